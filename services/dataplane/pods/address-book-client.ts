@@ -9,7 +9,7 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { AddressBook, HeldEndpoint } from './orphans.js';
 
-/** A call that takes longer is repeated later; nobody waits for it. */
+/** Timeout of one call to podwire-ipam; the reconciler repeats it later. */
 const CALL_TIMEOUT_MS = 5000;
 
 const PAGE_SIZE = 1000;
@@ -50,7 +50,7 @@ export function ipamAddressBook(peer: Peer, clock: Clock): AddressBook {
   };
 }
 
-/** @returns undefined for an endpoint without an attachment, which is not one of Podwire's */
+/** @returns undefined for an endpoint without an attachment: it is not Podwire's */
 function readEndpoint({ attachment, addresses, netns, createTime }: EndpointMessage): HeldEndpoint | undefined {
   if (!attachment) return undefined;
   return {

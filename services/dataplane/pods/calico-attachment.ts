@@ -4,15 +4,15 @@ import type { Attachment } from '@podwire/shared/attachment/attachment';
 
 import type { PodNetwork } from '../wiring/network.js';
 
-/** Network of all attachments that come by Calico's contract: no network of Podwire's own plugin is called so. */
+/** Network of attachments made through Calico's contract. No network of Podwire's own plugin may have this name. */
 export const CALICO_NETWORK = 'calico';
 
 /** Number of hexadecimal digits, as in the container IDs of containerd. */
 const DIGITS = 64;
 
 /**
- * The attachment of a pod that Calico's plugin wires: all that its Del has is the namespace and the interface, so the container ID is
- * derived from the namespace's path.
+ * The attachment of a pod that Calico's plugin wires. Calico's Del carries only the namespace and the interface, so the container
+ * ID is derived from the namespace's path.
  */
 export function calicoAttachment({ netns, interfaceName }: CalicoPlace): Attachment {
   const containerId = createHash('sha256').update(netns).digest('hex').slice(0, DIGITS);
@@ -24,7 +24,7 @@ interface CalicoPlace {
   readonly interfaceName: string;
 }
 
-/** Whether a pod came by Calico's contract, and not from a network that somebody has called as it is called here. */
+/** Whether Calico's contract made the attachment, as opposed to a network with the same name. */
 export function isCalicos({ attachment, netns }: Pick<PodNetwork, 'attachment' | 'netns'>): boolean {
   const { network, containerId, interfaceName } = attachment;
   return network === CALICO_NETWORK && containerId === calicoAttachment({ netns, interfaceName }).containerId;

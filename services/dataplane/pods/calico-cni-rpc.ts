@@ -27,7 +27,7 @@ import type { Dataplane } from './pods.js';
 
 const HARDWARE_ADDRESS = 'cni.projectcalico.org/hwAddr';
 
-/** @throws Failure INVALID_REQUEST that lists everything that is wrong, in the names of Calico's contract */
+/** @throws Failure INVALID_REQUEST that lists every fault, with the field names of Calico's contract */
 function readAdd(request: AddRequest): PodNetwork {
   const attachment = calicoAttachment(request);
   const addresses = request.containerIps.map(({ address }) => fullLength(address));
@@ -55,13 +55,16 @@ function readDel(request: DelRequest): Attachment {
   return inTheirNames('Del', [], (check) => readAttachment(attachment, { at: 'pod.attachment', check }));
 }
 
-/** What the plugin shows of whatever went wrong: the code, and the reason; of a defect nothing that is not meant for it. */
+/** The error text for the plugin: code and reason. Internal errors reveal no details. */
 function errorMessage(error: unknown): string {
   const code = error instanceof Failure ? error.code : 'INTERNAL';
   return `${code}: ${statusOfError(error).details}`;
 }
 
-/** An address with the full length, whatever length it came with; what is no address as it is, to be refused. */
+/**
+ * Formats an address with its full prefix length, ignoring the given one. Returns text that is not an address unchanged, for
+ * later validation.
+ */
 function fullLength(text: string): string {
   const address = splitCidr(text)?.address ?? parseAddress(text);
   return address ? `${formatAddress(address)}/${familyBits(address.family)}` : text;
@@ -71,7 +74,7 @@ function familyOf(cidr: string): Family | undefined {
   return splitCidr(cidr)?.address.family;
 }
 
-/** Fields of a pod's message, each with the one of Calico's contract that it was made from. */
+/** Maps the fields of a pod's message to those of Calico's contract. */
 const FIELDS: readonly (readonly [RegExp, string])[] = [
   [/^pod\.attachment\.interface_name$/, 'interface_name'],
   [/^pod\.netns$/, 'netns'],
@@ -89,7 +92,7 @@ function inTheirNames<Value>(method: string, routePlaces: readonly number[], rea
   });
 }
 
-/** Notes what is wrong under the names of Calico's contract. */
+/** Records faults under the field names of Calico's contract. */
 class RenamedChecks extends Checks {
   readonly #checks: Checks;
   readonly #routePlaces: readonly number[];
@@ -126,8 +129,9 @@ export function cniAdd({ dataplane, refused }: CniParts): Handler<AddRequest, Ad
 }
 
 /**
- * Calico's host interfaces have the same name for each sandbox of a pod, so that an earlier one's may be there, whose Del was lost
- * or is still to come. It gives way to the new one, as with Calico's own dataplane; what is not of this service does not.
+ * Calico uses one host interface name for every sandbox of a pod, so the interface of an earlier sandbox may still exist when its
+ * Del was lost or is pending. The new sandbox replaces it, as in Calico's own dataplane. Interfaces that this service did not
+ * create are kept.
  */
 async function attach(dataplane: Dataplane, network: PodNetwork, signal: AbortSignal): Promise<Attached> {
   try {
@@ -143,10 +147,10 @@ async function attach(dataplane: Dataplane, network: PodNetwork, signal: AbortSi
   }
 }
 
-/** What the methods of Calico's contract act on. */
+/** Dependencies of the methods of Calico's contract. */
 export interface CniParts {
   readonly dataplane: Dataplane;
-  /** Told of each failure, as the reply that carries it is a success to gRPC. */
+  /** Called for each failure, because gRPC sees the reply that carries it as a success. */
   readonly refused: (method: 'Add' | 'Del', error: unknown) => void;
 }
 
@@ -154,7 +158,7 @@ export function cniDel({ dataplane, refused }: CniParts): Handler<DelRequest, De
   return async (request, call) => {
     try {
       const attachment = readDel(request);
-      // A namespace without a path is one that is gone; which it was is not known.
+      // A namespace without a path no longer exists, and cannot be identified.
       const { netns } = request;
       const detaching = { dataplane, attachment, netns };
       if (netns !== '') await withinLimit(call.signal, (signal) => detach(detaching, signal));
@@ -172,7 +176,7 @@ interface Detaching {
   readonly netns: string;
 }
 
-/** The host's end has the name that Add was given: the records know it, or else the link itself says whose it is. */
+/** Finds the host end by the name that Add received: from the records, or from the link's alias. */
 async function detach({ dataplane, attachment, netns }: Detaching, signal: AbortSignal): Promise<void> {
   if (await dataplane.detach({ attachment, netns, hostInterfaceName: hostInterfaceName(attachment) }, signal)) return;
   const { links } = await dataplane.list({ limit: Infinity, after: '' });
@@ -192,13 +196,13 @@ export function cniService(parts: CniParts, unary: Unary): RpcService {
   return { name: 'cni.CniDataplane', definition: CniDataplaneService, implementation };
 }
 
-/** What Calico's plugin gives a dataplane for each call. */
+/** How long Calico's plugin waits for a call. */
 export const CNI_LIMIT_MS = 5000;
 
 /**
- * Runs the work of a call of Calico's contract with the time that its plugin waits, where the caller's own is longer: a wire that
- * comes later is nobody's.
- * @throws whatever the work throws, which heeds its signal
+ * Limits the work of a call of Calico's contract to the plugin's timeout when the caller's deadline is later: a wire created
+ * after the timeout would be an orphan.
+ * @throws any error of the work, which must observe its signal
  */
 export async function withinLimit<Answer>(
   signal: AbortSignal,

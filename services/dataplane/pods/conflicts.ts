@@ -9,7 +9,7 @@ import type { AttachedLink } from './kernel.js';
 import type { AttachmentRecord } from './record.js';
 import type { LostAddress, SharedAddress } from './registry.js';
 
-/** Takes no address from the attachment that was given it last. @throws Failure ROUTE_TAKEN where one is lost */
+/** Refuses to take an address from its latest holder. @throws Failure ROUTE_TAKEN when an address is lost */
 export function refuseLost([lost]: readonly LostAddress[]): void {
   if (!lost) return;
   const address = formatAddress(lost.address);
@@ -17,7 +17,7 @@ export function refuseLost([lost]: readonly LostAddress[]): void {
   throw new Failure('ROUTE_TAKEN', message, { details: { route: address, interface: '' } });
 }
 
-/** What an operator should know of addresses that several of the node's pods have. */
+/** Conditions for addresses that several of the node's pods have. */
 export function addressConflicts(shared: readonly SharedAddress[]): Condition[] {
   return shared.map(({ address, holder, others }) => ({
     reason: 'AddressShared',
@@ -35,7 +35,7 @@ export interface Page {
 
 export interface AttachedPage {
   readonly links: readonly AttachedLink[];
-  /** Name of the last link when others follow. */
+  /** Name of the last link when more pages follow. */
   readonly last: string | undefined;
 }
 
@@ -50,25 +50,25 @@ export function pageOf(all: readonly AttachedLink[], { limit, after }: Page): At
 export interface Attached {
   readonly host: ObservedLink;
   readonly pod: ObservedLink;
-  /** Number of changes that were made; 0 when everything was as wanted. */
+  /** Number of changes made; 0 when the kernel already matched. */
   readonly changes: number;
 }
 
-/** The wire that is to go. */
+/** The wire to remove. */
 export interface Detachment {
   readonly attachment: Attachment;
   readonly hostInterfaceName: string;
-  /** Path of the pod's namespace, where the caller knows it; by then it may lead nowhere, or to another pod's. */
+  /** Path of the pod's namespace, if the caller knows it. The path may be gone, or belong to another pod. */
   readonly netns?: string | undefined;
 }
 
-/** What came of looking after an attachment that is recorded. */
+/** Result of repairing a recorded attachment. */
 export type Mended =
-  /** It is as recorded now; these were the differences. */
+  /** It matches its record; these differences were repaired. */
   | { readonly outcome: 'as-wanted'; readonly differences: readonly Difference[] }
-  /** Its namespace is not at the path any more, or cannot be told from another one; nothing was changed. */
+  /** The path has no namespace, or the namespace cannot be identified; nothing was changed. */
   | { readonly outcome: 'namespace-gone' }
-  /** Its whole wire is gone, and its addresses are IPAM's to confirm first; nothing was changed. */
+  /** The whole wire is gone, and IPAM must confirm the addresses first; nothing was changed. */
   | { readonly outcome: 'wire-lost'; readonly record: AttachmentRecord }
-  /** It is not recorded, or is being taken down. */
+  /** It has no record, or its detach has begun. */
   | { readonly outcome: 'not-attached' };

@@ -1,22 +1,21 @@
 import type { FailureCode } from '@podwire/shared/failure/codes';
 import { Failure } from '@podwire/shared/failure/failure';
 
-/** An errno of the kernel with what it was about: the border between its errors and Podwire's failures. */
+/** An error of the kernel with its context: input for the translation to Podwire's failures. */
 export interface Refusal {
-  /** As the addon names operations: `link.add`. */
+  /** The addon's name of the operation: `link.add`. */
   readonly operation: string;
   readonly object: string;
-  /** Name of the error: `EEXIST`. */
   readonly errno: string;
-  /** For people: operation, object, errno, the kernel's own text. */
+  /** Text for operators: operation, object, errno, the kernel's own message. */
   readonly message: string;
   readonly cause?: unknown;
 }
 
-/** Errors that say that the kernel was built, or is run, without something. */
+/** Errors for a feature that the kernel was built or started without. */
 const UNSUPPORTED = ['EOPNOTSUPP', 'EAFNOSUPPORT', 'EPROTONOSUPPORT'];
 
-/** Errors of opening that speak of the path alone. EINVAL: what is there is no network namespace. */
+/** Errors of opening that concern the path alone. EINVAL: the file is not a network namespace. */
 const WRONG_PATH: Readonly<Record<string, string>> = {
   ENOENT: 'does not exist',
   ENOTDIR: 'does not exist',
@@ -37,7 +36,7 @@ export function kernelFailure(refusal: Refusal): Failure {
 const WITHOUT_IPV6 =
   'this kernel has no IPv6; give the pod IPv4 addresses alone, or start the node with IPv6 (without ipv6.disable=1)';
 
-/** A kernel without IPv6 has none of its settings; one with it has all that pods need but optional ones. */
+/** Whether the error means that the kernel has no IPv6. A kernel with IPv6 has every required setting. */
 function lacksIpv6({ operation, object, errno }: Refusal): boolean {
   return operation === 'sysctl.write' && errno === 'ENOENT' && /\bnet[./]ipv6\b/.test(object);
 }
@@ -45,7 +44,7 @@ function lacksIpv6({ operation, object, errno }: Refusal): boolean {
 function codeOf({ operation, errno }: Refusal): FailureCode {
   if (errno === 'EEXIST' && operation === 'link.add') return 'INTERFACE_EXISTS';
   if (errno === 'EEXIST' && operation === 'route.add') return 'ROUTE_TAKEN';
-  // A sysctl that is not there is a feature that is not there.
+  // A missing sysctl means that the kernel lacks the feature.
   if (errno === 'ENOENT' && operation === 'sysctl.write') return 'KERNEL_UNSUPPORTED';
   return UNSUPPORTED.includes(errno) ? 'KERNEL_UNSUPPORTED' : 'KERNEL_REFUSED';
 }
@@ -56,7 +55,7 @@ export function openFailure(netns: string, refusal: Refusal): Failure {
   return reason === undefined ? kernelFailure(refusal) : invalidNetns(netns, { reason, cause: refusal.cause });
 }
 
-/** The refusal of the node's own namespace as a pod's. */
+/** The failure for the node's own namespace given as a pod's. */
 export function ownNamespace(netns: string): Failure {
   return invalidNetns(netns, { reason: 'is the node’s own network namespace', cause: undefined });
 }
@@ -74,7 +73,7 @@ function invalidNetns(netns: string, { reason, cause }: WhyInvalid): Failure {
   });
 }
 
-/** Whether the kernel refused because a link, or what is on it, is not there. */
+/** Whether the kernel refused because a link, or an object on it, does not exist. */
 export function isOfMissingLink(error: unknown): boolean {
   return error instanceof Failure && ['ENODEV', 'ENOENT'].some((errno) => error.details.errno === errno);
 }

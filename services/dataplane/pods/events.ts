@@ -8,12 +8,12 @@ import type { Difference } from '../wiring/difference.js';
 import { formatStep, type Step } from '../wiring/step.js';
 import type { UnreadableRecord } from './record-store.js';
 
-/** Differences of one pod that are logged by themselves: a pod that is filled from inside has thousands. */
+/** Most differences of one pod that are logged: a pod can fill its own namespace with thousands. */
 const LOGGED_MAX = 20;
 
 /**
- * What happened, told once it is done: a counter, a log line, attributes of the active span. Counters have few attributes with
- * few values; names of interfaces and addresses belong into logs and spans.
+ * Reports completed actions: a counter, a log line, attributes of the active span. Counters have few attributes with few values;
+ * names of interfaces and addresses belong in logs and spans.
  */
 export class Events {
   readonly #log: Logger;
@@ -59,7 +59,7 @@ export class Events {
     this.#log.info({ 'podwire.host_interface': hostInterface, removed }, removed ? 'pod unwired' : 'no wire to remove');
   }
 
-  /** The kernel did not take a setting that a pod can live without. */
+  /** The kernel refused a setting that a pod can work without. */
   optionalStepFailed(step: Step, failure: Failure): void {
     this.#skipped.add(1);
     this.#log.warn({ err: failure }, `went on without: ${formatStep(step)}`);
@@ -74,7 +74,7 @@ export class Events {
     );
   }
 
-  /** Rules that choose a routing table stay in a pod whose interface has gone. */
+  /** Rules that choose a routing table remain in a pod whose interface is gone. */
   rulesLeft(attachment: Attachment, failure: Failure): void {
     this.#log.warn(
       { err: failure, 'podwire.attachment': formatAttachment(attachment) },
@@ -82,7 +82,7 @@ export class Events {
     );
   }
 
-  /** Rules of an interface that nobody knew of any more were taken out of its pod, on the look at another one. */
+  /** Orphan rules of an unrecorded interface were removed from a pod while another of its interfaces was checked. */
   strayRulesRemoved(attachment: Attachment, rules: readonly string[]): void {
     this.#log.info(
       { 'podwire.attachment': formatAttachment(attachment), rules },
@@ -90,7 +90,7 @@ export class Events {
     );
   }
 
-  /** They are looked for again. */
+  /** The next check tries again. */
   strayRulesLeft(attachment: Attachment, failure: Failure): void {
     this.#log.warn(
       { err: failure, 'podwire.attachment': formatAttachment(attachment) },
@@ -98,7 +98,7 @@ export class Events {
     );
   }
 
-  /** Connections of the pod that had the address before are still tracked, and may go wrong until they time out. */
+  /** Connection tracking still has flows of the address's previous pod; they may fail until they time out. */
   flowsNotForgotten(destination: string, failure: Failure): void {
     this.#log.warn(
       { err: failure, destination },
@@ -106,7 +106,7 @@ export class Events {
     );
   }
 
-  /** A wired pod was not as wanted, and is again. */
+  /** A wired pod differed from its record and was repaired. */
   mended(attachment: Attachment, differences: readonly Difference[]): void {
     this.#mended.add(differences.length);
     const name = formatAttachment(attachment);
@@ -126,7 +126,7 @@ export class Events {
     this.#log.warn(logged, `${formatAttachment(attachment)} is not as wanted: ${first.object}`);
   }
 
-  /** A table of nftables was written; `drift`: somebody had changed or deleted it. */
+  /** An nftables table was written; `drift`: another program had changed or deleted it. */
   tableWritten(table: string, reason: 'wanted' | 'found' | 'drift'): void {
     this.#tables.add(1, { table, reason });
     const line = { table, reason };
@@ -134,7 +134,7 @@ export class Events {
     else this.#log.info(line, `nftables: ${table} written`);
   }
 
-  /** A table of nftables is not as wanted; it is tried again. */
+  /** An nftables table could not be written; the write is retried. */
   tableFailed(table: string, failure: Failure): void {
     this.#tableFailures.add(1, { table });
     this.#log.error({ err: failure, table }, `nftables: ${table} is not as wanted: ${failure.message}`);
@@ -144,7 +144,7 @@ export class Events {
     this.#log.info({ table }, `nftables: ${table} is as wanted again`);
   }
 
-  /** Pods that ask for no MTU get this one from here on. */
+  /** The detected default MTU for pods that request none. */
   mtuDetected(detected: {
     readonly mtuBytes: number;
     readonly interfaceName: string | undefined;
@@ -164,7 +164,7 @@ export class Events {
     }
   }
 
-  /** Pods get an operator's MTU. */
+  /** The operator's MTU applies to pods. */
   mtuSet(mtuBytes: number): void {
     this.#mtu.record(mtuBytes);
     this.#log.info({ mtuBytes }, `pods get an MTU of ${mtuBytes} bytes, as is set`);
@@ -177,7 +177,7 @@ export class Events {
     );
   }
 
-  /** Interfaces that would stop following router advertisements as the node forwards IPv6. */
+  /** These interfaces would stop accepting router advertisements once the node forwards IPv6. */
   advertisementsKept(interfaceNames: readonly string[]): void {
     if (interfaceNames.length === 0) return;
     this.#log.info(
@@ -186,12 +186,12 @@ export class Events {
     );
   }
 
-  /** Nothing was done for the interfaces; a node that forwards may lose the default route that a router advertises. */
+  /** The interfaces were left unchanged; a node that forwards may lose the default route that a router advertises. */
   advertisementsUnknown(failure: Failure): void {
     this.#log.warn({ err: failure }, `accept_ra stays as it is on the node’s interfaces: ${failure.message}`);
   }
 
-  /** A call of Calico's contract failed, which to gRPC is an answer like any other. */
+  /** A call of Calico's contract failed. gRPC counts the reply as a success. */
   cniRefused(method: 'Add' | 'Del', error: unknown): void {
     this.#cniRefusals.add(1, { method });
     this.#log[error instanceof Failure && error.code !== 'INTERNAL' ? 'info' : 'error'](
@@ -205,26 +205,26 @@ export class Events {
   }
 }
 
-/** How often each came of looking at what the process before has left. */
+/** Number of attachments per outcome of the recovery after a start. */
 export interface RecoverySummary {
-  /** As recorded. */
+  /** Matched the record. */
   readonly kept: number;
-  /** Differed from their records, and do no more: drift, and what was half done. */
+  /** Differed from the record and was repaired: drift, or an incomplete change. */
   readonly mended: number;
   /** Complete, without a record. */
   readonly adopted: number;
-  /** Incomplete without a record, or with a detach that was cut off: removed. */
+  /** Removed: incomplete without a record, or a detach was interrupted. */
   readonly undone: number;
-  /** Their namespaces are not there; told from the dead later. */
+  /** The namespace is missing; the orphan check decides later whether it is dead. */
   readonly withoutNamespace: number;
-  /** Their wires are gone, and IPAM is asked whether they are to be restored. */
+  /** The wire is gone; IPAM is asked whether to restore it. */
   readonly waiting: number;
   readonly failed: number;
 }
 
 const RESULTS = ['kept', 'mended', 'adopted', 'undone', 'withoutNamespace', 'waiting', 'failed'] as const;
 
-/** What happened around attachments outside of calls: a counter and a log line each, told once it is done. */
+/** Reports what happens to attachments outside of calls: a counter and a log line each. */
 export class AttachmentEvents {
   readonly #log: Logger;
   readonly #meter = metrics.getMeter('podwire-dataplane');
@@ -259,7 +259,7 @@ export class AttachmentEvents {
     );
   }
 
-  /** A record of an earlier boot: its directory is not in memory. */
+  /** A record of an earlier boot was found, so its directory is not on tmpfs. */
   recordOutlived(attachment: Attachment): void {
     this.#log.info(`record of ${formatAttachment(attachment)} dropped: it is of an earlier boot`);
   }
@@ -291,13 +291,13 @@ export class AttachmentEvents {
     this.#log.info({ addresses }, `addresses of ${formatAttachment(attachment)} given back: ${why}`);
   }
 
-  /** IPAM did not answer; it is asked again. */
+  /** IPAM did not answer; the release is retried. */
   releasesDelayed(count: number, failure: unknown): void {
     this.#delayed.add(1);
     this.#log.warn({ err: failure }, `IPAM does not take ${count} releases back yet: repeated`);
   }
 
-  /** IPAM did not answer; it is asked again. */
+  /** IPAM did not answer; the request is retried. */
   restorationsDelayed(count: number, failure: unknown): void {
     this.#log.warn(
       { err: failure },
@@ -322,7 +322,7 @@ export class AttachmentEvents {
     this.#log.warn(`addresses of ${formatAttachment(attachment)} are of another boot, and stay: ${reason}`);
   }
 
-  /** What an operator should know has changed for a reason; none: it is over. */
+  /** The conditions of a reason changed; an empty list means resolved. */
   conditionsChanged(reason: string, conditions: readonly Condition[]): void {
     if (conditions.length === 0) this.#log.info({ reason }, `${reason} is over`);
     for (const { message } of conditions) this.#log.error({ reason }, message);

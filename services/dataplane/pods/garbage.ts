@@ -10,13 +10,13 @@ import type { Dataplane } from './pods.js';
 import { forEachFew } from './recovery.js';
 import type { AttachmentRegistry } from './registry.js';
 
-/** Deletions at a time: as many as the kernel then takes away in one go. */
+/** Concurrent deletions. The kernel removes this many in one batch. */
 const AT_ONCE = 32;
 
 export interface GarbageRequest {
-  /** Every attachment that may stay. */
+  /** Every attachment to keep. */
   readonly valid: readonly Attachment[];
-  /** Only attachments of this network are looked at; undefined means all. */
+  /** Only attachments of this network are considered; undefined means all. */
   readonly network: string | undefined;
 }
 
@@ -32,7 +32,7 @@ interface GarbageOptions {
   readonly events: AttachmentEvents;
 }
 
-/** Removes the wires and records of attachments that nobody wants any more, as CNI's GC asks. */
+/** Removes wires and records of attachments that the runtime no longer lists, for CNI's GC. */
 export class GarbageCollector {
   readonly #options: GarbageOptions;
 
@@ -41,8 +41,9 @@ export class GarbageCollector {
   }
 
   /**
-   * Removes what is attached and not valid. Goes on past failures, which it reports. An attachment that a call is wiring, or
-   * has wired since this call began, is left: who made the list cannot have known of it. Upkeep of one is waited for. Idempotent.
+   * Removes attachments that are not valid. Continues after failures, and reports them. Skips attachments that a call is wiring
+   * or has wired since this call began, as the caller's list may predate them. Waits for repairs of an attachment in progress.
+   * Idempotent.
    * @throws Failure KERNEL_REFUSED when the links cannot be listed, or the signal's
    */
   async collect({ valid, network }: GarbageRequest, signal: AbortSignal): Promise<Collected> {
@@ -73,8 +74,8 @@ export class GarbageCollector {
   }
 
   /**
-   * Attachments that have a link, or a record that says that they should. The dead have given their wires back already, and those of
-   * Calico's contract go with its Del: their names are not the runtime's, so that no caller's list has them.
+   * Attachments that have a link, or a record that expects one. Excludes dead ones, whose wires are gone, and those of Calico's
+   * contract: the runtime does not know their names, so no GC list contains them.
    */
   async #attached(): Promise<Detachment[]> {
     const all = new Map<string, Detachment>();
@@ -91,7 +92,7 @@ export class GarbageCollector {
     return [...all.values()];
   }
 
-  /** Whether it was wired since; the clock may have been set back meanwhile. */
+  /** Whether the attachment was wired since. Compares for inequality, as the clock may have been set back. */
   #isOther(attachment: Attachment, wiredAtMs: ReadonlyMap<string, number>): boolean {
     const record = this.#options.registry.get(attachment);
     return record !== undefined && record.createdAtMs !== wiredAtMs.get(formatAttachment(attachment));

@@ -8,11 +8,13 @@ import { arePeers, isMadeFor, obstacleTo } from '../wiring/wire.js';
 import type { Kernel } from './kernel.js';
 
 /**
- * The node's end of an attachment's wire where it has another name than it was given: `ip link set podw… name …` by hand. Its alias
- * goes along, and proves whose it is.
+ * Finds the host end of a wire that was renamed by hand (`ip link set podw… name …`). Its alias stays, and identifies the
+ * attachment.
  */
 
-/** The links of the names that an attachment's host end can have; where none of them is the attachment's, what else is. */
+/**
+ * The links under the possible names of an attachment's host end; when none is the attachment's, the links that occupy the names.
+ */
 export async function hostEndsOf(
   kernel: Pick<Kernel, 'hostLink' | 'veths'>,
   attachment: Attachment,
@@ -25,7 +27,7 @@ export async function hostEndsOf(
   return renamed ? [...links, renamed] : links;
 }
 
-/** The other end of the pod's interface, where the node has no link of the wanted name. */
+/** The peer of the pod's interface, when the node has no link of the wanted name. */
 export async function renamedHostEnd(
   kernel: Pick<Kernel, 'veths'>,
   { attachment }: Wanted,
@@ -36,7 +38,7 @@ export async function renamedHostEnd(
   return found && arePeers(found, pod.link) ? found : undefined;
 }
 
-/** What a check tells: the name of the node's end, what stands in the way, or all that differs but for what is the pod's own. */
+/** Input of a check: the host end's name, the conflicting link, or all differences except the pod's own changes. */
 export async function differencesFrom(
   kernel: Pick<Kernel, 'veths'>,
   wanted: Wanted,

@@ -15,22 +15,22 @@ import type { Rule, Side, Step } from '../wiring/step.js';
  */
 export interface Kernel {
   /**
-   * Makes sure that the kernel can be asked and knows veth pairs.
-   * Result: nothing, or a failure that says what is missing. Changes nothing. Idempotent.
+   * Checks that the kernel answers and supports veth pairs.
+   * Result: nothing, or a failure that names the missing feature. Changes nothing. Idempotent.
    */
   probe(): Promise<void>;
 
   /**
    * Opens the network namespace at a path.
    * Result: a session with the node's and that namespace, which the caller closes.
-   * Errors: INVALID_NETNS when there is nothing at the path, something else than a network namespace, or the node's own.
-   * Idempotent: sessions do not exclude each other; who changes one attachment at a time is the caller's affair.
+   * Errors: INVALID_NETNS when the path has no file, no network namespace, or the node's own.
+   * Idempotent: sessions do not exclude each other; the caller serializes changes of one attachment.
    */
   open(netns: string): Promise<PodSession>;
 
   /**
-   * Looks which network namespace is at a path.
-   * Result: its identity, or undefined when there is nothing at the path, or something else. Idempotent.
+   * Identifies the network namespace at a path.
+   * Result: its identity, or undefined when the path has no network namespace. Idempotent.
    */
   identify(netns: string): Promise<NetnsIdentity | undefined>;
 
@@ -40,46 +40,46 @@ export interface Kernel {
   hostLink(name: string): Promise<ObservedLink | undefined>;
 
   /**
-   * Deletes a link of the node, and with a veth its peer, wherever that is, with everything on both.
+   * Deletes a link of the node with everything on it. Deleting a veth also deletes its peer in any namespace.
    * Result: true once the kernel has announced the removal; false when there is no such link. Idempotent.
    */
   deleteHostLink(link: Pick<ObservedLink, 'name' | 'index'>): Promise<boolean>;
 
   /**
-   * Gives a link of the node another name. What is on it stays, but for routes and neighbours where the kernel renames no link that is
+   * Renames a link of the node. Everything on it stays, except routes and neighbours on kernels that cannot rename a link that is
    * up (before 6.2).
    * Errors: KERNEL_REFUSED with ENODEV when there is no such link, and with EEXIST when another has the name. Idempotent.
    */
   renameHostLink(link: Pick<ObservedLink, 'name' | 'index'>, name: string): Promise<void>;
 
   /**
-   * Result: the node's veth links, whoever made them, in no order; complete, or a failure. Cheaper than {@link attached}, which
-   * reads routes too. Idempotent.
+   * Result: all veth links of the node, including foreign ones, unordered; complete, or a failure. Cheaper than {@link attached},
+   * which reads routes too. Idempotent.
    */
   veths(): Promise<readonly ObservedLink[]>;
 
   /**
-   * Result: the attachments that host links record, in the order of the links' names; complete, or a failure. What comes or
-   * goes meanwhile may or may not be among them.
+   * Result: the attachments that host links record, in the order of the links' names; complete, or a failure. Attachments created
+   * or removed during the call may or may not be included.
    */
   attached(): Promise<readonly AttachedLink[]>;
 
   /**
-   * Deletes what the node's connection tracking remembers of an address, without length: flows of the pod that had it before.
-   * Result: how many entries there were; 0 where the kernel tracks no connections. Idempotent.
+   * Deletes connection tracking entries of an address without prefix length: flows of its previous pod.
+   * Result: number of entries; 0 where the kernel tracks no connections. Idempotent.
    */
   forgetFlows(address: string): Promise<number>;
 
-  /** Lets go of the node's namespace; calls that come later fail, those of open sessions too. Idempotent. */
+  /** Closes the node's namespace; later calls fail, also those of open sessions. Idempotent. */
   close(): Promise<void>;
 }
 
-/** What tells a network namespace from others of the same boot. */
+/** Identifies a network namespace within one boot. */
 export interface NetnsIdentity {
-  /** Of the file that the kernel shows for it. The inode is used again as soon as the namespace is gone. */
+  /** Device and inode of the namespace's file. The kernel reuses the inode once the namespace is gone. */
   readonly device: bigint;
   readonly inode: bigint;
-  /** What no other namespace of this boot ever has; null where the kernel does not tell it (before 5.14). */
+  /** Unique within this boot; null where the kernel does not report it (before 5.14). */
   readonly cookie: bigint | null;
 }
 
@@ -89,8 +89,9 @@ export interface PodSession {
   readonly identity: NetnsIdentity;
 
   /**
-   * Reads what is there of a wanted state, and what could stand in its way.
-   * Result: complete, or a failure. The parts are read one after another; the caller keeps changes of its own away. Idempotent.
+   * Reads the objects of a wanted state, and possible conflicts.
+   * Result: complete, or a failure. The parts are read one after another; the caller prevents its own concurrent changes.
+   * Idempotent.
    */
   observe(wanted: Wanted): Promise<Observed>;
 
@@ -103,36 +104,36 @@ export interface PodSession {
   rules(table: number): Promise<readonly Rule[]>;
 
   /**
-   * Result: the pod's rules that Podwire made for an interface that the pod does not have any more, of both families: their table is
-   * that of no link, and has no route, so that they lead no packet anywhere. Complete, or a failure. Idempotent.
+   * Result: Podwire's rules of both families for interfaces that the pod no longer has. Their table belongs to no link and has no
+   * routes, so they affect no packet. Complete, or a failure. Idempotent.
    */
   strayRules(): Promise<readonly Rule[]>;
 
   /**
-   * Carries out steps of both namespaces in their order, in one hop to the kernel, and ends with the first that fails; an
-   * optional step that fails is a warning. A deletion of a link takes a hop of its own.
-   * Result: never a failure: what was reached, finished steps first to last. A step that failed changed nothing.
-   * Errors of steps: as above; an exclusive creation of what exists has the errno EEXIST.
-   * Not idempotent: each step says by itself whether it is.
+   * Applies steps in both namespaces in order, in one call to the kernel, and stops at the first failure; a failed optional step
+   * is a warning. Deleting a link takes a separate call.
+   * Result: never a failure: the progress, finished steps first to last. A failed step changed nothing.
+   * Errors of steps: as above; an exclusive creation of an existing object has the errno EEXIST.
+   * Not idempotent: depends on each step.
    */
   apply(steps: readonly Step[]): Promise<BatchOutcome>;
 
-  /** Lets go of the pod's namespace. Idempotent. */
+  /** Closes the pod's namespace. Idempotent. */
   close(): Promise<void>;
 }
 
-/** What came of steps. */
+/** Result of applying steps. */
 export interface BatchOutcome {
-  /** As they were carried out: with the value that a sysctl had before, where that was to be read. */
+  /** As applied: a sysctl step that reads the previous value includes it. */
   readonly finished: readonly Step[];
   readonly warnings: readonly StepFailure[];
-  /** Undefined: all were carried out. */
+  /** Undefined: all steps were applied. */
   readonly failed: StepFailure | undefined;
-  /** The last link that a step made or set in each namespace, read back after the steps there; none after a failure. */
+  /** The last link that a step created or changed in each namespace, read back after the steps there; empty after a failure. */
   readonly links: Links;
 }
 
-/** The two ends of a wire, as far as they are known. */
+/** The two ends of a wire, as far as known. */
 export type Links = Readonly<Partial<Record<Side, ObservedLink>>>;
 
 export interface StepFailure {
@@ -151,21 +152,20 @@ export interface AttachedLink {
 }
 
 /**
- * What keeps pods from sending from others' addresses where the settings of their interfaces cannot: IPv6 has no reverse-path
- * filter, and a pod may be allowed prefixes besides its own addresses.
- *
- * Every method fails with KERNEL_UNSUPPORTED or KERNEL_REFUSED; what was asked for is then in force later by itself.
+ * Anti-spoofing that interface settings cannot provide: IPv6 has no reverse-path filter, and a pod may be allowed prefixes
+ * besides its own addresses.
+ * Every method fails with KERNEL_UNSUPPORTED or KERNEL_REFUSED; the guard then retries the request.
  */
 export interface PodGuard {
   /** Resolves when pods' IPv6 addresses are guarded. Idempotent. */
   ready(): Promise<void>;
 
   /**
-   * Guards an interface of the node, there or not yet, and lets its pod send from these prefixes besides its own addresses; they
-   * replace those before. Resolves when that is in force. Idempotent.
+   * Guards an interface of the node, existing or not yet, and allows its pod these source prefixes besides its own addresses;
+   * they replace the earlier ones. Resolves when that is in force. Idempotent.
    */
   setSourcePrefixes(device: string, allowed: readonly Prefix[]): Promise<void>;
 
-  /** Lets an interface go that is no more. Idempotent. */
+  /** Stops guarding an interface that is gone. Idempotent. */
   forget(device: string): Promise<void>;
 }

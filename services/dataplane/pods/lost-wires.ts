@@ -10,7 +10,7 @@ import type { Dataplane } from './pods.js';
 import type { AttachmentRecord } from './record.js';
 import type { AttachmentRegistry } from './registry.js';
 
-/** After this time an endpoint that is missing is lost, and not just being deleted, in milliseconds. */
+/** After this time a missing endpoint counts as lost, not as being deleted, in milliseconds. */
 const DELETION_MS = 10_000;
 
 interface LostWiresOptions {
@@ -20,22 +20,21 @@ interface LostWiresOptions {
   readonly addressBook: AddressBook;
   readonly events: AttachmentEvents;
   readonly clock: Clock;
-  /** Makes the wire of a record again. Must not throw. */
+  /** Recreates the wire of a record. Must not throw. */
   readonly restore: (record: AttachmentRecord) => Promise<void>;
 }
 
 /**
- * Wires that are gone whole, without a DetachPod, of pods that have their addresses from IPAM. Each is restored once IPAM has said that
- * the addresses are still the pod's, and forgotten once it has said that they are not: another pod may have them by then.
- *
- * What makes this hard: Calico's plugin deletes the endpoint, then the interface, then releases the addresses, which takes it some 0.1 s.
- * Until then IPAM has the addresses without the endpoint, as also where the endpoint alone was lost.
+ * Handles wires that are lost without a DetachPod, of pods with addresses from IPAM. Restores a wire when IPAM confirms the pod's
+ * addresses; drops it when IPAM has released them, as another pod may have them by then.
+ * What makes this hard: Calico's plugin deletes the endpoint, then the interface, then releases the addresses, which takes about
+ * 0.1 s. Until then IPAM has the addresses without the endpoint, as when only the endpoint was lost.
  */
 export class LostWires {
   readonly #options: LostWiresOptions;
   /** By attachment. */
   readonly #waiting = new Map<string, AttachmentRecord>();
-  /** When a record was first seen without its endpoint. */
+  /** When IPAM first reported a record without its endpoint. */
   readonly #doubtedAtMs = new WeakMap<AttachmentRecord, number>();
   /** Reported once each. */
   readonly #kept = new WeakSet<AttachmentRecord>();
@@ -44,12 +43,12 @@ export class LostWires {
     this.#options = options;
   }
 
-  /** Has IPAM asked about a record by the next {@link settle}. */
+  /** Queues a record for the next {@link settle}. */
   add(record: AttachmentRecord): void {
     this.#waiting.set(formatAttachment(record.network.attachment), record);
   }
 
-  /** Asks IPAM about each wire that waits. Never rejects: what IPAM does not answer is asked again. */
+  /** Asks IPAM about each queued wire. Never rejects: unanswered requests are repeated. */
   async settle(signal: AbortSignal): Promise<void> {
     const left = await releaseEach([...this.#waiting.values()], (record) => this.#settle(record, signal));
     if (left && !signal.aborted) this.#options.events.restorationsDelayed(left.count, left.failure);
@@ -72,7 +71,7 @@ export class LostWires {
       case 'released':
         return this.#forget(record, signal);
       case 'differs':
-        // The next full check has it asked again.
+        // The next full check queues it again.
         if (!this.#kept.has(record)) events.wireKeptLost(attachment);
         this.#kept.add(record);
     }
@@ -81,7 +80,7 @@ export class LostWires {
   #isOld(record: AttachmentRecord): boolean {
     const nowMs = this.#options.clock.nowMs();
     const sinceMs = this.#doubtedAtMs.get(record) ?? nowMs;
-    // A clock that was set back begins again.
+    // A clock that was set back restarts the period.
     this.#doubtedAtMs.set(record, Math.min(sinceMs, nowMs));
     return nowMs - sinceMs >= DELETION_MS;
   }
@@ -91,7 +90,7 @@ export class LostWires {
     const { attachment, hostInterfaceName: name } = record.network;
     await dataplane.exclusively({ attachment, hostInterfaceName: name }, signal, async () => {
       if (registry.get(attachment) !== record) return;
-      // A call may have wired the same pod again, which leaves the record as it was.
+      // A call may have rewired the same pod, which leaves the record unchanged.
       const ends = await hostEndsOf(kernel, attachment, [name]);
       if (ends.some((end) => isMadeFor(end, attachment))) return;
       await registry.remove(attachment);

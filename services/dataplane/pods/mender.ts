@@ -10,7 +10,7 @@ import type { AttachmentRegistry } from './registry.js';
 interface MenderOptions {
   readonly dataplane: Dataplane;
   readonly registry: AttachmentRegistry;
-  /** Takes a wire that IPAM has to be asked about. Must not throw. */
+  /** Takes a lost wire that needs IPAM's confirmation. Must not throw. */
   readonly onLostWire: (record: AttachmentRecord) => void;
 }
 
@@ -30,8 +30,8 @@ export class Mender {
   }
 
   /**
-   * Repairs what differs from an attachment's record. A pod that cannot be read is left as it is, until the next repair finds it
-   * readable; a wire that is lost whole is left to {@link MenderOptions.onLostWire}.
+   * Repairs the differences from an attachment's record. Skips a pod that cannot be read until the next repair; passes a wire
+   * that is lost to {@link MenderOptions.onLostWire}.
    * @param confirmed - the record whose addresses IPAM has confirmed
    * @throws Failure as Dataplane.mendRecorded, but for POD_UNREADABLE
    */
@@ -53,7 +53,7 @@ export class Mender {
     }
   }
 
-  /** The recorded pods that could not be read when they were last looked at. */
+  /** Conditions for recorded pods that the last repair could not read. */
   conditions(): readonly Condition[] {
     for (const [key, { attachment }] of this.#unreadable) {
       if (this.#options.registry.get(attachment)?.state !== 'attached') this.#unreadable.delete(key);

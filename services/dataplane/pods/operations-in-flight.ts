@@ -5,27 +5,27 @@ import { withSpan } from '@podwire/shared/runtime/span';
 
 import type { NetnsIdentity } from './kernel.js';
 
-/** What is locked for a piece of work. */
+/** Lock keys of an operation. */
 export interface Place {
-  /** Undefined: nobody's yet. */
+  /** Undefined: the link has no attachment yet. */
   readonly attachment: Attachment | undefined;
   readonly hostInterfaceName: string;
 }
 
-/** What is under way for pods: one piece of work at a time for each attachment, each host interface and each pod. */
+/** Operations in flight: one at a time for each attachment, each host interface and each pod. */
 export class UnderWay {
   readonly #attachmentLock = new KeyedLock();
-  /** By name of the host interface, within the attachment's lock: a link that is not noted yet is known by its name alone. */
+  /** By host interface name, taken inside the attachment's lock: a link without an alias is known by its name alone. */
   readonly #nameLock = new KeyedLock(null);
-  /** By the pod's namespace, within the other two. */
+  /** By the pod's namespace, taken inside the other two locks. */
   readonly #podLock = new KeyedLock(null);
-  /** How many calls are to wire an attachment. */
+  /** Number of wiring calls per attachment. */
   readonly #wirings = new Map<string, number>();
   readonly #work = new Set<Promise<unknown>>();
 
   /**
-   * Runs `work` as the only one for an attachment and the name of a host interface; without an attachment, for the name alone.
-   * @throws Failure the signal's, and whatever `work` throws
+   * Runs `work` exclusively for an attachment and a host interface name; without an attachment, for the name alone.
+   * @throws Failure the signal's, and any error of `work`
    */
   alone<Answer>(place: Place, signal: AbortSignal, work: () => Promise<Answer>): Promise<Answer> {
     const { attachment, hostInterfaceName } = place;
@@ -55,54 +55,54 @@ export class UnderWay {
     return call;
   }
 
-  /** Runs `work` as the only one in a pod: settings of the whole namespace that one puts back must not be another's by then. */
+  /** Runs `work` exclusively in a pod: a rollback of namespace-wide settings must not overwrite another interface's change. */
   inPod<Answer>({ device, inode }: NetnsIdentity, signal: AbortSignal, work: () => Promise<Answer>): Promise<Answer> {
     return this.#podLock.run(`${device} ${inode}`, signal, work);
   }
 
-  /** Counts work until it ends, whatever comes of it. */
+  /** Counts work until it settles. */
   track(work: Promise<unknown>): void {
     this.#work.add(work);
     const done = (): void => void this.#work.delete(work);
     work.then(done, done);
   }
 
-  /** Whether anything for the attachment is under way, or waits: a call, or upkeep. */
+  /** Whether an operation for the attachment is running or queued: a call, or a repair. */
   isBusy(attachment: Attachment): boolean {
     return this.#attachmentLock.isHeld(formatAttachment(attachment));
   }
 
-  /** The attachments, formatted, that calls are wiring, or wait to wire, at the moment. */
+  /** The formatted attachments whose wiring calls are running or queued. */
   wirings(): ReadonlySet<string> {
     return new Set(this.#wirings.keys());
   }
 
-  /** Whether a call that wires the attachment is under way, or waits. */
+  /** Whether a wiring call for the attachment is running or queued. */
   isWiring(attachment: Attachment): boolean {
     return this.#wirings.has(formatAttachment(attachment));
   }
 
-  /** Resolves when nothing is under way any more. */
+  /** Resolves when nothing is in flight. */
   async idle(): Promise<void> {
     while (this.#work.size > 0) await Promise.allSettled(this.#work);
   }
 }
 
-/** Lets one at a time work under a key, in the order in which they came. Different keys do not wait for each other. */
+/** A lock per key, granted first come, first served. Different keys are independent. */
 export class KeyedLock {
-  /** A key that is held has an entry: those who wait for it, first come first. */
+  /** A held key has an entry: its waiters in order of arrival. */
   readonly #waiting = new Map<string, (() => void)[]>();
   readonly #span: string | null;
 
-  /** @param span - name of the span that the waiting is, where there is any; null for none */
+  /** @param span - name of the span that covers the wait; null for none */
   constructor(span: string | null = 'podwire.dataplane.lock_wait') {
     this.#span = span;
   }
 
   /**
-   * Runs `work` as the only one under the key.
-   * @param signal - ends the waiting; once `work` runs, ending it is its own affair
-   * @throws Failure the signal's, and whatever `work` throws
+   * Runs `work` exclusively under the key.
+   * @param signal - cancels the wait; `work` handles its own cancellation
+   * @throws Failure the signal's, and any error of `work`
    */
   async run<Result>(key: string, signal: AbortSignal, work: () => Promise<Result>): Promise<Result> {
     if (signal.aborted) throw failureOfSignal(signal);
@@ -136,7 +136,7 @@ export class KeyedLock {
   }
 }
 
-/** Resolves when it is the turn of this one, the last of those who wait so far. @throws Failure the signal's */
+/** Appends a waiter, and resolves when its turn comes. @throws Failure the signal's */
 function turnOf(waiting: (() => void)[], signal: AbortSignal): Promise<void> {
   return new Promise<void>((resolve, reject) => {
     const myTurn = () => {

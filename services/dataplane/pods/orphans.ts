@@ -17,7 +17,7 @@ import type { Dataplane } from './pods.js';
 import { compareIdentities, type AttachmentRecord } from './record.js';
 import type { AttachmentRegistry } from './registry.js';
 
-/** Time between the two looks that prove a death, at least, in milliseconds. */
+/** Minimum time between the two observations that confirm a dead namespace, in milliseconds. */
 const CONFIRMATION_MS = 10_000;
 
 interface DeadNamespacesOptions {
@@ -30,18 +30,17 @@ interface DeadNamespacesOptions {
 }
 
 /**
- * Notices attachments whose network namespaces went without a DetachPod, and gives back what they had.
- *
+ * Detects attachments whose network namespaces disappeared without a DetachPod, and releases their resources.
  * What makes this hard:
- * - A pod that lives must never be taken for a dead one. A path that is gone proves nothing, as a process keeps a namespace alive;
- *   nor does an inode, as it is used again at once. Proof is that the wire is cut and that what is at the path, if anything, is
- *   another namespace; seen twice, with time between for whoever is just at work on either.
- * - What the dead had may be given to others while IPAM is away or slow. So the record stays until IPAM has answered, and says
- *   which allocations are meant.
+ * - A live pod must never be taken for a dead one. A missing path proves nothing, as a process keeps a namespace alive; nor does
+ * an inode, as the kernel reuses it at once. Proof is that the wire is cut and that the path has no namespace or a different one;
+ * observed twice, with time in between for operations in flight.
+ * - IPAM may give a dead pod's addresses to another pod while IPAM is unreachable or slow. The record stays until IPAM has
+ * answered, and names the exact allocations.
  */
 export class DeadNamespaces {
   readonly #options: DeadNamespacesOptions;
-  /** When each record was first seen to be dead. A record that is replaced is another one. */
+  /** When each record was first observed dead. A replaced record is a new object. */
   readonly #suspectedAtMs = new WeakMap<AttachmentRecord, number>();
 
   constructor(options: DeadNamespacesOptions) {
@@ -49,10 +48,10 @@ export class DeadNamespaces {
   }
 
   /**
-   * Looks at every recorded attachment, and takes away what is left of those whose death is certain. One that the kernel refuses is told,
-   * and holds up no other.
-   * @returns how many those were
-   * @throws Failure KERNEL_REFUSED when the kernel cannot be asked for its links
+   * Checks every recorded attachment, and removes the remains of confirmed dead ones. Reports an attachment that the kernel
+   * refuses, and continues with the rest.
+   * @returns the number of dead attachments
+   * @throws Failure KERNEL_REFUSED when the kernel cannot list its links
    */
   async sweep(signal: AbortSignal): Promise<number> {
     const { kernel, registry, events } = this.#options;
@@ -71,7 +70,7 @@ export class DeadNamespaces {
     return buried;
   }
 
-  /** Gives the addresses of the dead back. Never rejects: what IPAM does not answer, or refuses, is to be repeated. */
+  /** Releases the addresses of dead attachments. Never rejects: unanswered or refused releases are retried. */
   async giveBack(signal: AbortSignal): Promise<void> {
     const { registry, events } = this.#options;
     const dead = registry.all().filter(({ state }) => state === 'dead');
@@ -79,10 +78,10 @@ export class DeadNamespaces {
     if (left && !signal.aborted) events.releasesDelayed(left.count, left.failure);
   }
 
-  /** @returns whether it was buried */
+  /** @returns whether the attachment was removed */
   async #look(record: AttachmentRecord, link: ObservedLink | undefined, signal: AbortSignal): Promise<boolean> {
     const { dataplane, clock } = this.#options;
-    // What a call makes is another record. One that only looks, as the full check does, is no sign of life.
+    // A call replaces the record object. A mere read, such as the full check, is no sign of life.
     if (dataplane.isBusy(record.network.attachment)) return false;
     if (!(await this.#isDead(record, link))) {
       this.#suspectedAtMs.delete(record);
@@ -90,26 +89,26 @@ export class DeadNamespaces {
     }
     const suspectedAtMs = this.#suspectedAtMs.get(record);
     const nowMs = clock.nowMs();
-    // Of a clock that was set back nobody knows how long ago it was.
+    // After the clock was set back the elapsed time is unknown.
     if (suspectedAtMs === undefined || nowMs < suspectedAtMs) this.#suspectedAtMs.set(record, nowMs);
     else if (nowMs - suspectedAtMs >= CONFIRMATION_MS) return this.#bury(record, signal);
     return false;
   }
 
   async #isDead({ network, identity }: AttachmentRecord, link: ObservedLink | undefined): Promise<boolean> {
-    // The far end of a veth is in a namespace that lives: it takes its links along when it goes.
+    // The peer of a veth is in a live namespace: a namespace deletes its links when it ends.
     if (link && isMadeFor(link, network.attachment) && link.peerIndex !== undefined) return false;
     const found = await this.#options.kernel.identify(network.netns);
     return found === undefined || compareIdentities(identity, found) === 'other';
   }
 
-  /** Takes away what is left on the node, under the attachment's lock, where nobody has replaced it meanwhile. */
+  /** Removes the remains on the node under the attachment's lock, unless the record was replaced meanwhile. */
   async #bury(record: AttachmentRecord, signal: AbortSignal): Promise<boolean> {
     const { kernel, dataplane, registry, events } = this.#options;
     const { attachment, hostInterfaceName: name, netns } = record.network;
     return dataplane.exclusively({ attachment, hostInterfaceName: name }, signal, async () => {
       if (registry.get(attachment) !== record) return false;
-      // Whatever name it was given by hand, its other end lives as long as the pod.
+      // Even if renamed by hand, the peer lives as long as the pod.
       const ends = await hostEndsOf(kernel, attachment, [name]);
       const link = ends.find((end) => isMadeFor(end, attachment)) ?? ends[0];
       if (!(await this.#isDead(record, link))) return false;
@@ -127,12 +126,12 @@ export class DeadNamespaces {
     const isStill = (): boolean => registry.get(attachment) === record;
     const endpoint = await addressBook.endpoint(attachment, signal);
     const addresses = endpoint ? addressesOfDead(record, endpoint) : [];
-    // An attach that came meanwhile lives on the addresses.
+    // An attach that ran meanwhile uses the addresses.
     if (!isStill()) return;
     if (addresses.length > 0) {
       const released = await addressBook.release({ attachment, addresses, netns: endpoint?.netns }, signal);
       events.addressesReleased(attachment, released, 'namespace');
-      // Something else holds since it was read: what that is, is asked the next time.
+      // The allocations changed since they were read; the next round reads them again.
       if (released.length < addresses.length) return;
     }
     const place = { attachment, hostInterfaceName: hostInterfaceName(attachment) };
@@ -146,7 +145,7 @@ function isOver(signal: AbortSignal): boolean {
   return signal.aborted;
 }
 
-/** An address that IPAM has given, and which of its allocations that was. */
+/** An address that IPAM has assigned, with its allocation. */
 interface HeldAddress {
   /** Without prefix length. */
   readonly address: string;
@@ -157,32 +156,34 @@ interface HeldAddress {
 export interface HeldEndpoint {
   readonly attachment: Attachment;
   readonly addresses: readonly HeldAddress[];
-  /** The namespace that the addresses were asked for; undefined when that was not told. */
+  /** The namespace that the addresses were requested for; undefined when the request named none. */
   readonly netns: { readonly bootId: string; readonly inode: bigint } | undefined;
   /** Epoch milliseconds; undefined where an earlier release made the endpoint. */
   readonly createdAtMs: number | undefined;
 }
 
-/** What is to be given back of an endpoint, as it was read. */
+/** What to release of an endpoint, as it was read. */
 export type ReleasedEndpoint = Pick<HeldEndpoint, 'attachment' | 'addresses' | 'netns'>;
 
-/** What the dataplane wants from podwire-ipam. Methods throw the service's Failure, or UNREACHABLE, DEADLINE_EXCEEDED, CANCELLED. */
+/**
+ * The dataplane's interface to podwire-ipam. Methods throw the service's Failure, or UNREACHABLE, DEADLINE_EXCEEDED, CANCELLED.
+ */
 export interface AddressBook {
-  /** @returns undefined when the attachment holds nothing */
+  /** @returns undefined when the attachment has no allocations */
   endpoint(attachment: Attachment, signal: AbortSignal): Promise<HeldEndpoint | undefined>;
 
   /** Every endpoint of a node. Complete, or a failure. */
   endpointsOf(nodeName: string, signal: AbortSignal): Promise<readonly HeldEndpoint[]>;
 
   /**
-   * Gives back exactly these allocations, as long as they are recorded for this namespace, where one is told: an address that the
-   * attachment's container holds by a later allocation, or for another namespace since it was added again, stays. Idempotent.
-   * @returns the addresses that were given back by this call
+   * Releases exactly these allocations, if recorded for this namespace (when given). Keeps an address that the attachment's
+   * container holds by a later allocation, or for another namespace after a new ADD. Idempotent.
+   * @returns the addresses that this call released
    */
   release(endpoint: ReleasedEndpoint, signal: AbortSignal): Promise<readonly string[]>;
 }
 
-/** Reads which boot of the machine this is (proc(5)). @throws Failure KERNEL_REFUSED when /proc does not tell */
+/** Reads the boot ID of the machine (proc(5)). @throws Failure KERNEL_REFUSED when /proc cannot be read */
 export function readBoot(): Boot {
   try {
     const id = readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim();
@@ -195,11 +196,11 @@ export function readBoot(): Boot {
   }
 }
 
-/** What a node gives back to IPAM without being asked: pure decisions, each of which needs a proof that nobody lives on it. */
+/** Pure decisions on what a node releases at IPAM without a request. Each needs proof that no live pod uses it. */
 
 /**
- * The addresses that a dead attachment gives back, of what IPAM has recorded for it. None when that is for another namespace: the
- * attachment was added again since. Where IPAM was not told the namespace, those that the dead pod had.
+ * The addresses to release for a dead attachment, of those that IPAM has recorded for it. None when IPAM's record is for another
+ * namespace: the attachment was added again. When IPAM has no namespace, those of the dead pod.
  */
 function addressesOfDead(
   { network, identity, bootId }: AttachmentRecord,
@@ -212,8 +213,8 @@ function addressesOfDead(
 }
 
 /**
- * What IPAM has of a pod whose whole wire is gone: all of its addresses, for its namespace; all of them, without the endpoint that tells
- * the namespace; something else, or not all; or none of them any more.
+ * IPAM's state for a pod whose whole wire is gone: all its addresses for its namespace (held); all, but no endpoint that names
+ * the namespace (endpoint-lost); other addresses or only some (differs); none (released).
  */
 type LossVerdict = 'held' | 'endpoint-lost' | 'differs' | 'released';
 
@@ -232,20 +233,20 @@ export function judgeLoss(
 
 export interface Boot {
   readonly id: string;
-  /** When it was, in epoch milliseconds. */
+  /** Start of the boot, in epoch milliseconds. */
   readonly startedAtMs: number;
 }
 
-/** What becomes of an endpoint of this node after a start. */
+/** What happens to an endpoint of this node after a start. */
 interface EndpointVerdict {
   readonly died: boolean;
-  /** Why it stays although it is of another boot. */
+  /** Why it is kept although it belongs to another boot. */
   readonly spared?: string;
 }
 
 /**
- * Whether an endpoint died with an earlier boot of the node. Two machines that go by one node name by mistake tell different boots,
- * too: what was made since this one began is none of its past.
+ * Whether an endpoint died with an earlier boot of the node. Two machines that share a node name by mistake also report different
+ * boots: an endpoint made after this boot began does not belong to an earlier one.
  * @param isAttached - whether this boot has a wire for the attachment
  */
 function judgeEndpoint(endpoint: HeldEndpoint, boot: Boot, isAttached: boolean): EndpointVerdict {
@@ -268,9 +269,9 @@ interface RebootOptions {
 }
 
 /**
- * Gives back what the pods of earlier boots of this node hold at IPAM: they died with it. To be repeated until it succeeds, and not
- * any more then: what a boot has left is complete when it ends. Idempotent.
- * @throws Failure when IPAM does not answer, or refuses one; what was given back stays so
+ * Releases what pods of earlier boots of this node hold at IPAM: they died with the boot. Repeat until it succeeds; once is
+ * enough, as an ended boot makes no new allocations. Idempotent.
+ * @throws Failure when IPAM does not answer, or refuses one; completed releases stay
  */
 export async function releaseEarlierBoots(options: RebootOptions, signal: AbortSignal): Promise<void> {
   const { addressBook, registry, events, nodeName, boot } = options;
@@ -288,19 +289,19 @@ export async function releaseEarlierBoots(options: RebootOptions, signal: AbortS
   if (left) throw left.failure;
 }
 
-/** What IPAM has not taken back. */
+/** Endpoints that IPAM has not released. */
 interface Left {
   readonly count: number;
-  /** The first one's. */
+  /** The first failure. */
   readonly failure: unknown;
 }
 
-/** Nobody answers, or nobody waits any more: the others would fare no better. */
+/** IPAM is unreachable, or the caller is gone: further releases would fail too. */
 const SILENCE: ReadonlySet<FailureCode> = new Set(['UNREACHABLE', 'DEADLINE_EXCEEDED', 'CANCELLED']);
 
 /**
- * Gives back one after the other. One that IPAM refuses, as with a record that cannot be read, holds up no other; with silence it is
- * over.
+ * Releases items one after another. Continues after one that IPAM refuses, such as an unreadable record; stops when IPAM does not
+ * answer.
  * @returns undefined when nothing is left. Never rejects.
  */
 export async function releaseEach<Item>(

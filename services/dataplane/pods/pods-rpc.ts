@@ -56,12 +56,12 @@ const ATTACHMENT_FIELDS: Readonly<Record<keyof Attachment, string>> = {
 };
 
 const MTU_MIN_BYTES = 68;
-/** With a smaller one the kernel takes IPv6 off the link (RFC 8200, section 5). */
+/** With a smaller MTU the kernel disables IPv6 on the link (RFC 8200, section 5). */
 const IPV6_MTU_MIN_BYTES = 1280;
 const MTU_MAX_BYTES = 65_535;
 const QUEUE_COUNT_MAX = 4096;
 
-/** Ranges in which no pod can have an address, each with what it is for. */
+/** Ranges that no pod address can be in, each with its purpose. */
 const UNUSABLE: readonly (readonly [cidr: string, purpose: string])[] = [
   ['0.0.0.0/8', '"this network"'],
   ['127.0.0.0/8', 'loopback'],
@@ -73,10 +73,10 @@ const UNUSABLE: readonly (readonly [cidr: string, purpose: string])[] = [
   ['ff00::/8', 'multicast'],
 ];
 
-/** Destinations of IPv6 that no gateway leads to. The kernel has routes of its own to them on every link. */
+/** IPv6 destinations that cannot have a gateway. The kernel has its own routes to them on every link. */
 const UNROUTABLE: readonly string[] = ['::/96', 'fe80::/10', 'ff00::/8'];
 
-/** The pod that a request is about; what is wrong with it is noted in the checks. */
+/** Reads the pod of a request; records faults in the checks. */
 export function readPodNetwork(message: PodNetworkMessage | undefined, checks: Checks): PodNetwork {
   if (!message) checks.check('pod', 'is missing');
   const pod = message ?? ABSENT_POD;
@@ -130,7 +130,7 @@ const ABSENT_POD: PodNetworkMessage = {
   queueCount: 0,
 };
 
-/** Zero stands for nothing in the contract. */
+/** The contract uses zero for an absent value. */
 function orUndefined(value: number): number | undefined {
   return value === 0 ? undefined : value;
 }
@@ -138,7 +138,7 @@ function orUndefined(value: number): number | undefined {
 interface Place {
   /** Path of the message's field. */
   readonly at: string;
-  /** Undefined: the message around it is missing, which says it all. */
+  /** Undefined: the enclosing message is missing, which is already reported. */
   readonly check: Checks | undefined;
 }
 
@@ -152,12 +152,12 @@ export function readAttachment(message: AttachmentMessage | undefined, { at, che
   return attachment;
 }
 
-/** Why the node's link cannot have the name, or undefined. */
+/** Why the name is invalid for a link of the node, or undefined. */
 function hostInterfaceNameFault(name: string): string | undefined {
   return name === 'lo' ? 'is the loopback interface, which the node has already' : interfaceNameFault(name);
 }
 
-/** Why a path cannot be that of a pod's network namespace, or undefined. */
+/** Why the path is invalid for a pod's network namespace, or undefined. */
 function netnsFault(path: string): string | undefined {
   if (path === '') return 'is empty; pass the path of the pod’s network namespace (CNI_NETNS)';
   if (path.includes('\0')) return 'holds a zero byte';
@@ -203,13 +203,13 @@ interface PrefixList {
   readonly at: string;
   readonly addresses: readonly Address[];
   readonly check: Checks | undefined;
-  /** What is wrong with a prefix of a family that the pod has an address of. */
+  /** The fault of a prefix in a family that the pod has an address of. */
   readonly faultOf: (prefix: Prefix) => string | undefined;
 }
 
 function readPrefixes(cidrs: readonly string[], { at, addresses, check, faultOf }: PrefixList): Prefix[] {
   const families = familiesOf(addresses);
-  // Of addresses that could not be read nobody knows the families.
+  // Families are unknown for addresses that could not be read.
   const isStrange = ({ family }: Prefix) => families.length > 0 && !families.includes(family);
   const fault = (prefix: Prefix) =>
     isStrange(prefix) ? `is of IPv${prefix.family}, of which the pod has no address` : faultOf(prefix);
@@ -331,16 +331,16 @@ export function repairPod(dataplane: Dataplane, recorded: Recorded): Handler<Rep
   };
 }
 
-/** Of one answer: a pod that is filled from inside differs in thousands of routes, and a message has its limit. */
+/** Most differences in one answer: a pod can fill its namespace with thousands of routes, and messages have a size limit. */
 const LISTED_MAX = 100;
 
-/** What an answer tells of the differences of a pod: the first ones, and how many there are beyond. */
+/** The first differences of a pod, and the count of the rest. */
 export function differencesMessage(found: readonly Difference[]): CheckPodResponse {
   const differences = found.slice(0, LISTED_MAX);
   return { differences, moreDifferences: found.length - differences.length };
 }
 
-/** What the node has recorded as wanted of an attachment; undefined where it has nothing. */
+/** The wanted state that the node has recorded for an attachment; undefined when it has none. */
 export type Recorded = (attachment: Attachment) => PodNetwork | undefined;
 
 interface Asked {
@@ -349,7 +349,7 @@ interface Asked {
 }
 
 /**
- * The wanted state that a request holds, or refers to.
+ * The wanted state that a request contains or refers to.
  * @throws Failure INVALID_REQUEST, ATTACHMENT_NOT_FOUND
  */
 function wantedNetwork(method: string, { pod, recorded }: Asked, recordOf: Recorded): PodNetwork {

@@ -39,23 +39,22 @@ interface DataplaneOptions {
   readonly kernel: Kernel;
   readonly registry: AttachmentRegistry;
   readonly events: Events;
-  /** MTU of pods that ask for none, in bytes, at the time of the call. */
+  /** Default MTU of pods in bytes, read at each call. */
   readonly mtu?: () => number;
-  /** Default: none, and pods are kept to their IPv4 addresses alone, by the reverse-path filter. */
+  /** Default: none; the reverse-path filter then restricts pods to their IPv4 addresses. */
   readonly guard?: PodGuard;
 }
 
 /**
- * Makes the kernel match what is wanted for pods: observe, plan, apply.
- *
+ * Makes the kernel match the wanted state of pods: observe, plan, apply.
  * What makes this hard:
- * - Nobody but the kernel knows what is there: the service may have been killed between any two steps, and people and other
- *   programs change interfaces too. So the attachment is noted on its host interface, which proves whose it is; the registry
- *   remembers only what is wanted, and nothing is removed on its word.
- * - Nearly every pod is new, and looking first would cost more than it finds. The veth pair's creation is exclusive, so its
- *   success says that nothing was there; only its refusal makes it worth looking.
- * - A failure may come at any step, and what was done until then must go while the attachment's lock is still held, or
- *   another call would build on what is about to vanish.
+ * - Only the kernel knows the actual state: the service may have been killed between any two steps, and operators and other
+ * programs change interfaces too. The host interface's alias names the attachment and proves ownership; the registry holds only
+ * the wanted state, and nothing is removed on its word alone.
+ * - Nearly every pod is new, and observing first would cost more than it finds. Creating the veth pair is exclusive: success
+ * proves that nothing was there, and only a refusal triggers an observation.
+ * - Any step may fail, and the rollback must finish under the attachment's lock; otherwise another call would build on objects
+ * that are about to be removed.
  */
 export class Dataplane {
   readonly #kernel: Kernel;
@@ -74,9 +73,9 @@ export class Dataplane {
   }
 
   /**
-   * Wires a pod as wanted. Idempotent. When it fails nothing has changed, or the message says what is left.
+   * Wires a pod as wanted. Idempotent. A failed call changes nothing, or its message lists what is left.
    * @throws Failure INVALID_NETNS, INTERFACE_EXISTS, HOST_INTERFACE_TAKEN, ROUTE_TAKEN, KERNEL_REFUSED, KERNEL_UNSUPPORTED, or
-   *   the signal's
+   * the signal's
    */
   attach(network: PodNetwork, signal: AbortSignal): Promise<Attached> {
     return this.#underWay.wiring(network, signal, () =>
@@ -90,20 +89,20 @@ export class Dataplane {
   }
 
   /**
-   * Removes an attachment's wire, found by its host end, so that it works when the pod's namespace is gone or replaced. The end is
-   * looked for by the caller's name, the recorded and the derived one, then by its alias. Its record goes last, and says until
-   * then that the wire is not to be mended. The caller's namespace is looked into only where there is no record. Idempotent.
+   * Removes an attachment's wire by its host end, so that it works when the pod's namespace is gone or replaced. Looks for the
+   * end by the caller's name, the recorded name, the derived name, then the alias. The record goes last, and until then prevents
+   * a repair of the wire. The caller's namespace is inspected only when there is no record. Idempotent.
    * @returns whether there was one
    * @throws Failure HOST_INTERFACE_TAKEN when the interface of the caller's name was not made for the attachment, and no other
-   *   was: there is no wire, and the record is gone; KERNEL_REFUSED, or the signal's
+   * was: there is no wire, and the record is gone; KERNEL_REFUSED, or the signal's
    */
   detach(detachment: Detachment, signal: AbortSignal): Promise<boolean> {
     return this.#underWay.alone(detachment, signal, () => this.#unwire(detachment, signal));
   }
 
   /**
-   * Finishes a detach that has begun, and was cut off or failed: nothing where the attachment was attached anew by the time of its turn.
-   * @returns whether it was to be finished
+   * Finishes a detach that was interrupted or failed. Does nothing when the attachment was attached again before its turn.
+   * @returns whether there was a detach to finish
    * @throws Failure as {@link detach}
    */
   finishDetach(attachment: Attachment, signal: AbortSignal): Promise<boolean> {
@@ -118,7 +117,7 @@ export class Dataplane {
   }
 
   /**
-   * Compares the kernel with what is wanted, but for what is the pod's own ({@link withPodsOwn}), and changes nothing.
+   * Compares the kernel with the wanted state, except for the pod's own changes ({@link withPodsOwn}). Changes nothing.
    * @throws Failure INVALID_NETNS, KERNEL_REFUSED, or the signal's
    */
   check(network: PodNetwork, signal: AbortSignal): Promise<Difference[]> {
@@ -134,9 +133,10 @@ export class Dataplane {
   }
 
   /**
-   * Makes the kernel match what is wanted, as {@link attach} does, but for what is the pod's own ({@link withPodsOwn}), and tells what
-   * it mended. Looks first, so that nothing is sent when everything is as wanted. Idempotent; undone when it fails.
-   * @throws Failure as {@link attach}; ROUTE_TAKEN also where another attachment was given one of the addresses since
+   * Makes the kernel match the wanted state like {@link attach}, except for the pod's own changes ({@link withPodsOwn}), and
+   * returns what it repaired. Observes first, and sends nothing when there are no differences. Idempotent; rolled back on
+   * failure.
+   * @throws Failure as {@link attach}; ROUTE_TAKEN also when another attachment has received one of the addresses since
    */
   repair(network: PodNetwork, signal: AbortSignal): Promise<readonly Difference[]> {
     return this.#underWay.wiring(network, signal, () =>
@@ -149,9 +149,9 @@ export class Dataplane {
   }
 
   /**
-   * Mends what differs from an attachment's record, but for what is the pod's own, and for the node's routes to
-   * addresses that another attachment was given since, as long as its namespace is the recorded one. A wire that is lost whole is made
-   * again where its addresses are not IPAM's, or IPAM has confirmed them.
+   * Repairs the differences from an attachment's record while its namespace is the recorded one. Skips the pod's own changes, and
+   * the node's routes to addresses that another attachment has received since. Recreates a lost wire only when its addresses are
+   * not from IPAM, or IPAM has confirmed them.
    * @param confirmed - the record whose addresses IPAM has confirmed
    * @throws Failure as {@link attach}, but for INVALID_NETNS
    */
@@ -173,7 +173,10 @@ export class Dataplane {
     });
   }
 
-  /** Whether a recorded pod has another MAC address than its network asks for; false where it is gone. @throws Failure KERNEL_REFUSED */
+  /**
+   * Whether a recorded pod's MAC address differs from its network's request; false when the pod is gone. @throws Failure
+   * KERNEL_REFUSED
+   */
   async hasOwnMac(attachment: Attachment, signal: AbortSignal): Promise<boolean> {
     const network = this.#registry.get(attachment)?.network;
     if (!network) return false;
@@ -187,31 +190,31 @@ export class Dataplane {
   }
 
   /**
-   * Runs `work` as the only one for an attachment; without one, for the link of that name.
-   * @throws Failure the signal's, and whatever `work` throws
+   * Runs `work` exclusively for an attachment; without one, for the link of that name.
+   * @throws Failure the signal's, and any error of `work`
    */
   exclusively<Answer>(place: Place, signal: AbortSignal, work: () => Promise<Answer>): Promise<Answer> {
     return this.#underWay.alone(place, signal, work);
   }
 
-  /** Guards an interface as the attachment that has it by now wants it, and lets one go that none has. Never rejects. */
+  /** Updates the guard of an interface for its current attachment, or removes it when there is none. Never rejects. */
   async reguard(hostInterfaceName: string): Promise<void> {
     const holder = this.#registry.byHostInterface(hostInterfaceName);
-    // What fails is in force later, with the guard's next write.
+    // The guard's next write retries a failure.
     await (holder ? this.#guarded(holder.network) : this.#guard?.forget(hostInterfaceName))?.catch(() => undefined);
   }
 
-  /** Whether anything for the attachment is under way, or waits: a call, or upkeep. */
+  /** Whether an operation for the attachment is running or queued: a call, or a repair. */
   isBusy(attachment: Attachment): boolean {
     return this.#underWay.isBusy(attachment);
   }
 
-  /** The attachments, formatted, that calls are wiring, or wait to wire, at the moment. */
+  /** The formatted attachments whose wiring calls are running or queued. */
   wirings(): ReadonlySet<string> {
     return this.#underWay.wirings();
   }
 
-  /** Whether a call that wires the attachment is under way, or waits. */
+  /** Whether a wiring call for the attachment is running or queued. */
   isWiring(attachment: Attachment): boolean {
     return this.#underWay.isWiring(attachment);
   }
@@ -221,7 +224,7 @@ export class Dataplane {
     return pageOf(await this.#kernel.attached(), page);
   }
 
-  /** Resolves when no call is under way any more, undoing included: the kernel can be let go. */
+  /** Resolves when no call is in flight, rollbacks included: the kernel can then be closed. */
   idle(): Promise<void> {
     return this.#underWay.idle();
   }
@@ -232,7 +235,7 @@ export class Dataplane {
 
   async #wire(session: PodSession, order: Order, tries = WIRE_TRIES): Promise<Attached> {
     const { wanted } = order;
-    // Beside another interface of the pod a creation that expects nothing there is bound to fail, or misses what that one has.
+    // If the pod has another interface, a creation that expects an empty namespace would fail, or miss that interface's state.
     const isAlone = !this.#registry.hasBeside(wanted.attachment, session.identity);
     const first = isAlone ? await this.#create(session, order) : undefined;
     if (first) return first;
@@ -242,13 +245,13 @@ export class Dataplane {
       if (obstacle) throw obstacle.failure;
       return await this.#applyTo(observed, session, order);
     } catch (error) {
-      // What was there went meanwhile, as an earlier wire does with its namespace: the pod may be new after all.
+      // The conflicting object is gone, as an earlier wire goes with its namespace: try again as a new pod.
       if (tries <= 1 || !isOfMissingLink(error)) throw error;
       return this.#wire(session, order, tries - 1);
     }
   }
 
-  /** @returns undefined where something is there already, and nothing was changed */
+  /** @returns undefined when something already exists; nothing was changed */
   async #create(session: PodSession, { wanted, signal }: Order): Promise<Attached | undefined> {
     const fresh = diff(wanted, nothingObserved());
     const next: Plan = ({ round, links }) => (round === 0 ? fresh : corrections(wanted, links));
@@ -259,7 +262,7 @@ export class Dataplane {
     return this.#finish(created);
   }
 
-  /** Reads what is there, and notes whether it has, or will have, source routing. */
+  /** Observes the pod, and records whether it has, or will have, source routing. */
   async #observe(session: PodSession, wanted: Wanted): Promise<Observed> {
     const observed = await withSpan('podwire.kernel.observe', {}, () => session.observe(wanted));
     const { rules } = amongOthers(wanted, observed.pod).pod;
@@ -267,7 +270,7 @@ export class Dataplane {
     return observed;
   }
 
-  /** The same, once the node's end of the wire has its name again, where it was given another; with that as a difference. */
+  /** Observes after restoring the name of a renamed host end; adds the rename to the differences. */
   async #observeNamed(session: PodSession, wanted: Wanted) {
     const observed = await this.#observe(session, wanted);
     const link = await renamedHostEnd(this.#kernel, wanted, observed);
@@ -285,20 +288,20 @@ export class Dataplane {
     const own = links.filter((link) => isMadeFor(link, attachment));
     await this.#removeRules(before, signal);
     const removals = await Promise.all(own.map((link) => this.#delete(link)));
-    // Also where the wire went with its namespace.
+    // Also when the wire went with its namespace.
     const guarded = new Set([...own.map(({ name }) => name), ...(before ? [before.network.hostInterfaceName] : [])]);
     await Promise.all([...guarded].map((name) => this.reguard(name)));
     const lookIn = before && !this.#registry.mayHaveRules(attachment) ? undefined : netnsOfRules(before, netns);
     await this.#registry.remove(attachment);
     if (lookIn) await removeLostRules(attachment, this.#rulesIn(lookIn, signal));
-    // What is told here is no reason to give it a wire once more: it has none, and its caller may give its addresses to others.
+    // This error must not restore the wire: there is none, and the caller may reuse its addresses.
     if (own.length === 0 && foreign?.name === name) throw hostInterfaceTaken(foreign);
     const removed = removals.includes(true);
     this.#events.detached(name, removed);
     return removed;
   }
 
-  /** Before the wire goes: the rules speak of what is on it. Nothing is asked of a pod that is known to have none. */
+  /** Runs before the wire is removed, because the rules refer to it. Skips a pod that is known to have none. */
   async #removeRules(record: AttachmentRecord | undefined, signal: AbortSignal): Promise<void> {
     if (!record || !this.#registry.mayHaveRules(record.network.attachment)) return;
     await removeSourceRules(record, this.#rulesIn(record.network.netns, signal));
@@ -317,7 +320,7 @@ export class Dataplane {
     return this.#finish(applied, observed);
   }
 
-  /** @param observed - what was there before; undefined when it was nothing */
+  /** @param observed - the state before; undefined when nothing was there */
   #finish({ changes, links, warnings }: Applied, observed?: Observed): Attached {
     for (const { step, failure } of warnings) this.#events.optionalStepFailed(step, failure);
     const host = links.host ?? observed?.host.link;
@@ -329,7 +332,7 @@ export class Dataplane {
   async #mendIn(session: PodSession, record: AttachmentRecord, mending: Mending): Promise<Mended> {
     const sameness = compareIdentities(record.identity, session.identity);
     if (sameness === 'other') return { outcome: 'namespace-gone' };
-    // Its own wire proves that the namespace is the pod's where the kernel tells too little to know otherwise.
+    // Its own wire proves that the namespace is the pod's, where the kernel reports no cookie.
     const isWired = async () => wireState(await this.#observe(session, this.#desired(record.network))) === 'paired';
     if (sameness === 'unknown' && !(await isWired())) return { outcome: 'namespace-gone' };
     const mended = await this.#mend(session, record.network, mending);
@@ -338,7 +341,7 @@ export class Dataplane {
     return { outcome: 'as-wanted', differences: mended };
   }
 
-  /** @returns undefined where the whole wire is lost, and is to be left so */
+  /** @returns undefined when the whole wire is lost and must not be recreated */
   async #mend(session: PodSession, network: PodNetwork, mending: Mending): Promise<readonly Difference[] | undefined> {
     const { signal, keepsLost } = mending;
     const asked = this.#desired(network);
@@ -356,7 +359,7 @@ export class Dataplane {
     return mended;
   }
 
-  /** Records what is wired while the kernel works. A pod that could not be wired has the record that it had before. */
+  /** Stores the record while the kernel works. Restores the earlier record when the wiring fails. */
   async #recorded<Answer>(network: PodNetwork, session: PodSession, wire: () => Promise<Answer>): Promise<Answer> {
     const before = this.#registry.get(network.attachment);
     const wiring = this.#guarded(network).then(wire);
@@ -371,7 +374,7 @@ export class Dataplane {
     }
   }
 
-  /** Before its interface is up, a pod is kept to what it may send from. Nothing is sent for one with IPv4 addresses alone. */
+  /** Installs the guard before the interface is up. Sends nothing for a pod with IPv4 addresses alone. */
   async #guarded({ addresses, hostInterfaceName, sourcePrefixes }: PodNetwork): Promise<void> {
     if (!this.#guard) return;
     if (addresses.some(({ family }) => family === 6)) await this.#guard.ready();
@@ -392,7 +395,7 @@ export class Dataplane {
     try {
       return await this.#underWay.inPod(session.identity, signal, () => work(session));
     } finally {
-      // Nobody needs to wait for it: it changes nothing, and cannot fail.
+      // Runs in the background: it changes nothing, and cannot fail.
       this.#underWay.track(session.close());
     }
   }
@@ -400,7 +403,7 @@ export class Dataplane {
 
 interface Mending {
   readonly signal: AbortSignal;
-  /** A wire that is lost whole is left so. */
+  /** Do not recreate a wire that is lost. */
   readonly keepsLost: boolean;
 }
 
@@ -411,5 +414,5 @@ interface Order {
   readonly signal: AbortSignal;
 }
 
-/** Each time something else that was in the way has gone while it was looked at. */
+/** Attempts; each follows a conflict that vanished while it was inspected. */
 const WIRE_TRIES = 3;

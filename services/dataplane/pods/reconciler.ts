@@ -16,31 +16,36 @@ import type { AttachmentRecord } from './record.js';
 import { forEachFew, recover, type RecoveryScope } from './recovery.js';
 import type { AttachmentRegistry } from './registry.js';
 
-/** Mean time between two looks for dead namespaces: two looks, and what they take, are well within a minute. */
+/** Mean time between two checks for dead namespaces: both observations fit well within a minute. */
 const SWEEP_INTERVAL_MS = 15_000;
 
 /** Mean time between two full checks of all recorded pods. */
 const CHECK_INTERVAL_MS = 90_000;
 
-/** For so long after a pod was wired the kernel may tell of that. */
+/** Kernel events within this time after a wiring may be caused by the wiring. */
 const WIRING_TOLD_MS = 2000;
 
-/** What it tells later than this may be somebody's doing, and is looked at when that time is over: a wiring is told within 10 ms of its end. */
+/**
+ * Events later than this may be an operator's change, and are checked when WIRING_TOLD_MS ends: the kernel reports a wiring
+ * within 10 ms.
+ */
 const WIRING_ANSWERED_MS = 500;
 
-/** A check of all pods that changes ask for waits for this many times what the last one took: a tenth of the time at most. */
+/**
+ * A requested check of all pods waits this many times the duration of the last one, so checks take at most a tenth of the time.
+ */
 const CHECK_PAUSE_FACTOR = 9;
 
-/** How far times between repetitions are from their mean at most, as a part of it: nodes that start together drift apart. */
+/** Largest relative deviation of an interval from its mean, so that nodes that start together drift apart. */
 const JITTER = 0.2;
 
 /** For the log. */
 const RECOVERY = 'recovery of what the process before has left';
 
-/** Pods that are checked at a time: the rest of the service's threads is for calls. */
+/** Concurrent checks of pods: leaves the other threads of the service to calls. */
 const CHECKS_AT_ONCE = 2;
 
-/** Pods that are repaired at a time because of what the kernel told, beside those: all of a node's may have been changed at once. */
+/** Additional concurrent repairs triggered by kernel events: all pods of a node may be changed at once. */
 const REPAIRS_AT_ONCE = 4;
 
 interface KeeperOptions {
@@ -50,13 +55,15 @@ interface KeeperOptions {
   readonly addressBook: AddressBook;
   readonly events: AttachmentEvents;
   readonly clock: Clock;
-  /** From 0 (included) to 1 (excluded). */
+  /** Uniform in [0, 1). */
   readonly random: () => number;
   readonly nodeName: string;
   readonly boot: Boot;
 }
 
-/** Looks after the attachments of a node outside of calls, from its start to its end. No call ever waits for it but for its own pod. */
+/**
+ * Repairs and recovers the attachments of a node outside of calls, from start to stop. A call waits only for work on its own pod.
+ */
 export class AttachmentKeeper {
   readonly #options: KeeperOptions;
   readonly #dead: DeadNamespaces;
@@ -65,21 +72,21 @@ export class AttachmentKeeper {
   readonly #teller: ConditionTeller;
   readonly #stopped = new AbortController();
   readonly #work = new Set<Promise<void>>();
-  /** Attachments whose repair was asked for, and has not begun, in that order. */
+  /** Attachments queued for a repair, in order. */
   readonly #waiting = new Map<string, Attachment>();
   #repairers = 0;
-  /** Host interfaces that are looked at once more when their wiring is over. */
+  /** Host interfaces to check again when their wiring time is over. */
   readonly #watched = new Set<string>();
-  /** Those whose pod's MAC address is looked at then. */
+  /** Those to check for a changed MAC address of the pod. */
   readonly #macWatched = new Set<string>();
-  /** What the recovery could not do. */
+  /** The scope of a recovery that is still incomplete. */
   #toRecover: RecoveryScope | undefined;
   #earlierBootsDone = false;
   #isCheckAsked = false;
   #checking: Promise<void> = Promise.resolve();
-  /** When the last check of all pods ended, and what it took. */
+  /** End and duration of the last check of all pods. */
   #checked = { atMs: 0, tookMs: 0 };
-  /** Ends the pause before addresses are next given back. */
+  /** Ends the pause before the next release of addresses. */
   #hurry = new AbortController();
 
   constructor(options: KeeperOptions) {
@@ -93,18 +100,18 @@ export class AttachmentKeeper {
     };
     this.#mender = new Mender({ onLostWire, ...options });
     this.#teller = new ConditionTeller(options);
-    // Each pod that is looked at later, or waits for a call, listens to it; Node would take more than ten for a leak, and say so.
+    // Every delayed or queued check adds a listener; Node warns of a leak above ten.
     setMaxListeners(0, this.#stopped.signal);
   }
 
-  /** Begins to work; returns at once. */
+  /** Starts the work; returns at once. */
   start(): void {
     this.#spawn(async () => {
       await this.#attempt(RECOVERY, () => this.recover());
       await this.#repeat(CHECK_INTERVAL_MS, () => this.check());
     });
     this.#spawn(() => this.#repeat(SWEEP_INTERVAL_MS, () => this.sweep()));
-    // By itself, as IPAM may take its time to answer, or not to.
+    // Runs in the background, as IPAM may answer late or not at all.
     this.#spawn(async () => {
       await this.giveBack();
       await this.#repeat(
@@ -115,20 +122,20 @@ export class AttachmentKeeper {
     });
   }
 
-  /** What an operator should know of the attachments. */
+  /** Conditions of the attachments. */
   conditions(): readonly Condition[] {
     return [...addressConflicts(this.#options.registry.sharedAddresses()), ...this.#mender.conditions()];
   }
 
-  /** Resolves when nothing is under way any more. Pods keep what they have. */
+  /** Resolves when no work is in flight. Pods keep their networks. */
   async stop(): Promise<void> {
     this.#stopped.abort();
     while (this.#work.size > 0) await Promise.allSettled(this.#work);
   }
 
   /**
-   * Mends the attachment whose host interface has the name, if one has. For whoever hears of changes from the kernel: several that
-   * come while one waits are one repair. Returns at once.
+   * Queues a repair of the attachment with this host interface, if there is one. Called on kernel events; several events before
+   * the repair starts cause one repair. Returns at once.
    */
   repairByHostInterface(name: string): void {
     const record = this.#options.registry.byHostInterface(name);
@@ -143,9 +150,9 @@ export class AttachmentKeeper {
   async #repairWaiting(): Promise<void> {
     this.#repairers++;
     for (const [key, attachment] of this.#waiting) {
-      // A call that wires it makes changes of its own, and is told of them here.
+      // A call that wires it causes these events.
       await new Promise((resolve) => setImmediate(resolve));
-      // Another may have taken it meanwhile.
+      // Another attachment may have taken the name meanwhile.
       if (!this.#waiting.delete(key)) continue;
       if (!this.#isStopped() && !this.#options.dataplane.isWiring(attachment)) await this.#mend(attachment);
     }
@@ -153,11 +160,10 @@ export class AttachmentKeeper {
   }
 
   /**
-   * The kernel told of a change of a link of the node: what was done to a pod by hand is mended at once. What is told right after the
-   * pod was wired is its wiring, unless that does no such thing, and what is told a little later is looked at when that can be no more.
-   * Returns at once.
-   * @param name - undefined when changes were lost: any pod may be another than it was
-   * @param isMeddledWith - whether no wiring does what was done
+   * Handles the kernel's event of a changed link: repairs manual changes at once. Events right after a wiring are ignored as its
+   * own, unless no wiring makes such a change; slightly later ones cause a check when the wiring time is over. Returns at once.
+   * @param name - undefined when events were lost: any pod may have changed
+   * @param isMeddledWith - whether the change cannot come from a wiring
    */
   heardOf(name: string | undefined, isMeddledWith = false): void {
     if (name === undefined) {
@@ -169,14 +175,14 @@ export class AttachmentKeeper {
     if (!record) return;
     const sinceMs = clock.nowMs() - record.updatedAtMs;
     const leftMs = WIRING_TOLD_MS - sinceMs;
-    // A clock that was set back says nothing about the wiring.
+    // After the clock was set back the wiring time is unknown.
     const isSomebodys = isMeddledWith && !this.#options.dataplane.isWiring(record.network.attachment);
     if (leftMs <= 0 || sinceMs < 0 || isSomebodys) this.repairByHostInterface(name);
     else if (sinceMs >= WIRING_ANSWERED_MS || isMeddledWith || isLoose(record)) this.#lookLater(name, leftMs);
     else this.#followMac(name, leftMs);
   }
 
-  /** A later plugin of the chain may give the pod another MAC address after the wiring (`tuning`), of which the node is told nothing. */
+  /** A later plugin of the chain (`tuning`) may change the pod's MAC address after the wiring, without an event to the node. */
   #followMac(name: string, afterMs: number): void {
     if (this.#watched.has(name) || this.#macWatched.has(name) || this.#stopped.signal.aborted) return;
     this.#macWatched.add(name);
@@ -184,7 +190,7 @@ export class AttachmentKeeper {
     const { signal } = this.#stopped;
     this.#spawn(async () => {
       await clock.sleep(afterMs, signal);
-      // Otherwise all of it is looked at, or was.
+      // Otherwise the full repair is queued, or has run.
       const isDue = this.#macWatched.delete(name);
       const record = registry.byHostInterface(name);
       if (!isDue || !record || signal.aborted) return;
@@ -195,8 +201,8 @@ export class AttachmentKeeper {
   }
 
   /**
-   * Where systemd runs, it sets `rp_filter` of each interface that appears to 2 (its 50-default.conf), which the kernel tells nobody
-   * of, and a pod that may send from further IPv4 prefixes is then cut off from them.
+   * systemd sets `rp_filter` of each new interface to 2 (50-default.conf) without a kernel event. That cuts a pod off from its
+   * additional IPv4 source prefixes, so the setting is checked later.
    */
   #lookLater(name: string, afterMs: number): void {
     if (this.#watched.has(name) || this.#stopped.signal.aborted) return;
@@ -205,12 +211,15 @@ export class AttachmentKeeper {
     this.#spawn(async () => {
       await this.#options.clock.sleep(afterMs, this.#stopped.signal);
       this.#watched.delete(name);
-      // The interface may have been wired once more meanwhile, and has its two seconds then.
+      // A rewiring meanwhile starts the wiring time again.
       this.heardOf(name);
     });
   }
 
-  /** Once after the start; {@link check} repeats what fails of it. @throws Failure KERNEL_REFUSED when the kernel cannot be asked */
+  /**
+   * Runs once after the start; {@link check} repeats what failed. @throws Failure KERNEL_REFUSED when the kernel cannot be
+   * queried
+   */
   async recover(): Promise<void> {
     const scope = this.#toRecover ?? 'all';
     this.#toRecover = scope;
@@ -221,8 +230,8 @@ export class AttachmentKeeper {
   }
 
   /**
-   * Compares every recorded pod with the kernel, and mends it; does what could not be done before: stores records, finishes detaches
-   * that failed, and recovers what the kernel kept from it.
+   * Compares every recorded pod with the kernel, and repairs it. Retries pending work: storing records, finishing failed
+   * detaches, and the rest of the recovery.
    */
   async check(): Promise<void> {
     const { clock } = this.#options;
@@ -249,14 +258,14 @@ export class AttachmentKeeper {
   }
 
   /**
-   * Checks every recorded pod soon, as what is wanted of all of them may be something else, or what is there. Asked for again and again
-   * it takes a tenth of the time at most. Returns at once.
+   * Checks every recorded pod soon, because wanted or actual state may have changed for all. Repeated requests take at most a
+   * tenth of the time. Returns at once.
    */
   checkSoon(): void {
     if (this.#isCheckAsked || this.#isStopped()) return;
     this.#isCheckAsked = true;
     this.#spawn(async () => {
-      // One that is under way may have looked before.
+      // A check in progress may have passed the change already.
       await this.#checking.catch(() => undefined);
       const { clock } = this.#options;
       const { atMs, tookMs } = this.#checked;
@@ -268,14 +277,14 @@ export class AttachmentKeeper {
     });
   }
 
-  /** Looks for the dead; those that are found give back what they had at once. @throws Failure KERNEL_REFUSED */
+  /** Checks for dead namespaces; releases their addresses at once. @throws Failure KERNEL_REFUSED */
   async sweep(): Promise<void> {
     if ((await this.#dead.sweep(this.#stopped.signal)) > 0) this.#hurry.abort();
   }
 
   /**
-   * Gives back to IPAM what the dead had, and the pods of earlier boots, and asks it about wires that are lost. What it does not answer is
-   * repeated.
+   * Releases at IPAM what dead attachments and pods of earlier boots hold, and asks IPAM about lost wires. Retries unanswered
+   * requests.
    */
   async giveBack(): Promise<void> {
     this.#hurry = new AbortController();
@@ -308,7 +317,7 @@ export class AttachmentKeeper {
     );
   }
 
-  /** @param hurry - ends the pause that is under way, where there is something to be done sooner */
+  /** @param hurry - returns the signal that ends the pause early */
   async #repeat(intervalMs: number, work: () => Promise<void>, hurry?: () => AbortSignal): Promise<void> {
     const { clock, random } = this.#options;
     const { signal: stopped } = this.#stopped;
@@ -323,7 +332,7 @@ export class AttachmentKeeper {
     return this.#stopped.signal.aborted;
   }
 
-  /** What fails is told and comes again. */
+  /** Failures are reported and retried. */
   async #attempt(what: string, work: () => Promise<unknown>): Promise<void> {
     try {
       await work();
@@ -338,7 +347,7 @@ export class AttachmentKeeper {
   }
 }
 
-/** Whether its interface needs a setting that others are known to change after the wiring. */
+/** Whether its interface needs a setting that other programs change after the wiring. */
 function isLoose({ network }: AttachmentRecord): boolean {
   return network.sourcePrefixes.some(({ family }) => family === 4);
 }

@@ -10,9 +10,9 @@ import { decodeRecord, encodeRecord, type AttachmentRecord, type DecodedRecord }
 
 /** A stored record that cannot be read. */
 export interface UnreadableRecord {
-  /** Where it has been put aside, or still is. */
+  /** Path to which it was moved, or its original path. */
   readonly path: string;
-  /** What is wrong with it, for people. */
+  /** What is wrong with it, as text for operators. */
   readonly fault: string;
 }
 
@@ -22,49 +22,46 @@ export interface StoredRecords {
 }
 
 /**
- * Where the node's attachment records are kept. Implementations: a directory, and memory (the fake); both pass
+ * Storage of the node's attachment records. Implementations: a directory, and memory (the fake); both pass
  * `record-store.contract.ts`. Methods throw a Failure STATE_IO when the storage refuses. One process at a time uses a store.
  */
 export interface RecordStore {
   /**
-   * Result: everything that is stored, in no order. What cannot be read is put aside, so that it is told once, and never fails
-   * the call. Idempotent.
+   * Result: all stored records, unordered. Unreadable ones are moved aside, so that they are reported once, and never fail the
+   * call. Idempotent.
    */
   load(): Promise<StoredRecords>;
 
   /**
-   * Stores a record in place of the attachment's earlier one: whoever is killed in the middle leaves one of the two, whole. What
-   * somebody removed of the store is made anew.
-   * Lets other work of the caller begin first. Idempotent.
+   * Replaces the attachment's record atomically: a killed process leaves the old or the new one, whole. Recreates a store
+   * directory that was deleted. Yields to the caller's other work first. Idempotent.
    */
   put(record: AttachmentRecord): Promise<void>;
 
   /** Result: whether the attachment has a record, readable or not. */
   has(attachment: Attachment): Promise<boolean>;
 
-  /** Removes the attachment's record. Idempotent: where there is none, that is success. */
+  /** Removes the attachment's record. Idempotent: succeeds when there is none. */
   remove(attachment: Attachment): Promise<void>;
 }
 
-/** `<hash of the attachment>.json` holds a record; the same with one of these behind it is being written, or cannot be read. */
+/** `<hash of the attachment>.json` holds a record; a further suffix marks one that is being written, or cannot be read. */
 const RECORD = '.json';
 const WRITING = '.writing';
 const UNREADABLE = '.unreadable';
 
-/** Digits of the hash in a file's name: as many as make two attachments with one name a matter of theory. */
+/** Digits of the hash in a file's name: enough to make collisions negligible. */
 const NAME_DIGITS = 32;
 
-/** The directory is root's alone, and so are its files. */
+/** Directory and files are accessible to root only. */
 const DIRECTORY_MODE = 0o700;
 const FILE_MODE = 0o600;
 
 /**
- * One small file per attachment, written beside and renamed.
- *
- * The calls are synchronous: the directory is in memory (tmpfs), where a record takes 30 µs, a tenth of what the way through
- * Node's thread pool takes. `put` waits for the event loop's next round before it writes, so that what its caller asked of the
- * kernel just before is under way meanwhile. Nothing is synced: a reboot takes files and namespaces together, and a killed process
- * loses nothing that it wrote.
+ * One small file per attachment, written to a temporary name and renamed.
+ * The calls are synchronous: the directory is on tmpfs, where a record takes 30 µs, a tenth of the way through Node's thread
+ * pool. `put` waits for the event loop's next round before it writes, so that the kernel requests just sent by its caller run
+ * meanwhile. Nothing is synced: a reboot clears files and namespaces together, and a killed process loses nothing that it wrote.
  */
 export class DirectoryRecordStore implements RecordStore {
   readonly #directory: string;
@@ -96,7 +93,7 @@ export class DirectoryRecordStore implements RecordStore {
         writeFileSync(path + WRITING, encodeRecord(record), { mode: FILE_MODE });
         renameSync(path + WRITING, path);
       } catch (error) {
-        // What is half written takes room that a later record may need.
+        // A partial file takes space that a later record may need.
         removeIfPossible(path + WRITING);
         throw error;
       }
@@ -138,7 +135,7 @@ export class DirectoryRecordStore implements RecordStore {
     }
   }
 
-  /** @returns where it is then; where it was, when it cannot be moved */
+  /** @returns its new path; the old one when it cannot be moved */
   #setAside(name: string): string {
     const path = join(this.#directory, name);
     try {
@@ -182,6 +179,6 @@ function removeIfPossible(path: string): void {
   try {
     unlinkSync(path);
   } catch {
-    // Why it could not be written is told.
+    // The caller reports the write error.
   }
 }

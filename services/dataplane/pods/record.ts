@@ -9,25 +9,25 @@ import type { PodNetwork } from '../wiring/network.js';
 import type { NetnsIdentity } from './kernel.js';
 
 /**
- * What becomes of an attachment: it is wanted; a detach has begun, and must not be taken for drift; or its namespace is dead,
- * its wire with it, and its addresses are still to be given back.
+ * State of an attachment: wanted; detach begun, so that the missing wire is not drift; or dead: namespace and wire are gone, and
+ * its addresses are still to be released.
  */
 export type RecordState = 'attached' | 'detaching' | 'dead';
 
-/** What the node remembers of an attachment: all that it takes to wire the pod again, and to know whether it lives. */
+/** The node's record of an attachment: everything needed to wire the pod again, and to detect its death. */
 export interface AttachmentRecord {
   readonly network: PodNetwork;
-  /** The namespace that was at the path. */
+  /** The namespace at the path when the pod was wired. */
   readonly identity: NetnsIdentity;
   /** Of the boot in which it was wired (proc(5), /proc/sys/kernel/random/boot_id). */
   readonly bootId: string;
   readonly state: RecordState;
-  /** Epoch milliseconds: when the attachment was first wired in this namespace, and when it was wired last. */
+  /** Epoch milliseconds: first and latest wiring of the attachment in this namespace. */
   readonly createdAtMs: number;
   readonly updatedAtMs: number;
 }
 
-/** Of the form below. Another form gets another number; a reader refuses numbers that it does not know. */
+/** Version of the stored form below. Readers reject unknown versions. */
 const VERSION = 1;
 
 /** The stored form: JSON, addresses and prefixes as text, 64-bit numbers as decimal text. */
@@ -55,10 +55,10 @@ export function encodeRecord({ network, identity, ...rest }: AttachmentRecord): 
 
 export type DecodedRecord =
   | { readonly ok: true; readonly record: AttachmentRecord }
-  /** Why the text is no record, for people. */
+  /** Why the text is not a valid record, for operators. */
   | { readonly ok: false; readonly fault: string };
 
-/** Reads what {@link encodeRecord} wrote. Whatever else the text may be is a fault, never an error. */
+/** Reads the output of {@link encodeRecord}. Any other text is a fault, never an exception. */
 export function decodeRecord(text: string): DecodedRecord {
   const form = parseJson(text);
   if (form === undefined) return { ok: false, fault: 'is no JSON' };
@@ -94,7 +94,7 @@ const attachment = z
   .strictObject({ network: z.string(), containerId: z.string(), interfaceName: z.string() })
   .refine((value) => attachmentFaults(value).length === 0, 'is no attachment');
 
-/** A number that may be left to the node or the kernel. */
+/** A number that the node or the kernel may choose. */
 const leftOpen = z
   .int()
   .min(1)
@@ -113,7 +113,7 @@ const NETWORK: z.ZodType<PodNetwork> = z.strictObject({
   sourcePrefixes: z.array(prefix),
   txQueueLength: leftOpen,
   queueCount: leftOpen,
-  // Absent in records of releases that did not ask for it.
+  // Absent in records of earlier releases.
   addressesFromIpam: z.literal(true).exactOptional(),
 });
 
@@ -132,7 +132,8 @@ const STORED = z
   });
 
 /**
- * Whether two looks saw one namespace. Without the kernel's cookie, one inode is no proof: the next namespace often gets it.
+ * Compares two observed identities. Without the kernel's cookie an equal inode proves nothing: the next namespace often gets the
+ * same one.
  */
 export function compareIdentities(a: NetnsIdentity, b: NetnsIdentity): 'same' | 'other' | 'unknown' {
   if (a.device !== b.device || a.inode !== b.inode) return 'other';

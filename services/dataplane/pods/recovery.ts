@@ -11,7 +11,7 @@ import type { Dataplane } from './pods.js';
 import type { AttachmentRecord } from './record.js';
 import type { AttachmentRegistry } from './registry.js';
 
-/** How many attachments are looked at at a time: the rest of the service's threads is for calls. */
+/** Concurrent recoveries: leaves the other threads of the service to calls. */
 const AT_ONCE = 4;
 
 interface RecoveryOptions {
@@ -24,14 +24,14 @@ interface RecoveryOptions {
 
 type Outcome = keyof RecoverySummary;
 
-/** What is looked at: everything that the process before has left, or what it has not noted as anybody's alone. */
+/** All remains of the previous process, or only links without an owner. */
 export type RecoveryScope = 'all' | 'half made';
 
 /**
- * Brings kernel and records together after a start: adopts or mends what is complete, finishes or undoes what is not. Each attachment
- * is judged again under its own lock, so that calls are served meanwhile and none waits for another attachment's recovery.
- * @returns whether all that was half made is gone. What is recorded is looked after in any case.
- * @throws Failure KERNEL_REFUSED when the kernel cannot be asked for its links
+ * Reconciles kernel and records after a start: adopts or repairs complete attachments, finishes or undoes incomplete ones.
+ * Evaluates each attachment again under its own lock, so that calls are served meanwhile and wait only for their own attachment.
+ * @returns whether all incomplete links are gone; recorded attachments are reconciled in any case
+ * @throws Failure KERNEL_REFUSED when the kernel cannot list its links
  */
 export async function recover(options: RecoveryOptions, scope: RecoveryScope, signal: AbortSignal): Promise<boolean> {
   const { kernel, registry, events } = options;
@@ -60,7 +60,7 @@ export async function recover(options: RecoveryOptions, scope: RecoveryScope, si
   return isClean;
 }
 
-/** @returns undefined when it is not known what came of it, or nothing was to be done */
+/** @returns undefined when the outcome is unknown, or there was nothing to do */
 async function settleOrTell(
   finding: Finding,
   options: RecoveryOptions,
@@ -69,7 +69,7 @@ async function settleOrTell(
   try {
     return signal.aborted ? undefined : await settle(finding, options, signal);
   } catch (error) {
-    // The next start looks again.
+    // The next start tries again.
     if (failedBy(signal)) return undefined;
     options.events.failed(`recovery of ${nameOf(finding)}`, error);
     return 'failed';
@@ -80,7 +80,7 @@ function failedBy(signal: AbortSignal): boolean {
   return signal.aborted;
 }
 
-/** @returns undefined when a call has settled it meanwhile */
+/** @returns undefined when a call has handled it meanwhile */
 async function settle(finding: Finding, options: RecoveryOptions, signal: AbortSignal): Promise<Outcome | undefined> {
   switch (finding.type) {
     case 'mend':
@@ -123,7 +123,7 @@ async function finishDetach(
   return (await dataplane.finishDetach(record.network.attachment, signal)) ? 'undone' : undefined;
 }
 
-/** The record comes before the answer of an attach: without one nobody has been told of the link by this process. */
+/** An attach stores the record before it answers: for a link without a record this process has sent no answer. */
 async function judgeUnrecorded(
   { type, attachment, link }: FindingOf<'adopt' | 'undo'>,
   { kernel, dataplane, registry, events }: RecoveryOptions,
@@ -154,7 +154,7 @@ function nameOf(finding: Finding): string {
   return formatAttachment(finding.record.network.attachment);
 }
 
-/** Runs `work` on every item, at most so many at a time. @throws what the first that fails threw, when all have ended */
+/** Runs `work` on every item with limited concurrency. @throws the first error, after all have ended */
 export async function forEachFew<Item>(
   items: readonly Item[],
   atOnce: number,
@@ -175,26 +175,26 @@ export async function forEachFew<Item>(
   if (errors.length > 0) throw errors[0];
 }
 
-/** What to do about one thing that a start has found. */
+/** Action for one object found at the start. */
 type Finding =
-  /** Recorded: mended where it differs, finished where it is half done. */
+  /** Recorded: repair differences, finish incomplete changes. */
   | { readonly type: 'mend'; readonly record: AttachmentRecord }
-  /** A detach was cut off: it is finished. */
+  /** A detach was interrupted: finish it. */
   | { readonly type: 'finish-detach'; readonly record: AttachmentRecord }
-  /** No record, and the kernel has all of it: it stays, as a pod may live on it. */
+  /** No record, but complete in the kernel: keep it, as a pod may use it. */
   | { readonly type: 'adopt'; readonly attachment: Attachment; readonly link: ObservedLink }
-  /** No record, and not complete: nobody was told that it is there. */
+  /** No record, and incomplete: no call has reported it as wired. */
   | { readonly type: 'undo'; readonly attachment: Attachment | undefined; readonly link: ObservedLink };
 
 interface Found {
   readonly records: readonly AttachmentRecord[];
   /** The node's veth links. */
   readonly links: readonly ObservedLink[];
-  /** Names of the links that the node routes pods' addresses to, by Podwire's own routes. */
+  /** Names of links with Podwire's own routes to pods' addresses. */
   readonly routed: ReadonlySet<string>;
 }
 
-/** Compares what is recorded with what is there. What is not Podwire's is in no finding; nor are the dead, who have no wire. */
+/** Compares records with links. Skips links that are not Podwire's, and dead attachments, which have no wire. */
 function survey({ records, links, routed }: Found): Finding[] {
   const recorded = new Set(records.map(({ network }) => formatAttachment(network.attachment)));
   const names = new Set(records.map(({ network }) => network.hostInterfaceName));
@@ -222,12 +222,12 @@ function findingOfRecord(record: AttachmentRecord): Finding[] {
   }
 }
 
-/** The node's routes are the last that is made for a pod: who has them has everything. */
+/** The node's routes are the last step of a wiring: a link with routes is complete. */
 function isComplete(link: ObservedLink, routed: ReadonlySet<string>): boolean {
   return link.up && routed.has(link.name);
 }
 
-/** A link that was made and not noted as anybody's when its maker was killed; only Podwire makes such ones. */
+/** A link whose creator was killed before it set the alias; only Podwire creates such links. */
 function isBare({ name, kind, alias, up, mac }: ObservedLink): boolean {
   return name.startsWith(HOST_INTERFACE_PREFIX) && kind === 'veth' && (alias ?? '') === '' && !up && mac === HOST_MAC;
 }

@@ -12,7 +12,7 @@ interface RegistryOptions {
   /** Of this boot. */
   readonly bootId: string;
   readonly clock: Clock;
-  /** Told when the store refuses a change, which is repeated by {@link AttachmentRegistry.flush}. */
+  /** Called when the store refuses a change; {@link AttachmentRegistry.flush} retries it. */
   readonly onRefused: (attachment: Attachment, failure: unknown) => void;
 }
 
@@ -23,44 +23,42 @@ export interface LostAddress {
   readonly holder: string;
 }
 
-/** An address that several are attached with, each formatted. */
+/** An address of several attachments, each formatted. */
 export interface SharedAddress {
   readonly address: string;
-  /** Was attached with it last. */
+  /** The latest to be attached with it. */
   readonly holder: string;
   readonly others: readonly string[];
 }
 
 export interface Loaded {
   readonly unreadable: readonly UnreadableRecord[];
-  /** Records of an earlier boot, which were dropped: their namespaces are gone. */
+  /** Records of an earlier boot, dropped because their namespaces are gone. */
   readonly outlived: readonly AttachmentRecord[];
 }
 
 /**
- * What the node remembers of its attachments: in memory, and in a store for the next process.
- *
- * A store that refuses does not keep a pod from its network: what it lacks is remembered here and stored later. A process that
- * ends before that leaves links without records, which the next one keeps as they are. Changes of one attachment come one after
- * the other, as its lock is held.
+ * The node's attachment records: in memory, and in a store for the next process.
+ * A failing store does not keep a pod from its network: the change is kept in memory and stored later. A process that ends before
+ * that leaves links without records, which the next one adopts. Changes of one attachment are serialized by its lock.
  */
 export class AttachmentRegistry {
   readonly #options: RegistryOptions;
   readonly #records = new Map<string, AttachmentRecord>();
-  /** Of those that are attached, by name of the host interface: the one that was wired last. */
+  /** Attached ones by host interface name: the latest to be wired. */
   readonly #ofHostInterfaces = new Holders();
-  /** Of the same, by address: the one that was attached with it last. */
+  /** Attached ones by address: the latest to be attached with it. */
   readonly #ofAddresses = new Holders();
-  /** By attachment: whether this process has seen, or made, rules of its source routing in the pod. Absent: it has not looked. */
+  /** By attachment: whether this process has seen or created its source routing rules in the pod. Absent: not checked yet. */
   readonly #hasRules = new Map<string, boolean>();
-  /** Attachments whose stored record is not what is remembered. */
+  /** Attachments whose stored record is outdated. */
   readonly #unstored = new Map<string, Attachment>();
 
   constructor(options: RegistryOptions) {
     this.#options = options;
   }
 
-  /** Takes in what the process before has stored. To be called once, before anything else. @throws Failure STATE_IO */
+  /** Loads the records of the previous process. Call once, before anything else. @throws Failure STATE_IO */
   async load(): Promise<Loaded> {
     const { records, unreadable } = await this.#options.store.load();
     const isOfThisBoot = (record: AttachmentRecord): boolean => record.bootId === this.#options.bootId;
@@ -74,13 +72,13 @@ export class AttachmentRegistry {
     return this.#records.get(formatAttachment(attachment));
   }
 
-  /** Of the attached with a host interface of the name the one that was wired last: the others' wires are gone. */
+  /** The attachment that was wired last with a host interface of this name; the wires of earlier ones are gone. */
   byHostInterface(name: string): AttachmentRecord | undefined {
     const key = this.#ofHostInterfaces.holder(name);
     return key === undefined ? undefined : this.#records.get(key);
   }
 
-  /** Addresses of a pod that another attachment was attached with since, or has where this one is not recorded with them. */
+  /** Addresses of a pod that another attachment has received since, or has while this one is not recorded with them. */
   lostAddresses({ attachment, addresses }: Pick<PodNetwork, 'attachment' | 'addresses'>): LostAddress[] {
     const own = formatAttachment(attachment);
     return addresses.flatMap((address): LostAddress[] => {
@@ -89,7 +87,7 @@ export class AttachmentRegistry {
     });
   }
 
-  /** Addresses that several are attached with. */
+  /** Addresses that several attachments have. */
   sharedAddresses(): SharedAddress[] {
     return [...this.#ofAddresses.shared()].map(([address, keys]) => ({
       address,
@@ -102,10 +100,10 @@ export class AttachmentRegistry {
     return [...this.#records.values()];
   }
 
-  /** Whether another attachment has an interface in the same namespace, or may have, where the kernel does not tell. */
+  /** Whether another attachment has an interface in the same namespace, or may have, where the kernel reports no cookie. */
   hasBeside(attachment: Attachment, identity: NetnsIdentity): boolean {
     const key = formatAttachment(attachment);
-    // Asked by every ADD: no copy of what a whole node has.
+    // Runs on every ADD, so it copies no list.
     for (const [other, record] of this.#records) {
       if (record.state === 'attached' && compareIdentities(record.identity, identity) !== 'other' && other !== key)
         return true;
@@ -113,20 +111,20 @@ export class AttachmentRegistry {
     return false;
   }
 
-  /** Remembers, for this process, whether a pod was seen with rules of an attachment. Those that were seen may be there again. */
+  /** Notes, for this process, whether an attachment's rules were seen in its pod. Rules once seen may reappear. */
   noteRules(attachment: Attachment, isSeen: boolean): void {
     const key = formatAttachment(attachment);
     this.#hasRules.set(key, isSeen || this.#hasRules.get(key) === true);
   }
 
-  /** Whether a pod may have rules of an attachment: they were seen, or nobody has looked since the start. */
+  /** Whether a pod may have rules of an attachment: they were seen, or not checked since the start. */
   mayHaveRules(attachment: Attachment): boolean {
     return this.#hasRules.get(formatAttachment(attachment)) ?? true;
   }
 
   /**
-   * Records that a pod is wired in a namespace, from when on its addresses are its own, whoever was attached with them before. Stores
-   * nothing when that is recorded already. Never rejects.
+   * Records a pod as wired in a namespace; it becomes the holder of its addresses, replacing earlier ones. Stores nothing when
+   * nothing changes. Never rejects.
    */
   async record(network: PodNetwork, identity: NetnsIdentity): Promise<void> {
     const before = this.get(network.attachment);
@@ -141,14 +139,14 @@ export class AttachmentRegistry {
       bootId,
       state: 'attached',
       createdAtMs,
-      // Behind those that had the addresses, also by a clock that was set back.
+      // Later than earlier holders of the addresses, even if the clock was set back.
       updatedAtMs: Math.max(nowMs, ...lost.map(({ address }) => this.#givenAtMs(address) + 1)),
     };
     if (before && isEqual(before, record) && lost.length === 0) return;
     await this.#put(record);
   }
 
-  /** @returns the record as it is then; undefined where the attachment has none. Never rejects. */
+  /** @returns the updated record; undefined when the attachment has none. Never rejects. */
   async mark(attachment: Attachment, state: RecordState): Promise<AttachmentRecord | undefined> {
     const before = this.get(attachment);
     if (!before || before.state === state) return before;
@@ -157,7 +155,7 @@ export class AttachmentRegistry {
     return record;
   }
 
-  /** Goes back to an earlier record of an attachment, or to none. Never rejects. */
+  /** Restores an earlier record of an attachment, or removes it. Never rejects. */
   async restore(attachment: Attachment, before: AttachmentRecord | undefined): Promise<void> {
     if (this.get(attachment) === before) return;
     await (before ? this.#put(before) : this.remove(attachment));
@@ -171,7 +169,7 @@ export class AttachmentRegistry {
     await this.#store(attachment);
   }
 
-  /** Stores what the store has refused before, and what somebody has removed from it. Never rejects. */
+  /** Stores changes that the store refused before, and records that were deleted from it. Never rejects. */
   async flush(): Promise<void> {
     for (const attachment of [...this.#unstored.values()]) await this.#store(attachment);
     for (const [key, { network }] of [...this.#records]) {
@@ -192,7 +190,7 @@ export class AttachmentRegistry {
       do {
         record = this.#records.get(key);
         await (record ? this.#options.store.put(record) : this.#options.store.remove(attachment));
-        // What was overtaken meanwhile must not be what is stored last.
+        // A superseded record must not be stored last.
       } while (this.#records.get(key) !== record);
       this.#unstored.delete(key);
     } catch (failure) {
@@ -229,11 +227,11 @@ function isEqual(a: AttachmentRecord, b: AttachmentRecord): boolean {
   return timeless(a) === timeless(b);
 }
 
-/** Who has something that one alone can have, of several that were given it: whoever was given it last. */
+/** Tracks the holder of things that only one attachment can have: the latest to receive it. */
 class Holders {
   readonly #given = new Map<string, readonly Given[]>();
 
-  /** Given again, only the last time counts. */
+  /** Repeated assignments: only the latest counts. */
   give(thing: string, key: string, atMs: number): void {
     const others = this.#given.get(thing)?.filter((given) => given.key !== key) ?? [];
     const given = [...others, { key, atMs }].sort((a, b) => a.atMs - b.atMs);
@@ -246,17 +244,17 @@ class Holders {
     else this.#given.delete(thing);
   }
 
-  /** Undefined: nobody has it. */
+  /** Undefined: no holder. */
   holder(thing: string): string | undefined {
     return this.#given.get(thing)?.at(-1)?.key;
   }
 
-  /** When it was given last, in epoch milliseconds; undefined: nobody has it. */
+  /** Latest assignment in epoch milliseconds; undefined: no holder. */
   givenAtMs(thing: string): number | undefined {
     return this.#given.get(thing)?.at(-1)?.atMs;
   }
 
-  /** The things that several were given, with them, the holder last. */
+  /** Things assigned to several attachments, with these; the holder last. */
   *shared(): Generator<readonly [thing: string, keys: readonly string[]]> {
     for (const [thing, given] of this.#given) if (given.length > 1) yield [thing, given.map(({ key }) => key)];
   }

@@ -10,12 +10,13 @@ import type { Kernel, PodSession } from './kernel.js';
 import { compareIdentities, type AttachmentRecord } from './record.js';
 import type { AttachmentRegistry } from './registry.js';
 
-/** Runs work in the pod's namespace, as the only one there. @throws Failure INVALID_NETNS where it is gone, or the call's own */
+/** Runs work exclusively in the pod's namespace. @throws Failure INVALID_NETNS when it is gone, or the call's own */
 type InPod = (work: (session: PodSession) => Promise<void>) => Promise<void>;
 
 /**
- * Takes an attachment's rules out of a pod that lives on: they are on no link, and do not go with one. What the kernel refuses is
- * logged: rules that are left speak of an address that is gone and a table that is empty, and the interface is to go in any case.
+ * Removes an attachment's rules from a pod that keeps running: they belong to no link, so deleting the interface does not remove
+ * them. A refusal of the kernel is logged only: leftover rules match an unused address and an empty table, and the interface must
+ * go in any case.
  * @throws Failure the call's own
  */
 export async function removeSourceRules(
@@ -24,7 +25,7 @@ export async function removeSourceRules(
 ): Promise<void> {
   try {
     await inPod(async (session) => {
-      // The interface of that name in another namespace is another one's.
+      // An interface of that name in another namespace belongs to another attachment.
       if (compareIdentities(identity, session.identity) !== 'same') return;
       const rules = await session.rules(tableOf(attachment.interfaceName));
       const { failed } = await session.apply(rules.map((rule) => ({ type: 'rule-delete', side: 'pod', rule })));
@@ -32,7 +33,7 @@ export async function removeSourceRules(
     });
   } catch (error) {
     if (!(error instanceof Failure)) throw error;
-    // They went with the namespace.
+    // The rules went with the namespace.
     if (error.code === 'INVALID_NETNS') return;
     if (error.code !== 'POD_UNREADABLE' && !KERNELS.includes(error.code)) throw error;
     events.rulesLeft(attachment, error);
@@ -47,9 +48,9 @@ interface StrayRulesOptions {
 }
 
 /**
- * Takes rules out of a pod whose interface is gone, and with it whoever knew of them: its record was lost, so that its detach did not
- * know the namespace. They lead to a table without routes, so that nothing is routed otherwise without them. Those of an interface that
- * is recorded are its own repair's. What the kernel refuses is logged, and comes again. As the only one in the pod.
+ * Removes orphan rules from a pod: the interface is gone, and its record was lost, so that its detach did not know the namespace.
+ * Their table has no routes, so removing them changes no routing. Recorded interfaces are left to their own repair. A refusal of
+ * the kernel is logged and retried. Requires the pod's lock.
  */
 export async function removeStrayRules(
   session: PodSession,
@@ -65,15 +66,15 @@ export async function removeStrayRules(
 }
 
 export interface RulesIn {
-  /** In the namespace that the detach's caller names. */
+  /** In the namespace given by the detach's caller. */
   readonly inPod: InPod;
   readonly registry: Pick<AttachmentRegistry, 'all'>;
   readonly events: Events;
 }
 
 /**
- * Where rules are to be looked for once the wire is gone: where nothing is recorded, in the namespace that the detach's caller names, and
- * in the recorded one where the kernel does not tell whether that is still the pod's.
+ * The namespace to search for rules once the wire is gone: without a record, the one given by the detach's caller; with one, the
+ * recorded one where the kernel cannot tell whether it is still the pod's.
  */
 export function netnsOfRules(record: AttachmentRecord | undefined, named: string | undefined): string | undefined {
   if (!record) return named;
@@ -81,9 +82,9 @@ export function netnsOfRules(record: AttachmentRecord | undefined, named: string
 }
 
 /**
- * The same as {@link removeSourceRules}, once the wire is gone, in a namespace that is named. That may be another pod's by
- * then, as paths are used again: so only rules of this interface's table go, and only where they are stray there. What fails is logged: the
- * pod is detached. Rejects for defects alone.
+ * Like {@link removeSourceRules} after the wire is gone, in a namespace given by path. Paths are reused, so it may be another
+ * pod's: removes only rules of this interface's table that are orphans there. Failures are logged, as the pod is detached.
+ * Rejects for defects alone.
  */
 export async function removeLostRules(attachment: Attachment, { inPod, registry, events }: RulesIn): Promise<void> {
   const own = tableOf(attachment.interfaceName);
@@ -118,16 +119,18 @@ async function removeStray(session: PodSession, { attachment, registry, events, 
   events.strayRulesRemoved(attachment, stray.map(formatRule));
 }
 
-/** Failures that are the kernel's. */
+/** Failure codes of the kernel. */
 const KERNELS: readonly string[] = ['KERNEL_REFUSED', 'KERNEL_UNSUPPORTED'];
 
 interface Move {
   readonly wanted: Wanted;
-  /** What was there before the addresses were routed to the pod. */
+  /** The state before the addresses were routed to the pod. */
   readonly observed: Observed;
 }
 
-/** Flows of addresses that were another pod's are forgotten, or their packets would go on as was right for that one. */
+/**
+ * Deletes tracked flows of addresses that belonged to another pod; otherwise their packets would still follow that pod's state.
+ */
 export async function forgetMovedFlows(
   { wanted, observed }: Move,
   { kernel, events }: { readonly kernel: Kernel; readonly events: Events },

@@ -5,51 +5,51 @@ import { markFailed, withSpan } from '@podwire/shared/runtime/span';
 import { formatStep, undoOf, type Side, type Step } from '../wiring/step.js';
 import type { BatchOutcome, Links, PodSession, StepFailure } from './kernel.js';
 
-/** What came of a plan. */
+/** Outcome of a plan. */
 export type Result = Applied | NotApplied;
 
 export interface Applied {
   readonly applied: true;
-  /** Steps that changed something. */
+  /** Number of steps that changed something. */
   readonly changes: number;
   /** Optional steps that failed. */
   readonly warnings: readonly StepFailure[];
-  /** The links that the plan made or set, as they are in the end. */
+  /** The links that the plan created or changed, in their final state. */
   readonly links: Links;
 }
 
 export interface NotApplied {
   readonly applied: false;
-  /** Why, and what became of the steps that were finished. */
+  /** The cause, and what happened to the finished steps. */
   readonly failure: Failure;
   /** Name of the kernel's error; undefined when the call ended for another reason. */
   readonly errno: string | undefined;
-  /** Whether everything is as it was before. */
+  /** Whether the rollback restored the earlier state. */
   readonly undone: boolean;
 }
 
-/** How far a transaction has come. */
+/** Progress of a transaction. */
 interface Progress {
-  /** Rounds that were carried out. */
+  /** Number of completed rounds. */
   readonly round: number;
   readonly links: Links;
 }
 
 export interface TransactionOptions {
   readonly session: PodSession;
-  /** Looked at before each round, and in the end. Undoing goes on regardless. */
+  /** Checked before each round, and at the end. The rollback ignores it. */
   readonly signal: AbortSignal;
-  /** The steps of the next round; none when everything is done. A plan has several rounds where a step depends on an answer. */
+  /** The steps of the next round; empty at the end. A plan has several rounds where a step depends on a result. */
   readonly next: (progress: Progress) => readonly Step[];
 }
 
-/** One for a plan, and two for what it made otherwise than it was told. A kernel that resists for longer does so for ever. */
+/** One for the plan, and two to correct attributes that the kernel set differently. More rounds would not help. */
 const ROUNDS_MAX = 3;
 
 /**
- * Carries out a plan, round by round. When a step fails, or the signal fires, exactly the finished steps are taken back, last
- * first. Call it under the lock of the attachment, which covers the undoing too.
- * @throws what is no failure of the kernel's or the caller's, but a defect; it is undone as well
+ * Applies a plan round by round. When a step fails, or the signal fires, exactly the finished steps are rolled back in reverse
+ * order. Requires the attachment's lock, which covers the rollback too.
+ * @throws errors other than the kernel's and the caller's, which are defects; also after a rollback
  */
 export async function transact({ session, signal, next }: TransactionOptions): Promise<Result> {
   const finished: Step[] = [];
@@ -57,7 +57,7 @@ export async function transact({ session, signal, next }: TransactionOptions): P
   let links: Links = {};
   try {
     for (let round = 0; ; round++) {
-      // Also when all is done by then: whoever gave up is not to find what was made after all.
+      // Also after the last round: a caller that gave up must not find the result in place.
       if (signal.aborted) throw failureOfSignal(signal);
       const steps = next({ round, links });
       if (steps.length === 0) return { applied: true, changes: finished.filter(isChange).length, warnings, links };
@@ -76,7 +76,7 @@ export async function transact({ session, signal, next }: TransactionOptions): P
   }
 }
 
-/** A sysctl whose value was read as it was written may have had it before. */
+/** A sysctl whose value was read as the one to write may not have changed. */
 function isChange(step: Step): boolean {
   return step.type !== 'sysctl-write' || step.previous !== step.value;
 }
@@ -93,7 +93,7 @@ interface Unfinished {
 }
 
 async function takeBack(session: PodSession, { finished, cause }: Unfinished): Promise<NotApplied> {
-  // A link has several attributes, and the kernel may have set some before it refused another.
+  // A link has several attributes; the kernel may have set some before it refused another.
   const halfDone = cause.step?.type === 'link-set' ? [cause.step] : [];
   const leftovers = await undo(session, undoOf([...finished, ...halfDone]));
   const { failure, errno } = cause;
@@ -104,7 +104,7 @@ async function takeBack(session: PodSession, { finished, cause }: Unfinished): P
   return { applied: false, failure: new Failure(failure.code, message, options), errno, undone: false };
 }
 
-/** Carries out all steps, whichever fail. @returns those that failed */
+/** Applies all steps in spite of failures. @returns those that failed */
 async function undo(session: PodSession, steps: readonly Step[]): Promise<StepFailure[]> {
   const failures: StepFailure[] = [];
   let rest = steps;
@@ -117,10 +117,10 @@ async function undo(session: PodSession, steps: readonly Step[]): Promise<StepFa
   return failures;
 }
 
-/** What the kernel answers to a deletion of what is not there. */
+/** The kernel's errors for deleting an object that does not exist. */
 const NOT_THERE = ['ESRCH', 'ENOENT', 'EADDRNOTAVAIL'];
 
-/** With a link goes all that was on it, and all that was to be put back there. */
+/** Deleting a link also removes everything on it, so restoring that is unnecessary. */
 function isGoneAnyway({ step, errno }: StepFailure): boolean {
   return errno === 'ENODEV' || (step.type.endsWith('-delete') && NOT_THERE.includes(errno));
 }
