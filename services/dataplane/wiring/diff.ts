@@ -22,27 +22,26 @@ import {
 import { wireState, withBareWire } from './wire.js';
 
 /**
- * The steps from what is there to what is wanted, in the order in which they have to be taken. What is missing is added before
- * what is too much is deleted. Empty when everything is as wanted.
- * The caller has made sure that nothing stands in the way (`obstacleTo`).
+ * The steps from the observed to the wanted state, in order: missing objects are added before surplus ones are deleted. Empty
+ * when there are no differences. The caller has ruled out conflicts (`obstacleTo`).
  */
 export function diff(wanted: Wanted, observed: Observed): Step[] {
   return mends(wanted, observed).map(({ step }) => step);
 }
 
-/** What {@link diff} would mend, in the same order. */
+/** The differences that {@link diff} would repair, in the same order. */
 export function differences(wanted: Wanted, observed: Observed): Difference[] {
   return mends(wanted, observed).flatMap((mend) => mend.differences);
 }
 
 /**
- * The steps that put right what the kernel did not make as asked: some kernels ignore the MAC address given at creation.
- * Empty when both links are as wanted.
+ * The steps that correct attributes which the kernel did not set as requested: some kernels ignore the MAC address given at
+ * creation. Empty when both links match.
  */
 export function corrections(wanted: Wanted, links: Readonly<Partial<Record<Side, ObservedLink>>>): Step[] {
   const of = (side: Side): Step[] => {
     const steps = mendLink({ side, wanted: wanted[side], link: links[side] }).map(({ step }) => step);
-    // A link that gets another MAC address loses its neighbour entries.
+    // Changing a link's MAC address deletes its neighbour entries.
     const isMacSet = steps.some((step) => step.type === 'link-set' && step.change.mac !== undefined);
     const lost = isMacSet ? wanted[side].neighbours : [];
     return [
@@ -63,7 +62,7 @@ function mends(asked: Wanted, found: Observed): Mend[] {
   const isLate = ({ disables }: WantedSysctl) => disables !== undefined && hasOf(disables, host);
   return [
     ...wiring,
-    // The node's end is complete before the pod's comes up: no packet of the pod meets an unguarded interface.
+    // The node's end is configured before the pod's comes up, so that no packet of the pod meets an unguarded interface.
     ...clearedHost,
     ...mendLink({ side: 'host', wanted: wanted.host, link: observed.host.link }),
     ...mendSysctls(host, (sysctl) => !isLate(sysctl)),
@@ -74,11 +73,11 @@ function mends(asked: Wanted, found: Observed): Mend[] {
     ...addAddresses(pod),
     ...mendNeighbours(pod),
     ...mendRoutes(pod),
-    // Behind the routes that they lead to; taken away before them.
+    // Rules follow the routes of their table; they are deleted before those.
     ...addRules(pod),
     ...mendSysctls(pod, ({ early }) => !early),
     ...mendNeighbours(host),
-    // Last, so that nothing is sent to a pod that is not ready.
+    // Last, so that no packet is sent to a pod that is not ready.
     ...mendRoutes(host),
     ...deleteRules(pod),
     ...deleteRoutes(pod),
@@ -89,7 +88,7 @@ function mends(asked: Wanted, found: Observed): Mend[] {
   ];
 }
 
-/** Whether there is something of a family on the link that goes when the family is disabled. */
+/** Whether the link has an object of a family that disabling the family would delete. */
 function hasOf(family: Family, end: End): boolean {
   const there = [...unwantedRoutes(end).map(({ destination }) => destination), ...permanentAddresses(end)];
   return there.some((text) => familyOf(text) === family);
@@ -131,7 +130,7 @@ function mendSysctls({ side, wanted, observed }: End, isDue: (sysctl: WantedSysc
 interface SysctlPair {
   readonly sysctl: WantedSysctl;
   readonly found: string | null | undefined;
-  /** Whether the plan sets a sysctl that sets this one as well. */
+  /** Whether the plan also sets a sysctl that changes this one. */
   readonly isAlsoSet: boolean;
 }
 
@@ -139,7 +138,7 @@ function mendSysctl(side: Side, { sysctl, found, isAlsoSet }: SysctlPair): Mend[
   const { key, value, device, optional } = sysctl;
   const known = found ?? undefined;
   const asGoodAsItGets = found === null && optional;
-  // What is the namespace's own was there before, and is to be given back.
+  // Namespace-wide settings existed before, so a rollback restores them.
   const isUnread = found === undefined && device === undefined;
   if ((known === value && !isAlsoSet) || asGoodAsItGets) return [];
   const difference = { object: `${side} sysctl ${formatKey(key)}`, wanted: value, actual: known ?? 'missing' };
@@ -166,7 +165,7 @@ function addAddresses({ side, wanted, observed }: End): Mend[] {
     const device = wanted.link.name;
     const object = `${side} address ${formatDestination(address)} dev ${device}`;
     const difference = { object, wanted: 'present', actual: 'missing' };
-    // The kernel may have made the node's own in the meantime.
+    // The kernel may have created the node's own route in the meantime.
     const type = side === 'host' ? 'address-set' : 'address-add';
     return { step: { type, side, device, address }, differences: [difference] };
   });
@@ -208,7 +207,7 @@ function isSameRule(rule: Rule): (other: Rule) => boolean {
   return (other) => formatRule(other) === formatRule(rule);
 }
 
-/** Routes by this link that Podwire made and nobody wants any longer. */
+/** Podwire's routes by this link that are no longer wanted. */
 function unwantedRoutes({ wanted, observed }: End): Route[] {
   const isUnwanted = (route: ObservedRoute) =>
     route.device === wanted.link.name &&
@@ -217,7 +216,7 @@ function unwantedRoutes({ wanted, observed }: End): Route[] {
   return observed.routes.filter(isUnwanted).flatMap((route) => asRoute(route) ?? []);
 }
 
-/** Those by a next hop before the next hop's own, so that they can be put back in the opposite order. */
+/** Routes through a next hop precede the next hop's own, so that a rollback restores them in reverse order. */
 function deleteRoutes(end: End): Mend[] {
   const unwanted = unwantedRoutes(end);
   const ordered = [
@@ -231,8 +230,8 @@ function deleteRoutes(end: End): Mend[] {
 }
 
 /**
- * Addresses that were the attachment's: the node routes them to it, and they are no longer wanted. Other addresses in the
- * pod are the workload's own (a virtual IP of keepalived, another plugin's) and stay.
+ * Addresses that the attachment had: the node routes them to it, and they are no longer wanted. Other addresses in the pod belong
+ * to the workload (a virtual IP of keepalived, another plugin's) and stay.
  */
 function staleAddresses(host: End): string[] {
   return unwantedRoutes(host).map((route) => route.destination);
@@ -249,7 +248,7 @@ function deleteAddresses({ side, wanted, observed }: End, stale: readonly string
     });
 }
 
-/** A table has one route to a destination for each metric. */
+/** A table has one route per destination and metric. */
 function isInPlaceOf({ destination, metric, table }: Route): (found: ObservedRoute) => boolean {
   return (found) => found.destination === destination && found.metric === metric && found.table === table;
 }
@@ -264,7 +263,7 @@ function isSameRoute(found: ObservedRoute, route: Route): boolean {
   );
 }
 
-/** What a step could put back; undefined for routes that Podwire never makes. */
+/** The step that restores a route; undefined for kinds that Podwire never creates. */
 function asRoute({ device, scope, unicast, ...rest }: ObservedRoute): Route | undefined {
   if (!unicast || device === null || (scope !== 'link' && scope !== 'global')) return undefined;
   const { destination, gateway, metric, protocol, onlink, table } = rest;
@@ -285,10 +284,7 @@ interface Pair {
   readonly observed: Observed;
 }
 
-/**
- * The same without the node's routes to addresses that another pod was given since: they are neither asked for nor taken away, as they
- * are that pod's.
- */
+/** Drops the node's routes to addresses that another pod has received since: they are neither requested nor removed. */
 export function withoutRoutesTo(lost: readonly { readonly address: Address }[], { wanted, observed }: Pair): Pair {
   if (lost.length === 0) return { wanted, observed };
   const destinations = lost.map(({ address }) => formatPrefix(hostPrefix(address)));
@@ -300,11 +296,10 @@ export function withoutRoutesTo(lost: readonly { readonly address: Address }[], 
 }
 
 /**
- * What is wanted of a pod that has its wire already: all but what later plugins of a chain (`tuning`) and privileged workloads set
- * as they need it, and what keeps no packet from the pod. That is the queue length of its link, whether it forwards, an MTU that is
- * lower than the wire's, and its MAC address, which the node's neighbour entries follow.
- *
- * An MTU of the pod's own is another than the node's end has: one that nobody touched follows the node's.
+ * The wanted state of a pod that is already wired, without what later plugins of a chain (`tuning`) and privileged workloads may
+ * set, and what blocks no packets: queue length, forwarding, an MTU below the wire's, and the MAC address, which the node's
+ * neighbour entries follow.
+ * The MTU is the pod's own when it differs from the node's end: an unchanged one follows the node's.
  */
 export function withPodsOwn(wanted: Wanted, { host, pod }: Observed): Wanted {
   if (!host.link || !pod.link || wireState({ host, pod }) !== 'paired') return wanted;

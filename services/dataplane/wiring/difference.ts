@@ -4,7 +4,7 @@ import type { WantedEnd } from './network.js';
 import type { ObservedEnd } from './observed.js';
 import type { Side, Step } from './step.js';
 
-/** One thing that is not as wanted, in the notation of `ip` and `sysctl`. */
+/** One difference from the wanted state, in the notation of `ip` and `sysctl`. */
 export interface Difference {
   /** `pod route default via 169.254.1.1 dev eth0 proto 87`. */
   readonly object: string;
@@ -12,13 +12,13 @@ export interface Difference {
   readonly actual: string;
 }
 
-/** A step, and the differences that it mends. */
+/** A step, and the differences that it repairs. */
 export interface Mend {
   readonly step: Step;
   readonly differences: readonly Difference[];
 }
 
-/** One end of the wire, as it is wanted and as it is. */
+/** One end of the wire: wanted and observed. */
 export interface End {
   readonly side: Side;
   readonly wanted: WantedEnd;

@@ -9,7 +9,7 @@ interface LinkPair {
   readonly link: ObservedLink | undefined;
 }
 
-/** The step that makes a link's attributes as wanted, if any differs. */
+/** The step that corrects a link's attributes, if any differs. */
 export function mendLink({ side, wanted, link }: LinkPair): Mend[] {
   if (!link) return [];
   const attributes = linkAttributes(wanted, link).filter(({ is, was }) => is !== was);
@@ -34,7 +34,7 @@ export function mendLink({ side, wanted, link }: LinkPair): Mend[] {
 
 interface LinkAttribute {
   readonly name: string;
-  /** What is wanted, and what is there, as text. */
+  /** Wanted and observed value as text. */
   readonly is: string;
   readonly was: string;
   readonly change: LinkChange;

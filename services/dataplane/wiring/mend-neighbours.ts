@@ -3,9 +3,9 @@ import { keyText } from './observed.js';
 import { formatNeighbour, type Neighbour, type Step } from './step.js';
 
 /**
- * A link that gets another MAC address loses its neighbour entries, permanent ones too. Deleted by steps of their own before,
- * and set again after, they come back when the plan is undone.
- * @returns what is left to be looked at, and the deletions
+ * Changing a link's MAC address deletes its neighbour entries, permanent ones too. Explicit deletions before, and additions
+ * after, let a rollback restore them.
+ * @returns the observed state without these entries, and the deletions
  */
 export function clearNeighbours(end: End): [End, Mend[]] {
   const { wanted, observed } = end;
@@ -32,7 +32,8 @@ export function mendNeighbours({ side, wanted, observed }: End): Mend[] {
 }
 
 /**
- * Entries of addresses that are no longer the attachment's, and of a family that is about to be disabled on the link, which takes them.
+ * Entries of addresses that the attachment no longer has, and of a family that is about to be disabled on the link, which deletes
+ * them.
  * @param stale - CIDRs of full length
  */
 export function deleteNeighbours(end: End, stale: readonly string[]): Mend[] {

@@ -7,71 +7,74 @@ import { formatPrefix, hostPrefix, type Prefix } from '@podwire/shared/net/prefi
 import type { LinkSpec, Neighbour, Route, Rule, SysctlKey } from './step.js';
 
 /**
- * Marks the routes that Podwire made, on the node and in pods ("W"). Not among those of linux/rtnetlink.h and iproute2's
- * rt_protos (release 6.1), nor 80, which is Calico's.
+ * Protocol of Podwire's routes, on the node and in pods ("W"). Not assigned in linux/rtnetlink.h or iproute2's rt_protos (release
+ * 6.1), nor 80, which is Calico's.
  */
 export const ROUTE_PROTOCOL = 87;
 
 /**
- * Metric of every route, unless another interface of the pod has the destination already: the best that IPv4 has, and the one
- * that `ip -6 route` gives.
+ * Metric of every route unless another interface of the pod already has the destination: the best for IPv4, and the default of
+ * `ip -6 route`.
  */
 export const METRIC: Readonly<Record<Family, number>> = { 4: 0, 6: 1024 };
 
-/** Where nothing else is known: Ethernet's. */
+/** Fallback MTU: Ethernet's. */
 export const USUAL_MTU_BYTES = 1500;
 
-/** Begins the alias of every host interface that Podwire made. */
+/** Prefix of the alias of Podwire's host interfaces. */
 const ALIAS_PREFIX = 'podwire:';
 
 export interface WantedSysctl {
   readonly key: SysctlKey;
   readonly value: string;
-  /** The link that the key belongs to; undefined when it is the namespace's own. */
+  /** The link that owns the key; undefined when the namespace does. */
   readonly device: string | undefined;
   /** A failure to set it is a warning. */
   readonly optional: boolean;
-  /** In the pod: has to be set before its link comes up and gets addresses. */
+  /** In the pod: must be set before its link comes up and gets addresses. */
   readonly early: boolean;
-  /** Takes addresses and routes of this family from the link: what Podwire has there is deleted before, so that it can be put back. */
+  /**
+   * Setting it removes addresses and routes of this family from the link: Podwire's are deleted first, so that a rollback can
+   * restore them.
+   */
   readonly disables: Family | undefined;
-  /** A sysctl that sets this one as well: when that is set, this is set too, so that undoing gives it back its own value. */
+  /** A sysctl that also changes this one: when that is set, this one is set too, so that a rollback restores its own value. */
   readonly follows: SysctlKey | undefined;
 }
 
-/** The wanted state of one end of the wire and of what is around it in its namespace. */
+/** The wanted state of one end of the wire and its surroundings in the namespace. */
 export interface WantedEnd {
   readonly link: LinkSpec;
-  /** Undefined: any will do. */
+  /** Undefined: any. */
   readonly alias: string | undefined;
-  /** CIDRs. Those on the node's end are addresses that the kernel may give it by itself as well. */
+  /** CIDRs. The kernel may also create the ones on the node's end. */
   readonly addresses: readonly string[];
-  /** In the order in which the kernel takes them: a next hop's own route first. */
+  /** In the order that the kernel requires: a next hop's own route first. */
   readonly routes: readonly Route[];
-  /** None as long as nothing is known of the pod's other interfaces (`source-routing.ts`). */
+  /** Empty until the pod's other interfaces are known (`source-routing.ts`). */
   readonly rules: readonly Rule[];
   readonly neighbours: readonly Neighbour[];
   readonly sysctls: readonly WantedSysctl[];
 }
 
-/** The whole wanted state of one attachment. Both links are wanted up. */
+/** The whole wanted state of one attachment. Both links must be up. */
 export interface Wanted {
   readonly attachment: Attachment;
   readonly host: WantedEnd;
   readonly pod: WantedEnd;
 }
 
-/** The alias that records an attachment on its host interface. At most 254 bytes; the kernel takes 255. */
+/** The host interface's alias, which names its attachment. At most 254 bytes; the kernel allows 255. */
 export function aliasOf(attachment: Attachment): string {
   return ALIAS_PREFIX + formatAttachment(attachment);
 }
 
-/** Reads what {@link aliasOf} wrote; undefined for any other alias. */
+/** Reads the output of {@link aliasOf}; undefined for any other alias. */
 export function attachmentOfAlias(alias: string | null): Attachment | undefined {
   return alias?.startsWith(ALIAS_PREFIX) ? parseAttachment(alias.slice(ALIAS_PREFIX.length)) : undefined;
 }
 
-/** The kernel's state that gives a pod its network (calico.md 4.6 to 4.8), of the families that it has addresses of. */
+/** The kernel state of a pod's network (calico.md 4.6 to 4.8), for the families that it has addresses of. */
 export function desired(network: PodNetwork, node: NodeDefaults = { mtuBytes: USUAL_MTU_BYTES }): Wanted {
   const { attachment, hostInterfaceName, mac, txQueueLength, queueCount } = network;
   const common = { mtuBytes: network.mtuBytes ?? node.mtuBytes, txQueueLength, queueCount };
@@ -89,19 +92,20 @@ function hostEnd({ attachment, addresses, sourcePrefixes, mac }: PodNetwork, lin
   return {
     link,
     alias: aliasOf(attachment),
-    // The kernel makes it too, but only when both ends are up, and not where `addr_gen_mode` is another.
+    // The kernel creates it too, but only when both ends are up, and only with the default `addr_gen_mode`.
     addresses: families.includes(6) ? [HOST_LINK_LOCAL] : [],
     routes: addresses.map((address) => onLink(formatPrefix(hostPrefix(address)), address.family, name)),
     rules: [],
-    // Permanent ones do not count towards the kernel's limit (gc_thresh3), and are never collected: a full table cuts no pod off.
+    // Permanent entries do not count towards the kernel's limit (gc_thresh3), and are never collected: a full table disconnects
+    // no pod.
     neighbours: addresses.map((address) => ({ device: name, address: formatAddress(address), mac })),
     sysctls: [
       ...(families.includes(4) ? hostSysctls4(name) : []),
-      // Strict: a pod sends from its own addresses alone; without one of IPv4, from none. With further prefixes the guard of
-      // `filters` does this alone: an interface without an IPv4 address drops in loose mode (2) what it drops in strict.
+      // Strict: a pod sends only from its own addresses; without an IPv4 address, from none. With further prefixes the guard of
+      // `filters` does this alone: an interface without an IPv4 address drops the same packets in loose mode (2) as in strict.
       ofLink(['net', 'ipv4', 'conf', name, 'rp_filter'], hasOtherSources ? '0' : '1'),
       ...(families.includes(6) ? hostSysctls6(name) : [withoutIpv6(name)]),
-      // A pod must not reconfigure the node by router advertisements. The key is missing where IPv6 is off.
+      // A pod must not reconfigure the node by router advertisements. The key is missing when IPv6 is off.
       { ...ofLink(['net', 'ipv6', 'conf', name, 'accept_ra'], '0'), optional: true },
     ],
   };
@@ -109,9 +113,9 @@ function hostEnd({ attachment, addresses, sourcePrefixes, mac }: PodNetwork, lin
 
 function hostSysctls4(name: string): WantedSysctl[] {
   return [
-    // Packets from the pod to 127.0.0.0/8 that port mappings redirect are no martians.
+    // Accepts packets from the pod to 127.0.0.0/8 that port mappings redirect, instead of dropping them as martians.
     ofLink(['net', 'ipv4', 'conf', name, 'route_localnet'], '1'),
-    // Without it the kernel waits up to 0.8 s before it answers for the gateway.
+    // Otherwise the kernel delays its answer for the gateway by up to 0.8 s.
     { ...ofLink(['net', 'ipv4', 'neigh', name, 'proxy_delay'], '0'), optional: true },
     ofLink(['net', 'ipv4', 'conf', name, 'proxy_arp'], '1'),
     ofLink(['net', 'ipv4', 'conf', name, 'forwarding'], '1'),
@@ -119,8 +123,8 @@ function hostSysctls4(name: string): WantedSysctl[] {
 }
 
 /**
- * A pod without IPv6 addresses would reach services of the node by the link-local address that the kernel gives each interface. The key is
- * missing where the kernel has no IPv6. The pod's end is left alone: nothing answers it.
+ * Without this a pod without IPv6 addresses could reach services of the node by the link-local address that the kernel gives each
+ * interface. The key is missing when the kernel has no IPv6. The pod's end needs no change, as the node does not answer it.
  */
 function withoutIpv6(name: string): WantedSysctl {
   return { ...ofLink(['net', 'ipv6', 'conf', name, 'disable_ipv6'], '1'), optional: true, disables: 6 };
@@ -129,11 +133,11 @@ function withoutIpv6(name: string): WantedSysctl {
 function hostSysctls6(name: string): WantedSysctl[] {
   const key = (setting: string): SysctlKey => ['net', 'ipv6', 'conf', name, setting];
   return [
-    // The node may have switched IPv6 off for interfaces to come. First, as an address is refused while it is off.
+    // The node may disable IPv6 on new interfaces. First, because a disabled interface refuses addresses.
     ofLink(key('disable_ipv6'), '0'),
-    // The gateway's address comes back by itself after the link was down. Kernels before 4.11 know no other way.
+    // The kernel restores the gateway's address after the link was down. Kernels before 4.11 have no other way.
     { ...ofLink(key('addr_gen_mode'), '0'), optional: true },
-    // Nobody else can have it, and a pod that claims it must not take it from the node.
+    // The address is unique to the gateway; a pod that claims it must not take it from the node.
     ofLink(key('accept_dad'), '0'),
     ofLink(key('proxy_ndp'), '1'),
     ofLink(key('forwarding'), '1'),
@@ -165,10 +169,10 @@ function podEnd({ addresses, routes, ipForwarding }: PodNetwork, link: LinkSpec)
   };
 }
 
-/** What has to be before the pod's link comes up. Runtimes switch IPv6 off in a pod's namespace. */
+/** Settings required before the pod's link comes up. Runtimes disable IPv6 in a pod's namespace. */
 function podSysctls6(name: string): WantedSysctl[] {
   const key = (device: string, setting: string): SysctlKey => ['net', 'ipv6', 'conf', device, setting];
-  // `all` comes after those that it sets as well: undone before them, it leaves them their own values.
+  // `all` follows the keys that it also changes: rolled back first, it leaves them their own values.
   const all = ofNamespace(key('all', 'disable_ipv6'), '0');
   const others = ['lo', 'default'].map((device) => ofNamespace(key(device, 'disable_ipv6'), '0'));
   const switches = [...others.map((sysctl) => ({ ...sysctl, follows: all.key })), all];
@@ -190,15 +194,15 @@ function ofNamespace(key: SysctlKey, value: string): WantedSysctl {
   return { key, value, device: undefined, optional: false, early: false, disables: undefined, follows: undefined };
 }
 
-/** The kernel knows scopes in IPv4 only. */
+/** The kernel has scopes in IPv4 only. */
 function onLink(destination: string, family: Family, device: string): Route {
   const scope = family === 4 ? 'link' : 'global';
   return { destination, device, gateway: undefined, metric: METRIC[family], scope, protocol: ROUTE_PROTOCOL };
 }
 
 /**
- * Next hop of every pod (as Calico). Nobody has the one of IPv4: a neighbour entry, and proxy ARP, lead to the host's end. The one
- * of IPv6 is on every host end, and the same everywhere, as it derives from the MAC address that they share.
+ * Next hop of every pod, as in Calico. The IPv4 one is on no interface: a neighbour entry and proxy ARP lead to the host end. The
+ * IPv6 one is on every host end, and always the same, as it derives from their common MAC address.
  */
 export const GATEWAY_ADDRESS: Readonly<Record<Family, Address>> = {
   4: { family: 4, value: 0xa9_fe_01_01n },
@@ -211,12 +215,12 @@ export const GATEWAY: Readonly<Record<Family, string>> = {
   6: formatAddress(GATEWAY_ADDRESS[6]),
 };
 
-/** The host end's IPv6 address with the length that the kernel gives it when it makes one itself. */
+/** The host end's IPv6 address with the prefix length that the kernel uses when it creates one. */
 export const HOST_LINK_LOCAL = `${GATEWAY[6]}/64`;
 
 /**
- * The link-local address of an interface that derives it from its MAC address (RFC 4291, sections 2.5.6 and appendix A): fe80::/64
- * and the modified EUI-64, with the universal/local bit turned and ff:fe in the middle. The kernel's `addr_gen_mode` 0.
+ * The link-local address derived from a MAC address (RFC 4291, sections 2.5.6 and appendix A): fe80::/64 and the modified EUI-64,
+ * with the universal/local bit inverted and ff:fe in the middle. The kernel's `addr_gen_mode` 0.
  */
 export function linkLocal(mac: Mac): Address {
   const [a = 0, b = 0, c = 0, d = 0, e = 0, f = 0] = mac.split(':').map((byte) => Number.parseInt(byte, 16));
@@ -224,13 +228,13 @@ export function linkLocal(mac: Mac): Address {
   return { family: 6, value: (0xfe80n << 112n) | interfaceId };
 }
 
-/** What a pod's network takes from its node. */
+/** Node-dependent defaults of a pod's network. */
 interface NodeDefaults {
-  /** MTU of pods that ask for none. */
+  /** MTU of pods that request none. */
   readonly mtuBytes: number;
 }
 
-/** What a caller wants for one attachment, every field checked. */
+/** A validated request for one attachment. */
 export interface PodNetwork {
   readonly attachment: Attachment;
   /** Path of the pod's network namespace. */
@@ -246,33 +250,36 @@ export interface PodNetwork {
   readonly mtuBytes: number | undefined;
   /** Whether the pod forwards packets between its own interfaces. */
   readonly ipForwarding: boolean;
-  /** What the pod may send from besides its addresses. */
+  /** Source prefixes that the pod may send from besides its addresses. */
   readonly sourcePrefixes: readonly Prefix[];
-  /** Packets that may wait to be sent at each end; undefined: the kernel's default. */
+  /** Transmit queue length of each end, in packets; undefined: the kernel's default. */
   readonly txQueueLength: number | undefined;
-  /** Of transmit queues, and of receive queues, at each end; undefined: the kernel's default. */
+  /** Number of transmit queues, and of receive queues, at each end; undefined: the kernel's default. */
   readonly queueCount: number | undefined;
-  /** podwire-ipam gave the addresses: a wire that is lost whole is restored only while it has them for the attachment. */
+  /** podwire-ipam assigned the addresses: a lost wire is restored only while it holds them for the attachment. */
   readonly addressesFromIpam?: true;
 }
 
-/** Of the rules: behind those that workloads number themselves, before `main` (32766) and what `ip rule` numbers (from 32765 down). */
+/**
+ * Priority of the rules: after those that workloads number themselves, before `main` (32766) and what `ip rule` numbers (from
+ * 32765 down).
+ */
 export const RULE_PRIORITY = 30_087;
 
-/** Numbers of the tables: {@link ROUTE_PROTOCOL} in the highest of four bytes, 1459617792 to 1476395007. */
+/** Table numbers: {@link ROUTE_PROTOCOL} in the highest of four bytes, 1459617792 to 1476395007. */
 const TABLES_FROM = ROUTE_PROTOCOL * 2 ** 24;
 const HASH_BITS = 24;
 
 /**
- * Routing table of an interface of a pod: derived from its name there, so that what is its own is known without asking anybody. The hash is
- * FNV-1a, whose low bits tell names apart that differ in their last characters.
+ * Routing table of a pod's interface: derived from its name there, so that Podwire's rules can be identified without a record.
+ * The hash is FNV-1a, whose low bits distinguish names that differ in their last characters.
  */
 export function tableOf(interfaceName: string): number {
   const hash = [...Buffer.from(interfaceName)].reduce((sum, byte) => Math.imul(sum ^ byte, FNV_PRIME), FNV_OFFSET);
   return TABLES_FROM + ((hash >>> 0) & (2 ** HASH_BITS - 1));
 }
 
-/** Whether a rule is one of Podwire's for an interface, whichever that is: nobody else has its protocol, priority and table. */
+/** Whether a rule is Podwire's for any interface: the combination of protocol, priority and table is unique to it. */
 export function isSourceRule({ table, priority, protocol }: SourceRule): boolean {
   return protocol === ROUTE_PROTOCOL && priority === RULE_PRIORITY && table >>> HASH_BITS === ROUTE_PROTOCOL;
 }

@@ -1,32 +1,32 @@
 import { ROUTE_PROTOCOL, tableOf, type WantedEnd } from './network.js';
 import type { Rule, SysctlKey } from './step.js';
 
-/** A link as the kernel shows it. */
+/** A link as the kernel reports it. */
 export interface ObservedLink {
   readonly name: string;
   readonly index: number;
   /** `veth`, `bridge`, …; null for the loopback and physical devices. */
   readonly kind: string | null;
-  /** Null where the device has none of six bytes. */
+  /** Null when the device has no six-byte address. */
   readonly mac: string | null;
   readonly mtuBytes: number;
-  /** Packets that may wait to be sent. */
+  /** Transmit queue length in packets. */
   readonly txQueueLength: number;
-  /** Of transmit queues. */
+  /** Number of transmit queues. */
   readonly queueCount: number;
   readonly alias: string | null;
-  /** The administrator's wish. */
+  /** Administrative state. */
   readonly up: boolean;
-  /** Whether it can carry packets: it is up, and so is the other end of a veth pair. */
+  /** Carrier: it is up, and so is the other end of a veth pair. */
   readonly running: boolean;
-  /** For an end of a veth pair whose other end is in another namespace: that end's index there. */
+  /** For a veth end whose peer is in another namespace: the peer's index there. */
   readonly peerIndex: number | undefined;
 }
 
 /** A route. */
 export interface ObservedRoute {
   readonly destination: string;
-  /** Name of its link, and the link's alias; null for routes without a link, or with several. */
+  /** Name and alias of its link; null for routes without a link, or with several. */
   readonly device: string | null;
   readonly deviceAlias: string | null;
   readonly gateway: string | undefined;
@@ -46,19 +46,19 @@ interface ObservedNeighbour {
   readonly permanent: boolean;
 }
 
-/** What is in one of the two namespaces, as far as it matters for one attachment. */
+/** The relevant objects in one of the two namespaces for one attachment. */
 export interface ObservedEnd {
   readonly link: ObservedLink | undefined;
-  /** CIDRs on the link; of the link-local ones only those that are wanted, as the kernel makes others when it likes. */
+  /** CIDRs on the link; link-local ones only if wanted, as the kernel creates others by itself. */
   readonly addresses: readonly string[];
   /**
-   * Of the main table Podwire's routes by the link, and routes by any link to a wanted destination, whatever their metric; on the
-   * node, those of others may be absent where none can go before the link's own. In the pod, all of the table that is the link's own.
+   * From the main table: Podwire's routes by the link, and routes by any link to a wanted destination with any metric. On the
+   * node, foreign routes may be omitted when none can precede the link's own. In the pod also the link's own table.
    */
   readonly routes: readonly ObservedRoute[];
-  /** In the pod: Podwire's that lead to the link's own table; read only where the link is not the pod's first. */
+  /** In the pod: Podwire's rules that lead to the link's own table; read only when the link is not the pod's first. */
   readonly rules: readonly Rule[];
-  /** In the pod: Podwire has routes by a link that was there before this one, or while this one is not there. */
+  /** In the pod: Podwire has routes by an older link than this one, or while this one does not exist. */
   readonly isLater: boolean;
   /** Entries on the link: permanent ones, and those of wanted addresses. */
   readonly neighbours: readonly ObservedNeighbour[];
@@ -71,12 +71,12 @@ export interface Observed {
   readonly pod: ObservedEnd;
 }
 
-/** A sysctl's path as one text, to look it up by. */
+/** A sysctl's path as a lookup key. */
 export function keyText(key: SysctlKey): string {
   return key.join('/');
 }
 
-/** The first 10 bits of IPv6's link-local addresses (RFC 4291, section 2.5.6), as they begin in text. */
+/** The first 10 bits of IPv6's link-local addresses (RFC 4291, section 2.5.6), as text prefixes. */
 const LINK_LOCAL = /^fe[89ab]/;
 
 /** Whether an address on the link belongs to {@link ObservedEnd.addresses}. */

@@ -3,16 +3,16 @@ import type { ObservedEnd, ObservedRoute } from './observed.js';
 import type { Route, Rule } from './step.js';
 
 /**
- * Source routing in pods: what a pod sends from an address of an interface that is not its first leaves by that interface, whatever
- * the main table says. Without it answers would leave by the first one, whose host end drops sources that are not its own.
+ * Source routing in pods: a packet from an address of an interface other than the pod's first leaves by that interface,
+ * regardless of the main table. Otherwise answers would leave by the first one, whose host end drops foreign source addresses.
  */
 
-/** What tells whether an interface is a pod's first. */
+/** Input for deciding whether an interface is a pod's first. */
 type Around = Pick<ObservedEnd, 'routes' | 'isLater'>;
 
 /**
- * Whether an interface is not its pod's first: an earlier one is there, or has left a better metric behind, or it has source routing
- * already, which stays, as its metrics do, so that a check of one interface does not depend on when another was detached.
+ * Whether an interface is not its pod's first: an earlier one exists, or has left a better metric, or this one already has source
+ * routing. Source routing and metrics stay, so that a check of one interface does not depend on when another was detached.
  */
 export function isBehindAnother(asked: WantedEnd, around: Around): boolean {
   return isBehind(endWithFreeMetrics(asked, around.routes), around);
@@ -24,7 +24,7 @@ function isBehind({ link, routes }: WantedEnd, around: Around): boolean {
   return around.isLater || hasWorseMetric || around.routes.some((route) => route.table === table);
 }
 
-/** The wanted state in the pod as it is there: metrics that are free, and source routing where the interface is not the first. */
+/** Adapts the wanted state to the pod: free metrics, and source routing when the interface is not the first. */
 export function amongOthers(asked: Wanted, pod: Around): Wanted {
   const wanted = withFreeMetrics(asked, pod.routes);
   if (!isBehind(wanted.pod, pod)) return wanted;
@@ -36,7 +36,7 @@ export function amongOthers(asked: Wanted, pod: Around): Wanted {
       family === 4 ? '0.0.0.0/0' : '::/0',
       { device: link.name, gateway: GATEWAY[family] },
     ];
-    // The next hop's own route may lead to another interface in the main table. A link-local one is on the link by itself.
+    // The next hop's own route may lead to another interface in the main table. A link-local next hop needs no route.
     const onlink = family === 4 ? { onlink: true as const } : {};
     return {
       destination,
@@ -56,19 +56,19 @@ function familyOf(cidr: string): 4 | 6 {
   return cidr.includes(':') ? 6 : 4;
 }
 
-/** How many interfaces of one pod can have routes to one destination. */
+/** Most interfaces of one pod that can have routes to one destination. */
 const INTERFACES_MAX = 64;
 
 /**
- * The wanted state with metrics that no other interface of the pod has taken: of the interfaces that lead to a destination the one
- * that was attached first keeps the best metric, and each later one gets the next. What an attachment has already stays as it is,
- * also when the others have gone, so that a pod's routes do not change under it.
+ * Replaces metrics that another interface of the pod uses: among interfaces with one destination, the first attached keeps the
+ * best metric, and each later one gets the next. Existing metrics never change, even when other interfaces are gone, so that a
+ * pod's routes stay stable.
  */
 export function withFreeMetrics(wanted: Wanted, podRoutes: readonly ObservedRoute[]): Wanted {
   return { ...wanted, pod: endWithFreeMetrics(wanted.pod, podRoutes) };
 }
 
-/** {@link withFreeMetrics} of the pod's end alone. */
+/** {@link withFreeMetrics} for the pod's end alone. */
 function endWithFreeMetrics(pod: WantedEnd, podRoutes: readonly ObservedRoute[]): WantedEnd {
   return { ...pod, routes: pod.routes.map((route) => ({ ...route, metric: metricOf(route, podRoutes) })) };
 }

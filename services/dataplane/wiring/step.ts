@@ -1,6 +1,6 @@
 import type { Mac } from '@podwire/shared/net/mac';
 
-/** Where a step is carried out: in the node's network namespace or in the pod's. */
+/** The namespace in which a step is applied: the node's or the pod's. */
 export type Side = 'host' | 'pod';
 
 /** One end of a veth pair at its creation. */
@@ -8,13 +8,13 @@ export interface LinkSpec {
   readonly name: string;
   readonly mac: Mac;
   readonly mtuBytes: number;
-  /** Packets that may wait to be sent; undefined: the kernel's default. */
+  /** Transmit queue length in packets; undefined: the kernel's default. */
   readonly txQueueLength: number | undefined;
-  /** How many transmit queues, and as many receive queues; undefined: the kernel's default. Cannot be changed later. */
+  /** Number of transmit and of receive queues; undefined: the kernel's default. Fixed at creation. */
   readonly queueCount: number | undefined;
 }
 
-/** Attributes of a link that can be changed; those left out stay as they are. */
+/** Changeable attributes of a link; absent ones stay unchanged. */
 export interface LinkChange {
   readonly up?: boolean;
   /** Empty: no alias. */
@@ -28,28 +28,28 @@ export interface LinkChange {
 export interface Route {
   /** CIDR: `10.65.0.7/32`, `0.0.0.0/0`, `::/0`. */
   readonly destination: string;
-  /** Name of the link that packets leave by. */
+  /** Name of the outgoing link. */
   readonly device: string;
-  /** Next hop; undefined when the destination is on the link itself. */
+  /** Next hop; undefined when the destination is on the link. */
   readonly gateway: string | undefined;
-  /** The next hop is on the link, whatever other routes say. */
+  /** The next hop is on the link, regardless of other routes. */
   readonly onlink?: true;
   /** Of several routes to one destination the kernel uses the one with the lowest metric: from 0 for IPv4, from 1 for IPv6. */
   readonly metric: number;
   /** Always `global` for IPv6, which has no scopes. */
   readonly scope: 'link' | 'global';
-  /** Who made the route: a number of linux/rtnetlink.h, or {@link ROUTE_PROTOCOL}. */
+  /** Origin of the route: a number of linux/rtnetlink.h, or {@link ROUTE_PROTOCOL}. */
   readonly protocol: number;
   /** Number of its table; undefined: the main one. */
   readonly table?: number;
 }
 
-/** A rule that has packets of one source routed by a table of their own. */
+/** A rule that routes packets of one source by a separate table. */
 export interface Rule {
   /** CIDR. */
   readonly source: string;
   readonly table: number;
-  /** The kernel goes through rules in this order, the lowest first; that of the main table has 32766. */
+  /** The kernel evaluates rules in ascending order; the main table's rule has 32766. */
   readonly priority: number;
   /** As a route's. */
   readonly protocol: number;
@@ -70,23 +70,23 @@ export interface SysctlWrite {
   readonly side: Side;
   readonly key: SysctlKey;
   readonly value: string;
-  /** Undefined when it was not read: the key came into being with a link of the same plan, or is read as it is written. */
+  /** Undefined when it was not read: the key is created with a link of the same plan, or is read during the write. */
   readonly previous: string | undefined;
-  /** The value before is read as it is written; the step that was carried out has it. */
+  /** The previous value is read during the write; the applied step has it. */
   readonly readPrevious?: true;
-  /** The link that the key belongs to, and vanishes with; undefined when it is the namespace's own. */
+  /** The link that owns the key, which vanishes with it; undefined when the namespace does. */
   readonly device: string | undefined;
   /** A failure is reported as a warning. */
   readonly optional: boolean;
 }
 
-/** A write whose value before was to be read, with that value. */
+/** A write that reads the previous value, with that value. */
 export function withValueBefore(write: SysctlWrite, previous: string | undefined): SysctlWrite {
   const { type, side, key, value, device, optional } = write;
   return { type, side, key, value, previous, device, optional };
 }
 
-/** One change of the kernel's state. Names, not indexes, say which link, as a plan may use links that it makes. */
+/** One change of the kernel's state. Links are given by name instead of index, as a plan may use links that it creates. */
 export type Step =
   | { readonly type: 'link-add'; readonly side: 'host'; readonly link: LinkSpec; readonly peer: LinkSpec }
   | { readonly type: 'link-delete'; readonly side: 'host'; readonly name: string }
@@ -99,7 +99,7 @@ export type Step =
       readonly previous: LinkChange;
     }
   | {
-      /** `address-set` takes an address that is there already as it is. */
+      /** `address-set` succeeds when the address exists. */
       readonly type: 'address-add' | 'address-set' | 'address-delete';
       readonly side: Side;
       readonly device: string;
@@ -113,16 +113,16 @@ export type Step =
       readonly type: 'neighbour-set';
       readonly side: Side;
       readonly neighbour: Neighbour;
-      /** The permanent entry before; entries that the kernel learned are a cache and count as none. */
+      /** The previous permanent entry; learned entries are a cache and are ignored. */
       readonly previous: Neighbour | undefined;
     }
   | { readonly type: 'neighbour-delete'; readonly side: Side; readonly neighbour: Neighbour }
   | SysctlWrite;
 
 /**
- * The step that takes back `step`.
- * @returns undefined when nothing does: a deleted wire was stale and had no peer in the pod; a sysctl of unknown value belongs
- *   to a link that is taken back itself
+ * The step that reverts `step`.
+ * @returns undefined when none does: a deleted wire was stale and had no peer in the pod; a sysctl of unknown value belongs to a
+ * link that is itself removed
  */
 export function inverseOf(step: Step): Step | undefined {
   switch (step.type) {
@@ -159,8 +159,8 @@ export function inverseOf(step: Step): Step | undefined {
 }
 
 /**
- * The steps that take back what was finished, last first. What lies on a link that was itself made goes with that link and
- * gets no step: that is quicker, and works when the pod's namespace is gone.
+ * The steps that revert finished ones, in reverse order. Objects on a link that was itself created go with that link and get no
+ * step: that is faster, and works when the pod's namespace is gone.
  */
 export function undoOf(finished: readonly Step[]): Step[] {
   const made = new Set<string>();
@@ -169,7 +169,7 @@ export function undoOf(finished: readonly Step[]): Step[] {
   }
   const goesWithItsLink = (step: Step) => {
     const device = deviceOf(step);
-    // A replaced route was on another link before, and has to go back there.
+    // A replaced route was on another link before, and must be restored there.
     return device !== undefined && step.type !== 'route-replace' && made.has(`${step.side} ${device}`);
   };
   return finished
@@ -178,7 +178,7 @@ export function undoOf(finished: readonly Step[]): Step[] {
     .flatMap((step) => inverseOf(step) ?? []);
 }
 
-/** The link that a step changes something on; undefined for the creation and deletion of links and what is on none. */
+/** The link that a step changes an object on; undefined when it creates or deletes a link, or concerns none. */
 function deviceOf(step: Step): string | undefined {
   switch (step.type) {
     case 'link-add':
@@ -205,7 +205,7 @@ function deviceOf(step: Step): string | undefined {
 
 /** Plans in the notation of `ip` and `sysctl`, for messages, logs and tests. The pod's namespace is written as `pod`. */
 
-/** The command that does the same as the step. */
+/** The equivalent command. */
 export function formatStep(step: Step): string {
   switch (step.type) {
     case 'link-add':
@@ -257,7 +257,7 @@ export function formatRule({ source, table, priority, protocol }: Rule): string 
   return `from ${formatDestination(source)} lookup ${table} priority ${priority} protocol ${protocol}`;
 }
 
-/** Duplicate address detection would keep an address from being used for a second. */
+/** Duplicate address detection would block an address for a second. */
 function withoutDad(cidr: string): string {
   return cidr.includes(':') ? ' nodad' : '';
 }

@@ -7,8 +7,8 @@ import { keyText, type Observed, type ObservedEnd, type ObservedLink, type Obser
 import { formatDestination, type Side } from './step.js';
 
 /**
- * What is there of an attachment's veth pair: nothing; both ends where they belong; or the host's end with its peer elsewhere,
- * in a namespace that the pod has left.
+ * Observed state of an attachment's veth pair: missing; both ends in place; or the host end alone, with its peer in a namespace
+ * that the pod has left.
  */
 type WireState = 'absent' | 'paired' | 'stale';
 
@@ -18,33 +18,33 @@ export function wireState({ host, pod }: Observed): WireState {
 }
 
 /**
- * Whether a host link was made for the attachment: its alias says so. Also one that was made and not yet recorded, because the
- * service was killed between the two: a veth without alias, never up, with the MAC address that only Podwire gives at creation.
+ * Whether a host link was made for the attachment, by its alias. Also accepts a link whose creator was killed before it set the
+ * alias: a veth without alias, never up, with the MAC address that only Podwire gives at creation.
  */
 export function isMadeFor(link: ObservedLink, attachment: Attachment): boolean {
   if (link.kind !== 'veth') return false;
   return link.alias === aliasOf(attachment) || ((link.alias ?? '') === '' && !link.up && link.mac === HOST_MAC);
 }
 
-/** Each end names the other by its index. */
+/** Each end gives the other's index. */
 export function arePeers(host: ObservedLink, pod: ObservedLink): boolean {
   return host.kind === 'veth' && pod.kind === 'veth' && host.peerIndex === pod.index && pod.peerIndex === host.index;
 }
 
-/** Something that is not the attachment's and is where the attachment's own has to be. */
+/** A foreign object in the place of one of the attachment's. */
 interface Obstacle {
   /** In the notation of differences: `pod link eth0`. */
   readonly object: string;
-  /** What is there. */
+  /** Description of the foreign object. */
   readonly actual: string;
-  /** Refuses to take it away. */
+  /** The failure that refuses to remove it. */
   readonly failure: Failure;
 }
 
 /**
- * What stands in the way of the wanted state, or undefined.
- * A route of the node that is Podwire's own is no obstacle: IPAM has given the address to this attachment since. Nor is one of the
- * pod by another of its interfaces.
+ * The conflict with the wanted state, or undefined.
+ * Podwire's own route on the node is no conflict: IPAM has given the address to this attachment since. Nor is a route of another
+ * of the pod's interfaces.
  */
 export function obstacleTo(wanted: Wanted, observed: Observed): Obstacle | undefined {
   const { host, pod } = observed;
@@ -61,7 +61,7 @@ export function obstacleTo(wanted: Wanted, observed: Observed): Obstacle | undef
   );
 }
 
-/** The kernel gives a link its queues at creation, and making the wire anew would cut the pod off. */
+/** The kernel fixes a link's queues at creation, and recreating the wire would disconnect the pod. */
 function queueCountDiffers({ link: wanted }: WantedEnd, found: ObservedLink | undefined): Obstacle | undefined {
   const { name, queueCount } = wanted;
   if (queueCount === undefined || !found || found.queueCount === queueCount) return undefined;
@@ -78,7 +78,7 @@ function foreignLink(side: Side, { name, kind, alias }: ObservedLink) {
   return { object: `${side} link ${name}`, actual: `another one: kind ${kind ?? 'none'}, alias "${alias ?? ''}"` };
 }
 
-/** The refusal of a host link that was not made for the attachment at hand. */
+/** The failure for a host link of another owner. */
 export function hostInterfaceTaken(link: ObservedLink): Failure {
   const owner = attachmentOfAlias(link.alias);
   const whose = owner
@@ -106,7 +106,7 @@ interface End {
   readonly observed: ObservedEnd;
 }
 
-/** A stranger's route that would go before the node's own, or that the kernel would not have beside it. */
+/** A foreign route that would precede the node's own, or that the kernel would not allow beside it. */
 function nodeRouteTaken({ wanted, observed }: End): Obstacle | undefined {
   const foreign = observed.routes.find((route) =>
     wanted.routes.some(
@@ -127,8 +127,8 @@ function nodeRouteTaken({ wanted, observed }: End): Obstacle | undefined {
 }
 
 /**
- * A route of the pod that throws packets away in place of the wanted one. Routes by other interfaces are no obstacle: the wanted
- * one gets a higher metric.
+ * A route of the pod that drops packets in place of the wanted one. Routes by other interfaces are no conflict: the wanted one
+ * gets a higher metric.
  */
 function podRouteBlocked({ wanted, observed }: End): Obstacle | undefined {
   const blocking = observed.routes.find((route) =>
@@ -151,15 +151,15 @@ function holderOf({ device, unicast }: ObservedRoute): string {
   return device === null ? 'by several interfaces' : `by ${device}`;
 }
 
-/** Podwire's own are those by a pod's interface, and those to an address that another node has borrowed until a moment ago. */
+/** Podwire's own routes: those by a pod's interface, and those to an address that another node had borrowed until just now. */
 function isForeign({ device, deviceAlias, protocol, unicast }: ObservedRoute, own: string): boolean {
   const isOurs = attachmentOfAlias(deviceAlias) !== undefined || (unicast && protocol === ROUTE_PROTOCOL);
   return device !== own && !isOurs;
 }
 
 /**
- * The pod's addresses, as the node's routes to them, that led elsewhere until now: to an earlier pod, or by an earlier wire of
- * this one. What is remembered of their flows is the earlier one's.
+ * The pod's addresses that the node routed elsewhere until now: to an earlier pod, or by an earlier wire of this one. Their
+ * tracked flows belong to the earlier one.
  */
 export function movedAddresses(wanted: Wanted, observed: Observed): MovedAddress[] {
   const isStale = wireState(observed) === 'stale';
@@ -177,12 +177,12 @@ interface MovedAddress {
   readonly device: string;
 }
 
-/** What would be observed right after the veth pair was made: two bare ends, and around them what is there already. */
+/** The state right after the veth pair was created: two bare ends, and the existing surroundings. */
 export function withBareWire(wanted: Wanted, observed: Observed): Observed {
   return { host: bareEnd(wanted.host, observed.host), pod: bareEnd(wanted.pod, observed.pod) };
 }
 
-/** What is there when nothing has been made for the attachment, and nothing stands in its way. */
+/** The state when nothing exists for the attachment, and nothing conflicts. */
 export function nothingObserved(podSysctls: ReadonlyMap<string, string | null> = new Map()): Observed {
   const none = { link: undefined, addresses: [], routes: [], rules: [], isLater: false, neighbours: [] };
   return { host: { sysctls: new Map(), ...none }, pod: { sysctls: podSysctls, ...none } };
