@@ -3,10 +3,10 @@ import { NetlinkError, type Namespace } from '@podwire/netlink';
 import { tooMany, unreadablePod, type PodListBounds, type PodListKind } from '../pods/pod-lists.js';
 import type { PodListing } from './pod-observe.js';
 
-/** What is asked of a pod's namespace to read it, its links included. */
+/** Requests that read a pod's namespace, links included. */
 export type BoundedPod = PodListing & Pick<Namespace, 'links'>;
 
-/** A pod's namespace whose lists are given up at a bound. They fail with POD_UNREADABLE then. */
+/** Bounds the lists of a pod's namespace: beyond a limit they fail with POD_UNREADABLE. */
 export function boundedPod(pod: Namespace, bounds: PodListBounds): BoundedPod {
   const netns = pod.path ?? '';
   const { maxCount, timeoutMs } = bounds;
@@ -29,7 +29,7 @@ export function boundedPod(pod: Namespace, bounds: PodListBounds): BoundedPod {
   };
 }
 
-/** @returns undefined where the kernel refused for a reason that is not the pod's doing */
+/** @returns undefined when the kernel refused for a reason that the pod did not cause */
 function reasonOf({ code }: NetlinkError, kind: PodListKind, bounds: PodListBounds): string | undefined {
   switch (code) {
     case 'E2BIG':

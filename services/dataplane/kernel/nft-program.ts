@@ -19,9 +19,9 @@ import {
 } from '../filters/table.js';
 
 interface ProgramNftOptions {
-  /** The program. Default: `nft`, looked for where systems have their own programs. */
+  /** The program. Default: `nft`, searched in the system's program directories. */
   readonly program?: string;
-  /** How long one run may take, in milliseconds. Default: 10,000. */
+  /** Timeout of one run, in milliseconds. Default: 10,000. */
   readonly timeoutMs?: number;
 }
 
@@ -33,10 +33,10 @@ interface Finished {
 
 const DEFAULT_TIMEOUT_MS = 10_000;
 
-/** Its own path, as a service may have been started without /usr/sbin; its own language, as errors are told apart by their text. */
+/** A fixed path, as a service may be started without /usr/sbin; a fixed language, as errors are recognized by their text. */
 const ENVIRONMENT = { PATH: '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin', LC_ALL: 'C' };
 
-/** Largest part of what nft says that goes into a message, in characters. */
+/** Most characters of nft's output in a message. */
 const MAX_QUOTED = 400;
 
 const json: z.ZodType<Json> = z.json();
@@ -45,7 +45,7 @@ const listing = z.object({ nftables: z.array(z.record(z.string(), json)) });
 /** Objects of a listing that are not part of a table. */
 const OUTSIDE = ['metainfo'];
 
-/** Nftables through the `nft` program, which runs once for each method. The network namespace is that of this process. */
+/** Nftables through the `nft` program, one run per method. The network namespace is that of this process. */
 export class ProgramNft implements Nft {
   readonly #program: string;
   readonly #timeoutMs: number;
@@ -80,7 +80,7 @@ export class ProgramNft implements Nft {
   #run(args: readonly string[], input: number | 'ignore'): Promise<Finished> {
     return new Promise((resolve, reject) => {
       const child = start(this.#program, args, input);
-      // Not `close` alone: what a wrapper has started may keep the output open for as long as it likes.
+      // `close` alone is not enough: a child of a wrapper may keep the output open.
       const timeUp = setTimeout(() => {
         if (child.pid !== undefined) killProcessGroup(child.pid);
         for (const stream of child.stdio) stream?.destroy();
@@ -103,7 +103,7 @@ export class ProgramNft implements Nft {
   }
 }
 
-/** In a process group of its own, that whatever it starts ends with it. @throws Failure */
+/** Runs it in a process group of its own, so that its children end with it. @throws Failure */
 function start(program: string, args: readonly string[], input: number | 'ignore'): ChildProcess {
   try {
     return spawn(program, args, { env: ENVIRONMENT, stdio: [input, 'pipe', 'pipe'], detached: true });
@@ -113,8 +113,8 @@ function start(program: string, args: readonly string[], input: number | 'ignore
 }
 
 /**
- * A file with a text, without a name: there is nothing to clean up after a process that was killed. nft opens its standard input
- * by the path /dev/stdin, which does not work with the sockets that Node makes for children.
+ * An unnamed file with a text: a killed process leaves nothing to clean up. nft opens its standard input by the path /dev/stdin,
+ * which does not work with the sockets that Node makes for children.
  */
 async function namelessFile(text: string): Promise<FileHandle> {
   try {
@@ -136,13 +136,13 @@ function textOf(parts: readonly Buffer[]): string {
   return Buffer.concat(parts).toString();
 }
 
-/** One line, cut to a length that a log and a status bear. */
+/** One line, cut to a length suitable for logs and status messages. */
 function quoted(text: string): string {
   const line = text.replace(/\s+/g, ' ').trim();
   return line.length > MAX_QUOTED ? `${line.slice(0, MAX_QUOTED)}…` : line;
 }
 
-/** Who has not the program has no nftables; whatever else keeps it from being run may be over in a moment. */
+/** A missing program means no nftables; any other failure to run it may be temporary. */
 const MISSING: readonly unknown[] = ['ENOENT', 'EACCES'];
 
 function unrunnable(program: string, cause: unknown): Failure {
@@ -155,7 +155,7 @@ function killed(args: readonly string[], timeoutMs: number): Failure {
   return new Failure('KERNEL_REFUSED', `nft ${args.join(' ')} did not end within ${timeoutMs} ms, and was killed`);
 }
 
-/** The texts of errno that say the kernel was built without something (EOPNOTSUPP, EPROTONOSUPPORT, EAFNOSUPPORT). */
+/** Texts of errno for a missing kernel feature (EOPNOTSUPP, EPROTONOSUPPORT, EAFNOSUPPORT). */
 const UNSUPPORTED = /not supported/i;
 
 function refusal(what: string, { errors, exitCode }: Finished): Failure {

@@ -18,13 +18,13 @@ import type { MonitorSubscription, NodeMonitor } from './node-monitor.js';
 import { NodeLinks, observeNode, toChange } from './node-observe.js';
 import { asking, failureOfNetlink, hasErrno } from './refusal.js';
 
-/** What the addon takes at once. */
+/** Batch limit of the addon. */
 const BATCH_COUNT = 1000;
 
 /**
- * A device that the kernel refuses with EINVAL where it knows the kind, and with EOPNOTSUPP where it does not: a `%` in a name stands
- * for a number, and this one is followed by none (`__dev_alloc_name`). An MTU alone would not do: IPIP takes any that is too small, and
- * corrects it.
+ * Probes for a device kind: the kernel refuses this name with EINVAL when it knows the kind, and with EOPNOTSUPP when it does
+ * not. A `%` in a name must precede a number format (`__dev_alloc_name`). An invalid MTU is not enough: IPIP accepts and corrects
+ * it.
  */
 const PROBE = { name: 'probe%.podwire', local: '192.0.2.1', mtuBytes: 1, address: undefined } as const;
 
@@ -74,7 +74,7 @@ export class NodeNetlinkKernel implements NodeKernel {
       try {
         answers.push(...(await this.#carryOut(run)));
       } catch (error) {
-        // The kernel could not be asked at all: what became of them is not known.
+        // The kernel could not be queried: the outcome of the steps is unknown.
         const refusal = refusalOf(error);
         answers.push(...run.steps.map(() => refusal));
       }
@@ -93,7 +93,7 @@ export class NodeNetlinkKernel implements NodeKernel {
     );
     this.#watches.add(subscription);
     try {
-      // Without the names behind the indexes, the first announcements would be of devices that nobody knows.
+      // Load the link names first, so that the first announcements can be resolved.
       this.#links.reset(await asking(() => this.#node.links()));
     } catch (error) {
       this.#end(subscription);
@@ -200,7 +200,7 @@ function toRuns(steps: readonly NodeStep[]): Run[] {
 function isKnown(outcome: Outcome | undefined): boolean {
   if (outcome?.ok !== false) throw new Error(`the kernel made a device of the name ${PROBE.name}`);
   if (hasErrno(outcome.error, 'EOPNOTSUPP')) return false;
-  // EEXIST: somebody's device has the same VNI or addresses, which some kernels look at first.
+  // EEXIST: another device has the same VNI or addresses, which some kernels check first.
   if (hasErrno(outcome.error, 'EINVAL') || hasErrno(outcome.error, 'EEXIST')) return true;
   throw outcome.error;
 }
@@ -214,13 +214,13 @@ function refusalOf(error: unknown): NodeRefusal {
   return { failure: failureOfNetlink(error), errno: error.code };
 }
 
-/** Steps that make, change or delete a device: others depend on what comes of them. */
+/** Steps that create, change or delete a device: later steps depend on their outcome. */
 type DeviceStep = Extract<NodeStep, { type: 'device-add' | 'device-set' | 'device-delete' }>;
 type SysctlStep = Extract<NodeStep, { type: 'sysctl-write' }>;
-/** The others, which depend on nothing of the same plan. */
+/** All other steps, which are independent within a plan. */
 type PlainStep = Exclude<NodeStep, DeviceStep | SysctlStep>;
 
-/** What the addon is asked for to make a tunnel device. */
+/** The addon request that creates a tunnel device. */
 function toTunnelAdd(tunnel: WantedTunnel): VxlanAdd | IpipAdd {
   const { name, mtuBytes, local } = tunnel;
   if (tunnel.kind === 'ipip') return { type: 'link.add', kind: 'ipip', name, mtuBytes, local };
@@ -294,7 +294,7 @@ function toRoute(type: RouteRequest['type'], step: RouteStep, links: NodeLinks):
   };
 }
 
-/** The device that a step needs to be there. */
+/** The device that a step requires. */
 function deviceOf(step: PlainStep): string | undefined {
   return 'route' in step ? step.route.device : step.device;
 }

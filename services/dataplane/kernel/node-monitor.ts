@@ -1,35 +1,35 @@
 import { NetlinkError, openNamespace, type Monitor, type MonitorEvent, type Namespace } from '@podwire/netlink';
 
-/** Told one announcement after the other. Neither function may throw. */
+/** Receives announcements one at a time. Neither function may throw. */
 interface MonitorListener {
   readonly heard: (event: MonitorEvent) => void;
-  /** The kernel's announcements have ended by themselves, once, and nothing is told any more. */
+  /** Called once when the subscription fails; no announcements follow. */
   readonly ended: (failure: NetlinkError) => void;
 }
 
 export interface MonitorSubscription {
-  /** Nothing is told any more. Idempotent. */
+  /** Ends the announcements. Idempotent. */
   close(): void;
 }
 
 /**
- * How long announcements gather. A pod's wire is a dozen of them within a millisecond, and to read one by one costs the time in which its
- * AttachPod or DetachPod could be answered; who mends drift comes early enough.
+ * How long announcements are collected. A pod's wire causes a dozen within a millisecond, and reading them one by one would delay
+ * AttachPod and DetachPod; a drift repair can wait that long.
  */
 const GATHER_MS = 5;
 
-/** One subscription to the kernel, and who shares it. */
+/** One subscription to the kernel, shared by its listeners. */
 interface Shared {
   readonly opened: Promise<Monitor>;
   readonly listeners: Set<MonitorListener>;
-  /** Why it has ended by itself. */
+  /** The cause of its failure. */
   failure: NetlinkError | undefined;
 }
 
 /**
- * What the kernel announces of the node's links, addresses, routes and neighbours, for all who want to hear of it: a pod's wire is
- * a dozen announcements, and each is received and decoded once. The subscription is there as long as somebody listens.
- * The node's network namespace is that of this process.
+ * Shares the kernel's announcements of links, addresses, routes and neighbours among all listeners: a pod's wire causes a dozen,
+ * and each is received and decoded once. Subscribed while there is a listener. The node's network namespace is that of this
+ * process.
  */
 export class NodeMonitor {
   readonly #openNode: () => Promise<Pick<Namespace, 'monitor' | 'close'>>;
@@ -40,8 +40,9 @@ export class NodeMonitor {
   }
 
   /**
-   * Tells a listener what is announced from the moment when the promise resolves, and maybe some of what was before.
-   * @throws NetlinkError when the kernel cannot be asked, or its announcements have ended by then, which the listener is not told
+   * Delivers announcements from the moment when the promise resolves, and possibly some earlier ones.
+   * @throws NetlinkError when the kernel cannot be queried, or the subscription has already failed; the listener is then not
+   * called
    */
   async subscribe(listener: MonitorListener): Promise<MonitorSubscription> {
     const shared = (this.#shared ??= this.#share());
@@ -83,7 +84,7 @@ export class NodeMonitor {
       if (!(error instanceof NetlinkError)) throw error;
       this.#forget(shared);
       shared.failure = error;
-      // Whoever has just subscribed takes note of it first; who has not yet is refused.
+      // New subscribers are registered before a failure is reported; later ones are refused.
       await new Promise((resolve) => setImmediate(resolve));
       const told = [...listeners];
       listeners.clear();
@@ -98,7 +99,7 @@ export class NodeMonitor {
     void shared.opened.then((monitor) => monitor.close());
   }
 
-  /** Whoever listens next gets another. */
+  /** The next listener opens a new subscription. */
   #forget(shared: Shared): void {
     if (this.#shared === shared) this.#shared = undefined;
   }

@@ -23,7 +23,7 @@ import type { MonitorSubscription, NodeMonitor } from './node-monitor.js';
 import { MAIN_TABLE } from './pod-observe.js';
 import { asking, failureOfNetlink } from './refusal.js';
 
-/** IFA_F_* of linux/if_addr.h; the first one means something else with IPv4. */
+/** IFA_F_* of linux/if_addr.h; the first has another meaning for IPv4. */
 const IFA_F_TEMPORARY = 0x01;
 const IFA_F_DADFAILED = 0x08;
 const IFA_F_DEPRECATED = 0x20;
@@ -34,7 +34,7 @@ export class NetlinkNodeNetwork implements NodeNetwork {
   readonly #node: Namespace;
   readonly #monitor: NodeMonitor;
   readonly #watches = new Set<MonitorSubscription>();
-  /** Those with addresses, as they were read last, by their indexes. */
+  /** Links with addresses by index, as last read. */
   readonly #links = new Map<number, string>();
 
   private constructor(node: Namespace, monitor: NodeMonitor) {
@@ -91,13 +91,13 @@ export class NetlinkNodeNetwork implements NodeNetwork {
     await this.#node.close();
   }
 
-  /** As the kernel's own advertisements say it. */
+  /** In the units of the kernel's own advertisements. */
   async #forwards(name: string): Promise<boolean> {
     const [forwarding] = await this.#node.readSysctls([['net', 'ipv6', 'conf', name, 'forwarding']]);
     return forwarding?.ok === true && forwarding.value !== '0';
   }
 
-  /** Whether the node may be reached otherwise than before. Pods' interfaces come and go, and have no address that counts. */
+  /** Whether the node's reachability may have changed. Pods' interfaces come and go, and have no relevant address. */
   #isOfNode(event: MonitorEvent, targets: readonly Address[]): boolean {
     switch (event.object) {
       case 'overrun':
@@ -117,7 +117,7 @@ export class NetlinkNodeNetwork implements NodeNetwork {
   }
 }
 
-/** Of Podwire's own routes there may be thousands, which cost a look at a number each. */
+/** Podwire's own routes, possibly thousands, cost one comparison each. */
 function leadsOut({ destination: text, protocol }: Route, targets: readonly Address[]): boolean {
   if (DEFAULTS.includes(text)) return true;
   if (targets.length === 0 || protocol === ROUTE_PROTOCOL) return false;
@@ -127,7 +127,7 @@ function leadsOut({ destination: text, protocol }: Route, targets: readonly Addr
 
 const DEFAULTS = ['0.0.0.0/0', '::/0'];
 
-/** What of a link says how the node is reached. */
+/** The attributes of a link that affect the node's reachability. */
 function looksOf({ name, up, mac }: Link): string {
   return `${name} ${up ? 'up' : 'down'} ${mac}`;
 }

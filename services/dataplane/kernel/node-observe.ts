@@ -24,15 +24,15 @@ import {
 } from '../routes/observed.js';
 import { MAIN_TABLE, readSysctls } from './pod-observe.js';
 
-/** Routes that are looked at before others have their turn. */
+/** Routes processed before yielding to other work. */
 const PART_COUNT = 1000;
 
-/** What a kernel without IPv6 answers when it is asked for its routes. */
+/** Errors of a kernel without IPv6 when its routes are requested. */
 const WITHOUT_FAMILY = ['EOPNOTSUPP', 'EAFNOSUPPORT'];
 
 const FAMILIES: readonly Family[] = [4, 6];
 
-/** Reads everything of a node. The names of links are put in `links`. */
+/** Reads the node's full state. Stores the names of links in `links`. */
 export async function observeNode(namespace: Namespace, links: NodeLinks, scope: NodeScope): Promise<ObservedNode> {
   const all = await namespace.links();
   links.reset(all);
@@ -63,7 +63,7 @@ export async function observeNode(namespace: Namespace, links: NodeLinks, scope:
   };
 }
 
-/** Looks at routes part by part, so that others have their turn in between. */
+/** Processes routes in batches, and yields to other work in between. */
 async function eachPart(routes: readonly Route[], look: (route: Route) => void): Promise<void> {
   for (let start = 0; start < routes.length; start += PART_COUNT) {
     if (start > 0) await new Promise((resolve) => setImmediate(resolve));
@@ -83,7 +83,7 @@ async function listRoutes(namespace: Namespace, family: Family): Promise<Route[]
 function toSeenRoute(route: Route, links: NodeLinks): SeenRoute {
   const { destination, outputIndex, gateway, source, protocol, metric, routeType, onlink } = route;
   const type = routeType === 'unicast' || routeType === 'blackhole' ? routeType : 'other';
-  // The kernel has IPv6 blackholes leave by the loopback.
+  // The kernel assigns IPv6 blackholes to the loopback.
   const index = type === 'blackhole' ? null : outputIndex;
   return {
     destination,
@@ -97,7 +97,7 @@ function toSeenRoute(route: Route, links: NodeLinks): SeenRoute {
   };
 }
 
-/** @returns undefined for what the kernel learned by itself */
+/** @returns undefined for entries that the kernel learned */
 function toNeighbour(entry: Neighbour, links: NodeLinks): PeerNeighbour | undefined {
   const device = links.nameOf(entry.linkIndex);
   if (device === undefined || entry.mac === null || !entry.permanent) return undefined;
@@ -111,19 +111,22 @@ function toForwarding(entry: FdbEntry, links: NodeLinks): PeerForwarding | undef
   return { device, mac: entry.mac, nodeAddress: entry.destination };
 }
 
-/** What a wiring gives a pod's interface before it is up. */
+/** Attributes that a wiring gives a pod's interface before it is up. */
 type PodLink = Pick<Link, 'name' | 'alias' | 'mac' | 'mtuBytes' | 'up'>;
 
-/** The names behind the indexes that the kernel speaks in, as of its last word. */
+/** Names for the link indexes in the kernel's messages, as last reported. */
 export class NodeLinks {
   readonly #names = new Map<number, string>();
   readonly #indexes = new Map<string, number>();
-  /** Pods' interfaces as they were last told of, or read first. */
+  /** Pods' interfaces as last announced, or first read. */
   readonly #pods = new Map<number, PodLink>();
-  /** Those that Podwire has deleted itself, until that is told: whatever is told of them until then is of no account. */
+  /** Links that Podwire has deleted itself; announcements of them are ignored until the deletion is announced. */
   readonly #gone = new Set<number>();
 
-  /** What is read may be ahead of what was told: what was done to a pod's interface is still told of, by the name that it had. */
+  /**
+   * A reading may be ahead of the announcements: a later announcement about a pod's interface is still reported, under its
+   * earlier name.
+   */
   reset(links: readonly Link[]): void {
     const told = new Map(this.#pods);
     this.#names.clear();
@@ -159,9 +162,9 @@ export class NodeLinks {
   }
 
   /**
-   * The link of that name is deleted by Podwire itself. What was told of it and of all that is on it may be heard later than what is
-   * told of the next one of that name, and would be taken for that.
-   * @returns takes it back, where the kernel refuses the deletion
+   * Marks a link that Podwire is deleting. Announcements about it may arrive after those of its successor with the same name, and
+   * would be taken for that one's.
+   * @returns reverts the mark, when the kernel refuses the deletion
    */
   deleting(name: string): () => void {
     const index = this.#indexes.get(name);
@@ -176,7 +179,7 @@ export class NodeLinks {
     };
   }
 
-  /** Whether Podwire has deleted the link itself, and the kernel has not told it so far. */
+  /** Whether Podwire has deleted the link, and the kernel has not announced it yet. */
   isGone(index: number): boolean {
     return this.#gone.has(index);
   }
@@ -185,12 +188,12 @@ export class NodeLinks {
     return index === null ? undefined : this.#names.get(index);
   }
 
-  /** Name of the pod's interface with this index, as it was last told; undefined where it is none. */
+  /** Name of the pod's interface with this index, as last announced; undefined when it is none. */
   podNameOf(index: number): string | undefined {
     return this.#pods.get(index)?.name;
   }
 
-  /** Whether a pod's interface was up, and is another now than it was then. */
+  /** Whether a pod's interface was up, and has changed since. */
   isChangedPod({ index, name, alias, mac, mtuBytes, up }: Pick<Link, 'index'> & PodLink): boolean {
     const known = this.#pods.get(index);
     const isSame =
@@ -202,7 +205,7 @@ export class NodeLinks {
     return known?.up === true && !isSame;
   }
 
-  /** By index, where that is known, the kernel need not be asked for it first. */
+  /** By index, when known: saves a request to the kernel. */
   select(name: string): { readonly index: number } | { readonly name: string } {
     const index = this.#indexes.get(name);
     return index === undefined ? { name } : { index };
@@ -221,7 +224,7 @@ export class NodeLinks {
       vni,
       port,
       local: local ?? undefined,
-      // One that has vanished from what is known is no wanted one.
+      // A link missing from the map is not a wanted one.
       parent: parentIndex === null ? undefined : (this.nameOf(parentIndex) ?? `link ${parentIndex}`),
       remote: group ?? undefined,
       isLearning,
@@ -230,7 +233,7 @@ export class NodeLinks {
   }
 }
 
-/** What an announcement means to whoever looks after the node. @returns undefined for what is none of the listener's business */
+/** Translates an announcement for the reconciler. @returns undefined when it is irrelevant to the listener */
 export function toChange(event: MonitorEvent, links: NodeLinks): NodeChange | undefined {
   if (event.object === 'overrun') return event;
   const { deleted } = event;
@@ -246,7 +249,7 @@ export function toChange(event: MonitorEvent, links: NodeLinks): NodeChange | un
       const isMeddledWith = deleted || links.isChangedPod(link);
       if (deleted) links.remove(link);
       else links.put(link);
-      // One that was renamed by hand is known by its earlier name.
+      // An interface renamed by hand is known by its earlier name.
       if (isPod) return { object: 'pod-interface', name: earlierName ?? link.name, isMeddledWith };
       return { object: 'device', deleted, device: links.toDevice(link) };
     }
@@ -275,7 +278,7 @@ function toNeighbourChange(
   if (value.proxy || !isTunnel(value.linkIndex, links)) return undefined;
   const entry = deleted ? undefined : toNeighbour(value, links);
   if (entry) return { object: 'neighbour', deleted: false, ...entry };
-  // One that is not permanent any more is not the one that was set.
+  // An entry that is no longer permanent is not the one that was set.
   const device = links.nameOf(value.linkIndex) ?? '';
   return { object: 'neighbour', deleted: true, device, address: value.address, mac: value.mac ?? '' };
 }

@@ -11,10 +11,10 @@ import { getLink, MAIN_TABLE, toObservedLink } from './pod-observe.js';
 import { NetlinkSession } from './pod-session.js';
 import { asking, failureOfNetlink, hasErrno, refusalOf } from './refusal.js';
 
-/** An MTU that every kernel that knows veth refuses with EINVAL, and one that does not with EOPNOTSUPP. */
+/** An MTU that a kernel refuses with EINVAL when it supports veth, and with EOPNOTSUPP when it does not. */
 const IMPOSSIBLE_MTU_BYTES = 1;
 
-/** What is answered where the kernel has no connection tracking that could be asked (nf_conntrack_netlink). */
+/** Errors of a kernel whose connection tracking cannot be queried (nf_conntrack_netlink). */
 const WITHOUT_CONNTRACK: readonly string[] = ['EPROTONOSUPPORT', 'EINVAL', 'EOPNOTSUPP'];
 
 const PROBE = { name: 'podwprobe', peer: 'podwprobe0' } as const;
@@ -146,7 +146,7 @@ function isSame(a: Namespace, b: Namespace): boolean {
 }
 
 /**
- * Gives a link another name. Before Linux 6.2 one that is up keeps its name (EBUSY): it is set down for it, and loses its routes.
+ * Renames a link. Before Linux 6.2 a link that is up keeps its name (EBUSY): it is set down first, and loses its routes.
  * @throws NetlinkError
  */
 export async function renameLink(

@@ -49,31 +49,31 @@ export function toObservedLink(link: Link): ObservedLink {
   };
 }
 
-/** What is asked of a namespace to read it. */
+/** Requests that read a namespace. */
 export type Listing = Pick<Namespace, 'addresses' | 'neighbours' | 'routes' | 'readSysctls' | 'sequence'>;
 
-/** The same of a pod's. */
+/** Requests that read a pod's namespace. */
 export type PodListing = Listing & Pick<Namespace, 'rules'>;
 
-/** Reads the node's end of the wire and what is around it. */
+/** Reads the node's end of the wire and its surroundings. */
 export async function observeHost(namespace: Listing, wanted: WantedEnd): Promise<ObservedEnd> {
   const link = await getLink(namespace, { name: wanted.link.name });
   const listed = listAround(namespace, wanted, link?.index);
   return { rules: [], isLater: false, ...(await observeEnd(namespace, { wanted, link, listed })) };
 }
 
-/** Reads the pod's end of the wire and what is around it. Its rules are asked for only where the link is not the pod's first. */
+/** Reads the pod's end of the wire and its surroundings. Reads its rules only when the link is not the pod's first. */
 export async function observePod(namespace: PodListing, wanted: WantedEnd): Promise<ObservedEnd> {
   const { name } = wanted.link;
   const link = await getLink(namespace, { name });
-  // Of all tables, as there are few.
+  // Reads all tables, as there are few routes.
   const listed = namespace.routes();
   const end = await observeEnd(namespace, { wanted, link, listed });
   const around = { isLater: (await listed).some((route) => isByEarlierLink(route, link)), ...end };
   return { rules: isBehindAnother(wanted, around) ? await listRules(namespace, tableOf(name)) : [], ...around };
 }
 
-/** Podwire's own of one table. */
+/** Podwire's rules of one table. */
 export async function listRules(namespace: Pick<Namespace, 'rules'>, table: number): Promise<Rule[]> {
   const rules = await namespace.rules();
   return rules
@@ -81,11 +81,11 @@ export async function listRules(namespace: Pick<Namespace, 'rules'>, table: numb
     .map(({ source, priority, protocol }) => ({ source, table, priority, protocol }));
 }
 
-/** Podwire's own of tables that have no route and are no link's. Links and routes are asked for only where there is a rule of its. */
+/** Podwire's rules of tables without a route and without a link. Reads links and routes only when there is such a rule. */
 export async function listStrayRules(namespace: Pick<Namespace, 'rules' | 'links' | 'routes'>): Promise<Rule[]> {
   const own = (await namespace.rules()).filter(isSourceRule);
   if (own.length === 0) return [];
-  // In this order, as what has a link by then may have had none before.
+  // Links after routes: a link that is created in between may have no routes in the first list.
   const routes = await namespace.routes();
   const links = await namespace.links();
   const used = new Set([...routes.map(({ table }) => table), ...links.map(({ name }) => tableOf(name))]);
@@ -103,7 +103,7 @@ interface EndOf {
   readonly wanted: WantedEnd;
   /** The attachment's link; undefined when there is none. */
   readonly link: Link | undefined;
-  /** The routes among which those are that matter. */
+  /** The routes to filter for relevant ones. */
   readonly listed: Promise<readonly Route[]>;
 }
 
@@ -178,14 +178,14 @@ async function toObservedRoutes(namespace: Listing, { wanted, ownIndex, listed }
   });
 }
 
-/** The main table goes without saying. */
+/** The main table is the default. */
 function tableFor({ table }: Route): { readonly table?: number } {
   return table === MAIN_TABLE ? {} : { table };
 }
 
 /**
- * A node has a route for each block of the cluster. So the kernel is asked for those by the link, and for others only where they
- * could matter: where the link's own route is missing, or is not of the best metric that there is, so that another could go before.
+ * A node has a route for each block of the cluster. So it reads only the routes by the link, and foreign ones only when they
+ * could matter: when the link's own route is missing, or is not of the best possible metric, so that another could precede it.
  */
 async function listAround(namespace: Listing, wanted: WantedEnd, ownIndex: number | undefined): Promise<Route[]> {
   const own = ownIndex === undefined ? [] : await namespace.routes({ table: MAIN_TABLE, index: ownIndex });
@@ -198,7 +198,7 @@ async function listAround(namespace: Listing, wanted: WantedEnd, ownIndex: numbe
   return [...own, ...others.flat().filter(({ outputIndex }) => outputIndex === null || outputIndex !== ownIndex)];
 }
 
-/** The links that routes leave by, by index. One that vanished since is absent. */
+/** The outgoing links of routes, by index. Vanished ones are absent. */
 async function linksOf(namespace: Listing, routes: readonly Route[]): Promise<ReadonlyMap<number, Link>> {
   const indexes = new Set(routes.flatMap(({ outputIndex }) => outputIndex ?? []));
   const links = await Promise.all([...indexes].map((index) => getLink(namespace, { index })));

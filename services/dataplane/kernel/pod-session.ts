@@ -17,12 +17,12 @@ import { boundedPod, type BoundedPod } from './bounded-pod.js';
 import { getLink, listRules, listStrayRules, observeHost, observePod, toObservedLink } from './pod-observe.js';
 import { asking, failureOfNetlink } from './refusal.js';
 
-/** The addon takes 1000 steps in one hop, the looks at the links among them. */
+/** The addon takes 1000 steps in one call, including reads of the links. */
 const STEPS_PER_HOP = 900;
 
 type NetlinkStep = Exclude<Step, { type: 'link-delete' }>;
 
-/** Steps that are carried out in one hop: one deletion, or up to {@link STEPS_PER_HOP} others. */
+/** Steps for one call: one deletion, or up to {@link STEPS_PER_HOP} others. */
 type Part =
   | { readonly type: 'deletion'; readonly step: Extract<Step, { type: 'link-delete' }> }
   | { readonly type: 'sequence'; readonly steps: NetlinkStep[] };
@@ -30,9 +30,9 @@ type Part =
 /** A session over the addon. */
 export class NetlinkSession implements PodSession {
   readonly #namespaces: Readonly<Record<Side, Namespace>>;
-  /** The pod's, to be read. */
+  /** The pod's, for reading. */
   readonly #pod: BoundedPod;
-  /** Indexes of the links that this session made, by name. Both ends are known from the look at the host's. */
+  /** Indexes of the links that this session created, by name. Reading the host end gives both. */
   readonly #made: Readonly<Record<Side, Map<string, number>>> = { host: new Map(), pod: new Map() };
 
   constructor(namespaces: Readonly<Record<Side, Namespace>>, bounds: PodListBounds) {
@@ -89,8 +89,8 @@ export class NetlinkSession implements PodSession {
   }
 
   /**
-   * One hop: the steps, and in each namespace a look at the link that they changed. It is a call of the pod's namespace, as those of the
-   * node's would wait for each other, one pod's for another's.
+   * One call: the steps, and in each namespace a read of the link that they changed. It goes through the pod's namespace handle,
+   * as calls on the node's would queue behind those of other pods.
    */
   async #sequence(steps: readonly NetlinkStep[]): Promise<BatchOutcome> {
     const [first] = steps;
@@ -149,10 +149,10 @@ function toParts(steps: readonly Step[]): Part[] {
 
 type LinkStep = Extract<Step, { type: 'link-add' | 'link-set' }>;
 
-/** What is asked of the kernel in its turn: a step, or a look at the link that a step made or set. */
+/** One kernel request: a step, or a read of the link that a step created or changed. */
 type Turn = { readonly type: 'step'; readonly step: NetlinkStep } | { readonly type: 'look'; readonly step: LinkStep };
 
-/** The steps, and behind the last one in a namespace the look at the last link that was made or set there. */
+/** The steps; after the last one of each namespace a read of the last link that was created or changed there. */
 function toTurns(steps: readonly NetlinkStep[]): Turn[] {
   const last = (side: Side) => steps.findLastIndex((step) => step.side === side);
   const ends: Readonly<Record<Side, number>> = { host: last('host'), pod: last('pod') };
@@ -166,7 +166,7 @@ function toTurns(steps: readonly NetlinkStep[]): Turn[] {
   });
 }
 
-/** @param outcomes - one for each turn */
+/** @param outcomes - one per request */
 function toBatchOutcome(turns: readonly Turn[], outcomes: readonly Outcome[]): BatchOutcome {
   const finished: Step[] = [];
   const warnings: StepFailure[] = [];
@@ -199,14 +199,14 @@ function failureAt(step: Step, error: unknown): StepFailure {
   return { step, failure: failureOfNetlink(error), errno: error.code };
 }
 
-/** What a step needs besides itself. */
+/** The context of a step. */
 interface RequestContext {
   readonly pod: Namespace;
-  /** How to select a link of the step's namespace. By index, where it is known, the kernel need not be asked for it. */
+  /** Selects a link of the step's namespace. By index, when known: saves a request to the kernel. */
   readonly select: (name: string) => LinkSelector;
 }
 
-/** What the addon is asked for to carry out a step. `link-delete` is no request: the addon has a quicker way for it. */
+/** The addon request of a step. `link-delete` is none: the addon has a faster way for it. */
 function toRequest(step: Exclude<Step, { type: 'link-delete' }>, { pod, select }: RequestContext): Request {
   switch (step.type) {
     case 'link-add':

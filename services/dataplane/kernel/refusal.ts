@@ -3,7 +3,7 @@ import type { Failure } from '@podwire/shared/failure/failure';
 
 import { kernelFailure, type Refusal } from '../pods/errno.js';
 
-/** What the addon's error says, for the one function that makes failures of the kernel's errors. */
+/** Converts the addon's error for `kernelFailure`, the only place that translates kernel errors. */
 export function refusalOf(error: NetlinkError): Refusal {
   const { operation, object, code: errno, message } = error;
   return { operation, object, errno, message, cause: error };
@@ -13,7 +13,7 @@ export function failureOfNetlink(error: NetlinkError): Failure {
   return kernelFailure(refusalOf(error));
 }
 
-/** Runs a question to the kernel; what it refuses becomes a failure, anything else stays the defect that it is. */
+/** Runs a kernel request: turns its refusal into a failure, and rethrows other errors, which are defects. */
 export async function asking<Answer>(question: () => Promise<Answer>): Promise<Answer> {
   try {
     return await question();
