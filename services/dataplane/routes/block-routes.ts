@@ -15,7 +15,7 @@ import {
 import type { Complaint, ComplaintReason } from '../conditions/conditions.js';
 import { IPIP_DEVICE, VXLAN_DEVICE, type NodeFacts, type NodeRoute } from './wanted.js';
 
-/** What the routes of a block depend on besides the block. */
+/** The inputs of a block's routes besides the block. */
 export interface BlockSurroundings {
   /** Name of this node. */
   readonly self: string;
@@ -26,17 +26,17 @@ export interface BlockSurroundings {
 }
 
 /**
- * Why a destination is routed as it is, best first. Where several blocks claim a destination, as when one lies in another while a pool
- * is being split, the best claim is what counts.
+ * Why a destination is routed the way it is, best first. When several blocks claim a destination, as while a pool is being split,
+ * the best claim wins.
  */
 export const RANKS = ['local', 'address', 'block', 'blackhole'] as const;
 
-/** What one block wants of one destination. */
+/** A block's claim on one destination. */
 export interface Claim {
   /** CIDR. */
   readonly destination: string;
   readonly rank: (typeof RANKS)[number];
-  /** Undefined: no route of the node's; an address of this node's own has its pod's. */
+  /** Undefined: no route of the node; an address of this node is routed to its pod. */
   readonly route: NodeRoute | undefined;
 }
 
@@ -45,7 +45,7 @@ export interface BlockPlan {
   readonly complaints: readonly Complaint[];
 }
 
-/** What is to be routed, and how its pool wants that. */
+/** A destination, and its pool's routing options. */
 interface Destination {
   readonly cidr: string;
   readonly prefix: Prefix;
@@ -54,7 +54,7 @@ interface Destination {
   readonly poolName: string;
 }
 
-/** Plans all destinations of one block: the block itself, and the addresses in it that others than its owner use. */
+/** Plans all destinations of one block: the block itself, and its addresses that nodes other than its owner use. */
 export function planBlock(block: ClusterBlock, cidr: string, around: BlockSurroundings): BlockPlan {
   const claims: Claim[] = [];
   const complaints: Complaint[] = [];
@@ -104,7 +104,7 @@ function routeTo(nodeName: string, destination: Destination, around: BlockSurrou
   });
   const peer = around.nodes.get(nodeName);
   if (!peer) return complaint('NodeUnknown');
-  // The node's own address is the network's to route, whatever IPAM's records say of it.
+  // The node's own address is routed by the network, regardless of IPAM's records.
   if (isAddress(prefix, nodeAddressOf(peer, prefix.family)?.address)) return {};
   const path = around.paths.to(peer, { family: prefix.family, encapsulation });
   switch (path.kind) {
@@ -129,8 +129,8 @@ function routeTo(nodeName: string, destination: Destination, around: BlockSurrou
 }
 
 /**
- * The far end's tunnel address, where its own block does not lead there, is on the tunnel device itself: as the gateway of its
- * own route it would have to be resolved by that very route.
+ * The peer's tunnel address, when its own block does not lead to the peer, is on the tunnel device: as the gateway of its own
+ * route it would have to be resolved by that route.
  */
 function isOnTunnel(peer: ClusterNode, { prefix, encapsulation }: Destination, { hasVxlan }: NodeFacts): boolean {
   if (!hasVxlan || modeOf(encapsulation).tunnel !== 'vxlan') return false;
@@ -145,9 +145,9 @@ function blackhole(destination: string): NodeRoute {
   return { destination, type: 'blackhole', device: undefined, gateway: undefined, onlink: false, source: undefined };
 }
 
-/** How packets reach another node from this one. */
+/** The path from this node to another. */
 type Path =
-  /** By a device: `tunnelled` ones arrive at `nodeAddress` inside of another packet. */
+  /** By a device: `tunnelled` packets arrive at `nodeAddress` encapsulated. */
   | {
       readonly kind: 'device';
       readonly device: string;
@@ -155,13 +155,13 @@ type Path =
       readonly isTunnelled: boolean;
       readonly nodeAddress: Address;
     }
-  /** Not by a route of ours: whatever router the node's table names, or none. */
+  /** Not by Podwire's route: by the router of the node's table, or not at all. */
   | { readonly kind: 'network' }
-  /** Nothing to do here: BIRD's matter, or this node's own trouble, which is told once for all destinations. */
+  /** No route: BIRD programs it, or this node has a fault, which is reported once for all destinations. */
   | { readonly kind: 'none' }
   | { readonly kind: 'refused'; readonly reason: ComplaintReason };
 
-/** What a pool asks of the path to its addresses. */
+/** A pool's requirements for the path to its addresses. */
 interface PathDemand {
   readonly family: Family;
   readonly encapsulation: Encapsulation;
@@ -172,7 +172,7 @@ export function vxlanEndOf(node: ClusterNode | undefined, family: Family): Vxlan
 }
 
 /**
- * Paths from this node to others. A path depends on the other node, the family and the pool's encapsulation alone, so that the
+ * Paths from this node to other nodes. A path depends only on the other node, the family and the pool's encapsulation, so that
  * thousands of blocks behind a few nodes share theirs.
  */
 export class Paths {
@@ -226,7 +226,7 @@ export class Paths {
   #byIpip(nodeAddress: Address): Path {
     if (nodeAddress.family === 6) return { kind: 'refused', reason: 'IpipIpv6' };
     if (!this.#facts.hasIpip) return { kind: 'none' };
-    // The device has no far end of its own: each packet is sent to its route's gateway.
+    // The device has no fixed far end: each packet goes to its route's gateway.
     return { kind: 'device', device: IPIP_DEVICE, gateway: formatAddress(nodeAddress), isTunnelled: true, nodeAddress };
   }
 }

@@ -9,18 +9,18 @@ import { equalRoutes } from './observed.js';
 import { formatNodeStep, hasSideEffects, objectOf, stepKey, type NodeObject, type NodeStep } from './step.js';
 import type { NodeRoute, WantedNode } from './wanted.js';
 
-/** What may differ from what is wanted. */
+/** What may differ from the wanted state. */
 interface Doubt {
   /** Destinations. */
   readonly routes: ReadonlySet<string> | 'all';
-  /** Devices, what is on them, and settings. */
+  /** Devices, objects on them, and settings. */
   readonly rest: boolean;
 }
 
-/** What was found to be changed by others. */
+/** A difference that another program caused. */
 interface Drift {
   readonly counts: ReadonlyMap<NodeObject, number>;
-  /** One of the steps that put it right. */
+  /** One of the steps that repair it. */
   readonly example: NodeStep;
 }
 
@@ -30,28 +30,28 @@ interface ConvergenceOptions {
   readonly wanted: WantedNode;
   readonly known: KnownNode;
   readonly doubt: Doubt;
-  /** Whether others have caused the difference that a step puts right. */
+  /** Whether another program caused the difference that a step repairs. */
   readonly isDrift: (step: NodeStep) => boolean;
 }
 
 export interface Converged {
-  /** What is known after it. */
+  /** The kernel's known state afterwards. */
   readonly known: KnownNode;
   readonly done: number;
   readonly refused: number;
-  /** Undefined: others have changed nothing. */
+  /** Undefined: no changes by other programs. */
   readonly drift: Drift | undefined;
 }
 
-/** Devices, then what is on them, then what a surprise has brought to light. A kernel that resists for longer has time. */
+/** One round for devices, one for objects on them, one for new findings. Further rounds wait. */
 const ROUNDS_MAX = 5;
 
-/** What the kernel answers to the deletion of what is not there. */
+/** The kernel's errors for deleting an object that does not exist. */
 const NOT_THERE = ['ENODEV', 'ESRCH', 'ENOENT', 'EADDRNOTAVAIL'];
 
 /**
- * Brings the kernel to what is wanted, as far as that is in doubt: devices first, then, from what the kernel is after that, all
- * else. A step that is refused stops no other.
+ * Reconciles the kernel where it may differ from the wanted state: devices first, then, from the state after that, everything
+ * else. A refused step does not stop the others.
  */
 export class Convergence {
   readonly #options: ConvergenceOptions;
@@ -61,7 +61,7 @@ export class Convergence {
   #refused = 0;
   readonly #drift = new Map<NodeObject, number>();
   #example: NodeStep | undefined;
-  /** Whether the kernel was read anew after changes of our own, so that nothing says any more who caused a difference. */
+  /** Whether the kernel was read again after Podwire's own changes, so that the cause of a difference is unknown. */
   #isReadAnew = false;
 
   constructor(options: ConvergenceOptions) {
@@ -83,7 +83,7 @@ export class Convergence {
     return { known: this.#known, done: this.#done, refused: this.#refused, drift: this.#told() };
   }
 
-  /** What is to be done next: the devices alone, while there is something to be done about them. */
+  /** The next steps: for the devices alone, while they differ. */
   #steps(): NodeStep[] {
     const { wanted, attempts } = this.#options;
     const known = this.#known;
@@ -96,7 +96,7 @@ export class Convergence {
       known,
     );
     const strays = routes === 'all' ? diffStrays(known) : [];
-    // Where a stray is in the way of the route that is to be replaced, it has to go first.
+    // An orphan route in the place of a route to be replaced must be deleted first.
     const steps = rest
       ? [
           ...devices,
@@ -130,7 +130,7 @@ export class Convergence {
     return due;
   }
 
-  /** @returns whether the kernel has to be read anew */
+  /** @returns whether the kernel has to be read again */
   async #apply(steps: readonly NodeStep[]): Promise<boolean> {
     const { attempts, kernel } = this.#options;
     const refusals = await kernel.apply(steps);
@@ -150,7 +150,7 @@ export class Convergence {
       this.#refused++;
       const isFirst = !failed.has(key) && attempts.refused(step, refusal);
       failed.add(key);
-      // Something else is there than is known. Later refusals of the same tell nothing more.
+      // The known state is outdated. Later refusals of the same kind add nothing.
       hasSurprise ||= isFirst;
     }
     return hasSurprise;
@@ -163,7 +163,7 @@ export class Convergence {
     this.#isReadAnew = true;
   }
 
-  /** Settings that are wanted since the kernel was last read. */
+  /** Settings requested since the kernel was last read. */
   async #readUnknownSysctls(): Promise<void> {
     const { wanted } = this.#options;
     const isUnknown = wanted.sysctls.some(({ key }) => !this.#known.sysctls.has(key.join('/')));
@@ -182,7 +182,7 @@ export async function observeNode(kernel: NodeKernel, wanted: WantedNode | undef
   return new KnownNode(await kernel.observe({ sysctls, isWanted: (destination) => routes.has(destination) }), routes);
 }
 
-/** Whether the route to a destination is as wanted, be that none. */
+/** Whether the route to a destination matches, including a wanted absence. */
 export function isRouteReached(destination: string, wanted: WantedNode, known: KnownNode): boolean {
   const route = wanted.routes.get(destination);
   const found = known.routes.get(destination);
@@ -204,13 +204,13 @@ function settle(
 
 const REFUSED: BackoffBounds = { baseMs: 500, maxMs: 30_000 };
 
-/** How often something may be repaired at once before it is left for a while: somebody keeps undoing it. */
+/** Number of immediate repairs before a back-off: another program keeps reverting them. */
 const REPAIRS_MAX = 5;
 
-/** Something that stayed as wanted for so long is repaired at once again, in milliseconds. */
+/** After this time without a difference, repairs are immediate again, in milliseconds. */
 const FORGET_MS = 60_000;
 
-/** Waiting ends in steps of this length, in milliseconds, so that many things that wait are tried together. */
+/** Retry times are rounded up to this step, in milliseconds, so that many retries share one attempt. */
 const GRAIN_MS = 100;
 
 interface Refused {
@@ -227,17 +227,17 @@ interface Attempt {
   repairedMs: number;
 }
 
-/** Refusals of one kind: the same type of step, refused with the same errno. */
+/** Refusals of one kind: the same type of step and errno. */
 interface Refusals {
   readonly type: NodeStep['type'];
   readonly errno: string;
   readonly count: number;
-  /** One of them. */
+  /** An example. */
   readonly example: string;
   readonly failure: Failure;
 }
 
-/** What was tried and refused, or repaired too often, by {@link stepKey}, and when it is tried again. */
+/** Back-off of refused steps and of too frequent repairs, by {@link stepKey}. */
 export class Attempts {
   readonly #attempts = new Map<string, Attempt>();
   readonly #clock: Clock;
@@ -248,7 +248,7 @@ export class Attempts {
     this.#random = random;
   }
 
-  /** Whether a step has to wait. */
+  /** Whether a step must wait. */
   isHeld(step: NodeStep): boolean {
     if (this.#attempts.size === 0) return false;
     const attempt = this.#attempts.get(stepKey(step));
@@ -264,7 +264,7 @@ export class Attempts {
     return isFirst;
   }
 
-  /** Something was as wanted, and is not any more; it may have to wait before it is repaired. */
+  /** Records a new difference; its repair may have to wait. */
   drifted(step: NodeStep): void {
     const nowMs = this.#clock.nowMs();
     const attempt = this.#at(stepKey(step));
@@ -275,7 +275,7 @@ export class Attempts {
     if (attempt.repairs > REPAIRS_MAX) this.#postpone(attempt);
   }
 
-  /** It is as wanted. */
+  /** Records that there is no difference. */
   succeeded(key: string): void {
     const attempt = this.#attempts.get(key);
     if (!attempt) return;
@@ -285,12 +285,12 @@ export class Attempts {
     else if (attempt.repairs <= REPAIRS_MAX) attempt.count = 0;
   }
 
-  /** What is refused may be taken from here on: nothing waits any more. */
+  /** Ends all waits: refused steps may now succeed. */
   release(): void {
     for (const attempt of this.#attempts.values()) if (attempt.refused) attempt.dueMs = 0;
   }
 
-  /** Times that were noted are to come: nothing waits for them. */
+  /** Ends all waits after the clock was set back. */
   clockSetBack(nowMs: number): void {
     for (const attempt of this.#attempts.values()) {
       attempt.dueMs = Math.min(attempt.dueMs, nowMs);
@@ -298,12 +298,12 @@ export class Attempts {
     }
   }
 
-  /** Forgets what is not among the keys of steps that are still to be made. */
+  /** Drops all keys but those of steps still to be applied. */
   keep(keys: ReadonlySet<string>): void {
     for (const key of [...this.#attempts.keys()]) if (!keys.has(key)) this.succeeded(key);
   }
 
-  /** When the next one is due; undefined when none waits. */
+  /** Time of the next retry; undefined when none waits. */
   nextDueMs(): number | undefined {
     let next: number | undefined;
     for (const { dueMs } of this.#attempts.values())
@@ -311,7 +311,7 @@ export class Attempts {
     return next;
   }
 
-  /** Keys of those that need wait no longer; each is given once. */
+  /** Keys whose wait is over; each is returned once. */
   takeDue(): string[] {
     const nowMs = this.#clock.nowMs();
     const due = [...this.#attempts.entries()].filter(([, { dueMs }]) => dueMs > 0 && dueMs <= nowMs);
@@ -319,7 +319,7 @@ export class Attempts {
     return due.map(([key]) => key);
   }
 
-  /** What is refused at the moment, by kind. */
+  /** Current refusals by kind. */
   refusals(): Refusals[] {
     const kinds = new Map<string, Refusals>();
     for (const { refused } of this.#attempts.values()) {

@@ -15,16 +15,16 @@ import type { DeviceChange, NodeStep } from './step.js';
 import type { NodeFacts, NodeRoute, RoutingMode, WantedNode, WantedTunnel } from './wanted.js';
 
 /**
- * From what is known of the node's kernel to what is wanted of it: steps in an order in which the kernel takes them, additions
- * before deletions. Pure. In three parts, as a change of a device changes what is on it: after steps of {@link diffDevices} the
- * kernel is read anew, and only then the others are asked.
+ * Pure planning from the known to the wanted state of the node's kernel: steps in an order that the kernel accepts, additions
+ * before deletions. In three parts, because changing a device changes the objects on it: after the steps of {@link diffDevices}
+ * the kernel is read again before the other parts are planned.
  */
 
-/** Devices to be made, made again, or changed. Those that are not wanted any more come last: {@link diffSurplus}. */
+/** Devices to create, recreate, or change. Surplus ones come last: {@link diffSurplus}. */
 export function diffDevices(wanted: WantedNode, known: KnownNode): NodeStep[] {
   return wanted.tunnels.flatMap((tunnel) => {
     const found = known.devices.get(tunnel.name);
-    // The kernel cannot make it yet.
+    // The kernel cannot create it yet.
     if (tunnel.kind === 'vxlan' && tunnel.parent !== undefined && !known.devices.has(tunnel.parent)) return [];
     if (!found) return make(tunnel);
     if (!isOwnDevice(found)) return [];
@@ -33,17 +33,17 @@ export function diffDevices(wanted: WantedNode, known: KnownNode): NodeStep[] {
   });
 }
 
-/** Whether a device of one of Podwire's names is of the kind that Podwire makes under it; others are left alone. */
+/** Whether a device with one of Podwire's names has the kind that Podwire gives it; any other is kept. */
 export function isOwnDevice({ name, kind }: ObservedDevice): boolean {
   return TUNNEL_DEVICES.includes(name) && kind === kindOfTunnel(name);
 }
 
-/** What has to be there on the devices, and settings. In the order: addresses, neighbours and forwarding, settings. */
+/** Missing objects on the devices, and settings. In this order: addresses, neighbours and forwarding, settings. */
 export function diffFittings(wanted: WantedNode, known: KnownNode): NodeStep[] {
   return [...missingAddresses(wanted, known), ...missingPeers(wanted, known), ...differingSysctls(wanted, known)];
 }
 
-/** What is on the devices and not wanted, and devices that are not wanted. To be carried out after everything else. */
+/** Surplus objects on the devices, and surplus devices. To be applied after everything else. */
 export function diffSurplus(wanted: WantedNode, known: KnownNode): NodeStep[] {
   const peers = new Set(wanted.peers.map(({ device, tunnelAddress: address }) => neighbourKey({ device, address })));
   const macs = new Map(wanted.peers.map((peer) => [forwardingKey(peer), peer.nodeAddress]));
@@ -68,17 +68,17 @@ export function diffSurplus(wanted: WantedNode, known: KnownNode): NodeStep[] {
   return [...neighbours, ...forwarding, ...addresses, ...devices];
 }
 
-/** Routes to some destinations: what is added or replaced, and what is deleted. */
+/** Steps for routes to some destinations: additions, replacements and deletions. */
 interface RouteSteps {
-  /** Those that the kernel cannot replace; they are among the added ones again. To be carried out before all others. */
+  /** Routes that the kernel cannot replace, and that are added again. To be applied before all other steps. */
   readonly outOfTheWay: NodeStep[];
   readonly set: NodeStep[];
   readonly deleted: NodeStep[];
 }
 
 /**
- * Routes to the destinations, whether they are wanted or there. A route by a device that is missing or down waits for it, and one
- * in whose place there is another's waits for that to go: those cost nothing.
+ * Plans routes to the destinations, wanted or existing. Skips a route whose device is missing or down, or whose place a foreign
+ * route occupies.
  */
 export function diffRoutes(destinations: Iterable<string>, wanted: WantedNode, known: KnownNode): RouteSteps {
   const steps: RouteSteps = { outOfTheWay: [], set: [], deleted: [] };
@@ -89,7 +89,7 @@ export function diffRoutes(destinations: Iterable<string>, wanted: WantedNode, k
     if (!route) remove();
     else if (found && equalRoutes(route, found)) continue;
     else if (route.device !== undefined && !known.isUp(route.device)) continue;
-    // Replacing it would replace the other's: the kernel takes the first of that destination.
+    // Replacing it would replace the foreign route: the kernel takes the first of that destination.
     else if (known.takers.has(destination)) remove();
     else if (found && isInTheWay(found, route)) {
       steps.outOfTheWay.push({ type: 'route-delete', route: withMetric(found) });
@@ -100,9 +100,9 @@ export function diffRoutes(destinations: Iterable<string>, wanted: WantedNode, k
 }
 
 /**
- * Routes by the same gateway behind each other. Linux keeps what IPv4 routes share in a hash table that does not tell gateways of one
- * device apart (fib_info_hashfn, net/ipv4/fib_semantics.c), so it walks a list of all of them for each route, the latest first:
- * with 10,000 routes by 5,000 gateways the half of a processor second.
+ * Groups routes by gateway. Linux keeps the shared part of IPv4 routes in a hash table that ignores the gateway (fib_info_hashfn,
+ * net/ipv4/fib_semantics.c), so it walks a list for each route, latest first: with 10,000 routes by 5,000 gateways half a second
+ * of CPU time.
  */
 function byGateway(steps: readonly NodeStep[]): NodeStep[] {
   const groups = new Map<string, NodeStep[]>();
@@ -116,16 +116,15 @@ function byGateway(steps: readonly NodeStep[]): NodeStep[] {
 }
 
 /**
- * IPv6 takes no gateway on a device while a route leads to it by another one (ip6_route_check_nh_onlink, net/ipv6/route.c). A node's
- * tunnel address is mostly in one of its own blocks, so when its blocks move into the tunnel, their routes are in the way of
- * each other.
+ * IPv6 refuses a gateway on a device while a route leads to it by another device (ip6_route_check_nh_onlink, net/ipv6/route.c). A
+ * node's tunnel address is usually in one of its own blocks, so routes of blocks that move into the tunnel block each other.
  */
 function isInTheWay(found: ObservedRoute, route: NodeRoute): boolean {
   if (!route.destination.includes(':') || route.gateway === undefined || route.device === undefined) return false;
   return TUNNEL_DEVICES.includes(route.device) && found.device !== undefined && found.device !== route.device;
 }
 
-/** Own routes in places where none is wanted. */
+/** Podwire's routes where none is wanted. */
 export function diffStrays({ strays }: KnownNode): NodeStep[] {
   return strays.map((route): NodeStep => ({ type: 'route-delete', route }));
 }
@@ -141,7 +140,7 @@ function make(tunnel: WantedTunnel): NodeStep[] {
   ];
 }
 
-/** Whether a device can be made what is wanted without making it again. */
+/** Whether a device can be changed to the wanted state without recreating it. */
 function isSameTunnel(wanted: WantedTunnel, { tunnel }: ObservedDevice): boolean {
   if (tunnel?.kind !== wanted.kind || tunnel.local !== wanted.local || tunnel.remote !== undefined) return false;
   if (wanted.kind === 'ipip' || tunnel.kind === 'ipip') return true;
@@ -190,18 +189,20 @@ function differingSysctls({ sysctls }: WantedNode, known: KnownNode): NodeStep[]
   );
 }
 
-/** Assumed where no interface has the node's address, in bytes: Ethernet's. */
+/** MTU in bytes when no interface has the node's address: Ethernet's. */
 const UNKNOWN_MTU_BYTES = 1500;
 
 interface FactsContext {
   readonly known: Pick<KnownNode, 'devices' | 'addresses' | 'routed'>;
-  /** This node as IPAM knows it, or last knew it. */
+  /** This node as last received from IPAM. */
   readonly self: Pick<ClusterNode, 'ipv4' | 'ipv6'> | undefined;
   readonly abilities: NodeAbilities;
   readonly routing: RoutingMode;
 }
 
-/** What routes depend on of this node, from what is known of its kernel. Tunnels get the least MTU of the node's interfaces. */
+/**
+ * Facts about this node that routes depend on, from the kernel's known state. Tunnels use the least MTU of the node's interfaces.
+ */
 export function factsOf({ known, self, abilities, routing }: FactsContext): NodeFacts {
   const parents: Record<Family, string | undefined> = {
     4: parentOf(self?.ipv4?.address, known),

@@ -6,13 +6,13 @@ import type { Condition } from '../conditions/conditions.js';
 import { formatNodeStep, type NodeObject } from './step.js';
 import type { NodeSysctl } from './wanted.js';
 
-/** What came of a full check. */
+/** Result of a full check. */
 type CheckResult = 'clean' | 'drift' | 'failed';
 
-/** How many messages a line of the log holds before the rest is counted. */
+/** Most messages in one log line; the rest is counted. */
 const MESSAGES_LOGGED_COUNT = 20;
 
-/** What happened to the node's kernel, told once it is done: a counter and, for changes of state, a log line. */
+/** Reports what happened to the node's kernel: a counter and, for changes of state, a log line. */
 export class ReconcileEvents {
   readonly #log: Logger;
   readonly #meter = metrics.getMeter('podwire-dataplane');
@@ -48,7 +48,7 @@ export class ReconcileEvents {
     this.#log.debug(counts, 'the node’s kernel was changed');
   }
 
-  /** Somebody else has changed what was as wanted; it is being put right. */
+  /** Another program changed Podwire's state; the repair has begun. */
   drifted(counts: ReadonlyMap<NodeObject, number>, example: string): void {
     for (const [object, count] of counts) this.#drift.add(count, { object });
     const list = [...counts].map(([object, count]) => `${object}: ${count}`).join(', ');
@@ -65,7 +65,7 @@ export class ReconcileEvents {
     this.#log.info('announcements of the kernel were lost: it is read in full');
   }
 
-  /** What cannot be had has changed for a reason; none: it can be had again. */
+  /** The faults of a reason changed; an empty list means resolved. */
   conditionsChanged(reason: string, conditions: readonly Condition[]): void {
     const [first] = conditions;
     if (!first) {
@@ -76,12 +76,12 @@ export class ReconcileEvents {
     this.#log.warn({ reason, messages, count: conditions.length }, first.message);
   }
 
-  /** Settings were made as pods need them, for the first time. */
+  /** Settings for pods were applied for the first time. */
   settingsMade(settings: readonly NodeSysctl[]): void {
     this.#log.info(`the node’s settings are made as pods need them: ${commandsOf(settings)}`);
   }
 
-  /** Settings that pods need were changed by others, and are as pods need them again. */
+  /** Settings for pods were changed by another program, and are restored. */
   settingsRepaired(settings: readonly NodeSysctl[]): void {
     this.#repairs.add(settings.length);
     this.#log.warn(
@@ -89,12 +89,12 @@ export class ReconcileEvents {
     );
   }
 
-  /** The loop itself was cut off; it goes on, from what it then finds. */
+  /** A defect interrupted the loop; it continues from a new reading. */
   turnFailed(error: unknown): void {
     this.#log.error({ err: error }, 'the node’s kernel could not be reconciled');
   }
 
-  /** The kernel cannot be read, or changes cannot be heard; told once until it succeeds again. */
+  /** The kernel cannot be read, or the watch failed; reported once until it succeeds again. */
   kernelSilent(failure: Failure): void {
     this.#log.error({ err: failure }, 'the node’s kernel cannot be read: what is there stays as it is');
   }

@@ -11,28 +11,27 @@ import {
 } from './observed.js';
 import type { WantedNode } from './wanted.js';
 
-/** What became of changes that the kernel announced. */
+/** Effect of the kernel's announcements on the known state. */
 export interface Heard {
-  /** Destinations whose route is another than it was known to be. */
+  /** Destinations whose known route changed. */
   readonly routes: Set<string>;
-  /** Those among them whose route was as wanted before: somebody has meddled with it. */
+  /** Those among them whose route had matched: another program changed it. */
   readonly drifted: Set<string>;
-  /** Whether something on the tunnel devices is another than it was known to be. */
+  /** Whether an object on the tunnel devices changed. */
   rest: boolean;
-  /** Whether more has changed than was said, or may have: the kernel has to be read in full. */
+  /** Whether unannounced changes are possible: the kernel must be read in full. */
   needsCheck: boolean;
 }
 
 interface HearingContext {
   readonly known: KnownNode;
   readonly wanted: Pick<WantedNode, 'routes'>;
-  /** Whether the node's routes or tunnels depend on an interface that is not Podwire's. */
+  /** Whether the node's routes or tunnels depend on a foreign interface. */
   readonly isParent: (device: string) => boolean;
 }
 
 /**
- * Brings what is known up to date with what the kernel announced. The echo of a change of one's own says what is known already, and
- * is passed over for that reason.
+ * Applies the kernel's announcements to the known state. The echo of Podwire's own change matches it already, and has no effect.
  */
 export class Hearing {
   readonly heard: Heard = {
@@ -94,7 +93,7 @@ export class Hearing {
       this.heard.routes.add(destination);
       return;
     }
-    // It may be beside the node's own, or instead of it: the kernel says the same for both.
+    // It may be beside the node's own route, or have replaced it: the announcements are identical.
     if (this.#known.routes.has(destination)) this.heard.needsCheck = true;
     this.#known.takers.set(destination, route);
   }
@@ -106,7 +105,7 @@ export class Hearing {
       this.heard.needsCheck ||= !deleted;
       return;
     }
-    // What is deleted is known as deleted, or is an earlier one of this destination.
+    // The deletion is already known, or concerns an earlier route of this destination.
     if (deleted !== (found !== undefined && equalRoutes(found, route))) return;
     const wanted = this.#wanted.routes.get(destination);
     const wasAsWanted = found === undefined ? wanted === undefined : wanted !== undefined && equalRoutes(found, wanted);
@@ -114,13 +113,13 @@ export class Hearing {
     this.heard.routes.add(destination);
     if (deleted) this.#known.routes.delete(destination);
     else this.#known.routes.set(destination, route);
-    // It may be beside the one that was known.
+    // It may be beside the known one.
     if (!deleted && found) this.heard.needsCheck = true;
   }
 
   #routedChange(destination: string, { deleted }: { readonly deleted: boolean }): void {
     if (!deleted) this.#known.addRouted(destination);
-    // There may be another to the same destination, of another metric.
+    // Another route to the same destination may exist, with another metric.
     else if (this.#known.removeRouted(destination)) this.heard.needsCheck = true;
   }
 
@@ -132,7 +131,7 @@ export class Hearing {
     if (deleted) devices.delete(name);
     else devices.set(name, device);
     const hasAddresses = (addresses.get(name)?.size ?? 0) > 0;
-    // Addresses and routes come and go with an interface, some without a word.
+    // An interface takes addresses and routes along, some without an announcement.
     if (TUNNEL_DEVICES.includes(name) || this.#isParent(name) || hasAddresses) this.heard.needsCheck = true;
     if (deleted) addresses.delete(name);
   }
@@ -161,14 +160,14 @@ export class Hearing {
     if (deleted) this.#known.removeForwarding(entry);
     else this.#known.addForwarding(entry);
     this.heard.rest = true;
-    // One that takes another's place is announced as if it came beside it.
+    // A replacement is announced like an addition.
     if (!deleted && entries.length > 0) this.heard.needsCheck = true;
   }
 }
 
 /**
- * Pods' host interfaces that changed, or whose routes did, by name.
- * @returns for each whether somebody meddled with it, as no wiring does
+ * Pods' host interfaces by name that changed, or whose routes did.
+ * @returns for each whether the change cannot come from a wiring
  */
 export function podInterfacesOf(changes: readonly NodeChange[]): ReadonlyMap<string, boolean> {
   const found = new Map<string, boolean>();

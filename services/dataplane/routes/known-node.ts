@@ -18,28 +18,27 @@ import type { NodeStep } from './step.js';
 import type { NodeRoute } from './wanted.js';
 
 /**
- * What is known of the node's kernel: read in full, and kept up to date by what Podwire changes and what the kernel announces, so
- * that a change of one block needs no look at all.
- *
- * The kernel does not announce everything: when an interface goes down, IPv4 routes vanish without a word. Whoever feeds this
- * has it read in full again after such a change.
+ * The known state of the node's kernel: read in full, and updated by Podwire's changes and the kernel's announcements, so that a
+ * change of one block needs no reading.
+ * The kernel does not announce everything: when an interface goes down, IPv4 routes vanish silently. The caller must read the
+ * kernel in full after such a change.
  */
 export class KnownNode {
   readonly devices: Map<string, ObservedDevice>;
   /** By device. */
   readonly addresses = new Map<string, Set<string>>();
-  /** The node's own, by destination; each of the default metric. */
+  /** Podwire's, by destination; each of the default metric. */
   readonly routes = new Map<string, ObservedRoute>();
-  /** Routes of the node's own in places where none is wanted: of another metric, or second ones to a destination. */
+  /** Podwire's routes where none is wanted: of another metric, or duplicates of a destination. */
   readonly strays: SeenRoute[] = [];
-  /** Routes of others, by destination, each where a wanted one would have to be. */
+  /** Foreign routes in the place of a wanted one, by destination. */
   readonly takers = new Map<string, SeenRoute>();
-  /** Destinations that routes of others send to a router. */
+  /** Destinations that foreign routes send to a router. */
   readonly #routed: Set<string>;
   #widest: readonly Prefix[] | undefined;
   /** By {@link neighbourKey}. */
   readonly neighbours = new Map<string, PeerNeighbour>();
-  /** By {@link forwardingKey}; several where somebody added to Podwire's. */
+  /** By {@link forwardingKey}; several when another program added to Podwire's. */
   readonly forwarding = new Map<string, readonly PeerForwarding[]>();
   readonly sysctls: Map<string, string | null>;
 
@@ -60,18 +59,18 @@ export class KnownNode {
     return this.addresses.get(device)?.has(address) ?? false;
   }
 
-  /** Whether routes and neighbours can be on a device. */
+  /** Whether a device can have routes and neighbours. */
   isUp(device: string): boolean {
     return this.devices.get(device)?.up ?? false;
   }
 
-  /** The widest of the destinations that routes of others send to a router: those that lie in no other one. In their order. */
+  /** Destinations that foreign routes send to a router, without those inside another one. Sorted. */
   get routed(): readonly Prefix[] {
     this.#widest ??= widest(this.#routed);
     return this.#widest;
   }
 
-  /** CIDR of the narrowest route of others by which an address is reached through a router, the default one left out. */
+  /** CIDR of the narrowest foreign route, except the default, that reaches an address through a router. */
   routedBy(address: Address): string | undefined {
     return [...this.#routed]
       .flatMap((destination) => {
@@ -87,7 +86,7 @@ export class KnownNode {
     this.#routed.add(destination);
   }
 
-  /** @returns whether the routed destinations may be others in effect: no wider one holds it */
+  /** @returns whether the set of routed destinations may change: no wider one contains it */
   removeRouted(destination: string): boolean {
     const found = parsePrefix(destination);
     if (!this.#routed.has(destination) || !found.ok) return false;
@@ -99,7 +98,7 @@ export class KnownNode {
     return !isHeld;
   }
 
-  /** What a step that was carried out has changed, but for its side effects. */
+  /** Applies the change of a completed step, without its side effects. */
   advance(step: NodeStep): void {
     switch (step.type) {
       case 'device-add':
@@ -113,7 +112,7 @@ export class KnownNode {
         this.setAddress(step, { isThere: step.type === 'address-add' });
         return;
       case 'neighbour-set': {
-        // Without the step's type: what is known becomes a part of later steps.
+        // Without the step's type: the known state becomes a part of later steps.
         const { device, address, mac } = step;
         this.neighbours.set(neighbourKey(step), { device, address, mac });
         return;
@@ -179,7 +178,7 @@ export class KnownNode {
     return addresses;
   }
 
-  /** @returns the route that has no place, as its destination has another one already */
+  /** @returns the surplus route, when its destination already has another one */
   #adopt(route: SeenRoute, wanted: ReadonlyMap<string, NodeRoute>): SeenRoute | undefined {
     const { destination } = route;
     const isOwn = ownerOf(route) === 'node';
@@ -206,7 +205,7 @@ function widest(destinations: Iterable<string>): readonly Prefix[] {
     return parsed.ok ? [parsed.prefix] : [];
   });
   const kept: Prefix[] = [];
-  // A prefix comes right behind those that hold it.
+  // A prefix directly follows those that contain it.
   for (const prefix of prefixes.sort(comparePrefixes)) {
     const last = kept.at(-1);
     if (!last || !prefixContains(last, prefix)) kept.push(prefix);
@@ -222,19 +221,19 @@ export function forwardingKey({ device, mac }: Pick<PeerForwarding, 'device' | '
   return `${device} ${mac}`;
 }
 
-/** What has been announced since it was last taken. */
+/** Announcements since the last call. */
 export interface Taken {
   readonly changes: readonly NodeChange[];
-  /** Whether some of it was lost. */
+  /** Whether some were lost. */
   readonly hasOverrun: boolean;
 }
 
-/** Beyond it the kernel is read anew instead, so that a storm takes no memory without end. */
+/** Above this limit the kernel is read in full instead, so that a storm cannot exhaust memory. */
 const CHANGES_MAX = 20_000;
 
 /**
- * Changes that the kernel announced and nobody has looked at yet, the last of each object alone: what was there in between is of
- * no account, and the echoes of a route that was set, deleted and set again within milliseconds cancel out.
+ * Buffers unprocessed announcements, only the last of each object: intermediate states do not matter, and the echoes of a route
+ * that was set, deleted and set again within milliseconds cancel out.
  */
 export class Inbox {
   readonly #changes = new Map<string, NodeChange>();
@@ -251,7 +250,7 @@ export class Inbox {
     }
     const key = keyOf(change);
     const before = this.#changes.get(key);
-    // Behind the others: their order is that of their last change.
+    // Moved to the end: the order is that of the last change.
     this.#changes.delete(key);
     this.#changes.set(key, before ? together(before, change) : change);
   }
@@ -269,7 +268,7 @@ export class Inbox {
   }
 }
 
-/** What somebody did to a pod's interface is not undone by what is told of it later. */
+/** A later announcement must not hide an external change of a pod's interface. */
 function together(before: NodeChange, change: NodeChange): NodeChange {
   if (change.object !== 'pod-interface' || before.object !== 'pod-interface') return change;
   return { ...change, isMeddledWith: change.isMeddledWith || before.isMeddledWith };

@@ -1,14 +1,14 @@
 import { IPIP_DEVICE, VXLAN_DEVICE } from './wanted.js';
 
-/** Whose a route of the main table is. */
+/** Owner of a route of the main table. */
 type RouteOwner =
-  /** The node's side of Podwire: what {@link WantedNode} is about. */
+  /** Podwire's node side: the subject of {@link WantedNode}. */
   | 'node'
-  /** The pods' side of Podwire: a route out of a pod's host interface. */
+  /** Podwire's pod side: a route by a pod's host interface. */
   | 'pod'
   | 'foreign';
 
-/** A route as it is compared with a wanted one; every {@link NodeRoute} is one. */
+/** The compared attributes of a route; every {@link NodeRoute} is one. */
 export interface ObservedRoute {
   /** CIDR. */
   readonly destination: string;
@@ -20,14 +20,14 @@ export interface ObservedRoute {
   readonly source: string | undefined;
 }
 
-/** A route of the main table as the kernel shows it. */
+/** A route of the main table as the kernel reports it. */
 export interface SeenRoute extends ObservedRoute {
   readonly protocol: number;
-  /** As the kernel shows it; 1024 is what IPv6 makes of none. */
+  /** As the kernel reports it; IPv6 uses 1024 when none was given. */
   readonly metric: number;
 }
 
-/** The attributes with which a tunnel device is made, which are the same for as long as it lives. */
+/** The attributes of a tunnel device that are fixed at creation. */
 type ObservedTunnel =
   | {
       readonly kind: 'vxlan';
@@ -35,10 +35,10 @@ type ObservedTunnel =
       readonly port: number;
       readonly local: string | undefined;
       readonly parent: string | undefined;
-      /** The far end of packets to unknown MAC addresses; Podwire's have none. */
+      /** The far end of packets to unknown MAC addresses; Podwire's devices have none. */
       readonly remote: string | undefined;
       readonly isLearning: boolean;
-      /** Each packet brings its tunnel along. */
+      /** The route of each packet determines its tunnel. */
       readonly isExternal: boolean;
     }
   | { readonly kind: 'ipip'; readonly local: string | undefined; readonly remote: string | undefined };
@@ -48,7 +48,7 @@ export interface ObservedDevice {
   readonly name: string;
   /** `vxlan`, `ipip`, `veth`, …; null for the loopback and physical devices. */
   readonly kind: string | null;
-  /** The administrator's wish. */
+  /** Administrative state. */
   readonly up: boolean;
   readonly mac: string | null;
   readonly mtuBytes: number;
@@ -76,21 +76,21 @@ export interface PeerForwarding {
   readonly nodeAddress: string;
 }
 
-/** Which kinds of tunnels the kernel can make. */
+/** Kinds of tunnels that the kernel supports. */
 export interface NodeAbilities {
   readonly hasVxlan: boolean;
   readonly hasIpip: boolean;
 }
 
-/** What is there of what a {@link WantedNode} speaks of, and what stands in its way. */
+/** The observed objects of a {@link WantedNode}, and possible conflicts. */
 export interface ObservedNode {
-  /** By name: all links but those of pods. */
+  /** By name: all links except those of pods. */
   readonly devices: ReadonlyMap<string, ObservedDevice>;
-  /** All but those of link scope, which the kernel gives by itself. */
+  /** All except those of link scope, which the kernel creates. */
   readonly addresses: readonly DeviceAddress[];
-  /** The node's own routes, and those of others that the scope asks for. */
+  /** Podwire's routes, and the foreign ones within the requested scope. */
   readonly routes: readonly SeenRoute[];
-  /** Destinations that routes of others send to a router; CIDRs. */
+  /** Destinations that foreign routes send to a router; CIDRs. */
   readonly routed: readonly string[];
   readonly neighbours: readonly PeerNeighbour[];
   readonly forwarding: readonly PeerForwarding[];
@@ -98,32 +98,32 @@ export interface ObservedNode {
   readonly sysctls: ReadonlyMap<string, string | null>;
 }
 
-/** Names of the devices that are Podwire's by their name alone. */
+/** Names reserved for Podwire's devices. */
 export const TUNNEL_DEVICES: readonly string[] = [VXLAN_DEVICE[4], VXLAN_DEVICE[6], IPIP_DEVICE];
 
-/** The kind of device that Podwire makes under one of its names. */
+/** The kind of Podwire's device with a given name. */
 export function kindOfTunnel(name: string): 'vxlan' | 'ipip' {
   return name === IPIP_DEVICE ? 'ipip' : 'vxlan';
 }
 
-/** Begins the names that are derived for pods' host interfaces. */
+/** Prefix of the derived names of pods' host interfaces. */
 const POD_INTERFACE_PREFIX = 'podw';
 
-/** Begins the alias of every pod's host interface, whatever its name. */
+/** Prefix of the alias of every pod's host interface. */
 const POD_ALIAS_PREFIX = 'podwire:';
 
-/** Whether a link is a pod's host interface: by its alias, or, while it has none yet, by its name. */
+/** Whether a link is a pod's host interface: by its alias, or, before that is set, by its name. */
 export function isPodInterface(link: { readonly name: string; readonly alias: string | null }): boolean {
   const isAliased = link.alias?.startsWith(POD_ALIAS_PREFIX) ?? false;
   return isAliased || link.name.startsWith(POD_INTERFACE_PREFIX);
 }
 
-/** Protocol of the routes that Podwire made; the pods' side has the same. */
+/** Protocol of Podwire's routes; the pods' side uses the same. */
 export const NODE_ROUTE_PROTOCOL = 87;
 
 /**
- * Whose a route of the main table is, by the route alone: what is known of links may be older than the route. Podwire routes to a
- * pod on the link, by an interface that is no tunnel; a node's routes have a gateway, leave by a tunnel, or lead nowhere.
+ * The owner of a route of the main table, judged by the route alone, as known links may be outdated. Podwire routes to a pod on
+ * the link, by an interface that is no tunnel; a node's routes have a gateway, leave by a tunnel, or are blackholes.
  */
 export function ownerOf(route: Pick<SeenRoute, 'protocol' | 'type' | 'device' | 'gateway'>): RouteOwner {
   if (route.protocol !== NODE_ROUTE_PROTOCOL) return 'foreign';
@@ -131,13 +131,13 @@ export function ownerOf(route: Pick<SeenRoute, 'protocol' | 'type' | 'device' | 
   return isOnLink && !TUNNEL_DEVICES.includes(route.device) ? 'pod' : 'node';
 }
 
-/** Whether a route sends packets to a router that Podwire does not name. */
+/** Whether a route sends packets to a router other than Podwire's nodes. */
 export function isRouted(route: Pick<SeenRoute, 'protocol' | 'type' | 'device' | 'gateway'>): boolean {
   const hasRouter = route.gateway !== undefined || route.device === undefined;
   return route.type === 'unicast' && hasRouter && ownerOf(route) === 'foreign';
 }
 
-/** Metric of routes for which none is given, by family: what Podwire's routes have, and where others collide with them. */
+/** Default metric of routes by family: that of Podwire's routes, and of foreign ones that collide with them. */
 export function isDefaultMetric({ destination, metric }: Pick<SeenRoute, 'destination' | 'metric'>): boolean {
   return metric === (destination.includes(':') ? 1024 : 0);
 }
@@ -153,7 +153,7 @@ export function equalRoutes(a: ObservedRoute, b: ObservedRoute): boolean {
   );
 }
 
-/** A change as the kernel announced it: what is there after it, or, when `deleted`, what is not there any more. */
+/** A change as the kernel announced it: the new state, or, when `deleted`, the old one. */
 export type NodeChange =
   | { readonly object: 'route'; readonly deleted: boolean; readonly route: SeenRoute }
   | { readonly object: 'device'; readonly deleted: boolean; readonly device: ObservedDevice }
@@ -161,8 +161,8 @@ export type NodeChange =
   | ({ readonly object: 'neighbour'; readonly deleted: boolean } & PeerNeighbour)
   | ({ readonly object: 'forwarding'; readonly deleted: boolean } & PeerForwarding)
   /**
-   * Something about a pod's host interface, of this name. Meddled with: it is gone, or another than it was while it was up, which no
-   * wiring does to the wire that it makes.
+   * A change of a pod's host interface with this name. Meddled with: it is gone, or changed while it was up, which no wiring
+   * does.
    */
   | { readonly object: 'pod-interface'; readonly name: string; readonly isMeddledWith: boolean }
   /** Changes were lost. */

@@ -23,14 +23,14 @@ import {
 import { planTunnels, type TunnelPlan } from './tunnels.js';
 import { equalFacts, type NodeFacts, type NodeRoute, type WantedNode } from './wanted.js';
 
-/** For an update after which the cluster is as it was, and only the node's facts may be others. */
+/** For an update where only the node's facts may have changed. */
 export const NO_CHANGE: ClusterChange = { blocks: new Set(), others: false };
 
-/** What a node's kernel should be brought to, and where it differs from what the update before gave. */
+/** The wanted state of a node's kernel, and its difference from the previous update. */
 export interface PlannedNode {
-  /** Its routes are the planner's own map: the next update changes it. */
+  /** Its routes are the planner's own map, which the next update changes. */
   readonly wanted: WantedNode;
-  /** Destinations whose route came, went or became another. */
+  /** Destinations whose route was added, removed or changed. */
   readonly changedRoutes: ReadonlySet<string>;
 }
 
@@ -40,14 +40,11 @@ interface PlannedBlock {
 }
 
 /**
- * Turns what a node sees of the cluster into what is wanted of its kernel, and keeps up with changes.
- *
- * What makes it hard: with 5,000 nodes there are 10,000 blocks and changes all the time, each of which must reach the kernel
- * within milliseconds. So blocks are planned one by one ({@link planBlock}, pure), each remembers what it claimed, and the
- * planner knows which blocks depend on which node and pool. A change plans anew only what depends on it; the result is the same
- * as if everything were planned from nothing.
- *
- * A node whose own registration vanishes goes on with the last one: its pods keep their network until it is registered again.
+ * Plans the wanted state of the node's kernel from its view of the cluster, incrementally.
+ * What makes it hard: 5,000 nodes have 10,000 blocks and constant changes, each of which must reach the kernel within
+ * milliseconds. So blocks are planned one by one ({@link planBlock}, pure), each remembers its claims, and the planner tracks
+ * which blocks depend on which node and pool. A change replans only its dependents; the result equals a full plan.
+ * A node whose own registration vanishes keeps using the last one: its pods keep their network until it is registered again.
  */
 export class RoutePlanner {
   readonly #routes = new Map<string, NodeRoute>();
@@ -62,8 +59,8 @@ export class RoutePlanner {
   #tunnels: TunnelPlan | undefined;
 
   /**
-   * @param change - in which ways the view may differ from that of the update before; the first update plans everything
-   * @param facts - compared with those before, so they may be given as they are
+   * @param change - in which ways the view may differ from the previous update's; the first update plans everything
+   * @param facts - compared with the previous ones, so they may be unchanged
    */
   update(view: ClusterView, change: ClusterChange, facts: NodeFacts): PlannedNode {
     const before = this.#before;
@@ -129,7 +126,7 @@ export class RoutePlanner {
     }
   }
 
-  /** Brings the routes of some destinations to what their best claims say. */
+  /** Updates the routes of some destinations from their best claims. */
   #settle(destinations: ReadonlySet<string>): ReadonlySet<string> {
     const changed = new Set<string>();
     for (const destination of destinations) {
@@ -146,11 +143,11 @@ export class RoutePlanner {
 interface Replanning {
   readonly block: ClusterBlock | undefined;
   readonly around: BlockSurroundings;
-  /** Filled with the destinations that the block claimed before and claims from here on. */
+  /** Collects the destinations of the block's earlier and new claims. */
   readonly destinations: Set<string>;
 }
 
-/** Which blocks depend on something that has a name. */
+/** The blocks that depend on a named object. */
 class BlockIndex {
   readonly #blocks = new Map<string, Set<string>>();
 
@@ -171,12 +168,12 @@ class BlockIndex {
 }
 
 interface Entry {
-  /** CIDR of the block that claims. */
+  /** CIDR of the claiming block. */
   readonly block: string;
   readonly claim: Claim;
 }
 
-/** Every block's claims, by destination. One destination is claimed more than once only where blocks overlap. */
+/** Every block's claims, by destination. A destination has several only where blocks overlap. */
 class Claims {
   readonly #byDestination = new Map<string, readonly Entry[]>();
 
@@ -185,7 +182,7 @@ class Claims {
     this.#byDestination.set(claim.destination, [...others, { block, claim }]);
   }
 
-  /** Takes back one {@link add} of the same claim. */
+  /** Reverts one {@link add} of the same claim. */
   remove(block: string, claim: Claim): void {
     const left = (this.#byDestination.get(claim.destination) ?? []).filter(
       (entry) => entry.block !== block || entry.claim !== claim,
@@ -194,7 +191,7 @@ class Claims {
     else this.#byDestination.set(claim.destination, left);
   }
 
-  /** The claim that counts: of the best rank; among equals that of the block whose CIDR comes first as text. */
+  /** The winning claim: the best rank; among equals the block whose CIDR sorts first as text. */
   best(destination: string): Claim | undefined {
     const [first, ...others] = this.#byDestination.get(destination) ?? [];
     return others.reduce((best, entry) => (isBetter(entry, best) ? entry : best), first)?.claim;
@@ -207,7 +204,7 @@ function isBetter(a: Entry, b: Entry | undefined): boolean {
   return ranks < 0 || (ranks === 0 && compareTexts(a.block, b.block) < 0);
 }
 
-/** Keys whose value came, went or became another. Values that are the same object are not looked into. */
+/** Keys whose value was added, removed or changed. Identical objects are not compared further. */
 export function* changedKeys<V>(
   before: ReadonlyMap<string, V>,
   after: ReadonlyMap<string, V>,

@@ -29,14 +29,14 @@ export interface ReconcilerOptions {
   readonly planner: Pick<RoutePlanner, 'update'>;
   readonly routing: RoutingMode;
   readonly clock: Clock;
-  /** Numbers from 0 (included) to 1 (excluded). */
+  /** Uniform in [0, 1). */
   readonly random: () => number;
   readonly events: ReconcileEvents;
-  /** Mean time between full checks, in milliseconds; each is drawn from a tenth less to a tenth more. Default 90,000, as Calico. */
+  /** Mean time between full checks, in milliseconds, ±10 %. Default 90,000, as Calico. */
   readonly checkIntervalMs?: number;
   /**
-   * Told when something about a pod's host interface of this name, or its routes, has changed, whoever did it; without a name when
-   * changes were lost, so that any may be another. Meddled with: it was no wiring. Must not throw.
+   * Called when a pod's host interface of this name, or its routes, changed; without a name when changes were lost, so that any
+   * may have changed. Meddled with: it was no wiring. Must not throw.
    */
   readonly onPodInterface?: (name: string | undefined, isMeddledWith: boolean) => void;
 }
@@ -46,30 +46,32 @@ const NOTHING_WANTED: WantedNode = { tunnels: [], routes: new Map(), peers: [], 
 const CHECK_INTERVAL_MS = 90_000;
 const CHECK_JITTER = 0.1;
 
-/** How long changes of the kernel are collected before they are answered, in milliseconds. */
+/** How long the kernel's announcements are collected before they are processed, in milliseconds. */
 const SETTLE_MS = 5;
 
-/** A check that was asked for by changes waits for this many times what the last one took: a tenth of the time at most. */
+/**
+ * A full check triggered by changes waits this many times the duration of the last one, so checks take at most a tenth of the
+ * time.
+ */
 const CHECK_PAUSE_FACTOR = 9;
 
-/** By how much the clock has to be set back to be noticed. */
+/** Least setback of the clock that is detected. */
 const SET_BACK_MS = 1000;
-/** Why a rest ends early. */
+/** Why a wait ends early. */
 const WOKEN = 'woken';
 
-/** While the kernel cannot be read, or changes cannot be heard. */
+/** While the kernel cannot be read, or the watch fails. */
 const SILENT_BACKOFF = { baseMs: 250, maxMs: 15_000 };
 
 /**
- * Keeps the node's kernel as the cluster's state asks for: tunnels, routes between nodes, and settings.
- *
+ * Reconciles the node's kernel with the cluster's state: tunnels, routes between nodes, and settings.
  * What makes it hard:
- * - A change of one block has to cost one message. So what is there is not read for it but known: from a full reading, from
- *   the outcome of each step, and from the kernel's announcements.
- * - Others change the kernel too, and the kernel by itself: announcements tell, but late, doubly (the echo of what was done
- *   here), not at all (IPv4 routes of an interface that goes down), or not any more (overrun). Whatever does not fit what is known
- *   is answered by a full reading; one is made now and then anyway.
- * - Nothing may be awaited by the cluster's watch: views are taken note of, the last one wins, and one loop does everything in turn.
+ * - A change of one block must cost one message. So the kernel's state is not read but tracked: from a full reading, from the
+ * outcome of each step, and from the kernel's announcements.
+ * - Other programs and the kernel itself change the state too. Announcements come late, doubly (the echo of Podwire's changes),
+ * not at all (IPv4 routes of an interface that goes down), or are lost (overrun). An announcement that does not fit the known
+ * state triggers a full reading; one is also made periodically.
+ * - The cluster's watch must not block: views are only stored, the last one wins, and a single loop does all work.
  */
 export class RouteReconciler implements Follower {
   readonly #options: ReconcilerOptions;
@@ -81,26 +83,26 @@ export class RouteReconciler implements Follower {
   #watch: NodeWatch | undefined;
   #hasWatched = false;
   #abilities: NodeAbilities | undefined;
-  /** When the kernel is asked again for what it lacks: a module may have been loaded. */
+  /** When missing kernel features are probed again: a module may have been loaded. */
   #abilitiesAtMs = 0;
-  /** Why the last turn failed; undefined when it did not. */
+  /** Why the last turn failed; undefined after a success. */
   #fault: Condition | undefined;
   #view: ClusterView | undefined;
-  /** This node as IPAM knows it, or last knew it. */
+  /** This node as last received from IPAM. */
   #self: ClusterNode | undefined;
   #pending: ClusterChange | undefined;
   #facts: NodeFacts | undefined;
   #wanted: WantedNode | undefined;
   #known: KnownNode | undefined;
   #isComplete = false;
-  /** When announcements are looked at; undefined while there are none. */
+  /** When announcements are processed; undefined while there are none. */
   #hearAtMs: number | undefined;
   #checkAtMs = 0;
   #checkedAtMs: number | undefined;
   #checkTookMs = 0;
   #silentTurns = 0;
   #resumeAtMs = 0;
-  /** The time as it was last seen. */
+  /** The time as last read. */
   #seenMs = 0;
   #driftCount = 0;
   readonly #loop: Promise<void>;
@@ -125,18 +127,18 @@ export class RouteReconciler implements Follower {
     await this.#loop;
   }
 
-  /** Reads the kernel in full as soon as may be, as if the time had come. */
+  /** Requests a full check as soon as possible. */
   check(): void {
     this.#checkAtMs = this.#options.clock.nowMs();
     this.#wake();
   }
 
-  /** What of the cluster's state cannot be had on this node, and why. */
+  /** Parts of the cluster's state that this node cannot realize, with reasons. */
   conditions(): readonly Condition[] {
     return [...(this.#fault ? [this.#fault] : []), ...this.#teller.conditions];
   }
 
-  /** Name of the interface that has the node's address of a family; undefined while that is not known. */
+  /** Name of the interface with the node's address of a family; undefined while unknown. */
   get parents(): NodeFacts['parents'] {
     return this.#facts?.parents ?? { 4: undefined, 6: undefined };
   }
@@ -181,7 +183,7 @@ export class RouteReconciler implements Follower {
     return this.#stopping.signal.aborted;
   }
 
-  /** What is known is doubtful after it; all is read anew when the time comes. */
+  /** The known state may be wrong afterwards; a full reading is scheduled. */
   #turnFailed(error: unknown): void {
     const { events, clock, random } = this.#options;
     this.#known = undefined;
@@ -192,7 +194,7 @@ export class RouteReconciler implements Follower {
     this.#fault = turnFault(error);
   }
 
-  /** Sleeps until there is something to do. */
+  /** Sleeps until there is work. */
   async #rest(): Promise<void> {
     const { clock } = this.#options;
     for (;;) {
@@ -206,7 +208,7 @@ export class RouteReconciler implements Follower {
     }
   }
 
-  /** What waits for a time would wait for hours: all of it is due. */
+  /** Waits would last for hours: all of them end now. */
   #clockSetBack(nowMs: number): void {
     this.#attempts.clockSetBack(nowMs);
     this.#checkAtMs = nowMs;
@@ -216,7 +218,7 @@ export class RouteReconciler implements Follower {
   }
 
   #wake(): void {
-    // A reason of its own saves the making of an error, with its stack.
+    // A plain reason avoids creating an error with its stack.
     this.#sleep.abort(WOKEN);
   }
 
@@ -235,7 +237,7 @@ export class RouteReconciler implements Follower {
   async #turn(): Promise<void> {
     const { kernel, clock } = this.#options;
     this.#watch ??= await this.#openWatch();
-    // What is wanted is not known yet, but pods are there.
+    // The wanted state is still unknown, but pods exist.
     if (!this.#view) {
       this.#passOn();
       return;
@@ -244,7 +246,7 @@ export class RouteReconciler implements Follower {
     const before = this.#known;
     const isCheck = !before || clock.nowMs() >= this.#checkAtMs;
     const known = isCheck ? await this.#readAll() : before;
-    // What was announced before the reading is in it.
+    // The reading includes all earlier announcements.
     const heard = isCheck ? undefined : this.#hear(known);
     const due = this.#attempts.takeDue();
     const planned = this.#plan(known, abilities);
@@ -269,7 +271,7 @@ export class RouteReconciler implements Follower {
   }
 
   async #openWatch(): Promise<NodeWatch> {
-    // What is announced from here on is heard, and what was before is read.
+    // Open the watch before reading: the reading covers earlier changes.
     this.#known = undefined;
     const ended = new AbortController();
     const watch = await this.#options.kernel.watch({
@@ -287,7 +289,7 @@ export class RouteReconciler implements Follower {
       },
     });
     ended.signal.throwIfAborted();
-    // What was announced while there was none is as good as lost.
+    // Announcements before the watch existed are lost.
     if (this.#hasWatched) this.#inbox.put({ object: 'overrun' });
     this.#hasWatched = true;
     return watch;
@@ -331,7 +333,7 @@ export class RouteReconciler implements Follower {
     return Object.values(this.#facts?.parents ?? {}).filter((name) => name !== undefined);
   }
 
-  /** Of what was announced before a full reading, pods alone are not read. */
+  /** Of the announcements before a full reading, only those about pods are not covered by it. */
   #passOn(): void {
     this.#hearAtMs = undefined;
     this.#tellPods(this.#inbox.take());
@@ -344,11 +346,11 @@ export class RouteReconciler implements Follower {
     for (const [name, isMeddledWith] of podInterfacesOf(changes)) onPodInterface?.(name, isMeddledWith);
   }
 
-  /** At once, unless the last one was just before: a storm of changes must not keep the node busy with readings. */
+  /** At once, unless the last one has just ended: a storm of changes must not cause constant readings. */
   #checkSoon(): void {
     const earliestMs = (this.#checkedAtMs ?? 0) + CHECK_PAUSE_FACTOR * this.#checkTookMs;
     this.#checkAtMs = Math.min(this.#checkAtMs, Math.max(earliestMs, this.#options.clock.nowMs()));
-    // Whatever was refused may be taken after a change.
+    // A refused step may succeed after a change.
     this.#attempts.release();
   }
 
@@ -370,7 +372,7 @@ export class RouteReconciler implements Follower {
     if (before && !this.#pending && isSame)
       return { wanted: before, routes: new Set(), hasOtherRest: false, isFirst: false };
     const change = this.#pending ?? NO_CHANGE;
-    // A plan that fails has planned who knows what of it.
+    // After a failed plan the planner's state is unknown.
     this.#pending = { blocks: 'all', others: true };
     const { wanted, changedRoutes } = planner.update(view, change, facts);
     this.#pending = undefined;
@@ -389,7 +391,7 @@ export class RouteReconciler implements Follower {
       events.drifted(drift.counts, formatNodeStep(drift.example));
     }
     if (isCheck) events.checked(drift ? 'drift' : 'clean', this.#checkTookMs);
-    // The watch may have failed meanwhile: then all is read anew.
+    // The watch may have failed meanwhile: then the kernel is read in full.
     this.#known = this.#watch && known;
     const wanted = this.#wanted;
     if (!wanted) return;
@@ -400,7 +402,7 @@ export class RouteReconciler implements Follower {
   }
 }
 
-/** What an operator is told of a turn that was cut off. */
+/** The operator's message for an interrupted turn. */
 function turnFault(error: unknown): Condition {
   const reason = error instanceof Failure ? error.message : 'internal error: see the log of podwire-dataplane';
   const message = `routes between nodes are not looked after (${reason}): what is there stays; it is tried again`;
@@ -409,7 +411,7 @@ function turnFault(error: unknown): Condition {
 
 interface Planned {
   readonly wanted: WantedNode;
-  /** Destinations whose route is another than before. */
+  /** Destinations whose route changed. */
   readonly routes: ReadonlySet<string>;
   readonly hasOtherRest: boolean;
   readonly isFirst: boolean;
@@ -417,12 +419,12 @@ interface Planned {
 
 interface DriftContext {
   readonly before: KnownNode;
-  /** Undefined: everything was read anew. */
+  /** Undefined: a full reading. */
   readonly heard: Heard | undefined;
   readonly planned: Planned;
 }
 
-/** Whether others have caused a difference: it is not what was planned, and was not there before. */
+/** Whether another program caused a difference: Podwire did not plan it, and it did not exist before. */
 function isDrift(step: NodeStep, { before, heard, planned }: DriftContext): boolean {
   if (objectOf(step) !== 'route') return !planned.hasOtherRest && (heard === undefined || heard.rest);
   const destination = step.type === 'route-delete' || 'route' in step ? step.route.destination : '';

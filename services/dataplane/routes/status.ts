@@ -8,23 +8,23 @@ import { equalRoutes, ownerOf } from './observed.js';
 import { formatNodeRoute, stepKey } from './step.js';
 import { VXLAN_DEVICE, type WantedNode, type WantedTunnel } from './wanted.js';
 
-/** How far the node's kernel is what is wanted of it. */
+/** How far the node's kernel matches the wanted state. */
 export interface NodeStatus {
   /**
-   * `waiting`: no complete view yet; `silent`: the kernel cannot be read, or the loop is cut off by a defect; `reconciling`: something
-   * is not as wanted.
+   * `waiting`: no complete view yet; `silent`: the kernel cannot be read, or a defect interrupts the loop; `reconciling`: there
+   * are differences.
    */
   readonly state: 'waiting' | 'silent' | 'reconciling' | 'as-wanted';
-  /** What is wanted of them; none before the first complete view. */
+  /** The wanted ones; none before the first complete view. */
   readonly tunnels: readonly WantedTunnel[];
   /** Undefined before the first complete view. */
   readonly wanted: NodeCounts | undefined;
-  /** Of what is wanted: what is there as wanted; undefined while that is not known. */
+  /** The wanted ones that match; undefined while unknown. */
   readonly present: NodeCounts | undefined;
   readonly conditions: readonly Condition[];
-  /** When the kernel was last read in full, in milliseconds since the epoch; undefined: never. */
+  /** Last full reading of the kernel, in milliseconds since the epoch; undefined: never. */
   readonly checkedAtMs: number | undefined;
-  /** What others changed of Podwire's since the service started. */
+  /** Changes of Podwire's state by other programs since the service started. */
   readonly driftCount: number;
 }
 
@@ -38,7 +38,7 @@ export function countWanted({ tunnels, peers, routes }: WantedNode): NodeCounts 
   return { tunnels: tunnels.length, peers: peers.length, routes: routes.size };
 }
 
-/** Of what is wanted: what is known to be there as wanted. */
+/** The wanted objects that are known to match. */
 export function countPresent(wanted: WantedNode, known: KnownNode): NodeCounts {
   const missingTunnels = new Set(diffDevices(wanted, known).map(stepKey));
   let routes = 0;
@@ -55,11 +55,11 @@ export function countPresent(wanted: WantedNode, known: KnownNode): NodeCounts {
 interface ConditionsContext {
   readonly known: KnownNode;
   readonly attempts: Attempts;
-  /** Interfaces with the node's addresses: routes go by them, or by tunnels. */
+  /** Interfaces with the node's addresses, which routes use directly or by tunnels. */
   readonly parents: readonly string[];
 }
 
-/** Why the kernel is not as wanted: what others hold, what waits for an interface, and what the kernel refuses. */
+/** Why the kernel does not match: places taken by foreign objects, missing interfaces, and refusals of the kernel. */
 export function kernelConditions(wanted: WantedNode, context: ConditionsContext): Condition[] {
   const { known, attempts } = context;
   return [
@@ -91,8 +91,8 @@ function takenRoutes({ routes }: WantedNode, { takers, routes: found }: KnownNod
 }
 
 /**
- * IPv6 takes no gateway on a tunnel while a route leads to it by another device (ip6_route_check_nh_onlink), as one of others to all
- * pods does: it has to go before the first route into the tunnel can be made.
+ * IPv6 refuses a gateway on a tunnel while a route leads to it by another device (ip6_route_check_nh_onlink), such as a foreign
+ * route to all pods: that must go before the first route into the tunnel.
  */
 function coveredGateways({ routes }: WantedNode, known: KnownNode): Condition[] {
   const destinations = new Map<string, string[]>();
@@ -132,7 +132,7 @@ export function unavailableDevices(
 ): ReadonlyMap<string, number> {
   const counts = new Map<string, number>();
   const devices = tunnels.flatMap((tunnel) => [tunnel.name, parentOf(tunnel) ?? tunnel.name]);
-  // Routes are many, and mostly there is nothing to be counted.
+  // There are many routes, and usually nothing to count.
   if ([...devices, ...parents].every((device) => known.isUp(device))) return counts;
   for (const { device } of routes.values()) {
     if (device !== undefined && !known.isUp(device)) counts.set(device, (counts.get(device) ?? 0) + 1);

@@ -8,27 +8,27 @@ import {
 } from './observed.js';
 import type { NodeRoute, NodeSysctl, WantedTunnel } from './wanted.js';
 
-/** Attributes of a device that can be changed while it lives; those left out stay as they are. */
+/** Changeable attributes of a device; absent ones stay unchanged. */
 export interface DeviceChange {
   readonly up?: boolean;
   readonly mac?: string;
   readonly mtuBytes?: number;
 }
 
-/** One change of the node's kernel. Names, not indexes, say which device, as a plan may use devices that it makes. */
+/** One change of the node's kernel. Devices are given by name instead of index, as a plan may use devices that it creates. */
 export type NodeStep =
   | { readonly type: 'device-add'; readonly tunnel: WantedTunnel }
   | { readonly type: 'device-set'; readonly name: string; readonly change: DeviceChange }
   | { readonly type: 'device-delete'; readonly name: string }
   | ({ readonly type: 'address-add' | 'address-delete' } & DeviceAddress)
   | ({ readonly type: 'neighbour-set' | 'neighbour-delete' } & PeerNeighbour)
-  /** Setting replaces every other forwarding of the MAC address. */
+  /** Setting replaces every other forwarding entry of the MAC address. */
   | ({ readonly type: 'forwarding-set' | 'forwarding-delete' } & PeerForwarding)
   | { readonly type: 'route-add' | 'route-replace'; readonly route: NodeRoute }
   | { readonly type: 'route-delete'; readonly route: ObservedRoute & Pick<SeenRoute, 'metric'> }
   | ({ readonly type: 'sysctl-write' } & NodeSysctl);
 
-/** What a step is about, for counters. */
+/** Kind of object, for counters. */
 export type NodeObject = 'device' | 'address' | 'neighbour' | 'forwarding' | 'route' | 'sysctl';
 
 const OBJECTS: Readonly<Record<NodeStep['type'], NodeObject>> = {
@@ -51,7 +51,7 @@ export function objectOf(step: NodeStep): NodeObject {
   return OBJECTS[step.type];
 }
 
-/** The thing that a step changes, so that attempts at the same thing are known as such. Routes: {@link routeKey}. */
+/** Key of the object that a step changes, which identifies repeated attempts. Routes: {@link routeKey}. */
 export function stepKey(step: NodeStep): string {
   switch (step.type) {
     case 'device-add':
@@ -83,17 +83,17 @@ function routeKey(destination: string): string {
   return ROUTE_KEY_PREFIX + destination;
 }
 
-/** @returns undefined when the key is of something else than a route */
+/** @returns undefined when the key is not a route's */
 export function destinationOfKey(key: string): string | undefined {
   return key.startsWith(ROUTE_KEY_PREFIX) ? key.slice(ROUTE_KEY_PREFIX.length) : undefined;
 }
 
-/** Whether the kernel changes more than the step says, so that what is there has to be read anew after it. */
+/** Whether the kernel changes more than the step describes, so that it must be read again. */
 export function hasSideEffects({ type }: NodeStep): boolean {
   return type === 'device-add' || type === 'device-set' || type === 'device-delete' || type === 'address-delete';
 }
 
-/** The command of `ip`, `bridge` or `sysctl` that does the same. */
+/** The equivalent command of `ip`, `bridge` or `sysctl`. */
 export function formatNodeStep(step: NodeStep): string {
   switch (step.type) {
     case 'device-add':

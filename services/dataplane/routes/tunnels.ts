@@ -25,29 +25,29 @@ import {
   type WantedTunnel,
 } from './wanted.js';
 
-/** What a tunnel's outer headers take of each packet, in bytes. */
+/** Size of a tunnel's outer headers per packet, in bytes. */
 export const OVERHEAD_BYTES = { ipip: 20, vxlan: { 4: 50, 6: 70 } } as const;
 
-/** What IPv6 asks of every link, in bytes (RFC 8200, section 5). */
+/** Least MTU of a link for IPv6, in bytes (RFC 8200, section 5). */
 const IPV6_MIN_MTU_BYTES = 1280;
 
-/** What IPv4 asks of every link, in bytes (RFC 791). */
+/** Least MTU of a link for IPv4, in bytes (RFC 791). */
 const IPV4_MIN_MTU_BYTES = 68;
 
 const FAMILIES: readonly Family[] = [4, 6];
 
-/** What tunnels depend on. */
+/** The inputs of tunnels. */
 interface TunnelSurroundings {
   /** Name of this node. */
   readonly selfName: string;
-  /** As IPAM knows this node, or last knew it. */
+  /** As last received from IPAM. */
   readonly self: ClusterNode | undefined;
   readonly nodes: ReadonlyMap<string, ClusterNode>;
   readonly pools: ReadonlyMap<string, ClusterPool>;
   readonly facts: NodeFacts;
 }
 
-/** What is wanted of the node as a whole, whatever blocks there are. */
+/** The wanted state of the node as a whole, independent of blocks. */
 export interface TunnelPlan {
   readonly tunnels: readonly WantedTunnel[];
   readonly peers: readonly VxlanPeer[];
@@ -77,15 +77,15 @@ export function planTunnels(around: TunnelSurroundings): TunnelPlan {
   return { tunnels, peers, sysctls: FAMILIES.flatMap((family) => forwarding(family, around)), conditions };
 }
 
-/** Names of a family's pools, by what they ask for. */
+/** Names of a family's pools by requirement. */
 interface Demand {
   readonly family: Family;
   readonly pools: readonly string[];
   readonly vxlan: readonly string[];
-  /** Of these, those that are not being deleted: a node gives its address back to the last one that is. */
+  /** The ones that are not being deleted: a node releases its tunnel address after the last of them. */
   readonly lasting: readonly string[];
   readonly ipip: readonly string[];
-  /** Those whose packets may have to leave by the node's interface as they are. */
+  /** Pools whose packets may leave by the node's interface without encapsulation. */
   readonly direct: readonly string[];
 }
 
@@ -115,7 +115,7 @@ function registration({ selfName, nodes }: TunnelSurroundings): Condition[] {
   ];
 }
 
-/** What this node itself lacks for a family. */
+/** What this node lacks for a family. */
 function ownTrouble(demand: Demand, local: Address | undefined, around: TunnelSurroundings): Condition[] {
   const { facts, self, selfName } = around;
   const { family } = demand;
@@ -176,8 +176,8 @@ function hostCidr(address: Address | undefined): string | undefined {
 }
 
 /**
- * The far ends of a family's VXLAN device, in the order of their names. Two with the same tunnel or MAC address cannot both be
- * had: the first is, and the other is told.
+ * The peers of a family's VXLAN device, sorted by name. Of two with the same tunnel or MAC address only the first is used, and
+ * the other is reported.
  */
 function vxlanPeers(
   family: Family,
@@ -219,7 +219,7 @@ const FORWARDING: Readonly<Record<Family, NodeSysctl>> = {
   6: { key: ['net', 'ipv6', 'conf', 'all', 'forwarding'], value: '1' },
 };
 
-/** Off unless a pool needs it: a node that forwards IPv6 no longer listens to router advertisements. */
+/** Off unless a pool needs it: a node that forwards IPv6 no longer accepts router advertisements. */
 function forwarding(family: Family, { pools }: TunnelSurroundings): NodeSysctl[] {
   return [...pools.values()].some(({ cidr }) => cidr.family === family) ? [FORWARDING[family]] : [];
 }
@@ -230,8 +230,8 @@ const FIRST_BYTE = '66';
 const SUFFIX: Readonly<Record<Family, string>> = { 4: '', 6: '-v6' };
 
 /**
- * MAC address of a node's VXLAN device for a family: 0x66, then the first five bytes of SHA-1(node name, for IPv6 with `-v6`
- * behind it). It is Calico's, so that every node can compute every other's, of either kind.
+ * MAC address of a node's VXLAN device for a family: 0x66, then the first five bytes of SHA-1(node name, with the suffix `-v6`
+ * for IPv6). Calico uses the same, so that nodes of either kind can compute every other's.
  */
 export function tunnelMac(nodeName: string, family: Family): Mac {
   const digest = createHash('sha1').update(`${nodeName}${SUFFIX[family]}`).digest('hex');

@@ -19,9 +19,9 @@ export interface WantedVxlan {
   readonly name: string;
   readonly vni: number;
   readonly port: number;
-  /** The node's address that tunnel packets come from, without length. */
+  /** Source address of tunnel packets, without length. */
   readonly local: string;
-  /** Name of the interface that has {@link local}; undefined while that is not known: the routing table decides. */
+  /** Name of the interface with {@link local}; undefined while unknown: the routing table decides. */
   readonly parent: string | undefined;
   readonly mac: Mac;
   readonly mtuBytes: number;
@@ -29,7 +29,7 @@ export interface WantedVxlan {
   readonly address: string | undefined;
 }
 
-/** An IPIP device whose far end is given by each route (`ip link add … type ipip local …`). */
+/** An IPIP device; each route gives its far end (`ip link add … type ipip local …`). */
 interface WantedIpip {
   readonly kind: 'ipip';
   readonly name: string;
@@ -49,19 +49,19 @@ export interface NodeRoute {
   readonly device: string | undefined;
   /** Without length; undefined when the destination is on the link. */
   readonly gateway: string | undefined;
-  /** The gateway is on the link though no route says so. */
+  /** The gateway is on the link even without a route to it. */
   readonly onlink: boolean;
-  /** Source address that the node itself prefers when it sends there, without length; undefined: the kernel chooses. */
+  /** Preferred source address of the node itself, without length; undefined: the kernel chooses. */
   readonly source: string | undefined;
 }
 
-/** How a VXLAN device reaches another node: a permanent neighbour entry and a permanent FDB entry. */
+/** A VXLAN peer: a permanent neighbour entry and a permanent FDB entry. */
 export interface VxlanPeer {
   readonly device: string;
-  /** The peer's tunnel address, which is the gateway of its routes; without length. */
+  /** The peer's tunnel address, the gateway of its routes; without length. */
   readonly tunnelAddress: string;
   readonly mac: Mac;
-  /** The peer's node address, which tunnel packets go to; without length. */
+  /** The peer's node address, the destination of tunnel packets; without length. */
   readonly nodeAddress: string;
 }
 
@@ -71,7 +71,7 @@ export interface NodeSysctl {
   readonly value: string;
 }
 
-/** All that is wanted of this node's kernel for packets between nodes, in no particular order. */
+/** The wanted state of this node's kernel for packets between nodes, unordered. */
 export interface WantedNode {
   readonly tunnels: readonly WantedTunnel[];
   /** By destination: one route each. */
@@ -81,23 +81,23 @@ export interface WantedNode {
   readonly conditions: readonly Condition[];
 }
 
-/** Who programs routes to the blocks of pools without encapsulation: this dataplane, or BIRD with what BGP tells it. */
+/** Programs routes to the blocks of pools without encapsulation: this dataplane, or BIRD from BGP. */
 export type RoutingMode = 'native' | 'bird';
 
-/** What routes depend on besides the cluster: this node's interfaces, kernel and settings. */
+/** The inputs of routes besides the cluster: this node's interfaces, kernel and settings. */
 export interface NodeFacts {
-  /** Name of the interface that has the node's address of the family; undefined while that is not known. */
+  /** Name of the interface with the node's address of the family; undefined while unknown. */
   readonly parents: Readonly<Record<Family, string | undefined>>;
-  /** Of the node's network, before any encapsulation. */
+  /** MTU of the node's network, before any encapsulation. */
   readonly mtuBytes: number;
-  /** Whether the kernel can make VXLAN devices. */
+  /** Whether the kernel supports VXLAN devices. */
   readonly hasVxlan: boolean;
-  /** Whether the kernel can make IPIP devices. */
+  /** Whether the kernel supports IPIP devices. */
   readonly hasIpip: boolean;
   readonly routing: RoutingMode;
   /**
-   * Destinations that the node's main table, Podwire's own routes left out, sends to a router; the default route is one of
-   * them. What lies in them needs no route between subnets: the network is asked.
+   * Destinations that the node's main table, without Podwire's routes, sends to a router, including the default route. These need
+   * no route between subnets: the network routes them.
    */
   readonly routed: readonly Prefix[];
 }
