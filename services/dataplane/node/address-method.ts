@@ -3,20 +3,23 @@ import { parsePrefix, prefixContains, splitCidr, type Prefix } from '@podwire/sh
 
 import type { LinkAddress, NetworkLink, NetworkRoute, NodeNetworkState } from './links.js';
 
-/** How a node's address of one family is found. The words are Calico's (`IP_AUTODETECTION_METHOD`), so that settings carry over. */
+/**
+ * Method of finding a node's address of one family. The keywords are Calico's (`IP_AUTODETECTION_METHOD`), so that settings carry
+ * over.
+ */
 export type AddressMethod =
-  /** The interface with the default route, else the first that has an address. */
+  /** The interface with the default route, else the first with an address. */
   | { readonly type: 'auto' }
   /** The node has none. */
   | { readonly type: 'none' }
   | { readonly type: 'address'; readonly address: Address; readonly length: number }
-  /** The first interface whose name has a match of one of these, in their order. */
+  /** The first interface whose name matches one of these, in their order. */
   | { readonly type: 'interface'; readonly patterns: readonly RegExp[] }
-  /** The first interface whose name has a match of none. */
+  /** The first interface whose name matches none. */
   | { readonly type: 'skip-interface'; readonly patterns: readonly RegExp[] }
   /** The first address in one of these. */
   | { readonly type: 'cidr'; readonly prefixes: readonly Prefix[] }
-  /** The address that the node sends to this one from. */
+  /** The source address that the node uses towards this one. */
   | { readonly type: 'can-reach'; readonly address: Address };
 
 type ReadMethod =
@@ -89,7 +92,7 @@ function readTarget(argument: string, family: Family): ReadMethod {
   return { ok: true, method: { type: 'can-reach', address } };
 }
 
-/** The method in words, for messages. */
+/** The method as text for messages. */
 export function describeMethod(method: AddressMethod): string {
   switch (method.type) {
     case 'auto':
@@ -114,14 +117,14 @@ export interface ChosenAddress {
   readonly length: number;
 }
 
-/** Interfaces that Podwire makes. */
+/** Names of Podwire's interfaces. */
 const OWN = /^podw|\.podwire$/;
 
-/** Interfaces of container engines, of other pod networks and of kube-proxy: their addresses are no other node's to reach. */
+/** Interfaces of container engines, of other pod networks and of kube-proxy: other nodes cannot reach their addresses. */
 const OTHERS =
   /^(lo|docker\d+|br-[0-9a-f]{12}|cbr\d+|cni\d+|cali|tunl|vxlan(-v6)?\.calico|wireguard\.cali|wg-v6\.cali|flannel|cilium|lxc|virbr|lxcbr|veth|dummy|kube-ipvs|nodelocaldns)/;
 
-/** Whether an interface is the node's own way to others: no pod's, no tunnel's, no bridge's of a container engine. */
+/** Whether an interface connects the node to its network: not a pod's, a tunnel's, or a container engine's bridge. */
 export function isNodeInterface({ name }: NetworkLink): boolean {
   return !OWN.test(name) && !OTHERS.test(name);
 }
@@ -132,7 +135,10 @@ const LINK_LOCAL = ['169.254.0.0/16', '127.0.0.0/8', 'fe80::/10', '::1/128'].map
   return parsed.prefix;
 });
 
-/** Addresses of one family that others may reach a link at. Of IPv6 in their order, as the kernel's changes with each new one. */
+/**
+ * A link's addresses of one family that other nodes may reach. IPv6 ones are sorted, as the kernel's order changes with each new
+ * one.
+ */
 export function addressesOf(
   link: NetworkLink,
   family: Family,
@@ -148,7 +154,7 @@ export function addressesOf(
   return family === 4 ? found : found.toSorted((a, b) => (a.address.value < b.address.value ? -1 : 1));
 }
 
-/** Finds a node's address of a family. Interfaces that are switched off, and Podwire's own, are never looked at. */
+/** Finds a node's address of a family. Ignores interfaces that are set down, and Podwire's own. */
 export function chooseAddress(
   method: AddressMethod,
   family: Family,
@@ -208,7 +214,7 @@ interface Search {
   readonly state: NodeNetworkState;
 }
 
-/** As the kernel looks up a route: the longest prefix, then the lowest metric. */
+/** Route lookup as in the kernel: the longest prefix, then the lowest metric. */
 function byRoute(
   routes: readonly NetworkRoute[],
   links: readonly NetworkLink[],

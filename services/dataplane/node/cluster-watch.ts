@@ -14,15 +14,15 @@ export interface IpamClusterOptions {
   /** Name of this node. */
   readonly self: string;
   readonly ipam: Pick<Peer, 'stream' | 'description'>;
-  /** Called in this order. They are the caller's, who stops them after the cluster. */
+  /** Called in this order. The caller owns them, and stops them after the cluster watch. */
   readonly followers: readonly KnownFollower[];
   readonly events: ClusterEvents;
   readonly clock: Clock;
-  /** A number from 0 (included) to 1 (excluded). */
+  /** Uniform in [0, 1). */
   readonly random: () => number;
-  /** How long a stream may be silent before it is taken for dead, in milliseconds; IPAM sends a bookmark every 30 s. Default: 120,000. */
+  /** Idle timeout of a stream, in milliseconds; IPAM sends a bookmark every 30 s. Default: 120,000. */
   readonly silenceMs?: number;
-  /** How long the first message may take before it is told that there is none, in milliseconds. Default: 10,000. */
+  /** Time without a first message before that is reported, in milliseconds. Default: 10,000. */
   readonly patienceMs?: number;
 }
 
@@ -31,8 +31,8 @@ const BACKOFF: BackoffBounds = { baseMs: 100, maxMs: 15_000 };
 const { watch: WATCH } = WatchServiceService;
 
 /**
- * What IPAM tells of the cluster, kept up to date and passed on to followers. While IPAM is away, what is known stands and
- * followers are told nothing; when it is back, what was missed follows, or a snapshot.
+ * Keeps a view of the cluster from IPAM's watch, and passes it to followers. While IPAM is unreachable the last view stands, and
+ * followers are not called; afterwards the missed changes or a snapshot follow.
  */
 export class IpamCluster {
   readonly #options: Required<IpamClusterOptions>;
@@ -49,12 +49,12 @@ export class IpamCluster {
     this.#unobserve = events.observe(() => ({ connected: this.#connection === 'connected', ...this.#size() }));
   }
 
-  /** Begins to watch; once. */
+  /** Starts the watch; call once. */
   start(): void {
     this.#running ??= this.#run();
   }
 
-  /** Undefined until the first snapshot was whole. */
+  /** Undefined until the first complete snapshot. */
   get view(): KnownView | undefined {
     const { cluster } = this.#watched;
     return cluster && { self: this.#options.self, cluster };
@@ -64,7 +64,7 @@ export class IpamCluster {
     return this.#connection;
   }
 
-  /** What an operator should know of it. */
+  /** Conditions of the watch. */
   conditions(): readonly Condition[] {
     const found: Condition[] = [];
     const { description } = this.#options.ipam;
@@ -82,7 +82,7 @@ export class IpamCluster {
     return found;
   }
 
-  /** Followers are told nothing any more. Idempotent. */
+  /** Ends the calls to followers. Idempotent. */
   async stop(): Promise<void> {
     this.#stop.abort();
     this.#unobserve();
@@ -104,7 +104,7 @@ export class IpamCluster {
     }
   }
 
-  /** One stream. @throws Failure of whatever ends it */
+  /** Runs one stream. @throws Failure that ended it */
   async #follow(onProgress: () => void): Promise<void> {
     const { ipam } = this.#options;
     const silence = new Silence({ ...this.#options, onAwaited: () => this.#awaited() });
@@ -121,7 +121,7 @@ export class IpamCluster {
         if (change && !this.#isStopped()) this.#tell(change);
       }
     } catch (error) {
-      // The stream itself knows only that it was given up.
+      // The stream itself only reports its cancellation.
       throw silence.broken.aborted ? failureOfSignal(silence.broken) : error;
     } finally {
       silence.end();
@@ -180,38 +180,38 @@ export class IpamCluster {
 
 interface SilenceOptions {
   readonly clock: Clock;
-  /** How long a stream may be silent before it is taken for dead, in milliseconds. */
+  /** Idle timeout of a stream, in milliseconds. */
   readonly silenceMs: number;
-  /** How long the first message may take before it is told that there is none, in milliseconds; less than the silence. */
+  /** Time without a first message before that is reported, in milliseconds; less than the idle timeout. */
   readonly patienceMs: number;
   /** Called once when the first message takes that long. */
   readonly onAwaited: () => void;
 }
 
-/** Breaks a stream that nothing comes from: a connection whose other side is gone without a word tells of nothing either. */
+/** Cancels an idle stream: a connection whose peer vanished reports no error. */
 export class Silence {
   readonly #options: SilenceOptions;
   readonly #broken = new AbortController();
   readonly #ended = new AbortController();
   #heardAtMs: number | undefined;
 
-  /** Begins with the stream. Whoever makes it ends it. */
+  /** Starts with the stream. The creator ends it. */
   constructor(options: SilenceOptions) {
     this.#options = options;
     void this.#run();
   }
 
-  /** Fires when there was silence for too long. */
+  /** Fires at the idle timeout. */
   get broken(): AbortSignal {
     return this.#broken.signal;
   }
 
-  /** A message came. */
+  /** Restarts the idle timeout after a message. */
   heard(): void {
     this.#heardAtMs = this.#options.clock.nowMs();
   }
 
-  /** The stream is over. Idempotent. */
+  /** Stops the timers at the end of the stream. Idempotent. */
   end(): void {
     this.#ended.abort();
   }

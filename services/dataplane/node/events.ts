@@ -2,32 +2,32 @@ import { metrics } from '@opentelemetry/api';
 import type { Failure } from '@podwire/shared/failure/failure';
 import type { Logger } from '@podwire/shared/runtime/log';
 
-/** How the watch of IPAM stands: not yet answered, answered last time it was asked, or cut off since. */
+/** State of the watch of IPAM: no answer yet, answered at the last attempt, or disconnected since. */
 export type Connection = 'connecting' | 'connected' | 'lost';
 
-/** What the cluster is, in numbers. */
+/** Numbers of the cluster's objects. */
 interface ClusterSize {
   readonly nodes: number;
   readonly pools: number;
   readonly blocks: number;
-  /** Objects that make no sense. */
+  /** Invalid objects. */
   readonly skipped: number;
 }
 
-/** What is observed when metrics are read. */
+/** Values observed at each metrics collection. */
 interface ClusterState extends ClusterSize {
   readonly connected: boolean;
 }
 
-/** What IPAM was told of the node. */
+/** The node's registration in IPAM. */
 interface RegisteredNode {
   readonly name: string;
-  /** With the length of its subnet; empty for none. */
+  /** With prefix length; empty for none. */
   readonly ipv4Address: string;
   readonly ipv6Address: string;
 }
 
-/** What happened between IPAM and this node, told once it is done: a counter and a log line. */
+/** Reports what happens between IPAM and this node: a counter and a log line. */
 export class ClusterEvents {
   readonly #log: Logger;
   readonly #meter = metrics.getMeter('podwire-dataplane');
@@ -45,7 +45,7 @@ export class ClusterEvents {
     this.#log.info(`told of the cluster by ${ipam}`);
   }
 
-  /** Told once, when the watch is lost, however often it is tried again. */
+  /** Reported once per loss of the watch, not for each retry. */
   lost(ipam: string, error: unknown): void {
     this.#losses.add(1);
     this.#log.warn(
@@ -54,12 +54,12 @@ export class ClusterEvents {
     );
   }
 
-  /** The watch cannot be had at all, or not without an end. */
+  /** The watch is rejected, at once or repeatedly. */
   awaited(ipam: string): void {
     this.#log.warn(`${ipam} does not tell of the cluster yet; pods are served, routes to other nodes stay as they are`);
   }
 
-  /** Another failure while the watch is lost already. */
+  /** A different failure while the watch is already lost. */
   stillLost(ipam: string, error: unknown): void {
     this.#log.debug({ err: error }, `${ipam} does not tell of the cluster`);
   }
@@ -78,23 +78,23 @@ export class ClusterEvents {
     this.#log.error({ err: failure }, `went on without ${object}, which IPAM tells of in a way that makes no sense`);
   }
 
-  /** A defect of a follower concerns it alone. */
+  /** A defect in one follower; the others are unaffected. */
   followerFailed(error: unknown): void {
     this.#log.error({ err: error }, 'a part of the node side did not take over a change of the cluster');
   }
 
-  /** IPAM knows the node as it is. */
+  /** IPAM has the node's current registration. */
   registered({ name, ipv4Address, ipv6Address }: RegisteredNode, created: boolean): void {
     const addresses = [ipv4Address, ipv6Address].filter((text) => text !== '').join(' and ');
     this.#log.info({ created }, `node ${name} is registered with ${addresses}`);
   }
 
-  /** Neighbours were told that an address of the node is at another link or MAC address than before. */
+  /** Neighbours were notified that an address of the node moved to another link or MAC address. */
   announced(address: string, link: string): void {
     this.#log.info(`${link} is new as the interface of ${address}: its neighbours are told of its MAC address`);
   }
 
-  /** They go on sending to the earlier MAC address until they find out by themselves. */
+  /** Neighbours keep sending to the earlier MAC address until their entries expire. */
   notAnnounced(address: string, error: unknown): void {
     this.#log.warn(
       { err: error },
@@ -112,19 +112,19 @@ export class ClusterEvents {
     );
   }
 
-  /** The kernel announces no changes until that is tried again; they are looked for now and then. */
+  /** The watch of the kernel failed; until it is reopened, changes are found by polling. */
   notTold(objects: string, error: unknown, retryInMs: number): void {
     const fields = { err: error, retry_in_ms: Math.round(retryInMs) };
     this.#log.warn(fields, `changes of ${objects} are not announced by the kernel; trying again`);
   }
 
-  /** @param task - what is tried again after the wait */
+  /** @param task - retried after the wait */
   retried(task: string, error: unknown, retryInMs: number): void {
     this.#retries.add(1, { task });
     this.#log.warn({ err: error, retry_in_ms: Math.round(retryInMs) }, `could not ${task}; trying again`);
   }
 
-  /** Reports the state whenever metrics are read. @returns what ends that */
+  /** Reports the state at each metrics collection. @returns a function that ends that */
   observe(state: () => ClusterState): () => void {
     const gauges = [
       { name: 'podwire.dataplane.ipam.connected', unit: '1', value: () => (state().connected ? 1 : 0) },

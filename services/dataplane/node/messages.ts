@@ -15,7 +15,7 @@ import { checked, type Checks } from '@podwire/shared/rpc/checks';
 
 import type { ClusterBlock, ClusterNode, Encapsulation, KnownPool, NodeAddress, VxlanEnd } from '../cluster/cluster.js';
 
-/** IPAM's messages as values. Each reader throws Failure INVALID_REQUEST with all that makes no sense in the message. */
+/** Reads IPAM's messages. Each reader throws Failure INVALID_REQUEST that lists every fault of the message. */
 
 export function readBlock({ cidr: text, poolName, nodeName, borrowed }: BlockRoute): ClusterBlock {
   return checked(`block ${text}`, (checks) => {

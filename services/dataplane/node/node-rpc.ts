@@ -54,13 +54,13 @@ function tunnelMessage(tunnel: WantedTunnel): Tunnel {
   return { name, kind, address, macAddress: tunnel.kind === 'vxlan' ? tunnel.mac : '', mtuBytes };
 }
 
-/** The node as its dataplane sees it, for whoever asks. */
+/** The node's state as its dataplane reports it. */
 export interface NodeOverview {
   readonly nodeName: string;
-  /** As last registered in IPAM; undefined: nothing was registered yet. */
+  /** As last registered in IPAM; undefined: not registered yet. */
   readonly registered: RegisteredAddresses | undefined;
   readonly routing: RoutingMode;
-  /** Undefined where the node is no part of a cluster. */
+  /** Undefined when the node belongs to no cluster. */
   readonly routes: NodeStatus | undefined;
   readonly podMtuBytes: number;
   readonly sessions: readonly KnownSession[];

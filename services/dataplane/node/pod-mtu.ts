@@ -15,53 +15,53 @@ import { OVERHEAD_BYTES } from '../routes/tunnels.js';
 import type { LinkSource, LinkWatch, NodeLink } from './links.js';
 
 interface MtuEvents {
-  /** Pods get another MTU from here on. */
+  /** The MTU of pods changed. */
   mtuDetected(detected: DetectedMtu): void;
-  /** Pods get what an operator has set, in bytes. */
+  /** Pods use the operator's MTU, in bytes. */
   mtuSet(mtuBytes: number): void;
-  /** The node's interfaces cannot be read; it is tried again. */
+  /** The node's interfaces cannot be read; it is retried. */
   mtuUnknown(failure: Failure): void;
 }
 
 interface PodMtuOptions {
   readonly links: LinkSource;
   readonly clock: Clock;
-  /** A number from 0 (included) to 1 (excluded). */
+  /** Uniform in [0, 1). */
   readonly random: () => number;
   readonly events: MtuEvents;
-  /** What an operator has set, in bytes; 0: it is detected. */
+  /** The operator's MTU in bytes; 0: detect it. */
   readonly fixedBytes: number;
-  /** The interfaces that count: names, or their beginnings with a `*`. */
+  /** The interfaces to consider: names, or prefixes with a trailing `*`. */
   readonly patterns: readonly string[];
 }
 
-/** How often the interfaces are looked at without being told of a change, in milliseconds. */
+/** Polling interval for the interfaces, in milliseconds. */
 export const LOOK_INTERVAL_MS = 90_000;
 
-/** Until changes are told again, and the links can be read. */
+/** Retry after the watch failed or the links could not be read. */
 const BACKOFF: BackoffBounds = { baseMs: 250, maxMs: 30_000 };
 
-/** Told the MTU of pods that ask for none, in bytes, once it is known, and each time it is another. */
+/** Called with the default MTU of pods in bytes, once it is known, and on each change. */
 type MtuListener = (mtuBytes: number) => void;
 
 /**
- * The MTU of pods that ask for none. It follows the node's interfaces and the pools: pods wired from then on get the new one, and
- * listeners give it to those that are there.
+ * The MTU of pods that request none. It follows the node's interfaces and the pools: newly wired pods get the current one, and
+ * listeners apply it to existing pods.
  */
 export class PodMtu implements Follower {
   readonly #options: PodMtuOptions;
   readonly #listeners: MtuListener[] = [];
   readonly #stopping = new AbortController();
   #pools: readonly ClusterPool[] | undefined;
-  /** Host interfaces of the pods that were there at the start and ask for no MTU. */
+  /** Host interfaces of existing pods at the start that request no MTU. */
   #wires: ReadonlySet<string> = new Set();
-  /** What encapsulation takes as long as the pools are not known, in bytes; undefined before the first look. */
+  /** Encapsulation overhead while the pools are unknown, in bytes; undefined before the first reading. */
   #assumedOverheadBytes: number | undefined;
   #detected: DetectedMtu | undefined;
-  /** What listeners were told last. */
+  /** The last MTU that listeners received. */
   #told: number | undefined;
   #watch: LinkWatch | undefined;
-  /** How often changes were not told, or a look failed, since that was well for long. */
+  /** Consecutive failures of the watch or a reading. */
   #attempt = 0;
   /** Ends the pause before the next round. */
   #wake = new AbortController();
@@ -75,8 +75,8 @@ export class PodMtu implements Follower {
   }
 
   /**
-   * Looks at the node's interfaces, and keeps an eye on them. Resolves after the first look, whatever came of it.
-   * @param wires - host interfaces of the pods that are there and ask for no MTU
+   * Reads the node's interfaces, and starts to watch them. Resolves after the first reading, successful or not.
+   * @param wires - host interfaces of existing pods that request no MTU
    */
   async start(wires: readonly string[] = []): Promise<void> {
     this.#wires = new Set(wires);
@@ -91,15 +91,15 @@ export class PodMtu implements Follower {
   }
 
   /**
-   * What a pod gets that is wired at this moment, in bytes. Before the pools are known as much is taken off for their encapsulation as
-   * is of the pods that are there, so that these keep what they have, however long IPAM is away. Without any nothing is: that is
-   * corrected as soon as the pools are known, before the pod's packets have gone far.
+   * MTU of a pod wired now, in bytes. While the pools are unknown the encapsulation overhead is derived from existing pods, so
+   * that these keep their MTU, however long IPAM is unreachable. Without existing pods it is zero, and corrected as soon as the
+   * pools are known.
    */
   get mtuBytes(): number {
     return this.#detected?.mtuBytes ?? ASSUMED_MTU_BYTES;
   }
 
-  /** Tells a listener from here on. What is known already it is told at once. It must not throw. */
+  /** Adds a listener, and calls it at once with a known MTU. It must not throw. */
   onChange(listener: MtuListener): void {
     this.#listeners.push(listener);
     if (this.#told !== undefined) listener(this.#told);
@@ -111,7 +111,7 @@ export class PodMtu implements Follower {
     if (this.#options.fixedBytes === 0) void this.#look();
   }
 
-  /** Why the MTU may be another than it should be. */
+  /** Why the MTU may be wrong. */
   conditions(): readonly Condition[] {
     if (this.#failure === undefined) return [];
     return [{ reason: 'MtuUnknown', message: `the node's interfaces cannot be read: ${this.#failure}` }];
@@ -124,7 +124,7 @@ export class PodMtu implements Follower {
     await this.#looking;
   }
 
-  /** Looks once more after a look that is under way, as that may have seen what was there before. */
+  /** Reads again after a reading in progress, as that may have missed the change. */
   #look(): Promise<void> {
     if (this.#isLookWaiting) return this.#looking;
     this.#isLookWaiting = true;
@@ -154,7 +154,7 @@ export class PodMtu implements Follower {
     }
   }
 
-  /** What the process before has taken off, by the pods that it wired. */
+  /** The overhead that the previous process subtracted, derived from the pods that it wired. */
   #assumedOverhead(links: readonly NodeLink[]): number {
     if (this.#assumedOverheadBytes === undefined) {
       const { mtuBytes } = detectMtu(links, this.#options.patterns, 0);
@@ -163,7 +163,7 @@ export class PodMtu implements Follower {
     return this.#assumedOverheadBytes;
   }
 
-  /** @returns undefined where it has ended already */
+  /** @returns undefined when it has already failed */
   async #open(): Promise<LinkWatch | undefined> {
     const { clock } = this.#options;
     const ended = new AbortController();
@@ -175,7 +175,7 @@ export class PodMtu implements Follower {
       ended: () => {
         ended.abort();
         this.#watch = undefined;
-        // One that ends again and again as soon as it is open is no better than one that is refused.
+        // A watch that fails right after opening counts as refused, for the back-off.
         if (clock.nowMs() - openedAtMs >= BACKOFF.maxMs) this.#attempt = 0;
         this.#wake.abort();
       },
@@ -184,7 +184,7 @@ export class PodMtu implements Follower {
     return ended.signal.aborted ? undefined : watch;
   }
 
-  /** Looks now and then; soon where changes are not told, or a look failed, as nobody knows what was changed meanwhile. */
+  /** Polls the links; soon after the watch or a reading failed, as changes may have been missed. */
   async #goRound(): Promise<void> {
     const { clock, random } = this.#options;
     const { signal } = this.#stopping;
@@ -211,27 +211,27 @@ function isSame(a: DetectedMtu, b: DetectedMtu): boolean {
 }
 
 /**
- * Assumed of the node's network when no interface of it is known, in bytes: Ethernet's. Calico assumes 1460, for one provider's
- * network; there the interfaces have names that the setting's default knows, so that nothing has to be assumed.
+ * Network MTU in bytes when no interface is known: Ethernet's. Calico assumes 1460, for one provider's network; there the default
+ * setting matches the interface names, so that nothing is assumed.
  */
 const ASSUMED_MTU_BYTES = 1500;
 
-/** What IPv4 asks of every link, in bytes (RFC 791); the kernel refuses less. */
+/** Least MTU of a link for IPv4, in bytes (RFC 791); the kernel refuses less. */
 const LEAST_MTU_BYTES = 68;
 
-/** An MTU for pods, and where it comes from. */
+/** An MTU for pods, with its origin. */
 export interface DetectedMtu {
   readonly mtuBytes: number;
-  /** Name of the interface that limits it; undefined when there is none that counts. */
+  /** Name of the limiting interface; undefined when none is considered. */
   readonly interfaceName: string | undefined;
-  /** What the encapsulation of pools takes of it, in bytes. */
+  /** Encapsulation overhead of the pools, in bytes. */
   readonly overheadBytes: number;
 }
 
 /**
- * The MTU of pods on this node: the smallest of the node's interfaces, minus what encapsulation adds. An interface counts when it is
- * up and its name fits; Podwire's own devices and pods' interfaces never do.
- * @param patterns - names, or their beginnings with a `*`
+ * The MTU of pods on this node: the smallest of the node's interfaces, minus the encapsulation overhead. Considers interfaces
+ * that are up and match a pattern; never Podwire's own devices and pods' interfaces.
+ * @param patterns - names, or prefixes with a trailing `*`
  * @param overheadBytes - the {@link mostOverhead} of the pools
  */
 export function detectMtu(links: readonly NodeLink[], patterns: readonly string[], overheadBytes: number): DetectedMtu {
@@ -244,25 +244,25 @@ export function detectMtu(links: readonly NodeLink[], patterns: readonly string[
   };
 }
 
-/** What most of some links have, in bytes: the lower where two are as many. Undefined where none of them is there. */
+/** The most frequent MTU of some links, in bytes; the lower of two equally frequent ones. Undefined when none of them exists. */
 export function commonMtu(links: readonly NodeLink[], names: ReadonlySet<string>): number | undefined {
   const counts = new Map<number, number>();
   for (const { name, mtuBytes } of links) if (names.has(name)) counts.set(mtuBytes, (counts.get(mtuBytes) ?? 0) + 1);
   return [...counts].toSorted(([a, ofA], [b, ofB]) => ofB - ofA || a - b)[0]?.[0];
 }
 
-/** Whether a link, by its name, is one of those that the node has to the network. */
+/** Whether a link, by its name, connects the node to its network. */
 export function isNodeInterface(name: string, patterns: readonly string[]): boolean {
   if (name === 'lo' || TUNNEL_DEVICES.includes(name) || isPodInterface({ name, alias: null })) return false;
   return patterns.some((pattern) => (pattern.endsWith('*') ? name.startsWith(pattern.slice(0, -1)) : name === pattern));
 }
 
-/** The most that a pool's encapsulation takes of each packet, in bytes. */
+/** The largest encapsulation overhead of any pool per packet, in bytes. */
 export function mostOverhead(pools: readonly ClusterPool[]): number {
   return Math.max(0, ...pools.map(overheadOf));
 }
 
-/** What a pool's encapsulation takes of each packet, in bytes. Of IPv6 in IPIP there is none: such pools have no tunnel. */
+/** A pool's encapsulation overhead per packet, in bytes. Zero for IPv6 in IPIP: such pools have no tunnel. */
 function overheadOf(pool: ClusterPool): number {
   switch (encapsulationOf(pool)) {
     case 'none':

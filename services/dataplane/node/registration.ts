@@ -19,13 +19,13 @@ import type { ClusterEvents } from './events.js';
 import type { NetworkLink, NodeNetwork, NodeNetworkState } from './links.js';
 import { Repeated } from './retrying-task.js';
 
-/** A node's addresses in IPAM: each with the length of its subnet, or empty. */
+/** A node's addresses in IPAM: each with prefix length, or empty. */
 export interface RegisteredAddresses {
   readonly ipv4Address: string;
   readonly ipv6Address: string;
 }
 
-/** How the node's address of each family is found. */
+/** Method of finding the node's address of each family. */
 type AddressMethods = Readonly<Record<Family, AddressMethod>>;
 
 export interface RegistrationOptions {
@@ -36,28 +36,28 @@ export interface RegistrationOptions {
   readonly ipam: Pick<Peer, 'call' | 'description'>;
   readonly events: ClusterEvents;
   readonly clock: Clock;
-  /** A number from 0 (included) to 1 (excluded). */
+  /** Uniform in [0, 1). */
   readonly random: () => number;
-  /** How often the node's addresses are looked at without being told of a change, in milliseconds. Default: 30,000. */
+  /** Polling interval for the node's addresses, in milliseconds. Default: 30,000. */
   readonly pollMs?: number;
 }
 
 const CALL_TIMEOUT_MS = 10_000;
 const BACKOFF: BackoffBounds = { baseMs: 250, maxMs: 30_000 };
 
-/** Changes of addresses come in swarms. */
+/** Changes of addresses come in bursts. */
 const GATHER_MS = 100;
 
-/** What RegisterNode takes. */
+/** Arguments of RegisterNode. */
 const MAX_INTERFACES_COUNT = 64;
 const MAX_ADDRESSES_COUNT = 64;
 
 const FAMILIES: readonly Family[] = [4, 6];
 
 /**
- * Keeps this node registered in IPAM, as it is: at the start, when its addresses change, and when somebody deleted it although it
- * runs. Repeated until it succeeds. A node without any address is left as it was registered last. Neighbours are told of an address
- * that is at another MAC address than before.
+ * Keeps this node's registration in IPAM current: at the start, when its addresses change, and when it was deleted while the node
+ * runs. Retried until it succeeds. A node without any address keeps its last registration. Notifies neighbours of an address that
+ * moved to another MAC address.
  */
 export class Registration implements KnownFollower {
   readonly #options: Required<RegistrationOptions>;
@@ -65,9 +65,9 @@ export class Registration implements KnownFollower {
   readonly #work: Repeated;
   readonly #announcer: Announcer;
   #polling: Promise<unknown> | undefined;
-  /** Ends the pause before the addresses are next looked at. */
+  /** Ends the pause before the next reading of the addresses. */
   #changed = new AbortController();
-  /** What IPAM was told last; undefined: nothing, or it has forgotten. */
+  /** The last registration; undefined: none, or IPAM has lost it. */
   #registered: RegisterNodeRequest | undefined;
   #isAddressMissing = false;
   #known: ClusterNode | undefined;
@@ -85,7 +85,7 @@ export class Registration implements KnownFollower {
     });
   }
 
-  /** Begins; once. */
+  /** Starts; call once. */
   start(): void {
     this.#polling ??= Promise.all([this.#listen(), this.#poll()]);
   }
@@ -97,12 +97,12 @@ export class Registration implements KnownFollower {
     this.#work.ask();
   }
 
-  /** What IPAM was told last; undefined: nothing yet, or it has forgotten. */
+  /** The last registration; undefined: none yet, or IPAM has lost it. */
   get registered(): RegisteredAddresses | undefined {
     return this.#registered;
   }
 
-  /** What an operator should know of it. */
+  /** Conditions of the registration. */
   conditions(): readonly Condition[] {
     const { self, methods } = this.#options;
     if (this.#isAddressMissing) {
@@ -131,7 +131,7 @@ export class Registration implements KnownFollower {
     return known.find((text, at) => text !== own[at]);
   }
 
-  /** The first look comes once changes are told, or it is known that they are not. */
+  /** The first reading waits until the watch is open or has failed. */
   #listen(): Promise<void> {
     const { network, methods, clock, random, events } = this.#options;
     const targets = Object.values(methods).flatMap((method) => (method.type === 'can-reach' ? method.address : []));
@@ -151,7 +151,7 @@ export class Registration implements KnownFollower {
       const woken = await clock.sleep(pollMs, AbortSignal.any([signal, this.#changed.signal]));
       if (woken === 'aborted') await clock.sleep(GATHER_MS, signal);
       this.#changed = new AbortController();
-      // A call under way may be on its way out of an interface that is gone.
+      // A call in progress may be using an interface that is gone.
       if (woken === 'aborted') this.#work.renew();
       else this.#work.ask();
     }
@@ -217,28 +217,28 @@ function sameRequest(a: RegisterNodeRequest, b: RegisterNodeRequest | undefined)
 
 interface AddressWatchOptions {
   readonly network: Pick<NodeNetwork, 'watch'>;
-  /** Where routes may lead whose changes matter. */
+  /** Destinations whose routes matter. */
   readonly targets: readonly Address[];
   readonly clock: Clock;
-  /** A number from 0 (included) to 1 (excluded). */
+  /** Uniform in [0, 1). */
   readonly random: () => number;
   readonly changed: () => void;
-  /** Changes are told from here on; what changed before is not. */
+  /** The watch is open; earlier changes were not announced. */
   readonly opened: () => void;
-  /** Changes are not told until it is opened again. None of the functions may throw. */
+  /** The watch failed, and is retried. None of the functions may throw. */
   readonly lost: (error: unknown, retryInMs: number) => void;
 }
 
 const ADDRESS_BACKOFF: BackoffBounds = { baseMs: 250, maxMs: 30_000 };
 
-/** Has the kernel tell changes of the node's addresses until the signal fires; one that it ends, or refuses, is opened anew. Never rejects. */
+/** Watches the node's addresses until the signal fires; reopens a watch that fails or is refused. Never rejects. */
 async function watchAddresses(options: AddressWatchOptions, signal: AbortSignal): Promise<void> {
   const { clock, random, lost } = options;
   for (let attempt = 0; ; attempt++) {
     const sinceMs = clock.nowMs();
     const failure = await watchOnce(options, signal);
     if (signal.aborted) return;
-    // One that ends again and again as soon as it is open is no better than one that is refused.
+    // A watch that fails right after opening counts as refused, for the back-off.
     if (clock.nowMs() - sinceMs >= ADDRESS_BACKOFF.maxMs) attempt = 0;
     const retryInMs = backoffMs(attempt, ADDRESS_BACKOFF, random());
     lost(failure, retryInMs);
@@ -246,7 +246,7 @@ async function watchAddresses(options: AddressWatchOptions, signal: AbortSignal)
   }
 }
 
-/** @returns why it is over, once it is */
+/** @returns the failure that ended it */
 async function watchOnce(
   { network, targets, changed, opened }: AddressWatchOptions,
   signal: AbortSignal,
@@ -276,19 +276,18 @@ interface AnnouncerOptions {
 }
 
 /**
- * When an address is announced, in milliseconds: a link that has just come up may lose what is sent at once, as may the switch
- * that it is plugged into.
+ * When an address is announced, in milliseconds: a link that has just come up, or its switch port, may lose what is sent at once.
  */
 const ANNOUNCED_AT_MS = [0, 1000, 3000];
 
 /**
- * Tells the neighbours of this node when its address has moved to another MAC address, as with an interface that was made anew. They
- * would send to the earlier one for 15 to 45 s (`base_reachable_time`), and all of that time no pod of this node hears of them.
+ * Notifies this node's neighbours when its address moved to another MAC address, as with a recreated interface. Otherwise they
+ * send to the earlier one for 15 to 45 s (`base_reachable_time`), and this node's pods are unreachable from them.
  */
 export class Announcer {
   readonly #options: AnnouncerOptions;
   readonly #stop = new AbortController();
-  /** Where each address was seen last, by the address. */
+  /** Last known place of each address. */
   readonly #places = new Map<string, string>();
   readonly #underWay = new Map<string, { readonly end: AbortController; readonly done: Promise<void> }>();
 
@@ -297,8 +296,8 @@ export class Announcer {
   }
 
   /**
-   * Takes note of where the node's addresses are. One that is seen for the first time is announced to nobody, as it has been known
-   * before, or to none.
+   * Records where the node's addresses are. A first observation is not announced: neighbours either know the address already, or
+   * have no entry.
    */
   look({ links, addresses }: NodeNetworkState, own: readonly Address[]): void {
     for (const address of own) {
@@ -315,7 +314,7 @@ export class Announcer {
     }
   }
 
-  /** Nothing is sent any more. Idempotent. */
+  /** Ends the announcements. Idempotent. */
   async stop(): Promise<void> {
     this.#stop.abort();
     await Promise.all([...this.#underWay.values()].map(({ done }) => done));

@@ -2,24 +2,24 @@ import { backoffMs, type BackoffBounds } from '@podwire/shared/retry/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 interface RepeatedOptions {
-  /** Brings something about, or finds nothing to do. Idempotent; ends soon when the signal fires. */
+  /** Reaches the goal, or finds nothing to do. Idempotent; ends soon when the signal fires. */
   readonly task: (signal: AbortSignal) => Promise<void>;
   readonly backoff: BackoffBounds;
   readonly clock: Clock;
-  /** A number from 0 (included) to 1 (excluded). */
+  /** Uniform in [0, 1). */
   readonly random: () => number;
-  /** Told of each failure. Must not throw. */
+  /** Called on each failure. Must not throw. */
   readonly failed: (error: unknown, retryInMs: number) => void;
 }
 
 /**
- * Runs a task whenever it is asked for, one run at a time, and after a failure again, later each time, until it succeeds. Asked
- * for during a run it runs once more afterwards.
+ * Runs a task on request, one run at a time, and retries with a back-off until it succeeds. A request during a run causes one
+ * more run.
  */
 export class Repeated {
   readonly #options: RepeatedOptions;
   readonly #stop = new AbortController();
-  /** Ends the run under way, or the wait after one that failed. */
+  /** Cancels the current run, or the wait after a failed one. */
   #round = new AbortController();
   #isAsked = false;
   #running: Promise<void> | undefined;
@@ -28,19 +28,19 @@ export class Repeated {
     this.#options = options;
   }
 
-  /** There may be something to do. */
+  /** Requests a run. */
   ask(): void {
     this.#isAsked = true;
     if (!this.#running && !this.#stop.signal.aborted) this.#running = this.#run();
   }
 
-  /** What there is to do is another than before: a run under way is given up for the next one, and no failure before it counts. */
+  /** The goal changed: cancels the current run, starts the next one, and resets the back-off. */
   renew(): void {
     this.#round.abort();
     this.ask();
   }
 
-  /** Ends the run under way, and waits for its end. Idempotent. */
+  /** Cancels the current run, and waits for its end. Idempotent. */
   async stop(): Promise<void> {
     this.#stop.abort();
     await this.#running;

@@ -2,18 +2,18 @@ import type { NodeSysctl } from '../routes/wanted.js';
 import type { LinkSource, NodeLink } from './links.js';
 import { isNodeInterface } from './pod-mtu.js';
 
-/** What a link does with router advertisements, as its sysctls say; null where it has no IPv6. */
+/** A link's sysctls for router advertisements; null without IPv6. */
 interface AdvertisementSettings {
   readonly name: string;
-  /** 0: ignores them; 1: follows them unless it forwards; 2: follows them. */
+  /** 0: ignores them; 1: accepts them unless it forwards; 2: accepts them. */
   readonly acceptRa: string | null;
   readonly forwarding: string | null;
 }
 
 /**
- * The settings by which links go on following router advertisements once the node forwards IPv6. With `forwarding` the kernel
- * ignores them where `accept_ra` is 1, and forgets at once the default routes it has from them: the node would lose its IPv6.
- * Links that forward already, or ignore advertisements, stay as they are: that is somebody's wish.
+ * The settings that let links accept router advertisements while the node forwards IPv6. With `forwarding` the kernel ignores
+ * them where `accept_ra` is 1, and drops the default routes learned from them: the node would lose its IPv6. Links that already
+ * forward, or ignore advertisements, are left alone: that is the administrator's choice.
  * Source: Linux, Documentation/networking/ip-sysctl.rst; rt6_purge_dflt_routers (net/ipv6/route.c).
  */
 export function settingsToGoOn(links: readonly AdvertisementSettings[]): readonly NodeSysctl[] {
@@ -23,10 +23,10 @@ export function settingsToGoOn(links: readonly AdvertisementSettings[]): readonl
 }
 
 /**
- * Lets the node's interfaces go on following router advertisements. Called before forwarding is switched on; changes nothing
- * of what a node does that does not forward. Idempotent.
- * @param patterns - the interfaces: names, or their beginnings with a `*`
- * @returns the names of those that were changed
+ * Lets the node's interfaces keep accepting router advertisements. Call before enabling forwarding; has no effect on a node that
+ * does not forward. Idempotent.
+ * @param patterns - the interfaces: names, or prefixes with a trailing `*`
+ * @returns the names of changed interfaces
  * @throws Failure KERNEL_REFUSED
  */
 export async function keepFollowingAdvertisements(

@@ -12,47 +12,47 @@ import type { LinkSource } from './links.js';
 interface NodeSysctlsOptions {
   /** The caller closes it. */
   readonly links: Pick<LinkSource, 'readSysctls' | 'writeSysctls'>;
-  /** What pods need at the moment; the families of pools are added to its own. */
+  /** The current requirements of pods; the families of pools are added. */
   readonly use: () => SettingsUse;
-  /** Makes sure that the kernel can wire pods. @throws Failure that says why it cannot */
+  /** Checks that the kernel can wire pods. @throws Failure with the reason when it cannot */
   readonly probe: () => Promise<void>;
   readonly clock: Clock;
   readonly events: Pick<ReconcileEvents, 'conditionsChanged' | 'settingsMade' | 'settingsRepaired'>;
-  /** Told after each look what is known then. Must not throw. */
+  /** Called after each check. Must not throw. */
   readonly onLook: (look: NodeLook) => void;
 }
 
-/** What a look at the node's settings has brought. */
+/** Result of a check of the node's settings. */
 export interface NodeLook {
-  /** Families of the pools; undefined while they are not known. */
+  /** Families of the pools; undefined while unknown. */
   readonly poolFamilies: readonly Family[] | undefined;
-  /** Whether settings were made or put right, so that what depends on them may be tried again. */
+  /** Whether settings were set or repaired, so that dependent work may be retried. */
   readonly hasRepaired: boolean;
-  /** Host interfaces of pods whose settings were changed by others, which their keeper puts right. */
+  /** Host interfaces of pods whose settings other programs changed; the reconciler repairs them. */
   readonly changedPods: readonly string[];
 }
 
 interface Settled extends Pick<NodeLook, 'changedPods'> {
   readonly conditions: readonly Condition[];
-  /** Settings that pods need for the first time. */
+  /** Settings that pods require for the first time. */
   readonly made: readonly NodeSysctl[];
-  /** Settings that others have changed since. */
+  /** Settings that other programs have changed since. */
   readonly repaired: readonly NodeSysctl[];
 }
 
-/** The kernel announces no change of a setting. Milliseconds. */
+/** Polling interval, as the kernel announces no change of a setting. Milliseconds. */
 export const LOOK_INTERVAL_MS = 10_000;
 
 const FAMILIES: readonly Family[] = [4, 6];
 
-/** Keeps an eye on those settings of the node that pods' networks depend on: puts right what is Podwire's, and tells the rest. */
+/** Checks the node's settings that pods' networks depend on: repairs Podwire's own, and reports the rest. */
 export class NodeSysctls implements Follower {
   readonly #options: NodeSysctlsOptions;
   readonly #teller: ConditionTeller;
   readonly #stopping = new AbortController();
   #wake = new AbortController();
   #poolFamilies: readonly Family[] | undefined;
-  /** Settings that were as pods need them at an earlier look. */
+  /** Settings that an earlier check found correct. */
   #settled: ReadonlySet<string> = new Set();
   #running: Promise<void> | undefined;
 
@@ -61,7 +61,7 @@ export class NodeSysctls implements Follower {
     this.#teller = new ConditionTeller(options);
   }
 
-  /** Begins; once. */
+  /** Starts; call once. */
   start(): void {
     this.#running ??= this.#run();
   }
@@ -73,12 +73,12 @@ export class NodeSysctls implements Follower {
     this.#wake.abort();
   }
 
-  /** What an operator should know of the settings. */
+  /** Conditions of the settings. */
   conditions(): readonly Condition[] {
     return this.#teller.conditions;
   }
 
-  /** Leaves the settings as they are. Idempotent. */
+  /** Leaves the settings unchanged. Idempotent. */
   async stop(): Promise<void> {
     this.#stopping.abort();
     await this.#running;
@@ -158,21 +158,21 @@ export class NodeSysctls implements Follower {
   }
 }
 
-/** @throws what is no failure */
+/** @throws errors other than failures */
 function reasonOf(error: unknown): string {
   if (error instanceof Failure) return error.message;
   throw error;
 }
 
-/** What a node's settings are judged by. */
+/** Input for evaluating a node's settings. */
 export interface SettingsUse {
   /** Families of the addresses that pods have, or may get. */
   readonly families: readonly Family[];
-  /** Name of the interface that has the node's address of a family; undefined while that is not known. */
+  /** Name of the interface with the node's address of a family; undefined while unknown. */
   readonly parents: Readonly<Record<Family, string | undefined>>;
   /** Podwire's tunnel devices, by the family that they carry. */
   readonly tunnels: readonly { readonly name: string; readonly family: Family }[];
-  /** Host interfaces of the pods that may send from IPv4 prefixes besides their addresses. */
+  /** Host interfaces of the pods with IPv4 source prefixes besides their addresses. */
   readonly unfiltered: readonly string[];
 }
 
@@ -180,27 +180,27 @@ export interface SettingsUse {
 type SettingValue = (key: NodeSysctl['key']) => string | null;
 
 interface Judgement {
-  /** What is somebody's wish, or cannot be changed, and pods suffer from. */
+  /** Harmful settings that are the administrator's, or cannot be changed. */
   readonly conditions: readonly Condition[];
-  /** What is Podwire's to put right. */
+  /** Settings for Podwire to repair. */
   readonly repairs: readonly NodeSysctl[];
-  /** Host interfaces among {@link SettingsUse.unfiltered} whose own filter is on: their keeper puts them right. */
+  /** Host interfaces among {@link SettingsUse.unfiltered} whose own filter is on: the reconciler repairs them. */
   readonly filtered: readonly string[];
 }
 
 const RP_FILTER = ['net', 'ipv4', 'conf', 'all', 'rp_filter'];
 const DISABLE_IPV6 = ['net', 'ipv6', 'conf', 'all', 'disable_ipv6'];
 
-/** Forwarding of the whole node. IPv4's is another name of `net.ipv4.conf.all.forwarding`. */
+/** Forwarding of the whole node. The IPv4 key is an alias of `net.ipv4.conf.all.forwarding`. */
 const FORWARDING: Readonly<Record<Family, NodeSysctl['key']>> = {
   4: ['net', 'ipv4', 'ip_forward'],
   6: ['net', 'ipv6', 'conf', 'all', 'forwarding'],
 };
 
-/** More than a node has of such pods; the kernel is asked for a thousand settings at a time at most. */
+/** Above the number of such pods on a node; one kernel request reads at most a thousand settings. */
 const FILTERS_MAX = 500;
 
-/** Everything that {@link judgeSettings} may ask for. */
+/** Every setting that {@link judgeSettings} may read. */
 export function settingKeys({ families, parents, tunnels, unfiltered }: SettingsUse): readonly NodeSysctl['key'][] {
   return [
     RP_FILTER,
@@ -213,23 +213,23 @@ export function settingKeys({ families, parents, tunnels, unfiltered }: Settings
 }
 
 /**
- * Tells which settings of the node defeat pods' networks. Put right is what serves pods alone, or what Podwire has switched on
- * before: forwarding of the node, and whatever of its own tunnel devices. Interfaces of the node, and what `all` does to them, are
- * the administrator's.
+ * Evaluates which settings of the node break pods' networks. Repairs settings that serve pods alone, or that Podwire enabled
+ * before: forwarding of the node, and those of its own tunnel devices. Interfaces of the node, and the effect of `all` on them,
+ * are the administrator's.
  * Source: Linux, Documentation/networking/ip-sysctl.rst.
  */
 export function judgeSettings(use: SettingsUse, value: SettingValue): Judgement {
   return {
     conditions: [...reversePaths(use, value), ...missingIpv6(use, value), ...deafInterfaces(use, value)],
     repairs: [...nodeForwarding(use, value), ...ownDevices(use, value)],
-    // Whoever loads systemd's 50-default.conf anew (`sysctl --system`) sets it to 2 on every interface.
+    // Reloading systemd's 50-default.conf (`sysctl --system`) sets it to 2 on every interface.
     filtered: use.unfiltered.slice(0, FILTERS_MAX).filter((name) => ['1', '2'].includes(value(filterOf(name)) ?? '0')),
   };
 }
 
 /**
- * The larger of `all` and the interface's own counts: 0 none, 1 strict, 2 loose. Pods' interfaces have no IPv4 address, and on such
- * ones loose is as strict as strict: it takes nothing from further prefixes, and opens nothing.
+ * The kernel uses the larger of `all` and the interface's own value: 0 none, 1 strict, 2 loose. Pods' interfaces have no IPv4
+ * address, and there loose acts like strict: it accepts nothing from further prefixes, and opens nothing.
  */
 function reversePaths({ unfiltered }: SettingsUse, value: SettingValue): Condition[] {
   const set = value(RP_FILTER);
@@ -252,11 +252,11 @@ function missingIpv6({ families, parents }: SettingsUse, value: SettingValue): C
   return [{ reason: 'Ipv6Disabled', message }];
 }
 
-/** The kernel asks the interface by which a packet arrives whether to forward it. */
+/** The kernel decides on forwarding by the interface on which a packet arrives. */
 function deafInterfaces({ families, parents }: SettingsUse, value: SettingValue): Condition[] {
   return families.flatMap((family) => {
     const parent = parents[family];
-    // Where the whole node does not forward, that is put right, and interfaces follow it.
+    // When the whole node does not forward, that is repaired, and interfaces follow it.
     if (parent === undefined || value(FORWARDING[family]) !== '1') return [];
     const key = forwardingOf(family, parent);
     if (value(key) !== '0') return [];
@@ -293,7 +293,7 @@ function disabledOf(device: string): NodeSysctl['key'] {
   return ['net', 'ipv6', 'conf', device, 'disable_ipv6'];
 }
 
-/** As `sysctl` takes it: dots within a name are slashes. */
+/** The key for `sysctl`: dots within a segment become slashes. */
 export function textOf(key: NodeSysctl['key']): string {
   return key.map((part) => part.replaceAll('.', '/')).join('.');
 }

@@ -23,31 +23,31 @@ interface TunnelAddressesOptions {
   readonly ipam: Pick<Peer, 'call'>;
   readonly events: ClusterEvents;
   readonly clock: Clock;
-  /** A number from 0 (included) to 1 (excluded). */
+  /** Uniform in [0, 1). */
   readonly random: () => number;
 }
 
 const CALL_TIMEOUT_MS = 10_000;
 const PAGE_SIZE = 1000;
 
-/** How often a node whose tunnel's pool drains looks whether its pods have left the pool, in milliseconds. */
+/** Polling interval for a draining tunnel pool, whether this node's pods have left it, in milliseconds. */
 const YIELD_INTERVAL_MS = 15_000;
 
 const BACKOFF: BackoffBounds = { baseMs: 250, maxMs: 30_000 };
 
 /**
- * Sees to it that this node's tunnels have the addresses that pools ask for, and no others. Each kind by itself: one that cannot be
- * had keeps nothing from the others.
+ * Requests the tunnel addresses that pools require, and releases all others. Tunnel kinds are independent: a failure of one does
+ * not affect the rest.
  */
 export class TunnelAddresses implements KnownFollower {
   readonly #options: TunnelAddressesOptions;
   readonly #work: ReadonlyMap<PoolTunnelKind, Repeated>;
   /**
-   * What IPAM answered since the start: a node's record alone does not prove that its address is allocated. And IPAM has the last
-   * word: what it gave is not asked for again until the pools change, even if it does not look right here.
+   * IPAM's answers since the start: a node's record alone does not prove that its address is allocated. IPAM's answer is final:
+   * it is not requested again until the pools change, even if it looks wrong here.
    */
   readonly #answers = new Map<PoolTunnelKind, Answer>();
-  /** For the next look at what a tunnel's address is to be given back after. */
+  /** For the next check, when a tunnel's address may be released. */
   readonly #waits = new Map<PoolTunnelKind, Promise<void>>();
   readonly #stopping = new AbortController();
   #view: KnownView | undefined;
@@ -109,7 +109,7 @@ export class TunnelAddresses implements KnownFollower {
       this.#answers.set(kind, { address: address.replace(/\/.*$/, ''), pools: view.cluster.pools });
       if (!alreadyAllocated) events.tunnelAllocated(word, address);
     } catch (error) {
-      // The pools changed meanwhile: the view that tells so asks again.
+      // The pools changed meanwhile: the view with the change triggers another request.
       if (error instanceof Failure && error.code === 'NO_POOL') return;
       throw error;
     }
@@ -125,7 +125,7 @@ export class TunnelAddresses implements KnownFollower {
     if (addresses.length > 0) events.tunnelReleased(TUNNELS[request.kind].word, addresses);
   }
 
-  /** Whether this node has nothing but the tunnel's own address of the pools that need the tunnel, nor has borrowed any. */
+  /** Whether this node's only address in the pools that need the tunnel, including borrowed ones, is the tunnel's own. */
   async #isVacant(kind: PoolTunnelKind, view: KnownView, signal: AbortSignal): Promise<boolean> {
     const { self, cluster } = view;
     const own = currentAddress(kind, view);
@@ -148,7 +148,7 @@ export class TunnelAddresses implements KnownFollower {
     );
   }
 
-  /** Nobody tells when a pod gives its address back. */
+  /** The release of a pod's address is not announced, so it is polled. */
   #askLater(kind: PoolTunnelKind): void {
     const { clock } = this.#options;
     if (this.#waits.has(kind)) return;
@@ -177,7 +177,7 @@ function currentAddress(kind: PoolTunnelKind, { self, cluster }: KnownView): str
   return address && formatAddress(address);
 }
 
-/** The kinds of tunnels that pools ask for. */
+/** The kinds of tunnels that pools require. */
 const TUNNEL_KINDS = [
   TunnelKind.TUNNEL_KIND_IPIP,
   TunnelKind.TUNNEL_KIND_VXLAN_IPV4,
@@ -210,15 +210,15 @@ const TUNNELS: Readonly<Record<PoolTunnelKind, TunnelFacts>> = {
 };
 
 /**
- * What is to become of a tunnel's address. `confirm`: it looks right, and IPAM is asked whether it is, once. `yield`: its pool is to
- * go, and it is given back as soon as this node has nothing else of the pools that are encapsulated that way.
+ * Action for a tunnel's address. `confirm`: it looks right; confirm it with IPAM once. `yield`: its pool is going away; release
+ * it as soon as this node has no other address of the pools with that encapsulation.
  */
 type TunnelNeed = 'allocate' | 'confirm' | 'release' | 'yield' | 'nothing';
 
 /**
- * Whether this node's end of a kind of tunnels needs an address, or has one that no pool wants any more. A pool that gives none any
- * more (disabled, or being deleted) still has pods whose packets need the tunnel; so an address is given back only once no
- * pool is encapsulated that way, or when the pool that it is of drains and no pod of this node needs others to find the tunnel.
+ * Whether this node's end of a kind of tunnel needs an address, or has one that no pool requires. A pool without new addresses
+ * (disabled, or being deleted) still has pods whose packets need the tunnel; so an address is released only once no pool has that
+ * encapsulation, or when its pool drains and no pod of this node depends on the tunnel.
  */
 function tunnelNeed(kind: PoolTunnelKind, { self, cluster }: KnownView): TunnelNeed {
   const { family, addressOf } = TUNNELS[kind];
@@ -237,7 +237,7 @@ function tunnelNeed(kind: PoolTunnelKind, { self, cluster }: KnownView): TunnelN
   return address && giving.some(({ cidr }) => prefixContains(cidr, address)) ? 'confirm' : 'allocate';
 }
 
-/** The pools whose pods need the tunnels of a kind, whether or not they give addresses. */
+/** The pools whose pods need the tunnels of a kind, whether or not they assign addresses. */
 function wantingPools(kind: PoolTunnelKind, { pools }: KnownCluster): readonly KnownPool[] {
   const { family, encapsulation } = TUNNELS[kind];
   return [...pools.values()].filter((pool) => pool.cidr.family === family && isEncapsulated(pool, encapsulation));

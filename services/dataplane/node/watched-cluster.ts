@@ -4,7 +4,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import type { ClusterBlock, ClusterChange, ClusterNode, KnownCluster, KnownPool } from '../cluster/cluster.js';
 import { readBlock, readNode, readPool } from './messages.js';
 
-/** What the dataplane asks IPAM to tell of. */
+/** The object kinds that the dataplane watches in IPAM. */
 export const WATCHED_KINDS: readonly WatchKind[] = [
   WatchKind.WATCH_KIND_ROUTES,
   WatchKind.WATCH_KIND_POOLS,
@@ -15,7 +15,7 @@ interface State extends KnownCluster {
   readonly nodes: BucketMap<ClusterNode>;
   readonly pools: BucketMap<KnownPool>;
   readonly blocks: BucketMap<ClusterBlock>;
-  /** Objects that make no sense, by kind and name: what is wrong with them. */
+  /** Invalid objects by kind and name, with their faults. */
   readonly skipped: BucketMap<string>;
 }
 
@@ -26,10 +26,7 @@ type Bucket<Value> = ReadonlyMap<string, Value>;
 
 const NO_ENTRIES: Bucket<never> = new Map<string, never>();
 
-/**
- * A map that never changes: a change makes another one, which shares all buckets that the change did not touch. In no particular
- * order.
- */
+/** An immutable map: a change creates another one that shares all untouched buckets. Unordered. */
 export class BucketMap<Value> implements ReadonlyMap<string, Value> {
   readonly size: number;
   readonly #buckets: readonly Bucket<Value>[];
@@ -47,8 +44,8 @@ export class BucketMap<Value> implements ReadonlyMap<string, Value> {
   }
 
   /**
-   * The map after changes. Copies each bucket that they touch once.
-   * @param changes - what a key is to have; undefined: it goes
+   * The map after changes. Copies each affected bucket once.
+   * @param changes - the new value of a key; undefined removes it
    */
   with(changes: ReadonlyMap<string, Value | undefined>): BucketMap<Value> {
     if (changes.size === 0) return this;
@@ -107,15 +104,13 @@ const EMPTY: State = {
   skipped: BucketMap.empty(),
 };
 
-/** Told of each object that makes no sense, once, until something else is wrong with it. */
+/** Called once for each fault of an invalid object. */
 type SkippedObject = (object: string, failure: Failure) => void;
 
 /**
- * What a watch of IPAM has told so far, and where to go on from. What makes it hard: a stream may be cut anywhere. A snapshot is
- * therefore built apart from what is known, and takes its place once it is whole; what is known stands until then, and so does
- * its token.
- *
- * An object that makes no sense is skipped, and what was known of it before goes on to hold.
+ * The state received from a watch of IPAM, and where to resume. What makes it hard: a stream may break anywhere. A snapshot is
+ * therefore built separately, and replaces the known state once it is complete; until then state and token stand.
+ * An invalid object is skipped, and its previous value stays.
  */
 export class WatchedCluster {
   readonly #onSkipped: SkippedObject;
@@ -127,30 +122,30 @@ export class WatchedCluster {
     this.#onSkipped = onSkipped;
   }
 
-  /** Undefined until the first snapshot was whole. */
+  /** Undefined until the first complete snapshot. */
   get cluster(): KnownCluster | undefined {
     return this.#current;
   }
 
-  /** Where the next stream goes on from; empty for a snapshot. */
+  /** Resume token of the next stream; empty for a snapshot. */
   get resumeToken(): string {
     return this.#resumeToken;
   }
 
-  /** How many objects make no sense. */
+  /** Number of invalid objects. */
   get skippedCount(): number {
     return this.#current?.skipped.size ?? 0;
   }
 
-  /** To be called before each stream: half a snapshot is worth nothing. */
+  /** Call before each stream: discards an incomplete snapshot. */
   beginStream(): void {
     this.#snapshot = undefined;
   }
 
   /**
    * Applies one message.
-   * @returns what changed; undefined when nothing did, as within a snapshot
-   * @throws Failure INTERNAL when the message cannot follow the one before; the next stream begins with a snapshot
+   * @returns the changes; undefined when there are none, as within a snapshot
+   * @throws Failure INTERNAL when the message cannot follow the previous one; the next stream begins with a snapshot
    */
   apply({ phase, reset, changes, resumeToken }: WatchResponse): ClusterChange | undefined {
     if (reset) this.#snapshot = EMPTY;
@@ -236,7 +231,7 @@ export class WatchedCluster {
 
 type WatchedObject = NonNullable<WatchedChange['object']>;
 
-/** What one message says: of each name what it is to be, or that it goes. */
+/** Content of one message: the new value of each name, or its removal. */
 interface Reading {
   readonly nodes: Map<string, ClusterNode | undefined>;
   readonly pools: Map<string, KnownPool | undefined>;
@@ -247,7 +242,7 @@ interface Reading {
 interface Place<Value> {
   readonly reading: Reading;
   readonly values: Map<string, Value | undefined>;
-  /** What is known of the object. */
+  /** The known value of the object. */
   readonly former: Value | undefined;
   readonly read: (change: WatchedChange, object: WatchedObject) => Value;
 }
