@@ -17,17 +17,17 @@ import {
   type TableName,
 } from './table.js';
 
-/** What is spared from masquerading besides the pools: nothing, or the addresses of the nodes. */
+/** Destinations exempt from masquerading besides the pools: none, or the addresses of the nodes. */
 export const NAT_EXCLUSIONS = ['pools', 'pools-and-nodes'] as const;
 
 type NatExclusion = (typeof NAT_EXCLUSIONS)[number];
 
-/** How packets are masqueraded, as an operator has set it. */
+/** The operator's masquerading options. */
 export interface MasqueradeSettings {
   readonly exclude: NatExclusion;
-  /** Names of the node's interfaces by which masqueraded packets leave; a `*` at the end stands for any rest. Empty: all. */
+  /** Outgoing interfaces of the node for masqueraded packets; a trailing `*` is a wildcard. Empty: all. */
   readonly interfaces: readonly string[];
-  /** Ports that TCP and UDP packets leave from; undefined: the kernel keeps the pod's where it can. */
+  /** Source ports of TCP and UDP packets; undefined: the kernel keeps the pod's if possible. */
   readonly ports: PortRange | undefined;
 }
 
@@ -37,23 +37,22 @@ interface PortRange {
   readonly last: number;
 }
 
-/** Which packets of one family leave with the node's address: those from `sources` that go to none of `exempt`. */
+/** Masqueraded packets of one family: from `sources`, to destinations outside `exempt`. */
 interface Masquerade {
   readonly family: Family;
-  /** Ranges of the pools with `natOutgoing`; at least one. In order, and none within another. */
+  /** Ranges of the pools with `natOutgoing`; at least one. Sorted, and disjoint. */
   readonly sources: readonly Prefix[];
-  /** Ranges of all pools, and what else is spared. In order, and none within another. */
+  /** Ranges of all pools, and other exempt ones. Sorted, and disjoint. */
   readonly exempt: readonly Prefix[];
   readonly interfaces: readonly string[];
   readonly ports: PortRange | undefined;
 }
 
 /**
- * What is to be masqueraded on a node, family by family; undefined: no pool of the family asks for it (calico.md 5.5).
- *
- * Pools that give no addresses any more count as long as they exist, as their pods do; so do those for load balancers alone:
- * their addresses are the cluster's, and a pod that sends to one is answered. The outer packets of tunnels come from nodes'
- * addresses, which are in no pool, so that none of them is masqueraded.
+ * Plans masquerading on a node per family; undefined when no pool of the family requires it (calico.md 5.5).
+ * Disabled pools count while they exist, as their pods do; so do pools for load balancers alone: their addresses are the
+ * cluster's, and a pod that sends to one gets an answer. Outer packets of tunnels come from nodes' addresses, which are in no
+ * pool, so they are never masqueraded.
  */
 export function planMasquerade(
   { cluster }: ClusterView,
@@ -72,10 +71,10 @@ export function planMasquerade(
   return { 4: plan(4), 6: plan(6) };
 }
 
-/** The same addresses by prefixes none of which holds another, as interval sets need them; in order. */
+/** The same addresses as disjoint prefixes, as interval sets require; sorted. */
 export function outermost(prefixes: readonly Prefix[]): Prefix[] {
   const kept: Prefix[] = [];
-  // In this order a prefix comes right after those that hold it, and what is not within the last kept one is within none.
+  // Sorted, a prefix directly follows those that contain it: comparing with the last kept one is enough.
   for (const prefix of prefixes.toSorted(comparePrefixes)) {
     const last = kept.at(-1);
     if (!last || !prefixContains(last, prefix)) kept.push(prefix);
@@ -86,14 +85,14 @@ export function outermost(prefixes: readonly Prefix[]): Prefix[] {
 const SOURCES = 'nat_sources';
 const EXEMPT = 'nat_exempt';
 
-/** Protocol numbers (IANA): their names are known only where /etc/protocols is. */
+/** Protocol numbers (IANA): names would need /etc/protocols. */
 const TCP = 6;
 const UDP = 17;
 
 /** NF_IP_PRI_NAT_SRC: where source addresses are translated. */
 const SOURCE_NAT_PRIORITY = 100;
 
-/** The table that masquerades packets of a family. One for each, as kernels before 5.2 translate no addresses in `inet` tables. */
+/** The table that masquerades packets of a family. One per family, as kernels before 5.2 have no NAT in `inet` tables. */
 function masqueradeTableName(family: Masquerade['family']): TableName {
   return { family: PROTOCOL[family], name: 'podwire' };
 }
@@ -133,7 +132,7 @@ function set({ family, sources, exempt }: Masquerade, name: typeof SOURCES | typ
   return { name, type: ADDRESS_TYPE[family], interval: true, elements };
 }
 
-/** What packets end with that all else applies to: those with ports first, when ports are restricted. */
+/** Final statements for all other packets: those with ports first, when ports are restricted. */
 function endings({ ports }: Masquerade): readonly (readonly JsonObject[])[] {
   const masquerade = (to: JsonObject): JsonObject => ({
     masquerade: { ...to, flags: 'fully-random' },
@@ -152,8 +151,8 @@ interface MasqueraderOptions extends Omit<TableKeeperOptions, 'table'> {
 const FAMILIES: readonly Family[] = [4, 6];
 
 /**
- * Keeps the tables `ip podwire` and `ip6 podwire` so that packets of pools with `natOutgoing` leave with the node's address. A
- * family without such a pool has no table. Where it cannot be had, pods go on without, and {@link conditions} say why.
+ * Keeps the tables `ip podwire` and `ip6 podwire`, which give packets of pools with `natOutgoing` the node's address. A family
+ * without such a pool has no table. On failure pods run without masquerading, and {@link conditions} give the reason.
  */
 export class Masquerader implements Follower {
   readonly #settings: MasqueradeSettings;
@@ -167,18 +166,18 @@ export class Masquerader implements Follower {
   }
 
   follow(view: ClusterView, change: ClusterChange): void {
-    // Blocks say nothing about what is masqueraded.
+    // Blocks do not affect masquerading.
     if (this.#plans && !change.others) return;
     const plans = planMasquerade(view, this.#settings);
     this.#plans = plans;
     for (const family of FAMILIES) {
       const plan = plans[family];
-      // The keeper tells of failures, and tries again.
+      // The table reconciler reports failures and retries.
       void this.#keepers[family].want(plan ? masqueradeTable(plan) : 'absent').catch(() => undefined);
     }
   }
 
-  /** Why it is not as wanted; empty when it is. */
+  /** Conditions; empty when there are no differences. */
   conditions(): readonly Condition[] {
     return FAMILIES.flatMap((family) => {
       const failure = this.#keepers[family].failure;

@@ -37,47 +37,47 @@ const NAMED = 'pod_interfaces';
 const ALLOWED: Readonly<Record<Family, string>> = { 4: 'allowed_sources4', 6: 'allowed_sources6' };
 const FAMILIES: readonly Family[] = [4, 6];
 
-/** IPv6 sources that a pod has sent from of late, by interface, and how fast it names others. */
+/** Recent IPv6 sources of a pod by interface, and the rate of new ones. */
 const NEIGHBOURS = 'known_neighbours';
 const RATES = 'neighbour_rates';
 
-/** What is known of an interface's sources: some pods on each of the most interfaces that a node has. */
+/** Most known sources: several for each pod at the largest number of interfaces per node. */
 const KNOWN = { sizeCount: 65_535, timeoutSeconds: 60 };
 
 /**
- * How many new sources a pod may name. The kernel cannot collect an entry in its first 5 s, so that a pod holds 9 of the 1,024 that its
- * table has by default.
+ * Rate limit of new sources per pod. The kernel cannot collect an entry in its first 5 s, so that a pod holds 9 of the 1,024 that
+ * its table has by default.
  */
 const NEW_SOURCES = { rate: 1, burst: 4, per: 'second', inv: true };
 
-/** Router and neighbour solicitations (RFC 4861): each makes an entry of its source in the kernel's neighbour table. */
+/** Router and neighbour solicitations (RFC 4861): each adds its source to the kernel's neighbour table. */
 const SOLICITATIONS: Json = { set: [133, 135] };
 
-/** NF_IP_PRI_RAW: before connections are tracked, so that what is dropped costs no entry. */
+/** NF_IP_PRI_RAW: before connection tracking, so that dropped packets create no entry. */
 const RAW_PRIORITY = -300;
 
-/** Loopback addresses of IPv4. The kernel itself drops packets with IPv6's that come from another interface. */
+/** Loopback addresses of IPv4. The kernel itself drops IPv6 loopback addresses from other interfaces. */
 const LOOPBACK: Json = { prefix: { addr: '127.0.0.0', len: 8 } };
 
-/** The number of those who ask about the packet's way back: `fib saddr . iif oif`. */
+/** The outgoing interface of the reverse path: `fib saddr . iif oif`. */
 const WAY_BACK: Json = { fib: { result: 'oif', flags: ['saddr', 'iif'] } };
 
 /**
- * The table that keeps pods to what they may send. Packets to and from the node's loopback addresses are dropped: `route_localnet`,
- * which port mappings need, lets the kernel take them. What a port mapping sends back to the node's 127.0.0.1 has that address
+ * The table that restricts what pods may send. Drops packets to and from the node's loopback addresses: `route_localnet`,
+ * which port mappings need, makes the kernel accept them. Answers of a port mapping to the node's 127.0.0.1 have that address
  * only after connection tracking, which is later.
  *
- * Packets in VXLAN or IPIP are dropped: to a node they would be packets of the overlay, from whatever pod they claim. That is looked at
- * behind the translation of destinations, as that may lead other packets to a node's tunnel.
+ * Drops packets in VXLAN or IPIP: to a node they would be packets of the overlay, with any forged source. Checked after the
+ * translation of destinations, as that may lead other packets to a node's tunnel.
  *
- * Each link-local source that a pod sends from, and each source of a solicitation, becomes an entry in the kernel's neighbour table, which
- * all interfaces and namespaces share. So a pod names few new ones in a second; those that are known pass.
+ * Limits the rate of new sources: each link-local source, and each source of a solicitation, becomes an entry in the kernel's
+ * neighbour table, which all interfaces and namespaces share. Known sources pass.
  *
- * It lets pods send only from addresses that the node routes to them, or that they are allowed besides. Link-local
- * and unspecified IPv6 sources pass, as neighbour discovery needs them; the kernel forwards neither.
+ * Lets pods send only from addresses that the node routes to them, or that they are allowed besides. Link-local and
+ * unspecified IPv6 sources pass, as neighbour discovery needs them; the kernel forwards neither.
  *
- * IPv6 has no rp_filter. IPv4's knows no prefixes: it is off on the interfaces of pods that have some, and would be loose, where
- * `all` is, on one that somebody gives an IPv4 address. So both families are looked at here.
+ * Both families are checked: IPv6 has no rp_filter. IPv4's knows no prefixes: it is off on the interfaces of pods that have
+ * some, and would be loose, where `all` is, on an interface that another program gives an IPv4 address.
  */
 export function guardTable(prefixes: SourcePrefixes): NftTable {
   const goBack = { return: null };
@@ -126,7 +126,7 @@ export function guardTable(prefixes: SourcePrefixes): NftTable {
   };
 }
 
-/** Drops packets that name another source of their interface than those known, once these come too fast. */
+/** Drops packets with a new source of their interface beyond the rate limit. */
 function limitNeighbours(): NftChain {
   const source: Json = { concat: [meta('iifname'), payload('ip6', 'saddr')] };
   const update = (set: string, elem: Json, ...stmt: readonly JsonObject[]): JsonObject => ({
@@ -148,7 +148,7 @@ function jumpTo(target: string): JsonObject {
   return { jump: { target } };
 }
 
-/** A chain that has packets of pods looked at by another. */
+/** A chain that passes packets of pods to another. */
 function hookOf(name: string, priority: number, target: string): NftChain {
   const jump = jumpTo(target);
   return {
@@ -161,7 +161,7 @@ function hookOf(name: string, priority: number, target: string): NftChain {
   };
 }
 
-/** The commands that lead from one state of an interface to another; none when they are the same. */
+/** The commands that change an interface from one state to another; empty when equal. */
 function guardDelta(
   device: string,
   before: readonly Prefix[] | undefined,
@@ -179,7 +179,7 @@ function guardDelta(
   return elementsChange({ table: GUARD_TABLE, sets });
 }
 
-/** Whether an interface has to be named for its packets to be looked at. */
+/** Whether an interface must be listed for its packets to be checked. */
 function hasOtherName(device: string): boolean {
   return !device.startsWith(HOST_INTERFACE_PREFIX);
 }
@@ -190,8 +190,8 @@ function allowedElements(family: Family, device: string, allowed: readonly Prefi
 }
 
 /**
- * Keeps the table `inet podwire`, by which a pod cannot send from addresses that are not its own. Interfaces with names of
- * Podwire's are guarded without being known; nothing is done for a pod that has nothing but its addresses.
+ * Keeps the table `inet podwire`, which prevents pods from sending from foreign addresses. Interfaces with Podwire's name prefix
+ * are guarded without being listed; a pod with only its own addresses needs no entry.
  */
 export class SourceGuard {
   readonly #keeper: TableKeeper;
@@ -202,9 +202,9 @@ export class SourceGuard {
   }
 
   /**
-   * Puts the table in force for the interfaces that there are when the service starts. Called once, before any pod is wired.
-   * @param prefixes - of every interface that has some, or a name that does not begin with Podwire's prefix
-   * @throws Failure KERNEL_UNSUPPORTED or KERNEL_REFUSED; it is tried again by itself
+   * Installs the table for the existing interfaces at the start. Call once, before any pod is wired.
+   * @param prefixes - for every interface that has some, or a name without Podwire's prefix
+   * @throws Failure KERNEL_UNSUPPORTED or KERNEL_REFUSED; it is retried automatically
    */
   start(prefixes: SourcePrefixes): Promise<void> {
     this.#prefixes = new Map([...prefixes].filter(([device, allowed]) => isKept(device, allowed)));
@@ -212,8 +212,8 @@ export class SourceGuard {
   }
 
   /**
-   * Resolves when the table is in force, as it is before a pod with IPv6 addresses is wired. Where it is, nobody waits for what
-   * other pods have asked for.
+   * Resolves when the table is in force, before a pod with IPv6 addresses is wired. If it is already, no caller waits for the
+   * requests of other pods.
    * @throws Failure KERNEL_UNSUPPORTED or KERNEL_REFUSED
    */
   ready(): Promise<void> {
@@ -221,21 +221,21 @@ export class SourceGuard {
   }
 
   /**
-   * Guards an interface, there or not yet, and lets its pod send from some prefixes besides its own addresses; they replace
-   * those it was allowed before. Resolves when that is in force: before the interface is up. Idempotent; for a name that begins
-   * with Podwire's prefix, and no prefixes before and after, nothing is done.
-   * @throws Failure KERNEL_UNSUPPORTED or KERNEL_REFUSED; then it is in force later, unless {@link forget} comes first
+   * Guards an interface, existing or not yet, and allows its pod these source prefixes besides its own addresses; they replace
+   * the earlier ones. Resolves when that is in force: before the interface is up. Idempotent; does nothing for a name with
+   * Podwire's prefix without prefixes before and after.
+   * @throws Failure KERNEL_UNSUPPORTED or KERNEL_REFUSED; it is retried, unless {@link forget} comes first
    */
   setSourcePrefixes(device: string, allowed: readonly Prefix[]): Promise<void> {
     return this.#set(device, isKept(device, allowed) ? allowed : undefined);
   }
 
-  /** Lets an interface go that is no more. Idempotent. @throws Failure as {@link setSourcePrefixes} */
+  /** Stops guarding an interface that is gone. Idempotent. @throws Failure as {@link setSourcePrefixes} */
   forget(device: string): Promise<void> {
     return this.#set(device, undefined);
   }
 
-  /** Why it is not as wanted; empty when it is. */
+  /** Conditions; empty when there are no differences. */
   conditions(): readonly Condition[] {
     const failure = this.#keeper.failure;
     if (!failure) return [];

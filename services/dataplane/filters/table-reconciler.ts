@@ -14,15 +14,15 @@ import {
   type TableName,
 } from './table.js';
 
-/** Why a table was written: another was wanted, what the service found when it started was not it, or somebody changed it. */
+/** Why a table was written: a new wanted state, a difference at the start, or a change by another program. */
 type TableReason = 'wanted' | 'found' | 'drift';
 
-/** What a keeper tells of its work. */
+/** Receives the events of a table reconciler. */
 export interface TableEvents {
   tableWritten(table: string, reason: TableReason): void;
-  /** Told once for each message, however often it fails with it. */
+  /** Called once for each message, however often it recurs. */
   tableFailed(table: string, failure: Failure): void;
-  /** After failures. */
+  /** Called on success after failures. */
   tableRecovered(table: string): void;
 }
 
@@ -30,43 +30,42 @@ export interface TableKeeperOptions {
   readonly nft: Nft;
   readonly events: TableEvents;
   readonly clock: Clock;
-  /** A number from 0 (included) to 1 (excluded). */
+  /** Uniform in [0, 1). */
   readonly random: () => number;
   readonly table: TableName;
 }
 
 /**
- * How often it is made sure that nobody changed the table. A restart of nftables.service or of a firewall begins with `flush ruleset`, and
- * the node's own announcements do not tell of it: pods reach nothing outside until then. A look takes 4 ms of a processor.
+ * Polling interval for changes of the table. A restart of nftables.service or of a firewall begins with `flush ruleset`, which
+ * the kernel's link announcements do not report: until then pods reach nothing outside. A check takes 4 ms of CPU time.
  */
 export const CHECK_INTERVAL_MS = 15_000;
 
 const RETRY = { baseMs: 1000, maxMs: 90_000 };
 
-/** What is wanted: a table, or none. */
+/** The wanted table, or none. */
 type Wanted = NftTable | 'absent';
 
 /**
- * Keeps one table of nftables as wanted.
- *
+ * Reconciles one table of nftables.
  * What makes this hard:
- * - Tables are shared with everybody who is root. Whether one is as wanted is known from reading it alone, and reading runs a
- *   program, so it is read at the start and every 15 s; in between, what was written last counts as what is there.
- * - Other releases of nft may show a rule in another form than it was written in. The form in which a table is shown right after it
- *   was written is as good as the one in which it was written.
- * - Changes come one by one, from many pods at once. Those that come while nft runs go together in its next run; each caller waits
- *   for the run that has its change.
+ * - Every program with root may change tables. Only reading shows whether one matches, and reading runs a program, so it is read
+ * at the start and every 15 s; in between, the last written state counts as the actual one.
+ * - Other releases of nft may list a rule in another form than it was written in. The form listed right after a write is accepted
+ * as well as the written one.
+ * - Many pods request changes at once. Changes that arrive while nft runs are combined in its next run; each caller waits for the
+ * run with its change.
  */
 export class TableKeeper {
   readonly #options: TableKeeperOptions;
   readonly #name: string;
   readonly #stopping = new AbortController();
   #wanted: Wanted | undefined;
-  /** Commands that lead from what is there to what is wanted; undefined: not known, or not by commands. */
+  /** Commands from the actual to the wanted state; undefined: unknown, or a full replacement is needed. */
   #delta: readonly NftCommand[] | undefined;
-  /** Whether what is there is what was written last, as far as is known. */
+  /** Whether the actual state is the last written one, as far as known. */
   #inForce = false;
-  /** The form of the structure that was wanted when the table was last read after writing, and the form it was shown in. */
+  /** The wanted form when the table was last read after a write, and its listed form. */
   #shownAs: { readonly wanted: string; readonly shown: string } | undefined;
   #next: Promise<void> | undefined;
   #last: Promise<void> = Promise.resolve();
@@ -80,20 +79,20 @@ export class TableKeeper {
     this.#name = formatTableName(options.table);
   }
 
-  /** Why the table is not as wanted; undefined when it is, or when nothing is wanted yet. */
+  /** The failure; undefined when the table matches, or none is wanted yet. */
   get failure(): Failure | undefined {
     return this.#failure;
   }
 
-  /** Whether a table that was wanted is there, as far as is known: the one wanted now, or the one before it. */
+  /** Whether a wanted table exists, as far as known: the current one, or the one before. */
   get isInForce(): boolean {
     return this.#inForce;
   }
 
   /**
-   * Wants this table, or none, from here on.
-   * @param delta - commands that make the table wanted before into this one; without them the whole table is replaced
-   * @returns when it is in force; it is tried again later when it fails
+   * Sets the wanted table, or none.
+   * @param delta - commands from the previous wanted table to this one; without them the whole table is replaced
+   * @returns when it is in force; a failure is retried later
    * @throws Failure as {@link Nft}
    */
   want(table: Wanted, delta?: readonly NftCommand[]): Promise<void> {
@@ -106,12 +105,12 @@ export class TableKeeper {
     return this.#run();
   }
 
-  /** Reads the table, and writes it when it is not as wanted. @throws Failure as {@link Nft} */
+  /** Reads the table, and writes it when it differs. @throws Failure as {@link Nft} */
   check(): Promise<void> {
     return this.#serially(() => this.#compare('drift'));
   }
 
-  /** Leaves the table as it is. Resolves when nothing is under way any more. */
+  /** Leaves the table unchanged. Resolves when no run is in flight. */
   async stop(): Promise<void> {
     this.#stopping.abort();
     this.#wake.abort();
@@ -119,7 +118,7 @@ export class TableKeeper {
     await this.#last.catch(() => undefined);
   }
 
-  /** One run for all who ask before it begins. */
+  /** One run for all requests that arrive before it begins. */
   #run(): Promise<void> {
     this.#next ??= this.#serially(() => {
       this.#next = undefined;
@@ -144,7 +143,7 @@ export class TableKeeper {
     } catch (error) {
       const failure = error instanceof Failure ? error : new Failure('INTERNAL', 'a defect', { cause: error });
       this.#inForce = false;
-      // Where there are no nftables, there is no table.
+      // Without nftables there is no table.
       if (this.#wanted === 'absent' && failure.code === 'KERNEL_UNSUPPORTED') {
         this.#succeeded();
         return;
@@ -162,7 +161,7 @@ export class TableKeeper {
     this.#failures = 0;
   }
 
-  /** Leads from the table that was written last to the one that is wanted. */
+  /** Commands from the last written table to the wanted one. */
   async #update(): Promise<void> {
     const delta = this.#delta;
     this.#delta = [];
@@ -174,13 +173,13 @@ export class TableKeeper {
       this.#options.events.tableWritten(this.#name, 'wanted');
     } catch (error) {
       if (!(error instanceof Failure)) throw error;
-      // The table is not what it was thought to be.
+      // The actual table is not the assumed one.
       await this.#compare('drift');
     }
   }
 
   async #compare(reason: TableReason): Promise<void> {
-    // Another may be wanted by the time this one is in force; its commands lead on from here.
+    // The wanted state may have changed by the time this one is in force; its commands continue from here.
     const wanted = this.#wanted;
     if (wanted === undefined) return;
     this.#delta = [];
@@ -198,7 +197,7 @@ export class TableKeeper {
     events.tableWritten(this.#name, reason);
   }
 
-  /** Looks whether nft did as it was told: it has ended well on input that it had not understood. */
+  /** Verifies nft's work by reading: nft has reported success for input that it did not understand. */
   async #confirm(wanted: Wanted): Promise<void> {
     const shown = await this.#options.nft.read(this.#options.table);
     if (wanted === 'absent') {
@@ -225,7 +224,7 @@ export class TableKeeper {
       const waitMs = failures === 0 ? CHECK_INTERVAL_MS : backoffMs(failures - 1, RETRY, random());
       this.#wake = new AbortController();
       const woken = await clock.sleep(waitMs, this.#wake.signal);
-      // A failure while it slept has made the time until the next attempt shorter.
+      // A failure during the sleep shortened the time until the next attempt.
       if (woken === 'elapsed') await this.check().catch(() => undefined);
     }
   }

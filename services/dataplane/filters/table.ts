@@ -2,7 +2,7 @@ import { familyBits, formatAddress, parseAddress, type Family } from '@podwire/s
 import type { Prefix } from '@podwire/shared/net/prefix';
 import { compareTexts } from '@podwire/shared/words/order';
 
-/** What JSON can say, as `nft -j` reads and writes it (libnftables-json(5)). */
+/** JSON values, as `nft -j` reads and writes them (libnftables-json(5)). */
 export type Json = null | boolean | number | string | readonly Json[] | JsonObject;
 
 export interface JsonObject {
@@ -15,7 +15,7 @@ export interface TableName {
   readonly name: string;
 }
 
-/** A named set. Elements of sets of addresses are prefixes, none of which holds another; in concatenations, one per link. */
+/** A named set. Elements of address sets are disjoint prefixes; in concatenations, disjoint per link. */
 export interface NftSet {
   readonly name: string;
   /** `ipv4_addr`, `ifname`, …; several for a concatenation. */
@@ -23,14 +23,14 @@ export interface NftSet {
   /** Whether its elements are ranges. */
   readonly interval: boolean;
   readonly elements: readonly Json[];
-  /** Rules put elements into it, and each goes after a time. Such elements are no part of what the table is. */
+  /** Rules add elements, which expire. Such elements do not count in comparisons. */
   readonly filledByRules?: { readonly sizeCount: number; readonly timeoutSeconds: number };
 }
 
 /** A chain with its rules, each a list of expressions. */
 export interface NftChain {
   readonly name: string;
-  /** Undefined for a chain that others jump to. */
+  /** Undefined for a chain that is only jumped to. */
   readonly hook: { readonly type: string; readonly name: string; readonly priority: number } | undefined;
   readonly rules: readonly (readonly JsonObject[])[];
 }
@@ -75,20 +75,20 @@ export function meta(key: string): Json {
 export const ADDRESS_TYPE: Readonly<Record<Family, string>> = { 4: 'ipv4_addr', 6: 'ipv6_addr' };
 export const PROTOCOL: Readonly<Record<Family, 'ip' | 'ip6'>> = { 4: 'ip', 6: 'ip6' };
 
-/** NF_IP_PRI_FILTER: where packets are filtered, behind the translation of destinations. */
+/** NF_IP_PRI_FILTER: packet filtering, after the translation of destinations. */
 export const FILTER_PRIORITY = 0;
 
-/** What a rule ends with that drops packets, and counts them. */
+/** End of a rule that counts and drops packets. */
 export const COUNTED_DROP: readonly JsonObject[] = [{ counter: { packets: 0, bytes: 0 } }, { drop: null }];
 
-/** What a set of a table is to hold, and held. */
+/** Wanted and previous elements of a table's set. */
 interface SetChange {
   readonly name: string;
   readonly from: readonly Json[];
   readonly to: readonly Json[];
 }
 
-/** The commands that lead from some elements of a table's sets to others; none when they are the same. */
+/** The commands that change some elements of a table's sets to others; empty when equal. */
 export function elementsChange({
   table,
   sets,
@@ -98,7 +98,7 @@ export function elementsChange({
 }): readonly NftCommand[] {
   const element = (name: string, elem: readonly Json[]): readonly JsonObject[] =>
     elem.length === 0 ? [] : [{ element: { family: table.family, table: table.name, name, elem } }];
-  // What goes, goes first: intervals of one set may not overlap.
+  // Deletions first: intervals of one set may not overlap.
   return [
     ...sets.flatMap(({ name, from, to }) => element(name, without(from, to)).map((each) => ({ delete: each }))),
     ...sets.flatMap(({ name, from, to }) => element(name, without(to, from)).map((each) => ({ add: each }))),
@@ -110,12 +110,12 @@ function without(elements: readonly Json[], others: readonly Json[]): readonly J
   return elements.filter((element) => !texts.has(JSON.stringify(element)));
 }
 
-/** The commands that make a table what is wanted, whatever it was, in one transaction (`nft flush`, `nft add`, …). */
+/** The commands that replace a table in one transaction, regardless of its state (`nft flush`, `nft add`, …). */
 export function replacement(table: NftTable): readonly NftCommand[] {
   return [...removal(table), ...objectsOf(table).map((object): NftCommand => ({ add: object }))];
 }
 
-/** The commands that take a table away, there or not: the addition makes the deletion succeed. */
+/** The commands that delete a table if it exists: adding it first makes the deletion succeed. */
 export function removal({ family, name }: TableName): readonly NftCommand[] {
   const table = { table: { family, name } };
   return [{ add: table }, { delete: table }];
@@ -158,15 +158,15 @@ export function isObject(value: Json | undefined): value is JsonObject {
   return typeof value === 'object' && value !== null && !isList(value);
 }
 
-/** What two tables are compared by. Counters' values, handles and the order of what has none do not matter. */
+/** The form for comparing two tables. Ignores counters, handles and the order of unordered objects. */
 interface TableForm {
-  /** Everything but the elements of sets, as text. */
+  /** Everything except the elements of sets, as text. */
   readonly structure: string;
-  /** The elements of all sets, as text: addresses by the ranges that they cover, however those are cut. */
+  /** The elements of all sets, as text: addresses by the ranges that they cover, however split. */
   readonly elements: string;
 }
 
-/** The form of a table's objects, as they are wanted or as the kernel shows them. */
+/** The form of a table's objects, wanted or listed by the kernel. */
 export function formOf(objects: readonly JsonObject[]): TableForm {
   const structure: string[] = [];
   const rules: string[] = [];
@@ -177,11 +177,11 @@ export function formOf(objects: readonly JsonObject[]): TableForm {
     else if (isObject(set)) {
       const { elem = [], ...rest } = set;
       structure.push(textOf({ set: rest }));
-      // Where elements have a time, rules put them there.
+      // Sets with a timeout are filled by rules.
       elements.push(`${textOf(rest.name ?? null)}: ${'timeout' in rest ? '' : elementsText(elem)}`);
     } else structure.push(textOf(object));
   }
-  // The order of rules is part of what they mean, within a chain; that of the others is the kernel's affair.
+  // The order of rules within a chain is significant; the kernel determines that of other objects.
   const byChain = rules.map((text, position) => ({ text, chain: /"chain":"[^"]*"/.exec(text)?.[0] ?? '', position }));
   const ordered = byChain.toSorted((a, b) => compareTexts(a.chain, b.chain) || a.position - b.position);
   return {
@@ -219,7 +219,7 @@ function textOfField(field: Json): string {
   return range ? rangeText(range) : textOf(field);
 }
 
-/** Ranges that touch or overlap as one, in order. */
+/** Merges ranges that touch or overlap; sorted. */
 function joined(ranges: readonly AddressRange[]): AddressRange[] {
   const result: AddressRange[] = [];
   for (const range of ranges.toSorted((a, b) => a.family - b.family || compareNumbers(a.first, b.first))) {
@@ -257,10 +257,10 @@ function rangeText({ family, first, last }: AddressRange): string {
   return `${formatAddress({ family, value: first })}-${formatAddress({ family, value: last })}`;
 }
 
-/** Values that the kernel gives, or counts: no part of what a table is. */
+/** Values that the kernel assigns or counts: ignored in comparisons. */
 const VOLATILE: readonly string[] = ['handle', 'packets', 'bytes'];
 
-/** JSON with its keys in order. */
+/** JSON with sorted keys. */
 function textOf(value: Json): string {
   if (isList(value)) return `[${value.map(textOf).join(',')}]`;
   if (!isObject(value)) return JSON.stringify(value);
@@ -276,20 +276,20 @@ function compareNumbers(a: bigint, b: bigint): number {
 
 /**
  * The node's nftables. Implementations: the `nft` program, and memory (the fake); both pass `nft.contract.ts`.
- *
- * Every method fails with KERNEL_UNSUPPORTED when the program or the kernel's part is missing, and with KERNEL_REFUSED when
- * nftables refuse or do not answer in time; both carry its own text.
+ * Every method fails with KERNEL_UNSUPPORTED when the program or the kernel feature is missing, and with KERNEL_REFUSED when
+ * nftables refuse or time out; both carry its own text.
  */
 export interface Nft {
   /**
-   * Reads one table (`nft -j -n list table FAMILY NAME`): names of protocols as numbers.
-   * Result: its objects as nft shows them, complete; undefined when there is no such table. Idempotent.
+   * Reads one table (`nft -j -n list table FAMILY NAME`): protocols as numbers.
+   * Result: its objects as nft lists them, complete; undefined when there is no such table. Idempotent.
    */
   read(table: TableName): Promise<readonly JsonObject[] | undefined>;
 
   /**
-   * Carries out commands as one transaction (`nft -j -f -`).
-   * Result: all of it is in force, or none when it fails. Idempotent as far as the commands are: adding what is there is, deleting what is not there fails.
+   * Applies commands as one transaction (`nft -j -f -`).
+   * Result: all of it is in force, or none when it fails. As idempotent as the commands: adding an existing object succeeds,
+   * deleting a missing one fails.
    */
   apply(commands: readonly NftCommand[]): Promise<void>;
 }

@@ -20,8 +20,8 @@ import {
 import { planTunnelSources, type TunnelSources } from './tunnel-sources.js';
 
 /**
- * Keeps the table `inet podwire_tunnels`: the node accepts VXLAN and IPIP from other nodes' addresses alone. Until the cluster is known the
- * rules of the process before stay; without any there is no tunnel either. Without an encapsulated pool there is no table.
+ * Keeps the table `inet podwire_tunnels`: the node accepts VXLAN and IPIP only from other nodes' addresses. Until the cluster is
+ * known the previous process's rules stay; without any there is no tunnel either. Without an encapsulated pool there is no table.
  */
 export class TunnelGuard implements Follower {
   readonly #keeper: TableKeeper;
@@ -33,17 +33,17 @@ export class TunnelGuard implements Follower {
 
   follow(view: ClusterView, change: ClusterChange): void {
     const before = this.#sources;
-    // Blocks say nothing about nodes.
+    // Blocks do not affect nodes.
     if (before && !change.others) return;
     const sources = planTunnelSources(view);
     this.#sources = sources;
     const delta = before && tunnelDelta(before, sources);
     if (delta?.length === 0) return;
-    // The keeper reports failures and retries.
+    // The table reconciler reports failures and retries.
     void this.#keeper.want(sources.length > 0 ? tunnelTable(sources) : 'absent', delta).catch(() => undefined);
   }
 
-  /** Why the table is not as wanted; empty when it is. */
+  /** Conditions; empty when there are no differences. */
   conditions(): readonly Condition[] {
     const failure = this.#keeper.failure;
     if (!failure) return [];
@@ -61,7 +61,7 @@ const TUNNEL_TABLE: TableName = { family: 'inet', name: 'podwire_tunnels' };
 
 const NODES: Readonly<Record<Family, string>> = { 4: 'nodes4', 6: 'nodes6' };
 
-/** What tells the packets of an encapsulation: `udp dport 4789`, `meta l4proto 4`. */
+/** Matches the packets of an encapsulation: `udp dport 4789`, `meta l4proto 4`. */
 export const ENCAPSULATED: Readonly<Record<'vxlan' | 'ipip', JsonObject>> = {
   vxlan: match({ payload: { protocol: 'udp', field: 'dport' } }, '==', VXLAN_PORT),
   ipip: match(meta('l4proto'), '==', 4),
@@ -96,7 +96,7 @@ function tunnelTable(sources: readonly TunnelSources[]): NftTable {
   };
 }
 
-/** The commands that lead from some nodes to others; undefined where more than the nodes differs. */
+/** The commands that change the set of nodes; undefined when more than the nodes differs. */
 function tunnelDelta(
   before: readonly TunnelSources[],
   after: readonly TunnelSources[],
@@ -114,7 +114,7 @@ function shapeOf(sources: readonly TunnelSources[]): string {
   return JSON.stringify(sources.map(({ family, encapsulations }) => [family, encapsulations]));
 }
 
-/** Two nodes that tell one address are one element. */
+/** Two nodes with the same address are one element. */
 function elementsOf({ nodes }: TunnelSources): readonly string[] {
   return [...new Set(nodes.map(formatAddress))];
 }

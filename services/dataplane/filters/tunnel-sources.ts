@@ -3,10 +3,10 @@ import { compareNames } from '@podwire/shared/words/order';
 
 import { encapsulationOf, modeOf, nodeAddressOf, type ClusterView } from '../cluster/cluster.js';
 
-/** Where packets of tunnels may come from, for one family of outer addresses. */
+/** Allowed sources of tunnel packets, for one family of outer addresses. */
 export interface TunnelSources {
   readonly family: Family;
-  /** Encapsulations that pools ask for; at least one. */
+  /** Encapsulations that pools use; at least one. */
   readonly encapsulations: readonly ('vxlan' | 'ipip')[];
   /** Addresses of the other nodes, in the order of the nodes' names. */
   readonly nodes: readonly Address[];
@@ -15,8 +15,8 @@ export interface TunnelSources {
 const FAMILIES: readonly Family[] = [4, 6];
 
 /**
- * The families whose pools are encapsulated, with the nodes that tunnel packets are accepted from. IPIP has no device for IPv6.
- * Nodes count from their registration on, before they have a block or a tunnel address: no route to a node is made before.
+ * The families with encapsulated pools, and the nodes from which tunnel packets are accepted. IPIP has no device for IPv6. Nodes
+ * count from their registration on, before they have a block or a tunnel address: routes to a node come later.
  */
 export function planTunnelSources({ self, cluster }: ClusterView): readonly TunnelSources[] {
   const pools = [...cluster.pools.values()];
