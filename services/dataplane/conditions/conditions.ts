@@ -2,7 +2,10 @@ import type { Meter, ObservableResult } from '@opentelemetry/api';
 import type { Family } from '@podwire/shared/net/address';
 import { compareTexts } from '@podwire/shared/words/order';
 
-/** Why something cannot be routed, with how to say so. `subject` is a node's name, a pool's or a family's, as `about` tells. */
+/**
+ * Reasons why a destination cannot be routed, with their messages. `subject` is a node's, a pool's or a family's name, according
+ * to `about`.
+ */
 const TELL = {
   NodeUnknown: (node: string, what: string) =>
     `node ${node} is not registered in IPAM, so ${what} has no route: register the node, or release what it holds`,
@@ -28,19 +31,19 @@ const TELL = {
 
 export type ComplaintReason = keyof typeof TELL;
 
-/** One destination that has no route, or not the one it should have. */
+/** A destination without its wanted route. */
 export interface Complaint {
   readonly reason: ComplaintReason;
-  /** Name of the node or the pool that it is about; complaints with the same are told as one. */
+  /** Name of the node or the pool concerned; complaints with the same subject are merged. */
   readonly subject: string;
   /** CIDR. */
   readonly destination: string;
 }
 
-/** How many destinations a condition names before it counts the rest. */
+/** Number of destinations that a condition names; the rest is counted. */
 const NAMED_COUNT = 3;
 
-/** Joins complaints of one reason about one subject, as they come and go, so that a lost node is one condition and not hundreds. */
+/** Merges complaints of one reason and subject as they come and go, so that a lost node is one condition instead of hundreds. */
 export class Complaints {
   readonly #groups = new Map<string, { readonly of: Complaint; readonly counts: Map<string, number> }>();
 
@@ -51,7 +54,7 @@ export class Complaints {
     group.counts.set(complaint.destination, (group.counts.get(complaint.destination) ?? 0) + 1);
   }
 
-  /** Takes back one {@link add}. */
+  /** Reverts one {@link add}. */
   remove(complaint: Complaint): void {
     const key = groupKey(complaint);
     const group = this.#groups.get(key);
@@ -61,7 +64,7 @@ export class Complaints {
     if (group?.counts.size === 0) this.#groups.delete(key);
   }
 
-  /** In the order of reasons and subjects. */
+  /** Sorted by reason and subject. */
   conditions(): Condition[] {
     return [...this.#groups.entries()]
       .sort(([a], [b]) => compareTexts(a, b))
@@ -72,7 +75,7 @@ export class Complaints {
   }
 }
 
-/** Names the first of many things, and counts the others. */
+/** Names the first of many items, and counts the rest. */
 export function listed(names: readonly string[]): string {
   const sorted = [...names].sort(compareTexts);
   const rest = sorted.length - NAMED_COUNT;
@@ -84,10 +87,10 @@ function groupKey({ reason, subject }: Complaint): string {
 }
 
 /**
- * A gauge of the conditions that hold, by their reason, counted when it is collected: what GetNodeStatus tells, for alerts. A reason
- * that holds no more has no value.
+ * A gauge of current conditions per reason, counted at collection: the content of GetNodeStatus, for alerts. A resolved reason
+ * has no value.
  * @param conditions - must not throw
- * @returns ends it
+ * @returns a function that ends it
  */
 export function observeConditions(meter: Meter, conditions: () => readonly Condition[]): () => void {
   const gauge = meter.createObservableGauge('podwire.dataplane.conditions', {
@@ -108,9 +111,9 @@ function countReasons(conditions: readonly Condition[]): ReadonlyMap<string, num
 }
 
 /**
- * Whether pods can be wired, as health checks are told: not once there is something against every family that pools have, and
- * while the pools are not known, against every family. What is against some pods alone is a condition.
- * @param poolFamilies - undefined while the pools are not known
+ * Whether pods can be wired, for health checks: false once conditions block every family of the pools, or, while the pools are
+ * unknown, every family. Conditions that affect only some pods do not count.
+ * @param poolFamilies - undefined while the pools are unknown
  */
 export function canWirePods(conditions: readonly Condition[], poolFamilies: readonly Family[] | undefined): boolean {
   const defeated = new Set(conditions.flatMap(({ defeats = [] }) => defeats));
@@ -118,12 +121,12 @@ export function canWirePods(conditions: readonly Condition[], poolFamilies: read
   return !families.every((family) => defeated.has(family));
 }
 
-/** Why something that the cluster asks for cannot be had on this node. Told by logs, metrics and the node's status. */
+/** A requirement of the cluster that this node cannot meet. Reported in logs, metrics and the node's status. */
 export interface Condition {
   /** `IpipUnsupported`, `NodeAddressMissing`, … */
   readonly reason: string;
-  /** With the object and the next step. */
+  /** Names the object and the next step. */
   readonly message: string;
-  /** Families of which no pod that has addresses can be wired meanwhile; left out: none. */
+  /** Families whose pods cannot be wired meanwhile; absent: none. */
   readonly defeats?: readonly Family[];
 }

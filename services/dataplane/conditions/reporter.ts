@@ -2,10 +2,10 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { Condition } from './conditions.js';
 
-/** A reason whose messages change all the time is logged this often, in milliseconds. */
+/** Log interval of a reason whose messages keep changing, in milliseconds. */
 const PAUSE_MS = 60_000;
 
-/** Where changes of the conditions are reported to. */
+/** Receives changes of the conditions. */
 export interface ConditionEvents {
   conditionsChanged(reason: string, conditions: readonly Condition[]): void;
 }
@@ -15,20 +15,14 @@ interface Told {
   readonly atMs: number;
 }
 
-/** Knows the conditions that hold, and has a line logged for each change of what is to be told of a reason. */
+/** Tracks the current conditions, and logs one line for each change of a reason. */
 export class ConditionTeller {
   readonly #clock: Clock;
   readonly #events: ConditionEvents;
   readonly #told = new Map<string, Told>();
   #conditions: readonly Condition[] = [];
 
-  constructor({
-    clock,
-    events,
-  }: {
-    readonly clock: Clock;
-    readonly events: ConditionEvents;
-  }) {
+  constructor({ clock, events }: { readonly clock: Clock; readonly events: ConditionEvents }) {
     this.#clock = clock;
     this.#events = events;
   }
