@@ -2,7 +2,10 @@ import type { Address, Family } from '@podwire/shared/net/address';
 import type { Mac } from '@podwire/shared/net/mac';
 import type { Prefix } from '@podwire/shared/net/prefix';
 
-/** How packets between the nodes of a pool travel. The `-cross-subnet` ones tunnel only what leaves the sender's subnet. */
+/**
+ * Encapsulation of packets between the nodes of a pool. The `-cross-subnet` modes tunnel only packets that leave the sender's
+ * subnet.
+ */
 export type Encapsulation = 'none' | 'vxlan' | 'vxlan-cross-subnet' | 'ipip' | 'ipip-cross-subnet';
 
 /** A node's address of one family, and the subnet it lies in. */
@@ -13,13 +16,13 @@ export interface NodeAddress {
 
 /** A node's end of a VXLAN tunnel. */
 export interface VxlanEnd {
-  /** Of the tunnel device; undefined while none is allocated. */
+  /** Address of the tunnel device; undefined while none is allocated. */
   readonly address: Address | undefined;
-  /** Undefined while the node has not told it. */
+  /** Undefined until the node has reported it. */
   readonly mac: Mac | undefined;
 }
 
-/** A node as the routing knows it. */
+/** A node's attributes for routing. */
 export interface ClusterNode {
   readonly name: string;
   readonly ipv4: NodeAddress | undefined;
@@ -32,16 +35,16 @@ export interface ClusterNode {
   readonly asNumber: number | undefined;
 }
 
-/** A pool as the routing knows it. Disabled ones are routed as long as they have blocks. */
+/** A pool's attributes for routing. Disabled pools are routed while they have blocks. */
 export interface ClusterPool {
   readonly name: string;
   readonly cidr: Prefix;
   readonly encapsulation: Encapsulation;
-  /** Packets from the pool to what is in no pool leave with the node's address. */
+  /** Packets from the pool to destinations outside all pools leave with the node's address. */
   readonly natOutgoing: boolean;
-  /** Whether its addresses are for load balancers alone: such a pool's encapsulation means nothing. */
+  /** Whether its addresses are for load balancers alone: such a pool's encapsulation is ignored. */
   readonly loadBalancerOnly: boolean;
-  /** It is being deleted, and goes with the last of its addresses, those of tunnels among them. Left out: it is not. */
+  /** It is being deleted, and ends with its last address, including those of tunnels. Absent: false. */
   readonly isDraining?: boolean;
 }
 
@@ -51,18 +54,18 @@ export interface BorrowedAddress {
   readonly nodeName: string;
 }
 
-/** A block as the routing knows it. */
+/** A block's attributes for routing. */
 export interface ClusterBlock {
   readonly cidr: Prefix;
   /** Undefined when the pool was deleted. */
   readonly poolName: string | undefined;
-  /** Undefined when nobody owns the block. */
+  /** Undefined when the block has no owner. */
   readonly nodeName: string | undefined;
-  /** In the order of the addresses. Addresses that tell no node are not among them. */
+  /** Sorted by address. Excludes addresses without a node. */
   readonly borrowed: readonly BorrowedAddress[];
 }
 
-/** Everything that routes between nodes depend on. A value: a change makes another one. */
+/** The inputs of routes between nodes. Immutable: a change creates a new value. */
 export interface Cluster {
   /** By name. */
   readonly nodes: ReadonlyMap<string, ClusterNode>;
@@ -72,64 +75,63 @@ export interface Cluster {
   readonly blocks: ReadonlyMap<string, ClusterBlock>;
 }
 
-/** What one node sees of the cluster. */
+/** One node's view of the cluster. */
 export interface ClusterView {
-  /** Name of this node. It may be missing in the cluster while it is being registered, or after somebody deleted it. */
+  /** Name of this node. The cluster may lack it during the registration, or after it was deleted. */
   readonly self: string;
   readonly cluster: Cluster;
 }
 
-/** What may have changed since the view before. */
+/** Possible changes since the previous view. */
 export interface ClusterChange {
-  /** CIDRs of blocks that were made, changed or removed; 'all' after a new snapshot. */
+  /** CIDRs of blocks that were created, changed or removed; 'all' after a new snapshot. */
   readonly blocks: ReadonlySet<string> | 'all';
-  /** Whether a node or a pool was made, changed or removed; then any route may be another. */
+  /** Whether a node or a pool was created, changed or removed; then any route may change. */
   readonly others: boolean;
 }
 
 /**
- * Something on this node that is kept as the cluster's state asks for: routes, masquerading, BIRD.
- *
- * `follow` is called with the first complete view and then with each later one, never before a complete one is known: what is
- * there from before stays until then. It returns at once; a view that comes while an earlier one is being applied replaces
- * those that wait, and their changes are joined.
+ * A part of this node that follows the cluster's state: routes, masquerading, BIRD.
+ * `follow` is called with each complete view, never before the first complete one: the existing state stays until then. It
+ * returns at once; a view that arrives while an earlier one is being applied replaces those that wait, and their changes are
+ * merged.
  */
 export interface Follower {
   follow(view: ClusterView, change: ClusterChange): void;
-  /** Leaves everything in the kernel as it is: pods keep their network while the service is away. */
+  /** Leaves the kernel unchanged: pods keep their network while the service is down. */
   stop(): Promise<void>;
 }
 
-/** A pool as IPAM tells it: what the routing needs, and whether it gives addresses to tunnels. */
+/** A pool in IPAM's messages: the routing attributes, and whether it assigns addresses to tunnels. */
 export interface KnownPool extends ClusterPool {
-  /** In use, and tunnels among its uses. */
+  /** Enabled, and allowed for tunnels. */
   readonly givesTunnelAddresses: boolean;
 }
 
-/** What IPAM tells of the cluster. */
+/** The cluster as received from IPAM. */
 export interface KnownCluster extends Cluster {
   readonly pools: ReadonlyMap<string, KnownPool>;
 }
 
-/** What one node is told of the cluster. */
+/** One node's view of that cluster. */
 export interface KnownView extends ClusterView {
   readonly cluster: KnownCluster;
 }
 
-/** A `Follower` that may also look at what the routing has no use for. */
+/** A `Follower` that also reads attributes beyond routing. */
 export interface KnownFollower {
   follow(view: KnownView, change: ClusterChange): void;
   stop(): Promise<void>;
 }
 
-/** What may have changed over two changes. */
+/** Merges two changes. */
 export function joinChanges(earlier: ClusterChange, later: ClusterChange): ClusterChange {
   const others = earlier.others || later.others;
   if (earlier.blocks === 'all' || later.blocks === 'all') return { blocks: 'all', others };
   return { blocks: new Set([...earlier.blocks, ...later.blocks]), others };
 }
 
-/** What the pool asks for; a pool that was deleted, or is for load balancers alone, asks for nothing. */
+/** The pool's encapsulation; none for a pool that was deleted, or is for load balancers alone. */
 export function encapsulationOf(pool: ClusterPool | undefined): Encapsulation {
   return pool && !pool.loadBalancerOnly ? pool.encapsulation : 'none';
 }
