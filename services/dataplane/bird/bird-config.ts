@@ -15,20 +15,20 @@ import type {
 } from '../cluster/cluster.js';
 import { BGP_PORT, type Session } from './sessions.js';
 
-/** Where BIRD writes its log. */
+/** Path of BIRD's log. */
 type BirdLog = 'syslog' | 'stderr';
 
-/** What a node's BIRD is to do. */
+/** The inputs of a node's BIRD configuration. */
 export interface BirdDemand {
   readonly self: ClusterNode;
   readonly pools: readonly ClusterPool[];
-  /** In order. */
+  /** Sorted. */
   readonly sessions: readonly Session[];
-  /** CIDRs that this node tells the others, in order. */
+  /** CIDRs that this node announces, sorted. */
   readonly own: readonly string[];
   /** CIDRs of blocks whose pool was deleted, in order. */
   readonly orphans: readonly string[];
-  /** Whether the node passes on what others tell it. */
+  /** Whether the node reflects received routes. */
   readonly isReflector: boolean;
   readonly log: BirdLog;
 }
@@ -37,17 +37,17 @@ export interface BirdDemand {
 const PODWIRE_PROTOCOL = 87;
 
 /**
- * Metric of BIRD's routes in the kernel. Larger than those of Podwire's own, which are 0, and 1024 for IPv6: where both have a
- * route to an address, as while a pod moves, the node's own pod is right.
+ * Kernel metric of BIRD's routes. Higher than Podwire's own (0, and 1024 for IPv6): where both have a route to an address, as
+ * while a pod moves, the route to the node's own pod must win.
  */
 const KERNEL_METRIC = 2048;
 
-/** How long routes of a neighbour that is restarting are kept, in seconds (RFC 4724). */
+/** How long routes of a restarting neighbour are kept, in seconds (RFC 4724). */
 const RESTART_SECONDS = 120;
 
 /**
- * How long this node, when it restarts, waits for its neighbours before it changes the kernel's routes, in seconds. Short: in
- * a large cluster some neighbour is always away, and would be waited for to the end.
+ * How long this node, after a restart, waits for its neighbours before it changes the kernel's routes, in seconds. Short: in a
+ * large cluster some neighbour is always down, and would delay this to the end.
  */
 const RECOVERY_SECONDS = 15;
 
@@ -55,10 +55,9 @@ const FAMILIES: readonly Family[] = [4, 6];
 
 /**
  * The whole configuration of BIRD 2 on a node.
- *
- * In: what lies in a pool, or is a block whose pool was deleted, and is not this node's own. Out: this node's own, and what
- * others told when the node is a route reflector. Into the kernel: what came by BGP, of pools that have no encapsulation; the
- * rest is tunnelled by routes of Podwire's. Routes that BIRD learns from the kernel only tell it where next hops are.
+ * Import: prefixes in a pool, or blocks whose pool was deleted, except this node's own. Export: this node's own, and received
+ * routes when the node is a route reflector. Into the kernel: BGP routes of pools without encapsulation; Podwire's routes tunnel
+ * the rest. Routes that BIRD learns from the kernel only resolve next hops.
  */
 export function renderBird(demand: BirdDemand): string {
   return [
@@ -69,7 +68,7 @@ export function renderBird(demand: BirdDemand): string {
     `graceful restart wait ${RECOVERY_SECONDS};`,
     'protocol device podwire_device { scan time 10; }',
     'protocol direct podwire_direct { ipv4; ipv6; interface -"podw*", -"*.podwire", "*"; }',
-    // Each session says how; without this there are none.
+    // Each session sets its own; without this there are none.
     ...(demand.sessions.some(({ bfd }) => bfd) ? ['protocol bfd podwire_bfd { }'] : []),
     ...FAMILIES.flatMap((family) => familyPart(family, demand)),
     ...demand.sessions.map(sessionPart),
@@ -140,46 +139,46 @@ function sessionPart(session: Session): string {
   ].join('\n');
 }
 
-/** BIRD knows no empty sets. */
+/** BIRD has no empty sets. */
 function when(prefixes: readonly string[], then: 'accept' | 'reject'): string[] {
   return prefixes.length === 0 ? [] : [`  if net ~ [ ${prefixes.join(', ')} ] then ${then};`];
 }
 
-/** The prefix and all that lie in it. */
+/** The prefix and all prefixes inside it. */
 function withMore(cidr: string): string {
   return `${cidr}+`;
 }
 
-/** BIRD's identity is an IPv4 address; a node that has none gets one that is made of its name. */
+/** BIRD's router ID is an IPv4 address; a node without one gets an ID derived from its name. */
 function routerId({ name, ipv4 }: ClusterNode): string {
   if (ipv4) return formatAddress(ipv4.address);
   const bits = createHash('sha1').update(name).digest().readUInt32BE(0);
   return formatAddress({ family: 4, value: BigInt(bits === 0 ? 1 : bits) });
 }
 
-/** Text that cannot end the text or comment it stands in. */
+/** Escapes text so that it cannot end the string or comment around it. */
 function plain(text: string): string {
   return text.replaceAll(/[^A-Za-z0-9 ._:-]/g, '?');
 }
 
-/** What a block means to BIRD on this node. */
+/** A block's role in BIRD's configuration on this node. */
 interface BlockShare {
-  /** CIDRs that this node tells the others: its blocks, and the addresses that it uses in blocks of others. */
+  /** CIDRs that this node announces: its blocks, and its addresses in blocks of other nodes. */
   readonly own: readonly string[];
-  /** The CIDR, where the block is another's and no pool is there to let it in. */
+  /** The CIDR, when the block is another node's and no pool's filter accepts it. */
   readonly orphans: readonly string[];
 }
 
 const NOTHING: BlockShare = { own: [], orphans: [] };
 
 /**
- * Keeps what BIRD's configuration has to know of the blocks, change by change: of 10,000 blocks a node has a handful, and only
- * those may change its configuration.
+ * Tracks incrementally what BIRD's configuration needs from the blocks: of 10,000 blocks a node has a handful, and only those may
+ * change its configuration.
  */
 export class Advertised {
   readonly #shares = new Map<string, BlockShare>();
 
-  /** @returns whether anything became another. A change of pools may make orphans, and looks at every block. */
+  /** @returns whether anything changed. A change of pools may orphan blocks, so it checks every block. */
   update({ self, cluster }: ClusterView, change: ClusterChange): boolean {
     const cidrs =
       change.blocks === 'all' || change.others
@@ -196,12 +195,12 @@ export class Advertised {
     return isOther;
   }
 
-  /** In order, each once. */
+  /** Sorted, without duplicates. */
   own(): string[] {
     return this.#all(({ own }) => own);
   }
 
-  /** In order. */
+  /** Sorted. */
   orphans(): string[] {
     return this.#all(({ orphans }) => orphans);
   }
@@ -225,16 +224,16 @@ function equalTexts(a: readonly string[], b: readonly string[]): boolean {
   return a.length === b.length && a.every((text, place) => text === b[place]);
 }
 
-/** Passwords of sessions are in it: for its owner and the group of its directory, which is BIRD's, alone. */
+/** It contains session passwords: readable only for its owner and the group of its directory, which is BIRD's. */
 const MODE = 0o640;
 
 /**
- * BIRD's configuration on disk. A change is written beside it, checked there, and takes its place by a rename, so that
- * BIRD never finds half of one, whenever it starts.
+ * BIRD's configuration on disk. A change is written to a candidate file, checked there, and renamed, so that BIRD never reads a
+ * partial file, whenever it starts.
  */
 export class ConfigFile {
   readonly path: string;
-  /** Where a change waits until it has been checked. */
+  /** Path of the candidate until it has been checked. */
   readonly candidatePath: string;
 
   constructor(path: string) {
@@ -251,7 +250,7 @@ export class ConfigFile {
     }
   }
 
-  /** Makes the directory when it is missing, and writes the candidate through to the disk. */
+  /** Creates the directory if missing, and writes the candidate with fsync. */
   async propose(text: string): Promise<void> {
     const directory = dirname(this.path);
     await mkdir(directory, { recursive: true });
@@ -268,12 +267,12 @@ export class ConfigFile {
     await chmod(this.candidatePath, MODE);
   }
 
-  /** The candidate becomes the configuration. */
+  /** Renames the candidate to the configuration. */
   accept(): Promise<void> {
     return rename(this.candidatePath, this.path);
   }
 
-  /** The candidate is gone. */
+  /** Removes the candidate. */
   reject(): Promise<void> {
     return rm(this.candidatePath, { force: true });
   }

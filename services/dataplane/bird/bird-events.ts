@@ -3,7 +3,7 @@ import type { Logger } from '@podwire/shared/runtime/log';
 
 import type { BirdStatus, KnownSession } from './sessions.js';
 
-/** What happened to BIRD and its sessions: counters, gauges, and a log line on each change. */
+/** Reports events of BIRD and its sessions: counters, gauges, and a log line on each change. */
 export class BirdEvents {
   readonly #log: Logger;
   readonly #meter = metrics.getMeter('podwire-dataplane');
@@ -32,7 +32,7 @@ export class BirdEvents {
     this.#log.info({ 'podwire.bird.sessions': sessionCount }, 'BIRD has its configuration');
   }
 
-  /** BIRD goes on with what it has. */
+  /** BIRD keeps its current configuration. */
   refused(reason: string): void {
     this.#configurations.add(1, { result: 'refused' });
     this.#log.error({ reason }, 'BIRD refused its configuration and goes on with the one before');
@@ -60,14 +60,14 @@ export class BirdEvents {
     this.#log.warn(fields, `BGP session with ${session.about} at ${session.neighbour} is down`);
   }
 
-  /** At each look. */
+  /** Called at each poll. */
   seen({ sessions }: BirdStatus): void {
     const established = sessions.filter(({ state }) => state?.isEstablished === true).length;
     this.#sessions.record(established, { established: true });
     this.#sessions.record(sessions.length - established, { established: false });
   }
 
-  /** The BIRD that this process started. */
+  /** The BIRD process started by this service. */
   processEnded(how: string): void {
     this.#log.warn({ how }, 'BIRD ended; it is started again');
   }
@@ -80,7 +80,7 @@ export class BirdEvents {
     this.#log.info({ 'podwire.bird.line': line }, 'BIRD says');
   }
 
-  /** Something went wrong that a later attempt may put right. */
+  /** A failure that a later attempt may resolve. */
   failed(error: unknown): void {
     this.#log.error({ err: error }, 'BIRD could not be looked after; it is tried again');
   }

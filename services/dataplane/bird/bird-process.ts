@@ -1,6 +1,6 @@
 import { spawn, type ChildProcess } from 'node:child_process';
 
-/** Where BIRD and its files are. */
+/** Paths of BIRD and its files. */
 export interface BirdFiles {
   /** The program `bird`, by name or path. */
   readonly program: string;
@@ -8,13 +8,13 @@ export interface BirdFiles {
   readonly socketPath: string;
 }
 
-/** What `bird -p` says of a file: nothing, why it is refused, or that there is no such program to ask. */
+/** Result of `bird -p` for a file: accepted, refused with a reason, or no such program. */
 export type OfflineCheck =
   | { readonly kind: 'accepted' }
   | { readonly kind: 'refused'; readonly reason: string }
   | { readonly kind: 'unavailable' };
 
-/** Has the program read a configuration without running it. */
+/** Checks a configuration with the program, without running it. */
 export function checkOffline(program: string, path: string): Promise<OfflineCheck> {
   return new Promise((resolve) => {
     const child = spawn(program, ['-p', '-c', path], { stdio: ['ignore', 'ignore', 'pipe'] });
@@ -26,18 +26,17 @@ export function checkOffline(program: string, path: string): Promise<OfflineChec
   });
 }
 
-/** A BIRD that this process started. */
+/** A BIRD process started by this service. */
 export interface BirdProcess {
-  /** Settles when it has ended, with how. */
+  /** Resolves at its end, with the exit status. */
   readonly ended: Promise<string>;
-  /** Ends it at once, without a word to its neighbours: they keep its routes for the time of a graceful restart. */
+  /** Kills it without notifying its neighbours: they keep its routes for the time of a graceful restart. */
   kill(): void;
 }
 
 /**
- * Starts `bird` in the foreground, in recovery from a graceful restart: neighbours that kept this node's routes have kept them
- * for a reason.
- * @param tell - is given each line that BIRD logs
+ * Starts `bird` in the foreground in graceful restart recovery, as neighbours may have kept this node's routes.
+ * @param tell - called with each line that BIRD logs
  */
 export function startBird(files: BirdFiles, tell: (line: string) => void): BirdProcess {
   const child = spawn(files.program, ['-f', '-R', '-c', files.configPath, '-s', files.socketPath], {

@@ -21,9 +21,9 @@ import {
 
 export interface BirdSettings extends SessionSettings {
   readonly files: BirdFiles;
-  /** `external`: the operator runs BIRD; `child`: this process does, unless one answers already. */
+  /** `external`: the operator runs BIRD; `child`: this service does, unless one answers already. */
   readonly run: 'external' | 'child';
-  /** How often BIRD is asked how its sessions are, and tried again when it is away. */
+  /** Interval for polling BIRD's sessions, and for reconnecting. */
   readonly pollMs: number;
 }
 
@@ -33,10 +33,10 @@ export interface BirdOptions {
   readonly events: BirdEvents;
 }
 
-/** How long BIRD may take to answer, and to come up. */
+/** Timeout for BIRD's answer, and for its start. */
 const REPLY_TIMEOUT_MS = 10_000;
 
-/** How often a BIRD that was just started is tried. */
+/** Interval of connection attempts to a BIRD that was just started. */
 const START_POLL_MS = 50;
 
 interface Wanted {
@@ -45,12 +45,10 @@ interface Wanted {
 }
 
 /**
- * Keeps BIRD as the cluster's state asks for: its configuration on disk and in the daemon, and a look at its sessions.
- *
- * All of it happens in one loop, one round after the other. A round connects where there is no connection, has BIRD check and
- * take the configuration where that is another, and looks at the sessions. It begins with a view that changes something, with a
- * connection that is lost, or when it is time to look again. Whatever goes wrong in a round, the next one tries again; BIRD, and
- * its routes in the kernel, stay as they are meanwhile.
+ * Reconciles BIRD with the cluster's state: configures it on disk and in the daemon, and polls its sessions.
+ * A single loop runs rounds one after another. A round connects if necessary, lets BIRD check and load a changed configuration,
+ * and polls the sessions. It starts on a relevant view, on a lost connection, or at the polling interval. The next round retries
+ * any failure; BIRD and its routes in the kernel stay as they are meanwhile.
  */
 export class Bird implements Follower {
   readonly #settings: BirdSettings;
@@ -65,12 +63,12 @@ export class Bird implements Follower {
   #isStale = true;
   #wanted: Wanted | undefined;
   #control: BirdControl | undefined;
-  /** What BIRD is known to have; undefined after each new connection, as it may be another BIRD. */
+  /** The configuration that BIRD has loaded; undefined after each new connection, as it may be another BIRD. */
   #applied: string | undefined;
   #refusal: { readonly text: string; readonly reason: string } | undefined;
   #isReachable: boolean | undefined;
   #states: ReadonlyMap<string, SessionState> = new Map();
-  /** By session: what was last told of it. */
+  /** By session: the last reported state. */
   #told = new Map<string, string>();
   #process: BirdProcess | undefined;
   #startedAtMs = Number.NEGATIVE_INFINITY;
@@ -86,7 +84,7 @@ export class Bird implements Follower {
   follow(view: ClusterView, change: ClusterChange): void {
     const isOther = this.#advertised.update(view, change);
     this.#isStale ||= isOther || change.others;
-    // Without this node's registration there are no sessions: BIRD goes on with those of the last one.
+    // Without this node's registration there are no sessions: BIRD keeps those of the last one.
     if (!view.cluster.nodes.has(view.self)) return;
     this.#view = view;
     if (this.#isStale) this.#round.abort();
@@ -100,7 +98,7 @@ export class Bird implements Follower {
     };
   }
 
-  /** What an operator should know. */
+  /** Conditions of BIRD. */
   conditions(): readonly Condition[] {
     const { isReachable, refusal, sessions } = this.status();
     const { socketPath, configPath } = this.#settings.files;
@@ -137,7 +135,7 @@ export class Bird implements Follower {
     while (!this.#stopping.signal.aborted) {
       this.#round = new AbortController();
       await this.#attempt();
-      // A change that came meanwhile has ended this round's wait before it began.
+      // A change during the round ends the wait at once.
       await this.#clock.sleep(this.#settings.pollMs, this.#round.signal);
     }
   }
@@ -172,7 +170,7 @@ export class Bird implements Follower {
       log: run === 'child' ? 'stderr' : 'syslog',
     });
     this.#wanted = { text, sessions };
-    // A rendering that failed is to be repeated.
+    // A failed rendering must be repeated.
     this.#isStale = false;
     return this.#wanted;
   }
@@ -181,7 +179,7 @@ export class Bird implements Follower {
   async #connect(wanted: Wanted): Promise<BirdControl> {
     this.#applied = undefined;
     const control = await this.#open().catch(async (error: unknown) => {
-      // A BIRD that starts finds what it should do.
+      // A BIRD that starts must find its configuration.
       await this.#prepare(wanted);
       if (this.#settings.run === 'external' || !(await this.#start())) throw error;
       return this.#openSoon();
@@ -195,7 +193,7 @@ export class Bird implements Follower {
   #open(): Promise<BirdControl> {
     const { socketPath } = this.#settings.files;
     const onLost = (): void => {
-      // An attempt to connect that failed is tried again in due time, a connection that is lost at once.
+      // A failed connection attempt is retried at the interval, a lost connection at once.
       if (!this.#control) return;
       this.#control = undefined;
       this.#round.abort();
@@ -203,7 +201,7 @@ export class Bird implements Follower {
     return openControl({ path: socketPath, clock: this.#clock, replyTimeoutMs: REPLY_TIMEOUT_MS, onLost });
   }
 
-  /** Connects to a BIRD that was just started, as soon as it lets itself be. */
+  /** Connects to a BIRD that was just started, as soon as it accepts connections. */
   async #openSoon(): Promise<BirdControl> {
     const endMs = this.#clock.nowMs() + REPLY_TIMEOUT_MS;
     for (;;) {
@@ -216,7 +214,7 @@ export class Bird implements Follower {
     }
   }
 
-  /** Puts the configuration on disk while there is no BIRD to check it; the program does, where there is one. */
+  /** Writes the configuration to disk while no BIRD runs; checks it with the program, if installed. */
   async #prepare({ text }: Wanted): Promise<void> {
     if ((await this.#file.read()) === text) return;
     await this.#file.propose(text);
@@ -225,7 +223,7 @@ export class Bird implements Follower {
     else await this.#file.accept();
   }
 
-  /** @returns whether a BIRD of this process's runs that is worth waiting for; it is started again after a while, not at once */
+  /** @returns whether to wait for a BIRD process of this service; it is restarted after a delay */
   async #start(): Promise<boolean> {
     if (this.#process) return true;
     const nowMs = this.#clock.nowMs();
@@ -242,7 +240,7 @@ export class Bird implements Follower {
     return true;
   }
 
-  /** Has BIRD check the configuration, and take it only then. @throws Failure BIRD_UNREACHABLE */
+  /** Lets BIRD check the configuration, then load it. @throws Failure BIRD_UNREACHABLE */
   async #configure(control: BirdControl, { text, sessions }: Wanted): Promise<void> {
     await this.#file.propose(text);
     const check = await control.ask(`configure check "${this.#file.candidatePath}"`);
@@ -262,7 +260,7 @@ export class Bird implements Follower {
 
   async #refuse(text: string, reason: string): Promise<void> {
     await this.#file.reject();
-    // Tried again in each round, as it may be the file that BIRD could not read; told once.
+    // Retried in each round, as BIRD may have failed to read the file; reported once.
     if (this.#refusal?.text !== text || this.#refusal.reason !== reason) this.#events.refused(reason);
     this.#refusal = { text, reason };
   }
@@ -295,7 +293,7 @@ export class Bird implements Follower {
     this.#isReachable = false;
   }
 
-  /** Ends a BIRD of this process's so that neighbours and kernel keep its routes until it is back (RFC 4724). */
+  /** Kills this service's BIRD so that neighbours and kernel keep its routes until it is back (RFC 4724). */
   async #leave(process: BirdProcess): Promise<void> {
     const ended = new AbortController();
     const over = process.ended.then(() => ended.abort());
@@ -310,7 +308,7 @@ function reasonOf(state: SessionState | undefined): string {
   return state?.reason ?? state?.state ?? 'unknown to BIRD';
 }
 
-/** What is told again only when it becomes another. */
+/** Suppresses repeated reports of the same state. */
 function summaryOf(state: SessionState | undefined): string {
   return state?.isEstablished === true ? 'established' : `down ${state?.reason ?? ''}`;
 }

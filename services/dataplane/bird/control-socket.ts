@@ -7,18 +7,18 @@ interface ControlOptions {
   /** Path of BIRD's control socket. */
   readonly path: string;
   readonly clock: Clock;
-  /** How long BIRD may take for one answer. It reads a configuration of some megabytes within a second. */
+  /** Timeout of one answer. BIRD reads a configuration of some megabytes within a second. */
   readonly replyTimeoutMs: number;
-  /** Called once, when the connection has ended, for whatever reason. */
+  /** Called once when the connection has ended for any reason. */
   readonly onLost: () => void;
 }
 
-/** A connection to BIRD's control socket, which speaks what `birdc` speaks. One command at a time. */
+/** A connection to BIRD's control socket, with the protocol of `birdc`. One command at a time. */
 export interface BirdControl {
   /**
-   * Has BIRD carry out a command, which must hold no line end.
-   * @returns its answer, also when it refuses
-   * @throws Failure BIRD_UNREACHABLE when the connection is lost or BIRD does not answer in time; the connection is closed then
+   * Runs a command, which must not contain a line end.
+   * @returns its answer, also a refusal
+   * @throws Failure BIRD_UNREACHABLE when the connection is lost or BIRD does not answer in time; the connection is then closed
    */
   ask(command: string): Promise<Reply>;
   close(): void;
@@ -109,7 +109,7 @@ interface ReplyLine {
   readonly text: string;
 }
 
-/** What BIRD answers to one command: the last line says how it ended. */
+/** BIRD's answer to one command: the last line has the result. */
 export interface Reply {
   readonly lines: readonly ReplyLine[];
 }
@@ -123,19 +123,18 @@ export function isRefusal(reply: Reply): boolean {
   return codeOf(reply) >= 8000;
 }
 
-/** The last line, which says what came of it. */
+/** The last line, with the result. */
 export function outcomeOf({ lines }: Reply): string {
   return lines.at(-1)?.text ?? '';
 }
 
-/** Longest reply that is taken: with some thousand sessions, `show protocols all` writes a few megabytes. In characters. */
+/** Longest accepted reply in characters: with thousands of sessions `show protocols all` writes a few megabytes. */
 const MAX_REPLY_LENGTH = 64 * 1024 * 1024;
 
 /**
- * Puts replies together from what the socket gives, however it is cut.
- *
- * A line is `CODE-text` when more follow, `CODE text` when it is the last of its reply, or ` text` for one of the same code as
- * the line before it; lines that begin with `+` were sent unasked, by commands that this side never gives.
+ * Assembles replies from the socket's data, in pieces of any size.
+ * A line is `CODE-text` when more follow, `CODE text` when it is the last of its reply, or ` text` with the code of the line
+ * before; lines that begin with `+` are asynchronous messages, of commands that this side never sends.
  */
 export class ReplyReader {
   #rest = '';
@@ -143,8 +142,8 @@ export class ReplyReader {
   #length = 0;
 
   /**
-   * @returns the replies that are complete with this piece
-   * @throws RangeError when something sends that is not BIRD
+   * @returns the replies that this piece completes
+   * @throws RangeError when the peer is not BIRD
    */
   push(piece: string): Reply[] {
     const texts = (this.#rest + piece).split('\n');

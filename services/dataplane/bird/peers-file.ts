@@ -3,14 +3,14 @@ import { Failure, violationsFailure, type Violation } from '@podwire/shared/fail
 import { parse, YAMLError } from 'yaml';
 import { z } from 'zod';
 
-/** Nodes by their names; `*` stands for any characters. */
+/** Node names; `*` matches any characters. */
 export type NodePatterns = readonly string[];
 
-/** Somebody outside of the cluster, or a node in a special place, to speak BGP with. */
+/** A BGP peer outside of the cluster. */
 export interface ConfiguredPeer {
   /** For logs and status. */
   readonly name: string;
-  /** The nodes that speak with it. */
+  /** The nodes that peer with it. */
   readonly nodes: NodePatterns;
   /** In canonical form. */
   readonly address: string;
@@ -19,41 +19,41 @@ export interface ConfiguredPeer {
   /** This end's address, in canonical form; undefined: the node's own of the family. */
   readonly sourceAddress: string | undefined;
   readonly password: string | undefined;
-  /** Whether the far end connects and this one waits. */
+  /** Whether the peer connects and this side only listens. */
   readonly passive: boolean;
-  /** Undefined: the session alone tells whether the peer is there. */
+  /** Undefined: only the session detects whether the peer is up. */
   readonly bfd: Bfd | undefined;
 }
 
 /**
- * How a peer's absence is noticed within moments (RFC 5880). The session then ends at once and its routes with it, and the
- * peer's likewise: a restart of BIRD is no graceful one to such a peer.
+ * BFD detects a peer's failure quickly (RFC 5880). The session then ends at once with its routes, on both sides: a restart of
+ * BIRD is not graceful for such a peer.
  */
 export interface Bfd {
-  /** Between packets, each way. */
+  /** Interval between packets, in each direction. */
   readonly intervalMs: number;
-  /** So many packets in a row that do not come mean that the peer is gone. */
+  /** Number of consecutive missing packets after which the peer is down. */
   readonly multiplier: number;
-  /** Whether routers may lie between (RFC 5883); without, the peer has to be on the link (RFC 5881). */
+  /** Whether routers may be in between (RFC 5883); otherwise the peer must be on the link (RFC 5881). */
   readonly multihop: boolean;
 }
 
-/** Nodes that pass on to all others what each of them tells, so that not everybody has to speak with everybody (RFC 4456). */
+/** Route reflectors: nodes that pass routes on between nodes, instead of a full mesh (RFC 4456). */
 export interface RouteReflectors {
   readonly nodes: NodePatterns;
-  /** IPv4 notation. Reflectors of one cluster do not take one another for clients. */
+  /** IPv4 notation. Reflectors of one cluster are not each other's clients. */
   readonly clusterId: string;
 }
 
-/** Who speaks BGP with whom. */
+/** BGP topology. */
 export interface PeerPlan {
-  /** Every node with every other. */
+  /** Full mesh of all nodes. */
   readonly mesh: boolean;
   readonly routeReflectors: readonly RouteReflectors[];
   readonly peers: readonly ConfiguredPeer[];
 }
 
-/** What there is without a file: the full mesh. */
+/** Default without a file: the full mesh. */
 export const FULL_MESH: PeerPlan = { mesh: true, routeReflectors: [], peers: [] };
 
 const MAX_AS_NUMBER = 4_294_967_295;
@@ -189,7 +189,7 @@ async function readPassword(path: string | undefined, read: (path: string) => Pr
   } catch (error) {
     return { password: undefined, faults: [`${path} cannot be read: ${String(error)}`] };
   }
-  // BIRD's texts have no way to write a quotation mark or a line end.
+  // BIRD's strings cannot contain a quotation mark or a line end.
   const isWritable = /^[^"\p{Cc}]+$/u.test(password) && Buffer.byteLength(password) <= MAX_PASSWORD_BYTES;
   const fault = `${path} does not hold 1 to ${MAX_PASSWORD_BYTES} bytes without quotation marks and control characters`;
   return { password, faults: isWritable ? [] : [fault] };
@@ -204,7 +204,7 @@ function fieldOf(issue: z.core.$ZodIssue): string {
   return [...path, ...(issue.code === 'unrecognized_keys' ? [issue.keys.join(', ')] : [])].join('.') || 'the file';
 }
 
-/** Whether a node is one of those that are named. */
+/** Whether a node matches the names. */
 export function matchesNode(patterns: NodePatterns, name: string): boolean {
   return patterns.some((pattern) => {
     const parts = pattern.split('*').map((part) => part.replaceAll('.', '\\.'));

@@ -5,11 +5,11 @@ import type { Cluster, ClusterNode } from '../cluster/cluster.js';
 import type { Reply } from './control-socket.js';
 import { matchesNode, type Bfd, type PeerPlan } from './peers-file.js';
 
-/** One BGP session of this node. Each carries the routes of the family that it runs over. */
+/** One BGP session of this node. It carries the routes of the family that it runs over. */
 export interface Session {
-  /** Of BIRD's protocol; made of the neighbour's address, so that it stays when anything else changes. */
+  /** Name of BIRD's protocol; derived from the neighbour's address, so that it is stable when anything else changes. */
   readonly name: string;
-  /** With whom, for people: `node b`, `peer tor-1`. */
+  /** The neighbour as text for operators: `node b`, `peer tor-1`. */
   readonly about: string;
   readonly family: Family;
   readonly local: string;
@@ -24,23 +24,23 @@ export interface Session {
   readonly clientOf: string | undefined;
 }
 
-/** What sessions depend on besides the cluster. */
+/** The inputs of sessions besides the cluster. */
 export interface SessionSettings {
-  /** The cluster's autonomous system: that of nodes without one of their own. */
+  /** The cluster's autonomous system, for nodes without their own. */
   readonly asNumber: number;
   readonly plan: PeerPlan;
 }
 
 export const BGP_PORT = 179;
 
-/** Prefix of every protocol in BIRD that is a session of Podwire's. */
+/** Prefix of BIRD protocols that are Podwire's sessions. */
 const SESSION_PREFIX = 'podwire_bgp_';
 
 const FAMILIES: readonly Family[] = [4, 6];
 
 /**
- * The sessions of one node, in the order of their names. Of several with one address, a configured peer wins over a node, and the
- * first by name among nodes: a stale registration next to the real one costs no session.
+ * The sessions of one node, sorted by name. Of several with one address, a configured peer wins over a node, and the first by
+ * name among nodes: a stale registration next to the real one costs no session.
  */
 export function sessionsOf(self: ClusterNode, { nodes }: Cluster, settings: SessionSettings): Session[] {
   const found = new Map<string, Session>();
@@ -75,7 +75,7 @@ export function sessionsOf(self: ClusterNode, { nodes }: Cluster, settings: Sess
   return [...found.values()].sort(compareNames);
 }
 
-/** Whether the node passes on what others tell it. */
+/** Whether the node reflects received routes. */
 export function isReflector(node: ClusterNode, plan: PeerPlan): boolean {
   return clusterIdOf(node, plan) !== undefined;
 }
@@ -95,7 +95,7 @@ function nodeSession(
   const localAs = asOf(self, settings);
   const neighbourAs = asOf(peer, settings);
   const clusterId = clusterIdOf(self, settings.plan);
-  // Reflectors and clients are of one autonomous system; to others everything is told anyway.
+  // Reflectors and clients share one autonomous system; other neighbours receive all routes anyway.
   const isClient = clusterId !== undefined && clusterIdOf(peer, settings.plan) === undefined && localAs === neighbourAs;
   return {
     name: SESSION_PREFIX + neighbour,
@@ -126,46 +126,46 @@ function addressOf(node: ClusterNode, family: Family): string | undefined {
   return address && formatAddress(address);
 }
 
-/** A session that is wanted, and how BIRD says it is. */
+/** A wanted session, and its state in BIRD. */
 export interface KnownSession {
   readonly session: Session;
-  /** Undefined while BIRD has not told. */
+  /** Undefined until BIRD has reported it. */
   readonly state: SessionState | undefined;
 }
 
-/** How this node's BIRD is, for whoever asks. */
+/** Status of this node's BIRD. */
 export interface BirdStatus {
-  /** Whether it answered when it was last asked; undefined: it has not been asked yet. */
+  /** Whether it answered the last request; undefined: none was sent yet. */
   readonly isReachable: boolean | undefined;
-  /** Why BIRD refused the configuration that it should have; undefined: it has it, or has not been asked. */
+  /** Why BIRD refused its configuration; undefined: it was accepted, or not sent yet. */
   readonly refusal: string | undefined;
-  /** In the order of their names. */
+  /** Sorted by name. */
   readonly sessions: readonly KnownSession[];
 }
 
-/** How a BGP session is. */
+/** State of a BGP session. */
 export interface SessionState {
-  /** Of BIRD's protocol. */
+  /** Name of BIRD's protocol. */
   readonly name: string;
-  /** `Established`, `Connect`, `Active`, `OpenSent`, `OpenConfirm`, `Idle`, …, as BIRD says; `Down` when it was told not to run. */
+  /** `Established`, `Connect`, `Active`, `OpenSent`, `OpenConfirm`, `Idle`, …, as BIRD reports it; `Down` when it is disabled. */
   readonly state: string;
   readonly isEstablished: boolean;
-  /** Since when the session is in this phase, in the node's local time: `2026-11-21 17:56:05`. */
+  /** Start of this phase, in the node's local time: `2026-11-21 17:56:05`. */
   readonly since: string;
-  /** What ended it or keeps it from being established, in BIRD's words; undefined: nothing that BIRD tells. */
+  /** BIRD's text for what ended it or prevents it; undefined: none. */
   readonly reason: string | undefined;
-  /** Routes taken from the neighbour. */
+  /** Number of imported routes. */
   readonly importedCount: number;
-  /** Routes told to the neighbour. */
+  /** Number of exported routes. */
   readonly exportedCount: number;
 }
 
-/** Lists all sessions of Podwire's, to be read by {@link readSessions}. */
+/** Lists all sessions of Podwire's, for {@link readSessions}. */
 export const SHOW_SESSIONS = `show protocols all "${SESSION_PREFIX}*"`;
 
 const TABLE_LINE = 1002;
 
-/** Reads the answer to {@link SHOW_SESSIONS}: for each protocol a line of the table, then its details. */
+/** Parses the answer to {@link SHOW_SESSIONS}: for each protocol a line of the table, then its details. */
 export function readSessions({ lines }: Reply): SessionState[] {
   const sessions: { readonly heading: string; readonly details: string[] }[] = [];
   for (const { code, text } of lines) {
@@ -175,7 +175,10 @@ export function readSessions({ lines }: Reply): SessionState[] {
   return sessions.flatMap(({ heading, details }) => readSession(heading, details) ?? []);
 }
 
-/** `NAME BGP TABLE STATE DATE TIME INFO`, where INFO is `Established`, or a state and why: `Active        Socket: Connection refused`. */
+/**
+ * `NAME BGP TABLE STATE DATE TIME INFO`, where INFO is `Established`, or a state and reason: `Active        Socket: Connection
+ * refused`.
+ */
 const HEADING = /^(\S+)\s+BGP\s+\S+\s+(\S+)\s+(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\s*(\S*)\s*(.*?)\s*$/;
 
 function readSession(heading: string, details: readonly string[]): SessionState | undefined {

@@ -9,11 +9,11 @@ import { FULL_MESH, readPeersFile, type PeerPlan } from './peers-file.js';
 
 const NO_EFFECT = 'No effect unless PODWIRE_ROUTING is bird.';
 
-/** Paths are given to BIRD in quotation marks. */
+/** Paths are quoted in BIRD's configuration. */
 const path = z.string().regex(/^\/[^"\p{Cc}]+$/u, 'is not an absolute path without quotation marks');
 const optionalPath = z.union([z.literal(''), path], 'is not an absolute path without quotation marks');
 
-/** The settings of podwire-dataplane that concern BIRD. */
+/** The BIRD settings of podwire-dataplane. */
 export const BIRD_SETTINGS = {
   routing: {
     variable: 'PODWIRE_ROUTING',
@@ -70,9 +70,9 @@ export const BIRD_SETTINGS = {
 type BirdConfig = SettingValues<typeof BIRD_SETTINGS>;
 
 /**
- * Reads who speaks BGP with whom.
- * @returns undefined when BIRD has no part in the routing
- * @throws Failure INVALID_SETTINGS with every fault of the file
+ * Reads the BGP topology.
+ * @returns undefined when BIRD is disabled
+ * @throws Failure INVALID_SETTINGS that lists every fault of the file
  */
 export async function readPeerPlan({ routing, birdPeersFile }: BirdConfig): Promise<PeerPlan | undefined> {
   if (routing === 'native') return undefined;
