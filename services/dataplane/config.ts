@@ -10,16 +10,16 @@ import { BIRD_SETTINGS } from './bird/settings.js';
 import { NAT_EXCLUSIONS } from './filters/masquerade.js';
 import { readAddressMethod } from './node/address-method.js';
 
-/** Prefix of the environment variables that are settings of podwire-dataplane. */
+/** Prefix of podwire-dataplane's environment variables. */
 const PREFIX = 'PODWIRE_DATAPLANE_';
 
-/** The routing has names of its own. */
+/** Names that routing reserves. */
 const ROUTING_PREFIXES = ['PODWIRE_ROUTING', 'PODWIRE_BIRD_'];
 
-/** What Kubernetes calls nodes: an RFC 1123 subdomain of at most 253 bytes. */
+/** Node names as in Kubernetes: an RFC 1123 subdomain of at most 253 bytes. */
 const NODE_NAME = /^(?=.{1,253}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$/;
 
-/** Names of interfaces, or their beginnings with a `*`, with commas between them; empty for none. */
+/** Interface names, or prefixes with a trailing `*`, separated by commas; empty for none. */
 export const interfacePatterns = z
   .string()
   .transform((list) => (list.trim() === '' ? [] : list.split(',').map((item) => item.trim())))
@@ -152,7 +152,7 @@ const SETTINGS = {
 
 /**
  * Every setting of podwire-dataplane.
- * @param hostName - what the node calls itself, for the default of its name
+ * @param hostName - the host's name, the default for the node's name
  */
 export function dataplaneSettings(hostName: string) {
   return {
@@ -171,8 +171,8 @@ export type Config = SettingValues<ReturnType<typeof dataplaneSettings>>;
 
 /**
  * Reads podwire-dataplane's settings from its environment.
- * @param hostName - what the node calls itself, for the default of its name
- * @throws Failure INVALID_SETTINGS that lists every unknown variable and every nonsense value
+ * @param hostName - the host's name, the default for the node's name
+ * @throws Failure INVALID_SETTINGS that lists every unknown variable and every invalid value
  */
 export function readConfig(env: Readonly<Record<string, string | undefined>>, hostName: string): Config {
   return readSettings({
@@ -183,16 +183,16 @@ export function readConfig(env: Readonly<Record<string, string | undefined>>, ho
   });
 }
 
-/** What `podwire-dataplane --help` says. */
+/** The output of `podwire-dataplane --help`. */
 export function dataplaneUsage(hostName: string): string {
   const about =
     'Programs this node’s interfaces, routes, tunnels and NAT for podwire-plugin, and registers the node with podwire-ipam. As root, in the node’s own network namespace.';
   return serverUsage('podwire-dataplane', about, { ...dataplaneSettings(hostName), ...BIRD_SETTINGS });
 }
 
-/** The forms of settings that podwire-dataplane alone has. Each reads a text and says what is wrong with it. */
+/** Setting types that only podwire-dataplane has. Each parses a text, and reports what is wrong with it. */
 
-/** A name, or its beginning with a `*`. One that begins with `-` looks like an option that went astray. */
+/** A name, or a prefix with a trailing `*`. A leading `-` suggests a misplaced option. */
 function patternFault(pattern: string): string | undefined {
   if (pattern.startsWith('-')) return 'begins with "-"';
   const name = pattern.endsWith('*') ? pattern.slice(0, -1) : pattern;
@@ -200,7 +200,7 @@ function patternFault(pattern: string): string | undefined {
   return name === '' && pattern === '*' ? undefined : interfaceNameFault(name);
 }
 
-/** How the node's address of a family is found: `readAddressMethod`. */
+/** Method of finding the node's address of a family: `readAddressMethod`. */
 function addressMethod(family: Family) {
   return z.string().transform((text, context) => {
     const read = readAddressMethod(text, family);

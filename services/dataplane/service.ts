@@ -40,36 +40,36 @@ import { VXLAN_DEVICE } from './routes/wanted.js';
 import { dataplaneServices, NodeSide, PodEnvironment, type ServedParts } from './startup.js';
 import { familiesOf, USUAL_MTU_BYTES } from './wiring/network.js';
 
-/** What the service takes from the process it runs in. */
+/** The service's dependencies on its process. */
 export interface Surroundings {
   readonly log: Logger;
   readonly clock: Clock;
-  /** From 0 (included) to 1 (excluded). */
+  /** Uniform in [0, 1). */
   readonly random: () => number;
-  /** Of the machine. */
+  /** Name of the host. */
   readonly boot: Boot;
-  /** Fires when the process is told to end. */
+  /** Fires when the process must end. */
   readonly stopped?: AbortSignal;
-  /** Of this process; others are told that are kept from its records. */
+  /** ID of this process, for the message to other processes that its lock on the records excludes. */
   readonly pid: number;
 }
 
-/** A service that answers. */
+/** A running service. */
 export interface RunningService extends Running {
-  /** Where it listens, with the ports that were taken where port 0 was asked for. */
+  /** Listening addresses, with the actual ports for port 0. */
   readonly addresses: readonly string[];
 }
 
 /**
  * Starts podwire-dataplane on this machine's kernel.
- * @throws Failure as {@link serve} and {@link takeAlone}, INVALID_SETTINGS for the peers file, or KERNEL_REFUSED when the kernel cannot be
- *   asked
+ * @throws Failure as {@link serve} and {@link takeAlone}, INVALID_SETTINGS for the peers file, or KERNEL_REFUSED when the kernel
+ * cannot be queried
  */
 export async function startService(config: Config, surroundings: Surroundings): Promise<RunningService> {
   const peerPlan = await readPeerPlan(config);
   const { clock, pid, stopped, log } = surroundings;
   const { listen: addresses, stateDirectory } = config;
-  // Records and nftables are worked on before pods are served: those of a dataplane that runs, or just starts, are its own.
+  // Take the lock first: records and nftables belong to a dataplane that already runs or starts.
   const places = {
     addresses,
     stateDirectory,
@@ -108,24 +108,24 @@ export async function startService(config: Config, surroundings: Surroundings): 
 export interface ServeOptions {
   readonly config: Config;
   readonly surroundings: Surroundings;
-  /** The node's side of the kernel, closed in the end; without it pods are served, and the node is no part of the cluster. */
+  /** The node's side of the kernel, closed at the end; without it pods are served, and the node belongs to no cluster. */
   readonly nodeSide?: NodeSideKernel;
 }
 
-/** What the node's part in the cluster needs of the kernel. */
+/** The kernel interfaces of the node's part in the cluster. */
 export interface NodeSideKernel {
   readonly network: NodeNetwork;
   readonly kernel: NodeKernel;
   readonly links: LinkSource;
   readonly nft: Nft;
-  /** Who speaks BGP with whom; undefined: BIRD has no part in the routing. */
+  /** BGP topology; undefined: BIRD is disabled. */
   readonly peerPlan: PeerPlan | undefined;
 }
 
 /**
- * Serves gRPC in front of a kernel, which it closes in the end. Health checks are told that it serves once the kernel is known
- * to have what pods need.
- * @throws Failure KERNEL_UNSUPPORTED, KERNEL_REFUSED, or INVALID_SETTINGS when an address is taken
+ * Serves gRPC in front of a kernel, which it closes at the end. Health checks report serving once the kernel is known to have the
+ * features that pods need.
+ * @throws Failure KERNEL_UNSUPPORTED, KERNEL_REFUSED, or INVALID_SETTINGS when an address is in use
  */
 export async function serve(kernel: Kernel, options: ServeOptions): Promise<RunningService> {
   const { config, surroundings } = options;
@@ -150,7 +150,7 @@ export async function serve(kernel: Kernel, options: ServeOptions): Promise<Runn
   const stop = async (): Promise<void> => {
     unobserve();
     await Promise.all([server.stop(), node.keeper.stop(), clusterPart?.nodeSide.stop()]);
-    // Calls that were cut off may still be taking back what they did.
+    // Cancelled calls may still be rolling back.
     await node.dataplane.idle();
     await environment?.stop();
     node.ipam.close();
@@ -179,7 +179,7 @@ function makeEnvironment({ config, surroundings, nodeSide }: ServeOptions): PodE
   return new PodEnvironment({ config, links, nft, events: new Events(log), clock, random });
 }
 
-/** This node as a part of the cluster, with what of it can be asked how it is. */
+/** This node's part in the cluster, with its parts that report status. */
 interface ClusterPart {
   readonly nodeSide: NodeSide;
   readonly routes: RouteReconciler;
@@ -226,7 +226,7 @@ function makeClusterPart(
   return { nodeSide: new NodeSide({ config, surroundings, network, ipam, kernelFollowers }), routes, bird, sysctls };
 }
 
-/** What pods that there are, and the node's part in the cluster, need of the node's settings. */
+/** Requirements of existing pods, and of the node's part in the cluster, on the node's settings. */
 function settingsUse({ routes, node }: Pick<OverviewParts, 'node'> & Pick<ClusterPart, 'routes'>): SettingsUse {
   const networks = node.records().map(({ network }) => network);
   return {
@@ -263,7 +263,7 @@ function conditionsOf({ node, environment, clusterPart }: OverviewParts): readon
   return told.flatMap((conditions) => conditions ?? []);
 }
 
-/** What serves the pods of this node, and what looks after them. */
+/** The parts that serve and repair this node's pods. */
 interface Node extends Omit<ServedParts, 'overview'> {
   readonly records: () => readonly AttachmentRecord[];
   readonly keeper: AttachmentKeeper;
@@ -274,7 +274,7 @@ interface OpenOptions extends ServeOptions {
   readonly environment: PodEnvironment | undefined;
 }
 
-/** Takes in what the process before has left, so that the first call knows of it. @throws Failure STATE_IO */
+/** Loads the state of the previous process before the first call. @throws Failure STATE_IO */
 async function openNode(kernel: Kernel, { config, surroundings, environment }: OpenOptions): Promise<Node> {
   const { log, clock, random, boot } = surroundings;
   const events = new AttachmentEvents(log);

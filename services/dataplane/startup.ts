@@ -30,7 +30,7 @@ import { attachPod, checkPod, collectGarbage, detachPod, listPods, repairPod, ty
 import type { Dataplane } from './pods/pods.js';
 import type { AttachmentRecord } from './pods/record.js';
 
-/** Something that is kept as the cluster's state asks for, and tells what it cannot have. */
+/** A part that follows the cluster's state, and reports conditions. */
 interface TellingFollower extends Follower {
   conditions(): readonly Condition[];
 }
@@ -38,17 +38,17 @@ interface TellingFollower extends Follower {
 interface NodeSideOptions {
   readonly config: Config;
   readonly surroundings: { readonly log: Logger; readonly clock: Clock; readonly random: () => number };
-  /** Closed in the end. */
+  /** Closed at the end. */
   readonly network: NodeNetwork;
-  /** The caller's, who closes it after the node side has stopped. */
+  /** Owned by the caller, who closes it after the node side has stopped. */
   readonly ipam: Peer;
-  /** Told of the cluster after the node side's own followers, and stopped with them; they keep the kernel as it asks for. */
+  /** Followers called after the node side's own, and stopped with them; they reconcile the kernel. */
   readonly kernelFollowers?: readonly TellingFollower[];
 }
 
 /**
- * This node as a part of the cluster: registered in IPAM, told of the others, and whatever follows from that. Nothing of it holds
- * up pods: it starts behind them, and waits for IPAM by itself.
+ * This node's part in the cluster: its registration in IPAM, the watch of the cluster, and everything that follows from it. It
+ * delays no pods: it starts after them, and waits for IPAM in the background.
  */
 export class NodeSide {
   readonly #network: NodeNetwork;
@@ -64,13 +64,13 @@ export class NodeSide {
     const parts = { self, ipam, events, clock, random };
     this.#network = network;
     this.#registration = new Registration({ ...parts, network, methods: { 4: nodeIpv4, 6: nodeIpv6 } });
-    // What is kept as the cluster's state asks for, in the order in which it is told of a change.
+    // The followers, in the order in which they are called.
     this.#followers = [this.#registration, new TunnelAddresses(parts), ...kernelFollowers];
     this.#kernelFollowers = kernelFollowers;
     this.#cluster = new IpamCluster({ ...parts, followers: this.#followers });
   }
 
-  /** Begins; once. */
+  /** Starts; call once. */
   start(): void {
     this.#registration.start();
     this.#cluster.start();
@@ -81,13 +81,13 @@ export class NodeSide {
     return this.#registration.registered;
   }
 
-  /** What an operator should know of it. */
+  /** Conditions of the node side. */
   conditions(): readonly Condition[] {
     const kept = this.#kernelFollowers.flatMap((follower) => follower.conditions());
     return [...this.#cluster.conditions(), ...this.#registration.conditions(), ...kept];
   }
 
-  /** Leaves everything in the kernel and at IPAM as it is: pods keep their network while the service is away. Idempotent. */
+  /** Leaves kernel and IPAM unchanged: pods keep their network while the service is down. Idempotent. */
   async stop(): Promise<void> {
     await this.#cluster.stop();
     await Promise.all(this.#followers.map((follower) => follower.stop()));
@@ -97,16 +97,16 @@ export class NodeSide {
 
 interface PodEnvironmentOptions {
   readonly config: Config;
-  /** Closed in the end. */
+  /** Closed at the end. */
   readonly links: LinkSource;
   readonly nft: Nft;
   readonly events: Events;
   readonly clock: Clock;
-  /** From 0 (included) to 1 (excluded). */
+  /** Uniform in [0, 1). */
   readonly random: () => number;
 }
 
-/** What the node does for all of its pods: the MTU they get, the addresses they may send from, and the one they have outside. */
+/** Node-wide functions for pods: their MTU, their allowed source addresses, and masquerading. */
 export class PodEnvironment {
   readonly #options: PodEnvironmentOptions;
   readonly #guard: SourceGuard;
@@ -129,31 +129,31 @@ export class PodEnvironment {
     return this.#guard;
   }
 
-  /** MTU of pods that ask for none, in bytes. */
+  /** Default MTU of pods in bytes. */
   get mtuBytes(): number {
     return this.#mtu.mtuBytes;
   }
 
-  /** What follows the cluster's pools and nodes. A node's packets are let in before there is a route to it. */
+  /** Followers of the cluster's pools and nodes. A node's packets are accepted before there is a route to it. */
   get followers(): readonly TellingFollower[] {
     return [this.#tunnelGuard, this.#masquerader, this.#mtu];
   }
 
   /**
-   * Begins, before pods are wired: looks at the node's links, and guards the pods that are there. What fails is told and tried again.
-   * @param records - of the pods that are there, and of the dead
+   * Starts before pods are wired: reads the node's links, and guards existing pods. Failures are reported and retried.
+   * @param records - of existing and of dead pods
    */
   async start(records: readonly AttachmentRecord[]): Promise<void> {
     const { events, links, config } = this.#options;
     // Of two with one interface, the one that was wired last has it.
     const alive = records.filter(({ state }) => state !== 'dead').toSorted((a, b) => a.createdAtMs - b.createdAtMs);
     const prefixes = alive.map(({ network }) => [network.hostInterfaceName, network.sourcePrefixes] as const);
-    // The guard tells of its failures; pods that need it wait for it.
+    // The guard reports its failures; pods that need it wait for it.
     this.#guard.start(new Map(prefixes)).catch(() => undefined);
     const follow = alive.filter(({ network }) => network.mtuBytes === undefined);
     await this.#mtu.start(follow.map(({ network }) => network.hostInterfaceName));
     try {
-      // Nothing of the service has switched forwarding on yet.
+      // Must precede the service's enabling of forwarding.
       events.advertisementsKept(await keepFollowingAdvertisements(links, config.mtuInterfaces));
     } catch (error) {
       if (!(error instanceof Failure)) throw error;
@@ -161,7 +161,7 @@ export class PodEnvironment {
     }
   }
 
-  /** Tells from here on when pods that ask for no MTU are to have another. The listener must not throw. */
+  /** Adds a listener for changes of the default MTU of pods. It must not throw. */
   onMtuChange(listener: () => void): void {
     this.#mtu.onChange(listener);
   }
@@ -170,7 +170,7 @@ export class PodEnvironment {
     return this.#guard.conditions();
   }
 
-  /** Leaves everything in force. The followers are stopped by those who tell them. */
+  /** Leaves everything in force. The cluster watch stops the followers. */
   async stop(): Promise<void> {
     await this.#guard.stop();
     await Promise.all(this.followers.map((follower) => follower.stop()));
@@ -178,7 +178,7 @@ export class PodEnvironment {
   }
 }
 
-/** What the methods act on. */
+/** Dependencies of the RPC methods. */
 export interface ServedParts extends CniParts {
   readonly dataplane: Dataplane;
   readonly garbage: GarbageCollector;
