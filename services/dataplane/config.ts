@@ -13,7 +13,7 @@ import { readAddressMethod } from './node/address-method.js';
 /** Prefix of podwire-dataplane's environment variables. */
 const PREFIX = 'PODWIRE_DATAPLANE_';
 
-/** Names that routing reserves. */
+/** Prefixes of the routing settings. */
 const ROUTING_PREFIXES = ['PODWIRE_ROUTING', 'PODWIRE_BIRD_'];
 
 /** Node names as in Kubernetes: an RFC 1123 subdomain of at most 253 bytes. */

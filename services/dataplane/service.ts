@@ -46,7 +46,7 @@ export interface Surroundings {
   readonly clock: Clock;
   /** Uniform in [0, 1). */
   readonly random: () => number;
-  /** Name of the host. */
+  /** The current boot of the machine. */
   readonly boot: Boot;
   /** Fires when the process must end. */
   readonly stopped?: AbortSignal;
