@@ -30,7 +30,7 @@ function checkList(path: string, list: readonly unknown[], max = STEPS_MAX): voi
   if (list.length > max) throw new ArgumentError(path, `must have at most ${max} elements`);
 }
 
-/** Sysctl writes are steps of a sequence only: they are no netlink messages. */
+/** Sysctl writes are steps of a sequence only, because they are not netlink messages. */
 export function checkBatch(requests: readonly Step[], nativeOf: NativeOf): NativeStep[] {
   checkList('requests', requests, BATCH_MAX);
   return requests.map((request, position) => {
@@ -106,7 +106,7 @@ function isMonitorGroup(value: unknown): value is MonitorGroup {
   return typeof value === 'string' && Object.hasOwn(GROUP_NUMBERS, value);
 }
 
-/** With the kernel's numbers of the groups. */
+/** Replaces the names of groups by the kernel's numbers. */
 export function checkMonitorOptions(options: MonitorOptions): { readonly groups: number[]; readonly gatherMs: number } {
   const gatherMs = optional(options.gatherMs, (value) => checkInteger('options.gatherMs', value, GATHER_MS)) ?? 0;
   return { groups: checkMonitorGroups(options.groups), gatherMs };

@@ -51,7 +51,7 @@ function describeObject(step: Step): string {
   }
 }
 
-/** Operation and object of a step in the words of `ip`. */
+/** Operation and object of a step in the notation of `ip`. */
 export function describe(step: Step): Described {
   return { operation: step.type, object: describeObject(step) };
 }

@@ -1,7 +1,7 @@
 import { constants } from 'node:os';
 import { getSystemErrorMap } from 'node:util';
 
-/** What to do about the errors that a person can put right; the others speak for themselves. */
+/** Remedies for errors that an operator can fix. */
 const NEXT_STEP: Readonly<Record<string, string>> = {
   EPERM: 'the process needs CAP_NET_ADMIN and CAP_SYS_ADMIN (run it as root)',
   EACCES: 'the process needs CAP_NET_ADMIN (run it as root)',
@@ -11,14 +11,14 @@ const NEXT_STEP: Readonly<Record<string, string>> = {
   ETIMEDOUT: 'the kernel did not answer in time; whether the change was made is unknown, read it back',
 };
 
-/** Names by number. Where one number has two, the kernel's is the one that stays: EAGAIN and EOPNOTSUPP. */
+/** Names by number. Where one number has two, the kernel's name wins: EAGAIN and EOPNOTSUPP. */
 const NAMES: ReadonlyMap<number, string> = new Map(
   Object.entries(constants.errno)
     .filter(([name]) => name !== 'EWOULDBLOCK' && name !== 'ENOTSUP')
     .map(([name, number]) => [number, name]),
 );
 
-/** How an errno value is written and what it means: 17 → `EEXIST`, `file already exists`. */
+/** Name and text of an errno value: 17 → `EEXIST`, `file already exists`. */
 function describeErrno(errno: number): readonly [code: string, meaning: string] {
   const [, meaning = 'no description'] = getSystemErrorMap().get(-errno) ?? [];
   return [NAMES.get(errno) ?? `errno ${errno}`, meaning];
@@ -31,18 +31,18 @@ export interface NetlinkErrorDetails {
   readonly kernelMessage: string | undefined;
 }
 
-/** The kernel refused an operation, or could not be asked. Callers decide by `code`; the texts are for people. */
+/** The kernel refused an operation, or could not be queried. Callers decide by `code`; the texts are for operators. */
 export class NetlinkError extends Error {
   override readonly name: string = 'NetlinkError';
-  /** What was tried: `link.add`, `open namespace`. */
+  /** The operation: `link.add`, `open namespace`. */
   readonly operation: string;
-  /** On what: `veth podw0123 peer eth0`. */
+  /** The object: `veth podw0123 peer eth0`. */
   readonly object: string;
   /** The positive errno value. */
   readonly errno: number;
   /** Its name: `EEXIST`. */
   readonly code: string;
-  /** The kernel's extended acknowledgement, where it gave one. */
+  /** The kernel's extended acknowledgement, if any. */
   readonly kernelMessage: string | undefined;
 
   constructor(details: NetlinkErrorDetails) {
@@ -61,12 +61,12 @@ export class NetlinkError extends Error {
   }
 }
 
-/** The path exists and is something else than a network namespace. Its `code` is EINVAL. */
+/** The path exists but is not a network namespace. Its `code` is EINVAL. */
 export class NotANetworkNamespaceError extends NetlinkError {
   override readonly name: string = 'NotANetworkNamespaceError';
 }
 
-/** A method was called on a namespace that was closed. */
+/** A method was called on a closed namespace. */
 export class NamespaceClosedError extends Error {
   override readonly name = 'NamespaceClosedError';
 
@@ -75,7 +75,7 @@ export class NamespaceClosedError extends Error {
   }
 }
 
-/** An argument that no kernel was asked about. `path` is where it is: `requests[2].peer.mac`. */
+/** An invalid argument, rejected before any kernel request. `path` is its position: `requests[2].peer.mac`. */
 export class ArgumentError extends TypeError {
   override readonly name = 'ArgumentError';
   readonly path: string;

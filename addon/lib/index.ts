@@ -1,7 +1,8 @@
 /**
- * Raw rtnetlink for Node.js: links, addresses, routes, rules, neighbours, forwarding entries and sysctls of any network namespace.
+ * Raw rtnetlink for Node.js: links, addresses, routes, rules, neighbours, forwarding entries and sysctls of any network
+ * namespace.
  *
- * No call blocks the event loop; every method that touches the kernel returns a promise. Nothing here knows of pods.
+ * No call blocks the event loop; every method that touches the kernel returns a promise. This package has no notion of pods.
  */
 export { ArgumentError, NamespaceClosedError, NetlinkError, NotANetworkNamespaceError } from './errors.js';
 export type { Monitor, MonitorEvent, MonitorGroup, MonitorOptions } from './monitor.js';

@@ -31,10 +31,10 @@ import {
   VNI,
 } from './scalars.js';
 
-/** The addon's object behind an open namespace; undefined for anything else. */
+/** The addon's object behind an open namespace; undefined for any other value. */
 export type NativeOf = (value: unknown) => NativeNamespace | undefined;
 
-/** Where a step stands in the caller's arguments, for messages, and what is common to all steps. */
+/** Position of a step in the caller's arguments, for messages, and options common to all steps. */
 export interface Place {
   readonly path: string;
   readonly base: NativeStepBase;

@@ -26,7 +26,7 @@ function isBinding(loaded: unknown): loaded is NativeBinding {
   );
 }
 
-/** The addon could not be loaded; the message has cause and remedy. */
+/** The addon could not be loaded; the message names cause and remedy. */
 class AddonLoadError extends Error {
   override readonly name = 'AddonLoadError';
 

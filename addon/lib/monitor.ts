@@ -2,22 +2,25 @@ import { NetlinkError } from './errors.js';
 import type { NativeEvent } from './native.js';
 import type { Address, FdbEntry, Link, Neighbour, Route } from './objects.js';
 
-/** What to be told of; IPv4 and IPv6 alike. `neighbours` has the forwarding entries too (`fdb`), of the same kernel group. */
+/**
+ * Subscribable object kinds, for both IPv4 and IPv6. `neighbours` includes forwarding entries (`fdb`), which share the kernel
+ * group.
+ */
 export type MonitorGroup = 'links' | 'addresses' | 'routes' | 'neighbours';
 
 export interface MonitorOptions {
   /** At least one. */
   readonly groups: readonly MonitorGroup[];
   /**
-   * How long what is announced waits for what follows it, to be read together, in milliseconds: for listeners whom that is early enough, in
-   * a process that has more urgent work just then. Range: 0 to 1000. Default: 0.
+   * How long announcements are collected before they are read together, in milliseconds, for listeners without urgency in a busy
+   * process. Range: 0 to 1000. Default: 0.
    */
   readonly gatherMs?: number;
 }
 
 /**
- * A change as the kernel announced it. `overrun` says that some were lost, because they came faster than they were taken: read
- * everything anew.
+ * A change as the kernel announced it. `overrun`: some were lost, because they arrived faster than they were read; read the full
+ * state again.
  */
 export type MonitorEvent =
   | { readonly object: 'link'; readonly deleted: boolean; readonly value: Link }
@@ -27,9 +30,11 @@ export type MonitorEvent =
   | { readonly object: 'fdb'; readonly deleted: boolean; readonly value: FdbEntry }
   | { readonly object: 'overrun' };
 
-/** A subscription: `ip monitor`. Ends when it is closed, or is left by `break`. It does not keep the process alive. */
+/**
+ * A subscription: `ip monitor`. Ends on `close()` or when the iteration is left by `break`. It does not keep the process alive.
+ */
 export interface Monitor extends AsyncIterable<MonitorEvent> {
-  /** The iteration ends; events not yet taken are dropped. Idempotent. */
+  /** Ends the iteration; unread events are dropped. Idempotent. */
   close(): void;
 }
 
@@ -41,7 +46,7 @@ export const GROUP_NUMBERS: Readonly<Record<MonitorGroup, readonly number[]>> = 
   routes: [7, 11],
 };
 
-/** Events that a slow reader may leave waiting; beyond it they are dropped, as the kernel does with its own queue. */
+/** Most events queued for a slow reader; further ones are dropped, as in the kernel's own queue. */
 const WAITING_EVENTS_MAX = 65_536;
 
 interface Waiter {
@@ -49,10 +54,10 @@ interface Waiter {
   readonly reject: (error: Error) => void;
 }
 
-/** Turns the addon's calls into an iteration: events wait for the reader, or readers for events, never both. */
+/** Turns the addon's callbacks into an iteration: either events wait for the reader, or readers for events. */
 export class EventQueue implements Monitor {
   #events: MonitorEvent[] = [];
-  /** How many of `#events` are taken. Shifting a long array moves all the rest of it. */
+  /** Number of consumed entries of `#events`. Shifting a long array would move all the rest. */
   #taken = 0;
   #waiters: Waiter[] = [];
   #failure: NetlinkError | undefined;
@@ -64,7 +69,7 @@ export class EventQueue implements Monitor {
     this.#object = object;
   }
 
-  /** What ends the subscription; known only once it is made. */
+  /** Sets the function that ends the subscription, known once it is open. */
   onClose(unsubscribe: () => void): void {
     this.#unsubscribe = unsubscribe;
   }

@@ -36,15 +36,15 @@ import { checkAddress, checkFlag, checkInteger, checkSelector, INDEX } from './s
 import type { NativeOf } from './link-steps.js';
 
 export interface RunOptions {
-  /** How long the kernel may take for each answer. Default 5000; 1 to 600000. */
+  /** Timeout of each of the kernel's answers in milliseconds. Default 5000; 1 to 600000. */
   readonly timeoutMs?: number;
 }
 
-/** For lists of namespaces that others fill. What is beyond the bounds is refused, and never cut off. */
+/** Limits for lists of namespaces that untrusted programs can fill. A list beyond a limit is an error, never truncated. */
 export interface ListBounds {
-  /** Most objects that the kernel may tell, those that are filtered out here included: E2BIG. Any number when left out. */
+  /** Most objects in the kernel's answer, including those filtered out here: E2BIG. Default: unlimited. */
   readonly maxCount?: number;
-  /** How long the list may take, repetitions included, 1 to 600000: ETIMEDOUT. When left out, 5000 for each answer. */
+  /** Timeout of the whole list in milliseconds, retries included, 1 to 600000: ETIMEDOUT. Default: 5000 for each answer. */
   readonly timeoutMs?: number;
 }
 
@@ -56,15 +56,15 @@ export interface AddressFilter extends ListBounds {
 
 export interface RouteFilter extends ListBounds {
   readonly family?: Family;
-  /** Only this routing table; all tables when left out. A table that does not exist has no routes. */
+  /** Only this routing table; default: all. A table that does not exist has no routes. */
   readonly table?: number;
-  /** Only those that leave by this link. */
+  /** Only routes that leave by this link. */
   readonly index?: number;
-  /** Only those that this protocol made, 1 to 255. */
+  /** Only routes of this protocol, 1 to 255. */
   readonly protocol?: number;
   /**
-   * Only those to exactly this CIDR. The kernel has no such filter: it tells all that the others leave, which costs a worker
-   * thread, and the event loop nothing.
+   * Only routes to exactly this CIDR. The kernel has no such filter: a worker thread, not the event loop, filters what the other
+   * options leave.
    */
   readonly destination?: string;
 }
@@ -81,20 +81,20 @@ export interface FdbFilter extends ListBounds {
 export interface NeighbourFilter extends ListBounds {
   readonly family?: Family;
   readonly index?: number;
-  /** Proxy entries instead of neighbours: the kernel keeps the two apart. */
+  /** Proxy entries instead of neighbours: the kernel keeps separate tables. */
   readonly proxy?: boolean;
 }
 
 export interface Announcement {
-  /** Of the link that has the address. */
+  /** The link with the address. */
   readonly index: number;
   /** IPv4 or IPv6, without prefix length. */
   readonly address: string;
-  /** IPv6: the node forwards by this link. False when left out. */
+  /** IPv6: the node forwards by this link. Default: false. */
   readonly router?: boolean;
 }
 
-/** Requests of a batch that are handed over in one piece: so many keep the event loop for some milliseconds. */
+/** Requests of a batch per chunk: this many occupy the event loop for some milliseconds. */
 const BATCH_PART = 1000;
 
 /** Set by the class below: the compiled addon's object behind a namespace, for requests that name one. */
@@ -103,9 +103,8 @@ let nativeOf: NativeOf;
 /**
  * A network namespace and netlink sockets in it. Made by {@link openNamespace}.
  *
- * Every method rejects with {@link NamespaceClosedError} after `close()`, with `ArgumentError` for arguments that are wrong in
- * themselves, and with {@link NetlinkError} when the kernel could not be asked at all. Batches, sequences and lists of one
- * namespace are carried out in the order in which they were called.
+ * Every method rejects with {@link NamespaceClosedError} after `close()`, with `ArgumentError` for invalid arguments, and with
+ * {@link NetlinkError} when the kernel could not be queried. Batches, sequences and lists of one namespace run in call order.
  */
 export class Namespace implements OpenNamespace {
   static {
@@ -113,14 +112,14 @@ export class Namespace implements OpenNamespace {
   }
 
   readonly identity: NamespaceIdentity;
-  /** As it was opened; null for the calling process's own namespace. */
+  /** The path given to open it; null for the calling process's own namespace. */
   readonly path: string | null;
   readonly #native: NativeNamespace;
-  /** Calls that take several pieces of work, and must not lose the namespace between them. */
+  /** Calls with several asynchronous parts, which need the namespace open throughout. */
   readonly #underWay = new Set<Promise<unknown>>();
   #closed = false;
 
-  /** Not for callers: {@link openNamespace}. */
+  /** Internal; use {@link openNamespace}. */
   constructor(path: string | null, native: NativeNamespace) {
     this.path = path;
     this.identity = { device: native.device, inode: native.inode, cookie: native.cookie };
@@ -128,12 +127,12 @@ export class Namespace implements OpenNamespace {
   }
 
   /**
-   * Sends all requests in one go (`ip -batch`), at most 100,000, and resolves with one outcome per request, in their order. **The
-   * kernel goes on after a request that fails**; use {@link sequence} when one depends on another. Links that address, route
-   * and neighbour requests select by name are looked up before anything is sent, so they must exist already.
+   * Sends all requests together (`ip -batch`), at most 100,000, and resolves with one outcome per request, in their order. **The
+   * kernel continues after a failed request**; use {@link sequence} when one depends on another. Links that address, route and
+   * neighbour requests select by name are looked up before anything is sent, so they must exist already.
    *
-   * All are checked before the first is sent. More than 1000 go in parts of 1000, between which the event loop and other calls
-   * get their turns; names are looked up for each part.
+   * All are validated before the first is sent. More than 1000 are sent in chunks of 1000, between which the event loop and other
+   * calls proceed; names are looked up for each chunk.
    */
   async batch(requests: readonly Request[], options: RunOptions = {}): Promise<Outcome[]> {
     const native = this.#open();
@@ -144,10 +143,10 @@ export class Namespace implements OpenNamespace {
   }
 
   /**
-   * Carries out the steps one after the other, in one hop to a worker thread, and stops at the first failure of a step that is
-   * not `optional`; the outcomes of the steps after it have the code ECANCELED, and nothing was sent for them. Names are looked
-   * up when their turn comes, so a step may use a link that an earlier one made. Steps may be `within` other namespaces; those
-   * of one namespace are best kept together. At most 1000 steps.
+   * Applies the steps one after the other, in one call to a worker thread, and stops at the first failure of a step that is not
+   * `optional`; the outcomes of later steps have the code ECANCELED, and nothing was sent for them. Names are looked up at each
+   * step's turn, so a step may use a link that an earlier one created. Steps may be `within` other namespaces; group those of one
+   * namespace. At most 1000 steps.
    */
   async sequence(steps: readonly Step[], options: RunOptions = {}): Promise<Outcome[]> {
     const native = this.#open();
@@ -162,7 +161,7 @@ export class Namespace implements OpenNamespace {
     return this.#ask('link.list', this.#open().dumpLinks(checkDumpFilter(bounds)));
   }
 
-  /** Addresses: `ip address show [dev …]`. The kernel does the filtering, here and in the other lists. */
+  /** Addresses: `ip address show [dev …]`. The kernel filters, here and in the other lists. */
   async addresses(filter: AddressFilter = {}): Promise<Address[]> {
     return this.#ask('address.list', this.#open().dumpAddresses(checkDumpFilter(filter)));
   }
@@ -187,7 +186,7 @@ export class Namespace implements OpenNamespace {
     return this.#ask('fdb.list', this.#open().dumpFdb(checkDumpFilter(filter)));
   }
 
-  /** Reads sysctls, one outcome per key: `sysctl KEY…`. One failure does not touch the others. At most 1000 keys. */
+  /** Reads sysctls, one outcome per key: `sysctl KEY…`. Continues after a failure. At most 1000 keys. */
   async readSysctls(keys: readonly SysctlKey[]): Promise<SysctlReading[]> {
     const native = this.#open();
     const readings = await this.#ask('sysctl.read', native.readSysctls(checkSysctlKeys(keys)));
@@ -200,7 +199,7 @@ export class Namespace implements OpenNamespace {
     });
   }
 
-  /** Sets sysctls in their order, one outcome per setting: `sysctl -w KEY=VALUE…`. One failure does not touch the others. */
+  /** Sets sysctls in order, one outcome per setting: `sysctl -w KEY=VALUE…`. Continues after a failure. */
   async writeSysctls(settings: readonly SysctlSetting[]): Promise<Outcome[]> {
     const native = this.#open();
     const steps = checkSysctlSettings(settings);
@@ -215,9 +214,9 @@ export class Namespace implements OpenNamespace {
   }
 
   /**
-   * Deletes a link (`ip link delete NAME`), for a veth both ends, and resolves when the kernel announces it gone, some 0.5 ms
-   * later; the acknowledgement, after 13 to 40 ms, is collected in the background. Deletions that pile up are done together.
-   * Rejects with the code ENODEV when there is no such link. Calls do not wait for batches of the namespace, nor these for them.
+   * Deletes a link (`ip link delete NAME`), for a veth both ends, and resolves when the kernel announces the removal, after about
+   * 0.5 ms; the acknowledgement, after 13 to 40 ms, is collected in the background. Concurrent deletions are combined. Rejects
+   * with the code ENODEV when there is no such link. Independent of the namespace's batches.
    */
   async deleteLink(link: LinkSelector): Promise<void> {
     const native = this.#open();
@@ -227,9 +226,9 @@ export class Namespace implements OpenNamespace {
   }
 
   /**
-   * Deletes what connection tracking remembers of an address, IPv4 or IPv6, as original source or destination or as source of the
-   * replies (`conntrack -D -s ADDRESS`, `-d`, `-r`), and resolves with the number of entries. Idempotent. Rejects with a code such
-   * as EPROTONOSUPPORT, EINVAL or EOPNOTSUPP where the kernel has no connection tracking to be asked (`nf_conntrack_netlink`).
+   * Deletes connection tracking entries with an address, IPv4 or IPv6, as original source or destination or as source of the
+   * replies (`conntrack -D -s ADDRESS`, `-d`, `-r`), and resolves with their number. Idempotent. Rejects with a code such as
+   * EPROTONOSUPPORT, EINVAL or EOPNOTSUPP where connection tracking cannot be queried (`nf_conntrack_netlink`).
    */
   async deleteConntrack({ address }: { readonly address: string }): Promise<number> {
     const native = this.#open();
@@ -238,10 +237,10 @@ export class Namespace implements OpenNamespace {
   }
 
   /**
-   * Tells all neighbours of an Ethernet link the MAC address at which an address of the link is found, so that those who knew
-   * another one need not find out: `arping -U -c 1 -I LINK ADDRESS`, and for IPv6 an unsolicited neighbour advertisement. Resolves
-   * when it is sent; nobody answers. Rejects with ENODEV, with ENETDOWN for a link that is down, EOPNOTSUPP for what is no Ethernet,
-   * and for IPv6 with EADDRNOTAVAIL while the link has no such address, or is still checking it for duplicates.
+   * Announces to all neighbours of an Ethernet link the MAC address for one of its addresses, so that they update an outdated
+   * entry at once: `arping -U -c 1 -I LINK ADDRESS`, and for IPv6 an unsolicited neighbour advertisement. Resolves when it is
+   * sent; there is no answer. Rejects with ENODEV, with ENETDOWN for a link that is down, EOPNOTSUPP for a link that is not
+   * Ethernet, and for IPv6 with EADDRNOTAVAIL while the link has no such address, or the address is still tentative.
    */
   async announceAddress({ index, address, router }: Announcement): Promise<void> {
     const native = this.#open();
@@ -257,7 +256,7 @@ export class Namespace implements OpenNamespace {
     await translated(described, native.announceAddress(announcement));
   }
 
-  /** Subscribes to changes: `ip monitor link address route neigh`. Resolves when every later change will be seen. */
+  /** Subscribes to changes: `ip monitor link address route neigh`. Once it resolves, no later change is missed. */
   async monitor(options: MonitorOptions): Promise<Monitor> {
     const native = this.#open();
     const { groups, gatherMs } = checkMonitorOptions(options);
@@ -270,7 +269,7 @@ export class Namespace implements OpenNamespace {
     return events;
   }
 
-  /** Lets the namespace go; what is under way is finished first. Idempotent. A namespace that is dropped is let go as well. */
+  /** Closes the namespace after calls in flight. Idempotent. Garbage collection closes it as well. */
   async close(): Promise<void> {
     this.#closed = true;
     await Promise.allSettled(this.#underWay);
@@ -304,11 +303,11 @@ let binding: NativeBinding | undefined;
 
 /**
  * Opens the network namespace at a path (`/run/netns/NAME`, `/proc/PID/ns/net`), or, without one, that of the calling process
- * (`ip -netns NAME …`). Rejects with a NetlinkError (ENOENT: nothing there; EPERM: not allowed to enter) or a
- * {@link NotANetworkNamespaceError}. Entering one needs CAP_SYS_ADMIN; no thread of the process's own changes its namespace.
+ * (`ip -netns NAME …`). Rejects with a NetlinkError (ENOENT: no such path; EPERM: entering is not permitted) or a {@link
+ * NotANetworkNamespaceError}. Entering one needs CAP_SYS_ADMIN; existing threads of the process never change their namespace.
  *
- * A path that the kernel has in its cache, which that of a new pod always is, costs the event loop some microseconds, and no
- * worker thread; any other is opened by one.
+ * A path in the kernel's cache, as that of a new pod always is, costs the event loop some microseconds, and no worker thread; a
+ * worker thread opens any other.
  */
 export async function openNamespace(path?: string): Promise<Namespace> {
   const nativePath = checkNamespacePath(path);
@@ -325,7 +324,7 @@ function isNativeError(reason: unknown): reason is NativeError {
 
 function toError(error: NativeError, { operation, object }: Described): NetlinkError {
   const details = { operation, object, errno: error.errno, kernelMessage: error.text ?? undefined };
-  // Opening gives EINVAL for one reason only: the file is there and is no network namespace.
+  // Opening fails with EINVAL only when the file exists and is not a network namespace.
   if (operation === 'namespace.open' && error.errno === EINVAL) return new NotANetworkNamespaceError(details);
   return new NetlinkError(details);
 }
@@ -353,7 +352,7 @@ async function runInParts(
   return outcomes;
 }
 
-/** The outcome of a step. Only a failure is worth a description: there may be thousands of successes. */
+/** The outcome of a step. Only failures are described: there may be thousands of successes. */
 function toOutcome({ error, link, previous }: NativeOutcome, step: Step | undefined): Outcome {
   if (error) {
     return { ok: false, error: toError(error, step ? describe(step) : { operation: 'batch', object: 'of requests' }) };

@@ -1,8 +1,8 @@
 /**
- * The exact shape of the compiled addon (src/binding). Nothing outside lib/ sees it.
+ * The exact interface of the compiled addon (src/binding). Internal to lib/.
  *
- * Every property is always present. Absent is `null`; `undefined` is refused with a TypeError that names the path. Promises
- * reject with a {@link NativeError}.
+ * Every property is always present. Absent is `null`; `undefined` causes a TypeError that names the path. Promises reject with a
+ * {@link NativeError}.
  */
 import type { Address, FdbEntry, Link, Neighbour, Route, Rule } from './objects.js';
 
@@ -23,11 +23,11 @@ export interface NativeSelector {
 
 export interface NativeStepBase {
   readonly optional: boolean;
-  /** Null: the namespace that the run is called on. */
+  /** Null: the namespace of the call. */
   readonly within: NativeNamespace | null;
 }
 
-/** What every new link may be given. */
+/** Attributes of every new link. */
 export interface NativeNewLink {
   readonly name: string;
   readonly mac: string | null;
@@ -175,7 +175,7 @@ export interface NativeReading {
   readonly value: string | null;
 }
 
-/** Filters of a dump; 0 and null are any. */
+/** Filters of a dump; 0 and null match any. */
 export interface NativeDumpFilter {
   readonly family: 0 | 4 | 6;
   readonly index: number;
@@ -190,7 +190,7 @@ export interface NativeDumpFilter {
   readonly timeoutMs: number;
 }
 
-/** An address of a link, which its neighbours are told of. */
+/** An address of a link to announce to its neighbours. */
 export interface NativeAnnouncement {
   readonly index: number;
   readonly address: string;
@@ -198,7 +198,7 @@ export interface NativeAnnouncement {
 }
 
 export interface NativeRunOptions {
-  /** True: one after the other, ended by the first failure. False: all in one send. */
+  /** True: sequential, stopping at the first failure. False: all in one send. */
   readonly sequential: boolean;
   readonly timeoutMs: number;
 }
@@ -239,7 +239,7 @@ export interface NativeNamespace {
     gatherMs: number,
     onEvents: (events: NativeEvent[]) => void,
   ): Promise<NativeMonitor>;
-  /** What is under way is finished first. Idempotent. */
+  /** Waits for calls in flight. Idempotent. */
   close(): Promise<void>;
 }
 

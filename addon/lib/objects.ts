@@ -1,4 +1,4 @@
-/** What the kernel says about its objects. `null` is an attribute that the kernel did not send. */
+/** The kernel's objects as it reports them. `null`: the kernel did not send the attribute. */
 
 /** Address family as in `ip -4` and `ip -6`. */
 export type Family = 4 | 6;
@@ -6,41 +6,41 @@ export type Family = 4 | 6;
 /** RFC 2863 operational state, as `ip link` prints it. */
 export type OperState = 'unknown' | 'notpresent' | 'down' | 'lowerlayerdown' | 'testing' | 'dormant' | 'up';
 
-/** How a link comes by its own IPv6 addresses (`ip link … addrgenmode`); a number where the mode has no name here. */
+/** How a link generates its own IPv6 addresses (`ip link … addrgenmode`); a number for unnamed modes. */
 export type AddressGeneration = 'eui64' | 'none' | 'stable-privacy' | 'random' | number;
 
-/** What a VXLAN device was made with (`ip -details link show type vxlan`). */
+/** Attributes of a VXLAN device (`ip -details link show type vxlan`). */
 export interface VxlanSettings {
   readonly vni: number;
-  /** UDP port of the far ends. */
+  /** Destination UDP port. */
   readonly port: number;
   /** Source address of tunnel packets; null: the routing table's choice. */
   readonly local: string | null;
-  /** Where packets go that no FDB entry fits: a multicast group or one far end. */
+  /** Default destination without a matching FDB entry: a multicast group or one far end. */
   readonly group: string | null;
-  /** The device that tunnel packets leave by; null: the routing table's choice. */
+  /** The outgoing device of tunnel packets; null: the routing table's choice. */
   readonly parentIndex: number | null;
   readonly learning: boolean;
-  /** 0: that of the node (`auto`). */
+  /** 0: the node's default (`auto`). */
   readonly ttl: number;
-  /** 1: that of the packet inside (`inherit`). */
+  /** 1: copied from the inner packet (`inherit`). */
   readonly tos: number;
   /** Over IPv4: the outer UDP checksum is set. */
   readonly udpChecksum: boolean;
-  /** Over IPv6: the outer UDP checksum is left out, and packets without one are taken. */
+  /** Over IPv6: the outer UDP checksum is omitted, and packets without one are accepted. */
   readonly udp6ZeroChecksumTx: boolean;
   readonly udp6ZeroChecksumRx: boolean;
-  /** Each packet brings its tunnel along (`external`, flow-based). */
+  /** The metadata of each packet determines its tunnel (`external`, flow-based). */
   readonly external: boolean;
 }
 
-/** What an IPIP device was made with (`ip -details link show type ipip`). */
+/** Attributes of an IPIP device (`ip -details link show type ipip`). */
 export interface IpipSettings {
   readonly local: string | null;
-  /** Null: each route says where its far end is. */
+  /** Null: each route gives its far end. */
   readonly remote: string | null;
   readonly parentIndex: number | null;
-  /** 0: that of the packet inside (`inherit`). */
+  /** 0: copied from the inner packet (`inherit`). */
   readonly ttl: number;
   readonly tos: number;
   readonly pathMtuDiscovery: boolean;
@@ -52,30 +52,30 @@ export interface Link {
   readonly name: string;
   /** IFLA_INFO_KIND: `veth`, `bridge`, `vxlan`, …; null for physical devices and the loopback. */
   readonly kind: string | null;
-  /** Lower-case, colons between the bytes; null where the device has no 6-byte hardware address. */
+  /** Lower-case, colons between the bytes; null when the device has no 6-byte hardware address. */
   readonly mac: string | null;
   readonly mtuBytes: number;
   readonly alias: string | null;
   readonly group: number;
-  /** IFF_UP: the administrator's wish; `operState` is what came of it. */
+  /** IFF_UP: administrative state; `operState` is the actual one. */
   readonly up: boolean;
   /** IFF_* bits of linux/if.h. */
   readonly flags: number;
   readonly operState: OperState;
-  /** IFLA_LINK: for a veth end the index of its peer, counted in the peer's namespace. */
+  /** IFLA_LINK: for a veth end the index of its peer, in the peer's namespace. */
   readonly linkedIndex: number | null;
   /**
-   * IFLA_LINK_NETNSID: this namespace's number for the one that `linkedIndex` counts in; null when it is this one, -1
-   * when the kernel has given that namespace no number.
+   * IFLA_LINK_NETNSID: this namespace's ID for the namespace of `linkedIndex`; null when it is this one, -1 when the kernel has
+   * assigned no ID.
    */
   readonly linkedNamespaceId: number | null;
   /** IFLA_MASTER: the bridge or bond that the link belongs to. */
   readonly masterIndex: number | null;
-  /** Packets that may wait to be sent (`txqueuelen`). */
+  /** Transmit queue length in packets (`txqueuelen`). */
   readonly txQueueLength: number;
   readonly txQueueCount: number;
   readonly rxQueueCount: number;
-  /** Null where IPv6 is off for the link. */
+  /** Null when IPv6 is off for the link. */
   readonly addressGeneration: AddressGeneration | null;
   /** Null for other kinds. */
   readonly vxlan: VxlanSettings | null;
@@ -100,13 +100,13 @@ export interface Address {
 /** Route and address scopes of linux/rtnetlink.h; a number where it has no name. */
 export type Scope = 'global' | 'site' | 'link' | 'host' | 'nowhere' | number;
 
-/** Route types of linux/rtnetlink.h that Podwire sets; a number for the others. */
+/** Route types of linux/rtnetlink.h that Podwire sets; a number for any other. */
 export type RouteType =
   'unicast' | 'local' | 'broadcast' | 'multicast' | 'blackhole' | 'unreachable' | 'prohibit' | number;
 
 /**
- * A route (`ip route`). A multipath route has neither `outputIndex` nor `gateway`. IPv6 routes have no scope of their own
- * (`global`), a metric in any case, and the loopback as output where they are blackholes or their like.
+ * A route (`ip route`). A multipath route has neither `outputIndex` nor `gateway`. IPv6 routes have no scope (`global`), always a
+ * metric, and the loopback as output for blackholes and similar types.
  */
 export interface Route {
   readonly family: Family;
@@ -116,10 +116,10 @@ export interface Route {
   readonly gateway: string | null;
   readonly source: string | null;
   readonly scope: Scope;
-  /** Who made the route: 2 kernel, 3 boot, 4 static, … (`/etc/iproute2/rt_protos`). */
+  /** Origin of the route: 2 kernel, 3 boot, 4 static, … (`/etc/iproute2/rt_protos`). */
   readonly protocol: number;
   readonly table: number;
-  /** RTA_PRIORITY; 0 where the kernel sends none. */
+  /** RTA_PRIORITY; 0 when the kernel sends none. */
   readonly metric: number;
   readonly routeType: RouteType;
   readonly onlink: boolean;
@@ -127,24 +127,24 @@ export interface Route {
   readonly flags: number;
 }
 
-/** What a rule does with a packet; a number where it has no name here. */
+/** Action of a rule; a number for unnamed actions. */
 export type RuleAction = 'lookup' | 'blackhole' | 'unreachable' | 'prohibit' | number;
 
 /**
- * A rule that chooses a routing table (`ip rule`). Of what a rule can match only the two prefixes are told; `flags` has
- * FIB_RULE_INVERT where they are what must not match.
+ * A rule that chooses a routing table (`ip rule`). Of its selectors only the two prefixes are included; `flags` has
+ * FIB_RULE_INVERT when they must not match.
  */
 export interface Rule {
   readonly family: Family;
-  /** `0.0.0.0/0` or `::/0` where it is for all sources; the same for the destination. */
+  /** `0.0.0.0/0` or `::/0` for all sources; the same for the destination. */
   readonly source: string;
   readonly destination: string;
   readonly action: RuleAction;
-  /** 0 where the action is no lookup. */
+  /** 0 when the action is no lookup. */
   readonly table: number;
-  /** Rules are asked in its order, the lowest first. */
+  /** The kernel evaluates rules in ascending order. */
   readonly priority: number;
-  /** Who made the rule, as with routes; 0 where the kernel does not tell (before 4.17). */
+  /** Origin of the rule, as with routes; 0 when the kernel does not report it (before 4.17). */
   readonly protocol: number;
   /** FIB_RULE_* bits of linux/fib_rules.h. */
   readonly flags: number;
@@ -164,16 +164,16 @@ export interface Neighbour {
 
 /**
  * A forwarding entry of a device (`bridge fdb`): frames for a MAC address go to a port of a bridge, or, on a tunnel device, to
- * the far end that `destination` is.
+ * the far end `destination`.
  */
 export interface FdbEntry {
   readonly linkIndex: number;
-  /** Null where the device has no 6-byte hardware addresses. Zero is a tunnel's entry for frames that no other fits. */
+  /** Null when the device has no 6-byte hardware addresses. Zero is a tunnel's default entry. */
   readonly mac: string | null;
-  /** Address of the far end; null on devices that are no tunnel. */
+  /** Address of the far end; null on devices other than tunnels. */
   readonly destination: string | null;
   readonly permanent: boolean;
-  /** The entry is the device's own, not that of a bridge that the device is a port of. */
+  /** The entry is the device's own, not that of the bridge to which the device belongs. */
   readonly self: boolean;
   /** NUD_* bits of linux/neighbour.h. */
   readonly state: number;

@@ -1,4 +1,4 @@
-/** Checks of single values. Each takes what a caller gave, of whatever type, and returns what the addon takes. */
+/** Checks of single values. Each takes a caller's value of any type, and returns the addon's form. */
 import { isIP } from 'node:net';
 
 import { ArgumentError } from './errors.js';
@@ -42,7 +42,7 @@ export interface Prefix {
   readonly prefixLengthBits: number;
 }
 
-/** Applies a check to what is there, and turns what is not into null. */
+/** Applies a check to a present value, and turns an absent one into null. */
 export function optional<Value>(value: unknown, check: (value: unknown) => Value): Value | null {
   return value === undefined ? null : check(value);
 }
@@ -74,10 +74,10 @@ export interface Range {
 
 export const UINT8: Range = { min: 0, max: 255 };
 export const UINT32: Range = { min: 0, max: 2 ** 32 - 1 };
-/** Of a routing table; 0 is none. */
+/** Number of a routing table; 0 is none. */
 export const TABLE: Range = { min: 1, max: 2 ** 32 - 1 };
 export const INDEX: Range = { min: 1, max: INDEX_MAX };
-/** The kernel's own limits per kind of link are narrower; it says so itself. */
+/** The kernel itself reports its narrower limits per kind of link. */
 export const MTU: Range = { min: 1, max: INDEX_MAX };
 export const VNI: Range = { min: 0, max: 2 ** 24 - 1 };
 export const PORT: Range = { min: 1, max: 2 ** 16 - 1 };
@@ -163,7 +163,7 @@ export function checkSelector(path: string, value: unknown): NativeSelector {
   throw new ArgumentError(path, 'must be an object with either a name or an index');
 }
 
-/** A path below /proc/sys; no segment may lead out of it. */
+/** A path below /proc/sys; segments must not lead out of it. */
 export function checkSysctlKey(path: string, value: unknown): string {
   if (!Array.isArray(value) || value.length === 0) {
     throw new ArgumentError(path, "must be an array of path segments like ['net', 'ipv4', 'ip_forward']");

@@ -92,7 +92,7 @@ function toAddress(step: AddressRequest, { path, base }: Place): NativeAddressSt
   };
 }
 
-/** The scope that `ip route` chooses when none is given. */
+/** The scope that `ip route` chooses by default. */
 function defaultScope(step: RouteRequest, verb: NativeVerb): number {
   if (verb === 'delete') return SCOPE_NOWHERE;
   return step.gateway === undefined && step.output !== undefined ? SCOPE_LINK : SCOPE_GLOBAL;

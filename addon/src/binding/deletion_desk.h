@@ -17,13 +17,13 @@
 namespace podwire::netlink {
 
 /**
- * Promises of deletions. Each is settled by what comes first: the kernel's notification that the link is gone, or the answer
- * to the request. An overrun of the notifications costs time, nothing else: the answer comes anyhow.
+ * Promises of deletions. Each settles with the first event: the kernel's notification of the removal, or the answer to the
+ * request. An overrun of the notifications only costs time: the answer still arrives.
  *
- * What is asked for while earlier deletions are neither announced nor answered is gathered, and handed on together. A deletion
- * that is alone is handed on at once.
+ * Deletions requested while earlier ones are neither announced nor answered are collected, and submitted together. A single one
+ * is submitted at once.
  *
- * Lives as long as a deletion is under way, also when the namespace's handle is gone. For the environment's thread only.
+ * Lives while a deletion is in flight, even when the namespace's handle is gone. For the environment's thread only.
  */
 class DeletionDesk : public std::enable_shared_from_this<DeletionDesk> {
  public:
@@ -47,11 +47,11 @@ class DeletionDesk : public std::enable_shared_from_this<DeletionDesk> {
   void start(Subscription subscription);
   void on_notifications();
   void on_results();
-  /** Hands on what was gathered, unless what was handed on before is still on its way. */
+  /** Submits what was collected, unless an earlier submission is in flight. */
   void go_on();
   void submit_gathered();
   void settle(Pending& pending, const std::optional<KernelError>& error);
-  /** Nothing could be handed on. The next deletion begins anew. */
+  /** Fails all when nothing could be submitted. The next deletion starts over. */
   void refuse_all(const KernelError& error);
   void forget_all();
 

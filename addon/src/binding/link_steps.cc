@@ -11,7 +11,7 @@ namespace podwire::netlink {
 
 namespace {
 
-/** What every new link may be given. */
+/** Attributes of every new link. */
 Link read_new_link(ObjectReader& reader) {
   Link link;
   link.name = reader.text("name");

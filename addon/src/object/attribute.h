@@ -34,7 +34,7 @@ inline void write_others(MessageWriter& writer, const std::vector<OtherAttribute
   for (const auto& other : others) writer.attribute(other.raw_type, {other.payload.data(), other.payload.size()});
 }
 
-/** Puts a value into the field when there is one; false sends the attribute to the others. */
+/** Assigns a present value to the field; false: the attribute belongs into the list of unknown ones. */
 template <typename Value>
 bool assign(std::optional<Value>& field, std::optional<Value> value) {
   if (!value || field) return false;

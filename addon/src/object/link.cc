@@ -9,7 +9,7 @@ namespace podwire::netlink {
 
 namespace {
 
-/** A veth's peer is a link without a peer of its own; deeper nests stay bytes, so that no input makes the decoder recurse. */
+/** A veth's peer is decoded as a link without a peer; deeper nesting stays bytes, so that no input makes the decoder recurse. */
 enum class Peer { kDecode, kKeep };
 
 std::optional<Link> decode(ByteView payload, Peer peers);

@@ -15,7 +15,7 @@ struct Rule {
   uint8_t destination_length = 0;
   uint8_t source_length = 0;
   uint8_t type_of_service = 0;
-  /** Tables up to 255; others are in `table`. */
+  /** Tables up to 255; higher numbers are in `table`. */
   uint8_t header_table = 0;
   /** FR_ACT_*. */
   uint8_t action = 0;

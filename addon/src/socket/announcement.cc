@@ -73,7 +73,7 @@ Result<sockaddr_ll> bind_to(const UniqueFd& socket, uint32_t link_index) {
   return place;
 }
 
-/** A request for the address itself, from the address itself: neighbours update what they know by it, and nobody answers. */
+/** A gratuitous ARP request: source and target are the address itself. Neighbours update their entry; there is no answer. */
 std::optional<KernelError> announce_ipv4(const UniqueFd& socket, sockaddr_ll place, const IpAddress& address) {
   ArpPacket packet;
   std::copy_n(place.sll_addr, ETH_ALEN, packet.sender_mac.begin());

@@ -9,7 +9,7 @@
 
 namespace podwire::netlink {
 
-/** An address of a link, and whether the node forwards by it, which IPv6 neighbours are told as well. */
+/** An address of a link; for IPv6 also whether the node forwards by it, which the advertisement includes. */
 struct Announcement {
   uint32_t link_index = 0;
   IpAddress address{};
@@ -17,8 +17,9 @@ struct Announcement {
 };
 
 /**
- * Tells all neighbours of a link that an address is at the link's own MAC address. Waits for nobody: whoever knew another one
- * takes this, whoever knew none takes no notice. EOPNOTSUPP for what is no Ethernet, ENETDOWN for a link that is down.
+ * Announces to all neighbours of a link that an address has the link's own MAC address. Does not wait: there is no answer.
+ * Neighbours with an entry update it, all others ignore it. EOPNOTSUPP for a link that is not Ethernet, ENETDOWN for a link that
+ * is down.
  */
 std::optional<KernelError> announce_address(const Netns& netns, const Announcement& announcement);
 

@@ -46,7 +46,7 @@ Result<uint32_t> delete_entries(Socket& socket, const IpAddress& address) {
     auto deletions = find_entries(socket, {address, place});
     if (!deletions) return deletions.error();
     for (const auto& reply : socket.exchange(*deletions, kTimeout)) {
-      // An entry that ended by itself meanwhile is none that was deleted, and no failure.
+      // An entry that expired meanwhile does not count as deleted, and is no failure.
       if (reply.error && reply.error->number != ENOENT) return *reply.error;
       deleted += reply.error ? 0 : 1;
     }

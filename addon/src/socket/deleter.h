@@ -25,18 +25,18 @@ struct DeletionResult {
 };
 
 /**
- * Deletes links on threads of its own.
+ * Deletes links on dedicated threads.
  *
  * What made it hard:
  * - The kernel holds the sender of RTM_DELLINK inside `sendmsg` for an RCU barrier, 13 to 40 ms, though the link is gone after
- *   0.5 ms. libuv's pool has four threads for everything; so there are up to four here, started when they are needed.
- * - A barrier costs the same for one link and for many. So a thread that becomes free takes all that waits: it puts the links
- *   into an interface group of their own and deletes the group, in one send. A group number is random, never 0 and not small,
- *   so that no living link has it, and no link is in a group before the send that deletes it.
+ *   0.5 ms. libuv's pool has four threads for everything; so there are up to four dedicated ones, started on demand.
+ * - A barrier costs the same for one link and for many. So a free thread takes the whole queue: it puts the links into a separate
+ *   interface group and deletes the group, in one send. A group number is random, never 0 and not small, so that no existing link
+ *   has it, and no link is in a group before the send that deletes it.
  * - The kernel refuses to delete a whole group when one of its links cannot be deleted, so only veths are put into one, and a
- *   group that is refused is deleted link by link.
- * - Nobody may wait 40 ms for a thread to end, so they are never joined: they share the state, finish what waits and go. The
- *   addon is linked with `-z nodelete`, as the end of a worker thread would else take the code away from under them.
+ *   refused group is deleted link by link.
+ * - No caller may wait 40 ms for a thread to end, so threads are never joined: they share the state, finish the queue and exit.
+ *   The addon is linked with `-z nodelete`, as the end of a worker thread would otherwise unload their code.
  */
 class Deleter {
  public:

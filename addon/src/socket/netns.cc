@@ -53,7 +53,7 @@ Result<Netns> Netns::open(const std::optional<std::string>& path) {
 }
 
 std::optional<Netns> Netns::open_at_once(const std::string& path) {
-  // O_PATH: nobody's file system is asked to open anything before it is known to be the kernel's own for namespaces.
+  // O_PATH: opens no file of a foreign file system before the path is known to be on the kernel's own for namespaces.
   open_how how{};
   how.flags = O_PATH | O_CLOEXEC;
   how.resolve = kResolveCached;
@@ -92,7 +92,7 @@ std::optional<uint64_t> Netns::ask_cookie() const {
 
 std::optional<uint64_t> Netns::read_cookie() const {
   if (const auto id = ask_cookie()) return id;
-  // An older kernel tells it to those inside alone. Who may not enter finds out when it matters.
+  // Older kernels report it only inside the namespace. Without permission to enter it, a later operation fails.
   std::optional<uint64_t> cookie;
   if (run_inside([&] { cookie = cookie_of_own(); })) return std::nullopt;
   return cookie;

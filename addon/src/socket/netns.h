@@ -20,22 +20,22 @@ namespace podwire::netlink {
  */
 class Netns {
  public:
-  /** By path, or the process's own. EINVAL: the file is no network namespace. */
+  /** By path, or the process's own. EINVAL: the file is not a network namespace. */
   static Result<Netns> open(const std::optional<std::string>& path);
 
   /**
-   * The same, without ever waiting: for the event loop. Nothing when it fails, whatever for, or when the kernel does not have
-   * the path in its cache, or tells a namespace's cookie only to those inside (before 6.18).
+   * Like `open`, but never blocks: for the event loop. Empty on any failure, when the kernel does not have the path in its cache,
+   * or when it reports a namespace's cookie only inside it (before 6.18).
    */
   static std::optional<Netns> open_at_once(const std::string& path);
 
   /** Runs `task` inside, and waits for it. Gives the reason when it could not be run. */
   std::optional<KernelError> run_inside(const std::function<void()>& task) const;
 
-  /** Moves the calling thread in, for good. Only for threads that were made for it. */
+  /** Moves the calling thread in permanently. Only for dedicated threads. */
   std::optional<KernelError> enter() const;
 
-  /** Whether it is the process's own, so that nobody has to move. */
+  /** Whether it is the process's own, so that no thread has to move. */
   bool own() const { return own_; }
   int fd() const { return fd_.get(); }
   dev_t device() const { return device_; }

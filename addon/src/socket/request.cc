@@ -43,7 +43,7 @@ void Request::set_link_index(uint32_t index) {
 
 Request get_link(uint32_t index, const std::string& name) {
   Link link = select_link(index, name);
-  // Statistics are the costliest part of the answer, and nobody reads them.
+  // Statistics are the costliest part of the answer, and are unused.
   link.extension_mask = RTEXT_FILTER_SKIP_STATS;
   Request request;
   request.type = RTM_GETLINK;

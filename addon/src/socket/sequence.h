@@ -25,9 +25,9 @@ struct Step {
 };
 
 /**
- * Carries out one step after the other, in whatever namespaces, up to the first failure of one that is not optional; those
- * after it have ECANCELED. For one thread of the pool; steps that must be inside a foreign namespace are carried out on a
- * thread of their own, consecutive ones of one namespace on the same.
+ * Runs steps one after the other, in any namespaces, up to the first failure of one that is not optional; later ones have
+ * ECANCELED. For one thread of the pool; steps inside a foreign namespace run on a separate thread, consecutive ones of one
+ * namespace on the same.
  */
 std::vector<Reply> run_sequence(std::vector<Step>& steps, Socket::Timeout timeout);
 

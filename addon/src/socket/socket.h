@@ -36,17 +36,18 @@ struct DumpSink {
 };
 
 /**
- * A socket to ask the kernel by. Belongs to the namespace in which it was opened, and to one thread at a time.
+ * A socket for kernel requests. Belongs to the namespace in which it was opened, and to one thread at a time.
  *
  * What made it hard:
- * - Answers are matched by sequence number, so those to a request that was given up (ETIMEDOUT) are recognised later.
- * - The kernel works on the messages of one send inside `sendmsg`, all of them whatever fails; only RTM_DELLINK makes that long.
- * - The answers to all messages of a send wait in the receive buffer at once. So no more are sent together than there is room
- *   for answers to, and when it is too small all the same (ENOBUFS) the requests that were answered keep their answers, the
- *   others fail, and nothing more is sent.
- * - A list that changed while it was read has NLM_F_DUMP_INTR set in any of its messages, the last one included. `dump`
- *   begins anew a few times, then fails with EINTR; a caller never has an incomplete list.
- * - A list of a namespace that somebody else fills is as long as they like: `dump` gives it up at a limit, and the socket with it.
+ * - Answers are matched by sequence number, so late answers to a request that timed out (ETIMEDOUT) are recognised.
+ * - The kernel processes the messages of one send inside `sendmsg`, all of them in spite of failures; only RTM_DELLINK makes that
+ *   long.
+ * - The answers to all messages of a send occupy the receive buffer at once. So a send is limited to the room for its answers; if
+ *   the buffer still overflows (ENOBUFS), answered requests keep their answers, the remaining ones fail, and nothing more is sent.
+ * - A list that changed while it was read has NLM_F_DUMP_INTR set in any of its messages, the last one included. `dump` retries a
+ *   few times, then fails with EINTR; a caller never has an incomplete list.
+ * - A list of a namespace that an untrusted program fills has any length: `dump` aborts at a limit; the socket then
+ *   refuses further lists (EBUSY).
  */
 class Socket {
  public:

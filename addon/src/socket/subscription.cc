@@ -45,7 +45,7 @@ Result<Subscription> Subscription::open(const SubscriptionOptions& options) {
   if (options.only_type && !filter_type(fd.get(), *options.only_type)) {
     return KernelError{errno, "cannot filter notifications"};
   }
-  // Without an address of its own the socket looks like the kernel, which does not notify itself.
+  // Without its own address the socket looks like the kernel, which does not notify itself.
   sockaddr_nl address{};
   address.nl_family = AF_NETLINK;
   if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {

@@ -25,9 +25,10 @@ class Subscription {
   static Result<Subscription> open(const SubscriptionOptions& options);
 
   /**
-   * Hands over what is waiting, at most a bounded number of datagrams, as the descriptor stays readable when there are more.
-   * True when the kernel dropped notifications because they were not read fast enough. That is said once the queue is empty:
-   * until then the kernel drops what comes, and does not say so again, so that whoever read everything anew at once would miss it.
+   * Passes on queued notifications, at most a bounded number of datagrams, as the descriptor stays readable when there are more.
+   * True when the kernel dropped notifications because they were not read fast enough. That is returned once the queue is empty:
+   * until then the kernel drops further ones without another report, so that a caller that re-reads the full state too early
+   * would miss them.
    */
   Result<bool> read(const std::function<void(const Message&)>& take);
 
