@@ -55,6 +55,7 @@ const FAMILIES: readonly Family[] = [4, 6];
 
 /**
  * The whole configuration of BIRD 2 on a node.
+ *
  * Import: prefixes in a pool, or blocks whose pool was deleted, except this node's own. Export: this node's own, and received
  * routes when the node is a route reflector. Into the kernel: BGP routes of pools without encapsulation; Podwire's routes tunnel
  * the rest. Routes that BIRD learns from the kernel only resolve next hops.

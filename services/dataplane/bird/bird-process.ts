@@ -36,7 +36,7 @@ export interface BirdProcess {
 
 /**
  * Starts `bird` in the foreground in graceful restart recovery, as neighbours may have kept this node's routes.
- * @param tell - called with each line that BIRD logs
+ * @param tell - receives each line that BIRD logs
  */
 export function startBird(files: BirdFiles, tell: (line: string) => void): BirdProcess {
   const child = spawn(files.program, ['-f', '-R', '-c', files.configPath, '-s', files.socketPath], {

@@ -46,6 +46,7 @@ interface Wanted {
 
 /**
  * Reconciles BIRD with the cluster's state: configures it on disk and in the daemon, and polls its sessions.
+ *
  * A single loop runs rounds one after another. A round connects if necessary, lets BIRD check and load a changed configuration,
  * and polls the sessions. It starts on a relevant view, on a lost connection, or at the polling interval. The next round retries
  * any failure; BIRD and its routes in the kernel stay as they are meanwhile.

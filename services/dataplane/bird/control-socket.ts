@@ -133,6 +133,7 @@ const MAX_REPLY_LENGTH = 64 * 1024 * 1024;
 
 /**
  * Assembles replies from the socket's data, in pieces of any size.
+ *
  * A line is `CODE-text` when more follow, `CODE text` when it is the last of its reply, or ` text` with the code of the line
  * before; lines that begin with `+` are asynchronous messages, of commands that this side never sends.
  */

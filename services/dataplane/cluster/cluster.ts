@@ -92,6 +92,7 @@ export interface ClusterChange {
 
 /**
  * A part of this node that follows the cluster's state: routes, masquerading, BIRD.
+ *
  * `follow` is called with each complete view, never before the first complete one: the existing state stays until then. It
  * returns at once; a view that arrives while an earlier one is being applied replaces those that wait, and their changes are
  * merged.

@@ -50,6 +50,7 @@ interface Masquerade {
 
 /**
  * Plans masquerading on a node per family; undefined when no pool of the family requires it (calico.md 5.5).
+ *
  * Disabled pools count while they exist, as their pods do; so do pools for load balancers alone: their addresses are the
  * cluster's, and a pod that sends to one gets an answer. Outer packets of tunnels come from nodes' addresses, which are in no
  * pool, so they are never masqueraded.

@@ -48,13 +48,14 @@ type Wanted = NftTable | 'absent';
 
 /**
  * Reconciles one table of nftables.
+ *
  * What makes this hard:
  * - Every program with root may change tables. Only reading shows whether one matches, and reading runs a program, so it is read
- * at the start and every 15 s; in between, the last written state counts as the actual one.
+ *   at the start and every 15 s; in between, the last written state counts as the actual one.
  * - Other releases of nft may list a rule in another form than it was written in. The form listed right after a write is accepted
- * as well as the written one.
+ *   as well as the written one.
  * - Many pods request changes at once. Changes that arrive while nft runs are combined in its next run; each caller waits for the
- * run with its change.
+ *   run with its change.
  */
 export class TableKeeper {
   readonly #options: TableKeeperOptions;

@@ -276,6 +276,7 @@ function compareNumbers(a: bigint, b: bigint): number {
 
 /**
  * The node's nftables. Implementations: the `nft` program, and memory (the fake); both pass `nft.contract.ts`.
+ *
  * Every method fails with KERNEL_UNSUPPORTED when the program or the kernel feature is missing, and with KERNEL_REFUSED when
  * nftables refuse or time out; both carry its own text.
  */

@@ -14,6 +14,7 @@ export interface NodeLink {
 
 /**
  * The node's links, and a watch of them. Implementations: netlink, and memory (the fake); both pass `link-source.contract.ts`.
+ *
  * Every method fails with KERNEL_REFUSED when the kernel refuses or cannot be queried, and with KERNEL_UNSUPPORTED when a setting
  * to write does not exist.
  */

@@ -110,6 +110,7 @@ type SkippedObject = (object: string, failure: Failure) => void;
 /**
  * The state received from a watch of IPAM, and where to resume. What makes it hard: a stream may break anywhere. A snapshot is
  * therefore built separately, and replaces the known state once it is complete; until then state and token stand.
+ *
  * An invalid object is skipped, and its previous value stays.
  */
 export class WatchedCluster {

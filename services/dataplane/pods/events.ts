@@ -217,7 +217,7 @@ export interface RecoverySummary {
   readonly undone: number;
   /** The namespace is missing; the orphan check decides later whether it is dead. */
   readonly withoutNamespace: number;
-  /** The wire is gone; IPAM is asked whether to restore it. */
+  /** The wire is gone; pending IPAM's answer whether to restore it. */
   readonly waiting: number;
   readonly failed: number;
 }

@@ -10,7 +10,7 @@ import type { Rule, Side, Step } from '../wiring/step.js';
  * The kernel of the node, as far as pods' networks need it. Implementations: netlink, and memory (the fake); both pass
  * `kernel.contract.ts`.
  *
- * Every method fails with KERNEL_REFUSED when the kernel refuses or cannot be asked, and with KERNEL_UNSUPPORTED when it lacks
+ * Every method fails with KERNEL_REFUSED when the kernel refuses or cannot be queried, and with KERNEL_UNSUPPORTED when it lacks
  * what is needed; both carry the operation, the object, the errno's name and the kernel's own text.
  */
 export interface Kernel {
@@ -154,6 +154,7 @@ export interface AttachedLink {
 /**
  * Anti-spoofing that interface settings cannot provide: IPv6 has no reverse-path filter, and a pod may be allowed prefixes
  * besides its own addresses.
+ *
  * Every method fails with KERNEL_UNSUPPORTED or KERNEL_REFUSED; the guard then retries the request.
  */
 export interface PodGuard {

@@ -27,6 +27,7 @@ interface LostWiresOptions {
 /**
  * Handles wires that are lost without a DetachPod, of pods with addresses from IPAM. Restores a wire when IPAM confirms the pod's
  * addresses; drops it when IPAM has released them, as another pod may have them by then.
+ *
  * What makes this hard: Calico's plugin deletes the endpoint, then the interface, then releases the addresses, which takes about
  * 0.1 s. Until then IPAM has the addresses without the endpoint, as when only the endpoint was lost.
  */

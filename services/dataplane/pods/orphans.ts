@@ -31,12 +31,13 @@ interface DeadNamespacesOptions {
 
 /**
  * Detects attachments whose network namespaces disappeared without a DetachPod, and releases their resources.
+ *
  * What makes this hard:
  * - A live pod must never be taken for a dead one. A missing path proves nothing, as a process keeps a namespace alive; nor does
- * an inode, as the kernel reuses it at once. Proof is that the wire is cut and that the path has no namespace or a different one;
- * observed twice, with time in between for operations in flight.
+ *   an inode, as the kernel reuses it at once. Proof is that the wire is cut and that the path has no namespace or a different one;
+ *   observed twice, with time in between for operations in flight.
  * - IPAM may give a dead pod's addresses to another pod while IPAM is unreachable or slow. The record stays until IPAM has
- * answered, and names the exact allocations.
+ *   answered, and names the exact allocations.
  */
 export class DeadNamespaces {
   readonly #options: DeadNamespacesOptions;

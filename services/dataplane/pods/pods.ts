@@ -47,14 +47,15 @@ interface DataplaneOptions {
 
 /**
  * Makes the kernel match the wanted state of pods: observe, plan, apply.
+ *
  * What makes this hard:
  * - Only the kernel knows the actual state: the service may have been killed between any two steps, and operators and other
- * programs change interfaces too. The host interface's alias names the attachment and proves ownership; the registry holds only
- * the wanted state, and nothing is removed on its word alone.
+ *   programs change interfaces too. The host interface's alias names the attachment and proves ownership; the registry holds only
+ *   the wanted state, and nothing is removed on its word alone.
  * - Nearly every pod is new, and observing first would cost more than it finds. Creating the veth pair is exclusive: success
- * proves that nothing was there, and only a refusal triggers an observation.
+ *   proves that nothing was there, and only a refusal triggers an observation.
  * - Any step may fail, and the rollback must finish under the attachment's lock; otherwise another call would build on objects
- * that are about to be removed.
+ *   that are about to be removed.
  */
 export class Dataplane {
   readonly #kernel: Kernel;

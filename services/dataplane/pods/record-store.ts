@@ -59,6 +59,7 @@ const FILE_MODE = 0o600;
 
 /**
  * One small file per attachment, written to a temporary name and renamed.
+ *
  * The calls are synchronous: the directory is on tmpfs, where a record takes 30 µs, a tenth of the way through Node's thread
  * pool. `put` waits for the event loop's next round before it writes, so that the kernel requests just sent by its caller run
  * meanwhile. Nothing is synced: a reboot clears files and namespaces together, and a killed process loses nothing that it wrote.

@@ -39,6 +39,7 @@ export interface Loaded {
 
 /**
  * The node's attachment records: in memory, and in a store for the next process.
+ *
  * A failing store does not keep a pod from its network: the change is kept in memory and stored later. A process that ends before
  * that leaves links without records, which the next one adopts. Changes of one attachment are serialized by its lock.
  */

@@ -6,6 +6,7 @@ import type { NodeStep } from './step.js';
 /**
  * The node's kernel as needed for packets between nodes: tunnel devices and objects on them, and routes of the main table, IPv4
  * and IPv6. Implementations: netlink, and memory (the fake); both pass `node-kernel.contract.ts`.
+ *
  * Every method fails with KERNEL_REFUSED when the kernel refuses or cannot be queried, and with KERNEL_UNSUPPORTED when it lacks
  * a feature; both carry the operation, the object, the errno's name and the kernel's own text.
  */

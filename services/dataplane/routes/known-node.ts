@@ -20,6 +20,7 @@ import type { NodeRoute } from './wanted.js';
 /**
  * The known state of the node's kernel: read in full, and updated by Podwire's changes and the kernel's announcements, so that a
  * change of one block needs no reading.
+ *
  * The kernel does not announce everything: when an interface goes down, IPv4 routes vanish silently. The caller must read the
  * kernel in full after such a change.
  */

@@ -41,9 +41,11 @@ interface PlannedBlock {
 
 /**
  * Plans the wanted state of the node's kernel from its view of the cluster, incrementally.
+ *
  * What makes it hard: 5,000 nodes have 10,000 blocks and constant changes, each of which must reach the kernel within
  * milliseconds. So blocks are planned one by one ({@link planBlock}, pure), each remembers its claims, and the planner tracks
  * which blocks depend on which node and pool. A change replans only its dependents; the result equals a full plan.
+ *
  * A node whose own registration vanishes keeps using the last one: its pods keep their network until it is registered again.
  */
 export class RoutePlanner {

@@ -65,12 +65,13 @@ const SILENT_BACKOFF = { baseMs: 250, maxMs: 15_000 };
 
 /**
  * Reconciles the node's kernel with the cluster's state: tunnels, routes between nodes, and settings.
+ *
  * What makes it hard:
  * - A change of one block must cost one message. So the kernel's state is not read but tracked: from a full reading, from the
- * outcome of each step, and from the kernel's announcements.
+ *   outcome of each step, and from the kernel's announcements.
  * - Other programs and the kernel itself change the state too. Announcements come late, doubly (the echo of Podwire's changes),
- * not at all (IPv4 routes of an interface that goes down), or are lost (overrun). An announcement that does not fit the known
- * state triggers a full reading; one is also made periodically.
+ *   not at all (IPv4 routes of an interface that goes down), or are lost (overrun). An announcement that does not fit the known
+ *   state triggers a full reading; one is also made periodically.
  * - The cluster's watch must not block: views are only stored, the last one wins, and a single loop does all work.
  */
 export class RouteReconciler implements Follower {

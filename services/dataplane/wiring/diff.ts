@@ -299,6 +299,7 @@ export function withoutRoutesTo(lost: readonly { readonly address: Address }[], 
  * The wanted state of a pod that is already wired, without what later plugins of a chain (`tuning`) and privileged workloads may
  * set, and what blocks no packets: queue length, forwarding, an MTU below the wire's, and the MAC address, which the node's
  * neighbour entries follow.
+ *
  * The MTU is the pod's own when it differs from the node's end: an unchanged one follows the node's.
  */
 export function withPodsOwn(wanted: Wanted, { host, pod }: Observed): Wanted {

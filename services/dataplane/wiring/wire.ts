@@ -43,6 +43,7 @@ interface Obstacle {
 
 /**
  * The conflict with the wanted state, or undefined.
+ *
  * Podwire's own route on the node is no conflict: IPAM has given the address to this attachment since. Nor is a route of another
  * of the pod's interfaces.
  */
