@@ -106,8 +106,7 @@ describe('with metrics alone', () => {
 
   test('OTEL_METRICS_EXPORTER needs no other variable, and traces are passed on as without', async () => {
     const env = { OTEL_METRICS_EXPORTER: 'console' };
-    const { exitCode, stdout, log } = await new Program('telemetry.ts', [`00-${TRACE}-${PARENT}-01`], env)
-      .ended;
+    const { exitCode, stdout, log } = await new Program('telemetry.ts', [`00-${TRACE}-${PARENT}-01`], env).ended;
     expect(exitCode, JSON.stringify(log)).toBe(0);
     expect(stdout).toContain('fixture.works');
     expect(stdout).toMatch(new RegExp(`00-${TRACE}-[0-9a-f]{16}-01`));
