@@ -18,7 +18,7 @@ interface CommandEnd {
   /** `success`, or the failure's code. */
   readonly result: string;
   readonly duration: Duration;
-  /** Undefined where it ended in its time, with somebody to answer to. */
+  /** Undefined if the command ended in time with its caller still connected. */
   readonly cutOff: CutOff | undefined;
 }
 
@@ -109,7 +109,7 @@ export class Duration {
     this.#servicesMs.set(service, (this.#servicesMs.get(service) ?? 0) + durationMs);
   };
 
-  /** What is known of the whole, in milliseconds. Services that are asked at the same time may be more than it together. */
+  /** The known parts, in milliseconds. Calls in parallel may add up to more than the whole. */
   parts(): readonly Part[] {
     const parts = [...this.#servicesMs].map(([name, durationMs]) => ({ name, durationMs }));
     if (this.#waitedMs !== undefined) parts.push({ name: 'turn', durationMs: this.#waitedMs });

@@ -212,7 +212,7 @@ function readBody(request: IncomingMessage, signal: AbortSignal): Promise<string
     });
     signal.addEventListener('abort', () => resolve(failureOfSignal(signal)), { once: true });
     request.once('close', () => {
-      // Every request is closed in the end; the others were answered by then.
+      // Every request closes eventually; by then the remaining ones are answered.
       if (!request.readableEnded) resolve(new Failure('CANCELLED', 'the connection ended before the request did'));
     });
   });

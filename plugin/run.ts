@@ -43,7 +43,7 @@ export interface RunOptions {
   readonly events: CommandEvents;
 }
 
-/** The commands that have a time limit of their own; STATUS has its own, and VERSION waits for nobody. */
+/** Commands with a configurable timeout; STATUS has a fixed one, and VERSION waits for nothing. */
 type TimedCommand = 'ADD' | 'CHECK' | 'DEL' | 'GC';
 
 /** One command on its way. */
@@ -59,7 +59,7 @@ interface Ended {
   readonly error?: unknown;
 }
 
-/** Carries out one CNI command inside a span of its own. Never throws: what goes wrong becomes a CNI error object. */
+/** Runs one CNI command in its own span. Never throws: a failure becomes a CNI error object. */
 export function run(request: CniRequest, options: RunOptions): Promise<CniAnswer> {
   const command = COMMANDS.find((known) => known === request.variables.CNI_COMMAND) ?? 'unknown';
   const caller = propagation.extract(ROOT_CONTEXT, request.traceContext);

@@ -20,9 +20,9 @@ export interface CniServerOptions extends RouteOptions {
   readonly requestTimeoutMs: number;
   /** Time for commands under way once the server stops, in milliseconds; then they are cut off. */
   readonly drainTimeoutMs: number;
-  /** Why a call that arrives cannot be served, whatever it is; undefined where it can. */
+  /** Why no call can be served now; undefined if it can. */
   readonly shortage: () => Failure | undefined;
-  /** Told that this time is over, for work that goes on without a caller. */
+  /** Called when the grace period is over, to cancel work without a caller. */
   readonly onDrained: () => void;
 }
 
@@ -42,12 +42,12 @@ const SILENCE_MS = 500;
 const CHECKS_PER_TIMEOUT = 10;
 
 /**
- * The socket at which the shim finds the resident plugin: HTTP/1.1 on a unix socket that is root's alone. What is asked there, and what is answered, is in
- * {@link answer}.
+ * The socket between the shim and the resident plugin: HTTP/1.1 on a unix socket accessible to root only. {@link
+ * answer} defines the requests and answers.
  *
- * What can go wrong here: the caller dies at any moment, sends garbage, or never ends its request. None of that may end the
- * process or leave a caller without an answer; and what an ADD began for a caller that died has to be undone. Somebody may clean the
- * directory: a socket that is gone is made anew. A socket that another process put in its place is left to that.
+ * A caller may die at any moment, send garbage, or never end its request. None of that may end the process or leave a
+ * caller without an answer, and an ADD whose caller died has to be rolled back. A deleted socket is created again; a
+ * socket of another process at the same path is left alone.
  */
 export class CniServer {
   readonly #options: CniServerOptions;
@@ -57,7 +57,7 @@ export class CniServer {
   readonly #stopped = new AbortController();
   /** Connections that have not sent a request. */
   readonly #silent = new Set<Duplex>();
-  /** Connections that were taken to be told why nothing can be done for them. */
+  /** Connections accepted only to report why they cannot be served. */
   readonly #refused = new WeakSet<Duplex>();
   /** Who waits for there to be none. */
   readonly #waiting: (() => void)[] = [];

@@ -53,9 +53,9 @@ export interface Surroundings {
   readonly stopwatch: Stopwatch;
   /** A number from 0 (included) to 1 (excluded). */
   readonly random: () => number;
-  /** Fires when the process is told to end. */
+  /** Fires on SIGTERM. */
   readonly stopped?: AbortSignal;
-  /** Of this process; others are told that are kept from its journal. */
+  /** Shown to another process that finds the journal locked. */
   readonly pid: number;
 }
 
@@ -64,7 +64,7 @@ export interface Surroundings {
  * @throws Failure INVALID_SETTINGS when another plugin has the socket or the journal, or the socket cannot be made
  */
 export async function startPlugin(settings: PluginSettings, surroundings: Surroundings): Promise<Running> {
-  // What another one still writes down would be read by nobody: it is waited for, before the journal is read.
+  // Take the lock before reading the journal: entries that another process still writes would be missed.
   const alone = await takeAlone({
     program: 'podwire-plugin',
     settings: 'PODWIRE_PLUGIN_SOCKET and PODWIRE_PLUGIN_STATE_DIRECTORY',
@@ -239,8 +239,9 @@ export function makeReplay(
 const ANY_FILE = '/dev/null';
 
 /**
- * Whether the process has a file descriptor left for work. Where it has none, the event loop closes whatever connects, and says nothing to
- * anybody; so the connection that takes the last one is refused with the reason, and gives it free for the next. Asking takes 5 µs, 65 after a pause.
+ * Whether a file descriptor is free for work. Without one, the event loop closes every new connection silently, so the
+ * connection that takes the last one is rejected with the reason and its descriptor freed. A check takes 5 µs, 65 µs
+ * after a pause.
  */
 export class Descriptors {
   readonly #log: Logger;

@@ -4,7 +4,7 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 import { isRefusal } from './ipam-plugin.js';
 import type { Delegate } from './mode.js';
 
-/** How long a plugin is taken to hang still, in milliseconds: the journal asks it again within that, and tells when it is back. */
+/** How long a plugin is considered hung, in milliseconds. The journal retries within that time and reports when it recovers. */
 const REMEMBERED_MS = 30_000;
 
 /** A moment that lies before this one, but for a clock that was set back. */
@@ -54,7 +54,7 @@ export class HangingPlugins {
   }
 }
 
-/** Whether it did not come to an end; that it asks to come again later is an answer. */
+/** Whether the call timed out. An answer that asks to retry later is not a hang. */
 function isHang(error: unknown, delegate: Delegate): boolean {
   return error instanceof Failure && error.code === 'DELEGATE_UNAVAILABLE' && !isRefusal(error, delegate);
 }

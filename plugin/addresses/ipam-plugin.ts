@@ -211,10 +211,10 @@ function isProgram(path: string): boolean {
 }
 
 /**
- * Runs a plugin to its end, without a shell, in a process group of its own that is killed when the time is up, nobody waits any
- * more, or it prints too much.
- * @throws Failure DELEGATE_UNAVAILABLE when it takes too long, DELEGATE_FAILED when it cannot be run or prints too much, or the reason of
- * the signal
+ * Runs a plugin to completion, without a shell, in its own process group. The group is killed on timeout, cancellation
+ * or excessive output.
+ * @throws Failure DELEGATE_UNAVAILABLE on timeout; DELEGATE_FAILED when it cannot be run or prints too much; or the
+ *   reason of the signal
  */
 async function execute(execution: Execution, limits: Limits, clock: Clock): Promise<Outcome> {
   for (;;) {

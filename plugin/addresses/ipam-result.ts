@@ -21,9 +21,9 @@ interface DelegatedRequest {
 }
 
 /**
- * Gets an attachment its addresses from another IPAM plugin. Whether an earlier ADD got them is not told, so that they are taken for
- * allocated before: a wire then proves that a pod lives on them.
- * @throws Failure, as {@link addByDelegate}; ADDRESS_REFUSED when a wanted address is not among them
+ * Requests an attachment's addresses from another IPAM plugin. The plugin does not report whether an earlier ADD
+ * allocated them, so they count as allocated before: an existing wire then proves that a pod uses them.
+ * @throws Failure, as {@link addByDelegate}; ADDRESS_REFUSED when a requested address is missing from the result
  */
 export async function delegatedEndpoint(request: DelegatedRequest, tools: DelegateTools): Promise<Allocation> {
   const { attachment, wish, delegate } = request;
@@ -73,9 +73,9 @@ interface Place {
 }
 
 /**
- * Who holds a node's gateway at IPAM: one for each network and pool. It stays when pods go: a bridge keeps the address, and one that is
- * given anew for each first pod would contradict it. The network is part of the container ID, too: IPAM's endpoints are kept by node and
- * container ID, as Calico's, and that of one network would take the place of another's.
+ * The attachment that owns a node's gateway address in IPAM: one per network and pool. It is kept when pods go, because
+ * a bridge keeps the address and a new one per first pod would contradict it. The container ID includes the network:
+ * IPAM keys endpoints by node and container ID, as Calico does, so networks would otherwise overwrite each other.
  */
 function gatewayHolder({ network, nodeName, poolName }: Place): Attachment {
   const digest = hash('sha256', `${network} ${nodeName} ${poolName}`, 'hex').slice(0, HASH_DIGITS);

@@ -1,6 +1,6 @@
 import type { Variables } from '../cni/environment.js';
 
-/** Another IPAM plugin, and all that it is told: what a later process needs, too, to give its addresses back. */
+/** Another IPAM plugin and its full input. A later process needs the same input to release the addresses. */
 export interface Delegate {
   /** `ipam.type`: name of its program. */
   readonly type: string;

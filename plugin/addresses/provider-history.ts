@@ -63,14 +63,14 @@ export class Givers {
   #networks = new Map<string, Network>();
   #isStored = true;
   #storing: Promise<void> = Promise.resolve();
-  /** The last fault that was told. */
+  /** The last fault that was logged. */
   #told: string | undefined;
 
   constructor(options: GiversOptions) {
     this.#options = options;
   }
 
-  /** Reads what earlier processes wrote. What cannot be read is told, and is as nothing. */
+  /** Reads the history of earlier processes. An unreadable file is logged and counts as empty. */
   async load(): Promise<void> {
     const { path, log } = this.#options;
     try {
@@ -86,7 +86,7 @@ export class Givers {
   }
 
   /**
-   * Notes who is about to give an address of a network; written before it does.
+   * Records the provider of a network's addresses; persisted before the provider allocates any.
    * @param delegate - undefined for podwire-ipam
    */
   async note(network: string, delegate: Delegate | undefined): Promise<void> {
@@ -105,8 +105,8 @@ export class Givers {
   }
 
   /**
-   * Who gave addresses of the attachment's network and is not asked anyway.
-   * @param current - who is asked: undefined for podwire-ipam
+   * Earlier providers of the attachment's network, without the current one.
+   * @param current - the configured provider: undefined for podwire-ipam
    */
   formerOf(attachment: Attachment, current: Delegate | undefined): FormerGivers {
     const known = this.#networks.get(attachment.network);

@@ -13,7 +13,7 @@ export interface Limits {
   readonly deadlineMs: number;
   /** Ends it early; with a Failure as its reason, which the call then throws. */
   readonly signal: AbortSignal;
-  /** Told how long a method took, repetitions and the pauses between them included; for whoever wants to know. */
+  /** Receives the duration of a method, including retries and the pauses between them. */
   readonly noteDuration?: (method: ServiceMethod, durationMs: number) => void;
 }
 
@@ -81,7 +81,7 @@ export type AskedOfPod = Pick<
 /** A pod that is to get what IPAM does not give. */
 export interface AuthorizationRequest {
   readonly pod: Pod;
-  /** Wanted by themselves from whoever gives them, without prefix length. */
+  /** Addresses requested from the provider, without prefix length. */
   readonly addresses: readonly string[];
   readonly asked: AskedOfPod;
 }
@@ -92,7 +92,7 @@ export interface Allocation {
   readonly alreadyAllocated: boolean;
   /** Names of the pools that the addresses are of, in their order; empty where IPAM did not give them. */
   readonly poolNames: readonly string[];
-  /** DNS settings for the result, where whoever gave the addresses has some. */
+  /** DNS settings for the result, if the address provider returned any. */
   readonly dns?: unknown;
 }
 
@@ -155,17 +155,17 @@ export interface Detachment {
 
 /** podwire-dataplane. Methods throw the service's Failure, or UNREACHABLE, DEADLINE_EXCEEDED or the signal's reason. */
 export interface Dataplane {
-  /** For an AttachPod. On a failure of its own the service has undone all of it; after a lost answer it may have happened or not. */
+  /** Starts an AttachPod. If the service fails, it has rolled everything back; if the answer is lost, the result is unknown. */
   openAttachPod(limits: Limits): CallToCome<WantedPod, Wire>;
   /** Detaching what is not attached succeeds. */
   detachPod(detachment: Detachment, limits: Limits): Promise<void>;
-  /** @returns the first difference in the order in which they would be mended, or undefined */
+  /** @returns the first difference, in the order of repair, or undefined */
   checkPod(pod: WantedPod, limits: Limits): Promise<Difference | undefined>;
   /** Whether the kernel holds a wire of the attachment. */
   isAttached(attachment: Attachment, limits: Limits): Promise<boolean>;
 }
 
-/** What tells one network namespace from every other that ever was on the node. */
+/** Identifies a network namespace uniquely over the lifetime of the node. */
 export interface NetnsIdentity {
   /** Identity of the node's boot (proc(5), /proc/sys/kernel/random/boot_id). */
   readonly bootId: string;

@@ -46,7 +46,7 @@ export function dataplaneClient(options: PeerOptions): Dataplane {
   };
 }
 
-/** Reads through the list of all attachments: the contract has no method for one, and it is asked in rare cases only. */
+/** Scans the list of all attachments: the API has no lookup of one, and this is called rarely. */
 async function isListed(peer: RepeatingPeer, attachment: Attachment, limits: Limits): Promise<boolean> {
   const wanted = formatAttachment(attachment);
   let pageToken = '';

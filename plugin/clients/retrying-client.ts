@@ -19,7 +19,7 @@ export interface PeerOptions {
 
 type Method<Request, Response> = Parameters<typeof Peer.prototype.call<Request, Response>>[0];
 
-/** What is told where the service said nothing. */
+/** Codes that mean the service did not answer. */
 const SILENCES: readonly FailureCode[] = ['DEADLINE_EXCEEDED', 'UNREACHABLE'];
 
 /** That the time is over says nothing of why it was not enough; what was said before does. The code stays: the outcome is open. */
@@ -30,7 +30,7 @@ function withAnswer(failure: unknown, answered: Failure): unknown {
   return new Failure(code, `${message}; the attempt before failed: ${answered.message}`, options);
 }
 
-/** A service whose methods are idempotent, so that what may pass by itself is repeated until the deadline. */
+/** Client of a service whose methods are all idempotent: transient failures are retried until the deadline. */
 export class RepeatingPeer {
   readonly #options: PeerOptions;
 

@@ -11,7 +11,7 @@ export interface Annotations {
   readonly ipv6Pools: Asked<readonly string[]> | undefined;
   readonly families: Asked<readonly Family[]> | undefined;
   readonly addresses: AskedAddresses | undefined;
-  /** Addresses that nobody's IPAM keeps. */
+  /** Addresses outside every IPAM. */
   readonly addressesWithoutIpam: AskedAddresses | undefined;
   readonly mac: AskedMac | undefined;
   /** What the pod may send from besides its own addresses, as CIDRs. */
@@ -43,7 +43,7 @@ export function annotationsWithoutEffect(annotations: Readonly<Record<string, st
   return Object.keys(annotations).filter((name) => name.startsWith(WITHOUT_EFFECT));
 }
 
-/** Reads Calico's annotations; others are nobody's business here. Every fault is noted under the annotation's name. */
+/** Reads Calico's annotations and ignores the rest. Every fault is reported under the annotation's name. */
 export function readAnnotations(
   annotations: Readonly<Record<string, string>>,
   features: Features,
@@ -167,7 +167,7 @@ export type AskedMac = Asked<Mac>;
 export type Refuse = (violation: Violation) => void;
 
 /**
- * Reads addresses that are asked for. A prefix length is let pass and has no effect: a pod's address stands alone.
+ * Reads requested addresses. A prefix length is accepted and ignored: a pod's address is a single host address.
  * @returns undefined when there are none, or when they are faulty
  */
 export function readAddresses(place: string, texts: readonly string[], refuse: Refuse): AskedAddresses | undefined {
@@ -187,7 +187,7 @@ export function readAddresses(place: string, texts: readonly string[], refuse: R
   return addresses.length === 0 ? undefined : { place, value: addresses.map(formatAddress) };
 }
 
-/** Reads a MAC address that is asked for. @returns undefined when it is empty or faulty */
+/** Reads a requested MAC address. @returns undefined when it is empty or faulty */
 export function readMac(place: string, text: string, refuse: Refuse): AskedMac | undefined {
   if (text === '') return undefined;
   const value = parseMac(text);
@@ -201,7 +201,7 @@ export function isIpv6(address: string): boolean {
   return address.includes(':');
 }
 
-/** Pools of one family that are asked for. */
+/** Requested pools of one family. */
 interface PoolTexts {
   readonly texts: readonly string[];
   readonly family: Family;

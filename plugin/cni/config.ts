@@ -59,7 +59,7 @@ const IPAM_NAME = z
 
 const IPAM_TYPE_ALONE = z.object({ type: IPAM_NAME });
 
-/** IPAM plugins that ask on an interface, which a routed pod has only once its addresses are known, and then on a link of its own. */
+/** IPAM plugins that need an interface to send requests on. A routed pod has its interface only after its addresses are known. */
 const LINK_BOUND_TYPES: readonly string[] = ['dhcp'];
 
 /**
@@ -128,7 +128,8 @@ const ATTACH = NETWORK.extend({
 });
 
 /**
- * Reads the keys that every command needs. DEL reads no others: it has to succeed under whatever configuration is loaded by then.
+ * Reads the keys that every command needs. DEL reads no more: it has to succeed whichever configuration is loaded by
+ * then.
  * @throws Failure CONFIG_NOT_JSON, INCOMPATIBLE_CNI_VERSION, or INVALID_CONFIG that lists every malformed key
  */
 export function readNetworkConfig(text: string): NetworkConfig {
@@ -137,8 +138,8 @@ export function readNetworkConfig(text: string): NetworkConfig {
 }
 
 /**
- * Reads the keys that a command about the node needs. A node's name and options of `ipam` that ADD would refuse are as none: GC has to
- * collect under whatever configuration is loaded by then.
+ * Reads the keys of a node command. A node name or `ipam` options that ADD would reject count as unset: GC has to work
+ * whichever configuration is loaded by then.
  * @throws Failure as {@link readNetworkConfig}; also when the configuration's version lacks the command
  */
 export function readNodeConfig(command: 'GC' | 'STATUS', text: string): NodeConfig {
@@ -199,7 +200,7 @@ const MAX_DEPTH = 1000;
 
 type Keys = Readonly<Record<string, unknown>>;
 
-/** A type that is none is refused by ADD; to the rest it is Podwire's own, as nobody else can have given addresses. */
+/** ADD rejects an invalid type. For the remaining commands it counts as podwire-ipam: no other plugin can have allocated addresses. */
 function otherIpamOf({ ipam }: Keys): string | undefined {
   const type = IPAM_TYPE_ALONE.safeParse(ipam).data?.type;
   return type === undefined || IPAM_TYPES.includes(type) ? undefined : type;
@@ -224,7 +225,7 @@ function readKeys(text: string): { readonly cniVersion: CniVersion; readonly key
   return { cniVersion: readVersion(keys.cniVersion), keys };
 }
 
-/** Adds what is asked for; its faults are among those of the keys. */
+/** Adds the requested values; their faults are listed together with those of the keys. */
 function withRequested<Config extends RequestKeys>(config: Config, context: z.RefinementCtx) {
   const requested = readRequested(config, ({ field, reason }) =>
     context.addIssue({ code: 'custom', path: [field], message: reason }),
@@ -259,8 +260,8 @@ function report(reason: string | undefined, context: z.RefinementCtx): void {
 }
 
 /**
- * Keys of Calico's network configuration that mean nothing to Podwire: its resident processes have settings of their own for some
- * of them, and no use for the others. Keys that are not here are other plugins' or a later release's, and pass without a word.
+ * Keys of Calico's network configuration without effect in Podwire: some are settings of its resident processes, some
+ * have no counterpart. Unlisted keys belong to another plugin or a later release and are ignored silently.
  */
 const WITHOUT_MEANING = [
   'mode',
@@ -330,7 +331,7 @@ function asksForSomething(key: string, value: unknown): boolean {
 }
 
 /**
- * Whether values in a JSON text lie in more than so many others. JSON.parse reads any depth, and JSON.stringify ends with the stack.
+ * Whether a JSON text is nested deeper than maxDepth. JSON.parse has no limit, but JSON.stringify overflows the stack.
  * @param text - JSON
  */
 export function isNestedDeeper(text: string, maxDepth: number): boolean {

@@ -89,7 +89,7 @@ export function readDelEnvironment(variables: Variables): DelEnvironment {
 }
 
 /**
- * Reads the variables of a command that is about the node: it is not told by the container's, whatever they hold.
+ * Checks the variables of a node command. It ignores those of a container.
  * @throws Failure INVALID_ENVIRONMENT that lists everything that is missing
  */
 export function checkNodeEnvironment(command: 'GC' | 'STATUS', variables: Variables): void {
@@ -128,7 +128,7 @@ export interface Pod {
 interface ParsedArgs {
   /** The pod, where both its namespace and its name are given. */
   readonly pod: Pod | undefined;
-  /** Addresses and the MAC address that are asked for (`IP`, several with commas between them, and `MAC`). */
+  /** Requested addresses (`IP`, comma-separated) and MAC address (`MAC`). */
   readonly asked: AskedInArgs;
   /** All that is wrong with the text; empty when it is valid. */
   readonly faults: readonly string[];
@@ -145,7 +145,7 @@ const KNOWN_KEYS = [
   'MAC',
 ] as const;
 
-/** Reads CNI_ARGS: `KEY=VALUE;KEY=VALUE`, in any order. Keys that nobody knows are faults unless `IgnoreUnknown` is set. */
+/** Reads CNI_ARGS: `KEY=VALUE;KEY=VALUE`, in any order. Unknown keys are faults unless `IgnoreUnknown` is set. */
 export function parseArgs(text: string): ParsedArgs {
   const { values, faults } = splitPairs(text);
   const ignoreUnknown = readFlag(values.get('IgnoreUnknown') ?? '0');

@@ -13,7 +13,7 @@ export interface Wish {
   readonly pools: readonly string[];
   /** Addresses wanted by themselves, one of each family at most. */
   readonly addresses: readonly string[];
-  /** Addresses that IPAM is not asked for, in place of all others. */
+  /** Addresses assigned without IPAM; they replace all other addresses. */
   readonly addressesWithoutIpam: readonly string[];
   /** MAC address of the pod's interface instead of the derived one. */
   readonly macAddress: Mac | undefined;
@@ -80,13 +80,13 @@ export function wishOf(requested: Requested, args: AskedInArgs): Wish {
     addresses: withoutIpam ? [] : (addresses?.value ?? []),
     addressesWithoutIpam: withoutIpam ? (addresses?.value ?? []) : [],
   };
-  // An address that is asked for by itself is in whatever pool it is in.
+  // A requested address determines its pool.
   if (addresses) return { families: [], pools: [], poolChoices: [], ...chosen };
   const poolChoices = choicesOf(requested, families.length === 0 ? [4] : families);
   return { families, pools: [...new Set(poolChoices.map(({ pool }) => pool))], poolChoices, ...chosen };
 }
 
-/** The first of those that ask for something, when the others ask for the same. */
+/** The requested value, if all sources that set one agree. */
 function agreed<Value>(all: readonly (Asked<Value> | undefined)[], violations: Violation[]): Asked<Value> | undefined {
   const asked = all.filter((each) => each !== undefined);
   const [first] = asked;
@@ -113,7 +113,7 @@ function familyFaults(
   return [{ field: addresses.place, reason: `asks for ${stray}, and ${families.place} has no family of that` }];
 }
 
-/** Pools of the families that are wanted; those of others stand by for other pods. */
+/** Pool choices of the requested families; the remaining families are ignored. */
 function choicesOf(requested: Requested, families: readonly Family[]): readonly PoolChoice[] {
   const { annotations, namespaceAnnotations, ipv4Pools, ipv6Pools } = requested;
   const chosen = {

@@ -31,7 +31,7 @@ export interface Requested {
   readonly annotations: Annotations;
   /** Those of the pod's namespace, which come behind the pod's. */
   readonly namespaceAnnotations: NamespaceAnnotations;
-  /** Labels of the pod's namespace; empty where the runtime does not tell them. */
+  /** Labels of the pod's namespace; empty if the runtime does not pass them. */
   readonly namespaceLabels: Readonly<Record<string, string>>;
   /** Annotations of the pod that are let pass without an effect. */
   readonly annotationsWithoutEffect: readonly string[];
@@ -119,7 +119,7 @@ export interface RequestKeys extends z.infer<z.ZodObject<typeof REQUEST_KEYS>> {
   readonly ipam?: z.infer<z.ZodObject<typeof IPAM_KEYS>> | undefined;
 }
 
-/** Reads what is asked for. Every fault is noted under its place. */
+/** Reads the requested values. Every fault is reported under its place. */
 export function readRequested(keys: RequestKeys, refuse: Refuse): Requested {
   const { ipam, feature_control, runtimeConfig, args, dns } = keys;
   const annotations = runtimeConfig?.[ANNOTATIONS_CAPABILITY] ?? {};
@@ -178,7 +178,7 @@ function present<Value>(value: Value | undefined): Value[] {
   return value === undefined ? [] : [value];
 }
 
-/** DNS settings, in the form that results and configurations have them. What nobody here knows passes. */
+/** DNS settings, in the form of results and configurations. Unknown keys are passed through. */
 export interface Dns extends Readonly<Record<string, unknown>> {
   /** Addresses of servers, the first to be asked first. */
   readonly nameservers?: readonly string[] | undefined;

@@ -29,12 +29,12 @@ export interface AddedInterface {
 const NOTHING_BEFORE: Result = { interfaces: [], ips: [], routes: [], rest: {} };
 
 /**
- * The answer to a successful ADD, behind what the chain had before, in the form of the configuration's version. No field is null or
- * empty: readers have failed on both.
+ * The result of a successful ADD, appended to prevResult, in the form of the configuration's version. No field is null
+ * or empty: some readers fail on both.
  *
- * It has no gateway and no routes, as Calico's: the next hop 169.254.1.1 is nobody's address and reachable from the pod's
- * interface alone, so a chained plugin that used it elsewhere would make a route to nowhere. Those that follow in practice
- * (`portmap`, `bandwidth`, `tuning`, `firewall`) look at interfaces and addresses only.
+ * It has no gateway and no routes, as Calico's: the next hop 169.254.1.1 belongs to no host and is reachable only from
+ * the pod's interface, so a chained plugin that used it elsewhere would add a dead route. Plugins that usually follow
+ * (`portmap`, `bandwidth`, `tuning`, `firewall`) read only interfaces and addresses.
  */
 export function addResult({ prevResult = NOTHING_BEFORE, ...added }: Added) {
   const { cniVersion, hostInterface, podInterface, addresses, dns } = added;
@@ -93,7 +93,7 @@ export interface Result {
   readonly interfaces: readonly ResultInterface[];
   readonly ips: readonly ResultIp[];
   readonly routes: readonly ResultRoute[];
-  /** Everything that is the same in all forms (`dns`), or that nobody here knows. */
+  /** Fields that are the same in all forms (`dns`), and unknown fields. */
   readonly rest: Readonly<Record<string, unknown>>;
 }
 
@@ -150,8 +150,8 @@ function refuse(error: z.ZodError, context: z.RefinementCtx): never {
 }
 
 /**
- * Writes a result in the form of a version. To 0.1.0 and 0.2.0 only the first address of each family comes along, and routes of the
- * families that have one; between all others no address is lost.
+ * Converts a result to the form of a version. 0.1.0 and 0.2.0 keep only the first address of each family, and routes of
+ * families that have an address; later versions keep all addresses.
  * @throws RangeError when the form needs an address and there is none
  */
 export function writeResult(result: Result, cniVersion: CniVersion): Record<string, unknown> {

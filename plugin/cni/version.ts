@@ -2,7 +2,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 
 import type { Command } from './environment.js';
 
-/** Versions of the CNI specification that this release speaks, oldest first. The shim tells the same (shim/src/protocol.h). */
+/** Supported versions of the CNI specification, oldest first. The shim has the same list (shim/src/protocol.h). */
 export const SUPPORTED_VERSIONS = ['0.1.0', '0.2.0', '0.3.0', '0.3.1', '0.4.0', '1.0.0', '1.1.0'] as const;
 
 export type CniVersion = (typeof SUPPORTED_VERSIONS)[number];
@@ -13,7 +13,7 @@ export const OWN_VERSION: CniVersion = '1.1.0';
 /** What a configuration without `cniVersion` means (CNI specification 0.2.0, "Network Configuration"). */
 const VERSION_WHEN_ABSENT: CniVersion = '0.1.0';
 
-/** The versions of the specification that brought a command; the others were there from the start. */
+/** The specification version that introduced a command; unlisted commands exist in all versions. */
 const SINCE: Partial<Record<Command, string>> = { CHECK: '0.4.0', GC: '1.1.0', STATUS: '1.1.0' };
 
 /** As much of what is no version as is shown. */

@@ -101,9 +101,9 @@ export function endpointWithoutIpam({ attachment, wish }: PodRequest): Endpoint 
 }
 
 /**
- * Refuses what Podwire does not do, before anything is begun. Whether the namespace may ask for it at all comes first: who may not is
- * told that, whatever Podwire can.
- * @throws Failure REQUEST_DENIED, or INVALID_CONFIG that says what to do instead
+ * Rejects unsupported requests before ADD changes anything. Authorization comes first: an unauthorized namespace gets
+ * REQUEST_DENIED even for an unsupported request.
+ * @throws Failure REQUEST_DENIED, or INVALID_CONFIG with the alternative
  */
 async function refuseUnsupported(request: PodRequest, tools: CommandTools): Promise<void> {
   const { floatingIps } = request.wish;
@@ -159,14 +159,14 @@ export function wantedPod(request: PodRequest, endpoint: Endpoint): WantedPod {
 }
 
 /**
- * ADD of `podwire-ipam`: gives the plugin above it addresses, as it needs them to wire a pod by itself.
+ * ADD of `podwire-ipam`: returns addresses to the calling plugin, which wires the pod. The dataplane is not involved.
  *
- * An address comes with the length of its pool's prefix, as `ptp` and `bridge` make routes of it and fail with one of full length; and
- * with a gateway in that prefix, which is the node's own in the pool unless the configuration names one. The dataplane has no part in it.
+ * The address has the prefix length of its pool, because `ptp` and `bridge` derive routes from it and fail with a
+ * full-length one. The gateway is in that prefix: the node's own in the pool, unless the configuration names one.
  *
  * Idempotent: repeated for the same attachment it gives the same answer.
  * @returns an IPAM result in the form of the configuration's cniVersion
- * @throws Failure with what could not be undone, where that failed too
+ * @throws Failure, with the rollback's failures if that failed too
  */
 async function addAddresses(request: PodRequest, tools: CommandTools): Promise<object> {
   const { attachment, config, wish } = request;

@@ -39,7 +39,7 @@ async function firstDifference(request: PodRequest, tools: CommandTools): Promis
   return tools.dataplane.checkPod(wantedPod(request, endpoint), tools.limits);
 }
 
-/** What whoever gave the addresses has recorded. Another IPAM plugin does not tell, but checks the result by itself. */
+/** The addresses recorded by the provider. Another IPAM plugin does not list them; its own CHECK verifies the result. */
 async function recordedEndpoint(
   request: PodRequest,
   { ipam, clock, limits }: CommandTools,

@@ -32,9 +32,9 @@ export interface Tools {
   readonly cleanUpTimeoutMs: number;
   /** Time that a DEL gives each service, in milliseconds, before it leaves the rest to the journal. */
   readonly delServiceTimeoutMs: number;
-  /** Fires when the process is told to end, and takes no more commands. */
+  /** Fires on SIGTERM: no more commands are accepted. */
   readonly stopping: AbortSignal;
-  /** Fires when commands have had their time to end after that: what goes on without a caller leaves the rest to the journal. */
+  /** Fires when the grace period for running commands is over. Work without a caller is then left to the journal. */
   readonly ending: AbortSignal;
 }
 

@@ -7,19 +7,22 @@ import type { CommandTools, Tools } from './context.js';
 import { limitsWithoutCaller, serviceOf, settle, writeDown } from './release.js';
 
 /**
- * DEL: takes a pod's wire away and gives its addresses back.
+ * DEL: removes a pod's wire and releases its addresses.
  *
- * Succeeds whatever is away: what a service does not do in its time, or refuses, is written to the node's journal before the
- * answer, and done later; where the disk does not take it, it is in memory as long as the process is. Lenient, as the specification asks: without a namespace, an interface or an allocation there is less to
- * do. Idempotent. It goes on when the runtime no longer waits for it.
- * @throws Failure CANCELLED where what is left would be gone with a process that is told to end
+ * Succeeds even if a service is down: a step that times out or is rejected is written to the node's journal before the
+ * answer and retried later. If the disk write fails, the entry is kept in memory as long as the process runs.
+ *
+ * Lenient, as the specification asks: a missing namespace, interface or allocation is no error. Idempotent. Continues
+ * after the runtime disconnects.
+ * @throws Failure CANCELLED when the process is stopping and the pending release exists only in its memory
  */
 export async function del({ attachment, netns: named, share }: DelRequest, tools: CommandTools): Promise<undefined> {
   const { journal, knownAllocations, clock, limits, delServiceTimeoutMs, hanging } = tools;
   const limitsOf = () => limitsWithoutCaller(tools, Math.min(limits.deadlineMs, clock.nowMs() + delServiceTimeoutMs));
   const held = knownAllocations.of(attachment);
-  // DEL has the configuration of today. Addresses that are known to be IPAM's go back to it, whoever would give them now; and
-  // nobody takes back what nobody was asked for, or each ADD that names a plugin which is not there would leave a debt for good.
+  // DEL sees today's configuration. Addresses known to be podwire-ipam's return to it, even if the configured provider
+  // changed. If no provider was called, none is called to release: an ADD with a missing plugin would otherwise leave a
+  // permanent pending release.
   const isDelegates = !(held && held.length > 0) && !knownAllocations.wasNobodyAsked(attachment);
   const delegate = isDelegates ? delegateOf(share) : undefined;
   const todo = share.kind === 'addresses' ? 'release' : 'detach-and-release';
@@ -40,7 +43,7 @@ export async function del({ attachment, netns: named, share }: DelRequest, tools
   knownAllocations.forget(attachment);
 }
 
-/** Who is told that a DEL is done does not repeat it, and the memory that alone has the rest is about to go. */
+/** A runtime does not repeat a successful DEL. If the release is only in memory and the process is stopping, DEL has to fail. */
 function requireKept(attachment: Attachment, { journal, stopping }: Tools): void {
   const fault = journal.volatileFault(attachment);
   if (fault === undefined || !stopping.aborted) return;

@@ -32,12 +32,12 @@ interface Collection {
 }
 
 /**
- * GC: removes the wires and gives back the addresses of this network on this node that the runtime does not list. Without a list it
- * does only what is proven: the node's journal, and what an earlier boot left.
+ * GC: removes the wires and releases the addresses of this network on this node that the runtime does not list. Without
+ * a list it handles only proven garbage: the journal, and leftovers of an earlier boot.
  *
- * Attachments whose ADD began, or ended, since the runtime began the GC stay. An address goes back only when no wire leads to it, in
- * the attachment's turn, and only as the allocation that was seen. Idempotent; goes on past errors.
- * @throws Failure that names everything that could not be done
+ * Attachments whose ADD started or ended after the GC started are kept. An address is released only when no wire uses
+ * it, in the attachment's queue, and only if the allocation is unchanged. Idempotent; continues after errors.
+ * @throws Failure that lists everything that failed
  */
 export async function gc(request: CniRequest, tools: CommandTools, turns: Turns): Promise<undefined> {
   const { network, nodeName = tools.nodeName, share } = readNodeRequest('GC', request);
@@ -61,8 +61,8 @@ export async function gc(request: CniRequest, tools: CommandTools, turns: Turns)
 }
 
 /**
- * What DELs left is garbage that is proven. It has half of the time, and each service a DEL's: one that hangs, which the journal asks
- * again and again by itself, is not to keep the rest from being collected.
+ * Pending releases of DELs are proven garbage. They get half of the time, and each service a DEL's deadline: a hanging
+ * service, which the journal retries anyway, must not block the rest of the collection.
  */
 async function settleJournal({ network, tools, turns, failures }: Collection): Promise<void> {
   const { journal, clock, limits, delServiceTimeoutMs } = tools;
@@ -107,7 +107,7 @@ async function collect(listed: readonly Attachment[], collection: Collection): P
 
 async function collectAddresses(stays: Staying, collection: Collection): Promise<void> {
   const { network, nodeName, share, tools } = collection;
-  // The kernel is read last: what it does not hold then, and nobody adds, has no wire that was missed.
+  // Read the kernel last: an attachment absent then, with no ADD in flight, has no wire.
   const endpoints = await tools.upkeep.ipam.endpointsOf({ nodeName, network }, tools.limits);
   const wires = share.kind === 'addresses' ? [] : await tools.upkeep.dataplane.wires(tools.limits);
   const attached = new Set(wires.map(({ attachment }) => formatAttachment(attachment)));
@@ -143,7 +143,7 @@ async function collectWires(stays: Staying, collection: Collection): Promise<voi
   }
 }
 
-/** For a dataplane of an earlier release, which does not collect by itself. */
+/** For a dataplane of an earlier release, which has no collect method. */
 async function detachEach(stays: Staying, collection: Collection): Promise<void> {
   const { network, tools } = collection;
   for (const { attachment } of await tools.upkeep.dataplane.wires(tools.limits)) {
@@ -166,7 +166,7 @@ function releaseInTurn(endpoint: NodeEndpoint, stays: Staying, collection: Colle
   return inTurn(attachment, release, collection);
 }
 
-/** What was given before this boot is nobody's: no namespace outlives a boot. A node's twin of the same name is left alone. */
+/** Releases allocations of earlier boots: no network namespace survives a boot. A second node of the same name is left alone. */
 async function releaseOfEarlierBoots(collection: Collection): Promise<void> {
   const { network, nodeName, tools } = collection;
   await attempt(async () => {
@@ -212,8 +212,8 @@ const ATTACHMENT = z.object({
 const LIST = z.array(ATTACHMENT, { error: 'is no list' }).nullable();
 
 /**
- * Reads what GC has to leave. Absent is not empty: libcni leaves the key out where nobody told it what is valid, and other
- * runtimes' pods would go.
+ * Reads the attachments that GC has to keep. A missing list differs from an empty one: libcni omits the key when the
+ * runtime passed no list, and GC would remove running pods.
  * @param text - the network configuration, a JSON object
  * @returns undefined when no list is given; an empty one for `[]` and `null`
  * @throws Failure INVALID_CONFIG that lists every malformed attachment

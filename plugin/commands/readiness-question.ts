@@ -34,7 +34,7 @@ export interface QuestionOptions {
   readonly clock: Clock;
 }
 
-/** Asks whether an ADD could succeed. Only the parts are asked that the ADD would need. */
+/** Asks whether an ADD could succeed. Queries only the services that the ADD would need. */
 export function askServices(request: NodeRequest, { upkeep, nodeName: usual, clock }: QuestionOptions): Question {
   const { network, nodeName = usual, wish, share } = request;
   const limits: Limits = { deadlineMs: clock.nowMs() + PROBE_TIMEOUT_MS, signal: new AbortController().signal };

@@ -26,7 +26,7 @@ const UNREADY_FOR_MS = 1000;
 /** Pause between the questions by which an answer is kept; with their own time it is less than {@link READY_FOR_MS}. */
 const PAUSE_MS = 2000;
 
-/** How long an answer is kept that nobody asks for. Kubelet asks every 5 s. */
+/** How long an unused answer is kept. Kubelet sends STATUS every 5 s. */
 const KEPT_FOR_MS = 60_000;
 
 /** How long podwire-dataplane may be unable to wire pods before STATUS fails on a node that was ready: restarts are shorter. */
@@ -34,7 +34,7 @@ const OUTAGE_MS = 30_000;
 
 interface Latest {
   readonly reasons: readonly Reason[];
-  /** Before it lies what a clock tells that was set back. */
+  /** In the future when the clock was set back. */
   readonly sinceMs: number;
   readonly untilMs: number;
 }
@@ -52,13 +52,13 @@ interface Kept {
 }
 
 /**
- * The answer to STATUS, from what the services say of themselves.
+ * The answer to STATUS, from the services' own reports.
  *
- * - Runtimes make a node not ready when STATUS fails, and Kubernetes then evicts the pods that run there. So STATUS fails for
- *   any reason only until the node has been ready once since its boot. Afterwards it fails only while podwire-dataplane has been
- *   unable to wire pods for longer than {@link OUTAGE_MS}. All other reasons are errors of the ADD and metrics.
- * - Runtimes ask every few seconds under a lock. Podwire's services are asked every two seconds for as long as a runtime asks,
- *   and STATUS is answered from what they said. Other IPAM plugins are programs, and are run only when STATUS asks.
+ * - Runtimes mark a node not ready when STATUS fails, and Kubernetes then evicts its pods. STATUS therefore fails for
+ *   any reason only until the node has been ready once since boot. Afterwards it fails only while podwire-dataplane has
+ *   been unable to wire pods for longer than {@link OUTAGE_MS}. All other reasons appear as ADD errors and metrics.
+ * - Runtimes call STATUS every few seconds under a lock. Podwire's services are polled every two seconds while a
+ *   runtime calls, and STATUS returns their last report. Other IPAM plugins are programs, run only on STATUS.
  */
 export class Readiness {
   readonly #options: ReadinessOptions;
@@ -163,7 +163,7 @@ export class Readiness {
     return latest && latest.sinceMs <= nowMs && nowMs < latest.untilMs ? latest.reasons : undefined;
   }
 
-  /** The answer, or what is known of it after {@link WAIT_MS}. The question goes on, and the next STATUS has its answer. */
+  /** The answer, or the last known one after {@link WAIT_MS}. The query continues, and the next STATUS returns its answer. */
   async #waitFor(kept: Kept): Promise<readonly Reason[]> {
     const { clock } = this.#options;
     const question = this.#ask(kept);

@@ -96,8 +96,8 @@ interface ReadyLeaseOptions {
 }
 
 /**
- * Until when the shim may answer STATUS by itself while no plugin listens: the modification time of the file, in the future
- * while the node is ready (HoldsReadyLease, shim/src/ready_lease.cc). It is not given up when the process ends.
+ * How long the shim may answer STATUS on its own while no plugin listens: the file's modification time, in the future
+ * while the node is ready (HoldsReadyLease, shim/src/ready_lease.cc). It is kept when the process ends.
  */
 export class ReadyLease {
   readonly #options: ReadyLeaseOptions;

@@ -73,7 +73,7 @@ async function settleInOrder(
     next = 'release';
   }
   if (todo === 'release-unless-attached') {
-    // Another IPAM plugin does not tell what it holds.
+    // Another IPAM plugin does not report the addresses that it holds.
     if (!delegate) {
       const endpoint = await attempt('podwire-ipam', (limits) => ipam.getEndpoint(attachment, limits));
       if (!endpoint.ok) return { todo, service: 'podwire-ipam', failure: endpoint.failure };
@@ -117,7 +117,7 @@ export function giverNamesOf({ attachment, held, delegate }: Debt, tools: Pick<T
   return [...new Set(names)];
 }
 
-/** Whether an allocation is named, which is given back as that; else it is whatever the attachment holds. */
+/** Whether the allocation is known. If not, all addresses of the attachment are released. */
 function isKnown(held: readonly HeldAddress[] | undefined): held is readonly HeldAddress[] {
   return held !== undefined && held.length > 0;
 }
@@ -174,15 +174,15 @@ export async function failureOf(
 
 interface DiscardOptions {
   readonly turns: Turns;
-  /** Fires when nobody waits for it any more; what was not begun by then stays. */
+  /** Fires when the caller disconnects; steps not started by then are skipped. */
   readonly cancel: AbortController;
 }
 
 /**
- * Gives up what the journal says of an attachment: nobody does it any more. In the attachment's turn, so that what is being settled
- * is over by then: where it was done, there is nothing to give up. Idempotent.
- * @returns the entry that is gone; undefined where there is none
- * @throws Failure STATE_IO, where what earlier processes left is not known; CANCELLED
+ * Discards an attachment's journal entry without executing it. Runs in the attachment's queue, after any release in
+ * flight: an executed entry is already gone. Idempotent.
+ * @returns the discarded entry; undefined if there is none
+ * @throws Failure STATE_IO if earlier entries cannot be read; CANCELLED
  */
 export function discardEntry(
   attachment: Attachment,
@@ -253,14 +253,14 @@ export async function finishEarlier(attachment: Attachment, tools: CommandTools)
 }
 
 /**
- * Time for what a service has, that let the time of an ADD go by, or where the process is to end, in milliseconds: enough for one that is
- * there, and nobody waits longer for what the journal does as well.
+ * Timeout of a service call after an ADD's deadline or while the process is stopping, in milliseconds. Enough for a
+ * running service; a caller need not wait longer, as the journal retries.
  */
 export const SILENT_SERVICE_MS = 500;
 
 /**
- * Limits of a service's call that goes on when its caller is gone. The end of the process cuts it off; what is begun after that has
- * {@link SILENT_SERVICE_MS}.
+ * Limits of a service call that continues after its caller disconnects. It is cancelled when the process ends; calls
+ * started later have {@link SILENT_SERVICE_MS}.
  */
 export function limitsWithoutCaller({ limits, ending, clock }: CommandTools, deadlineMs: number): Limits {
   if (!ending.aborted) return { ...limits, deadlineMs, signal: ending };

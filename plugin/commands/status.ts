@@ -4,8 +4,8 @@ import { readNodeRequest, type CniRequest } from '../requests/request.js';
 import type { Readiness } from './readiness.js';
 
 /**
- * STATUS: whether the runtime may send pods here. Changes nothing, and answers within half a second whatever hangs.
- * @throws Failure NOT_READY when it may not; PODS_AT_RISK when the node cannot keep account of what it deletes
+ * STATUS: whether the node can accept pods. Read-only; answers within half a second even if a service hangs.
+ * @throws Failure NOT_READY when it cannot; PODS_AT_RISK when the node cannot persist pending releases
  */
 export async function status(request: CniRequest, readiness: Readiness): Promise<undefined> {
   const asked = readNodeRequest('STATUS', request);

@@ -1,4 +1,4 @@
-/** What `podwire` was told to do. */
+/** The parsed command of `podwire`. */
 export type Command =
   | { readonly name: 'help' }
   | { readonly name: 'version' }

@@ -136,8 +136,8 @@ function keep({ scope }: FileCommand, tools: Tools): Promise<void> {
 }
 
 /**
- * Installs those files again that are damaged; the others may be of another release by now. Without waiting for the plugin: there are pods,
- * and without the programs and the configuration no runtime can delete any, also where STATUS waits for just that.
+ * Reinstalls damaged files only; the rest may be of another release by now. Does not wait for the plugin: pods exist,
+ * and a runtime cannot delete them without the programs and the configuration, which may be why STATUS hangs.
  */
 function repair(damage: readonly Finding[], tools: Tools): Promise<unknown> {
   const { wanted } = tools;

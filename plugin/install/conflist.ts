@@ -2,7 +2,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { parseJson } from '@podwire/shared/json/parse';
 import { z } from 'zod';
 
-/** One member of a chain: its type, and whatever else it has. */
+/** A chain member: its type and any further keys. */
 const MEMBER = z.looseObject({ type: z.string().min(1) });
 
 const CONFLIST = z.looseObject({
@@ -69,8 +69,8 @@ interface Adaptation {
 }
 
 /**
- * What is to be written where `existing`, which is ours, stands: the wanted configuration, with the chain members and the keys
- * that others put into it. Each member of others stays behind the one that it stood behind. Merging twice changes nothing.
+ * Merges the wanted configuration into our `existing` file and keeps foreign chain members and keys. Each foreign
+ * member stays behind its predecessor. Idempotent.
  */
 export function merged(wanted: Conflist, existing: Conflist): Conflist {
   const plugins = [...wanted.plugins];
@@ -95,7 +95,7 @@ export function writeConflist(conflist: Conflist): string {
   return `${JSON.stringify({ cniVersion, cniVersions, name, ...rest }, null, 2)}\n`;
 }
 
-/** The configuration of the podwire plugin as a runtime gives it to the program that is asked for its STATUS. */
+/** The podwire plugin's configuration, as a runtime passes it with STATUS. */
 export function statusRequest(conflist: Conflist): string {
   const member = conflist.plugins.find(({ type }) => type === PLUGIN_TYPE);
   return JSON.stringify({ ...member, name: conflist.name, cniVersion: STATUS_VERSION });
@@ -119,8 +119,8 @@ export function isLoaded(name: string): boolean {
 }
 
 /**
- * What others left beside our configuration that an operator has to know of: runtimes load the first file in alphabetical
- * order, so one before ours is what pods get, and a Calico that is still installed puts its own back.
+ * Warnings about foreign files beside our configuration. Runtimes load the first file in alphabetical order, so an
+ * earlier file takes effect instead of ours; an installed Calico restores its own.
  * @param ours - name of our file, which need not be among the files
  */
 export function rivalWarnings(files: readonly ConfigFile[], ours: string): string[] {
@@ -148,7 +148,7 @@ export const BINARY_NAMES = ['podwire', 'podwire-ipam'] as const;
 /** Permissions of a program that container runtimes run. */
 export const BINARY_MODE = 0o755;
 
-/** What the shim says of itself (shim/src/main.cc), of whatever release it is. */
+/** First line of the shim's usage text (shim/src/main.cc), in every release. */
 const SHIM_MARK = 'podwire: CNI plugin; hands each call to the resident podwire-plugin';
 
 /** Whether a program is Podwire's shim, of this release or another. Nothing is run for that. */

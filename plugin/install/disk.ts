@@ -36,11 +36,11 @@ export interface Disk {
   readonly makeDirectory: (path: string) => Promise<void>;
   /** Writes a file beside `path`, under a name that no container runtime loads or runs. @returns its path */
   readonly stage: (path: string, content: FileContent) => Promise<string>;
-  /** The staged file takes the place of whatever stands at `path`. */
+  /** Atomically replaces `path` with the staged file. */
   readonly commit: (staged: string, path: string) => Promise<void>;
   /** The staged file goes; without one, nothing happens. */
   readonly discard: (staged: string) => Promise<void>;
-  /** A symbolic link takes the place of whatever stands at `path`. */
+  /** Atomically replaces `path` with a symbolic link. */
   readonly link: (path: string, target: string) => Promise<void>;
   /** Removes a file or a link; without one, nothing happens. */
   readonly remove: (path: string) => Promise<void>;
@@ -53,7 +53,7 @@ const MAX_FILE_BYTES = 64 * 1024 * 1024;
 
 const STAGED = /^\.podwire-install\.[0-9a-f-]+$/;
 
-/** @param newUid - makes a text of hexadecimal digits and hyphens that nobody else makes */
+/** @param newUid - makes a unique text of hexadecimal digits and hyphens */
 export function systemDisk(newUid: () => string): Disk {
   const stagedPath = (path: string): string => join(dirname(path), `.podwire-install.${newUid()}`);
   const commit = async (staged: string, path: string): Promise<void> => {
@@ -201,8 +201,8 @@ export class Changes {
   }
 
   /**
-   * Puts back what was there before, the last change first. What somebody else changed meanwhile stays theirs.
-   * @returns what could not be put back, with the reason
+   * Restores the previous state, last change first. Files modified by another process since are kept.
+   * @returns the paths that could not be restored, with the reason
    */
   async undo(): Promise<readonly string[]> {
     const left: string[] = [];

@@ -63,7 +63,7 @@ async function binaryFinding(wanted: Wanted, { path, standing, runner }: Binary)
   const bytes = bytesOf(standing);
   if (bytes === undefined) return { difference: 'foreign', text: 'is no file' };
   if (!bytes.equals(wanted.shim)) {
-    // Nothing is run that needs not be: while a program runs, others cannot write to it.
+    // Run only what is necessary: a running program cannot be overwritten (ETXTBSY).
     const isRunnable = await runner.version(path).then(
       () => true,
       () => false,
@@ -135,11 +135,11 @@ export interface LookAround {
   readonly runner: Pick<ShimRunner, 'versions'>;
 }
 
-/** What an operator has to know of others' files beside ours, and of the programs of the chain. */
+/** Findings about foreign files beside ours and about the programs of the chain. */
 export interface Surroundings {
   /** What may be meant so. */
   readonly warnings: readonly string[];
-  /** Why every pod fails, whatever Podwire does. */
+  /** Reasons why every pod fails that Podwire cannot repair. */
   readonly faults: readonly string[];
 }
 

@@ -31,7 +31,7 @@ export interface InstallOptions {
   readonly scope: Scope;
   /** Whether files that are not Podwire's are replaced. */
   readonly replaces: boolean;
-  /** How long the plugin may take to be ready, in milliseconds; undefined when nobody waits for it. */
+  /** How long to wait for the plugin to become ready, in milliseconds; undefined to not wait. */
   readonly waitMs: number | undefined;
 }
 
@@ -40,7 +40,7 @@ const ABANDONED_MS = 3_600_000;
 
 const STATUS_PAUSE_MS = 500;
 
-/** The shortest time that an answer to STATUS is waited for: longer than the shim waits for a plugin that is away (5 s), and says so. */
+/** Minimum timeout of a STATUS call: longer than the shim waits for an absent plugin (5 s) before it reports that. */
 const MIN_STATUS_MS = 7_000;
 
 /**
@@ -208,10 +208,10 @@ interface UninstallOptions {
 }
 
 /**
- * Removes the network configuration, so that no pod is made any more, then the programs. What is not Podwire's stays, and what
- * is missing is no failure.
+ * Removes the network configuration first, so that no more pods are created, then the programs. Foreign files are kept;
+ * missing files are no failure.
  * @returns the paths that were removed
- * @throws Failure INSTALL_IO; a repeat goes on where this one stopped
+ * @throws Failure INSTALL_IO; a repeat continues where this one stopped
  */
 export async function uninstall(wanted: Wanted, { disk, log, scope }: UninstallOptions): Promise<readonly string[]> {
   const removed: string[] = [];

@@ -2,7 +2,7 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { Finding } from './inspect.js';
 
-/** What others do to an installation, for the log. */
+/** Receives changes made to an installation by other programs, for the log. */
 export interface KeepEvents {
   /** Something was found that will be put back. */
   repairing(finding: Finding): void;
@@ -18,7 +18,7 @@ export interface KeepEvents {
 
 export interface KeepOptions {
   readonly inspect: () => Promise<readonly Finding[]>;
-  /** What an operator has to know of others' files. */
+  /** Warnings about foreign files. */
   readonly warnings: () => Promise<readonly string[]>;
   /** Puts back what was found damaged, and touches nothing else. */
   readonly repair: (damage: readonly Finding[]) => Promise<unknown>;
@@ -34,13 +34,13 @@ export interface KeepOptions {
 export const KEEP_LIMITS: RestraintLimits = { count: 5, windowMs: 600_000 };
 
 /**
- * Looks at an installation again and again, and puts back what is missing, broken or not Podwire's, until the signal fires. A file
- * that is Podwire's but different is left to whoever wrote it.
+ * Checks an installation periodically and restores missing, broken or foreign files until the signal fires. A different
+ * file that is Podwire's is kept: another release may have written it.
  */
 export async function keepInstalled(options: KeepOptions): Promise<void> {
   const { clock, intervalMs, signal } = options;
   const keeper = new Keeper(options);
-  // The installation itself has told of these.
+  // The install step has already logged these.
   await keeper.begin();
   while ((await clock.sleep(intervalMs, signal)) === 'elapsed') await keeper.look();
 }
@@ -48,7 +48,7 @@ export async function keepInstalled(options: KeepOptions): Promise<void> {
 class Keeper {
   readonly #options: KeepOptions;
   readonly #restraint: Restraint;
-  /** What was told of files that are left alone, by path. */
+  /** Last logged text of files left alone, by path. */
   readonly #told = new Map<string, string>();
   /** What was warned of last; undefined before the first time. */
   #warnings: readonly string[] | undefined;
@@ -114,7 +114,7 @@ class Keeper {
   }
 }
 
-/** How often something is put back before whoever removes it has its way for a while. */
+/** How many restores are allowed before restoring pauses, if another program keeps removing the file. */
 interface RestraintLimits {
   readonly count: number;
   readonly windowMs: number;

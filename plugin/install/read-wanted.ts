@@ -24,9 +24,9 @@ export interface WantedSources {
 }
 
 /**
- * Gathers what is to be installed.
- * @throws Failure INSTALL_REFUSED when the shim was not built, or the network configuration is none; INSTALL_IO when a file
- *   cannot be read
+ * Reads the files to install.
+ * @throws Failure INSTALL_REFUSED when the shim was not built or the network configuration is invalid; INSTALL_IO when
+ *   a file cannot be read
  */
 export async function readWanted(sources: WantedSources): Promise<Wanted> {
   const { settings, log } = sources;

@@ -2,7 +2,7 @@ import { readSettings, type SettingValues } from '@podwire/shared/runtime/config
 import { absolutePath, flag, oneOf, wholeNumber } from '@podwire/shared/runtime/setting';
 import { z } from 'zod';
 
-/** Prefix of the variables that are settings of the installer alone; the others have the names of Calico's installer. */
+/** Prefix of the variables that only this installer has; the rest have the names of Calico's installer. */
 const PREFIX = 'PODWIRE_INSTALL_';
 
 /** A day, in milliseconds: longer than anybody waits for a node. */
@@ -12,7 +12,7 @@ const MAX_WAIT_MS = 86_400_000;
 const MIN_MTU_BYTES = 68;
 const MAX_MTU_BYTES = 65_535;
 
-/** Names of files beside others: no folder, nothing hidden, as runtimes skip what begins with a dot. */
+/** A plain file name: no directory, and no leading dot, as runtimes skip hidden files. */
 const FILE_NAME = /^[A-Za-z0-9_][A-Za-z0-9_.-]*$/;
 
 /** A list in a file's name is `.conflist`: libcni reads `.conf` and `.json` as one plugin without a chain. */
@@ -154,8 +154,8 @@ export type InstallSettings = SettingValues<typeof INSTALL_SETTINGS>;
 type Environment = Readonly<Record<string, string | undefined>>;
 
 /**
- * What Calico's installer reads and Podwire has no use for: it keeps no credentials on the node, and its programs log nothing.
- * What every container of a cluster has is not here, as nobody set it for us.
+ * Variables of Calico's installer without effect in Podwire: it keeps no credentials on the node, and its programs do
+ * not log. Variables present in every container of a cluster are not listed, as they are not set for the installer.
  */
 export const MEANINGLESS_VARIABLES = [
   'CALICO_API_GROUP',

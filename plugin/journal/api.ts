@@ -10,20 +10,24 @@ import type { Replay } from './replay.js';
 /** Where people, and podwirectl for them, look at the journal. */
 export interface JournalDesk {
   /**
-   * What waits, oldest first, and whether that is safe, as JSON: `{"entries":[{"attachment", "todo", "order", "since", "reason",
-   * "lastFault", "givers", "held":[{"address","sequenceNumber"}]}], "unreadable":[{"path","fault"}], "fault"}`. `lastFault` is what the last attempt met, null before
-   * one; `givers` names the IPAM plugins that the addresses go back to; `held` is the allocation that is meant, null where it is not
-   * known; `unreadable` are files of entries that another release wrote, or that are damaged, and that nobody does; `fault` why a restart could lose something, or bring something back, else null.
+   * Pending releases, oldest first, as JSON: `{"entries":[{"attachment", "todo", "order", "since", "reason",
+   * "lastFault", "givers", "held":[{"address","sequenceNumber"}]}], "unreadable":[{"path","fault"}], "fault"}`.
+   *
+   * - `lastFault`: error of the last attempt, null before one
+   * - `givers`: IPAM plugins that the addresses return to
+   * - `held`: the allocation to release, null if unknown
+   * - `unreadable`: damaged entries and those of another release, which are not executed
+   * - `fault`: why a restart could lose or revive an entry, else null
    */
   text(): string;
   /** Does at once what the journal says. @returns when each entry was tried once; never rejects */
   retry(): Promise<void>;
   /**
-   * Gives one entry up: what it says is never done.
+   * Discards one entry without executing it.
    * @param request - JSON: `{"attachment"}`, as {@link JournalDesk.text} has it
-   * @param cancel - fires when nobody waits for the answer
+   * @param cancel - fires when the caller disconnects
    * @returns JSON: `{"discarded", "fault"}`, the entry and the fault as {@link JournalDesk.text} has them
-   * @throws Failure INVALID_REQUEST; ATTACHMENT_NOT_FOUND where there is no such entry (any more); STATE_IO, CANCELLED
+   * @throws Failure INVALID_REQUEST; ATTACHMENT_NOT_FOUND if there is no such entry; STATE_IO, CANCELLED
    */
   discard(request: string, cancel: AbortController): Promise<string>;
 }

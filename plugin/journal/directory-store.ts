@@ -29,8 +29,8 @@ const NAME_DIGITS = 32;
 const DIRECTORY_MODE = 0o700;
 
 /**
- * One small file per attachment: written beside, synced, renamed, and the directory synced. The directory is made anew where
- * somebody removed it.
+ * One small file per attachment: written to a temporary name, synced, renamed, and the directory synced. A removed
+ * directory is created again.
  */
 export class DirectoryJournalStore implements JournalStore {
   readonly #directory: string;

@@ -21,7 +21,7 @@ export type Todo = (typeof TODOS)[number];
 export interface Debt {
   readonly attachment: Attachment;
   readonly todo: Todo;
-  /** The allocation that is meant; undefined where it is not known, and whatever the attachment holds is meant. */
+  /** The allocation to release; undefined if unknown, which means all addresses of the attachment. */
   readonly held: readonly HeldAddress[] | undefined;
   /** Absolute path of the pod's network namespace, where it is known and the wire is still to go. It may be another pod's by now. */
   readonly netns?: string | undefined;
@@ -126,8 +126,8 @@ export interface StoredEntries {
  */
 export interface JournalStore {
   /**
-   * Result: all entries, in no order. What cannot be read is set aside, told, and read again by the next call: it may be a later
-   * release's, which comes back. It never fails the call. Idempotent.
+   * Reads all entries, in no order. An unreadable entry, e.g. of a later release, is set aside, reported, and read
+   * again by the next call; it never fails the call. Idempotent.
    */
   load(): Promise<StoredEntries>;
 

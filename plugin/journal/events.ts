@@ -11,7 +11,7 @@ export interface JournalLevel {
   readonly entries: number;
   /** Those that a restart would lose. */
   readonly volatileEntries: number;
-  /** Those of other releases, or damaged, which nobody does. */
+  /** Damaged entries and those of another release, which are not executed. */
   readonly unreadableEntries: number;
   /** Age of the oldest debt in milliseconds; 0 when there is none. */
   readonly oldestAgeMs: number;
@@ -19,7 +19,7 @@ export interface JournalLevel {
 
 const MS_PER_SECOND = 1000;
 
-/** What happened to the journal, told once it is done: a counter and a log line. */
+/** Reports journal changes after they happen: a counter and a log line. */
 export class JournalEvents {
   readonly #log: Logger;
   readonly #meter: Meter;
@@ -49,7 +49,7 @@ export class JournalEvents {
     });
   }
 
-  /** Lets the metrics tell how much waits. */
+  /** Registers the gauge of pending entries. */
   observe(level: () => JournalLevel): void {
     const gauge = (name: string, unit: string, description: string) =>
       this.#meter.createObservableGauge(`podwire.plugin.journal.${name}`, { unit, description });

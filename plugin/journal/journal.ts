@@ -160,9 +160,9 @@ export class Journal {
   }
 
   /**
-   * Strikes an entry out that is not done, for whoever gives it up. Nothing where it is not the attachment's any more.
+   * Deletes a pending entry at an operator's request. No effect if the attachment has a newer one.
    * @param givers - names of the IPAM plugins whose addresses may stay held
-   * @throws Failure STATE_IO while the store cannot be read: what it has of the attachment would come back
+   * @throws Failure STATE_IO while the store cannot be read: the stored entry would reappear
    */
   async discard(entry: JournalEntry, givers: readonly string[]): Promise<void> {
     const { events, clock } = this.#options;
@@ -182,14 +182,14 @@ export class Journal {
     for (const [key, attachment] of [...this.#unremoved]) await this.#remove(key, attachment);
     for (const entry of this.entries()) {
       const key = formatAttachment(entry.attachment);
-      // One that there is no room for costs no attempt, and says nothing of the others.
+      // An entry without room costs no attempt and does not affect the rest.
       if (!this.#refused.has(key) || !this.#hasRoom(key)) continue;
       if ((await this.#store(key, entry)) !== undefined) return;
       this.#options.events.stored(entry);
     }
   }
 
-  /** The process ends: what could not be stored to the last goes with it, and is told. */
+  /** Final attempt to persist on shutdown. Entries that fail are lost and reported. */
   async close(): Promise<void> {
     await this.settleStore();
     for (const entry of this.entries()) {

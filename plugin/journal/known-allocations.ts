@@ -20,12 +20,12 @@ export class KnownAllocations {
     this.#note(attachment, held);
   }
 
-  /** An ADD is about to ask for addresses: that an earlier one came to none tells nothing any more. */
+  /** An ADD is about to request addresses: clears the record of an earlier failure. */
   rememberAsked(attachment: Attachment): void {
     if (!this.of(attachment)) this.#held.delete(formatAttachment(attachment));
   }
 
-  /** An ADD failed before it asked anybody for addresses: its DEL has nobody to give any back to, unless an earlier one had got some. */
+  /** An ADD failed before it called a provider: its DEL has nothing to release, unless an earlier ADD got addresses. */
   rememberNobodyAsked(attachment: Attachment): void {
     if (!this.#held.has(formatAttachment(attachment))) this.#note(attachment, 'nobody asked');
   }
@@ -57,7 +57,7 @@ export class KnownAllocations {
     return typeof held === 'string' ? undefined : held;
   }
 
-  /** A DEL is done. That there was nothing to give back stays known: it may come again. */
+  /** A DEL is done. An empty allocation stays recorded, as the DEL may be repeated. */
   forget(attachment: Attachment): void {
     if (this.of(attachment)) this.#held.delete(formatAttachment(attachment));
   }

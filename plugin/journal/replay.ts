@@ -9,10 +9,10 @@ import type { JournalEntry } from './entry.js';
 import type { JournalEvents } from './events.js';
 import type { Journal } from './journal.js';
 
-/** The first repeat comes soon, as most absences are restarts; a long one is asked about twice a minute. */
+/** The first retry is early, as most outages are restarts; a long outage is retried twice a minute. */
 const BACKOFF: BackoffBounds = { baseMs: 500, maxMs: 30_000 };
 
-/** A service did not do its part of an entry, for a reason that may pass by itself. */
+/** A service failed its part of an entry for a transient reason. */
 export interface Silence {
   readonly service: string;
   /** For people. */
@@ -39,9 +39,9 @@ export interface ReplayOptions {
 }
 
 /**
- * Does what the journal says, in rounds over all entries in their order, until it is empty. A service that does not answer is asked
- * once a round, not once an entry. No entry holds up another: neither one that is refused, nor one that a service never answers, as the next
- * round asks that service about another one. After rounds without progress come pauses, which grow.
+ * Executes the journal in rounds over all entries, in order, until it is empty. An unresponsive service is called once
+ * a round, not once per entry. No entry blocks another: the next round tries the service with a different entry. Rounds
+ * without progress are followed by growing pauses.
  */
 export class Replay {
   readonly #options: ReplayOptions;

@@ -46,13 +46,13 @@ const REMEMBERED_MS = 120_000;
 /**
  * One command at a time for each attachment, in the order in which they arrive.
  *
- * What makes it more than a lock:
- * - A DEL means that nobody waits for the ADDs before it any more. It cancels them, under way or waiting, and runs when they
- *   have undone what they did.
- * - An ADD can arrive after a DEL that was started later, when both waited for the plugin to come back. It would wire
- *   a pod that nobody takes away again, so it is refused. The runtime's processes tell when they were started.
- * - A command whose time went by while others ran does nothing, unless it is a DEL.
- * - GC is told by a list that the runtime made before it. What an ADD made since is not garbage, though the list lacks it.
+ * More than a lock:
+ * - A DEL means that the runtime abandoned the ADDs before it. It cancels them, in flight or queued, and runs after
+ *   their rollback.
+ * - An ADD can arrive after a DEL that was started later, if both waited for the plugin to restart. It would wire a pod
+ *   that is never deleted, so it is rejected. The start times of the runtime's processes decide.
+ * - A command whose deadline passed in the queue does nothing, unless it is a DEL.
+ * - The runtime makes GC's list before GC starts. An attachment added since is not garbage, although the list lacks it.
  */
 export class Turns {
   readonly #clock: Clock;
@@ -95,7 +95,7 @@ export class Turns {
     }
   }
 
-  /** The present moment, of something that began at that time by the clock of whoever began it, in epoch milliseconds. */
+  /** Converts a caller's start time, in epoch milliseconds by the caller's clock, to a moment. */
   momentOf(atMs: number): Moment {
     return { atMs, endedCount: this.#endedCount };
   }
@@ -139,7 +139,7 @@ export class Turns {
     }
   }
 
-  /** Whether a DEL of the attachment was started later, and by now: one that is yet to come tells of a clock that was set back. */
+  /** Whether a DEL of the attachment was started later. A start time in the future means that the clock was set back; it is ignored. */
   #isOvertaken(key: string, startedNs: bigint): boolean {
     const deletedNs = this.#deleted.get(key)?.startedNs ?? 0n;
     return startedNs < deletedNs && deletedNs < BigInt(this.#clock.nowMs() + 1) * NS_PER_MS;

@@ -1,6 +1,6 @@
 import type { Logger } from '@podwire/shared/runtime/log';
 
-/** As many notices as are remembered; then the oldest may come again. */
+/** Number of remembered messages; beyond it the oldest may be logged again. */
 const MAX_REMEMBERED = 1_000;
 
 /** Warnings that one sees once, and not for every pod. */

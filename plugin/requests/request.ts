@@ -35,13 +35,13 @@ export interface CniRequest {
   readonly configuration: string;
   /** W3C trace context: `traceparent`, `tracestate`, `baggage`. */
   readonly traceContext: Readonly<Record<string, string | undefined>>;
-  /** Whether STATUS is to fail whenever an ADD would, whatever the plugin's setting says: `podwirectl node ready` asks so. */
+  /** Whether STATUS fails whenever an ADD would, regardless of the plugin's setting; set by `podwirectl node ready`. */
   readonly isStrict?: boolean;
   /** When the shim started, in epoch nanoseconds, where it is known. */
   readonly startedNs: bigint | undefined;
   /** When the request arrived, in epoch nanoseconds. */
   readonly arrivedNs: bigint;
-  /** Fires when nobody waits for the answer any more. */
+  /** Fires when the caller disconnects. */
   readonly cancel: AbortController;
 }
 
@@ -111,7 +111,7 @@ export function readDelRequest(request: CniRequest): DelRequest {
   return { attachment: { network: config.name, containerId, interfaceName }, netns, pod, config, share };
 }
 
-/** Checks all of a command about the node, beside the keys of its own. @throws Failure that lists all faults */
+/** Validates a node command, except for its own keys. @throws Failure that lists all faults */
 export function readNodeRequest(command: 'GC' | 'STATUS', request: CniRequest): NodeRequest {
   const { variables, configuration } = request;
   const [, config] = readBoth(

@@ -11,14 +11,14 @@ namespace podwire {
 
 struct SocketChoice {
   Buffer path;
-  bool is_configuration_object = false;  // of JSON: anything else is refused by whoever looks at it
+  bool is_configuration_object = false;  // a JSON object; the readers of its keys reject anything else
 };
 
 // Reads stdin to its end. A closed stdin is an empty configuration, for the resident plugin to judge.
 std::optional<Failure> ReadConfiguration(const Deadline& deadline, Buffer& configuration);
 
-// What VERSION is to answer as its cniVersion: the configuration's, or kOwnVersion where stdin names none. VERSION needs
-// no configuration, so nobody waits for a terminal, nor longer than kVersionInputMs for a stdin that does not end.
+// The cniVersion of the answer to VERSION: the configuration's, or kOwnVersion if stdin has none. VERSION needs no
+// configuration, so it does not wait for a terminal, and at most kVersionInputMs for a stdin that does not end.
 Buffer ReadVersionAskedWith();
 
 // The path in the top-level key `socket`, else kDefaultSocket. Without a JSON object it is the default too: the resident

@@ -25,7 +25,7 @@ constexpr std::size_t kReceiveBytes = 64u << 10;
 // The resident plugin is restarting, or (EAGAIN) its queue of connections is full.
 bool IsPassing(int error) { return error == ENOENT || error == ECONNREFUSED || error == EAGAIN; }
 
-// The kernel refuses whatever is no socket as if nobody listened on it.
+// The kernel returns ECONNREFUSED for a path that is not a socket, as for a socket without listener.
 bool IsOtherThanSocket(std::string_view path) {
   struct stat found{};
   return stat(Concat({path, std::string_view("\0", 1)}).View().data(), &found) == 0 && !S_ISSOCK(found.st_mode);

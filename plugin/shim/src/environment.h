@@ -1,4 +1,4 @@
-// The variables that the container runtime sets, and no others: the rest of its environment is none of our business.
+// The variables that the container runtime sets; the rest of the environment is ignored.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@ namespace podwire {
 
 enum class Need {
   kCall,   // the call means something else without it: a value that cannot be sent is refused
-  kTrace,  // decoration by whoever started the runtime: a value that cannot be sent is left out, as no pod may wait for it
+  kTrace,  // optional trace context: an invalid value is dropped, so that it cannot fail a pod
 };
 
 struct Variable {

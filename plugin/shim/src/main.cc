@@ -1,5 +1,5 @@
-// Podwire's CNI executable. The container runtime runs it for each CNI call; it hands the call to the resident plugin
-// and prints the answer. It has no policy: whatever can be decided elsewhere is decided there.
+// Podwire's CNI executable. The container runtime runs it for each CNI call; it passes the call to the resident plugin
+// and prints the answer. It has no policy: all decisions are the plugin's.
 
 #include <cstring>
 #include <unistd.h>

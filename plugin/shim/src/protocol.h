@@ -46,8 +46,8 @@ inline constexpr std::uint64_t kMaxReadyLeaseNs = 60'000'000'000;
 // How long VERSION waits for the end of its input, without which it can be answered too.
 inline constexpr int kVersionInputMs = PODWIRE_VERSION_INPUT_MS;
 
-// Counted from the start of the process. The kubelet gives up on a sandbox after 4 minutes and then retries under a
-// new container ID; answering before that tells it why.
+// Counted from the start of the process. The kubelet gives up on a sandbox after 4 minutes and then retries under a new
+// container ID; an earlier answer gives it the reason.
 inline constexpr int kOverallDeadlineMs = PODWIRE_OVERALL_DEADLINE_MS;
 
 inline constexpr std::size_t kMaxConfigurationBytes = 4u << 20;

@@ -156,7 +156,7 @@ void ResponseParser::EndHead() {
     return;
   }
   if (status_ == 204 || status_ == 304) {
-    part_ = Part::kEnd;  // RFC 9112, 6.3: never has a body, whatever its headers say
+    part_ = Part::kEnd;  // RFC 9112, 6.3: never has a body, regardless of its headers
     return;
   }
   if (has_length_ == is_chunked_) return Refuse("it does not say where its body ends");

@@ -14,8 +14,9 @@ namespace {
 
 constexpr std::size_t kReadBytes = 64u << 10;
 
-// Writes what fits without waiting, after poll said that something does. The descriptor is shared with the runtime, so it
-// cannot be made non-blocking: a socket is told for this call alone, and a pipe always has room for PIPE_BUF bytes then.
+// Writes as much as fits without blocking, after poll reported the descriptor writable. The runtime shares the
+// descriptor, so O_NONBLOCK is not an option: a socket gets a per-call flag, and a writable pipe has room for PIPE_BUF
+// bytes.
 ssize_t WriteSome(int descriptor, std::string_view bytes) {
   const ssize_t count = send(descriptor, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   if (count >= 0 || errno != ENOTSOCK) return count;
@@ -29,7 +30,7 @@ void PrepareStandardStreams() {
   signal(SIGXFSZ, SIG_IGN);  // stdout may be a file, under the runtime's limit for files
   for (int descriptor = STDIN_FILENO; descriptor <= STDERR_FILENO; ++descriptor) {
     if (fcntl(descriptor, F_GETFD) != -1 || errno != EBADF) continue;
-    // Read-only on purpose: stdin is then empty, and writing an answer nobody can read still fails.
+    // Read-only on purpose: stdin is then empty, and a write to the missing stdout still fails.
     const int opened = open("/dev/null", O_RDONLY);
     if (opened > STDERR_FILENO) close(opened);
   }

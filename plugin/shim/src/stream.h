@@ -1,4 +1,4 @@
-// Whole reads and writes over the three standard streams, whatever the runtime connected them to.
+// Complete reads and writes on the three standard streams, for any kind of file behind them.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,5 @@
-// libFuzzer's entry, which the unit tests enter too: whatever the bytes, no part may read outside them, and each has to agree with itself.
+// Entry point of libFuzzer, also called by the unit tests: for any input, no out-of-bounds reads, and all parsers agree
+// with each other.
 
 #include <cstddef>
 #include <cstdint>
@@ -60,7 +61,7 @@ std::set<std::string_view> FirstWords(std::string_view head) {
   return words;
 }
 
-// No value of a variable, and no name of the program, becomes a header of its own: there are no others than in a harmless request.
+// No variable's value and no program name adds a header: the set equals that of a harmless request.
 void FuzzRequest(std::string_view bytes) {
   const std::string text(bytes.substr(0, bytes.find('\0')));
   const std::string args = "CNI_ARGS=" + text;
