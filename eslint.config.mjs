@@ -32,7 +32,7 @@ const WALL_CLOCK = {
   selector: 'NewExpression[callee.name="Date"][arguments.length=0]',
   message: 'Time comes in as a Clock.',
 };
-/** `expect.poll` has its time from vitest.config.ts; these have no setting, and wait for a second unless they are told. */
+/** `expect.poll` has its time from vitest.config.ts; these have no setting, and wait for one second by default. */
 const WAIT = 'CallExpression[callee.object.name="vi"][callee.property.name=/^wait(For|Until)$/]';
 const IMPATIENT = [
   `${WAIT}[arguments.length=1]`,

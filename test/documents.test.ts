@@ -5,6 +5,7 @@ import { parseCommandLine } from '@podwire/ctl/command-line/parse';
 import { VERBS } from '@podwire/ctl/verbs';
 import { describe, expect, test } from 'vitest';
 
+import { hitsByArea, hitsIn } from './architecture/dialect.js';
 import { missingOf, quotedTests } from './architecture/quoted-tests.js';
 import { FILES, read } from './architecture/tree.js';
 import { ROOT } from './support/root.js';
@@ -53,6 +54,42 @@ describe('documents', () => {
     expect(prefix).toEqual({ file: 'net/prefix.test.ts', titles: [] });
     expect(mac!.titles).toEqual(['of … that is gone', 'a unicast … zero']);
     expect([prefix!, gone!, mac!].flatMap(missingOf)).toEqual(['net/gone.test.ts', 'mac.test.ts "of … that is gone"']);
+  });
+});
+
+describe('plain language', () => {
+  /** Phrases of the word list that are still there. Lower a number with each change; none may rise. */
+  const LEFT: Readonly<Record<string, number>> = {
+    addon: 2,
+    deploy: 4,
+    documents: 83,
+    plugin: 33,
+    proto: 67,
+    'services/ctl': 45,
+    'services/dataplane': 115,
+    'services/ipam': 40,
+    'services/shared': 72,
+  };
+
+  const areas = [...hitsByArea()].filter(([, hits]) => hits.length > 0);
+
+  test.each(areas)('%s has no new phrase of the word list', (area, hits) => {
+    const left = LEFT[area] ?? 0;
+    const lines = hits.map(({ file, line, phrase, instead }) => `${file}:${line}: "${phrase}": write ${instead}`);
+    expect(hits.length, lines.join('\n')).toBeLessThanOrEqual(left);
+    expect(left, `fewer are left: lower the number of ${area}`).toBe(hits.length);
+  });
+
+  test('an area that has none is not listed', () => {
+    const names = areas.map(([area]) => area);
+    expect(Object.keys(LEFT).filter((area) => !names.includes(area))).toEqual([]);
+  });
+
+  test('a planted phrase is seen, with what to write instead', () => {
+    expect(hitsIn('a.ts', 'const a = 1;\n// Nobody is told.\n')).toEqual([
+      { file: 'a.ts', line: 2, phrase: 'Nobody', instead: 'name the actor: the plugin, an operator, another process' },
+      { file: 'a.ts', line: 2, phrase: 'is told', instead: 'is reported, is logged, is notified' },
+    ]);
   });
 });
 
