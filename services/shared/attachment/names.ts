@@ -59,7 +59,7 @@ function uidOf(digits: string, createdAtMs: number): string {
   return `${time.slice(0, 8)}-${time.slice(8)}-8${digits.slice(12, 15)}-${variant}${digits.slice(16, 19)}-${digits.slice(19, 31)}`;
 }
 
-/** As many as 48 bits tell apart. */
+/** Number of values of 48 bits. */
 const UID_TIMES = 2 ** 48;
 
 const MAC_DIGITS = 12;

@@ -30,7 +30,7 @@ export function runProgram({ path, environment, stdin, timeoutMs, signal }: Prog
       // It may end before it has read everything.
       child.stdin?.on('error', () => undefined).end(stdin);
     } catch (error) {
-      // Node.js reports some errors of execve at once, and others later.
+      // Node.js reports some execve errors synchronously, and some later.
       resolve({ code: codeOf(error) ?? 'unknown', stdout: '' });
     }
   });

@@ -24,7 +24,7 @@ const MAX_LIST_BYTES = 2048;
 /** How a message refers to the trace of the call that it is about. */
 const UNDER_TRACE = 'under this trace';
 
-/** A failure's message for whoever does not see its trace beside it: with the trace ID where it refers to one. */
+/** A failure's message for output without trace context: includes the trace ID if the message refers to one. */
 export function tracedMessage({ message, traceId }: Failure): string {
   return traceId === undefined ? message : message.replaceAll(UNDER_TRACE, `under trace ${traceId}`);
 }
@@ -45,9 +45,9 @@ const CODE_OF_UNKNOWN_REASON: Partial<Record<grpcStatus, FailureCode>> = {
 };
 
 /**
- * What a server answers for whatever its handler threw. What is no {@link Failure} is a defect: outside it becomes a neutral
- * text, its detail belongs into the log. A message too long for the wire is cut and says so; violations and details that do not
- * fit are left out.
+ * Converts a handler's error to a status. An error that is not a {@link Failure} is a defect: the client gets a neutral
+ * text, the log gets the detail. A message beyond the size limit is truncated and says so; violations and details that
+ * do not fit are omitted.
  */
 export function statusOfError(error: unknown): StatusObject {
   const failure =
@@ -112,13 +112,16 @@ export function failureOfError(error: ServiceError, peer: string, traceId?: stri
   return new Failure(code, `${peer}: ${explain(code, error)}`, { cause: error, traceId });
 }
 
-/** How grpc-js tells of a request that is larger than its limit, which it does not send. */
+/** grpc-js's message for a request above its size limit, which it does not send. */
 const TOO_LARGE = /^Attempted to send message with a size larger than (\d+)$/;
 
-/** How grpc-js tells of a deadline that came before there was a connection to send the request on. */
+/** grpc-js's message for a deadline that passed before a connection existed. */
 const NEVER_SENT = /waiting for LB pick/i;
 
-/** What grpc-js says of a deadline of its own: since when, and where the request was, in its words. The cause keeps them, for the log. */
+/**
+ * Prefix of grpc-js's own deadline message, followed by the start time and the request's state. The cause keeps the
+ * full text for the log.
+ */
 const OWN_DEADLINE = 'Deadline exceeded after ';
 
 function explain(code: FailureCode, error: ServiceError): string {

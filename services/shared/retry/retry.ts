@@ -10,13 +10,13 @@ export interface RetryOptions {
   readonly random: () => number;
   /** Ends the waiting; the operation itself has to watch it too. */
   readonly signal: AbortSignal;
-  /** Whether the failure may pass by itself. */
+  /** Whether the failure is transient. */
   readonly retryable: (failure: unknown) => boolean;
 }
 
 /**
- * Runs an idempotent operation until it succeeds, fails for good, or attempts or time are used up.
- * @throws what the last attempt threw
+ * Runs an idempotent operation until it succeeds, fails permanently, or attempts or time are exhausted.
+ * @throws the error of the last attempt
  */
 export async function retry<Result>(operation: () => Promise<Result>, options: RetryOptions): Promise<Result> {
   for (let attempt = 0; ; attempt++) {

@@ -37,13 +37,13 @@ export interface BorderOptions {
 
 /** A call that came in, from its span's begin to its end. */
 export interface ServedCall extends Call {
-  /** What the handler runs in: the call's span under the caller's trace, and a request of its own in the log. */
+  /** Context of the handler: the call's span under the caller's trace, and a separate request in the log. */
   readonly context: Context;
   /** Ends the call from this side: its signal fires with the failure. */
   readonly abort: (failure: Failure) => void;
   /** The handler has done its work. */
   readonly succeed: () => void;
-  /** @returns the status for whatever the handler threw, which is logged. What was expected is no fault of the server's. */
+  /** Logs the handler's error. @returns its status. An expected error is not the server's fault. */
   readonly fail: (error: unknown, expected?: { readonly expected: true }) => StatusObject;
   /** Lets go of the timer and the listeners. Called once, at the very end. */
   readonly release: () => void;
@@ -60,8 +60,8 @@ const SERVER_FAULTS: readonly status[] = [
 ];
 
 /**
- * The server's border, once for all methods: deadline and cancellation become one signal, the call becomes a span under the
- * caller's trace, whatever is thrown becomes a status, and what failed is logged.
+ * Server-side wrapper of every method: merges deadline and cancellation into one signal, opens a span under the
+ * caller's trace, converts errors to a status, and logs failures.
  */
 export function openCall(call: IncomingCall, { log, clock, path, defaultTimeoutMs }: BorderOptions): ServedCall {
   const name = methodName(path);
@@ -85,7 +85,7 @@ export function openCall(call: IncomingCall, { log, clock, path, defaultTimeoutM
   return { context: requestContext(trace.setSpan(caller, span)), succeed: () => finish(status.OK), fail, ...limit };
 }
 
-/** gRPC ends a call at its deadline by a timer of its own, which may be this much ahead of ours, in milliseconds. */
+/** gRPC ends a call at its deadline with its own timer, which may fire this much before ours, in milliseconds. */
 const TIMER_SLACK_MS = 5;
 
 function limitCall(

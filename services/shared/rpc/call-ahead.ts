@@ -4,7 +4,7 @@ import type { ServiceError } from '@grpc/grpc-js';
 export interface Answering<Response> {
   /** Takes the answer's message. @throws what reading it throws */
   readonly receive: (message: Buffer) => Response;
-  /** Hears the call's end, whatever came before. */
+  /** Called once at the call's end, in every case. */
   readonly ended: (error: ServiceError | null) => void;
 }
 
@@ -16,8 +16,8 @@ export interface Underway<Request> {
 }
 
 /**
- * How long a call stays open for its request: the time that gRPC gives it counts from its opening, a server that is to stop waits for it,
- * and who waits longer has nothing to win by it.
+ * How long a call stays open for its request. The gRPC deadline counts from the opening, a stopping server waits for
+ * the call, and a longer wait gains nothing.
  */
 const MAX_OPEN_MS = 250;
 
@@ -72,7 +72,7 @@ export class CallAhead<Request, Response> {
         return this.#answering.receive(message);
       },
       ended: (error) => {
-        // Before the request: its sender calls anew, and hears the reason then.
+        // Ended before the request: the sender opens a new call, which reports the reason.
         this.#call = undefined;
         this.#answering?.ended(error);
       },

@@ -32,7 +32,7 @@ interface Exchange<Request, Response> {
   readonly opened?: CallAhead<Request, Response> | undefined;
 }
 
-/** The way to one service: a channel that connects by itself, and again whenever it must. */
+/** Client of one service, over a channel that connects and reconnects automatically. */
 export class Peer {
   /** Its name: `podwire-ipam`. */
   readonly service: string;
@@ -42,7 +42,7 @@ export class Peer {
   readonly #release: number;
   #closed = false;
 
-  /** @param release - that this side is of, which the service is told with each call and may refuse */
+  /** @param release - this side's release, sent with each call; the service may reject it */
   constructor(service: string, address: string, release = RELEASE) {
     this.service = service;
     this.description = `${service} at ${address}`;
@@ -56,10 +56,10 @@ export class Peer {
   }
 
   /**
-   * Calls a method and waits for its answer; while the service is away, for the service, until the deadline.
+   * Calls a method and waits for its answer; while the service is down, waits for it until the deadline.
    *
-   * The answer counts from when its message is there. Its status follows with another write of the server's, a turn of its event loop
-   * later, and has nothing to add: a server sends a message only with success.
+   * The call returns as soon as the message arrives. The status follows in a separate write, one turn of the server's
+   * event loop later, and adds nothing: a server sends a message only with success.
    * @throws Failure the service's own, or UNREACHABLE, DEADLINE_EXCEEDED, CANCELLED, UNIMPLEMENTED
    */
   call<Request, Response>(
@@ -139,9 +139,9 @@ export class Peer {
   }
 
   /**
-   * Opens a stream, waiting while the service is away. It is read no faster than it is iterated over, and ends when the signal
+   * Opens a stream; waits while the service is down. It is read at the pace of the iteration, and ends when the signal
    * fires or the iteration is left.
-   * @throws Failure the service's own, or UNREACHABLE, CANCELLED, UNIMPLEMENTED; what was received before stands
+   * @throws Failure the service's own, or UNREACHABLE, CANCELLED, UNIMPLEMENTED; messages received before remain valid
    */
   async *stream<Request, Response>(
     method: MethodDefinition<Request, Response>,
@@ -185,7 +185,7 @@ export class Peer {
   ): CallAhead<Request, Response> {
     const options = { deadline: deadlineMs };
     return new CallAhead(({ receive, ended }) => {
-      // Meanwhile: gRPC throws then, and nobody would catch it.
+      // Closed in the meantime: gRPC would throw, and the error would be uncaught.
       if (this.#closed) return undefined;
       const metadata = this.#metadata(context.active());
       const stream = this.#connection.client.makeClientStreamRequest(
@@ -196,7 +196,7 @@ export class Peer {
         options,
         ended,
       );
-      // Its end is told by `ended`.
+      // `ended` reports the error.
       return stream.on('error', () => undefined);
     });
   }
@@ -232,7 +232,7 @@ export class Peer {
   }
 }
 
-/** How grpc-js tells of a success without a message: by a status of its own that means something else here. */
+/** Whether grpc-js reports a success without a message: it does so with a status that otherwise means something else. */
 function isWithoutMessage({ code, details }: ServiceError): boolean {
   return code === status.UNIMPLEMENTED && details === 'No message received';
 }

@@ -4,7 +4,7 @@ import { MAX_REQUEST_BYTES } from './message-size.js';
 
 /** How long the other side of a TCP connection may say nothing. */
 export interface Patience {
-  /** Between two questions whether it is there, in milliseconds; they are asked also where no call is under way. */
+  /** Interval between keepalive pings, in milliseconds; they are sent also without a call in flight. */
   readonly askMs: number;
   /** For its answer, in milliseconds. */
   readonly answerMs: number;
@@ -14,7 +14,7 @@ export interface Patience {
 
 const MAX_CONNECT_FACTOR = 6;
 
-/** Less in all than the 15 s that an ADD has, so that what it asked for on a dead connection is asked for again on another in time. */
+/** In total less than the 15 s of an ADD, so that a request lost on a dead connection can be retried on another in time. */
 const PATIENCE: Patience = { askMs: 7000, answerMs: 5000, connectMs: 5000 };
 
 /**
@@ -42,15 +42,15 @@ const CHANNEL: ChannelOptions = {
 };
 
 /**
- * The gRPC client of one address, which connects by itself, and again whenever it must.
+ * The gRPC client of one address; connects and reconnects automatically.
  *
- * A machine that loses its power, and a network that is cut, end no TCP connection: what is sent is sent again for a quarter of an hour, and a
- * connection that is being made is waited for two minutes, while the address may lead to another replica by then. So the other side is
- * asked whether it is there, and a client whose connecting hangs, which gRPC sets no limit to, is made anew. Calls under way fail then with
- * UNAVAILABLE. The end of a process on this machine, behind a unix socket, is always told.
+ * A power failure or a network partition closes no TCP connection: the kernel retransmits for 15 minutes and waits two
+ * minutes for a connect, while the address may lead to another replica by then. So keepalive pings check the peer, and
+ * a client whose connect hangs, for which gRPC has no timeout, is replaced. Calls in flight then fail with UNAVAILABLE.
+ * The end of a process behind a unix socket is always reported.
  *
- * gRPC lets go of a connection that is being made only when the kernel does (tcp(7), `tcp_syn_retries`), or the process that accepted it
- * and says nothing; so the more of them there are, the longer the next one has.
+ * gRPC drops a pending connection only when the kernel does (tcp(7), `tcp_syn_retries`), or when the process that
+ * accepted it and sends nothing does. So the connect timeout grows with the number of pending connections.
  */
 export class Connection {
   readonly #address: string;

@@ -25,7 +25,7 @@ const MAX_PATH_BYTES = 107 - BOUND_SUFFIX.length;
 /** Name of the lock under which sockets are put into a directory and taken out of it. */
 const LOCK_NAME = '.socket-lock';
 
-/** How long the lock is waited for that another process has for a moment while it begins to listen, and how often it is asked for; in milliseconds. */
+/** Timeout and poll interval for the lock that another process holds briefly while it starts to listen, in milliseconds. */
 const LOCK_WAIT_MS = 5000;
 const LOCK_PAUSE_MS = 50;
 
@@ -41,9 +41,9 @@ export async function prepareSocket(path: string): Promise<void> {
 }
 
 /**
- * Makes way as {@link prepareSocket} does, and lets a server listen at the path, which is its owner's alone. Of several processes
- * that do it at the same moment one listens; the others are refused.
- * @returns the socket's file, which is the server's to remove
+ * Clears the path as {@link prepareSocket} does, and binds a server to it, accessible to its owner only. Of concurrent
+ * processes one succeeds; the rest fail.
+ * @returns the socket's file, which the server has to remove
  * @throws Failure as {@link prepareSocket}, and when the socket cannot be made; the server does not listen then
  */
 export async function bindSocket(server: Server, path: string): Promise<SocketFile | undefined> {
@@ -54,7 +54,7 @@ export async function bindSocket(server: Server, path: string): Promise<SocketFi
     await makeWay(boundPath);
     try {
       await bind(server, boundPath);
-      // Until now the umask that `runProcess` sets keeps others out.
+      // Until now the umask set by `runProcess` restricts access.
       chmodSync(boundPath, OWNER_ONLY_SOCKET);
       renameSync(boundPath, path);
       return socketAt(path);
@@ -143,7 +143,7 @@ export async function prepareAddresses(addresses: readonly string[]): Promise<vo
   for (const address of addresses) if (address.startsWith(UNIX)) await prepareSocket(address.slice(UNIX.length));
 }
 
-/** Why a directory is no place for a socket that clients trust: whoever may write there can put another in its place. */
+/** Why a directory is unsafe for a socket that clients trust: any user with write access there can replace it. */
 function directoryFault(directory: string): string | undefined {
   const { uid, mode } = statSync(directory);
   if (uid !== ROOT && uid !== currentUserId()) {

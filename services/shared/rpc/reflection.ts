@@ -29,8 +29,8 @@ interface Served {
 }
 
 /**
- * Serves the contract to clients that have no files of it (grpcurl, `buf curl`): server reflection v1 and v1alpha over the
- * descriptors that `buf build` made. They are read when somebody asks for the first time, as they take 12 MiB.
+ * Server reflection v1 and v1alpha for clients without the proto files (grpcurl, `buf curl`), from the descriptors made
+ * by `buf build`. They take 12 MiB and are loaded on first use.
  * @param services - full names of the services that this server offers
  */
 export function addReflection(server: Server, services: readonly string[]): void {

@@ -4,12 +4,13 @@ import { Failure } from '../failure/failure.js';
 import { statusOfError } from '../failure/status.js';
 
 /**
- * Number of this release, for the processes that it speaks with: shim, plugin, services, podwirectl. It rises by one with every
- * release whose processes have to be told apart from the one before; the shim states the same (`kRelease`, shim/src/protocol.h).
+ * Protocol number of this release, shared by shim, plugin, services and podwirectl. It is incremented by every release
+ * whose processes must be distinguished from the previous one; the shim has the same number (`kRelease`,
+ * shim/src/protocol.h).
  *
- * Neighbours work together, so that a cluster is updated one process after another: what a neighbour may lack is a method
- * (UNIMPLEMENTED), a field (its default) and a name of an enumeration or of a failure, which the side that knows more puts up with.
- * Processes further apart are refused by the side that is called, before it has done anything.
+ * Adjacent releases are compatible, so that a cluster can be updated one process at a time: a peer may lack a method
+ * (UNIMPLEMENTED), a field (its default) or a name of an enumeration or failure, and the newer side tolerates that. The
+ * called side rejects a peer of any other release before it does anything.
  */
 export const RELEASE = 1;
 

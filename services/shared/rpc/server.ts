@@ -45,8 +45,8 @@ const DEFAULT_MAX_STREAMS_COUNT = 10_000;
 const KEEPALIVE = { 'grpc.keepalive_time_ms': 30_000, 'grpc.keepalive_timeout_ms': 10_000 } as const;
 
 /**
- * A gRPC server with health (grpc.health.v1) and reflection. Not serving until {@link RpcServer.setServing}. A unix socket that somebody
- * removes is made anew; connections and calls go on meanwhile.
+ * A gRPC server with health (grpc.health.v1) and reflection. Not serving until {@link RpcServer.setServing}. A deleted
+ * unix socket is created again without interrupting connections and calls.
  */
 export class RpcServer {
   readonly #options: RpcServerOptions;

@@ -31,16 +31,16 @@ export interface KeptSocket {
   readonly clock: Clock;
   /** The socket that was opened last. */
   readonly own: () => SocketFile | undefined;
-  /** Makes the socket anew; rejects where another process has its own at the path. */
+  /** Creates the socket again; rejects if another process has its own at the path. */
   readonly open: () => Promise<void>;
   /** Ends the looking after. */
   readonly stopped: AbortSignal;
 }
 
-/** How soon a socket that somebody removed is there again, in milliseconds: well within what the shim waits. */
+/** Interval of the check for a deleted socket, in milliseconds: well below the time that the shim waits. */
 const SOCKET_CHECK_MS = 1000;
 
-/** Looks after the path of a socket, as callers find it by that alone: where it is gone, it is made anew. */
+/** Watches a socket's path, by which callers find it, and creates a deleted socket again. */
 export async function keepSocket({ path, log, clock, own, open, stopped }: KeptSocket): Promise<void> {
   let told: string | undefined;
   while ((await clock.sleep(SOCKET_CHECK_MS, stopped)) === 'elapsed') {

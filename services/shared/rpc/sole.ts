@@ -16,7 +16,7 @@ export interface SoleOptions {
   readonly stateDirectory: string;
   /** Where it will listen: `unix:/absolute/path` or `host:port`. */
   readonly addresses: readonly string[];
-  /** What others are told who has it. */
+  /** Shown to a process that finds the lock held. */
   readonly owner: string;
   readonly clock: Clock;
   /** Ends the wait for another process; with a Failure as its reason, or with CANCELLED. */
@@ -41,11 +41,12 @@ const NAME_LENGTH_MAX = 64;
 const DIRECTORY_MODE = 0o700;
 
 /**
- * Takes a program's records and sockets for this process alone, until it lets go or dies. That nobody listens yet does not say that nobody
- * is about to: of two processes that start at the same moment one waits here, before it has read a record, and is refused once the other
+ * Locks a program's records and sockets for this process until it releases them or dies. A free socket is not enough:
+ * of two processes that start at the same moment, one waits here before it reads a record, and fails once the other
  * listens.
- * @throws Failure INVALID_SETTINGS when another process listens at one of the addresses, or has the records for longer than one takes
- *   to end; CANCELLED where the signal fired; STATE_IO when they cannot be locked, but for {@link SoleOptions.onUnlockable}
+ * @throws Failure INVALID_SETTINGS when another process listens at one of the addresses, or holds the records for
+ *   longer than a shutdown takes; CANCELLED where the signal fired; STATE_IO when they cannot be locked, but for {@link
+ *   SoleOptions.onUnlockable}
  */
 export async function takeAlone(options: SoleOptions): Promise<DirectoryLock> {
   const { addresses, clock, program, settings, signal = NEVER, onWait } = options;

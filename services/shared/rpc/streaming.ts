@@ -8,9 +8,9 @@ import type { Logger } from '../runtime/log.js';
 import { openCall, type Call, type ServedCall } from './border.js';
 
 /**
- * Answers one request with any number of messages. It is asked for the next one only when the one before has been handed to the
- * connection, so whoever reads slowly is sent slowly, and one message is all that waits for it. The iteration ends when
- * the signal fires; it is left, and closed, whenever the stream ends.
+ * Answers one request with any number of messages. The next message is pulled only after the previous one was handed to
+ * the connection, so a slow reader slows the sender, and at most one message is buffered. The iteration ends when the
+ * signal fires; it is closed whenever the stream ends.
  */
 export type StreamHandler<Request, Response> = (request: Request, call: Call) => AsyncIterable<Response>;
 
@@ -99,7 +99,7 @@ function sent<Response>(
       return;
     }
     signal.addEventListener('abort', onAbort, { once: true });
-    // gRPC forgets the callback of a message that comes after the end of the call; the signal tells then.
+    // gRPC drops the callback of a message written after the end of the call; the signal covers that case.
     call.write(response, () => {
       signal.removeEventListener('abort', onAbort);
       resolve();

@@ -14,8 +14,8 @@ export interface UnixListenerOptions {
 }
 
 /**
- * Takes connections at a unix socket, and makes the socket anew when somebody removes it. gRPC's own way to bind an address anew ends
- * the connections that were made at it; connections that were taken here know nothing of it.
+ * Accepts connections at a unix socket, and creates a deleted socket again. gRPC's own rebind closes the connections of
+ * the address; connections accepted here are unaffected.
  */
 export class UnixListener {
   readonly #options: UnixListenerOptions;

@@ -41,8 +41,9 @@ const PROCESS_PREFIXES = [
 ];
 
 /**
- * What the kubelet adds to every container for a Service in its namespace (Kubernetes, "Environment variables" of Services). Beside
- * a Service called `podwire-ipam` these begin like our settings, and nobody has misspelled one.
+ * Variables that the kubelet adds to every container for a Service in its namespace (Kubernetes, "Environment
+ * variables" of Services). With a Service named `podwire-ipam` they have the prefix of our settings, and are not
+ * misspelled settings.
  */
 const SERVICE_LINK = /_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$/;
 

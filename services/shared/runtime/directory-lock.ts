@@ -5,16 +5,17 @@ import { connect, createServer, type Server } from 'node:net';
 import { codeOf } from '../failure/thrown.js';
 
 /**
- * Keeps a directory to one process, until it lets go or dies and not a moment longer.
+ * Locks a directory for one process, until it releases the lock or dies.
  *
- * Node has no flock; a file with a process ID cannot tell a dead owner from one in another PID namespace, and an abstract
- * socket is not seen from another network namespace. A unix socket in the directory itself is seen by all who see the
- * directory, and the kernel refuses connections to it from the moment its process has died, SIGKILL included.
+ * Node has no flock. A PID file cannot distinguish a dead owner from one in another PID namespace, and an abstract
+ * socket is invisible from another network namespace. A unix socket in the directory is visible to every process that
+ * sees the directory, and the kernel refuses connections to it once its process has died, SIGKILL included.
  *
- * What is left is to replace a dead owner's socket without a race. Sockets are numbered, `<name>.<n>`, and the directory belongs to
- * the highest number. To take over from a dead `n` is to make `n+1`, by link(2), which only one can do, from a socket that
- * listens already: so a socket under such a name is alive, or dead for ever. The highest number is never removed, not
- * even when it is given up, so whoever linked a number below it, because lower ones had been cleared away, sees that and starts over.
+ * The remaining problem is to replace a dead owner's socket without a race. Sockets are numbered, `<name>.<n>`; the
+ * highest number owns the directory. To take over from a dead `n`, a process creates `n+1` by link(2), which only one
+ * can do, from a socket that already listens: so a socket under such a name is alive, or dead for ever. The highest
+ * number is never removed, not even on release, so a process that linked a lower number, because lower ones had been
+ * cleared away, sees that and starts over.
  */
 export interface DirectoryLock {
   release(): void;
@@ -25,9 +26,9 @@ export const OWNER_ANSWER_MS = 1000;
 
 export interface LockRequest {
   readonly directory: string;
-  /** What the lock's files are called; locks of other names in the directory are others. */
+  /** Base name of the lock's files; locks with another name in the same directory are independent. */
   readonly name: string;
-  /** What those are told that it keeps out. */
+  /** Shown to a process that finds the lock held. */
   readonly owner: string;
 }
 
@@ -39,7 +40,7 @@ export interface Holder {
   readonly isSilent: boolean;
 }
 
-/** @returns the lock, or who has it */
+/** @returns the lock, or its current owner */
 export async function tryLockDirectory(request: LockRequest): Promise<{ readonly lock: DirectoryLock } | Holder> {
   const { directory, name } = request;
   // Socket paths end at 107 bytes; through the descriptor, the directory's own path may have any length.
@@ -155,7 +156,7 @@ function probe(path: string): Promise<string | undefined> {
     const socket = connect(path);
     socket.setTimeout(OWNER_ANSWER_MS, () => socket.destroy());
     socket.setEncoding('utf8').on('data', (text: string) => (answer += text));
-    // A full backlog is a sign of life; only these two say that nobody listens.
+    // A full backlog means alive; only these two errors mean that no process listens.
     socket.on('error', (error) => {
       if (codeOf(error) === 'ECONNREFUSED' || codeOf(error) === 'ENOENT') resolve(undefined);
     });

@@ -10,9 +10,9 @@ export const WRITING = '.writing';
 const STATE_FILE_MODE = 0o600;
 
 /**
- * Puts a file in place, durably: it outlives a power cut once this is answered, and whoever is killed in the middle leaves the earlier one,
- * whole. Its directory has to exist.
- * @throws Error of the file system; the earlier file is as it was
+ * Replaces a file durably: once this resolves, it survives a power failure; a crash in between leaves the previous file
+ * intact. Its directory has to exist.
+ * @throws Error of the file system; the earlier file is unchanged
  */
 export async function putDurably(path: string, text: string): Promise<void> {
   try {

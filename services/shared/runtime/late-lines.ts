@@ -8,10 +8,9 @@ interface Line {
 }
 
 /**
- * Where lines of log go that are made when the event loop's turn has sent its answers: making and writing them takes a twentieth of a
- * pod's ADD, and who waits for an answer need not wait for the line that tells of it. They keep their order, and the time and the context
- * in which they were logged; those of a turn are one write. A process that exits, in whatever way JavaScript may, has written its
- * lines; one that is killed loses those of its last turn.
+ * Defers log lines until the event loop's turn has sent its answers: formatting and writing them takes a twentieth of a
+ * pod's ADD, which callers would wait for. Lines keep their order, time and context; the lines of one turn are one
+ * write. A process that exits by any JavaScript path flushes its lines; a killed one loses those of its last turn.
  */
 export class LateLines implements DestinationStream {
   readonly #destination: DestinationStream;

@@ -16,7 +16,7 @@ export interface ProcessOptions {
   readonly log: Logger;
   /**
    * Starts the process's work; a failure here ends the process with exit code 1.
-   * @param signal - fires when the process is told to end; a start that may take long heeds it, and fails
+   * @param signal - fires on SIGTERM or SIGINT; a slow start has to abort then
    */
   readonly start: (signal: AbortSignal) => Promise<Running>;
   /** How long a signal may wait for the process to end, in milliseconds; then it ends all the same, with exit code 1. */
@@ -44,12 +44,12 @@ const CONSOLE_LEVELS = [
 const OWNER_ONLY = 0o077;
 
 /**
- * Runs a process from start to the first SIGTERM or SIGINT, and ends it: exit code 0 after a clean stop, 1 otherwise. A signal
- * that comes while the process starts is obeyed as soon as it has started, or has given up for that; what nobody catches ends the
- * process. Warnings of Node.js, and what libraries write to the console, become lines of log.
+ * Runs a process until the first SIGTERM or SIGINT, and ends it: exit code 0 after a clean stop, 1 otherwise. A signal
+ * during startup takes effect once the process has started or aborted; an uncaught error ends the process. Node.js
+ * warnings and console output of libraries become log lines.
  *
- * Settings are environment variables, so that arguments start nothing: `--help` and `--version` are answered, all else is
- * refused with exit code 2.
+ * Settings are environment variables. `--help` and `--version` are answered; any other argument is rejected with exit
+ * code 2.
  */
 export async function runProcess(options: ProcessOptions): Promise<void> {
   const { log, start, stopTimeoutMs, args = process.argv.slice(2) } = options;

@@ -21,7 +21,7 @@ export interface LogOptions {
   readonly destination?: DestinationStream;
 }
 
-/** In the context that goes with the trace: a storage of its own would be carried from promise to promise beside it. */
+/** Stored in the trace's context: a separate AsyncLocalStorage would add its own cost to every promise. */
 const SCOPE = createContextKey('podwire.attachment');
 
 class Scope {
@@ -56,8 +56,8 @@ export function requestContext(base: Context): Context {
 }
 
 /**
- * Runs `work`; every line logged meanwhile, at whatever depth, carries the attachment. So does a line of the same request
- * ({@link requestContext}) that logs what `work` throws: the border that logs it is outside.
+ * Runs `work`; every line logged meanwhile, at any depth, carries the attachment. So does a line of the same request
+ * ({@link requestContext}) that logs an error of `work`, although it is logged outside.
  */
 export function withAttachment<Result>(attachment: Attachment, work: () => Promise<Result>): Promise<Result> {
   const outside = context.active();
@@ -124,7 +124,7 @@ function describeError(error: unknown, depth = 0): Record<string, unknown> {
     type: error.name,
     message: error.message,
     ...(error instanceof Failure ? { code: error.code, details: error.details } : {}),
-    // Not that of the line where the call was nobody's part.
+    // The failure's trace differs from the line's if the call had no parent span.
     ...(error instanceof Failure && error.traceId !== undefined ? { trace_id: error.traceId } : {}),
     ...(foreseen ? {} : { stack: error.stack }),
     ...(error.cause !== undefined && deeper ? { cause: inner(error.cause) } : {}),

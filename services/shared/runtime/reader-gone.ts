@@ -1,8 +1,8 @@
 import process from 'node:process';
 
 /**
- * Lets a program end as it does anyhow when nobody reads its standard output any more: who pipes a long list into `head` has
- * seen enough. Output that cannot be written for another reason, such as a full disk, ends the program with exit code 1.
+ * Lets a program end normally when its standard output is closed (EPIPE), as by `| head`. Any other write error, such
+ * as a full disk, ends the program with exit code 1.
  * @param name - of the program, for the message
  */
 export function outliveReader(name: string): void {

@@ -6,10 +6,10 @@ import { messageOf } from '../failure/thrown.js';
 const tracer = trace.getTracer('podwire');
 
 /**
- * Runs `work` inside a span that ends with it, and is the parent of every span that `work` starts.
- * A throw marks the span as failed, with the failure's code as `error.type`, and goes on.
+ * Runs `work` inside a span that ends with it, and is the parent of every span that `work` starts. A throw marks the
+ * span as failed, with the failure's code as `error.type`, and is rethrown.
  *
- * Below a span that nobody records none is made: `work` runs in that one.
+ * Under an unrecorded span no new one is created: `work` runs in that one.
  */
 export function withSpan<Result>(
   name: string,
@@ -30,7 +30,7 @@ export function withSpan<Result>(
   });
 }
 
-/** Not recorded here, nor by whoever is asked to record what it calls. */
+/** Recorded neither here nor by a called service. */
 function isLost(span: Span): boolean {
   return !span.isRecording() && (span.spanContext().traceFlags & TraceFlags.SAMPLED) === 0;
 }

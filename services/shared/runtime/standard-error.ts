@@ -13,10 +13,10 @@ const LAST_RETRY_MS = 1000;
 const EXIT_MS = 1000;
 
 /**
- * Standard error for lines of log, each written at once where that is possible. Who serves pods neither ends nor waits because nobody
- * can be told of it: a disk without room, and a pipe or a socket that nobody empties, as that of a container whose runtime hangs, make
- * lines wait, {@link MAX_UNWRITTEN_BYTES} of them. A terminal that takes nothing does block.
- * @param onLost - told, once lines can be written again, how many were lost meanwhile
+ * Standard error for log lines, each written immediately if possible. A process that serves pods must neither end nor
+ * block because its log cannot be written: with a full disk, or a pipe or socket that is not read (as of a container
+ * whose runtime hangs), up to {@link MAX_UNWRITTEN_BYTES} of lines are buffered. A stalled terminal does block.
+ * @param onLost - receives the number of dropped lines once writing works again
  */
 export function openStandardError(onLost: (lines: number) => void): DestinationStream {
   let waitsUntilMs = -Infinity;

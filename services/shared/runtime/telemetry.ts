@@ -26,19 +26,19 @@ const EXPORT_AT_STOP_MS = 500;
 export interface TelemetrySource {
   /** The process's name in traces and metrics where neither OTEL_SERVICE_NAME nor OTEL_RESOURCE_ATTRIBUTES gives one. */
   readonly service: string;
-  /** The process's own, which the SDK reads by itself; OTEL_LOG_LEVEL is taken out of it. */
+  /** The process's environment, which the SDK reads directly; OTEL_LOG_LEVEL is removed from it. */
   readonly env: NodeJS.ProcessEnv;
-  /** Told what the SDK complains of: an exporter that it does not know, a collector that is away. */
+  /** Receives the SDK's diagnostics: an unknown exporter, an unreachable collector. */
   readonly log: Logger;
 }
 
 /**
- * Starts OpenTelemetry as the `OTEL_*` variables ask (opentelemetry.io, "Environment Variable Specification"; README.md lists them).
- * Called first in `main.ts`; all other code uses the API only.
+ * Starts OpenTelemetry as configured by the `OTEL_*` variables (opentelemetry.io, "Environment Variable Specification";
+ * README.md lists them). Called first in `main.ts`; all other code uses the API only.
  *
- * A signal that nobody asks for is not exported, though the specification's default is a collector on this machine. Where none is, the
- * SDK, 100 ms and 30 MB of modules, is not loaded. Where spans are not, they go nowhere, but W3C trace context still comes in, goes out,
- * and is in the log, so that one request can be followed through all processes.
+ * A signal without configuration is not exported, although the specification's default is a local collector. With no
+ * signal configured, the SDK (100 ms, 30 MB of modules) is not loaded. Without exported spans, W3C trace context is
+ * still received, forwarded and logged, so that one request can be followed through all processes.
  */
 export async function startTelemetry({ service, env, log }: TelemetrySource): Promise<StopTelemetry> {
   const [traces, metrics] = [isExported('TRACES', env), isExported('METRICS', env)];
@@ -48,11 +48,11 @@ export async function startTelemetry({ service, env, log }: TelemetrySource): Pr
   }
   const { NodeSDK, resources } = await import('@opentelemetry/sdk-node');
   reportComplaints(env, log);
-  // Where it finds this, it sets a logger of its own, whose lines are no JSON.
+  // If set, the SDK installs its own logger, whose lines are not JSON.
   env.OTEL_LOG_LEVEL = '';
   const { detectResources, envDetector, processDetector, hostDetector } = resources;
   const detected = detectResources({ detectors: [envDetector, processDetector, hostDetector] });
-  // Left to the SDK, nobody waits for it where Prometheus asks, and each time that is complained of.
+  // Otherwise each Prometheus scrape reads the attributes before they are ready, and logs a warning.
   await detected.waitForAsyncAttributes?.();
   const own = resources.resourceFromAttributes({ 'service.name': service });
   const sdk = new NodeSDK({
@@ -60,7 +60,7 @@ export async function startTelemetry({ service, env, log }: TelemetrySource): Pr
     autoDetectResources: false,
     ...(!traces && { spanProcessors: [] }),
     ...(!metrics && { metricReaders: [] }),
-    // The log is lines on standard error, for whoever collects those of every container.
+    // The log goes to standard error, where container log collectors read it.
     logRecordProcessors: [],
   });
   sdk.start();
@@ -107,8 +107,8 @@ function reportComplaints(env: NodeJS.ProcessEnv, log: Logger): void {
 }
 
 /**
- * Gives each call a trace, which services log it under, and exports nothing: for programs that end with their work, and what is not
- * exported of the others.
+ * Gives each call a trace, which services log it under, and exports nothing: for short-lived programs, and for
+ * processes without a configured exporter.
  */
 export function propagateTraces(): void {
   context.setGlobalContextManager(new AsyncLocalStorageContextManager().enable());
@@ -118,7 +118,7 @@ export function propagateTraces(): void {
   passTracesOn();
 }
 
-/** Spans that nobody records. */
+/** Propagates trace context without recording spans. */
 function passTracesOn(): void {
   // A caller that records has to find its sampled flag again behind this process, or the rest of its trace is lost.
   const sampler = new ParentBasedSampler({ root: new AlwaysOffSampler() });

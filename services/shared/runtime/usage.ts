@@ -21,7 +21,7 @@ export function serverSettingsUsage(settings: Settings): string {
   return `${settingsUsage(settings)}  OTEL_…\n${wrapped(about)}`;
 }
 
-/** The usage of a process that does one thing, and is told how by its settings alone. */
+/** Usage text of a process that is configured by settings only. */
 export function serverUsage(name: string, about: string, settings: Settings): string {
   return `usage: ${name}\n\n${wrapped(about, '')}\n  --help, --version\n\n${serverSettingsUsage(settings)}`;
 }

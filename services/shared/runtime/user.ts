@@ -5,7 +5,7 @@ export function currentUserId(): number {
   return process.geteuid?.() ?? 0;
 }
 
-/** By which others name this process, in its own PID namespace. */
+/** This process's ID in its own PID namespace. */
 export function currentProcessId(): number {
   return process.pid;
 }
