@@ -26,7 +26,7 @@ import {
   reservationsUpdate,
 } from './resources/reservations.js';
 
-/** All that podwirectl can be told to do, in the order in which the help has it. */
+/** All commands of podwirectl, in the order of the help. */
 export const VERBS: readonly Verb[] = [
   poolsList,
   poolsShow,

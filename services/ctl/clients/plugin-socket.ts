@@ -15,7 +15,7 @@ const ENTRY = z.object({
   reason: z.string(),
   /** What the last attempt met; null before there was one. */
   lastFault: z.string().nullable(),
-  /** Names of the IPAM plugins that the addresses go back to; null where a plugin of an earlier release does not tell. */
+  /** IPAM plugins that the addresses return to; null from a plugin of an earlier release, which does not report them. */
   givers: z.array(z.string()).nullable().default(null),
   /** The allocation that is meant; null where it is not known. */
   held: z.array(z.object({ address: z.string(), sequenceNumber: z.string() })).nullable(),
@@ -23,7 +23,7 @@ const ENTRY = z.object({
 
 const JOURNAL = z.object({
   entries: z.array(ENTRY),
-  /** Files of entries that the plugin cannot read; a plugin of an earlier release does not tell them. */
+  /** Files of entries that the plugin cannot read; missing from a plugin of an earlier release. */
   unreadable: z.array(z.object({ path: z.string(), fault: z.string() })).default([]),
   /** Why a restart could lose something, or bring something back; null when it could not. */
   fault: z.string().nullable(),

@@ -11,9 +11,9 @@ const REASONS: Readonly<Record<string, string>> = {
 };
 
 /**
- * Finds out at once whether somebody listens, where a gRPC channel would go on trying until its deadline.
+ * Fails immediately if nothing listens, where a gRPC channel would retry until its deadline.
  * @param service - for the message: `podwire-ipam`
- * @param place - `unix:/path` or `host:port`, and the option that names another one
+ * @param place - `unix:/path` or `host:port`, and the option that sets another one
  * @throws Failure UNREACHABLE, DEADLINE_EXCEEDED
  */
 export function assertReachable(

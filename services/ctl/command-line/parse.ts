@@ -2,7 +2,7 @@ import type { Form } from './forms.js';
 import { GLOBAL_FLAGS, GLOBAL_OPTIONS, HELP, VERSION } from './global-options.js';
 import { Input, type Option, type Verb } from './verb.js';
 
-/** What podwirectl was told. */
+/** The parsed command line. */
 export type Command =
   | { readonly kind: 'help'; /** The words that the help is asked of. */ readonly words: readonly string[] }
   | { readonly kind: 'version' }
@@ -54,7 +54,7 @@ export function parseCommandLine(args: readonly string[], verbs: readonly Verb[]
   return { kind: 'run', verb, input: new Input(verb, options, positionals), globals: new Input(verb, globals, []) };
 }
 
-/** @returns what is wrong; the help that is asked for behind it is still found */
+/** @returns the error; a later `--help` is still found */
 function sort(args: string[], sorted: Sorted, verbs: readonly Verb[]): string | undefined {
   let fault: string | undefined;
   let onlyPositionals = false;
@@ -179,8 +179,8 @@ function positionalFault({ name, positionals = [] }: Verb, given: readonly strin
 const LETTERS_PER_FAULT = 3;
 
 /**
- * The known word that was meant with another, as far as one can tell.
- * @returns undefined where none is near
+ * The known word closest to a misspelled one.
+ * @returns undefined if none is close
  */
 export function nearest(word: string, known: readonly string[]): string | undefined {
   const near = known

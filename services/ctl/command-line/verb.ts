@@ -19,7 +19,7 @@ export interface Flag {
   readonly about: string;
 }
 
-/** What is told by its place. */
+/** A positional argument. */
 export interface Positional<Value> {
   readonly form: Form<Value>;
   readonly about: string;
@@ -27,7 +27,7 @@ export interface Positional<Value> {
   readonly presence: 'required' | 'optional' | 'repeated';
 }
 
-/** What podwirectl can be told to do. The parser and the help both read this, so that neither knows what the other does not. */
+/** A command of podwirectl. The parser and the help both read this, so that they cannot diverge. */
 export interface Verb {
   /** One or two words: `pools list`. */
   readonly name: string;

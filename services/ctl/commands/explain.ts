@@ -69,7 +69,7 @@ const BLOCKS: Option<number> = {
   about: 'most blocks that are named; the others are counted (1000)',
 };
 
-/** An attachment that nobody has. */
+/** A placeholder attachment that does not exist. */
 const NOBODY: Attachment = { network: 'podwirectl', containerId: 'explain', interfaceName: 'eth0' };
 
 export const explain: Verb = {

@@ -26,7 +26,7 @@ interface Stray {
   readonly wires: readonly Attachment[];
   /** What holds addresses, and has no wire. */
   readonly endpoints: readonly Endpoint[];
-  /** Networks of which no wire has an address in IPAM, and that nobody named, with their wires. */
+  /** Networks that were not named and have no address in IPAM, with their wires. */
   readonly leftAlone: readonly LeftAlone[];
 }
 
@@ -94,7 +94,7 @@ async function findStray(network: string | undefined, { ipam, dataplane }: Conte
   };
 }
 
-/** A wire, or an endpoint: attachments and addresses tell that the two are one pod's. */
+/** A wire or an endpoint: matched to one pod by attachment and addresses. */
 interface Holding {
   readonly attachment: Attachment | undefined;
   /** CIDRs of full length. */
@@ -123,7 +123,7 @@ function isAmong(holdings: Holdings, { attachment, addresses }: Holding): boolea
   return isKnown || addresses.some((address) => holdings.addresses.has(address));
 }
 
-/** Asked for each wire by itself, as the list may be older than the wire, and another node's name may be recorded. */
+/** Queried per wire, as the list may be older than the wire, and may record another node name. */
 async function isHeld({ attachment, addresses }: Holding, ipam: Service): Promise<boolean> {
   for (const cidr of addresses) {
     const address = cidr.replace(/\/\d+$/, '');

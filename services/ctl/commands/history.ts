@@ -10,7 +10,7 @@ import type { Option, Positional, Verb } from '../command-line/verb.js';
 import { DONE, NOT_FOUND, type Table } from '../output/report.js';
 import { lengthOfTime, moment, podOf } from '../output/words.js';
 
-/** Whose history is asked for. */
+/** The requested pod or address. */
 type Subject = NonNullable<GetAddressHistoryRequest['subject']>;
 
 /** A handle has no slash in it, as no network's name has one. */
@@ -129,8 +129,8 @@ function pairs(entries: readonly (readonly [string, string])[]): string {
 }
 
 /**
- * Who held an address when, newest first.
- * @param first - what the first column tells: a pod where all are of one address, else the address
+ * An address's owners over time, newest first.
+ * @param first - content of the first column: a pod if all rows are of one address, else the address
  */
 export function tenureTable(tenures: readonly Tenure[], nowMs: number, first: 'pod' | 'address' = 'pod'): Table {
   return {

@@ -6,7 +6,7 @@ import { FAILURE_CODES, type FailureCode } from '@podwire/shared/failure/codes';
 export interface Report {
   /** For people, in this order. */
   readonly sections: readonly Section[];
-  /** For programs: the answers of the services. Called only when it is asked for. */
+  /** Machine-readable output: the answers of the services. Called only for JSON output. */
   readonly data: () => JsonValue;
   /** What one may do next, for people: on the standard error, so that a table can be piped. */
   readonly hints?: readonly string[];

@@ -11,7 +11,7 @@ const UNITS = [
   { suffix: 'm', ms: 60 * SECOND_MS },
 ] as const;
 
-/** From twice a unit on it is told in that unit: 90 minutes are more telling than one hour. */
+/** A larger unit is used from twice its size on: 90 minutes is more precise than one hour. */
 const FACTOR = 2;
 
 /**
@@ -97,7 +97,10 @@ export function failureLine(failure: Failure): string {
   return `${tracedMessage(failure)} (${failure.code})`;
 }
 
-/** What went wrong with one of several things, so that the others go on. @throws what is a defect, or ends the whole command */
+/**
+ * The error text for one item, so that the remaining items are still processed. @throws defects, and failures that end
+ * the whole command
+ */
 export function failureText(error: unknown): string {
   if (!(error instanceof Failure) || error.code === 'UNREACHABLE' || error.code === 'DEADLINE_EXCEEDED') throw error;
   return failureLine(error);

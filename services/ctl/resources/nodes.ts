@@ -24,7 +24,7 @@ export const nodesShow: Verb = {
   },
 };
 
-/** `vxlan-ipv4 10.65.0.1`. A kind without an address is no tunnel: each node tells beforehand which MAC addresses its devices would have. */
+/** `vxlan-ipv4 10.65.0.1`. An entry without an address is not a tunnel: each node announces the MAC addresses of its devices in advance. */
 function tunnelsOf({ tunnels }: Node): string {
   const told = tunnels.filter(({ address }) => address !== '');
   return told.map(({ kind, address }) => `${wordOf(TunnelKind[kind], 'TUNNEL_KIND_')} ${address}`).join(', ');

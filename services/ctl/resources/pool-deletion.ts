@@ -18,7 +18,7 @@ interface Deletion {
   readonly warning: string;
 }
 
-/** Deletes a pool in one of the contract's ways, or tells what that would do. */
+/** Deletes a pool in one of the API's modes, or previews the deletion. */
 export async function deletePool(input: Input, context: Context, deletion: Deletion): Promise<Report> {
   const { ipam, json, clock } = context;
   const name = input.at(POOL_NAME);
