@@ -119,7 +119,7 @@ the node's routes, and what ${name} sees:
 logs: ${logFolder}`);
 }
 
-/** Ctrl-C reaches this process, too; whatever else ends start.mjs ends the pipe between them. */
+/** Ctrl-C reaches this process, too; any other end of start.mjs closes the pipe between them. */
 function untilStopped(starter) {
   const signalled = new Promise((resolve) => {
     for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.once(signal, resolve);

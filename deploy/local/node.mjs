@@ -3,7 +3,7 @@ import { spawnSync } from 'node:child_process';
 import { mkdirSync, readdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 
-/** From the range for benchmarks between networks (RFC 2544), so that it cannot be mistaken for somebody's own. */
+/** From the benchmark range (RFC 2544), which no real network uses. */
 export const NODE_ADDRESS = '198.18.0.1';
 
 /** Runs a program and gives its standard output. @throws Error with its standard error when it fails */

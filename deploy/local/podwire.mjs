@@ -46,7 +46,7 @@ const MAIN = {
   plugin: 'plugin/dist/main.js',
 };
 
-/** The demonstration's own environment, without settings that somebody exported for another Podwire. */
+/** The demonstration's environment, without PODWIRE settings exported in the user's shell. */
 function cleanEnvironment() {
   return Object.fromEntries(Object.entries(process.env).filter(([name]) => !/^(PODWIRE|OTEL)_/.test(name)));
 }

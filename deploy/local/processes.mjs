@@ -2,7 +2,7 @@
 import { spawn } from 'node:child_process';
 import { openSync, readFileSync } from 'node:fs';
 
-/** Time for a process to end by itself before it is killed, in milliseconds. */
+/** Grace period between SIGTERM and SIGKILL, in milliseconds. */
 const STOP_TIMEOUT_MS = 5000;
 
 export class Processes {
@@ -19,7 +19,8 @@ export class Processes {
   start({ name, command, env, logFile }) {
     const log = openSync(logFile, 'a', 0o600);
     const [program, ...args] = command;
-    // In a session of its own: Ctrl-C is for the demonstration, which still needs the processes to take its pods away.
+    // In a separate session: Ctrl-C must reach only the demonstration, which still needs the processes to remove its
+    // pods.
     const child = spawn(program, args, { env, stdio: ['ignore', log, log], detached: true });
     const exited = new Promise((resolve) => child.once('exit', resolve));
     void exited.then((code) => {

@@ -76,9 +76,9 @@ function withoutServices(packages, install) {
 }
 
 /**
- * Makes sure that programs are there: root on Debian gets what is missing from `apt-get`, everybody else is told what to type.
+ * Installs missing programs with `apt-get` when run as root on Debian; otherwise returns the install command.
  * @param programs - program → Debian package
- * @returns undefined, or what is wrong and what to do
+ * @returns undefined, or the error with the command to run
  */
 export function ensurePrograms(programs) {
   const missing = () => Object.keys(programs).filter((program) => !hasProgram(program));

@@ -52,7 +52,7 @@ export class SpanReceiver {
     const all = resourceSpans.flatMap(({ scopeSpans = [] }) => scopeSpans.flatMap(({ spans = [] }) => spans));
     for (const { name, traceId, links = [], startTimeUnixNano, endTimeUnixNano } of all) {
       const span = { name, durationMs: Number(BigInt(endTimeUnixNano) - BigInt(startTimeUnixNano)) / 1e6 };
-      // A commit of several requests is one span, of the first one's trace, and linked with the others'.
+      // A commit of several requests is one span in the first one's trace, linked to the remaining traces.
       for (const id of new Set([traceId, ...links.map((link) => link.traceId)])) {
         this.#spans.set(id, [...(this.#spans.get(id) ?? []), span]);
       }

@@ -11,6 +11,6 @@ export class Starter {
   /** Resolves with a process's number for `nsenter -t`: this process knows only those of its own process namespace. */
   namespacesPid = new Promise((resolve) => this.#pipe.once('data', (line) => resolve(Number(line))));
 
-  /** Resolves when start.mjs is told to stop, or is gone. */
+  /** Resolves when start.mjs is stopped or has died. */
   gone = new Promise((resolve) => this.#pipe.once('close', resolve));
 }
