@@ -184,7 +184,7 @@ export const ZONES = [
   { path: 'addon/test', zones: ['addon/lib'], packages: [], ...NODE },
 
   { path: 'deploy', zones: [], packages: [], ...NODE },
-  // Published by itself: it judges any plugin, and shares nothing with ours.
+  // Published separately: it tests any plugin, and shares no code with ours.
   {
     path: 'test/conformance',
     zones: [

@@ -1,9 +1,9 @@
 // Lint rule: no literal that begins with a spread and adds fields to it, where every request passes.
 
 /**
- * On Node.js 20 (V8 11.3) each object that `{ ...a, b }` makes has a hidden class of its own when `a` has no `b`: it takes ten times
- * as long to make, 300 bytes more for as long as it lives, and whatever reads its fields looks them up anew each time. `{ b, ...a }`
- * has none of that.
+ * On Node.js 20 (V8 11.3) each object made by `{ ...a, b }` gets a separate hidden class if `a` has no `b`: creation
+ * takes ten times as long, it needs 300 bytes more while it lives, and field reads are not cached. `{ b, ...a }` avoids
+ * that.
  */
 export const growingSpread = {
   meta: {

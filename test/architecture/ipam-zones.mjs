@@ -14,8 +14,8 @@ const RECORDS = [`${IPAM}/selectors`, `${IPAM}/records/*`];
 const STORED = [...RECORDS, `${IPAM}/records/json`];
 
 /**
- * The features, from the bottom. A folder may import the folders of the rows above it in this list, and none of its own row.
- * The engine and the records lie below all of them.
+ * The features, from the bottom. A folder may import only folders of the rows above it in this list. The engine and the
+ * records lie below all of them.
  */
 const FEATURES = [
   ['reservations', 'configuration'],

@@ -8,7 +8,7 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/dataplane/wiring/mend-neighbours.ts': 'services/dataplane/wiring/diff.test.ts',
   'services/shared/rpc/reflection.ts': 'services/shared/rpc/server.test.ts',
 
-  // Through a server whose socket somebody removes.
+  // Tested with a server whose socket is deleted.
   'services/shared/rpc/socket-owner.ts': 'services/shared/rpc/server.test.ts',
   'services/shared/rpc/unix-listener.ts': 'services/shared/rpc/server.test.ts',
 
@@ -63,13 +63,13 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/dataplane/kernel/bounded-pod.ts': 'services/dataplane/kernel/pod-kernel.test.ts',
   'services/dataplane/kernel/pod-session.ts': 'services/dataplane/kernel/pod-kernel.test.ts',
 
-  // One loop: what comes of it shows in the kernel, after whatever was wanted and meddled with.
+  // One loop: the test compares the kernel's state after arbitrary requests and outside changes.
   'services/dataplane/routes/convergence.ts': 'services/dataplane/routes/reconciler-drift.test.ts',
   'services/dataplane/routes/status.ts': 'services/dataplane/routes/reconciler.test.ts',
   'services/dataplane/routes/kernel-events.ts': 'services/dataplane/routes/reconciler-drift.test.ts',
   'services/dataplane/conditions/reporter.ts': 'services/dataplane/routes/reconciler-drift.test.ts',
 
-  // The node side: what a node tells IPAM and is told, over real sockets, by the fake and by podwire-ipam itself.
+  // The node side: its exchange with IPAM, over real sockets, with the fake and with podwire-ipam.
   'services/dataplane/node/tunnel-addresses.ts': 'services/dataplane/startup.test.ts',
 
   // A node that is killed, restarted, meddled with and left, on the fake kernel; IPAM's answers over the wire.
@@ -101,7 +101,7 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
 
   // The store's contract, run on every store, and the mirror that is fed by it.
   'services/ipam/engine/change-log.ts': 'services/ipam/engine/testing/memory-store.test.ts',
-  // On real servers: chosen, lost, with users, TLS and limits; every setting, alone and with the others.
+  // Tested on real servers: selection, loss, users, TLS, limits; every setting, alone and combined.
   'services/ipam/engine/etcd/cluster.ts': 'services/ipam/engine/etcd/faults.test.ts',
   'services/ipam/engine/transaction.ts': 'services/ipam/engine/testing/memory-store.test.ts',
   // Stored forms as Calico writes them, and their round trips.

@@ -12,7 +12,7 @@ const PROGRAM = `
   server.listen(${PORT}, '::', () => process.stdout.write('listening'));
 `;
 
-/** A TCP server in a network namespace that tells everybody which address they come from. */
+/** A TCP server in a network namespace that sends each client its source address. */
 export class AddressServer {
   readonly #child: ChildProcess;
 
@@ -36,7 +36,7 @@ export class AddressServer {
   }
 }
 
-/** The address that an {@link AddressServer} sees somebody come from; undefined when it cannot be reached. */
+/** The client address that an {@link AddressServer} sees; undefined when it cannot be reached. */
 export function seenAddress(server: string, netns: string): string | undefined {
   return readTcp({ address: server, port: PORT }, netns);
 }

@@ -5,7 +5,7 @@ import { afterAll } from 'vitest';
 
 import { until } from './until.js';
 
-/** `isolated.mjs` mounts its own folder of namespaces; anywhere else the network is somebody's. */
+/** `isolated.mjs` mounts its own /run/netns; elsewhere the network is a real one. */
 const isThrowaway = () => /^tmpfs \/run\/netns tmpfs /m.test(readFileSync('/proc/self/mounts', 'utf8'));
 
 /** Names of the links of /proc/net/dev, which has two lines of heading. */

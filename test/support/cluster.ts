@@ -34,8 +34,8 @@ export interface Node {
 let clusters = 0;
 
 /**
- * Nodes in two subnets that a router joins, and a host outside that knows the way to the nodes and none to their pods. Each
- * node is a network namespace with a dataplane and a plugin of its own; they share one podwire-ipam.
+ * Nodes in two subnets joined by a router, and an outside host with routes to the nodes but not to their pods. Each
+ * node is a network namespace with its own dataplane and plugin; they share one podwire-ipam.
  */
 export class Cluster {
   readonly nodes: readonly Node[];
@@ -97,7 +97,7 @@ export class Cluster {
     run('ip', 'netns', 'delete', this.#router);
   }
 
-  /** Takes a node's only interface away, with its addresses and routes, and makes it anew: it has another MAC address then. */
+  /** Removes a node's only interface, with its addresses and routes, and creates it again, with another MAC address. */
   replaceUplink(at: number): void {
     const [node, subnet] = [this.nodes[at], this.#subnets[at]];
     if (!node || !subnet) throw new Error('there is no such node');

@@ -39,12 +39,12 @@ function commandLine([first, ...rest]) {
 }
 
 /**
- * The only control group below which the command makes any, in every hierarchy: there is no namespace that gives it others
- * to make. `ISOLATED_CGROUP` tells it.
+ * The only control group under which the command creates groups, in every hierarchy: no namespace isolates them.
+ * Passed in `ISOLATED_CGROUP`.
  */
 const CGROUP = `podwire-isolated-${process.pid}`;
 
-/** Time for processes to end that the kernel has been told to kill, in milliseconds. */
+/** Timeout for killed processes to end, in milliseconds. */
 const KILLED_WITHIN_MS = 5000;
 
 function removeControlGroup(path, endMs = Date.now() + KILLED_WITHIN_MS) {

@@ -7,7 +7,7 @@ import type { Stack } from './stack.js';
 
 const LIMITS = () => ({ deadlineMs: Date.now() + 60_000 });
 
-/** Every address that IPAM holds for somebody. */
+/** Every allocated address in IPAM. */
 export async function allocations(stack: Stack): Promise<readonly BlockAllocation[]> {
   const ipam = new Peer('podwire-ipam', `unix:${stack.sockets.ipam}`);
   const request = { pageSize: 1000, pageToken: '', poolName: '', nodeName: '' };

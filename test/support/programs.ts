@@ -23,8 +23,8 @@ export function pings(address: string, netns?: string): boolean {
 }
 
 /**
- * What a TCP server sends to somebody who connects from a network namespace; undefined when it cannot be reached, or has not
- * ended its answer within five seconds.
+ * The data that a TCP server sends to a client in a network namespace; undefined when it cannot be reached, or has not
+ * closed the connection within five seconds.
  */
 export function readTcp(
   server: { readonly address: string; readonly port: number },

@@ -71,7 +71,7 @@ export class Stack {
       PODWIRE_DATAPLANE_LISTEN: `unix:${this.sockets.dataplane}`,
       PODWIRE_DATAPLANE_IPAM_ADDRESS: `unix:${this.sockets.ipam}`,
       PODWIRE_DATAPLANE_NODE_NAME: 'node-1',
-      // On the loopback, which no choice of its own would take.
+      // On the loopback, which automatic detection would not select.
       PODWIRE_DATAPLANE_NODE_IPV4: `${NODE_ADDRESS}/32`,
       PODWIRE_DATAPLANE_STATE_DIRECTORY: join(this.#run, 'attachments'),
       PODWIRE_BIRD_CONFIG_FILE: join(this.#run, 'bird.conf'),

@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 
-/** Long enough for whatever a machine under heavy load does in the end, in milliseconds. */
+/** Long enough for any operation on a machine under heavy load, in milliseconds. */
 const PATIENCE_MS = 60_000;
 
 /** Waits for a condition. @param complaint - what to say when it does not come true @throws Error that says it */
