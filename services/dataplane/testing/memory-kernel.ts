@@ -10,7 +10,7 @@ import type {
   PodSession,
   StepFailure,
 } from '../pods/kernel.js';
-import { POD_LIST_BOUNDS, type PodListBounds, type PodListKind } from '../pods/pod-lists.js';
+import { POD_LIST_BOUNDS, tooMany, unreadablePod, type PodListBounds, type PodListKind } from '../pods/pod-lists.js';
 import {
   attachmentOfAlias,
   isSourceRule,
@@ -41,7 +41,6 @@ import {
   type SysctlKey,
 } from '../wiring/step.js';
 import { checkMtu, Errno, MemoryNamespace, show } from './memory-namespace.js';
-import { readable } from './memory-readable.js';
 
 /** Everything that can be made to fail: the steps, and the other questions to the kernel. */
 export type Operation =
@@ -536,4 +535,17 @@ class Identities {
     while (taken.has(inode)) inode++;
     return inode;
   }
+}
+
+interface Reading extends Pick<PodListBounds, 'maxCount'> {
+  readonly netns: string;
+  /** What is listed of it. */
+  readonly kinds: readonly PodListKind[];
+}
+
+/** A pod's namespace that is to be read. @throws Failure POD_UNREADABLE where it holds more than that */
+function readable(pod: MemoryNamespace, { netns, kinds, maxCount }: Reading): MemoryNamespace {
+  const kind = kinds.find((each) => pod[each].length > maxCount);
+  if (kind !== undefined) throw unreadablePod(netns, tooMany(kind, { maxCount }));
+  return pod;
 }

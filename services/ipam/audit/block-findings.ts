@@ -22,7 +22,7 @@ import type { Change } from '../records/view.js';
 import { expectBlock, type Judging } from './context.js';
 import { makeFinding, named, noRemedy, ownerText, safely, type Finding, type Remedy } from './finding.js';
 
-/** What can be wrong with a block itself, its place and its owner. Its addresses are judged by `judge-address.ts`. */
+/** What can be wrong with a block itself, its place and its owner. `address-findings.ts` checks its addresses. */
 export function judgeBlock(judging: Judging, block: Block): Finding[] {
   return [
     ...judgeInvariants(judging, block),
