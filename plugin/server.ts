@@ -4,7 +4,7 @@ import { setImmediate } from 'node:timers/promises';
 
 import { Failure } from '@podwire/shared/failure/failure';
 import { bindSocket } from '@podwire/shared/rpc/listen';
-import { keepSocket, removeOwn, type SocketFile } from '@podwire/shared/rpc/socket-owner';
+import { watchSocket, removeOwnSocket, type SocketFile } from '@podwire/shared/rpc/socket-owner';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Logger } from '@podwire/shared/runtime/log';
 
@@ -73,7 +73,7 @@ export class CniServer {
     const { path, log, clock } = this.#options;
     log.info({ path }, `listening at ${path}`);
     const open = () => this.#open();
-    void keepSocket({ path, log, clock, own: () => this.#own, open, stopped: this.#stopped.signal });
+    void watchSocket({ path, log, clock, own: () => this.#own, open, stopped: this.#stopped.signal });
   }
 
   /**
@@ -85,7 +85,7 @@ export class CniServer {
    */
   async stop(): Promise<void> {
     this.#stopped.abort();
-    removeOwn(this.#options.path, this.#own);
+    removeOwnSocket(this.#options.path, this.#own);
     const servers = [...this.#servers];
     const closed = Promise.all(servers.map((server) => this.#close(server)));
     await Promise.all(servers.map((server) => this.#allHeard(server)));
@@ -115,7 +115,7 @@ export class CniServer {
     const server = this.#makeServer();
     this.#own = await bindSocket(server, path);
     if (this.#stopped.signal.aborted) {
-      removeOwn(path, this.#own);
+      removeOwnSocket(path, this.#own);
       server.close();
       return;
     }

@@ -7,7 +7,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { tracedMessage } from '@podwire/shared/failure/status';
 import { Peer } from '@podwire/shared/rpc/client';
 import { UNIX } from '@podwire/shared/rpc/listen';
-import { takeAlone } from '@podwire/shared/rpc/sole';
+import { acquireExclusive } from '@podwire/shared/rpc/exclusive';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
 import type { Logger } from '@podwire/shared/runtime/log';
@@ -65,7 +65,7 @@ export interface Surroundings {
  */
 export async function startPlugin(settings: PluginSettings, surroundings: Surroundings): Promise<Running> {
   // Take the lock before reading the journal: entries that another process still writes would be missed.
-  const alone = await takeAlone({
+  const alone = await acquireExclusive({
     program: 'podwire-plugin',
     settings: 'PODWIRE_PLUGIN_SOCKET and PODWIRE_PLUGIN_STATE_DIRECTORY',
     addresses: [UNIX + settings.socket],

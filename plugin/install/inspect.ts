@@ -1,8 +1,8 @@
 import { join } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 
-import { askChain } from '@podwire/shared/chain/ask-chain';
-import { excessOf, excessText, narrowed, programFaults, type ChainVersions } from '@podwire/shared/chain/chain';
+import { readChainVersions } from '@podwire/shared/chain/chain-versions';
+import { excessOf, excessText, withoutExcess, programFaults, type ChainVersions } from '@podwire/shared/chain/chain';
 
 import type { Scope } from './command-line.js';
 import { BINARY_MODE, isLoaded, isShim, merged, readConflist, rivalWarnings, type Conflist } from './conflist.js';
@@ -94,7 +94,7 @@ async function conflistFinding(wanted: Wanted, standing: Standing, runner: ShimR
   const whole = merged(wanted.conflist, content.conflist);
   const versions = await versionsOf(whole, wanted, runner);
   const excess = excessOf(content.conflist, versions);
-  const right = narrowed(whole, versions);
+  const right = withoutExcess(whole, versions);
   if (excess.length > 0 && excessOf(right, versions).length === 0) {
     const text = `offers versions of CNI that its chain does not support: ${excessText(excess)}`;
     return { difference: 'different', text };
@@ -113,7 +113,7 @@ export function versionsOf(
   { binaryDirectory }: Pick<Wanted, 'binaryDirectory'>,
   runner: Pick<ShimRunner, 'versions'>,
 ): Promise<ChainVersions> {
-  return askChain(conflist, binaryDirectory, (path) => runner.versions(path));
+  return readChainVersions(conflist, binaryDirectory, (path) => runner.versions(path));
 }
 
 /** Without keys that are undefined: they are not written. */
@@ -172,7 +172,7 @@ export async function warningsOf(wanted: Wanted, look: LookAround): Promise<read
 
 function excessWarning(chain: Conflist, versions: ChainVersions, { conflistName, binaryDirectory }: Wanted): string {
   const lacks = excessText(excessOf(chain, versions));
-  const isLeftOut = excessOf(narrowed(chain, versions), versions).length === 0;
+  const isLeftOut = excessOf(withoutExcess(chain, versions), versions).length === 0;
   if (isLeftOut)
     return `${conflistName} does not offer all versions of CNI: ${lacks}; put a newer one into ${binaryDirectory} and install again`;
   return `no version of CNI that ${conflistName} offers is supported by its whole chain: ${lacks}; put newer programs into ${binaryDirectory}, or pods fail`;

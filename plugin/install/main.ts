@@ -3,11 +3,11 @@ import { randomUUID } from 'node:crypto';
 import process from 'node:process';
 
 import { systemClock } from '@podwire/shared/runtime/clock';
-import { outliveReader } from '@podwire/shared/runtime/reader-gone';
+import { tolerateBrokenPipe } from '@podwire/shared/runtime/broken-pipe';
 
 import { parseCommandLine } from './command-line.js';
 import { runCommand } from './commands.js';
 
-outliveReader('podwire');
+tolerateBrokenPipe('podwire');
 const around = { process, clock: systemClock, newUid: randomUUID };
 process.exitCode = await runCommand(parseCommandLine(process.argv.slice(2)), around);

@@ -2,7 +2,7 @@ import { metrics, type Meter } from '@opentelemetry/api';
 import { formatAttachment } from '@podwire/shared/attachment/attachment';
 import type { Failure } from '@podwire/shared/failure/failure';
 import type { Logger } from '@podwire/shared/runtime/log';
-import { counted } from '@podwire/shared/words/counted';
+import { formatCount } from '@podwire/shared/words/format-count';
 
 import type { JournalEntry, UnreadableEntry } from './entry.js';
 
@@ -98,7 +98,7 @@ export class JournalEvents {
     if (count > 0)
       this.#log.warn(
         { entries: count },
-        `journal: ${counted(count, 'entry of an earlier process is', 'entries of an earlier process are')} still to be done`,
+        `journal: ${formatCount(count, 'entry of an earlier process is', 'entries of an earlier process are')} still to be done`,
       );
   }
 

@@ -1,7 +1,7 @@
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
-import { counted } from '@podwire/shared/words/counted';
+import { formatCount } from '@podwire/shared/words/format-count';
 
 import type { Debt, JournalEntry, JournalStore, UnreadableEntry } from './entry.js';
 import type { JournalEvents, JournalLevel } from './events.js';
@@ -93,7 +93,7 @@ export class Journal {
     if (this.#loadFault !== undefined) return `the journal cannot be read: ${this.#loadFault}`;
     const { volatileEntries } = this.level();
     if (volatileEntries > 0)
-      return `${counted(volatileEntries, 'entry of the journal is', 'entries of the journal are')} not stored: ${this.#writeFault ?? ''}`;
+      return `${formatCount(volatileEntries, 'entry of the journal is', 'entries of the journal are')} not stored: ${this.#writeFault ?? ''}`;
     if (this.#unremoved.size > 0) return `entries of the journal cannot be removed: ${this.#writeFault ?? ''}`;
     return undefined;
   }

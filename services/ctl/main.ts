@@ -2,11 +2,11 @@
 import process from 'node:process';
 
 import { systemClock } from '@podwire/shared/runtime/clock';
-import { outliveReader } from '@podwire/shared/runtime/reader-gone';
+import { tolerateBrokenPipe } from '@podwire/shared/runtime/broken-pipe';
 import { propagateTraces } from '@podwire/shared/runtime/telemetry';
 
 import { run } from './run.js';
 
-outliveReader('podwirectl');
+tolerateBrokenPipe('podwirectl');
 propagateTraces();
 process.exitCode = await run(process.argv.slice(2), { process, clock: systemClock });

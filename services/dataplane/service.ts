@@ -1,7 +1,7 @@
 import { metrics } from '@opentelemetry/api';
 import { Peer } from '@podwire/shared/rpc/client';
 import { RpcServer } from '@podwire/shared/rpc/server';
-import { takeAlone } from '@podwire/shared/rpc/sole';
+import { acquireExclusive } from '@podwire/shared/rpc/exclusive';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
 import type { Logger } from '@podwire/shared/runtime/log';
@@ -62,7 +62,7 @@ export interface RunningService extends Running {
 
 /**
  * Starts podwire-dataplane on this machine's kernel.
- * @throws Failure as {@link serve} and {@link takeAlone}, INVALID_SETTINGS for the peers file, or KERNEL_REFUSED when the kernel
+ * @throws Failure as {@link serve} and {@link acquireExclusive}, INVALID_SETTINGS for the peers file, or KERNEL_REFUSED when the kernel
  * cannot be queried
  */
 export async function startService(config: Config, surroundings: Surroundings): Promise<RunningService> {
@@ -75,7 +75,7 @@ export async function startService(config: Config, surroundings: Surroundings): 
     stateDirectory,
     settings: 'PODWIRE_DATAPLANE_LISTEN and PODWIRE_DATAPLANE_STATE_DIRECTORY',
   };
-  const alone = await takeAlone({
+  const alone = await acquireExclusive({
     program: 'podwire-dataplane',
     ...places,
     owner: String(pid),

@@ -5,7 +5,7 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 import { createLogger } from '@podwire/shared/runtime/log';
 import { readOwnPackage } from '@podwire/shared/runtime/own-package';
 import { serverSettingsUsage } from '@podwire/shared/runtime/usage';
-import { counted } from '@podwire/shared/words/counted';
+import { formatCount } from '@podwire/shared/words/format-count';
 
 import { readConfig, SETTINGS, type Config } from './config.js';
 import { Events } from './engine/events.js';
@@ -96,7 +96,7 @@ function runExport({ file }: ExportCommand, config: Config, { store }: OpenStore
       file === undefined
         ? await exportDatastore({ ...options, sink: streamSink(stdout) })
         : await writeWhole(file, pid, (sink) => exportDatastore({ ...options, sink }));
-    return `exported ${counted(records, 'record')} of revision ${revision}, SHA-256 ${sha256}`;
+    return `exported ${formatCount(records, 'record')} of revision ${revision}, SHA-256 ${sha256}`;
   };
 }
 
@@ -122,9 +122,9 @@ function runImport(
       signal,
     });
     if (dryRun)
-      return `would import ${written} of ${counted(records, 'record')}, the others are there already; nothing was written`;
+      return `would import ${written} of ${formatCount(records, 'record')}, the others are there already; nothing was written`;
     const again = resumed ? ', going on where an earlier import was cut off' : '';
-    return `imported ${counted(records, 'record')}, ${written} of them written now${again}; all were read back`;
+    return `imported ${formatCount(records, 'record')}, ${written} of them written now${again}; all were read back`;
   };
 }
 

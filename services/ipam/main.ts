@@ -5,7 +5,7 @@ import process from 'node:process';
 import { systemClock as clock } from '@podwire/shared/runtime/clock';
 import { runProcess } from '@podwire/shared/runtime/lifecycle';
 import { createLogger } from '@podwire/shared/runtime/log';
-import { outliveReader } from '@podwire/shared/runtime/reader-gone';
+import { tolerateBrokenPipe } from '@podwire/shared/runtime/broken-pipe';
 import { startTelemetry } from '@podwire/shared/runtime/telemetry';
 
 import { parseCommandLine, runCommand } from './commands.js';
@@ -15,7 +15,7 @@ import { startService } from './service.js';
 const NAME = 'podwire-ipam';
 const own = { clock, random: Math.random, newUid: randomUUID, pid: process.pid };
 
-outliveReader(NAME);
+tolerateBrokenPipe(NAME);
 const command = parseCommandLine(process.argv.slice(2));
 if (command.name === 'serve') await serve();
 else process.exitCode = await runCommand(command, { ...own, process });

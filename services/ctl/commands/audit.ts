@@ -9,7 +9,7 @@ import {
   type Finding,
   type RepairResponse,
 } from '@podwire/proto/podwire/ipam/v1/maintenance';
-import { counted } from '@podwire/shared/words/counted';
+import { formatCount } from '@podwire/shared/words/format-count';
 
 import { allPages, type Context } from '../clients/services.js';
 import { DURATION_MS, oneOf, wholeNumber } from '../command-line/forms.js';
@@ -101,7 +101,7 @@ function findingTable(findings: readonly Finding[]): Table {
 function summaryOf({ findings, blocks, addressesInUse, addressesCooling }: AuditSummary): Section {
   const counts = findings.map(({ kind, count }) => `${count} × ${kindWord(kind)}`);
   const found = counts.length > 0 ? `; found in all, information too: ${counts.join(', ')}` : '';
-  const seen = `${counted(blocks, 'block')}, ${counted(addressesInUse, 'address', 'addresses')} in use`;
+  const seen = `${formatCount(blocks, 'block')}, ${formatCount(addressesInUse, 'address', 'addresses')} in use`;
   return sentence(`Seen: ${seen}, ${addressesCooling} cooling${found}.`);
 }
 

@@ -10,7 +10,7 @@ import {
   type ExplainedPool,
 } from '@podwire/proto/podwire/ipam/v1/address';
 import type { Attachment } from '@podwire/shared/attachment/attachment';
-import { counted } from '@podwire/shared/words/counted';
+import { formatCount } from '@podwire/shared/words/format-count';
 
 import {
   ADDRESS,
@@ -123,7 +123,7 @@ function familySections({ family, grant, pools, morePools }: ExplainedFamily): S
   const given = grant
     ? `${familyName(family)}: ${grant.address} of block ${grant.blockCidr}${from}, of pool ${grant.poolName}`
     : `${familyName(family)}: none`;
-  const more = morePools > 0 ? [sentence(`… and ${counted(morePools, 'pool')} more`)] : [];
+  const more = morePools > 0 ? [sentence(`… and ${formatCount(morePools, 'pool')} more`)] : [];
   return [sentence(given), poolTable(pools), ...more];
 }
 

@@ -4,11 +4,11 @@ import {
   type GetNodeStatusResponse,
   type RoutingCounts,
 } from '@podwire/proto/podwire/dataplane/v1/node';
-import { askChain } from '@podwire/shared/chain/ask-chain';
+import { readChainVersions } from '@podwire/shared/chain/chain-versions';
 import { excessOf, excessText, programFaults, type Chain } from '@podwire/shared/chain/chain';
 import { programVersions } from '@podwire/shared/chain/program-versions';
 import type { Clock } from '@podwire/shared/runtime/clock';
-import { counted } from '@podwire/shared/words/counted';
+import { formatCount } from '@podwire/shared/words/format-count';
 
 import { PLAIN_MEMBER, readNetworkConfiguration } from '../clients/network-config.js';
 import { text } from '../command-line/forms.js';
@@ -43,8 +43,8 @@ function statusFields(answer: GetNodeStatusResponse, nowMs: number): Fields {
       ['Wanted', countsText(wanted)],
       ['Present', countsText(present)],
       ['Kernel read', answer.checkedAt === undefined ? 'never' : momentAndAge(answer.checkedAt, nowMs)],
-      ['Drift mended', `${counted(answer.driftCount, 'time')} since the dataplane started`],
-      ['Pods', `${counted(answer.attachmentCount, 'attachment')}, MTU ${answer.podMtuBytes}`],
+      ['Drift mended', `${formatCount(answer.driftCount, 'time')} since the dataplane started`],
+      ['Pods', `${formatCount(answer.attachmentCount, 'attachment')}, MTU ${answer.podMtuBytes}`],
     ],
   };
 }
@@ -52,9 +52,9 @@ function statusFields(answer: GetNodeStatusResponse, nowMs: number): Fields {
 function countsText(counts: RoutingCounts | undefined): string {
   return counts
     ? [
-        counted(counts.routes, 'route'),
-        counted(counts.tunnels, 'tunnel'),
-        counted(counts.peers, 'far end of tunnels', 'far ends of tunnels'),
+        formatCount(counts.routes, 'route'),
+        formatCount(counts.tunnels, 'tunnel'),
+        formatCount(counts.peers, 'far end of tunnels', 'far ends of tunnels'),
       ].join(', ')
     : 'not known';
 }
@@ -159,7 +159,7 @@ interface ChainFaults {
 /** What the runtime would meet in the programs of the chain. */
 async function chainFaults(chain: Chain | undefined, { file, directory, clock }: Place): Promise<ChainFaults> {
   const asked = chain ?? { plugins: [] };
-  const versions = await askChain(asked, directory, (path) => programVersions(path, clock));
+  const versions = await readChainVersions(asked, directory, (path) => programVersions(path, clock));
   const excess = excessOf(asked, versions);
   const remedy = `"podwire install" leaves them out, or put newer programs into ${directory}`;
   return {

@@ -8,7 +8,7 @@ import {
 } from '@podwire/proto/podwire/dataplane/v1/pod';
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
-import { counted } from '@podwire/shared/words/counted';
+import { formatCount } from '@podwire/shared/words/format-count';
 
 import type { Context, Service } from '../clients/services.js';
 import { ADDRESS, POD_NAME, text } from '../command-line/forms.js';
@@ -52,13 +52,13 @@ export const podsCheck: Verb = {
       );
     }
     const wrong = checked.filter(({ answer }) => answer === undefined || answer.differences.length > 0);
-    const none = `Nothing differs on ${counted(checked.length, 'pod')}.`;
+    const none = `Nothing differs on ${formatCount(checked.length, 'pod')}.`;
     return {
       sections: [differenceTable(checked, none)],
       hints:
         wrong.length > 0
           ? [
-              `something differs on ${wrong.length} of ${counted(checked.length, 'pod')}; to mend it: podwirectl pods repair`,
+              `something differs on ${wrong.length} of ${formatCount(checked.length, 'pod')}; to mend it: podwirectl pods repair`,
             ]
           : [],
       data: () => ({
@@ -155,7 +155,7 @@ export const podsRepair: Verb = {
       );
     }
     return {
-      sections: [differenceTable(repaired, `Nothing was to mend on ${counted(repaired.length, 'pod')}.`)],
+      sections: [differenceTable(repaired, `Nothing was to mend on ${formatCount(repaired.length, 'pod')}.`)],
       data: () => ({
         pods: repaired.map(({ attachment, answer, fault }) => ({
           attachment: attachmentText(attachment),

@@ -1,5 +1,5 @@
 import { Failure } from '@podwire/shared/failure/failure';
-import { counted } from '@podwire/shared/words/counted';
+import { formatCount } from '@podwire/shared/words/format-count';
 
 import type { Journal, JournalEntry } from '../clients/plugin-socket.js';
 import { text } from '../command-line/forms.js';
@@ -164,7 +164,7 @@ export const journalRetry: Verb = {
     const told = after.entries.length === 0 ? [] : report.sections;
     return {
       ...report,
-      sections: [sentence(`Done: ${done} of ${counted(before.entries.length, 'entry', 'entries')}.`), ...told],
+      sections: [sentence(`Done: ${done} of ${formatCount(before.entries.length, 'entry', 'entries')}.`), ...told],
       hints: after.entries.length > 0 ? ['what is left is tried again by itself'] : [],
       exitCode: after.entries.length > 0 ? FAILED : DONE,
     };

@@ -1,5 +1,5 @@
 import { NodeServiceService, NodeUtilization, TunnelKind, type Node } from '@podwire/proto/podwire/ipam/v1/node';
-import { counted } from '@podwire/shared/words/counted';
+import { formatCount } from '@podwire/shared/words/format-count';
 
 import { allPages } from '../clients/services.js';
 import { text } from '../command-line/forms.js';
@@ -41,7 +41,7 @@ function nodeFields(node: Node, nowMs: number): Fields {
       ['IPv6', node.ipv6Address],
       ['Registered', momentAndAge(node.createTime, nowMs)],
       ['Deleted since', momentAndAge(node.deleteTime, nowMs)],
-      ['Blocks', `${counts.blocks}, with ${counted(counts.capacity, 'address', 'addresses')}`],
+      ['Blocks', `${counts.blocks}, with ${formatCount(counts.capacity, 'address', 'addresses')}`],
       ['In use', `${inUse} (${percent(inUse, counts.capacity)})`],
       ['Cooling', String(counts.cooling)],
       ['Reserved', String(counts.reserved)],
@@ -84,7 +84,7 @@ export const nodesDelete: Verb = {
       resourceVersion: input.get(RESOURCE_VERSION) ?? '',
     });
     const { releasedAddresses, releasedBlocks } = answer;
-    const given = `${counted(releasedAddresses, 'address', 'addresses')} and ${counted(releasedBlocks, 'block')}`;
+    const given = `${formatCount(releasedAddresses, 'address', 'addresses')} and ${formatCount(releasedBlocks, 'block')}`;
     return {
       sections: [sentence(`node ${name} is gone, and has given back ${given}`)],
       data: () => json.of(NodeServiceService.deleteNode, answer),

@@ -4,7 +4,7 @@ import {
   PoolState,
   type DeletePoolResponse,
 } from '@podwire/proto/podwire/ipam/v1/pool';
-import { counted } from '@podwire/shared/words/counted';
+import { formatCount } from '@podwire/shared/words/format-count';
 
 import type { Context } from '../clients/services.js';
 import { RESOURCE_VERSION, unconfirmed, YES } from '../command-line/options.js';
@@ -35,13 +35,13 @@ export async function deletePool(input: Input, context: Context, deletion: Delet
 function outcome(name: string, answer: DeletePoolResponse): Omit<Report, 'data'> {
   const { state, heldAddresses, coolingAddresses, holders, unreadableRecord, releasedAddresses } = answer;
   const released =
-    releasedAddresses > 0n ? `, and has given back ${counted(releasedAddresses, 'address', 'addresses')}` : '';
+    releasedAddresses > 0n ? `, and has given back ${formatCount(releasedAddresses, 'address', 'addresses')}` : '';
   if (state !== PoolState.POOL_STATE_DRAINING) return { sections: [sentence(`pool ${name} is gone${released}`)] };
   const unreadable = `it stays until the record ${unreadableRecord} is corrected or deleted in the datastore`;
   return {
     sections: [
       sentence(
-        `pool ${name} is draining${released}: ${counted(heldAddresses, 'address', 'addresses')} in use, ${coolingAddresses} cooling down; ` +
+        `pool ${name} is draining${released}: ${formatCount(heldAddresses, 'address', 'addresses')} in use, ${coolingAddresses} cooling down; ` +
           'it gives none any more, and goes with the last',
       ),
       {

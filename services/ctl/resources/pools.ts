@@ -8,7 +8,7 @@ import {
   PoolUtilization,
 } from '@podwire/proto/podwire/ipam/v1/pool';
 import { Failure } from '@podwire/shared/failure/failure';
-import { counted } from '@podwire/shared/words/counted';
+import { formatCount } from '@podwire/shared/words/format-count';
 
 import { allPages, type Service } from '../clients/services.js';
 import { oneOf, text, wholeNumber, YES_OR_NO } from '../command-line/forms.js';
@@ -248,7 +248,7 @@ export function poolFields(pool: Pool, nowMs: number): Fields {
       ['State', ['', state].includes(pool.stateReason) ? state : `${state}: ${pool.stateReason}`],
       ['Deleted since', momentAndAge(pool.deleteTime, nowMs)],
       ['Addresses', count(counts.capacity)],
-      ['In use', `${inUse} (${percent(inUse, counts.capacity)}), in ${counted(counts.blocks, 'block')}`],
+      ['In use', `${inUse} (${percent(inUse, counts.capacity)}), in ${formatCount(counts.blocks, 'block')}`],
       ['Cooling', String(counts.cooling)],
       ['Reserved', count(counts.reserved)],
       ['Available', count(counts.available)],

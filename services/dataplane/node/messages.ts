@@ -11,14 +11,14 @@ import {
   splitCidr,
   type Prefix,
 } from '@podwire/shared/net/prefix';
-import { checked, type Checks } from '@podwire/shared/rpc/checks';
+import { readChecked, type Checks } from '@podwire/shared/rpc/checks';
 
 import type { ClusterBlock, ClusterNode, Encapsulation, KnownPool, NodeAddress, VxlanEnd } from '../cluster/cluster.js';
 
 /** Reads IPAM's messages. Each reader throws Failure INVALID_REQUEST that lists every fault of the message. */
 
 export function readBlock({ cidr: text, poolName, nodeName, borrowed }: BlockRoute): ClusterBlock {
-  return checked(`block ${text}`, (checks) => {
+  return readChecked(`block ${text}`, (checks) => {
     const cidr = readPrefix('cidr', text, checks);
     return {
       cidr,
@@ -38,7 +38,7 @@ export function readBlock({ cidr: text, poolName, nodeName, borrowed }: BlockRou
 
 export function readPool(pool: Pool): KnownPool {
   const { allowedUses, state, natOutgoing, name } = pool;
-  return checked(`pool ${name}`, (checks) => {
+  return readChecked(`pool ${name}`, (checks) => {
     const cidr = readPrefix('cidr', pool.cidr, checks);
     const encapsulation = readEncapsulation(pool, checks);
     if (cidr.family === 6 && encapsulation.startsWith('ipip'))
@@ -82,7 +82,7 @@ function isSet(reach: Reach | undefined): boolean {
 }
 
 export function readNode(node: Node): ClusterNode {
-  return checked(`node ${node.name}`, (checks) => ({
+  return readChecked(`node ${node.name}`, (checks) => ({
     name: node.name,
     ipv4: readNodeAddress('ipv4_address', { text: node.ipv4Address, family: 4 }, checks),
     ipv6: readNodeAddress('ipv6_address', { text: node.ipv6Address, family: 6 }, checks),

@@ -13,7 +13,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { statusOfError } from '@podwire/shared/failure/status';
 import { familyBits, formatAddress, parseAddress, type Family } from '@podwire/shared/net/address';
 import { splitCidr } from '@podwire/shared/net/prefix';
-import { checked, Checks } from '@podwire/shared/rpc/checks';
+import { readChecked, Checks } from '@podwire/shared/rpc/checks';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 
@@ -86,7 +86,7 @@ const FIELDS: readonly (readonly [RegExp, string])[] = [
 ];
 
 function inTheirNames<Value>(method: string, routePlaces: readonly number[], read: (checks: Checks) => Value): Value {
-  return checked(method, (checks) => {
+  return readChecked(method, (checks) => {
     const renaming = new RenamedChecks(checks, routePlaces);
     return read(renaming);
   });

@@ -2,7 +2,7 @@ import { DetachPodRequest, type PodNetwork as PodNetworkMessage } from '@podwire
 import { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress } from '@podwire/shared/net/address';
 import { formatPrefix } from '@podwire/shared/net/prefix';
-import { checked } from '@podwire/shared/rpc/checks';
+import { readChecked } from '@podwire/shared/rpc/checks';
 import { beforeEach, describe, expect, test } from 'vitest';
 
 import { MemoryKernel } from '../testing/memory-kernel.js';
@@ -66,7 +66,8 @@ const good = (): PodNetworkMessage => ({
   queueCount: 0,
 });
 
-const read = (message: PodNetworkMessage | undefined) => checked('Test', (checks) => readPodNetwork(message, checks));
+const read = (message: PodNetworkMessage | undefined) =>
+  readChecked('Test', (checks) => readPodNetwork(message, checks));
 
 /** Fields that are refused, each with why. */
 function violations(message: PodNetworkMessage | undefined): Record<string, string> {

@@ -36,7 +36,7 @@ import {
   splitCidr,
   type Prefix,
 } from '@podwire/shared/net/prefix';
-import { checked, type Checks } from '@podwire/shared/rpc/checks';
+import { readChecked, type Checks } from '@podwire/shared/rpc/checks';
 import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
 import type { Handler } from '@podwire/shared/rpc/unary';
 
@@ -249,7 +249,7 @@ function interfaceMessage({ name, index, mac, mtuBytes }: ObservedLink): Interfa
 
 export function attachPod(dataplane: Dataplane): Handler<AttachPodRequest, AttachPodResponse> {
   return async ({ pod }, { signal }) => {
-    const network = checked('AttachPod', (checks) => readPodNetwork(pod, checks));
+    const network = readChecked('AttachPod', (checks) => readPodNetwork(pod, checks));
     const attached = await dataplane.attach(network, signal);
     return {
       hostInterface: interfaceMessage(attached.host),
@@ -277,7 +277,7 @@ export function collectGarbage(garbage: GarbageCollector): Handler<CollectGarbag
 }
 
 function readGarbageRequest({ validAttachments, network }: CollectGarbageRequest): GarbageRequest {
-  return checked('CollectGarbage', (check) => {
+  return readChecked('CollectGarbage', (check) => {
     if (!validAttachments) check.check('valid_attachments', 'is missing; set it to an empty list if nothing may stay');
     if (network !== '') check.check('network', identifierFault(network, MAX_NETWORK_BYTES));
     const valid = (validAttachments?.attachments ?? []).map((attachment, position) =>
@@ -292,7 +292,7 @@ export function detachPod(dataplane: Dataplane): Handler<DetachPodRequest, Detac
 }
 
 function readDetachment({ attachment, hostInterfaceName, netns }: DetachPodRequest): Detachment {
-  return checked('DetachPod', (check) => {
+  return readChecked('DetachPod', (check) => {
     if (netns !== undefined) check.check('netns', netnsFault(netns));
     if (hostInterfaceName !== '') check.check('host_interface_name', hostInterfaceNameFault(hostInterfaceName));
     const named = readAttachment(attachment, { at: 'attachment', check });
@@ -314,7 +314,7 @@ export function listPods(dataplane: Dataplane): Handler<ListPodsRequest, ListPod
 }
 
 function readPage(message: ListPodsRequest): Page {
-  return checked('ListPods', (checks) => ({
+  return readChecked('ListPods', (checks) => ({
     limit: readPageSize(message, checks),
     after: readPageToken(message, SCOPE, checks),
   }));
@@ -353,8 +353,8 @@ interface Asked {
  * @throws Failure INVALID_REQUEST, ATTACHMENT_NOT_FOUND
  */
 function wantedNetwork(method: string, { pod, recorded }: Asked, recordOf: Recorded): PodNetwork {
-  if (!recorded) return checked(method, (checks) => readPodNetwork(pod, checks));
-  const attachment = checked(method, (check) => {
+  if (!recorded) return readChecked(method, (checks) => readPodNetwork(pod, checks));
+  const attachment = readChecked(method, (check) => {
     check.check('recorded', pod === undefined ? undefined : 'is set beside pod; one of the two is wanted');
     return readAttachment(recorded, { at: 'recorded', check });
   });

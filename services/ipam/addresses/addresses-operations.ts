@@ -4,7 +4,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
 import { formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
 import type { Logger } from '@podwire/shared/runtime/log';
-import { counted } from '@podwire/shared/words/counted';
+import { formatCount } from '@podwire/shared/words/format-count';
 
 import { blockOf, unreadableBlockOf } from '../blocks/lookup.js';
 import { getEndpoint } from '../endpoints/endpoints.js';
@@ -293,7 +293,7 @@ export class Assignments {
 function withProgress(error: unknown, handleId: string, givenCount: number): unknown {
   if (!(error instanceof Failure) || givenCount === 0) return error;
   const { code, message, violations, details } = error;
-  const given = counted(
+  const given = formatCount(
     givenCount,
     'address was given before that and stays',
     'addresses were given before that and stay',

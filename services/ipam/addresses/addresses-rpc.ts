@@ -19,7 +19,7 @@ import {
 } from '@podwire/proto/podwire/ipam/v1/address';
 import { formatAddress } from '@podwire/shared/net/address';
 import { formatPrefix } from '@podwire/shared/net/prefix';
-import { checked, type Checks } from '@podwire/shared/rpc/checks';
+import { readChecked, type Checks } from '@podwire/shared/rpc/checks';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 import { withAttachment } from '@podwire/shared/runtime/log';
@@ -54,7 +54,7 @@ export function addressService(
 
 function release(addresses: Addresses): Handler<ReleaseRequest, ReleaseResponse> {
   return async (message, { signal }) => {
-    const attachment = checked('Release', (checks) => readAttachment(message.attachment, checks));
+    const attachment = readChecked('Release', (checks) => readAttachment(message.attachment, checks));
     const released = await withAttachment(attachment, () => addresses.release(attachment, signal));
     return { addresses: released.addresses.map(formatPrefix) };
   };
@@ -62,7 +62,7 @@ function release(addresses: Addresses): Handler<ReleaseRequest, ReleaseResponse>
 
 function getEndpoint(addresses: Addresses): Handler<GetEndpointRequest, GetEndpointResponse> {
   return async (message, { signal }) => {
-    const attachment = checked('GetEndpoint', (checks) => readAttachment(message.attachment, checks));
+    const attachment = readChecked('GetEndpoint', (checks) => readAttachment(message.attachment, checks));
     const endpoint = await withAttachment(attachment, () => addresses.getEndpoint(attachment, signal));
     return { endpoint: endpointMessage(endpoint) };
   };
@@ -81,7 +81,7 @@ function releaseAddresses(addresses: Addresses): Handler<ReleaseAddressesRequest
 
 function getAddress(addresses: Addresses): Handler<GetAddressRequest, GetAddressResponse> {
   return async (message, { signal }) => {
-    const address = checked('GetAddress', (checks) => readAddress('address', message.address, checks));
+    const address = readChecked('GetAddress', (checks) => readAddress('address', message.address, checks));
     return addressMessage(await addresses.get(address, signal));
   };
 }
@@ -99,7 +99,7 @@ const MAX_ATTRIBUTE_NAME_BYTES = 256;
 const MAX_ATTRIBUTE_VALUE_BYTES = 1024;
 
 function readReleaseAddressesRequest({ releases: messages }: ReleaseAddressesRequest): AddressRelease[] {
-  return checked('ReleaseAddresses', (checks) => {
+  return readChecked('ReleaseAddresses', (checks) => {
     if (messages.length > MAX_RELEASES_COUNT)
       checks.check('releases', `has ${messages.length} entries; at most ${MAX_RELEASES_COUNT} are allowed`);
     const releases = new Map<string, AddressRelease>();
@@ -167,7 +167,7 @@ function addressMessage({ state, block, poolName }: AddressReport): GetAddressRe
 
 function readSetAttributesRequest(message: SetAttributesRequest): AttributesChange {
   const { handleId, sequenceNumber, expected, attributes, expectedAlternate, alternate } = message;
-  return checked('SetAttributes', (checks) => {
+  return readChecked('SetAttributes', (checks) => {
     if (handleId !== undefined) checks.check('handle_id', handleFault(handleId));
     if (!attributes && !alternate)
       checks.check('attributes', 'is missing, and so is alternate; an empty one takes all attributes away');

@@ -7,7 +7,7 @@ import {
   type ExplainedFamily as FamilyMessage,
 } from '@podwire/proto/podwire/ipam/v1/address';
 import { formatPrefix } from '@podwire/shared/net/prefix';
-import { checked, Checks } from '@podwire/shared/rpc/checks';
+import { readChecked, Checks } from '@podwire/shared/rpc/checks';
 import type { Handler } from '@podwire/shared/rpc/unary';
 import { withAttachment } from '@podwire/shared/runtime/log';
 
@@ -56,7 +56,7 @@ export function explainAllocation(
 }
 
 function readAllocateRequest(message: AllocateRequest): AskedAllocation {
-  return checked('Allocate', (checks) => readAllocation(message, checks));
+  return readChecked('Allocate', (checks) => readAllocation(message, checks));
 }
 
 /** The fields that all allocating methods share. */
@@ -100,7 +100,7 @@ function readExplainAllocationRequest({
   maxBlocks,
   anyNamespace,
 }: ExplainAllocationRequest): AskedExplanation {
-  return checked('ExplainAllocation', (checks) => {
+  return readChecked('ExplainAllocation', (checks) => {
     if (!request) checks.check('request', 'is missing');
     const tooMany = maxBlocks > MAX_BLOCKS_COUNT;
     checks.check('max_blocks', tooMany ? `is ${maxBlocks}; at most ${MAX_BLOCKS_COUNT} are allowed` : undefined);

@@ -8,7 +8,7 @@ import {
 } from '@podwire/proto/podwire/ipam/v1/address';
 import { AddressUse } from '@podwire/proto/podwire/ipam/v1/pool';
 import { formatPrefix } from '@podwire/shared/net/prefix';
-import { checked, type Checks } from '@podwire/shared/rpc/checks';
+import { readChecked, type Checks } from '@podwire/shared/rpc/checks';
 import type { Handler } from '@podwire/shared/rpc/unary';
 
 import type { PoolUse } from '../blocks/demand.js';
@@ -46,7 +46,7 @@ const USES: Partial<Record<AddressUse, PoolUse>> = {
 };
 
 function readAssignAddressesRequest(message: AssignAddressesRequest): AskedAssignment {
-  return checked('AssignAddresses', (checks) => {
+  return readChecked('AssignAddresses', (checks) => {
     checks.check('handle_id', handleFault(message.handleId));
     const use = USES[message.use];
     if (!use) checks.check('use', 'is not stated, or unknown: say what the addresses are for');

@@ -1,5 +1,5 @@
 import { parseAddress } from '@podwire/shared/net/address';
-import { counted } from '@podwire/shared/words/counted';
+import { formatCount } from '@podwire/shared/words/format-count';
 import { describe, expect, test } from 'vitest';
 
 import { attributesAt, takeOrdinals } from '../records/block.js';
@@ -106,7 +106,7 @@ describe('many addresses for one handle', () => {
     const { given, short } = assign(view, assignment('h', { counts, maxBlocksCount }));
     expect(given).toHaveLength(expected);
     expect(short[family]).toContain(
-      `node n1 has ${counted(maxBlocksCount, 'block')} in the pools that serve, and may have`,
+      `node n1 has ${formatCount(maxBlocksCount, 'block')} in the pools that serve, and may have`,
     );
   });
 

@@ -1,7 +1,7 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Family } from '@podwire/shared/net/address';
 import { formatPrefix, prefixContains, prefixOf, type Prefix } from '@podwire/shared/net/prefix';
-import { counted } from '@podwire/shared/words/counted';
+import { formatCount } from '@podwire/shared/words/format-count';
 
 import type { Demand } from '../blocks/demand.js';
 import { blockCount } from '../blocks/pool-walk.js';
@@ -152,7 +152,7 @@ function noClaim(search: Search, pool: Pool, { blocks, size }: Usage): Obstacle 
   const cap = blockCap(search);
   const owned = ownedCount(search);
   if (owned >= cap) {
-    const reason = `no further block: ${ownerName(demand)} has ${counted(owned, 'block')} in the pools that serve, and may have ${cap}`;
+    const reason = `no further block: ${ownerName(demand)} has ${formatCount(owned, 'block')} in the pools that serve, and may have ${cap}`;
     return { reason, remedy: 'raise max_blocks_per_node, or release addresses of the node’s blocks' };
   }
   if (!config.autoAllocateBlocks) {
@@ -217,7 +217,7 @@ export function explainRefusal(view: View, demand: Demand, subject: string): str
   const wish = `no IPv${demand.family} address for ${subject} on ${ownerName(demand)}`;
   if (stories.length === 0) return `${wish}: ${noPoolText(demand.family)}`;
   const moreCount = judgePools(view, demand).length - stories.length;
-  const texts = [...stories.map(storyText), ...(moreCount > 0 ? [`and ${counted(moreCount, 'more pool')}`] : [])];
+  const texts = [...stories.map(storyText), ...(moreCount > 0 ? [`and ${formatCount(moreCount, 'more pool')}`] : [])];
   const { strictAffinity } = beginSearch(view, demand, []).config;
   const strict =
     strictAffinity && stories.some(keepsFromOthers)
@@ -254,7 +254,7 @@ function storyText({ pool, passedOver, blocks, more, noClaim: claim, usage }: Po
   if (usage.used === usage.size && BigInt(usage.blocks) === blockCount(pool))
     return `${name}: ${usage.blocks === 1 ? 'its one block is' : `all ${usage.blocks} blocks are`} full (${inUse(usage)})`;
   const named = blocks.map(({ prefix, reason }) => `block ${formatPrefix(prefix)} ${reason}`);
-  const others = [...more].map(([verdict, count]) => `and ${counted(count, 'more block')} ${verdict}`);
+  const others = [...more].map(([verdict, count]) => `and ${formatCount(count, 'more block')} ${verdict}`);
   return `${name}: ${[...named, ...others, ...(claim === undefined ? [] : [claim])].join(', ')}`;
 }
 

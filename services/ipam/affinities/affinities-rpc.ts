@@ -16,7 +16,7 @@ import {
   type ReleasedAffinity as ReleasedMessage,
 } from '@podwire/proto/podwire/ipam/v1/affinity';
 import { formatPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
-import { checked, type Checks } from '@podwire/shared/rpc/checks';
+import { readChecked, type Checks } from '@podwire/shared/rpc/checks';
 import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
@@ -64,7 +64,7 @@ function scopeOf({ nodeName, poolName }: ListAffinitiesRequest): ListScope {
 
 function readQuery(message: ListAffinitiesRequest): AffinityQuery {
   const { nodeName, poolName } = message;
-  return checked('ListAffinities', (checks) => {
+  return readChecked('ListAffinities', (checks) => {
     if (nodeName !== '') checks.check('node_name', subdomainFault(nodeName));
     if (poolName !== '') checks.check('pool_name', subdomainFault(poolName));
     const after = parsePlace(readPageToken(message, scopeOf(message), checks));
@@ -87,7 +87,7 @@ function parsePlace(text: string): OwnedBlock | undefined {
 function claimAffinity(affinities: Affinities): Handler<ClaimAffinityRequest, ClaimAffinityResponse> {
   return async (message, { signal }) => {
     const { nodeName } = message;
-    const cidr = checked('ClaimAffinity', (checks) => {
+    const cidr = readChecked('ClaimAffinity', (checks) => {
       checks.check('node_name', subdomainFault(nodeName));
       return readCidr('cidr', message.cidr, checks);
     });
@@ -108,7 +108,7 @@ function releaseAffinity(affinities: Affinities): Handler<ReleaseAffinityRequest
 
 function ensureBlock(affinities: Affinities): Handler<EnsureBlockRequest, EnsureBlockResponse> {
   return async ({ nodeName, family: message, pools: texts }, { signal }) => {
-    const demand = checked('EnsureBlock', (checks) => {
+    const demand = readChecked('EnsureBlock', (checks) => {
       checks.check('node_name', subdomainFault(nodeName));
       const family = FAMILIES[message];
       checks.check('family', family ? undefined : `is ${message}, which is no family: IPv4 is 4, IPv6 is 6`);
@@ -150,7 +150,7 @@ function readReleaseAffinityRequest({
   scope,
   mustBeEmpty,
 }: ReleaseAffinityRequest): Pick<AffinityRelease, 'scope' | 'mustBeEmpty'> {
-  return checked('ReleaseAffinity', (checks) => ({ scope: readScope(scope, checks), mustBeEmpty }));
+  return readChecked('ReleaseAffinity', (checks) => ({ scope: readScope(scope, checks), mustBeEmpty }));
 }
 
 function readScope(scope: ReleaseAffinityRequest['scope'], checks: Checks): AffinityScope {

@@ -13,7 +13,7 @@ import {
   type RepairResponse,
   type RepairResult as RepairResultMessage,
 } from '@podwire/proto/podwire/ipam/v1/maintenance';
-import { checked, type Checks } from '@podwire/shared/rpc/checks';
+import { readChecked, type Checks } from '@podwire/shared/rpc/checks';
 import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
@@ -109,7 +109,7 @@ const MIN_GRACE_SECONDS = 60;
 const MAX_GRACE_SECONDS = 30 * 24 * 3600;
 
 function readAuditRequest(message: AuditRequest): AuditQuery {
-  return checked('Audit', (checks) => {
+  return readChecked('Audit', (checks) => {
     const { topNodes } = message;
     checks.check(
       'top_nodes',
@@ -131,7 +131,7 @@ function auditScope({ kinds, includeInformation }: AuditRequest): ListScope {
 }
 
 function readRepairRequest(message: RepairRequest): RepairOrder {
-  return checked('Repair', (checks) => {
+  return readChecked('Repair', (checks) => {
     const { dryRun = true, releaseUnused, graceSeconds = USUAL_GRACE_SECONDS, limit } = message;
     const isGrace = graceSeconds >= MIN_GRACE_SECONDS && graceSeconds <= MAX_GRACE_SECONDS;
     const graces = `${MIN_GRACE_SECONDS} to ${MAX_GRACE_SECONDS}`;

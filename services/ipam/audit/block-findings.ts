@@ -1,6 +1,6 @@
 import { familyBits } from '@podwire/shared/net/address';
 import { formatPrefix, prefixOf } from '@podwire/shared/net/prefix';
-import { counted } from '@podwire/shared/words/counted';
+import { formatCount } from '@podwire/shared/words/format-count';
 
 import { collectColdBlock, removeBlocks } from '../blocks/release-changes.js';
 import { expectNoBlock } from '../records/absence.js';
@@ -152,7 +152,7 @@ function judgeCoolDown({ view, nowMs }: Judging, block: Block): Finding[] {
   const collected = collectCold(block, nowMs, view.config()?.cooldownSeconds ?? 0);
   const count = usedCount(block) - usedCount(collected);
   if (count === 0) return [];
-  const explanation = `the cool-down of ${counted(count, 'address', 'addresses')} of block ${formatPrefix(block.prefix)} is over`;
+  const explanation = `the cool-down of ${formatCount(count, 'address', 'addresses')} of block ${formatPrefix(block.prefix)} is over`;
   const remedy = safely('frees them', () => collectColdBlock(view, { block, nowMs }).changes);
   return [found('coolDownOver', block, { explanation, remedy })];
 }

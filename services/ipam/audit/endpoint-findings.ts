@@ -2,7 +2,7 @@ import { formatAttachment } from '@podwire/shared/attachment/attachment';
 import { handleId } from '@podwire/shared/attachment/names';
 import { formatAddress } from '@podwire/shared/net/address';
 import { formatPrefix, ordinalOf, type Prefix } from '@podwire/shared/net/prefix';
-import { counted } from '@podwire/shared/words/counted';
+import { formatCount } from '@podwire/shared/words/format-count';
 
 import { attributesFor } from '../addresses/allocate.js';
 import { EndpointEdits, namesAllocation } from '../blocks/endpoint-edits.js';
@@ -154,7 +154,7 @@ function judgeGoneNode(judging: Judging, { key, value }: StoredEndpoint): Findin
   const sinceMs = times.reduce((a, b) => (a === undefined || b === undefined ? undefined : Math.max(a, b)), 0);
   const remedy: Remedy = {
     type: 'release',
-    effect: `removes the endpoint and gives back its ${counted(held.length, 'address', 'addresses')}`,
+    effect: `removes the endpoint and gives back its ${formatCount(held.length, 'address', 'addresses')}`,
     sinceMs,
     changes: () => {
       const ending = { type: 'attachment', attachment: value.attachment } as const;

@@ -9,7 +9,7 @@ import {
 } from '@podwire/proto/podwire/ipam/v1/block';
 import { formatAddress } from '@podwire/shared/net/address';
 import { addressAt, formatPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
-import { checked, type Checks } from '@podwire/shared/rpc/checks';
+import { readChecked, type Checks } from '@podwire/shared/rpc/checks';
 import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
@@ -44,7 +44,7 @@ function scopeOf({ poolName, nodeName }: ListBlocksRequest): ListScope {
 
 function readQuery(message: ListBlocksRequest): BlockQuery {
   const { poolName, nodeName } = message;
-  return checked('ListBlocks', (checks) => {
+  return readChecked('ListBlocks', (checks) => {
     if (poolName !== '') checks.check('pool_name', subdomainFault(poolName));
     if (nodeName !== '') checks.check('node_name', subdomainFault(nodeName));
     return { limit: readPageSize(message, checks), after: readAfter(message, checks), poolName, nodeName };

@@ -7,7 +7,7 @@ import {
   type UpdateConfigRequest,
   type UpdateConfigResponse,
 } from '@podwire/proto/podwire/ipam/v1/config';
-import { checked } from '@podwire/shared/rpc/checks';
+import { readChecked } from '@podwire/shared/rpc/checks';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 
@@ -78,7 +78,7 @@ const FIELDS: Record<keyof IpamConfig, string> = {
 
 function readUpdateConfigRequest(message: UpdateConfigRequest): ConfigUpdate {
   const { strictAffinity, autoAllocateBlocks, maxBlocksPerNode, cooldownSeconds, resourceVersion } = message;
-  return checked('UpdateConfig', (checks) => {
+  return readChecked('UpdateConfig', (checks) => {
     const changes: Partial<IpamConfig> = {
       ...(strictAffinity === undefined ? {} : { strictAffinity }),
       ...(autoAllocateBlocks === undefined ? {} : { autoAllocateBlocks }),

@@ -6,7 +6,7 @@ import {
   type ListEndpointsResponse,
 } from '@podwire/proto/podwire/ipam/v1/endpoint';
 import { formatPrefix } from '@podwire/shared/net/prefix';
-import { checked, type Checks } from '@podwire/shared/rpc/checks';
+import { readChecked, type Checks } from '@podwire/shared/rpc/checks';
 import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
@@ -45,7 +45,7 @@ function scopeOf({ nodeName, namespace, podName, poolName }: ListEndpointsReques
 
 function readQuery(message: ListEndpointsRequest): EndpointQuery {
   const { nodeName, namespace, podName, poolName } = message;
-  return checked('ListEndpoints', (checks) => {
+  return readChecked('ListEndpoints', (checks) => {
     checkFilters(message, checks);
     const page = { limit: readPageSize(message, checks), after: readPageToken(message, scopeOf(message), checks) };
     return { ...page, nodeName, namespace, podName, poolName };

@@ -12,7 +12,7 @@ import {
 } from '@podwire/proto/podwire/ipam/v1/handle';
 import { formatAddress, parseAddress } from '@podwire/shared/net/address';
 import { addressAt, formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
-import { checked } from '@podwire/shared/rpc/checks';
+import { readChecked } from '@podwire/shared/rpc/checks';
 import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
@@ -37,7 +37,7 @@ const SCOPE: ListScope = ['handles'];
 
 function listHandlesHandler(handles: Handles): Handler<ListHandlesRequest, ListHandlesResponse> {
   return async (message, { signal }) => {
-    const query = checked('ListHandles', (checks) => ({
+    const query = readChecked('ListHandles', (checks) => ({
       limit: readPageSize(message, checks),
       after: readPageToken(message, SCOPE, checks),
     }));
@@ -67,7 +67,7 @@ function scopeOf({ handleId }: GetHandleRequest): ListScope {
 }
 
 function readQuery(message: GetHandleRequest): HandleAddressQuery {
-  return checked('GetHandle', (checks) => {
+  return readChecked('GetHandle', (checks) => {
     checks.check('handle_id', handleFault(message.handleId));
     return {
       handleId: message.handleId,
@@ -80,7 +80,7 @@ function readQuery(message: GetHandleRequest): HandleAddressQuery {
 function releaseHandle(handles: Handles): Handler<ReleaseHandleRequest, ReleaseHandleResponse> {
   return async (message, { signal }) => {
     const handleId = cutHandle(message.handleId);
-    checked('ReleaseHandle', (checks) => checks.check('handle_id', handleFault(handleId)));
+    readChecked('ReleaseHandle', (checks) => checks.check('handle_id', handleFault(handleId)));
     const released = await handles.release({ handleId, searchesAllBlocks: message.searchAllBlocks }, signal);
     return { addresses: released.map(formatPrefix) };
   };

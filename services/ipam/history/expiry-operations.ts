@@ -1,7 +1,7 @@
 import type { Counter } from '@opentelemetry/api';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Logger } from '@podwire/shared/runtime/log';
-import { counted } from '@podwire/shared/words/counted';
+import { formatCount } from '@podwire/shared/words/format-count';
 
 import type { Events } from '../engine/events.js';
 import { dayOf, dayStartMs } from '../records/json/keys.js';
@@ -26,7 +26,7 @@ export class HistoryEvents {
   historyExpired(day: Date, entriesCount: number): void {
     this.#expired.add(entriesCount);
     this.#log.info(
-      `removed ${counted(entriesCount, 'entry', 'entries')} of the history from ${day.toISOString().slice(0, 10)}`,
+      `removed ${formatCount(entriesCount, 'entry', 'entries')} of the history from ${day.toISOString().slice(0, 10)}`,
     );
   }
 }

@@ -9,7 +9,7 @@ import {
 } from '@podwire/proto/podwire/ipam/v1/history';
 import { formatAddress, type Address } from '@podwire/shared/net/address';
 import { formatPrefix } from '@podwire/shared/net/prefix';
-import { checked, type Checks } from '@podwire/shared/rpc/checks';
+import { readChecked, type Checks } from '@podwire/shared/rpc/checks';
 import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
@@ -46,7 +46,7 @@ function queryAt(history: History): Handler<QueryAtRequest, QueryAtResponse> {
 }
 
 function readHistoryRequest(message: GetAddressHistoryRequest): TenureQuery {
-  return checked('GetAddressHistory', (checks) => {
+  return readChecked('GetAddressHistory', (checks) => {
     const subject = readSubject(message.subject, checks);
     const span = readSpan(message, checks);
     const token = readPageToken(message, historyScope(message), checks);
@@ -90,7 +90,7 @@ interface Moment {
 }
 
 function readQueryAtRequest({ address, time }: QueryAtRequest): Moment {
-  return checked('QueryAt', (checks) => {
+  return readChecked('QueryAt', (checks) => {
     checks.check('time', time ? undefined : 'is missing');
     return { address: readAddress('address', address, checks), atMs: time?.getTime() ?? 0 };
   });

@@ -2,7 +2,7 @@ import { trace, type Counter } from '@opentelemetry/api';
 import { formatAddress } from '@podwire/shared/net/address';
 import type { Prefix } from '@podwire/shared/net/prefix';
 import type { Logger } from '@podwire/shared/runtime/log';
-import { counted } from '@podwire/shared/words/counted';
+import { formatCount } from '@podwire/shared/words/format-count';
 
 import type { Events } from '../engine/events.js';
 import { nodeLane, read, type IpamOptions } from '../engine/updates/operation.js';
@@ -56,7 +56,7 @@ class NodeEvents {
 
   nodeDeleted({ name }: Node, { addressesCount, blocksCount }: NodeDeleted): void {
     this.#nodes.add(1, { event: 'deleted' });
-    const given = `${counted(addressesCount, 'address', 'addresses')} and ${counted(blocksCount, 'block')}`;
+    const given = `${formatCount(addressesCount, 'address', 'addresses')} and ${formatCount(blocksCount, 'block')}`;
     const text = `deleted node ${name}, which gave back ${given}`;
     this.#log.info({ 'podwire.node': name }, text);
   }

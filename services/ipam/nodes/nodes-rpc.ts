@@ -24,7 +24,7 @@ import { interfaceNameFault } from '@podwire/shared/attachment/attachment';
 import { familyBits, formatAddress, parseAddress, type Family } from '@podwire/shared/net/address';
 import { parseMac, type Mac } from '@podwire/shared/net/mac';
 import { formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
-import { checked, type Checks } from '@podwire/shared/rpc/checks';
+import { readChecked, type Checks } from '@podwire/shared/rpc/checks';
 import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
@@ -78,7 +78,7 @@ function listNodes(nodes: Nodes): Handler<ListNodesRequest, ListNodesResponse> {
 }
 
 function readQuery(message: ListNodesRequest): NodeQuery {
-  return checked('ListNodes', (checks) => ({
+  return readChecked('ListNodes', (checks) => ({
     limit: readPageSize(message, checks),
     after: readPageToken(message, SCOPE, checks),
   }));
@@ -135,7 +135,7 @@ const KINDS: readonly (readonly [TunnelKindMessage, TunnelKind])[] = [
 const WITH_MAC: readonly TunnelKind[] = ['vxlanTunnelAddress', 'vxlanV6TunnelAddress'];
 
 function readRegisterNodeRequest(message: RegisterNodeRequest): Registration {
-  return checked('RegisterNode', (checks) => {
+  return readChecked('RegisterNode', (checks) => {
     checks.check('name', subdomainFault(message.name));
     const { ipv4Address, ipv6Address } = message;
     if (ipv4Address === '' && ipv6Address === '')
@@ -239,14 +239,14 @@ function kindOf(message: TunnelKindMessage): TunnelKind | undefined {
 
 /** @param method - for the message */
 function readNodeName(method: string, name: string): string {
-  return checked(method, (checks) => {
+  return readChecked(method, (checks) => {
     checks.check('name', subdomainFault(name));
     return name;
   });
 }
 
 function readUpdateNodeRequest({ name, labels, resourceVersion }: UpdateNodeRequest): NodeUpdate {
-  return checked('UpdateNode', (checks) => {
+  return readChecked('UpdateNode', (checks) => {
     checks.check('name', subdomainFault(name));
     return { name, labels: readNodeLabels(labels, checks), resourceVersion };
   });
@@ -258,7 +258,7 @@ function readDeleteNodeRequest({ name, resourceVersion }: DeleteNodeRequest) {
 
 /** @param method - for the message */
 function readTunnelEnd(method: string, { nodeName, kind: message }: AllocateTunnelAddressRequest): TunnelEnd {
-  return checked(method, (checks) => {
+  return readChecked(method, (checks) => {
     checks.check('node_name', subdomainFault(nodeName));
     const kind = kindOf(message);
     checks.check('kind', kind ? undefined : `is ${message}, which is no kind that this release knows`);

@@ -1,7 +1,7 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
 import { formatPrefix, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
-import { counted } from '@podwire/shared/words/counted';
+import { formatCount } from '@podwire/shared/words/format-count';
 
 import { findPool } from '../pools/selection.js';
 import { requireReadable } from '../records/absence.js';
@@ -139,7 +139,7 @@ function some(texts: readonly string[], count: number): string {
 function denial(denied: readonly Judgement[], { name }: Namespace): Failure {
   const more =
     denied.length > NAMED_DENIED
-      ? [`and ${counted(denied.length - NAMED_DENIED, 'more request is', 'more requests are')} denied`]
+      ? [`and ${formatCount(denied.length - NAMED_DENIED, 'more request is', 'more requests are')} denied`]
       : [];
   const text = [...denied.slice(0, NAMED_DENIED).map(({ reason }) => reason), ...more].join('. ');
   const policies = [...new Set(denied.flatMap(({ policyNames }) => policyNames))];

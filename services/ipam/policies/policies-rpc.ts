@@ -21,7 +21,7 @@ import {
 } from '@podwire/proto/podwire/ipam/v1/request_policy';
 import { parseAddress } from '@podwire/shared/net/address';
 import { formatPrefix, hostPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
-import { checked, type Checks } from '@podwire/shared/rpc/checks';
+import { readChecked, type Checks } from '@podwire/shared/rpc/checks';
 import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
@@ -92,7 +92,7 @@ function listRequestPolicies(
 }
 
 function readQuery(message: ListRequestPoliciesRequest): RequestPolicyQuery {
-  return checked('ListRequestPolicies', (checks) => ({
+  return readChecked('ListRequestPolicies', (checks) => ({
     limit: readPageSize(message, checks),
     after: readPageToken(message, SCOPE, checks),
   }));
@@ -128,11 +128,11 @@ function authorizeRequests(
 const MAX_ENTRIES_COUNT = 1000;
 
 function readCreateRequestPolicyRequest({ requestPolicy }: CreateRequestPolicyRequest): RequestPolicySpec {
-  return checked('CreateRequestPolicy', (checks) => readSpec(requestPolicy, checks));
+  return readChecked('CreateRequestPolicy', (checks) => readSpec(requestPolicy, checks));
 }
 
 function readUpdateRequestPolicyRequest({ requestPolicy }: UpdateRequestPolicyRequest): RequestPolicyUpdate {
-  return checked('UpdateRequestPolicy', (checks) => ({
+  return readChecked('UpdateRequestPolicy', (checks) => ({
     spec: readSpec(requestPolicy, checks),
     resourceVersion: requestPolicy?.resourceVersion ?? '',
   }));
@@ -140,7 +140,7 @@ function readUpdateRequestPolicyRequest({ requestPolicy }: UpdateRequestPolicyRe
 
 /** @param method - for the message */
 function readPolicyName(method: string, name: string): string {
-  return checked(method, (checks) => {
+  return readChecked(method, (checks) => {
     checks.check('name', subdomainFault(name));
     return name;
   });
@@ -279,7 +279,7 @@ function requestPolicyMessage(policy: RequestPolicy): PolicyMessage {
 }
 
 function readAuthorizeRequestsRequest(message: AuthorizeRequestsRequest): Petition {
-  return checked('AuthorizeRequests', (checks) => {
+  return readChecked('AuthorizeRequests', (checks) => {
     if (!message.pod) checks.check('pod', 'is missing');
     const pod = message.pod ? readPod(message.pod, checks) : { namespace: '', name: '', uid: '' };
     const addresses = readAddresses(message.addresses, checks);

@@ -7,7 +7,7 @@ import {
   prefixesOverlap,
   type Prefix,
 } from '@podwire/shared/net/prefix';
-import { counted } from '@podwire/shared/words/counted';
+import { formatCount } from '@podwire/shared/words/format-count';
 
 import { overlappingBlock, takenAcross } from '../blocks/lookup.js';
 import { poolUtilization } from '../blocks/utilization.js';
@@ -163,7 +163,7 @@ function partFaults(pool: Pool, partsCount: number): Violation[] {
   const { prefix, blockSizeBits } = pool;
   const partBits = partLength(prefix, partsCount);
   const blocks = blockSizeBits < prefix.length ? 0n : 1n << BigInt(blockSizeBits - prefix.length);
-  const sizeReason = `is ${partsCount}, and ${poolText(pool)} has room for ${counted(blocks, 'block')} of /${blockSizeBits}; each part needs one`;
+  const sizeReason = `is ${partsCount}, and ${poolText(pool)} has room for ${formatCount(blocks, 'block')} of /${blockSizeBits}; each part needs one`;
   const lastName = partName(pool, partsCount - 1);
   const nameFault = subdomainFault(lastName);
   return [

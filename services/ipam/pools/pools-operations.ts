@@ -1,7 +1,7 @@
 import type { Counter } from '@opentelemetry/api';
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import type { Logger } from '@podwire/shared/runtime/log';
-import { counted } from '@podwire/shared/words/counted';
+import { formatCount } from '@podwire/shared/words/format-count';
 
 import type { Events } from '../engine/events.js';
 import { POOLS_LANE, read, type IpamOptions } from '../engine/updates/operation.js';
@@ -73,7 +73,7 @@ export class PoolEvents {
 
   poolDeleted({ name, prefix }: Pool, removedBlocksCount: number): void {
     this.#pools.add(1, { event: 'deleted' });
-    const text = `deleted pool "${name}" ${formatPrefix(prefix)} and its ${counted(removedBlocksCount, 'empty block')}`;
+    const text = `deleted pool "${name}" ${formatPrefix(prefix)} and its ${formatCount(removedBlocksCount, 'empty block')}`;
     this.#log.info({ 'podwire.pool': name }, text);
   }
 

@@ -22,7 +22,7 @@ import {
 } from '@podwire/proto/podwire/ipam/v1/pool';
 import { violationsFailure, type Failure } from '@podwire/shared/failure/failure';
 import { formatPrefix, parsePrefix, type PrefixFault } from '@podwire/shared/net/prefix';
-import { checked, type Checks } from '@podwire/shared/rpc/checks';
+import { readChecked, type Checks } from '@podwire/shared/rpc/checks';
 import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
@@ -75,7 +75,7 @@ function listPools(pools: Pools): Handler<ListPoolsRequest, ListPoolsResponse> {
 }
 
 function readQuery(message: ListPoolsRequest): PoolQuery {
-  return checked('ListPools', (checks) => ({
+  return readChecked('ListPools', (checks) => ({
     limit: readPageSize(message, checks),
     after: readPageToken(message, SCOPE, checks),
   }));
@@ -139,7 +139,7 @@ function readCreatePoolRequest({ pool }: CreatePoolRequest): PoolSpec {
 }
 
 function readUpdatePoolRequest({ pool, updateMask }: UpdatePoolRequest): PoolChange {
-  return checked('UpdatePool', (checks) => {
+  return readChecked('UpdatePool', (checks) => {
     checks.check('pool', pool ? undefined : 'is missing');
     if (!pool) return { name: '', resourceVersion: '' };
     checks.check('pool.name', subdomainFault(pool.name));
@@ -220,7 +220,7 @@ function readRules(pool: PoolMessage, faults: PoolFault[]): PoolRules {
 }
 
 function readGetPoolRequest({ name }: GetPoolRequest): string {
-  return checked('GetPool', (checks) => {
+  return readChecked('GetPool', (checks) => {
     checks.check('name', subdomainFault(name));
     return name;
   });
@@ -234,7 +234,7 @@ const DELETION_MODES: Partial<Record<PoolDeletionMode, PoolDeletionRequest['when
 };
 
 function readDeletePoolRequest({ name, resourceVersion, mode }: DeletePoolRequest): PoolDeletionRequest {
-  return checked('DeletePool', (checks) => {
+  return readChecked('DeletePool', (checks) => {
     checks.check('name', subdomainFault(name));
     const whenInUse = DELETION_MODES[mode];
     checks.check('mode', whenInUse ? undefined : `is ${mode}, which is no mode of deletion`);
@@ -243,7 +243,7 @@ function readDeletePoolRequest({ name, resourceVersion, mode }: DeletePoolReques
 }
 
 function readSplitPoolRequest({ pool, number, resourceVersion }: SplitPoolRequest): PoolSplitRequest {
-  return checked('SplitPool', (checks) => {
+  return readChecked('SplitPool', (checks) => {
     const reference = readPoolReference(pool, checks);
     const isPossible = number >= 2 && number <= MAX_PARTS && Number.isInteger(Math.log2(number));
     const reason = `is ${number}; it has to be a power of two from 2 to ${MAX_PARTS}, as all parts are made in one transaction; the parts can be split again`;

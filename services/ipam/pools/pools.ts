@@ -1,6 +1,6 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import { formatPrefix } from '@podwire/shared/net/prefix';
-import { counted } from '@podwire/shared/words/counted';
+import { formatCount } from '@podwire/shared/words/format-count';
 import { compareTexts } from '@podwire/shared/words/order';
 
 import { poolUtilization, type PoolUtilization } from '../blocks/utilization.js';
@@ -114,8 +114,9 @@ const NAMED_NODES = 8;
 /** Holders in words: `1 on node n1, 4 on node n2, 3 that cool down, perhaps some of record … which cannot be read`. */
 export function describeHolders({ nodes, coolingCount, unreadable }: PoolHolders): string {
   const named = nodes.slice(0, NAMED_NODES).map(({ nodeName, count }) => `${count} on node ${nodeName}`);
-  const more = nodes.length > NAMED_NODES ? [`and more on ${counted(nodes.length - NAMED_NODES, 'other node')}`] : [];
-  const cooling = coolingCount > 0 ? [counted(coolingCount, 'that cools down', 'that cool down')] : [];
+  const more =
+    nodes.length > NAMED_NODES ? [`and more on ${formatCount(nodes.length - NAMED_NODES, 'other node')}`] : [];
+  const cooling = coolingCount > 0 ? [formatCount(coolingCount, 'that cools down', 'that cool down')] : [];
   const unknown = unreadable ? [`perhaps some of record ${unreadable.key}, which cannot be read`] : [];
   return [...named, ...more, ...cooling, ...unknown].join(', ');
 }

@@ -1,6 +1,6 @@
 import type { Counter } from '@opentelemetry/api';
 import type { Logger } from '@podwire/shared/runtime/log';
-import { counted } from '@podwire/shared/words/counted';
+import { formatCount } from '@podwire/shared/words/format-count';
 
 import type { Events } from '../engine/events.js';
 import { read, type IpamOptions } from '../engine/updates/operation.js';
@@ -39,7 +39,7 @@ class ReservationEvents {
     const facts = { 'podwire.reservation': name };
     this.#log.info(
       facts,
-      `${event} reservation "${name}" of ${counted(prefixes.length, 'address or range', 'addresses or ranges')}`,
+      `${event} reservation "${name}" of ${formatCount(prefixes.length, 'address or range', 'addresses or ranges')}`,
     );
   }
 }

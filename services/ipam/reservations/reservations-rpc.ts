@@ -15,7 +15,7 @@ import {
 } from '@podwire/proto/podwire/ipam/v1/reservation';
 import { familyBits, formatAddress, parseAddress } from '@podwire/shared/net/address';
 import { formatPrefix, hostPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
-import { checked, type Checks } from '@podwire/shared/rpc/checks';
+import { readChecked, type Checks } from '@podwire/shared/rpc/checks';
 import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
@@ -65,7 +65,7 @@ function listReservations(reservations: Reservations): Handler<ListReservationsR
 }
 
 function readQuery(message: ListReservationsRequest): ReservationQuery {
-  return checked('ListReservations', (checks) => ({
+  return readChecked('ListReservations', (checks) => ({
     limit: readPageSize(message, checks),
     after: readPageToken(message, SCOPE, checks),
   }));
@@ -88,7 +88,7 @@ function deleteReservation(reservations: Reservations): Handler<DeleteReservatio
 const MAX_CIDRS_COUNT = 1000;
 
 function readCreateReservationRequest({ reservation }: CreateReservationRequest): ReservationSpec {
-  return checked('CreateReservation', (checks) => {
+  return readChecked('CreateReservation', (checks) => {
     if (!reservation) {
       checks.check('reservation', 'is missing');
       return { name: '', prefixes: [] };
@@ -101,7 +101,7 @@ function readCreateReservationRequest({ reservation }: CreateReservationRequest)
 
 function readUpdateReservationRequest(message: UpdateReservationRequest): ReservationUpdate {
   const { name, cidrs, resourceVersion } = message;
-  return checked('UpdateReservation', (checks) => {
+  return readChecked('UpdateReservation', (checks) => {
     checks.check('name', subdomainFault(name));
     return { name, prefixes: readCidrs('cidrs', cidrs, checks), resourceVersion };
   });
@@ -114,7 +114,7 @@ function readDeleteReservationRequest(message: DeleteReservationRequest): Reserv
 
 /** @param method - for the message */
 function readReservationName(method: string, name: string): string {
-  return checked(method, (checks) => {
+  return readChecked(method, (checks) => {
     checks.check('name', subdomainFault(name));
     return name;
   });

@@ -1,6 +1,6 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
-import { counted } from '@podwire/shared/words/counted';
+import { formatCount } from '@podwire/shared/words/format-count';
 
 import type { Comparison, Store } from '../engine/store.js';
 import { readArchive, type ArchivedRecord, type ArchiveHeader, type ArchiveTrailer } from './archive.js';
@@ -168,7 +168,7 @@ class Import {
     if (count === 0) return;
     const more = count > named.length ? ` and ${count - named.length} more` : '';
     throw refused(
-      `${counted(count, 'record is', 'records are')} there already, with another value: ${named.join(', ')}${more}; nothing was written`,
+      `${formatCount(count, 'record is', 'records are')} there already, with another value: ${named.join(', ')}${more}; nothing was written`,
     );
   }
 
@@ -214,7 +214,7 @@ class Import {
       const { recordsCount } = this.#file;
       if (count !== recordsCount)
         throw refused(
-          `the datastore has ${counted(count, 'record')}, and the file ${recordsCount}: somebody else writes to it`,
+          `the datastore has ${formatCount(count, 'record')}, and the file ${recordsCount}: somebody else writes to it`,
         );
     }
     await this.#commit([this.#markComparison()], [this.#markPut('complete')]);

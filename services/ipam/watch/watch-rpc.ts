@@ -10,7 +10,7 @@ import {
 } from '@podwire/proto/podwire/ipam/v1/watch';
 import { formatAddress } from '@podwire/shared/net/address';
 import { formatPrefix } from '@podwire/shared/net/prefix';
-import { checked, type Checks } from '@podwire/shared/rpc/checks';
+import { readChecked, type Checks } from '@podwire/shared/rpc/checks';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import { preparedMethod, type StreamHandler, type Streaming } from '@podwire/shared/rpc/streaming';
 
@@ -72,7 +72,7 @@ const PHASES: Record<WatchPhase, WatchPhaseMessage> = {
 
 function readWatchRequest(message: WatchRequestMessage): StreamRequest {
   const { nodeName, poolName, resumeToken } = message;
-  return checked('Watch', (checks) => {
+  return readChecked('Watch', (checks) => {
     if (poolName !== '') checks.check('pool_name', subdomainFault(poolName));
     if (nodeName !== '') checks.check('node_name', subdomainFault(nodeName));
     const query = { kinds: readKinds(message.kinds, checks), nodeName, poolName };

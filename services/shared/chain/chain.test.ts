@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
 
-import { excessOf, excessText, narrowed, programFaults, programsOf, type Chain } from './chain.js';
+import { excessOf, excessText, withoutExcess, programFaults, programsOf, type Chain } from './chain.js';
 import type { ProgramVersions } from './program-versions.js';
 
 const ALL = ['0.3.1', '0.4.0', '1.0.0', '1.1.0'];
@@ -37,12 +37,15 @@ describe('versions', () => {
     const offered = chain('podwire', 'portmap');
     expect(excessOf(offered, versions)).toEqual([{ version: '1.1.0', program: 'portmap' }]);
     expect(excessText(excessOf(offered, versions))).toBe('portmap lacks CNI 1.1.0');
-    expect(narrowed(offered, versions)).toEqual({ ...offered, cniVersions: ['0.3.1', '0.4.0', '1.0.0'] });
+    expect(withoutExcess(offered, versions)).toEqual({ ...offered, cniVersions: ['0.3.1', '0.4.0', '1.0.0'] });
   });
 
   test('of a runtime without cniVersions are the highest that is left', () => {
     const versions = new Map([['old', answered('0.3.1', '0.4.0')]]);
-    expect(narrowed(chain('old'), versions)).toMatchObject({ cniVersion: '0.4.0', cniVersions: ['0.3.1', '0.4.0'] });
+    expect(withoutExcess(chain('old'), versions)).toMatchObject({
+      cniVersion: '0.4.0',
+      cniVersions: ['0.3.1', '0.4.0'],
+    });
   });
 
   test.each([
@@ -52,7 +55,7 @@ describe('versions', () => {
     ['none would be left', chain('podwire'), answered('9.0.0')],
     ['there is one alone', { cniVersion: '1.1.0', plugins: [{ type: 'podwire' }] }, answered('1.0.0')],
   ])('stay where %s', (_, offered, known) => {
-    expect(narrowed(offered, new Map([['podwire', known]]))).toEqual(offered);
+    expect(withoutExcess(offered, new Map([['podwire', known]]))).toEqual(offered);
   });
 });
 

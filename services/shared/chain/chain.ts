@@ -54,7 +54,7 @@ export function excessOf(chain: Chain, versions: ChainVersions): readonly Excess
  * The chain without the versions that one of its programs lacks. As it is where it offers a single version, or none that all of
  * its programs support.
  */
-export function narrowed<Whole extends Chain>(chain: Whole, versions: ChainVersions): Whole {
+export function withoutExcess<Whole extends Chain>(chain: Whole, versions: ChainVersions): Whole {
   const lacking = new Set(excessOf(chain, versions).map(({ version }) => version));
   const cniVersions = chain.cniVersions?.filter((version) => !lacking.has(version)) ?? [];
   const highest = cniVersions.at(-1);

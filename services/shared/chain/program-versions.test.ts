@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { afterAll, expect, test } from 'vitest';
 
 import { systemClock } from '../runtime/clock.js';
-import { askChain } from './ask-chain.js';
+import { readChainVersions } from './chain-versions.js';
 import { programVersions } from './program-versions.js';
 
 const folder = mkdtempSync(join(tmpdir(), 'podwire-chain-'));
@@ -35,7 +35,7 @@ test.each([
 
 test('each program of a chain is asked, and loopback', async () => {
   program('one', `echo '{"cniVersion":"1.0.0","supportedVersions":["1.0.0"]}'`);
-  const versions = await askChain({ plugins: [{ type: 'one' }, { type: 'two' }] }, folder, ask);
+  const versions = await readChainVersions({ plugins: [{ type: 'one' }, { type: 'two' }] }, folder, ask);
   expect([...versions]).toEqual([
     ['one', { kind: 'answered', versions: ['1.0.0'] }],
     ['two', { kind: 'missing' }],

@@ -1,7 +1,7 @@
 import type { ServiceError } from '@grpc/grpc-js';
 
 /** What an exchange hears of its call. */
-export interface Answering<Response> {
+export interface CallHandler<Response> {
   /** Takes the answer's message. @throws what reading it throws */
   readonly receive: (message: Buffer) => Response;
   /** Called once at the call's end, in every case. */
@@ -9,7 +9,7 @@ export interface Answering<Response> {
 }
 
 /** A call under way, as gRPC has it. */
-export interface Underway<Request> {
+export interface OpenCall<Request> {
   write(request: Request): unknown;
   end(): unknown;
   cancel(): void;
@@ -23,17 +23,17 @@ const MAX_OPEN_MS = 250;
 
 /** A call that is opened before its request is known. */
 export class CallAhead<Request, Response> {
-  readonly #begin: (answering: Answering<Response>) => Underway<Request> | undefined;
+  readonly #begin: (answering: CallHandler<Response>) => OpenCall<Request> | undefined;
   readonly #opening: NodeJS.Immediate;
   #ageing: NodeJS.Timeout | undefined;
-  #call: Underway<Request> | undefined;
-  #answering: Answering<Response> | undefined;
+  #call: OpenCall<Request> | undefined;
+  #answering: CallHandler<Response> | undefined;
 
   /**
    * @param begin - opens the call, or gives undefined where that cannot be done any more; not run in this turn of the event loop, so that
    * what its caller sends now goes first
    */
-  constructor(begin: (answering: Answering<Response>) => Underway<Request> | undefined) {
+  constructor(begin: (answering: CallHandler<Response>) => OpenCall<Request> | undefined) {
     this.#begin = begin;
     this.#opening = setImmediate(() => this.#open());
   }
@@ -42,7 +42,7 @@ export class CallAhead<Request, Response> {
    * Sends the request; once.
    * @returns how to cancel it; undefined when the call cannot be used (any more), and nothing was sent
    */
-  send(request: Request, answering: Answering<Response>): (() => void) | undefined {
+  send(request: Request, answering: CallHandler<Response>): (() => void) | undefined {
     const call = this.#take();
     if (!call) return undefined;
     this.#answering = answering;
@@ -56,7 +56,7 @@ export class CallAhead<Request, Response> {
     this.#take()?.cancel();
   }
 
-  #take(): Underway<Request> | undefined {
+  #take(): OpenCall<Request> | undefined {
     clearImmediate(this.#opening);
     clearTimeout(this.#ageing);
     const call = this.#call;

@@ -1,9 +1,9 @@
 import { expect, test } from 'vitest';
 
-import { checked, Checks } from './checks.js';
+import { readChecked, Checks } from './checks.js';
 
 test('a request that is right becomes its value', () => {
-  expect(checked('GetPool', (checks) => (checks.check('name', undefined), 7))).toBe(7);
+  expect(readChecked('GetPool', (checks) => (checks.check('name', undefined), 7))).toBe(7);
 });
 
 test('everything that is wrong is told at once', () => {
@@ -12,7 +12,7 @@ test('everything that is wrong is told at once', () => {
     checks.check('cidr', undefined);
     checks.check('page_size', 'is -1');
   };
-  expect(() => checked('ListPools', read)).toThrow(
+  expect(() => readChecked('ListPools', read)).toThrow(
     expect.objectContaining({
       code: 'INVALID_REQUEST',
       message: 'ListPools refused: name is empty; page_size is -1',
@@ -25,5 +25,5 @@ test('everything that is wrong is told at once', () => {
 });
 
 test('settling without faults does nothing', () => {
-  expect(() => new Checks().settle('GetPool')).not.toThrow();
+  expect(() => new Checks().throwIfAny('GetPool')).not.toThrow();
 });

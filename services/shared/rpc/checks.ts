@@ -10,7 +10,7 @@ export class Checks {
   }
 
   /** @throws Failure INVALID_REQUEST that lists everything that was found wrong */
-  settle(method: string): void {
+  throwIfAny(method: string): void {
     if (this.#violations.length > 0) throw violationsFailure('INVALID_REQUEST', `${method} refused`, this.#violations);
   }
 }
@@ -20,9 +20,9 @@ export class Checks {
  * @param read - notes in the checks what is wrong; what it returns then is not used
  * @throws Failure INVALID_REQUEST
  */
-export function checked<Value>(method: string, read: (checks: Checks) => Value): Value {
+export function readChecked<Value>(method: string, read: (checks: Checks) => Value): Value {
   const checks = new Checks();
   const value = read(checks);
-  checks.settle(method);
+  checks.throwIfAny(method);
   return value;
 }

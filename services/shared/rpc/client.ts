@@ -7,7 +7,7 @@ import { failureOfError } from '../failure/status.js';
 import { markFailed } from '../runtime/span.js';
 import { CallAhead } from './call-ahead.js';
 import { Connection } from './connection.js';
-import { RELEASE, stateRelease } from './release.js';
+import { RELEASE, writeRelease } from './release.js';
 import { injectContext, methodName, rpcAttributes } from './tracing.js';
 
 /** How one call is limited. */
@@ -204,7 +204,7 @@ export class Peer {
   /** @param from - whose trace the call belongs to */
   #metadata(from: Context): Metadata {
     const metadata = new Metadata({ waitForReady: true });
-    stateRelease(metadata, this.#release);
+    writeRelease(metadata, this.#release);
     injectContext(from, metadata);
     return metadata;
   }

@@ -27,8 +27,8 @@ afterEach(async () => {
   await bench.clear();
 });
 
-function connected(patience: ConstructorParameters<typeof Connection>[1], address = proxy.address): Connection {
-  const connection = new Connection(address, patience);
+function connected(timeouts: ConstructorParameters<typeof Connection>[1], address = proxy.address): Connection {
+  const connection = new Connection(address, timeouts);
   connections.push(connection);
   return connection;
 }
@@ -52,10 +52,10 @@ async function untilAnswered(connection: Connection): Promise<void> {
 }
 
 describe('a connection on which the other side has fallen silent', () => {
-  const patience = { askMs: 50, answerMs: 2000, connectMs: NEVER_MS };
+  const timeouts = { keepaliveIntervalMs: 50, keepaliveTimeoutMs: 2000, connectTimeoutMs: NEVER_MS };
 
   test('is given up with the call under way, and the next one goes over another', async () => {
-    const connection = connected(patience);
+    const connection = connected(timeouts);
     await untilAnswered(connection);
     proxy.fallSilent();
     const lost = call(connection.client);
@@ -65,7 +65,7 @@ describe('a connection on which the other side has fallen silent', () => {
   });
 
   test('is given up without a call, so that the next one does not find out', async () => {
-    const connection = connected(patience);
+    const connection = connected(timeouts);
     await untilAnswered(connection);
     proxy.fallSilent();
     await expect.poll(() => proxy.connections).toBe(0);
@@ -75,11 +75,11 @@ describe('a connection on which the other side has fallen silent', () => {
 });
 
 describe('a connection that does not come about', () => {
-  const patience = { askMs: NEVER_MS, answerMs: NEVER_MS, connectMs: 200 };
+  const timeouts = { keepaliveIntervalMs: NEVER_MS, keepaliveTimeoutMs: NEVER_MS, connectTimeoutMs: 200 };
 
   test('is given up, as often as it takes, and what waited for it fails', async () => {
     proxy.fallSilent();
-    const connection = connected(patience);
+    const connection = connected(timeouts);
     for (const round of [1, 2, 3]) {
       await expect(call(connection.client), `round ${round}`).rejects.toMatchObject({ code: status.UNAVAILABLE });
     }
@@ -89,19 +89,19 @@ describe('a connection that does not come about', () => {
 
   test('of a closed client is not made again', async () => {
     proxy.fallSilent();
-    const connection = connected(patience);
+    const connection = connected(timeouts);
     const lost = call(connection.client);
     await expect.poll(() => proxy.connections).toBeGreaterThan(0);
     connection.close();
     await expect(lost).rejects.toMatchObject({ code: status.UNAVAILABLE });
     const made = proxy.connections;
-    await new Promise((resolve) => setTimeout(resolve, 7 * patience.connectMs));
+    await new Promise((resolve) => setTimeout(resolve, 7 * timeouts.connectTimeoutMs));
     expect(proxy.connections).toBe(made);
   });
 });
 
 test('a connection in use is kept, however seldom', async () => {
-  const connection = connected({ askMs: 20, answerMs: NEVER_MS, connectMs: 2000 });
+  const connection = connected({ keepaliveIntervalMs: 20, keepaliveTimeoutMs: NEVER_MS, connectTimeoutMs: 2000 });
   await untilAnswered(connection);
   const { client } = connection;
   for (const pauseMs of [0, 2500]) {
@@ -112,7 +112,10 @@ test('a connection in use is kept, however seldom', async () => {
 });
 
 test('a service of this machine is neither asked nor given up', async () => {
-  const connection = connected({ askMs: 1, answerMs: 1, connectMs: 1 }, bench.address('later'));
+  const connection = connected(
+    { keepaliveIntervalMs: 1, keepaliveTimeoutMs: 1, connectTimeoutMs: 1 },
+    bench.address('later'),
+  );
   const { client } = connection;
   const answer = call(client);
   await new Promise((resolve) => setTimeout(resolve, 100));
@@ -122,7 +125,7 @@ test('a service of this machine is neither asked nor given up', async () => {
 });
 
 test('tells whether it is there, before and with the service, and when that falls silent', async () => {
-  const connection = connected({ askMs: 50, answerMs: 2000, connectMs: NEVER_MS });
+  const connection = connected({ keepaliveIntervalMs: 50, keepaliveTimeoutMs: 2000, connectTimeoutMs: NEVER_MS });
   expect(connection.isConnected).toBe(false);
   await untilAnswered(connection);
   expect(connection.isConnected).toBe(true);
@@ -133,6 +136,8 @@ test('tells whether it is there, before and with the service, and when that fall
 test.each(['grpc_proxy', 'https_proxy', 'http_proxy'])('no call goes to the proxy of %s', async (variable) => {
   vi.stubEnv(variable, 'http://127.0.0.1:1');
   vi.stubEnv('no_proxy', '');
-  await untilAnswered(connected({ askMs: NEVER_MS, answerMs: NEVER_MS, connectMs: NEVER_MS }));
+  await untilAnswered(
+    connected({ keepaliveIntervalMs: NEVER_MS, keepaliveTimeoutMs: NEVER_MS, connectTimeoutMs: NEVER_MS }),
+  );
   await untilAnswered(connected(undefined, bench.address()));
 });

@@ -3,19 +3,23 @@ import { Client, connectivityState, credentials, type ChannelOptions } from '@gr
 import { MAX_REQUEST_BYTES } from './message-size.js';
 
 /** How long the other side of a TCP connection may say nothing. */
-export interface Patience {
+export interface ConnectionTimeouts {
   /** Interval between keepalive pings, in milliseconds; they are sent also without a call in flight. */
-  readonly askMs: number;
+  readonly keepaliveIntervalMs: number;
   /** For its answer, in milliseconds. */
-  readonly answerMs: number;
+  readonly keepaliveTimeoutMs: number;
   /** For a connection to come about, gRPC's greeting included, in milliseconds; the next one has twice that, up to six times. */
-  readonly connectMs: number;
+  readonly connectTimeoutMs: number;
 }
 
 const MAX_CONNECT_FACTOR = 6;
 
 /** In total less than the 15 s of an ADD, so that a request lost on a dead connection can be retried on another in time. */
-const PATIENCE: Patience = { askMs: 7000, answerMs: 5000, connectMs: 5000 };
+const DEFAULT_TIMEOUTS: ConnectionTimeouts = {
+  keepaliveIntervalMs: 7000,
+  keepaliveTimeoutMs: 5000,
+  connectTimeoutMs: 5000,
+};
 
 /**
  * What a service may send on a stream, and on all of them, before this process has read it. With HTTP/2's 64 KiB each message of a long snapshot takes
@@ -54,15 +58,15 @@ const CHANNEL: ChannelOptions = {
  */
 export class Connection {
   readonly #address: string;
-  readonly #patience: Patience | undefined;
+  readonly #timeouts: ConnectionTimeouts | undefined;
   #client: Client;
   #isClosed = false;
-  #giveUp: NodeJS.Timeout | undefined;
+  #connectTimer: NodeJS.Timeout | undefined;
   #connectFactor = 1;
 
-  constructor(address: string, patience = PATIENCE) {
+  constructor(address: string, timeouts = DEFAULT_TIMEOUTS) {
     this.#address = address;
-    this.#patience = address.startsWith('unix:') ? undefined : patience;
+    this.#timeouts = address.startsWith('unix:') ? undefined : timeouts;
     this.#client = this.#open();
   }
 
@@ -79,22 +83,22 @@ export class Connection {
   /** Calls under way fail. Idempotent. */
   close(): void {
     this.#isClosed = true;
-    clearTimeout(this.#giveUp);
+    clearTimeout(this.#connectTimer);
     this.#client.close();
   }
 
   #open(): Client {
-    const patience = this.#patience;
-    if (!patience) return new Client(this.#address, credentials.createInsecure(), CHANNEL);
+    const timeouts = this.#timeouts;
+    if (!timeouts) return new Client(this.#address, credentials.createInsecure(), CHANNEL);
     const client = new Client(this.#address, credentials.createInsecure(), {
-      'grpc.keepalive_time_ms': patience.askMs,
-      'grpc.keepalive_timeout_ms': patience.answerMs,
+      'grpc.keepalive_time_ms': timeouts.keepaliveIntervalMs,
+      'grpc.keepalive_timeout_ms': timeouts.keepaliveTimeoutMs,
       'grpc.keepalive_permit_without_calls': 1,
       // One that another client is still making would be taken over.
       'grpc.use_local_subchannel_pool': 1,
       ...CHANNEL,
     });
-    this.#limitConnecting(client, patience.connectMs);
+    this.#limitConnecting(client, timeouts.connectTimeoutMs);
     return client;
   }
 
@@ -103,10 +107,10 @@ export class Connection {
     const watch = (): void => {
       if (this.#isClosed || client !== this.#client) return;
       const state = channel.getConnectivityState(false);
-      clearTimeout(this.#giveUp);
+      clearTimeout(this.#connectTimer);
       if (state === connectivityState.READY) this.#connectFactor = 1;
       if (state === connectivityState.CONNECTING) {
-        this.#giveUp = setTimeout(() => this.#renew(), connectMs * this.#connectFactor).unref();
+        this.#connectTimer = setTimeout(() => this.#renew(), connectMs * this.#connectFactor).unref();
       }
       channel.watchConnectivityState(state, Infinity, watch);
     };

@@ -1,12 +1,12 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
-import { checked } from './checks.js';
+import { readChecked } from './checks.js';
 import { formatPageToken, readPageSize, readPageToken, type ListScope } from './paging.js';
 
-const size = (pageSize: number) => checked('List', (checks) => readPageSize({ pageSize, pageToken: '' }, checks));
+const size = (pageSize: number) => readChecked('List', (checks) => readPageSize({ pageSize, pageToken: '' }, checks));
 const token = (pageToken: string, scope: ListScope) =>
-  checked('List', (checks) => readPageToken({ pageSize: 0, pageToken }, scope, checks));
+  readChecked('List', (checks) => readPageToken({ pageSize: 0, pageToken }, scope, checks));
 
 const name = fc.string({ unit: 'grapheme', minLength: 1, maxLength: 20 });
 const scope = fc.tuple(fc.constantFrom('blocks', 'pools'), name, name);

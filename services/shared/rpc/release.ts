@@ -15,7 +15,7 @@ import { statusOfError } from '../failure/status.js';
 export const RELEASE = 1;
 
 /** How far apart releases may be that work together. */
-const NEIGHBOURHOOD = 1;
+const MAX_RELEASE_DISTANCE = 1;
 
 /** Metadata of a request that states the caller's release. */
 const RELEASE_KEY = 'podwire-release';
@@ -29,14 +29,14 @@ const RELEASE_KEY = 'podwire-release';
 export function releaseFault(own: number, stated: string | undefined): string | undefined {
   if (stated === undefined) return undefined;
   const isNumber = /^\d{1,9}$/.test(stated);
-  if (isNumber && Math.abs(Number(stated) - own) <= NEIGHBOURHOOD) return undefined;
+  if (isNumber && Math.abs(Number(stated) - own) <= MAX_RELEASE_DISTANCE) return undefined;
   const other = isNumber ? `release ${stated}` : 'a release that is no number';
-  const range = `${Math.max(0, own - NEIGHBOURHOOD)} to ${own + NEIGHBOURHOOD}`;
+  const range = `${Math.max(0, own - MAX_RELEASE_DISTANCE)} to ${own + MAX_RELEASE_DISTANCE}`;
   return `is of release ${own} and works with releases ${range}, while the caller is of ${other}; update the older of the two, one release at a time`;
 }
 
 /** Writes the caller's release into a request's metadata. */
-export function stateRelease(metadata: Metadata, release: number): void {
+export function writeRelease(metadata: Metadata, release: number): void {
   metadata.set(RELEASE_KEY, String(release));
 }
 

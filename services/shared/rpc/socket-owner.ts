@@ -21,11 +21,11 @@ function isSameFile(one: SocketFile | undefined, other: SocketFile | undefined):
 }
 
 /** Takes the path away from callers, where the socket at it is still ours. */
-export function removeOwn(path: string, own: SocketFile | undefined): void {
+export function removeOwnSocket(path: string, own: SocketFile | undefined): void {
   if (isSameFile(own, socketAt(path))) rmSync(path, { force: true });
 }
 
-export interface KeptSocket {
+export interface WatchedSocket {
   readonly path: string;
   readonly log: Logger;
   readonly clock: Clock;
@@ -41,7 +41,7 @@ export interface KeptSocket {
 const SOCKET_CHECK_MS = 1000;
 
 /** Watches a socket's path, by which callers find it, and creates a deleted socket again. */
-export async function keepSocket({ path, log, clock, own, open, stopped }: KeptSocket): Promise<void> {
+export async function watchSocket({ path, log, clock, own, open, stopped }: WatchedSocket): Promise<void> {
   let told: string | undefined;
   while ((await clock.sleep(SOCKET_CHECK_MS, stopped)) === 'elapsed') {
     try {

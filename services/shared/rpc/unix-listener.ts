@@ -3,7 +3,7 @@ import { createServer, type Server, type Socket } from 'node:net';
 import type { Clock } from '../runtime/clock.js';
 import type { Logger } from '../runtime/log.js';
 import { bindSocket } from './listen.js';
-import { keepSocket, removeOwn, type SocketFile } from './socket-owner.js';
+import { watchSocket, removeOwnSocket, type SocketFile } from './socket-owner.js';
 
 export interface UnixListenerOptions {
   /** Absolute path of the unix socket. */
@@ -34,13 +34,13 @@ export class UnixListener {
     await this.#open();
     const { path, log, clock } = this.#options;
     const open = () => this.#open();
-    void keepSocket({ path, log, clock, own: () => this.#own, open, stopped: this.#stopped.signal });
+    void watchSocket({ path, log, clock, own: () => this.#own, open, stopped: this.#stopped.signal });
   }
 
   /** Takes no more connections, and removes the socket where it is still its own. */
   close(): void {
     this.#stopped.abort();
-    removeOwn(this.#options.path, this.#own);
+    removeOwnSocket(this.#options.path, this.#own);
     // Once it is closed, another's socket may be given the same inode.
     this.#own = undefined;
     this.#server?.close();

@@ -7,7 +7,7 @@ import { afterEach, beforeEach, expect, test } from 'vitest';
 
 import { Failure } from '../failure/failure.js';
 import { FakeClock } from '../testing/clock.js';
-import { takeAlone } from './sole.js';
+import { acquireExclusive } from './exclusive.js';
 
 let folder: string;
 beforeEach(() => {
@@ -32,7 +32,7 @@ const take = ({
   owner = '1',
   ...rest
 }: Choice = {}) =>
-  takeAlone({
+  acquireExclusive({
     program: 'podwire-dataplane',
     settings: 'PODWIRE_DATAPLANE_LISTEN and PODWIRE_DATAPLANE_STATE_DIRECTORY',
     ...rest,

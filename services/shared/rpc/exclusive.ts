@@ -8,7 +8,7 @@ import type { Clock } from '../runtime/clock.js';
 import { tryLockDirectory, type DirectoryLock, type LockRequest } from '../runtime/directory-lock.js';
 import { prepareAddresses, UNIX } from './listen.js';
 
-export interface SoleOptions {
+export interface ExclusiveOptions {
   /** What is kept to one process, for messages: `podwire-dataplane`. */
   readonly program: string;
   /** The settings that name its places, for messages. */
@@ -48,7 +48,7 @@ const DIRECTORY_MODE = 0o700;
  *   longer than a shutdown takes; CANCELLED where the signal fired; STATE_IO when they cannot be locked, but for {@link
  *   SoleOptions.onUnlockable}
  */
-export async function takeAlone(options: SoleOptions): Promise<DirectoryLock> {
+export async function acquireExclusive(options: ExclusiveOptions): Promise<DirectoryLock> {
   const { addresses, clock, program, settings, signal = NEVER, onWait } = options;
   const begunMs = clock.nowMs();
   for (let isTold = false; ; isTold = true) {
@@ -68,7 +68,7 @@ export async function takeAlone(options: SoleOptions): Promise<DirectoryLock> {
 
 const NEVER = new AbortController().signal;
 
-async function tryAll(options: SoleOptions) {
+async function tryAll(options: ExclusiveOptions) {
   const locks: DirectoryLock[] = [];
   const release = (): void => locks.forEach((lock) => lock.release());
   for (const request of requestsOf(options)) {
@@ -83,7 +83,7 @@ async function tryAll(options: SoleOptions) {
   return { lock: { release } };
 }
 
-function requestsOf({ stateDirectory, addresses, owner }: SoleOptions): LockRequest[] {
+function requestsOf({ stateDirectory, addresses, owner }: ExclusiveOptions): LockRequest[] {
   const sockets = addresses.filter((address) => address.startsWith(UNIX)).map((address) => address.slice(UNIX.length));
   return [
     { directory: stateDirectory, name: 'lock', owner },
@@ -96,12 +96,16 @@ function requestsOf({ stateDirectory, addresses, owner }: SoleOptions): LockRequ
 }
 
 /** @returns undefined where it is no reason not to start. @throws the failure else */
-function refusal(error: unknown, { directory }: LockRequest, { stateDirectory, onUnlockable }: SoleOptions): undefined {
+function refusal(
+  error: unknown,
+  { directory }: LockRequest,
+  { stateDirectory, onUnlockable }: ExclusiveOptions,
+): undefined {
   if (!(error instanceof Failure) || !onUnlockable || directory !== stateDirectory) throw error;
   onUnlockable(error);
 }
 
-async function tryLock(request: LockRequest, { settings }: SoleOptions) {
+async function tryLock(request: LockRequest, { settings }: ExclusiveOptions) {
   const { directory } = request;
   try {
     mkdirSync(directory, { recursive: true, mode: DIRECTORY_MODE });

@@ -5,7 +5,7 @@ import process from 'node:process';
  * as a full disk, ends the program with exit code 1.
  * @param name - of the program, for the message
  */
-export function outliveReader(name: string): void {
+export function tolerateBrokenPipe(name: string): void {
   process.stdout.on('error', (error: NodeJS.ErrnoException) => {
     if (error.code === 'EPIPE') return;
     process.stderr.write(`${name}: cannot write to the standard output: ${error.message}\n`);

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 
-import { counted } from './counted.js';
+import { formatCount } from './format-count.js';
 
 test.each([
   [0, 'block', undefined, '0 blocks'],
@@ -9,5 +9,5 @@ test.each([
   [2, 'block', undefined, '2 blocks'],
   [11n, 'address', 'addresses', '11 addresses'],
 ])('%s of %s', (value, singular, plural, text) => {
-  expect(counted(value, singular, plural)).toBe(text);
+  expect(formatCount(value, singular, plural)).toBe(text);
 });

@@ -8,7 +8,7 @@ import type { ProgramVersions } from './program-versions.js';
  * @param directory - where the runtime looks for programs
  * @param ask - runs VERSION of the program at a path
  */
-export async function askChain(
+export async function readChainVersions(
   chain: Pick<Chain, 'plugins'>,
   directory: string,
   ask: (path: string) => Promise<ProgramVersions>,
