@@ -1,4 +1,4 @@
-// Makes proto/gen anew from the .proto files: the TypeScript messages and services, the messages of the standard error
+// Generates proto/gen from the .proto files: the TypeScript messages and services, the messages of the standard error
 // model (AIP-193), and the descriptor image that server reflection serves.
 import { Buffer } from 'node:buffer';
 import { spawnSync } from 'node:child_process';

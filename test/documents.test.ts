@@ -63,7 +63,6 @@ describe('plain language', () => {
     addon: 2,
     documents: 82,
     plugin: 33,
-    proto: 67,
     'services/ctl': 30,
     'services/dataplane': 115,
     'services/ipam': 40,

@@ -34,13 +34,13 @@ export interface AddRequest {
   /** Addresses of the interface, at least one. */
   containerIps: IPConfig[];
   /**
-   * Destinations that the container reaches by the interface, as CIDRs; empty means everything. Those of a family that the
-   * container has no address of are left out.
+   * Destinations that the container reaches by the interface, as CIDRs; empty means everything. Destinations of a
+   * family without an address are skipped.
    */
   containerRoutes: string[];
   /**
-   * The container, as its orchestrator knows it. Of all this one annotation counts: `cni.projectcalico.org/hwAddr`, the
-   * interface's MAC address.
+   * The container, as its orchestrator knows it. Only the annotation `cni.projectcalico.org/hwAddr`, the interface's
+   * MAC address, has an effect.
    */
   workload:
     | WorkloadIDs
@@ -66,7 +66,7 @@ export interface ContainerSettings {
 export interface IPConfig {
   /** The address, with or without a prefix length; the container gets it with the full length. */
   address: string;
-  /** Of no effect: every container's gateway is the node. */
+  /** Has no effect: every container's gateway is the node. */
   gateway: string;
 }
 
@@ -116,11 +116,11 @@ export interface Port {
   hostIp: string;
 }
 
-/** AddReply says what came of an Add. */
+/** AddReply is the result of Add. */
 export interface AddReply {
   /** Whether the container has its interface. */
   successful: boolean;
-  /** Why not: one of Podwire's failure codes, and the reason. Empty after success. */
+  /** Why Add failed: one of Podwire's failure codes, and the reason. Empty after success. */
   errorMessage: string;
   /** Name of the host's end. */
   hostInterfaceName: string;
@@ -128,13 +128,13 @@ export interface AddReply {
   containerMac: string;
 }
 
-/** DelRequest names the interface to take away. */
+/** DelRequest names the interface to remove. */
 export interface DelRequest {
   /** Name of the interface in the container. */
   interfaceName: string;
   /**
-   * Path of the network namespace that Add was given. Empty, as it is for containers that are gone, names none: nothing is
-   * done, and the interface is removed when its namespace is found to be gone.
+   * Path of the network namespace that Add received. Empty for containers that are gone: the call does nothing, and the
+   * dataplane removes the interface when it finds the namespace gone.
    */
   netns: string;
   /** Options from the plugin's configuration. None has an effect. */
@@ -146,11 +146,11 @@ export interface DelRequest_DataplaneOptionsEntry {
   value: string;
 }
 
-/** DelReply says what came of a Del. */
+/** DelReply is the result of Del. */
 export interface DelReply {
   /** Whether the interface is gone. */
   successful: boolean;
-  /** Why not. Empty after success. */
+  /** Why Del failed. Empty after success. */
   errorMessage: string;
 }
 
@@ -1256,15 +1256,15 @@ export const DelReply: MessageFns<DelReply> = {
 /**
  * CniDataplane wires containers for Calico's CNI plugin, which chose the addresses.
  *
- * Whatever goes wrong, malformed requests included, is told in the reply, as the plugin reads it there: an error of gRPC it would
- * take for a dataplane that is away. Each call has five seconds, or the caller's deadline where that is sooner.
+ * Every failure, malformed requests included, is reported in the reply. Calico's plugin takes a gRPC error for an
+ * unreachable dataplane. Each call times out after five seconds, or at the caller's deadline if that is sooner.
  */
 export type CniDataplaneService = typeof CniDataplaneService;
 export const CniDataplaneService = {
   /**
-   * Add gives a container an interface. A container is known by its network namespace and the interface's name, as Del is told
-   * nothing else. Idempotent: what is as wanted is left alone. On failure every finished step is undone. A host interface of the
-   * wanted name that an earlier container got by this service is replaced.
+   * Add gives a container an interface. The key is the network namespace and the interface's name: Del receives nothing
+   * else. Idempotent: what already matches is left alone. On failure every finished step is undone. A host interface of
+   * the requested name is replaced if this service made it for an earlier container.
    */
   add: {
     path: "/cni.CniDataplane/Add" as const,
@@ -1275,7 +1275,7 @@ export const CniDataplaneService = {
     responseSerialize: (value: AddReply): Buffer => Buffer.from(AddReply.encode(value).finish()),
     responseDeserialize: (value: Buffer): AddReply => AddReply.decode(value),
   },
-  /** Del takes a container's interface away. Idempotent: nothing to take away is success, a namespace that is gone as well. */
+  /** Del removes a container's interface. Idempotent: a missing interface or network namespace is success. */
   del: {
     path: "/cni.CniDataplane/Del" as const,
     requestStream: false as const,
@@ -1289,20 +1289,20 @@ export const CniDataplaneService = {
 
 export interface CniDataplaneServer extends UntypedServiceImplementation {
   /**
-   * Add gives a container an interface. A container is known by its network namespace and the interface's name, as Del is told
-   * nothing else. Idempotent: what is as wanted is left alone. On failure every finished step is undone. A host interface of the
-   * wanted name that an earlier container got by this service is replaced.
+   * Add gives a container an interface. The key is the network namespace and the interface's name: Del receives nothing
+   * else. Idempotent: what already matches is left alone. On failure every finished step is undone. A host interface of
+   * the requested name is replaced if this service made it for an earlier container.
    */
   add: handleUnaryCall<AddRequest, AddReply>;
-  /** Del takes a container's interface away. Idempotent: nothing to take away is success, a namespace that is gone as well. */
+  /** Del removes a container's interface. Idempotent: a missing interface or network namespace is success. */
   del: handleUnaryCall<DelRequest, DelReply>;
 }
 
 export interface CniDataplaneClient extends Client {
   /**
-   * Add gives a container an interface. A container is known by its network namespace and the interface's name, as Del is told
-   * nothing else. Idempotent: what is as wanted is left alone. On failure every finished step is undone. A host interface of the
-   * wanted name that an earlier container got by this service is replaced.
+   * Add gives a container an interface. The key is the network namespace and the interface's name: Del receives nothing
+   * else. Idempotent: what already matches is left alone. On failure every finished step is undone. A host interface of
+   * the requested name is replaced if this service made it for an earlier container.
    */
   add(request: AddRequest, callback: (error: ServiceError | null, response: AddReply) => void): ClientUnaryCall;
   add(
@@ -1316,7 +1316,7 @@ export interface CniDataplaneClient extends Client {
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: AddReply) => void,
   ): ClientUnaryCall;
-  /** Del takes a container's interface away. Idempotent: nothing to take away is success, a namespace that is gone as well. */
+  /** Del removes a container's interface. Idempotent: a missing interface or network namespace is success. */
   del(request: DelRequest, callback: (error: ServiceError | null, response: DelReply) => void): ClientUnaryCall;
   del(
     request: DelRequest,

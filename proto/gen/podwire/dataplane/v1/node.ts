@@ -20,17 +20,17 @@ import {
 } from "@grpc/grpc-js";
 import { Timestamp } from "../../../google/protobuf/timestamp.js";
 
-/** RoutingState says how far the kernel is what is wanted of it. */
+/** RoutingState is the progress of reconciling the kernel with the desired state. */
 export enum RoutingState {
   /** ROUTING_STATE_UNSPECIFIED - Not stated. */
   ROUTING_STATE_UNSPECIFIED = 0,
-  /** ROUTING_STATE_WAITING - IPAM has not told of the whole cluster yet; what is in the kernel stays. */
+  /** ROUTING_STATE_WAITING - IPAM has not sent the state of the whole cluster yet; the kernel is left unchanged. */
   ROUTING_STATE_WAITING = 1,
   /** ROUTING_STATE_SILENT - The kernel cannot be read; the conditions or the log say why. */
   ROUTING_STATE_SILENT = 2,
-  /** ROUTING_STATE_RECONCILING - Something is not as wanted. */
+  /** ROUTING_STATE_RECONCILING - The kernel differs from the desired state. */
   ROUTING_STATE_RECONCILING = 3,
-  /** ROUTING_STATE_AS_WANTED - Everything is as wanted. */
+  /** ROUTING_STATE_AS_WANTED - The kernel has the desired state. */
   ROUTING_STATE_AS_WANTED = 4,
   UNRECOGNIZED = -1,
 }
@@ -43,37 +43,43 @@ export interface GetNodeStatusRequest {
 export interface GetNodeStatusResponse {
   /** Name under which the node is registered (PODWIRE_DATAPLANE_NODE_NAME). */
   nodeName: string;
-  /** IPv4 address with the length of its subnet, as last registered in IPAM; empty when none is, or IPAM was not reached yet. */
+  /**
+   * IPv4 address with the length of its subnet, as last registered in IPAM; empty if there is none, or IPAM was not
+   * reached yet.
+   */
   ipv4Address: string;
-  /** IPv6 address with the length of its subnet, as last registered in IPAM; empty when none is, or IPAM was not reached yet. */
+  /**
+   * IPv6 address with the length of its subnet, as last registered in IPAM; empty if there is none, or IPAM was not
+   * reached yet.
+   */
   ipv6Address: string;
   /** How packets between nodes are routed (PODWIRE_ROUTING): `native` or `bird`. */
   routing: string;
-  /** Tunnel devices that are wanted. */
+  /** Desired tunnel devices. */
   tunnels: Tunnel[];
-  /** How far the kernel is what is wanted of it. */
+  /** Progress of reconciling the kernel with the desired state. */
   routingState: RoutingState;
-  /** What is wanted; absent before IPAM has told of the whole cluster. */
+  /** Desired state; absent before IPAM has sent the state of the whole cluster. */
   wanted:
     | RoutingCounts
     | undefined;
-  /** What of that is there as wanted; absent while it is not known. */
+  /** How much of it the kernel has; absent while unknown. */
   present:
     | RoutingCounts
     | undefined;
-  /** When the kernel was last read in full; absent: never. */
+  /** When the kernel was last read in full; absent if never. */
   checkedAt:
     | Date
     | undefined;
-  /** Changes of others to what is Podwire's that were put right since the service started. */
+  /** Number of changes by other programs to Podwire's objects that were repaired since the service started. */
   driftCount: bigint;
-  /** MTU in bytes of pods that ask for none. */
+  /** MTU in bytes of pods that request none. */
   podMtuBytes: number;
-  /** BGP sessions, where BIRD has a part in the routing. */
+  /** BGP sessions, if BIRD takes part in routing. */
   bgpSessions: BgpSession[];
-  /** Number of attachments that the service has recorded. */
+  /** Number of recorded attachments. */
   attachmentCount: number;
-  /** What an operator should know; empty when all is well. */
+  /** Conditions that an operator should know; empty if there are none. */
   conditions: Condition[];
 }
 
@@ -91,11 +97,11 @@ export interface Tunnel {
   mtuBytes: number;
 }
 
-/** RoutingCounts counts what is wanted of the kernel, or there. */
+/** RoutingCounts counts objects that are desired, or present in the kernel. */
 export interface RoutingCounts {
   /** Tunnel devices. */
   tunnels: number;
-  /** Far ends of tunnels. */
+  /** Tunnel peers: the other nodes of the tunnels. */
   peers: number;
   /** Routes. */
   routes: number;
@@ -105,13 +111,13 @@ export interface RoutingCounts {
 export interface BgpSession {
   /** Address of the neighbour. */
   neighbour: string;
-  /** Who that is (`node b`, `peer tor-1`). */
+  /** What the neighbour is (`node b`, `peer tor-1`). */
   about: string;
-  /** `Established`, or how far it is, in BIRD's words; empty while that is not known. */
+  /** BIRD's name of the session's state, such as `Established`; empty while unknown. */
   state: string;
-  /** Routes taken from the neighbour. */
+  /** Routes imported from the neighbour. */
   importedCount: number;
-  /** Routes told to the neighbour. */
+  /** Routes exported to the neighbour. */
   exportedCount: number;
 }
 
@@ -119,7 +125,7 @@ export interface BgpSession {
 export interface Condition {
   /** One word for programs, in upper camel case (`IpamUnreachable`). */
   reason: string;
-  /** What is wrong and what helps, for people. */
+  /** The fault and its remedy, in a sentence for people. */
   message: string;
 }
 
@@ -753,13 +759,13 @@ export const Condition: MessageFns<Condition> = {
   },
 };
 
-/** NodeService tells how the node is that the service runs on. */
+/** NodeService reports the status of the node that the service runs on. */
 export type NodeServiceService = typeof NodeServiceService;
 export const NodeServiceService = {
   /**
-   * GetNodeStatus returns this node as its dataplane sees it: what is wanted of its kernel, what of that is there, and what an
-   * operator should know. It reads no more than what is known already, and changes nothing. What is wrong with the node is an
-   * answer, not an error; health checks stay SERVING meanwhile, unless no pod can be wired.
+   * GetNodeStatus returns the desired state of the kernel, how much of it is present, and the conditions that an
+   * operator should know. It returns what the service last read, and changes nothing. Conditions are part of the
+   * answer, not errors. Health checks report SERVING unless no pod can be wired.
    *
    * Errors: none but those of every call (DEADLINE_EXCEEDED, UNAVAILABLE).
    */
@@ -777,9 +783,9 @@ export const NodeServiceService = {
 
 export interface NodeServiceServer extends UntypedServiceImplementation {
   /**
-   * GetNodeStatus returns this node as its dataplane sees it: what is wanted of its kernel, what of that is there, and what an
-   * operator should know. It reads no more than what is known already, and changes nothing. What is wrong with the node is an
-   * answer, not an error; health checks stay SERVING meanwhile, unless no pod can be wired.
+   * GetNodeStatus returns the desired state of the kernel, how much of it is present, and the conditions that an
+   * operator should know. It returns what the service last read, and changes nothing. Conditions are part of the
+   * answer, not errors. Health checks report SERVING unless no pod can be wired.
    *
    * Errors: none but those of every call (DEADLINE_EXCEEDED, UNAVAILABLE).
    */
@@ -788,9 +794,9 @@ export interface NodeServiceServer extends UntypedServiceImplementation {
 
 export interface NodeServiceClient extends Client {
   /**
-   * GetNodeStatus returns this node as its dataplane sees it: what is wanted of its kernel, what of that is there, and what an
-   * operator should know. It reads no more than what is known already, and changes nothing. What is wrong with the node is an
-   * answer, not an error; health checks stay SERVING meanwhile, unless no pod can be wired.
+   * GetNodeStatus returns the desired state of the kernel, how much of it is present, and the conditions that an
+   * operator should know. It returns what the service last read, and changes nothing. Conditions are part of the
+   * answer, not errors. Health checks report SERVING unless no pod can be wired.
    *
    * Errors: none but those of every call (DEADLINE_EXCEEDED, UNAVAILABLE).
    */

@@ -35,29 +35,31 @@ export interface PodNetwork {
   /** The pod's addresses as CIDRs of full length (`10.65.0.7/32`, `fd65::7/128`), at least one, of one family or both. */
   addresses: string[];
   /**
-   * Destinations that the pod reaches through its gateway, as CIDRs; empty means the default route of each family that has
-   * an address. Where another interface of the pod leads to one of them already, this one's route gets a higher metric.
+   * Destinations that the pod reaches through its gateway, as CIDRs; empty means the default route of each family that
+   * has an address. If another interface of the pod already has a route to one of them, this interface's route gets a
+   * higher metric.
    */
   routes: string[];
   /** MTU of both ends in bytes, 68 to 65535, and from 1280 on with IPv6 addresses; 0 leaves it to the node. */
   mtuBytes: number;
   /**
-   * Whether the pod forwards packets between its own interfaces (`net.ipv4.ip_forward` and `net.ipv6.conf.all.forwarding`
-   * inside the pod, each where the pod has addresses of the family).
+   * Whether the pod forwards packets between its own interfaces (`net.ipv4.ip_forward` and
+   * `net.ipv6.conf.all.forwarding` inside the pod, each where the pod has addresses of the family).
    */
   ipForwarding: boolean;
-  /** What the pod may send from besides its own addresses, as CIDRs of the families that it has addresses of. */
+  /** Source prefixes that the pod may use besides its own addresses, as CIDRs of the families that it has addresses of. */
   sourcePrefixes: string[];
-  /** Packets that may wait to be sent at each end; 0 means the kernel's default. */
+  /** Transmit queue length of each end, in packets; 0 means the kernel's default. */
   txQueueLength: number;
   /**
-   * Number of transmit queues and of receive queues at each end, 1 to 4096; 0 means the kernel's default. It is given at
-   * creation: an attachment that is there with another number is refused.
+   * Number of transmit queues and of receive queues at each end, 1 to 4096; 0 means the kernel's default. It is set at
+   * creation: an existing attachment with another number is refused.
    */
   queueCount: number;
   /**
-   * Whether podwire-ipam gave the addresses. Where the whole pair is lost without DetachPod, the node then makes it again only while
-   * podwire-ipam has all of the addresses for the attachment. Not set: another one gave them, and the pair is made again in any case.
+   * Whether podwire-ipam allocated the addresses. If the whole pair is lost without DetachPod, the node then restores
+   * it only while podwire-ipam holds all of these addresses for the attachment. Not set: another IPAM plugin allocated
+   * them, and the pair is always restored.
    */
   addressesFromIpam?: boolean | undefined;
 }
@@ -78,7 +80,7 @@ export interface AttachPodResponse {
   podInterface:
     | Interface
     | undefined;
-  /** Number of changes that were made; 0 when everything was as wanted. */
+  /** Number of changes made; 0 if the kernel already matched. */
   changes: number;
 }
 
@@ -100,88 +102,88 @@ export interface DetachPodRequest {
   attachment:
     | Attachment
     | undefined;
-  /**
-   * Name of the host's end of the veth pair; empty means the one that it was attached with, or that is derived from the
-   * attachment.
-   */
+  /** Name of the host's end of the veth pair; empty means the recorded name, or the name derived from the attachment. */
   hostInterfaceName: string;
   /**
-   * Absolute path of the pod's network namespace, where the caller knows it (CNI_NETNS). It may lead nowhere by now, or to another pod's
-   * namespace. It is looked into only where the node has no record of the attachment, and only rules (`ip rule`) that Podwire made for
-   * the interface are taken out there, where the pod has no such interface any more and they route nothing.
+   * Absolute path of the pod's network namespace, if the caller knows it (CNI_NETNS). The path may be stale: gone, or
+   * another pod's namespace. It is used only if the node has no record of the attachment. Then only rules (`ip rule`)
+   * that Podwire made for the interface are removed, and only if that interface is gone, so that they route nothing.
    */
   netns?: string | undefined;
 }
 
-/** DetachPodResponse says whether there was something to remove. */
+/** DetachPodResponse says whether a pair was removed. */
 export interface DetachPodResponse {
   /** Whether a veth pair was removed by this call. */
   removed: boolean;
 }
 
-/** CheckPodRequest holds the wanted state to compare with, or says whose it is. One of the two has to be set. */
+/**
+ * CheckPodRequest holds the wanted state to compare with, or the attachment whose recorded state is used. Exactly one
+ * must be set.
+ */
 export interface CheckPodRequest {
   /** The wanted state. */
   pod:
     | PodNetwork
     | undefined;
-  /** The attachment whose wanted state is the one that the node has recorded: for whoever does not know it. */
+  /** The attachment whose recorded state is the wanted state, for callers that do not know it. */
   recorded?: Attachment | undefined;
 }
 
 /** CheckPodResponse lists what differs. */
 export interface CheckPodResponse {
-  /** The differences in the order in which they would be mended, at most 100; empty when the kernel is as wanted. */
+  /** The differences in the order in which they would be repaired, at most 100; empty if the kernel matches. */
   differences: Difference[];
   /** Number of further differences. */
   moreDifferences: number;
 }
 
-/** Difference is one thing in the kernel that is not as wanted. */
+/** Difference is an object in the kernel that differs from the wanted state. */
 export interface Difference {
-  /** What it is about, in the notation of `ip` and `sysctl` (`pod route default via 169.254.1.1 dev eth0`). */
+  /** The object, in the notation of `ip` and `sysctl` (`pod route default via 169.254.1.1 dev eth0`). */
   object: string;
-  /** What is wanted (`present`, `up`, or a value). */
+  /** Wanted state (`present`, `up`, or a value). */
   wanted: string;
-  /** What is there instead (`missing`, `down`, or a value). */
+  /** Actual state (`missing`, `down`, or a value). */
   actual: string;
 }
 
-/** RepairPodRequest holds the wanted state, or says whose it is. One of the two has to be set. */
+/** RepairPodRequest holds the wanted state, or the attachment whose recorded state is used. Exactly one must be set. */
 export interface RepairPodRequest {
   /** The wanted state. */
   pod:
     | PodNetwork
     | undefined;
-  /** The attachment whose wanted state is the one that the node has recorded. */
+  /** The attachment whose recorded state is the wanted state. */
   recorded?: Attachment | undefined;
 }
 
-/** RepairPodResponse lists what was mended. */
+/** RepairPodResponse lists the repaired differences. */
 export interface RepairPodResponse {
-  /** The differences that there were, in the order in which they were mended, at most 100; empty when the kernel was as wanted. */
+  /** The differences, in the order in which they were repaired, at most 100; empty if the kernel matched. */
   differences: Difference[];
-  /** Number of further differences that were mended. */
+  /** Number of further repaired differences. */
   moreDifferences: number;
 }
 
-/** CollectGarbageRequest says what may stay. */
+/** CollectGarbageRequest lists the valid attachments. */
 export interface CollectGarbageRequest {
-  /** The attachments that may stay. Has to be set: set and empty, nothing may stay. */
+  /** The attachments to keep. Must be set; an empty list keeps none. */
   validAttachments:
     | AttachmentList
     | undefined;
-  /** Only attachments of this network are looked at; empty means all networks. */
+  /** Only attachments of this network are collected; empty means all networks. */
   network: string;
 }
 
-/** AttachmentList is a list that can be absent, which is not the same as empty. */
+/** AttachmentList is a list whose absence differs from an empty list. */
 export interface AttachmentList {
   /** The attachments, in any order. */
   attachments: Attachment[];
 }
 
-/** CollectGarbageResponse lists what was removed and what was not. */
+/** CollectGarbageResponse lists the removed attachments and the failures. */
 export interface CollectGarbageResponse {
   /** The attachments that were removed. */
   removed: Attachment[];
@@ -195,7 +197,7 @@ export interface CollectionFailure {
   attachment:
     | Attachment
     | undefined;
-  /** Code of the failure that DetachPod would answer (`KERNEL_REFUSED`). */
+  /** Code of the failure that DetachPod would return (`KERNEL_REFUSED`). */
   code: string;
   /** Its message. */
   message: string;
@@ -205,7 +207,7 @@ export interface CollectionFailure {
 export interface ListPodsRequest {
   /** Largest number of attachments to return, 1 to 1000; 0 means 100, and more than 1000 means 1000. */
   pageSize: number;
-  /** The next_page_token of the answer before; empty for the first page. */
+  /** The next_page_token of the previous answer; empty for the first page. */
   pageToken: string;
 }
 
@@ -1659,12 +1661,13 @@ export const PodServiceService = {
    * AttachPod makes the kernel match the wanted state of one attachment: a veth pair whose peer is in the pod's network
    * namespace, with addresses, routes and sysctls on both ends.
    *
-   * Idempotent: what is already as wanted is left alone. On failure every finished step is undone.
+   * Idempotent: what already matches is left alone. On failure every finished step is undone.
    *
    * Errors: INVALID_ARGUMENT (a field is malformed, the path is missing, no network namespace, or the node's own; all
-   * faults are listed), ALREADY_EXISTS (the pod has an interface of that name that is not this attachment's, or the host
-   * interface's name or a route to the pod's address is taken), FAILED_PRECONDITION (the kernel lacks what is needed), INTERNAL (the kernel refused; the
-   * message names operation, object and the kernel's own text), DEADLINE_EXCEEDED.
+   * faults are listed), ALREADY_EXISTS (the pod has an interface of that name that is not this attachment's, or the
+   * host interface's name or a route to the pod's address is taken), FAILED_PRECONDITION (the kernel lacks what is
+   * needed), INTERNAL (the kernel refused; the message names operation, object and the kernel's own text),
+   * DEADLINE_EXCEEDED.
    */
   attachPod: {
     path: "/podwire.dataplane.v1.PodService/AttachPod" as const,
@@ -1677,12 +1680,13 @@ export const PodServiceService = {
   },
   /**
    * DetachPod removes the veth pair of an attachment, and with it the pod's addresses and routes. It returns when the
-   * kernel has announced the removal. The pair is found by its end on the node: the pod's namespace may be gone or replaced.
+   * kernel has announced the removal. The pair is found by its end on the node: the pod's namespace may be gone or
+   * replaced.
    *
    * Idempotent: nothing to remove is success.
    *
-   * Errors: INVALID_ARGUMENT, ALREADY_EXISTS (the host interface of that name was not made for this attachment, which has no pair, and
-   * is given none any more), INTERNAL, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT, ALREADY_EXISTS (the host interface of that name belongs to another attachment; this
+   * attachment has no pair and will get none), INTERNAL, DEADLINE_EXCEEDED.
    */
   detachPod: {
     path: "/podwire.dataplane.v1.PodService/DetachPod" as const,
@@ -1694,11 +1698,13 @@ export const PodServiceService = {
     responseDeserialize: (value: Buffer): DetachPodResponse => DetachPodResponse.decode(value),
   },
   /**
-   * CheckPod compares the kernel with the wanted state of one attachment and changes nothing. What later plugins of a chain and
-   * privileged workloads set inside the pod is no difference: MAC address, a lower MTU, queue length, forwarding.
+   * CheckPod compares the kernel with the wanted state of one attachment and changes nothing. Settings that later
+   * plugins of a chain or privileged workloads change inside the pod are not differences: MAC address, a lower MTU,
+   * queue length, forwarding.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND (the attachment is not recorded), FAILED_PRECONDITION (the pod's namespace holds more
-   * routes, addresses, neighbours or rules than are read of a pod), INTERNAL, DEADLINE_EXCEEDED. A difference is an answer, not an error.
+   * Errors: INVALID_ARGUMENT, NOT_FOUND (the attachment is not recorded), FAILED_PRECONDITION (the pod's namespace
+   * holds more routes, addresses, neighbours or rules than the service reads), INTERNAL, DEADLINE_EXCEEDED. Differences
+   * are part of the answer, not errors.
    */
   checkPod: {
     path: "/podwire.dataplane.v1.PodService/CheckPod" as const,
@@ -1710,12 +1716,13 @@ export const PodServiceService = {
     responseDeserialize: (value: Buffer): CheckPodResponse => CheckPodResponse.decode(value),
   },
   /**
-   * RepairPod makes the kernel match the wanted state of one attachment, and tells what it mended: what CheckPod finds. Where
-   * everything is as wanted it changes nothing.
+   * RepairPod makes the kernel match the wanted state of one attachment, and lists the differences that it repaired, as
+   * CheckPod finds them. Without differences it changes nothing.
    *
    * Idempotent. On failure every finished step is undone.
    *
-   * Errors: as AttachPod, NOT_FOUND (the attachment is not recorded), and FAILED_PRECONDITION (the pod cannot be read, as CheckPod).
+   * Errors: as AttachPod, NOT_FOUND (the attachment is not recorded), and FAILED_PRECONDITION (the pod cannot be read,
+   * as CheckPod).
    */
   repairPod: {
     path: "/podwire.dataplane.v1.PodService/RepairPod" as const,
@@ -1727,14 +1734,15 @@ export const PodServiceService = {
     responseDeserialize: (value: Buffer): RepairPodResponse => RepairPodResponse.decode(value),
   },
   /**
-   * CollectGarbage removes the veth pairs of attachments that are not valid any more (CNI's GC), with what the node remembers
-   * of them. It goes on past what it cannot remove. Attachments that AttachPod or RepairPod is wiring, and those attached since
-   * it began, are left; so are those that came by Calico's contract, whose names no caller can list. Other interfaces are not looked at.
+   * CollectGarbage removes the veth pairs of attachments that are no longer valid (CNI's GC), and their records. A pair
+   * that cannot be removed does not stop it. It keeps attachments that AttachPod or RepairPod is wiring, and
+   * attachments made since it began. It also keeps attachments made through Calico's contract, as no caller can list
+   * them. Other interfaces are ignored.
    *
    * Idempotent.
    *
-   * Errors: INVALID_ARGUMENT (the valid attachments are not given, or malformed; nothing is removed), INTERNAL (the kernel does
-   * not list its interfaces), DEADLINE_EXCEEDED (what was removed before stays removed).
+   * Errors: INVALID_ARGUMENT (the valid attachments are missing or malformed; nothing is removed), INTERNAL (the kernel
+   * does not list its interfaces), DEADLINE_EXCEEDED (earlier removals remain).
    */
   collectGarbage: {
     path: "/podwire.dataplane.v1.PodService/CollectGarbage" as const,
@@ -1768,50 +1776,56 @@ export interface PodServiceServer extends UntypedServiceImplementation {
    * AttachPod makes the kernel match the wanted state of one attachment: a veth pair whose peer is in the pod's network
    * namespace, with addresses, routes and sysctls on both ends.
    *
-   * Idempotent: what is already as wanted is left alone. On failure every finished step is undone.
+   * Idempotent: what already matches is left alone. On failure every finished step is undone.
    *
    * Errors: INVALID_ARGUMENT (a field is malformed, the path is missing, no network namespace, or the node's own; all
-   * faults are listed), ALREADY_EXISTS (the pod has an interface of that name that is not this attachment's, or the host
-   * interface's name or a route to the pod's address is taken), FAILED_PRECONDITION (the kernel lacks what is needed), INTERNAL (the kernel refused; the
-   * message names operation, object and the kernel's own text), DEADLINE_EXCEEDED.
+   * faults are listed), ALREADY_EXISTS (the pod has an interface of that name that is not this attachment's, or the
+   * host interface's name or a route to the pod's address is taken), FAILED_PRECONDITION (the kernel lacks what is
+   * needed), INTERNAL (the kernel refused; the message names operation, object and the kernel's own text),
+   * DEADLINE_EXCEEDED.
    */
   attachPod: handleUnaryCall<AttachPodRequest, AttachPodResponse>;
   /**
    * DetachPod removes the veth pair of an attachment, and with it the pod's addresses and routes. It returns when the
-   * kernel has announced the removal. The pair is found by its end on the node: the pod's namespace may be gone or replaced.
+   * kernel has announced the removal. The pair is found by its end on the node: the pod's namespace may be gone or
+   * replaced.
    *
    * Idempotent: nothing to remove is success.
    *
-   * Errors: INVALID_ARGUMENT, ALREADY_EXISTS (the host interface of that name was not made for this attachment, which has no pair, and
-   * is given none any more), INTERNAL, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT, ALREADY_EXISTS (the host interface of that name belongs to another attachment; this
+   * attachment has no pair and will get none), INTERNAL, DEADLINE_EXCEEDED.
    */
   detachPod: handleUnaryCall<DetachPodRequest, DetachPodResponse>;
   /**
-   * CheckPod compares the kernel with the wanted state of one attachment and changes nothing. What later plugins of a chain and
-   * privileged workloads set inside the pod is no difference: MAC address, a lower MTU, queue length, forwarding.
+   * CheckPod compares the kernel with the wanted state of one attachment and changes nothing. Settings that later
+   * plugins of a chain or privileged workloads change inside the pod are not differences: MAC address, a lower MTU,
+   * queue length, forwarding.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND (the attachment is not recorded), FAILED_PRECONDITION (the pod's namespace holds more
-   * routes, addresses, neighbours or rules than are read of a pod), INTERNAL, DEADLINE_EXCEEDED. A difference is an answer, not an error.
+   * Errors: INVALID_ARGUMENT, NOT_FOUND (the attachment is not recorded), FAILED_PRECONDITION (the pod's namespace
+   * holds more routes, addresses, neighbours or rules than the service reads), INTERNAL, DEADLINE_EXCEEDED. Differences
+   * are part of the answer, not errors.
    */
   checkPod: handleUnaryCall<CheckPodRequest, CheckPodResponse>;
   /**
-   * RepairPod makes the kernel match the wanted state of one attachment, and tells what it mended: what CheckPod finds. Where
-   * everything is as wanted it changes nothing.
+   * RepairPod makes the kernel match the wanted state of one attachment, and lists the differences that it repaired, as
+   * CheckPod finds them. Without differences it changes nothing.
    *
    * Idempotent. On failure every finished step is undone.
    *
-   * Errors: as AttachPod, NOT_FOUND (the attachment is not recorded), and FAILED_PRECONDITION (the pod cannot be read, as CheckPod).
+   * Errors: as AttachPod, NOT_FOUND (the attachment is not recorded), and FAILED_PRECONDITION (the pod cannot be read,
+   * as CheckPod).
    */
   repairPod: handleUnaryCall<RepairPodRequest, RepairPodResponse>;
   /**
-   * CollectGarbage removes the veth pairs of attachments that are not valid any more (CNI's GC), with what the node remembers
-   * of them. It goes on past what it cannot remove. Attachments that AttachPod or RepairPod is wiring, and those attached since
-   * it began, are left; so are those that came by Calico's contract, whose names no caller can list. Other interfaces are not looked at.
+   * CollectGarbage removes the veth pairs of attachments that are no longer valid (CNI's GC), and their records. A pair
+   * that cannot be removed does not stop it. It keeps attachments that AttachPod or RepairPod is wiring, and
+   * attachments made since it began. It also keeps attachments made through Calico's contract, as no caller can list
+   * them. Other interfaces are ignored.
    *
    * Idempotent.
    *
-   * Errors: INVALID_ARGUMENT (the valid attachments are not given, or malformed; nothing is removed), INTERNAL (the kernel does
-   * not list its interfaces), DEADLINE_EXCEEDED (what was removed before stays removed).
+   * Errors: INVALID_ARGUMENT (the valid attachments are missing or malformed; nothing is removed), INTERNAL (the kernel
+   * does not list its interfaces), DEADLINE_EXCEEDED (earlier removals remain).
    */
   collectGarbage: handleUnaryCall<CollectGarbageRequest, CollectGarbageResponse>;
   /**
@@ -1827,12 +1841,13 @@ export interface PodServiceClient extends Client {
    * AttachPod makes the kernel match the wanted state of one attachment: a veth pair whose peer is in the pod's network
    * namespace, with addresses, routes and sysctls on both ends.
    *
-   * Idempotent: what is already as wanted is left alone. On failure every finished step is undone.
+   * Idempotent: what already matches is left alone. On failure every finished step is undone.
    *
    * Errors: INVALID_ARGUMENT (a field is malformed, the path is missing, no network namespace, or the node's own; all
-   * faults are listed), ALREADY_EXISTS (the pod has an interface of that name that is not this attachment's, or the host
-   * interface's name or a route to the pod's address is taken), FAILED_PRECONDITION (the kernel lacks what is needed), INTERNAL (the kernel refused; the
-   * message names operation, object and the kernel's own text), DEADLINE_EXCEEDED.
+   * faults are listed), ALREADY_EXISTS (the pod has an interface of that name that is not this attachment's, or the
+   * host interface's name or a route to the pod's address is taken), FAILED_PRECONDITION (the kernel lacks what is
+   * needed), INTERNAL (the kernel refused; the message names operation, object and the kernel's own text),
+   * DEADLINE_EXCEEDED.
    */
   attachPod(
     request: AttachPodRequest,
@@ -1851,12 +1866,13 @@ export interface PodServiceClient extends Client {
   ): ClientUnaryCall;
   /**
    * DetachPod removes the veth pair of an attachment, and with it the pod's addresses and routes. It returns when the
-   * kernel has announced the removal. The pair is found by its end on the node: the pod's namespace may be gone or replaced.
+   * kernel has announced the removal. The pair is found by its end on the node: the pod's namespace may be gone or
+   * replaced.
    *
    * Idempotent: nothing to remove is success.
    *
-   * Errors: INVALID_ARGUMENT, ALREADY_EXISTS (the host interface of that name was not made for this attachment, which has no pair, and
-   * is given none any more), INTERNAL, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT, ALREADY_EXISTS (the host interface of that name belongs to another attachment; this
+   * attachment has no pair and will get none), INTERNAL, DEADLINE_EXCEEDED.
    */
   detachPod(
     request: DetachPodRequest,
@@ -1874,11 +1890,13 @@ export interface PodServiceClient extends Client {
     callback: (error: ServiceError | null, response: DetachPodResponse) => void,
   ): ClientUnaryCall;
   /**
-   * CheckPod compares the kernel with the wanted state of one attachment and changes nothing. What later plugins of a chain and
-   * privileged workloads set inside the pod is no difference: MAC address, a lower MTU, queue length, forwarding.
+   * CheckPod compares the kernel with the wanted state of one attachment and changes nothing. Settings that later
+   * plugins of a chain or privileged workloads change inside the pod are not differences: MAC address, a lower MTU,
+   * queue length, forwarding.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND (the attachment is not recorded), FAILED_PRECONDITION (the pod's namespace holds more
-   * routes, addresses, neighbours or rules than are read of a pod), INTERNAL, DEADLINE_EXCEEDED. A difference is an answer, not an error.
+   * Errors: INVALID_ARGUMENT, NOT_FOUND (the attachment is not recorded), FAILED_PRECONDITION (the pod's namespace
+   * holds more routes, addresses, neighbours or rules than the service reads), INTERNAL, DEADLINE_EXCEEDED. Differences
+   * are part of the answer, not errors.
    */
   checkPod(
     request: CheckPodRequest,
@@ -1896,12 +1914,13 @@ export interface PodServiceClient extends Client {
     callback: (error: ServiceError | null, response: CheckPodResponse) => void,
   ): ClientUnaryCall;
   /**
-   * RepairPod makes the kernel match the wanted state of one attachment, and tells what it mended: what CheckPod finds. Where
-   * everything is as wanted it changes nothing.
+   * RepairPod makes the kernel match the wanted state of one attachment, and lists the differences that it repaired, as
+   * CheckPod finds them. Without differences it changes nothing.
    *
    * Idempotent. On failure every finished step is undone.
    *
-   * Errors: as AttachPod, NOT_FOUND (the attachment is not recorded), and FAILED_PRECONDITION (the pod cannot be read, as CheckPod).
+   * Errors: as AttachPod, NOT_FOUND (the attachment is not recorded), and FAILED_PRECONDITION (the pod cannot be read,
+   * as CheckPod).
    */
   repairPod(
     request: RepairPodRequest,
@@ -1919,14 +1938,15 @@ export interface PodServiceClient extends Client {
     callback: (error: ServiceError | null, response: RepairPodResponse) => void,
   ): ClientUnaryCall;
   /**
-   * CollectGarbage removes the veth pairs of attachments that are not valid any more (CNI's GC), with what the node remembers
-   * of them. It goes on past what it cannot remove. Attachments that AttachPod or RepairPod is wiring, and those attached since
-   * it began, are left; so are those that came by Calico's contract, whose names no caller can list. Other interfaces are not looked at.
+   * CollectGarbage removes the veth pairs of attachments that are no longer valid (CNI's GC), and their records. A pair
+   * that cannot be removed does not stop it. It keeps attachments that AttachPod or RepairPod is wiring, and
+   * attachments made since it began. It also keeps attachments made through Calico's contract, as no caller can list
+   * them. Other interfaces are ignored.
    *
    * Idempotent.
    *
-   * Errors: INVALID_ARGUMENT (the valid attachments are not given, or malformed; nothing is removed), INTERNAL (the kernel does
-   * not list its interfaces), DEADLINE_EXCEEDED (what was removed before stays removed).
+   * Errors: INVALID_ARGUMENT (the valid attachments are missing or malformed; nothing is removed), INTERNAL (the kernel
+   * does not list its interfaces), DEADLINE_EXCEEDED (earlier removals remain).
    */
   collectGarbage(
     request: CollectGarbageRequest,

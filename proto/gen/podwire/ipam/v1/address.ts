@@ -34,15 +34,15 @@ export enum IpFamily {
   UNRECOGNIZED = -1,
 }
 
-/** RequestKind is what an author of a pod may ask for. */
+/** RequestKind is a kind of request that a pod's author may make. */
 export enum RequestKind {
   /** REQUEST_KIND_UNSPECIFIED - Not stated. */
   REQUEST_KIND_UNSPECIFIED = 0,
   /** REQUEST_KIND_POOL - A pool to take addresses from. */
   REQUEST_KIND_POOL = 1,
-  /** REQUEST_KIND_ADDRESS - An address by itself. */
+  /** REQUEST_KIND_ADDRESS - A certain address. */
   REQUEST_KIND_ADDRESS = 2,
-  /** REQUEST_KIND_ADDRESS_WITHOUT_IPAM - An address that IPAM does not know. */
+  /** REQUEST_KIND_ADDRESS_WITHOUT_IPAM - An address that IPAM does not manage. */
   REQUEST_KIND_ADDRESS_WITHOUT_IPAM = 3,
   /** REQUEST_KIND_SOURCE_PREFIX - A prefix to send from. */
   REQUEST_KIND_SOURCE_PREFIX = 4,
@@ -55,32 +55,32 @@ export enum RequestKind {
   UNRECOGNIZED = -1,
 }
 
-/** BlockOrigin is how the block of an address comes to be one to take from. */
+/** BlockOrigin says why the node may use a block. */
 export enum BlockOrigin {
   /** BLOCK_ORIGIN_UNSPECIFIED - Not stated. */
   BLOCK_ORIGIN_UNSPECIFIED = 0,
-  /** BLOCK_ORIGIN_OWN - It is the node's. */
+  /** BLOCK_ORIGIN_OWN - The node owns it. */
   BLOCK_ORIGIN_OWN = 1,
-  /** BLOCK_ORIGIN_CLAIMED - Nobody has it, and it becomes the node's. */
+  /** BLOCK_ORIGIN_CLAIMED - It has no owner; the node claims it. */
   BLOCK_ORIGIN_CLAIMED = 2,
-  /** BLOCK_ORIGIN_RECLAIMED - It is another node's, and empty, and becomes the node's. */
+  /** BLOCK_ORIGIN_RECLAIMED - Another node owns it and it is empty; the node reclaims it. */
   BLOCK_ORIGIN_RECLAIMED = 3,
-  /** BLOCK_ORIGIN_BORROWED - It is and stays another's. */
+  /** BLOCK_ORIGIN_BORROWED - Another node owns it and keeps it. */
   BLOCK_ORIGIN_BORROWED = 4,
   UNRECOGNIZED = -1,
 }
 
-/** BlockVerdict is what was found of a block. */
+/** BlockVerdict says whether a block has an address for the request. */
 export enum BlockVerdict {
   /** BLOCK_VERDICT_UNSPECIFIED - Not stated. */
   BLOCK_VERDICT_UNSPECIFIED = 0,
-  /** BLOCK_VERDICT_OPEN - It has an address to give. */
+  /** BLOCK_VERDICT_OPEN - It has a free address for the request. */
   BLOCK_VERDICT_OPEN = 1,
   /** BLOCK_VERDICT_FULL - Every address is in use, cools down, or is reserved. */
   BLOCK_VERDICT_FULL = 2,
-  /** BLOCK_VERDICT_OTHER_OWNER - What it has is another owner's, and may not be borrowed. */
+  /** BLOCK_VERDICT_OTHER_OWNER - Another owner has it, and its addresses may not be borrowed. */
   BLOCK_VERDICT_OTHER_OWNER = 3,
-  /** BLOCK_VERDICT_NO_OWNER - Nobody owns it, and what it has may not be borrowed. */
+  /** BLOCK_VERDICT_NO_OWNER - It has no owner, and its addresses may not be borrowed. */
   BLOCK_VERDICT_NO_OWNER = 4,
   /** BLOCK_VERDICT_RESERVED - Every address is reserved. */
   BLOCK_VERDICT_RESERVED = 5,
@@ -89,32 +89,35 @@ export enum BlockVerdict {
   UNRECOGNIZED = -1,
 }
 
-/** AddressReleaseResult is what became of an address that was to be given back. */
+/** AddressReleaseResult is the result for one address. */
 export enum AddressReleaseResult {
   /** ADDRESS_RELEASE_RESULT_UNSPECIFIED - Not stated. */
   ADDRESS_RELEASE_RESULT_UNSPECIFIED = 0,
-  /** ADDRESS_RELEASE_RESULT_RELEASED - It was given back. */
+  /** ADDRESS_RELEASE_RESULT_RELEASED - It was released. */
   ADDRESS_RELEASE_RESULT_RELEASED = 1,
-  /** ADDRESS_RELEASE_RESULT_NOT_ALLOCATED - Nobody holds it: it is free, cools down, or lies in no block. */
+  /** ADDRESS_RELEASE_RESULT_NOT_ALLOCATED - It has no holder: it is free, cools down, or lies in no block. */
   ADDRESS_RELEASE_RESULT_NOT_ALLOCATED = 2,
-  /** ADDRESS_RELEASE_RESULT_MISMATCH - It is held, but not as said, and stays with its holder. */
+  /** ADDRESS_RELEASE_RESULT_MISMATCH - It does not meet the conditions, and stays with its holder. */
   ADDRESS_RELEASE_RESULT_MISMATCH = 3,
-  /** ADDRESS_RELEASE_RESULT_UNREADABLE - Its block cannot be read in the datastore, so that nobody knows who holds it: it stays as it is. Audit tells the record. */
+  /**
+   * ADDRESS_RELEASE_RESULT_UNREADABLE - Its block cannot be read in the datastore, so its holder is unknown and it is left unchanged. Audit names the
+   * record.
+   */
   ADDRESS_RELEASE_RESULT_UNREADABLE = 4,
   UNRECOGNIZED = -1,
 }
 
-/** AddressState is what an address is at the moment. */
+/** AddressState is the current state of an address. */
 export enum AddressState {
   /** ADDRESS_STATE_UNSPECIFIED - Not stated. */
   ADDRESS_STATE_UNSPECIFIED = 0,
-  /** ADDRESS_STATE_FREE - Nobody has it, and it may be given to anybody. */
+  /** ADDRESS_STATE_FREE - It is free, and may be allocated automatically. */
   ADDRESS_STATE_FREE = 1,
-  /** ADDRESS_STATE_ALLOCATED - Somebody holds it. */
+  /** ADDRESS_STATE_ALLOCATED - It is allocated. */
   ADDRESS_STATE_ALLOCATED = 2,
-  /** ADDRESS_STATE_COOLING - It was released, and is kept from reuse for a while. */
+  /** ADDRESS_STATE_COOLING - It was released, and is kept from reuse until its cool-down ends. */
   ADDRESS_STATE_COOLING = 3,
-  /** ADDRESS_STATE_RESERVED - Nobody has it, and it is given only to those who ask for it by itself. */
+  /** ADDRESS_STATE_RESERVED - It is free, and allocated only to requests that name it. */
   ADDRESS_STATE_RESERVED = 4,
   /** ADDRESS_STATE_UNMANAGED - It lies in no pool. */
   ADDRESS_STATE_UNMANAGED = 5,
@@ -134,43 +137,46 @@ export interface AllocateRequest {
     | PodIdentity
     | undefined;
   /**
-   * The families wanted, one address each, without repetition; empty means those of `addresses`, and IPv4 where there are
-   * none. All of them are allocated or none.
+   * The requested families, one address each, without repetition; empty means those of `addresses`, and IPv4 where
+   * there are none. All of them are allocated or none.
    */
   families: IpFamily[];
-  /** The container's network namespace, so that what a reboot or a replaced namespace killed can be told from what lives. */
+  /**
+   * The container's network namespace. It distinguishes live containers from those that a reboot or a replaced
+   * namespace ended.
+   */
   netns?:
     | NetnsIdentity
     | undefined;
   /**
-   * Pools to take from, by name or by their exact CIDR, tried in this order; at most 64. They serve whatever their selectors
-   * and assignment modes say; disabled ones are refused. A family of which there is none here gets an address of the pools
-   * that selectors choose.
+   * Pools to take from, by name or by their exact CIDR, tried in this order; at most 64. Their selectors and assignment
+   * modes are ignored; disabled pools are refused. A family without a pool in this list uses the pools that selectors
+   * choose.
    */
   pools: string[];
   /**
-   * Labels of the pod's namespace, for the namespace selectors of pools and request policies; at most 64. Empty means that they are
-   * not known. `kubernetes.io/metadata.name` need not be among them: it is the pod's namespace, and anything else is refused.
+   * Labels of the pod's namespace, for the namespace selectors of pools and request policies; at most 64. Empty means
+   * unknown. `kubernetes.io/metadata.name` may be omitted: it is the pod's namespace, and another value is refused.
    */
   namespaceLabels: { [key: string]: string };
   /**
-   * Addresses wanted by themselves (`10.65.0.7`, `fd65::7`), at most one of each family. Reservations, selectors, assignment
-   * modes and the cap of blocks do not stand in their way. They belong to families that are wanted.
+   * Requested addresses (`10.65.0.7`, `fd65::7`), at most one of each family, of the requested families. Reservations,
+   * selectors, assignment modes and the limit of blocks do not apply to them.
    */
   addresses: string[];
   /**
-   * Most blocks of a family that the node may have in the pools that serve; 0 means as configured. Where the node has as
-   * many, it borrows addresses of others' blocks, unless affinity is strict. At most 1,000,000.
+   * Largest number of blocks of a family that the node may have in the pools that serve; 0 means as configured. At the
+   * limit the node borrows addresses of other nodes' blocks, unless affinity is strict. At most 1,000,000.
    */
   maxBlocksPerNode: number;
   /**
-   * What else the pod's author asked for. Request policies judge it, and `addresses` and `pools`, where there is a pod; nothing else of
-   * Allocate depends on it.
+   * Further requests of the pod's author. For pods, request policies evaluate them with `addresses` and `pools`. They
+   * have no other effect on Allocate.
    */
   requests?:
     | PodRequests
     | undefined;
-  /** More about pools of `pools`. One that is not here is asked for by the pod's author, whichever family it is of. */
+  /** Where entries of `pools` come from. The pod's author requested a pool that is not listed here, for any family. */
   poolChoices: PoolChoice[];
 }
 
@@ -179,27 +185,30 @@ export interface AllocateRequest_NamespaceLabelsEntry {
   value: string;
 }
 
-/** PodRequests is what the author of a pod asked for, and IPAM does not give. */
+/** PodRequests lists requests of a pod's author that IPAM does not fulfil itself. */
 export interface PodRequests {
-  /** The families, where the pod and not the network's configuration chose them. */
+  /** The families, if the pod chose them and not the network's configuration. */
   families: IpFamily[];
-  /** Addresses that the pod brings, and IPAM does not know (`10.65.0.7`); at most 32. */
+  /** Addresses of the pod that IPAM does not manage (`10.65.0.7`); at most 32. */
   addressesWithoutIpam: string[];
-  /** MAC address of the pod's interface (`02:00:00:00:00:07`); empty when none is asked for. */
+  /** MAC address of the pod's interface (`02:00:00:00:00:07`); empty if none is requested. */
   macAddress: string;
   /** Prefixes that the pod may send from besides its own addresses (`10.65.8.0/24`), without host bits; at most 256. */
   sourcePrefixes: string[];
-  /** Floating IPs (`192.0.2.7`); at most 32. podwire-plugin refuses them, whatever the answer, as podwire-dataplane makes no NAT for them. */
+  /**
+   * Floating IPs (`192.0.2.7`); at most 32. podwire-plugin always refuses them, as podwire-dataplane has no NAT for
+   * them.
+   */
   floatingIps: string[];
 }
 
-/** PoolChoice says how a pool came to be asked for. A pool may have several. */
+/** PoolChoice states the origin of a requested pool. A pool may have several. */
 export interface PoolChoice {
   /** The pool, as in `pools`. */
   pool: string;
-  /** The family that it was asked for as; it has to be of that. Not stated means either. */
+  /** The family that the pool must have. Not stated means either. */
   family: IpFamily;
-  /** Whether the network's configuration names it, and the pod's author did not choose it: request policies do not judge it. */
+  /** Whether the network's configuration names the pool, and not the pod's author: request policies do not apply to it. */
   isConfigured: boolean;
 }
 
@@ -209,17 +218,17 @@ export interface AllocateResponse {
   endpoint:
     | Endpoint
     | undefined;
-  /** Whether the attachment held all these addresses before this call, so that none was allocated by it. */
+  /** Whether the attachment held all these addresses before this call. */
   alreadyAllocated: boolean;
 }
 
-/** AssignAddressesRequest asks for addresses under a handle. */
+/** AssignAddressesRequest requests addresses under a handle. */
 export interface AssignAddressesRequest {
   /** The handle: 1 to 512 bytes of printable ASCII without white space and "/". */
   handleId: string;
   /**
-   * Name of the node that the addresses are for; its blocks come first. Empty with ADDRESS_USE_LOAD_BALANCER alone, whose
-   * blocks belong to the virtual owner `load-balancer`.
+   * Name of the node that the addresses are for; its blocks come first. Empty with ADDRESS_USE_LOAD_BALANCER alone,
+   * whose blocks belong to the virtual owner `load-balancer`.
    */
   nodeName: string;
   /** What the addresses are for; the pools have to allow it. */
@@ -229,27 +238,27 @@ export interface AssignAddressesRequest {
   /** Number of IPv6 addresses, at most 4096. */
   ipv6Count: number;
   /**
-   * Addresses wanted by themselves (`10.65.0.7`, `fd65::7`), at most 32, all of them or none; then both counts are 0.
-   * Reservations, selectors, assignment modes and the cap of blocks do not stand in their way.
+   * Requested addresses (`10.65.0.7`, `fd65::7`), at most 32, all of them or none; then both counts are 0.
+   * Reservations, selectors, assignment modes and the limit of blocks do not apply to them.
    */
   addresses: string[];
   /** Pools to take from, as in AllocateRequest. */
   pools: string[];
   /** Labels of the namespace that the addresses are for, as in AllocateRequest. */
   namespaceLabels: { [key: string]: string };
-  /** Most blocks of a family that the owner may have in the pools that serve; 0 means as configured. */
+  /** Largest number of blocks of a family that the owner may have in the pools that serve; 0 means as configured. */
   maxBlocksPerNode: number;
   /**
-   * Most addresses of a family that the handle may have; 0 means any number. Not below the counts. A call that would go
-   * beyond it gives no more than are missing to its counts, and returns what the handle has.
+   * Largest number of addresses of a family that the handle may have; 0 means any number. Not below the counts. A call
+   * that would exceed it assigns only the addresses missing to its counts, and returns the handle's addresses.
    */
   maxPerHandle: number;
   /**
-   * What the owner says of itself: at most 32, of at most 64 bytes each name and 1024 each value. `node` and `timestamp` are
-   * set by the service; `network` and `interface` are those of attachments, and refused.
+   * Attributes of the owner: at most 32, with names of at most 64 bytes and values of at most 1024. The service sets
+   * `node` and `timestamp`. `network` and `interface` belong to attachments and are refused.
    */
   attributes: { [key: string]: string };
-  /** Whether a shortage is an error and gives nothing. Then all that is wanted has to fit one transaction. */
+  /** Whether a shortage is an error and assigns nothing. Then the whole request must fit one transaction. */
   allOrNothing: boolean;
 }
 
@@ -263,14 +272,14 @@ export interface AssignAddressesRequest_AttributesEntry {
   value: string;
 }
 
-/** AssignAddressesResponse is what the handle got. */
+/** AssignAddressesResponse lists the assigned addresses. */
 export interface AssignAddressesResponse {
   /**
-   * The addresses, those given by this call first; with max_per_handle, and for addresses asked for by themselves, those
-   * that the handle had before as well.
+   * The addresses, those assigned by this call first. With max_per_handle, and for requested addresses, also those that
+   * the handle had before.
    */
   addresses: AssignedAddress[];
-  /** For each family that was asked for, how far the wish was met. */
+  /** The result for each requested family. */
   families: FamilyAssignment[];
 }
 
@@ -288,70 +297,71 @@ export interface AssignedAddress {
   alreadyHeld: boolean;
 }
 
-/** FamilyAssignment says how far the wish for one family was met. */
+/** FamilyAssignment is the result for one family. */
 export interface FamilyAssignment {
   /** The family. */
   family: IpFamily;
-  /** How many addresses were asked for. */
+  /** Number of requested addresses. */
   requested: number;
-  /** How many of them are among the answer's addresses. */
+  /** Number of them among the answer's addresses. */
   assigned: number;
-  /** Why there are fewer; empty when there are not. */
+  /** Why fewer were assigned; empty if all were. */
   explanation: string;
-  /** The pools and blocks that were looked at when no more was found; empty unless there are fewer. At most 100 blocks. */
+  /** The pools and blocks that were searched; empty unless fewer were assigned. At most 100 blocks. */
   pools: ExplainedPool[];
 }
 
-/** ExplainAllocationRequest is an allocation that is not made. */
+/** ExplainAllocationRequest describes an allocation without making it. */
 export interface ExplainAllocationRequest {
-  /** What Allocate would be asked. */
+  /** The request to Allocate. */
   request:
     | AllocateRequest
     | undefined;
-  /** Most blocks that are named, over all pools, 1 to 10,000; the others are counted. 0 means 1,000. */
+  /** Largest number of blocks to name, over all pools, 1 to 10,000; the others are counted. 0 means 1,000. */
   maxBlocks: number;
   /**
-   * Whether pools are judged for whichever namespace: none is passed over for its namespace_selector, unless that cannot be read. A
-   * node is ready when it has addresses for pods of some namespace. Services that do not know this field judge for the request's namespace.
+   * Whether pools are evaluated for any namespace: no pool is passed over for its namespace_selector, unless that
+   * cannot be parsed. Readiness uses this: a node is ready when it has addresses for pods of some namespace. Services
+   * that do not know this field evaluate for the request's namespace.
    */
   anyNamespace: boolean;
 }
 
-/** ExplainAllocationResponse is what would become of it now. */
+/** ExplainAllocationResponse is the result that the allocation would have now. */
 export interface ExplainAllocationResponse {
-  /** Whether the attachment holds all that it asks for, so that Allocate would change nothing. */
+  /** Whether the attachment already holds the requested addresses, so that Allocate would change nothing. */
   alreadyAllocated: boolean;
-  /** Code of the failure that Allocate would answer (`POOLS_EXHAUSTED`); empty when it would succeed. */
+  /** Code of the failure that Allocate would return (`POOLS_EXHAUSTED`); empty when it would succeed. */
   refusalCode: string;
   /** Message of that failure. */
   refusal: string;
-  /** For each family that is asked for, what would be given, and what would be looked at. */
+  /** For each requested family, the address that would be allocated, and the pools that would be searched. */
   families: ExplainedFamily[];
-  /** What request policies say of all that is asked for, allowed or not; empty where there is no pod, or nothing is asked for. */
+  /** The decision of the request policies on each request, allowed or not; empty without a pod or without requests. */
   requests: JudgedRequest[];
 }
 
-/** JudgedRequest is one thing that is asked for, and what request policies say of it. */
+/** JudgedRequest is one request, and the decision of the request policies on it. */
 export interface JudgedRequest {
-  /** What kind of thing it is. */
+  /** Kind of the request. */
   kind: RequestKind;
-  /** What is asked for, as text (`second`, `10.65.0.7`, `02:00:00:00:00:07`, `IPv6`). */
+  /** The requested value, as text (`second`, `10.65.0.7`, `02:00:00:00:00:07`, `IPv6`). */
   value: string;
-  /** Whether it may be had, as far as request policies say. */
+  /** Whether the request policies allow it. */
   isAllowed: boolean;
-  /** Names of the request policies that have a rule for it; empty where it is free. */
+  /** Names of the request policies that have a rule for it; empty if no policy restricts it. */
   policyNames: string[];
-  /** Name of the first of them that allows it; empty when none does, or it is free. */
+  /** Name of the first of them that allows it; empty if none does, or no policy restricts it. */
   allowedBy: string;
-  /** Why it may not be had, and what would be allowed; empty when it may. */
+  /** Why it is refused, and what would be allowed; empty if it is allowed. */
   reason: string;
 }
 
-/** ExplainedFamily is one family's part of an allocation that is not made. */
+/** ExplainedFamily is the explanation for one family. */
 export interface ExplainedFamily {
   /** The family. */
   family: IpFamily;
-  /** The address that would be given, or is held; not set when there is none. */
+  /** The address that would be allocated, or is already held; not set if there is none. */
   grant?:
     | ExplainedGrant
     | undefined;
@@ -361,65 +371,65 @@ export interface ExplainedFamily {
   morePools: number;
 }
 
-/** ExplainedGrant is an address that would be given. */
+/** ExplainedGrant is an address that would be allocated. */
 export interface ExplainedGrant {
   /** The address as a CIDR of full length (`10.65.0.7/32`). */
   address: string;
   /** CIDR of its block. */
   blockCidr: string;
-  /** Name of its pool; empty when that was deleted since. */
+  /** Name of its pool; empty if the pool was deleted since. */
   poolName: string;
   /** Where the block would come from; not stated when the attachment holds the address. */
   origin: BlockOrigin;
 }
 
-/** ExplainedPool is a pool that is looked at. */
+/** ExplainedPool is a pool that is searched. */
 export interface ExplainedPool {
   /** Name of the pool. */
   name: string;
   /** Its range. */
   cidr: string;
-  /** Why it is passed over, and its blocks are not looked at; empty when they are. */
+  /** Why it is passed over and its blocks are not searched; empty if they are. */
   passedOverReason: string;
   /** Its blocks, in the order of their addresses, those that cannot be read first. */
   blocks: ExplainedBlock[];
   /** The blocks that are not named. */
   moreBlocks: BlockCount[];
-  /** Why no further block of it can be had; empty when one can, or all of them exist. */
+  /** Why no further block of it can be claimed; empty if one can, or if all of its blocks exist. */
   noClaimReason: string;
 }
 
-/** ExplainedBlock is a block that is looked at. */
+/** ExplainedBlock is a block that is searched. */
 export interface ExplainedBlock {
   /** The block's range. */
   cidr: string;
-  /** What was found. */
+  /** The verdict. */
   verdict: BlockVerdict;
-  /** In words, with how full it is. */
+  /** The verdict in words, with the block's utilization. */
   reason: string;
 }
 
-/** BlockCount counts blocks of which the same was found. */
+/** BlockCount counts the blocks with one verdict. */
 export interface BlockCount {
-  /** What was found. */
+  /** The verdict. */
   verdict: BlockVerdict;
-  /** How many they are. */
+  /** Number of blocks. */
   count: number;
 }
 
-/** ReleaseRequest names the attachment that gives its addresses back. */
+/** ReleaseRequest names the attachment whose addresses are released. */
 export interface ReleaseRequest {
-  /** The attachment whose addresses go back to their blocks. */
+  /** The attachment. */
   attachment: Attachment | undefined;
 }
 
-/** ReleaseResponse lists what was given back. */
+/** ReleaseResponse lists the released addresses. */
 export interface ReleaseResponse {
-  /** The released addresses as CIDRs of full length (`10.65.0.7/32`); empty when the attachment held none. */
+  /** The released addresses as CIDRs of full length (`10.65.0.7/32`); empty if the attachment held none. */
   addresses: string[];
 }
 
-/** GetEndpointRequest names the attachment that is asked about. */
+/** GetEndpointRequest names an attachment. */
 export interface GetEndpointRequest {
   /** The attachment. */
   attachment: Attachment | undefined;
@@ -431,50 +441,50 @@ export interface GetEndpointResponse {
   endpoint: Endpoint | undefined;
 }
 
-/** ReleaseAddressesRequest lists the addresses that are to be given back. */
+/** ReleaseAddressesRequest lists the addresses to release. */
 export interface ReleaseAddressesRequest {
-  /** The addresses, at most 1000. What is said twice in the same way counts once. */
+  /** The addresses, at most 1000. Equal entries count once. */
   releases: AddressRelease[];
 }
 
-/** AddressRelease is an address to give back, and whose it has to be. */
+/** AddressRelease is an address to release, with conditions on its holder. */
 export interface AddressRelease {
   /** The address, without prefix length (`10.65.0.7`, `fd65::7`). */
   address: string;
-  /** The handle that has to hold it; not set means any, or none. */
+  /** The handle that must hold it; not set means any or none. */
   handleId?:
     | string
     | undefined;
-  /** Sequence number of the allocation that is meant; not set means whichever there is. */
+  /** Sequence number of the allocation; not set means the current one. */
   sequenceNumber?:
     | bigint
     | undefined;
   /**
-   * The network namespace that the holder's endpoint has to be recorded for; not set means any, or none. An attachment that is
-   * added again keeps its allocation, for another namespace.
+   * The network namespace that the holder's endpoint must record; not set means any or none. An attachment that is
+   * added again keeps its allocation with another namespace.
    */
   netns?: NetnsIdentity | undefined;
 }
 
-/** ReleasedAddress is an address that was to be given back, and what became of it. */
+/** ReleasedAddress is an address and the result of its release. */
 export interface ReleasedAddress {
-  /** The address, as asked for. */
+  /** The address, as requested. */
   address: string;
-  /** What became of it. */
+  /** The result. */
   result: AddressReleaseResult;
-  /** Who held it, or holds it still; not set when nobody does. */
+  /** The previous or current holder; not set if there is none. */
   holder?: AddressHolder | undefined;
 }
 
-/** AddressHolder is who holds an address. */
+/** AddressHolder is the holder of an address. */
 export interface AddressHolder {
-  /** The handle; empty when none does. */
+  /** The handle; empty if there is none. */
   handleId: string;
-  /** What the owner said of itself: `node`, `namespace`, `pod`, `network`, `interface`, `timestamp`. */
+  /** Attributes of the owner: `node`, `namespace`, `pod`, `network`, `interface`, `timestamp`. */
   attributes: { [key: string]: string };
   /** The block's sequence number at the allocation: with the address it names this allocation and no later one. */
   sequenceNumber: bigint;
-  /** What a second owner says of itself, as the pod that a virtual machine moves to; empty where there is none. */
+  /** Attributes of the alternate owner, such as the pod that a virtual machine moves to; empty if there is none. */
   alternateAttributes: { [key: string]: string };
 }
 
@@ -488,31 +498,31 @@ export interface AddressHolder_AlternateAttributesEntry {
   value: string;
 }
 
-/** ReleaseAddressesResponse says what became of each address. */
+/** ReleaseAddressesResponse holds the result for each address. */
 export interface ReleaseAddressesResponse {
-  /** One for each address that was asked for, in that order, repetitions left out. */
+  /** One result for each requested address, in that order, without repetitions. */
   addresses: ReleasedAddress[];
 }
 
-/** GetAddressRequest names the address that is asked about. */
+/** GetAddressRequest names an address. */
 export interface GetAddressRequest {
   /** The address, without prefix length (`10.65.0.7`, `fd65::7`). */
   address: string;
 }
 
-/** GetAddressResponse is what is known of an address. */
+/** GetAddressResponse describes an address. */
 export interface GetAddressResponse {
-  /** What it is. */
+  /** Its state. */
   state: AddressState;
   /** CIDR of the block that it lies in; empty while there is none. */
   blockCidr: string;
   /** Name of the pool that it lies in; empty when it lies in none. */
   poolName: string;
-  /** Who holds it; not set unless it is allocated. */
+  /** Its holder; not set unless it is allocated. */
   holder?:
     | AddressHolder
     | undefined;
-  /** Since when it is held; not set where the attributes do not tell it, or nobody holds it. */
+  /** When it was allocated; not set if the attributes do not say, or if it has no holder. */
   allocateTime:
     | Date
     | undefined;
@@ -520,17 +530,17 @@ export interface GetAddressResponse {
   releaseTime:
     | Date
     | undefined;
-  /** When its cool-down is over; set while it cools down. */
+  /** When its cool-down ends; set while it cools down. */
   coolUntilTime:
     | Date
     | undefined;
-  /** Names of the reservations that hold it, while it is reserved. */
+  /** Names of the reservations that cover it, while it is reserved. */
   reservationNames: string[];
 }
 
-/** Attributes is what an owner says of itself. */
+/** Attributes are the attributes of an owner. */
 export interface Attributes {
-  /** At most 64, of at most 256 bytes each name and 1024 each value. */
+  /** At most 64, with names of at most 256 bytes and values of at most 1024. */
   values: { [key: string]: string };
 }
 
@@ -539,35 +549,35 @@ export interface Attributes_ValuesEntry {
   value: string;
 }
 
-/** SetAttributesRequest says whose attributes are to be replaced, and by what. */
+/** SetAttributesRequest names an address and its new attributes. */
 export interface SetAttributesRequest {
   /** The address, without prefix length (`10.65.0.7`, `fd65::7`). */
   address: string;
-  /** The handle that has to hold it; not set means any, or none. */
+  /** The handle that must hold it; not set means any or none. */
   handleId?:
     | string
     | undefined;
-  /** Sequence number of the allocation that is meant; not set means whichever there is. */
+  /** Sequence number of the allocation; not set means the current one. */
   sequenceNumber?:
     | bigint
     | undefined;
-  /** What the attributes have to be before; not set means anything. Set and empty, that there are none. */
+  /** The attributes that the owner must have now; not set means any. Set and empty means none. */
   expected?:
     | Attributes
     | undefined;
-  /** What they become, all of them. Not set leaves them as they are; then alternate has to be set. */
+  /** All new attributes. Not set leaves them unchanged; then alternate must be set. */
   attributes:
     | Attributes
     | undefined;
-  /** What those of the second owner have to be before; not set means anything. Set and empty, that there is none. */
+  /** The attributes that the alternate owner must have now; not set means any. Set and empty means no alternate owner. */
   expectedAlternate?:
     | Attributes
     | undefined;
-  /** What those of the second owner become, all of them. Not set leaves them as they are; set and empty takes them away. */
+  /** All new attributes of the alternate owner. Not set leaves them unchanged; set and empty removes them. */
   alternate?: Attributes | undefined;
 }
 
-/** SetAttributesResponse is the holder as it is now. */
+/** SetAttributesResponse is the holder after the change. */
 export interface SetAttributesResponse {
   /** The holder. */
   holder: AddressHolder | undefined;
@@ -3815,8 +3825,8 @@ export const SetAttributesResponse: MessageFns<SetAttributesResponse> = {
 };
 
 /**
- * AddressService gives addresses to attachments and takes them back. Every change is one datastore transaction over block,
- * handle and workload endpoint, durable before the answer.
+ * AddressService allocates addresses to attachments and releases them. Every change is one datastore transaction over
+ * block, handle and workload endpoint, durable before the answer.
  */
 export type AddressServiceService = typeof AddressServiceService;
 export const AddressServiceService = {
@@ -3825,15 +3835,16 @@ export const AddressServiceService = {
    *
    * Idempotent: repeated for the same attachment it returns the same endpoint and changes nothing.
    *
-   * Errors: INVALID_ARGUMENT (a field is malformed, or a pool asked for does not exist; all faults are listed),
-   * RESOURCE_EXHAUSTED (the pools that serve have no address to give; the message says for each pool and block why, and what
-   * changes that), FAILED_PRECONDITION (there is no pool of the family, or none that serves the request by its state, uses and
-   * selectors; an address asked for may not be given or is not the one that the attachment holds; or the node is being
-   * deleted), PERMISSION_DENIED (a request policy forbids the pod what is asked for; the
-   * message says which, and what would be allowed), NOT_FOUND (the node is not registered, and the service does not register
-   * unknown nodes), ALREADY_EXISTS (an address asked for is held by another, or cools down), ABORTED (lost too many races;
-   * repeat), UNAVAILABLE (the datastore does not answer, or Calico's tools have locked it), DEADLINE_EXCEEDED. After an error nothing is allocated, except that
-   * after DEADLINE_EXCEEDED, UNAVAILABLE or CANCELLED the outcome may be unknown: repeat it, or call Release.
+   * Errors: INVALID_ARGUMENT (a field is malformed, or a requested pool does not exist; all faults are listed),
+   * RESOURCE_EXHAUSTED (the pools that serve have no address to give; the message says for each pool and block why, and
+   * what changes that), FAILED_PRECONDITION (the family has no pool, or no pool serves the request by its state, uses
+   * and selectors; a requested address may not be allocated or is not the one that the attachment holds; or the node is
+   * being deleted), PERMISSION_DENIED (a request policy forbids a request of the pod; the message names the policy, and
+   * what would be allowed), NOT_FOUND (the node is not registered, and the service does not register unknown nodes),
+   * ALREADY_EXISTS (a requested address is held by another holder, or cools down), ABORTED (too many conflicts;
+   * repeat), UNAVAILABLE (the datastore does not answer, or Calico's tools have locked it), DEADLINE_EXCEEDED. After an
+   * error nothing is allocated, except that after DEADLINE_EXCEEDED, UNAVAILABLE or CANCELLED the outcome may be
+   * unknown: repeat it, or call Release.
    */
   allocate: {
     path: "/podwire.ipam.v1.AddressService/Allocate" as const,
@@ -3845,19 +3856,20 @@ export const AddressServiceService = {
     responseDeserialize: (value: Buffer): AllocateResponse => AllocateResponse.decode(value),
   },
   /**
-   * AssignAddresses gives addresses to a handle: to whoever needs some without being an attachment, such as a load balancer
-   * or a virtual machine that outlives its pods.
+   * AssignAddresses allocates addresses to a handle that is not an attachment, such as a load balancer or a virtual
+   * machine that outlives its pods.
    *
-   * What cannot be had is no error: the answer says for each family what was given and why it is short. With `all_or_nothing`
-   * it is one. Many addresses take several transactions; when a later one fails, what the earlier ones gave stays with the
-   * handle, and the error says how many. Idempotent with `max_per_handle`: a repeat goes on from there, up to the same count,
-   * and returns what the handle has. Without it, each call gives new addresses.
+   * A shortage is not an error: the answer says for each family how many addresses were assigned, and why there are
+   * fewer. With `all_or_nothing` a shortage is an error. Many addresses take several transactions. If a later one
+   * fails, the handle keeps the addresses of the earlier ones, and the error says how many. Idempotent with
+   * `max_per_handle`: a retry continues up to the same count, and returns the handle's addresses. Without it, each call
+   * assigns new addresses.
    *
-   * Errors: INVALID_ARGUMENT (a field is malformed, or a pool asked for does not exist; all faults are listed; with
-   * `all_or_nothing` also more than one transaction holds), RESOURCE_EXHAUSTED (with `all_or_nothing`, not all can be had;
-   * nothing is given), FAILED_PRECONDITION (there is no pool of the family, or none that serves the request, an address asked
-   * for may not be given, or the node is being deleted), NOT_FOUND (the node is not registered), ALREADY_EXISTS (an address
-   * asked for is held by another handle, or cools down), ABORTED (repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT (a field is malformed, or a requested pool does not exist; all faults are listed; with
+   * `all_or_nothing` also more than one transaction holds), RESOURCE_EXHAUSTED (with `all_or_nothing`, not all can be
+   * had; nothing is given), FAILED_PRECONDITION (the family has no pool, or no pool serves the request, a requested
+   * address may not be allocated, or the node is being deleted), NOT_FOUND (the node is not registered), ALREADY_EXISTS
+   * (a requested address is held by another handle, or cools down), ABORTED (repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   assignAddresses: {
     path: "/podwire.ipam.v1.AddressService/AssignAddresses" as const,
@@ -3871,11 +3883,11 @@ export const AddressServiceService = {
     responseDeserialize: (value: Buffer): AssignAddressesResponse => AssignAddressesResponse.decode(value),
   },
   /**
-   * ExplainAllocation tells what Allocate would answer, and what it would look at, and changes nothing: for each pool and
-   * block why it is passed over.
+   * ExplainAllocation returns what Allocate would answer, and for each pool and block why it is passed over. It changes
+   * nothing.
    *
-   * Errors: INVALID_ARGUMENT (a field is malformed), UNAVAILABLE, DEADLINE_EXCEEDED. That Allocate would be refused is an
-   * answer.
+   * Errors: INVALID_ARGUMENT (a field is malformed), UNAVAILABLE, DEADLINE_EXCEEDED. A refusal by Allocate is part of
+   * the answer, not an error.
    */
   explainAllocation: {
     path: "/podwire.ipam.v1.AddressService/ExplainAllocation" as const,
@@ -3889,12 +3901,12 @@ export const AddressServiceService = {
     responseDeserialize: (value: Buffer): ExplainAllocationResponse => ExplainAllocationResponse.decode(value),
   },
   /**
-   * Release gives back every address that the attachment holds, with its share of the handle and its workload endpoint, also an
-   * endpoint that names addresses which another tool released. What another attachment holds stays, with its endpoint, also one
-   * whose key the released endpoint had taken. An endpoint that Calico's plugin wrote for the container goes too, unless another
-   * network of the container holds its addresses.
+   * Release releases every address of the attachment, with its part of the handle and its workload endpoint. It also
+   * removes an endpoint whose addresses another tool released. Addresses and endpoints of other attachments stay, also
+   * an endpoint whose key the released endpoint had taken. An endpoint that Calico's plugin wrote for the container is
+   * removed too, unless another network of the container holds its addresses.
    *
-   * Idempotent: releasing what is not held succeeds and lists no address.
+   * Idempotent: releasing an attachment without addresses succeeds and lists none.
    *
    * Errors: INVALID_ARGUMENT, ABORTED (repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
@@ -3908,9 +3920,10 @@ export const AddressServiceService = {
     responseDeserialize: (value: Buffer): ReleaseResponse => ReleaseResponse.decode(value),
   },
   /**
-   * GetEndpoint returns what was recorded for an attachment, as Allocate returned it.
+   * GetEndpoint returns the recorded endpoint of an attachment, as Allocate returned it.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND (the attachment holds nothing), DATA_LOSS (its handle, or a block that this names, cannot be read).
+   * Errors: INVALID_ARGUMENT, NOT_FOUND (the attachment holds nothing), DATA_LOSS (its handle, or a block that this
+   * names, cannot be read).
    */
   getEndpoint: {
     path: "/podwire.ipam.v1.AddressService/GetEndpoint" as const,
@@ -3922,16 +3935,17 @@ export const AddressServiceService = {
     responseDeserialize: (value: Buffer): GetEndpointResponse => GetEndpointResponse.decode(value),
   },
   /**
-   * ReleaseAddresses gives back addresses by themselves, whoever holds them: with a handle or a sequence number only from the
-   * holder that is meant. Each is judged for itself; one that is somebody else's stays with its holder and hinders no other.
-   * Where handle and sequence number name an allocation that has ended, an endpoint that still names it loses the address.
+   * ReleaseAddresses releases single addresses, independent of their holder. A handle or a sequence number restricts
+   * the release to that holder. Each address is checked separately: an address of another holder stays, and does not
+   * affect the others. If handle and sequence number name an allocation that has ended, an endpoint that still names it
+   * loses the address.
    *
-   * More than one transaction where there is more than fits into one. When it fails between them, repeat it.
+   * Large requests take several transactions. If one fails, repeat the call.
    *
-   * Idempotent: an address that nobody holds is none to give back.
+   * Idempotent: an address without a holder counts as released.
    *
-   * Errors: INVALID_ARGUMENT (a malformed address, or one twice on different conditions; all faults are listed), ABORTED
-   * (lost too many races; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT (a malformed address, or one address twice with different conditions; all faults are
+   * listed), ABORTED (too many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   releaseAddresses: {
     path: "/podwire.ipam.v1.AddressService/ReleaseAddresses" as const,
@@ -3945,9 +3959,10 @@ export const AddressServiceService = {
     responseDeserialize: (value: Buffer): ReleaseAddressesResponse => ReleaseAddressesResponse.decode(value),
   },
   /**
-   * GetAddress says what an address is at the moment: held, and by whom; cooling down after its release; reserved; free.
+   * GetAddress returns the state of an address: allocated, and to which holder; cooling down after its release;
+   * reserved; or free.
    *
-   * Errors: INVALID_ARGUMENT, DATA_LOSS (its block cannot be read, or the configuration, where a cool-down rests on it).
+   * Errors: INVALID_ARGUMENT, DATA_LOSS (its block cannot be read, or the configuration that a cool-down depends on).
    */
   getAddress: {
     path: "/podwire.ipam.v1.AddressService/GetAddress" as const,
@@ -3959,15 +3974,17 @@ export const AddressServiceService = {
     responseDeserialize: (value: Buffer): GetAddressResponse => GetAddressResponse.decode(value),
   },
   /**
-   * SetAttributes replaces what the owner of an address says of itself, what a second owner does, or both at once, provided that
-   * the holder and the attributes before are those that are expected. So two owners change places in one call. A second owner is who
-   * is to have the address next, as the pod that a virtual machine moves to; nothing is decided by it here. `network` and `interface` are kept as they are, and for containers' addresses `node`,
-   * `namespace`, `pod` and `timestamp` too.
+   * SetAttributes replaces the attributes of an address's owner, of its alternate owner, or of both in one call, so
+   * that two owners can change places. It does so only if the holder and the current attributes are the expected ones.
+   * An alternate owner is the next owner, such as the pod that a virtual machine moves to; it has no other effect here.
+   * `network` and `interface` cannot change. For containers' addresses, `node`, `namespace`, `pod` and `timestamp`
+   * cannot change either.
    *
-   * Idempotent, unless attributes before are expected.
+   * Idempotent, unless expected attributes are set.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND (nobody holds the address), FAILED_PRECONDITION (it is not as expected, or what has to
-   * be kept differs; nothing is changed), ABORTED (lost too many races; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT, NOT_FOUND (the address has no holder), FAILED_PRECONDITION (holder or attributes are not
+   * the expected ones, or an attribute that cannot change differs; nothing is changed), ABORTED (too many conflicts;
+   * repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   setAttributes: {
     path: "/podwire.ipam.v1.AddressService/SetAttributes" as const,
@@ -3987,87 +4004,94 @@ export interface AddressServiceServer extends UntypedServiceImplementation {
    *
    * Idempotent: repeated for the same attachment it returns the same endpoint and changes nothing.
    *
-   * Errors: INVALID_ARGUMENT (a field is malformed, or a pool asked for does not exist; all faults are listed),
-   * RESOURCE_EXHAUSTED (the pools that serve have no address to give; the message says for each pool and block why, and what
-   * changes that), FAILED_PRECONDITION (there is no pool of the family, or none that serves the request by its state, uses and
-   * selectors; an address asked for may not be given or is not the one that the attachment holds; or the node is being
-   * deleted), PERMISSION_DENIED (a request policy forbids the pod what is asked for; the
-   * message says which, and what would be allowed), NOT_FOUND (the node is not registered, and the service does not register
-   * unknown nodes), ALREADY_EXISTS (an address asked for is held by another, or cools down), ABORTED (lost too many races;
-   * repeat), UNAVAILABLE (the datastore does not answer, or Calico's tools have locked it), DEADLINE_EXCEEDED. After an error nothing is allocated, except that
-   * after DEADLINE_EXCEEDED, UNAVAILABLE or CANCELLED the outcome may be unknown: repeat it, or call Release.
+   * Errors: INVALID_ARGUMENT (a field is malformed, or a requested pool does not exist; all faults are listed),
+   * RESOURCE_EXHAUSTED (the pools that serve have no address to give; the message says for each pool and block why, and
+   * what changes that), FAILED_PRECONDITION (the family has no pool, or no pool serves the request by its state, uses
+   * and selectors; a requested address may not be allocated or is not the one that the attachment holds; or the node is
+   * being deleted), PERMISSION_DENIED (a request policy forbids a request of the pod; the message names the policy, and
+   * what would be allowed), NOT_FOUND (the node is not registered, and the service does not register unknown nodes),
+   * ALREADY_EXISTS (a requested address is held by another holder, or cools down), ABORTED (too many conflicts;
+   * repeat), UNAVAILABLE (the datastore does not answer, or Calico's tools have locked it), DEADLINE_EXCEEDED. After an
+   * error nothing is allocated, except that after DEADLINE_EXCEEDED, UNAVAILABLE or CANCELLED the outcome may be
+   * unknown: repeat it, or call Release.
    */
   allocate: handleUnaryCall<AllocateRequest, AllocateResponse>;
   /**
-   * AssignAddresses gives addresses to a handle: to whoever needs some without being an attachment, such as a load balancer
-   * or a virtual machine that outlives its pods.
+   * AssignAddresses allocates addresses to a handle that is not an attachment, such as a load balancer or a virtual
+   * machine that outlives its pods.
    *
-   * What cannot be had is no error: the answer says for each family what was given and why it is short. With `all_or_nothing`
-   * it is one. Many addresses take several transactions; when a later one fails, what the earlier ones gave stays with the
-   * handle, and the error says how many. Idempotent with `max_per_handle`: a repeat goes on from there, up to the same count,
-   * and returns what the handle has. Without it, each call gives new addresses.
+   * A shortage is not an error: the answer says for each family how many addresses were assigned, and why there are
+   * fewer. With `all_or_nothing` a shortage is an error. Many addresses take several transactions. If a later one
+   * fails, the handle keeps the addresses of the earlier ones, and the error says how many. Idempotent with
+   * `max_per_handle`: a retry continues up to the same count, and returns the handle's addresses. Without it, each call
+   * assigns new addresses.
    *
-   * Errors: INVALID_ARGUMENT (a field is malformed, or a pool asked for does not exist; all faults are listed; with
-   * `all_or_nothing` also more than one transaction holds), RESOURCE_EXHAUSTED (with `all_or_nothing`, not all can be had;
-   * nothing is given), FAILED_PRECONDITION (there is no pool of the family, or none that serves the request, an address asked
-   * for may not be given, or the node is being deleted), NOT_FOUND (the node is not registered), ALREADY_EXISTS (an address
-   * asked for is held by another handle, or cools down), ABORTED (repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT (a field is malformed, or a requested pool does not exist; all faults are listed; with
+   * `all_or_nothing` also more than one transaction holds), RESOURCE_EXHAUSTED (with `all_or_nothing`, not all can be
+   * had; nothing is given), FAILED_PRECONDITION (the family has no pool, or no pool serves the request, a requested
+   * address may not be allocated, or the node is being deleted), NOT_FOUND (the node is not registered), ALREADY_EXISTS
+   * (a requested address is held by another handle, or cools down), ABORTED (repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   assignAddresses: handleUnaryCall<AssignAddressesRequest, AssignAddressesResponse>;
   /**
-   * ExplainAllocation tells what Allocate would answer, and what it would look at, and changes nothing: for each pool and
-   * block why it is passed over.
+   * ExplainAllocation returns what Allocate would answer, and for each pool and block why it is passed over. It changes
+   * nothing.
    *
-   * Errors: INVALID_ARGUMENT (a field is malformed), UNAVAILABLE, DEADLINE_EXCEEDED. That Allocate would be refused is an
-   * answer.
+   * Errors: INVALID_ARGUMENT (a field is malformed), UNAVAILABLE, DEADLINE_EXCEEDED. A refusal by Allocate is part of
+   * the answer, not an error.
    */
   explainAllocation: handleUnaryCall<ExplainAllocationRequest, ExplainAllocationResponse>;
   /**
-   * Release gives back every address that the attachment holds, with its share of the handle and its workload endpoint, also an
-   * endpoint that names addresses which another tool released. What another attachment holds stays, with its endpoint, also one
-   * whose key the released endpoint had taken. An endpoint that Calico's plugin wrote for the container goes too, unless another
-   * network of the container holds its addresses.
+   * Release releases every address of the attachment, with its part of the handle and its workload endpoint. It also
+   * removes an endpoint whose addresses another tool released. Addresses and endpoints of other attachments stay, also
+   * an endpoint whose key the released endpoint had taken. An endpoint that Calico's plugin wrote for the container is
+   * removed too, unless another network of the container holds its addresses.
    *
-   * Idempotent: releasing what is not held succeeds and lists no address.
+   * Idempotent: releasing an attachment without addresses succeeds and lists none.
    *
    * Errors: INVALID_ARGUMENT, ABORTED (repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   release: handleUnaryCall<ReleaseRequest, ReleaseResponse>;
   /**
-   * GetEndpoint returns what was recorded for an attachment, as Allocate returned it.
+   * GetEndpoint returns the recorded endpoint of an attachment, as Allocate returned it.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND (the attachment holds nothing), DATA_LOSS (its handle, or a block that this names, cannot be read).
+   * Errors: INVALID_ARGUMENT, NOT_FOUND (the attachment holds nothing), DATA_LOSS (its handle, or a block that this
+   * names, cannot be read).
    */
   getEndpoint: handleUnaryCall<GetEndpointRequest, GetEndpointResponse>;
   /**
-   * ReleaseAddresses gives back addresses by themselves, whoever holds them: with a handle or a sequence number only from the
-   * holder that is meant. Each is judged for itself; one that is somebody else's stays with its holder and hinders no other.
-   * Where handle and sequence number name an allocation that has ended, an endpoint that still names it loses the address.
+   * ReleaseAddresses releases single addresses, independent of their holder. A handle or a sequence number restricts
+   * the release to that holder. Each address is checked separately: an address of another holder stays, and does not
+   * affect the others. If handle and sequence number name an allocation that has ended, an endpoint that still names it
+   * loses the address.
    *
-   * More than one transaction where there is more than fits into one. When it fails between them, repeat it.
+   * Large requests take several transactions. If one fails, repeat the call.
    *
-   * Idempotent: an address that nobody holds is none to give back.
+   * Idempotent: an address without a holder counts as released.
    *
-   * Errors: INVALID_ARGUMENT (a malformed address, or one twice on different conditions; all faults are listed), ABORTED
-   * (lost too many races; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT (a malformed address, or one address twice with different conditions; all faults are
+   * listed), ABORTED (too many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   releaseAddresses: handleUnaryCall<ReleaseAddressesRequest, ReleaseAddressesResponse>;
   /**
-   * GetAddress says what an address is at the moment: held, and by whom; cooling down after its release; reserved; free.
+   * GetAddress returns the state of an address: allocated, and to which holder; cooling down after its release;
+   * reserved; or free.
    *
-   * Errors: INVALID_ARGUMENT, DATA_LOSS (its block cannot be read, or the configuration, where a cool-down rests on it).
+   * Errors: INVALID_ARGUMENT, DATA_LOSS (its block cannot be read, or the configuration that a cool-down depends on).
    */
   getAddress: handleUnaryCall<GetAddressRequest, GetAddressResponse>;
   /**
-   * SetAttributes replaces what the owner of an address says of itself, what a second owner does, or both at once, provided that
-   * the holder and the attributes before are those that are expected. So two owners change places in one call. A second owner is who
-   * is to have the address next, as the pod that a virtual machine moves to; nothing is decided by it here. `network` and `interface` are kept as they are, and for containers' addresses `node`,
-   * `namespace`, `pod` and `timestamp` too.
+   * SetAttributes replaces the attributes of an address's owner, of its alternate owner, or of both in one call, so
+   * that two owners can change places. It does so only if the holder and the current attributes are the expected ones.
+   * An alternate owner is the next owner, such as the pod that a virtual machine moves to; it has no other effect here.
+   * `network` and `interface` cannot change. For containers' addresses, `node`, `namespace`, `pod` and `timestamp`
+   * cannot change either.
    *
-   * Idempotent, unless attributes before are expected.
+   * Idempotent, unless expected attributes are set.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND (nobody holds the address), FAILED_PRECONDITION (it is not as expected, or what has to
-   * be kept differs; nothing is changed), ABORTED (lost too many races; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT, NOT_FOUND (the address has no holder), FAILED_PRECONDITION (holder or attributes are not
+   * the expected ones, or an attribute that cannot change differs; nothing is changed), ABORTED (too many conflicts;
+   * repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   setAttributes: handleUnaryCall<SetAttributesRequest, SetAttributesResponse>;
 }
@@ -4078,15 +4102,16 @@ export interface AddressServiceClient extends Client {
    *
    * Idempotent: repeated for the same attachment it returns the same endpoint and changes nothing.
    *
-   * Errors: INVALID_ARGUMENT (a field is malformed, or a pool asked for does not exist; all faults are listed),
-   * RESOURCE_EXHAUSTED (the pools that serve have no address to give; the message says for each pool and block why, and what
-   * changes that), FAILED_PRECONDITION (there is no pool of the family, or none that serves the request by its state, uses and
-   * selectors; an address asked for may not be given or is not the one that the attachment holds; or the node is being
-   * deleted), PERMISSION_DENIED (a request policy forbids the pod what is asked for; the
-   * message says which, and what would be allowed), NOT_FOUND (the node is not registered, and the service does not register
-   * unknown nodes), ALREADY_EXISTS (an address asked for is held by another, or cools down), ABORTED (lost too many races;
-   * repeat), UNAVAILABLE (the datastore does not answer, or Calico's tools have locked it), DEADLINE_EXCEEDED. After an error nothing is allocated, except that
-   * after DEADLINE_EXCEEDED, UNAVAILABLE or CANCELLED the outcome may be unknown: repeat it, or call Release.
+   * Errors: INVALID_ARGUMENT (a field is malformed, or a requested pool does not exist; all faults are listed),
+   * RESOURCE_EXHAUSTED (the pools that serve have no address to give; the message says for each pool and block why, and
+   * what changes that), FAILED_PRECONDITION (the family has no pool, or no pool serves the request by its state, uses
+   * and selectors; a requested address may not be allocated or is not the one that the attachment holds; or the node is
+   * being deleted), PERMISSION_DENIED (a request policy forbids a request of the pod; the message names the policy, and
+   * what would be allowed), NOT_FOUND (the node is not registered, and the service does not register unknown nodes),
+   * ALREADY_EXISTS (a requested address is held by another holder, or cools down), ABORTED (too many conflicts;
+   * repeat), UNAVAILABLE (the datastore does not answer, or Calico's tools have locked it), DEADLINE_EXCEEDED. After an
+   * error nothing is allocated, except that after DEADLINE_EXCEEDED, UNAVAILABLE or CANCELLED the outcome may be
+   * unknown: repeat it, or call Release.
    */
   allocate(
     request: AllocateRequest,
@@ -4104,19 +4129,20 @@ export interface AddressServiceClient extends Client {
     callback: (error: ServiceError | null, response: AllocateResponse) => void,
   ): ClientUnaryCall;
   /**
-   * AssignAddresses gives addresses to a handle: to whoever needs some without being an attachment, such as a load balancer
-   * or a virtual machine that outlives its pods.
+   * AssignAddresses allocates addresses to a handle that is not an attachment, such as a load balancer or a virtual
+   * machine that outlives its pods.
    *
-   * What cannot be had is no error: the answer says for each family what was given and why it is short. With `all_or_nothing`
-   * it is one. Many addresses take several transactions; when a later one fails, what the earlier ones gave stays with the
-   * handle, and the error says how many. Idempotent with `max_per_handle`: a repeat goes on from there, up to the same count,
-   * and returns what the handle has. Without it, each call gives new addresses.
+   * A shortage is not an error: the answer says for each family how many addresses were assigned, and why there are
+   * fewer. With `all_or_nothing` a shortage is an error. Many addresses take several transactions. If a later one
+   * fails, the handle keeps the addresses of the earlier ones, and the error says how many. Idempotent with
+   * `max_per_handle`: a retry continues up to the same count, and returns the handle's addresses. Without it, each call
+   * assigns new addresses.
    *
-   * Errors: INVALID_ARGUMENT (a field is malformed, or a pool asked for does not exist; all faults are listed; with
-   * `all_or_nothing` also more than one transaction holds), RESOURCE_EXHAUSTED (with `all_or_nothing`, not all can be had;
-   * nothing is given), FAILED_PRECONDITION (there is no pool of the family, or none that serves the request, an address asked
-   * for may not be given, or the node is being deleted), NOT_FOUND (the node is not registered), ALREADY_EXISTS (an address
-   * asked for is held by another handle, or cools down), ABORTED (repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT (a field is malformed, or a requested pool does not exist; all faults are listed; with
+   * `all_or_nothing` also more than one transaction holds), RESOURCE_EXHAUSTED (with `all_or_nothing`, not all can be
+   * had; nothing is given), FAILED_PRECONDITION (the family has no pool, or no pool serves the request, a requested
+   * address may not be allocated, or the node is being deleted), NOT_FOUND (the node is not registered), ALREADY_EXISTS
+   * (a requested address is held by another handle, or cools down), ABORTED (repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   assignAddresses(
     request: AssignAddressesRequest,
@@ -4134,11 +4160,11 @@ export interface AddressServiceClient extends Client {
     callback: (error: ServiceError | null, response: AssignAddressesResponse) => void,
   ): ClientUnaryCall;
   /**
-   * ExplainAllocation tells what Allocate would answer, and what it would look at, and changes nothing: for each pool and
-   * block why it is passed over.
+   * ExplainAllocation returns what Allocate would answer, and for each pool and block why it is passed over. It changes
+   * nothing.
    *
-   * Errors: INVALID_ARGUMENT (a field is malformed), UNAVAILABLE, DEADLINE_EXCEEDED. That Allocate would be refused is an
-   * answer.
+   * Errors: INVALID_ARGUMENT (a field is malformed), UNAVAILABLE, DEADLINE_EXCEEDED. A refusal by Allocate is part of
+   * the answer, not an error.
    */
   explainAllocation(
     request: ExplainAllocationRequest,
@@ -4156,12 +4182,12 @@ export interface AddressServiceClient extends Client {
     callback: (error: ServiceError | null, response: ExplainAllocationResponse) => void,
   ): ClientUnaryCall;
   /**
-   * Release gives back every address that the attachment holds, with its share of the handle and its workload endpoint, also an
-   * endpoint that names addresses which another tool released. What another attachment holds stays, with its endpoint, also one
-   * whose key the released endpoint had taken. An endpoint that Calico's plugin wrote for the container goes too, unless another
-   * network of the container holds its addresses.
+   * Release releases every address of the attachment, with its part of the handle and its workload endpoint. It also
+   * removes an endpoint whose addresses another tool released. Addresses and endpoints of other attachments stay, also
+   * an endpoint whose key the released endpoint had taken. An endpoint that Calico's plugin wrote for the container is
+   * removed too, unless another network of the container holds its addresses.
    *
-   * Idempotent: releasing what is not held succeeds and lists no address.
+   * Idempotent: releasing an attachment without addresses succeeds and lists none.
    *
    * Errors: INVALID_ARGUMENT, ABORTED (repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
@@ -4181,9 +4207,10 @@ export interface AddressServiceClient extends Client {
     callback: (error: ServiceError | null, response: ReleaseResponse) => void,
   ): ClientUnaryCall;
   /**
-   * GetEndpoint returns what was recorded for an attachment, as Allocate returned it.
+   * GetEndpoint returns the recorded endpoint of an attachment, as Allocate returned it.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND (the attachment holds nothing), DATA_LOSS (its handle, or a block that this names, cannot be read).
+   * Errors: INVALID_ARGUMENT, NOT_FOUND (the attachment holds nothing), DATA_LOSS (its handle, or a block that this
+   * names, cannot be read).
    */
   getEndpoint(
     request: GetEndpointRequest,
@@ -4201,16 +4228,17 @@ export interface AddressServiceClient extends Client {
     callback: (error: ServiceError | null, response: GetEndpointResponse) => void,
   ): ClientUnaryCall;
   /**
-   * ReleaseAddresses gives back addresses by themselves, whoever holds them: with a handle or a sequence number only from the
-   * holder that is meant. Each is judged for itself; one that is somebody else's stays with its holder and hinders no other.
-   * Where handle and sequence number name an allocation that has ended, an endpoint that still names it loses the address.
+   * ReleaseAddresses releases single addresses, independent of their holder. A handle or a sequence number restricts
+   * the release to that holder. Each address is checked separately: an address of another holder stays, and does not
+   * affect the others. If handle and sequence number name an allocation that has ended, an endpoint that still names it
+   * loses the address.
    *
-   * More than one transaction where there is more than fits into one. When it fails between them, repeat it.
+   * Large requests take several transactions. If one fails, repeat the call.
    *
-   * Idempotent: an address that nobody holds is none to give back.
+   * Idempotent: an address without a holder counts as released.
    *
-   * Errors: INVALID_ARGUMENT (a malformed address, or one twice on different conditions; all faults are listed), ABORTED
-   * (lost too many races; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT (a malformed address, or one address twice with different conditions; all faults are
+   * listed), ABORTED (too many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   releaseAddresses(
     request: ReleaseAddressesRequest,
@@ -4228,9 +4256,10 @@ export interface AddressServiceClient extends Client {
     callback: (error: ServiceError | null, response: ReleaseAddressesResponse) => void,
   ): ClientUnaryCall;
   /**
-   * GetAddress says what an address is at the moment: held, and by whom; cooling down after its release; reserved; free.
+   * GetAddress returns the state of an address: allocated, and to which holder; cooling down after its release;
+   * reserved; or free.
    *
-   * Errors: INVALID_ARGUMENT, DATA_LOSS (its block cannot be read, or the configuration, where a cool-down rests on it).
+   * Errors: INVALID_ARGUMENT, DATA_LOSS (its block cannot be read, or the configuration that a cool-down depends on).
    */
   getAddress(
     request: GetAddressRequest,
@@ -4248,15 +4277,17 @@ export interface AddressServiceClient extends Client {
     callback: (error: ServiceError | null, response: GetAddressResponse) => void,
   ): ClientUnaryCall;
   /**
-   * SetAttributes replaces what the owner of an address says of itself, what a second owner does, or both at once, provided that
-   * the holder and the attributes before are those that are expected. So two owners change places in one call. A second owner is who
-   * is to have the address next, as the pod that a virtual machine moves to; nothing is decided by it here. `network` and `interface` are kept as they are, and for containers' addresses `node`,
-   * `namespace`, `pod` and `timestamp` too.
+   * SetAttributes replaces the attributes of an address's owner, of its alternate owner, or of both in one call, so
+   * that two owners can change places. It does so only if the holder and the current attributes are the expected ones.
+   * An alternate owner is the next owner, such as the pod that a virtual machine moves to; it has no other effect here.
+   * `network` and `interface` cannot change. For containers' addresses, `node`, `namespace`, `pod` and `timestamp`
+   * cannot change either.
    *
-   * Idempotent, unless attributes before are expected.
+   * Idempotent, unless expected attributes are set.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND (nobody holds the address), FAILED_PRECONDITION (it is not as expected, or what has to
-   * be kept differs; nothing is changed), ABORTED (lost too many races; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT, NOT_FOUND (the address has no holder), FAILED_PRECONDITION (holder or attributes are not
+   * the expected ones, or an attribute that cannot change differs; nothing is changed), ABORTED (too many conflicts;
+   * repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   setAttributes(
     request: SetAttributesRequest,

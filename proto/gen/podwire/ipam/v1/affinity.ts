@@ -21,35 +21,35 @@ import {
 import { IpFamily } from "./address.js";
 import { AffinityState } from "./block.js";
 
-/** OwnerKind is who may own a block. */
+/** OwnerKind is a kind of owner of a block. */
 export enum OwnerKind {
   /** OWNER_KIND_UNSPECIFIED - Not stated: a node. */
   OWNER_KIND_UNSPECIFIED = 0,
   /** OWNER_KIND_HOST - A node. */
   OWNER_KIND_HOST = 1,
-  /** OWNER_KIND_VIRTUAL - An owner without a node, such as `load-balancer`. It may have a node's name and is not it. */
+  /** OWNER_KIND_VIRTUAL - An owner that is not a node, such as `load-balancer`. It differs from a node of the same name. */
   OWNER_KIND_VIRTUAL = 2,
   UNRECOGNIZED = -1,
 }
 
-/** AffinityReleaseResult is what became of a claim. */
+/** AffinityReleaseResult is the result of ending a claim. */
 export enum AffinityReleaseResult {
   /** AFFINITY_RELEASE_RESULT_UNSPECIFIED - Not stated. */
   AFFINITY_RELEASE_RESULT_UNSPECIFIED = 0,
-  /** AFFINITY_RELEASE_RESULT_REMOVED - The block was empty, and is gone. */
+  /** AFFINITY_RELEASE_RESULT_REMOVED - The block was empty and was removed. */
   AFFINITY_RELEASE_RESULT_REMOVED = 1,
-  /** AFFINITY_RELEASE_RESULT_DISOWNED - The block stays without an owner for as long as its addresses are in use. */
+  /** AFFINITY_RELEASE_RESULT_DISOWNED - The block stays without an owner while its addresses are in use. */
   AFFINITY_RELEASE_RESULT_DISOWNED = 2,
-  /** AFFINITY_RELEASE_RESULT_NOT_OWNED - The block is another's, or is not there. A claim that said otherwise is gone. */
+  /** AFFINITY_RELEASE_RESULT_NOT_OWNED - The block belongs to another owner, or does not exist. A claim that contradicted this was removed. */
   AFFINITY_RELEASE_RESULT_NOT_OWNED = 3,
   /** AFFINITY_RELEASE_RESULT_NOT_EMPTY - The block has addresses in use, and stays with its owner. */
   AFFINITY_RELEASE_RESULT_NOT_EMPTY = 4,
   UNRECOGNIZED = -1,
 }
 
-/** BlockOwner is who a block belongs to. */
+/** BlockOwner is the owner of a block. */
 export interface BlockOwner {
-  /** What it is. */
+  /** Kind of the owner. */
   kind: OwnerKind;
   /** Its name: an RFC 1123 subdomain of at most 253 bytes. */
   name: string;
@@ -59,13 +59,13 @@ export interface BlockOwner {
 export interface Affinity {
   /** The block's range. */
   blockCidr: string;
-  /** Who claims it. */
+  /** The owner that claims it. */
   owner:
     | BlockOwner
     | undefined;
-  /** How far the claim has come. */
+  /** State of the claim. */
   state: AffinityState;
-  /** Whether the block exists and names the owner. Only a confirmed claim with that is ownership. */
+  /** Whether the block exists and names the owner. Only a confirmed and backed claim is ownership. */
   backed: boolean;
   /** Name of the pool that the block lies in; empty when that pool was deleted. */
   poolName: string;
@@ -73,13 +73,13 @@ export interface Affinity {
   usedCount: number;
 }
 
-/** ListAffinitiesRequest asks for one page of affinities. */
+/** ListAffinitiesRequest requests one page of affinities. */
 export interface ListAffinitiesRequest {
   /** Largest number of affinities to return, 1 to 1000; 0 means 100, and more than 1000 means 1000. */
   pageSize: number;
-  /** The next_page_token of the answer before; empty for the first page. All other fields must be as in that request. */
+  /** The next_page_token of the previous answer; empty for the first page. All other fields must be as in that request. */
   pageToken: string;
-  /** Only affinities of this node; empty means all, those of virtual owners too. */
+  /** Only affinities of this node; empty means all, also those of virtual owners. */
   nodeName: string;
   /** Only affinities for blocks of this pool; empty means all. */
   poolName: string;
@@ -93,17 +93,17 @@ export interface ListAffinitiesResponse {
   nextPageToken: string;
 }
 
-/** ClaimAffinityRequest names a range and the node that is to have it. */
+/** ClaimAffinityRequest names a range and the node that claims it. */
 export interface ClaimAffinityRequest {
-  /** The range (`10.65.0.0/22`): within one pool, and one block or more of it. */
+  /** The range (`10.65.0.0/22`): within one pool, and at least one block wide. */
   cidr: string;
   /** Name of the node. */
   nodeName: string;
 }
 
-/** ClaimAffinityResponse says which blocks are the node's. */
+/** ClaimAffinityResponse lists the claimed and the refused blocks. */
 export interface ClaimAffinityResponse {
-  /** CIDRs of the blocks that are the node's, those that were before included. */
+  /** CIDRs of the blocks that the node owns, including those that it owned before. */
   claimed: string[];
   /** The blocks that were not claimed. */
   refused: RefusedBlock[];
@@ -113,52 +113,52 @@ export interface ClaimAffinityResponse {
 export interface RefusedBlock {
   /** The block's range. */
   cidr: string;
-  /** Why, such as whose it is. */
+  /** The reason, such as its owner. */
   reason: string;
 }
 
-/** ReleaseAffinityRequest says which claims are to end. Exactly one of block_cidr, range, owner and pool_name is set. */
+/** ReleaseAffinityRequest names the claims to end. Exactly one of block_cidr, range, owner and pool_name is set. */
 export interface ReleaseAffinityRequest {
-  /** The claims that are meant. */
+  /** The claims to end. */
   scope:
     | //
-    /** That of one block, whoever's it is. */
+    /** The claim of one block, of any owner. */
     { $case: "blockCidr"; value: string }
     | //
-    /** Those of an owner's blocks within a range. */
+    /** The claims of one owner within a range. */
     { $case: "range"; value: OwnedRange }
     | //
-    /** Those of an owner, of both families, in whichever pools. */
+    /** The claims of one owner, of both families, in all pools. */
     { $case: "owner"; value: BlockOwner }
     | //
-    /** Those of all blocks of a pool, whoever's they are. */
+    /** The claims of all blocks of a pool, of any owner. */
     { $case: "poolName"; value: string }
     | undefined;
-  /** Leaves blocks with addresses in use to their owner. */
+  /** Whether blocks with addresses in use keep their owner. */
   mustBeEmpty: boolean;
 }
 
-/** OwnedRange is what an owner has within a range. */
+/** OwnedRange selects the blocks of one owner within a range. */
 export interface OwnedRange {
   /** The range. */
   cidr: string;
-  /** Whose blocks of it are meant. */
+  /** The owner of the blocks. */
   owner: BlockOwner | undefined;
 }
 
-/** ReleasedAffinity is a claim, and what became of it. */
+/** ReleasedAffinity is a claim and the result of ending it. */
 export interface ReleasedAffinity {
   /** The block's range. */
   blockCidr: string;
-  /** Who claimed it. */
+  /** The owner that claimed it. */
   owner:
     | BlockOwner
     | undefined;
-  /** What became of the claim. */
+  /** The result. */
   result: AffinityReleaseResult;
 }
 
-/** ReleaseAffinityResponse says what became of each claim that was meant. */
+/** ReleaseAffinityResponse holds the result for each claim. */
 export interface ReleaseAffinityResponse {
   /** The claims, in the order of their blocks. */
   affinities: ReleasedAffinity[];
@@ -171,17 +171,17 @@ export interface EnsureBlockRequest {
   /** Family of the block. */
   family: IpFamily;
   /**
-   * Pools that may serve, by name or by their exact CIDR, tried in this order; at most 64. Empty means those that selectors
-   * choose.
+   * Pools to claim from, by name or by their exact CIDR, tried in this order; at most 64. Empty means the pools that
+   * selectors choose.
    */
   pools: string[];
 }
 
-/** EnsureBlockResponse is the node's block. */
+/** EnsureBlockResponse names a block that the node owns. */
 export interface EnsureBlockResponse {
   /** The block's range. */
   cidr: string;
-  /** Whether it became the node's by this call. */
+  /** Whether this call claimed it. */
   newlyClaimed: boolean;
 }
 
@@ -1206,13 +1206,13 @@ export const EnsureBlockResponse: MessageFns<EnsureBlockResponse> = {
   },
 };
 
-/** AffinityService decides which node a block belongs to, beyond what allocations do by themselves. */
+/** AffinityService lists, claims and releases the ownership of blocks. Allocations claim blocks by themselves. */
 export type AffinityServiceService = typeof AffinityServiceService;
 export const AffinityServiceService = {
   /**
    * ListAffinities returns the claims of blocks in the order of the blocks, IPv4 before IPv6.
    *
-   * Errors: INVALID_ARGUMENT (negative page size, a page token that ListAffinities did not give, or a malformed filter).
+   * Errors: INVALID_ARGUMENT (negative page size, a page token that is not from ListAffinities, or a malformed filter).
    */
   listAffinities: {
     path: "/podwire.ipam.v1.AffinityService/ListAffinities" as const,
@@ -1226,16 +1226,16 @@ export const AffinityServiceService = {
     responseDeserialize: (value: Buffer): ListAffinitiesResponse => ListAffinitiesResponse.decode(value),
   },
   /**
-   * ClaimAffinity makes every block of a range a node's. Blocks of others, and blocks with addresses but without an owner,
-   * are refused and named. Selectors, and how many blocks a node may have, do not count.
+   * ClaimAffinity claims every block of a range for a node. Blocks of other owners, and blocks with addresses but
+   * without an owner, are refused and listed. Selectors and the limit of blocks per node do not apply.
    *
-   * More than one transaction where there is more than fits into one. When it fails between them, repeat it.
+   * Large requests take several transactions. If one fails, repeat the call.
    *
-   * Idempotent: a block that is the node's already is claimed.
+   * Idempotent: a block that the node already owns counts as claimed.
    *
-   * Errors: INVALID_ARGUMENT, FAILED_PRECONDITION (no pool in use has the range, it is smaller than a block of the pool or
-   * has more than 4096 of them, or the node is being deleted), NOT_FOUND (the node is not registered, and the service does
-   * not register unknown nodes), ABORTED (lost too many races; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT, FAILED_PRECONDITION (no enabled pool contains the range, it is smaller than a block of
+   * the pool or has more than 4096 of them, or the node is being deleted), NOT_FOUND (the node is not registered, and
+   * the service does not register unknown nodes), ABORTED (too many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   claimAffinity: {
     path: "/podwire.ipam.v1.AffinityService/ClaimAffinity" as const,
@@ -1248,16 +1248,16 @@ export const AffinityServiceService = {
     responseDeserialize: (value: Buffer): ClaimAffinityResponse => ClaimAffinityResponse.decode(value),
   },
   /**
-   * ReleaseAffinity ends claims of blocks. Empty blocks go with them; the others stay without an owner for as long as their
-   * addresses are in use, or keep it where they must be empty. Addresses that cool down count as in use. The addresses that
-   * Windows keeps for itself do not.
+   * ReleaseAffinity ends claims of blocks. Empty blocks are removed. Other blocks stay without an owner while their
+   * addresses are in use, or keep their owner if must_be_empty is set. Addresses that cool down count as in use.
+   * Addresses that Windows reserves do not.
    *
-   * More than one transaction where there is more than fits into one. When it fails between them, repeat it.
+   * Large requests take several transactions. If one fails, repeat the call.
    *
-   * Idempotent: where there is no claim, as of an unknown node, there is none to end.
+   * Idempotent: a missing claim, or an unknown node, is success.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND (there is no such pool), FAILED_PRECONDITION (one block is meant, must be empty, and
-   * is not), ABORTED (lost too many races; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT, NOT_FOUND (there is no such pool), FAILED_PRECONDITION (the request names one block with
+   * must_be_empty, and it is not empty), ABORTED (too many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   releaseAffinity: {
     path: "/podwire.ipam.v1.AffinityService/ReleaseAffinity" as const,
@@ -1271,14 +1271,15 @@ export const AffinityServiceService = {
     responseDeserialize: (value: Buffer): ReleaseAffinityResponse => ReleaseAffinityResponse.decode(value),
   },
   /**
-   * EnsureBlock returns a block that belongs to the node, and claims one where it has none. The block may be full.
+   * EnsureBlock returns a block that the node owns, and claims one if it owns none. The block may be full.
    *
-   * Idempotent: the answer stays the same for as long as the node keeps the block.
+   * Idempotent: the answer stays the same while the node owns the block.
    *
-   * Errors: INVALID_ARGUMENT (a field is malformed, or a pool asked for does not exist or is of another family),
-   * RESOURCE_EXHAUSTED (the pools that serve have no block to give; the message says why for each), FAILED_PRECONDITION (there
-   * is no pool of the family, or none that serves the request, or the node is being deleted), NOT_FOUND (the node is not registered, and the
-   * service does not register unknown nodes), ABORTED (lost too many races; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT (a field is malformed, or a requested pool does not exist or is of another family),
+   * RESOURCE_EXHAUSTED (no pool that serves has a block left; the message says why for each), FAILED_PRECONDITION (the
+   * family has no pool, or no pool serves the request, or the node is being deleted), NOT_FOUND (the node is not
+   * registered, and the service does not register unknown nodes), ABORTED (too many conflicts; repeat), UNAVAILABLE,
+   * DEADLINE_EXCEEDED.
    */
   ensureBlock: {
     path: "/podwire.ipam.v1.AffinityService/EnsureBlock" as const,
@@ -1295,44 +1296,45 @@ export interface AffinityServiceServer extends UntypedServiceImplementation {
   /**
    * ListAffinities returns the claims of blocks in the order of the blocks, IPv4 before IPv6.
    *
-   * Errors: INVALID_ARGUMENT (negative page size, a page token that ListAffinities did not give, or a malformed filter).
+   * Errors: INVALID_ARGUMENT (negative page size, a page token that is not from ListAffinities, or a malformed filter).
    */
   listAffinities: handleUnaryCall<ListAffinitiesRequest, ListAffinitiesResponse>;
   /**
-   * ClaimAffinity makes every block of a range a node's. Blocks of others, and blocks with addresses but without an owner,
-   * are refused and named. Selectors, and how many blocks a node may have, do not count.
+   * ClaimAffinity claims every block of a range for a node. Blocks of other owners, and blocks with addresses but
+   * without an owner, are refused and listed. Selectors and the limit of blocks per node do not apply.
    *
-   * More than one transaction where there is more than fits into one. When it fails between them, repeat it.
+   * Large requests take several transactions. If one fails, repeat the call.
    *
-   * Idempotent: a block that is the node's already is claimed.
+   * Idempotent: a block that the node already owns counts as claimed.
    *
-   * Errors: INVALID_ARGUMENT, FAILED_PRECONDITION (no pool in use has the range, it is smaller than a block of the pool or
-   * has more than 4096 of them, or the node is being deleted), NOT_FOUND (the node is not registered, and the service does
-   * not register unknown nodes), ABORTED (lost too many races; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT, FAILED_PRECONDITION (no enabled pool contains the range, it is smaller than a block of
+   * the pool or has more than 4096 of them, or the node is being deleted), NOT_FOUND (the node is not registered, and
+   * the service does not register unknown nodes), ABORTED (too many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   claimAffinity: handleUnaryCall<ClaimAffinityRequest, ClaimAffinityResponse>;
   /**
-   * ReleaseAffinity ends claims of blocks. Empty blocks go with them; the others stay without an owner for as long as their
-   * addresses are in use, or keep it where they must be empty. Addresses that cool down count as in use. The addresses that
-   * Windows keeps for itself do not.
+   * ReleaseAffinity ends claims of blocks. Empty blocks are removed. Other blocks stay without an owner while their
+   * addresses are in use, or keep their owner if must_be_empty is set. Addresses that cool down count as in use.
+   * Addresses that Windows reserves do not.
    *
-   * More than one transaction where there is more than fits into one. When it fails between them, repeat it.
+   * Large requests take several transactions. If one fails, repeat the call.
    *
-   * Idempotent: where there is no claim, as of an unknown node, there is none to end.
+   * Idempotent: a missing claim, or an unknown node, is success.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND (there is no such pool), FAILED_PRECONDITION (one block is meant, must be empty, and
-   * is not), ABORTED (lost too many races; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT, NOT_FOUND (there is no such pool), FAILED_PRECONDITION (the request names one block with
+   * must_be_empty, and it is not empty), ABORTED (too many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   releaseAffinity: handleUnaryCall<ReleaseAffinityRequest, ReleaseAffinityResponse>;
   /**
-   * EnsureBlock returns a block that belongs to the node, and claims one where it has none. The block may be full.
+   * EnsureBlock returns a block that the node owns, and claims one if it owns none. The block may be full.
    *
-   * Idempotent: the answer stays the same for as long as the node keeps the block.
+   * Idempotent: the answer stays the same while the node owns the block.
    *
-   * Errors: INVALID_ARGUMENT (a field is malformed, or a pool asked for does not exist or is of another family),
-   * RESOURCE_EXHAUSTED (the pools that serve have no block to give; the message says why for each), FAILED_PRECONDITION (there
-   * is no pool of the family, or none that serves the request, or the node is being deleted), NOT_FOUND (the node is not registered, and the
-   * service does not register unknown nodes), ABORTED (lost too many races; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT (a field is malformed, or a requested pool does not exist or is of another family),
+   * RESOURCE_EXHAUSTED (no pool that serves has a block left; the message says why for each), FAILED_PRECONDITION (the
+   * family has no pool, or no pool serves the request, or the node is being deleted), NOT_FOUND (the node is not
+   * registered, and the service does not register unknown nodes), ABORTED (too many conflicts; repeat), UNAVAILABLE,
+   * DEADLINE_EXCEEDED.
    */
   ensureBlock: handleUnaryCall<EnsureBlockRequest, EnsureBlockResponse>;
 }
@@ -1341,7 +1343,7 @@ export interface AffinityServiceClient extends Client {
   /**
    * ListAffinities returns the claims of blocks in the order of the blocks, IPv4 before IPv6.
    *
-   * Errors: INVALID_ARGUMENT (negative page size, a page token that ListAffinities did not give, or a malformed filter).
+   * Errors: INVALID_ARGUMENT (negative page size, a page token that is not from ListAffinities, or a malformed filter).
    */
   listAffinities(
     request: ListAffinitiesRequest,
@@ -1359,16 +1361,16 @@ export interface AffinityServiceClient extends Client {
     callback: (error: ServiceError | null, response: ListAffinitiesResponse) => void,
   ): ClientUnaryCall;
   /**
-   * ClaimAffinity makes every block of a range a node's. Blocks of others, and blocks with addresses but without an owner,
-   * are refused and named. Selectors, and how many blocks a node may have, do not count.
+   * ClaimAffinity claims every block of a range for a node. Blocks of other owners, and blocks with addresses but
+   * without an owner, are refused and listed. Selectors and the limit of blocks per node do not apply.
    *
-   * More than one transaction where there is more than fits into one. When it fails between them, repeat it.
+   * Large requests take several transactions. If one fails, repeat the call.
    *
-   * Idempotent: a block that is the node's already is claimed.
+   * Idempotent: a block that the node already owns counts as claimed.
    *
-   * Errors: INVALID_ARGUMENT, FAILED_PRECONDITION (no pool in use has the range, it is smaller than a block of the pool or
-   * has more than 4096 of them, or the node is being deleted), NOT_FOUND (the node is not registered, and the service does
-   * not register unknown nodes), ABORTED (lost too many races; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT, FAILED_PRECONDITION (no enabled pool contains the range, it is smaller than a block of
+   * the pool or has more than 4096 of them, or the node is being deleted), NOT_FOUND (the node is not registered, and
+   * the service does not register unknown nodes), ABORTED (too many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   claimAffinity(
     request: ClaimAffinityRequest,
@@ -1386,16 +1388,16 @@ export interface AffinityServiceClient extends Client {
     callback: (error: ServiceError | null, response: ClaimAffinityResponse) => void,
   ): ClientUnaryCall;
   /**
-   * ReleaseAffinity ends claims of blocks. Empty blocks go with them; the others stay without an owner for as long as their
-   * addresses are in use, or keep it where they must be empty. Addresses that cool down count as in use. The addresses that
-   * Windows keeps for itself do not.
+   * ReleaseAffinity ends claims of blocks. Empty blocks are removed. Other blocks stay without an owner while their
+   * addresses are in use, or keep their owner if must_be_empty is set. Addresses that cool down count as in use.
+   * Addresses that Windows reserves do not.
    *
-   * More than one transaction where there is more than fits into one. When it fails between them, repeat it.
+   * Large requests take several transactions. If one fails, repeat the call.
    *
-   * Idempotent: where there is no claim, as of an unknown node, there is none to end.
+   * Idempotent: a missing claim, or an unknown node, is success.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND (there is no such pool), FAILED_PRECONDITION (one block is meant, must be empty, and
-   * is not), ABORTED (lost too many races; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT, NOT_FOUND (there is no such pool), FAILED_PRECONDITION (the request names one block with
+   * must_be_empty, and it is not empty), ABORTED (too many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   releaseAffinity(
     request: ReleaseAffinityRequest,
@@ -1413,14 +1415,15 @@ export interface AffinityServiceClient extends Client {
     callback: (error: ServiceError | null, response: ReleaseAffinityResponse) => void,
   ): ClientUnaryCall;
   /**
-   * EnsureBlock returns a block that belongs to the node, and claims one where it has none. The block may be full.
+   * EnsureBlock returns a block that the node owns, and claims one if it owns none. The block may be full.
    *
-   * Idempotent: the answer stays the same for as long as the node keeps the block.
+   * Idempotent: the answer stays the same while the node owns the block.
    *
-   * Errors: INVALID_ARGUMENT (a field is malformed, or a pool asked for does not exist or is of another family),
-   * RESOURCE_EXHAUSTED (the pools that serve have no block to give; the message says why for each), FAILED_PRECONDITION (there
-   * is no pool of the family, or none that serves the request, or the node is being deleted), NOT_FOUND (the node is not registered, and the
-   * service does not register unknown nodes), ABORTED (lost too many races; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT (a field is malformed, or a requested pool does not exist or is of another family),
+   * RESOURCE_EXHAUSTED (no pool that serves has a block left; the message says why for each), FAILED_PRECONDITION (the
+   * family has no pool, or no pool serves the request, or the node is being deleted), NOT_FOUND (the node is not
+   * registered, and the service does not register unknown nodes), ABORTED (too many conflicts; repeat), UNAVAILABLE,
+   * DEADLINE_EXCEEDED.
    */
   ensureBlock(
     request: EnsureBlockRequest,

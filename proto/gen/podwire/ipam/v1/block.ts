@@ -20,11 +20,11 @@ import {
 } from "@grpc/grpc-js";
 import { Timestamp } from "../../../google/protobuf/timestamp.js";
 
-/** AffinityState is how far a node's claim of a block has come. */
+/** AffinityState is the state of a node's claim of a block. */
 export enum AffinityState {
   /** AFFINITY_STATE_UNSPECIFIED - The block has no owner. */
   AFFINITY_STATE_UNSPECIFIED = 0,
-  /** AFFINITY_STATE_PENDING - The claim is written, ownership is not proven. */
+  /** AFFINITY_STATE_PENDING - The claim is written, but ownership is not confirmed yet. */
   AFFINITY_STATE_PENDING = 1,
   /** AFFINITY_STATE_CONFIRMED - The block belongs to the node. */
   AFFINITY_STATE_CONFIRMED = 2,
@@ -33,7 +33,7 @@ export enum AffinityState {
   UNRECOGNIZED = -1,
 }
 
-/** Block is a run of addresses that one node allocates from. */
+/** Block is a range of addresses that one node allocates from. */
 export interface Block {
   /** The block's range (`10.65.79.0/26`). */
   cidr: string;
@@ -53,17 +53,20 @@ export interface Block {
   allocations: BlockAllocation[];
   /** The block's sequence number: one higher with every change of the block. */
   sequenceNumber: bigint;
-  /** How much of the block is in use. Not in a watch. */
+  /** Utilization of the block. Not set in a watch. */
   utilization: BlockUtilization | undefined;
 }
 
-/** BlockUtilization counts the addresses of one block, as PoolUtilization does: Block.capacity = allocated + reserved + available. */
+/**
+ * BlockUtilization counts the addresses of one block, as PoolUtilization does: Block.capacity = allocated + reserved +
+ * available.
+ */
 export interface BlockUtilization {
   /** Number of addresses that are in use or cool down. */
   allocated: number;
   /** Number of the allocated addresses that cool down after their release. The others are Block.allocations. */
   cooling: number;
-  /** Number of addresses that reservations keep from being allocated automatically and that are not allocated. */
+  /** Number of addresses that are reserved and not allocated. */
   reserved: number;
   /** Number of addresses that are neither allocated nor reserved. */
   available: number;
@@ -75,10 +78,7 @@ export interface BlockAllocation {
   address: string;
   /** The handle that owns it, `<network>.<container ID>` for containers. */
   handleId: string;
-  /**
-   * What the owner said of itself: `node`, `namespace`, `pod`, `network`, `interface`,
-   * `timestamp`.
-   */
+  /** Attributes of the owner: `node`, `namespace`, `pod`, `network`, `interface`, `timestamp`. */
   attributes: { [key: string]: string };
   /** The block's sequence number when the address was allocated. */
   sequenceNumber: bigint;
@@ -89,11 +89,11 @@ export interface BlockAllocation_AttributesEntry {
   value: string;
 }
 
-/** ListBlocksRequest asks for one page of blocks. */
+/** ListBlocksRequest requests one page of blocks. */
 export interface ListBlocksRequest {
   /** Largest number of blocks to return, 1 to 1000; 0 means 100, and more than 1000 means 1000. */
   pageSize: number;
-  /** The next_page_token of the answer before; empty for the first page. All other fields must be as in that request. */
+  /** The next_page_token of the previous answer; empty for the first page. All other fields must be as in that request. */
   pageToken: string;
   /** Only blocks of this pool; empty means all. */
   poolName: string;
@@ -700,13 +700,14 @@ export const ListBlocksResponse: MessageFns<ListBlocksResponse> = {
   },
 };
 
-/** BlockService shows how pools are cut into blocks, and who holds which address of them. */
+/** BlockService lists the blocks of pools and the holders of their addresses. */
 export type BlockServiceService = typeof BlockServiceService;
 export const BlockServiceService = {
   /**
    * ListBlocks returns blocks in the order of their addresses, IPv4 before IPv6.
    *
-   * Errors: INVALID_ARGUMENT (negative page size, a page token that ListBlocks did not give, or a malformed filter field).
+   * Errors: INVALID_ARGUMENT (negative page size, a page token that is not from ListBlocks, or a malformed filter
+   * field).
    */
   listBlocks: {
     path: "/podwire.ipam.v1.BlockService/ListBlocks" as const,
@@ -723,7 +724,8 @@ export interface BlockServiceServer extends UntypedServiceImplementation {
   /**
    * ListBlocks returns blocks in the order of their addresses, IPv4 before IPv6.
    *
-   * Errors: INVALID_ARGUMENT (negative page size, a page token that ListBlocks did not give, or a malformed filter field).
+   * Errors: INVALID_ARGUMENT (negative page size, a page token that is not from ListBlocks, or a malformed filter
+   * field).
    */
   listBlocks: handleUnaryCall<ListBlocksRequest, ListBlocksResponse>;
 }
@@ -732,7 +734,8 @@ export interface BlockServiceClient extends Client {
   /**
    * ListBlocks returns blocks in the order of their addresses, IPv4 before IPv6.
    *
-   * Errors: INVALID_ARGUMENT (negative page size, a page token that ListBlocks did not give, or a malformed filter field).
+   * Errors: INVALID_ARGUMENT (negative page size, a page token that is not from ListBlocks, or a malformed filter
+   * field).
    */
   listBlocks(
     request: ListBlocksRequest,

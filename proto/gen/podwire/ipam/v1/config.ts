@@ -19,22 +19,25 @@ import {
   type UntypedServiceImplementation,
 } from "@grpc/grpc-js";
 
-/** Config is what applies to all allocations. */
+/** Config holds the settings for all allocations. */
 export interface Config {
   /**
-   * Whether nodes take addresses from their own blocks alone. Default: false, so that a node that finds no block to claim borrows
-   * from others'.
+   * Whether nodes allocate from their own blocks only. Default: false, so that a node without a block to claim borrows
+   * addresses from other nodes' blocks.
    */
   strictAffinity: boolean;
   /** Whether nodes claim blocks when they need them. Default: true. False requires strict_affinity. */
   autoAllocateBlocks: boolean;
-  /** How many blocks a node may have per family, 0 to 1,000,000; 0 means any number. Above 0 requires strict_affinity. Default: 0. */
+  /**
+   * Largest number of blocks of a node per family, 0 to 1,000,000; 0 means any number. Above 0 requires
+   * strict_affinity. Default: 0.
+   */
   maxBlocksPerNode: number;
   /** How long a released address is kept from reuse, in seconds, 0 to 1200. Default: 0. */
   cooldownSeconds: number;
-  /** Output only. Opaque version: another one whenever anything else of this message differs. */
+  /** Output only. Opaque version: it changes with every change of this message. */
   resourceVersion: string;
-  /** Output only. Whether this is stored; false while the defaults hold. */
+  /** Output only. Whether a configuration is stored; false while the defaults apply. */
   stored: boolean;
 }
 
@@ -42,13 +45,13 @@ export interface Config {
 export interface GetConfigRequest {
 }
 
-/** GetConfigResponse is the configuration that holds. */
+/** GetConfigResponse is the current configuration. */
 export interface GetConfigResponse {
   /** The configuration. */
   config: Config | undefined;
 }
 
-/** UpdateConfigRequest holds the fields to change; those that are not set stay. */
+/** UpdateConfigRequest holds the fields to change; fields that are not set stay unchanged. */
 export interface UpdateConfigRequest {
   /** As Config.strict_affinity. */
   strictAffinity?:
@@ -464,7 +467,7 @@ export const UpdateConfigResponse: MessageFns<UpdateConfigResponse> = {
   },
 };
 
-/** ConfigService holds what applies to all allocations of the cluster. */
+/** ConfigService holds the settings for all allocations of the cluster. */
 export type ConfigServiceService = typeof ConfigServiceService;
 export const ConfigServiceService = {
   /**
@@ -482,14 +485,14 @@ export const ConfigServiceService = {
     responseDeserialize: (value: Buffer): GetConfigResponse => GetConfigResponse.decode(value),
   },
   /**
-   * UpdateConfig changes the fields that are set, and leaves the others as they are. It takes effect with the next allocation;
-   * blocks and addresses that nodes have stay theirs.
+   * UpdateConfig changes the fields that are set, and leaves the others unchanged. It takes effect with the next
+   * allocation; existing blocks and addresses are not affected.
    *
    * Idempotent, unless a resource version is given.
    *
-   * Errors: INVALID_ARGUMENT (a number out of range; all faults are listed), FAILED_PRECONDITION (the fields would contradict
-   * each other: nodes may neither claim blocks nor borrow from others', or a cap on blocks without strict affinity), ABORTED
-   * (the resource version is stale, or too many races were lost), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT (a number out of range; all faults are listed), FAILED_PRECONDITION (the fields contradict
+   * each other: nodes may neither claim blocks nor borrow addresses, or a limit of blocks without strict affinity),
+   * ABORTED (the resource version is stale, or too many conflicts), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   updateConfig: {
     path: "/podwire.ipam.v1.ConfigService/UpdateConfig" as const,
@@ -511,14 +514,14 @@ export interface ConfigServiceServer extends UntypedServiceImplementation {
    */
   getConfig: handleUnaryCall<GetConfigRequest, GetConfigResponse>;
   /**
-   * UpdateConfig changes the fields that are set, and leaves the others as they are. It takes effect with the next allocation;
-   * blocks and addresses that nodes have stay theirs.
+   * UpdateConfig changes the fields that are set, and leaves the others unchanged. It takes effect with the next
+   * allocation; existing blocks and addresses are not affected.
    *
    * Idempotent, unless a resource version is given.
    *
-   * Errors: INVALID_ARGUMENT (a number out of range; all faults are listed), FAILED_PRECONDITION (the fields would contradict
-   * each other: nodes may neither claim blocks nor borrow from others', or a cap on blocks without strict affinity), ABORTED
-   * (the resource version is stale, or too many races were lost), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT (a number out of range; all faults are listed), FAILED_PRECONDITION (the fields contradict
+   * each other: nodes may neither claim blocks nor borrow addresses, or a limit of blocks without strict affinity),
+   * ABORTED (the resource version is stale, or too many conflicts), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   updateConfig: handleUnaryCall<UpdateConfigRequest, UpdateConfigResponse>;
 }
@@ -545,14 +548,14 @@ export interface ConfigServiceClient extends Client {
     callback: (error: ServiceError | null, response: GetConfigResponse) => void,
   ): ClientUnaryCall;
   /**
-   * UpdateConfig changes the fields that are set, and leaves the others as they are. It takes effect with the next allocation;
-   * blocks and addresses that nodes have stay theirs.
+   * UpdateConfig changes the fields that are set, and leaves the others unchanged. It takes effect with the next
+   * allocation; existing blocks and addresses are not affected.
    *
    * Idempotent, unless a resource version is given.
    *
-   * Errors: INVALID_ARGUMENT (a number out of range; all faults are listed), FAILED_PRECONDITION (the fields would contradict
-   * each other: nodes may neither claim blocks nor borrow from others', or a cap on blocks without strict affinity), ABORTED
-   * (the resource version is stale, or too many races were lost), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT (a number out of range; all faults are listed), FAILED_PRECONDITION (the fields contradict
+   * each other: nodes may neither claim blocks nor borrow addresses, or a limit of blocks without strict affinity),
+   * ABORTED (the resource version is stale, or too many conflicts), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   updateConfig(
     request: UpdateConfigRequest,

@@ -27,76 +27,76 @@ export interface PodIdentity {
   namespace: string;
   /** Name of the pod: an RFC 1123 subdomain of at most 253 bytes. */
   name: string;
-  /** UID that Kubernetes gave the pod; empty when the runtime did not pass it on. */
+  /** UID of the pod in Kubernetes; empty if the runtime did not pass it on. */
   uid: string;
 }
 
-/** NetnsIdentity tells one network namespace from every other that ever was on the node. */
+/** NetnsIdentity identifies one network namespace among all that ever existed on the node. */
 export interface NetnsIdentity {
   /** Identity of the node's boot: the content of /proc/sys/kernel/random/boot_id (a UUID). */
   bootId: string;
-  /** Inode number of the network namespace, unique while the boot lasts and the namespace lives. */
+  /** Inode number of the network namespace, unique within the boot while the namespace exists. */
   inode: bigint;
 }
 
-/** Endpoint is a workload endpoint: what an attachment was given. */
+/** Endpoint is a workload endpoint: the addresses and interface of an attachment. */
 export interface Endpoint {
-  /** The attachment that holds it. Not set where another writer keeps the endpoint, which does not tell the network. */
+  /** The attachment. Not set if another program wrote the endpoint, as it does not name the network. */
   attachment:
     | Attachment
     | undefined;
   /**
-   * Name of the workload endpoint in the datastore, `<node>-k8s-<pod>-<interface>` or `<node>-cni-<container>-<interface>`
-   * with dashes inside a part doubled.
+   * Name of the workload endpoint in the datastore, `<node>-k8s-<pod>-<interface>` or
+   * `<node>-cni-<container>-<interface>` with dashes inside a part doubled.
    */
   name: string;
   /** Name of the node that the container runs on. */
   nodeName: string;
-  /** The Kubernetes pod, where there is one. */
+  /** The Kubernetes pod, if there is one. */
   pod?:
     | PodIdentity
     | undefined;
-  /** The addresses, one per family, in the order they were asked for. */
+  /** The addresses, one per family, in the order in which they were requested. */
   addresses: EndpointAddress[];
   /** MAC address of the interface inside the container, lower case with colons (`02:…`, locally administered). */
   macAddress: string;
   /** Name of the interface's other end, on the node: at most 15 bytes, derived from the attachment. */
   hostInterfaceName: string;
-  /** The container's network namespace, where it was given. */
+  /** The container's network namespace, if the caller passed it. */
   netns?:
     | NetnsIdentity
     | undefined;
-  /** Namespace of the workload endpoint in the datastore: the pod's, or `default` where there is no pod. */
+  /** Namespace of the workload endpoint in the datastore: the pod's, or `default` without a pod. */
   namespace: string;
   /** UID of the workload endpoint in the datastore; empty for one that an earlier release made. */
   uid: string;
-  /** When the attachment got its first address; none where an earlier release made the endpoint. */
+  /** When the attachment got its first address; not set for an endpoint that an earlier release made. */
   createTime: Date | undefined;
 }
 
-/** EndpointAddress is one address of an endpoint, and where it came from. */
+/** EndpointAddress is one address of an endpoint, with its block and pool. */
 export interface EndpointAddress {
   /** The address as a CIDR of full length (`10.65.0.7/32`, `fd00::7/128`). */
   address: string;
   /**
-   * CIDR of the block that the address was taken from; of another writer's endpoint the one that it lies in, empty where it lies in
-   * none.
+   * CIDR of the block that the address was allocated from. For an endpoint of another program, the block that it lies
+   * in, or empty.
    */
   blockCidr: string;
-  /** Name of the pool that the block lies in; empty when that pool was deleted since. */
+  /** Name of the pool that the block lies in; empty if the pool was deleted since. */
   poolName: string;
   /**
-   * The block's sequence number at the allocation: with the address it names this allocation and no later one. 0 in another writer's
-   * endpoint, which does not tell it.
+   * The block's sequence number at the allocation: with the address it identifies this allocation. 0 for an endpoint of
+   * another program.
    */
   sequenceNumber: bigint;
 }
 
-/** ListEndpointsRequest asks for one page of endpoints. An endpoint has to match every filter that is set. */
+/** ListEndpointsRequest requests one page of endpoints. An endpoint must match every filter that is set. */
 export interface ListEndpointsRequest {
   /** Largest number of endpoints to return, 1 to 1000; 0 means 100, and more than 1000 means 1000. */
   pageSize: number;
-  /** The next_page_token of the answer before; empty for the first page. All other fields must be as in that request. */
+  /** The next_page_token of the previous answer; empty for the first page. All other fields must be as in that request. */
   pageToken: string;
   /** Only endpoints of containers on this node; empty means all. */
   nodeName: string;
@@ -734,17 +734,18 @@ export const ListEndpointsResponse: MessageFns<ListEndpointsResponse> = {
   },
 };
 
-/** EndpointService shows which attachment holds what. */
+/** EndpointService lists workload endpoints: the addresses and interface of each attachment. */
 export type EndpointServiceService = typeof EndpointServiceService;
 export const EndpointServiceService = {
   /**
-   * ListEndpoints returns workload endpoints in the order of their namespaces and names, also those that another writer keeps in
-   * the same datastore, such as Calico's plugin: they have no attachment.
+   * ListEndpoints returns workload endpoints in the order of their namespaces and names. Endpoints that another
+   * program, such as Calico's plugin, wrote to the same datastore are included; they have no attachment.
    *
-   * A page may hold fewer endpoints than asked for, even none, while there are more: a search that few endpoints match goes on
-   * with the next page. Only an empty next_page_token says that there are no more.
+   * A page may hold fewer endpoints than requested, even none, although more follow: a filter that few endpoints match
+   * is continued on the next page. Only an empty next_page_token marks the last page.
    *
-   * Errors: INVALID_ARGUMENT (negative page size, a page token that ListEndpoints did not give, or a malformed filter field).
+   * Errors: INVALID_ARGUMENT (negative page size, a page token that is not from ListEndpoints, or a malformed filter
+   * field).
    */
   listEndpoints: {
     path: "/podwire.ipam.v1.EndpointService/ListEndpoints" as const,
@@ -760,26 +761,28 @@ export const EndpointServiceService = {
 
 export interface EndpointServiceServer extends UntypedServiceImplementation {
   /**
-   * ListEndpoints returns workload endpoints in the order of their namespaces and names, also those that another writer keeps in
-   * the same datastore, such as Calico's plugin: they have no attachment.
+   * ListEndpoints returns workload endpoints in the order of their namespaces and names. Endpoints that another
+   * program, such as Calico's plugin, wrote to the same datastore are included; they have no attachment.
    *
-   * A page may hold fewer endpoints than asked for, even none, while there are more: a search that few endpoints match goes on
-   * with the next page. Only an empty next_page_token says that there are no more.
+   * A page may hold fewer endpoints than requested, even none, although more follow: a filter that few endpoints match
+   * is continued on the next page. Only an empty next_page_token marks the last page.
    *
-   * Errors: INVALID_ARGUMENT (negative page size, a page token that ListEndpoints did not give, or a malformed filter field).
+   * Errors: INVALID_ARGUMENT (negative page size, a page token that is not from ListEndpoints, or a malformed filter
+   * field).
    */
   listEndpoints: handleUnaryCall<ListEndpointsRequest, ListEndpointsResponse>;
 }
 
 export interface EndpointServiceClient extends Client {
   /**
-   * ListEndpoints returns workload endpoints in the order of their namespaces and names, also those that another writer keeps in
-   * the same datastore, such as Calico's plugin: they have no attachment.
+   * ListEndpoints returns workload endpoints in the order of their namespaces and names. Endpoints that another
+   * program, such as Calico's plugin, wrote to the same datastore are included; they have no attachment.
    *
-   * A page may hold fewer endpoints than asked for, even none, while there are more: a search that few endpoints match goes on
-   * with the next page. Only an empty next_page_token says that there are no more.
+   * A page may hold fewer endpoints than requested, even none, although more follow: a filter that few endpoints match
+   * is continued on the next page. Only an empty next_page_token marks the last page.
    *
-   * Errors: INVALID_ARGUMENT (negative page size, a page token that ListEndpoints did not give, or a malformed filter field).
+   * Errors: INVALID_ARGUMENT (negative page size, a page token that is not from ListEndpoints, or a malformed filter
+   * field).
    */
   listEndpoints(
     request: ListEndpointsRequest,

@@ -27,11 +27,14 @@ export interface Handle {
   blocks: HandleBlock[];
 }
 
-/** HandleBlock is how many addresses a handle has in a block. */
+/** HandleBlock is the number of addresses of a handle in a block. */
 export interface HandleBlock {
   /** CIDR of the block. */
   cidr: string;
-  /** How many addresses the handle's record counts there. What Calico wrote may count too many; the block is right. */
+  /**
+   * Number of addresses there according to the handle's record. Records of Calico may count too many; the block is
+   * authoritative.
+   */
   addressCount: number;
 }
 
@@ -43,7 +46,7 @@ export interface HandleAddress {
   blockCidr: string;
   /** The block's sequence number when the address was allocated. */
   sequenceNumber: bigint;
-  /** What the owner said of itself: `node`, `namespace`, `pod`, `network`, `interface`, `timestamp`. */
+  /** Attributes of the owner: `node`, `namespace`, `pod`, `network`, `interface`, `timestamp`. */
   attributes: { [key: string]: string };
 }
 
@@ -52,11 +55,11 @@ export interface HandleAddress_AttributesEntry {
   value: string;
 }
 
-/** ListHandlesRequest asks for one page of handles. */
+/** ListHandlesRequest requests one page of handles. */
 export interface ListHandlesRequest {
   /** Largest number of handles to return, 1 to 1000; 0 means 100, and more than 1000 means 1000. */
   pageSize: number;
-  /** The next_page_token of the answer before; empty for the first page. */
+  /** The next_page_token of the previous answer; empty for the first page. */
   pageToken: string;
 }
 
@@ -68,13 +71,13 @@ export interface ListHandlesResponse {
   nextPageToken: string;
 }
 
-/** GetHandleRequest asks for one page of a handle's addresses. */
+/** GetHandleRequest requests one page of a handle's addresses. */
 export interface GetHandleRequest {
   /** Name of the handle: printable ASCII without white space and "/", at most 512 bytes. */
   handleId: string;
   /** Largest number of addresses to return, 1 to 1000; 0 means 100, and more than 1000 means 1000. */
   pageSize: number;
-  /** The next_page_token of the answer before; empty for the first page. The handle must be as in that request. */
+  /** The next_page_token of the previous answer; empty for the first page. The handle must be as in that request. */
   pageToken: string;
 }
 
@@ -86,20 +89,20 @@ export interface GetHandleResponse {
   nextPageToken: string;
 }
 
-/** ReleaseHandleRequest names the handle that gives its addresses back. */
+/** ReleaseHandleRequest names the handle to release. */
 export interface ReleaseHandleRequest {
   /** Name of the handle: printable ASCII without white space and "/", at most 512 bytes. */
   handleId: string;
   /**
-   * Looks for the handle's addresses in every block instead of those that its record names: for addresses whose handle was
-   * lost. Costs a look at all that is allocated.
+   * Whether to search every block for the handle's addresses, and not only those that its record names. Use it if the
+   * handle's record is lost. It reads all allocations.
    */
   searchAllBlocks: boolean;
 }
 
-/** ReleaseHandleResponse lists what was given back. */
+/** ReleaseHandleResponse lists the released addresses. */
 export interface ReleaseHandleResponse {
-  /** The released addresses as CIDRs of full length (`10.65.0.7/32`); empty when the handle held none. */
+  /** The released addresses as CIDRs of full length (`10.65.0.7/32`); empty if the handle held none. */
   addresses: string[];
 }
 
@@ -813,13 +816,13 @@ export const ReleaseHandleResponse: MessageFns<ReleaseHandleResponse> = {
   },
 };
 
-/** HandleService shows and releases what belongs to a handle: the name under which an owner holds addresses, whatever it is. */
+/** HandleService lists and releases the addresses of a handle, the name under which an owner holds addresses. */
 export type HandleServiceService = typeof HandleServiceService;
 export const HandleServiceService = {
   /**
-   * ListHandles returns handles in the order of their names, with how many addresses they count in which blocks.
+   * ListHandles returns handles in the order of their names, with their address count in each block.
    *
-   * Errors: INVALID_ARGUMENT (negative page size, or a page token that ListHandles did not give).
+   * Errors: INVALID_ARGUMENT (negative page size, or a page token that is not from ListHandles).
    */
   listHandles: {
     path: "/podwire.ipam.v1.HandleService/ListHandles" as const,
@@ -831,9 +834,10 @@ export const HandleServiceService = {
     responseDeserialize: (value: Buffer): ListHandlesResponse => ListHandlesResponse.decode(value),
   },
   /**
-   * GetHandle returns the addresses that a handle holds, as the blocks tell them, in the order of the addresses.
+   * GetHandle returns the addresses that a handle holds according to the blocks, in the order of the addresses.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND (it holds none), DATA_LOSS (the handle, or a block that it names, cannot be read).
+   * Errors: INVALID_ARGUMENT, NOT_FOUND (it holds none), DATA_LOSS (the handle, or a block that it names, cannot be
+   * read).
    */
   getHandle: {
     path: "/podwire.ipam.v1.HandleService/GetHandle" as const,
@@ -845,14 +849,15 @@ export const HandleServiceService = {
     responseDeserialize: (value: Buffer): GetHandleResponse => GetHandleResponse.decode(value),
   },
   /**
-   * ReleaseHandle gives back every address of a handle, with the endpoints of those that are containers', also endpoints that name
-   * no address which the handle holds, and the handle. It is the release for what Calico's old plugins gave, whose handles are `<namespace>.<pod>` or a bare container ID.
+   * ReleaseHandle releases every address of a handle and removes the handle. It also removes the endpoints of the
+   * handle's containers, even if they name none of its addresses. Use it for addresses of Calico's old plugins, whose
+   * handles are `<namespace>.<pod>` or a bare container ID.
    *
-   * More than one transaction where there is more than fits into one. When it fails between them, repeat it.
+   * Large requests take several transactions. If one fails, repeat the call.
    *
-   * Idempotent: a handle that holds nothing is released.
+   * Idempotent: a handle without addresses counts as released.
    *
-   * Errors: INVALID_ARGUMENT, ABORTED (lost too many races; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT, ABORTED (too many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   releaseHandle: {
     path: "/podwire.ipam.v1.HandleService/ReleaseHandle" as const,
@@ -868,35 +873,37 @@ export const HandleServiceService = {
 
 export interface HandleServiceServer extends UntypedServiceImplementation {
   /**
-   * ListHandles returns handles in the order of their names, with how many addresses they count in which blocks.
+   * ListHandles returns handles in the order of their names, with their address count in each block.
    *
-   * Errors: INVALID_ARGUMENT (negative page size, or a page token that ListHandles did not give).
+   * Errors: INVALID_ARGUMENT (negative page size, or a page token that is not from ListHandles).
    */
   listHandles: handleUnaryCall<ListHandlesRequest, ListHandlesResponse>;
   /**
-   * GetHandle returns the addresses that a handle holds, as the blocks tell them, in the order of the addresses.
+   * GetHandle returns the addresses that a handle holds according to the blocks, in the order of the addresses.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND (it holds none), DATA_LOSS (the handle, or a block that it names, cannot be read).
+   * Errors: INVALID_ARGUMENT, NOT_FOUND (it holds none), DATA_LOSS (the handle, or a block that it names, cannot be
+   * read).
    */
   getHandle: handleUnaryCall<GetHandleRequest, GetHandleResponse>;
   /**
-   * ReleaseHandle gives back every address of a handle, with the endpoints of those that are containers', also endpoints that name
-   * no address which the handle holds, and the handle. It is the release for what Calico's old plugins gave, whose handles are `<namespace>.<pod>` or a bare container ID.
+   * ReleaseHandle releases every address of a handle and removes the handle. It also removes the endpoints of the
+   * handle's containers, even if they name none of its addresses. Use it for addresses of Calico's old plugins, whose
+   * handles are `<namespace>.<pod>` or a bare container ID.
    *
-   * More than one transaction where there is more than fits into one. When it fails between them, repeat it.
+   * Large requests take several transactions. If one fails, repeat the call.
    *
-   * Idempotent: a handle that holds nothing is released.
+   * Idempotent: a handle without addresses counts as released.
    *
-   * Errors: INVALID_ARGUMENT, ABORTED (lost too many races; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT, ABORTED (too many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   releaseHandle: handleUnaryCall<ReleaseHandleRequest, ReleaseHandleResponse>;
 }
 
 export interface HandleServiceClient extends Client {
   /**
-   * ListHandles returns handles in the order of their names, with how many addresses they count in which blocks.
+   * ListHandles returns handles in the order of their names, with their address count in each block.
    *
-   * Errors: INVALID_ARGUMENT (negative page size, or a page token that ListHandles did not give).
+   * Errors: INVALID_ARGUMENT (negative page size, or a page token that is not from ListHandles).
    */
   listHandles(
     request: ListHandlesRequest,
@@ -914,9 +921,10 @@ export interface HandleServiceClient extends Client {
     callback: (error: ServiceError | null, response: ListHandlesResponse) => void,
   ): ClientUnaryCall;
   /**
-   * GetHandle returns the addresses that a handle holds, as the blocks tell them, in the order of the addresses.
+   * GetHandle returns the addresses that a handle holds according to the blocks, in the order of the addresses.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND (it holds none), DATA_LOSS (the handle, or a block that it names, cannot be read).
+   * Errors: INVALID_ARGUMENT, NOT_FOUND (it holds none), DATA_LOSS (the handle, or a block that it names, cannot be
+   * read).
    */
   getHandle(
     request: GetHandleRequest,
@@ -934,14 +942,15 @@ export interface HandleServiceClient extends Client {
     callback: (error: ServiceError | null, response: GetHandleResponse) => void,
   ): ClientUnaryCall;
   /**
-   * ReleaseHandle gives back every address of a handle, with the endpoints of those that are containers', also endpoints that name
-   * no address which the handle holds, and the handle. It is the release for what Calico's old plugins gave, whose handles are `<namespace>.<pod>` or a bare container ID.
+   * ReleaseHandle releases every address of a handle and removes the handle. It also removes the endpoints of the
+   * handle's containers, even if they name none of its addresses. Use it for addresses of Calico's old plugins, whose
+   * handles are `<namespace>.<pod>` or a bare container ID.
    *
-   * More than one transaction where there is more than fits into one. When it fails between them, repeat it.
+   * Large requests take several transactions. If one fails, repeat the call.
    *
-   * Idempotent: a handle that holds nothing is released.
+   * Idempotent: a handle without addresses counts as released.
    *
-   * Errors: INVALID_ARGUMENT, ABORTED (lost too many races; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT, ABORTED (too many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   releaseHandle(
     request: ReleaseHandleRequest,

@@ -20,17 +20,17 @@ import {
 } from "@grpc/grpc-js";
 import { Timestamp } from "../../../google/protobuf/timestamp.js";
 
-/** Tenure is the time for which an address was somebody's. */
+/** Tenure is the time for which an address was allocated to one holder. */
 export interface Tenure {
   /** The address, without prefix length. */
   address: string;
   /** CIDR of the block that it was allocated from. */
   blockCidr: string;
-  /** The handle that held it; empty when none did. */
+  /** The handle that held it; empty if none did. */
   handleId: string;
-  /** What the owner said of itself: `node`, `namespace`, `pod`, `network`, `interface`, `timestamp`. */
+  /** Attributes of the owner: `node`, `namespace`, `pod`, `network`, `interface`, `timestamp`. */
   attributes: { [key: string]: string };
-  /** When it was allocated; not set where the attributes do not tell it. */
+  /** When it was allocated; not set if the attributes do not say. */
   allocateTime:
     | Date
     | undefined;
@@ -38,7 +38,7 @@ export interface Tenure {
   releaseTime:
     | Date
     | undefined;
-  /** The block's sequence number at the allocation: with the address it names this allocation and no other. */
+  /** The block's sequence number at the allocation: with the address it identifies this allocation. */
   sequenceNumber: bigint;
 }
 
@@ -55,9 +55,9 @@ export interface PodReference {
   name: string;
 }
 
-/** GetAddressHistoryRequest asks for one page of tenures. Exactly one of address, handle_id and pod is set. */
+/** GetAddressHistoryRequest requests one page of tenures. Exactly one of address, handle_id and pod is set. */
 export interface GetAddressHistoryRequest {
-  /** What is asked about. */
+  /** The subject of the query. */
   subject:
     | //
     /** An address (`10.65.0.7`, `fd65::7`). */
@@ -79,7 +79,7 @@ export interface GetAddressHistoryRequest {
     | undefined;
   /** Largest number of tenures to return, 1 to 1000; 0 means 100, and more than 1000 means 1000. */
   pageSize: number;
-  /** The next_page_token of the answer before; empty for the first page. All other fields must be as in that request. */
+  /** The next_page_token of the previous answer; empty for the first page. All other fields must be as in that request. */
   pageToken: string;
 }
 
@@ -99,13 +99,13 @@ export interface QueryAtRequest {
   time: Date | undefined;
 }
 
-/** QueryAtResponse says who held the address. */
+/** QueryAtResponse is the holder of the address. */
 export interface QueryAtResponse {
-  /** Not set when nobody held it, as far as is known. */
+  /** Not set if no holder is known. */
   tenure?:
     | Tenure
     | undefined;
-  /** Whether the history reaches back to the moment. If not, and there is no tenure, it is not known who held it. */
+  /** Whether the history covers the moment. If not, and there is no tenure, the holder is unknown. */
   covered: boolean;
 }
 
@@ -744,19 +744,19 @@ export const QueryAtResponse: MessageFns<QueryAtResponse> = {
 };
 
 /**
- * HistoryService tells who held which address when: of past allocations from the history, which is written with each release and
- * kept for a configured time, and of present ones from the blocks.
+ * HistoryService returns which handle held an address at which time. Past allocations come from the history, which each
+ * release writes and which is kept for a configured time. Current allocations come from the blocks.
  *
- * Times are those of the replicas' clocks that gave and took the address. Attributes are those at the release.
+ * Times are by the clock of the replica that allocated or released the address. Attributes are those at the release.
  */
 export type HistoryServiceService = typeof HistoryServiceService;
 export const HistoryServiceService = {
   /**
-   * GetAddressHistory returns who held an address, or what a handle or a pod held, newest first: what is held now, then what
-   * was released, by the day of the release, and within a day newest first for an address; for handles and pods as far as
-   * a page goes.
+   * GetAddressHistory returns the holders of an address, or the addresses of a handle or a pod, newest first: current
+   * allocations, then released ones by the day of their release. Within a day an address's tenures are newest first;
+   * those of handles and pods are sorted within a page only.
    *
-   * What is looked at for one page is bounded, so that a page may be short, or empty, and not be the last.
+   * The search for one page is bounded: a page may be short or empty although more follow.
    *
    * Errors: INVALID_ARGUMENT, FAILED_PRECONDITION (no history is kept), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
@@ -772,7 +772,7 @@ export const HistoryServiceService = {
     responseDeserialize: (value: Buffer): GetAddressHistoryResponse => GetAddressHistoryResponse.decode(value),
   },
   /**
-   * QueryAt returns who held an address at a moment.
+   * QueryAt returns the holder of an address at a moment.
    *
    * Errors: INVALID_ARGUMENT (also: a moment in the future), FAILED_PRECONDITION (no history is kept), UNAVAILABLE,
    * DEADLINE_EXCEEDED.
@@ -790,17 +790,17 @@ export const HistoryServiceService = {
 
 export interface HistoryServiceServer extends UntypedServiceImplementation {
   /**
-   * GetAddressHistory returns who held an address, or what a handle or a pod held, newest first: what is held now, then what
-   * was released, by the day of the release, and within a day newest first for an address; for handles and pods as far as
-   * a page goes.
+   * GetAddressHistory returns the holders of an address, or the addresses of a handle or a pod, newest first: current
+   * allocations, then released ones by the day of their release. Within a day an address's tenures are newest first;
+   * those of handles and pods are sorted within a page only.
    *
-   * What is looked at for one page is bounded, so that a page may be short, or empty, and not be the last.
+   * The search for one page is bounded: a page may be short or empty although more follow.
    *
    * Errors: INVALID_ARGUMENT, FAILED_PRECONDITION (no history is kept), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   getAddressHistory: handleUnaryCall<GetAddressHistoryRequest, GetAddressHistoryResponse>;
   /**
-   * QueryAt returns who held an address at a moment.
+   * QueryAt returns the holder of an address at a moment.
    *
    * Errors: INVALID_ARGUMENT (also: a moment in the future), FAILED_PRECONDITION (no history is kept), UNAVAILABLE,
    * DEADLINE_EXCEEDED.
@@ -810,11 +810,11 @@ export interface HistoryServiceServer extends UntypedServiceImplementation {
 
 export interface HistoryServiceClient extends Client {
   /**
-   * GetAddressHistory returns who held an address, or what a handle or a pod held, newest first: what is held now, then what
-   * was released, by the day of the release, and within a day newest first for an address; for handles and pods as far as
-   * a page goes.
+   * GetAddressHistory returns the holders of an address, or the addresses of a handle or a pod, newest first: current
+   * allocations, then released ones by the day of their release. Within a day an address's tenures are newest first;
+   * those of handles and pods are sorted within a page only.
    *
-   * What is looked at for one page is bounded, so that a page may be short, or empty, and not be the last.
+   * The search for one page is bounded: a page may be short or empty although more follow.
    *
    * Errors: INVALID_ARGUMENT, FAILED_PRECONDITION (no history is kept), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
@@ -834,7 +834,7 @@ export interface HistoryServiceClient extends Client {
     callback: (error: ServiceError | null, response: GetAddressHistoryResponse) => void,
   ): ClientUnaryCall;
   /**
-   * QueryAt returns who held an address at a moment.
+   * QueryAt returns the holder of an address at a moment.
    *
    * Errors: INVALID_ARGUMENT (also: a moment in the future), FAILED_PRECONDITION (no history is kept), UNAVAILABLE,
    * DEADLINE_EXCEEDED.

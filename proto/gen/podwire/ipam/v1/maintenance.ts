@@ -19,92 +19,96 @@ import {
   type UntypedServiceImplementation,
 } from "@grpc/grpc-js";
 
-/** FindingKind is what can be wrong. */
+/** FindingKind is a kind of fault. */
 export enum FindingKind {
   /** FINDING_KIND_UNSPECIFIED - Not stated. */
   FINDING_KIND_UNSPECIFIED = 0,
-  /** FINDING_KIND_RECORD_UNREADABLE - A stored record cannot be read, or breaks the rules of its kind. It is set aside. Error; nothing repairs it. */
+  /** FINDING_KIND_RECORD_UNREADABLE - A stored record cannot be read, or breaks the rules of its kind. It is ignored. Error; not repairable. */
   FINDING_KIND_RECORD_UNREADABLE = 1,
-  /** FINDING_KIND_POOLS_OVERLAP - Two pools share addresses. Error; nothing repairs it. */
+  /** FINDING_KIND_POOLS_OVERLAP - Two pools share addresses. Error; not repairable. */
   FINDING_KIND_POOLS_OVERLAP = 2,
-  /** FINDING_KIND_BLOCKS_OVERLAP - A block lies in another. Error; repaired where one of them is empty. */
+  /** FINDING_KIND_BLOCKS_OVERLAP - A block lies in another. Error; repaired if one of them is empty. */
   FINDING_KIND_BLOCKS_OVERLAP = 3,
-  /** FINDING_KIND_BLOCK_INVALID - A block's lists do not agree with its allocations. Error; repaired: the allocations are believed. */
+  /** FINDING_KIND_BLOCK_INVALID - A block's lists do not agree with its allocations. Error; repaired: the lists are rebuilt from the allocations. */
   FINDING_KIND_BLOCK_INVALID = 4,
-  /** FINDING_KIND_BLOCK_WITHOUT_POOL - A block lies in no pool. Warning; repaired where it is empty. */
+  /** FINDING_KIND_BLOCK_WITHOUT_POOL - A block lies in no pool. Warning; repaired if it is empty. */
   FINDING_KIND_BLOCK_WITHOUT_POOL = 5,
-  /** FINDING_KIND_BLOCK_OF_OTHER_SIZE - A block is not of the size of its pool's blocks. Warning; repaired where it is empty. */
+  /** FINDING_KIND_BLOCK_OF_OTHER_SIZE - A block is not of the size of its pool's blocks. Warning; repaired if it is empty. */
   FINDING_KIND_BLOCK_OF_OTHER_SIZE = 6,
   /** FINDING_KIND_BLOCK_WITHOUT_OWNER_EMPTY - A block has neither an owner nor an address in use. Warning; repaired: it is removed. */
   FINDING_KIND_BLOCK_WITHOUT_OWNER_EMPTY = 7,
   /** FINDING_KIND_BLOCK_WITHOUT_AFFINITY - A block names an owner that has no affinity for it. Warning; repaired: the affinity is written. */
   FINDING_KIND_BLOCK_WITHOUT_AFFINITY = 8,
-  /** FINDING_KIND_AFFINITY_UNCONFIRMED - A block's owner has an affinity that is not confirmed. Warning; repaired: what was begun is ended. */
+  /**
+   * FINDING_KIND_AFFINITY_UNCONFIRMED - A block's owner has an affinity that is not confirmed. Warning; repaired: the pending claim or release is
+   * completed.
+   */
   FINDING_KIND_AFFINITY_UNCONFIRMED = 9,
   /** FINDING_KIND_AFFINITY_WITHOUT_BLOCK - An affinity is for a block that does not exist. Warning; repaired: it is removed. */
   FINDING_KIND_AFFINITY_WITHOUT_BLOCK = 10,
-  /** FINDING_KIND_AFFINITY_OF_OTHERS_BLOCK - An affinity is for a block that belongs to another, or to nobody. Warning; repaired: it is removed. */
+  /** FINDING_KIND_AFFINITY_OF_OTHERS_BLOCK - An affinity is for a block that belongs to another owner, or has none. Warning; repaired: it is removed. */
   FINDING_KIND_AFFINITY_OF_OTHERS_BLOCK = 11,
-  /** FINDING_KIND_BLOCK_OF_GONE_NODE - A block belongs to a node that is gone. Warning; repaired where it is empty. */
+  /** FINDING_KIND_BLOCK_OF_GONE_NODE - A block belongs to a node that is gone. Warning; repaired if it is empty. */
   FINDING_KIND_BLOCK_OF_GONE_NODE = 12,
   /** FINDING_KIND_HANDLE_WITHOUT_ADDRESSES - A handle has no addresses. Warning; repaired: it is removed. */
   FINDING_KIND_HANDLE_WITHOUT_ADDRESSES = 13,
-  /** FINDING_KIND_HANDLE_COUNTS_WRONG - A handle's counts are not what the blocks have. Warning; repaired: it is counted anew. */
+  /** FINDING_KIND_HANDLE_COUNTS_WRONG - A handle's counts differ from the blocks. Warning; repaired: it is counted again. */
   FINDING_KIND_HANDLE_COUNTS_WRONG = 14,
-  /** FINDING_KIND_HANDLE_MISSING - Addresses are of a handle that does not exist. Warning; repaired: it is written. */
+  /** FINDING_KIND_HANDLE_MISSING - Addresses name a handle that does not exist. Warning; repaired: the handle is written. */
   FINDING_KIND_HANDLE_MISSING = 15,
   /**
-   * FINDING_KIND_ALLOCATION_UNUSED - An address is allocated to a container that does not use it: its node is gone, its pod's endpoint is of another container, or
-   * no endpoint names what Calico's plugin gave. Longer ago than the grace. Warning; repaired when releases are asked for, unless
-   * the container may still run.
+   * FINDING_KIND_ALLOCATION_UNUSED - An address is allocated to a container that does not use it: its node is gone, its pod's endpoint is of another
+   * container, or no endpoint names what Calico's plugin gave. The allocation is older than the grace period. Warning;
+   * repaired if releases are requested, unless the container may still run.
    */
   FINDING_KIND_ALLOCATION_UNUSED = 16,
   /**
-   * FINDING_KIND_ALLOCATION_UNEXPLAINED - An address is allocated to neither a container nor a node's tunnel, or to a virtual machine, which keeps it while it is
-   * stopped. Information; nothing repairs it.
+   * FINDING_KIND_ALLOCATION_UNEXPLAINED - An address is allocated to neither a container nor a node's tunnel, or to a virtual machine, which keeps it while
+   * it is stopped. Information; not repairable.
    */
   FINDING_KIND_ALLOCATION_UNEXPLAINED = 17,
   /**
-   * FINDING_KIND_ADDRESS_UNALLOCATED - An endpoint uses an address that is not allocated. Error; repaired where the endpoint is one of Podwire's and the address
-   * free: it is allocated to it again. Another writer's endpoint is removed when releases are asked for.
+   * FINDING_KIND_ADDRESS_UNALLOCATED - An endpoint uses an address that is not allocated. Error; repaired if Podwire wrote the endpoint and the address is
+   * free: it is allocated to the endpoint again. Another program's endpoint is removed if releases are requested.
    */
   FINDING_KIND_ADDRESS_UNALLOCATED = 18,
-  /** FINDING_KIND_ADDRESS_OUTSIDE_POOLS - Another writer's endpoint uses an address that is in no pool. Information; nothing repairs it. */
+  /** FINDING_KIND_ADDRESS_OUTSIDE_POOLS - Another program's endpoint uses an address that is in no pool. Information; not repairable. */
   FINDING_KIND_ADDRESS_OUTSIDE_POOLS = 19,
   /**
-   * FINDING_KIND_ADDRESS_OF_SEVERAL_OWNERS - Two use one address. Error; repaired where an endpoint of Podwire's names an allocation that ended before the address was
-   * given again: it loses the address. Where it is another writer's endpoint, when releases are asked for.
+   * FINDING_KIND_ADDRESS_OF_SEVERAL_OWNERS - One address has two users. Error; repaired if an endpoint of Podwire names an allocation that ended before the
+   * address was allocated again: the endpoint loses the address. An endpoint of another program loses it if releases
+   * are requested.
    */
   FINDING_KIND_ADDRESS_OF_SEVERAL_OWNERS = 20,
-  /** FINDING_KIND_ENDPOINT_OUTDATED - An endpoint does not say what its container holds. Warning; repaired: it is written anew. */
+  /** FINDING_KIND_ENDPOINT_OUTDATED - An endpoint differs from the addresses of its container. Warning; repaired: it is written again. */
   FINDING_KIND_ENDPOINT_OUTDATED = 21,
-  /** FINDING_KIND_ENDPOINT_OF_GONE_NODE - An endpoint is on a node that is gone. Warning; repaired when releases are asked for. */
+  /** FINDING_KIND_ENDPOINT_OF_GONE_NODE - An endpoint is on a node that is gone. Warning; repaired if releases are requested. */
   FINDING_KIND_ENDPOINT_OF_GONE_NODE = 22,
-  /** FINDING_KIND_TUNNEL_UNALLOCATED - A node's tunnel has an address that is not allocated. Error; nothing repairs it. */
+  /** FINDING_KIND_TUNNEL_UNALLOCATED - A node's tunnel has an address that is not allocated. Error; not repairable. */
   FINDING_KIND_TUNNEL_UNALLOCATED = 23,
-  /** FINDING_KIND_TUNNEL_ALLOCATION_UNUSED - An address is allocated to a tunnel that its node does not have. Warning; repaired when releases are asked for. */
+  /** FINDING_KIND_TUNNEL_ALLOCATION_UNUSED - An address is allocated to a tunnel that its node does not have. Warning; repaired if releases are requested. */
   FINDING_KIND_TUNNEL_ALLOCATION_UNUSED = 24,
   /** FINDING_KIND_COOL_DOWN_OVER - Addresses have cooled down and are not free yet. Information; repaired: they are freed. */
   FINDING_KIND_COOL_DOWN_OVER = 25,
-  /** FINDING_KIND_RESERVED_IN_USE - An address in use is reserved. Information; nothing repairs it, as nothing is wrong. */
+  /** FINDING_KIND_RESERVED_IN_USE - An address in use is reserved. Information; not repairable, as it is allowed. */
   FINDING_KIND_RESERVED_IN_USE = 26,
   /**
-   * FINDING_KIND_ENDPOINT_MISSING - A container holds addresses, and has no endpoint. That does not say that it is gone. Warning; repaired: the endpoint is written
-   * from what the blocks say.
+   * FINDING_KIND_ENDPOINT_MISSING - A container holds addresses, but has no endpoint. It may still run. Warning; repaired: the endpoint is written from
+   * the blocks.
    */
   FINDING_KIND_ENDPOINT_MISSING = 27,
   UNRECOGNIZED = -1,
 }
 
-/** Severity is how bad a finding is. */
+/** Severity is the severity of a finding. */
 export enum Severity {
   /** SEVERITY_UNSPECIFIED - Not stated. */
   SEVERITY_UNSPECIFIED = 0,
-  /** SEVERITY_INFORMATION - Allowed, and worth knowing. */
+  /** SEVERITY_INFORMATION - Allowed, but worth knowing. */
   SEVERITY_INFORMATION = 1,
-  /** SEVERITY_WARNING - Something is kept for nothing, or two records disagree without harm to anybody's address. */
+  /** SEVERITY_WARNING - A record or address is kept without use, or two records disagree, without harm to an address in use. */
   SEVERITY_WARNING = 2,
-  /** SEVERITY_ERROR - An address is, or may be given, twice, or a record is lost to all. */
+  /** SEVERITY_ERROR - An address is or may be allocated twice, or a record is unreadable. */
   SEVERITY_ERROR = 3,
   UNRECOGNIZED = -1,
 }
@@ -113,83 +117,86 @@ export enum Severity {
 export enum RemedyType {
   /** REMEDY_TYPE_UNSPECIFIED - Not stated. */
   REMEDY_TYPE_UNSPECIFIED = 0,
-  /** REMEDY_TYPE_NONE - Nothing safe can be done. */
+  /** REMEDY_TYPE_NONE - No safe repair exists. */
   REMEDY_TYPE_NONE = 1,
-  /** REMEDY_TYPE_SAFE - Repair does it: nobody loses an address. */
+  /** REMEDY_TYPE_SAFE - Repair makes it: no container loses an address. */
   REMEDY_TYPE_SAFE = 2,
-  /** REMEDY_TYPE_RELEASE - Repair does it when releases are asked for: addresses are given back, as nothing is known to use them. */
+  /** REMEDY_TYPE_RELEASE - Repair makes it if releases are requested: it releases addresses without a known user. */
   REMEDY_TYPE_RELEASE = 3,
   UNRECOGNIZED = -1,
 }
 
-/** RepairOutcome is what came of a finding. */
+/** RepairOutcome is the result of repairing a finding. */
 export enum RepairOutcome {
   /** REPAIR_OUTCOME_UNSPECIFIED - Not stated. */
   REPAIR_OUTCOME_UNSPECIFIED = 0,
   /** REPAIR_OUTCOME_REPAIRED - It is repaired. */
   REPAIR_OUTCOME_REPAIRED = 1,
-  /** REPAIR_OUTCOME_POSSIBLE - It would be repaired, were it not for the dry run. */
+  /** REPAIR_OUTCOME_POSSIBLE - It would be repaired; this is a dry run. */
   REPAIR_OUTCOME_POSSIBLE = 2,
-  /** REPAIR_OUTCOME_GONE - It was not there any more. */
+  /** REPAIR_OUTCOME_GONE - It no longer existed. */
   REPAIR_OUTCOME_GONE = 3,
-  /** REPAIR_OUTCOME_REFUSED - It was left as it is; the explanation says why. */
+  /** REPAIR_OUTCOME_REFUSED - It was not repaired; the explanation says why. */
   REPAIR_OUTCOME_REFUSED = 4,
   UNRECOGNIZED = -1,
 }
 
-/** FoundObject is a thing that a finding is about. */
+/** FoundObject is an object of a finding. */
 export interface FoundObject {
   /** `pool`, `block`, `address`, `affinity`, `handle`, `endpoint`, `node`, `reservation` or `record`. */
   type: string;
-  /** Its name: a block's CIDR, an endpoint's `<namespace>/<name>`, an affinity's `<host|virtual>:<owner>/<CIDR>`, a record's key. */
+  /**
+   * Its name: a block's CIDR, an endpoint's `<namespace>/<name>`, an affinity's `<host|virtual>:<owner>/<CIDR>`, a
+   * record's key.
+   */
   name: string;
 }
 
-/** Finding is one thing that is wrong. */
+/** Finding is one fault. */
 export interface Finding {
-  /** Names the finding: the same in every audit for as long as the fault is there. */
+  /** Identifies the finding: the same in every audit while the fault exists. */
   id: string;
-  /** What is wrong. */
+  /** Kind of the fault. */
   kind: FindingKind;
-  /** How bad it is. */
+  /** Its severity. */
   severity: Severity;
-  /** What it is about; the first is what is at fault. */
+  /** The objects of the finding; the first one is at fault. */
   objects: FoundObject[];
-  /** What is wrong, in a sentence. */
+  /** The fault, in a sentence. */
   explanation: string;
   /** Whether it can be repaired. */
   remedy: RemedyType;
-  /** What a repair does, or why there is none. */
+  /** What the repair does, or why there is none. */
   remedyExplanation: string;
 }
 
-/** AuditRequest asks for one page of findings. */
+/** AuditRequest requests one page of findings. */
 export interface AuditRequest {
   /** Largest number of findings to return, 1 to 1000; 0 means 100, and more than 1000 means 1000. */
   pageSize: number;
-  /** The next_page_token of the answer before; empty for the first page. The filters must be as in that request. */
+  /** The next_page_token of the previous answer; empty for the first page. The filters must be as in that request. */
   pageToken: string;
   /** Only findings of these kinds; empty means all. */
   kinds: FindingKind[];
-  /** Whether to return findings that are information only. They are counted anyway. Has no effect where kinds are named. */
+  /** Whether to return findings that are information only. They are always counted. Has no effect if kinds are named. */
   includeInformation: boolean;
-  /** How many nodes to name, those with the most addresses first, 0 to 1000. */
+  /** Number of nodes to name, those with the most addresses first, 0 to 1000. */
   topNodes: number;
 }
 
-/** AuditResponse is one page of findings, and a summary of all there are. */
+/** AuditResponse is one page of findings, and a summary of all findings. */
 export interface AuditResponse {
   /** The findings, in the order of their IDs. */
   findings: Finding[];
   /** Token for the next page; empty on the last. */
   nextPageToken: string;
-  /** What was found in all, asked for or not. */
+  /** Summary of all findings, also those that the filters exclude. */
   summary: AuditSummary | undefined;
 }
 
-/** AuditSummary counts what an audit has seen. */
+/** AuditSummary counts the findings and the audited objects. */
 export interface AuditSummary {
-  /** How many findings there are of each kind, kinds without any left out. */
+  /** Number of findings of each kind, without kinds that have none. */
   findings: FindingCount[];
   /** Number of blocks. */
   blocks: bigint;
@@ -201,68 +208,68 @@ export interface AuditSummary {
   topNodes: NodeUse[];
 }
 
-/** FindingCount is how often one kind was found. */
+/** FindingCount is the number of findings of one kind. */
 export interface FindingCount {
   /** The kind. */
   kind: FindingKind;
-  /** How bad it is. */
+  /** Its severity. */
   severity: Severity;
-  /** How many there are. */
+  /** Number of findings. */
   count: bigint;
 }
 
-/** NodeUse is what a node has. */
+/** NodeUse is the usage of a node. */
 export interface NodeUse {
-  /** Name of the node; `unknown_node` for addresses that do not tell, `no_affinity` for blocks that nobody owns. */
+  /** Name of the node; `unknown_node` for addresses that name no node, `no_affinity` for blocks without an owner. */
   nodeName: string;
   /** Number of blocks that belong to it. */
   blocks: bigint;
   /** Number of addresses in use on it. */
   addressesInUse: bigint;
-  /** Of these, from blocks that are not its own. */
+  /** Number of these from blocks of other owners. */
   addressesBorrowed: bigint;
 }
 
-/** RepairRequest says what may be done. */
+/** RepairRequest selects the repairs. */
 export interface RepairRequest {
-  /** Whether only to say what would be done; true where it is left out. */
+  /** Whether to report the repairs without making them; true if not set. */
   dryRun?:
     | boolean
     | undefined;
   /** Only findings of these kinds; empty means all. */
   kinds: FindingKind[];
   /**
-   * Whether addresses may be given back that nothing is known to use: those of containers without an endpoint, of endpoints on
-   * nodes that are gone, of tunnels that their nodes do not have. Right only where every container has an endpoint in the
+   * Whether to release addresses without a known user: those of containers without an endpoint, of endpoints on nodes
+   * that are gone, and of tunnels that their nodes do not have. Safe only if every container has an endpoint in the
    * datastore.
    */
   releaseUnused: boolean;
   /**
-   * How long ago an address has to have been allocated to be given back, in seconds, 60 to 2592000; 900 where it is left out.
-   * Where that is not known, how long this process has to have seen it unused.
+   * Grace period in seconds, 60 to 2592000, 900 if not set: only addresses allocated longer ago are released. If the
+   * time of allocation is unknown, this process must have seen the address unused for that long.
    */
   graceSeconds?:
     | number
     | undefined;
-  /** At most so many findings are repaired, 1 to 10000; 0 means 1000. */
+  /** Largest number of findings to repair, 1 to 10000; 0 means 1000. */
   limit: number;
 }
 
-/** RepairResult is what came of one finding. */
+/** RepairResult is the result for one finding. */
 export interface RepairResult {
-  /** What was found. */
+  /** The finding. */
   finding:
     | Finding
     | undefined;
-  /** What came of it. */
+  /** The outcome. */
   outcome: RepairOutcome;
-  /** What was or would be done, or why nothing was. */
+  /** What the repair did or would do, or why there was none. */
   explanation: string;
 }
 
-/** RepairResponse lists what was done. */
+/** RepairResponse lists the results. */
 export interface RepairResponse {
-  /** What came of each finding that was asked for, up to the limit. */
+  /** The result for each requested finding, up to the limit. */
   results: RepairResult[];
   /** Whether there were more findings than the limit. */
   more: boolean;
@@ -1228,16 +1235,16 @@ export const RepairResponse: MessageFns<RepairResponse> = {
 };
 
 /**
- * AuditService finds what is wrong in the datastore, and repairs what can be repaired.
+ * AuditService finds faults in the datastore, and repairs them where that is safe.
  *
- * It sees the datastore alone: whether a container lives it knows by endpoints, its own and those of other writers.
+ * It reads only the datastore: endpoints, its own and those of other programs, are its evidence that a container runs.
  */
 export type AuditServiceService = typeof AuditServiceService;
 export const AuditServiceService = {
   /**
-   * Audit looks at everything and returns one page of what is wrong. Each page is an audit of its own.
+   * Audit reads all records and returns one page of findings. Each page is an audit of its own.
    *
-   * Errors: INVALID_ARGUMENT (a negative page size, a page token that Audit did not give for these filters, an unknown
+   * Errors: INVALID_ARGUMENT (a negative page size, a page token that is not from Audit with these filters, an unknown
    * kind), UNAVAILABLE (datastore), DEADLINE_EXCEEDED.
    */
   audit: {
@@ -1250,12 +1257,13 @@ export const AuditServiceService = {
     responseDeserialize: (value: Buffer): AuditResponse => AuditResponse.decode(value),
   },
   /**
-   * Repair audits, and repairs what was found, one transaction for each finding. Each is judged again on the records that the
-   * transaction is committed on, so that whatever happens at the same time, nobody loses an address that is in use.
+   * Repair audits, and repairs the findings, one transaction for each. The transaction checks the finding again, so
+   * that no address in use is lost to a concurrent change.
    *
-   * Idempotent. What was repaired before an error stays repaired.
+   * Idempotent. Repairs made before an error remain.
    *
-   * Errors: INVALID_ARGUMENT (an unknown kind, a grace or a limit out of range), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT (an unknown kind, or a grace period or limit out of range), UNAVAILABLE,
+   * DEADLINE_EXCEEDED.
    */
   repair: {
     path: "/podwire.ipam.v1.AuditService/Repair" as const,
@@ -1270,28 +1278,29 @@ export const AuditServiceService = {
 
 export interface AuditServiceServer extends UntypedServiceImplementation {
   /**
-   * Audit looks at everything and returns one page of what is wrong. Each page is an audit of its own.
+   * Audit reads all records and returns one page of findings. Each page is an audit of its own.
    *
-   * Errors: INVALID_ARGUMENT (a negative page size, a page token that Audit did not give for these filters, an unknown
+   * Errors: INVALID_ARGUMENT (a negative page size, a page token that is not from Audit with these filters, an unknown
    * kind), UNAVAILABLE (datastore), DEADLINE_EXCEEDED.
    */
   audit: handleUnaryCall<AuditRequest, AuditResponse>;
   /**
-   * Repair audits, and repairs what was found, one transaction for each finding. Each is judged again on the records that the
-   * transaction is committed on, so that whatever happens at the same time, nobody loses an address that is in use.
+   * Repair audits, and repairs the findings, one transaction for each. The transaction checks the finding again, so
+   * that no address in use is lost to a concurrent change.
    *
-   * Idempotent. What was repaired before an error stays repaired.
+   * Idempotent. Repairs made before an error remain.
    *
-   * Errors: INVALID_ARGUMENT (an unknown kind, a grace or a limit out of range), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT (an unknown kind, or a grace period or limit out of range), UNAVAILABLE,
+   * DEADLINE_EXCEEDED.
    */
   repair: handleUnaryCall<RepairRequest, RepairResponse>;
 }
 
 export interface AuditServiceClient extends Client {
   /**
-   * Audit looks at everything and returns one page of what is wrong. Each page is an audit of its own.
+   * Audit reads all records and returns one page of findings. Each page is an audit of its own.
    *
-   * Errors: INVALID_ARGUMENT (a negative page size, a page token that Audit did not give for these filters, an unknown
+   * Errors: INVALID_ARGUMENT (a negative page size, a page token that is not from Audit with these filters, an unknown
    * kind), UNAVAILABLE (datastore), DEADLINE_EXCEEDED.
    */
   audit(
@@ -1310,12 +1319,13 @@ export interface AuditServiceClient extends Client {
     callback: (error: ServiceError | null, response: AuditResponse) => void,
   ): ClientUnaryCall;
   /**
-   * Repair audits, and repairs what was found, one transaction for each finding. Each is judged again on the records that the
-   * transaction is committed on, so that whatever happens at the same time, nobody loses an address that is in use.
+   * Repair audits, and repairs the findings, one transaction for each. The transaction checks the finding again, so
+   * that no address in use is lost to a concurrent change.
    *
-   * Idempotent. What was repaired before an error stays repaired.
+   * Idempotent. Repairs made before an error remain.
    *
-   * Errors: INVALID_ARGUMENT (an unknown kind, a grace or a limit out of range), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT (an unknown kind, or a grace period or limit out of range), UNAVAILABLE,
+   * DEADLINE_EXCEEDED.
    */
   repair(
     request: RepairRequest,

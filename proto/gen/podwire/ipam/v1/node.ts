@@ -41,36 +41,36 @@ export enum TunnelKind {
 export interface Node {
   /** Name of the node, as Kubernetes knows it: an RFC 1123 subdomain of at most 253 bytes. */
   name: string;
-  /** Identity of this registration: another one after the node was deleted and registered again. */
+  /** Identity of this registration: it changes when the node is deleted and registered again. */
   uid: string;
   /** When the node was first registered. */
   createTime:
     | Date
     | undefined;
-  /** When its deletion began; none while it is not being deleted. */
+  /** When its deletion began; not set while it is not being deleted. */
   deleteTime:
     | Date
     | undefined;
   /** Labels that the node selectors of pools look at. */
   labels: { [key: string]: string };
   /**
-   * The node's IPv4 address with the length of its subnet (`192.0.2.7/24`); empty when it has none. Packets to the node's
-   * pods go there, and so do those of its tunnels.
+   * The node's IPv4 address with the length of its subnet (`192.0.2.7/24`); empty when it has none. Packets to the
+   * node's pods go there, and so do those of its tunnels.
    */
   ipv4Address: string;
   /** The node's IPv6 address with the length of its subnet (`2001:db8::7/64`); empty when it has none. */
   ipv6Address: string;
   /** The node's ends of tunnels, in the order of their kinds. */
   tunnels: NodeTunnel[];
-  /** The node's network interfaces, where they are known. */
+  /** The node's network interfaces, if known. */
   interfaces: NodeInterface[];
-  /** The node's BGP autonomous system number; none for the cluster's. */
+  /** The node's BGP autonomous system number; not set means the cluster's. */
   asNumber?:
     | number
     | undefined;
-  /** Opaque version: another one whenever anything else of this message differs, but for the utilization. */
+  /** Opaque version: it changes with every change of this message except its utilization. */
   resourceVersion: string;
-  /** How much the node holds. Not in a watch. */
+  /** Utilization of the node's blocks. Not set in a watch. */
   utilization: NodeUtilization | undefined;
 }
 
@@ -85,7 +85,7 @@ export interface NodeTunnel {
   kind: TunnelKind;
   /** Address of the node's tunnel device, without length; empty while none is allocated. */
   address: string;
-  /** MAC address of the node's VXLAN device, lower case with colons; empty while it is not known and for other kinds. */
+  /** MAC address of the node's VXLAN device, lower case with colons; empty while unknown and for other kinds. */
   macAddress: string;
 }
 
@@ -97,7 +97,10 @@ export interface NodeInterface {
   addresses: string[];
 }
 
-/** NodeUtilization counts the blocks that belong to a node, as PoolUtilization does: capacity = allocated + reserved + available. */
+/**
+ * NodeUtilization counts the blocks that belong to a node, as PoolUtilization does: capacity = allocated + reserved +
+ * available.
+ */
 export interface NodeUtilization {
   /** Number of blocks that belong to the node. */
   blocks: bigint;
@@ -107,31 +110,31 @@ export interface NodeUtilization {
   allocated: bigint;
   /** Number of the allocated addresses that cool down after their release. The others are in use. */
   cooling: bigint;
-  /** Number of addresses that reservations keep from being allocated automatically and that are not allocated. */
+  /** Number of addresses that are reserved and not allocated. */
   reserved: bigint;
   /** Number of addresses that are neither allocated nor reserved. */
   available: bigint;
 }
 
-/** RegisterNodeRequest is what a node says of itself. */
+/** RegisterNodeRequest describes a node. */
 export interface RegisterNodeRequest {
   /** Name of the node: an RFC 1123 subdomain of at most 253 bytes. */
   name: string;
   /**
-   * The node's IPv4 address with the length of its subnet (`192.0.2.7/24`); empty when it has none, and then it has an IPv6
-   * address.
+   * The node's IPv4 address with the length of its subnet (`192.0.2.7/24`); empty if it has none; then it must have an
+   * IPv6 address.
    */
   ipv4Address: string;
   /** The node's IPv6 address with the length of its subnet (`2001:db8::7/64`); empty when it has none. */
   ipv6Address: string;
   /**
-   * The node's own labels, by the rules of Kubernetes for keys and values. A label that the node gives no more goes, unless an
-   * operator changed it. At most 256.
+   * The node's own labels, by the rules of Kubernetes for keys and values. A label that the node no longer sends is
+   * removed, unless an operator changed it. At most 256.
    */
   labels: { [key: string]: string };
-  /** The node's network interfaces that others may need to know. At most 64, with at most 64 addresses each. */
+  /** The node's network interfaces. At most 64, with at most 64 addresses each. */
   interfaces: NodeInterface[];
-  /** MAC addresses of the node's VXLAN devices. Those of kinds that are not listed stay as they are. */
+  /** MAC addresses of the node's VXLAN devices. Kinds that are not listed stay unchanged. */
   tunnelMacs: TunnelMac[];
 }
 
@@ -154,7 +157,7 @@ export interface RegisterNodeResponse {
   node:
     | Node
     | undefined;
-  /** Whether the node was not known before. */
+  /** Whether the node was not registered before. */
   created: boolean;
 }
 
@@ -164,17 +167,17 @@ export interface GetNodeRequest {
   name: string;
 }
 
-/** GetNodeResponse is the node asked for. */
+/** GetNodeResponse is the requested node. */
 export interface GetNodeResponse {
   /** The node. */
   node: Node | undefined;
 }
 
-/** ListNodesRequest asks for one page of nodes. */
+/** ListNodesRequest requests one page of nodes. */
 export interface ListNodesRequest {
   /** Largest number of nodes to return, 1 to 1000; 0 means 100, and more than 1000 means 1000. */
   pageSize: number;
-  /** The next_page_token of the answer before; empty for the first page. */
+  /** The next_page_token of the previous answer; empty for the first page. */
   pageToken: string;
 }
 
@@ -186,11 +189,14 @@ export interface ListNodesResponse {
   nextPageToken: string;
 }
 
-/** UpdateNodeRequest is what a node's labels are to be. */
+/** UpdateNodeRequest holds a node's new labels. */
 export interface UpdateNodeRequest {
   /** Name of the node. */
   name: string;
-  /** All of the node's labels, by the rules of Kubernetes for keys and values; those that are not listed go. At most 256. */
+  /**
+   * All of the node's labels, by the rules of Kubernetes for keys and values; labels that are not listed are removed.
+   * At most 256.
+   */
   labels: { [key: string]: string };
   /** Update only if the node still has this resource version; empty means any. */
   resourceVersion: string;
@@ -215,11 +221,11 @@ export interface DeleteNodeRequest {
   resourceVersion: string;
 }
 
-/** DeleteNodeResponse says what the node gave back in this call. */
+/** DeleteNodeResponse counts what this call released. */
 export interface DeleteNodeResponse {
   /** Number of addresses that were released. */
   releasedAddresses: bigint;
-  /** Number of blocks that the node gave up. */
+  /** Number of released blocks. */
   releasedBlocks: bigint;
 }
 
@@ -231,13 +237,13 @@ export interface AllocateTunnelAddressRequest {
   kind: TunnelKind;
 }
 
-/** AllocateTunnelAddressResponse is what the tunnel has. */
+/** AllocateTunnelAddressResponse is the tunnel's address. */
 export interface AllocateTunnelAddressResponse {
   /** The tunnel's address as a CIDR of full length (`10.65.0.7/32`). */
   address: string;
   /** Whether the tunnel had it before this call. */
   alreadyAllocated: boolean;
-  /** Addresses that the tunnel had and gave back, as CIDRs of full length. */
+  /** Previous addresses of the tunnel that were released, as CIDRs of full length. */
   releasedAddresses: string[];
 }
 
@@ -249,9 +255,9 @@ export interface ReleaseTunnelAddressRequest {
   kind: TunnelKind;
 }
 
-/** ReleaseTunnelAddressResponse lists what was given back. */
+/** ReleaseTunnelAddressResponse lists the released addresses. */
 export interface ReleaseTunnelAddressResponse {
-  /** The released addresses as CIDRs of full length; empty when the tunnel had none. */
+  /** The released addresses as CIDRs of full length; empty if the tunnel had none. */
   addresses: string[];
 }
 
@@ -2010,21 +2016,22 @@ export const ReleaseTunnelAddressResponse: MessageFns<ReleaseTunnelAddressRespon
 };
 
 /**
- * NodeService knows the nodes: how they are reached, which pools serve them, and what they hold. A node registers itself
- * before its first allocation.
+ * NodeService manages the nodes: their addresses, labels, tunnels and blocks. A node registers itself before its first
+ * allocation.
  */
 export type NodeServiceService = typeof NodeServiceService;
 export const NodeServiceService = {
   /**
-   * RegisterNode makes a node known, or brings what is known of it up to date.
+   * RegisterNode registers a node, or updates its registration.
    *
-   * Called by the node itself, at each start and whenever its addresses change. What the node does not tell stays as it is
-   * stored: tunnels, the AS number, and labels that an operator set or removed.
+   * The node calls it at each start and whenever its addresses change. Stored values that the request does not carry
+   * stay unchanged: tunnels, the AS number, and labels that an operator set or removed.
    *
-   * Idempotent: a registration that says what is stored already changes nothing.
+   * Idempotent: a registration equal to the stored one changes nothing.
    *
-   * Errors: INVALID_ARGUMENT (a malformed or missing field; all faults are listed), FAILED_PRECONDITION (the node is being
-   * deleted; register again once that is done), ABORTED (lost too many races; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT (a malformed or missing field; all faults are listed), FAILED_PRECONDITION (the node is
+   * being deleted; register again after the deletion), ABORTED (too many conflicts; repeat), UNAVAILABLE,
+   * DEADLINE_EXCEEDED.
    */
   registerNode: {
     path: "/podwire.ipam.v1.NodeService/RegisterNode" as const,
@@ -2053,7 +2060,7 @@ export const NodeServiceService = {
   /**
    * ListNodes returns the nodes in the order of their names, with their utilization.
    *
-   * Errors: INVALID_ARGUMENT (negative page size, or a page token that ListNodes did not give).
+   * Errors: INVALID_ARGUMENT (negative page size, or a page token that is not from ListNodes).
    */
   listNodes: {
     path: "/podwire.ipam.v1.NodeService/ListNodes" as const,
@@ -2069,8 +2076,8 @@ export const NodeServiceService = {
    *
    * Idempotent, unless a resource version is given.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND, FAILED_PRECONDITION (the node is being deleted), ABORTED (the resource version is
-   * stale, or too many races were lost), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT, NOT_FOUND, FAILED_PRECONDITION (the node is being deleted), ABORTED (the resource version
+   * is stale, or too many conflicts), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   updateNode: {
     path: "/podwire.ipam.v1.NodeService/UpdateNode" as const,
@@ -2082,16 +2089,16 @@ export const NodeServiceService = {
     responseDeserialize: (value: Buffer): UpdateNodeResponse => UpdateNodeResponse.decode(value),
   },
   /**
-   * DeleteNode gives back all that a node holds, whether or not it is known: the addresses of its containers and tunnels, in
-   * whosever blocks, with their endpoints, also those that Calico's plugin wrote; its blocks; last the node. Addresses of virtual
-   * machines stay: a machine may run on another node next. Of a block in which other nodes hold addresses the node
-   * gives up the ownership alone. The node's containers must have ended before.
+   * DeleteNode releases everything that a node holds, registered or not, and then deletes the node: the addresses of
+   * its containers and tunnels, in blocks of any owner; their endpoints, also those that Calico's plugin wrote; its
+   * blocks. Addresses of virtual machines stay, as a machine may move to another node. A block in which other nodes
+   * hold addresses only loses its owner. The node's containers must have ended before.
    *
-   * The first of its transactions marks the node as being deleted, and from then on nothing is allocated for it. When it is
-   * cut off after that, it goes on by itself; repeating it waits for the end.
+   * Its first transaction marks the node as being deleted; from then on nothing is allocated for it. If the call is
+   * interrupted after that, the deletion continues in the background. Repeat the call to wait for the end.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND (there is no such node, and nothing that it holds), ABORTED (the resource version is
-   * stale, or too many races were lost), UNAVAILABLE, DEADLINE_EXCEEDED (repeat: it goes on where it stopped).
+   * Errors: INVALID_ARGUMENT, NOT_FOUND (the node does not exist and holds nothing), ABORTED (the resource version is
+   * stale, or too many conflicts), UNAVAILABLE, DEADLINE_EXCEEDED (repeat: the deletion resumes where it stopped).
    */
   deleteNode: {
     path: "/podwire.ipam.v1.NodeService/DeleteNode" as const,
@@ -2103,15 +2110,15 @@ export const NodeServiceService = {
     responseDeserialize: (value: Buffer): DeleteNodeResponse => DeleteNodeResponse.decode(value),
   },
   /**
-   * AllocateTunnelAddress sees to it that a node's tunnel has an address of an enabled pool that is encapsulated in the same way
-   * and allows tunnels; for WireGuard of any pool that does. What the tunnel has is kept if it is such a one, else replaced. It
-   * is written to the node in the same transaction.
+   * AllocateTunnelAddress ensures that a node's tunnel has an address of a suitable pool: enabled, with the same
+   * encapsulation, and allowed for tunnels. WireGuard accepts any encapsulation. A suitable current address is kept,
+   * another one is replaced. The address is written to the node in the same transaction.
    *
    * Idempotent.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND (the node is not registered), FAILED_PRECONDITION (the node is being deleted, or no
-   * pool is for such tunnels), RESOURCE_EXHAUSTED (these pools have no address to give; the message says why), ABORTED (lost
-   * too many races; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT, NOT_FOUND (the node is not registered), FAILED_PRECONDITION (the node is being deleted,
+   * or no pool is suitable), RESOURCE_EXHAUSTED (these pools have no free address; the message says why), ABORTED (too
+   * many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   allocateTunnelAddress: {
     path: "/podwire.ipam.v1.NodeService/AllocateTunnelAddress" as const,
@@ -2125,9 +2132,9 @@ export const NodeServiceService = {
     responseDeserialize: (value: Buffer): AllocateTunnelAddressResponse => AllocateTunnelAddressResponse.decode(value),
   },
   /**
-   * ReleaseTunnelAddress gives back the address of a node's tunnel and clears it from the node. The node may be gone.
+   * ReleaseTunnelAddress releases the address of a node's tunnel and clears it from the node. The node may be gone.
    *
-   * Idempotent: releasing what is not held succeeds and lists no address.
+   * Idempotent: releasing a tunnel without an address succeeds and lists none.
    *
    * Errors: INVALID_ARGUMENT, ABORTED (repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
@@ -2146,15 +2153,16 @@ export const NodeServiceService = {
 
 export interface NodeServiceServer extends UntypedServiceImplementation {
   /**
-   * RegisterNode makes a node known, or brings what is known of it up to date.
+   * RegisterNode registers a node, or updates its registration.
    *
-   * Called by the node itself, at each start and whenever its addresses change. What the node does not tell stays as it is
-   * stored: tunnels, the AS number, and labels that an operator set or removed.
+   * The node calls it at each start and whenever its addresses change. Stored values that the request does not carry
+   * stay unchanged: tunnels, the AS number, and labels that an operator set or removed.
    *
-   * Idempotent: a registration that says what is stored already changes nothing.
+   * Idempotent: a registration equal to the stored one changes nothing.
    *
-   * Errors: INVALID_ARGUMENT (a malformed or missing field; all faults are listed), FAILED_PRECONDITION (the node is being
-   * deleted; register again once that is done), ABORTED (lost too many races; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT (a malformed or missing field; all faults are listed), FAILED_PRECONDITION (the node is
+   * being deleted; register again after the deletion), ABORTED (too many conflicts; repeat), UNAVAILABLE,
+   * DEADLINE_EXCEEDED.
    */
   registerNode: handleUnaryCall<RegisterNodeRequest, RegisterNodeResponse>;
   /**
@@ -2166,7 +2174,7 @@ export interface NodeServiceServer extends UntypedServiceImplementation {
   /**
    * ListNodes returns the nodes in the order of their names, with their utilization.
    *
-   * Errors: INVALID_ARGUMENT (negative page size, or a page token that ListNodes did not give).
+   * Errors: INVALID_ARGUMENT (negative page size, or a page token that is not from ListNodes).
    */
   listNodes: handleUnaryCall<ListNodesRequest, ListNodesResponse>;
   /**
@@ -2174,39 +2182,39 @@ export interface NodeServiceServer extends UntypedServiceImplementation {
    *
    * Idempotent, unless a resource version is given.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND, FAILED_PRECONDITION (the node is being deleted), ABORTED (the resource version is
-   * stale, or too many races were lost), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT, NOT_FOUND, FAILED_PRECONDITION (the node is being deleted), ABORTED (the resource version
+   * is stale, or too many conflicts), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   updateNode: handleUnaryCall<UpdateNodeRequest, UpdateNodeResponse>;
   /**
-   * DeleteNode gives back all that a node holds, whether or not it is known: the addresses of its containers and tunnels, in
-   * whosever blocks, with their endpoints, also those that Calico's plugin wrote; its blocks; last the node. Addresses of virtual
-   * machines stay: a machine may run on another node next. Of a block in which other nodes hold addresses the node
-   * gives up the ownership alone. The node's containers must have ended before.
+   * DeleteNode releases everything that a node holds, registered or not, and then deletes the node: the addresses of
+   * its containers and tunnels, in blocks of any owner; their endpoints, also those that Calico's plugin wrote; its
+   * blocks. Addresses of virtual machines stay, as a machine may move to another node. A block in which other nodes
+   * hold addresses only loses its owner. The node's containers must have ended before.
    *
-   * The first of its transactions marks the node as being deleted, and from then on nothing is allocated for it. When it is
-   * cut off after that, it goes on by itself; repeating it waits for the end.
+   * Its first transaction marks the node as being deleted; from then on nothing is allocated for it. If the call is
+   * interrupted after that, the deletion continues in the background. Repeat the call to wait for the end.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND (there is no such node, and nothing that it holds), ABORTED (the resource version is
-   * stale, or too many races were lost), UNAVAILABLE, DEADLINE_EXCEEDED (repeat: it goes on where it stopped).
+   * Errors: INVALID_ARGUMENT, NOT_FOUND (the node does not exist and holds nothing), ABORTED (the resource version is
+   * stale, or too many conflicts), UNAVAILABLE, DEADLINE_EXCEEDED (repeat: the deletion resumes where it stopped).
    */
   deleteNode: handleUnaryCall<DeleteNodeRequest, DeleteNodeResponse>;
   /**
-   * AllocateTunnelAddress sees to it that a node's tunnel has an address of an enabled pool that is encapsulated in the same way
-   * and allows tunnels; for WireGuard of any pool that does. What the tunnel has is kept if it is such a one, else replaced. It
-   * is written to the node in the same transaction.
+   * AllocateTunnelAddress ensures that a node's tunnel has an address of a suitable pool: enabled, with the same
+   * encapsulation, and allowed for tunnels. WireGuard accepts any encapsulation. A suitable current address is kept,
+   * another one is replaced. The address is written to the node in the same transaction.
    *
    * Idempotent.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND (the node is not registered), FAILED_PRECONDITION (the node is being deleted, or no
-   * pool is for such tunnels), RESOURCE_EXHAUSTED (these pools have no address to give; the message says why), ABORTED (lost
-   * too many races; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT, NOT_FOUND (the node is not registered), FAILED_PRECONDITION (the node is being deleted,
+   * or no pool is suitable), RESOURCE_EXHAUSTED (these pools have no free address; the message says why), ABORTED (too
+   * many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   allocateTunnelAddress: handleUnaryCall<AllocateTunnelAddressRequest, AllocateTunnelAddressResponse>;
   /**
-   * ReleaseTunnelAddress gives back the address of a node's tunnel and clears it from the node. The node may be gone.
+   * ReleaseTunnelAddress releases the address of a node's tunnel and clears it from the node. The node may be gone.
    *
-   * Idempotent: releasing what is not held succeeds and lists no address.
+   * Idempotent: releasing a tunnel without an address succeeds and lists none.
    *
    * Errors: INVALID_ARGUMENT, ABORTED (repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
@@ -2215,15 +2223,16 @@ export interface NodeServiceServer extends UntypedServiceImplementation {
 
 export interface NodeServiceClient extends Client {
   /**
-   * RegisterNode makes a node known, or brings what is known of it up to date.
+   * RegisterNode registers a node, or updates its registration.
    *
-   * Called by the node itself, at each start and whenever its addresses change. What the node does not tell stays as it is
-   * stored: tunnels, the AS number, and labels that an operator set or removed.
+   * The node calls it at each start and whenever its addresses change. Stored values that the request does not carry
+   * stay unchanged: tunnels, the AS number, and labels that an operator set or removed.
    *
-   * Idempotent: a registration that says what is stored already changes nothing.
+   * Idempotent: a registration equal to the stored one changes nothing.
    *
-   * Errors: INVALID_ARGUMENT (a malformed or missing field; all faults are listed), FAILED_PRECONDITION (the node is being
-   * deleted; register again once that is done), ABORTED (lost too many races; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT (a malformed or missing field; all faults are listed), FAILED_PRECONDITION (the node is
+   * being deleted; register again after the deletion), ABORTED (too many conflicts; repeat), UNAVAILABLE,
+   * DEADLINE_EXCEEDED.
    */
   registerNode(
     request: RegisterNodeRequest,
@@ -2263,7 +2272,7 @@ export interface NodeServiceClient extends Client {
   /**
    * ListNodes returns the nodes in the order of their names, with their utilization.
    *
-   * Errors: INVALID_ARGUMENT (negative page size, or a page token that ListNodes did not give).
+   * Errors: INVALID_ARGUMENT (negative page size, or a page token that is not from ListNodes).
    */
   listNodes(
     request: ListNodesRequest,
@@ -2285,8 +2294,8 @@ export interface NodeServiceClient extends Client {
    *
    * Idempotent, unless a resource version is given.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND, FAILED_PRECONDITION (the node is being deleted), ABORTED (the resource version is
-   * stale, or too many races were lost), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT, NOT_FOUND, FAILED_PRECONDITION (the node is being deleted), ABORTED (the resource version
+   * is stale, or too many conflicts), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   updateNode(
     request: UpdateNodeRequest,
@@ -2304,16 +2313,16 @@ export interface NodeServiceClient extends Client {
     callback: (error: ServiceError | null, response: UpdateNodeResponse) => void,
   ): ClientUnaryCall;
   /**
-   * DeleteNode gives back all that a node holds, whether or not it is known: the addresses of its containers and tunnels, in
-   * whosever blocks, with their endpoints, also those that Calico's plugin wrote; its blocks; last the node. Addresses of virtual
-   * machines stay: a machine may run on another node next. Of a block in which other nodes hold addresses the node
-   * gives up the ownership alone. The node's containers must have ended before.
+   * DeleteNode releases everything that a node holds, registered or not, and then deletes the node: the addresses of
+   * its containers and tunnels, in blocks of any owner; their endpoints, also those that Calico's plugin wrote; its
+   * blocks. Addresses of virtual machines stay, as a machine may move to another node. A block in which other nodes
+   * hold addresses only loses its owner. The node's containers must have ended before.
    *
-   * The first of its transactions marks the node as being deleted, and from then on nothing is allocated for it. When it is
-   * cut off after that, it goes on by itself; repeating it waits for the end.
+   * Its first transaction marks the node as being deleted; from then on nothing is allocated for it. If the call is
+   * interrupted after that, the deletion continues in the background. Repeat the call to wait for the end.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND (there is no such node, and nothing that it holds), ABORTED (the resource version is
-   * stale, or too many races were lost), UNAVAILABLE, DEADLINE_EXCEEDED (repeat: it goes on where it stopped).
+   * Errors: INVALID_ARGUMENT, NOT_FOUND (the node does not exist and holds nothing), ABORTED (the resource version is
+   * stale, or too many conflicts), UNAVAILABLE, DEADLINE_EXCEEDED (repeat: the deletion resumes where it stopped).
    */
   deleteNode(
     request: DeleteNodeRequest,
@@ -2331,15 +2340,15 @@ export interface NodeServiceClient extends Client {
     callback: (error: ServiceError | null, response: DeleteNodeResponse) => void,
   ): ClientUnaryCall;
   /**
-   * AllocateTunnelAddress sees to it that a node's tunnel has an address of an enabled pool that is encapsulated in the same way
-   * and allows tunnels; for WireGuard of any pool that does. What the tunnel has is kept if it is such a one, else replaced. It
-   * is written to the node in the same transaction.
+   * AllocateTunnelAddress ensures that a node's tunnel has an address of a suitable pool: enabled, with the same
+   * encapsulation, and allowed for tunnels. WireGuard accepts any encapsulation. A suitable current address is kept,
+   * another one is replaced. The address is written to the node in the same transaction.
    *
    * Idempotent.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND (the node is not registered), FAILED_PRECONDITION (the node is being deleted, or no
-   * pool is for such tunnels), RESOURCE_EXHAUSTED (these pools have no address to give; the message says why), ABORTED (lost
-   * too many races; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT, NOT_FOUND (the node is not registered), FAILED_PRECONDITION (the node is being deleted,
+   * or no pool is suitable), RESOURCE_EXHAUSTED (these pools have no free address; the message says why), ABORTED (too
+   * many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   allocateTunnelAddress(
     request: AllocateTunnelAddressRequest,
@@ -2357,9 +2366,9 @@ export interface NodeServiceClient extends Client {
     callback: (error: ServiceError | null, response: AllocateTunnelAddressResponse) => void,
   ): ClientUnaryCall;
   /**
-   * ReleaseTunnelAddress gives back the address of a node's tunnel and clears it from the node. The node may be gone.
+   * ReleaseTunnelAddress releases the address of a node's tunnel and clears it from the node. The node may be gone.
    *
-   * Idempotent: releasing what is not held succeeds and lists no address.
+   * Idempotent: releasing a tunnel without an address succeeds and lists none.
    *
    * Errors: INVALID_ARGUMENT, ABORTED (repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */

@@ -36,7 +36,7 @@ export enum EncapsulationMode {
 
 /** AddressUse is what a pool's addresses may be used for. */
 export enum AddressUse {
-  /** ADDRESS_USE_UNSPECIFIED - Not stated; refused in requests. In answers: a use that this release does not know. */
+  /** ADDRESS_USE_UNSPECIFIED - Not stated; refused in requests. In answers, a use that this release does not know. */
   ADDRESS_USE_UNSPECIFIED = 0,
   /** ADDRESS_USE_WORKLOAD - Pods and other containers. */
   ADDRESS_USE_WORKLOAD = 1,
@@ -51,37 +51,37 @@ export enum AddressUse {
 export enum AssignmentMode {
   /** ASSIGNMENT_MODE_UNSPECIFIED - Not stated: automatic. */
   ASSIGNMENT_MODE_UNSPECIFIED = 0,
-  /** ASSIGNMENT_MODE_AUTOMATIC - All that its selectors choose. */
+  /** ASSIGNMENT_MODE_AUTOMATIC - All requests that its selectors match. */
   ASSIGNMENT_MODE_AUTOMATIC = 1,
-  /** ASSIGNMENT_MODE_MANUAL - Only those that name the pool or an address of it. */
+  /** ASSIGNMENT_MODE_MANUAL - Only requests that name the pool or an address of it. */
   ASSIGNMENT_MODE_MANUAL = 2,
   UNRECOGNIZED = -1,
 }
 
-/** PoolState says whether a pool gives addresses. */
+/** PoolState says whether addresses are allocated from a pool. */
 export enum PoolState {
   /** POOL_STATE_UNSPECIFIED - Not stated. */
   POOL_STATE_UNSPECIFIED = 0,
-  /** POOL_STATE_ACTIVE - It does. */
+  /** POOL_STATE_ACTIVE - They are. */
   POOL_STATE_ACTIVE = 1,
-  /** POOL_STATE_DISABLED - It is switched off. Addresses in use stay valid. */
+  /** POOL_STATE_DISABLED - The pool is disabled. Addresses in use stay valid. */
   POOL_STATE_DISABLED = 2,
-  /** POOL_STATE_DRAINING - It is being deleted, and goes with the last of its addresses. */
+  /** POOL_STATE_DRAINING - The pool is being deleted; the release of its last address removes it. */
   POOL_STATE_DRAINING = 3,
   /** POOL_STATE_NOT_ALLOCATABLE - Calico's pool controller keeps it out of use; see state_reason. */
   POOL_STATE_NOT_ALLOCATABLE = 4,
   UNRECOGNIZED = -1,
 }
 
-/** PoolDeletionMode says what a deletion does about addresses in use. */
+/** PoolDeletionMode says how a deletion treats addresses in use. */
 export enum PoolDeletionMode {
   /** POOL_DELETION_MODE_UNSPECIFIED - Not stated: drain. */
   POOL_DELETION_MODE_UNSPECIFIED = 0,
   /** POOL_DELETION_MODE_DRAIN - Waits for their release. The call answers at once; the pool is DRAINING until then. */
   POOL_DELETION_MODE_DRAIN = 1,
-  /** POOL_DELETION_MODE_REFUSE_IF_IN_USE - Refuses, and leaves the pool as it was. */
+  /** POOL_DELETION_MODE_REFUSE_IF_IN_USE - Refuses, and leaves the pool unchanged. */
   POOL_DELETION_MODE_REFUSE_IF_IN_USE = 2,
-  /** POOL_DELETION_MODE_RELEASE_ADDRESSES - Gives back all of the pool's addresses, whoever holds them and whether or not pods go on using them. */
+  /** POOL_DELETION_MODE_RELEASE_ADDRESSES - Releases all addresses of the pool, of all holders, even if pods still use them. */
   POOL_DELETION_MODE_RELEASE_ADDRESSES = 3,
   UNRECOGNIZED = -1,
 }
@@ -91,8 +91,8 @@ export interface Pool {
   /** Name of the pool: an RFC 1123 subdomain of at most 253 bytes. Immutable. */
   name: string;
   /**
-   * The range, without host bits (`10.65.0.0/16`, `fd65::/48`), at most 48 characters; outside 169.254.0.0/16 and fe80::/10.
-   * At least one block wide, unless the pool is disabled. Immutable.
+   * The range, without host bits (`10.65.0.0/16`, `fd65::/48`), at most 48 characters; outside 169.254.0.0/16 and
+   * fe80::/10. At least one block wide, unless the pool is disabled. Immutable.
    */
   cidr: string;
   /**
@@ -100,7 +100,7 @@ export interface Pool {
    * Immutable.
    */
   blockSize: number;
-  /** A disabled pool gives no new addresses; those in use stay valid. */
+  /** Whether the pool is disabled: no new addresses are allocated from it, those in use stay valid. */
   disabled: boolean;
   /** Output only. When the pool was made. */
   createTime:
@@ -108,7 +108,7 @@ export interface Pool {
     | undefined;
   /** Opaque version of the stored pool; it differs after every change. Output only, except in UpdatePool. */
   resourceVersion: string;
-  /** Output only. How much of the pool is in use. */
+  /** Output only. Utilization of the pool. */
   utilization:
     | PoolUtilization
     | undefined;
@@ -116,24 +116,24 @@ export interface Pool {
   ipipMode: EncapsulationMode;
   /** When packets travel in VXLAN. Not together with IPIP, and not in a pool for load balancers. */
   vxlanMode: EncapsulationMode;
-  /** Whether what the pool's pods send out of all pools leaves with their node's address. */
+  /** Whether packets from the pool's pods to destinations outside all pools leave with their node's address (SNAT). */
   natOutgoing: boolean;
-  /** Whether the pool's routes are kept from BGP peers. Not in a pool for load balancers. */
+  /** Whether the pool's routes are not exported to BGP peers. Not in a pool for load balancers. */
   disableBgpExport: boolean;
   /**
    * Which nodes the pool serves, in Calico's selector language, at most 1024 characters, without global(). Empty means
-   * all(), which is the only one for load balancers.
+   * all(), the only value for load balancers.
    */
   nodeSelector: string;
   /** Which namespaces the pool serves, as node_selector. Empty means all. Not in a pool for tunnels. */
   namespaceSelector: string;
-  /** What the addresses are for; none means workloads and tunnels. Load balancers only alone, and then for good. */
+  /** Allowed uses; none means workloads and tunnels. Load balancers exclude other uses, and cannot be changed later. */
   allowedUses: AddressUse[];
   /** Which requests the pool serves. */
   assignmentMode: AssignmentMode;
-  /** Output only. Whether the pool gives addresses. */
+  /** Output only. Whether addresses are allocated from the pool. */
   state: PoolState;
-  /** Output only. Why it does not; empty when it does. */
+  /** Output only. Why not; empty if they are. */
   stateReason: string;
   /** Output only. When the pool's deletion began; not set while it is not being deleted. */
   deleteTime: Date | undefined;
@@ -142,28 +142,28 @@ export interface Pool {
 /**
  * PoolUtilization counts addresses and blocks of one pool.
  *
- * capacity = allocated + reserved + available: each address of the range counts once, in a block or not. An address that an
- * IPReservation covers while it is in use or cools down counts as allocated, and not as reserved.
+ * capacity = allocated + reserved + available: each address of the range counts once, in a block or not. A reserved
+ * address that is in use or cools down counts as allocated only.
  */
 export interface PoolUtilization {
   /** Number of addresses in the pool's range, in decimal (an IPv6 range may exceed 64 bits). */
   capacity: string;
   /** Number of addresses that are in use or cool down after their release. */
   allocated: bigint;
-  /** Number of addresses that are not allocated, in decimal: reserved + available. Pods can only have those of `available`. */
+  /**
+   * Number of addresses that are not allocated, in decimal: reserved + available. Only `available` ones are allocated
+   * automatically.
+   */
   free: string;
   /** Number of blocks that exist. */
   blocks: bigint;
   /** Number of the allocated addresses that cool down after their release. The others are in use. */
   cooling: bigint;
-  /**
-   * Number of addresses, in decimal, that reservations keep from being allocated automatically and that are not allocated.
-   * Reservations that overlap count once.
-   */
+  /** Number of addresses, in decimal, that are reserved and not allocated. Overlapping reservations count once. */
   reserved: string;
   /**
-   * Number of addresses, in decimal, that are neither allocated nor reserved. The pool's state and selectors decide which nodes
-   * and pods can have them.
+   * Number of addresses, in decimal, that are neither allocated nor reserved. The pool's state and selectors decide
+   * which nodes and pods can use them.
    */
   available: string;
 }
@@ -186,17 +186,17 @@ export interface GetPoolRequest {
   name: string;
 }
 
-/** GetPoolResponse is the pool asked for. */
+/** GetPoolResponse is the requested pool. */
 export interface GetPoolResponse {
   /** The pool. */
   pool: Pool | undefined;
 }
 
-/** ListPoolsRequest asks for one page of pools. */
+/** ListPoolsRequest requests one page of pools. */
 export interface ListPoolsRequest {
   /** Largest number of pools to return, 1 to 1000; 0 means 100, and more than 1000 means 1000. */
   pageSize: number;
-  /** The next_page_token of the answer before; empty for the first page. All other fields must be as in that request. */
+  /** The next_page_token of the previous answer; empty for the first page. All other fields must be as in that request. */
   pageToken: string;
 }
 
@@ -208,18 +208,18 @@ export interface ListPoolsResponse {
   nextPageToken: string;
 }
 
-/** UpdatePoolRequest says what is to become of a pool. */
+/** UpdatePoolRequest holds the changes of a pool. */
 export interface UpdatePoolRequest {
   /**
-   * The pool by its name, and its fields as they are to be. With a resource_version it is changed only if it still has that;
-   * without one the last writer wins. cidr and block_size may be left out, or have to be the pool's own.
+   * The pool's name and its new fields. With a resource_version the pool is changed only if it still has that version;
+   * without one the last writer wins. cidr and block_size may be omitted; otherwise they must be the pool's own.
    */
   pool:
     | Pool
     | undefined;
   /**
-   * The fields to change, by their names in Pool; the others stay as they are. None means all that can be changed, so that
-   * one that is left out of `pool` goes back to its default.
+   * The fields to change, by their names in Pool; the others stay unchanged. Empty means all mutable fields: a field
+   * that `pool` omits is reset to its default.
    */
   updateMask: string[] | undefined;
 }
@@ -236,42 +236,42 @@ export interface DeletePoolRequest {
   name: string;
   /** Delete only if the pool still has this resource version; empty means any. */
   resourceVersion: string;
-  /** What to do about addresses in use. */
+  /** How to treat addresses in use. */
   mode: PoolDeletionMode;
 }
 
-/** DeletePoolResponse says how far the deletion has come. */
+/** DeletePoolResponse is the progress of the deletion. */
 export interface DeletePoolResponse {
-  /** Number of blocks that this call found empty and removed. */
+  /** Number of empty blocks that this call removed. */
   deletedBlocks: bigint;
-  /** POOL_STATE_DRAINING while the pool is still there; POOL_STATE_UNSPECIFIED when it is gone. */
+  /** POOL_STATE_DRAINING while the pool exists; POOL_STATE_UNSPECIFIED when it is gone. */
   state: PoolState;
   /** Number of its addresses that are in use. */
   heldAddresses: bigint;
-  /** Number of its addresses that are not in use, but cool down after their release. */
+  /** Number of its addresses that cool down after their release. */
   coolingAddresses: bigint;
   /** The nodes that hold addresses, in the order of their names; at most 100. */
   holders: PoolHolder[];
-  /** Number of addresses that this call gave back, with POOL_DELETION_MODE_RELEASE_ADDRESSES. */
+  /** Number of addresses that this call released, with POOL_DELETION_MODE_RELEASE_ADDRESSES. */
   releasedAddresses: bigint;
   /**
-   * Key in the datastore of a block that cannot be read, and may hold addresses: the pool stays until it is corrected or deleted
-   * there. Empty when there is none.
+   * Key in the datastore of a block that cannot be read and may hold addresses. The pool stays until that record is
+   * corrected or deleted. Empty if there is none.
    */
   unreadableRecord: string;
 }
 
-/** PoolHolder is a node that has addresses of a pool. */
+/** PoolHolder is a node that holds addresses of a pool. */
 export interface PoolHolder {
-  /** Name of the node; `unknown` where neither address nor block tells it. */
+  /** Name of the node; `unknown` if neither address nor block names it. */
   nodeName: string;
-  /** How many of its addresses are in use. */
+  /** Number of its addresses in use. */
   addresses: bigint;
 }
 
 /** SplitPoolRequest names the pool to split. */
 export interface SplitPoolRequest {
-  /** The pool; one of them has to be set. */
+  /** The pool; one of the two must be set. */
   pool:
     | //
     /** By its name. */
@@ -280,13 +280,13 @@ export interface SplitPoolRequest {
     /** By its range, as Pool.cidr has it. */
     { $case: "cidr"; value: string }
     | undefined;
-  /** Into how many pools: a power of two from 2 to 64. Pools that are split can be split again. */
+  /** Number of new pools: a power of two from 2 to 64. New pools can be split again. */
   number: number;
   /** Split only if the pool still has this resource version; empty means any. */
   resourceVersion: string;
 }
 
-/** SplitPoolResponse lists what the pool became. */
+/** SplitPoolResponse lists the new pools. */
 export interface SplitPoolResponse {
   /** The new pools, in the order of their ranges. */
   pools: Pool[];
@@ -1662,7 +1662,7 @@ export const SplitPoolResponse: MessageFns<SplitPoolResponse> = {
   },
 };
 
-/** PoolService manages IP pools: the ranges that blocks, and so addresses, are taken from. */
+/** PoolService manages IP pools: the ranges that blocks and addresses are allocated from. */
 export type PoolServiceService = typeof PoolServiceService;
 export const PoolServiceService = {
   /**
@@ -1671,7 +1671,8 @@ export const PoolServiceService = {
    * Not idempotent: a second call with the same name is refused.
    *
    * Errors: INVALID_ARGUMENT (a field breaks its rule; all faults are listed), ALREADY_EXISTS (the name is taken),
-   * FAILED_PRECONDITION (the range overlaps another pool, or holds blocks of another size), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * FAILED_PRECONDITION (the range overlaps another pool, or holds blocks of another size), UNAVAILABLE,
+   * DEADLINE_EXCEEDED.
    */
   createPool: {
     path: "/podwire.ipam.v1.PoolService/CreatePool" as const,
@@ -1699,7 +1700,7 @@ export const PoolServiceService = {
   /**
    * ListPools returns the pools in the order of their names, with their utilization.
    *
-   * Errors: INVALID_ARGUMENT (negative page size, or a page token that ListPools did not give).
+   * Errors: INVALID_ARGUMENT (negative page size, or a page token that is not from ListPools).
    */
   listPools: {
     path: "/podwire.ipam.v1.PoolService/ListPools" as const,
@@ -1711,12 +1712,12 @@ export const PoolServiceService = {
     responseDeserialize: (value: Buffer): ListPoolsResponse => ListPoolsResponse.decode(value),
   },
   /**
-   * UpdatePool changes a pool. Addresses in use stay valid whatever becomes of it.
+   * UpdatePool changes a pool. Addresses in use stay valid.
    *
-   * Idempotent without a resource version; with one, a repeat is refused as stale unless nothing was to change.
+   * Idempotent without a resource version; with one, a retry is refused as stale unless there was no change.
    *
    * Errors: INVALID_ARGUMENT (a field breaks its rule, or is immutable and differs; all faults are listed), NOT_FOUND,
-   * FAILED_PRECONDITION (the pool is being deleted), ABORTED (the resource version is stale, or too many races were lost).
+   * FAILED_PRECONDITION (the pool is being deleted), ABORTED (the resource version is stale, or too many conflicts).
    */
   updatePool: {
     path: "/podwire.ipam.v1.PoolService/UpdatePool" as const,
@@ -1728,15 +1729,15 @@ export const PoolServiceService = {
     responseDeserialize: (value: Buffer): UpdatePoolResponse => UpdatePoolResponse.decode(value),
   },
   /**
-   * DeletePool removes a pool with its blocks and their affinities. From the moment of the call the pool gives no address and
-   * no block any more, and that cannot be taken back. What is empty goes at once; while addresses are in use, the pool is
-   * DRAINING, and the release of the last one removes it.
+   * DeletePool removes a pool with its blocks and their affinities. From then on no address or block is allocated from
+   * the pool; this cannot be undone. Empty blocks are removed at once. While addresses are in use the pool is DRAINING,
+   * and the release of the last one removes it.
    *
-   * Idempotent while the pool is there; NOT_FOUND says that it is gone.
+   * Idempotent while the pool exists; afterwards the call returns NOT_FOUND.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND, FAILED_PRECONDITION (with POOL_DELETION_MODE_REFUSE_IF_IN_USE, addresses are in use;
-   * the message says how many and on which nodes, and nothing is changed), ABORTED (the resource version is stale, or too
-   * many races were lost).
+   * Errors: INVALID_ARGUMENT, NOT_FOUND, FAILED_PRECONDITION (with POOL_DELETION_MODE_REFUSE_IF_IN_USE, addresses are
+   * in use; the message says how many and on which nodes, and nothing is changed), ABORTED (the resource version is
+   * stale, or too many conflicts).
    */
   deletePool: {
     path: "/podwire.ipam.v1.PoolService/DeletePool" as const,
@@ -1748,16 +1749,17 @@ export const PoolServiceService = {
     responseDeserialize: (value: Buffer): DeletePoolResponse => DeletePoolResponse.decode(value),
   },
   /**
-   * SplitPool puts pools of equal size in the place of one, which is gone with it: `split-<name>-0`, `split-<name>-1`, …, in the
-   * order of their ranges, with all other fields as they are. Addresses, blocks and their affinities stay as they are, and belong
-   * to the new pools. One transaction: no moment is without a pool, and whatever takes an address at the same time does so
-   * before it or after it. Whoever asks for the old pool by its name or range afterwards is refused.
+   * SplitPool replaces a pool by pools of equal size: `split-<name>-0`, `split-<name>-1`, …, in the order of their
+   * ranges, with all other fields unchanged. Addresses, blocks and their affinities stay, and belong to the new pools.
+   * The split is one transaction: concurrent allocations see the old pool or the new ones. Requests that name the old
+   * pool or its range afterwards are refused.
    *
    * Not idempotent: a second call finds no pool of that name.
    *
-   * Errors: INVALID_ARGUMENT (the number is no power of two from 2 to 64, or a part would be smaller than a block or have too
-   * long a name; all faults are listed), NOT_FOUND, ALREADY_EXISTS (a part's name is taken), FAILED_PRECONDITION (the pool is
-   * being deleted, or a block lies across two parts), ABORTED (the resource version is stale, or too many races were lost).
+   * Errors: INVALID_ARGUMENT (the number is not a power of two from 2 to 64, or a part would be smaller than a block or
+   * have too long a name; all faults are listed), NOT_FOUND, ALREADY_EXISTS (a part's name is taken),
+   * FAILED_PRECONDITION (the pool is being deleted, or a block lies across two parts), ABORTED (the resource version is
+   * stale, or too many conflicts).
    */
   splitPool: {
     path: "/podwire.ipam.v1.PoolService/SplitPool" as const,
@@ -1777,7 +1779,8 @@ export interface PoolServiceServer extends UntypedServiceImplementation {
    * Not idempotent: a second call with the same name is refused.
    *
    * Errors: INVALID_ARGUMENT (a field breaks its rule; all faults are listed), ALREADY_EXISTS (the name is taken),
-   * FAILED_PRECONDITION (the range overlaps another pool, or holds blocks of another size), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * FAILED_PRECONDITION (the range overlaps another pool, or holds blocks of another size), UNAVAILABLE,
+   * DEADLINE_EXCEEDED.
    */
   createPool: handleUnaryCall<CreatePoolRequest, CreatePoolResponse>;
   /**
@@ -1789,41 +1792,42 @@ export interface PoolServiceServer extends UntypedServiceImplementation {
   /**
    * ListPools returns the pools in the order of their names, with their utilization.
    *
-   * Errors: INVALID_ARGUMENT (negative page size, or a page token that ListPools did not give).
+   * Errors: INVALID_ARGUMENT (negative page size, or a page token that is not from ListPools).
    */
   listPools: handleUnaryCall<ListPoolsRequest, ListPoolsResponse>;
   /**
-   * UpdatePool changes a pool. Addresses in use stay valid whatever becomes of it.
+   * UpdatePool changes a pool. Addresses in use stay valid.
    *
-   * Idempotent without a resource version; with one, a repeat is refused as stale unless nothing was to change.
+   * Idempotent without a resource version; with one, a retry is refused as stale unless there was no change.
    *
    * Errors: INVALID_ARGUMENT (a field breaks its rule, or is immutable and differs; all faults are listed), NOT_FOUND,
-   * FAILED_PRECONDITION (the pool is being deleted), ABORTED (the resource version is stale, or too many races were lost).
+   * FAILED_PRECONDITION (the pool is being deleted), ABORTED (the resource version is stale, or too many conflicts).
    */
   updatePool: handleUnaryCall<UpdatePoolRequest, UpdatePoolResponse>;
   /**
-   * DeletePool removes a pool with its blocks and their affinities. From the moment of the call the pool gives no address and
-   * no block any more, and that cannot be taken back. What is empty goes at once; while addresses are in use, the pool is
-   * DRAINING, and the release of the last one removes it.
+   * DeletePool removes a pool with its blocks and their affinities. From then on no address or block is allocated from
+   * the pool; this cannot be undone. Empty blocks are removed at once. While addresses are in use the pool is DRAINING,
+   * and the release of the last one removes it.
    *
-   * Idempotent while the pool is there; NOT_FOUND says that it is gone.
+   * Idempotent while the pool exists; afterwards the call returns NOT_FOUND.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND, FAILED_PRECONDITION (with POOL_DELETION_MODE_REFUSE_IF_IN_USE, addresses are in use;
-   * the message says how many and on which nodes, and nothing is changed), ABORTED (the resource version is stale, or too
-   * many races were lost).
+   * Errors: INVALID_ARGUMENT, NOT_FOUND, FAILED_PRECONDITION (with POOL_DELETION_MODE_REFUSE_IF_IN_USE, addresses are
+   * in use; the message says how many and on which nodes, and nothing is changed), ABORTED (the resource version is
+   * stale, or too many conflicts).
    */
   deletePool: handleUnaryCall<DeletePoolRequest, DeletePoolResponse>;
   /**
-   * SplitPool puts pools of equal size in the place of one, which is gone with it: `split-<name>-0`, `split-<name>-1`, …, in the
-   * order of their ranges, with all other fields as they are. Addresses, blocks and their affinities stay as they are, and belong
-   * to the new pools. One transaction: no moment is without a pool, and whatever takes an address at the same time does so
-   * before it or after it. Whoever asks for the old pool by its name or range afterwards is refused.
+   * SplitPool replaces a pool by pools of equal size: `split-<name>-0`, `split-<name>-1`, …, in the order of their
+   * ranges, with all other fields unchanged. Addresses, blocks and their affinities stay, and belong to the new pools.
+   * The split is one transaction: concurrent allocations see the old pool or the new ones. Requests that name the old
+   * pool or its range afterwards are refused.
    *
    * Not idempotent: a second call finds no pool of that name.
    *
-   * Errors: INVALID_ARGUMENT (the number is no power of two from 2 to 64, or a part would be smaller than a block or have too
-   * long a name; all faults are listed), NOT_FOUND, ALREADY_EXISTS (a part's name is taken), FAILED_PRECONDITION (the pool is
-   * being deleted, or a block lies across two parts), ABORTED (the resource version is stale, or too many races were lost).
+   * Errors: INVALID_ARGUMENT (the number is not a power of two from 2 to 64, or a part would be smaller than a block or
+   * have too long a name; all faults are listed), NOT_FOUND, ALREADY_EXISTS (a part's name is taken),
+   * FAILED_PRECONDITION (the pool is being deleted, or a block lies across two parts), ABORTED (the resource version is
+   * stale, or too many conflicts).
    */
   splitPool: handleUnaryCall<SplitPoolRequest, SplitPoolResponse>;
 }
@@ -1835,7 +1839,8 @@ export interface PoolServiceClient extends Client {
    * Not idempotent: a second call with the same name is refused.
    *
    * Errors: INVALID_ARGUMENT (a field breaks its rule; all faults are listed), ALREADY_EXISTS (the name is taken),
-   * FAILED_PRECONDITION (the range overlaps another pool, or holds blocks of another size), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * FAILED_PRECONDITION (the range overlaps another pool, or holds blocks of another size), UNAVAILABLE,
+   * DEADLINE_EXCEEDED.
    */
   createPool(
     request: CreatePoolRequest,
@@ -1875,7 +1880,7 @@ export interface PoolServiceClient extends Client {
   /**
    * ListPools returns the pools in the order of their names, with their utilization.
    *
-   * Errors: INVALID_ARGUMENT (negative page size, or a page token that ListPools did not give).
+   * Errors: INVALID_ARGUMENT (negative page size, or a page token that is not from ListPools).
    */
   listPools(
     request: ListPoolsRequest,
@@ -1893,12 +1898,12 @@ export interface PoolServiceClient extends Client {
     callback: (error: ServiceError | null, response: ListPoolsResponse) => void,
   ): ClientUnaryCall;
   /**
-   * UpdatePool changes a pool. Addresses in use stay valid whatever becomes of it.
+   * UpdatePool changes a pool. Addresses in use stay valid.
    *
-   * Idempotent without a resource version; with one, a repeat is refused as stale unless nothing was to change.
+   * Idempotent without a resource version; with one, a retry is refused as stale unless there was no change.
    *
    * Errors: INVALID_ARGUMENT (a field breaks its rule, or is immutable and differs; all faults are listed), NOT_FOUND,
-   * FAILED_PRECONDITION (the pool is being deleted), ABORTED (the resource version is stale, or too many races were lost).
+   * FAILED_PRECONDITION (the pool is being deleted), ABORTED (the resource version is stale, or too many conflicts).
    */
   updatePool(
     request: UpdatePoolRequest,
@@ -1916,15 +1921,15 @@ export interface PoolServiceClient extends Client {
     callback: (error: ServiceError | null, response: UpdatePoolResponse) => void,
   ): ClientUnaryCall;
   /**
-   * DeletePool removes a pool with its blocks and their affinities. From the moment of the call the pool gives no address and
-   * no block any more, and that cannot be taken back. What is empty goes at once; while addresses are in use, the pool is
-   * DRAINING, and the release of the last one removes it.
+   * DeletePool removes a pool with its blocks and their affinities. From then on no address or block is allocated from
+   * the pool; this cannot be undone. Empty blocks are removed at once. While addresses are in use the pool is DRAINING,
+   * and the release of the last one removes it.
    *
-   * Idempotent while the pool is there; NOT_FOUND says that it is gone.
+   * Idempotent while the pool exists; afterwards the call returns NOT_FOUND.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND, FAILED_PRECONDITION (with POOL_DELETION_MODE_REFUSE_IF_IN_USE, addresses are in use;
-   * the message says how many and on which nodes, and nothing is changed), ABORTED (the resource version is stale, or too
-   * many races were lost).
+   * Errors: INVALID_ARGUMENT, NOT_FOUND, FAILED_PRECONDITION (with POOL_DELETION_MODE_REFUSE_IF_IN_USE, addresses are
+   * in use; the message says how many and on which nodes, and nothing is changed), ABORTED (the resource version is
+   * stale, or too many conflicts).
    */
   deletePool(
     request: DeletePoolRequest,
@@ -1942,16 +1947,17 @@ export interface PoolServiceClient extends Client {
     callback: (error: ServiceError | null, response: DeletePoolResponse) => void,
   ): ClientUnaryCall;
   /**
-   * SplitPool puts pools of equal size in the place of one, which is gone with it: `split-<name>-0`, `split-<name>-1`, …, in the
-   * order of their ranges, with all other fields as they are. Addresses, blocks and their affinities stay as they are, and belong
-   * to the new pools. One transaction: no moment is without a pool, and whatever takes an address at the same time does so
-   * before it or after it. Whoever asks for the old pool by its name or range afterwards is refused.
+   * SplitPool replaces a pool by pools of equal size: `split-<name>-0`, `split-<name>-1`, …, in the order of their
+   * ranges, with all other fields unchanged. Addresses, blocks and their affinities stay, and belong to the new pools.
+   * The split is one transaction: concurrent allocations see the old pool or the new ones. Requests that name the old
+   * pool or its range afterwards are refused.
    *
    * Not idempotent: a second call finds no pool of that name.
    *
-   * Errors: INVALID_ARGUMENT (the number is no power of two from 2 to 64, or a part would be smaller than a block or have too
-   * long a name; all faults are listed), NOT_FOUND, ALREADY_EXISTS (a part's name is taken), FAILED_PRECONDITION (the pool is
-   * being deleted, or a block lies across two parts), ABORTED (the resource version is stale, or too many races were lost).
+   * Errors: INVALID_ARGUMENT (the number is not a power of two from 2 to 64, or a part would be smaller than a block or
+   * have too long a name; all faults are listed), NOT_FOUND, ALREADY_EXISTS (a part's name is taken),
+   * FAILED_PRECONDITION (the pool is being deleted, or a block lies across two parts), ABORTED (the resource version is
+   * stale, or too many conflicts).
    */
   splitPool(
     request: SplitPoolRequest,

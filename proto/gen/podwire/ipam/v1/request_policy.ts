@@ -22,44 +22,47 @@ import { Timestamp } from "../../../google/protobuf/timestamp.js";
 import { IpFamily, PodRequests } from "./address.js";
 import { PodIdentity } from "./endpoint.js";
 
-/** RequestPolicy says what pods of some namespaces may ask for. */
+/** RequestPolicy says what pods of some namespaces may request. */
 export interface RequestPolicy {
   /** Name of the policy: an RFC 1123 subdomain of at most 253 bytes. */
   name: string;
-  /** The namespaces that it is about, by name; at most 1000, none twice. */
+  /** The namespaces that it applies to, by name; at most 1000, none twice. */
   namespaces: string[];
   /**
-   * Further namespaces that it is about, in Calico's selector language on their labels (at most 1024 characters). Every namespace has
-   * the label `kubernetes.io/metadata.name`, its name, whoever asks. The others are known where the request tells them; where it tells
-   * none, and the selector depends on one, the policy's rules bind the namespace and allow it nothing.
-   * A policy without names and selector is about all namespaces.
+   * Further namespaces that it applies to, as a selector of Calico's language on their labels (at most 1024
+   * characters). The label `kubernetes.io/metadata.name`, the namespace's name, is always known. Other labels must be
+   * in the request. If the request has none and the selector depends on one, the policy's rules restrict the namespace
+   * and allow nothing. A policy without names and selector applies to all namespaces.
    */
   namespaceSelector: string;
-  /** The pools that may be asked for. Not set says nothing about pools; set and empty allows none. The same for every rule. */
+  /**
+   * The pools that may be requested. Not set is no rule for pools; set and empty allows none. This holds for every
+   * rule.
+   */
   pools?:
     | PoolRule
     | undefined;
-  /** The addresses that may be asked for by themselves. */
+  /** The addresses that may be requested. */
   addresses?:
     | RangeRule
     | undefined;
-  /** The addresses that pods may bring without IPAM. */
+  /** The addresses that pods may use without IPAM. */
   addressesWithoutIpam?:
     | RangeRule
     | undefined;
-  /** The prefixes that pods may ask to send from besides their own addresses. Each has to lie in one of the ranges. */
+  /** The source prefixes that pods may request besides their own addresses. Each must lie in one of the ranges. */
   sourcePrefixes?:
     | RangeRule
     | undefined;
-  /** The floating IPs that may be asked for. */
+  /** The floating IPs that may be requested. */
   floatingIps?:
     | RangeRule
     | undefined;
-  /** The MAC addresses that may be asked for. */
+  /** The MAC addresses that may be requested. */
   macAddresses?:
     | MacRule
     | undefined;
-  /** The families that may be asked for. */
+  /** The families that may be requested. */
   families?:
     | FamilyRule
     | undefined;
@@ -68,36 +71,39 @@ export interface RequestPolicy {
     | Date
     | undefined;
   /**
-   * Opaque version: another one whenever anything else of this message differs. Output only, except in UpdateRequestPolicy: update only
-   * if the policy still has this resource version; empty means any.
+   * Opaque version: it changes with every change of this message. Output only, except in UpdateRequestPolicy: update
+   * only if the policy still has this resource version; empty means any.
    */
   resourceVersion: string;
 }
 
-/** PoolRule allows pools: those that any of its fields names. */
+/** PoolRule allows pools: those that any of its fields matches. */
 export interface PoolRule {
   /** Names of pools, which need not exist; at most 1000, none twice. */
   names: string[];
   /** Pools that lie in one of these ranges, without host bits (`10.64.0.0/12`); at most 1000, none twice. */
   cidrs: string[];
   /**
-   * Pools whose labels match, in Calico's selector language; empty for none, `all()` for every pool. Labels are those of the stored
-   * IPPool (`metadata.labels`), as Calico's tools set them.
+   * Pools whose labels match, in Calico's selector language; empty for none, `all()` for every pool. Labels are those
+   * of the stored IPPool (`metadata.labels`), as Calico's tools set them.
    */
   selector: string;
 }
 
-/** RangeRule allows what lies in one of its ranges. */
+/** RangeRule allows addresses and prefixes in one of its ranges. */
 export interface RangeRule {
-  /** Ranges without host bits (`10.65.0.0/28`), and addresses (`10.65.0.99`); at most 1000, none twice. `0.0.0.0/0` and `::/0` allow all. */
+  /**
+   * Ranges without host bits (`10.65.0.0/28`), and addresses (`10.65.0.99`); at most 1000, none twice. `0.0.0.0/0` and
+   * `::/0` allow all.
+   */
   cidrs: string[];
 }
 
 /** MacRule allows MAC addresses. */
 export interface MacRule {
   /**
-   * MAC addresses (`02:00:00:00:00:07`), and ranges with the number of bits that count and without others (`02:42:00:00:00:00/16`); at
-   * most 1000, none twice. `00:00:00:00:00:00/0` allows all.
+   * MAC addresses (`02:00:00:00:00:07`), and ranges with their number of leading bits, the others zero
+   * (`02:42:00:00:00:00/16`); at most 1000, none twice. `00:00:00:00:00:00/0` allows all.
    */
   ranges: string[];
 }
@@ -126,17 +132,17 @@ export interface GetRequestPolicyRequest {
   name: string;
 }
 
-/** GetRequestPolicyResponse is the policy asked for. */
+/** GetRequestPolicyResponse is the requested policy. */
 export interface GetRequestPolicyResponse {
   /** The policy. */
   requestPolicy: RequestPolicy | undefined;
 }
 
-/** ListRequestPoliciesRequest asks for one page of policies. */
+/** ListRequestPoliciesRequest requests one page of policies. */
 export interface ListRequestPoliciesRequest {
   /** Largest number of policies to return, 1 to 1000; 0 means 100, and more than 1000 means 1000. */
   pageSize: number;
-  /** The next_page_token of the answer before; empty for the first page. */
+  /** The next_page_token of the previous answer; empty for the first page. */
   pageToken: string;
 }
 
@@ -148,9 +154,9 @@ export interface ListRequestPoliciesResponse {
   nextPageToken: string;
 }
 
-/** UpdateRequestPolicyRequest is the policy as it is to be. */
+/** UpdateRequestPolicyRequest holds the new policy. */
 export interface UpdateRequestPolicyRequest {
-  /** The policy, whole: rules that are not set go. */
+  /** The whole policy: rules that are not set are removed. */
   requestPolicy: RequestPolicy | undefined;
 }
 
@@ -172,7 +178,7 @@ export interface DeleteRequestPolicyRequest {
 export interface DeleteRequestPolicyResponse {
 }
 
-/** AuthorizeRequestsRequest is what a pod asks for without Allocate. */
+/** AuthorizeRequestsRequest lists a pod's requests without Allocate. */
 export interface AuthorizeRequestsRequest {
   /** The pod. */
   pod:
@@ -180,9 +186,9 @@ export interface AuthorizeRequestsRequest {
     | undefined;
   /** Labels of its namespace, as in AllocateRequest. */
   namespaceLabels: { [key: string]: string };
-  /** Addresses wanted by themselves (`10.65.0.7`, `fd65::7`), at most one of each family. */
+  /** Requested addresses (`10.65.0.7`, `fd65::7`), at most one of each family. */
   addresses: string[];
-  /** All else that is asked for. */
+  /** All other requests. */
   requests: PodRequests | undefined;
 }
 
@@ -191,7 +197,7 @@ export interface AuthorizeRequestsRequest_NamespaceLabelsEntry {
   value: string;
 }
 
-/** AuthorizeRequestsResponse is empty: what is not refused is allowed. */
+/** AuthorizeRequestsResponse is empty: the requests are allowed. */
 export interface AuthorizeRequestsResponse {
 }
 
@@ -1474,30 +1480,31 @@ export const AuthorizeRequestsResponse: MessageFns<AuthorizeRequestsResponse> = 
 };
 
 /**
- * RequestPolicyService manages request policies: what the authors of pods may ask for, namespace by namespace.
+ * RequestPolicyService manages request policies: what the authors of pods may request, for each namespace.
  *
- * A request policy is about the namespaces that it selects, and about the kinds of requests that it has a rule for. A kind that
- * no policy about a namespace has a rule for is free: podwire-plugin then decides by its `feature_control` alone, as without
- * policies. A kind that some have a rule for is bound: what is asked for has to be allowed by one of them at least. So the
- * order of policies does not matter, and a further one can only bind what was free, or allow more of what was bound.
+ * A request policy applies to the namespaces that it selects, and to the kinds of requests that it has a rule for. A
+ * kind without a rule in any policy of the namespace is unrestricted: podwire-plugin decides by its `feature_control`
+ * alone, as without policies. A kind with a rule is restricted: at least one policy must allow the request. So the
+ * order of policies does not matter. A further policy restricts kinds that were unrestricted, or allows more of a
+ * restricted kind.
  *
- * An address that is asked for by itself is judged by rules for `addresses`, where it is bound; else by rules for `pools`, as a
- * request for the pool that it lies in. An address without IPAM is judged by rules for `addresses_without_ipam`, else by those for
- * `addresses`, else by those for `pools`.
+ * A requested address is evaluated by rules for `addresses` if the namespace has any; otherwise by rules for `pools`,
+ * as a request for its pool. An address without IPAM is evaluated by rules for `addresses_without_ipam`, otherwise for
+ * `addresses`, otherwise for `pools`.
  *
- * Policies hold for Allocate and AuthorizeRequests, and for requests of pods alone: a container without a pod has no namespace,
- * and who starts it rules the node. What pods have stays when policies change.
+ * Policies apply to Allocate and AuthorizeRequests, and to pods only: a container without a pod has no namespace, and
+ * its creator controls the node anyway. Existing allocations stay when policies change.
  */
 export type RequestPolicyServiceService = typeof RequestPolicyServiceService;
 export const RequestPolicyServiceService = {
   /**
-   * CreateRequestPolicy makes a request policy. Requests that are answered after it are judged by it, on whichever replica.
+   * CreateRequestPolicy makes a request policy. It applies to all later requests, on every replica.
    *
    * Not idempotent: a second call with the same name is refused.
    *
-   * Errors: INVALID_ARGUMENT (malformed fields, no rule at all; all faults are listed), ALREADY_EXISTS (the name is taken),
-   * FAILED_PRECONDITION (the policies together would be too large), DATA_LOSS (the stored policies cannot be read), ABORTED
-   * (repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT (malformed fields, no rule at all; all faults are listed), ALREADY_EXISTS (the name is
+   * taken), FAILED_PRECONDITION (the policies together would be too large), DATA_LOSS (the stored policies cannot be
+   * read), ABORTED (repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   createRequestPolicy: {
     path: "/podwire.ipam.v1.RequestPolicyService/CreateRequestPolicy" as const,
@@ -1529,7 +1536,7 @@ export const RequestPolicyServiceService = {
   /**
    * ListRequestPolicies returns the request policies in the order of their names.
    *
-   * Errors: INVALID_ARGUMENT (negative page size, or a page token that ListRequestPolicies did not give), DATA_LOSS.
+   * Errors: INVALID_ARGUMENT (negative page size, or a page token that is not from ListRequestPolicies), DATA_LOSS.
    */
   listRequestPolicies: {
     path: "/podwire.ipam.v1.RequestPolicyService/ListRequestPolicies" as const,
@@ -1547,7 +1554,8 @@ export const RequestPolicyServiceService = {
    *
    * Idempotent, unless a resource version is given.
    *
-   * Errors: as CreateRequestPolicy, with NOT_FOUND in place of ALREADY_EXISTS, and ABORTED also when the resource version is stale.
+   * Errors: as CreateRequestPolicy, with NOT_FOUND in place of ALREADY_EXISTS, and ABORTED also when the resource
+   * version is stale.
    */
   updateRequestPolicy: {
     path: "/podwire.ipam.v1.RequestPolicyService/UpdateRequestPolicy" as const,
@@ -1561,9 +1569,10 @@ export const RequestPolicyServiceService = {
     responseDeserialize: (value: Buffer): UpdateRequestPolicyResponse => UpdateRequestPolicyResponse.decode(value),
   },
   /**
-   * DeleteRequestPolicy removes a request policy. What it alone had a rule for is free from then on.
+   * DeleteRequestPolicy removes a request policy. Kinds that no other policy has a rule for are unrestricted from then
+   * on.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND, DATA_LOSS, ABORTED (the resource version is stale, or too many races were lost),
+   * Errors: INVALID_ARGUMENT, NOT_FOUND, DATA_LOSS, ABORTED (the resource version is stale, or too many conflicts),
    * UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   deleteRequestPolicy: {
@@ -1578,11 +1587,11 @@ export const RequestPolicyServiceService = {
     responseDeserialize: (value: Buffer): DeleteRequestPolicyResponse => DeleteRequestPolicyResponse.decode(value),
   },
   /**
-   * AuthorizeRequests says whether a pod may have what is asked for it, for those who give it without Allocate: addresses without
-   * IPAM, or of another IPAM plugin. It changes nothing.
+   * AuthorizeRequests evaluates a pod's requests without Allocate: for addresses without IPAM, or of another IPAM
+   * plugin. It changes nothing.
    *
-   * Errors: INVALID_ARGUMENT, PERMISSION_DENIED (a policy forbids it; the message says which, and what would be allowed), DATA_LOSS,
-   * UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT, PERMISSION_DENIED (a policy forbids it; the message says which, and what would be
+   * allowed), DATA_LOSS, UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   authorizeRequests: {
     path: "/podwire.ipam.v1.RequestPolicyService/AuthorizeRequests" as const,
@@ -1599,13 +1608,13 @@ export const RequestPolicyServiceService = {
 
 export interface RequestPolicyServiceServer extends UntypedServiceImplementation {
   /**
-   * CreateRequestPolicy makes a request policy. Requests that are answered after it are judged by it, on whichever replica.
+   * CreateRequestPolicy makes a request policy. It applies to all later requests, on every replica.
    *
    * Not idempotent: a second call with the same name is refused.
    *
-   * Errors: INVALID_ARGUMENT (malformed fields, no rule at all; all faults are listed), ALREADY_EXISTS (the name is taken),
-   * FAILED_PRECONDITION (the policies together would be too large), DATA_LOSS (the stored policies cannot be read), ABORTED
-   * (repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT (malformed fields, no rule at all; all faults are listed), ALREADY_EXISTS (the name is
+   * taken), FAILED_PRECONDITION (the policies together would be too large), DATA_LOSS (the stored policies cannot be
+   * read), ABORTED (repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   createRequestPolicy: handleUnaryCall<CreateRequestPolicyRequest, CreateRequestPolicyResponse>;
   /**
@@ -1617,7 +1626,7 @@ export interface RequestPolicyServiceServer extends UntypedServiceImplementation
   /**
    * ListRequestPolicies returns the request policies in the order of their names.
    *
-   * Errors: INVALID_ARGUMENT (negative page size, or a page token that ListRequestPolicies did not give), DATA_LOSS.
+   * Errors: INVALID_ARGUMENT (negative page size, or a page token that is not from ListRequestPolicies), DATA_LOSS.
    */
   listRequestPolicies: handleUnaryCall<ListRequestPoliciesRequest, ListRequestPoliciesResponse>;
   /**
@@ -1625,35 +1634,37 @@ export interface RequestPolicyServiceServer extends UntypedServiceImplementation
    *
    * Idempotent, unless a resource version is given.
    *
-   * Errors: as CreateRequestPolicy, with NOT_FOUND in place of ALREADY_EXISTS, and ABORTED also when the resource version is stale.
+   * Errors: as CreateRequestPolicy, with NOT_FOUND in place of ALREADY_EXISTS, and ABORTED also when the resource
+   * version is stale.
    */
   updateRequestPolicy: handleUnaryCall<UpdateRequestPolicyRequest, UpdateRequestPolicyResponse>;
   /**
-   * DeleteRequestPolicy removes a request policy. What it alone had a rule for is free from then on.
+   * DeleteRequestPolicy removes a request policy. Kinds that no other policy has a rule for are unrestricted from then
+   * on.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND, DATA_LOSS, ABORTED (the resource version is stale, or too many races were lost),
+   * Errors: INVALID_ARGUMENT, NOT_FOUND, DATA_LOSS, ABORTED (the resource version is stale, or too many conflicts),
    * UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   deleteRequestPolicy: handleUnaryCall<DeleteRequestPolicyRequest, DeleteRequestPolicyResponse>;
   /**
-   * AuthorizeRequests says whether a pod may have what is asked for it, for those who give it without Allocate: addresses without
-   * IPAM, or of another IPAM plugin. It changes nothing.
+   * AuthorizeRequests evaluates a pod's requests without Allocate: for addresses without IPAM, or of another IPAM
+   * plugin. It changes nothing.
    *
-   * Errors: INVALID_ARGUMENT, PERMISSION_DENIED (a policy forbids it; the message says which, and what would be allowed), DATA_LOSS,
-   * UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT, PERMISSION_DENIED (a policy forbids it; the message says which, and what would be
+   * allowed), DATA_LOSS, UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   authorizeRequests: handleUnaryCall<AuthorizeRequestsRequest, AuthorizeRequestsResponse>;
 }
 
 export interface RequestPolicyServiceClient extends Client {
   /**
-   * CreateRequestPolicy makes a request policy. Requests that are answered after it are judged by it, on whichever replica.
+   * CreateRequestPolicy makes a request policy. It applies to all later requests, on every replica.
    *
    * Not idempotent: a second call with the same name is refused.
    *
-   * Errors: INVALID_ARGUMENT (malformed fields, no rule at all; all faults are listed), ALREADY_EXISTS (the name is taken),
-   * FAILED_PRECONDITION (the policies together would be too large), DATA_LOSS (the stored policies cannot be read), ABORTED
-   * (repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT (malformed fields, no rule at all; all faults are listed), ALREADY_EXISTS (the name is
+   * taken), FAILED_PRECONDITION (the policies together would be too large), DATA_LOSS (the stored policies cannot be
+   * read), ABORTED (repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   createRequestPolicy(
     request: CreateRequestPolicyRequest,
@@ -1693,7 +1704,7 @@ export interface RequestPolicyServiceClient extends Client {
   /**
    * ListRequestPolicies returns the request policies in the order of their names.
    *
-   * Errors: INVALID_ARGUMENT (negative page size, or a page token that ListRequestPolicies did not give), DATA_LOSS.
+   * Errors: INVALID_ARGUMENT (negative page size, or a page token that is not from ListRequestPolicies), DATA_LOSS.
    */
   listRequestPolicies(
     request: ListRequestPoliciesRequest,
@@ -1715,7 +1726,8 @@ export interface RequestPolicyServiceClient extends Client {
    *
    * Idempotent, unless a resource version is given.
    *
-   * Errors: as CreateRequestPolicy, with NOT_FOUND in place of ALREADY_EXISTS, and ABORTED also when the resource version is stale.
+   * Errors: as CreateRequestPolicy, with NOT_FOUND in place of ALREADY_EXISTS, and ABORTED also when the resource
+   * version is stale.
    */
   updateRequestPolicy(
     request: UpdateRequestPolicyRequest,
@@ -1733,9 +1745,10 @@ export interface RequestPolicyServiceClient extends Client {
     callback: (error: ServiceError | null, response: UpdateRequestPolicyResponse) => void,
   ): ClientUnaryCall;
   /**
-   * DeleteRequestPolicy removes a request policy. What it alone had a rule for is free from then on.
+   * DeleteRequestPolicy removes a request policy. Kinds that no other policy has a rule for are unrestricted from then
+   * on.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND, DATA_LOSS, ABORTED (the resource version is stale, or too many races were lost),
+   * Errors: INVALID_ARGUMENT, NOT_FOUND, DATA_LOSS, ABORTED (the resource version is stale, or too many conflicts),
    * UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   deleteRequestPolicy(
@@ -1754,11 +1767,11 @@ export interface RequestPolicyServiceClient extends Client {
     callback: (error: ServiceError | null, response: DeleteRequestPolicyResponse) => void,
   ): ClientUnaryCall;
   /**
-   * AuthorizeRequests says whether a pod may have what is asked for it, for those who give it without Allocate: addresses without
-   * IPAM, or of another IPAM plugin. It changes nothing.
+   * AuthorizeRequests evaluates a pod's requests without Allocate: for addresses without IPAM, or of another IPAM
+   * plugin. It changes nothing.
    *
-   * Errors: INVALID_ARGUMENT, PERMISSION_DENIED (a policy forbids it; the message says which, and what would be allowed), DATA_LOSS,
-   * UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT, PERMISSION_DENIED (a policy forbids it; the message says which, and what would be
+   * allowed), DATA_LOSS, UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   authorizeRequests(
     request: AuthorizeRequestsRequest,

@@ -20,20 +20,20 @@ import {
 } from "@grpc/grpc-js";
 import { Timestamp } from "../../../google/protobuf/timestamp.js";
 
-/** Reservation is a set of addresses that are not given out of themselves. */
+/** Reservation is a set of addresses that are not allocated automatically. */
 export interface Reservation {
   /** Name of the reservation: an RFC 1123 subdomain of at most 253 bytes. */
   name: string;
   /**
-   * The reserved ranges without host bits (`10.65.0.0/28`), and addresses (`10.65.0.99`). 1 to 1000, none twice. They need not
-   * lie in a pool.
+   * The reserved ranges without host bits (`10.65.0.0/28`), and addresses (`10.65.0.99`). 1 to 1000, none twice. They
+   * need not lie in a pool.
    */
   cidrs: string[];
   /** Output only. When the reservation was made. */
   createTime:
     | Date
     | undefined;
-  /** Output only. Opaque version: another one whenever anything else of this message differs. */
+  /** Output only. Opaque version: it changes with every change of this message. */
   resourceVersion: string;
 }
 
@@ -55,17 +55,17 @@ export interface GetReservationRequest {
   name: string;
 }
 
-/** GetReservationResponse is the reservation asked for. */
+/** GetReservationResponse is the requested reservation. */
 export interface GetReservationResponse {
   /** The reservation. */
   reservation: Reservation | undefined;
 }
 
-/** ListReservationsRequest asks for one page of reservations. */
+/** ListReservationsRequest requests one page of reservations. */
 export interface ListReservationsRequest {
   /** Largest number of reservations to return, 1 to 1000; 0 means 100, and more than 1000 means 1000. */
   pageSize: number;
-  /** The next_page_token of the answer before; empty for the first page. */
+  /** The next_page_token of the previous answer; empty for the first page. */
   pageToken: string;
 }
 
@@ -77,11 +77,11 @@ export interface ListReservationsResponse {
   nextPageToken: string;
 }
 
-/** UpdateReservationRequest is what is to be reserved. */
+/** UpdateReservationRequest holds the new ranges of a reservation. */
 export interface UpdateReservationRequest {
   /** Name of the reservation. */
   name: string;
-  /** All ranges and addresses to reserve, by the rules of Reservation.cidrs; those that are not listed go. */
+  /** All ranges and addresses to reserve, by the rules of Reservation.cidrs; ranges that are not listed are removed. */
   cidrs: string[];
   /** Update only if the reservation still has this resource version; empty means any. */
   resourceVersion: string;
@@ -803,8 +803,8 @@ export const DeleteReservationResponse: MessageFns<DeleteReservationResponse> = 
 };
 
 /**
- * ReservationService manages reservations: addresses within pools that are given to nobody who does not ask for them by
- * themselves. What is in use when a reservation is made stays in use.
+ * ReservationService manages reservations: addresses within pools that are allocated only to requests that name them.
+ * Addresses in use when a reservation is made stay in use.
  */
 export type ReservationServiceService = typeof ReservationServiceService;
 export const ReservationServiceService = {
@@ -813,8 +813,8 @@ export const ReservationServiceService = {
    *
    * Not idempotent: a second call with the same name is refused.
    *
-   * Errors: INVALID_ARGUMENT (malformed name or CIDR, host bits set, none or too many CIDRs, one twice; all faults are listed),
-   * ALREADY_EXISTS (the name is taken), ABORTED (repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT (malformed name or CIDR, host bits set, none or too many CIDRs, a duplicate; all faults
+   * are listed), ALREADY_EXISTS (the name is taken), ABORTED (repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   createReservation: {
     path: "/podwire.ipam.v1.ReservationService/CreateReservation" as const,
@@ -846,7 +846,7 @@ export const ReservationServiceService = {
   /**
    * ListReservations returns the reservations in the order of their names.
    *
-   * Errors: INVALID_ARGUMENT (negative page size, or a page token that ListReservations did not give).
+   * Errors: INVALID_ARGUMENT (negative page size, or a page token that is not from ListReservations).
    */
   listReservations: {
     path: "/podwire.ipam.v1.ReservationService/ListReservations" as const,
@@ -864,7 +864,7 @@ export const ReservationServiceService = {
    *
    * Idempotent, unless a resource version is given.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND, ABORTED (the resource version is stale, or too many races were lost), UNAVAILABLE,
+   * Errors: INVALID_ARGUMENT, NOT_FOUND, ABORTED (the resource version is stale, or too many conflicts), UNAVAILABLE,
    * DEADLINE_EXCEEDED.
    */
   updateReservation: {
@@ -879,9 +879,9 @@ export const ReservationServiceService = {
     responseDeserialize: (value: Buffer): UpdateReservationResponse => UpdateReservationResponse.decode(value),
   },
   /**
-   * DeleteReservation removes a reservation; its addresses may be given out from then on.
+   * DeleteReservation removes a reservation; its addresses may be allocated automatically from then on.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND, ABORTED (the resource version is stale, or too many races were lost), UNAVAILABLE,
+   * Errors: INVALID_ARGUMENT, NOT_FOUND, ABORTED (the resource version is stale, or too many conflicts), UNAVAILABLE,
    * DEADLINE_EXCEEDED.
    */
   deleteReservation: {
@@ -903,8 +903,8 @@ export interface ReservationServiceServer extends UntypedServiceImplementation {
    *
    * Not idempotent: a second call with the same name is refused.
    *
-   * Errors: INVALID_ARGUMENT (malformed name or CIDR, host bits set, none or too many CIDRs, one twice; all faults are listed),
-   * ALREADY_EXISTS (the name is taken), ABORTED (repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT (malformed name or CIDR, host bits set, none or too many CIDRs, a duplicate; all faults
+   * are listed), ALREADY_EXISTS (the name is taken), ABORTED (repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   createReservation: handleUnaryCall<CreateReservationRequest, CreateReservationResponse>;
   /**
@@ -916,7 +916,7 @@ export interface ReservationServiceServer extends UntypedServiceImplementation {
   /**
    * ListReservations returns the reservations in the order of their names.
    *
-   * Errors: INVALID_ARGUMENT (negative page size, or a page token that ListReservations did not give).
+   * Errors: INVALID_ARGUMENT (negative page size, or a page token that is not from ListReservations).
    */
   listReservations: handleUnaryCall<ListReservationsRequest, ListReservationsResponse>;
   /**
@@ -924,14 +924,14 @@ export interface ReservationServiceServer extends UntypedServiceImplementation {
    *
    * Idempotent, unless a resource version is given.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND, ABORTED (the resource version is stale, or too many races were lost), UNAVAILABLE,
+   * Errors: INVALID_ARGUMENT, NOT_FOUND, ABORTED (the resource version is stale, or too many conflicts), UNAVAILABLE,
    * DEADLINE_EXCEEDED.
    */
   updateReservation: handleUnaryCall<UpdateReservationRequest, UpdateReservationResponse>;
   /**
-   * DeleteReservation removes a reservation; its addresses may be given out from then on.
+   * DeleteReservation removes a reservation; its addresses may be allocated automatically from then on.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND, ABORTED (the resource version is stale, or too many races were lost), UNAVAILABLE,
+   * Errors: INVALID_ARGUMENT, NOT_FOUND, ABORTED (the resource version is stale, or too many conflicts), UNAVAILABLE,
    * DEADLINE_EXCEEDED.
    */
   deleteReservation: handleUnaryCall<DeleteReservationRequest, DeleteReservationResponse>;
@@ -943,8 +943,8 @@ export interface ReservationServiceClient extends Client {
    *
    * Not idempotent: a second call with the same name is refused.
    *
-   * Errors: INVALID_ARGUMENT (malformed name or CIDR, host bits set, none or too many CIDRs, one twice; all faults are listed),
-   * ALREADY_EXISTS (the name is taken), ABORTED (repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Errors: INVALID_ARGUMENT (malformed name or CIDR, host bits set, none or too many CIDRs, a duplicate; all faults
+   * are listed), ALREADY_EXISTS (the name is taken), ABORTED (repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   createReservation(
     request: CreateReservationRequest,
@@ -984,7 +984,7 @@ export interface ReservationServiceClient extends Client {
   /**
    * ListReservations returns the reservations in the order of their names.
    *
-   * Errors: INVALID_ARGUMENT (negative page size, or a page token that ListReservations did not give).
+   * Errors: INVALID_ARGUMENT (negative page size, or a page token that is not from ListReservations).
    */
   listReservations(
     request: ListReservationsRequest,
@@ -1006,7 +1006,7 @@ export interface ReservationServiceClient extends Client {
    *
    * Idempotent, unless a resource version is given.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND, ABORTED (the resource version is stale, or too many races were lost), UNAVAILABLE,
+   * Errors: INVALID_ARGUMENT, NOT_FOUND, ABORTED (the resource version is stale, or too many conflicts), UNAVAILABLE,
    * DEADLINE_EXCEEDED.
    */
   updateReservation(
@@ -1025,9 +1025,9 @@ export interface ReservationServiceClient extends Client {
     callback: (error: ServiceError | null, response: UpdateReservationResponse) => void,
   ): ClientUnaryCall;
   /**
-   * DeleteReservation removes a reservation; its addresses may be given out from then on.
+   * DeleteReservation removes a reservation; its addresses may be allocated automatically from then on.
    *
-   * Errors: INVALID_ARGUMENT, NOT_FOUND, ABORTED (the resource version is stale, or too many races were lost), UNAVAILABLE,
+   * Errors: INVALID_ARGUMENT, NOT_FOUND, ABORTED (the resource version is stale, or too many conflicts), UNAVAILABLE,
    * DEADLINE_EXCEEDED.
    */
   deleteReservation(

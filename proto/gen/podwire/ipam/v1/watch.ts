@@ -29,7 +29,7 @@ export enum WatchKind {
   WATCH_KIND_UNSPECIFIED = 0,
   /** WATCH_KIND_BLOCKS - Blocks, named by their CIDR. Every allocation and release changes one. */
   WATCH_KIND_BLOCKS = 1,
-  /** WATCH_KIND_POOLS - Pools, by their name, without their utilization, which the blocks tell. */
+  /** WATCH_KIND_POOLS - Pools, by their name, without their utilization. */
   WATCH_KIND_POOLS = 2,
   /** WATCH_KIND_NODES - Nodes, by their name, without their utilization. */
   WATCH_KIND_NODES = 3,
@@ -38,40 +38,40 @@ export enum WatchKind {
   /** WATCH_KIND_RESERVATIONS - Reservations, by their name. */
   WATCH_KIND_RESERVATIONS = 5,
   /**
-   * WATCH_KIND_ROUTES - The routes to blocks, named by the block's CIDR: whose a block is, and which of its addresses are on other nodes. An
-   * allocation or release in the owner's own block, which most are, changes none.
+   * WATCH_KIND_ROUTES - The routes to blocks, named by the block's CIDR: the owner of a block, and its addresses on other nodes.
+   * Allocations and releases by the block's owner, the most frequent ones, do not change it.
    */
   WATCH_KIND_ROUTES = 6,
   UNRECOGNIZED = -1,
 }
 
-/** WatchPhase is where in the stream a message stands. */
+/** WatchPhase is the position of a message in the stream. */
 export enum WatchPhase {
   /** WATCH_PHASE_UNSPECIFIED - Never sent. */
   WATCH_PHASE_UNSPECIFIED = 0,
-  /** WATCH_PHASE_SNAPSHOT - Part of a snapshot. It has no token: a snapshot that is cut begins anew. */
+  /** WATCH_PHASE_SNAPSHOT - Part of a snapshot. It has no token: an interrupted snapshot starts again from the beginning. */
   WATCH_PHASE_SNAPSHOT = 1,
-  /** WATCH_PHASE_SNAPSHOT_COMPLETE - The snapshot is whole with this message: what was received is the state at one moment. */
+  /** WATCH_PHASE_SNAPSHOT_COMPLETE - Last message of a snapshot: the received objects are the state at one moment. */
   WATCH_PHASE_SNAPSHOT_COMPLETE = 2,
   /** WATCH_PHASE_CHANGES - Changes since the message before. */
   WATCH_PHASE_CHANGES = 3,
-  /** WATCH_PHASE_BOOKMARK - Nothing changed; keep the token, which is good for longer than the one before. */
+  /** WATCH_PHASE_BOOKMARK - No changes. Keep its token, which is valid for longer than the one before. */
   WATCH_PHASE_BOOKMARK = 4,
   UNRECOGNIZED = -1,
 }
 
-/** WatchRequest says what to tell of. */
+/** WatchRequest selects the objects to watch. */
 export interface WatchRequest {
   /** At least one kind. */
   kinds: WatchKind[];
   /**
-   * Only this node, blocks of it, the routes to these, and endpoints on it; empty means all. Pools and reservations are told of
-   * whatever it is.
+   * Only this node, its blocks, their routes, and the endpoints on it; empty means all. Pools and reservations are
+   * always sent.
    */
   nodeName: string;
   /**
-   * Only this pool, blocks in it, the routes to these, and endpoints with an address of it; empty means all. Nodes and
-   * reservations are told of whatever it is.
+   * Only this pool, its blocks, their routes, and the endpoints with an address of it; empty means all. Nodes and
+   * reservations are always sent.
    */
   poolName: string;
   /** The last resume_token received; empty for a snapshot. */
@@ -80,13 +80,13 @@ export interface WatchRequest {
 
 /** WatchResponse is one message of the stream. */
 export interface WatchResponse {
-  /** Where in the stream it stands. */
+  /** Position in the stream. */
   phase: WatchPhase;
-  /** Drop all objects before this message is applied: in the first message of every snapshot, and in no other. */
+  /** Drop all objects before applying this message. Set only in the first message of a snapshot. */
   reset: boolean;
-  /** What to apply, in this order. */
+  /** The changes, to apply in this order. */
   changes: WatchedChange[];
-  /** Where to go on from after this message; opaque. Empty in SNAPSHOT messages. */
+  /** Opaque token to resume after this message. Empty in SNAPSHOT messages. */
   resumeToken: string;
 }
 
@@ -96,7 +96,7 @@ export interface WatchedChange {
   kind: WatchKind;
   /** Name of the object, unique within its kind. */
   name: string;
-  /** The object as it is now; none when it was removed. */
+  /** The object after the change; not set if it was removed. */
   object:
     | //
     /** A block, as ListBlocks shows it. */
@@ -119,7 +119,7 @@ export interface WatchedChange {
     | undefined;
 }
 
-/** BlockRoute says on which nodes the addresses of a block are. */
+/** BlockRoute names the nodes that use the addresses of a block. */
 export interface BlockRoute {
   /** The block's range (`10.65.79.0/26`). */
   cidr: string;
@@ -127,11 +127,14 @@ export interface BlockRoute {
   poolName: string;
   /** Name of the node that the block belongs to; empty when no node owns it. */
   nodeName: string;
-  /** Addresses of the block that other nodes use, in the order of the addresses. Those that tell no node are not among them. */
+  /**
+   * Addresses of the block that other nodes use, in the order of the addresses. Addresses that name no node are
+   * omitted.
+   */
   borrowed: BorrowedAddress[];
 }
 
-/** BorrowedAddress is an address that another node than the block's owner uses. */
+/** BorrowedAddress is an address used by a node that does not own the block. */
 export interface BorrowedAddress {
   /** The address, without prefix length. */
   address: string;
@@ -666,24 +669,25 @@ export const BorrowedAddress: MessageFns<BorrowedAddress> = {
   },
 };
 
-/** WatchService tells what there is and what becomes of it, for as long as the caller listens. */
+/** WatchService streams objects and their changes until the caller ends the stream. */
 export type WatchServiceService = typeof WatchServiceService;
 export const WatchServiceService = {
   /**
-   * Watch sends every object of the kinds asked for, and then every change of them, durable ones alone.
+   * Watch sends every object of the requested kinds, and then every durable change of them.
    *
-   * A stream begins with a snapshot: any number of SNAPSHOT messages, then one SNAPSHOT_COMPLETE. From there on it sends CHANGES
-   * in the order of their revisions, and a BOOKMARK now and then. Apply every change as it comes, in the messages of a
-   * snapshot too: a put replaces the object of that kind and name, a delete removes it, and is no fault where there
-   * is none. An object that changes several times within a moment may be sent in its last state alone.
+   * A stream begins with a snapshot: any number of SNAPSHOT messages, then one SNAPSHOT_COMPLETE. From there on it
+   * sends CHANGES in the order of their revisions, and a BOOKMARK now and then. Apply every change in order, also those
+   * of a snapshot: a put replaces the object of that kind and name, a delete removes it if it exists. An object that
+   * changes several times in quick succession may be sent in its last state only.
    *
-   * To go on after a cut, pass the last resume_token that was received, to whichever replica, with the same kinds and filters: the
-   * changes since then follow, or a BOOKMARK where there are none. Where they are no longer kept, a snapshot follows instead, and
-   * so it does in mid-stream to a caller that reads too slowly. The first message of every snapshot has `reset`: drop all objects, then apply it. No error has
-   * to be handled: whatever ends the stream, call again with the last token.
+   * To resume after an interruption, pass the last received resume_token to any replica, with the same kinds and
+   * filters. The changes since then follow, or a BOOKMARK if there are none. If those changes are no longer kept, a
+   * snapshot follows. A caller that reads too slowly receives a snapshot in mid-stream. The first message of every
+   * snapshot has `reset`: drop all objects, then apply it. After any error, call again with the last token.
    *
-   * Errors: INVALID_ARGUMENT (no kind, an unknown kind, a malformed filter, a token that no Watch gave; all faults are listed),
-   * RESOURCE_EXHAUSTED (the replica has as many streams as it may; try another, or later), UNAVAILABLE (the replica stops).
+   * Errors: INVALID_ARGUMENT (no kind, an unknown kind, a malformed filter, a token that is not from Watch; all faults
+   * are listed), RESOURCE_EXHAUSTED (the replica has reached its limit of streams; try another replica, or later),
+   * UNAVAILABLE (the replica stops).
    */
   watch: {
     path: "/podwire.ipam.v1.WatchService/Watch" as const,
@@ -698,40 +702,42 @@ export const WatchServiceService = {
 
 export interface WatchServiceServer extends UntypedServiceImplementation {
   /**
-   * Watch sends every object of the kinds asked for, and then every change of them, durable ones alone.
+   * Watch sends every object of the requested kinds, and then every durable change of them.
    *
-   * A stream begins with a snapshot: any number of SNAPSHOT messages, then one SNAPSHOT_COMPLETE. From there on it sends CHANGES
-   * in the order of their revisions, and a BOOKMARK now and then. Apply every change as it comes, in the messages of a
-   * snapshot too: a put replaces the object of that kind and name, a delete removes it, and is no fault where there
-   * is none. An object that changes several times within a moment may be sent in its last state alone.
+   * A stream begins with a snapshot: any number of SNAPSHOT messages, then one SNAPSHOT_COMPLETE. From there on it
+   * sends CHANGES in the order of their revisions, and a BOOKMARK now and then. Apply every change in order, also those
+   * of a snapshot: a put replaces the object of that kind and name, a delete removes it if it exists. An object that
+   * changes several times in quick succession may be sent in its last state only.
    *
-   * To go on after a cut, pass the last resume_token that was received, to whichever replica, with the same kinds and filters: the
-   * changes since then follow, or a BOOKMARK where there are none. Where they are no longer kept, a snapshot follows instead, and
-   * so it does in mid-stream to a caller that reads too slowly. The first message of every snapshot has `reset`: drop all objects, then apply it. No error has
-   * to be handled: whatever ends the stream, call again with the last token.
+   * To resume after an interruption, pass the last received resume_token to any replica, with the same kinds and
+   * filters. The changes since then follow, or a BOOKMARK if there are none. If those changes are no longer kept, a
+   * snapshot follows. A caller that reads too slowly receives a snapshot in mid-stream. The first message of every
+   * snapshot has `reset`: drop all objects, then apply it. After any error, call again with the last token.
    *
-   * Errors: INVALID_ARGUMENT (no kind, an unknown kind, a malformed filter, a token that no Watch gave; all faults are listed),
-   * RESOURCE_EXHAUSTED (the replica has as many streams as it may; try another, or later), UNAVAILABLE (the replica stops).
+   * Errors: INVALID_ARGUMENT (no kind, an unknown kind, a malformed filter, a token that is not from Watch; all faults
+   * are listed), RESOURCE_EXHAUSTED (the replica has reached its limit of streams; try another replica, or later),
+   * UNAVAILABLE (the replica stops).
    */
   watch: handleServerStreamingCall<WatchRequest, WatchResponse>;
 }
 
 export interface WatchServiceClient extends Client {
   /**
-   * Watch sends every object of the kinds asked for, and then every change of them, durable ones alone.
+   * Watch sends every object of the requested kinds, and then every durable change of them.
    *
-   * A stream begins with a snapshot: any number of SNAPSHOT messages, then one SNAPSHOT_COMPLETE. From there on it sends CHANGES
-   * in the order of their revisions, and a BOOKMARK now and then. Apply every change as it comes, in the messages of a
-   * snapshot too: a put replaces the object of that kind and name, a delete removes it, and is no fault where there
-   * is none. An object that changes several times within a moment may be sent in its last state alone.
+   * A stream begins with a snapshot: any number of SNAPSHOT messages, then one SNAPSHOT_COMPLETE. From there on it
+   * sends CHANGES in the order of their revisions, and a BOOKMARK now and then. Apply every change in order, also those
+   * of a snapshot: a put replaces the object of that kind and name, a delete removes it if it exists. An object that
+   * changes several times in quick succession may be sent in its last state only.
    *
-   * To go on after a cut, pass the last resume_token that was received, to whichever replica, with the same kinds and filters: the
-   * changes since then follow, or a BOOKMARK where there are none. Where they are no longer kept, a snapshot follows instead, and
-   * so it does in mid-stream to a caller that reads too slowly. The first message of every snapshot has `reset`: drop all objects, then apply it. No error has
-   * to be handled: whatever ends the stream, call again with the last token.
+   * To resume after an interruption, pass the last received resume_token to any replica, with the same kinds and
+   * filters. The changes since then follow, or a BOOKMARK if there are none. If those changes are no longer kept, a
+   * snapshot follows. A caller that reads too slowly receives a snapshot in mid-stream. The first message of every
+   * snapshot has `reset`: drop all objects, then apply it. After any error, call again with the last token.
    *
-   * Errors: INVALID_ARGUMENT (no kind, an unknown kind, a malformed filter, a token that no Watch gave; all faults are listed),
-   * RESOURCE_EXHAUSTED (the replica has as many streams as it may; try another, or later), UNAVAILABLE (the replica stops).
+   * Errors: INVALID_ARGUMENT (no kind, an unknown kind, a malformed filter, a token that is not from Watch; all faults
+   * are listed), RESOURCE_EXHAUSTED (the replica has reached its limit of streams; try another replica, or later),
+   * UNAVAILABLE (the replica stops).
    */
   watch(request: WatchRequest, options?: Partial<CallOptions>): ClientReadableStream<WatchResponse>;
   watch(
