@@ -61,7 +61,7 @@ describe('plain language', () => {
   /** Phrases of the word list that are still there. Lower a number with each change; none may rise. */
   const LEFT: Readonly<Record<string, number>> = {
     addon: 2,
-    documents: 49,
+    documents: 47,
     plugin: 33,
     'services/ctl': 30,
     'services/dataplane': 115,
