@@ -131,7 +131,7 @@ export interface CheckPodRequest {
   recorded?: Attachment | undefined;
 }
 
-/** CheckPodResponse lists what differs. */
+/** CheckPodResponse lists the differences. */
 export interface CheckPodResponse {
   /** The differences in the order in which they would be repaired, at most 100; empty if the kernel matches. */
   differences: Difference[];
@@ -1665,9 +1665,8 @@ export const PodServiceService = {
    *
    * Errors: INVALID_ARGUMENT (a field is malformed, the path is missing, no network namespace, or the node's own; all
    * faults are listed), ALREADY_EXISTS (the pod has an interface of that name that is not this attachment's, or the
-   * host interface's name or a route to the pod's address is taken), FAILED_PRECONDITION (the kernel lacks what is
-   * needed), INTERNAL (the kernel refused; the message names operation, object and the kernel's own text),
-   * DEADLINE_EXCEEDED.
+   * host interface's name or a route to the pod's address is taken), FAILED_PRECONDITION (the kernel lacks a feature),
+   * INTERNAL (the kernel refused; the message names operation, object and the kernel's own text), DEADLINE_EXCEEDED.
    */
   attachPod: {
     path: "/podwire.dataplane.v1.PodService/AttachPod" as const,
@@ -1758,7 +1757,7 @@ export const PodServiceService = {
   /**
    * ListPods returns the attachments that the kernel holds, in the order of their host interfaces' names.
    *
-   * Errors: INVALID_ARGUMENT (negative page size, or a page token that ListPods did not give).
+   * Errors: INVALID_ARGUMENT (negative page size, or a page token that is not from ListPods).
    */
   listPods: {
     path: "/podwire.dataplane.v1.PodService/ListPods" as const,
@@ -1780,9 +1779,8 @@ export interface PodServiceServer extends UntypedServiceImplementation {
    *
    * Errors: INVALID_ARGUMENT (a field is malformed, the path is missing, no network namespace, or the node's own; all
    * faults are listed), ALREADY_EXISTS (the pod has an interface of that name that is not this attachment's, or the
-   * host interface's name or a route to the pod's address is taken), FAILED_PRECONDITION (the kernel lacks what is
-   * needed), INTERNAL (the kernel refused; the message names operation, object and the kernel's own text),
-   * DEADLINE_EXCEEDED.
+   * host interface's name or a route to the pod's address is taken), FAILED_PRECONDITION (the kernel lacks a feature),
+   * INTERNAL (the kernel refused; the message names operation, object and the kernel's own text), DEADLINE_EXCEEDED.
    */
   attachPod: handleUnaryCall<AttachPodRequest, AttachPodResponse>;
   /**
@@ -1831,7 +1829,7 @@ export interface PodServiceServer extends UntypedServiceImplementation {
   /**
    * ListPods returns the attachments that the kernel holds, in the order of their host interfaces' names.
    *
-   * Errors: INVALID_ARGUMENT (negative page size, or a page token that ListPods did not give).
+   * Errors: INVALID_ARGUMENT (negative page size, or a page token that is not from ListPods).
    */
   listPods: handleUnaryCall<ListPodsRequest, ListPodsResponse>;
 }
@@ -1845,9 +1843,8 @@ export interface PodServiceClient extends Client {
    *
    * Errors: INVALID_ARGUMENT (a field is malformed, the path is missing, no network namespace, or the node's own; all
    * faults are listed), ALREADY_EXISTS (the pod has an interface of that name that is not this attachment's, or the
-   * host interface's name or a route to the pod's address is taken), FAILED_PRECONDITION (the kernel lacks what is
-   * needed), INTERNAL (the kernel refused; the message names operation, object and the kernel's own text),
-   * DEADLINE_EXCEEDED.
+   * host interface's name or a route to the pod's address is taken), FAILED_PRECONDITION (the kernel lacks a feature),
+   * INTERNAL (the kernel refused; the message names operation, object and the kernel's own text), DEADLINE_EXCEEDED.
    */
   attachPod(
     request: AttachPodRequest,
@@ -1966,7 +1963,7 @@ export interface PodServiceClient extends Client {
   /**
    * ListPods returns the attachments that the kernel holds, in the order of their host interfaces' names.
    *
-   * Errors: INVALID_ARGUMENT (negative page size, or a page token that ListPods did not give).
+   * Errors: INVALID_ARGUMENT (negative page size, or a page token that is not from ListPods).
    */
   listPods(
     request: ListPodsRequest,

@@ -132,13 +132,13 @@ export interface AllocateRequest {
     | undefined;
   /** Name of the node that the container runs on, as Kubernetes knows it: an RFC 1123 subdomain of at most 253 bytes. */
   nodeName: string;
-  /** The Kubernetes pod, where there is one. */
+  /** The Kubernetes pod, if there is one. */
   pod?:
     | PodIdentity
     | undefined;
   /**
-   * The requested families, one address each, without repetition; empty means those of `addresses`, and IPv4 where
-   * there are none. All of them are allocated or none.
+   * The requested families, one address each, without repetition; empty means those of `addresses`, and IPv4 if there
+   * are none. All of them are allocated or none.
    */
   families: IpFamily[];
   /**
@@ -3831,14 +3831,14 @@ export const SetAttributesResponse: MessageFns<SetAttributesResponse> = {
 export type AddressServiceService = typeof AddressServiceService;
 export const AddressServiceService = {
   /**
-   * Allocate gives an attachment its addresses, and records its workload endpoint.
+   * Allocate allocates the addresses of an attachment, and records its workload endpoint.
    *
    * Idempotent: repeated for the same attachment it returns the same endpoint and changes nothing.
    *
    * Errors: INVALID_ARGUMENT (a field is malformed, or a requested pool does not exist; all faults are listed),
-   * RESOURCE_EXHAUSTED (the pools that serve have no address to give; the message says for each pool and block why, and
-   * what changes that), FAILED_PRECONDITION (the family has no pool, or no pool serves the request by its state, uses
-   * and selectors; a requested address may not be allocated or is not the one that the attachment holds; or the node is
+   * RESOURCE_EXHAUSTED (the pools that serve have no free address; the message has the reason for each pool and block,
+   * and the remedy), FAILED_PRECONDITION (the family has no pool, or no pool serves the request by its state, uses and
+   * selectors; a requested address may not be allocated or is not the one that the attachment holds; or the node is
    * being deleted), PERMISSION_DENIED (a request policy forbids a request of the pod; the message names the policy, and
    * what would be allowed), NOT_FOUND (the node is not registered, and the service does not register unknown nodes),
    * ALREADY_EXISTS (a requested address is held by another holder, or cools down), ABORTED (too many conflicts;
@@ -3866,10 +3866,11 @@ export const AddressServiceService = {
    * assigns new addresses.
    *
    * Errors: INVALID_ARGUMENT (a field is malformed, or a requested pool does not exist; all faults are listed; with
-   * `all_or_nothing` also more than one transaction holds), RESOURCE_EXHAUSTED (with `all_or_nothing`, not all can be
-   * had; nothing is given), FAILED_PRECONDITION (the family has no pool, or no pool serves the request, a requested
-   * address may not be allocated, or the node is being deleted), NOT_FOUND (the node is not registered), ALREADY_EXISTS
-   * (a requested address is held by another handle, or cools down), ABORTED (repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * `all_or_nothing` also more than one transaction holds), RESOURCE_EXHAUSTED (with `all_or_nothing`, there are too
+   * few addresses; nothing is assigned), FAILED_PRECONDITION (the family has no pool, or no pool serves the request, a
+   * requested address may not be allocated, or the node is being deleted), NOT_FOUND (the node is not registered),
+   * ALREADY_EXISTS (a requested address is held by another handle, or cools down), ABORTED (repeat), UNAVAILABLE,
+   * DEADLINE_EXCEEDED.
    */
   assignAddresses: {
     path: "/podwire.ipam.v1.AddressService/AssignAddresses" as const,
@@ -4000,14 +4001,14 @@ export const AddressServiceService = {
 
 export interface AddressServiceServer extends UntypedServiceImplementation {
   /**
-   * Allocate gives an attachment its addresses, and records its workload endpoint.
+   * Allocate allocates the addresses of an attachment, and records its workload endpoint.
    *
    * Idempotent: repeated for the same attachment it returns the same endpoint and changes nothing.
    *
    * Errors: INVALID_ARGUMENT (a field is malformed, or a requested pool does not exist; all faults are listed),
-   * RESOURCE_EXHAUSTED (the pools that serve have no address to give; the message says for each pool and block why, and
-   * what changes that), FAILED_PRECONDITION (the family has no pool, or no pool serves the request by its state, uses
-   * and selectors; a requested address may not be allocated or is not the one that the attachment holds; or the node is
+   * RESOURCE_EXHAUSTED (the pools that serve have no free address; the message has the reason for each pool and block,
+   * and the remedy), FAILED_PRECONDITION (the family has no pool, or no pool serves the request by its state, uses and
+   * selectors; a requested address may not be allocated or is not the one that the attachment holds; or the node is
    * being deleted), PERMISSION_DENIED (a request policy forbids a request of the pod; the message names the policy, and
    * what would be allowed), NOT_FOUND (the node is not registered, and the service does not register unknown nodes),
    * ALREADY_EXISTS (a requested address is held by another holder, or cools down), ABORTED (too many conflicts;
@@ -4027,10 +4028,11 @@ export interface AddressServiceServer extends UntypedServiceImplementation {
    * assigns new addresses.
    *
    * Errors: INVALID_ARGUMENT (a field is malformed, or a requested pool does not exist; all faults are listed; with
-   * `all_or_nothing` also more than one transaction holds), RESOURCE_EXHAUSTED (with `all_or_nothing`, not all can be
-   * had; nothing is given), FAILED_PRECONDITION (the family has no pool, or no pool serves the request, a requested
-   * address may not be allocated, or the node is being deleted), NOT_FOUND (the node is not registered), ALREADY_EXISTS
-   * (a requested address is held by another handle, or cools down), ABORTED (repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * `all_or_nothing` also more than one transaction holds), RESOURCE_EXHAUSTED (with `all_or_nothing`, there are too
+   * few addresses; nothing is assigned), FAILED_PRECONDITION (the family has no pool, or no pool serves the request, a
+   * requested address may not be allocated, or the node is being deleted), NOT_FOUND (the node is not registered),
+   * ALREADY_EXISTS (a requested address is held by another handle, or cools down), ABORTED (repeat), UNAVAILABLE,
+   * DEADLINE_EXCEEDED.
    */
   assignAddresses: handleUnaryCall<AssignAddressesRequest, AssignAddressesResponse>;
   /**
@@ -4098,14 +4100,14 @@ export interface AddressServiceServer extends UntypedServiceImplementation {
 
 export interface AddressServiceClient extends Client {
   /**
-   * Allocate gives an attachment its addresses, and records its workload endpoint.
+   * Allocate allocates the addresses of an attachment, and records its workload endpoint.
    *
    * Idempotent: repeated for the same attachment it returns the same endpoint and changes nothing.
    *
    * Errors: INVALID_ARGUMENT (a field is malformed, or a requested pool does not exist; all faults are listed),
-   * RESOURCE_EXHAUSTED (the pools that serve have no address to give; the message says for each pool and block why, and
-   * what changes that), FAILED_PRECONDITION (the family has no pool, or no pool serves the request by its state, uses
-   * and selectors; a requested address may not be allocated or is not the one that the attachment holds; or the node is
+   * RESOURCE_EXHAUSTED (the pools that serve have no free address; the message has the reason for each pool and block,
+   * and the remedy), FAILED_PRECONDITION (the family has no pool, or no pool serves the request by its state, uses and
+   * selectors; a requested address may not be allocated or is not the one that the attachment holds; or the node is
    * being deleted), PERMISSION_DENIED (a request policy forbids a request of the pod; the message names the policy, and
    * what would be allowed), NOT_FOUND (the node is not registered, and the service does not register unknown nodes),
    * ALREADY_EXISTS (a requested address is held by another holder, or cools down), ABORTED (too many conflicts;
@@ -4139,10 +4141,11 @@ export interface AddressServiceClient extends Client {
    * assigns new addresses.
    *
    * Errors: INVALID_ARGUMENT (a field is malformed, or a requested pool does not exist; all faults are listed; with
-   * `all_or_nothing` also more than one transaction holds), RESOURCE_EXHAUSTED (with `all_or_nothing`, not all can be
-   * had; nothing is given), FAILED_PRECONDITION (the family has no pool, or no pool serves the request, a requested
-   * address may not be allocated, or the node is being deleted), NOT_FOUND (the node is not registered), ALREADY_EXISTS
-   * (a requested address is held by another handle, or cools down), ABORTED (repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * `all_or_nothing` also more than one transaction holds), RESOURCE_EXHAUSTED (with `all_or_nothing`, there are too
+   * few addresses; nothing is assigned), FAILED_PRECONDITION (the family has no pool, or no pool serves the request, a
+   * requested address may not be allocated, or the node is being deleted), NOT_FOUND (the node is not registered),
+   * ALREADY_EXISTS (a requested address is held by another handle, or cools down), ABORTED (repeat), UNAVAILABLE,
+   * DEADLINE_EXCEEDED.
    */
   assignAddresses(
     request: AssignAddressesRequest,

@@ -58,8 +58,8 @@ export enum FindingKind {
   FINDING_KIND_HANDLE_MISSING = 15,
   /**
    * FINDING_KIND_ALLOCATION_UNUSED - An address is allocated to a container that does not use it: its node is gone, its pod's endpoint is of another
-   * container, or no endpoint names what Calico's plugin gave. The allocation is older than the grace period. Warning;
-   * repaired if releases are requested, unless the container may still run.
+   * container, or no endpoint names an address that Calico's plugin allocated. The allocation is older than the grace
+   * period. Warning; repaired if releases are requested, unless the container may still run.
    */
   FINDING_KIND_ALLOCATION_UNUSED = 16,
   /**
