@@ -239,9 +239,9 @@ export interface RepairRequest {
   /** Only findings of these kinds; empty means all. */
   kinds: FindingKind[];
   /**
-   * Whether to release addresses without a known user: those of containers without an endpoint, of endpoints on nodes
-   * that are gone, and of tunnels that their nodes do not have. Safe only if every container has an endpoint in the
-   * datastore.
+   * Whether to release addresses without a known user: those that Calico's plugin allocated and no endpoint names,
+   * those of nodes that are gone, those of a pod's sandbox from before a reboot, and those of tunnels that their nodes
+   * do not have. Safe only if every container of Calico's plugin has an endpoint in the datastore.
    */
   releaseUnused: boolean;
   /**
