@@ -2,7 +2,13 @@ import { join } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 
 import { readChainVersions } from '@podwire/shared/chain/chain-versions';
-import { excessOf, excessText, withoutExcess, programFaults, type ChainVersions } from '@podwire/shared/chain/chain';
+import {
+  unsupportedVersions,
+  formatUnsupportedVersions,
+  removeUnsupportedVersions,
+  programFaults,
+  type ChainVersions,
+} from '@podwire/shared/chain/chain';
 
 import type { Scope } from './command-line.js';
 import { BINARY_MODE, isLoaded, isShim, merged, readConflist, rivalWarnings, type Conflist } from './conflist.js';
@@ -93,10 +99,10 @@ async function conflistFinding(wanted: Wanted, standing: Standing, runner: ShimR
   }
   const whole = merged(wanted.conflist, content.conflist);
   const versions = await versionsOf(whole, wanted, runner);
-  const excess = excessOf(content.conflist, versions);
-  const right = withoutExcess(whole, versions);
-  if (excess.length > 0 && excessOf(right, versions).length === 0) {
-    const text = `offers versions of CNI that its chain does not support: ${excessText(excess)}`;
+  const unsupported = unsupportedVersions(content.conflist, versions);
+  const right = removeUnsupportedVersions(whole, versions);
+  if (unsupported.length > 0 && unsupportedVersions(right, versions).length === 0) {
+    const text = `offers versions of CNI that its chain does not support: ${formatUnsupportedVersions(unsupported)}`;
     return { difference: 'different', text };
   }
   if (!isDeepStrictEqual(plain(right), plain(content.conflist))) {
@@ -156,8 +162,8 @@ export async function surroundingsOf(wanted: Wanted, { disk, runner }: LookAroun
   const ours = files.find(({ name }) => name === conflistName)?.content;
   const chain = ours?.kind === 'ours' ? merged(wanted.conflist, ours.conflist) : wanted.conflist;
   const versions = await versionsOf(chain, wanted, runner);
-  const excess = excessOf(chain, versions);
-  const lacks = excess.length === 0 ? [] : [excessWarning(chain, versions, wanted)];
+  const unsupported = unsupportedVersions(chain, versions);
+  const lacks = unsupported.length === 0 ? [] : [excessWarning(chain, versions, wanted)];
   return {
     warnings: [...rivalWarnings(files, conflistName), ...lacks],
     faults: programFaults(chain, versions, binaryDirectory),
@@ -171,8 +177,8 @@ export async function warningsOf(wanted: Wanted, look: LookAround): Promise<read
 }
 
 function excessWarning(chain: Conflist, versions: ChainVersions, { conflistName, binaryDirectory }: Wanted): string {
-  const lacks = excessText(excessOf(chain, versions));
-  const isLeftOut = excessOf(withoutExcess(chain, versions), versions).length === 0;
+  const lacks = formatUnsupportedVersions(unsupportedVersions(chain, versions));
+  const isLeftOut = unsupportedVersions(removeUnsupportedVersions(chain, versions), versions).length === 0;
   if (isLeftOut)
     return `${conflistName} does not offer all versions of CNI: ${lacks}; put a newer one into ${binaryDirectory} and install again`;
   return `no version of CNI that ${conflistName} offers is supported by its whole chain: ${lacks}; put newer programs into ${binaryDirectory}, or pods fail`;

@@ -1,6 +1,6 @@
 import { join } from 'node:path';
 
-import { withoutExcess } from '@podwire/shared/chain/chain';
+import { removeUnsupportedVersions } from '@podwire/shared/chain/chain';
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Logger } from '@podwire/shared/runtime/log';
@@ -182,7 +182,7 @@ async function putConflist(wanted: Wanted, { disk, runner, changes, log }: Step)
   const standing = await disk.look(path);
   const content = readConflist(bytesOf(standing)?.toString() ?? '');
   const whole = content.kind === 'ours' ? merged(wanted.conflist, content.conflist) : wanted.conflist;
-  const conflist = withoutExcess(whole, await versionsOf(whole, wanted, runner));
+  const conflist = removeUnsupportedVersions(whole, await versionsOf(whole, wanted, runner));
   const bytes = Buffer.from(writeConflist(conflist));
   if (holds(standing, bytes) && standing.kind === 'file' && standing.mode === wanted.conflistMode) return;
   await changes.put(path, { bytes, mode: wanted.conflistMode });

@@ -13,7 +13,7 @@ const MAIN = builtFile(fileURLToPath(new URL('./main.ts', import.meta.url)));
 
 let fakes: Fakes;
 beforeEach(() => {
-  // The services, which are of this process.
+  // For the fake services, which run in this process.
   propagateTraces();
   fakes = new Fakes();
 });
@@ -30,14 +30,14 @@ async function poolsFailWith(error: Error): Promise<string> {
   return new Promise((resolve) => execFile(process.execPath, args, (_error, _stdout, stderr) => resolve(stderr)));
 }
 
-test('a failure that refers to a service’s log tells the trace that it has there', async () => {
-  const told = await poolsFailWith(new Error('a defect'));
+test('a failure that refers to a service’s log names its trace ID', async () => {
+  const stderr = await poolsFailWith(new Error('a defect'));
   expect(fakes.logged).toHaveLength(1);
   expect(fakes.logged[0]?.trace_id).toMatch(/^[0-9a-f]{32}$/);
-  expect(told).toContain(`under trace ${String(fakes.logged[0]?.trace_id)} (INTERNAL)`);
+  expect(stderr).toContain(`under trace ${String(fakes.logged[0]?.trace_id)} (INTERNAL)`);
 });
 
-test('one that tells all by itself names no trace', async () => {
-  const told = await poolsFailWith(new Failure('STORE_CORRUPT', 'pool a cannot be read'));
-  expect(told).toContain('pool a cannot be read (STORE_CORRUPT)');
+test('another failure names no trace ID', async () => {
+  const stderr = await poolsFailWith(new Failure('STORE_CORRUPT', 'pool a cannot be read'));
+  expect(stderr).toContain('pool a cannot be read (STORE_CORRUPT)');
 });

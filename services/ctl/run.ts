@@ -12,19 +12,19 @@ import {
   OUTPUT,
   PLUGIN,
   TIMEOUT,
-  USUAL_TIMEOUT_MS,
-  type Place,
+  DEFAULT_TIMEOUT_MS,
+  type ServiceAddress,
 } from './command-line/global-options.js';
 import { helpOf } from './command-line/help.js';
 import { parseCommandLine } from './command-line/parse.js';
 import type { Input, Verb } from './command-line/verb.js';
 import { ContractJson, render } from './output/render.js';
-import { DONE, exitCodeOf, NOT_UNDERSTOOD, type Report } from './output/report.js';
+import { DONE, exitCodeOf, INVALID_USAGE, type Report } from './output/report.js';
 import { failureLine } from './output/words.js';
 import { VERBS } from './verbs.js';
 
-/** What podwirectl takes from the process it runs in. */
-export interface Surroundings {
+/** Dependencies on the process that podwirectl runs in. */
+export interface RunDeps {
   readonly process: {
     readonly env: Readonly<Record<string, string | undefined>>;
     readonly stdout: Writable;
@@ -36,12 +36,12 @@ export interface Surroundings {
 const NAME = 'podwirectl';
 
 /**
- * Does what the arguments say: results on the standard output, everything else on the standard error.
- * @param args - what stands behind the program's name
+ * Runs a command line. Results go to the standard output, errors and hints to the standard error.
+ * @param args - the arguments behind the program's name
  * @returns the exit code
  */
-export async function run(args: readonly string[], around: Surroundings): Promise<number> {
-  const { stdout, stderr } = around.process;
+export async function run(args: readonly string[], deps: RunDeps): Promise<number> {
+  const { stdout, stderr } = deps.process;
   const command = parseCommandLine(args, VERBS);
   switch (command.kind) {
     case 'help':
@@ -50,38 +50,38 @@ export async function run(args: readonly string[], around: Surroundings): Promis
     case 'version':
       stdout.write(`${NAME} ${(await readOwnPackage(import.meta.url, '@podwire/ctl')).version}\n`);
       return DONE;
-    case 'wrong':
+    case 'invalid':
       stderr.write(`${NAME}: ${command.reason}\ntry: ${[NAME, ...command.words, '--help'].join(' ')}\n`);
-      return NOT_UNDERSTOOD;
+      return INVALID_USAGE;
     case 'run':
-      return runVerb(command.verb, command, around);
+      return runVerb(command.verb, command, deps);
   }
 }
 
-interface Inputs {
+interface ParsedArguments {
   readonly input: Input;
   readonly globals: Input;
 }
 
-async function runVerb(verb: Verb, { input, globals }: Inputs, { process, clock }: Surroundings): Promise<number> {
+async function runVerb(verb: Verb, { input, globals }: ParsedArguments, { process, clock }: RunDeps): Promise<number> {
   const services: GrpcService[] = [];
   try {
-    const places = placesOf(globals, process.env);
-    const deadlineMs = clock.nowMs() + (globals.get(TIMEOUT) ?? USUAL_TIMEOUT_MS);
+    const addresses = serviceAddressesOf(globals, process.env);
+    const deadlineMs = clock.nowMs() + (globals.get(TIMEOUT) ?? DEFAULT_TIMEOUT_MS);
     const grpc = (name: string, address: string, option: string): GrpcService => {
       const service = new GrpcService({ name, address, option, clock, deadlineMs });
       services.push(service);
       return service;
     };
     const context: Context = {
-      ipam: grpc('podwire-ipam', places.ipam, IPAM.name),
-      dataplane: grpc('podwire-dataplane', places.dataplane, DATAPLANE.name),
-      plugin: new PluginSocket({ path: places.plugin, option: PLUGIN.name, clock, deadlineMs }),
+      ipam: grpc('podwire-ipam', addresses.ipam, IPAM.name),
+      dataplane: grpc('podwire-dataplane', addresses.dataplane, DATAPLANE.name),
+      plugin: new PluginSocket({ path: addresses.plugin, option: PLUGIN.name, clock, deadlineMs }),
       clock,
       json: new ContractJson(),
     };
     const report = await verb.run(input, context);
-    const text = render(inReach(report, globals), globals.get(OUTPUT) ?? 'table');
+    const text = render(withServiceOptions(report, globals), globals.get(OUTPUT) ?? 'table');
     process.stdout.write(text.stdout);
     process.stderr.write(text.stderr);
     return report.exitCode ?? DONE;
@@ -94,19 +94,19 @@ async function runVerb(verb: Verb, { input, globals }: Inputs, { process, clock 
   }
 }
 
-/** A command that is proposed reaches the services where this one did. */
-function inReach(report: Report, globals: Input): Report {
-  const typed = [IPAM, DATAPLANE, PLUGIN].flatMap((place) => {
-    const given = globals.get(place);
-    return given === undefined ? [] : [`${place.name} ${given}`];
+/** Adds the service addresses of this command line to the commands in hints. */
+function withServiceOptions(report: Report, globals: Input): Report {
+  const options = [IPAM, DATAPLANE, PLUGIN].flatMap((option) => {
+    const value = globals.get(option);
+    return value === undefined ? [] : [`${option.name} ${value}`];
   });
-  if (typed.length === 0 || !report.hints) return report;
-  const command = `${NAME} ${typed.join(' ')} `;
+  if (options.length === 0 || !report.hints) return report;
+  const command = `${NAME} ${options.join(' ')} `;
   return { ...report, hints: report.hints.map((hint) => hint.replaceAll(`${NAME} `, command)) };
 }
 
-/** Where the services are. */
-interface Places {
+/** Addresses of the services. */
+interface ServiceAddresses {
   readonly ipam: string;
   readonly dataplane: string;
   readonly plugin: string;
@@ -115,20 +115,20 @@ interface Places {
 type Environment = Readonly<Record<string, string | undefined>>;
 
 /**
- * Each service's place: by its option, else by the variable that Podwire's own processes know it by, else the usual one.
- * @throws Failure INVALID_SETTINGS that lists every nonsense variable
+ * The address of each service: from its option, else from its variable, else the default.
+ * @throws Failure INVALID_SETTINGS that lists every invalid variable
  */
-function placesOf(globals: Input, env: Environment): Places {
+function serviceAddressesOf(globals: Input, env: Environment): ServiceAddresses {
   const violations: { readonly field: string; readonly reason: string }[] = [];
-  const read = (place: Place): string => {
-    const given = globals.get(place) ?? env[place.variable];
-    const text = given === undefined || given === '' ? place.usual : given;
-    const value = place.form.read(text);
-    if (value.ok) return value.value;
-    violations.push({ field: place.variable, reason: `is "${text}", which ${value.fault}` });
+  const read = (option: ServiceAddress): string => {
+    const configured = globals.get(option) ?? env[option.variable] ?? '';
+    const text = configured === '' ? option.defaultAddress : configured;
+    const result = option.form.read(text);
+    if (result.ok) return result.value;
+    violations.push({ field: option.variable, reason: `is "${text}", which ${result.fault}` });
     return '';
   };
-  const places = { ipam: read(IPAM), dataplane: read(DATAPLANE), plugin: read(PLUGIN) };
+  const addresses = { ipam: read(IPAM), dataplane: read(DATAPLANE), plugin: read(PLUGIN) };
   if (violations.length > 0) throw violationsFailure('INVALID_SETTINGS', 'Settings refused', violations);
-  return places;
+  return addresses;
 }

@@ -120,5 +120,4 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/ipam/configuration/configuration-rpc.ts': 'services/ipam/configuration/configuration.test.ts',
   'services/ipam/engine/updates/operation.ts': 'services/ipam/pools/pools-operations.test.ts',
   'services/ipam/messages/parts.ts': 'services/ipam/addresses/allocate-rpc.test.ts',
-  'services/ctl/resources/reservations.ts': 'services/ctl/resources/pools.test.ts',
 };

@@ -24,7 +24,7 @@ const CONFLIST = join(ROOT, 'plugin/conflist/10-podwire.conflist');
 const stack = new Stack({ env: { PODWIRE_PLUGIN_DEL_SERVICE_TIMEOUT_MS: '300' } });
 const pod = makePod('ctl-web');
 
-/** Where the container runtime of such a node looks for programs. */
+/** The container runtime's directory of CNI programs. */
 const programs = join(stack.folder, 'bin');
 
 beforeAll(async () => {
@@ -44,7 +44,7 @@ interface Answer {
   readonly stderr: string;
 }
 
-/** The variables that the node's processes have. */
+/** Environment of the node's processes. */
 const env = {
   PATH: process.env.PATH,
   PODWIRE_PLUGIN_IPAM_ADDRESS: `unix:${stack.sockets.ipam}`,
@@ -52,7 +52,7 @@ const env = {
   PODWIRE_PLUGIN_SOCKET: stack.sockets.plugin,
 };
 
-/** As an operator on the node types it, in this process. */
+/** Runs podwirectl in this process, as on the node. */
 async function podwirectl(...args: readonly string[]): Promise<Answer> {
   const texts = { stdout: '', stderr: '' };
   const stream = (name: keyof typeof texts) =>
@@ -62,8 +62,8 @@ async function podwirectl(...args: readonly string[]): Promise<Answer> {
         done();
       },
     });
-  const around = { env, stdout: stream('stdout'), stderr: stream('stderr') };
-  const exitCode = await runPodwirectl(['--timeout', '60s', ...args], { process: around, clock: systemClock });
+  const deps = { env, stdout: stream('stdout'), stderr: stream('stderr') };
+  const exitCode = await runPodwirectl(['--timeout', '60s', ...args], { process: deps, clock: systemClock });
   return { exitCode, ...texts };
 }
 
@@ -77,7 +77,7 @@ async function add(target: Pod): Promise<string> {
   return JSON.parse(answer.stdout).ips[0].address.split('/')[0];
 }
 
-test('finds a pod while it is there and in the history, and what the journal owes while IPAM is away', async () => {
+test('shows a pod, its history, and its pending release while IPAM is down', async () => {
   const address = await add(pod);
   const now = await podwirectl('who', address);
   expect(now, now.stderr).toMatchObject({ exitCode: 0 });
@@ -101,19 +101,19 @@ test('finds a pod while it is there and in the history, and what the journal owe
 
   await stack.kill('ipam');
   expect(await call('DEL', pod)).toMatchObject({ exitCode: 0 });
-  const owed = await podwirectl('journal');
-  expect(owed, owed.stderr).toMatchObject({ exitCode: 0, stdout: expect.stringContaining(pod.containerId) });
-  expect(owed.stdout).toContain(address);
+  const pending = await podwirectl('journal');
+  expect(pending, pending.stderr).toMatchObject({ exitCode: 0, stdout: expect.stringContaining(pod.containerId) });
+  expect(pending.stdout).toContain(address);
   expect(await podwirectl('pools')).toMatchObject({ exitCode: 5, stderr: expect.stringContaining('--ipam') });
-  const isTold = async () => (await nodeReady()).stdout.includes('podwire-ipam');
-  await until(isTold, () => stack.log('plugin'));
+  const isReported = async () => (await nodeReady()).stdout.includes('podwire-ipam');
+  await until(isReported, () => stack.log('plugin'));
 
   await stack.start('ipam');
   await until(
     async () => (await podwirectl('journal', 'retry')).exitCode === 0,
     () => stack.log('plugin'),
   );
-  expect(await podwirectl('journal')).toMatchObject({ exitCode: 0, stdout: 'Nothing waits.\n' });
+  expect(await podwirectl('journal')).toMatchObject({ exitCode: 0, stdout: 'pending releases: none\n' });
   const past = await podwirectl('who', address);
   expect(past).toMatchObject({ exitCode: 3 });
   expect(past.stdout).toMatch(/^State +free$/m);
@@ -122,7 +122,7 @@ test('finds a pod while it is there and in the history, and what the journal owe
   expect([history.exitCode, history.stdout]).toEqual([0, expect.stringContaining(address)]);
   expect(await podwirectl('audit')).toMatchObject({
     exitCode: 0,
-    stdout: expect.stringContaining('Nothing is wrong.'),
+    stdout: expect.stringContaining('audit: no findings'),
   });
   const pools = spawnSync(process.execPath, [MAIN, 'pools', '--output', 'json'], { env, encoding: 'utf8' });
   expect(pools).toMatchObject({ status: 0, stderr: '' });
@@ -131,31 +131,31 @@ test('finds a pod while it is there and in the history, and what the journal owe
   });
 }, 240_000);
 
-test('gives up what host-local can never do, and GC succeeds', async () => {
+test('discards a release that host-local always refuses, after which GC succeeds', async () => {
   // Without a range host-local refuses every DEL.
   const config = { cniVersion: '1.1.0', name: 'refused', ipam: { type: 'host-local' } };
-  const settled = (command: string) => callCni({ command, pod, config, socket: stack.sockets.plugin });
-  expect(await settled('DEL')).toMatchObject({ exitCode: 0 });
+  const callHostLocal = (command: string) => callCni({ command, pod, config, socket: stack.sockets.plugin });
+  expect(await callHostLocal('DEL')).toMatchObject({ exitCode: 0 });
   const attachment = `refused/${pod.containerId}/eth0`;
-  const told = await podwirectl('journal', 'discard', pod.containerId);
-  expect([told.exitCode, told.stdout]).toEqual([
+  const preview = await podwirectl('journal', 'discard', pod.containerId);
+  expect([preview.exitCode, preview.stdout]).toEqual([
     2,
-    expect.stringContaining(`${attachment} would be given up: its addresses of host-local`),
+    expect.stringContaining(`${attachment} would be discarded: its addresses of host-local`),
   ]);
-  expect((await settled('GC')).exitCode).toBe(1);
+  expect((await callHostLocal('GC')).exitCode).toBe(1);
   expect(await podwirectl('journal', 'discard', attachment, '--yes')).toMatchObject({ exitCode: 0 });
-  expect(await podwirectl('journal')).toMatchObject({ exitCode: 0, stdout: 'Nothing waits.\n' });
+  expect(await podwirectl('journal')).toMatchObject({ exitCode: 0, stdout: 'pending releases: none\n' });
   expect(stack.log('plugin')).toContain(`journal: ${attachment} is discarded`);
   const again = await podwirectl('journal', 'discard', attachment, '--yes');
-  expect(again).toMatchObject({ exitCode: 3, stderr: expect.stringContaining('no entry') });
+  expect(again).toMatchObject({ exitCode: 3, stderr: expect.stringContaining('not found') });
 });
 
-test('gc leaves what Calico’s plugin has wired while its address is held, whoever holds it', async () => {
+test('gc keeps a wire of Calico’s plugin while its address is allocated', async () => {
   const [ipam, dataplane] = [stack.sockets.ipam, stack.sockets.dataplane].map(
     (path) => new Peer('peer', `unix:${path}`),
   );
   const limits = () => ({ deadlineMs: Date.now() + 30_000 });
-  // As calico-ipam does it: a handle and an address, and no endpoint of Podwire's.
+  // Like calico-ipam: a handle and an address, without an endpoint of Podwire.
   const handleId = `${NETWORK}.${pod.containerId}`;
   const request = AssignAddressesRequest.fromPartial({
     handleId,
@@ -168,7 +168,7 @@ test('gc leaves what Calico’s plugin has wired while its address is held, whoe
   const calico = new CalicoPlugin(dataplane!);
   expect(await calico.add(addRequest(pod.name, address))).toMatchObject({ successful: true });
   const kept = await podwirectl('gc', '--network', 'calico');
-  expect(kept).toMatchObject({ exitCode: 0, stdout: expect.stringContaining('Every wire has an address.') });
+  expect(kept).toMatchObject({ exitCode: 0, stdout: expect.stringContaining('orphaned wires: none') });
   expect(kept.stderr).not.toContain('--network');
   await ipam!.call(HandleServiceService.releaseHandle, { handleId, searchAllBlocks: false }, limits());
   expect(await podwirectl('gc', '--network', 'calico', '--yes')).toMatchObject({

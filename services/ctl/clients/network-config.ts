@@ -6,7 +6,7 @@ import { codeOf, messageOf } from '@podwire/shared/failure/thrown';
 import { parseJson } from '@podwire/shared/json/parse';
 import { z } from 'zod';
 
-/** The version that has STATUS, whichever the configuration begins with. */
+/** The version that has STATUS. It replaces the version of the configuration. */
 const CNI_VERSION = '1.1.0';
 
 const NETWORK = z.looseObject({
@@ -18,19 +18,19 @@ const NETWORK = z.looseObject({
 
 /** A network configuration on the node. */
 export interface NetworkConfiguration {
-  /** Podwire's member as the runtime hands it over, JSON: with the network's name, and in the version that has STATUS. */
+  /** JSON of Podwire's member as the runtime passes it: with the network's name, and in the version that has STATUS. */
   readonly member: string;
-  /** Versions and members of the list; undefined for one plugin's configuration, which is no list. */
+  /** Versions and members of the list; undefined for the configuration of a single plugin, which is not a list. */
   readonly chain: Chain | undefined;
 }
 
-/** Podwire's member of a configuration that asks for nothing: one IPv4 address, of any pool. */
+/** Podwire's member of a configuration without options: one IPv4 address from any pool. */
 export const PLAIN_MEMBER = JSON.stringify({ cniVersion: CNI_VERSION, name: 'k8s-pod-network', type: 'podwire' });
 
 /**
- * Reads the network configuration that the runtime has.
+ * Reads the runtime's network configuration.
  * @param file - path of a conflist, or of one plugin's configuration
- * @returns undefined where there is no such file
+ * @returns undefined where the file does not exist
  * @throws Failure INVALID_REQUEST
  */
 export async function readNetworkConfiguration(file: string): Promise<NetworkConfiguration | undefined> {
@@ -38,11 +38,12 @@ export async function readNetworkConfiguration(file: string): Promise<NetworkCon
   if (content === undefined) return undefined;
   const network = NETWORK.safeParse(parseJson(content));
   if (!network.success)
-    throw new Failure('INVALID_REQUEST', `${file} is no network configuration: it has no name, or is not JSON`);
-  const { plugins, ...alone } = network.data;
-  const member = plugins ? (plugins.find(({ type }) => type === 'podwire') ?? plugins[0]) : alone;
-  if (!member) throw new Failure('INVALID_REQUEST', `the network configuration ${file} has no plugin`);
-  const { name, cniVersion, cniVersions } = alone;
+    throw new Failure('INVALID_REQUEST', `${file}: not a network configuration; it must be JSON and have a name`);
+  const { plugins, ...rest } = network.data;
+  const member = plugins ? (plugins.find(({ type }) => type === 'podwire') ?? plugins[0]) : rest;
+  if (!member)
+    throw new Failure('INVALID_REQUEST', `network configuration ${file}: has no plugin; add one to "plugins"`);
+  const { name, cniVersion, cniVersions } = rest;
   return {
     member: JSON.stringify(Object.assign({}, member, { name, cniVersion: CNI_VERSION })),
     chain: plugins && { cniVersion, cniVersions, plugins },

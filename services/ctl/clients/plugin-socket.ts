@@ -13,11 +13,11 @@ const ENTRY = z.object({
   order: z.number(),
   since: z.iso.datetime(),
   reason: z.string(),
-  /** What the last attempt met; null before there was one. */
+  /** Failure of the last attempt; null before the first attempt. */
   lastFault: z.string().nullable(),
-  /** IPAM plugins that the addresses return to; null from a plugin of an earlier release, which does not report them. */
+  /** IPAM plugins that the addresses are released to; null from a plugin of an earlier release, which does not report them. */
   givers: z.array(z.string()).nullable().default(null),
-  /** The allocation that is meant; null where it is not known. */
+  /** The allocation to release; null where it is not known. */
   held: z.array(z.object({ address: z.string(), sequenceNumber: z.string() })).nullable(),
 });
 
@@ -25,32 +25,32 @@ const JOURNAL = z.object({
   entries: z.array(ENTRY),
   /** Files of entries that the plugin cannot read; missing from a plugin of an earlier release. */
   unreadable: z.array(z.object({ path: z.string(), fault: z.string() })).default([]),
-  /** Why a restart could lose something, or bring something back; null when it could not. */
+  /** Why a restart could lose an entry, or restore a removed one; null when it could not. */
   fault: z.string().nullable(),
 });
 
-const DISCARDED = z.object({ discarded: ENTRY, fault: JOURNAL.shape.fault });
+const DISCARD_ANSWER = z.object({ discarded: ENTRY, fault: JOURNAL.shape.fault });
 
-/** The CNI error object with which the plugin refuses. */
+/** The CNI error object of the plugin. */
 const REFUSAL = z.object({ msg: z.string() });
 
-/** How STATUS says that the node is not ready: 50, or 51 where pods that exist are at risk, too. */
+/** STATUS of a node that is not ready: code 50, or 51 where existing pods are at risk too. */
 const NOT_READY = z.object({ code: z.literal([50, 51]), msg: z.string() });
 
-/** Where another IPAM plugin of the configuration is looked for. */
+/** Directory of the other IPAM plugins of the configuration. */
 const CNI_PATH = '/opt/cni/bin';
 
-export type Discarded = z.infer<typeof DISCARDED>;
+export type DiscardAnswer = z.infer<typeof DISCARD_ANSWER>;
 export type Journal = z.infer<typeof JOURNAL>;
 export type JournalEntry = z.infer<typeof ENTRY>;
 
 export interface PluginSocketOptions {
   /** Absolute path of the resident plugin's unix socket. */
   readonly path: string;
-  /** The option that names another path. */
+  /** The option that sets another path. */
   readonly option: string;
   readonly clock: Clock;
-  /** When the command's time is over, in epoch milliseconds. */
+  /** Deadline of the command, in epoch milliseconds. */
   readonly deadlineMs: number;
 }
 
@@ -67,38 +67,38 @@ export class PluginSocket {
     this.#options = options;
   }
 
-  /** What waits to be done on the node. */
+  /** The node's pending releases. */
   journal(): Promise<Journal> {
-    return this.#ask({ method: 'GET', path: '/journal' }, JOURNAL);
+    return this.#request({ method: 'GET', path: '/journal' }, JOURNAL);
   }
 
-  /** Has it done at once, and waits for a round over all entries. @returns what waits then */
+  /** Retries all entries immediately, and waits for the result. @returns the entries that are left */
   retryJournal(): Promise<Journal> {
-    return this.#ask({ method: 'POST', path: '/journal/retry' }, JOURNAL);
+    return this.#request({ method: 'POST', path: '/journal/retry' }, JOURNAL);
   }
 
   /**
-   * Gives the entry of an attachment up, once an attempt under way is over.
-   * @throws Failure ATTACHMENT_NOT_FOUND where there is none (any more)
+   * Discards the entry of an attachment, after an attempt in flight has ended.
+   * @throws Failure ATTACHMENT_NOT_FOUND where there is no such entry
    */
-  discardEntry(attachment: string): Promise<Discarded> {
+  discardEntry(attachment: string): Promise<DiscardAnswer> {
     const body = JSON.stringify({ attachment });
-    return this.#ask({ method: 'POST', path: '/journal/discard', body }, DISCARDED);
+    return this.#request({ method: 'POST', path: '/journal/discard', body }, DISCARD_ANSWER);
   }
 
   /**
-   * CNI's STATUS, as the runtime asks.
+   * CNI's STATUS, as the runtime calls it.
    * @param configuration - JSON text of the plugin's member of the network configuration
-   * @returns why the node is not ready; null where it is
+   * @returns why the node is not ready; null where it is ready
    */
   status(configuration: string): Promise<{ readonly reason: string | null }> {
     return this.#status(configuration, {});
   }
 
   /**
-   * Whether an ADD could succeed: STATUS by the strict reading of the specification. A plugin of an earlier release answers as to STATUS.
+   * Whether an ADD could succeed: STATUS, strictly as specified. A plugin of an earlier release answers as to plain STATUS.
    * @param configuration - JSON text of the plugin's member of the network configuration
-   * @returns why it would fail; null where it could
+   * @returns why an ADD would fail; null where it could succeed
    */
   strictStatus(configuration: string): Promise<{ readonly reason: string | null }> {
     return this.#status(configuration, { 'podwire-strict': 'true' });
@@ -106,9 +106,9 @@ export class PluginSocket {
 
   async #status(
     configuration: string,
-    reading: Readonly<Record<string, string>>,
+    extraHeaders: Readonly<Record<string, string>>,
   ): Promise<{ readonly reason: string | null }> {
-    const headers = { 'cni-command': 'STATUS', 'cni-path': CNI_PATH, ...reading };
+    const headers = { 'cni-command': 'STATUS', 'cni-path': CNI_PATH, ...extraHeaders };
     const { status, body } = await this.#exchange({ method: 'POST', path: '/cni', headers, body: configuration });
     if (status === OK) return { reason: null };
     const answer = parseJson(body);
@@ -118,23 +118,26 @@ export class PluginSocket {
     throw new Failure('INVALID_REQUEST', `${NAME} refused STATUS: ${refusal.success ? refusal.data.msg : body.trim()}`);
   }
 
-  async #exchange(asking: Asking): Promise<{ readonly status: number; readonly body: string }> {
+  async #exchange(pluginRequest: PluginRequest): Promise<{ readonly status: number; readonly body: string }> {
     const { path: socketPath, option, clock, deadlineMs } = this.#options;
     const timeoutMs = Math.max(1, deadlineMs - clock.nowMs());
     await assertReachable(NAME, { address: `unix:${socketPath}`, option }, timeoutMs);
-    return send({ socketPath, option, timeoutMs, ...asking });
+    return send({ socketPath, option, timeoutMs, ...pluginRequest });
   }
 
-  async #ask<Answer>({ method, path, body: asked }: Asking, answer: z.ZodType<Answer>): Promise<Answer> {
+  async #request<Answer>(
+    { method, path, body: requestBody }: PluginRequest,
+    answer: z.ZodType<Answer>,
+  ): Promise<Answer> {
     const { path: socketPath } = this.#options;
-    const { status, body } = await this.#exchange({ method, path, body: asked });
+    const { status, body } = await this.#exchange({ method, path, body: requestBody });
     const parsed = status === OK ? answer.safeParse(parseJson(body)) : undefined;
     if (parsed?.success) return parsed.data;
     const subject = `${NAME} at ${socketPath}: ${method} ${path}`;
     if (status === OK || status === NOT_FOUND)
       throw new Failure(
         'UNIMPLEMENTED',
-        `${subject}: its release is another one than that of podwirectl; use them of one`,
+        `${subject}: the plugin is of another release than podwirectl; use the same release of both`,
       );
     const refusal = REFUSAL.safeParse(parseJson(body));
     if (status === GONE && refusal.success) throw new Failure('ATTACHMENT_NOT_FOUND', refusal.data.msg);
@@ -143,14 +146,14 @@ export class PluginSocket {
   }
 }
 
-interface Asking {
+interface PluginRequest {
   readonly method: string;
   readonly path: string;
   readonly body?: string | undefined;
   readonly headers?: Readonly<Record<string, string>>;
 }
 
-interface Sending extends Asking {
+interface SocketRequest extends PluginRequest {
   readonly socketPath: string;
   readonly option: string;
   readonly timeoutMs: number;
@@ -159,18 +162,18 @@ interface Sending extends Asking {
 function send({
   method,
   path,
-  body: asked,
+  body: requestBody,
   headers,
   socketPath,
   option,
   timeoutMs,
-}: Sending): Promise<{ status: number; body: string }> {
+}: SocketRequest): Promise<{ status: number; body: string }> {
   return new Promise((resolve, reject) => {
     const fail = (cause: unknown): void => {
       const timedOut = cause instanceof Error && cause.name === 'TimeoutError';
       const reason = timedOut
-        ? `no answer within ${timeoutMs} ms; give more with --timeout`
-        : `its answer cannot be read: it ended meanwhile, or is another program; see its log, or name another socket with ${option} (${String(cause)})`;
+        ? `no answer within ${timeoutMs} ms; raise it with --timeout`
+        : `cannot read the answer: the plugin ended, or another program listens there; see its log, or set another socket with ${option} (${String(cause)})`;
       const code = timedOut ? 'DEADLINE_EXCEEDED' : 'UNREACHABLE';
       reject(new Failure(code, `${NAME} at ${socketPath}: ${reason}`, { cause }));
     };
@@ -180,6 +183,6 @@ function send({
       response.setEncoding('utf8').on('data', (chunk: string) => (body += chunk));
       response.once('end', () => resolve({ status: response.statusCode ?? 0, body })).once('error', fail);
     });
-    call.once('error', (error) => fail(signal.aborted ? signal.reason : error)).end(asked);
+    call.once('error', (error) => fail(signal.aborted ? signal.reason : error)).end(requestBody);
   });
 }

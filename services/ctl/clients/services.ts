@@ -8,17 +8,17 @@ import { assertReachable } from './reach.js';
 
 /** One of Podwire's gRPC services. */
 export interface Service {
-  /** @throws Failure the service's own, or UNREACHABLE, DEADLINE_EXCEEDED, UNIMPLEMENTED */
+  /** @throws Failure of the service, or UNREACHABLE, DEADLINE_EXCEEDED, UNIMPLEMENTED */
   call<Request, Response>(method: MethodDefinition<Request, Response>, request: Request): Promise<Response>;
 }
 
-/** What a command works with. A service is connected to with the first call. */
+/** The clients of a command. Each connects with its first call. */
 export interface Context {
   readonly ipam: Service;
   readonly dataplane: Service;
   readonly plugin: PluginSocket;
   readonly clock: Clock;
-  /** An answer of a method in protobuf's JSON form. */
+  /** Converts an answer of a method to protobuf's JSON form. */
   readonly json: {
     of<Request, Response>(method: MethodDefinition<Request, Response>, answer: Response): JsonValue;
   };
@@ -29,14 +29,14 @@ interface GrpcServiceOptions {
   readonly name: string;
   /** `unix:/path` or `host:port`. */
   readonly address: string;
-  /** The option that names another address. */
+  /** The option that sets another address. */
   readonly option: string;
   readonly clock: Clock;
-  /** When the command's time is over, in epoch milliseconds. */
+  /** Deadline of the command, in epoch milliseconds. */
   readonly deadlineMs: number;
 }
 
-/** A service that is connected to with the first call, and not at all by commands that have none for it. */
+/** A service. Connects with the first call, so that a command connects only to the services that it uses. */
 export class GrpcService implements Service {
   readonly #options: GrpcServiceOptions;
   #peer: Peer | undefined;
@@ -59,10 +59,10 @@ export class GrpcService implements Service {
   }
 }
 
-/** Most objects that a page of the contract may have. */
+/** The contract's largest page. */
 const PAGE_SIZE = 1000;
 
-/** @returns every page of a list, first to last */
+/** @returns all pages of a list, in order */
 export async function allPages<Page extends { readonly nextPageToken: string }>(
   read: (page: { readonly pageSize: number; readonly pageToken: string }) => Promise<Page>,
 ): Promise<Page[]> {

@@ -1,32 +1,33 @@
 import { parseAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { formatAddress, parseAddress } from '@podwire/shared/net/address';
 
-/** What came of a text: its value, or why it has none. */
-export type Read<Value> = { readonly ok: true; readonly value: Value } | { readonly ok: false; readonly fault: string };
+/** The result of parsing a text: its value, or why it is invalid. */
+export type ReadResult<Value> =
+  { readonly ok: true; readonly value: Value } | { readonly ok: false; readonly fault: string };
 
-/** A form that arguments are written in. */
+/** The syntax of an argument. */
 export interface Form<Value> {
   /** For the help: `NAME`. */
   readonly placeholder: string;
-  readonly read: (text: string) => Read<Value>;
+  readonly read: (text: string) => ReadResult<Value>;
 }
 
-const ok = <Value>(value: Value): Read<Value> => ({ ok: true, value });
-const wrong = (fault: string): Read<never> => ({ ok: false, fault });
+const ok = <Value>(value: Value): ReadResult<Value> => ({ ok: true, value });
+const invalid = (fault: string): ReadResult<never> => ({ ok: false, fault });
 
-/** Any text that is not empty; whether it is right decides the service. */
+/** Any text that is not empty. The service validates it. */
 export function text(placeholder: string): Form<string> {
-  return { placeholder, read: (given) => (given === '' ? wrong('is empty') : ok(given)) };
+  return { placeholder, read: (input) => (input === '' ? invalid('is empty') : ok(input)) };
 }
 
 export function wholeNumber(placeholder: string, { min, max }: { readonly min: number; readonly max: number }) {
   const form: Form<number> = {
     placeholder,
-    read: (given) => {
-      const value = Number(given);
-      return /^\d+$/.test(given) && value >= min && value <= max
+    read: (input) => {
+      const value = Number(input);
+      return /^\d+$/.test(input) && value >= min && value <= max
         ? ok(value)
-        : wrong(`is not a whole number from ${min} to ${max}`);
+        : invalid(`is not a whole number from ${min} to ${max}`);
     },
   };
   return form;
@@ -34,23 +35,23 @@ export function wholeNumber(placeholder: string, { min, max }: { readonly min: n
 
 const MAX_UINT64 = 2n ** 64n - 1n;
 
-/** A number as large as the contract's uint64. */
+/** A number of the contract's type uint64. */
 export const SEQUENCE_NUMBER: Form<bigint> = {
   placeholder: 'NUMBER',
-  read: (given) => {
-    const value = /^\d{1,20}$/.test(given) ? BigInt(given) : undefined;
-    return value !== undefined && value <= MAX_UINT64 ? ok(value) : wrong('is not a sequence number');
+  read: (input) => {
+    const value = /^\d{1,20}$/.test(input) ? BigInt(input) : undefined;
+    return value !== undefined && value <= MAX_UINT64 ? ok(value) : invalid('is not a sequence number');
   },
 };
 
-/** One of a few words, each of which stands for a value. */
+/** One of a few words, each with its value. */
 export function oneOf<Value>(values: Readonly<Record<string, Value>>): Form<Value> {
   const words = Object.keys(values);
   return {
     placeholder: words.join('|'),
-    read: (given) => {
-      const value = Object.hasOwn(values, given) ? values[given] : undefined;
-      return value === undefined ? wrong(`is not one of ${words.join(', ')}`) : ok(value);
+    read: (input) => {
+      const value = Object.hasOwn(values, input) ? values[input] : undefined;
+      return value === undefined ? invalid(`is not one of ${words.join(', ')}`) : ok(value);
     },
   };
 }
@@ -60,23 +61,25 @@ export const YES_OR_NO = oneOf({ true: true, false: false });
 /** An IP address in its usual form. */
 export const ADDRESS: Form<string> = {
   placeholder: 'ADDRESS',
-  read: (given) => {
-    const [bare = '', length] = given.split('/');
+  read: (input) => {
+    const [bare = '', length] = input.split('/');
     const address = parseAddress(bare);
-    if (!address) return wrong('is not an IP address, such as 10.65.0.7 or fd65::7');
+    if (!address) return invalid('is not an IP address, such as 10.65.0.7 or fd65::7');
     const full = length === undefined || Number(length) === (address.family === 4 ? 32 : 128);
-    return full ? ok(formatAddress(address)) : wrong('is a range; one address is wanted');
+    return full ? ok(formatAddress(address)) : invalid('is a range; it must be a single address');
   },
 };
 
 /** As `pods list` and `journal list` print them. */
 export const ATTACHMENT: Form<Attachment> = {
   placeholder: 'NETWORK/CONTAINER/INTERFACE',
-  read: (given) => {
-    const attachment = parseAttachment(given);
+  read: (input) => {
+    const attachment = parseAttachment(input);
     return attachment
       ? ok(attachment)
-      : wrong('is no attachment, such as k8s-pod-network/4f1c…/eth0: network, whole container ID and interface');
+      : invalid(
+          'is not an attachment: NETWORK/CONTAINER/INTERFACE with the whole container ID, such as k8s-pod-network/4f1c…/eth0',
+        );
   },
 };
 
@@ -88,10 +91,10 @@ export interface PodName {
 /** A pod as kubectl and the logs write it. */
 export const POD_NAME: Form<PodName> = {
   placeholder: 'NAMESPACE/NAME',
-  read: (given) => {
-    const [namespace = '', name = '', ...others] = given.split('/');
+  read: (input) => {
+    const [namespace = '', name = '', ...others] = input.split('/');
     const isPod = namespace !== '' && name !== '' && others.length === 0;
-    return isPod ? ok({ namespace, name }) : wrong('is no pod with its namespace, such as default/web-0');
+    return isPod ? ok({ namespace, name }) : invalid('is not a pod with its namespace, such as default/web-0');
   },
 };
 
@@ -102,52 +105,54 @@ export interface Label {
 
 export const LABEL: Form<Label> = {
   placeholder: 'KEY=VALUE',
-  read: (given) => {
-    const at = given.indexOf('=');
-    return at < 1 ? wrong('is not KEY=VALUE') : ok({ key: given.slice(0, at), value: given.slice(at + 1) });
+  read: (input) => {
+    const at = input.indexOf('=');
+    return at < 1 ? invalid('is not KEY=VALUE') : ok({ key: input.slice(0, at), value: input.slice(at + 1) });
   },
 };
 
 const DAY_MS = 86_400_000;
 const UNIT_MS: Readonly<Record<string, number>> = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: DAY_MS };
 
-/** A time span in milliseconds, `500ms`, `10s`, `5m`, `2h`, `7d`, up to some days. */
+/** A duration in milliseconds: `500ms`, `10s`, `5m`, `2h`, `7d`. */
 export function durationMs(maxDays: number): Form<number> {
   return {
     placeholder: 'DURATION',
-    read: (given) => {
-      const [, count, unit = ''] = /^(\d{1,9})(ms|s|m|h|d)$/.exec(given) ?? [];
+    read: (input) => {
+      const [, count, unit = ''] = /^(\d{1,9})(ms|s|m|h|d)$/.exec(input) ?? [];
       const unitMs = UNIT_MS[unit];
       if (count === undefined || unitMs === undefined || Number(count) === 0)
-        return wrong('is not a duration, such as 500ms, 10s, 5m, 2h or 7d');
+        return invalid('is not a duration, such as 500ms, 10s, 5m, 2h or 7d');
       const value = Number(count) * unitMs;
-      return value <= maxDays * DAY_MS ? ok(value) : wrong(`is longer than ${maxDays}d`);
+      return value <= maxDays * DAY_MS ? ok(value) : invalid(`is longer than ${maxDays}d`);
     },
   };
 }
 
-/** A century: neither moments nor seconds of the contract can be out of range by it. */
+/** Up to a century, which keeps times and seconds within the contract's range. */
 export const DURATION_MS = durationMs(36_500);
 
-/** A moment: by the clock, or by how long ago it was. */
+/** A point in time: absolute, or relative to now. */
 export type Moment = { readonly atMs: number } | { readonly agoMs: number };
 
-/** @param nowMs - what it was so long ago from, in epoch milliseconds */
+/** @param nowMs - epoch milliseconds; a relative time counts back from it */
 export function dateOf(moment: Moment, nowMs: number): Date {
   return new Date('atMs' in moment ? moment.atMs : nowMs - moment.agoMs);
 }
 
 const RFC_3339 = /^\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?([Zz]|[+-]\d{2}:\d{2})$/;
 
-/** RFC 3339 with its time zone, without which it would mean something else on each terminal; or a duration, for so long ago. */
+/**
+ * RFC 3339 with a time zone, or a duration before now. Without a time zone the text would depend on the terminal's.
+ */
 export const MOMENT: Form<Moment> = {
   placeholder: 'TIME',
-  read: (given) => {
-    const ago = DURATION_MS.read(given);
+  read: (input) => {
+    const ago = DURATION_MS.read(input);
     if (ago.ok) return ok({ agoMs: ago.value });
-    const atMs = RFC_3339.test(given) ? Date.parse(given.replace(' ', 'T').toUpperCase()) : NaN;
+    const atMs = RFC_3339.test(input) ? Date.parse(input.replace(' ', 'T').toUpperCase()) : NaN;
     return Number.isNaN(atMs)
-      ? wrong('is no time, such as 2026-05-04T12:30:00Z, or 30m for thirty minutes ago')
+      ? invalid('is not a time, such as 2026-05-04T12:30:00Z, or 30m for thirty minutes ago')
       : ok({ atMs });
   },
 };

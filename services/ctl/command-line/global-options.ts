@@ -5,70 +5,72 @@ import type { OutputFormat } from '../output/report.js';
 import { durationMs, oneOf, type Form } from './forms.js';
 import type { Flag, Option } from './verb.js';
 
-/** Where a service is found: by an option, else by an environment variable, else at its usual place. */
-export interface Place extends Option<string> {
-  /** The variable by which Podwire's own processes find the service. */
+/** The address of a service: from an option, else from an environment variable, else the default. */
+export interface ServiceAddress extends Option<string> {
+  /** The variable with which Podwire's own processes are configured. */
   readonly variable: string;
-  readonly usual: string;
+  readonly defaultAddress: string;
 }
 
-function written(placeholder: string, schema: z.ZodType<string, string>): Form<string> {
+function formOf(placeholder: string, schema: z.ZodType<string, string>): Form<string> {
   return {
     placeholder,
-    read: (given) => {
-      const parsed = schema.safeParse(given);
+    read: (input) => {
+      const parsed = schema.safeParse(input);
       if (parsed.success) return { ok: true, value: parsed.data };
       return { ok: false, fault: parsed.error.issues.map(({ message }) => message).join(', ') };
     },
   };
 }
 
-function place(name: string, rest: Pick<Place, 'form' | 'variable' | 'usual'> & { readonly what: string }): Place {
+function addressOption(
+  name: string,
+  rest: Pick<ServiceAddress, 'form' | 'variable' | 'defaultAddress'> & { readonly what: string },
+): ServiceAddress {
   const { what, ...own } = rest;
-  return { name, ...own, about: `where ${what} is found (${rest.variable}; ${rest.usual})` };
+  return { name, ...own, about: `address of ${what} (${rest.variable}; ${rest.defaultAddress})` };
 }
 
-const RPC = written('unix:PATH|HOST:PORT', rpcAddress);
+const RPC = formOf('unix:PATH|HOST:PORT', rpcAddress);
 
-export const IPAM = place('--ipam', {
+export const IPAM = addressOption('--ipam', {
   what: 'podwire-ipam',
   form: RPC,
   variable: 'PODWIRE_PLUGIN_IPAM_ADDRESS',
-  usual: 'unix:/run/podwire/ipam.sock',
+  defaultAddress: 'unix:/run/podwire/ipam.sock',
 });
 
-export const DATAPLANE = place('--dataplane', {
+export const DATAPLANE = addressOption('--dataplane', {
   what: "the node's podwire-dataplane",
   form: RPC,
   variable: 'PODWIRE_PLUGIN_DATAPLANE_ADDRESS',
-  usual: 'unix:/run/podwire/dataplane.sock',
+  defaultAddress: 'unix:/run/podwire/dataplane.sock',
 });
 
-export const PLUGIN = place('--plugin', {
+export const PLUGIN = addressOption('--plugin', {
   what: "the node's podwire-plugin",
-  form: written('PATH', absolutePath),
+  form: formOf('PATH', absolutePath),
   variable: 'PODWIRE_PLUGIN_SOCKET',
-  usual: '/run/podwire/cni.sock',
+  defaultAddress: '/run/podwire/cni.sock',
 });
 
 export const OUTPUT: Option<OutputFormat> = {
   name: '--output',
   form: oneOf<OutputFormat>({ table: 'table', yaml: 'yaml', json: 'json' }),
-  about:
-    "form of what is printed, -o for short (table); yaml and json are the contract's messages in protobuf's JSON form",
+  about: "output format, -o for short (table); yaml and json are the contract's messages in protobuf's JSON form",
 };
 
 export const TIMEOUT: Option<number> = {
   name: '--timeout',
-  // No timer of Node.js waits for longer than 24 days.
+  // Timers of Node.js are limited to 24 days.
   form: durationMs(1),
-  about: 'time for the whole command, up to 1d (10s)',
+  about: 'timeout of the whole command, up to 1d (10s)',
 };
 
-export const USUAL_TIMEOUT_MS = 10_000;
+export const DEFAULT_TIMEOUT_MS = 10_000;
 
-export const HELP: Flag = { name: '--help', about: 'what a command does and takes, -h for short' };
-export const VERSION: Flag = { name: '--version', about: 'the release of podwirectl' };
+export const HELP: Flag = { name: '--help', about: 'help of a command, -h for short' };
+export const VERSION: Flag = { name: '--version', about: 'release of podwirectl' };
 
 export const GLOBAL_OPTIONS: readonly Option<unknown>[] = [IPAM, DATAPLANE, PLUGIN, OUTPUT, TIMEOUT];
 export const GLOBAL_FLAGS: readonly Flag[] = [HELP, VERSION];

@@ -2,14 +2,14 @@ import { EXIT_CODES } from '../output/report.js';
 import { GLOBAL_FLAGS, GLOBAL_OPTIONS } from './global-options.js';
 import type { Verb } from './verb.js';
 
-const INTRODUCTION = `podwirectl shows what a running Podwire does, and changes what an operator tells it to.`;
+const INTRODUCTION = `podwirectl shows and changes the state of a running Podwire.`;
 
-/** Widest left column; what is longer has its text on the next line. */
+/** Widest left column; a longer cell has its text on the next line. */
 const MAX_LEFT = 34;
 
 /**
- * What there is to know of the words that were typed: of a verb, of all verbs of a noun, or of everything.
- * @param words - as far as they name something
+ * The help of a verb, of all verbs of a noun, or of all commands.
+ * @param words - the words of the command line that were recognized
  */
 export function helpOf(words: readonly string[], verbs: readonly Verb[]): string {
   const name = words.join(' ');
@@ -17,10 +17,10 @@ export function helpOf(words: readonly string[], verbs: readonly Verb[]): string
   if (verb) return verbHelp(verb);
   const some = verbs.filter((each) => each.name.startsWith(`${name} `));
   if (name !== '' && some.length > 0) return `usage: podwirectl ${name} COMMAND\n\n${list(some.map(summary))}`;
-  return everything(verbs);
+  return fullHelp(verbs);
 }
 
-/** What is typed for a verb, without its options. */
+/** The usage line of a verb, without its options. */
 export function usageOf({ name, positionals = [] }: Verb): string {
   const places = positionals.map(({ form, presence }) => {
     if (presence === 'optional') return ` [${form.placeholder}]`;
@@ -29,7 +29,7 @@ export function usageOf({ name, positionals = [] }: Verb): string {
   return name + places.join('');
 }
 
-function everything(verbs: readonly Verb[]): string {
+function fullHelp(verbs: readonly Verb[]): string {
   return [
     `usage: podwirectl COMMAND [OPTIONS]\n\n${INTRODUCTION}\n\n`,
     list(verbs.map(summary)),
@@ -37,7 +37,7 @@ function everything(verbs: readonly Verb[]): string {
     options(GLOBAL_OPTIONS, GLOBAL_FLAGS),
     '\nexit codes: ',
     `${EXIT_CODES.map(({ code, about }) => `${code} ${about}`).join(', ')}\n`,
-    '\n"podwirectl help COMMAND", or --help behind it, says more. A noun alone lists, or shows, what there is.\n',
+    '\n"podwirectl help COMMAND" or "podwirectl COMMAND --help" shows more. A noun alone lists or shows its objects.\n',
   ].join('');
 }
 

@@ -1,16 +1,16 @@
-import { NOT_UNDERSTOOD, type Report } from '../output/report.js';
+import { INVALID_USAGE, type Report } from '../output/report.js';
 import { text } from './forms.js';
 import type { Flag, Option } from './verb.js';
 
-export const YES: Flag = { name: '--yes', about: 'do it; without this, only show what would be done' };
+export const YES: Flag = { name: '--yes', about: 'execute; without it, only show what would be done' };
 
 /**
- * The report of an irreversible action that was not confirmed.
- * @param again - the command that executes exactly the preview, without its `--yes`
+ * The report of an irreversible action without `--yes`.
+ * @param command - executes exactly the preview, once `--yes` is added
  */
-export function unconfirmed(preview: Omit<Report, 'exitCode'>, again: string): Report {
-  const hints = [...(preview.hints ?? []), `nothing was changed; to do it: podwirectl ${again} ${YES.name}`];
-  return { ...preview, hints, exitCode: NOT_UNDERSTOOD };
+export function previewReport(preview: Omit<Report, 'exitCode'>, command: string): Report {
+  const hints = [...(preview.hints ?? []), `nothing was changed; to execute it: podwirectl ${command} ${YES.name}`];
+  return { ...preview, hints, exitCode: INVALID_USAGE };
 }
 
 /** Rejects a change of an object that was modified since it was read. */

@@ -4,11 +4,11 @@ import { VERBS } from '../verbs.js';
 import { ADDRESS, ATTACHMENT, DURATION_MS, LABEL, MOMENT, SEQUENCE_NUMBER, wholeNumber, type Form } from './forms.js';
 import { GLOBAL_FLAGS, GLOBAL_OPTIONS, OUTPUT, TIMEOUT } from './global-options.js';
 import { helpOf } from './help.js';
-import { nearest, parseCommandLine } from './parse.js';
+import { closestWord, parseCommandLine } from './parse.js';
 
 const parse = (line: string) => parseCommandLine(line === '' ? [] : line.split(' '), VERBS);
 
-function ran(line: string) {
+function parsed(line: string) {
   const command = parse(line);
   if (command.kind !== 'run') throw new Error(`${line}: ${JSON.stringify(command)}`);
   return command;
@@ -29,78 +29,86 @@ describe('a command line', () => {
     ['journal retry', 'journal retry'],
     ['journal discard 7 --yes', 'journal discard'],
   ])('"%s" is %s', (line, name) => {
-    expect(ran(line).verb.name).toBe(name);
+    expect(parsed(line).verb.name).toBe(name);
   });
 
-  test('options have their values wherever they stand, in both ways of writing them', () => {
-    const { globals } = ran('--timeout=2m pools list --output yaml');
+  test('options may be anywhere, with their value as --name value or --name=value', () => {
+    const { globals } = parsed('--timeout=2m pools list --output yaml');
     expect([globals.get(TIMEOUT), globals.get(OUTPUT)]).toEqual([120_000, 'yaml']);
-    expect(ran('pools').globals.get(OUTPUT)).toBeUndefined();
+    expect(parsed('pools').globals.get(OUTPUT)).toBeUndefined();
   });
 
   test.each([
-    ['', 'there is no command'],
-    ['polls', 'there is no command "polls"; did you mean "pools"?'],
-    ['kubectl', /^there is no command "kubectl"$/],
+    ['', 'no command'],
+    ['polls', 'unknown command "polls"; did you mean "pools"?'],
+    ['kubectl', /^unknown command "kubectl"$/],
     ['hlep pools', 'did you mean "help"?'],
-    ['help polls', 'there is no command "polls"; did you mean "pools"?'],
+    ['help polls', 'unknown command "polls"; did you mean "pools"?'],
     ['pools lst', '"pools" has no command "lst"; did you mean "list"?'],
-    ['pools kubectl', '"pools" has no command "kubectl"; it has list, show'],
+    ['pools kubectl', '"pools" has no command "kubectl"; its commands: list, show'],
     ['pools create a --blocksize 26', 'has no option "--blocksize"; did you mean "--block-size"?'],
-    ['release', '"release" is no whole command; it has address, attachment, handle'],
-    ['--verbose pools', 'there is no option "--verbose" before a command'],
+    ['release', '"release" is incomplete; its commands: address, attachment, handle'],
+    ['--verbose pools', 'unknown option "--verbose" before a command'],
     ['pools --verbose', '"pools list" has no option "--verbose"'],
-    ['pools show', '"pools show" needs NAME: name of the pool'],
+    ['pools show', '"pools show" requires NAME: name of the pool'],
     ['pools show a b', '"pools show" does not take "b"'],
     ['pools --output xml', '--output "xml" is not one of table, yaml, json'],
-    ['pools --output', '--output needs a value'],
+    ['pools --output', '--output requires a value'],
     ['pools --timeout 0s', '--timeout "0s" is not a duration'],
     ['pools --ipam 10.0.0.1', '--ipam "10.0.0.1" is neither unix:/absolute/path nor host:port'],
     ['pools --plugin cni.sock', '--plugin "cni.sock" is not an absolute path'],
-    ['blocks --pool a --pool b', '--pool is given twice'],
+    ['blocks --pool a --pool b', '--pool is repeated'],
     ['gc --yes=no', '--yes takes no value'],
     ['who 10.65.0.0/24', 'ADDRESS "10.65.0.0/24" is a range'],
     ['who 010.65.0.7', 'is not an IP address'],
-    ['reservations create a', '"reservations create" needs CIDR'],
+    ['reservations create a', '"reservations create" requires CIDR'],
   ])('"%s" is refused: %s', (line, reason) => {
-    const told = typeof reason === 'string' ? expect.stringContaining(reason) : expect.stringMatching(reason);
-    expect(parse(line)).toMatchObject({ kind: 'wrong', reason: told });
+    const expected = typeof reason === 'string' ? expect.stringContaining(reason) : expect.stringMatching(reason);
+    expect(parse(line)).toMatchObject({ kind: 'invalid', reason: expected });
   });
 
-  test('asks for help anywhere, and also where something is wrong', () => {
+  test('--help has priority anywhere, even over errors', () => {
     expect(parse('--help')).toEqual({ kind: 'help', words: [] });
     expect(parse('pools -h')).toEqual({ kind: 'help', words: ['pools'] });
     expect(parse('pools create --nonsense --help')).toEqual({ kind: 'help', words: ['pools', 'create'] });
     expect(parse('help')).toEqual({ kind: 'help', words: [] });
     expect(parse('help pools create')).toEqual({ kind: 'help', words: ['pools', 'create'] });
     expect(parse('help pools')).toEqual({ kind: 'help', words: ['pools'] });
-    expect(ran('pools show help').verb.name).toBe('pools show');
+    expect(parsed('pools show help').verb.name).toBe('pools show');
     expect(parse('--version')).toEqual({ kind: 'version' });
   });
 });
 
 describe('the help', () => {
-  test.each(VERBS.map((verb) => [verb.name, verb] as const))('of %s names all that the parser takes', (name, verb) => {
-    const help = helpOf(name.split(' '), VERBS);
-    expect(help).toContain(`usage: podwirectl ${name}`);
-    for (const { name: option } of [...(verb.options ?? []), ...(verb.flags ?? []), ...GLOBAL_OPTIONS, ...GLOBAL_FLAGS])
-      expect(help).toContain(`  ${option}`);
-    for (const { about } of verb.positionals ?? []) expect(help).toContain(about);
-    expect(helpOf([], VERBS)).toContain(verb.about);
-  });
+  test.each(VERBS.map((verb) => [verb.name, verb] as const))(
+    'of %s lists every argument that the parser accepts',
+    (name, verb) => {
+      const help = helpOf(name.split(' '), VERBS);
+      expect(help).toContain(`usage: podwirectl ${name}`);
+      for (const { name: option } of [
+        ...(verb.options ?? []),
+        ...(verb.flags ?? []),
+        ...GLOBAL_OPTIONS,
+        ...GLOBAL_FLAGS,
+      ])
+        expect(help).toContain(`  ${option}`);
+      for (const { about } of verb.positionals ?? []) expect(help).toContain(about);
+      expect(helpOf([], VERBS)).toContain(verb.about);
+    },
+  );
 
-  test.each(VERBS.flatMap(({ examples = [] }) => examples))('gives an example that is understood: %s', (example) => {
-    const words = [...example.matchAll(/"([^"]*)"|(\S+)/g)].map(([, quoted, bare]) => quoted ?? bare ?? '');
+  test.each(VERBS.flatMap(({ examples = [] }) => examples))('has a valid example: %s', (example) => {
+    const words = [...example.matchAll(/"([^"]*)"|(\S+)/g)].map(([, inQuotes, bare]) => inQuotes ?? bare ?? '');
     expect(parseCommandLine(words, VERBS).kind).toBe('run');
   });
 
-  test('of a noun names its commands alone', () => {
+  test('of a noun lists only its commands', () => {
     const help = helpOf(['reservations'], VERBS);
     expect(help).toContain('reservations update');
     expect(help).not.toContain('pools');
   });
 
-  test('no two commands have one name, nor two options of one', () => {
+  test('names of commands, and of the options of a command, are unique', () => {
     expect(new Set(VERBS.map(({ name }) => name)).size).toBe(VERBS.length);
     for (const { options = [], flags = [] } of VERBS) {
       const names = [...options, ...flags, ...GLOBAL_OPTIONS, ...GLOBAL_FLAGS].map(({ name }) => name);
@@ -125,7 +133,7 @@ describe('a form', () => {
     ['number', wholeNumber('N', { min: 2, max: 64 }), '64', 64],
   ];
 
-  test.each(cases)('%s reads %o as it is written', (_, form, text, value) => {
+  test.each(cases)('%s reads %o', (_, form, text, value) => {
     expect(form.read(text)).toEqual({ ok: true, value });
   });
 
@@ -145,7 +153,7 @@ describe('a form', () => {
     ['moment', MOMENT, '999999999d'],
     ['number', wholeNumber('N', { min: 2, max: 64 }), '65'],
     ['number', wholeNumber('N', { min: 2, max: 64 }), '0x10'],
-  ])('%s refuses "%3$s", and says why', (_, form, text) => {
+  ])('%s refuses "%3$s" with a reason', (_, form, text) => {
     expect(form.read(text)).toMatchObject({ ok: false, fault: expect.stringMatching(/^is /) });
   });
 });
@@ -160,10 +168,10 @@ test.each([
   ['reservation', 'reservations'],
   ['res', 'reservations'],
   ['wo', 'who'],
-])('"%s" is meant as "%s"', (word, meant) => {
-  expect(nearest(word, KNOWN)).toBe(meant);
+])('the closest word to "%s" is "%s"', (word, expected) => {
+  expect(closestWord(word, KNOWN)).toBe(expected);
 });
 
-test.each(['kubectl', 'x', '', 'delete'])('"%s" is meant as none', (word) => {
-  expect(nearest(word, KNOWN)).toBeUndefined();
+test.each(['kubectl', 'x', '', 'delete'])('"%s" has no close word', (word) => {
+  expect(closestWord(word, KNOWN)).toBeUndefined();
 });

@@ -7,9 +7,9 @@ export interface Option<Value> {
   /** With its dashes: `--pool`. */
   readonly name: string;
   readonly form: Form<Value>;
-  /** Effect, default, and when it has no effect, for the help. */
+  /** Effect, default, and when the option has no effect, for the help. */
   readonly about: string;
-  /** Whether it may be given several times. */
+  /** Whether the option may be repeated. */
   readonly repeated?: boolean;
 }
 
@@ -23,7 +23,7 @@ export interface Flag {
 export interface Positional<Value> {
   readonly form: Form<Value>;
   readonly about: string;
-  /** Repeated ones come last, and are at least one. */
+  /** A repeated one is the last, and has at least one value. */
   readonly presence: 'required' | 'optional' | 'repeated';
 }
 
@@ -36,21 +36,21 @@ export interface Verb {
   readonly positionals?: readonly Positional<unknown>[];
   readonly options?: readonly Option<unknown>[];
   readonly flags?: readonly Flag[];
-  /** What the help says besides, in lines of at most 120 characters. */
+  /** Further text of the help, in lines of at most 120 characters. */
   readonly details?: string;
-  /** What is typed behind the program's name. */
+  /** Command lines without the program's name. */
   readonly examples?: readonly string[];
   /** @throws Failure */
   readonly run: (input: Input, context: Context) => Promise<Report>;
 }
 
-/** What was typed for a verb, in its form already. */
+/** The arguments of a verb, already validated. */
 export class Input {
   readonly #verb: Verb;
   readonly #options: ReadonlyMap<string, readonly string[]>;
   readonly #positionals: readonly string[];
 
-  /** @param options - texts by the option's name; none for a flag */
+  /** @param options - values by the option's name; empty for a flag */
   constructor(verb: Verb, options: ReadonlyMap<string, readonly string[]>, positionals: readonly string[]) {
     this.#verb = verb;
     this.#options = options;
@@ -61,54 +61,54 @@ export class Input {
     return this.#options.has(flag.name);
   }
 
-  /** @returns undefined where the option was not given */
+  /** @returns undefined where the option is absent */
   get<Value>(option: Option<Value>): Value | undefined {
     return this.all(option)[0];
   }
 
   all<Value>(option: Option<Value>): Value[] {
-    return (this.#options.get(option.name) ?? []).map((given) => valueOf(option.form, given));
+    return (this.#options.get(option.name) ?? []).map((value) => valueOf(option.form, value));
   }
 
   /**
-   * What was typed, with its options and flags, to be typed again by a shell's user.
-   * @param instead - what stands in the places of the arguments, and values of options
+   * The command line with its options and flags, quoted for a shell.
+   * @param overrides - replaces the arguments, and values of options
    */
-  typed(
-    instead: { readonly positionals?: readonly string[]; readonly options?: Readonly<Record<string, string>> } = {},
+  toCommandLine(
+    overrides: { readonly positionals?: readonly string[]; readonly options?: Readonly<Record<string, string>> } = {},
   ) {
     const options = new Map(this.#options);
-    for (const [name, value] of Object.entries(instead.options ?? {})) options.set(name, [value]);
-    const given = [...options].flatMap(([name, values]) =>
+    for (const [name, value] of Object.entries(overrides.options ?? {})) options.set(name, [value]);
+    const optionWords = [...options].flatMap(([name, values]) =>
       values.length === 0 ? [name] : values.flatMap((value) => [name, value]),
     );
-    const words = [...(instead.positionals ?? this.#positionals), ...given].map(quoted);
+    const words = [...(overrides.positionals ?? this.#positionals), ...optionWords].map(quoteForShell);
     return [this.#verb.name, ...words].join(' ');
   }
 
-  /** What stands in the place; of one that is repeated the first. */
+  /** The value of an argument; the first value of a repeated one. */
   at<Value>(positional: Positional<Value>): Value {
     const [value] = this.rest(positional);
-    if (value === undefined) throw new Error(`"${this.#verb.name}" was let through without its ${positional.about}`);
+    if (value === undefined) throw new Error(`"${this.#verb.name}" was accepted without its ${positional.about}`);
     return value;
   }
 
-  /** What stands in the place and, where it is repeated, behind it. */
+  /** The values of an argument: several where it is repeated. */
   rest<Value>(positional: Positional<Value>): Value[] {
     const place = this.#verb.positionals?.indexOf(positional) ?? -1;
     if (place < 0) throw new Error(`"${this.#verb.name}" does not list one of its arguments`);
     const end = positional.presence === 'repeated' ? undefined : place + 1;
-    return this.#positionals.slice(place, end).map((given) => valueOf(positional.form, given));
+    return this.#positionals.slice(place, end).map((value) => valueOf(positional.form, value));
   }
 }
 
-/** A word as a shell reads it. */
-function quoted(word: string): string {
+/** Quotes a word for a shell. */
+function quoteForShell(word: string): string {
   return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", String.raw`'\''`)}'`;
 }
 
-function valueOf<Value>(form: Form<Value>, given: string): Value {
-  const read = form.read(given);
-  if (!read.ok) throw new Error(`a ${form.placeholder} was let through that ${read.fault}`);
+function valueOf<Value>(form: Form<Value>, value: string): Value {
+  const read = form.read(value);
+  if (!read.ok) throw new Error(`a ${form.placeholder} was accepted that ${read.fault}`);
   return read.value;
 }

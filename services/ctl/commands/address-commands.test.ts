@@ -24,7 +24,8 @@ beforeEach(() => {
 });
 afterEach(() => fakes.clear());
 
-const asked = (method: string) => fakes.calls.filter((call) => call.method === method).map(({ request }) => request);
+const requestsTo = (method: string) =>
+  fakes.calls.filter((call) => call.method === method).map(({ request }) => request);
 
 describe('who', () => {
   const held = GetAddressResponse.fromPartial({
@@ -51,7 +52,7 @@ describe('who', () => {
     GetAddressHistoryResponse.fromPartial({ tenures }),
   );
 
-  test('tells the holder with its namespace, and those before', async () => {
+  test('shows the current owner with its namespace, and earlier owners', async () => {
     await fakes.serve(
       history,
       fake(AddressServiceService.getAddress, () => held),
@@ -63,14 +64,14 @@ describe('who', () => {
     expect(stdout).toMatch(/^Netns +inode 4026532001 of boot b-1$/m);
     expect(stdout).toMatch(/^Sequence +12$/m);
     expect(stdout).toMatch(/^x\/old +- +1970-01-01T00:00:00Z +1970-01-01T00:01:30Z +90s +4 +net\.dead$/m);
-    expect(asked('GetEndpoint')).toEqual([
+    expect(requestsTo('GetEndpoint')).toEqual([
       { attachment: { network: 'net', containerId: 'c0ffee', interfaceName: 'eth0' } },
     ]);
     const { stdout: yaml } = await fakes.podwirectl('who', '10.65.0.7', '-o', 'yaml');
     expect(yaml).toContain('sequenceNumber: "12"');
   });
 
-  test('says what is not recorded or not kept, and that nobody is an answer of its own', async () => {
+  test('hints at a missing endpoint and a missing history, and exits with 3 for an address without an owner', async () => {
     const refuse = (code: 'ENDPOINT_NOT_FOUND' | 'HISTORY_NOT_KEPT') => () => {
       throw new Failure(code, 'none');
     };
@@ -82,7 +83,7 @@ describe('who', () => {
     );
     const { exitCode, stderr } = await fakes.podwirectl('who', '10.65.0.7');
     expect(exitCode).toBe(0);
-    expect(stderr).toMatch(/no endpoint is recorded[^]*PODWIRE_IPAM_HISTORY_HOURS/);
+    expect(stderr).toMatch(/has no endpoint[^]*PODWIRE_IPAM_HISTORY_HOURS/);
     answer = GetAddressResponse.fromPartial({ state: AddressState.ADDRESS_STATE_UNMANAGED });
     expect(await fakes.podwirectl('who', '192.0.2.1')).toMatchObject({
       exitCode: 3,
@@ -93,17 +94,17 @@ describe('who', () => {
   test.each([
     ['tenure', QueryAtResponse.fromPartial({ tenure: tenures[0]!, covered: true }), 0, /^Pod +x\/old$/m],
     [
-      'nobody',
+      'no owner',
       QueryAtResponse.fromPartial({ covered: true }),
       3,
-      /^Nobody held 10\.65\.0\.7 at 1970-01-01T00:01:00Z\.$/m,
+      /^10\.65\.0\.7 had no owner at 1970-01-01T00:01:00Z$/m,
     ],
-    ['too long ago', QueryAtResponse.fromPartial({ covered: false }), 3, /does not reach back so far/],
-  ])('at a time: %s', async (_, answer, code, told) => {
+    ['before the history', QueryAtResponse.fromPartial({ covered: false }), 3, /before the history begins/],
+  ])('at a time: %s', async (_, answer, code, output) => {
     await fakes.serve(fake(HistoryServiceService.queryAt, () => answer));
     const { exitCode, stdout } = await fakes.podwirectl('who', '10.65.0.7', '--at', '1970-01-01T00:01:00Z');
-    expect([exitCode, stdout]).toEqual([code, expect.stringMatching(told)]);
-    expect(asked('QueryAt')).toEqual([{ address: '10.65.0.7', time: new Date(60_000) }]);
+    expect([exitCode, stdout]).toEqual([code, expect.stringMatching(output)]);
+    expect(requestsTo('QueryAt')).toEqual([{ address: '10.65.0.7', time: new Date(60_000) }]);
   });
 });
 
@@ -118,7 +119,7 @@ describe('history', () => {
   });
   const past = tenure('10.65.0.7', new Date(90_000));
 
-  test('of a pod tells its addresses, from all pages, as far as they are wanted', async () => {
+  test('of a pod lists its addresses from all pages, up to the limit', async () => {
     const pages: Record<string, GetAddressHistoryResponse> = {
       '': GetAddressHistoryResponse.fromPartial({ tenures: [tenure('10.65.0.9')], nextPageToken: 'b' }),
       b: GetAddressHistoryResponse.fromPartial({ nextPageToken: 'c' }),
@@ -129,9 +130,9 @@ describe('history', () => {
     expect(exitCode).toBe(0);
     expect(stdout).toMatch(/^10\.65\.0\.9 +node-1 +1970-01-01T00:00:00Z +- .* 4 +net\.c0ffee$/m);
     expect(stdout.match(/^10\.65\.0\.7 +node-1 +1970-01-01T00:00:00Z +1970-01-01T00:01:30Z +90s /gm)).toHaveLength(1);
-    expect(stderr).toContain('there are more');
+    expect(stderr).toContain('the list is incomplete');
     const subject = { $case: 'pod', value: { namespace: 'default', name: 'web-0' } };
-    expect(asked('GetAddressHistory')).toMatchObject([
+    expect(requestsTo('GetAddressHistory')).toMatchObject([
       { subject, pageSize: 2 },
       { pageToken: 'b' },
       { pageToken: 'c' },
@@ -139,19 +140,19 @@ describe('history', () => {
     expect((await fakes.podwirectl('history', 'default/web-0')).stderr).toBe('');
   });
 
-  test('of a handle since a time; none is an answer of its own', async () => {
+  test('of a handle since a time; exits with 3 where no address is recorded', async () => {
     await fakes.serve(fake(HistoryServiceService.getAddressHistory, () => GetAddressHistoryResponse.fromPartial({})));
     const none = await fakes.podwirectl('history', 'web-0', '--since', '1970-01-01T00:01:00Z');
-    expect(none).toMatchObject({ exitCode: 3, stdout: 'No address is known.\n' });
+    expect(none).toMatchObject({ exitCode: 3, stdout: 'addresses: none recorded\n' });
     expect(none.stderr).toContain('a pod is NAMESPACE/NAME');
-    expect(asked('GetAddressHistory')).toMatchObject([
+    expect(requestsTo('GetAddressHistory')).toMatchObject([
       { subject: { $case: 'handleId', value: 'web-0' }, from: new Date(60_000) },
     ]);
     expect((await fakes.podwirectl('history', 'a/b')).stderr).toBe('');
   });
 
-  test.each(['a/b/c', '/b', 'a/', ''])('of "%s" is nobody’s', async (whose) => {
-    expect(await fakes.podwirectl('history', whose)).toMatchObject({ exitCode: 2 });
+  test.each(['a/b/c', '/b', 'a/', ''])('"%s" is neither a pod nor a handle', async (argument) => {
+    expect(await fakes.podwirectl('history', argument)).toMatchObject({ exitCode: 2 });
   });
 });
 
@@ -160,7 +161,7 @@ test.each(['web-0', 'a/b/c', '/web-0'])('explain refuses "%s" as a pod', async (
   expect([exitCode, stderr]).toEqual([2, expect.stringContaining('such as default/web-0')]);
 });
 
-test('explain asks what was typed, and shows what was passed over', async () => {
+test('explain sends its options, and shows skipped pools', async () => {
   const pools = [
     { name: 'main', cidr: '10.65.0.0/16', passedOverReason: 'is disabled' },
     {
@@ -193,11 +194,11 @@ test('explain asks what was typed, and shows what was passed over', async () => 
     'x=y',
   );
   expect(exitCode).toBe(4);
-  expect(stdout).toContain('It would be refused: no address (POOLS_EXHAUSTED)');
-  expect(stdout).toMatch(/^main +10\.65\.0\.0\/16 +passed over +is disabled$/m);
+  expect(stdout).toContain('allocation preview: refused: no address (POOLS_EXHAUSTED)');
+  expect(stdout).toMatch(/^main +10\.65\.0\.0\/16 +skipped +is disabled$/m);
   expect(stdout).toMatch(/^b +9 more +other-owner +-$/m);
   expect(stdout).toContain('… and 2 pools more');
-  expect(asked('ExplainAllocation')).toMatchObject([
+  expect(requestsTo('ExplainAllocation')).toMatchObject([
     {
       request: {
         nodeName: 'node-1',
@@ -215,12 +216,12 @@ describe('release', () => {
     [
       AddressReleaseResult.ADDRESS_RELEASE_RESULT_RELEASED,
       0,
-      '10.65.0.7 is given back; it was held by default/web-0, sequence 12',
+      '10.65.0.7 is released; its owner was default/web-0, sequence 12',
     ],
-    [AddressReleaseResult.ADDRESS_RELEASE_RESULT_NOT_ALLOCATED, 3, 'nobody holds 10.65.0.7'],
-    [AddressReleaseResult.ADDRESS_RELEASE_RESULT_MISMATCH, 1, 'is held by another than was meant, and stays'],
+    [AddressReleaseResult.ADDRESS_RELEASE_RESULT_NOT_ALLOCATED, 3, '10.65.0.7 is not allocated'],
+    [AddressReleaseResult.ADDRESS_RELEASE_RESULT_MISMATCH, 1, 'is not released: its owner does not match'],
     [AddressReleaseResult.ADDRESS_RELEASE_RESULT_UNREADABLE, 1, 'its block cannot be read'],
-  ])('of an address that is answered with %d ends with %d', async (result, code, told) => {
+  ])('of an address with result %d exits with %d', async (result, code, text) => {
     const addresses = [{ address: '10.65.0.7', result, holder }];
     await fakes.serve(
       fake(AddressServiceService.getAddress, () =>
@@ -233,16 +234,18 @@ describe('release', () => {
       exitCode: 2,
       stderr: expect.stringContaining('release address 10.65.0.7 --sequence 12 --yes'),
     });
-    expect(asked('ReleaseAddresses')).toEqual([]);
+    expect(requestsTo('ReleaseAddresses')).toEqual([]);
     const done = await fakes.podwirectl('release', 'address', '10.65.0.7', '--sequence', '12', '--yes');
-    expect(done).toMatchObject({ exitCode: code, stdout: expect.stringContaining(told) });
-    expect(asked('ReleaseAddresses')).toMatchObject([{ releases: [{ address: '10.65.0.7', sequenceNumber: 12n }] }]);
+    expect(done).toMatchObject({ exitCode: code, stdout: expect.stringContaining(text) });
+    expect(requestsTo('ReleaseAddresses')).toMatchObject([
+      { releases: [{ address: '10.65.0.7', sequenceNumber: 12n }] },
+    ]);
   });
 
   test.each([
     ['--handle', 'net.other'],
     ['--sequence', '11'],
-  ])('of an address that is held by another than %s says proposes nothing', async (...condition) => {
+  ])('of an address whose owner does not match %s suggests no command', async (...condition) => {
     await fakes.serve(
       fake(AddressServiceService.getAddress, () =>
         GetAddressResponse.fromPartial({ state: AddressState.ADDRESS_STATE_ALLOCATED, holder }),
@@ -250,12 +253,13 @@ describe('release', () => {
     );
     expect(await fakes.podwirectl('release', 'address', '10.65.0.7', ...condition)).toMatchObject({
       exitCode: 1,
-      stdout: '10.65.0.7 is held by another than was meant, and stays: default/web-0, sequence 12\n',
+      stdout:
+        '10.65.0.7 is not released: its owner does not match --sequence or --handle: default/web-0, sequence 12\n',
       stderr: '',
     });
-    const meant = ['--handle', holder.handleId];
-    const { stderr } = await fakes.podwirectl('release', 'address', '10.65.0.7', ...meant);
-    expect(stderr).toContain(`release address 10.65.0.7 ${meant.join(' ')} --sequence 12 --yes`);
+    const matching = ['--handle', holder.handleId];
+    const { stderr } = await fakes.podwirectl('release', 'address', '10.65.0.7', ...matching);
+    expect(stderr).toContain(`release address 10.65.0.7 ${matching.join(' ')} --sequence 12 --yes`);
   });
 
   test('of an attachment and of a handle', async () => {
@@ -274,11 +278,11 @@ describe('release', () => {
     const preview = await fakes.podwirectl('release', 'attachment', 'net/c0ffee/eth0');
     expect(preview).toMatchObject({
       exitCode: 2,
-      stdout: 'net/c0ffee/eth0 would give back 10.65.0.7/32, of pod default/web-0.\n',
+      stdout: '10.65.0.7/32 of net/c0ffee/eth0 would be released; pod default/web-0\n',
     });
     expect(await fakes.podwirectl('release', 'attachment', 'net/c0ffee/eth0', '--yes')).toMatchObject({
       exitCode: 0,
-      stdout: 'net/c0ffee/eth0 has given back 10.65.0.7/32\n',
+      stdout: '10.65.0.7/32 of net/c0ffee/eth0 released\n',
     });
     expect(await fakes.podwirectl('release', 'handle', 'net.c0ffee')).toMatchObject({
       exitCode: 2,
@@ -286,12 +290,12 @@ describe('release', () => {
     });
     expect(await fakes.podwirectl('release', 'handle', 'net.c0ffee', '--search-all-blocks', '--yes')).toMatchObject({
       exitCode: 0,
-      stdout: 'net.c0ffee holds no address, and has no endpoint any more\n',
+      stdout: 'net.c0ffee holds no address; its endpoints, if any, are removed\n',
     });
-    expect(asked('ReleaseHandle')).toEqual([{ handleId: 'net.c0ffee', searchAllBlocks: true }]);
+    expect(requestsTo('ReleaseHandle')).toEqual([{ handleId: 'net.c0ffee', searchAllBlocks: true }]);
   });
 
-  test('of an attachment and of a handle whose addresses another tool released says what is left to remove', async () => {
+  test('of an attachment or a handle without addresses previews the removal of its endpoint', async () => {
     const missing = (code: 'ENDPOINT_NOT_FOUND' | 'HANDLE_NOT_FOUND') => () => {
       throw new Failure(code, 'there is none');
     };
@@ -304,7 +308,10 @@ describe('release', () => {
       ['handle', 'net.c0ffee'],
     ]) {
       const preview = await fakes.podwirectl('release', ...which);
-      expect(preview).toMatchObject({ exitCode: 2, stdout: expect.stringMatching(/holds no address; .* removed\./) });
+      expect(preview).toMatchObject({
+        exitCode: 2,
+        stdout: expect.stringMatching(/(holds no address|addresses: none); .* removed/),
+      });
     }
   });
 });

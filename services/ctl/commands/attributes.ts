@@ -12,20 +12,20 @@ import type { Input, Option, Positional, Verb } from '../command-line/verb.js';
 import type { Report } from '../output/report.js';
 import { holderFields } from './history.js';
 
-const WHOSE_ADDRESS: Positional<string> = {
+const ADDRESS_ARGUMENT: Positional<string> = {
   form: ADDRESS,
-  about: 'an address that is held',
+  about: 'an allocated address',
   presence: 'required',
 };
 
-/** What becomes of both owners' attributes; undefined for what stays. */
+/** New attributes of both owners; undefined for no change. */
 interface Change {
   readonly attributes: Attributes | undefined;
   readonly alternate: Attributes | undefined;
 }
 
 /**
- * Changes the attributes of an address, on the condition that allocation and attributes are as they were read just before.
+ * Changes the attributes of an address. The service rejects the change if allocation or attributes have changed since they were read.
  * @throws Failure ADDRESS_NOT_ALLOCATED, ALLOCATION_MISMATCH
  */
 async function changeAttributes(
@@ -35,7 +35,7 @@ async function changeAttributes(
 ): Promise<Report> {
   const { holder } = await ipam.call(AddressServiceService.getAddress, { address });
   if (!holder) {
-    const text = `address ${address} is not allocated, so it has no attributes; "who" says what it is`;
+    const text = `address ${address} is not allocated; "podwirectl who ${address}" shows its state`;
     throw new Failure('ADDRESS_NOT_ALLOCATED', text, { details: { address } });
   }
   const answer = await ipam.call(
@@ -53,19 +53,20 @@ async function changeAttributes(
   };
 }
 
-const labels = (name: string, about: string): Option<Label> => ({ name, form: LABEL, about, repeated: true });
-const names = (name: string, about: string): Option<string> => ({ name, form: text('KEY'), about, repeated: true });
+const labelOption = (name: string, about: string): Option<Label> => ({ name, form: LABEL, about, repeated: true });
+const keyOption = (name: string, about: string): Option<string> => ({ name, form: text('KEY'), about, repeated: true });
 
-const SET = labels('--set', 'an attribute of the owner, added or replaced');
-const REMOVE = names('--remove', 'an attribute of the owner that goes');
-const SET_ALTERNATE = labels('--alternate', 'an attribute of the second owner, added or replaced');
-const REMOVE_ALTERNATE = names('--remove-alternate', 'an attribute of the second owner that goes');
+const SET = labelOption('--set', 'an attribute of the owner, added or replaced');
+const REMOVE = keyOption('--remove', 'an attribute of the owner to remove');
+const SET_ALTERNATE = labelOption('--alternate', 'an attribute of the second owner, added or replaced');
+const REMOVE_ALTERNATE = keyOption('--remove-alternate', 'an attribute of the second owner to remove');
 
 export const attributesSet: Verb = {
   name: 'attributes set',
-  about: 'change the attributes that an address has of its owner, or of a second one',
-  details: 'What is not named stays. What somebody else changes in between is not lost: then nothing is changed.',
-  positionals: [WHOSE_ADDRESS],
+  about: 'change the attributes of the owner of an address, or of its second owner',
+  details:
+    'Other attributes stay unchanged. If the attributes are changed concurrently, the command fails and changes nothing.',
+  positionals: [ADDRESS_ARGUMENT],
   options: [SET, REMOVE, SET_ALTERNATE, REMOVE_ALTERNATE],
   examples: [
     'attributes set 10.65.0.7 --set note=printer --remove ticket',
@@ -75,9 +76,9 @@ export const attributesSet: Verb = {
     const owner = changeOf(input, SET, REMOVE);
     const second = changeOf(input, SET_ALTERNATE, REMOVE_ALTERNATE);
     if (!owner && !second)
-      throw new Failure('INVALID_REQUEST', 'nothing to change is named; see "attributes set --help"');
+      throw new Failure('INVALID_REQUEST', 'no attribute to change; see "podwirectl attributes set --help"');
     return changeAttributes(
-      input.at(WHOSE_ADDRESS),
+      input.at(ADDRESS_ARGUMENT),
       ({ attributes, alternateAttributes }) => ({
         attributes: owner && { values: owner(attributes) },
         alternate: second && { values: second(alternateAttributes) },
@@ -94,22 +95,22 @@ function changeOf(
   added: Option<Label>,
   removed: Option<string>,
 ): ((before: Values) => Values) | undefined {
-  const put = input.all(added).map(({ key, value }) => [key, value] as const);
-  const gone = new Set(input.all(removed));
-  if (put.length + gone.size === 0) return undefined;
-  return (before) => Object.fromEntries([...Object.entries(before).filter(([key]) => !gone.has(key)), ...put]);
+  const addedEntries = input.all(added).map(({ key, value }) => [key, value] as const);
+  const removedKeys = new Set(input.all(removed));
+  if (addedEntries.length + removedKeys.size === 0) return undefined;
+  return (before) =>
+    Object.fromEntries([...Object.entries(before).filter(([key]) => !removedKeys.has(key)), ...addedEntries]);
 }
 
 export const attributesSwap: Verb = {
   name: 'attributes swap',
   about: 'swap the first and the second owner of an address',
-  details:
-    'As when a virtual machine has moved. A container of Podwire’s stays the owner of its address: that is refused.',
-  positionals: [WHOSE_ADDRESS],
+  details: 'For a virtual machine that was migrated. Refused where a container of Podwire is the owner.',
+  positionals: [ADDRESS_ARGUMENT],
   examples: ['attributes swap 10.65.0.7'],
   run: async (input, context) =>
     changeAttributes(
-      input.at(WHOSE_ADDRESS),
+      input.at(ADDRESS_ARGUMENT),
       ({ attributes, alternateAttributes }) => ({
         attributes: { values: alternateAttributes },
         alternate: { values: attributes },

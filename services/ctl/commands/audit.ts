@@ -13,9 +13,9 @@ import { formatCount } from '@podwire/shared/words/format-count';
 
 import { allPages, type Context } from '../clients/services.js';
 import { DURATION_MS, oneOf, wholeNumber } from '../command-line/forms.js';
-import { unconfirmed, YES } from '../command-line/options.js';
+import { previewReport, YES } from '../command-line/options.js';
 import type { Flag, Input, Option, Verb } from '../command-line/verb.js';
-import { DONE, FOUND_WRONG, sentence, type Report, type Section, type Table } from '../output/report.js';
+import { DONE, PROBLEM_FOUND, sentence, type Report, type Section, type Table } from '../output/report.js';
 import { wordOf } from '../output/words.js';
 
 const kindWord = (kind: FindingKind): string => wordOf(FindingKind[kind], 'FINDING_KIND_');
@@ -28,54 +28,54 @@ const KINDS = Object.values(FindingKind).filter(
 const KIND: Option<FindingKind> = {
   name: '--kind',
   form: { ...oneOf(Object.fromEntries(KINDS.map((kind) => [kindWord(kind), kind]))), placeholder: 'KIND' },
-  about: 'only findings of this kind, as the table names it (all)',
+  about: 'only findings of this kind, as the column KIND shows it (all)',
   repeated: true,
 };
 const GRACE: Option<number> = {
   name: '--grace',
   form: DURATION_MS,
-  about: 'how long ago an unused address has to have been given, 1m to 30d (15m). No effect without --release-unused',
+  about: 'minimum age of the allocation of an unused address, 1m to 30d (15m). No effect without --release-unused',
 };
 const LIMIT: Option<number> = {
   name: '--limit',
   form: wholeNumber('NUMBER', { min: 1, max: 10_000 }),
-  about: 'most findings to repair (1000). No effect without --repair',
+  about: 'maximum number of findings to repair (1000). No effect without --repair',
 };
-const INFORMATION: Flag = { name: '--information', about: 'also what is not wrong, and worth knowing' };
-const REPAIR: Flag = { name: '--repair', about: 'repair what can be repaired without anybody losing an address' };
-const DRY_RUN: Flag = { name: '--dry-run', about: 'with --repair: only say what would be done' };
+const INFORMATION: Flag = { name: '--information', about: 'also findings that are not errors' };
+const REPAIR: Flag = { name: '--repair', about: 'repair the findings whose repair releases no address' };
+const DRY_RUN: Flag = { name: '--dry-run', about: 'with --repair: only show what would be done' };
 const RELEASE_UNUSED: Flag = {
   name: '--release-unused',
   about:
-    'with --repair: also give back addresses that are unused, and remove endpoints that Calico left. Check that their pods are gone first',
+    'with --repair: also release unused addresses, and remove endpoints that Calico left. Check first that their pods are gone',
 };
 
 export const audit: Verb = {
   name: 'audit',
-  about: 'find what is wrong in the datastore; --repair puts it right',
-  details: 'It may be run at any time; nothing needs to be locked. Exit code 4: something is wrong, and left so.',
+  about: 'check the datastore for inconsistencies; --repair repairs them',
+  details: 'May run at any time; no lock is needed. Exit code 4: there are findings that are not repaired.',
   options: [KIND, GRACE, LIMIT],
   flags: [INFORMATION, REPAIR, DRY_RUN, RELEASE_UNUSED, YES],
   examples: ['audit', 'audit --repair --dry-run', 'audit --repair --kind handle-counts-wrong'],
-  run: (input, context) => (input.has(REPAIR) ? repair(input, context) : look(input, context)),
+  run: (input, context) => (input.has(REPAIR) ? repair(input, context) : listFindings(input, context)),
 };
 
-async function look(input: Input, { ipam, json }: Context): Promise<Report> {
+async function listFindings(input: Input, { ipam, json }: Context): Promise<Report> {
   const filter = { kinds: input.all(KIND), includeInformation: input.has(INFORMATION), topNodes: 0 };
   const pages = await allPages((page) => ipam.call(AuditServiceService.audit, { ...page, ...filter }));
   const findings = pages.flatMap((page) => page.findings);
   const answer: AuditResponse = { findings, nextPageToken: '', summary: pages.at(-1)?.summary };
-  const wrong = findings.filter(isWrong);
+  const wrong = findings.filter(isProblem);
   const repairable = wrong.filter(({ remedy }) => remedy !== RemedyType.REMEDY_TYPE_NONE);
   return {
     sections: [findingTable(findings), ...(answer.summary ? [summaryOf(answer.summary)] : [])],
     hints: repairable.length > 0 ? [`${repairable.length} can be repaired: podwirectl audit --repair --dry-run`] : [],
     data: () => json.of(AuditServiceService.audit, answer),
-    exitCode: wrong.length > 0 ? FOUND_WRONG : DONE,
+    exitCode: wrong.length > 0 ? PROBLEM_FOUND : DONE,
   };
 }
 
-const isWrong = ({ severity }: Finding): boolean => severity > Severity.SEVERITY_INFORMATION;
+const isProblem = ({ severity }: Finding): boolean => severity > Severity.SEVERITY_INFORMATION;
 
 const objectsOf = ({ objects }: Finding): string => objects.map(({ type, name }) => `${type} ${name}`).join(', ');
 
@@ -94,15 +94,15 @@ function findingTable(findings: readonly Finding[]): Table {
       const severityWord = wordOf(Severity[severity], 'SEVERITY_');
       return [severityWord, kindWord(kind), objectsOf(finding), remedyText, explanation];
     }),
-    none: 'Nothing is wrong.',
+    none: 'audit: no findings',
   };
 }
 
 function summaryOf({ findings, blocks, addressesInUse, addressesCooling }: AuditSummary): Section {
   const counts = findings.map(({ kind, count }) => `${count} × ${kindWord(kind)}`);
-  const found = counts.length > 0 ? `; found in all, information too: ${counts.join(', ')}` : '';
-  const seen = `${formatCount(blocks, 'block')}, ${formatCount(addressesInUse, 'address', 'addresses')} in use`;
-  return sentence(`Seen: ${seen}, ${addressesCooling} cooling${found}.`);
+  const found = counts.length > 0 ? `; all findings, with those of severity information: ${counts.join(', ')}` : '';
+  const checked = `${formatCount(blocks, 'block')}, ${formatCount(addressesInUse, 'address', 'addresses')} in use`;
+  return sentence(`checked: ${checked}, ${addressesCooling} cooling${found}`);
 }
 
 async function repair(input: Input, { ipam, json }: Context): Promise<Report> {
@@ -119,17 +119,17 @@ async function repair(input: Input, { ipam, json }: Context): Promise<Report> {
   });
   const report = {
     sections: [resultTable(answer)],
-    hints: answer.more ? ['there is more than the limit: repeat it, or raise --limit'] : [],
+    hints: answer.more ? ['more findings than the limit: run the command again, or raise --limit'] : [],
     data: () => json.of(AuditServiceService.repair, answer),
   };
-  if (!isConfirmed && !input.has(DRY_RUN)) return unconfirmed(report, input.typed());
-  return { ...report, exitCode: answer.more || answer.results.some(isLeft) ? FOUND_WRONG : DONE };
+  if (!isConfirmed && !input.has(DRY_RUN)) return previewReport(report, input.toCommandLine());
+  return { ...report, exitCode: answer.more || answer.results.some(isUnresolved) ? PROBLEM_FOUND : DONE };
 }
 
-/** Whether something is wrong still, by this result. */
-function isLeft({ finding, outcome }: RepairResponse['results'][number]): boolean {
+/** Whether the finding of this result is still present. */
+function isUnresolved({ finding, outcome }: RepairResponse['results'][number]): boolean {
   const isSettled = outcome === RepairOutcome.REPAIR_OUTCOME_REPAIRED || outcome === RepairOutcome.REPAIR_OUTCOME_GONE;
-  return !isSettled && finding !== undefined && isWrong(finding);
+  return !isSettled && finding !== undefined && isProblem(finding);
 }
 
 function resultTable({ results }: RepairResponse): Table {
@@ -142,6 +142,6 @@ function resultTable({ results }: RepairResponse): Table {
       finding ? objectsOf(finding) : '',
       explanation,
     ]),
-    none: 'There is nothing to repair.',
+    none: 'audit: nothing to repair',
   };
 }

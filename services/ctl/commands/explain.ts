@@ -24,7 +24,7 @@ import {
   type PodName,
 } from '../command-line/forms.js';
 import type { Input, Option, Positional, Verb } from '../command-line/verb.js';
-import { DONE, FOUND_WRONG, sentence, type Section, type Table } from '../output/report.js';
+import { DONE, PROBLEM_FOUND, sentence, type Section, type Table } from '../output/report.js';
 import { wordOf } from '../output/words.js';
 
 const NODE: Positional<string> = { form: text('NODE'), about: 'the node that the pod runs on', presence: 'required' };
@@ -32,25 +32,25 @@ const NODE: Positional<string> = { form: text('NODE'), about: 'the node that the
 const FAMILY: Option<IpFamily> = {
   name: '--family',
   form: oneOf({ 4: IpFamily.IP_FAMILY_IPV4, 6: IpFamily.IP_FAMILY_IPV6 }),
-  about: 'a wanted family (those of --address, else 4)',
+  about: 'a family to allocate (those of --address, else 4)',
   repeated: true,
 };
 const POOL: Option<string> = {
   name: '--pool',
   form: text('NAME|CIDR'),
-  about: 'a pool to take from (those whose selectors match)',
+  about: 'a pool to allocate from (those whose selectors match)',
   repeated: true,
 };
-const WANTED: Option<string> = {
+const ADDRESS_OPTION: Option<string> = {
   name: '--address',
   form: ADDRESS,
-  about: 'a particular address that is wanted',
+  about: 'an address to request',
   repeated: true,
 };
 const POD: Option<PodName> = {
   name: '--pod',
   form: POD_NAME,
-  about: 'the pod that asks, for pools and rules that look at its namespace',
+  about: 'the requesting pod, for pools and policies that depend on its namespace',
 };
 const NAMESPACE_LABEL: Option<Label> = {
   name: '--namespace-label',
@@ -58,26 +58,28 @@ const NAMESPACE_LABEL: Option<Label> = {
   about: 'a label of the pod’s namespace',
   repeated: true,
 };
-const WHOSE: Option<Attachment> = {
+const ATTACHMENT_OPTION: Option<Attachment> = {
   name: '--attachment',
   form: ATTACHMENT,
-  about: 'an attachment, as the log of its ADD names it: one that has an address gets the same (one that has none)',
+  about:
+    'an attachment, as in the log of its ADD; one that has an address gets the same address (an attachment without one)',
 };
 const BLOCKS: Option<number> = {
   name: '--blocks',
   form: wholeNumber('NUMBER', { min: 1, max: 10_000 }),
-  about: 'most blocks that are named; the others are counted (1000)',
+  about: 'maximum number of blocks to list; further blocks are counted (1000)',
 };
 
 /** A placeholder attachment that does not exist. */
-const NOBODY: Attachment = { network: 'podwirectl', containerId: 'explain', interfaceName: 'eth0' };
+const PLACEHOLDER_ATTACHMENT: Attachment = { network: 'podwirectl', containerId: 'explain', interfaceName: 'eth0' };
 
 export const explain: Verb = {
   name: 'explain',
-  about: 'which address a pod on a node would get, or why it would get none; nothing is allocated',
-  details: 'Every pool and block that is looked at is named, with what is found. Exit code 4: it would be refused.',
+  about: 'preview the allocation for a pod on a node, or why it would fail; nothing is allocated',
+  details:
+    'Lists every pool and block that is considered, with the result. Exit code 4: the allocation would be refused.',
   positionals: [NODE],
-  options: [FAMILY, POOL, WANTED, POD, NAMESPACE_LABEL, WHOSE, BLOCKS],
+  options: [FAMILY, POOL, ADDRESS_OPTION, POD, NAMESPACE_LABEL, ATTACHMENT_OPTION, BLOCKS],
   examples: [
     'explain node-1',
     'explain node-1 --family 4 --family 6 --pool second',
@@ -90,7 +92,7 @@ export const explain: Verb = {
     return {
       sections: [verdict(answer), ...answer.families.flatMap(familySections)],
       data: () => json.of(AddressServiceService.explainAllocation, answer),
-      exitCode: isRefused ? FOUND_WRONG : DONE,
+      exitCode: isRefused ? PROBLEM_FOUND : DONE,
     };
   },
 };
@@ -99,50 +101,52 @@ function requestOf(input: Input): ExplainAllocationRequest {
   const pod = input.get(POD);
   const labels = input.all(NAMESPACE_LABEL).map(({ key, value }): [string, string] => [key, value]);
   const request = AllocateRequest.fromPartial({
-    attachment: input.get(WHOSE) ?? NOBODY,
+    attachment: input.get(ATTACHMENT_OPTION) ?? PLACEHOLDER_ATTACHMENT,
     nodeName: input.at(NODE),
     ...(pod && { pod }),
     families: input.all(FAMILY),
     pools: input.all(POOL),
-    addresses: input.all(WANTED),
+    addresses: input.all(ADDRESS_OPTION),
     namespaceLabels: Object.fromEntries(labels),
   });
   return { request, maxBlocks: input.get(BLOCKS) ?? 0, anyNamespace: false };
 }
 
 function verdict({ refusalCode, refusal, alreadyAllocated }: ExplainAllocationResponse): Section {
-  if (refusalCode !== '') return sentence(`It would be refused: ${refusal} (${refusalCode})`);
-  return sentence(alreadyAllocated ? 'The attachment has its addresses already:' : 'It would be given:');
+  if (refusalCode !== '') return sentence(`allocation preview: refused: ${refusal} (${refusalCode})`);
+  return sentence(
+    alreadyAllocated ? 'allocation preview: the attachment already has its addresses' : 'allocation preview:',
+  );
 }
 
 const familyName = (family: IpFamily): string => (family === IpFamily.IP_FAMILY_IPV6 ? 'IPv6' : 'IPv4');
 
 function familySections({ family, grant, pools, morePools }: ExplainedFamily): Section[] {
   const origin = grant && wordOf(BlockOrigin[grant.origin], 'BLOCK_ORIGIN_');
-  const from = origin === undefined || origin === '' ? '' : `, ${origin}`;
-  const given = grant
-    ? `${familyName(family)}: ${grant.address} of block ${grant.blockCidr}${from}, of pool ${grant.poolName}`
+  const originText = origin === undefined || origin === '' ? '' : ` (${origin})`;
+  const allocation = grant
+    ? `${familyName(family)}: ${grant.address} of block ${grant.blockCidr}${originText}, pool ${grant.poolName}`
     : `${familyName(family)}: none`;
   const more = morePools > 0 ? [sentence(`… and ${formatCount(morePools, 'pool')} more`)] : [];
-  return [sentence(given), poolTable(pools), ...more];
+  return [sentence(allocation), poolTable(pools), ...more];
 }
 
 function poolTable(pools: readonly ExplainedPool[]): Table {
   return {
     kind: 'table',
-    columns: ['POOL', 'BLOCK', 'FOUND', 'WHY'],
+    columns: ['POOL', 'BLOCK', 'RESULT', 'REASON'],
     rows: pools.flatMap(poolRows),
-    none: 'No pool was looked at.',
+    none: 'pools considered: none',
   };
 }
 
 function poolRows({ name, cidr, passedOverReason, blocks, moreBlocks, noClaimReason }: ExplainedPool): string[][] {
-  if (passedOverReason !== '') return [[name, cidr, 'passed over', passedOverReason]];
+  if (passedOverReason !== '') return [[name, cidr, 'skipped', passedOverReason]];
   const found = (verdictOf: BlockVerdict): string => wordOf(BlockVerdict[verdictOf], 'BLOCK_VERDICT_');
   const rows = [
     ...blocks.map((block) => [name, block.cidr, found(block.verdict), block.reason]),
     ...moreBlocks.map((more) => [name, `${more.count} more`, found(more.verdict), '']),
-    ...(noClaimReason === '' ? [] : [[name, 'a new one', 'none to claim', noClaimReason]]),
+    ...(noClaimReason === '' ? [] : [[name, 'new block', 'cannot be claimed', noClaimReason]]),
   ];
-  return rows.length > 0 ? rows : [[name, cidr, 'open', 'no block is claimed yet']];
+  return rows.length > 0 ? rows : [[name, cidr, 'usable', 'no block is claimed yet']];
 }

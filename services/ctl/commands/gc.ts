@@ -7,7 +7,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 
 import type { Context, Service } from '../clients/services.js';
 import { text } from '../command-line/forms.js';
-import { unconfirmed, YES } from '../command-line/options.js';
+import { previewReport, YES } from '../command-line/options.js';
 import type { Option, Verb } from '../command-line/verb.js';
 import { DONE, FAILED, type Section } from '../output/report.js';
 import { attachmentText, failureText } from '../output/words.js';
@@ -17,87 +17,94 @@ import { listPods } from '../resources/pods.js';
 const NETWORK: Option<string> = {
   name: '--network',
   form: text('NAME'),
-  about: 'only this network; it has to be named where another IPAM plugin gives its addresses (those that IPAM knows)',
+  about:
+    'only this network; required for a network whose addresses another IPAM plugin allocates (networks with addresses in IPAM)',
 };
 
-/** What does not belong together on this node. */
-interface Stray {
-  /** Wires of which IPAM has neither the attachment nor an address. */
+/** Wires and addresses of this node that do not match. */
+interface Orphans {
+  /** Wires of which IPAM knows neither the attachment nor an address. */
   readonly wires: readonly Attachment[];
-  /** What holds addresses, and has no wire. */
+  /** Endpoints with addresses and without a wire. */
   readonly endpoints: readonly Endpoint[];
-  /** Networks that were not named and have no address in IPAM, with their wires. */
-  readonly leftAlone: readonly LeftAlone[];
+  /** Networks without an address in IPAM that --network does not name, with the number of their wires. */
+  readonly skippedNetworks: readonly SkippedNetwork[];
 }
 
-interface LeftAlone {
+interface SkippedNetwork {
   readonly network: string;
   readonly wiresCount: number;
 }
 
 export const gc: Verb = {
   name: 'gc',
-  about: 'find wires on this node whose pods no longer hold an address; --yes removes them',
+  about: 'find orphaned wires on this node, whose pods hold no address; --yes removes them',
   details:
-    'A pod gets its address before its wire and loses it after. A wire is left over when IPAM has neither its attachment nor\none of its addresses, whoever holds that. Networks without any address in IPAM are shown, and left alone unless they are named.\nAddresses without a wire are shown and kept: an ADD may be in progress.',
+    'A pod gets its address before its wire, and its address is released after its wire. A wire is an orphan if IPAM has neither\nits attachment nor any of its addresses allocated. A network without an address in IPAM is listed; its wires are removed only\nwith --network. Addresses without a wire are listed and kept: an ADD may be in progress.',
   options: [NETWORK],
   flags: [YES],
   run: async (input, context) => {
-    const stray = await findStray(input.get(NETWORK), context);
+    const stray = await findOrphans(input.get(NETWORK), context);
     const { json } = context;
     const hints = [
-      ...stray.leftAlone.map(({ network }) => `no other IPAM plugin gives them? podwirectl gc --network ${network}`),
+      ...stray.skippedNetworks.map(
+        ({ network }) =>
+          `if no other IPAM plugin allocates addresses of network ${network}: podwirectl gc --network ${network}`,
+      ),
       ...stray.endpoints.map(
         ({ attachment }) =>
-          `no wire, and no ADD under way? podwirectl release attachment ${attachmentText(attachment)} --yes`,
+          `if no ADD of the attachment is in flight: podwirectl release attachment ${attachmentText(attachment)} --yes`,
       ),
     ];
     const data = () => ({
       wires: stray.wires.map(attachmentText),
-      leftAlone: stray.leftAlone.map(({ network, wiresCount }) => ({ network, wiresCount })),
+      leftAlone: stray.skippedNetworks.map(({ network, wiresCount }) => ({ network, wiresCount })),
       endpoints: json.of(EndpointServiceService.listEndpoints, { endpoints: [...stray.endpoints], nextPageToken: '' }),
     });
     if (!input.has(YES)) {
-      const report = { sections: [wireTable(stray), ...others(stray)], hints, data };
-      return stray.wires.length === 0 ? report : unconfirmed(report, input.typed());
+      const report = { sections: [wireTable(stray), ...otherSections(stray)], hints, data };
+      return stray.wires.length === 0 ? report : previewReport(report, input.toCommandLine());
     }
     const removals = await removeAll(stray.wires, context);
     return {
-      sections: [removalTable(removals, stray), ...others(stray)],
+      sections: [removalTable(removals, stray), ...otherSections(stray)],
       hints,
-      data: () => ({ ...data(), removals: removals.map(({ attachment, told }) => ({ attachment, told })) }),
+      data: () => ({
+        ...data(),
+        removals: removals.map(({ attachment, told: outcome }) => ({ attachment, told: outcome })),
+      }),
       exitCode: removals.some(({ isDone }) => !isDone) ? FAILED : DONE,
     };
   },
 };
 
-/** Looks at the wires first: a pod that has one by then had its address before. */
-async function findStray(network: string | undefined, { ipam, dataplane }: Context): Promise<Stray> {
+/** Lists the wires first: a pod that has a wire had its address before. */
+async function findOrphans(network: string | undefined, { ipam, dataplane }: Context): Promise<Orphans> {
   const pods = await listPods(dataplane);
   const { nodeName } = await dataplane.call(NodeServiceService.getNodeStatus, {});
   const endpoints = await listEndpoints(ipam, { nodeName, namespace: '', podName: '', poolName: '' });
-  const isMeant = (name: string | undefined): boolean => network === undefined || name === network;
+  const isSelected = (name: string | undefined): boolean => network === undefined || name === network;
   const wires = pods.flatMap(({ attachment, addresses }) => (attachment ? [{ attachment, addresses }] : []));
   const stray: Attachment[] = [];
   const heldNetworks = new Set<string>();
   const held = holdingsOf(endpoints.map(holdingOf));
-  for (const wire of wires.filter(({ attachment }) => isMeant(attachment.network))) {
-    if (isAmong(held, wire) || (await isHeld(wire, ipam))) heldNetworks.add(wire.attachment.network);
+  for (const wire of wires.filter(({ attachment }) => isSelected(attachment.network))) {
+    if (hasMatch(held, wire) || (await isHeld(wire, ipam))) heldNetworks.add(wire.attachment.network);
     else stray.push(wire.attachment);
   }
   const isKnown = (attachment: Attachment): boolean => network !== undefined || heldNetworks.has(attachment.network);
   const wired = holdingsOf(wires);
   return {
     wires: stray.filter(isKnown),
-    leftAlone: countByNetwork(stray.filter((attachment) => !isKnown(attachment))),
-    endpoints: endpoints.filter((each) => isMeant(each.attachment?.network) && !isAmong(wired, holdingOf(each))),
+    skippedNetworks: countByNetwork(stray.filter((attachment) => !isKnown(attachment))),
+    endpoints: endpoints.filter((each) => isSelected(each.attachment?.network) && !hasMatch(wired, holdingOf(each))),
   };
 }
 
-/** A wire or an endpoint: matched to one pod by attachment and addresses. */
+/** A wire or an endpoint. Wires are matched to endpoints by attachment and addresses. */
 interface Holding {
   readonly attachment: Attachment | undefined;
-  /** CIDRs of full length. */
+  /** With their prefix length, /32 or /128. */
   readonly addresses: readonly string[];
 }
 
@@ -117,13 +124,13 @@ function holdingsOf(all: readonly Holding[]): Holdings {
   };
 }
 
-/** Calico's plugin has its wires made under other attachments than it gives addresses to, so one of the two has to match. */
-function isAmong(holdings: Holdings, { attachment, addresses }: Holding): boolean {
+/** One of the two has to match: Calico's plugin uses different attachments for wires and for addresses. */
+function hasMatch(holdings: Holdings, { attachment, addresses }: Holding): boolean {
   const isKnown = attachment !== undefined && holdings.attachments.has(attachmentText(attachment));
   return isKnown || addresses.some((address) => holdings.addresses.has(address));
 }
 
-/** Queried per wire, as the list may be older than the wire, and may record another node name. */
+/** Queried per wire, because the list may be older than the wire, or the endpoint may have another node name. */
 async function isHeld({ attachment, addresses }: Holding, ipam: Service): Promise<boolean> {
   for (const cidr of addresses) {
     const address = cidr.replace(/\/\d+$/, '');
@@ -139,7 +146,7 @@ async function isHeld({ attachment, addresses }: Holding, ipam: Service): Promis
   }
 }
 
-function countByNetwork(attachments: readonly Attachment[]): LeftAlone[] {
+function countByNetwork(attachments: readonly Attachment[]): SkippedNetwork[] {
   const counts = new Map<string, number>();
   for (const { network } of attachments) counts.set(network, (counts.get(network) ?? 0) + 1);
   return [...counts].map(([network, wiresCount]) => ({ network, wiresCount }));
@@ -155,7 +162,7 @@ async function removeAll(wires: readonly Attachment[], { dataplane }: Context): 
   const removals: Removal[] = [];
   for (const attachment of wires) {
     const name = attachmentText(attachment);
-    const told = ({ removed }: DetachPodResponse): string => (removed ? 'removed' : 'was gone');
+    const told = ({ removed }: DetachPodResponse): string => (removed ? 'removed' : 'already removed');
     removals.push(
       await dataplane.call(PodServiceService.detachPod, { attachment, hostInterfaceName: '' }).then(
         (answer) => ({ attachment: name, told: told(answer), isDone: true }),
@@ -166,38 +173,38 @@ async function removeAll(wires: readonly Attachment[], { dataplane }: Context): 
   return removals;
 }
 
-const noneOf = ({ leftAlone }: Stray): string =>
-  leftAlone.length === 0 ? 'Every wire has an address.' : 'No other wire is without an address.';
+const noOrphanText = ({ skippedNetworks: leftAlone }: Orphans): string =>
+  leftAlone.length === 0 ? 'orphaned wires: none' : 'orphaned wires of other networks: none';
 
-function wireTable(stray: Stray): Section {
+function wireTable(stray: Orphans): Section {
   return {
     kind: 'table',
-    columns: ['WIRE WITHOUT AN ADDRESS'],
+    columns: ['ORPHANED WIRE'],
     rows: stray.wires.map((attachment) => [attachmentText(attachment)]),
-    none: noneOf(stray),
+    none: noOrphanText(stray),
   };
 }
 
-function removalTable(removals: readonly Removal[], stray: Stray): Section {
+function removalTable(removals: readonly Removal[], stray: Orphans): Section {
   return {
     kind: 'table',
-    columns: ['OUTCOME', 'WIRE WITHOUT AN ADDRESS'],
+    columns: ['RESULT', 'ORPHANED WIRE'],
     rows: removals.map(({ attachment, told }) => [told, attachment]),
-    none: noneOf(stray),
+    none: noOrphanText(stray),
   };
 }
 
-function others(stray: Stray): Section[] {
-  const { leftAlone, endpoints } = stray;
-  return [...(leftAlone.length === 0 ? [] : [leftAloneTable(leftAlone)]), endpointTable(endpoints)];
+function otherSections(stray: Orphans): Section[] {
+  const { skippedNetworks: leftAlone, endpoints } = stray;
+  return [...(leftAlone.length === 0 ? [] : [skippedNetworkTable(leftAlone)]), endpointTable(endpoints)];
 }
 
-function leftAloneTable(leftAlone: readonly LeftAlone[]): Section {
+function skippedNetworkTable(leftAlone: readonly SkippedNetwork[]): Section {
   return {
     kind: 'table',
-    columns: ['NETWORK OF WHICH NO WIRE HAS AN ADDRESS IN IPAM', { right: 'WIRES' }],
+    columns: ['SKIPPED NETWORK, WITHOUT AN ADDRESS IN IPAM', { right: 'WIRES' }],
     rows: leftAlone.map(({ network, wiresCount }) => [network, String(wiresCount)]),
-    none: 'No network is left alone.',
+    none: 'skipped networks: none',
   };
 }
 
@@ -210,6 +217,6 @@ function endpointTable(endpoints: readonly Endpoint[]): Section {
       podText(endpoint),
       attachmentText(endpoint.attachment),
     ]),
-    none: 'Every address has a wire.',
+    none: 'addresses without a wire: none',
   };
 }

@@ -13,52 +13,51 @@ import { lengthOfTime, moment, podOf } from '../output/words.js';
 /** The requested pod or address. */
 type Subject = NonNullable<GetAddressHistoryRequest['subject']>;
 
-/** A handle has no slash in it, as no network's name has one. */
+/** A handle contains no slash, because the name of a network contains none. */
 const HOLDER: Form<Subject> = {
   placeholder: 'NAMESPACE/NAME|HANDLE',
-  read: (given) => {
-    if (given !== '' && !given.includes('/')) return { ok: true, value: { $case: 'handleId', value: given } };
-    const pod = POD_NAME.read(given);
+  read: (input) => {
+    if (input !== '' && !input.includes('/')) return { ok: true, value: { $case: 'handleId', value: input } };
+    const pod = POD_NAME.read(input);
     return pod.ok ? { ok: true, value: { $case: 'pod', value: pod.value } } : pod;
   },
 };
 
-const WHOSE: Positional<Subject> = {
+const HOLDER_ARGUMENT: Positional<Subject> = {
   form: HOLDER,
-  about: 'a pod, all its sandboxes; or a handle, NETWORK.CONTAINER for containers',
+  about: 'a pod, with all its sandboxes; or a handle, NETWORK.CONTAINER for containers',
   presence: 'required',
 };
 
 const SINCE: Option<Moment> = {
   name: '--since',
   form: MOMENT,
-  about: 'only what was held after that: 2026-05-04T12:30:00Z, or 2h for two hours ago (all that is kept)',
+  about: 'only allocations held after this time: 2026-05-04T12:30:00Z, or 2h for two hours ago (the whole history)',
 };
 const LIMIT: Option<number> = {
   name: '--limit',
   form: wholeNumber('NUMBER', { min: 1, max: 1000 }),
-  about: 'how many to name, the newest (100)',
+  about: 'maximum number of allocations, newest first (100)',
 };
-const USUAL_LIMIT = 100;
+const DEFAULT_LIMIT = 100;
 
 export const history: Verb = {
   name: 'history',
-  about: 'which addresses a pod has, and had; "who" tells the same of an address',
-  details:
-    'How far back it is known is a setting of podwire-ipam (PODWIRE_IPAM_HISTORY_HOURS). Exit code 3: none is known.',
-  positionals: [WHOSE],
+  about: 'the current and earlier addresses of a pod; "who" shows the owners of an address',
+  details: 'podwire-ipam keeps the history for PODWIRE_IPAM_HISTORY_HOURS. Exit code 3: no address is recorded.',
+  positionals: [HOLDER_ARGUMENT],
   options: [SINCE, LIMIT],
   examples: ['history default/web-0', 'history default/web-0 --since 1d'],
   run: async (input, context) => {
     const since = input.get(SINCE);
-    const asked = { subject: input.at(WHOSE), from: since && dateOf(since, context.clock.nowMs()) };
-    const { tenures, isWhole } = await tenuresOf(asked, input.get(LIMIT) ?? USUAL_LIMIT, context);
+    const query = { subject: input.at(HOLDER_ARGUMENT), from: since && dateOf(since, context.clock.nowMs()) };
+    const { tenures, isComplete } = await tenuresOf(query, input.get(LIMIT) ?? DEFAULT_LIMIT, context);
     return {
-      sections: [{ ...tenureTable(tenures, context.clock.nowMs(), 'address'), none: 'No address is known.' }],
+      sections: [{ ...tenureTable(tenures, context.clock.nowMs(), 'address'), none: 'addresses: none recorded' }],
       hints: [
-        ...(isWhole ? [] : ['there are more: --limit shows up to 1000, --since those of a shorter time']),
-        ...(tenures.length === 0 && asked.subject.$case === 'handleId'
-          ? [`"${asked.subject.value}" was taken for a handle; a pod is NAMESPACE/NAME`]
+        ...(isComplete ? [] : ['the list is incomplete: raise --limit (up to 1000), or shorten the time with --since']),
+        ...(tenures.length === 0 && query.subject.$case === 'handleId'
+          ? [`"${query.subject.value}" was read as a handle; a pod is NAMESPACE/NAME`]
           : []),
       ],
       data: () =>
@@ -70,8 +69,8 @@ export const history: Verb = {
 
 interface Tenures {
   readonly tenures: readonly Tenure[];
-  /** Whether there are no more. */
-  readonly isWhole: boolean;
+  /** Whether the list is complete. */
+  readonly isComplete: boolean;
 }
 
 /** Pages may be short, even empty, before the last one. */
@@ -88,22 +87,22 @@ async function tenuresOf(
     tenures.push(...page.tenures);
     pageToken = page.nextPageToken;
   } while (pageToken !== '' && tenures.length < limit);
-  return { tenures: tenures.slice(0, limit), isWhole: pageToken === '' && tenures.length <= limit };
+  return { tenures: tenures.slice(0, limit), isComplete: pageToken === '' && tenures.length <= limit };
 }
 
-/** What is known of a holder, held or past. */
+/** A current or earlier allocation. */
 interface Holding {
   readonly handleId: string;
   readonly attributes: Readonly<Record<string, string>>;
   readonly sequenceNumber: bigint;
-  /** What a second owner says of itself; of those that hold an address. */
+  /** Attributes of the second owner; only for current allocations. */
   readonly alternateAttributes?: Readonly<Record<string, string>>;
 }
 
-/** Attributes that have a line of their own. */
-const KNOWN = ['node', 'namespace', 'pod', 'network', 'interface', 'timestamp'];
+/** Attributes with a line of their own. */
+const SHOWN_ATTRIBUTES = ['node', 'namespace', 'pod', 'network', 'interface', 'timestamp'];
 
-/** Who holds an address, line by line. */
+/** The owner of an address. */
 export function holderFields({
   handleId,
   attributes,
@@ -111,7 +110,7 @@ export function holderFields({
   sequenceNumber,
 }: Holding): (readonly [string, string])[] {
   const { node = '', interface: interfaceName = '', network = '' } = attributes;
-  const others = Object.entries(attributes).filter(([key]) => !KNOWN.includes(key));
+  const others = Object.entries(attributes).filter(([key]) => !SHOWN_ATTRIBUTES.includes(key));
   return [
     ['Pod', podOf(attributes)],
     ['Node', node],
@@ -119,7 +118,7 @@ export function holderFields({
     ['Interface', interfaceName],
     ['Handle', handleId],
     ['Sequence', String(sequenceNumber)],
-    ['Also', pairs(others)],
+    ['Attributes', pairs(others)],
     ['Second owner', pairs(Object.entries(alternateAttributes))],
   ];
 }
@@ -129,8 +128,8 @@ function pairs(entries: readonly (readonly [string, string])[]): string {
 }
 
 /**
- * An address's owners over time, newest first.
- * @param first - content of the first column: a pod if all rows are of one address, else the address
+ * Allocations, newest first.
+ * @param first - content of the first column: the pod if all rows are of one address, else the address
  */
 export function tenureTable(tenures: readonly Tenure[], nowMs: number, first: 'pod' | 'address' = 'pod'): Table {
   return {
@@ -143,6 +142,6 @@ export function tenureTable(tenures: readonly Tenure[], nowMs: number, first: 'p
       const name = first === 'pod' ? podOf(attributes) : address;
       return [name, attributes.node ?? '', ...times, String(sequenceNumber), handleId];
     }),
-    none: 'Nobody.',
+    none: 'owners: none recorded',
   };
 }

@@ -24,13 +24,14 @@ beforeEach(() => {
 });
 afterEach(() => fakes.clear());
 
-const asked = (method: string) => fakes.calls.filter((call) => call.method === method).map(({ request }) => request);
+const requestsTo = (method: string) =>
+  fakes.calls.filter((call) => call.method === method).map(({ request }) => request);
 
-test('nodes are listed, shown, and deleted once that is confirmed', async () => {
+test('nodes are listed, shown, and deleted after confirmation', async () => {
   const node = {
     name: 'node-1',
     ipv4Address: '192.0.2.7/24',
-    // Of the other it has told what its device's MAC address would be.
+    // An entry without an address announces the MAC address of a device.
     tunnels: [
       { kind: 2, address: '10.65.0.1' },
       { kind: 3, address: '', macAddress: '66:24:ac:63:df:6c' },
@@ -48,12 +49,12 @@ test('nodes are listed, shown, and deleted once that is confirmed', async () => 
     /^node-1 +192\.0\.2\.7\/24 +- +vxlan-ipv4 10\.65\.0\.1 +\d/m,
   );
   expect((await fakes.podwirectl('nodes', 'show', 'node-1')).stdout).toMatch(/^Labels +zone=a$/m);
-  const told = await fakes.podwirectl('nodes', 'delete', 'node-1');
-  expect(told).toMatchObject({ exitCode: 2, stdout: expect.stringContaining('would register it again') });
-  expect(asked('DeleteNode')).toEqual([]);
+  const preview = await fakes.podwirectl('nodes', 'delete', 'node-1');
+  expect(preview).toMatchObject({ exitCode: 2, stdout: expect.stringContaining('would register the node again') });
+  expect(requestsTo('DeleteNode')).toEqual([]);
   expect(await fakes.podwirectl('nodes', 'delete', 'node-1', '--yes')).toMatchObject({
     exitCode: 0,
-    stdout: 'node node-1 is gone, and has given back 3 addresses and 1 block\n',
+    stdout: 'node node-1 is deleted; released: 3 addresses and 1 block\n',
   });
 });
 
@@ -69,21 +70,21 @@ describe('audit', () => {
   const auditOf = (findings: object[]) =>
     fake(AuditServiceService.audit, () => AuditResponse.fromPartial({ findings, summary: { blocks: 3n } }));
 
-  test('finds what is wrong, and nothing where nothing is', async () => {
+  test('lists findings, and exits with 4', async () => {
     await fakes.serve(auditOf([finding]));
     const { exitCode, stdout, stderr } = await fakes.podwirectl('audit', '--kind', 'handle-counts-wrong');
     expect([exitCode, stderr]).toEqual([4, expect.stringContaining('audit --repair --dry-run')]);
     expect(stdout).toMatch(/^warning +handle-counts-wrong +handle h +--repair +counts 2, has 1$/m);
-    expect(asked('Audit')).toMatchObject([{ kinds: [14], includeInformation: false }]);
+    expect(requestsTo('Audit')).toMatchObject([{ kinds: [14], includeInformation: false }]);
   });
 
-  test('information is no fault', async () => {
+  test('exits with 0 for findings of severity information', async () => {
     await fakes.serve(auditOf([{ ...finding, severity: 1 }]));
     expect(await fakes.podwirectl('audit', '--information')).toMatchObject({ exitCode: 0 });
   });
 
-  test('repairs, and gives unused addresses back only once that is confirmed', async () => {
-    const results = [{ finding, outcome: RepairOutcome.REPAIR_OUTCOME_REPAIRED, explanation: 'counted anew' }];
+  test('repairs, and releases unused addresses only after confirmation', async () => {
+    const results = [{ finding, outcome: RepairOutcome.REPAIR_OUTCOME_REPAIRED, explanation: 'counted again' }];
     await fakes.serve(fake(AuditServiceService.repair, () => RepairResponse.fromPartial({ results })));
     expect(await fakes.podwirectl('audit', '--repair')).toMatchObject({
       exitCode: 0,
@@ -101,13 +102,13 @@ describe('audit', () => {
       '--limit',
       '5',
     ];
-    const told = await fakes.podwirectl(...chosen);
-    expect(told).toMatchObject({ exitCode: 2 });
-    // What is confirmed is what was shown, and no more.
-    const again = /podwirectl (.*)\n$/.exec(told.stderr)?.[1]?.split(' ') ?? [];
-    expect([...again].sort()).toEqual([...chosen, '--yes'].sort());
+    const preview = await fakes.podwirectl(...chosen);
+    expect(preview).toMatchObject({ exitCode: 2 });
+    // The suggested command executes exactly the preview.
+    const suggested = /podwirectl (.*)\n$/.exec(preview.stderr)?.[1]?.split(' ') ?? [];
+    expect([...suggested].sort()).toEqual([...chosen, '--yes'].sort());
     await fakes.podwirectl('audit', '--repair', '--release-unused', '--yes', '--grace', '2m');
-    expect(asked('Repair')).toMatchObject([
+    expect(requestsTo('Repair')).toMatchObject([
       { dryRun: false, releaseUnused: false },
       { dryRun: true, releaseUnused: false },
       { dryRun: true, releaseUnused: true },
@@ -116,7 +117,7 @@ describe('audit', () => {
   });
 });
 
-test('config is shown, and changed in what is named', async () => {
+test('config is shown, and only the given settings are changed', async () => {
   const config = { autoAllocateBlocks: true, maxBlocksPerNode: 0, cooldownSeconds: 30 };
   await fakes.serve(
     fake(ConfigServiceService.getConfig, () => GetConfigResponse.fromPartial({ config })),
@@ -124,11 +125,11 @@ test('config is shown, and changed in what is named', async () => {
   );
   expect((await fakes.podwirectl('config', 'get')).stdout).toMatch(/^cooldown +30s$/m);
   await fakes.podwirectl('config', 'set', '--strict-affinity', 'false', '--cooldown', '0');
-  expect(asked('UpdateConfig')).toEqual([{ strictAffinity: false, cooldownSeconds: 0, resourceVersion: '' }]);
+  expect(requestsTo('UpdateConfig')).toEqual([{ strictAffinity: false, cooldownSeconds: 0, resourceVersion: '' }]);
   expect(await fakes.podwirectl('config', 'set')).toMatchObject({ exitCode: 2 });
 });
 
-test('reservations are made, replaced, listed and ended', async () => {
+test('reservations are created, updated, listed and deleted', async () => {
   const reservation = { name: 'routers', cidrs: ['10.65.0.0/28'] };
   const { createReservation, updateReservation, deleteReservation, listReservations } = ReservationServiceService;
   await fakes.serve(
@@ -143,15 +144,15 @@ test('reservations are made, replaced, listed and ended', async () => {
     stdout: expect.stringMatching(/^routers +10\.65\.0\.0\/28, 10\.65\.0\.99 /m),
   });
   await fakes.podwirectl('reservations', 'update', 'routers', '10.65.0.1', '--resource-version', '3');
-  expect(asked('UpdateReservation')).toEqual([{ name: 'routers', cidrs: ['10.65.0.1'], resourceVersion: '3' }]);
+  expect(requestsTo('UpdateReservation')).toEqual([{ name: 'routers', cidrs: ['10.65.0.1'], resourceVersion: '3' }]);
   expect((await fakes.podwirectl('reservations')).stdout).toContain('10.65.0.0/28');
   expect(await fakes.podwirectl('reservations', 'delete', 'routers')).toMatchObject({
     exitCode: 0,
-    stdout: 'reservation routers is gone\n',
+    stdout: 'reservation routers is deleted\n',
   });
 });
 
-test('a refusal ends with its reason, its code and an exit code of its kind', async () => {
+test('a failure prints its reason and code, and the exit code depends on the kind of failure', async () => {
   let code: 'POOL_NOT_FOUND' | 'POOL_IN_USE' | 'STORE_UNAVAILABLE' = 'POOL_NOT_FOUND';
   await fakes.serve(
     fake(PoolServiceService.getPool, () => {

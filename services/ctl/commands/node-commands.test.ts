@@ -21,7 +21,8 @@ beforeEach(() => {
 });
 afterEach(() => fakes.clear());
 
-const asked = (method: string) => fakes.calls.filter((call) => call.method === method).map(({ request }) => request);
+const requestsTo = (method: string) =>
+  fakes.calls.filter((call) => call.method === method).map(({ request }) => request);
 
 const attachmentOf = (containerId: string, network = 'net') => ({ network, containerId, interfaceName: 'eth0' });
 const podOf = (containerId: string, network?: string) => ({
@@ -42,15 +43,15 @@ describe('node status', () => {
     attachmentCount: 3,
   };
 
-  test('of a node that is well', async () => {
+  test('of a node without conditions', async () => {
     await fakes.serve(fake(NodeServiceService.getNodeStatus, () => GetNodeStatusResponse.fromPartial(status)));
     const { exitCode, stdout } = await fakes.podwirectl('node', 'status');
-    expect([exitCode, stdout]).toEqual([0, expect.stringContaining('The dataplane has nothing to complain of.')]);
+    expect([exitCode, stdout]).toEqual([0, expect.stringContaining('conditions: none')]);
     expect(stdout).toMatch(/^Routing +native, as-wanted$/m);
     expect(stdout).not.toContain('TUNNEL');
   });
 
-  test('of one that is not, with its tunnels and sessions', async () => {
+  test('of a node with a condition, with its tunnels and sessions', async () => {
     const tunnels = [{ name: 'podwire.vxlan4', kind: 'vxlan', mtuBytes: 1450 }];
     const bgpSessions = [{ neighbour: '192.0.2.8', about: 'node b', state: 'Active' }];
     const conditions = [{ reason: 'IpamUnreachable', message: 'podwire-ipam does not answer' }];
@@ -58,7 +59,7 @@ describe('node status', () => {
     await fakes.serve(fake(NodeServiceService.getNodeStatus, () => GetNodeStatusResponse.fromPartial(whole)));
     const { exitCode, stdout } = await fakes.podwirectl('node', 'status');
     expect(exitCode).toBe(4);
-    expect(stdout).toMatch(/^Wanted +4 routes, 1 tunnel, 2 far ends of tunnels$/m);
+    expect(stdout).toMatch(/^Wanted +4 routes, 1 tunnel, 2 tunnel peers$/m);
     expect(stdout).toMatch(/^IpamUnreachable +podwire-ipam does not answer$/m);
     expect(stdout).toMatch(/^192\.0\.2\.8 +node b +Active +0 +0$/m);
     expect(stdout).toMatch(/^podwire\.vxlan4 +vxlan +- +- +1450$/m);
@@ -87,13 +88,13 @@ describe('node ready', () => {
   const ready = (...args: string[]) =>
     fakes.podwirectl('node', 'ready', '--config', file, '--bin-dir', programs, ...args);
 
-  test('asks as the runtime does, with the member of the network that is Podwire’s', async () => {
+  test('calls STATUS as the runtime does, with Podwire’s member of the network', async () => {
     const sent: string[] = [];
     await fakes.servePlugin((line, body) => {
       sent.push(line, body);
       return '';
     });
-    expect(await ready()).toMatchObject({ exitCode: 0, stdout: 'Ready: pods can be added.\n' });
+    expect(await ready()).toMatchObject({ exitCode: 0, stdout: 'ready: pods can be added\n' });
     const [line, body] = sent;
     expect(line).toBe('POST /cni STATUS /opt/cni/bin strict');
     expect(JSON.parse(body!)).toEqual({
@@ -104,18 +105,18 @@ describe('node ready', () => {
     });
   });
 
-  test.each([50, 51])('tells why it is not, which is an exit code of its own: CNI code %d', async (code) => {
+  test.each([50, 51])('exits with 4 and the reason where the node is not ready: CNI code %d', async (code) => {
     await fakes.servePlugin(() => [500, JSON.stringify({ code, msg: 'no pool' })]);
-    expect(await ready()).toMatchObject({ exitCode: 4, stdout: 'Not ready: no pool\n' });
+    expect(await ready()).toMatchObject({ exitCode: 4, stdout: 'not ready: no pool\n' });
     expect(JSON.parse((await ready('-o', 'json')).stdout)).toEqual({ ready: false, reason: 'no pool' });
   });
 
-  test('tells a node that is ready for its pods and cannot add one from a node that is not ready', async () => {
+  test('distinguishes a node that cannot add pods from a node that is not ready', async () => {
     const full = [500, JSON.stringify({ code: 50, msg: 'pool pods has no address left' })] as const;
     await fakes.servePlugin((line) => (line.includes('strict') ? full : ''));
     expect(await ready()).toMatchObject({
       exitCode: 4,
-      stdout: 'Ready for the pods that it has, but none can be added: pool pods has no address left\n',
+      stdout: 'ready for existing pods, but no pod can be added: pool pods has no address left\n',
     });
     expect(JSON.parse((await ready('-o', 'json')).stdout)).toEqual({
       ready: true,
@@ -123,7 +124,7 @@ describe('node ready', () => {
     });
   });
 
-  test('tells versions that the configuration offers and a program of the chain lacks: STATUS fails there', async () => {
+  test('reports versions that the configuration offers and a program of the chain lacks', async () => {
     await fakes.servePlugin(() => '');
     writeFileSync(file, JSON.stringify({ ...conflist, cniVersions: ['1.0.0', '1.1.0'] }));
     expect(await ready()).toMatchObject({ exitCode: 0 });
@@ -132,47 +133,51 @@ describe('node ready', () => {
     const answer = await ready();
     expect(answer.exitCode).toBe(4);
     expect(answer.stdout).toMatch(
-      /^Not ready: .*net\.conflist offers versions .*portmap lacks CNI 1\.1\.0.*podwire install/,
+      /^not ready: .*net\.conflist offers CNI versions .*portmap lacks CNI 1\.1\.0.*podwire install/,
     );
   });
 
   test.each([
-    ['loopback', /none can be added: .*has no program loopback/],
-    ['portmap', /none can be added: the chain has portmap, and /],
-  ])('tells that the program %s is missing', async (name, told) => {
+    ['loopback', /no pod can be added: .*has no program loopback/],
+    ['portmap', /no pod can be added: the chain has portmap, and /],
+  ])('reports the missing program %s', async (name, text) => {
     await fakes.servePlugin(() => '');
     rmSync(join(programs, name));
-    expect(await ready()).toMatchObject({ exitCode: 4, stdout: expect.stringMatching(told) });
+    expect(await ready()).toMatchObject({ exitCode: 4, stdout: expect.stringMatching(text) });
   });
 
-  test('does not take what the plugin refuses for an answer', async () => {
+  test('reports a refusal of the plugin as a failure', async () => {
     await fakes.servePlugin(() => [500, '{"code":7,"msg":"ipam is no object"}']);
     expect(await ready()).toMatchObject({ exitCode: 2, stderr: expect.stringContaining('ipam is no object') });
   });
 
   test.each([
-    ['all else is well', '', /^Not ready: there is no network configuration .*net\.conflist, .*"podwire install"/],
     [
-      'there is no pool',
-      'no pool',
-      /^Not ready: no pool; and there is no network configuration .*net\.conflist, .*, once the former is mended$/m,
+      'without another fault',
+      '',
+      /^not ready: network configuration .*net\.conflist does not exist, .*"podwire install"/,
     ],
-  ])('without a network configuration no node is: %s', async (_, fault, told) => {
+    [
+      'without a pool',
+      'no pool',
+      /^not ready: no pool; network configuration .*net\.conflist does not exist, .*: first correct the former, then /m,
+    ],
+  ])('exits with 4 without a network configuration, %s', async (_, fault, text) => {
     rmSync(file);
     await fakes.servePlugin(() => (fault === '' ? '' : [500, JSON.stringify({ code: 50, msg: fault })]));
-    expect(await ready()).toMatchObject({ exitCode: 4, stdout: expect.stringMatching(told) });
+    expect(await ready()).toMatchObject({ exitCode: 4, stdout: expect.stringMatching(text) });
   });
 
   test.each([
-    ['has no name', '{}', 'is no network configuration'],
-    ['is no JSON', '{', 'is no network configuration'],
+    ['has no name', '{}', 'not a network configuration'],
+    ['is not JSON', '{', 'not a network configuration'],
     ['has no plugin', '{"name":"net","plugins":[]}', 'has no plugin'],
-  ])('a configuration that %s is told', async (_, content, told) => {
+  ])('exits with 2 where the configuration %s', async (_, content, text) => {
     writeFileSync(file, content);
-    expect(await ready()).toMatchObject({ exitCode: 2, stderr: expect.stringContaining(told) });
+    expect(await ready()).toMatchObject({ exitCode: 2, stderr: expect.stringContaining(text) });
   });
 
-  test('a plugin that is away is told as such', async () => {
+  test('exits with 5 where the plugin is unreachable', async () => {
     expect(await ready()).toMatchObject({ exitCode: 5, stderr: expect.stringContaining('podwire-plugin at ') });
   });
 });
@@ -187,7 +192,7 @@ describe('pods', () => {
     expect(stderr).toContain('pods check');
   });
 
-  test('are checked and repaired by what the node has recorded; one that fails hinders no other', async () => {
+  test('are checked and repaired against their recorded state; the others continue after a failure', async () => {
     const answer = CheckPodResponse.fromPartial({ differences: [difference], moreDifferences: 3900 });
     const check = ({ recorded }: { recorded?: { containerId: string } | undefined }) => {
       if (recorded?.containerId === 'a') throw new Failure('ATTACHMENT_NOT_FOUND', 'not recorded');
@@ -199,7 +204,7 @@ describe('pods', () => {
       fake(PodServiceService.repairPod, check),
     );
     const { exitCode, stdout, stderr } = await fakes.podwirectl('pods', 'check');
-    expect([exitCode, stderr]).toEqual([4, expect.stringContaining('differs on 2 of 3 pods')]);
+    expect([exitCode, stderr]).toEqual([4, expect.stringContaining('2 of 3 pods differ')]);
     expect(stdout).toMatch(/^pod route default +present +missing +net\/bb\/eth0$/m);
     expect(stdout).toMatch(/^3900 more differences +- +- +net\/bb\/eth0$/m);
     expect(stdout).toMatch(/^not recorded \(ATTACHMENT_NOT_FOUND\) +- +- +net\/a\/eth0$/m);
@@ -212,16 +217,16 @@ describe('pods', () => {
     });
   });
 
-  test.each(['net/bb/eth0', 'bb', 'podw-bb', '10.65.0.2', '10.65.0.2/32'])('are named by %s', async (choice) => {
+  test.each(['net/bb/eth0', 'bb', 'podw-bb', '10.65.0.2', '10.65.0.2/32'])('are selected by %s', async (choice) => {
     await fakes.serve(
       listing(podOf('a'), podOf('bb')),
       fake(PodServiceService.checkPod, () => CheckPodResponse.fromPartial({})),
     );
     expect(await fakes.podwirectl('pods', 'check', choice)).toMatchObject({ exitCode: 0 });
-    expect(asked('CheckPod')).toEqual([{ recorded: attachmentOf('bb') }]);
+    expect(requestsTo('CheckPod')).toEqual([{ recorded: attachmentOf('bb') }]);
   });
 
-  test('are named as Kubernetes does, where IPAM knows the pod', async () => {
+  test('are selected by namespace and name, which IPAM knows', async () => {
     const endpoints = [{ attachment: attachmentOf('bb') }, { attachment: attachmentOf('elsewhere') }];
     await fakes.serve(
       listing(podOf('a'), podOf('bb')),
@@ -231,19 +236,19 @@ describe('pods', () => {
       ),
     );
     expect(await fakes.podwirectl('pods', 'check', 'default/web-0')).toMatchObject({ exitCode: 0 });
-    expect(asked('CheckPod')).toEqual([{ recorded: attachmentOf('bb') }]);
-    expect(asked('ListEndpoints')).toMatchObject([{ namespace: 'default', podName: 'web-0' }]);
+    expect(requestsTo('CheckPod')).toEqual([{ recorded: attachmentOf('bb') }]);
+    expect(requestsTo('ListEndpoints')).toMatchObject([{ namespace: 'default', podName: 'web-0' }]);
     expect(await fakes.podwirectl('pods', 'check', 'default/gone')).toMatchObject({ exitCode: 3 });
-    // An address is no pod's name.
+    // An address is not looked up as the name of a pod.
     expect(await fakes.podwirectl('pods', 'check', '10.65.9.9/32')).toMatchObject({ exitCode: 3 });
-    expect(asked('ListEndpoints')).toHaveLength(2);
+    expect(requestsTo('ListEndpoints')).toHaveLength(2);
   });
 
-  test('that are not there, or not one, are refused', async () => {
+  test('an argument that matches no pod, or several containers, is refused', async () => {
     await fakes.serve(listing(podOf('abc1'), podOf('abc2')));
     expect(await fakes.podwirectl('pods', 'check', 'x')).toMatchObject({ exitCode: 3 });
     const several = await fakes.podwirectl('pods', 'repair', 'abc');
-    expect(several).toMatchObject({ exitCode: 2, stderr: expect.stringContaining('is 2 containers') });
+    expect(several).toMatchObject({ exitCode: 2, stderr: expect.stringContaining('matches 2 containers') });
   });
 });
 
@@ -252,14 +257,14 @@ describe('gc', () => {
     GetNodeStatusResponse.fromPartial({ nodeName: 'node-1' }),
   );
   const detach = fake(PodServiceService.detachPod, () => DetachPodResponse.fromPartial({ removed: true }));
-  /** IPAM's answer for each address, without length; those that are not told are free. */
+  /** IPAM's answer for each address, given without prefix length; other addresses are free. */
   const addresses = (holders: Readonly<Record<string, string>> = {}) =>
     fake(AddressServiceService.getAddress, ({ address }) => {
       const handleId = holders[address];
       const state = handleId === undefined ? AddressState.ADDRESS_STATE_FREE : AddressState.ADDRESS_STATE_ALLOCATED;
       return GetAddressResponse.fromPartial({ state, ...(handleId !== undefined && { holder: { handleId } }) });
     });
-  /** IPAM, where these hold addresses; of the first alone the list knows. */
+  /** IPAM where these containers hold addresses; the list contains only the first. */
   const ipam = (...containers: string[]) => [
     fake(EndpointServiceService.listEndpoints, () =>
       ListEndpointsResponse.fromPartial({
@@ -268,7 +273,7 @@ describe('gc', () => {
             attachment: attachmentOf(containerId),
             addresses: [{ address: '10.65.0.9/32' }],
           })),
-          // Another writer's.
+          // From another writer.
           { namespace: 'default', name: 'node--1-k8s-calico-eth0', addresses: [{ address: '10.65.0.10/32' }] },
         ],
       }),
@@ -279,7 +284,7 @@ describe('gc', () => {
     }),
   ];
 
-  test('leaves a wire whose address somebody holds, under whichever name: Calico’s plugin has others for its wires', async () => {
+  test('keeps a wire whose address is allocated to another attachment, as with Calico’s plugin', async () => {
     const calico = { 'k8s-pod-network.1': '10.65.0.3', 'k8s-pod-network.2': '10.65.0.5' };
     const wires = [podOf('abc', 'calico'), podOf('defgh', 'calico'), podOf('x', 'calico')];
     await fakes.serve(
@@ -296,46 +301,46 @@ describe('gc', () => {
         throw new Failure('ENDPOINT_NOT_FOUND', 'none');
       }),
     );
-    const told = await fakes.podwirectl('gc');
-    expect(told).toMatchObject({ exitCode: 2, stdout: expect.stringMatching(/^calico\/x\/eth0$/m) });
-    expect(told.stdout).not.toMatch(/calico\/(abc|defgh)|NO WIRE HAS AN ADDRESS/);
-    expect(told.stdout).toContain('Every address has a wire.');
-    expect(told.stderr).not.toMatch(/--network|release attachment/);
+    const preview = await fakes.podwirectl('gc');
+    expect(preview).toMatchObject({ exitCode: 2, stdout: expect.stringMatching(/^calico\/x\/eth0$/m) });
+    expect(preview.stdout).not.toMatch(/calico\/(abc|defgh)|SKIPPED NETWORK/);
+    expect(preview.stdout).toContain('addresses without a wire: none');
+    expect(preview.stderr).not.toMatch(/--network|release attachment/);
     await fakes.podwirectl('gc', '--network', 'calico', '--yes');
-    expect(asked('DetachPod')).toEqual([{ attachment: attachmentOf('x', 'calico'), hostInterfaceName: '' }]);
+    expect(requestsTo('DetachPod')).toEqual([{ attachment: attachmentOf('x', 'calico'), hostInterfaceName: '' }]);
   });
 
-  test('removes wires whose attachment holds nothing, once that is confirmed, and no others', async () => {
+  test('removes only orphaned wires, after confirmation', async () => {
     await fakes.serve(
-      listing(podOf('held'), podOf('late'), podOf('stray'), podOf('x', 'other')),
+      listing(podOf('held'), podOf('late'), podOf('orphan'), podOf('x', 'other')),
       status,
       detach,
       addresses(),
       ...ipam('held', 'late'),
     );
-    const told = await fakes.podwirectl('gc');
-    expect(told).toMatchObject({ exitCode: 2, stdout: expect.stringContaining('net/stray/eth0') });
-    expect(told.stdout).not.toMatch(/net\/held|net\/late|other\/x/);
-    expect(asked('DetachPod')).toEqual([]);
+    const preview = await fakes.podwirectl('gc');
+    expect(preview).toMatchObject({ exitCode: 2, stdout: expect.stringContaining('net/orphan/eth0') });
+    expect(preview.stdout).not.toMatch(/net\/held|net\/late|other\/x/);
+    expect(requestsTo('DetachPod')).toEqual([]);
     const done = await fakes.podwirectl('gc', '--yes');
-    expect(done).toMatchObject({ exitCode: 0, stdout: expect.stringMatching(/^removed +net\/stray\/eth0$/m) });
-    expect(asked('DetachPod')).toEqual([{ attachment: attachmentOf('stray'), hostInterfaceName: '' }]);
+    expect(done).toMatchObject({ exitCode: 0, stdout: expect.stringMatching(/^removed +net\/orphan\/eth0$/m) });
+    expect(requestsTo('DetachPod')).toEqual([{ attachment: attachmentOf('orphan'), hostInterfaceName: '' }]);
   });
 
-  test('takes another IPAM plugin’s network only by its name', async () => {
+  test('removes wires of another IPAM plugin’s network only with --network', async () => {
     await fakes.serve(listing(podOf('x', 'other')), status, detach, addresses(), ...ipam());
     const kept = await fakes.podwirectl('gc', '--yes');
     expect(kept).toMatchObject({ exitCode: 0, stdout: expect.stringMatching(/^other +1$/m) });
-    expect(kept.stdout).not.toContain('Every wire has an address.');
+    expect(kept.stdout).not.toContain('orphaned wires: none');
     expect(kept.stderr).toContain('podwirectl gc --network other\n');
-    expect(asked('DetachPod')).toEqual([]);
-    const told = await fakes.podwirectl('gc', '--network', 'other');
-    expect(told.stderr).toContain('to do it: podwirectl gc --network other --yes\n');
+    expect(requestsTo('DetachPod')).toEqual([]);
+    const preview = await fakes.podwirectl('gc', '--network', 'other');
+    expect(preview.stderr).toContain('to execute it: podwirectl gc --network other --yes\n');
     await fakes.podwirectl('gc', '--yes', '--network', 'other');
-    expect(asked('DetachPod')).toHaveLength(1);
+    expect(requestsTo('DetachPod')).toHaveLength(1);
   });
 
-  test('tells addresses without a wire, and keeps them', async () => {
+  test('lists addresses without a wire, and keeps them', async () => {
     await fakes.serve(listing(), status, detach, ...ipam('gone'));
     const { exitCode, stdout, stderr } = await fakes.podwirectl('gc');
     expect(exitCode).toBe(0);
@@ -345,26 +350,26 @@ describe('gc', () => {
   });
 });
 
-describe('a service that is not there', () => {
+describe('an unreachable service', () => {
   test.each([
     ['pools', '--ipam'],
     ['node status', '--dataplane'],
     ['journal', '--plugin'],
-  ])('%s says so at once, and how to name another', async (line, option) => {
+  ])('fails %s immediately, and the error names the option', async (line, option) => {
     const { exitCode, stderr } = await fakes.podwirectl(...line.split(' '));
-    expect([exitCode, stderr]).toEqual([5, expect.stringContaining(`there is no such socket`)]);
+    expect([exitCode, stderr]).toEqual([5, expect.stringContaining('the socket does not exist')]);
     expect(stderr).toContain(option);
   });
 
-  test('by host and port, and one that takes its time', async () => {
-    const nobody = await fakes.podwirectl('pools', '--ipam', '127.0.0.1:1');
-    expect(nobody).toMatchObject({ exitCode: 5, stderr: expect.stringContaining('podwire-ipam at 127.0.0.1:1') });
+  test('by host and port, and one that does not answer in time', async () => {
+    const refused = await fakes.podwirectl('pools', '--ipam', '127.0.0.1:1');
+    expect(refused).toMatchObject({ exitCode: 5, stderr: expect.stringContaining('podwire-ipam at 127.0.0.1:1') });
     await fakes.servePlugin(() => '{}');
     const silent = await fakes.podwirectl('pools', '--ipam', `unix:${fakes.pluginSocket}`, '--timeout', '300ms');
     expect(silent).toMatchObject({ exitCode: 5 });
   });
 
-  test('of another program than the one that is meant', async () => {
+  test('another program at the address', async () => {
     await fakes.serve();
     const journal = await fakes.podwirectl('journal', '--plugin', fakes.socket);
     expect([journal.exitCode, journal.stderr]).toEqual([5, expect.stringMatching(/another program.*--plugin/)]);
@@ -372,7 +377,7 @@ describe('a service that is not there', () => {
     expect([pools.exitCode, pools.stderr]).toEqual([1, expect.stringContaining('another service')]);
   });
 
-  test('and a variable that makes no sense is refused by its name', async () => {
+  test('an invalid variable is refused, and the error names it', async () => {
     const { exitCode, stderr } = await fakes.podwirectlWith({ PODWIRE_PLUGIN_SOCKET: 'here' }, 'journal');
     expect([exitCode, stderr]).toEqual([1, expect.stringContaining('PODWIRE_PLUGIN_SOCKET is "here"')]);
   });

@@ -5,7 +5,7 @@ import {
   type RoutingCounts,
 } from '@podwire/proto/podwire/dataplane/v1/node';
 import { readChainVersions } from '@podwire/shared/chain/chain-versions';
-import { excessOf, excessText, programFaults, type Chain } from '@podwire/shared/chain/chain';
+import { unsupportedVersions, formatUnsupportedVersions, programFaults, type Chain } from '@podwire/shared/chain/chain';
 import { programVersions } from '@podwire/shared/chain/program-versions';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { formatCount } from '@podwire/shared/words/format-count';
@@ -13,20 +13,20 @@ import { formatCount } from '@podwire/shared/words/format-count';
 import { PLAIN_MEMBER, readNetworkConfiguration } from '../clients/network-config.js';
 import { text } from '../command-line/forms.js';
 import type { Option, Verb } from '../command-line/verb.js';
-import { DONE, FOUND_WRONG, sentence, type Fields, type Section } from '../output/report.js';
+import { DONE, PROBLEM_FOUND, sentence, type Fields, type Section } from '../output/report.js';
 import { momentAndAge, wordOf } from '../output/words.js';
 
 export const nodeStatus: Verb = {
   name: 'node status',
-  about: 'the state of this node: what is wrong, its routes to other nodes, its tunnels and BGP sessions',
+  about: 'the state of this node: conditions, routes to other nodes, tunnels and BGP sessions',
   details:
-    'It is what the dataplane knows; whether pods can be added is told by "podwirectl node ready".\nExit code 4: there is something that an operator should know.',
+    'Reported by the dataplane. "podwirectl node ready" shows whether pods can be added.\nExit code 4: there is a condition.',
   run: async (_, { dataplane, json, clock }) => {
     const answer = await dataplane.call(NodeServiceService.getNodeStatus, {});
     return {
       sections: [statusFields(answer, clock.nowMs()), ...tables(answer)],
       data: () => json.of(NodeServiceService.getNodeStatus, answer),
-      exitCode: answer.conditions.length > 0 ? FOUND_WRONG : DONE,
+      exitCode: answer.conditions.length > 0 ? PROBLEM_FOUND : DONE,
     };
   },
 };
@@ -43,7 +43,7 @@ function statusFields(answer: GetNodeStatusResponse, nowMs: number): Fields {
       ['Wanted', countsText(wanted)],
       ['Present', countsText(present)],
       ['Kernel read', answer.checkedAt === undefined ? 'never' : momentAndAge(answer.checkedAt, nowMs)],
-      ['Drift mended', `${formatCount(answer.driftCount, 'time')} since the dataplane started`],
+      ['Drift repaired', `${formatCount(answer.driftCount, 'time')} since the dataplane started`],
       ['Pods', `${formatCount(answer.attachmentCount, 'attachment')}, MTU ${answer.podMtuBytes}`],
     ],
   };
@@ -54,9 +54,9 @@ function countsText(counts: RoutingCounts | undefined): string {
     ? [
         formatCount(counts.routes, 'route'),
         formatCount(counts.tunnels, 'tunnel'),
-        formatCount(counts.peers, 'far end of tunnels', 'far ends of tunnels'),
+        formatCount(counts.peers, 'tunnel peer'),
       ].join(', ')
-    : 'not known';
+    : 'unknown';
 }
 
 function tables({ tunnels, bgpSessions, conditions }: GetNodeStatusResponse): Section[] {
@@ -74,7 +74,7 @@ function tables({ tunnels, bgpSessions, conditions }: GetNodeStatusResponse): Se
   };
   const sessionTable: Section = {
     kind: 'table',
-    columns: ['NEIGHBOUR', 'WHO', 'STATE', { right: 'IMPORTED' }, { right: 'EXPORTED' }],
+    columns: ['NEIGHBOUR', 'PEER', 'STATE', { right: 'IMPORTED' }, { right: 'EXPORTED' }],
     rows: bgpSessions.map(({ neighbour, about, state, importedCount, exportedCount }) => [
       neighbour,
       about,
@@ -86,93 +86,97 @@ function tables({ tunnels, bgpSessions, conditions }: GetNodeStatusResponse): Se
   };
   const conditionTable: Section = {
     kind: 'table',
-    columns: ['CONDITION', 'WHAT'],
+    columns: ['CONDITION', 'MESSAGE'],
     rows: conditions.map(({ reason, message }) => [reason, message]),
-    none: 'The dataplane has nothing to complain of.',
+    none: 'conditions: none',
   };
   return [...[tunnelTable, sessionTable].filter(({ rows }) => rows.length > 0), conditionTable];
 }
 
-const USUAL_CONFIG = '/etc/cni/net.d/10-podwire.conflist';
-const USUAL_PROGRAMS = '/opt/cni/bin';
+const DEFAULT_CONFIG = '/etc/cni/net.d/10-podwire.conflist';
+const DEFAULT_PROGRAMS = '/opt/cni/bin';
 
 const CONFIG: Option<string> = {
   name: '--config',
   form: text('FILE'),
-  about: `the network configuration that the runtime has, as its families and pools count (${USUAL_CONFIG})`,
+  about: `the runtime's network configuration, whose families and pools are checked (${DEFAULT_CONFIG})`,
 };
 
 const PROGRAMS: Option<string> = {
   name: '--bin-dir',
   form: text('DIRECTORY'),
-  about: `where the runtime looks for CNI programs (${USUAL_PROGRAMS})`,
+  about: `the runtime's directory of CNI programs (${DEFAULT_PROGRAMS})`,
 };
 
 export const nodeReady: Verb = {
   name: 'node ready',
-  about: 'whether pods can be added on this node, as the container runtime is told it, and why not',
+  about: 'whether pods can be added on this node, and whether the container runtime sees it as ready',
   details:
-    "It is CNI's STATUS in its strict reading, which names every reason why an ADD would fail. The runtime itself is answered\n" +
-    'less strictly, so that healthy pods are not evicted: without PODWIRE_PLUGIN_STRICT_STATUS a node that was ready once since\n' +
-    'its boot is NetworkPluginNotReady only while its dataplane cannot wire pods. VERSION of each program in the chain is run, and\n' +
-    'the program loopback is looked for. What the dataplane knows of the node is told by "podwirectl node status".\n' +
-    'Exit code 4: no pod can be added, or the node cannot keep account of what it deletes.',
+    "Calls CNI's STATUS strictly, which lists every reason why an ADD would fail. The answer to the runtime is less strict, so that\n" +
+    'healthy pods are not evicted: without PODWIRE_PLUGIN_STRICT_STATUS a node that was ready once since its boot is\n' +
+    'NetworkPluginNotReady only while its dataplane cannot wire pods. Runs VERSION of each program in the chain, and checks that\n' +
+    'the program loopback exists. "podwirectl node status" shows the state that the dataplane reports.\n' +
+    'Exit code 4: no pod can be added, or the node cannot record its pending releases.',
   options: [CONFIG, PROGRAMS],
   run: async (input, { plugin, clock }) => {
-    const file = input.get(CONFIG) ?? USUAL_CONFIG;
+    const file = input.get(CONFIG) ?? DEFAULT_CONFIG;
     const found = await readNetworkConfiguration(file);
-    // An installer writes it last, once STATUS is ready: what STATUS says is then the reason behind the missing file.
+    // The installer writes the file last, once STATUS is ready. So the reason of STATUS explains the missing file.
     const member = found?.member ?? PLAIN_MEMBER;
     const { reason: refusal } = await plugin.strictStatus(member);
-    const told = found === undefined ? withoutConfiguration(file, refusal) : refusal;
-    const faults = await chainFaults(found?.chain, { file, directory: input.get(PROGRAMS) ?? USUAL_PROGRAMS, clock });
-    const reasons = [...(told === null ? [] : [told]), ...faults.versions, ...faults.programs];
+    const statusReason = found === undefined ? missingConfigurationText(file, refusal) : refusal;
+    const faults = await chainFaults(found?.chain, { file, directory: input.get(PROGRAMS) ?? DEFAULT_PROGRAMS, clock });
+    const reasons = [...(statusReason === null ? [] : [statusReason]), ...faults.versions, ...faults.programs];
     const reason = reasons.length === 0 ? null : reasons.join('; ');
     const hasStatus = found !== undefined && faults.versions.length === 0;
     const isReady = hasStatus && (refusal === null || (await plugin.status(member)).reason === null);
     return {
-      sections: [sentence(textOf(isReady, reason))],
+      sections: [sentence(readinessText(isReady, reason))],
       data: () => ({ ready: isReady, reason }),
-      exitCode: reason === null ? DONE : FOUND_WRONG,
+      exitCode: reason === null ? DONE : PROBLEM_FOUND,
     };
   },
 };
 
-function textOf(isReady: boolean, reason: string | null): string {
-  if (reason === null) return 'Ready: pods can be added.';
-  return isReady ? `Ready for the pods that it has, but none can be added: ${reason}` : `Not ready: ${reason}`;
+function readinessText(isReady: boolean, reason: string | null): string {
+  if (reason === null) return 'ready: pods can be added';
+  return isReady ? `ready for existing pods, but no pod can be added: ${reason}` : `not ready: ${reason}`;
 }
 
-interface Place {
+interface ChainFiles {
   readonly file: string;
   readonly directory: string;
   readonly clock: Clock;
 }
 
 interface ChainFaults {
-  /** The runtime asks for what a program refuses, STATUS among it. */
+  /** The runtime uses a version that a program refuses, STATUS included. */
   readonly versions: readonly string[];
-  /** A pod's sandbox fails, and no program says so before. */
+  /** Pod sandboxes will fail; no program reports it in advance. */
   readonly programs: readonly string[];
 }
 
-/** What the runtime would meet in the programs of the chain. */
-async function chainFaults(chain: Chain | undefined, { file, directory, clock }: Place): Promise<ChainFaults> {
-  const asked = chain ?? { plugins: [] };
-  const versions = await readChainVersions(asked, directory, (path) => programVersions(path, clock));
-  const excess = excessOf(asked, versions);
-  const remedy = `"podwire install" leaves them out, or put newer programs into ${directory}`;
+/** Faults of the chain's programs that the runtime would run into. */
+async function chainFaults(chain: Chain | undefined, { file, directory, clock }: ChainFiles): Promise<ChainFaults> {
+  const checkedChain = chain ?? { plugins: [] };
+  const versions = await readChainVersions(checkedChain, directory, (path) => programVersions(path, clock));
+  const unsupported = unsupportedVersions(checkedChain, versions);
+  const remedy = `run "podwire install", which removes them, or put newer programs into ${directory}`;
   return {
     versions:
-      excess.length === 0
+      unsupported.length === 0
         ? []
-        : [`${file} offers versions of CNI that its chain does not support (${excessText(excess)}): ${remedy}`],
-    programs: programFaults(asked, versions, directory),
+        : [
+            `${file} offers CNI versions that its chain does not support (${formatUnsupportedVersions(unsupported)}): ${remedy}`,
+          ],
+    programs: programFaults(checkedChain, versions, directory),
   };
 }
 
-function withoutConfiguration(file: string, told: string | null): string {
-  const missing = `there is no network configuration ${file}, and a runtime without one adds no pod`;
-  const remedy = '"podwire install" puts it there; one that has another name is told with --config';
-  return told === null ? `${missing}: ${remedy}` : `${told}; and ${missing}: ${remedy}, once the former is mended`;
+function missingConfigurationText(file: string, refusal: string | null): string {
+  const missing = `network configuration ${file} does not exist, so the runtime adds no pods`;
+  const remedy = 'run "podwire install", or name another file with --config';
+  return refusal === null
+    ? `${missing}: ${remedy}`
+    : `${refusal}; ${missing}: first correct the former, then ${remedy}`;
 }

@@ -13,35 +13,35 @@ import { formatCount } from '@podwire/shared/words/format-count';
 import type { Context, Service } from '../clients/services.js';
 import { ADDRESS, POD_NAME, text } from '../command-line/forms.js';
 import type { Input, Positional, Verb } from '../command-line/verb.js';
-import { DONE, FAILED, FOUND_WRONG, type Table } from '../output/report.js';
+import { DONE, FAILED, PROBLEM_FOUND, type Table } from '../output/report.js';
 import { attachmentText, failureText } from '../output/words.js';
 import { listEndpoints } from '../resources/endpoints.js';
 import { listPods } from '../resources/pods.js';
 
-interface Checked {
+interface PodCheck {
   readonly attachment: Attachment;
   readonly answer: CheckPodResponse | undefined;
-  /** Why it could not be checked. */
+  /** Why the check failed. */
   readonly fault: string | undefined;
 }
 
-const CHOICE: Positional<string> = {
+const POD_ARGUMENT: Positional<string> = {
   form: text('POD'),
   about:
-    'NAMESPACE/NAME, an attachment, the beginning of its container ID, its host interface or an address of it (all of this node)',
+    'NAMESPACE/NAME, an attachment, the beginning of a container ID, a host interface or an address (all pods of this node)',
   presence: 'optional',
 };
 
 export const podsCheck: Verb = {
   name: 'pods check',
-  about: 'compare the wires of this node’s pods with what they should be; nothing is changed',
-  details: 'What a wire is to be is what the dataplane has recorded. Exit code 4: something differs.',
-  positionals: [CHOICE],
+  about: 'compare the wires of this node’s pods with their recorded state; nothing is changed',
+  details: 'The dataplane has recorded the state of each wire. Exit code 4: a wire differs.',
+  positionals: [POD_ARGUMENT],
   examples: ['pods check', 'pods check 4f1c9a', 'pods check 10.65.0.7'],
   run: async (input, context) => {
     const { dataplane, json } = context;
-    const attachments = await chosenPods(input, context);
-    const checked: Checked[] = [];
+    const attachments = await selectPods(input, context);
+    const checked: PodCheck[] = [];
     for (const attachment of attachments) {
       const request = CheckPodRequest.fromPartial({ recorded: attachment });
       checked.push(
@@ -52,13 +52,13 @@ export const podsCheck: Verb = {
       );
     }
     const wrong = checked.filter(({ answer }) => answer === undefined || answer.differences.length > 0);
-    const none = `Nothing differs on ${formatCount(checked.length, 'pod')}.`;
+    const none = `check: no differences (${formatCount(checked.length, 'pod')})`;
     return {
       sections: [differenceTable(checked, none)],
       hints:
         wrong.length > 0
           ? [
-              `something differs on ${wrong.length} of ${formatCount(checked.length, 'pod')}; to mend it: podwirectl pods repair`,
+              `${wrong.length} of ${formatCount(checked.length, 'pod')} differ or could not be checked; to repair them: podwirectl pods repair`,
             ]
           : [],
       data: () => ({
@@ -68,14 +68,14 @@ export const podsCheck: Verb = {
           fault: fault ?? null,
         })),
       }),
-      exitCode: wrong.length > 0 ? FOUND_WRONG : DONE,
+      exitCode: wrong.length > 0 ? PROBLEM_FOUND : DONE,
     };
   },
 };
 
-/** The attachments of this node that are meant. @throws Failure ATTACHMENT_NOT_FOUND, INVALID_REQUEST */
-async function chosenPods(input: Input, { dataplane, ipam }: Context): Promise<Attachment[]> {
-  const [choice] = input.rest(CHOICE);
+/** The attachments of this node that the argument selects. @throws Failure ATTACHMENT_NOT_FOUND, INVALID_REQUEST */
+async function selectPods(input: Input, { dataplane, ipam }: Context): Promise<Attachment[]> {
+  const [choice] = input.rest(POD_ARGUMENT);
   const pods = await listPods(dataplane);
   const known = pods.flatMap((pod) => (pod.attachment ? [{ ...pod, attachment: pod.attachment }] : []));
   if (choice === undefined) return known.map(({ attachment }) => attachment);
@@ -90,14 +90,20 @@ async function chosenPods(input: Input, { dataplane, ipam }: Context): Promise<A
   const named = known.filter(({ attachment }) => own.has(attachmentText(attachment)));
   const found = [...matching, ...named].map(({ attachment }) => attachment);
   if (found.length === 0)
-    throw new Failure('ATTACHMENT_NOT_FOUND', `no pod of this node is "${choice}"; "podwirectl pods list" shows them`);
+    throw new Failure(
+      'ATTACHMENT_NOT_FOUND',
+      `no pod of this node matches "${choice}"; "podwirectl pods list" lists them`,
+    );
   const containers = new Set(found.map(({ containerId }) => containerId));
   if (containers.size > 1)
-    throw new Failure('INVALID_REQUEST', `"${choice}" is ${containers.size} containers; give more of the ID`);
+    throw new Failure(
+      'INVALID_REQUEST',
+      `"${choice}" matches ${containers.size} containers; use a longer prefix of the ID`,
+    );
   return found;
 }
 
-/** The attachments of a pod, whose name only IPAM knows; none where the choice is no pod's name. */
+/** The attachments of a pod by its name, which only IPAM knows; empty where the argument is not a pod's name. */
 async function attachmentsOf(choice: string, ipam: Service): Promise<string[]> {
   const pod = POD_NAME.read(choice);
   if (!pod.ok || ADDRESS.read(choice).ok) return [];
@@ -106,15 +112,15 @@ async function attachmentsOf(choice: string, ipam: Service): Promise<string[]> {
   return endpoints.map(({ attachment }) => attachmentText(attachment));
 }
 
-/** What was found of one pod. */
-interface FoundDifferences {
+/** The differences of one pod. */
+interface PodDifferences {
   readonly attachment: Attachment;
-  /** Undefined where the dataplane refused to look. */
+  /** Undefined where the dataplane's check or repair failed. */
   readonly answer: { readonly differences: readonly Difference[]; readonly moreDifferences: number } | undefined;
   readonly fault: string | undefined;
 }
 
-function differenceTable(pods: readonly FoundDifferences[], none: string): Table {
+function differenceTable(pods: readonly PodDifferences[], none: string): Table {
   return {
     kind: 'table',
     columns: ['OBJECT', 'WANTED', 'ACTUAL', 'ATTACHMENT'],
@@ -131,7 +137,7 @@ function differenceTable(pods: readonly FoundDifferences[], none: string): Table
   };
 }
 
-interface Repaired {
+interface PodRepair {
   readonly attachment: Attachment;
   readonly answer: RepairPodResponse | undefined;
   readonly fault: string | undefined;
@@ -139,13 +145,13 @@ interface Repaired {
 
 export const podsRepair: Verb = {
   name: 'pods repair',
-  about: 'make the wires of this node’s pods what they should be, and show what was repaired',
-  details: 'The dataplane does so by itself every 90 seconds, and at once where the kernel tells of a change.',
-  positionals: [CHOICE],
+  about: 'repair the wires of this node’s pods, and show the repaired differences',
+  details: 'The dataplane itself repairs wires every 90 seconds, and immediately when the kernel reports a change.',
+  positionals: [POD_ARGUMENT],
   run: async (input, context) => {
     const { dataplane, json } = context;
-    const repaired: Repaired[] = [];
-    for (const attachment of await chosenPods(input, context)) {
+    const repaired: PodRepair[] = [];
+    for (const attachment of await selectPods(input, context)) {
       const request = RepairPodRequest.fromPartial({ recorded: attachment });
       repaired.push(
         await dataplane.call(PodServiceService.repairPod, request).then(
@@ -155,7 +161,7 @@ export const podsRepair: Verb = {
       );
     }
     return {
-      sections: [differenceTable(repaired, `Nothing was to mend on ${formatCount(repaired.length, 'pod')}.`)],
+      sections: [differenceTable(repaired, `repair: no differences (${formatCount(repaired.length, 'pod')})`)],
       data: () => ({
         pods: repaired.map(({ attachment, answer, fault }) => ({
           attachment: attachmentText(attachment),

@@ -11,34 +11,38 @@ import { Failure } from '@podwire/shared/failure/failure';
 
 import { allPages, type Context, type Service } from '../clients/services.js';
 import { ADDRESS, ATTACHMENT, SEQUENCE_NUMBER, text } from '../command-line/forms.js';
-import { unconfirmed, YES } from '../command-line/options.js';
+import { previewReport, YES } from '../command-line/options.js';
 import type { Flag, Input, Option, Positional, Verb } from '../command-line/verb.js';
 import { DONE, FAILED, NOT_FOUND, sentence, type Report } from '../output/report.js';
 import { attachmentText, podOf } from '../output/words.js';
 import { podText } from '../resources/endpoints.js';
 import { holderFields } from './history.js';
 
-const ADDRESS_ALLOCATION: Positional<string> = { form: ADDRESS, about: 'the address to release', presence: 'required' };
+const ADDRESS_ARGUMENT: Positional<string> = { form: ADDRESS, about: 'the address to release', presence: 'required' };
 
 const SEQUENCE: Option<bigint> = {
   name: '--sequence',
   form: SEQUENCE_NUMBER,
-  about: 'only the allocation of this sequence number, as "who" shows it (the one that is there)',
+  about: 'only the allocation with this sequence number, as "who" shows it (the current one)',
 };
-const HANDLE: Option<string> = { name: '--handle', form: text('HANDLE'), about: 'only if this handle holds it' };
+const HANDLE: Option<string> = {
+  name: '--handle',
+  form: text('HANDLE'),
+  about: 'only if the handle holds the address',
+};
 
 export const releaseAddress: Verb = {
   name: 'release address',
-  about: 'release one address, so that others can get it',
+  about: 'release one address',
   details:
-    'A pod that uses it goes on doing so. What is asked about is what is given back: an allocation that is made in\nbetween has another sequence number, and stays.',
-  positionals: [ADDRESS_ALLOCATION],
+    'A pod that uses the address keeps using it. The preview names the sequence number, so that --yes releases exactly the\nallocation shown: a later allocation has another number, and is kept.',
+  positionals: [ADDRESS_ARGUMENT],
   options: [SEQUENCE, HANDLE],
   flags: [YES],
   examples: ['release address 10.65.0.7', 'release address 10.65.0.7 --sequence 12 --yes'],
   run: async (input, context) => {
-    const address = input.at(ADDRESS_ALLOCATION);
-    if (input.has(YES)) return give(address, input, context);
+    const address = input.at(ADDRESS_ARGUMENT);
+    if (input.has(YES)) return releaseOne(address, input, context);
     return preview(address, input, context);
   },
 };
@@ -47,18 +51,18 @@ async function preview(address: string, input: Input, { ipam, json }: Context): 
   const found = await ipam.call(AddressServiceService.getAddress, { address });
   const data = (): ReturnType<Report['data']> => json.of(AddressServiceService.getAddress, found);
   const { holder } = found;
-  if (!holder) return { sections: [sentence(`Nobody holds ${address}.`)], data, exitCode: NOT_FOUND };
+  if (!holder) return { sections: [sentence(`${address} is not allocated`)], data, exitCode: NOT_FOUND };
   const [sequence = holder.sequenceNumber, handle = holder.handleId] = [input.get(SEQUENCE), input.get(HANDLE)];
   if (sequence !== holder.sequenceNumber || handle !== holder.handleId)
-    return { sections: [sentence(ofAnother(address, holder))], data, exitCode: FAILED };
+    return { sections: [sentence(mismatchText(address, holder))], data, exitCode: FAILED };
   const sections = [
-    sentence(`${address} would be taken from:`),
+    sentence(`${address} would be released; its owner:`),
     { kind: 'fields' as const, fields: holderFields(holder) },
   ];
-  return unconfirmed({ sections, data }, input.typed({ options: { [SEQUENCE.name]: String(sequence) } }));
+  return previewReport({ sections, data }, input.toCommandLine({ options: { [SEQUENCE.name]: String(sequence) } }));
 }
 
-async function give(address: string, input: Input, { ipam, json }: Context): Promise<Report> {
+async function releaseOne(address: string, input: Input, { ipam, json }: Context): Promise<Report> {
   const [sequenceNumber, handleId] = [input.get(SEQUENCE), input.get(HANDLE)];
   const answer = await ipam.call(
     AddressServiceService.releaseAddresses,
@@ -74,40 +78,43 @@ async function give(address: string, input: Input, { ipam, json }: Context): Pro
   );
   const outcomes = answer.addresses.map(outcomeOf);
   return {
-    sections: outcomes.map(({ told }) => sentence(told)),
+    sections: outcomes.map(({ message: text }) => sentence(text)),
     data: () => json.of(AddressServiceService.releaseAddresses, answer),
     exitCode: Math.max(DONE, ...outcomes.map(({ exitCode }) => exitCode)),
   };
 }
 
-function outcomeOf({ address, result, holder }: ReleasedAddress): { readonly told: string; readonly exitCode: number } {
-  const by = byWhom(holder);
+function outcomeOf({ address, result, holder }: ReleasedAddress): {
+  readonly message: string;
+  readonly exitCode: number;
+} {
+  const owner = holderText(holder);
   switch (result) {
     case AddressReleaseResult.ADDRESS_RELEASE_RESULT_RELEASED:
-      return { told: `${address} is given back; it was held by ${by}`, exitCode: DONE };
+      return { message: `${address} is released; its owner was ${owner}`, exitCode: DONE };
     case AddressReleaseResult.ADDRESS_RELEASE_RESULT_NOT_ALLOCATED:
-      return { told: `nobody holds ${address}`, exitCode: NOT_FOUND };
+      return { message: `${address} is not allocated`, exitCode: NOT_FOUND };
     case AddressReleaseResult.ADDRESS_RELEASE_RESULT_MISMATCH:
-      return { told: ofAnother(address, holder), exitCode: FAILED };
+      return { message: mismatchText(address, holder), exitCode: FAILED };
     case AddressReleaseResult.ADDRESS_RELEASE_RESULT_UNREADABLE:
     case AddressReleaseResult.ADDRESS_RELEASE_RESULT_UNSPECIFIED:
     case AddressReleaseResult.UNRECOGNIZED:
       return {
-        told: `${address} stays, as its block cannot be read in the datastore; "podwirectl audit" names the record`,
+        message: `${address} is not released: its block cannot be read in the datastore; "podwirectl audit" names the record`,
         exitCode: FAILED,
       };
   }
 }
 
-function ofAnother(address: string, holder: ReleasedAddress['holder']): string {
-  return `${address} is held by another than was meant, and stays: ${byWhom(holder)}`;
+function mismatchText(address: string, holder: ReleasedAddress['holder']): string {
+  return `${address} is not released: its owner does not match --sequence or --handle: ${holderText(holder)}`;
 }
 
-function byWhom(holder: ReleasedAddress['holder']): string {
-  return holder ? `${podOf(holder.attributes) || holder.handleId}, sequence ${holder.sequenceNumber}` : 'nobody';
+function holderText(holder: ReleasedAddress['holder']): string {
+  return holder ? `${podOf(holder.attributes) || holder.handleId}, sequence ${holder.sequenceNumber}` : 'no owner';
 }
 
-const ATTACHMENT_ALLOCATION: Positional<Attachment> = {
+const ATTACHMENT_ARGUMENT: Positional<Attachment> = {
   form: ATTACHMENT,
   about: 'the attachment, as "who" and "pods list" print it',
   presence: 'required',
@@ -115,36 +122,36 @@ const ATTACHMENT_ALLOCATION: Positional<Attachment> = {
 
 export const releaseAttachment: Verb = {
   name: 'release attachment',
-  about: 'release everything that an attachment holds, and its endpoint',
-  details: 'Its wire stays; a DEL takes away both.',
-  positionals: [ATTACHMENT_ALLOCATION],
+  about: 'release all addresses of an attachment, and its endpoint',
+  details: 'The wire is kept; DEL removes both.',
+  positionals: [ATTACHMENT_ARGUMENT],
   flags: [YES],
   run: async (input, { ipam, json }) => {
-    const attachment = input.at(ATTACHMENT_ALLOCATION);
+    const attachment = input.at(ATTACHMENT_ARGUMENT);
     const name = attachmentText(attachment);
     if (!input.has(YES)) {
-      const found = await heldBy(ipam, attachment);
+      const found = await endpointOf(ipam, attachment);
       if (!found) {
-        const told = `${name} holds no address; an endpoint that is left of it would be removed.`;
+        const message = `${name} holds no address; its endpoint, if any, would be removed`;
         const data = () => json.of(AddressServiceService.release, { addresses: [] });
-        return unconfirmed({ sections: [sentence(told)], data }, input.typed());
+        return previewReport({ sections: [sentence(message)], data }, input.toCommandLine());
       }
       const addresses = found.endpoint?.addresses.map(({ address }) => address).join(', ') ?? '';
-      const whose = podText(found.endpoint);
-      const sections = [sentence(`${name} would give back ${addresses}${whose === '' ? '' : `, of pod ${whose}`}.`)];
+      const pod = podText(found.endpoint);
+      const sections = [sentence(`${addresses} of ${name} would be released${pod === '' ? '' : `; pod ${pod}`}`)];
       const data = () => json.of(AddressServiceService.getEndpoint, found);
-      return unconfirmed({ sections, data }, input.typed());
+      return previewReport({ sections, data }, input.toCommandLine());
     }
     const answer = await ipam.call(AddressServiceService.release, { attachment });
-    const told =
+    const message =
       answer.addresses.length > 0
-        ? `${name} has given back ${answer.addresses.join(', ')}`
-        : `${name} holds no address, and has no endpoint any more`;
-    return { sections: [sentence(told)], data: () => json.of(AddressServiceService.release, answer) };
+        ? `${answer.addresses.join(', ')} of ${name} released`
+        : `${name} holds no address; its endpoint, if any, is removed`;
+    return { sections: [sentence(message)], data: () => json.of(AddressServiceService.release, answer) };
   },
 };
 
-async function heldBy(ipam: Service, attachment: Attachment): Promise<GetEndpointResponse | undefined> {
+async function endpointOf(ipam: Service, attachment: Attachment): Promise<GetEndpointResponse | undefined> {
   try {
     return await ipam.call(AddressServiceService.getEndpoint, { attachment });
   } catch (error) {
@@ -153,7 +160,7 @@ async function heldBy(ipam: Service, attachment: Attachment): Promise<GetEndpoin
   }
 }
 
-const HANDLE_ALLOCATION: Positional<string> = {
+const HANDLE_ARGUMENT: Positional<string> = {
   form: text('HANDLE'),
   about: 'the handle, <network>.<container ID> for containers',
   presence: 'required',
@@ -161,18 +168,18 @@ const HANDLE_ALLOCATION: Positional<string> = {
 
 const SEARCH: Flag = {
   name: '--search-all-blocks',
-  about: 'look in every block: for addresses whose handle was lost',
+  about: 'search every block, for addresses whose handle record was lost',
 };
 
 export const releaseHandle: Verb = {
   name: 'release handle',
-  about: 'release everything that a handle holds, and the endpoints of its containers',
-  positionals: [HANDLE_ALLOCATION],
+  about: 'release all addresses of a handle, and the endpoints of its containers',
+  positionals: [HANDLE_ARGUMENT],
   flags: [SEARCH, YES],
   run: async (input, { ipam, json }) => {
-    const handleId = input.at(HANDLE_ALLOCATION);
+    const handleId = input.at(HANDLE_ARGUMENT);
     if (!input.has(YES)) {
-      const addresses = await heldByHandle(ipam, handleId);
+      const addresses = await addressesOfHandle(ipam, handleId);
       const preview = {
         sections: [
           {
@@ -184,27 +191,27 @@ export const releaseHandle: Verb = {
               attributes.node ?? '',
               String(sequenceNumber),
             ]),
-            none: 'It holds no address; endpoints that are left of its containers would be removed.',
+            none: 'addresses: none; the endpoints of its containers, if any, would be removed',
           },
         ],
         data: () => json.of(HandleServiceService.getHandle, { addresses, nextPageToken: '' }),
       };
-      return unconfirmed(preview, input.typed());
+      return previewReport(preview, input.toCommandLine());
     }
     const answer = await ipam.call(HandleServiceService.releaseHandle, {
       handleId,
       searchAllBlocks: input.has(SEARCH),
     });
     const { addresses } = answer;
-    const told =
+    const message =
       addresses.length > 0
-        ? `${handleId} has given back ${addresses.join(', ')}`
-        : `${handleId} holds no address, and has no endpoint any more`;
-    return { sections: [sentence(told)], data: () => json.of(HandleServiceService.releaseHandle, answer) };
+        ? `${addresses.join(', ')} of ${handleId} released`
+        : `${handleId} holds no address; its endpoints, if any, are removed`;
+    return { sections: [sentence(message)], data: () => json.of(HandleServiceService.releaseHandle, answer) };
   },
 };
 
-async function heldByHandle(ipam: Service, handleId: string): Promise<HandleAddress[]> {
+async function addressesOfHandle(ipam: Service, handleId: string): Promise<HandleAddress[]> {
   try {
     const pages = await allPages((page) => ipam.call(HandleServiceService.getHandle, { ...page, handleId }));
     return pages.flatMap(({ addresses }) => addresses);

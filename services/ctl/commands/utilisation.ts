@@ -13,7 +13,7 @@ const NO_OWNER = '(no owner)';
 
 export const utilisation: Verb = {
   name: 'utilisation',
-  about: 'how full pools are, and which nodes have their blocks and addresses',
+  about: 'utilisation of pools, and the blocks and addresses of each node',
   options: [POOL, NODE],
   run: async (input, { ipam, json }) => {
     const poolName = input.get(POOL) ?? '';
@@ -39,7 +39,7 @@ function poolTable(pools: readonly Pool[]): Table {
       const counts = countsOf(utilization);
       return [name, cidr, count(counts.capacity), ...countCells(counts), String(counts.blocks)];
     }),
-    none: 'There is no such pool.',
+    none: 'pools: none',
   };
 }
 
@@ -50,10 +50,10 @@ interface NodeUse {
   cooling: number;
   reserved: number;
   available: number;
-  lent: number;
+  borrowed: number;
 }
 
-const NO_USE: NodeUse = { blocks: 0, capacity: 0, allocated: 0, cooling: 0, reserved: 0, available: 0, lent: 0 };
+const NO_USE: NodeUse = { blocks: 0, capacity: 0, allocated: 0, cooling: 0, reserved: 0, available: 0, borrowed: 0 };
 
 function nodeTable(blocks: readonly Block[]): Table {
   const uses = new Map<string, NodeUse>();
@@ -67,17 +67,17 @@ function nodeTable(blocks: readonly Block[]): Table {
     use.cooling += cooling;
     use.reserved += reserved;
     use.available += available;
-    use.lent += borrowedOf(block);
+    use.borrowed += borrowedOf(block);
     uses.set(name, use);
   }
   const inUse = (use: NodeUse): number => use.allocated - use.cooling;
   const byUse = [...uses].sort(([nameA, a], [nameB, b]) => inUse(b) - inUse(a) || compareTexts(nameA, nameB));
   return {
     kind: 'table',
-    columns: ['NODE', { right: 'BLOCKS' }, { right: 'ADDRESSES' }, ...COUNT_COLUMNS, { right: 'LENT TO OTHERS' }],
+    columns: ['NODE', { right: 'BLOCKS' }, { right: 'ADDRESSES' }, ...COUNT_COLUMNS, { right: 'BORROWED BY OTHERS' }],
     rows: byUse.map(([name, use]) => {
-      return [name, String(use.blocks), String(use.capacity), ...countCells(use), String(use.lent)];
+      return [name, String(use.blocks), String(use.capacity), ...countCells(use), String(use.borrowed)];
     }),
-    none: 'No node has a block.',
+    none: 'blocks: none',
   };
 }

@@ -18,43 +18,43 @@ import { DONE, NOT_FOUND, sentence, type Fields, type Report } from '../output/r
 import { attachmentOf, attachmentText, moment, momentAndAge, wordOf } from '../output/words.js';
 import { holderFields, tenureTable } from './history.js';
 
-const ASKED: Positional<string> = { form: ADDRESS, about: 'the address', presence: 'required' };
+const ADDRESS_ARGUMENT: Positional<string> = { form: ADDRESS, about: 'the address', presence: 'required' };
 
 const AT: Option<Moment> = {
   name: '--at',
   form: MOMENT,
-  about: 'who held it then: 2026-05-04T12:30:00Z, or 30m for thirty minutes ago (now, and before)',
+  about: 'the owner at this time: 2026-05-04T12:30:00Z, or 30m for thirty minutes ago (current and earlier owners)',
 };
 
 const LIMIT: Option<number> = {
   name: '--limit',
   form: wholeNumber('NUMBER', { min: 1, max: 1000 }),
-  about: 'how many earlier holders to name (10). No effect with --at',
+  about: 'maximum number of earlier owners (10). No effect with --at',
 };
-const USUAL_LIMIT = 10;
+const DEFAULT_LIMIT = 10;
 
 export const who: Verb = {
   name: 'who',
-  about: 'who holds an address, why, and who held it before',
-  details: 'How far back it is known is a setting of podwire-ipam (PODWIRE_IPAM_HISTORY_HOURS). Exit code 3: nobody’s.',
-  positionals: [ASKED],
+  about: 'the current owner of an address, its allocation, and earlier owners',
+  details: 'podwire-ipam keeps the history for PODWIRE_IPAM_HISTORY_HOURS. Exit code 3: the address has no owner.',
+  positionals: [ADDRESS_ARGUMENT],
   options: [AT, LIMIT],
   examples: ['who 10.65.0.7', 'who 10.65.0.7 --at 2026-05-04T12:30:00Z', 'who fd65::7 --at 2h'],
   run: (input, context) => {
-    const address = input.at(ASKED);
+    const address = input.at(ADDRESS_ARGUMENT);
     const at = input.get(AT);
-    if (at === undefined) return whoNow(address, input.get(LIMIT) ?? USUAL_LIMIT, context);
-    return whoThen(address, dateOf(at, context.clock.nowMs()), context);
+    if (at === undefined) return currentOwner(address, input.get(LIMIT) ?? DEFAULT_LIMIT, context);
+    return ownerAt(address, dateOf(at, context.clock.nowMs()), context);
   },
 };
 
-async function whoThen(address: string, time: Date, { ipam, json, clock }: Context): Promise<Report> {
+async function ownerAt(address: string, time: Date, { ipam, json, clock }: Context): Promise<Report> {
   const answer = await ipam.call(HistoryServiceService.queryAt, { address, time });
   const data = (): ReturnType<Report['data']> => json.of(HistoryServiceService.queryAt, answer);
   const { tenure } = answer;
-  if (!tenure) return { sections: [sentence(nobodyThen(address, time, answer))], data, exitCode: NOT_FOUND };
+  if (!tenure) return { sections: [sentence(noOwnerText(address, time, answer))], data, exitCode: NOT_FOUND };
   const nowMs = clock.nowMs();
-  const until = tenure.releaseTime === undefined ? 'still held' : momentAndAge(tenure.releaseTime, nowMs);
+  const until = tenure.releaseTime === undefined ? 'still allocated' : momentAndAge(tenure.releaseTime, nowMs);
   const fields: Fields = {
     kind: 'fields',
     fields: [
@@ -69,23 +69,23 @@ async function whoThen(address: string, time: Date, { ipam, json, clock }: Conte
   return { sections: [fields], data };
 }
 
-function nobodyThen(address: string, time: Date, { covered }: QueryAtResponse): string {
+function noOwnerText(address: string, time: Date, { covered }: QueryAtResponse): string {
   return covered
-    ? `Nobody held ${address} at ${moment(time)}.`
-    : `Who held ${address} at ${moment(time)} is not known: the history does not reach back so far.`;
+    ? `${address} had no owner at ${moment(time)}`
+    : `owner of ${address} at ${moment(time)}: unknown, because the time is before the history begins`;
 }
 
-async function whoNow(address: string, pageSize: number, context: Context): Promise<Report> {
+async function currentOwner(address: string, pageSize: number, context: Context): Promise<Report> {
   const { ipam, json, clock } = context;
   const found = await ipam.call(AddressServiceService.getAddress, { address });
-  const [endpoint, history] = await Promise.all([endpointOf(found, context), earlier(address, pageSize, context)]);
+  const [endpoint, history] = await Promise.all([endpointOf(found, context), historyOf(address, pageSize, context)]);
   const nowMs = clock.nowMs();
   const past = history?.tenures.filter(({ releaseTime }) => releaseTime !== undefined) ?? [];
   const isHeld = found.holder !== undefined;
   return {
     sections: [
       nowFields(address, { found, endpoint, nowMs }),
-      ...(history ? [{ ...tenureTable(past, nowMs), title: 'earlier', none: 'Nobody that is still known.' }] : []),
+      ...(history ? [{ ...tenureTable(past, nowMs), title: 'earlier owners', none: 'none recorded' }] : []),
     ],
     hints: hintsOf(address, { found, endpoint, history }),
     data: () => ({
@@ -97,16 +97,20 @@ async function whoNow(address: string, pageSize: number, context: Context): Prom
   };
 }
 
-/** @returns what the holder's attachment was given; undefined where it is no container's, or has no endpoint */
+/** @returns the endpoint of the owner's attachment; undefined where the owner is not a container, or has no endpoint */
 async function endpointOf({ holder }: GetAddressResponse, { ipam }: Context): Promise<GetEndpointResponse | undefined> {
   const attachment = holder && attachmentOf(holder.handleId, holder.attributes);
   if (!attachment) return undefined;
-  return unless('ENDPOINT_NOT_FOUND', () => ipam.call(AddressServiceService.getEndpoint, { attachment }));
+  return undefinedOn('ENDPOINT_NOT_FOUND', () => ipam.call(AddressServiceService.getEndpoint, { attachment }));
 }
 
-/** @returns undefined where no history is kept */
-function earlier(address: string, pageSize: number, { ipam }: Context): Promise<GetAddressHistoryResponse | undefined> {
-  return unless('HISTORY_NOT_KEPT', () =>
+/** @returns undefined where podwire-ipam keeps no history */
+function historyOf(
+  address: string,
+  pageSize: number,
+  { ipam }: Context,
+): Promise<GetAddressHistoryResponse | undefined> {
+  return undefinedOn('HISTORY_NOT_KEPT', () =>
     ipam.call(HistoryServiceService.getAddressHistory, {
       subject: { $case: 'address', value: address },
       from: undefined,
@@ -117,7 +121,7 @@ function earlier(address: string, pageSize: number, { ipam }: Context): Promise<
   );
 }
 
-async function unless<Value>(code: string, work: () => Promise<Value>): Promise<Value | undefined> {
+async function undefinedOn<Value>(code: string, work: () => Promise<Value>): Promise<Value | undefined> {
   try {
     return await work();
   } catch (error) {
@@ -126,12 +130,12 @@ async function unless<Value>(code: string, work: () => Promise<Value>): Promise<
   }
 }
 
-interface Found {
+interface AddressAnswers {
   readonly found: GetAddressResponse;
   readonly endpoint: GetEndpointResponse | undefined;
 }
 
-function nowFields(address: string, { found, endpoint, nowMs }: Found & { readonly nowMs: number }): Fields {
+function nowFields(address: string, { found, endpoint, nowMs }: AddressAnswers & { readonly nowMs: number }): Fields {
   const { state, holder, poolName, blockCidr, allocateTime, releaseTime, coolUntilTime, reservationNames } = found;
   const { netns, macAddress = '', hostInterfaceName = '' } = endpoint?.endpoint ?? {};
   const attachment = holder && attachmentOf(holder.handleId, holder.attributes);
@@ -157,18 +161,24 @@ function nowFields(address: string, { found, endpoint, nowMs }: Found & { readon
 
 function hintsOf(
   address: string,
-  { found, endpoint, history }: Found & { readonly history: GetAddressHistoryResponse | undefined },
+  { found, endpoint, history }: AddressAnswers & { readonly history: GetAddressHistoryResponse | undefined },
 ): string[] {
   const { state, holder } = found;
   const isContainers = holder && attachmentOf(holder.handleId, holder.attributes) !== undefined;
   return [
     ...(isContainers && !endpoint?.endpoint
-      ? [`no endpoint is recorded for it: see "podwirectl audit" before you give it back (release address ${address})`]
+      ? [
+          `${address} has no endpoint: run podwirectl audit before you release it (podwirectl release address ${address})`,
+        ]
       : []),
-    ...(state === AddressState.ADDRESS_STATE_UNMANAGED ? ['it lies in no pool: Podwire gives it to nobody'] : []),
+    ...(state === AddressState.ADDRESS_STATE_UNMANAGED
+      ? [`${address} is in no pool: Podwire does not allocate it`]
+      : []),
     ...(history === undefined
-      ? ['who held it before is not known: podwire-ipam keeps no history (PODWIRE_IPAM_HISTORY_HOURS)']
+      ? ['earlier owners are unknown: podwire-ipam keeps no history (PODWIRE_IPAM_HISTORY_HOURS)']
       : []),
-    ...(history !== undefined && history.nextPageToken !== '' ? ['there are more: --limit shows up to 1000'] : []),
+    ...(history !== undefined && history.nextPageToken !== ''
+      ? ['the list is incomplete: raise --limit (up to 1000)']
+      : []),
   ];
 }

@@ -31,7 +31,7 @@ const report: Report = {
   data: () => ({ name: 'a', cidrs: ['10.65.0.0/16'], at: '2026-05-04T12:30:00Z', note: 'yes: "no"', nothing: null }),
 };
 
-test('a table is lined up, numbers at their right; what is absent is a dash or no line; hints go aside', () => {
+test('a table is aligned, with numbers to the right and a dash for an empty cell; fields without a value are omitted; hints go to stderr', () => {
   expect(render(report, 'table')).toEqual({
     stdout: [
       'pools:',
@@ -66,7 +66,7 @@ test('json and yaml are the data, without hints', () => {
   );
 });
 
-test('an empty table says so, and control characters never reach the terminal', () => {
+test('an empty table prints its text, and control characters are replaced', () => {
   const empty: Report = {
     sections: [
       { kind: 'table', columns: ['A'], rows: [], none: 'There is none.' },
@@ -77,7 +77,7 @@ test('an empty table says so, and control characters never reach the terminal', 
   expect(render(empty, 'table').stdout).toBe('There is none.\n\nPod  a\uFFFD[2J b\n');
 });
 
-test('messages are in protobuf’s JSON form, with every field', () => {
+test('messages are converted to protobuf’s JSON form, with every field', () => {
   const answer = ListPoolsResponse.fromPartial({
     pools: [
       { name: 'a', utilization: { allocated: 2n ** 63n }, createTime: new Date(0), state: PoolState.POOL_STATE_ACTIVE },
@@ -111,7 +111,7 @@ describe('words', () => {
     expect(lengthOfTime(durationMs)).toBe(text);
   });
 
-  test('of constants, parts, numbers, moments and pods', () => {
+  test('of constants, percentages, numbers, moments and pods', () => {
     expect(wordOf('POOL_STATE_NOT_ALLOCATABLE', 'POOL_STATE_')).toBe('not-allocatable');
     expect(wordOf('POOL_STATE_UNSPECIFIED', 'POOL_STATE_')).toBe('');
     expect(wordOf(undefined, 'POOL_STATE_')).toBe('unknown');

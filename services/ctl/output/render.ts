@@ -8,18 +8,18 @@ import { stringify } from 'yaml';
 
 import type { Column, Fields, OutputFormat, Report, Section, Table } from './report.js';
 
-/** What goes where. */
+/** Text for the two output streams. */
 export interface Rendered {
   readonly stdout: string;
   readonly stderr: string;
 }
 
-/** Also those of YAML 1.1 read as text what is text: times, and words such as `no`. */
-const FOR_ALL_READERS = { compat: 'yaml-1.1', lineWidth: 0 } as const;
+/** Quotes times and words such as `no`, which readers of YAML 1.1 would not read as text. */
+const YAML_OPTIONS = { compat: 'yaml-1.1', lineWidth: 0 } as const;
 
 const GAP = '  ';
 
-/** A report as text; hints are for people, and go with tables alone. */
+/** A report as text. Hints are for people, and only accompany tables. */
 export function render(report: Report, format: OutputFormat): Rendered {
   if (format !== 'table') return { stdout: renderData(report.data(), format), stderr: '' };
   const hints = report.hints?.map((hint) => `hint: ${hint}\n`) ?? [];
@@ -27,7 +27,7 @@ export function render(report: Report, format: OutputFormat): Rendered {
 }
 
 function renderData(data: JsonValue, format: 'json' | 'yaml'): string {
-  return format === 'json' ? `${JSON.stringify(data, undefined, 2)}\n` : stringify(data, FOR_ALL_READERS);
+  return format === 'json' ? `${JSON.stringify(data, undefined, 2)}\n` : stringify(data, YAML_OPTIONS);
 }
 
 function renderSection(section: Section): string {
@@ -63,27 +63,27 @@ function renderTable({ columns, rows, none }: Table): string {
 }
 
 function renderFields({ fields }: Fields): string {
-  const given = fields.filter(([, value]) => value !== '');
-  const width = Math.max(0, ...given.map(([name]) => name.length));
-  return given.map(([name, value]) => `${name.padEnd(width)}${GAP}${printable(value)}\n`).join('');
+  const shown = fields.filter(([, value]) => value !== '');
+  const width = Math.max(0, ...shown.map(([name]) => name.length));
+  return shown.map(([name, value]) => `${name.padEnd(width)}${GAP}${printable(value)}\n`).join('');
 }
 
-/** Columns of a terminal, as far as all characters are of one width. */
+/** Columns on a terminal, if all characters have the same width. */
 const widthOf = (text: string): number => Array.from(text).length;
 
-/** What services pass on was written by anybody: control characters would move the terminal's cursor. */
+/** Replaces control characters, which would move the terminal's cursor. Stored texts may come from any source. */
 function printable(text: string): string {
   return text.replaceAll(/\p{Cc}/gu, (character) => (character === '\n' ? ' ' : '\uFFFD'));
 }
 
 /**
  * The contract's messages in protobuf's JSON form (ProtoJSON): field names in lowerCamelCase, constants by name, 64-bit numbers as
- * text, times in RFC 3339. Fields that have their default are written too, so that a program finds them.
+ * text, times in RFC 3339. Fields with their default value are written too, so that programs find them.
  */
 export class ContractJson {
   #registry: FileRegistry | undefined;
 
-  /** An answer of a method. */
+  /** Converts an answer of a method. */
   of<Request, Response>(method: MethodDefinition<Request, Response>, answer: Response): JsonValue {
     const [, service = '', name] = method.path.split('/');
     const registry = (this.#registry ??= readContract());

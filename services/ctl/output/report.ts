@@ -2,15 +2,15 @@ import type { JsonValue } from '@bufbuild/protobuf';
 import { status } from '@grpc/grpc-js';
 import { FAILURE_CODES, type FailureCode } from '@podwire/shared/failure/codes';
 
-/** What a command has to say. */
+/** The result of a command. */
 export interface Report {
-  /** For people, in this order. */
+  /** Output for people, in this order. */
   readonly sections: readonly Section[];
   /** Machine-readable output: the answers of the services. Called only for JSON output. */
   readonly data: () => JsonValue;
-  /** What one may do next, for people: on the standard error, so that a table can be piped. */
+  /** Suggested next commands. They go to the standard error, so that a table can be piped. */
   readonly hints?: readonly string[];
-  /** Default: done. */
+  /** Default: {@link DONE}. */
   readonly exitCode?: number;
 }
 
@@ -21,14 +21,14 @@ export interface Table {
   readonly title?: string;
   readonly columns: readonly Column[];
   readonly rows: readonly (readonly string[])[];
-  /** What is said where there is no row. */
+  /** Printed where there is no row. */
   readonly none: string;
 }
 
-/** A column's head; numbers stand at its right. */
+/** A column's heading; `right` aligns the column to the right, as for numbers. */
 export type Column = string | { readonly right: string };
 
-/** Names with their values, one in each line; those without a value are left out. */
+/** Names with their values, one per line; those without a value are omitted. */
 export interface Fields {
   readonly kind: 'fields';
   readonly title?: string;
@@ -44,30 +44,30 @@ export const sentence = (text: string): Sentence => ({ kind: 'sentence', text })
 
 export const DONE = 0;
 export const FAILED = 1;
-export const NOT_UNDERSTOOD = 2;
+export const INVALID_USAGE = 2;
 export const NOT_FOUND = 3;
-export const FOUND_WRONG = 4;
+export const PROBLEM_FOUND = 4;
 const NO_ANSWER = 5;
 
-/** How podwirectl ends, for scripts. */
+/** Exit codes of podwirectl, for scripts. */
 export const EXIT_CODES = [
   { code: DONE, about: 'done' },
   { code: FAILED, about: 'failed or refused' },
-  { code: NOT_UNDERSTOOD, about: 'not understood, or not confirmed with --yes' },
-  { code: NOT_FOUND, about: 'what was named does not exist' },
-  { code: FOUND_WRONG, about: 'something is not as it should be' },
+  { code: INVALID_USAGE, about: 'usage error, or not confirmed with --yes' },
+  { code: NOT_FOUND, about: 'object not found' },
+  { code: PROBLEM_FOUND, about: 'problem found' },
   { code: NO_ANSWER, about: 'a service did not answer' },
 ] as const;
 
-const OF_STATUS: Partial<Record<status, number>> = {
-  [status.INVALID_ARGUMENT]: NOT_UNDERSTOOD,
+const EXIT_CODE_OF_STATUS: Partial<Record<status, number>> = {
+  [status.INVALID_ARGUMENT]: INVALID_USAGE,
   [status.NOT_FOUND]: NOT_FOUND,
   [status.UNAVAILABLE]: NO_ANSWER,
   [status.DEADLINE_EXCEEDED]: NO_ANSWER,
 };
 
 export function exitCodeOf(code: FailureCode): number {
-  return OF_STATUS[FAILURE_CODES[code].status] ?? FAILED;
+  return EXIT_CODE_OF_STATUS[FAILURE_CODES[code].status] ?? FAILED;
 }
 
 /** How results are printed. */

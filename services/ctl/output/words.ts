@@ -2,7 +2,7 @@ import { attachmentFaults, formatAttachment, type Attachment } from '@podwire/sh
 import { Failure } from '@podwire/shared/failure/failure';
 import { tracedMessage } from '@podwire/shared/failure/status';
 
-/** How values are written for people. */
+/** Formats values for people. */
 
 const SECOND_MS = 1000;
 const UNITS = [
@@ -16,7 +16,7 @@ const FACTOR = 2;
 
 /**
  * A constant of the contract as a word: `POOL_STATE_NOT_ALLOCATABLE` is `not-allocatable`.
- * @param name - undefined for one that this release does not know
+ * @param name - undefined for a constant that this release does not know
  */
 export function wordOf(name: string | undefined, prefix: string): string {
   if (name === undefined) return 'unknown';
@@ -24,7 +24,7 @@ export function wordOf(name: string | undefined, prefix: string): string {
   return word === 'UNSPECIFIED' ? '' : word.toLowerCase().replaceAll('_', '-');
 }
 
-/** How long something lasted, rounded down: `45s`, `90m`, `3h`, `12d`. */
+/** A duration, rounded down: `45s`, `90m`, `3h`, `12d`. */
 export function lengthOfTime(durationMs: number): string {
   const unit = UNITS.find(({ ms }) => durationMs >= FACTOR * ms);
   return unit
@@ -32,29 +32,29 @@ export function lengthOfTime(durationMs: number): string {
     : `${Math.max(0, Math.floor(durationMs / SECOND_MS))}s`;
 }
 
-/** How long ago a moment was; empty where there is none. */
+/** Time since a moment; empty for undefined. */
 export function age(time: Date | undefined, nowMs: number): string {
   return time === undefined ? '' : lengthOfTime(nowMs - time.getTime());
 }
 
-/** A moment in RFC 3339 with seconds; empty where there is none. */
+/** A moment in RFC 3339 with seconds; empty for undefined. */
 export function moment(time: Date | undefined): string {
   return time === undefined ? '' : time.toISOString().replace(/\.\d+Z$/, 'Z');
 }
 
-/** A moment, and how long ago it was. */
+/** A moment, and the time since; empty for undefined. */
 export function momentAndAge(time: Date | undefined, nowMs: number): string {
   return time === undefined ? '' : `${moment(time)} (${age(time, nowMs)} ago)`;
 }
 
 const CALICO_TIME = /^(\d{4}-\d{2}-\d{2}) (\d{2}:\d{2}:\d{2})(\.\d+)? \+0000 UTC$/;
 
-/** The `timestamp` of an address's attributes as {@link moment} writes it; as it is where Calico does not write it so. */
+/** The `timestamp` of an address's attributes in the format of {@link moment}; unchanged where it is not in Calico's format. */
 export function momentOfAttribute(timestamp: string): string {
   return timestamp.replace(CALICO_TIME, '$1T$2Z');
 }
 
-/** Part of a whole in percent. Numbers of IPv6 addresses are larger than any that JavaScript counts with exactly. */
+/** Part of a whole in percent. Inexact for large numbers of IPv6 addresses. */
 export function percent(part: number | bigint, whole: number | bigint | string): string {
   const total = Number(whole);
   if (total === 0) return '-';
@@ -62,7 +62,7 @@ export function percent(part: number | bigint, whole: number | bigint | string):
   return value > 0 && value < 0.1 ? '<0.1%' : `${value.toFixed(1)}%`;
 }
 
-/** A large number so that it can be read: `65536`, `1.2e+24`. */
+/** A number, in exponential notation where it is long: `65536`, `1.2e+24`. */
 export function count(value: string | number | bigint): string {
   const text = String(value);
   return text.length <= 12 ? text : Number(text).toExponential(1);
@@ -76,14 +76,15 @@ export function podOf(attributes: Readonly<Record<string, string>>): string {
 
 type Message = Attachment | undefined;
 
-/** As it is typed; empty where an answer has none. */
+/** An attachment as arguments have it; empty for undefined. */
 export function attachmentText(attachment: Message): string {
   return attachment ? formatAttachment(attachment) : '';
 }
 
 /**
- * The attachment behind a handle, which is `<network>.<container ID>` for containers, and what the holder said of itself.
- * @returns undefined where it is no container's
+ * The attachment of a handle, which is `<network>.<container ID>` for containers.
+ * @param attributes - of the handle's owner
+ * @returns undefined where the owner is not a container
  */
 export function attachmentOf(handleId: string, attributes: Readonly<Record<string, string>>): Attachment | undefined {
   const { network = '', interface: interfaceName = '' } = attributes;
@@ -98,8 +99,8 @@ export function failureLine(failure: Failure): string {
 }
 
 /**
- * The error text for one item, so that the remaining items are still processed. @throws defects, and failures that end
- * the whole command
+ * The error text for one item, so that the remaining items are still processed.
+ * @throws defects, and failures that end the whole command
  */
 export function failureText(error: unknown): string {
   if (!(error instanceof Failure) || error.code === 'UNREACHABLE' || error.code === 'DEADLINE_EXCEEDED') throw error;

@@ -12,11 +12,11 @@ import { COUNT_COLUMNS, countCells } from './address-counts.js';
 export const POOL: Option<string> = { name: '--pool', form: text('NAME'), about: 'only those of this pool (all)' };
 export const NODE: Option<string> = { name: '--node', form: text('NAME'), about: 'only those of this node (all)' };
 
-const ADDRESSES: Flag = { name: '--addresses', about: 'each address in use, and whose it is, instead of each block' };
+const ADDRESSES: Flag = { name: '--addresses', about: 'list allocated addresses with their owners, instead of blocks' };
 
 export const blocksList: Verb = {
   name: 'blocks list',
-  about: 'the blocks that pools are divided into, which node has each, and how full they are',
+  about: 'the blocks of pools, with node and utilisation',
   options: [POOL, NODE],
   flags: [ADDRESSES],
   examples: ['blocks list --node node-1', 'blocks list --pool default-ipv4-ippool --addresses'],
@@ -31,14 +31,14 @@ export const blocksList: Verb = {
   },
 };
 
-/** Names of what a list is about; an empty one is none. */
+/** Filter of a list; an empty name does not filter. */
 export interface Filter {
   readonly poolName: string;
   readonly nodeName: string;
 }
 
 /**
- * Tells a list in which nothing is from one of something that does not exist.
+ * Distinguishes an empty list from a filter by something that does not exist.
  * @throws Failure POOL_NOT_FOUND, NODE_NOT_FOUND
  */
 export async function requireNamed(ipam: Service, { poolName, nodeName }: Filter): Promise<void> {
@@ -51,7 +51,7 @@ export async function listBlocks(ipam: Service, filter: Filter): Promise<Block[]
   return pages.flatMap(({ blocks }) => blocks);
 }
 
-/** How many of a block's addresses are used on other nodes than its own. */
+/** Number of a block's addresses that other nodes use. */
 export function borrowedOf({ nodeName, allocations }: Block): number {
   return allocations.filter(({ attributes }) => attributes.node !== undefined && attributes.node !== nodeName).length;
 }
@@ -80,7 +80,7 @@ function blockTable(blocks: readonly Block[], nowMs: number): Table {
       const numbers = [String(capacity), ...counts, String(borrowedOf(block))];
       return [cidr, poolName, nodeName, affinity, ...numbers, age(claimTime, nowMs)];
     }),
-    none: 'There is no such block.',
+    none: 'blocks: none',
   };
 }
 
@@ -95,6 +95,6 @@ function addressTable(blocks: readonly Block[]): Table {
         return [address, podOf(attributes), node, interfaceName, since, String(sequenceNumber), handleId];
       }),
     ),
-    none: 'No such address is in use.',
+    none: 'addresses: none',
   };
 }

@@ -9,51 +9,51 @@ import type { Fields } from '../output/report.js';
 const STRICT: Option<boolean> = {
   name: '--strict-affinity',
   form: YES_OR_NO,
-  about: 'whether nodes take addresses from their own blocks alone',
+  about: 'whether nodes allocate from their own blocks only',
 };
 const AUTO: Option<boolean> = {
   name: '--auto-allocate-blocks',
   form: YES_OR_NO,
-  about: 'whether nodes claim blocks when they need them; false requires strict affinity',
+  about: 'whether nodes claim blocks on demand; false requires strict affinity',
 };
 const MAX_BLOCKS: Option<number> = {
   name: '--max-blocks-per-node',
   form: wholeNumber('NUMBER', { min: 0, max: 1_000_000 }),
-  about: 'how many blocks a node may have of a family, 0 for any number; above 0 requires strict affinity',
+  about: 'maximum number of blocks per node and family, 0 for no limit; above 0 requires strict affinity',
 };
 
-/** Also none at all, which no other time span of a command line may be. */
+/** A duration, or 0, which other durations may not be. */
 const COOLDOWN_FORM: Form<number> = {
   placeholder: DURATION_MS.placeholder,
-  read: (given) => (/^0s?$/.test(given) ? { ok: true, value: 0 } : DURATION_MS.read(given)),
+  read: (input) => (/^0s?$/.test(input) ? { ok: true, value: 0 } : DURATION_MS.read(input)),
 };
 
 const COOLDOWN: Option<number> = {
   name: '--cooldown',
   form: COOLDOWN_FORM,
-  about: 'how long a released address is kept from reuse, 0s to 20m',
+  about: 'time before a released address may be allocated again, 0s to 20m',
 };
 
 const SECOND_MS = 1000;
 
 export const configSet: Verb = {
   name: 'config set',
-  about: 'change settings that apply to all allocations; those not given stay as they are',
-  details: 'It holds from the next allocation on; blocks and addresses that nodes have stay theirs.',
+  about: 'change settings of the cluster’s allocation; others stay unchanged',
+  details: 'Applies from the next allocation; existing blocks and addresses stay.',
   options: [STRICT, AUTO, MAX_BLOCKS, COOLDOWN, RESOURCE_VERSION],
   examples: ['config set --strict-affinity true --max-blocks-per-node 4', 'config set --cooldown 30s'],
   run: async (input, { ipam, json }) => {
     const cooldownMs = input.get(COOLDOWN);
-    const wanted = {
+    const changes = {
       strictAffinity: input.get(STRICT),
       autoAllocateBlocks: input.get(AUTO),
       maxBlocksPerNode: input.get(MAX_BLOCKS),
       cooldownSeconds: cooldownMs === undefined ? undefined : Math.ceil(cooldownMs / SECOND_MS),
     };
-    if (Object.values(wanted).every((value) => value === undefined))
-      throw new Failure('INVALID_REQUEST', 'nothing to change is named; see "config set --help"');
+    if (Object.values(changes).every((value) => value === undefined))
+      throw new Failure('INVALID_REQUEST', 'no setting to change; see "podwirectl config set --help"');
     const resourceVersion = input.get(RESOURCE_VERSION) ?? '';
-    const request: UpdateConfigRequest = { ...wanted, resourceVersion };
+    const request: UpdateConfigRequest = { ...changes, resourceVersion };
     const answer = await ipam.call(ConfigServiceService.updateConfig, request);
     return {
       sections: answer.config ? [configFields(answer.config)] : [],
@@ -64,7 +64,7 @@ export const configSet: Verb = {
 
 export const configGet: Verb = {
   name: 'config get',
-  about: 'the settings that apply to all allocations of the cluster',
+  about: 'the settings of the cluster’s allocation',
   run: async (_, { ipam, json }) => {
     const answer = await ipam.call(ConfigServiceService.getConfig, {});
     return {
@@ -81,9 +81,9 @@ function configFields(config: Config): Fields {
     fields: [
       ['strict-affinity', String(strictAffinity)],
       ['auto-allocate-blocks', String(autoAllocateBlocks)],
-      ['max-blocks-per-node', maxBlocksPerNode === 0 ? '0 (any number)' : String(maxBlocksPerNode)],
+      ['max-blocks-per-node', maxBlocksPerNode === 0 ? '0 (no limit)' : String(maxBlocksPerNode)],
       ['cooldown', `${cooldownSeconds}s`],
-      ['Version', stored ? resourceVersion : 'not stored: these are the defaults'],
+      ['Version', stored ? resourceVersion : 'none: the settings are the defaults'],
     ],
   };
 }

@@ -16,8 +16,9 @@ const NAMESPACE: Option<string> = {
 
 export const endpointsList: Verb = {
   name: 'endpoints list',
-  about: 'the workload endpoints of pods: addresses, node, interface, and which program wrote them',
-  details: 'Calico keeps its endpoints in the same datastore. "podwirectl history" shows what a pod held before.',
+  about: 'the workload endpoints of pods: addresses, node, interface and writer',
+  details:
+    'Includes endpoints that Calico stored in the same datastore. "podwirectl history" shows earlier addresses of a pod.',
   options: [POD, NAMESPACE, NODE, POOL],
   examples: ['endpoints list --node node-1', 'endpoints list --pod default/web-0'],
   run: async (input, { ipam, json, clock }) => {
@@ -37,20 +38,20 @@ export const endpointsList: Verb = {
   },
 };
 
-/** Names that endpoints are to have; an empty one is none. */
+/** Filter of endpoints; an empty name does not filter. */
 interface EndpointFilter extends Filter {
   readonly namespace: string;
   readonly podName: string;
 }
 
-/** Those of Podwire's attachments. */
+/** Endpoints of Podwire's attachments. */
 export async function listEndpoints(ipam: Service, filter: EndpointFilter): Promise<Endpoint[]> {
   const endpoints = await listAllEndpoints(ipam, filter);
-  return endpoints.filter(isPodwires);
+  return endpoints.filter(isOfPodwire);
 }
 
-/** Those of other writers have no attachment. */
-function isPodwires({ attachment }: Endpoint): boolean {
+/** Endpoints of other writers have no attachment. */
+function isOfPodwire({ attachment }: Endpoint): boolean {
   return attachment !== undefined;
 }
 
@@ -69,10 +70,10 @@ function endpointTable(endpoints: readonly Endpoint[], nowMs: number): Table {
       endpoint.nodeName,
       endpoint.hostInterfaceName,
       age(endpoint.createTime, nowMs),
-      isPodwires(endpoint) ? 'Podwire' : 'Calico',
-      isPodwires(endpoint) ? attachmentText(endpoint.attachment) : `endpoint ${endpoint.namespace}/${endpoint.name}`,
+      isOfPodwire(endpoint) ? 'Podwire' : 'Calico',
+      isOfPodwire(endpoint) ? attachmentText(endpoint.attachment) : `endpoint ${endpoint.namespace}/${endpoint.name}`,
     ]),
-    none: 'There is no such endpoint.',
+    none: 'endpoints: none',
   };
 }
 

@@ -3,29 +3,29 @@ import { formatCount } from '@podwire/shared/words/format-count';
 
 import type { Journal, JournalEntry } from '../clients/plugin-socket.js';
 import { text } from '../command-line/forms.js';
-import { unconfirmed, YES } from '../command-line/options.js';
+import { previewReport, YES } from '../command-line/options.js';
 import type { Positional, Verb } from '../command-line/verb.js';
-import { DONE, FAILED, FOUND_WRONG, sentence, type Fields, type Report, type Table } from '../output/report.js';
+import { DONE, FAILED, PROBLEM_FOUND, sentence, type Fields, type Report, type Table } from '../output/report.js';
 import { age, momentAndAge } from '../output/words.js';
 
-const WHICH_ENTRY: Positional<string> = {
+const ENTRY_ARGUMENT: Positional<string> = {
   form: text('ENTRY'),
-  about: 'the attachment, its container ID, or the order, as "journal list" prints them',
+  about: 'attachment, container ID or order of the entry, as "journal list" shows them',
   presence: 'required',
 };
 
 /**
- * The entries that a name stands for: several where it is the ID of a container with several interfaces.
- * @throws Failure ATTACHMENT_NOT_FOUND where there is none
+ * The entries that the argument selects: several where it is the ID of a container with several interfaces.
+ * @throws Failure ATTACHMENT_NOT_FOUND where no entry matches
  */
-function entriesNamed(which: string, { entries }: Journal): readonly JournalEntry[] {
+function findEntries(which: string, { entries }: Journal): readonly JournalEntry[] {
   const found = entries.filter(
     ({ order, attachment }) => String(order) === which || attachment === which || attachment.split('/')[1] === which,
   );
   if (found.length > 0) return found;
   throw new Failure(
     'ATTACHMENT_NOT_FOUND',
-    `the journal has no entry "${which}"; "podwirectl journal list" shows them`,
+    `journal entry "${which}" not found; "podwirectl journal list" lists the entries`,
   );
 }
 
@@ -35,18 +35,18 @@ function entryFields(entry: JournalEntry, nowMs: number): Fields {
     fields: [
       ['Attachment', entry.attachment],
       ['Order', String(entry.order)],
-      ['To do', entry.todo],
+      ['Action', entry.todo],
       ['Since', momentAndAge(new Date(entry.since), nowMs)],
-      ['Written as', entry.reason],
+      ['Recorded because', entry.reason],
       ['Last attempt', entry.lastFault ?? 'none yet'],
-      ['Gives back', allocations(entry.held)],
-      ...(entry.givers ? [['To', entry.givers.join(', ')] as const] : []),
+      ['Addresses', allocations(entry.held)],
+      ...(entry.givers ? [['Providers', entry.givers.join(', ')] as const] : []),
     ],
   };
 }
 
 function allocations(held: JournalEntry['held']): string {
-  if (held === null) return 'whatever the attachment holds';
+  if (held === null) return 'all addresses of the attachment';
   return held.map(({ address, sequenceNumber }) => `${address} (sequence ${sequenceNumber})`).join(', ');
 }
 
@@ -54,62 +54,66 @@ const PODWIRE_IPAM = 'podwire-ipam';
 
 export const journalDiscard: Verb = {
   name: 'journal discard',
-  about: 'give up an entry of the journal, so that it is not tried again',
-  details: `For what can never be done, such as addresses of another IPAM plugin that refuses the configuration they were
-given by. What the entry says is not done then: its addresses may stay held, and its wire stays where that is still
-to be taken away. An attempt that is under way is waited for; where it succeeds, there is nothing to give up.
-Exit code 4: it is discarded, and a restart of the plugin may bring it back.`,
-  positionals: [WHICH_ENTRY],
+  about: 'discard an entry of the journal, so that it is not retried',
+  details: `For an entry that fails permanently, such as a release that another IPAM plugin refuses because its configuration has
+changed. The action of a discarded entry is not executed: its addresses may stay allocated, and a wire that is not yet
+removed stays. The command first waits for an attempt in flight; if that succeeds, there is nothing to discard.
+Exit code 4: the entry is discarded, but a restart of the plugin may restore it.`,
+  positionals: [ENTRY_ARGUMENT],
   flags: [YES],
   examples: ['journal discard 7', 'journal discard k8s-pod-network/4f1c/eth0 --yes'],
   run: async (input, { plugin, clock }) => {
-    const which = input.at(WHICH_ENTRY);
-    const entry = onlyOne(which, entriesNamed(which, await plugin.journal()));
+    const which = input.at(ENTRY_ARGUMENT);
+    const entry = singleEntry(which, findEntries(which, await plugin.journal()));
     if (!input.has(YES)) {
-      const sections = [sentence(forfeit(entry, 'would be')), entryFields(entry, clock.nowMs())];
+      const sections = [sentence(discardText(entry, 'would be')), entryFields(entry, clock.nowMs())];
       const data = () => ({ entry });
-      return unconfirmed({ sections, data }, input.typed({ positionals: [entry.attachment] }));
+      return previewReport({ sections, data }, input.toCommandLine({ positionals: [entry.attachment] }));
     }
     const { discarded, fault } = await plugin.discardEntry(entry.attachment);
     return {
-      sections: [sentence(forfeit(discarded, 'is')), ...(fault === null ? [] : [sentence(`Not safe: ${fault}`)])],
+      sections: [
+        sentence(discardText(discarded, 'is')),
+        ...(fault === null ? [] : [sentence(`journal not durable: ${fault}`)]),
+      ],
       hints: remedies(discarded),
       data: () => ({ discarded, fault }),
-      exitCode: fault === null ? DONE : FOUND_WRONG,
+      exitCode: fault === null ? DONE : PROBLEM_FOUND,
     };
   },
 };
 
-function onlyOne(which: string, found: readonly JournalEntry[]): JournalEntry {
+function singleEntry(which: string, found: readonly JournalEntry[]): JournalEntry {
   const [entry, ...others] = found;
   if (entry && others.length === 0) return entry;
   const names = found.map(({ attachment }) => attachment).join(', ');
-  throw new Failure('INVALID_REQUEST', `"${which}" is ${found.length} entries; name one of ${names}`);
+  throw new Failure('INVALID_REQUEST', `"${which}" matches ${found.length} entries; use one of ${names}`);
 }
 
-/** What is lost with an entry. */
-function forfeit({ attachment, todo, held, givers }: JournalEntry, verb: 'is' | 'would be'): string {
-  const addresses = held?.map(({ address }) => address).join(', ') ?? 'all that it holds';
+/** The consequence of discarding an entry. */
+function discardText({ attachment, todo, held, givers }: JournalEntry, verb: 'is' | 'would be'): string {
+  const addresses = held?.map(({ address }) => address).join(', ') ?? 'all addresses of the attachment';
   const from = givers ? ` of ${givers.join(' and ')}` : '';
   const wire = todo === 'detach-and-release' ? ', and its wire stays' : '';
-  return `${attachment} ${verb} given up: its addresses${from} (${addresses}) may stay held${wire}.`;
+  return `${attachment} ${verb} discarded: its addresses${from} (${addresses}) may stay allocated${wire}`;
 }
 
-/** By what else an operator may do what the entry said. */
+/** Commands with which an operator can execute the entry's action. */
 function remedies({ attachment, todo, givers }: JournalEntry): string[] {
   const isPodwire = givers?.includes(PODWIRE_IPAM) ?? true;
   const others = (givers ?? []).filter((name) => name !== PODWIRE_IPAM);
   return [
     ...(todo === 'detach-and-release' ? [`its wire: podwirectl gc --network ${attachment.split('/')[0] ?? ''}`] : []),
     ...(isPodwire ? [`its addresses of ${PODWIRE_IPAM}: podwirectl release attachment ${attachment}`] : []),
-    ...others.map((name) => `its addresses of ${name}: where ${name} keeps its records`),
+    ...others.map((name) => `its addresses of ${name}: release them in the records of ${name}`),
   ];
 }
 
 export const journalList: Verb = {
   name: 'journal list',
-  about: 'what DELs on this node could not do yet, and is done as soon as possible',
-  details: 'Exit code 4: it cannot be kept, and a restart could lose some of it; or some of it cannot be read.',
+  about: 'the pending releases of DELs on this node, which the plugin retries',
+  details:
+    'Exit code 4: the journal cannot be persisted, so that a restart could lose entries; or an entry cannot be read.',
   run: async (_, { plugin, clock }) => journalReport(await plugin.journal(), clock.nowMs()),
 };
 
@@ -120,52 +124,52 @@ function journalReport(journal: Journal, nowMs: number): Report {
     sections: [
       {
         kind: 'table',
-        columns: [{ right: 'ORDER' }, 'AGE', 'TO DO', 'ADDRESSES', 'ATTACHMENT', 'WHY'],
+        columns: [{ right: 'ORDER' }, 'AGE', 'ACTION', 'ADDRESSES', 'ATTACHMENT', 'REASON'],
         rows: entries.map(({ order, since, todo, held, lastFault, reason, attachment }) => [
           String(order),
           age(new Date(since), nowMs),
           todo,
-          held?.map(({ address }) => address).join(', ') ?? 'all it holds',
+          held?.map(({ address }) => address).join(', ') ?? 'all',
           attachment,
           lastFault ?? reason,
         ]),
-        none: 'Nothing waits.',
+        none: 'pending releases: none',
       },
       ...(unreadable.length === 0 ? [] : [unreadableTable(unreadable)]),
-      ...(fault === null ? [] : [sentence(`Not safe: ${fault}`)]),
+      ...(fault === null ? [] : [sentence(`journal not durable: ${fault}`)]),
     ],
-    hints: [...(entries.length > 0 ? [AGAIN] : []), ...(unreadable.length > 0 ? [UNREADABLE] : [])],
+    hints: [...(entries.length > 0 ? [RETRY_HINT] : []), ...(unreadable.length > 0 ? [UNREADABLE_HINT] : [])],
     data: () => ({ entries, unreadable, fault }),
-    exitCode: fault === null && unreadable.length === 0 ? DONE : FOUND_WRONG,
+    exitCode: fault === null && unreadable.length === 0 ? DONE : PROBLEM_FOUND,
   };
 }
 
-const AGAIN =
-  'it is tried again by itself; at once: podwirectl journal retry; what can never be done: podwirectl journal discard';
+const RETRY_HINT =
+  'the plugin retries the entries; immediately: podwirectl journal retry; to discard one that fails permanently: podwirectl journal discard';
 
-const UNREADABLE =
-  'what cannot be read is done by a podwire-plugin of the release that wrote it; or podwirectl gc finds what its pod holds, and then the file may be removed';
+const UNREADABLE_HINT =
+  'an unreadable entry: start a podwire-plugin of the release that wrote it; or release what its pod holds with podwirectl gc, then delete the file';
 
 function unreadableTable(unreadable: Journal['unreadable']): Table {
   const rows = unreadable.map(({ path, fault }) => [path, fault]);
-  return { kind: 'table', title: 'Cannot be read', columns: ['FILE', 'WHY'], rows, none: '' };
+  return { kind: 'table', title: 'unreadable entries', columns: ['FILE', 'REASON'], rows, none: '' };
 }
 
 export const journalRetry: Verb = {
   name: 'journal retry',
-  about: 'try everything in the journal now, without waiting for its next turn, and show what is left',
-  details: 'Exit code 1: something is left.',
+  about: 'retry all entries of the journal immediately, and show those that are left',
+  details: 'Exit code 1: entries are left.',
   run: async (_, { plugin, clock }) => {
     const before = await plugin.journal();
     const after = await plugin.retryJournal();
     const isLeft = (order: number): boolean => after.entries.some((entry) => entry.order === order);
     const done = before.entries.filter(({ order }) => !isLeft(order)).length;
     const report = journalReport(after, clock.nowMs());
-    const told = after.entries.length === 0 ? [] : report.sections;
+    const sections = after.entries.length === 0 ? [] : report.sections;
     return {
       ...report,
-      sections: [sentence(`Done: ${done} of ${formatCount(before.entries.length, 'entry', 'entries')}.`), ...told],
-      hints: after.entries.length > 0 ? ['what is left is tried again by itself'] : [],
+      sections: [sentence(`done: ${done} of ${formatCount(before.entries.length, 'entry', 'entries')}`), ...sections],
+      hints: after.entries.length > 0 ? ['the plugin retries the entries that are left'] : [],
       exitCode: after.entries.length > 0 ? FAILED : DONE,
     };
   },
@@ -173,10 +177,10 @@ export const journalRetry: Verb = {
 
 export const journalShow: Verb = {
   name: 'journal show',
-  about: 'everything about one entry of the journal',
-  positionals: [WHICH_ENTRY],
+  about: 'details of one entry of the journal',
+  positionals: [ENTRY_ARGUMENT],
   run: async (input, { plugin, clock }) => {
-    const found = entriesNamed(input.at(WHICH_ENTRY), await plugin.journal());
+    const found = findEntries(input.at(ENTRY_ARGUMENT), await plugin.journal());
     return {
       sections: found.map((entry) => entryFields(entry, clock.nowMs())),
       data: () => ({ entries: [...found] }),

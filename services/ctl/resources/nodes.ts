@@ -3,7 +3,7 @@ import { formatCount } from '@podwire/shared/words/format-count';
 
 import { allPages } from '../clients/services.js';
 import { text } from '../command-line/forms.js';
-import { RESOURCE_VERSION, unconfirmed, YES } from '../command-line/options.js';
+import { RESOURCE_VERSION, previewReport, YES } from '../command-line/options.js';
 import type { Positional, Verb } from '../command-line/verb.js';
 import { sentence, type Fields } from '../output/report.js';
 import { age, momentAndAge, percent, wordOf } from '../output/words.js';
@@ -13,7 +13,7 @@ export const NODE_NAME: Positional<string> = { form: text('NAME'), about: 'name 
 
 export const nodesShow: Verb = {
   name: 'nodes show',
-  about: 'everything about one node, as IPAM knows it; "node status" shows what the node itself reports',
+  about: 'details of one node in IPAM; "node status" shows the state that the node itself reports',
   positionals: [NODE_NAME],
   run: async (input, { ipam, json, clock }) => {
     const answer = await ipam.call(NodeServiceService.getNode, { name: input.at(NODE_NAME) });
@@ -24,10 +24,10 @@ export const nodesShow: Verb = {
   },
 };
 
-/** `vxlan-ipv4 10.65.0.1`. An entry without an address is not a tunnel: each node announces the MAC addresses of its devices in advance. */
+/** `vxlan-ipv4 10.65.0.1`. An entry without an address is not a tunnel, but the MAC address that a node announces in advance. */
 function tunnelsOf({ tunnels }: Node): string {
-  const told = tunnels.filter(({ address }) => address !== '');
-  return told.map(({ kind, address }) => `${wordOf(TunnelKind[kind], 'TUNNEL_KIND_')} ${address}`).join(', ');
+  const active = tunnels.filter(({ address }) => address !== '');
+  return active.map(({ kind, address }) => `${wordOf(TunnelKind[kind], 'TUNNEL_KIND_')} ${address}`).join(', ');
 }
 
 function nodeFields(node: Node, nowMs: number): Fields {
@@ -61,7 +61,7 @@ function nodeFields(node: Node, nowMs: number): Fields {
 
 export const nodesDelete: Verb = {
   name: 'nodes delete',
-  about: 'release everything that a node holds, and forget the node; its containers must have ended first',
+  about: 'delete a node and release its blocks and addresses; its containers must have ended first',
   positionals: [NODE_NAME],
   options: [RESOURCE_VERSION],
   flags: [YES],
@@ -71,22 +71,22 @@ export const nodesDelete: Verb = {
       const found = await ipam.call(NodeServiceService.getNode, { name });
       const sections = [
         sentence(
-          'This node would give back all its addresses and blocks; pods that still run there would lose theirs. ' +
-            'A podwire-dataplane that still runs there would register it again:',
+          'All addresses and blocks of this node would be released, including those of running pods. ' +
+            'A podwire-dataplane that still runs there would register the node again:',
         ),
         ...(found.node ? [nodeFields(found.node, clock.nowMs())] : []),
       ];
       const data = () => json.of(NodeServiceService.getNode, found);
-      return unconfirmed({ sections, data }, input.typed());
+      return previewReport({ sections, data }, input.toCommandLine());
     }
     const answer = await ipam.call(NodeServiceService.deleteNode, {
       name,
       resourceVersion: input.get(RESOURCE_VERSION) ?? '',
     });
     const { releasedAddresses, releasedBlocks } = answer;
-    const given = `${formatCount(releasedAddresses, 'address', 'addresses')} and ${formatCount(releasedBlocks, 'block')}`;
+    const released = `${formatCount(releasedAddresses, 'address', 'addresses')} and ${formatCount(releasedBlocks, 'block')}`;
     return {
-      sections: [sentence(`node ${name} is gone, and has given back ${given}`)],
+      sections: [sentence(`node ${name} is deleted; released: ${released}`)],
       data: () => json.of(NodeServiceService.deleteNode, answer),
     };
   },
@@ -94,7 +94,7 @@ export const nodesDelete: Verb = {
 
 export const nodesList: Verb = {
   name: 'nodes list',
-  about: 'the registered nodes, and what they hold',
+  about: 'the registered nodes, with their blocks and addresses',
   run: async (_, { ipam, json, clock }) => {
     const pages = await allPages((page) => ipam.call(NodeServiceService.listNodes, page));
     const nodes = pages.flatMap((page) => page.nodes);
@@ -111,7 +111,7 @@ export const nodesList: Verb = {
           kind: 'table',
           columns: ['NAME', 'IPV4', 'IPV6', 'TUNNELS', { right: 'BLOCKS' }, ...COUNT_COLUMNS, 'STATE', 'AGE'],
           rows: nodes.map(row),
-          none: 'No node is registered.',
+          none: 'nodes: none',
         },
       ],
       data: () => json.of(NodeServiceService.listNodes, { nodes, nextPageToken: '' }),

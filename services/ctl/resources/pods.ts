@@ -6,7 +6,7 @@ import { attachmentText } from '../output/words.js';
 
 export const podsList: Verb = {
   name: 'pods list',
-  about: 'the pods that are wired on this node, as its kernel has them',
+  about: 'the pods that are wired on this node, as its kernel reports them',
   details: 'Addresses are those that the node routes to the pod.',
   run: async (_, { dataplane, json }) => {
     const pods = await listPods(dataplane);
@@ -22,10 +22,10 @@ export const podsList: Verb = {
             String(hostInterface?.mtuBytes ?? ''),
             attachmentText(attachment),
           ]),
-          none: 'No pod is wired on this node.',
+          none: 'pods: none',
         },
       ],
-      hints: pods.some(({ up }) => !up) ? ['a wire is down: podwirectl pods check'] : [],
+      hints: pods.some(({ up }) => !up) ? ['a wire is down; to check it: podwirectl pods check'] : [],
       data: () => json.of(PodServiceService.listPods, { pods, nextPageToken: '' }),
     };
   },

@@ -12,7 +12,8 @@ beforeEach(() => {
 });
 afterEach(() => fakes.clear());
 
-const asked = (method: string) => fakes.calls.filter((call) => call.method === method).map(({ request }) => request);
+const requestsTo = (method: string) =>
+  fakes.calls.filter((call) => call.method === method).map(({ request }) => request);
 const { createRequestPolicy, updateRequestPolicy, getRequestPolicy, listRequestPolicies, deleteRequestPolicy } =
   RequestPolicyServiceService;
 
@@ -29,24 +30,24 @@ const TENANTS = RequestPolicy.fromPartial({
   families: { families: [IpFamily.IP_FAMILY_IPV4, IpFamily.IP_FAMILY_IPV6] },
 });
 
-const TYPED = [
+const OPTIONS = [
   ...['--namespace', 'red', '--namespace-selector', "tier == 'lab'"],
   ...['--pool', 'a', '--pool', 'b', '--pool-cidr', '10.64.0.0/12', '--pool-selector', 'has(open)'],
   ...['--address', '10.65.0.0/28', '--none-of', 'without-ipam', '--source-prefix', '10.8.0.0/16'],
   ...['--floating-ip', '192.0.2.7', '--mac', '02:42:00:00:00:00/16', '--family', '4', '--family', '6'],
 ];
 
-test('a request policy is made of all that is typed, and replaced where it is there', async () => {
-  let isThere = false;
+test('set creates a request policy from its options, and replaces an existing one', async () => {
+  let isStored = false;
   await fakes.serve(
     fake(updateRequestPolicy, ({ requestPolicy }) => {
-      if (!isThere) throw new Failure('REQUEST_POLICY_NOT_FOUND', 'there is none');
+      if (!isStored) throw new Failure('REQUEST_POLICY_NOT_FOUND', 'there is none');
       return { requestPolicy };
     }),
     fake(createRequestPolicy, ({ requestPolicy }) => ({ requestPolicy })),
   );
-  const made = await fakes.podwirectl('policies', 'set', 'tenants', ...TYPED);
-  expect(asked('CreateRequestPolicy')).toEqual([{ requestPolicy: TENANTS }]);
+  const made = await fakes.podwirectl('policies', 'set', 'tenants', ...OPTIONS);
+  expect(requestsTo('CreateRequestPolicy')).toEqual([{ requestPolicy: TENANTS }]);
   expect(made.stdout.split('\n').map((line) => line.replace(/ {2,}/g, ' | '))).toEqual([
     'Name | tenants',
     "Namespaces | red, tier == 'lab'",
@@ -60,16 +61,16 @@ test('a request policy is made of all that is typed, and replaced where it is th
     '',
   ]);
   const stale = await fakes.podwirectl('policies', 'set', 'tenants', '--none-of', 'pools', '--resource-version', 'x');
-  expect([stale.exitCode, asked('CreateRequestPolicy')]).toEqual([3, [{ requestPolicy: TENANTS }]]);
-  isThere = true;
+  expect([stale.exitCode, requestsTo('CreateRequestPolicy')]).toEqual([3, [{ requestPolicy: TENANTS }]]);
+  isStored = true;
   await fakes.podwirectl('policies', 'set', 'tenants', '--none-of', 'pools');
-  expect(asked('UpdateRequestPolicy').at(-1)).toEqual({
+  expect(requestsTo('UpdateRequestPolicy').at(-1)).toEqual({
     requestPolicy: RequestPolicy.fromPartial({ name: 'tenants', pools: {} }),
   });
   expect((await fakes.podwirectl('policies', 'set', 'tenants', '--none-of', 'nodes')).exitCode).toBe(2);
 });
 
-test('request policies are listed, shown and ended', async () => {
+test('request policies are listed, shown and deleted', async () => {
   await fakes.serve(
     fake(listRequestPolicies, ({ pageToken }) => ({
       requestPolicies: [pageToken === '' ? TENANTS : RequestPolicy.fromPartial({ name: 'closed', pools: {} })],
@@ -82,19 +83,19 @@ test('request policies are listed, shown and ended', async () => {
   expect(stdout).toMatch(/^tenants +red, tier == 'lab' +pools: a, b, 10\.64\.0\.0\/12, has\(open\); addresses: /m);
   expect(stdout).toMatch(/^closed +all +pools: none/m);
   expect((await fakes.podwirectl('policies', 'show', 'tenants')).stdout).toContain('Floating IPs');
-  const gone = await fakes.podwirectl('policies', 'delete', 'tenants', '--resource-version', '7');
-  expect(gone).toMatchObject({ exitCode: 0, stdout: 'request policy tenants is gone\n' });
-  expect(asked('DeleteRequestPolicy')).toEqual([{ name: 'tenants', resourceVersion: '7' }]);
+  const deleted = await fakes.podwirectl('policies', 'delete', 'tenants', '--resource-version', '7');
+  expect(deleted).toMatchObject({ exitCode: 0, stdout: 'request policy tenants is deleted\n' });
+  expect(requestsTo('DeleteRequestPolicy')).toEqual([{ name: 'tenants', resourceVersion: '7' }]);
 });
 
 test('a reservation is shown', async () => {
   const reservation = Reservation.fromPartial({ name: 'routers', cidrs: ['10.65.0.0/28'] });
   await fakes.serve(fake(ReservationServiceService.getReservation, () => ({ reservation })));
   expect((await fakes.podwirectl('reservations', 'show', 'routers')).stdout).toMatch(/^routers +10\.65\.0\.0\/28/m);
-  expect(asked('GetReservation')).toEqual([{ name: 'routers' }]);
+  expect(requestsTo('GetReservation')).toEqual([{ name: 'routers' }]);
 });
 
-test('what owners say of themselves is changed on what was read', async () => {
+test('attributes are changed on condition of the values that were read', async () => {
   const source = { pod: 'launcher-1', ticket: '7' };
   const target = { pod: 'launcher-2' };
   const held = { attributes: source, alternateAttributes: target, sequenceNumber: 12n, handleId: 'net.vm' };
@@ -111,7 +112,7 @@ test('what owners say of themselves is changed on what was read', async () => {
   );
   const read = { sequenceNumber: 12n, expected: { values: source }, expectedAlternate: { values: target } };
   await fakes.podwirectl('attributes', 'set', '10.65.0.7', '--set', 'note=x', '--remove', 'ticket');
-  expect(asked('SetAttributes')).toEqual([
+  expect(requestsTo('SetAttributes')).toEqual([
     expect.objectContaining({
       ...read,
       attributes: { values: { pod: 'launcher-1', note: 'x' } },
@@ -119,9 +120,12 @@ test('what owners say of themselves is changed on what was read', async () => {
     }),
   ]);
   await fakes.podwirectl('attributes', 'set', '10.65.0.7', '--alternate', 'node=n2', '--remove-alternate', 'pod');
-  expect(asked('SetAttributes').at(-1)).toMatchObject({ attributes: undefined, alternate: { values: { node: 'n2' } } });
+  expect(requestsTo('SetAttributes').at(-1)).toMatchObject({
+    attributes: undefined,
+    alternate: { values: { node: 'n2' } },
+  });
   const swapped = await fakes.podwirectl('attributes', 'swap', '10.65.0.7');
-  expect(asked('SetAttributes').at(-1)).toMatchObject({
+  expect(requestsTo('SetAttributes').at(-1)).toMatchObject({
     ...read,
     attributes: { values: target },
     alternate: { values: source },

@@ -15,44 +15,48 @@ const POLICY_NAME: Positional<string> = {
   presence: 'required',
 };
 
-const texts = (name: string, placeholder: string, about: string): Option<string> => ({
+const repeatedOption = (name: string, placeholder: string, about: string): Option<string> => ({
   ...{ name, form: text(placeholder), about },
   repeated: true,
 });
 
-const NAMESPACE = texts('--namespace', 'NAME', 'a namespace that it is about (all, where no selector is given either)');
+const NAMESPACE = repeatedOption(
+  '--namespace',
+  'NAME',
+  'a namespace that the policy applies to (all, if there is no selector either)',
+);
 const NAMESPACES: Option<string> = {
   name: '--namespace-selector',
   form: text('SELECTOR'),
-  about: 'further namespaces that it is about, by their labels',
+  about: 'further namespaces that the policy applies to, by their labels',
 };
-const POOL = texts('--pool', 'NAME', 'a pool that may be asked for');
-const POOL_CIDR = texts('--pool-cidr', 'CIDR', 'pools in this range may be asked for');
+const POOL = repeatedOption('--pool', 'NAME', 'a pool that pods may request');
+const POOL_CIDR = repeatedOption('--pool-cidr', 'CIDR', 'pods may request pools in this range');
 const POOLS: Option<string> = {
   name: '--pool-selector',
   form: text('SELECTOR'),
-  about: 'pools with these labels may be asked for',
+  about: 'pods may request pools with these labels',
 };
-const ADDRESS = texts('--address', 'CIDR', 'addresses that may be asked for by themselves');
-const WITHOUT_IPAM = texts('--without-ipam', 'CIDR', 'addresses that pods may bring without IPAM');
-const SOURCE = texts('--source-prefix', 'CIDR', 'what pods may ask to send from besides their own addresses');
-const FLOATING = texts('--floating-ip', 'CIDR', 'floating IPs that may be asked for');
-const MAC = texts('--mac', 'MAC[/BITS]', 'MAC addresses that may be asked for');
+const ADDRESS = repeatedOption('--address', 'CIDR', 'addresses that pods may request');
+const WITHOUT_IPAM = repeatedOption('--without-ipam', 'CIDR', 'addresses that pods may use without IPAM');
+const SOURCE = repeatedOption('--source-prefix', 'CIDR', 'source addresses that pods may use in addition to their own');
+const FLOATING = repeatedOption('--floating-ip', 'CIDR', 'floating IPs that pods may request');
+const MAC = repeatedOption('--mac', 'MAC[/BITS]', 'MAC addresses that pods may request');
 const FAMILY: Option<IpFamily> = {
   name: '--family',
   form: oneOf({ 4: IpFamily.IP_FAMILY_IPV4, 6: IpFamily.IP_FAMILY_IPV6 }),
-  about: 'a family that may be asked for',
+  about: 'a family that pods may request',
   repeated: true,
 };
 
-/** Kinds of what may be asked for, by the words of the command line. */
+/** Kinds of requests, in the words of the command line. */
 const KINDS = ['pools', 'addresses', 'without-ipam', 'source-prefixes', 'floating-ips', 'macs', 'families'] as const;
 type Kind = (typeof KINDS)[number];
 
 const NONE: Option<Kind> = {
   name: '--none-of',
   form: oneOf<Kind>(Object.fromEntries(KINDS.map((kind) => [kind, kind]))),
-  about: 'nothing of this kind may be asked for; what no option says anything about is not judged',
+  about: 'deny all requests of this kind; kinds without an option are not restricted',
   repeated: true,
 };
 
@@ -61,11 +65,11 @@ const POLICY_OPTIONS: readonly Option<unknown>[] = [
   ...[ADDRESS, WITHOUT_IPAM, SOURCE, FLOATING, MAC, FAMILY, NONE],
 ];
 
-/** The whole policy, as the options say it. */
+/** The policy that the options describe. */
 function policyOf(input: Input, name: string, resourceVersion: string): RequestPolicy {
   const none = new Set(input.all(NONE));
-  const rule = <Rule>(kind: Kind, said: Rule, isSaid: boolean): Rule | undefined =>
-    isSaid || none.has(kind) ? said : undefined;
+  const rule = <Rule>(kind: Kind, value: Rule, isPresent: boolean): Rule | undefined =>
+    isPresent || none.has(kind) ? value : undefined;
   const ranges = (kind: Kind, option: Option<string>) => {
     const cidrs = input.all(option);
     return rule(kind, { cidrs }, cidrs.length > 0);
@@ -89,13 +93,13 @@ function policyOf(input: Input, name: string, resourceVersion: string): RequestP
   };
 }
 
-/** Whose requests a policy is about. */
+/** The namespaces that a policy applies to. */
 function namespacesOf({ namespaces, namespaceSelector }: RequestPolicy): string {
   const named = [...namespaces, ...(namespaceSelector === '' ? [] : [namespaceSelector])];
   return named.join(', ') || 'all';
 }
 
-/** What a policy has a rule for, with what that allows. */
+/** The rules of a policy. */
 export function rulesOf(policy: RequestPolicy): (readonly [name: string, allowed: string])[] {
   const { pools, families } = policy;
   const all: (readonly [string, readonly string[] | undefined])[] = [
@@ -116,7 +120,7 @@ function policyFields(policy: RequestPolicy | undefined): Fields[] {
     ['Name', policy.name],
     ['Namespaces', namespacesOf(policy)],
     ...rulesOf(policy),
-    ['Made', moment(policy.createTime)],
+    ['Created', moment(policy.createTime)],
     ['Version', policy.resourceVersion],
   ];
   return [{ kind: 'fields', fields }];
@@ -124,7 +128,7 @@ function policyFields(policy: RequestPolicy | undefined): Fields[] {
 
 export const policiesDelete: Verb = {
   name: 'policies delete',
-  about: 'delete a request policy; what no other policy has a rule for is allowed from then on',
+  about: 'delete a request policy; requests without a rule in another policy are then allowed',
   positionals: [POLICY_NAME],
   options: [RESOURCE_VERSION],
   run: async (input, { ipam, json }) => {
@@ -132,7 +136,7 @@ export const policiesDelete: Verb = {
     const resourceVersion = input.get(RESOURCE_VERSION) ?? '';
     const answer = await ipam.call(RequestPolicyServiceService.deleteRequestPolicy, { name, resourceVersion });
     return {
-      sections: [sentence(`request policy ${name} is gone`)],
+      sections: [sentence(`request policy ${name} is deleted`)],
       data: () => json.of(RequestPolicyServiceService.deleteRequestPolicy, answer),
     };
   },
@@ -140,8 +144,9 @@ export const policiesDelete: Verb = {
 
 export const policiesList: Verb = {
   name: 'policies list',
-  about: 'what the authors of pods may ask for, and in which namespaces',
-  details: 'What no policy about a namespace has a rule for is free there; of several with a rule one has to allow it.',
+  about: 'the request policies: what pods may request in which namespaces',
+  details:
+    'A request is allowed in a namespace if no policy has a rule for its kind, or if at least one such policy allows it.',
   run: async (_, { ipam, json, clock }) => {
     const pages = await allPages((page) => ipam.call(RequestPolicyServiceService.listRequestPolicies, page));
     const requestPolicies = pages.flatMap((page) => page.requestPolicies);
@@ -159,7 +164,7 @@ export const policiesList: Verb = {
               .join('; '),
             age(policy.createTime, nowMs),
           ]),
-          none: 'There is no request policy: every request is allowed.',
+          none: 'request policies: none; every request is allowed',
         },
       ],
       data: () => json.of(RequestPolicyServiceService.listRequestPolicies, { requestPolicies, nextPageToken: '' }),
@@ -171,9 +176,9 @@ const { createRequestPolicy, updateRequestPolicy } = RequestPolicyServiceService
 
 export const policiesSet: Verb = {
   name: 'policies set',
-  about: 'create a request policy, or replace everything in it',
+  about: 'create or replace a request policy',
   details:
-    'It holds from the next ADD on; what pods have stays theirs. "Nobody, but this team" is two policies: one about all\nnamespaces that allows nothing, and one about the team’s.',
+    'Applies from the next ADD; existing pods keep what they have. To allow requests for one team only, create two policies:\none for all namespaces that allows nothing, and one for the namespaces of the team.',
   positionals: [POLICY_NAME],
   options: [...POLICY_OPTIONS, RESOURCE_VERSION],
   examples: [
@@ -187,7 +192,7 @@ export const policiesSet: Verb = {
       const answer = await ipam.call(updateRequestPolicy, { requestPolicy });
       return { sections: policyFields(answer.requestPolicy), data: () => json.of(updateRequestPolicy, answer) };
     } catch (error) {
-      // Who names a version means one that is there.
+      // With a version, the policy must exist.
       const isMissing = error instanceof Failure && error.code === 'REQUEST_POLICY_NOT_FOUND';
       if (!isMissing || resourceVersion !== '') throw error;
       const answer = await ipam.call(createRequestPolicy, { requestPolicy });
@@ -198,7 +203,7 @@ export const policiesSet: Verb = {
 
 export const policiesShow: Verb = {
   name: 'policies show',
-  about: 'everything about one request policy',
+  about: 'details of one request policy',
   positionals: [POLICY_NAME],
   run: async (input, { ipam, json }) => {
     const answer = await ipam.call(RequestPolicyServiceService.getRequestPolicy, { name: input.at(POLICY_NAME) });

@@ -22,10 +22,11 @@ beforeEach(() => {
 });
 afterEach(() => fakes.clear());
 
-const asked = (method: string) => fakes.calls.filter((call) => call.method === method).map(({ request }) => request);
+const requestsTo = (method: string) =>
+  fakes.calls.filter((call) => call.method === method).map(({ request }) => request);
 
 describe('pools', () => {
-  test('list goes through all pages, and warns of what is nearly full', async () => {
+  test('list reads all pages, and warns of nearly full pools', async () => {
     const pages = [
       ListPoolsResponse.fromPartial({ pools: [pool], nextPageToken: 'x' }),
       ListPoolsResponse.fromPartial({
@@ -37,12 +38,12 @@ describe('pools', () => {
     const { exitCode, stdout, stderr } = await fakes.podwirectl('pools');
     expect(exitCode).toBe(0);
     expect(stdout.split('\n')).toEqual([
-      'NAME    CIDR          BLOCKS OF  ENCAPSULATION       NAT  IN USE   USED  COOLING  RESERVED  AVAILABLE  STATE',
-      'main    10.65.0.0/16        /26  vxlan cross-subnet  yes   64990  99.2%       10       500         36  active',
-      'second  10.65.0.0/16        /26  vxlan cross-subnet  yes       0      -        0         -          -  draining',
+      'NAME    CIDR          BLOCK SIZE  ENCAPSULATION       NAT  IN USE   USED  COOLING  RESERVED  AVAILABLE  STATE',
+      'main    10.65.0.0/16         /26  vxlan cross-subnet  yes   64990  99.2%       10       500         36  active',
+      'second  10.65.0.0/16         /26  vxlan cross-subnet  yes       0      -        0         -          -  draining',
       '',
     ]);
-    expect(stderr).toBe('hint: main is nearly full: create another pool, or remove reservations that are not needed\n');
+    expect(stderr).toBe('hint: pool main is nearly full; create another pool, or delete unneeded reservations\n');
     const json = await fakes.podwirectl('pools', '-o', 'json');
     expect(
       JSON.parse(json.stdout).pools.map(({ name, state }: { name: string; state: string }) => [name, state]),
@@ -52,7 +53,7 @@ describe('pools', () => {
     ]);
   });
 
-  test('create and update say what was typed, and no more', async () => {
+  test('create and update send exactly the given options', async () => {
     await fakes.serve(
       fake(PoolServiceService.createPool, (request) => CreatePoolResponse.fromPartial(request)),
       fake(PoolServiceService.updatePool, ({ pool: changed }) => UpdatePoolResponse.fromPartial({ pool: changed })),
@@ -69,8 +70,8 @@ describe('pools', () => {
       '--use',
       'workload',
     );
-    expect(made).toMatchObject({ exitCode: 0, stdout: expect.stringContaining('pool a is made') });
-    expect(asked('CreatePool')).toMatchObject([
+    expect(made).toMatchObject({ exitCode: 0, stdout: expect.stringContaining('pool a is created') });
+    expect(requestsTo('CreatePool')).toMatchObject([
       { pool: { name: 'a', cidr: 'fd65::/48', blockSize: 120, allowedUses: [2, 1], disabled: false } },
     ]);
     const changed = await fakes.podwirectl(
@@ -84,8 +85,8 @@ describe('pools', () => {
       '--resource-version',
       '7',
     );
-    expect(changed).toMatchObject({ exitCode: 0, stdout: expect.stringMatching(/^pool a is changed:\n\nName +a\n/) });
-    expect(asked('UpdatePool')).toMatchObject([
+    expect(changed).toMatchObject({ exitCode: 0, stdout: expect.stringMatching(/^pool a is updated:\n\nName +a\n/) });
+    expect(requestsTo('UpdatePool')).toMatchObject([
       {
         pool: { name: 'a', nodeSelector: 'has(zone)', resourceVersion: '7' },
         updateMask: ['disabled', 'node_selector'],
@@ -93,7 +94,7 @@ describe('pools', () => {
     ]);
     expect(await fakes.podwirectl('pools', 'update', 'a')).toMatchObject({
       exitCode: 2,
-      stderr: expect.stringContaining('nothing to change'),
+      stderr: expect.stringContaining('no setting to change'),
     });
   });
 
@@ -102,7 +103,7 @@ describe('pools', () => {
     [['delete'], 2],
     [['delete', '--release-addresses'], 3],
     [['delete', '--resource-version', 'a b'], 2],
-  ])('%j is only told without --yes', async ([verb, ...flags], mode) => {
+  ])('%j is only previewed without --yes', async ([verb, ...flags], mode) => {
     const deleted = DeletePoolResponse.fromPartial({
       state: PoolState.POOL_STATE_DRAINING,
       heldAddresses: 2n,
@@ -112,29 +113,29 @@ describe('pools', () => {
       foundPool,
       fake(PoolServiceService.deletePool, () => deleted),
     );
-    const told = await fakes.podwirectl('pools', verb!, 'main', ...flags);
-    const again = ['pools', verb!, 'main', ...flags, '--yes'];
-    const typed = again.join(' ').replace('a b', "'a b'");
-    expect(told).toMatchObject({
+    const preview = await fakes.podwirectl('pools', verb!, 'main', ...flags);
+    const confirmed = ['pools', verb!, 'main', ...flags, '--yes'];
+    const command = confirmed.join(' ').replace('a b', "'a b'");
+    expect(preview).toMatchObject({
       exitCode: 2,
-      stderr: `hint: nothing was changed; to do it: podwirectl ${typed}\n`,
+      stderr: `hint: nothing was changed; to execute it: podwirectl ${command}\n`,
     });
-    const elsewhere = ['--ipam', `unix:${fakes.socket}`];
-    const toldThere = await fakes.podwirectl(...elsewhere, 'pools', verb!, 'main', ...flags);
-    expect(toldThere.stderr).toContain(`to do it: podwirectl ${elsewhere.join(' ')} ${typed}\n`);
-    expect(asked('DeletePool')).toEqual([]);
-    const done = await fakes.podwirectl(...again);
+    const addressOption = ['--ipam', `unix:${fakes.socket}`];
+    const previewThere = await fakes.podwirectl(...addressOption, 'pools', verb!, 'main', ...flags);
+    expect(previewThere.stderr).toContain(`to execute it: podwirectl ${addressOption.join(' ')} ${command}\n`);
+    expect(requestsTo('DeletePool')).toEqual([]);
+    const done = await fakes.podwirectl(...confirmed);
     expect(done).toMatchObject({ exitCode: 0, stdout: expect.stringMatching(/draining[^]*node-1 +2/) });
     expect(done.stderr).toMatch(/podwirectl blocks --pool \S+ --addresses\n/);
     const resourceVersion = flags[0] === '--resource-version' ? 'a b' : '';
-    expect(asked('DeletePool')).toEqual([{ name: 'main', resourceVersion, mode }]);
+    expect(requestsTo('DeletePool')).toEqual([{ name: 'main', resourceVersion, mode }]);
   });
 
   test.each([
     ['', 'active'],
     ['disabled', 'disabled'],
     ['Calico says so', 'not-allocatable: Calico says so'],
-  ])('show says once why a pool gives nothing: "%s"', async (stateReason, told) => {
+  ])('show prints the reason of the state once: "%s"', async (stateReason, stateText) => {
     const states: Record<string, PoolState> = {
       '': PoolState.POOL_STATE_ACTIVE,
       disabled: PoolState.POOL_STATE_DISABLED,
@@ -144,7 +145,7 @@ describe('pools', () => {
       fake(PoolServiceService.getPool, () => GetPoolResponse.fromPartial({ pool: { ...pool, state, stateReason } })),
     );
     const { stdout } = await fakes.podwirectl('pools', 'show', 'main');
-    expect(/^State +(.*)$/m.exec(stdout)?.[1]).toBe(told);
+    expect(/^State +(.*)$/m.exec(stdout)?.[1]).toBe(stateText);
   });
 
   test('show and split', async () => {
@@ -158,11 +159,13 @@ describe('pools', () => {
     expect(await fakes.podwirectl('pools', 'split', 'main', '2')).toMatchObject({ exitCode: 2 });
     const split = await fakes.podwirectl('pools', 'split', 'main', '2', '--yes');
     expect(split).toMatchObject({ exitCode: 0, stdout: expect.stringContaining('split-main-0') });
-    expect(asked('SplitPool')).toEqual([{ pool: { $case: 'name', value: 'main' }, number: 2, resourceVersion: '' }]);
+    expect(requestsTo('SplitPool')).toEqual([
+      { pool: { $case: 'name', value: 'main' }, number: 2, resourceVersion: '' },
+    ]);
   });
 });
 
-test('blocks and utilisation tell whose a block is, and who borrows from it', async () => {
+test('blocks and utilisation show the node of a block, and borrowed addresses', async () => {
   const borrowed = { address: '10.65.0.2', handleId: 'h', attributes: { node: 'node-2' }, sequenceNumber: 3n };
   const timestamp = '2026-11-23 12:58:07.962 +0000 UTC';
   const own = { address: '10.65.0.1', ...holder, attributes: { ...holder.attributes, timestamp } };
@@ -184,7 +187,7 @@ test('blocks and utilisation tell whose a block is, and who borrows from it', as
   );
   const { stdout } = await fakes.podwirectl('blocks', '--node', 'node-1', '--pool', 'main');
   expect(stdout).toMatch(/^10\.65\.0\.0\/26 +main +node-1 +confirmed +64 +2 +3\.1% +1 +5 +56 +1 +-$/m);
-  expect(asked('ListBlocks')).toEqual([{ pageSize: 1000, pageToken: '', nodeName: 'node-1', poolName: 'main' }]);
+  expect(requestsTo('ListBlocks')).toEqual([{ pageSize: 1000, pageToken: '', nodeName: 'node-1', poolName: 'main' }]);
   expect((await fakes.podwirectl('blocks', '--addresses')).stdout).toMatch(
     /^10\.65\.0\.1 +default\/web-0 +node-1 +eth0 +2026-11-23T12:58:07Z +12 +net\.c0ffee$/m,
   );
@@ -194,7 +197,7 @@ test('blocks and utilisation tell whose a block is, and who borrows from it', as
   expect(use.stdout).toMatch(/^main +10\.65\.0\.0\/16 +65536 +64990 +99\.2% +10 +500 +36 +1016$/m);
 });
 
-describe('a list of what does not exist', () => {
+describe('a list filtered by something that does not exist', () => {
   const missing = (code: 'POOL_NOT_FOUND' | 'NODE_NOT_FOUND') => () => {
     throw new Failure(code, 'there is none of that name');
   };
@@ -206,7 +209,7 @@ describe('a list of what does not exist', () => {
     ['utilisation', '--node', 'there is none of that name (NODE_NOT_FOUND)'],
     ['endpoints', '--pool', 'there is none of that name (POOL_NOT_FOUND)'],
     ['endpoints', '--node', 'there is none of that name (NODE_NOT_FOUND)'],
-  ])('is no empty one: %s %s', async (verb, option, told) => {
+  ])('fails instead of being empty: %s %s', async (verb, option, text) => {
     await fakes.serve(
       fake(BlockServiceService.listBlocks, () => ListBlocksResponse.fromPartial({})),
       fake(EndpointServiceService.listEndpoints, () => ListEndpointsResponse.fromPartial({})),
@@ -217,7 +220,7 @@ describe('a list of what does not exist', () => {
     expect(await fakes.podwirectl(verb, option, 'typo')).toMatchObject({
       exitCode: 3,
       stdout: '',
-      stderr: expect.stringContaining(told),
+      stderr: expect.stringContaining(text),
     });
     expect(await fakes.podwirectl(verb)).toMatchObject({ exitCode: 0 });
   });
@@ -253,7 +256,7 @@ test('endpoints show which pod has which addresses, and which program wrote each
     /^default\/old +10\.65\.0\.8 +node-1 +cali1 +- +Calico +endpoint default\/node--1-k8s-old-eth0$/m,
   );
   await fakes.podwirectl('endpoints', '--namespace', 'red', '--pool', 'main');
-  expect(asked('ListEndpoints')).toMatchObject([
+  expect(requestsTo('ListEndpoints')).toMatchObject([
     { namespace: 'default', podName: 'web-0', nodeName: 'node-1', poolName: '' },
     { namespace: 'red', podName: '', nodeName: '', poolName: 'main' },
   ]);

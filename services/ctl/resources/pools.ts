@@ -12,44 +12,44 @@ import { formatCount } from '@podwire/shared/words/format-count';
 
 import { allPages, type Service } from '../clients/services.js';
 import { oneOf, text, wholeNumber, YES_OR_NO } from '../command-line/forms.js';
-import { RESOURCE_VERSION, unconfirmed, YES } from '../command-line/options.js';
+import { RESOURCE_VERSION, previewReport, YES } from '../command-line/options.js';
 import type { Input, Option, Positional, Verb } from '../command-line/verb.js';
 import { sentence, type Fields } from '../output/report.js';
 import { count, moment, momentAndAge, percent, wordOf } from '../output/words.js';
 import { COUNT_COLUMNS, countCells, inUseOf } from './address-counts.js';
 
-/** From which part of its addresses on a pool is as good as full. */
+/** Utilisation from which a pool is reported as nearly full. */
 const NEARLY_FULL = 0.9;
 
 export const poolsList: Verb = {
   name: 'pools list',
-  about: 'the pools, what they are for, and how full they are',
+  about: 'the pools, with settings and utilisation',
   run: async (_, { ipam, json }) => {
     const pools = await listPools(ipam);
     return {
       sections: [
         {
           kind: 'table',
-          columns: ['NAME', 'CIDR', { right: 'BLOCKS OF' }, 'ENCAPSULATION', 'NAT', ...COUNT_COLUMNS, 'STATE'],
+          columns: ['NAME', 'CIDR', { right: 'BLOCK SIZE' }, 'ENCAPSULATION', 'NAT', ...COUNT_COLUMNS, 'STATE'],
           rows: pools.map(poolRow),
-          none: 'There is no pool: no pod gets an address.',
+          none: 'pools: none; no pod gets an address',
         },
       ],
       hints: [
-        ...(pools.length === 0 ? ['make one: podwirectl pools create NAME CIDR'] : []),
+        ...(pools.length === 0 ? ['to create a pool: podwirectl pools create NAME CIDR'] : []),
         ...pools
           .filter(isNearlyFull)
-          .map(({ name }) => `${name} is nearly full: create another pool, or remove reservations that are not needed`),
+          .map(({ name }) => `pool ${name} is nearly full; create another pool, or delete unneeded reservations`),
         ...pools
           .filter(({ state }) => state === PoolState.POOL_STATE_NOT_ALLOCATABLE)
-          .map(({ name, stateReason }) => `${name} gives no address: ${stateReason}`),
+          .map(({ name, stateReason }) => `pool ${name} allocates no addresses: ${stateReason}`),
       ],
       data: () => json.of(PoolServiceService.listPools, { pools, nextPageToken: '' }),
     };
   },
 };
 
-/** Every pool, in the order of the names. */
+/** All pools, ordered by name. */
 export async function listPools(ipam: Service): Promise<Pool[]> {
   const pages = await allPages((page) => ipam.call(PoolServiceService.listPools, page));
   return pages.flatMap(({ pools }) => pools);
@@ -61,12 +61,12 @@ function poolRow(pool: Pool): string[] {
   return [name, cidr, `/${blockSize}`, encapsulationOf(pool), natOutgoing ? 'yes' : 'no', ...counts, stateOf(pool)];
 }
 
-/** Those of a pool; of one whose blocks the service has not counted, nothing. */
+/** Counts of a pool; zero where the service has not counted its blocks. */
 export function countsOf(utilization: PoolUtilization | undefined): PoolUtilization {
   return utilization ?? PoolUtilization.fromPartial({ capacity: '0' });
 }
 
-/** Reserved addresses are no room for pods, so they do not count. */
+/** Reserved addresses are not available to pods, so the capacity excludes them. */
 function isNearlyFull({ utilization, state }: Pool): boolean {
   const { allocated, capacity, reserved } = countsOf(utilization);
   const assignable = Number(capacity) - Number(reserved);
@@ -104,37 +104,37 @@ const BLOCK_SIZE: Option<number> = {
 const DISABLED: Option<boolean> = {
   name: '--disabled',
   form: YES_OR_NO,
-  about: 'give no address; those in use stay valid (false)',
+  about: 'allocate no addresses; those in use stay valid (false)',
 };
 const IPIP: Option<EncapsulationMode> = {
   name: '--ipip',
   form: ENCAPSULATION,
-  about: 'when packets to other nodes travel in IPIP (never)',
+  about: 'when to encapsulate packets to other nodes with IPIP (never)',
 };
 const VXLAN: Option<EncapsulationMode> = {
   name: '--vxlan',
   form: ENCAPSULATION,
-  about: 'when packets to other nodes travel in VXLAN (never)',
+  about: 'when to encapsulate packets to other nodes with VXLAN (never)',
 };
 const NAT: Option<boolean> = {
   name: '--nat-outgoing',
   form: YES_OR_NO,
-  about: 'whether what leaves the pools has the node’s address (false)',
+  about: 'whether packets to addresses outside the pools get the node’s source address (false)',
 };
 const NO_EXPORT: Option<boolean> = {
   name: '--disable-bgp-export',
   form: YES_OR_NO,
-  about: 'whether BGP peers are not told of it (false)',
+  about: 'whether the pool is not announced to BGP peers (false)',
 };
 const NODE_SELECTOR: Option<string> = {
   name: '--node-selector',
   form: text('SELECTOR'),
-  about: "the nodes that it serves, in Calico's selector language (all())",
+  about: "the nodes that the pool serves, in Calico's selector language (all())",
 };
 const NAMESPACE_SELECTOR: Option<string> = {
   name: '--namespace-selector',
   form: text('SELECTOR'),
-  about: 'the namespaces that it serves (all)',
+  about: 'the namespaces that the pool serves (all)',
 };
 const USE: Option<AddressUse> = {
   name: '--use',
@@ -143,7 +143,7 @@ const USE: Option<AddressUse> = {
     tunnel: AddressUse.ADDRESS_USE_TUNNEL,
     'load-balancer': AddressUse.ADDRESS_USE_LOAD_BALANCER,
   }),
-  about: 'what its addresses are for (workload and tunnel)',
+  about: 'use of its addresses (workload and tunnel)',
   repeated: true,
 };
 const ASSIGNMENT: Option<AssignmentMode> = {
@@ -152,10 +152,10 @@ const ASSIGNMENT: Option<AssignmentMode> = {
     automatic: AssignmentMode.ASSIGNMENT_MODE_AUTOMATIC,
     manual: AssignmentMode.ASSIGNMENT_MODE_MANUAL,
   }),
-  about: 'whether it serves only those who name it (automatic)',
+  about: 'manual: the pool serves only requests that name it (automatic)',
 };
 
-/** What can be said of a pool when it is made, and later. */
+/** Options to create and to update a pool. */
 const POOL_OPTIONS: readonly Option<unknown>[] = [
   DISABLED,
   IPIP,
@@ -174,7 +174,7 @@ interface PoolChange {
   readonly mask: string[];
 }
 
-/** What was said of a pool, and of which of its fields. */
+/** The fields that the options set. */
 function readPoolOptions(input: Input): PoolChange {
   const fields: Partial<Pool> = {};
   const mask: string[] = [];
@@ -198,7 +198,7 @@ function readPoolOptions(input: Input): PoolChange {
 
 const CIDR: Positional<string> = {
   form: text('CIDR'),
-  about: 'its range, which cannot be changed later: 10.65.0.0/16, fd65::/48',
+  about: 'range of the pool, which cannot be changed later: 10.65.0.0/16, fd65::/48',
   presence: 'required',
 };
 
@@ -215,7 +215,7 @@ export const poolsCreate: Verb = {
     const pool = Pool.fromPartial({ ...fields, name, cidr: input.at(CIDR), blockSize });
     const answer = await ipam.call(PoolServiceService.createPool, { pool });
     return {
-      sections: [sentence(`pool ${name} is made`), ...(answer.pool ? [poolFields(answer.pool, clock.nowMs())] : [])],
+      sections: [sentence(`pool ${name} is created`), ...(answer.pool ? [poolFields(answer.pool, clock.nowMs())] : [])],
       data: () => json.of(PoolServiceService.createPool, answer),
     };
   },
@@ -223,7 +223,7 @@ export const poolsCreate: Verb = {
 
 export const poolsShow: Verb = {
   name: 'pools show',
-  about: 'everything about one pool',
+  about: 'details of one pool',
   positionals: [POOL_NAME],
   run: async (input, { ipam, json, clock }) => {
     const answer = await ipam.call(PoolServiceService.getPool, { name: input.at(POOL_NAME) });
@@ -244,7 +244,7 @@ export function poolFields(pool: Pool, nowMs: number): Fields {
     fields: [
       ['Name', pool.name],
       ['CIDR', pool.cidr],
-      ['Blocks of', `/${pool.blockSize}`],
+      ['Block size', `/${pool.blockSize}`],
       ['State', ['', state].includes(pool.stateReason) ? state : `${state}: ${pool.stateReason}`],
       ['Deleted since', momentAndAge(pool.deleteTime, nowMs)],
       ['Addresses', count(counts.capacity)],
@@ -257,9 +257,9 @@ export function poolFields(pool: Pool, nowMs: number): Fields {
       ['BGP export', pool.disableBgpExport ? 'no' : 'yes'],
       ['Nodes', pool.nodeSelector || 'all()'],
       ['Namespaces', pool.namespaceSelector || 'all'],
-      ['For', uses.join(', ') || 'workload, tunnel'],
+      ['Use', uses.join(', ') || 'workload, tunnel'],
       ['Assignment', wordOf(AssignmentMode[pool.assignmentMode], 'ASSIGNMENT_MODE_') || 'automatic'],
-      ['Made', moment(pool.createTime)],
+      ['Created', moment(pool.createTime)],
       ['Version', pool.resourceVersion],
     ],
   };
@@ -267,13 +267,13 @@ export function poolFields(pool: Pool, nowMs: number): Fields {
 
 const NUMBER: Positional<number> = {
   form: wholeNumber('NUMBER', { min: 2, max: 64 }),
-  about: 'into how many pools: a power of two',
+  about: 'number of new pools: a power of two',
   presence: 'required',
 };
 
 export const poolsSplit: Verb = {
   name: 'pools split',
-  about: 'replace a pool with several of equal size; addresses and blocks stay as they are',
+  about: 'replace a pool with several of equal size; addresses and blocks are kept',
   positionals: [POOL_NAME, NUMBER],
   options: [RESOURCE_VERSION],
   flags: [YES],
@@ -282,11 +282,11 @@ export const poolsSplit: Verb = {
     if (!input.has(YES)) {
       const found = await ipam.call(PoolServiceService.getPool, { name });
       const sections = [
-        sentence(`This pool would become ${number} pools, and who asks for it by name would be refused:`),
+        sentence(`This pool would be replaced with ${number} pools. Requests that name it would be refused:`),
         ...(found.pool ? [poolFields(found.pool, clock.nowMs())] : []),
       ];
       const preview = { sections, data: () => json.of(PoolServiceService.getPool, found) };
-      return unconfirmed(preview, input.typed());
+      return previewReport(preview, input.toCommandLine());
     }
     const resourceVersion = input.get(RESOURCE_VERSION) ?? '';
     const answer = await ipam.call(PoolServiceService.splitPool, {
@@ -300,7 +300,7 @@ export const poolsSplit: Verb = {
           kind: 'table',
           columns: ['NAME', 'CIDR'],
           rows: answer.pools.map((pool) => [pool.name, pool.cidr]),
-          none: 'There is no part.',
+          none: 'pools: none',
         },
       ],
       data: () => json.of(PoolServiceService.splitPool, answer),
@@ -310,7 +310,7 @@ export const poolsSplit: Verb = {
 
 export const poolsUpdate: Verb = {
   name: 'pools update',
-  about: 'change a pool; settings not given stay as they are, and so do addresses in use',
+  about: 'change settings of a pool; others stay unchanged, and addresses in use stay valid',
   positionals: [POOL_NAME],
   options: [...POOL_OPTIONS, RESOURCE_VERSION],
   examples: ['pools update default-ipv4-ippool --disabled true', 'pools update second --node-selector "zone == \'a\'"'],
@@ -318,13 +318,13 @@ export const poolsUpdate: Verb = {
     const name = input.at(POOL_NAME);
     const { fields, mask } = readPoolOptions(input);
     if (mask.length === 0)
-      throw new Failure('INVALID_REQUEST', `nothing to change of pool ${name} is named; see "pools update --help"`);
+      throw new Failure('INVALID_REQUEST', `pool ${name}: no setting to change; see "podwirectl pools update --help"`);
     const resourceVersion = input.get(RESOURCE_VERSION) ?? '';
     const pool = Pool.fromPartial({ ...fields, name, resourceVersion });
     const answer = await ipam.call(PoolServiceService.updatePool, { pool, updateMask: mask });
     return {
       sections: [
-        sentence(`pool ${name} is changed:`),
+        sentence(`pool ${name} is updated:`),
         ...(answer.pool ? [poolFields(answer.pool, clock.nowMs())] : []),
       ],
       data: () => json.of(PoolServiceService.updatePool, answer),

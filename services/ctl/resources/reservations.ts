@@ -13,9 +13,9 @@ const RESERVATION_NAME: Positional<string> = {
   presence: 'required',
 };
 
-export const RESERVED: Positional<string> = {
+const RESERVED_CIDRS: Positional<string> = {
   form: text('CIDR'),
-  about: 'ranges without host bits (10.65.0.0/28), and addresses (10.65.0.99), in pools or not',
+  about: 'ranges without host bits (10.65.0.0/28) and addresses (10.65.0.99), inside or outside pools',
   presence: 'repeated',
 };
 
@@ -29,25 +29,28 @@ function reservationTable(reservations: readonly Reservation[], nowMs: number): 
       age(createTime, nowMs),
       resourceVersion,
     ]),
-    none: 'There is no reservation.',
+    none: 'reservations: none',
   };
 }
 
-/** An answer's one reservation, as a list. */
-export function only(reservation: Reservation | undefined): Reservation[] {
+/** The reservation of an answer as a list. */
+function reservationList(reservation: Reservation | undefined): Reservation[] {
   return reservation ? [reservation] : [];
 }
 
 export const reservationsCreate: Verb = {
   name: 'reservations create',
-  about: 'reserve addresses; those in use stay in use',
-  positionals: [RESERVATION_NAME, RESERVED],
+  about: 'reserve addresses; addresses in use stay allocated',
+  positionals: [RESERVATION_NAME, RESERVED_CIDRS],
   examples: ['reservations create routers 10.65.0.0/28 10.65.0.99'],
   run: async (input, { ipam, json, clock }) => {
-    const reservation = Reservation.fromPartial({ name: input.at(RESERVATION_NAME), cidrs: input.rest(RESERVED) });
+    const reservation = Reservation.fromPartial({
+      name: input.at(RESERVATION_NAME),
+      cidrs: input.rest(RESERVED_CIDRS),
+    });
     const answer = await ipam.call(ReservationServiceService.createReservation, { reservation });
     return {
-      sections: [reservationTable(only(answer.reservation), clock.nowMs())],
+      sections: [reservationTable(reservationList(answer.reservation), clock.nowMs())],
       data: () => json.of(ReservationServiceService.createReservation, answer),
     };
   },
@@ -55,7 +58,7 @@ export const reservationsCreate: Verb = {
 
 export const reservationsDelete: Verb = {
   name: 'reservations delete',
-  about: 'delete a reservation; anybody may get its addresses from then on',
+  about: 'delete a reservation; its addresses may then be allocated to any pod',
   positionals: [RESERVATION_NAME],
   options: [RESOURCE_VERSION],
   run: async (input, { ipam, json }) => {
@@ -65,7 +68,7 @@ export const reservationsDelete: Verb = {
       resourceVersion: input.get(RESOURCE_VERSION) ?? '',
     });
     return {
-      sections: [sentence(`reservation ${name} is gone`)],
+      sections: [sentence(`reservation ${name} is deleted`)],
       data: () => json.of(ReservationServiceService.deleteReservation, answer),
     };
   },
@@ -73,7 +76,7 @@ export const reservationsDelete: Verb = {
 
 export const reservationsList: Verb = {
   name: 'reservations list',
-  about: 'addresses that are given only to pods that ask for them in particular',
+  about: 'the reservations: addresses that are allocated only on request of the address itself',
   run: async (_, { ipam, json, clock }) => {
     const pages = await allPages((page) => ipam.call(ReservationServiceService.listReservations, page));
     const reservations = pages.flatMap((page) => page.reservations);
@@ -86,12 +89,12 @@ export const reservationsList: Verb = {
 
 export const reservationsShow: Verb = {
   name: 'reservations show',
-  about: 'one reservation',
+  about: 'details of one reservation',
   positionals: [RESERVATION_NAME],
   run: async (input, { ipam, json, clock }) => {
     const answer = await ipam.call(ReservationServiceService.getReservation, { name: input.at(RESERVATION_NAME) });
     return {
-      sections: [reservationTable(only(answer.reservation), clock.nowMs())],
+      sections: [reservationTable(reservationList(answer.reservation), clock.nowMs())],
       data: () => json.of(ReservationServiceService.getReservation, answer),
     };
   },
@@ -99,17 +102,17 @@ export const reservationsShow: Verb = {
 
 export const reservationsUpdate: Verb = {
   name: 'reservations update',
-  about: 'replace everything that a reservation reserves',
-  positionals: [RESERVATION_NAME, RESERVED],
+  about: 'replace the addresses of a reservation',
+  positionals: [RESERVATION_NAME, RESERVED_CIDRS],
   options: [RESOURCE_VERSION],
   run: async (input, { ipam, json, clock }) => {
     const answer = await ipam.call(ReservationServiceService.updateReservation, {
       name: input.at(RESERVATION_NAME),
-      cidrs: input.rest(RESERVED),
+      cidrs: input.rest(RESERVED_CIDRS),
       resourceVersion: input.get(RESOURCE_VERSION) ?? '',
     });
     return {
-      sections: [reservationTable(only(answer.reservation), clock.nowMs())],
+      sections: [reservationTable(reservationList(answer.reservation), clock.nowMs())],
       data: () => json.of(ReservationServiceService.updateReservation, answer),
     };
   },

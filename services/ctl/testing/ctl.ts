@@ -1,4 +1,4 @@
-// podwirectl in this process, in front of fake services on real sockets in a folder of their own.
+// Runs podwirectl in this process against fake services, which listen on sockets in a temporary folder.
 import { mkdtempSync, rmSync } from 'node:fs';
 import { createServer, type Server } from 'node:http';
 import { tmpdir } from 'node:os';
@@ -14,7 +14,7 @@ import { createLogger } from '@podwire/shared/runtime/log';
 
 import { run } from '../run.js';
 
-/** What a service is to answer to one of its methods. */
+/** The answer of a fake service to one of its methods. */
 interface FakeMethod {
   readonly path: string;
   readonly definition: RpcService['definition'];
@@ -46,11 +46,11 @@ export function fake<Request extends object, Response>(
   };
 }
 
-/** Services with the methods that are named, all on one socket; the plugin's is another. */
+/** Fake services. The gRPC services share one socket; the plugin has another. */
 export class Fakes {
   readonly folder = mkdtempSync(join(tmpdir(), 'podwire-ctl-'));
   readonly calls: Call[] = [];
-  /** What the services log of calls that failed. */
+  /** Log lines of the services about failed calls. */
   readonly logged: Record<string, unknown>[] = [];
   #server: RpcServer | undefined;
   #plugin: Server | undefined;
@@ -77,10 +77,10 @@ export class Fakes {
   }
 
   /**
-   * @param answer - the body for `GET /journal` and the like, by the request's first line, with the command of a CNI call, and what it
-   *   sends; undefined for 404, and a number before the body is another status than 200
+   * @param answer - maps method, path and CNI headers of a request (`GET /journal`), and its body, to the response body. Undefined is
+   *   404; a pair sets another status than 200
    */
-  async servePlugin(answer: (asked: string, sent: string) => PluginAnswer): Promise<void> {
+  async servePlugin(answer: (request: string, body: string) => PluginAnswer): Promise<void> {
     const server = createServer((request, response) => {
       let sent = '';
       request.setEncoding('utf8').on('data', (chunk: string) => (sent += chunk));
@@ -88,8 +88,8 @@ export class Fakes {
         const { method, url, headers } = request;
         const reading = headers['podwire-strict'] === undefined ? undefined : 'strict';
         const words = [method, url, headers['cni-command'], headers['cni-path'], reading];
-        const told = answer(words.filter((word) => word !== undefined).join(' '), sent) ?? [404, ''];
-        const [status, body] = typeof told === 'string' ? [200, told] : told;
+        const reply = answer(words.filter((word) => word !== undefined).join(' '), sent) ?? [404, ''];
+        const [status, body] = typeof reply === 'string' ? [200, reply] : reply;
         response.writeHead(status).end(body);
       });
     });
@@ -102,7 +102,7 @@ export class Fakes {
     return this.podwirectlWith({}, ...args);
   }
 
-  /** The same, with further variables. */
+  /** Runs podwirectl with further environment variables. */
   async podwirectlWith(variables: Readonly<Record<string, string>>, ...args: readonly string[]) {
     const texts = { stdout: '', stderr: '' };
     const stream = (name: keyof typeof texts) =>
@@ -118,8 +118,8 @@ export class Fakes {
       PODWIRE_PLUGIN_SOCKET: this.pluginSocket,
       ...variables,
     };
-    const around = { env, stdout: stream('stdout'), stderr: stream('stderr') };
-    const exitCode = await run(args, { process: around, clock: systemClock });
+    const deps = { env, stdout: stream('stdout'), stderr: stream('stderr') };
+    const exitCode = await run(args, { process: deps, clock: systemClock });
     return { exitCode, ...texts };
   }
 
@@ -149,7 +149,7 @@ function servicesOf(
   });
 }
 
-/** What several commands show. */
+/** Objects that several tests use. */
 
 export const pool = {
   name: 'main',

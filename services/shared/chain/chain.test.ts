@@ -1,6 +1,13 @@
 import { describe, expect, test } from 'vitest';
 
-import { excessOf, excessText, withoutExcess, programFaults, programsOf, type Chain } from './chain.js';
+import {
+  unsupportedVersions,
+  formatUnsupportedVersions,
+  removeUnsupportedVersions,
+  programFaults,
+  programsOf,
+  type Chain,
+} from './chain.js';
 import type { ProgramVersions } from './program-versions.js';
 
 const ALL = ['0.3.1', '0.4.0', '1.0.0', '1.1.0'];
@@ -35,14 +42,17 @@ describe('versions', () => {
       ['portmap', answered('0.3.1', '0.4.0', '1.0.0')],
     ]);
     const offered = chain('podwire', 'portmap');
-    expect(excessOf(offered, versions)).toEqual([{ version: '1.1.0', program: 'portmap' }]);
-    expect(excessText(excessOf(offered, versions))).toBe('portmap lacks CNI 1.1.0');
-    expect(withoutExcess(offered, versions)).toEqual({ ...offered, cniVersions: ['0.3.1', '0.4.0', '1.0.0'] });
+    expect(unsupportedVersions(offered, versions)).toEqual([{ version: '1.1.0', program: 'portmap' }]);
+    expect(formatUnsupportedVersions(unsupportedVersions(offered, versions))).toBe('portmap lacks CNI 1.1.0');
+    expect(removeUnsupportedVersions(offered, versions)).toEqual({
+      ...offered,
+      cniVersions: ['0.3.1', '0.4.0', '1.0.0'],
+    });
   });
 
   test('of a runtime without cniVersions are the highest that is left', () => {
     const versions = new Map([['old', answered('0.3.1', '0.4.0')]]);
-    expect(withoutExcess(chain('old'), versions)).toMatchObject({
+    expect(removeUnsupportedVersions(chain('old'), versions)).toMatchObject({
       cniVersion: '0.4.0',
       cniVersions: ['0.3.1', '0.4.0'],
     });
@@ -55,7 +65,7 @@ describe('versions', () => {
     ['none would be left', chain('podwire'), answered('9.0.0')],
     ['there is one alone', { cniVersion: '1.1.0', plugins: [{ type: 'podwire' }] }, answered('1.0.0')],
   ])('stay where %s', (_, offered, known) => {
-    expect(withoutExcess(offered, new Map([['podwire', known]]))).toEqual(offered);
+    expect(removeUnsupportedVersions(offered, new Map([['podwire', known]]))).toEqual(offered);
   });
 });
 

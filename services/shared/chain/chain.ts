@@ -34,13 +34,13 @@ function ipamProgramOf({ type, ipam }: ChainPlugin): string[] {
 }
 
 /** A version that a chain offers to runtimes, and a program of the chain that does not support it. */
-export interface Excess {
+export interface UnsupportedVersion {
   readonly version: string;
   readonly program: string;
 }
 
 /** Versions that a chain offers and one of its programs lacks: a runtime takes the highest, and the program refuses it. */
-export function excessOf(chain: Chain, versions: ChainVersions): readonly Excess[] {
+export function unsupportedVersions(chain: Chain, versions: ChainVersions): readonly UnsupportedVersion[] {
   const { cniVersion, cniVersions = [] } = chain;
   const offered = new Set([...cniVersions, ...(cniVersion === undefined ? [] : [cniVersion])]);
   return programsOf(chain).flatMap((program) => {
@@ -54,24 +54,24 @@ export function excessOf(chain: Chain, versions: ChainVersions): readonly Excess
  * The chain without the versions that one of its programs lacks. As it is where it offers a single version, or none that all of
  * its programs support.
  */
-export function withoutExcess<Whole extends Chain>(chain: Whole, versions: ChainVersions): Whole {
-  const lacking = new Set(excessOf(chain, versions).map(({ version }) => version));
-  const cniVersions = chain.cniVersions?.filter((version) => !lacking.has(version)) ?? [];
+export function removeUnsupportedVersions<Whole extends Chain>(chain: Whole, versions: ChainVersions): Whole {
+  const unsupported = new Set(unsupportedVersions(chain, versions).map(({ version }) => version));
+  const cniVersions = chain.cniVersions?.filter((version) => !unsupported.has(version)) ?? [];
   const highest = cniVersions.at(-1);
-  if (lacking.size === 0 || highest === undefined) return chain;
+  if (unsupported.size === 0 || highest === undefined) return chain;
   const { cniVersion } = chain;
   return {
     ...chain,
     cniVersions,
-    cniVersion: cniVersion === undefined || lacking.has(cniVersion) ? highest : cniVersion,
+    cniVersion: cniVersion === undefined || unsupported.has(cniVersion) ? highest : cniVersion,
   };
 }
 
 /** For people: which versions which programs lack; empty where there is no excess. */
-export function excessText(excess: readonly Excess[]): string {
-  const programs = [...new Set(excess.map(({ program }) => program))];
+export function formatUnsupportedVersions(unsupported: readonly UnsupportedVersion[]): string {
+  const programs = [...new Set(unsupported.map(({ program }) => program))];
   const lacks = programs.map((program) => {
-    const versions = excess.filter((each) => each.program === program).map(({ version }) => version);
+    const versions = unsupported.filter((each) => each.program === program).map(({ version }) => version);
     return `${program} lacks CNI ${versions.join(', ')}`;
   });
   return lacks.join('; ');
