@@ -1,13 +1,13 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import { systemClock } from '@podwire/shared/runtime/clock';
-import { Bench, GET_POOL, type GetPool } from '@podwire/shared/testing/server';
+import { TestServers, GET_POOL, type GetPool } from '@podwire/shared/testing/server';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
 import { RepeatingPeer } from './retrying-client.js';
 
-let bench: Bench;
+let bench: TestServers;
 beforeEach(() => {
-  bench = new Bench();
+  bench = new TestServers();
 });
 afterEach(() => bench.clear());
 

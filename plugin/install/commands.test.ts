@@ -25,7 +25,7 @@ beforeEach(() => void (site = new Site()));
 afterEach(async () => {
   for (const program of running.splice(0)) {
     program.child.kill('SIGKILL');
-    await program.ended;
+    await program.result;
   }
   const server = resident;
   resident = undefined;
@@ -46,7 +46,7 @@ function start(args: string, env: Record<string, string> = {}): Program {
   return program;
 }
 
-const run = (args: string, env?: Record<string, string>) => start(args, env).ended;
+const run = (args: string, env?: Record<string, string>) => start(args, env).result;
 
 const socket = () => join(site.folder, 'cni.sock');
 
@@ -87,7 +87,7 @@ describe('podwire install', () => {
       );
       expect(Object.keys(site.state())).toEqual(PATHS.slice(0, 2));
       ready();
-      const installed = await program.ended;
+      const installed = await program.result;
       expect(installed).toMatchObject({ exitCode: 0, stdout: '' });
       expect(messages(installed)).toContain('these variables mean nothing to Podwire: DATASTORE_TYPE');
       expect(messages(installed)).toContain('not ready: no pool has room (CNI code 50)');
@@ -180,7 +180,7 @@ describe('podwire install', () => {
       rmSync(join(site.bin, 'podwire-ipam'));
       await vi.waitFor(() => expect(site.state()['bin/podwire-ipam']).toBe(whole['bin/podwire-ipam']), SLOW_MS);
       program.child.kill('SIGTERM');
-      const ended = await program.ended;
+      const ended = await program.result;
       expect(ended.exitCode).toBe(0);
       expect(messages(ended)).toMatch(/10-podwire\.conflist is missing: putting it back/);
       expect(messages(ended)).toMatch(/podwire is of another release: left as it is/);
@@ -209,7 +209,7 @@ test(
       await vi.waitFor(() => expect(site.state()).toMatchObject(whole), 20_000);
     }
     program.child.kill('SIGTERM');
-    const ended = await program.ended;
+    const ended = await program.result;
     expect(ended.exitCode).toBe(0);
     expect(messages(ended)).toContain('10-calico.conflist is Calico’s');
   },
@@ -284,7 +284,7 @@ describe('a node in trouble', () => {
       await vi.waitFor(() => expect(staged() || begun()).toBe(true), { timeout: SLOW_MS, interval: 1 });
       await new Promise((resolve) => setTimeout(resolve, round * 3));
       program.child.kill('SIGKILL');
-      await program.ended;
+      await program.result;
       const programFile = readFileSync(join(site.bin, 'podwire'));
       expect(programFile.equals(old) || programFile.equals(shim)).toBe(true);
       const path = join(site.bin, 'podwire-ipam');
@@ -295,7 +295,7 @@ describe('a node in trouble', () => {
     const lacking = await run('check-install');
     expect(lacking).toMatchObject({
       exitCode: 1,
-      stdout: expect.stringMatching(/^\S*bin has no program loopback, .*\n$/),
+      stdout: expect.stringMatching(/^program loopback, .* is missing in \S*bin: .*\n$/),
     });
     site.addLoopback();
     expect(await run('check-install')).toMatchObject({ exitCode: 0 });

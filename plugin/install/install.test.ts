@@ -63,7 +63,7 @@ describe('an installation', () => {
     const conflist = { ...site.wanted().conflist, disableGC: true, plugins: [{ type: 'podwire' }, bandwidth] };
     expect(site.json('net.d/10-podwire.conflist')).toEqual(conflist);
     expect(site.messages.join('\n')).toContain('keeping its bandwidth');
-    expect(site.messages.join('\n')).toContain('the chain has bandwidth, and');
+    expect(site.messages.join('\n')).toContain('program bandwidth of the chain is missing');
     expect(await site.install()).toEqual([]);
   });
 
@@ -129,7 +129,7 @@ describe('programs of the chain', () => {
 
   test('that are missing are named, loopback too', async () => {
     await site.install(wanted());
-    expect(site.messages.join('\n')).toMatch(/the chain has portmap.*\n.*has no program loopback/);
+    expect(site.messages.join('\n')).toMatch(/program portmap of the chain is missing.*\n.*program loopback/);
     site.addLoopback();
     site.messages.length = 0;
     await site.install();

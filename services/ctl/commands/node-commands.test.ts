@@ -138,8 +138,8 @@ describe('node ready', () => {
   });
 
   test.each([
-    ['loopback', /no pod can be added: .*has no program loopback/],
-    ['portmap', /no pod can be added: the chain has portmap, and /],
+    ['loopback', /no pod can be added: .*program loopback.* is missing/],
+    ['portmap', /no pod can be added: program portmap of the chain is missing/],
   ])('reports the missing program %s', async (name, text) => {
     await fakes.servePlugin(() => '');
     rmSync(join(programs, name));

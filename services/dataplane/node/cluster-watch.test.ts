@@ -268,7 +268,7 @@ async function run(heard: readonly boolean[]) {
   const silence = new Silence({ clock, silenceMs: 100, patienceMs: 10, onAwaited: () => awaitedCount++ });
   await new Promise<void>((resolve) => silence.broken.addEventListener('abort', () => resolve()));
   const reason: unknown = silence.broken.reason;
-  return { sleptMs: clock.sleptMs, awaitedCount, reason };
+  return { sleptMs: clock.sleepsMs, awaitedCount, reason };
 }
 
 test('a stream without a message is told of after a while, and broken after a longer one', async () => {
@@ -286,5 +286,5 @@ test('a stream that ended is not broken any more', async () => {
   const silence: Silence = new Silence({ clock, silenceMs: 100, patienceMs: 10, onAwaited: () => silence.end() });
   await new Promise((resolve) => setImmediate(resolve));
   expect(silence.broken.aborted).toBe(false);
-  expect(clock.sleptMs).toEqual([10, 90]);
+  expect(clock.sleepsMs).toEqual([10, 90]);
 });

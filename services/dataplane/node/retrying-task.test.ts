@@ -50,11 +50,11 @@ test('repeats what failed, later each time, until it succeeds; and begins from t
   one.ask();
   await settled();
   expect(runs()).toBe(5);
-  expect(clock.sleptMs).toEqual([10, 20, 20, 20]);
+  expect(clock.sleepsMs).toEqual([10, 20, 20, 20]);
   one.ask();
   await settled();
   expect(runs()).toBe(7);
-  expect(clock.sleptMs.slice(4)).toEqual([10]);
+  expect(clock.sleepsMs.slice(4)).toEqual([10]);
   expect(failures).toHaveLength(5);
 });
 

@@ -55,7 +55,7 @@ test('of two processes that start at the same moment one serves, and the other e
   expect(children[ended]?.exitCode).toBe(1);
   const said = readFileSync(logs[ended]!, 'utf8').trim().split('\n');
   // The one may wait for the other until that listens.
-  expect(said.filter((line) => !line.includes('waiting for its end'))).toEqual([
+  expect(said.filter((line) => !line.includes('waiting until it ends'))).toEqual([
     expect.stringMatching(/another (process listens there|podwire-dataplane \(process \d+\) has)/),
   ]);
   const other = children[1 - ended]!;

@@ -93,7 +93,7 @@ describe('a list of endpoints', () => {
       expect.stringMatching(/^namespace is no RFC 1123 label/),
       expect.stringMatching(/^pod_name is no RFC 1123 subdomain/),
       expect.stringMatching(/^pool_name is no RFC 1123 subdomain/),
-      'page_size is -1; it has to be 0 or more',
+      'page_size is -1; it must be 0 or more',
       expect.stringMatching(/^page_token was not given/),
     ]);
     expect(await faultsOf(list({ nodeName: 'node', pageToken: nextPageToken }))).toHaveLength(1);

@@ -127,7 +127,7 @@ test('nodes are listed in pages', async () => {
   const second = await listNodes(2, first.nextPageToken);
   expect([second.nodes.map(({ name }) => name), second.nextPageToken]).toEqual([['n3'], '']);
   expect(await faultsOf(listNodes(-1, 'x'))).toEqual([
-    'page_size is -1; it has to be 0 or more',
+    'page_size is -1; it must be 0 or more',
     expect.stringMatching(/^page_token /),
   ]);
 });

@@ -150,8 +150,8 @@ test('reservations are listed in pages', async () => {
   const second = await list(2, first.nextPageToken);
   expect([second.reservations.map(({ name }) => name), second.nextPageToken]).toEqual([['c'], '']);
   expect(await faultsOf(list(-1, first.nextPageToken.slice(1)))).toEqual([
-    'page_size is -1; it has to be 0 or more',
-    expect.stringMatching(/^page_token was not given by this method/),
+    'page_size is -1; it must be 0 or more',
+    expect.stringMatching(/^page_token is not a token of this method/),
   ]);
 });
 

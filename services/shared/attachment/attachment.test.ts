@@ -64,7 +64,7 @@ describe('interface name', () => {
     '1234567890123456',
     'ééééééé11',
   ])('%j is refused', (name) => {
-    expect(interfaceNameFault(name)).toMatch(/^(is|names|holds) /);
+    expect(interfaceNameFault(name)).toMatch(/^(is|must|contains) /);
     expect(podInterfaceNameFault(name)).toBe(interfaceNameFault(name));
   });
 

@@ -3,7 +3,7 @@ import { hash } from 'node:crypto';
 import { localMac, type Mac } from '../net/mac.js';
 import { formatAttachment, type Attachment } from './attachment.js';
 
-/** Prefix of every host interface that Podwire makes. With the hash it fills the kernel's 15 bytes, as Calico's names do. */
+/** Prefix of every host interface that Podwire creates. With the hash it fills the kernel's 15 bytes, as Calico's names do. */
 export const HOST_INTERFACE_PREFIX = 'podw';
 
 const HASH_DIGITS = 11;
@@ -19,29 +19,29 @@ export function hostInterfaceName(attachment: Attachment): string {
   return interfaceNameOf(digest(attachment));
 }
 
-/** MAC address of the attachment's interface inside the pod: derived, so that nothing has to be written after it is made. */
+/** MAC address of the attachment's interface inside the pod. It is derived, so that it need not be stored. */
 export function podMac(attachment: Attachment): Mac {
   return macOf(digest(attachment));
 }
 
-/** Both of them, for little more than the price of one. */
+/** Both derived names, with one hash for both. */
 export function derivedNames(attachment: Attachment): Omit<EndpointNames, 'uid'> {
   const digits = digest(attachment);
   return { hostInterfaceName: interfaceNameOf(digits), mac: macOf(digits) };
 }
 
-/** What of an attachment's workload endpoint is derived. */
+/** The derived fields of an attachment's workload endpoint. */
 export interface EndpointNames {
   /**
-   * So that a decision that runs twice makes one, and another one for each time an attachment is made. A UUID of version 8 (RFC 9562,
-   * section 5.8): 48 bits of the time and 74 of a hash of the attachment.
+   * A UUID of version 8 (RFC 9562, section 5.8): 48 bits of the creation time and 74 of a hash of the attachment. A repeated decision
+   * yields the same UUID; a new endpoint of the attachment gets another one.
    */
   readonly uid: string;
   readonly hostInterfaceName: string;
   readonly mac: Mac;
 }
 
-/** All of them, for little more than the price of one. @param createdAtMs - when the endpoint was made, in whole epoch milliseconds */
+/** All derived fields, with one hash for all. @param createdAtMs - creation time of the endpoint, in whole epoch milliseconds */
 export function endpointNames(attachment: Attachment, createdAtMs: number): EndpointNames {
   const digits = digest(attachment);
   const uid = uidOf(digits, createdAtMs);
@@ -75,7 +75,7 @@ function macOf(digits: string): Mac {
   return localMac(digits.slice(-MAC_DIGITS));
 }
 
-/** In hexadecimal digits, of which no derived name has another's; as bytes it would take twice the time. */
+/** In hexadecimal digits. Each derived name uses digits of its own. A digest in bytes would take twice the time. */
 function digest(attachment: Attachment): string {
   return hash('sha256', formatAttachment(attachment), 'hex');
 }

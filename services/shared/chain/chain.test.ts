@@ -77,8 +77,8 @@ test('programs without which pods fail are named, loopback too', () => {
     ['loopback', { kind: 'missing' }],
   ]);
   expect(programFaults(chain('podwire', 'portmap', 'tuning'), versions, '/opt/cni/bin')).toEqual([
-    'the chain has portmap, and /opt/cni/bin has no such program: install it, or pods fail',
-    '/opt/cni/bin/tuning does not answer VERSION as a CNI program does (EACCES): replace it, or pods fail',
-    expect.stringMatching(/^\/opt\/cni\/bin has no program loopback.*use_internal_loopback/),
+    'program portmap of the chain is missing in /opt/cni/bin: install it, or pods fail',
+    '/opt/cni/bin/tuning does not answer VERSION like a CNI program (EACCES): replace it, or pods fail',
+    expect.stringMatching(/^program loopback, .*use_internal_loopback.* is missing in \/opt\/cni\/bin: /),
   ]);
 });

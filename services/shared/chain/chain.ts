@@ -1,6 +1,6 @@
 import type { ProgramVersions } from './program-versions.js';
 
-/** A network configuration list, as far as its versions and programs go (CNI specification 1.1.0, section 1). */
+/** Versions and programs of a network configuration list (CNI specification 1.1.0, section 1). */
 export interface Chain {
   readonly cniVersion?: string | undefined;
   readonly cniVersions?: readonly string[] | undefined;
@@ -12,17 +12,17 @@ export interface ChainPlugin {
   readonly [key: string]: unknown;
 }
 
-/** What each program of a chain says of its versions, by name. */
+/** The versions of each program of a chain, by name. */
 export type ChainVersions = ReadonlyMap<string, ProgramVersions>;
 
-/** Program that a container runtime runs in each pod's namespace before the chain; no network configuration names it. */
+/** Container runtimes run this program in each pod's namespace before the chain. No network configuration names it. */
 export const LOOPBACK = 'loopback';
 
-/** Names of the shim as the main plugin, and of Podwire's IPAM, which such a member asks for by gRPC and not as a program. */
+/** Names of Podwire as main plugin, and of its IPAM, which Podwire calls by gRPC and not as a program. */
 const OWN_TYPES: readonly string[] = ['podwire', 'calico'];
 const OWN_IPAM_TYPES: readonly string[] = ['podwire-ipam', 'calico-ipam'];
 
-/** Names of the programs that are run for a chain, IPAM plugins included, each once. */
+/** Names of the programs that a chain runs, including IPAM plugins, without duplicates. */
 export function programsOf({ plugins }: Pick<Chain, 'plugins'>): readonly string[] {
   return [...new Set(plugins.flatMap((plugin) => [plugin.type, ...ipamProgramOf(plugin)]))];
 }
@@ -39,7 +39,7 @@ export interface UnsupportedVersion {
   readonly program: string;
 }
 
-/** Versions that a chain offers and one of its programs lacks: a runtime takes the highest, and the program refuses it. */
+/** Versions that a chain offers and a program lacks. The runtime uses the highest offered version, and the program would refuse it. */
 export function unsupportedVersions(chain: Chain, versions: ChainVersions): readonly UnsupportedVersion[] {
   const { cniVersion, cniVersions = [] } = chain;
   const offered = new Set([...cniVersions, ...(cniVersion === undefined ? [] : [cniVersion])]);
@@ -51,8 +51,8 @@ export function unsupportedVersions(chain: Chain, versions: ChainVersions): read
 }
 
 /**
- * The chain without the versions that one of its programs lacks. As it is where it offers a single version, or none that all of
- * its programs support.
+ * The chain without the versions that one of its programs lacks. Unchanged if the chain offers a single version, or no version
+ * that all its programs support.
  */
 export function removeUnsupportedVersions<Whole extends Chain>(chain: Whole, versions: ChainVersions): Whole {
   const unsupported = new Set(unsupportedVersions(chain, versions).map(({ version }) => version));
@@ -67,7 +67,7 @@ export function removeUnsupportedVersions<Whole extends Chain>(chain: Whole, ver
   };
 }
 
-/** For people: which versions which programs lack; empty where there is no excess. */
+/** Text about unsupported versions; empty where there are none. */
 export function formatUnsupportedVersions(unsupported: readonly UnsupportedVersion[]): string {
   const programs = [...new Set(unsupported.map(({ program }) => program))];
   const lacks = programs.map((program) => {
@@ -77,17 +77,17 @@ export function formatUnsupportedVersions(unsupported: readonly UnsupportedVersi
   return lacks.join('; ');
 }
 
-/** Programs without which pods cannot be made: missing ones of the chain, and those that do not answer VERSION. */
+/** Faults with which pods fail: missing programs, and programs that do not answer VERSION. */
 export function programFaults(chain: Pick<Chain, 'plugins'>, versions: ChainVersions, directory: string): string[] {
   const faults = programsOf(chain).flatMap((program) => {
     const known = versions.get(program);
     if (known?.kind === 'missing')
-      return `the chain has ${program}, and ${directory} has no such program: install it, or pods fail`;
+      return `program ${program} of the chain is missing in ${directory}: install it, or pods fail`;
     if (known?.kind === 'failed')
-      return `${directory}/${program} does not answer VERSION as a CNI program does (${known.reason}): replace it, or pods fail`;
+      return `${directory}/${program} does not answer VERSION like a CNI program (${known.reason}): replace it, or pods fail`;
     return [];
   });
   if (versions.get(LOOPBACK)?.kind !== 'missing') return faults;
-  const loopback = `${directory} has no program ${LOOPBACK}, which container runtimes run for each pod (containerd unless use_internal_loopback is true): install it, or pods fail`;
+  const loopback = `program ${LOOPBACK}, which container runtimes run for each pod (containerd unless use_internal_loopback is true), is missing in ${directory}: install it, or pods fail`;
   return [...faults, loopback];
 }

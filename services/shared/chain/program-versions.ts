@@ -4,22 +4,22 @@ import { parseJson } from '../json/parse.js';
 import type { Clock } from '../runtime/clock.js';
 import { describeOutcome, runProgram } from './run-program.js';
 
-/** What a CNI program says of the versions of the specification that it supports. */
+/** The versions of the specification that a CNI program supports. */
 export type ProgramVersions =
   | { readonly kind: 'missing' }
   | { readonly kind: 'answered'; readonly versions: readonly string[] }
-  /** It does not run here, or does not answer as a CNI program. */
+  /** The program does not run here, or does not answer like a CNI program. */
   | { readonly kind: 'failed'; readonly reason: string };
 
 const TIMEOUT_MS = 10_000;
 
-/** A file that was just written can be busy for as long as another process that was forked meanwhile has its descriptors. */
+/** A file that was just written can be busy while a process that was forked meanwhile still has its descriptor. */
 const BUSY_ATTEMPTS = 10;
 const BUSY_PAUSE_MS = 50;
 
 const ANSWER = z.object({ supportedVersions: z.array(z.string()).min(1) });
 
-/** What libcni sends with VERSION: programs of early releases insist on the variables of the other commands. */
+/** The environment that libcni sends with VERSION. Programs of early releases require the variables of the other commands. */
 const ENVIRONMENT = {
   CNI_COMMAND: 'VERSION',
   CNI_CONTAINERID: 'dummy',
@@ -29,7 +29,7 @@ const ENVIRONMENT = {
 };
 const STDIN = '{"cniVersion":"1.0.0"}';
 
-/** Runs VERSION of a program. */
+/** Runs VERSION of a program. Retries while the file is busy. */
 export async function programVersions(path: string, clock: Clock): Promise<ProgramVersions> {
   const { signal } = new AbortController();
   for (let attempt = 1; ; attempt += 1) {

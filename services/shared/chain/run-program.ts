@@ -2,7 +2,7 @@ import { execFile } from 'node:child_process';
 
 import { codeOf } from '../failure/thrown.js';
 
-/** Ends a program that takes too long. */
+/** Signal that ends a program after its timeout. */
 export const KILL_SIGNAL = 'SIGKILL';
 
 export interface ProgramRun {
@@ -14,7 +14,7 @@ export interface ProgramRun {
 }
 
 export interface ProgramOutcome {
-  /** Exit code, errno of what kept the program from running, or the signal that ended it. */
+  /** Exit code, errno of the failed start, or the signal that ended the program. */
   readonly code: number | string;
   readonly stdout: string;
 }
@@ -27,7 +27,7 @@ export function runProgram({ path, environment, stdin, timeoutMs, signal }: Prog
       const child = execFile(path, options, (error, stdout) => {
         resolve({ code: error === null ? 0 : (error.code ?? error.signal ?? 'unknown'), stdout });
       });
-      // It may end before it has read everything.
+      // The program may end before it has read its whole input.
       child.stdin?.on('error', () => undefined).end(stdin);
     } catch (error) {
       // Node.js reports some execve errors synchronously, and some later.
@@ -38,7 +38,7 @@ export function runProgram({ path, environment, stdin, timeoutMs, signal }: Prog
 
 const MAX_SHOWN_CHARACTERS = 200;
 
-/** How a program ended, for people. */
+/** Text about the end of a program. */
 export function describeOutcome({ code, stdout }: ProgramOutcome): string {
   const how = typeof code === 'number' ? `exit code ${code}` : code;
   return stdout === '' ? how : `${how}, ${JSON.stringify(stdout.slice(0, MAX_SHOWN_CHARACTERS))}`;

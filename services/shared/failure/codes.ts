@@ -1,9 +1,9 @@
 import { status } from '@grpc/grpc-js';
 
 /**
- * Every way in which Podwire fails, once: what it is called, which gRPC status and which CNI error code carry it, and
- * whether the same request may succeed when it is repeated.
- * CNI codes: specification 1.1.0, section 2 "Error"; those from 100 on are Podwire's own. The table in README.md says the same.
+ * Every failure of Podwire: its name, its gRPC status, its CNI error code, and whether a retry of the same request may
+ * succeed.
+ * CNI codes: specification 1.1.0, section 2 "Error"; those from 100 on are specific to Podwire. README.md has the same table.
  */
 export const FAILURE_CODES = {
   INVALID_REQUEST: {
@@ -16,25 +16,25 @@ export const FAILURE_CODES = {
     status: status.INVALID_ARGUMENT,
     cni: 4,
     retryable: false,
-    about: 'The path is missing, no network namespace, or the node’s own.',
+    about: 'The path is missing, not a network namespace, or the node’s own.',
   },
   INTERFACE_EXISTS: {
     status: status.ALREADY_EXISTS,
     cni: 101,
     retryable: false,
-    about: 'The pod has an interface of that name that is not this attachment’s.',
+    about: 'The pod has an interface of that name that does not belong to this attachment.',
   },
   HOST_INTERFACE_TAKEN: {
     status: status.ALREADY_EXISTS,
     cni: 101,
     retryable: false,
-    about: 'The host interface of that name was not made for this attachment.',
+    about: 'The host interface of that name was not created for this attachment.',
   },
   ROUTE_TAKEN: {
     status: status.ALREADY_EXISTS,
     cni: 101,
     retryable: false,
-    about: 'A route to a wanted destination leads elsewhere and was not made by Podwire.',
+    about: 'Another program’s route to a required destination leads elsewhere.',
   },
   POOL_EXISTS: { status: status.ALREADY_EXISTS, cni: 100, retryable: false, about: 'A pool of that name exists.' },
   POOL_NOT_FOUND: { status: status.NOT_FOUND, cni: 100, retryable: false, about: 'There is no pool of that name.' },
@@ -61,43 +61,43 @@ export const FAILURE_CODES = {
     status: status.FAILED_PRECONDITION,
     cni: 11,
     retryable: false,
-    about: 'There are pools of the family, and none may serve the request; the message says why for each.',
+    about: 'No pool of the family serves the request; the message names the reason for each.',
   },
   POOLS_EXHAUSTED: {
     status: status.RESOURCE_EXHAUSTED,
     cni: 11,
     retryable: false,
-    about: 'The pools that serve have no address to give; the message says why for each.',
+    about: 'The pools that serve the request have no free address; the message names the reason for each.',
   },
   ADDRESS_IN_USE: {
     status: status.ALREADY_EXISTS,
     cni: 106,
     retryable: false,
-    about: 'The address asked for is somebody else’s, or cools down after its release.',
+    about: 'The requested address is allocated to another owner, or cools down after its release.',
   },
   ADDRESS_REFUSED: {
     status: status.FAILED_PRECONDITION,
     cni: 106,
     retryable: false,
-    about: 'The address asked for may not be given: its pool, its use or strict affinity forbid it.',
+    about: 'The requested address cannot be allocated: its pool, its use or strict affinity forbids it.',
   },
   ADDRESS_DIFFERS: {
     status: status.FAILED_PRECONDITION,
     cni: 106,
     retryable: false,
-    about: 'The attachment holds another address than the one it asks for.',
+    about: 'The attachment holds another address than the requested one.',
   },
   ADDRESS_NOT_ALLOCATED: {
     status: status.NOT_FOUND,
     cni: 100,
     retryable: false,
-    about: 'Nobody holds the address.',
+    about: 'The address is not allocated.',
   },
   ALLOCATION_MISMATCH: {
     status: status.FAILED_PRECONDITION,
     cni: 100,
     retryable: false,
-    about: 'The address is held, but not as the request expects.',
+    about: 'The address is allocated, but not as the request expects.',
   },
   HANDLE_NOT_FOUND: { status: status.NOT_FOUND, cni: 100, retryable: false, about: 'The handle holds no address.' },
   HISTORY_NOT_KEPT: {
@@ -110,7 +110,7 @@ export const FAILURE_CODES = {
     status: status.FAILED_PRECONDITION,
     cni: 100,
     retryable: false,
-    about: 'The range cannot be claimed: no pool in use has it, or its size is wrong.',
+    about: 'The range cannot be claimed: no usable pool contains it, or its size is wrong.',
   },
   BLOCK_IN_USE: {
     status: status.FAILED_PRECONDITION,
@@ -128,7 +128,7 @@ export const FAILURE_CODES = {
     status: status.FAILED_PRECONDITION,
     cni: 107,
     retryable: false,
-    about: 'The node gives back what it holds, and gets no address any more.',
+    about: 'The node is being deleted: its addresses are released, and it gets no new ones.',
   },
   ENDPOINT_NOT_FOUND: {
     status: status.NOT_FOUND,
@@ -140,13 +140,13 @@ export const FAILURE_CODES = {
     status: status.NOT_FOUND,
     cni: 103,
     retryable: false,
-    about: 'The node knows nothing of the attachment.',
+    about: 'The node has no record of the attachment.',
   },
   NOT_AS_WANTED: {
     status: status.FAILED_PRECONDITION,
     cni: 104,
     retryable: false,
-    about: 'CHECK found a difference between what is wanted and what is there.',
+    about: 'CHECK found a difference between the recorded and the actual state.',
   },
   RESERVATION_EXISTS: {
     status: status.ALREADY_EXISTS,
@@ -164,7 +164,7 @@ export const FAILURE_CODES = {
     status: status.PERMISSION_DENIED,
     cni: 109,
     retryable: false,
-    about: 'A request policy forbids the namespace what its pod asks for.',
+    about: 'A request policy denies the pod’s request in its namespace.',
   },
   REQUEST_POLICY_EXISTS: {
     status: status.ALREADY_EXISTS,
@@ -194,14 +194,14 @@ export const FAILURE_CODES = {
     status: status.ABORTED,
     cni: 11,
     retryable: true,
-    about: 'Too many others changed the same records at the same time.',
+    about: 'The transaction conflicted with concurrent changes in every attempt.',
   },
   STORE_UNAVAILABLE: { status: status.UNAVAILABLE, cni: 11, retryable: true, about: 'The datastore does not answer.' },
   STORE_LOCKED: {
     status: status.UNAVAILABLE,
     cni: 11,
     retryable: false,
-    about: 'Calico’s tools have locked the datastore, as for a migration.',
+    about: 'Calico’s tools have locked the datastore, for example for a migration.',
   },
   STORE_IN_USE: {
     status: status.FAILED_PRECONDITION,
@@ -232,7 +232,7 @@ export const FAILURE_CODES = {
     status: status.INVALID_ARGUMENT,
     cni: 100,
     retryable: false,
-    about: 'The file is no whole export of a datastore.',
+    about: 'The file is not a complete export of a datastore.',
   },
   EXPORT_IO: {
     status: status.FAILED_PRECONDITION,
@@ -244,31 +244,31 @@ export const FAILURE_CODES = {
     status: status.FAILED_PRECONDITION,
     cni: 100,
     retryable: false,
-    about: 'The datastore is not one that this export may be imported into.',
+    about: 'This export may not be imported into the datastore.',
   },
   IMPORT_INCOMPLETE: {
     status: status.FAILED_PRECONDITION,
     cni: 100,
     retryable: false,
-    about: 'The datastore has a part of an import alone.',
+    about: 'The datastore contains an incomplete import.',
   },
   KERNEL_REFUSED: {
     status: status.INTERNAL,
     cni: 101,
     retryable: false,
-    about: 'The kernel refused an operation; the message holds its own text.',
+    about: 'The kernel refused an operation; the message contains its error.',
   },
   KERNEL_UNSUPPORTED: {
     status: status.FAILED_PRECONDITION,
     cni: 101,
     retryable: false,
-    about: 'The kernel lacks what is needed.',
+    about: 'The kernel lacks a required feature.',
   },
   POD_UNREADABLE: {
     status: status.FAILED_PRECONDITION,
     cni: 101,
     retryable: false,
-    about: 'The pod’s network namespace holds more than is read of one, or changes while it is read.',
+    about: 'The pod’s network namespace has more objects than the limit, or changes while it is read.',
   },
   STATE_IO: {
     status: status.FAILED_PRECONDITION,
@@ -280,7 +280,7 @@ export const FAILURE_CODES = {
     status: status.FAILED_PRECONDITION,
     cni: 100,
     retryable: false,
-    about: 'What is to be installed cannot be used, or something in its place is not Podwire’s.',
+    about: 'A file to install is unusable, or a file at its path does not belong to Podwire.',
   },
   INSTALL_IO: {
     status: status.FAILED_PRECONDITION,
@@ -292,14 +292,14 @@ export const FAILURE_CODES = {
     status: status.RESOURCE_EXHAUSTED,
     cni: 11,
     retryable: true,
-    about: 'The server has as many streams open as it may.',
+    about: 'The server has reached its limit of open streams.',
   },
   UNREACHABLE: { status: status.UNAVAILABLE, cni: 11, retryable: true, about: 'A Podwire service does not answer.' },
   DEADLINE_EXCEEDED: {
     status: status.DEADLINE_EXCEEDED,
     cni: 11,
     retryable: true,
-    about: 'The time for the request is over.',
+    about: 'The deadline of the request has passed.',
   },
   BIRD_UNREACHABLE: {
     status: status.UNAVAILABLE,
@@ -307,48 +307,48 @@ export const FAILURE_CODES = {
     retryable: true,
     about: 'BIRD does not answer on its control socket.',
   },
-  CANCELLED: { status: status.CANCELLED, cni: 11, retryable: true, about: 'The caller gave up.' },
+  CANCELLED: { status: status.CANCELLED, cni: 11, retryable: true, about: 'The caller cancelled the request.' },
   UNIMPLEMENTED: {
     status: status.UNIMPLEMENTED,
     cni: 105,
     retryable: false,
-    about: 'The other side is of a release that lacks the method.',
+    about: 'The release of the peer lacks the method.',
   },
   RELEASE_MISMATCH: {
     status: status.FAILED_PRECONDITION,
     cni: 105,
     retryable: false,
-    about: 'The other side is of a release too far from this one; the message says which to update.',
+    about: 'The release of the peer is incompatible; the message names the one to update.',
   },
   UNKNOWN_REASON: {
     status: status.FAILED_PRECONDITION,
     cni: 100,
     retryable: false,
-    about: 'The other side is of a later release and has a reason of its own, which its message tells.',
+    about: 'The peer is of a later release and reports a code that this release does not know; see its message.',
   },
   NOT_READY: {
     status: status.UNAVAILABLE,
     cni: 50,
     retryable: true,
-    about: 'STATUS: no pod can be added; the message says why.',
+    about: 'STATUS: no pod can be added; the message names the reason.',
   },
   PODS_AT_RISK: {
     status: status.FAILED_PRECONDITION,
     cni: 51,
     retryable: true,
-    about: 'STATUS: the node cannot keep account of what it deletes.',
+    about: 'STATUS: the node cannot record its pending releases.',
   },
   INVALID_SETTINGS: {
     status: status.FAILED_PRECONDITION,
     cni: 100,
     retryable: false,
-    about: 'A setting of the process is unknown or has a nonsense value.',
+    about: 'A setting of the process is unknown or invalid.',
   },
   INCOMPATIBLE_CNI_VERSION: {
     status: status.INVALID_ARGUMENT,
     cni: 1,
     retryable: false,
-    about: 'The cniVersion is unknown, or lacks the verb.',
+    about: 'The cniVersion is unknown, or lacks the command.',
   },
   INVALID_ENVIRONMENT: {
     status: status.INVALID_ARGUMENT,
@@ -372,13 +372,13 @@ export const FAILURE_CODES = {
     status: status.FAILED_PRECONDITION,
     cni: 108,
     retryable: false,
-    about: 'Another IPAM plugin refused, broke, or is missing.',
+    about: 'Another IPAM plugin refused, failed, or is missing.',
   },
   DELEGATE_UNAVAILABLE: {
     status: status.UNAVAILABLE,
     cni: 11,
     retryable: true,
-    about: 'Another IPAM plugin takes too long, or asks to try again.',
+    about: 'Another IPAM plugin timed out, or asks to retry.',
   },
   INTERNAL: {
     status: status.INTERNAL,
@@ -395,10 +395,10 @@ interface CodeEntry {
   readonly about: string;
 }
 
-/** Name of a failure, stable over releases. */
+/** Name of a failure, stable across releases. */
 export type FailureCode = keyof typeof FAILURE_CODES;
 
-/** Whether a text, as a peer may have sent it, is the name of a failure that this release knows. */
+/** Whether a text, such as one from a peer, is the name of a failure that this release knows. */
 export function isFailureCode(text: string): text is FailureCode {
   return Object.hasOwn(FAILURE_CODES, text);
 }

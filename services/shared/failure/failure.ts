@@ -4,22 +4,22 @@ import { FAILURE_CODES, type FailureCode } from './codes.js';
 export interface Violation {
   /** Path of the field, as its sender wrote it: `attachment.container_id`, `CNI_IFNAME`, `ipam.type`. */
   readonly field: string;
-  /** What is wrong, and what would be right. */
+  /** What is wrong, and what is valid. */
   readonly reason: string;
 }
 
 export interface FailureOptions {
   readonly violations?: readonly Violation[];
-  /** Facts for machines: names and numbers only, as they cross every border. */
+  /** Facts for machines. Names and numbers only, because clients receive them. */
   readonly details?: Readonly<Record<string, string>>;
   readonly cause?: unknown;
-  /** Trace of the call that brought it, as 32 hexadecimal digits: the one that the other side's log has it under. */
+  /** Trace ID of the failed call, 32 hexadecimal digits, which the peer's log contains too. */
   readonly traceId?: string | undefined;
 }
 
 /**
- * The one error that Podwire's own code throws for what can go wrong in use. The message names the object, the reason and the
- * next step; the code decides how each border passes it on, and whether a repeat makes sense.
+ * The error that Podwire's code throws for expected failures. The message names the object, the fault and the next step. The
+ * code determines gRPC status, CNI error code, and whether a retry may succeed.
  */
 export class Failure extends Error {
   override readonly name = 'Failure';
@@ -41,7 +41,7 @@ export class Failure extends Error {
   }
 }
 
-/** A failure whose message lists every wrong field, so that one attempt shows them all. */
+/** A failure whose message lists every invalid field, so that one attempt shows them all. */
 export function violationsFailure(code: FailureCode, subject: string, violations: readonly Violation[]): Failure {
   const list = violations.map(({ field, reason }) => `${field} ${reason}`).join('; ');
   return new Failure(code, `${subject}: ${list}`, { violations });

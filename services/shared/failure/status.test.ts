@@ -77,7 +77,7 @@ describe('failure → status → failure', () => {
 
   test('a message that is too long is cut, and says so', () => {
     const sent = statusOfError(new Failure('POOLS_EXHAUSTED', 'x'.repeat(2049)));
-    expect(sent.details).toMatch(/^x{2048}… \(cut;/);
+    expect(sent.details).toMatch(/^x{2048}… \(truncated;/);
     expect(statusOfError(new Failure('POOLS_EXHAUSTED', 'x'.repeat(2048))).details).toBe('x'.repeat(2048));
   });
 
@@ -114,7 +114,7 @@ describe('what is no failure', () => {
     expect(told(new Error('x'), trace)).toBe(`internal error: see the service’s log under trace ${trace}`);
     expect(told(new Error('x'))).toBe('internal error: see the service’s log under this trace');
     expect(told(new Failure('CONFLICT', 'x'.repeat(10_000)), trace)).toMatch(
-      new RegExp(`has the whole under trace ${trace}\\)$`),
+      new RegExp(`has the whole message under trace ${trace}\\)$`),
     );
     expect(told(new Failure('CONFLICT', 'busy'), trace)).toBe('busy');
   });
@@ -130,7 +130,7 @@ describe('a status without a failure of ours', () => {
   test.each([
     [status.UNAVAILABLE, 'UNREACHABLE', /^podwire-ipam at .* does not answer; check that it runs.*\(refused\)$/],
     [status.DEADLINE_EXCEEDED, 'DEADLINE_EXCEEDED', /^podwire-ipam at .* did not answer in time.*\(refused\)$/],
-    [status.UNIMPLEMENTED, 'UNIMPLEMENTED', /^podwire-ipam at .* does not know the method.*\(refused\)$/],
+    [status.UNIMPLEMENTED, 'UNIMPLEMENTED', /^podwire-ipam at .*: method is unknown.*\(refused\)$/],
     [status.CANCELLED, 'CANCELLED', /^podwire-ipam at .*: refused$/],
     [status.INVALID_ARGUMENT, 'INVALID_REQUEST', /^podwire-ipam at .*: refused$/],
     [status.PERMISSION_DENIED, 'INTERNAL', /^podwire-ipam at .*: refused$/],
@@ -146,7 +146,7 @@ describe('a status without a failure of ours', () => {
     const { code, message } = failureOfError(peerError(status.DEADLINE_EXCEEDED, details), PEER);
     expect(code).toBe('DEADLINE_EXCEEDED');
     expect(message).toMatch(
-      /^podwire-ipam at .*: did not answer in time, as there was no connection to it; check that it runs and listens there$/,
+      /^podwire-ipam at .*: did not answer in time: no connection; check that it runs and listens there$/,
     );
   });
 

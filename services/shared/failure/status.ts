@@ -6,7 +6,7 @@ import { Status } from '@podwire/proto/google/rpc/status';
 import { FAILURE_CODES, isFailureCode, type FailureCode } from './codes.js';
 import { Failure, type Violation } from './failure.js';
 
-/** The border between Podwire's failures and gRPC's status, both ways: the standard error model (AIP-193). */
+/** Conversion between Podwire's failures and gRPC's status, by the standard error model (AIP-193). */
 
 const DETAILS_KEY = 'grpc-status-details-bin';
 const DOMAIN = 'podwire.dev';
@@ -14,14 +14,14 @@ const ERROR_INFO = 'type.googleapis.com/google.rpc.ErrorInfo';
 const BAD_REQUEST = 'type.googleapis.com/google.rpc.BadRequest';
 
 /**
- * Largest message, and largest sum of the violations' and of the details' texts, that cross the border, in bytes. A status travels in
- * HTTP/2 trailers: gRPC's clients refuse more than 16 KiB of them, and past 64 KiB Node's HTTP/2 leaves this call and
- * the next ones of the connection without an answer. Escaped, a message is up to three times as long.
+ * Limits in bytes for the message of a status, for the texts of its violations and for those of its details. A status is sent
+ * in HTTP/2 trailers. gRPC's clients refuse more than 16 KiB of them. Beyond 64 KiB, Node's HTTP/2 leaves this call and
+ * later ones of the connection unanswered. Escaping makes a message up to three times as long.
  */
 const MAX_MESSAGE_BYTES = 2048;
 const MAX_LIST_BYTES = 2048;
 
-/** How a message refers to the trace of the call that it is about. */
+/** How a message refers to the trace of its call. */
 const UNDER_TRACE = 'under this trace';
 
 /** A failure's message for output without trace context: includes the trace ID if the message refers to one. */
@@ -29,7 +29,7 @@ export function tracedMessage({ message, traceId }: Failure): string {
   return traceId === undefined ? message : message.replaceAll(UNDER_TRACE, `under trace ${traceId}`);
 }
 
-/** Statuses that a peer or the channel gives without a failure of ours behind them. */
+/** Statuses without a failure of Podwire's, from a peer or from the channel. */
 const CODE_OF_STATUS: Partial<Record<grpcStatus, FailureCode>> = {
   [grpcStatus.UNAVAILABLE]: 'UNREACHABLE',
   [grpcStatus.DEADLINE_EXCEEDED]: 'DEADLINE_EXCEEDED',
@@ -38,7 +38,7 @@ const CODE_OF_STATUS: Partial<Record<grpcStatus, FailureCode>> = {
   [grpcStatus.INVALID_ARGUMENT]: 'INVALID_REQUEST',
 };
 
-/** What a reason that only a later release knows comes to, where its status says more than that it is one. */
+/** Codes for a reason that only a later release knows, by its status. */
 const CODE_OF_UNKNOWN_REASON: Partial<Record<grpcStatus, FailureCode>> = {
   ...CODE_OF_STATUS,
   [grpcStatus.ABORTED]: 'CONFLICT',
@@ -76,26 +76,26 @@ function packDetails(failure: Failure): Any[] {
   return details;
 }
 
-/** The message as the wire takes it: cut to its limit, and well-formed, as gRPC's escaping throws at half a surrogate pair. */
+/** The message, truncated to its limit, and well-formed: gRPC's escaping throws on half a surrogate pair. */
 function fittingMessage(message: string): string {
   const bytes = Buffer.from(message);
   if (bytes.length <= MAX_MESSAGE_BYTES) return bytes.toString();
-  return `${bytes.toString('utf8', 0, MAX_MESSAGE_BYTES)}… (cut; the service’s log has the whole ${UNDER_TRACE})`;
+  return `${bytes.toString('utf8', 0, MAX_MESSAGE_BYTES)}… (truncated; the service’s log has the whole message ${UNDER_TRACE})`;
 }
 
-/** What the encoding adds to the texts of one item at most, in bytes. */
+/** Largest overhead of the encoding per item, in bytes. */
 const ITEM_OVERHEAD_BYTES = 12;
 
-/** The first of the items, as many as fit together. */
+/** The items that fit into the limit. */
 function fitting<Item>(items: readonly Item[], textOf: (item: Item) => string): Item[] {
   let room = MAX_LIST_BYTES;
   return items.filter((item) => (room -= Buffer.byteLength(textOf(item)) + ITEM_OVERHEAD_BYTES) >= 0);
 }
 
 /**
- * The failure behind the error of a client's call.
- * @param peer - what was called, for the message where the channel itself failed: `podwire-ipam at unix:/run/podwire/ipam.sock`
- * @param traceId - of the call, where it has one
+ * Converts the error of a client's call to a failure.
+ * @param peer - the called service, for the message where the channel itself failed: `podwire-ipam at unix:/run/podwire/ipam.sock`
+ * @param traceId - trace ID of the call, if it has one
  */
 export function failureOfError(error: ServiceError, peer: string, traceId?: string): Failure {
   const packed = readDetails(error);
@@ -105,7 +105,7 @@ export function failureOfError(error: ServiceError, peer: string, traceId?: stri
   }
   const largest = error.code === grpcStatus.RESOURCE_EXHAUSTED ? TOO_LARGE.exec(error.details)?.[1] : undefined;
   if (largest !== undefined) {
-    const text = `${peer}: takes no request of more than ${largest} bytes, and this one has more; ask for less`;
+    const text = `${peer}: request is larger than ${largest} bytes; send a smaller one`;
     return new Failure('INVALID_REQUEST', text, { cause: error, traceId });
   }
   const code = CODE_OF_STATUS[error.code] ?? 'INTERNAL';
@@ -130,8 +130,8 @@ function explain(code: FailureCode, error: ServiceError): string {
     UNREACHABLE: 'does not answer; check that it runs, and see its log',
     DEADLINE_EXCEEDED: isSent
       ? `did not answer in time; see its log ${UNDER_TRACE}`
-      : 'did not answer in time, as there was no connection to it; check that it runs and listens there',
-    UNIMPLEMENTED: 'does not know the method: it is another service, or of an older release; check address and release',
+      : 'did not answer in time: no connection; check that it runs and listens there',
+    UNIMPLEMENTED: 'method is unknown: another service, or an older release; check address and release',
   };
   const text = next[code];
   if (text === undefined) return error.details;
@@ -144,7 +144,7 @@ interface Details {
   readonly details: Readonly<Record<string, string>>;
 }
 
-/** @returns undefined where the peer sent no failure of ours, or nothing that can be read */
+/** @returns undefined where the peer sent no failure of Podwire's, or an unreadable one */
 function readDetails({ code, metadata }: ServiceError): Details | undefined {
   const [packed] = metadata.get(DETAILS_KEY);
   if (!Buffer.isBuffer(packed)) return undefined;

@@ -1,4 +1,4 @@
-/** Reads a text as JSON. @returns undefined when it is none, which no JSON text means */
+/** Parses JSON. @returns undefined for invalid JSON, which no JSON text evaluates to */
 export function parseJson(text: string): unknown {
   try {
     return JSON.parse(text);

@@ -13,7 +13,7 @@ export interface Address {
 /** First 96 bits of an IPv4-mapped address, ::ffff:0:0/96 (RFC 4291, section 2.5.5.2). */
 const MAPPED = 0xffffn;
 
-/** Dotted decimal of four parts without leading zeros; whether each fits a byte is for the reader to see. */
+/** Dotted decimal of four parts without leading zeros. The parser checks that each fits a byte. */
 const FOUR_PART_DECIMAL = /^(0|[1-9]\d{0,2})\.(0|[1-9]\d{0,2})\.(0|[1-9]\d{0,2})\.(0|[1-9]\d{0,2})$/;
 
 /** Number of bits in an address of the family: 32 or 128. */
@@ -22,9 +22,9 @@ export function familyBits(family: Family): number {
 }
 
 /**
- * Reads an address in its usual text form: dotted decimal with four parts, or RFC 4291 section 2.2.
+ * Parses an address in its usual text form: dotted decimal with four parts, or RFC 4291 section 2.2.
  * Zones (`fe80::1%eth0`), IPv4-mapped IPv6 addresses, the deprecated IPv4-compatible form (`::192.0.2.1`) and leading zeros in
- * decimal parts are not accepted: each has more than one reading.
+ * decimal parts are not accepted, because each is ambiguous.
  * @returns undefined when the text is not such an address
  */
 export function parseAddress(text: string): Address | undefined {
@@ -48,7 +48,7 @@ export function compareAddresses(a: Address, b: Address): number {
   return a.value < b.value ? -1 : a.value > b.value ? 1 : 0;
 }
 
-/** Every request and every stored record has such texts, which ipaddr.js reads twice to be sure of them. */
+/** Own parser, because every request and every stored record has addresses, and ipaddr.js parses each twice. */
 function parseIpv4(text: string): Address | undefined {
   const parts = FOUR_PART_DECIMAL.exec(text);
   if (!parts) return undefined;

@@ -1,9 +1,9 @@
-/** A MAC address in its usual form: six lower-case hexadecimal bytes with colons. Made by {@link parseMac} and the derivations. */
+/** A MAC address in its usual form: six lower-case hexadecimal bytes with colons. Created by {@link parseMac} and {@link localMac}. */
 export type Mac = string;
 
 /**
- * Reads a unicast MAC address, in either case.
- * @returns the address in lower case, or undefined when the text is no MAC address, a multicast one, or all zero
+ * Parses a unicast MAC address, in either case.
+ * @returns the address in lower case, or undefined when the text is not a MAC address, or a multicast or all-zero one
  */
 export function parseMac(text: string): Mac | undefined {
   if (!/^[0-9a-f]{2}(:[0-9a-f]{2}){5}$/i.test(text)) return undefined;
@@ -13,7 +13,7 @@ export function parseMac(text: string): Mac | undefined {
 }
 
 /**
- * Makes six bytes a locally administered unicast address (IEEE 802, section 8.4): bit 1 of the first byte set, bit 0 clear.
+ * Converts six bytes to a locally administered unicast address (IEEE 802, section 8.4): bit 1 of the first byte set, bit 0 clear.
  * @param digits - the bytes in lower-case hexadecimal digits
  */
 export function localMac(digits: string): Mac {

@@ -34,13 +34,13 @@ describe('retry', () => {
     const { calls, operation } = failing(...errors.slice(0, 3));
     await expect(retry(operation, options(clock))).resolves.toBe('done');
     expect(calls).toHaveLength(4);
-    expect(clock.sleptMs).toEqual([10, 20, 40]);
+    expect(clock.sleepsMs).toEqual([10, 20, 40]);
   });
 
   test('does not wait where the first attempt succeeds', async () => {
     const clock = new FakeClock();
     await expect(retry(failing().operation, options(clock))).resolves.toBe('done');
-    expect(clock.sleptMs).toEqual([]);
+    expect(clock.sleepsMs).toEqual([]);
   });
 
   test('throws what the last attempt threw, and does not wait after it', async () => {
@@ -48,7 +48,7 @@ describe('retry', () => {
     const { calls, operation } = failing(...errors);
     await expect(retry(operation, options(clock))).rejects.toBe(errors[3]);
     expect(calls).toHaveLength(4);
-    expect(clock.sleptMs).toHaveLength(3);
+    expect(clock.sleepsMs).toHaveLength(3);
   });
 
   test('throws at once what may not be repeated', async () => {
@@ -58,7 +58,7 @@ describe('retry', () => {
       errors[1],
     );
     expect(calls).toHaveLength(2);
-    expect(clock.sleptMs).toEqual([10]);
+    expect(clock.sleepsMs).toEqual([10]);
   });
 
   test('ends the waiting when the signal fires', async () => {
@@ -68,7 +68,7 @@ describe('retry', () => {
     const { calls, operation } = failing(...errors);
     await expect(retry(operation, options(clock, { signal: controller.signal }))).rejects.toBe(errors[0]);
     expect(calls).toHaveLength(1);
-    expect(clock.sleptMs).toEqual([10]);
+    expect(clock.sleepsMs).toEqual([10]);
   });
 
   test('does not wait when the signal has fired during the attempt', async () => {
@@ -76,12 +76,12 @@ describe('retry', () => {
     const { calls, operation } = failing(...errors);
     await expect(retry(operation, options(clock, { signal: AbortSignal.abort() }))).rejects.toBe(errors[0]);
     expect(calls).toHaveLength(1);
-    expect(clock.sleptMs).toEqual([]);
+    expect(clock.sleepsMs).toEqual([]);
   });
 
   test('one attempt is no repeat', async () => {
     const clock = new FakeClock();
     await expect(retry(failing(...errors).operation, options(clock, { attempts: 1 }))).rejects.toBe(errors[0]);
-    expect(clock.sleptMs).toEqual([]);
+    expect(clock.sleepsMs).toEqual([]);
   });
 });

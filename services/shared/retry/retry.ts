@@ -2,13 +2,13 @@ import type { Clock } from '../runtime/clock.js';
 import { backoffMs, type BackoffBounds } from './schedule.js';
 
 export interface RetryOptions {
-  /** How often the operation runs at most: 1 or more. */
+  /** Maximum number of attempts: 1 or more. */
   readonly attempts: number;
   readonly backoff: BackoffBounds;
   readonly clock: Clock;
   /** A number from 0 (included) to 1 (excluded). */
   readonly random: () => number;
-  /** Ends the waiting; the operation itself has to watch it too. */
+  /** Ends the back-off. The operation has to observe it too. */
   readonly signal: AbortSignal;
   /** Whether the failure is transient. */
   readonly retryable: (failure: unknown) => boolean;

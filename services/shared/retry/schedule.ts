@@ -7,9 +7,9 @@ export interface BackoffBounds {
 }
 
 /**
- * How long to wait before repeating for the `attempt`-th time (from 0), in milliseconds. The mean doubles with each attempt; the
- * delay is drawn evenly from 0 to twice the mean, or to the largest delay where that is less ("full jitter"), so that those who
- * collided do not meet again, however often they have.
+ * Back-off before the `attempt`-th retry (from 0), in milliseconds. The mean doubles with each attempt. The delay is uniformly
+ * distributed from 0 to twice the mean, or to the largest delay if that is less ("full jitter"), so that colliding clients do
+ * not collide again.
  * @param random - a number from 0 (included) to 1 (excluded)
  */
 export function backoffMs(attempt: number, { baseMs, maxMs }: BackoffBounds, random: number): number {

@@ -11,13 +11,13 @@ import { requestContext, type Logger } from '../runtime/log.js';
 import { markFailed } from '../runtime/span.js';
 import { contextOf, methodName, rpcAttributes } from './tracing.js';
 
-/** What a handler knows of the call besides its request. */
+/** A call as its handler sees it, in addition to the request. */
 export interface Call {
-  /** Fires when the caller gives up, its time is over, or the server ends the call; its reason is a {@link Failure}. */
+  /** Fires when the caller cancels, the deadline passes, or the server ends the call. Its reason is a {@link Failure}. */
   readonly signal: AbortSignal;
 }
 
-/** The part of gRPC's calls that the border needs. */
+/** The part of gRPC's calls that {@link openCall} uses. */
 export interface IncomingCall {
   readonly metadata: Metadata;
   readonly cancelled: boolean;
@@ -31,25 +31,25 @@ export interface BorderOptions {
   readonly clock: Clock;
   /** `/package.Service/Method`. */
   readonly path: string;
-  /** Time for a call whose caller set none, in milliseconds; undefined for no limit. */
+  /** Timeout of a call without a deadline, in milliseconds; undefined for no limit. */
   readonly defaultTimeoutMs: number | undefined;
 }
 
-/** A call that came in, from its span's begin to its end. */
+/** An incoming call. Its span ends with `succeed` or `fail`. */
 export interface ServedCall extends Call {
-  /** Context of the handler: the call's span under the caller's trace, and a separate request in the log. */
+  /** Context of the handler: the call's span in the caller's trace, and a request of its own for the log. */
   readonly context: Context;
-  /** Ends the call from this side: its signal fires with the failure. */
+  /** Ends the call from the server: its signal fires with the failure. */
   readonly abort: (failure: Failure) => void;
-  /** The handler has done its work. */
+  /** Ends the span after success. */
   readonly succeed: () => void;
-  /** Logs the handler's error. @returns its status. An expected error is not the server's fault. */
+  /** Logs the handler's error and ends the span. An expected error does not count as the server's fault. @returns the status */
   readonly fail: (error: unknown, expected?: { readonly expected: true }) => StatusObject;
-  /** Lets go of the timer and the listeners. Called once, at the very end. */
+  /** Releases timer and listeners. Called once, at the end. */
   readonly release: () => void;
 }
 
-/** Statuses that say the server failed, not the caller (OpenTelemetry semantic conventions 1.44, gRPC, server spans). */
+/** Statuses that count as the server's fault, not the caller's (OpenTelemetry semantic conventions 1.44, gRPC, server spans). */
 const SERVER_FAULTS: readonly status[] = [
   status.UNKNOWN,
   status.DEADLINE_EXCEEDED,
@@ -85,7 +85,7 @@ export function openCall(call: IncomingCall, { log, clock, path, defaultTimeoutM
   return { context: requestContext(trace.setSpan(caller, span)), succeed: () => finish(status.OK), fail, ...limit };
 }
 
-/** gRPC ends a call at its deadline with its own timer, which may fire this much before ours, in milliseconds. */
+/** gRPC's own deadline timer may fire this much earlier than the one here, in milliseconds. */
 const TIMER_SLACK_MS = 5;
 
 function limitCall(
@@ -98,22 +98,22 @@ function limitCall(
     ? Math.max(0, callerDeadlineMs - startMs)
     : (defaultTimeoutMs ?? Infinity);
   const controller = new AbortController();
-  // What a call does at once listens to it; Node would take more than ten for a leak, and say so.
+  // Every concurrent operation of a call listens to the signal. Node warns of a leak at more than ten listeners.
   setMaxListeners(0, controller.signal);
   const abort = (failure: Failure): void => controller.abort(failure);
-  const overdue = () =>
-    abort(new Failure('DEADLINE_EXCEEDED', `no answer within the ${timeoutMs} ms that the call had`));
-  const cancelled = () => {
-    if (clock.nowMs() >= startMs + timeoutMs - TIMER_SLACK_MS) overdue();
-    else abort(new Failure('CANCELLED', 'the caller gave up'));
+  const onTimeout = () =>
+    abort(new Failure('DEADLINE_EXCEEDED', `no answer within the call's timeout of ${timeoutMs} ms`));
+  const onCancelled = () => {
+    if (clock.nowMs() >= startMs + timeoutMs - TIMER_SLACK_MS) onTimeout();
+    else abort(new Failure('CANCELLED', 'the caller cancelled the call'));
   };
-  const timer = timeoutMs === Infinity ? undefined : setTimeout(overdue, Math.min(timeoutMs, MAX_TIMER_MS));
-  call.once('cancelled', cancelled);
-  if (call.cancelled) cancelled();
+  const timer = timeoutMs === Infinity ? undefined : setTimeout(onTimeout, Math.min(timeoutMs, MAX_TIMER_MS));
+  call.once('cancelled', onCancelled);
+  if (call.cancelled) onCancelled();
   const release = () => {
     clearTimeout(timer);
-    // gRPC says `cancelled` at the end of every call, of those that were answered too.
-    call.off('cancelled', cancelled);
+    // gRPC emits `cancelled` at the end of every call, answered ones included.
+    call.off('cancelled', onCancelled);
   };
   return { signal: controller.signal, abort, release };
 }

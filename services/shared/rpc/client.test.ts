@@ -4,42 +4,42 @@ import { Server, ServerCredentials, ServerInterceptingCall, status, type StatusO
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { Failure } from '../failure/failure.js';
-import { Bench, Gate, GET_POOL, pool, soon } from '../testing/server.js';
+import { TestServers, Gate, GET_POOL, pool, callLimits } from '../testing/server.js';
 
-let bench: Bench;
+let servers: TestServers;
 
 beforeEach(() => {
-  bench = new Bench();
+  servers = new TestServers();
 });
 
-afterEach(() => bench.clear());
+afterEach(() => servers.clear());
 
-const call = (peer = bench.peer(), durationMs?: number) => peer.call(GET_POOL, { name: 'a' }, soon(durationMs));
+const call = (peer = servers.peer(), durationMs?: number) => peer.call(GET_POOL, { name: 'a' }, callLimits(durationMs));
 
 describe('a service that is away', () => {
   test('is waited for', async () => {
     const answer = call();
     await new Promise((resolve) => setTimeout(resolve, 200));
-    await bench.serve();
+    await servers.serve();
     await expect(answer).resolves.toMatchObject({ pool: { name: 'a' } });
   });
 
   test('is waited for until the deadline, and named', async () => {
-    const failed = call(bench.peer(), 150);
+    const failed = call(servers.peer(), 150);
     await expect(failed).rejects.toMatchObject({ code: 'DEADLINE_EXCEEDED', retryable: true });
-    await expect(failed).rejects.toThrow(`podwire-ipam at ${bench.address()}: did not answer in time`);
+    await expect(failed).rejects.toThrow(`podwire-ipam at ${servers.address()}: did not answer in time`);
   });
 
   test('is not waited for once the caller gives up', async () => {
     const signal = AbortSignal.timeout(50);
-    const failed = bench.peer().call(GET_POOL, { name: 'a' }, { ...soon(), signal });
+    const failed = servers.peer().call(GET_POOL, { name: 'a' }, { ...callLimits(), signal });
     await expect(failed).rejects.toMatchObject({ code: 'CANCELLED' });
   });
 
   test('may be restarted: the same peer finds it again', async () => {
-    const peer = bench.peer();
+    const peer = servers.peer();
     for (const round of [1, 2, 3]) {
-      const { server } = await bench.serve();
+      const { server } = await servers.serve();
       await expect(call(peer), `round ${round}`).resolves.toMatchObject({ pool: { name: 'a' } });
       await server.stop();
     }
@@ -47,7 +47,7 @@ describe('a service that is away', () => {
 
   test('may be cut off: the call that was under way is UNREACHABLE or cancelled, and may be repeated', async () => {
     const begun = new Gate();
-    const { server } = await bench.serve({
+    const { server } = await servers.serve({
       drainTimeoutMs: 50,
       getPool: () => {
         begun.open();
@@ -65,21 +65,21 @@ describe('a service that is away', () => {
 describe('a call', () => {
   test('whose time is over is not made', async () => {
     let calls = 0;
-    await bench.serve({ getPool: () => Promise.reject(new Failure('INTERNAL', `call ${++calls}`)) });
-    await expect(call(bench.peer(), -1)).rejects.toMatchObject({ code: 'DEADLINE_EXCEEDED' });
+    await servers.serve({ getPool: () => Promise.reject(new Failure('INTERNAL', `call ${++calls}`)) });
+    await expect(call(servers.peer(), -1)).rejects.toMatchObject({ code: 'DEADLINE_EXCEEDED' });
     expect(calls).toBe(0);
   });
 
   test('whose signal has fired is not made', async () => {
     let calls = 0;
-    await bench.serve({ getPool: () => Promise.reject(new Failure('INTERNAL', `call ${++calls}`)) });
-    const limits = { ...soon(), signal: AbortSignal.abort() };
-    await expect(bench.peer().call(GET_POOL, { name: 'a' }, limits)).rejects.toMatchObject({ code: 'CANCELLED' });
+    await servers.serve({ getPool: () => Promise.reject(new Failure('INTERNAL', `call ${++calls}`)) });
+    const limits = { ...callLimits(), signal: AbortSignal.abort() };
+    await expect(servers.peer().call(GET_POOL, { name: 'a' }, limits)).rejects.toMatchObject({ code: 'CANCELLED' });
     expect(calls).toBe(0);
   });
 
   test('leaves nothing on the caller’s signal', async () => {
-    await bench.serve();
+    await servers.serve();
     const { signal } = new AbortController();
     const listening = new Set<unknown>();
     const add = signal.addEventListener.bind(signal);
@@ -92,26 +92,26 @@ describe('a call', () => {
       listening.delete(listener);
       remove(type, listener);
     };
-    await bench.peer().call(GET_POOL, { name: 'a' }, { ...soon(), signal });
+    await servers.peer().call(GET_POOL, { name: 'a' }, { ...callLimits(), signal });
     expect(listening.size).toBe(0);
   });
 
   test.each(['call', 'open'] as const)('whose request is too large is not made, and says why (%s)', async (way) => {
     let calls = 0;
-    await bench.serve({ getPool: () => Promise.reject(new Failure('INTERNAL', `call ${++calls}`)) });
-    const [peer, request] = [bench.peer(), { name: 'a'.repeat(1024 * 1024) }];
-    const opened = peer.open(GET_POOL, soon());
-    const failed = way === 'call' ? peer.call(GET_POOL, request, soon()) : opened.send(request, soon());
+    await servers.serve({ getPool: () => Promise.reject(new Failure('INTERNAL', `call ${++calls}`)) });
+    const [peer, request] = [servers.peer(), { name: 'a'.repeat(1024 * 1024) }];
+    const opened = peer.open(GET_POOL, callLimits());
+    const failed = way === 'call' ? peer.call(GET_POOL, request, callLimits()) : opened.send(request, callLimits());
     await expect(failed).rejects.toMatchObject({
       code: 'INVALID_REQUEST',
-      message: `podwire-ipam at ${bench.address()}: takes no request of more than 1048576 bytes, and this one has more; ask for less`,
+      message: `podwire-ipam at ${servers.address()}: request is larger than 1048576 bytes; send a smaller one`,
     });
     opened.close();
     expect(calls).toBe(0);
   });
 
   test('over a closed channel fails as every call does', async () => {
-    const peer = bench.peer();
+    const peer = servers.peer();
     peer.close();
     peer.close();
     await expect(call(peer)).rejects.toMatchObject({ name: 'Failure', code: 'CANCELLED' });
@@ -133,7 +133,7 @@ describe('an answer', () => {
       { getPool: GET_POOL },
       { getPool: (_: unknown, reply: Reply) => reply(null, { pool: pool('a') }) },
     );
-    const address = `unix:${bench.folder}/late.sock`;
+    const address = `unix:${servers.folder}/late.sock`;
     await new Promise((resolve) => server.bindAsync(address, ServerCredentials.createInsecure(), resolve));
     ends.push(() => server.forceShutdown());
     return address;
@@ -145,18 +145,18 @@ describe('an answer', () => {
 
   test('counts from when its message is there, and whoever gives up after that does not harm it', async () => {
     const gate = new Gate();
-    const peer = bench.peer(await serveWith(gate));
+    const peer = servers.peer(await serveWith(gate));
     const given = new AbortController();
-    const limits = { ...soon(), signal: given.signal };
+    const limits = { ...callLimits(), signal: given.signal };
     await expect(peer.call(GET_POOL, { name: 'a' }, limits)).resolves.toMatchObject({ pool: { name: 'a' } });
     given.abort();
     gate.open();
-    await expect(peer.call(GET_POOL, { name: 'a' }, soon())).resolves.toMatchObject({ pool: { name: 'a' } });
+    await expect(peer.call(GET_POOL, { name: 'a' }, callLimits())).resolves.toMatchObject({ pool: { name: 'a' } });
   });
 
   test('stands, whatever its status says afterwards', async () => {
     const gate = new Gate();
-    const peer = bench.peer(await serveWith(gate, { code: status.INTERNAL, details: 'late' }));
+    const peer = servers.peer(await serveWith(gate, { code: status.INTERNAL, details: 'late' }));
     await expect(call(peer)).resolves.toMatchObject({ pool: { name: 'a' } });
     gate.open();
     // Over the same channel, so it comes after that status.
@@ -169,24 +169,24 @@ describe('an answer', () => {
       stream.respond({ ':status': 200, 'content-type': 'application/grpc' }, { waitForTrailers: true });
       stream.on('wantTrailers', () => stream.sendTrailers({ 'grpc-status': '0' })).end();
     });
-    const path = `${bench.folder}/empty.sock`;
+    const path = `${servers.folder}/empty.sock`;
     await new Promise<void>((resolve) => server.listen(path, resolve));
     ends.push(() => server.close());
-    const peer = bench.peer(`unix:${path}`);
+    const peer = servers.peer(`unix:${path}`);
     await expect(call(peer)).rejects.toMatchObject({ code: 'INTERNAL', message: expect.stringContaining('message') });
     peer.close();
   });
 
   test('that cannot be read is a failure', async () => {
     const gate = new Gate();
-    const peer = bench.peer(await serveWith(gate));
+    const peer = servers.peer(await serveWith(gate));
     const unreadable = {
       ...GET_POOL,
       responseDeserialize: () => {
         throw new Error('not a pool');
       },
     };
-    const failed = peer.call(unreadable, { name: 'a' }, soon());
+    const failed = peer.call(unreadable, { name: 'a' }, callLimits());
     gate.open();
     await expect(failed).rejects.toMatchObject({ name: 'Failure' });
     await expect(failed).rejects.toThrow('not a pool');

@@ -5,23 +5,23 @@ import { Failure } from '../failure/failure.js';
 import { failureOfSignal } from '../failure/signal.js';
 import { failureOfError } from '../failure/status.js';
 import { markFailed } from '../runtime/span.js';
-import { CallAhead } from './call-ahead.js';
+import { PreopenedCall } from './preopened-call.js';
 import { Connection } from './connection.js';
 import { RELEASE, writeRelease } from './release.js';
 import { injectContext, methodName, rpcAttributes } from './tracing.js';
 
-/** How one call is limited. */
+/** Limits of one call. */
 export interface CallLimits {
-  /** When the caller no longer wants the answer, in epoch milliseconds. The server sees it too. */
+  /** Deadline, in epoch milliseconds. It is sent to the server. */
   readonly deadlineMs: number;
   readonly signal?: AbortSignal;
 }
 
-/** A call whose request is still to come. */
+/** A call that is opened before its request is known. */
 export interface OpenedCall<Request, Response> {
-  /** Calls as {@link Peer.call} does: the first time over what was opened, unless it has failed or grown old meanwhile. */
+  /** Like {@link Peer.call}. The first use sends over the opened call, unless that has failed or expired. */
   send(request: Request, limits: CallLimits): Promise<Response>;
-  /** Gives up what was opened and not used. Idempotent. */
+  /** Cancels the opened call if it was not used. Idempotent. */
   close(): void;
 }
 
@@ -29,12 +29,12 @@ interface Exchange<Request, Response> {
   readonly method: MethodDefinition<Request, Response>;
   readonly request: Request;
   readonly limits: CallLimits;
-  readonly opened?: CallAhead<Request, Response> | undefined;
+  readonly opened?: PreopenedCall<Request, Response> | undefined;
 }
 
 /** Client of one service, over a channel that connects and reconnects automatically. */
 export class Peer {
-  /** Its name: `podwire-ipam`. */
+  /** Name of the service: `podwire-ipam`. */
   readonly service: string;
   /** For messages: `podwire-ipam at unix:/run/podwire/ipam.sock`. */
   readonly description: string;
@@ -50,17 +50,17 @@ export class Peer {
     this.#connection = new Connection(address);
   }
 
-  /** Whether there is a connection now. One that was ended comes back with the next call. */
+  /** Whether there is a connection now. The next call reconnects. */
   get isConnected(): boolean {
     return !this.#closed && this.#connection.isConnected;
   }
 
   /**
-   * Calls a method and waits for its answer; while the service is down, waits for it until the deadline.
+   * Calls a method and waits for its answer. While the service is down, waits until the deadline.
    *
-   * The call returns as soon as the message arrives. The status follows in a separate write, one turn of the server's
-   * event loop later, and adds nothing: a server sends a message only with success.
-   * @throws Failure the service's own, or UNREACHABLE, DEADLINE_EXCEEDED, CANCELLED, UNIMPLEMENTED
+   * Returns when the message arrives, without waiting for the status. The server writes the status one turn of its event
+   * loop later. It adds nothing, because a server sends a message only with success.
+   * @throws Failure of the service, or UNREACHABLE, DEADLINE_EXCEEDED, CANCELLED, UNIMPLEMENTED
    */
   call<Request, Response>(
     method: MethodDefinition<Request, Response>,
@@ -71,10 +71,10 @@ export class Peer {
   }
 
   /**
-   * Opens a call whose request comes later: what a call costs before its request is known, at both ends, is done while its caller waits
-   * for something else.
+   * Opens a call before its request is known. Both peers then do the work of opening while the caller waits for
+   * something else.
    *
-   * A trace that is recorded shows calls as long as they take; there nothing is opened, and the call is made with its request.
+   * Under a recording trace no call is opened in advance, so that the span shows the duration of the whole call.
    */
   open<Request, Response>(
     method: MethodDefinition<Request, Response>,
@@ -139,9 +139,9 @@ export class Peer {
   }
 
   /**
-   * Opens a stream; waits while the service is down. It is read at the pace of the iteration, and ends when the signal
-   * fires or the iteration is left.
-   * @throws Failure the service's own, or UNREACHABLE, CANCELLED, UNIMPLEMENTED; messages received before remain valid
+   * Opens a stream; waits while the service is down. The iteration applies backpressure. The stream ends when the signal
+   * fires or the iteration ends.
+   * @throws Failure of the service, or UNREACHABLE, CANCELLED, UNIMPLEMENTED; messages received before remain valid
    */
   async *stream<Request, Response>(
     method: MethodDefinition<Request, Response>,
@@ -173,7 +173,7 @@ export class Peer {
     }
   }
 
-  /** Ends the channel; calls under way fail. Idempotent. */
+  /** Closes the channel; calls in flight fail. Idempotent. */
   close(): void {
     this.#closed = true;
     this.#connection.close();
@@ -182,10 +182,10 @@ export class Peer {
   #open<Request, Response>(
     { path, requestSerialize }: MethodDefinition<Request, Response>,
     deadlineMs: number,
-  ): CallAhead<Request, Response> {
+  ): PreopenedCall<Request, Response> {
     const options = { deadline: deadlineMs };
-    return new CallAhead(({ receive, ended }) => {
-      // Closed in the meantime: gRPC would throw, and the error would be uncaught.
+    return new PreopenedCall(({ receive, ended }) => {
+      // On a closed channel gRPC would throw, and the error would be uncaught.
       if (this.#closed) return undefined;
       const metadata = this.#metadata(context.active());
       const stream = this.#connection.client.makeClientStreamRequest(
@@ -201,7 +201,7 @@ export class Peer {
     });
   }
 
-  /** @param from - whose trace the call belongs to */
+  /** @param from - context of the trace that the call belongs to */
   #metadata(from: Context): Metadata {
     const metadata = new Metadata({ waitForReady: true });
     writeRelease(metadata, this.#release);
@@ -213,7 +213,7 @@ export class Peer {
     return new Failure('INTERNAL', `${this.description}: answered with success, but without a message`);
   }
 
-  /** The service's failure. That it is of another release is of no use without which service it is. */
+  /** Converts an error to a failure. RELEASE_MISMATCH gets the service's name, which its message lacks. */
   #failureOf(error: ServiceError, span: Span): Failure {
     const { traceId } = span.spanContext();
     const failure = failureOfError(
@@ -232,7 +232,7 @@ export class Peer {
   }
 }
 
-/** Whether grpc-js reports a success without a message: it does so with a status that otherwise means something else. */
+/** Whether grpc-js reports a success without a message, for which it uses the status UNIMPLEMENTED. */
 function isWithoutMessage({ code, details }: ServiceError): boolean {
   return code === status.UNIMPLEMENTED && details === 'No message received';
 }

@@ -2,29 +2,29 @@ import { Metadata, status, type Client } from '@grpc/grpc-js';
 import type { GetPoolResponse } from '@podwire/proto/podwire/ipam/v1/pool';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
-import { Bench, GET_POOL } from '../testing/server.js';
+import { TestServers, GET_POOL } from '../testing/server.js';
 import { SilentProxy } from '../testing/silent-proxy.js';
 import { Connection } from './connection.js';
 
 /** Longer than any test. */
 const NEVER_MS = 600_000;
 
-let bench: Bench;
+let servers: TestServers;
 let proxy: SilentProxy;
 let connections: Connection[];
 
 beforeEach(async () => {
-  bench = new Bench();
+  servers = new TestServers();
   connections = [];
-  await bench.serve();
-  proxy = await SilentProxy.start(bench.address().slice('unix:'.length));
+  await servers.serve();
+  proxy = await SilentProxy.start(servers.address().slice('unix:'.length));
 });
 
 afterEach(async () => {
   vi.unstubAllEnvs();
   for (const connection of connections) connection.close();
   await proxy.close();
-  await bench.clear();
+  await servers.clear();
 });
 
 function connected(timeouts: ConstructorParameters<typeof Connection>[1], address = proxy.address): Connection {
@@ -114,12 +114,12 @@ test('a connection in use is kept, however seldom', async () => {
 test('a service of this machine is neither asked nor given up', async () => {
   const connection = connected(
     { keepaliveIntervalMs: 1, keepaliveTimeoutMs: 1, connectTimeoutMs: 1 },
-    bench.address('later'),
+    servers.address('later'),
   );
   const { client } = connection;
   const answer = call(client);
   await new Promise((resolve) => setTimeout(resolve, 100));
-  await bench.serve({ addresses: [bench.address('later')] });
+  await servers.serve({ addresses: [servers.address('later')] });
   expect(await answer).toBe('a');
   expect(connection.client).toBe(client);
 });
@@ -139,5 +139,5 @@ test.each(['grpc_proxy', 'https_proxy', 'http_proxy'])('no call goes to the prox
   await untilAnswered(
     connected({ keepaliveIntervalMs: NEVER_MS, keepaliveTimeoutMs: NEVER_MS, connectTimeoutMs: NEVER_MS }),
   );
-  await untilAnswered(connected(undefined, bench.address()));
+  await untilAnswered(connected(undefined, servers.address()));
 });

@@ -2,19 +2,19 @@ import { Client, connectivityState, credentials, type ChannelOptions } from '@gr
 
 import { MAX_REQUEST_BYTES } from './message-size.js';
 
-/** How long the other side of a TCP connection may say nothing. */
+/** Timeouts of a TCP connection. */
 export interface ConnectionTimeouts {
-  /** Interval between keepalive pings, in milliseconds; they are sent also without a call in flight. */
+  /** Interval between keepalive pings, in milliseconds; they are also sent without a call in flight. */
   readonly keepaliveIntervalMs: number;
-  /** For its answer, in milliseconds. */
+  /** Timeout for the answer to a keepalive ping, in milliseconds. */
   readonly keepaliveTimeoutMs: number;
-  /** For a connection to come about, gRPC's greeting included, in milliseconds; the next one has twice that, up to six times. */
+  /** Timeout for a connect, including gRPC's HTTP/2 handshake, in milliseconds. It doubles with each failure, up to six times. */
   readonly connectTimeoutMs: number;
 }
 
 const MAX_CONNECT_FACTOR = 6;
 
-/** In total less than the 15 s of an ADD, so that a request lost on a dead connection can be retried on another in time. */
+/** Keepalive interval and timeout are in total less than the 15 s of an ADD, so that a lost request can be retried in time. */
 const DEFAULT_TIMEOUTS: ConnectionTimeouts = {
   keepaliveIntervalMs: 7000,
   keepaliveTimeoutMs: 5000,
@@ -22,14 +22,14 @@ const DEFAULT_TIMEOUTS: ConnectionTimeouts = {
 };
 
 /**
- * What a service may send on a stream, and on all of them, before this process has read it. With HTTP/2's 64 KiB each message of a long snapshot takes
- * several turns of both event loops, which wait for each other: 10,000 blocks took twice as long.
+ * Flow control window per stream and per connection. With HTTP/2's default of 64 KiB, each message of a long snapshot takes several
+ * turns of both event loops, which wait for each other: 10,000 blocks took twice as long.
  */
 const WINDOW_BYTES = 4 * 1024 * 1024;
 
 /**
- * A service restarts within a second or two; a channel that backs off for longer, as is gRPC's default, would
- * keep pods waiting for a service that is there.
+ * Short reconnect back-off: a service restarts within two seconds. With gRPC's longer default, pods would wait although
+ * the service is running.
  */
 const CHANNEL: ChannelOptions = {
   'grpc-node.flow_control_window': WINDOW_BYTES,
@@ -39,9 +39,9 @@ const CHANNEL: ChannelOptions = {
   'grpc.service_config_disable_resolution': 1,
   // Pods must not wait for a proxy that the environment names for other purposes.
   'grpc.enable_http_proxy': 0,
-  // Nobody asks for what it counts with each call.
+  // Channelz statistics are not used, and cost time per call.
   'grpc.enable_channelz': 0,
-  // A service would refuse it without telling a request that is too large from other causes.
+  // The service's refusal would not distinguish a too large request from other causes.
   'grpc.max_send_message_length': MAX_REQUEST_BYTES,
 };
 
@@ -51,10 +51,10 @@ const CHANNEL: ChannelOptions = {
  * A power failure or a network partition closes no TCP connection: the kernel retransmits for 15 minutes and waits two
  * minutes for a connect, while the address may lead to another replica by then. So keepalive pings check the peer, and
  * a client whose connect hangs, for which gRPC has no timeout, is replaced. Calls in flight then fail with UNAVAILABLE.
- * The end of a process behind a unix socket is always reported.
+ * A unix socket needs neither: the kernel always reports the end of the peer.
  *
- * gRPC drops a pending connection only when the kernel does (tcp(7), `tcp_syn_retries`), or when the process that
- * accepted it and sends nothing does. So the connect timeout grows with the number of pending connections.
+ * Closing a client does not end its pending connect: it stays until the kernel gives up (tcp(7), `tcp_syn_retries`), or
+ * until the peer closes. So the connect timeout grows with each attempt, to limit the number of pending connects.
  */
 export class Connection {
   readonly #address: string;
@@ -70,17 +70,17 @@ export class Connection {
     this.#client = this.#open();
   }
 
-  /** To be asked for with each call. */
+  /** The current client. It may be replaced, so callers must get it for each call. */
   get client(): Client {
     return this.#client;
   }
 
-  /** Whether the other side has greeted, and has not gone since. Asking makes no connection. */
+  /** Whether there is a connection. Does not start one. */
   get isConnected(): boolean {
     return this.#client.getChannel().getConnectivityState(false) === connectivityState.READY;
   }
 
-  /** Calls under way fail. Idempotent. */
+  /** Closes the connection; calls in flight fail. Idempotent. */
   close(): void {
     this.#isClosed = true;
     clearTimeout(this.#connectTimer);
@@ -94,7 +94,7 @@ export class Connection {
       'grpc.keepalive_time_ms': timeouts.keepaliveIntervalMs,
       'grpc.keepalive_timeout_ms': timeouts.keepaliveTimeoutMs,
       'grpc.keepalive_permit_without_calls': 1,
-      // One that another client is still making would be taken over.
+      // A shared pool would hand the stalled connect of the replaced client to the new one.
       'grpc.use_local_subchannel_pool': 1,
       ...CHANNEL,
     });
@@ -110,18 +110,18 @@ export class Connection {
       clearTimeout(this.#connectTimer);
       if (state === connectivityState.READY) this.#connectFactor = 1;
       if (state === connectivityState.CONNECTING) {
-        this.#connectTimer = setTimeout(() => this.#renew(), connectMs * this.#connectFactor).unref();
+        this.#connectTimer = setTimeout(() => this.#reconnect(), connectMs * this.#connectFactor).unref();
       }
       channel.watchConnectivityState(state, Infinity, watch);
     };
-    // Once it is the one in use.
+    // After the client is assigned to #client.
     queueMicrotask(watch);
   }
 
-  #renew(): void {
+  #reconnect(): void {
     this.#connectFactor = Math.min(2 * this.#connectFactor, MAX_CONNECT_FACTOR);
-    const hanging = this.#client;
+    const stalledClient = this.#client;
     this.#client = this.#open();
-    hanging.close();
+    stalledClient.close();
   }
 }

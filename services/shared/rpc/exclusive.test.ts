@@ -56,12 +56,14 @@ test('records and socket are one process’s until it lets go', async () => {
   await expect(take({ clock, onWait: (message) => void told.push(message) })).rejects.toMatchObject({
     code: 'INVALID_SETTINGS',
     message: expect.stringMatching(
-      /another podwire-dataplane \(process 4711\) has .*state: stop it first, or set PODWIRE_DATAPLANE_LISTEN and /,
+      /another podwire-dataplane \(process 4711\) uses .*state: stop it first, or set PODWIRE_DATAPLANE_LISTEN and /,
     ),
   });
   // More than the longest end of a process takes, as it may be ending.
   expect(clock.nowMs()).toBe(130_000);
-  expect(told).toEqual([`another podwire-dataplane (process 4711) has ${join(folder, 'state')}: waiting for its end`]);
+  expect(told).toEqual([
+    `another podwire-dataplane (process 4711) uses ${join(folder, 'state')}: waiting until it ends`,
+  ]);
   first.release();
   const second = await take();
   second.release();
@@ -74,7 +76,7 @@ test('one that says nothing, as it is frozen, is not waited for as long, and is 
   symlinkSync('4711', join(folder, 'state/lock.1.owner'));
   const clock = new SlowClock(0);
   await expect(take({ clock })).rejects.toMatchObject({
-    message: expect.stringContaining('(process 4711, which does not answer) has '),
+    message: expect.stringContaining('(process 4711, which does not answer) uses '),
   });
   expect(clock.nowMs()).toBe(10_000);
   silent.close();
@@ -92,7 +94,7 @@ test('neither the records of another socket nor another’s socket are taken, an
   const first = await take();
   await expect(take({ socket: 'run/other.sock' })).rejects.toMatchObject({ code: 'INVALID_SETTINGS' });
   await expect(take({ state: 'other' })).rejects.toMatchObject({
-    message: expect.stringContaining(`has ${join(folder, 'run')}: `),
+    message: expect.stringContaining(`uses ${join(folder, 'run')}: `),
   });
   const beside = await take({ state: 'other', socket: 'run/other.sock' });
   beside.release();
@@ -104,7 +106,7 @@ test('who waits is let in once the other has ended, and refused at once when it 
   const clock = new FakeClock();
   clock.beforeSleep = () => first.release();
   const second = await take({ clock });
-  expect(clock.sleptMs).toEqual([100]);
+  expect(clock.sleepsMs).toEqual([100]);
 
   const server = createServer();
   const listening = new FakeClock();
@@ -112,7 +114,7 @@ test('who waits is let in once the other has ended, and refused at once when it 
   await expect(take({ clock: listening })).rejects.toMatchObject({
     message: expect.stringContaining('another process listens there'),
   });
-  expect(listening.sleptMs).toEqual([]);
+  expect(listening.sleepsMs).toEqual([]);
   await new Promise((resolve) => server.close(resolve));
   second.release();
 });
@@ -120,7 +122,7 @@ test('who waits is let in once the other has ended, and refused at once when it 
 test('directories that cannot be made are told', async () => {
   await expect(take({ state: '\0' })).rejects.toMatchObject({
     code: 'STATE_IO',
-    message: expect.stringMatching(/^cannot lock .*: let this process write there, or set PODWIRE_/),
+    message: expect.stringMatching(/^cannot lock .*: grant this process write access, or set PODWIRE_/),
   });
   expect(existsSync(join(folder, 'state'))).toBe(false);
 });

@@ -9,70 +9,75 @@ import { tryLockDirectory, type DirectoryLock, type LockRequest } from '../runti
 import { prepareAddresses, UNIX } from './listen.js';
 
 export interface ExclusiveOptions {
-  /** What is kept to one process, for messages: `podwire-dataplane`. */
+  /** Name of the program, for messages: `podwire-dataplane`. */
   readonly program: string;
-  /** The settings that name its places, for messages. */
+  /** The settings of its directory and addresses, for messages. */
   readonly settings: string;
   readonly stateDirectory: string;
-  /** Where it will listen: `unix:/absolute/path` or `host:port`. */
+  /** Addresses that the program listens at: `unix:/absolute/path` or `host:port`. */
   readonly addresses: readonly string[];
   /** Shown to a process that finds the lock held. */
   readonly owner: string;
   readonly clock: Clock;
-  /** Ends the wait for another process; with a Failure as its reason, or with CANCELLED. */
+  /** Ends the wait for another process, with the Failure that is its reason, or with CANCELLED. */
   readonly signal?: AbortSignal | undefined;
-  /** Told once for whom this process waits. Must not throw. */
+  /** Called once when this process waits for another one. Must not throw. */
   readonly onWait?: (message: string) => void;
-  /** Told why the state directory cannot be locked, where that is no reason not to start: its sockets alone are, then. Must not throw. */
+  /**
+   * Called when the state directory cannot be locked. The program then starts with locks of its sockets only. Default: it does not
+   * start. Must not throw.
+   */
   readonly onUnlockable?: (failure: Failure) => void;
 }
 
 /**
- * One that ends may have calls under way, and one that starts may be refused: so long is waited for it, in milliseconds. It is more than any
- * of Podwire's processes takes to end; one that does not even say who it is, as it is frozen, is not waited for as long.
+ * Timeouts of the wait for another process, in milliseconds. The first is longer than any of Podwire's processes takes to stop with
+ * calls in flight. The second is for a process that does not answer on its lock's socket, because it is frozen.
  */
 const WAIT_MS = 130_000;
-const WAIT_FOR_SILENT_MS = 10_000;
+const SILENT_WAIT_MS = 10_000;
 const PAUSE_MS = 100;
 
-/** Paths of the lock's own sockets are short. */
+/** The paths of the lock's sockets have to stay short. */
 const NAME_LENGTH_MAX = 64;
 
 const DIRECTORY_MODE = 0o700;
 
 /**
- * Locks a program's records and sockets for this process until it releases them or dies. A free socket is not enough:
- * of two processes that start at the same moment, one waits here before it reads a record, and fails once the other
+ * Locks a program's state directory and sockets for this process until it releases them or dies. A check of the socket is not
+ * enough: of two processes that start simultaneously, one has to wait here before it reads a record, and fails once the other
  * listens.
- * @throws Failure INVALID_SETTINGS when another process listens at one of the addresses, or holds the records for
- *   longer than a shutdown takes; CANCELLED where the signal fired; STATE_IO when they cannot be locked, but for {@link
- *   SoleOptions.onUnlockable}
+ * @throws Failure INVALID_SETTINGS when another process listens at one of the addresses, or holds the locks for
+ *   longer than a shutdown takes; CANCELLED when the signal fires; STATE_IO when a directory cannot be locked, see {@link
+ *   ExclusiveOptions.onUnlockable}
  */
 export async function acquireExclusive(options: ExclusiveOptions): Promise<DirectoryLock> {
   const { addresses, clock, program, settings, signal = NEVER, onWait } = options;
-  const begunMs = clock.nowMs();
-  for (let isTold = false; ; isTold = true) {
+  const startMs = clock.nowMs();
+  for (let isReported = false; ; isReported = true) {
     if (signal.aborted) throw failureOfSignal(signal);
     await prepareAddresses(addresses);
-    const taken = await tryAll(options);
-    if ('lock' in taken) return taken.lock;
-    const { holder, isSilent, directory } = taken;
-    const other = `another ${program} (process ${holder}${isSilent ? ', which does not answer' : ''}) has ${directory}`;
-    if (clock.nowMs() - begunMs >= (isSilent ? WAIT_FOR_SILENT_MS : WAIT_MS)) {
-      throw new Failure('INVALID_SETTINGS', `${other}: stop it first, or set ${settings} to places of its own`);
+    const outcome = await tryLockAll(options);
+    if ('lock' in outcome) return outcome.lock;
+    const { holder, isSilent, directory } = outcome;
+    const holderText = `another ${program} (process ${holder}${isSilent ? ', which does not answer' : ''}) uses ${directory}`;
+    if (clock.nowMs() - startMs >= (isSilent ? SILENT_WAIT_MS : WAIT_MS)) {
+      throw new Failure('INVALID_SETTINGS', `${holderText}: stop it first, or set ${settings} to other paths`);
     }
-    if (!isTold) onWait?.(`${other}: waiting for its end`);
+    if (!isReported) onWait?.(`${holderText}: waiting until it ends`);
     await clock.sleep(PAUSE_MS, signal);
   }
 }
 
 const NEVER = new AbortController().signal;
 
-async function tryAll(options: ExclusiveOptions) {
+async function tryLockAll(options: ExclusiveOptions) {
   const locks: DirectoryLock[] = [];
   const release = (): void => locks.forEach((lock) => lock.release());
   for (const request of requestsOf(options)) {
-    const outcome = await tryLock(request, options).catch((error: unknown) => refusal(error, request, options));
+    const outcome = await tryLock(request, options).catch((error: unknown) =>
+      reportUnlockable(error, request, options),
+    );
     if (!outcome) continue;
     if ('holder' in outcome) {
       release();
@@ -95,8 +100,8 @@ function requestsOf({ stateDirectory, addresses, owner }: ExclusiveOptions): Loc
   ];
 }
 
-/** @returns undefined where it is no reason not to start. @throws the failure else */
-function refusal(
+/** Reports that the state directory cannot be locked. @throws the error, where the program must not start */
+function reportUnlockable(
   error: unknown,
   { directory }: LockRequest,
   { stateDirectory, onUnlockable }: ExclusiveOptions,
@@ -113,7 +118,7 @@ async function tryLock(request: LockRequest, { settings }: ExclusiveOptions) {
   } catch (cause) {
     throw new Failure(
       'STATE_IO',
-      `cannot lock ${directory} (${messageOf(cause)}): let this process write there, or set ${settings}`,
+      `cannot lock ${directory} (${messageOf(cause)}): grant this process write access, or set ${settings}`,
       { details: { directory }, cause },
     );
   }

@@ -101,18 +101,18 @@ describe('refused, and left as it is, is', () => {
   ])('%s', async (_, make) => {
     await prepareSocket(path);
     make();
-    await expect(prepareSocket(path)).rejects.toMatchObject(refusal(/a file that is no socket is there; remove it/));
+    await expect(prepareSocket(path)).rejects.toMatchObject(refusal(/the file there is not a socket; remove it/));
   });
 
   test.each([0o775, 0o757, 0o1777])('a folder of mode %o, where others may write', async (loose) => {
     await prepareSocket(path);
     chmodSync(dirname(path), loose);
-    await expect(prepareSocket(path)).rejects.toMatchObject(refusal(/others may write in .*chmod go-w/));
+    await expect(prepareSocket(path)).rejects.toMatchObject(refusal(/is writable by other users; run chmod go-w/));
   });
 
   test('a path below a file', async () => {
     writeFileSync(join(folder, 'run'), '');
-    await expect(prepareSocket(path)).rejects.toMatchObject(refusal(/cannot make .*run\/podwire: .*ENOTDIR/));
+    await expect(prepareSocket(path)).rejects.toMatchObject(refusal(/cannot create .*run\/podwire: .*ENOTDIR/));
   });
 
   test('a path too long for the kernel', async () => {
@@ -174,7 +174,7 @@ test('a process that is frozen while it begins to listen holds others up for som
   symlinkSync('4711', join(dirname(path), '.socket-lock.7.owner'));
   let looksCount = 0;
   silent.on('connection', () => looksCount++);
-  const reason = /another process \(4711, which does not answer\) begins to listen in .*; stop it first/;
+  const reason = /another process \(4711, which does not answer\) has held the lock of .* for too long; stop it first/;
   await expect(prepareSocket(path)).rejects.toMatchObject(refusal(reason));
   // Each look waits a second for its word.
   expect(looksCount).toBeLessThan(10);
@@ -186,5 +186,5 @@ const hasOtherUsers = !/^\s*0\s+\d+\s+1\s*$/.test(readFileSync('/proc/self/uid_m
 test.runIf(hasOtherUsers)('refused is a folder of another user, who could put a socket of his own there', async () => {
   await prepareSocket(path);
   chownSync(dirname(path), 65534, 65534);
-  await expect(prepareSocket(path)).rejects.toMatchObject(refusal(/belongs to the user 65534; give it/));
+  await expect(prepareSocket(path)).rejects.toMatchObject(refusal(/belongs to user 65534; change its owner/));
 });

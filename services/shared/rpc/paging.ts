@@ -1,11 +1,11 @@
 import type { Checks } from './checks.js';
 
-/** Pages of lists (AIP-158). A token is opaque to clients; it holds the list and the filters it is good for, and the last item. */
+/** Pages of lists (AIP-158). A token is opaque to clients. It contains the list, its filters and the last item. */
 
-const USUAL_PAGE_SIZE = 100;
+const DEFAULT_PAGE_SIZE = 100;
 const MAX_PAGE_SIZE = 1000;
 
-/** A list with its filters, which have to stay the same from page to page: `['blocks', pool, node]`. */
+/** A list with its filters, which must be the same for all pages: `['blocks', pool, node]`. */
 export type ListScope = readonly [list: string, ...filters: string[]];
 
 export interface PageRequest {
@@ -14,16 +14,19 @@ export interface PageRequest {
 }
 
 export function readPageSize({ pageSize }: PageRequest, checks: Checks): number {
-  checks.check('page_size', pageSize < 0 ? `is ${pageSize}; it has to be 0 or more` : undefined);
-  return pageSize === 0 ? USUAL_PAGE_SIZE : Math.min(pageSize, MAX_PAGE_SIZE);
+  checks.check('page_size', pageSize < 0 ? `is ${pageSize}; it must be 0 or more` : undefined);
+  return pageSize === 0 ? DEFAULT_PAGE_SIZE : Math.min(pageSize, MAX_PAGE_SIZE);
 }
 
-/** @returns the last item of the page before; empty for the first page */
+/** @returns the last item of the previous page; empty for the first page */
 export function readPageToken({ pageToken }: PageRequest, scope: ListScope, checks: Checks): string {
   if (pageToken === '') return '';
-  const last = lastOf(Buffer.from(pageToken, 'base64url').toString());
-  const given = last !== undefined && formatPageToken(scope, last) === pageToken;
-  checks.check('page_token', given ? undefined : 'was not given by this method for these filters; begin without one');
+  const last = lastItemOf(Buffer.from(pageToken, 'base64url').toString());
+  const isValid = last !== undefined && formatPageToken(scope, last) === pageToken;
+  checks.check(
+    'page_token',
+    isValid ? undefined : 'is not a token of this method with these filters; start again without one',
+  );
   return last ?? '';
 }
 
@@ -32,7 +35,7 @@ export function formatPageToken(scope: ListScope, last: string): string {
   return Buffer.from(JSON.stringify([...scope, last])).toString('base64url');
 }
 
-function lastOf(text: string): string | undefined {
+function lastItemOf(text: string): string | undefined {
   try {
     const parts: unknown = JSON.parse(text);
     const last: unknown = Array.isArray(parts) ? parts.at(-1) : undefined;

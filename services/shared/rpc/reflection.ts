@@ -29,8 +29,8 @@ interface Served {
 }
 
 /**
- * Server reflection v1 and v1alpha for clients without the proto files (grpcurl, `buf curl`), from the descriptors made
- * by `buf build`. They take 12 MiB and are loaded on first use.
+ * Adds server reflection v1 and v1alpha for clients without the proto files (grpcurl, `buf curl`). The descriptors of `buf
+ * build` take 12 MiB, and are loaded on first use.
  * @param services - full names of the services that this server offers
  */
 export function addReflection(server: Server, services: readonly string[]): void {
@@ -59,10 +59,10 @@ export function addReflection(server: Server, services: readonly string[]): void
   }
 }
 
-/** What `@grpc/reflection` would add to a server, by the paths of its methods. */
+/** The methods of `@grpc/reflection`, by their paths. */
 function reflectionOf(services: readonly string[]): ReadonlyMap<string, Served> {
-  // The service wants what proto-loader would have loaded, and reads from it nothing but the descriptors. Those of
-  // proto-loader lack their imports, so that no client can resolve a message with a Timestamp in it; buf's have them.
+  // The service expects the result of proto-loader, and reads only its descriptors. Those of proto-loader lack their
+  // imports, so that clients cannot resolve a message with a Timestamp. Those of buf include them.
   const definitions = {
     image: {
       format: 'Protocol Buffer 3 EnumDescriptorProto' as const,

@@ -4,16 +4,16 @@ import { join } from 'node:path';
 import { Client, credentials, Metadata, status, type ServiceError } from '@grpc/grpc-js';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import { answerPool, Bench, GET_POOL, LIST_POOLS, soon } from '../testing/server.js';
+import { echoPool, TestServers, GET_POOL, LIST_POOLS, callLimits } from '../testing/server.js';
 import { RELEASE, releaseFault } from './release.js';
 
-let bench: Bench;
+let servers: TestServers;
 
 beforeEach(() => {
-  bench = new Bench();
+  servers = new TestServers();
 });
 
-afterEach(() => bench.clear());
+afterEach(() => servers.clear());
 
 describe('releases', () => {
   test.each([
@@ -30,7 +30,7 @@ describe('releases', () => {
   });
 
   test.each(['', '-1', '1.0', 'v1', '3\n', '9999999999', '٣'])('what is no number is none: %j', (stated) => {
-    expect(releaseFault(3, stated)).toContain('the caller is of a release that is no number');
+    expect(releaseFault(3, stated)).toContain('the caller is of an invalid release');
   });
 
   test('the shim states the release of the services', () => {
@@ -41,33 +41,33 @@ describe('releases', () => {
 
 describe('a service', () => {
   test.each([1, 2, 3])('of release 2 serves a caller of release %i', async (release) => {
-    await bench.serve({ release: 2 });
-    const answer = await bench.peer(bench.address(), release).call(GET_POOL, { name: 'a' }, soon());
+    await servers.serve({ release: 2 });
+    const answer = await servers.peer(servers.address(), release).call(GET_POOL, { name: 'a' }, callLimits());
     expect(answer.pool).toMatchObject({ name: 'a' });
   });
 
   test.each([0, 4, 17])('of release 2 refuses a caller of release %i, and does nothing', async (release) => {
     const asked: string[] = [];
-    await bench.serve({
+    await servers.serve({
       release: 2,
       getPool: (request, call) => {
         asked.push(request.name);
-        return answerPool(request, call);
+        return echoPool(request, call);
       },
     });
-    const peer = bench.peer(bench.address(), release);
-    await expect(peer.call(GET_POOL, { name: 'a' }, soon())).rejects.toMatchObject({
+    const peer = servers.peer(servers.address(), release);
+    await expect(peer.call(GET_POOL, { name: 'a' }, callLimits())).rejects.toMatchObject({
       code: 'RELEASE_MISMATCH',
       message: `${peer.description}: this service is of release 2 and works with releases 1 to 3, while the caller is of release ${release}; update the older of the two, one release at a time`,
     });
     expect(asked).toEqual([]);
     // A neighbour on the same socket is served.
-    await expect(bench.peer(bench.address(), 3).call(GET_POOL, { name: 'b' }, soon())).resolves.toBeDefined();
+    await expect(servers.peer(servers.address(), 3).call(GET_POOL, { name: 'b' }, callLimits())).resolves.toBeDefined();
   });
 
   test('serves who states no release, as Calico, grpcurl and the releases before the first number', async () => {
-    await bench.serve({ release: 7 });
-    const client = new Client(bench.address(), credentials.createInsecure());
+    await servers.serve({ release: 7 });
+    const client = new Client(servers.address(), credentials.createInsecure());
     const answer = await new Promise((resolve, reject) => {
       const { path, requestSerialize, responseDeserialize } = GET_POOL;
       const metadata = new Metadata({ waitForReady: true });
@@ -79,15 +79,15 @@ describe('a service', () => {
   });
 
   test('answers a neighbour that knows a method more with UNIMPLEMENTED', async () => {
-    await bench.serve({ release: 2 });
+    await servers.serve({ release: 2 });
     const asked = { pageSize: 1, pageToken: '' };
-    await expect(bench.peer(bench.address(), 3).call(LIST_POOLS, asked, soon())).rejects.toMatchObject({
+    await expect(servers.peer(servers.address(), 3).call(LIST_POOLS, asked, callLimits())).rejects.toMatchObject({
       code: 'UNIMPLEMENTED',
     });
   });
 
   test('puts up with fields that it does not know, and so does who asks it', async () => {
-    await bench.serve();
+    await servers.serve();
     // Field 2000, a text, as a later contract may have it.
     const unknown = Buffer.from([0x82, 0x7d, 0x03, 0x6e, 0x65, 0x77]);
     const later = {
@@ -96,11 +96,13 @@ describe('a service', () => {
         Buffer.concat([GET_POOL.requestSerialize(request), unknown]),
       responseDeserialize: (bytes: Buffer) => GET_POOL.responseDeserialize(Buffer.concat([bytes, unknown])),
     };
-    await expect(bench.peer().call(later, { name: 'a' }, soon())).resolves.toMatchObject({ pool: { name: 'a' } });
+    await expect(servers.peer().call(later, { name: 'a' }, callLimits())).resolves.toMatchObject({
+      pool: { name: 'a' },
+    });
   });
 
   test('refuses also to say whether it serves', async () => {
-    const { server } = await bench.serve({ release: 2 });
+    const { server } = await servers.serve({ release: 2 });
     server.setServing();
     const check = {
       path: '/grpc.health.v1.Health/Check',
@@ -111,15 +113,15 @@ describe('a service', () => {
       responseSerialize: () => Buffer.alloc(0),
       responseDeserialize: (bytes: Buffer) => bytes.toString('hex'),
     } as const;
-    const health = (release: number) => bench.peer(bench.address(), release).call(check, '', soon());
+    const health = (release: number) => servers.peer(servers.address(), release).call(check, '', callLimits());
     await expect(health(4)).rejects.toMatchObject({ code: 'RELEASE_MISMATCH' });
     await expect(health(3)).resolves.toBe('0801');
   });
 });
 
 test('the refusal is one that callers of every release can read', async () => {
-  await bench.serve({ release: 2 });
-  const client = new Client(bench.address(), credentials.createInsecure());
+  await servers.serve({ release: 2 });
+  const client = new Client(servers.address(), credentials.createInsecure());
   const { path, requestSerialize, responseDeserialize } = GET_POOL;
   const metadata = new Metadata({ waitForReady: true });
   metadata.set('podwire-release', '9');

@@ -14,23 +14,23 @@ import { statusOfError } from '../failure/status.js';
  */
 export const RELEASE = 1;
 
-/** How far apart releases may be that work together. */
+/** Largest distance of compatible releases. */
 const MAX_RELEASE_DISTANCE = 1;
 
 /** Metadata of a request that states the caller's release. */
 const RELEASE_KEY = 'podwire-release';
 
 /**
- * Why two processes do not work together; undefined when they do. Who states no release is no Podwire process, or of a release
- * before there were numbers, and is served.
- * @param own - release of the side that is called
- * @param stated - what the caller states, which may be nonsense
+ * Why two releases are incompatible; undefined when they are compatible. A caller without a release is served: it is not a Podwire
+ * process, or of a release without a number.
+ * @param own - release of the called service
+ * @param stated - release that the caller sent, which may be invalid
  */
 export function releaseFault(own: number, stated: string | undefined): string | undefined {
   if (stated === undefined) return undefined;
   const isNumber = /^\d{1,9}$/.test(stated);
   if (isNumber && Math.abs(Number(stated) - own) <= MAX_RELEASE_DISTANCE) return undefined;
-  const other = isNumber ? `release ${stated}` : 'a release that is no number';
+  const other = isNumber ? `release ${stated}` : 'an invalid release';
   const range = `${Math.max(0, own - MAX_RELEASE_DISTANCE)} to ${own + MAX_RELEASE_DISTANCE}`;
   return `is of release ${own} and works with releases ${range}, while the caller is of ${other}; update the older of the two, one release at a time`;
 }
@@ -40,7 +40,7 @@ export function writeRelease(metadata: Metadata, release: number): void {
   metadata.set(RELEASE_KEY, String(release));
 }
 
-/** The server's border for releases, once for all its methods, health checks among them. It costs no round trip. */
+/** Checks the caller's release for all methods of a server, health checks included. It costs no round trip. */
 export function releaseInterceptor(release: number): ServerInterceptor {
   return (_, call) =>
     new ServerInterceptingCall(call, {

@@ -11,21 +11,21 @@ import { Client, connectivityState, credentials } from '@grpc/grpc-js';
 import { service as healthService } from 'grpc-health-check';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import { answerPool, Bench, Gate, GET_POOL, soon } from '../testing/server.js';
+import { echoPool, TestServers, Gate, GET_POOL, callLimits } from '../testing/server.js';
 
 const BUF = createRequire(import.meta.url).resolve('@bufbuild/buf/bin/buf');
 
-let bench: Bench;
+let servers: TestServers;
 
 beforeEach(() => {
-  bench = new Bench();
+  servers = new TestServers();
 });
 
-afterEach(() => bench.clear());
+afterEach(() => servers.clear());
 
-/** Calls the bench's server with `buf curl`, which has no files of the contract. */
+/** Calls the servers's server with `buf curl`, which has no files of the contract. */
 async function curl(...args: readonly string[]): Promise<{ readonly ok: boolean; readonly text: string }> {
-  const socket = bench.address().slice('unix:'.length);
+  const socket = servers.address().slice('unix:'.length);
   const base = ['curl', '--protocol', 'grpc', '--http2-prior-knowledge', '--unix-socket', socket];
   const child = spawn(process.execPath, [BUF, ...base, ...args]);
   let stdout = '';
@@ -44,7 +44,7 @@ const health = async (service = '') => {
 
 describe('by reflection alone, a client', () => {
   test('lists the services and their methods', async () => {
-    await bench.serve();
+    await servers.serve();
     const { ok, text } = await curl('--list-methods', 'http://localhost');
     expect(ok, text).toBe(true);
     expect(text).toContain('podwire.ipam.v1.PoolService/GetPool\n');
@@ -53,7 +53,7 @@ describe('by reflection alone, a client', () => {
   });
 
   test('calls a method whose messages come from other files', async () => {
-    await bench.serve();
+    await servers.serve();
     const { text } = await curl('-d', '{"name":"a"}', 'http://localhost/podwire.ipam.v1.PoolService/GetPool');
     expect(JSON.parse(text)).toMatchObject({ pool: { name: 'a', createTime: '1970-01-01T00:00:00Z' } });
   });
@@ -61,7 +61,7 @@ describe('by reflection alone, a client', () => {
   test.each(['google.rpc.ErrorInfo', 'google.rpc.BadRequest', 'google.rpc.Status'])(
     'learns what %s is, which the details of a failure are made of',
     async (symbol) => {
-      await bench.serve();
+      await servers.serve();
       expect(await filesOf(symbol)).toContainEqual(expect.stringContaining(symbol.replace('google.rpc.', '')));
     },
   );
@@ -69,7 +69,7 @@ describe('by reflection alone, a client', () => {
 
 /** Files that reflection (grpc.reflection.v1) knows a symbol from, as text; none for one that it does not know. */
 async function filesOf(symbol: string): Promise<string[]> {
-  const client = new Client(bench.address(), credentials.createInsecure());
+  const client = new Client(servers.address(), credentials.createInsecure());
   const FILE_CONTAINING_SYMBOL = 4;
   const FILE_DESCRIPTOR_RESPONSE = 4;
   const stream = client.makeBidiStreamRequest(
@@ -103,7 +103,7 @@ async function filesOf(symbol: string): Promise<string[]> {
 }
 
 test('a server that cannot do what it is for is not healthy, and is again', async () => {
-  const { server } = await bench.serve();
+  const { server } = await servers.serve();
   server.setServing();
   server.setNotServing();
   await expect(health('podwire.ipam.v1.PoolService')).resolves.toEqual({ status: 'NOT_SERVING' });
@@ -112,7 +112,7 @@ test('a server that cannot do what it is for is not healthy, and is again', asyn
 });
 
 test('a server is healthy from setServing to stop', async () => {
-  const { server } = await bench.serve({ drainTimeoutMs: 3000 });
+  const { server } = await servers.serve({ drainTimeoutMs: 3000 });
   await expect(health()).resolves.toEqual({ status: 'NOT_SERVING' });
   server.setServing();
   await expect(health()).resolves.toEqual({ status: 'SERVING' });
@@ -122,23 +122,26 @@ test('a server is healthy from setServing to stop', async () => {
 
 describe('listening', () => {
   test('at a unix socket, which is its owner’s alone', async () => {
-    const { addresses } = await bench.serve();
-    const path = bench.address().slice('unix:'.length);
-    expect(addresses).toEqual([bench.address()]);
+    const { addresses } = await servers.serve();
+    const path = servers.address().slice('unix:'.length);
+    expect(addresses).toEqual([servers.address()]);
     expect(statSync(path).mode & 0o777).toBe(0o600);
     expect(readFileSync('/proc/net/unix', 'utf8')).toContain(path);
   });
 
   test('at several addresses, of which port 0 becomes a free one', async () => {
-    const { addresses, lines } = await bench.serve({ addresses: [bench.address(), '127.0.0.1:0', '[::1]:0'] });
+    const { addresses, lines } = await servers.serve({ addresses: [servers.address(), '127.0.0.1:0', '[::1]:0'] });
     expect(addresses).toEqual([
-      bench.address(),
+      servers.address(),
       expect.stringMatching(/^127\.0\.0\.1:[1-9]\d+$/),
       expect.stringMatching(/^\[::1\]:[1-9]\d+$/),
     ]);
     expect(lines.map(({ msg }) => msg)).toEqual(addresses.map((address) => `listening at ${address}`));
     for (const address of addresses) {
-      await expect(bench.peer(address).call(GET_POOL, { name: 'a' }, soon())).resolves.toHaveProperty('pool.name', 'a');
+      await expect(servers.peer(address).call(GET_POOL, { name: 'a' }, callLimits())).resolves.toHaveProperty(
+        'pool.name',
+        'a',
+      );
     }
   });
 
@@ -147,7 +150,7 @@ describe('listening', () => {
     await once(other, 'listening');
     const taken = other.address();
     const address = `127.0.0.1:${typeof taken === 'object' && taken ? taken.port : 0}`;
-    await expect(bench.serve({ addresses: [address] })).rejects.toMatchObject({
+    await expect(servers.serve({ addresses: [address] })).rejects.toMatchObject({
       code: 'INVALID_SETTINGS',
       message: expect.stringMatching(`^cannot listen at ${address}: .*EADDRINUSE`),
     });
@@ -155,42 +158,42 @@ describe('listening', () => {
   });
 
   test('fails where another server answers', async () => {
-    await bench.serve();
-    await expect(bench.serve()).rejects.toMatchObject({ code: 'INVALID_SETTINGS' });
-    await expect(bench.peer().call(GET_POOL, { name: 'a' }, soon())).resolves.toHaveProperty('pool.name', 'a');
+    await servers.serve();
+    await expect(servers.serve()).rejects.toMatchObject({ code: 'INVALID_SETTINGS' });
+    await expect(servers.peer().call(GET_POOL, { name: 'a' }, callLimits())).resolves.toHaveProperty('pool.name', 'a');
   });
 });
 
 describe('a unix socket that somebody removes', () => {
-  const socket = () => bench.address().slice('unix:'.length);
+  const socket = () => servers.address().slice('unix:'.length);
   const isAnew = () => expect.poll(() => existsSync(socket()), { timeout: 20_000 }).toBe(true);
 
   test('is made anew, as often as it happens, and is said to be', async () => {
-    const { lines } = await bench.serve();
+    const { lines } = await servers.serve();
     for (const remove of [() => rmSync(socket()), () => rmSync(dirname(socket()), { recursive: true })]) {
       remove();
       await isAnew();
       expect(statSync(socket()).mode & 0o777).toBe(0o600);
-      const answer = bench.peer().call(GET_POOL, { name: 'a' }, soon());
+      const answer = servers.peer().call(GET_POOL, { name: 'a' }, callLimits());
       await expect(answer).resolves.toHaveProperty('pool.name', 'a');
     }
-    const told = [`the socket ${socket()} is gone: it is made anew`, `the socket ${socket()} is there again`];
-    expect(lines.map(({ msg }) => msg)).toEqual([`listening at ${bench.address()}`, ...told, ...told]);
+    const told = [`socket ${socket()} was deleted: creating it again`, `socket ${socket()} is created again`];
+    expect(lines.map(({ msg }) => msg)).toEqual([`listening at ${servers.address()}`, ...told, ...told]);
   });
 
   test('is missed neither by a call under way nor by the connection that it came by', async () => {
     const held = new Gate();
     const begun = new Gate();
-    await bench.serve({
+    await servers.serve({
       getPool: async (request, call) => {
         begun.open();
         if (request.name === 'slow') await held.opened;
-        return answerPool(request, call);
+        return echoPool(request, call);
       },
     });
-    const client = new Client(bench.address(), credentials.createInsecure());
-    const peer = bench.peer();
-    const slow = peer.call(GET_POOL, { name: 'slow' }, soon());
+    const client = new Client(servers.address(), credentials.createInsecure());
+    const peer = servers.peer();
+    const slow = peer.call(GET_POOL, { name: 'slow' }, callLimits());
     await begun.opened;
     const states: number[] = [];
     await new Promise<void>((resolve) => client.waitForReady(Infinity, () => resolve()));
@@ -200,14 +203,14 @@ describe('a unix socket that somebody removes', () => {
     held.open();
     await expect(slow).resolves.toHaveProperty('pool.name', 'slow');
     rmSync(socket());
-    await expect(peer.call(GET_POOL, { name: 'next' }, soon())).resolves.toHaveProperty('pool.name', 'next');
+    await expect(peer.call(GET_POOL, { name: 'next' }, callLimits())).resolves.toHaveProperty('pool.name', 'next');
     states.push(client.getChannel().getConnectivityState(false));
     expect(states).toEqual([connectivityState.READY, connectivityState.READY]);
     client.close();
   });
 
   test('is left to another process that has put its own there, which is said once', async () => {
-    const { server, lines } = await bench.serve();
+    const { server, lines } = await servers.serve();
     rmSync(socket());
     const other = createServer().listen(socket());
     await once(other, 'listening');
@@ -216,8 +219,8 @@ describe('a unix socket that somebody removes', () => {
     // Time for two more looks.
     await sleep(2200);
     expect(lines.slice(1).map(({ msg }) => msg)).toEqual([
-      `the socket ${socket()} is gone: it is made anew`,
-      expect.stringMatching(/^no call reaches this process: .*another process listens there/),
+      `socket ${socket()} was deleted: creating it again`,
+      expect.stringMatching(/so no call reaches this process: .*another process listens there/),
     ]);
     await server.stop();
     expect(statSync(socket()).ino).toBe(ino);
@@ -225,7 +228,7 @@ describe('a unix socket that somebody removes', () => {
   });
 
   test('is not made anew by a server that is stopped', async () => {
-    const { server, lines } = await bench.serve();
+    const { server, lines } = await servers.serve();
     rmSync(socket());
     await server.stop();
     await sleep(1500);
@@ -240,17 +243,17 @@ describe('stopping', () => {
     const begun = new Gate();
     const held = new Gate();
     const signals: AbortSignal[] = [];
-    const { server } = await bench.serve({
+    const { server } = await servers.serve({
       drainTimeoutMs,
       getPool: async (request, call) => {
         signals.push(call.signal);
         begun.open();
         await held.opened;
-        return answerPool(request, call);
+        return echoPool(request, call);
       },
     });
     server.setServing();
-    const answer = bench.peer().call(GET_POOL, { name: 'a' }, soon());
+    const answer = servers.peer().call(GET_POOL, { name: 'a' }, callLimits());
     answer.catch(() => undefined);
     await begun.opened;
     return { server, answer, release: held.open, signals };
@@ -260,14 +263,14 @@ describe('stopping', () => {
     const { server, answer, release } = await callUnderWay(10_000);
     let stopped = false;
     const stopping = server.stop().then(() => (stopped = true));
-    const late = bench.peer().call(GET_POOL, { name: 'b' }, soon(200));
+    const late = servers.peer().call(GET_POOL, { name: 'b' }, callLimits(200));
     await expect(late).rejects.toMatchObject({ code: 'DEADLINE_EXCEEDED' });
     expect(stopped).toBe(false);
     release();
     await expect(answer).resolves.toHaveProperty('pool.name', 'a');
     await stopping;
-    await bench.serve();
-    await expect(bench.peer().call(GET_POOL, { name: 'c' }, soon())).resolves.toHaveProperty('pool.name', 'c');
+    await servers.serve();
+    await expect(servers.peer().call(GET_POOL, { name: 'c' }, callLimits())).resolves.toHaveProperty('pool.name', 'c');
   });
 
   test('cuts calls off that go on after the drain time-out, and tells their handlers', async () => {
@@ -279,7 +282,7 @@ describe('stopping', () => {
 
   test('is told to those who watch the health, before their streams are cut', async () => {
     const { server } = await callUnderWay(1500);
-    const client = new Client(bench.address(), credentials.createInsecure());
+    const client = new Client(servers.address(), credentials.createInsecure());
     const { path, requestSerialize, responseDeserialize } = healthService.Watch!;
     const watch = client.makeServerStreamRequest(path, requestSerialize, responseDeserialize, { service: '' });
     const seen: unknown[] = [];
@@ -293,7 +296,7 @@ describe('stopping', () => {
   });
 
   test('works before listening and twice', async () => {
-    const { server } = await bench.serve();
+    const { server } = await servers.serve();
     await server.stop();
     await server.stop();
   });

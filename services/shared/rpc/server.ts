@@ -14,7 +14,7 @@ import { Streams, type Streaming } from './streaming.js';
 import { unaryHandlers, type Unary } from './unary.js';
 import { UnixListener } from './unix-listener.js';
 
-/** A gRPC service and what answers its methods. */
+/** A gRPC service with its implementation. */
 export interface RpcService {
   /** Full name, as in the contract: `podwire.ipam.v1.PoolService`. */
   readonly name: string;
@@ -23,25 +23,25 @@ export interface RpcService {
 }
 
 export interface RpcServerOptions {
-  /** Where to listen: `unix:/absolute/path` or `host:port`. */
+  /** Addresses to listen at: `unix:/absolute/path` or `host:port`. */
   readonly addresses: readonly string[];
   readonly log: Logger;
   readonly clock: Clock;
-  /** Time for a call whose caller set none, in milliseconds. */
+  /** Timeout of a call without a deadline, in milliseconds. */
   readonly defaultCallTimeoutMs: number;
-  /** How long calls under way may go on after {@link RpcServer.stop}, in milliseconds. */
+  /** Timeout for calls in flight after {@link RpcServer.stop}, in milliseconds. */
   readonly drainTimeoutMs: number;
-  /** Streams that may be open at once. Range: 1 and more. Default: 10,000. */
+  /** Maximum number of open streams. Range: 1 and more. Default: 10,000. */
   readonly maxStreamsCount?: number;
-  /** Release that the server is of. Default: {@link RELEASE}. */
+  /** Release of the server. Default: {@link RELEASE}. */
   readonly release?: number;
-  /** Makes the services out of the server's ways to make handlers. */
+  /** Creates the services with the server's handler factories. */
   readonly services: (unary: Unary, streaming: Streaming) => readonly RpcService[];
 }
 
 const DEFAULT_MAX_STREAMS_COUNT = 10_000;
 
-/** A connection whose other side is gone without a word, as a node that lost its power, ends within their sum. */
+/** A connection whose peer vanished without closing it, as by a power failure, ends within the sum of both. */
 const KEEPALIVE = { 'grpc.keepalive_time_ms': 30_000, 'grpc.keepalive_timeout_ms': 10_000 } as const;
 
 /**
@@ -83,38 +83,38 @@ export class RpcServer {
   }
 
   /**
-   * Listens at every address. Unix sockets are their owner's alone.
-   * @returns the addresses, with the port that was taken where port 0 was asked for
-   * @throws Failure INVALID_SETTINGS when an address is taken or cannot be bound
+   * Listens at every address. Unix sockets are accessible to their owner only.
+   * @returns the addresses, with the actual port in place of port 0
+   * @throws Failure INVALID_SETTINGS when an address is in use or cannot be bound
    */
   async listen(): Promise<readonly string[]> {
     const bound: string[] = [];
-    for (const asked of this.#options.addresses) {
-      const address = await this.#listenAt(asked);
+    for (const requestedAddress of this.#options.addresses) {
+      const address = await this.#listenAt(requestedAddress);
       this.#options.log.info({ address }, `listening at ${address}`);
       bound.push(address);
     }
     return bound;
   }
 
-  /** Tells health checks that the services answer. */
+  /** Sets the health status to SERVING. */
   setServing(): void {
     if (!this.#isStopping) this.#setHealth('SERVING');
   }
 
-  /** Tells health checks that the services cannot do what they are for. They go on to answer. */
+  /** Sets the health status to NOT_SERVING. The services still answer. */
   setNotServing(): void {
     this.#setHealth('NOT_SERVING');
   }
 
-  /** How many streams are open. */
+  /** Number of open streams. */
   get streamsCount(): number {
     return this.#streams.count;
   }
 
   /**
-   * Takes no more calls, ends the streams, waits for the calls under way as long as the drain time-out allows, then cuts them off.
-   * Who watches the health counts as a call.
+   * Accepts no more calls, ends the streams, waits for calls in flight up to the drain timeout, and then cancels them. A client that
+   * watches the health status counts as a call in flight.
    */
   async stop(): Promise<void> {
     this.#isStopping = true;
@@ -122,7 +122,7 @@ export class RpcServer {
     this.#streams.drain();
     for (const listener of this.#unixListeners) listener.close();
     const shutDown = new Promise<void>((resolve) => this.#server.tryShutdown(() => resolve()));
-    // From Node.js 24 on gRPC waits for nothing at connections that it was handed.
+    // From Node.js 24 on, gRPC does not wait for injected connections.
     const drained = Promise.all([shutDown, ...this.#unixListeners.map((listener) => listener.ended())]);
     const overdue = new AbortController();
     const timeout = sleep(this.#options.drainTimeoutMs, 'overdue', { signal: overdue.signal }).catch(() => undefined);

@@ -4,13 +4,13 @@ import { messageOf } from '../failure/thrown.js';
 import type { Clock } from '../runtime/clock.js';
 import type { Logger } from '../runtime/log.js';
 
-/** Which file a socket is: another one at the same path is another's. */
+/** Identity of a socket's file. A file with another identity at the same path belongs to another process. */
 export interface SocketFile {
   readonly device: bigint;
   readonly inode: bigint;
 }
 
-/** What is at a path now. */
+/** The identity of the file at a path; undefined where there is none. */
 export function socketAt(path: string): SocketFile | undefined {
   const stats = lstatSync(path, { bigint: true, throwIfNoEntry: false });
   return stats && { device: stats.dev, inode: stats.ino };
@@ -20,7 +20,7 @@ function isSameFile(one: SocketFile | undefined, other: SocketFile | undefined):
   return one !== undefined && one.device === other?.device && one.inode === other.inode;
 }
 
-/** Takes the path away from callers, where the socket at it is still ours. */
+/** Removes the socket at a path, if it is still the own one. */
 export function removeOwnSocket(path: string, own: SocketFile | undefined): void {
   if (isSameFile(own, socketAt(path))) rmSync(path, { force: true });
 }
@@ -29,31 +29,32 @@ export interface WatchedSocket {
   readonly path: string;
   readonly log: Logger;
   readonly clock: Clock;
-  /** The socket that was opened last. */
+  /** The socket that this process opened last. */
   readonly own: () => SocketFile | undefined;
   /** Creates the socket again; rejects if another process has its own at the path. */
   readonly open: () => Promise<void>;
-  /** Ends the looking after. */
+  /** Ends the watch. */
   readonly stopped: AbortSignal;
 }
 
-/** Interval of the check for a deleted socket, in milliseconds: well below the time that the shim waits. */
+/** Interval of the check for a deleted socket, in milliseconds. It is well below the timeout of the shim. */
 const SOCKET_CHECK_MS = 1000;
 
-/** Watches a socket's path, by which callers find it, and creates a deleted socket again. */
+/** Watches the path of a socket, and creates a deleted socket again, because clients connect by path. */
 export async function watchSocket({ path, log, clock, own, open, stopped }: WatchedSocket): Promise<void> {
-  let told: string | undefined;
+  let reportedReason: string | undefined;
   while ((await clock.sleep(SOCKET_CHECK_MS, stopped)) === 'elapsed') {
     try {
       if (isSameFile(own(), socketAt(path))) continue;
-      if (told === undefined) log.warn({ path }, `the socket ${path} is gone: it is made anew`);
+      if (reportedReason === undefined) log.warn({ path }, `socket ${path} was deleted: creating it again`);
       await open();
-      if (!stopped.aborted) log.info({ path }, `the socket ${path} is there again`);
-      told = undefined;
+      if (!stopped.aborted) log.info({ path }, `socket ${path} is created again`);
+      reportedReason = undefined;
     } catch (error) {
       const reason = messageOf(error);
-      if (told !== reason) log.error({ err: error, path }, `no call reaches this process: ${reason}`);
-      told = reason;
+      if (reportedReason !== reason)
+        log.error({ err: error, path }, `socket ${path} cannot be created, so no call reaches this process: ${reason}`);
+      reportedReason = reason;
     }
   }
 }

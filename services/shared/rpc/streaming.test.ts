@@ -169,7 +169,7 @@ describe('the end', () => {
       expect(tokens).toEqual(['first']);
       expect(error).toMatchObject({
         code: 'UNREACHABLE',
-        message: 'the server is stopping; call again, or another replica',
+        message: 'the server is stopping; retry, or call another replica',
       });
     }
     expect(server.streamsCount).toBe(0);

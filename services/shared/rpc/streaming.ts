@@ -9,12 +9,12 @@ import { openCall, type Call, type ServedCall } from './border.js';
 
 /**
  * Answers one request with any number of messages. The next message is pulled only after the previous one was handed to
- * the connection, so a slow reader slows the sender, and at most one message is buffered. The iteration ends when the
- * signal fires; it is closed whenever the stream ends.
+ * the connection, so a slow reader slows the sender, and at most one message is buffered. The handler ends when the
+ * signal fires. Its iterator is closed when the stream ends.
  */
 export type StreamHandler<Request, Response> = (request: Request, call: Call) => AsyncIterable<Response>;
 
-/** Makes gRPC handlers of server-streaming methods out of functions of ours. One for each server. */
+/** Converts handlers of server-streaming methods to gRPC's. One per server. */
 export type Streaming = <Request, Response>(
   method: MethodDefinition<Request, Response>,
   handler: StreamHandler<Request, Response>,
@@ -23,13 +23,13 @@ export type Streaming = <Request, Response>(
 export interface StreamsOptions {
   readonly log: Logger;
   readonly clock: Clock;
-  /** Streams that may be open at once; one more is refused with TOO_MANY_STREAMS. Range: 1 and more. */
+  /** Maximum number of open streams; a further one is refused with TOO_MANY_STREAMS. Range: 1 and more. */
   readonly maxStreamsCount: number;
 }
 
 /**
- * The open streams of a server, behind the same border as its other calls. A stream has no time limit but its caller's; it ends
- * when the caller gives up, when its handler is done, and when the server drains.
+ * The open streams of a server. A stream has no timeout except its caller's deadline. It ends when the caller cancels, when its
+ * handler ends, and when the server drains.
  */
 export class Streams {
   readonly #options: StreamsOptions;
@@ -40,7 +40,7 @@ export class Streams {
     this.#options = options;
   }
 
-  /** How many streams are open. */
+  /** Number of open streams. */
   get count(): number {
     return this.#open.size;
   }
@@ -50,7 +50,7 @@ export class Streams {
     void context.with(served.context, async () => {
       try {
         this.#admit(served);
-        for await (const response of handler(call.request, served)) await sent(call, response, served.signal);
+        for await (const response of handler(call.request, served)) await sendMessage(call, response, served.signal);
         if (served.signal.aborted) throw failureOfSignal(served.signal);
         served.succeed();
         call.end();
@@ -64,7 +64,7 @@ export class Streams {
     });
   };
 
-  /** Ends every stream with UNREACHABLE, those too that come from now on. */
+  /** Ends every stream with UNREACHABLE, later ones too. */
   drain(): void {
     this.#draining = true;
     for (const served of this.#open) served.abort(stoppingFailure());
@@ -77,7 +77,7 @@ export class Streams {
     if (this.#open.size >= maxStreamsCount)
       throw new Failure(
         'TOO_MANY_STREAMS',
-        `${maxStreamsCount} streams are open, which is all that this server may have; close some, or call another replica`,
+        `stream limit of ${maxStreamsCount} reached; close streams, or call another replica`,
       );
     this.#open.add(served);
   }
@@ -85,9 +85,9 @@ export class Streams {
 
 /**
  * Hands a message to the connection.
- * @throws Failure of the signal, also when the connection takes nothing any more
+ * @throws Failure of the signal, also when the connection accepts no more messages
  */
-function sent<Response>(
+function sendMessage<Response>(
   call: ServerWritableStream<unknown, Response>,
   response: Response,
   signal: AbortSignal,
@@ -107,7 +107,7 @@ function sent<Response>(
   });
 }
 
-/** A server-streaming method whose messages are bytes already, so that many streams can share what was encoded once. */
+/** A server-streaming method whose messages are already encoded, so that many streams can share them. */
 export function preparedMethod<Request, Response>(
   method: MethodDefinition<Request, Response>,
 ): MethodDefinition<Request, Uint8Array> {
@@ -119,5 +119,5 @@ function bufferOf(bytes: Uint8Array): Buffer {
 }
 
 function stoppingFailure(): Failure {
-  return new Failure('UNREACHABLE', 'the server is stopping; call again, or another replica');
+  return new Failure('UNREACHABLE', 'the server is stopping; retry, or call another replica');
 }

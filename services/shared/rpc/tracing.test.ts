@@ -7,12 +7,12 @@ import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest
 
 import { Failure } from '../failure/failure.js';
 import { withSpan } from '../runtime/span.js';
-import { answerPool, Bench, GET_POOL, soon } from '../testing/server.js';
+import { echoPool, TestServers, GET_POOL, callLimits } from '../testing/server.js';
 import { contextOf } from './tracing.js';
 
 const exporter = new InMemorySpanExporter();
 const METHOD = 'podwire.ipam.v1.PoolService/GetPool';
-let bench: Bench;
+let servers: TestServers;
 
 beforeAll(() => {
   context.setGlobalContextManager(new AsyncLocalStorageContextManager().enable());
@@ -28,19 +28,19 @@ afterAll(() => {
 
 beforeEach(() => {
   exporter.reset();
-  bench = new Bench();
+  servers = new TestServers();
 });
 
-afterEach(() => bench.clear());
+afterEach(() => servers.clear());
 
 const spanOf = (kind: SpanKind) => exporter.getFinishedSpans().find((span) => span.kind === kind);
 const spanNamed = (name: string) => exporter.getFinishedSpans().find((span) => span.name === name);
 
 test('caller, client, server and handler are one trace, each the parent of the next', async () => {
   await withSpan('start of the server', {}, () =>
-    bench.serve({ getPool: (request, call) => withSpan('decision', {}, () => answerPool(request, call)) }),
+    servers.serve({ getPool: (request, call) => withSpan('decision', {}, () => echoPool(request, call)) }),
   );
-  await withSpan('ADD', {}, () => bench.peer().call(GET_POOL, { name: 'a' }, soon()));
+  await withSpan('ADD', {}, () => servers.peer().call(GET_POOL, { name: 'a' }, callLimits()));
   const line = [spanNamed('ADD'), spanOf(SpanKind.CLIENT), spanOf(SpanKind.SERVER), spanNamed('decision')];
   expect(line.map((span) => span?.name)).toEqual(['ADD', METHOD, METHOD, 'decision']);
   expect(new Set(line.map((span) => span?.spanContext().traceId)).size).toBe(1);
@@ -54,11 +54,11 @@ test('caller, client, server and handler are one trace, each the parent of the n
 });
 
 test('a call opened before its request begins with its request where it is recorded', async () => {
-  await bench.serve();
+  await servers.serve();
   await withSpan('ADD', {}, async () => {
-    const opened = bench.peer().open(GET_POOL, soon());
+    const opened = servers.peer().open(GET_POOL, callLimits());
     await withSpan('meanwhile', {}, () => new Promise((resolve) => setTimeout(resolve, 20)));
-    await opened.send({ name: 'a' }, soon());
+    await opened.send({ name: 'a' }, callLimits());
   });
   const [meanwhile, client, server] = [spanNamed('meanwhile'), spanOf(SpanKind.CLIENT), spanOf(SpanKind.SERVER)];
   // Starts are told in whole milliseconds.
@@ -69,17 +69,17 @@ test('a call opened before its request begins with its request where it is recor
 
 test('a call opened before its request belongs to its caller’s trace', async () => {
   const traceIds: (string | undefined)[] = [];
-  const getPool: typeof answerPool = (request, call) => {
+  const getPool: typeof echoPool = (request, call) => {
     traceIds.push(trace.getActiveSpan()?.spanContext().traceId);
-    return answerPool(request, call);
+    return echoPool(request, call);
   };
-  await bench.serve({ getPool });
+  await servers.serve({ getPool });
   const traceId = '0af7651916cd43dd8448eb211c80319c';
   const caller = { traceId, spanId: 'b7ad6b7169203331', traceFlags: TraceFlags.SAMPLED };
   await context.with(trace.setSpanContext(ROOT_CONTEXT, caller), async () => {
-    const opened = bench.peer().open(GET_POOL, soon());
+    const opened = servers.peer().open(GET_POOL, callLimits());
     await new Promise((resolve) => setTimeout(resolve, 20));
-    await opened.send({ name: 'a' }, soon());
+    await opened.send({ name: 'a' }, callLimits());
   });
   expect(traceIds).toEqual([traceId]);
 });
@@ -93,8 +93,8 @@ test('a call without a trace has no parent, whatever is active where it comes in
 });
 
 test('the log line of a failed call carries its trace', async () => {
-  const { lines } = await bench.serve({ getPool: () => Promise.reject(new Failure('POOL_NOT_FOUND', 'none')) });
-  await expect(bench.peer().call(GET_POOL, { name: 'a' }, soon())).rejects.toThrow('none');
+  const { lines } = await servers.serve({ getPool: () => Promise.reject(new Failure('POOL_NOT_FOUND', 'none')) });
+  await expect(servers.peer().call(GET_POOL, { name: 'a' }, callLimits())).rejects.toThrow('none');
   expect(lines.at(-1)).toMatchObject({ trace_id: spanOf(SpanKind.CLIENT)?.spanContext().traceId });
 });
 
@@ -104,8 +104,8 @@ test.each([
 ] as const)(
   '%s fails the client’s span, and the server’s where it is to blame',
   async (_, code, grpc, serverStatus) => {
-    await bench.serve({ getPool: () => Promise.reject(new Failure(code, 'refused')) });
-    await expect(bench.peer().call(GET_POOL, { name: 'a' }, soon())).rejects.toMatchObject({ code });
+    await servers.serve({ getPool: () => Promise.reject(new Failure(code, 'refused')) });
+    await expect(servers.peer().call(GET_POOL, { name: 'a' }, callLimits())).rejects.toMatchObject({ code });
     const [client, server] = [spanOf(SpanKind.CLIENT), spanOf(SpanKind.SERVER)];
     expect(client?.attributes).toMatchObject({ 'rpc.response.status_code': grpc, 'error.type': code });
     expect(client?.status.code).toBe(SpanStatusCode.ERROR);

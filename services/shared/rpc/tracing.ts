@@ -1,7 +1,7 @@
 import { propagation, ROOT_CONTEXT, type Context, type TextMapGetter, type TextMapSetter } from '@opentelemetry/api';
 import type { Metadata } from '@grpc/grpc-js';
 
-/** W3C trace context in gRPC metadata, in and out. */
+/** W3C trace context in gRPC metadata, incoming and outgoing. */
 
 const getter: TextMapGetter<Metadata> = {
   keys: (metadata) => Object.keys(metadata.getMap()),
@@ -12,7 +12,7 @@ const setter: TextMapSetter<Metadata> = {
   set: (metadata, key, value) => metadata.set(key, value),
 };
 
-/** The caller's trace context, as its metadata carries it, and nothing of what was active when the server was started. */
+/** The caller's trace context from metadata, independent of the active context. */
 export function contextOf(metadata: Metadata): Context {
   return propagation.extract(ROOT_CONTEXT, metadata, getter);
 }

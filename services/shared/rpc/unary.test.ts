@@ -8,19 +8,19 @@ import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } fr
 import { Failure } from '../failure/failure.js';
 import { withAttachment } from '../runtime/log.js';
 import { propagateTraces } from '../runtime/telemetry.js';
-import { answerPool, Bench, Gate, GET_POOL, LIST_POOLS, soon, type GetPool } from '../testing/server.js';
+import { echoPool, TestServers, Gate, GET_POOL, LIST_POOLS, callLimits, type GetPool } from '../testing/server.js';
 
-let bench: Bench;
+let servers: TestServers;
 
 beforeAll(() => propagateTraces());
 
 afterAll(() => context.disable());
 
 beforeEach(() => {
-  bench = new Bench();
+  servers = new TestServers();
 });
 
-afterEach(() => bench.clear());
+afterEach(() => servers.clear());
 
 const reject = (error: Error): GetPool => {
   return () => Promise.reject(error);
@@ -43,8 +43,8 @@ function waiting() {
 }
 
 test('a call is answered', async () => {
-  await bench.serve();
-  const answer = await bench.peer().call(GET_POOL, { name: 'a' }, soon());
+  await servers.serve();
+  const answer = await servers.peer().call(GET_POOL, { name: 'a' }, callLimits());
   expect(answer.pool).toMatchObject({ name: 'a', createTime: new Date(0) });
 });
 
@@ -52,13 +52,13 @@ test('any number of things may heed a call’s signal, and Node does not warn of
   const warnings: Error[] = [];
   const note = (warning: Error): unknown => warnings.push(warning);
   process.on('warning', note);
-  await bench.serve({
+  await servers.serve({
     getPool: (request, call) => {
       for (let count = 0; count < 30; count++) call.signal.addEventListener('abort', () => count);
-      return answerPool(request, call);
+      return echoPool(request, call);
     },
   });
-  await bench.peer().call(GET_POOL, { name: 'a' }, soon());
+  await servers.peer().call(GET_POOL, { name: 'a' }, callLimits());
   process.off('warning', note);
   expect(warnings).toEqual([]);
 });
@@ -71,8 +71,8 @@ describe('a failure', () => {
       cause: new Error('hidden'),
     });
     const attachment = { network: 'n', containerId: 'c', interfaceName: 'eth0' };
-    const { lines } = await bench.serve({ getPool: () => withAttachment(attachment, () => Promise.reject(failure)) });
-    await expect(bench.peer().call(GET_POOL, { name: 'a' }, soon())).rejects.toMatchObject({
+    const { lines } = await servers.serve({ getPool: () => withAttachment(attachment, () => Promise.reject(failure)) });
+    await expect(servers.peer().call(GET_POOL, { name: 'a' }, callLimits())).rejects.toMatchObject({
       code: 'POOL_IN_USE',
       message: failure.message,
       violations: failure.violations,
@@ -91,7 +91,7 @@ describe('a failure', () => {
     const shared = new Failure('STORE_UNAVAILABLE', 'the store is gone');
     const both = new Gate();
     const names: string[] = [];
-    const { lines } = await bench.serve({
+    const { lines } = await servers.serve({
       getPool: ({ name }) =>
         withAttachment({ network: 'n', containerId: name, interfaceName: 'eth0' }, async () => {
           if (names.push(name) === 2) both.open();
@@ -99,28 +99,30 @@ describe('a failure', () => {
           throw shared;
         }),
     });
-    const call = (name: string) => bench.peer().call(GET_POOL, { name }, soon());
+    const call = (name: string) => servers.peer().call(GET_POOL, { name }, callLimits());
     await Promise.allSettled([call('a'), call('b')]);
     const failed = lines.filter(({ err }) => err !== undefined);
     expect(failed.map(({ attachment }) => attachment).sort()).toEqual(['n/a/eth0', 'n/b/eth0']);
   });
 
   test('that is very long is cut, and the connection goes on', async () => {
-    const { lines } = await bench.serve({
+    const { lines } = await servers.serve({
       getPool: (request, call) => {
         if (request.name === 'long') throw new Failure('POOLS_EXHAUSTED', 'pool '.repeat(40_000));
-        return answerPool(request, call);
+        return echoPool(request, call);
       },
     });
-    const peer = bench.peer();
-    await expect(peer.call(GET_POOL, { name: 'long' }, soon())).rejects.toMatchObject({ code: 'POOLS_EXHAUSTED' });
+    const peer = servers.peer();
+    await expect(peer.call(GET_POOL, { name: 'long' }, callLimits())).rejects.toMatchObject({
+      code: 'POOLS_EXHAUSTED',
+    });
     expect(lines.at(-1)).toMatchObject({ err: { message: 'pool '.repeat(40_000) } });
-    await expect(peer.call(GET_POOL, { name: 'a' }, soon())).resolves.toMatchObject({ pool: { name: 'a' } });
+    await expect(peer.call(GET_POOL, { name: 'a' }, callLimits())).resolves.toMatchObject({ pool: { name: 'a' } });
   });
 
   test('that is a defect becomes a neutral text outside, and is whole in the log', async () => {
-    const { lines } = await bench.serve({ getPool: reject(new TypeError('password is hunter2')) });
-    const call = bench.peer().call(GET_POOL, { name: 'a' }, soon());
+    const { lines } = await servers.serve({ getPool: reject(new TypeError('password is hunter2')) });
+    const call = servers.peer().call(GET_POOL, { name: 'a' }, callLimits());
     await expect(call).rejects.toMatchObject({
       code: 'INTERNAL',
       message: 'internal error: see the service’s log under this trace',
@@ -133,21 +135,21 @@ describe('a failure', () => {
   });
 
   test('of a handler that throws at once is one as well', async () => {
-    await bench.serve({
+    await servers.serve({
       getPool: () => {
         throw new Failure('POOL_NOT_FOUND', 'pool a: there is none');
       },
     });
-    const call = bench.peer().call(GET_POOL, { name: 'a' }, soon());
+    const call = servers.peer().call(GET_POOL, { name: 'a' }, callLimits());
     await expect(call).rejects.toMatchObject({ code: 'POOL_NOT_FOUND' });
   });
 
   test('UNIMPLEMENTED is what a method gives that the server lacks', async () => {
-    await bench.serve();
-    const call = bench.peer().call(LIST_POOLS, { pageSize: 0, pageToken: '' }, soon());
+    await servers.serve();
+    const call = servers.peer().call(LIST_POOLS, { pageSize: 0, pageToken: '' }, callLimits());
     await expect(call).rejects.toMatchObject({
       code: 'UNIMPLEMENTED',
-      message: expect.stringContaining(bench.address()),
+      message: expect.stringContaining(servers.address()),
     });
   });
 });
@@ -155,8 +157,8 @@ describe('a failure', () => {
 describe('the signal', () => {
   test('fires at the caller’s deadline, on both sides', async () => {
     const { getPool, reason } = waiting();
-    await bench.serve({ getPool });
-    const call = bench.peer().call(GET_POOL, { name: 'a' }, soon(1000));
+    await servers.serve({ getPool });
+    const call = servers.peer().call(GET_POOL, { name: 'a' }, callLimits(1000));
     await expect(call).rejects.toMatchObject({ code: 'DEADLINE_EXCEEDED' });
     // The time that is left is counted on from when the call arrives, so the caller may be heard to give up before it is over.
     await expect(reason).resolves.toMatchObject({ code: expect.stringMatching(/^(DEADLINE_EXCEEDED|CANCELLED)$/) });
@@ -164,17 +166,17 @@ describe('the signal', () => {
 
   test('fires at the deadline that the caller has told, though it goes on waiting', async () => {
     const { getPool, reason } = waiting();
-    await bench.serve({ getPool });
+    await servers.serve({ getPool });
     const metadata = new Metadata({ waitForReady: true });
     metadata.set('grpc-timeout', '150m');
-    const client = new Client(bench.address(), credentials.createInsecure());
+    const client = new Client(servers.address(), credentials.createInsecure());
     const { path, requestSerialize, responseDeserialize } = GET_POOL;
     const answer = new Promise((resolve) => {
       client.makeUnaryRequest(path, requestSerialize, responseDeserialize, { name: 'a' }, metadata, resolve);
     });
     await expect(reason).resolves.toMatchObject({
       code: 'DEADLINE_EXCEEDED',
-      message: expect.stringMatching(/^no answer within the \d+ ms that the call had$/),
+      message: expect.stringMatching(/^no answer within the call's timeout of \d+ ms$/),
     });
     await expect(answer).resolves.toMatchObject({ code: status.DEADLINE_EXCEEDED });
     client.close();
@@ -182,39 +184,39 @@ describe('the signal', () => {
 
   test('fires when the caller cancels', async () => {
     const { getPool, reason, started } = waiting();
-    await bench.serve({ getPool });
+    await servers.serve({ getPool });
     const controller = new AbortController();
-    const call = bench.peer().call(GET_POOL, { name: 'a' }, { ...soon(), signal: controller.signal });
+    const call = servers.peer().call(GET_POOL, { name: 'a' }, { ...callLimits(), signal: controller.signal });
     const outcome = expect(call).rejects.toMatchObject({ code: 'CANCELLED' });
     await started;
     controller.abort();
     await outcome;
-    await expect(reason).resolves.toMatchObject({ code: 'CANCELLED', message: 'the caller gave up' });
+    await expect(reason).resolves.toMatchObject({ code: 'CANCELLED', message: 'the caller cancelled the call' });
   });
 
   test('fires after the default time where the caller set none', async () => {
     const { getPool } = waiting();
-    await bench.serve({ getPool, defaultCallTimeoutMs: 100 });
-    const call = bench.peer().call(GET_POOL, { name: 'a' }, { deadlineMs: Infinity });
+    await servers.serve({ getPool, defaultCallTimeoutMs: 100 });
+    const call = servers.peer().call(GET_POOL, { name: 'a' }, { deadlineMs: Infinity });
     await expect(call).rejects.toMatchObject({
       code: 'DEADLINE_EXCEEDED',
-      message: 'no answer within the 100 ms that the call had',
+      message: "no answer within the call's timeout of 100 ms",
     });
   });
 
   test('does not fire while there is time, however far the deadline, nor when the call was answered', async () => {
     const signals: AbortSignal[] = [];
-    await bench.serve({
+    await servers.serve({
       defaultCallTimeoutMs: Number.MAX_SAFE_INTEGER,
       getPool: async (request, call) => {
         signals.push(call.signal);
         await new Promise((resolve) => setTimeout(resolve, 20));
         call.signal.throwIfAborted();
-        return answerPool(request, call);
+        return echoPool(request, call);
       },
     });
-    const peer = bench.peer();
-    await peer.call(GET_POOL, { name: 'a' }, soon(20_000));
+    const peer = servers.peer();
+    await peer.call(GET_POOL, { name: 'a' }, callLimits(20_000));
     await peer.call(GET_POOL, { name: 'a' }, { deadlineMs: Infinity });
     expect(signals.map(({ aborted }) => aborted)).toEqual([false, false]);
   });

@@ -10,17 +10,17 @@ export type Handler<Request, Response> = (request: Request, call: Call) => Promi
 export interface UnaryOptions {
   readonly log: Logger;
   readonly clock: Clock;
-  /** Time for a call whose caller set none, in milliseconds. */
+  /** Timeout of a call without a deadline, in milliseconds. */
   readonly defaultTimeoutMs: number;
 }
 
-/** Makes gRPC handlers out of functions of ours. One for each server. */
+/** Converts handlers of unary methods to gRPC's. One per server. */
 export type Unary = <Request, Response>(
   method: MethodDefinition<Request, Response>,
   handler: Handler<Request, Response>,
 ) => handleUnaryCall<Request, Response>;
 
-/** Methods with one request and one answer, behind the server's border. */
+/** Creates the converter for methods with one request and one answer. */
 export function unaryHandlers(options: UnaryOptions): Unary {
   return (method, handler) => (call, reply) => {
     const served = openCall(call, { path: method.path, ...options });

@@ -20,7 +20,7 @@ export interface UnixListenerOptions {
 export class UnixListener {
   readonly #options: UnixListenerOptions;
   readonly #stopped = new AbortController();
-  /** Those that were taken and have not ended, each with its end. */
+  /** The open connections, each with a promise that resolves at its end. */
   readonly #connections = new Map<Socket, Promise<void>>();
   #server: Server | undefined;
   #own: SocketFile | undefined;
@@ -29,7 +29,7 @@ export class UnixListener {
     this.#options = options;
   }
 
-  /** @throws Failure INVALID_SETTINGS when the socket is taken or cannot be made */
+  /** @throws Failure INVALID_SETTINGS when the socket is in use or cannot be created */
   async listen(): Promise<void> {
     await this.#open();
     const { path, log, clock } = this.#options;
@@ -37,16 +37,16 @@ export class UnixListener {
     void watchSocket({ path, log, clock, own: () => this.#own, open, stopped: this.#stopped.signal });
   }
 
-  /** Takes no more connections, and removes the socket where it is still its own. */
+  /** Accepts no more connections, and removes the socket if it is still the own one. */
   close(): void {
     this.#stopped.abort();
     removeOwnSocket(this.#options.path, this.#own);
-    // Once it is closed, another's socket may be given the same inode.
+    // Once it is closed, the socket of another process may get the same inode.
     this.#own = undefined;
     this.#server?.close();
   }
 
-  /** Resolves when every connection that was taken has ended. After {@link close}. */
+  /** Resolves when every accepted connection has ended. To be called after {@link close}. */
   async ended(): Promise<void> {
     await Promise.all(this.#connections.values());
   }
@@ -66,7 +66,7 @@ export class UnixListener {
     const { path, log } = this.#options;
     const server = createServer((connection) => this.#take(connection));
     const own = await bindSocket(server, path);
-    server.on('error', (error) => log.error({ err: error, path }, 'the socket failed'));
+    server.on('error', (error) => log.error({ err: error, path }, `socket ${path} failed`));
     this.#server?.close();
     this.#server = server;
     this.#own = own;

@@ -8,7 +8,7 @@ import process from 'node:process';
 export function tolerateBrokenPipe(name: string): void {
   process.stdout.on('error', (error: NodeJS.ErrnoException) => {
     if (error.code === 'EPIPE') return;
-    process.stderr.write(`${name}: cannot write to the standard output: ${error.message}\n`);
+    process.stderr.write(`${name}: cannot write to standard output: ${error.message}\n`);
     process.exit(1);
   });
 }

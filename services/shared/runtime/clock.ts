@@ -1,26 +1,26 @@
-/** Where time comes from, so that tests can set it. */
+/** The source of time, which tests replace. */
 export interface Clock {
   /** Wall clock, in milliseconds since the epoch. */
   nowMs(): number;
   /**
-   * Waits; a negative duration is none, one beyond {@link MAX_TIMER_MS} is cut to it. Resolves early, and says so, when the signal
-   * fires; never rejects.
+   * Waits. A negative duration is 0, and {@link MAX_TIMER_MS} is the longest. Resolves with `aborted` when the signal fires. Never
+   * rejects.
    */
   sleep(durationMs: number, signal: AbortSignal): Promise<'elapsed' | 'aborted'>;
   /**
-   * Acts once a time is over; durations as {@link sleep}. For time limits, nearly all of which are called off, which costs less than a
-   * sleep that is cut short.
-   * @returns what calls it off; idempotent
+   * Calls a function after a duration, which has the limits of {@link sleep}. For timeouts: nearly all are cancelled, which costs less
+   * than to abort a sleep.
+   * @returns a function that cancels the timer; idempotent
    */
   after(durationMs: number, act: () => void): () => void;
 }
 
-/** Longest time that Node's timers know, almost 25 days, in milliseconds: they take a longer one for 1 ms. */
+/** Longest duration of Node's timers, almost 25 days, in milliseconds. They treat a longer one as 1 ms. */
 export const MAX_TIMER_MS = 2 ** 31 - 1;
 
 export const systemClock: Clock = {
   nowMs: () => Date.now(),
-  // Not timers/promises: it makes an error with a stack for each sleep that is cut short, and most time-outs are.
+  // Not timers/promises, which creates an error with a stack for each aborted sleep. Most timeouts are aborted.
   sleep: (durationMs, signal) =>
     new Promise((resolve) => {
       if (signal.aborted) {

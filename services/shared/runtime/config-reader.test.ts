@@ -109,7 +109,7 @@ describe('refusal', () => {
     'PODWIRE_LISTEN',
     'PODWIRE_IPAMS_LISTEN',
     'PODWIRE_IPAM_TIMEOUT_MS_',
-  ])('%s is no setting', (variable) => {
+  ])('%s is an unknown setting', (variable) => {
     expect(refusal({ [variable]: '' }).violations).toHaveLength(1);
   });
 
@@ -127,7 +127,7 @@ describe('refusal', () => {
   test('a process with further prefixes refuses what is misspelled under them', () => {
     const source = { settings, prefix: 'PODWIRE_IPAM_', furtherPrefixes: ['PODWIRE_BIRD_'] };
     const env = { PODWIRE_BIRD_RNU: 'child', PODWIRE_ROUTING: 'bird' };
-    expect(() => readSettings({ ...source, env })).toThrow(/PODWIRE_BIRD_RNU is no setting/);
+    expect(() => readSettings({ ...source, env })).toThrow(/PODWIRE_BIRD_RNU is an unknown setting/);
   });
 
   // As the kubelet sets them for the Services podwire-ipam and podwire of the pod's namespace.

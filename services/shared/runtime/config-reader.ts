@@ -2,15 +2,15 @@ import type { z } from 'zod';
 
 import { violationsFailure, type Violation } from '../failure/failure.js';
 
-/** One setting of a process: an environment variable, and what it means. */
+/** One setting of a process: an environment variable. */
 export interface Setting<Value> {
   /** Name of the environment variable, with the process's prefix: `PODWIRE_IPAM_LISTEN`. */
   readonly variable: string;
-  /** Reads the variable's text. */
+  /** Parses the variable's text. */
   readonly schema: z.ZodType<Value, string>;
-  /** Used when the variable is absent or empty, as text, so that the documentation shows what could be typed. */
+  /** Used when the variable is absent or empty. A text, so that the documentation shows a valid value. */
   readonly default: string;
-  /** Effect, unit and range, and when it has no effect. */
+  /** Effect, unit and range, and when the setting has no effect. */
   readonly about: string;
 }
 
@@ -22,14 +22,14 @@ export type SettingValues<Declared extends Settings> = {
 
 export interface SettingsSource<Declared extends Settings> {
   readonly settings: Declared;
-  /** Variables with this prefix belong to the process; one that is not declared is refused as a misspelling. */
+  /** Variables with this prefix belong to the process. An undeclared one is rejected as a misspelling. */
   readonly prefix: string;
-  /** Further beginnings of the process's variables. Default: none. */
+  /** Further prefixes of the process's variables. Default: none. */
   readonly furtherPrefixes?: readonly string[];
   readonly env: Readonly<Record<string, string | undefined>>;
 }
 
-/** Variables that begin like a setting of Podwire have to be one of some process. */
+/** A variable with the project's prefix has to have the prefix of one of its processes. */
 const PROJECT_PREFIX = 'PODWIRE_';
 const PROCESS_PREFIXES = [
   'PODWIRE_IPAM_',
@@ -49,14 +49,14 @@ const SERVICE_LINK = /_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_\d+_(TCP|U
 
 /**
  * Reads all settings of a process from its environment.
- * @throws Failure INVALID_SETTINGS that lists every unknown variable and every nonsense value
+ * @throws Failure INVALID_SETTINGS that lists every unknown variable and every invalid value
  */
 export function readSettings<Declared extends Settings>(source: SettingsSource<Declared>): SettingValues<Declared>;
 export function readSettings(source: SettingsSource<Settings>): Record<string, unknown> {
   const violations: Violation[] = unknownVariables(source);
   const values = Object.entries(source.settings).map(([name, setting]): [string, unknown] => {
-    const given = source.env[setting.variable];
-    const text = given === undefined || given === '' ? setting.default : given;
+    const value = source.env[setting.variable];
+    const text = value === undefined || value === '' ? setting.default : value;
     const parsed = setting.schema.safeParse(text);
     if (parsed.success) return [name, parsed.data];
     const reason = parsed.error.issues.map((issue) => issue.message).join(', ');
@@ -69,15 +69,16 @@ export function readSettings(source: SettingsSource<Settings>): Record<string, u
 
 function unknownVariables({ settings, prefix, furtherPrefixes = [], env }: SettingsSource<Settings>): Violation[] {
   const declared = Object.values(settings).map((setting) => setting.variable);
-  const begins = (variable: string, prefixes: readonly string[]) => prefixes.some((each) => variable.startsWith(each));
-  const ours = (variable: string) =>
-    begins(variable, [prefix, ...furtherPrefixes]) ||
-    (variable.startsWith(PROJECT_PREFIX) && !begins(variable, PROCESS_PREFIXES));
+  const hasPrefix = (variable: string, prefixes: readonly string[]) =>
+    prefixes.some((each) => variable.startsWith(each));
+  const isOwn = (variable: string) =>
+    hasPrefix(variable, [prefix, ...furtherPrefixes]) ||
+    (variable.startsWith(PROJECT_PREFIX) && !hasPrefix(variable, PROCESS_PREFIXES));
   return Object.keys(env)
-    .filter((variable) => ours(variable) && !declared.includes(variable) && !SERVICE_LINK.test(variable))
-    .map((field, place) => {
-      // Once is enough to look it up in.
-      const list = place === 0 ? `; the settings are ${declared.join(', ')}` : '';
-      return { field, reason: `is no setting of this release${list}` };
+    .filter((variable) => isOwn(variable) && !declared.includes(variable) && !SERVICE_LINK.test(variable))
+    .map((field, index) => {
+      // The first violation lists the settings, the others need not repeat them.
+      const list = index === 0 ? `; the settings are ${declared.join(', ')}` : '';
+      return { field, reason: `is an unknown setting${list}` };
     });
 }

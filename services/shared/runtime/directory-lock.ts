@@ -12,16 +12,16 @@ import { codeOf } from '../failure/thrown.js';
  * sees the directory, and the kernel refuses connections to it once its process has died, SIGKILL included.
  *
  * The remaining problem is to replace a dead owner's socket without a race. Sockets are numbered, `<name>.<n>`; the
- * highest number owns the directory. To take over from a dead `n`, a process creates `n+1` by link(2), which only one
- * can do, from a socket that already listens: so a socket under such a name is alive, or dead for ever. The highest
- * number is never removed, not even on release, so a process that linked a lower number, because lower ones had been
- * cleared away, sees that and starts over.
+ * owner of the highest number owns the directory. To take over from a dead `n`, a process links `n+1` (link(2)) to a socket
+ * that already listens. Only one process can do so, and a socket that refuses connections under such a name is
+ * permanently dead. Lower numbers are removed, so a slow process may link one of them again. The highest number is
+ * never removed, not even on release. So that process finds a higher number, and starts over.
  */
 export interface DirectoryLock {
   release(): void;
 }
 
-/** How long the owner's own word on who it is is waited for, in milliseconds. It may be busy. */
+/** Timeout for the owner's answer, in milliseconds. The owner may be busy. */
 export const OWNER_ANSWER_MS = 1000;
 
 export interface LockRequest {
@@ -32,18 +32,18 @@ export interface LockRequest {
   readonly owner: string;
 }
 
-/** Who has a directory. */
+/** The current owner of a lock. */
 export interface Holder {
-  /** What it calls itself, or had left beside its lock where it is silent; `unknown` where neither is known. */
+  /** Its {@link LockRequest.owner}: its answer, or the note beside its lock where it does not answer; else `unknown`. */
   readonly holder: string;
-  /** Whether it is alive and does not answer: it may be frozen, or very busy. */
+  /** Whether the owner is alive and does not answer. It may be frozen, or very busy. */
   readonly isSilent: boolean;
 }
 
 /** @returns the lock, or its current owner */
 export async function tryLockDirectory(request: LockRequest): Promise<{ readonly lock: DirectoryLock } | Holder> {
   const { directory, name } = request;
-  // Socket paths end at 107 bytes; through the descriptor, the directory's own path may have any length.
+  // Socket paths are limited to 107 bytes. Through the descriptor, the directory's path may have any length.
   const descriptor = openSync(directory, 'r');
   const path = (file: string): string => `/proc/self/fd/${descriptor}/${file}`;
   try {
@@ -73,7 +73,7 @@ export async function tryLockDirectory(request: LockRequest): Promise<{ readonly
   }
 }
 
-/** Beside a lock's file, for when its owner cannot answer: a link that leads nowhere, to the owner's name. */
+/** Path of the note with the owner's name, for when the owner cannot answer: a dangling symlink whose target is the name. */
 function noteOf(file: string): string {
   return `${file}.owner`;
 }
@@ -83,7 +83,7 @@ function leaveNote(path: string, owner: string): void {
   try {
     symlinkSync(owner, path);
   } catch {
-    // Nobody needs it but for a message.
+    // The note only serves a message.
   }
 }
 
@@ -91,7 +91,7 @@ function dropNote(path: string): void {
   try {
     rmSync(path, { force: true });
   } catch {
-    // As above; who cannot remove it reads it only where the lock's owner is silent.
+    // A stale note is only read while the lock's owner does not answer.
   }
 }
 
@@ -115,28 +115,28 @@ function numbers({ directory, name }: LockRequest): number[] {
     .map(Number);
 }
 
-/** @returns undefined when another process was faster */
+/** @returns the listening server; undefined when another process has linked the name first */
 async function take(path: (file: string) => string, name: string, owner: string): Promise<Server | undefined> {
   const server = createServer((socket) => {
     socket.on('error', () => undefined);
     socket.end(`${owner}\n`);
   });
   server.unref();
-  // Not named by the owner: processes of two PID namespaces may have the same PID.
-  const fresh = path(`fresh.${randomUUID()}`);
+  // A random name: processes of two PID namespaces may have the same PID, and so the same owner name.
+  const temporaryPath = path(`fresh.${randomUUID()}`);
   await new Promise<void>((resolve, reject) => {
     server.once('error', reject);
-    server.listen(fresh, resolve);
+    server.listen(temporaryPath, resolve);
   });
   try {
-    linkSync(fresh, path(name));
+    linkSync(temporaryPath, path(name));
     return server;
   } catch (error) {
     server.close();
     if (codeOf(error) === 'EEXIST') return undefined;
     throw error;
   } finally {
-    rmSync(fresh, { force: true });
+    rmSync(temporaryPath, { force: true });
   }
 }
 
@@ -149,14 +149,14 @@ function clearBelow(request: LockRequest, number: number): void {
   }
 }
 
-/** @returns who listens, by its own word; empty where it says nothing; undefined when the socket is dead */
+/** @returns the owner's answer; empty where it does not answer; undefined when the socket is dead */
 function probe(path: string): Promise<string | undefined> {
   return new Promise((resolve) => {
     let answer = '';
     const socket = connect(path);
     socket.setTimeout(OWNER_ANSWER_MS, () => socket.destroy());
     socket.setEncoding('utf8').on('data', (text: string) => (answer += text));
-    // A full backlog means alive; only these two errors mean that no process listens.
+    // Only these two errors mean that no process listens. A full backlog means that the owner is alive.
     socket.on('error', (error) => {
       if (codeOf(error) === 'ECONNREFUSED' || codeOf(error) === 'ENOENT') resolve(undefined);
     });

@@ -3,10 +3,10 @@ import { dirname } from 'node:path';
 
 import { syncDirectory } from './sync-directory.js';
 
-/** Behind the name of a file that is being written. */
+/** Suffix of the name of a file that is being written. */
 export const WRITING = '.writing';
 
-/** Root's alone, as what a directory of state holds is. */
+/** Accessible to root only, like all files of a state directory. */
 const STATE_FILE_MODE = 0o600;
 
 /**
@@ -19,7 +19,7 @@ export async function putDurably(path: string, text: string): Promise<void> {
     await writeSynced(path + WRITING, text);
     await rename(path + WRITING, path);
   } catch (error) {
-    // What is half written takes room that a later file may need.
+    // An incomplete file takes space that a later file may need.
     await rm(path + WRITING, { force: true }).catch(() => undefined);
     throw error;
   }

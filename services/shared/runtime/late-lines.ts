@@ -2,21 +2,21 @@ import { context, type Context } from '@opentelemetry/api';
 import type { DestinationStream, LoggerOptions } from 'pino';
 
 interface Line {
-  readonly make: () => void;
+  readonly format: () => void;
   readonly timeMs: number;
   readonly context: Context;
 }
 
 /**
- * Defers log lines until the event loop's turn has sent its answers: formatting and writing them takes a twentieth of a
- * pod's ADD, which callers would wait for. Lines keep their order, time and context; the lines of one turn are one
+ * Defers log lines to the next turn of the event loop, after the answers of the current turn. Formatting and writing lines takes a
+ * twentieth of a pod's ADD, for which callers would wait. Lines keep their order, time and context; the lines of one turn are one
  * write. A process that exits by any JavaScript path flushes its lines; a killed one loses those of its last turn.
  */
 export class LateLines implements DestinationStream {
   readonly #destination: DestinationStream;
   readonly #nowMs: () => number;
-  #waiting: Line[] = [];
-  /** Of the line that is being made. */
+  #deferred: Line[] = [];
+  /** Time of the line that is being formatted. */
   #timeMs: number | undefined;
   #text = '';
 
@@ -27,9 +27,9 @@ export class LateLines implements DestinationStream {
     process.on('exit', () => this.flushSync());
   }
 
-  /** What a logger needs whose destination this is. */
+  /** Options for a logger with this destination. */
   options(): Pick<LoggerOptions, 'timestamp' | 'hooks'> {
-    const add = (make: () => void): void => this.#add(make);
+    const add = (format: () => void): void => this.#add(format);
     return {
       timestamp: () => `,"time":"${new Date(this.#timeMs ?? this.#nowMs()).toISOString()}"`,
       hooks: {
@@ -40,16 +40,16 @@ export class LateLines implements DestinationStream {
     };
   }
 
-  /** For the logger alone: takes a line that is made. */
+  /** Takes a formatted line. Only called by the logger. */
   write(text: string): void {
     this.#text += text;
   }
 
-  /** Makes and writes what waits; the logger itself asks for it after a fatal line. */
+  /** Formats and writes the deferred lines. The logger calls it after a fatal line. */
   flushSync(): void {
-    for (const { make, timeMs, context: lines } of this.#waiting.splice(0)) {
+    for (const { format, timeMs, context: lines } of this.#deferred.splice(0)) {
       this.#timeMs = timeMs;
-      context.with(lines, make);
+      context.with(lines, format);
     }
     this.#timeMs = undefined;
     const text = this.#text;
@@ -57,8 +57,8 @@ export class LateLines implements DestinationStream {
     if (text !== '') this.#destination.write(text);
   }
 
-  #add(make: () => void): void {
-    if (this.#waiting.length === 0) setImmediate(() => this.flushSync());
-    this.#waiting.push({ make, timeMs: this.#nowMs(), context: context.active() });
+  #add(format: () => void): void {
+    if (this.#deferred.length === 0) setImmediate(() => this.flushSync());
+    this.#deferred.push({ format, timeMs: this.#nowMs(), context: context.active() });
   }
 }

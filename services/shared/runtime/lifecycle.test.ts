@@ -6,7 +6,7 @@ import { fileURLToPath } from 'node:url';
 
 import { describe, expect, test } from 'vitest';
 
-import { builtFile, Program, type Ended } from '../testing/program.js';
+import { builtFile, Program, type ProgramResult } from '../testing/program.js';
 
 interface Signalled {
   /** What the program says before it is sent the signals. */
@@ -14,14 +14,14 @@ interface Signalled {
   readonly signals?: readonly NodeJS.Signals[];
 }
 
-async function live(life: string, { word = 'started', signals = [] }: Signalled = {}): Promise<Ended> {
+async function live(life: string, { word = 'started', signals = [] }: Signalled = {}): Promise<ProgramResult> {
   const program = new Program('lifecycle.ts', [life]);
-  if (signals.length > 0) await program.said(word);
+  if (signals.length > 0) await program.waitForLine(word);
   for (const signal of signals) program.child.kill(signal);
-  return program.ended;
+  return program.result;
 }
 
-const messages = ({ log }: Ended) => log.map(({ level, msg }) => `${String(level)}: ${String(msg)}`);
+const messages = ({ log }: ProgramResult) => log.map(({ level, msg }) => `${String(level)}: ${String(msg)}`);
 
 describe.concurrent('a signal', () => {
   test.for<NodeJS.Signals>(['SIGTERM', 'SIGINT'])('%s stops the process cleanly', async (signal, { expect }) => {
@@ -32,12 +32,12 @@ describe.concurrent('a signal', () => {
 
   test('that is repeated stops it once', async ({ expect }) => {
     const program = new Program('lifecycle.ts', ['serves']);
-    await program.said('started');
+    await program.waitForLine('started');
     program.child.kill('SIGTERM');
-    await program.said('stop');
+    await program.waitForLine('stop');
     program.child.kill('SIGTERM');
     program.child.kill('SIGINT');
-    await expect(program.ended).resolves.toMatchObject({ exitCode: 0, stdout: 'started\nstop\n' });
+    await expect(program.result).resolves.toMatchObject({ exitCode: 0, stdout: 'started\nstop\n' });
   });
 
   test('during the start stops it when it has started', async ({ expect }) => {
@@ -57,7 +57,7 @@ describe.concurrent('a signal', () => {
   ] as const)('ends a process that %s when the time is over', async ([life, word], { expect }) => {
     const ended = await live(life, { word, signals: ['SIGTERM'] });
     expect(ended.exitCode).toBe(1);
-    expect(messages(ended).at(-1)).toBe('error: stopping took longer than 600 ms: ending all the same');
+    expect(messages(ended).at(-1)).toBe('error: stop timed out after 600 ms: exiting');
   });
 });
 
@@ -83,9 +83,9 @@ describe.concurrent('a failure', () => {
   });
 
   test.for([
-    ['has a defect at the start', 'could not start'],
-    ['throws where nobody catches', 'ended by a defect: please report it with this line'],
-    ['rejects where nobody catches', 'ended by a defect: please report it with this line'],
+    ['has a defect at the start', 'start failed'],
+    ['throws where nobody catches', 'process ended by a defect; please report it with this line'],
+    ['rejects where nobody catches', 'process ended by a defect; please report it with this line'],
   ] as const)('of a process that %s is one line with its stack', async ([life, msg], { expect }) => {
     const { exitCode, log } = await live(life);
     expect(exitCode).toBe(1);
@@ -98,12 +98,12 @@ describe.concurrent('a failure', () => {
 
 test('a warning of Node.js is a line of log, and the only word of it', async () => {
   const program = new Program('lifecycle.ts', ['is warned']);
-  await program.said('started');
+  await program.waitForLine('started');
   program.child.kill('SIGTERM');
-  const { exitCode, log } = await program.ended;
+  const { exitCode, log } = await program.result;
   expect(exitCode).toBe(0);
   expect(log.filter(({ level }) => level !== 'info')).toMatchObject([
-    { level: 'warn', msg: 'Node.js warns: that is out of use', err: { type: 'DeprecationWarning' } },
+    { level: 'warn', msg: 'Node.js warning: that is out of use', err: { type: 'DeprecationWarning' } },
   ]);
 });
 
@@ -111,8 +111,12 @@ test('what libraries write to the console are lines of log, and the only word of
   const ended = await live('has libraries that talk', { signals: ['SIGTERM'] });
   expect(ended).toMatchObject({ exitCode: 0, stdout: 'started\nstop\n' });
   expect(ended.log.slice(0, 2)).toMatchObject([
-    { level: 'error', msg: 'a library says: no space left', err: { type: 'Error', message: 'no space left' } },
-    { level: 'info', msg: 'a library says: 7 pages' },
+    {
+      level: 'error',
+      msg: 'console output of a library: no space left',
+      err: { type: 'Error', message: 'no space left' },
+    },
+    { level: 'info', msg: 'console output of a library: 7 pages' },
   ]);
 });
 
@@ -120,9 +124,9 @@ test('files are their owner’s alone', async () => {
   const folder = mkdtempSync(join(tmpdir(), 'podwire-umask-'));
   try {
     const program = new Program('lifecycle.ts', ['makes a file', join(folder, 'file')]);
-    await program.said('started');
+    await program.waitForLine('started');
     program.child.kill('SIGTERM');
-    await expect(program.ended).resolves.toMatchObject({ exitCode: 0 });
+    await expect(program.result).resolves.toMatchObject({ exitCode: 0 });
     expect(statSync(join(folder, 'file')).mode & 0o777).toBe(0o600);
   } finally {
     rmSync(folder, { recursive: true });
@@ -150,7 +154,7 @@ describe('arguments start nothing', () => {
   });
 
   test('anything else is refused, and names the help', () => {
-    const stderr = 'fixture: takes no arguments, and was given serve --now\ntry: fixture --help\n';
+    const stderr = 'fixture: unknown argument: serve --now\ntry: fixture --help\n';
     expect(asked('serve', '--now')).toEqual({ status: 2, stdout: '', stderr });
   });
 });

@@ -8,7 +8,7 @@ import { readOwnPackage } from './own-package.js';
 
 /** Something that runs until it is stopped. */
 export interface Running {
-  /** Stops taking requests, finishes those under way, lets go of everything. Called once. */
+  /** Stops accepting requests, finishes those in flight, and releases all resources. Called once. */
   stop(): Promise<void>;
 }
 
@@ -16,21 +16,21 @@ export interface ProcessOptions {
   readonly log: Logger;
   /**
    * Starts the process's work; a failure here ends the process with exit code 1.
-   * @param signal - fires on SIGTERM or SIGINT; a slow start has to abort then
+   * @param signal - fires on SIGTERM or SIGINT, which have to abort a slow start
    */
   readonly start: (signal: AbortSignal) => Promise<Running>;
-  /** How long a signal may wait for the process to end, in milliseconds; then it ends all the same, with exit code 1. */
+  /** Timeout of the stop after a signal, in milliseconds. Then the process exits with code 1. */
   readonly stopTimeoutMs: number;
   /**
-   * What stands behind the program's name, without what the program has read of it. Default: all of it. Something that is
-   * left is answered or refused, and the process does not start.
+   * Arguments of the program that it has not parsed itself. Default: all arguments. With any, the process answers or rejects them, and
+   * does not start.
    */
   readonly args?: readonly string[];
-  /** The text of `--help`. Default: that there are no arguments. */
+  /** The text of `--help`. Default: usage without arguments. */
   readonly usage?: () => Promise<string>;
 }
 
-const NOT_UNDERSTOOD = 2;
+const INVALID_USAGE = 2;
 
 const CONSOLE_LEVELS = [
   ['debug', 'debug'],
@@ -40,7 +40,7 @@ const CONSOLE_LEVELS = [
   ['error', 'error'],
 ] as const;
 
-/** Sockets, stores and logs of Podwire are root's alone from the moment they exist. */
+/** The umask, so that sockets, stores and logs are accessible to root only from their creation. */
 const OWNER_ONLY = 0o077;
 
 /**
@@ -53,25 +53,25 @@ const OWNER_ONLY = 0o077;
  */
 export async function runProcess(options: ProcessOptions): Promise<void> {
   const { log, start, stopTimeoutMs, args = process.argv.slice(2) } = options;
-  if (args.length > 0) return answer(args, options);
+  if (args.length > 0) return answerArguments(args, options);
   process.umask(OWNER_ONLY);
   const end = (error: unknown, message: string): never => {
     log.fatal({ err: error }, error instanceof Failure ? error.message : message);
     process.exit(1);
   };
   for (const event of ['uncaughtException', 'unhandledRejection'] as const) {
-    process.on(event, (error: unknown) => end(error, 'ended by a defect: please report it with this line'));
+    process.on(event, (error: unknown) => end(error, 'process ended by a defect; please report it with this line'));
   }
-  // Node.js's own listener writes plain text between the lines of log.
+  // Node.js's own listener would write plain text between the JSON lines.
   process.removeAllListeners('warning');
-  process.on('warning', (warning) => log.warn({ err: warning }, `Node.js warns: ${warning.message}`));
-  takeConsole(log);
+  process.on('warning', (warning) => log.warn({ err: warning }, `Node.js warning: ${warning.message}`));
+  redirectConsole(log);
   const stopped = new AbortController();
   const stopSignal = firstSignal().then((signal) => {
     log.info(`stopping: ${signal} received`);
     stopped.abort();
     setTimeout(() => {
-      log.error(`stopping took longer than ${stopTimeoutMs} ms: ending all the same`);
+      log.error(`stop timed out after ${stopTimeoutMs} ms: exiting`);
       process.exit(1);
     }, stopTimeoutMs);
   });
@@ -82,23 +82,23 @@ export async function runProcess(options: ProcessOptions): Promise<void> {
     phase = 'stop';
     await running.stop();
   } catch (error) {
-    if (phase === 'stop' || !stopped.signal.aborted) end(error, `could not ${phase}`);
+    if (phase === 'stop' || !stopped.signal.aborted) end(error, `${phase} failed`);
   }
   log.info('stopped');
   process.exit(0);
 }
 
-/** Podwire itself does not use the console; what a library writes there, as lmdb where a disk is full, becomes lines of log. */
-function takeConsole(log: Logger): void {
+/** Redirects the console to the log. Only libraries write there, such as lmdb when a disk is full. */
+function redirectConsole(log: Logger): void {
   for (const [method, level] of CONSOLE_LEVELS) {
     console[method] = (...values: unknown[]) => {
       const [err] = values.filter((value) => value instanceof Error);
-      log[level](err ? { err } : {}, `a library says: ${err ? err.message : format(...values)}`);
+      log[level](err ? { err } : {}, `console output of a library: ${err ? err.message : format(...values)}`);
     };
   }
 }
 
-async function answer(args: readonly string[], { log, usage }: ProcessOptions): Promise<never> {
+async function answerArguments(args: readonly string[], { log, usage }: ProcessOptions): Promise<never> {
   const name = String(log.bindings().service);
   if (args.some((arg) => arg === '--help' || arg === '-h')) {
     process.stdout.write((await usage?.()) ?? `usage: ${name}\n\nSettings are environment variables.\n`);
@@ -106,8 +106,8 @@ async function answer(args: readonly string[], { log, usage }: ProcessOptions): 
     // Podwire's packages have one version.
     process.stdout.write(`${name} ${(await readOwnPackage(import.meta.url, '@podwire/shared')).version}\n`);
   } else {
-    process.stderr.write(`${name}: takes no arguments, and was given ${args.join(' ')}\ntry: ${name} --help\n`);
-    process.exit(NOT_UNDERSTOOD);
+    process.stderr.write(`${name}: unknown argument: ${args.join(' ')}\ntry: ${name} --help\n`);
+    process.exit(INVALID_USAGE);
   }
   process.exit(0);
 }

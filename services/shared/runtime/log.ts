@@ -10,14 +10,14 @@ import { openStandardError } from './standard-error.js';
 
 export type { Logger } from 'pino';
 
-/** Levels a process can log at, from the most to the least talkative. */
+/** Log levels, from the most to the least verbose. */
 export const LOG_LEVELS = ['trace', 'debug', 'info', 'warn', 'error', 'fatal'] as const;
 
 export interface LogOptions {
   /** Name of the process, on every line. */
   readonly service: string;
   readonly level: (typeof LOG_LEVELS)[number];
-  /** Where the lines go, at once. Default: standard error, as a CNI plugin's standard output is its answer, with {@link LateLines}. */
+  /** Destination that lines are written to immediately. Default: {@link LateLines} on standard error. */
   readonly destination?: DestinationStream;
 }
 
@@ -34,9 +34,9 @@ class Scope {
 
 const REQUEST = createContextKey('podwire.request');
 
-/** The attachments that the errors of one request were thrown under. Requests that fail together throw the same error. */
+/** The attachments of one request's errors. Kept per request, because requests that fail together throw the same error. */
 class RequestErrors {
-  /** Made for the first error: most requests have none. */
+  /** Created for the first error, because most requests have none. */
   #attachments: WeakMap<object, Attachment> | undefined;
 
   note(error: unknown, attachment: Attachment): void {
@@ -50,14 +50,14 @@ class RequestErrors {
   }
 }
 
-/** A context for one request: a line in it that logs an error carries the attachment under which the request threw it. */
+/** A context for one request. A line that logs an error of the request has the attachment under which it was thrown. */
 export function requestContext(base: Context): Context {
   return base.setValue(REQUEST, new RequestErrors());
 }
 
 /**
- * Runs `work`; every line logged meanwhile, at any depth, carries the attachment. So does a line of the same request
- * ({@link requestContext}) that logs an error of `work`, although it is logged outside.
+ * Runs `work` with the attachment on every line that it logs. A line of the same request ({@link requestContext}) that logs an
+ * error of `work` has the attachment too, even if it is logged outside.
  */
 export function withAttachment<Result>(attachment: Attachment, work: () => Promise<Result>): Promise<Result> {
   const outside = context.active();
@@ -74,9 +74,11 @@ function requestErrors(of: Context): RequestErrors | undefined {
 
 let standardError: LateLines | undefined;
 
-/** A logger of JSON lines, each with the trace and the attachment that it belongs to. */
+/** A logger of JSON lines, each with its trace and attachment. */
 export function createLogger({ service, level, destination }: LogOptions): Logger {
-  const late = destination ? undefined : (standardError ??= new LateLines(openStandardError((lines) => tell(lines))));
+  const late = destination
+    ? undefined
+    : (standardError ??= new LateLines(openStandardError((lines) => reportLostLines(lines))));
   const log = pino(
     {
       level,
@@ -89,7 +91,8 @@ export function createLogger({ service, level, destination }: LogOptions): Logge
     },
     late ?? destination,
   );
-  const tell = (lines: number): void => log.warn({ lines }, 'lines of log were lost, as standard error took none');
+  const reportLostLines = (lines: number): void =>
+    log.warn({ lines }, 'log lines were lost, because standard error was blocked');
   return log;
 }
 
@@ -111,13 +114,13 @@ function currentAttachment(): Attachment | undefined {
   return scope instanceof Scope ? scope.attachment : undefined;
 }
 
-/** How many causes of causes are logged; an error that is its own cause has no last one. */
+/** Depth limit of logged causes, as an error may be its own cause. */
 const MAX_CAUSES = 8;
 
-/** What was thrown, for the log alone: whole, with its causes. A stack is of use where a defect is. */
+/** An error for the log, with its causes. Only defects have a stack. */
 function describeError(error: unknown, depth = 0): Record<string, unknown> {
   if (!(error instanceof Error)) return { type: typeof error, message: inspect(error) };
-  const foreseen = error instanceof Failure && error.code !== 'INTERNAL';
+  const isExpected = error instanceof Failure && error.code !== 'INTERNAL';
   const inner = (cause: unknown) => describeError(cause, depth + 1);
   const deeper = depth < MAX_CAUSES;
   return {
@@ -126,7 +129,7 @@ function describeError(error: unknown, depth = 0): Record<string, unknown> {
     ...(error instanceof Failure ? { code: error.code, details: error.details } : {}),
     // The failure's trace differs from the line's if the call had no parent span.
     ...(error instanceof Failure && error.traceId !== undefined ? { trace_id: error.traceId } : {}),
-    ...(foreseen ? {} : { stack: error.stack }),
+    ...(isExpected ? {} : { stack: error.stack }),
     ...(error.cause !== undefined && deeper ? { cause: inner(error.cause) } : {}),
     ...(error instanceof AggregateError && deeper ? { errors: error.errors.map(inner) } : {}),
   };

@@ -5,12 +5,12 @@ import { z } from 'zod';
 
 const manifest = z.object({ name: z.string(), version: z.string() });
 
-/** How many folders a module may lie below its package's, built files one deeper than sources. */
+/** Largest depth of a module below its package's folder. Built files are one level deeper than sources. */
 const MAX_DEPTH = 5;
 
-/** The npm package that a program is a part of. */
+/** The npm package of a program. */
 export interface OwnPackage {
-  /** With a slash at its end. */
+  /** With a trailing slash. */
   readonly folder: string;
   readonly version: string;
 }
@@ -18,7 +18,7 @@ export interface OwnPackage {
 /**
  * Finds the package that a module belongs to: the nearest folder above it that has a package.json of that name.
  * @param moduleUrl - the module's own `import.meta.url`
- * @throws Error when there is none, which only a broken installation can cause
+ * @throws Error when there is none, which means a broken installation
  */
 export async function readOwnPackage(moduleUrl: string, name: string): Promise<OwnPackage> {
   for (let depth = 0; depth <= MAX_DEPTH; depth++) {
@@ -27,5 +27,5 @@ export async function readOwnPackage(moduleUrl: string, name: string): Promise<O
     const found = text === undefined ? undefined : manifest.parse(JSON.parse(text));
     if (found?.name === name) return { folder, version: found.version };
   }
-  throw new Error(`there is no package.json of ${name} above ${moduleUrl}`);
+  throw new Error(`package.json of ${name} not found above ${moduleUrl}; reinstall Podwire`);
 }

@@ -1,13 +1,13 @@
 import process from 'node:process';
 
 /**
- * Ends every process of a group at once.
- * @param leaderPid - of the process that the group was made for (`detached`)
+ * Kills all processes of a group.
+ * @param leaderPid - process ID of the group's leader, started with `detached`
  */
 export function killProcessGroup(leaderPid: number): void {
   try {
     process.kill(-leaderPid, 'SIGKILL');
   } catch {
-    // Nobody of it is left.
+    // No process of the group is left.
   }
 }

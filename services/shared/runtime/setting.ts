@@ -1,11 +1,11 @@
 import { z } from 'zod';
 
-/** The forms that settings are written in, shared by all processes. Each reads a text and says what is wrong with it. */
+/** Schemas of settings, shared by all processes. */
 
 /** Any text that is not empty. */
 export const text = z.string().min(1, 'is empty');
 
-/** A path from the root. */
+/** An absolute path. */
 export const absolutePath = text.regex(/^\//, 'is not an absolute path');
 
 /** A whole number within bounds, in decimal. */
@@ -28,8 +28,8 @@ export const flag = oneOf(['true', 'false']).transform((word) => word === 'true'
 const MAX_PORT = 65_535;
 
 /**
- * Where a gRPC server listens or is found: `unix:/absolute/path`, or `host:port` with an IPv6 address in brackets. A server at
- * port 0 takes a free one.
+ * The address of a gRPC server: `unix:/absolute/path`, or `host:port` with an IPv6 address in brackets. With port 0, a server
+ * listens at a free port.
  */
 export const rpcAddress = text
   .regex(/^(unix:\/[^\s]+|(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):\d{1,5})$/, 'is neither unix:/absolute/path nor host:port')
@@ -38,7 +38,7 @@ export const rpcAddress = text
     `has a port above ${MAX_PORT}`,
   );
 
-/** Several of one form, with commas between them. */
+/** A comma-separated list. */
 export function listOf<Value>(form: z.ZodType<Value, string>) {
   return z
     .string()

@@ -6,10 +6,10 @@ import { messageOf } from '../failure/thrown.js';
 const tracer = trace.getTracer('podwire');
 
 /**
- * Runs `work` inside a span that ends with it, and is the parent of every span that `work` starts. A throw marks the
- * span as failed, with the failure's code as `error.type`, and is rethrown.
+ * Runs `work` in a new span, which is the parent of every span that `work` starts. An error marks the span as failed, with
+ * the failure's code as `error.type`, and is rethrown.
  *
- * Under an unrecorded span no new one is created: `work` runs in that one.
+ * Under an unrecorded span no new one is created: `work` runs in the active span.
  */
 export function withSpan<Result>(
   name: string,
@@ -17,7 +17,7 @@ export function withSpan<Result>(
   work: (span: Span) => Promise<Result>,
 ): Promise<Result> {
   const parent = trace.getActiveSpan();
-  if (parent && isLost(parent)) return work(parent);
+  if (parent && isUnrecorded(parent)) return work(parent);
   return tracer.startActiveSpan(name, { attributes }, async (span) => {
     try {
       return await work(span);
@@ -30,12 +30,12 @@ export function withSpan<Result>(
   });
 }
 
-/** Recorded neither here nor by a called service. */
-function isLost(span: Span): boolean {
+/** Whether a span is recorded neither here nor by a called service. */
+function isUnrecorded(span: Span): boolean {
   return !span.isRecording() && (span.spanContext().traceFlags & TraceFlags.SAMPLED) === 0;
 }
 
-/** Marks a span as failed by an error, as OpenTelemetry's recording-errors convention asks. */
+/** Marks a span as failed, by OpenTelemetry's convention for recording errors. */
 export function markFailed(span: Span, error: unknown): void {
   const message = messageOf(error);
   span.setStatus({ code: SpanStatusCode.ERROR, message });

@@ -97,9 +97,9 @@ test('what was too much to be kept is told', async () => {
     await mayEnd();
     log.info('later');`);
   const { read, end } = await runWith({ file }, args);
-  await expect.poll(read, { timeout: 20_000 }).toContain('lines of log were lost');
+  await expect.poll(read, { timeout: 20_000 }).toContain('log lines were lost');
   const lines = linesOf(await end());
-  const told = lines.find(({ msg }) => msg.startsWith('lines of log were lost'));
+  const told = lines.find(({ msg }) => msg.startsWith('log lines were lost'));
   const kept = lines.filter(({ msg }) => msg.startsWith('line ')).map(({ msg }) => msg);
   expect(kept.length).toBeGreaterThan(900);
   expect(kept).toEqual(numbered(kept.length));

@@ -41,7 +41,7 @@ afterAll(async () => {
 });
 
 async function run(env: NodeJS.ProcessEnv, traceparent: string) {
-  const { exitCode, stdout, log } = await new Program('telemetry.ts', [traceparent], env).ended;
+  const { exitCode, stdout, log } = await new Program('telemetry.ts', [traceparent], env).result;
   expect(exitCode, JSON.stringify(log)).toBe(0);
   const sent: unknown = JSON.parse(stdout);
   return { sent, line: log.find(({ msg }) => msg === 'worked') };
@@ -106,7 +106,7 @@ describe('with metrics alone', () => {
 
   test('OTEL_METRICS_EXPORTER needs no other variable, and traces are passed on as without', async () => {
     const env = { OTEL_METRICS_EXPORTER: 'console' };
-    const { exitCode, stdout, log } = await new Program('telemetry.ts', [`00-${TRACE}-${PARENT}-01`], env).ended;
+    const { exitCode, stdout, log } = await new Program('telemetry.ts', [`00-${TRACE}-${PARENT}-01`], env).result;
     expect(exitCode, JSON.stringify(log)).toBe(0);
     expect(stdout).toContain('fixture.works');
     expect(stdout).toMatch(new RegExp(`00-${TRACE}-[0-9a-f]{16}-01`));
@@ -131,7 +131,7 @@ describe('with metrics alone', () => {
 
   test('what the SDK complains of is in the log, and stops nothing', async () => {
     const env = { [METRICS]: `${endpoint}/refused`, OTEL_TRACES_EXPORTER: 'nowhere', OTEL_LOG_LEVEL: 'WARN' };
-    const { exitCode, log } = await new Program('telemetry.ts', [''], env).ended;
+    const { exitCode, log } = await new Program('telemetry.ts', [''], env).result;
     expect(exitCode).toBe(0);
     const warnings = log.filter(({ level }) => level === 'warn').map(({ msg }) => String(msg));
     expect(warnings).toContainEqual(expect.stringContaining('Unrecognized OTEL_TRACES_EXPORTER value: nowhere'));

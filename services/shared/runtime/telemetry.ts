@@ -12,21 +12,21 @@ import { messageOf } from '../failure/thrown.js';
 import type { Logger } from './log.js';
 
 /**
- * Ends telemetry: exports the spans and metrics of the last seconds, within {@link EXPORT_AT_STOP_MS} for all of them. Never rejects.
- * An export that was cut off may still have a socket or a timer open, so the caller ends the process.
+ * Stops telemetry: exports the spans and metrics of the last seconds, with the timeout {@link EXPORT_AT_STOP_MS}. Never rejects.
+ * After a timeout, a socket or timer of the SDK may still be open, so the caller has to end the process.
  */
 export type StopTelemetry = () => Promise<void>;
 
 /**
- * Time limit of the last export. The SDK retries for its own 10 s when the collector is down, and the next process of the name can
- * start only when this one has ended.
+ * Timeout of the last export. If the collector is down, the SDK would retry for 10 s, and a restart of the process would wait for
+ * it.
  */
 const EXPORT_AT_STOP_MS = 500;
 
 export interface TelemetrySource {
-  /** The process's name in traces and metrics where neither OTEL_SERVICE_NAME nor OTEL_RESOURCE_ATTRIBUTES gives one. */
+  /** The service name in traces and metrics, unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES sets one. */
   readonly service: string;
-  /** The process's environment, which the SDK reads directly; OTEL_LOG_LEVEL is removed from it. */
+  /** The process's environment, which the SDK also reads itself. OTEL_LOG_LEVEL is cleared in it. */
   readonly env: NodeJS.ProcessEnv;
   /** Receives the SDK's diagnostics: an unknown exporter, an unreachable collector. */
   readonly log: Logger;
@@ -34,11 +34,11 @@ export interface TelemetrySource {
 
 /**
  * Starts OpenTelemetry as configured by the `OTEL_*` variables (opentelemetry.io, "Environment Variable Specification";
- * README.md lists them). Called first in `main.ts`; all other code uses the API only.
+ * README.md lists them). `main.ts` calls it before anything else; all other code uses the API only.
  *
  * A signal without configuration is not exported, although the specification's default is a local collector. With no
- * signal configured, the SDK (100 ms, 30 MB of modules) is not loaded. Without exported spans, W3C trace context is
- * still received, forwarded and logged, so that one request can be followed through all processes.
+ * signal configured, the SDK, which takes 100 ms and 30 MB, is not loaded. Without exported spans, W3C trace context is
+ * still received, propagated and logged, so that a request can be followed through all processes.
  */
 export async function startTelemetry({ service, env, log }: TelemetrySource): Promise<StopTelemetry> {
   const [traces, metrics] = [isExported('TRACES', env), isExported('METRICS', env)];
@@ -47,12 +47,12 @@ export async function startTelemetry({ service, env, log }: TelemetrySource): Pr
     return () => Promise.resolve();
   }
   const { NodeSDK, resources } = await import('@opentelemetry/sdk-node');
-  reportComplaints(env, log);
-  // If set, the SDK installs its own logger, whose lines are not JSON.
+  forwardDiagnostics(env, log);
+  // If it were set, the SDK would install its own logger, whose lines are not JSON.
   env.OTEL_LOG_LEVEL = '';
   const { detectResources, envDetector, processDetector, hostDetector } = resources;
   const detected = detectResources({ detectors: [envDetector, processDetector, hostDetector] });
-  // Otherwise each Prometheus scrape reads the attributes before they are ready, and logs a warning.
+  // Without it, a Prometheus scrape that reads the attributes before they are ready logs a warning.
   await detected.waitForAsyncAttributes?.();
   const own = resources.resourceFromAttributes({ 'service.name': service });
   const sdk = new NodeSDK({
@@ -60,15 +60,15 @@ export async function startTelemetry({ service, env, log }: TelemetrySource): Pr
     autoDetectResources: false,
     ...(!traces && { spanProcessors: [] }),
     ...(!metrics && { metricReaders: [] }),
-    // The log goes to standard error, where container log collectors read it.
+    // Logs are not exported: they go to standard error, where log collectors read them.
     logRecordProcessors: [],
   });
   sdk.start();
-  if (!traces) passTracesOn();
-  return () => exportTheRest(() => sdk.shutdown(), log);
+  if (!traces) propagateWithoutRecording();
+  return () => exportAtStop(() => sdk.shutdown(), log);
 }
 
-async function exportTheRest(shutdown: () => Promise<void>, log: Logger): Promise<void> {
+async function exportAtStop(shutdown: () => Promise<void>, log: Logger): Promise<void> {
   let timer: NodeJS.Timeout | undefined;
   const timeout = new Promise<string>((resolve) => {
     timer = setTimeout(() => resolve(`no answer within ${EXPORT_AT_STOP_MS} ms`), EXPORT_AT_STOP_MS);
@@ -88,26 +88,26 @@ function isExported(signal: 'TRACES' | 'METRICS', env: NodeJS.ProcessEnv): boole
   return endpoints.some((name) => textOf(env, name) !== undefined);
 }
 
-/** A variable's text; the specification has an empty one mean the same as none. */
+/** A variable's text; undefined for an empty one, which the specification treats as unset. */
 function textOf(env: NodeJS.ProcessEnv, name: string): string | undefined {
   const text = env[name]?.trim();
   return text === '' ? undefined : text;
 }
 
-function reportComplaints(env: NodeJS.ProcessEnv, log: Logger): void {
+function forwardDiagnostics(env: NodeJS.ProcessEnv, log: Logger): void {
   const level = textOf(env, 'OTEL_LOG_LEVEL');
   const logLevel = (level === undefined ? undefined : diagLogLevelFromString(level)) ?? DiagLogLevel.WARN;
   const at =
     (write: 'warn' | 'info' | 'debug' | 'trace') =>
     (message: string, ...rest: readonly unknown[]) =>
       log[write](`OpenTelemetry: ${[message, ...rest.map(String)].join(' ')}`);
-  // Nothing of Podwire fails with its telemetry, so that the SDK's errors are warnings here.
+  // Errors of the SDK are logged as warnings, because Podwire works without telemetry.
   const logger = { error: at('warn'), warn: at('warn'), info: at('info'), debug: at('debug'), verbose: at('trace') };
   diag.setLogger(logger, { logLevel, suppressOverrideMessage: true });
 }
 
 /**
- * Gives each call a trace, which services log it under, and exports nothing: for short-lived programs, and for
+ * Propagates traces without exporting them, so that services log each call with its trace. For short-lived programs, and for
  * processes without a configured exporter.
  */
 export function propagateTraces(): void {
@@ -115,12 +115,12 @@ export function propagateTraces(): void {
   propagation.setGlobalPropagator(
     new CompositePropagator({ propagators: [new W3CTraceContextPropagator(), new W3CBaggagePropagator()] }),
   );
-  passTracesOn();
+  propagateWithoutRecording();
 }
 
 /** Propagates trace context without recording spans. */
-function passTracesOn(): void {
-  // A caller that records has to find its sampled flag again behind this process, or the rest of its trace is lost.
+function propagateWithoutRecording(): void {
+  // Keeps the caller's sampled flag. Without it, the services called by this process would not record the caller's trace.
   const sampler = new ParentBasedSampler({ root: new AlwaysOffSampler() });
   trace.setGlobalTracerProvider(new BasicTracerProvider({ sampler }));
 }

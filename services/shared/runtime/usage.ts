@@ -5,19 +5,19 @@ const MAX_WIDTH = 110;
 const INDENT = '      ';
 
 /**
- * The settings of a program, for its `--help`: each variable with its default, and below it what it does.
- * @returns lines, the last one ended
+ * The settings of a program for its `--help`: each variable with its default, and its description below.
+ * @returns lines, with a final newline
  */
 export function settingsUsage(settings: Settings): string {
   const entries = Object.values(settings).map(
     ({ variable, default: usual, about }) => `  ${variable}${usual === '' ? '' : ` (${usual})`}\n${wrapped(about)}`,
   );
-  return `settings, which are environment variables, each with its default:\n\n${entries.join('')}`;
+  return `settings (environment variables) with their defaults:\n\n${entries.join('')}`;
 }
 
-/** The same of a process that exports telemetry. */
+/** {@link settingsUsage} of a process that exports telemetry. */
 export function serverSettingsUsage(settings: Settings): string {
-  const about = 'What telemetry is exported, and where to: services/shared/runtime/README.md names them.';
+  const about = 'Export of telemetry: see services/shared/runtime/README.md.';
   return `${settingsUsage(settings)}  OTEL_…\n${wrapped(about)}`;
 }
 

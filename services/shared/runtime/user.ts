@@ -1,6 +1,6 @@
 import process from 'node:process';
 
-/** The user that the process acts as: owner of the files it makes. */
+/** The effective user of the process, which owns the files it creates. */
 export function currentUserId(): number {
   return process.geteuid?.() ?? 0;
 }

@@ -10,7 +10,7 @@ import {
 const identifier = (maxBytes: number) =>
   fc.stringMatching(new RegExp(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,${maxBytes - 1}}$`));
 
-/** Valid attachments of all lengths. */
+/** Valid attachments with parts of all lengths. */
 export const attachments: fc.Arbitrary<Attachment> = fc.record({
   network: identifier(MAX_NETWORK_BYTES),
   containerId: identifier(MAX_CONTAINER_ID_BYTES),

@@ -1,9 +1,9 @@
 import type { Clock } from '../runtime/clock.js';
 
-/** A clock that stands still but for sleeping, which takes no real time and is written down. */
+/** A clock that only advances by sleeping, which takes no real time and is recorded. */
 export class FakeClock implements Clock {
-  readonly sleptMs: number[] = [];
-  /** Called when a sleep begins: where a test fires the sleeper's signal. */
+  readonly sleepsMs: number[] = [];
+  /** Called at the beginning of a sleep, so that a test can fire its signal. */
   beforeSleep: () => void = () => undefined;
   #nowMs: number;
 
@@ -16,14 +16,14 @@ export class FakeClock implements Clock {
   }
 
   sleep(durationMs: number, signal: AbortSignal): Promise<'elapsed' | 'aborted'> {
-    this.sleptMs.push(durationMs);
+    this.sleepsMs.push(durationMs);
     this.beforeSleep();
     if (signal.aborted) return Promise.resolve('aborted');
     this.#nowMs += durationMs;
     return Promise.resolve('elapsed');
   }
 
-  /** Never acts: no time passes while nobody sleeps. */
+  /** Never fires, because the clock only advances by sleeping. */
   after(): () => void {
     return () => undefined;
   }

@@ -24,7 +24,7 @@ function running(stop: () => Promise<void>): Promise<Running> {
 
 const pause = (durationMs: number) => new Promise<void>((resolve) => setTimeout(resolve, durationMs));
 
-const LIVES: Record<string, (signal: AbortSignal) => Promise<Running>> = {
+const SCENARIOS: Record<string, (signal: AbortSignal) => Promise<Running>> = {
   serves: () => running(() => pause(200)),
   'takes no arguments': () => running(() => pause(0)),
   'hangs at the stop': () => running(() => never),
@@ -77,12 +77,12 @@ const LIVES: Record<string, (signal: AbortSignal) => Promise<Running>> = {
   },
 };
 
-const [life = '', ...rest] = process.argv.slice(2);
-const start = LIVES[life];
-if (!start) throw new Error(`no such life: ${life}`);
-const args = life === 'takes no arguments' ? rest : [];
+const [scenario = '', ...rest] = process.argv.slice(2);
+const start = SCENARIOS[scenario];
+if (!start) throw new Error(`no such life: ${scenario}`);
+const args = scenario === 'takes no arguments' ? rest : [];
 const usage = () => Promise.resolve('usage: fixture\n');
 const log = createLogger({ service: 'fixture', level: 'info' });
 // What is to end in time has more of it than a busy machine takes.
-const stopTimeoutMs = life.startsWith('hangs') ? 600 : 30_000;
+const stopTimeoutMs = scenario.startsWith('hangs') ? 600 : 30_000;
 await runProcess({ log, start, stopTimeoutMs, args, usage });

@@ -5,7 +5,7 @@ interface Sleeper {
   readonly wake: () => void;
 }
 
-/** A clock that stands still until a test moves it. Who sleeps on it sleeps until then. */
+/** A clock that only a test advances. */
 export class ManualClock implements Clock {
   #nowMs = 1_000_000;
   #sleepers: Sleeper[] = [];
@@ -14,12 +14,12 @@ export class ManualClock implements Clock {
     return this.#nowMs;
   }
 
-  /** How many sleep. */
+  /** Number of sleepers and timers. */
   get sleeping(): number {
     return this.#sleepers.length;
   }
 
-  /** For how long the next one sleeps, in milliseconds; undefined when nobody does. */
+  /** Time until the next sleeper wakes, in milliseconds; undefined when there is none. */
   get nextMs(): number | undefined {
     const times = this.#sleepers.map(({ wakesAtMs }) => wakesAtMs - this.#nowMs);
     return times.length > 0 ? Math.min(...times) : undefined;
@@ -31,38 +31,38 @@ export class ManualClock implements Clock {
         resolve('aborted');
         return;
       }
-      const leave = (how: 'elapsed' | 'aborted'): void => {
+      const remove = (outcome: 'elapsed' | 'aborted'): void => {
         this.#sleepers = this.#sleepers.filter((other) => other !== sleeper);
-        signal.removeEventListener('abort', cut);
-        resolve(how);
+        signal.removeEventListener('abort', onAbort);
+        resolve(outcome);
       };
-      const cut = (): void => leave('aborted');
-      const sleeper = { wakesAtMs: this.#nowMs + Math.max(0, durationMs), wake: () => leave('elapsed') };
+      const onAbort = (): void => remove('aborted');
+      const sleeper = { wakesAtMs: this.#nowMs + Math.max(0, durationMs), wake: () => remove('elapsed') };
       this.#sleepers.push(sleeper);
-      signal.addEventListener('abort', cut, { once: true });
+      signal.addEventListener('abort', onAbort, { once: true });
     });
   }
 
   after(durationMs: number, act: () => void): () => void {
-    const leave = (): void => {
+    const remove = (): void => {
       this.#sleepers = this.#sleepers.filter((other) => other !== sleeper);
     };
     const wake = (): void => {
-      leave();
+      remove();
       act();
     };
     const sleeper = { wakesAtMs: this.#nowMs + Math.max(0, durationMs), wake };
     this.#sleepers.push(sleeper);
-    return leave;
+    return remove;
   }
 
-  /** The clock is set back, as by NTP. Who sleeps does so for as long as before. */
+  /** Sets the clock back, like NTP. Sleepers sleep for the same duration. */
   setBack(durationMs: number): void {
     this.#nowMs -= durationMs;
     for (const sleeper of this.#sleepers) sleeper.wakesAtMs -= durationMs;
   }
 
-  /** Moves time on; those whose time is over wake. */
+  /** Advances the clock, and wakes the sleepers that are due. */
   advance(durationMs: number): void {
     this.#nowMs += durationMs;
     for (const { wakesAtMs, wake } of [...this.#sleepers]) if (wakesAtMs <= this.#nowMs) wake();

@@ -4,7 +4,7 @@ import { existsSync } from 'node:fs';
 import { dirname, join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
-export interface Ended {
+export interface ProgramResult {
   readonly exitCode: number | null;
   readonly stdout: string;
   /** Standard error, which is JSON lines and nothing else. */
@@ -12,8 +12,8 @@ export interface Ended {
 }
 
 /**
- * The JavaScript that a TypeScript source of a workspace was compiled to. `npm test` builds first, as a process that compiled
- * its own source would take seconds to start.
+ * The compiled JavaScript of a workspace's TypeScript source. `npm test` builds first, because compiling at the start of a process
+ * would take seconds.
  */
 export function builtFile(source: string): string {
   let workspace = dirname(source);
@@ -21,10 +21,10 @@ export function builtFile(source: string): string {
   return join(workspace, 'dist', relative(workspace, source).replace(/\.ts$/, '.js'));
 }
 
-/** A program in a process of its own. @param file - URL of its TypeScript source, from this folder */
+/** A program in a separate process. @param file - URL of its TypeScript source, from this folder */
 export class Program {
   readonly child: ChildProcess;
-  readonly ended: Promise<Ended>;
+  readonly result: Promise<ProgramResult>;
   #stdout = '';
   #stderr = '';
 
@@ -34,7 +34,7 @@ export class Program {
     this.child = spawn(process.execPath, command, { env: { ...Object.fromEntries(inherited), ...env } });
     this.child.stdout?.on('data', (chunk: Buffer) => (this.#stdout += chunk.toString()));
     this.child.stderr?.on('data', (chunk: Buffer) => (this.#stderr += chunk.toString()));
-    this.ended = once(this.child, 'close').then(([exitCode]: readonly (number | null)[]) => ({
+    this.result = once(this.child, 'close').then(([exitCode]: readonly (number | null)[]) => ({
       exitCode: exitCode ?? null,
       stdout: this.#stdout,
       log: this.#stderr
@@ -45,10 +45,10 @@ export class Program {
     }));
   }
 
-  /** Waits until the program has said the word on standard output. */
-  async said(word: string): Promise<void> {
+  /** Waits until the program has written the line to standard output. */
+  async waitForLine(word: string): Promise<void> {
     while (!this.#stdout.split('\n').includes(word)) {
-      if (this.child.exitCode !== null) throw new Error(`ended before it said ${word}: ${this.#stderr}`);
+      if (this.child.exitCode !== null) throw new Error(`the program ended before it wrote ${word}: ${this.#stderr}`);
       await new Promise((resolve) => setTimeout(resolve, 5));
     }
   }

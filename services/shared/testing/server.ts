@@ -21,7 +21,7 @@ export const { getPool: GET_POOL, listPools: LIST_POOLS } = PoolServiceService;
 
 export const pool = (name: string): Pool => Pool.fromPartial({ name, cidr: '10.65.0.0/16', createTime: new Date(0) });
 
-/** A promise that is kept from outside. */
+/** A promise that is resolved from outside. */
 export class Gate {
   open: () => void = () => undefined;
   readonly opened = new Promise<void>((resolve) => {
@@ -29,10 +29,10 @@ export class Gate {
   });
 }
 
-/** Answers with a pool of the name asked for. */
-export const answerPool: GetPool = ({ name }) => Promise.resolve({ pool: pool(name) });
+/** Answers with a pool of the requested name. */
+export const echoPool: GetPool = ({ name }) => Promise.resolve({ pool: pool(name) });
 
-export const soon = (durationMs = 10_000) => ({ deadlineMs: Date.now() + durationMs });
+export const callLimits = (durationMs = 10_000) => ({ deadlineMs: Date.now() + durationMs });
 
 /** A logger, and the lines that it wrote. */
 export function recordingLog(): { readonly log: Logger; readonly lines: Record<string, unknown>[] } {
@@ -41,7 +41,7 @@ export function recordingLog(): { readonly log: Logger; readonly lines: Record<s
   return { log: createLogger({ service: 'test', level: 'info', destination }), lines };
 }
 
-interface ServerChoice {
+interface ServerSettings {
   readonly getPool?: GetPool;
   readonly addresses?: readonly string[];
   readonly defaultCallTimeoutMs?: number;
@@ -49,8 +49,8 @@ interface ServerChoice {
   readonly release?: number;
 }
 
-/** Real servers in a folder of their own, with clients; all end with {@link Bench.clear}. */
-export class Bench {
+/** Real servers in a temporary folder, with clients. {@link TestServers.clear} stops all of them. */
+export class TestServers {
   readonly folder = mkdtempSync(join(tmpdir(), 'podwire-rpc-'));
   readonly #servers: RpcServer[] = [];
   readonly #peers: Peer[] = [];
@@ -60,14 +60,14 @@ export class Bench {
     return `unix:${join(this.folder, 'run', `${name}.sock`)}`;
   }
 
-  /** Starts a server that has podwire.ipam.v1.PoolService/GetPool; the other methods of the service it lacks. */
-  async serve({ getPool = answerPool, ...choice }: ServerChoice = {}) {
+  /** Starts a server that implements only GetPool of podwire.ipam.v1.PoolService. */
+  async serve({ getPool = echoPool, ...settings }: ServerSettings = {}) {
     const { log, lines } = recordingLog();
     const server = new RpcServer({
       addresses: [this.address()],
       defaultCallTimeoutMs: 5000,
       drainTimeoutMs: 5000,
-      ...choice,
+      ...settings,
       log,
       clock: systemClock,
       services: (unary) => [

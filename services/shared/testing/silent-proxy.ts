@@ -1,11 +1,11 @@
 import { once } from 'node:events';
 import { connect, createServer, type Server, type Socket } from 'node:net';
 
-/** A way to a server over TCP on which everything can be lost without a word, as when a machine has lost its power. */
+/** A TCP proxy that can drop all traffic without closing connections, like a machine without power. */
 export class SilentProxy {
   readonly #server: Server;
-  /** Of each connection whether what is sent on it still arrives. */
-  readonly #arrives = new Map<Socket, boolean>();
+  /** For each connection, whether it still passes data. */
+  readonly #isPassing = new Map<Socket, boolean>();
   #isSilent = false;
 
   private constructor(server: Server) {
@@ -28,18 +28,18 @@ export class SilentProxy {
     return `127.0.0.1:${address.port}`;
   }
 
-  /** Number of connections that clients have open. */
+  /** Number of open client connections. */
   get connections(): number {
-    return this.#arrives.size;
+    return this.#isPassing.size;
   }
 
-  /** Nothing arrives any more, on connections there are and on those to come. */
+  /** Drops all data, on existing and new connections. */
   fallSilent(): void {
     this.#isSilent = true;
-    for (const client of this.#arrives.keys()) this.#arrives.set(client, false);
+    for (const client of this.#isPassing.keys()) this.#isPassing.set(client, false);
   }
 
-  /** What is sent on later connections arrives, on those there are it does not. */
+  /** New connections pass data again; existing ones still do not. */
   recover(): void {
     this.#isSilent = false;
   }
@@ -47,23 +47,23 @@ export class SilentProxy {
   async close(): Promise<void> {
     const closed = once(this.#server, 'close');
     this.#server.close();
-    for (const client of this.#arrives.keys()) client.destroy();
+    for (const client of this.#isPassing.keys()) client.destroy();
     await closed;
   }
 
   #serve(client: Socket, target: string): void {
     const server = connect(target);
-    this.#arrives.set(client, !this.#isSilent);
+    this.#isPassing.set(client, !this.#isSilent);
     const pass = (bytes: Buffer, to: Socket): void => {
-      if (this.#arrives.get(client)) to.write(bytes);
+      if (this.#isPassing.get(client)) to.write(bytes);
     };
     client.on('data', (bytes) => pass(bytes, server));
     server.on('data', (bytes) => pass(bytes, client));
     server.on('close', () => {
-      if (this.#arrives.get(client)) client.destroy();
+      if (this.#isPassing.get(client)) client.destroy();
     });
     client.on('close', () => {
-      this.#arrives.delete(client);
+      this.#isPassing.delete(client);
       server.destroy();
     });
     for (const socket of [client, server]) socket.on('error', () => undefined);

@@ -7,7 +7,7 @@ import { createLogger } from '../runtime/log.js';
 import { withSpan } from '../runtime/span.js';
 import { startTelemetry } from '../runtime/telemetry.js';
 
-/** A program that takes in the trace context of its argument, works under it, and prints what it would send on. */
+/** A program that continues the trace context of its argument, and prints the context that it would propagate. */
 
 const log = createLogger({ service: 'fixture', level: 'info' });
 const stop = await startTelemetry({ service: 'podwire-fixture', env: process.env, log });

@@ -1,11 +1,12 @@
 /**
- * The order of texts by their UTF-16 code units, as `sort` wants it: one on every machine, where that of `localeCompare` depends on a locale.
+ * Compares texts by UTF-16 code units, for `sort`. The order is the same on every machine; that of `localeCompare` depends on the
+ * locale.
  */
 export function compareTexts(a: string, b: string): number {
   return a < b ? -1 : a > b ? 1 : 0;
 }
 
-/** {@link compareTexts} of names. */
+/** Compares objects by name, see {@link compareTexts}. */
 export function compareNames(a: { readonly name: string }, b: { readonly name: string }): number {
   return compareTexts(a.name, b.name);
 }

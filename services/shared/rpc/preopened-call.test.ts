@@ -2,12 +2,12 @@ import { Server, ServerCredentials, ServerInterceptingCall } from '@grpc/grpc-js
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 
 import { Failure } from '../failure/failure.js';
-import { Bench, GET_POOL, pool, soon } from '../testing/server.js';
+import { TestServers, GET_POOL, pool, callLimits } from '../testing/server.js';
 
-let bench: Bench;
+let servers: TestServers;
 
 beforeEach(() => {
-  bench = new Bench();
+  servers = new TestServers();
 });
 
 /** A server that notes the calls that reach it, those that ask, and those that are over, in whatever way. */
@@ -30,7 +30,7 @@ const serveNoting = async () => {
     reply(null, { pool: pool(request.name) });
   };
   server.addService({ getPool: GET_POOL }, { getPool: answer });
-  const address = `unix:${bench.folder}/noting.sock`;
+  const address = `unix:${servers.folder}/noting.sock`;
   await new Promise((resolve) => server.bindAsync(address, ServerCredentials.createInsecure(), resolve));
   ends.push(() => server.forceShutdown());
   return { noted, address, server };
@@ -38,7 +38,7 @@ const serveNoting = async () => {
 type Reply = (error: null, value: { readonly pool: ReturnType<typeof pool> }) => void;
 const ends: (() => void)[] = [];
 
-/** Of `call-ahead.ts`. */
+/** Of `preopened-call.ts`. */
 const MAX_OPEN_MS = 250;
 
 /** From here on a call grows old when the test says so, however long this machine takes to get it to the server. */
@@ -47,36 +47,36 @@ const holdTimers = () => vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout
 afterEach(async () => {
   vi.useRealTimers();
   ends.splice(0).forEach((end) => end());
-  await bench.clear();
+  await servers.clear();
 });
 
 test('a call that is opened reaches the server, which answers when it is asked', async () => {
   const { noted, address } = await serveNoting();
   holdTimers();
-  const opened = bench.peer(address).open(GET_POOL, soon());
+  const opened = servers.peer(address).open(GET_POOL, callLimits());
   await expect.poll(() => noted).toEqual({ opened: 1, ended: 0, asked: [] });
-  await expect(opened.send({ name: 'a' }, soon())).resolves.toMatchObject({ pool: { name: 'a' } });
+  await expect(opened.send({ name: 'a' }, callLimits())).resolves.toMatchObject({ pool: { name: 'a' } });
   opened.close();
   expect(noted).toMatchObject({ opened: 1, asked: ['a'] });
 });
 
 test('it is made with its request where that comes at once, and each later time', async () => {
   const { noted, address } = await serveNoting();
-  const opened = bench.peer(address).open(GET_POOL, soon());
-  await Promise.all(['a', 'b'].map((name) => opened.send({ name }, soon())));
-  await opened.send({ name: 'c' }, soon());
+  const opened = servers.peer(address).open(GET_POOL, callLimits());
+  await Promise.all(['a', 'b'].map((name) => opened.send({ name }, callLimits())));
+  await opened.send({ name: 'c' }, callLimits());
   expect(noted).toMatchObject({ opened: 3, asked: ['a', 'b', 'c'] });
 });
 
 test('one that is closed has asked nothing', async () => {
   const { noted, address } = await serveNoting();
   holdTimers();
-  const opened = bench.peer(address).open(GET_POOL, soon());
+  const opened = servers.peer(address).open(GET_POOL, callLimits());
   await expect.poll(() => noted.opened).toBe(1);
   opened.close();
   opened.close();
   await expect.poll(() => noted.ended).toBe(1);
-  const unopened = bench.peer(address).open(GET_POOL, soon());
+  const unopened = servers.peer(address).open(GET_POOL, callLimits());
   unopened.close();
   await new Promise((resolve) => setImmediate(resolve));
   expect(noted).toEqual({ opened: 1, ended: 1, asked: [] });
@@ -85,57 +85,59 @@ test('one that is closed has asked nothing', async () => {
 test('one that grows old is closed, and its request is a call of its own', async () => {
   const { noted, address } = await serveNoting();
   holdTimers();
-  const opened = bench.peer(address).open(GET_POOL, soon());
+  const opened = servers.peer(address).open(GET_POOL, callLimits());
   await expect.poll(() => noted).toEqual({ opened: 1, ended: 0, asked: [] });
   vi.advanceTimersByTime(MAX_OPEN_MS);
   await expect.poll(() => noted).toEqual({ opened: 1, ended: 1, asked: [] });
   vi.useRealTimers();
-  await expect(opened.send({ name: 'a' }, soon())).resolves.toBeDefined();
+  await expect(opened.send({ name: 'a' }, callLimits())).resolves.toBeDefined();
   await expect.poll(() => noted).toEqual({ opened: 2, ended: 2, asked: ['a'] });
 });
 
 test('one that has failed meanwhile is made anew', async () => {
   const { noted, address, server } = await serveNoting();
   holdTimers();
-  const peer = bench.peer(address);
-  const opened = peer.open(GET_POOL, soon());
+  const peer = servers.peer(address);
+  const opened = peer.open(GET_POOL, callLimits());
   await expect.poll(() => noted.opened).toBe(1);
   vi.useRealTimers();
   server.forceShutdown();
   await expect.poll(() => noted.ended).toBe(1);
   const again = await serveNoting();
-  await expect(opened.send({ name: 'a' }, soon())).resolves.toMatchObject({ pool: { name: 'a' } });
+  await expect(opened.send({ name: 'a' }, callLimits())).resolves.toMatchObject({ pool: { name: 'a' } });
   expect(again.noted.asked).toEqual(['a']);
 });
 
 test('it fails as every call does', async () => {
-  await bench.serve({ getPool: () => Promise.reject(new Failure('POOL_NOT_FOUND', 'no such pool')) });
-  const peer = bench.peer();
-  const opened = peer.open(GET_POOL, soon());
+  await servers.serve({ getPool: () => Promise.reject(new Failure('POOL_NOT_FOUND', 'no such pool')) });
+  const peer = servers.peer();
+  const opened = peer.open(GET_POOL, callLimits());
   await new Promise((resolve) => setTimeout(resolve, 20));
-  await expect(opened.send({ name: 'a' }, soon())).rejects.toMatchObject({ code: 'POOL_NOT_FOUND' });
-  const late = peer.open(GET_POOL, soon());
+  await expect(opened.send({ name: 'a' }, callLimits())).rejects.toMatchObject({ code: 'POOL_NOT_FOUND' });
+  const late = peer.open(GET_POOL, callLimits());
   await new Promise((resolve) => setTimeout(resolve, 20));
   peer.close();
-  await expect(late.send({ name: 'a' }, soon())).rejects.toMatchObject({ code: 'CANCELLED' });
-  await expect(peer.open(GET_POOL, soon()).send({ name: 'a' }, soon())).rejects.toMatchObject({ code: 'CANCELLED' });
+  await expect(late.send({ name: 'a' }, callLimits())).rejects.toMatchObject({ code: 'CANCELLED' });
+  await expect(peer.open(GET_POOL, callLimits()).send({ name: 'a' }, callLimits())).rejects.toMatchObject({
+    code: 'CANCELLED',
+  });
 });
 
 test('its opening fails nothing where the channel is closed before it', async () => {
   const { noted, address } = await serveNoting();
-  const peer = bench.peer(address);
-  const opened = peer.open(GET_POOL, soon());
+  const peer = servers.peer(address);
+  const opened = peer.open(GET_POOL, callLimits());
   peer.close();
   // An error thrown there would have no caller, and end the process.
   await new Promise((resolve) => setImmediate(resolve));
-  await expect(opened.send({ name: 'a' }, soon())).rejects.toMatchObject({ code: 'CANCELLED' });
+  await expect(opened.send({ name: 'a' }, callLimits())).rejects.toMatchObject({ code: 'CANCELLED' });
   expect(noted.opened).toBe(0);
 });
 
 test('it ends when its caller gives up', async () => {
-  await bench.serve({ getPool: () => new Promise(() => undefined) });
-  const opened = bench.peer().open(GET_POOL, soon());
+  await servers.serve({ getPool: () => new Promise(() => undefined) });
+  const opened = servers.peer().open(GET_POOL, callLimits());
   await new Promise((resolve) => setTimeout(resolve, 20));
-  const limits = { ...soon(), signal: AbortSignal.timeout(50) };
+  const limits = { ...callLimits(), signal: AbortSignal.timeout(50) };
   await expect(opened.send({ name: 'a' }, limits)).rejects.toMatchObject({ code: 'CANCELLED' });
 });

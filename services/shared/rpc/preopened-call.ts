@@ -1,14 +1,14 @@
 import type { ServiceError } from '@grpc/grpc-js';
 
-/** What an exchange hears of its call. */
+/** Callbacks of a call. */
 export interface CallHandler<Response> {
-  /** Takes the answer's message. @throws what reading it throws */
+  /** Decodes the answer. @throws errors of decoding */
   readonly receive: (message: Buffer) => Response;
-  /** Called once at the call's end, in every case. */
+  /** Called exactly once, at the end of the call. */
   readonly ended: (error: ServiceError | null) => void;
 }
 
-/** A call under way, as gRPC has it. */
+/** An open call of gRPC. */
 export interface OpenCall<Request> {
   write(request: Request): unknown;
   end(): unknown;
@@ -22,59 +22,59 @@ export interface OpenCall<Request> {
 const MAX_OPEN_MS = 250;
 
 /** A call that is opened before its request is known. */
-export class CallAhead<Request, Response> {
-  readonly #begin: (answering: CallHandler<Response>) => OpenCall<Request> | undefined;
+export class PreopenedCall<Request, Response> {
+  readonly #begin: (handler: CallHandler<Response>) => OpenCall<Request> | undefined;
   readonly #opening: NodeJS.Immediate;
-  #ageing: NodeJS.Timeout | undefined;
+  #expiryTimer: NodeJS.Timeout | undefined;
   #call: OpenCall<Request> | undefined;
-  #answering: CallHandler<Response> | undefined;
+  #handler: CallHandler<Response> | undefined;
 
   /**
-   * @param begin - opens the call, or gives undefined where that cannot be done any more; not run in this turn of the event loop, so that
-   * what its caller sends now goes first
+   * @param begin - opens the call; returns undefined when the channel is closed. It runs in the next turn of the event loop, so that
+   * other messages of the caller are sent first
    */
-  constructor(begin: (answering: CallHandler<Response>) => OpenCall<Request> | undefined) {
+  constructor(begin: (handler: CallHandler<Response>) => OpenCall<Request> | undefined) {
     this.#begin = begin;
     this.#opening = setImmediate(() => this.#open());
   }
 
   /**
-   * Sends the request; once.
-   * @returns how to cancel it; undefined when the call cannot be used (any more), and nothing was sent
+   * Sends the request. Only the first request is sent.
+   * @returns a function that cancels the call; undefined when the call is not usable, and nothing was sent
    */
-  send(request: Request, answering: CallHandler<Response>): (() => void) | undefined {
+  send(request: Request, handler: CallHandler<Response>): (() => void) | undefined {
     const call = this.#take();
     if (!call) return undefined;
-    this.#answering = answering;
+    this.#handler = handler;
     call.write(request);
     call.end();
     return () => call.cancel();
   }
 
-  /** Gives up a call whose request was not sent. Idempotent. */
+  /** Cancels the call if its request was not sent. Idempotent. */
   close(): void {
     this.#take()?.cancel();
   }
 
   #take(): OpenCall<Request> | undefined {
     clearImmediate(this.#opening);
-    clearTimeout(this.#ageing);
+    clearTimeout(this.#expiryTimer);
     const call = this.#call;
     this.#call = undefined;
     return call;
   }
 
   #open(): void {
-    this.#ageing = setTimeout(() => this.close(), MAX_OPEN_MS).unref();
+    this.#expiryTimer = setTimeout(() => this.close(), MAX_OPEN_MS).unref();
     this.#call = this.#begin({
       receive: (message) => {
-        if (!this.#answering) throw new Error('an answer came before its request');
-        return this.#answering.receive(message);
+        if (!this.#handler) throw new Error('the call was answered before its request was sent');
+        return this.#handler.receive(message);
       },
       ended: (error) => {
         // Ended before the request: the sender opens a new call, which reports the reason.
         this.#call = undefined;
-        this.#answering?.ended(error);
+        this.#handler?.ended(error);
       },
     });
   }
