@@ -20,7 +20,7 @@ describe('EventQueue', () => {
     expect(await reader.next()).toEqual({ done: false, value: neighbour('10.0.0.2') });
   });
 
-  it('drops what nobody takes, and says so once', async () => {
+  it('drops events that are not read, and reports it once', async () => {
     const queue = new EventQueue('of this process');
     queue.push(Array.from({ length: 65_536 }, () => neighbour('10.0.0.1')));
     queue.push([neighbour('10.0.0.2'), neighbour('10.0.0.3')]);

@@ -116,7 +116,7 @@ export class Namespace implements OpenNamespace {
   readonly path: string | null;
   readonly #native: NativeNamespace;
   /** Calls with several asynchronous parts, which need the namespace open throughout. */
-  readonly #underWay = new Set<Promise<unknown>>();
+  readonly #inFlight = new Set<Promise<unknown>>();
   #closed = false;
 
   /** Internal; use {@link openNamespace}. */
@@ -272,7 +272,7 @@ export class Namespace implements OpenNamespace {
   /** Closes the namespace after calls in flight. Idempotent. Garbage collection closes it as well. */
   async close(): Promise<void> {
     this.#closed = true;
-    await Promise.allSettled(this.#underWay);
+    await Promise.allSettled(this.#inFlight);
     await this.#native.close();
   }
 
@@ -282,11 +282,11 @@ export class Namespace implements OpenNamespace {
   }
 
   async #untilDone<Answer>(work: Promise<Answer>): Promise<Answer> {
-    this.#underWay.add(work);
+    this.#inFlight.add(work);
     try {
       return await work;
     } finally {
-      this.#underWay.delete(work);
+      this.#inFlight.delete(work);
     }
   }
 

@@ -35,7 +35,7 @@ function believe(neighbour: string, address: string): void {
 }
 
 describe('announceAddress', () => {
-  it.each(['192.0.2.1', '2001:db8::1'])('tells neighbours the MAC address of %s', async (address) => {
+  it.each(['192.0.2.1', '2001:db8::1'])('announces the MAC address of %s to neighbours', async (address) => {
     const { node, neighbour, index, mac } = await makeNeighbours();
     const within = await open(node.path);
     believe(neighbour.name, address);
@@ -60,7 +60,7 @@ describe('announceAddress', () => {
     expect(known(neighbour.name, '2001:db8::3')).toBeUndefined();
   });
 
-  it('tells what cannot be sent', async () => {
+  it('reports an announcement that cannot be sent', async () => {
     const { node, index } = await makeNeighbours();
     const within = await open(node.path);
     const announce = (link: number, address: string) => failureOf(within.announceAddress({ index: link, address }));

@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-// Takes the captures anew: what `ip` and the kernel say to each other, by strace, as hex with the command that made it.
+// Records the captures again: the messages between `ip` and the kernel, from strace, as hex with the command that caused them.
 // usage: node test/support/isolated.mjs node addon/test/capture.mjs   (strace and iproute2 must be there)
 // The line `# expect` of a capture that exists is kept: it is written by hand, from `ip`'s own output.
 import { Buffer } from 'node:buffer';

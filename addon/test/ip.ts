@@ -56,7 +56,7 @@ export function makePod(): { name: string; path: string } {
   return { name, path: `/run/netns/${name}` };
 }
 
-/** What a runtime does when a pod ends: the name goes, and the namespace with it once nobody has it open. */
+/** Deletes a namespace's name, like a runtime when a pod ends. The namespace ends when no process has it open. */
 export function deletePod(name: string): void {
   podNames.splice(podNames.indexOf(name), 1);
   run('ip', 'netns', 'delete', name);

@@ -64,7 +64,7 @@ describe('openNamespace', () => {
       expect(binding.openNamespaceAtOnce(path), path).toBeNull();
     }
     const byThread = await binding.openNamespace(pod.path);
-    // Kernels before 6.18 tell the cookie to those inside alone, which takes a thread.
+    // Kernels before 6.18 report the cookie only inside the namespace, which takes a thread.
     const [major = 0, minor = 0] = release().split('.').map(Number);
     if (major > 6 || (major === 6 && minor >= 18)) {
       const atOnce = binding.openNamespaceAtOnce(pod.path);

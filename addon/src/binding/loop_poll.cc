@@ -40,12 +40,12 @@ LoopPoll::LoopPoll(Napi::Env env, int fd, std::function<void()> ready) : handle_
   handle_->owner = this;
   handle_->poll.data = handle_;
   if (const int failure = uv_poll_init(loop, &handle_->poll, fd); failure != 0) {
-    // Whoever waited for it would do so for ever.
+    // Fatal, because a caller that waits for the descriptor would wait forever.
     napi_fatal_error("podwire.netlink: a file descriptor cannot be polled", NAPI_AUTO_LENGTH, uv_strerror(failure),
                      NAPI_AUTO_LENGTH);
   }
   uv_unref(reinterpret_cast<uv_handle_t*>(&handle_->poll));
-  // The environment's end waits until libuv has let the handle go.
+  // The end of the environment waits until libuv has released the handle.
   napi_add_async_cleanup_hook(
       env, [](napi_async_cleanup_hook_handle, void* data) { close(static_cast<Handle*>(data)); }, handle_,
       &handle_->cleanup);
