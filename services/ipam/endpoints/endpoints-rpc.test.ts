@@ -94,7 +94,7 @@ describe('a list of endpoints', () => {
       expect.stringMatching(/^pod_name is no RFC 1123 subdomain/),
       expect.stringMatching(/^pool_name is no RFC 1123 subdomain/),
       'page_size is -1; it must be 0 or more',
-      expect.stringMatching(/^page_token was not given/),
+      expect.stringMatching(/^page_token is not a token/),
     ]);
     expect(await faultsOf(list({ nodeName: 'node', pageToken: nextPageToken }))).toHaveLength(1);
   });

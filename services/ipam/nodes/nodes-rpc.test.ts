@@ -258,7 +258,7 @@ describe('what is malformed is refused, all at once', () => {
       expect.stringMatching(/^interfaces\[0\].addresses\[0\] is no address/),
       expect.stringMatching(/^interfaces\[0\].addresses\[1\] is no address/),
       'interfaces[1].name is "eth0" a second time',
-      expect.stringMatching(/^interfaces\[2\].name holds/),
+      expect.stringMatching(/^interfaces\[2\].name contains/),
       'interfaces[2].addresses has 65 entries; at most 64 are allowed',
       "tunnel_macs[0].kind is 1; only VXLAN's have a MAC address",
       expect.stringMatching(/^tunnel_macs\[1\].mac_address is no unicast MAC address/),

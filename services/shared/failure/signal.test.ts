@@ -11,10 +11,10 @@ test('the failure that a signal was fired with is passed on', () => {
 test.each([
   ['a reason of its own', new TypeError('x')],
   ['no Error', 'text'],
-])('%s means that the caller gave up', (_, reason) => {
+])('%s is CANCELLED', (_, reason) => {
   expect(failureOfSignal(AbortSignal.abort(reason))).toMatchObject({ code: 'CANCELLED', cause: reason });
 });
 
-test('a signal that fired without a reason means that the caller gave up', () => {
+test('a signal that fired without a reason is CANCELLED', () => {
   expect(failureOfSignal(AbortSignal.abort())).toMatchObject({ code: 'CANCELLED', cause: { name: 'AbortError' } });
 });
