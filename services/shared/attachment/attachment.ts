@@ -62,7 +62,7 @@ const LATIN1_SPACE = 0xa0;
 export function interfaceNameFault(name: string): string | undefined {
   if (name === '') return 'is empty';
   if (Buffer.byteLength(name) > MAX_INTERFACE_NAME_BYTES) return `is longer than ${MAX_INTERFACE_NAME_BYTES} bytes`;
-  if (name === '.' || name === '..') return 'must not be "." or ".."';
+  if (name === '.' || name === '..') return 'must not be "." or "..", which name a directory';
   if (name === 'all' || name === 'default') return 'is reserved: sysctl uses it for all interfaces';
   return /[/:%\s\x85\0]/u.test(name) || Buffer.from(name).includes(LATIN1_SPACE)
     ? 'contains "/", ":", "%", white space or a character that the kernel treats as white space'
