@@ -35,7 +35,7 @@ const MAX_PORT = 65_535;
 /** `FIRST-LAST`, both included, of ports from 1; undefined when empty. */
 export const portRange = z
   .string()
-  .regex(/^(\d{1,5}-\d{1,5})?$/, 'is not FIRST-LAST')
+  .regex(/^(\d{1,5}-\d{1,5})?$/, 'must be FIRST-LAST')
   .transform((range) => {
     if (range === '') return undefined;
     const [first = 0, last = 0] = range.split('-').map(Number);
@@ -43,7 +43,7 @@ export const portRange = z
   })
   .refine(
     (range) => range === undefined || (range.first >= 1 && range.first <= range.last && range.last <= MAX_PORT),
-    `is no range of ports from 1 to ${MAX_PORT}`,
+    `must be a range of ports from 1 to ${MAX_PORT}`,
   );
 
 /** The settings that are the same on every node. */
@@ -53,100 +53,97 @@ const SETTINGS = {
     schema: listOf(rpcAddress),
     default: 'unix:/run/podwire/dataplane.sock',
     about:
-      'Where to serve gRPC: unix:/absolute/path (its owner’s alone) or host:port, several with commas between them. ' +
-      'Whoever reaches it can rewire the node’s pods.',
+      'Addresses of the gRPC server, separated by commas: unix:/absolute/path (only its owner can connect) or host:port. The ' +
+      'port is unauthenticated: every client can rewire the node’s pods.',
   },
   callTimeoutMs: {
     variable: 'PODWIRE_DATAPLANE_CALL_TIMEOUT_MS',
     schema: wholeNumber(1, 600_000),
     default: '10000',
-    about: 'Time for a call whose caller set no deadline, in milliseconds, 1 to 600000.',
+    about: 'Timeout of a call without a deadline, in milliseconds, 1 to 600000.',
   },
   drainTimeoutMs: {
     variable: 'PODWIRE_DATAPLANE_DRAIN_TIMEOUT_MS',
     schema: wholeNumber(0, 60_000),
     default: '5000',
-    about: 'How long calls under way may go on after SIGTERM before they are cut off, in milliseconds, 0 to 60000.',
+    about: 'Time after SIGTERM until calls in flight are cancelled, in milliseconds, 0 to 60000.',
   },
   natExclude: {
     variable: 'PODWIRE_DATAPLANE_NAT_EXCLUDE',
     schema: oneOf(NAT_EXCLUSIONS),
     default: 'pools',
     about:
-      'Destinations to which pods of pools with natOutgoing send with their own address: pools, or pools-and-nodes for the ' +
-      'addresses of the nodes too. No effect without such a pool.',
+      'Destinations exempt from masquerading of pools with natOutgoing: pools, or pools-and-nodes for pools and the addresses ' +
+      'of nodes. No effect without such a pool.',
   },
   natInterfaces: {
     variable: 'PODWIRE_DATAPLANE_NAT_INTERFACES',
     schema: interfacePatterns,
     default: '',
     about:
-      'Interfaces by which pods’ packets leave with the node’s address: names, or their beginnings with a *, with commas ' +
-      'between them; empty for all. No effect without a pool with natOutgoing.',
+      'Outgoing interfaces on which packets of pods are masqueraded: names, or prefixes with a trailing *, separated by commas; ' +
+      'empty for all. No effect without a pool with natOutgoing.',
   },
   natPorts: {
     variable: 'PODWIRE_DATAPLANE_NAT_PORTS',
     schema: portRange,
     default: '',
     about:
-      'Ports, as FIRST-LAST, from which TCP and UDP packets with the node’s address leave, 1-65535; empty for any. No effect ' +
-      'without a pool with natOutgoing.',
+      'Source ports of masqueraded TCP and UDP packets, as FIRST-LAST within 1-65535; empty for any. No effect without a pool ' +
+      'with natOutgoing.',
   },
   mtuBytes: {
     variable: 'PODWIRE_DATAPLANE_MTU_BYTES',
-    schema: wholeNumber(0, 65_535).refine(
-      (value) => value === 0 || value >= 1280,
-      'is neither 0 nor from 1280 to 65535',
-    ),
+    schema: wholeNumber(0, 65_535).refine((value) => value === 0 || value >= 1280, 'must be 0, or from 1280 to 65535'),
     default: '0',
     about:
-      'MTU in bytes of pods that ask for none, 1280 to 65535; 0 for the smallest of the node’s interfaces minus what the ' +
-      'encapsulation of the pools adds.',
+      'MTU in bytes of pods that request none, 1280 to 65535; 0 for the smallest MTU of the node’s interfaces minus the ' +
+      'encapsulation overhead of the pools.',
   },
   mtuInterfaces: {
     variable: 'PODWIRE_DATAPLANE_MTU_INTERFACES',
     schema: interfacePatterns,
     default: 'en*,wl*,ww*,sl*,ib*,eth*,wlan*,wwan*',
     about:
-      'The node’s interfaces whose MTU counts for pods, as long as they are up: names, or their beginnings with a *, with ' +
-      'commas between them. No effect when PODWIRE_DATAPLANE_MTU_BYTES is not 0.',
+      'Interfaces of the node whose MTU counts for pods while they are up: names, or prefixes with a trailing *, separated by ' +
+      'commas. No effect when PODWIRE_DATAPLANE_MTU_BYTES is not 0.',
   },
   ipamAddress: {
     variable: 'PODWIRE_DATAPLANE_IPAM_ADDRESS',
     schema: rpcAddress,
     default: 'unix:/run/podwire/ipam.sock',
-    about: 'Where podwire-ipam is found: unix:/absolute/path or host:port.',
+    about: 'Address of podwire-ipam: unix:/absolute/path or host:port.',
   },
   nodeIpv4: {
     variable: 'PODWIRE_DATAPLANE_NODE_IPV4',
     schema: addressMethod(4),
     default: 'auto',
     about:
-      'The IPv4 address at which other nodes reach this one, with the length of its subnet (192.0.2.7/24), or how it is found: auto (the ' +
-      'interface with the default route, else the first with an address), interface=REGEX, skip-interface=REGEX, cidr=LIST (the first ' +
-      'address in one of them), can-reach=ADDRESS (what the node sends there from), or none. REGEX may be several with commas between ' +
-      'them, each matched anywhere in the name. Interfaces of pods, tunnels and container engines are passed over.',
+      'IPv4 address at which other nodes reach this one, with the length of its subnet (192.0.2.7/24), or the method of finding it: auto ' +
+      '(the interface with the default route, else the first with an address), interface=REGEX, skip-interface=REGEX, cidr=LIST (the ' +
+      'first address in one of the prefixes), can-reach=ADDRESS (the source address of packets to it), or none. REGEX may be a list ' +
+      'separated by commas; each matches anywhere in the name. Interfaces of pods, tunnels and container engines are ignored.',
   },
   nodeIpv6: {
     variable: 'PODWIRE_DATAPLANE_NODE_IPV6',
     schema: addressMethod(6),
     default: 'auto',
-    about: 'The same for IPv6: 2001:db8::7/64, auto, …, none. Link-local and temporary addresses are passed over.',
+    about: 'The same for IPv6: 2001:db8::7/64, auto, …, none. Link-local and temporary addresses are ignored.',
   },
   stateDirectory: {
     variable: 'PODWIRE_DATAPLANE_STATE_DIRECTORY',
     schema: absolutePath,
     default: '/run/podwire/attachments',
     about:
-      'Absolute path of the directory for the records of attachments. In memory (tmpfs), as the namespaces are: each record is ' +
-      'written while a pod waits. One directory for each dataplane.',
+      'Absolute path of the directory for the records of attachments. Use tmpfs: records are as short-lived as namespaces, and ' +
+      'each write delays a pod. One directory for each dataplane.',
   },
   ...BIRD_SETTINGS,
   logLevel: {
     variable: 'PODWIRE_DATAPLANE_LOG_LEVEL',
     schema: oneOf(LOG_LEVELS),
     default: 'info',
-    about: `Least severe lines that are logged: ${LOG_LEVELS.join(', ')}.`,
+    about: `Least severe level that is logged: ${LOG_LEVELS.join(', ')}.`,
   },
 } as const;
 
@@ -159,10 +156,10 @@ export function dataplaneSettings(hostName: string) {
     ...SETTINGS,
     nodeName: {
       variable: 'PODWIRE_DATAPLANE_NODE_NAME',
-      schema: text.regex(NODE_NAME, 'is no name of a Kubernetes node (RFC 1123 subdomain)'),
+      schema: text.regex(NODE_NAME, 'must be the name of a Kubernetes node (RFC 1123 subdomain)'),
       default: hostName.toLowerCase(),
       about:
-        'Name of this node at IPAM, the same as the plugin’s: an RFC 1123 subdomain. The default is the host’s name in lower case.',
+        'Name of this node in IPAM, the same as in the plugin’s settings: an RFC 1123 subdomain. The default is the host’s name in lower case.',
     },
   } as const;
 }
@@ -189,8 +186,6 @@ export function dataplaneUsage(hostName: string): string {
     'Programs this node’s interfaces, routes, tunnels and NAT for podwire-plugin, and registers the node with podwire-ipam. As root, in the node’s own network namespace.';
   return serverUsage('podwire-dataplane', about, { ...dataplaneSettings(hostName), ...BIRD_SETTINGS });
 }
-
-/** Setting types that only podwire-dataplane has. Each parses a text, and reports what is wrong with it. */
 
 /** A name, or a prefix with a trailing `*`. A leading `-` suggests a misplaced option. */
 function patternFault(pattern: string): string | undefined {

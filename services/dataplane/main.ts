@@ -12,7 +12,7 @@ import { readBoot } from './pods/orphans.js';
 
 const NAME = 'podwire-dataplane';
 
-/** More than the longest drain time-out that can be set. */
+/** Longer than the greatest drain timeout. */
 const STOP_TIMEOUT_MS = 65_000;
 
 const log = createLogger({ service: NAME, level: 'info' });
@@ -22,7 +22,7 @@ await runProcess({
   stopTimeoutMs: STOP_TIMEOUT_MS,
   usage: async () => (await import('./config.js')).dataplaneUsage(hostname()),
   start: async (stopped) => {
-    // Loaded once the young generation is kept small: by then it would have grown.
+    // Loaded after young-generation has limited the heap, which would grow meanwhile.
     const [{ startService }, { readConfig }] = await Promise.all([import('./service.js'), import('./config.js')]);
     const config = readConfig(process.env, hostname());
     log.level = config.logLevel;

@@ -6,12 +6,12 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { startService, type RunningService } from './service.js';
 import { addPod, cleanUp, nodeForwards, pings, requireThrowawayNamespace, run, snapshot } from './testing/kernels.js';
-import { podMessage, ServiceBench } from './testing/service.js';
+import { podMessage, ServiceFixture } from './testing/service.js';
 
-let bench: ServiceBench;
+let bench: ServiceFixture;
 
 beforeEach(() => {
-  bench = new ServiceBench();
+  bench = new ServiceFixture();
 });
 afterEach(() => bench.clear());
 
@@ -21,7 +21,7 @@ describe('on the real kernel', () => {
   beforeEach(async () => {
     requireThrowawayNamespace();
     nodeForwards();
-    service = await startService(bench.config(), bench.surroundings());
+    service = await startService(bench.config(), bench.deps());
   });
 
   afterEach(async () => {
@@ -188,7 +188,7 @@ describe('on the real kernel', () => {
     run('sysctl', '-qw', 'net.ipv4.ip_forward=0', 'net.ipv4.conf.all.rp_filter=1');
     try {
       // It looks at them as it starts; later ones come after as many seconds as a test should not wait.
-      service = await startService(bench.config(), bench.surroundings());
+      service = await startService(bench.config(), bench.deps());
       const told = async () => (await bench.nodeStatus()).conditions.map(({ reason }) => reason);
       await expect.poll(told, { timeout: 30_000 }).toContain('StrictReversePathFilter');
       await expect.poll(() => run('sysctl', '-n', 'net.ipv4.ip_forward'), { timeout: 30_000 }).toBe('1\n');

@@ -21,7 +21,7 @@ import { NetlinkNodeNetwork } from './kernel/node-network.js';
 import { NetlinkKernel } from './kernel/pod-kernel.js';
 import type { LinkSource, NodeNetwork } from './node/links.js';
 import type { NodeOverview } from './node/node-rpc.js';
-import { NodeSysctls, type NodeLook, type SettingsUse } from './node/sysctls.js';
+import { NodeSysctls, type SettingsCheck, type SettingsRequirements } from './node/sysctls.js';
 import { ipamAddressBook } from './pods/address-book-client.js';
 import { AttachmentEvents, Events } from './pods/events.js';
 import { GarbageCollector } from './pods/garbage.js';
@@ -41,7 +41,7 @@ import { dataplaneServices, NodeSide, PodEnvironment, type ServedParts } from '.
 import { familiesOf, USUAL_MTU_BYTES } from './wiring/network.js';
 
 /** The service's dependencies on its process. */
-export interface Surroundings {
+export interface ServiceDeps {
   readonly log: Logger;
   readonly clock: Clock;
   /** Uniform in [0, 1). */
@@ -65,19 +65,16 @@ export interface RunningService extends Running {
  * @throws Failure as {@link serve} and {@link acquireExclusive}, INVALID_SETTINGS for the peers file, or KERNEL_REFUSED when the kernel
  * cannot be queried
  */
-export async function startService(config: Config, surroundings: Surroundings): Promise<RunningService> {
+export async function startService(config: Config, deps: ServiceDeps): Promise<RunningService> {
   const peerPlan = await readPeerPlan(config);
-  const { clock, pid, stopped, log } = surroundings;
+  const { clock, pid, stopped, log } = deps;
   const { listen: addresses, stateDirectory } = config;
-  // Take the lock first: records and nftables belong to a dataplane that already runs or starts.
-  const places = {
+  // The lock comes first: records and nftables may belong to another dataplane that runs or starts.
+  const lock = await acquireExclusive({
+    program: 'podwire-dataplane',
     addresses,
     stateDirectory,
     settings: 'PODWIRE_DATAPLANE_LISTEN and PODWIRE_DATAPLANE_STATE_DIRECTORY',
-  };
-  const alone = await acquireExclusive({
-    program: 'podwire-dataplane',
-    ...places,
     owner: String(pid),
     clock,
     signal: stopped,
@@ -96,18 +93,18 @@ export async function startService(config: Config, surroundings: Surroundings): 
     const nodeKernel = await open(NodeNetlinkKernel.open(monitor));
     const links = await open(NetlinkLinks.open(monitor));
     const nodeSide = { network, kernel: nodeKernel, links, nft: new ProgramNft(), peerPlan };
-    const service = await serve(kernel, { config, surroundings, nodeSide });
-    return { ...service, stop: () => service.stop().finally(() => alone.release()) };
+    const service = await serve(kernel, { config, deps: deps, nodeSide });
+    return { ...service, stop: () => service.stop().finally(() => lock.release()) };
   } catch (error) {
     await Promise.all(opened.map((part) => part.close()));
-    alone.release();
+    lock.release();
     throw error;
   }
 }
 
 export interface ServeOptions {
   readonly config: Config;
-  readonly surroundings: Surroundings;
+  readonly deps: ServiceDeps;
   /** The node's side of the kernel, closed at the end; without it pods are served, and the node belongs to no cluster. */
   readonly nodeSide?: NodeSideKernel;
 }
@@ -128,15 +125,15 @@ export interface NodeSideKernel {
  * @throws Failure KERNEL_UNSUPPORTED, KERNEL_REFUSED, or INVALID_SETTINGS when an address is in use
  */
 export async function serve(kernel: Kernel, options: ServeOptions): Promise<RunningService> {
-  const { config, surroundings } = options;
-  const { log, clock } = surroundings;
-  const environment = makeEnvironment(options);
+  const { config, deps } = options;
+  const { log, clock } = deps;
+  const environment = createEnvironment(options);
   const node = await openNode(kernel, { ...options, environment });
-  const onLook = ({ poolFamilies }: NodeLook): void => {
+  const onCheck = ({ poolFamilies }: SettingsCheck): void => {
     if (canWirePods(conditionsOf(parts), poolFamilies)) server.setServing();
     else server.setNotServing();
   };
-  const clusterPart = makeClusterPart(options, { kernel, node, environment, onLook });
+  const clusterPart = createClusterPart(options, { kernel, node, environment, onCheck });
   const parts = { node, environment, clusterPart };
   const unobserve = observeConditions(metrics.getMeter('podwire-dataplane'), () => conditionsOf(parts));
   const server = new RpcServer({
@@ -172,9 +169,9 @@ export async function serve(kernel: Kernel, options: ServeOptions): Promise<Runn
   }
 }
 
-function makeEnvironment({ config, surroundings, nodeSide }: ServeOptions): PodEnvironment | undefined {
+function createEnvironment({ config, deps, nodeSide }: ServeOptions): PodEnvironment | undefined {
   if (!nodeSide) return undefined;
-  const { log, clock, random } = surroundings;
+  const { log, clock, random } = deps;
   const { links, nft } = nodeSide;
   return new PodEnvironment({ config, links, nft, events: new Events(log), clock, random });
 }
@@ -191,43 +188,46 @@ interface ClusterPartOptions {
   readonly kernel: Kernel;
   readonly node: Node;
   readonly environment: PodEnvironment | undefined;
-  readonly onLook: (look: NodeLook) => void;
+  readonly onCheck: (check: SettingsCheck) => void;
 }
 
-function makeClusterPart(
-  { config, surroundings, nodeSide }: ServeOptions,
-  { kernel: podKernel, node, environment, onLook }: ClusterPartOptions,
+function createClusterPart(
+  { config, deps, nodeSide }: ServeOptions,
+  { kernel: podKernel, node, environment, onCheck }: ClusterPartOptions,
 ): ClusterPart | undefined {
   if (!nodeSide) return undefined;
-  const { log, clock, random } = surroundings;
+  const { log, clock, random } = deps;
   const { kernel, network, links, peerPlan } = nodeSide;
   const { ipam, keeper } = node;
   const planner = new RoutePlanner();
   const events = new ReconcileEvents(log);
-  const onPodInterface = (name: string | undefined, isMeddledWith: boolean): void =>
-    keeper.heardOf(name, isMeddledWith);
+  const onPodInterface = (name: string | undefined, isInterference: boolean): void =>
+    keeper.heardOf(name, isInterference);
   const { routing } = config;
   const routes = new RouteReconciler({ kernel, planner, routing, clock, random, events, onPodInterface });
   const settings = peerPlan && birdSettings(config, peerPlan);
   const bird = settings && new Bird({ settings, clock, events: new BirdEvents(log) });
   const sysctls = new NodeSysctls({
     links,
-    use: () => settingsUse({ routes, node }),
+    requirements: () => settingsRequirements({ routes, node }),
     probe: () => podKernel.probe(),
     clock,
     events,
-    onLook: (look) => {
-      if (look.hasRepaired) routes.check();
-      for (const name of look.changedPods) keeper.repairByHostInterface(name);
-      onLook(look);
+    onCheck: (check) => {
+      if (check.hasRepaired) routes.check();
+      for (const name of check.changedPods) keeper.repairByHostInterface(name);
+      onCheck(check);
     },
   });
   const kernelFollowers = [...(environment?.followers ?? []), routes, ...(bird ? [bird] : []), sysctls];
-  return { nodeSide: new NodeSide({ config, surroundings, network, ipam, kernelFollowers }), routes, bird, sysctls };
+  return { nodeSide: new NodeSide({ config, deps, network, ipam, kernelFollowers }), routes, bird, sysctls };
 }
 
 /** Requirements of existing pods, and of the node's part in the cluster, on the node's settings. */
-function settingsUse({ routes, node }: Pick<OverviewParts, 'node'> & Pick<ClusterPart, 'routes'>): SettingsUse {
+function settingsRequirements({
+  routes,
+  node,
+}: Pick<OverviewParts, 'node'> & Pick<ClusterPart, 'routes'>): SettingsRequirements {
   const networks = node.records().map(({ network }) => network);
   return {
     families: familiesOf(networks.flatMap(({ addresses }) => addresses)),
@@ -259,8 +259,8 @@ function overviewOf(config: Config, { node, environment, clusterPart }: Overview
 }
 
 function conditionsOf({ node, environment, clusterPart }: OverviewParts): readonly Condition[] {
-  const told = [clusterPart?.nodeSide.conditions(), environment?.conditions(), node.keeper.conditions()];
-  return told.flatMap((conditions) => conditions ?? []);
+  const lists = [clusterPart?.nodeSide.conditions(), environment?.conditions(), node.keeper.conditions()];
+  return lists.flatMap((conditions) => conditions ?? []);
 }
 
 /** The parts that serve and repair this node's pods. */
@@ -275,8 +275,8 @@ interface OpenOptions extends ServeOptions {
 }
 
 /** Loads the state of the previous process before the first call. @throws Failure STATE_IO */
-async function openNode(kernel: Kernel, { config, surroundings, environment }: OpenOptions): Promise<Node> {
-  const { log, clock, random, boot } = surroundings;
+async function openNode(kernel: Kernel, { config, deps, environment }: OpenOptions): Promise<Node> {
+  const { log, clock, random, boot } = deps;
   const events = new AttachmentEvents(log);
   const registry = new AttachmentRegistry({
     store: new DirectoryRecordStore(config.stateDirectory),
@@ -289,8 +289,8 @@ async function openNode(kernel: Kernel, { config, surroundings, environment }: O
   for (const { network } of outlived) events.recordOutlived(network.attachment);
 
   const podEvents = new Events(log);
-  const given = environment && { mtu: () => environment.mtuBytes, guard: environment.guard };
-  const dataplane = new Dataplane({ kernel, registry, events: podEvents, ...given });
+  const podOptions = environment && { mtu: () => environment.mtuBytes, guard: environment.guard };
+  const dataplane = new Dataplane({ kernel, registry, events: podEvents, ...podOptions });
   const ipam = new Peer('podwire-ipam', config.ipamAddress);
   const addressBook = ipamAddressBook(ipam, clock);
   const { nodeName } = config;

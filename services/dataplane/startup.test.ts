@@ -40,7 +40,7 @@ function make(address: string): void {
   lines = written;
   peer = new Peer('podwire-ipam', address);
   const config = readConfig({}, 'n1');
-  side = new NodeSide({ config, surroundings: { log, clock: systemClock, random: () => 0.01 }, network, ipam: peer });
+  side = new NodeSide({ config, deps: { log, clock: systemClock, random: () => 0.01 }, network, ipam: peer });
 }
 
 const reasons = () => side.conditions().map(({ reason }) => reason);
@@ -92,7 +92,7 @@ describe('with a fake IPAM', () => {
     await ipam.start();
     await poll(() => ipam.registrations.length).toBe(1);
     expect([ipam.refusals, network.failures]).toEqual([[], []]);
-    expect(lines.filter(({ msg }) => String(msg).startsWith('could not register this node'))).toHaveLength(4);
+    expect(lines.filter(({ msg }) => String(msg).startsWith('failed to register this node'))).toHaveLength(4);
   });
 
   test('a node that somebody deleted registers again; one whose name another has taken says so', async () => {
@@ -134,7 +134,7 @@ describe('with a fake IPAM', () => {
     // Disabled: its pods still need the tunnel.
     ipam.putPool(vxlanPool('p', '10.65.0.0/16', { state: PoolState.POOL_STATE_DISABLED }));
     ipam.putPool(poolMessage('q', '10.66.0.0/16'));
-    await poll(() => lines.filter(({ msg }) => String(msg).includes('gave back')).length).toBe(0);
+    await poll(() => lines.filter(({ msg }) => String(msg).includes('released')).length).toBe(0);
     expect(ipam.node('n1')?.tunnels).toHaveLength(1);
     ipam.remove('pool', 'p');
     await poll(() => ipam.node('n1')?.tunnels).toEqual([]);

@@ -7,20 +7,20 @@ import type { Unary } from '@podwire/shared/rpc/unary';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Logger } from '@podwire/shared/runtime/log';
 
-import type { Follower, KnownFollower } from './cluster/cluster.js';
+import type { Follower, IpamFollower } from './cluster/cluster.js';
 import type { Condition } from './conditions/conditions.js';
 import type { Config } from './config.js';
 import { Masquerader } from './filters/masquerade.js';
 import { SourceGuard } from './filters/source-guard.js';
 import type { Nft } from './filters/table.js';
 import { TunnelGuard } from './filters/tunnel-guard.js';
-import { IpamCluster } from './node/cluster-watch.js';
+import { ClusterWatch } from './node/cluster-watch.js';
 import { ClusterEvents } from './node/events.js';
 import type { LinkSource, NodeNetwork } from './node/links.js';
 import { getNodeStatus, type NodeOverview } from './node/node-rpc.js';
 import { PodMtu } from './node/pod-mtu.js';
 import { Registration, type RegisteredAddresses } from './node/registration.js';
-import { keepFollowingAdvertisements } from './node/router-advertisements.js';
+import { keepAcceptingAdvertisements } from './node/router-advertisements.js';
 import { TunnelAddresses } from './node/tunnel-addresses.js';
 import { cniService, type CniParts } from './pods/calico-cni-rpc.js';
 import type { Events } from './pods/events.js';
@@ -31,34 +31,34 @@ import type { Dataplane } from './pods/pods.js';
 import type { AttachmentRecord } from './pods/record.js';
 
 /** A part that follows the cluster's state, and reports conditions. */
-interface TellingFollower extends Follower {
+interface ReportingFollower extends Follower {
   conditions(): readonly Condition[];
 }
 
 interface NodeSideOptions {
   readonly config: Config;
-  readonly surroundings: { readonly log: Logger; readonly clock: Clock; readonly random: () => number };
+  readonly deps: { readonly log: Logger; readonly clock: Clock; readonly random: () => number };
   /** Closed at the end. */
   readonly network: NodeNetwork;
   /** Owned by the caller, who closes it after the node side has stopped. */
   readonly ipam: Peer;
   /** Followers called after the node side's own, and stopped with them; they reconcile the kernel. */
-  readonly kernelFollowers?: readonly TellingFollower[];
+  readonly kernelFollowers?: readonly ReportingFollower[];
 }
 
 /**
- * This node's part in the cluster: its registration in IPAM, the watch of the cluster, and everything that follows from it. It
- * delays no pods: it starts after them, and waits for IPAM in the background.
+ * This node's part in the cluster: its registration in IPAM, the watch of the cluster, and the followers of the watch. It does not
+ * delay pods: it starts after their service, and waits for IPAM in the background.
  */
 export class NodeSide {
   readonly #network: NodeNetwork;
   readonly #registration: Registration;
-  readonly #followers: readonly KnownFollower[];
-  readonly #kernelFollowers: readonly TellingFollower[];
-  readonly #cluster: IpamCluster;
+  readonly #followers: readonly IpamFollower[];
+  readonly #kernelFollowers: readonly ReportingFollower[];
+  readonly #cluster: ClusterWatch;
 
-  constructor({ config, surroundings, network, ipam, kernelFollowers = [] }: NodeSideOptions) {
-    const { log, clock, random } = surroundings;
+  constructor({ config, deps, network, ipam, kernelFollowers = [] }: NodeSideOptions) {
+    const { log, clock, random } = deps;
     const { nodeName: self, nodeIpv4, nodeIpv6 } = config;
     const events = new ClusterEvents(log);
     const parts = { self, ipam, events, clock, random };
@@ -67,7 +67,7 @@ export class NodeSide {
     // The followers, in the order in which they are called.
     this.#followers = [this.#registration, new TunnelAddresses(parts), ...kernelFollowers];
     this.#kernelFollowers = kernelFollowers;
-    this.#cluster = new IpamCluster({ ...parts, followers: this.#followers });
+    this.#cluster = new ClusterWatch({ ...parts, followers: this.#followers });
   }
 
   /** Starts; call once. */
@@ -83,8 +83,8 @@ export class NodeSide {
 
   /** Conditions of the node side. */
   conditions(): readonly Condition[] {
-    const kept = this.#kernelFollowers.flatMap((follower) => follower.conditions());
-    return [...this.#cluster.conditions(), ...this.#registration.conditions(), ...kept];
+    const conditions = this.#kernelFollowers.flatMap((follower) => follower.conditions());
+    return [...this.#cluster.conditions(), ...this.#registration.conditions(), ...conditions];
   }
 
   /** Leaves kernel and IPAM unchanged: pods keep their network while the service is down. Idempotent. */
@@ -134,8 +134,8 @@ export class PodEnvironment {
     return this.#mtu.mtuBytes;
   }
 
-  /** Followers of the cluster's pools and nodes. A node's packets are accepted before there is a route to it. */
-  get followers(): readonly TellingFollower[] {
+  /** Followers of the cluster, in the order of their calls: the node accepts another node's packets before it has a route to it. */
+  get followers(): readonly ReportingFollower[] {
     return [this.#tunnelGuard, this.#masquerader, this.#mtu];
   }
 
@@ -145,16 +145,16 @@ export class PodEnvironment {
    */
   async start(records: readonly AttachmentRecord[]): Promise<void> {
     const { events, links, config } = this.#options;
-    // Of two with one interface, the one that was wired last has it.
+    // Of two records with one interface, the later one owns it.
     const alive = records.filter(({ state }) => state !== 'dead').toSorted((a, b) => a.createdAtMs - b.createdAtMs);
     const prefixes = alive.map(({ network }) => [network.hostInterfaceName, network.sourcePrefixes] as const);
-    // The guard reports its failures; pods that need it wait for it.
+    // The guard reports its failures. Pods that need it wait for it.
     this.#guard.start(new Map(prefixes)).catch(() => undefined);
-    const follow = alive.filter(({ network }) => network.mtuBytes === undefined);
-    await this.#mtu.start(follow.map(({ network }) => network.hostInterfaceName));
+    const withoutMtu = alive.filter(({ network }) => network.mtuBytes === undefined);
+    await this.#mtu.start(withoutMtu.map(({ network }) => network.hostInterfaceName));
     try {
-      // Must precede the service's enabling of forwarding.
-      events.advertisementsKept(await keepFollowingAdvertisements(links, config.mtuInterfaces));
+      // This must precede the activation of forwarding.
+      events.advertisementsKept(await keepAcceptingAdvertisements(links, config.mtuInterfaces));
     } catch (error) {
       if (!(error instanceof Failure)) throw error;
       events.advertisementsUnknown(error);

@@ -8,7 +8,7 @@ import { afterAll, describe, expect, test } from 'vitest';
 
 import type { ClusterBlock, Encapsulation } from '../cluster/cluster.js';
 import { block, cluster, node, pool, view } from '../testing/routes.js';
-import { Advertised, renderBird, type BirdDemand } from './bird-config.js';
+import { AdvertisedBlocks, renderBird, type BirdConfigInput } from './bird-config.js';
 import { FULL_MESH } from './peers-file.js';
 import { sessionsOf } from './sessions.js';
 
@@ -20,7 +20,7 @@ const NODES = [
   node('b', { ipv4: '192.0.2.2/24', ipv6: '2001:db8::2/64' }),
 ];
 const [A] = NODES;
-const DEMAND: BirdDemand = {
+const DEMAND: BirdConfigInput = {
   self: A!,
   pools: [
     pool('p', '10.0.0.0/16'),
@@ -195,7 +195,7 @@ test('BIRD takes whatever is rendered', () => {
   );
 }, 120_000);
 
-const ALL = { blocks: 'all', others: true } as const;
+const ALL = { blocks: 'all', hasOtherChanges: true } as const;
 const POOLS = [pool('p', '10.0.0.0/16')];
 
 test('a node tells its blocks and what it borrows, and knows the blocks of others that lost their pool', () => {
@@ -206,7 +206,7 @@ test('a node tells its blocks and what it borrows, and knows the blocks of other
     block('10.9.1.0/26', { node: 'a' }),
     block('10.9.2.0/26', { node: 'b', pool: 'gone', borrowed: { '10.9.2.5': 'a' } }),
   ];
-  const advertised = new Advertised();
+  const advertised = new AdvertisedBlocks();
   expect(advertised.update(view('a', { pools: POOLS, blocks }), ALL)).toBe(true);
   expect(advertised.own()).toEqual(['10.0.1.0/26', '10.0.2.5/32', '10.0.3.5/32', '10.9.1.0/26', '10.9.2.5/32']);
   expect(advertised.orphans()).toEqual(['10.9.2.0/26']);
@@ -215,10 +215,12 @@ test('a node tells its blocks and what it borrows, and knows the blocks of other
 
 test('a pool that is made again takes its blocks back', () => {
   const blocks = [block('10.0.2.0/26', { pool: 'p', node: 'b' })];
-  const advertised = new Advertised();
+  const advertised = new AdvertisedBlocks();
   advertised.update(view('a', { blocks }), ALL);
   expect(advertised.orphans()).toEqual(['10.0.2.0/26']);
-  expect(advertised.update(view('a', { blocks, pools: POOLS }), { blocks: new Set(), others: true })).toBe(true);
+  expect(advertised.update(view('a', { blocks, pools: POOLS }), { blocks: new Set(), hasOtherChanges: true })).toBe(
+    true,
+  );
   expect(advertised.orphans()).toEqual([]);
 });
 
@@ -233,7 +235,7 @@ test('change by change it is as from nothing, and says truly whether anything be
     );
   fc.assert(
     fc.property(fc.array(fc.tuple(fc.nat(3), fc.option(someBlock)), { maxLength: 30 }), (changes) => {
-      const advertised = new Advertised();
+      const advertised = new AdvertisedBlocks();
       const blocks = new Map<string, ClusterBlock>();
       for (const [third, given] of changes) {
         const cidr = given ? `10.0.${(given.cidr.value >> 8n) & 0xffn}.0/26` : `10.0.${third}.0/26`;
@@ -241,8 +243,8 @@ test('change by change it is as from nothing, and says truly whether anything be
         if (given) blocks.set(cidr, given);
         else blocks.delete(cidr);
         const seen = { self: 'a', cluster: { ...cluster({ pools: POOLS }), blocks } };
-        const isOther = advertised.update(seen, { blocks: new Set([cidr]), others: false });
-        const anew = new Advertised();
+        const isOther = advertised.update(seen, { blocks: new Set([cidr]), hasOtherChanges: false });
+        const anew = new AdvertisedBlocks();
         anew.update(seen, ALL);
         const after = [advertised.own(), advertised.orphans()];
         expect(after).toEqual([anew.own(), anew.orphans()]);

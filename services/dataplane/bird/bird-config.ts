@@ -15,11 +15,11 @@ import type {
 } from '../cluster/cluster.js';
 import { BGP_PORT, type Session } from './sessions.js';
 
-/** Path of BIRD's log. */
+/** Destination of BIRD's log. */
 type BirdLog = 'syslog' | 'stderr';
 
 /** The inputs of a node's BIRD configuration. */
-export interface BirdDemand {
+export interface BirdConfigInput {
   readonly self: ClusterNode;
   readonly pools: readonly ClusterPool[];
   /** Sorted. */
@@ -46,8 +46,8 @@ const KERNEL_METRIC = 2048;
 const RESTART_SECONDS = 120;
 
 /**
- * How long this node, after a restart, waits for its neighbours before it changes the kernel's routes, in seconds. Short: in a
- * large cluster some neighbour is always down, and would delay this to the end.
+ * Time that this node waits for its neighbours after a restart before it changes the kernel's routes, in seconds. It is short: in
+ * a large cluster some neighbour is always down, so the wait always takes its full time.
  */
 const RECOVERY_SECONDS = 15;
 
@@ -60,27 +60,27 @@ const FAMILIES: readonly Family[] = [4, 6];
  * routes when the node is a route reflector. Into the kernel: BGP routes of pools without encapsulation; Podwire's routes tunnel
  * the rest. Routes that BIRD learns from the kernel only resolve next hops.
  */
-export function renderBird(demand: BirdDemand): string {
+export function renderBird(input: BirdConfigInput): string {
   return [
-    `# Written by podwire-dataplane for node ${plain(demand.self.name)}, which overwrites all changes.`,
-    demand.log === 'stderr' ? 'log stderr all;' : 'log syslog all;',
-    `router id ${routerId(demand.self)};`,
+    `# Written by podwire-dataplane for node ${escapeText(input.self.name)}, which overwrites all changes.`,
+    input.log === 'stderr' ? 'log stderr all;' : 'log syslog all;',
+    `router id ${routerId(input.self)};`,
     'timeformat protocol iso long;',
     `graceful restart wait ${RECOVERY_SECONDS};`,
     'protocol device podwire_device { scan time 10; }',
     'protocol direct podwire_direct { ipv4; ipv6; interface -"podw*", -"*.podwire", "*"; }',
     // Each session sets its own; without this there are none.
-    ...(demand.sessions.some(({ bfd }) => bfd) ? ['protocol bfd podwire_bfd { }'] : []),
-    ...FAMILIES.flatMap((family) => familyPart(family, demand)),
-    ...demand.sessions.map(sessionPart),
+    ...(input.sessions.some(({ bfd }) => bfd) ? ['protocol bfd podwire_bfd { }'] : []),
+    ...FAMILIES.flatMap((family) => familySection(family, input)),
+    ...input.sessions.map(sessionSection),
     '',
   ].join('\n');
 }
 
-function familyPart(family: Family, { pools, own, orphans, isReflector }: BirdDemand): string[] {
+function familySection(family: Family, { pools, own, orphans, isReflector }: BirdConfigInput): string[] {
   const ofFamily = (cidr: string) => cidr.includes(':') === (family === 6);
-  const mine = own.filter(ofFamily);
-  const lost = orphans.filter(ofFamily);
+  const ownCidrs = own.filter(ofFamily);
+  const orphanCidrs = orphans.filter(ofFamily);
   const ranges = pools.filter(({ cidr }) => cidr.family === family);
   const all = ranges.map(({ cidr }) => formatPrefix(cidr)).sort();
   const direct = ranges
@@ -89,8 +89,8 @@ function familyPart(family: Family, { pools, own, orphans, isReflector }: BirdDe
     .sort();
   return [
     `filter podwire_import${family} {`,
-    ...when(mine, 'reject'),
-    ...when([...all, ...lost].map(withMore), 'accept'),
+    ...netRule(ownCidrs, 'reject'),
+    ...netRule([...all, ...orphanCidrs].map(withSubprefixes), 'accept'),
     '  reject;',
     '}',
     `filter podwire_export${family} {`,
@@ -100,13 +100,13 @@ function familyPart(family: Family, { pools, own, orphans, isReflector }: BirdDe
     '}',
     `filter podwire_program${family} {`,
     '  if source != RTS_BGP then reject;',
-    ...when(mine, 'reject'),
-    ...when([...direct, ...lost].map(withMore), 'accept'),
+    ...netRule(ownCidrs, 'reject'),
+    ...netRule([...direct, ...orphanCidrs].map(withSubprefixes), 'accept'),
     '  reject;',
     '}',
     `filter podwire_learn${family} {`,
     `  if krt_source = ${PODWIRE_PROTOCOL} then reject;`,
-    ...when([...all, ...lost].map(withMore), 'reject'),
+    ...netRule([...all, ...orphanCidrs].map(withSubprefixes), 'reject'),
     '  accept;',
     '}',
     `protocol kernel podwire_kernel${family} {`,
@@ -115,16 +115,16 @@ function familyPart(family: Family, { pools, own, orphans, isReflector }: BirdDe
     '}',
     `protocol static podwire_own${family} {`,
     `  ipv${family};`,
-    ...mine.map((cidr) => `  route ${cidr} blackhole;`),
+    ...ownCidrs.map((cidr) => `  route ${cidr} blackhole;`),
     '}',
   ];
 }
 
-function sessionPart(session: Session): string {
+function sessionSection(session: Session): string {
   const { family, name, about, port, clientOf, password, bfd } = session;
   return [
     `protocol bgp '${name}' {`,
-    `  description "${plain(about)}";`,
+    `  description "${escapeText(about)}";`,
     `  local ${session.local} as ${session.localAs};`,
     `  neighbor ${session.neighbour}${port === BGP_PORT ? '' : ` port ${port}`} as ${session.neighbourAs};`,
     bfd && !bfd.multihop ? '  direct;' : '  multihop;',
@@ -141,12 +141,12 @@ function sessionPart(session: Session): string {
 }
 
 /** BIRD has no empty sets. */
-function when(prefixes: readonly string[], then: 'accept' | 'reject'): string[] {
+function netRule(prefixes: readonly string[], then: 'accept' | 'reject'): string[] {
   return prefixes.length === 0 ? [] : [`  if net ~ [ ${prefixes.join(', ')} ] then ${then};`];
 }
 
 /** The prefix and all prefixes inside it. */
-function withMore(cidr: string): string {
+function withSubprefixes(cidr: string): string {
   return `${cidr}+`;
 }
 
@@ -158,42 +158,42 @@ function routerId({ name, ipv4 }: ClusterNode): string {
 }
 
 /** Escapes text so that it cannot end the string or comment around it. */
-function plain(text: string): string {
+function escapeText(text: string): string {
   return text.replaceAll(/[^A-Za-z0-9 ._:-]/g, '?');
 }
 
 /** A block's role in BIRD's configuration on this node. */
-interface BlockShare {
+interface BlockRole {
   /** CIDRs that this node announces: its blocks, and its addresses in blocks of other nodes. */
   readonly own: readonly string[];
   /** The CIDR, when the block is another node's and no pool's filter accepts it. */
   readonly orphans: readonly string[];
 }
 
-const NOTHING: BlockShare = { own: [], orphans: [] };
+const NO_ROLE: BlockRole = { own: [], orphans: [] };
 
 /**
  * Tracks incrementally what BIRD's configuration needs from the blocks: of 10,000 blocks a node has a handful, and only those may
  * change its configuration.
  */
-export class Advertised {
-  readonly #shares = new Map<string, BlockShare>();
+export class AdvertisedBlocks {
+  readonly #roles = new Map<string, BlockRole>();
 
   /** @returns whether anything changed. A change of pools may orphan blocks, so it checks every block. */
   update({ self, cluster }: ClusterView, change: ClusterChange): boolean {
     const cidrs =
-      change.blocks === 'all' || change.others
-        ? new Set([...this.#shares.keys(), ...cluster.blocks.keys()])
+      change.blocks === 'all' || change.hasOtherChanges
+        ? new Set([...this.#roles.keys(), ...cluster.blocks.keys()])
         : change.blocks;
-    let isOther = false;
+    let hasChanged = false;
     for (const cidr of cidrs) {
-      const share = shareOf(self, cluster.blocks.get(cidr), cluster);
-      const before = this.#shares.get(cidr) ?? NOTHING;
-      isOther ||= !equalTexts(share.own, before.own) || !equalTexts(share.orphans, before.orphans);
-      if (share === NOTHING) this.#shares.delete(cidr);
-      else this.#shares.set(cidr, share);
+      const role = roleOf(self, cluster.blocks.get(cidr), cluster);
+      const before = this.#roles.get(cidr) ?? NO_ROLE;
+      hasChanged ||= !equalTexts(role.own, before.own) || !equalTexts(role.orphans, before.orphans);
+      if (role === NO_ROLE) this.#roles.delete(cidr);
+      else this.#roles.set(cidr, role);
     }
-    return isOther;
+    return hasChanged;
   }
 
   /** Sorted, without duplicates. */
@@ -206,23 +206,23 @@ export class Advertised {
     return this.#all(({ orphans }) => orphans);
   }
 
-  #all(of: (share: BlockShare) => readonly string[]): string[] {
-    return [...new Set([...this.#shares.values()].flatMap(of))].sort();
+  #all(of: (role: BlockRole) => readonly string[]): string[] {
+    return [...new Set([...this.#roles.values()].flatMap(of))].sort();
   }
 }
 
-function shareOf(self: string, block: ClusterBlock | undefined, { pools }: Cluster): BlockShare {
-  if (!block) return NOTHING;
+function roleOf(self: string, block: ClusterBlock | undefined, { pools }: Cluster): BlockRole {
+  if (!block) return NO_ROLE;
   const isOwn = block.nodeName === self;
   const cidr = formatPrefix(block.cidr);
   const borrowed = block.borrowed.filter(({ nodeName }) => nodeName === self && !isOwn);
   const own = [...(isOwn ? [cidr] : []), ...borrowed.map(({ address }) => formatPrefix(hostPrefix(address)))];
   const isOrphan = !isOwn && (block.poolName === undefined || !pools.has(block.poolName));
-  return own.length === 0 && !isOrphan ? NOTHING : { own, orphans: isOrphan ? [cidr] : [] };
+  return own.length === 0 && !isOrphan ? NO_ROLE : { own, orphans: isOrphan ? [cidr] : [] };
 }
 
 function equalTexts(a: readonly string[], b: readonly string[]): boolean {
-  return a.length === b.length && a.every((text, place) => text === b[place]);
+  return a.length === b.length && a.every((text, index) => text === b[index]);
 }
 
 /** It contains session passwords: readable only for its owner and the group of its directory, which is BIRD's. */

@@ -1,7 +1,7 @@
 import { metrics } from '@opentelemetry/api';
 import type { Logger } from '@podwire/shared/runtime/log';
 
-import type { BirdStatus, KnownSession } from './sessions.js';
+import type { BirdStatus, SessionStatus } from './sessions.js';
 
 /** Reports events of BIRD and its sessions: counters, gauges, and a log line on each change. */
 export class BirdEvents {
@@ -9,7 +9,7 @@ export class BirdEvents {
   readonly #meter = metrics.getMeter('podwire-dataplane');
   readonly #configurations = this.#meter.createCounter('podwire.dataplane.bird.configurations', {
     unit: '{configuration}',
-    description: 'Configurations given to BIRD, by their result',
+    description: 'Configurations sent to BIRD, by result',
   });
   readonly #changes = this.#meter.createCounter('podwire.dataplane.bird.session.changes', {
     unit: '{change}',
@@ -29,39 +29,39 @@ export class BirdEvents {
 
   configured(sessionCount: number): void {
     this.#configurations.add(1, { result: 'applied' });
-    this.#log.info({ 'podwire.bird.sessions': sessionCount }, 'BIRD has its configuration');
+    this.#log.info({ 'podwire.bird.sessions': sessionCount }, 'BIRD configuration applied');
   }
 
   /** BIRD keeps its current configuration. */
   refused(reason: string): void {
     this.#configurations.add(1, { result: 'refused' });
-    this.#log.error({ reason }, 'BIRD refused its configuration and goes on with the one before');
+    this.#log.error({ reason }, 'BIRD refused its configuration and keeps the previous one');
   }
 
   reached(): void {
     this.#reachable.record(1);
-    this.#log.info('BIRD answers');
+    this.#log.info('BIRD is reachable');
   }
 
   lost(reason: string): void {
     this.#reachable.record(0);
-    this.#log.warn({ reason }, 'BIRD does not answer: its routes stay as they are');
+    this.#log.warn({ reason }, 'BIRD is unreachable; its routes stay unchanged');
   }
 
-  established({ session, state }: KnownSession): void {
+  established({ session, state }: SessionStatus): void {
     this.#changes.add(1, { state: 'established' });
     const fields = { 'podwire.bird.session': session.name, since: state?.since };
     this.#log.info(fields, `BGP session with ${session.about} at ${session.neighbour} is established`);
   }
 
-  down({ session, state }: KnownSession): void {
+  down({ session, state }: SessionStatus): void {
     this.#changes.add(1, { state: 'down' });
     const fields = { 'podwire.bird.session': session.name, state: state?.state, reason: state?.reason };
     this.#log.warn(fields, `BGP session with ${session.about} at ${session.neighbour} is down`);
   }
 
   /** Called at each poll. */
-  seen({ sessions }: BirdStatus): void {
+  polled({ sessions }: BirdStatus): void {
     const established = sessions.filter(({ state }) => state?.isEstablished === true).length;
     this.#sessions.record(established, { established: true });
     this.#sessions.record(sessions.length - established, { established: false });
@@ -69,7 +69,7 @@ export class BirdEvents {
 
   /** The BIRD process started by this service. */
   processEnded(how: string): void {
-    this.#log.warn({ how }, 'BIRD ended; it is started again');
+    this.#log.warn({ how }, 'BIRD ended; restarting');
   }
 
   processStarted(): void {
@@ -77,11 +77,11 @@ export class BirdEvents {
   }
 
   processLogged(line: string): void {
-    this.#log.info({ 'podwire.bird.line': line }, 'BIRD says');
+    this.#log.info({ 'podwire.bird.line': line }, 'BIRD log line');
   }
 
   /** A failure that a later attempt may resolve. */
   failed(error: unknown): void {
-    this.#log.error({ err: error }, 'BIRD could not be looked after; it is tried again');
+    this.#log.error({ err: error }, 'reconciliation of BIRD failed; retrying');
   }
 }

@@ -18,11 +18,13 @@ export type OfflineCheck =
 export function checkOffline(program: string, path: string): Promise<OfflineCheck> {
   return new Promise((resolve) => {
     const child = spawn(program, ['-p', '-c', path], { stdio: ['ignore', 'ignore', 'pipe'] });
-    let said = '';
+    let output = '';
     child.stderr.setEncoding('utf8');
-    child.stderr.on('data', (piece: string) => (said += piece));
+    child.stderr.on('data', (piece: string) => (output += piece));
     child.on('error', () => resolve({ kind: 'unavailable' }));
-    child.on('close', (code) => resolve(code === 0 ? { kind: 'accepted' } : { kind: 'refused', reason: said.trim() }));
+    child.on('close', (code) =>
+      resolve(code === 0 ? { kind: 'accepted' } : { kind: 'refused', reason: output.trim() }),
+    );
   });
 }
 
@@ -36,22 +38,22 @@ export interface BirdProcess {
 
 /**
  * Starts `bird` in the foreground in graceful restart recovery, as neighbours may have kept this node's routes.
- * @param tell - receives each line that BIRD logs
+ * @param onLine - receives each line that BIRD logs
  */
-export function startBird(files: BirdFiles, tell: (line: string) => void): BirdProcess {
+export function startBird(files: BirdFiles, onLine: (line: string) => void): BirdProcess {
   const child = spawn(files.program, ['-f', '-R', '-c', files.configPath, '-s', files.socketPath], {
     stdio: ['ignore', 'ignore', 'pipe'],
   });
-  return { ended: endOf(child, tell), kill: () => child.kill('SIGKILL') };
+  return { ended: exitStatus(child, onLine), kill: () => child.kill('SIGKILL') };
 }
 
-function endOf(child: ChildProcess, tell: (line: string) => void): Promise<string> {
+function exitStatus(child: ChildProcess, onLine: (line: string) => void): Promise<string> {
   let rest = '';
   child.stderr?.setEncoding('utf8');
   child.stderr?.on('data', (piece: string) => {
     const lines = (rest + piece).split('\n');
     rest = lines.pop() ?? '';
-    for (const line of lines) tell(line);
+    for (const line of lines) onLine(line);
   });
   return new Promise((resolve) => {
     child.on('error', (error) => resolve(`could not be started: ${error.message}`));

@@ -114,7 +114,7 @@ describe('full mesh', () => {
     const blocks = [...later, block('10.0.7.0/26', { pool: 'p', node: 'a' })];
     nodes.a.bird.follow(see('a', { blocks }), {
       blocks: new Set(['10.0.1.0/26', '10.0.1.64/26', '10.0.7.0/26']),
-      others: false,
+      hasOtherChanges: false,
     });
     await soon(() => {
       expect(nodes.b.routes()).toEqual(['10.0.7.0/26 via 192.0.2.1 dev eth0', ...TOLD_BY_C].sort());
@@ -239,7 +239,7 @@ describe('trouble', () => {
     await nodes.a.follow(see('a'));
     await soon(() => expect(nodes.a.bird.conditions()).toMatchObject([{ reason: 'BirdUnreachable' }]));
     await soon(() => expect(readFileSync(nodes.a.configPath, 'utf8')).toContain('router id 192.0.2.1;'));
-    expect(nodes.a.logged.filter((line) => line.includes('BIRD does not answer'))).toHaveLength(1);
+    expect(nodes.a.logged.filter((line) => line.includes('BIRD is unreachable'))).toHaveLength(1);
     await nodes.a.startDaemon();
     await soon(() => {
       expect(nodes.a.bird.status().isReachable).toBe(true);

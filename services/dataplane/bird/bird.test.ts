@@ -58,7 +58,7 @@ class Unreadable extends Map<string, ClusterPool> {
   }
 }
 
-const ALL = { blocks: 'all', others: true } as const;
+const ALL = { blocks: 'all', hasOtherChanges: true } as const;
 const view = (...nodes: readonly ReturnType<typeof node>[]): ClusterView => ({
   self: 'a',
   cluster: cluster({ nodes }),

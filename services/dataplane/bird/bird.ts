@@ -2,8 +2,8 @@ import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { ClusterChange, ClusterView, Follower } from '../cluster/cluster.js';
-import { listed, type Condition } from '../conditions/conditions.js';
-import { Advertised, ConfigFile, renderBird } from './bird-config.js';
+import { formatList, type Condition } from '../conditions/conditions.js';
+import { AdvertisedBlocks, ConfigFile, renderBird } from './bird-config.js';
 import type { BirdEvents } from './bird-events.js';
 import { checkOffline, startBird, type BirdFiles, type BirdProcess } from './bird-process.js';
 import { isRefusal, openControl, outcomeOf, type BirdControl } from './control-socket.js';
@@ -13,7 +13,7 @@ import {
   sessionsOf,
   SHOW_SESSIONS,
   type BirdStatus,
-  type KnownSession,
+  type SessionStatus,
   type Session,
   type SessionSettings,
   type SessionState,
@@ -39,7 +39,7 @@ const REPLY_TIMEOUT_MS = 10_000;
 /** Interval of connection attempts to a BIRD that was just started. */
 const START_POLL_MS = 50;
 
-interface Wanted {
+interface WantedConfig {
   readonly text: string;
   readonly sessions: readonly Session[];
 }
@@ -56,13 +56,13 @@ export class Bird implements Follower {
   readonly #clock: Clock;
   readonly #events: BirdEvents;
   readonly #file: ConfigFile;
-  readonly #advertised = new Advertised();
+  readonly #advertised = new AdvertisedBlocks();
   readonly #stopping = new AbortController();
   readonly #loop: Promise<void>;
   #round = new AbortController();
   #view: ClusterView | undefined;
   #isStale = true;
-  #wanted: Wanted | undefined;
+  #wanted: WantedConfig | undefined;
   #control: BirdControl | undefined;
   /** The configuration that BIRD has loaded; undefined after each new connection, as it may be another BIRD. */
   #applied: string | undefined;
@@ -70,7 +70,7 @@ export class Bird implements Follower {
   #isReachable: boolean | undefined;
   #states: ReadonlyMap<string, SessionState> = new Map();
   /** By session: the last reported state. */
-  #told = new Map<string, string>();
+  #reportedStates = new Map<string, string>();
   #process: BirdProcess | undefined;
   #startedAtMs = Number.NEGATIVE_INFINITY;
 
@@ -83,8 +83,8 @@ export class Bird implements Follower {
   }
 
   follow(view: ClusterView, change: ClusterChange): void {
-    const isOther = this.#advertised.update(view, change);
-    this.#isStale ||= isOther || change.others;
+    const hasChanged = this.#advertised.update(view, change);
+    this.#isStale ||= hasChanged || change.hasOtherChanges;
     // Without this node's registration there are no sessions: BIRD keeps those of the last one.
     if (!view.cluster.nodes.has(view.self)) return;
     this.#view = view;
@@ -95,7 +95,7 @@ export class Bird implements Follower {
     return {
       isReachable: this.#isReachable,
       refusal: this.#refusal?.reason,
-      sessions: (this.#wanted?.sessions ?? []).map((session) => this.#known(session)),
+      sessions: (this.#wanted?.sessions ?? []).map((session) => this.#statusOf(session)),
     };
   }
 
@@ -104,23 +104,23 @@ export class Bird implements Follower {
     const { isReachable, refusal, sessions } = this.status();
     const { socketPath, configPath } = this.#settings.files;
     const down = sessions.filter(({ state }) => isReachable === true && state?.isEstablished !== true);
-    const whyNot = ({ session, state }: KnownSession) =>
+    const describe = ({ session, state }: SessionStatus) =>
       `${session.about} at ${session.neighbour} (${reasonOf(state)})`;
     return [
       ...(isReachable === false
-        ? [{ reason: 'BirdUnreachable', message: `BIRD does not answer at ${socketPath}: see that it runs` }]
+        ? [{ reason: 'BirdUnreachable', message: `BIRD does not answer at ${socketPath}; check that it runs` }]
         : []),
       ...(refusal === undefined
         ? []
         : [
             {
               reason: 'BirdRefused',
-              message: `BIRD refused ${configPath}, and goes on with the one before: ${refusal}`,
+              message: `BIRD refused ${configPath} and keeps the previous configuration: ${refusal}`,
             },
           ]),
       ...(down.length === 0
         ? []
-        : [{ reason: 'BgpSessionDown', message: `BGP is not established with ${listed(down.map(whyNot))}` }]),
+        : [{ reason: 'BgpSessionDown', message: `BGP is not established with ${formatList(down.map(describe))}` }]),
     ];
   }
 
@@ -128,7 +128,7 @@ export class Bird implements Follower {
     this.#stopping.abort();
     this.#round.abort();
     await this.#loop;
-    if (this.#process) await this.#leave(this.#process);
+    if (this.#process) await this.#stopProcess(this.#process);
     this.#control?.close();
   }
 
@@ -147,14 +147,14 @@ export class Bird implements Follower {
       if (!wanted) return;
       const control = this.#control ?? (await this.#connect(wanted));
       if (wanted.text !== this.#applied) await this.#configure(control, wanted);
-      await this.#look(control, wanted);
+      await this.#pollSessions(control, wanted);
     } catch (error) {
-      if (error instanceof Failure && error.code === 'BIRD_UNREACHABLE') this.#lose(error.message);
+      if (error instanceof Failure && error.code === 'BIRD_UNREACHABLE') this.#disconnected(error.message);
       else this.#events.failed(error);
     }
   }
 
-  #render(): Wanted | undefined {
+  #render(): WantedConfig | undefined {
     const view = this.#view;
     const self = view?.cluster.nodes.get(view.self);
     if (!view || !self || !this.#isStale) return this.#wanted;
@@ -177,10 +177,10 @@ export class Bird implements Follower {
   }
 
   /** @throws Failure BIRD_UNREACHABLE */
-  async #connect(wanted: Wanted): Promise<BirdControl> {
+  async #connect(wanted: WantedConfig): Promise<BirdControl> {
     this.#applied = undefined;
     const control = await this.#open().catch(async (error: unknown) => {
-      // A BIRD that starts must find its configuration.
+      // The configuration must exist before BIRD starts.
       await this.#prepare(wanted);
       if (this.#settings.run === 'external' || !(await this.#start())) throw error;
       return this.#openSoon();
@@ -194,7 +194,7 @@ export class Bird implements Follower {
   #open(): Promise<BirdControl> {
     const { socketPath } = this.#settings.files;
     const onLost = (): void => {
-      // A failed connection attempt is retried at the interval, a lost connection at once.
+      // A failed attempt is retried at the polling interval, a lost connection at once.
       if (!this.#control) return;
       this.#control = undefined;
       this.#round.abort();
@@ -216,7 +216,7 @@ export class Bird implements Follower {
   }
 
   /** Writes the configuration to disk while no BIRD runs; checks it with the program, if installed. */
-  async #prepare({ text }: Wanted): Promise<void> {
+  async #prepare({ text }: WantedConfig): Promise<void> {
     if ((await this.#file.read()) === text) return;
     await this.#file.propose(text);
     const check = await checkOffline(this.#settings.files.program, this.#file.candidatePath);
@@ -242,17 +242,17 @@ export class Bird implements Follower {
   }
 
   /** Lets BIRD check the configuration, then load it. @throws Failure BIRD_UNREACHABLE */
-  async #configure(control: BirdControl, { text, sessions }: Wanted): Promise<void> {
+  async #configure(control: BirdControl, { text, sessions }: WantedConfig): Promise<void> {
     await this.#file.propose(text);
-    const check = await control.ask(`configure check "${this.#file.candidatePath}"`);
+    const check = await control.run(`configure check "${this.#file.candidatePath}"`);
     if (isRefusal(check)) return this.#refuse(text, outcomeOf(check));
     const before = await this.#file.read();
     await this.#file.accept();
-    const taken = await control.ask(`configure "${this.#file.path}"`);
-    if (isRefusal(taken)) {
+    const reply = await control.run(`configure "${this.#file.path}"`);
+    if (isRefusal(reply)) {
       await this.#file.propose(before ?? text);
       if (before !== undefined) await this.#file.accept();
-      return this.#refuse(text, outcomeOf(taken));
+      return this.#refuse(text, outcomeOf(reply));
     }
     this.#applied = text;
     this.#refusal = undefined;
@@ -266,28 +266,28 @@ export class Bird implements Follower {
     this.#refusal = { text, reason };
   }
 
-  async #look(control: BirdControl, { sessions }: Wanted): Promise<void> {
-    const states = readSessions(await control.ask(SHOW_SESSIONS));
+  async #pollSessions(control: BirdControl, { sessions }: WantedConfig): Promise<void> {
+    const states = readSessions(await control.run(SHOW_SESSIONS));
     this.#states = new Map(states.map((state) => [state.name, state]));
-    const told = new Map<string, string>();
+    const reported = new Map<string, string>();
     for (const session of sessions) {
-      const known = this.#known(session);
-      const summary = summaryOf(known.state);
-      const before = this.#told.get(session.name) ?? summaryOf(undefined);
-      told.set(session.name, summary);
+      const status = this.#statusOf(session);
+      const summary = summaryOf(status.state);
+      const before = this.#reportedStates.get(session.name) ?? summaryOf(undefined);
+      reported.set(session.name, summary);
       if (summary === before) continue;
-      if (known.state?.isEstablished === true) this.#events.established(known);
-      else this.#events.down(known);
+      if (status.state?.isEstablished === true) this.#events.established(status);
+      else this.#events.down(status);
     }
-    this.#told = told;
-    this.#events.seen(this.status());
+    this.#reportedStates = reported;
+    this.#events.polled(this.status());
   }
 
-  #known(session: Session): KnownSession {
+  #statusOf(session: Session): SessionStatus {
     return { session, state: this.#states.get(session.name) };
   }
 
-  #lose(reason: string): void {
+  #disconnected(reason: string): void {
     this.#control?.close();
     this.#states = new Map();
     if (this.#isReachable !== false) this.#events.lost(reason);
@@ -295,10 +295,10 @@ export class Bird implements Follower {
   }
 
   /** Kills this service's BIRD so that neighbours and kernel keep its routes until it is back (RFC 4724). */
-  async #leave(process: BirdProcess): Promise<void> {
+  async #stopProcess(process: BirdProcess): Promise<void> {
     const ended = new AbortController();
     const over = process.ended.then(() => ended.abort());
-    await this.#control?.ask('graceful restart').catch(() => undefined);
+    await this.#control?.run('graceful restart').catch(() => undefined);
     await this.#clock.sleep(this.#control ? REPLY_TIMEOUT_MS : 0, ended.signal);
     process.kill();
     await over;

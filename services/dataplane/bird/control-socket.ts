@@ -20,7 +20,7 @@ export interface BirdControl {
    * @returns its answer, also a refusal
    * @throws Failure BIRD_UNREACHABLE when the connection is lost or BIRD does not answer in time; the connection is then closed
    */
-  ask(command: string): Promise<Reply>;
+  run(command: string): Promise<Reply>;
   close(): void;
 }
 
@@ -34,7 +34,7 @@ export async function openControl(options: ControlOptions): Promise<BirdControl>
   return control;
 }
 
-interface Waiter {
+interface PendingReply {
   readonly resolve: (reply: Reply) => void;
   readonly reject: (failure: Failure) => void;
 }
@@ -43,61 +43,61 @@ class ControlSocket implements BirdControl {
   readonly #options: ControlOptions;
   readonly #socket: Socket;
   readonly #reader = new ReplyReader();
-  readonly #waiters: Waiter[] = [];
-  #lost: Failure | undefined;
+  readonly #pending: PendingReply[] = [];
+  #failure: Failure | undefined;
 
   constructor(options: ControlOptions) {
     this.#options = options;
     this.#socket = connect(options.path);
     this.#socket.setEncoding('utf8');
-    this.#socket.on('data', (piece: string) => this.#take(piece));
-    this.#socket.on('error', (error) => this.#lose(error.message));
-    this.#socket.on('close', () => this.#lose('the connection was closed'));
+    this.#socket.on('data', (piece: string) => this.#receive(piece));
+    this.#socket.on('error', (error) => this.#fail(error.message));
+    this.#socket.on('close', () => this.#fail('the connection was closed'));
   }
 
   greeted(): Promise<Reply> {
     return this.#reply('greeting');
   }
 
-  ask(command: string): Promise<Reply> {
+  run(command: string): Promise<Reply> {
     const reply = this.#reply(command);
-    if (!this.#lost) this.#socket.write(`${command}\n`);
+    if (!this.#failure) this.#socket.write(`${command}\n`);
     return reply;
   }
 
   close(): void {
-    this.#lose('this side closed the connection');
+    this.#fail('this side closed the connection');
   }
 
-  async #reply(what: string): Promise<Reply> {
-    if (this.#lost) throw this.#lost;
+  async #reply(subject: string): Promise<Reply> {
+    if (this.#failure) throw this.#failure;
     const answered = new AbortController();
     const { clock, replyTimeoutMs } = this.#options;
     void clock.sleep(replyTimeoutMs, answered.signal).then((end) => {
-      if (end === 'elapsed') this.#lose(`no answer to "${what}" within ${replyTimeoutMs} ms`);
+      if (end === 'elapsed') this.#fail(`no answer to "${subject}" within ${replyTimeoutMs} ms`);
     });
     try {
-      return await new Promise((resolve, reject) => this.#waiters.push({ resolve, reject }));
+      return await new Promise((resolve, reject) => this.#pending.push({ resolve, reject }));
     } finally {
       answered.abort();
     }
   }
 
-  #take(piece: string): void {
+  #receive(piece: string): void {
     try {
-      for (const reply of this.#reader.push(piece)) this.#waiters.shift()?.resolve(reply);
+      for (const reply of this.#reader.push(piece)) this.#pending.shift()?.resolve(reply);
     } catch (error) {
-      this.#lose(`not BIRD's protocol: ${String(error)}`);
+      this.#fail(`invalid reply: ${String(error)}`);
     }
   }
 
-  #lose(reason: string): void {
-    if (this.#lost) return;
+  #fail(reason: string): void {
+    if (this.#failure) return;
     const { path, onLost } = this.#options;
-    const advice = 'see that BIRD runs and that its control socket (-s) is this one';
-    this.#lost = new Failure('BIRD_UNREACHABLE', `BIRD at ${path}: ${reason}; ${advice}`);
+    const advice = 'check that BIRD runs and that its control socket (-s) is this one';
+    this.#failure = new Failure('BIRD_UNREACHABLE', `BIRD at ${path}: ${reason}; ${advice}`);
     this.#socket.destroy();
-    for (const { reject } of this.#waiters.splice(0)) reject(this.#lost);
+    for (const { reject } of this.#pending.splice(0)) reject(this.#failure);
     onLost();
   }
 }
@@ -150,7 +150,7 @@ export class ReplyReader {
     const texts = (this.#rest + piece).split('\n');
     this.#rest = texts.pop() ?? '';
     this.#length += piece.length;
-    if (this.#length > MAX_REPLY_LENGTH) throw new RangeError(`a reply of more than ${MAX_REPLY_LENGTH} characters`);
+    if (this.#length > MAX_REPLY_LENGTH) throw new RangeError(`reply of more than ${MAX_REPLY_LENGTH} characters`);
     return texts.flatMap((text) => this.#line(text) ?? []);
   }
 
@@ -158,7 +158,7 @@ export class ReplyReader {
     if (text.startsWith('+')) return undefined;
     const match = /^(\d{4})([ -])(.*)$/.exec(text);
     if (!match) {
-      if (!text.startsWith(' ') && text !== '') throw new RangeError(`a line without a code: ${text.slice(0, 80)}`);
+      if (!text.startsWith(' ') && text !== '') throw new RangeError(`line without a code: ${text.slice(0, 80)}`);
       this.#lines.push({ code: this.#lines.at(-1)?.code ?? 0, text: text.slice(1) });
       return undefined;
     }

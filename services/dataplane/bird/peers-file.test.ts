@@ -121,7 +121,7 @@ peers:
       violations: [
         { field: 'peers.0.passwordFile', reason: expect.stringContaining('/gone cannot be read') },
         { field: 'peers.1.passwordFile' },
-        { field: 'peers.2.name', reason: 'is used twice: b' },
+        { field: 'peers.2.name', reason: 'must be unique: b' },
         { field: 'peers.2.passwordFile' },
         { field: 'peers.3.passwordFile' },
         { field: 'peers.4.passwordFile' },
@@ -131,8 +131,8 @@ peers:
   });
 
   test.each([
-    ['that is no YAML', 'peers: [', /neither YAML nor JSON/],
-    ['that is a list', '- a', /refused/],
+    ['that is no YAML', 'peers: [', /must be YAML or JSON/],
+    ['that is a list', '- a', /is invalid/],
   ])('%s', async (_, text, message) => {
     await expect(read(text)).rejects.toThrow(message);
   });

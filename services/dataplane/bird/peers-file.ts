@@ -64,40 +64,38 @@ const MAX_PASSWORD_BYTES = 80;
 const address = z
   .string()
   .transform((text) => parseAddress(text))
-  .refine((value) => value !== undefined, 'is not an IP address')
+  .refine((value) => value !== undefined, 'must be an IP address')
   .transform((value) => formatAddress(value));
 
-const nodePattern = z
-  .string()
-  .regex(/^[A-Za-z0-9*._-]+$/, 'is not a node name, in which * may stand for any characters');
-const nodePatterns = z.array(nodePattern).min(1, 'names no node');
-const asNumber = z.int('is not a whole number').min(1, 'is below 1').max(MAX_AS_NUMBER, `is above ${MAX_AS_NUMBER}`);
+const nodePattern = z.string().regex(/^[A-Za-z0-9*._-]+$/, 'must be a node name, with * for any characters');
+const nodePatterns = z.array(nodePattern).min(1, 'must name a node');
+const asNumber = z.int('must be a whole number').min(1, 'is below 1').max(MAX_AS_NUMBER, `is above ${MAX_AS_NUMBER}`);
 
 const bfd = z.strictObject({
-  intervalMs: z.int('is not a whole number').min(10, 'is below 10').max(60_000, 'is above 60000').default(300),
-  multiplier: z.int('is not a whole number').min(2, 'is below 2').max(255, 'is above 255').default(3),
-  multihop: z.boolean('is neither true nor false').default(false),
+  intervalMs: z.int('must be a whole number').min(10, 'is below 10').max(60_000, 'is above 60000').default(300),
+  multiplier: z.int('must be a whole number').min(2, 'is below 2').max(255, 'is above 255').default(3),
+  multihop: z.boolean('must be true or false').default(false),
 });
 
 const peer = z.strictObject({
-  name: z.string().regex(/^[A-Za-z0-9._-]{1,63}$/, 'is not 1 to 63 letters, digits, dots, dashes and underscores'),
+  name: z.string().regex(/^[A-Za-z0-9._-]{1,63}$/, 'must be 1 to 63 letters, digits, dots, dashes or underscores'),
   nodes: nodePatterns.default(['*']),
   address,
   asNumber,
-  port: z.int('is not a whole number').min(1, 'is below 1').max(65_535, 'is above 65535').default(179),
+  port: z.int('must be a whole number').min(1, 'is below 1').max(65_535, 'is above 65535').default(179),
   sourceAddress: address.optional(),
-  passwordFile: z.string().regex(/^\//, 'is not an absolute path').optional(),
-  passive: z.boolean('is neither true nor false').default(false),
+  passwordFile: z.string().regex(/^\//, 'must be an absolute path').optional(),
+  passive: z.boolean('must be true or false').default(false),
   bfd: bfd.optional(),
 });
 
 const peersFile = z.strictObject({
-  mesh: z.boolean('is neither true nor false').optional(),
+  mesh: z.boolean('must be true or false').optional(),
   routeReflectors: z
     .array(
       z.strictObject({
         nodes: nodePatterns,
-        clusterId: address.refine((text) => !text.includes(':'), 'is not in IPv4 notation'),
+        clusterId: address.refine((text) => !text.includes(':'), 'must be in IPv4 notation'),
       }),
     )
     .default([]),
@@ -121,38 +119,38 @@ const peersFile = z.strictObject({
  *         passive: false           # wait for the far end to connect
  *         bfd: { intervalMs: 300, multiplier: 3, multihop: false }   # default: no BFD; {}: these values
  *
- * @param read - gives the text of the file at a path: of the peers file and of password files
+ * @param read - reads the text of the file at a path: the peers file and password files
  * @throws Failure INVALID_SETTINGS with every fault of the file and the password files at once
  */
 export async function readPeersFile(path: string, read: (path: string) => Promise<string>): Promise<PeerPlan> {
   const parsed = peersFile.safeParse(parseText(path, await textOf(path, read)));
   if (!parsed.success) {
     const violations = parsed.error.issues.map((issue) => ({ field: fieldOf(issue), reason: issue.message }));
-    throw violationsFailure('INVALID_SETTINGS', `${path} refused`, violations);
+    throw violationsFailure('INVALID_SETTINGS', `${path} is invalid`, violations);
   }
   const { mesh, routeReflectors, peers } = parsed.data;
   const passwords = await Promise.all(peers.map(({ passwordFile }) => readPassword(passwordFile, read)));
-  const violations = peers.flatMap(({ name, address: far, sourceAddress }, place): Violation[] => [
-    ...(isNameTaken(name, peers.slice(0, place))
-      ? [{ field: `peers.${place}.name`, reason: `is used twice: ${name}` }]
+  const violations = peers.flatMap(({ name, address: far, sourceAddress }, index): Violation[] => [
+    ...(isNameTaken(name, peers.slice(0, index))
+      ? [{ field: `peers.${index}.name`, reason: `must be unique: ${name}` }]
       : []),
     ...(sourceAddress !== undefined && sourceAddress.includes(':') !== far.includes(':')
-      ? [{ field: `peers.${place}.sourceAddress`, reason: `is not of the family of ${far}` }]
+      ? [{ field: `peers.${index}.sourceAddress`, reason: `must be of the family of ${far}` }]
       : []),
-    ...(passwords[place]?.faults ?? []).map((reason) => ({ field: `peers.${place}.passwordFile`, reason })),
+    ...(passwords[index]?.faults ?? []).map((reason) => ({ field: `peers.${index}.passwordFile`, reason })),
   ]);
-  if (violations.length > 0) throw violationsFailure('INVALID_SETTINGS', `${path} refused`, violations);
+  if (violations.length > 0) throw violationsFailure('INVALID_SETTINGS', `${path} is invalid`, violations);
   return {
     mesh: mesh ?? routeReflectors.length === 0,
     routeReflectors,
-    peers: peers.map((each, place) => ({
+    peers: peers.map((each, index) => ({
       name: each.name,
       nodes: each.nodes,
       address: each.address,
       asNumber: each.asNumber,
       port: each.port,
       sourceAddress: each.sourceAddress,
-      password: passwords[place]?.password,
+      password: passwords[index]?.password,
       passive: each.passive,
       bfd: each.bfd,
     })),
@@ -172,7 +170,7 @@ function parseText(path: string, text: string): unknown {
     return parse(text) ?? {};
   } catch (error) {
     if (!(error instanceof YAMLError)) throw error;
-    throw new Failure('INVALID_SETTINGS', `${path} is neither YAML nor JSON: ${error.message}`, { cause: error });
+    throw new Failure('INVALID_SETTINGS', `${path} must be YAML or JSON: ${error.message}`, { cause: error });
   }
 }
 
@@ -191,7 +189,7 @@ async function readPassword(path: string | undefined, read: (path: string) => Pr
   }
   // BIRD's strings cannot contain a quotation mark or a line end.
   const isWritable = /^[^"\p{Cc}]+$/u.test(password) && Buffer.byteLength(password) <= MAX_PASSWORD_BYTES;
-  const fault = `${path} does not hold 1 to ${MAX_PASSWORD_BYTES} bytes without quotation marks and control characters`;
+  const fault = `${path} must contain 1 to ${MAX_PASSWORD_BYTES} bytes without quotation marks and control characters`;
   return { password, faults: isWritable ? [] : [fault] };
 }
 

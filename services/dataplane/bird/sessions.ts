@@ -40,7 +40,7 @@ const FAMILIES: readonly Family[] = [4, 6];
 
 /**
  * The sessions of one node, sorted by name. Of several with one address, a configured peer wins over a node, and the first by
- * name among nodes: a stale registration next to the real one costs no session.
+ * name among nodes: a stale registration beside the real one removes no session.
  */
 export function sessionsOf(self: ClusterNode, { nodes }: Cluster, settings: SessionSettings): Session[] {
   const found = new Map<string, Session>();
@@ -69,7 +69,7 @@ export function sessionsOf(self: ClusterNode, { nodes }: Cluster, settings: Sess
     });
   }
   for (const peer of [...nodes.values()].sort(compareNames)) {
-    if (peer.name === self.name || !speak(self, peer, settings.plan)) continue;
+    if (peer.name === self.name || !isPeered(self, peer, settings.plan)) continue;
     for (const family of FAMILIES) add(nodeSession(self, { peer, family }, settings));
   }
   return [...found.values()].sort(compareNames);
@@ -80,7 +80,7 @@ export function isReflector(node: ClusterNode, plan: PeerPlan): boolean {
   return clusterIdOf(node, plan) !== undefined;
 }
 
-function speak(self: ClusterNode, peer: ClusterNode, plan: PeerPlan): boolean {
+function isPeered(self: ClusterNode, peer: ClusterNode, plan: PeerPlan): boolean {
   return plan.mesh || isReflector(self, plan) || isReflector(peer, plan);
 }
 
@@ -127,7 +127,7 @@ function addressOf(node: ClusterNode, family: Family): string | undefined {
 }
 
 /** A wanted session, and its state in BIRD. */
-export interface KnownSession {
+export interface SessionStatus {
   readonly session: Session;
   /** Undefined until BIRD has reported it. */
   readonly state: SessionState | undefined;
@@ -140,7 +140,7 @@ export interface BirdStatus {
   /** Why BIRD refused its configuration; undefined: it was accepted, or not sent yet. */
   readonly refusal: string | undefined;
   /** Sorted by name. */
-  readonly sessions: readonly KnownSession[];
+  readonly sessions: readonly SessionStatus[];
 }
 
 /** State of a BGP session. */
@@ -192,13 +192,13 @@ function readSession(heading: string, details: readonly string[]): SessionState 
   const state = detail('BGP state:') ?? (info === '' ? (phase ?? '') : info);
   const counts = /^(\d+) imported, (?:\d+ filtered, )?(\d+) exported/.exec(detail('Routes:') ?? '');
   const isEstablished = state === 'Established';
-  const told = detail('Last error:') ?? rest;
+  const reason = detail('Last error:') ?? rest;
   return {
     name,
     state,
     isEstablished,
     since,
-    reason: isEstablished || told === '' ? undefined : told,
+    reason: isEstablished || reason === '' ? undefined : reason,
     importedCount: Number(counts?.[1] ?? 0),
     exportedCount: Number(counts?.[2] ?? 0),
   };

@@ -10,8 +10,8 @@ import { FULL_MESH, readPeersFile, type PeerPlan } from './peers-file.js';
 const NO_EFFECT = 'No effect unless PODWIRE_ROUTING is bird.';
 
 /** Paths are quoted in BIRD's configuration. */
-const path = z.string().regex(/^\/[^"\p{Cc}]+$/u, 'is not an absolute path without quotation marks');
-const optionalPath = z.union([z.literal(''), path], 'is not an absolute path without quotation marks');
+const path = z.string().regex(/^\/[^"\p{Cc}]+$/u, 'must be an absolute path without quotation marks');
+const optionalPath = z.union([z.literal(''), path], 'must be an absolute path without quotation marks');
 
 /** The BIRD settings of podwire-dataplane. */
 export const BIRD_SETTINGS = {
@@ -20,8 +20,8 @@ export const BIRD_SETTINGS = {
     schema: oneOf(['native', 'bird']),
     default: 'native',
     about:
-      'Who routes to blocks of pools without encapsulation: native (the dataplane, between nodes of one subnet) or bird (BIRD 2, ' +
-      'with what BGP tells it). Tunnels and routes beside them are the dataplane’s in both cases.',
+      'Program that routes to blocks of pools without encapsulation: native (the dataplane, between nodes of one subnet) or bird ' +
+      '(BIRD 2, from BGP). The dataplane always programs tunnels and their routes.',
   },
   birdPeersFile: {
     variable: 'PODWIRE_BIRD_PEERS_FILE',
@@ -33,13 +33,13 @@ export const BIRD_SETTINGS = {
     variable: 'PODWIRE_BIRD_AS_NUMBER',
     schema: wholeNumber(1, 4_294_967_295),
     default: '64512',
-    about: `Autonomous system of nodes that have none of their own, 1 to 4294967295. ${NO_EFFECT}`,
+    about: `Autonomous system of nodes without their own, 1 to 4294967295. ${NO_EFFECT}`,
   },
   birdConfigFile: {
     variable: 'PODWIRE_BIRD_CONFIG_FILE',
     schema: path,
     default: '/etc/bird/podwire.conf',
-    about: `Absolute path at which BIRD's whole configuration is written. Its directory's group can read it. BIRD should be started with it (bird -c). ${NO_EFFECT}`,
+    about: `Absolute path of BIRD's configuration, which the dataplane writes. Its directory's group can read it. Start BIRD with it (bird -c). ${NO_EFFECT}`,
   },
   birdControlSocket: {
     variable: 'PODWIRE_BIRD_CONTROL_SOCKET',
@@ -51,19 +51,19 @@ export const BIRD_SETTINGS = {
     variable: 'PODWIRE_BIRD_RUN',
     schema: oneOf(['external', 'child']),
     default: 'external',
-    about: `Who runs BIRD: external (the operator) or child (the dataplane, unless one answers at the control socket already). ${NO_EFFECT}`,
+    about: `Owner of the BIRD process: external (the operator) or child (the dataplane, unless a BIRD answers at the control socket). ${NO_EFFECT}`,
   },
   birdProgram: {
     variable: 'PODWIRE_BIRD_PROGRAM',
-    schema: z.string().regex(/^(?!-)[^\p{Cc}]+$/u, 'is no name or path of a program'),
+    schema: z.string().regex(/^(?!-)[^\p{Cc}]+$/u, 'must be a name or path of a program'),
     default: 'bird',
-    about: `Name or absolute path of the program bird, which is run as a child, and checks configurations while no BIRD answers. ${NO_EFFECT}`,
+    about: `Name or absolute path of the program bird. It runs as a child, and checks configurations while no BIRD answers. ${NO_EFFECT}`,
   },
   birdPollMs: {
     variable: 'PODWIRE_BIRD_POLL_MS',
     schema: wholeNumber(100, 600_000),
     default: '5000',
-    about: `How often BIRD is asked how its sessions are, and tried when it is away, in milliseconds, 100 to 600000. ${NO_EFFECT}`,
+    about: `Interval for polling BIRD's sessions, and for reconnecting to BIRD, in milliseconds, 100 to 600000. ${NO_EFFECT}`,
   },
 } as const;
 

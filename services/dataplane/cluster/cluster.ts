@@ -87,7 +87,7 @@ export interface ClusterChange {
   /** CIDRs of blocks that were created, changed or removed; 'all' after a new snapshot. */
   readonly blocks: ReadonlySet<string> | 'all';
   /** Whether a node or a pool was created, changed or removed; then any route may change. */
-  readonly others: boolean;
+  readonly hasOtherChanges: boolean;
 }
 
 /**
@@ -104,32 +104,32 @@ export interface Follower {
 }
 
 /** A pool in IPAM's messages: the routing attributes, and whether it assigns addresses to tunnels. */
-export interface KnownPool extends ClusterPool {
+export interface IpamPool extends ClusterPool {
   /** Enabled, and allowed for tunnels. */
-  readonly givesTunnelAddresses: boolean;
+  readonly assignsTunnelAddresses: boolean;
 }
 
 /** The cluster as received from IPAM. */
-export interface KnownCluster extends Cluster {
-  readonly pools: ReadonlyMap<string, KnownPool>;
+export interface IpamCluster extends Cluster {
+  readonly pools: ReadonlyMap<string, IpamPool>;
 }
 
 /** One node's view of that cluster. */
-export interface KnownView extends ClusterView {
-  readonly cluster: KnownCluster;
+export interface IpamView extends ClusterView {
+  readonly cluster: IpamCluster;
 }
 
 /** A `Follower` that also reads attributes beyond routing. */
-export interface KnownFollower {
-  follow(view: KnownView, change: ClusterChange): void;
+export interface IpamFollower {
+  follow(view: IpamView, change: ClusterChange): void;
   stop(): Promise<void>;
 }
 
 /** Merges two changes. */
 export function joinChanges(earlier: ClusterChange, later: ClusterChange): ClusterChange {
-  const others = earlier.others || later.others;
-  if (earlier.blocks === 'all' || later.blocks === 'all') return { blocks: 'all', others };
-  return { blocks: new Set([...earlier.blocks, ...later.blocks]), others };
+  const hasOtherChanges = earlier.hasOtherChanges || later.hasOtherChanges;
+  if (earlier.blocks === 'all' || later.blocks === 'all') return { blocks: 'all', hasOtherChanges };
+  return { blocks: new Set([...earlier.blocks, ...later.blocks]), hasOtherChanges };
 }
 
 /** The pool's encapsulation; none for a pool that was deleted, or is for load balancers alone. */

@@ -1,27 +1,34 @@
 import { createNoopMeter, type ObservableCallback } from '@opentelemetry/api';
 import { expect, test } from 'vitest';
 
-import { canWirePods, Complaints, listed, observeConditions, type Complaint, type Condition } from './conditions.js';
+import {
+  canWirePods,
+  RouteFaults,
+  formatList,
+  observeConditions,
+  type RouteFault,
+  type Condition,
+} from './conditions.js';
 
-const gone = (place: number): Complaint => ({
+const gone = (place: number): RouteFault => ({
   reason: 'NodeUnknown',
   subject: 'gone',
   destination: `10.0.${place}.0/26`,
 });
 
 test('what is wrong with one node is one condition, which names some destinations and counts the rest', () => {
-  const complaints = new Complaints();
+  const complaints = new RouteFaults();
   for (const place of [4, 2, 3, 1]) complaints.add(gone(place));
   complaints.add({ reason: 'NodeAddressMissing', subject: 'b', destination: '10.9.0.0/26' });
   const [first, second] = complaints.conditions();
   expect(first).toMatchObject({ reason: 'NodeAddressMissing' });
-  expect(first?.message).toContain('node b has no address of the family of 10.9.0.0/26');
+  expect(first?.message).toContain('no route to 10.9.0.0/26: node b has no address of that family');
   expect(second?.message).toContain('node gone is not registered');
   expect(second?.message).toContain('10.0.1.0/26, 10.0.2.0/26, 10.0.3.0/26 and 1 more');
 });
 
 test('a condition ends with its last destination, and one that two blocks complain of with the second', () => {
-  const complaints = new Complaints();
+  const complaints = new RouteFaults();
   complaints.add(gone(1));
   complaints.add(gone(1));
   complaints.remove(gone(1));
@@ -31,7 +38,11 @@ test('a condition ends with its last destination, and one that two blocks compla
 });
 
 test('lists name what there is, in order', () => {
-  expect([listed([]), listed(['b', 'a']), listed(['d', 'c', 'b', 'a'])]).toEqual(['', 'a, b', 'a, b, c and 1 more']);
+  expect([formatList([]), formatList(['b', 'a']), formatList(['d', 'c', 'b', 'a'])]).toEqual([
+    '',
+    'a, b',
+    'a, b, c and 1 more',
+  ]);
 });
 
 test('conditions are counted by reason when they are collected, and a reason that is over has no value', async () => {
@@ -58,7 +69,7 @@ test('conditions are counted by reason when they are collected, and a reason tha
   expect(await collect()).toEqual([]);
 });
 
-const about = (...defeats: readonly (4 | 6)[]): Condition => ({ reason: 'Some', message: '', defeats });
+const about = (...blockedFamilies: readonly (4 | 6)[]): Condition => ({ reason: 'Some', message: '', blockedFamilies });
 const harmless: Condition = { reason: 'IpamUnreachable', message: '' };
 
 test.each([

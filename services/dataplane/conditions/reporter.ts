@@ -2,24 +2,24 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { Condition } from './conditions.js';
 
-/** Log interval of a reason whose messages keep changing, in milliseconds. */
-const PAUSE_MS = 60_000;
+/** Least time between two log lines of a reason whose messages keep changing, in milliseconds. */
+const REPEAT_INTERVAL_MS = 60_000;
 
 /** Receives changes of the conditions. */
 export interface ConditionEvents {
   conditionsChanged(reason: string, conditions: readonly Condition[]): void;
 }
 
-interface Told {
+interface Report {
   readonly text: string;
   readonly atMs: number;
 }
 
 /** Tracks the current conditions, and logs one line for each change of a reason. */
-export class ConditionTeller {
+export class ConditionReporter {
   readonly #clock: Clock;
   readonly #events: ConditionEvents;
-  readonly #told = new Map<string, Told>();
+  readonly #reports = new Map<string, Report>();
   #conditions: readonly Condition[] = [];
 
   constructor({ clock, events }: { readonly clock: Clock; readonly events: ConditionEvents }) {
@@ -31,26 +31,26 @@ export class ConditionTeller {
     return this.#conditions;
   }
 
-  tell(conditions: readonly Condition[]): void {
+  report(conditions: readonly Condition[]): void {
     this.#conditions = conditions;
     const byReason = new Map<string, Condition[]>();
     for (const condition of conditions) {
       byReason.set(condition.reason, [...(byReason.get(condition.reason) ?? []), condition]);
     }
-    for (const [reason, all] of byReason) this.#tellOf(reason, all);
-    for (const reason of this.#told.keys()) {
+    for (const [reason, all] of byReason) this.#reportReason(reason, all);
+    for (const reason of this.#reports.keys()) {
       if (byReason.has(reason)) continue;
-      this.#told.delete(reason);
+      this.#reports.delete(reason);
       this.#events.conditionsChanged(reason, []);
     }
   }
 
-  #tellOf(reason: string, conditions: readonly Condition[]): void {
+  #reportReason(reason: string, conditions: readonly Condition[]): void {
     const text = conditions.map(({ message }) => message).join('\n');
-    const told = this.#told.get(reason);
+    const last = this.#reports.get(reason);
     const nowMs = this.#clock.nowMs();
-    if (told && (told.text === text || nowMs - told.atMs < PAUSE_MS)) return;
-    this.#told.set(reason, { text, atMs: nowMs });
+    if (last && (last.text === text || nowMs - last.atMs < REPEAT_INTERVAL_MS)) return;
+    this.#reports.set(reason, { text, atMs: nowMs });
     this.#events.conditionsChanged(reason, conditions);
   }
 }

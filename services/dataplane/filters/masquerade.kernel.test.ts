@@ -4,7 +4,7 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import type { ClusterPool, ClusterView } from '../cluster/cluster.js';
 import { ProgramNft } from '../kernel/nft-program.js';
 import { addPod, cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
-import { keeperOptions, prefix, RecordedEvents, until } from '../testing/nft.js';
+import { reconcilerOptions, prefix, RecordedEvents, until } from '../testing/nft.js';
 import { Masquerader, type MasqueradeSettings } from './masquerade.js';
 import { CHECK_INTERVAL_MS } from './table-reconciler.js';
 
@@ -82,7 +82,7 @@ function view(natOutgoing: boolean, morePools: readonly string[] = []): ClusterV
   return { self: 'a', cluster: { nodes: new Map(), pools: new Map(pools), blocks: new Map() } };
 }
 
-const ALL = { blocks: 'all', others: true } as const;
+const ALL = { blocks: 'all', hasOtherChanges: true } as const;
 const PLAIN: MasqueradeSettings = { exclude: 'pools', interfaces: [], ports: undefined };
 
 async function masquerading(settings = PLAIN) {
@@ -156,7 +156,7 @@ test.each([
   ['every rule that can be asked for', { ...PLAIN, interfaces: ['eth0', 'en*'], ports: { first: 1024, last: 65_535 } }],
 ] as const)('%s: shown as written, restored after a deletion, kept by the next start', async (_, settings) => {
   const more = settings === PLAIN ? Array.from({ length: 1000 }, (__, at) => `10.${at >> 8}.${at & 255}.0/24`) : [];
-  const { clock, events, options } = keeperOptions(new ProgramNft());
+  const { clock, events, options } = reconcilerOptions(new ProgramNft());
   const masquerader = new Masquerader({ ...options, settings });
   masquerader.follow(
     view(
@@ -174,7 +174,7 @@ test.each([
   expect(run('nft', 'list', 'ruleset').length).toBe(before.length);
   await masquerader.stop();
 
-  const next = keeperOptions(new ProgramNft());
+  const next = reconcilerOptions(new ProgramNft());
   const afterRestart = new Masquerader({ ...next.options, settings });
   const handles = run('nft', '-a', 'list', 'ruleset');
   afterRestart.follow(
@@ -185,6 +185,6 @@ test.each([
     ALL,
   );
   await afterRestart.stop();
-  expect(next.events.taken()).toEqual([]);
+  expect(next.events.takeLines()).toEqual([]);
   expect(run('nft', '-a', 'list', 'ruleset')).toBe(handles);
 });

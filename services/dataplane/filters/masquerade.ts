@@ -3,7 +3,7 @@ import { comparePrefixes, hostPrefix, prefixContains, type Prefix } from '@podwi
 
 import type { ClusterChange, ClusterView, Follower } from '../cluster/cluster.js';
 import type { Condition } from '../conditions/conditions.js';
-import { TableKeeper, type TableKeeperOptions } from './table-reconciler.js';
+import { TableReconciler, type TableReconcilerOptions } from './table-reconciler.js';
 import {
   ADDRESS_TYPE,
   match,
@@ -51,9 +51,8 @@ interface Masquerade {
 /**
  * Plans masquerading on a node per family; undefined when no pool of the family requires it (calico.md 5.5).
  *
- * Disabled pools count while they exist, as their pods do; so do pools for load balancers alone: their addresses are the
- * cluster's, and a pod that sends to one gets an answer. Outer packets of tunnels come from nodes' addresses, which are in no
- * pool, so they are never masqueraded.
+ * Disabled pools count while they exist, as their pods do. Pools for load balancers count too: their addresses belong to the
+ * cluster. Outer packets of tunnels come from nodes' addresses, which are in no pool, so they are never masqueraded.
  */
 export function planMasquerade(
   { cluster }: ClusterView,
@@ -75,7 +74,7 @@ export function planMasquerade(
 /** The same addresses as disjoint prefixes, as interval sets require; sorted. */
 export function outermost(prefixes: readonly Prefix[]): Prefix[] {
   const kept: Prefix[] = [];
-  // Sorted, a prefix directly follows those that contain it: comparing with the last kept one is enough.
+  // In sorted order a prefix follows those that contain it, so comparing with the last kept one is enough.
   for (const prefix of prefixes.toSorted(comparePrefixes)) {
     const last = kept.at(-1);
     if (!last || !prefixContains(last, prefix)) kept.push(prefix);
@@ -103,8 +102,8 @@ function masqueradeTableName(family: Masquerade['family']): TableName {
  *
  *     ip saddr @nat_sources ip daddr != @nat_exempt [oifname NAME] [meta l4proto { tcp, udp }] masquerade [to :PORTS] fully-random
  *
- * Ports are chosen at random: choosing the next free one drops packets when two flows of one pod are translated at once, as
- * happens to the two queries of a resolver.
+ * Ports are chosen at random. Otherwise the kernel drops packets when it translates two flows of one pod at once, such as the two
+ * queries of a resolver.
  */
 export function masqueradeTable(plan: Masquerade): NftTable {
   const protocol = PROTOCOL[plan.family];
@@ -114,10 +113,10 @@ export function masqueradeTable(plan: Masquerade): NftTable {
   ];
   const outgoing: readonly (readonly JsonObject[])[] =
     plan.interfaces.length === 0 ? [[]] : plan.interfaces.map((name) => [match(meta('oifname'), '==', name)]);
-  const rules = outgoing.flatMap((by) => endings(plan).map((ending) => [...base, ...by, ...ending]));
+  const rules = outgoing.flatMap((by) => finalStatements(plan).map((ending) => [...base, ...by, ...ending]));
   return {
     ...masqueradeTableName(plan.family),
-    sets: [set(plan, SOURCES), set(plan, EXEMPT)],
+    sets: [addressSet(plan, SOURCES), addressSet(plan, EXEMPT)],
     chains: [
       {
         name: 'nat_postrouting',
@@ -128,13 +127,13 @@ export function masqueradeTable(plan: Masquerade): NftTable {
   };
 }
 
-function set({ family, sources, exempt }: Masquerade, name: typeof SOURCES | typeof EXEMPT): NftSet {
+function addressSet({ family, sources, exempt }: Masquerade, name: typeof SOURCES | typeof EXEMPT): NftSet {
   const elements = (name === SOURCES ? sources : exempt).map(prefixJson);
   return { name, type: ADDRESS_TYPE[family], interval: true, elements };
 }
 
 /** Final statements for all other packets: those with ports first, when ports are restricted. */
-function endings({ ports }: Masquerade): readonly (readonly JsonObject[])[] {
+function finalStatements({ ports }: Masquerade): readonly (readonly JsonObject[])[] {
   const masquerade = (to: JsonObject): JsonObject => ({
     masquerade: { ...to, flags: 'fully-random' },
   });
@@ -145,50 +144,50 @@ function endings({ ports }: Masquerade): readonly (readonly JsonObject[])[] {
   return [[withPorts, masquerade({ port })], any];
 }
 
-interface MasqueraderOptions extends Omit<TableKeeperOptions, 'table'> {
+interface MasqueraderOptions extends Omit<TableReconcilerOptions, 'table'> {
   readonly settings: MasqueradeSettings;
 }
 
 const FAMILIES: readonly Family[] = [4, 6];
 
 /**
- * Keeps the tables `ip podwire` and `ip6 podwire`, which give packets of pools with `natOutgoing` the node's address. A family
- * without such a pool has no table. On failure pods run without masquerading, and {@link conditions} give the reason.
+ * Reconciles the tables `ip podwire` and `ip6 podwire`, which give packets from pools with `natOutgoing` the node's address. A
+ * family without such a pool has no table. On failure pods run without masquerading, and {@link conditions} has the reason.
  */
 export class Masquerader implements Follower {
   readonly #settings: MasqueradeSettings;
-  readonly #keepers: Readonly<Record<Family, TableKeeper>>;
+  readonly #reconcilers: Readonly<Record<Family, TableReconciler>>;
   #plans: Readonly<Record<Family, Masquerade | undefined>> | undefined;
 
   constructor({ settings, ...options }: MasqueraderOptions) {
     this.#settings = settings;
-    const keeper = (family: Family) => new TableKeeper({ ...options, table: masqueradeTableName(family) });
-    this.#keepers = { 4: keeper(4), 6: keeper(6) };
+    const reconcilerOf = (family: Family) => new TableReconciler({ ...options, table: masqueradeTableName(family) });
+    this.#reconcilers = { 4: reconcilerOf(4), 6: reconcilerOf(6) };
   }
 
   follow(view: ClusterView, change: ClusterChange): void {
     // Blocks do not affect masquerading.
-    if (this.#plans && !change.others) return;
+    if (this.#plans && !change.hasOtherChanges) return;
     const plans = planMasquerade(view, this.#settings);
     this.#plans = plans;
     for (const family of FAMILIES) {
       const plan = plans[family];
       // The table reconciler reports failures and retries.
-      void this.#keepers[family].want(plan ? masqueradeTable(plan) : 'absent').catch(() => undefined);
+      void this.#reconcilers[family].setWanted(plan ? masqueradeTable(plan) : 'absent').catch(() => undefined);
     }
   }
 
-  /** Conditions; empty when there are no differences. */
+  /** Conditions; empty while both tables are as wanted. */
   conditions(): readonly Condition[] {
     return FAMILIES.flatMap((family) => {
-      const failure = this.#keepers[family].failure;
+      const failure = this.#reconcilers[family].failure;
       if (!failure) return [];
-      const message = `pods of pools with natOutgoing send IPv${family} packets with their own addresses: ${failure.message}`;
+      const message = `IPv${family} packets from pools with natOutgoing leave with the pods’ addresses: ${failure.message}`;
       return [{ reason: 'MasqueradeUnavailable', message }];
     });
   }
 
   async stop(): Promise<void> {
-    await Promise.all(FAMILIES.map((family) => this.#keepers[family].stop()));
+    await Promise.all(FAMILIES.map((family) => this.#reconcilers[family].stop()));
   }
 }

@@ -3,13 +3,13 @@ import { expect, test } from 'vitest';
 
 import type { ClusterPool, ClusterView } from '../cluster/cluster.js';
 import { MemoryNft } from '../testing/memory-nft.js';
-import { keeperOptions, prefix, until } from '../testing/nft.js';
+import { reconcilerOptions, prefix, until } from '../testing/nft.js';
 import { Masquerader, masqueradeTable, type MasqueradeSettings } from './masquerade.js';
 import { formOf, objectsOf, replacement } from './table.js';
 
 const SETTINGS: MasqueradeSettings = { exclude: 'pools', interfaces: [], ports: undefined };
-const OTHERS = { blocks: new Set<string>(), others: true };
-const BLOCKS = { blocks: 'all', others: false } as const;
+const OTHERS = { blocks: new Set<string>(), hasOtherChanges: true };
+const BLOCKS = { blocks: 'all', hasOtherChanges: false } as const;
 
 function view(...pools: readonly (readonly [cidr: string, natOutgoing: boolean])[]): ClusterView {
   const entries = pools.map(([cidr, natOutgoing]): [string, ClusterPool] => [
@@ -20,7 +20,7 @@ function view(...pools: readonly (readonly [cidr: string, natOutgoing: boolean])
 }
 
 function start(settings = SETTINGS) {
-  const { options, ...rest } = keeperOptions(new MemoryNft());
+  const { options, ...rest } = reconcilerOptions(new MemoryNft());
   return { ...rest, masquerader: new Masquerader({ ...options, settings }) };
 }
 
@@ -49,14 +49,14 @@ test('each family has its table as long as a pool of it asks for NAT', async () 
 
 test('nothing is run for blocks, nor for pools that change nothing', async () => {
   const { masquerader, nft, events } = start();
-  masquerader.follow(view(['10.0.0.0/16', true]), { blocks: 'all', others: true });
+  masquerader.follow(view(['10.0.0.0/16', true]), { blocks: 'all', hasOtherChanges: true });
   await until(() => nft.transactions === 1 && nft.reads >= 3);
   const runs = nft.reads + nft.transactions;
   masquerader.follow(view(['10.0.0.0/16', true], ['10.9.0.0/16', true]), BLOCKS);
   masquerader.follow(view(['10.0.0.0/16', true]), OTHERS);
   await masquerader.stop();
   expect(nft.reads + nft.transactions).toBe(runs);
-  expect(events.taken()).toEqual(['ip podwire written: found']);
+  expect(events.takeLines()).toEqual(['ip podwire written: found']);
 });
 
 test('a table of an earlier start is kept as it is when it is right, and goes when it is wanted no more', async () => {
@@ -65,7 +65,7 @@ test('a table of an earlier start is kept as it is when it is right, and goes wh
   await nft.apply(replacement(tableOf('fd00::/48')));
   masquerader.follow(view(['10.0.0.0/16', true], ['fd00::/48', false]), OTHERS);
   await masquerader.stop();
-  expect(events.taken()).toEqual(['ip6 podwire written: found']);
+  expect(events.takeLines()).toEqual(['ip6 podwire written: found']);
   expect(await nft.read(IPV4)).toBeDefined();
   expect(await nft.read(IPV6)).toBeUndefined();
 });
@@ -78,7 +78,7 @@ test('a family that cannot be had is a condition, and the other goes on', async 
   expect(masquerader.conditions()).toEqual([
     {
       reason: 'MasqueradeUnavailable',
-      message: 'pods of pools with natOutgoing send IPv4 packets with their own addresses: no NAT here',
+      message: 'IPv4 packets from pools with natOutgoing leave with the pods’ addresses: no NAT here',
     },
   ]);
   expect(nft.unusedFaults).toBe(0);

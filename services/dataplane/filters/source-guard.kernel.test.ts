@@ -3,7 +3,7 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { ProgramNft } from '../kernel/nft-program.js';
 import { addPod, cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
 import { arrivalsFrom, inside } from '../testing/nft-contract.js';
-import { keeperOptions, prefix } from '../testing/nft.js';
+import { reconcilerOptions, prefix } from '../testing/nft.js';
 import { SourceGuard } from './source-guard.js';
 
 const FAMILIES = [4, 6] as const;
@@ -58,7 +58,7 @@ beforeEach(() => {
   for (const family of FAMILIES) run('ip', 'address', 'add', `${NODE[family]}/${BITS[family]}`, 'dev', 'lo');
   wire('pod-a', 'podwa', '7');
   wire('pod-b', 'podwb', '8');
-  guard = new SourceGuard(keeperOptions(new ProgramNft()).options);
+  guard = new SourceGuard(reconcilerOptions(new ProgramNft()).options);
 });
 
 afterEach(async () => {
@@ -123,10 +123,10 @@ test('the table is shown as it was written: the next start leaves it alone', asy
   // Elements of a set with a timeout show how much of it is left.
   const ruleset = () => run('nft', '-a', 'list', 'ruleset').replace(/ expires \w+/g, '');
   const before = ruleset();
-  const next = keeperOptions(new ProgramNft());
+  const next = reconcilerOptions(new ProgramNft());
   const another = new SourceGuard(next.options);
   await another.start(allowed);
   await another.stop();
   expect(ruleset()).toBe(before);
-  expect(next.events.taken()).toEqual([]);
+  expect(next.events.takeLines()).toEqual([]);
 });

@@ -2,13 +2,13 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { describe, expect, test } from 'vitest';
 
 import { MemoryNft } from '../testing/memory-nft.js';
-import { keeperOptions, prefix, until } from '../testing/nft.js';
+import { reconcilerOptions, prefix, until } from '../testing/nft.js';
 import { GUARD_TABLE, guardTable, SourceGuard } from './source-guard.js';
 import { CHECK_INTERVAL_MS } from './table-reconciler.js';
 import { formOf, objectsOf, removal, type NftCommand } from './table.js';
 
 function start() {
-  const { options, ...rest } = keeperOptions(new MemoryNft());
+  const { options, ...rest } = reconcilerOptions(new MemoryNft());
   return { ...rest, guard: new SourceGuard(options) };
 }
 
@@ -34,7 +34,7 @@ const isDone = (work: Promise<void>) =>
 
 describe('one pod and another', () => {
   test('a pod with IPv6 addresses does not wait for the prefixes of another', async () => {
-    const { options, nft } = keeperOptions(new SlowNft());
+    const { options, nft } = reconcilerOptions(new SlowNft());
     const guard = new SourceGuard(options);
     await guard.start(new Map());
     nft.isSlow = true;
@@ -48,7 +48,7 @@ describe('one pod and another', () => {
   });
 
   test('a pod with IPv6 addresses waits where the table was found to be gone', async () => {
-    const { options, nft, clock } = keeperOptions(new SlowNft());
+    const { options, nft, clock } = reconcilerOptions(new SlowNft());
     const guard = new SourceGuard(options);
     await guard.start(new Map());
     await nft.apply(removal(GUARD_TABLE));
@@ -134,7 +134,7 @@ describe('the guard', () => {
     nft.failNext('read', new Failure('KERNEL_UNSUPPORTED', 'no nft here'));
     await expect(guard.start(new Map())).rejects.toMatchObject({ code: 'KERNEL_UNSUPPORTED' });
     expect(guard.conditions()).toEqual([
-      { reason: 'SourceGuardUnavailable', defeats: [6], message: expect.stringContaining('no nft here') },
+      { reason: 'SourceGuardUnavailable', blockedFamilies: [6], message: expect.stringContaining('no nft here') },
     ]);
     nft.failNext('read', new Failure('KERNEL_UNSUPPORTED', 'no nft here'));
     await expect(guard.ready()).rejects.toMatchObject({ code: 'KERNEL_UNSUPPORTED' });

@@ -4,7 +4,7 @@ import type { Prefix } from '@podwire/shared/net/prefix';
 
 import type { Condition } from '../conditions/conditions.js';
 import { outermost } from './masquerade.js';
-import { TableKeeper, type TableKeeperOptions } from './table-reconciler.js';
+import { TableReconciler, type TableReconcilerOptions } from './table-reconciler.js';
 import {
   ADDRESS_TYPE,
   concatJson,
@@ -33,7 +33,7 @@ export const GUARD_TABLE: TableName = { family: 'inet', name: 'podwire' };
 const CHECK_SOURCE = 'check_source';
 const CHECK_ENCAPSULATION = 'check_encapsulation';
 const LIMIT_NEIGHBOURS = 'limit_neighbours';
-const NAMED = 'pod_interfaces';
+const LISTED_INTERFACES = 'pod_interfaces';
 const ALLOWED: Readonly<Record<Family, string>> = { 4: 'allowed_sources4', 6: 'allowed_sources6' };
 const FAMILIES: readonly Family[] = [4, 6];
 
@@ -41,12 +41,12 @@ const FAMILIES: readonly Family[] = [4, 6];
 const NEIGHBOURS = 'known_neighbours';
 const RATES = 'neighbour_rates';
 
-/** Most known sources: several for each pod at the largest number of interfaces per node. */
-const KNOWN = { sizeCount: 65_535, timeoutSeconds: 60 };
+/** Limits of both sets: room for several sources of each pod on a full node. */
+const SET_LIMITS = { sizeCount: 65_535, timeoutSeconds: 60 };
 
 /**
- * Rate limit of new sources per pod. The kernel cannot collect an entry in its first 5 s, so that a pod holds 9 of the 1,024 that
- * its table has by default.
+ * Rate limit of new sources per pod. The kernel cannot collect an entry in its first 5 s, so a pod holds at most 9 of the 1,024
+ * entries that the table has by default.
  */
 const NEW_SOURCES = { rate: 1, burst: 4, per: 'second', inv: true };
 
@@ -60,41 +60,46 @@ const RAW_PRIORITY = -300;
 const LOOPBACK: Json = { prefix: { addr: '127.0.0.0', len: 8 } };
 
 /** The outgoing interface of the reverse path: `fib saddr . iif oif`. */
-const WAY_BACK: Json = { fib: { result: 'oif', flags: ['saddr', 'iif'] } };
+const REVERSE_PATH: Json = { fib: { result: 'oif', flags: ['saddr', 'iif'] } };
 
 /**
- * The table that restricts what pods may send. Drops packets to and from the node's loopback addresses: `route_localnet`,
- * which port mappings need, makes the kernel accept them. Answers of a port mapping to the node's 127.0.0.1 have that address
- * only after connection tracking, which is later.
+ * The table that restricts packets from pods. Drops packets to and from the node's loopback addresses: `route_localnet`, which
+ * port mappings need, makes the kernel accept them. Replies of a port mapping to the node's 127.0.0.1 get that address only in
+ * connection tracking, which runs later.
  *
- * Drops packets in VXLAN or IPIP: to a node they would be packets of the overlay, with any forged source. Checked after the
- * translation of destinations, as that may lead other packets to a node's tunnel.
+ * Drops packets in VXLAN or IPIP: a node would accept them as packets of the overlay, with a forged source. The check follows the
+ * translation of destinations, which may redirect other packets to a node's tunnel.
  *
  * Limits the rate of new sources: each link-local source, and each source of a solicitation, becomes an entry in the kernel's
  * neighbour table, which all interfaces and namespaces share. Known sources pass.
  *
- * Lets pods send only from addresses that the node routes to them, or that they are allowed besides. Link-local and
+ * Lets pods send only from addresses that the node routes to them, and from their allowed source prefixes. Link-local and
  * unspecified IPv6 sources pass, as neighbour discovery needs them; the kernel forwards neither.
  *
- * Both families are checked: IPv6 has no rp_filter. IPv4's knows no prefixes: it is off on the interfaces of pods that have
- * some, and would be loose, where `all` is, on an interface that another program gives an IPv4 address.
+ * Both families are checked. IPv6 has no rp_filter. IPv4's has no exceptions for source prefixes, so it is off on the interfaces
+ * of pods that have some. A loose `all` would also loosen it on an interface with an IPv4 address.
  */
 export function guardTable(prefixes: SourcePrefixes): NftTable {
-  const goBack = { return: null };
+  const returnVerdict = { return: null };
   const ipv6Source = payload('ip6', 'saddr');
   const linkLocal: Json = { prefix: { addr: 'fe80::', len: 10 } };
   return {
     ...GUARD_TABLE,
     sets: [
-      { name: NAMED, type: 'ifname', interval: false, elements: [...prefixes.keys()].filter(hasOtherName).toSorted() },
+      {
+        name: LISTED_INTERFACES,
+        type: 'ifname',
+        interval: false,
+        elements: [...prefixes.keys()].filter(hasOtherName).toSorted(),
+      },
       ...FAMILIES.map((family) => ({
         name: ALLOWED[family],
         type: ['ifname', ADDRESS_TYPE[family]],
         interval: true,
         elements: [...prefixes].flatMap(([device, allowed]) => allowedElements(family, device, allowed)),
       })),
-      { name: NEIGHBOURS, type: ['ifname', 'ipv6_addr'], interval: false, elements: [], filledByRules: KNOWN },
-      { name: RATES, type: 'ifname', interval: false, elements: [], filledByRules: KNOWN },
+      { name: NEIGHBOURS, type: ['ifname', 'ipv6_addr'], interval: false, elements: [], filledByRules: SET_LIMITS },
+      { name: RATES, type: 'ifname', interval: false, elements: [], filledByRules: SET_LIMITS },
     ],
     chains: [
       limitNeighbours(),
@@ -105,13 +110,13 @@ export function guardTable(prefixes: SourcePrefixes): NftTable {
           [match(payload('ip', 'daddr'), '==', LOOPBACK), ...COUNTED_DROP],
           [match(payload('ip', 'saddr'), '==', LOOPBACK), ...COUNTED_DROP],
           [match({ payload: { protocol: 'icmpv6', field: 'type' } }, '==', SOLICITATIONS), jumpTo(LIMIT_NEIGHBOURS)],
-          [match(ipv6Source, '==', '::'), goBack],
+          [match(ipv6Source, '==', '::'), returnVerdict],
           [match(ipv6Source, '==', linkLocal), { goto: { target: LIMIT_NEIGHBOURS } }],
           ...FAMILIES.map((family): readonly JsonObject[] => {
             const sender: Json = { concat: [meta('iifname'), payload(PROTOCOL[family], 'saddr')] };
-            return [match(sender, '==', `@${ALLOWED[family]}`), goBack];
+            return [match(sender, '==', `@${ALLOWED[family]}`), returnVerdict];
           }),
-          [match(WAY_BACK, '==', false), ...COUNTED_DROP],
+          [match(REVERSE_PATH, '==', false), ...COUNTED_DROP],
         ],
       },
       {
@@ -126,7 +131,7 @@ export function guardTable(prefixes: SourcePrefixes): NftTable {
   };
 }
 
-/** Drops packets with a new source of their interface beyond the rate limit. */
+/** Drops packets with a new source when their interface exceeds the rate limit. */
 function limitNeighbours(): NftChain {
   const source: Json = { concat: [meta('iifname'), payload('ip6', 'saddr')] };
   const update = (set: string, elem: Json, ...stmt: readonly JsonObject[]): JsonObject => ({
@@ -156,7 +161,7 @@ function hookOf(name: string, priority: number, target: string): NftChain {
     hook: { type: 'filter', name, priority },
     rules: [
       [match(meta('iifname'), '==', `${HOST_INTERFACE_PREFIX}*`), jump],
-      [match(meta('iifname'), '==', `@${NAMED}`), jump],
+      [match(meta('iifname'), '==', `@${LISTED_INTERFACES}`), jump],
     ],
   };
 }
@@ -169,7 +174,7 @@ function guardDelta(
 ): readonly NftCommand[] {
   const names = (allowed: readonly Prefix[] | undefined) => (allowed && hasOtherName(device) ? [device] : []);
   const sets = [
-    { name: NAMED, from: names(before), to: names(after) },
+    { name: LISTED_INTERFACES, from: names(before), to: names(after) },
     ...FAMILIES.map((family) => ({
       name: ALLOWED[family],
       from: allowedElements(family, device, before ?? []),
@@ -190,15 +195,15 @@ function allowedElements(family: Family, device: string, allowed: readonly Prefi
 }
 
 /**
- * Keeps the table `inet podwire`, which prevents pods from sending from foreign addresses. Interfaces with Podwire's name prefix
- * are guarded without being listed; a pod with only its own addresses needs no entry.
+ * Reconciles the table `inet podwire`, which prevents pods from sending from foreign addresses. Interfaces with Podwire's name
+ * prefix are guarded without an entry, unless their pod has source prefixes.
  */
 export class SourceGuard {
-  readonly #keeper: TableKeeper;
+  readonly #reconciler: TableReconciler;
   #prefixes: SourcePrefixes = new Map();
 
-  constructor(options: Omit<TableKeeperOptions, 'table'>) {
-    this.#keeper = new TableKeeper({ ...options, table: GUARD_TABLE });
+  constructor(options: Omit<TableReconcilerOptions, 'table'>) {
+    this.#reconciler = new TableReconciler({ ...options, table: GUARD_TABLE });
   }
 
   /**
@@ -207,17 +212,17 @@ export class SourceGuard {
    * @throws Failure KERNEL_UNSUPPORTED or KERNEL_REFUSED; it is retried automatically
    */
   start(prefixes: SourcePrefixes): Promise<void> {
-    this.#prefixes = new Map([...prefixes].filter(([device, allowed]) => isKept(device, allowed)));
-    return this.#keeper.want(guardTable(this.#prefixes));
+    this.#prefixes = new Map([...prefixes].filter(([device, allowed]) => isListed(device, allowed)));
+    return this.#reconciler.setWanted(guardTable(this.#prefixes));
   }
 
   /**
-   * Resolves when the table is in force, before a pod with IPv6 addresses is wired. If it is already, no caller waits for the
-   * requests of other pods.
+   * Resolves when the table is in force. Call before a pod with IPv6 addresses is wired. If the table is in force already, the
+   * call does not wait for changes of other pods.
    * @throws Failure KERNEL_UNSUPPORTED or KERNEL_REFUSED
    */
   ready(): Promise<void> {
-    return this.#keeper.isInForce ? Promise.resolve() : this.#keeper.want(guardTable(this.#prefixes));
+    return this.#reconciler.isInForce ? Promise.resolve() : this.#reconciler.setWanted(guardTable(this.#prefixes));
   }
 
   /**
@@ -227,7 +232,7 @@ export class SourceGuard {
    * @throws Failure KERNEL_UNSUPPORTED or KERNEL_REFUSED; it is retried, unless {@link forget} comes first
    */
   setSourcePrefixes(device: string, allowed: readonly Prefix[]): Promise<void> {
-    return this.#set(device, isKept(device, allowed) ? allowed : undefined);
+    return this.#set(device, isListed(device, allowed) ? allowed : undefined);
   }
 
   /** Stops guarding an interface that is gone. Idempotent. @throws Failure as {@link setSourcePrefixes} */
@@ -237,15 +242,15 @@ export class SourceGuard {
 
   /** Conditions; empty when there are no differences. */
   conditions(): readonly Condition[] {
-    const failure = this.#keeper.failure;
+    const failure = this.#reconciler.failure;
     if (!failure) return [];
-    const message = `pods with IPv6 addresses or source prefixes are refused, and IPv4 pods reach services on the node’s 127.0.0.1, as nftables cannot filter what pods send: ${failure.message}`;
-    return [{ reason: 'SourceGuardUnavailable', message, defeats: [6] }];
+    const message = `nftables cannot filter packets from pods, so pods with IPv6 addresses or source prefixes are refused, and IPv4 pods reach services on the node’s 127.0.0.1: ${failure.message}`;
+    return [{ reason: 'SourceGuardUnavailable', message, blockedFamilies: [6] }];
   }
 
   /** Leaves the table in force. */
   stop(): Promise<void> {
-    return this.#keeper.stop();
+    return this.#reconciler.stop();
   }
 
   async #set(device: string, allowed: readonly Prefix[] | undefined): Promise<void> {
@@ -256,10 +261,10 @@ export class SourceGuard {
     if (allowed) prefixes.set(device, allowed);
     else prefixes.delete(device);
     this.#prefixes = prefixes;
-    await this.#keeper.want(guardTable(prefixes), delta);
+    await this.#reconciler.setWanted(guardTable(prefixes), delta);
   }
 }
 
-function isKept(device: string, allowed: readonly Prefix[]): boolean {
+function isListed(device: string, allowed: readonly Prefix[]): boolean {
   return allowed.length > 0 || hasOtherName(device);
 }

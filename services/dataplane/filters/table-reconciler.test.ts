@@ -2,8 +2,8 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { describe, expect, test } from 'vitest';
 
 import { MemoryNft } from '../testing/memory-nft.js';
-import { keeperOptions, until } from '../testing/nft.js';
-import { CHECK_INTERVAL_MS, TableKeeper } from './table-reconciler.js';
+import { reconcilerOptions, until } from '../testing/nft.js';
+import { CHECK_INTERVAL_MS, TableReconciler } from './table-reconciler.js';
 import { replacement, type Json, type JsonObject, type NftCommand, type NftTable } from './table.js';
 
 const NAME = { family: 'inet', name: 'podwire' } as const;
@@ -29,87 +29,87 @@ const refused = (message: string) => new Failure('KERNEL_REFUSED', message);
 const start = () => startOn(new MemoryNft());
 
 function startOn<Kind extends MemoryNft>(nft: Kind) {
-  const { options, ...rest } = keeperOptions(nft);
-  return { ...rest, keeper: new TableKeeper({ ...options, table: NAME }) };
+  const { options, ...rest } = reconcilerOptions(nft);
+  return { ...rest, reconciler: new TableReconciler({ ...options, table: NAME }) };
 }
 
 describe('a table that is wanted', () => {
   test('is written when there is none, and then nothing is run any more', async () => {
-    const { keeper, nft, events } = start();
-    await keeper.want(table('a'));
-    expect(events.taken()).toEqual(['inet podwire written: found']);
+    const { reconciler, nft, events } = start();
+    await reconciler.setWanted(table('a'));
+    expect(events.takeLines()).toEqual(['inet podwire written: found']);
     const runs = nft.reads + nft.transactions;
-    await keeper.want(table('a'));
+    await reconciler.setWanted(table('a'));
     expect(nft.reads + nft.transactions).toBe(runs);
-    await keeper.stop();
+    await reconciler.stop();
   });
 
   test('is left alone when it is there already', async () => {
-    const { keeper, nft, events } = start();
+    const { reconciler, nft, events } = start();
     await nft.apply(replacement(table('a')));
-    await keeper.want(table('a'));
+    await reconciler.setWanted(table('a'));
     expect([nft.reads, nft.transactions]).toEqual([1, 1]);
-    expect(events.taken()).toEqual([]);
-    await keeper.stop();
+    expect(events.takeLines()).toEqual([]);
+    await reconciler.stop();
   });
 
   test('is written when another is there', async () => {
-    const { keeper, nft, events } = start();
+    const { reconciler, nft, events } = start();
     await nft.apply(replacement(table('b', 'c')));
-    await keeper.want(table('a'));
-    expect(events.taken()).toEqual(['inet podwire written: found']);
+    await reconciler.setWanted(table('a'));
+    expect(events.takeLines()).toEqual(['inet podwire written: found']);
     expect(nft.print()).toMatch(/"links": "a"$/);
-    await keeper.stop();
+    await reconciler.stop();
   });
 
   test('takes the place of the one before, and goes when none is wanted', async () => {
-    const { keeper, nft, events } = start();
-    await keeper.want(table('a'));
-    await keeper.want(table('b'));
+    const { reconciler, nft, events } = start();
+    await reconciler.setWanted(table('a'));
+    await reconciler.setWanted(table('b'));
     expect(nft.print()).toMatch(/"links": "b"$/);
-    await keeper.want('absent');
+    await reconciler.setWanted('absent');
     expect(await nft.read(NAME)).toBeUndefined();
-    expect(events.taken()).toEqual([
+    expect(events.takeLines()).toEqual([
       'inet podwire written: found',
       'inet podwire written: wanted',
       'inet podwire written: wanted',
     ]);
-    await keeper.stop();
+    await reconciler.stop();
   });
 
   test('is reached by its commands alone where they are given', async () => {
-    const { keeper, nft } = start();
-    await keeper.want(table('a'));
+    const { reconciler, nft } = start();
+    await reconciler.setWanted(table('a'));
     const [reads, transactions] = [nft.reads, nft.transactions];
-    await keeper.want(table('a', 'b'), [element('add', 'b')]);
+    await reconciler.setWanted(table('a', 'b'), [element('add', 'b')]);
     expect([nft.reads - reads, nft.transactions - transactions]).toEqual([0, 1]);
     expect(nft.print()).toMatch(/"links": "a", "b"$/);
-    await keeper.stop();
+    await reconciler.stop();
   });
 
   test('changes that come together go together, each caller told when its own is in force', async () => {
-    const { keeper, nft } = start();
-    await keeper.want(table());
+    const { reconciler, nft } = start();
+    await reconciler.setWanted(table());
     const before = nft.transactions;
     const names = Array.from({ length: 50 }, (_, at) => `l${at}`);
     await Promise.all(
       names.map(async (name, at) => {
-        await keeper.want(table(...names.slice(0, at + 1)), [element('add', name)]);
+        await reconciler.setWanted(table(...names.slice(0, at + 1)), [element('add', name)]);
         expect(nft.print()).toContain(`"${name}"`);
       }),
     );
     expect(nft.transactions - before).toBeLessThanOrEqual(2);
-    await keeper.stop();
+    await reconciler.stop();
   });
 
   test('is written whole when its commands fail, as somebody has changed it', async () => {
-    const { keeper, nft, events } = start();
-    await keeper.want(table('a'));
+    const { reconciler, nft, events } = start();
+    await reconciler.setWanted(table('a'));
     await nft.apply(DELETION);
-    await keeper.want(table('a', 'b'), [element('add', 'b')]);
+    await reconciler.setWanted(table('a', 'b'), [element('add', 'b')]);
     expect(nft.print()).toMatch(/"links": "a", "b"$/);
-    expect(events.taken()).toEqual(['inet podwire written: found', 'inet podwire written: drift']);
-    await keeper.stop();
+    expect(events.takeLines()).toEqual(['inet podwire written: found', 'inet podwire written: drift']);
+    await reconciler.stop();
   });
 });
 
@@ -119,35 +119,35 @@ describe('every 15 seconds', () => {
     ['emptied', [element('delete', 'a')]],
     ['added to', [{ add: { rule: { ...NAME, table: NAME.name, chain: 'c', expr: [{ accept: null }] } } }]],
   ])('a table that somebody has %s is restored', async (_, change) => {
-    const { keeper, nft, clock, events } = start();
-    await keeper.want(table('a'));
+    const { reconciler, nft, clock, events } = start();
+    await reconciler.setWanted(table('a'));
     const before = nft.print();
     await nft.apply(change);
     expect(nft.print()).not.toBe(before);
     clock.advance(15_000);
     await until(() => events.lines.includes('inet podwire written: drift'));
     expect(nft.print()).toBe(before);
-    await keeper.stop();
+    await reconciler.stop();
   });
 
   test('a table as it should be is read, and nothing else', async () => {
-    const { keeper, nft, clock, events } = start();
-    await keeper.want(table('a'));
+    const { reconciler, nft, clock, events } = start();
+    await reconciler.setWanted(table('a'));
     const { reads, transactions } = nft;
     clock.advance(CHECK_INTERVAL_MS);
     await until(() => nft.reads === reads + 1 && clock.sleeping === 1);
     expect(nft.transactions).toBe(transactions);
-    expect(events.taken()).toEqual(['inet podwire written: found']);
-    await keeper.stop();
+    expect(events.takeLines()).toEqual(['inet podwire written: found']);
+    await reconciler.stop();
   });
 });
 
 describe('a failure', () => {
   test('is told to the caller, once to the events, and tried again by itself, sooner than the next check', async () => {
-    const { keeper, nft, clock, events } = start();
+    const { reconciler, nft, clock, events } = start();
     for (let times = 0; times < 3; times++) nft.failNext('apply', refused('not today'));
-    await expect(keeper.want(table('a'))).rejects.toThrow('not today');
-    expect(keeper.failure?.message).toBe('not today');
+    await expect(reconciler.setWanted(table('a'))).rejects.toThrow('not today');
+    expect(reconciler.failure?.message).toBe('not today');
     const waitsMs: (number | undefined)[] = [];
     for (let attempt = 1; attempt <= 3; attempt++) {
       const before = nft.transactions;
@@ -156,54 +156,54 @@ describe('a failure', () => {
       clock.advance(clock.nextMs!);
       await until(() => nft.transactions > before);
     }
-    await until(() => keeper.failure === undefined);
+    await until(() => reconciler.failure === undefined);
     expect(waitsMs).toEqual([1000, 2000, 4000]);
-    expect(events.taken()).toEqual([
+    expect(events.takeLines()).toEqual([
       'inet podwire failed: not today',
       'inet podwire written: found',
       'inet podwire recovered',
     ]);
     expect(nft.unusedFaults).toBe(0);
-    await keeper.stop();
+    await reconciler.stop();
   });
 
   test('to read leaves the table as it is', async () => {
-    const { keeper, nft } = start();
+    const { reconciler, nft } = start();
     nft.failNext('read', refused('busy'));
-    await expect(keeper.want(table('a'))).rejects.toThrow('busy');
+    await expect(reconciler.setWanted(table('a'))).rejects.toThrow('busy');
     expect(nft.transactions).toBe(0);
-    await keeper.stop();
+    await reconciler.stop();
   });
 
   test('of commands and of all that follows is healed by the next change', async () => {
-    const { keeper, nft } = start();
-    await keeper.want(table('a'));
+    const { reconciler, nft } = start();
+    await reconciler.setWanted(table('a'));
     nft.failNext('apply', refused('no'));
     nft.failNext('read', refused('no reading either'));
-    await expect(keeper.want(table('a', 'b'), [element('add', 'b')])).rejects.toThrow('no reading either');
-    await keeper.want(table('a', 'b', 'c'), [element('add', 'c')]);
+    await expect(reconciler.setWanted(table('a', 'b'), [element('add', 'b')])).rejects.toThrow('no reading either');
+    await reconciler.setWanted(table('a', 'b', 'c'), [element('add', 'c')]);
     expect(nft.print()).toMatch(/"links": "a", "b", "c"$/);
-    await keeper.stop();
+    await reconciler.stop();
   });
 
   test('that is not wanted any more, where nftables are missing, is no fault any more', async () => {
-    const { keeper, nft } = start();
+    const { reconciler, nft } = start();
     const missing = new Failure('KERNEL_UNSUPPORTED', 'no nft');
     nft.failNext('read', missing);
-    await expect(keeper.want(table('a'))).rejects.toBe(missing);
+    await expect(reconciler.setWanted(table('a'))).rejects.toBe(missing);
     nft.failNext('read', missing);
-    await keeper.want('absent');
-    expect(keeper.failure).toBeUndefined();
-    await keeper.stop();
+    await reconciler.setWanted('absent');
+    expect(reconciler.failure).toBeUndefined();
+    await reconciler.stop();
   });
 
   test('where nftables are missing is none as long as no table is wanted', async () => {
-    const { keeper, nft, events } = start();
+    const { reconciler, nft, events } = start();
     nft.failNext('read', new Failure('KERNEL_UNSUPPORTED', 'no nft'));
-    await keeper.want('absent');
-    expect(keeper.failure).toBeUndefined();
-    expect(events.taken()).toEqual([]);
-    await keeper.stop();
+    await reconciler.setWanted('absent');
+    expect(reconciler.failure).toBeUndefined();
+    expect(events.takeLines()).toEqual([]);
+    await reconciler.stop();
   });
 });
 
@@ -223,29 +223,29 @@ class OtherNft extends MemoryNft {
 
 describe('a release of nft', () => {
   test('that shows rules in another form: the table is written once, and drift is seen all the same', async () => {
-    const { keeper, nft, events } = startOn(new OtherNft());
+    const { reconciler, nft, events } = startOn(new OtherNft());
     await nft.apply(replacement(table('a')));
-    await keeper.want(table('a'));
-    await keeper.check();
-    expect(events.taken()).toEqual(['inet podwire written: found']);
+    await reconciler.setWanted(table('a'));
+    await reconciler.check();
+    expect(events.takeLines()).toEqual(['inet podwire written: found']);
     await nft.apply([{ add: { rule: { ...NAME, table: NAME.name, chain: 'c', expr: [] } } }]);
-    await keeper.check();
-    expect(events.taken()).toEqual(['inet podwire written: drift']);
-    await keeper.stop();
+    await reconciler.check();
+    expect(events.takeLines()).toEqual(['inet podwire written: drift']);
+    await reconciler.stop();
   });
 
   test('that does nothing and says that all is well is found out', async () => {
-    const { keeper, nft } = startOn(new OtherNft());
+    const { reconciler, nft } = startOn(new OtherNft());
     nft.deaf = true;
-    await expect(keeper.want(table('a'))).rejects.toThrow('shows another');
-    await keeper.stop();
+    await expect(reconciler.setWanted(table('a'))).rejects.toThrow('lists different content');
+    await reconciler.stop();
   });
 });
 
 test('stopping waits for what is under way, and leaves the table', async () => {
-  const { keeper, nft, clock } = start();
-  const wanting = keeper.want(table('a'));
-  await keeper.stop();
+  const { reconciler, nft, clock } = start();
+  const wanting = reconciler.setWanted(table('a'));
+  await reconciler.stop();
   await wanting;
   expect(await nft.read(NAME)).toBeDefined();
   expect(clock.sleeping).toBe(0);

@@ -17,16 +17,16 @@ import {
 /** Why a table was written: a new wanted state, a difference at the start, or a change by another program. */
 type TableReason = 'wanted' | 'found' | 'drift';
 
-/** Receives the events of a table reconciler. */
+/** Receives the reconciler's events. */
 export interface TableEvents {
   tableWritten(table: string, reason: TableReason): void;
   /** Called once for each message, however often it recurs. */
   tableFailed(table: string, failure: Failure): void;
-  /** Called on success after failures. */
+  /** Called on the first success after failures. */
   tableRecovered(table: string): void;
 }
 
-export interface TableKeeperOptions {
+export interface TableReconcilerOptions {
   readonly nft: Nft;
   readonly events: TableEvents;
   readonly clock: Clock;
@@ -36,8 +36,8 @@ export interface TableKeeperOptions {
 }
 
 /**
- * Polling interval for changes of the table. A restart of nftables.service or of a firewall begins with `flush ruleset`, which
- * the kernel's link announcements do not report: until then pods reach nothing outside. A check takes 4 ms of CPU time.
+ * Polling interval for changes of the table. A restart of nftables.service or of a firewall begins with `flush ruleset`, without a
+ * notification about links. Until the next check, pods reach nothing outside the cluster. A check takes 4 ms of CPU time.
  */
 export const CHECK_INTERVAL_MS = 15_000;
 
@@ -50,15 +50,15 @@ type Wanted = NftTable | 'absent';
  * Reconciles one table of nftables.
  *
  * What makes this hard:
- * - Every program with root may change tables. Only reading shows whether one matches, and reading runs a program, so it is read
- *   at the start and every 15 s; in between, the last written state counts as the actual one.
- * - Other releases of nft may list a rule in another form than it was written in. The form listed right after a write is accepted
- *   as well as the written one.
- * - Many pods request changes at once. Changes that arrive while nft runs are combined in its next run; each caller waits for the
+ * - Every program with root may change tables, and only reading shows it. As reading runs a program, the table is read at the
+ *   start and every 15 s. In between, the last written state counts as the actual one.
+ * - Other releases of nft may list a rule in another form than the written one. The form listed right after a write is accepted
+ *   too.
+ * - Many pods request changes at once. Changes that arrive while nft runs are combined in its next run. Each caller waits for the
  *   run with its change.
  */
-export class TableKeeper {
-  readonly #options: TableKeeperOptions;
+export class TableReconciler {
+  readonly #options: TableReconcilerOptions;
   readonly #name: string;
   readonly #stopping = new AbortController();
   #wanted: Wanted | undefined;
@@ -66,16 +66,16 @@ export class TableKeeper {
   #delta: readonly NftCommand[] | undefined;
   /** Whether the actual state is the last written one, as far as known. */
   #inForce = false;
-  /** The wanted form when the table was last read after a write, and its listed form. */
-  #shownAs: { readonly wanted: string; readonly shown: string } | undefined;
+  /** The wanted form of the last write, and the form that nft listed after it. */
+  #listedForm: { readonly wanted: string; readonly listed: string } | undefined;
   #next: Promise<void> | undefined;
   #last: Promise<void> = Promise.resolve();
   #failure: Failure | undefined;
   #failures = 0;
-  #watching: Promise<void> | undefined;
+  #polling: Promise<void> | undefined;
   #wake = new AbortController();
 
-  constructor(options: TableKeeperOptions) {
+  constructor(options: TableReconcilerOptions) {
     this.#options = options;
     this.#name = formatTableName(options.table);
   }
@@ -96,13 +96,13 @@ export class TableKeeper {
    * @returns when it is in force; a failure is retried later
    * @throws Failure as {@link Nft}
    */
-  want(table: Wanted, delta?: readonly NftCommand[]): Promise<void> {
+  setWanted(table: Wanted, delta?: readonly NftCommand[]): Promise<void> {
     const before = this.#wanted;
     this.#wanted = table;
     if (before === undefined || !isSame(before, table)) {
       this.#delta = this.#delta && delta ? [...this.#delta, ...delta] : undefined;
     }
-    this.#watching ??= this.#watch();
+    this.#polling ??= this.#poll();
     return this.#run();
   }
 
@@ -115,11 +115,11 @@ export class TableKeeper {
   async stop(): Promise<void> {
     this.#stopping.abort();
     this.#wake.abort();
-    await this.#watching;
+    await this.#polling;
     await this.#last.catch(() => undefined);
   }
 
-  /** One run for all requests that arrive before it begins. */
+  /** Combines all requests that arrive before the run begins. */
   #run(): Promise<void> {
     this.#next ??= this.#serially(() => {
       this.#next = undefined;
@@ -129,24 +129,24 @@ export class TableKeeper {
   }
 
   #serially(work: () => Promise<void>): Promise<void> {
-    const turn = this.#last.catch(() => undefined).then(() => this.#judged(work));
+    const turn = this.#last.catch(() => undefined).then(() => this.#attempt(work));
     this.#last = turn;
     turn.catch(() => undefined);
     return turn;
   }
 
-  async #judged(work: () => Promise<void>): Promise<void> {
+  async #attempt(work: () => Promise<void>): Promise<void> {
     const { events } = this.#options;
     try {
       await work();
       if (this.#failure) events.tableRecovered(this.#name);
-      this.#succeeded();
+      this.#clearFailure();
     } catch (error) {
-      const failure = error instanceof Failure ? error : new Failure('INTERNAL', 'a defect', { cause: error });
+      const failure = error instanceof Failure ? error : new Failure('INTERNAL', 'internal error', { cause: error });
       this.#inForce = false;
-      // Without nftables there is no table.
+      // Without nftables no table exists.
       if (this.#wanted === 'absent' && failure.code === 'KERNEL_UNSUPPORTED') {
-        this.#succeeded();
+        this.#clearFailure();
         return;
       }
       this.#failures++;
@@ -157,7 +157,7 @@ export class TableKeeper {
     }
   }
 
-  #succeeded(): void {
+  #clearFailure(): void {
     this.#failure = undefined;
     this.#failures = 0;
   }
@@ -174,20 +174,20 @@ export class TableKeeper {
       this.#options.events.tableWritten(this.#name, 'wanted');
     } catch (error) {
       if (!(error instanceof Failure)) throw error;
-      // The actual table is not the assumed one.
+      // The actual table differs from the assumed one.
       await this.#compare('drift');
     }
   }
 
   async #compare(reason: TableReason): Promise<void> {
-    // The wanted state may have changed by the time this one is in force; its commands continue from here.
+    // The wanted state may change during the comparison: later commands build on the state compared here.
     const wanted = this.#wanted;
     if (wanted === undefined) return;
     this.#delta = [];
-    const isRight = await this.#isAsWanted(wanted);
+    const isAsWanted = await this.#isAsWanted(wanted);
     const wasInForce = this.#inForce;
-    this.#inForce = isRight;
-    if (!isRight) await this.#write(wanted, wasInForce ? reason : 'found');
+    this.#inForce = isAsWanted;
+    if (!isAsWanted) await this.#write(wanted, wasInForce ? reason : 'found');
   }
 
   async #write(wanted: Wanted, reason: TableReason): Promise<void> {
@@ -200,32 +200,32 @@ export class TableKeeper {
 
   /** Verifies nft's work by reading: nft has reported success for input that it did not understand. */
   async #confirm(wanted: Wanted): Promise<void> {
-    const shown = await this.#options.nft.read(this.#options.table);
+    const objects = await this.#options.nft.read(this.#options.table);
     if (wanted === 'absent') {
-      if (shown) throw notAsTold(this.#name);
+      if (objects) throw mismatch(this.#name);
       return;
     }
-    const [told, seen] = [formOf(objectsOf(wanted)), shown && formOf(shown)];
-    if (seen?.elements !== told.elements) throw notAsTold(this.#name);
-    this.#shownAs = { wanted: told.structure, shown: seen.structure };
+    const [expected, actual] = [formOf(objectsOf(wanted)), objects && formOf(objects)];
+    if (actual?.elements !== expected.elements) throw mismatch(this.#name);
+    this.#listedForm = { wanted: expected.structure, listed: actual.structure };
   }
 
   async #isAsWanted(wanted: Wanted): Promise<boolean> {
-    const shown = await this.#options.nft.read(this.#options.table);
-    if (wanted === 'absent' || !shown) return wanted === 'absent' && !shown;
-    const [told, seen] = [formOf(objectsOf(wanted)), formOf(shown)];
-    const known = this.#shownAs?.wanted === told.structure ? this.#shownAs.shown : told.structure;
-    return seen.structure === known && seen.elements === told.elements;
+    const objects = await this.#options.nft.read(this.#options.table);
+    if (wanted === 'absent' || !objects) return wanted === 'absent' && !objects;
+    const [expected, actual] = [formOf(objectsOf(wanted)), formOf(objects)];
+    const structure = this.#listedForm?.wanted === expected.structure ? this.#listedForm.listed : expected.structure;
+    return actual.structure === structure && actual.elements === expected.elements;
   }
 
-  async #watch(): Promise<void> {
+  async #poll(): Promise<void> {
     const { clock, random } = this.#options;
     while (!this.#stopping.signal.aborted) {
       const failures = this.#failures;
       const waitMs = failures === 0 ? CHECK_INTERVAL_MS : backoffMs(failures - 1, RETRY, random());
       this.#wake = new AbortController();
       const woken = await clock.sleep(waitMs, this.#wake.signal);
-      // A failure during the sleep shortened the time until the next attempt.
+      // When a failure interrupted the sleep, the loop computes a shorter one.
       if (woken === 'elapsed') await this.check().catch(() => undefined);
     }
   }
@@ -237,6 +237,9 @@ function isSame(a: Wanted, b: Wanted): boolean {
   return one.structure === other.structure && one.elements === other.elements;
 }
 
-function notAsTold(table: string): Failure {
-  return new Failure('KERNEL_REFUSED', `nft took table ${table} and shows another: see nft list table ${table}`);
+function mismatch(table: string): Failure {
+  return new Failure(
+    'KERNEL_REFUSED',
+    `table ${table}: nft reported success, but lists different content; see nft list table ${table}`,
+  );
 }

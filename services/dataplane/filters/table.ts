@@ -205,7 +205,7 @@ function elementsText(elements: Json): string {
     if (range) ranges.push(range);
     else others.push(fieldsText(element));
   }
-  return [...joined(ranges).map(rangeText), ...others.toSorted(compareTexts)].join(', ');
+  return [...mergeRanges(ranges).map(rangeText), ...others.toSorted(compareTexts)].join(', ');
 }
 
 function fieldsText(element: Json): string {
@@ -220,7 +220,7 @@ function textOfField(field: Json): string {
 }
 
 /** Merges ranges that touch or overlap; sorted. */
-function joined(ranges: readonly AddressRange[]): AddressRange[] {
+function mergeRanges(ranges: readonly AddressRange[]): AddressRange[] {
   const result: AddressRange[] = [];
   for (const range of ranges.toSorted((a, b) => a.family - b.family || compareNumbers(a.first, b.first))) {
     const last = result.at(-1);
@@ -275,7 +275,7 @@ function compareNumbers(a: bigint, b: bigint): number {
 }
 
 /**
- * The node's nftables. Implementations: the `nft` program, and memory (the fake); both pass `nft.contract.ts`.
+ * The node's nftables. Implementations: the `nft` program, and memory (the fake); both pass `testing/nft-contract.ts`.
  *
  * Every method fails with KERNEL_UNSUPPORTED when the program or the kernel feature is missing, and with KERNEL_REFUSED when
  * nftables refuse or time out; both carry its own text.

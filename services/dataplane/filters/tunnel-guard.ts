@@ -2,7 +2,7 @@ import { formatAddress, type Family } from '@podwire/shared/net/address';
 
 import { VXLAN_PORT, type ClusterChange, type ClusterView, type Follower } from '../cluster/cluster.js';
 import type { Condition } from '../conditions/conditions.js';
-import { TableKeeper, type TableKeeperOptions } from './table-reconciler.js';
+import { TableReconciler, type TableReconcilerOptions } from './table-reconciler.js';
 import {
   ADDRESS_TYPE,
   COUNTED_DROP,
@@ -20,40 +20,40 @@ import {
 import { planTunnelSources, type TunnelSources } from './tunnel-sources.js';
 
 /**
- * Keeps the table `inet podwire_tunnels`: the node accepts VXLAN and IPIP only from other nodes' addresses. Until the cluster is
- * known the previous process's rules stay; without any there is no tunnel either. Without an encapsulated pool there is no table.
+ * Reconciles the table `inet podwire_tunnels`: the node accepts VXLAN and IPIP only from other nodes' addresses. Until the cluster
+ * is known, the rules of the previous process stay. Without an encapsulated pool there is no table.
  */
 export class TunnelGuard implements Follower {
-  readonly #keeper: TableKeeper;
+  readonly #reconciler: TableReconciler;
   #sources: readonly TunnelSources[] | undefined;
 
-  constructor(options: Omit<TableKeeperOptions, 'table'>) {
-    this.#keeper = new TableKeeper({ ...options, table: TUNNEL_TABLE });
+  constructor(options: Omit<TableReconcilerOptions, 'table'>) {
+    this.#reconciler = new TableReconciler({ ...options, table: TUNNEL_TABLE });
   }
 
   follow(view: ClusterView, change: ClusterChange): void {
     const before = this.#sources;
-    // Blocks do not affect nodes.
-    if (before && !change.others) return;
+    // A change of blocks does not change the nodes.
+    if (before && !change.hasOtherChanges) return;
     const sources = planTunnelSources(view);
     this.#sources = sources;
     const delta = before && tunnelDelta(before, sources);
     if (delta?.length === 0) return;
     // The table reconciler reports failures and retries.
-    void this.#keeper.want(sources.length > 0 ? tunnelTable(sources) : 'absent', delta).catch(() => undefined);
+    void this.#reconciler.setWanted(sources.length > 0 ? tunnelTable(sources) : 'absent', delta).catch(() => undefined);
   }
 
-  /** Conditions; empty when there are no differences. */
+  /** Conditions; empty while the table is as wanted. */
   conditions(): readonly Condition[] {
-    const failure = this.#keeper.failure;
+    const failure = this.#reconciler.failure;
     if (!failure) return [];
-    const message = `the node accepts VXLAN and IPIP from any address, as nftables cannot filter them: ${failure.message}`;
+    const message = `nftables cannot filter tunnel packets, so the node accepts VXLAN and IPIP from any address: ${failure.message}`;
     return [{ reason: 'TunnelGuardUnavailable', message }];
   }
 
   /** Leaves the table in force. */
   stop(): Promise<void> {
-    return this.#keeper.stop();
+    return this.#reconciler.stop();
   }
 }
 
@@ -68,11 +68,12 @@ export const ENCAPSULATED: Readonly<Record<'vxlan' | 'ipip', JsonObject>> = {
 };
 
 /**
- * The table that drops tunnel packets to the node which come from no other node's address:
+ * The table that drops tunnel packets to this node from addresses that are not another node's:
  *
  *     ip saddr != @nodes4 udp dport 4789 counter drop
  *
- * In `input`, where the node's own addresses are the destination: a flow that NAT gave port 4789 has its pod's address by then.
+ * The chain is in `input`, where packets are for the node itself: by then, replies to a flow that NAT gave source port 4789 have
+ * their pod's address as destination.
  */
 function tunnelTable(sources: readonly TunnelSources[]): NftTable {
   return {
@@ -88,8 +89,8 @@ function tunnelTable(sources: readonly TunnelSources[]): NftTable {
         name: 'tunnel_input',
         hook: { type: 'filter', name: 'input', priority: FILTER_PRIORITY },
         rules: sources.flatMap(({ family, encapsulations }) => {
-          const isOther = match(payload(PROTOCOL[family], 'saddr'), '!=', `@${NODES[family]}`);
-          return encapsulations.map((kind) => [isOther, ENCAPSULATED[kind], ...COUNTED_DROP]);
+          const isForeign = match(payload(PROTOCOL[family], 'saddr'), '!=', `@${NODES[family]}`);
+          return encapsulations.map((kind) => [isForeign, ENCAPSULATED[kind], ...COUNTED_DROP]);
         }),
       },
     ],

@@ -15,8 +15,8 @@ export interface TunnelSources {
 const FAMILIES: readonly Family[] = [4, 6];
 
 /**
- * The families with encapsulated pools, and the nodes from which tunnel packets are accepted. IPIP has no device for IPv6. Nodes
- * count from their registration on, before they have a block or a tunnel address: routes to a node come later.
+ * The families with encapsulated pools, and the nodes from which tunnel packets are accepted. IPIP supports only
+ * IPv4. A node counts from its registration, before it has a block or a tunnel address, as routes to it come later.
  */
 export function planTunnelSources({ self, cluster }: ClusterView): readonly TunnelSources[] {
   const pools = [...cluster.pools.values()];

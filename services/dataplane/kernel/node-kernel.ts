@@ -241,7 +241,7 @@ function toTunnelAdd(tunnel: WantedTunnel): VxlanAdd | IpipAdd {
 
 function toDeviceRequest(step: Exclude<DeviceStep, { type: 'device-delete' }>): Request {
   if (step.type === 'device-add') return toTunnelAdd(step.tunnel);
-  return { type: 'link.set', link: { name: step.name }, ...step.change };
+  return { type: 'link.set', link: { name: step.name }, ...step.changeSteps };
 }
 
 function toPlainRequest(step: PlainStep, links: NodeLinks): Request {

@@ -29,7 +29,7 @@ async function addressesOf(name: string): Promise<string[]> {
   const { links, addresses } = await network.read();
   const index = links.find((link) => link.name === name)?.index;
   return addresses
-    .filter(({ linkIndex, lasting }) => linkIndex === index && lasting)
+    .filter(({ linkIndex, isPermanent: lasting }) => linkIndex === index && lasting)
     .map(({ address, length }) => `${formatAddress(address)}/${length}`);
 }
 

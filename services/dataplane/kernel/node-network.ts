@@ -141,7 +141,7 @@ function linkAddress({ family, linkIndex, address: text, scope, flags }: KernelA
   const parts = splitCidr(text);
   if (!parts) return [];
   const passing = IFA_F_DADFAILED | IFA_F_DEPRECATED | IFA_F_TENTATIVE | (family === 6 ? IFA_F_TEMPORARY : 0);
-  return [{ linkIndex, ...parts, lasting: scope === 'global' && (flags & passing) === 0 }];
+  return [{ linkIndex, ...parts, isPermanent: scope === 'global' && (flags & passing) === 0 }];
 }
 
 function networkRoute({ destination: text, outputIndex, source, metric, routeType }: Route): NetworkRoute[] {

@@ -20,7 +20,7 @@ import {
   type ObservedNode,
   type PeerForwarding,
   type PeerNeighbour,
-  type SeenRoute,
+  type KernelRoute,
 } from '../routes/observed.js';
 import { MAIN_TABLE, readSysctls } from './pod-observe.js';
 
@@ -38,7 +38,7 @@ export async function observeNode(namespace: Namespace, links: NodeLinks, scope:
   links.reset(all);
   const tunnels = all.filter(({ name }) => TUNNEL_DEVICES.includes(name));
   const addresses = await namespace.addresses();
-  const routes: SeenRoute[] = [];
+  const routes: KernelRoute[] = [];
   const routed: string[] = [];
   for (const family of FAMILIES) {
     await eachPart(await listRoutes(namespace, family), (listed) => {
@@ -80,7 +80,7 @@ async function listRoutes(namespace: Namespace, family: Family): Promise<Route[]
   }
 }
 
-function toSeenRoute(route: Route, links: NodeLinks): SeenRoute {
+function toSeenRoute(route: Route, links: NodeLinks): KernelRoute {
   const { destination, outputIndex, gateway, source, protocol, metric, routeType, onlink } = route;
   const type = routeType === 'unicast' || routeType === 'blackhole' ? routeType : 'other';
   // The kernel assigns IPv6 blackholes to the loopback.
@@ -250,7 +250,7 @@ export function toChange(event: MonitorEvent, links: NodeLinks): NodeChange | un
       if (deleted) links.remove(link);
       else links.put(link);
       // An interface renamed by hand is known by its earlier name.
-      if (isPod) return { object: 'pod-interface', name: earlierName ?? link.name, isMeddledWith };
+      if (isPod) return { object: 'pod-interface', name: earlierName ?? link.name, isInterference: isMeddledWith };
       return { object: 'device', deleted, device: links.toDevice(link) };
     }
     case 'address': {

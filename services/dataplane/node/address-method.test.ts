@@ -20,18 +20,18 @@ test.each([
 });
 
 test.each([
-  ['', 4, 'is none of auto, none'],
-  ['Auto', 4, 'is none of auto, none'],
-  ['192.0.2.7', 4, 'is none of auto, none'],
-  ['192.0.2.7/24', 6, 'is an IPv4 address'],
-  ['first-found', 4, 'is none of auto, none'],
-  ['interface=', 4, 'is none of auto, none'],
-  ['interface=(', 4, 'has "(", which is no regular expression'],
-  ['interface=eth0,', 4, 'has "", which is no regular expression'],
+  ['', 4, 'must be auto, none'],
+  ['Auto', 4, 'must be auto, none'],
+  ['192.0.2.7', 4, 'must be auto, none'],
+  ['192.0.2.7/24', 6, 'must be an IPv6 address'],
+  ['first-found', 4, 'must be auto, none'],
+  ['interface=', 4, 'must be auto, none'],
+  ['interface=(', 4, 'has "(", which must be a regular expression'],
+  ['interface=eth0,', 4, 'has "", which must be a regular expression'],
   ['cidr=10.0.0.1/8', 4, 'has "10.0.0.1/8": has host bits set'],
-  ['cidr=fd00::/8', 4, 'has "fd00::/8", which is not IPv4'],
-  ['can-reach=example.org', 4, 'has "example.org", which is no IPv4 address'],
-  ['can-reach=8.8.8.8', 6, 'has "8.8.8.8", which is no IPv6 address'],
+  ['cidr=fd00::/8', 4, 'has "fd00::/8", which must be an IPv4 prefix'],
+  ['can-reach=example.org', 4, 'has "example.org", which must be an IPv4 address'],
+  ['can-reach=8.8.8.8', 6, 'has "8.8.8.8", which must be an IPv6 address'],
 ] as const)('%j of IPv%i is refused: %s', (text, family, fault) => {
   const read = readAddressMethod(text, family);
   expect(read.ok ? 'read' : read.fault).toContain(fault);
@@ -49,7 +49,7 @@ function network(links: readonly string[], routes: readonly string[] = []): Node
       addresses.map((text) => ({
         ...(splitCidr(text.replace(/^!/, '')) ?? expect.unreachable(text)),
         linkIndex: index,
-        lasting: !text.startsWith('!'),
+        isPermanent: !text.startsWith('!'),
       })),
     ),
     routes: routes.map((line) => {

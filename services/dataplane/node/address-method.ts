@@ -4,13 +4,13 @@ import { parsePrefix, prefixContains, splitCidr, type Prefix } from '@podwire/sh
 import type { LinkAddress, NetworkLink, NetworkRoute, NodeNetworkState } from './links.js';
 
 /**
- * Method of finding a node's address of one family. The keywords are Calico's (`IP_AUTODETECTION_METHOD`), so that settings carry
- * over.
+ * Method of finding a node's address of one family. The keywords are Calico's (`IP_AUTODETECTION_METHOD`), so operators can reuse
+ * their settings.
  */
 export type AddressMethod =
-  /** The interface with the default route, else the first with an address. */
+  /** The address of the interface with the default route, else of the first one with an address. */
   | { readonly type: 'auto' }
-  /** The node has none. */
+  /** The node has no address of the family. */
   | { readonly type: 'none' }
   | { readonly type: 'address'; readonly address: Address; readonly length: number }
   /** The first interface whose name matches one of these, in their order. */
@@ -32,7 +32,7 @@ const FORMS =
 export function readAddressMethod(text: string, family: Family): ReadMethod {
   if (text === 'auto' || text === 'none') return { ok: true, method: { type: text } };
   const own = splitCidr(text);
-  if (own) return readOwn(own, family);
+  if (own) return readFixedAddress(own, family);
   const [, word = '', argument = ''] = /^([a-z-]+)=(.+)$/s.exec(text) ?? [];
   switch (word) {
     case 'interface':
@@ -43,15 +43,15 @@ export function readAddressMethod(text: string, family: Family): ReadMethod {
     case 'can-reach':
       return readTarget(argument, family);
     default:
-      return { ok: false, fault: `is none of ${FORMS}` };
+      return { ok: false, fault: `must be ${FORMS}` };
   }
 }
 
-function readOwn(
+function readFixedAddress(
   { address, length }: { readonly address: Address; readonly length: number },
   family: Family,
 ): ReadMethod {
-  if (address.family !== family) return { ok: false, fault: `is an IPv${address.family} address` };
+  if (address.family !== family) return { ok: false, fault: `must be an IPv${family} address` };
   return { ok: true, method: { type: 'address', address, length } };
 }
 
@@ -59,7 +59,7 @@ function readPatterns(type: 'interface' | 'skip-interface', argument: string): R
   const patterns: RegExp[] = [];
   for (const part of argument.split(',')) {
     const pattern = part.trim() === '' ? undefined : readPattern(part.trim());
-    if (!pattern) return { ok: false, fault: `has ${JSON.stringify(part)}, which is no regular expression` };
+    if (!pattern) return { ok: false, fault: `has ${JSON.stringify(part)}, which must be a regular expression` };
     patterns.push(pattern);
   }
   return { ok: true, method: { type, patterns } };
@@ -79,7 +79,7 @@ function readPrefixes(argument: string, family: Family): ReadMethod {
     const parsed = parsePrefix(part.trim());
     if (!parsed.ok) return { ok: false, fault: `has ${JSON.stringify(part)}: ${parsed.fault}` };
     if (parsed.prefix.family !== family)
-      return { ok: false, fault: `has ${JSON.stringify(part)}, which is not IPv${family}` };
+      return { ok: false, fault: `has ${JSON.stringify(part)}, which must be an IPv${family} prefix` };
     prefixes.push(parsed.prefix);
   }
   return { ok: true, method: { type: 'cidr', prefixes } };
@@ -88,7 +88,7 @@ function readPrefixes(argument: string, family: Family): ReadMethod {
 function readTarget(argument: string, family: Family): ReadMethod {
   const address = parseAddress(argument.trim());
   if (address?.family !== family)
-    return { ok: false, fault: `has ${JSON.stringify(argument)}, which is no IPv${family} address` };
+    return { ok: false, fault: `has ${JSON.stringify(argument)}, which must be an IPv${family} address` };
   return { ok: true, method: { type: 'can-reach', address } };
 }
 
@@ -118,15 +118,15 @@ export interface ChosenAddress {
 }
 
 /** Names of Podwire's interfaces. */
-const OWN = /^podw|\.podwire$/;
+const OWN_INTERFACES = /^podw|\.podwire$/;
 
-/** Interfaces of container engines, of other pod networks and of kube-proxy: other nodes cannot reach their addresses. */
-const OTHERS =
+/** Interfaces of container engines, other pod networks and kube-proxy. Other nodes cannot reach their addresses. */
+const FOREIGN_INTERFACES =
   /^(lo|docker\d+|br-[0-9a-f]{12}|cbr\d+|cni\d+|cali|tunl|vxlan(-v6)?\.calico|wireguard\.cali|wg-v6\.cali|flannel|cilium|lxc|virbr|lxcbr|veth|dummy|kube-ipvs|nodelocaldns)/;
 
 /** Whether an interface connects the node to its network: not a pod's, a tunnel's, or a container engine's bridge. */
 export function isNodeInterface({ name }: NetworkLink): boolean {
-  return !OWN.test(name) && !OTHERS.test(name);
+  return !OWN_INTERFACES.test(name) && !FOREIGN_INTERFACES.test(name);
 }
 
 const LINK_LOCAL = ['169.254.0.0/16', '127.0.0.0/8', 'fe80::/10', '::1/128'].map((text): Prefix => {
@@ -136,8 +136,7 @@ const LINK_LOCAL = ['169.254.0.0/16', '127.0.0.0/8', 'fe80::/10', '::1/128'].map
 });
 
 /**
- * A link's addresses of one family that other nodes may reach. IPv6 ones are sorted, as the kernel's order changes with each new
- * one.
+ * A link's addresses of one family that other nodes can reach. IPv6 addresses are sorted, as the kernel lists the newest first.
  */
 export function addressesOf(
   link: NetworkLink,
@@ -145,10 +144,10 @@ export function addressesOf(
   { addresses }: NodeNetworkState,
 ): readonly LinkAddress[] {
   const found = addresses.filter(
-    ({ linkIndex, address, lasting }) =>
+    ({ linkIndex, address, isPermanent }) =>
       linkIndex === link.index &&
       address.family === family &&
-      lasting &&
+      isPermanent &&
       !LINK_LOCAL.some((prefix) => prefixContains(prefix, address)),
   );
   return family === 4 ? found : found.toSorted((a, b) => (a.address.value < b.address.value ? -1 : 1));
@@ -160,7 +159,7 @@ export function chooseAddress(
   family: Family,
   state: NodeNetworkState,
 ): ChosenAddress | undefined {
-  const links = state.links.filter(({ up, name }) => up && !OWN.test(name));
+  const links = state.links.filter(({ up, name }) => up && !OWN_INTERFACES.test(name));
   const candidates = links.filter(isNodeInterface);
   switch (method.type) {
     case 'none':
@@ -185,7 +184,9 @@ export function chooseAddress(
     }
     case 'cidr': {
       const all = candidates.flatMap((link) => addressesOf(link, family, state));
-      return chosen(all.find(({ address }) => method.prefixes.some((prefix) => prefixContains(prefix, address))));
+      return toChosenAddress(
+        all.find(({ address }) => method.prefixes.some((prefix) => prefixContains(prefix, address))),
+      );
     }
     case 'can-reach':
       return byRoute(state.routes, links, { target: method.address, state });
@@ -195,7 +196,7 @@ export function chooseAddress(
 function firstOf(links: readonly NetworkLink[], family: Family, state: NodeNetworkState): ChosenAddress | undefined {
   for (const link of links) {
     const [first] = addressesOf(link, family, state);
-    if (first) return chosen(first);
+    if (first) return toChosenAddress(first);
   }
   return undefined;
 }
@@ -209,7 +210,7 @@ function byDefaultRoute(
   return byRoute(defaults, links, { target: { family, value: 0n }, state });
 }
 
-interface Search {
+interface RouteLookup {
   readonly target: Address;
   readonly state: NodeNetworkState;
 }
@@ -218,7 +219,7 @@ interface Search {
 function byRoute(
   routes: readonly NetworkRoute[],
   links: readonly NetworkLink[],
-  { target, state }: Search,
+  { target, state }: RouteLookup,
 ): ChosenAddress | undefined {
   const leading = routes
     .filter(({ destination }) => prefixContains(destination, target))
@@ -230,11 +231,11 @@ function byRoute(
     if (!link) continue;
     const addresses = addressesOf(link, target.family, state);
     const found = addresses.find(({ address }) => address.value === source?.value) ?? addresses[0];
-    if (found) return chosen(found);
+    if (found) return toChosenAddress(found);
   }
   return undefined;
 }
 
-function chosen(found: LinkAddress | undefined): ChosenAddress | undefined {
+function toChosenAddress(found: LinkAddress | undefined): ChosenAddress | undefined {
   return found && { address: found.address, length: found.length };
 }

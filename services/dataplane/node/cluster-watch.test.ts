@@ -5,19 +5,19 @@ import { systemClock, type Clock } from '@podwire/shared/runtime/clock';
 import { FakeClock } from '@podwire/shared/testing/clock';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
-import type { ClusterChange, KnownFollower, KnownView } from '../cluster/cluster.js';
+import type { ClusterChange, IpamFollower, IpamView } from '../cluster/cluster.js';
 import { FakeIpam, nodeMessage, poolMessage, routeMessage } from '../testing/ipam.js';
 import { recordingLog } from '../testing/pods.js';
-import { IpamCluster, Silence, type IpamClusterOptions } from './cluster-watch.js';
+import { ClusterWatch, IdleTimeout, type ClusterWatchOptions } from './cluster-watch.js';
 import { ClusterEvents } from './events.js';
 
 const TIMEOUT_MS = 30_000;
 vi.setConfig({ testTimeout: 4 * TIMEOUT_MS });
 
-class RecordingFollower implements KnownFollower {
-  readonly told: { readonly view: KnownView; readonly change: ClusterChange }[] = [];
+class RecordingFollower implements IpamFollower {
+  readonly told: { readonly view: IpamView; readonly change: ClusterChange }[] = [];
 
-  follow(view: KnownView, change: ClusterChange): void {
+  follow(view: IpamView, change: ClusterChange): void {
     this.told.push({ view, change });
   }
 
@@ -34,13 +34,13 @@ let ipam: FakeIpam;
 let peer: Peer;
 let follower: RecordingFollower;
 let lines: Record<string, unknown>[];
-let cluster: IpamCluster;
+let cluster: ClusterWatch;
 
-function make(rest: Partial<IpamClusterOptions> = {}): IpamCluster {
+function make(rest: Partial<ClusterWatchOptions> = {}): ClusterWatch {
   const recording = recordingLog();
   ({ lines } = recording);
   follower = new RecordingFollower();
-  return new IpamCluster({
+  return new ClusterWatch({
     self: 'n1',
     ipam: peer,
     followers: [follower],
@@ -77,16 +77,16 @@ test('followers are told once the cluster is known whole, then each change, with
   cluster.start();
   await poll(() => follower.told.length).toBe(1);
   const [first] = follower.told;
-  expect(first?.change).toEqual({ blocks: 'all', others: true });
+  expect(first?.change).toEqual({ blocks: 'all', hasOtherChanges: true });
   expect(first?.view.self).toBe('n1');
   expect(names(first!.view.cluster.nodes)).toEqual(['n1', 'n2', 'n3']);
   expect(cluster.connection).toBe('connected');
   expect(cluster.conditions()).toEqual([]);
 
   ipam.putRoute(routeMessage('10.65.0.64/26', 'n2'));
-  await poll(() => follower.last.change).toEqual({ blocks: new Set(['10.65.0.64/26']), others: false });
+  await poll(() => follower.last.change).toEqual({ blocks: new Set(['10.65.0.64/26']), hasOtherChanges: false });
   ipam.remove('node', 'n3');
-  await poll(() => follower.last.change).toEqual({ blocks: new Set(), others: true });
+  await poll(() => follower.last.change).toEqual({ blocks: new Set(), hasOtherChanges: true });
   expect(names(follower.last.view.cluster.nodes)).toEqual(['n1', 'n2']);
   expect(names(follower.last.view.cluster.blocks)).toEqual(['10.65.0.0/26', '10.65.0.64/26']);
   expect(names(first!.view.cluster.nodes)).toEqual(['n1', 'n2', 'n3']);
@@ -133,7 +133,7 @@ describe('a stream that is cut', () => {
     ipam.cut();
     ipam.putRoute(routeMessage('10.65.0.0/26', 'n1'));
     await poll(() => follower.told.length).toBe(2);
-    expect(follower.last.change).toEqual({ blocks: new Set(['10.65.0.0/26']), others: false });
+    expect(follower.last.change).toEqual({ blocks: new Set(['10.65.0.0/26']), hasOtherChanges: false });
     expect(ipam.watchRequests.at(-1)?.resumeToken).not.toBe('');
   });
 
@@ -157,7 +157,7 @@ describe('a stream that is cut', () => {
     ipam.forgetChanges();
     await ipam.start();
     await poll(() => follower.told.length).toBe(2);
-    expect(follower.last.change).toEqual({ blocks: 'all', others: true });
+    expect(follower.last.change).toEqual({ blocks: 'all', hasOtherChanges: true });
     expect(names(follower.last.view.cluster.pools)).toEqual(['p']);
   });
 
@@ -171,15 +171,13 @@ describe('a stream that is cut', () => {
     await poll(() => ipam.watchRequests.length - watches).toBeGreaterThan(3);
     expect(cluster.connection).toBe('lost');
     expect(cluster.conditions()).toMatchObject([
-      { reason: 'IpamUnreachable', message: expect.stringContaining('what it last told') },
+      { reason: 'IpamUnreachable', message: expect.stringContaining('its last state of the cluster') },
     ]);
     expect(names(cluster.view!.cluster.pools)).toEqual(['p', 'q']);
     ipam.refusals.length = 0;
     await poll(() => cluster.connection).toBe('connected');
-    expect(messagesAt('warn')).toEqual([
-      expect.stringContaining('not told of the cluster any more by podwire-ipam at'),
-    ]);
-    expect(lines.filter(({ msg }) => String(msg).startsWith('told of the cluster by'))).toHaveLength(2);
+    expect(messagesAt('warn')).toEqual([expect.stringContaining('watch of podwire-ipam at')]);
+    expect(lines.filter(({ msg }) => String(msg).startsWith('watching the cluster through'))).toHaveLength(2);
     expect(follower.told).toHaveLength(1);
     expect(cluster.conditions()).toEqual([]);
   });
@@ -197,28 +195,28 @@ describe('a stream that is cut', () => {
 });
 
 test('IPAM that is away at the start is told of once, and the cluster when it comes', async () => {
-  cluster = make({ patienceMs: 20 });
+  cluster = make({ slowStartMs: 20 });
   cluster.start();
   await poll(() => cluster.connection).toBe('lost');
   expect(cluster.conditions()).toMatchObject([
-    { reason: 'IpamUnreachable', message: expect.stringContaining('stay as they are') },
+    { reason: 'IpamUnreachable', message: expect.stringContaining('stay unchanged') },
   ]);
   expect(follower.told).toEqual([]);
   ipam.putNode(nodeMessage('n1', '192.0.2.1/24'));
   await ipam.start();
   await poll(() => follower.told.length).toBe(1);
-  expect(messagesAt('warn')).toEqual([expect.stringContaining('does not tell of the cluster yet')]);
+  expect(messagesAt('warn')).toEqual([expect.stringContaining('has not answered yet')]);
 });
 
 test('a connection that has gone silent is given up, and made anew', async () => {
   await ipam.start();
   // Longer than a busy machine takes for the first message.
-  cluster = make({ silenceMs: 1500, patienceMs: 750 });
+  cluster = make({ idleTimeoutMs: 1500, slowStartMs: 750 });
   cluster.start();
   await poll(() => ipam.watchRequests.length).toBeGreaterThan(2);
   expect(ipam.watchRequests.slice(1).every(({ resumeToken }) => resumeToken !== '')).toBe(true);
   expect(lines.find(({ err }) => err)).toMatchObject({
-    err: { message: expect.stringContaining('nothing was heard for 1500 ms') },
+    err: { message: expect.stringContaining('no message for 1500 ms') },
   });
 });
 
@@ -229,12 +227,12 @@ test('an object that makes no sense is told of and left out, the others count', 
   cluster.start();
   await poll(() => follower.told.length).toBe(1);
   expect(names(follower.last.view.cluster.pools)).toEqual(['good']);
-  expect(messagesAt('error')).toEqual([expect.stringContaining('went on without pool bad')]);
+  expect(messagesAt('error')).toEqual([expect.stringContaining('skipped pool bad')]);
   expect(cluster.conditions()).toMatchObject([{ reason: 'ObjectsSkipped' }]);
 });
 
 test('a follower that fails keeps nothing from the others', async () => {
-  const failing: KnownFollower = { follow: () => expect.unreachable(), stop: () => Promise.resolve() };
+  const failing: IpamFollower = { follow: () => expect.unreachable(), stop: () => Promise.resolve() };
   const other = new RecordingFollower();
   cluster = make({ followers: [failing, other] });
   await ipam.start();
@@ -263,11 +261,11 @@ async function run(heard: readonly boolean[]) {
   let awaitedCount = 0;
   let sleeps = 0;
   clock.beforeSleep = () => {
-    if (heard[sleeps++] === true) queueMicrotask(() => silence.heard());
+    if (heard[sleeps++] === true) queueMicrotask(() => silence.restart());
   };
-  const silence = new Silence({ clock, silenceMs: 100, patienceMs: 10, onAwaited: () => awaitedCount++ });
-  await new Promise<void>((resolve) => silence.broken.addEventListener('abort', () => resolve()));
-  const reason: unknown = silence.broken.reason;
+  const silence = new IdleTimeout({ clock, idleTimeoutMs: 100, slowStartMs: 10, onSlowStart: () => awaitedCount++ });
+  await new Promise<void>((resolve) => silence.expired.addEventListener('abort', () => resolve()));
+  const reason: unknown = silence.expired.reason;
   return { sleptMs: clock.sleepsMs, awaitedCount, reason };
 }
 
@@ -283,8 +281,13 @@ test('a stream goes on for as long as it is heard, and is not told of', async ()
 
 test('a stream that ended is not broken any more', async () => {
   const clock = new FakeClock();
-  const silence: Silence = new Silence({ clock, silenceMs: 100, patienceMs: 10, onAwaited: () => silence.end() });
+  const silence: IdleTimeout = new IdleTimeout({
+    clock,
+    idleTimeoutMs: 100,
+    slowStartMs: 10,
+    onSlowStart: () => silence.stop(),
+  });
   await new Promise((resolve) => setImmediate(resolve));
-  expect(silence.broken.aborted).toBe(false);
+  expect(silence.expired.aborted).toBe(false);
   expect(clock.sleepsMs).toEqual([10, 90]);
 });

@@ -5,25 +5,25 @@ import { backoffMs, type BackoffBounds } from '@podwire/shared/retry/schedule';
 import type { Peer } from '@podwire/shared/rpc/client';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { ClusterChange, KnownFollower, KnownView } from '../cluster/cluster.js';
+import type { ClusterChange, IpamFollower, IpamView } from '../cluster/cluster.js';
 import type { Condition } from '../conditions/conditions.js';
 import type { ClusterEvents, Connection } from './events.js';
 import { WATCHED_KINDS, WatchedCluster } from './watched-cluster.js';
 
-export interface IpamClusterOptions {
+export interface ClusterWatchOptions {
   /** Name of this node. */
   readonly self: string;
   readonly ipam: Pick<Peer, 'stream' | 'description'>;
-  /** Called in this order. The caller owns them, and stops them after the cluster watch. */
-  readonly followers: readonly KnownFollower[];
+  /** Called in this order. The caller stops them after the cluster watch. */
+  readonly followers: readonly IpamFollower[];
   readonly events: ClusterEvents;
   readonly clock: Clock;
   /** Uniform in [0, 1). */
   readonly random: () => number;
   /** Idle timeout of a stream, in milliseconds; IPAM sends a bookmark every 30 s. Default: 120,000. */
-  readonly silenceMs?: number;
-  /** Time without a first message before that is reported, in milliseconds. Default: 10,000. */
-  readonly patienceMs?: number;
+  readonly idleTimeoutMs?: number;
+  /** Time until a missing first message is reported, in milliseconds. Default: 10,000. */
+  readonly slowStartMs?: number;
 }
 
 const BACKOFF: BackoffBounds = { baseMs: 100, maxMs: 15_000 };
@@ -31,19 +31,19 @@ const BACKOFF: BackoffBounds = { baseMs: 100, maxMs: 15_000 };
 const { watch: WATCH } = WatchServiceService;
 
 /**
- * Keeps a view of the cluster from IPAM's watch, and passes it to followers. While IPAM is unreachable the last view stands, and
- * followers are not called; afterwards the missed changes or a snapshot follow.
+ * Keeps a view of the cluster from IPAM's watch, and passes it to followers. While IPAM is unreachable, the last view stays and
+ * followers are not called. Afterwards IPAM sends the missed changes or a snapshot.
  */
-export class IpamCluster {
-  readonly #options: Required<IpamClusterOptions>;
+export class ClusterWatch {
+  readonly #options: Required<ClusterWatchOptions>;
   readonly #watched: WatchedCluster;
-  readonly #stop = new AbortController();
+  readonly #stopping = new AbortController();
   readonly #unobserve: () => void;
   #connection: Connection = 'connecting';
   #running: Promise<void> | undefined;
 
-  constructor(options: IpamClusterOptions) {
-    this.#options = { silenceMs: 120_000, patienceMs: 10_000, ...options };
+  constructor(options: ClusterWatchOptions) {
+    this.#options = { idleTimeoutMs: 120_000, slowStartMs: 10_000, ...options };
     const { events } = this.#options;
     this.#watched = new WatchedCluster((object, failure) => events.objectSkipped(object, failure));
     this.#unobserve = events.observe(() => ({ connected: this.#connection === 'connected', ...this.#size() }));
@@ -55,7 +55,7 @@ export class IpamCluster {
   }
 
   /** Undefined until the first complete snapshot. */
-  get view(): KnownView | undefined {
+  get view(): IpamView | undefined {
     const { cluster } = this.#watched;
     return cluster && { self: this.#options.self, cluster };
   }
@@ -69,14 +69,15 @@ export class IpamCluster {
     const found: Condition[] = [];
     const { description } = this.#options.ipam;
     if (this.#connection !== 'connected') {
-      const known = this.#watched.cluster
-        ? 'what it last told of the cluster stands'
-        : 'routes to other nodes stay as they are';
-      found.push({ reason: 'IpamUnreachable', message: `${description} does not answer; ${known}: see that it runs` });
+      const effect = this.#watched.cluster
+        ? 'its last state of the cluster stays in use'
+        : 'routes to other nodes stay unchanged';
+      const message = `${description} does not answer, ${effect}; check that it runs`;
+      found.push({ reason: 'IpamUnreachable', message });
     }
     const { skippedCount } = this.#watched;
     if (skippedCount > 0) {
-      const message = `${skippedCount} objects of ${description} make no sense and are left out: see the log for their names`;
+      const message = `${description} sent ${skippedCount} invalid objects, which are skipped; see the log for their names`;
       found.push({ reason: 'ObjectsSkipped', message });
     }
     return found;
@@ -84,13 +85,13 @@ export class IpamCluster {
 
   /** Ends the calls to followers. Idempotent. */
   async stop(): Promise<void> {
-    this.#stop.abort();
+    this.#stopping.abort();
     this.#unobserve();
     await this.#running;
   }
 
   async #run(): Promise<void> {
-    const { signal } = this.#stop;
+    const { signal } = this.#stopping;
     const { clock, random } = this.#options;
     for (let attempt = 0; !signal.aborted; attempt++) {
       try {
@@ -107,29 +108,29 @@ export class IpamCluster {
   /** Runs one stream. @throws Failure that ended it */
   async #follow(onProgress: () => void): Promise<void> {
     const { ipam } = this.#options;
-    const silence = new Silence({ ...this.#options, onAwaited: () => this.#awaited() });
-    const signal = AbortSignal.any([this.#stop.signal, silence.broken]);
+    const idleTimeout = new IdleTimeout({ ...this.#options, onSlowStart: () => this.#slowStart() });
+    const signal = AbortSignal.any([this.#stopping.signal, idleTimeout.expired]);
     this.#watched.beginStream();
     const { resumeToken } = this.#watched;
     try {
       const request = { kinds: [...WATCHED_KINDS], nodeName: '', poolName: '', resumeToken };
       for await (const response of ipam.stream(WATCH, request, signal)) {
-        silence.heard();
+        idleTimeout.restart();
         const change = this.#watched.apply(response);
         this.#connected();
         if (response.resumeToken !== '') onProgress();
-        if (change && !this.#isStopped()) this.#tell(change);
+        if (change && !this.#isStopped()) this.#notify(change);
       }
     } catch (error) {
       // The stream itself only reports its cancellation.
-      throw silence.broken.aborted ? failureOfSignal(silence.broken) : error;
+      throw idleTimeout.expired.aborted ? failureOfSignal(idleTimeout.expired) : error;
     } finally {
-      silence.end();
+      idleTimeout.stop();
     }
     throw new Failure('UNREACHABLE', `${ipam.description}: the watch ended`);
   }
 
-  #tell(change: ClusterChange): void {
+  #notify(change: ClusterChange): void {
     const { view } = this;
     if (!view) return;
     const { followers, events } = this.#options;
@@ -150,10 +151,10 @@ export class IpamCluster {
     this.#options.events.connected(this.#options.ipam.description);
   }
 
-  #awaited(): void {
+  #slowStart(): void {
     if (this.#connection !== 'connecting') return;
     this.#connection = 'lost';
-    this.#options.events.awaited(this.#options.ipam.description);
+    this.#options.events.connectionSlow(this.#options.ipam.description);
   }
 
   #lost(error: unknown): void {
@@ -174,59 +175,59 @@ export class IpamCluster {
   }
 
   #isStopped(): boolean {
-    return this.#stop.signal.aborted;
+    return this.#stopping.signal.aborted;
   }
 }
 
-interface SilenceOptions {
+interface IdleTimeoutOptions {
   readonly clock: Clock;
   /** Idle timeout of a stream, in milliseconds. */
-  readonly silenceMs: number;
-  /** Time without a first message before that is reported, in milliseconds; less than the idle timeout. */
-  readonly patienceMs: number;
+  readonly idleTimeoutMs: number;
+  /** Time until a missing first message is reported, in milliseconds; less than the idle timeout. */
+  readonly slowStartMs: number;
   /** Called once when the first message takes that long. */
-  readonly onAwaited: () => void;
+  readonly onSlowStart: () => void;
 }
 
-/** Cancels an idle stream: a connection whose peer vanished reports no error. */
-export class Silence {
-  readonly #options: SilenceOptions;
-  readonly #broken = new AbortController();
-  readonly #ended = new AbortController();
-  #heardAtMs: number | undefined;
+/** Expires when a stream is idle: a connection whose peer vanished reports no error. */
+export class IdleTimeout {
+  readonly #options: IdleTimeoutOptions;
+  readonly #expired = new AbortController();
+  readonly #stopped = new AbortController();
+  #receivedAtMs: number | undefined;
 
-  /** Starts with the stream. The creator ends it. */
-  constructor(options: SilenceOptions) {
+  /** Starts the timers. The creator stops them. */
+  constructor(options: IdleTimeoutOptions) {
     this.#options = options;
     void this.#run();
   }
 
-  /** Fires at the idle timeout. */
-  get broken(): AbortSignal {
-    return this.#broken.signal;
+  /** Fires at the timeout. */
+  get expired(): AbortSignal {
+    return this.#expired.signal;
   }
 
   /** Restarts the idle timeout after a message. */
-  heard(): void {
-    this.#heardAtMs = this.#options.clock.nowMs();
+  restart(): void {
+    this.#receivedAtMs = this.#options.clock.nowMs();
   }
 
   /** Stops the timers at the end of the stream. Idempotent. */
-  end(): void {
-    this.#ended.abort();
+  stop(): void {
+    this.#stopped.abort();
   }
 
   async #run(): Promise<void> {
-    const { clock, silenceMs, patienceMs, onAwaited } = this.#options;
-    const { signal } = this.#ended;
-    const begunAtMs = clock.nowMs();
-    if ((await clock.sleep(patienceMs, signal)) === 'aborted') return;
-    if (this.#heardAtMs === undefined) onAwaited();
+    const { clock, idleTimeoutMs, slowStartMs, onSlowStart: onAwaited } = this.#options;
+    const { signal } = this.#stopped;
+    const startedAtMs = clock.nowMs();
+    if ((await clock.sleep(slowStartMs, signal)) === 'aborted') return;
+    if (this.#receivedAtMs === undefined) onAwaited();
     for (;;) {
-      const leftMs = (this.#heardAtMs ?? begunAtMs) + silenceMs - clock.nowMs();
-      if (leftMs <= 0) break;
-      if ((await clock.sleep(leftMs, signal)) === 'aborted') return;
+      const remainingMs = (this.#receivedAtMs ?? startedAtMs) + idleTimeoutMs - clock.nowMs();
+      if (remainingMs <= 0) break;
+      if ((await clock.sleep(remainingMs, signal)) === 'aborted') return;
     }
-    this.#broken.abort(new Failure('UNREACHABLE', `nothing was heard for ${silenceMs} ms`));
+    this.#expired.abort(new Failure('UNREACHABLE', `no message for ${idleTimeoutMs} ms (idle timeout)`));
   }
 }

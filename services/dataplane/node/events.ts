@@ -31,10 +31,10 @@ interface RegisteredNode {
 export class ClusterEvents {
   readonly #log: Logger;
   readonly #meter = metrics.getMeter('podwire-dataplane');
-  readonly #losses = this.#counter('podwire.dataplane.ipam.losses', '{loss}', 'How often the watch of IPAM was lost');
+  readonly #losses = this.#counter('podwire.dataplane.ipam.losses', '{loss}', 'Losses of the watch of IPAM');
   readonly #snapshots = this.#counter('podwire.dataplane.ipam.snapshots', '{snapshot}', 'Snapshots of the cluster');
   readonly #changes = this.#counter('podwire.dataplane.ipam.changes', '{message}', 'Changes of the cluster');
-  readonly #skipped = this.#counter('podwire.dataplane.ipam.skipped', '{object}', 'Objects that make no sense');
+  readonly #skipped = this.#counter('podwire.dataplane.ipam.skipped', '{object}', 'Invalid objects, skipped');
   readonly #retries = this.#counter('podwire.dataplane.ipam.retries', '{retry}', 'Failed calls of IPAM, by the task');
 
   constructor(log: Logger) {
@@ -42,26 +42,23 @@ export class ClusterEvents {
   }
 
   connected(ipam: string): void {
-    this.#log.info(`told of the cluster by ${ipam}`);
+    this.#log.info(`watching the cluster through ${ipam}`);
   }
 
   /** Reported once per loss of the watch, not for each retry. */
   lost(ipam: string, error: unknown): void {
     this.#losses.add(1);
-    this.#log.warn(
-      { err: error },
-      `not told of the cluster any more by ${ipam}; what is known of it stands until it answers`,
-    );
+    this.#log.warn({ err: error }, `watch of ${ipam} lost; the last state of the cluster stays in use, retrying`);
   }
 
-  /** The watch is rejected, at once or repeatedly. */
-  awaited(ipam: string): void {
-    this.#log.warn(`${ipam} does not tell of the cluster yet; pods are served, routes to other nodes stay as they are`);
+  /** IPAM did not answer within the first seconds. */
+  connectionSlow(ipam: string): void {
+    this.#log.warn(`${ipam} has not answered yet; pods are served, routes to other nodes stay unchanged`);
   }
 
   /** A different failure while the watch is already lost. */
   stillLost(ipam: string, error: unknown): void {
-    this.#log.debug({ err: error }, `${ipam} does not tell of the cluster`);
+    this.#log.debug({ err: error }, `watch of ${ipam} failed again`);
   }
 
   snapshot(size: ClusterSize): void {
@@ -75,12 +72,12 @@ export class ClusterEvents {
 
   objectSkipped(object: string, failure: Failure): void {
     this.#skipped.add(1);
-    this.#log.error({ err: failure }, `went on without ${object}, which IPAM tells of in a way that makes no sense`);
+    this.#log.error({ err: failure }, `skipped ${object}: IPAM sent an invalid object`);
   }
 
   /** A defect in one follower; the others are unaffected. */
   followerFailed(error: unknown): void {
-    this.#log.error({ err: error }, 'a part of the node side did not take over a change of the cluster');
+    this.#log.error({ err: error }, 'a follower failed to apply a change of the cluster');
   }
 
   /** IPAM has the node's current registration. */
@@ -91,37 +88,34 @@ export class ClusterEvents {
 
   /** Neighbours were notified that an address of the node moved to another link or MAC address. */
   announced(address: string, link: string): void {
-    this.#log.info(`${link} is new as the interface of ${address}: its neighbours are told of its MAC address`);
+    this.#log.info(`address ${address} moved to ${link}; its neighbours are notified of the new MAC address`);
   }
 
-  /** Neighbours keep sending to the earlier MAC address until their entries expire. */
+  /** Every announcement failed: neighbours keep sending to the earlier MAC address until their entries expire. */
   notAnnounced(address: string, error: unknown): void {
-    this.#log.warn(
-      { err: error },
-      `the neighbours of this node could not be told of the new MAC address of ${address}`,
-    );
+    this.#log.warn({ err: error }, `address ${address}: neighbours could not be notified of the new MAC address`);
   }
 
   tunnelAllocated(tunnel: string, address: string): void {
-    this.#log.info(`the ${tunnel} tunnel has the address ${address}`);
+    this.#log.info(`${tunnel} tunnel: address ${address} allocated`);
   }
 
   tunnelReleased(tunnel: string, addresses: readonly string[]): void {
     this.#log.info(
-      `the ${tunnel} tunnel gave back ${addresses.join(', ')}: no pool of which this node has pods asks for it any more`,
+      `${tunnel} tunnel: released ${addresses.join(', ')}, as no pool of this node’s pods needs the tunnel`,
     );
   }
 
-  /** The watch of the kernel failed; until it is reopened, changes are found by polling. */
-  notTold(objects: string, error: unknown, retryInMs: number): void {
+  /** The watch of the kernel failed. Until it is open again, polling finds changes. */
+  kernelWatchFailed(objects: string, error: unknown, retryInMs: number): void {
     const fields = { err: error, retry_in_ms: Math.round(retryInMs) };
-    this.#log.warn(fields, `changes of ${objects} are not announced by the kernel; trying again`);
+    this.#log.warn(fields, `kernel notifications about ${objects} failed; retrying`);
   }
 
   /** @param task - retried after the wait */
   retried(task: string, error: unknown, retryInMs: number): void {
     this.#retries.add(1, { task });
-    this.#log.warn({ err: error, retry_in_ms: Math.round(retryInMs) }, `could not ${task}; trying again`);
+    this.#log.warn({ err: error, retry_in_ms: Math.round(retryInMs) }, `failed to ${task}; retrying`);
   }
 
   /** Reports the state at each metrics collection. @returns a function that ends that */

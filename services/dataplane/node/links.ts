@@ -13,7 +13,7 @@ export interface NodeLink {
 }
 
 /**
- * The node's links, and a watch of them. Implementations: netlink, and memory (the fake); both pass `link-source.contract.ts`.
+ * The node's links, and a watch of them. Implementations: netlink, and memory (the fake); which passes the same tests.
  *
  * Every method fails with KERNEL_REFUSED when the kernel refuses or cannot be queried, and with KERNEL_UNSUPPORTED when a setting
  * to write does not exist.
@@ -23,7 +23,7 @@ export interface LinkSource {
   links(): Promise<readonly NodeLink[]>;
 
   /**
-   * Announces the names of links that any program creates, changes or removes, from the moment when the promise resolves.
+   * Notifies of the names of links that any program creates, changes or removes, from the moment when the promise resolves.
    * Result: a watch, which the caller closes. The listener must not throw.
    */
   watch(listener: LinkListener): Promise<LinkWatch>;
@@ -45,14 +45,14 @@ export interface LinkSource {
 }
 
 export interface LinkListener {
-  /** @param name - undefined when changes were lost: any link may have changed */
+  /** @param name - undefined when notifications were lost: any link may have changed */
   readonly changed: (name: string | undefined) => void;
-  /** Called once when the watch fails; no announcements follow. May be called before {@link LinkSource.watch} resolves. */
+  /** Called once when the watch fails; no notifications follow. May be called before {@link LinkSource.watch} resolves. */
   readonly ended: () => void;
 }
 
 export interface LinkWatch {
-  /** Ends the announcements. Idempotent. */
+  /** Ends the notifications. Idempotent. */
   close(): void;
 }
 
@@ -66,8 +66,8 @@ export interface NodeNetwork {
   read(): Promise<NodeNetworkState>;
 
   /**
-   * Announces changes of addresses, of links with addresses, and of routes of the main table: default ones, and foreign ones that
-   * lead to a target. From when the promise resolves; changes of other routes alone are not announced.
+   * Notifies of changes of addresses, of links with addresses, and of routes of the main table: default routes, and foreign routes
+   * that lead to a target. Starts when the promise resolves. Omits changes of other routes.
    * Result: a function that ends the watch.
    * Errors: KERNEL_REFUSED.
    */
@@ -87,7 +87,7 @@ export interface NodeNetwork {
 /** Neither function may throw. */
 export interface NodeNetworkListener {
   readonly changed: () => void;
-  /** Called once when the watch fails; no announcements follow. May be called before {@link NodeNetwork.watch} resolves. */
+  /** Called once when the watch fails; no notifications follow. May be called before {@link NodeNetwork.watch} resolves. */
   readonly ended: (failure: Failure) => void;
 }
 
@@ -115,7 +115,7 @@ export interface LinkAddress {
   /** Prefix length of its subnet, in bits. */
   readonly length: number;
   /** Global scope and permanent: not tentative, duplicate, deprecated or temporary (RFC 8981). */
-  readonly lasting: boolean;
+  readonly isPermanent: boolean;
 }
 
 export interface NetworkRoute {

@@ -49,7 +49,7 @@ describe('a pool', () => {
       natOutgoing: true,
       loadBalancerOnly: false,
       isDraining: false,
-      givesTunnelAddresses: true,
+      assignsTunnelAddresses: true,
     });
   });
 
@@ -61,9 +61,9 @@ describe('a pool', () => {
     [{ state: PoolState.POOL_STATE_DRAINING }, false, false],
     [{ state: PoolState.POOL_STATE_NOT_ALLOCATABLE }, false, false],
   ])(
-    '%j is for load balancers alone: %s; gives tunnels addresses: %s',
-    (rest, loadBalancerOnly, givesTunnelAddresses) => {
-      expect(readPool(poolMessage('p', 'fd65::/48', rest))).toMatchObject({ loadBalancerOnly, givesTunnelAddresses });
+    '%j is for load balancers alone: %s; assigns tunnel addresses: %s',
+    (rest, loadBalancerOnly, assignsTunnelAddresses) => {
+      expect(readPool(poolMessage('p', 'fd65::/48', rest))).toMatchObject({ loadBalancerOnly, assignsTunnelAddresses });
     },
   );
 

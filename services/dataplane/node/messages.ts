@@ -13,7 +13,7 @@ import {
 } from '@podwire/shared/net/prefix';
 import { readChecked, type Checks } from '@podwire/shared/rpc/checks';
 
-import type { ClusterBlock, ClusterNode, Encapsulation, KnownPool, NodeAddress, VxlanEnd } from '../cluster/cluster.js';
+import type { ClusterBlock, ClusterNode, Encapsulation, IpamPool, NodeAddress, VxlanEnd } from '../cluster/cluster.js';
 
 /** Reads IPAM's messages. Each reader throws Failure INVALID_REQUEST that lists every fault of the message. */
 
@@ -22,27 +22,27 @@ export function readBlock({ cidr: text, poolName, nodeName, borrowed }: BlockRou
     const cidr = readPrefix('cidr', text, checks);
     return {
       cidr,
-      poolName: given(poolName),
-      nodeName: given(nodeName),
+      poolName: undefinedIfEmpty(poolName),
+      nodeName: undefinedIfEmpty(nodeName),
       borrowed: borrowed.flatMap((one, at) => {
         const field = `borrowed[${at}]`;
         const address = parseAddress(one.address);
         if (one.nodeName === '') checks.check(`${field}.node_name`, 'is empty');
         if (address && prefixContains(cidr, address)) return [{ address, nodeName: one.nodeName }];
-        checks.check(`${field}.address`, `is ${quoted(one.address)}, which is no address of the block`);
+        checks.check(`${field}.address`, `is ${quoted(one.address)}, which must be an address of the block`);
         return [];
       }),
     };
   });
 }
 
-export function readPool(pool: Pool): KnownPool {
+export function readPool(pool: Pool): IpamPool {
   const { allowedUses, state, natOutgoing, name } = pool;
   return readChecked(`pool ${name}`, (checks) => {
     const cidr = readPrefix('cidr', pool.cidr, checks);
     const encapsulation = readEncapsulation(pool, checks);
     if (cidr.family === 6 && encapsulation.startsWith('ipip'))
-      checks.check('ipip_mode', 'is set, and the pool is IPv6');
+      checks.check('ipip_mode', 'must not be set for an IPv6 pool');
     return {
       name,
       cidr,
@@ -51,7 +51,7 @@ export function readPool(pool: Pool): KnownPool {
       loadBalancerOnly:
         allowedUses.length > 0 && allowedUses.every((use) => use === AddressUse.ADDRESS_USE_LOAD_BALANCER),
       isDraining: state === PoolState.POOL_STATE_DRAINING,
-      givesTunnelAddresses:
+      assignsTunnelAddresses:
         state === PoolState.POOL_STATE_ACTIVE &&
         (allowedUses.length === 0 || allowedUses.includes(AddressUse.ADDRESS_USE_TUNNEL)),
     };
@@ -69,9 +69,9 @@ const REACHES: Partial<Record<EncapsulationMode, Reach>> = {
 
 function readEncapsulation({ vxlanMode, ipipMode }: Pool, checks: Checks): Encapsulation {
   const [vxlan, ipip] = [REACHES[vxlanMode], REACHES[ipipMode]];
-  if (!vxlan) checks.check('vxlan_mode', `is ${vxlanMode}, which this release does not know`);
-  if (!ipip) checks.check('ipip_mode', `is ${ipipMode}, which this release does not know`);
-  if (isSet(vxlan) && isSet(ipip)) checks.check('ipip_mode', 'is set, and vxlan_mode too');
+  if (!vxlan) checks.check('vxlan_mode', `is ${vxlanMode}, which is not a valid EncapsulationMode`);
+  if (!ipip) checks.check('ipip_mode', `is ${ipipMode}, which is not a valid EncapsulationMode`);
+  if (isSet(vxlan) && isSet(ipip)) checks.check('ipip_mode', 'must not be set together with vxlan_mode');
   if (isSet(vxlan)) return vxlan === 'always' ? 'vxlan' : 'vxlan-cross-subnet';
   if (isSet(ipip)) return ipip === 'always' ? 'ipip' : 'ipip-cross-subnet';
   return 'none';
@@ -103,22 +103,22 @@ function readNodeAddress(field: string, { text, family }: AddressText, checks: C
   const parts = splitCidr(text);
   if (parts?.address.family === family)
     return { address: parts.address, subnet: prefixOf(parts.address, parts.length) };
-  checks.check(field, `is ${quoted(text)}, which is no IPv${family} address with the length of its subnet`);
+  checks.check(field, `is ${quoted(text)}, which must be an IPv${family} address with the length of its subnet`);
   return undefined;
 }
 
-interface TunnelPlace {
+interface TunnelField {
   readonly kind: TunnelKind;
   readonly family: Family;
 }
 
-function readTunnel({ tunnels }: Node, { kind, family }: TunnelPlace, checks: Checks): VxlanEnd | undefined {
+function readTunnel({ tunnels }: Node, { kind, family }: TunnelField, checks: Checks): VxlanEnd | undefined {
   const at = tunnels.findIndex((one) => one.kind === kind);
   const tunnel = tunnels[at];
   if (!tunnel) return undefined;
   const mac = parseMac(tunnel.macAddress);
   if (mac === undefined && tunnel.macAddress !== '')
-    checks.check(`tunnels[${at}].mac_address`, `is ${quoted(tunnel.macAddress)}, which is no unicast MAC address`);
+    checks.check(`tunnels[${at}].mac_address`, `is ${quoted(tunnel.macAddress)}, which must be a unicast MAC address`);
   return { address: readTunnelAddress(`tunnels[${at}].address`, { text: tunnel.address, family }, checks), mac };
 }
 
@@ -126,7 +126,7 @@ function readTunnelAddress(field: string, { text, family }: AddressText, checks:
   if (text === '') return undefined;
   const address = parseAddress(text);
   if (address?.family === family) return address;
-  checks.check(field, `is ${quoted(text)}, which is no IPv${family} address`);
+  checks.check(field, `is ${quoted(text)}, which must be an IPv${family} address`);
   return undefined;
 }
 
@@ -137,7 +137,7 @@ function readPrefix(field: string, text: string, checks: Checks): Prefix {
   return defaultRoute(4);
 }
 
-function given(text: string): string | undefined {
+function undefinedIfEmpty(text: string): string | undefined {
   return text === '' ? undefined : text;
 }
 

@@ -6,7 +6,7 @@ import {
 } from '@podwire/proto/podwire/dataplane/v1/node';
 import type { Handler } from '@podwire/shared/rpc/unary';
 
-import type { KnownSession } from '../bird/sessions.js';
+import type { SessionStatus } from '../bird/sessions.js';
 import type { Condition } from '../conditions/conditions.js';
 import type { NodeStatus } from '../routes/status.js';
 import type { RoutingMode, WantedTunnel } from '../routes/wanted.js';
@@ -63,7 +63,7 @@ export interface NodeOverview {
   /** Undefined when the node belongs to no cluster. */
   readonly routes: NodeStatus | undefined;
   readonly podMtuBytes: number;
-  readonly sessions: readonly KnownSession[];
+  readonly sessions: readonly SessionStatus[];
   readonly attachmentCount: number;
   readonly conditions: readonly Condition[];
 }

@@ -6,17 +6,17 @@ import { describe, expect, test, vi } from 'vitest';
 import type { ClusterPool, ClusterView, Encapsulation } from '../cluster/cluster.js';
 import { MemoryLinks } from '../testing/memory-links.js';
 import {
-  commonMtu,
+  mostFrequentMtuBytes,
   detectMtu,
   isNodeInterface,
-  LOOK_INTERVAL_MS,
-  mostOverhead,
+  LINK_CHECK_INTERVAL_MS,
+  maxOverheadBytes,
   PodMtu,
   type DetectedMtu,
 } from './pod-mtu.js';
 
-const ALL = { blocks: 'all', others: true } as const;
-const BLOCKS = { blocks: 'all', others: false } as const;
+const ALL = { blocks: 'all', hasOtherChanges: true } as const;
+const BLOCKS = { blocks: 'all', hasOtherChanges: false } as const;
 
 function view(...encapsulations: readonly Encapsulation[]): ClusterView {
   const pools = encapsulations.map((encapsulation, at) => {
@@ -162,13 +162,13 @@ describe('what the kernel does not tell', () => {
     await until(() => expect(mtu.mtuBytes).toBe(1300));
     expect(links.watches).toBe(1);
     for (const pauseMs of [500, 1000, 2000]) {
-      await until(() => expect(clock.nextMs).toBe(LOOK_INTERVAL_MS));
+      await until(() => expect(clock.nextMs).toBe(LINK_CHECK_INTERVAL_MS));
       links.endWatches();
       await until(() => expect(clock.nextMs).toBe(pauseMs));
       clock.advance(pauseMs);
       await until(() => expect(links.watches).toBe(1));
     }
-    await until(() => expect(clock.nextMs).toBe(LOOK_INTERVAL_MS));
+    await until(() => expect(clock.nextMs).toBe(LINK_CHECK_INTERVAL_MS));
     clock.advance(60_000);
     links.endWatches();
     await until(() => expect(clock.nextMs).toBe(250));
@@ -199,7 +199,7 @@ describe('what the kernel does not tell', () => {
       links.failNext(new Failure('KERNEL_REFUSED', 'no answer'));
       const { unusedFaults } = links;
       await until(() => expect(clock.sleeping).toBe(1));
-      clock.advance(LOOK_INTERVAL_MS);
+      clock.advance(LINK_CHECK_INTERVAL_MS);
       await until(() => expect(links.unusedFaults).toBe(unusedFaults - 1));
     }
     links.put({ name: 'eth0', mtuBytes: 1200, up: true });
@@ -215,7 +215,7 @@ describe('what the kernel does not tell', () => {
     expect(mtu.mtuBytes).toBe(1500);
     expect(mtu.conditions()).toMatchObject([{ reason: 'MtuUnknown', message: expect.stringContaining('no answer') }]);
     links.put({ name: 'eth0', mtuBytes: 1200, up: true });
-    clock.advance(LOOK_INTERVAL_MS);
+    clock.advance(LINK_CHECK_INTERVAL_MS);
     await until(() => expect(mtu.mtuBytes).toBe(1200));
     expect(mtu.conditions()).toEqual([]);
     await mtu.stop();
@@ -259,7 +259,7 @@ describe('the MTU of pods', () => {
       1430,
     ],
   ])('with %s on Ethernet', (_, pools, mtuBytes) => {
-    expect(detectMtu(ETH0, PATTERNS, mostOverhead(pools)).mtuBytes).toBe(mtuBytes);
+    expect(detectMtu(ETH0, PATTERNS, maxOverheadBytes(pools)).mtuBytes).toBe(mtuBytes);
   });
 
   // Calico's felix/fv/mtu_test.go, but for what is assumed when no interface fits.
@@ -284,7 +284,7 @@ test.each<readonly [string, readonly number[], number | undefined]>([
 ])('the MTU that most of some links have, of %s', (_, mtus, expected) => {
   const wires = mtus.map((mtuBytes, at) => link(`podw${at}`, mtuBytes));
   const names = new Set(['gone', ...wires.map(({ name }) => name)]);
-  expect(commonMtu([...ETH0, ...wires, link('podwother', 1280)], names)).toBe(expected);
+  expect(mostFrequentMtuBytes([...ETH0, ...wires, link('podwother', 1280)], names)).toBe(expected);
 });
 
 test.each([

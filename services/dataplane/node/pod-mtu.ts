@@ -36,38 +36,38 @@ interface PodMtuOptions {
 }
 
 /** Polling interval for the interfaces, in milliseconds. */
-export const LOOK_INTERVAL_MS = 90_000;
+export const LINK_CHECK_INTERVAL_MS = 90_000;
 
-/** Retry after the watch failed or the links could not be read. */
+/** Retries after the watch failed, or the links could not be read. */
 const BACKOFF: BackoffBounds = { baseMs: 250, maxMs: 30_000 };
 
-/** Called with the default MTU of pods in bytes, once it is known, and on each change. */
+/** Called with the default MTU of pods in bytes: when it is first known, and on each change. */
 type MtuListener = (mtuBytes: number) => void;
 
 /**
- * The MTU of pods that request none. It follows the node's interfaces and the pools: newly wired pods get the current one, and
- * listeners apply it to existing pods.
+ * The MTU of pods that request none. It follows the node's interfaces and the pools. New pods get the current value, and listeners
+ * apply a change to existing pods.
  */
 export class PodMtu implements Follower {
   readonly #options: PodMtuOptions;
   readonly #listeners: MtuListener[] = [];
   readonly #stopping = new AbortController();
   #pools: readonly ClusterPool[] | undefined;
-  /** Host interfaces of existing pods at the start that request no MTU. */
-  #wires: ReadonlySet<string> = new Set();
+  /** Host interfaces of the pods that existed at the start and request no MTU. */
+  #hostInterfaces: ReadonlySet<string> = new Set();
   /** Encapsulation overhead while the pools are unknown, in bytes; undefined before the first reading. */
   #assumedOverheadBytes: number | undefined;
   #detected: DetectedMtu | undefined;
   /** The last MTU that listeners received. */
-  #told: number | undefined;
+  #reportedMtuBytes: number | undefined;
   #watch: LinkWatch | undefined;
-  /** Consecutive failures of the watch or a reading. */
+  /** Consecutive failures of the watch or a reading, for the back-off. */
   #attempt = 0;
-  /** Ends the pause before the next round. */
+  /** Ends the pause before the next poll. */
   #wake = new AbortController();
-  #looking: Promise<void> = Promise.resolve();
-  #isLookWaiting = false;
-  #rounds: Promise<void> = Promise.resolve();
+  #checking: Promise<void> = Promise.resolve();
+  #isCheckQueued = false;
+  #polling: Promise<void> = Promise.resolve();
   #failure: string | undefined;
 
   constructor(options: PodMtuOptions) {
@@ -79,21 +79,20 @@ export class PodMtu implements Follower {
    * @param wires - host interfaces of existing pods that request no MTU
    */
   async start(wires: readonly string[] = []): Promise<void> {
-    this.#wires = new Set(wires);
+    this.#hostInterfaces = new Set(wires);
     if (this.#options.fixedBytes > 0) {
       this.#detected = { mtuBytes: this.#options.fixedBytes, interfaceName: undefined, overheadBytes: 0 };
       this.#options.events.mtuSet(this.#options.fixedBytes);
-      this.#tell();
+      this.#notify();
       return;
     }
-    await this.#look();
-    this.#rounds = this.#goRound();
+    await this.#check();
+    this.#polling = this.#poll();
   }
 
   /**
-   * MTU of a pod wired now, in bytes. While the pools are unknown the encapsulation overhead is derived from existing pods, so
-   * that these keep their MTU, however long IPAM is unreachable. Without existing pods it is zero, and corrected as soon as the
-   * pools are known.
+   * MTU of a pod wired now, in bytes. While the pools are unknown, the encapsulation overhead is derived from existing pods, so
+   * that new pods get the same MTU. Without existing pods the overhead counts as zero until the pools are known.
    */
   get mtuBytes(): number {
     return this.#detected?.mtuBytes ?? ASSUMED_MTU_BYTES;
@@ -102,13 +101,13 @@ export class PodMtu implements Follower {
   /** Adds a listener, and calls it at once with a known MTU. It must not throw. */
   onChange(listener: MtuListener): void {
     this.#listeners.push(listener);
-    if (this.#told !== undefined) listener(this.#told);
+    if (this.#reportedMtuBytes !== undefined) listener(this.#reportedMtuBytes);
   }
 
   follow({ cluster }: ClusterView, change: ClusterChange): void {
-    if (this.#pools && !change.others) return;
+    if (this.#pools && !change.hasOtherChanges) return;
     this.#pools = [...cluster.pools.values()];
-    if (this.#options.fixedBytes === 0) void this.#look();
+    if (this.#options.fixedBytes === 0) void this.#check();
   }
 
   /** Why the MTU may be wrong. */
@@ -120,33 +119,33 @@ export class PodMtu implements Follower {
   async stop(): Promise<void> {
     this.#stopping.abort();
     this.#watch?.close();
-    await this.#rounds;
-    await this.#looking;
+    await this.#polling;
+    await this.#checking;
   }
 
-  /** Reads again after a reading in progress, as that may have missed the change. */
-  #look(): Promise<void> {
-    if (this.#isLookWaiting) return this.#looking;
-    this.#isLookWaiting = true;
-    this.#looking = this.#looking.then(async () => {
-      this.#isLookWaiting = false;
-      await this.#lookOnce();
+  /** Reads the links, after a reading in flight, which may have missed the change. */
+  #check(): Promise<void> {
+    if (this.#isCheckQueued) return this.#checking;
+    this.#isCheckQueued = true;
+    this.#checking = this.#checking.then(async () => {
+      this.#isCheckQueued = false;
+      await this.#checkOnce();
     });
-    return this.#looking;
+    return this.#checking;
   }
 
-  async #lookOnce(): Promise<void> {
+  async #checkOnce(): Promise<void> {
     const { links, patterns, events } = this.#options;
     try {
       if (!this.#watch && !this.#stopping.signal.aborted) this.#watch = await this.#open();
       const before = this.#detected;
       const found = await links.links();
-      const overheadBytes = this.#pools ? mostOverhead(this.#pools) : this.#assumedOverhead(found);
+      const overheadBytes = this.#pools ? maxOverheadBytes(this.#pools) : this.#assumeOverheadBytes(found);
       const detected = detectMtu(found, patterns, overheadBytes);
       this.#detected = detected;
       this.#failure = undefined;
       if (!before || !isSame(before, detected)) events.mtuDetected(detected);
-      if (this.#pools) this.#tell();
+      if (this.#pools) this.#notify();
     } catch (error) {
       if (!(error instanceof Failure)) throw error;
       if (error.message !== this.#failure) events.mtuUnknown(error);
@@ -154,23 +153,26 @@ export class PodMtu implements Follower {
     }
   }
 
-  /** The overhead that the previous process subtracted, derived from the pods that it wired. */
-  #assumedOverhead(links: readonly NodeLink[]): number {
+  /** The overhead that the previous process subtracted, in bytes: the network's MTU minus that of most pods. */
+  #assumeOverheadBytes(links: readonly NodeLink[]): number {
     if (this.#assumedOverheadBytes === undefined) {
       const { mtuBytes } = detectMtu(links, this.#options.patterns, 0);
-      this.#assumedOverheadBytes = Math.max(0, mtuBytes - (commonMtu(links, this.#wires) ?? mtuBytes));
+      this.#assumedOverheadBytes = Math.max(
+        0,
+        mtuBytes - (mostFrequentMtuBytes(links, this.#hostInterfaces) ?? mtuBytes),
+      );
     }
     return this.#assumedOverheadBytes;
   }
 
-  /** @returns undefined when it has already failed */
+  /** @returns undefined when the watch has failed already */
   async #open(): Promise<LinkWatch | undefined> {
     const { clock } = this.#options;
     const ended = new AbortController();
     const openedAtMs = clock.nowMs();
     const watch = await this.#options.links.watch({
       changed: (name) => {
-        if (name === undefined || isNodeInterface(name, this.#options.patterns)) void this.#look();
+        if (name === undefined || isNodeInterface(name, this.#options.patterns)) void this.#check();
       },
       ended: () => {
         ended.abort();
@@ -184,24 +186,24 @@ export class PodMtu implements Follower {
     return ended.signal.aborted ? undefined : watch;
   }
 
-  /** Polls the links; soon after the watch or a reading failed, as changes may have been missed. */
-  async #goRound(): Promise<void> {
+  /** Polls the links; with a back-off while the watch or a reading fails, as changes may have been missed. */
+  async #poll(): Promise<void> {
     const { clock, random } = this.#options;
     const { signal } = this.#stopping;
     while (!signal.aborted) {
       this.#wake = new AbortController();
-      const isHearing = this.#watch !== undefined && this.#failure === undefined;
-      const pauseMs = isHearing ? LOOK_INTERVAL_MS : backoffMs(this.#attempt++, BACKOFF, random());
+      const isWatching = this.#watch !== undefined && this.#failure === undefined;
+      const pauseMs = isWatching ? LINK_CHECK_INTERVAL_MS : backoffMs(this.#attempt++, BACKOFF, random());
       const pause = await clock.sleep(pauseMs, AbortSignal.any([signal, this.#wake.signal]));
-      if (pause === 'elapsed') await this.#look();
-      if (pause === 'elapsed' && isHearing) this.#attempt = 0;
+      if (pause === 'elapsed') await this.#check();
+      if (pause === 'elapsed' && isWatching) this.#attempt = 0;
     }
   }
 
-  #tell(): void {
+  #notify(): void {
     const mtuBytes = this.mtuBytes;
-    if (mtuBytes === this.#told) return;
-    this.#told = mtuBytes;
+    if (mtuBytes === this.#reportedMtuBytes) return;
+    this.#reportedMtuBytes = mtuBytes;
     for (const listener of this.#listeners) listener(mtuBytes);
   }
 }
@@ -211,8 +213,8 @@ function isSame(a: DetectedMtu, b: DetectedMtu): boolean {
 }
 
 /**
- * Network MTU in bytes when no interface is known: Ethernet's. Calico assumes 1460, for one provider's network; there the default
- * setting matches the interface names, so that nothing is assumed.
+ * Network MTU in bytes when no interface matches the patterns: Ethernet's. Calico assumes 1460, for one provider's network. The
+ * default patterns match that provider's interfaces, so their MTU is used.
  */
 const ASSUMED_MTU_BYTES = 1500;
 
@@ -232,11 +234,11 @@ export interface DetectedMtu {
  * The MTU of pods on this node: the smallest of the node's interfaces, minus the encapsulation overhead. Considers interfaces
  * that are up and match a pattern; never Podwire's own devices and pods' interfaces.
  * @param patterns - names, or prefixes with a trailing `*`
- * @param overheadBytes - the {@link mostOverhead} of the pools
+ * @param overheadBytes - the {@link maxOverheadBytes} of the pools
  */
 export function detectMtu(links: readonly NodeLink[], patterns: readonly string[], overheadBytes: number): DetectedMtu {
-  const counting = links.filter(({ name, up }) => up && isNodeInterface(name, patterns));
-  const smallest = counting.toSorted((a, b) => a.mtuBytes - b.mtuBytes)[0];
+  const candidates = links.filter(({ name, up }) => up && isNodeInterface(name, patterns));
+  const smallest = candidates.toSorted((a, b) => a.mtuBytes - b.mtuBytes)[0];
   return {
     mtuBytes: Math.max(LEAST_MTU_BYTES, (smallest?.mtuBytes ?? ASSUMED_MTU_BYTES) - overheadBytes),
     interfaceName: smallest?.name,
@@ -245,7 +247,7 @@ export function detectMtu(links: readonly NodeLink[], patterns: readonly string[
 }
 
 /** The most frequent MTU of some links, in bytes; the lower of two equally frequent ones. Undefined when none of them exists. */
-export function commonMtu(links: readonly NodeLink[], names: ReadonlySet<string>): number | undefined {
+export function mostFrequentMtuBytes(links: readonly NodeLink[], names: ReadonlySet<string>): number | undefined {
   const counts = new Map<number, number>();
   for (const { name, mtuBytes } of links) if (names.has(name)) counts.set(mtuBytes, (counts.get(mtuBytes) ?? 0) + 1);
   return [...counts].toSorted(([a, ofA], [b, ofB]) => ofB - ofA || a - b)[0]?.[0];
@@ -258,12 +260,12 @@ export function isNodeInterface(name: string, patterns: readonly string[]): bool
 }
 
 /** The largest encapsulation overhead of any pool per packet, in bytes. */
-export function mostOverhead(pools: readonly ClusterPool[]): number {
-  return Math.max(0, ...pools.map(overheadOf));
+export function maxOverheadBytes(pools: readonly ClusterPool[]): number {
+  return Math.max(0, ...pools.map(overheadBytesOf));
 }
 
 /** A pool's encapsulation overhead per packet, in bytes. Zero for IPv6 in IPIP: such pools have no tunnel. */
-function overheadOf(pool: ClusterPool): number {
+function overheadBytesOf(pool: ClusterPool): number {
   switch (encapsulationOf(pool)) {
     case 'none':
       return 0;

@@ -9,7 +9,7 @@ import { afterEach, describe, expect, test, vi } from 'vitest';
 import { FakeNodeNetwork } from '../testing/ipam.js';
 import { recordingLog } from '../testing/pods.js';
 import { ClusterEvents } from './events.js';
-import { Announcer, Registration, type RegistrationOptions } from './registration.js';
+import { AddressAnnouncer, Registration, type RegistrationOptions } from './registration.js';
 
 let registration: Registration;
 afterEach(() => registration.stop());
@@ -62,15 +62,15 @@ describe('what the kernel tells of the node’s addresses', () => {
       pollMs: 86_400_000,
       ...rest,
     });
-    const untold = () => lines.filter(({ msg }) => String(msg).includes('not announced')).length;
-    return { network, clock, untold };
+    const failures = () => lines.filter(({ msg }) => String(msg).includes('kernel notifications about')).length;
+    return { network, clock, failures };
   }
 
   const registered = (address: string) =>
     vi.waitFor(() => expect(registration.registered?.ipv4Address).toBe(address), { timeout: 20_000, interval: 2 });
 
   test('is asked for again where it was refused, later each time, and the first look does not wait for it', async () => {
-    const { network, clock, untold } = scene();
+    const { network, clock, failures } = scene();
     network.watchRefusals.push(refusal(), refusal());
     registration.start();
     await registered('198.51.100.7/24');
@@ -80,11 +80,11 @@ describe('what the kernel tells of the node’s addresses', () => {
       clock.advance(pauseMs);
     }
     await registered('198.51.100.8/24');
-    expect([network.listenersCount, untold()]).toEqual([1, 2]);
+    expect([network.listenersCount, failures()]).toEqual([1, 2]);
   });
 
-  test('is asked for anew when it has ended, and what was untold meanwhile is looked at', async () => {
-    const { network, clock, untold } = scene();
+  test('is asked for anew when it has ended, and what was failures meanwhile is looked at', async () => {
+    const { network, clock, failures } = scene();
     registration.start();
     await registered('198.51.100.7/24');
     network.endWatches(refusal());
@@ -92,7 +92,7 @@ describe('what the kernel tells of the node’s addresses', () => {
     await vi.waitFor(() => expect(clock.nextMs).toBe(250), { timeout: 20_000, interval: 2 });
     clock.advance(250);
     await registered('198.51.100.8/24');
-    expect([network.listenersCount, untold()]).toEqual([1, 1]);
+    expect([network.listenersCount, failures()]).toEqual([1, 1]);
     await registration.stop();
     expect([network.listenersCount, clock.sleeping]).toEqual([0, 0]);
   });
@@ -113,7 +113,7 @@ function announcing() {
   const network = new FakeNodeNetwork(INTERFACES);
   const clock = new FakeClock();
   const events: string[] = [];
-  const announcer = new Announcer({
+  const announcer = new AddressAnnouncer({
     network,
     clock,
     events: {
@@ -122,7 +122,7 @@ function announcing() {
     },
   });
   const look = async () => {
-    announcer.look(await network.read(), [IPV4!, IPV6!]);
+    announcer.observe(await network.read(), [IPV4!, IPV6!]);
     await settled();
   };
   return { network, clock, events, announcer, look };

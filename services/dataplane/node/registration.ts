@@ -4,7 +4,7 @@ import { backoffMs, type BackoffBounds } from '@podwire/shared/retry/schedule';
 import type { Peer } from '@podwire/shared/rpc/client';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { ClusterNode, KnownFollower, KnownView } from '../cluster/cluster.js';
+import type { ClusterNode, IpamFollower, IpamView } from '../cluster/cluster.js';
 import type { Condition } from '../conditions/conditions.js';
 import { tunnelMac } from '../routes/tunnels.js';
 import {
@@ -17,7 +17,7 @@ import {
 } from './address-method.js';
 import type { ClusterEvents } from './events.js';
 import type { NetworkLink, NodeNetwork, NodeNetworkState } from './links.js';
-import { Repeated } from './retrying-task.js';
+import { RetryingTask } from './retrying-task.js';
 
 /** A node's addresses in IPAM: each with prefix length, or empty. */
 export interface RegisteredAddresses {
@@ -45,40 +45,40 @@ export interface RegistrationOptions {
 const CALL_TIMEOUT_MS = 10_000;
 const BACKOFF: BackoffBounds = { baseMs: 250, maxMs: 30_000 };
 
-/** Changes of addresses come in bursts. */
-const GATHER_MS = 100;
+/** Changes of addresses that arrive within this time cause one reading. */
+const DEBOUNCE_MS = 100;
 
-/** Arguments of RegisterNode. */
+/** Limits of RegisterNode. */
 const MAX_INTERFACES_COUNT = 64;
 const MAX_ADDRESSES_COUNT = 64;
 
 const FAMILIES: readonly Family[] = [4, 6];
 
 /**
- * Keeps this node's registration in IPAM current: at the start, when its addresses change, and when it was deleted while the node
- * runs. Retried until it succeeds. A node without any address keeps its last registration. Notifies neighbours of an address that
- * moved to another MAC address.
+ * Keeps this node registered in IPAM: registers it at the start, when its addresses change, and when its registration was deleted.
+ * Retries until that succeeds. A node without any address keeps its last registration. Notifies neighbours when an address moved
+ * to another MAC address.
  */
-export class Registration implements KnownFollower {
+export class Registration implements IpamFollower {
   readonly #options: Required<RegistrationOptions>;
-  readonly #stop = new AbortController();
-  readonly #work: Repeated;
-  readonly #announcer: Announcer;
+  readonly #stopping = new AbortController();
+  readonly #task: RetryingTask;
+  readonly #announcer: AddressAnnouncer;
   #polling: Promise<unknown> | undefined;
   /** Ends the pause before the next reading of the addresses. */
   #changed = new AbortController();
   /** The last registration; undefined: none, or IPAM has lost it. */
   #registered: RegisterNodeRequest | undefined;
   #isAddressMissing = false;
-  #known: ClusterNode | undefined;
+  #ipamNode: ClusterNode | undefined;
 
   constructor(options: RegistrationOptions) {
     this.#options = { pollMs: 30_000, ...options };
     const { network, clock, random, events } = this.#options;
-    this.#announcer = new Announcer({ network, clock, events });
-    this.#work = new Repeated({
+    this.#announcer = new AddressAnnouncer({ network, clock, events });
+    this.#task = new RetryingTask({
       task: (signal) => this.#register(signal),
-      failed: (error, retryInMs) => events.retried('register this node', error, retryInMs),
+      onFailure: (error, retryInMs) => events.retried('register this node', error, retryInMs),
       backoff: BACKOFF,
       clock,
       random,
@@ -87,14 +87,14 @@ export class Registration implements KnownFollower {
 
   /** Starts; call once. */
   start(): void {
-    this.#polling ??= Promise.all([this.#listen(), this.#poll()]);
+    this.#polling ??= Promise.all([this.#watchAddresses(), this.#poll()]);
   }
 
-  follow({ cluster, self }: KnownView): void {
-    this.#known = cluster.nodes.get(self);
-    if (this.#known || !this.#registered) return;
+  follow({ cluster, self }: IpamView): void {
+    this.#ipamNode = cluster.nodes.get(self);
+    if (this.#ipamNode || !this.#registered) return;
     this.#registered = undefined;
-    this.#work.ask();
+    this.#task.request();
   }
 
   /** The last registration; undefined: none yet, or IPAM has lost it. */
@@ -106,54 +106,54 @@ export class Registration implements KnownFollower {
   conditions(): readonly Condition[] {
     const { self, methods } = this.#options;
     if (this.#isAddressMissing) {
-      const ways = FAMILIES.map((family) => `IPv${family}: ${describeMethod(methods[family])}`).join(', ');
-      const message = `no interface of node ${self} has an address that others can reach (${ways}): give it one, or set PODWIRE_DATAPLANE_NODE_IPV4 or _IPV6`;
+      const methodTexts = FAMILIES.map((family) => `IPv${family}: ${describeMethod(methods[family])}`).join(', ');
+      const message = `no interface of node ${self} has an address that other nodes can reach (${methodTexts}); assign one, or set PODWIRE_DATAPLANE_NODE_IPV4 or _IPV6`;
       return [{ reason: 'NodeAddressMissing', message }];
     }
-    const other = this.#otherOfThisName();
+    const other = this.#conflictingAddress();
     if (other === undefined) return [];
-    const message = `IPAM knows node ${self} with the address ${other}, which is not this one's: give each node a name of its own (PODWIRE_DATAPLANE_NODE_NAME)`;
+    const message = `node ${self} is registered in IPAM with the address ${other}, which is not this node's; give each node its own name (PODWIRE_DATAPLANE_NODE_NAME)`;
     return [{ reason: 'NodeNameTaken', message }];
   }
 
   async stop(): Promise<void> {
-    this.#stop.abort();
-    await Promise.all([this.#work.stop(), this.#polling]);
+    this.#stopping.abort();
+    await Promise.all([this.#task.stop(), this.#polling]);
     await this.#announcer.stop();
   }
 
   /** The address that another process registered under this node's name. */
-  #otherOfThisName(): string | undefined {
-    if (!this.#known || !this.#registered) return undefined;
-    const { ipv4, ipv6 } = this.#known;
+  #conflictingAddress(): string | undefined {
+    if (!this.#ipamNode || !this.#registered) return undefined;
+    const { ipv4, ipv6 } = this.#ipamNode;
     const known = [ipv4, ipv6].map((one) => (one ? formatAddress(one.address) : ''));
     const own = [this.#registered.ipv4Address, this.#registered.ipv6Address].map((text) => text.split('/')[0]);
     return known.find((text, at) => text !== own[at]);
   }
 
-  /** The first reading waits until the watch is open or has failed. */
-  #listen(): Promise<void> {
+  /** Requests the first reading once the watch is open or has failed. */
+  #watchAddresses(): Promise<void> {
     const { network, methods, clock, random, events } = this.#options;
     const targets = Object.values(methods).flatMap((method) => (method.type === 'can-reach' ? method.address : []));
     const changed = (): void => this.#changed.abort();
-    const opened = (): void => this.#work.ask();
+    const opened = (): void => this.#task.request();
     const lost = (error: unknown, retryInMs: number): void => {
-      events.notTold('addresses', error, retryInMs);
-      this.#work.ask();
+      events.kernelWatchFailed('addresses', error, retryInMs);
+      this.#task.request();
     };
-    return watchAddresses({ network, targets, clock, random, changed, opened, lost }, this.#stop.signal);
+    return watchAddresses({ network, targets, clock, random, changed, opened, lost }, this.#stopping.signal);
   }
 
   async #poll(): Promise<void> {
     const { clock, pollMs } = this.#options;
-    const { signal } = this.#stop;
+    const { signal } = this.#stopping;
     while (!signal.aborted) {
       const woken = await clock.sleep(pollMs, AbortSignal.any([signal, this.#changed.signal]));
-      if (woken === 'aborted') await clock.sleep(GATHER_MS, signal);
+      if (woken === 'aborted') await clock.sleep(DEBOUNCE_MS, signal);
       this.#changed = new AbortController();
-      // A call in progress may be using an interface that is gone.
-      if (woken === 'aborted') this.#work.renew();
-      else this.#work.ask();
+      // A call in flight may use an interface that is gone.
+      if (woken === 'aborted') this.#task.restart();
+      else this.#task.request();
     }
   }
 
@@ -161,12 +161,12 @@ export class Registration implements KnownFollower {
     const { network, ipam, events, clock } = this.#options;
     const state = await network.read();
     const request = this.#requestOf(state);
-    this.#announcer.look(
+    this.#announcer.observe(
       state,
       FAMILIES.flatMap((family) => this.#choose(family, state)?.address ?? []),
     );
     this.#isAddressMissing = request.ipv4Address === '' && request.ipv6Address === '';
-    if (this.#isAddressMissing || sameRequest(request, this.#registered)) return;
+    if (this.#isAddressMissing || isSameRequest(request, this.#registered)) return;
     const limits = { deadlineMs: clock.nowMs() + CALL_TIMEOUT_MS, signal };
     const { created } = await ipam.call(NodeServiceService.registerNode, request, limits);
     this.#registered = request;
@@ -184,14 +184,14 @@ export class Registration implements KnownFollower {
       .filter((link) => link.up && isNodeInterface(link))
       .map((link) => ({
         name: link.name,
-        addresses: FAMILIES.flatMap((family) => addressesOf(link, family, state)).map(formatOwn),
+        addresses: FAMILIES.flatMap((family) => addressesOf(link, family, state)).map(formatCidr),
       }))
       .filter(({ addresses }) => addresses.length > 0)
       .toSorted((a, b) => (a.name < b.name ? -1 : 1));
     return {
       name: self,
-      ipv4Address: ipv4 ? formatOwn(ipv4) : '',
-      ipv6Address: ipv6 ? formatOwn(ipv6) : '',
+      ipv4Address: ipv4 ? formatCidr(ipv4) : '',
+      ipv6Address: ipv6 ? formatCidr(ipv6) : '',
       labels: {},
       interfaces: interfaces
         .slice(0, MAX_INTERFACES_COUNT)
@@ -204,14 +204,14 @@ export class Registration implements KnownFollower {
   }
 }
 
-function formatOwn({
+function formatCidr({
   address,
   length,
 }: ChosenAddress | { readonly address: Address; readonly length: number }): string {
   return `${formatAddress(address)}/${length}`;
 }
 
-function sameRequest(a: RegisterNodeRequest, b: RegisterNodeRequest | undefined): boolean {
+function isSameRequest(a: RegisterNodeRequest, b: RegisterNodeRequest | undefined): boolean {
   return JSON.stringify(a) === JSON.stringify(b);
 }
 
@@ -269,82 +269,83 @@ async function watchOnce(
   }
 }
 
-interface AnnouncerOptions {
+interface AddressAnnouncerOptions {
   readonly network: Pick<NodeNetwork, 'announce'>;
   readonly clock: Clock;
   readonly events: Pick<ClusterEvents, 'announced' | 'notAnnounced'>;
 }
 
 /**
- * When an address is announced, in milliseconds: a link that has just come up, or its switch port, may lose what is sent at once.
+ * Times of the announcements of an address, in milliseconds: a link that has just come up, or its switch port, may lose packets.
  */
-const ANNOUNCED_AT_MS = [0, 1000, 3000];
+const ANNOUNCE_TIMES_MS = [0, 1000, 3000];
 
 /**
  * Notifies this node's neighbours when its address moved to another MAC address, as with a recreated interface. Otherwise they
  * send to the earlier one for 15 to 45 s (`base_reachable_time`), and this node's pods are unreachable from them.
  */
-export class Announcer {
-  readonly #options: AnnouncerOptions;
-  readonly #stop = new AbortController();
-  /** Last known place of each address. */
-  readonly #places = new Map<string, string>();
-  readonly #underWay = new Map<string, { readonly end: AbortController; readonly done: Promise<void> }>();
+export class AddressAnnouncer {
+  readonly #options: AddressAnnouncerOptions;
+  readonly #stopping = new AbortController();
+  /** Last known link and MAC address of each address. */
+  readonly #locations = new Map<string, string>();
+  readonly #inFlight = new Map<string, { readonly end: AbortController; readonly done: Promise<void> }>();
 
-  constructor(options: AnnouncerOptions) {
+  constructor(options: AddressAnnouncerOptions) {
     this.#options = options;
   }
 
   /**
-   * Records where the node's addresses are. A first observation is not announced: neighbours either know the address already, or
-   * have no entry.
+   * Records the links of the node's addresses, and announces those that moved. A first observation is not announced: neighbours
+   * have the right entry, or none.
    */
-  look({ links, addresses }: NodeNetworkState, own: readonly Address[]): void {
+  observe({ links, addresses }: NodeNetworkState, own: readonly Address[]): void {
     for (const address of own) {
       const on = addresses.find(
-        (found) => found.lasting && found.address.family === address.family && found.address.value === address.value,
+        (found) =>
+          found.isPermanent && found.address.family === address.family && found.address.value === address.value,
       );
       const link = links.find(({ index, up }) => up && index === on?.linkIndex);
       if (!link) continue;
       const text = formatAddress(address);
-      const place = `${link.index} ${link.mac}`;
-      const earlier = this.#places.get(text);
-      this.#places.set(text, place);
-      if (earlier !== undefined && earlier !== place) this.#begin(link, address);
+      const location = `${link.index} ${link.mac}`;
+      const earlier = this.#locations.get(text);
+      this.#locations.set(text, location);
+      if (earlier !== undefined && earlier !== location) this.#begin(link, address);
     }
   }
 
   /** Ends the announcements. Idempotent. */
   async stop(): Promise<void> {
-    this.#stop.abort();
-    await Promise.all([...this.#underWay.values()].map(({ done }) => done));
+    this.#stopping.abort();
+    await Promise.all([...this.#inFlight.values()].map(({ done }) => done));
   }
 
   #begin(link: NetworkLink, address: Address): void {
     const text = formatAddress(address);
-    this.#underWay.get(text)?.end.abort();
+    this.#inFlight.get(text)?.end.abort();
     const end = new AbortController();
-    const done = this.#announce(link, address, AbortSignal.any([end.signal, this.#stop.signal]));
-    this.#underWay.set(text, { end, done });
+    const done = this.#announce(link, address, AbortSignal.any([end.signal, this.#stopping.signal]));
+    this.#inFlight.set(text, { end, done });
   }
 
   async #announce(link: NetworkLink, address: Address, signal: AbortSignal): Promise<void> {
     const { network, clock, events } = this.#options;
     const text = formatAddress(address);
     const startMs = clock.nowMs();
-    let isTold = false;
+    let isAnnounced = false;
     let failure: unknown;
-    for (const atMs of ANNOUNCED_AT_MS) {
+    for (const atMs of ANNOUNCE_TIMES_MS) {
       await clock.sleep(startMs + atMs - clock.nowMs(), signal);
       if (signal.aborted) return;
       try {
         await network.announce(link, address);
-        if (!isTold) events.announced(text, link.name);
-        isTold = true;
+        if (!isAnnounced) events.announced(text, link.name);
+        isAnnounced = true;
       } catch (error) {
         failure = error;
       }
     }
-    if (!isTold) events.notAnnounced(text, failure);
+    if (!isAnnounced) events.notAnnounced(text, failure);
   }
 }

@@ -1,17 +1,17 @@
 import { FakeClock } from '@podwire/shared/testing/clock';
 import { expect, test } from 'vitest';
 
-import { Repeated } from './retrying-task.js';
+import { RetryingTask } from './retrying-task.js';
 
 function repeated(task: (signal: AbortSignal, run: number) => Promise<void>) {
   const clock = new FakeClock();
   const failures: unknown[] = [];
   let runs = 0;
   const options = { clock, random: () => 0.5, backoff: { baseMs: 10, maxMs: 40 } };
-  const one = new Repeated({
+  const one = new RetryingTask({
     ...options,
     task: (signal) => task(signal, ++runs),
-    failed: (error, retryInMs) => failures.push([error, retryInMs]),
+    onFailure: (error, retryInMs) => failures.push([error, retryInMs]),
   });
   return { one, clock, failures, runs: () => runs };
 }
@@ -21,10 +21,10 @@ const settled = () => new Promise((resolve) => setImmediate(resolve));
 test('runs once when it is asked, and again when it is asked again', async () => {
   const { one, runs } = repeated(() => Promise.resolve());
   expect(runs()).toBe(0);
-  one.ask();
+  one.request();
   await settled();
   expect(runs()).toBe(1);
-  one.ask();
+  one.request();
   await settled();
   expect(runs()).toBe(2);
 });
@@ -32,9 +32,9 @@ test('runs once when it is asked, and again when it is asked again', async () =>
 test('asked often during a run it runs once more, never twice at once', async () => {
   const gates: (() => void)[] = [];
   const { one, runs } = repeated(() => new Promise((resolve) => gates.push(resolve)));
-  for (let count = 0; count < 5; count++) one.ask();
+  for (let count = 0; count < 5; count++) one.request();
   expect([runs(), gates.length]).toEqual([1, 1]);
-  one.ask();
+  one.request();
   gates.shift()?.();
   await settled();
   expect([runs(), gates.length]).toEqual([2, 1]);
@@ -47,11 +47,11 @@ test('repeats what failed, later each time, until it succeeds; and begins from t
   const { one, runs, clock, failures } = repeated((_, run) =>
     run <= 4 || run === 6 ? Promise.reject(new Error(`run ${run}`)) : Promise.resolve(),
   );
-  one.ask();
+  one.request();
   await settled();
   expect(runs()).toBe(5);
   expect(clock.sleepsMs).toEqual([10, 20, 20, 20]);
-  one.ask();
+  one.request();
   await settled();
   expect(runs()).toBe(7);
   expect(clock.sleepsMs.slice(4)).toEqual([10]);
@@ -62,9 +62,9 @@ test('ends a run and a wait when it is stopped, and does nothing any more', asyn
   const { one, runs, failures } = repeated(
     (signal) => new Promise((_, reject) => signal.addEventListener('abort', () => reject(new Error('aborted')))),
   );
-  one.ask();
+  one.request();
   await one.stop();
-  one.ask();
+  one.request();
   await one.stop();
   expect([runs(), failures]).toEqual([1, []]);
 });
@@ -75,16 +75,16 @@ test('gives up a run whose task is another meanwhile, and the wait after a failu
     if (run > 3) return Promise.resolve();
     return new Promise((_, reject) => signal.addEventListener('abort', () => reject(new Error('aborted'))));
   });
-  one.ask();
+  one.request();
   await settled();
-  one.ask();
+  one.request();
   await settled();
   expect(runs()).toBe(1);
-  one.renew();
+  one.restart();
   await settled();
   expect([runs(), failures]).toEqual([2, []]);
-  clock.beforeSleep = () => one.renew();
-  one.renew();
+  clock.beforeSleep = () => one.restart();
+  one.restart();
   await settled();
   expect(runs()).toBe(4);
   expect(failures).toHaveLength(1);

@@ -1,58 +1,58 @@
 import { backoffMs, type BackoffBounds } from '@podwire/shared/retry/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-interface RepeatedOptions {
-  /** Reaches the goal, or finds nothing to do. Idempotent; ends soon when the signal fires. */
+interface RetryingTaskOptions {
+  /** Idempotent; ends soon after the signal fires. */
   readonly task: (signal: AbortSignal) => Promise<void>;
   readonly backoff: BackoffBounds;
   readonly clock: Clock;
   /** Uniform in [0, 1). */
   readonly random: () => number;
   /** Called on each failure. Must not throw. */
-  readonly failed: (error: unknown, retryInMs: number) => void;
+  readonly onFailure: (error: unknown, retryInMs: number) => void;
 }
 
 /**
  * Runs a task on request, one run at a time, and retries with a back-off until it succeeds. A request during a run causes one
  * more run.
  */
-export class Repeated {
-  readonly #options: RepeatedOptions;
-  readonly #stop = new AbortController();
-  /** Cancels the current run, or the wait after a failed one. */
+export class RetryingTask {
+  readonly #options: RetryingTaskOptions;
+  readonly #stopping = new AbortController();
+  /** Cancels the current run, or the wait after a failed run. */
   #round = new AbortController();
-  #isAsked = false;
+  #isRequested = false;
   #running: Promise<void> | undefined;
 
-  constructor(options: RepeatedOptions) {
+  constructor(options: RetryingTaskOptions) {
     this.#options = options;
   }
 
   /** Requests a run. */
-  ask(): void {
-    this.#isAsked = true;
-    if (!this.#running && !this.#stop.signal.aborted) this.#running = this.#run();
+  request(): void {
+    this.#isRequested = true;
+    if (!this.#running && !this.#stopping.signal.aborted) this.#running = this.#run();
   }
 
-  /** The goal changed: cancels the current run, starts the next one, and resets the back-off. */
-  renew(): void {
+  /** Cancels the current run or wait, resets the back-off, and requests a run. */
+  restart(): void {
     this.#round.abort();
-    this.ask();
+    this.request();
   }
 
   /** Cancels the current run, and waits for its end. Idempotent. */
   async stop(): Promise<void> {
-    this.#stop.abort();
+    this.#stopping.abort();
     await this.#running;
   }
 
   async #run(): Promise<void> {
-    const { task, backoff, clock, random, failed } = this.#options;
-    for (let attempt = 0; this.#isAsked && !this.#isStopped();) {
-      this.#isAsked = false;
+    const { task, backoff, clock, random, onFailure } = this.#options;
+    for (let attempt = 0; this.#isRequested && !this.#isStopped();) {
+      this.#isRequested = false;
       this.#round = new AbortController();
       const round = this.#round.signal;
-      const signal = AbortSignal.any([this.#stop.signal, round]);
+      const signal = AbortSignal.any([this.#stopping.signal, round]);
       try {
         await task(signal);
         attempt = 0;
@@ -64,8 +64,8 @@ export class Repeated {
         }
         const retryInMs = backoffMs(attempt, backoff, random());
         attempt++;
-        failed(error, retryInMs);
-        this.#isAsked = true;
+        onFailure(error, retryInMs);
+        this.#isRequested = true;
         if ((await clock.sleep(retryInMs, signal)) === 'aborted') attempt = 0;
       }
     }
@@ -73,6 +73,6 @@ export class Repeated {
   }
 
   #isStopped(): boolean {
-    return this.#stop.signal.aborted;
+    return this.#stopping.signal.aborted;
   }
 }

@@ -3,7 +3,7 @@ import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { NetlinkLinks } from '../kernel/links.js';
 import { NodeMonitor } from '../kernel/node-monitor.js';
 import { addPod, cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
-import { keepFollowingAdvertisements } from './router-advertisements.js';
+import { keepAcceptingAdvertisements } from './router-advertisements.js';
 
 /** A router advertisement with a lifetime of ten minutes; the kernel fills in the checksum. */
 const ADVERTISE = `
@@ -48,7 +48,7 @@ const forward = () => run('sysctl', '-qw', 'net.ipv6.conf.all.forwarding=1');
 
 test('a node that forwards keeps the default route that its router advertised, and follows the next advertisement', async () => {
   const links = await NetlinkLinks.open(new NodeMonitor());
-  expect(await keepFollowingAdvertisements(links, ['eth*'])).toEqual(['eth0']);
+  expect(await keepAcceptingAdvertisements(links, ['eth*'])).toEqual(['eth0']);
   await links.close();
   forward();
   expect(defaultRoute()).not.toBe('');

@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest';
 
 import { MemoryLinks } from '../testing/memory-links.js';
-import { keepFollowingAdvertisements, settingsToGoOn } from './router-advertisements.js';
+import { keepAcceptingAdvertisements, settingsToKeepAccepting } from './router-advertisements.js';
 
 describe('accept_ra', () => {
   test.each([
@@ -11,7 +11,7 @@ describe('accept_ra', () => {
     ['1', '1', undefined],
     [null, null, undefined],
   ])('of %s on a link with forwarding %s becomes %s', (acceptRa, forwarding, expected) => {
-    const [setting] = settingsToGoOn([{ name: 'eth0', acceptRa, forwarding }]);
+    const [setting] = settingsToKeepAccepting([{ name: 'eth0', acceptRa, forwarding }]);
     expect(setting?.value).toBe(expected);
   });
 
@@ -23,9 +23,9 @@ describe('accept_ra', () => {
       links.sysctls.set(`net/ipv6/conf/${name}/forwarding`, '0');
     }
     links.put({ name: 'eth2', mtuBytes: 1500, up: true });
-    expect(await keepFollowingAdvertisements(links, ['eth*'])).toEqual(['eth0']);
+    expect(await keepAcceptingAdvertisements(links, ['eth*'])).toEqual(['eth0']);
     const values = [...links.sysctls].filter(([key]) => key.endsWith('accept_ra')).map(([, value]) => value);
     expect(values).toEqual(['2', '0', '1', '1']);
-    expect(await keepFollowingAdvertisements(links, ['eth*'])).toEqual([]);
+    expect(await keepAcceptingAdvertisements(links, ['eth*'])).toEqual([]);
   });
 });

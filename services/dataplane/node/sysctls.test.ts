@@ -5,16 +5,16 @@ import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 import { MemoryLinks } from '../testing/memory-links.js';
 import { pool } from '../testing/routes.js';
 import {
-  judgeSettings,
-  LOOK_INTERVAL_MS,
+  evaluateSettings,
+  SYSCTL_CHECK_INTERVAL_MS,
   NodeSysctls,
   settingKeys,
   textOf,
-  type NodeLook,
-  type SettingsUse,
+  type SettingsCheck,
+  type SettingsRequirements,
 } from './sysctls.js';
 
-const USE: SettingsUse = {
+const USE: SettingsRequirements = {
   families: [4, 6],
   parents: { 4: 'eth0', 6: 'eth0' },
   tunnels: [
@@ -37,10 +37,13 @@ const ALL_WELL: Readonly<Record<string, string>> = {
 };
 
 /** Reasons of conditions and commands of repairs. */
-function judged(values: Readonly<Record<string, string | null>>, use: Partial<SettingsUse> = {}): readonly string[] {
+function judged(
+  values: Readonly<Record<string, string | null>>,
+  use: Partial<SettingsRequirements> = {},
+): readonly string[] {
   const asked = { ...USE, ...use };
   const readable = new Set(settingKeys(asked).map(textOf));
-  const { conditions, repairs } = judgeSettings(asked, (key) => {
+  const { conditions, repairs } = evaluateSettings(asked, (key) => {
     expect(readable).toContain(textOf(key));
     const found = { ...ALL_WELL, ...values }[textOf(key)];
     return found ?? null;
@@ -53,7 +56,8 @@ test('a node whose settings serve pods has nothing to tell and nothing to put ri
 });
 
 describe('net.ipv4.conf.all.rp_filter', () => {
-  const set = (value: string, use?: Partial<SettingsUse>) => judged({ 'net.ipv4.conf.all.rp_filter': value }, use);
+  const set = (value: string, use?: Partial<SettingsRequirements>) =>
+    judged({ 'net.ipv4.conf.all.rp_filter': value }, use);
 
   test.each(['1', '2'])('of %s breaks the pods that may send from further prefixes, and no others', (value) => {
     expect(set(value)).toEqual([]);
@@ -69,7 +73,7 @@ test.each([
 ])('a filter of %s of a pod that may send from further prefixes is its keeper’s to put right', (set, filtered) => {
   const values = new Map([['net.ipv4.conf.podw1.rp_filter', set]]);
   const use = { ...USE, unfiltered: ['podw1', 'podw-gone'] };
-  expect(judgeSettings(use, (key) => values.get(textOf(key)) ?? null)).toMatchObject({ filtered });
+  expect(evaluateSettings(use, (key) => values.get(textOf(key)) ?? null)).toMatchObject({ filtered });
 });
 
 describe('forwarding', () => {
@@ -106,8 +110,8 @@ describe('IPv6', () => {
     );
     expect(judged(missing)).toEqual(['Ipv6Missing']);
     expect(judged(missing, { families: [4] })).toEqual([]);
-    const { conditions } = judgeSettings(USE, () => null);
-    expect(conditions).toMatchObject([{ reason: 'Ipv6Missing', defeats: [6] }]);
+    const { conditions } = evaluateSettings(USE, () => null);
+    expect(conditions).toMatchObject([{ reason: 'Ipv6Missing', blockedFamilies: [6] }]);
   });
 
   test('that is switched off is told once the node’s address is gone, and put right on tunnels', () => {
@@ -121,9 +125,9 @@ describe('IPv6', () => {
 
 let links: MemoryLinks;
 let clock: ManualClock;
-let looks: NodeLook[];
+let looks: SettingsCheck[];
 let told: string[];
-let use: SettingsUse;
+let use: SettingsRequirements;
 let probe: () => Promise<void>;
 let sysctls: NodeSysctls;
 
@@ -137,16 +141,16 @@ beforeEach(() => {
   probe = () => Promise.resolve();
   sysctls = new NodeSysctls({
     links,
-    use: () => use,
+    requirements: () => use,
     probe: () => probe(),
     clock,
     events: {
       conditionsChanged: (reason, { length }) => void told.push(`${reason} ${length}`),
-      settingsMade: (settings) =>
+      settingsApplied: (settings) =>
         void told.push(...settings.map(({ key, value }) => `first ${key.join('.')}=${value}`)),
       settingsRepaired: (settings) => void told.push(...settings.map(({ key, value }) => `${key.join('.')}=${value}`)),
     },
-    onLook: (look) => void looks.push(look),
+    onCheck: (look) => void looks.push(look),
   });
 });
 
@@ -158,7 +162,7 @@ async function looked(count: number): Promise<void> {
 }
 
 async function lookAgain(): Promise<void> {
-  clock.advance(LOOK_INTERVAL_MS);
+  clock.advance(SYSCTL_CHECK_INTERVAL_MS);
   await looked(looks.length + 1);
 }
 
@@ -166,7 +170,7 @@ const reasons = () => sysctls.conditions().map(({ reason }) => reason);
 const followPools = (...cidrs: readonly string[]) => {
   const pools = new Map(cidrs.map((cidr) => [cidr, pool(cidr, cidr)]));
   const cluster = { nodes: new Map(), pools, blocks: new Map() };
-  sysctls.follow({ self: 'n1', cluster }, { blocks: new Set(), others: true });
+  sysctls.follow({ self: 'n1', cluster }, { blocks: new Set(), hasOtherChanges: true });
 };
 
 test('forwarding is switched on for the families of pools once they are known, and put right later', async () => {
@@ -231,7 +235,7 @@ test('what cannot be read, written or probed is a condition, and is tried again'
 
   probe = () => Promise.reject(new Failure('KERNEL_UNSUPPORTED', 'the kernel has no veth'));
   await lookAgain();
-  expect(sysctls.conditions()).toMatchObject([{ reason: 'KernelUnusable', defeats: [4, 6] }]);
+  expect(sysctls.conditions()).toMatchObject([{ reason: 'KernelUnusable', blockedFamilies: [4, 6] }]);
   expect(links.sysctls.get('net/ipv4/ip_forward')).toBe('1');
 
   probe = () => Promise.resolve();

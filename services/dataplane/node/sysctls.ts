@@ -3,8 +3,8 @@ import type { Family } from '@podwire/shared/net/address';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { ClusterChange, ClusterView, Follower } from '../cluster/cluster.js';
-import { listed, type Condition } from '../conditions/conditions.js';
-import { ConditionTeller } from '../conditions/reporter.js';
+import { formatList, type Condition } from '../conditions/conditions.js';
+import { ConditionReporter } from '../conditions/reporter.js';
 import type { ReconcileEvents } from '../routes/events.js';
 import type { NodeSysctl } from '../routes/wanted.js';
 import type { LinkSource } from './links.js';
@@ -13,17 +13,17 @@ interface NodeSysctlsOptions {
   /** The caller closes it. */
   readonly links: Pick<LinkSource, 'readSysctls' | 'writeSysctls'>;
   /** The current requirements of pods; the families of pools are added. */
-  readonly use: () => SettingsUse;
+  readonly requirements: () => SettingsRequirements;
   /** Checks that the kernel can wire pods. @throws Failure with the reason when it cannot */
   readonly probe: () => Promise<void>;
   readonly clock: Clock;
-  readonly events: Pick<ReconcileEvents, 'conditionsChanged' | 'settingsMade' | 'settingsRepaired'>;
+  readonly events: Pick<ReconcileEvents, 'conditionsChanged' | 'settingsApplied' | 'settingsRepaired'>;
   /** Called after each check. Must not throw. */
-  readonly onLook: (look: NodeLook) => void;
+  readonly onCheck: (look: SettingsCheck) => void;
 }
 
 /** Result of a check of the node's settings. */
-export interface NodeLook {
+export interface SettingsCheck {
   /** Families of the pools; undefined while unknown. */
   readonly poolFamilies: readonly Family[] | undefined;
   /** Whether settings were set or repaired, so that dependent work may be retried. */
@@ -32,33 +32,33 @@ export interface NodeLook {
   readonly changedPods: readonly string[];
 }
 
-interface Settled extends Pick<NodeLook, 'changedPods'> {
+interface SettingsOutcome extends Pick<SettingsCheck, 'changedPods'> {
   readonly conditions: readonly Condition[];
   /** Settings that pods require for the first time. */
-  readonly made: readonly NodeSysctl[];
+  readonly applied: readonly NodeSysctl[];
   /** Settings that other programs have changed since. */
   readonly repaired: readonly NodeSysctl[];
 }
 
-/** Polling interval, as the kernel announces no change of a setting. Milliseconds. */
-export const LOOK_INTERVAL_MS = 10_000;
+/** Polling interval in milliseconds, as the kernel does not notify of changed settings. */
+export const SYSCTL_CHECK_INTERVAL_MS = 10_000;
 
 const FAMILIES: readonly Family[] = [4, 6];
 
 /** Checks the node's settings that pods' networks depend on: repairs Podwire's own, and reports the rest. */
 export class NodeSysctls implements Follower {
   readonly #options: NodeSysctlsOptions;
-  readonly #teller: ConditionTeller;
+  readonly #reporter: ConditionReporter;
   readonly #stopping = new AbortController();
   #wake = new AbortController();
   #poolFamilies: readonly Family[] | undefined;
-  /** Settings that an earlier check found correct. */
-  #settled: ReadonlySet<string> = new Set();
+  /** Keys of the settings that an earlier check found correct, or repaired. */
+  #verifiedKeys: ReadonlySet<string> = new Set();
   #running: Promise<void> | undefined;
 
   constructor(options: NodeSysctlsOptions) {
     this.#options = options;
-    this.#teller = new ConditionTeller(options);
+    this.#reporter = new ConditionReporter(options);
   }
 
   /** Starts; call once. */
@@ -66,8 +66,8 @@ export class NodeSysctls implements Follower {
     this.#running ??= this.#run();
   }
 
-  follow({ cluster }: ClusterView, { others }: ClusterChange): void {
-    if (this.#poolFamilies && !others) return;
+  follow({ cluster }: ClusterView, { hasOtherChanges }: ClusterChange): void {
+    if (this.#poolFamilies && !hasOtherChanges) return;
     const pools = [...cluster.pools.values()];
     this.#poolFamilies = FAMILIES.filter((family) => pools.some(({ cidr }) => cidr.family === family));
     this.#wake.abort();
@@ -75,7 +75,7 @@ export class NodeSysctls implements Follower {
 
   /** Conditions of the settings. */
   conditions(): readonly Condition[] {
-    return this.#teller.conditions;
+    return this.#reporter.conditions;
   }
 
   /** Leaves the settings unchanged. Idempotent. */
@@ -89,53 +89,54 @@ export class NodeSysctls implements Follower {
     const { clock } = this.#options;
     while (!signal.aborted) {
       this.#wake = new AbortController();
-      await this.#look();
-      await clock.sleep(LOOK_INTERVAL_MS, AbortSignal.any([signal, this.#wake.signal]));
+      await this.#check();
+      await clock.sleep(SYSCTL_CHECK_INTERVAL_MS, AbortSignal.any([signal, this.#wake.signal]));
     }
   }
 
-  async #look(): Promise<void> {
-    const unusable = await this.#probed();
-    const { conditions, made, repaired, changedPods } = await this.#settle();
+  async #check(): Promise<void> {
+    const unusable = await this.#probe();
+    const { conditions, applied, repaired, changedPods } = await this.#evaluate();
     if (this.#stopping.signal.aborted) return;
-    this.#teller.tell([...unusable, ...conditions]);
-    if (made.length > 0) this.#options.events.settingsMade(made);
+    this.#reporter.report([...unusable, ...conditions]);
+    if (applied.length > 0) this.#options.events.settingsApplied(applied);
     if (repaired.length > 0) this.#options.events.settingsRepaired(repaired);
-    const hasRepaired = made.length + repaired.length > 0;
-    this.#options.onLook({ poolFamilies: this.#poolFamilies, hasRepaired, changedPods });
+    const hasRepaired = applied.length + repaired.length > 0;
+    this.#options.onCheck({ poolFamilies: this.#poolFamilies, hasRepaired, changedPods });
   }
 
-  async #probed(): Promise<readonly Condition[]> {
+  async #probe(): Promise<readonly Condition[]> {
     try {
       await this.#options.probe();
       return [];
     } catch (error) {
       const message = `no pod can be wired: ${reasonOf(error)}`;
-      return [{ reason: 'KernelUnusable', message, defeats: FAMILIES }];
+      return [{ reason: 'KernelUnusable', message, blockedFamilies: FAMILIES }];
     }
   }
 
-  async #settle(): Promise<Settled> {
+  async #evaluate(): Promise<SettingsOutcome> {
     const { links } = this.#options;
-    const use = this.#use();
+    const requirements = this.#requirements();
     try {
-      const keys = settingKeys(use);
+      const keys = settingKeys(requirements);
       const values = await links.readSysctls(keys);
       const found = new Map(keys.map((key, place) => [textOf(key), values[place] ?? null]));
       const {
         conditions,
         repairs,
         filtered: changedPods,
-      } = judgeSettings(use, (key) => found.get(textOf(key)) ?? null);
+      } = evaluateSettings(requirements, (key) => found.get(textOf(key)) ?? null);
       const refused = await this.#repair(repairs);
-      if (refused.length > 0) return { conditions: [...conditions, ...refused], made: [], repaired: [], changedPods };
-      const repaired = repairs.filter(({ key }) => this.#settled.has(textOf(key)));
-      const made = repairs.filter((repair) => !repaired.includes(repair));
-      this.#settled = new Set(keys.map(textOf));
-      return { conditions, made, repaired, changedPods };
+      if (refused.length > 0)
+        return { conditions: [...conditions, ...refused], applied: [], repaired: [], changedPods };
+      const repaired = repairs.filter(({ key }) => this.#verifiedKeys.has(textOf(key)));
+      const applied = repairs.filter((repair) => !repaired.includes(repair));
+      this.#verifiedKeys = new Set(keys.map(textOf));
+      return { conditions, applied, repaired, changedPods };
     } catch (error) {
       const message = `the node’s settings cannot be read: ${reasonOf(error)}`;
-      return { conditions: [{ reason: 'SettingsUnknown', message }], made: [], repaired: [], changedPods: [] };
+      return { conditions: [{ reason: 'SettingsUnknown', message }], applied: [], repaired: [], changedPods: [] };
     }
   }
 
@@ -146,15 +147,17 @@ export class NodeSysctls implements Follower {
       return [];
     } catch (error) {
       const wanted = repairs.map(({ key, value }) => `sysctl -w ${textOf(key)}=${value}`).join(', ');
-      const message = `pods’ packets are not forwarded, as settings cannot be put right (${reasonOf(error)}): ${wanted}`;
+      const message = `packets of pods are not forwarded, as settings cannot be repaired (${reasonOf(error)}); run: ${wanted}`;
       return [{ reason: 'SettingRefused', message }];
     }
   }
 
-  #use(): SettingsUse {
-    const use = this.#options.use();
-    const families = FAMILIES.filter((family) => use.families.includes(family) || this.#poolFamilies?.includes(family));
-    return { ...use, families };
+  #requirements(): SettingsRequirements {
+    const requirements = this.#options.requirements();
+    const families = FAMILIES.filter(
+      (family) => requirements.families.includes(family) || this.#poolFamilies?.includes(family),
+    );
+    return { ...requirements, families };
   }
 }
 
@@ -165,7 +168,7 @@ function reasonOf(error: unknown): string {
 }
 
 /** Input for evaluating a node's settings. */
-export interface SettingsUse {
+export interface SettingsRequirements {
   /** Families of the addresses that pods have, or may get. */
   readonly families: readonly Family[];
   /** Name of the interface with the node's address of a family; undefined while unknown. */
@@ -179,12 +182,12 @@ export interface SettingsUse {
 /** The value of a setting; null when the kernel has no such key. */
 type SettingValue = (key: NodeSysctl['key']) => string | null;
 
-interface Judgement {
+interface SettingsEvaluation {
   /** Harmful settings that are the administrator's, or cannot be changed. */
   readonly conditions: readonly Condition[];
   /** Settings for Podwire to repair. */
   readonly repairs: readonly NodeSysctl[];
-  /** Host interfaces among {@link SettingsUse.unfiltered} whose own filter is on: the reconciler repairs them. */
+  /** Host interfaces among {@link SettingsRequirements.unfiltered} whose own filter is on: the reconciler repairs them. */
   readonly filtered: readonly string[];
 }
 
@@ -197,81 +200,92 @@ const FORWARDING: Readonly<Record<Family, NodeSysctl['key']>> = {
   6: ['net', 'ipv6', 'conf', 'all', 'forwarding'],
 };
 
-/** Above the number of such pods on a node; one kernel request reads at most a thousand settings. */
-const FILTERS_MAX = 500;
+/** More than the number of such pods on a node. One kernel request reads at most a thousand settings. */
+const MAX_FILTERS_COUNT = 500;
 
-/** Every setting that {@link judgeSettings} may read. */
-export function settingKeys({ families, parents, tunnels, unfiltered }: SettingsUse): readonly NodeSysctl['key'][] {
+/** Every setting that {@link evaluateSettings} may read. */
+export function settingKeys({
+  families,
+  parents,
+  tunnels,
+  unfiltered,
+}: SettingsRequirements): readonly NodeSysctl['key'][] {
   return [
     RP_FILTER,
     DISABLE_IPV6,
     ...families.map((family) => FORWARDING[family]),
     ...families.flatMap((family) => (parents[family] === undefined ? [] : [forwardingOf(family, parents[family])])),
     ...tunnels.flatMap(({ name, family }) => [forwardingOf(family, name), ...(family === 6 ? [disabledOf(name)] : [])]),
-    ...unfiltered.slice(0, FILTERS_MAX).map(filterOf),
+    ...unfiltered.slice(0, MAX_FILTERS_COUNT).map(filterOf),
   ];
 }
 
 /**
  * Evaluates which settings of the node break pods' networks. Repairs settings that serve pods alone, or that Podwire enabled
  * before: forwarding of the node, and those of its own tunnel devices. Interfaces of the node, and the effect of `all` on them,
- * are the administrator's.
+ * belong to the administrator.
  * Source: Linux, Documentation/networking/ip-sysctl.rst.
  */
-export function judgeSettings(use: SettingsUse, value: SettingValue): Judgement {
+export function evaluateSettings(requirements: SettingsRequirements, value: SettingValue): SettingsEvaluation {
   return {
-    conditions: [...reversePaths(use, value), ...missingIpv6(use, value), ...deafInterfaces(use, value)],
-    repairs: [...nodeForwarding(use, value), ...ownDevices(use, value)],
+    conditions: [
+      ...reversePathConditions(requirements, value),
+      ...ipv6Conditions(requirements, value),
+      ...nonForwardingConditions(requirements, value),
+    ],
+    repairs: [...forwardingRepairs(requirements, value), ...tunnelDeviceRepairs(requirements, value)],
     // Reloading systemd's 50-default.conf (`sysctl --system`) sets it to 2 on every interface.
-    filtered: use.unfiltered.slice(0, FILTERS_MAX).filter((name) => ['1', '2'].includes(value(filterOf(name)) ?? '0')),
+    filtered: requirements.unfiltered
+      .slice(0, MAX_FILTERS_COUNT)
+      .filter((name) => ['1', '2'].includes(value(filterOf(name)) ?? '0')),
   };
 }
 
 /**
  * The kernel uses the larger of `all` and the interface's own value: 0 none, 1 strict, 2 loose. Pods' interfaces have no IPv4
- * address, and there loose acts like strict: it accepts nothing from further prefixes, and opens nothing.
+ * address, so there loose drops packets from source prefixes as strict does.
  */
-function reversePaths({ unfiltered }: SettingsUse, value: SettingValue): Condition[] {
-  const set = value(RP_FILTER);
-  if ((set !== '1' && set !== '2') || unfiltered.length === 0) return [];
-  const message = `net.ipv4.conf.all.rp_filter is ${set}, so packets that pods behind ${listed(unfiltered)} send from their allowed IPv4 prefixes are dropped: set it to 0, interfaces keep their own`;
+function reversePathConditions({ unfiltered }: SettingsRequirements, value: SettingValue): Condition[] {
+  const current = value(RP_FILTER);
+  if ((current !== '1' && current !== '2') || unfiltered.length === 0) return [];
+  const message = `net.ipv4.conf.all.rp_filter is ${current}, so packets of pods behind ${formatList(unfiltered)} from their allowed IPv4 prefixes are dropped; set it to 0, interfaces keep their own value`;
   return [{ reason: 'StrictReversePathFilter', message }];
 }
 
-function missingIpv6({ families, parents }: SettingsUse, value: SettingValue): Condition[] {
+function ipv6Conditions({ families, parents }: SettingsRequirements, value: SettingValue): Condition[] {
   if (!families.includes(6)) return [];
-  const set = value(DISABLE_IPV6);
-  if (set === null) {
+  const current = value(DISABLE_IPV6);
+  if (current === null) {
     const message =
-      'the kernel has no IPv6, so no pod with an IPv6 address can be wired: boot without ipv6.disable=1, or have pools of IPv4 alone';
-    return [{ reason: 'Ipv6Missing', message, defeats: [6] }];
+      'the kernel has no IPv6, so no pod with an IPv6 address can be wired; boot without ipv6.disable=1, or use only IPv4 pools';
+    return [{ reason: 'Ipv6Missing', message, blockedFamilies: [6] }];
   }
-  if (set !== '1' || parents[6] !== undefined) return [];
+  if (current !== '1' || parents[6] !== undefined) return [];
   const message =
-    'net.ipv6.conf.all.disable_ipv6 is 1 and no interface has the node’s IPv6 address, so others do not reach pods by IPv6: set it to 0, and give the interface its addresses again';
+    'net.ipv6.conf.all.disable_ipv6 is 1 and no interface has the node’s IPv6 address, so other nodes do not reach pods by IPv6; set it to 0, and assign the interface its addresses again';
   return [{ reason: 'Ipv6Disabled', message }];
 }
 
 /** The kernel decides on forwarding by the interface on which a packet arrives. */
-function deafInterfaces({ families, parents }: SettingsUse, value: SettingValue): Condition[] {
+function nonForwardingConditions({ families, parents }: SettingsRequirements, value: SettingValue): Condition[] {
   return families.flatMap((family) => {
     const parent = parents[family];
-    // When the whole node does not forward, that is repaired, and interfaces follow it.
+    // When the whole node does not forward, Podwire repairs that, and the kernel then sets the interfaces too.
     if (parent === undefined || value(FORWARDING[family]) !== '1') return [];
     const key = forwardingOf(family, parent);
     if (value(key) !== '0') return [];
-    const message = `${textOf(key)} is 0, so IPv${family} packets that arrive by ${parent} do not reach pods: set it to 1`;
+    const message = `${textOf(key)} is 0, so IPv${family} packets that arrive by ${parent} do not reach pods; set it to 1`;
     return [{ reason: 'InterfaceNotForwarding', message }];
   });
 }
 
-function nodeForwarding({ families }: SettingsUse, value: SettingValue): NodeSysctl[] {
+function forwardingRepairs({ families }: SettingsRequirements, value: SettingValue): NodeSysctl[] {
   return families
     .map((family) => FORWARDING[family])
     .flatMap((key) => (value(key) === '0' ? [{ key, value: '1' }] : []));
 }
 
-function ownDevices({ tunnels }: SettingsUse, value: SettingValue): NodeSysctl[] {
+function tunnelDeviceRepairs({ tunnels }: SettingsRequirements, value: SettingValue): NodeSysctl[] {
   return tunnels.flatMap(({ name, family }) => {
     const [disabled, forwarding] = [disabledOf(name), forwardingOf(family, name)];
     return [

@@ -11,13 +11,13 @@ import type {
   BorrowedAddress,
   ClusterChange,
   ClusterNode,
-  KnownCluster,
-  KnownFollower,
-  KnownPool,
-  KnownView,
+  IpamCluster,
+  IpamFollower,
+  IpamPool,
+  IpamView,
 } from '../cluster/cluster.js';
 import type { ClusterEvents } from './events.js';
-import { Repeated } from './retrying-task.js';
+import { RetryingTask } from './retrying-task.js';
 
 interface TunnelAddressesOptions {
   readonly ipam: Pick<Peer, 'call'>;
@@ -30,86 +30,86 @@ interface TunnelAddressesOptions {
 const CALL_TIMEOUT_MS = 10_000;
 const PAGE_SIZE = 1000;
 
-/** Polling interval for a draining tunnel pool, whether this node's pods have left it, in milliseconds. */
-const YIELD_INTERVAL_MS = 15_000;
+/** Polling interval, while the last pool of a tunnel drains, for whether this node still uses it; in milliseconds. */
+const VACANCY_CHECK_INTERVAL_MS = 15_000;
 
 const BACKOFF: BackoffBounds = { baseMs: 250, maxMs: 30_000 };
 
 /**
- * Requests the tunnel addresses that pools require, and releases all others. Tunnel kinds are independent: a failure of one does
- * not affect the rest.
+ * Requests the tunnel addresses that pools require, and releases all others. Tunnel kinds are independent: a
+ * failure of one does not affect the others.
  */
-export class TunnelAddresses implements KnownFollower {
+export class TunnelAddresses implements IpamFollower {
   readonly #options: TunnelAddressesOptions;
-  readonly #work: ReadonlyMap<PoolTunnelKind, Repeated>;
+  readonly #tasks: ReadonlyMap<PoolTunnelKind, RetryingTask>;
   /**
-   * IPAM's answers since the start: a node's record alone does not prove that its address is allocated. IPAM's answer is final:
-   * it is not requested again until the pools change, even if it looks wrong here.
+   * IPAM's answers since the start: a node's record alone does not prove that its address is allocated. An address is requested
+   * again only when the pools change, or when the node's record has another address.
    */
-  readonly #answers = new Map<PoolTunnelKind, Answer>();
-  /** For the next check, when a tunnel's address may be released. */
-  readonly #waits = new Map<PoolTunnelKind, Promise<void>>();
+  readonly #allocations = new Map<PoolTunnelKind, Allocation>();
+  /** Scheduled checks of tunnels whose address may be released soon. */
+  readonly #pendingChecks = new Map<PoolTunnelKind, Promise<void>>();
   readonly #stopping = new AbortController();
-  #view: KnownView | undefined;
+  #view: IpamView | undefined;
 
   constructor(options: TunnelAddressesOptions) {
     this.#options = options;
     const { events, clock, random } = options;
-    const work = (kind: PoolTunnelKind) =>
-      new Repeated({
-        task: (signal) => this.#settle(kind, signal),
-        failed: (error, retryInMs) =>
-          events.retried(`settle the address of the ${TUNNELS[kind].word} tunnel`, error, retryInMs),
+    const createTask = (kind: PoolTunnelKind) =>
+      new RetryingTask({
+        task: (signal) => this.#reconcile(kind, signal),
+        onFailure: (error, retryInMs) =>
+          events.retried(`settle the address of the ${TUNNELS[kind].label} tunnel`, error, retryInMs),
         backoff: BACKOFF,
         clock,
         random,
       });
-    this.#work = new Map(TUNNEL_KINDS.map((kind) => [kind, work(kind)]));
+    this.#tasks = new Map(TUNNEL_KINDS.map((kind) => [kind, createTask(kind)]));
   }
 
-  follow(view: KnownView, { others }: ClusterChange): void {
+  follow(view: IpamView, { hasOtherChanges }: ClusterChange): void {
     this.#view = view;
-    if (!others) return;
-    for (const [kind, work] of this.#work) if (this.#isToDo(kind, view)) work.ask();
+    if (!hasOtherChanges) return;
+    for (const [kind, task] of this.#tasks) if (this.#isActionDue(kind, view)) task.request();
   }
 
   async stop(): Promise<void> {
     this.#stopping.abort();
-    await Promise.all([...this.#work.values()].map((work) => work.stop()));
-    await Promise.all(this.#waits.values());
+    await Promise.all([...this.#tasks.values()].map((task) => task.stop()));
+    await Promise.all(this.#pendingChecks.values());
   }
 
-  #isToDo(kind: PoolTunnelKind, view: KnownView): boolean {
-    const need = tunnelNeed(kind, view);
-    if (need === 'nothing') return false;
-    if (need === 'release' || need === 'yield') return true;
-    const answer = this.#answers.get(kind);
-    if (!answer || answer.address !== currentAddress(kind, view)) return true;
-    return need === 'allocate' && answer.pools !== view.cluster.pools;
+  #isActionDue(kind: PoolTunnelKind, view: IpamView): boolean {
+    const action = addressAction(kind, view);
+    if (action === 'nothing') return false;
+    if (action === 'release' || action === 'release-when-vacant') return true;
+    const allocation = this.#allocations.get(kind);
+    if (!allocation || allocation.address !== currentAddress(kind, view)) return true;
+    return action === 'allocate' && allocation.pools !== view.cluster.pools;
   }
 
-  async #settle(kind: PoolTunnelKind, signal: AbortSignal): Promise<void> {
+  async #reconcile(kind: PoolTunnelKind, signal: AbortSignal): Promise<void> {
     const view = this.#view;
-    if (!view || !this.#isToDo(kind, view)) return;
-    const need = tunnelNeed(kind, view);
-    if (need === 'release' || (need === 'yield' && (await this.#isVacant(kind, view, signal)))) {
+    if (!view || !this.#isActionDue(kind, view)) return;
+    const action = addressAction(kind, view);
+    if (action === 'release' || (action === 'release-when-vacant' && (await this.#isVacant(kind, view, signal)))) {
       await this.#release({ nodeName: view.self, kind }, signal);
       return;
     }
-    if (need === 'yield') {
-      this.#askLater(kind);
+    if (action === 'release-when-vacant') {
+      this.#checkLater(kind);
       return;
     }
     const { ipam, events } = this.#options;
     const limits = this.#limits(signal);
     const request = { nodeName: view.self, kind };
-    const { word } = TUNNELS[kind];
+    const { label: label } = TUNNELS[kind];
     try {
       const { address, alreadyAllocated } = await ipam.call(NodeServiceService.allocateTunnelAddress, request, limits);
-      this.#answers.set(kind, { address: address.replace(/\/.*$/, ''), pools: view.cluster.pools });
-      if (!alreadyAllocated) events.tunnelAllocated(word, address);
+      this.#allocations.set(kind, { address: address.replace(/\/.*$/, ''), pools: view.cluster.pools });
+      if (!alreadyAllocated) events.tunnelAllocated(label, address);
     } catch (error) {
-      // The pools changed meanwhile: the view with the change triggers another request.
+      // The pools changed meanwhile. The view with that change causes another request.
       if (error instanceof Failure && error.code === 'NO_POOL') return;
       throw error;
     }
@@ -120,16 +120,16 @@ export class TunnelAddresses implements KnownFollower {
     signal: AbortSignal,
   ): Promise<void> {
     const { ipam, events } = this.#options;
-    this.#answers.delete(request.kind);
+    this.#allocations.delete(request.kind);
     const { addresses } = await ipam.call(NodeServiceService.releaseTunnelAddress, request, this.#limits(signal));
-    if (addresses.length > 0) events.tunnelReleased(TUNNELS[request.kind].word, addresses);
+    if (addresses.length > 0) events.tunnelReleased(TUNNELS[request.kind].label, addresses);
   }
 
-  /** Whether this node's only address in the pools that need the tunnel, including borrowed ones, is the tunnel's own. */
-  async #isVacant(kind: PoolTunnelKind, view: KnownView, signal: AbortSignal): Promise<boolean> {
+  /** Whether this node uses no address of the pools with the encapsulation, including borrowed ones, except the tunnel's own. */
+  async #isVacant(kind: PoolTunnelKind, view: IpamView, signal: AbortSignal): Promise<boolean> {
     const { self, cluster } = view;
     const own = currentAddress(kind, view);
-    const names = wantingPools(kind, cluster).map(({ name }) => name);
+    const names = requiringPools(kind, cluster).map(({ name }) => name);
     for (const poolName of names) {
       for (let pageToken: string | undefined = ''; pageToken !== undefined;) {
         const request = { pageSize: PAGE_SIZE, pageToken, poolName, nodeName: self };
@@ -142,21 +142,21 @@ export class TunnelAddresses implements KnownFollower {
         pageToken = page.nextPageToken === '' ? undefined : page.nextPageToken;
       }
     }
-    const isElsewhere = ({ nodeName, address }: BorrowedAddress) => nodeName === self && formatAddress(address) !== own;
+    const isOtherOwn = ({ nodeName, address }: BorrowedAddress) => nodeName === self && formatAddress(address) !== own;
     return ![...cluster.blocks.values()].some(
-      ({ poolName, borrowed }) => poolName !== undefined && names.includes(poolName) && borrowed.some(isElsewhere),
+      ({ poolName, borrowed }) => poolName !== undefined && names.includes(poolName) && borrowed.some(isOtherOwn),
     );
   }
 
-  /** The release of a pod's address is not announced, so it is polled. */
-  #askLater(kind: PoolTunnelKind): void {
+  /** Polls, as IPAM does not notify of the release of a pod's address. */
+  #checkLater(kind: PoolTunnelKind): void {
     const { clock } = this.#options;
-    if (this.#waits.has(kind)) return;
-    const waited = clock.sleep(YIELD_INTERVAL_MS, this.#stopping.signal).then(() => {
-      this.#waits.delete(kind);
-      this.#work.get(kind)?.ask();
+    if (this.#pendingChecks.has(kind)) return;
+    const check = clock.sleep(VACANCY_CHECK_INTERVAL_MS, this.#stopping.signal).then(() => {
+      this.#pendingChecks.delete(kind);
+      this.#tasks.get(kind)?.request();
     });
-    this.#waits.set(kind, waited);
+    this.#pendingChecks.set(kind, check);
   }
 
   #limits(signal: AbortSignal): CallLimits {
@@ -164,14 +164,14 @@ export class TunnelAddresses implements KnownFollower {
   }
 }
 
-interface Answer {
+interface Allocation {
   /** Without length. */
   readonly address: string;
   /** The pools at the time of the call. */
-  readonly pools: KnownView['cluster']['pools'];
+  readonly pools: IpamView['cluster']['pools'];
 }
 
-function currentAddress(kind: PoolTunnelKind, { self, cluster }: KnownView): string | undefined {
+function currentAddress(kind: PoolTunnelKind, { self, cluster }: IpamView): string | undefined {
   const node = cluster.nodes.get(self);
   const address = node && TUNNELS[kind].addressOf(node);
   return address && formatAddress(address);
@@ -186,63 +186,63 @@ const TUNNEL_KINDS = [
 
 type PoolTunnelKind = (typeof TUNNEL_KINDS)[number];
 
-interface TunnelFacts {
+interface TunnelDescription {
   readonly family: Family;
   readonly encapsulation: 'ipip' | 'vxlan';
   readonly addressOf: (node: ClusterNode) => Address | undefined;
-  readonly word: string;
+  readonly label: string;
 }
 
-const TUNNELS: Readonly<Record<PoolTunnelKind, TunnelFacts>> = {
-  [TunnelKind.TUNNEL_KIND_IPIP]: { family: 4, encapsulation: 'ipip', addressOf: ({ ipip }) => ipip, word: 'IPIP' },
+const TUNNELS: Readonly<Record<PoolTunnelKind, TunnelDescription>> = {
+  [TunnelKind.TUNNEL_KIND_IPIP]: { family: 4, encapsulation: 'ipip', addressOf: ({ ipip }) => ipip, label: 'IPIP' },
   [TunnelKind.TUNNEL_KIND_VXLAN_IPV4]: {
     family: 4,
     encapsulation: 'vxlan',
     addressOf: ({ vxlanIpv4 }) => vxlanIpv4?.address,
-    word: 'IPv4 VXLAN',
+    label: 'IPv4 VXLAN',
   },
   [TunnelKind.TUNNEL_KIND_VXLAN_IPV6]: {
     family: 6,
     encapsulation: 'vxlan',
     addressOf: ({ vxlanIpv6 }) => vxlanIpv6?.address,
-    word: 'IPv6 VXLAN',
+    label: 'IPv6 VXLAN',
   },
 };
 
 /**
- * Action for a tunnel's address. `confirm`: it looks right; confirm it with IPAM once. `yield`: its pool is going away; release
- * it as soon as this node has no other address of the pools with that encapsulation.
+ * Action for a tunnel's address. `confirm`: the node's record has an address in such a pool, which IPAM must confirm once.
+ * `release-when-vacant`: its pool drains, so release it once this node has no other address of pools with the encapsulation.
  */
-type TunnelNeed = 'allocate' | 'confirm' | 'release' | 'yield' | 'nothing';
+type AddressAction = 'allocate' | 'confirm' | 'release' | 'release-when-vacant' | 'nothing';
 
 /**
- * Whether this node's end of a kind of tunnel needs an address, or has one that no pool requires. A pool without new addresses
- * (disabled, or being deleted) still has pods whose packets need the tunnel; so an address is released only once no pool has that
- * encapsulation, or when its pool drains and no pod of this node depends on the tunnel.
+ * The action for this node's end of a kind of tunnel. A pool that assigns no new addresses (disabled or draining) still has pods
+ * whose packets need the tunnel. So an address is released only once no pool has the encapsulation, or when its pool drains and
+ * this node has no pod that needs the tunnel.
  */
-function tunnelNeed(kind: PoolTunnelKind, { self, cluster }: KnownView): TunnelNeed {
+function addressAction(kind: PoolTunnelKind, { self, cluster }: IpamView): AddressAction {
   const { family, addressOf } = TUNNELS[kind];
   const node = cluster.nodes.get(self);
   if (!node) return 'nothing';
   const address = addressOf(node);
-  const wanting = wantingPools(kind, cluster);
-  const giving = wanting.filter(({ givesTunnelAddresses }) => givesTunnelAddresses);
-  if (wanting.length === 0) return address ? 'release' : 'nothing';
+  const requiring = requiringPools(kind, cluster);
+  const assigning = requiring.filter(({ assignsTunnelAddresses }) => assignsTunnelAddresses);
+  if (requiring.length === 0) return address ? 'release' : 'nothing';
   const isReachable = (family === 4 ? node.ipv4 : node.ipv6) !== undefined;
-  const isLast =
-    giving.length === 0 &&
-    wanting.some(({ cidr, isDraining }) => isDraining && address && prefixContains(cidr, address));
-  if (isLast) return 'yield';
-  if (giving.length === 0 || !isReachable) return 'nothing';
-  return address && giving.some(({ cidr }) => prefixContains(cidr, address)) ? 'confirm' : 'allocate';
+  const isLastDraining =
+    assigning.length === 0 &&
+    requiring.some(({ cidr, isDraining }) => isDraining && address && prefixContains(cidr, address));
+  if (isLastDraining) return 'release-when-vacant';
+  if (assigning.length === 0 || !isReachable) return 'nothing';
+  return address && assigning.some(({ cidr }) => prefixContains(cidr, address)) ? 'confirm' : 'allocate';
 }
 
 /** The pools whose pods need the tunnels of a kind, whether or not they assign addresses. */
-function wantingPools(kind: PoolTunnelKind, { pools }: KnownCluster): readonly KnownPool[] {
+function requiringPools(kind: PoolTunnelKind, { pools }: IpamCluster): readonly IpamPool[] {
   const { family, encapsulation } = TUNNELS[kind];
   return [...pools.values()].filter((pool) => pool.cidr.family === family && isEncapsulated(pool, encapsulation));
 }
 
-function isEncapsulated({ encapsulation, loadBalancerOnly }: KnownPool, wanted: 'ipip' | 'vxlan'): boolean {
+function isEncapsulated({ encapsulation, loadBalancerOnly }: IpamPool, wanted: 'ipip' | 'vxlan'): boolean {
   return !loadBalancerOnly && (encapsulation === wanted || encapsulation === `${wanted}-cross-subnet`);
 }

@@ -60,7 +60,7 @@ describe('a snapshot', () => {
     expect([watched.cluster, watched.resumeToken]).toEqual([undefined, '']);
     expect(watched.apply(response(COMPLETE, [pool('p'), route('10.65.0.0/26')]))).toEqual({
       blocks: 'all',
-      others: true,
+      hasOtherChanges: true,
     });
     expect(names(watched)).toEqual([['n1'], ['p'], ['10.65.0.0/26']]);
     expect(watched.resumeToken).toBe('t');
@@ -98,7 +98,7 @@ describe('changes', () => {
     ['a pool that goes', [gone(pool('p'))], [], true],
     ['everything', [pool('q'), route('10.65.0.0/26', 'n2')], ['10.65.0.0/26'], true],
   ])('of %s are told as such', (_, changes, blocks, others) => {
-    expect(watched.apply(response(CHANGES, changes))).toEqual({ blocks: new Set(blocks), others });
+    expect(watched.apply(response(CHANGES, changes))).toEqual({ blocks: new Set(blocks), hasOtherChanges: others });
   });
 
   test('bring the token to go on from', () => {

@@ -1,7 +1,7 @@
 import { WatchKind, WatchPhase, type WatchedChange, type WatchResponse } from '@podwire/proto/podwire/ipam/v1/watch';
 import { Failure } from '@podwire/shared/failure/failure';
 
-import type { ClusterBlock, ClusterChange, ClusterNode, KnownCluster, KnownPool } from '../cluster/cluster.js';
+import type { ClusterBlock, ClusterChange, ClusterNode, IpamCluster, IpamPool } from '../cluster/cluster.js';
 import { readBlock, readNode, readPool } from './messages.js';
 
 /** The object kinds that the dataplane watches in IPAM. */
@@ -11,9 +11,9 @@ export const WATCHED_KINDS: readonly WatchKind[] = [
   WatchKind.WATCH_KIND_NODES,
 ];
 
-interface State extends KnownCluster {
+interface WatchedState extends IpamCluster {
   readonly nodes: BucketMap<ClusterNode>;
-  readonly pools: BucketMap<KnownPool>;
+  readonly pools: BucketMap<IpamPool>;
   readonly blocks: BucketMap<ClusterBlock>;
   /** Invalid objects by kind and name, with their faults. */
   readonly skipped: BucketMap<string>;
@@ -53,10 +53,10 @@ export class BucketMap<Value> implements ReadonlyMap<string, Value> {
     const copied = new Map<number, Map<string, Value>>();
     let { size } = this;
     for (const [key, value] of changes) {
-      const place = placeOf(key);
-      const bucket = copied.get(place) ?? new Map(this.#buckets[place]);
-      copied.set(place, bucket);
-      buckets[place] = bucket;
+      const index = bucketIndex(key);
+      const bucket = copied.get(index) ?? new Map(this.#buckets[index]);
+      copied.set(index, bucket);
+      buckets[index] = bucket;
       size -= bucket.size;
       if (value === undefined) bucket.delete(key);
       else bucket.set(key, value);
@@ -66,11 +66,11 @@ export class BucketMap<Value> implements ReadonlyMap<string, Value> {
   }
 
   get(key: string): Value | undefined {
-    return this.#buckets[placeOf(key)]?.get(key);
+    return this.#buckets[bucketIndex(key)]?.get(key);
   }
 
   has(key: string): boolean {
-    return this.#buckets[placeOf(key)]?.has(key) === true;
+    return this.#buckets[bucketIndex(key)]?.has(key) === true;
   }
 
   *entries(): Generator<[string, Value], undefined> {
@@ -97,7 +97,7 @@ export class BucketMap<Value> implements ReadonlyMap<string, Value> {
   }
 }
 
-const EMPTY: State = {
+const EMPTY: WatchedState = {
   nodes: BucketMap.empty(),
   pools: BucketMap.empty(),
   blocks: BucketMap.empty(),
@@ -109,14 +109,14 @@ type SkippedObject = (object: string, failure: Failure) => void;
 
 /**
  * The state received from a watch of IPAM, and where to resume. What makes it hard: a stream may break anywhere. A snapshot is
- * therefore built separately, and replaces the known state once it is complete; until then state and token stand.
+ * therefore built separately, and replaces the known state once it is complete. Until then state and token stay unchanged.
  *
  * An invalid object is skipped, and its previous value stays.
  */
 export class WatchedCluster {
   readonly #onSkipped: SkippedObject;
-  #current: State | undefined;
-  #snapshot: State | undefined;
+  #current: WatchedState | undefined;
+  #snapshot: WatchedState | undefined;
   #resumeToken = '';
 
   constructor(onSkipped: SkippedObject) {
@@ -124,7 +124,7 @@ export class WatchedCluster {
   }
 
   /** Undefined until the first complete snapshot. */
-  get cluster(): KnownCluster | undefined {
+  get cluster(): IpamCluster | undefined {
     return this.#current;
   }
 
@@ -153,107 +153,110 @@ export class WatchedCluster {
     switch (phase) {
       case WatchPhase.WATCH_PHASE_SNAPSHOT:
       case WatchPhase.WATCH_PHASE_SNAPSHOT_COMPLETE: {
-        const snapshot = this.#after(this.#snapshot ?? this.#outOfPlace(phase), changes).state;
+        const snapshot = this.#applyChanges(this.#snapshot ?? this.#unexpectedPhase(phase), changes).state;
         if (phase === WatchPhase.WATCH_PHASE_SNAPSHOT) {
           this.#snapshot = snapshot;
           return undefined;
         }
         this.#complete(snapshot, resumeToken);
-        return { blocks: 'all', others: true };
+        return { blocks: 'all', hasOtherChanges: true };
       }
       case WatchPhase.WATCH_PHASE_CHANGES: {
-        if (!this.#current || this.#snapshot) return this.#outOfPlace(phase);
-        const { state, change } = this.#after(this.#current, changes);
+        if (!this.#current || this.#snapshot) return this.#unexpectedPhase(phase);
+        const { state, change } = this.#applyChanges(this.#current, changes);
         this.#current = state;
         this.#resumeToken = resumeToken;
         return change;
       }
       case WatchPhase.WATCH_PHASE_BOOKMARK:
-        if (!this.#current || this.#snapshot) return this.#outOfPlace(phase);
+        if (!this.#current || this.#snapshot) return this.#unexpectedPhase(phase);
         this.#resumeToken = resumeToken;
         return undefined;
       case WatchPhase.WATCH_PHASE_UNSPECIFIED:
       case WatchPhase.UNRECOGNIZED:
-        return this.#outOfPlace(phase);
+        return this.#unexpectedPhase(phase);
     }
   }
 
-  #complete(snapshot: State, resumeToken: string): void {
+  #complete(snapshot: WatchedState, resumeToken: string): void {
     this.#current = snapshot;
     this.#snapshot = undefined;
     this.#resumeToken = resumeToken;
   }
 
-  #after(before: State, changes: readonly WatchedChange[]): Step {
-    const reading: Reading = { nodes: new Map(), pools: new Map(), blocks: new Map(), skipped: new Map() };
+  #applyChanges(before: WatchedState, changes: readonly WatchedChange[]): ApplyResult {
+    const content: MessageContent = { nodes: new Map(), pools: new Map(), blocks: new Map(), skipped: new Map() };
     for (const change of changes) {
       const { kind, name } = change;
       const known = this.#current;
       if (kind === WatchKind.WATCH_KIND_NODES)
-        this.#note(change, { reading, values: reading.nodes, former: known?.nodes.get(name), read: asNode });
+        this.#readObject(change, { content, values: content.nodes, previous: known?.nodes.get(name), read: asNode });
       if (kind === WatchKind.WATCH_KIND_POOLS)
-        this.#note(change, { reading, values: reading.pools, former: known?.pools.get(name), read: asPool });
+        this.#readObject(change, { content, values: content.pools, previous: known?.pools.get(name), read: asPool });
       if (kind === WatchKind.WATCH_KIND_ROUTES)
-        this.#note(change, { reading, values: reading.blocks, former: known?.blocks.get(name), read: asBlock });
+        this.#readObject(change, { content, values: content.blocks, previous: known?.blocks.get(name), read: asBlock });
     }
-    const { nodes, pools, blocks, skipped } = reading;
+    const { nodes, pools, blocks, skipped } = content;
     const state = {
       nodes: before.nodes.with(nodes),
       pools: before.pools.with(pools),
       blocks: before.blocks.with(blocks),
       skipped: before.skipped.with(skipped),
     };
-    const others = nodes.size > 0 || pools.size > 0;
-    const change = others || blocks.size > 0 ? { blocks: new Set(blocks.keys()), others } : undefined;
+    const hasOtherChanges = nodes.size > 0 || pools.size > 0;
+    const change = hasOtherChanges || blocks.size > 0 ? { blocks: new Set(blocks.keys()), hasOtherChanges } : undefined;
     return { state, change };
   }
 
-  #note<Value>(change: WatchedChange, { reading, values, former, read }: Place<Value>): void {
+  #readObject<Value>(change: WatchedChange, { content, values, previous, read }: ObjectReader<Value>): void {
     const { name, object } = change;
-    const id = `${WORDS[change.kind] ?? change.kind} ${name}`;
+    const id = `${KIND_LABELS[change.kind] ?? change.kind} ${name}`;
     try {
       values.set(name, object && read(change, object));
-      reading.skipped.set(id, undefined);
+      content.skipped.set(id, undefined);
     } catch (error) {
       if (!(error instanceof Failure)) throw error;
-      if (former !== undefined) values.set(name, former);
-      const told = reading.skipped.get(id) ?? this.#current?.skipped.get(id);
-      reading.skipped.set(id, error.message);
-      if (told !== error.message) this.#onSkipped(id, error);
+      if (previous !== undefined) values.set(name, previous);
+      const reported = content.skipped.get(id) ?? this.#current?.skipped.get(id);
+      content.skipped.set(id, error.message);
+      if (reported !== error.message) this.#onSkipped(id, error);
     }
   }
 
-  #outOfPlace(phase: WatchPhase): never {
+  #unexpectedPhase(phase: WatchPhase): never {
     this.#resumeToken = '';
     this.#snapshot = undefined;
-    throw new Failure('INTERNAL', `IPAM sent a message of phase ${phase} where none can be; its watch begins anew`);
+    throw new Failure(
+      'INTERNAL',
+      `IPAM sent a message of phase ${phase} out of order; the watch starts again with a snapshot`,
+    );
   }
 }
 
 type WatchedObject = NonNullable<WatchedChange['object']>;
 
 /** Content of one message: the new value of each name, or its removal. */
-interface Reading {
+interface MessageContent {
   readonly nodes: Map<string, ClusterNode | undefined>;
-  readonly pools: Map<string, KnownPool | undefined>;
+  readonly pools: Map<string, IpamPool | undefined>;
   readonly blocks: Map<string, ClusterBlock | undefined>;
   readonly skipped: Map<string, string | undefined>;
 }
 
-interface Place<Value> {
-  readonly reading: Reading;
+interface ObjectReader<Value> {
+  readonly content: MessageContent;
   readonly values: Map<string, Value | undefined>;
   /** The known value of the object. */
-  readonly former: Value | undefined;
+  readonly previous: Value | undefined;
   readonly read: (change: WatchedChange, object: WatchedObject) => Value;
 }
 
-interface Step {
-  readonly state: State;
+interface ApplyResult {
+  readonly state: WatchedState;
   readonly change: ClusterChange | undefined;
 }
 
-const WORDS: Partial<Record<WatchKind, string>> = {
+const KIND_LABELS: Partial<Record<WatchKind, string>> = {
   [WatchKind.WATCH_KIND_NODES]: 'node',
   [WatchKind.WATCH_KIND_POOLS]: 'pool',
   [WatchKind.WATCH_KIND_ROUTES]: 'block',
@@ -263,7 +266,7 @@ function asNode(change: WatchedChange, object: WatchedObject): ClusterNode {
   return object.$case === 'node' && object.value.name === change.name ? readNode(object.value) : mismatch(change);
 }
 
-function asPool(change: WatchedChange, object: WatchedObject): KnownPool {
+function asPool(change: WatchedChange, object: WatchedObject): IpamPool {
   return object.$case === 'pool' && object.value.name === change.name ? readPool(object.value) : mismatch(change);
 }
 
@@ -272,13 +275,13 @@ function asBlock(change: WatchedChange, object: WatchedObject): ClusterBlock {
 }
 
 function mismatch({ kind, name }: WatchedChange): never {
-  throw new Failure('INVALID_REQUEST', `${WORDS[kind] ?? kind} ${name} is told with another object`);
+  throw new Failure('INVALID_REQUEST', `${KIND_LABELS[kind] ?? kind} ${name}: the message contains another object`);
 }
 
 /** FNV-1a of the UTF-16 units. */
-function placeOf(key: string): number {
+function bucketIndex(key: string): number {
   let hash = 0x811c9dc5;
-  for (let place = 0; place < key.length; place++) hash = Math.imul(hash ^ key.charCodeAt(place), 0x01000193);
+  for (let index = 0; index < key.length; index++) hash = Math.imul(hash ^ key.charCodeAt(index), 0x01000193);
   // The low bits alone vary too little for keys that differ in their last characters.
   return (hash ^ (hash >>> 16)) & (BUCKET_COUNT - 1);
 }

@@ -57,7 +57,7 @@ function options() {
   };
   return {
     config: readConfig(env, 'node-1'),
-    surroundings: { log, clock: systemClock, random: Math.random, boot: BOOT, pid: process.pid },
+    deps: { log, clock: systemClock, random: Math.random, boot: BOOT, pid: process.pid },
   };
 }
 
@@ -170,7 +170,7 @@ describe('on the real kernel', () => {
     requireThrowawayNamespace();
     for (const address of NODE) run('ip', 'address', 'add', address, 'dev', 'lo');
     nodeForwards();
-    service = await startService(options().config, options().surroundings);
+    service = await startService(options().config, options().deps);
   });
 
   afterEach(() => {
@@ -251,7 +251,7 @@ describe('on the real kernel', () => {
     await plugin.add(addRequest('a', '10.65.0.7'));
     await service.stop();
     rmSync(join(folder, 'attachments'), { recursive: true });
-    service = await startService(options().config, options().surroundings);
+    service = await startService(options().config, options().deps);
     expect(await plugin.del(delRequest('a'))).toEqual(GONE);
     expect(snapshot()).toBe(before);
   });

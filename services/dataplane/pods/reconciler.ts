@@ -4,7 +4,7 @@ import { formatAttachment, type Attachment } from '@podwire/shared/attachment/at
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { Condition } from '../conditions/conditions.js';
-import { ConditionTeller } from '../conditions/reporter.js';
+import { ConditionReporter } from '../conditions/reporter.js';
 import { addressConflicts } from './conflicts.js';
 import type { AttachmentEvents } from './events.js';
 import type { Kernel } from './kernel.js';
@@ -69,7 +69,7 @@ export class AttachmentKeeper {
   readonly #dead: DeadNamespaces;
   readonly #mender: Mender;
   readonly #lostWires: LostWires;
-  readonly #teller: ConditionTeller;
+  readonly #teller: ConditionReporter;
   readonly #stopped = new AbortController();
   readonly #work = new Set<Promise<void>>();
   /** Attachments queued for a repair, in order. */
@@ -99,7 +99,7 @@ export class AttachmentKeeper {
       this.#hurry.abort();
     };
     this.#mender = new Mender({ onLostWire, ...options });
-    this.#teller = new ConditionTeller(options);
+    this.#teller = new ConditionReporter(options);
     // Every delayed or queued check adds a listener; Node warns of a leak above ten.
     setMaxListeners(0, this.#stopped.signal);
   }
@@ -223,9 +223,9 @@ export class AttachmentKeeper {
   async recover(): Promise<void> {
     const scope = this.#toRecover ?? 'all';
     this.#toRecover = scope;
-    this.#teller.tell(this.conditions());
+    this.#teller.report(this.conditions());
     const isClean = await recover({ mender: this.#mender, ...this.#options }, scope, this.#stopped.signal);
-    this.#teller.tell(this.conditions());
+    this.#teller.report(this.conditions());
     this.#toRecover = isClean ? undefined : 'half made';
   }
 
@@ -248,7 +248,7 @@ export class AttachmentKeeper {
     const { registry } = this.#options;
     const { signal } = this.#stopped;
     await registry.flush();
-    this.#teller.tell(this.conditions());
+    this.#teller.report(this.conditions());
     if (this.#toRecover) await this.#attempt(RECOVERY, () => this.recover());
     await forEachFew(registry.all(), CHECKS_AT_ONCE, async ({ network: { attachment }, state }) => {
       if (signal.aborted) return;
@@ -306,7 +306,7 @@ export class AttachmentKeeper {
   async #mend(attachment: Attachment, confirmed?: AttachmentRecord): Promise<void> {
     await this.#attempt(`repair of ${formatAttachment(attachment)}`, async () => {
       const { outcome } = await this.#mender.mend(attachment, this.#stopped.signal, confirmed);
-      if (outcome === 'unreadable') this.#teller.tell(this.conditions());
+      if (outcome === 'unreadable') this.#teller.report(this.conditions());
     });
   }
 

@@ -12,11 +12,11 @@ import {
   type Encapsulation,
   type VxlanEnd,
 } from '../cluster/cluster.js';
-import type { Complaint, ComplaintReason } from '../conditions/conditions.js';
+import type { RouteFault, RouteFaultReason } from '../conditions/conditions.js';
 import { IPIP_DEVICE, VXLAN_DEVICE, type NodeFacts, type NodeRoute } from './wanted.js';
 
 /** The inputs of a block's routes besides the block. */
-export interface BlockSurroundings {
+export interface BlockContext {
   /** Name of this node. */
   readonly self: string;
   readonly nodes: ReadonlyMap<string, ClusterNode>;
@@ -25,10 +25,7 @@ export interface BlockSurroundings {
   readonly paths: Paths;
 }
 
-/**
- * Why a destination is routed the way it is, best first. When several blocks claim a destination, as while a pool is being split,
- * the best claim wins.
- */
+/** Ranks of claims, best first. When several blocks claim a destination, as while a pool is split, the best claim wins. */
 export const RANKS = ['local', 'address', 'block', 'blackhole'] as const;
 
 /** A block's claim on one destination. */
@@ -42,7 +39,7 @@ export interface Claim {
 
 export interface BlockPlan {
   readonly claims: readonly Claim[];
-  readonly complaints: readonly Complaint[];
+  readonly faults: readonly RouteFault[];
 }
 
 /** A destination, and its pool's routing options. */
@@ -55,19 +52,19 @@ interface Destination {
 }
 
 /** Plans all destinations of one block: the block itself, and its addresses that nodes other than its owner use. */
-export function planBlock(block: ClusterBlock, cidr: string, around: BlockSurroundings): BlockPlan {
+export function planBlock(block: ClusterBlock, cidr: string, context: BlockContext): BlockPlan {
   const claims: Claim[] = [];
-  const complaints: Complaint[] = [];
-  const pool = block.poolName === undefined ? undefined : around.pools.get(block.poolName);
+  const faults: RouteFault[] = [];
+  const pool = block.poolName === undefined ? undefined : context.pools.get(block.poolName);
   const poolName = block.poolName ?? cidr;
   const encapsulation = encapsulationOf(pool);
   const isSingle = block.cidr.length === familyBits(block.cidr.family);
   const claim = (nodeName: string, prefix: Prefix, at: { cidr: string; rank: 'address' | 'block' }): void => {
-    const { route, complaint } = routeTo(nodeName, { cidr: at.cidr, prefix, encapsulation, poolName }, around);
-    if (complaint) complaints.push(complaint);
+    const { route, fault } = routeTo(nodeName, { cidr: at.cidr, prefix, encapsulation, poolName }, context);
+    if (fault) faults.push(fault);
     if (route) claims.push({ destination: at.cidr, rank: at.rank, route });
   };
-  if (block.nodeName === around.self) {
+  if (block.nodeName === context.self) {
     if (isSingle) claims.push({ destination: cidr, rank: 'local', route: undefined });
     else claims.push({ destination: cidr, rank: 'blackhole', route: blackhole(cidr) });
   } else if (block.nodeName !== undefined) {
@@ -77,12 +74,12 @@ export function planBlock(block: ClusterBlock, cidr: string, around: BlockSurrou
     if (nodeName === block.nodeName) continue;
     const length = familyBits(address.family);
     const host = `${formatAddress(address)}/${length}`;
-    if (nodeName === around.self) claims.push({ destination: host, rank: 'local', route: undefined });
+    if (nodeName === context.self) claims.push({ destination: host, rank: 'local', route: undefined });
     else claim(nodeName, { ...address, length }, { cidr: host, rank: 'address' });
   }
   const isInUse = block.nodeName !== undefined || block.borrowed.length > 0;
-  if (!pool && isInUse) complaints.push({ reason: 'PoolMissing', subject: poolName, destination: cidr });
-  return { claims, complaints };
+  if (!pool && isInUse) faults.push({ reason: 'PoolMissing', subject: poolName, destination: cidr });
+  return { claims, faults };
 }
 
 /** Names of the nodes that a block's routes depend on. */
@@ -94,32 +91,32 @@ export function nodesOf(block: ClusterBlock): ReadonlySet<string> {
 
 interface Decision {
   readonly route?: NodeRoute;
-  readonly complaint?: Complaint;
+  readonly fault?: RouteFault;
 }
 
-function routeTo(nodeName: string, destination: Destination, around: BlockSurroundings): Decision {
+function routeTo(nodeName: string, destination: Destination, context: BlockContext): Decision {
   const { cidr, prefix, encapsulation, poolName } = destination;
-  const complaint = (reason: Complaint['reason']): Decision => ({
-    complaint: { reason, subject: reason === 'IpipIpv6' ? poolName : nodeName, destination: cidr },
+  const fault = (reason: RouteFault['reason']): Decision => ({
+    fault: { reason, subject: reason === 'IpipIpv6' ? poolName : nodeName, destination: cidr },
   });
-  const peer = around.nodes.get(nodeName);
-  if (!peer) return complaint('NodeUnknown');
+  const peer = context.nodes.get(nodeName);
+  if (!peer) return fault('NodeUnknown');
   // The node's own address is routed by the network, regardless of IPAM's records.
   if (isAddress(prefix, nodeAddressOf(peer, prefix.family)?.address)) return {};
-  const path = around.paths.to(peer, { family: prefix.family, encapsulation });
+  const path = context.paths.to(peer, { family: prefix.family, encapsulation });
   switch (path.kind) {
     case 'none':
       return {};
-    case 'refused':
-      return complaint(path.reason);
+    case 'unroutable':
+      return fault(path.reason);
     case 'network':
-      return around.facts.routed.some((routed) => prefixContains(routed, prefix)) ? {} : complaint('NotOnLink');
+      return context.facts.routed.some((routed) => prefixContains(routed, prefix)) ? {} : fault('NotOnLink');
     case 'device': {
       const { device, gateway, isTunnelled } = path;
-      if (isTunnelled && prefixContains(prefix, path.nodeAddress)) return complaint('NodeAddressInBlock');
+      if (isTunnelled && prefixContains(prefix, path.nodeAddress)) return fault('NodeAddressInBlock');
       const type = 'unicast';
       const source = undefined;
-      if (isOnTunnel(peer, destination, around.facts)) {
+      if (isOnTunnel(peer, destination, context.facts)) {
         const tunnel = VXLAN_DEVICE[prefix.family];
         return { route: { destination: cidr, type, device: tunnel, gateway: undefined, onlink: false, source } };
       }
@@ -129,8 +126,8 @@ function routeTo(nodeName: string, destination: Destination, around: BlockSurrou
 }
 
 /**
- * The peer's tunnel address, when its own block does not lead to the peer, is on the tunnel device: as the gateway of its own
- * route it would have to be resolved by that route.
+ * Whether a destination is the peer's tunnel address itself. Its route is on the tunnel device without a gateway: the gateway
+ * would be the destination.
  */
 function isOnTunnel(peer: ClusterNode, { prefix, encapsulation }: Destination, { hasVxlan }: NodeFacts): boolean {
   if (!hasVxlan || modeOf(encapsulation).tunnel !== 'vxlan') return false;
@@ -147,7 +144,7 @@ function blackhole(destination: string): NodeRoute {
 
 /** The path from this node to another. */
 type Path =
-  /** By a device: `tunnelled` packets arrive at `nodeAddress` encapsulated. */
+  /** A route by a device. Packets of a tunnel arrive encapsulated at `nodeAddress`. */
   | {
       readonly kind: 'device';
       readonly device: string;
@@ -155,14 +152,14 @@ type Path =
       readonly isTunnelled: boolean;
       readonly nodeAddress: Address;
     }
-  /** Not by Podwire's route: by the router of the node's table, or not at all. */
+  /** No route of Podwire's: a router in the node's table is used, if there is one. */
   | { readonly kind: 'network' }
-  /** No route: BIRD programs it, or this node has a fault, which is reported once for all destinations. */
+  /** No route: BIRD programs it, or this node lacks an address or a device, which is reported once for all destinations. */
   | { readonly kind: 'none' }
-  | { readonly kind: 'refused'; readonly reason: ComplaintReason };
+  | { readonly kind: 'unroutable'; readonly reason: RouteFaultReason };
 
 /** A pool's requirements for the path to its addresses. */
-interface PathDemand {
+interface PathRequirement {
   readonly family: Family;
   readonly encapsulation: Encapsulation;
 }
@@ -178,53 +175,53 @@ export function vxlanEndOf(node: ClusterNode | undefined, family: Family): Vxlan
 export class Paths {
   readonly #self: ClusterNode | undefined;
   readonly #facts: NodeFacts;
-  readonly #known = new WeakMap<ClusterNode, Map<string, Path>>();
+  readonly #cache = new WeakMap<ClusterNode, Map<string, Path>>();
 
   constructor(self: ClusterNode | undefined, facts: NodeFacts) {
     this.#self = self;
     this.#facts = facts;
   }
 
-  to(peer: ClusterNode, demand: PathDemand): Path {
-    const known = this.#known.get(peer) ?? new Map<string, Path>();
-    this.#known.set(peer, known);
-    const key = `${demand.family} ${demand.encapsulation}`;
-    const path = known.get(key) ?? this.#find(peer, demand);
-    known.set(key, path);
+  to(peer: ClusterNode, requirement: PathRequirement): Path {
+    const cached = this.#cache.get(peer) ?? new Map<string, Path>();
+    this.#cache.set(peer, cached);
+    const key = `${requirement.family} ${requirement.encapsulation}`;
+    const path = cached.get(key) ?? this.#find(peer, requirement);
+    cached.set(key, path);
     return path;
   }
 
-  #find(peer: ClusterNode, { family, encapsulation }: PathDemand): Path {
+  #find(peer: ClusterNode, { family, encapsulation }: PathRequirement): Path {
     const { tunnel, onlyCrossSubnet } = MODES[encapsulation];
     if (tunnel === 'none' && this.#facts.routing === 'bird') return { kind: 'none' };
-    const there = nodeAddressOf(peer, family)?.address;
-    const here = nodeAddressOf(this.#self, family);
-    if (!there) return { kind: 'refused', reason: 'NodeAddressMissing' };
-    if (!here) return { kind: 'none' };
+    const peerAddress = nodeAddressOf(peer, family)?.address;
+    const ownAddress = nodeAddressOf(this.#self, family);
+    if (!peerAddress) return { kind: 'unroutable', reason: 'NodeAddressMissing' };
+    if (!ownAddress) return { kind: 'none' };
     // The kernel refuses a gateway that is an address of the node itself.
-    if (there.value === here.address.value) return { kind: 'refused', reason: 'NodeAddressConflict' };
-    const isNear = prefixContains(here.subnet, there);
+    if (peerAddress.value === ownAddress.address.value) return { kind: 'unroutable', reason: 'NodeAddressConflict' };
+    const isSameSubnet = prefixContains(ownAddress.subnet, peerAddress);
     const parent = this.#facts.parents[family];
-    if (tunnel === 'none' && !isNear) return { kind: 'network' };
-    if (tunnel === 'none' || (onlyCrossSubnet && isNear && parent !== undefined)) {
+    if (tunnel === 'none' && !isSameSubnet) return { kind: 'network' };
+    if (tunnel === 'none' || (onlyCrossSubnet && isSameSubnet && parent !== undefined)) {
       if (parent === undefined) return { kind: 'none' };
-      const gateway = formatAddress(there);
-      return { kind: 'device', device: parent, gateway, isTunnelled: false, nodeAddress: there };
+      const gateway = formatAddress(peerAddress);
+      return { kind: 'device', device: parent, gateway, isTunnelled: false, nodeAddress: peerAddress };
     }
-    return tunnel === 'vxlan' ? this.#byVxlan(peer, there) : this.#byIpip(there);
+    return tunnel === 'vxlan' ? this.#byVxlan(peer, peerAddress) : this.#byIpip(peerAddress);
   }
 
   #byVxlan(peer: ClusterNode, nodeAddress: Address): Path {
     const { family } = nodeAddress;
     if (!this.#facts.hasVxlan) return { kind: 'none' };
     const end = vxlanEndOf(peer, family)?.address;
-    if (!end) return { kind: 'refused', reason: 'TunnelAddressMissing' };
+    if (!end) return { kind: 'unroutable', reason: 'TunnelAddressMissing' };
     const gateway = formatAddress(end);
     return { kind: 'device', device: VXLAN_DEVICE[family], gateway, isTunnelled: true, nodeAddress };
   }
 
   #byIpip(nodeAddress: Address): Path {
-    if (nodeAddress.family === 6) return { kind: 'refused', reason: 'IpipIpv6' };
+    if (nodeAddress.family === 6) return { kind: 'unroutable', reason: 'IpipIpv6' };
     if (!this.#facts.hasIpip) return { kind: 'none' };
     // The device has no fixed far end: each packet goes to its route's gateway.
     return { kind: 'device', device: IPIP_DEVICE, gateway: formatAddress(nodeAddress), isTunnelled: true, nodeAddress };

@@ -2,19 +2,19 @@ import type { Failure } from '@podwire/shared/failure/failure';
 import { backoffMs, type BackoffBounds } from '@podwire/shared/retry/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import { diffDevices, diffFittings, diffRoutes, diffStrays, diffSurplus } from './diff.js';
+import { diffDevices, diffDeviceObjects, diffRoutes, diffOrphanRoutes, diffSurplus } from './diff.js';
 import type { NodeKernel } from './kernel.js';
-import { KnownNode } from './known-node.js';
+import { NodeStateCache } from './node-state-cache.js';
 import { equalRoutes } from './observed.js';
 import { formatNodeStep, hasSideEffects, objectOf, stepKey, type NodeObject, type NodeStep } from './step.js';
 import type { NodeRoute, WantedNode } from './wanted.js';
 
-/** What may differ from the wanted state. */
-interface Doubt {
+/** The objects that may differ from the wanted state. */
+interface DiffScope {
   /** Destinations. */
   readonly routes: ReadonlySet<string> | 'all';
-  /** Devices, objects on them, and settings. */
-  readonly rest: boolean;
+  /** Whether to compare devices, objects on them, and settings. */
+  readonly hasDevices: boolean;
 }
 
 /** A difference that another program caused. */
@@ -26,28 +26,28 @@ interface Drift {
 
 interface ConvergenceOptions {
   readonly kernel: NodeKernel;
-  readonly attempts: Attempts;
+  readonly backoff: StepBackoff;
   readonly wanted: WantedNode;
-  readonly known: KnownNode;
-  readonly doubt: Doubt;
+  readonly known: NodeStateCache;
+  readonly scope: DiffScope;
   /** Whether another program caused the difference that a step repairs. */
   readonly isDrift: (step: NodeStep) => boolean;
 }
 
-export interface Converged {
+export interface ConvergenceResult {
   /** The kernel's known state afterwards. */
-  readonly known: KnownNode;
+  readonly known: NodeStateCache;
   readonly done: number;
   readonly refused: number;
-  /** Undefined: no changes by other programs. */
+  /** Undefined: no other program changed the kernel. */
   readonly drift: Drift | undefined;
 }
 
-/** One round for devices, one for objects on them, one for new findings. Further rounds wait. */
+/** One round for devices, one for objects on them, and more for differences found meanwhile. The next check does the rest. */
 const ROUNDS_MAX = 5;
 
 /** The kernel's errors for deleting an object that does not exist. */
-const NOT_THERE = ['ENODEV', 'ESRCH', 'ENOENT', 'EADDRNOTAVAIL'];
+const MISSING_ERRNOS = ['ENODEV', 'ESRCH', 'ENOENT', 'EADDRNOTAVAIL'];
 
 /**
  * Reconciles the kernel where it may differ from the wanted state: devices first, then, from the state after that, everything
@@ -55,75 +55,75 @@ const NOT_THERE = ['ENODEV', 'ESRCH', 'ENOENT', 'EADDRNOTAVAIL'];
  */
 export class Convergence {
   readonly #options: ConvergenceOptions;
-  #known: KnownNode;
-  #doubt: Doubt;
+  #known: NodeStateCache;
+  #scope: DiffScope;
   #done = 0;
   #refused = 0;
   readonly #drift = new Map<NodeObject, number>();
   #example: NodeStep | undefined;
-  /** Whether the kernel was read again after Podwire's own changes, so that the cause of a difference is unknown. */
-  #isReadAnew = false;
+  /** Whether the kernel was read again after Podwire's own changes. The cause of a difference is unknown then. */
+  #isReread = false;
 
   constructor(options: ConvergenceOptions) {
     this.#options = options;
     this.#known = options.known;
-    this.#doubt = options.doubt;
+    this.#scope = options.scope;
   }
 
   /** @throws Failure when the kernel cannot be read */
-  async run(): Promise<Converged> {
+  async run(): Promise<ConvergenceResult> {
     await this.#readUnknownSysctls();
     for (let round = 0; round < ROUNDS_MAX; round++) {
-      const tried = this.#due(this.#steps());
-      if (tried.length === 0) break;
-      const surprises = await this.#apply(tried);
-      if (!surprises) break;
-      await this.#readAnew();
+      const due = this.#due(this.#steps());
+      if (due.length === 0) break;
+      const needsReread = await this.#apply(due);
+      if (!needsReread) break;
+      await this.#reread();
     }
-    return { known: this.#known, done: this.#done, refused: this.#refused, drift: this.#told() };
+    return { known: this.#known, done: this.#done, refused: this.#refused, drift: this.#driftResult() };
   }
 
   /** The next steps: for the devices alone, while they differ. */
   #steps(): NodeStep[] {
-    const { wanted, attempts } = this.#options;
+    const { wanted, backoff } = this.#options;
     const known = this.#known;
-    const { routes, rest } = this.#doubt;
-    const devices = rest ? diffDevices(wanted, known) : [];
-    if (devices.some((step) => !attempts.isHeld(step))) return devices;
-    const { outOfTheWay, set, deleted } = diffRoutes(
+    const { routes, hasDevices } = this.#scope;
+    const devices = hasDevices ? diffDevices(wanted, known) : [];
+    if (devices.some((step) => !backoff.isHeld(step))) return devices;
+    const { deletedFirst, set, deleted } = diffRoutes(
       routes === 'all' ? allDestinations(wanted, known) : routes,
       wanted,
       known,
     );
-    const strays = routes === 'all' ? diffStrays(known) : [];
+    const orphans = routes === 'all' ? diffOrphanRoutes(known) : [];
     // An orphan route in the place of a route to be replaced must be deleted first.
-    const steps = rest
+    const steps = hasDevices
       ? [
           ...devices,
-          ...diffFittings(wanted, known),
-          ...strays,
-          ...outOfTheWay,
+          ...diffDeviceObjects(wanted, known),
+          ...orphans,
+          ...deletedFirst,
           ...set,
           ...deleted,
           ...diffSurplus(wanted, known),
         ]
-      : [...strays, ...outOfTheWay, ...set, ...deleted];
+      : [...orphans, ...deletedFirst, ...set, ...deleted];
     const keys = new Set(steps.map(stepKey));
-    if (routes === 'all' && rest) attempts.keep(keys);
-    else if (routes !== 'all') for (const destination of routes) settle(destination, { keys, attempts });
+    if (routes === 'all' && hasDevices) backoff.retain(keys);
+    else if (routes !== 'all') for (const destination of routes) recordReached(destination, { keys, backoff });
     return steps;
   }
 
   #due(steps: readonly NodeStep[]): NodeStep[] {
-    const { attempts, isDrift } = this.#options;
+    const { backoff, isDrift } = this.#options;
     const due: NodeStep[] = [];
     for (const step of steps) {
-      if (attempts.isHeld(step)) continue;
-      if (!this.#isReadAnew && isDrift(step)) {
+      if (backoff.isHeld(step)) continue;
+      if (!this.#isReread && isDrift(step)) {
         this.#drift.set(objectOf(step), (this.#drift.get(objectOf(step)) ?? 0) + 1);
         this.#example ??= step;
-        attempts.drifted(step);
-        if (attempts.isHeld(step)) continue;
+        backoff.recordDrift(step);
+        if (backoff.isHeld(step)) continue;
       }
       due.push(step);
     }
@@ -132,103 +132,106 @@ export class Convergence {
 
   /** @returns whether the kernel has to be read again */
   async #apply(steps: readonly NodeStep[]): Promise<boolean> {
-    const { attempts, kernel } = this.#options;
+    const { backoff, kernel } = this.#options;
     const refusals = await kernel.apply(steps);
-    let hasSurprise = false;
+    let needsReread = false;
     const failed = new Set<string>();
     for (const [position, step] of steps.entries()) {
       const refusal = refusals[position];
-      const isAsMeant = !refusal || (step.type.endsWith('-delete') && NOT_THERE.includes(refusal.errno));
+      const isApplied = !refusal || (step.type.endsWith('-delete') && MISSING_ERRNOS.includes(refusal.errno));
       const key = stepKey(step);
-      if (isAsMeant) {
+      if (isApplied) {
         this.#done++;
         this.#known.advance(step);
-        if (!failed.has(key)) attempts.succeeded(key);
-        hasSurprise ||= hasSideEffects(step);
+        if (!failed.has(key)) backoff.recordSuccess(key);
+        needsReread ||= hasSideEffects(step);
         continue;
       }
       this.#refused++;
-      const isFirst = !failed.has(key) && attempts.refused(step, refusal);
+      const isFirst = !failed.has(key) && backoff.recordRefusal(step, refusal);
       failed.add(key);
-      // The known state is outdated. Later refusals of the same kind add nothing.
-      hasSurprise ||= isFirst;
+      // The known state is outdated. A repeated refusal of the step shows nothing new.
+      needsReread ||= isFirst;
     }
-    return hasSurprise;
+    return needsReread;
   }
 
-  async #readAnew(): Promise<void> {
+  async #reread(): Promise<void> {
     const { kernel, wanted } = this.#options;
     this.#known = await observeNode(kernel, wanted);
-    this.#doubt = { routes: 'all', rest: true };
-    this.#isReadAnew = true;
+    this.#scope = { routes: 'all', hasDevices: true };
+    this.#isReread = true;
   }
 
-  /** Settings requested since the kernel was last read. */
+  /** Reads the kernel when settings are wanted that the last reading did not include. */
   async #readUnknownSysctls(): Promise<void> {
     const { wanted } = this.#options;
     const isUnknown = wanted.sysctls.some(({ key }) => !this.#known.sysctls.has(key.join('/')));
-    if (isUnknown) await this.#readAnew();
+    if (isUnknown) await this.#reread();
   }
 
-  #told(): Drift | undefined {
+  #driftResult(): Drift | undefined {
     return this.#example && { counts: this.#drift, example: this.#example };
   }
 }
 
 /** Reads the kernel in full. @throws Failure when it cannot be read */
-export async function observeNode(kernel: NodeKernel, wanted: WantedNode | undefined): Promise<KnownNode> {
+export async function observeNode(kernel: NodeKernel, wanted: WantedNode | undefined): Promise<NodeStateCache> {
   const routes = wanted?.routes ?? new Map<string, NodeRoute>();
   const sysctls = (wanted?.sysctls ?? []).map(({ key }) => key);
-  return new KnownNode(await kernel.observe({ sysctls, isWanted: (destination) => routes.has(destination) }), routes);
+  return new NodeStateCache(
+    await kernel.observe({ sysctls, isWanted: (destination) => routes.has(destination) }),
+    routes,
+  );
 }
 
 /** Whether the route to a destination matches, including a wanted absence. */
-export function isRouteReached(destination: string, wanted: WantedNode, known: KnownNode): boolean {
+export function isRouteAsWanted(destination: string, wanted: WantedNode, known: NodeStateCache): boolean {
   const route = wanted.routes.get(destination);
   const found = known.routes.get(destination);
   return route && found ? equalRoutes(route, found) : route === found;
 }
 
-function* allDestinations({ routes }: WantedNode, known: KnownNode): Generator<string> {
+function* allDestinations({ routes }: WantedNode, known: NodeStateCache): Generator<string> {
   yield* routes.keys();
   for (const destination of known.routes.keys()) if (!routes.has(destination)) yield destination;
 }
 
-function settle(
+function recordReached(
   destination: string,
-  { keys, attempts }: { readonly keys: ReadonlySet<string>; readonly attempts: Attempts },
+  { keys, backoff }: { readonly keys: ReadonlySet<string>; readonly backoff: StepBackoff },
 ): void {
   const key = `route ${destination}`;
-  if (!keys.has(key)) attempts.succeeded(key);
+  if (!keys.has(key)) backoff.recordSuccess(key);
 }
 
-const REFUSED: BackoffBounds = { baseMs: 500, maxMs: 30_000 };
+const REFUSAL_BACKOFF: BackoffBounds = { baseMs: 500, maxMs: 30_000 };
 
-/** Number of immediate repairs before a back-off: another program keeps reverting them. */
+/** Immediate repairs of an object before a back-off: another program keeps reverting them. */
 const REPAIRS_MAX = 5;
 
 /** After this time without a difference, repairs are immediate again, in milliseconds. */
-const FORGET_MS = 60_000;
+const REPAIR_RESET_MS = 60_000;
 
 /** Retry times are rounded up to this step, in milliseconds, so that many retries share one attempt. */
-const GRAIN_MS = 100;
+const RETRY_GRANULARITY_MS = 100;
 
-interface Refused {
+interface StepRefusal {
   readonly step: NodeStep;
   readonly failure: Failure;
   readonly errno: string;
 }
 
-interface Attempt {
+interface BackoffEntry {
   count: number;
   dueMs: number;
-  refused: Refused | undefined;
+  refusal: StepRefusal | undefined;
   repairs: number;
   repairedMs: number;
 }
 
 /** Refusals of one kind: the same type of step and errno. */
-interface Refusals {
+interface RefusalGroup {
   readonly type: NodeStep['type'];
   readonly errno: string;
   readonly count: number;
@@ -238,8 +241,8 @@ interface Refusals {
 }
 
 /** Back-off of refused steps and of too frequent repairs, by {@link stepKey}. */
-export class Attempts {
-  readonly #attempts = new Map<string, Attempt>();
+export class StepBackoff {
+  readonly #entries = new Map<string, BackoffEntry>();
   readonly #clock: Clock;
   readonly #random: () => number;
 
@@ -248,83 +251,82 @@ export class Attempts {
     this.#random = random;
   }
 
-  /** Whether a step must wait. */
+  /** Whether a step must wait for its retry time. */
   isHeld(step: NodeStep): boolean {
-    if (this.#attempts.size === 0) return false;
-    const attempt = this.#attempts.get(stepKey(step));
-    return attempt !== undefined && attempt.dueMs > this.#clock.nowMs();
+    if (this.#entries.size === 0) return false;
+    const entry = this.#entries.get(stepKey(step));
+    return entry !== undefined && entry.dueMs > this.#clock.nowMs();
   }
 
   /** @returns whether it was the first refusal in a row */
-  refused(step: NodeStep, refusal: { readonly failure: Failure; readonly errno: string }): boolean {
-    const attempt = this.#at(stepKey(step));
-    const isFirst = attempt.refused === undefined;
-    attempt.refused = { step, ...refusal };
-    this.#postpone(attempt);
+  recordRefusal(step: NodeStep, refusal: { readonly failure: Failure; readonly errno: string }): boolean {
+    const entry = this.#at(stepKey(step));
+    const isFirst = entry.refusal === undefined;
+    entry.refusal = { step, ...refusal };
+    this.#postpone(entry);
     return isFirst;
   }
 
-  /** Records a new difference; its repair may have to wait. */
-  drifted(step: NodeStep): void {
+  /** Records a change by another program. After too many, the repair has to wait. */
+  recordDrift(step: NodeStep): void {
     const nowMs = this.#clock.nowMs();
-    const attempt = this.#at(stepKey(step));
-    const isForgotten = nowMs - attempt.repairedMs > FORGET_MS;
-    if (isForgotten) attempt.count = 0;
-    attempt.repairs = isForgotten ? 1 : attempt.repairs + 1;
-    attempt.repairedMs = nowMs;
-    if (attempt.repairs > REPAIRS_MAX) this.#postpone(attempt);
+    const entry = this.#at(stepKey(step));
+    const isReset = nowMs - entry.repairedMs > REPAIR_RESET_MS;
+    if (isReset) entry.count = 0;
+    entry.repairs = isReset ? 1 : entry.repairs + 1;
+    entry.repairedMs = nowMs;
+    if (entry.repairs > REPAIRS_MAX) this.#postpone(entry);
   }
 
   /** Records that there is no difference. */
-  succeeded(key: string): void {
-    const attempt = this.#attempts.get(key);
-    if (!attempt) return;
-    attempt.refused = undefined;
-    attempt.dueMs = 0;
-    if (this.#clock.nowMs() - attempt.repairedMs > FORGET_MS) this.#attempts.delete(key);
-    else if (attempt.repairs <= REPAIRS_MAX) attempt.count = 0;
+  recordSuccess(key: string): void {
+    const entry = this.#entries.get(key);
+    if (!entry) return;
+    entry.refusal = undefined;
+    entry.dueMs = 0;
+    if (this.#clock.nowMs() - entry.repairedMs > REPAIR_RESET_MS) this.#entries.delete(key);
+    else if (entry.repairs <= REPAIRS_MAX) entry.count = 0;
   }
 
-  /** Ends all waits: refused steps may now succeed. */
-  release(): void {
-    for (const attempt of this.#attempts.values()) if (attempt.refused) attempt.dueMs = 0;
+  /** Retries refused steps now: they may succeed after a change. */
+  retryRefused(): void {
+    for (const entry of this.#entries.values()) if (entry.refusal) entry.dueMs = 0;
   }
 
   /** Ends all waits after the clock was set back. */
   clockSetBack(nowMs: number): void {
-    for (const attempt of this.#attempts.values()) {
-      attempt.dueMs = Math.min(attempt.dueMs, nowMs);
-      attempt.repairedMs = Math.min(attempt.repairedMs, nowMs);
+    for (const entry of this.#entries.values()) {
+      entry.dueMs = Math.min(entry.dueMs, nowMs);
+      entry.repairedMs = Math.min(entry.repairedMs, nowMs);
     }
   }
 
-  /** Drops all keys but those of steps still to be applied. */
-  keep(keys: ReadonlySet<string>): void {
-    for (const key of [...this.#attempts.keys()]) if (!keys.has(key)) this.succeeded(key);
+  /** Records success for all keys except these, of steps still to be applied. */
+  retain(keys: ReadonlySet<string>): void {
+    for (const key of [...this.#entries.keys()]) if (!keys.has(key)) this.recordSuccess(key);
   }
 
   /** Time of the next retry; undefined when none waits. */
   nextDueMs(): number | undefined {
     let next: number | undefined;
-    for (const { dueMs } of this.#attempts.values())
-      if (dueMs > 0 && (next === undefined || dueMs < next)) next = dueMs;
+    for (const { dueMs } of this.#entries.values()) if (dueMs > 0 && (next === undefined || dueMs < next)) next = dueMs;
     return next;
   }
 
   /** Keys whose wait is over; each is returned once. */
   takeDue(): string[] {
     const nowMs = this.#clock.nowMs();
-    const due = [...this.#attempts.entries()].filter(([, { dueMs }]) => dueMs > 0 && dueMs <= nowMs);
-    for (const [, attempt] of due) attempt.dueMs = 0;
+    const due = [...this.#entries.entries()].filter(([, { dueMs }]) => dueMs > 0 && dueMs <= nowMs);
+    for (const [, entry] of due) entry.dueMs = 0;
     return due.map(([key]) => key);
   }
 
   /** Current refusals by kind. */
-  refusals(): Refusals[] {
-    const kinds = new Map<string, Refusals>();
-    for (const { refused } of this.#attempts.values()) {
-      if (!refused) continue;
-      const { step, errno, failure } = refused;
+  refusals(): RefusalGroup[] {
+    const kinds = new Map<string, RefusalGroup>();
+    for (const { refusal } of this.#entries.values()) {
+      if (!refusal) continue;
+      const { step, errno, failure } = refusal;
       const kind = `${step.type} ${errno}`;
       const earlier = kinds.get(kind);
       kinds.set(kind, {
@@ -338,14 +340,14 @@ export class Attempts {
     return [...kinds.values()];
   }
 
-  #at(key: string): Attempt {
-    const attempt = this.#attempts.get(key) ?? { count: 0, dueMs: 0, refused: undefined, repairs: 0, repairedMs: 0 };
-    this.#attempts.set(key, attempt);
-    return attempt;
+  #at(key: string): BackoffEntry {
+    const entry = this.#entries.get(key) ?? { count: 0, dueMs: 0, refusal: undefined, repairs: 0, repairedMs: 0 };
+    this.#entries.set(key, entry);
+    return entry;
   }
 
-  #postpone(attempt: Attempt): void {
-    const delayMs = backoffMs(attempt.count++, REFUSED, this.#random());
-    attempt.dueMs = Math.ceil((this.#clock.nowMs() + delayMs + 1) / GRAIN_MS) * GRAIN_MS;
+  #postpone(entry: BackoffEntry): void {
+    const delayMs = backoffMs(entry.count++, REFUSAL_BACKOFF, this.#random());
+    entry.dueMs = Math.ceil((this.#clock.nowMs() + delayMs + 1) / RETRY_GRANULARITY_MS) * RETRY_GRANULARITY_MS;
   }
 }

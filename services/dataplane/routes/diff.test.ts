@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 
 import { diffRoutes } from './diff.js';
-import { KnownNode } from './known-node.js';
+import { NodeStateCache } from './node-state-cache.js';
 import type { NodeRoute } from './wanted.js';
 
 /** Routes by a device that is up, in the order of their destinations. */
@@ -19,7 +19,7 @@ describe('routes that are set', () => {
     const routes = routesBy(['198.18.0.2', '198.18.0.3', '198.18.0.2', '198.18.0.4', '198.18.0.3']);
     const device = { name: 'up0', kind: null, up: true, mac: null, mtuBytes: 1500, tunnel: undefined };
     const nothing = { addresses: [], routes: [], routed: [], neighbours: [], forwarding: [], sysctls: new Map() };
-    const known = new KnownNode({ ...nothing, devices: new Map([['up0', device]]) }, routes);
+    const known = new NodeStateCache({ ...nothing, devices: new Map([['up0', device]]) }, routes);
     const wanted = { tunnels: [], routes, peers: [], sysctls: [], conditions: [] };
     const { set } = diffRoutes(routes.keys(), wanted, known);
     expect(set.map((step) => ('route' in step ? step.route.destination : step.type))).toEqual([

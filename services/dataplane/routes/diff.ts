@@ -2,7 +2,7 @@ import { formatAddress, type Address, type Family } from '@podwire/shared/net/ad
 import { splitCidr } from '@podwire/shared/net/prefix';
 
 import type { ClusterNode } from '../cluster/cluster.js';
-import { forwardingKey, neighbourKey, type KnownNode } from './known-node.js';
+import { forwardingKey, neighbourKey, type NodeStateCache } from './node-state-cache.js';
 import {
   equalRoutes,
   kindOfTunnel,
@@ -21,14 +21,14 @@ import type { NodeFacts, NodeRoute, RoutingMode, WantedNode, WantedTunnel } from
  */
 
 /** Devices to create, recreate, or change. Surplus ones come last: {@link diffSurplus}. */
-export function diffDevices(wanted: WantedNode, known: KnownNode): NodeStep[] {
+export function diffDevices(wanted: WantedNode, known: NodeStateCache): NodeStep[] {
   return wanted.tunnels.flatMap((tunnel) => {
     const found = known.devices.get(tunnel.name);
     // The kernel cannot create it yet.
     if (tunnel.kind === 'vxlan' && tunnel.parent !== undefined && !known.devices.has(tunnel.parent)) return [];
-    if (!found) return make(tunnel);
+    if (!found) return creationSteps(tunnel);
     if (!isOwnDevice(found)) return [];
-    if (!isSameTunnel(tunnel, found)) return [{ type: 'device-delete', name: tunnel.name }, ...make(tunnel)];
+    if (!isSameTunnel(tunnel, found)) return [{ type: 'device-delete', name: tunnel.name }, ...creationSteps(tunnel)];
     return change(tunnel, found);
   });
 }
@@ -38,13 +38,13 @@ export function isOwnDevice({ name, kind }: ObservedDevice): boolean {
   return TUNNEL_DEVICES.includes(name) && kind === kindOfTunnel(name);
 }
 
-/** Missing objects on the devices, and settings. In this order: addresses, neighbours and forwarding, settings. */
-export function diffFittings(wanted: WantedNode, known: KnownNode): NodeStep[] {
+/** Adds missing objects on the devices, and writes settings. In this order: addresses, neighbours and forwarding, settings. */
+export function diffDeviceObjects(wanted: WantedNode, known: NodeStateCache): NodeStep[] {
   return [...missingAddresses(wanted, known), ...missingPeers(wanted, known), ...differingSysctls(wanted, known)];
 }
 
-/** Surplus objects on the devices, and surplus devices. To be applied after everything else. */
-export function diffSurplus(wanted: WantedNode, known: KnownNode): NodeStep[] {
+/** Deletes surplus objects on the devices, and surplus devices. To be applied after everything else. */
+export function diffSurplus(wanted: WantedNode, known: NodeStateCache): NodeStep[] {
   const peers = new Set(wanted.peers.map(({ device, tunnelAddress: address }) => neighbourKey({ device, address })));
   const macs = new Map(wanted.peers.map((peer) => [forwardingKey(peer), peer.nodeAddress]));
   const tunnels = new Map(wanted.tunnels.map((tunnel) => [tunnel.name, tunnel]));
@@ -70,8 +70,8 @@ export function diffSurplus(wanted: WantedNode, known: KnownNode): NodeStep[] {
 
 /** Steps for routes to some destinations: additions, replacements and deletions. */
 interface RouteSteps {
-  /** Routes that the kernel cannot replace, and that are added again. To be applied before all other steps. */
-  readonly outOfTheWay: NodeStep[];
+  /** Deletions of routes that the kernel cannot replace; they are added again. To be applied before all other steps. */
+  readonly deletedFirst: NodeStep[];
   readonly set: NodeStep[];
   readonly deleted: NodeStep[];
 }
@@ -80,8 +80,8 @@ interface RouteSteps {
  * Plans routes to the destinations, wanted or existing. Skips a route whose device is missing or down, or whose place a foreign
  * route occupies.
  */
-export function diffRoutes(destinations: Iterable<string>, wanted: WantedNode, known: KnownNode): RouteSteps {
-  const steps: RouteSteps = { outOfTheWay: [], set: [], deleted: [] };
+export function diffRoutes(destinations: Iterable<string>, wanted: WantedNode, known: NodeStateCache): RouteSteps {
+  const steps: RouteSteps = { deletedFirst: [], set: [], deleted: [] };
   for (const destination of destinations) {
     const route = wanted.routes.get(destination);
     const found = known.routes.get(destination);
@@ -90,13 +90,13 @@ export function diffRoutes(destinations: Iterable<string>, wanted: WantedNode, k
     else if (found && equalRoutes(route, found)) continue;
     else if (route.device !== undefined && !known.isUp(route.device)) continue;
     // Replacing it would replace the foreign route: the kernel takes the first of that destination.
-    else if (known.takers.has(destination)) remove();
-    else if (found && isInTheWay(found, route)) {
-      steps.outOfTheWay.push({ type: 'route-delete', route: withMetric(found) });
+    else if (known.conflictingRoutes.has(destination)) remove();
+    else if (found && isReplacementRefused(found, route)) {
+      steps.deletedFirst.push({ type: 'route-delete', route: withMetric(found) });
       steps.set.push({ type: 'route-add', route });
     } else steps.set.push({ type: found ? 'route-replace' : 'route-add', route });
   }
-  return { ...steps, set: byGateway(steps.set) };
+  return { ...steps, set: groupByGateway(steps.set) };
 }
 
 /**
@@ -104,7 +104,7 @@ export function diffRoutes(destinations: Iterable<string>, wanted: WantedNode, k
  * net/ipv4/fib_semantics.c), so it walks a list for each route, latest first: with 10,000 routes by 5,000 gateways half a second
  * of CPU time.
  */
-function byGateway(steps: readonly NodeStep[]): NodeStep[] {
+function groupByGateway(steps: readonly NodeStep[]): NodeStep[] {
   const groups = new Map<string, NodeStep[]>();
   for (const step of steps) {
     const gateway = ('route' in step ? step.route.gateway : undefined) ?? '';
@@ -119,24 +119,24 @@ function byGateway(steps: readonly NodeStep[]): NodeStep[] {
  * IPv6 refuses a gateway on a device while a route leads to it by another device (ip6_route_check_nh_onlink, net/ipv6/route.c). A
  * node's tunnel address is usually in one of its own blocks, so routes of blocks that move into the tunnel block each other.
  */
-function isInTheWay(found: ObservedRoute, route: NodeRoute): boolean {
+function isReplacementRefused(found: ObservedRoute, route: NodeRoute): boolean {
   if (!route.destination.includes(':') || route.gateway === undefined || route.device === undefined) return false;
   return TUNNEL_DEVICES.includes(route.device) && found.device !== undefined && found.device !== route.device;
 }
 
-/** Podwire's routes where none is wanted. */
-export function diffStrays({ strays }: KnownNode): NodeStep[] {
-  return strays.map((route): NodeStep => ({ type: 'route-delete', route }));
+/** Deletes Podwire's routes that are not wanted. */
+export function diffOrphanRoutes({ orphanRoutes }: NodeStateCache): NodeStep[] {
+  return orphanRoutes.map((route): NodeStep => ({ type: 'route-delete', route }));
 }
 
 function withMetric<Route extends { readonly destination: string }>(route: Route): Route & { metric: number } {
   return { ...route, metric: route.destination.includes(':') ? 1024 : 0 };
 }
 
-function make(tunnel: WantedTunnel): NodeStep[] {
+function creationSteps(tunnel: WantedTunnel): NodeStep[] {
   return [
     { type: 'device-add', tunnel },
-    { type: 'device-set', name: tunnel.name, change: { up: true } },
+    { type: 'device-set', name: tunnel.name, changeSteps: { up: true } },
   ];
 }
 
@@ -159,10 +159,10 @@ function change(wanted: WantedTunnel, found: ObservedDevice): NodeStep[] {
     ...(found.mtuBytes === wanted.mtuBytes ? {} : { mtuBytes: wanted.mtuBytes }),
     ...(found.up ? {} : { up: true }),
   };
-  return Object.keys(changes).length === 0 ? [] : [{ type: 'device-set', name: wanted.name, change: changes }];
+  return Object.keys(changes).length === 0 ? [] : [{ type: 'device-set', name: wanted.name, changeSteps: changes }];
 }
 
-function missingAddresses({ tunnels }: WantedNode, known: KnownNode): NodeStep[] {
+function missingAddresses({ tunnels }: WantedNode, known: NodeStateCache): NodeStep[] {
   return tunnels.flatMap(({ name: device, address }): NodeStep[] => {
     const found = known.devices.get(device);
     if (address === undefined || !found || !isOwnDevice(found) || known.hasAddress(device, address)) return [];
@@ -170,7 +170,7 @@ function missingAddresses({ tunnels }: WantedNode, known: KnownNode): NodeStep[]
   });
 }
 
-function missingPeers({ peers }: WantedNode, known: KnownNode): NodeStep[] {
+function missingPeers({ peers }: WantedNode, known: NodeStateCache): NodeStep[] {
   return peers.flatMap(({ device, tunnelAddress: address, mac, nodeAddress }): NodeStep[] => {
     if (!known.isUp(device)) return [];
     const isNeighbour = known.neighbours.get(neighbourKey({ device, address }))?.mac === mac;
@@ -183,7 +183,7 @@ function missingPeers({ peers }: WantedNode, known: KnownNode): NodeStep[] {
   });
 }
 
-function differingSysctls({ sysctls }: WantedNode, known: KnownNode): NodeStep[] {
+function differingSysctls({ sysctls }: WantedNode, known: NodeStateCache): NodeStep[] {
   return sysctls.flatMap(({ key, value }): NodeStep[] =>
     known.sysctls.get(key.join('/')) === value ? [] : [{ type: 'sysctl-write', key, value }],
   );
@@ -193,7 +193,7 @@ function differingSysctls({ sysctls }: WantedNode, known: KnownNode): NodeStep[]
 const UNKNOWN_MTU_BYTES = 1500;
 
 interface FactsContext {
-  readonly known: Pick<KnownNode, 'devices' | 'addresses' | 'routed'>;
+  readonly known: Pick<NodeStateCache, 'devices' | 'addresses' | 'routed'>;
   /** This node as last received from IPAM. */
   readonly self: Pick<ClusterNode, 'ipv4' | 'ipv6'> | undefined;
   readonly abilities: NodeAbilities;
@@ -227,12 +227,12 @@ function parentOf(address: Address | undefined, known: FactsContext['known']): s
   for (const [name, addresses] of known.addresses) {
     const device = known.devices.get(name);
     if (!device || isOwnDevice(device)) continue;
-    for (const cidr of addresses) if (isSame(cidr, text, address)) return name;
+    for (const cidr of addresses) if (isAddressOf(cidr, text, address)) return name;
   }
   return undefined;
 }
 
-function isSame(cidr: string, text: string, address: Address): boolean {
+function isAddressOf(cidr: string, text: string, address: Address): boolean {
   if (cidr.startsWith(`${text}/`)) return true;
   const parts = address.family === 6 && cidr.includes(':') ? splitCidr(cidr) : undefined;
   return parts?.address.value === address.value;

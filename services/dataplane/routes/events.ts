@@ -20,18 +20,14 @@ export class ReconcileEvents {
   readonly #drift = this.#counter(
     'podwire.dataplane.node.drift',
     '{object}',
-    'What others changed of Podwire’s, by kind',
+    'Objects of Podwire that other programs changed, by kind',
   );
   readonly #checks = this.#counter('podwire.dataplane.node.checks', '{check}', 'Full checks of the kernel, by result');
-  readonly #overruns = this.#counter(
-    'podwire.dataplane.node.overruns',
-    '{overrun}',
-    'Times that announcements were lost',
-  );
+  readonly #overruns = this.#counter('podwire.dataplane.node.overruns', '{overrun}', 'Losses of kernel notifications');
   readonly #repairs = this.#counter(
     'podwire.dataplane.settings.repaired',
     '{setting}',
-    'Settings of the node that others changed and pods need, put right',
+    'Repaired settings of the node that pods need',
   );
   readonly #checkMs = this.#meter.createHistogram('podwire.dataplane.node.check.duration', {
     unit: 'ms',
@@ -52,7 +48,10 @@ export class ReconcileEvents {
   drifted(counts: ReadonlyMap<NodeObject, number>, example: string): void {
     for (const [object, count] of counts) this.#drift.add(count, { object });
     const list = [...counts].map(([object, count]) => `${object}: ${count}`).join(', ');
-    this.#log.warn({ drift: Object.fromEntries(counts) }, `others changed the node’s kernel (${list}): ${example}`);
+    this.#log.warn(
+      { drift: Object.fromEntries(counts) },
+      `another program changed the node’s kernel (${list}); repairing: ${example}`,
+    );
   }
 
   checked(result: CheckResult, durationMs: number): void {
@@ -62,14 +61,14 @@ export class ReconcileEvents {
 
   overrun(): void {
     this.#overruns.add(1);
-    this.#log.info('announcements of the kernel were lost: it is read in full');
+    this.#log.info('kernel notifications lost; reading the kernel in full');
   }
 
   /** The faults of a reason changed; an empty list means resolved. */
   conditionsChanged(reason: string, conditions: readonly Condition[]): void {
     const [first] = conditions;
     if (!first) {
-      this.#log.info({ reason }, `${reason} is over`);
+      this.#log.info({ reason }, `condition resolved: ${reason}`);
       return;
     }
     const messages = conditions.slice(0, MESSAGES_LOGGED_COUNT).map(({ message }) => message);
@@ -77,30 +76,28 @@ export class ReconcileEvents {
   }
 
   /** Settings for pods were applied for the first time. */
-  settingsMade(settings: readonly NodeSysctl[]): void {
-    this.#log.info(`the node’s settings are made as pods need them: ${commandsOf(settings)}`);
+  settingsApplied(settings: readonly NodeSysctl[]): void {
+    this.#log.info(`settings for pods applied: ${commandsOf(settings)}`);
   }
 
   /** Settings for pods were changed by another program, and are restored. */
   settingsRepaired(settings: readonly NodeSysctl[]): void {
     this.#repairs.add(settings.length);
-    this.#log.warn(
-      `pods’ packets were not forwarded, as settings of the node had been changed: ${commandsOf(settings)}`,
-    );
+    this.#log.warn(`settings for pods repaired after another program changed them: ${commandsOf(settings)}`);
   }
 
-  /** A defect interrupted the loop; it continues from a new reading. */
-  turnFailed(error: unknown): void {
-    this.#log.error({ err: error }, 'the node’s kernel could not be reconciled');
+  /** A defect interrupted a round; the next one reads the kernel in full. */
+  roundFailed(error: unknown): void {
+    this.#log.error({ err: error }, 'reconciliation of the node’s kernel failed; retrying');
   }
 
-  /** The kernel cannot be read, or the watch failed; reported once until it succeeds again. */
-  kernelSilent(failure: Failure): void {
-    this.#log.error({ err: failure }, 'the node’s kernel cannot be read: what is there stays as it is');
+  /** The kernel cannot be read, or the watch failed. Called once until a round succeeds. */
+  kernelUnreadable(failure: Failure): void {
+    this.#log.error({ err: failure }, 'the node’s kernel cannot be read; its state stays unchanged, retrying');
   }
 
-  kernelSpeaks(): void {
-    this.#log.info('the node’s kernel can be read again');
+  kernelReadable(): void {
+    this.#log.info('the node’s kernel is readable again');
   }
 
   #counter(name: string, unit: string, description: string) {

@@ -1,4 +1,4 @@
-import { forwardingKey, neighbourKey, type KnownNode } from './known-node.js';
+import { forwardingKey, neighbourKey, type NodeStateCache } from './node-state-cache.js';
 import {
   equalRoutes,
   isDefaultMetric,
@@ -7,50 +7,51 @@ import {
   TUNNEL_DEVICES,
   type NodeChange,
   type ObservedDevice,
-  type SeenRoute,
+  type KernelRoute,
 } from './observed.js';
 import type { WantedNode } from './wanted.js';
 
-/** Effect of the kernel's announcements on the known state. */
-export interface Heard {
+/** Effects of the kernel's notifications on the known state. */
+export interface EventEffects {
   /** Destinations whose known route changed. */
   readonly routes: Set<string>;
-  /** Those among them whose route had matched: another program changed it. */
+  /** Those of them whose route was as wanted before: another program changed it. */
   readonly drifted: Set<string>;
   /** Whether an object on the tunnel devices changed. */
-  rest: boolean;
-  /** Whether unannounced changes are possible: the kernel must be read in full. */
+  hasDeviceObjects: boolean;
+  /** Whether the kernel must be read in full, as it may have changed without a notification. */
   needsCheck: boolean;
 }
 
-interface HearingContext {
-  readonly known: KnownNode;
+interface EventApplierOptions {
+  readonly known: NodeStateCache;
   readonly wanted: Pick<WantedNode, 'routes'>;
   /** Whether the node's routes or tunnels depend on a foreign interface. */
   readonly isParent: (device: string) => boolean;
 }
 
 /**
- * Applies the kernel's announcements to the known state. The echo of Podwire's own change matches it already, and has no effect.
+ * Applies the kernel's notifications to the known state. A notification of Podwire's own change has no effect: the known state
+ * matches already.
  */
-export class Hearing {
-  readonly heard: Heard = {
+export class EventApplier {
+  readonly effects: EventEffects = {
     routes: new Set(),
     drifted: new Set(),
-    rest: false,
+    hasDeviceObjects: false,
     needsCheck: false,
   };
-  readonly #known: KnownNode;
-  readonly #wanted: HearingContext['wanted'];
-  readonly #isParent: HearingContext['isParent'];
+  readonly #known: NodeStateCache;
+  readonly #wanted: EventApplierOptions['wanted'];
+  readonly #isParent: EventApplierOptions['isParent'];
 
-  constructor({ known, wanted, isParent }: HearingContext) {
+  constructor({ known, wanted, isParent }: EventApplierOptions) {
     this.#known = known;
     this.#wanted = wanted;
     this.#isParent = isParent;
   }
 
-  hear(change: NodeChange): void {
+  apply(change: NodeChange): void {
     switch (change.object) {
       case 'route': {
         this.#route(change.route, change);
@@ -75,52 +76,52 @@ export class Hearing {
       case 'pod-interface':
         return;
       case 'overrun':
-        this.heard.needsCheck = true;
+        this.effects.needsCheck = true;
     }
   }
 
-  #route(route: SeenRoute, { deleted }: { readonly deleted: boolean }): void {
+  #route(route: KernelRoute, { deleted }: { readonly deleted: boolean }): void {
     const owner = ownerOf(route);
     if (owner === 'node') {
       this.#ownRoute(route, { deleted });
       return;
     }
-    if (isRouted(route)) this.#routedChange(route.destination, { deleted });
+    if (isRouted(route)) this.#routedDestination(route.destination, { deleted });
     const { destination } = route;
     if (!isDefaultMetric(route) || !this.#wanted.routes.has(destination)) return;
     if (deleted) {
-      this.#known.takers.delete(destination);
-      this.heard.routes.add(destination);
+      this.#known.conflictingRoutes.delete(destination);
+      this.effects.routes.add(destination);
       return;
     }
-    // It may be beside the node's own route, or have replaced it: the announcements are identical.
-    if (this.#known.routes.has(destination)) this.heard.needsCheck = true;
-    this.#known.takers.set(destination, route);
+    // It may exist beside the node's own route, or have replaced it: the notifications are identical.
+    if (this.#known.routes.has(destination)) this.effects.needsCheck = true;
+    this.#known.conflictingRoutes.set(destination, route);
   }
 
-  #ownRoute(route: SeenRoute, { deleted }: { readonly deleted: boolean }): void {
+  #ownRoute(route: KernelRoute, { deleted }: { readonly deleted: boolean }): void {
     const { destination } = route;
     const found = this.#known.routes.get(destination);
     if (!isDefaultMetric(route)) {
-      this.heard.needsCheck ||= !deleted;
+      this.effects.needsCheck ||= !deleted;
       return;
     }
     // The deletion is already known, or concerns an earlier route of this destination.
     if (deleted !== (found !== undefined && equalRoutes(found, route))) return;
     const wanted = this.#wanted.routes.get(destination);
     const wasAsWanted = found === undefined ? wanted === undefined : wanted !== undefined && equalRoutes(found, wanted);
-    if (wasAsWanted) this.heard.drifted.add(destination);
-    this.heard.routes.add(destination);
+    if (wasAsWanted) this.effects.drifted.add(destination);
+    this.effects.routes.add(destination);
     if (deleted) this.#known.routes.delete(destination);
     else this.#known.routes.set(destination, route);
-    // It may be beside the known one.
-    if (!deleted && found) this.heard.needsCheck = true;
+    // Both routes may exist.
+    if (!deleted && found) this.effects.needsCheck = true;
   }
 
-  #routedChange(destination: string, { deleted }: { readonly deleted: boolean }): void {
+  #routedDestination(destination: string, { deleted }: { readonly deleted: boolean }): void {
     if (!deleted) this.#known.addRouted(destination);
     // Another route to the same destination may exist, with another metric.
-    else if (this.#known.removeRouted(destination)) this.heard.needsCheck = true;
+    else if (this.#known.removeRouted(destination)) this.effects.needsCheck = true;
   }
 
   #device(device: ObservedDevice, { deleted }: { readonly deleted: boolean }): void {
@@ -131,15 +132,15 @@ export class Hearing {
     if (deleted) devices.delete(name);
     else devices.set(name, device);
     const hasAddresses = (addresses.get(name)?.size ?? 0) > 0;
-    // An interface takes addresses and routes along, some without an announcement.
-    if (TUNNEL_DEVICES.includes(name) || this.#isParent(name) || hasAddresses) this.heard.needsCheck = true;
+    // The interface's addresses and routes may have vanished, some without a notification.
+    if (TUNNEL_DEVICES.includes(name) || this.#isParent(name) || hasAddresses) this.effects.needsCheck = true;
     if (deleted) addresses.delete(name);
   }
 
   #address({ device, address, deleted }: Extract<NodeChange, { object: 'address' }>): void {
     if (this.#known.hasAddress(device, address) !== deleted) return;
-    this.#known.setAddress({ device, address }, { isThere: !deleted });
-    if (TUNNEL_DEVICES.includes(device) || this.#isParent(device)) this.heard.needsCheck = true;
+    this.#known.setAddress({ device, address }, { isPresent: !deleted });
+    if (TUNNEL_DEVICES.includes(device) || this.#isParent(device)) this.effects.needsCheck = true;
   }
 
   #neighbour({ deleted, device, address, mac }: Extract<NodeChange, { object: 'neighbour' }>): void {
@@ -149,7 +150,7 @@ export class Hearing {
     if (deleted ? !found : found?.mac === mac) return;
     if (deleted) neighbours.delete(key);
     else neighbours.set(key, { device, address, mac });
-    this.heard.rest = true;
+    this.effects.hasDeviceObjects = true;
   }
 
   #forwarding({ deleted, device, mac, nodeAddress }: Extract<NodeChange, { object: 'forwarding' }>): void {
@@ -159,9 +160,9 @@ export class Hearing {
     if (isKnown !== deleted) return;
     if (deleted) this.#known.removeForwarding(entry);
     else this.#known.addForwarding(entry);
-    this.heard.rest = true;
-    // A replacement is announced like an addition.
-    if (!deleted && entries.length > 0) this.heard.needsCheck = true;
+    this.effects.hasDeviceObjects = true;
+    // The notification of a replacement looks like an addition.
+    if (!deleted && entries.length > 0) this.effects.needsCheck = true;
   }
 }
 
@@ -171,11 +172,11 @@ export class Hearing {
  */
 export function podInterfacesOf(changes: readonly NodeChange[]): ReadonlyMap<string, boolean> {
   const found = new Map<string, boolean>();
-  const note = (name: string, isMeddledWith: boolean) => found.set(name, isMeddledWith || found.get(name) === true);
+  const record = (name: string, isInterference: boolean) => found.set(name, isInterference || found.get(name) === true);
   for (const change of changes) {
-    if (change.object === 'pod-interface') note(change.name, change.isMeddledWith);
+    if (change.object === 'pod-interface') record(change.name, change.isInterference);
     if (change.object !== 'route' || ownerOf(change.route) !== 'pod' || change.route.device === undefined) continue;
-    note(change.route.device, change.deleted);
+    record(change.route.device, change.deleted);
   }
   return found;
 }

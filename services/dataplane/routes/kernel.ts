@@ -5,7 +5,7 @@ import type { NodeStep } from './step.js';
 
 /**
  * The node's kernel as needed for packets between nodes: tunnel devices and objects on them, and routes of the main table, IPv4
- * and IPv6. Implementations: netlink, and memory (the fake); both pass `node-kernel.contract.ts`.
+ * and IPv6. Implementations: netlink, and memory (the fake); both pass `testing/node-kernel-contract.ts`.
  *
  * Every method fails with KERNEL_REFUSED when the kernel refuses or cannot be queried, and with KERNEL_UNSUPPORTED when it lacks
  * a feature; both carry the operation, the object, the errno's name and the kernel's own text.
@@ -19,7 +19,7 @@ export interface NodeKernel {
 
   /**
    * Reads the objects of a wanted state, and possible conflicts.
-   * Result: complete, or a failure. The parts are read one after the other; a watch opened before announces changes made
+   * Result: complete, or a failure. The parts are read one after the other; a watch opened before notifies of changes made
    * meanwhile. Changes nothing, and yields after every 1,000 routes. Idempotent.
    */
   observe(scope: NodeScope): Promise<ObservedNode>;
@@ -34,9 +34,9 @@ export interface NodeKernel {
   apply(steps: readonly NodeStep[]): Promise<readonly (NodeRefusal | undefined)[]>;
 
   /**
-   * Announces all changes to what {@link observe} reads (except sysctls), and to pods' host interfaces, from the moment when the
-   * promise resolves. The kernel does not announce some: IPv4 routes that vanish when their interface goes down or loses its last
-   * address, neighbours that vanish with their device's MAC address.
+   * Notifies of all changes to what {@link observe} reads (except sysctls), and to pods' host interfaces, from the moment when
+   * the promise resolves. The kernel omits some: IPv4 routes that vanish when their interface goes down or loses its last address,
+   * neighbours that vanish with their device's MAC address.
    * Result: a watch, which the caller closes. The listener is called for one change after the other; it must not throw.
    */
   watch(listener: NodeListener): Promise<NodeWatch>;
@@ -60,11 +60,11 @@ export interface NodeRefusal {
 
 export interface NodeListener {
   readonly changed: (change: NodeChange) => void;
-  /** Called once when the watch fails; no announcements follow. May be called before {@link NodeKernel.watch} resolves. */
+  /** Called once when the watch fails; no notifications follow. May be called before {@link NodeKernel.watch} resolves. */
   readonly failed: (failure: Failure) => void;
 }
 
 export interface NodeWatch {
-  /** Ends the announcements. Idempotent. */
+  /** Ends the notifications. Idempotent. */
   close(): void;
 }

@@ -21,7 +21,7 @@ export interface ObservedRoute {
 }
 
 /** A route of the main table as the kernel reports it. */
-export interface SeenRoute extends ObservedRoute {
+export interface KernelRoute extends ObservedRoute {
   readonly protocol: number;
   /** As the kernel reports it; IPv6 uses 1024 when none was given. */
   readonly metric: number;
@@ -89,7 +89,7 @@ export interface ObservedNode {
   /** All except those of link scope, which the kernel creates. */
   readonly addresses: readonly DeviceAddress[];
   /** Podwire's routes, and the foreign ones within the requested scope. */
-  readonly routes: readonly SeenRoute[];
+  readonly routes: readonly KernelRoute[];
   /** Destinations that foreign routes send to a router; CIDRs. */
   readonly routed: readonly string[];
   readonly neighbours: readonly PeerNeighbour[];
@@ -122,23 +122,23 @@ export function isPodInterface(link: { readonly name: string; readonly alias: st
 export const NODE_ROUTE_PROTOCOL = 87;
 
 /**
- * The owner of a route of the main table, judged by the route alone, as known links may be outdated. Podwire routes to a pod on
+ * The owner of a route of the main table, determined from the route alone, as known links may be outdated. Podwire routes to a pod on
  * the link, by an interface that is no tunnel; a node's routes have a gateway, leave by a tunnel, or are blackholes.
  */
-export function ownerOf(route: Pick<SeenRoute, 'protocol' | 'type' | 'device' | 'gateway'>): RouteOwner {
+export function ownerOf(route: Pick<KernelRoute, 'protocol' | 'type' | 'device' | 'gateway'>): RouteOwner {
   if (route.protocol !== NODE_ROUTE_PROTOCOL) return 'foreign';
   const isOnLink = route.type === 'unicast' && route.gateway === undefined && route.device !== undefined;
   return isOnLink && !TUNNEL_DEVICES.includes(route.device) ? 'pod' : 'node';
 }
 
 /** Whether a route sends packets to a router other than Podwire's nodes. */
-export function isRouted(route: Pick<SeenRoute, 'protocol' | 'type' | 'device' | 'gateway'>): boolean {
+export function isRouted(route: Pick<KernelRoute, 'protocol' | 'type' | 'device' | 'gateway'>): boolean {
   const hasRouter = route.gateway !== undefined || route.device === undefined;
   return route.type === 'unicast' && hasRouter && ownerOf(route) === 'foreign';
 }
 
 /** Default metric of routes by family: that of Podwire's routes, and of foreign ones that collide with them. */
-export function isDefaultMetric({ destination, metric }: Pick<SeenRoute, 'destination' | 'metric'>): boolean {
+export function isDefaultMetric({ destination, metric }: Pick<KernelRoute, 'destination' | 'metric'>): boolean {
   return metric === (destination.includes(':') ? 1024 : 0);
 }
 
@@ -153,17 +153,17 @@ export function equalRoutes(a: ObservedRoute, b: ObservedRoute): boolean {
   );
 }
 
-/** A change as the kernel announced it: the new state, or, when `deleted`, the old one. */
+/** A change from a notification of the kernel: the new state, or, when `deleted`, the old one. */
 export type NodeChange =
-  | { readonly object: 'route'; readonly deleted: boolean; readonly route: SeenRoute }
+  | { readonly object: 'route'; readonly deleted: boolean; readonly route: KernelRoute }
   | { readonly object: 'device'; readonly deleted: boolean; readonly device: ObservedDevice }
   | ({ readonly object: 'address'; readonly deleted: boolean } & DeviceAddress)
   | ({ readonly object: 'neighbour'; readonly deleted: boolean } & PeerNeighbour)
   | ({ readonly object: 'forwarding'; readonly deleted: boolean } & PeerForwarding)
   /**
-   * A change of a pod's host interface with this name. Meddled with: it is gone, or changed while it was up, which no wiring
-   * does.
+   * A change of a pod's host interface with this name. Interference: the interface is gone, or changed while it was up. Wiring
+   * does neither.
    */
-  | { readonly object: 'pod-interface'; readonly name: string; readonly isMeddledWith: boolean }
-  /** Changes were lost. */
+  | { readonly object: 'pod-interface'; readonly name: string; readonly isInterference: boolean }
+  /** Notifications were lost. */
   | { readonly object: 'overrun' };

@@ -170,7 +170,7 @@ class Walk {
     const lent = { cidr, poolName: 'p', nodeName: 'd', borrowed: [{ address, nodeName: of }] };
     const value = hostBits === 0 ? { cidr, poolName: 'p', nodeName: of, borrowed: [] } : lent;
     const blocks = new Map(next.blocks).set(formatPrefix(cidr), value);
-    return { next: { ...next, blocks }, changed: { blocks: new Set([formatPrefix(cidr)]), others: false } };
+    return { next: { ...next, blocks }, changed: { blocks: new Set([formatPrefix(cidr)]), hasOtherChanges: false } };
   }
 
   #apply(of: Change): Applied {
@@ -182,7 +182,7 @@ class Walk {
       const from = { node: nodes, pool: pools, block: blocks }[of.take];
       const key = [...from.keys()][of.place % Math.max(1, from.size)] ?? '';
       from.delete(key);
-      return { next, changed: of.take === 'block' ? { blocks: new Set([key]), others: false } : OTHERS };
+      return { next, changed: of.take === 'block' ? { blocks: new Set([key]), hasOtherChanges: false } : OTHERS };
     }
     switch (of.put) {
       case 'node':
@@ -193,7 +193,7 @@ class Walk {
         return { next, changed: OTHERS };
       case 'block':
         blocks.set(formatPrefix(of.value.cidr), of.value);
-        return { next, changed: { blocks: new Set([formatPrefix(of.value.cidr)]), others: false } };
+        return { next, changed: { blocks: new Set([formatPrefix(of.value.cidr)]), hasOtherChanges: false } };
       case 'tunnel':
         return this.#withTunnel(next, of);
       case 'facts':
@@ -205,8 +205,8 @@ class Walk {
   }
 }
 
-const ALL: ClusterChange = { blocks: 'all', others: true };
-const OTHERS: ClusterChange = { blocks: new Set(), others: true };
+const ALL: ClusterChange = { blocks: 'all', hasOtherChanges: true };
+const OTHERS: ClusterChange = { blocks: new Set(), hasOtherChanges: true };
 
 /** So that walks do not begin with nothing: all nodes and pools, and some blocks. */
 const beginning = fc
@@ -275,7 +275,7 @@ describe('a large cluster', () => {
 
     const blocks = new Map(before.blocks).set('10.0.1.64/26', block('10.0.1.64/26', { pool: 'p', node: 'n7' }));
     const one = { self: 'n0', cluster: { ...before, blocks } };
-    const second = planner.update(one, { blocks: new Set(['10.0.1.64/26']), others: false }, facts());
+    const second = planner.update(one, { blocks: new Set(['10.0.1.64/26']), hasOtherChanges: false }, facts());
     expect([...second.changedRoutes]).toEqual(['10.0.1.64/26']);
     expect(reads() - planned).toBeLessThan(10);
 

@@ -10,21 +10,13 @@ import type {
   NodeAddress,
   VxlanEnd,
 } from '../cluster/cluster.js';
-import { Complaints } from '../conditions/conditions.js';
-import {
-  nodesOf,
-  Paths,
-  planBlock,
-  RANKS,
-  type BlockPlan,
-  type BlockSurroundings,
-  type Claim,
-} from './block-routes.js';
+import { RouteFaults } from '../conditions/conditions.js';
+import { nodesOf, Paths, planBlock, RANKS, type BlockPlan, type BlockContext, type Claim } from './block-routes.js';
 import { planTunnels, type TunnelPlan } from './tunnels.js';
 import { equalFacts, type NodeFacts, type NodeRoute, type WantedNode } from './wanted.js';
 
-/** For an update where only the node's facts may have changed. */
-export const NO_CHANGE: ClusterChange = { blocks: new Set(), others: false };
+/** For an update where at most the node's facts have changed. */
+export const NO_CHANGE: ClusterChange = { blocks: new Set(), hasOtherChanges: false };
 
 /** The wanted state of a node's kernel, and its difference from the previous update. */
 export interface PlannedNode {
@@ -42,20 +34,21 @@ interface PlannedBlock {
 /**
  * Plans the wanted state of the node's kernel from its view of the cluster, incrementally.
  *
- * What makes it hard: 5,000 nodes have 10,000 blocks and constant changes, each of which must reach the kernel within
- * milliseconds. So blocks are planned one by one ({@link planBlock}, pure), each remembers its claims, and the planner tracks
- * which blocks depend on which node and pool. A change replans only its dependents; the result equals a full plan.
+ * What makes it hard: 5,000 nodes have 10,000 blocks and constant changes, and each change must reach the kernel within
+ * milliseconds. So blocks are planned one by one ({@link planBlock}, pure). The planner keeps the claims of each block, and which
+ * blocks depend on which node and pool. A change replans only its dependents; the result equals a full plan.
  *
- * A node whose own registration vanishes keeps using the last one: its pods keep their network until it is registered again.
+ * When this node's registration vanishes, the planner keeps using the last one: pods keep their network until the node is
+ * registered again.
  */
 export class RoutePlanner {
   readonly #routes = new Map<string, NodeRoute>();
   readonly #claims = new Claims();
-  readonly #complaints = new Complaints();
+  readonly #faults = new RouteFaults();
   readonly #planned = new Map<string, PlannedBlock>();
   readonly #blocksOfNode = new BlockIndex();
   readonly #blocksOfPool = new BlockIndex();
-  #before: { readonly view: ClusterView; readonly facts: NodeFacts } | undefined;
+  #previous: { readonly view: ClusterView; readonly facts: NodeFacts } | undefined;
   #self: ClusterNode | undefined;
   #paths: Paths | undefined;
   #tunnels: TunnelPlan | undefined;
@@ -65,28 +58,28 @@ export class RoutePlanner {
    * @param facts - compared with the previous ones, so they may be unchanged
    */
   update(view: ClusterView, change: ClusterChange, facts: NodeFacts): PlannedNode {
-    const before = this.#before;
-    this.#before = { view, facts };
+    const before = this.#previous;
+    this.#previous = { view, facts };
     const { cluster } = view;
     const known = view.self === before?.view.self ? this.#self : undefined;
     const self = cluster.nodes.get(view.self) ?? known;
-    const isAnotherSelf =
+    const hasSelfChanged =
       before?.view.self !== view.self || !equalFacts(before.facts, facts) || !equalNodes(self, known);
     this.#self = self;
-    if (isAnotherSelf || !this.#paths) this.#paths = new Paths(self, facts);
-    const isOther = isAnotherSelf || change.others;
-    const touched = isAnotherSelf
+    if (hasSelfChanged || !this.#paths) this.#paths = new Paths(self, facts);
+    const hasTunnelInputChanged = hasSelfChanged || change.hasOtherChanges;
+    const touched = hasSelfChanged
       ? new Set([...this.#planned.keys(), ...cluster.blocks.keys()])
       : this.#touchedBlocks(cluster, change, before.view.cluster);
-    if (isOther || !this.#tunnels) {
+    if (hasTunnelInputChanged || !this.#tunnels) {
       this.#tunnels = planTunnels({ selfName: view.self, self, nodes: cluster.nodes, pools: cluster.pools, facts });
     }
-    const around = { self: view.self, nodes: cluster.nodes, pools: cluster.pools, facts, paths: this.#paths };
+    const context = { self: view.self, nodes: cluster.nodes, pools: cluster.pools, facts, paths: this.#paths };
     const destinations = new Set<string>();
-    for (const cidr of touched) this.#replan(cidr, { block: cluster.blocks.get(cidr), around, destinations });
+    for (const cidr of touched) this.#replan(cidr, { block: cluster.blocks.get(cidr), context, destinations });
     const { conditions, ...rest } = this.#tunnels;
-    const wanted = { ...rest, routes: this.#routes, conditions: [...conditions, ...this.#complaints.conditions()] };
-    return { wanted, changedRoutes: this.#settle(destinations) };
+    const wanted = { ...rest, routes: this.#routes, conditions: [...conditions, ...this.#faults.conditions()] };
+    return { wanted, changedRoutes: this.#updateRoutes(destinations) };
   }
 
   #touchedBlocks(cluster: Cluster, change: ClusterChange, before: Cluster): ReadonlySet<string> {
@@ -96,21 +89,21 @@ export class RoutePlanner {
       for (const [cidr, block] of cluster.blocks) if (this.#planned.get(cidr)?.block !== block) touched.add(cidr);
       for (const cidr of this.#planned.keys()) if (!cluster.blocks.has(cidr)) touched.add(cidr);
     }
-    if (!change.others) return touched;
+    if (!change.hasOtherChanges) return touched;
     for (const name of changedKeys(before.nodes, cluster.nodes, equalNodes)) this.#blocksOfNode.collect(name, touched);
     for (const name of changedKeys(before.pools, cluster.pools, equalPools)) this.#blocksOfPool.collect(name, touched);
     return touched;
   }
 
-  #replan(cidr: string, { block, around, destinations }: Replanning): void {
+  #replan(cidr: string, { block, context, destinations }: ReplanContext): void {
     const old = this.#planned.get(cidr);
     if (old) this.#forget(cidr, old, destinations);
     if (!block) return;
-    const plan = planBlock(block, cidr, around);
+    const plan = planBlock(block, cidr, context);
     this.#planned.set(cidr, { block, plan });
     for (const name of nodesOf(block)) this.#blocksOfNode.add(name, cidr);
     if (block.poolName !== undefined) this.#blocksOfPool.add(block.poolName, cidr);
-    for (const complaint of plan.complaints) this.#complaints.add(complaint);
+    for (const fault of plan.faults) this.#faults.add(fault);
     for (const claim of plan.claims) {
       this.#claims.add(cidr, claim);
       destinations.add(claim.destination);
@@ -121,7 +114,7 @@ export class RoutePlanner {
     this.#planned.delete(cidr);
     for (const name of nodesOf(block)) this.#blocksOfNode.remove(name, cidr);
     if (block.poolName !== undefined) this.#blocksOfPool.remove(block.poolName, cidr);
-    for (const complaint of plan.complaints) this.#complaints.remove(complaint);
+    for (const fault of plan.faults) this.#faults.remove(fault);
     for (const claim of plan.claims) {
       this.#claims.remove(cidr, claim);
       destinations.add(claim.destination);
@@ -129,7 +122,7 @@ export class RoutePlanner {
   }
 
   /** Updates the routes of some destinations from their best claims. */
-  #settle(destinations: ReadonlySet<string>): ReadonlySet<string> {
+  #updateRoutes(destinations: ReadonlySet<string>): ReadonlySet<string> {
     const changed = new Set<string>();
     for (const destination of destinations) {
       const route = this.#claims.best(destination)?.route;
@@ -142,9 +135,9 @@ export class RoutePlanner {
   }
 }
 
-interface Replanning {
+interface ReplanContext {
   readonly block: ClusterBlock | undefined;
-  readonly around: BlockSurroundings;
+  readonly context: BlockContext;
   /** Collects the destinations of the block's earlier and new claims. */
   readonly destinations: Set<string>;
 }
@@ -169,7 +162,7 @@ class BlockIndex {
   }
 }
 
-interface Entry {
+interface BlockClaim {
   /** CIDR of the claiming block. */
   readonly block: string;
   readonly claim: Claim;
@@ -177,7 +170,7 @@ interface Entry {
 
 /** Every block's claims, by destination. A destination has several only where blocks overlap. */
 class Claims {
-  readonly #byDestination = new Map<string, readonly Entry[]>();
+  readonly #byDestination = new Map<string, readonly BlockClaim[]>();
 
   add(block: string, claim: Claim): void {
     const others = this.#byDestination.get(claim.destination) ?? [];
@@ -200,7 +193,7 @@ class Claims {
   }
 }
 
-function isBetter(a: Entry, b: Entry | undefined): boolean {
+function isBetter(a: BlockClaim, b: BlockClaim | undefined): boolean {
   if (!b) return true;
   const ranks = RANKS.indexOf(a.claim.rank) - RANKS.indexOf(b.claim.rank);
   return ranks < 0 || (ranks === 0 && compareTexts(a.block, b.block) < 0);

@@ -2,7 +2,7 @@ import { afterEach, describe, expect, test } from 'vitest';
 
 import { blackhole, unicast, vxlan } from '../testing/kernels.js';
 import { differences } from '../testing/routes-oracle.js';
-import { routesOf, Scene, VIEW } from '../testing/routes.js';
+import { routesOf, ReconcilerFixture, VIEW } from '../testing/routes.js';
 import { NO_CHANGE, RoutePlanner } from './planner.js';
 import type { WantedNode } from './wanted.js';
 
@@ -22,21 +22,21 @@ const WANTED: WantedNode = {
   conditions: [],
 };
 
-let scene: Scene;
+let fixture: ReconcilerFixture;
 
 afterEach(async () => {
-  await scene.loop.reconciler.stop();
-  expect(scene.kernel.unusedFaults).toBe(0);
+  await fixture.loop.reconciler.stop();
+  expect(fixture.kernel.unusedFaults).toBe(0);
 });
 
 async function reached(): Promise<void> {
-  scene = new Scene();
-  await scene.want(WANTED);
+  fixture = new ReconcilerFixture();
+  await fixture.setWanted(WANTED);
   expect(await left()).toEqual([]);
 }
 
-const left = () => differences(scene.kernel, scene.loop.planner.wanted);
-const status = () => scene.loop.reconciler.status();
+const left = () => differences(fixture.kernel, fixture.loop.planner.wanted);
+const status = () => fixture.loop.reconciler.status();
 
 /** By hand, what it costs to put it right, and how often it has to be looked for that. */
 const MEDDLINGS: readonly (readonly [string, readonly string[], number])[] = [
@@ -119,44 +119,44 @@ const MEDDLINGS: readonly (readonly [string, readonly string[], number])[] = [
 describe('what is changed by hand', () => {
   test.each(MEDDLINGS)('%s', async (command, repairs, observations) => {
     await reached();
-    const before = scene.kernel.observations;
-    const commands = await scene.commandsDuring(async () => {
-      scene.byHand(command);
-      await scene.calm();
+    const before = fixture.kernel.observations;
+    const commands = await fixture.commandsDuring(async () => {
+      fixture.runCommand(command);
+      await fixture.waitUntilIdle();
     });
     expect(commands).toEqual(repairs);
     expect(await left()).toEqual([]);
     expect(status()).toMatchObject({ state: 'as-wanted', conditions: [] });
     expect(status().driftCount).toBeGreaterThan(0);
-    expect(scene.loop.lines()).toEqual([expect.stringMatching(/^others changed the node’s kernel/)]);
+    expect(fixture.loop.lines()).toEqual([expect.stringMatching(/^another program changed the node’s kernel/)]);
     // The one that the comparison just above made is the last.
-    expect(scene.kernel.observations - before).toBe(observations + 1);
+    expect(fixture.kernel.observations - before).toBe(observations + 1);
   });
 
   test.each(MEDDLINGS)('unheard, it is put right by the next full check: %s', async (command) => {
     await reached();
-    scene.kernel.hold();
-    scene.byHand(command);
-    await scene.calm();
+    fixture.kernel.hold();
+    fixture.runCommand(command);
+    await fixture.waitUntilIdle();
     expect(await left()).not.toEqual([]);
-    await scene.pass(100_000);
+    await fixture.advance(100_000);
     expect(await left()).toEqual([]);
     expect(status().driftCount).toBeGreaterThan(0);
   });
 
   test.each(MEDDLINGS)('lost in an overrun, at once: %s', async (command) => {
     await reached();
-    scene.kernel.hold();
-    scene.byHand(command);
-    scene.kernel.release({ asOverrun: true });
-    await scene.calm();
+    fixture.kernel.hold();
+    fixture.runCommand(command);
+    fixture.kernel.release({ asOverrun: true });
+    await fixture.waitUntilIdle();
     expect(await left()).toEqual([]);
   });
 
   test('a sysctl is put right by the next full check', async () => {
     await reached();
-    scene.byHand('sysctl -w net.ipv4.ip_forward=0');
-    expect(await scene.commandsDuring(() => scene.pass(100_000))).toEqual(['sysctl -w net.ipv4.ip_forward=1']);
+    fixture.runCommand('sysctl -w net.ipv4.ip_forward=0');
+    expect(await fixture.commandsDuring(() => fixture.advance(100_000))).toEqual(['sysctl -w net.ipv4.ip_forward=1']);
     expect(status().driftCount).toBe(1);
   });
 
@@ -165,23 +165,23 @@ describe('what is changed by hand', () => {
     let repairs = 0;
     for (let round = 0; round < 200; round++) {
       if ((await left()).length === 0) {
-        scene.byHand('ip route delete 10.65.1.0/26');
+        fixture.runCommand('ip route delete 10.65.1.0/26');
         repairs++;
       }
-      await scene.pass(50);
+      await fixture.advance(50);
     }
     expect(repairs).toBeGreaterThan(5);
     expect(repairs).toBeLessThan(20);
-    await scene.pass(100_000);
+    await fixture.advance(100_000);
     expect(await left()).toEqual([]);
   });
 
   test('made and undone again before it is looked at, it is nothing', async () => {
     await reached();
-    const commands = await scene.commandsDuring(async () => {
-      scene.byHand('ip route delete 10.65.1.0/26');
-      scene.byHand('ip route add 10.65.1.0/26 via 10.65.1.1 dev vxlan4.podwire proto 87 onlink');
-      await scene.calm();
+    const commands = await fixture.commandsDuring(async () => {
+      fixture.runCommand('ip route delete 10.65.1.0/26');
+      fixture.runCommand('ip route add 10.65.1.0/26 via 10.65.1.1 dev vxlan4.podwire proto 87 onlink');
+      await fixture.waitUntilIdle();
     });
     expect([commands, status().driftCount]).toEqual([[], 0]);
   });
@@ -190,51 +190,51 @@ describe('what is changed by hand', () => {
 describe('the parent interface', () => {
   test('goes down: its routes wait, told once; up again, they come back', async () => {
     await reached();
-    const commands = await scene.commandsDuring(async () => {
-      scene.byHand('ip link set up0 down');
-      await scene.pass(200_000);
+    const commands = await fixture.commandsDuring(async () => {
+      fixture.runCommand('ip link set up0 down');
+      await fixture.advance(200_000);
     });
     expect(commands).toEqual([]);
     expect(status()).toMatchObject({
       conditions: [{ message: 'interface up0 is down: 2 routes and vxlan4.podwire wait for it' }],
     });
-    scene.byHand('ip link set up0 up');
-    await scene.calm();
+    fixture.runCommand('ip link set up0 up');
+    await fixture.waitUntilIdle();
     expect(await left()).toEqual([]);
     expect(status().conditions).toEqual([]);
-    expect(scene.loop.lines()).toEqual([
+    expect(fixture.loop.lines()).toEqual([
       'interface up0 is down: 2 routes and vxlan4.podwire wait for it',
-      'DeviceUnavailable is over',
+      'condition resolved: DeviceUnavailable',
     ]);
   });
 
   test('vanishes with the tunnel, and comes back', async () => {
     await reached();
-    scene.byHand('ip link delete up0');
-    await scene.pass(200_000);
-    expect(scene.kernel.node.devices).toEqual([]);
+    fixture.runCommand('ip link delete up0');
+    await fixture.advance(200_000);
+    expect(fixture.kernel.node.devices).toEqual([]);
     for (const command of ['ip link add up0 type bridge', 'ip link set up0 up', 'ip address add 10.0.0.1/24 dev up0']) {
-      scene.byHand(command);
+      fixture.runCommand(command);
     }
-    await scene.calm();
+    await fixture.waitUntilIdle();
     expect(await left()).toEqual([]);
   });
 
   test('loses its last address: its routes vanish without a word, and come back', async () => {
     await reached();
-    scene.byHand('ip address delete 10.0.0.1/24 dev up0');
-    scene.byHand('ip address add 10.0.0.1/24 dev up0');
-    await scene.calm();
-    scene.byHand('ip address add 10.0.0.8/24 dev up0');
-    scene.byHand('ip address delete 10.0.0.8/24 dev up0');
-    await scene.calm();
-    await scene.pass(100_000);
+    fixture.runCommand('ip address delete 10.0.0.1/24 dev up0');
+    fixture.runCommand('ip address add 10.0.0.1/24 dev up0');
+    await fixture.waitUntilIdle();
+    fixture.runCommand('ip address add 10.0.0.8/24 dev up0');
+    fixture.runCommand('ip address delete 10.0.0.8/24 dev up0');
+    await fixture.waitUntilIdle();
+    await fixture.advance(100_000);
     expect(await left()).toEqual([]);
   });
 
   test('is followed by facts: its name, its MTU, and what others route', async () => {
     await reached();
-    const facts = () => scene.loop.planner.facts;
+    const facts = () => fixture.loop.planner.facts;
     expect(facts()).toMatchObject({
       parents: { 4: 'up0', 6: undefined },
       mtuBytes: 1500,
@@ -242,26 +242,26 @@ describe('the parent interface', () => {
       hasIpip: true,
       routed: [],
     });
-    scene.byHand('ip link set up0 mtu 1400');
-    await scene.calm();
+    fixture.runCommand('ip link set up0 mtu 1400');
+    await fixture.waitUntilIdle();
     expect(facts()).toMatchObject({ mtuBytes: 1400 });
-    scene.byHand('ip route add 10.99.0.0/16 via 10.0.0.9 dev up0 proto 4');
-    await scene.calm();
-    scene.byHand('ip route add 0.0.0.0/0 via 10.0.0.9 dev up0 proto 4');
-    await scene.calm();
+    fixture.runCommand('ip route add 10.99.0.0/16 via 10.0.0.9 dev up0 proto 4');
+    await fixture.waitUntilIdle();
+    fixture.runCommand('ip route add 0.0.0.0/0 via 10.0.0.9 dev up0 proto 4');
+    await fixture.waitUntilIdle();
     expect(facts()?.routed).toEqual([{ family: 4, value: 0n, length: 0 }]);
-    scene.byHand('ip route delete 0.0.0.0/0');
-    await scene.calm();
+    fixture.runCommand('ip route delete 0.0.0.0/0');
+    await fixture.waitUntilIdle();
     expect(facts()?.routed).toEqual([{ family: 4, value: 0x0a63_0000n, length: 16 }]);
-    scene.byHand('ip link add up1 type bridge');
-    scene.byHand('ip address delete 10.0.0.1/24 dev up0');
-    scene.byHand('ip address add 10.0.0.1/24 dev up1');
-    await scene.calm();
+    fixture.runCommand('ip link add up1 type bridge');
+    fixture.runCommand('ip address delete 10.0.0.1/24 dev up0');
+    fixture.runCommand('ip address add 10.0.0.1/24 dev up1');
+    await fixture.waitUntilIdle();
     expect(facts()).toMatchObject({ parents: { 4: 'up1' }, mtuBytes: 1500 });
   });
 
   test('the tunnel’s MTU follows its interface’s', async () => {
-    scene = new Scene({ planner: new RoutePlanner() });
+    fixture = new ReconcilerFixture({ planner: new RoutePlanner() });
     const pool = {
       name: 'pool',
       cidr: { family: 4, value: 0x0a41_0000n, length: 16 },
@@ -270,131 +270,134 @@ describe('the parent interface', () => {
       loadBalancerOnly: false,
     } as const;
     const view = { ...VIEW, cluster: { ...VIEW.cluster, pools: new Map([[pool.name, pool]]) } };
-    scene.loop.reconciler.follow(view, { blocks: 'all', others: true });
-    await scene.calm();
-    const mtu = () => scene.kernel.node.find(device).mtuBytes;
+    fixture.loop.reconciler.follow(view, { blocks: 'all', hasOtherChanges: true });
+    await fixture.waitUntilIdle();
+    const mtu = () => fixture.kernel.node.find(device).mtuBytes;
     expect(mtu()).toBe(1450);
     for (const [parent, tunnel] of [
       [1400, 1350],
       [9000, 8950],
     ]) {
-      scene.byHand(`ip link set up0 mtu ${parent}`);
-      await scene.calm();
+      fixture.runCommand(`ip link set up0 mtu ${parent}`);
+      await fixture.waitUntilIdle();
       expect(mtu()).toBe(tunnel);
     }
-    scene.loop.reconciler.follow(view, NO_CHANGE);
+    fixture.loop.reconciler.follow(view, NO_CHANGE);
   });
 });
 
 describe('trouble', () => {
   test('a step that is refused stops no other, is told once, and is tried again', async () => {
-    scene = new Scene();
-    scene.kernel.failNext('route-add', { errno: 'ENOMEM', after: 1 });
-    await scene.want(WANTED);
+    fixture = new ReconcilerFixture();
+    fixture.kernel.failNext('route-add', { errno: 'ENOMEM', after: 1 });
+    await fixture.setWanted(WANTED);
     expect(await left()).toHaveLength(1);
     expect(status()).toMatchObject({ state: 'reconciling', present: { routes: 3 } });
     expect(status().conditions).toMatchObject([{ reason: 'KernelRefuses' }]);
-    await scene.pass(1000);
+    await fixture.advance(1000);
     expect(await left()).toEqual([]);
     expect(status()).toMatchObject({ state: 'as-wanted', conditions: [] });
-    expect(scene.loop.lines()).toEqual([expect.stringMatching(/^ip route add .*ENOMEM/), 'KernelRefuses is over']);
+    expect(fixture.loop.lines()).toEqual([
+      expect.stringMatching(/^ip route add .*ENOMEM/),
+      'condition resolved: KernelRefuses',
+    ]);
   });
 
   test('a route of others that leads to an IPv6 tunnel’s far ends is named, and the way is free once it is gone', async () => {
-    scene = new Scene();
-    scene.byHand('ip route add fd65::/48 via fd00::9 dev up0 proto 4');
+    fixture = new ReconcilerFixture();
+    fixture.runCommand('ip route add fd65::/48 via fd00::9 dev up0 proto 4');
     const tunnel = { ...vxlan, name: 'vxlan6.podwire', local: 'fd00::1', mtuBytes: 1430, address: 'fd65:0:0:1::1/128' };
     const into = unicast('fd65:0:0:2::/122', 'fd65:0:0:2::1', tunnel.name);
-    await scene.want({ ...WANTED, tunnels: [tunnel], routes: routesOf(into), peers: [] });
-    const message = expect.stringMatching(/fd65::\/48 .* fd65:0:0:2::\/122 by vxlan6\.podwire/);
+    await fixture.setWanted({ ...WANTED, tunnels: [tunnel], routes: routesOf(into), peers: [] });
+    const message = expect.stringMatching(/fd65:0:0:2::\/122 by vxlan6\.podwire: .* fd65::\/48 covers/);
     expect(status().conditions).toContainEqual({ reason: 'TunnelGatewayCovered', message });
-    scene.byHand('ip route delete fd65::/48');
-    await scene.calm();
-    await scene.pass(100_000);
+    fixture.runCommand('ip route delete fd65::/48');
+    await fixture.waitUntilIdle();
+    await fixture.advance(100_000);
     expect(await left()).toEqual([]);
     expect(status()).toMatchObject({ state: 'as-wanted', conditions: [] });
   });
 
   test('what is refused again and again is tried less and less often', async () => {
-    scene = new Scene();
-    for (let count = 0; count < 40; count++) scene.kernel.failNext('route-add', { errno: 'EPERM' });
-    await scene.want({ ...WANTED, tunnels: [], peers: [], routes: routesOf(blackhole('10.65.0.0/26')) });
-    await scene.pass(60_000);
-    const tries = scene.kernel.commands.filter((command) => command.includes('EPERM')).length;
+    fixture = new ReconcilerFixture();
+    for (let count = 0; count < 40; count++) fixture.kernel.failNext('route-add', { errno: 'EPERM' });
+    await fixture.setWanted({ ...WANTED, tunnels: [], peers: [], routes: routesOf(blackhole('10.65.0.0/26')) });
+    await fixture.advance(60_000);
+    const tries = fixture.kernel.commands.filter((command) => command.includes('EPERM')).length;
     expect(tries).toBeGreaterThan(3);
     expect(tries).toBeLessThan(12);
-    await scene.pass(3_600_000);
+    await fixture.advance(3_600_000);
     expect(await left()).toEqual([]);
-    expect(scene.loop.lines()).toHaveLength(2);
+    expect(fixture.loop.lines()).toHaveLength(2);
   });
 
   test('a kernel that cannot be read is asked again, and is told once; what is there stays', async () => {
     await reached();
-    const there = scene.kernel.node.print();
-    for (let count = 0; count < 4; count++) scene.kernel.failNext('observe', { errno: 'ENOBUFS' });
-    const commands = await scene.commandsDuring(() => scene.pass(200_000));
-    expect([commands, scene.kernel.node.print()]).toEqual([[], there]);
-    expect(scene.loop.lines()).toEqual([
+    const there = fixture.kernel.node.print();
+    for (let count = 0; count < 4; count++) fixture.kernel.failNext('observe', { errno: 'ENOBUFS' });
+    const commands = await fixture.commandsDuring(() => fixture.advance(200_000));
+    expect([commands, fixture.kernel.node.print()]).toEqual([[], there]);
+    expect(fixture.loop.lines()).toEqual([
       expect.stringMatching(/cannot be read/),
-      expect.stringMatching(/can be read again/),
+      expect.stringMatching(/is readable again/),
     ]);
   });
 
   test('a watch that breaks is opened again, and what happened meanwhile is found', async () => {
     await reached();
-    scene.kernel.breakWatches();
-    scene.byHand('ip route delete 10.65.1.0/26');
-    await scene.pass(1000);
+    fixture.kernel.breakWatches();
+    fixture.runCommand('ip route delete 10.65.1.0/26');
+    await fixture.advance(1000);
     expect(await left()).toEqual([]);
-    expect(scene.kernel.watches).toBe(1);
-    scene.byHand('ip route delete 10.65.1.0/26');
-    await scene.calm();
+    expect(fixture.kernel.watches).toBe(1);
+    fixture.runCommand('ip route delete 10.65.1.0/26');
+    await fixture.waitUntilIdle();
     expect(await left()).toEqual([]);
   });
 
   test('a watch that breaks while steps are carried out is opened again at once', async () => {
     await reached();
-    const apply = scene.kernel.apply.bind(scene.kernel);
-    scene.kernel.apply = async (steps) => {
-      scene.kernel.apply = apply;
+    const apply = fixture.kernel.apply.bind(fixture.kernel);
+    fixture.kernel.apply = async (steps) => {
+      fixture.kernel.apply = apply;
       const outcomes = await apply(steps);
-      scene.kernel.breakWatches();
-      scene.byHand('ip route delete 10.65.1.0/26');
+      fixture.kernel.breakWatches();
+      fixture.runCommand('ip route delete 10.65.1.0/26');
       return outcomes;
     };
-    await scene.want({ ...WANTED, routes: new Map([...WANTED.routes, ...routesOf(blackhole('10.65.5.0/26'))]) });
-    await scene.pass(2000);
+    await fixture.setWanted({ ...WANTED, routes: new Map([...WANTED.routes, ...routesOf(blackhole('10.65.5.0/26'))]) });
+    await fixture.advance(2000);
     expect(await left()).toEqual([]);
-    expect(scene.kernel.watches).toBe(1);
+    expect(fixture.kernel.watches).toBe(1);
   });
 
   test('a storm of what does not matter costs no look', async () => {
     await reached();
-    const { observations } = scene.kernel;
+    const { observations } = fixture.kernel;
     for (let count = 0; count < 500; count++) {
-      scene.byHand(`ip route add 172.16.${count % 250}.0/24 via 10.0.0.9 dev up0 proto 12 metric ${count}`);
+      fixture.runCommand(`ip route add 172.16.${count % 250}.0/24 via 10.0.0.9 dev up0 proto 12 metric ${count}`);
     }
-    await scene.calm();
-    expect(scene.kernel.observations).toBe(observations);
-    for (let count = 0; count < 30_000; count++) scene.byHand(`ip link set up0 mtu ${1400 + (count % 2)}`);
-    await scene.calm();
-    expect(scene.kernel.observations).toBeLessThan(observations + 4);
+    await fixture.waitUntilIdle();
+    expect(fixture.kernel.observations).toBe(observations);
+    for (let count = 0; count < 30_000; count++) fixture.runCommand(`ip link set up0 mtu ${1400 + (count % 2)}`);
+    await fixture.waitUntilIdle();
+    expect(fixture.kernel.observations).toBeLessThan(observations + 4);
   });
 
   test('pods’ interfaces are passed on', async () => {
     await reached();
-    scene.byHand('ip link add podw77 type bridge');
-    await scene.calm();
-    expect(scene.pods).toEqual(['podw77']);
+    fixture.runCommand('ip link add podw77 type bridge');
+    await fixture.waitUntilIdle();
+    expect(fixture.pods).toEqual(['podw77']);
   });
 
   test('stopping leaves everything as it is, and nothing is done after it', async () => {
     await reached();
-    const there = scene.kernel.node.print();
-    await scene.loop.reconciler.stop();
-    scene.loop.reconciler.follow(VIEW, NO_CHANGE);
-    scene.byHand('sysctl -w net.ipv4.ip_forward=1');
-    scene.clock.advance(1_000_000);
-    expect([scene.kernel.node.print(), scene.kernel.watches]).toEqual([there, 0]);
+    const there = fixture.kernel.node.print();
+    await fixture.loop.reconciler.stop();
+    fixture.loop.reconciler.follow(VIEW, NO_CHANGE);
+    fixture.runCommand('sysctl -w net.ipv4.ip_forward=1');
+    fixture.clock.advance(1_000_000);
+    expect([fixture.kernel.node.print(), fixture.kernel.watches]).toEqual([there, 0]);
   });
 });

@@ -16,7 +16,7 @@ import {
   type NodeKernelFixture,
 } from '../testing/kernels.js';
 import { differences } from '../testing/routes-oracle.js';
-import { FOREIGN, FOREIGN_CLEARED, handMoves, RESTORE, rests, wishes } from '../testing/routes-walk.js';
+import { FOREIGN, FOREIGN_CLEARED, commandSteps, RESTORE, restSteps, wantedSteps } from '../testing/routes-walk.js';
 import { routesOf, startLoop, type Loop } from '../testing/routes.js';
 import type { NodeKernel } from './kernel.js';
 import type { NodeStep } from './step.js';
@@ -108,17 +108,17 @@ describe('the real kernel', () => {
 
   test('is brought to what is wanted; the same again, after a restart too, writes nothing', async () => {
     start();
-    loop.want(wanted);
+    loop.setWanted(wanted);
     await reached();
     await quiet();
     const [steps, observations] = [kernel.steps.length, kernel.observations];
-    loop.want({ ...wanted, routes: new Map(wanted.routes) });
+    loop.setWanted({ ...wanted, routes: new Map(wanted.routes) });
     loop.reconciler.check();
     await quiet();
     expect([kernel.steps.length, kernel.observations]).toEqual([steps, observations + 1]);
     await loop.reconciler.stop();
     start();
-    loop.want(wanted);
+    loop.setWanted(wanted);
     await reached();
     expect(kernel.steps).toEqual([]);
     expect(loop.reconciler.status().driftCount).toBe(0);
@@ -129,14 +129,14 @@ describe('the real kernel', () => {
     const many = Array.from({ length: 10_000 }, (_, number) =>
       unicast(`10.${100 + (number >> 10)}.${(number >> 2) & 255}.${(number & 3) * 64}/26`, '10.65.1.1'),
     );
-    loop.want({ ...wanted, routes: routesOf(...many) });
+    loop.setWanted({ ...wanted, routes: routesOf(...many) });
     await reached();
     await quiet();
     const before = kernel.steps.length;
     // No look for the echoes of ten thousand changes.
     expect(kernel.observations).toBeLessThan(6);
     const { observations } = kernel;
-    loop.want({ ...wanted, routes: routesOf(...many.slice(1), { ...many[0]!, gateway: '10.65.1.2' }) });
+    loop.setWanted({ ...wanted, routes: routesOf(...many.slice(1), { ...many[0]!, gateway: '10.65.1.2' }) });
     await reached();
     await quiet();
     expect(kernel.steps.slice(before).map(({ type }) => type)).toEqual(['route-replace']);
@@ -159,7 +159,7 @@ describe('the real kernel', () => {
     'ip link delete vxlan4.podwire',
   ])('is put right at once after: %s', async (command) => {
     start();
-    loop.want(wanted);
+    loop.setWanted(wanted);
     await reached();
     await quiet();
     byHand(command);
@@ -169,12 +169,12 @@ describe('the real kernel', () => {
 
   test('a tunnel that Podwire makes anew, and a far end that moves, are not taken for what others did', async () => {
     start();
-    loop.want(wanted);
+    loop.setWanted(wanted);
     await reached();
     for (const host of [5, 6, 7, 8]) {
       const peers = wanted.peers.map((peer) => ({ ...peer, nodeAddress: `10.0.0.${host + 10}` }));
       const before = kernel.steps.length;
-      loop.want({ ...wanted, tunnels: [{ ...vxlan, local: `10.0.0.${host}` }], peers });
+      loop.setWanted({ ...wanted, tunnels: [{ ...vxlan, local: `10.0.0.${host}` }], peers });
       await reached();
       await quiet();
       const made = ['device-delete', 'device-add', 'device-set', 'address-add', 'forwarding-set', 'neighbour-set'];
@@ -185,7 +185,7 @@ describe('the real kernel', () => {
 
   test('loses everything with the parent interface, and gets it back with it', async () => {
     start();
-    loop.want(wanted);
+    loop.setWanted(wanted);
     await reached();
     byHand('ip link set up0 down');
     await expect
@@ -205,7 +205,7 @@ describe('the real kernel', () => {
   test('a route of another program stays, and is told', async () => {
     start();
     byHand('ip route add 10.65.1.0/26 via 10.0.0.9 dev up0 proto 4');
-    loop.want(wanted);
+    loop.setWanted(wanted);
     await expect.poll(() => loop.reconciler.status().conditions.map(({ reason }) => reason)).toEqual(['RouteTaken']);
     await quiet();
     expect(run('ip', 'route', 'show', '10.65.1.0/26')).toContain('proto static');
@@ -237,7 +237,12 @@ describe('the real kernel', () => {
       start();
       const tunnel = { ...vxlan, local: '10.1.0.1', parent: 'up1' };
       const far = { device: vxlan.name, tunnelAddress: '10.65.1.1', mac: '66:00:00:00:00:02', nodeAddress: '10.1.0.2' };
-      loop.want({ ...wanted, tunnels: [tunnel], peers: [far], routes: routesOf(unicast('10.65.1.0/26', '10.65.1.1')) });
+      loop.setWanted({
+        ...wanted,
+        tunnels: [tunnel],
+        peers: [far],
+        routes: routesOf(unicast('10.65.1.0/26', '10.65.1.1')),
+      });
       await reached();
       expect(pings('10.65.1.1')).toBe(true);
       byHand('ip link delete vxlan4.podwire');
@@ -252,9 +257,9 @@ describe('the real kernel', () => {
 test('after any walk the real kernel is as wanted, and what others made is as it was', async () => {
   const walks = fc.array(
     fc.oneof(
-      { arbitrary: handMoves, weight: 8 },
-      { arbitrary: wishes, weight: 3 },
-      { arbitrary: rests, weight: 3 },
+      { arbitrary: commandSteps, weight: 8 },
+      { arbitrary: wantedSteps, weight: 3 },
+      { arbitrary: restSteps, weight: 3 },
       { arbitrary: fc.constant({ what: 'restart' } as const), weight: 1 },
     ),
     { maxLength: 25 },
@@ -269,18 +274,18 @@ test('after any walk the real kernel is as wanted, and what others made is as it
       const foreign = others();
       start({ checkIntervalMs: 1000 });
       for (const stride of strides) {
-        if (stride.what === 'want') loop.want(stride.wanted);
+        if (stride.what === 'want') loop.setWanted(stride.wanted);
         else if (stride.what === 'by hand') attempt(stride.command);
         else if (stride.what === 'rest') await delay(15);
         else {
           const { wanted } = loop.planner;
           await loop.reconciler.stop();
           start({ checkIntervalMs: 1000 });
-          loop.want(wanted);
+          loop.setWanted(wanted);
         }
       }
       for (const command of [...RESTORE, ...FOREIGN_CLEARED]) attempt(command);
-      loop.want(loop.planner.wanted);
+      loop.setWanted(loop.planner.wanted);
       await reached();
       expect(others()).toEqual(foreign);
     }),

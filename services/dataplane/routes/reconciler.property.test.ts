@@ -6,68 +6,68 @@ import { differences } from '../testing/routes-oracle.js';
 import {
   FOREIGN,
   FOREIGN_CLEARED,
-  handMoves,
-  mishaps,
+  commandSteps,
+  faultSteps,
   RESTORE,
-  rests,
-  wishes,
-  type Stride,
+  restSteps,
+  wantedSteps,
+  type WalkStep,
 } from '../testing/routes-walk.js';
-import { Scene } from '../testing/routes.js';
+import { ReconcilerFixture } from '../testing/routes.js';
 
 /** By hand, whether the kernel takes it or not. */
-function attempt(scene: Scene, command: string): void {
+function attempt(fixture: ReconcilerFixture, command: string): void {
   try {
-    scene.byHand(command);
+    fixture.runCommand(command);
   } catch (error) {
     if (!(error instanceof Errno)) throw error;
   }
 }
 
-async function take(scene: Scene, stride: Stride): Promise<void> {
+async function take(fixture: ReconcilerFixture, stride: WalkStep): Promise<void> {
   switch (stride.what) {
     case 'want':
-      scene.loop.want(stride.wanted);
+      fixture.loop.setWanted(stride.wanted);
       return;
     case 'by hand':
-      attempt(scene, stride.command);
+      attempt(fixture, stride.command);
       return;
     case 'deafen':
-      scene.kernel.silentlyLost = 10;
+      fixture.kernel.lostNotificationCount = 10;
       return;
     case 'overrun':
-      scene.kernel.hold();
-      scene.kernel.release({ asOverrun: true });
+      fixture.kernel.hold();
+      fixture.kernel.release({ asOverrun: true });
       return;
     case 'break watches':
-      scene.kernel.breakWatches();
+      fixture.kernel.breakWatches();
       return;
     case 'refuse':
-      scene.kernel.failNext(stride.operation, { after: stride.after });
+      fixture.kernel.failNext(stride.operation, { after: stride.after });
       return;
     case 'restart': {
-      const { wanted } = scene.loop.planner;
-      await scene.loop.reconciler.stop();
-      scene.start().want(wanted);
+      const { wanted } = fixture.loop.planner;
+      await fixture.loop.reconciler.stop();
+      fixture.start().setWanted(wanted);
       return;
     }
     case 'rest':
-      await scene.calm();
+      await fixture.waitUntilIdle();
   }
 }
 
 const walks = fc.array(
   fc.oneof(
-    { arbitrary: handMoves, weight: 8 },
-    { arbitrary: wishes, weight: 3 },
-    { arbitrary: rests, weight: 4 },
-    { arbitrary: mishaps, weight: 1 },
+    { arbitrary: commandSteps, weight: 8 },
+    { arbitrary: wantedSteps, weight: 3 },
+    { arbitrary: restSteps, weight: 4 },
+    { arbitrary: faultSteps, weight: 1 },
   ),
   { maxLength: 40 },
 );
 
-const others = (scene: Scene) =>
-  scene.kernel.node
+const others = (fixture: ReconcilerFixture) =>
+  fixture.kernel.node
     .print()
     .filter((line) => / 10\.77\.| metric 3$|vxlan\.other/.test(line))
     .sort();
@@ -75,30 +75,30 @@ const others = (scene: Scene) =>
 test('after any walk the kernel is as wanted, and what others made is as it was', async () => {
   await fc.assert(
     fc.asyncProperty(walks, async (strides) => {
-      const scene = new Scene();
-      for (const command of FOREIGN) scene.byHand(command);
-      const foreign = others(scene);
-      for (const stride of strides) await take(scene, stride);
-      scene.kernel.silentlyLost = 0;
-      for (const command of [...RESTORE, ...FOREIGN_CLEARED]) attempt(scene, command);
-      const { planner } = scene.loop;
-      if (!scene.loop.reconciler.status().wanted) scene.loop.want(planner.wanted);
-      await scene.pass(400_000);
+      const fixture = new ReconcilerFixture();
+      for (const command of FOREIGN) fixture.runCommand(command);
+      const foreign = others(fixture);
+      for (const stride of strides) await take(fixture, stride);
+      fixture.kernel.lostNotificationCount = 0;
+      for (const command of [...RESTORE, ...FOREIGN_CLEARED]) attempt(fixture, command);
+      const { planner } = fixture.loop;
+      if (!fixture.loop.reconciler.status().wanted) fixture.loop.setWanted(planner.wanted);
+      await fixture.advance(400_000);
       // Faults that nothing ran into would hit the comparison.
-      const kernel = scene.kernel;
+      const kernel = fixture.kernel;
       while (kernel.unusedFaults > 0) {
-        await scene.loop.reconciler.stop();
-        scene.start().want(planner.wanted);
+        await fixture.loop.reconciler.stop();
+        fixture.start().setWanted(planner.wanted);
         kernel.clearFaults();
-        await scene.pass(400_000);
+        await fixture.advance(400_000);
       }
       expect(await differences(kernel, planner.wanted)).toEqual([]);
-      expect(others(scene)).toEqual(foreign);
-      expect(scene.loop.reconciler.status()).toMatchObject({ state: 'as-wanted', conditions: [] });
+      expect(others(fixture)).toEqual(foreign);
+      expect(fixture.loop.reconciler.status()).toMatchObject({ state: 'as-wanted', conditions: [] });
       const before = kernel.commands.length;
-      await scene.pass(200_000);
+      await fixture.advance(200_000);
       expect(kernel.commands.slice(before)).toEqual([]);
-      await scene.loop.reconciler.stop();
+      await fixture.loop.reconciler.stop();
     }),
     { numRuns: 300 },
   );

@@ -2,7 +2,7 @@ import { afterEach, describe, expect, test } from 'vitest';
 
 import { blackhole, unicast, vxlan } from '../testing/kernels.js';
 import { differences } from '../testing/routes-oracle.js';
-import { NOTHING, routesOf, Scene } from '../testing/routes.js';
+import { NOTHING, routesOf, ReconcilerFixture } from '../testing/routes.js';
 import type { WantedNode } from './wanted.js';
 
 const device = vxlan.name;
@@ -18,35 +18,35 @@ const WANTED: WantedNode = {
   conditions: [],
 };
 
-let scene: Scene;
+let fixture: ReconcilerFixture;
 
 afterEach(async () => {
-  await scene.loop.reconciler.stop();
-  expect(scene.kernel.unusedFaults).toBe(0);
+  await fixture.loop.reconciler.stop();
+  expect(fixture.kernel.unusedFaults).toBe(0);
 });
 
-/** A scene in which everything is as wanted. */
-async function reached(wanted = WANTED): Promise<Scene> {
-  scene = new Scene();
-  await scene.want(wanted);
-  expect(await differences(scene.kernel, wanted)).toEqual([]);
-  return scene;
+/** A fixture in which everything is as wanted. */
+async function reached(wanted = WANTED): Promise<ReconcilerFixture> {
+  fixture = new ReconcilerFixture();
+  await fixture.setWanted(wanted);
+  expect(await differences(fixture.kernel, wanted)).toEqual([]);
+  return fixture;
 }
 
-const left = () => differences(scene.kernel, scene.loop.planner.wanted);
-const reasons = () => scene.loop.reconciler.status().conditions.map(({ reason }) => reason);
+const left = () => differences(fixture.kernel, fixture.loop.planner.wanted);
+const reasons = () => fixture.loop.reconciler.status().conditions.map(({ reason }) => reason);
 
 describe('the first time', () => {
   test('nothing is read or changed before a first view', async () => {
-    scene = new Scene();
-    await scene.pass(200_000);
-    expect([scene.kernel.observations, scene.kernel.commands]).toEqual([0, []]);
-    expect(scene.loop.reconciler.status()).toMatchObject({ state: 'waiting', wanted: undefined });
+    fixture = new ReconcilerFixture();
+    await fixture.advance(200_000);
+    expect([fixture.kernel.observations, fixture.kernel.commands]).toEqual([0, []]);
+    expect(fixture.loop.reconciler.status()).toMatchObject({ state: 'waiting', wanted: undefined });
   });
 
   test('everything is done, in an order that the kernel takes', async () => {
     await reached();
-    expect(scene.kernel.commands).toEqual([
+    expect(fixture.kernel.commands).toEqual([
       'ip link add vxlan4.podwire mtu 1450 address 66:00:00:00:00:01 type vxlan id 4096 dstport 4789 local 10.0.0.1 dev up0 nolearning',
       'ip link set vxlan4.podwire up',
       'ip address add 10.65.0.1/32 dev vxlan4.podwire',
@@ -59,41 +59,43 @@ describe('the first time', () => {
       'ip route add blackhole 10.65.0.0/26 proto 87',
       'ip route add 10.65.9.9/32 dev vxlan4.podwire proto 87',
     ]);
-    expect(scene.loop.reconciler.status()).toMatchObject({
+    expect(fixture.loop.reconciler.status()).toMatchObject({
       state: 'as-wanted',
       wanted: { tunnels: 1, peers: 1, routes: 5 },
       present: { tunnels: 1, peers: 1, routes: 5 },
       conditions: [],
       driftCount: 0,
     });
-    expect(scene.loop.lines()).toEqual([]);
+    expect(fixture.loop.lines()).toEqual([]);
   });
 
   test('what an earlier run left and is not wanted goes, after what is wanted came', async () => {
-    scene = new Scene();
-    scene.byHand('ip route add 10.65.1.0/26 via 10.0.0.7 dev up0 proto 87');
-    scene.byHand('ip route add 10.65.77.0/26 via 10.0.0.7 dev up0 proto 87');
-    scene.byHand('ip route add 10.65.1.0/26 via 10.0.0.7 dev up0 proto 87 metric 9');
-    await scene.want(WANTED);
+    fixture = new ReconcilerFixture();
+    fixture.runCommand('ip route add 10.65.1.0/26 via 10.0.0.7 dev up0 proto 87');
+    fixture.runCommand('ip route add 10.65.77.0/26 via 10.0.0.7 dev up0 proto 87');
+    fixture.runCommand('ip route add 10.65.1.0/26 via 10.0.0.7 dev up0 proto 87 metric 9');
+    await fixture.setWanted(WANTED);
     expect(await left()).toEqual([]);
-    expect(scene.kernel.commands.at(-1)).toBe('ip route delete 10.65.77.0/26 via 10.0.0.7 dev up0 proto 87');
-    expect(scene.loop.reconciler.status().driftCount).toBe(0);
+    expect(fixture.kernel.commands.at(-1)).toBe('ip route delete 10.65.77.0/26 via 10.0.0.7 dev up0 proto 87');
+    expect(fixture.loop.reconciler.status().driftCount).toBe(0);
   });
 });
 
 describe('applying', () => {
   test('the same again changes nothing and reads nothing, also in a full check and after a restart', async () => {
     await reached();
-    const { observations } = scene.kernel;
-    expect(await scene.commandsDuring(() => scene.want(WANTED))).toEqual([]);
-    expect(await scene.commandsDuring(() => scene.want({ ...WANTED, routes: new Map(WANTED.routes) }))).toEqual([]);
-    expect(scene.kernel.observations).toBe(observations);
-    expect(await scene.commandsDuring(() => scene.pass(300_000))).toEqual([]);
-    expect(scene.kernel.observations).toBeGreaterThan(observations + 2);
-    await scene.loop.reconciler.stop();
-    scene.start();
-    expect(await scene.commandsDuring(() => scene.want(WANTED))).toEqual([]);
-    expect(scene.loop.reconciler.status()).toMatchObject({ state: 'as-wanted', driftCount: 0 });
+    const { observations } = fixture.kernel;
+    expect(await fixture.commandsDuring(() => fixture.setWanted(WANTED))).toEqual([]);
+    expect(
+      await fixture.commandsDuring(() => fixture.setWanted({ ...WANTED, routes: new Map(WANTED.routes) })),
+    ).toEqual([]);
+    expect(fixture.kernel.observations).toBe(observations);
+    expect(await fixture.commandsDuring(() => fixture.advance(300_000))).toEqual([]);
+    expect(fixture.kernel.observations).toBeGreaterThan(observations + 2);
+    await fixture.loop.reconciler.stop();
+    fixture.start();
+    expect(await fixture.commandsDuring(() => fixture.setWanted(WANTED))).toEqual([]);
+    expect(fixture.loop.reconciler.status()).toMatchObject({ state: 'as-wanted', driftCount: 0 });
   });
 
   test.each<[string, WantedNode['routes'], string]>([
@@ -114,9 +116,9 @@ describe('applying', () => {
     ],
   ])('a block alone costs one message and no look: %s', async (_, routes, command) => {
     await reached();
-    const { observations } = scene.kernel;
-    expect(await scene.commandsDuring(() => scene.want({ ...WANTED, routes }))).toEqual([command]);
-    expect(scene.kernel.observations).toBe(observations);
+    const { observations } = fixture.kernel;
+    expect(await fixture.commandsDuring(() => fixture.setWanted({ ...WANTED, routes }))).toEqual([command]);
+    expect(fixture.kernel.observations).toBe(observations);
     expect(await left()).toEqual([]);
   });
 
@@ -138,9 +140,9 @@ describe('applying', () => {
   ])('a device is changed in place: %s', async (_, change, commands) => {
     await reached();
     const wanted = { ...WANTED, tunnels: [{ ...vxlan, ...change }] };
-    expect(await scene.commandsDuring(() => scene.want(wanted))).toEqual(commands);
+    expect(await fixture.commandsDuring(() => fixture.setWanted(wanted))).toEqual(commands);
     expect(await left()).toEqual([]);
-    expect(scene.loop.reconciler.status().driftCount).toBe(0);
+    expect(fixture.loop.reconciler.status().driftCount).toBe(0);
   });
 
   test.each<[string, Partial<typeof vxlan>]>([
@@ -151,20 +153,20 @@ describe('applying', () => {
   ])('a device is made again, and everything on it: %s', async (_, change) => {
     await reached();
     const wanted = { ...WANTED, tunnels: [{ ...vxlan, ...change }] };
-    const commands = await scene.commandsDuring(() => scene.want(wanted));
+    const commands = await fixture.commandsDuring(() => fixture.setWanted(wanted));
     expect(commands[0]).toBe('ip link delete vxlan4.podwire');
     expect(commands).toHaveLength(8);
     expect(await left()).toEqual([]);
-    expect(scene.loop.reconciler.status().driftCount).toBe(0);
+    expect(fixture.loop.reconciler.status().driftCount).toBe(0);
   });
 
   test.each(['remote 10.0.0.9 nolearning', 'learning'])('a device that was made with %s is made again', async (how) => {
-    scene = new Scene();
-    scene.byHand(
+    fixture = new ReconcilerFixture();
+    fixture.runCommand(
       `ip link add vxlan4.podwire mtu 1450 address ${vxlan.mac} type vxlan id 4096 dstport 4789 local 10.0.0.1 dev up0 ${how}`,
     );
-    await scene.want(WANTED);
-    expect(scene.kernel.commands[0]).toBe('ip link delete vxlan4.podwire');
+    await fixture.setWanted(WANTED);
+    expect(fixture.kernel.commands[0]).toBe('ip link delete vxlan4.podwire');
     expect(await left()).toEqual([]);
   });
 
@@ -173,117 +175,124 @@ describe('applying', () => {
     const [peer] = WANTED.peers;
     const moved = { ...WANTED, peers: [{ ...peer!, nodeAddress: '10.0.0.3' }] };
     const entry = '66:00:00:00:00:02 dev vxlan4.podwire dst';
-    expect(await scene.commandsDuring(() => scene.want(moved))).toEqual([
+    expect(await fixture.commandsDuring(() => fixture.setWanted(moved))).toEqual([
       `bridge fdb replace ${entry} 10.0.0.3 self permanent`,
       // The kernel's replacement took it already, where nobody had put another beside it.
       `bridge fdb delete ${entry} 10.0.0.2 self # ENOENT`,
     ]);
     expect(await left()).toEqual([]);
-    expect(await scene.commandsDuring(() => scene.want({ ...WANTED, peers: [] }))).toEqual([
+    expect(await fixture.commandsDuring(() => fixture.setWanted({ ...WANTED, peers: [] }))).toEqual([
       'ip neighbour delete 10.65.1.1 dev vxlan4.podwire',
       `bridge fdb delete ${entry} 10.0.0.3 self`,
     ]);
     expect(await left()).toEqual([]);
-    expect([scene.loop.reconciler.status().driftCount, scene.loop.lines()]).toEqual([0, []]);
+    expect([fixture.loop.reconciler.status().driftCount, fixture.loop.lines()]).toEqual([0, []]);
   });
 
   test('what is not wanted any more goes, the device last', async () => {
     await reached();
-    const commands = await scene.commandsDuring(() => scene.want(NOTHING));
+    const commands = await fixture.commandsDuring(() => fixture.setWanted(NOTHING));
     expect(commands.at(-1)).toBe('ip link delete vxlan4.podwire');
     expect(await left()).toEqual([]);
   });
 
   test('the last of several views that wait is what is applied', async () => {
     await reached();
-    for (const last of [3, 4, 5]) scene.loop.want({ ...WANTED, routes: routesOf(blackhole(`10.65.${last}.0/26`)) });
-    await scene.calm();
+    for (const last of [3, 4, 5])
+      fixture.loop.setWanted({ ...WANTED, routes: routesOf(blackhole(`10.65.${last}.0/26`)) });
+    await fixture.waitUntilIdle();
     expect(await left()).toEqual([]);
-    expect(scene.kernel.commands.some((command) => command.includes('10.65.3.0'))).toBe(false);
+    expect(fixture.kernel.commands.some((command) => command.includes('10.65.3.0'))).toBe(false);
   });
 });
 
 describe('what others made', () => {
   test('is left alone, whatever it is', async () => {
-    scene = new Scene();
+    fixture = new ReconcilerFixture();
     for (const command of [
       'ip link add vxlan.calico type vxlan id 7 dstport 4789 local 10.0.0.1 dev up0',
       'ip route add 10.99.0.0/16 via 10.0.0.9 dev up0 proto 4',
       'ip route add 10.65.8.7/32 dev up0 proto 87 scope link',
       'ip neighbour replace 10.0.0.9 dev up0 lladdr 02:00:00:00:00:09 nud permanent',
     ]) {
-      scene.byHand(command);
+      fixture.runCommand(command);
     }
-    const before = scene.kernel.node.print();
-    await scene.want(WANTED);
-    await scene.want(NOTHING);
-    await scene.pass(200_000);
+    const before = fixture.kernel.node.print();
+    await fixture.setWanted(WANTED);
+    await fixture.setWanted(NOTHING);
+    await fixture.advance(200_000);
     const forwarding = (line: string) => !line.includes('ip_forward');
-    expect(scene.kernel.node.print().filter(forwarding)).toEqual(before.filter(forwarding));
+    expect(fixture.kernel.node.print().filter(forwarding)).toEqual(before.filter(forwarding));
   });
 
   test('a route in the place of a wanted one stays and is told; when it goes, the wanted one comes', async () => {
-    scene = new Scene();
-    scene.byHand('ip route add 10.65.1.0/26 via 10.0.0.9 dev up0 proto 4');
-    await scene.want(WANTED);
+    fixture = new ReconcilerFixture();
+    fixture.runCommand('ip route add 10.65.1.0/26 via 10.0.0.9 dev up0 proto 4');
+    await fixture.setWanted(WANTED);
     expect(reasons()).toEqual(['RouteTaken']);
-    expect(await scene.commandsDuring(() => scene.pass(200_000))).toEqual([]);
-    scene.byHand('ip route delete 10.65.1.0/26');
-    await scene.calm();
+    expect(await fixture.commandsDuring(() => fixture.advance(200_000))).toEqual([]);
+    fixture.runCommand('ip route delete 10.65.1.0/26');
+    await fixture.waitUntilIdle();
     expect(await left()).toEqual([]);
     expect(reasons()).toEqual([]);
-    expect(scene.loop.lines()).toEqual([
-      expect.stringMatching(/^a route of another program \(protocol 4\)/),
-      'RouteTaken is over',
+    expect(fixture.loop.lines()).toEqual([
+      expect.stringMatching(/^route to .*: a route of another program \(protocol 4\)/),
+      'condition resolved: RouteTaken',
     ]);
   });
 
   test('a route that takes the place of one that is there wins, and is not fought', async () => {
     await reached();
-    scene.byHand('ip route replace 10.65.2.0/26 via 10.0.0.9 dev up0 proto 4');
-    await scene.calm();
+    fixture.runCommand('ip route replace 10.65.2.0/26 via 10.0.0.9 dev up0 proto 4');
+    await fixture.waitUntilIdle();
     expect(reasons()).toEqual(['RouteTaken']);
-    expect(await scene.commandsDuring(() => scene.pass(200_000))).toEqual([]);
+    expect(await fixture.commandsDuring(() => fixture.advance(200_000))).toEqual([]);
     expect(reasons()).toEqual(['RouteTaken']);
     // What is wanted changes meanwhile: still not the other's.
-    await scene.want({ ...WANTED, routes: new Map([...WANTED.routes, ...routesOf({ ...near, gateway: '10.0.0.3' })]) });
-    expect(scene.kernel.node.routes.find(({ destination }) => destination === '10.65.2.0/26')).toMatchObject({
+    await fixture.setWanted({
+      ...WANTED,
+      routes: new Map([...WANTED.routes, ...routesOf({ ...near, gateway: '10.0.0.3' })]),
+    });
+    expect(fixture.kernel.node.routes.find(({ destination }) => destination === '10.65.2.0/26')).toMatchObject({
       protocol: 4,
     });
   });
 
   test('a route beside one that is there, which then has to change, is not replaced in its stead', async () => {
     await reached();
-    scene.kernel.node.routes.unshift({ ...near, gateway: '10.0.0.9', protocol: 4, metric: 0 });
-    scene.loop.reconciler.check();
-    await scene.calm();
-    await scene.want({ ...WANTED, routes: new Map([...WANTED.routes, ...routesOf({ ...near, gateway: '10.0.0.3' })]) });
-    const there = scene.kernel.node.routes.filter(({ destination }) => destination === '10.65.2.0/26');
+    fixture.kernel.node.routes.unshift({ ...near, gateway: '10.0.0.9', protocol: 4, metric: 0 });
+    fixture.loop.reconciler.check();
+    await fixture.waitUntilIdle();
+    await fixture.setWanted({
+      ...WANTED,
+      routes: new Map([...WANTED.routes, ...routesOf({ ...near, gateway: '10.0.0.3' })]),
+    });
+    const there = fixture.kernel.node.routes.filter(({ destination }) => destination === '10.65.2.0/26');
     expect(there).toMatchObject([{ protocol: 4, gateway: '10.0.0.9' }]);
     expect(reasons()).toEqual(['RouteTaken']);
   });
 
   test('a pod’s route in the place of one to another node stays until it goes', async () => {
-    scene = new Scene();
-    scene.byHand('ip route add 10.65.9.9/32 dev up0 proto 87 scope link');
-    await scene.want(WANTED);
-    expect(scene.loop.reconciler.status().conditions).toMatchObject([
+    fixture = new ReconcilerFixture();
+    fixture.runCommand('ip route add 10.65.9.9/32 dev up0 proto 87 scope link');
+    await fixture.setWanted(WANTED);
+    expect(fixture.loop.reconciler.status().conditions).toMatchObject([
       { message: expect.stringMatching(/to a pod of this node/) },
     ]);
-    scene.byHand('ip route delete 10.65.9.9/32 proto 87');
-    await scene.calm();
+    fixture.runCommand('ip route delete 10.65.9.9/32 proto 87');
+    await fixture.waitUntilIdle();
     expect(await left()).toEqual([]);
-    expect(scene.pods).toContain('up0');
+    expect(fixture.pods).toContain('up0');
   });
 
   test('a device of another kind under a name of ours is told, not deleted', async () => {
-    scene = new Scene();
-    scene.byHand('ip link add vxlan4.podwire type bridge');
-    await scene.want(WANTED);
+    fixture = new ReconcilerFixture();
+    fixture.runCommand('ip link add vxlan4.podwire type bridge');
+    await fixture.setWanted(WANTED);
     expect(reasons()).toContain('DeviceTaken');
-    expect(scene.kernel.node.find(device).kind).toBe('bridge');
-    scene.byHand('ip link delete vxlan4.podwire');
-    await scene.calm();
+    expect(fixture.kernel.node.find(device).kind).toBe('bridge');
+    fixture.runCommand('ip link delete vxlan4.podwire');
+    await fixture.waitUntilIdle();
     expect(await left()).toEqual([]);
   });
 });

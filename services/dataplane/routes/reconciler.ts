@@ -10,13 +10,13 @@ import {
   type Follower,
 } from '../cluster/cluster.js';
 import type { Condition } from '../conditions/conditions.js';
-import { ConditionTeller } from '../conditions/reporter.js';
-import { Attempts, Convergence, isRouteReached, observeNode, type Converged } from './convergence.js';
+import { ConditionReporter } from '../conditions/reporter.js';
+import { StepBackoff, Convergence, isRouteAsWanted, observeNode, type ConvergenceResult } from './convergence.js';
 import { factsOf } from './diff.js';
 import type { ReconcileEvents } from './events.js';
-import { Hearing, podInterfacesOf, type Heard } from './kernel-events.js';
+import { EventApplier, podInterfacesOf, type EventEffects } from './kernel-events.js';
 import type { NodeKernel, NodeWatch } from './kernel.js';
-import { Inbox, type KnownNode, type Taken } from './known-node.js';
+import { EventBuffer, type NodeStateCache, type BufferedEvents } from './node-state-cache.js';
 import type { NodeAbilities } from './observed.js';
 import { NO_CHANGE, type RoutePlanner } from './planner.js';
 import { countPresent, countWanted, kernelConditions, unavailableDevices, type NodeStatus } from './status.js';
@@ -35,10 +35,10 @@ export interface ReconcilerOptions {
   /** Mean time between full checks, in milliseconds, ±10 %. Default 90,000, as Calico. */
   readonly checkIntervalMs?: number;
   /**
-   * Called when a pod's host interface of this name, or its routes, changed; without a name when changes were lost, so that any
-   * may have changed. Meddled with: it was no wiring. Must not throw.
+   * Called when a pod's host interface of this name, or its routes, changed; without a name when notifications were lost, so that
+   * any may have changed. Interference: wiring does not cause such a change. Must not throw.
    */
-  readonly onPodInterface?: (name: string | undefined, isMeddledWith: boolean) => void;
+  readonly onPodInterface?: (name: string | undefined, isInterference: boolean) => void;
 }
 
 const NOTHING_WANTED: WantedNode = { tunnels: [], routes: new Map(), peers: [], sysctls: [], conditions: [] };
@@ -46,72 +46,72 @@ const NOTHING_WANTED: WantedNode = { tunnels: [], routes: new Map(), peers: [], 
 const CHECK_INTERVAL_MS = 90_000;
 const CHECK_JITTER = 0.1;
 
-/** How long the kernel's announcements are collected before they are processed, in milliseconds. */
-const SETTLE_MS = 5;
+/** Time for which the kernel's notifications are collected before they are processed, in milliseconds. */
+const EVENT_DELAY_MS = 5;
 
 /**
- * A full check triggered by changes waits this many times the duration of the last one, so checks take at most a tenth of the
- * time.
+ * A full check that notifications cause waits for this multiple of the last check's duration, so checks take at most a tenth of
+ * the time.
  */
 const CHECK_PAUSE_FACTOR = 9;
 
 /** Least setback of the clock that is detected. */
-const SET_BACK_MS = 1000;
-/** Why a wait ends early. */
-const WOKEN = 'woken';
+const CLOCK_SET_BACK_MS = 1000;
+/** Abort reason of a wait that ends early. */
+const WAKE_REASON = 'woken';
 
-/** While the kernel cannot be read, or the watch fails. */
-const SILENT_BACKOFF = { baseMs: 250, maxMs: 15_000 };
+/** Back-off while the kernel cannot be read, or the watch fails. */
+const ROUND_BACKOFF = { baseMs: 250, maxMs: 15_000 };
 
 /**
  * Reconciles the node's kernel with the cluster's state: tunnels, routes between nodes, and settings.
  *
  * What makes it hard:
- * - A change of one block must cost one message. So the kernel's state is not read but tracked: from a full reading, from the
- *   outcome of each step, and from the kernel's announcements.
- * - Other programs and the kernel itself change the state too. Announcements come late, doubly (the echo of Podwire's changes),
- *   not at all (IPv4 routes of an interface that goes down), or are lost (overrun). An announcement that does not fit the known
- *   state triggers a full reading; one is also made periodically.
- * - The cluster's watch must not block: views are only stored, the last one wins, and a single loop does all work.
+ * - A change of one block must cost one message. So the kernel's state is cached: from a full reading, the outcome of each step,
+ *   and the kernel's notifications.
+ * - Other programs and the kernel itself change the state too. Notifications arrive late, or also for Podwire's own changes. Some
+ *   are missing (IPv4 routes of an interface that goes down), or are lost (overrun). A notification that does not fit the cached
+ *   state causes a full reading; one is also made every 90 s.
+ * - The cluster's watch must not block. So {@link follow} only stores the last view, and a single loop does all work.
  */
 export class RouteReconciler implements Follower {
   readonly #options: ReconcilerOptions;
-  readonly #attempts: Attempts;
-  readonly #teller: ConditionTeller;
-  readonly #inbox = new Inbox();
+  readonly #backoff: StepBackoff;
+  readonly #reporter: ConditionReporter;
+  readonly #buffer = new EventBuffer();
   readonly #stopping = new AbortController();
   #sleep = new AbortController();
   #watch: NodeWatch | undefined;
   #hasWatched = false;
   #abilities: NodeAbilities | undefined;
-  /** When missing kernel features are probed again: a module may have been loaded. */
+  /** When missing kernel features are probed again, as a module may have been loaded. */
   #abilitiesAtMs = 0;
-  /** Why the last turn failed; undefined after a success. */
-  #fault: Condition | undefined;
+  /** Why the last round failed; undefined after a success. */
+  #failureCondition: Condition | undefined;
   #view: ClusterView | undefined;
   /** This node as last received from IPAM. */
   #self: ClusterNode | undefined;
   #pending: ClusterChange | undefined;
   #facts: NodeFacts | undefined;
   #wanted: WantedNode | undefined;
-  #known: KnownNode | undefined;
+  #known: NodeStateCache | undefined;
   #isComplete = false;
-  /** When announcements are processed; undefined while there are none. */
-  #hearAtMs: number | undefined;
+  /** When notifications are processed; undefined while there are none. */
+  #eventsDueAtMs: number | undefined;
   #checkAtMs = 0;
   #checkedAtMs: number | undefined;
-  #checkTookMs = 0;
-  #silentTurns = 0;
-  #resumeAtMs = 0;
-  /** The time as last read. */
-  #seenMs = 0;
+  #checkDurationMs = 0;
+  #failedRounds = 0;
+  #retryAtMs = 0;
+  /** The clock's last value, to detect that it was set back. */
+  #lastNowMs = 0;
   #driftCount = 0;
   readonly #loop: Promise<void>;
 
   constructor(options: ReconcilerOptions) {
     this.#options = options;
-    this.#attempts = new Attempts(options);
-    this.#teller = new ConditionTeller(options);
+    this.#backoff = new StepBackoff(options);
+    this.#reporter = new ConditionReporter(options);
     this.#loop = this.#run();
   }
 
@@ -134,9 +134,9 @@ export class RouteReconciler implements Follower {
     this.#wake();
   }
 
-  /** Parts of the cluster's state that this node cannot realize, with reasons. */
+  /** Parts of the cluster's state that this node cannot apply, with reasons. */
   conditions(): readonly Condition[] {
-    return [...(this.#fault ? [this.#fault] : []), ...this.#teller.conditions];
+    return [...(this.#failureCondition ? [this.#failureCondition] : []), ...this.#reporter.conditions];
   }
 
   /** Name of the interface with the node's address of a family; undefined while unknown. */
@@ -151,8 +151,8 @@ export class RouteReconciler implements Follower {
   status(): NodeStatus {
     const wanted = this.#wanted;
     const known = this.#known;
-    const isSilent = this.#fault !== undefined || (wanted && !known);
-    const state = isSilent ? 'silent' : !wanted ? 'waiting' : this.#isComplete ? 'as-wanted' : 'reconciling';
+    const isUnreadable = this.#failureCondition !== undefined || (wanted && !known);
+    const state = isUnreadable ? 'silent' : !wanted ? 'waiting' : this.#isComplete ? 'as-wanted' : 'reconciling';
     return {
       state,
       tunnels: wanted?.tunnels ?? [],
@@ -166,15 +166,15 @@ export class RouteReconciler implements Follower {
 
   async #run(): Promise<void> {
     while (!this.#isStopping()) {
-      await this.#rest();
+      await this.#waitForWork();
       if (this.#isStopping()) break;
       try {
-        await this.#turn();
-        if (this.#silentTurns > 0) this.#options.events.kernelSpeaks();
-        this.#silentTurns = 0;
-        this.#fault = undefined;
+        await this.#runRound();
+        if (this.#failedRounds > 0) this.#options.events.kernelReadable();
+        this.#failedRounds = 0;
+        this.#failureCondition = undefined;
       } catch (error) {
-        this.#turnFailed(error);
+        this.#roundFailed(error);
       }
     }
     this.#watch?.close();
@@ -184,121 +184,122 @@ export class RouteReconciler implements Follower {
     return this.#stopping.signal.aborted;
   }
 
-  /** The known state may be wrong afterwards; a full reading is scheduled. */
-  #turnFailed(error: unknown): void {
+  /** The cached state may be wrong after a failure, so the next round reads the kernel in full. */
+  #roundFailed(error: unknown): void {
     const { events, clock, random } = this.#options;
     this.#known = undefined;
-    this.#resumeAtMs = clock.nowMs() + 1 + backoffMs(this.#silentTurns, SILENT_BACKOFF, random());
-    if (!(error instanceof Failure)) events.turnFailed(error);
-    else if (this.#silentTurns === 0) events.kernelSilent(error);
-    this.#silentTurns++;
-    this.#fault = turnFault(error);
+    this.#retryAtMs = clock.nowMs() + 1 + backoffMs(this.#failedRounds, ROUND_BACKOFF, random());
+    if (!(error instanceof Failure)) events.roundFailed(error);
+    else if (this.#failedRounds === 0) events.kernelUnreadable(error);
+    this.#failedRounds++;
+    this.#failureCondition = roundFailureCondition(error);
   }
 
-  /** Sleeps until there is work. */
-  async #rest(): Promise<void> {
+  /** Sleeps until work is due. */
+  async #waitForWork(): Promise<void> {
     const { clock } = this.#options;
     for (;;) {
       this.#sleep = new AbortController();
       const nowMs = clock.nowMs();
-      if (nowMs < this.#seenMs - SET_BACK_MS) this.#clockSetBack(nowMs);
-      this.#seenMs = nowMs;
+      if (nowMs < this.#lastNowMs - CLOCK_SET_BACK_MS) this.#clockSetBack(nowMs);
+      this.#lastNowMs = nowMs;
       const waitMs = this.#dueMs() - nowMs;
       if (waitMs <= 0 || this.#isStopping()) return;
       await clock.sleep(waitMs, this.#sleep.signal);
     }
   }
 
-  /** Waits would last for hours: all of them end now. */
+  /** Ends all waits, which would otherwise last until the clock reaches its earlier value. */
   #clockSetBack(nowMs: number): void {
-    this.#attempts.clockSetBack(nowMs);
+    this.#backoff.clockSetBack(nowMs);
     this.#checkAtMs = nowMs;
-    this.#resumeAtMs = nowMs;
+    this.#retryAtMs = nowMs;
     this.#abilitiesAtMs = nowMs;
-    if (this.#hearAtMs !== undefined) this.#hearAtMs = nowMs;
+    if (this.#eventsDueAtMs !== undefined) this.#eventsDueAtMs = nowMs;
   }
 
   #wake(): void {
     // A plain reason avoids creating an error with its stack.
-    this.#sleep.abort(WOKEN);
+    this.#sleep.abort(WAKE_REASON);
   }
 
   #dueMs(): number {
-    const hearAtMs = this.#hearAtMs ?? Number.POSITIVE_INFINITY;
+    const eventsDueAtMs = this.#eventsDueAtMs ?? Number.POSITIVE_INFINITY;
     const dueMs = !this.#view
       ? this.#watch
-        ? hearAtMs
+        ? eventsDueAtMs
         : 0
       : this.#pending || !this.#known
         ? 0
-        : Math.min(this.#checkAtMs, hearAtMs, this.#attempts.nextDueMs() ?? Number.POSITIVE_INFINITY);
-    return Math.max(dueMs, this.#resumeAtMs);
+        : Math.min(this.#checkAtMs, eventsDueAtMs, this.#backoff.nextDueMs() ?? Number.POSITIVE_INFINITY);
+    return Math.max(dueMs, this.#retryAtMs);
   }
 
-  async #turn(): Promise<void> {
+  async #runRound(): Promise<void> {
     const { kernel, clock } = this.#options;
     this.#watch ??= await this.#openWatch();
-    // The wanted state is still unknown, but pods exist.
+    // The wanted state is still unknown, but pods may need repair.
     if (!this.#view) {
-      this.#passOn();
+      this.#flushEvents();
       return;
     }
     const abilities = await this.#readAbilities();
     const before = this.#known;
     const isCheck = !before || clock.nowMs() >= this.#checkAtMs;
     const known = isCheck ? await this.#readAll() : before;
-    // The reading includes all earlier announcements.
-    const heard = isCheck ? undefined : this.#hear(known);
-    const due = this.#attempts.takeDue();
+    // The reading covers all earlier notifications.
+    const effects = isCheck ? undefined : this.#applyEvents(known);
+    const due = this.#backoff.takeDue();
     const planned = this.#plan(known, abilities);
     const { wanted } = planned;
     const destinations = due.flatMap((key) => destinationOfKey(key) ?? []);
     const isAll = isCheck || planned.isFirst;
     const converged = await new Convergence({
       kernel,
-      attempts: this.#attempts,
+      backoff: this.#backoff,
       wanted,
       known,
-      doubt: {
-        routes: isAll ? 'all' : new Set([...destinations, ...planned.routes, ...(heard?.routes ?? [])]),
-        rest: isAll || planned.hasOtherRest || heard?.rest === true || destinations.length < due.length,
+      scope: {
+        routes: isAll ? 'all' : new Set([...destinations, ...planned.routes, ...(effects?.routes ?? [])]),
+        hasDevices:
+          isAll || planned.hasOtherChanges || effects?.hasDeviceObjects === true || destinations.length < due.length,
       },
       isDrift: (step) => {
         if (!before || planned.isFirst) return false;
-        return isDrift(step, { before, heard, planned });
+        return isDrift(step, { before, effects, planned });
       },
     }).run();
-    this.#tell(converged, { isCheck });
+    this.#report(converged, { isCheck });
   }
 
   async #openWatch(): Promise<NodeWatch> {
-    // Open the watch before reading: the reading covers earlier changes.
+    // The watch opens before the reading, which covers earlier changes.
     this.#known = undefined;
     const ended = new AbortController();
     const watch = await this.#options.kernel.watch({
       changed: (change) => {
-        this.#inbox.put(change);
-        if (this.#hearAtMs !== undefined) return;
-        this.#hearAtMs = this.#options.clock.nowMs() + SETTLE_MS;
+        this.#buffer.put(change);
+        if (this.#eventsDueAtMs !== undefined) return;
+        this.#eventsDueAtMs = this.#options.clock.nowMs() + EVENT_DELAY_MS;
         this.#wake();
       },
       failed: (failure) => {
         ended.abort(failure);
         this.#watch = undefined;
-        this.#turnFailed(failure);
+        this.#roundFailed(failure);
         this.#wake();
       },
     });
     ended.signal.throwIfAborted();
-    // Announcements before the watch existed are lost.
-    if (this.#hasWatched) this.#inbox.put({ object: 'overrun' });
+    // Notifications between two watches are lost.
+    if (this.#hasWatched) this.#buffer.put({ object: 'overrun' });
     this.#hasWatched = true;
     return watch;
   }
 
-  async #readAll(): Promise<KnownNode> {
+  async #readAll(): Promise<NodeStateCache> {
     const { clock, events, kernel, random, checkIntervalMs = CHECK_INTERVAL_MS } = this.#options;
-    this.#passOn();
+    this.#flushEvents();
     const startMs = clock.nowMs();
     try {
       this.#known = await observeNode(kernel, this.#wanted);
@@ -307,52 +308,52 @@ export class RouteReconciler implements Follower {
       throw error;
     }
     this.#checkedAtMs = clock.nowMs();
-    this.#checkTookMs = this.#checkedAtMs - startMs;
+    this.#checkDurationMs = this.#checkedAtMs - startMs;
     this.#checkAtMs = this.#checkedAtMs + checkIntervalMs * (1 + CHECK_JITTER * (2 * random() - 1));
     return this.#known;
   }
 
-  #hear(known: KnownNode): Heard {
-    this.#hearAtMs = undefined;
-    const taken = this.#inbox.take();
+  #applyEvents(known: NodeStateCache): EventEffects {
+    this.#eventsDueAtMs = undefined;
+    const events = this.#buffer.take();
     const wanted = this.#wanted ?? NOTHING_WANTED;
     const parents = this.#parents();
-    const awaited = unavailableDevices(wanted, { known, parents });
-    const hearing = new Hearing({
+    const unavailable = unavailableDevices(wanted, { known, parents });
+    const applier = new EventApplier({
       known,
       wanted,
-      isParent: (device) => parents.includes(device) || awaited.has(device),
+      isParent: (device) => parents.includes(device) || unavailable.has(device),
     });
-    for (const change of taken.changes) hearing.hear(change);
-    const { heard } = hearing;
-    this.#tellPods(taken);
-    if (taken.hasOverrun || heard.needsCheck) this.#checkSoon();
-    return heard;
+    for (const change of events.changes) applier.apply(change);
+    const { effects } = applier;
+    this.#notifyPods(events);
+    if (events.hasOverrun || effects.needsCheck) this.#checkSoon();
+    return effects;
   }
 
   #parents(): string[] {
     return Object.values(this.#facts?.parents ?? {}).filter((name) => name !== undefined);
   }
 
-  /** Of the announcements before a full reading, only those about pods are not covered by it. */
-  #passOn(): void {
-    this.#hearAtMs = undefined;
-    this.#tellPods(this.#inbox.take());
+  /** Drops notifications that a full reading covers: all except those about pods, which are passed on. */
+  #flushEvents(): void {
+    this.#eventsDueAtMs = undefined;
+    this.#notifyPods(this.#buffer.take());
   }
 
-  #tellPods({ changes, hasOverrun }: Taken): void {
+  #notifyPods({ changes, hasOverrun }: BufferedEvents): void {
     const { events, onPodInterface } = this.#options;
     if (hasOverrun) events.overrun();
     if (hasOverrun) onPodInterface?.(undefined, false);
-    for (const [name, isMeddledWith] of podInterfacesOf(changes)) onPodInterface?.(name, isMeddledWith);
+    for (const [name, isInterference] of podInterfacesOf(changes)) onPodInterface?.(name, isInterference);
   }
 
-  /** At once, unless the last one has just ended: a storm of changes must not cause constant readings. */
+  /** Schedules a full check: now, or after a pause when the last one has just ended, so that a storm causes few readings. */
   #checkSoon(): void {
-    const earliestMs = (this.#checkedAtMs ?? 0) + CHECK_PAUSE_FACTOR * this.#checkTookMs;
+    const earliestMs = (this.#checkedAtMs ?? 0) + CHECK_PAUSE_FACTOR * this.#checkDurationMs;
     this.#checkAtMs = Math.min(this.#checkAtMs, Math.max(earliestMs, this.#options.clock.nowMs()));
-    // A refused step may succeed after a change.
-    this.#attempts.release();
+    // Refused steps may succeed after the change.
+    this.#backoff.retryRefused();
   }
 
   async #readAbilities(): Promise<NodeAbilities> {
@@ -363,72 +364,73 @@ export class RouteReconciler implements Follower {
     return (this.#abilities = await kernel.abilities());
   }
 
-  #plan(known: KnownNode, abilities: NodeAbilities): Planned {
+  #plan(known: NodeStateCache, abilities: NodeAbilities): PlanResult {
     const { planner, routing } = this.#options;
     const view = this.#view;
-    if (!view) throw new Error('a turn begins with a view');
+    if (!view) throw new Error('a round needs a view');
     const facts = factsOf({ known, self: this.#self, abilities, routing });
     const before = this.#wanted;
     const isSame = this.#facts !== undefined && equalFacts(this.#facts, facts);
     if (before && !this.#pending && isSame)
-      return { wanted: before, routes: new Set(), hasOtherRest: false, isFirst: false };
+      return { wanted: before, routes: new Set(), hasOtherChanges: false, isFirst: false };
     const change = this.#pending ?? NO_CHANGE;
     // After a failed plan the planner's state is unknown.
-    this.#pending = { blocks: 'all', others: true };
+    this.#pending = { blocks: 'all', hasOtherChanges: true };
     const { wanted, changedRoutes } = planner.update(view, change, facts);
     this.#pending = undefined;
     this.#facts = facts;
     this.#wanted = wanted;
-    const hasOtherRest =
+    const hasOtherChanges =
       before?.tunnels !== wanted.tunnels || before.peers !== wanted.peers || before.sysctls !== wanted.sysctls;
-    return { wanted, routes: changedRoutes, hasOtherRest, isFirst: before === undefined };
+    return { wanted, routes: changedRoutes, hasOtherChanges: hasOtherChanges, isFirst: before === undefined };
   }
 
-  #tell({ known, done, refused, drift }: Converged, { isCheck }: { readonly isCheck: boolean }): void {
+  #report({ known, done, refused, drift }: ConvergenceResult, { isCheck }: { readonly isCheck: boolean }): void {
     const { events } = this.#options;
     if (done + refused > 0) events.applied({ done, refused });
     if (drift) {
       for (const count of drift.counts.values()) this.#driftCount += count;
       events.drifted(drift.counts, formatNodeStep(drift.example));
     }
-    if (isCheck) events.checked(drift ? 'drift' : 'clean', this.#checkTookMs);
-    // The watch may have failed meanwhile: then the kernel is read in full.
+    if (isCheck) events.checked(drift ? 'drift' : 'clean', this.#checkDurationMs);
+    // When the watch failed meanwhile, the next round reads the kernel in full.
     this.#known = this.#watch && known;
     const wanted = this.#wanted;
     if (!wanted) return;
-    const context = { known, attempts: this.#attempts, parents: this.#parents() };
+    const context = { known, attempts: this.#backoff, parents: this.#parents() };
     const conditions = kernelConditions(wanted, context);
-    this.#isComplete = conditions.length === 0 && this.#attempts.nextDueMs() === undefined;
-    this.#teller.tell([...wanted.conditions, ...conditions]);
+    this.#isComplete = conditions.length === 0 && this.#backoff.nextDueMs() === undefined;
+    this.#reporter.report([...wanted.conditions, ...conditions]);
   }
 }
 
-/** The operator's message for an interrupted turn. */
-function turnFault(error: unknown): Condition {
-  const reason = error instanceof Failure ? error.message : 'internal error: see the log of podwire-dataplane';
-  const message = `routes between nodes are not looked after (${reason}): what is there stays; it is tried again`;
+/** The operator's message for a failed round. */
+function roundFailureCondition(error: unknown): Condition {
+  const reason = error instanceof Failure ? error.message : 'internal error, see the log of podwire-dataplane';
+  const message = `routes between nodes are not reconciled: ${reason}; existing routes stay, retrying`;
   return { reason: 'KernelSilent', message };
 }
 
-interface Planned {
+interface PlanResult {
   readonly wanted: WantedNode;
   /** Destinations whose route changed. */
   readonly routes: ReadonlySet<string>;
-  readonly hasOtherRest: boolean;
+  readonly hasOtherChanges: boolean;
   readonly isFirst: boolean;
 }
 
 interface DriftContext {
-  readonly before: KnownNode;
+  readonly before: NodeStateCache;
   /** Undefined: a full reading. */
-  readonly heard: Heard | undefined;
-  readonly planned: Planned;
+  readonly effects: EventEffects | undefined;
+  readonly planned: PlanResult;
 }
 
-/** Whether another program caused a difference: Podwire did not plan it, and it did not exist before. */
-function isDrift(step: NodeStep, { before, heard, planned }: DriftContext): boolean {
-  if (objectOf(step) !== 'route') return !planned.hasOtherRest && (heard === undefined || heard.rest);
+/** Whether another program caused a difference: neither a new plan nor an earlier difference explains it. */
+function isDrift(step: NodeStep, { before, effects, planned }: DriftContext): boolean {
+  if (objectOf(step) !== 'route')
+    return !planned.hasOtherChanges && (effects === undefined || effects.hasDeviceObjects);
   const destination = step.type === 'route-delete' || 'route' in step ? step.route.destination : '';
   if (planned.routes.has(destination)) return false;
-  return heard ? heard.drifted.has(destination) : isRouteReached(destination, planned.wanted, before);
+  return effects ? effects.drifted.has(destination) : isRouteAsWanted(destination, planned.wanted, before);
 }

@@ -1,9 +1,9 @@
 import { parseAddress } from '@podwire/shared/net/address';
 
-import { listed, type Condition } from '../conditions/conditions.js';
-import { isRouteReached, type Attempts } from './convergence.js';
+import { formatList, type Condition } from '../conditions/conditions.js';
+import { isRouteAsWanted, type StepBackoff } from './convergence.js';
 import { diffDevices, isOwnDevice } from './diff.js';
-import { forwardingKey, neighbourKey, type KnownNode } from './known-node.js';
+import { forwardingKey, neighbourKey, type NodeStateCache } from './node-state-cache.js';
 import { equalRoutes, ownerOf } from './observed.js';
 import { formatNodeRoute, stepKey } from './step.js';
 import { VXLAN_DEVICE, type WantedNode, type WantedTunnel } from './wanted.js';
@@ -39,10 +39,10 @@ export function countWanted({ tunnels, peers, routes }: WantedNode): NodeCounts 
 }
 
 /** The wanted objects that are known to match. */
-export function countPresent(wanted: WantedNode, known: KnownNode): NodeCounts {
+export function countPresent(wanted: WantedNode, known: NodeStateCache): NodeCounts {
   const missingTunnels = new Set(diffDevices(wanted, known).map(stepKey));
   let routes = 0;
-  for (const destination of wanted.routes.keys()) if (isRouteReached(destination, wanted, known)) routes++;
+  for (const destination of wanted.routes.keys()) if (isRouteAsWanted(destination, wanted, known)) routes++;
   const peers = wanted.peers.filter(
     ({ device, tunnelAddress: address, mac, nodeAddress }) =>
       known.neighbours.get(neighbourKey({ device, address }))?.mac === mac &&
@@ -53,48 +53,51 @@ export function countPresent(wanted: WantedNode, known: KnownNode): NodeCounts {
 }
 
 interface ConditionsContext {
-  readonly known: KnownNode;
-  readonly attempts: Attempts;
+  readonly known: NodeStateCache;
+  readonly attempts: StepBackoff;
   /** Interfaces with the node's addresses, which routes use directly or by tunnels. */
   readonly parents: readonly string[];
 }
 
-/** Why the kernel does not match: places taken by foreign objects, missing interfaces, and refusals of the kernel. */
+/** Why the kernel does not match: conflicting foreign objects, missing interfaces, and refusals of the kernel. */
 export function kernelConditions(wanted: WantedNode, context: ConditionsContext): Condition[] {
   const { known, attempts } = context;
   return [
-    ...takenRoutes(wanted, known),
-    ...takenDevices(wanted, known),
-    ...waiting(wanted, context),
-    ...(attempts.refusals().length > 0 ? coveredGateways(wanted, known) : []),
+    ...conflictingRouteConditions(wanted, known),
+    ...conflictingDeviceConditions(wanted, known),
+    ...unavailableDeviceConditions(wanted, context),
+    ...(attempts.refusals().length > 0 ? coveredGatewayConditions(wanted, known) : []),
     ...attempts.refusals().map(({ example, count, failure }): Condition => {
-      const others = count > 1 ? ` (and ${count - 1} more)` : '';
-      return { reason: 'KernelRefuses', message: `${example}${others}: ${failure.message}; it is tried again` };
+      const more = count > 1 ? ` (and ${count - 1} more)` : '';
+      return { reason: 'KernelRefuses', message: `${example}${more}: ${failure.message}; retrying` };
     }),
   ];
 }
 
-function takenRoutes({ routes }: WantedNode, { takers, routes: found }: KnownNode): Condition[] {
-  return [...takers.values()].flatMap((taker) => {
-    const { destination } = taker;
+function conflictingRouteConditions(
+  { routes }: WantedNode,
+  { conflictingRoutes, routes: found }: NodeStateCache,
+): Condition[] {
+  return [...conflictingRoutes.values()].flatMap((foreign) => {
+    const { destination } = foreign;
     const wanted = routes.get(destination);
     const own = found.get(destination);
     if (!wanted || (own && equalRoutes(own, wanted))) return [];
     const whose =
-      ownerOf(taker) === 'pod' ? 'to a pod of this node' : `of another program (protocol ${taker.protocol})`;
-    const there = formatNodeRoute(taker).replace(/ proto \d+/, '');
+      ownerOf(foreign) === 'pod' ? 'to a pod of this node' : `of another program (protocol ${foreign.protocol})`;
+    const existing = formatNodeRoute(foreign).replace(/ proto \d+/, '');
     const message =
-      `a route ${whose} is in the place of the one to ${destination}: ${there}. It is left alone; delete it, or keep that ` +
-      'program from the pools’ addresses';
+      `route to ${destination}: a route ${whose} exists and is kept (${existing}); delete it, or configure that program to ` +
+      'leave out the pools’ addresses';
     return [{ reason: 'RouteTaken', message }];
   });
 }
 
 /**
- * IPv6 refuses a gateway on a tunnel while a route leads to it by another device (ip6_route_check_nh_onlink), such as a foreign
- * route to all pods: that must go before the first route into the tunnel.
+ * IPv6 refuses a gateway on a tunnel while a route leads to it by another device (ip6_route_check_nh_onlink). A foreign route that
+ * covers all pods has this effect, and must be deleted before the first route into the tunnel.
  */
-function coveredGateways({ routes }: WantedNode, known: KnownNode): Condition[] {
+function coveredGatewayConditions({ routes }: WantedNode, known: NodeStateCache): Condition[] {
   const destinations = new Map<string, string[]>();
   for (const route of routes.values()) {
     const found = known.routes.get(route.destination);
@@ -108,16 +111,16 @@ function coveredGateways({ routes }: WantedNode, known: KnownNode): Condition[] 
   return [...destinations].map(([covering, missing]) => ({
     reason: 'TunnelGatewayCovered',
     message:
-      `a route of another program to ${covering} leads to other nodes’ tunnel addresses, so that the kernel takes no route to ` +
-      `${listed(missing)} by ${VXLAN_DEVICE[6]}: delete it, or have it leave out the pools`,
+      `no route to ${formatList(missing)} by ${VXLAN_DEVICE[6]}: another program’s route to ${covering} covers the tunnel ` +
+      'addresses of other nodes; delete it, or exclude the pools from it',
   }));
 }
 
-function takenDevices({ tunnels }: WantedNode, { devices }: KnownNode): Condition[] {
+function conflictingDeviceConditions({ tunnels }: WantedNode, { devices }: NodeStateCache): Condition[] {
   return tunnels.flatMap(({ name, kind }) => {
     const found = devices.get(name);
     if (!found || isOwnDevice(found)) return [];
-    const message = `the interface ${name} is no ${kind} device (${found.kind ?? 'physical'}): delete or rename it`;
+    const message = `interface ${name}: not a ${kind} device (${found.kind ?? 'physical'}); delete or rename it`;
     return [{ reason: 'DeviceTaken', message }];
   });
 }
@@ -144,15 +147,15 @@ export function unavailableDevices(
   return counts;
 }
 
-function waiting(wanted: WantedNode, context: ConditionsContext): Condition[] {
+function unavailableDeviceConditions(wanted: WantedNode, context: ConditionsContext): Condition[] {
   return [...unavailableDevices(wanted, context)].map(([device, count]) => {
     const state = context.known.devices.has(device) ? 'is down' : 'does not exist';
-    const needing = wanted.tunnels.filter((tunnel) => parentOf(tunnel) === device);
-    const what = [
+    const tunnels = wanted.tunnels.filter((tunnel) => parentOf(tunnel) === device);
+    const dependents = [
       ...(count > 0 ? [`${count} routes`] : []),
-      ...(needing.length > 0 ? [listed(needing.map(({ name }) => name))] : []),
+      ...(tunnels.length > 0 ? [formatList(tunnels.map(({ name }) => name))] : []),
     ].join(' and ');
-    return { reason: 'DeviceUnavailable', message: `interface ${device} ${state}: ${what} wait for it` };
+    return { reason: 'DeviceUnavailable', message: `interface ${device} ${state}: ${dependents} wait for it` };
   });
 }
 

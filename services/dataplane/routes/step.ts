@@ -4,7 +4,7 @@ import {
   type ObservedRoute,
   type PeerForwarding,
   type PeerNeighbour,
-  type SeenRoute,
+  type KernelRoute,
 } from './observed.js';
 import type { NodeRoute, NodeSysctl, WantedTunnel } from './wanted.js';
 
@@ -18,14 +18,14 @@ export interface DeviceChange {
 /** One change of the node's kernel. Devices are given by name instead of index, as a plan may use devices that it creates. */
 export type NodeStep =
   | { readonly type: 'device-add'; readonly tunnel: WantedTunnel }
-  | { readonly type: 'device-set'; readonly name: string; readonly change: DeviceChange }
+  | { readonly type: 'device-set'; readonly name: string; readonly changeSteps: DeviceChange }
   | { readonly type: 'device-delete'; readonly name: string }
   | ({ readonly type: 'address-add' | 'address-delete' } & DeviceAddress)
   | ({ readonly type: 'neighbour-set' | 'neighbour-delete' } & PeerNeighbour)
   /** Setting replaces every other forwarding entry of the MAC address. */
   | ({ readonly type: 'forwarding-set' | 'forwarding-delete' } & PeerForwarding)
   | { readonly type: 'route-add' | 'route-replace'; readonly route: NodeRoute }
-  | { readonly type: 'route-delete'; readonly route: ObservedRoute & Pick<SeenRoute, 'metric'> }
+  | { readonly type: 'route-delete'; readonly route: ObservedRoute & Pick<KernelRoute, 'metric'> }
   | ({ readonly type: 'sysctl-write' } & NodeSysctl);
 
 /** Kind of object, for counters. */
@@ -99,7 +99,7 @@ export function formatNodeStep(step: NodeStep): string {
     case 'device-add':
       return `ip link add ${formatTunnel(step.tunnel)}`;
     case 'device-set':
-      return `ip link set ${step.name}${formatDeviceChange(step.change)}`;
+      return `ip link set ${step.name}${formatDeviceChange(step.changeSteps)}`;
     case 'device-delete':
       return `ip link delete ${step.name}`;
     case 'address-add':

@@ -83,7 +83,7 @@ describe('tunnel devices', () => {
   test('too small an MTU is told', () => {
     const wanted = planNode(view('a', { nodes: [A, B], pools: POOLS('vxlan') }), facts({ mtuBytes: 1340 }));
     expect(reasons(wanted)).toEqual(['MtuTooSmall']);
-    expect(wanted.conditions[0]?.message).toContain('1270 bytes for packets in vxlan6.podwire');
+    expect(wanted.conditions[0]?.message).toContain('vxlan6.podwire: the MTU of 1270 bytes is below');
   });
 });
 

@@ -13,7 +13,7 @@ import {
   type ClusterNode,
   type ClusterPool,
 } from '../cluster/cluster.js';
-import { listed, type Condition } from '../conditions/conditions.js';
+import { formatList, type Condition } from '../conditions/conditions.js';
 import { vxlanEndOf } from './block-routes.js';
 import {
   IPIP_DEVICE,
@@ -36,8 +36,8 @@ const IPV4_MIN_MTU_BYTES = 68;
 
 const FAMILIES: readonly Family[] = [4, 6];
 
-/** The inputs of tunnels. */
-interface TunnelSurroundings {
+/** The input for planning tunnels. */
+interface TunnelInput {
   /** Name of this node. */
   readonly selfName: string;
   /** As last received from IPAM. */
@@ -55,41 +55,41 @@ export interface TunnelPlan {
   readonly conditions: readonly Condition[];
 }
 
-export function planTunnels(around: TunnelSurroundings): TunnelPlan {
-  const conditions = [...registration(around)];
+export function planTunnels(input: TunnelInput): TunnelPlan {
+  const conditions = [...registrationConditions(input)];
   const tunnels: WantedTunnel[] = [];
   const peers: VxlanPeer[] = [];
   for (const family of FAMILIES) {
-    const demand = demandOf(family, around);
-    if (demand.pools.length === 0) continue;
-    const local = nodeAddressOf(around.self, family)?.address;
-    conditions.push(...ownTrouble(demand, local, around));
+    const requirements = requirementsOf(family, input);
+    if (requirements.pools.length === 0) continue;
+    const local = nodeAddressOf(input.self, family)?.address;
+    conditions.push(...nodeConditions(requirements, local, input));
     if (!local) continue;
-    if (demand.vxlan.length > 0 && around.facts.hasVxlan) {
-      tunnels.push(vxlanTunnel(local, around));
-      const found = vxlanPeers(family, around);
+    if (requirements.vxlan.length > 0 && input.facts.hasVxlan) {
+      tunnels.push(vxlanTunnel(local, input));
+      const found = vxlanPeers(family, input);
       peers.push(...found.peers);
       conditions.push(...found.conditions);
     }
-    if (demand.ipip.length > 0 && around.facts.hasIpip && family === 4) tunnels.push(ipipTunnel(local, around));
+    if (requirements.ipip.length > 0 && input.facts.hasIpip && family === 4) tunnels.push(ipipTunnel(local, input));
   }
-  conditions.push(...tunnels.flatMap((tunnel) => tooSmall(tunnel)));
-  return { tunnels, peers, sysctls: FAMILIES.flatMap((family) => forwarding(family, around)), conditions };
+  conditions.push(...tunnels.flatMap((tunnel) => mtuConditions(tunnel)));
+  return { tunnels, peers, sysctls: FAMILIES.flatMap((family) => forwardingSysctls(family, input)), conditions };
 }
 
 /** Names of a family's pools by requirement. */
-interface Demand {
+interface PoolRequirements {
   readonly family: Family;
   readonly pools: readonly string[];
   readonly vxlan: readonly string[];
-  /** The ones that are not being deleted: a node releases its tunnel address after the last of them. */
-  readonly lasting: readonly string[];
+  /** VXLAN pools that are not draining: the node releases its tunnel address when none is left. */
+  readonly undrained: readonly string[];
   readonly ipip: readonly string[];
   /** Pools whose packets may leave by the node's interface without encapsulation. */
   readonly direct: readonly string[];
 }
 
-function demandOf(family: Family, { pools, facts }: TunnelSurroundings): Demand {
+function requirementsOf(family: Family, { pools, facts }: TunnelInput): PoolRequirements {
   const ours = [...pools.values()].filter(({ cidr }) => cidr.family === family);
   const draining = new Set(ours.filter(({ isDraining }) => isDraining).map(({ name }) => name));
   const names = (wanted: (mode: ReturnType<typeof modeOf>) => boolean) =>
@@ -99,53 +99,53 @@ function demandOf(family: Family, { pools, facts }: TunnelSurroundings): Demand 
     family,
     pools: names(() => true),
     vxlan,
-    lasting: vxlan.filter((name) => !draining.has(name)),
+    undrained: vxlan.filter((name) => !draining.has(name)),
     ipip: names(({ tunnel }) => tunnel === 'ipip'),
     direct: names(({ tunnel, onlyCrossSubnet }) => (tunnel === 'none' ? facts.routing === 'native' : onlyCrossSubnet)),
   };
 }
 
-function registration({ selfName, nodes }: TunnelSurroundings): Condition[] {
+function registrationConditions({ selfName, nodes }: TunnelInput): Condition[] {
   if (nodes.has(selfName)) return [];
   return [
     {
       reason: 'NodeNotRegistered',
-      message: `node ${selfName} is not registered in IPAM: others cannot route to it. Its dataplane registers it; see its log`,
+      message: `node ${selfName} is not registered in IPAM, so other nodes cannot route to it; its dataplane retries, see its log`,
     },
   ];
 }
 
-/** What this node lacks for a family. */
-function ownTrouble(demand: Demand, local: Address | undefined, around: TunnelSurroundings): Condition[] {
-  const { facts, self, selfName } = around;
-  const { family } = demand;
+/** The properties that this node lacks for the pools of a family. */
+function nodeConditions(requirements: PoolRequirements, local: Address | undefined, input: TunnelInput): Condition[] {
+  const { facts, self, selfName } = input;
+  const { family } = requirements;
   const node = `node ${selfName}`;
   if (!local) {
     if (!self) return [];
-    const pools = listed(demand.pools);
-    const message = `${node} has no IPv${family} address, which pools ${pools} need: give it one, or set the node's address`;
+    const pools = formatList(requirements.pools);
+    const message = `${node} has no IPv${family} address, which pools ${pools} need; assign one to an interface, or set the node's address`;
     return [{ reason: 'NodeAddressMissing', message }];
   }
   const found: Condition[] = [];
-  if (demand.vxlan.length > 0 && !facts.hasVxlan) {
-    const message = `the kernel of ${node} has no VXLAN (module vxlan), which pools ${listed(demand.vxlan)} ask for: load it`;
+  if (requirements.vxlan.length > 0 && !facts.hasVxlan) {
+    const message = `the kernel of ${node} has no VXLAN, which pools ${formatList(requirements.vxlan)} use; load the module vxlan`;
     found.push({ reason: 'VxlanUnsupported', message });
-  } else if (demand.lasting.length > 0 && !vxlanEndOf(self, family)?.address) {
-    const message = `${node} has no IPv${family} tunnel address, so others cannot tunnel to it: see its dataplane's log, and whether pools ${listed(demand.lasting)} have addresses left`;
+  } else if (requirements.undrained.length > 0 && !vxlanEndOf(self, family)?.address) {
+    const message = `${node} has no IPv${family} tunnel address, so other nodes cannot tunnel to it; check its dataplane's log, and whether pools ${formatList(requirements.undrained)} have free addresses`;
     found.push({ reason: 'TunnelAddressMissing', message });
   }
-  if (demand.ipip.length > 0 && !facts.hasIpip && family === 4) {
-    const message = `the kernel of ${node} has no IPIP (module ipip), which pools ${listed(demand.ipip)} ask for: load it, or use VXLAN for the pools`;
+  if (requirements.ipip.length > 0 && !facts.hasIpip && family === 4) {
+    const message = `the kernel of ${node} has no IPIP, which pools ${formatList(requirements.ipip)} use; load the module ipip, or use VXLAN for the pools`;
     found.push({ reason: 'IpipUnsupported', message });
   }
-  if (demand.direct.length > 0 && facts.parents[family] === undefined) {
-    const message = `no interface of ${node} has its address ${formatAddress(local)}, so pools ${listed(demand.direct)} cannot be reached without a tunnel: correct the node's address`;
+  if (requirements.direct.length > 0 && facts.parents[family] === undefined) {
+    const message = `no interface of ${node} has its address ${formatAddress(local)}, so pools ${formatList(requirements.direct)} cannot be reached without a tunnel; correct the node's address`;
     found.push({ reason: 'ParentUnknown', message });
   }
   return found;
 }
 
-function vxlanTunnel(local: Address, { facts, selfName, self }: TunnelSurroundings): WantedTunnel {
+function vxlanTunnel(local: Address, { facts, selfName, self }: TunnelInput): WantedTunnel {
   const { family } = local;
   const end = vxlanEndOf(self, family);
   return {
@@ -161,7 +161,7 @@ function vxlanTunnel(local: Address, { facts, selfName, self }: TunnelSurroundin
   };
 }
 
-function ipipTunnel(local: Address, { facts, self }: TunnelSurroundings): WantedTunnel {
+function ipipTunnel(local: Address, { facts, self }: TunnelInput): WantedTunnel {
   return {
     kind: 'ipip',
     name: IPIP_DEVICE,
@@ -176,13 +176,10 @@ function hostCidr(address: Address | undefined): string | undefined {
 }
 
 /**
- * The peers of a family's VXLAN device, sorted by name. Of two with the same tunnel or MAC address only the first is used, and
- * the other is reported.
+ * The peers of a family's VXLAN device, sorted by name. Of several with the same tunnel or MAC address only the first is used;
+ * the others are reported.
  */
-function vxlanPeers(
-  family: Family,
-  { selfName, self, nodes }: TunnelSurroundings,
-): Pick<TunnelPlan, 'peers' | 'conditions'> {
+function vxlanPeers(family: Family, { selfName, self, nodes }: TunnelInput): Pick<TunnelPlan, 'peers' | 'conditions'> {
   const peers: VxlanPeer[] = [];
   const conditions: Condition[] = [];
   const ownEnd = vxlanEndOf(self, family);
@@ -197,7 +194,7 @@ function vxlanPeers(
     const mac = end.mac ?? tunnelMac(node.name, family);
     const other = takenBy.get(tunnelAddress) ?? takenBy.get(mac);
     if (other !== undefined) {
-      const message = `nodes ${other} and ${node.name} have the same tunnel address (${tunnelAddress}) or MAC address (${mac}): delete the one that is gone`;
+      const message = `nodes ${other} and ${node.name} have the same tunnel address (${tunnelAddress}) or MAC address (${mac}); delete the stale one`;
       conditions.push({ reason: 'TunnelAddressConflict', message });
       continue;
     }
@@ -207,10 +204,10 @@ function vxlanPeers(
   return { peers, conditions };
 }
 
-function tooSmall({ name, mtuBytes }: WantedTunnel): Condition[] {
+function mtuConditions({ name, mtuBytes }: WantedTunnel): Condition[] {
   const least = name === VXLAN_DEVICE[6] ? IPV6_MIN_MTU_BYTES : IPV4_MIN_MTU_BYTES;
   if (mtuBytes >= least) return [];
-  const message = `the node's network leaves ${mtuBytes} bytes for packets in ${name}, which needs ${least}: raise the MTU of the node's interfaces`;
+  const message = `${name}: the MTU of ${mtuBytes} bytes is below the minimum of ${least}; raise the MTU of the node's interfaces`;
   return [{ reason: 'MtuTooSmall', message }];
 }
 
@@ -220,7 +217,7 @@ const FORWARDING: Readonly<Record<Family, NodeSysctl>> = {
 };
 
 /** Off unless a pool needs it: a node that forwards IPv6 no longer accepts router advertisements. */
-function forwarding(family: Family, { pools }: TunnelSurroundings): NodeSysctl[] {
+function forwardingSysctls(family: Family, { pools }: TunnelInput): NodeSysctl[] {
   return [...pools.values()].some(({ cidr }) => cidr.family === family) ? [FORWARDING[family]] : [];
 }
 

@@ -111,7 +111,7 @@ export function equalFacts(a: NodeFacts, b: NodeFacts): boolean {
     a.hasIpip === b.hasIpip &&
     a.routing === b.routing &&
     a.routed.length === b.routed.length &&
-    a.routed.every((prefix, place) => equalPrefixes(prefix, b.routed[place]))
+    a.routed.every((prefix, index) => equalPrefixes(prefix, b.routed[index]))
   );
 }
 

@@ -59,7 +59,7 @@ beforeEach(async () => {
   kernel = intercept(await NetlinkKernel.open());
   dataplane = dataplaneOf(kernel);
   addPod('a');
-  loop.want(BORROWED);
+  loop.setWanted(BORROWED);
   await expect.poll(() => loop.reconciler.status().state, { timeout: 25_000 }).toBe('as-wanted');
   expect(routes()).toEqual([expect.stringContaining('via 10.65.1.1'), expect.stringContaining('via fd00::2')]);
 });
@@ -87,7 +87,7 @@ test('the pod’s routes replace the node’s, which does not fight over them, b
   await checked();
   expect(routes()).toEqual(toPod);
 
-  loop.want(NOT_BORROWED);
+  loop.setWanted(NOT_BORROWED);
   await expect.poll(reasons, { timeout: 25_000 }).toEqual([]);
   await checked();
   expect(routes()).toEqual(toPod);
@@ -97,7 +97,7 @@ test('the pod’s routes replace the node’s, which does not fight over them, b
 });
 
 test('the node hears at the same time that the address is not borrowed any more', async () => {
-  loop.want(NOT_BORROWED);
+  loop.setWanted(NOT_BORROWED);
   await dataplane.attach(network, never());
   await checked();
   expect(routes()).toEqual(toPod);

@@ -14,7 +14,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
 import { BirdEvents } from '../bird/bird-events.js';
-import type { KnownSession } from '../bird/sessions.js';
+import type { SessionStatus } from '../bird/sessions.js';
 import { observeConditions } from '../conditions/conditions.js';
 import { ClusterEvents } from '../node/events.js';
 import { AttachmentEvents, Events } from '../pods/events.js';
@@ -65,7 +65,7 @@ const attachment = { network: 'net', containerId: 'a', interfaceName: 'eth0' };
 const failure = new Failure('UNREACHABLE', 'away');
 const key = ['net', 'ipv4', 'ip_forward'];
 const difference = { object: 'host link a', wanted: 'up', actual: 'down' };
-const session: KnownSession = {
+const session: SessionStatus = {
   session: {
     name: 'podwire_bgp_1',
     about: 'node b',
@@ -167,7 +167,7 @@ const COUNTED: readonly (readonly [what: string, event: () => void, counted: rea
   ],
   ['nothing had to be changed', () => node.applied({ done: 0, refused: 0 }), []],
   [
-    'others changed the node’s kernel',
+    'another program changed the node’s kernel',
     () => node.drifted(new Map([['route', 3] as const, ['device', 1] as const]), 'ip route replace …'),
     ['node.drift object=route 3', 'node.drift object=device 1'],
   ],
@@ -179,15 +179,15 @@ const COUNTED: readonly (readonly [what: string, event: () => void, counted: rea
   ['a change has come', () => cluster.changed(), ['ipam.changes 1']],
   ['an object makes no sense', () => cluster.objectSkipped('block a', failure), ['ipam.skipped 1']],
   ['IPAM is asked again', () => cluster.retried('register', failure, 100), ['ipam.retries task=register 1']],
-  ['BIRD has its configuration', () => bird.configured(2), ['bird.configurations result=applied 1']],
+  ['BIRD configuration applied', () => bird.configured(2), ['bird.configurations result=applied 1']],
   ['BIRD refuses it', () => bird.refused('no'), ['bird.configurations result=refused 1']],
-  ['BIRD answers', () => bird.reached(), ['bird.reachable 1']],
-  ['BIRD does not answer', () => bird.lost('no'), ['bird.reachable 0']],
+  ['BIRD is reachable', () => bird.reached(), ['bird.reachable 1']],
+  ['BIRD is unreachable', () => bird.lost('no'), ['bird.reachable 0']],
   ['a session is established', () => bird.established(session), ['bird.session.changes state=established 1']],
   ['a session is lost', () => bird.down(session), ['bird.session.changes state=down 1']],
   [
     'sessions are looked at',
-    () => bird.seen({ isReachable: true, refusal: undefined, sessions: [session] }),
+    () => bird.polled({ isReachable: true, refusal: undefined, sessions: [session] }),
     ['bird.sessions established=true 0', 'bird.sessions established=false 1'],
   ],
 ];

@@ -8,7 +8,7 @@ import { Events } from '../pods/events.js';
 import { Dataplane } from '../pods/pods.js';
 import { send, solicitation } from '../testing/frames.js';
 import { addPod, cleanUp, nodeForwards, pings, requireThrowawayNamespace, run } from '../testing/kernels.js';
-import { keeperOptions, until } from '../testing/nft.js';
+import { reconcilerOptions, until } from '../testing/nft.js';
 import { address, BY_FAMILY, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
 import { GATEWAY, type PodNetwork } from '../wiring/network.js';
 
@@ -51,7 +51,7 @@ beforeEach(async () => {
   nodeForwards();
   run('ip', 'address', 'replace', '198.18.0.1/32', 'dev', 'lo');
   kernel = await NetlinkKernel.open();
-  guard = new SourceGuard(keeperOptions(new ProgramNft()).options);
+  guard = new SourceGuard(reconcilerOptions(new ProgramNft()).options);
   await guard.start(new Map());
   dataplane = new Dataplane({ kernel, registry: testRegistry(), events: new Events(recordingLog().log), guard });
 });

@@ -13,7 +13,7 @@ import { Dataplane } from '../pods/pods.js';
 import { VXLAN_DEVICE, VXLAN_VNI } from '../routes/wanted.js';
 import { IPIP, ipPacket, send, udpPacket, vxlanData } from '../testing/frames.js';
 import { addPod, cleanUp, nodeForwards, requireThrowawayNamespace, run } from '../testing/kernels.js';
-import { keeperOptions, until } from '../testing/nft.js';
+import { reconcilerOptions, until } from '../testing/nft.js';
 import { address, BY_FAMILY, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
 import { GATEWAY } from '../wiring/network.js';
 
@@ -41,7 +41,7 @@ beforeEach(async () => {
   requireThrowawayNamespace();
   for (const family of FAMILIES) run('ip', 'address', 'replace', NODE[family], 'dev', 'lo');
   kernel = await NetlinkKernel.open();
-  guard = new SourceGuard(keeperOptions(new ProgramNft()).options);
+  guard = new SourceGuard(reconcilerOptions(new ProgramNft()).options);
   await guard.start(new Map());
   dataplane = new Dataplane({ kernel, registry: testRegistry(), events: new Events(recordingLog().log), guard });
 });

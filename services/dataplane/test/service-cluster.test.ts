@@ -51,14 +51,14 @@ beforeEach(async () => {
     PODWIRE_DATAPLANE_IPAM_ADDRESS: ipam.address,
   };
   logged = recordingLog();
-  const surroundings = {
+  const deps = {
     log: logged.log,
     clock: systemClock,
     random: Math.random,
     boot: BOOT,
     pid: process.pid,
   };
-  startAgain = () => startService(readConfig(env, SELF), surroundings);
+  startAgain = () => startService(readConfig(env, SELF), deps);
   service = await startAgain();
 });
 
@@ -186,7 +186,7 @@ test('a pool of IPIP has its tunnel; where the kernel has no IPIP a condition sa
   await expect.poll(routes, AT_ONCE).toEqual([...(hasIpip ? tunnelled : []), plain]);
   const told = async () => (await status()).conditions.filter(({ reason }) => reason === 'IpipUnsupported');
   const message =
-    'the kernel of node node-1 has no IPIP (module ipip), which pools p ask for: load it, or use VXLAN for the pools';
+    'the kernel of node node-1 has no IPIP, which pools p use; load the module ipip, or use VXLAN for the pools';
   await expect.poll(told, AT_ONCE).toEqual(hasIpip ? [] : [{ reason: 'IpipUnsupported', message }]);
 });
 

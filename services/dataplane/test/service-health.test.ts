@@ -11,13 +11,13 @@ import { systemClock, type Clock } from '@podwire/shared/runtime/clock';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
 import { readConfig } from '../config.js';
-import { LOOK_INTERVAL_MS } from '../node/sysctls.js';
+import { SYSCTL_CHECK_INTERVAL_MS } from '../node/sysctls.js';
 import { serve, type RunningService } from '../service.js';
 import { FakeIpam, FakeNodeNetwork, nodeMessage, poolMessage, routeMessage, vxlanPool } from '../testing/ipam.js';
 import { MemoryKernel } from '../testing/memory-kernel.js';
 import { MemoryLinks } from '../testing/memory-links.js';
 import { MemoryNft } from '../testing/memory-nft.js';
-import { doByHand } from '../testing/memory-node-hands.js';
+import { runNodeCommand } from '../testing/memory-node-commands.js';
 import { MemoryNodeKernel } from '../testing/memory-node-kernel.js';
 import { BOOT, recordingLog } from '../testing/pods.js';
 import { HEALTH } from '../testing/service.js';
@@ -35,7 +35,7 @@ const impatientClock: Clock = {
 /** Time as it is, but for the pauses between two looks at the node's settings. */
 const clockOfLooks: Clock = {
   ...systemClock,
-  sleep: (durationMs, signal) => systemClock.sleep(durationMs === LOOK_INTERVAL_MS ? 50 : durationMs, signal),
+  sleep: (durationMs, signal) => systemClock.sleep(durationMs === SYSCTL_CHECK_INTERVAL_MS ? 50 : durationMs, signal),
 };
 
 let folder: string;
@@ -75,8 +75,8 @@ async function start({
   };
   const network = new FakeNodeNetwork({ eth0: ['192.0.2.7/24'] });
   const nodeSide = { network, kernel: nodeKernel, links, nft, peerPlan: undefined };
-  const surroundings = { log: recordingLog().log, clock, random: Math.random, boot: BOOT, pid: process.pid };
-  service = await serve(kernel, { config: readConfig(env, 'node-1'), surroundings, nodeSide });
+  const deps = { log: recordingLog().log, clock, random: Math.random, boot: BOOT, pid: process.pid };
+  service = await serve(kernel, { config: readConfig(env, 'node-1'), deps, nodeSide });
 }
 
 const limits = () => ({ deadlineMs: Date.now() + 30_000 });
@@ -89,7 +89,7 @@ const reasons = async () => {
 /** As a node of a cluster of two, in which the other one has a block of the pool. */
 async function startInCluster(pool: Pool): Promise<void> {
   for (const command of ['link add eth0 type veth', 'link set eth0 up', 'address add 192.0.2.7/24 dev eth0'])
-    doByHand(nodeKernel.node, `ip ${command}`);
+    runNodeCommand(nodeKernel.node, `ip ${command}`);
   links.sysctls.set('net/ipv4/conf/all/rp_filter', '0');
   links.sysctls.set('net/ipv4/ip_forward', '1');
   ipam = new FakeIpam();
@@ -197,8 +197,8 @@ test('a setting that was put right has the node’s routes read anew: they may h
   await startInCluster(poolMessage('p', '10.65.0.0/16'));
   const routes = () => nodeKernel.node.routes.map(({ destination }) => destination);
   await expect.poll(routes, AT_ONCE).toContain('10.65.1.0/26');
-  nodeKernel.silentlyLost = 1;
-  doByHand(nodeKernel.node, 'ip route delete 10.65.1.0/26');
+  nodeKernel.lostNotificationCount = 1;
+  runNodeCommand(nodeKernel.node, 'ip route delete 10.65.1.0/26');
   links.sysctls.set('net/ipv4/ip_forward', '0');
   // By itself it would be read after 90 seconds.
   await expect.poll(routes, AT_ONCE).toContain('10.65.1.0/26');

@@ -11,26 +11,26 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { serve, startService } from '../service.js';
 import { addPod, cleanUp, nodeForwards, pings, requireThrowawayNamespace, snapshot } from '../testing/kernels.js';
 import { MemoryKernel } from '../testing/memory-kernel.js';
-import { podMessage, ServiceBench } from '../testing/service.js';
+import { podMessage, ServiceFixture } from '../testing/service.js';
 
 /** Built by `npm run build`, which `npm test` does first. */
 const MAIN = join(dirname(fileURLToPath(import.meta.url)), '..', 'dist', 'main.js');
 
-let bench: ServiceBench;
+let bench: ServiceFixture;
 
 beforeEach(() => {
-  bench = new ServiceBench();
+  bench = new ServiceFixture();
 });
 afterEach(() => bench.clear());
 
 test('a second one on its socket is refused before it has touched what is the first one’s', async () => {
   requireThrowawayNamespace();
   nodeForwards();
-  const service = await startService(bench.config(), bench.surroundings());
+  const service = await startService(bench.config(), bench.deps());
   try {
     const record = join(bench.records, 'spoilt.json');
     writeFileSync(record, '{');
-    await expect(startService(bench.config(), bench.surroundings())).rejects.toMatchObject({
+    await expect(startService(bench.config(), bench.deps())).rejects.toMatchObject({
       code: 'INVALID_SETTINGS',
       message: expect.stringContaining('another process listens there'),
     });
@@ -69,7 +69,7 @@ describe('life and death', () => {
   test('it is healthy only once the kernel is known to have what pods need', async () => {
     const kernel = new MemoryKernel();
     const probing = kernel.pauseBefore('probe');
-    const starting = serve(kernel, { config: bench.config(), surroundings: bench.surroundings() });
+    const starting = serve(kernel, { config: bench.config(), deps: bench.deps() });
     await probing.reached;
     expect(await bench.health()).toBe(2);
     probing.release();
@@ -82,7 +82,7 @@ describe('life and death', () => {
   test('it does not start on a kernel without veth', async () => {
     const kernel = new MemoryKernel();
     kernel.failNext('probe', { errno: 'EOPNOTSUPP' });
-    const starting = serve(kernel, { config: bench.config(), surroundings: bench.surroundings() });
+    const starting = serve(kernel, { config: bench.config(), deps: bench.deps() });
     await expect(starting).rejects.toMatchObject({ code: 'KERNEL_UNSUPPORTED' });
     expect(kernel.unusedFaults).toBe(0);
   });
@@ -90,7 +90,7 @@ describe('life and death', () => {
   test('it stops after what is under way is done', async () => {
     const kernel = new MemoryKernel();
     kernel.addNamespace('/run/netns/a');
-    const service = await serve(kernel, { config: bench.config(), surroundings: bench.surroundings() });
+    const service = await serve(kernel, { config: bench.config(), deps: bench.deps() });
     const pause = kernel.pauseBefore('route-add');
     const attaching = bench.attach(podMessage('a', '10.65.0.7'));
     await pause.reached;
@@ -104,7 +104,7 @@ describe('life and death', () => {
     const kernel = new MemoryKernel();
     kernel.addNamespace('/run/netns/a');
     const before = kernel.print();
-    const options = { config: { ...bench.config(), drainTimeoutMs: 0 }, surroundings: bench.surroundings() };
+    const options = { config: { ...bench.config(), drainTimeoutMs: 0 }, deps: bench.deps() };
     const service = await serve(kernel, options);
     const pause = kernel.pauseBefore('link-add');
     const attaching = bench.attach(podMessage('a', '10.65.0.7')).catch((failure: unknown) => failure);

@@ -7,7 +7,7 @@ import { Events } from '../pods/events.js';
 import { Dataplane } from '../pods/pods.js';
 import { addPod, cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
 import { arrivalsFrom, inside } from '../testing/nft-contract.js';
-import { keeperOptions, prefix } from '../testing/nft.js';
+import { reconcilerOptions, prefix } from '../testing/nft.js';
 import { address, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
 
 /** What pods can send from, as the dataplane wires them: the settings of their interfaces and the guard together. */
@@ -32,7 +32,7 @@ beforeEach(async () => {
   run('ip', 'address', 'add', '192.0.2.1/24', 'dev', 'uplink');
   run('ip', 'route', 'add', 'default', 'via', '192.0.2.254');
   kernel = await NetlinkKernel.open();
-  guard = new SourceGuard(keeperOptions(new ProgramNft()).options);
+  guard = new SourceGuard(reconcilerOptions(new ProgramNft()).options);
 });
 
 afterEach(async () => {

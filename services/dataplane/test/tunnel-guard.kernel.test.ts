@@ -16,7 +16,7 @@ import { ProgramNft } from '../kernel/nft-program.js';
 import { VXLAN_DEVICE, VXLAN_VNI } from '../routes/wanted.js';
 import { IPIP, ipPacket, send, udpPacket, vxlanData } from '../testing/frames.js';
 import { addPod, cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
-import { keeperOptions, prefix, RecordedEvents, until } from '../testing/nft.js';
+import { reconcilerOptions, prefix, RecordedEvents, until } from '../testing/nft.js';
 import { address } from '../testing/pods.js';
 
 /** The node and its subnet: another node, `node-b`, and a host that is none. Both are one namespace that sends what the test says. */
@@ -27,7 +27,7 @@ const STRANGER = { 4: '192.0.2.9', 6: '2001:db8::9' } as const;
 const POOLS = { 4: '10.65.0.0/16', 6: 'fd65::/48' } as const;
 const FAMILIES = [4, 6] as const;
 const MAC = '66:11:22:33:44:55';
-const ALL = { blocks: 'all', others: true } as const;
+const ALL = { blocks: 'all', hasOtherChanges: true } as const;
 
 function clusterNode(name: string, addresses: Readonly<Record<4 | 6, string>>): [string, ClusterNode] {
   const of = (family: 4 | 6) => {
@@ -165,11 +165,11 @@ test('the rules of before stay until the cluster is known, and the next start le
   await written(1);
   await guard.stop();
   const before = run('nft', '-a', 'list', 'ruleset');
-  const next = keeperOptions(new ProgramNft());
+  const next = reconcilerOptions(new ProgramNft());
   const another = new TunnelGuard(next.options);
   expect(run('nft', '-a', 'list', 'ruleset')).toBe(before);
   another.follow(view(['a', 'b']), ALL);
   await another.stop();
   expect(run('nft', '-a', 'list', 'ruleset')).toBe(before);
-  expect(next.events.taken()).toEqual([]);
+  expect(next.events.takeLines()).toEqual([]);
 });

@@ -14,7 +14,7 @@ import type { ClusterChange, ClusterView } from '../cluster/cluster.js';
 
 /** Real BIRDs in network namespaces that share a bridge. */
 
-export const ALL: ClusterChange = { blocks: 'all', others: true };
+export const ALL: ClusterChange = { blocks: 'all', hasOtherChanges: true };
 
 export interface NodeOptions {
   readonly plan?: PeerPlan;

@@ -376,7 +376,7 @@ export class FakeNodeNetwork implements NodeNetwork {
       addresses: entries.flatMap(([, addresses], at) =>
         addresses.flatMap((text) => {
           const parts = splitCidr(text);
-          return parts ? [{ ...parts, linkIndex: at + 1, lasting: true }] : [];
+          return parts ? [{ ...parts, linkIndex: at + 1, isPermanent: true }] : [];
         }),
       ),
       routes: [],

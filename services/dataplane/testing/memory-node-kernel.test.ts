@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest';
 
 import { blackhole, vxlan, type NodeKernelFixture } from './kernels.js';
-import { doByHand } from './memory-node-hands.js';
+import { runNodeCommand } from './memory-node-commands.js';
 import { MemoryNodeKernel } from './memory-node-kernel.js';
 import { nodeKernelContract } from './node-kernel-contract.js';
 
@@ -9,11 +9,11 @@ function memoryFixture(): Promise<NodeKernelFixture> {
   const kernel = new MemoryNodeKernel();
   return Promise.resolve({
     kernel,
-    byHand: (command) => doByHand(kernel.node, command),
+    byHand: (command) => runNodeCommand(kernel.node, command),
     addParent: (name, ...addresses) => {
-      doByHand(kernel.node, `ip link add ${name} type bridge`);
-      doByHand(kernel.node, `ip link set ${name} up`);
-      for (const address of addresses) doByHand(kernel.node, `ip address add ${address} dev ${name}`);
+      runNodeCommand(kernel.node, `ip link add ${name} type bridge`);
+      runNodeCommand(kernel.node, `ip link set ${name} up`);
+      for (const address of addresses) runNodeCommand(kernel.node, `ip address add ${address} dev ${name}`);
     },
     destroy: () => kernel.close(),
   });
@@ -26,7 +26,7 @@ describe('the fake node kernel', () => {
 describe('what only a fake can do', () => {
   test('it prints itself as `ip` does, and lists its commands', async () => {
     const kernel = new MemoryNodeKernel();
-    doByHand(kernel.node, 'ip link add up0 type bridge');
+    runNodeCommand(kernel.node, 'ip link add up0 type bridge');
     await kernel.apply([
       { type: 'device-add', tunnel: vxlan },
       { type: 'route-add', route: blackhole('10.65.0.0/26') },

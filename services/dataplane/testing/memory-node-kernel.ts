@@ -10,7 +10,7 @@ import {
   type NodeChange,
   type ObservedDevice,
   type ObservedNode,
-  type SeenRoute,
+  type KernelRoute,
 } from '../routes/observed.js';
 import { formatNodeStep, type NodeStep } from '../routes/step.js';
 import type { NodeRoute } from '../routes/wanted.js';
@@ -35,9 +35,9 @@ export class MemoryNodeKernel implements NodeKernel {
   readonly commands: string[] = [];
   /** How often everything was read. */
   observations = 0;
-  abilitiesGiven: NodeAbilities = { hasVxlan: true, hasIpip: true };
+  supportedTunnels: NodeAbilities = { hasVxlan: true, hasIpip: true };
   /** How many announcements are lost without a word before they are heard again. */
-  silentlyLost = 0;
+  lostNotificationCount = 0;
   readonly #faults: Fault[] = [];
   readonly #listeners = new Set<NodeListener>();
   #held: NodeChange[] | undefined;
@@ -88,13 +88,13 @@ export class MemoryNodeKernel implements NodeKernel {
   }
 
   abilities(): Promise<NodeAbilities> {
-    return this.#ask('abilities', () => this.abilitiesGiven);
+    return this.#answer('abilities', () => this.supportedTunnels);
   }
 
   observe(scope: NodeScope): Promise<ObservedNode> {
-    return this.#ask('observe', () => {
+    return this.#answer('observe', () => {
       this.observations++;
-      return this.#look(scope);
+      return this.#read(scope);
     });
   }
 
@@ -104,7 +104,7 @@ export class MemoryNodeKernel implements NodeKernel {
   }
 
   watch(listener: NodeListener): Promise<NodeWatch> {
-    return this.#ask('watch', () => {
+    return this.#answer('watch', () => {
       this.#listeners.add(listener);
       return { close: () => void this.#listeners.delete(listener) };
     });
@@ -116,7 +116,7 @@ export class MemoryNodeKernel implements NodeKernel {
     return Promise.resolve();
   }
 
-  #look({ sysctls, isWanted }: NodeScope): ObservedNode {
+  #read({ sysctls, isWanted }: NodeScope): ObservedNode {
     const { devices, addresses, routes, neighbours, forwarding } = this.node;
     const ours = ({ device }: { readonly device: string }) => TUNNEL_DEVICES.includes(device);
     return {
@@ -132,7 +132,7 @@ export class MemoryNodeKernel implements NodeKernel {
     };
   }
 
-  async #ask<Answer>(operation: NodeOperation, answer: () => Answer): Promise<Answer> {
+  async #answer<Answer>(operation: NodeOperation, answer: () => Answer): Promise<Answer> {
     await turn();
     const errno = this.#closed ? 'EBADF' : this.#takeFault(operation);
     if (errno !== undefined) throw failureOf(operation, { object: 'node', errno });
@@ -159,7 +159,7 @@ export class MemoryNodeKernel implements NodeKernel {
   }
 
   #checkAbility(kind: 'vxlan' | 'ipip'): void {
-    const isKnown = kind === 'vxlan' ? this.abilitiesGiven.hasVxlan : this.abilitiesGiven.hasIpip;
+    const isKnown = kind === 'vxlan' ? this.supportedTunnels.hasVxlan : this.supportedTunnels.hasIpip;
     if (!isKnown) throw new Errno('EOPNOTSUPP', 'Unknown device type');
   }
 
@@ -171,15 +171,15 @@ export class MemoryNodeKernel implements NodeKernel {
   }
 
   #announce(change: NodeChange): void {
-    const told = this.#toldAs(change);
+    const told = this.#notificationOf(change);
     if (!told) return;
     if (this.#held) this.#held.push(told);
-    else if (this.silentlyLost > 0) this.silentlyLost--;
-    else for (const listener of this.#listeners) queueMicrotask(() => this.#tell(listener, told));
+    else if (this.lostNotificationCount > 0) this.lostNotificationCount--;
+    else for (const listener of this.#listeners) queueMicrotask(() => this.#notify(listener, told));
   }
 
   /** What a listener is told of a change; undefined for what is none of its business. */
-  #toldAs(change: NodeChange): NodeChange | undefined {
+  #notificationOf(change: NodeChange): NodeChange | undefined {
     if (change.object === 'neighbour' || change.object === 'forwarding') {
       return TUNNEL_DEVICES.includes(change.device) ? change : undefined;
     }
@@ -191,10 +191,10 @@ export class MemoryNodeKernel implements NodeKernel {
     if (change.deleted) this.#pods.delete(name);
     else this.#pods.set(name, change.device);
     const isChanged = known?.up === true && JSON.stringify(known) !== JSON.stringify(change.device);
-    return { object: 'pod-interface', name, isMeddledWith: change.deleted || isChanged };
+    return { object: 'pod-interface', name, isInterference: change.deleted || isChanged };
   }
 
-  #tell(listener: NodeListener, change: NodeChange): void {
+  #notify(listener: NodeListener, change: NodeChange): void {
     if (this.#listeners.has(listener)) listener.changed(change);
   }
 }
@@ -206,7 +206,7 @@ function carryOut(step: NodeStep, node: MemoryNode): void {
       return;
     }
     case 'device-set': {
-      node.setDevice(step.name, step.change);
+      node.setDevice(step.name, step.changeSteps);
       return;
     }
     case 'device-delete': {
@@ -256,16 +256,16 @@ function carryOut(step: NodeStep, node: MemoryNode): void {
   }
 }
 
-function ownRoute(route: NodeRoute): SeenRoute {
+function ownRoute(route: NodeRoute): KernelRoute {
   return { ...route, protocol: NODE_ROUTE_PROTOCOL, metric: route.destination.includes(':') ? 1024 : 0 };
 }
 
-interface About {
+interface FailureDetails {
   readonly object: string;
   readonly errno: string;
 }
 
-function failureOf(operation: string, { object, errno }: About) {
+function failureOf(operation: string, { object, errno }: FailureDetails) {
   return kernelFailure({ operation, object, errno, message: `${operation} ${object}: ${errno}` });
 }
 

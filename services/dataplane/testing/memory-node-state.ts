@@ -1,7 +1,7 @@
 import { parseAddress } from '@podwire/shared/net/address';
 import { parsePrefix, prefixContains, prefixOf, splitCidr } from '@podwire/shared/net/prefix';
 
-import { forwardingKey, neighbourKey } from '../routes/known-node.js';
+import { forwardingKey, neighbourKey } from '../routes/node-state-cache.js';
 import {
   equalRoutes,
   type DeviceAddress,
@@ -9,7 +9,7 @@ import {
   type ObservedDevice,
   type PeerForwarding,
   type PeerNeighbour,
-  type SeenRoute,
+  type KernelRoute,
 } from '../routes/observed.js';
 import { formatNodeRoute, formatNodeStep, type DeviceChange } from '../routes/step.js';
 import type { WantedTunnel } from '../routes/wanted.js';
@@ -35,7 +35,7 @@ interface MemoryDevice {
 export class MemoryNode {
   readonly devices: MemoryDevice[] = [];
   readonly addresses: DeviceAddress[] = [];
-  readonly routes: SeenRoute[] = [];
+  readonly routes: KernelRoute[] = [];
   readonly neighbours: PeerNeighbour[] = [];
   readonly forwarding: PeerForwarding[] = [];
   readonly sysctls = new Map<string, string>([
@@ -61,7 +61,7 @@ export class MemoryNode {
   addTunnel(tunnel: WantedTunnel): void {
     if (tunnel.kind === 'ipip') {
       const { kind, local } = tunnel;
-      this.addDevice(made(tunnel, { mac: '', tunnel: { kind, local, remote: undefined } }));
+      this.addDevice(createDevice(tunnel, { mac: '', tunnel: { kind, local, remote: undefined } }));
       return;
     }
     const { kind, vni, port, local, parent, mac } = tunnel;
@@ -85,7 +85,7 @@ export class MemoryNode {
       isLearning: false,
       isExternal: false,
     } as const;
-    const device = made(tunnel, { mac, tunnel: observed });
+    const device = createDevice(tunnel, { mac, tunnel: observed });
     // At its creation a larger one is cut to what fits (vxlan_config_apply, drivers/net/vxlan/vxlan_core.c).
     device.mtuBytes = Math.min(device.mtuBytes, room);
     this.addDevice(device);
@@ -103,7 +103,7 @@ export class MemoryNode {
       device.mac = mac;
       this.#dropNeighbours(name);
     }
-    if (up === false && device.up) this.#take(device, { isDeleted: false });
+    if (up === false && device.up) this.#removeObjectsOn(device, { isDeleted: false });
     if (up !== undefined) device.up = up;
     this.#announceDevice(device);
   }
@@ -114,7 +114,7 @@ export class MemoryNode {
     for (const { name: upper, tunnel } of [...this.devices]) {
       if (tunnel?.kind === 'vxlan' && tunnel.parent === name) this.deleteDevice(upper);
     }
-    this.#take(device, { isDeleted: true });
+    this.#removeObjectsOn(device, { isDeleted: true });
     removeWhere(this.devices, (candidate) => candidate === device);
     for (const entry of removeWhere(this.forwarding, (candidate) => candidate.device === name)) {
       this.announce({ object: 'forwarding', deleted: true, ...entry });
@@ -135,7 +135,7 @@ export class MemoryNode {
     this.#dropAddress({ device, address });
   }
 
-  addRoute(route: SeenRoute): void {
+  addRoute(route: KernelRoute): void {
     this.#checkRoute(route);
     if (this.routes.some((other) => isSamePlace(other, route))) throw new Errno('EEXIST');
     this.routes.push(route);
@@ -143,7 +143,7 @@ export class MemoryNode {
   }
 
   /** As `ip route append` for IPv4: beside those to the same destination. */
-  appendRoute(route: SeenRoute): void {
+  appendRoute(route: KernelRoute): void {
     this.#checkRoute(route);
     if (this.routes.some((other) => isSamePlace(other, route) && equalRoutes(other, route))) throw new Errno('EEXIST');
     this.routes.push(route);
@@ -151,7 +151,7 @@ export class MemoryNode {
   }
 
   /** Takes the place of the first route there, whoever made it, and is announced without a word of that. */
-  replaceRoute(route: SeenRoute): void {
+  replaceRoute(route: KernelRoute): void {
     this.#checkRoute(route);
     const place = this.routes.findIndex((other) => isSamePlace(other, route));
     const isSecond = this.routes.some(
@@ -163,7 +163,7 @@ export class MemoryNode {
     this.announce({ object: 'route', deleted: false, route });
   }
 
-  deleteRoute(route: SeenRoute): void {
+  deleteRoute(route: KernelRoute): void {
     if (route.device !== undefined) this.find(route.device);
     const place = this.routes.findIndex((other) => isSamePlace(other, route) && isSameRoute(other, route));
     const [removed] = place < 0 ? [] : this.routes.splice(place, 1);
@@ -235,7 +235,7 @@ export class MemoryNode {
     this.announce({ object: 'device', deleted: false, device: observed(device) });
   }
 
-  #checkRoute({ destination, type, device, gateway, onlink, source }: SeenRoute): void {
+  #checkRoute({ destination, type, device, gateway, onlink, source }: KernelRoute): void {
     const bare = source?.concat('/');
     if (bare !== undefined && !this.addresses.some(({ address }) => address.startsWith(bare))) {
       throw new Errno('EINVAL', 'Invalid prefsrc address');
@@ -272,7 +272,7 @@ export class MemoryNode {
   }
 
   /** A device that goes down or away loses its routes and neighbours, and addresses: all, or those of IPv6. */
-  #take(device: MemoryDevice, { isDeleted }: { readonly isDeleted: boolean }): void {
+  #removeObjectsOn(device: MemoryDevice, { isDeleted }: { readonly isDeleted: boolean }): void {
     device.up = false;
     const lost = removeWhere(this.routes, (route) => route.device === device.name);
     for (const route of lost) {
@@ -311,23 +311,23 @@ export function observed({ name, kind, up, mac, mtuBytes, tunnel }: MemoryDevice
   return { name, kind, up, mac: mac === '' ? null : mac, mtuBytes, tunnel };
 }
 
-function made(
+function createDevice(
   { name, kind, mtuBytes }: WantedTunnel,
   { mac, tunnel }: Pick<MemoryDevice, 'mac' | 'tunnel'>,
 ): MemoryDevice {
   return { name, kind, mac, mtuBytes, up: false, alias: null, tunnel };
 }
 
-function formatSeen(route: SeenRoute): string {
+function formatSeen(route: KernelRoute): string {
   return formatNodeRoute(route).replace(/ proto \d+/, ` proto ${route.protocol} metric ${route.metric}`);
 }
 
-function isSamePlace(a: SeenRoute, b: SeenRoute): boolean {
+function isSamePlace(a: KernelRoute, b: KernelRoute): boolean {
   return a.destination === b.destination && a.metric === b.metric;
 }
 
 /** What the kernel compares when it looks for a certain one of several routes to a destination. */
-function isSameRoute(a: SeenRoute, b: SeenRoute): boolean {
+function isSameRoute(a: KernelRoute, b: KernelRoute): boolean {
   return a.protocol === b.protocol && a.type === b.type && a.device === b.device && a.gateway === b.gateway;
 }
 

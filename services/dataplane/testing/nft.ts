@@ -2,7 +2,7 @@ import { parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { expect, vi } from 'vitest';
 
-import type { TableEvents, TableKeeperOptions } from '../filters/table-reconciler.js';
+import type { TableEvents, TableReconcilerOptions } from '../filters/table-reconciler.js';
 import type { Nft } from '../filters/table.js';
 
 export function prefix(text: string): Prefix {
@@ -28,15 +28,15 @@ export class RecordedEvents implements TableEvents {
   }
 
   /** The lines since the last time. */
-  taken(): readonly string[] {
+  takeLines(): readonly string[] {
     return this.lines.splice(0);
   }
 }
 
-export function keeperOptions<Kind extends Nft>(nft: Kind) {
+export function reconcilerOptions<Kind extends Nft>(nft: Kind) {
   const clock = new ManualClock();
   const events = new RecordedEvents();
-  const options: Omit<TableKeeperOptions, 'table'> = { nft, clock, events, random: () => 0.5 };
+  const options: Omit<TableReconcilerOptions, 'table'> = { nft, clock, events, random: () => 0.5 };
   return { nft, clock, events, options };
 }
 

@@ -20,7 +20,7 @@ const peer = { device, mac: '66:00:00:00:00:02' };
 
 const make = (tunnel: WantedVxlan): NodeStep[] => [
   { type: 'device-add', tunnel },
-  { type: 'device-set', name: tunnel.name, change: { up: true } },
+  { type: 'device-set', name: tunnel.name, changeSteps: { up: true } },
 ];
 
 /** What every kernel has to do. */
@@ -99,7 +99,7 @@ export function nodeKernelContract(setUp: () => Promise<NodeKernelFixture>): voi
 
     test('MTU and MAC address change in place', async () => {
       await applied(...make(vxlan));
-      await applied({ type: 'device-set', name: device, change: { mtuBytes: 1400, mac: '66:00:00:00:00:09' } });
+      await applied({ type: 'device-set', name: device, changeSteps: { mtuBytes: 1400, mac: '66:00:00:00:00:09' } });
       expect((await see()).devices.get(device)).toMatchObject({ mtuBytes: 1400, mac: '66:00:00:00:00:09', up: true });
     });
 
@@ -118,7 +118,7 @@ export function nodeKernelContract(setUp: () => Promise<NodeKernelFixture>): voi
           { type: 'device-add', tunnel: vxlan },
           there,
           missing,
-          { type: 'device-set', name: device, change: { up: true } },
+          { type: 'device-set', name: device, changeSteps: { up: true } },
           { type: 'device-delete', name: device },
           ...make({ ...vxlan, vni: 9 }),
         ),
@@ -438,7 +438,7 @@ function tell(change: NodeChange): string {
     case 'forwarding':
       return `${not}forwarding ${change.mac} to ${change.nodeAddress}`;
     case 'pod-interface':
-      return `pod ${change.name}${change.isMeddledWith ? ' meddled with' : ''}`;
+      return `pod ${change.name}${change.isInterference ? ' meddled with' : ''}`;
     case 'overrun':
       return 'overrun';
   }

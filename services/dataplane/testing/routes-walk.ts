@@ -5,7 +5,7 @@ import { blackhole, unicast, vxlan } from './kernels.js';
 import { routesOf } from './routes.js';
 
 /** What a random walk of a node may come upon: wanted states, what people do, and what befalls the loop. */
-export type Stride =
+export type WalkStep =
   | { readonly what: 'want'; readonly wanted: WantedNode }
   | { readonly what: 'by hand'; readonly command: string }
   /** Announcements until the next rest are not heard; or they are lost in an overrun. */
@@ -92,7 +92,7 @@ export const RESTORE: readonly string[] = [
   'ip address add fd00::1/64 dev up0 nodad',
 ];
 
-const MEDDLINGS: readonly string[] = [
+const FOREIGN_COMMANDS: readonly string[] = [
   ...[2, 3, 4].flatMap((number) => [
     `ip route delete 10.65.${number}.0/26 proto 87`,
     `ip route delete fd65:${number}::/122 proto 87`,
@@ -127,16 +127,16 @@ const MEDDLINGS: readonly string[] = [
   ...RESTORE,
 ];
 
-export const handMoves: fc.Arbitrary<Stride> = fc
-  .constantFrom(...MEDDLINGS)
+export const commandSteps: fc.Arbitrary<WalkStep> = fc
+  .constantFrom(...FOREIGN_COMMANDS)
   .map((command) => ({ what: 'by hand', command }));
 
-export const wishes: fc.Arbitrary<Stride> = wantedStates.map((wanted) => ({ what: 'want', wanted }));
+export const wantedSteps: fc.Arbitrary<WalkStep> = wantedStates.map((wanted) => ({ what: 'want', wanted }));
 
-export const rests: fc.Arbitrary<Stride> = fc.constant({ what: 'rest' });
+export const restSteps: fc.Arbitrary<WalkStep> = fc.constant({ what: 'rest' });
 
-export const mishaps: fc.Arbitrary<Stride> = fc.oneof(
-  fc.constantFrom<Stride>({ what: 'deafen' }, { what: 'overrun' }, { what: 'restart' }, { what: 'break watches' }),
+export const faultSteps: fc.Arbitrary<WalkStep> = fc.oneof(
+  fc.constantFrom<WalkStep>({ what: 'deafen' }, { what: 'overrun' }, { what: 'restart' }, { what: 'break watches' }),
   fc.record({
     what: fc.constant('refuse' as const),
     operation: fc.constantFrom('any step' as const, 'observe' as const),

@@ -12,7 +12,7 @@ import type { NodeKernel } from '../routes/kernel.js';
 import { changedKeys, equalRoutes, NO_CHANGE, RoutePlanner, type PlannedNode } from '../routes/planner.js';
 import { RouteReconciler, type ReconcilerOptions } from '../routes/reconciler.js';
 import type { NodeFacts, NodeRoute, VxlanPeer, WantedNode, WantedTunnel } from '../routes/wanted.js';
-import { doByHand } from './memory-node-hands.js';
+import { runNodeCommand } from './memory-node-commands.js';
 import { MemoryNodeKernel } from './memory-node-kernel.js';
 
 /** Clusters in few words, and what is wanted of a node as `ip` and `bridge` print it. */
@@ -135,7 +135,7 @@ export function reasons(wanted: WantedNode): string[] {
 
 /** What is wanted of a node whose planner has seen nothing before. */
 export function planNode(seen: ClusterView, given: NodeFacts): WantedNode {
-  return new RoutePlanner().update(seen, { blocks: 'all', others: true }, given).wanted;
+  return new RoutePlanner().update(seen, { blocks: 'all', hasOtherChanges: true }, given).wanted;
 }
 
 export const NOTHING: WantedNode = { tunnels: [], routes: new Map(), peers: [], sysctls: [], conditions: [] };
@@ -145,7 +145,7 @@ export function routesOf(...routes: readonly NodeRoute[]): Map<string, NodeRoute
 }
 
 /** A planner that wants what a test says, and remembers the facts it was given. */
-class GivenPlanner {
+class StubPlanner {
   wanted = NOTHING;
   facts: NodeFacts | undefined;
   #before = NOTHING;
@@ -174,12 +174,12 @@ export const VIEW: ClusterView = {
 };
 
 export interface Loop {
-  readonly planner: GivenPlanner;
+  readonly planner: StubPlanner;
   readonly reconciler: RouteReconciler;
   /** Lines of the log, from the level of information on. */
   readonly lines: () => string[];
   /** Wants something, and tells the loop that the cluster has changed. */
-  readonly want: (wanted: WantedNode) => void;
+  readonly setWanted: (wanted: WantedNode) => void;
 }
 
 interface LoopOptions extends Partial<ReconcilerOptions> {
@@ -188,7 +188,7 @@ interface LoopOptions extends Partial<ReconcilerOptions> {
 }
 
 export function startLoop(options: LoopOptions): Loop {
-  const planner = new GivenPlanner();
+  const planner = new StubPlanner();
   const lines: { readonly msg: unknown }[] = [];
   const destination = { write: (line: string) => void lines.push(JSON.parse(line)) };
   const log = createLogger({ service: 'test', level: 'info', destination });
@@ -203,7 +203,7 @@ export function startLoop(options: LoopOptions): Loop {
     planner,
     reconciler,
     lines: () => lines.map(({ msg }) => String(msg)),
-    want: (wanted) => {
+    setWanted: (wanted) => {
       planner.wanted = wanted;
       reconciler.follow(VIEW, NO_CHANGE);
     },
@@ -211,7 +211,7 @@ export function startLoop(options: LoopOptions): Loop {
 }
 
 /** A node on the fake kernel with an interface `up0`, and the loop that looks after it. */
-export class Scene {
+export class ReconcilerFixture {
   readonly kernel = new MemoryNodeKernel();
   readonly clock = new ManualClock();
   loop: Loop;
@@ -225,7 +225,7 @@ export class Scene {
       'ip address add 10.0.0.1/24 dev up0',
       'ip address add fd00::1/64 dev up0',
     ]) {
-      this.byHand(command);
+      this.runCommand(command);
     }
     this.loop = this.start(options);
   }
@@ -241,20 +241,20 @@ export class Scene {
     return this.loop;
   }
 
-  byHand(command: string): void {
-    doByHand(this.kernel.node, command);
+  runCommand(command: string): void {
+    runNodeCommand(this.kernel.node, command);
   }
 
   /** Wants something, and waits until nothing is left to be done at once. */
-  async want(wanted: WantedNode): Promise<void> {
-    this.loop.want(wanted);
-    await this.calm();
+  async setWanted(wanted: WantedNode): Promise<void> {
+    this.loop.setWanted(wanted);
+    await this.waitUntilIdle();
   }
 
   /** Lets the loop work until it only waits for things that take longer than settling. */
-  async calm(): Promise<void> {
+  async waitUntilIdle(): Promise<void> {
     for (;;) {
-      await this.#asleep();
+      await this.#waitUntilAsleep();
       const nextMs = this.clock.nextMs ?? Infinity;
       if (nextMs > 5) return;
       this.clock.advance(nextMs);
@@ -262,17 +262,17 @@ export class Scene {
   }
 
   /** Lets time pass, and the loop work whenever its time has come. */
-  async pass(durationMs: number): Promise<void> {
+  async advance(durationMs: number): Promise<void> {
     let leftMs = durationMs;
     for (;;) {
-      await this.calm();
+      await this.waitUntilIdle();
       const nextMs = this.clock.nextMs ?? Infinity;
       if (nextMs > leftMs) break;
       leftMs -= nextMs;
       this.clock.advance(nextMs);
     }
     this.clock.advance(leftMs);
-    await this.calm();
+    await this.waitUntilIdle();
   }
 
   /** What was done to the kernel while something went on. */
@@ -283,7 +283,7 @@ export class Scene {
   }
 
   /** The loop sleeps, and goes on sleeping after all that is under way has had its turn. */
-  async #asleep(): Promise<void> {
+  async #waitUntilAsleep(): Promise<void> {
     for (let calm = 0; calm < 5;) {
       await setImmediate();
       calm = this.clock.sleeping > 0 ? calm + 1 : 0;

@@ -14,7 +14,7 @@ import { BOOT, recordingLog } from './pods.js';
 const limits = (timeoutMs = 30_000) => ({ deadlineMs: Date.now() + timeoutMs });
 
 /** What podwire-dataplane is started with in a folder of its own, without podwire-ipam, and a client of it. */
-export class ServiceBench {
+export class ServiceFixture {
   readonly folder = mkdtempSync(join(tmpdir(), 'podwire-dataplane-'));
   readonly socket = join(this.folder, 'run', 'dataplane.sock');
   readonly records = join(this.folder, 'attachments');
@@ -29,7 +29,7 @@ export class ServiceBench {
     return readConfig(this.env, 'node-1');
   }
 
-  surroundings() {
+  deps() {
     return { log: recordingLog().log, clock: systemClock, random: Math.random, boot: BOOT, pid: process.pid };
   }
 

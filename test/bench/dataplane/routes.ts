@@ -87,7 +87,7 @@ async function measureRound(view: ClusterView): Promise<Round> {
     });
   try {
     const before = process.cpuUsage();
-    const elapsedMs = await untilChecked(() => reconciler.follow(view, { blocks: 'all', others: true }));
+    const elapsedMs = await untilChecked(() => reconciler.follow(view, { blocks: 'all', hasOtherChanges: true }));
     const { user, system } = process.cpuUsage(before);
     const checksMs: number[] = [];
     for (let round = 0; round < CHECKS_PER_ROUND; round++) {

@@ -12,34 +12,34 @@ import {
   type ObservedRoute,
   type PeerForwarding,
   type PeerNeighbour,
-  type SeenRoute,
+  type KernelRoute,
 } from './observed.js';
 import type { NodeStep } from './step.js';
 import type { NodeRoute } from './wanted.js';
 
 /**
- * The known state of the node's kernel: read in full, and updated by Podwire's changes and the kernel's announcements, so that a
+ * The known state of the node's kernel: read in full, then updated by Podwire's changes and the kernel's notifications. So a
  * change of one block needs no reading.
  *
- * The kernel does not announce everything: when an interface goes down, IPv4 routes vanish silently. The caller must read the
- * kernel in full after such a change.
+ * Some changes cause no notification: when an interface goes down, its IPv4 routes vanish. The caller must then read the kernel
+ * in full.
  */
-export class KnownNode {
+export class NodeStateCache {
   readonly devices: Map<string, ObservedDevice>;
   /** By device. */
   readonly addresses = new Map<string, Set<string>>();
   /** Podwire's, by destination; each of the default metric. */
   readonly routes = new Map<string, ObservedRoute>();
-  /** Podwire's routes where none is wanted: of another metric, or duplicates of a destination. */
-  readonly strays: SeenRoute[] = [];
+  /** Podwire's routes to be deleted: those of another metric, and duplicates of a destination. */
+  readonly orphanRoutes: KernelRoute[] = [];
   /** Foreign routes in the place of a wanted one, by destination. */
-  readonly takers = new Map<string, SeenRoute>();
+  readonly conflictingRoutes = new Map<string, KernelRoute>();
   /** Destinations that foreign routes send to a router. */
   readonly #routed: Set<string>;
-  #widest: readonly Prefix[] | undefined;
+  #outermostRouted: readonly Prefix[] | undefined;
   /** By {@link neighbourKey}. */
   readonly neighbours = new Map<string, PeerNeighbour>();
-  /** By {@link forwardingKey}; several when another program added to Podwire's. */
+  /** By {@link forwardingKey}; several when another program added entries. */
   readonly forwarding = new Map<string, readonly PeerForwarding[]>();
   readonly sysctls: Map<string, string | null>;
 
@@ -51,8 +51,8 @@ export class KnownNode {
     for (const neighbour of observed.neighbours) this.neighbours.set(neighbourKey(neighbour), neighbour);
     for (const entry of observed.forwarding) this.#addForwarding(entry);
     for (const route of observed.routes) {
-      const stray = this.#adopt(route, wanted);
-      if (stray) this.strays.push(stray);
+      const orphan = this.#addRoute(route, wanted);
+      if (orphan) this.orphanRoutes.push(orphan);
     }
   }
 
@@ -67,8 +67,8 @@ export class KnownNode {
 
   /** Destinations that foreign routes send to a router, without those inside another one. Sorted. */
   get routed(): readonly Prefix[] {
-    this.#widest ??= widest(this.#routed);
-    return this.#widest;
+    this.#outermostRouted ??= outermost(this.#routed);
+    return this.#outermostRouted;
   }
 
   /** CIDR of the narrowest foreign route, except the default, that reaches an address through a router. */
@@ -83,7 +83,7 @@ export class KnownNode {
   }
 
   addRouted(destination: string): void {
-    if (!this.#routed.has(destination)) this.#widest = undefined;
+    if (!this.#routed.has(destination)) this.#outermostRouted = undefined;
     this.#routed.add(destination);
   }
 
@@ -91,12 +91,12 @@ export class KnownNode {
   removeRouted(destination: string): boolean {
     const found = parsePrefix(destination);
     if (!this.#routed.has(destination) || !found.ok) return false;
-    const isHeld = this.routed.some(
+    const isCovered = this.routed.some(
       (outer) => outer.length < found.prefix.length && prefixContains(outer, found.prefix),
     );
     this.#routed.delete(destination);
-    if (!isHeld) this.#widest = undefined;
-    return !isHeld;
+    if (!isCovered) this.#outermostRouted = undefined;
+    return !isCovered;
   }
 
   /** Applies the change of a completed step, without its side effects. */
@@ -110,10 +110,10 @@ export class KnownNode {
         return;
       case 'address-add':
       case 'address-delete':
-        this.setAddress(step, { isThere: step.type === 'address-add' });
+        this.setAddress(step, { isPresent: step.type === 'address-add' });
         return;
       case 'neighbour-set': {
-        // Without the step's type: the known state becomes a part of later steps.
+        // Without the step's type: entries of the known state are spread into later steps.
         const { device, address, mac } = step;
         this.neighbours.set(neighbourKey(step), { device, address, mac });
         return;
@@ -134,15 +134,15 @@ export class KnownNode {
         this.routes.set(step.route.destination, step.route);
         return;
       case 'route-delete':
-        this.#forgetRoute(step.route);
+        this.#removeRoute(step.route);
         return;
       case 'sysctl-write':
         this.sysctls.set(step.key.join('/'), step.value);
     }
   }
 
-  setAddress({ device, address }: DeviceAddress, { isThere }: { readonly isThere: boolean }): void {
-    if (isThere) this.#addressesOf(device).add(address);
+  setAddress({ device, address }: DeviceAddress, { isPresent }: { readonly isPresent: boolean }): void {
+    if (isPresent) this.#addressesOf(device).add(address);
     else this.#addressesOf(device).delete(address);
   }
 
@@ -158,10 +158,10 @@ export class KnownNode {
     else this.forwarding.set(key, rest);
   }
 
-  #forgetRoute(route: ObservedRoute & Pick<SeenRoute, 'metric'>): void {
-    const place = this.strays.findIndex((stray) => stray.metric === route.metric && equalRoutes(stray, route));
-    if (place >= 0) {
-      this.strays.splice(place, 1);
+  #removeRoute(route: ObservedRoute & Pick<KernelRoute, 'metric'>): void {
+    const index = this.orphanRoutes.findIndex((orphan) => orphan.metric === route.metric && equalRoutes(orphan, route));
+    if (index >= 0) {
+      this.orphanRoutes.splice(index, 1);
       return;
     }
     const known = this.routes.get(route.destination);
@@ -180,17 +180,17 @@ export class KnownNode {
   }
 
   /** @returns the surplus route, when its destination already has another one */
-  #adopt(route: SeenRoute, wanted: ReadonlyMap<string, NodeRoute>): SeenRoute | undefined {
+  #addRoute(route: KernelRoute, wanted: ReadonlyMap<string, NodeRoute>): KernelRoute | undefined {
     const { destination } = route;
     const isOwn = ownerOf(route) === 'node';
     if (!isDefaultMetric(route)) return isOwn ? route : undefined;
     if (!isOwn) {
-      this.takers.set(destination, route);
+      this.conflictingRoutes.set(destination, route);
       return undefined;
     }
     const earlier = this.routes.get(destination);
-    const asWanted = wanted.get(destination);
-    if (earlier && asWanted && !equalRoutes(earlier, asWanted) && equalRoutes(route, asWanted)) {
+    const wantedRoute = wanted.get(destination);
+    if (earlier && wantedRoute && !equalRoutes(earlier, wantedRoute) && equalRoutes(route, wantedRoute)) {
       this.routes.set(destination, route);
       return { ...earlier, metric: route.metric, protocol: route.protocol };
     }
@@ -200,7 +200,7 @@ export class KnownNode {
   }
 }
 
-function widest(destinations: Iterable<string>): readonly Prefix[] {
+function outermost(destinations: Iterable<string>): readonly Prefix[] {
   const prefixes = [...destinations].flatMap((text) => {
     const parsed = parsePrefix(text);
     return parsed.ok ? [parsed.prefix] : [];
@@ -222,8 +222,8 @@ export function forwardingKey({ device, mac }: Pick<PeerForwarding, 'device' | '
   return `${device} ${mac}`;
 }
 
-/** Announcements since the last call. */
-export interface Taken {
+/** Notifications since the last call. */
+export interface BufferedEvents {
   readonly changes: readonly NodeChange[];
   /** Whether some were lost. */
   readonly hasOverrun: boolean;
@@ -233,10 +233,10 @@ export interface Taken {
 const CHANGES_MAX = 20_000;
 
 /**
- * Buffers unprocessed announcements, only the last of each object: intermediate states do not matter, and the echoes of a route
- * that was set, deleted and set again within milliseconds cancel out.
+ * Buffers notifications, only the last of each object: intermediate states do not matter. The notifications of a route that
+ * Podwire set, deleted and set again within milliseconds cancel out.
  */
-export class Inbox {
+export class EventBuffer {
   readonly #changes = new Map<string, NodeChange>();
   #hasOverrun = false;
 
@@ -249,18 +249,18 @@ export class Inbox {
       this.#hasOverrun = true;
       return;
     }
-    const key = keyOf(change);
+    const key = changeKey(change);
     const before = this.#changes.get(key);
     // Moved to the end: the order is that of the last change.
     this.#changes.delete(key);
-    this.#changes.set(key, before ? together(before, change) : change);
+    this.#changes.set(key, before ? mergeChanges(before, change) : change);
   }
 
-  /** Empties it. */
-  take(): Taken {
-    const taken = { changes: [...this.#changes.values()], hasOverrun: this.#hasOverrun };
+  /** Returns and removes the buffered notifications. */
+  take(): BufferedEvents {
+    const events = { changes: [...this.#changes.values()], hasOverrun: this.#hasOverrun };
     this.clear();
-    return taken;
+    return events;
   }
 
   clear(): void {
@@ -269,13 +269,13 @@ export class Inbox {
   }
 }
 
-/** A later announcement must not hide an external change of a pod's interface. */
-function together(before: NodeChange, change: NodeChange): NodeChange {
+/** A later notification must not hide another program's change of a pod's interface. */
+function mergeChanges(before: NodeChange, change: NodeChange): NodeChange {
   if (change.object !== 'pod-interface' || before.object !== 'pod-interface') return change;
-  return { ...change, isMeddledWith: change.isMeddledWith || before.isMeddledWith };
+  return { ...change, isInterference: change.isInterference || before.isInterference };
 }
 
-function keyOf(change: Exclude<NodeChange, { readonly object: 'overrun' }>): string {
+function changeKey(change: Exclude<NodeChange, { readonly object: 'overrun' }>): string {
   switch (change.object) {
     case 'route': {
       const { destination, metric } = change.route;

@@ -1,4 +1,4 @@
-import type { SeenRoute } from '../routes/observed.js';
+import type { KernelRoute } from '../routes/observed.js';
 import type { MemoryNode } from './memory-node-state.js';
 
 /**
@@ -6,7 +6,7 @@ import type { MemoryNode } from './memory-node-state.js';
  * and `sysctl` that tests use, in the same words.
  * @throws Errno as the kernel refuses; Error for what is not understood
  */
-export function doByHand(node: MemoryNode, command: string): void {
+export function runNodeCommand(node: MemoryNode, command: string): void {
   const words = command.split(' ');
   const [program, object, verb = ''] = words;
   const rest = words.slice(3);
@@ -92,7 +92,7 @@ function address(node: MemoryNode, verb: string, words: readonly string[]): void
 function route(node: MemoryNode, verb: string, words: readonly string[]): void {
   const isBlackhole = words[0] === 'blackhole';
   const destination = words[isBlackhole ? 1 : 0] ?? '';
-  const value: SeenRoute = {
+  const value: KernelRoute = {
     destination,
     type: isBlackhole ? 'blackhole' : 'unicast',
     device: after(words, 'dev'),
