@@ -81,12 +81,12 @@ describe('the settings', () => {
     });
   });
 
-  test.each(['Node', '-a', 'a.', 'a..b', 'a_b', 'a'.repeat(254)])('refuse %j as the name of a node', (name) => {
+  test.each(['Node', '-a', 'a.', 'a..b', 'a_b', 'a'.repeat(254)])('reject %j as the name of a node', (name) => {
     const env = { PODWIRE_DATAPLANE_NODE_NAME: name };
     expect(() => readConfig(env, 'node-1')).toThrow(/PODWIRE_DATAPLANE_NODE_NAME/);
   });
 
-  test('that are wrong or unknown are refused all at once', () => {
+  test('that are invalid or unknown are reported all at once', () => {
     const wrong = Object.fromEntries(
       Object.values(dataplaneSettings('node-1')).map(({ variable }) => [variable, '-1']),
     );
@@ -101,7 +101,7 @@ describe('the settings', () => {
   });
 });
 
-test('the usage tells every setting, its default and what it does', () => {
+test('the usage shows every setting, its default and its effect', () => {
   const text = dataplaneUsage('node-1').replace(/\s+/g, ' ');
   for (const { variable, about } of Object.values(dataplaneSettings('node-1'))) {
     expect(text).toContain(variable);
@@ -115,7 +115,7 @@ describe('interfaces', () => {
     ['eth0', ['eth0']],
     ['en*, eth1 ,*', ['en*', 'eth1', '*']],
     ['eth123456789012*', ['eth123456789012*']],
-  ])('%j are taken', (text, patterns) => {
+  ])('%j are accepted', (text, patterns) => {
     expect(interfacePatterns.parse(text)).toEqual(patterns);
   });
 
@@ -132,7 +132,7 @@ describe('ports', () => {
     ['', undefined],
     ['1-65535', { first: 1, last: 65_535 }],
     ['7-7', { first: 7, last: 7 }],
-  ])('%j are taken', (text, range) => {
+  ])('%j are accepted', (text, range) => {
     expect(portRange.parse(text)).toEqual(range);
   });
 

@@ -83,7 +83,7 @@ describe('on the real kernel', () => {
     });
   });
 
-  test('CheckPod and RepairPod know by themselves what is wanted of an attachment that is recorded', async () => {
+  test('CheckPod and RepairPod read the wanted state of a recorded attachment', async () => {
     addPod('a');
     const a = podMessage('a', '10.65.0.9');
     const recorded = a.attachment;
@@ -107,7 +107,7 @@ describe('on the real kernel', () => {
     await expect(both).rejects.toMatchObject({ code: 'INVALID_REQUEST', message: expect.stringContaining('recorded') });
   });
 
-  test('RepairPod mends what it is told to, tells it, and then has nothing to mend', async () => {
+  test('RepairPod repairs a pod, reports the differences, and then finds none', async () => {
     addPod('a');
     const a = podMessage('a', '10.65.0.7');
     await bench.attach(a);
@@ -134,7 +134,7 @@ describe('on the real kernel', () => {
     expect(snapshot('a')).toBe(before);
   });
 
-  test('CollectGarbage takes an empty list at its word, and an absent one for a mistake', async () => {
+  test('CollectGarbage accepts an empty list, and rejects an absent one', async () => {
     addPod('a');
     addPod('b');
     const [a, b] = [podMessage('a', '10.65.0.7'), podMessage('b', '10.65.0.8')];
@@ -160,7 +160,7 @@ describe('on the real kernel', () => {
     expect(await bench.list(0)).toEqual({ pods: [], nextPageToken: '' });
   });
 
-  test('GetNodeStatus tells how the node is, also while IPAM is away', async () => {
+  test('GetNodeStatus reports the node’s state, also while IPAM is unreachable', async () => {
     addPod('a');
     await bench.attach(podMessage('a', '10.65.0.7'));
     const reasons = async () => (await bench.nodeStatus()).conditions.map(({ reason }) => reason);
@@ -181,7 +181,7 @@ describe('on the real kernel', () => {
     });
   });
 
-  test('settings that defeat pods are put right, or told with what they break', async () => {
+  test('settings that break pods are repaired, or reported with their effect', async () => {
     addPod('a');
     await bench.attach({ ...podMessage('a', '10.65.0.7'), sourcePrefixes: ['10.99.0.0/24'] });
     await service.stop();
@@ -197,7 +197,7 @@ describe('on the real kernel', () => {
     }
   });
 
-  test('the socket is its owner’s alone', () => {
+  test('only its owner can connect to the socket', () => {
     expect((statSync(bench.socket).mode & 0o777).toString(8)).toBe('600');
     expect((statSync(dirname(bench.socket)).mode & 0o777).toString(8)).toBe('700');
   });

@@ -83,7 +83,7 @@ describe('with a fake IPAM', () => {
     expect(ipam.registrations).toHaveLength(2);
   });
 
-  test('a registration is repeated until it succeeds, also when the kernel fails or IPAM comes late', async () => {
+  test('a registration is retried until it succeeds, also when the kernel fails or IPAM starts late', async () => {
     network.failures.push(new Failure('KERNEL_REFUSED', 'no'));
     for (let count = 0; count < 3; count++)
       ipam.refusals.push({ method: 'RegisterNode', failure: new Failure('NODE_BEING_DELETED', 'wait') });
@@ -95,7 +95,7 @@ describe('with a fake IPAM', () => {
     expect(lines.filter(({ msg }) => String(msg).startsWith('failed to register this node'))).toHaveLength(4);
   });
 
-  test('a node that somebody deleted registers again; one whose name another has taken says so', async () => {
+  test('a deleted node registers again; a name that another node uses is a condition', async () => {
     await ipam.start();
     side.start();
     await poll(() => ipam.registrations.length).toBe(1);
@@ -107,7 +107,7 @@ describe('with a fake IPAM', () => {
     expect(ipam.registrations).toHaveLength(2);
   });
 
-  test('a node without an address is not registered, says so, and is once it has one', async () => {
+  test('a node without an address is a condition, and registers once it has one', async () => {
     await ipam.start();
     network.set({ docker0: ['172.17.0.1/16'] });
     side.start();
@@ -122,7 +122,7 @@ describe('with a fake IPAM', () => {
     expect(ipam.registrations).toHaveLength(1);
   });
 
-  test('a tunnel has an address for as long as a pool is encapsulated', async () => {
+  test('a tunnel has an address while a pool is encapsulated', async () => {
     await ipam.start();
     side.start();
     await poll(() => ipam.registrations.length).toBe(1);
@@ -141,7 +141,7 @@ describe('with a fake IPAM', () => {
     expect(ipam.calls.at(-1)).toBe(`ReleaseTunnelAddress ${TUNNEL}`);
   });
 
-  test('the address of the last pool of its encapsulation goes once the node has nothing else of the pool', async () => {
+  test('the address of the last pool of its encapsulation is released once the node has no other address of it', async () => {
     ipam.putPool(vxlanPool('p', '10.65.0.0/16'));
     await ipam.start();
     side.start();
@@ -176,7 +176,7 @@ describe('with a fake IPAM', () => {
     expect(ipam.calls.at(-1)).toBe(`ReleaseTunnelAddress ${TUNNEL}`);
   });
 
-  test('an address goes when the encapsulation of its pool is switched off', async () => {
+  test('an address is released when its pool’s encapsulation is disabled', async () => {
     ipam.putPool(vxlanPool('p', '10.65.0.0/16'));
     await ipam.start();
     side.start();
@@ -185,7 +185,7 @@ describe('with a fake IPAM', () => {
     await poll(() => ipam.node('n1')?.tunnels).toEqual([]);
   });
 
-  test('an address that the node has is confirmed once after a start, and replaced when its pool serves no more', async () => {
+  test('an address that the node has is confirmed once after a start, and replaced when its pool is disabled', async () => {
     ipam.putPool(vxlanPool('p', '10.65.0.0/16'));
     ipam.putNode(
       nodeMessage('n1', '192.0.2.7/24', { tunnels: [{ kind: TUNNEL, address: '10.65.0.92', macAddress: '' }] }),
@@ -201,7 +201,7 @@ describe('with a fake IPAM', () => {
     expect(allocations()).toBe(2);
   });
 
-  test('stopping leaves nothing open, also while IPAM is away', async () => {
+  test('stopping leaves nothing open, also while IPAM is unreachable', async () => {
     side.start();
     await poll(() => network.listenersCount).toBe(1);
     await side.stop();
@@ -245,7 +245,7 @@ describe('with podwire-ipam itself', () => {
     rmSync(folder, { recursive: true });
   });
 
-  test('a node that was there before IPAM registers, gets its tunnel address, and goes on after IPAM was killed', async () => {
+  test('a node that started before IPAM registers, gets its tunnel address, and continues after IPAM was killed', async () => {
     side.start();
     start();
     const node = async () => {

@@ -54,7 +54,7 @@ function part(text: string, heading: string): string[] {
 describe('filters', () => {
   const text = renderBird(DEMAND);
 
-  test('let in what lies in pools, or has lost its pool, and is not this node’s own', () => {
+  test('import prefixes of pools and of deleted pools, except this node’s own', () => {
     expect(part(text, 'filter podwire_import4')).toEqual([
       'if net ~ [ 10.0.1.0/26, 10.0.9.7/32 ] then reject;',
       'if net ~ [ 10.0.0.0/16+, 10.1.0.0/16+, 10.2.0.0/16+, 10.9.0.0/26+ ] then accept;',
@@ -62,17 +62,17 @@ describe('filters', () => {
     ]);
   });
 
-  test('let out what is this node’s own', () => {
+  test('export this node’s own prefixes', () => {
     expect(part(text, 'filter podwire_export4')).toEqual(['if proto = "podwire_own4" then accept;', 'reject;']);
     expect(part(text, 'protocol static podwire_own6')).toEqual(['ipv6;', 'route fd00:1::/122 blackhole;']);
   });
 
-  test('let out what others told as well on a route reflector', () => {
+  test('export received routes too on a route reflector', () => {
     const reflecting = renderBird({ ...DEMAND, isReflector: true });
     expect(part(reflecting, 'filter podwire_export4')).toContain('if source = RTS_BGP then accept;');
   });
 
-  test('let into the kernel what came by BGP for pools without encapsulation', () => {
+  test('program BGP routes of pools without encapsulation', () => {
     expect(part(text, 'filter podwire_program4')).toEqual([
       'if source != RTS_BGP then reject;',
       'if net ~ [ 10.0.1.0/26, 10.0.9.7/32 ] then reject;',
@@ -87,14 +87,14 @@ describe('filters', () => {
   });
 });
 
-test('the same demand is the same text, and nothing at all is a configuration too', () => {
+test('equal input renders equal text, and empty input renders a configuration', () => {
   expect(renderBird(DEMAND)).toBe(renderBird({ ...DEMAND, pools: [...DEMAND.pools].reverse() }));
   const empty = renderBird({ ...DEMAND, pools: [], sessions: [], own: [], orphans: [] });
   expect(part(empty, 'filter podwire_import4')).toEqual(['reject;']);
   expect(complaint(empty)).toBe('');
 });
 
-test('BFD is spoken with the peers that ask for it, on the link or beyond', () => {
+test('BFD runs with the peers that configure it, on the link or over routers', () => {
   const peer = {
     nodes: ['*'],
     asNumber: 65_001,
@@ -128,14 +128,14 @@ test('BFD is spoken with the peers that ask for it, on the link or beyond', () =
   expect(complaint(text)).toBe('');
 });
 
-test('nodes without IPv4 have identities of their own', () => {
+test('nodes without IPv4 have distinct router IDs', () => {
   const identity = (name: string) =>
     /router id (.*);/.exec(renderBird({ ...DEMAND, self: node(name, { ipv6: '2001:db8::1/64' }) }))?.[1];
   expect(identity('a')).not.toBe(identity('b'));
   expect(complaint(renderBird({ ...DEMAND, self: node('a', { ipv6: '2001:db8::1/64' }) }))).toBe('');
 });
 
-test('BIRD takes whatever is rendered', () => {
+test('BIRD accepts every rendered configuration', () => {
   const name = fc.stringMatching(/^[a-z0-9]([a-z0-9.-]{0,10}[a-z0-9])?$/);
   const host = fc.integer({ min: 1, max: 250 });
   const optional = <T>(of: fc.Arbitrary<T>) => fc.option(of, { nil: undefined });
@@ -198,7 +198,7 @@ test('BIRD takes whatever is rendered', () => {
 const ALL = { blocks: 'all', hasOtherChanges: true } as const;
 const POOLS = [pool('p', '10.0.0.0/16')];
 
-test('a node tells its blocks and what it borrows, and knows the blocks of others that lost their pool', () => {
+test('a node announces its blocks and borrowed addresses, and tracks foreign blocks without a pool', () => {
   const blocks = [
     block('10.0.1.0/26', { pool: 'p', node: 'a', borrowed: { '10.0.1.5': 'b' } }),
     block('10.0.2.0/26', { pool: 'p', node: 'b', borrowed: { '10.0.2.5': 'a', '10.0.2.6': 'c' } }),
@@ -213,7 +213,7 @@ test('a node tells its blocks and what it borrows, and knows the blocks of other
   expect(advertised.update(view('a', { pools: POOLS, blocks }), ALL)).toBe(false);
 });
 
-test('a pool that is made again takes its blocks back', () => {
+test('a pool that is created again adopts its blocks', () => {
   const blocks = [block('10.0.2.0/26', { pool: 'p', node: 'b' })];
   const advertised = new AdvertisedBlocks();
   advertised.update(view('a', { blocks }), ALL);
@@ -224,7 +224,7 @@ test('a pool that is made again takes its blocks back', () => {
   expect(advertised.orphans()).toEqual([]);
 });
 
-test('change by change it is as from nothing, and says truly whether anything became another', () => {
+test('incremental updates equal a full one, and report whether anything changed', () => {
   const someBlock = fc
     .record({ third: fc.nat(3), nodeName: fc.constantFrom('a', 'b', undefined), borrower: fc.constantFrom('a', 'b') })
     .chain(({ third, nodeName, borrower }) =>

@@ -82,7 +82,7 @@ const TOLD_BY_B = [
 const TOLD_BY_C = ['10.0.1.70 via 192.0.2.3 dev eth0'];
 
 describe('full mesh', () => {
-  test('every node has the others’ blocks and borrowed addresses, of both families, and nothing else', async () => {
+  test('every node has exactly the blocks and borrowed addresses of the others, of both families', async () => {
     nodes = { a: new BirdNode('a', 1), b: new BirdNode('b', 2), c: new BirdNode('c', 3) };
     // What is no block must not get out, nor in: routes of the node's own, of pods, and of tunnels.
     nodes.b.ip('route', 'add', '172.16.0.0/12', 'via', '192.0.2.77');
@@ -106,7 +106,7 @@ describe('full mesh', () => {
     expect(nodes.b.ip('route', 'show', 'proto', '87')).toContain('blackhole 10.0.2.0/26');
   });
 
-  test('blocks that come and go are told and taken back, without a session being lost', async () => {
+  test('added and removed blocks are announced and withdrawn without losing a session', async () => {
     await start();
     await soon(() => expect(nodes.a.sessions()).toEqual(established('a', 'b', 'c')));
     const since = nodes.a.bird.status().sessions.map(({ state }) => state?.since);
@@ -122,7 +122,7 @@ describe('full mesh', () => {
     expect(nodes.a.bird.status().sessions.map(({ state }) => state?.since)).toEqual(since);
   });
 
-  test('nodes with autonomous systems of their own speak with the others as well', async () => {
+  test('nodes with their own autonomous systems peer with the others', async () => {
     const own = [NODES[0]!, { ...NODES[1]!, asNumber: 65_002 }, { ...NODES[2]!, asNumber: 65_003 }];
     await start({ text: { nodes: own } });
     await soon(() => {
@@ -132,7 +132,7 @@ describe('full mesh', () => {
   });
 });
 
-test('a route reflector passes on what its clients tell, and they speak with nobody else', async () => {
+test('a route reflector reflects routes of its clients, which have no other peers', async () => {
   const plan: PeerPlan = { ...FULL_MESH, mesh: false, routeReflectors: [{ nodes: ['c'], clusterId: '192.0.2.254' }] };
   await start({ plan });
   await soon(() => {
@@ -143,7 +143,7 @@ test('a route reflector passes on what its clients tell, and they speak with nob
   });
 });
 
-test('a configured peer with a password, a port and BFD hears of this node’s blocks; what it tells beyond the pools stays out', async () => {
+test('a configured peer with a password, a port and BFD receives this node’s blocks, and its routes outside the pools are rejected', async () => {
   await start({
     names: ['a'],
     plan: {
@@ -180,8 +180,8 @@ test('a configured peer with a password, a port and BFD hears of this node’s b
   });
 });
 
-describe('trouble', () => {
-  test('a session that goes down and comes back is told, and its routes stay through a restart', async () => {
+describe('failures', () => {
+  test('a session that goes down and comes back is logged, and its routes survive a restart', async () => {
     await start();
     await soon(() => {
       expect(nodes.a.routes()).toEqual([...TOLD_BY_B, ...TOLD_BY_C].sort());
@@ -206,7 +206,7 @@ describe('trouble', () => {
     expect(nodes.a.routes()).toEqual([...TOLD_BY_B, ...TOLD_BY_C].sort());
   });
 
-  test('a configuration that BIRD refuses is told, and changes neither BIRD nor the file', async () => {
+  test('a configuration that BIRD refuses is reported, and changes neither BIRD nor the file', async () => {
     await start({ names: ['a', 'b'] });
     await soon(() => expect(nodes.a.routes()).toEqual(TOLD_BY_B));
     const before = readFileSync(nodes.a.configPath, 'utf8');
@@ -234,7 +234,7 @@ describe('trouble', () => {
     await soon(() => expect(nodes.a.bird.status()).toMatchObject({ isReachable: true, refusal: undefined }));
   });
 
-  test('BIRD that is away is told, finds its configuration when it starts, and is reached then', async () => {
+  test('an unreachable BIRD is reported, finds its configuration at its start, and is reconnected', async () => {
     await start({ names: ['b'] });
     await nodes.a.follow(see('a'));
     await soon(() => expect(nodes.a.bird.conditions()).toMatchObject([{ reason: 'BirdUnreachable' }]));
@@ -247,14 +247,14 @@ describe('trouble', () => {
     });
   });
 
-  test('something else at the socket’s path is told as such', async () => {
+  test('a program other than BIRD at the socket is reported', async () => {
     await start({ names: [] });
     writeFileSync(nodes.a.socketPath, '');
     await nodes.a.follow(see('a'));
     await soon(() => expect(nodes.a.logged.join('')).toContain('ECONNREFUSED'));
   });
 
-  test('a registration that is gone costs nothing: BIRD goes on', async () => {
+  test('without this node’s registration BIRD keeps its configuration', async () => {
     await start({ names: ['a', 'b'] });
     await soon(() => expect(nodes.a.routes()).toEqual(TOLD_BY_B));
     const before = readFileSync(nodes.a.configPath, 'utf8');
@@ -272,7 +272,7 @@ describe('as a child', () => {
       .split('\n')
       .filter((pid) => pid !== '');
 
-  test('BIRD is started, started again when it dies, and left so that routes stay when the service stops', async () => {
+  test('BIRD is started, restarted when it dies, and stopped so that routes stay', async () => {
     await start({ names: ['a', 'b'], run: 'child' });
     await soon(() => expect(nodes.a.routes()).toEqual(TOLD_BY_B));
     const [first = ''] = birds('a');
@@ -297,7 +297,7 @@ describe('as a child', () => {
     expect(nodes.b.routes()).toEqual(TOLD_BY_A);
   });
 
-  test('a BIRD that answers already is taken over, not started twice', async () => {
+  test('a BIRD that answers already is used, and no second one started', async () => {
     await start({ names: [] });
     await nodes.a.startDaemon();
     await soon(() => expect(existsSync(nodes.a.socketPath)).toBe(true));
@@ -308,7 +308,7 @@ describe('as a child', () => {
     expect(birds('a')).toHaveLength(1);
   });
 
-  test('a program that is not there is told, and tried again', async () => {
+  test('a missing program is reported, and retried', async () => {
     await start({ names: [] });
     writeFileSync(nodes.a.program, '#!/bin/sh\nexit 3\n', { mode: 0o755 });
     writeFileSync(nodes.a.configPath, 'router id 192.0.2.99;\n');

@@ -76,7 +76,7 @@ test('a change whose rendering failed is rendered by the next round', async () =
   expect(lines.filter(({ level }) => level === 'error')).toHaveLength(1);
 });
 
-test('changes that come in any moment of a round are all taken in', async () => {
+test('changes at any moment of a round are all applied', async () => {
   start();
   const nodes = Array.from({ length: 20 }, (_, at) => node(`n${at}`, { ipv4: `192.0.2.${at + 10}/24` }));
   for (const [at] of nodes.entries()) {

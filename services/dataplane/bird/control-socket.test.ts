@@ -47,11 +47,11 @@ test('a line without a code has that of the line before it', () => {
   });
 });
 
-test('what was sent unasked is no part of a reply', () => {
+test('asynchronous messages are not part of a reply', () => {
   expect(new ReplyReader().push('+log line\n0003 Reconfigured\n')).toMatchObject([{ lines: [{ code: 3 }] }]);
 });
 
-describe('what is not BIRD', () => {
+describe('a peer that is not BIRD', () => {
   test.each(['HTTP/1.1 400 Bad Request\n', '12 short\n', '00010 long\n'])('%j is refused', (text) => {
     expect(() => new ReplyReader().push(text)).toThrow(RangeError);
   });

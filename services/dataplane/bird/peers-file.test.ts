@@ -67,7 +67,7 @@ peers:
       '{"routeReflectors": [{"nodes": ["a"], "clusterId": "10.0.0.1"}]}',
       { mesh: false, routeReflectors: [{ nodes: ['a'], clusterId: '10.0.0.1' }], peers: [] },
     ],
-  ])('%j: what is left out', async (text, expected) => {
+  ])('%j: defaults', async (text, expected) => {
     expect(await read(text)).toEqual(expected);
   });
 
@@ -150,6 +150,6 @@ test.each([
   [['a', 'b'], 'b', true],
   [['*-x-*'], 'a-x-b', true],
   [[], 'a', false],
-])('%j names %s: %s', (patterns, name, expected) => {
+])('%j matches %s: %s', (patterns, name, expected) => {
   expect(matchesNode(patterns, name)).toBe(expected);
 });

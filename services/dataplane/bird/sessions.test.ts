@@ -31,7 +31,7 @@ function texts(self: typeof A, plan: PeerPlan = FULL_MESH, nodes = ALL): string[
 }
 
 describe('full mesh', () => {
-  test('with every other node, by each family that both have, with their autonomous systems', () => {
+  test('with every other node, over each common family, with their autonomous systems', () => {
     expect(texts(A)).toEqual([
       'node b: 192.0.2.1 as 64512 to 192.0.2.2 as 64512',
       'node c: 192.0.2.1 as 64512 to 192.0.2.3 as 65003',
@@ -41,7 +41,7 @@ describe('full mesh', () => {
     expect(texts(C)).toContain('node a: 192.0.2.3 as 65003 to 192.0.2.1 as 64512');
   });
 
-  test('not with a stale registration of this node’s address, nor twice with another’s', () => {
+  test('not with a stale registration of this node’s address, nor twice with one address', () => {
     const stale = node('0-old-a', { ipv4: '192.0.2.1/24' });
     const twin = node('z-twin', { ipv4: '192.0.2.4/24' });
     expect(texts(D, FULL_MESH, [D, A, stale, twin])).toHaveLength(1);
@@ -69,7 +69,7 @@ describe('route reflectors', () => {
     expect([isReflector(A, plan), isReflector(D, plan)]).toEqual([true, false]);
   });
 
-  test('are all that others speak with', () => {
+  test('are the only peers of other nodes', () => {
     expect(texts(D, plan)).toEqual([
       'node a: 192.0.2.4 as 64512 to 192.0.2.1 as 64512',
       'node b: 192.0.2.4 as 64512 to 192.0.2.2 as 64512',
@@ -78,7 +78,7 @@ describe('route reflectors', () => {
 });
 
 describe('configured peers', () => {
-  test('are those of the nodes they name, with all that was configured', () => {
+  test('apply to the nodes that they name, with every configured value', () => {
     const plan = { ...FULL_MESH, mesh: false, peers: [TOR] };
     expect(sessionsOf(A, cluster({ nodes: ALL }), { asNumber: 64_512, plan })).toEqual([
       {
@@ -99,14 +99,14 @@ describe('configured peers', () => {
     expect(texts(D, plan)).toEqual([]);
   });
 
-  test('come from the address that was configured, and need one of the family', () => {
+  test('use the configured source address, and need one of the family', () => {
     const six = { ...TOR, name: 'six', address: '2001:db8::fe', nodes: ['*'] };
     const plan = { ...FULL_MESH, mesh: false, peers: [{ ...TOR, sourceAddress: '192.0.2.77' }, six] };
     expect(texts(B, plan)[0]).toContain('192.0.2.77 as 64512 to 192.0.2.254');
     expect(texts(D, plan)).toEqual([]);
   });
 
-  test('stand for the node that has their address', () => {
+  test('replace the node that has their address', () => {
     const plan = { ...FULL_MESH, peers: [{ ...TOR, address: '192.0.2.4' }] };
     expect(texts(A, plan, [A, D])).toEqual(['peer tor: 192.0.2.1 as 64512 to 192.0.2.4 as 65001']);
   });
@@ -185,7 +185,7 @@ test('sessions are read with their state, its reason, and the routes they carry'
   ]);
 });
 
-test('no sessions, as BIRD says it', () => {
+test('BIRD’s reply without sessions', () => {
   const [reply] = new ReplyReader().push('8003 No protocols match\n');
   expect(reply && readSessions(reply)).toEqual([]);
 });

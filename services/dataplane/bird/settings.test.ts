@@ -16,7 +16,7 @@ beforeEach(() => {
 });
 afterEach(() => rmSync(directory, { recursive: true, force: true }));
 
-test('without BIRD nothing is read', async () => {
+test('without BIRD the file is not read', async () => {
   expect(await readPeerPlan(read({ PODWIRE_BIRD_PEERS_FILE: '/nowhere' }))).toBeUndefined();
 });
 
@@ -24,7 +24,7 @@ test('with BIRD and no file: the full mesh', async () => {
   expect(await readPeerPlan(read({ PODWIRE_ROUTING: 'bird' }))).toEqual(FULL_MESH);
 });
 
-test('with a file: what it says, or every fault of it', async () => {
+test('with a file: its content, or every fault of it', async () => {
   const path = join(directory, 'peers.yaml');
   const config = read({ PODWIRE_ROUTING: 'bird', PODWIRE_BIRD_PEERS_FILE: path });
   writeFileSync(path, 'mesh: false\n');
@@ -36,7 +36,7 @@ test('with a file: what it says, or every fault of it', async () => {
   });
 });
 
-test('every setting reaches BIRD', () => {
+test('every setting is passed to BIRD', () => {
   const env = {
     PODWIRE_BIRD_AS_NUMBER: '65001',
     PODWIRE_BIRD_CONFIG_FILE: '/a/bird.conf',

@@ -14,6 +14,6 @@ test.each<readonly [string, ClusterChange, ClusterChange, ClusterChange]>([
   ],
   ['a snapshot behind', some('a'), { blocks: 'all', hasOtherChanges: true }, { blocks: 'all', hasOtherChanges: true }],
   ['others before', { ...some('a'), hasOtherChanges: true }, some('b'), { ...some('a', 'b'), hasOtherChanges: true }],
-])('nothing is lost of %s', (_, earlier, later, joined) => {
+])('merging keeps all of %s', (_, earlier, later, joined) => {
   expect(joinChanges(earlier, later)).toEqual(joined);
 });

@@ -16,7 +16,7 @@ const gone = (place: number): RouteFault => ({
   destination: `10.0.${place}.0/26`,
 });
 
-test('what is wrong with one node is one condition, which names some destinations and counts the rest', () => {
+test('faults of one node are one condition, which names some destinations and counts the rest', () => {
   const complaints = new RouteFaults();
   for (const place of [4, 2, 3, 1]) complaints.add(gone(place));
   complaints.add({ reason: 'NodeAddressMissing', subject: 'b', destination: '10.9.0.0/26' });
@@ -27,7 +27,7 @@ test('what is wrong with one node is one condition, which names some destination
   expect(second?.message).toContain('10.0.1.0/26, 10.0.2.0/26, 10.0.3.0/26 and 1 more');
 });
 
-test('a condition ends with its last destination, and one that two blocks complain of with the second', () => {
+test('a condition ends with the last fault of its last destination', () => {
   const complaints = new RouteFaults();
   complaints.add(gone(1));
   complaints.add(gone(1));
@@ -37,7 +37,7 @@ test('a condition ends with its last destination, and one that two blocks compla
   expect(complaints.conditions()).toEqual([]);
 });
 
-test('lists name what there is, in order', () => {
+test('lists name their items in order', () => {
   expect([formatList([]), formatList(['b', 'a']), formatList(['d', 'c', 'b', 'a'])]).toEqual([
     '',
     'a, b',
@@ -45,7 +45,7 @@ test('lists name what there is, in order', () => {
   ]);
 });
 
-test('conditions are counted by reason when they are collected, and a reason that is over has no value', async () => {
+test('conditions are counted by reason at collection, and a resolved reason has no value', async () => {
   const callbacks = new Set<ObservableCallback>();
   const meter = Object.assign(createNoopMeter(), {
     createObservableGauge: () => ({

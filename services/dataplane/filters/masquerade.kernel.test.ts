@@ -106,7 +106,7 @@ afterEach(() => {
 });
 
 describe.each(FAMILIES)('IPv%i: a pod', (family) => {
-  test('is seen outside under the node’s address, and by other pods under its own', async () => {
+  test('sends to the outside from the node’s address, and to other pods from its own', async () => {
     expect(sourcesSeenBy(SERVER[family])).toEqual([POD[family]]);
     const { masquerader } = await masquerading();
     expect(sourcesSeenBy(SERVER[family])).toEqual([NODE[family]]);
@@ -115,7 +115,7 @@ describe.each(FAMILIES)('IPv%i: a pod', (family) => {
     expect(sourcesSeenBy(SERVER[family])).toEqual([NODE[family]]);
   });
 
-  test('is seen under its own address once its pool asks for no NAT any more', async () => {
+  test('sends from its own address once natOutgoing of its pool is off', async () => {
     const { masquerader } = await masquerading();
     masquerader.follow(view(false), ALL);
     await masquerader.stop();
@@ -123,7 +123,7 @@ describe.each(FAMILIES)('IPv%i: a pod', (family) => {
     expect(run('nft', 'list', 'ruleset')).toBe('');
   });
 
-  test('is masqueraded on the interfaces that are set, and on no others', async () => {
+  test('is masqueraded only on the configured interfaces', async () => {
     const elsewhere = await masquerading({ ...PLAIN, interfaces: ['wlan*'] });
     expect(sourcesSeenBy(SERVER[family])).toEqual([POD[family]]);
     await elsewhere.masquerader.stop();
@@ -133,7 +133,7 @@ describe.each(FAMILIES)('IPv%i: a pod', (family) => {
   });
 });
 
-test('the tables of others are the same, byte for byte, before, meanwhile and after', async () => {
+test('foreign tables stay identical, byte for byte', async () => {
   run('nft', 'add', 'table', 'inet', 'theirs');
   run('nft', 'add', 'chain', 'inet', 'theirs', 'c', '{ type nat hook postrouting priority 100; }');
   run('nft', 'add', 'rule', 'inet', 'theirs', 'c', 'ip', 'daddr', '198.51.100.1', 'masquerade');

@@ -56,7 +56,7 @@ function planned(clusterView: ClusterView, settings: MasqueradeSettings = SETTIN
 
 const NAT = { natOutgoing: true };
 
-describe('what is masqueraded', () => {
+describe('masqueraded packets', () => {
   test.each<readonly [string, readonly Pool[], readonly (string | undefined)[]]>([
     ['no pool', [], [undefined, undefined]],
     ['a pool without NAT', [['10.0.0.0/16']], [undefined, undefined]],
@@ -84,7 +84,7 @@ describe('what is masqueraded', () => {
     expect(planned(view(pools))).toEqual(expected);
   });
 
-  test('nodes’ addresses are spared when that is set, and not without a pool that asks for NAT', () => {
+  test('addresses of nodes are exempt when configured, if a pool has natOutgoing', () => {
     const nodes = [node('a', '192.0.2.0/24', '2001:db8::/64'), node('b', '10.0.3.0/24', 'fd09::/64')];
     const both: readonly Pool[] = [
       ['10.0.0.0/16', NAT],
@@ -99,7 +99,7 @@ describe('what is masqueraded', () => {
     expect(planned(view([['10.0.0.0/16']], nodes), settings)).toEqual([undefined, undefined]);
   });
 
-  test('interfaces and ports are passed on', () => {
+  test('interfaces and ports are part of the plan', () => {
     const settings = { ...SETTINGS, interfaces: ['eth*'], ports: { first: 1024, last: 2047 } };
     expect(planMasquerade(view([['10.0.0.0/16', NAT]]), settings)[4]).toMatchObject({
       interfaces: ['eth*'],
@@ -118,8 +118,8 @@ const WORLD: readonly Address[] = ([4, 6] as const).flatMap((family) =>
   Array.from({ length: 256 }, (_, bits) => ({ family, value: BigInt(bits) << (family === 4 ? 24n : 120n) })),
 );
 
-describe('the outermost of some prefixes', () => {
-  test('hold the same addresses, and none holds another', () => {
+describe('the outermost prefixes', () => {
+  test('cover the same addresses, and are disjoint', () => {
     fc.assert(
       fc.property(fc.array(fc.oneof(small(4), small(6)), { maxLength: 20 }), (prefixes) => {
         const kept = outermost(prefixes);

@@ -34,7 +34,7 @@ function tableOf(cidr: string) {
   return masqueradeTable({ family, sources: range, exempt: range, interfaces: [], ports: undefined });
 }
 
-test('each family has its table as long as a pool of it asks for NAT', async () => {
+test('each family has its table while a pool of it has natOutgoing', async () => {
   const { masquerader, nft } = start();
   masquerader.follow(view(['10.0.0.0/16', true], ['fd00::/48', false]), OTHERS);
   await until(async () => (await nft.read(IPV4)) !== undefined);
@@ -47,7 +47,7 @@ test('each family has its table as long as a pool of it asks for NAT', async () 
   expect(formOf((await nft.read(IPV6))!)).toEqual(formOf(objectsOf(tableOf('fd00::/48'))));
 });
 
-test('nothing is run for blocks, nor for pools that change nothing', async () => {
+test('nft does not run for blocks, nor for pools without a change', async () => {
   const { masquerader, nft, events } = start();
   masquerader.follow(view(['10.0.0.0/16', true]), { blocks: 'all', hasOtherChanges: true });
   await until(() => nft.transactions === 1 && nft.reads >= 3);
@@ -59,7 +59,7 @@ test('nothing is run for blocks, nor for pools that change nothing', async () =>
   expect(events.takeLines()).toEqual(['ip podwire written: found']);
 });
 
-test('a table of an earlier start is kept as it is when it is right, and goes when it is wanted no more', async () => {
+test('a correct table of an earlier start is kept, and removed when no longer wanted', async () => {
   const { masquerader, nft, events } = start();
   await nft.apply(replacement(tableOf('10.0.0.0/16')));
   await nft.apply(replacement(tableOf('fd00::/48')));
@@ -70,7 +70,7 @@ test('a table of an earlier start is kept as it is when it is right, and goes wh
   expect(await nft.read(IPV6)).toBeUndefined();
 });
 
-test('a family that cannot be had is a condition, and the other goes on', async () => {
+test('a family whose table fails is a condition, and the other family continues', async () => {
   const { masquerader, nft } = start();
   nft.failNext('apply', new Failure('KERNEL_UNSUPPORTED', 'no NAT here'));
   masquerader.follow(view(['10.0.0.0/16', true], ['fd00::/48', true]), OTHERS);
@@ -85,7 +85,7 @@ test('a family that cannot be had is a condition, and the other goes on', async 
   await masquerader.stop();
 });
 
-test('interfaces and ports make rules of their own', () => {
+test('interfaces and ports have their own rules', () => {
   const range = [prefix('10.0.0.0/16')];
   const plan = { family: 4, sources: range, exempt: range, interfaces: ['eth0', 'wlan*'] } as const;
   const rules = (ports: { readonly first: number; readonly last: number } | undefined) =>

@@ -70,14 +70,14 @@ afterEach(async () => {
 });
 
 describe.each(FAMILIES)('IPv%i: a pod', (family) => {
-  test('without the guard sends from anything, and with it from its own address alone', async () => {
+  test('sends from any address without the guard, and only from its own with it', async () => {
     const seen = () => [OWN, OTHERS, BEHIND].map((addresses) => arrivals('pod-a', addresses[family]));
     expect(seen()).toEqual([1, 1, 1]);
     await guard.start(new Map());
     expect(seen()).toEqual([1, 0, 0]);
   });
 
-  test('may send from a range that it is allowed, as long as it is, and no other pod may', async () => {
+  test('sends from an allowed range while it is allowed, and no other pod does', async () => {
     await guard.start(new Map());
     await guard.setSourcePrefixes('podwa', [prefix(RANGE[family])]);
     const seen = () => ['pod-a', 'pod-b'].map((pod) => arrivals(pod, BEHIND[family]));
@@ -90,7 +90,7 @@ describe.each(FAMILIES)('IPv%i: a pod', (family) => {
     expect(seen()).toEqual([0, 0]);
   });
 
-  test('with an interface of another name is guarded once that is known', async () => {
+  test('with an interface of another name is guarded once the interface is listed', async () => {
     wire('pod-c', 'cali1', '9');
     await guard.start(new Map());
     expect(arrivals('pod-c', OTHERS[family])).toBe(1);
@@ -104,7 +104,7 @@ describe.each(FAMILIES)('IPv%i: a pod', (family) => {
   });
 });
 
-test('neighbour discovery passes: the pod finds the node, and the node the pod, from nothing', async () => {
+test('neighbour discovery passes: pod and node find each other with empty tables', async () => {
   await guard.start(new Map());
   const gateway = 'fe80::ecee:eeff:feee:eeee';
   inside('pod-a', 'ip', 'neigh', 'delete', gateway, 'dev', 'eth0');
@@ -114,7 +114,7 @@ test('neighbour discovery passes: the pod finds the node, and the node the pod, 
   run('ping', '-n', '-q', '-c', '1', '-w', '20', OWN[6]);
 });
 
-test('the table is shown as it was written: the next start leaves it alone', async () => {
+test('the table is listed as written, so the next start does not write it', async () => {
   const allowed = new Map([
     ['podwa', [prefix(RANGE[4]), prefix(RANGE[6]), prefix('10.98.0.1/32')]],
     ['cali1', []],

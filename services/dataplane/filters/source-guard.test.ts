@@ -47,7 +47,7 @@ describe('one pod and another', () => {
     await guard.stop();
   });
 
-  test('a pod with IPv6 addresses waits where the table was found to be gone', async () => {
+  test('a pod with IPv6 addresses waits while the table is missing', async () => {
     const { options, nft, clock } = reconcilerOptions(new SlowNft());
     const guard = new SourceGuard(options);
     await guard.start(new Map());
@@ -65,7 +65,7 @@ describe('one pod and another', () => {
 });
 
 describe('the guard', () => {
-  test('is in force before any pod is there, with what pods had before the start', async () => {
+  test('is in force before the first pod, with the prefixes of existing pods', async () => {
     const { guard, nft } = start();
     await guard.start(
       new Map([
@@ -81,7 +81,7 @@ describe('the guard', () => {
     await guard.stop();
   });
 
-  test('has nothing to do for a pod that has only its addresses', async () => {
+  test('does not run nft for a pod without source prefixes', async () => {
     const { guard, nft } = start();
     await guard.start(new Map());
     const runs = nft.reads + nft.transactions;
@@ -91,7 +91,7 @@ describe('the guard', () => {
     await guard.stop();
   });
 
-  test('adds, changes and takes away prefixes with one transaction each', async () => {
+  test('adds, changes and removes prefixes with one transaction each', async () => {
     const { guard, nft } = start();
     await guard.start(new Map());
     const steps: readonly (readonly [string, readonly string[] | undefined])[] = [
@@ -121,7 +121,7 @@ describe('the guard', () => {
     await guard.stop();
   });
 
-  test('takes prefixes within prefixes, which the kernel would refuse', async () => {
+  test('merges nested prefixes, which the kernel would refuse', async () => {
     const { guard, nft } = start();
     await guard.start(new Map());
     await guard.setSourcePrefixes('podwa', [prefix('10.1.0.0/16'), prefix('10.0.0.0/8'), prefix('10.0.0.0/8')]);
@@ -129,7 +129,7 @@ describe('the guard', () => {
     await guard.stop();
   });
 
-  test('that cannot be had is a condition, and refuses what depends on it', async () => {
+  test('that fails is a condition, and pods that need it are refused', async () => {
     const { guard, nft } = start();
     nft.failNext('read', new Failure('KERNEL_UNSUPPORTED', 'no nft here'));
     await expect(guard.start(new Map())).rejects.toMatchObject({ code: 'KERNEL_UNSUPPORTED' });

@@ -34,7 +34,7 @@ function startOn<Kind extends MemoryNft>(nft: Kind) {
 }
 
 describe('a table that is wanted', () => {
-  test('is written when there is none, and then nothing is run any more', async () => {
+  test('is written when it is missing, and nft does not run again', async () => {
     const { reconciler, nft, events } = start();
     await reconciler.setWanted(table('a'));
     expect(events.takeLines()).toEqual(['inet podwire written: found']);
@@ -44,7 +44,7 @@ describe('a table that is wanted', () => {
     await reconciler.stop();
   });
 
-  test('is left alone when it is there already', async () => {
+  test('is not written when it exists already', async () => {
     const { reconciler, nft, events } = start();
     await nft.apply(replacement(table('a')));
     await reconciler.setWanted(table('a'));
@@ -53,7 +53,7 @@ describe('a table that is wanted', () => {
     await reconciler.stop();
   });
 
-  test('is written when another is there', async () => {
+  test('is written when the existing one differs', async () => {
     const { reconciler, nft, events } = start();
     await nft.apply(replacement(table('b', 'c')));
     await reconciler.setWanted(table('a'));
@@ -62,7 +62,7 @@ describe('a table that is wanted', () => {
     await reconciler.stop();
   });
 
-  test('takes the place of the one before, and goes when none is wanted', async () => {
+  test('replaces the previous one, and is removed when none is wanted', async () => {
     const { reconciler, nft, events } = start();
     await reconciler.setWanted(table('a'));
     await reconciler.setWanted(table('b'));
@@ -77,7 +77,7 @@ describe('a table that is wanted', () => {
     await reconciler.stop();
   });
 
-  test('is reached by its commands alone where they are given', async () => {
+  test('is reached by the given commands alone', async () => {
     const { reconciler, nft } = start();
     await reconciler.setWanted(table('a'));
     const [reads, transactions] = [nft.reads, nft.transactions];
@@ -87,7 +87,7 @@ describe('a table that is wanted', () => {
     await reconciler.stop();
   });
 
-  test('changes that come together go together, each caller told when its own is in force', async () => {
+  test('simultaneous changes are combined, and each caller waits for its own', async () => {
     const { reconciler, nft } = start();
     await reconciler.setWanted(table());
     const before = nft.transactions;
@@ -102,7 +102,7 @@ describe('a table that is wanted', () => {
     await reconciler.stop();
   });
 
-  test('is written whole when its commands fail, as somebody has changed it', async () => {
+  test('is replaced when its commands fail, as another program has changed it', async () => {
     const { reconciler, nft, events } = start();
     await reconciler.setWanted(table('a'));
     await nft.apply(DELETION);
@@ -118,7 +118,7 @@ describe('every 15 seconds', () => {
     ['deleted', DELETION],
     ['emptied', [element('delete', 'a')]],
     ['added to', [{ add: { rule: { ...NAME, table: NAME.name, chain: 'c', expr: [{ accept: null }] } } }]],
-  ])('a table that somebody has %s is restored', async (_, change) => {
+  ])('a table that another program has %s is restored', async (_, change) => {
     const { reconciler, nft, clock, events } = start();
     await reconciler.setWanted(table('a'));
     const before = nft.print();
@@ -130,7 +130,7 @@ describe('every 15 seconds', () => {
     await reconciler.stop();
   });
 
-  test('a table as it should be is read, and nothing else', async () => {
+  test('a correct table is only read', async () => {
     const { reconciler, nft, clock, events } = start();
     await reconciler.setWanted(table('a'));
     const { reads, transactions } = nft;
@@ -143,7 +143,7 @@ describe('every 15 seconds', () => {
 });
 
 describe('a failure', () => {
-  test('is told to the caller, once to the events, and tried again by itself, sooner than the next check', async () => {
+  test('is returned to the caller, reported once, and retried before the next check', async () => {
     const { reconciler, nft, clock, events } = start();
     for (let times = 0; times < 3; times++) nft.failNext('apply', refused('not today'));
     await expect(reconciler.setWanted(table('a'))).rejects.toThrow('not today');
@@ -167,7 +167,7 @@ describe('a failure', () => {
     await reconciler.stop();
   });
 
-  test('to read leaves the table as it is', async () => {
+  test('of reading leaves the table unchanged', async () => {
     const { reconciler, nft } = start();
     nft.failNext('read', refused('busy'));
     await expect(reconciler.setWanted(table('a'))).rejects.toThrow('busy');
@@ -175,7 +175,7 @@ describe('a failure', () => {
     await reconciler.stop();
   });
 
-  test('of commands and of all that follows is healed by the next change', async () => {
+  test('of commands and of the replacement is repaired by the next change', async () => {
     const { reconciler, nft } = start();
     await reconciler.setWanted(table('a'));
     nft.failNext('apply', refused('no'));
@@ -186,7 +186,7 @@ describe('a failure', () => {
     await reconciler.stop();
   });
 
-  test('that is not wanted any more, where nftables are missing, is no fault any more', async () => {
+  test('of a table that is no longer wanted ends when nftables are missing', async () => {
     const { reconciler, nft } = start();
     const missing = new Failure('KERNEL_UNSUPPORTED', 'no nft');
     nft.failNext('read', missing);
@@ -197,7 +197,7 @@ describe('a failure', () => {
     await reconciler.stop();
   });
 
-  test('where nftables are missing is none as long as no table is wanted', async () => {
+  test('is not reported for missing nftables while no table is wanted', async () => {
     const { reconciler, nft, events } = start();
     nft.failNext('read', new Failure('KERNEL_UNSUPPORTED', 'no nft'));
     await reconciler.setWanted('absent');
@@ -222,7 +222,7 @@ class OtherNft extends MemoryNft {
 }
 
 describe('a release of nft', () => {
-  test('that shows rules in another form: the table is written once, and drift is seen all the same', async () => {
+  test('that lists rules in another form: the table is written once, and drift is detected', async () => {
     const { reconciler, nft, events } = startOn(new OtherNft());
     await nft.apply(replacement(table('a')));
     await reconciler.setWanted(table('a'));
@@ -234,7 +234,7 @@ describe('a release of nft', () => {
     await reconciler.stop();
   });
 
-  test('that does nothing and says that all is well is found out', async () => {
+  test('that does nothing and reports success is detected', async () => {
     const { reconciler, nft } = startOn(new OtherNft());
     nft.deaf = true;
     await expect(reconciler.setWanted(table('a'))).rejects.toThrow('lists different content');
@@ -242,7 +242,7 @@ describe('a release of nft', () => {
   });
 });
 
-test('stopping waits for what is under way, and leaves the table', async () => {
+test('stopping waits for the run in flight, and leaves the table', async () => {
   const { reconciler, nft, clock } = start();
   const wanting = reconciler.setWanted(table('a'));
   await reconciler.stop();

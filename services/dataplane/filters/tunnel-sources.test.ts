@@ -34,7 +34,7 @@ describe('tunnel packets', () => {
     ]);
   });
 
-  test('are told apart by the encapsulations that pools of the family ask for', () => {
+  test('are filtered by the encapsulations that pools of the family use', () => {
     expect(planned(pool('10.65.0.0', 'ipip'), pool('10.66.0.0', 'vxlan'))).toEqual([
       'IPv4 vxlan ipip from 192.0.2.2 192.0.2.3',
     ]);
@@ -43,7 +43,7 @@ describe('tunnel packets', () => {
     ]);
   });
 
-  test('are not looked at where no pool of pods is encapsulated', () => {
+  test('are not filtered when no pool for pods is encapsulated', () => {
     expect(planned(pool('10.65.0.0', 'none'), pool('10.66.0.0', 'vxlan', true))).toEqual([]);
     expect(planned()).toEqual([]);
   });

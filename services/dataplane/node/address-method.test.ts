@@ -161,7 +161,7 @@ describe('IPv6', () => {
     expect(chosen(setting, 6, state)).toBe(expected);
   });
 
-  test('is the same in whatever order the kernel lists the addresses', () => {
+  test('does not depend on the kernel’s order of addresses', () => {
     const [one, other] = [
       ['2001:db8::9/64', '2001:db8::7/64'],
       ['2001:db8::7/64', '2001:db8::9/64'],

@@ -8,7 +8,7 @@ const change = fc.tuple(key, fc.option(fc.nat(), { nil: undefined }));
 
 const sorted = (entries: Iterable<[string, number]>) => [...entries].sort(([a], [b]) => (a < b ? -1 : 1));
 
-test('property: after any changes it is as a map is, and the maps before are as they were', () => {
+test('property: after any changes it equals a map, and earlier maps are unchanged', () => {
   fc.assert(
     fc.property(fc.array(fc.array(change, { maxLength: 8 }), { maxLength: 8 }), (rounds) => {
       let map = BucketMap.empty<number>();
@@ -39,7 +39,7 @@ test('property: after any changes it is as a map is, and the maps before are as 
   );
 });
 
-test('a change of one in 10,000 copies a small part of them', () => {
+test('a change of one entry in 10,000 copies a small part of them', () => {
   const cidrs = Array.from(
     { length: 10_000 },
     (_, at) => `10.${65 + (at >> 10)}.${(at >> 2) & 255}.${(at & 3) * 64}/26`,

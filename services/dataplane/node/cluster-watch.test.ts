@@ -68,7 +68,7 @@ const messagesAt = (level: 'warn' | 'error') =>
 const names = (map: ReadonlyMap<string, unknown>) => [...map.keys()].sort();
 const poll = (condition: () => unknown) => expect.poll(condition, { timeout: TIMEOUT_MS });
 
-test('followers are told once the cluster is known whole, then each change, with views that stay as they were', async () => {
+test('followers receive the first complete view, then each change, with immutable views', async () => {
   ipam.putPool(poolMessage('p', '10.65.0.0/16'));
   for (const at of [1, 2, 3]) ipam.putNode(nodeMessage(`n${at}`, `192.0.2.${at}/24`));
   ipam.putRoute(routeMessage('10.65.0.0/26', 'n1'));
@@ -101,7 +101,7 @@ describe('a stream that is cut', () => {
     await ipam.start();
   });
 
-  test('is made anew later each time, and soon again once IPAM has told something whole', async () => {
+  test('is reopened with a growing back-off, which a complete message resets', async () => {
     const pausesMs: number[] = [];
     // Longer ones are how long the stream may be silent.
     const sleep: Clock['sleep'] = (durationMs, signal) => {
@@ -127,7 +127,7 @@ describe('a stream that is cut', () => {
     }
   });
 
-  test('goes on where it was, without telling what is known already', async () => {
+  test('resumes at its token, without repeating known changes', async () => {
     cluster.start();
     await poll(() => follower.told.length).toBe(1);
     ipam.cut();
@@ -137,7 +137,7 @@ describe('a stream that is cut', () => {
     expect(ipam.watchRequests.at(-1)?.resumeToken).not.toBe('');
   });
 
-  test('in a snapshot begins the snapshot anew', async () => {
+  test('in a snapshot starts the snapshot again', async () => {
     ipam.cutAfterCount = 1;
     ipam.snapshotPartCount = 1;
     cluster.start();
@@ -148,7 +148,7 @@ describe('a stream that is cut', () => {
     expect(names(follower.last.view.cluster.pools)).toEqual(['p', 'q']);
   });
 
-  test('whose changes are forgotten leads to a snapshot: what is gone meanwhile is gone', async () => {
+  test('whose changes IPAM no longer has leads to a snapshot without the removed objects', async () => {
     cluster.start();
     await poll(() => follower.told.length).toBe(1);
     await ipam.stop();
@@ -161,7 +161,7 @@ describe('a stream that is cut', () => {
     expect(names(follower.last.view.cluster.pools)).toEqual(['p']);
   });
 
-  test('again and again is told once, and once that it is back; what is known stands meanwhile', async () => {
+  test('again and again is logged once, as is its recovery; the last state stays in use', async () => {
     cluster.start();
     await poll(() => follower.told.length).toBe(1);
     const watches = ipam.watchRequests.length;
@@ -182,7 +182,7 @@ describe('a stream that is cut', () => {
     expect(cluster.conditions()).toEqual([]);
   });
 
-  test('by a message that cannot be is begun anew', async () => {
+  test('by an invalid message starts again with a snapshot', async () => {
     cluster.start();
     await poll(() => follower.told.length).toBe(1);
     ipam.nonsense = { phase: WatchPhase.WATCH_PHASE_SNAPSHOT, reset: false, changes: [], resumeToken: '' };
@@ -194,7 +194,7 @@ describe('a stream that is cut', () => {
   });
 });
 
-test('IPAM that is away at the start is told of once, and the cluster when it comes', async () => {
+test('IPAM that is unreachable at the start is logged once, and watched when it answers', async () => {
   cluster = make({ slowStartMs: 20 });
   cluster.start();
   await poll(() => cluster.connection).toBe('lost');
@@ -208,7 +208,7 @@ test('IPAM that is away at the start is told of once, and the cluster when it co
   expect(messagesAt('warn')).toEqual([expect.stringContaining('has not answered yet')]);
 });
 
-test('a connection that has gone silent is given up, and made anew', async () => {
+test('an idle connection is closed and reopened', async () => {
   await ipam.start();
   // Longer than a busy machine takes for the first message.
   cluster = make({ idleTimeoutMs: 1500, slowStartMs: 750 });
@@ -220,7 +220,7 @@ test('a connection that has gone silent is given up, and made anew', async () =>
   });
 });
 
-test('an object that makes no sense is told of and left out, the others count', async () => {
+test('an invalid object is logged and skipped, and the others are applied', async () => {
   ipam.putPool(poolMessage('bad', 'nonsense'));
   ipam.putPool(poolMessage('good', '10.65.0.0/16'));
   await ipam.start();
@@ -231,7 +231,7 @@ test('an object that makes no sense is told of and left out, the others count', 
   expect(cluster.conditions()).toMatchObject([{ reason: 'ObjectsSkipped' }]);
 });
 
-test('a follower that fails keeps nothing from the others', async () => {
+test('a follower that fails does not affect the others', async () => {
   const failing: IpamFollower = { follow: () => expect.unreachable(), stop: () => Promise.resolve() };
   const other = new RecordingFollower();
   cluster = make({ followers: [failing, other] });
@@ -243,7 +243,7 @@ test('a follower that fails keeps nothing from the others', async () => {
   expect(messagesAt('error')).toHaveLength(2);
 });
 
-test('stopping ends the stream, and nothing is told any more', async () => {
+test('stopping ends the stream, and followers are not called again', async () => {
   await ipam.start();
   cluster.start();
   await poll(() => follower.told.length).toBe(1);
@@ -269,17 +269,17 @@ async function run(heard: readonly boolean[]) {
   return { sleptMs: clock.sleepsMs, awaitedCount, reason };
 }
 
-test('a stream without a message is told of after a while, and broken after a longer one', async () => {
+test('a stream without a message is reported, and cancelled at the idle timeout', async () => {
   expect(await run([])).toMatchObject({ sleptMs: [10, 90], awaitedCount: 1, reason: { code: 'UNREACHABLE' } });
 });
 
-test('a stream goes on for as long as it is heard, and is not told of', async () => {
+test('a stream with messages continues, and is not reported', async () => {
   const { sleptMs, awaitedCount } = await run([true, true, true]);
   expect(awaitedCount).toBe(0);
   expect(sleptMs.length).toBeGreaterThan(2);
 });
 
-test('a stream that ended is not broken any more', async () => {
+test('a stream that ended is not cancelled', async () => {
   const clock = new FakeClock();
   const silence: IdleTimeout = new IdleTimeout({
     clock,

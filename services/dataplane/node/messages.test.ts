@@ -74,7 +74,7 @@ describe('a pool', () => {
     [{ ipipMode: OF_A_LATER_RELEASE, cidr: 'x' }, ['cidr', 'ipip_mode']],
     [{ ipipMode: ALWAYS, vxlanMode: ALWAYS }, ['ipip_mode']],
     [{ ipipMode: ALWAYS, cidr: 'fd65::/48' }, ['ipip_mode']],
-  ])('%j makes no sense', (rest, fields) => {
+  ])('%j is invalid', (rest, fields) => {
     expect(faultsOf(() => readPool(poolMessage('p', '10.65.0.0/16', rest)))).toEqual(fields);
   });
 });
@@ -111,7 +111,7 @@ describe('a node', () => {
       { tunnels: [{ kind: TunnelKind.TUNNEL_KIND_VXLAN_IPV4, address: '1', macAddress: 'ff:ff:ff:ff:ff:ff' }] },
       ['tunnels[0].mac_address', 'tunnels[0].address'],
     ],
-  ])('%j makes no sense', (rest, fields) => {
+  ])('%j is invalid', (rest, fields) => {
     expect(faultsOf(() => readNode(nodeMessage('n1', '', rest)))).toEqual(fields);
   });
 });
@@ -135,11 +135,11 @@ describe('a block', () => {
     ['10.65.0.0', [], ['cidr']],
     ['10.65.0.0/26', [{ address: '10.65.0.64', nodeName: 'n2' }], ['borrowed[0].address']],
     ['10.65.0.0/26', [{ address: 'fd65::1', nodeName: '' }], ['borrowed[0].node_name', 'borrowed[0].address']],
-  ])('%s with %j makes no sense', (cidr, borrowed, fields) => {
+  ])('%s with %j is invalid', (cidr, borrowed, fields) => {
     expect(faultsOf(() => readBlock(routeMessage(cidr, 'n1', { borrowed })))).toEqual(fields);
   });
 });
 
-test('what is quoted is cut', () => {
+test('quoted values are truncated', () => {
   expect(() => readPool(poolMessage('p', 'x'.repeat(10_000)))).toThrow(/"x{60}…": not a CIDR$/);
 });

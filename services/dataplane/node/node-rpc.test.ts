@@ -38,7 +38,7 @@ const overview: NodeOverview = {
   conditions: [{ reason: 'BirdUnreachable', message: 'see that it runs' }],
 };
 
-test('every field survives the way through the wire, and no password is told', () => {
+test('every field survives encoding, and passwords are omitted', () => {
   const bytes = GetNodeStatusResponse.encode(statusMessage(overview)).finish();
   expect(Buffer.from(bytes).includes('secret')).toBe(false);
   expect(GetNodeStatusResponse.decode(bytes)).toEqual({
@@ -62,7 +62,7 @@ test('every field survives the way through the wire, and no password is told', (
   });
 });
 
-test('a node that is no part of a cluster tells of its pods alone', () => {
+test('a node without a cluster reports only its pods', () => {
   const alone = { ...overview, registered: undefined, routes: undefined, sessions: [], conditions: [] };
   expect(statusMessage(alone)).toMatchObject({ ipv4Address: '', attachmentCount: 7, wanted: undefined });
 });

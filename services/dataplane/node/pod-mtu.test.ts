@@ -47,13 +47,13 @@ async function start(fixedBytes = 0, links = new MemoryLinks(), wires: readonly 
 const until = (check: () => void) => vi.waitFor(check, { timeout: 20_000, interval: 2 });
 
 describe('a detected MTU', () => {
-  test('is the node’s before the pools are known, and nobody is told', async () => {
+  test('is the node’s before the pools are known, and listeners are not called', async () => {
     const { mtu, lines, told } = await start();
     expect([mtu.mtuBytes, lines, told]).toEqual([1500, ['1500 by eth0'], []]);
     await mtu.stop();
   });
 
-  test('is what pods have that are there, before the pools are known, and follows the interfaces meanwhile', async () => {
+  test('equals that of existing pods before the pools are known, and follows the interfaces', async () => {
     const links = new MemoryLinks();
     for (const wire of ['podw1', 'podw2']) links.put({ name: wire, mtuBytes: 1450, up: true });
     const { mtu, lines, told } = await start(0, links, ['podw1', 'podw2']);
@@ -65,7 +65,7 @@ describe('a detected MTU', () => {
     await mtu.stop();
   });
 
-  test('is the node’s before the pools are known where pods have more, as of an interface that was larger', async () => {
+  test('is the node’s before the pools are known when existing pods have a larger one', async () => {
     const links = new MemoryLinks();
     links.put({ name: 'podw1', mtuBytes: 8950, up: true });
     const { mtu } = await start(0, links, ['podw1']);
@@ -84,7 +84,7 @@ describe('a detected MTU', () => {
     await mtu.stop();
   });
 
-  test('is told once, however often it is found', async () => {
+  test('is reported once, however often it is detected', async () => {
     const { mtu, links, told } = await start();
     mtu.follow(view('vxlan'), ALL);
     await until(() => expect(told).toEqual([1450]));
@@ -95,7 +95,7 @@ describe('a detected MTU', () => {
     expect(told).toEqual([1450]);
   });
 
-  test('follows the interfaces: one that changes, comes, goes down, goes', async () => {
+  test('follows the interfaces: changed, added, set down, removed', async () => {
     const { mtu, links, told } = await start();
     mtu.follow(view('vxlan'), ALL);
     const changes = [
@@ -112,7 +112,7 @@ describe('a detected MTU', () => {
     await mtu.stop();
   });
 
-  test('of which a listener hears late is told it at once', async () => {
+  test('is reported at once to a listener that is added later', async () => {
     const { mtu, told } = await start();
     mtu.follow(view('ipip'), ALL);
     await until(() => expect(told).toEqual([1480]));
@@ -122,7 +122,7 @@ describe('a detected MTU', () => {
     await mtu.stop();
   });
 
-  test('costs nothing for pods’ interfaces and for blocks', async () => {
+  test('is not detected again for pods’ interfaces and for blocks', async () => {
     const { mtu, links, told } = await start();
     mtu.follow(view('none'), ALL);
     await until(() => expect(told).toEqual([1500]));
@@ -133,7 +133,7 @@ describe('a detected MTU', () => {
     expect(links.lists).toBe(lists);
   });
 
-  test('is looked at once for many changes that come together', async () => {
+  test('is detected once for many simultaneous changes', async () => {
     const { mtu, links } = await start();
     const { lists } = links;
     for (let bytes = 1400; bytes < 1500; bytes++) links.put({ name: 'eth0', mtuBytes: bytes, up: true });
@@ -143,8 +143,8 @@ describe('a detected MTU', () => {
   });
 });
 
-describe('what the kernel does not tell', () => {
-  test('is read when it says that it told not everything', async () => {
+describe('a change without a notification', () => {
+  test('is read when notifications were lost', async () => {
     const { mtu, links } = await start();
     const { lists } = links;
     links.overrun();
@@ -152,7 +152,7 @@ describe('what the kernel does not tell', () => {
     await mtu.stop();
   });
 
-  test('is found soon where the watch ended, which is opened anew, with pauses that grow while it does not stay', async () => {
+  test('is found soon after the watch ended, which is reopened with a growing back-off', async () => {
     const { mtu, links, clock } = await start();
     links.endWatches();
     links.put({ name: 'eth0', mtuBytes: 1300, up: true });
@@ -176,7 +176,7 @@ describe('what the kernel does not tell', () => {
     expect([links.watches, clock.sleeping]).toEqual([0, 0]);
   });
 
-  test('is found soon also where the watch has ended as soon as it was open', async () => {
+  test('is found soon when the watch ended right after it opened', async () => {
     const links = new MemoryLinks();
     const watch = links.watch.bind(links);
     links.watch = async (listener) => {
@@ -193,7 +193,7 @@ describe('what the kernel does not tell', () => {
     await mtu.stop();
   });
 
-  test('leaves the MTU as it is while it cannot be asked; that is told once', async () => {
+  test('leaves the MTU unchanged while the kernel cannot be read, which is logged once', async () => {
     const { mtu, links, clock, lines } = await start();
     for (let times = 0; times < 2; times++) {
       links.failNext(new Failure('KERNEL_REFUSED', 'no answer'));
@@ -208,7 +208,7 @@ describe('what the kernel does not tell', () => {
     await mtu.stop();
   });
 
-  test('from the very start is tried again', async () => {
+  test('since the start is retried', async () => {
     const links = new MemoryLinks();
     links.failNext(new Failure('KERNEL_REFUSED', 'no answer'));
     const { mtu, clock } = await start(0, links);
@@ -222,7 +222,7 @@ describe('what the kernel does not tell', () => {
   });
 });
 
-test('an MTU that is set is told at once, and neither pools nor interfaces change it', async () => {
+test('a configured MTU is reported at once, and neither pools nor interfaces change it', async () => {
   const { mtu, links, lines, told } = await start(8000);
   mtu.follow(view('vxlan'), ALL);
   links.put({ name: 'eth0', mtuBytes: 1200, up: true });
@@ -281,7 +281,7 @@ test.each<readonly [string, readonly number[], number | undefined]>([
   ['one', [1450], 1450],
   ['some of which one was changed by hand', [1450, 1290, 1450], 1450],
   ['two that differ', [1450, 1400], 1400],
-])('the MTU that most of some links have, of %s', (_, mtus, expected) => {
+])('the most frequent MTU of %s', (_, mtus, expected) => {
   const wires = mtus.map((mtuBytes, at) => link(`podw${at}`, mtuBytes));
   const names = new Set(['gone', ...wires.map(({ name }) => name)]);
   expect(mostFrequentMtuBytes([...ETH0, ...wires, link('podwother', 1280)], names)).toBe(expected);

@@ -14,7 +14,7 @@ import { AddressAnnouncer, Registration, type RegistrationOptions } from './regi
 let registration: Registration;
 afterEach(() => registration.stop());
 
-test('a call that gets no answer is given up once the node has another address, and told of by nobody', async () => {
+test('a call without an answer is cancelled when the node’s address changes, and not logged', async () => {
   const network = new FakeNodeNetwork({ eth1: ['198.51.100.7/24'] });
   const { log, lines } = recordingLog();
   const asked: string[] = [];
@@ -41,7 +41,7 @@ test('a call that gets no answer is given up once the node has another address, 
   expect(lines.map(({ msg }) => msg)).toEqual(['node n1 is registered with 192.0.2.7/24']);
 });
 
-describe('what the kernel tells of the node’s addresses', () => {
+describe('the watch of the node’s addresses', () => {
   const refusal = () => new Failure('KERNEL_REFUSED', 'monitor node: EMFILE');
 
   /** A registration whose looks come after a day, unless it is told of a change. */
@@ -69,7 +69,7 @@ describe('what the kernel tells of the node’s addresses', () => {
   const registered = (address: string) =>
     vi.waitFor(() => expect(registration.registered?.ipv4Address).toBe(address), { timeout: 20_000, interval: 2 });
 
-  test('is asked for again where it was refused, later each time, and the first look does not wait for it', async () => {
+  test('is reopened with a growing back-off when refused, and the first reading does not wait for it', async () => {
     const { network, clock, failures } = scene();
     network.watchRefusals.push(refusal(), refusal());
     registration.start();
@@ -83,7 +83,7 @@ describe('what the kernel tells of the node’s addresses', () => {
     expect([network.listenersCount, failures()]).toEqual([1, 2]);
   });
 
-  test('is asked for anew when it has ended, and what was failures meanwhile is looked at', async () => {
+  test('is reopened when it has ended, and changes meanwhile are read', async () => {
     const { network, clock, failures } = scene();
     registration.start();
     await registered('198.51.100.7/24');
@@ -97,7 +97,7 @@ describe('what the kernel tells of the node’s addresses', () => {
     expect([network.listenersCount, clock.sleeping]).toEqual([0, 0]);
   });
 
-  test('covers the routes to what can-reach names', async () => {
+  test('covers the routes to the address of can-reach', async () => {
     const address = parseAddress('203.0.113.9')!;
     const { network } = scene({ methods: { 4: { type: 'can-reach', address }, 6: { type: 'none' } } });
     registration.start();
@@ -128,7 +128,7 @@ function announcing() {
   return { network, clock, events, announcer, look };
 }
 
-test('an address that is at another MAC address than before is announced, and again, as the first may be lost', async () => {
+test('an address that moved to another MAC address is announced several times', async () => {
   const { network, clock, events, look } = announcing();
   await look();
   await look();
@@ -145,7 +145,7 @@ test('an address that is at another MAC address than before is announced, and ag
   expect(network.announced).toHaveLength(6);
 });
 
-test('what was away meanwhile is announced where it is another, and not where it is the same', async () => {
+test('an address that returns is announced only with another MAC address', async () => {
   const { network, look } = announcing();
   await look();
   network.set({ eth1: INTERFACES.eth1 });
@@ -162,7 +162,7 @@ test('what was away meanwhile is announced where it is another, and not where it
   );
 });
 
-test('what cannot be sent at first is sent later; what cannot be sent at all is told once', async () => {
+test('a failed announcement is sent later; one that always fails is logged once', async () => {
   const { network, events, look } = announcing();
   await look();
   network.macs.set('eth0', '02:00:00:00:00:99');
@@ -177,7 +177,7 @@ test('what cannot be sent at first is sent later; what cannot be sent at all is 
   expect(events).toEqual(['192.0.2.7 Error: gone', '2001:db8::7 Error: gone']);
 });
 
-test('a later place takes the turn of an earlier one, and nothing is sent after the stop', async () => {
+test('a later location cancels the announcements of an earlier one, and the stop cancels all', async () => {
   const { network, clock, announcer, look } = announcing();
   await look();
   network.macs.set('eth0', '02:00:00:00:00:99');

@@ -18,7 +18,7 @@ function repeated(task: (signal: AbortSignal, run: number) => Promise<void>) {
 
 const settled = () => new Promise((resolve) => setImmediate(resolve));
 
-test('runs once when it is asked, and again when it is asked again', async () => {
+test('runs once for each request', async () => {
   const { one, runs } = repeated(() => Promise.resolve());
   expect(runs()).toBe(0);
   one.request();
@@ -29,7 +29,7 @@ test('runs once when it is asked, and again when it is asked again', async () =>
   expect(runs()).toBe(2);
 });
 
-test('asked often during a run it runs once more, never twice at once', async () => {
+test('runs once more for many requests during a run, never twice at once', async () => {
   const gates: (() => void)[] = [];
   const { one, runs } = repeated(() => new Promise((resolve) => gates.push(resolve)));
   for (let count = 0; count < 5; count++) one.request();
@@ -43,7 +43,7 @@ test('asked often during a run it runs once more, never twice at once', async ()
   expect(runs()).toBe(2);
 });
 
-test('repeats what failed, later each time, until it succeeds; and begins from the first delay after that', async () => {
+test('retries a failed run with a growing back-off, which a success resets', async () => {
   const { one, runs, clock, failures } = repeated((_, run) =>
     run <= 4 || run === 6 ? Promise.reject(new Error(`run ${run}`)) : Promise.resolve(),
   );
@@ -58,7 +58,7 @@ test('repeats what failed, later each time, until it succeeds; and begins from t
   expect(failures).toHaveLength(5);
 });
 
-test('ends a run and a wait when it is stopped, and does nothing any more', async () => {
+test('cancels a run and a wait when it is stopped, and runs no more', async () => {
   const { one, runs, failures } = repeated(
     (signal) => new Promise((_, reject) => signal.addEventListener('abort', () => reject(new Error('aborted')))),
   );
@@ -69,7 +69,7 @@ test('ends a run and a wait when it is stopped, and does nothing any more', asyn
   expect([runs(), failures]).toEqual([1, []]);
 });
 
-test('gives up a run whose task is another meanwhile, and the wait after a failure, without counting it as one', async () => {
+test('restart cancels a run or a wait, without counting it as a failure', async () => {
   const { one, runs, failures, clock } = repeated((signal, run) => {
     if (run === 3) return Promise.reject(new Error('refused'));
     if (run > 3) return Promise.resolve();

@@ -56,7 +56,7 @@ test('a node that forwards keeps the default route that its router advertised, a
   await learnRoute();
 });
 
-test('without that it loses the route as soon as it forwards', () => {
+test('without the setting it loses the route as soon as it forwards', () => {
   forward();
   expect(defaultRoute()).toBe('');
 });

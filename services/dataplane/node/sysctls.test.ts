@@ -51,7 +51,7 @@ function judged(
   return [...conditions.map(({ reason }) => reason), ...repairs.map(({ key, value }) => `${textOf(key)}=${value}`)];
 }
 
-test('a node whose settings serve pods has nothing to tell and nothing to put right', () => {
+test('correct settings need no condition and no repair', () => {
   expect(judged({})).toEqual([]);
 });
 
@@ -59,7 +59,7 @@ describe('net.ipv4.conf.all.rp_filter', () => {
   const set = (value: string, use?: Partial<SettingsRequirements>) =>
     judged({ 'net.ipv4.conf.all.rp_filter': value }, use);
 
-  test.each(['1', '2'])('of %s breaks the pods that may send from further prefixes, and no others', (value) => {
+  test.each(['1', '2'])('of %s breaks only pods with source prefixes', (value) => {
     expect(set(value)).toEqual([]);
     expect(set(value, { unfiltered: ['podw1'] })).toEqual(['StrictReversePathFilter']);
     expect(set('0', { unfiltered: ['podw1'] })).toEqual([]);
@@ -70,7 +70,7 @@ test.each([
   ['0', []],
   ['1', ['podw1']],
   ['2', ['podw1']],
-])('a filter of %s of a pod that may send from further prefixes is its keeper’s to put right', (set, filtered) => {
+])('a filter of %s of a pod with source prefixes is left to the pods’ reconciler', (set, filtered) => {
   const values = new Map([['net.ipv4.conf.podw1.rp_filter', set]]);
   const use = { ...USE, unfiltered: ['podw1', 'podw-gone'] };
   expect(evaluateSettings(use, (key) => values.get(textOf(key)) ?? null)).toMatchObject({ filtered });
@@ -82,17 +82,17 @@ describe('forwarding', () => {
     'net.ipv6.conf.all.forwarding',
     'net.ipv4.conf.vxlan4/podwire.forwarding',
     'net.ipv6.conf.vxlan6/podwire.forwarding',
-  ])('%s is put right', (key) => {
+  ])('%s is repaired', (key) => {
     expect(judged({ [key]: '0' })).toEqual([`${key}=1`]);
   });
 
-  test('of a family that no pod has is nobody’s matter', () => {
+  test('of a family without pods is ignored', () => {
     const off = { 'net.ipv4.ip_forward': '0', 'net.ipv6.conf.all.forwarding': '0' };
     expect(judged(off, { families: [], tunnels: [] })).toEqual([]);
     expect(judged(off, { families: [4], tunnels: [] })).toEqual(['net.ipv4.ip_forward=1']);
   });
 
-  test('of the node’s interface alone is told, and is left to who switched it off', () => {
+  test('of the node’s interface alone is reported, and not changed', () => {
     expect(judged({ 'net.ipv4.conf.eth0.forwarding': '0' })).toEqual(['InterfaceNotForwarding']);
     expect(judged({ 'net.ipv6.conf.eth0.forwarding': '0' })).toEqual(['InterfaceNotForwarding']);
     // As it is when the whole node was switched off.
@@ -102,7 +102,7 @@ describe('forwarding', () => {
 });
 
 describe('IPv6', () => {
-  test('that the kernel has not defeats its pods', () => {
+  test('that the kernel lacks blocks IPv6 pods', () => {
     const missing = Object.fromEntries(
       Object.keys(ALL_WELL)
         .filter((key) => key.includes('ipv6'))
@@ -114,7 +114,7 @@ describe('IPv6', () => {
     expect(conditions).toMatchObject([{ reason: 'Ipv6Missing', blockedFamilies: [6] }]);
   });
 
-  test('that is switched off is told once the node’s address is gone, and put right on tunnels', () => {
+  test('that is off is reported once the node’s address is gone, and repaired on tunnels', () => {
     const all = { 'net.ipv6.conf.all.disable_ipv6': '1' };
     expect(judged(all)).toEqual([]);
     expect(judged(all, { parents: { 4: 'eth0', 6: undefined } })).toEqual(['Ipv6Disabled']);
@@ -173,7 +173,7 @@ const followPools = (...cidrs: readonly string[]) => {
   sysctls.follow({ self: 'n1', cluster }, { blocks: new Set(), hasOtherChanges: true });
 };
 
-test('forwarding is switched on for the families of pools once they are known, and put right later', async () => {
+test('forwarding is enabled for the families of pools once they are known, and repaired later', async () => {
   sysctls.start();
   await looked(1);
   expect(links.sysctls.get('net/ipv4/ip_forward')).toBe('0');
@@ -192,14 +192,14 @@ test('forwarding is switched on for the families of pools once they are known, a
   expect(told).toEqual(['first net.ipv4.ip_forward=1', 'net.ipv4.ip_forward=1']);
 });
 
-test('pods that there are need their family before the pools are known', async () => {
+test('families of existing pods count before the pools are known', async () => {
   use = { ...use, families: [4] };
   sysctls.start();
   await looked(1);
   expect(links.sysctls.get('net/ipv4/ip_forward')).toBe('1');
 });
 
-test('pods whose own filter others have switched on are told, and left to their keeper', async () => {
+test('pods whose filter another program enabled are passed to the pods’ reconciler', async () => {
   use = { ...use, unfiltered: ['podw1', 'podw2'] };
   for (const name of use.unfiltered) links.sysctls.set(`net/ipv4/conf/${name}/rp_filter`, '0');
   sysctls.start();
@@ -210,7 +210,7 @@ test('pods whose own filter others have switched on are told, and left to their 
   expect([links.sysctls.get('net/ipv4/conf/podw2/rp_filter'), told]).toEqual(['2', []]);
 });
 
-test('a condition is told when it comes and when it is over', async () => {
+test('a condition is logged when it begins and when it is resolved', async () => {
   use = { ...use, families: [6] };
   sysctls.start();
   await looked(1);
@@ -221,7 +221,7 @@ test('a condition is told when it comes and when it is over', async () => {
   expect(told).toEqual(['Ipv6Missing 1', 'Ipv6Missing 0']);
 });
 
-test('what cannot be read, written or probed is a condition, and is tried again', async () => {
+test('a failure to read, write or probe is a condition, and is retried', async () => {
   use = { ...use, families: [4] };
   links.failNext(new Failure('KERNEL_REFUSED', 'no descriptors are left'));
   sysctls.start();

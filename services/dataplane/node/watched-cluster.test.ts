@@ -55,7 +55,7 @@ beforeEach(() => {
 });
 
 describe('a snapshot', () => {
-  test('counts once it is whole', () => {
+  test('is applied once it is complete', () => {
     expect(watched.apply(response(SNAPSHOT, [node('n1')], { reset: true }))).toBeUndefined();
     expect([watched.cluster, watched.resumeToken]).toEqual([undefined, '']);
     expect(watched.apply(response(COMPLETE, [pool('p'), route('10.65.0.0/26')]))).toEqual({
@@ -66,7 +66,7 @@ describe('a snapshot', () => {
     expect(watched.resumeToken).toBe('t');
   });
 
-  test('takes the place of what was known, and stands apart from it until then', () => {
+  test('replaces the known state when complete, and is separate until then', () => {
     watched.apply(response(COMPLETE, [node('n1'), node('n2')], { reset: true }));
     const before = watched.cluster;
     watched.apply(response(SNAPSHOT, [node('n3')], { reset: true }));
@@ -77,7 +77,7 @@ describe('a snapshot', () => {
     expect(watched.resumeToken).toBe('u');
   });
 
-  test('that was cut is forgotten, and the token of before stands', () => {
+  test('that was cut is discarded, and the previous token stays', () => {
     watched.apply(response(COMPLETE, [node('n1')], { reset: true }));
     watched.apply(response(SNAPSHOT, [node('n3')], { reset: true }));
     watched.beginStream();
@@ -97,28 +97,28 @@ describe('changes', () => {
     ['a node', [node('n2')], [], true],
     ['a pool that goes', [gone(pool('p'))], [], true],
     ['everything', [pool('q'), route('10.65.0.0/26', 'n2')], ['10.65.0.0/26'], true],
-  ])('of %s are told as such', (_, changes, blocks, others) => {
+  ])('of %s are reported as such', (_, changes, blocks, others) => {
     expect(watched.apply(response(CHANGES, changes))).toEqual({ blocks: new Set(blocks), hasOtherChanges: others });
   });
 
-  test('bring the token to go on from', () => {
+  test('have the token to resume from', () => {
     watched.apply(response(CHANGES, [route('10.65.0.64/26')], { resumeToken: 'next' }));
     expect(watched.resumeToken).toBe('next');
   });
 
-  test('of none are none, and so is a bookmark, which brings its token', () => {
+  test('that are empty change nothing, as does a bookmark, which has a token', () => {
     expect(watched.apply(response(CHANGES, []))).toBeUndefined();
     expect(watched.apply(response(BOOKMARK, [], { resumeToken: 'later' }))).toBeUndefined();
     expect(watched.resumeToken).toBe('later');
   });
 
-  test('of a kind that was not asked for are passed over', () => {
+  test('of a kind that was not requested are ignored', () => {
     const other = { kind: WatchKind.WATCH_KIND_ENDPOINTS, name: 'x', object: undefined };
     expect(watched.apply(response(CHANGES, [other]))).toBeUndefined();
   });
 });
 
-describe('a message out of place', () => {
+describe('a message out of order', () => {
   test.each([SNAPSHOT, COMPLETE, CHANGES, BOOKMARK, WatchPhase.WATCH_PHASE_UNSPECIFIED, WatchPhase.UNRECOGNIZED])(
     'of phase %i is refused before a snapshot began',
     (phase) => {
@@ -126,19 +126,22 @@ describe('a message out of place', () => {
     },
   );
 
-  test.each([CHANGES, BOOKMARK])('of phase %i is refused in a snapshot, and the next stream begins anew', (phase) => {
-    watched.apply(response(COMPLETE, [node('n1')], { reset: true }));
-    watched.apply(response(SNAPSHOT, [], { reset: true }));
-    expect(() => watched.apply(response(phase))).toThrow(expect.objectContaining({ code: 'INTERNAL' }));
-    expect(watched.resumeToken).toBe('');
-    expect(names(watched)[0]).toEqual(['n1']);
-  });
+  test.each([CHANGES, BOOKMARK])(
+    'of phase %i is refused in a snapshot, and the next stream starts with a snapshot',
+    (phase) => {
+      watched.apply(response(COMPLETE, [node('n1')], { reset: true }));
+      watched.apply(response(SNAPSHOT, [], { reset: true }));
+      expect(() => watched.apply(response(phase))).toThrow(expect.objectContaining({ code: 'INTERNAL' }));
+      expect(watched.resumeToken).toBe('');
+      expect(names(watched)[0]).toEqual(['n1']);
+    },
+  );
 });
 
-describe('an object that makes no sense', () => {
+describe('an invalid object', () => {
   const bad = pool('p', 'nonsense');
 
-  test('is left out, told of once, and counted until it is put right', () => {
+  test('is skipped, logged once, and counted until it is valid', () => {
     watched.apply(response(COMPLETE, [bad, node('n1', 'x')], { reset: true }));
     expect(names(watched)).toEqual([[], [], []]);
     watched.apply(response(CHANGES, [bad]));
@@ -151,7 +154,7 @@ describe('an object that makes no sense', () => {
     expect([watched.skippedCount, names(watched)[1]]).toEqual([0, ['p']]);
   });
 
-  test('stays as it was known, in changes and in snapshots', () => {
+  test('keeps its last valid value, in changes and in snapshots', () => {
     watched.apply(response(COMPLETE, [pool('p'), node('n1')], { reset: true }));
     const before = print(watched);
     watched.apply(response(CHANGES, [bad]));
@@ -163,7 +166,7 @@ describe('an object that makes no sense', () => {
     expect([watched.skippedCount, names(watched)[1]]).toEqual([0, []]);
   });
 
-  test('is one with an unknown encapsulation, another name, or another object', () => {
+  test('has an unknown encapsulation, another name, or another object', () => {
     const unknown = poolMessage('u', '10.65.0.0/16', { vxlanMode: EncapsulationMode.UNRECOGNIZED });
     const changes: WatchedChange[] = [
       { kind: WatchKind.WATCH_KIND_POOLS, name: 'u', object: { $case: 'pool', value: unknown } },
@@ -192,7 +195,7 @@ const step = fc.oneof(
   fc.record({ type: fc.constant('snapshot' as const), messages, cutAfter: fc.nat(5) }),
 );
 
-test('property: whatever is cut, what is known is what was told by the last whole message', () => {
+test('property: after any cut the state is that of the last complete message', () => {
   fc.assert(
     fc.property(fc.array(step, { maxLength: 12 }), (steps) => {
       const one = new WatchedCluster(() => expect.unreachable());

@@ -14,8 +14,8 @@ function routesBy(gateways: readonly string[]): Map<string, NodeRoute> {
   );
 }
 
-describe('routes that are set', () => {
-  it('are set gateway by gateway, as Linux finds the gateway of the route before at once', () => {
+describe('added routes', () => {
+  it('are grouped by gateway, as Linux finds the previous route’s gateway at once', () => {
     const routes = routesBy(['198.18.0.2', '198.18.0.3', '198.18.0.2', '198.18.0.4', '198.18.0.3']);
     const device = { name: 'up0', kind: null, up: true, mac: null, mtuBytes: 1500, tunnel: undefined };
     const nothing = { addresses: [], routes: [], routed: [], neighbours: [], forwarding: [], sysctls: new Map() };

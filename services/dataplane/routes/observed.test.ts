@@ -24,7 +24,7 @@ test.each<readonly [string, Partial<Route>, string]>([
   ['of another protocol, by a gateway', { protocol: 4, gateway: '10.0.0.2' }, 'foreign'],
   ['of another protocol, on a tunnel of ours', { protocol: 4, device: 'vxlan4.podwire' }, 'foreign'],
   ['of Calico', { protocol: 80, type: 'blackhole', device: undefined }, 'foreign'],
-])('whose a route is: %s', (_, change, owner) => {
+])('the owner of a route: %s', (_, change, owner) => {
   expect(ownerOf(route(change))).toBe(owner);
 });
 
@@ -34,7 +34,7 @@ test.each<readonly [Partial<Route>, boolean]>([
   [{ protocol: 4 }, false],
   [{ protocol: 4, type: 'blackhole', device: undefined }, false],
   [{ gateway: '10.0.0.2' }, false],
-])('whether a router is asked: %j', (change, expected) => {
+])('whether a route has a router: %j', (change, expected) => {
   expect(isRouted(route(change))).toBe(expected);
 });
 

@@ -219,7 +219,7 @@ const beginning = fc
   )
   .map((parts): Change[] => parts.flat());
 
-test('after any changes: as from nothing, and every address goes where the oracle says', () => {
+test('after any changes the plan equals a full one, and every address follows the oracle', () => {
   const fates = new Set<string>();
   fc.assert(
     fc.property(beginning, fc.array(change, { minLength: 8, maxLength: 40, size: 'max' }), (first, then) => {
@@ -265,7 +265,7 @@ describe('a large cluster', () => {
     return { cluster: cluster({ nodes, pools: [pool('p', '10.0.0.0/8')], blocks: of }), reads: () => reads };
   };
 
-  test('one block that changes is planned alone, and one node’s blocks with it', () => {
+  test('one block that changes is planned alone, and a changed node replans its blocks', () => {
     const { cluster: before, reads } = large();
     const planner = new RoutePlanner();
     const first = planner.update({ self: 'n0', cluster: before }, ALL, facts());
@@ -290,7 +290,7 @@ describe('this node’s own registration', () => {
   const nodes = [node('a', { ipv4: '192.0.2.1/24' }), node('b', { ipv4: '192.0.2.2/24' })];
   const rest = { pools: [pool('p', '10.0.0.0/16')], blocks: [block('10.0.9.0/26', { pool: 'p', node: 'b' })] };
 
-  test('that somebody deletes costs no route: the last one stands', () => {
+  test('that is deleted removes no route: the last one stays in use', () => {
     const planner = new RoutePlanner();
     planner.update({ self: 'a', cluster: cluster({ ...rest, nodes }) }, ALL, facts());
     const after = planner.update({ self: 'a', cluster: cluster({ ...rest, nodes: nodes.slice(1) }) }, OTHERS, facts());
@@ -299,7 +299,7 @@ describe('this node’s own registration', () => {
     expect(reasons(after.wanted)).toEqual(['NodeNotRegistered']);
   });
 
-  test('that was never there leaves all as it is until it is', () => {
+  test('that never existed leaves everything unchanged until it exists', () => {
     const planner = new RoutePlanner();
     const before = planner.update({ self: 'a', cluster: cluster({ ...rest, nodes: nodes.slice(1) }) }, ALL, facts());
     expect(routeTexts(before.wanted)).toEqual([]);

@@ -116,7 +116,7 @@ const MEDDLINGS: readonly (readonly [string, readonly string[], number])[] = [
   ],
 ];
 
-describe('what is changed by hand', () => {
+describe('changes by other programs', () => {
   test.each(MEDDLINGS)('%s', async (command, repairs, observations) => {
     await reached();
     const before = fixture.kernel.observations;
@@ -133,7 +133,7 @@ describe('what is changed by hand', () => {
     expect(fixture.kernel.observations - before).toBe(observations + 1);
   });
 
-  test.each(MEDDLINGS)('unheard, it is put right by the next full check: %s', async (command) => {
+  test.each(MEDDLINGS)('without a notification, repaired by the next full check: %s', async (command) => {
     await reached();
     fixture.kernel.hold();
     fixture.runCommand(command);
@@ -144,7 +144,7 @@ describe('what is changed by hand', () => {
     expect(status().driftCount).toBeGreaterThan(0);
   });
 
-  test.each(MEDDLINGS)('lost in an overrun, at once: %s', async (command) => {
+  test.each(MEDDLINGS)('lost in an overrun, repaired at once: %s', async (command) => {
     await reached();
     fixture.kernel.hold();
     fixture.runCommand(command);
@@ -153,14 +153,14 @@ describe('what is changed by hand', () => {
     expect(await left()).toEqual([]);
   });
 
-  test('a sysctl is put right by the next full check', async () => {
+  test('a sysctl is repaired by the next full check', async () => {
     await reached();
     fixture.runCommand('sysctl -w net.ipv4.ip_forward=0');
     expect(await fixture.commandsDuring(() => fixture.advance(100_000))).toEqual(['sysctl -w net.ipv4.ip_forward=1']);
     expect(status().driftCount).toBe(1);
   });
 
-  test('what somebody keeps undoing is put right less and less often', async () => {
+  test('repeated interference is repaired with a growing back-off', async () => {
     await reached();
     let repairs = 0;
     for (let round = 0; round < 200; round++) {
@@ -176,7 +176,7 @@ describe('what is changed by hand', () => {
     expect(await left()).toEqual([]);
   });
 
-  test('made and undone again before it is looked at, it is nothing', async () => {
+  test('a change that is reverted before it is processed has no effect', async () => {
     await reached();
     const commands = await fixture.commandsDuring(async () => {
       fixture.runCommand('ip route delete 10.65.1.0/26');
@@ -188,7 +188,7 @@ describe('what is changed by hand', () => {
 });
 
 describe('the parent interface', () => {
-  test('goes down: its routes wait, told once; up again, they come back', async () => {
+  test('goes down: its routes wait, which is logged once; up again, they are restored', async () => {
     await reached();
     const commands = await fixture.commandsDuring(async () => {
       fixture.runCommand('ip link set up0 down');
@@ -208,7 +208,7 @@ describe('the parent interface', () => {
     ]);
   });
 
-  test('vanishes with the tunnel, and comes back', async () => {
+  test('vanishes with the tunnel, and is restored', async () => {
     await reached();
     fixture.runCommand('ip link delete up0');
     await fixture.advance(200_000);
@@ -220,7 +220,7 @@ describe('the parent interface', () => {
     expect(await left()).toEqual([]);
   });
 
-  test('loses its last address: its routes vanish without a word, and come back', async () => {
+  test('loses its last address: its routes vanish without a notification, and are restored', async () => {
     await reached();
     fixture.runCommand('ip address delete 10.0.0.1/24 dev up0');
     fixture.runCommand('ip address add 10.0.0.1/24 dev up0');
@@ -232,7 +232,7 @@ describe('the parent interface', () => {
     expect(await left()).toEqual([]);
   });
 
-  test('is followed by facts: its name, its MTU, and what others route', async () => {
+  test('determines the facts: its name, its MTU, and foreign routes', async () => {
     await reached();
     const facts = () => fixture.loop.planner.facts;
     expect(facts()).toMatchObject({
@@ -260,7 +260,7 @@ describe('the parent interface', () => {
     expect(facts()).toMatchObject({ parents: { 4: 'up1' }, mtuBytes: 1500 });
   });
 
-  test('the tunnel’s MTU follows its interface’s', async () => {
+  test('determines the tunnel’s MTU', async () => {
     fixture = new ReconcilerFixture({ planner: new RoutePlanner() });
     const pool = {
       name: 'pool',
@@ -286,8 +286,8 @@ describe('the parent interface', () => {
   });
 });
 
-describe('trouble', () => {
-  test('a step that is refused stops no other, is told once, and is tried again', async () => {
+describe('failures', () => {
+  test('a refused step stops no other, is logged once, and is retried', async () => {
     fixture = new ReconcilerFixture();
     fixture.kernel.failNext('route-add', { errno: 'ENOMEM', after: 1 });
     await fixture.setWanted(WANTED);
@@ -303,7 +303,7 @@ describe('trouble', () => {
     ]);
   });
 
-  test('a route of others that leads to an IPv6 tunnel’s far ends is named, and the way is free once it is gone', async () => {
+  test('a foreign route that covers an IPv6 tunnel’s peers is reported, and the routes are added once it is gone', async () => {
     fixture = new ReconcilerFixture();
     fixture.runCommand('ip route add fd65::/48 via fd00::9 dev up0 proto 4');
     const tunnel = { ...vxlan, name: 'vxlan6.podwire', local: 'fd00::1', mtuBytes: 1430, address: 'fd65:0:0:1::1/128' };
@@ -318,7 +318,7 @@ describe('trouble', () => {
     expect(status()).toMatchObject({ state: 'as-wanted', conditions: [] });
   });
 
-  test('what is refused again and again is tried less and less often', async () => {
+  test('repeatedly refused steps are retried with a growing back-off', async () => {
     fixture = new ReconcilerFixture();
     for (let count = 0; count < 40; count++) fixture.kernel.failNext('route-add', { errno: 'EPERM' });
     await fixture.setWanted({ ...WANTED, tunnels: [], peers: [], routes: routesOf(blackhole('10.65.0.0/26')) });
@@ -331,7 +331,7 @@ describe('trouble', () => {
     expect(fixture.loop.lines()).toHaveLength(2);
   });
 
-  test('a kernel that cannot be read is asked again, and is told once; what is there stays', async () => {
+  test('an unreadable kernel is read again, and logged once; its state stays unchanged', async () => {
     await reached();
     const there = fixture.kernel.node.print();
     for (let count = 0; count < 4; count++) fixture.kernel.failNext('observe', { errno: 'ENOBUFS' });
@@ -343,7 +343,7 @@ describe('trouble', () => {
     ]);
   });
 
-  test('a watch that breaks is opened again, and what happened meanwhile is found', async () => {
+  test('a watch that fails is reopened, and changes meanwhile are found', async () => {
     await reached();
     fixture.kernel.breakWatches();
     fixture.runCommand('ip route delete 10.65.1.0/26');
@@ -355,7 +355,7 @@ describe('trouble', () => {
     expect(await left()).toEqual([]);
   });
 
-  test('a watch that breaks while steps are carried out is opened again at once', async () => {
+  test('a watch that fails while steps are applied is reopened at once', async () => {
     await reached();
     const apply = fixture.kernel.apply.bind(fixture.kernel);
     fixture.kernel.apply = async (steps) => {
@@ -371,7 +371,7 @@ describe('trouble', () => {
     expect(fixture.kernel.watches).toBe(1);
   });
 
-  test('a storm of what does not matter costs no look', async () => {
+  test('a storm of irrelevant notifications causes no reading', async () => {
     await reached();
     const { observations } = fixture.kernel;
     for (let count = 0; count < 500; count++) {
@@ -384,14 +384,14 @@ describe('trouble', () => {
     expect(fixture.kernel.observations).toBeLessThan(observations + 4);
   });
 
-  test('pods’ interfaces are passed on', async () => {
+  test('changes of pods’ interfaces are passed on', async () => {
     await reached();
     fixture.runCommand('ip link add podw77 type bridge');
     await fixture.waitUntilIdle();
     expect(fixture.pods).toEqual(['podw77']);
   });
 
-  test('stopping leaves everything as it is, and nothing is done after it', async () => {
+  test('stopping leaves everything unchanged, and nothing is changed after it', async () => {
     await reached();
     const there = fixture.kernel.node.print();
     await fixture.loop.reconciler.stop();

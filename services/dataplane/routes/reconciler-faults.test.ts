@@ -9,8 +9,8 @@ afterEach(() => fixture.loop.reconciler.stop());
 
 const status = () => fixture.loop.reconciler.status();
 
-describe('a turn that fails', () => {
-  test('is told of from the first on, until one succeeds', async () => {
+describe('a round that fails', () => {
+  test('is a condition until one succeeds', async () => {
     fixture = new ReconcilerFixture();
     fixture.kernel.failNext('abilities', { errno: 'EPERM' });
     await fixture.setWanted(NOTHING);
@@ -22,7 +22,7 @@ describe('a turn that fails', () => {
     expect(fixture.kernel.unusedFaults).toBe(0);
   });
 
-  test('by a defect is told of without its text, which is in the log', async () => {
+  test('by a defect is a condition without the error’s text, which is in the log', async () => {
     fixture = new ReconcilerFixture();
     const { planner } = fixture.loop;
     const update = planner.update.bind(planner);
@@ -37,7 +37,7 @@ describe('a turn that fails', () => {
     expect(status()).toMatchObject({ state: 'as-wanted', conditions: [] });
   });
 
-  test('by a defect in the plan of a change has it planned again, with all that there is', async () => {
+  test('by a defect in planning causes a full plan', async () => {
     fixture = new ReconcilerFixture();
     const { planner } = fixture.loop;
     await fixture.setWanted(NOTHING);
@@ -56,7 +56,7 @@ describe('a turn that fails', () => {
   });
 });
 
-test('a watch that ends before it is known to be there is opened again', async () => {
+test('a watch that ends while it opens is reopened', async () => {
   fixture = new ReconcilerFixture();
   const watch = fixture.kernel.watch.bind(fixture.kernel);
   fixture.kernel.watch = async (listener) => {
@@ -70,7 +70,7 @@ test('a watch that ends before it is known to be there is opened again', async (
   expect(fixture.kernel.watches).toBe(1);
 });
 
-test('what others did to a pod’s routes is passed on also where a full check comes first', async () => {
+test('interference with a pod’s routes is passed on also when a full check comes first', async () => {
   fixture = new ReconcilerFixture();
   for (const command of [
     'ip link add podw77 type bridge',
@@ -86,7 +86,7 @@ test('what others did to a pod’s routes is passed on also where a full check c
   expect(fixture.pods).toContain('podw77');
 });
 
-test('a kind of tunnel that the kernel comes to know is used without a restart', async () => {
+test('a tunnel kind whose module is loaded later is used without a restart', async () => {
   fixture = new ReconcilerFixture();
   fixture.kernel.supportedTunnels = { hasVxlan: true, hasIpip: false };
   await fixture.setWanted(NOTHING);
@@ -96,10 +96,10 @@ test('a kind of tunnel that the kernel comes to know is used without a restart',
   expect(fixture.loop.planner.facts?.hasIpip).toBe(true);
 });
 
-describe('that pods may be others than they were is passed on', () => {
+describe('that pods may have changed is passed on', () => {
   const podLink = 'ip link add podw77 type bridge';
 
-  test.each([false, true])('when announcements were lost, a full check before or not: %s', async (isCheck) => {
+  test.each([false, true])('when notifications were lost, a full check before or not: %s', async (isCheck) => {
     fixture = new ReconcilerFixture();
     await fixture.setWanted(NOTHING);
     fixture.kernel.hold();
@@ -112,7 +112,7 @@ describe('that pods may be others than they were is passed on', () => {
     expect(fixture.pods).toEqual([undefined]);
   });
 
-  test('when there were none for a while, but not at the start', async () => {
+  test('when the watch was interrupted, but not at the start', async () => {
     fixture = new ReconcilerFixture();
     await fixture.setWanted(NOTHING);
     expect(fixture.pods).toEqual([]);
@@ -121,7 +121,7 @@ describe('that pods may be others than they were is passed on', () => {
     expect([fixture.kernel.watches, fixture.pods]).toEqual([1, [undefined]]);
   });
 
-  test('also as long as it is not known what is wanted between nodes', async () => {
+  test('also before the first view of the cluster', async () => {
     fixture = new ReconcilerFixture();
     await fixture.waitUntilIdle();
     fixture.runCommand(podLink);
@@ -135,7 +135,7 @@ describe('that pods may be others than they were is passed on', () => {
 describe('a clock that is set back', () => {
   const MINUTES_MS = 450_000;
 
-  test('puts off no full check', async () => {
+  test('delays no full check', async () => {
     fixture = new ReconcilerFixture();
     const sysctls = [{ key: ['net', 'ipv4', 'ip_forward'], value: '1' }];
     await fixture.setWanted({ ...NOTHING, sysctls });
@@ -144,7 +144,7 @@ describe('a clock that is set back', () => {
     expect(await fixture.commandsDuring(() => fixture.advance(200_000))).toEqual(['sysctl -w net.ipv4.ip_forward=1']);
   });
 
-  test('puts off nothing that was refused, or announced a moment before', async () => {
+  test('delays no retry and no notification', async () => {
     fixture = new ReconcilerFixture();
     fixture.kernel.failNext('route-add', { errno: 'EPERM' });
     const wanted = { ...NOTHING, routes: routesOf(blackhole('10.65.0.0/26')) };

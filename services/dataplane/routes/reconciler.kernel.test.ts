@@ -106,7 +106,7 @@ describe('the real kernel', () => {
 
   beforeEach(() => fixture.addParent('up0', '10.0.0.1/24', 'fd00::1/64'));
 
-  test('is brought to what is wanted; the same again, after a restart too, writes nothing', async () => {
+  test('reaches the wanted state; applying it again writes nothing, also after a restart', async () => {
     start();
     loop.setWanted(wanted);
     await reached();
@@ -124,7 +124,7 @@ describe('the real kernel', () => {
     expect(loop.reconciler.status().driftCount).toBe(0);
   });
 
-  test('ten thousand routes: all in one go; one that changes is one step; a check that finds nothing writes nothing', async () => {
+  test('10,000 routes: all in one round; a changed one is one step; a clean check writes nothing', async () => {
     start();
     const many = Array.from({ length: 10_000 }, (_, number) =>
       unicast(`10.${100 + (number >> 10)}.${(number >> 2) & 255}.${(number & 3) * 64}/26`, '10.65.1.1'),
@@ -157,7 +157,7 @@ describe('the real kernel', () => {
     'ip link set vxlan4.podwire down',
     'ip link set vxlan4.podwire mtu 1300',
     'ip link delete vxlan4.podwire',
-  ])('is put right at once after: %s', async (command) => {
+  ])('is repaired at once after: %s', async (command) => {
     start();
     loop.setWanted(wanted);
     await reached();
@@ -167,7 +167,7 @@ describe('the real kernel', () => {
     await reached();
   });
 
-  test('a tunnel that Podwire makes anew, and a far end that moves, are not taken for what others did', async () => {
+  test('a tunnel that Podwire recreates, and a peer that moves, do not count as drift', async () => {
     start();
     loop.setWanted(wanted);
     await reached();
@@ -183,7 +183,7 @@ describe('the real kernel', () => {
     expect([loop.reconciler.status().driftCount, loop.lines()]).toEqual([0, []]);
   });
 
-  test('loses everything with the parent interface, and gets it back with it', async () => {
+  test('loses everything with the parent interface, and is restored with it', async () => {
     start();
     loop.setWanted(wanted);
     await reached();
@@ -202,7 +202,7 @@ describe('the real kernel', () => {
     await reached();
   });
 
-  test('a route of another program stays, and is told', async () => {
+  test('a route of another program stays, and is reported', async () => {
     start();
     byHand('ip route add 10.65.1.0/26 via 10.0.0.9 dev up0 proto 4');
     loop.setWanted(wanted);
@@ -254,7 +254,7 @@ describe('the real kernel', () => {
   });
 });
 
-test('after any walk the real kernel is as wanted, and what others made is as it was', async () => {
+test('after any walk the real kernel is as wanted, and foreign objects are unchanged', async () => {
   const walks = fc.array(
     fc.oneof(
       { arbitrary: commandSteps, weight: 8 },

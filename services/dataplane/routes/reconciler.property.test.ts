@@ -72,7 +72,7 @@ const others = (fixture: ReconcilerFixture) =>
     .filter((line) => / 10\.77\.| metric 3$|vxlan\.other/.test(line))
     .sort();
 
-test('after any walk the kernel is as wanted, and what others made is as it was', async () => {
+test('after any walk the kernel is as wanted, and foreign objects are unchanged', async () => {
   await fc.assert(
     fc.asyncProperty(walks, async (strides) => {
       const fixture = new ReconcilerFixture();

@@ -44,7 +44,7 @@ describe('the first time', () => {
     expect(fixture.loop.reconciler.status()).toMatchObject({ state: 'waiting', wanted: undefined });
   });
 
-  test('everything is done, in an order that the kernel takes', async () => {
+  test('everything is applied, in an order that the kernel accepts', async () => {
     await reached();
     expect(fixture.kernel.commands).toEqual([
       'ip link add vxlan4.podwire mtu 1450 address 66:00:00:00:00:01 type vxlan id 4096 dstport 4789 local 10.0.0.1 dev up0 nolearning',
@@ -69,7 +69,7 @@ describe('the first time', () => {
     expect(fixture.loop.lines()).toEqual([]);
   });
 
-  test('what an earlier run left and is not wanted goes, after what is wanted came', async () => {
+  test('surplus objects of an earlier run are deleted after the additions', async () => {
     fixture = new ReconcilerFixture();
     fixture.runCommand('ip route add 10.65.1.0/26 via 10.0.0.7 dev up0 proto 87');
     fixture.runCommand('ip route add 10.65.77.0/26 via 10.0.0.7 dev up0 proto 87');
@@ -82,7 +82,7 @@ describe('the first time', () => {
 });
 
 describe('applying', () => {
-  test('the same again changes nothing and reads nothing, also in a full check and after a restart', async () => {
+  test('the same again changes nothing, also in a full check and after a restart', async () => {
     await reached();
     const { observations } = fixture.kernel;
     expect(await fixture.commandsDuring(() => fixture.setWanted(WANTED))).toEqual([]);
@@ -100,21 +100,21 @@ describe('applying', () => {
 
   test.each<[string, WantedNode['routes'], string]>([
     [
-      'one that came',
+      'an added one',
       new Map([...WANTED.routes, ...routesOf(blackhole('10.65.5.0/26'))]),
       'ip route add blackhole 10.65.5.0/26 proto 87',
     ],
     [
-      'one that changed',
+      'a changed one',
       new Map([...WANTED.routes, ...routesOf({ ...far, gateway: '10.65.1.2' })]),
       'ip route replace 10.65.1.0/26 via 10.65.1.2 dev vxlan4.podwire proto 87 onlink',
     ],
     [
-      'one that went',
+      'a removed one',
       new Map([...WANTED.routes].slice(1)),
       'ip route delete 10.65.1.0/26 via 10.65.1.1 dev vxlan4.podwire proto 87 onlink',
     ],
-  ])('a block alone costs one message and no look: %s', async (_, routes, command) => {
+  ])('a block alone costs one message and no reading: %s', async (_, routes, command) => {
     await reached();
     const { observations } = fixture.kernel;
     expect(await fixture.commandsDuring(() => fixture.setWanted({ ...WANTED, routes }))).toEqual([command]);
@@ -125,7 +125,7 @@ describe('applying', () => {
   test.each<[string, Partial<typeof vxlan>, readonly string[]]>([
     ['MTU', { mtuBytes: 1400 }, ['ip link set vxlan4.podwire mtu 1400']],
     [
-      'MAC address, with the neighbours that it costs',
+      'MAC address, with the neighbours that it removes',
       { mac: '66:00:00:00:00:0b' },
       [
         'ip link set vxlan4.podwire address 66:00:00:00:00:0b',
@@ -150,7 +150,7 @@ describe('applying', () => {
     ['port', { port: 8472 }],
     ['local', { local: '10.0.0.3' }],
     ['parent', { parent: undefined }],
-  ])('a device is made again, and everything on it: %s', async (_, change) => {
+  ])('a device is recreated, with everything on it: %s', async (_, change) => {
     await reached();
     const wanted = { ...WANTED, tunnels: [{ ...vxlan, ...change }] };
     const commands = await fixture.commandsDuring(() => fixture.setWanted(wanted));
@@ -160,17 +160,20 @@ describe('applying', () => {
     expect(fixture.loop.reconciler.status().driftCount).toBe(0);
   });
 
-  test.each(['remote 10.0.0.9 nolearning', 'learning'])('a device that was made with %s is made again', async (how) => {
-    fixture = new ReconcilerFixture();
-    fixture.runCommand(
-      `ip link add vxlan4.podwire mtu 1450 address ${vxlan.mac} type vxlan id 4096 dstport 4789 local 10.0.0.1 dev up0 ${how}`,
-    );
-    await fixture.setWanted(WANTED);
-    expect(fixture.kernel.commands[0]).toBe('ip link delete vxlan4.podwire');
-    expect(await left()).toEqual([]);
-  });
+  test.each(['remote 10.0.0.9 nolearning', 'learning'])(
+    'a device that was created with %s is recreated',
+    async (how) => {
+      fixture = new ReconcilerFixture();
+      fixture.runCommand(
+        `ip link add vxlan4.podwire mtu 1450 address ${vxlan.mac} type vxlan id 4096 dstport 4789 local 10.0.0.1 dev up0 ${how}`,
+      );
+      await fixture.setWanted(WANTED);
+      expect(fixture.kernel.commands[0]).toBe('ip link delete vxlan4.podwire');
+      expect(await left()).toEqual([]);
+    },
+  );
 
-  test('a far end that has another address, or is no more, costs its own messages, and nothing of before is set again', async () => {
+  test('a peer that moves or is removed costs only its own messages', async () => {
     await reached();
     const [peer] = WANTED.peers;
     const moved = { ...WANTED, peers: [{ ...peer!, nodeAddress: '10.0.0.3' }] };
@@ -189,14 +192,14 @@ describe('applying', () => {
     expect([fixture.loop.reconciler.status().driftCount, fixture.loop.lines()]).toEqual([0, []]);
   });
 
-  test('what is not wanted any more goes, the device last', async () => {
+  test('surplus objects are deleted, the device last', async () => {
     await reached();
     const commands = await fixture.commandsDuring(() => fixture.setWanted(NOTHING));
     expect(commands.at(-1)).toBe('ip link delete vxlan4.podwire');
     expect(await left()).toEqual([]);
   });
 
-  test('the last of several views that wait is what is applied', async () => {
+  test('of several waiting views the last one is applied', async () => {
     await reached();
     for (const last of [3, 4, 5])
       fixture.loop.setWanted({ ...WANTED, routes: routesOf(blackhole(`10.65.${last}.0/26`)) });
@@ -206,8 +209,8 @@ describe('applying', () => {
   });
 });
 
-describe('what others made', () => {
-  test('is left alone, whatever it is', async () => {
+describe('foreign objects', () => {
+  test('are kept', async () => {
     fixture = new ReconcilerFixture();
     for (const command of [
       'ip link add vxlan.calico type vxlan id 7 dstport 4789 local 10.0.0.1 dev up0',
@@ -225,7 +228,7 @@ describe('what others made', () => {
     expect(fixture.kernel.node.print().filter(forwarding)).toEqual(before.filter(forwarding));
   });
 
-  test('a route in the place of a wanted one stays and is told; when it goes, the wanted one comes', async () => {
+  test('a route in the place of a wanted one stays and is reported; the wanted one is added after its removal', async () => {
     fixture = new ReconcilerFixture();
     fixture.runCommand('ip route add 10.65.1.0/26 via 10.0.0.9 dev up0 proto 4');
     await fixture.setWanted(WANTED);
@@ -241,7 +244,7 @@ describe('what others made', () => {
     ]);
   });
 
-  test('a route that takes the place of one that is there wins, and is not fought', async () => {
+  test('a foreign route that replaces one of Podwire’s is kept', async () => {
     await reached();
     fixture.runCommand('ip route replace 10.65.2.0/26 via 10.0.0.9 dev up0 proto 4');
     await fixture.waitUntilIdle();
@@ -258,7 +261,7 @@ describe('what others made', () => {
     });
   });
 
-  test('a route beside one that is there, which then has to change, is not replaced in its stead', async () => {
+  test('a foreign route beside one that changes is not replaced', async () => {
     await reached();
     fixture.kernel.node.routes.unshift({ ...near, gateway: '10.0.0.9', protocol: 4, metric: 0 });
     fixture.loop.reconciler.check();
@@ -272,7 +275,7 @@ describe('what others made', () => {
     expect(reasons()).toEqual(['RouteTaken']);
   });
 
-  test('a pod’s route in the place of one to another node stays until it goes', async () => {
+  test('a pod’s route in the place of one to another node is kept', async () => {
     fixture = new ReconcilerFixture();
     fixture.runCommand('ip route add 10.65.9.9/32 dev up0 proto 87 scope link');
     await fixture.setWanted(WANTED);
@@ -285,7 +288,7 @@ describe('what others made', () => {
     expect(fixture.pods).toContain('up0');
   });
 
-  test('a device of another kind under a name of ours is told, not deleted', async () => {
+  test('a device of another kind under a name of Podwire’s is reported, not deleted', async () => {
     fixture = new ReconcilerFixture();
     fixture.runCommand('ip link add vxlan4.podwire type bridge');
     await fixture.setWanted(WANTED);

@@ -152,7 +152,7 @@ describe('a remote block', () => {
       },
     ],
     [
-      'IPIP that the kernel has not: what needs no tunnel, and a condition',
+      'IPIP that the kernel lacks: routes without a tunnel, and a condition',
       {
         pools: [pool('p', '10.0.0.0/16', { encapsulation: 'ipip-cross-subnet' })],
         blocks: BOTH,
@@ -171,7 +171,7 @@ describe('a remote block', () => {
       },
     ],
     [
-      'VXLAN that the kernel has not',
+      'VXLAN that the kernel lacks',
       {
         pools: [pool('p', '10.0.0.0/16', { encapsulation: 'vxlan' })],
         blocks: BOTH,
@@ -181,7 +181,7 @@ describe('a remote block', () => {
       },
     ],
     [
-      'BIRD’s mode: without encapsulation nothing, tunnels as ever',
+      'BIRD’s mode: nothing without encapsulation, tunnels as usual',
       {
         pools: [pool('p', '10.0.0.0/20'), pool('q', '10.0.16.0/20', { encapsulation: 'vxlan-cross-subnet' })],
         facts: { routing: 'bird' },
@@ -194,7 +194,7 @@ describe('a remote block', () => {
       },
     ],
     [
-      'of a pool for load balancers alone: its encapsulation means nothing',
+      'of a pool for load balancers alone: its encapsulation is ignored',
       {
         encapsulation: 'vxlan',
         pool: { loadBalancerOnly: true },
@@ -212,7 +212,7 @@ describe('a remote block', () => {
       },
     ],
     [
-      'whose pool was deleted and that nobody owns: told as long as an address of it is in use',
+      'whose pool was deleted and that has no owner: a condition while an address of it is in use',
       {
         pools: [],
         blocks: [block('10.0.9.0/26', { pool: 'p', borrowed: { '10.0.9.5': 'near' } })],
@@ -221,7 +221,7 @@ describe('a remote block', () => {
       },
     ],
     [
-      'that nobody owns, and from which nobody has an address: nothing',
+      'without an owner and without used addresses: nothing',
       { blocks: [block('10.0.5.0/26', { pool: 'p' }), block('10.5.0.0/26', {})], routes: [] },
     ],
     [
@@ -238,7 +238,7 @@ describe('a remote block', () => {
       },
     ],
     [
-      'of a node that has no tunnel address yet: what needs none, and a condition',
+      'of a node without a tunnel address: routes that need none, and a condition',
       {
         encapsulation: 'vxlan-cross-subnet',
         nodes: [NODES[0]!, node('near', { ipv4: '192.0.2.9/24' }), node('far', { ipv4: '198.51.100.7/24' })],
@@ -327,7 +327,7 @@ describe('a borrowed address', () => {
       },
     ],
     [
-      'of a block that nobody owns',
+      'of a block without an owner',
       {
         blocks: [block('10.0.5.0/26', { pool: 'p', borrowed: { '10.0.5.5': 'near', '10.0.5.6': 'a' } })],
         routes: ['10.0.5.5 via 192.0.2.9 dev eth0 onlink'],

@@ -75,12 +75,12 @@ describe('tunnel devices', () => {
     expect(reasons(wanted)).toEqual(conditions);
   });
 
-  test('a pool for load balancers alone wants none', () => {
+  test('a pool for load balancers alone needs none', () => {
     const pools = [pool('p', '10.0.0.0/16', { encapsulation: 'vxlan', loadBalancerOnly: true })];
     expect(planNode(view('a', { nodes: [A, B], pools }), facts()).tunnels).toEqual([]);
   });
 
-  test('too small an MTU is told', () => {
+  test('too small an MTU is a condition', () => {
     const wanted = planNode(view('a', { nodes: [A, B], pools: POOLS('vxlan') }), facts({ mtuBytes: 1340 }));
     expect(reasons(wanted)).toEqual(['MtuTooSmall']);
     expect(wanted.conditions[0]?.message).toContain('vxlan6.podwire: the MTU of 1270 bytes is below');
@@ -88,7 +88,7 @@ describe('tunnel devices', () => {
 });
 
 describe('VXLAN peers', () => {
-  test('have a MAC address that they told, or that is made of their name', () => {
+  test('have their reported MAC address, or one derived from their name', () => {
     const told = node('c', { ipv4: '192.0.2.3/24', vxlan4: '10.0.3.1', mac: '02:00:00:00:00:03' });
     const wanted = planNode(view('a', { nodes: [told, B, A], pools: POOLS('vxlan') }), facts());
     expect(wanted.peers.map(peerText)).toEqual([
@@ -106,7 +106,7 @@ describe('VXLAN peers', () => {
     expect(wanted.peers).toEqual([]);
   });
 
-  test('with one another’s tunnel address, or this node’s: the first is had, the others are told', () => {
+  test('with a duplicate tunnel address: the first is used, the others are reported', () => {
     const twin = node('c', { ipv4: '192.0.2.3/24', vxlan4: '10.0.7.1' });
     const mine = node('d', { ipv4: '192.0.2.4/24', vxlan4: '10.0.0.1' });
     const wanted = planNode(view('a', { nodes: [mine, twin, B, A], pools: POOLS('vxlan').slice(0, 1) }), facts());

@@ -6,7 +6,7 @@ import { nftContract } from './nft-contract.js';
 
 nftContract(() => new MemoryNft());
 
-test('a fault is met by the next call of its method, once', async () => {
+test('a fault fails the next call of its method, once', async () => {
   const nft = new MemoryNft();
   const table = { family: 'ip', name: 'podwire' } as const;
   nft.failNext('read', new Failure('KERNEL_REFUSED', 'for once'));

@@ -23,8 +23,8 @@ describe('the fake node kernel', () => {
   nodeKernelContract(memoryFixture);
 });
 
-describe('what only a fake can do', () => {
-  test('it prints itself as `ip` does, and lists its commands', async () => {
+describe('functions of the fake alone', () => {
+  test('it prints itself like `ip`, and lists its commands', async () => {
     const kernel = new MemoryNodeKernel();
     runNodeCommand(kernel.node, 'ip link add up0 type bridge');
     await kernel.apply([
@@ -46,7 +46,7 @@ describe('what only a fake can do', () => {
     ]);
   });
 
-  test('it fails the operation that it was told to fail, once, and knows whether it came to that', async () => {
+  test('it fails the requested operation once, and reports unused faults', async () => {
     const kernel = new MemoryNodeKernel();
     kernel.failNext('observe', { errno: 'ENOBUFS' });
     const scope = { sysctls: [], isWanted: () => false };

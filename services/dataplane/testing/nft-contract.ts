@@ -50,11 +50,11 @@ export function nftContract(open: () => Nft): void {
   };
 
   describe('nftables', () => {
-    test('have no table that nobody made', async () => {
+    test('have no table before one is created', async () => {
       expect(await open().read(TABLE)).toBeUndefined();
     });
 
-    test('show a table as it was made, and the same after it was made again', async () => {
+    test('list a table as it was created, also when it was created again', async () => {
       const nft = open();
       await nft.apply(replacement(TABLE));
       expect(await form(nft)).toEqual(formOf(objectsOf(TABLE)));
@@ -62,7 +62,7 @@ export function nftContract(open: () => Nft): void {
       expect(await form(nft)).toEqual(formOf(objectsOf(TABLE)));
     });
 
-    test('replace what was there, whatever it was', async () => {
+    test('replace any existing table', async () => {
       const nft = open();
       await nft.apply(replacement(TABLE));
       const other: NftTable = { ...TABLE, sets: [], chains: [] };
@@ -70,7 +70,7 @@ export function nftContract(open: () => Nft): void {
       expect(await form(nft)).toEqual(formOf(objectsOf(other)));
     });
 
-    test('take a table away, there or not', async () => {
+    test('delete a table, existing or not', async () => {
       const nft = open();
       await nft.apply(replacement(TABLE));
       await nft.apply(removal(TABLE));
@@ -78,7 +78,7 @@ export function nftContract(open: () => Nft): void {
       expect(await nft.read(TABLE)).toBeUndefined();
     });
 
-    test('take and give elements; one that is there can be given again', async () => {
+    test('add and delete elements; an existing one can be added again', async () => {
       const nft = open();
       await nft.apply(replacement(TABLE));
       const added = prefix(0x0a_02_00_00n, 16);
@@ -89,7 +89,7 @@ export function nftContract(open: () => Nft): void {
       expect(await form(nft)).toEqual(formOf(objectsOf(wanted)));
     });
 
-    test('put a smaller range in the place of a larger one in one transaction', async () => {
+    test('replace a range by a smaller one in one transaction', async () => {
       const nft = open();
       await nft.apply(replacement(TABLE));
       const [large, smaller] = [sender('a', prefix(0x0a_00_00_00n, 8)), sender('a', prefix(0x0a_01_00_00n, 16))];
@@ -100,7 +100,7 @@ export function nftContract(open: () => Nft): void {
       expect(await form(nft)).toEqual(formOf(objectsOf(wanted)));
     });
 
-    test('keep the same range for two links apart', async () => {
+    test('distinguish the same range of two links', async () => {
       const nft = open();
       await nft.apply(replacement(TABLE));
       const range = prefix(0x0a_00_00_00n, 8);
@@ -112,10 +112,10 @@ export function nftContract(open: () => Nft): void {
     });
 
     test.each<readonly [string, NftCommand]>([
-      ['takes an element that is not there', element('delete', prefix(0x0a_09_00_00n, 24))],
-      ['gives a range that overlaps another', element('add', prefix(0x0a_00_00_00n, 16))],
-      ['is about a set that is not there', element('add', 'a', 'nothing')],
-      ['is about a table that is not there', { delete: { table: { family: 'ip', name: 'nothing' } } }],
+      ['deletes a missing element', element('delete', prefix(0x0a_09_00_00n, 24))],
+      ['adds a range that overlaps another', element('add', prefix(0x0a_00_00_00n, 16))],
+      ['concerns a missing set', element('add', 'a', 'nothing')],
+      ['concerns a missing table', { delete: { table: { family: 'ip', name: 'nothing' } } }],
     ])('change nothing when one command of a transaction %s', async (_, bad) => {
       const nft = open();
       await nft.apply(replacement(TABLE));

@@ -62,7 +62,7 @@ export function nodeKernelContract(setUp: () => Promise<NodeKernelFixture>): voi
   }
 
   describe('tunnels', () => {
-    test('a VXLAN device is as it was wanted, and up', async () => {
+    test('a VXLAN device is created as wanted, and up', async () => {
       expect((await kernel.abilities()).hasVxlan).toBe(true);
       await applied(...make(vxlan), { type: 'address-add', device, address: '10.65.0.1/32' });
       const { devices, addresses } = await see();
@@ -103,13 +103,13 @@ export function nodeKernelContract(setUp: () => Promise<NodeKernelFixture>): voi
       expect((await see()).devices.get(device)).toMatchObject({ mtuBytes: 1400, mac: '66:00:00:00:00:09', up: true });
     });
 
-    test('one is made again, with another VNI, in one go', async () => {
+    test('one is recreated with another VNI in one call', async () => {
       await applied(...make(vxlan));
       await applied({ type: 'device-delete', name: device }, ...make({ ...vxlan, vni: 5 }));
       expect((await see()).devices.get(device)).toMatchObject({ up: true, tunnel: { vni: 5 } });
     });
 
-    test('what cannot be is refused, and the steps behind it are carried out', async () => {
+    test('an impossible step is refused, and later steps are applied', async () => {
       fixture.byHand('ip link add other type vxlan id 4096 dstport 4789 local 10.0.0.1 dev up0 nolearning');
       const there: NodeStep = { type: 'device-add', tunnel: { ...vxlan, name: 'other', vni: 7 } };
       const missing: NodeStep = { type: 'device-add', tunnel: { ...vxlan, vni: 8, parent: 'nowhere' } };
@@ -125,7 +125,7 @@ export function nodeKernelContract(setUp: () => Promise<NodeKernelFixture>): voi
       ).toEqual(['EEXIST', 'EEXIST', 'ENODEV', 'ENODEV', 'ENODEV', 'done', 'done']);
     });
 
-    test('IPIP where the kernel has it; a clear refusal where it has not', async () => {
+    test('IPIP if the kernel supports it, otherwise a refusal', async () => {
       const tunnel = {
         kind: 'ipip',
         name: 'ipip.podwire',
@@ -147,7 +147,7 @@ export function nodeKernelContract(setUp: () => Promise<NodeKernelFixture>): voi
       });
     });
 
-    test('asking for abilities makes nothing, and may be repeated', async () => {
+    test('probing abilities creates nothing, and may be repeated', async () => {
       const before = [...(await see()).devices.keys()];
       expect(await kernel.abilities()).toEqual(await kernel.abilities());
       expect([...(await see()).devices.keys()]).toEqual(before);
@@ -214,7 +214,7 @@ export function nodeKernelContract(setUp: () => Promise<NodeKernelFixture>): voi
       ['IPv6, nowhere', blackhole('fd65:2::/122')],
     ];
 
-    test.each(kinds)('%s: as it was wanted, and of the default metric', async (_, route) => {
+    test.each(kinds)('%s: as wanted, with the default metric', async (_, route) => {
       await applied({ type: 'route-add', route });
       const seen = (await see()).routes.filter((candidate) => ownerOf(candidate) === 'node');
       expect(seen).toMatchObject([route]);
@@ -241,7 +241,7 @@ export function nodeKernelContract(setUp: () => Promise<NodeKernelFixture>): voi
       expect((await see()).routes.filter((route) => ownerOf(route) === 'node')).toMatchObject([second]);
     });
 
-    test('IPv6 takes no gateway on a tunnel while its own block leads to it by another device', async () => {
+    test('IPv6 refuses a gateway on a tunnel while its block is routed to another device', async () => {
       const near = unicast('fd65:1::/122', 'fd00::2', 'up0');
       const far = unicast('fd65:1::/122', 'fd65:1::1');
       const second = unicast('fd65:2::/122', 'fd65:1::1');
@@ -258,7 +258,7 @@ export function nodeKernelContract(setUp: () => Promise<NodeKernelFixture>): voi
       );
     });
 
-    test('that cannot be are refused, and those behind them are carried out', async () => {
+    test('that are impossible are refused, and later ones are applied', async () => {
       fixture.byHand('ip link set up0 down');
       expect(
         await outcomes(
@@ -271,7 +271,7 @@ export function nodeKernelContract(setUp: () => Promise<NodeKernelFixture>): voi
       ).toEqual(['ENETDOWN', 'ENODEV', 'ENETUNREACH', 'EINVAL', 'done']);
     });
 
-    test('of others are told where they are in the way, and those of pods are known as such', async () => {
+    test('of other programs are listed when they conflict, and those of pods are recognised', async () => {
       fixture.byHand('ip route add 10.65.7.0/26 via 10.0.0.9 dev up0 proto 4');
       fixture.byHand('ip route add 10.65.8.7/32 dev up0 proto 87 scope link');
       fixture.byHand('ip route add 10.99.0.0/16 via 10.0.0.9 dev up0 proto 4');
@@ -284,7 +284,7 @@ export function nodeKernelContract(setUp: () => Promise<NodeKernelFixture>): voi
       expect(await outcomes({ type: 'route-add', route: unicast('10.65.7.0/26', '10.65.1.1') })).toEqual(['EEXIST']);
     });
 
-    test('of other metrics, and second ones, are told; a deletion takes the one it means', async () => {
+    test('of other metrics and duplicates are listed; a deletion removes the given one', async () => {
       await applied({ type: 'route-add', route: unicast('10.65.1.0/26', '10.65.1.1') });
       fixture.byHand('ip route append 10.65.1.0/26 via 10.65.1.9 dev vxlan4.podwire proto 87 onlink');
       fixture.byHand('ip route add 10.65.1.0/26 via 10.65.1.1 dev vxlan4.podwire proto 87 metric 7 onlink');
@@ -318,7 +318,7 @@ export function nodeKernelContract(setUp: () => Promise<NodeKernelFixture>): voi
   describe('settings', () => {
     const key = ['net', 'ipv4', 'ip_forward'];
 
-    test('are read and written; one that is not there is null, and refused', async () => {
+    test('are read and written; a missing one is null, and refused', async () => {
       fixture.byHand('sysctl -w net.ipv4.ip_forward=0');
       await applied({ type: 'sysctl-write', key, value: '1' });
       const nonsense = ['net', 'ipv4', 'nonsense'];
@@ -349,7 +349,7 @@ export function nodeKernelContract(setUp: () => Promise<NodeKernelFixture>): voi
 
     beforeEach(() => applied(...make(vxlan)));
 
-    test('tells what was made by hand and by oneself, and what vanished', async () => {
+    test('notifies of own changes, foreign changes and removals', async () => {
       const close = await watching();
       await applied({ type: 'route-add', route: unicast('10.65.1.0/26', '10.65.1.1') });
       await heard('route 10.65.1.0/26 node');
@@ -381,7 +381,7 @@ export function nodeKernelContract(setUp: () => Promise<NodeKernelFixture>): voi
       close();
     });
 
-    test('tells nothing after it was closed', async () => {
+    test('notifies of nothing after it was closed', async () => {
       const close = await watching();
       close();
       close();
@@ -392,7 +392,7 @@ export function nodeKernelContract(setUp: () => Promise<NodeKernelFixture>): voi
       second();
     });
 
-    test('tells of pods’ host interfaces by their names, while they are and when they go', async () => {
+    test('notifies of pods’ host interfaces by name, also of their removal', async () => {
       const close = await watching();
       fixture.byHand('ip link add podw123 type bridge');
       await heard('pod podw123');
@@ -415,7 +415,7 @@ export function nodeKernelContract(setUp: () => Promise<NodeKernelFixture>): voi
     });
   });
 
-  test('a closed kernel refuses; closing again is nothing', async () => {
+  test('a closed kernel refuses; closing it again has no effect', async () => {
     await kernel.close();
     await kernel.close();
     await expect(see()).rejects.toThrow();
@@ -461,7 +461,7 @@ interface OpenedLinks {
 /** What every implementation of {@link LinkSource} does. */
 export function linkSourceContract(open: () => Promise<OpenedLinks>): void {
   describe('links', () => {
-    test('are listed as they are', async () => {
+    test('are listed', async () => {
       const { source, changer } = await open();
       changer.put({ name: 'eth7', mtuBytes: 1400, up: false });
       const seven = async () => (await source.links()).filter(({ name }) => name === 'eth7');
@@ -473,7 +473,7 @@ export function linkSourceContract(open: () => Promise<OpenedLinks>): void {
       await source.close();
     });
 
-    test('that are made, changed and removed are told, until the watch is closed', async () => {
+    test('that are created, changed or removed are reported until the watch is closed', async () => {
       const { source, changer } = await open();
       const names: (string | undefined)[] = [];
       const ended = vi.fn();
@@ -499,7 +499,7 @@ export function linkSourceContract(open: () => Promise<OpenedLinks>): void {
   });
 
   describe('sysctls', () => {
-    test('are read and written; one that is not there is null, and cannot be written', async () => {
+    test('are read and written; a missing one is null, and cannot be written', async () => {
       const { source, sysctl } = await open();
       await source.writeSysctls([sysctl]);
       expect(await source.readSysctls([sysctl.key, ['net', 'ipv4', 'nothing']])).toEqual([sysctl.value, null]);
