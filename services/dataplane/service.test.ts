@@ -98,7 +98,7 @@ describe('on the real kernel', () => {
       run('ip', '-n', 'a', 'route', 'delete', 'default');
       return (await ask()).differences;
     };
-    // The service's own look at its pods after the start may come first, and mend it.
+    // The service's own check after the start may repair it first.
     const missing = [expect.objectContaining({ object, wanted: 'present', actual: 'missing' })];
     await expect.poll(() => meddled(repairRecorded), { timeout: 30_000 }).toEqual(missing);
     await expect.poll(() => meddled(repairRecorded), { timeout: 30_000 }).toEqual(missing);
@@ -116,7 +116,7 @@ describe('on the real kernel', () => {
       run('ip', 'route', 'delete', '10.65.0.7');
       return (await bench.repair(a)).differences;
     };
-    // The service's own look at its pods after the start may come first, and mend it.
+    // The service's own check after the start may repair it first.
     await expect
       .poll(repairAfterMeddling, { timeout: 30_000 })
       .toEqual([{ ...difference, wanted: 'present', actual: 'missing' }]);
@@ -187,7 +187,7 @@ describe('on the real kernel', () => {
     await service.stop();
     run('sysctl', '-qw', 'net.ipv4.ip_forward=0', 'net.ipv4.conf.all.rp_filter=1');
     try {
-      // It looks at them as it starts; later ones come after as many seconds as a test should not wait.
+      // The first check runs at the start; a test should not wait for later ones.
       service = await startService(bench.config(), bench.deps());
       const told = async () => (await bench.nodeStatus()).conditions.map(({ reason }) => reason);
       await expect.poll(told, { timeout: 30_000 }).toContain('StrictReversePathFilter');

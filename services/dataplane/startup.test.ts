@@ -116,7 +116,7 @@ describe('with a fake IPAM', () => {
     network.set({ eth0: ['192.0.2.7/24'] });
     await poll(() => ipam.registrations.length).toBe(1);
     expect(reasons()).not.toContain('NodeAddressMissing');
-    // The last address that goes leaves it registered as it was.
+    // After the last address is gone, the registration stays unchanged.
     network.set({});
     await poll(reasons).toEqual(['NodeAddressMissing']);
     expect(ipam.registrations).toHaveLength(1);
@@ -148,7 +148,7 @@ describe('with a fake IPAM', () => {
     const address = '10.65.0.92';
     await poll(() => ipam.node('n1')?.tunnels).toMatchObject([{ kind: TUNNEL, address }]);
     const looks = () => ipam.calls.filter((call) => call === 'ListBlocks p n1').length;
-    /** A look more than the one that sees the change: that one has come to its end. */
+    /** One check more than the one that sees the change, which has ended then. */
     const lookedAfter = async (change: () => void) => {
       for (const again of ['once', 'twice']) {
         const before = looks();
@@ -162,7 +162,7 @@ describe('with a fake IPAM', () => {
     await lookedAfter(() => ipam.putPool(draining));
     expect(ipam.node('n1')?.tunnels).toHaveLength(1);
 
-    // The pod of its own block has gone, and one has an address of another node's.
+    // No pod uses the node's own block, and one uses an address of another node's block.
     ipam.put({
       $case: 'route',
       value: routeMessage('10.65.1.0/26', 'n2', { borrowed: [{ address: '10.65.1.7', nodeName: 'n1' }] }),

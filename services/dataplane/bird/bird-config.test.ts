@@ -35,7 +35,7 @@ const DEMAND: BirdConfigInput = {
   log: 'syslog',
 };
 
-/** Why BIRD would not take it; empty: it would. */
+/** BIRD's reason for refusing a configuration; empty: accepted. */
 function complaint(text: string): string {
   const path = join(directory, 'bird.conf');
   writeFileSync(path, text);
@@ -244,10 +244,10 @@ test('incremental updates equal a full one, and report whether anything changed'
         else blocks.delete(cidr);
         const seen = { self: 'a', cluster: { ...cluster({ pools: POOLS }), blocks } };
         const isOther = advertised.update(seen, { blocks: new Set([cidr]), hasOtherChanges: false });
-        const anew = new AdvertisedBlocks();
-        anew.update(seen, ALL);
+        const full = new AdvertisedBlocks();
+        full.update(seen, ALL);
         const after = [advertised.own(), advertised.orphans()];
-        expect(after).toEqual([anew.own(), anew.orphans()]);
+        expect(after).toEqual([full.own(), full.orphans()]);
         expect(isOther).toBe(JSON.stringify(before) !== JSON.stringify(after));
       }
     }),

@@ -32,7 +32,7 @@ const BLOCKS = [
 const see = (self: Name, text: ClusterText = {}): ClusterView =>
   view(self, { nodes: NODES, pools: POOLS, blocks: BLOCKS, ...text });
 
-/** BGP takes its time: some seconds between attempts, and as many for a restart. */
+/** BGP waits some seconds between attempts, and after a restart. */
 const PATIENCE = { timeout: 90_000, interval: 100 };
 vi.setConfig({ testTimeout: 240_000 });
 
@@ -48,7 +48,7 @@ interface StartOptions extends NodeOptions {
   readonly text?: ClusterText;
 }
 
-/** Nodes that follow, with a BIRD that finds its configuration when it starts. */
+/** Nodes with a follower, and a BIRD that finds its configuration at the start. */
 async function start({ names = NAMES, text, ...options }: StartOptions = {}): Promise<void> {
   nodes = { a: new BirdNode('a', 1), b: new BirdNode('b', 2), c: new BirdNode('c', 3) };
   for (const name of names) {
@@ -84,7 +84,7 @@ const TOLD_BY_C = ['10.0.1.70 via 192.0.2.3 dev eth0'];
 describe('full mesh', () => {
   test('every node has exactly the blocks and borrowed addresses of the others, of both families', async () => {
     nodes = { a: new BirdNode('a', 1), b: new BirdNode('b', 2), c: new BirdNode('c', 3) };
-    // What is no block must not get out, nor in: routes of the node's own, of pods, and of tunnels.
+    // Routes that are not blocks are neither exported nor imported: the node's own, and those of pods and tunnels.
     nodes.b.ip('route', 'add', '172.16.0.0/12', 'via', '192.0.2.77');
     nodes.b.ip('route', 'add', '10.0.2.5/32', 'dev', 'eth0', 'proto', '87');
     nodes.b.ip('route', 'add', 'blackhole', '10.0.2.0/26', 'proto', '87');
@@ -102,7 +102,7 @@ describe('full mesh', () => {
     expect(nodes.a.bird.status()).toMatchObject({ isReachable: true, refusal: undefined });
     expect(nodes.a.bird.conditions()).toEqual([]);
     expect(nodes.a.logged.join('')).toContain('BGP session with node b at 192.0.2.2 is established');
-    // The node's own routes are as they were.
+    // The node's own routes are unchanged.
     expect(nodes.b.ip('route', 'show', 'proto', '87')).toContain('blackhole 10.0.2.0/26');
   });
 
@@ -278,12 +278,12 @@ describe('as a child', () => {
     const [first = ''] = birds('a');
     run('kill', '-KILL', first);
     await soon(() => {
-      // In one look: between two the first one may go, and nothing be there.
+      // One reading, as between two the first route may vanish.
       expect(birds('a')).toEqual([expect.not.stringMatching(`^${first}$`)]);
       expect(nodes.a.sessions().filter((text) => text.endsWith('established'))).toHaveLength(2);
     });
     expect(nodes.a.logged.join('')).toContain('was ended by SIGKILL');
-    // Until it has told its routes again, neighbours hold them from the time before, and would not do so twice.
+    // Until BIRD has announced its routes again, neighbours keep the earlier ones, and only once.
     await soon(() => {
       const told = nodes.a.bird.status().sessions.map(({ state }) => state?.exportedCount);
       expect(told).toContain(2);

@@ -13,7 +13,7 @@ import { BirdEvents } from './bird-events.js';
 import { Bird } from './bird.js';
 import { FULL_MESH } from './peers-file.js';
 
-/** BIRD's part of the conversation: it takes whatever it is given, and has no sessions. */
+/** A fake BIRD: it accepts every configuration, and has no sessions. */
 
 let folder: string;
 let server: Server;
@@ -47,7 +47,7 @@ const configuration = () => {
   return existsSync(path) ? readFileSync(path, 'utf8') : '';
 };
 
-/** Whose reading fails once, as a defect in what renders it would. */
+/** A map whose reading fails once, like a defect in the rendering. */
 class Unreadable extends Map<string, ClusterPool> {
   isRead = false;
 

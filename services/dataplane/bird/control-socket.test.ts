@@ -3,7 +3,7 @@ import { describe, expect, test } from 'vitest';
 
 import { codeOf, isRefusal, outcomeOf, ReplyReader, type Reply } from './control-socket.js';
 
-/** What BIRD 2.0.12 sent for `configure check`, `show status` and a mistake, after its greeting. */
+/** What BIRD 2.0.12 sent for `configure check`, `show status` and an invalid command, after its greeting. */
 const CAPTURE = [
   '0001 BIRD 2.0.12 ready.',
   '0002-Reading configuration from /etc/bird/bad.conf',

@@ -112,7 +112,7 @@ describe('configured peers', () => {
   });
 });
 
-/** `show protocols all` of BIRD 2.0.12, shortened: two peers that are there, one that refuses, one that was never there, others. */
+/** `show protocols all` of BIRD 2.0.12, shortened: two established peers, one that refuses, one that never answered, and other protocols. */
 const CAPTURE = `2002-Name       Proto      Table      State  Since         Info
 1002-podwire_device Device     ---        up     2026-11-21 17:56:05  
 1006-

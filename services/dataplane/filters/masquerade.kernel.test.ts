@@ -13,7 +13,7 @@ import { CHECK_INTERVAL_MS } from './table-reconciler.js';
  *
  *     pod-a ── node (this namespace) ── outside ── node-b's pod, and the server's own addresses
  *
- * Whoever is asked tells from which address a packet came: tcpdump is not needed, as nft counts by source there.
+ * The receiver counts packets by source address with nft, so tcpdump is not needed.
  */
 const POD = { 4: '10.65.0.7', 6: 'fd00:65::7' } as const;
 const POD_B = { 4: '10.65.9.7', 6: 'fd00:65::9:7' } as const;
@@ -58,7 +58,7 @@ function setUp(): void {
   }
 }
 
-/** Pings from the pod; gives the addresses that the pinged one saw. */
+/** Pings from the pod; returns the source addresses that the receiver saw. */
 function sourcesSeenBy(destination: string): readonly string[] {
   const family = destination.includes(':') ? 6 : 4;
   const protocol = family === 4 ? 'ip' : 'ip6';

@@ -108,7 +108,7 @@ describe('masqueraded packets', () => {
   });
 });
 
-/** Prefixes of a small world, so that they meet. */
+/** Prefixes of a small range, so that they overlap. */
 const small = (family: Family): fc.Arbitrary<Prefix> =>
   fc
     .record({ bits: fc.nat(255), length: fc.integer({ min: 0, max: 8 }) })

@@ -27,7 +27,7 @@ function start(settings = SETTINGS) {
 const IPV4 = { family: 'ip', name: 'podwire' } as const;
 const IPV6 = { family: 'ip6', name: 'podwire' } as const;
 
-/** The table that a pool of one family with NAT, all by itself, is wanted to have. */
+/** The wanted table of a single pool with NAT. */
 function tableOf(cidr: string) {
   const { family } = prefix(cidr);
   const range = [prefix(cidr)];

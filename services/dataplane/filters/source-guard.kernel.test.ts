@@ -19,7 +19,7 @@ const RANGE = { 4: '10.99.0.0/24', 6: 'fd00:99::/64' } as const;
 const batch = (lines: readonly string[], pod?: string) =>
   run('sh', '-c', `ip ${pod === undefined ? '' : `-n ${pod} `}-batch - <<'END'\n${lines.join('\n')}\nEND`);
 
-/** A pod as the dataplane wires it, with its address, others' addresses and one behind it; the node has no rp_filter. */
+/** A pod as the dataplane wires it, with its own address, foreign addresses and one behind it; the node has no rp_filter. */
 function wire(pod: string, device: string, ending: string): void {
   addPod(pod);
   const own = { 4: OWN[4].replace(/7$/, ending), 6: OWN[6].replace(/7$/, ending) };
@@ -27,7 +27,7 @@ function wire(pod: string, device: string, ending: string): void {
   batch([
     `link add ${device} type veth peer name eth0 netns ${pod}`,
     `link set ${device} address ee:ee:ee:ee:ee:ee up`,
-    // What the kernel derives from the MAC address; usable at once, as nobody else can have it.
+    // The address that the kernel derives from the MAC address. Without duplicate detection it is usable at once.
     `address replace ${gateway[6]}/64 dev ${device} nodad`,
     ...FAMILIES.map((family) => `route add ${own[family]}/${BITS[family]} dev ${device}`),
   ]);
@@ -120,7 +120,7 @@ test('the table is listed as written, so the next start does not write it', asyn
     ['cali1', []],
   ]);
   await guard.start(allowed);
-  // Elements of a set with a timeout show how much of it is left.
+  // Elements of a set with a timeout list the remaining time.
   const ruleset = () => run('nft', '-a', 'list', 'ruleset').replace(/ expires \w+/g, '');
   const before = ruleset();
   const next = reconcilerOptions(new ProgramNft());

@@ -17,10 +17,10 @@ const wanted = (prefixes: Readonly<Record<string, readonly string[]>>) => wanted
 const wantedOf = (prefixes: ReadonlyMap<string, readonly string[]>) =>
   formOf(objectsOf(guardTable(new Map([...prefixes].map(([name, list]) => [name, list.map(prefix)])))));
 
-/** Carries out a transaction once it is let. */
+/** Nftables that hold each transaction until the test releases it. */
 class SlowNft extends MemoryNft {
   isSlow = false;
-  /** Transactions that wait. */
+  /** Waiting transactions. */
   readonly waiting: (() => void)[] = [];
 
   override async apply(commands: readonly NftCommand[]): Promise<void> {

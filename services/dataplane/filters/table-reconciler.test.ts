@@ -21,7 +21,7 @@ function element(verb: 'add' | 'delete', name: Json): NftCommand {
   return verb === 'add' ? { add: object } : { delete: object };
 }
 
-/** As somebody's `nft delete table`. */
+/** Deletes a table as another program does. */
 const DELETION: readonly NftCommand[] = [{ delete: { table: NAME } }];
 
 const refused = (message: string) => new Failure('KERNEL_REFUSED', message);
@@ -207,7 +207,7 @@ describe('a failure', () => {
   });
 });
 
-/** A release of nft that shows rules in a form of its own, or does nothing while it says that all is well. */
+/** A release of nft that lists rules in another form, or does nothing but reports success. */
 class OtherNft extends MemoryNft {
   deaf = false;
 

@@ -37,7 +37,7 @@ test.each([
   expect(read.ok ? 'read' : read.fault).toContain(fault);
 });
 
-/** `eth0 192.0.2.7/24 2001:db8::7/64`: an interface with its addresses; `!` before one that does not last, `-` before a name: off. */
+/** `eth0 192.0.2.7/24 2001:db8::7/64`: an interface with its addresses; `!` before a temporary one, `-` before a name: down. */
 function network(links: readonly string[], routes: readonly string[] = []): NodeNetworkState {
   const parsed = links.map((line, at) => {
     const [word = '', ...addresses] = line.split(' ');

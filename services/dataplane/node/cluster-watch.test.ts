@@ -103,7 +103,7 @@ describe('a stream that is cut', () => {
 
   test('is reopened with a growing back-off, which a complete message resets', async () => {
     const pausesMs: number[] = [];
-    // Longer ones are how long the stream may be silent.
+    // Longer sleeps are those of the idle timeout.
     const sleep: Clock['sleep'] = (durationMs, signal) => {
       if (durationMs >= 10_000) return systemClock.sleep(durationMs, signal);
       pausesMs.push(durationMs);
@@ -210,7 +210,7 @@ test('IPAM that is unreachable at the start is logged once, and watched when it 
 
 test('an idle connection is closed and reopened', async () => {
   await ipam.start();
-  // Longer than a busy machine takes for the first message.
+  // Longer than a busy machine needs for the first message.
   cluster = make({ idleTimeoutMs: 1500, slowStartMs: 750 });
   cluster.start();
   await poll(() => ipam.watchRequests.length).toBeGreaterThan(2);
@@ -255,7 +255,7 @@ test('stopping ends the stream, and followers are not called again', async () =>
   expect(messagesAt('warn')).toEqual([]);
 });
 
-/** A stream that hears something before each of the first sleeps for which it is said. */
+/** A stream that receives a message before each of the first sleeps, where the test says so. */
 async function run(heard: readonly boolean[]) {
   const clock = new FakeClock();
   let awaitedCount = 0;

@@ -19,7 +19,7 @@ const prefix = (cidr: string) => {
   return parsed.ok ? parsed.prefix : expect.unreachable();
 };
 
-/** As a later release may send it. */
+/** A value that a later release may send. */
 const OF_A_LATER_RELEASE = EncapsulationMode.UNRECOGNIZED;
 
 function faultsOf(read: () => unknown): string[] {

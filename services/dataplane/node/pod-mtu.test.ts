@@ -262,7 +262,7 @@ describe('the MTU of pods', () => {
     expect(detectMtu(ETH0, PATTERNS, maxOverheadBytes(pools)).mtuBytes).toBe(mtuBytes);
   });
 
-  // Calico's felix/fv/mtu_test.go, but for what is assumed when no interface fits.
+  // Calico's felix/fv/mtu_test.go, except for the default when no interface matches.
   test.each<readonly [string, ReturnType<typeof link>[], number, string | undefined]>([
     ['a small interface', [link('eth0', 1362)], 1312, 'eth0'],
     ['a smaller one that is down', [link('eth0', 1500), link('eth1', 1350, 'down')], 1450, 'eth0'],

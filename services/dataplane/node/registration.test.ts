@@ -44,7 +44,7 @@ test('a call without an answer is cancelled when the node’s address changes, a
 describe('the watch of the node’s addresses', () => {
   const refusal = () => new Failure('KERNEL_REFUSED', 'monitor node: EMFILE');
 
-  /** A registration whose looks come after a day, unless it is told of a change. */
+  /** A registration that polls once a day, so that only notifications cause readings. */
   function scene(rest: Partial<RegistrationOptions> = {}) {
     const network = new FakeNodeNetwork({ eth1: ['198.51.100.7/24'] });
     const clock = new ManualClock();
@@ -153,7 +153,7 @@ test('an address that returns is announced only with another MAC address', async
   network.set(INTERFACES);
   await look();
   expect(network.announced).toEqual([]);
-  // Another interface: of the same MAC address, at another port of the switch.
+  // Another interface with the same MAC address, at another port of the switch.
   network.set({ eth2: [], eth1: INTERFACES.eth1, eth0: INTERFACES.eth0 });
   network.macs.set('eth0', '02:00:00:00:00:01');
   await look();

@@ -17,7 +17,7 @@ s.sendto(struct.pack('!BBHBBHII', 134, 0, 0, 64, 0, 600, 0, 0), ('ff02::1', 0, 0
 const defaultRoute = () => run('ip', '-6', 'route', 'show', 'default', 'proto', 'ra');
 const advertise = () => run('ip', 'netns', 'exec', 'router', 'python3', '-c', ADVERTISE);
 
-/** Advertisements are sent until one is followed: the links have to come up first. */
+/** Sends advertisements until the node accepts one: the links must be up first. */
 async function learnRoute(): Promise<void> {
   await vi.waitFor(
     () => {

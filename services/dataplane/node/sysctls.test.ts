@@ -95,7 +95,7 @@ describe('forwarding', () => {
   test('of the node’s interface alone is reported, and not changed', () => {
     expect(judged({ 'net.ipv4.conf.eth0.forwarding': '0' })).toEqual(['InterfaceNotForwarding']);
     expect(judged({ 'net.ipv6.conf.eth0.forwarding': '0' })).toEqual(['InterfaceNotForwarding']);
-    // As it is when the whole node was switched off.
+    // The kernel sets it to 0 with the node's own setting.
     const node = { 'net.ipv4.conf.eth0.forwarding': '0', 'net.ipv4.ip_forward': '0' };
     expect(judged(node)).toEqual(['net.ipv4.ip_forward=1']);
   });
@@ -156,7 +156,7 @@ beforeEach(() => {
 
 afterEach(() => sysctls.stop());
 
-/** Waits for the next look to have ended: somebody sleeps again. */
+/** Waits until the next check has ended: its loop sleeps again. */
 async function looked(count: number): Promise<void> {
   await vi.waitFor(() => expect([looks.length, clock.sleeping]).toEqual([count, 1]), { timeout: 20_000 });
 }

@@ -191,7 +191,7 @@ const change = fc.oneof(
 const messages = fc.array(fc.array(change, { maxLength: 4 }), { minLength: 1, maxLength: 4 });
 const step = fc.oneof(
   fc.record({ type: fc.constant('changes' as const), messages }),
-  /** Cut after so many messages; the last one makes it whole. */
+  /** Number of messages before the cut; the last message completes the snapshot. */
   fc.record({ type: fc.constant('snapshot' as const), messages, cutAfter: fc.nat(5) }),
 );
 

@@ -11,12 +11,12 @@ import type {
   ClusterPool,
   Encapsulation,
 } from '../cluster/cluster.js';
-import { fate, lookUp } from '../testing/routes-oracle.js';
+import { expectedHop, routedHop } from '../testing/routes-oracle.js';
 import { block, cluster, facts, node, pool, prefix, reasons, routeTexts } from '../testing/routes.js';
 import { NO_CHANGE, RoutePlanner } from './planner.js';
 import type { NodeFacts, NodeRoute } from './wanted.js';
 
-/** Every run takes the same walks; another seed takes others. */
+/** Every run takes the same walks; another seed takes different ones. */
 const SEED = 20_261_121;
 
 const NAMES = ['a', 'b', 'c', 'd'] as const;
@@ -92,9 +92,9 @@ type Change =
   | { readonly put: 'block'; readonly value: ClusterBlock }
   | { readonly put: 'facts'; readonly value: NodeFacts }
   | { readonly take: 'node' | 'pool' | 'block'; readonly place: number }
-  /** A block with the tunnel address of a node: that address alone, or as one that another node's block lent. */
+  /** A block with the tunnel address of a node: as a block of that address alone, or as an address borrowed from another node's block. */
   | { readonly put: 'tunnel'; readonly name: string; readonly hostBits: number }
-  /** All at once, as after a lost watch: values are made anew. */
+  /** A complete change with new values, as after a lost watch. */
   | { readonly put: 'snapshot' };
 
 const put = <T, P extends string>(what: P, value: fc.Arbitrary<T>) =>
@@ -120,7 +120,7 @@ interface Applied {
   readonly changed: ClusterChange;
 }
 
-/** A node that follows a cluster, as the node and as something that starts anew at each step. */
+/** A node whose incremental plan is compared with a full plan after each step. */
 class Walk {
   readonly planner = new RoutePlanner();
   readonly mirrored = new Map<string, NodeRoute>();
@@ -142,10 +142,10 @@ class Walk {
     }
     expect(this.mirrored).toEqual(wanted.routes);
 
-    const anew = new RoutePlanner();
+    const fullPlanner = new RoutePlanner();
     const nodes = new Map(this.lastSelf && [['a', this.lastSelf]]);
-    anew.update({ self: 'a', cluster: { nodes, pools: new Map(), blocks: new Map() } }, ALL, this.facts);
-    expect(wanted).toEqual(anew.update(view, ALL, this.facts).wanted);
+    fullPlanner.update({ self: 'a', cluster: { nodes, pools: new Map(), blocks: new Map() } }, ALL, this.facts);
+    expect(wanted).toEqual(fullPlanner.update(view, ALL, this.facts).wanted);
   }
 
   /** Every address of the two ranges, one by one. */
@@ -156,9 +156,9 @@ class Walk {
       for (let offset = 0n; offset < 64n; offset++) {
         const target: Address = { family: of, value: BASE[of] + offset };
         const host = `${formatAddress(target)}/${BITS[of]}`;
-        const expected = fate(target, world);
+        const expected = expectedHop(target, world);
         if (expected === 'local') expect(this.mirrored.has(host), host).toBe(false);
-        else expect(lookUp(target, routes), host).toBe(expected);
+        else expect(routedHop(target, routes), host).toBe(expected);
       }
     }
   }
@@ -208,7 +208,7 @@ class Walk {
 const ALL: ClusterChange = { blocks: 'all', hasOtherChanges: true };
 const OTHERS: ClusterChange = { blocks: new Set(), hasOtherChanges: true };
 
-/** So that walks do not begin with nothing: all nodes and pools, and some blocks. */
+/** The start of each walk: all nodes and pools, and some blocks. */
 const beginning = fc
   .tuple(
     fc.tuple(
@@ -236,7 +236,7 @@ test('after any changes the plan equals a full one, and every address follows th
     }),
     { seed: SEED, numRuns: 100 },
   );
-  // Every kind of route was among them.
+  // The walks have produced every kind of route.
   expect(fates).toContain('blackhole undefined true');
   for (const device of ['eth0', 'ipip.podwire', 'vxlan4.podwire', 'vxlan6.podwire']) {
     expect(fates).toContain(`unicast ${device} false`);

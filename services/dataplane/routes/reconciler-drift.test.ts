@@ -38,8 +38,8 @@ async function reached(): Promise<void> {
 const left = () => differences(fixture.kernel, fixture.loop.planner.wanted);
 const status = () => fixture.loop.reconciler.status();
 
-/** By hand, what it costs to put it right, and how often it has to be looked for that. */
-const MEDDLINGS: readonly (readonly [string, readonly string[], number])[] = [
+/** A command of another program, the repairs, and the number of readings. */
+const FOREIGN_CHANGES: readonly (readonly [string, readonly string[], number])[] = [
   ['ip route delete 10.65.1.0/26', ['ip route add 10.65.1.0/26 via 10.65.1.1 dev vxlan4.podwire proto 87 onlink'], 0],
   ['ip route delete 10.65.0.0/26', ['ip route add blackhole 10.65.0.0/26 proto 87'], 0],
   ['ip route delete fd65:1::/122', ['ip route add fd65:1::/122 via fd00::2 dev up0 proto 87 onlink'], 0],
@@ -117,7 +117,7 @@ const MEDDLINGS: readonly (readonly [string, readonly string[], number])[] = [
 ];
 
 describe('changes by other programs', () => {
-  test.each(MEDDLINGS)('%s', async (command, repairs, observations) => {
+  test.each(FOREIGN_CHANGES)('%s', async (command, repairs, observations) => {
     await reached();
     const before = fixture.kernel.observations;
     const commands = await fixture.commandsDuring(async () => {
@@ -129,11 +129,11 @@ describe('changes by other programs', () => {
     expect(status()).toMatchObject({ state: 'as-wanted', conditions: [] });
     expect(status().driftCount).toBeGreaterThan(0);
     expect(fixture.loop.lines()).toEqual([expect.stringMatching(/^another program changed the node’s kernel/)]);
-    // The one that the comparison just above made is the last.
+    // The comparison above made the last reading.
     expect(fixture.kernel.observations - before).toBe(observations + 1);
   });
 
-  test.each(MEDDLINGS)('without a notification, repaired by the next full check: %s', async (command) => {
+  test.each(FOREIGN_CHANGES)('without a notification, repaired by the next full check: %s', async (command) => {
     await reached();
     fixture.kernel.hold();
     fixture.runCommand(command);
@@ -144,7 +144,7 @@ describe('changes by other programs', () => {
     expect(status().driftCount).toBeGreaterThan(0);
   });
 
-  test.each(MEDDLINGS)('lost in an overrun, repaired at once: %s', async (command) => {
+  test.each(FOREIGN_CHANGES)('lost in an overrun, repaired at once: %s', async (command) => {
     await reached();
     fixture.kernel.hold();
     fixture.runCommand(command);

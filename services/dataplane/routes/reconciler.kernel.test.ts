@@ -22,7 +22,7 @@ import type { NodeKernel } from './kernel.js';
 import type { NodeStep } from './step.js';
 import type { WantedNode } from './wanted.js';
 
-/** A kernel in front of another one that counts what is asked of it. */
+/** A kernel in front of another one that counts its calls. */
 class CountingKernel implements NodeKernel {
   readonly steps: NodeStep[] = [];
   observations = 0;
@@ -65,13 +65,13 @@ afterEach(async () => {
 
 const left = () => differences(fixture.kernel, loop.planner.wanted);
 
-/** Waits until the kernel is as wanted, and the loop knows. */
+/** Waits until the kernel is as wanted, and the loop reports it. */
 async function reached(): Promise<void> {
   await expect.poll(left, { timeout: 25_000, interval: 20 }).toEqual([]);
   await expect.poll(() => loop.reconciler.status().state, { timeout: 25_000 }).toBe('as-wanted');
 }
 
-/** Waits until nothing is asked of the kernel any more, in several looks, as a busy machine lets this process wait before one. */
+/** Waits until the kernel gets no more calls, in several polls, as a busy machine may delay one. */
 async function quiet(): Promise<void> {
   let before = -1;
   for (let still = 0; still < 4; still++) {
@@ -86,7 +86,7 @@ function attempt(command: string): void {
   try {
     byHand(command);
   } catch {
-    // Much of a walk meets what is not there.
+    // The kernel refuses commands for missing objects.
   }
 }
 
@@ -133,7 +133,7 @@ describe('the real kernel', () => {
     await reached();
     await quiet();
     const before = kernel.steps.length;
-    // No look for the echoes of ten thousand changes.
+    // The notifications of 10,000 own changes cause no reading.
     expect(kernel.observations).toBeLessThan(6);
     const { observations } = kernel;
     loop.setWanted({ ...wanted, routes: routesOf(...many.slice(1), { ...many[0]!, gateway: '10.65.1.2' }) });
@@ -275,7 +275,7 @@ test('after any walk the real kernel is as wanted, and foreign objects are uncha
       start({ checkIntervalMs: 1000 });
       for (const stride of strides) {
         if (stride.what === 'want') loop.setWanted(stride.wanted);
-        else if (stride.what === 'by hand') attempt(stride.command);
+        else if (stride.what === 'command') attempt(stride.command);
         else if (stride.what === 'rest') await delay(15);
         else {
           const { wanted } = loop.planner;

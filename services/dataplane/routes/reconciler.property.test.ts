@@ -15,7 +15,7 @@ import {
 } from '../testing/routes-walk.js';
 import { ReconcilerFixture } from '../testing/routes.js';
 
-/** By hand, whether the kernel takes it or not. */
+/** Runs a command of another program; the kernel may refuse it. */
 function attempt(fixture: ReconcilerFixture, command: string): void {
   try {
     fixture.runCommand(command);
@@ -29,7 +29,7 @@ async function take(fixture: ReconcilerFixture, stride: WalkStep): Promise<void>
     case 'want':
       fixture.loop.setWanted(stride.wanted);
       return;
-    case 'by hand':
+    case 'command':
       attempt(fixture, stride.command);
       return;
     case 'deafen':
@@ -84,7 +84,7 @@ test('after any walk the kernel is as wanted, and foreign objects are unchanged'
       const { planner } = fixture.loop;
       if (!fixture.loop.reconciler.status().wanted) fixture.loop.setWanted(planner.wanted);
       await fixture.advance(400_000);
-      // Faults that nothing ran into would hit the comparison.
+      // Unused faults would fail the comparison.
       const kernel = fixture.kernel;
       while (kernel.unusedFaults > 0) {
         await fixture.loop.reconciler.stop();

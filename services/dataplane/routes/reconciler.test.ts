@@ -180,7 +180,7 @@ describe('applying', () => {
     const entry = '66:00:00:00:00:02 dev vxlan4.podwire dst';
     expect(await fixture.commandsDuring(() => fixture.setWanted(moved))).toEqual([
       `bridge fdb replace ${entry} 10.0.0.3 self permanent`,
-      // The kernel's replacement took it already, where nobody had put another beside it.
+      // The kernel's replacement has removed the entry already, unless another one existed beside it.
       `bridge fdb delete ${entry} 10.0.0.2 self # ENOENT`,
     ]);
     expect(await left()).toEqual([]);
@@ -251,7 +251,7 @@ describe('foreign objects', () => {
     expect(reasons()).toEqual(['RouteTaken']);
     expect(await fixture.commandsDuring(() => fixture.advance(200_000))).toEqual([]);
     expect(reasons()).toEqual(['RouteTaken']);
-    // What is wanted changes meanwhile: still not the other's.
+    // The wanted route changes meanwhile: the foreign one still stays.
     await fixture.setWanted({
       ...WANTED,
       routes: new Map([...WANTED.routes, ...routesOf({ ...near, gateway: '10.0.0.3' })]),

@@ -22,7 +22,7 @@ export interface NodeOptions {
   readonly pollMs?: number;
 }
 
-/** One node: a namespace `NAME` with 192.0.2.X and 2001:db8::X on eth0, a BIRD, and what follows the cluster. */
+/** One node: a namespace `NAME` with 192.0.2.X and 2001:db8::X on eth0, a BIRD, and Podwire's follower of the cluster. */
 export class BirdNode {
   readonly name: string;
   readonly directory: string;
@@ -53,7 +53,7 @@ export class BirdNode {
   }
 
   get bird(): Bird {
-    if (!this.#bird) throw new Error(`nothing follows on ${this.name}`);
+    if (!this.#bird) throw new Error(`${this.name} has no follower`);
     return this.#bird;
   }
 
@@ -71,7 +71,7 @@ export class BirdNode {
   }
 
   /**
-   * Starts the daemon as an operator would: with the configuration that is there, or one that does nothing.
+   * Starts the daemon as an operator does: with the existing configuration, or an empty one.
    * @param options - `-R`: in recovery from a graceful restart
    */
   async startDaemon(...options: readonly '-R'[]): Promise<void> {
@@ -90,7 +90,7 @@ export class BirdNode {
     await once(daemon, 'exit');
   }
 
-  /** Has a fresh follower follow, as after a restart of the service. */
+  /** Starts a new follower, as a restart of the service does. */
   async follow(
     view: ClusterView,
     { plan = FULL_MESH, run: how = 'external', pollMs = 200 }: NodeOptions = {},
@@ -120,7 +120,7 @@ export class BirdNode {
     this.#bird = undefined;
   }
 
-  /** `node b: established` or `node b: why not`, in order of the sessions' names. */
+  /** `node b at ADDRESS: established` or `…: down`, in order of the sessions' names. */
   sessions(): string[] {
     return this.bird.status().sessions.map(({ session, state }) => {
       return `${session.about} at ${session.neighbour}: ${state?.isEstablished === true ? 'established' : 'down'}`;
@@ -130,14 +130,14 @@ export class BirdNode {
   async remove(): Promise<void> {
     await this.stopFollowing();
     await this.killDaemon();
-    // With the namespace it would go too, but later: the next test makes one of the same name.
+    // The namespace removes it too, but later than the next test creates one of the same name.
     run('ip', 'link', 'delete', `br-${this.name}`);
     run('ip', 'netns', 'delete', this.name);
     rmSync(this.directory, { recursive: true, force: true });
   }
 }
 
-/** @throws Error outside a namespace that was made for tests (test/support/isolated.mjs), or with what the program complained of */
+/** @throws Error outside a namespace for tests (test/support/isolated.mjs), or with the program's error output */
 export function run(program: string, ...args: readonly string[]): string {
   if (!/^tmpfs \/run\/netns tmpfs /m.test(readFileSync('/proc/self/mounts', 'utf8'))) {
     throw new Error('run kernel tests as `node test/support/isolated.mjs vitest run …`, in namespaces of their own');

@@ -57,26 +57,25 @@ interface Change {
 }
 
 /**
- * podwire-ipam as the node side sees it, over a real socket: its watch by the rules of the contract (snapshots in parts, changes,
- * tokens that are good for as long as the changes are kept), nodes and tunnel addresses. Everything can be refused, cut off,
- * and taken away.
+ * A fake podwire-ipam on a real socket: nodes, tunnel addresses, and a watch by the rules of the contract (snapshots in parts,
+ * changes, tokens that expire with the log of changes). Tests can refuse calls, cut streams and remove objects.
  */
 export class FakeIpam {
   readonly folder = mkdtempSync(join(tmpdir(), 'podwire-fake-ipam-'));
   readonly address = `unix:${join(this.folder, 'ipam.sock')}`;
-  /** What was called, oldest first. */
+  /** Calls, oldest first. */
   readonly calls: string[] = [];
   readonly registrations: RegisterNodeRequest[] = [];
   readonly watchRequests: WatchRequest[] = [];
-  /** How often the next calls of a method fail, and with what. */
+  /** Failures of the next calls, one for each call. */
   readonly refusals: { readonly method: string; readonly failure: Failure }[] = [];
-  /** Each part of a snapshot has at most so many objects. */
+  /** Greatest number of objects in a part of a snapshot. */
   snapshotPartCount = 2;
-  /** Streams end after so many messages. */
+  /** Number of messages after which a stream ends. */
   cutAfterCount = Infinity;
   /** Sent in place of the next message, once. */
   nonsense: WatchResponse | undefined;
-  /** Addresses of a pool that the node holds, its tunnels' among them. */
+  /** Addresses that the node holds, by pool, including those of tunnels. */
   readonly held = new Map<string, readonly string[]>();
   #objects = new Map<string, WatchedChange>();
   #log: Change[] = [];
@@ -174,7 +173,7 @@ export class FakeIpam {
     this.#cut = new AbortController();
   }
 
-  /** Forgets the changes up to now, as after a restart: tokens of before lead to snapshots. */
+  /** Discards the log of changes, as a restart does: earlier tokens lead to snapshots. */
   forgetChanges(): void {
     this.#log = [];
     this.#keptAfter = this.#revision;
@@ -251,7 +250,7 @@ export class FakeIpam {
     if (refusal) throw refusal.failure;
   }
 
-  /** One block of each pool, with what is held of it; in pages of one. */
+  /** One block of each pool, with the held addresses; in pages of one. */
   async #listBlocks({ poolName, nodeName, pageToken }: ListBlocksRequest) {
     await Promise.resolve();
     this.calls.push(`ListBlocks ${poolName} ${nodeName}`);
@@ -292,7 +291,7 @@ export class FakeIpam {
     return { address: `${address}/32`, alreadyAllocated: false, releasedAddresses: [] };
   }
 
-  /** Of the first pool that is tunnelled and in use; IPIP's is not told apart. */
+  /** An address of the first active VXLAN pool, for every kind of tunnel. */
   #tunnelAddress(kind: TunnelKind): string {
     for (const { object } of this.#objects.values()) {
       if (object?.$case !== 'pool' || object.value.state !== PoolState.POOL_STATE_ACTIVE) continue;
@@ -322,20 +321,20 @@ function nameOf(object: Object): string {
   return object.$case === 'route' ? object.value.cidr : 'name' in object.value ? object.value.name : '';
 }
 
-/** Interfaces that a test sets: by name, their addresses with length. */
+/** A network of interfaces that a test sets: by name, their addresses with length. */
 export class FakeNodeNetwork implements NodeNetwork {
   /** The next reads fail with these. */
   readonly failures: Error[] = [];
   /** The next announcements fail with these. */
   readonly refusals: Error[] = [];
   reads = 0;
-  /** What neighbours were told: `eth0 192.0.2.7 02:00:00:00:00:01`. */
+  /** Announcements: `eth0 192.0.2.7 02:00:00:00:00:01`. */
   readonly announced: string[] = [];
-  /** MAC addresses by interface; others have the one of their index. */
+  /** MAC addresses by interface; other interfaces have one derived from their index. */
   readonly macs = new Map<string, string>();
   /** The next watches are refused with these. */
   readonly watchRefusals: Failure[] = [];
-  /** What each watch was asked to follow the ways to. */
+  /** The targets of each watch. */
   readonly targets: string[] = [];
   isClosed = false;
   #interfaces: Readonly<Record<string, readonly string[]>>;
@@ -354,7 +353,7 @@ export class FakeNodeNetwork implements NodeNetwork {
     for (const { changed } of this.#listeners) changed();
   }
 
-  /** As a kernel that announces nothing any more. */
+  /** Ends all watches, as the kernel does when a socket fails. */
   endWatches(failure: Failure): void {
     const listeners = [...this.#listeners];
     this.#listeners.clear();

@@ -33,17 +33,17 @@ export class MemoryLinks implements LinkSource {
   /** Makes or changes a link, as `ip link` would. */
   put(link: NodeLink): void {
     this.#links.set(link.name, link);
-    this.#tell(link.name);
+    this.#notify(link.name);
   }
 
   remove(name: string): void {
     this.#links.delete(name);
-    this.#tell(name);
+    this.#notify(name);
   }
 
   /** Changes were lost. */
   overrun(): void {
-    this.#tell(undefined);
+    this.#notify(undefined);
   }
 
   /** Watches end by themselves. */
@@ -84,7 +84,7 @@ export class MemoryLinks implements LinkSource {
     return Promise.resolve();
   }
 
-  #tell(name: string | undefined): void {
+  #notify(name: string | undefined): void {
     for (const listener of this.#listeners) listener.changed(name);
   }
 

@@ -16,19 +16,19 @@ import {
 /** Objects of one table by kind and name; rules in their order. */
 type Objects = Map<string, JsonObject>;
 
-/** Nftables in memory, with the real ones' rules as far as Podwire's tables meet them, and faults on demand. */
+/** Nftables in memory, with the rules of the real ones that Podwire's tables need, and faults on demand. */
 export class MemoryNft implements Nft {
   readonly #tables = new Map<string, Objects>();
   readonly #faults = new Map<'read' | 'apply', Failure[]>();
   #reads = 0;
   #transactions = 0;
 
-  /** The next call of a method fails with this, and changes nothing. */
+  /** Makes the next call of a method fail, without a change. */
   failNext(method: 'read' | 'apply', failure: Failure): void {
     this.#faults.set(method, [...(this.#faults.get(method) ?? []), failure]);
   }
 
-  /** Faults that no call has met yet. */
+  /** Number of faults that no call has used yet. */
   get unusedFaults(): number {
     return [...this.#faults.values()].flat().length;
   }
@@ -41,7 +41,7 @@ export class MemoryNft implements Nft {
     return this.#transactions;
   }
 
-  /** All tables in the form that they are compared by. */
+  /** All tables in the form for comparisons. */
   print(): string {
     const names = [...this.#tables.keys()].toSorted();
     return names
@@ -160,7 +160,7 @@ function elementText(element: Json): string {
   const { prefix, concat } = element;
   if (isObject(prefix)) return `${textOf(prefix.addr)}/${textOf(prefix.len)}`;
   if (isList(concat)) return concat.toReversed().map(elementText).join(' ');
-  throw new Error(`the fake knows no element like ${JSON.stringify(element)}`);
+  throw new Error(`unknown element for the fake: ${JSON.stringify(element)}`);
 }
 
 function elementsOf(elements: Json | undefined): readonly Json[] {
@@ -169,7 +169,7 @@ function elementsOf(elements: Json | undefined): readonly Json[] {
 
 function kindOf(object: JsonObject): [string, JsonObject] {
   const [entry] = Object.entries(object);
-  if (!entry || !isObject(entry[1])) throw new Error(`no object of nftables: ${JSON.stringify(object)}`);
+  if (!entry || !isObject(entry[1])) throw new Error(`not an object of nftables: ${JSON.stringify(object)}`);
   return [entry[0], entry[1]];
 }
 

@@ -2,9 +2,8 @@ import type { KernelRoute } from '../routes/observed.js';
 import type { MemoryNode } from './memory-node-state.js';
 
 /**
- * What people and other programs do to a fake node, by the commands with which they do it to a real one: the part of `ip`, `bridge`
- * and `sysctl` that tests use, in the same words.
- * @throws Errno as the kernel refuses; Error for what is not understood
+ * Runs a command of another program on a fake node: the part of `ip`, `bridge` and `sysctl` that tests use, in the same syntax.
+ * @throws Errno for a refusal of the kernel; Error for an unknown command
  */
 export function runNodeCommand(node: MemoryNode, command: string): void {
   const words = command.split(' ');
@@ -35,10 +34,10 @@ export function runNodeCommand(node: MemoryNode, command: string): void {
     neighbour(node, verb, rest);
     return;
   }
-  throw new Error(`not understood: ${command}`);
+  throw new Error(`unknown command: ${command}`);
 }
 
-/** The word behind a word. */
+/** The word after a given one. */
 function after(words: readonly string[], word: string): string | undefined {
   const place = words.indexOf(word);
   return place < 0 ? undefined : words[place + 1];

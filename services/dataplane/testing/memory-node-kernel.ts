@@ -18,30 +18,30 @@ import { keyText } from '../wiring/observed.js';
 import { Errno } from './memory-namespace.js';
 import { MemoryNode, observed } from './memory-node-state.js';
 
-/** Everything that can be made to fail. */
+/** Operations that a test can make fail. */
 type NodeOperation = NodeStep['type'] | 'any step' | 'abilities' | 'observe' | 'watch';
 
 interface Fault {
   readonly operation: NodeOperation;
   readonly errno: string;
-  /** How many times the operation still succeeds before it fails. */
+  /** Number of successes before the failure. */
   after: number;
 }
 
-/** The fake kernel of a node: its rules are {@link MemoryNode}'s; it counts, and can be made to fail and to lose announcements. */
+/** The fake kernel of a node, with the rules of {@link MemoryNode}. It counts calls, and can fail and lose notifications. */
 export class MemoryNodeKernel implements NodeKernel {
   readonly node = new MemoryNode();
-  /** Every step that was carried out or refused, as its command. */
+  /** Every applied or refused step, as its command. */
   readonly commands: string[] = [];
-  /** How often everything was read. */
+  /** Number of full readings. */
   observations = 0;
   supportedTunnels: NodeAbilities = { hasVxlan: true, hasIpip: true };
-  /** How many announcements are lost without a word before they are heard again. */
+  /** Number of notifications still to be lost without a report. */
   lostNotificationCount = 0;
   readonly #faults: Fault[] = [];
   readonly #listeners = new Set<NodeListener>();
   #held: NodeChange[] | undefined;
-  /** Pods' interfaces as they were last told of. */
+  /** Pods' interfaces as last notified. */
   readonly #pods = new Map<string, ObservedDevice>();
   #closed = false;
 
@@ -54,22 +54,22 @@ export class MemoryNodeKernel implements NodeKernel {
     this.#faults.push({ operation, errno, after });
   }
 
-  /** Faults that nothing has run into: a test that set one and leaves it here has tested nothing. */
+  /** Number of faults that no operation has used. A test should end with none. */
   get unusedFaults(): number {
     return this.#faults.length;
   }
 
-  /** No fault that was set is to come any more. */
+  /** Removes all faults. */
   clearFaults(): void {
     this.#faults.length = 0;
   }
 
-  /** The announcements until {@link release} are kept back. */
+  /** Holds notifications back until {@link release}. */
   hold(): void {
     this.#held ??= [];
   }
 
-  /** Lets out what was kept back, or, as a queue that ran over, the word that something was. */
+  /** Sends the held notifications, or only an overrun. */
   release({ asOverrun = false } = {}): void {
     const held = this.#held ?? [];
     this.#held = undefined;
@@ -171,14 +171,14 @@ export class MemoryNodeKernel implements NodeKernel {
   }
 
   #announce(change: NodeChange): void {
-    const told = this.#notificationOf(change);
-    if (!told) return;
-    if (this.#held) this.#held.push(told);
+    const notification = this.#notificationOf(change);
+    if (!notification) return;
+    if (this.#held) this.#held.push(notification);
     else if (this.lostNotificationCount > 0) this.lostNotificationCount--;
-    else for (const listener of this.#listeners) queueMicrotask(() => this.#notify(listener, told));
+    else for (const listener of this.#listeners) queueMicrotask(() => this.#notify(listener, notification));
   }
 
-  /** What a listener is told of a change; undefined for what is none of its business. */
+  /** The notification of a change; undefined when the kernel sends none. */
   #notificationOf(change: NodeChange): NodeChange | undefined {
     if (change.object === 'neighbour' || change.object === 'forwarding') {
       return TUNNEL_DEVICES.includes(change.device) ? change : undefined;
@@ -269,7 +269,7 @@ function failureOf(operation: string, { object, errno }: FailureDetails) {
   return kernelFailure({ operation, object, errno, message: `${operation} ${object}: ${errno}` });
 }
 
-/** Others run before the answer, as with the real kernel. */
+/** Other callbacks run before the answer, as with the real kernel. */
 function turn(): Promise<void> {
   return new Promise((resolve) => setImmediate(resolve));
 }

@@ -15,7 +15,7 @@ import { formatNodeRoute, formatNodeStep, type DeviceChange } from '../routes/st
 import type { WantedTunnel } from '../routes/wanted.js';
 import { Errno } from './memory-namespace.js';
 
-/** What the kernel puts in front of each packet in a tunnel, in bytes, and therefore takes off its interface's MTU. */
+/** Size of a tunnel's outer headers in bytes, which the kernel subtracts from the interface's MTU. */
 const VXLAN_OVERHEAD_BYTES = { 4: 50, 6: 70 } as const;
 
 interface MemoryDevice {
@@ -30,7 +30,7 @@ interface MemoryDevice {
 
 /**
  * The network namespace of a fake node: devices, addresses, routes, neighbours and forwarding entries with the real kernel's
- * rules, as far as a node's steps and the meddling of tests can meet them, and its announcements, as far as it makes any.
+ * rules that steps and tests need, and the notifications that the real kernel sends.
  */
 export class MemoryNode {
   readonly devices: MemoryDevice[] = [];
@@ -42,7 +42,7 @@ export class MemoryNode {
     ['net/ipv4/ip_forward', '0'],
     ['net/ipv6/conf/all/forwarding', '0'],
   ]);
-  /** Hears every change that the kernel announces. */
+  /** Called for every change that the kernel notifies of. */
   announce: (change: NodeChange) => void = () => undefined;
 
   find(name: string): MemoryDevice {
@@ -51,7 +51,7 @@ export class MemoryNode {
     return device;
   }
 
-  /** A device of any kind, as somebody else makes it: down, or up. */
+  /** Adds a device of any kind, as another program does. */
   addDevice(device: MemoryDevice): void {
     if (this.devices.some(({ name }) => name === device.name)) throw new Errno('EEXIST', `link ${device.name} exists`);
     this.devices.push(device);
@@ -86,7 +86,7 @@ export class MemoryNode {
       isExternal: false,
     } as const;
     const device = createDevice(tunnel, { mac, tunnel: observed });
-    // At its creation a larger one is cut to what fits (vxlan_config_apply, drivers/net/vxlan/vxlan_core.c).
+    // At creation the kernel reduces a larger MTU to fit (vxlan_config_apply, drivers/net/vxlan/vxlan_core.c).
     device.mtuBytes = Math.min(device.mtuBytes, room);
     this.addDevice(device);
   }
@@ -108,7 +108,7 @@ export class MemoryNode {
     this.#announceDevice(device);
   }
 
-  /** A device goes with everything on it, and with the VXLAN devices whose packets leave by it. */
+  /** Deletes a device with all objects on it, and the VXLAN devices that use it. */
   deleteDevice(name: string): void {
     const device = this.find(name);
     for (const { name: upper, tunnel } of [...this.devices]) {
@@ -142,7 +142,7 @@ export class MemoryNode {
     this.announce({ object: 'route', deleted: false, route });
   }
 
-  /** As `ip route append` for IPv4: beside those to the same destination. */
+  /** As `ip route append` for IPv4: adds a route beside those to the same destination. */
   appendRoute(route: KernelRoute): void {
     this.#checkRoute(route);
     if (this.routes.some((other) => isSamePlace(other, route) && equalRoutes(other, route))) throw new Errno('EEXIST');
@@ -150,7 +150,7 @@ export class MemoryNode {
     this.announce({ object: 'route', deleted: false, route });
   }
 
-  /** Takes the place of the first route there, whoever made it, and is announced without a word of that. */
+  /** Replaces the first route to the destination, of any program. The notification does not show the replacement. */
   replaceRoute(route: KernelRoute): void {
     this.#checkRoute(route);
     const place = this.routes.findIndex((other) => isSamePlace(other, route));
@@ -191,7 +191,7 @@ export class MemoryNode {
     this.appendForwarding(entry);
   }
 
-  /** As `bridge fdb append`: for a MAC address that has an entry the kernel takes no notice of it, but for zero. */
+  /** As `bridge fdb append`: the kernel ignores it for a MAC address that has an entry, except zero. */
   appendForwarding(entry: PeerForwarding): void {
     this.find(entry.device);
     const isTaken = this.forwarding.some((other) => forwardingKey(other) === forwardingKey(entry));
@@ -213,7 +213,7 @@ export class MemoryNode {
     this.sysctls.set(key, value);
   }
 
-  /** What is there, as `ip`, `bridge` and `sysctl` print it. */
+  /** The whole state, as `ip`, `bridge` and `sysctl` print it. */
   print(): string[] {
     return [
       ...this.devices.map(({ name, kind, mac, mtuBytes, up }) =>
@@ -271,12 +271,12 @@ export class MemoryNode {
     });
   }
 
-  /** A device that goes down or away loses its routes and neighbours, and addresses: all, or those of IPv6. */
+  /** A device that is deleted or goes down loses routes and neighbours, and all or only its IPv6 addresses. */
   #removeObjectsOn(device: MemoryDevice, { isDeleted }: { readonly isDeleted: boolean }): void {
     device.up = false;
     const lost = removeWhere(this.routes, (route) => route.device === device.name);
     for (const route of lost) {
-      // IPv4 routes vanish without a word (fib_table_flush, net/ipv4/fib_trie.c).
+      // IPv4 routes vanish without a notification (fib_table_flush, net/ipv4/fib_trie.c).
       if (route.destination.includes(':')) this.announce({ object: 'route', deleted: true, route });
     }
     this.#dropNeighbours(device.name);
@@ -295,7 +295,7 @@ export class MemoryNode {
     const isIpv6 = address.includes(':');
     removeWhere(this.addresses, (entry) => entry.device === device && entry.address === address);
     const isLast = !this.addresses.some((entry) => entry.device === device && !entry.address.includes(':'));
-    // With its last IPv4 address a device loses its IPv4 routes, without a word (fib_inetaddr_event, net/ipv4/fib_frontend.c).
+    // With its last IPv4 address a device loses its IPv4 routes, without a notification (fib_inetaddr_event, net/ipv4/fib_frontend.c).
     if (!isIpv6 && isLast)
       removeWhere(this.routes, (route) => route.device === device && !route.destination.includes(':'));
     for (const route of this.routes.filter((candidate) => candidate.source === bare)) {
@@ -306,7 +306,7 @@ export class MemoryNode {
   }
 }
 
-/** A device as the kernel shows it. */
+/** A device as the kernel lists it. */
 export function observed({ name, kind, up, mac, mtuBytes, tunnel }: MemoryDevice): ObservedDevice {
   return { name, kind, up, mac: mac === '' ? null : mac, mtuBytes, tunnel };
 }
@@ -326,12 +326,12 @@ function isSamePlace(a: KernelRoute, b: KernelRoute): boolean {
   return a.destination === b.destination && a.metric === b.metric;
 }
 
-/** What the kernel compares when it looks for a certain one of several routes to a destination. */
+/** Whether two routes are equal in the attributes that the kernel compares for a deletion. */
 function isSameRoute(a: KernelRoute, b: KernelRoute): boolean {
   return a.protocol === b.protocol && a.type === b.type && a.device === b.device && a.gateway === b.gateway;
 }
 
-/** @returns what was removed */
+/** @returns the removed items */
 function removeWhere<Item>(items: Item[], matches: (item: Item) => boolean): Item[] {
   const removed: Item[] = [];
   const kept: Item[] = [];

@@ -42,7 +42,7 @@ function element(verb: 'add' | 'delete', elem: Json, set = 'addresses'): NftComm
 
 const sender = (device: string, address: Json): Json => ({ concat: [device, address] });
 
-/** What every implementation of {@link Nft} does. */
+/** Tests of every implementation of {@link Nft}. */
 export function nftContract(open: () => Nft): void {
   const form = async (nft: Nft) => {
     const objects = await nft.read(TABLE);
@@ -130,12 +130,12 @@ export function nftContract(open: () => Nft): void {
 export const inside = (namespace: string, ...command: readonly string[]) =>
   run('ip', 'netns', 'exec', namespace, ...command);
 
-/** A packet is on its way for some milliseconds, as each look takes. */
-const MAX_LOOKS_COUNT = 2000;
+/** Polls of the counter until the packet must have arrived. Each takes some milliseconds. */
+const MAX_POLLS_COUNT = 2000;
 
 /**
- * How many pings reach an address of the node that a pod sends once with an address that it has. Whatever is sent is counted
- * before the guard sees it, and what gets by in the same breath: nobody has to wait for an answer that does not come.
+ * Sends one ping from a pod's address to an address of the node, and returns how many arrive. Counters before and after the guard
+ * show the result, so the test does not wait for a missing reply.
  */
 export function arrivalsFrom(pod: string, address: string, node: string): number {
   const family = address.includes(':') ? 6 : 4;
@@ -150,8 +150,8 @@ export function arrivalsFrom(pod: string, address: string, node: string): number
     Number(/counter packets (\d+)/.exec(run('nft', 'list', 'chain', 'inet', 'witness', name))?.[1]);
   try {
     inside(pod, 'sh', '-c', `ping -n -q -c 1 -W 0.01 -I ${address} ${node} || true`);
-    for (let looks = 0; count('sent') === 0; looks++)
-      if (looks === MAX_LOOKS_COUNT) throw new Error(`${pod} sends nothing from ${address}`);
+    for (let polls = 0; count('sent') === 0; polls++)
+      if (polls === MAX_POLLS_COUNT) throw new Error(`${pod} sent nothing from ${address}`);
     return count('arrived');
   } finally {
     run('nft', 'delete', 'table', 'inet', 'witness');

@@ -27,7 +27,7 @@ export class RecordedEvents implements TableEvents {
     this.lines.push(`${table} recovered`);
   }
 
-  /** The lines since the last time. */
+  /** The lines since the last call. */
   takeLines(): readonly string[] {
     return this.lines.splice(0);
   }
@@ -40,7 +40,7 @@ export function reconcilerOptions<Kind extends Nft>(nft: Kind) {
   return { nft, clock, events, options };
 }
 
-/** Waits until something is so. */
+/** Waits until a check succeeds. */
 export function until(check: () => unknown): Promise<void> {
   return vi.waitFor(
     async () => {

@@ -23,7 +23,7 @@ const make = (tunnel: WantedVxlan): NodeStep[] => [
   { type: 'device-set', name: tunnel.name, changeSteps: { up: true } },
 ];
 
-/** What every kernel has to do. */
+/** Tests of every implementation of {@link NodeKernel}. */
 export function nodeKernelContract(setUp: () => Promise<NodeKernelFixture>): void {
   let fixture: NodeKernelFixture;
   let kernel: NodeKernel;
@@ -41,7 +41,7 @@ export function nodeKernelContract(setUp: () => Promise<NodeKernelFixture>): voi
   const see = (): Promise<ObservedNode> =>
     kernel.observe({ sysctls: [['net', 'ipv4', 'ip_forward']], isWanted: (text) => text.startsWith('10.65.') });
 
-  /** What came of each step: `done`, or the errno. */
+  /** The result of each step: `done`, or the errno. */
   async function outcomes(...steps: readonly NodeStep[]): Promise<string[]> {
     return (await kernel.apply(steps)).map((refusal) => refusal?.errno ?? 'done');
   }
@@ -345,39 +345,40 @@ export function nodeKernelContract(setUp: () => Promise<NodeKernelFixture>): voi
       return () => watch.close();
     }
 
-    const heard = (text: string) => expect.poll(() => changes.map(tell), { timeout: 10_000 }).toContain(text);
+    const expectNotification = (text: string) =>
+      expect.poll(() => changes.map(describeChange), { timeout: 10_000 }).toContain(text);
 
     beforeEach(() => applied(...make(vxlan)));
 
     test('notifies of own changes, foreign changes and removals', async () => {
       const close = await watching();
       await applied({ type: 'route-add', route: unicast('10.65.1.0/26', '10.65.1.1') });
-      await heard('route 10.65.1.0/26 node');
+      await expectNotification('route 10.65.1.0/26 node');
       fixture.byHand('ip route delete 10.65.1.0/26');
-      await heard('no route 10.65.1.0/26 node');
+      await expectNotification('no route 10.65.1.0/26 node');
       fixture.byHand('ip route add 10.65.1.0/26 via 10.0.0.9 dev up0 proto 4');
-      await heard('route 10.65.1.0/26 foreign');
+      await expectNotification('route 10.65.1.0/26 foreign');
       fixture.byHand('ip route add 10.65.8.7/32 dev up0 proto 87 scope link');
-      await heard('route 10.65.8.7/32 pod');
+      await expectNotification('route 10.65.8.7/32 pod');
       await applied(
         { type: 'address-add', device, address: '10.65.0.1/32' },
         { type: 'neighbour-set', ...peer, address: '10.65.1.1' },
       );
-      await heard('address 10.65.0.1/32 dev vxlan4.podwire');
-      await heard('neighbour 10.65.1.1 dev vxlan4.podwire');
+      await expectNotification('address 10.65.0.1/32 dev vxlan4.podwire');
+      await expectNotification('neighbour 10.65.1.1 dev vxlan4.podwire');
       await applied({ type: 'forwarding-set', ...peer, nodeAddress: '10.0.0.2' });
-      await heard('forwarding 66:00:00:00:00:02 to 10.0.0.2');
+      await expectNotification('forwarding 66:00:00:00:00:02 to 10.0.0.2');
       fixture.byHand(`bridge fdb delete ${peer.mac} dev ${device} dst 10.0.0.2`);
-      await heard('no forwarding 66:00:00:00:00:02 to 10.0.0.2');
+      await expectNotification('no forwarding 66:00:00:00:00:02 to 10.0.0.2');
       fixture.byHand(`ip neighbour delete 10.65.1.1 dev ${device}`);
-      await heard('no neighbour 10.65.1.1 dev vxlan4.podwire');
+      await expectNotification('no neighbour 10.65.1.1 dev vxlan4.podwire');
       fixture.byHand(`ip link set ${device} mtu 1400`);
-      await heard('device vxlan4.podwire 1400 up');
+      await expectNotification('device vxlan4.podwire 1400 up');
       fixture.byHand(`ip link set ${device} down`);
-      await heard('device vxlan4.podwire 1400 down');
+      await expectNotification('device vxlan4.podwire 1400 down');
       fixture.byHand('ip link delete up0');
-      await heard('no device vxlan4.podwire');
-      await heard('no device up0');
+      await expectNotification('no device vxlan4.podwire');
+      await expectNotification('no device up0');
       close();
     });
 
@@ -387,7 +388,7 @@ export function nodeKernelContract(setUp: () => Promise<NodeKernelFixture>): voi
       close();
       const second = await watching();
       await applied({ type: 'route-add', route: blackhole('10.65.1.0/26') });
-      await heard('route 10.65.1.0/26 node');
+      await expectNotification('route 10.65.1.0/26 node');
       expect(changes.filter((change) => change.object === 'route')).toHaveLength(1);
       second();
     });
@@ -395,21 +396,21 @@ export function nodeKernelContract(setUp: () => Promise<NodeKernelFixture>): voi
     test('notifies of pods’ host interfaces by name, also of their removal', async () => {
       const close = await watching();
       fixture.byHand('ip link add podw123 type bridge');
-      await heard('pod podw123');
+      await expectNotification('pod podw123');
       fixture.byHand('ip link set podw123 mtu 1400');
       fixture.byHand('ip link set podw123 up');
       fixture.byHand('ip route add 10.65.8.7/32 dev podw123 proto 87 scope link');
-      await heard('route 10.65.8.7/32 pod');
-      expect(changes.map(tell), 'as a wiring does').not.toContain('pod podw123 meddled with');
+      await expectNotification('route 10.65.8.7/32 pod');
+      expect(changes.map(describeChange), 'as a wiring does').not.toContain('pod podw123 interference');
       for (const change of ['mtu 1300', 'down']) {
         changes.length = 0;
         fixture.byHand(`ip link set podw123 ${change}`);
-        await heard('pod podw123 meddled with');
+        await expectNotification('pod podw123 interference');
         fixture.byHand('ip link set podw123 up');
       }
       changes.length = 0;
       fixture.byHand('ip link delete podw123');
-      await heard('pod podw123 meddled with');
+      await expectNotification('pod podw123 interference');
       expect(changes.some((change) => change.object === 'device')).toBe(false);
       close();
     });
@@ -422,7 +423,7 @@ export function nodeKernelContract(setUp: () => Promise<NodeKernelFixture>): voi
   });
 }
 
-function tell(change: NodeChange): string {
+function describeChange(change: NodeChange): string {
   const not = 'deleted' in change && change.deleted ? 'no ' : '';
   switch (change.object) {
     case 'route':
@@ -438,15 +439,15 @@ function tell(change: NodeChange): string {
     case 'forwarding':
       return `${not}forwarding ${change.mac} to ${change.nodeAddress}`;
     case 'pod-interface':
-      return `pod ${change.name}${change.isInterference ? ' meddled with' : ''}`;
+      return `pod ${change.name}${change.isInterference ? ' interference' : ''}`;
     case 'overrun':
       return 'overrun';
   }
 }
 
-/** Somebody who changes the links that a source tells of. */
+/** Another program that changes the links of a source. */
 export interface LinkChanger {
-  /** Makes the link, or changes it. */
+  /** Creates or changes the link. */
   put(link: NodeLink): void;
   remove(name: string): void;
 }
@@ -454,11 +455,11 @@ export interface LinkChanger {
 interface OpenedLinks {
   readonly source: LinkSource;
   readonly changer: LinkChanger;
-  /** A key that the node has, with a value that it may have. */
+  /** An existing key with a valid value. */
   readonly sysctl: { readonly key: readonly string[]; readonly value: string };
 }
 
-/** What every implementation of {@link LinkSource} does. */
+/** Tests of every implementation of {@link LinkSource}. */
 export function linkSourceContract(open: () => Promise<OpenedLinks>): void {
   describe('links', () => {
     test('are listed', async () => {

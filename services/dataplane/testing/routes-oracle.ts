@@ -8,21 +8,21 @@ import { formatNodeRoute } from '../routes/step.js';
 import type { NodeFacts, NodeRoute, WantedNode } from '../routes/wanted.js';
 
 /**
- * Where a node should send packets for one address, decided slowly and by itself for each address, from the rules in calico.md
- * 5.1 to 5.3 rather than from routes.
+ * The next hop of a node's packets for one address, computed for each address from the rules in calico.md 5.1 to 5.3 instead of
+ * from routes.
  */
 
-/** What the oracle looks at. */
-interface OracleWorld {
+/** Input of the oracle. */
+interface OracleInput {
   readonly selfName: string;
-  /** As last known. */
+  /** This node's last registration. */
   readonly self: ClusterNode | undefined;
   readonly cluster: Cluster;
   readonly facts: NodeFacts;
 }
 
-/** `local`: the pod's own route; `drop`; `via G dev D`, `dev D`; `none`: no route of ours. */
-export function fate(target: Address, world: OracleWorld): string {
+/** `local`: the pod's own route; `drop`; `via G dev D`, `dev D`; `none`: no route of Podwire. */
+export function expectedHop(target: Address, world: OracleInput): string {
   const holders = [...world.cluster.blocks.values()].filter((block) => holds(block.cidr, target)).sort(byText);
   const users = holders.flatMap((block) => {
     const borrower = block.borrowed.filter(({ address }) => address.value === target.value).map((use) => use.nodeName);
@@ -43,8 +43,8 @@ export function fate(target: Address, world: OracleWorld): string {
   return 'none';
 }
 
-/** Where routes lead, by the longest that matches. */
-export function lookUp(target: Address, routes: Iterable<[string, NodeRoute, Prefix]>): string {
+/** The next hop by the longest matching route. */
+export function routedHop(target: Address, routes: Iterable<[string, NodeRoute, Prefix]>): string {
   let best: { readonly route: NodeRoute; readonly length: number } | undefined;
   for (const [, route, prefix] of routes) {
     if (holds(prefix, target) && prefix.length > (best?.length ?? -1)) best = { route, length: prefix.length };
@@ -54,13 +54,13 @@ export function lookUp(target: Address, routes: Iterable<[string, NodeRoute, Pre
   return `${best.route.gateway === undefined ? '' : `via ${best.route.gateway} `}dev ${best.route.device}`;
 }
 
-interface Question {
+interface HopTarget {
   readonly block: ClusterBlock;
   /** The block, or one address of it. */
   readonly target: Prefix;
 }
 
-function hopTo(name: string, { block, target }: Question, { self, cluster, facts }: OracleWorld): string | undefined {
+function hopTo(name: string, { block, target }: HopTarget, { self, cluster, facts }: OracleInput): string | undefined {
   const v6 = target.family === 6;
   const peer = cluster.nodes.get(name);
   const there = v6 ? peer?.ipv6 : peer?.ipv4;
@@ -91,7 +91,7 @@ function bits({ family }: Address): number {
   return family === 4 ? 32 : 128;
 }
 
-/** By counting: the addresses of a prefix are those from its first on. */
+/** Whether a prefix contains an address, by counting from its first address. */
 function holds(prefix: Prefix, address: Address): boolean {
   const size = 2n ** BigInt(bits(prefix) - prefix.length);
   return prefix.family === address.family && address.value >= prefix.value && address.value < prefix.value + size;
@@ -105,7 +105,7 @@ function longestFirst(a: ClusterBlock, b: ClusterBlock): number {
   return b.cidr.length - a.cidr.length;
 }
 
-/** The slow, obvious answer to what differs between a kernel and what is wanted of it: read anew, compared line by line. */
+/** The differences between a kernel and its wanted state: reads the kernel and compares line by line. */
 export async function differences(kernel: NodeKernel, wanted: WantedNode): Promise<string[]> {
   const sysctls = wanted.sysctls.map(({ key }) => key);
   const seen = await kernel.observe({ sysctls, isWanted: () => false });

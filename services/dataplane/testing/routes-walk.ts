@@ -4,11 +4,11 @@ import type { NodeRoute, VxlanPeer, WantedNode, WantedVxlan } from '../routes/wa
 import { blackhole, unicast, vxlan } from './kernels.js';
 import { routesOf } from './routes.js';
 
-/** What a random walk of a node may come upon: wanted states, what people do, and what befalls the loop. */
+/** A step of a random walk: a wanted state, a command of another program, or a fault of the loop. */
 export type WalkStep =
   | { readonly what: 'want'; readonly wanted: WantedNode }
-  | { readonly what: 'by hand'; readonly command: string }
-  /** Announcements until the next rest are not heard; or they are lost in an overrun. */
+  | { readonly what: 'command'; readonly command: string }
+  /** `deafen`: notifications are lost until the next rest; `overrun`: they are lost, and the loss is reported. */
   | { readonly what: 'deafen' | 'overrun' | 'restart' | 'rest' | 'break watches' }
   | { readonly what: 'refuse'; readonly operation: 'any step' | 'observe'; readonly after: number };
 
@@ -83,7 +83,7 @@ const wantedStates: fc.Arbitrary<WantedNode> = fc
     };
   });
 
-/** How `up0` is made what it should be, whatever became of it. Some of it is refused, where it is so already. */
+/** Commands that restore `up0` from any state. The kernel refuses some when they are not needed. */
 export const RESTORE: readonly string[] = [
   'ip link add up0 type bridge',
   'ip link set up0 mtu 1500',
@@ -129,7 +129,7 @@ const FOREIGN_COMMANDS: readonly string[] = [
 
 export const commandSteps: fc.Arbitrary<WalkStep> = fc
   .constantFrom(...FOREIGN_COMMANDS)
-  .map((command) => ({ what: 'by hand', command }));
+  .map((command) => ({ what: 'command', command }));
 
 export const wantedSteps: fc.Arbitrary<WalkStep> = wantedStates.map((wanted) => ({ what: 'want', wanted }));
 
@@ -144,12 +144,12 @@ export const faultSteps: fc.Arbitrary<WalkStep> = fc.oneof(
   }),
 );
 
-/** What has to be left of what others made: they take it away themselves in the end. */
+/** Commands at the end of a walk that remove foreign routes, which Podwire must have kept. */
 export const FOREIGN_CLEARED: readonly string[] = [2, 3, 4].map(
   (number) => `ip route delete 10.65.${number}.0/26 proto 4`,
 );
 
-/** Something foreign that is there all the time. */
+/** Commands that create permanent foreign objects. */
 export const FOREIGN: readonly string[] = [
   'ip route add blackhole 10.77.0.0/16 proto 4',
   'ip route add blackhole 10.65.1.0/26 proto 4 metric 3',

@@ -15,7 +15,7 @@ import type { NodeFacts, NodeRoute, VxlanPeer, WantedNode, WantedTunnel } from '
 import { runNodeCommand } from './memory-node-commands.js';
 import { MemoryNodeKernel } from './memory-node-kernel.js';
 
-/** Clusters in few words, and what is wanted of a node as `ip` and `bridge` print it. */
+/** Clusters in short notation, and the wanted state of a node as `ip` and `bridge` print it. */
 
 function address(text: string): Address {
   const parsed = parseAddress(text);
@@ -93,7 +93,7 @@ export function view(self: string, text: ClusterText): ClusterView {
   return { self, cluster: cluster(text) };
 }
 
-/** A node with both families on eth0, 1500 bytes, all of the kernel, and no router. */
+/** A node with both families on eth0, an MTU of 1500 bytes, every kernel feature, and no router. */
 export function facts(rest: Partial<NodeFacts> = {}): NodeFacts {
   return {
     parents: { 4: 'eth0', 6: 'eth0' },
@@ -106,7 +106,7 @@ export function facts(rest: Partial<NodeFacts> = {}): NodeFacts {
   };
 }
 
-/** `10.1.0.0/26 via 10.1.0.1 dev vxlan4.podwire onlink`, without length where it is that of one address. */
+/** `10.1.0.0/26 via 10.1.0.1 dev vxlan4.podwire onlink`, without the length of a single address. */
 function routeText({ destination, type, device, gateway, onlink }: NodeRoute): string {
   const to = destination.replace(/^(\d+\.\d+\.\d+\.\d+)\/32$|^(.*)\/128$/, '$1$2');
   if (type === 'blackhole') return `blackhole ${to}`;
@@ -133,7 +133,7 @@ export function reasons(wanted: WantedNode): string[] {
   return wanted.conditions.map(({ reason }) => reason).sort();
 }
 
-/** What is wanted of a node whose planner has seen nothing before. */
+/** The wanted state of a node from a new planner. */
 export function planNode(seen: ClusterView, given: NodeFacts): WantedNode {
   return new RoutePlanner().update(seen, { blocks: 'all', hasOtherChanges: true }, given).wanted;
 }
@@ -144,7 +144,7 @@ export function routesOf(...routes: readonly NodeRoute[]): Map<string, NodeRoute
   return new Map(routes.map((route) => [route.destination, route]));
 }
 
-/** A planner that wants what a test says, and remembers the facts it was given. */
+/** A planner that returns a wanted state set by the test, and records the facts. */
 class StubPlanner {
   wanted = NOTHING;
   facts: NodeFacts | undefined;
@@ -176,9 +176,9 @@ export const VIEW: ClusterView = {
 export interface Loop {
   readonly planner: StubPlanner;
   readonly reconciler: RouteReconciler;
-  /** Lines of the log, from the level of information on. */
+  /** Lines of the log from level `info` on. */
   readonly lines: () => string[];
-  /** Wants something, and tells the loop that the cluster has changed. */
+  /** Sets the wanted state, and notifies the loop of a change of the cluster. */
   readonly setWanted: (wanted: WantedNode) => void;
 }
 
@@ -210,12 +210,12 @@ export function startLoop(options: LoopOptions): Loop {
   };
 }
 
-/** A node on the fake kernel with an interface `up0`, and the loop that looks after it. */
+/** A node on the fake kernel with an interface `up0`, and the loop that reconciles it. */
 export class ReconcilerFixture {
   readonly kernel = new MemoryNodeKernel();
   readonly clock = new ManualClock();
   loop: Loop;
-  /** Pods' host interfaces that were told of. */
+  /** Pods' host interfaces that the loop reported. */
   readonly pods: (string | undefined)[] = [];
 
   constructor(options: Partial<ReconcilerOptions> = {}) {
@@ -230,7 +230,7 @@ export class ReconcilerFixture {
     this.loop = this.start(options);
   }
 
-  /** Another loop on the same kernel, as after a restart; the one before is to be stopped. */
+  /** Starts another loop on the same kernel, as after a restart. Stop the earlier one first. */
   start(options: Partial<ReconcilerOptions> = {}): Loop {
     this.loop = startLoop({
       kernel: this.kernel,
@@ -245,13 +245,13 @@ export class ReconcilerFixture {
     runNodeCommand(this.kernel.node, command);
   }
 
-  /** Wants something, and waits until nothing is left to be done at once. */
+  /** Sets the wanted state, and waits until the loop is idle. */
   async setWanted(wanted: WantedNode): Promise<void> {
     this.loop.setWanted(wanted);
     await this.waitUntilIdle();
   }
 
-  /** Lets the loop work until it only waits for things that take longer than settling. */
+  /** Runs the loop until its next wait is longer than the collection of notifications. */
   async waitUntilIdle(): Promise<void> {
     for (;;) {
       await this.#waitUntilAsleep();
@@ -261,7 +261,7 @@ export class ReconcilerFixture {
     }
   }
 
-  /** Lets time pass, and the loop work whenever its time has come. */
+  /** Advances the clock, and runs the loop whenever it is due. */
   async advance(durationMs: number): Promise<void> {
     let leftMs = durationMs;
     for (;;) {
@@ -275,18 +275,18 @@ export class ReconcilerFixture {
     await this.waitUntilIdle();
   }
 
-  /** What was done to the kernel while something went on. */
+  /** The changes of the kernel during some work. */
   async commandsDuring(work: () => Promise<void>): Promise<string[]> {
     const before = this.kernel.commands.length;
     await work();
     return this.kernel.commands.slice(before);
   }
 
-  /** The loop sleeps, and goes on sleeping after all that is under way has had its turn. */
+  /** Waits until the loop sleeps, also after all pending callbacks have run. */
   async #waitUntilAsleep(): Promise<void> {
-    for (let calm = 0; calm < 5;) {
+    for (let idleCount = 0; idleCount < 5;) {
       await setImmediate();
-      calm = this.clock.sleeping > 0 ? calm + 1 : 0;
+      idleCount = this.clock.sleeping > 0 ? idleCount + 1 : 0;
     }
   }
 }

@@ -13,7 +13,7 @@ import { BOOT, recordingLog } from './pods.js';
 
 const limits = (timeoutMs = 30_000) => ({ deadlineMs: Date.now() + timeoutMs });
 
-/** What podwire-dataplane is started with in a folder of its own, without podwire-ipam, and a client of it. */
+/** Settings and dependencies of a podwire-dataplane in its own folder, without podwire-ipam, and a client of it. */
 export class ServiceFixture {
   readonly folder = mkdtempSync(join(tmpdir(), 'podwire-dataplane-'));
   readonly socket = join(this.folder, 'run', 'dataplane.sock');
@@ -33,7 +33,7 @@ export class ServiceFixture {
     return { log: recordingLog().log, clock: systemClock, random: Math.random, boot: BOOT, pid: process.pid };
   }
 
-  /** Forgets the connection, as another process listens from now on. */
+  /** Replaces the connection, as another process listens now. */
   reconnect(): void {
     this.#peer.close();
     this.#peer = this.#connect();
@@ -52,7 +52,7 @@ export class ServiceFixture {
     return this.#peer.call(PodServiceService.detachPod, { attachment, hostInterfaceName: name }, limits());
   }
 
-  /** @param recorded - the attachment, where the service is to know by itself what is wanted of it */
+  /** @param recorded - an attachment whose wanted state the service reads from its record */
   check(pod: PodNetwork | undefined, recorded?: PodNetwork['attachment']) {
     return this.#peer.call(PodServiceService.checkPod, { pod, recorded }, limits());
   }
@@ -85,7 +85,7 @@ export class ServiceFixture {
   }
 }
 
-/** A pod as a plugin asks for it. @param name - of its network namespace, too */
+/** A pod as a plugin requests it. @param name - also the name of its network namespace */
 export function podMessage(name: string, address: string): PodNetwork {
   const attachment = { network: 'net', containerId: name, interfaceName: 'eth0' };
   return {
@@ -104,8 +104,8 @@ export function podMessage(name: string, address: string): PodNetwork {
 }
 
 /**
- * Calico's plugin as far as its dataplane sees it: messages made and read by the field numbers of its contract alone
- * (calico.md 4.14), so that no file of ours is on both sides.
+ * Calico's plugin as its dataplane sees it. Messages are written and read by the contract's field numbers (calico.md 4.14), so
+ * that the test does not share code with the service.
  */
 
 /** Field number → value: text, number or boolean as they are, objects as nested messages, lists as repeated fields. */
@@ -148,7 +148,7 @@ function encode(fields: Fields): Buffer {
   return Buffer.concat(parts);
 }
 
-/** A reply: 1 is whether it was successful, 2 to 4 are texts, all shorter than 16 KiB. */
+/** A reply: field 1 is the success, fields 2 to 4 are texts, all shorter than 16 KiB. */
 function decode(bytes: Buffer): Reply {
   const texts = new Map<number, string>();
   let successful = false;
@@ -179,7 +179,7 @@ const method = (name: 'Add' | 'Del') => ({
 const ADD = method('Add');
 const DEL = method('Del');
 
-/** More than the five seconds that the plugin gives it, within which a busy machine may not answer. */
+/** More than the plugin's own timeout of 5 s, which a busy machine may exceed. */
 const pluginLimits = () => ({ deadlineMs: Date.now() + 30_000 });
 
 export class CalicoPlugin {
@@ -198,7 +198,7 @@ export class CalicoPlugin {
   }
 }
 
-/** What the plugin sends for a pod of Kubernetes: every field of the contract is in it. */
+/** The plugin's request for a pod of Kubernetes, with every field of the contract. */
 export function addRequest(pod: string, address: string, changes: Fields = {}): Fields {
   return {
     1: 'eth0',
