@@ -5,7 +5,15 @@ import { RoutingState } from '@podwire/proto/podwire/dataplane/v1/node';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { startService, type RunningService } from './service.js';
-import { addPod, cleanUp, nodeForwards, pings, requireThrowawayNamespace, run, snapshot } from './testing/kernels.js';
+import {
+  addPod,
+  cleanUp,
+  setNodeForwarding,
+  canPing,
+  requireThrowawayNamespace,
+  run,
+  snapshot,
+} from './testing/kernels.js';
 import { podMessage, ServiceFixture } from './testing/service.js';
 
 let bench: ServiceFixture;
@@ -20,7 +28,7 @@ describe('on the real kernel', () => {
 
   beforeEach(async () => {
     requireThrowawayNamespace();
-    nodeForwards();
+    setNodeForwarding();
     service = await startService(bench.config(), bench.deps());
   });
 
@@ -39,7 +47,7 @@ describe('on the real kernel', () => {
     });
     expect((await bench.attach(b)).changes).toBeGreaterThan(0);
     expect((await bench.attach(b)).changes).toBe(0);
-    expect(pings('10.65.0.8', 'a')).toBe(true);
+    expect(canPing('10.65.0.8', 'a')).toBe(true);
     expect(await bench.check(a)).toMatchObject({ differences: [] });
 
     const first = await bench.list(1);

@@ -28,7 +28,7 @@ import { GarbageCollector } from './pods/garbage.js';
 import type { Kernel } from './pods/kernel.js';
 import type { Boot } from './pods/orphans.js';
 import { Dataplane } from './pods/pods.js';
-import { AttachmentKeeper } from './pods/reconciler.js';
+import { AttachmentReconciler } from './pods/reconciler.js';
 import { DirectoryRecordStore } from './pods/record-store.js';
 import type { AttachmentRecord } from './pods/record.js';
 import { AttachmentRegistry } from './pods/registry.js';
@@ -38,7 +38,7 @@ import { RoutePlanner } from './routes/planner.js';
 import { RouteReconciler } from './routes/reconciler.js';
 import { VXLAN_DEVICE } from './routes/wanted.js';
 import { dataplaneServices, NodeSide, PodEnvironment, type ServedParts } from './startup.js';
-import { familiesOf, USUAL_MTU_BYTES } from './wiring/network.js';
+import { familiesOf, DEFAULT_MTU_BYTES } from './wiring/network.js';
 
 /** The service's dependencies on its process. */
 export interface ServiceDeps {
@@ -202,7 +202,7 @@ function createClusterPart(
   const planner = new RoutePlanner();
   const events = new ReconcileEvents(log);
   const onPodInterface = (name: string | undefined, isInterference: boolean): void =>
-    keeper.heardOf(name, isInterference);
+    keeper.handleLinkChange(name, isInterference);
   const { routing } = config;
   const routes = new RouteReconciler({ kernel, planner, routing, clock, random, events, onPodInterface });
   const settings = peerPlan && birdSettings(config, peerPlan);
@@ -251,7 +251,7 @@ function overviewOf(config: Config, { node, environment, clusterPart }: Overview
     registered: clusterPart?.nodeSide.registered,
     routing: config.routing,
     routes: clusterPart?.routes.status(),
-    podMtuBytes: environment?.mtuBytes ?? USUAL_MTU_BYTES,
+    podMtuBytes: environment?.mtuBytes ?? DEFAULT_MTU_BYTES,
     sessions: clusterPart?.bird?.status().sessions ?? [],
     attachmentCount: node.records().length,
     conditions: conditionsOf({ node, environment, clusterPart }),
@@ -266,7 +266,7 @@ function conditionsOf({ node, environment, clusterPart }: OverviewParts): readon
 /** The parts that serve and repair this node's pods. */
 interface Node extends Omit<ServedParts, 'overview'> {
   readonly records: () => readonly AttachmentRecord[];
-  readonly keeper: AttachmentKeeper;
+  readonly keeper: AttachmentReconciler;
   readonly ipam: Peer;
 }
 
@@ -282,11 +282,11 @@ async function openNode(kernel: Kernel, { config, deps, environment }: OpenOptio
     store: new DirectoryRecordStore(config.stateDirectory),
     bootId: boot.id,
     clock,
-    onRefused: (attachment, failure) => events.recordRefused(attachment, failure),
+    onStoreFailure: (attachment, failure) => events.recordNotStored(attachment, failure),
   });
-  const { unreadable, outlived } = await registry.load();
+  const { unreadable, fromEarlierBoots } = await registry.load();
   for (const record of unreadable) events.recordUnreadable(record);
-  for (const { network } of outlived) events.recordOutlived(network.attachment);
+  for (const { network } of fromEarlierBoots) events.earlierRecordDropped(network.attachment);
 
   const podEvents = new Events(log);
   const podOptions = environment && { mtu: () => environment.mtuBytes, guard: environment.guard };
@@ -295,8 +295,8 @@ async function openNode(kernel: Kernel, { config, deps, environment }: OpenOptio
   const addressBook = ipamAddressBook(ipam, clock);
   const { nodeName } = config;
   const parts = { kernel, dataplane, registry, events, clock };
-  const keeper = new AttachmentKeeper({ ...parts, addressBook, random, nodeName, boot });
-  const refused: Node['refused'] = (method, error) => podEvents.cniRefused(method, error);
+  const keeper = new AttachmentReconciler({ ...parts, addressBook, random, nodeName, boot });
+  const refused: Node['refused'] = (method, error) => podEvents.cniCallFailed(method, error);
   const records = () => registry.all();
   const recorded: Node['recorded'] = (attachment) => registry.get(attachment)?.network;
   return { dataplane, garbage: new GarbageCollector(parts), keeper, ipam, refused, records, recorded };

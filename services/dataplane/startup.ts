@@ -22,11 +22,19 @@ import { PodMtu } from './node/pod-mtu.js';
 import { Registration, type RegisteredAddresses } from './node/registration.js';
 import { keepAcceptingAdvertisements } from './node/router-advertisements.js';
 import { TunnelAddresses } from './node/tunnel-addresses.js';
-import { cniService, type CniParts } from './pods/calico-cni-rpc.js';
+import { cniService, type CniDependencies } from './pods/calico-cni-rpc.js';
 import type { Events } from './pods/events.js';
 import type { GarbageCollector } from './pods/garbage.js';
 import type { PodGuard } from './pods/kernel.js';
-import { attachPod, checkPod, collectGarbage, detachPod, listPods, repairPod, type Recorded } from './pods/pods-rpc.js';
+import {
+  attachPod,
+  checkPod,
+  collectGarbage,
+  detachPod,
+  listPods,
+  repairPod,
+  type RecordedNetworkLookup,
+} from './pods/pods-rpc.js';
 import type { Dataplane } from './pods/pods.js';
 import type { AttachmentRecord } from './pods/record.js';
 
@@ -179,11 +187,11 @@ export class PodEnvironment {
 }
 
 /** Dependencies of the RPC methods. */
-export interface ServedParts extends CniParts {
+export interface ServedParts extends CniDependencies {
   readonly dataplane: Dataplane;
   readonly garbage: GarbageCollector;
   readonly overview: () => NodeOverview;
-  readonly recorded: Recorded;
+  readonly recorded: RecordedNetworkLookup;
 }
 
 /** Every method that podwire-dataplane serves. */

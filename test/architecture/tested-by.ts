@@ -4,8 +4,8 @@
  */
 export const TESTED_BY: Readonly<Record<string, string>> = {
   // Seen through a real client that has no files of the contract.
-  'services/dataplane/wiring/mend-link.ts': 'services/dataplane/wiring/diff.test.ts',
-  'services/dataplane/wiring/mend-neighbours.ts': 'services/dataplane/wiring/diff.test.ts',
+  'services/dataplane/wiring/repair-link.ts': 'services/dataplane/wiring/diff.test.ts',
+  'services/dataplane/wiring/repair-neighbours.ts': 'services/dataplane/wiring/diff.test.ts',
   'services/shared/rpc/reflection.ts': 'services/shared/rpc/server.test.ts',
 
   // Tested with a server whose socket is deleted.
@@ -53,9 +53,6 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   // One table of routes, and an oracle that decides address by address.
   'services/dataplane/routes/block-routes.ts': 'services/dataplane/routes/routes.test.ts',
 
-  // A pod's wire whose node's end was renamed, through the dataplane.
-  'services/dataplane/pods/host-ends.ts': 'services/dataplane/pods/host-ends-attach.test.ts',
-
   // Real BIRDs on real nodes, started, killed, refusing and away.
   'services/dataplane/bird/bird-process.ts': 'services/dataplane/bird/bird.kernel.test.ts',
 
@@ -73,7 +70,7 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/dataplane/node/tunnel-addresses.ts': 'services/dataplane/startup.test.ts',
 
   // A node that is killed, restarted, meddled with and left, on the fake kernel; IPAM's answers over the wire.
-  'services/dataplane/pods/mender.ts': 'services/dataplane/test/filled-pod.kernel.test.ts',
+  'services/dataplane/pods/pod-repair.ts': 'services/dataplane/test/filled-pod.kernel.test.ts',
   'services/dataplane/pods/address-book-client.ts': 'test/e2e/dead-pods.test.ts',
 
   // Over the wire, with every field.

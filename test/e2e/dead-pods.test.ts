@@ -90,7 +90,7 @@ test('an interface that is deleted comes back while IPAM has its address, and no
   cut();
   await expect
     .poll(() => stack.log('dataplane'), { timeout: NOTICED_MS })
-    .toContain(`${NETWORK}/${pod.containerId}/eth0 is forgotten`);
+    .toContain(`record of ${NETWORK}/${pod.containerId}/eth0 removed`);
   expect(await isWired()).toBe(false);
   ipam.close();
   expect(await add()).toMatchObject({ exitCode: 0 });

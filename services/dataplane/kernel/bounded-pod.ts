@@ -1,6 +1,6 @@
 import { NetlinkError, type Namespace } from '@podwire/netlink';
 
-import { tooMany, unreadablePod, type PodListBounds, type PodListKind } from '../pods/pod-lists.js';
+import { tooManyReason, podUnreadableFailure, type PodListBounds, type PodListKind } from '../pods/pod-lists.js';
 import type { PodListing } from './pod-observe.js';
 
 /** Requests that read a pod's namespace, links included. */
@@ -15,7 +15,7 @@ export function boundedPod(pod: Namespace, bounds: PodListBounds): BoundedPod {
       return await list;
     } catch (error) {
       const reason = error instanceof NetlinkError ? reasonOf(error, kind, bounds) : undefined;
-      throw reason === undefined ? error : unreadablePod(netns, reason);
+      throw reason === undefined ? error : podUnreadableFailure(netns, reason);
     }
   };
   return {
@@ -33,7 +33,7 @@ export function boundedPod(pod: Namespace, bounds: PodListBounds): BoundedPod {
 function reasonOf({ code }: NetlinkError, kind: PodListKind, bounds: PodListBounds): string | undefined {
   switch (code) {
     case 'E2BIG':
-      return tooMany(kind, bounds);
+      return tooManyReason(kind, bounds);
     case 'ETIMEDOUT':
       return `${kind} that take more than ${bounds.timeoutMs} ms to read`;
     case 'EINTR':

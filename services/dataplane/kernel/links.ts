@@ -3,7 +3,7 @@ import { openNamespace, type Namespace } from '@podwire/netlink';
 import type { LinkListener, LinkSource, LinkWatch, NodeLink } from '../node/links.js';
 import type { NodeSysctl } from '../routes/wanted.js';
 import type { MonitorSubscription, NodeMonitor } from './node-monitor.js';
-import { asking, failureOfNetlink, hasErrno } from './refusal.js';
+import { callKernel, failureOfNetlink, hasErrno } from './refusal.js';
 
 /** The real kernel's links. The node's network namespace is that of this process. */
 export class NetlinkLinks implements LinkSource {
@@ -18,24 +18,24 @@ export class NetlinkLinks implements LinkSource {
 
   /** @throws Failure KERNEL_REFUSED when no netlink socket can be opened */
   static async open(monitor: NodeMonitor): Promise<NetlinkLinks> {
-    return new NetlinkLinks(await asking(() => openNamespace()), monitor);
+    return new NetlinkLinks(await callKernel(() => openNamespace()), monitor);
   }
 
   links(): Promise<readonly NodeLink[]> {
-    return asking(async () => {
+    return callKernel(async () => {
       const links = await this.#node.links();
       return links.map(({ name, mtuBytes, up }) => ({ name, mtuBytes, up }));
     });
   }
 
   async watch(listener: LinkListener): Promise<LinkWatch> {
-    const subscription = await asking(() =>
+    const subscription = await callKernel(() =>
       this.#monitor.subscribe({
-        heard: (event) => {
+        onEvent: (event) => {
           if (event.object === 'link') listener.changed(event.value.name);
           if (event.object === 'overrun') listener.changed(undefined);
         },
-        ended: () => listener.ended(),
+        onFailure: () => listener.ended(),
       }),
     );
     this.#watches.add(subscription);
@@ -43,7 +43,7 @@ export class NetlinkLinks implements LinkSource {
   }
 
   readSysctls(keys: readonly NodeSysctl['key'][]): Promise<readonly (string | null)[]> {
-    return asking(async () => {
+    return callKernel(async () => {
       const readings = await this.#node.readSysctls(keys);
       return readings.map((reading) => {
         if (reading.ok) return reading.value;
@@ -54,7 +54,7 @@ export class NetlinkLinks implements LinkSource {
   }
 
   writeSysctls(settings: readonly NodeSysctl[]): Promise<void> {
-    return asking(async () => {
+    return callKernel(async () => {
       const outcomes = await this.#node.writeSysctls(settings);
       for (const outcome of outcomes) if (!outcome.ok) throw failureOfNetlink(outcome.error);
     });

@@ -2,16 +2,16 @@ import { execFileSync } from 'node:child_process';
 
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
-import { broken, GivenMonitor, requireThrowawayNamespace, run } from '../testing/kernels.js';
+import { monitorFailure, FakeMonitor, requireThrowawayNamespace, run } from '../testing/kernels.js';
 import { NetlinkLinks } from './links.js';
 import { NodeNetlinkKernel } from './node-kernel.js';
 import { NodeMonitor } from './node-monitor.js';
 import { NetlinkNodeNetwork } from './node-network.js';
 
-/** More announcements than the kernel keeps for a process that takes none. */
+/** More announcements than the kernel buffers for a process that reads none. */
 const COUNT = 40_000;
 
-/** Of routes in a table that is nobody's business. */
+/** Table of the test's routes, which no listener uses. */
 const TABLE = '4711';
 
 let opened: { close(): Promise<void> }[] = [];
@@ -23,14 +23,14 @@ afterEach(async () => {
   opened = [];
 });
 
-/** All of the service that listens to the node, and what it hears. */
+/** All listeners of the service, and the calls that they receive. */
 async function listen(monitor: NodeMonitor) {
   const links = await NetlinkLinks.open(monitor);
   const network = await NetlinkNodeNetwork.open(monitor);
   const kernel = await NodeNetlinkKernel.open(monitor);
   opened = [links, network, kernel];
-  const told: string[] = [];
-  const note = (text: string) => void told.push(text);
+  const calls: string[] = [];
+  const note = (text: string) => void calls.push(text);
   await links.watch({
     changed: (name) => note(`links: ${name ?? 'unknown'}`),
     ended: () => note('links: ended'),
@@ -40,42 +40,42 @@ async function listen(monitor: NodeMonitor) {
     changed: ({ object }) => note(`kernel: ${object}`),
     failed: ({ details }) => note(`kernel: ${details.errno}`),
   });
-  return told;
+  return calls;
 }
 
-function aGivenOne() {
-  const given = new GivenMonitor();
-  const open = () => Promise.resolve({ monitor: () => Promise.resolve(given), close: () => Promise.resolve() });
-  return { given, monitor: new NodeMonitor(open) };
+function fakeMonitor() {
+  const fake = new FakeMonitor();
+  const open = () => Promise.resolve({ monitor: () => Promise.resolve(fake), close: () => Promise.resolve() });
+  return { fake, monitor: new NodeMonitor(open) };
 }
 
-test('all who listen to the node are told that announcements were lost, and of nothing else', async () => {
-  const told = await listen(new NodeMonitor());
+test('all listeners of the node are notified of lost announcements, and of nothing else', async () => {
+  const calls = await listen(new NodeMonitor());
   const lines = Array.from({ length: COUNT }, (_, at) => {
     const destination = `10.${at >> 16}.${(at >> 8) & 255}.${at & 255}`;
     return `route add blackhole ${destination} table ${TABLE}`;
   });
   try {
-    // The event loop stands still meanwhile.
+    // The event loop is blocked meanwhile.
     execFileSync('ip', ['-batch', '-'], { input: lines.join('\n') });
-    await expect.poll(() => told, { timeout: 20_000 }).toEqual(['links: unknown', 'network', 'kernel: overrun']);
+    await expect.poll(() => calls, { timeout: 20_000 }).toEqual(['links: unknown', 'network', 'kernel: overrun']);
   } finally {
     run('ip', 'route', 'flush', 'table', TABLE);
   }
 });
 
-test('all who listen to the node are told that it is over', async () => {
-  const { given, monitor } = aGivenOne();
-  const told = await listen(monitor);
-  given.give(broken());
-  await expect.poll(() => told).toEqual(['links: ended', 'network: ended', 'kernel: EBADF']);
+test('all listeners of the node are notified of the end', async () => {
+  const { fake, monitor } = fakeMonitor();
+  const calls = await listen(monitor);
+  fake.push(monitorFailure());
+  await expect.poll(() => calls).toEqual(['links: ended', 'network: ended', 'kernel: EBADF']);
 });
 
-test('a watch that could not be opened, as the links were not told, hears nothing any more', async () => {
-  const { given, monitor } = aGivenOne();
+test('a watch that failed to open, because the links could not be read, receives no events', async () => {
+  const { fake, monitor } = fakeMonitor();
   const kernel = await NodeNetlinkKernel.open(monitor);
   await kernel.close();
   const listener = { changed: () => undefined, failed: () => undefined };
   await expect(kernel.watch(listener)).rejects.toThrow('closed');
-  await expect.poll(() => given.isClosed).toBe(true);
+  await expect.poll(() => fake.isClosed).toBe(true);
 });

@@ -16,7 +16,7 @@ describe('the kernel’s', () => {
 
   nftContract(() => new ProgramNft());
 
-  test('tables of others are the same, byte for byte, after everything', async () => {
+  test('foreign tables stay unchanged, byte for byte', async () => {
     run('nft', 'add', 'table', 'ip', 'podwire-not');
     run('nft', 'add', 'table', 'inet', 'theirs');
     run('nft', 'add', 'chain', 'inet', 'theirs', 'c', '{ type filter hook forward priority 0; }');
@@ -40,21 +40,21 @@ describe('a program that', () => {
   };
   afterAll(() => rmSync(folder, { recursive: true }));
 
-  test('is missing: says what to install', async () => {
+  test('is missing: the failure names the package', async () => {
     const nft = new ProgramNft({ program: join(folder, 'missing') });
     const failure = { code: 'KERNEL_UNSUPPORTED', message: expect.stringContaining('apt-get install nftables') };
     await expect(nft.read(TABLE)).rejects.toMatchObject(failure);
     await expect(nft.apply([])).rejects.toMatchObject(failure);
   });
 
-  test('meets a kernel without nftables', async () => {
+  test('runs on a kernel without nftables', async () => {
     const text = 'internal:0:0-0: Error: Could not process rule: Operation not supported';
     const nft = new ProgramNft({ program: script('unsupported', `echo '${text}' >&2; exit 1`) });
     await expect(nft.apply([])).rejects.toMatchObject({ code: 'KERNEL_UNSUPPORTED' });
     await expect(nft.read(TABLE)).rejects.toMatchObject({ code: 'KERNEL_UNSUPPORTED' });
   });
 
-  test('refuses: its own words are passed on', async () => {
+  test('refuses: its error text is reported', async () => {
     const nft = new ProgramNft({ program: script('refuses', "echo 'Error: no,  thank you' >&2; exit 1") });
     await expect(nft.apply([])).rejects.toMatchObject({
       code: 'KERNEL_REFUSED',
@@ -62,20 +62,20 @@ describe('a program that', () => {
     });
   });
 
-  test('gives something else than JSON, or other JSON', async () => {
+  test('prints no JSON, or unexpected JSON', async () => {
     for (const answer of ['hello', '[]', '{"nftables": 7}', '']) {
       const nft = new ProgramNft({ program: script('chatter', `echo '${answer}'`) });
       await expect(nft.read(TABLE)).rejects.toMatchObject({ code: 'KERNEL_REFUSED' });
     }
   });
 
-  test('does not end is ended', async () => {
+  test('exceeds the timeout is killed', async () => {
     const nft = new ProgramNft({ program: script('sleeper', 'exec sleep 600'), timeoutMs: 50 });
     const failure = { code: 'KERNEL_REFUSED', message: expect.stringContaining('did not end within 50 ms') };
     await expect(nft.read(TABLE)).rejects.toMatchObject(failure);
   });
 
-  test('has started another one that does not end is ended with it, whoever has its output open', async () => {
+  test('has started another one that exceeds the timeout is killed with it, even when the other keeps the output open', async () => {
     const started = join(folder, 'started');
     const nft = new ProgramNft({
       program: script('wrapper', `sleep 600 & echo $! > ${started}; wait`),
@@ -84,11 +84,11 @@ describe('a program that', () => {
     const failure = { code: 'KERNEL_REFUSED', message: expect.stringContaining('did not end within 500 ms') };
     await expect(nft.read(TABLE)).rejects.toMatchObject(failure);
     const commandLine = `/proc/${readFileSync(started, 'utf8').trim()}/cmdline`;
-    // Empty of one that has ended, and that nobody has taken note of yet.
+    // Empty for an ended process whose parent has not read its status yet.
     await expect.poll(() => (existsSync(commandLine) ? readFileSync(commandLine, 'utf8') : '')).toBe('');
   });
 
-  test('cannot be run for the moment is not one that is missing', async () => {
+  test('cannot be run at the moment is not reported as missing', async () => {
     const nft = new ProgramNft({ program: script('long', 'exit 0') });
     const table = { family: 'ip', name: 'x'.repeat(1 << 20) } as const;
     await expect(nft.read(table)).rejects.toMatchObject({
@@ -97,13 +97,13 @@ describe('a program that', () => {
     });
   });
 
-  test('does not read its input, however large, is judged by how it ends', async () => {
+  test('does not read its input, however large, is evaluated by its exit code', async () => {
     const nft = new ProgramNft({ program: script('deaf', 'exec <&-; exit 0') });
     const commands = Array.from({ length: 20_000 }, () => ({ add: { table: TABLE } }));
     await expect(nft.apply(commands)).resolves.toBeUndefined();
   });
 
-  test('is given no shell to read names with', async () => {
+  test('gets no shell that would interpret names', async () => {
     const nft = new ProgramNft({ program: script('echo', 'echo "$@" >&2; exit 1') });
     const table = { family: 'ip', name: '$(id); x' } as const;
     await expect(nft.read(table)).rejects.toThrow('list table ip $(id); x');

@@ -25,7 +25,7 @@ interface ProgramNftOptions {
   readonly timeoutMs?: number;
 }
 
-interface Finished {
+interface NftResult {
   readonly output: string;
   readonly errors: string;
   readonly exitCode: number | null;
@@ -68,7 +68,7 @@ export class ProgramNft implements Nft {
   }
 
   async apply(commands: readonly NftCommand[]): Promise<void> {
-    const input = await namelessFile(JSON.stringify({ nftables: commands }));
+    const input = await unnamedFile(JSON.stringify({ nftables: commands }));
     try {
       const finished = await this.#run(['-j', '-f', '-'], input.fd);
       if (finished.exitCode !== 0) throw refusal(`a transaction of ${commands.length} commands`, finished);
@@ -77,25 +77,25 @@ export class ProgramNft implements Nft {
     }
   }
 
-  #run(args: readonly string[], input: number | 'ignore'): Promise<Finished> {
+  #run(args: readonly string[], input: number | 'ignore'): Promise<NftResult> {
     return new Promise((resolve, reject) => {
       const child = start(this.#program, args, input);
       // `close` alone is not enough: a child of a wrapper may keep the output open.
-      const timeUp = setTimeout(() => {
+      const timeout = setTimeout(() => {
         if (child.pid !== undefined) killProcessGroup(child.pid);
         for (const stream of child.stdio) stream?.destroy();
-        reject(killed(args, this.#timeoutMs));
+        reject(timeoutFailure(args, this.#timeoutMs));
       }, this.#timeoutMs);
       const output: Buffer[] = [];
       const errors: Buffer[] = [];
       child.stdout?.on('data', (bytes: Buffer) => output.push(bytes));
       child.stderr?.on('data', (bytes: Buffer) => errors.push(bytes));
       child.on('error', (cause) => {
-        clearTimeout(timeUp);
-        reject(unrunnable(this.#program, cause));
+        clearTimeout(timeout);
+        reject(startFailure(this.#program, cause));
       });
       child.on('close', (exitCode, signal) => {
-        clearTimeout(timeUp);
+        clearTimeout(timeout);
         if (signal === null) resolve({ output: textOf(output), errors: textOf(errors), exitCode });
         else reject(new Failure('KERNEL_REFUSED', `nft ${args.join(' ')} was ended by ${signal}`));
       });
@@ -108,7 +108,7 @@ function start(program: string, args: readonly string[], input: number | 'ignore
   try {
     return spawn(program, args, { env: ENVIRONMENT, stdio: [input, 'pipe', 'pipe'], detached: true });
   } catch (cause) {
-    throw unrunnable(program, cause);
+    throw startFailure(program, cause);
   }
 }
 
@@ -116,7 +116,7 @@ function start(program: string, args: readonly string[], input: number | 'ignore
  * An unnamed file with a text: a killed process leaves nothing to clean up. nft opens its standard input by the path /dev/stdin,
  * which does not work with the sockets that Node makes for children.
  */
-async function namelessFile(text: string): Promise<FileHandle> {
+async function unnamedFile(text: string): Promise<FileHandle> {
   try {
     const folder = await mkdtemp(join(tmpdir(), 'podwire-nft-'));
     try {
@@ -145,20 +145,20 @@ function quoted(text: string): string {
 /** A missing program means no nftables; any other failure to run it may be temporary. */
 const MISSING: readonly unknown[] = ['ENOENT', 'EACCES'];
 
-function unrunnable(program: string, cause: unknown): Failure {
+function startFailure(program: string, cause: unknown): Failure {
   const what = `${program} cannot be run (${messageOf(cause)})`;
   if (!MISSING.includes(codeOf(cause))) return new Failure('KERNEL_REFUSED', what, { cause });
   return new Failure('KERNEL_UNSUPPORTED', `${what}: install it (apt-get install nftables)`, { cause });
 }
 
-function killed(args: readonly string[], timeoutMs: number): Failure {
+function timeoutFailure(args: readonly string[], timeoutMs: number): Failure {
   return new Failure('KERNEL_REFUSED', `nft ${args.join(' ')} did not end within ${timeoutMs} ms, and was killed`);
 }
 
 /** Texts of errno for a missing kernel feature (EOPNOTSUPP, EPROTONOSUPPORT, EAFNOSUPPORT). */
 const UNSUPPORTED = /not supported/i;
 
-function refusal(what: string, { errors, exitCode }: Finished): Failure {
+function refusal(what: string, { errors, exitCode }: NftResult): Failure {
   const text = quoted(errors);
   if (UNSUPPORTED.test(text)) {
     const message = `the kernel lacks a part of nftables for ${what}: ${text}; it needs nf_tables, nft_masq, nft_fib_inet`;

@@ -16,7 +16,7 @@ import type { NodeStep } from '../routes/step.js';
 import type { WantedTunnel } from '../routes/wanted.js';
 import type { MonitorSubscription, NodeMonitor } from './node-monitor.js';
 import { NodeLinks, observeNode, toChange } from './node-observe.js';
-import { asking, failureOfNetlink, hasErrno } from './refusal.js';
+import { callKernel, failureOfNetlink, hasErrno } from './refusal.js';
 
 /** Batch limit of the addon. */
 const BATCH_COUNT = 1000;
@@ -28,10 +28,10 @@ const BATCH_COUNT = 1000;
  */
 const PROBE = { name: 'probe%.podwire', local: '192.0.2.1', mtuBytes: 1, address: undefined } as const;
 
-type Answers = readonly (NodeRefusal | undefined)[];
+type Refusals = readonly (NodeRefusal | undefined)[];
 
 /** Steps of one kind that follow each other. */
-type Run =
+type StepGroup =
   | { readonly kind: 'device'; readonly steps: Exclude<DeviceStep, { type: 'device-delete' }>[] }
   | { readonly kind: 'deletion'; readonly steps: Extract<DeviceStep, { type: 'device-delete' }>[] }
   | { readonly kind: 'sysctl'; readonly steps: SysctlStep[] }
@@ -51,11 +51,11 @@ export class NodeNetlinkKernel implements NodeKernel {
 
   /** @throws Failure KERNEL_REFUSED when no netlink socket can be opened */
   static async open(monitor: NodeMonitor): Promise<NodeNetlinkKernel> {
-    return new NodeNetlinkKernel(await asking(() => openNamespace()), monitor);
+    return new NodeNetlinkKernel(await callKernel(() => openNamespace()), monitor);
   }
 
   abilities(): Promise<NodeAbilities> {
-    return asking(async () => {
+    return callKernel(async () => {
       const [vxlan, ipip] = await this.#node.batch([
         toTunnelAdd({ kind: 'vxlan', ...PROBE, vni: 1, port: 1, parent: undefined, mac: '02:00:00:00:00:01' }),
         toTunnelAdd({ kind: 'ipip', ...PROBE }),
@@ -65,12 +65,12 @@ export class NodeNetlinkKernel implements NodeKernel {
   }
 
   observe(scope: NodeScope): Promise<ObservedNode> {
-    return asking(() => observeNode(this.#node, this.#links, scope));
+    return callKernel(() => observeNode(this.#node, this.#links, scope));
   }
 
-  async apply(steps: readonly NodeStep[]): Promise<Answers> {
+  async apply(steps: readonly NodeStep[]): Promise<Refusals> {
     const answers: (NodeRefusal | undefined)[] = [];
-    for (const run of toRuns(steps)) {
+    for (const run of toStepGroups(steps)) {
       try {
         answers.push(...(await this.#carryOut(run)));
       } catch (error) {
@@ -84,26 +84,26 @@ export class NodeNetlinkKernel implements NodeKernel {
 
   async watch(listener: NodeListener): Promise<NodeWatch> {
     const early: MonitorEvent[] = [];
-    let tell = (event: MonitorEvent): void => void early.push(event);
-    const subscription = await asking(() =>
+    let deliver = (event: MonitorEvent): void => void early.push(event);
+    const subscription = await callKernel(() =>
       this.#monitor.subscribe({
-        heard: (event) => tell(event),
-        ended: (failure) => listener.failed(failureOfNetlink(failure)),
+        onEvent: (event) => deliver(event),
+        onFailure: (failure) => listener.failed(failureOfNetlink(failure)),
       }),
     );
     this.#watches.add(subscription);
     try {
       // Load the link names first, so that the first announcements can be resolved.
-      this.#links.reset(await asking(() => this.#node.links()));
+      this.#links.reset(await callKernel(() => this.#node.links()));
     } catch (error) {
       this.#end(subscription);
       throw error;
     }
-    tell = (event) => {
+    deliver = (event) => {
       const change = toChange(event, this.#links);
       if (change) listener.changed(change);
     };
-    early.forEach(tell);
+    early.forEach(deliver);
     return { close: () => this.#end(subscription) };
   }
 
@@ -117,7 +117,7 @@ export class NodeNetlinkKernel implements NodeKernel {
     watch.close();
   }
 
-  async #carryOut(run: Run): Promise<Answers> {
+  async #carryOut(run: StepGroup): Promise<Refusals> {
     switch (run.kind) {
       case 'device':
         return this.#changeDevices(run.steps);
@@ -130,23 +130,23 @@ export class NodeNetlinkKernel implements NodeKernel {
     }
   }
 
-  async #changeDevices(steps: Extract<Run, { kind: 'device' }>['steps']): Promise<Answers> {
+  async #changeDevices(steps: Extract<StepGroup, { kind: 'device' }>['steps']): Promise<Refusals> {
     const outcomes = await this.#node.sequence(steps.map((step) => ({ optional: true, ...toDeviceRequest(step) })));
     return outcomes.map(toRefusal);
   }
 
   async #deleteDevice(name: string): Promise<NodeRefusal | undefined> {
-    const takeBack = this.#links.deleting(name);
+    const unmark = this.#links.markDeleting(name);
     try {
       await this.#node.deleteLink({ name });
       return undefined;
     } catch (error) {
-      takeBack();
+      unmark();
       return refusalOf(error);
     }
   }
 
-  async #carryOutPlain(steps: readonly PlainStep[]): Promise<Answers> {
+  async #carryOutPlain(steps: readonly PlainStep[]): Promise<Refusals> {
     const answers: (NodeRefusal | undefined)[] = [];
     for (let start = 0; start < steps.length; start += BATCH_COUNT) {
       const part = steps.slice(start, start + BATCH_COUNT);
@@ -163,8 +163,8 @@ export class NodeNetlinkKernel implements NodeKernel {
   }
 }
 
-function toRuns(steps: readonly NodeStep[]): Run[] {
-  const runs: Run[] = [];
+function toStepGroups(steps: readonly NodeStep[]): StepGroup[] {
+  const runs: StepGroup[] = [];
   for (const step of steps) {
     const last = runs.at(-1);
     switch (step.type) {

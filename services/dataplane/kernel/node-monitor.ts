@@ -2,9 +2,9 @@ import { NetlinkError, openNamespace, type Monitor, type MonitorEvent, type Name
 
 /** Receives announcements one at a time. Neither function may throw. */
 interface MonitorListener {
-  readonly heard: (event: MonitorEvent) => void;
+  readonly onEvent: (event: MonitorEvent) => void;
   /** Called once when the subscription fails; no announcements follow. */
-  readonly ended: (failure: NetlinkError) => void;
+  readonly onFailure: (failure: NetlinkError) => void;
 }
 
 export interface MonitorSubscription {
@@ -19,7 +19,7 @@ export interface MonitorSubscription {
 const GATHER_MS = 5;
 
 /** One subscription to the kernel, shared by its listeners. */
-interface Shared {
+interface SharedSubscription {
   readonly opened: Promise<Monitor>;
   readonly listeners: Set<MonitorListener>;
   /** The cause of its failure. */
@@ -33,7 +33,7 @@ interface Shared {
  */
 export class NodeMonitor {
   readonly #openNode: () => Promise<Pick<Namespace, 'monitor' | 'close'>>;
-  #shared: Shared | undefined;
+  #shared: SharedSubscription | undefined;
 
   constructor(openNode: () => Promise<Pick<Namespace, 'monitor' | 'close'>> = openNamespace) {
     this.#openNode = openNode;
@@ -58,8 +58,8 @@ export class NodeMonitor {
     return { close: () => this.#leave(shared, listener) };
   }
 
-  #share(): Shared {
-    const shared: Shared = { opened: this.#open(), listeners: new Set(), failure: undefined };
+  #share(): SharedSubscription {
+    const shared: SharedSubscription = { opened: this.#open(), listeners: new Set(), failure: undefined };
     shared.opened.then(
       (monitor) => this.#relay(monitor, shared),
       () => this.#forget(shared),
@@ -76,10 +76,10 @@ export class NodeMonitor {
     }
   }
 
-  async #relay(monitor: Monitor, shared: Shared): Promise<void> {
+  async #relay(monitor: Monitor, shared: SharedSubscription): Promise<void> {
     const { listeners } = shared;
     try {
-      for await (const event of monitor) for (const listener of [...listeners]) listener.heard(event);
+      for await (const event of monitor) for (const listener of [...listeners]) listener.onEvent(event);
     } catch (error) {
       if (!(error instanceof NetlinkError)) throw error;
       this.#forget(shared);
@@ -88,11 +88,11 @@ export class NodeMonitor {
       await new Promise((resolve) => setImmediate(resolve));
       const told = [...listeners];
       listeners.clear();
-      for (const listener of told) listener.ended(error);
+      for (const listener of told) listener.onFailure(error);
     }
   }
 
-  #leave(shared: Shared, listener: MonitorListener): void {
+  #leave(shared: SharedSubscription, listener: MonitorListener): void {
     shared.listeners.delete(listener);
     if (shared.listeners.size > 0) return;
     this.#forget(shared);
@@ -100,7 +100,7 @@ export class NodeMonitor {
   }
 
   /** The next listener opens a new subscription. */
-  #forget(shared: Shared): void {
+  #forget(shared: SharedSubscription): void {
     if (this.#shared === shared) this.#shared = undefined;
   }
 }

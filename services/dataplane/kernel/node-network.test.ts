@@ -33,7 +33,7 @@ async function addressesOf(name: string): Promise<string[]> {
     .map(({ address, length }) => `${formatAddress(address)}/${length}`);
 }
 
-test('links, lasting addresses and routes are as ip prints them', async () => {
+test('links, permanent addresses and routes match the output of ip', async () => {
   ip('address', 'add', '192.0.2.7/24', 'dev', 'clt0');
   ip('address', 'add', '2001:db8::7/64', 'dev', 'clt0', 'nodad');
   ip('address', 'add', '2001:db8::8/64', 'dev', 'clt0', 'nodad', 'preferred_lft', '0');
@@ -56,7 +56,7 @@ test('links, lasting addresses and routes are as ip prints them', async () => {
   ip('route', 'delete', 'blackhole', '203.0.113.0/24');
 });
 
-test('changes of addresses are told until nobody listens', async () => {
+test('changes of addresses are reported until the watch is closed', async () => {
   let told = 0;
   const unwatch = await network.watch(listener(() => told++));
   ip('address', 'add', '192.0.2.7/24', 'dev', 'clt0');
@@ -71,7 +71,7 @@ test('changes of addresses are told until nobody listens', async () => {
   expect(told).toBeLessThanOrEqual(3);
 });
 
-test('another default route, and another MAC address or state of a link with addresses, are told; other links are not', async () => {
+test('a changed default route, and a changed MAC address or state of a link with addresses, are reported; other links are not', async () => {
   ip('address', 'add', '192.0.2.7/24', 'dev', 'clt0');
   ip('link', 'set', 'clt1', 'up');
   await network.read();
@@ -88,7 +88,7 @@ test('another default route, and another MAC address or state of a link with add
   await expect.poll(() => told).toBeGreaterThan(2);
 });
 
-test('of routes that lead to a target each is told, but Podwire’s own; of others none', async () => {
+test('routes to a target are reported, except Podwire’s own; other routes are not', async () => {
   ip('address', 'add', '192.0.2.7/24', 'dev', 'clt0');
   ip('address', 'add', '2001:db8::7/64', 'dev', 'clt0', 'nodad');
   await network.read();
@@ -112,7 +112,7 @@ test('of routes that lead to a target each is told, but Podwire’s own; of othe
   expect(others).toBe(0);
 });
 
-test('neighbours are told of an address, and of IPv6 whether the node forwards', async () => {
+test('an address is announced to neighbours, for IPv6 with whether the node forwards', async () => {
   const pod = 'neighbour';
   addPod(pod);
   ip('link', 'set', 'clt1', 'netns', pod, 'up');

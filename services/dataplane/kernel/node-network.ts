@@ -21,7 +21,7 @@ import type {
 import { ROUTE_PROTOCOL } from '../wiring/network.js';
 import type { MonitorSubscription, NodeMonitor } from './node-monitor.js';
 import { MAIN_TABLE } from './pod-observe.js';
-import { asking, failureOfNetlink } from './refusal.js';
+import { callKernel, failureOfNetlink } from './refusal.js';
 
 /** IFA_F_* of linux/if_addr.h; the first has another meaning for IPv4. */
 const IFA_F_TEMPORARY = 0x01;
@@ -44,11 +44,11 @@ export class NetlinkNodeNetwork implements NodeNetwork {
 
   /** @throws Failure KERNEL_REFUSED when no netlink socket can be opened */
   static async open(monitor: NodeMonitor): Promise<NetlinkNodeNetwork> {
-    return new NetlinkNodeNetwork(await asking(() => openNamespace()), monitor);
+    return new NetlinkNodeNetwork(await callKernel(() => openNamespace()), monitor);
   }
 
   read(): Promise<NodeNetworkState> {
-    return asking(async () => {
+    return callKernel(async () => {
       const [links, addresses, routes] = await Promise.all([
         this.#node.links(),
         this.#node.addresses(),
@@ -56,7 +56,7 @@ export class NetlinkNodeNetwork implements NodeNetwork {
       ]);
       const addressed = new Set(addresses.filter(reachesBeyondLink).map(({ linkIndex }) => linkIndex));
       this.#links.clear();
-      for (const link of links) if (addressed.has(link.index)) this.#links.set(link.index, looksOf(link));
+      for (const link of links) if (addressed.has(link.index)) this.#links.set(link.index, linkState(link));
       return {
         links: links.toSorted((a, b) => a.index - b.index),
         addresses: addresses.flatMap(linkAddress),
@@ -70,7 +70,7 @@ export class NetlinkNodeNetwork implements NodeNetwork {
       if (this.#isOfNode(event, targets)) listener.changed();
     };
     const ended = (failure: NetlinkError) => listener.ended(failureOfNetlink(failure));
-    const subscription = await asking(() => this.#monitor.subscribe({ heard, ended }));
+    const subscription = await callKernel(() => this.#monitor.subscribe({ onEvent: heard, onFailure: ended }));
     this.#watches.add(subscription);
     return () => {
       this.#watches.delete(subscription);
@@ -79,7 +79,7 @@ export class NetlinkNodeNetwork implements NodeNetwork {
   }
 
   announce({ index, name }: NetworkLink, address: Address): Promise<void> {
-    return asking(async () => {
+    return callKernel(async () => {
       const router = address.family === 6 && (await this.#forwards(name));
       await this.#node.announceAddress({ index, address: formatAddress(address), router });
     });
@@ -106,10 +106,10 @@ export class NetlinkNodeNetwork implements NodeNetwork {
         return reachesBeyondLink(event.value);
       case 'link': {
         const known = this.#links.get(event.value.index);
-        return known !== undefined && (event.deleted || known !== looksOf(event.value));
+        return known !== undefined && (event.deleted || known !== linkState(event.value));
       }
       case 'route':
-        return event.value.table === MAIN_TABLE && leadsOut(event.value, targets);
+        return event.value.table === MAIN_TABLE && isRelevantRoute(event.value, targets);
       case 'neighbour':
       case 'fdb':
         return false;
@@ -118,7 +118,7 @@ export class NetlinkNodeNetwork implements NodeNetwork {
 }
 
 /** Podwire's own routes, possibly thousands, cost one comparison each. */
-function leadsOut({ destination: text, protocol }: Route, targets: readonly Address[]): boolean {
+function isRelevantRoute({ destination: text, protocol }: Route, targets: readonly Address[]): boolean {
   if (DEFAULTS.includes(text)) return true;
   if (targets.length === 0 || protocol === ROUTE_PROTOCOL) return false;
   const destination = parsePrefix(text);
@@ -128,7 +128,7 @@ function leadsOut({ destination: text, protocol }: Route, targets: readonly Addr
 const DEFAULTS = ['0.0.0.0/0', '::/0'];
 
 /** The attributes of a link that affect the node's reachability. */
-function looksOf({ name, up, mac }: Link): string {
+function linkState({ name, up, mac }: Link): string {
   return `${name} ${up ? 'up' : 'down'} ${mac}`;
 }
 
@@ -140,8 +140,8 @@ function reachesBeyondLink({ scope }: KernelAddress): boolean {
 function linkAddress({ family, linkIndex, address: text, scope, flags }: KernelAddress): LinkAddress[] {
   const parts = splitCidr(text);
   if (!parts) return [];
-  const passing = IFA_F_DADFAILED | IFA_F_DEPRECATED | IFA_F_TENTATIVE | (family === 6 ? IFA_F_TEMPORARY : 0);
-  return [{ linkIndex, ...parts, isPermanent: scope === 'global' && (flags & passing) === 0 }];
+  const ephemeralFlags = IFA_F_DADFAILED | IFA_F_DEPRECATED | IFA_F_TENTATIVE | (family === 6 ? IFA_F_TEMPORARY : 0);
+  return [{ linkIndex, ...parts, isPermanent: scope === 'global' && (flags & ephemeralFlags) === 0 }];
 }
 
 function networkRoute({ destination: text, outputIndex, source, metric, routeType }: Route): NetworkRoute[] {

@@ -25,27 +25,27 @@ const POD: Link = {
   ipip: null,
 };
 const RENAMED = { ...POD, name: 'foo' };
-const tell = (links: NodeLinks, value: Link) => toChange({ object: 'link', deleted: false, value }, links);
+const announce = (links: NodeLinks, value: Link) => toChange({ object: 'link', deleted: false, value }, links);
 
 test.each([
   ['', []],
-  [', also where a reading was ahead of what is told', [RENAMED]],
-])('a pod’s interface that is renamed is told by its earlier name%s', (_, read) => {
+  [', also when a reading was ahead of the announcements', [RENAMED]],
+])('a renamed interface of a pod is reported by its earlier name%s', (_, read) => {
   const links = new NodeLinks();
   links.reset([POD]);
   if (read.length > 0) links.reset(read);
-  expect(tell(links, RENAMED)).toEqual({ object: 'pod-interface', name: 'podw1', isMeddledWith: true });
-  expect(tell(links, RENAMED)).toEqual({ object: 'pod-interface', name: 'foo', isMeddledWith: false });
+  expect(announce(links, RENAMED)).toEqual({ object: 'pod-interface', name: 'podw1', isMeddledWith: true });
+  expect(announce(links, RENAMED)).toEqual({ object: 'pod-interface', name: 'foo', isMeddledWith: false });
 });
 
-test('what is read of a pod’s interface that is not known is as good as told', () => {
+test('a reading of an unknown interface of a pod counts as an announcement', () => {
   const links = new NodeLinks();
   links.reset([]);
   links.reset([POD]);
-  expect(tell(links, POD)).toEqual({ object: 'pod-interface', name: 'podw1', isMeddledWith: false });
+  expect(announce(links, POD)).toEqual({ object: 'pod-interface', name: 'podw1', isMeddledWith: false });
 });
 
-test('what is told of a device that Podwire has deleted itself is not taken for the next one of its name, unless it was refused', () => {
+test('announcements of a device that Podwire is deleting are not attributed to its successor, unless the deletion was refused', () => {
   const tunnel: Link = { ...POD, index: 3, name: 'vxlan4.podwire', kind: 'vxlan', alias: null };
   const links = new NodeLinks();
   const address = (linkIndex: number): unknown => {
@@ -55,11 +55,11 @@ test('what is told of a device that Podwire has deleted itself is not taken for 
   };
   const ofTunnel = { object: 'address', deleted: true, device: 'vxlan4.podwire', address: '10.65.0.1/32' };
   links.reset([tunnel]);
-  links.deleting('vxlan4.podwire')();
+  links.markDeleting('vxlan4.podwire')();
   expect(address(3)).toEqual(ofTunnel);
 
-  links.deleting('vxlan4.podwire');
-  expect(tell(links, { ...tunnel, up: false })).toBeUndefined();
+  links.markDeleting('vxlan4.podwire');
+  expect(announce(links, { ...tunnel, up: false })).toBeUndefined();
   expect(address(3)).toBeUndefined();
   links.reset([{ ...tunnel, index: 5 }]);
   expect(toChange({ object: 'link', deleted: true, value: tunnel }, links)).toBeUndefined();

@@ -166,7 +166,7 @@ export class NodeLinks {
    * would be taken for that one's.
    * @returns reverts the mark, when the kernel refuses the deletion
    */
-  deleting(name: string): () => void {
+  markDeleting(name: string): () => void {
     const index = this.#indexes.get(name);
     this.forget(name);
     if (index === undefined) return () => undefined;
@@ -180,7 +180,7 @@ export class NodeLinks {
   }
 
   /** Whether Podwire has deleted the link, and the kernel has not announced it yet. */
-  isGone(index: number): boolean {
+  isBeingDeleted(index: number): boolean {
     return this.#gone.has(index);
   }
 
@@ -240,7 +240,7 @@ export function toChange(event: MonitorEvent, links: NodeLinks): NodeChange | un
   switch (event.object) {
     case 'link': {
       const link = event.value;
-      if (links.isGone(link.index)) {
+      if (links.isBeingDeleted(link.index)) {
         if (deleted) links.remove(link);
         return undefined;
       }

@@ -68,14 +68,14 @@ const refused = (code: 'EBUSY' | 'EEXIST'): Outcome => {
 };
 const DONE: Outcome = { ok: true };
 
-/** `?` behind a step whose failure ends nothing. */
+/** A step as text; `?` marks an optional one. */
 function textOf(step: Step): string {
   if (step.type !== 'link.set') return step.type;
   return `${step.name ?? (step.up === true ? 'up' : 'down')}${step.optional === true ? '?' : ''}`;
 }
 
-/** A kernel before 6.2, by what it answers to each sequence; with the steps that it was asked for. */
-function older(...answers: readonly (readonly Outcome[])[]) {
+/** A kernel before 6.2 with fixed answers to each sequence, and the requested steps. */
+function olderKernel(...answers: readonly (readonly Outcome[])[]) {
   const asked: string[] = [];
   const left = [...answers];
   const sequence = (steps: readonly Step[]): Promise<Outcome[]> => {
@@ -87,20 +87,20 @@ function older(...answers: readonly (readonly Outcome[])[]) {
 
 const link = { index: 7, name: 'podw1' };
 
-test('a link that is up is set down for its new name, and up again', async () => {
-  const { asked, namespace } = older([refused('EBUSY')], [DONE, DONE, DONE]);
+test('a link that is up is set down for the rename, and up again', async () => {
+  const { asked, namespace } = olderKernel([refused('EBUSY')], [DONE, DONE, DONE]);
   await renameLink(namespace, link);
   expect(asked).toEqual(['podw1', 'down', 'podw1?', 'up']);
 });
 
-test('a link is up again where the name cannot be had after all, and the refusal is told', async () => {
-  const { asked, namespace } = older([refused('EBUSY')], [DONE, refused('EEXIST'), DONE]);
+test('a link is up again when the rename is refused, and the refusal is reported', async () => {
+  const { asked, namespace } = olderKernel([refused('EBUSY')], [DONE, refused('EEXIST'), DONE]);
   await expect(renameLink(namespace, link)).rejects.toMatchObject({ code: 'EEXIST' });
   expect(asked).toEqual(['podw1', 'down', 'podw1?', 'up']);
 });
 
-test('one whose name another has is not set down', async () => {
-  const { asked, namespace } = older([refused('EEXIST')]);
+test('a link whose new name is taken is not set down', async () => {
+  const { asked, namespace } = olderKernel([refused('EEXIST')]);
   await expect(renameLink(namespace, link)).rejects.toMatchObject({ code: 'EEXIST' });
   expect(asked).toEqual(['podw1']);
 });

@@ -2,14 +2,14 @@ import { NetlinkError, openNamespace, type Namespace } from '@podwire/netlink';
 import { Failure } from '@podwire/shared/failure/failure';
 import { compareNames } from '@podwire/shared/words/order';
 
-import { openFailure, ownNamespace } from '../pods/errno.js';
+import { openFailure, ownNamespaceFailure } from '../pods/errno.js';
 import type { AttachedLink, Kernel, NetnsIdentity, PodSession } from '../pods/kernel.js';
 import { POD_LIST_BOUNDS, type PodListBounds } from '../pods/pod-lists.js';
 import { attachmentOfAlias, ROUTE_PROTOCOL } from '../wiring/network.js';
 import type { ObservedLink } from '../wiring/observed.js';
 import { getLink, MAIN_TABLE, toObservedLink } from './pod-observe.js';
 import { NetlinkSession } from './pod-session.js';
-import { asking, failureOfNetlink, hasErrno, refusalOf } from './refusal.js';
+import { callKernel, failureOfNetlink, hasErrno, refusalOf } from './refusal.js';
 
 /** An MTU that a kernel refuses with EINVAL when it supports veth, and with EOPNOTSUPP when it does not. */
 const IMPOSSIBLE_MTU_BYTES = 1;
@@ -31,11 +31,11 @@ export class NetlinkKernel implements Kernel {
 
   /** @throws Failure KERNEL_REFUSED when no netlink socket can be opened */
   static async open(podLists = POD_LIST_BOUNDS): Promise<NetlinkKernel> {
-    return new NetlinkKernel(await asking(() => openNamespace()), podLists);
+    return new NetlinkKernel(await callKernel(() => openNamespace()), podLists);
   }
 
   async probe(): Promise<void> {
-    const [outcome] = await asking(() =>
+    const [outcome] = await callKernel(() =>
       this.#node.sequence([
         {
           type: 'link.add',
@@ -60,7 +60,7 @@ export class NetlinkKernel implements Kernel {
     const pod = await openPod(netns);
     if (isSame(pod, this.#node)) {
       await pod.close();
-      throw ownNamespace(netns);
+      throw ownNamespaceFailure(netns);
     }
     return new NetlinkSession({ host: this.#node, pod }, this.#podLists);
   }
@@ -77,7 +77,7 @@ export class NetlinkKernel implements Kernel {
   }
 
   hostLink(name: string): Promise<ObservedLink | undefined> {
-    return asking(async () => {
+    return callKernel(async () => {
       const link = await getLink(this.#node, { name });
       return link && toObservedLink(link);
     });
@@ -95,18 +95,18 @@ export class NetlinkKernel implements Kernel {
   }
 
   renameHostLink({ index }: Pick<ObservedLink, 'index'>, name: string): Promise<void> {
-    return asking(() => renameLink(this.#node, { index, name }));
+    return callKernel(() => renameLink(this.#node, { index, name }));
   }
 
   veths(): Promise<readonly ObservedLink[]> {
-    return asking(async () => {
+    return callKernel(async () => {
       const links = await this.#node.links();
       return links.filter(({ kind }) => kind === 'veth').map(toObservedLink);
     });
   }
 
-  attached(): Promise<readonly AttachedLink[]> {
-    return asking(async () => {
+  attachedLinks(): Promise<readonly AttachedLink[]> {
+    return callKernel(async () => {
       const links = await this.#node.links();
       const routes = await this.#node.routes({ table: MAIN_TABLE });
       const ours = routes.filter((route) => route.protocol === ROUTE_PROTOCOL);
@@ -118,7 +118,7 @@ export class NetlinkKernel implements Kernel {
     });
   }
 
-  async forgetFlows(address: string): Promise<number> {
+  async deleteFlows(address: string): Promise<number> {
     try {
       return await this.#node.deleteConntrack({ address });
     } catch (error) {

@@ -5,11 +5,11 @@ import { Events } from '../pods/events.js';
 import { Dataplane } from '../pods/pods.js';
 import { addPod, cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
 import { address, BY_FAMILY, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
-import { desired, type PodNetwork } from '../wiring/network.js';
+import { wantedState, type PodNetwork } from '../wiring/network.js';
 import { NetlinkKernel } from './pod-kernel.js';
 import { observeHost, observePod, type Listing, type PodListing } from './pod-observe.js';
 
-/** What reading a pod costs on a node that has routes to a large cluster. */
+/** The cost of reading a pod on a node with routes to a large cluster. */
 
 const CLUSTER_ROUTES = 2000;
 
@@ -42,7 +42,7 @@ afterEach(async () => {
   cleanUp();
 });
 
-/** Reads the node's end of a pod, and counts what of the routing table was handed over. */
+/** Reads the node's end of a pod, and counts the routes that the kernel returned. */
 async function read(network: PodNetwork) {
   const count = { lists: 0, routes: 0 };
   const counting: Listing = {
@@ -57,15 +57,15 @@ async function read(network: PodNetwork) {
       return routes;
     },
   };
-  const { routes } = await observeHost(counting, desired(network).host);
+  const { routes } = await observeHost(counting, wantedState(network).host);
   return { count, routes: routes.map(({ destination, device }) => `${destination} ${device ?? ''}`).sort() };
 }
 
-test('a pod of IPv4 is one short list; of IPv6 another, of what leads to its address', async () => {
+test('a pod of IPv4 needs one short list; IPv6 needs another, of routes to its address', async () => {
   const network = podNetwork('a', BY_FAMILY.IPv4);
   await dataplane.attach(network, never());
   const device = network.hostInterfaceName;
-  // The link's own are those of its address family, and the kernel's two of IPv6.
+  // The link's own routes: those of its family, and the kernel's two of IPv6.
   expect(await read(network)).toEqual({
     count: { lists: 1, routes: expect.toSatisfy((routes: number) => routes < 5) },
     routes: [`10.65.0.7/32 ${device}`],
@@ -78,7 +78,7 @@ test('a pod of IPv4 is one short list; of IPv6 another, of what leads to its add
   });
 });
 
-test('what is in the way of a pod’s routes, or goes before them, is seen', async () => {
+test('routes that conflict with a pod’s, or precede them, are observed', async () => {
   const dual = podNetwork('a', BY_FAMILY['both families']);
   run('ip', 'route', 'add', '10.65.0.7', 'dev', 'up0');
   run('ip', '-6', 'route', 'add', 'fd65::7', 'dev', 'up0', 'metric', '7');
@@ -95,7 +95,7 @@ test('what is in the way of a pod’s routes, or goes before them, is seen', asy
   run('ip', 'route', 'delete', 'blackhole', '10.65.0.7');
 });
 
-test('a pod with one interface is not asked for its rules, and one with two once', async () => {
+test('the rules of a pod with one interface are not read, those of a pod with two once', async () => {
   const first = podNetwork('a', BY_FAMILY['both families']);
   const second = podNetwork('a', {
     addresses: [address('10.66.0.7')],
@@ -120,7 +120,7 @@ test('a pod with one interface is not asked for its rules, and one with two once
       readSysctls: noting('sysctls', (keys) => pod.readSysctls(keys)),
       sequence: noting('sequence', (steps) => pod.sequence(steps)),
     };
-    await observePod(listing, desired(network).pod);
+    await observePod(listing, wantedState(network).pod);
     return asked.filter((name) => name === 'routes' || name === 'rules');
   };
   expect(await readPod(first)).toEqual(['routes']);

@@ -11,7 +11,7 @@ import {
   type ObservedLink,
   type ObservedRoute,
 } from '../wiring/observed.js';
-import { isBehindAnother } from '../wiring/source-routing.js';
+import { isSecondaryInterface } from '../wiring/source-routing.js';
 import type { Rule, SysctlKey } from '../wiring/step.js';
 import { failureOfNetlink, hasErrno } from './refusal.js';
 
@@ -59,7 +59,7 @@ export type PodListing = Listing & Pick<Namespace, 'rules'>;
 export async function observeHost(namespace: Listing, wanted: WantedEnd): Promise<ObservedEnd> {
   const link = await getLink(namespace, { name: wanted.link.name });
   const listed = listAround(namespace, wanted, link?.index);
-  return { rules: [], isLater: false, ...(await observeEnd(namespace, { wanted, link, listed })) };
+  return { rules: [], hasEarlierLink: false, ...(await observeEnd(namespace, { wanted, link, listed })) };
 }
 
 /** Reads the pod's end of the wire and its surroundings. Reads its rules only when the link is not the pod's first. */
@@ -69,8 +69,8 @@ export async function observePod(namespace: PodListing, wanted: WantedEnd): Prom
   // Reads all tables, as there are few routes.
   const listed = namespace.routes();
   const end = await observeEnd(namespace, { wanted, link, listed });
-  const around = { isLater: (await listed).some((route) => isByEarlierLink(route, link)), ...end };
-  return { rules: isBehindAnother(wanted, around) ? await listRules(namespace, tableOf(name)) : [], ...around };
+  const around = { hasEarlierLink: (await listed).some((route) => isByEarlierLink(route, link)), ...end };
+  return { rules: isSecondaryInterface(wanted, around) ? await listRules(namespace, tableOf(name)) : [], ...around };
 }
 
 /** Podwire's rules of one table. */
@@ -82,7 +82,7 @@ export async function listRules(namespace: Pick<Namespace, 'rules'>, table: numb
 }
 
 /** Podwire's rules of tables without a route and without a link. Reads links and routes only when there is such a rule. */
-export async function listStrayRules(namespace: Pick<Namespace, 'rules' | 'links' | 'routes'>): Promise<Rule[]> {
+export async function listOrphanRules(namespace: Pick<Namespace, 'rules' | 'links' | 'routes'>): Promise<Rule[]> {
   const own = (await namespace.rules()).filter(isSourceRule);
   if (own.length === 0) return [];
   // Links after routes: a link that is created in between may have no routes in the first list.
@@ -99,7 +99,7 @@ function isByEarlierLink({ outputIndex, protocol, table }: Route, own: Link | un
   return isEarlier && protocol === ROUTE_PROTOCOL && table === MAIN_TABLE;
 }
 
-interface EndOf {
+interface EndReading {
   readonly wanted: WantedEnd;
   /** The attachment's link; undefined when there is none. */
   readonly link: Link | undefined;
@@ -107,7 +107,7 @@ interface EndOf {
   readonly listed: Promise<readonly Route[]>;
 }
 
-async function observeEnd(namespace: Listing, { wanted, link, listed }: EndOf) {
+async function observeEnd(namespace: Listing, { wanted, link, listed }: EndReading) {
   const onLink = { index: link?.index ?? 0 };
   const [addresses, neighbours, routes, sysctls] = await Promise.all([
     link ? namespace.addresses(onLink) : [],
@@ -146,14 +146,17 @@ function valueOf(reading: SysctlReading): string | null {
   throw failureOfNetlink(reading.error);
 }
 
-interface RoutesOf {
+interface RoutesReading {
   readonly wanted: WantedEnd;
   /** Index of the attachment's link; undefined when there is none. */
   readonly ownIndex: number | undefined;
   readonly listed: readonly Route[];
 }
 
-async function toObservedRoutes(namespace: Listing, { wanted, ownIndex, listed }: RoutesOf): Promise<ObservedRoute[]> {
+async function toObservedRoutes(
+  namespace: Listing,
+  { wanted, ownIndex, listed }: RoutesReading,
+): Promise<ObservedRoute[]> {
   const ofLink = ({ outputIndex }: Route) => ownIndex !== undefined && outputIndex === ownIndex;
   const matter = listed.filter((route) => {
     const { destination, protocol } = route;

@@ -5,7 +5,7 @@ import type { PodListBounds } from '../pods/pod-lists.js';
 import type { Wanted } from '../wiring/network.js';
 import type { Observed, ObservedLink } from '../wiring/observed.js';
 import {
-  withValueBefore,
+  withPreviousValue,
   type LinkSpec,
   type Neighbour,
   type Route,
@@ -14,15 +14,15 @@ import {
   type Step,
 } from '../wiring/step.js';
 import { boundedPod, type BoundedPod } from './bounded-pod.js';
-import { getLink, listRules, listStrayRules, observeHost, observePod, toObservedLink } from './pod-observe.js';
-import { asking, failureOfNetlink } from './refusal.js';
+import { getLink, listRules, listOrphanRules, observeHost, observePod, toObservedLink } from './pod-observe.js';
+import { callKernel, failureOfNetlink } from './refusal.js';
 
 /** The addon takes 1000 steps in one call, including reads of the links. */
-const STEPS_PER_HOP = 900;
+const STEPS_PER_CALL = 900;
 
 type NetlinkStep = Exclude<Step, { type: 'link-delete' }>;
 
-/** Steps for one call: one deletion, or up to {@link STEPS_PER_HOP} others. */
+/** Steps for one call: one deletion, or up to {@link STEPS_PER_CALL} others. */
 type Part =
   | { readonly type: 'deletion'; readonly step: Extract<Step, { type: 'link-delete' }> }
   | { readonly type: 'sequence'; readonly steps: NetlinkStep[] };
@@ -45,7 +45,7 @@ export class NetlinkSession implements PodSession {
   }
 
   observe(wanted: Wanted): Promise<Observed> {
-    return asking(async () => {
+    return callKernel(async () => {
       const [host, pod] = await Promise.all([
         observeHost(this.#namespaces.host, wanted.host),
         observePod(this.#pod, wanted.pod),
@@ -55,18 +55,18 @@ export class NetlinkSession implements PodSession {
   }
 
   podLink(name: string): Promise<ObservedLink | undefined> {
-    return asking(async () => {
+    return callKernel(async () => {
       const link = await getLink(this.#namespaces.pod, { name });
       return link && toObservedLink(link);
     });
   }
 
   rules(table: number): Promise<readonly Rule[]> {
-    return asking(() => listRules(this.#pod, table));
+    return callKernel(() => listRules(this.#pod, table));
   }
 
-  strayRules(): Promise<readonly Rule[]> {
-    return asking(() => listStrayRules(this.#pod));
+  orphanRules(): Promise<readonly Rule[]> {
+    return callKernel(() => listOrphanRules(this.#pod));
   }
 
   async apply(steps: readonly Step[]): Promise<BatchOutcome> {
@@ -95,8 +95,8 @@ export class NetlinkSession implements PodSession {
   async #sequence(steps: readonly NetlinkStep[]): Promise<BatchOutcome> {
     const [first] = steps;
     if (!first) return { finished: [], warnings: [], failed: undefined, links: {} };
-    const turns = toTurns(steps);
-    const requests = turns.map((turn): Request => {
+    const entries = toSequence(steps);
+    const requests = entries.map((turn): Request => {
       const select = (name: string): LinkSelector => this.#select(turn.step.side, name);
       const request: Request =
         turn.type === 'look'
@@ -105,7 +105,7 @@ export class NetlinkSession implements PodSession {
       return turn.step.side === 'pod' ? request : { within: this.#namespaces.host, ...request };
     });
     try {
-      const outcome = toBatchOutcome(turns, await this.#namespaces.pod.sequence(requests));
+      const outcome = toBatchOutcome(entries, await this.#namespaces.pod.sequence(requests));
       this.#remember(steps, outcome.links.host);
       return outcome;
     } catch (error) {
@@ -141,7 +141,7 @@ function toParts(steps: readonly Step[]): Part[] {
   for (const step of steps) {
     const last = parts.at(-1);
     if (step.type === 'link-delete') parts.push({ type: 'deletion', step });
-    else if (last?.type === 'sequence' && last.steps.length < STEPS_PER_HOP) last.steps.push(step);
+    else if (last?.type === 'sequence' && last.steps.length < STEPS_PER_CALL) last.steps.push(step);
     else parts.push({ type: 'sequence', steps: [step] });
   }
   return parts;
@@ -150,24 +150,25 @@ function toParts(steps: readonly Step[]): Part[] {
 type LinkStep = Extract<Step, { type: 'link-add' | 'link-set' }>;
 
 /** One kernel request: a step, or a read of the link that a step created or changed. */
-type Turn = { readonly type: 'step'; readonly step: NetlinkStep } | { readonly type: 'look'; readonly step: LinkStep };
+type SequenceEntry =
+  { readonly type: 'step'; readonly step: NetlinkStep } | { readonly type: 'look'; readonly step: LinkStep };
 
 /** The steps; after the last one of each namespace a read of the last link that was created or changed there. */
-function toTurns(steps: readonly NetlinkStep[]): Turn[] {
+function toSequence(steps: readonly NetlinkStep[]): SequenceEntry[] {
   const last = (side: Side) => steps.findLastIndex((step) => step.side === side);
   const ends: Readonly<Record<Side, number>> = { host: last('host'), pod: last('pod') };
   const isOnLink = (step: NetlinkStep): step is LinkStep => step.type === 'link-add' || step.type === 'link-set';
-  return steps.flatMap((step, position): Turn[] => {
+  return steps.flatMap((step, position): SequenceEntry[] => {
     const { side } = step;
     const changed =
       position === ends[side] ? steps.filter(isOnLink).findLast((other) => other.side === side) : undefined;
-    const turn: Turn = { type: 'step', step };
+    const turn: SequenceEntry = { type: 'step', step };
     return changed ? [turn, { type: 'look', step: changed }] : [turn];
   });
 }
 
 /** @param outcomes - one per request */
-function toBatchOutcome(turns: readonly Turn[], outcomes: readonly Outcome[]): BatchOutcome {
+function toBatchOutcome(turns: readonly SequenceEntry[], outcomes: readonly Outcome[]): BatchOutcome {
   const finished: Step[] = [];
   const warnings: StepFailure[] = [];
   const links: Partial<Record<Side, ObservedLink>> = {};
@@ -179,15 +180,15 @@ function toBatchOutcome(turns: readonly Turn[], outcomes: readonly Outcome[]): B
       if (type === 'look' || step.type !== 'sysctl-write' || !step.optional)
         return { finished, warnings, failed, links: {} };
       warnings.push(failed);
-    } else if (type === 'step') finished.push(asCarriedOut(step, outcome));
+    } else if (type === 'step') finished.push(asApplied(step, outcome));
     else if (outcome.link) links[step.side] = toObservedLink(outcome.link);
   }
   return { finished, warnings, failed: undefined, links };
 }
 
-function asCarriedOut(step: NetlinkStep, { previous }: Extract<Outcome, { ok: true }>): Step {
+function asApplied(step: NetlinkStep, { previous }: Extract<Outcome, { ok: true }>): Step {
   if (step.type !== 'sysctl-write' || !step.readPrevious) return step;
-  return withValueBefore(step, previous);
+  return withPreviousValue(step, previous);
 }
 
 function nameOf(step: LinkStep): string {

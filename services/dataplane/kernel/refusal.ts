@@ -14,9 +14,9 @@ export function failureOfNetlink(error: NetlinkError): Failure {
 }
 
 /** Runs a kernel request: turns its refusal into a failure, and rethrows other errors, which are defects. */
-export async function asking<Answer>(question: () => Promise<Answer>): Promise<Answer> {
+export async function callKernel<Answer>(request: () => Promise<Answer>): Promise<Answer> {
   try {
-    return await question();
+    return await request();
   } catch (error) {
     throw error instanceof NetlinkError ? failureOfNetlink(error) : error;
   }

@@ -9,7 +9,7 @@ import { addPod, cleanUp, requireThrowawayNamespace } from '../testing/kernels.j
 import { address, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
 import { NetlinkKernel } from './pod-kernel.js';
 
-/** Pods at a time: more than the pool has threads. */
+/** Concurrent pods: more than the pool has threads. */
 const PODS_COUNT = 40;
 
 const THREADS = '/proc/self/task';
@@ -28,13 +28,13 @@ afterEach(async () => {
   cleanUp();
 });
 
-/** Every thread that stays: the main one, the engine's, and those of libuv's pool, which the first work makes. */
-async function lastingThreads(): Promise<string[]> {
+/** The permanent threads: the main one, the engine's, and libuv's pool, which the first work creates. */
+async function permanentThreads(): Promise<string[]> {
   await Promise.all(Array.from({ length: 32 }, () => readFile('/proc/self/stat')));
   return readdirSync(THREADS);
 }
 
-/** Looks at the threads as often as may be while work is under way. @returns how often, and where they were */
+/** Polls the threads while work is in flight. @returns the number of polls, and the namespaces of the threads */
 async function watched(threads: readonly string[], work: Promise<unknown>): Promise<[number, Set<string>]> {
   const namespaces = new Set<string>();
   let looks = 0;
@@ -50,7 +50,7 @@ async function watched(threads: readonly string[], work: Promise<unknown>): Prom
   return [looks, namespaces];
 }
 
-test('no thread of the process is ever in a pod’s namespace, whatever is done there', async () => {
+test('no thread of the process ever enters a pod’s namespace', async () => {
   const own = readlinkSync('/proc/self/ns/net');
   const pods = Array.from({ length: PODS_COUNT }, (_, at) => {
     const name = `pod-${at}`;
@@ -58,7 +58,7 @@ test('no thread of the process is ever in a pod’s namespace, whatever is done 
     const addresses = [address(`10.65.0.${at + 1}`), address(`fd65::${(at + 1).toString(16)}`)];
     return podNetwork(name, { addresses });
   });
-  const threads = await lastingThreads();
+  const threads = await permanentThreads();
   const signal = new AbortController().signal;
   const [looks, namespaces] = await watched(
     threads,

@@ -14,8 +14,8 @@ import { serve, startService, type RunningService } from '../service.js';
 import {
   addPod,
   cleanUp,
-  nodeForwards,
-  pings,
+  setNodeForwarding,
+  canPing,
   removePod,
   requireThrowawayNamespace,
   run,
@@ -25,7 +25,7 @@ import { MemoryKernel } from '../testing/memory-kernel.js';
 import { BOOT, recordingLog, testRegistry } from '../testing/pods.js';
 import { addRequest, CalicoPlugin, delRequest, type Fields } from '../testing/service.js';
 import { tableOf } from '../wiring/network.js';
-import { CNI_LIMIT_MS, cniAdd, cniDel, withinLimit } from './calico-cni-rpc.js';
+import { CNI_TIMEOUT_MS, cniAdd, cniDel, withTimeout } from './calico-cni-rpc.js';
 import { Events } from './events.js';
 import { Dataplane } from './pods.js';
 
@@ -97,7 +97,7 @@ describe('on the fake kernel', () => {
     expect(lines).toContainEqual(expect.objectContaining({ rpc: 'cni.CniDataplane/Add', level: 'info' }));
   });
 
-  test('everything that is wrong is told at once', async () => {
+  test('all faults are reported at once', async () => {
     const { errorMessage } = await plugin.add({});
     for (const field of ['interface_name', 'netns', 'container_ips']) expect(errorMessage).toContain(field);
   });
@@ -110,14 +110,14 @@ describe('on the fake kernel', () => {
     expect(lines).toContainEqual(expect.objectContaining({ rpc: 'cni.CniDataplane/Del', level: 'info' }));
   });
 
-  test('a route that is asked for twice is one', async () => {
+  test('a repeated route counts once', async () => {
     const request = addRequest('a', '10.65.0.7', { 6: ['0.0.0.0/0', '10.9.0.0/16', '0.0.0.0/0', '10.9.0.0/16'] });
     expect((await plugin.add(request)).errorMessage).toBe('');
     const routes = kernel.namespace('/run/netns/a').routes.map(({ destination }) => destination);
     expect(routes).toEqual(['169.254.1.1/32', '0.0.0.0/0', '10.9.0.0/16']);
   });
 
-  test('the host name of a pod of Podwire’s own plugin is not taken over', async () => {
+  test('the host interface of a pod of Podwire’s own plugin is not replaced', async () => {
     const attachment = { network: 'net', containerId: 'own', interfaceName: 'eth0' };
     const names = { netns: '/run/netns/b', hostInterfaceName: 'shared', macAddress: '02:00:00:00:00:07' };
     const pod = PodNetwork.fromPartial({ attachment, ...names, addresses: ['10.65.0.8/32'] });
@@ -130,7 +130,7 @@ describe('on the fake kernel', () => {
     expect(kernel.print()).toBe(before);
   });
 
-  test('what the kernel refuses is told, and undone', async () => {
+  test('a refusal of the kernel is reported, and rolled back', async () => {
     const before = kernel.print();
     kernel.failNext('route-add', { errno: 'EPERM' });
     expect(await plugin.add(addRequest('a', '10.65.0.7'))).toMatchObject({
@@ -141,14 +141,14 @@ describe('on the fake kernel', () => {
     expect(kernel.unusedFaults).toBe(0);
   });
 
-  test('Del takes what routes by the interface out of a pod that nothing is recorded of', async () => {
+  test('Del removes the routing rules of the interface from an unrecorded pod', async () => {
     const table = tableOf('net1');
     kernel.namespace('/run/netns/a').addRule({ source: '10.65.0.7/32', table, priority: 30_087, protocol: 87 });
     expect(await plugin.del(delRequest('a', { 1: 'net1' }))).toEqual(GONE);
     expect(kernel.namespace('/run/netns/a').rules).toEqual([]);
   });
 
-  test('the late Del of an earlier sandbox leaves alone the one that has its host name since', async () => {
+  test('a late Del of an earlier sandbox does not affect the next one with its host interface name', async () => {
     expect(await plugin.add(addRequest('a', '10.65.0.7', { 3: 'shared' }))).toMatchObject({ successful: true });
     const later = await plugin.add(addRequest('b', '10.65.0.8', { 3: 'shared' }));
     expect(later).toMatchObject({ successful: true, hostInterfaceName: 'shared' });
@@ -169,17 +169,17 @@ describe('on the real kernel', () => {
   beforeEach(async () => {
     requireThrowawayNamespace();
     for (const address of NODE) run('ip', 'address', 'add', address, 'dev', 'lo');
-    nodeForwards();
+    setNodeForwarding();
     service = await startService(options().config, options().deps);
   });
 
   afterEach(() => {
     for (const address of NODE) run('ip', 'address', 'delete', address, 'dev', 'lo');
-    nodeForwards('off');
+    setNodeForwarding('off');
     cleanUp();
   });
 
-  test('Add wires as the request says, its reply is what there is, and Del leaves nothing', async () => {
+  test('Add wires as requested and returns the result; Del leaves nothing', async () => {
     addPod('a');
     const before = snapshot();
     const reply = await plugin.add(addRequest('a', '10.65.0.7'));
@@ -191,8 +191,8 @@ describe('on the real kernel', () => {
     ]);
     expect(inPod('route').map(({ dst }: { dst: string }) => dst)).toEqual(['default', '169.254.1.1']);
     expect(run('ip', 'netns', 'exec', 'a', 'sysctl', '-n', 'net.ipv4.ip_forward').trim()).toBe('1');
-    expect(pings('192.0.2.1', 'a')).toBe(true);
-    expect(pings('10.65.0.7')).toBe(true);
+    expect(canPing('192.0.2.1', 'a')).toBe(true);
+    expect(canPing('10.65.0.7')).toBe(true);
 
     const wired = snapshot('a');
     expect(await plugin.add(addRequest('a', '10.65.0.7'))).toEqual(reply);
@@ -210,13 +210,13 @@ describe('on the real kernel', () => {
     const reply = await plugin.add(request);
     expect(reply).toMatchObject({ successful: true, containerMac: '02:00:00:00:00:07' });
     expect(reply.hostInterfaceName).toMatch(/^podw[0-9a-f]{11}$/);
-    expect(pings('2001:db8::1', 'a')).toBe(true);
+    expect(canPing('2001:db8::1', 'a')).toBe(true);
     const forwarding = ['sysctl', '-n', 'net.ipv6.conf.all.forwarding'];
     expect(run('ip', 'netns', 'exec', 'a', ...forwarding)).toBe('0\n');
     expect(await plugin.del(delRequest('a', { 1: 'net1' }))).toEqual(GONE);
   });
 
-  test('two interfaces of a container are two', async () => {
+  test('two interfaces of a container are independent', async () => {
     addPod('a');
     const [one, other] = [
       addRequest('a', '10.65.0.7'),
@@ -224,11 +224,11 @@ describe('on the real kernel', () => {
     ];
     expect([(await plugin.add(one)).errorMessage, (await plugin.add(other)).errorMessage]).toEqual(['', '']);
     expect(await plugin.del(delRequest('a', { 1: 'net1' }))).toEqual(GONE);
-    expect(pings('10.65.0.7')).toBe(true);
-    expect(pings('10.65.0.8')).toBe(false);
+    expect(canPing('10.65.0.7')).toBe(true);
+    expect(canPing('10.65.0.8')).toBe(false);
   });
 
-  test('Del removes the host’s end when the namespace is gone, when it was never there, and when it has no path', async () => {
+  test('Del removes the host end when the namespace is gone, never existed, or has no path', async () => {
     addPod('a');
     const before = snapshot();
     await plugin.add(addRequest('a', '10.65.0.7'));
@@ -245,7 +245,7 @@ describe('on the real kernel', () => {
     process.kill(holder);
   });
 
-  test('Del finds a wire that no record knows of by what the link says', async () => {
+  test('Del finds an unrecorded wire by its alias', async () => {
     addPod('a');
     const before = snapshot();
     await plugin.add(addRequest('a', '10.65.0.7'));
@@ -256,11 +256,11 @@ describe('on the real kernel', () => {
     expect(snapshot()).toBe(before);
   });
 
-  test('the next sandbox of a pod takes over the host name of the one before, and not one that is a stranger’s', async () => {
+  test('the next sandbox of a pod replaces the host interface of the previous one, but no foreign one', async () => {
     for (const name of ['a', 'b', 'c']) addPod(name);
     expect((await plugin.add(addRequest('a', '10.65.0.7', { 3: 'calipod' }))).errorMessage).toBe('');
     expect((await plugin.add(addRequest('b', '10.65.0.7', { 3: 'calipod' }))).errorMessage).toBe('');
-    expect(pings('10.65.0.7')).toBe(true);
+    expect(canPing('10.65.0.7')).toBe(true);
     expect(run('ip', '-n', 'a', '-br', 'link')).not.toContain('eth0');
     run('ip', 'link', 'add', 'calic', 'type', 'bridge');
     const refusal = await plugin.add(addRequest('c', '10.65.0.9'));
@@ -271,7 +271,7 @@ describe('on the real kernel', () => {
     expect(run('ip', '-br', 'link', 'show', 'type', 'bridge')).toContain('calic');
   });
 
-  test('many at once, each twice, leave nothing', async () => {
+  test('many concurrent calls, each twice, leave nothing', async () => {
     const names = Array.from({ length: 8 }, (_, at) => `p${at}`);
     names.forEach(addPod);
     const before = snapshot();
@@ -279,13 +279,13 @@ describe('on the real kernel', () => {
       Promise.all([...names.entries(), ...names.entries()].map(([at, name]) => call(name, at)));
     const added = await both((name, at) => plugin.add(addRequest(name, `10.65.0.${at + 1}`)));
     expect(added.map(({ errorMessage }) => errorMessage).filter(Boolean)).toEqual([]);
-    expect(pings('10.65.0.8', 'p0')).toBe(true);
+    expect(canPing('10.65.0.8', 'p0')).toBe(true);
     expect(await both((name) => plugin.del(delRequest(name)))).toEqual([...names, ...names].map(() => GONE));
     expect(snapshot()).toBe(before);
   });
 });
 
-/** Work that goes on until its signal fires. */
+/** Work that runs until its signal fires. */
 const endless = async (signal: AbortSignal): Promise<void> => {
   await new Promise((resolve) => {
     signal.addEventListener('abort', resolve);
@@ -293,42 +293,42 @@ const endless = async (signal: AbortSignal): Promise<void> => {
   signal.throwIfAborted();
 };
 
-test('work has the five seconds of Calico’s plugin', () => {
-  expect(CNI_LIMIT_MS).toBe(5000);
+test('the timeout is the five seconds of Calico’s plugin', () => {
+  expect(CNI_TIMEOUT_MS).toBe(5000);
 });
 
-test('work that takes longer is told to end, and why', async () => {
-  await expect(withinLimit(new AbortController().signal, endless, 20)).rejects.toMatchObject({
+test('work that exceeds the timeout is aborted with a reason', async () => {
+  await expect(withTimeout(new AbortController().signal, endless, 20)).rejects.toMatchObject({
     code: 'DEADLINE_EXCEEDED',
     message: 'no answer within 20 ms',
   });
 });
 
-test('a caller that gives up earlier ends the work', async () => {
+test('a caller that cancels earlier aborts the work', async () => {
   const caller = new AbortController();
-  const work = withinLimit(caller.signal, endless);
+  const work = withTimeout(caller.signal, endless);
   caller.abort(new Failure('CANCELLED', 'the caller gave up'));
   await expect(work).rejects.toMatchObject({ code: 'CANCELLED' });
 });
 
-test('work that is done in time is not disturbed', async () => {
+test('work within the timeout is not aborted', async () => {
   let seen: AbortSignal | undefined;
   const work = (signal: AbortSignal) => {
     seen = signal;
     return Promise.resolve('done');
   };
-  expect(await withinLimit(new AbortController().signal, work, 1)).toBe('done');
+  expect(await withTimeout(new AbortController().signal, work, 1)).toBe('done');
   await new Promise((resolve) => setTimeout(resolve, 5));
   expect(seen?.aborted).toBe(false);
 });
 
-describe('a method whose caller has more time', () => {
+describe('a method whose caller has a longer deadline', () => {
   afterEach(() => void vi.useRealTimers());
 
   const place = { interfaceName: 'eth0', netns: '/run/netns/a' };
   const add = AddRequest.fromPartial({ ...place, containerIps: [{ address: '10.65.0.7/32' }] });
 
-  test.each(['Add', 'Del'] as const)('%s answers after the five seconds all the same', async (method) => {
+  test.each(['Add', 'Del'] as const)('%s still answers after five seconds', async (method) => {
     const kernel = new MemoryKernel();
     kernel.addNamespace(place.netns);
     const dataplane = new Dataplane({ kernel, registry: testRegistry(), events: new Events(recordingLog().log) });
@@ -340,7 +340,7 @@ describe('a method whose caller has more time', () => {
 
     vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout'] });
     const second = method === 'Add' ? cniAdd(parts)(add, call()) : cniDel(parts)(DelRequest.fromPartial(place), call());
-    await vi.advanceTimersByTimeAsync(CNI_LIMIT_MS);
+    await vi.advanceTimersByTimeAsync(CNI_TIMEOUT_MS);
     expect(await second).toMatchObject({
       successful: false,
       errorMessage: expect.stringMatching(/^DEADLINE_EXCEEDED: .*5000 ms/),

@@ -19,7 +19,7 @@ import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 
 import type { PodNetwork } from '../wiring/network.js';
 import { CALICO_NETWORK, calicoAttachment } from './calico-attachment.js';
-import type { Attached } from './conflicts.js';
+import type { AttachResult } from './conflicts.js';
 import { readAttachment, readPodNetwork } from './pods-rpc.js';
 import type { Dataplane } from './pods.js';
 
@@ -30,7 +30,7 @@ const HARDWARE_ADDRESS = 'cni.projectcalico.org/hwAddr';
 /** @throws Failure INVALID_REQUEST that lists every fault, with the field names of Calico's contract */
 function readAdd(request: AddRequest): PodNetwork {
   const attachment = calicoAttachment(request);
-  const addresses = request.containerIps.map(({ address }) => fullLength(address));
+  const addresses = request.containerIps.map(({ address }) => withFullLength(address));
   const families = addresses.map(familyOf);
   // The plugin asks for the default routes of both families, whichever the container has.
   const isWanted = (cidr: string) => familyOf(cidr) === undefined || families.includes(familyOf(cidr));
@@ -46,13 +46,13 @@ function readAdd(request: AddRequest): PodNetwork {
     ipForwarding: request.settings?.allowIpForwarding ?? false,
   });
   const places = routes.map((route) => request.containerRoutes.indexOf(route));
-  return inTheirNames('Add', places, (checks) => readPodNetwork(pod, checks));
+  return readWithCalicoNames('Add', places, (checks) => readPodNetwork(pod, checks));
 }
 
 /** @throws Failure INVALID_REQUEST */
 function readDel(request: DelRequest): Attachment {
   const attachment = calicoAttachment(request);
-  return inTheirNames('Del', [], (check) => readAttachment(attachment, { at: 'pod.attachment', check }));
+  return readWithCalicoNames('Del', [], (check) => readAttachment(attachment, { at: 'pod.attachment', check }));
 }
 
 /** The error text for the plugin: code and reason. Internal errors reveal no details. */
@@ -65,7 +65,7 @@ function errorMessage(error: unknown): string {
  * Formats an address with its full prefix length, ignoring the given one. Returns text that is not an address unchanged, for
  * later validation.
  */
-function fullLength(text: string): string {
+function withFullLength(text: string): string {
   const address = splitCidr(text)?.address ?? parseAddress(text);
   return address ? `${formatAddress(address)}/${familyBits(address.family)}` : text;
 }
@@ -85,15 +85,19 @@ const FIELDS: readonly (readonly [RegExp, string])[] = [
   [/^pod\.addresses\[(\d+)\]$/, 'container_ips[$1].address'],
 ];
 
-function inTheirNames<Value>(method: string, routePlaces: readonly number[], read: (checks: Checks) => Value): Value {
+function readWithCalicoNames<Value>(
+  method: string,
+  routePlaces: readonly number[],
+  read: (checks: Checks) => Value,
+): Value {
   return readChecked(method, (checks) => {
-    const renaming = new RenamedChecks(checks, routePlaces);
+    const renaming = new CalicoFieldChecks(checks, routePlaces);
     return read(renaming);
   });
 }
 
 /** Records faults under the field names of Calico's contract. */
-class RenamedChecks extends Checks {
+class CalicoFieldChecks extends Checks {
   readonly #checks: Checks;
   readonly #routePlaces: readonly number[];
 
@@ -115,14 +119,14 @@ class RenamedChecks extends Checks {
   }
 }
 
-export function cniAdd({ dataplane, refused }: CniParts): Handler<AddRequest, AddReply> {
+export function cniAdd({ dataplane, refused: onFailure }: CniDependencies): Handler<AddRequest, AddReply> {
   return async (request, call) => {
     try {
       const network = readAdd(request);
-      const { host, pod } = await withinLimit(call.signal, (signal) => attach(dataplane, network, signal));
+      const { host, pod } = await withTimeout(call.signal, (signal) => attach(dataplane, network, signal));
       return { successful: true, errorMessage: '', hostInterfaceName: host.name, containerMac: pod.mac ?? network.mac };
     } catch (error) {
-      refused('Add', error);
+      onFailure('Add', error);
       return AddReply.fromPartial({ successful: false, errorMessage: errorMessage(error) });
     }
   };
@@ -133,7 +137,7 @@ export function cniAdd({ dataplane, refused }: CniParts): Handler<AddRequest, Ad
  * Del was lost or is pending. The new sandbox replaces it, as in Calico's own dataplane. Interfaces that this service did not
  * create are kept.
  */
-async function attach(dataplane: Dataplane, network: PodNetwork, signal: AbortSignal): Promise<Attached> {
+async function attach(dataplane: Dataplane, network: PodNetwork, signal: AbortSignal): Promise<AttachResult> {
   try {
     return await dataplane.attach(network, signal);
   } catch (error) {
@@ -148,20 +152,20 @@ async function attach(dataplane: Dataplane, network: PodNetwork, signal: AbortSi
 }
 
 /** Dependencies of the methods of Calico's contract. */
-export interface CniParts {
+export interface CniDependencies {
   readonly dataplane: Dataplane;
   /** Called for each failure, because gRPC sees the reply that carries it as a success. */
   readonly refused: (method: 'Add' | 'Del', error: unknown) => void;
 }
 
-export function cniDel({ dataplane, refused }: CniParts): Handler<DelRequest, DelReply> {
+export function cniDel({ dataplane, refused }: CniDependencies): Handler<DelRequest, DelReply> {
   return async (request, call) => {
     try {
       const attachment = readDel(request);
       // A namespace without a path no longer exists, and cannot be identified.
       const { netns } = request;
       const detaching = { dataplane, attachment, netns };
-      if (netns !== '') await withinLimit(call.signal, (signal) => detach(detaching, signal));
+      if (netns !== '') await withTimeout(call.signal, (signal) => detach(detaching, signal));
       return { successful: true, errorMessage: '' };
     } catch (error) {
       refused('Del', error);
@@ -170,14 +174,14 @@ export function cniDel({ dataplane, refused }: CniParts): Handler<DelRequest, De
   };
 }
 
-interface Detaching {
+interface DetachOptions {
   readonly dataplane: Dataplane;
   readonly attachment: Attachment;
   readonly netns: string;
 }
 
 /** Finds the host end by the name that Add received: from the records, or from the link's alias. */
-async function detach({ dataplane, attachment, netns }: Detaching, signal: AbortSignal): Promise<void> {
+async function detach({ dataplane, attachment, netns }: DetachOptions, signal: AbortSignal): Promise<void> {
   if (await dataplane.detach({ attachment, netns, hostInterfaceName: hostInterfaceName(attachment) }, signal)) return;
   const { links } = await dataplane.list({ limit: Infinity, after: '' });
   const name = formatAttachment(attachment);
@@ -188,7 +192,7 @@ async function detach({ dataplane, attachment, netns }: Detaching, signal: Abort
 }
 
 /** Calico's contract for external dataplanes. */
-export function cniService(parts: CniParts, unary: Unary): RpcService {
+export function cniService(parts: CniDependencies, unary: Unary): RpcService {
   const implementation: CniDataplaneServer = {
     add: unary(CniDataplaneService.add, cniAdd(parts)),
     del: unary(CniDataplaneService.del, cniDel(parts)),
@@ -197,21 +201,21 @@ export function cniService(parts: CniParts, unary: Unary): RpcService {
 }
 
 /** How long Calico's plugin waits for a call. */
-export const CNI_LIMIT_MS = 5000;
+export const CNI_TIMEOUT_MS = 5000;
 
 /**
  * Limits the work of a call of Calico's contract to the plugin's timeout when the caller's deadline is later: a wire created
  * after the timeout would be an orphan.
  * @throws any error of the work, which must observe its signal
  */
-export async function withinLimit<Answer>(
+export async function withTimeout<Answer>(
   signal: AbortSignal,
   work: (signal: AbortSignal) => Promise<Answer>,
-  limitMs = CNI_LIMIT_MS,
+  timeoutMs = CNI_TIMEOUT_MS,
 ): Promise<Answer> {
   const limit = new AbortController();
-  const overdue = () => limit.abort(new Failure('DEADLINE_EXCEEDED', `no answer within ${limitMs} ms`));
-  const timer = setTimeout(overdue, limitMs);
+  const onTimeout = () => limit.abort(new Failure('DEADLINE_EXCEEDED', `no answer within ${timeoutMs} ms`));
+  const timer = setTimeout(onTimeout, timeoutMs);
   try {
     return await work(AbortSignal.any([signal, limit.signal]));
   } finally {

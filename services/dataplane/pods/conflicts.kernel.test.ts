@@ -5,7 +5,7 @@ import { addPod, cleanUp, requireThrowawayNamespace, run, snapshot } from '../te
 import { describeSharedAddresses } from '../testing/record-store-contract.js';
 import type { Kernel } from './kernel.js';
 
-/** What the fake kernel shows, on the real one. */
+/** The tests of the fake kernel, on the real one. */
 
 let kernel: Kernel | undefined;
 
@@ -22,7 +22,7 @@ describeSharedAddresses(async () => {
     kernel: opened,
     addPod,
     print: () => JSON.stringify(snapshot('first', 'second')),
-    leadsTo: (address) => / dev (\S+)/.exec(run('ip', 'route', 'get', address))?.[1] ?? '',
+    deviceOf: (address) => / dev (\S+)/.exec(run('ip', 'route', 'get', address))?.[1] ?? '',
     removeLink: (name) => void run('ip', 'link', 'delete', name),
   };
 });

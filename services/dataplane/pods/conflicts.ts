@@ -9,11 +9,11 @@ import type { AttachedLink } from './kernel.js';
 import type { AttachmentRecord } from './record.js';
 import type { LostAddress, SharedAddress } from './registry.js';
 
-/** Refuses to take an address from its latest holder. @throws Failure ROUTE_TAKEN when an address is lost */
-export function refuseLost([lost]: readonly LostAddress[]): void {
+/** Rejects an operation that would take an address from its latest holder. @throws Failure ROUTE_TAKEN when an address is lost */
+export function rejectLostAddresses([lost]: readonly LostAddress[]): void {
   if (!lost) return;
   const address = formatAddress(lost.address);
-  const message = `${address} was given to ${lost.holder} since: delete the one of the two that podwirectl who ${address} does not name`;
+  const message = `${address} was assigned to ${lost.holder} since; run podwirectl who ${address} and delete the pod that it does not report`;
   throw new Failure('ROUTE_TAKEN', message, { details: { route: address, interface: '' } });
 }
 
@@ -22,12 +22,12 @@ export function addressConflicts(shared: readonly SharedAddress[]): Condition[] 
   return shared.map(({ address, holder, others }) => ({
     reason: 'AddressShared',
     message:
-      `${address} was given to ${holder} while ${others.join(', ')} had it, as may be where IPAM's datastore was restored: the node leads it ` +
-      `to the former, and the latter neither gets nor sends packets with it. Delete the pod that podwirectl who ${address} does not name`,
+      `${address} was assigned to ${holder} while ${others.join(', ')} had it, for example after a restore of IPAM’s datastore. ` +
+      `The node routes it to ${holder}; the others cannot use it. Run podwirectl who ${address} and delete the pod that it does not report`,
   }));
 }
 
-export interface Page {
+export interface PageRequest {
   readonly limit: number;
   /** Only links whose names come after this one; empty for the first page. */
   readonly after: string;
@@ -40,14 +40,14 @@ export interface AttachedPage {
 }
 
 /** @param all - in the order of the links' names */
-export function pageOf(all: readonly AttachedLink[], { limit, after }: Page): AttachedPage {
+export function pageOf(all: readonly AttachedLink[], { limit, after }: PageRequest): AttachedPage {
   const following = all.filter(({ link }) => link.name > after);
   const links = following.slice(0, limit);
   return { links, last: following.length > limit ? links.at(-1)?.link.name : undefined };
 }
 
 /** A pod that is wired. */
-export interface Attached {
+export interface AttachResult {
   readonly host: ObservedLink;
   readonly pod: ObservedLink;
   /** Number of changes made; 0 when the kernel already matched. */
@@ -55,7 +55,7 @@ export interface Attached {
 }
 
 /** The wire to remove. */
-export interface Detachment {
+export interface DetachRequest {
   readonly attachment: Attachment;
   readonly hostInterfaceName: string;
   /** Path of the pod's namespace, if the caller knows it. The path may be gone, or belong to another pod. */
@@ -63,9 +63,9 @@ export interface Detachment {
 }
 
 /** Result of repairing a recorded attachment. */
-export type Mended =
+export type RepairResult =
   /** It matches its record; these differences were repaired. */
-  | { readonly outcome: 'as-wanted'; readonly differences: readonly Difference[] }
+  | { readonly outcome: 'matches'; readonly differences: readonly Difference[] }
   /** The path has no namespace, or the namespace cannot be identified; nothing was changed. */
   | { readonly outcome: 'namespace-gone' }
   /** The whole wire is gone, and IPAM must confirm the addresses first; nothing was changed. */

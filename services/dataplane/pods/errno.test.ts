@@ -26,7 +26,7 @@ describe('an errno becomes a failure', () => {
     expect(failure.message).toContain('the kernel’s own words');
   });
 
-  test('a setting of IPv6 that is not there says that the kernel has no IPv6; one of IPv4 does not', () => {
+  test('a missing IPv6 setting is reported as a kernel without IPv6; a missing IPv4 setting is not', () => {
     const missing = (object: string) => kernelFailure({ ...refusal('sysctl.write', 'ENOENT'), object }).message;
     expect(missing('net.ipv6.conf.podw1.disable_ipv6')).toMatch(/this kernel has no IPv6; give the pod IPv4/);
     expect(missing('net.ipv4.conf.podw1.proxy_arp')).not.toContain('IPv6');

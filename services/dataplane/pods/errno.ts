@@ -16,7 +16,7 @@ export interface Refusal {
 const UNSUPPORTED = ['EOPNOTSUPP', 'EAFNOSUPPORT', 'EPROTONOSUPPORT'];
 
 /** Errors of opening that concern the path alone. EINVAL: the file is not a network namespace. */
-const WRONG_PATH: Readonly<Record<string, string>> = {
+const PATH_ERRORS: Readonly<Record<string, string>> = {
   ENOENT: 'does not exist',
   ENOTDIR: 'does not exist',
   EINVAL: 'is not a network namespace',
@@ -26,14 +26,14 @@ const WRONG_PATH: Readonly<Record<string, string>> = {
   ENXIO: 'is not a network namespace',
 };
 
-/** The failure behind an operation that the kernel refused. */
+/** The failure for an operation that the kernel refused. */
 export function kernelFailure(refusal: Refusal): Failure {
   const { operation, object, errno, message, cause } = refusal;
-  const text = lacksIpv6(refusal) ? `${message}: ${WITHOUT_IPV6}` : message;
+  const text = lacksIpv6(refusal) ? `${message}: ${NO_IPV6_ADVICE}` : message;
   return new Failure(codeOf(refusal), text, { details: { operation, object, errno }, cause });
 }
 
-const WITHOUT_IPV6 =
+const NO_IPV6_ADVICE =
   'this kernel has no IPv6; give the pod IPv4 addresses alone, or start the node with IPv6 (without ipv6.disable=1)';
 
 /** Whether the error means that the kernel has no IPv6. A kernel with IPv6 has every required setting. */
@@ -49,24 +49,24 @@ function codeOf({ operation, errno }: Refusal): FailureCode {
   return UNSUPPORTED.includes(errno) ? 'KERNEL_UNSUPPORTED' : 'KERNEL_REFUSED';
 }
 
-/** The failure behind a network namespace that could not be opened. */
+/** The failure for a network namespace that could not be opened. */
 export function openFailure(netns: string, refusal: Refusal): Failure {
-  const reason = WRONG_PATH[refusal.errno];
+  const reason = PATH_ERRORS[refusal.errno];
   return reason === undefined ? kernelFailure(refusal) : invalidNetns(netns, { reason, cause: refusal.cause });
 }
 
 /** The failure for the node's own namespace given as a pod's. */
-export function ownNamespace(netns: string): Failure {
+export function ownNamespaceFailure(netns: string): Failure {
   return invalidNetns(netns, { reason: 'is the node’s own network namespace', cause: undefined });
 }
 
-interface WhyInvalid {
+interface InvalidNetnsCause {
   readonly reason: string;
   readonly cause: unknown;
 }
 
-function invalidNetns(netns: string, { reason, cause }: WhyInvalid): Failure {
-  return new Failure('INVALID_NETNS', `netns ${netns} ${reason}: pass the path of the pod’s own network namespace`, {
+function invalidNetns(netns: string, { reason, cause }: InvalidNetnsCause): Failure {
+  return new Failure('INVALID_NETNS', `netns ${netns} ${reason}; pass the path of the pod’s own network namespace`, {
     violations: [{ field: 'pod.netns', reason }],
     details: { netns },
     cause,

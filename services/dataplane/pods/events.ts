@@ -18,16 +18,24 @@ const LOGGED_MAX = 20;
 export class Events {
   readonly #log: Logger;
   readonly #meter = metrics.getMeter('podwire-dataplane');
-  readonly #attached = this.#counter('podwire.dataplane.pods.attached', '{pod}', 'AttachPod calls by their result');
-  readonly #detached = this.#counter('podwire.dataplane.pods.detached', '{pod}', 'DetachPod calls by their result');
+  readonly #attached = this.#counter('podwire.dataplane.pods.attached', '{pod}', 'AttachPod calls, by result');
+  readonly #detached = this.#counter('podwire.dataplane.pods.detached', '{pod}', 'DetachPod calls, by result');
   readonly #skipped = this.#counter(
     'podwire.dataplane.steps.skipped',
     '{step}',
-    'Optional settings the kernel refused',
+    'Optional settings that the kernel refused',
   );
-  readonly #takeovers = this.#counter('podwire.dataplane.routes.taken_over', '{route}', 'Routes left by earlier pods');
-  readonly #tables = this.#counter('podwire.dataplane.nft.writes', '{write}', 'Tables of nftables written, by reason');
-  readonly #tableFailures = this.#counter('podwire.dataplane.nft.failures', '{failure}', 'Tables of nftables in want');
+  readonly #takeovers = this.#counter(
+    'podwire.dataplane.routes.taken_over',
+    '{route}',
+    'Routes taken over from earlier pods',
+  );
+  readonly #tables = this.#counter('podwire.dataplane.nft.writes', '{write}', 'Writes of nftables tables, by reason');
+  readonly #tableFailures = this.#counter(
+    'podwire.dataplane.nft.failures',
+    '{failure}',
+    'Failed reconciliations of nftables tables',
+  );
   readonly #cniRefusals = this.#counter(
     'podwire.dataplane.cni.refusals',
     '{call}',
@@ -35,26 +43,34 @@ export class Events {
   );
   readonly #mtu = this.#meter.createGauge('podwire.dataplane.pod_mtu', {
     unit: 'By',
-    description: 'MTU of pods that ask for none',
+    description: 'MTU of pods that request none',
   });
-  readonly #differences = this.#counter('podwire.dataplane.differences', '{difference}', 'Found by CheckPod');
+  readonly #differences = this.#counter(
+    'podwire.dataplane.differences',
+    '{difference}',
+    'Differences found by CheckPod',
+  );
 
-  readonly #mended = this.#counter('podwire.dataplane.differences.mended', '{difference}', 'Drift of pods, mended');
+  readonly #driftRepairs = this.#counter(
+    'podwire.dataplane.differences.mended',
+    '{difference}',
+    'Repaired drift of pods',
+  );
 
   constructor(log: Logger) {
     this.#log = log;
   }
 
-  attached(hostInterface: string, changes: number): void {
+  podAttached(hostInterface: string, changes: number): void {
     this.#attached.add(1, { result: changes === 0 ? 'unchanged' : 'changed' });
     trace.getActiveSpan()?.setAttribute('podwire.dataplane.changes', changes);
     this.#log.info(
       { 'podwire.host_interface': hostInterface, 'podwire.dataplane.changes': changes },
-      changes === 0 ? 'pod was wired already' : 'pod wired',
+      changes === 0 ? 'pod already wired' : 'pod wired',
     );
   }
 
-  detached(hostInterface: string, removed: boolean): void {
+  podDetached(hostInterface: string, removed: boolean): void {
     this.#detached.add(1, { result: removed ? 'removed' : 'absent' });
     this.#log.info({ 'podwire.host_interface': hostInterface, removed }, removed ? 'pod unwired' : 'no wire to remove');
   }
@@ -62,7 +78,7 @@ export class Events {
   /** The kernel refused a setting that a pod can work without. */
   optionalStepFailed(step: Step, failure: Failure): void {
     this.#skipped.add(1);
-    this.#log.warn({ err: failure }, `went on without: ${formatStep(step)}`);
+    this.#log.warn({ err: failure }, `optional step failed, continuing without it: ${formatStep(step)}`);
   }
 
   /** The node still routed one of the pod's addresses to an earlier pod. */
@@ -70,78 +86,75 @@ export class Events {
     this.#takeovers.add(1);
     this.#log.warn(
       { destination, device },
-      `route to ${destination} taken over from ${device}, a leftover of another pod`,
+      `route to ${destination} taken over from ${device}, the interface of an earlier pod`,
     );
   }
 
   /** Rules that choose a routing table remain in a pod whose interface is gone. */
-  rulesLeft(attachment: Attachment, failure: Failure): void {
+  rulesNotRemoved(attachment: Attachment, failure: Failure): void {
     this.#log.warn(
       { err: failure, 'podwire.attachment': formatAttachment(attachment) },
-      `rules of interface ${attachment.interfaceName} could not be taken out of the pod`,
+      `source routing rules of interface ${attachment.interfaceName} could not be removed from the pod`,
     );
   }
 
   /** Orphan rules of an unrecorded interface were removed from a pod while another of its interfaces was checked. */
-  strayRulesRemoved(attachment: Attachment, rules: readonly string[]): void {
+  orphanRulesRemoved(attachment: Attachment, rules: readonly string[]): void {
     this.#log.info(
       { 'podwire.attachment': formatAttachment(attachment), rules },
-      `${rules.length} rules of an interface that is gone were taken out of the pod`,
+      `removed ${rules.length} source routing rules of a deleted interface from the pod`,
     );
   }
 
-  /** The next check tries again. */
-  strayRulesLeft(attachment: Attachment, failure: Failure): void {
+  /** Orphan rules remain in the pod; the next check retries. */
+  orphanRulesNotRemoved(attachment: Attachment, failure: Failure): void {
     this.#log.warn(
       { err: failure, 'podwire.attachment': formatAttachment(attachment) },
-      'rules of an interface that is gone could not be taken out of the pod; that is tried again',
+      'source routing rules of a deleted interface could not be removed from the pod; retried with the next check',
     );
   }
 
   /** Connection tracking still has flows of the address's previous pod; they may fail until they time out. */
-  flowsNotForgotten(destination: string, failure: Failure): void {
-    this.#log.warn(
-      { err: failure, destination },
-      `what is tracked of connections of ${destination} could not be deleted`,
-    );
+  flowsNotDeleted(destination: string, failure: Failure): void {
+    this.#log.warn({ err: failure, destination }, `connection tracking entries of ${destination} could not be deleted`);
   }
 
   /** A wired pod differed from its record and was repaired. */
-  mended(attachment: Attachment, differences: readonly Difference[]): void {
-    this.#mended.add(differences.length);
+  driftRepaired(attachment: Attachment, differences: readonly Difference[]): void {
+    this.#driftRepairs.add(differences.length);
     const name = formatAttachment(attachment);
     for (const { object, wanted, actual } of differences.slice(0, LOGGED_MAX)) {
-      this.#log.warn({ object, wanted, actual }, `${name} was not as wanted, mended: ${object} was ${actual}`);
+      this.#log.warn({ object, wanted, actual }, `drift of ${name} repaired: ${object} was ${actual}`);
     }
     const more = differences.length - LOGGED_MAX;
-    if (more > 0) this.#log.warn(`${name} was not as wanted, mended: ${more} more differences`);
+    if (more > 0) this.#log.warn(`drift of ${name} repaired: ${more} more differences`);
   }
 
-  checked(attachment: Attachment, differences: readonly Difference[]): void {
+  podChecked(attachment: Attachment, differences: readonly Difference[]): void {
     this.#differences.add(differences.length);
     const [first] = differences;
     if (!first) return;
     const { length: count } = differences;
     const logged = { count, differences: differences.slice(0, LOGGED_MAX) };
-    this.#log.warn(logged, `${formatAttachment(attachment)} is not as wanted: ${first.object}`);
+    this.#log.warn(logged, `${formatAttachment(attachment)} differs from the wanted state: ${first.object}`);
   }
 
   /** An nftables table was written; `drift`: another program had changed or deleted it. */
   tableWritten(table: string, reason: 'wanted' | 'found' | 'drift'): void {
     this.#tables.add(1, { table, reason });
     const line = { table, reason };
-    if (reason === 'drift') this.#log.warn(line, `nftables: ${table} was changed by somebody else, and is restored`);
+    if (reason === 'drift') this.#log.warn(line, `nftables: ${table} was changed by another program; restored`);
     else this.#log.info(line, `nftables: ${table} written`);
   }
 
   /** An nftables table could not be written; the write is retried. */
   tableFailed(table: string, failure: Failure): void {
     this.#tableFailures.add(1, { table });
-    this.#log.error({ err: failure, table }, `nftables: ${table} is not as wanted: ${failure.message}`);
+    this.#log.error({ err: failure, table }, `nftables: ${table} cannot be reconciled: ${failure.message}`);
   }
 
   tableRecovered(table: string): void {
-    this.#log.info({ table }, `nftables: ${table} is as wanted again`);
+    this.#log.info({ table }, `nftables: ${table} is reconciled again`);
   }
 
   /** The detected default MTU for pods that request none. */
@@ -153,13 +166,13 @@ export class Events {
     const { mtuBytes, interfaceName, overheadBytes } = detected;
     this.#mtu.record(mtuBytes);
     const pods = `pods get an MTU of ${mtuBytes} bytes`;
-    const minus = overheadBytes > 0 ? `, less ${overheadBytes} for the pools’ encapsulation` : '';
-    if (interfaceName !== undefined) this.#log.info(detected, `${pods}: that of ${interfaceName}${minus}`);
+    const minus = overheadBytes > 0 ? `, minus ${overheadBytes} for the pools’ encapsulation` : '';
+    if (interfaceName !== undefined) this.#log.info(detected, `${pods}, from ${interfaceName}${minus}`);
     else {
       const advice = 'set PODWIRE_DATAPLANE_MTU_INTERFACES or PODWIRE_DATAPLANE_MTU_BYTES';
       this.#log.warn(
         detected,
-        `${pods}: Ethernet’s, as no interface that is up has a name that counts${minus}; ${advice}`,
+        `${pods}, the default, because no interface that is up has a matching name${minus}; ${advice}`,
       );
     }
   }
@@ -167,13 +180,13 @@ export class Events {
   /** The operator's MTU applies to pods. */
   mtuSet(mtuBytes: number): void {
     this.#mtu.record(mtuBytes);
-    this.#log.info({ mtuBytes }, `pods get an MTU of ${mtuBytes} bytes, as is set`);
+    this.#log.info({ mtuBytes }, `pods get an MTU of ${mtuBytes} bytes, as configured`);
   }
 
   mtuUnknown(failure: Failure): void {
     this.#log.error(
       { err: failure },
-      `the node’s interfaces cannot be read, so that the MTU of pods stays as it is: ${failure.message}`,
+      `the node’s interfaces cannot be read; the MTU of pods stays unchanged: ${failure.message}`,
     );
   }
 
@@ -182,17 +195,17 @@ export class Events {
     if (interfaceNames.length === 0) return;
     this.#log.info(
       { interfaceNames },
-      `accept_ra is 2 on ${interfaceNames.join(', ')}: the node’s own IPv6 goes on when it forwards`,
+      `accept_ra is 2 on ${interfaceNames.join(', ')}: the node keeps its router-advertised IPv6 while it forwards`,
     );
   }
 
   /** The interfaces were left unchanged; a node that forwards may lose the default route that a router advertises. */
   advertisementsUnknown(failure: Failure): void {
-    this.#log.warn({ err: failure }, `accept_ra stays as it is on the node’s interfaces: ${failure.message}`);
+    this.#log.warn({ err: failure }, `accept_ra on the node’s interfaces stays unchanged: ${failure.message}`);
   }
 
   /** A call of Calico's contract failed. gRPC counts the reply as a success. */
-  cniRefused(method: 'Add' | 'Del', error: unknown): void {
+  cniCallFailed(method: 'Add' | 'Del', error: unknown): void {
     this.#cniRefusals.add(1, { method });
     this.#log[error instanceof Failure && error.code !== 'INTERNAL' ? 'info' : 'error'](
       { err: error, rpc: `cni.CniDataplane/${method}` },
@@ -210,7 +223,7 @@ export interface RecoverySummary {
   /** Matched the record. */
   readonly kept: number;
   /** Differed from the record and was repaired: drift, or an incomplete change. */
-  readonly mended: number;
+  readonly repaired: number;
   /** Complete, without a record. */
   readonly adopted: number;
   /** Removed: incomplete without a record, or a detach was interrupted. */
@@ -222,31 +235,39 @@ export interface RecoverySummary {
   readonly failed: number;
 }
 
-const RESULTS = ['kept', 'mended', 'adopted', 'undone', 'withoutNamespace', 'waiting', 'failed'] as const;
-
 /** Reports what happens to attachments outside of calls: a counter and a log line each. */
 export class AttachmentEvents {
   readonly #log: Logger;
   readonly #meter = metrics.getMeter('podwire-dataplane');
-  readonly #recovered = this.#counter('recovered', '{attachment}', 'Found at the start, by what came of them');
-  readonly #unreadable = this.#counter('records.unreadable', '{record}', 'Records put aside at the start');
-  readonly #refused = this.#counter('records.refused', '{record}', 'Changes that the state directory refused');
-  readonly #dead = this.#counter('dead', '{attachment}', 'Whose namespaces went without a DetachPod');
-  readonly #released = this.#counter('addresses_released', '{address}', 'Given back to IPAM, by reason');
-  readonly #delayed = this.#counter('releases_delayed', '{release}', 'Attempts that IPAM did not answer');
-  readonly #collected = this.#counter('collected', '{attachment}', 'By CollectGarbage, by result');
-  readonly #failed = this.#counter('failures', '{failure}', 'Of work outside of calls');
+  readonly #recovered = this.#counter('recovered', '{attachment}', 'Attachments found at the start, by outcome');
+  readonly #unreadable = this.#counter('records.unreadable', '{record}', 'Unreadable records found at the start');
+  readonly #refused = this.#counter('records.refused', '{record}', 'Record changes that could not be stored');
+  readonly #dead = this.#counter(
+    'dead',
+    '{attachment}',
+    'Attachments whose namespaces disappeared without a DetachPod',
+  );
+  readonly #released = this.#counter('addresses_released', '{address}', 'Addresses released at IPAM, by reason');
+  readonly #delayed = this.#counter('releases_delayed', '{release}', 'Release attempts that IPAM did not answer');
+  readonly #collected = this.#counter(
+    'collected',
+    '{attachment}',
+    'Attachments that CollectGarbage processed, by result',
+  );
+  readonly #failed = this.#counter('failures', '{failure}', 'Failures of work outside of calls');
 
   constructor(log: Logger) {
     this.#log = log;
   }
 
-  recovered(summary: RecoverySummary): void {
-    for (const result of RESULTS) if (summary[result] > 0) this.#recovered.add(summary[result], { result });
-    const { kept, mended, adopted, undone, withoutNamespace, waiting, failed } = summary;
+  recoveryFinished(summary: RecoverySummary): void {
+    const { kept, repaired, adopted, undone, withoutNamespace, waiting, failed } = summary;
+    // Metric labels and log fields keep the name of earlier releases.
+    const counts = { kept, mended: repaired, adopted, undone, withoutNamespace, waiting, failed };
+    for (const [result, count] of Object.entries(counts)) if (count > 0) this.#recovered.add(count, { result });
     this.#log.info(
-      { ...summary },
-      `attachments found at the start: ${kept} kept, ${mended} mended, ${adopted} adopted, ${undone} undone, ` +
+      counts,
+      `attachments found at the start: ${kept} kept, ${repaired} repaired, ${adopted} adopted, ${undone} undone, ` +
         `${withoutNamespace} without a namespace, ${waiting} waiting for IPAM, ${failed} failed`,
     );
   }
@@ -255,88 +276,85 @@ export class AttachmentEvents {
     this.#unreadable.add(1);
     this.#log.error(
       { path, fault },
-      `record put aside: ${path} ${fault}; its pod keeps its network, and has no repair`,
+      `unreadable record ${path}: ${fault}; its pod keeps its network but is not repaired`,
     );
   }
 
   /** A record of an earlier boot was found, so its directory is not on tmpfs. */
-  recordOutlived(attachment: Attachment): void {
-    this.#log.info(`record of ${formatAttachment(attachment)} dropped: it is of an earlier boot`);
+  earlierRecordDropped(attachment: Attachment): void {
+    this.#log.info(`record of ${formatAttachment(attachment)} dropped: it belongs to an earlier boot`);
   }
 
-  recordRefused(attachment: Attachment, failure: unknown): void {
+  recordNotStored(attachment: Attachment, failure: unknown): void {
     this.#refused.add(1);
-    this.#log.error({ err: failure }, `record of ${formatAttachment(attachment)} not stored, repeated later`);
+    this.#log.error({ err: failure }, `record of ${formatAttachment(attachment)} could not be stored; retried later`);
   }
 
-  adopted(attachment: Attachment | undefined, hostInterface: string): void {
+  linkAdopted(attachment: Attachment | undefined, hostInterface: string): void {
     const whose = attachment ? ` of ${formatAttachment(attachment)}` : '';
     this.#log.warn(
-      `${hostInterface}${whose} is complete and not recorded: kept; it has no repair until a call attaches or repairs it`,
+      `${hostInterface}${whose} is complete but not recorded; kept without repairs until a call attaches or repairs it`,
     );
   }
 
-  undone(hostInterface: string): void {
-    this.#log.warn(`${hostInterface} removed: it was half done when the process before ended`);
+  incompleteLinkRemoved(hostInterface: string): void {
+    this.#log.warn(`${hostInterface} removed: its wiring was incomplete when the previous process ended`);
   }
 
-  died(attachment: Attachment, netns: string): void {
+  attachmentDied(attachment: Attachment, netns: string): void {
     this.#dead.add(1);
-    this.#log.warn(`${formatAttachment(attachment)} is dead: its namespace ${netns} is gone, and no DetachPod came`);
+    this.#log.warn(`${formatAttachment(attachment)} is dead: its namespace ${netns} disappeared without a DetachPod`);
   }
 
   addressesReleased(attachment: Attachment, addresses: readonly string[], reason: 'namespace' | 'reboot'): void {
     this.#released.add(addresses.length, { reason });
-    const why = reason === 'reboot' ? 'it died with an earlier boot of the node' : 'its namespace is gone';
-    this.#log.info({ addresses }, `addresses of ${formatAttachment(attachment)} given back: ${why}`);
+    const why = reason === 'reboot' ? 'the pod ended with an earlier boot of the node' : 'its namespace is gone';
+    this.#log.info({ addresses }, `addresses of ${formatAttachment(attachment)} released: ${why}`);
   }
 
   /** IPAM did not answer; the release is retried. */
   releasesDelayed(count: number, failure: unknown): void {
     this.#delayed.add(1);
-    this.#log.warn({ err: failure }, `IPAM does not take ${count} releases back yet: repeated`);
+    this.#log.warn({ err: failure }, `IPAM did not complete ${count} releases; retried later`);
   }
 
   /** IPAM did not answer; the request is retried. */
   restorationsDelayed(count: number, failure: unknown): void {
+    this.#log.warn({ err: failure }, `${count} lost wires are not restored until IPAM answers; retried later`);
+  }
+
+  lostWireDropped(attachment: Attachment): void {
     this.#log.warn(
-      { err: failure },
-      `the wire of ${count} pods is lost, and is not restored before IPAM answers: repeated`,
+      `record of ${formatAttachment(attachment)} removed: its interface was deleted and its addresses released without a DetachPod`,
     );
   }
 
-  lostWireForgotten(attachment: Attachment): void {
-    this.#log.warn(
-      `${formatAttachment(attachment)} is forgotten: its interface was deleted, and its addresses released, without a DetachPod`,
-    );
-  }
-
-  wireKeptLost(attachment: Attachment): void {
+  wireNotRestored(attachment: Attachment): void {
     const name = formatAttachment(attachment);
     this.#log.error(
-      `the wire of ${name} is lost, and is not restored: IPAM has not all of its addresses, or for another namespace; delete the pod`,
+      `the wire of ${name} is lost and not restored: IPAM has only some of its addresses, or has them for another namespace; delete the pod`,
     );
   }
 
-  endpointSpared(attachment: Attachment, reason: string): void {
-    this.#log.warn(`addresses of ${formatAttachment(attachment)} are of another boot, and stay: ${reason}`);
+  endpointKept(attachment: Attachment, reason: string): void {
+    this.#log.warn(`addresses of ${formatAttachment(attachment)} belong to another boot but are kept: ${reason}`);
   }
 
   /** The conditions of a reason changed; an empty list means resolved. */
   conditionsChanged(reason: string, conditions: readonly Condition[]): void {
-    if (conditions.length === 0) this.#log.info({ reason }, `${reason} is over`);
+    if (conditions.length === 0) this.#log.info({ reason }, `${reason} resolved`);
     for (const { message } of conditions) this.#log.error({ reason }, message);
   }
 
-  collected(removed: number, failed: number): void {
+  garbageCollected(removed: number, failed: number): void {
     this.#collected.add(removed, { result: 'removed' });
     this.#collected.add(failed, { result: 'failed' });
     this.#log.info({ removed, failed }, `garbage collected: ${removed} attachments removed, ${failed} failed`);
   }
 
-  failed(what: string, error: unknown): void {
+  taskFailed(task: string, error: unknown): void {
     this.#failed.add(1);
-    this.#log.error({ err: error }, `failed, repeated later: ${what}`);
+    this.#log.error({ err: error }, `${task} failed; it is retried later`);
   }
 
   #counter(name: string, unit: string, description: string) {

@@ -10,7 +10,7 @@ const never = () => new AbortController().signal;
 async function scene() {
   const kernel = new MemoryKernel();
   const node = await startNode({ kernel });
-  const wired = async (
+  const attachPod = async (
     name: string,
     { host, network = 'net' }: { readonly host: number; readonly network?: string },
   ) => {
@@ -25,16 +25,16 @@ async function scene() {
     return pod;
   };
   const names = () => kernel.host.links.map(({ name }) => name).sort();
-  return { ...node, kernel, wired, names };
+  return { ...node, kernel, attachPod, names };
 }
 
 type Node = Awaited<ReturnType<typeof scene>>;
 
 describe('garbage', () => {
-  test('is what is not valid, of one network or of all', async () => {
-    const { wired, garbage, names, registry } = await scene();
-    const [a, b] = [await wired('a', { host: 1 }), await wired('b', { host: 2 })];
-    const other = await wired('c', { host: 3, network: 'other' });
+  test('is every attachment that is not valid, of one network or of all', async () => {
+    const { attachPod, garbage, names, registry } = await scene();
+    const [a, b] = [await attachPod('a', { host: 1 }), await attachPod('b', { host: 2 })];
+    const other = await attachPod('c', { host: 3, network: 'other' });
     const ofNet = await garbage.collect({ valid: [a.attachment], network: 'net' }, never());
     expect(ofNet).toEqual({ removed: [b.attachment], failed: [] });
     expect(names()).toEqual(['podwneta', 'podwotherc']);
@@ -51,9 +51,9 @@ describe('garbage', () => {
     expect([names(), registry.all()]).toEqual([[], []]);
   });
 
-  test('is nothing that came by Calico’s contract: no list has the names of those', async () => {
-    const { kernel, dataplane, wired, garbage } = await scene();
-    await wired('a', { host: 1, network: 'calico' });
+  test('excludes attachments of Calico’s contract, whose names no list has', async () => {
+    const { kernel, dataplane, attachPod, garbage } = await scene();
+    await attachPod('a', { host: 1, network: 'calico' });
     const netns = '/run/netns/cni-1';
     kernel.addNamespace(netns);
     const attachment = calicoAttachment({ netns, interfaceName: 'eth0' });
@@ -63,22 +63,22 @@ describe('garbage', () => {
     expect(kernel.host.links.map(({ name }) => name)).toEqual(['cali1234']);
   });
 
-  test('is what was wired before the call, also where the clock was set back since, and not what was wired since', async () => {
-    const { kernel, wired, garbage, names, clock } = await scene();
-    const a = await wired('a', { host: 1 });
+  test('is what was wired before the call, even after the clock was set back, and not what was wired since', async () => {
+    const { kernel, attachPod, garbage, names, clock } = await scene();
+    const a = await attachPod('a', { host: 1 });
     await clock.sleep(-3_600_000, never());
     const pause = kernel.pauseBefore('link-list');
     const collecting = garbage.collect({ valid: [], network: undefined }, never());
     await pause.reached;
-    await wired('b', { host: 2 });
+    await attachPod('b', { host: 2 });
     pause.release();
     expect(await collecting).toEqual({ removed: [a.attachment], failed: [] });
     expect(names()).toEqual(['podwnetb']);
   });
 
-  test('is found by the kernel alone and by the record alone', async () => {
-    const { kernel, wired, garbage, registry, names } = await scene();
-    const [a, b] = [await wired('a', { host: 1 }), await wired('b', { host: 2 })];
+  test('is found by the link alone and by the record alone', async () => {
+    const { kernel, attachPod, garbage, registry, names } = await scene();
+    const [a, b] = [await attachPod('a', { host: 1 }), await attachPod('b', { host: 2 })];
     await registry.remove(a.attachment);
     kernel.host.removeLink(kernel.host.find(b.hostInterfaceName));
     const { removed } = await garbage.collect({ valid: [], network: undefined }, never());
@@ -86,18 +86,18 @@ describe('garbage', () => {
     expect([names(), registry.all()]).toEqual([[], []]);
   });
 
-  test('goes by the name that its link has, whatever is recorded', async () => {
-    const { kernel, wired, garbage, registry, names } = await scene();
-    const a = await wired('a', { host: 1 });
+  test('is removed by its link’s name, whatever the record says', async () => {
+    const { kernel, attachPod, garbage, registry, names } = await scene();
+    const a = await attachPod('a', { host: 1 });
     const identity = await kernel.identify(a.netns);
     await registry.record({ ...a, hostInterfaceName: 'podwrecorded' }, identity!);
     expect((await garbage.collect({ valid: [], network: undefined }, never())).removed).toEqual([a.attachment]);
     expect([names(), registry.all()]).toEqual([[], []]);
   });
 
-  test('that cannot be removed is told, and does not keep the rest', async () => {
-    const { kernel, wired, garbage, names } = await scene();
-    for (const [at, name] of ['a', 'b', 'c'].entries()) await wired(name, { host: at + 1 });
+  test('that cannot be removed is reported, and does not block the rest', async () => {
+    const { kernel, attachPod, garbage, names } = await scene();
+    for (const [at, name] of ['a', 'b', 'c'].entries()) await attachPod(name, { host: at + 1 });
     kernel.failNext('link-delete', { errno: 'EBUSY', after: 1 });
     const { removed, failed } = await garbage.collect({ valid: [], network: undefined }, never());
     expect([removed.length, failed.length, kernel.unusedFaults]).toEqual([2, 1, 0]);
@@ -106,22 +106,22 @@ describe('garbage', () => {
     expect((await garbage.collect({ valid: [], network: undefined }, never())).removed).toHaveLength(1);
   });
 
-  test.each(['attach', 'repair'] as const)('is not what a call is wiring (%s), or has wired since', async (call) => {
-    const { kernel, wired, garbage, dataplane, names } = await scene();
-    const [first, last] = [await wired('first', { host: 1 }), await wired('last', { host: 2 })];
+  test.each(['attach', 'repair'] as const)('excludes what a call is wiring (%s) or has wired since', async (call) => {
+    const { kernel, attachPod, garbage, dataplane, names } = await scene();
+    const [first, last] = [await attachPod('first', { host: 1 }), await attachPod('last', { host: 2 })];
     const opening = kernel.pauseBefore('open');
     const wiringFirst = dataplane[call](first, never());
     await opening.reached;
     const listing = kernel.pauseBefore('link-list');
     const collecting = garbage.collect({ valid: [], network: undefined }, never());
     await listing.reached;
-    // One call ends, another begins, and a pod is new, before the kernel has told what there is.
+    // One call ends, another begins, and a new pod is attached, before the kernel lists its links.
     opening.release();
     await wiringFirst;
     const reopening = kernel.pauseBefore('open');
     const wiringLast = dataplane[call](last, never());
     await reopening.reached;
-    await wired('since', { host: 3 });
+    await attachPod('since', { host: 3 });
     listing.release();
     expect(await collecting).toEqual({ removed: [], failed: [] });
     reopening.release();
@@ -130,11 +130,11 @@ describe('garbage', () => {
   });
 
   test.each([
-    ['that looks', (node: Node, pod: PodNetwork) => node.dataplane.check(pod, never())],
-    ['of upkeep', (node: Node, pod: PodNetwork) => node.dataplane.mendRecorded(pod.attachment, never())],
-  ])('waits for work %s, and goes', async (_, work) => {
+    ['of a check', (node: Node, pod: PodNetwork) => node.dataplane.check(pod, never())],
+    ['of a repair', (node: Node, pod: PodNetwork) => node.dataplane.repairRecorded(pod.attachment, never())],
+  ])('waits for work %s, and is removed', async (_, work) => {
     const node = await scene();
-    const pod = await node.wired('a', { host: 1 });
+    const pod = await node.attachPod('a', { host: 1 });
     const looking = node.kernel.pauseBefore('observe');
     const working = work(node, pod);
     await looking.reached;
@@ -149,7 +149,7 @@ describe('garbage', () => {
     expect(node.names()).toEqual([]);
   });
 
-  test('is nothing of anybody else’s', async () => {
+  test('excludes foreign links', async () => {
     const { kernel, garbage } = await scene();
     kernel.host.addLink({ name: 'cali1', mac: 'ee:ee:ee:ee:ee:ee', mtuBytes: 1500 }, 'veth');
     const bare = kernel.host.addLink({ name: 'podwbare', mac: 'ee:ee:ee:ee:ee:ee', mtuBytes: 1500 }, 'veth');

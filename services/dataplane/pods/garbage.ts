@@ -2,16 +2,16 @@ import { formatAttachment, type Attachment } from '@podwire/shared/attachment/at
 import { Failure } from '@podwire/shared/failure/failure';
 
 import { attachmentOfAlias } from '../wiring/network.js';
-import { isCalicos } from './calico-attachment.js';
-import type { Detachment } from './conflicts.js';
+import { isCalicoAttachment } from './calico-attachment.js';
+import type { DetachRequest } from './conflicts.js';
 import type { AttachmentEvents } from './events.js';
 import type { Kernel } from './kernel.js';
 import type { Dataplane } from './pods.js';
-import { forEachFew } from './recovery.js';
+import { forEachConcurrently } from './recovery.js';
 import type { AttachmentRegistry } from './registry.js';
 
 /** Concurrent deletions. The kernel removes this many in one batch. */
-const AT_ONCE = 32;
+const DELETION_CONCURRENCY = 32;
 
 export interface GarbageRequest {
   /** Every attachment to keep. */
@@ -20,7 +20,7 @@ export interface GarbageRequest {
   readonly network: string | undefined;
 }
 
-interface Collected {
+interface GarbageResult {
   readonly removed: readonly Attachment[];
   readonly failed: readonly { readonly attachment: Attachment; readonly failure: Failure }[];
 }
@@ -46,19 +46,19 @@ export class GarbageCollector {
    * Idempotent.
    * @throws Failure KERNEL_REFUSED when the links cannot be listed, or the signal's
    */
-  async collect({ valid, network }: GarbageRequest, signal: AbortSignal): Promise<Collected> {
+  async collect({ valid, network }: GarbageRequest, signal: AbortSignal): Promise<GarbageResult> {
     const { dataplane, events, registry } = this.#options;
     const wiredAtMs = new Map(
       registry.all().map(({ network: pod, createdAtMs }) => [formatAttachment(pod.attachment), createdAtMs]),
     );
-    const stays = new Set([...valid.map(formatAttachment), ...dataplane.wirings()]);
+    const stays = new Set([...valid.map(formatAttachment), ...dataplane.wiringAttachments()]);
     const garbage = (await this.#attached()).filter(
       ({ attachment }) =>
         (network === undefined || attachment.network === network) && !stays.has(formatAttachment(attachment)),
     );
     const removed: Attachment[] = [];
     const failed: { attachment: Attachment; failure: Failure }[] = [];
-    await forEachFew(garbage, AT_ONCE, async (detachment) => {
+    await forEachConcurrently(garbage, DELETION_CONCURRENCY, async (detachment) => {
       const { attachment } = detachment;
       if (dataplane.isWiring(attachment) || this.#isOther(attachment, wiredAtMs)) return;
       try {
@@ -69,7 +69,7 @@ export class GarbageCollector {
         failed.push({ attachment, failure: error });
       }
     });
-    events.collected(removed.length, failed.length);
+    events.garbageCollected(removed.length, failed.length);
     return { removed, failed };
   }
 
@@ -77,8 +77,8 @@ export class GarbageCollector {
    * Attachments that have a link, or a record that expects one. Excludes dead ones, whose wires are gone, and those of Calico's
    * contract: the runtime does not know their names, so no GC list contains them.
    */
-  async #attached(): Promise<Detachment[]> {
-    const all = new Map<string, Detachment>();
+  async #attached(): Promise<DetachRequest[]> {
+    const all = new Map<string, DetachRequest>();
     const records = this.#options.registry.all();
     for (const { network, state } of records) {
       const { attachment, hostInterfaceName } = network;
@@ -88,7 +88,8 @@ export class GarbageCollector {
       const attachment = attachmentOfAlias(alias);
       if (attachment) all.set(formatAttachment(attachment), { attachment, hostInterfaceName: name });
     }
-    for (const { network } of records) if (isCalicos(network)) all.delete(formatAttachment(network.attachment));
+    for (const { network } of records)
+      if (isCalicoAttachment(network)) all.delete(formatAttachment(network.attachment));
     return [...all.values()];
   }
 

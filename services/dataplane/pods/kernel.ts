@@ -8,14 +8,14 @@ import type { Rule, Side, Step } from '../wiring/step.js';
 
 /**
  * The kernel of the node, as far as pods' networks need it. Implementations: netlink, and memory (the fake); both pass
- * `kernel.contract.ts`.
+ * the contracts in `testing`.
  *
  * Every method fails with KERNEL_REFUSED when the kernel refuses or cannot be queried, and with KERNEL_UNSUPPORTED when it lacks
  * what is needed; both carry the operation, the object, the errno's name and the kernel's own text.
  */
 export interface Kernel {
   /**
-   * Checks that the kernel answers and supports veth pairs.
+   * Checks that the kernel responds and supports veth pairs.
    * Result: nothing, or a failure that names the missing feature. Changes nothing. Idempotent.
    */
   probe(): Promise<void>;
@@ -53,7 +53,7 @@ export interface Kernel {
   renameHostLink(link: Pick<ObservedLink, 'name' | 'index'>, name: string): Promise<void>;
 
   /**
-   * Result: all veth links of the node, including foreign ones, unordered; complete, or a failure. Cheaper than {@link attached},
+   * Result: all veth links of the node, including foreign ones, unordered; complete, or a failure. Cheaper than {@link attachedLinks},
    * which reads routes too. Idempotent.
    */
   veths(): Promise<readonly ObservedLink[]>;
@@ -62,13 +62,13 @@ export interface Kernel {
    * Result: the attachments that host links record, in the order of the links' names; complete, or a failure. Attachments created
    * or removed during the call may or may not be included.
    */
-  attached(): Promise<readonly AttachedLink[]>;
+  attachedLinks(): Promise<readonly AttachedLink[]>;
 
   /**
    * Deletes connection tracking entries of an address without prefix length: flows of its previous pod.
    * Result: number of entries; 0 where the kernel tracks no connections. Idempotent.
    */
-  forgetFlows(address: string): Promise<number>;
+  deleteFlows(address: string): Promise<number>;
 
   /** Closes the node's namespace; later calls fail, also those of open sessions. Idempotent. */
   close(): Promise<void>;
@@ -107,7 +107,7 @@ export interface PodSession {
    * Result: Podwire's rules of both families for interfaces that the pod no longer has. Their table belongs to no link and has no
    * routes, so they affect no packet. Complete, or a failure. Idempotent.
    */
-  strayRules(): Promise<readonly Rule[]>;
+  orphanRules(): Promise<readonly Rule[]>;
 
   /**
    * Applies steps in both namespaces in order, in one call to the kernel, and stops at the first failure; a failed optional step

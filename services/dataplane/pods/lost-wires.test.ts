@@ -1,10 +1,10 @@
 import { formatAttachment } from '@podwire/shared/attachment/attachment';
 import { describe, expect, test } from 'vitest';
 
-import { address, BOOT, detachment, never, podNetwork, scene } from '../testing/pods.js';
+import { address, BOOT, detachRequest, never, podNetwork, scene } from '../testing/pods.js';
 import type { PodNetwork } from '../wiring/network.js';
 
-/** A pod whose whole wire is gone without a DetachPod, as after a DEL of Calico's plugin or `ip link delete` by hand. */
+/** A pod whose whole wire is lost without a DetachPod, as after a DEL of Calico's plugin or an operator's `ip link delete`. */
 
 async function lostScene(rest: Partial<PodNetwork> = { addressesFromIpam: true }) {
   const all = await scene();
@@ -21,65 +21,65 @@ async function lostScene(rest: Partial<PodNetwork> = { addressesFromIpam: true }
     ...all,
     network,
     endpoint,
-    /** As Calico's plugin and people do it. */
+    /** As Calico's plugin and operators delete it. */
     cut: () => inPod.removeLink(inPod.find('eth0')),
     release: () => addressBook.endpoints.delete(key),
     changeEndpoint: (change: object) => addressBook.endpoints.set(key, { ...endpoint, ...change }),
     isWired: () => kernel.host.has(network.hostInterfaceName),
     isRecorded: () => node.registry.get(network.attachment) !== undefined,
-    /** What the kernel's announcement of the lost link, and the next question to IPAM, bring about. */
+    /** Handles the kernel's event of the lost link, and sends the next request to IPAM. */
     look: async () => {
-      await node.keeper.check();
-      await node.keeper.giveBack();
+      await node.reconciler.check();
+      await node.reconciler.releaseAddresses();
     },
     logged: (text: string) => node.lines.filter(({ msg }) => String(msg).includes(text)),
   };
 }
 
-describe('a wire that is lost whole', () => {
+describe('a wire that is lost completely', () => {
   test('is restored while IPAM has its addresses', async () => {
     const { cut, look, isWired, node, network } = await lostScene();
     cut();
-    await node.keeper.check();
+    await node.reconciler.check();
     expect(isWired()).toBe(false);
     await look();
     expect(isWired()).toBe(true);
     expect(await node.dataplane.check(network, never())).toEqual([]);
   });
 
-  test('is not restored once IPAM has released its addresses, and is forgotten', async () => {
+  test('is not restored once IPAM has released its addresses; its record is removed', async () => {
     const { cut, release, look, isWired, isRecorded, logged, node } = await lostScene();
     cut();
     release();
     await look();
     expect([isWired(), isRecorded()]).toEqual([false, false]);
-    expect(logged('is forgotten')).toHaveLength(1);
+    expect(logged('record of')).toHaveLength(1);
     await look();
     expect([isWired(), node.registry.all()]).toEqual([false, []]);
   });
 
-  test('waits while IPAM does not answer, and keeps no DetachPod waiting', async () => {
+  test('waits while IPAM does not answer, without delaying a DetachPod', async () => {
     const { cut, look, isWired, isRecorded, addressBook, node, network, logged } = await lostScene();
-    addressBook.isAway = true;
+    addressBook.isUnreachable = true;
     cut();
     for (let round = 0; round < 3; round++) await look();
     expect([isWired(), isRecorded()]).toEqual([false, true]);
-    expect(logged('is not restored before IPAM answers').length).toBeGreaterThan(0);
-    addressBook.isAway = false;
-    await node.keeper.giveBack();
+    expect(logged('are not restored until IPAM answers').length).toBeGreaterThan(0);
+    addressBook.isUnreachable = false;
+    await node.reconciler.releaseAddresses();
     expect(isWired()).toBe(true);
-    addressBook.isAway = true;
+    addressBook.isUnreachable = true;
     cut();
     await look();
-    expect(await node.dataplane.detach(detachment(network), never())).toBe(false);
-    addressBook.isAway = false;
+    expect(await node.dataplane.detach(detachRequest(network), never())).toBe(false);
+    addressBook.isUnreachable = false;
     await look();
     expect([isWired(), isRecorded()]).toEqual([false, false]);
   });
 
-  test('waits for the end of a DEL of Calico’s plugin, which releases the addresses last', async () => {
+  test('waits until a DEL of Calico’s plugin has ended, which releases the addresses last', async () => {
     const { cut, release, look, changeEndpoint, isWired, isRecorded, advance } = await lostScene();
-    // The endpoint goes first, and IPAM tells the rest by the allocation.
+    // The endpoint is deleted first; IPAM then knows the addresses by their allocation alone.
     changeEndpoint({ netns: undefined });
     cut();
     await look();
@@ -91,7 +91,7 @@ describe('a wire that is lost whole', () => {
     expect([isWired(), isRecorded()]).toEqual([false, false]);
   });
 
-  test('is restored where the endpoint alone was lost, and nothing was released within ten seconds', async () => {
+  test('is restored when the endpoint alone was lost and nothing was released within ten seconds', async () => {
     const { cut, look, changeEndpoint, isWired, advance } = await lostScene();
     changeEndpoint({ netns: undefined });
     cut();
@@ -116,49 +116,49 @@ describe('a wire that is lost whole', () => {
       await advance(10_000);
     }
     expect([isWired(), isRecorded()]).toEqual([false, true]);
-    expect(logged('is not restored: IPAM has')).toHaveLength(1);
+    expect(logged('not restored: IPAM has')).toHaveLength(1);
   });
 
-  test('is restored at once, whatever IPAM has, where its addresses are not from IPAM', async () => {
+  test('is restored at once when its addresses are not from IPAM, whatever IPAM has recorded', async () => {
     const { cut, release, addressBook, node, isWired } = await lostScene({});
-    addressBook.isAway = true;
+    addressBook.isUnreachable = true;
     release();
     cut();
-    await node.keeper.check();
+    await node.reconciler.check();
     expect(isWired()).toBe(true);
   });
 
-  test('is restored by a start as by any other look', async () => {
+  test('is restored by a start as by any other check', async () => {
     const { cut, restart, isWired } = await lostScene();
     cut();
     const next = await restart();
-    await next.keeper.recover();
+    await next.reconciler.recover();
     expect(isWired()).toBe(false);
     expect(next.lines.find(({ msg }) => String(msg).startsWith('attachments found'))).toMatchObject({ waiting: 1 });
-    await next.keeper.giveBack();
+    await next.reconciler.releaseAddresses();
     expect(isWired()).toBe(true);
   });
 });
 
-test('a pod that is attached again while IPAM is asked stays', async () => {
+test('a pod that is attached again during the request to IPAM stays', async () => {
   const { cut, release, node, network, addressBook, isWired, isRecorded } = await lostScene();
   cut();
   release();
-  await node.keeper.check();
+  await node.reconciler.check();
   const asked = addressBook.endpoint.bind(addressBook);
   addressBook.endpoint = async (attachment) => {
     const answer = await asked(attachment);
     await node.dataplane.attach(network, never());
     return answer;
   };
-  await node.keeper.giveBack();
+  await node.reconciler.releaseAddresses();
   expect([isWired(), isRecorded()]).toEqual([true, true]);
 });
 
-test('a part of a wire is repaired without a question to IPAM', async () => {
+test('a part of a wire is repaired without a request to IPAM', async () => {
   const { node, network, kernel, addressBook } = await lostScene();
-  addressBook.isAway = true;
+  addressBook.isUnreachable = true;
   kernel.host.deleteRoute(kernel.host.routes.find(({ device }) => device === network.hostInterfaceName)!);
-  await node.keeper.check();
+  await node.reconciler.check();
   expect(await node.dataplane.check(network, never())).toEqual([]);
 });

@@ -3,17 +3,17 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 
 import { isMadeFor } from '../wiring/wire.js';
 import type { AttachmentEvents } from './events.js';
-import { hostEndsOf } from './host-ends.js';
+import { findHostLinks } from './host-links.js';
 import type { Kernel } from './kernel.js';
-import { judgeLoss, releaseEach, type AddressBook } from './orphans.js';
+import { evaluateLoss, releaseEach, type AddressBook } from './orphans.js';
 import type { Dataplane } from './pods.js';
 import type { AttachmentRecord } from './record.js';
 import type { AttachmentRegistry } from './registry.js';
 
 /** After this time a missing endpoint counts as lost, not as being deleted, in milliseconds. */
-const DELETION_MS = 10_000;
+const DELETION_TIMEOUT_MS = 10_000;
 
-interface LostWiresOptions {
+interface LostWireQueueOptions {
   readonly kernel: Kernel;
   readonly dataplane: Dataplane;
   readonly registry: AttachmentRegistry;
@@ -25,78 +25,78 @@ interface LostWiresOptions {
 }
 
 /**
- * Handles wires that are lost without a DetachPod, of pods with addresses from IPAM. Restores a wire when IPAM confirms the pod's
+ * Wires that were lost without a DetachPod, of pods with addresses from IPAM. Restores a wire when IPAM confirms the pod's
  * addresses; drops it when IPAM has released them, as another pod may have them by then.
  *
  * What makes this hard: Calico's plugin deletes the endpoint, then the interface, then releases the addresses, which takes about
  * 0.1 s. Until then IPAM has the addresses without the endpoint, as when only the endpoint was lost.
  */
-export class LostWires {
-  readonly #options: LostWiresOptions;
-  /** By attachment. */
-  readonly #waiting = new Map<string, AttachmentRecord>();
-  /** When IPAM first reported a record without its endpoint. */
-  readonly #doubtedAtMs = new WeakMap<AttachmentRecord, number>();
-  /** Reported once each. */
-  readonly #kept = new WeakSet<AttachmentRecord>();
+export class LostWireQueue {
+  readonly #options: LostWireQueueOptions;
+  /** Records to ask IPAM about, by attachment. */
+  readonly #queued = new Map<string, AttachmentRecord>();
+  /** When IPAM first returned a record's addresses without its endpoint. */
+  readonly #withoutEndpointSinceMs = new WeakMap<AttachmentRecord, number>();
+  /** Records whose wire stays lost; each is reported once. */
+  readonly #reported = new WeakSet<AttachmentRecord>();
 
-  constructor(options: LostWiresOptions) {
+  constructor(options: LostWireQueueOptions) {
     this.#options = options;
   }
 
-  /** Queues a record for the next {@link settle}. */
+  /** Queues a record for the next {@link process}. */
   add(record: AttachmentRecord): void {
-    this.#waiting.set(formatAttachment(record.network.attachment), record);
+    this.#queued.set(formatAttachment(record.network.attachment), record);
   }
 
-  /** Asks IPAM about each queued wire. Never rejects: unanswered requests are repeated. */
-  async settle(signal: AbortSignal): Promise<void> {
-    const left = await releaseEach([...this.#waiting.values()], (record) => this.#settle(record, signal));
-    if (left && !signal.aborted) this.#options.events.restorationsDelayed(left.count, left.failure);
+  /** Asks IPAM about each queued wire. Never rejects: unanswered requests are retried. */
+  async process(signal: AbortSignal): Promise<void> {
+    const unanswered = await releaseEach([...this.#queued.values()], (record) => this.#processRecord(record, signal));
+    if (unanswered && !signal.aborted) this.#options.events.restorationsDelayed(unanswered.count, unanswered.failure);
   }
 
-  async #settle(record: AttachmentRecord, signal: AbortSignal): Promise<void> {
+  async #processRecord(record: AttachmentRecord, signal: AbortSignal): Promise<void> {
     const { addressBook, registry, events, restore } = this.#options;
     const { attachment } = record.network;
-    const isStill = (): boolean => registry.get(attachment) === record;
-    const verdict = isStill() ? judgeLoss(record, await addressBook.endpoint(attachment, signal)) : undefined;
-    if (verdict === 'endpoint-lost' && !this.#isOld(record)) return;
-    this.#waiting.delete(formatAttachment(attachment));
-    if (!isStill()) return;
-    switch (verdict) {
+    const isCurrent = (): boolean => registry.get(attachment) === record;
+    const state = isCurrent() ? evaluateLoss(record, await addressBook.endpoint(attachment, signal)) : undefined;
+    if (state === 'endpoint-lost' && !this.#isDeletionOver(record)) return;
+    this.#queued.delete(formatAttachment(attachment));
+    if (!isCurrent()) return;
+    switch (state) {
       case undefined:
         return;
       case 'held':
       case 'endpoint-lost':
         return restore(record);
       case 'released':
-        return this.#forget(record, signal);
+        return this.#drop(record, signal);
       case 'differs':
         // The next full check queues it again.
-        if (!this.#kept.has(record)) events.wireKeptLost(attachment);
-        this.#kept.add(record);
+        if (!this.#reported.has(record)) events.wireNotRestored(attachment);
+        this.#reported.add(record);
     }
   }
 
-  #isOld(record: AttachmentRecord): boolean {
+  #isDeletionOver(record: AttachmentRecord): boolean {
     const nowMs = this.#options.clock.nowMs();
-    const sinceMs = this.#doubtedAtMs.get(record) ?? nowMs;
+    const sinceMs = this.#withoutEndpointSinceMs.get(record) ?? nowMs;
     // A clock that was set back restarts the period.
-    this.#doubtedAtMs.set(record, Math.min(sinceMs, nowMs));
-    return nowMs - sinceMs >= DELETION_MS;
+    this.#withoutEndpointSinceMs.set(record, Math.min(sinceMs, nowMs));
+    return nowMs - sinceMs >= DELETION_TIMEOUT_MS;
   }
 
-  async #forget(record: AttachmentRecord, signal: AbortSignal): Promise<void> {
+  async #drop(record: AttachmentRecord, signal: AbortSignal): Promise<void> {
     const { kernel, dataplane, registry, events } = this.#options;
     const { attachment, hostInterfaceName: name } = record.network;
-    await dataplane.exclusively({ attachment, hostInterfaceName: name }, signal, async () => {
+    await dataplane.runExclusive({ attachment, hostInterfaceName: name }, signal, async () => {
       if (registry.get(attachment) !== record) return;
       // A call may have rewired the same pod, which leaves the record unchanged.
-      const ends = await hostEndsOf(kernel, attachment, [name]);
+      const ends = await findHostLinks(kernel, attachment, [name]);
       if (ends.some((end) => isMadeFor(end, attachment))) return;
       await registry.remove(attachment);
-      await dataplane.reguard(name);
-      events.lostWireForgotten(attachment);
+      await dataplane.updateGuard(name);
+      events.lostWireDropped(attachment);
     });
   }
 }

@@ -1,88 +1,102 @@
-import { Failure } from '@podwire/shared/failure/failure';
 import { describe, expect, test } from 'vitest';
 
-import { KeyedLock } from './operations-in-flight.js';
+import { OperationsInFlight } from './operations-in-flight.js';
 
-const never = new AbortController().signal;
+const never = () => new AbortController().signal;
+const lockKeys = (containerId: string, hostInterfaceName = `podw${containerId}`) => ({
+  attachment: { network: 'net', containerId, interfaceName: 'eth0' },
+  hostInterfaceName,
+});
 
-/** Work that goes on until it is told to end. */
-function task(log: string[], name: string) {
-  const end = new AbortController();
-  const work = () => {
-    log.push(`${name} begins`);
-    return new Promise<string>((resolve) => {
-      end.signal.addEventListener('abort', () => {
-        log.push(`${name} ends`);
-        resolve(name);
-      });
-    });
+/** Work that runs until its test ends it. */
+function work() {
+  let end = (): void => undefined;
+  const ended = new Promise<void>((resolve) => (end = resolve));
+  let begun = false;
+  const run = (): Promise<void> => {
+    begun = true;
+    return ended;
   };
-  return { work, end: () => end.abort() };
+  return { run, end, begun: () => begun };
 }
 
-const turns = () => new Promise((resolve) => setImmediate(resolve));
+const turn = () => new Promise((resolve) => setImmediate(resolve));
 
-describe('the lock', () => {
-  test('lets one at a time work under a key, in the order of their coming', async () => {
-    const lock = new KeyedLock();
-    const log: string[] = [];
-    const [a, b, c] = [task(log, 'a'), task(log, 'b'), task(log, 'c')];
-    const all = [a, b, c].map(({ work }) => lock.run('key', never, work));
-    for (const { end } of [a, b, c]) {
-      await turns();
-      end();
-    }
-    expect(await Promise.all(all)).toEqual(['a', 'b', 'c']);
-    expect(log).toEqual(['a begins', 'a ends', 'b begins', 'b ends', 'c begins', 'c ends']);
-    expect(lock.held).toBe(0);
+describe('operations', () => {
+  test.each([
+    ['of one attachment', lockKeys('a', 'podw1'), lockKeys('a', 'podw2')],
+    ['for one host interface', lockKeys('a', 'podw1'), lockKeys('b', 'podw1')],
+    [
+      'for one host interface, without an attachment',
+      { ...lockKeys('a', 'podw1'), attachment: undefined },
+      lockKeys('b', 'podw1'),
+    ],
+  ])('%s run one after the other', async (_, first, second) => {
+    const underWay = new OperationsInFlight();
+    const [one, other] = [work(), work()];
+    const both = [underWay.runExclusive(first, never(), one.run), underWay.runExclusive(second, never(), other.run)];
+    await turn();
+    expect([one.begun(), other.begun()]).toEqual([true, false]);
+    one.end();
+    await turn();
+    expect(other.begun()).toBe(true);
+    other.end();
+    await Promise.all(both);
   });
 
-  test('lets different keys work at the same time', async () => {
-    const lock = new KeyedLock();
-    const log: string[] = [];
-    const [a, b] = [task(log, 'a'), task(log, 'b')];
-    const all = [lock.run('one', never, a.work), lock.run('two', never, b.work)];
-    await turns();
-    expect(log).toEqual(['a begins', 'b begins']);
-    a.end();
-    b.end();
-    await Promise.all(all);
-    expect(lock.held).toBe(0);
+  test('of different attachments run concurrently, but one at a time in a pod', async () => {
+    const underWay = new OperationsInFlight();
+    const pod = { device: 4n, inode: 7n, cookie: 3n };
+    const [one, other] = [work(), work()];
+    const both = [
+      underWay.runExclusive(lockKeys('a'), never(), () => underWay.runInPod(pod, never(), one.run)),
+      underWay.runExclusive(lockKeys('b'), never(), () => underWay.runInPod(pod, never(), other.run)),
+    ];
+    await turn();
+    expect([underWay.isBusy(lockKeys('b').attachment), other.begun()]).toEqual([true, false]);
+    one.end();
+    await turn();
+    expect(other.begun()).toBe(true);
+    other.end();
+    await Promise.all(both);
   });
 
-  test('goes on to the next when work fails', async () => {
-    const lock = new KeyedLock();
-    const failing = lock.run('key', never, () => Promise.reject(new Error('broken')));
-    const next = lock.run('key', never, () => Promise.resolve('next'));
-    await expect(failing).rejects.toThrow('broken');
-    expect(await next).toBe('next');
-    expect(lock.held).toBe(0);
+  test('are awaited by idle, whether they succeed or fail', async () => {
+    const underWay = new OperationsInFlight();
+    const [one, closing] = [work(), work()];
+    const failing = underWay.runExclusive(lockKeys('a'), never(), async () => {
+      await one.run();
+      underWay.track(closing.run());
+      throw new Error('no');
+    });
+    let isIdle = false;
+    const idle = underWay.idle().then(() => (isIdle = true));
+    one.end();
+    await expect(failing).rejects.toThrow('no');
+    await turn();
+    expect(isIdle).toBe(false);
+    closing.end();
+    await idle;
   });
+});
 
-  test('waits no longer than the signal allows, and those behind keep their place', async () => {
-    const lock = new KeyedLock();
-    const log: string[] = [];
-    const [a, b, c] = [task(log, 'a'), task(log, 'b'), task(log, 'c')];
-    const impatient = new AbortController();
-    const holding = lock.run('key', never, a.work);
-    const waiting = lock.run('key', impatient.signal, b.work);
-    const behind = lock.run('key', never, c.work);
-    await turns();
-    impatient.abort(new Failure('DEADLINE_EXCEEDED', 'too late'));
-    await expect(waiting).rejects.toMatchObject({ code: 'DEADLINE_EXCEEDED' });
-    a.end();
-    await holding;
-    await turns();
-    c.end();
-    await behind;
-    expect(log).toEqual(['a begins', 'a ends', 'c begins', 'c ends']);
-    expect(lock.held).toBe(0);
-  });
-
-  test('does not begin for a caller that is gone already', async () => {
-    const lock = new KeyedLock();
-    const work = lock.run('key', AbortSignal.abort(), () => Promise.resolve('done'));
-    await expect(work).rejects.toMatchObject({ code: 'CANCELLED' });
-    expect(lock.held).toBe(0);
-  });
+test('wiring calls of an attachment are known from their wait to their end', async () => {
+  const underWay = new OperationsInFlight();
+  const { attachment } = lockKeys('a');
+  const [looking, one, other] = [work(), work(), work()];
+  const look = underWay.runExclusive(lockKeys('a'), never(), looking.run);
+  expect([underWay.isBusy(attachment), underWay.isWiring(attachment)]).toEqual([true, false]);
+  const wirings = [one, other].map(({ run }) => underWay.runWiring(lockKeys('a'), never(), run));
+  expect([underWay.isWiring(attachment), [...underWay.wiringAttachments()]]).toEqual([true, ['net/a/eth0']]);
+  looking.end();
+  one.end();
+  await Promise.all([look, wirings[0]]);
+  expect(underWay.isWiring(attachment)).toBe(true);
+  other.end();
+  await wirings[1];
+  expect([underWay.isWiring(attachment), underWay.wiringAttachments().size, underWay.isBusy(attachment)]).toEqual([
+    false,
+    0,
+    false,
+  ]);
 });

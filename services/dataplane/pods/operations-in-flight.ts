@@ -6,14 +6,14 @@ import { withSpan } from '@podwire/shared/runtime/span';
 import type { NetnsIdentity } from './kernel.js';
 
 /** Lock keys of an operation. */
-export interface Place {
+export interface LockKeys {
   /** Undefined: the link has no attachment yet. */
   readonly attachment: Attachment | undefined;
   readonly hostInterfaceName: string;
 }
 
 /** Operations in flight: one at a time for each attachment, each host interface and each pod. */
-export class UnderWay {
+export class OperationsInFlight {
   readonly #attachmentLock = new KeyedLock();
   /** By host interface name, taken inside the attachment's lock: a link without an alias is known by its name alone. */
   readonly #nameLock = new KeyedLock(null);
@@ -27,7 +27,7 @@ export class UnderWay {
    * Runs `work` exclusively for an attachment and a host interface name; without an attachment, for the name alone.
    * @throws Failure the signal's, and any error of `work`
    */
-  alone<Answer>(place: Place, signal: AbortSignal, work: () => Promise<Answer>): Promise<Answer> {
+  runExclusive<Answer>(place: LockKeys, signal: AbortSignal, work: () => Promise<Answer>): Promise<Answer> {
     const { attachment, hostInterfaceName } = place;
     const named = (): Promise<Answer> => this.#nameLock.run(hostInterfaceName, signal, work);
     const call = attachment
@@ -38,8 +38,8 @@ export class UnderWay {
   }
 
   /** The same for a call that is to wire the attachment. */
-  wiring<Answer>(
-    place: Place & { readonly attachment: Attachment },
+  runWiring<Answer>(
+    place: LockKeys & { readonly attachment: Attachment },
     signal: AbortSignal,
     work: () => Promise<Answer>,
   ): Promise<Answer> {
@@ -50,13 +50,17 @@ export class UnderWay {
       if (left > 0) this.#wirings.set(key, left);
       else this.#wirings.delete(key);
     };
-    const call = this.alone(place, signal, work);
+    const call = this.runExclusive(place, signal, work);
     call.then(done, done);
     return call;
   }
 
   /** Runs `work` exclusively in a pod: a rollback of namespace-wide settings must not overwrite another interface's change. */
-  inPod<Answer>({ device, inode }: NetnsIdentity, signal: AbortSignal, work: () => Promise<Answer>): Promise<Answer> {
+  runInPod<Answer>(
+    { device, inode }: NetnsIdentity,
+    signal: AbortSignal,
+    work: () => Promise<Answer>,
+  ): Promise<Answer> {
     return this.#podLock.run(`${device} ${inode}`, signal, work);
   }
 
@@ -73,7 +77,7 @@ export class UnderWay {
   }
 
   /** The formatted attachments whose wiring calls are running or queued. */
-  wirings(): ReadonlySet<string> {
+  wiringAttachments(): ReadonlySet<string> {
     return new Set(this.#wirings.keys());
   }
 
@@ -107,7 +111,7 @@ export class KeyedLock {
   async run<Result>(key: string, signal: AbortSignal, work: () => Promise<Result>): Promise<Result> {
     if (signal.aborted) throw failureOfSignal(signal);
     const waiting = this.#waiting.get(key);
-    if (waiting) await this.#traced(() => turnOf(waiting, signal));
+    if (waiting) await this.#traced(() => waitForTurn(waiting, signal));
     else this.#waiting.set(key, []);
     try {
       return await work();
@@ -121,7 +125,7 @@ export class KeyedLock {
   }
 
   /** Number of keys that are held. */
-  get held(): number {
+  get heldCount(): number {
     return this.#waiting.size;
   }
 
@@ -137,17 +141,17 @@ export class KeyedLock {
 }
 
 /** Appends a waiter, and resolves when its turn comes. @throws Failure the signal's */
-function turnOf(waiting: (() => void)[], signal: AbortSignal): Promise<void> {
+function waitForTurn(waiting: (() => void)[], signal: AbortSignal): Promise<void> {
   return new Promise<void>((resolve, reject) => {
-    const myTurn = () => {
-      signal.removeEventListener('abort', giveUp);
+    const grant = () => {
+      signal.removeEventListener('abort', onAbort);
       resolve();
     };
-    const giveUp = () => {
-      waiting.splice(waiting.indexOf(myTurn), 1);
+    const onAbort = () => {
+      waiting.splice(waiting.indexOf(grant), 1);
       reject(failureOfSignal(signal));
     };
-    waiting.push(myTurn);
-    signal.addEventListener('abort', giveUp, { once: true });
+    waiting.push(grant);
+    signal.addEventListener('abort', onAbort, { once: true });
   });
 }

@@ -11,7 +11,7 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 import type { ObservedLink } from '../wiring/observed.js';
 import { isMadeFor } from '../wiring/wire.js';
 import type { AttachmentEvents } from './events.js';
-import { hostEndsOf } from './host-ends.js';
+import { findHostLinks } from './host-links.js';
 import type { Kernel } from './kernel.js';
 import type { Dataplane } from './pods.js';
 import { compareIdentities, type AttachmentRecord } from './record.js';
@@ -20,7 +20,7 @@ import type { AttachmentRegistry } from './registry.js';
 /** Minimum time between the two observations that confirm a dead namespace, in milliseconds. */
 const CONFIRMATION_MS = 10_000;
 
-interface DeadNamespacesOptions {
+interface OrphanCollectorOptions {
   readonly kernel: Kernel;
   readonly dataplane: Dataplane;
   readonly registry: AttachmentRegistry;
@@ -39,12 +39,12 @@ interface DeadNamespacesOptions {
  * - IPAM may give a dead pod's addresses to another pod while IPAM is unreachable or slow. The record stays until IPAM has
  *   answered, and names the exact allocations.
  */
-export class DeadNamespaces {
-  readonly #options: DeadNamespacesOptions;
+export class OrphanCollector {
+  readonly #options: OrphanCollectorOptions;
   /** When each record was first observed dead. A replaced record is a new object. */
   readonly #suspectedAtMs = new WeakMap<AttachmentRecord, number>();
 
-  constructor(options: DeadNamespacesOptions) {
+  constructor(options: OrphanCollectorOptions) {
     this.#options = options;
   }
 
@@ -57,30 +57,30 @@ export class DeadNamespaces {
   async sweep(signal: AbortSignal): Promise<number> {
     const { kernel, registry, events } = this.#options;
     const links = new Map((await kernel.veths()).map((link) => [link.name, link]));
-    let buried = 0;
+    let deadCount = 0;
     for (const record of registry.all()) {
       if (signal.aborted) break;
       if (record.state !== 'attached') continue;
       const { attachment, hostInterfaceName: name } = record.network;
       try {
-        if (await this.#look(record, links.get(name), signal)) buried++;
+        if (await this.#checkRecord(record, links.get(name), signal)) deadCount++;
       } catch (error) {
-        if (!isOver(signal)) events.failed(`look whether ${formatAttachment(attachment)} lives`, error);
+        if (!isAborted(signal)) events.taskFailed(`orphan check of ${formatAttachment(attachment)}`, error);
       }
     }
-    return buried;
+    return deadCount;
   }
 
   /** Releases the addresses of dead attachments. Never rejects: unanswered or refused releases are retried. */
-  async giveBack(signal: AbortSignal): Promise<void> {
+  async releaseAddresses(signal: AbortSignal): Promise<void> {
     const { registry, events } = this.#options;
     const dead = registry.all().filter(({ state }) => state === 'dead');
-    const left = await releaseEach(dead, (record) => this.#release(record, signal));
-    if (left && !signal.aborted) events.releasesDelayed(left.count, left.failure);
+    const unreleased = await releaseEach(dead, (record) => this.#release(record, signal));
+    if (unreleased && !signal.aborted) events.releasesDelayed(unreleased.count, unreleased.failure);
   }
 
   /** @returns whether the attachment was removed */
-  async #look(record: AttachmentRecord, link: ObservedLink | undefined, signal: AbortSignal): Promise<boolean> {
+  async #checkRecord(record: AttachmentRecord, link: ObservedLink | undefined, signal: AbortSignal): Promise<boolean> {
     const { dataplane, clock } = this.#options;
     // A call replaces the record object. A mere read, such as the full check, is no sign of life.
     if (dataplane.isBusy(record.network.attachment)) return false;
@@ -92,7 +92,7 @@ export class DeadNamespaces {
     const nowMs = clock.nowMs();
     // After the clock was set back the elapsed time is unknown.
     if (suspectedAtMs === undefined || nowMs < suspectedAtMs) this.#suspectedAtMs.set(record, nowMs);
-    else if (nowMs - suspectedAtMs >= CONFIRMATION_MS) return this.#bury(record, signal);
+    else if (nowMs - suspectedAtMs >= CONFIRMATION_MS) return this.#removeDead(record, signal);
     return false;
   }
 
@@ -104,19 +104,19 @@ export class DeadNamespaces {
   }
 
   /** Removes the remains on the node under the attachment's lock, unless the record was replaced meanwhile. */
-  async #bury(record: AttachmentRecord, signal: AbortSignal): Promise<boolean> {
+  async #removeDead(record: AttachmentRecord, signal: AbortSignal): Promise<boolean> {
     const { kernel, dataplane, registry, events } = this.#options;
     const { attachment, hostInterfaceName: name, netns } = record.network;
-    return dataplane.exclusively({ attachment, hostInterfaceName: name }, signal, async () => {
+    return dataplane.runExclusive({ attachment, hostInterfaceName: name }, signal, async () => {
       if (registry.get(attachment) !== record) return false;
-      // Even if renamed by hand, the peer lives as long as the pod.
-      const ends = await hostEndsOf(kernel, attachment, [name]);
+      // An operator may have renamed the link; its peer lives as long as the pod.
+      const ends = await findHostLinks(kernel, attachment, [name]);
       const link = ends.find((end) => isMadeFor(end, attachment)) ?? ends[0];
       if (!(await this.#isDead(record, link))) return false;
       if (link && isMadeFor(link, attachment)) await kernel.deleteHostLink(link);
-      await registry.mark(attachment, 'dead');
-      await dataplane.reguard(name);
-      events.died(attachment, netns);
+      await registry.setState(attachment, 'dead');
+      await dataplane.updateGuard(name);
+      events.attachmentDied(attachment, netns);
       return true;
     });
   }
@@ -124,25 +124,25 @@ export class DeadNamespaces {
   async #release(record: AttachmentRecord, signal: AbortSignal): Promise<void> {
     const { dataplane, registry, addressBook, events } = this.#options;
     const { attachment } = record.network;
-    const isStill = (): boolean => registry.get(attachment) === record;
+    const isCurrent = (): boolean => registry.get(attachment) === record;
     const endpoint = await addressBook.endpoint(attachment, signal);
-    const addresses = endpoint ? addressesOfDead(record, endpoint) : [];
+    const addresses = endpoint ? addressesToRelease(record, endpoint) : [];
     // An attach that ran meanwhile uses the addresses.
-    if (!isStill()) return;
+    if (!isCurrent()) return;
     if (addresses.length > 0) {
       const released = await addressBook.release({ attachment, addresses, netns: endpoint?.netns }, signal);
       events.addressesReleased(attachment, released, 'namespace');
       // The allocations changed since they were read; the next round reads them again.
       if (released.length < addresses.length) return;
     }
-    const place = { attachment, hostInterfaceName: hostInterfaceName(attachment) };
-    await dataplane.exclusively(place, signal, async () => {
-      if (isStill()) await registry.remove(attachment);
+    const keys = { attachment, hostInterfaceName: hostInterfaceName(attachment) };
+    await dataplane.runExclusive(keys, signal, async () => {
+      if (isCurrent()) await registry.remove(attachment);
     });
   }
 }
 
-function isOver(signal: AbortSignal): boolean {
+function isAborted(signal: AbortSignal): boolean {
   return signal.aborted;
 }
 
@@ -153,7 +153,7 @@ interface HeldAddress {
   readonly sequenceNumber: bigint;
 }
 
-/** What IPAM has recorded for an attachment. */
+/** IPAM's record of an attachment. */
 export interface HeldEndpoint {
   readonly attachment: Attachment;
   readonly addresses: readonly HeldAddress[];
@@ -163,8 +163,8 @@ export interface HeldEndpoint {
   readonly createdAtMs: number | undefined;
 }
 
-/** What to release of an endpoint, as it was read. */
-export type ReleasedEndpoint = Pick<HeldEndpoint, 'attachment' | 'addresses' | 'netns'>;
+/** The allocations of an endpoint to release, as read from IPAM. */
+export type EndpointRelease = Pick<HeldEndpoint, 'attachment' | 'addresses' | 'netns'>;
 
 /**
  * The dataplane's interface to podwire-ipam. Methods throw the service's Failure, or UNREACHABLE, DEADLINE_EXCEEDED, CANCELLED.
@@ -181,7 +181,7 @@ export interface AddressBook {
    * container holds by a later allocation, or for another namespace after a new ADD. Idempotent.
    * @returns the addresses that this call released
    */
-  release(endpoint: ReleasedEndpoint, signal: AbortSignal): Promise<readonly string[]>;
+  release(endpoint: EndpointRelease, signal: AbortSignal): Promise<readonly string[]>;
 }
 
 /** Reads the boot ID of the machine (proc(5)). @throws Failure KERNEL_REFUSED when /proc cannot be read */
@@ -189,40 +189,40 @@ export function readBoot(): Boot {
   try {
     const id = readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim();
     const seconds = /^btime (\d+)$/m.exec(readFileSync('/proc/stat', 'utf8'))?.[1];
-    if (id === '' || seconds === undefined) throw new Error('no boot_id, or no btime');
+    if (id === '' || seconds === undefined) throw new Error('boot_id or btime is missing');
     return { id, startedAtMs: Number(seconds) * 1000 };
   } catch (cause) {
     const reason = messageOf(cause);
-    throw new Failure('KERNEL_REFUSED', `cannot tell this boot from others (${reason}): mount /proc`, { cause });
+    throw new Failure('KERNEL_REFUSED', `cannot identify this boot (${reason}); mount /proc`, { cause });
   }
 }
 
-/** Pure decisions on what a node releases at IPAM without a request. Each needs proof that no live pod uses it. */
+/** Pure decisions about allocations that a node releases at IPAM without a request. Each needs proof that no live pod uses them. */
 
 /**
  * The addresses to release for a dead attachment, of those that IPAM has recorded for it. None when IPAM's record is for another
  * namespace: the attachment was added again. When IPAM has no namespace, those of the dead pod.
  */
-function addressesOfDead(
+function addressesToRelease(
   { network, identity, bootId }: AttachmentRecord,
   endpoint: HeldEndpoint,
 ): readonly HeldAddress[] {
   const { netns, addresses } = endpoint;
   if (netns) return netns.bootId === bootId && netns.inode === identity.inode ? addresses : [];
-  const had = new Set(network.addresses.map(formatAddress));
-  return addresses.filter(({ address }) => had.has(address));
+  const recorded = new Set(network.addresses.map(formatAddress));
+  return addresses.filter(({ address }) => recorded.has(address));
 }
 
 /**
  * IPAM's state for a pod whose whole wire is gone: all its addresses for its namespace (held); all, but no endpoint that names
  * the namespace (endpoint-lost); other addresses or only some (differs); none (released).
  */
-type LossVerdict = 'held' | 'endpoint-lost' | 'differs' | 'released';
+type LossState = 'held' | 'endpoint-lost' | 'differs' | 'released';
 
-export function judgeLoss(
+export function evaluateLoss(
   { network, identity, bootId }: AttachmentRecord,
   endpoint: HeldEndpoint | undefined,
-): LossVerdict {
+): LossState {
   const held = new Set(endpoint?.addresses.map(({ address }) => address));
   const missing = network.addresses.map(formatAddress).filter((address) => !held.has(address));
   if (missing.length === network.addresses.length) return 'released';
@@ -238,11 +238,11 @@ export interface Boot {
   readonly startedAtMs: number;
 }
 
-/** What happens to an endpoint of this node after a start. */
-interface EndpointVerdict {
-  readonly died: boolean;
+/** Decision about an endpoint of this node after a start. */
+interface EndpointDecision {
+  readonly isDead: boolean;
   /** Why it is kept although it belongs to another boot. */
-  readonly spared?: string;
+  readonly keepReason?: string;
 }
 
 /**
@@ -250,14 +250,17 @@ interface EndpointVerdict {
  * boots: an endpoint made after this boot began does not belong to an earlier one.
  * @param isAttached - whether this boot has a wire for the attachment
  */
-function judgeEndpoint(endpoint: HeldEndpoint, boot: Boot, isAttached: boolean): EndpointVerdict {
+function evaluateEndpoint(endpoint: HeldEndpoint, boot: Boot, isAttached: boolean): EndpointDecision {
   const { netns, createdAtMs } = endpoint;
-  if (!netns || netns.bootId === '' || netns.bootId === boot.id) return { died: false };
-  if (isAttached) return { died: false, spared: 'the attachment is wired in this boot' };
+  if (!netns || netns.bootId === '' || netns.bootId === boot.id) return { isDead: false };
+  if (isAttached) return { isDead: false, keepReason: 'the attachment is wired in this boot' };
   if (createdAtMs !== undefined && createdAtMs >= boot.startedAtMs) {
-    return { died: false, spared: 'they were given since this boot began; do two machines have one node name?' };
+    return {
+      isDead: false,
+      keepReason: 'they were assigned since this boot began; check whether two machines share a node name',
+    };
   }
-  return { died: true };
+  return { isDead: true };
 }
 
 interface RebootOptions {
@@ -270,35 +273,35 @@ interface RebootOptions {
 }
 
 /**
- * Releases what pods of earlier boots of this node hold at IPAM: they died with the boot. Repeat until it succeeds; once is
+ * Releases the addresses that IPAM still holds for pods of earlier boots of this node: the pods ended with their boot. Repeat until it succeeds; once is
  * enough, as an ended boot makes no new allocations. Idempotent.
  * @throws Failure when IPAM does not answer, or refuses one; completed releases stay
  */
 export async function releaseEarlierBoots(options: RebootOptions, signal: AbortSignal): Promise<void> {
   const { addressBook, registry, events, nodeName, boot } = options;
   const endpoints = await addressBook.endpointsOf(nodeName, signal);
-  const died = endpoints.filter((endpoint) => {
+  const dead = endpoints.filter((endpoint) => {
     const isAttached = registry.get(endpoint.attachment) !== undefined;
-    const verdict = judgeEndpoint(endpoint, boot, isAttached);
-    if (verdict.spared !== undefined) events.endpointSpared(endpoint.attachment, verdict.spared);
-    return verdict.died;
+    const decision = evaluateEndpoint(endpoint, boot, isAttached);
+    if (decision.keepReason !== undefined) events.endpointKept(endpoint.attachment, decision.keepReason);
+    return decision.isDead;
   });
-  const left = await releaseEach(died, async (endpoint) => {
+  const unreleased = await releaseEach(dead, async (endpoint) => {
     const released = await addressBook.release(endpoint, signal);
     events.addressesReleased(endpoint.attachment, released, 'reboot');
   });
-  if (left) throw left.failure;
+  if (unreleased) throw unreleased.failure;
 }
 
-/** Endpoints that IPAM has not released. */
-interface Left {
+/** Items that IPAM has not released. */
+interface Unreleased {
   readonly count: number;
   /** The first failure. */
   readonly failure: unknown;
 }
 
-/** IPAM is unreachable, or the caller is gone: further releases would fail too. */
-const SILENCE: ReadonlySet<FailureCode> = new Set(['UNREACHABLE', 'DEADLINE_EXCEEDED', 'CANCELLED']);
+/** IPAM is unreachable, or the caller has gone: further releases would fail too. */
+const UNANSWERED_CODES: ReadonlySet<FailureCode> = new Set(['UNREACHABLE', 'DEADLINE_EXCEEDED', 'CANCELLED']);
 
 /**
  * Releases items one after another. Continues after one that IPAM refuses, such as an unreadable record; stops when IPAM does not
@@ -308,7 +311,7 @@ const SILENCE: ReadonlySet<FailureCode> = new Set(['UNREACHABLE', 'DEADLINE_EXCE
 export async function releaseEach<Item>(
   items: readonly Item[],
   release: (item: Item) => Promise<void>,
-): Promise<Left | undefined> {
+): Promise<Unreleased | undefined> {
   const failures: unknown[] = [];
   for (const [position, item] of items.entries()) {
     try {
@@ -316,12 +319,12 @@ export async function releaseEach<Item>(
     } catch (failure) {
       failures.push(failure);
       const rest = items.length - position - 1;
-      if (isSilence(failure)) return { count: failures.length + rest, failure: failures[0] };
+      if (isUnanswered(failure)) return { count: failures.length + rest, failure: failures[0] };
     }
   }
   return failures.length > 0 ? { count: failures.length, failure: failures[0] } : undefined;
 }
 
-function isSilence(failure: unknown): boolean {
-  return failure instanceof Failure && SILENCE.has(failure.code);
+function isUnanswered(failure: unknown): boolean {
+  return failure instanceof Failure && UNANSWERED_CODES.has(failure.code);
 }

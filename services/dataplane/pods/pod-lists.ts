@@ -18,12 +18,12 @@ export interface PodListBounds {
 export const POD_LIST_BOUNDS: PodListBounds = { maxCount: 4096, timeoutMs: 2000 };
 
 /** A list beyond its limits: the pod is neither checked nor repaired. Other pods are unaffected. */
-export function unreadablePod(netns: string, reason: string): Failure {
+export function podUnreadableFailure(netns: string, reason: string): Failure {
   const message = `pod namespace ${netns}: ${reason}; remove them in the pod, or delete the pod`;
   return new Failure('POD_UNREADABLE', message, { details: { netns } });
 }
 
 /** @returns the reason why a list that is too long is not read */
-export function tooMany(kind: PodListKind, { maxCount }: Pick<PodListBounds, 'maxCount'>): string {
+export function tooManyReason(kind: PodListKind, { maxCount }: Pick<PodListBounds, 'maxCount'>): string {
   return `more than ${maxCount} ${kind}`;
 }

@@ -17,8 +17,8 @@ function prefix(text: string): Prefix {
   return parsed.prefix;
 }
 
-/** A guard that notes what it is told, with what there was of links at that moment. */
-class NotingGuard implements PodGuard {
+/** A guard that records its calls, with the links that existed at that moment. */
+class RecordingGuard implements PodGuard {
   readonly notes: string[] = [];
   refusal: Failure | undefined;
   readonly #links: () => number;
@@ -47,7 +47,7 @@ class NotingGuard implements PodGuard {
 
 function guardedNode() {
   const kernel = new MemoryKernel();
-  const guard = new NotingGuard(() => kernel.host.links.length);
+  const guard = new RecordingGuard(() => kernel.host.links.length);
   const { log } = recordingLog();
   const dataplane = new Dataplane({ kernel, registry: testRegistry(), events: new Events(log), guard });
   const pod = (name: string, rest: Partial<PodNetwork> = {}): PodNetwork => {
@@ -59,7 +59,7 @@ function guardedNode() {
   return { kernel, guard, dataplane, pod, bare };
 }
 
-test('a pod is guarded before its interface is there, and let go once it is gone', async () => {
+test('a pod is guarded before its interface exists, and until it is deleted', async () => {
   const { guard, dataplane, pod, bare } = guardedNode();
   const network = pod('a', { ...BY_FAMILY['both families'], sourcePrefixes: [prefix('10.99.0.0/24')] });
   const name = network.hostInterfaceName;
@@ -72,7 +72,7 @@ test('a pod is guarded before its interface is there, and let go once it is gone
   ]);
 });
 
-test('a pod whose wire went with its namespace is let go as well', async () => {
+test('the guard of a pod whose wire vanished with its namespace is removed too', async () => {
   const { kernel, guard, dataplane, pod, bare } = guardedNode();
   const network = pod('a', { sourcePrefixes: [prefix('10.99.0.0/24')] });
   await dataplane.attach(network, never());
@@ -81,7 +81,7 @@ test('a pod whose wire went with its namespace is let go as well', async () => {
   expect(guard.notes.at(-1)).toBe(`forget ${network.hostInterfaceName} (${bare} links)`);
 });
 
-test('a pod that cannot be guarded is not wired, and nothing is left of it', async () => {
+test('a pod that cannot be guarded is not wired, and leaves nothing', async () => {
   const { kernel, guard, dataplane, pod, bare } = guardedNode();
   guard.refusal = new Failure('KERNEL_UNSUPPORTED', 'nft: not installed');
   const network = pod('a', BY_FAMILY['both families']);
@@ -91,7 +91,7 @@ test('a pod that cannot be guarded is not wired, and nothing is left of it', asy
   expect(guard.notes).toEqual([`ready (${bare} links)`, `forget ${network.hostInterfaceName} (${bare} links)`]);
 });
 
-test('a pod that could not be wired anew keeps what it was allowed before', async () => {
+test('a pod whose new wiring failed keeps its allowed prefixes', async () => {
   const { kernel, guard, dataplane, pod } = guardedNode();
   const first = pod('a', { sourcePrefixes: [prefix('10.99.0.0/24')] });
   await dataplane.attach(first, never());
@@ -104,7 +104,7 @@ test('a pod that could not be wired anew keeps what it was allowed before', asyn
 /** Calico's names are the same for each sandbox of a pod. */
 const SANDBOX = { hostInterfaceName: 'cali0123456789a', addresses: BY_FAMILY.IPv6.addresses, routes: [] };
 
-/** The interfaces that are guarded, with what is allowed on each, by all that the guard was told. */
+/** The guarded interfaces, each with its allowed prefixes, derived from the guard's calls. */
 function guarded(notes: readonly string[]): Record<string, string> {
   const allowed = new Map<string, string>();
   for (const [what = '', name = '', ...prefixes] of notes.map((note) => note.replace(/ \(.*/, '').split(' '))) {
@@ -114,7 +114,7 @@ function guarded(notes: readonly string[]): Record<string, string> {
   return Object.fromEntries(allowed);
 }
 
-test('a sandbox stays guarded when the earlier one of its name, whose wire went with its namespace, is let go late', async () => {
+test('a sandbox stays guarded when the earlier one of its name, whose wire vanished with its namespace, is detached late', async () => {
   const { kernel, guard, dataplane, pod } = guardedNode();
   const [first, second] = [pod('first', SANDBOX), pod('second', { ...SANDBOX, sourcePrefixes: [prefix('fd99::/64')] })];
   await dataplane.attach(first, never());
@@ -126,7 +126,7 @@ test('a sandbox stays guarded when the earlier one of its name, whose wire went 
   expect(guarded(guard.notes)).toEqual({});
 });
 
-test('a pod stays guarded as it was when another one asks for its interface, and is refused', async () => {
+test('a pod keeps its guard when another one requests its interface, and is refused', async () => {
   const { guard, dataplane, pod } = guardedNode();
   const first = pod('first', { ...SANDBOX, sourcePrefixes: [prefix('fd99::/64')] });
   await dataplane.attach(first, never());

@@ -24,15 +24,18 @@ async function detach(rest: Partial<DetachPodRequest>) {
   return detachPod(dataplane)(DetachPodRequest.fromPartial({ attachment, ...rest }), call);
 }
 
-test.each([undefined, '/run/netns/a', '/run/netns/gone'])('a namespace is asked for by nobody: %s', async (netns) => {
-  expect(await detach({ netns })).toEqual({ removed: false });
-});
+test.each([undefined, '/run/netns/a', '/run/netns/gone'])(
+  'a detach accepts a namespace that is absent, present or gone: %s',
+  async (netns) => {
+    expect(await detach({ netns })).toEqual({ removed: false });
+  },
+);
 
 test.each([
   ['', /empty/],
   ['relative', /not an absolute path/],
   ['/run/\0', /zero byte/],
-])('a path that leads to no namespace is refused: %j', async (netns, reason) => {
+])('an invalid namespace path is refused: %j', async (netns, reason) => {
   await expect(detach({ netns })).rejects.toMatchObject({
     code: 'INVALID_REQUEST',
     violations: [{ field: 'netns', reason: expect.stringMatching(reason) }],
@@ -46,7 +49,7 @@ const differences = (count: number) =>
     actual: 'present',
   }));
 
-test('an answer has at most 100 differences, the first ones, and the number of the others', () => {
+test('an answer has the first 100 differences, and the number of the rest', () => {
   expect(differencesMessage([])).toEqual({ differences: [], moreDifferences: 0 });
   expect(differencesMessage(differences(100))).toEqual({ differences: differences(100), moreDifferences: 0 });
   expect(differencesMessage(differences(4000))).toEqual({ differences: differences(100), moreDifferences: 3900 });
@@ -69,7 +72,7 @@ const good = (): PodNetworkMessage => ({
 const read = (message: PodNetworkMessage | undefined) =>
   readChecked('Test', (checks) => readPodNetwork(message, checks));
 
-/** Fields that are refused, each with why. */
+/** Refused fields, each with the reason. */
 function violations(message: PodNetworkMessage | undefined): Record<string, string> {
   try {
     read(message);
@@ -82,7 +85,7 @@ function violations(message: PodNetworkMessage | undefined): Record<string, stri
 }
 
 describe('a pod', () => {
-  test('is read, with what is left out filled in', () => {
+  test('is read; omitted fields get their defaults', () => {
     const { addresses, routes, ...rest } = read(good());
     expect(rest).toEqual({
       attachment: good().attachment,
@@ -107,7 +110,7 @@ describe('a pod', () => {
     expect(addresses.map(formatAddress)).toEqual(['fd65::7', '10.65.0.7']);
   });
 
-  test('keeps what is given', () => {
+  test('keeps the given values', () => {
     const message = {
       ...good(),
       mtuBytes: 68,
@@ -149,8 +152,8 @@ describe('a pod', () => {
     ['pod.host_interface_name', { hostInterfaceName: 'ü'.repeat(8) }, /longer than 15 bytes/],
     ['pod.host_interface_name', { hostInterfaceName: 'a b' }, /white space/],
     ['pod.mac_address', { macAddress: '' }, /MAC/],
-    ['pod.mac_address', { macAddress: '01:00:00:00:00:01' }, /no unicast/],
-    ['pod.mac_address', { macAddress: '00:00:00:00:00:00' }, /no unicast/],
+    ['pod.mac_address', { macAddress: '01:00:00:00:00:01' }, /not a unicast/],
+    ['pod.mac_address', { macAddress: '00:00:00:00:00:00' }, /not a unicast/],
     ['pod.mtu_bytes', { mtuBytes: 67 }, /68 to 65535/],
     ['pod.mtu_bytes', { mtuBytes: 65_536 }, /68 to 65535/],
     ['pod.addresses', { addresses: [] }, /empty/],
@@ -158,7 +161,7 @@ describe('a pod', () => {
     ['pod.addresses[0]', { addresses: ['10.65.0.7/24'] }, /length has to be 32/],
     ['pod.addresses[0]', { addresses: ['fd65::7'] }, /not a CIDR/],
     ['pod.addresses[0]', { addresses: ['fd65::7/64'] }, /length has to be 128/],
-    ['pod.addresses[0]', { addresses: ['::/128'] }, /stand for IPv4/],
+    ['pod.addresses[0]', { addresses: ['::/128'] }, /represent IPv4/],
     ['pod.addresses[0]', { addresses: ['::1/128'] }, /loopback/],
     ['pod.addresses[0]', { addresses: ['::10.65.0.7/128'] }, /not a CIDR/],
     ['pod.addresses[0]', { addresses: ['::ffff:10.65.0.7/128'] }, /not a CIDR/],
@@ -173,17 +176,17 @@ describe('a pod', () => {
     ['pod.addresses[1]', { addresses: ['10.65.0.7/32', '10.65.0.7/32'] }, /repeats \[0\]/],
     ['pod.routes[0]', { routes: ['10.0.0.1/8'] }, /host bits/],
     ['pod.routes[0]', { routes: ['nowhere'] }, /not a CIDR/],
-    ['pod.routes[0]', { routes: ['::/0'] }, /IPv6, of which the pod has no address/],
-    ['pod.routes[0]', { addresses: ['fd65::7/128'], routes: ['10.0.0.0/8'] }, /IPv4, of which the pod has no address/],
+    ['pod.routes[0]', { routes: ['::/0'] }, /IPv6, but the pod has no IPv6 address/],
+    ['pod.routes[0]', { addresses: ['fd65::7/128'], routes: ['10.0.0.0/8'] }, /IPv4, but the pod has no IPv4 address/],
     ['pod.routes[0]', { addresses: ['fd65::7/128'], routes: ['fe80::ecee:eeff:feee:eeee/128'] }, /the gateway itself/],
-    ['pod.routes[0]', { addresses: ['fd65::7/128'], routes: ['fe80::/64'] }, /no gateway leads to/],
-    ['pod.routes[0]', { addresses: ['fd65::7/128'], routes: ['ff00::/8'] }, /no gateway leads to/],
-    ['pod.routes[0]', { addresses: ['fd65::7/128'], routes: ['::/96'] }, /no gateway leads to/],
+    ['pod.routes[0]', { addresses: ['fd65::7/128'], routes: ['fe80::/64'] }, /cannot be routed through a gateway/],
+    ['pod.routes[0]', { addresses: ['fd65::7/128'], routes: ['ff00::/8'] }, /cannot be routed through a gateway/],
+    ['pod.routes[0]', { addresses: ['fd65::7/128'], routes: ['::/96'] }, /cannot be routed through a gateway/],
     ['pod.routes[0]', { routes: ['169.254.1.1/32'] }, /gateway itself/],
     ['pod.mtu_bytes', { addresses: ['fd65::7/128'], mtuBytes: 1279 }, /1280 to 65535 for a pod with IPv6/],
     ['pod.queue_count', { queueCount: 4097 }, /1 to 4096/],
     ['pod.source_prefixes[0]', { sourcePrefixes: ['10.0.0.1/8'] }, /host bits/],
-    ['pod.source_prefixes[0]', { sourcePrefixes: ['fd00::/8'] }, /IPv6, of which the pod has no address/],
+    ['pod.source_prefixes[0]', { sourcePrefixes: ['fd00::/8'] }, /IPv6, but the pod has no IPv6 address/],
     ['pod.source_prefixes[0]', { sourcePrefixes: ['127.0.0.0/8'] }, /loopback/],
     ['pod.source_prefixes[1]', { sourcePrefixes: ['10.0.0.0/8', '10.0.0.0/8'] }, /repeats \[0\]/],
     ['pod.routes[1]', { routes: ['10.0.0.0/8', '10.0.0.0/8'] }, /repeats \[0\]/],
@@ -193,7 +196,7 @@ describe('a pod', () => {
     expect(found[field]).toMatch(reason);
   });
 
-  test('with everything wrong is refused with everything that is wrong', () => {
+  test('with several faults is refused with all of them', () => {
     const wrong = {
       attachment: undefined,
       netns: 'x',
@@ -220,7 +223,7 @@ describe('a pod', () => {
     ]);
   });
 
-  test('that is missing altogether is one violation', () => {
+  test('that is missing is one violation', () => {
     expect(violations(undefined)).toEqual({ pod: 'is missing' });
   });
 });

@@ -43,7 +43,7 @@ import type { Handler } from '@podwire/shared/rpc/unary';
 import type { Difference } from '../wiring/difference.js';
 import { familiesOf, GATEWAY, GATEWAY_ADDRESS, type PodNetwork } from '../wiring/network.js';
 import type { ObservedLink } from '../wiring/observed.js';
-import type { AttachedPage, Detachment, Page } from './conflicts.js';
+import type { AttachedPage, DetachRequest, PageRequest } from './conflicts.js';
 import type { GarbageCollector, GarbageRequest } from './garbage.js';
 import type { Dataplane } from './pods.js';
 
@@ -67,8 +67,8 @@ const UNUSABLE: readonly (readonly [cidr: string, purpose: string])[] = [
   ['127.0.0.0/8', 'loopback'],
   ['169.254.0.0/16', 'link-local addresses, the pods’ gateway among them'],
   ['224.0.0.0/4', 'multicast'],
-  ['240.0.0.0/4', 'nothing (reserved), and broadcast'],
-  ['::/96', 'loopback, and addresses that stand for IPv4 ones'],
+  ['240.0.0.0/4', 'future use, and broadcast'],
+  ['::/96', 'loopback, and addresses that represent IPv4 ones'],
   ['fe80::/10', 'link-local addresses, the pods’ gateway among them'],
   ['ff00::/8', 'multicast'],
 ];
@@ -87,7 +87,7 @@ export function readPodNetwork(message: PodNetworkMessage | undefined, checks: C
   const mac = parseMac(pod.macAddress);
   check?.check(
     'pod.mac_address',
-    mac === undefined ? `is ${quote(pod.macAddress)}: no unicast MAC address` : undefined,
+    mac === undefined ? `is ${quote(pod.macAddress)}: not a unicast MAC address` : undefined,
   );
   const addresses = readAddresses(pod.addresses, check);
   check?.check('pod.mtu_bytes', mtuFault(pod.mtuBytes, familiesOf(addresses)));
@@ -102,7 +102,7 @@ export function readPodNetwork(message: PodNetworkMessage | undefined, checks: C
       pod.routes.length > 0
         ? readPrefixes(pod.routes, { at: 'pod.routes', addresses, check, faultOf: routeFault })
         : familiesOf(addresses).map(defaultRoute),
-    mtuBytes: orUndefined(pod.mtuBytes),
+    mtuBytes: zeroAsUndefined(pod.mtuBytes),
     ipForwarding: pod.ipForwarding,
     sourcePrefixes: readPrefixes(pod.sourcePrefixes, {
       at: 'pod.source_prefixes',
@@ -110,8 +110,8 @@ export function readPodNetwork(message: PodNetworkMessage | undefined, checks: C
       check,
       faultOf: sourcePrefixFault,
     }),
-    txQueueLength: orUndefined(pod.txQueueLength),
-    queueCount: orUndefined(pod.queueCount),
+    txQueueLength: zeroAsUndefined(pod.txQueueLength),
+    queueCount: zeroAsUndefined(pod.queueCount),
     ...(pod.addressesFromIpam === true && { addressesFromIpam: true }),
   };
 }
@@ -131,18 +131,18 @@ const ABSENT_POD: PodNetworkMessage = {
 };
 
 /** The contract uses zero for an absent value. */
-function orUndefined(value: number): number | undefined {
+function zeroAsUndefined(value: number): number | undefined {
   return value === 0 ? undefined : value;
 }
 
-interface Place {
+interface FieldContext {
   /** Path of the message's field. */
   readonly at: string;
   /** Undefined: the enclosing message is missing, which is already reported. */
   readonly check: Checks | undefined;
 }
 
-export function readAttachment(message: AttachmentMessage | undefined, { at, check }: Place): Attachment {
+export function readAttachment(message: AttachmentMessage | undefined, { at, check }: FieldContext): Attachment {
   const { network = '', containerId = '', interfaceName = '' } = message ?? {};
   const attachment = { network, containerId, interfaceName };
   if (!message) check?.check(at, 'is missing');
@@ -154,13 +154,13 @@ export function readAttachment(message: AttachmentMessage | undefined, { at, che
 
 /** Why the name is invalid for a link of the node, or undefined. */
 function hostInterfaceNameFault(name: string): string | undefined {
-  return name === 'lo' ? 'is the loopback interface, which the node has already' : interfaceNameFault(name);
+  return name === 'lo' ? 'is the loopback interface; choose another name' : interfaceNameFault(name);
 }
 
 /** Why the path is invalid for a pod's network namespace, or undefined. */
 function netnsFault(path: string): string | undefined {
   if (path === '') return 'is empty; pass the path of the pod’s network namespace (CNI_NETNS)';
-  if (path.includes('\0')) return 'holds a zero byte';
+  if (path.includes('\0')) return 'contains a zero byte';
   return path.startsWith('/') ? undefined : `is ${quote(path)}: not an absolute path`;
 }
 
@@ -190,7 +190,7 @@ function addressFault(cidr: string, parts: ReturnType<typeof splitCidr>): string
   if (length !== familyBits(address.family))
     return `is ${quote(cidr)}: its length has to be ${familyBits(address.family)}`;
   const unusable = UNUSABLE.find(([range]) => contains(range, address));
-  return unusable && `is ${formatAddress(address)}, of ${unusable[0]}, which is for ${unusable[1]}`;
+  return unusable && `is ${formatAddress(address)}, in ${unusable[0]}, which is reserved for ${unusable[1]}`;
 }
 
 function contains(range: string, inner: Address | Prefix): boolean {
@@ -210,9 +210,11 @@ interface PrefixList {
 function readPrefixes(cidrs: readonly string[], { at, addresses, check, faultOf }: PrefixList): Prefix[] {
   const families = familiesOf(addresses);
   // Families are unknown for addresses that could not be read.
-  const isStrange = ({ family }: Prefix) => families.length > 0 && !families.includes(family);
+  const isOtherFamily = ({ family }: Prefix) => families.length > 0 && !families.includes(family);
   const fault = (prefix: Prefix) =>
-    isStrange(prefix) ? `is of IPv${prefix.family}, of which the pod has no address` : faultOf(prefix);
+    isOtherFamily(prefix)
+      ? `is of IPv${prefix.family}, but the pod has no IPv${prefix.family} address`
+      : faultOf(prefix);
   return cidrs.flatMap((cidr, position) => {
     const parsed = parsePrefix(cidr);
     const reason = parsed.ok ? fault(parsed.prefix) : `is ${quote(cidr)}: ${parsed.fault}`;
@@ -224,14 +226,14 @@ function readPrefixes(cidrs: readonly string[], { at, addresses, check, faultOf 
 function routeFault(prefix: Prefix): string | undefined {
   const { family, length, value } = prefix;
   const isGateway = length === familyBits(family) && value === GATEWAY_ADDRESS[family].value;
-  if (isGateway) return `is ${GATEWAY[family]}, the gateway itself, to which every pod has a route`;
+  if (isGateway) return `is ${GATEWAY[family]}, the gateway itself; every pod already has a route to it`;
   const unroutable = UNROUTABLE.find((range) => contains(range, prefix));
-  return unroutable && `is of ${unroutable}, which no gateway leads to`;
+  return unroutable && `is in ${unroutable}, which cannot be routed through a gateway`;
 }
 
 function sourcePrefixFault(prefix: Prefix): string | undefined {
   const unusable = UNUSABLE.find(([range]) => contains(range, prefix));
-  return unusable && `is ${formatPrefix(prefix)}, of ${unusable[0]}, which is for ${unusable[1]}`;
+  return unusable && `is ${formatPrefix(prefix)}, in ${unusable[0]}, which is reserved for ${unusable[1]}`;
 }
 
 function repeatFault(list: readonly string[], position: number): string | undefined {
@@ -259,7 +261,10 @@ export function attachPod(dataplane: Dataplane): Handler<AttachPodRequest, Attac
   };
 }
 
-export function checkPod(dataplane: Dataplane, recorded: Recorded): Handler<CheckPodRequest, CheckPodResponse> {
+export function checkPod(
+  dataplane: Dataplane,
+  recorded: RecordedNetworkLookup,
+): Handler<CheckPodRequest, CheckPodResponse> {
   return async (request, { signal }) => {
     const network = wantedNetwork('CheckPod', request, recorded);
     return differencesMessage(await dataplane.check(network, signal));
@@ -291,7 +296,7 @@ export function detachPod(dataplane: Dataplane): Handler<DetachPodRequest, Detac
   return async (message, { signal }) => ({ removed: await dataplane.detach(readDetachment(message), signal) });
 }
 
-function readDetachment({ attachment, hostInterfaceName, netns }: DetachPodRequest): Detachment {
+function readDetachment({ attachment, hostInterfaceName, netns }: DetachPodRequest): DetachRequest {
   return readChecked('DetachPod', (check) => {
     if (netns !== undefined) check.check('netns', netnsFault(netns));
     if (hostInterfaceName !== '') check.check('host_interface_name', hostInterfaceNameFault(hostInterfaceName));
@@ -313,7 +318,7 @@ export function listPods(dataplane: Dataplane): Handler<ListPodsRequest, ListPod
   };
 }
 
-function readPage(message: ListPodsRequest): Page {
+function readPage(message: ListPodsRequest): PageRequest {
   return readChecked('ListPods', (checks) => ({
     limit: readPageSize(message, checks),
     after: readPageToken(message, SCOPE, checks),
@@ -324,7 +329,10 @@ function attachedPodMessage({ attachment, link, addresses }: AttachedPage['links
   return { attachment, hostInterface: interfaceMessage(link), addresses: [...addresses], up: link.running };
 }
 
-export function repairPod(dataplane: Dataplane, recorded: Recorded): Handler<RepairPodRequest, RepairPodResponse> {
+export function repairPod(
+  dataplane: Dataplane,
+  recorded: RecordedNetworkLookup,
+): Handler<RepairPodRequest, RepairPodResponse> {
   return async (request, { signal }) => {
     const network = wantedNetwork('RepairPod', request, recorded);
     return differencesMessage(await dataplane.repair(network, signal));
@@ -332,18 +340,18 @@ export function repairPod(dataplane: Dataplane, recorded: Recorded): Handler<Rep
 }
 
 /** Most differences in one answer: a pod can fill its namespace with thousands of routes, and messages have a size limit. */
-const LISTED_MAX = 100;
+const REPORTED_DIFFERENCES_MAX = 100;
 
 /** The first differences of a pod, and the count of the rest. */
 export function differencesMessage(found: readonly Difference[]): CheckPodResponse {
-  const differences = found.slice(0, LISTED_MAX);
+  const differences = found.slice(0, REPORTED_DIFFERENCES_MAX);
   return { differences, moreDifferences: found.length - differences.length };
 }
 
 /** The wanted state that the node has recorded for an attachment; undefined when it has none. */
-export type Recorded = (attachment: Attachment) => PodNetwork | undefined;
+export type RecordedNetworkLookup = (attachment: Attachment) => PodNetwork | undefined;
 
-interface Asked {
+interface NetworkSelector {
   readonly pod: PodNetworkMessage | undefined;
   readonly recorded?: AttachmentMessage | undefined;
 }
@@ -352,14 +360,21 @@ interface Asked {
  * The wanted state that a request contains or refers to.
  * @throws Failure INVALID_REQUEST, ATTACHMENT_NOT_FOUND
  */
-function wantedNetwork(method: string, { pod, recorded }: Asked, recordOf: Recorded): PodNetwork {
+function wantedNetwork(
+  method: string,
+  { pod, recorded }: NetworkSelector,
+  recordOf: RecordedNetworkLookup,
+): PodNetwork {
   if (!recorded) return readChecked(method, (checks) => readPodNetwork(pod, checks));
   const attachment = readChecked(method, (check) => {
-    check.check('recorded', pod === undefined ? undefined : 'is set beside pod; one of the two is wanted');
+    check.check('recorded', pod === undefined ? undefined : 'is set together with pod; set only one of the two');
     return readAttachment(recorded, { at: 'recorded', check });
   });
   const network = recordOf(attachment);
   if (network) return network;
   const name = formatAttachment(attachment);
-  throw new Failure('ATTACHMENT_NOT_FOUND', `${name} is not recorded on this node; ListPods tells which are`);
+  throw new Failure(
+    'ATTACHMENT_NOT_FOUND',
+    `${name} is not recorded on this node; list the node’s attachments with ListPods`,
+  );
 }

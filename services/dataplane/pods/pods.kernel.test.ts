@@ -10,7 +10,7 @@ import {
   addPod,
   cleanUp,
   intercept,
-  pings,
+  canPing,
   removePod,
   requireThrowawayNamespace,
   run,
@@ -58,30 +58,30 @@ afterEach(async () => {
 });
 
 describe('packets', () => {
-  test('reach pods from pods and from the node, and the node from pods', async () => {
+  test('pass between pods, and between pods and the node', async () => {
     const [a, b] = [pod('a'), pod('b', { addresses: [address('10.65.0.8')] })];
     await dataplane.attach(a, never());
     await dataplane.attach(b, never());
     expect([
-      pings('10.65.0.8', 'a'),
-      pings('10.65.0.7', 'b'),
-      pings('10.65.0.7'),
-      pings('10.65.0.8'),
-      pings(NODE_ADDRESS, 'a'),
-      pings(NODE_ADDRESS, 'b'),
+      canPing('10.65.0.8', 'a'),
+      canPing('10.65.0.7', 'b'),
+      canPing('10.65.0.7'),
+      canPing('10.65.0.8'),
+      canPing(NODE_ADDRESS, 'a'),
+      canPing(NODE_ADDRESS, 'b'),
     ]).toEqual(Array<boolean>(6).fill(true));
   });
 
-  test('need the neighbour entry where the node has no route to the gateway’s address', async () => {
+  test('need the neighbour entry when the node has no route to the gateway’s address', async () => {
     const [a, b] = [pod('a'), pod('b', { addresses: [address('10.65.0.8')] })];
     await dataplane.attach(a, never());
     await dataplane.attach(b, never());
     expect(run('ip', 'route', 'show', 'default')).toBe('');
     run('ip', '-n', 'a', 'neigh', 'delete', '169.254.1.1', 'dev', 'eth0');
-    expect(pings('10.65.0.8', 'a')).toBe(false);
+    expect(canPing('10.65.0.8', 'a')).toBe(false);
     run('ip', '-n', 'a', 'neigh', 'flush', 'dev', 'eth0');
     expect(await dataplane.attach(a, never())).toMatchObject({ changes: 1 });
-    expect(pings('10.65.0.8', 'a')).toBe(true);
+    expect(canPing('10.65.0.8', 'a')).toBe(true);
   });
 
   test('with the address of another pod are dropped at the node’s interface', async () => {
@@ -98,7 +98,7 @@ describe('packets', () => {
 });
 
 describe('attach', () => {
-  test('a second time changes nothing, and no step is carried out', async () => {
+  test('a second time changes nothing, and no step is applied', async () => {
     const a = pod('a');
     expect(await dataplane.attach(a, never())).toMatchObject({ changes: FRESH_STEPS });
     const [before, steps] = [snapshot('a'), kernel.finished.length];
@@ -119,7 +119,7 @@ describe('attach', () => {
     expect(snapshot('a')).toBe(before);
   });
 
-  test('that fails at any step of mending leaves what was there', async () => {
+  test('that fails at any step of a repair restores the state before', async () => {
     const a = pod('a');
     await dataplane.attach(a, never());
     const other = {
@@ -143,7 +143,7 @@ describe('attach', () => {
     expect(results).toEqual(Array<string>(steps).fill(before));
   });
 
-  test('mends what was changed by hand', async () => {
+  test('repairs manual changes', async () => {
     const a = pod('a');
     await dataplane.attach(a, never());
     const before = snapshot('a');
@@ -161,23 +161,23 @@ describe('attach', () => {
     expect(snapshot('a')).toBe(before);
   });
 
-  test('goes on with a pair that a killed service made and had not yet recorded', async () => {
+  test('continues with a pair that a killed service created but did not record', async () => {
     const a = pod('a');
     const peer = ['type', 'veth', 'peer', 'name', 'eth0', 'address', a.mac, 'netns', 'a'];
     run('ip', 'link', 'add', a.hostInterfaceName, 'address', HOST_MAC, ...peer);
     await dataplane.attach(a, never());
     expect(await dataplane.check(a, never())).toEqual([]);
-    expect(pings('10.65.0.7')).toBe(true);
+    expect(canPing('10.65.0.7')).toBe(true);
   });
 
-  test('makes the wire anew in a namespace that took the place of the first', async () => {
+  test('recreates the wire in a namespace that replaced the first', async () => {
     const a = pod('a');
     await dataplane.attach(a, never());
     addPod('b');
     expect(await dataplane.attach({ ...a, netns: '/run/netns/b' }, never())).toMatchObject({ pod: { name: 'eth0' } });
     expect(run('ip', '-n', 'a', '-br', 'link')).not.toContain('eth0');
     expect(await dataplane.check({ ...a, netns: '/run/netns/b' }, never())).toEqual([]);
-    expect(pings('10.65.0.7')).toBe(true);
+    expect(canPing('10.65.0.7')).toBe(true);
   });
 
   test('takes over the route of an earlier pod', async () => {
@@ -185,11 +185,11 @@ describe('attach', () => {
     await dataplane.attach(old, never());
     await dataplane.attach(next, never());
     expect(JSON.parse(run('ip', '-j', 'route', 'show', '10.65.0.7'))).toMatchObject([{ dev: next.hostInterfaceName }]);
-    expect(pings('10.65.0.7')).toBe(true);
+    expect(canPing('10.65.0.7')).toBe(true);
   });
 });
 
-describe('what is refused changes nothing', () => {
+describe('a refused call changes nothing', () => {
   const foreign = (...at: readonly string[]) => run('ip', ...at, 'type', 'bridge');
   const cases: readonly (readonly [string, string, (a: PodNetwork) => Partial<PodNetwork>])[] = [
     ['a path with nothing at it', 'INVALID_NETNS', () => ({ netns: '/run/netns/nowhere' })],
@@ -198,7 +198,7 @@ describe('what is refused changes nothing', () => {
     ['a namespace of another kind', 'INVALID_NETNS', () => ({ netns: '/proc/self/ns/mnt' })],
     ['the node’s own namespace', 'INVALID_NETNS', () => ({ netns: '/proc/self/ns/net' })],
     [
-      'an interface that the pod has',
+      'an existing interface of the pod',
       'INTERFACE_EXISTS',
       () => {
         foreign('-n', 'a', 'link', 'add', 'eth0');
@@ -206,7 +206,7 @@ describe('what is refused changes nothing', () => {
       },
     ],
     [
-      'a host interface of somebody else’s',
+      'a foreign host interface',
       'HOST_INTERFACE_TAKEN',
       (a) => {
         foreign('link', 'add', a.hostInterfaceName);
@@ -214,7 +214,7 @@ describe('what is refused changes nothing', () => {
       },
     ],
     [
-      'a route of somebody else’s to the address',
+      'a foreign route to the address',
       'ROUTE_TAKEN',
       () => {
         foreign('link', 'add', 'br0');
@@ -233,7 +233,7 @@ describe('what is refused changes nothing', () => {
     expect(snapshot('a')).toBe(before);
   });
 
-  test('a named pipe does not hold the call up', async () => {
+  test('a named pipe does not block the call', async () => {
     const folder = mkdtempSync(join(tmpdir(), 'podwire-pipe-'));
     run('mkfifo', join(folder, 'pipe'));
     const attaching = dataplane.attach(podNetwork('a', { netns: join(folder, 'pipe') }), never());
@@ -252,7 +252,7 @@ describe('what is refused changes nothing', () => {
 });
 
 describe('detach', () => {
-  test('leaves neither end nor route, at once', async () => {
+  test('leaves neither ends nor routes when it returns', async () => {
     const a = pod('a');
     run('ip', 'netns', 'exec', 'a', 'sysctl', '-q', '-w', 'net.ipv4.ip_forward=0');
     const before = snapshot('a');
@@ -271,7 +271,7 @@ describe('detach', () => {
     expect(run('ip', 'route', 'show', '10.65.0.7')).toBe('');
   });
 
-  test('and attach of fifty pods at the same time leave nothing', async () => {
+  test('and attach of fifty pods concurrently leave nothing', async () => {
     const pods = Array.from({ length: 50 }, (_, at) =>
       pod(`p${at}`, { addresses: [address(`10.65.1.${at}`)], ipForwarding: true }),
     );
@@ -288,7 +288,7 @@ describe('detach', () => {
     expect(snapshot(...names)).toBe(before);
   }, 180_000);
 
-  test('that comes during an attach of the same attachment waits for it', async () => {
+  test('during an attach of the same attachment waits for it', async () => {
     const a = pod('a', { ipForwarding: true });
     const before = snapshot('a');
     for (let round = 0; round < 20; round++) {

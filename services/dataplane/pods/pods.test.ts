@@ -9,7 +9,7 @@ import type { PodNetwork } from '../wiring/network.js';
 import { Events } from './events.js';
 import { Dataplane } from './pods.js';
 
-// Log lines tell the attachment by it.
+// Log lines get the attachment from it.
 beforeAll(() => void context.setGlobalContextManager(new AsyncLocalStorageContextManager().enable()));
 afterAll(() => context.disable());
 
@@ -40,7 +40,7 @@ const codeOf = (work: Promise<unknown>): Promise<string> =>
 const bridge = { name: 'br0', mac: '02:00:00:00:00:01', mtuBytes: 1500 };
 
 describe('attach', () => {
-  test('wires a new pod, and tells what is there', async () => {
+  test('wires a new pod, and returns its links', async () => {
     const { dataplane, pod, lines } = node();
     const network = pod('a');
     expect(await dataplane.attach(network, never())).toMatchObject({
@@ -64,7 +64,7 @@ describe('attach', () => {
     expect(kernel.commands.slice(commands)).toEqual([expect.stringMatching(/^ip link add .* -> EEXIST$/)]);
   });
 
-  test('mends what is partly there', async () => {
+  test('completes a partial wire', async () => {
     const { kernel, dataplane, pod } = node();
     const network = pod('a');
     await dataplane.attach(network, never());
@@ -76,7 +76,7 @@ describe('attach', () => {
     expect(kernel.print()).toBe(before);
   });
 
-  test('goes on with a wire that was made and not recorded when the service was killed', async () => {
+  test('continues with a wire that a killed service created but did not record', async () => {
     const { kernel, dataplane, pod } = node();
     const network = pod('a');
     await dataplane.attach(network, never());
@@ -87,7 +87,7 @@ describe('attach', () => {
     expect(kernel.print()).toBe(whole);
   });
 
-  test('makes a wire anew whose peer is in a namespace that the pod has left', async () => {
+  test('recreates a wire whose peer is in a namespace that the pod has left', async () => {
     const { kernel, dataplane, pod } = node();
     await dataplane.attach(pod('a'), never());
     const moved = podNetwork('a', { netns: '/run/netns/a-again' });
@@ -97,7 +97,7 @@ describe('attach', () => {
     expect(await dataplane.check(moved, never())).toEqual([]);
   });
 
-  test('takes over the route that an earlier pod left, and says so', async () => {
+  test('takes over the route of an earlier pod, and logs it', async () => {
     const { kernel, dataplane, pod, lines } = node();
     const [old, next] = [pod('old'), pod('next')];
     await dataplane.attach(old, never());
@@ -107,7 +107,7 @@ describe('attach', () => {
     expect(await dataplane.check(next, never())).toEqual([]);
   });
 
-  test('takes the route of an address that another node had borrowed; what fails changes nothing', async () => {
+  test('replaces the route to an address that another node had borrowed; a failure changes nothing', async () => {
     for (const fails of [true, false]) {
       const { kernel, dataplane, pod } = node();
       kernel.host.setLink(kernel.host.addLink({ ...bridge, name: 'vxlan4.podwire' }, 'vxlan'), { up: true });
@@ -124,7 +124,7 @@ describe('attach', () => {
     }
   });
 
-  test('forgets flows of an address that was another pod’s, and of no other; goes on where it cannot', async () => {
+  test('deletes flows of an address that another pod had, and no others; continues when that fails', async () => {
     for (const refused of [false, true]) {
       const { kernel, dataplane, pod, lines } = node();
       await dataplane.attach(pod('old', BY_FAMILY['both families']), never());
@@ -137,7 +137,9 @@ describe('attach', () => {
       const next = pod('next', BY_FAMILY['both families']);
       await dataplane.attach(next, never());
       expect(kernel.flows).toHaveLength(refused ? 3 : 1);
-      expect(lines.filter(({ msg }) => String(msg).includes('tracked of connections'))).toHaveLength(refused ? 2 : 0);
+      expect(lines.filter(({ msg }) => String(msg).includes('connection tracking entries'))).toHaveLength(
+        refused ? 2 : 0,
+      );
       expect(kernel.unusedFaults).toBe(0);
       kernel.flows.push({ source: '10.65.0.7', destination: '10.65.0.9' });
       const known = kernel.flows.length;
@@ -146,7 +148,7 @@ describe('attach', () => {
     }
   });
 
-  test('goes on without an optional sysctl, and says so', async () => {
+  test('continues without an optional sysctl, and logs it', async () => {
     const { kernel, dataplane, pod, lines } = node();
     const network = pod('a');
     // accept_ra, the seventh sysctl.
@@ -166,12 +168,12 @@ describe('attach', () => {
         (kernel, { netns }) => void kernel.namespace(netns).addLink({ ...bridge, name: 'eth0' }, 'bridge'),
       ],
       [
-        'a host interface of somebody else’s',
+        'a foreign host interface',
         'HOST_INTERFACE_TAKEN',
         (kernel, { hostInterfaceName }) => void kernel.host.addLink({ ...bridge, name: hostInterfaceName }, 'bridge'),
       ],
       [
-        'a route of somebody else’s to the address',
+        'a foreign route to the address',
         'ROUTE_TAKEN',
         (kernel) => {
           kernel.host.setLink(kernel.host.addLink(bridge, 'bridge'), { up: true });
@@ -211,7 +213,7 @@ describe('attach', () => {
     ['sysctl-write', 'of a new pod', () => undefined],
     [
       'observe',
-      'of a pod with a half-made wire',
+      'of a pod with an incomplete wire',
       (kernel, { hostInterfaceName: name, netns, mac }) => {
         const link = kernel.host.addLink({ name, mac: 'ee:ee:ee:ee:ee:ee', mtuBytes: 1500 }, 'veth');
         const namespace = kernel.namespace(netns);
@@ -223,7 +225,7 @@ describe('attach', () => {
   ];
 
   test.each(breakdowns)(
-    'when the kernel fails at %s %s, nothing changes, and the next time works',
+    'when the kernel fails at %s %s, nothing changes, and a retry succeeds',
     async (...breakdown) => {
       const [operation, , prepare] = breakdown;
       const { kernel, dataplane, pod } = node();
@@ -254,7 +256,7 @@ describe('detach', () => {
     expect(await dataplane.detach(detachment(network), never())).toBe(false);
   });
 
-  test('removes a wire that was made and not recorded', async () => {
+  test('removes a wire that was not recorded', async () => {
     const { kernel, dataplane, pod } = node();
     const network = pod('a');
     await dataplane.attach(network, never());
@@ -270,7 +272,7 @@ describe('detach', () => {
     expect(await dataplane.detach(detachment(network), never())).toBe(false);
   });
 
-  test('leaves an interface alone that was not made for the attachment', async () => {
+  test('keeps an interface that was not made for the attachment', async () => {
     const { kernel, dataplane, pod } = node();
     const [mine, others] = [pod('mine'), pod('others', { addresses: [address('10.65.0.8')] })];
     await dataplane.attach(others, never());
@@ -280,7 +282,7 @@ describe('detach', () => {
     expect(kernel.print()).toBe(before);
   });
 
-  test.each<Operation>(['link-get', 'link-delete'])('passes on that %s failed', async (operation) => {
+  test.each<Operation>(['link-get', 'link-delete'])('reports that %s failed', async (operation) => {
     const { kernel, dataplane, pod } = node();
     const network = pod('a');
     await dataplane.attach(network, never());
@@ -294,7 +296,7 @@ describe('detach', () => {
 });
 
 describe('check', () => {
-  test('of a pod that is not wired names everything, in the order in which it would be made, and changes nothing', async () => {
+  test('of an unwired pod reports everything in the order of creation, and changes nothing', async () => {
     const { kernel, dataplane, pod } = node();
     const network = pod('a');
     const before = kernel.print();
@@ -308,12 +310,12 @@ describe('check', () => {
     expect(kernel.commands).toEqual([]);
   });
 
-  test('names what is there in place of the attachment’s own', async () => {
+  test('reports the foreign object in place of the attachment’s own', async () => {
     const { kernel, dataplane, pod } = node();
     const network = pod('a');
     kernel.namespace(network.netns).addLink({ ...bridge, name: 'eth0' }, 'bridge');
     expect(await dataplane.check(network, never())).toEqual([
-      { object: 'pod link eth0', wanted: 'this attachment’s', actual: 'another one: kind bridge, alias ""' },
+      { object: 'pod link eth0', wanted: 'this attachment’s', actual: 'a foreign one: kind bridge, alias ""' },
     ]);
   });
 
@@ -324,7 +326,7 @@ describe('check', () => {
 });
 
 describe('list', () => {
-  test('gives page after page, each attachment once', async () => {
+  test('returns page after page, each attachment once', async () => {
     const { dataplane, pod } = node();
     const names = ['a', 'b', 'c', 'd', 'e'];
     for (const [at, name] of names.entries()) {
@@ -346,7 +348,7 @@ describe('list', () => {
 });
 
 describe('calls at the same time', () => {
-  test('for one attachment go one after the other: a detach that comes during an attach removes what it made', async () => {
+  test('for one attachment run one after the other: a detach during an attach removes its wire', async () => {
     const { kernel, dataplane, pod } = node();
     const network = pod('a');
     const before = kernel.print();
@@ -360,7 +362,7 @@ describe('calls at the same time', () => {
     expect(kernel.print()).toBe(before);
   });
 
-  test('a call that waits is let in only after a failed one is undone', async () => {
+  test('a waiting call starts only after the rollback of a failed one', async () => {
     const { kernel, dataplane, pod } = node();
     const network = pod('a');
     kernel.failNext('route-add', { after: 2 });
@@ -376,7 +378,7 @@ describe('calls at the same time', () => {
     expect(await next).toMatchObject({ changes: 16 });
   });
 
-  test('for other attachments do not wait', async () => {
+  test('for different attachments do not wait', async () => {
     const { kernel, dataplane, pod } = node();
     const [slow, quick] = [pod('slow'), pod('quick', { addresses: [address('10.65.0.8')] })];
     const pause = kernel.pauseBefore('link-add');
@@ -387,7 +389,7 @@ describe('calls at the same time', () => {
     await attaching;
   });
 
-  test('a call whose time ends while it waits gives up, and has changed nothing', async () => {
+  test('a call that times out while it waits fails without changes', async () => {
     const { kernel, dataplane, pod } = node();
     const network = pod('a');
     const pause = kernel.pauseBefore('link-add');

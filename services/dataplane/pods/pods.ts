@@ -3,35 +3,35 @@ import { hostInterfaceName as derivedName } from '@podwire/shared/attachment/nam
 import { Failure } from '@podwire/shared/failure/failure';
 import { withSpan } from '@podwire/shared/runtime/span';
 
-import { corrections, diff, differences, withoutRoutesTo, withPodsOwn } from '../wiring/diff.js';
+import { corrections, diff, differences, withoutLostRoutes, withPodChanges } from '../wiring/diff.js';
 import type { Difference } from '../wiring/difference.js';
-import { desired, USUAL_MTU_BYTES, type PodNetwork, type Wanted } from '../wiring/network.js';
+import { wantedState, DEFAULT_MTU_BYTES, type PodNetwork, type Wanted } from '../wiring/network.js';
 import type { Observed, ObservedLink } from '../wiring/observed.js';
-import { amongOthers } from '../wiring/source-routing.js';
-import { hostInterfaceTaken, isMadeFor, nothingObserved, obstacleTo, wireState } from '../wiring/wire.js';
+import { withSourceRouting } from '../wiring/source-routing.js';
+import { hostInterfaceTakenFailure, isMadeFor, emptyObservation, findObstacle, wireState } from '../wiring/wire.js';
 import {
   pageOf,
-  refuseLost,
-  type Attached,
+  rejectLostAddresses,
+  type AttachResult,
   type AttachedPage,
-  type Detachment,
-  type Mended,
-  type Page,
+  type DetachRequest,
+  type RepairResult,
+  type PageRequest,
 } from './conflicts.js';
 import { isOfMissingLink } from './errno.js';
 import type { Events } from './events.js';
-import { differenceOfName, differencesFrom, hostEndsOf, renamedHostEnd } from './host-ends.js';
+import { renameDifference, wireDifferences, findHostLinks, findRenamedHostLink } from './host-links.js';
 import type { Kernel, PodGuard, PodSession } from './kernel.js';
-import { UnderWay, type Place } from './operations-in-flight.js';
+import { OperationsInFlight, type LockKeys } from './operations-in-flight.js';
 import { compareIdentities, type AttachmentRecord } from './record.js';
 import type { AttachmentRegistry } from './registry.js';
 import {
-  forgetMovedFlows,
-  netnsOfRules,
-  removeLostRules,
+  deleteMovedFlows,
+  netnsToSearch,
+  removeDetachedRules,
   removeSourceRules,
-  removeStrayRules,
-  type RulesIn,
+  removePodOrphanRules,
+  type DetachedRulesOptions,
 } from './source-rules.js';
 import { transact, type Applied, type TransactionOptions } from './transaction.js';
 
@@ -46,7 +46,7 @@ interface DataplaneOptions {
 }
 
 /**
- * Makes the kernel match the wanted state of pods: observe, plan, apply.
+ * Makes the kernel match the wanted state of pods: observe, plan, apply. Holds the attachment's lock during each operation.
  *
  * What makes this hard:
  * - Only the kernel knows the actual state: the service may have been killed between any two steps, and operators and other
@@ -63,9 +63,9 @@ export class Dataplane {
   readonly #events: Events;
   readonly #mtu: () => number;
   readonly #guard: PodGuard | undefined;
-  readonly #underWay = new UnderWay();
+  readonly #inFlight = new OperationsInFlight();
 
-  constructor({ kernel, registry, events, mtu = () => USUAL_MTU_BYTES, guard }: DataplaneOptions) {
+  constructor({ kernel, registry, events, mtu = () => DEFAULT_MTU_BYTES, guard }: DataplaneOptions) {
     this.#kernel = kernel;
     this.#registry = registry;
     this.#events = events;
@@ -78,12 +78,12 @@ export class Dataplane {
    * @throws Failure INVALID_NETNS, INTERFACE_EXISTS, HOST_INTERFACE_TAKEN, ROUTE_TAKEN, KERNEL_REFUSED, KERNEL_UNSUPPORTED, or
    * the signal's
    */
-  attach(network: PodNetwork, signal: AbortSignal): Promise<Attached> {
-    return this.#underWay.wiring(network, signal, () =>
+  attach(network: PodNetwork, signal: AbortSignal): Promise<AttachResult> {
+    return this.#inFlight.runWiring(network, signal, () =>
       this.#inPod(network.netns, signal, async (session) => {
-        const order = { wanted: this.#desired(network), signal };
-        const attached = await this.#recorded(network, session, () => this.#wire(session, order));
-        this.#events.attached(network.hostInterfaceName, attached.changes);
+        const wiring = { wanted: this.#wantedState(network), signal };
+        const attached = await this.#withRecord(network, session, () => this.#wire(session, wiring));
+        this.#events.podAttached(network.hostInterfaceName, attached.changes);
         return attached;
       }),
     );
@@ -97,8 +97,8 @@ export class Dataplane {
    * @throws Failure HOST_INTERFACE_TAKEN when the interface of the caller's name was not made for the attachment, and no other
    * was: there is no wire, and the record is gone; KERNEL_REFUSED, or the signal's
    */
-  detach(detachment: Detachment, signal: AbortSignal): Promise<boolean> {
-    return this.#underWay.alone(detachment, signal, () => this.#unwire(detachment, signal));
+  detach(detachment: DetachRequest, signal: AbortSignal): Promise<boolean> {
+    return this.#inFlight.runExclusive(detachment, signal, () => this.#unwire(detachment, signal));
   }
 
   /**
@@ -110,7 +110,7 @@ export class Dataplane {
     const known = this.#registry.get(attachment);
     if (known?.state !== 'detaching') return Promise.resolve(false);
     const detachment = { attachment, hostInterfaceName: known.network.hostInterfaceName };
-    return this.#underWay.alone(detachment, signal, async () => {
+    return this.#inFlight.runExclusive(detachment, signal, async () => {
       if (this.#registry.get(attachment)?.state !== 'detaching') return false;
       await this.#unwire(detachment, signal);
       return true;
@@ -118,33 +118,37 @@ export class Dataplane {
   }
 
   /**
-   * Compares the kernel with the wanted state, except for the pod's own changes ({@link withPodsOwn}). Changes nothing.
+   * Compares the kernel with the wanted state, except for the pod's own changes ({@link withPodChanges}). Changes nothing.
    * @throws Failure INVALID_NETNS, KERNEL_REFUSED, or the signal's
    */
   check(network: PodNetwork, signal: AbortSignal): Promise<Difference[]> {
-    return this.#underWay.alone(network, signal, () =>
+    return this.#inFlight.runExclusive(network, signal, () =>
       this.#inPod(network.netns, signal, async (session) => {
-        const wanted = this.#desired(network);
+        const wanted = this.#wantedState(network);
         const observed = await this.#observe(session, wanted);
-        const found = await differencesFrom(this.#kernel, wanted, observed);
-        this.#events.checked(network.attachment, found);
+        const found = await wireDifferences(this.#kernel, wanted, observed);
+        this.#events.podChecked(network.attachment, found);
         return found;
       }),
     );
   }
 
   /**
-   * Makes the kernel match the wanted state like {@link attach}, except for the pod's own changes ({@link withPodsOwn}), and
+   * Makes the kernel match the wanted state like {@link attach}, except for the pod's own changes ({@link withPodChanges}), and
    * returns what it repaired. Observes first, and sends nothing when there are no differences. Idempotent; rolled back on
    * failure.
    * @throws Failure as {@link attach}; ROUTE_TAKEN also when another attachment has received one of the addresses since
    */
   repair(network: PodNetwork, signal: AbortSignal): Promise<readonly Difference[]> {
-    return this.#underWay.wiring(network, signal, () =>
+    return this.#inFlight.runWiring(network, signal, () =>
       this.#inPod(network.netns, signal, (session) => {
-        refuseLost(this.#registry.lostAddresses(network));
-        const mending: Mending = { signal, keepsLost: false };
-        return this.#recorded(network, session, async () => (await this.#mend(session, network, mending)) ?? []);
+        rejectLostAddresses(this.#registry.lostAddresses(network));
+        const options: RepairOptions = { signal, skipsLostWire: false };
+        return this.#withRecord(
+          network,
+          session,
+          async () => (await this.#repairDifferences(session, network, options)) ?? [],
+        );
       }),
     );
   }
@@ -156,17 +160,17 @@ export class Dataplane {
    * @param confirmed - the record whose addresses IPAM has confirmed
    * @throws Failure as {@link attach}, but for INVALID_NETNS
    */
-  mendRecorded(attachment: Attachment, signal: AbortSignal, confirmed?: AttachmentRecord): Promise<Mended> {
+  repairRecorded(attachment: Attachment, signal: AbortSignal, confirmed?: AttachmentRecord): Promise<RepairResult> {
     const known = this.#registry.get(attachment);
     if (!known) return Promise.resolve({ outcome: 'not-attached' });
     const { hostInterfaceName } = known.network;
-    return this.#underWay.alone({ attachment, hostInterfaceName }, signal, async () => {
+    return this.#inFlight.runExclusive({ attachment, hostInterfaceName }, signal, async () => {
       const record = this.#registry.get(attachment);
       if (record?.state !== 'attached') return { outcome: 'not-attached' };
       try {
-        const keepsLost = record.network.addressesFromIpam === true && record !== confirmed;
-        const mending: Mending = { signal, keepsLost };
-        return await this.#inPod(record.network.netns, signal, (session) => this.#mendIn(session, record, mending));
+        const skipsLostWire = record.network.addressesFromIpam === true && record !== confirmed;
+        const options: RepairOptions = { signal, skipsLostWire };
+        return await this.#inPod(record.network.netns, signal, (session) => this.#repairIn(session, record, options));
       } catch (error) {
         if (error instanceof Failure && error.code === 'INVALID_NETNS') return { outcome: 'namespace-gone' };
         throw error;
@@ -178,7 +182,7 @@ export class Dataplane {
    * Whether a recorded pod's MAC address differs from its network's request; false when the pod is gone. @throws Failure
    * KERNEL_REFUSED
    */
-  async hasOwnMac(attachment: Attachment, signal: AbortSignal): Promise<boolean> {
+  async hasChangedMac(attachment: Attachment, signal: AbortSignal): Promise<boolean> {
     const network = this.#registry.get(attachment)?.network;
     if (!network) return false;
     try {
@@ -194,79 +198,81 @@ export class Dataplane {
    * Runs `work` exclusively for an attachment; without one, for the link of that name.
    * @throws Failure the signal's, and any error of `work`
    */
-  exclusively<Answer>(place: Place, signal: AbortSignal, work: () => Promise<Answer>): Promise<Answer> {
-    return this.#underWay.alone(place, signal, work);
+  runExclusive<Answer>(place: LockKeys, signal: AbortSignal, work: () => Promise<Answer>): Promise<Answer> {
+    return this.#inFlight.runExclusive(place, signal, work);
   }
 
   /** Updates the guard of an interface for its current attachment, or removes it when there is none. Never rejects. */
-  async reguard(hostInterfaceName: string): Promise<void> {
+  async updateGuard(hostInterfaceName: string): Promise<void> {
     const holder = this.#registry.byHostInterface(hostInterfaceName);
     // The guard's next write retries a failure.
-    await (holder ? this.#guarded(holder.network) : this.#guard?.forget(hostInterfaceName))?.catch(() => undefined);
+    await (holder ? this.#installGuard(holder.network) : this.#guard?.forget(hostInterfaceName))?.catch(
+      () => undefined,
+    );
   }
 
   /** Whether an operation for the attachment is running or queued: a call, or a repair. */
   isBusy(attachment: Attachment): boolean {
-    return this.#underWay.isBusy(attachment);
+    return this.#inFlight.isBusy(attachment);
   }
 
   /** The formatted attachments whose wiring calls are running or queued. */
-  wirings(): ReadonlySet<string> {
-    return this.#underWay.wirings();
+  wiringAttachments(): ReadonlySet<string> {
+    return this.#inFlight.wiringAttachments();
   }
 
   /** Whether a wiring call for the attachment is running or queued. */
   isWiring(attachment: Attachment): boolean {
-    return this.#underWay.isWiring(attachment);
+    return this.#inFlight.isWiring(attachment);
   }
 
   /** The attachments that the kernel holds, in the order of their host interfaces' names. */
-  async list(page: Page): Promise<AttachedPage> {
-    return pageOf(await this.#kernel.attached(), page);
+  async list(page: PageRequest): Promise<AttachedPage> {
+    return pageOf(await this.#kernel.attachedLinks(), page);
   }
 
   /** Resolves when no call is in flight, rollbacks included: the kernel can then be closed. */
   idle(): Promise<void> {
-    return this.#underWay.idle();
+    return this.#inFlight.idle();
   }
 
-  #desired(network: PodNetwork): Wanted {
-    return desired(network, { mtuBytes: this.#mtu() });
+  #wantedState(network: PodNetwork): Wanted {
+    return wantedState(network, { mtuBytes: this.#mtu() });
   }
 
-  async #wire(session: PodSession, order: Order, tries = WIRE_TRIES): Promise<Attached> {
-    const { wanted } = order;
+  async #wire(session: PodSession, options: WiringOptions, attempts = WIRE_ATTEMPTS_MAX): Promise<AttachResult> {
+    const { wanted } = options;
     // If the pod has another interface, a creation that expects an empty namespace would fail, or miss that interface's state.
-    const isAlone = !this.#registry.hasBeside(wanted.attachment, session.identity);
-    const first = isAlone ? await this.#create(session, order) : undefined;
-    if (first) return first;
+    const isAlone = !this.#registry.hasOtherInterface(wanted.attachment, session.identity);
+    const created = isAlone ? await this.#create(session, options) : undefined;
+    if (created) return created;
     try {
       const { observed } = await this.#observeNamed(session, wanted);
-      const obstacle = obstacleTo(wanted, observed);
+      const obstacle = findObstacle(wanted, observed);
       if (obstacle) throw obstacle.failure;
-      return await this.#applyTo(observed, session, order);
+      return await this.#applyChanges(observed, session, options);
     } catch (error) {
       // The conflicting object is gone, as an earlier wire goes with its namespace: try again as a new pod.
-      if (tries <= 1 || !isOfMissingLink(error)) throw error;
-      return this.#wire(session, order, tries - 1);
+      if (attempts <= 1 || !isOfMissingLink(error)) throw error;
+      return this.#wire(session, options, attempts - 1);
     }
   }
 
   /** @returns undefined when something already exists; nothing was changed */
-  async #create(session: PodSession, { wanted, signal }: Order): Promise<Attached | undefined> {
-    const fresh = diff(wanted, nothingObserved());
+  async #create(session: PodSession, { wanted, signal }: WiringOptions): Promise<AttachResult | undefined> {
+    const fresh = diff(wanted, emptyObservation());
     const next: Plan = ({ round, links }) => (round === 0 ? fresh : corrections(wanted, links));
     const created = await transact({ session, signal, next });
-    if (!created.applied && (created.errno !== 'EEXIST' || !created.undone)) throw created.failure;
+    if (!created.applied && (created.errno !== 'EEXIST' || !created.isRolledBack)) throw created.failure;
     if (!created.applied) return undefined;
     this.#registry.noteRules(wanted.attachment, false);
-    return this.#finish(created);
+    return this.#resultOf(created);
   }
 
   /** Observes the pod, and records whether it has, or will have, source routing. */
   async #observe(session: PodSession, wanted: Wanted): Promise<Observed> {
     const observed = await withSpan('podwire.kernel.observe', {}, () => session.observe(wanted));
-    const { rules } = amongOthers(wanted, observed.pod).pod;
+    const { rules } = withSourceRouting(wanted, observed.pod).pod;
     this.#registry.noteRules(wanted.attachment, rules.length > 0);
     return observed;
   }
@@ -274,31 +280,34 @@ export class Dataplane {
   /** Observes after restoring the name of a renamed host end; adds the rename to the differences. */
   async #observeNamed(session: PodSession, wanted: Wanted) {
     const observed = await this.#observe(session, wanted);
-    const link = await renamedHostEnd(this.#kernel, wanted, observed);
+    const link = await findRenamedHostLink(this.#kernel, wanted, observed);
     if (!link) return { observed, renamed: [] };
     await this.#kernel.renameHostLink(link, wanted.host.link.name);
-    return { observed: await this.#observe(session, wanted), renamed: [differenceOfName(wanted, link)] };
+    return { observed: await this.#observe(session, wanted), renamed: [renameDifference(wanted, link)] };
   }
 
-  async #unwire({ attachment, hostInterfaceName: name, netns }: Detachment, signal: AbortSignal): Promise<boolean> {
+  async #unwire({ attachment, hostInterfaceName: name, netns }: DetachRequest, signal: AbortSignal): Promise<boolean> {
     const before = this.#registry.get(attachment);
     const names = [name, before?.network.hostInterfaceName ?? name, derivedName(attachment)];
-    const ends = hostEndsOf(this.#kernel, attachment, names);
-    const [links] = await Promise.all([ends, this.#registry.mark(attachment, 'detaching')]);
+    const ends = findHostLinks(this.#kernel, attachment, names);
+    const [links] = await Promise.all([ends, this.#registry.setState(attachment, 'detaching')]);
     const foreign = links.find((link) => !isMadeFor(link, attachment));
     const own = links.filter((link) => isMadeFor(link, attachment));
     await this.#removeRules(before, signal);
     const removals = await Promise.all(own.map((link) => this.#delete(link)));
     // Also when the wire went with its namespace.
-    const guarded = new Set([...own.map(({ name }) => name), ...(before ? [before.network.hostInterfaceName] : [])]);
-    await Promise.all([...guarded].map((name) => this.reguard(name)));
-    const lookIn = before && !this.#registry.mayHaveRules(attachment) ? undefined : netnsOfRules(before, netns);
+    const guardedNames = new Set([
+      ...own.map(({ name }) => name),
+      ...(before ? [before.network.hostInterfaceName] : []),
+    ]);
+    await Promise.all([...guardedNames].map((name) => this.updateGuard(name)));
+    const searchedNetns = before && !this.#registry.mayHaveRules(attachment) ? undefined : netnsToSearch(before, netns);
     await this.#registry.remove(attachment);
-    if (lookIn) await removeLostRules(attachment, this.#rulesIn(lookIn, signal));
+    if (searchedNetns) await removeDetachedRules(attachment, this.#rulesIn(searchedNetns, signal));
     // This error must not restore the wire: there is none, and the caller may reuse its addresses.
-    if (own.length === 0 && foreign?.name === name) throw hostInterfaceTaken(foreign);
+    if (own.length === 0 && foreign?.name === name) throw hostInterfaceTakenFailure(foreign);
     const removed = removals.includes(true);
-    this.#events.detached(name, removed);
+    this.#events.podDetached(name, removed);
     return removed;
   }
 
@@ -308,75 +317,83 @@ export class Dataplane {
     await removeSourceRules(record, this.#rulesIn(record.network.netns, signal));
   }
 
-  #rulesIn(netns: string, signal: AbortSignal): RulesIn {
+  #rulesIn(netns: string, signal: AbortSignal): DetachedRulesOptions {
     return { inPod: (work) => this.#inPod(netns, signal, work), registry: this.#registry, events: this.#events };
   }
 
-  async #applyTo(observed: Observed, session: PodSession, { wanted, signal }: Order): Promise<Attached> {
+  async #applyChanges(
+    observed: Observed,
+    session: PodSession,
+    { wanted, signal }: WiringOptions,
+  ): Promise<AttachResult> {
     const steps = diff(wanted, observed);
     const next: Plan = ({ round, links }) => (round === 0 ? steps : corrections(wanted, links));
     const applied = await transact({ session, signal, next });
     if (!applied.applied) throw applied.failure;
-    await forgetMovedFlows({ wanted, observed }, { kernel: this.#kernel, events: this.#events });
-    return this.#finish(applied, observed);
+    await deleteMovedFlows({ wanted, observed }, { kernel: this.#kernel, events: this.#events });
+    return this.#resultOf(applied, observed);
   }
 
   /** @param observed - the state before; undefined when nothing was there */
-  #finish({ changes, links, warnings }: Applied, observed?: Observed): Attached {
+  #resultOf({ changes, links, warnings }: Applied, observed?: Observed): AttachResult {
     for (const { step, failure } of warnings) this.#events.optionalStepFailed(step, failure);
     const host = links.host ?? observed?.host.link;
     const pod = links.pod ?? observed?.pod.link;
-    if (!host || !pod) throw new Error('a plan that was carried out leaves both links');
+    if (!host || !pod) throw new Error('an applied plan must leave both links');
     return { host, pod, changes };
   }
 
-  async #mendIn(session: PodSession, record: AttachmentRecord, mending: Mending): Promise<Mended> {
+  async #repairIn(session: PodSession, record: AttachmentRecord, options: RepairOptions): Promise<RepairResult> {
     const sameness = compareIdentities(record.identity, session.identity);
     if (sameness === 'other') return { outcome: 'namespace-gone' };
     // Its own wire proves that the namespace is the pod's, where the kernel reports no cookie.
-    const isWired = async () => wireState(await this.#observe(session, this.#desired(record.network))) === 'paired';
+    const isWired = async () => wireState(await this.#observe(session, this.#wantedState(record.network))) === 'paired';
     if (sameness === 'unknown' && !(await isWired())) return { outcome: 'namespace-gone' };
-    const mended = await this.#mend(session, record.network, mending);
-    if (!mended) return { outcome: 'wire-lost', record };
-    await removeStrayRules(session, { record, registry: this.#registry, events: this.#events });
-    return { outcome: 'as-wanted', differences: mended };
+    const repaired = await this.#repairDifferences(session, record.network, options);
+    if (!repaired) return { outcome: 'wire-lost', record };
+    await removePodOrphanRules(session, { record, registry: this.#registry, events: this.#events });
+    return { outcome: 'matches', differences: repaired };
   }
 
   /** @returns undefined when the whole wire is lost and must not be recreated */
-  async #mend(session: PodSession, network: PodNetwork, mending: Mending): Promise<readonly Difference[] | undefined> {
-    const { signal, keepsLost } = mending;
-    const asked = this.#desired(network);
-    const { observed: found, renamed } = await this.#observeNamed(session, asked);
+  async #repairDifferences(
+    session: PodSession,
+    network: PodNetwork,
+    options: RepairOptions,
+  ): Promise<readonly Difference[] | undefined> {
+    const { signal, skipsLostWire } = options;
+    const full = this.#wantedState(network);
+    const { observed: found, renamed } = await this.#observeNamed(session, full);
     const lost = this.#registry.lostAddresses(network);
-    const { wanted: own, observed } = withoutRoutesTo(lost, { wanted: asked, observed: found });
-    const obstacle = obstacleTo(own, observed);
+    const { wanted: own, observed } = withoutLostRoutes(lost, { wanted: full, observed: found });
+    const obstacle = findObstacle(own, observed);
     if (obstacle) throw obstacle.failure;
-    if (keepsLost && wireState(observed) === 'absent') return undefined;
-    const wanted = withPodsOwn(own, observed);
-    const mended = [...renamed, ...differences(wanted, observed)];
-    if (mended.length === 0) return mended;
-    await this.#applyTo(observed, session, { wanted, signal });
-    this.#events.mended(wanted.attachment, mended);
-    return mended;
+    if (skipsLostWire && wireState(observed) === 'absent') return undefined;
+    const wanted = withPodChanges(own, observed);
+    const repaired = [...renamed, ...differences(wanted, observed)];
+    if (repaired.length === 0) return repaired;
+    await this.#applyChanges(observed, session, { wanted, signal });
+    this.#events.driftRepaired(wanted.attachment, repaired);
+    return repaired;
   }
 
   /** Stores the record while the kernel works. Restores the earlier record when the wiring fails. */
-  async #recorded<Answer>(network: PodNetwork, session: PodSession, wire: () => Promise<Answer>): Promise<Answer> {
+  async #withRecord<Answer>(network: PodNetwork, session: PodSession, wire: () => Promise<Answer>): Promise<Answer> {
     const before = this.#registry.get(network.attachment);
-    const wiring = this.#guarded(network).then(wire);
+    const wiring = this.#installGuard(network).then(wire);
     const recording = this.#registry.record(network, session.identity);
     try {
       return (await Promise.all([wiring, recording]))[0];
     } catch (error) {
       await recording;
       await this.#registry.restore(network.attachment, before);
-      await this.reguard(network.hostInterfaceName);
+      await this.updateGuard(network.hostInterfaceName);
       throw error;
     }
   }
 
   /** Installs the guard before the interface is up. Sends nothing for a pod with IPv4 addresses alone. */
-  async #guarded({ addresses, hostInterfaceName, sourcePrefixes }: PodNetwork): Promise<void> {
+  async #installGuard({ addresses, hostInterfaceName, sourcePrefixes }: PodNetwork): Promise<void> {
     if (!this.#guard) return;
     if (addresses.some(({ family }) => family === 6)) await this.#guard.ready();
     await this.#guard.setSourcePrefixes(hostInterfaceName, sourcePrefixes);
@@ -394,26 +411,26 @@ export class Dataplane {
   ): Promise<Answer> {
     const session = await withSpan('podwire.kernel.open', {}, () => this.#kernel.open(netns));
     try {
-      return await this.#underWay.inPod(session.identity, signal, () => work(session));
+      return await this.#inFlight.runInPod(session.identity, signal, () => work(session));
     } finally {
       // Runs in the background: it changes nothing, and cannot fail.
-      this.#underWay.track(session.close());
+      this.#inFlight.track(session.close());
     }
   }
 }
 
-interface Mending {
+interface RepairOptions {
   readonly signal: AbortSignal;
-  /** Do not recreate a wire that is lost. */
-  readonly keepsLost: boolean;
+  /** Reports a lost wire instead of recreating it. */
+  readonly skipsLostWire: boolean;
 }
 
 type Plan = TransactionOptions['next'];
 
-interface Order {
+interface WiringOptions {
   readonly wanted: Wanted;
   readonly signal: AbortSignal;
 }
 
 /** Attempts; each follows a conflict that vanished while it was inspected. */
-const WIRE_TRIES = 3;
+const WIRE_ATTEMPTS_MAX = 3;

@@ -8,7 +8,7 @@ import { MemoryKernel } from '../testing/memory-kernel.js';
 import { address, BOOT, FakeAddressBook, never, podNetwork, startNode } from '../testing/pods.js';
 import type { PodNetwork } from '../wiring/network.js';
 
-/** What the keeper does by itself, and when: each time as long as chance may make it. */
+/** The reconciler's own work and its times, with the longest random intervals. */
 
 const LONGEST = 0.999_999;
 
@@ -25,15 +25,15 @@ beforeEach(async () => {
 });
 
 afterEach(async () => {
-  await node.keeper.stop();
+  await node.reconciler.stop();
 });
 
-/** Whatever is awaited of the fakes has come by then. */
+/** Resolves after all pending work of the fakes. */
 async function settle(): Promise<void> {
   for (let turn = 0; turn < 20; turn++) await new Promise((resolve) => setImmediate(resolve));
 }
 
-/** @returns after how many seconds it is so; undefined when it is not within those that are given */
+/** @returns the seconds until the condition holds; undefined when it does not hold within the limit */
 async function secondsUntil(isSo: () => boolean, limit: number): Promise<number | undefined> {
   for (let second = 0; second <= limit; second++) {
     await settle();
@@ -52,26 +52,26 @@ async function wire(name: string, others: Partial<PodNetwork> = {}) {
   return network;
 }
 
-describe('by itself, from its start on', () => {
-  test('a pod whose namespace goes without a DEL has given its address back within a minute, whenever it goes', async () => {
-    node.keeper.start();
+describe('periodically, from its start', () => {
+  test('the address of a pod whose namespace disappears without a DEL is released within a minute', async () => {
+    node.reconciler.start();
     for (let at = 0; at < 40; at++) {
       const { netns } = await wire(`pod-${at}`);
-      // Each goes at another moment between two looks, some as the full check of all pods is under way.
+      // Each disappears at another moment between two checks, some during the full check of all pods.
       await secondsUntil(() => false, at);
       kernel.removeNamespace(netns);
       const before = addressBook.released.length;
       const seconds = await secondsUntil(() => addressBook.released.length > before, 60);
       expect(seconds, `of pod ${at}`).toBeDefined();
-      // Two looks with ten seconds between them.
+      // Two checks with ten seconds between them.
       expect(seconds).toBeGreaterThanOrEqual(10);
     }
   });
 
-  test('drift that the kernel told nobody of is mended about every 90 seconds, again and again', async () => {
+  test('drift without a kernel event is repaired about every 90 seconds', async () => {
     await wire('a');
     const wired = kernel.print();
-    node.keeper.start();
+    node.reconciler.start();
     await settle();
     for (let time = 0; time < 3; time++) {
       kernel.host.routes.splice(0);
@@ -80,28 +80,29 @@ describe('by itself, from its start on', () => {
     }
   });
 
-  test('what systemd does to the interface of a pod with further IPv4 prefixes is mended within two seconds', async () => {
-    const looks = vi.spyOn(node.dataplane, 'mendRecorded');
+  test('systemd’s change to the interface of a pod with additional IPv4 prefixes is repaired within two seconds', async () => {
+    const looks = vi.spyOn(node.dataplane, 'repairRecorded');
     const [four, six] = ['192.0.2.1', '2001:db8::1'].map((text) => hostPrefix(address(text)));
     const { hostInterfaceName } = await wire('a', { sourcePrefixes: [four!] });
     await wire('b', { addresses: [address('10.65.0.8')], hostInterfaceName: 'podwb', sourcePrefixes: [six!] });
     const wired = kernel.print();
     kernel.host.sysctls.set(`net/ipv4/conf/${hostInterfaceName}/rp_filter`, '2');
     looks.mockClear();
-    for (let told = 0; told < 3; told++) for (const name of [hostInterfaceName, 'podwb']) node.keeper.heardOf(name);
+    for (let told = 0; told < 3; told++)
+      for (const name of [hostInterfaceName, 'podwb']) node.reconciler.handleLinkChange(name);
     expect(await secondsUntil(() => kernel.print() === wired, 10)).toBe(2);
     expect(await secondsUntil(() => looks.mock.calls.length > 1, 10), 'once, and no other pod').toBeUndefined();
   });
 
-  test('what no wiring does is mended at once, however soon after the wiring, and after the one that is under way', async () => {
+  test('a change that no wiring makes is repaired at once, even right after a wiring, or after one in flight', async () => {
     const network = await wire('a');
     const wired = kernel.print();
     const { hostInterfaceName: name } = network;
     const commands = kernel.commands.length;
-    node.keeper.heardOf(name, false);
+    node.reconciler.handleLinkChange(name, false);
     await settle();
     kernel.host.routes.splice(0);
-    node.keeper.heardOf(name, true);
+    node.reconciler.handleLinkChange(name, true);
     expect(await secondsUntil(() => kernel.print() === wired, 5)).toBe(0);
     expect(kernel.commands.length - commands, 'what was missing, once').toBe(1);
 
@@ -109,7 +110,7 @@ describe('by itself, from its start on', () => {
     const wiring = node.dataplane.attach(network, never());
     await pause.reached;
     kernel.host.links.find((link) => link.name === name)!.mtuBytes = 1300;
-    node.keeper.heardOf(name, true);
+    node.reconciler.handleLinkChange(name, true);
     await settle();
     pause.release();
     await wiring;
@@ -117,35 +118,35 @@ describe('by itself, from its start on', () => {
     expect(await secondsUntil(() => kernel.print() === wired, 10)).toBe(2);
   });
 
-  test('what was half done is finished or undone at the start, and not only after a while', async () => {
+  test('incomplete changes are finished or undone at the start', async () => {
     await wire('a');
     const wired = kernel.print();
     const bare = { name: 'podwbare', mac: 'ee:ee:ee:ee:ee:ee', mtuBytes: 1500 } as const;
     kernel.host.addLink(bare, 'veth');
-    node.keeper.start();
+    node.reconciler.start();
     expect(await secondsUntil(() => kernel.print() === wired, 0)).toBe(0);
   });
 
-  test('a look that the wiring before asked for is not taken for that of the next one of the same interface', async () => {
+  test('the late check of an earlier wiring does not replace that of the next wiring of the interface', async () => {
     const four = hostPrefix(address('192.0.2.1'));
     const { hostInterfaceName, attachment } = await wire('a', { sourcePrefixes: [four] });
-    node.keeper.heardOf(hostInterfaceName);
+    node.reconciler.handleLinkChange(hostInterfaceName);
     await settle();
     clock.advance(1500);
     await settle();
     await node.dataplane.detach({ attachment, hostInterfaceName }, never());
     await wire('b', { sourcePrefixes: [four], hostInterfaceName });
     const wired = kernel.print();
-    node.keeper.heardOf(hostInterfaceName);
+    node.reconciler.handleLinkChange(hostInterfaceName);
     await settle();
     clock.advance(1000);
     await settle();
-    // What systemd does comes after the look that was due by then.
+    // systemd's change comes after the check that was due by then.
     kernel.host.sysctls.set(`net/ipv4/conf/${hostInterfaceName}/rp_filter`, '2');
     expect(await secondsUntil(() => kernel.print() === wired, 10)).toBe(1);
   });
 
-  test('what could not be finished or undone at the start is with the next check', async () => {
+  test('changes that could not be finished or undone at the start are retried with the next check', async () => {
     const a = await wire('a');
     const b = await wire('b', { addresses: [address('10.65.0.8')] });
     kernel.failNext('link-get');
@@ -153,7 +154,7 @@ describe('by itself, from its start on', () => {
     kernel.host.addLink({ name: 'podwbare', mac: 'ee:ee:ee:ee:ee:ee', mtuBytes: 1500 }, 'veth');
     kernel.failNext('link-delete');
     kernel.failNext('link-delete');
-    node.keeper.start();
+    node.reconciler.start();
     await settle();
     expect(kernel.unusedFaults).toBe(0);
     expect(kernel.host.links).toHaveLength(3);
@@ -162,107 +163,107 @@ describe('by itself, from its start on', () => {
     expect([names(), node.registry.all().length]).toEqual([[a.hostInterfaceName], 1]);
   });
 
-  test('a start that the kernel tells nothing is made up for with the next check', async () => {
+  test('a recovery that failed because the kernel refused is retried with the next check', async () => {
     await wire('a');
     const wired = kernel.print();
     kernel.host.addLink({ name: 'podwbare', mac: 'ee:ee:ee:ee:ee:ee', mtuBytes: 1500 }, 'veth');
     kernel.failNext('link-list');
-    node.keeper.start();
+    node.reconciler.start();
     await settle();
     expect(await secondsUntil(() => kernel.print() === wired, 90 * 1.2 + 1)).toBeGreaterThan(0);
   });
 
-  test('what the node’s pods of earlier boots held is given back at the start, and not only after a while', async () => {
+  test('addresses of the node’s pods of earlier boots are released at the start', async () => {
     const earlier = '11111111-1111-4111-8111-111111111111';
     addressBook.allocate(podNetwork('died'), { bootId: earlier, inode: 1n });
-    node.keeper.start();
+    node.reconciler.start();
     expect(await secondsUntil(() => addressBook.released.length === 1, 0)).toBe(0);
   });
 
-  test('nothing is done any more once it has stopped', async () => {
+  test('no work is done after the stop', async () => {
     const { netns } = await wire('a');
-    node.keeper.start();
+    node.reconciler.start();
     await settle();
-    await node.keeper.stop();
+    await node.reconciler.stop();
     kernel.removeNamespace(netns);
     expect(await secondsUntil(() => addressBook.released.length > 0, 300)).toBeUndefined();
   });
 });
 
-describe('drift that the kernel tells of', () => {
-  test('within two seconds of the wiring is mended when they are over, with one look for all of it', async () => {
+describe('drift with a kernel event', () => {
+  test('within two seconds of the wiring is repaired when they end, with one check', async () => {
     const { hostInterfaceName } = await wire('a');
     const wired = kernel.print();
-    const looks = vi.spyOn(node.dataplane, 'mendRecorded');
-    // Of the wiring itself.
-    for (let told = 0; told < 3; told++) node.keeper.heardOf(hostInterfaceName);
+    const looks = vi.spyOn(node.dataplane, 'repairRecorded');
+    // Event of the wiring itself.
+    for (let told = 0; told < 3; told++) node.reconciler.handleLinkChange(hostInterfaceName);
     expect(await secondsUntil(() => looks.mock.calls.length > 0, 1)).toBeUndefined();
     clock.setBack(1000);
     kernel.host.routes.splice(0);
-    for (let told = 0; told < 3; told++) node.keeper.heardOf(hostInterfaceName);
+    for (let told = 0; told < 3; told++) node.reconciler.handleLinkChange(hostInterfaceName);
     expect(await secondsUntil(() => kernel.print() === wired, 10)).toBe(1);
     expect(looks).toHaveBeenCalledTimes(1);
   });
 
-  test('is none where a pod was just wired, but a MAC address that a later plugin gives it is followed', async () => {
+  test('right after a wiring is ignored, except a MAC address that a later plugin sets', async () => {
     const [a, b] = [await wire('a'), await wire('b', { addresses: [address('10.65.0.8')] })];
     const wired = kernel.print();
-    for (const { hostInterfaceName } of [a, b, a]) node.keeper.heardOf(hostInterfaceName);
+    for (const { hostInterfaceName } of [a, b, a]) node.reconciler.handleLinkChange(hostInterfaceName);
     const pod = kernel.namespace(b.netns);
     pod.setLink(pod.find('eth0'), { mac: '02:00:00:00:00:99' });
     const known = () => kernel.host.neighbours.map(({ mac }) => mac);
     expect(await secondsUntil(() => known().includes('02:00:00:00:00:99'), 10)).toBe(2);
     expect(known()).toEqual([a.mac, '02:00:00:00:00:99']);
-    // The pod that nothing was done to is as it was: the look told so, and no step was taken.
+    // The unchanged pod was checked, and no step was applied to it.
     const linesOf = (text: string) => text.split('\n').filter((line) => line.startsWith(a.netns));
     expect(linesOf(kernel.print())).toEqual(linesOf(wired));
   });
 
-  test('is mended at once also where the clock was set back since the wiring', async () => {
+  test('is repaired at once when the clock was set back since the wiring', async () => {
     const { hostInterfaceName } = await wire('a');
     const wired = kernel.print();
     clock.setBack(3_600_000);
     kernel.host.routes.splice(0);
-    node.keeper.heardOf(hostInterfaceName);
+    node.reconciler.handleLinkChange(hostInterfaceName);
     expect(await secondsUntil(() => kernel.print() === wired, 0)).toBe(0);
   });
 
-  test('but not where: every pod is looked at, once more after a look that is under way', async () => {
+  test('of an unknown interface: every pod is checked, after a check in progress once more', async () => {
     await wire('a');
     const { hostInterfaceName } = await wire('b', { addresses: [address('10.65.0.8')] });
     const wired = kernel.print();
     kernel.host.routes.splice(0);
     const pause = kernel.pauseBefore('observe');
-    node.keeper.heardOf(undefined);
+    node.reconciler.handleLinkChange(undefined);
     await pause.reached;
-    node.keeper.heardOf(undefined);
-    node.keeper.heardOf(undefined);
+    node.reconciler.handleLinkChange(undefined);
+    node.reconciler.handleLinkChange(undefined);
     await settle();
     pause.release();
     await settle();
     kernel.host.removeLink(kernel.host.find(hostInterfaceName));
     const opening = vi.spyOn(kernel, 'open');
-    node.keeper.heardOf(undefined);
+    node.reconciler.handleLinkChange(undefined);
     expect(await secondsUntil(() => kernel.print() === wired, 0)).toBe(0);
     expect(opening).toHaveBeenCalledTimes(2);
   });
 
-  test('again and again without saying where takes a tenth of the time at most', async () => {
+  test('of unknown interfaces, repeated, takes at most a tenth of the time', async () => {
     await wire('a');
     const opening = vi.spyOn(kernel, 'open');
     const observe = kernel.pauseBefore('observe');
-    node.keeper.heardOf(undefined);
+    node.reconciler.handleLinkChange(undefined);
     await observe.reached;
     clock.advance(2000);
     observe.release();
     await settle();
     expect(opening).toHaveBeenCalledTimes(1);
-    for (let told = 0; told < 3; told++) node.keeper.heardOf(undefined);
+    for (let told = 0; told < 3; told++) node.reconciler.handleLinkChange(undefined);
     expect(await secondsUntil(() => opening.mock.calls.length > 1, 30)).toBe(18);
     expect(opening).toHaveBeenCalledTimes(2);
   });
 
-  describe('of all of a node at once', () => {
+  describe('of all pods of a node at once', () => {
     const PODS = 20;
     let names: string[];
 
@@ -274,7 +275,7 @@ describe('drift that the kernel tells of', () => {
       }
     });
 
-    test('is mended of a few at a time, so that calls need not wait for all of it', async () => {
+    test('is repaired a few pods at a time, so that calls do not wait for all', async () => {
       const wired = kernel.print();
       const open = kernel.open.bind(kernel);
       const letGo = new AbortController();
@@ -283,7 +284,7 @@ describe('drift that the kernel tells of', () => {
         return open(netns);
       });
       kernel.host.routes.splice(0);
-      for (const name of names) node.keeper.heardOf(name, true);
+      for (const name of names) node.reconciler.handleLinkChange(name, true);
       await settle();
       expect(opening.mock.calls.length).toBeLessThanOrEqual(4);
       letGo.abort();
@@ -291,14 +292,14 @@ describe('drift that the kernel tells of', () => {
       expect(opening).toHaveBeenCalledTimes(PODS);
     });
 
-    test('is looked at later without a word of Node about a leak', async () => {
+    test('is checked later without a leak warning from Node', async () => {
       const warnings: Error[] = [];
       const note = (warning: Error): unknown => warnings.push(warning);
       process.on('warning', note);
       clock.advance(1000);
       const wired = kernel.print();
       kernel.host.routes.splice(0);
-      for (const name of names) node.keeper.heardOf(name);
+      for (const name of names) node.reconciler.handleLinkChange(name);
       expect(await secondsUntil(() => kernel.print() === wired, 10)).toBeDefined();
       process.off('warning', note);
       expect(warnings).toEqual([]);

@@ -8,12 +8,12 @@ import { ConditionReporter } from '../conditions/reporter.js';
 import { addressConflicts } from './conflicts.js';
 import type { AttachmentEvents } from './events.js';
 import type { Kernel } from './kernel.js';
-import { LostWires } from './lost-wires.js';
-import { Mender } from './mender.js';
-import { DeadNamespaces, releaseEarlierBoots, type AddressBook, type Boot } from './orphans.js';
+import { LostWireQueue } from './lost-wires.js';
+import { PodRepairer } from './pod-repair.js';
+import { OrphanCollector, releaseEarlierBoots, type AddressBook, type Boot } from './orphans.js';
 import type { Dataplane } from './pods.js';
 import type { AttachmentRecord } from './record.js';
-import { forEachFew, recover, type RecoveryScope } from './recovery.js';
+import { forEachConcurrently, recover, type RecoveryScope } from './recovery.js';
 import type { AttachmentRegistry } from './registry.js';
 
 /** Mean time between two checks for dead namespaces: both observations fit well within a minute. */
@@ -23,13 +23,13 @@ const SWEEP_INTERVAL_MS = 15_000;
 const CHECK_INTERVAL_MS = 90_000;
 
 /** Kernel events within this time after a wiring may be caused by the wiring. */
-const WIRING_TOLD_MS = 2000;
+const WIRING_EVENTS_MS = 2000;
 
 /**
- * Events later than this may be an operator's change, and are checked when WIRING_TOLD_MS ends: the kernel reports a wiring
+ * Events later than this may be an operator's change, and are checked when WIRING_EVENTS_MS ends: the kernel reports a wiring
  * within 10 ms.
  */
-const WIRING_ANSWERED_MS = 500;
+const WIRING_REPORTED_MS = 500;
 
 /**
  * A requested check of all pods waits this many times the duration of the last one, so checks take at most a tenth of the time.
@@ -40,7 +40,7 @@ const CHECK_PAUSE_FACTOR = 9;
 const JITTER = 0.2;
 
 /** For the log. */
-const RECOVERY = 'recovery of what the process before has left';
+const RECOVERY = 'recovery of attachments from the previous process';
 
 /** Concurrent checks of pods: leaves the other threads of the service to calls. */
 const CHECKS_AT_ONCE = 2;
@@ -48,7 +48,7 @@ const CHECKS_AT_ONCE = 2;
 /** Additional concurrent repairs triggered by kernel events: all pods of a node may be changed at once. */
 const REPAIRS_AT_ONCE = 4;
 
-interface KeeperOptions {
+interface ReconcilerOptions {
   readonly kernel: Kernel;
   readonly dataplane: Dataplane;
   readonly registry: AttachmentRegistry;
@@ -64,42 +64,42 @@ interface KeeperOptions {
 /**
  * Repairs and recovers the attachments of a node outside of calls, from start to stop. A call waits only for work on its own pod.
  */
-export class AttachmentKeeper {
-  readonly #options: KeeperOptions;
-  readonly #dead: DeadNamespaces;
-  readonly #mender: Mender;
-  readonly #lostWires: LostWires;
-  readonly #teller: ConditionReporter;
+export class AttachmentReconciler {
+  readonly #options: ReconcilerOptions;
+  readonly #orphans: OrphanCollector;
+  readonly #repairer: PodRepairer;
+  readonly #lostWires: LostWireQueue;
+  readonly #reporter: ConditionReporter;
   readonly #stopped = new AbortController();
   readonly #work = new Set<Promise<void>>();
   /** Attachments queued for a repair, in order. */
   readonly #waiting = new Map<string, Attachment>();
-  #repairers = 0;
+  #repairWorkers = 0;
   /** Host interfaces to check again when their wiring time is over. */
-  readonly #watched = new Set<string>();
+  readonly #lateChecks = new Set<string>();
   /** Those to check for a changed MAC address of the pod. */
-  readonly #macWatched = new Set<string>();
+  readonly #lateMacChecks = new Set<string>();
   /** The scope of a recovery that is still incomplete. */
-  #toRecover: RecoveryScope | undefined;
+  #pendingRecovery: RecoveryScope | undefined;
   #earlierBootsDone = false;
-  #isCheckAsked = false;
+  #isCheckQueued = false;
   #checking: Promise<void> = Promise.resolve();
   /** End and duration of the last check of all pods. */
-  #checked = { atMs: 0, tookMs: 0 };
-  /** Ends the pause before the next release of addresses. */
-  #hurry = new AbortController();
+  #lastCheck = { atMs: 0, tookMs: 0 };
+  /** Aborted to end the pause before the next release of addresses. */
+  #releaseNow = new AbortController();
 
-  constructor(options: KeeperOptions) {
+  constructor(options: ReconcilerOptions) {
     this.#options = options;
-    this.#dead = new DeadNamespaces(options);
-    const restore = (record: AttachmentRecord) => this.#mend(record.network.attachment, record);
-    this.#lostWires = new LostWires({ restore, ...options });
+    this.#orphans = new OrphanCollector(options);
+    const restore = (record: AttachmentRecord) => this.#repair(record.network.attachment, record);
+    this.#lostWires = new LostWireQueue({ restore, ...options });
     const onLostWire = (record: AttachmentRecord): void => {
       this.#lostWires.add(record);
-      this.#hurry.abort();
+      this.#releaseNow.abort();
     };
-    this.#mender = new Mender({ onLostWire, ...options });
-    this.#teller = new ConditionReporter(options);
+    this.#repairer = new PodRepairer({ onLostWire, ...options });
+    this.#reporter = new ConditionReporter(options);
     // Every delayed or queued check adds a listener; Node warns of a leak above ten.
     setMaxListeners(0, this.#stopped.signal);
   }
@@ -107,24 +107,24 @@ export class AttachmentKeeper {
   /** Starts the work; returns at once. */
   start(): void {
     this.#spawn(async () => {
-      await this.#attempt(RECOVERY, () => this.recover());
+      await this.#try(RECOVERY, () => this.recover());
       await this.#repeat(CHECK_INTERVAL_MS, () => this.check());
     });
     this.#spawn(() => this.#repeat(SWEEP_INTERVAL_MS, () => this.sweep()));
     // Runs in the background, as IPAM may answer late or not at all.
     this.#spawn(async () => {
-      await this.giveBack();
+      await this.releaseAddresses();
       await this.#repeat(
         SWEEP_INTERVAL_MS,
-        () => this.giveBack(),
-        () => this.#hurry.signal,
+        () => this.releaseAddresses(),
+        () => this.#releaseNow.signal,
       );
     });
   }
 
   /** Conditions of the attachments. */
   conditions(): readonly Condition[] {
-    return [...addressConflicts(this.#options.registry.sharedAddresses()), ...this.#mender.conditions()];
+    return [...addressConflicts(this.#options.registry.sharedAddresses()), ...this.#repairer.conditions()];
   }
 
   /** Resolves when no work is in flight. Pods keep their networks. */
@@ -144,28 +144,28 @@ export class AttachmentKeeper {
     const key = formatAttachment(attachment);
     if (this.#waiting.has(key)) return;
     this.#waiting.set(key, attachment);
-    if (this.#repairers < REPAIRS_AT_ONCE) this.#spawn(() => this.#repairWaiting());
+    if (this.#repairWorkers < REPAIRS_AT_ONCE) this.#spawn(() => this.#repairWaiting());
   }
 
   async #repairWaiting(): Promise<void> {
-    this.#repairers++;
+    this.#repairWorkers++;
     for (const [key, attachment] of this.#waiting) {
       // A call that wires it causes these events.
       await new Promise((resolve) => setImmediate(resolve));
       // Another attachment may have taken the name meanwhile.
       if (!this.#waiting.delete(key)) continue;
-      if (!this.#isStopped() && !this.#options.dataplane.isWiring(attachment)) await this.#mend(attachment);
+      if (!this.#isStopped() && !this.#options.dataplane.isWiring(attachment)) await this.#repair(attachment);
     }
-    this.#repairers--;
+    this.#repairWorkers--;
   }
 
   /**
-   * Handles the kernel's event of a changed link: repairs manual changes at once. Events right after a wiring are ignored as its
+   * Handles the kernel's event of a changed link: repairs changes by operators and other programs at once. Events right after a wiring are ignored as its
    * own, unless no wiring makes such a change; slightly later ones cause a check when the wiring time is over. Returns at once.
    * @param name - undefined when events were lost: any pod may have changed
-   * @param isMeddledWith - whether the change cannot come from a wiring
+   * @param isForeignChange - whether the change cannot come from a wiring
    */
-  heardOf(name: string | undefined, isMeddledWith = false): void {
+  handleLinkChange(name: string | undefined, isForeignChange = false): void {
     if (name === undefined) {
       this.checkSoon();
       return;
@@ -174,28 +174,28 @@ export class AttachmentKeeper {
     const record = registry.byHostInterface(name);
     if (!record) return;
     const sinceMs = clock.nowMs() - record.updatedAtMs;
-    const leftMs = WIRING_TOLD_MS - sinceMs;
+    const leftMs = WIRING_EVENTS_MS - sinceMs;
     // After the clock was set back the wiring time is unknown.
-    const isSomebodys = isMeddledWith && !this.#options.dataplane.isWiring(record.network.attachment);
-    if (leftMs <= 0 || sinceMs < 0 || isSomebodys) this.repairByHostInterface(name);
-    else if (sinceMs >= WIRING_ANSWERED_MS || isMeddledWith || isLoose(record)) this.#lookLater(name, leftMs);
-    else this.#followMac(name, leftMs);
+    const isForeign = isForeignChange && !this.#options.dataplane.isWiring(record.network.attachment);
+    if (leftMs <= 0 || sinceMs < 0 || isForeign) this.repairByHostInterface(name);
+    else if (sinceMs >= WIRING_REPORTED_MS || isForeignChange || needsLateCheck(record)) this.#checkLater(name, leftMs);
+    else this.#checkMacLater(name, leftMs);
   }
 
   /** A later plugin of the chain (`tuning`) may change the pod's MAC address after the wiring, without an event to the node. */
-  #followMac(name: string, afterMs: number): void {
-    if (this.#watched.has(name) || this.#macWatched.has(name) || this.#stopped.signal.aborted) return;
-    this.#macWatched.add(name);
+  #checkMacLater(name: string, afterMs: number): void {
+    if (this.#lateChecks.has(name) || this.#lateMacChecks.has(name) || this.#stopped.signal.aborted) return;
+    this.#lateMacChecks.add(name);
     const { registry, dataplane, clock } = this.#options;
     const { signal } = this.#stopped;
     this.#spawn(async () => {
       await clock.sleep(afterMs, signal);
       // Otherwise the full repair is queued, or has run.
-      const isDue = this.#macWatched.delete(name);
+      const isDue = this.#lateMacChecks.delete(name);
       const record = registry.byHostInterface(name);
       if (!isDue || !record || signal.aborted) return;
-      await this.#attempt(`look at the MAC address behind ${name}`, async () => {
-        if (await dataplane.hasOwnMac(record.network.attachment, signal)) this.repairByHostInterface(name);
+      await this.#try(`check of the MAC address behind ${name}`, async () => {
+        if (await dataplane.hasChangedMac(record.network.attachment, signal)) this.repairByHostInterface(name);
       });
     });
   }
@@ -204,15 +204,15 @@ export class AttachmentKeeper {
    * systemd sets `rp_filter` of each new interface to 2 (50-default.conf) without a kernel event. That cuts a pod off from its
    * additional IPv4 source prefixes, so the setting is checked later.
    */
-  #lookLater(name: string, afterMs: number): void {
-    if (this.#watched.has(name) || this.#stopped.signal.aborted) return;
-    this.#watched.add(name);
-    this.#macWatched.delete(name);
+  #checkLater(name: string, afterMs: number): void {
+    if (this.#lateChecks.has(name) || this.#stopped.signal.aborted) return;
+    this.#lateChecks.add(name);
+    this.#lateMacChecks.delete(name);
     this.#spawn(async () => {
       await this.#options.clock.sleep(afterMs, this.#stopped.signal);
-      this.#watched.delete(name);
+      this.#lateChecks.delete(name);
       // A rewiring meanwhile starts the wiring time again.
-      this.heardOf(name);
+      this.handleLinkChange(name);
     });
   }
 
@@ -221,12 +221,12 @@ export class AttachmentKeeper {
    * queried
    */
   async recover(): Promise<void> {
-    const scope = this.#toRecover ?? 'all';
-    this.#toRecover = scope;
-    this.#teller.report(this.conditions());
-    const isClean = await recover({ mender: this.#mender, ...this.#options }, scope, this.#stopped.signal);
-    this.#teller.report(this.conditions());
-    this.#toRecover = isClean ? undefined : 'half made';
+    const scope = this.#pendingRecovery ?? 'all';
+    this.#pendingRecovery = scope;
+    this.#reporter.report(this.conditions());
+    const isClean = await recover({ repairer: this.#repairer, ...this.#options }, scope, this.#stopped.signal);
+    this.#reporter.report(this.conditions());
+    this.#pendingRecovery = isClean ? undefined : 'incomplete';
   }
 
   /**
@@ -240,7 +240,7 @@ export class AttachmentKeeper {
     try {
       await this.#checking;
     } finally {
-      this.#checked = { atMs: clock.nowMs(), tookMs: clock.nowMs() - sinceMs };
+      this.#lastCheck = { atMs: clock.nowMs(), tookMs: clock.nowMs() - sinceMs };
     }
   }
 
@@ -248,12 +248,12 @@ export class AttachmentKeeper {
     const { registry } = this.#options;
     const { signal } = this.#stopped;
     await registry.flush();
-    this.#teller.report(this.conditions());
-    if (this.#toRecover) await this.#attempt(RECOVERY, () => this.recover());
-    await forEachFew(registry.all(), CHECKS_AT_ONCE, async ({ network: { attachment }, state }) => {
+    this.#reporter.report(this.conditions());
+    if (this.#pendingRecovery) await this.#try(RECOVERY, () => this.recover());
+    await forEachConcurrently(registry.all(), CHECKS_AT_ONCE, async ({ network: { attachment }, state }) => {
       if (signal.aborted) return;
       if (state === 'detaching') await this.#finishDetach(attachment);
-      else await this.#mend(attachment);
+      else await this.#repair(attachment);
     });
   }
 
@@ -262,35 +262,35 @@ export class AttachmentKeeper {
    * tenth of the time. Returns at once.
    */
   checkSoon(): void {
-    if (this.#isCheckAsked || this.#isStopped()) return;
-    this.#isCheckAsked = true;
+    if (this.#isCheckQueued || this.#isStopped()) return;
+    this.#isCheckQueued = true;
     this.#spawn(async () => {
       // A check in progress may have passed the change already.
       await this.#checking.catch(() => undefined);
       const { clock } = this.#options;
-      const { atMs, tookMs } = this.#checked;
+      const { atMs, tookMs } = this.#lastCheck;
       const fullMs = Math.min(CHECK_PAUSE_FACTOR * tookMs, CHECK_INTERVAL_MS);
       const pauseMs = fullMs - Math.max(0, clock.nowMs() - atMs);
       if (pauseMs > 0) await clock.sleep(pauseMs, this.#stopped.signal);
-      this.#isCheckAsked = false;
-      if (!this.#isStopped()) await this.#attempt('check of all pods', () => this.check());
+      this.#isCheckQueued = false;
+      if (!this.#isStopped()) await this.#try('check of all pods', () => this.check());
     });
   }
 
   /** Checks for dead namespaces; releases their addresses at once. @throws Failure KERNEL_REFUSED */
   async sweep(): Promise<void> {
-    if ((await this.#dead.sweep(this.#stopped.signal)) > 0) this.#hurry.abort();
+    if ((await this.#orphans.sweep(this.#stopped.signal)) > 0) this.#releaseNow.abort();
   }
 
   /**
-   * Releases at IPAM what dead attachments and pods of earlier boots hold, and asks IPAM about lost wires. Retries unanswered
-   * requests.
+   * Releases the addresses of dead attachments and of pods of earlier boots at IPAM, and asks IPAM about lost wires. Retries
+   * unanswered requests.
    */
-  async giveBack(): Promise<void> {
-    this.#hurry = new AbortController();
+  async releaseAddresses(): Promise<void> {
+    this.#releaseNow = new AbortController();
     await this.#releaseEarlierBoots();
-    await this.#dead.giveBack(this.#stopped.signal);
-    await this.#lostWires.settle(this.#stopped.signal);
+    await this.#orphans.releaseAddresses(this.#stopped.signal);
+    await this.#lostWires.process(this.#stopped.signal);
   }
 
   async #releaseEarlierBoots(): Promise<void> {
@@ -303,28 +303,28 @@ export class AttachmentKeeper {
     }
   }
 
-  async #mend(attachment: Attachment, confirmed?: AttachmentRecord): Promise<void> {
-    await this.#attempt(`repair of ${formatAttachment(attachment)}`, async () => {
-      const { outcome } = await this.#mender.mend(attachment, this.#stopped.signal, confirmed);
-      if (outcome === 'unreadable') this.#teller.report(this.conditions());
+  async #repair(attachment: Attachment, confirmed?: AttachmentRecord): Promise<void> {
+    await this.#try(`repair of ${formatAttachment(attachment)}`, async () => {
+      const { outcome } = await this.#repairer.repair(attachment, this.#stopped.signal, confirmed);
+      if (outcome === 'unreadable') this.#reporter.report(this.conditions());
     });
   }
 
   async #finishDetach(attachment: Attachment): Promise<void> {
     const { dataplane } = this.#options;
-    await this.#attempt(`detach of ${formatAttachment(attachment)}`, () =>
+    await this.#try(`detach of ${formatAttachment(attachment)}`, () =>
       dataplane.finishDetach(attachment, this.#stopped.signal),
     );
   }
 
-  /** @param hurry - returns the signal that ends the pause early */
-  async #repeat(intervalMs: number, work: () => Promise<void>, hurry?: () => AbortSignal): Promise<void> {
+  /** @param wakeSignal - returns the signal that ends the pause early */
+  async #repeat(intervalMs: number, work: () => Promise<void>, wakeSignal?: () => AbortSignal): Promise<void> {
     const { clock, random } = this.#options;
     const { signal: stopped } = this.#stopped;
     while (!this.#isStopped()) {
       const durationMs = intervalMs * (1 + JITTER * (2 * random() - 1));
-      await clock.sleep(durationMs, hurry ? AbortSignal.any([stopped, hurry()]) : stopped);
-      if (!this.#isStopped()) await this.#attempt('looking after attachments', work);
+      await clock.sleep(durationMs, wakeSignal ? AbortSignal.any([stopped, wakeSignal()]) : stopped);
+      if (!this.#isStopped()) await this.#try('periodic check of attachments', work);
     }
   }
 
@@ -333,11 +333,11 @@ export class AttachmentKeeper {
   }
 
   /** Failures are reported and retried. */
-  async #attempt(what: string, work: () => Promise<unknown>): Promise<void> {
+  async #try(task: string, work: () => Promise<unknown>): Promise<void> {
     try {
       await work();
     } catch (error) {
-      if (!this.#stopped.signal.aborted) this.#options.events.failed(what, error);
+      if (!this.#stopped.signal.aborted) this.#options.events.taskFailed(task, error);
     }
   }
 
@@ -348,6 +348,6 @@ export class AttachmentKeeper {
 }
 
 /** Whether its interface needs a setting that other programs change after the wiring. */
-function isLoose({ network }: AttachmentRecord): boolean {
+function needsLateCheck({ network }: AttachmentRecord): boolean {
   return network.sourcePrefixes.some(({ family }) => family === 4);
 }

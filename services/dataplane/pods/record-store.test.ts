@@ -21,10 +21,10 @@ afterEach(() => rmSync(folder, { recursive: true }));
 describe('records in a directory', () => {
   recordStoreContract(() => ({
     open: () => new DirectoryRecordStore(directory()),
-    spoil: (text) => files().forEach((name) => writeFileSync(join(directory(), name), text)),
+    corrupt: (text) => files().forEach((name) => writeFileSync(join(directory(), name), text)),
   }));
 
-  test('are root’s alone, and one small file each', async () => {
+  test('are accessible to root only, in one small file each', async () => {
     const store = new DirectoryRecordStore(directory());
     await store.put(storedRecord('a'));
     const [name = ''] = files();
@@ -33,7 +33,7 @@ describe('records in a directory', () => {
     expect(size).toBeLessThan(1024);
   });
 
-  test('that a killed process was about to write are not there', async () => {
+  test('that a killed process did not finish writing are absent', async () => {
     const store = new DirectoryRecordStore(directory());
     await store.put(storedRecord('a'));
     const [name = ''] = files();
@@ -42,7 +42,7 @@ describe('records in a directory', () => {
     expect(files()).toEqual([name]);
   });
 
-  test('that cannot be read are kept beside the others', async () => {
+  test('that cannot be read are kept in renamed files', async () => {
     const store = new DirectoryRecordStore(directory());
     await store.put(storedRecord('a'));
     const [name = ''] = files();
@@ -52,7 +52,7 @@ describe('records in a directory', () => {
     expect(readFileSync(join(directory(), `${name}.unreadable`), 'utf8')).toBe('paper');
   });
 
-  test('under another’s name are put aside', async () => {
+  test('under the name of another record are moved aside', async () => {
     const store = new DirectoryRecordStore(directory());
     await store.put(storedRecord('a'));
     const [name = ''] = files();
@@ -63,14 +63,14 @@ describe('records in a directory', () => {
     });
   });
 
-  test('leave other files alone', async () => {
+  test('do not affect other files', async () => {
     const store = new DirectoryRecordStore(directory());
     writeFileSync(join(directory(), 'README'), 'mine');
     expect(await store.load()).toEqual({ records: [], unreadable: [] });
     expect(files()).toEqual(['README']);
   });
 
-  test('are stored also where somebody has removed the directory', async () => {
+  test('are stored even when the directory was removed', async () => {
     const store = new DirectoryRecordStore(directory());
     rmSync(join(folder, 'run'), { recursive: true });
     await store.put(storedRecord('a'));
@@ -78,7 +78,7 @@ describe('records in a directory', () => {
     expect((statSync(directory()).mode & 0o777).toString(8)).toBe('700');
   });
 
-  test('that a full disk does not take leave nothing, and are taken once there is room', async () => {
+  test('that a full disk refuses leave nothing, and are stored once there is space', async () => {
     const disk = join(folder, 'disk');
     mkdirSync(disk);
     execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=64k', 'tmpfs', disk]);
@@ -99,7 +99,7 @@ describe('records in a directory', () => {
     }
   });
 
-  test('cannot be where a file is', () => {
+  test('cannot be stored where a file has the directory’s path', () => {
     writeFileSync(join(folder, 'file'), '');
     expect(() => new DirectoryRecordStore(join(folder, 'file'))).toThrow(
       expect.objectContaining({

@@ -12,7 +12,7 @@ import { decodeRecord, encodeRecord, type AttachmentRecord, type DecodedRecord }
 export interface UnreadableRecord {
   /** Path to which it was moved, or its original path. */
   readonly path: string;
-  /** What is wrong with it, as text for operators. */
+  /** The reason, as text for operators. */
   readonly fault: string;
 }
 
@@ -23,7 +23,7 @@ export interface StoredRecords {
 
 /**
  * Storage of the node's attachment records. Implementations: a directory, and memory (the fake); both pass
- * `record-store.contract.ts`. Methods throw a Failure STATE_IO when the storage refuses. One process at a time uses a store.
+ * `testing/record-store-contract.ts`. Methods throw a Failure STATE_IO when the storage refuses. One process at a time uses a store.
  */
 export interface RecordStore {
   /**
@@ -130,7 +130,7 @@ export class DirectoryRecordStore implements RecordStore {
     try {
       const decoded = decodeRecord(readFileSync(join(this.#directory, name), 'utf8'));
       if (!decoded.ok || fileName(decoded.record.network.attachment) === name) return decoded;
-      return { ok: false, fault: `is the record of ${formatAttachment(decoded.record.network.attachment)}` };
+      return { ok: false, fault: `belongs to ${formatAttachment(decoded.record.network.attachment)}` };
     } catch (error) {
       return { ok: false, fault: messageOf(error) };
     }

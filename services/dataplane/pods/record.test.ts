@@ -53,18 +53,22 @@ const record: AttachmentRecord = {
 const stored = () => JSON.parse(encodeRecord(record));
 
 test.each<readonly [string, string, string]>([
-  ['nothing', '', 'is no JSON'],
-  ['the first half of a record', encodeRecord(record).slice(0, 100), 'is no JSON'],
-  ['zeros', '\0'.repeat(512), 'is no JSON'],
+  ['nothing', '', 'is not JSON'],
+  ['the first half of a record', encodeRecord(record).slice(0, 100), 'is not JSON'],
+  ['zeros', '\0'.repeat(512), 'is not JSON'],
   ['a later version', JSON.stringify({ ...stored(), version: 2 }), 'version'],
   ['a field too many', JSON.stringify({ ...stored(), colour: 'blue' }), 'colour'],
   ['no address', JSON.stringify({ ...stored(), network: { ...stored().network, addresses: [] } }), 'network.addresses'],
   [
     'a bad address',
     JSON.stringify({ ...stored(), network: { ...stored().network, addresses: ['x'] } }),
-    'no IP address',
+    'must be an IP address',
   ],
-  ['a bad route', JSON.stringify({ ...stored(), network: { ...stored().network, routes: ['10.0.0.1/8'] } }), 'no CIDR'],
+  [
+    'a bad route',
+    JSON.stringify({ ...stored(), network: { ...stored().network, routes: ['10.0.0.1/8'] } }),
+    'must be a CIDR',
+  ],
   [
     'a bad name',
     JSON.stringify({ ...stored(), network: { ...stored().network, hostInterfaceName: '../x' } }),
@@ -72,11 +76,11 @@ test.each<readonly [string, string, string]>([
   ],
   ['a number for text', JSON.stringify({ ...stored(), bootId: 7 }), 'bootId'],
   ['an inode that is none', JSON.stringify({ ...stored(), identity: { ...stored().identity, inode: '-1' } }), 'inode'],
-])('%s is a fault, which says where', (_, text, where) => {
+])('%s is a fault that names the field', (_, text, where) => {
   expect(decodeRecord(text)).toEqual({ ok: false, fault: expect.stringContaining(where) });
 });
 
-test('whatever is in a file is a record or a fault', () => {
+test('any text is a record or a fault', () => {
   fc.assert(
     fc.property(fc.oneof(fc.string(), fc.json()), (text) => {
       expect(decodeRecord(text).ok).toBe(false);

@@ -61,19 +61,19 @@ export type DecodedRecord =
 /** Reads the output of {@link encodeRecord}. Any other text is a fault, never an exception. */
 export function decodeRecord(text: string): DecodedRecord {
   const form = parseJson(text);
-  if (form === undefined) return { ok: false, fault: 'is no JSON' };
+  if (form === undefined) return { ok: false, fault: 'is not JSON' };
   const parsed = STORED.safeParse(form);
   if (parsed.success) return { ok: true, record: parsed.data };
   const [issue] = parsed.error.issues;
   const at = issue?.path.map(String).join('.') ?? '';
-  return { ok: false, fault: `is no record of this release: ${at} ${issue?.message ?? 'is wrong'}` };
+  return { ok: false, fault: `is not a record of this release: ${at} ${issue?.message ?? 'is invalid'}` };
 }
 
-function read<Value>(parse: (text: string) => Value | undefined, what: string) {
+function read<Value>(parse: (text: string) => Value | undefined, typeName: string) {
   return z.string().transform((text, context): Value => {
     const value = parse(text);
     if (value !== undefined) return value;
-    context.addIssue({ code: 'custom', message: `is no ${what}` });
+    context.addIssue({ code: 'custom', message: `must be ${typeName}` });
     return z.NEVER;
   });
 }
@@ -81,21 +81,21 @@ function read<Value>(parse: (text: string) => Value | undefined, what: string) {
 const prefix = read((text): Prefix | undefined => {
   const parsed = parsePrefix(text);
   return parsed.ok ? parsed.prefix : undefined;
-}, 'CIDR');
+}, 'a CIDR');
 
 const number64 = z
   .string()
   .regex(/^\d{1,20}$/)
   .transform(BigInt);
 
-const interfaceName = z.string().refine((name) => interfaceNameFault(name) === undefined, 'is no name of an interface');
+const interfaceName = z.string().refine((name) => interfaceNameFault(name) === undefined, 'must be an interface name');
 
 const attachment = z
   .strictObject({ network: z.string(), containerId: z.string(), interfaceName: z.string() })
-  .refine((value) => attachmentFaults(value).length === 0, 'is no attachment');
+  .refine((value) => attachmentFaults(value).length === 0, 'must be an attachment');
 
 /** A number that the node or the kernel may choose. */
-const leftOpen = z
+const optionalCount = z
   .int()
   .min(1)
   .nullable()
@@ -105,14 +105,14 @@ const NETWORK: z.ZodType<PodNetwork> = z.strictObject({
   attachment,
   netns: z.string().startsWith('/'),
   hostInterfaceName: interfaceName,
-  mac: read(parseMac, 'unicast MAC address'),
-  addresses: z.array(read((text): Address | undefined => parseAddress(text), 'IP address')).min(1),
+  mac: read(parseMac, 'a unicast MAC address'),
+  addresses: z.array(read((text): Address | undefined => parseAddress(text), 'an IP address')).min(1),
   routes: z.array(prefix),
-  mtuBytes: leftOpen,
+  mtuBytes: optionalCount,
   ipForwarding: z.boolean(),
   sourcePrefixes: z.array(prefix),
-  txQueueLength: leftOpen,
-  queueCount: leftOpen,
+  txQueueLength: optionalCount,
+  queueCount: optionalCount,
   // Absent in records of earlier releases.
   addressesFromIpam: z.literal(true).exactOptional(),
 });

@@ -6,26 +6,26 @@ import type { ObservedLink } from '../wiring/observed.js';
 import { isMadeFor } from '../wiring/wire.js';
 import type { AttachmentEvents, RecoverySummary } from './events.js';
 import type { Kernel } from './kernel.js';
-import type { Mender } from './mender.js';
+import type { PodRepairer } from './pod-repair.js';
 import type { Dataplane } from './pods.js';
 import type { AttachmentRecord } from './record.js';
 import type { AttachmentRegistry } from './registry.js';
 
 /** Concurrent recoveries: leaves the other threads of the service to calls. */
-const AT_ONCE = 4;
+const RECOVERY_CONCURRENCY = 4;
 
 interface RecoveryOptions {
   readonly kernel: Kernel;
   readonly dataplane: Dataplane;
-  readonly mender: Mender;
+  readonly repairer: PodRepairer;
   readonly registry: AttachmentRegistry;
   readonly events: AttachmentEvents;
 }
 
 type Outcome = keyof RecoverySummary;
 
-/** All remains of the previous process, or only links without an owner. */
-export type RecoveryScope = 'all' | 'half made';
+/** Everything that the previous process left, or only incomplete links without a record. */
+export type RecoveryScope = 'all' | 'incomplete';
 
 /**
  * Reconciles kernel and records after a start: adopts or repairs complete attachments, finishes or undoes incomplete ones.
@@ -36,74 +36,78 @@ export type RecoveryScope = 'all' | 'half made';
 export async function recover(options: RecoveryOptions, scope: RecoveryScope, signal: AbortSignal): Promise<boolean> {
   const { kernel, registry, events } = options;
   const routed = await routedLinks(kernel);
-  const found = survey({ records: registry.all(), links: await kernel.veths(), routed });
-  const findings = found.filter(({ type }) => scope === 'all' || type === 'undo');
+  const all = compareRecordsWithLinks({ records: registry.all(), links: await kernel.veths(), routed });
+  const findings = all.filter(({ type }) => scope === 'all' || type === 'remove');
   const outcomes: Outcome[] = [];
-  let leftCount = 0;
-  await forEachFew(findings, AT_ONCE, async (finding) => {
-    const outcome = await settleOrTell(finding, options, signal);
+  let failedRemovals = 0;
+  await forEachConcurrently(findings, RECOVERY_CONCURRENCY, async (finding) => {
+    const outcome = await tryApplyFinding(finding, options, signal);
     if (outcome) outcomes.push(outcome);
-    if (outcome === 'failed' && finding.type === 'undo') leftCount++;
+    if (outcome === 'failed' && finding.type === 'remove') failedRemovals++;
   });
-  const isClean = leftCount === 0;
+  const isClean = failedRemovals === 0;
   const count = (wanted: Outcome): number => outcomes.filter((outcome) => outcome === wanted).length;
   const summary = {
     kept: count('kept'),
-    mended: count('mended'),
+    repaired: count('repaired'),
     adopted: count('adopted'),
     undone: count('undone'),
     withoutNamespace: count('withoutNamespace'),
     waiting: count('waiting'),
     failed: count('failed'),
   };
-  if (!signal.aborted && (scope === 'all' || isClean)) events.recovered(summary);
+  if (!signal.aborted && (scope === 'all' || isClean)) events.recoveryFinished(summary);
   return isClean;
 }
 
 /** @returns undefined when the outcome is unknown, or there was nothing to do */
-async function settleOrTell(
+async function tryApplyFinding(
   finding: Finding,
   options: RecoveryOptions,
   signal: AbortSignal,
 ): Promise<Outcome | undefined> {
   try {
-    return signal.aborted ? undefined : await settle(finding, options, signal);
+    return signal.aborted ? undefined : await applyFinding(finding, options, signal);
   } catch (error) {
-    // The next start tries again.
-    if (failedBy(signal)) return undefined;
-    options.events.failed(`recovery of ${nameOf(finding)}`, error);
+    // The next start retries.
+    if (isAborted(signal)) return undefined;
+    options.events.taskFailed(`recovery of ${describeFinding(finding)}`, error);
     return 'failed';
   }
 }
 
-function failedBy(signal: AbortSignal): boolean {
+function isAborted(signal: AbortSignal): boolean {
   return signal.aborted;
 }
 
 /** @returns undefined when a call has handled it meanwhile */
-async function settle(finding: Finding, options: RecoveryOptions, signal: AbortSignal): Promise<Outcome | undefined> {
+async function applyFinding(
+  finding: Finding,
+  options: RecoveryOptions,
+  signal: AbortSignal,
+): Promise<Outcome | undefined> {
   switch (finding.type) {
-    case 'mend':
-      return mend(finding, options, signal);
+    case 'repair':
+      return repairRecorded(finding, options, signal);
     case 'finish-detach':
       return finishDetach(finding, options, signal);
     case 'adopt':
-    case 'undo':
-      return judgeUnrecorded(finding, options, signal);
+    case 'remove':
+      return handleUnrecorded(finding, options, signal);
   }
 }
 
 type FindingOf<Type extends Finding['type']> = Extract<Finding, { readonly type: Type }>;
 
-async function mend(
-  { record }: FindingOf<'mend'>,
-  { mender }: RecoveryOptions,
+async function repairRecorded(
+  { record }: FindingOf<'repair'>,
+  { repairer }: RecoveryOptions,
   signal: AbortSignal,
 ): Promise<Outcome | undefined> {
-  const mended = await mender.mend(record.network.attachment, signal);
-  switch (mended.outcome) {
-    case 'as-wanted':
-      return mended.differences.length > 0 ? 'mended' : 'kept';
+  const result = await repairer.repair(record.network.attachment, signal);
+  switch (result.outcome) {
+    case 'matches':
+      return result.differences.length > 0 ? 'repaired' : 'kept';
     case 'namespace-gone':
       return 'withoutNamespace';
     case 'wire-lost':
@@ -124,40 +128,40 @@ async function finishDetach(
 }
 
 /** An attach stores the record before it answers: for a link without a record this process has sent no answer. */
-async function judgeUnrecorded(
-  { type, attachment, link }: FindingOf<'adopt' | 'undo'>,
+async function handleUnrecorded(
+  { type, attachment, link }: FindingOf<'adopt' | 'remove'>,
   { kernel, dataplane, registry, events }: RecoveryOptions,
   signal: AbortSignal,
 ): Promise<Outcome | undefined> {
-  return dataplane.exclusively({ attachment, hostInterfaceName: link.name }, signal, async () => {
+  return dataplane.runExclusive({ attachment, hostInterfaceName: link.name }, signal, async () => {
     const found = await kernel.hostLink(link.name);
     const record = attachment ? registry.get(attachment) : registry.byHostInterface(link.name);
     if (record || found?.index !== link.index) return undefined;
-    if (!(attachment ? isMadeFor(found, attachment) : isBare(found))) return undefined;
+    if (!(attachment ? isMadeFor(found, attachment) : isUnfinishedLink(found))) return undefined;
     if (type === 'adopt') {
-      events.adopted(attachment, found.name);
+      events.linkAdopted(attachment, found.name);
       return 'adopted';
     }
     if (!(await kernel.deleteHostLink(found))) return undefined;
-    events.undone(found.name);
+    events.incompleteLinkRemoved(found.name);
     return 'undone';
   });
 }
 
 async function routedLinks(kernel: Kernel): Promise<ReadonlySet<string>> {
-  const attached = await kernel.attached();
+  const attached = await kernel.attachedLinks();
   return new Set(attached.filter(({ addresses }) => addresses.length > 0).map(({ link }) => link.name));
 }
 
-function nameOf(finding: Finding): string {
-  if (finding.type === 'adopt' || finding.type === 'undo') return finding.link.name;
+function describeFinding(finding: Finding): string {
+  if (finding.type === 'adopt' || finding.type === 'remove') return finding.link.name;
   return formatAttachment(finding.record.network.attachment);
 }
 
 /** Runs `work` on every item with limited concurrency. @throws the first error, after all have ended */
-export async function forEachFew<Item>(
+export async function forEachConcurrently<Item>(
   items: readonly Item[],
-  atOnce: number,
+  concurrency: number,
   work: (item: Item) => Promise<void>,
 ): Promise<void> {
   const rest = items.values();
@@ -171,22 +175,22 @@ export async function forEachFew<Item>(
       }
     }
   };
-  await Promise.all(Array.from({ length: Math.min(atOnce, items.length) }, worker));
+  await Promise.all(Array.from({ length: Math.min(concurrency, items.length) }, worker));
   if (errors.length > 0) throw errors[0];
 }
 
 /** Action for one object found at the start. */
 type Finding =
   /** Recorded: repair differences, finish incomplete changes. */
-  | { readonly type: 'mend'; readonly record: AttachmentRecord }
+  | { readonly type: 'repair'; readonly record: AttachmentRecord }
   /** A detach was interrupted: finish it. */
   | { readonly type: 'finish-detach'; readonly record: AttachmentRecord }
   /** No record, but complete in the kernel: keep it, as a pod may use it. */
   | { readonly type: 'adopt'; readonly attachment: Attachment; readonly link: ObservedLink }
   /** No record, and incomplete: no call has reported it as wired. */
-  | { readonly type: 'undo'; readonly attachment: Attachment | undefined; readonly link: ObservedLink };
+  | { readonly type: 'remove'; readonly attachment: Attachment | undefined; readonly link: ObservedLink };
 
-interface Found {
+interface NodeState {
   readonly records: readonly AttachmentRecord[];
   /** The node's veth links. */
   readonly links: readonly ObservedLink[];
@@ -195,7 +199,7 @@ interface Found {
 }
 
 /** Compares records with links. Skips links that are not Podwire's, and dead attachments, which have no wire. */
-function survey({ records, links, routed }: Found): Finding[] {
+function compareRecordsWithLinks({ records, links, routed }: NodeState): Finding[] {
   const recorded = new Set(records.map(({ network }) => formatAttachment(network.attachment)));
   const names = new Set(records.map(({ network }) => network.hostInterfaceName));
   return [
@@ -204,9 +208,9 @@ function survey({ records, links, routed }: Found): Finding[] {
       const attachment = attachmentOfAlias(link.alias);
       if (attachment) {
         if (recorded.has(formatAttachment(attachment))) return [];
-        return [{ type: isComplete(link, routed) ? 'adopt' : 'undo', attachment, link }];
+        return [{ type: isComplete(link, routed) ? 'adopt' : 'remove', attachment, link }];
       }
-      return isBare(link) && !names.has(link.name) ? [{ type: 'undo', attachment: undefined, link }] : [];
+      return isUnfinishedLink(link) && !names.has(link.name) ? [{ type: 'remove', attachment: undefined, link }] : [];
     }),
   ];
 }
@@ -214,7 +218,7 @@ function survey({ records, links, routed }: Found): Finding[] {
 function findingOfRecord(record: AttachmentRecord): Finding[] {
   switch (record.state) {
     case 'attached':
-      return [{ type: 'mend', record }];
+      return [{ type: 'repair', record }];
     case 'detaching':
       return [{ type: 'finish-detach', record }];
     case 'dead':
@@ -228,6 +232,6 @@ function isComplete(link: ObservedLink, routed: ReadonlySet<string>): boolean {
 }
 
 /** A link whose creator was killed before it set the alias; only Podwire creates such links. */
-function isBare({ name, kind, alias, up, mac }: ObservedLink): boolean {
+function isUnfinishedLink({ name, kind, alias, up, mac }: ObservedLink): boolean {
   return name.startsWith(HOST_INTERFACE_PREFIX) && kind === 'veth' && (alias ?? '') === '' && !up && mac === HOST_MAC;
 }

@@ -12,7 +12,12 @@ function scene() {
   const store = new MemoryRecordStore();
   const clock = new FakeClock(1000);
   const refused: unknown[] = [];
-  const options = { store, bootId: BOOT.id, clock, onRefused: (_: unknown, failure: unknown) => refused.push(failure) };
+  const options = {
+    store,
+    bootId: BOOT.id,
+    clock,
+    onStoreFailure: (_: unknown, failure: unknown) => refused.push(failure),
+  };
   return {
     store,
     clock,
@@ -22,7 +27,7 @@ function scene() {
   };
 }
 
-test('what is recorded is known by its attachment and its host interface, also to the next process', async () => {
+test('a record is found by its attachment and its host interface, also by the next process', async () => {
   const { registry, restart } = scene();
   await registry.record(a, IDENTITY);
   const record = {
@@ -40,28 +45,28 @@ test('what is recorded is known by its attachment and its host interface, also t
   }
 });
 
-test('a host interface is that of the attachment that was wired last with it, whatever becomes of the others', async () => {
+test('a host interface belongs to the attachment that was wired with it last, whatever happens to the others', async () => {
   const { registry, clock, restart } = scene();
   const b = { ...podNetwork('b'), hostInterfaceName: a.hostInterfaceName };
   const holder = (of = registry) => of.byHostInterface(a.hostInterfaceName)?.network.attachment.containerId;
   await registry.record(a, IDENTITY);
   await clock.sleep(1000, new AbortController().signal);
   await registry.record(b, { ...IDENTITY, cookie: 8n });
-  // Neither what is written of the earlier one nor the order of the files makes it the last one.
+  // Neither a later change of the earlier record nor the order of the files makes it the last one.
   await registry.record({ ...a, mtuBytes: 1400 }, IDENTITY);
   const next = restart();
   await next.load();
   expect([holder(), holder(next)]).toEqual(['b', 'b']);
-  await registry.mark(b.attachment, 'detaching');
+  await registry.setState(b.attachment, 'detaching');
   expect(holder()).toBe('a');
-  await registry.mark(a.attachment, 'dead');
+  await registry.setState(a.attachment, 'dead');
   expect(holder()).toBeUndefined();
   await registry.remove(a.attachment);
   await registry.restore(b.attachment, next.get(b.attachment));
   expect(holder()).toBe('b');
 });
 
-test('what is recorded already is not stored again', async () => {
+test('an unchanged record is not stored again', async () => {
   const { registry, store, clock } = scene();
   await registry.record(a, IDENTITY);
   await clock.sleep(1000, new AbortController().signal);
@@ -69,7 +74,7 @@ test('what is recorded already is not stored again', async () => {
   expect([store.writes, registry.get(a.attachment)?.updatedAtMs]).toEqual([1, 1000]);
 });
 
-test('a wire in another namespace is another one; the same wire keeps its time', async () => {
+test('a wire in another namespace gets a new creation time; the same wire keeps its time', async () => {
   const { registry, clock } = scene();
   await registry.record(a, IDENTITY);
   await clock.sleep(1000, new AbortController().signal);
@@ -79,7 +84,7 @@ test('a wire in another namespace is another one; the same wire keeps its time',
   expect(registry.get(a.attachment)).toMatchObject({ createdAtMs: 2000, identity: { cookie: 8n } });
 });
 
-test('another host interface takes the place of the earlier', async () => {
+test('another host interface replaces the earlier one', async () => {
   const { registry } = scene();
   await registry.record(a, IDENTITY);
   await registry.record({ ...a, hostInterfaceName: 'podwother' }, IDENTITY);
@@ -87,7 +92,7 @@ test('another host interface takes the place of the earlier', async () => {
   expect(registry.byHostInterface('podwother')).toBe(registry.get(a.attachment));
 });
 
-test('what the store refuses is remembered, told, and stored later', async () => {
+test('a refused record is kept in memory, reported, and stored later', async () => {
   const { registry, store, refused, restart } = scene();
   await registry.record(podNetwork('gone'), IDENTITY);
   store.isFull = true;
@@ -106,7 +111,7 @@ test('what the store refuses is remembered, told, and stored later', async () =>
   expect(store.writes).toBe(3);
 });
 
-test('what somebody removed from the store is stored again, but for what is removed at that moment', async () => {
+test('a record that was deleted from the store is stored again, unless it is being removed', async () => {
   const { registry, store } = scene();
   const b = podNetwork('b');
   for (const network of [a, b]) await registry.record(network, IDENTITY);
@@ -118,7 +123,7 @@ test('what somebody removed from the store is stored again, but for what is remo
   expect(store.texts).toEqual(stored);
 
   store.texts.clear();
-  // The removal does not wait for the store, which has begun to write.
+  // The removal does not wait for a write in progress.
   const put = vi.spyOn(store, 'put').mockImplementation(async (record) => {
     put.mockRestore();
     await registry.remove(a.attachment);
@@ -128,13 +133,13 @@ test('what somebody removed from the store is stored again, but for what is remo
   expect([...store.texts.keys()]).toEqual(['net/b/eth0']);
 });
 
-test('a change that is taken back leaves what was there before', async () => {
+test('restoring a record reverts a change', async () => {
   const { registry, store } = scene();
   await registry.restore(a.attachment, undefined);
   expect(store.writes).toBe(0);
   await registry.record(a, IDENTITY);
   const before = registry.get(a.attachment);
-  await registry.mark(a.attachment, 'detaching');
+  await registry.setState(a.attachment, 'detaching');
   await registry.restore(a.attachment, before);
   expect(registry.get(a.attachment)).toBe(before);
   await registry.restore(a.attachment, undefined);

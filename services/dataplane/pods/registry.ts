@@ -13,7 +13,7 @@ interface RegistryOptions {
   readonly bootId: string;
   readonly clock: Clock;
   /** Called when the store refuses a change; {@link AttachmentRegistry.flush} retries it. */
-  readonly onRefused: (attachment: Attachment, failure: unknown) => void;
+  readonly onStoreFailure: (attachment: Attachment, failure: unknown) => void;
 }
 
 /** An address that another attachment has. */
@@ -31,10 +31,10 @@ export interface SharedAddress {
   readonly others: readonly string[];
 }
 
-export interface Loaded {
+export interface LoadResult {
   readonly unreadable: readonly UnreadableRecord[];
   /** Records of an earlier boot, dropped because their namespaces are gone. */
-  readonly outlived: readonly AttachmentRecord[];
+  readonly fromEarlierBoots: readonly AttachmentRecord[];
 }
 
 /**
@@ -60,13 +60,13 @@ export class AttachmentRegistry {
   }
 
   /** Loads the records of the previous process. Call once, before anything else. @throws Failure STATE_IO */
-  async load(): Promise<Loaded> {
+  async load(): Promise<LoadResult> {
     const { records, unreadable } = await this.#options.store.load();
     const isOfThisBoot = (record: AttachmentRecord): boolean => record.bootId === this.#options.bootId;
     for (const record of records.filter(isOfThisBoot)) this.#remember(record);
     const outlived = records.filter((record) => !isOfThisBoot(record));
     for (const { network } of outlived) await this.remove(network.attachment);
-    return { unreadable, outlived };
+    return { unreadable, fromEarlierBoots: outlived };
   }
 
   get(attachment: Attachment): AttachmentRecord | undefined {
@@ -102,7 +102,7 @@ export class AttachmentRegistry {
   }
 
   /** Whether another attachment has an interface in the same namespace, or may have, where the kernel reports no cookie. */
-  hasBeside(attachment: Attachment, identity: NetnsIdentity): boolean {
+  hasOtherInterface(attachment: Attachment, identity: NetnsIdentity): boolean {
     const key = formatAttachment(attachment);
     // Runs on every ADD, so it copies no list.
     for (const [other, record] of this.#records) {
@@ -148,7 +148,7 @@ export class AttachmentRegistry {
   }
 
   /** @returns the updated record; undefined when the attachment has none. Never rejects. */
-  async mark(attachment: Attachment, state: RecordState): Promise<AttachmentRecord | undefined> {
+  async setState(attachment: Attachment, state: RecordState): Promise<AttachmentRecord | undefined> {
     const before = this.get(attachment);
     if (!before || before.state === state) return before;
     const record: AttachmentRecord = { ...before, state, updatedAtMs: this.#options.clock.nowMs() };
@@ -196,7 +196,7 @@ export class AttachmentRegistry {
       this.#unstored.delete(key);
     } catch (failure) {
       this.#unstored.set(key, attachment);
-      this.#options.onRefused(attachment, failure);
+      this.#options.onStoreFailure(attachment, failure);
     }
   }
 
@@ -206,40 +206,41 @@ export class AttachmentRegistry {
     this.#forget(key);
     this.#records.set(key, record);
     if (state !== 'attached') return;
-    this.#ofHostInterfaces.give(network.hostInterfaceName, key, createdAtMs);
-    for (const address of network.addresses) this.#ofAddresses.give(formatAddress(address), key, updatedAtMs);
+    this.#ofHostInterfaces.assign(network.hostInterfaceName, key, createdAtMs);
+    for (const address of network.addresses) this.#ofAddresses.assign(formatAddress(address), key, updatedAtMs);
   }
 
   #forget(key: string): void {
     const network = this.#records.get(key)?.network;
     this.#records.delete(key);
     if (!network) return;
-    this.#ofHostInterfaces.take(network.hostInterfaceName, key);
-    for (const address of network.addresses) this.#ofAddresses.take(formatAddress(address), key);
+    this.#ofHostInterfaces.unassign(network.hostInterfaceName, key);
+    for (const address of network.addresses) this.#ofAddresses.unassign(formatAddress(address), key);
   }
 
   #givenAtMs(address: Address): number {
-    return this.#ofAddresses.givenAtMs(formatAddress(address)) ?? 0;
+    return this.#ofAddresses.assignedAtMs(formatAddress(address)) ?? 0;
   }
 }
 
 function isEqual(a: AttachmentRecord, b: AttachmentRecord): boolean {
-  const timeless = (record: AttachmentRecord): string => encodeRecord({ ...record, createdAtMs: 0, updatedAtMs: 0 });
-  return timeless(a) === timeless(b);
+  const withoutTimes = (record: AttachmentRecord): string =>
+    encodeRecord({ ...record, createdAtMs: 0, updatedAtMs: 0 });
+  return withoutTimes(a) === withoutTimes(b);
 }
 
 /** Tracks the holder of things that only one attachment can have: the latest to receive it. */
 class Holders {
-  readonly #given = new Map<string, readonly Given[]>();
+  readonly #given = new Map<string, readonly Assignment[]>();
 
   /** Repeated assignments: only the latest counts. */
-  give(thing: string, key: string, atMs: number): void {
+  assign(thing: string, key: string, atMs: number): void {
     const others = this.#given.get(thing)?.filter((given) => given.key !== key) ?? [];
     const given = [...others, { key, atMs }].sort((a, b) => a.atMs - b.atMs);
     this.#given.set(thing, given);
   }
 
-  take(thing: string, key: string): void {
+  unassign(thing: string, key: string): void {
     const others = this.#given.get(thing)?.filter((given) => given.key !== key) ?? [];
     if (others.length > 0) this.#given.set(thing, others);
     else this.#given.delete(thing);
@@ -251,7 +252,7 @@ class Holders {
   }
 
   /** Latest assignment in epoch milliseconds; undefined: no holder. */
-  givenAtMs(thing: string): number | undefined {
+  assignedAtMs(thing: string): number | undefined {
     return this.#given.get(thing)?.at(-1)?.atMs;
   }
 
@@ -261,7 +262,7 @@ class Holders {
   }
 }
 
-interface Given {
+interface Assignment {
   readonly key: string;
   readonly atMs: number;
 }

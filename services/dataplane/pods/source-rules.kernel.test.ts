@@ -9,8 +9,8 @@ import {
   addPod,
   cleanUp,
   intercept,
-  nodeForwards,
-  pings,
+  setNodeForwarding,
+  canPing,
   requireThrowawayNamespace,
   run,
   snapshot,
@@ -21,7 +21,7 @@ import { tableOf, type PodNetwork } from '../wiring/network.js';
 import { Events } from './events.js';
 import { Dataplane } from './pods.js';
 
-/** A pod of several interfaces answers by the one that it was asked on: on the real kernel, whose strict filter drops all else. */
+/** A pod answers by the interface that received the request: on the real kernel, whose strict filter drops other packets. */
 
 const BOTH = BY_FAMILY['both families'];
 const first = podNetwork('a', BOTH);
@@ -43,11 +43,11 @@ const rulesOf = (pod: string): string[] =>
         ({ src, table, priority }: Record<string, unknown>) => `${String(src)} ${String(table)} ${String(priority)}`,
       ),
   );
-/** Of node and pod, all but the rules that others make. */
+/** The state of node and pod, without foreign rules. */
 const state = () => [snapshot('a'), rulesOf('a')];
 const OWN_RULES = second.addresses.map((each) => `${formatAddress(each)} ${tableOf('net1')} 30087`);
 
-/** Asks a server in pod `a` at one of its addresses, from the peer, over TCP. @returns what it answers */
+/** Connects from the peer to a server in pod `a` at one of its addresses over TCP. @returns the answer */
 async function connects(to: string): Promise<string> {
   const host = JSON.stringify(to);
   const serve = `require('net').createServer((socket) => socket.end('answer')).listen(7000, ${host}, () => console.log('up'))`;
@@ -68,7 +68,7 @@ async function connects(to: string): Promise<string> {
 
 beforeEach(async () => {
   requireThrowawayNamespace();
-  nodeForwards();
+  setNodeForwarding();
   kernel = intercept(await NetlinkKernel.open());
   dataplane = new Dataplane({ kernel, registry: testRegistry(), events: new Events(recordingLog().log) });
   addPod('a');
@@ -77,7 +77,7 @@ beforeEach(async () => {
 afterEach(async () => {
   await kernel.close();
   cleanUp();
-  nodeForwards('off');
+  setNodeForwarding('off');
 });
 
 describe('a pod with two interfaces', () => {
@@ -86,54 +86,57 @@ describe('a pod with two interfaces', () => {
     for (const network of [first, second, peer]) await attach(network);
   });
 
-  test('answers on both, pings and connections, of both families', async () => {
+  test('answers pings and connections on both, in both families', async () => {
     for (const { hostInterfaceName } of [first, second])
       expect(run('sysctl', '-n', `net.ipv4.conf.${hostInterfaceName}.rp_filter`).trim()).toBe('1');
     for (const each of [...first.addresses, ...second.addresses].map(formatAddress)) {
-      expect([each, pings(each, 'peer')]).toEqual([each, true]);
+      expect([each, canPing(each, 'peer')]).toEqual([each, true]);
       expect([each, await connects(each)]).toEqual([each, 'answer']);
     }
     expect([await check(first), await check(second), rulesOf('a')]).toEqual([[], [], OWN_RULES]);
   });
 
-  test.each([0, 1])('does not without its rule, which a check names and a repair puts back (%i)', async (at) => {
-    const source = formatAddress(second.addresses[at]!);
-    run(
-      'ip',
-      '-n',
-      'a',
-      ...(at === 0 ? [] : ['-6']),
-      'rule',
-      'delete',
-      'from',
-      source,
-      'lookup',
-      String(tableOf('net1')),
-    );
-    // Of IPv6 the guard would drop it, which is not there: what is left is the wrong way.
-    const way = run('ip', '-n', 'a', 'route', 'get', formatAddress(peer.addresses[at]!), 'from', source);
-    expect(way).toContain('dev eth0');
-    if (at === 0) expect(pings(source, 'peer')).toBe(false);
-    expect(await check(second)).toEqual([`pod rule from ${source} ${RULE}`]);
-    await dataplane.repair(second, never());
-    expect([await check(second), pings(source, 'peer'), rulesOf('a')]).toEqual([[], true, OWN_RULES]);
-  });
+  test.each([0, 1])(
+    'does not answer without its rule, which a check reports and a repair restores (%i)',
+    async (at) => {
+      const source = formatAddress(second.addresses[at]!);
+      run(
+        'ip',
+        '-n',
+        'a',
+        ...(at === 0 ? [] : ['-6']),
+        'rule',
+        'delete',
+        'from',
+        source,
+        'lookup',
+        String(tableOf('net1')),
+      );
+      // For IPv6 the guard would drop the packet, but this test has none: only the wrong interface shows.
+      const way = run('ip', '-n', 'a', 'route', 'get', formatAddress(peer.addresses[at]!), 'from', source);
+      expect(way).toContain('dev eth0');
+      if (at === 0) expect(canPing(source, 'peer')).toBe(false);
+      expect(await check(second)).toEqual([`pod rule from ${source} ${RULE}`]);
+      await dataplane.repair(second, never());
+      expect([await check(second), canPing(source, 'peer'), rulesOf('a')]).toEqual([[], true, OWN_RULES]);
+    },
+  );
 
-  test('sends what has no source yet by the first, as before', () => {
+  test('sends packets without a source address by the first, as before', () => {
     expect(run('ip', '-n', 'a', 'route', 'get', '10.65.0.9')).toContain('dev eth0 src 10.65.0.7');
   });
 
   test('keeps answering on the second when the first goes, and when it comes back', async () => {
     await dataplane.detach(first, never());
-    expect([pings('10.66.0.7', 'peer'), await check(second)]).toEqual([true, []]);
+    expect([canPing('10.66.0.7', 'peer'), await check(second)]).toEqual([true, []]);
     await attach(first);
-    const answered = ['10.65.0.7', '10.66.0.7', 'fd65::7', 'fd66::7'].map((each) => pings(each, 'peer'));
+    const answered = ['10.65.0.7', '10.66.0.7', 'fd65::7', 'fd66::7'].map((each) => canPing(each, 'peer'));
     expect(answered).toEqual([true, true, true, true]);
     expect([await check(first), await check(second)]).toEqual([[], []]);
   });
 });
 
-test('pod and node are as before once the second interface is detached', async () => {
+test('pod and node are unchanged once the second interface is detached', async () => {
   await attach(first);
   const before = state();
   await attach(second);
@@ -142,7 +145,7 @@ test('pod and node are as before once the second interface is detached', async (
   expect([rulesOf('a'), state()]).toEqual([[], before]);
 });
 
-test('a failure at any step of the second interface leaves what was there', async () => {
+test('a failure at any step of the second interface restores the state before', async () => {
   await attach(first);
   const before = state();
   const done = kernel.finished.length;
@@ -165,24 +168,24 @@ test('a failure at any step of the second interface leaves what was there', asyn
   }
 });
 
-test('rules of an interface whose record was lost are taken out once it is gone, and nothing else', async () => {
+test('only the rules of an unrecorded interface are removed once it is gone', async () => {
   await attach(first);
   const before = state();
   await attach(second);
-  // As a start that finds no record of it: the namespace that its detach would need is not known.
+  // Like a start without its record: the namespace that its detach would need is unknown.
   const registry = testRegistry();
   await registry.record(first, (await kernel.identify(first.netns))!);
   const later = new Dataplane({ kernel, registry, events: new Events(recordingLog().log) });
-  await later.mendRecorded(first.attachment, never());
+  await later.repairRecorded(first.attachment, never());
   expect([rulesOf('a'), await check(second)]).toEqual([OWN_RULES, []]);
   const { attachment, hostInterfaceName } = second;
   await later.detach({ attachment, hostInterfaceName }, never());
   expect(rulesOf('a')).toEqual(OWN_RULES);
-  await later.mendRecorded(first.attachment, never());
+  await later.repairRecorded(first.attachment, never());
   expect([rulesOf('a'), state()]).toEqual([[], before]);
 });
 
-test('rules of a pod of which nothing is recorded are taken out by the detach that names its namespace', async () => {
+test('rules of an unrecorded pod are removed by the detach that names its namespace', async () => {
   await attach(first);
   await attach(second);
   const forgetful = new Dataplane({ kernel, registry: testRegistry(), events: new Events(recordingLog().log) });
@@ -191,7 +194,7 @@ test('rules of a pod of which nothing is recorded are taken out by the detach th
   expect(rulesOf('a')).toEqual(OWN_RULES);
   await forgetful.detach({ attachment, hostInterfaceName, netns }, never());
   expect(rulesOf('a')).toEqual([]);
-  // In one hop with the wire, too: the interface has left the pod by the time of the look.
+  // In one call with the wire too: the interface has left the pod before the rules are read.
   await attach(second);
   const again = new Dataplane({ kernel, registry: testRegistry(), events: new Events(recordingLog().log) });
   expect([await again.detach({ attachment, hostInterfaceName, netns }, never()), rulesOf('a')]).toEqual([true, []]);

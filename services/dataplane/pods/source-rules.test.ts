@@ -8,7 +8,7 @@ import { Events } from './events.js';
 import { Dataplane } from './pods.js';
 import type { RecordStore } from './record-store.js';
 
-/** The rules by which a pod answers by the interface that it was asked on, from attach to detach. */
+/** The rules that make a pod answer by the interface that received the request, from attach to detach. */
 
 const BOTH = BY_FAMILY['both families'];
 const NETNS = '/run/netns/a';
@@ -50,7 +50,7 @@ async function node(store: RecordStore = new MemoryRecordStore()) {
     await work();
     return kernel.commands.slice(before);
   };
-  /** The attachment's record is lost, and nothing else. */
+  /** Loses the attachment's record alone. */
   const lose = (network: PodNetwork) => store.remove(network.attachment);
   return { kernel, dataplane: await start(), restarted: start, lose, rules, commands, lines };
 }
@@ -76,7 +76,7 @@ describe('attach', () => {
     expect([await check(dataplane, first), await check(dataplane, second)]).toEqual([[], []]);
   });
 
-  test('goes straight to what a further interface needs where the first is known, and a second time changes nothing', async () => {
+  test('plans a further interface directly when the first is known; a second attach changes nothing', async () => {
     const { dataplane, commands } = await node();
     await attach(dataplane, first);
     const made = await commands(() => attach(dataplane, second));
@@ -84,18 +84,21 @@ describe('attach', () => {
     expect(await commands(() => attach(dataplane, second))).toEqual([]);
   });
 
-  test.each(['IPv4', 'IPv6'] as const)('also where the interfaces of %s lead to different networks', async (family) => {
-    const { dataplane, rules } = await node();
-    const destination = family === 'IPv4' ? address('10.66.0.0') : address('fd66::');
-    const length = family === 'IPv4' ? 16 : 64;
-    const own = second.addresses.filter((each) => each.family === destination.family);
-    const apart = { ...second, addresses: own, routes: [{ ...destination, length }] };
-    await attach(dataplane, { ...first, ...BY_FAMILY[family] }, apart);
-    expect(rules()).toEqual(RULES.filter((rule) => rule.includes(' fd') === (family === 'IPv6')));
-    expect(await check(dataplane, apart)).toEqual([]);
-  });
+  test.each(['IPv4', 'IPv6'] as const)(
+    'gives them also when the interfaces of %s lead to different networks',
+    async (family) => {
+      const { dataplane, rules } = await node();
+      const destination = family === 'IPv4' ? address('10.66.0.0') : address('fd66::');
+      const length = family === 'IPv4' ? 16 : 64;
+      const own = second.addresses.filter((each) => each.family === destination.family);
+      const apart = { ...second, addresses: own, routes: [{ ...destination, length }] };
+      await attach(dataplane, { ...first, ...BY_FAMILY[family] }, apart);
+      expect(rules()).toEqual(RULES.filter((rule) => rule.includes(' fd') === (family === 'IPv6')));
+      expect(await check(dataplane, apart)).toEqual([]);
+    },
+  );
 
-  test('finds the first interface where no record tells of it', async () => {
+  test('detects the first interface without its record', async () => {
     const { kernel, dataplane, rules } = await node();
     await attach(dataplane, first);
     const { log } = recordingLog();
@@ -104,7 +107,7 @@ describe('attach', () => {
     expect(rules()).toEqual(RULES);
   });
 
-  test('leaves rules that are the workload’s own', async () => {
+  test('keeps the workload’s own rules', async () => {
     const { kernel, dataplane } = await node();
     const own = { source: '10.66.0.7/32', table: 100, priority: 32_765, protocol: 3 };
     kernel.namespace(NETNS).addRule(own);
@@ -113,7 +116,7 @@ describe('attach', () => {
     expect(kernel.namespace(NETNS).rules).toEqual([own]);
   });
 
-  test('that fails at any step leaves no rule, nor anything else', async () => {
+  test('that fails at any step leaves nothing', async () => {
     const { kernel, dataplane, commands } = await node();
     await attach(dataplane, first);
     const before = kernel.print();
@@ -137,14 +140,14 @@ describe('attach', () => {
   });
 });
 
-describe('a rule that somebody deletes', () => {
-  test('is named by a check, comes back by a repair, and by the node’s own look', async () => {
+describe('a deleted rule', () => {
+  test('is reported by a check, and restored by a repair and by the full check', async () => {
     const { kernel, dataplane, rules } = await node();
     await attach(dataplane, first, second);
     const [rule] = kernel.namespace(NETNS).rules;
     const looks = [
       () => dataplane.repair(second, never()),
-      () => dataplane.mendRecorded(second.attachment, never()),
+      () => dataplane.repairRecorded(second.attachment, never()),
       () => dataplane.attach(second, never()),
     ];
     for (const look of looks) {
@@ -169,7 +172,7 @@ describe('detach', () => {
   test.each([
     ['while the first interface stays', [second]],
     ['behind the first interface', [first, second]],
-  ])('takes the rules out of a pod that lives on, %s', async (_, detached) => {
+  ])('removes the rules from a pod that keeps running, %s', async (_, detached) => {
     const { kernel, dataplane } = await node();
     const before = kernel.print();
     await attach(dataplane, first, second);
@@ -178,20 +181,20 @@ describe('detach', () => {
     expect(kernel.print()).toBe(before);
   });
 
-  test('takes them out after a restart, before anybody has looked', async () => {
+  test('removes them after a restart, before any check', async () => {
     const { dataplane, restarted, rules } = await node();
     await attach(dataplane, first, second);
     await (await restarted()).detach(second, never());
     expect(rules()).toEqual([]);
   });
 
-  test('asks nothing of a pod that had one interface', async () => {
+  test('does not read the rules of a pod with one interface', async () => {
     const { kernel, dataplane } = await node();
     await attach(dataplane, first);
     kernel.failNext('open');
     kernel.failNext('rule-list');
     expect(await dataplane.detach(first, never())).toBe(true);
-    // Nobody has asked; what follows does.
+    // No rules were read so far; the next call reads them.
     expect(kernel.unusedFaults).toBe(2);
     await expect(kernel.open(NETNS)).rejects.toThrow();
     const session = await kernel.open(NETNS);
@@ -199,7 +202,7 @@ describe('detach', () => {
     await session.close();
   });
 
-  test('works without the namespace, and in one that took its place touches nothing', async () => {
+  test('works without the namespace, and changes nothing in one that replaced it', async () => {
     const { kernel, dataplane } = await node();
     await attach(dataplane, first, second);
     kernel.removeNamespace(NETNS);
@@ -211,36 +214,38 @@ describe('detach', () => {
   });
 
   test.each(['rule-list', 'rule-delete'] as const)(
-    'goes on where the kernel refuses (%s), and says what is left',
+    'continues when the kernel refuses (%s), and logs the remaining rules',
     async (operation) => {
       const { kernel, dataplane, rules, lines } = await node();
       await attach(dataplane, first, second);
       kernel.failNext(operation);
       expect(await dataplane.detach(second, never())).toBe(true);
       expect(rules()).toEqual(RULES);
-      expect(lines.map(({ msg }) => msg)).toContain('rules of interface net1 could not be taken out of the pod');
-      // The next interface of that name takes them over, or away.
+      expect(lines.map(({ msg }) => msg)).toContain(
+        'source routing rules of interface net1 could not be removed from the pod',
+      );
+      // The next interface of that name reuses or removes them.
       await attach(dataplane, { ...second, addresses: [address('10.66.0.9')] });
       expect(rules()).toEqual([RULES[0]?.replace('0.7', '0.9')]);
     },
   );
 });
 
-describe('where the kernel does not tell namespaces apart (before Linux 5.14)', () => {
+describe('where namespaces have no cookies (before Linux 5.14)', () => {
   async function old() {
     const made = await node();
-    made.kernel.tellsCookies = false;
+    made.kernel.reportsCookies = false;
     return made;
   }
 
-  test('a later interface of IPv6 has rules as well, though it leads to another network', async () => {
+  test('a later interface of IPv6 also has rules, even on another network', async () => {
     const { dataplane, rules } = await old();
     const apart = { ...second, addresses: [address('fd66::7')], routes: [{ ...address('fd66::'), length: 64 }] };
     await attach(dataplane, { ...first, ...BY_FAMILY.IPv6 }, apart);
     expect(rules()).toEqual([RULES[1]]);
   });
 
-  test('rules go behind the interface, and none in a namespace that took the place of the pod’s', async () => {
+  test('rules are removed after the interface, and none in a namespace that replaced the pod’s', async () => {
     const { kernel, dataplane, rules } = await old();
     await attach(dataplane, first);
     const before = kernel.print();
@@ -259,7 +264,7 @@ describe('where the kernel does not tell namespaces apart (before Linux 5.14)', 
 });
 
 describe('rules of an interface whose record was lost', () => {
-  const look = (dataplane: Dataplane) => dataplane.mendRecorded(first.attachment, never());
+  const look = (dataplane: Dataplane) => dataplane.repairRecorded(first.attachment, never());
 
   async function lost() {
     const made = await node();
@@ -270,21 +275,21 @@ describe('rules of an interface whose record was lost', () => {
     return { ...made, before, later: await made.restarted() };
   }
 
-  test('stay as long as the interface does, and are taken out by the next look at another one once it is gone', async () => {
+  test('stay while the interface exists, and are removed by the next check of another one', async () => {
     const { kernel, later, rules, before, commands, lines } = await lost();
     expect(await commands(() => look(later))).toEqual([]);
     await detachUnnamed(later, second);
     expect(rules()).toEqual(RULES);
-    expect(await look(later)).toEqual({ outcome: 'as-wanted', differences: [] });
+    expect(await look(later)).toEqual({ outcome: 'matches', differences: [] });
     expect(kernel.print()).toBe(before);
     expect(lines.at(-1)).toMatchObject({
-      msg: '2 rules of an interface that is gone were taken out of the pod',
+      msg: 'removed 2 source routing rules of a deleted interface from the pod',
       rules: RULES.map((rule) => rule.replace(`${NETNS}: rule `, '')),
     });
     expect(await commands(() => look(later))).toEqual([]);
   });
 
-  test('stay where somebody routes by their table, and those of the workload in any case', async () => {
+  test('stay while routes use their table; the workload’s own always stay', async () => {
     const { kernel, later, rules } = await lost();
     await detachUnnamed(later, second);
     const pod = kernel.namespace(NETNS);
@@ -305,7 +310,7 @@ describe('rules of an interface whose record was lost', () => {
     expect(pod.rules).toEqual(others);
   });
 
-  test('are none while the interface is recorded, though its wire was cut: they are its own repair’s', async () => {
+  test('are not orphans while the interface is recorded, even when its wire was cut', async () => {
     const { kernel, dataplane, rules, commands } = await node();
     await attach(dataplane, first, second);
     kernel.host.removeLink(kernel.host.find(second.hostInterfaceName));
@@ -313,23 +318,23 @@ describe('rules of an interface whose record was lost', () => {
     expect(rules()).toEqual(RULES);
   });
 
-  test.each(['stray-list', 'rule-delete'] as const)(
-    'that the kernel does not give up (%s) are told, and keep nothing from being mended',
+  test.each(['orphan-list', 'rule-delete'] as const)(
+    'that the kernel refuses to remove (%s) are logged, and block no repair',
     async (operation) => {
       const { kernel, later, rules, before, lines } = await lost();
       await detachUnnamed(later, second);
       kernel.host.routes.splice(0, 1);
       kernel.failNext(operation);
-      expect(await look(later)).toMatchObject({ outcome: 'as-wanted', differences: [{ actual: 'missing' }] });
+      expect(await look(later)).toMatchObject({ outcome: 'matches', differences: [{ actual: 'missing' }] });
       expect(rules()).toEqual(RULES);
-      expect(lines.map(({ msg }) => msg)).toContainEqual(expect.stringContaining('that is tried again'));
+      expect(lines.map(({ msg }) => msg)).toContainEqual(expect.stringContaining('retried with the next check'));
       await look(later);
       expect(kernel.print()).toBe(before);
     },
   );
 });
 
-describe('rules of a pod of which nothing is recorded any more', () => {
+describe('rules of a pod without records', () => {
   const detachAt = (dataplane: Dataplane, netns: string) => dataplane.detach({ ...second, netns }, never());
 
   async function lost() {
@@ -339,7 +344,7 @@ describe('rules of a pod of which nothing is recorded any more', () => {
     return { ...made, later: await made.restarted() };
   }
 
-  test('are taken out by a detach that names the namespace, also when it comes again, and those of no other interface', async () => {
+  test('are removed by a detach that names the namespace, also at a retry, and only those of its interface', async () => {
     const { later, kernel, rules, lines } = await lost();
     const pod = kernel.namespace(NETNS);
     const others = [
@@ -355,7 +360,7 @@ describe('rules of a pod of which nothing is recorded any more', () => {
     expect(lines.at(-2)).toMatchObject({ rules: RULES.map((rule) => rule.replace(`${NETNS}: rule `, '')) });
   });
 
-  test.each(['/run/netns/gone', '/proc/self/ns/net'])('keep nothing from being detached at %s', async (netns) => {
+  test.each(['/run/netns/gone', '/proc/self/ns/net'])('block no detach at %s', async (netns) => {
     const { later, rules, lines } = await lost();
     expect(await detachAt(later, netns)).toBe(true);
     expect(rules()).toEqual(RULES);
@@ -364,8 +369,8 @@ describe('rules of a pod of which nothing is recorded any more', () => {
 
   test.each([
     ['another pod’s that is recorded', false],
-    ['another pod’s that is recorded no more', true],
-  ])('are not looked for in what is in use: %s', async (_, isLost) => {
+    ['another pod’s whose record was lost', true],
+  ])('are not removed from a namespace in use: %s', async (_, isLost) => {
     const { kernel, dataplane, lose, restarted } = await node();
     kernel.addNamespace('/run/netns/b');
     const other = { ...secondInterface('b'), addresses: [address('10.66.0.9')], hostInterfaceName: 'podwother' };
@@ -378,7 +383,7 @@ describe('rules of a pod of which nothing is recorded any more', () => {
     expect(kernel.namespace('/run/netns/b').rules).toHaveLength(1);
   });
 
-  test('stay where somebody routes by their table', async () => {
+  test('stay while routes use their table', async () => {
     const { later, kernel, rules } = await lost();
     const way = { device: 'eth0', gateway: undefined, metric: 0, scope: 'link' } as const;
     kernel.namespace(NETNS).addRoute({ ...way, destination: '10.9.0.0/16', protocol: 3, table: tableOf('net1') });
@@ -386,23 +391,25 @@ describe('rules of a pod of which nothing is recorded any more', () => {
     expect(rules()).toEqual(RULES);
   });
 
-  test.each(['stray-list', 'rule-delete'] as const)(
-    'that the kernel does not give up (%s) are told, and the pod is detached',
+  test.each(['orphan-list', 'rule-delete'] as const)(
+    'that the kernel refuses to remove (%s) are logged, and the pod is detached',
     async (operation) => {
       const { later, kernel, rules, lines } = await lost();
       kernel.failNext(operation);
       expect(await detachAt(later, NETNS)).toBe(true);
       expect(rules()).toEqual(RULES);
-      expect(lines.map(({ msg }) => msg)).toContain('rules of interface net1 could not be taken out of the pod');
+      expect(lines.map(({ msg }) => msg)).toContain(
+        'source routing rules of interface net1 could not be removed from the pod',
+      );
       await detachAt(later, NETNS);
       expect(rules()).toEqual([]);
     },
   );
 
-  test('are not asked for where a record tells the namespace, or the caller none', async () => {
+  test('are not read when a record has the namespace, or the caller names none', async () => {
     const { kernel, dataplane } = await node();
     await attach(dataplane, first);
-    kernel.failNext('stray-list');
+    kernel.failNext('orphan-list');
     expect(await dataplane.detach(first, never())).toBe(true);
     expect(await detachUnnamed(dataplane, first)).toBe(false);
     expect(kernel.unusedFaults).toBe(1);

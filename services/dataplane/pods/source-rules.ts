@@ -35,12 +35,12 @@ export async function removeSourceRules(
     if (!(error instanceof Failure)) throw error;
     // The rules went with the namespace.
     if (error.code === 'INVALID_NETNS') return;
-    if (error.code !== 'POD_UNREADABLE' && !KERNELS.includes(error.code)) throw error;
-    events.rulesLeft(attachment, error);
+    if (error.code !== 'POD_UNREADABLE' && !KERNEL_CODES.includes(error.code)) throw error;
+    events.rulesNotRemoved(attachment, error);
   }
 }
 
-interface StrayRulesOptions {
+interface PodOrphanRulesOptions {
   /** Of one of the pod's interfaces. */
   readonly record: AttachmentRecord;
   readonly registry: Pick<AttachmentRegistry, 'all'>;
@@ -52,20 +52,20 @@ interface StrayRulesOptions {
  * Their table has no routes, so removing them changes no routing. Recorded interfaces are left to their own repair. A refusal of
  * the kernel is logged and retried. Requires the pod's lock.
  */
-export async function removeStrayRules(
+export async function removePodOrphanRules(
   session: PodSession,
-  { record, registry, events }: StrayRulesOptions,
+  { record, registry, events }: PodOrphanRulesOptions,
 ): Promise<void> {
   const { attachment } = record.network;
   try {
-    await removeStray(session, { attachment, registry, events, isMeant: () => true });
+    await removeOrphanRules(session, { attachment, registry, events, isSelected: () => true });
   } catch (error) {
-    if (!(error instanceof Failure) || !KERNELS.includes(error.code)) throw error;
-    events.strayRulesLeft(attachment, error);
+    if (!(error instanceof Failure) || !KERNEL_CODES.includes(error.code)) throw error;
+    events.orphanRulesNotRemoved(attachment, error);
   }
 }
 
-export interface RulesIn {
+export interface DetachedRulesOptions {
   /** In the namespace given by the detach's caller. */
   readonly inPod: InPod;
   readonly registry: Pick<AttachmentRegistry, 'all'>;
@@ -74,9 +74,9 @@ export interface RulesIn {
 
 /**
  * The namespace to search for rules once the wire is gone: without a record, the one given by the detach's caller; with one, the
- * recorded one where the kernel cannot tell whether it is still the pod's.
+ * recorded one when the kernel cannot show that it is still the pod's.
  */
-export function netnsOfRules(record: AttachmentRecord | undefined, named: string | undefined): string | undefined {
+export function netnsToSearch(record: AttachmentRecord | undefined, named: string | undefined): string | undefined {
   if (!record) return named;
   return record.identity.cookie === null ? record.network.netns : undefined;
 }
@@ -86,43 +86,49 @@ export function netnsOfRules(record: AttachmentRecord | undefined, named: string
  * pod's: removes only rules of this interface's table that are orphans there. Failures are logged, as the pod is detached.
  * Rejects for defects alone.
  */
-export async function removeLostRules(attachment: Attachment, { inPod, registry, events }: RulesIn): Promise<void> {
+export async function removeDetachedRules(
+  attachment: Attachment,
+  { inPod, registry, events }: DetachedRulesOptions,
+): Promise<void> {
   const own = tableOf(attachment.interfaceName);
   try {
     await inPod((session) =>
-      removeStray(session, { attachment, registry, events, isMeant: ({ table }) => table === own }),
+      removeOrphanRules(session, { attachment, registry, events, isSelected: ({ table }) => table === own }),
     );
   } catch (error) {
     if (!(error instanceof Failure)) throw error;
-    if (error.code !== 'INVALID_NETNS') events.rulesLeft(attachment, error);
+    if (error.code !== 'INVALID_NETNS') events.rulesNotRemoved(attachment, error);
   }
 }
 
-interface Stray {
+interface OrphanRulesOptions {
   /** For the log. */
   readonly attachment: Attachment;
   readonly registry: Pick<AttachmentRegistry, 'all'>;
   readonly events: Events;
-  readonly isMeant: (rule: Rule) => boolean;
+  readonly isSelected: (rule: Rule) => boolean;
 }
 
 /** @throws Failure KERNEL_REFUSED, KERNEL_UNSUPPORTED */
-async function removeStray(session: PodSession, { attachment, registry, events, isMeant }: Stray): Promise<void> {
-  const found = (await session.strayRules()).filter(isMeant);
+async function removeOrphanRules(
+  session: PodSession,
+  { attachment, registry, events, isSelected: isMeant }: OrphanRulesOptions,
+): Promise<void> {
+  const found = (await session.orphanRules()).filter(isMeant);
   if (found.length === 0) return;
   const recorded = registry.all().filter(({ identity }) => compareIdentities(identity, session.identity) !== 'other');
   const kept = new Set(recorded.map(({ network }) => tableOf(network.attachment.interfaceName)));
-  const stray = found.filter(({ table }) => !kept.has(table));
-  if (stray.length === 0) return;
-  const { failed } = await session.apply(stray.map((rule) => ({ type: 'rule-delete', side: 'pod', rule })));
+  const orphans = found.filter(({ table }) => !kept.has(table));
+  if (orphans.length === 0) return;
+  const { failed } = await session.apply(orphans.map((rule) => ({ type: 'rule-delete', side: 'pod', rule })));
   if (failed) throw failed.failure;
-  events.strayRulesRemoved(attachment, stray.map(formatRule));
+  events.orphanRulesRemoved(attachment, orphans.map(formatRule));
 }
 
 /** Failure codes of the kernel. */
-const KERNELS: readonly string[] = ['KERNEL_REFUSED', 'KERNEL_UNSUPPORTED'];
+const KERNEL_CODES: readonly string[] = ['KERNEL_REFUSED', 'KERNEL_UNSUPPORTED'];
 
-interface Move {
+interface MovedFlowsInput {
   readonly wanted: Wanted;
   /** The state before the addresses were routed to the pod. */
   readonly observed: Observed;
@@ -131,17 +137,17 @@ interface Move {
 /**
  * Deletes tracked flows of addresses that belonged to another pod; otherwise their packets would still follow that pod's state.
  */
-export async function forgetMovedFlows(
-  { wanted, observed }: Move,
+export async function deleteMovedFlows(
+  { wanted, observed }: MovedFlowsInput,
   { kernel, events }: { readonly kernel: Kernel; readonly events: Events },
 ): Promise<void> {
   const forgetting = movedAddresses(wanted, observed).map(async ({ destination, device }) => {
     if (device !== wanted.host.link.name) events.routeTakenOver(destination, device);
     try {
-      await kernel.forgetFlows(destination.replace(/\/.*/, ''));
+      await kernel.deleteFlows(destination.replace(/\/.*/, ''));
     } catch (error) {
       if (!(error instanceof Failure)) throw error;
-      events.flowsNotForgotten(destination, error);
+      events.flowsNotDeleted(destination, error);
     }
   });
   await Promise.all(forgetting);

@@ -4,16 +4,16 @@ import { describe, expect, test } from 'vitest';
 import { MemoryKernel } from '../testing/memory-kernel.js';
 import { address, BY_FAMILY, podNetwork } from '../testing/pods.js';
 import { corrections, diff } from '../wiring/diff.js';
-import { desired } from '../wiring/network.js';
+import { wantedState } from '../wiring/network.js';
 import { formatStep, type Step } from '../wiring/step.js';
-import { nothingObserved } from '../wiring/wire.js';
+import { emptyObservation } from '../wiring/wire.js';
 import type { PodSession } from './kernel.js';
 import { transact, type NotApplied, type Result } from './transaction.js';
 
 const NETNS = '/run/netns/a';
 const network = podNetwork('a');
-const wanted = desired(network);
-const fresh = diff(wanted, nothingObserved(new Map([['net/ipv4/ip_forward', '1']])));
+const wanted = wantedState(network);
+const fresh = diff(wanted, emptyObservation(new Map([['net/ipv4/ip_forward', '1']])));
 const never = new AbortController().signal;
 
 async function node(): Promise<{ kernel: MemoryKernel; session: PodSession }> {
@@ -22,14 +22,14 @@ async function node(): Promise<{ kernel: MemoryKernel; session: PodSession }> {
   return { kernel, session: await kernel.open(NETNS) };
 }
 
-interface Given {
+interface ApplyOptions {
   readonly steps?: readonly Step[];
   readonly signal?: AbortSignal;
   /** In place of those that the links need. */
   readonly later?: readonly Step[];
 }
 
-const apply = (session: PodSession, { steps = fresh, signal = never, later }: Given = {}): Promise<Result> =>
+const apply = (session: PodSession, { steps = fresh, signal = never, later }: ApplyOptions = {}): Promise<Result> =>
   transact({
     session,
     signal,
@@ -42,7 +42,7 @@ function notApplied(result: Result): NotApplied {
 }
 
 describe('a plan that succeeds', () => {
-  test('tells its changes and the links as they are in the end', async () => {
+  test('returns its changes and the final links', async () => {
     const { session } = await node();
     const result = await apply(session);
     expect(result).toMatchObject({ applied: true, changes: fresh.length, warnings: [] });
@@ -56,7 +56,7 @@ describe('a plan that succeeds', () => {
     kernel.ignoresMacAtCreation = true;
     const result = await apply(session);
     expect(result).toMatchObject({ applied: true, links: { host: { mac: 'ee:ee:ee:ee:ee:ee' } } });
-    // A link's neighbour entries go with its MAC address.
+    // A link loses its neighbour entries with its MAC address.
     expect(kernel.commands.slice(-2)).toEqual([
       `ip link set ${network.hostInterfaceName} address ee:ee:ee:ee:ee:ee`,
       `ip neighbour replace 10.65.0.7 dev ${network.hostInterfaceName} lladdr ${network.mac} nud permanent`,
@@ -65,7 +65,7 @@ describe('a plan that succeeds', () => {
 
   test('sets the pod’s MAC address again as well, and the neighbours that go with it', async () => {
     const { kernel, session } = await node();
-    const dual = desired(podNetwork('a', BY_FAMILY['both families']));
+    const dual = wantedState(podNetwork('a', BY_FAMILY['both families']));
     await apply(session, { steps: diff(dual, await session.observe(dual)), later: [] });
     const { pod } = await session.observe(dual);
     const steps = corrections(dual, { pod: { ...pod.link!, mac: '02:00:00:00:00:99' } });
@@ -80,7 +80,7 @@ describe('a plan that succeeds', () => {
     expect(diff(dual, await session.observe(dual))).toEqual([]);
   });
 
-  test('goes on without an optional step, and tells so', async () => {
+  test('continues without an optional step, and reports it', async () => {
     const { kernel, session } = await node();
     const optional = fresh.findIndex((step) => step.type === 'sysctl-write' && step.optional);
     kernel.failNext('any step', { after: optional, errno: 'EROFS' });
@@ -98,14 +98,14 @@ describe('a plan that fails', () => {
     const before = kernel.print();
     kernel.failNext('any step', { after: position, errno: 'ENOBUFS' });
     const result = notApplied(await apply(session));
-    expect(result).toMatchObject({ undone: true, errno: 'ENOBUFS', failure: { code: 'KERNEL_REFUSED' } });
+    expect(result).toMatchObject({ isRolledBack: true, errno: 'ENOBUFS', failure: { code: 'KERNEL_REFUSED' } });
     expect(kernel.unusedFaults).toBe(0);
     expect(kernel.print()).toBe(before);
   });
 
   describe.each(Object.entries(BY_FAMILY))('of %s', (_, of) => {
-    const own = desired(podNetwork('a', of));
-    const other = desired(
+    const own = wantedState(podNetwork('a', of));
+    const other = wantedState(
       podNetwork('a', {
         ...BY_FAMILY['both families'],
         addresses: [address('fd65::9'), address('10.65.0.9')],
@@ -115,7 +115,7 @@ describe('a plan that fails', () => {
       }),
     );
 
-    /** Fails at one step after the other, until none is left. @returns how often it failed, and what was not undone */
+    /** Fails at one step after the other, until none is left. @returns the number of failures, and the changes that remained */
     async function failEverywhere(prepare: (session: PodSession) => Promise<readonly Step[]>) {
       const notUndone: number[] = [];
       for (let position = 0; ; position++) {
@@ -136,13 +136,13 @@ describe('a plan that fails', () => {
     }
 
     test('at any step of wiring leaves nothing', async () => {
-      const prepare = () => Promise.resolve(diff(own, nothingObserved()));
+      const prepare = () => Promise.resolve(diff(own, emptyObservation()));
       const { failures, notUndone, unused } = await failEverywhere(prepare);
       expect({ notUndone, unused }).toEqual({ notUndone: [], unused: 1 });
       expect(failures).toBeGreaterThanOrEqual(fresh.length);
     });
 
-    test('at any step of mending leaves what was there before', async () => {
+    test('at any step of a repair restores the state before', async () => {
       const prepare = async (session: PodSession) => {
         expect(await apply(session, { steps: diff(own, await session.observe(own)), later: [] })).toMatchObject({
           applied: true,
@@ -162,7 +162,7 @@ describe('a plan that fails', () => {
     addresses: [address('10.65.0.8')],
   });
 
-  test('at any step of mending leaves what was there before', async () => {
+  test('at any step of a repair restores the state before', async () => {
     const steps = 11;
     const outcomes = [];
     for (let position = 0; position <= steps; position++) {
@@ -170,40 +170,42 @@ describe('a plan that fails', () => {
       await apply(session);
       const before = kernel.print();
       kernel.failNext('any step', { after: position });
-      const plan = diff(desired(mended), await session.observe(desired(mended)));
+      const plan = diff(wantedState(mended), await session.observe(wantedState(mended)));
       expect(plan).toHaveLength(steps);
       const result = await apply(session, { steps: plan, later: [] });
       outcomes.push({ applied: result.applied, asBefore: kernel.print() === before, unused: kernel.unusedFaults });
     }
-    const undone = { applied: false, asBefore: true, unused: 0 };
+    const rolledBack = { applied: false, asBefore: true, unused: 0 };
     expect(outcomes).toEqual([
-      ...Array<typeof undone>(steps).fill(undone),
+      ...Array<typeof rolledBack>(steps).fill(rolledBack),
       { applied: true, asBefore: false, unused: 1 },
     ]);
   });
 
-  test('and whose undoing fails says what is left, and takes back the rest', async () => {
+  test('and whose rollback fails reports the remaining changes, and reverts the rest', async () => {
     const { kernel, session } = await node();
     kernel.failNext('route-add', { after: 2 });
     kernel.failNext('link-delete', { errno: 'EBUSY' });
     const result = notApplied(await apply(session));
-    expect(result.undone).toBe(false);
-    expect(result.failure.message).toContain(`do it by hand: ip link delete ${network.hostInterfaceName} (`);
+    expect(result.isRolledBack).toBe(false);
+    expect(result.failure.message).toContain(
+      `revert these changes manually: ip link delete ${network.hostInterfaceName} (`,
+    );
     expect(result.failure.message).toContain('EBUSY');
     expect(result.failure.details).toMatchObject({ undone: 'false', errno: 'EIO' });
     expect(kernel.namespace(NETNS).sysctls.get('net/ipv4/ip_forward')).toBe('1');
     expect(kernel.unusedFaults).toBe(0);
   });
 
-  test('is undone when what was to be deleted has vanished by itself', async () => {
+  test('is rolled back when an object to delete has already vanished', async () => {
     const { kernel, session } = await node();
     kernel.failNext('route-add', { after: 2 });
     kernel.failNext('link-delete', { errno: 'ENODEV' });
-    expect(await apply(session)).toMatchObject({ applied: false, undone: true });
+    expect(await apply(session)).toMatchObject({ applied: false, isRolledBack: true });
     expect(kernel.unusedFaults).toBe(0);
   });
 
-  test('is undone when the link that was to be set back has vanished by itself', async () => {
+  test('is rolled back when the link to restore has already vanished', async () => {
     const { kernel, session } = await node();
     await apply(session);
     kernel.host.removeLink(kernel.host.find(network.hostInterfaceName));
@@ -212,11 +214,11 @@ describe('a plan that fails', () => {
     const result = notApplied(
       await apply(session, { steps: [{ type: 'link-set', side: 'host', name, change, previous }] }),
     );
-    expect(result).toMatchObject({ errno: 'ENODEV', undone: true });
+    expect(result).toMatchObject({ errno: 'ENODEV', isRolledBack: true });
     expect(result.failure.message).not.toContain('by hand');
   });
 
-  test('takes back a link’s attributes that were set before the one that was refused', async () => {
+  test('restores the attributes of a link that were set before the refused one', async () => {
     const { kernel, session } = await node();
     await apply(session);
     const before = kernel.print();
@@ -229,11 +231,11 @@ describe('a plan that fails', () => {
         { type: 'link-set', side: 'pod', name: 'eth0', change, previous },
       ],
     });
-    expect(result).toMatchObject({ applied: false, errno: 'EINVAL', undone: true });
+    expect(result).toMatchObject({ applied: false, errno: 'EINVAL', isRolledBack: true });
     expect(kernel.print()).toBe(before);
   });
 
-  test('because the signal fired meanwhile is undone too', async () => {
+  test('because of the signal is rolled back too', async () => {
     const { kernel, session } = await node();
     const before = kernel.print();
     const ending = new AbortController();
@@ -242,11 +244,15 @@ describe('a plan that fails', () => {
     await pause.reached;
     ending.abort(new Failure('DEADLINE_EXCEEDED', 'too late'));
     pause.release();
-    expect(await applying).toMatchObject({ applied: false, undone: true, failure: { code: 'DEADLINE_EXCEEDED' } });
+    expect(await applying).toMatchObject({
+      applied: false,
+      isRolledBack: true,
+      failure: { code: 'DEADLINE_EXCEEDED' },
+    });
     expect(kernel.print()).toBe(before);
   });
 
-  test('because the kernel keeps ignoring a setting says which', async () => {
+  test('because the kernel ignores a setting names it', async () => {
     const { kernel, session } = await node();
     const before = kernel.print();
     const result = notApplied(await apply(session, { later: fresh.slice(1, 2) }));
@@ -255,7 +261,7 @@ describe('a plan that fails', () => {
     expect(kernel.print()).toBe(before);
   });
 
-  test('because of a defect is undone, and the defect is not hidden', async () => {
+  test('because of a defect is rolled back, and the defect is thrown', async () => {
     const { kernel, session } = await node();
     const before = kernel.print();
     let calls = 0;
@@ -264,7 +270,7 @@ describe('a plan that fails', () => {
       observe: (all) => session.observe(all),
       podLink: (name) => session.podLink(name),
       rules: (table) => session.rules(table),
-      strayRules: () => session.strayRules(),
+      orphanRules: () => session.orphanRules(),
       apply: (steps) => (calls++ === 1 ? Promise.reject(new TypeError('defect')) : session.apply(steps)),
       close: () => session.close(),
     };

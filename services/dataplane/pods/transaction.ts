@@ -2,7 +2,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { failureOfSignal } from '@podwire/shared/failure/signal';
 import { markFailed, withSpan } from '@podwire/shared/runtime/span';
 
-import { formatStep, undoOf, type Side, type Step } from '../wiring/step.js';
+import { formatStep, rollbackSteps, type Side, type Step } from '../wiring/step.js';
 import type { BatchOutcome, Links, PodSession, StepFailure } from './kernel.js';
 
 /** Outcome of a plan. */
@@ -25,7 +25,7 @@ export interface NotApplied {
   /** Name of the kernel's error; undefined when the call ended for another reason. */
   readonly errno: string | undefined;
   /** Whether the rollback restored the earlier state. */
-  readonly undone: boolean;
+  readonly isRolledBack: boolean;
 }
 
 /** Progress of a transaction. */
@@ -61,16 +61,16 @@ export async function transact({ session, signal, next }: TransactionOptions): P
       if (signal.aborted) throw failureOfSignal(signal);
       const steps = next({ round, links });
       if (steps.length === 0) return { applied: true, changes: finished.filter(isChange).length, warnings, links };
-      if (round === ROUNDS_MAX) return await takeBack(session, { finished, cause: keepsDiffering(steps) });
-      const outcome = await traced(session, steps);
+      if (round === ROUNDS_MAX) return await rollBack(session, { finished, cause: ineffectiveSettings(steps) });
+      const outcome = await applyWithSpan(session, steps);
       finished.push(...outcome.finished);
       warnings.push(...outcome.warnings);
-      if (outcome.failed) return await takeBack(session, { finished, cause: outcome.failed });
+      if (outcome.failed) return await rollBack(session, { finished, cause: outcome.failed });
       links = { ...links, ...outcome.links };
     }
   } catch (error) {
     const failure = error instanceof Failure ? error : new Failure('INTERNAL', String(error));
-    const result = await takeBack(session, { finished, cause: { failure } });
+    const result = await rollBack(session, { finished, cause: { failure } });
     if (error instanceof Failure) return result;
     throw error;
   }
@@ -81,51 +81,51 @@ function isChange(step: Step): boolean {
   return step.type !== 'sysctl-write' || step.previous !== step.value;
 }
 
-interface Ending {
+interface TransactionCause {
   readonly failure: Failure;
   readonly step?: Step;
   readonly errno?: string;
 }
 
-interface Unfinished {
+interface RollbackOptions {
   readonly finished: readonly Step[];
-  readonly cause: Ending;
+  readonly cause: TransactionCause;
 }
 
-async function takeBack(session: PodSession, { finished, cause }: Unfinished): Promise<NotApplied> {
+async function rollBack(session: PodSession, { finished, cause }: RollbackOptions): Promise<NotApplied> {
   // A link has several attributes; the kernel may have set some before it refused another.
-  const halfDone = cause.step?.type === 'link-set' ? [cause.step] : [];
-  const leftovers = await undo(session, undoOf([...finished, ...halfDone]));
+  const partlyApplied = cause.step?.type === 'link-set' ? [cause.step] : [];
+  const failures = await applyRollback(session, rollbackSteps([...finished, ...partlyApplied]));
   const { failure, errno } = cause;
-  if (leftovers.length === 0) return { applied: false, failure, errno, undone: true };
-  const list = leftovers.map((left) => `${formatStep(left.step)} (${left.failure.message})`).join('; ');
-  const message = `${failure.message}. Undoing it failed too, do it by hand: ${list}`;
+  if (failures.length === 0) return { applied: false, failure, errno, isRolledBack: true };
+  const list = failures.map((failed) => `${formatStep(failed.step)} (${failed.failure.message})`).join('; ');
+  const message = `${failure.message}. The rollback failed too; revert these changes manually: ${list}`;
   const options = { details: { ...failure.details, undone: 'false' }, cause: failure };
-  return { applied: false, failure: new Failure(failure.code, message, options), errno, undone: false };
+  return { applied: false, failure: new Failure(failure.code, message, options), errno, isRolledBack: false };
 }
 
 /** Applies all steps in spite of failures. @returns those that failed */
-async function undo(session: PodSession, steps: readonly Step[]): Promise<StepFailure[]> {
+async function applyRollback(session: PodSession, steps: readonly Step[]): Promise<StepFailure[]> {
   const failures: StepFailure[] = [];
   let rest = steps;
   while (rest.length > 0) {
-    const { failed } = await traced(session, rest);
+    const { failed } = await applyWithSpan(session, rest);
     if (!failed) break;
-    if (!isGoneAnyway(failed)) failures.push(failed);
+    if (!isAlreadyGone(failed)) failures.push(failed);
     rest = rest.slice(rest.indexOf(failed.step) + 1);
   }
   return failures;
 }
 
 /** The kernel's errors for deleting an object that does not exist. */
-const NOT_THERE = ['ESRCH', 'ENOENT', 'EADDRNOTAVAIL'];
+const MISSING_OBJECT_ERRNOS = ['ESRCH', 'ENOENT', 'EADDRNOTAVAIL'];
 
 /** Deleting a link also removes everything on it, so restoring that is unnecessary. */
-function isGoneAnyway({ step, errno }: StepFailure): boolean {
-  return errno === 'ENODEV' || (step.type.endsWith('-delete') && NOT_THERE.includes(errno));
+function isAlreadyGone({ step, errno }: StepFailure): boolean {
+  return errno === 'ENODEV' || (step.type.endsWith('-delete') && MISSING_OBJECT_ERRNOS.includes(errno));
 }
 
-function traced(session: PodSession, steps: readonly Step[]): Promise<BatchOutcome> {
+function applyWithSpan(session: PodSession, steps: readonly Step[]): Promise<BatchOutcome> {
   const sides = (['host', 'pod'] satisfies Side[]).filter((side) => steps.some((step) => step.side === side));
   const attributes = { 'podwire.kernel.namespace': sides.join(' '), 'podwire.kernel.requests': steps.length };
   return withSpan('podwire.kernel.batch', attributes, async (span) => {
@@ -138,7 +138,7 @@ function traced(session: PodSession, steps: readonly Step[]): Promise<BatchOutco
   });
 }
 
-function keepsDiffering(steps: readonly Step[]): Ending {
+function ineffectiveSettings(steps: readonly Step[]): TransactionCause {
   const list = steps.map(formatStep).join('; ');
-  return { failure: new Failure('KERNEL_REFUSED', `the kernel takes these settings without effect: ${list}`) };
+  return { failure: new Failure('KERNEL_REFUSED', `the kernel accepted these settings without effect: ${list}`) };
 }

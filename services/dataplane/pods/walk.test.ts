@@ -2,13 +2,13 @@ import fc from 'fast-check';
 import { test } from 'vitest';
 
 import { MemoryKernel } from '../testing/memory-kernel.js';
-import { moves, walk, type Hands } from '../testing/pods-walk.js';
+import { walkSteps, walk, type NodeOperator } from '../testing/pods-walk.js';
 import type { PodNetwork } from '../wiring/network.js';
 
 /** Fixed, so that every run is the same; change it to look elsewhere. A failure prints it, with the moves. */
 const SEED = 20_261_121;
 
-function hands(): Hands {
+function hands(): NodeOperator {
   const kernel = new MemoryKernel();
   const path = (name: string) => `/run/netns/${name}`;
   const meddlings: readonly ((network: PodNetwork) => unknown)[] = [
@@ -22,7 +22,7 @@ function hands(): Hands {
     kernel,
     addPod: (name) => kernel.addNamespace(path(name)),
     removePod: (name) => kernel.removeNamespace(path(name)),
-    meddle: (network, kind) => {
+    changePod: (network, kind) => {
       if (kernel.host.has(network.hostInterfaceName)) meddlings[kind]?.(network);
     },
   };
@@ -30,7 +30,7 @@ function hands(): Hands {
 
 test('kernel, records and answers agree after any walk of attach, detach, kill, restart and drift', async () => {
   await fc.assert(
-    fc.asyncProperty(moves, (path) => walk(hands(), path)),
+    fc.asyncProperty(walkSteps, (path) => walk(hands(), path)),
     { seed: SEED, numRuns: 80 },
   );
 }, 120_000);

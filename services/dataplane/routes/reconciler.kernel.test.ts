@@ -6,10 +6,10 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import {
   blackhole,
-  byHand,
+  runCommand,
   clearNode,
   netlinkNodeFixture,
-  pings,
+  canPing,
   run,
   unicast,
   vxlan,
@@ -84,7 +84,7 @@ async function quiet(): Promise<void> {
 
 function attempt(command: string): void {
   try {
-    byHand(command);
+    runCommand(command);
   } catch {
     // The kernel refuses commands for missing objects.
   }
@@ -162,7 +162,7 @@ describe('the real kernel', () => {
     loop.setWanted(wanted);
     await reached();
     await quiet();
-    byHand(command);
+    runCommand(command);
     await expect.poll(() => loop.reconciler.status().driftCount, { timeout: 25_000 }).toBeGreaterThan(0);
     await reached();
   });
@@ -187,14 +187,14 @@ describe('the real kernel', () => {
     start();
     loop.setWanted(wanted);
     await reached();
-    byHand('ip link set up0 down');
+    runCommand('ip link set up0 down');
     await expect
       .poll(() => loop.reconciler.status().conditions.map(({ reason }) => reason))
       .toContain('DeviceUnavailable');
-    byHand('ip link set up0 up');
-    byHand('ip address replace fd00::1/64 dev up0 nodad');
+    runCommand('ip link set up0 up');
+    runCommand('ip address replace fd00::1/64 dev up0 nodad');
     await reached();
-    byHand('ip link delete up0');
+    runCommand('ip link delete up0');
     await expect
       .poll(() => loop.reconciler.status().conditions.map(({ reason }) => reason))
       .toContain('DeviceUnavailable');
@@ -204,18 +204,18 @@ describe('the real kernel', () => {
 
   test('a route of another program stays, and is reported', async () => {
     start();
-    byHand('ip route add 10.65.1.0/26 via 10.0.0.9 dev up0 proto 4');
+    runCommand('ip route add 10.65.1.0/26 via 10.0.0.9 dev up0 proto 4');
     loop.setWanted(wanted);
     await expect.poll(() => loop.reconciler.status().conditions.map(({ reason }) => reason)).toEqual(['RouteTaken']);
     await quiet();
     expect(run('ip', 'route', 'show', '10.65.1.0/26')).toContain('proto static');
-    byHand('ip route delete 10.65.1.0/26');
+    runCommand('ip route delete 10.65.1.0/26');
     await reached();
-    byHand('ip route replace 10.65.1.0/26 via 10.0.0.9 dev up0 proto 4');
+    runCommand('ip route replace 10.65.1.0/26 via 10.0.0.9 dev up0 proto 4');
     await expect.poll(() => loop.reconciler.status().conditions.map(({ reason }) => reason)).toEqual(['RouteTaken']);
     await quiet();
     expect(run('ip', 'route', 'show', '10.65.1.0/26')).toContain('proto static');
-    byHand('ip route delete 10.65.1.0/26');
+    runCommand('ip route delete 10.65.1.0/26');
     await reached();
   });
 
@@ -244,10 +244,10 @@ describe('the real kernel', () => {
         routes: routesOf(unicast('10.65.1.0/26', '10.65.1.1')),
       });
       await reached();
-      expect(pings('10.65.1.1')).toBe(true);
-      byHand('ip link delete vxlan4.podwire');
+      expect(canPing('10.65.1.1')).toBe(true);
+      runCommand('ip link delete vxlan4.podwire');
       await reached();
-      expect(pings('10.65.1.1')).toBe(true);
+      expect(canPing('10.65.1.1')).toBe(true);
     } finally {
       run('ip', 'netns', 'delete', 'peer');
     }
@@ -269,7 +269,7 @@ test('after any walk the real kernel is as wanted, and foreign objects are uncha
     fc.asyncProperty(walks, async (strides) => {
       await loop.reconciler.stop();
       clearNode();
-      for (const command of [...RESTORE, ...FOREIGN]) byHand(command);
+      for (const command of [...RESTORE, ...FOREIGN]) runCommand(command);
       const others = () => [run('ip', 'route', 'show', 'proto', '4'), run('ip', '-br', 'link', 'show', 'vxlan.other')];
       const foreign = others();
       start({ checkIntervalMs: 1000 });

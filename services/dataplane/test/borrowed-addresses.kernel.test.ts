@@ -11,7 +11,7 @@ import {
   cleanUp,
   intercept,
   netlinkNodeFixture,
-  pings,
+  canPing,
   run,
   snapshot,
   unicast,
@@ -92,7 +92,7 @@ test('the pod’s routes replace the node’s, which does not fight over them, b
   await checked();
   expect(routes()).toEqual(toPod);
   expect(await dataplane.check(network, never())).toEqual([]);
-  expect(pings('10.65.0.7')).toBe(true);
+  expect(canPing('10.65.0.7')).toBe(true);
   expect(loop.reconciler.status().driftCount).toBe(0);
 });
 
@@ -128,7 +128,7 @@ function passed(session: PodSession): PodSession {
     observe: (wanted) => session.observe(wanted),
     podLink: (name) => session.podLink(name),
     rules: (table) => session.rules(table),
-    strayRules: () => session.strayRules(),
+    orphanRules: () => session.orphanRules(),
     apply: (steps) => session.apply(steps),
     close: () => session.close(),
   };

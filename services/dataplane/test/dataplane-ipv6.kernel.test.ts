@@ -8,7 +8,7 @@ import {
   addPod,
   cleanUp,
   intercept,
-  pings,
+  canPing,
   removePod,
   requireThrowawayNamespace,
   run,
@@ -64,20 +64,20 @@ describe('packets', () => {
   test('reach pods from pods and from the node, and the node from pods, at once and in both families', async () => {
     await attach(pod('a', BOTH));
     // The first packet is answered: nothing waits for duplicate address detection.
-    expect([pings('10.65.0.7'), pings('fd65::7')]).toEqual([true, true]);
+    expect([canPing('10.65.0.7'), canPing('fd65::7')]).toEqual([true, true]);
     await attach(pod('b', OTHER));
     const pairs: [string, string][] = [
       ...OTHER.addresses.map((each): [string, string] => [formatAddress(each), 'a']),
       ...BOTH.addresses.map((each): [string, string] => [formatAddress(each), 'b']),
       ...NODE_ADDRESSES.map((each): [string, string] => [each, 'a']),
     ];
-    expect(pairs.filter(([to, from]) => !pings(to, from))).toEqual([]);
+    expect(pairs.filter(([to, from]) => !canPing(to, from))).toEqual([]);
   });
 
   test('of IPv6 alone flow as well', async () => {
     await attach(pod('a', BY_FAMILY.IPv6));
     await attach(pod('b', { ...BY_FAMILY.IPv6, addresses: [address('fd65::8')] }));
-    expect([pings('fd65::8', 'a'), pings('fd65::7'), pings('fd99::1', 'b')]).toEqual([true, true, true]);
+    expect([canPing('fd65::8', 'a'), canPing('fd65::7'), canPing('fd99::1', 'b')]).toEqual([true, true, true]);
     expect(inPod('a', 'ip', '-4', '-br', 'address', 'show', 'dev', 'eth0')).toBe('');
   });
 
@@ -92,12 +92,12 @@ describe('packets', () => {
       run('sysctl', '-q', '-w', 'net.ipv6.conf.default.disable_ipv6=0');
       inPod(name, 'ip', 'neigh', 'flush', 'all', 'nud', 'permanent');
       // Asked for, the address is told once the kernel takes it for its own, a moment after the carrier.
-      await vi.waitFor(() => expect(pings('fd99::1', name)).toBe(true), { timeout: 20_000 });
+      await vi.waitFor(() => expect(canPing('fd99::1', name)).toBe(true), { timeout: 20_000 });
       // And again after the host's end was down.
       run('ip', 'link', 'set', network.hostInterfaceName, 'down');
       await attach(network);
       expect(await check(network)).toEqual([]);
-      expect(pings('fd99::1', name)).toBe(true);
+      expect(canPing('fd99::1', name)).toBe(true);
     }
   });
 
@@ -162,7 +162,7 @@ describe.each(families)('a pod of %s', (_, of) => {
     const again = pod('a', of);
     await attach(again);
     expect(await check(again)).toEqual([]);
-    expect(of.addresses.every((each) => pings(formatAddress(each)))).toBe(true);
+    expect(of.addresses.every((each) => canPing(formatAddress(each)))).toBe(true);
   });
 
   test('takes over the routes of an earlier pod with its addresses', async () => {
@@ -170,7 +170,7 @@ describe.each(families)('a pod of %s', (_, of) => {
     const next = pod('next', of);
     await attach(next);
     expect(await check(next)).toEqual([]);
-    expect(of.addresses.every((each) => pings(formatAddress(each)))).toBe(true);
+    expect(of.addresses.every((each) => canPing(formatAddress(each)))).toBe(true);
     expect(lines.filter(({ msg }) => String(msg).includes('taken over'))).toHaveLength(of.addresses.length);
   });
 
@@ -280,7 +280,7 @@ test('a node without IPv6 says so to pods that want it, and serves those of IPv4
     await expect(attach(a)).rejects.toMatchObject(failure);
     await attach(b);
     expect(await check(b)).toEqual([]);
-    expect(pings('10.65.0.7')).toBe(true);
+    expect(canPing('10.65.0.7')).toBe(true);
     await dataplane.detach(b, never());
   } finally {
     run('umount', '/proc/sys/net/ipv6');

@@ -6,8 +6,8 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { NetlinkKernel } from '../kernel/pod-kernel.js';
 import { POD_LIST_BOUNDS } from '../pods/pod-lists.js';
-import { addPod, cleanUp, pings, requireThrowawayNamespace, run } from '../testing/kernels.js';
-import { address, detachment, never, podNetwork, startNode } from '../testing/pods.js';
+import { addPod, cleanUp, canPing, requireThrowawayNamespace, run } from '../testing/kernels.js';
+import { address, detachRequest, never, podNetwork, startNode } from '../testing/pods.js';
 
 /** A pod that may change its own network (CAP_NET_ADMIN) and fills its tables, on the real kernel. */
 
@@ -64,40 +64,40 @@ describe('a pod with more routes than are read', () => {
     await node.dataplane.attach(other, never());
     expect(await node.dataplane.check(other, never())).toEqual([]);
     run('ip', '-n', 'other', 'route', 'delete', 'default');
-    await node.keeper.check();
+    await node.reconciler.check();
     expect(await node.dataplane.check(other, never())).toEqual([]);
-    expect(pings('10.65.0.7', 'other')).toBe(true);
+    expect(canPing('10.65.0.7', 'other')).toBe(true);
   });
 
   test('is told once, is no failure, and is repaired once it can be read', async () => {
     const { node, filled, told } = await scene();
     routes('add', FLOOD, 'filled');
-    for (let round = 0; round < 3; round++) await node.keeper.check();
+    for (let round = 0; round < 3; round++) await node.reconciler.check();
     expect(told()).toEqual([`net/filled/eth0 is neither checked nor repaired: ${UNREADABLE.message}`]);
-    expect(node.keeper.conditions()).toMatchObject([{ reason: 'PodUnreadable' }]);
+    expect(node.reconciler.conditions()).toMatchObject([{ reason: 'PodUnreadable' }]);
     expect(node.lines.filter(({ msg }) => String(msg).startsWith('failed'))).toEqual([]);
 
     routes('del', FLOOD - 1500, 'filled');
-    await node.keeper.check();
-    expect(node.keeper.conditions()).toEqual([]);
+    await node.reconciler.check();
+    expect(node.reconciler.conditions()).toEqual([]);
     expect(await node.dataplane.check(filled, never())).toEqual([]);
-    await node.keeper.check();
-    expect(told().at(-1)).toBe('PodUnreadable is over');
+    await node.reconciler.check();
+    expect(told().at(-1)).toBe('PodUnreadable resolved');
   });
 
   test('is removed, and its end takes the condition along', async () => {
     const { node, filled } = await scene();
     routes('add', FLOOD, 'filled');
-    await node.keeper.check();
-    expect(await node.dataplane.detach(detachment(filled), never())).toBe(true);
-    expect(node.keeper.conditions()).toEqual([]);
+    await node.reconciler.check();
+    expect(await node.dataplane.detach(detachRequest(filled), never())).toBe(true);
+    expect(node.reconciler.conditions()).toEqual([]);
     expect(run('ip', '-br', 'link', 'show', 'type', 'veth')).toBe('');
   });
 
   test('is left as it is by a start', async () => {
     const { node, told } = await scene();
     routes('add', FLOOD, 'filled');
-    await node.keeper.recover();
+    await node.reconciler.recover();
     expect(told()).toHaveLength(1);
     expect(run('ip', '-br', 'link', 'show', 'type', 'veth')).not.toBe('');
   });
@@ -119,11 +119,11 @@ test('rules beyond the bound do not keep a second interface from its detach', as
   );
   writeFileSync(file, `${lines.join('\n')}\n`);
   run('ip', '-n', 'filled', '-batch', file);
-  await node.keeper.check();
-  expect(node.keeper.conditions().map(({ message }) => message)).toEqual(
+  await node.reconciler.check();
+  expect(node.reconciler.conditions().map(({ message }) => message)).toEqual(
     ['net/filled/eth0', 'net/filled/net1'].map((name) =>
       expect.stringMatching(new RegExp(`^${name} .* more than ${POD_LIST_BOUNDS.maxCount} rules;`)),
     ),
   );
-  expect(await node.dataplane.detach(detachment(second), never())).toBe(true);
+  expect(await node.dataplane.detach(detachRequest(second), never())).toBe(true);
 });

@@ -103,22 +103,26 @@ beforeEach(() => {
 
 afterEach(() => metrics.disable());
 
-const RECOVERED = { kept: 1, mended: 2, adopted: 3, undone: 4, withoutNamespace: 5, waiting: 7, failed: 6 };
+const RECOVERED = { kept: 1, repaired: 2, adopted: 3, undone: 4, withoutNamespace: 5, waiting: 7, failed: 6 };
 
 /** Each event with what it counts. */
 const COUNTED: readonly (readonly [what: string, event: () => void, counted: readonly string[]])[] = [
-  ['a pod is wired', () => pods.attached('podw1', 14), ['pods.attached result=changed 1']],
-  ['a pod was wired already', () => pods.attached('podw1', 0), ['pods.attached result=unchanged 1']],
-  ['a pod is unwired', () => pods.detached('podw1', true), ['pods.detached result=removed 1']],
-  ['there was no wire', () => pods.detached('podw1', false), ['pods.detached result=absent 1']],
+  ['a pod is wired', () => pods.podAttached('podw1', 14), ['pods.attached result=changed 1']],
+  ['a pod was wired already', () => pods.podAttached('podw1', 0), ['pods.attached result=unchanged 1']],
+  ['a pod is unwired', () => pods.podDetached('podw1', true), ['pods.detached result=removed 1']],
+  ['there was no wire', () => pods.podDetached('podw1', false), ['pods.detached result=absent 1']],
   [
     'a setting is refused',
     () => pods.optionalStepFailed({ type: 'link-delete', side: 'host', name: 'a' }, failure),
     ['steps.skipped 1'],
   ],
   ['a route is taken over', () => pods.routeTakenOver('10.65.0.7/32', 'podw2'), ['routes.taken_over 1']],
-  ['drift of a pod is mended', () => pods.mended(attachment, [difference, difference]), ['differences.mended 2']],
-  ['a check finds something', () => pods.checked(attachment, [difference]), ['differences 1']],
+  [
+    'drift of a pod is mended',
+    () => pods.driftRepaired(attachment, [difference, difference]),
+    ['differences.mended 2'],
+  ],
+  ['a check finds something', () => pods.podChecked(attachment, [difference]), ['differences 1']],
   [
     'a table is written',
     () => pods.tableWritten('ip podwire', 'drift'),
@@ -131,23 +135,25 @@ const COUNTED: readonly (readonly [what: string, event: () => void, counted: rea
     ['pod_mtu 1450'],
   ],
   ['an MTU is set', () => pods.mtuSet(1400), ['pod_mtu 1400']],
-  ['a call of Calico’s fails', () => pods.cniRefused('Add', failure), ['cni.refusals method=Add 1']],
+  ['a call of Calico’s fails', () => pods.cniCallFailed('Add', failure), ['cni.refusals method=Add 1']],
   [
     'a start has found attachments',
-    () => attachments.recovered(RECOVERED),
-    Object.entries(RECOVERED).map(([result, count]) => `attachments.recovered result=${result} ${count}`),
+    () => attachments.recoveryFinished(RECOVERED),
+    Object.entries(RECOVERED).map(
+      ([result, count]) => `attachments.recovered result=${result === 'repaired' ? 'mended' : result} ${count}`,
+    ),
   ],
   [
     'a record cannot be read',
-    () => attachments.recordUnreadable({ path: '/run/a', fault: 'is no JSON' }),
+    () => attachments.recordUnreadable({ path: '/run/a', fault: 'is not JSON' }),
     ['attachments.records.unreadable 1'],
   ],
   [
     'a record cannot be stored',
-    () => attachments.recordRefused(attachment, failure),
+    () => attachments.recordNotStored(attachment, failure),
     ['attachments.records.refused 1'],
   ],
-  ['a pod died', () => attachments.died(attachment, '/run/netns/a'), ['attachments.dead 1']],
+  ['a pod died', () => attachments.attachmentDied(attachment, '/run/netns/a'), ['attachments.dead 1']],
   [
     'addresses are given back',
     () => attachments.addressesReleased(attachment, ['10.65.0.7', 'fd65::7'], 'reboot'),
@@ -156,10 +162,10 @@ const COUNTED: readonly (readonly [what: string, event: () => void, counted: rea
   ['IPAM does not take them', () => attachments.releasesDelayed(3, failure), ['attachments.releases_delayed 1']],
   [
     'garbage is collected',
-    () => attachments.collected(2, 1),
+    () => attachments.garbageCollected(2, 1),
     ['attachments.collected result=removed 2', 'attachments.collected result=failed 1'],
   ],
-  ['a repair fails', () => attachments.failed('repair', failure), ['attachments.failures 1']],
+  ['a repair fails', () => attachments.taskFailed('repair', failure), ['attachments.failures 1']],
   [
     'the node’s kernel is changed',
     () => node.applied({ done: 2, refused: 1 }),

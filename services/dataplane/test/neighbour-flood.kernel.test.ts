@@ -7,7 +7,7 @@ import { NetlinkKernel } from '../kernel/pod-kernel.js';
 import { Events } from '../pods/events.js';
 import { Dataplane } from '../pods/pods.js';
 import { send, solicitation } from '../testing/frames.js';
-import { addPod, cleanUp, nodeForwards, pings, requireThrowawayNamespace, run } from '../testing/kernels.js';
+import { addPod, cleanUp, setNodeForwarding, canPing, requireThrowawayNamespace, run } from '../testing/kernels.js';
 import { reconcilerOptions, until } from '../testing/nft.js';
 import { address, BY_FAMILY, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
 import { GATEWAY, type PodNetwork } from '../wiring/network.js';
@@ -48,7 +48,7 @@ const entriesOf = (device: string) =>
 
 beforeEach(async () => {
   requireThrowawayNamespace();
-  nodeForwards();
+  setNodeForwarding();
   run('ip', 'address', 'replace', '198.18.0.1/32', 'dev', 'lo');
   kernel = await NetlinkKernel.open();
   guard = new SourceGuard(reconcilerOptions(new ProgramNft()).options);
@@ -59,7 +59,7 @@ beforeEach(async () => {
 afterEach(async () => {
   await guard.stop();
   await kernel.close();
-  nodeForwards('off');
+  setNodeForwarding('off');
   cleanUp();
 });
 
@@ -68,11 +68,11 @@ describe('while a pod floods its node with neighbour solicitations', () => {
     const [attacker] = [await attach('a', 7), await attach('b', 8), await attach('c', 9)];
     flood();
     const entries = entriesOf(attacker.hostInterfaceName);
-    expect(['fd65::8', '10.65.0.8'].filter((to) => !pings(to))).toEqual([]);
+    expect(['fd65::8', '10.65.0.8'].filter((to) => !canPing(to))).toEqual([]);
     await attach('d', 10);
     const pairs = ['8', '9', '10'].flatMap((end) => [`fd65::${end}`, `10.65.0.${end}`]);
     const from = (to: string) => (to.endsWith('8') ? 'c' : 'b');
-    expect(pairs.filter((to) => !pings(to, from(to)))).toEqual([]);
+    expect(pairs.filter((to) => !canPing(to, from(to)))).toEqual([]);
     expect(entries).toBeLessThan(16);
   });
 
@@ -81,7 +81,7 @@ describe('while a pod floods its node with neighbour solicitations', () => {
     flood();
     run('ip', '-n', 'a', '-6', 'neigh', 'flush', 'dev', 'eth0', 'nud', 'permanent');
     run('ip', '-6', 'neigh', 'flush', 'dev', hostInterfaceName, 'nud', 'permanent');
-    await until(() => pings('fd65::7'));
+    await until(() => canPing('fd65::7'));
   });
 });
 
@@ -125,8 +125,8 @@ describe('the node’s neighbour entries of a pod', () => {
     const { attachment, hostInterfaceName } = await attach('a', 7);
     const mac = '02:00:00:00:00:99';
     run('ip', '-n', 'a', 'link', 'set', 'eth0', 'address', mac);
-    expect(await dataplane.mendRecorded(attachment, never())).toMatchObject({ outcome: 'as-wanted' });
+    expect(await dataplane.repairRecorded(attachment, never())).toMatchObject({ outcome: 'matches' });
     expect(permanentOf(hostInterfaceName).map((entry) => entry.split(' ')[2])).toEqual([mac, mac]);
-    expect([pings('fd65::7'), pings('10.65.0.7')]).toEqual([true, true]);
+    expect([canPing('fd65::7'), canPing('10.65.0.7')]).toEqual([true, true]);
   });
 });

@@ -12,7 +12,7 @@ import { Events } from '../pods/events.js';
 import { Dataplane } from '../pods/pods.js';
 import { VXLAN_DEVICE, VXLAN_VNI } from '../routes/wanted.js';
 import { IPIP, ipPacket, send, udpPacket, vxlanData } from '../testing/frames.js';
-import { addPod, cleanUp, nodeForwards, requireThrowawayNamespace, run } from '../testing/kernels.js';
+import { addPod, cleanUp, setNodeForwarding, requireThrowawayNamespace, run } from '../testing/kernels.js';
 import { reconcilerOptions, until } from '../testing/nft.js';
 import { address, BY_FAMILY, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
 import { GATEWAY } from '../wiring/network.js';
@@ -48,7 +48,7 @@ beforeEach(async () => {
 
 afterEach(async () => {
   for (const service of services.splice(0)) service.close();
-  nodeForwards('off');
+  setNodeForwarding('off');
   await guard.stop();
   await kernel.close();
   cleanUp();
@@ -124,7 +124,7 @@ describe.each(FAMILIES)('IPv%i: the overlay', (family) => {
 
 describe.each(FAMILIES)('IPv%i: packets in VXLAN or IPIP from a pod', (family) => {
   test('reach neither the node nor what is behind it', async () => {
-    nodeForwards();
+    setNodeForwarding();
     for (const name of ['a', 'b']) addPod(name);
     await dataplane.attach(podNetwork('a', BY_FAMILY['both families']), never());
     const [source, behind] = [POD[family], family === 4 ? '10.65.0.8' : 'fd65::8'];

@@ -133,9 +133,7 @@ test('pods keep their MTU over a restart while podwire-ipam, which knows of the 
   const pod = await attach('a', '10.65.0.7');
   ipam.putPool(vxlanPool('p', '10.65.0.0/16'));
   // A stop would take back a repair that is under way.
-  await expect
-    .poll(() => logged.lines.some(({ msg }) => String(msg).includes('was not as wanted, mended')), AT_ONCE)
-    .toBe(true);
+  await expect.poll(() => logged.lines.some(({ msg }) => String(msg).includes('drift of ')), AT_ONCE).toBe(true);
   expect(mtusOf(pod)).toEqual([1450, 1450]);
   await service.stop();
   await ipam.stop();

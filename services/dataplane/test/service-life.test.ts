@@ -9,7 +9,14 @@ import { fileURLToPath } from 'node:url';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { serve, startService } from '../service.js';
-import { addPod, cleanUp, nodeForwards, pings, requireThrowawayNamespace, snapshot } from '../testing/kernels.js';
+import {
+  addPod,
+  cleanUp,
+  setNodeForwarding,
+  canPing,
+  requireThrowawayNamespace,
+  snapshot,
+} from '../testing/kernels.js';
 import { MemoryKernel } from '../testing/memory-kernel.js';
 import { podMessage, ServiceFixture } from '../testing/service.js';
 
@@ -25,7 +32,7 @@ afterEach(() => bench.clear());
 
 test('a second one on its socket is refused before it has touched what is the first one’s', async () => {
   requireThrowawayNamespace();
-  nodeForwards();
+  setNodeForwarding();
   const service = await startService(bench.config(), bench.deps());
   try {
     const record = join(bench.records, 'spoilt.json');
@@ -136,7 +143,7 @@ describe('SIGKILL in the middle of twenty attaches, then another start', () => {
 
   beforeEach(() => {
     requireThrowawayNamespace();
-    nodeForwards();
+    setNodeForwarding();
   });
   afterEach(cleanUp);
 
@@ -157,7 +164,7 @@ describe('SIGKILL in the middle of twenty attaches, then another start', () => {
 
       await Promise.all(pods.map((pod) => bench.attach(pod)));
       for (const pod of pods) expect(await bench.check(pod)).toMatchObject({ differences: [] });
-      expect(pings('10.65.0.1', 'p19')).toBe(true);
+      expect(canPing('10.65.0.1', 'p19')).toBe(true);
       expect(await Promise.all(pods.map((pod) => bench.detach(pod)))).toEqual(pods.map(() => ({ removed: true })));
       expect(snapshot()).toBe(before);
       expect(await end('SIGTERM')).toBe(0);

@@ -3,7 +3,7 @@ import { afterEach, beforeEach, expect, test } from 'vitest';
 
 import { NetlinkKernel } from '../kernel/pod-kernel.js';
 import { addPod, cleanUp, removePod, requireThrowawayNamespace, run } from '../testing/kernels.js';
-import { moves, walk, type Hands } from '../testing/pods-walk.js';
+import { walkSteps, walk, type NodeOperator } from '../testing/pods-walk.js';
 import type { PodNetwork } from '../wiring/network.js';
 
 /** Fixed, so that every run is the same; change it to look elsewhere. A failure prints it, with the moves. */
@@ -21,7 +21,7 @@ afterEach(async () => {
   cleanUp();
 });
 
-function hands(): Hands {
+function hands(): NodeOperator {
   const meddlings: readonly ((network: PodNetwork) => unknown)[] = [
     ({ hostInterfaceName }) => run('ip', 'link', 'delete', hostInterfaceName),
     ({ hostInterfaceName }) => run('ip', 'link', 'set', hostInterfaceName, 'down'),
@@ -34,14 +34,14 @@ function hands(): Hands {
     kernel,
     addPod,
     removePod,
-    meddle: (network, kind) => {
+    changePod: (network, kind) => {
       if (exists(network.hostInterfaceName)) meddlings[kind]?.(network);
     },
   };
 }
 
 test('kernel, records and answers agree after any walk of attach, detach, kill, restart and drift', async () => {
-  const property = fc.asyncProperty(moves, async (path) => {
+  const property = fc.asyncProperty(walkSteps, async (path) => {
     try {
       await walk(hands(), path);
     } finally {

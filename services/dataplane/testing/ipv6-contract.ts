@@ -1,16 +1,16 @@
 import { beforeEach, describe, expect, test } from 'vitest';
 
 import { diff } from '../wiring/diff.js';
-import { desired, GATEWAY, HOST_LINK_LOCAL, type Wanted } from '../wiring/network.js';
+import { wantedState, GATEWAY, HOST_LINK_LOCAL, type Wanted } from '../wiring/network.js';
 import { keyText } from '../wiring/observed.js';
 import { formatStep, inverseOf, type Route, type Step, type SysctlKey } from '../wiring/step.js';
-import { nothingObserved } from '../wiring/wire.js';
+import { emptyObservation } from '../wiring/wire.js';
 import { KernelUnderTest, type KernelFixture } from './kernels.js';
 import { address, BY_FAMILY, podNetwork } from './pods.js';
 
 const HOST = 'podwcontract';
 const network = podNetwork('contract', { ...BY_FAMILY['both families'], hostInterfaceName: HOST });
-const wanted = desired(network);
+const wanted = wantedState(network);
 
 /** Sysctls of the pod's namespace that a plan reads before it writes them. */
 const READ = wanted.pod.sysctls.filter(({ device }) => device === undefined).map(({ key }) => key);
@@ -31,7 +31,7 @@ export function ipv6Contract(setUp: () => Promise<KernelFixture>): void {
   const applyAll = (steps: readonly Step[]) => under.applyAll(steps);
   const refusal = (step: Step) => under.refusal(step);
 
-  const fresh = diff(wanted, nothingObserved());
+  const fresh = diff(wanted, emptyObservation());
   const namespaceSysctls = async () => {
     const { pod } = await observed();
     return READ.map((key) => pod.sysctls.get(keyText(key)));
@@ -41,8 +41,8 @@ export function ipv6Contract(setUp: () => Promise<KernelFixture>): void {
   test.each(Object.entries(BY_FAMILY))(
     'a plan for a new pod of %s is carried out; then nothing differs',
     async (_, of) => {
-      const own = desired({ ...network, ...of });
-      expect(await under.session.apply(diff(own, nothingObserved()))).toMatchObject({
+      const own = wantedState({ ...network, ...of });
+      expect(await under.session.apply(diff(own, emptyObservation()))).toMatchObject({
         failed: undefined,
         warnings: [],
       });
@@ -189,7 +189,7 @@ export function ipv6Contract(setUp: () => Promise<KernelFixture>): void {
 
   test('every step that can be taken back is: what is observed is as before', async () => {
     await applyAll(fresh);
-    const other = desired({
+    const other = wantedState({
       ...network,
       mtuBytes: 1400,
       mac: '02:00:00:00:00:99',
@@ -223,7 +223,7 @@ export function ipv6Contract(setUp: () => Promise<KernelFixture>): void {
 
   test('attachments are listed with their addresses of both families', async () => {
     await applyAll(fresh);
-    const [found] = await under.fixture.kernel.attached();
+    const [found] = await under.fixture.kernel.attachedLinks();
     expect([...(found?.addresses ?? [])].sort()).toEqual(['10.65.0.7/32', 'fd65::7/128']);
   });
 }

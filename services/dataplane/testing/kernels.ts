@@ -122,7 +122,7 @@ export function intercept(kernel: Kernel): InterceptedKernel {
         observe: (wanted) => session.observe(wanted),
         podLink: (name) => session.podLink(name),
         rules: (table) => session.rules(table),
-        strayRules: () => session.strayRules(),
+        orphanRules: () => session.orphanRules(),
         apply: (steps) => apply(session, steps),
         close: () => session.close(),
       };
@@ -132,19 +132,19 @@ export function intercept(kernel: Kernel): InterceptedKernel {
     hostLink: (name) => kernel.hostLink(name),
     renameHostLink: (link, name) => kernel.renameHostLink(link, name),
     deleteHostLink: (link) => kernel.deleteHostLink(link),
-    attached: () => kernel.attached(),
-    forgetFlows: (address) => kernel.forgetFlows(address),
+    attachedLinks: () => kernel.attachedLinks(),
+    deleteFlows: (address) => kernel.deleteFlows(address),
     close: () => kernel.close(),
   };
 }
 
 /** A subscription that tells what a test says, and ends when it says so. */
-export class GivenMonitor implements Monitor {
+export class FakeMonitor implements Monitor {
   isClosed = false;
   readonly #waiting: (MonitorEvent | Error)[] = [];
   #wake: () => void = () => undefined;
 
-  give(event: MonitorEvent | Error): void {
+  push(event: MonitorEvent | Error): void {
     this.#waiting.push(event);
     this.#wake();
   }
@@ -165,7 +165,7 @@ export class GivenMonitor implements Monitor {
 }
 
 /** How the kernel ends a subscription. */
-export const broken = () =>
+export const monitorFailure = () =>
   new NetlinkError({ operation: 'monitor', object: 'node', errno: 9, kernelMessage: undefined });
 
 /**
@@ -256,12 +256,12 @@ export function snapshot(...pods: readonly string[]): string {
 const FORWARDING = ['net.ipv4.ip_forward', 'net.ipv6.conf.all.forwarding'];
 
 /** What a service gives its node at some time after the first pod, and does not take back. */
-export function nodeForwards(state: 'on' | 'off' = 'on'): void {
+export function setNodeForwarding(state: 'on' | 'off' = 'on'): void {
   run('sysctl', '-qw', ...FORWARDING.map((key) => `${key}=${state === 'on' ? '1' : '0'}`));
 }
 
 /** Whether one ping is answered within two seconds; from the node, or from a pod. */
-export function pings(address: string, pod?: string): boolean {
+export function canPing(address: string, pod?: string): boolean {
   const enter = pod === undefined ? [] : ['ip', 'netns', 'exec', pod];
   try {
     run('env', ...enter, 'ping', '-n', '-q', '-c', '1', '-W', '2', address);
@@ -272,7 +272,7 @@ export function pings(address: string, pod?: string): boolean {
 }
 
 /** A command as people write it, on the node that this process is. */
-export function byHand(command: string): void {
+export function runCommand(command: string): void {
   const [program = '', ...words] = command.split(' ');
   run(program, ...words);
 }
@@ -299,13 +299,13 @@ export async function netlinkNodeFixture(): Promise<NodeKernelFixture> {
   const kernel = await NodeNetlinkKernel.open(new NodeMonitor());
   return {
     kernel,
-    byHand,
+    runCommand: runCommand,
     addParent: (name, ...addresses) => {
-      byHand(`ip link add ${name} type bridge`);
-      byHand(`ip link set ${name} up`);
+      runCommand(`ip link add ${name} type bridge`);
+      runCommand(`ip link set ${name} up`);
       // Without duplicate address detection: nothing can be bound to an address before that is over.
       for (const address of addresses)
-        byHand(`ip address add ${address} dev ${name}${address.includes(':') ? ' nodad' : ''}`);
+        runCommand(`ip address add ${address} dev ${name}${address.includes(':') ? ' nodad' : ''}`);
     },
     destroy: async () => {
       await kernel.close();
@@ -318,7 +318,7 @@ export async function netlinkNodeFixture(): Promise<NodeKernelFixture> {
 export interface NodeKernelFixture {
   readonly kernel: NodeKernel;
   /** Carries out a command of `ip`, `bridge` or `sysctl` on the node. */
-  readonly byHand: (command: string) => void;
+  readonly runCommand: (command: string) => void;
   /** An interface, up, with an MTU of 1500 bytes and addresses. */
   readonly addParent: (name: string, ...addresses: readonly string[]) => void;
   /** Takes everything away. */

@@ -1,8 +1,8 @@
 import { describe, expect, test } from 'vitest';
 
 import { diff } from '../wiring/diff.js';
-import { desired } from '../wiring/network.js';
-import { nothingObserved } from '../wiring/wire.js';
+import { wantedState } from '../wiring/network.js';
+import { emptyObservation } from '../wiring/wire.js';
 import { ipv6Contract } from './ipv6-contract.js';
 import type { KernelFixture } from './kernels.js';
 import { MemoryKernel } from './memory-kernel.js';
@@ -52,7 +52,7 @@ describe('the fake kernel, with rules', () => {
 });
 
 const network = podNetwork('a', { hostInterfaceName: 'podwa', mac: '02:00:00:00:00:07' });
-const steps = diff(desired(network), nothingObserved());
+const steps = diff(wantedState(network), emptyObservation());
 
 describe('what only a fake can do', () => {
   test('it prints itself as `ip` does', async () => {

@@ -1,6 +1,6 @@
 import type { Failure } from '@podwire/shared/failure/failure';
 
-import { kernelFailure, openFailure, ownNamespace } from '../pods/errno.js';
+import { kernelFailure, openFailure, ownNamespaceFailure } from '../pods/errno.js';
 import type {
   AttachedLink,
   BatchOutcome,
@@ -10,7 +10,13 @@ import type {
   PodSession,
   StepFailure,
 } from '../pods/kernel.js';
-import { POD_LIST_BOUNDS, tooMany, unreadablePod, type PodListBounds, type PodListKind } from '../pods/pod-lists.js';
+import {
+  POD_LIST_BOUNDS,
+  tooManyReason,
+  podUnreadableFailure,
+  type PodListBounds,
+  type PodListKind,
+} from '../pods/pod-lists.js';
 import {
   attachmentOfAlias,
   isSourceRule,
@@ -30,10 +36,10 @@ import {
   type ObservedLink,
   type ObservedRoute,
 } from '../wiring/observed.js';
-import { isBehindAnother } from '../wiring/source-routing.js';
+import { isSecondaryInterface } from '../wiring/source-routing.js';
 import {
   formatStep,
-  withValueBefore,
+  withPreviousValue,
   type Route,
   type Rule,
   type Side,
@@ -52,7 +58,7 @@ export type Operation =
   | 'link-list'
   | 'link-rename'
   | 'rule-list'
-  | 'stray-list'
+  | 'orphan-list'
   | 'conntrack-delete'
   | 'probe';
 
@@ -91,7 +97,7 @@ export class MemoryKernel implements Kernel {
   /** Some kernels take no notice of the MAC address in the creating message. */
   ignoresMacAtCreation = false;
   /** Kernels before 5.14 tell no cookies of namespaces. */
-  tellsCookies = true;
+  reportsCookies = true;
 
   /** @param options - `hasIpv6`: false for a kernel that was started without IPv6 */
   constructor({ hasIpv6 = true, podLists = POD_LIST_BOUNDS }: MemoryKernelOptions = {}) {
@@ -150,8 +156,8 @@ export class MemoryKernel implements Kernel {
   /** Holds the next such operation until `release` is called. */
   pauseBefore(operation: Operation): { readonly reached: Promise<void>; readonly release: () => void } {
     const [reached, go] = [new AbortController(), new AbortController()];
-    this.#pauses.push({ operation, reached: () => reached.abort(), go: fired(go.signal) });
-    return { reached: fired(reached.signal), release: () => go.abort() };
+    this.#pauses.push({ operation, reached: () => reached.abort(), go: untilAborted(go.signal) });
+    return { reached: untilAborted(reached.signal), release: () => go.abort() };
   }
 
   async probe(): Promise<void> {
@@ -166,7 +172,7 @@ export class MemoryKernel implements Kernel {
     if (errno !== undefined || !(found instanceof MemoryNamespace)) {
       throw openFailure(netns, refusal({ operation: 'namespace.open', object: netns, errno: errno ?? 'EINVAL' }));
     }
-    if (found === this.host) throw ownNamespace(netns);
+    if (found === this.host) throw ownNamespaceFailure(netns);
     return this.#session(found, netns);
   }
 
@@ -205,7 +211,7 @@ export class MemoryKernel implements Kernel {
     );
   }
 
-  attached(): Promise<readonly AttachedLink[]> {
+  attachedLinks(): Promise<readonly AttachedLink[]> {
     return this.#ask('link-list', 'link.list', () =>
       this.host.links
         .toSorted((a, b) => (a.name < b.name ? -1 : 1))
@@ -221,7 +227,7 @@ export class MemoryKernel implements Kernel {
     );
   }
 
-  forgetFlows(address: string): Promise<number> {
+  deleteFlows(address: string): Promise<number> {
     return this.#ask('conntrack-delete', 'conntrack.delete', () => {
       const kept = this.flows.filter(({ source, destination }) => source !== address && destination !== address);
       return this.flows.splice(0, this.flows.length, ...kept).length - kept.length;
@@ -243,12 +249,12 @@ export class MemoryKernel implements Kernel {
 
   #identityOf(namespace: MemoryNamespace): NetnsIdentity {
     const identity = this.#identities.of(namespace);
-    return this.tellsCookies ? identity : { ...identity, cookie: null };
+    return this.reportsCookies ? identity : { ...identity, cookie: null };
   }
 
   #session(pod: MemoryNamespace, netns: string): PodSession {
     this.openSessions++;
-    const read = (...kinds: PodListKind[]) => readable(pod, { netns, kinds, ...this.#podLists });
+    const read = (...kinds: PodListKind[]) => requireReadable(pod, { netns, kinds, ...this.#podLists });
     let open = true;
     return {
       identity: this.#identityOf(pod),
@@ -257,7 +263,7 @@ export class MemoryKernel implements Kernel {
           observe(wanted, { host: this.host, pod: read('routes', 'addresses', 'neighbours') }),
         ),
       rules: (table) => this.#ask('rule-list', 'rule.list', () => rulesOf(table, read('rules'))),
-      strayRules: () => this.#ask('stray-list', 'rule.list', () => strayRulesOf(read('rules'))),
+      orphanRules: () => this.#ask('orphan-list', 'rule.list', () => orphanRulesOf(read('rules'))),
       podLink: (name) => this.#ask('link-get', 'link.get', () => (pod.has(name) ? show(pod.find(name)) : undefined)),
       apply: (steps) => this.#apply(steps, pod),
       close: () => {
@@ -278,7 +284,7 @@ export class MemoryKernel implements Kernel {
       const namespace = namespaces[step.side];
       const done = withPrevious(step, namespace);
       const failure = this.#refusalOf(step, () =>
-        carryOut(step, { namespace, pod, ignoresMac: this.ignoresMacAtCreation }),
+        applyStep(step, { namespace, pod, ignoresMac: this.ignoresMacAtCreation }),
       );
       if (!failure) finished.push(done);
       else if (step.type === 'sysctl-write' && step.optional) warnings.push(failure);
@@ -335,7 +341,7 @@ export class MemoryKernel implements Kernel {
   }
 }
 
-function fired(signal: AbortSignal): Promise<void> {
+function untilAborted(signal: AbortSignal): Promise<void> {
   return new Promise((resolve) => signal.addEventListener('abort', () => resolve(), { once: true }));
 }
 
@@ -347,19 +353,19 @@ function observePod(wanted: WantedEnd, namespace: MemoryNamespace): ObservedEnd 
   const end = observeEnd(wanted, namespace);
   const { name } = wanted.link;
   const ownIndex = end.link?.index ?? Number.POSITIVE_INFINITY;
-  const isLater = namespace.routes.some(
+  const hasEarlierLink = namespace.routes.some(
     ({ device, protocol, table }) =>
       table === undefined && protocol === ROUTE_PROTOCOL && namespace.find(device).index < ownIndex,
   );
-  const around = { ...end, isLater };
-  return { ...around, rules: isBehindAnother(wanted, around) ? rulesOf(tableOf(name), namespace) : [] };
+  const around = { ...end, hasEarlierLink };
+  return { ...around, rules: isSecondaryInterface(wanted, around) ? rulesOf(tableOf(name), namespace) : [] };
 }
 
 function rulesOf(table: number, namespace: MemoryNamespace): readonly Rule[] {
   return namespace.rules.filter((rule) => isRuleOf(table, rule));
 }
 
-function strayRulesOf({ rules, links, routes }: MemoryNamespace): readonly Rule[] {
+function orphanRulesOf({ rules, links, routes }: MemoryNamespace): readonly Rule[] {
   const used = new Set([...routes.map(({ table }) => table), ...links.map(({ name }) => tableOf(name))]);
   return rules.filter((rule) => isSourceRule(rule) && !used.has(rule.table));
 }
@@ -374,7 +380,7 @@ function observeEnd(wanted: WantedEnd, namespace: MemoryNamespace): ObservedEnd 
     addresses: addresses.filter((address) => isAddressOf(wanted, address)),
     routes: namespace.routes.filter((route) => isRouteOf(wanted, route)).map((route) => showRoute(route, namespace)),
     rules: [],
-    isLater: false,
+    hasEarlierLink: false,
     neighbours: neighbours.filter((neighbour) => isNeighbourOf(wanted, neighbour)),
     sysctls: readSysctls(
       namespace,
@@ -391,23 +397,23 @@ function readSysctls(namespace: MemoryNamespace, keys: readonly SysctlKey[]): Ma
   return new Map(keys.map((key) => [keyText(key), namespace.sysctls.get(keyText(key)) ?? null]));
 }
 
-interface Refused {
+interface RefusalInput {
   readonly operation: string;
   readonly object: string;
   readonly errno: string;
   readonly text?: string;
 }
 
-function refusal({ operation, object, errno, text = '' }: Refused) {
+function refusal({ operation, object, errno, text = '' }: RefusalInput) {
   return { operation, object, errno, message: `${operation} ${object}: ${errno} ${text}`.trim() };
 }
 
-function toFailure({ operation, object, error }: Omit<Refused, 'errno'> & { readonly error: Errno }): Failure {
+function toFailure({ operation, object, error }: Omit<RefusalInput, 'errno'> & { readonly error: Errno }): Failure {
   return kernelFailure(refusal({ operation, object, errno: error.errno, text: error.message }));
 }
 
 /** Where a step is carried out. */
-interface Where {
+interface StepContext {
   readonly namespace: MemoryNamespace;
   readonly pod: MemoryNamespace;
   /** As some kernels do with that of the creating message. */
@@ -415,7 +421,7 @@ interface Where {
 }
 
 /** Carries out a step as the kernel does. @throws Errno what the kernel refuses it with */
-function carryOut(step: Step, where: Where): void {
+function applyStep(step: Step, where: StepContext): void {
   const { namespace } = where;
   switch (step.type) {
     case 'link-add':
@@ -463,7 +469,10 @@ function carryOut(step: Step, where: Where): void {
   }
 }
 
-function addVeth({ link, peer }: Extract<Step, { type: 'link-add' }>, { namespace, pod, ignoresMac }: Where): void {
+function addVeth(
+  { link, peer }: Extract<Step, { type: 'link-add' }>,
+  { namespace, pod, ignoresMac }: StepContext,
+): void {
   if (namespace.has(link.name) || pod.has(peer.name)) throw new Errno('EEXIST');
   checkMtu(peer.mtuBytes);
   const mac = ignoresMac ? '02:00:00:00:00:01' : link.mac;
@@ -476,7 +485,7 @@ function addVeth({ link, peer }: Extract<Step, { type: 'link-add' }>, { namespac
 /** The step as it will have been carried out: with the value before, where that is to be read. */
 function withPrevious(step: Step, namespace: MemoryNamespace): Step {
   if (step.type !== 'sysctl-write' || !step.readPrevious) return step;
-  return withValueBefore(step, namespace.sysctls.get(keyText(step.key)));
+  return withPreviousValue(step, namespace.sysctls.get(keyText(step.key)));
 }
 
 /** In each namespace the last link that was made or set there. */
@@ -537,15 +546,15 @@ class Identities {
   }
 }
 
-interface Reading extends Pick<PodListBounds, 'maxCount'> {
+interface ReadOptions extends Pick<PodListBounds, 'maxCount'> {
   readonly netns: string;
   /** What is listed of it. */
   readonly kinds: readonly PodListKind[];
 }
 
 /** A pod's namespace that is to be read. @throws Failure POD_UNREADABLE where it holds more than that */
-function readable(pod: MemoryNamespace, { netns, kinds, maxCount }: Reading): MemoryNamespace {
+function requireReadable(pod: MemoryNamespace, { netns, kinds, maxCount }: ReadOptions): MemoryNamespace {
   const kind = kinds.find((each) => pod[each].length > maxCount);
-  if (kind !== undefined) throw unreadablePod(netns, tooMany(kind, { maxCount }));
+  if (kind !== undefined) throw podUnreadableFailure(netns, tooManyReason(kind, { maxCount }));
   return pod;
 }

@@ -38,15 +38,15 @@ export function runNodeCommand(node: MemoryNode, command: string): void {
 }
 
 /** The word after a given one. */
-function after(words: readonly string[], word: string): string | undefined {
+function valueAfter(words: readonly string[], word: string): string | undefined {
   const place = words.indexOf(word);
   return place < 0 ? undefined : words[place + 1];
 }
 
 function link(node: MemoryNode, verb: string, words: readonly string[]): void {
   const [name = ''] = words;
-  const mtu = after(words, 'mtu');
-  const mac = after(words, 'address');
+  const mtu = valueAfter(words, 'mtu');
+  const mac = valueAfter(words, 'address');
   if (verb === 'delete') {
     node.deleteDevice(name);
     return;
@@ -60,14 +60,14 @@ function link(node: MemoryNode, verb: string, words: readonly string[]): void {
     });
     return;
   }
-  const kind = after(words, 'type') ?? null;
+  const kind = valueAfter(words, 'type') ?? null;
   const vxlan = {
     kind: 'vxlan',
-    vni: Number(after(words, 'id')),
-    port: Number(after(words, 'dstport')),
-    local: after(words, 'local'),
-    parent: after(words, 'dev'),
-    remote: after(words, 'remote'),
+    vni: Number(valueAfter(words, 'id')),
+    port: Number(valueAfter(words, 'dstport')),
+    local: valueAfter(words, 'local'),
+    parent: valueAfter(words, 'dev'),
+    remote: valueAfter(words, 'remote'),
     isLearning: !words.includes('nolearning'),
     isExternal: false,
   } as const;
@@ -83,7 +83,7 @@ function link(node: MemoryNode, verb: string, words: readonly string[]): void {
 }
 
 function address(node: MemoryNode, verb: string, words: readonly string[]): void {
-  const entry = { address: words[0] ?? '', device: after(words, 'dev') ?? '' };
+  const entry = { address: words[0] ?? '', device: valueAfter(words, 'dev') ?? '' };
   if (verb === 'add') node.addAddress(entry);
   else node.deleteAddress(entry);
 }
@@ -94,12 +94,12 @@ function route(node: MemoryNode, verb: string, words: readonly string[]): void {
   const value: KernelRoute = {
     destination,
     type: isBlackhole ? 'blackhole' : 'unicast',
-    device: after(words, 'dev'),
-    gateway: after(words, 'via'),
+    device: valueAfter(words, 'dev'),
+    gateway: valueAfter(words, 'via'),
     onlink: words.includes('onlink'),
-    source: after(words, 'src'),
-    protocol: Number(after(words, 'proto') ?? 3),
-    metric: Number(after(words, 'metric') ?? (destination.includes(':') ? 1024 : 0)),
+    source: valueAfter(words, 'src'),
+    protocol: Number(valueAfter(words, 'proto') ?? 3),
+    metric: Number(valueAfter(words, 'metric') ?? (destination.includes(':') ? 1024 : 0)),
   };
   switch (verb) {
     case 'add': {
@@ -119,7 +119,7 @@ function route(node: MemoryNode, verb: string, words: readonly string[]): void {
         (candidate) =>
           candidate.destination === destination &&
           candidate.metric === value.metric &&
-          (after(words, 'proto') === undefined || candidate.protocol === value.protocol),
+          (valueAfter(words, 'proto') === undefined || candidate.protocol === value.protocol),
       );
       node.deleteRoute(found ?? value);
       return;
@@ -128,13 +128,17 @@ function route(node: MemoryNode, verb: string, words: readonly string[]): void {
 }
 
 function neighbour(node: MemoryNode, verb: string, words: readonly string[]): void {
-  const entry = { address: words[0] ?? '', device: after(words, 'dev') ?? '' };
-  if (verb === 'replace') node.setNeighbour({ ...entry, mac: after(words, 'lladdr') ?? '' });
+  const entry = { address: words[0] ?? '', device: valueAfter(words, 'dev') ?? '' };
+  if (verb === 'replace') node.setNeighbour({ ...entry, mac: valueAfter(words, 'lladdr') ?? '' });
   else node.deleteNeighbour(entry);
 }
 
 function forwarding(node: MemoryNode, verb: string, words: readonly string[]): void {
-  const entry = { mac: words[0] ?? '', device: after(words, 'dev') ?? '', nodeAddress: after(words, 'dst') ?? '' };
+  const entry = {
+    mac: words[0] ?? '',
+    device: valueAfter(words, 'dev') ?? '',
+    nodeAddress: valueAfter(words, 'dst') ?? '',
+  };
   if (verb === 'append') node.appendForwarding(entry);
   else if (verb === 'replace') node.setForwarding(entry);
   else node.deleteForwarding(entry);

@@ -9,7 +9,7 @@ function memoryFixture(): Promise<NodeKernelFixture> {
   const kernel = new MemoryNodeKernel();
   return Promise.resolve({
     kernel,
-    byHand: (command) => runNodeCommand(kernel.node, command),
+    runCommand: (command) => runNodeCommand(kernel.node, command),
     addParent: (name, ...addresses) => {
       runNodeCommand(kernel.node, `ip link add ${name} type bridge`);
       runNodeCommand(kernel.node, `ip link set ${name} up`);

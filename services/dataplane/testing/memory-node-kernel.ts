@@ -99,7 +99,7 @@ export class MemoryNodeKernel implements NodeKernel {
   }
 
   async apply(steps: readonly NodeStep[]): Promise<readonly (NodeRefusal | undefined)[]> {
-    await turn();
+    await yieldToOthers();
     return steps.map((step) => this.#carryOut(step));
   }
 
@@ -133,7 +133,7 @@ export class MemoryNodeKernel implements NodeKernel {
   }
 
   async #answer<Answer>(operation: NodeOperation, answer: () => Answer): Promise<Answer> {
-    await turn();
+    await yieldToOthers();
     const errno = this.#closed ? 'EBADF' : this.#takeFault(operation);
     if (errno !== undefined) throw failureOf(operation, { object: 'node', errno });
     return answer();
@@ -145,7 +145,7 @@ export class MemoryNodeKernel implements NodeKernel {
       const errno = this.#closed ? 'EBADF' : (this.#takeFault(step.type) ?? this.#takeFault('any step'));
       if (errno !== undefined) throw new Errno(errno, 'injected');
       if (step.type === 'device-add') this.#checkAbility(step.tunnel.kind);
-      carryOut(step, this.node);
+      applyStep(step, this.node);
       this.commands.push(command);
       return undefined;
     } catch (error) {
@@ -199,7 +199,7 @@ export class MemoryNodeKernel implements NodeKernel {
   }
 }
 
-function carryOut(step: NodeStep, node: MemoryNode): void {
+function applyStep(step: NodeStep, node: MemoryNode): void {
   switch (step.type) {
     case 'device-add': {
       node.addTunnel(step.tunnel);
@@ -270,6 +270,6 @@ function failureOf(operation: string, { object, errno }: FailureDetails) {
 }
 
 /** Other callbacks run before the answer, as with the real kernel. */
-function turn(): Promise<void> {
+function yieldToOthers(): Promise<void> {
   return new Promise((resolve) => setImmediate(resolve));
 }

@@ -8,7 +8,7 @@ describe('records in memory', () => {
     const store = new MemoryRecordStore();
     return {
       open: () => store,
-      spoil: (text) => [...store.texts.keys()].forEach((key) => store.texts.set(key, text)),
+      corrupt: (text) => [...store.texts.keys()].forEach((key) => store.texts.set(key, text)),
     };
   });
 

@@ -110,7 +110,7 @@ export function nodeKernelContract(setUp: () => Promise<NodeKernelFixture>): voi
     });
 
     test('an impossible step is refused, and later steps are applied', async () => {
-      fixture.byHand('ip link add other type vxlan id 4096 dstport 4789 local 10.0.0.1 dev up0 nolearning');
+      fixture.runCommand('ip link add other type vxlan id 4096 dstport 4789 local 10.0.0.1 dev up0 nolearning');
       const there: NodeStep = { type: 'device-add', tunnel: { ...vxlan, name: 'other', vni: 7 } };
       const missing: NodeStep = { type: 'device-add', tunnel: { ...vxlan, vni: 8, parent: 'nowhere' } };
       expect(
@@ -186,7 +186,7 @@ export function nodeKernelContract(setUp: () => Promise<NodeKernelFixture>): voi
         { type: 'forwarding-set', ...forwarding },
         { type: 'route-add', route: unicast('10.65.1.0/26', '10.65.1.1') },
       );
-      fixture.byHand(`ip link set ${device} down`);
+      fixture.runCommand(`ip link set ${device} down`);
       const { neighbours, forwarding: entries, addresses } = await see();
       expect({ neighbours, entries, own: await own() }).toEqual({ neighbours: [], entries: [forwarding], own: [] });
       expect(addresses).toContainEqual({ device, address: '10.65.0.1/32' });
@@ -194,7 +194,7 @@ export function nodeKernelContract(setUp: () => Promise<NodeKernelFixture>): voi
 
     test('a device that gets another MAC address loses its neighbours', async () => {
       await applied({ type: 'neighbour-set', ...neighbour });
-      fixture.byHand(`ip link set ${device} address 66:00:00:00:00:0a`);
+      fixture.runCommand(`ip link set ${device} address 66:00:00:00:00:0a`);
       expect((await see()).neighbours).toEqual([]);
     });
   });
@@ -259,7 +259,7 @@ export function nodeKernelContract(setUp: () => Promise<NodeKernelFixture>): voi
     });
 
     test('that are impossible are refused, and later ones are applied', async () => {
-      fixture.byHand('ip link set up0 down');
+      fixture.runCommand('ip link set up0 down');
       expect(
         await outcomes(
           { type: 'route-add', route: unicast('10.65.1.0/26', '10.0.0.2', 'up0') },
@@ -272,9 +272,9 @@ export function nodeKernelContract(setUp: () => Promise<NodeKernelFixture>): voi
     });
 
     test('of other programs are listed when they conflict, and those of pods are recognised', async () => {
-      fixture.byHand('ip route add 10.65.7.0/26 via 10.0.0.9 dev up0 proto 4');
-      fixture.byHand('ip route add 10.65.8.7/32 dev up0 proto 87 scope link');
-      fixture.byHand('ip route add 10.99.0.0/16 via 10.0.0.9 dev up0 proto 4');
+      fixture.runCommand('ip route add 10.65.7.0/26 via 10.0.0.9 dev up0 proto 4');
+      fixture.runCommand('ip route add 10.65.8.7/32 dev up0 proto 87 scope link');
+      fixture.runCommand('ip route add 10.99.0.0/16 via 10.0.0.9 dev up0 proto 4');
       const { routes, routed } = await see();
       expect(routes.map((route) => [route.destination, ownerOf(route)]).sort()).toEqual([
         ['10.65.7.0/26', 'foreign'],
@@ -286,8 +286,8 @@ export function nodeKernelContract(setUp: () => Promise<NodeKernelFixture>): voi
 
     test('of other metrics and duplicates are listed; a deletion removes the given one', async () => {
       await applied({ type: 'route-add', route: unicast('10.65.1.0/26', '10.65.1.1') });
-      fixture.byHand('ip route append 10.65.1.0/26 via 10.65.1.9 dev vxlan4.podwire proto 87 onlink');
-      fixture.byHand('ip route add 10.65.1.0/26 via 10.65.1.1 dev vxlan4.podwire proto 87 metric 7 onlink');
+      fixture.runCommand('ip route append 10.65.1.0/26 via 10.65.1.9 dev vxlan4.podwire proto 87 onlink');
+      fixture.runCommand('ip route add 10.65.1.0/26 via 10.65.1.1 dev vxlan4.podwire proto 87 metric 7 onlink');
       const { routes } = await see();
       expect(routes.map(({ gateway, metric }) => `${gateway} ${metric}`).sort()).toEqual([
         '10.65.1.1 0',
@@ -307,9 +307,9 @@ export function nodeKernelContract(setUp: () => Promise<NodeKernelFixture>): voi
         { type: 'route-add', route: unicast('10.65.1.0/26', '10.0.0.2', 'up0') },
         { type: 'route-add', route: unicast('10.65.2.0/26', '10.65.2.1') },
       );
-      fixture.byHand('ip address delete 10.0.0.1/24 dev up0');
+      fixture.runCommand('ip address delete 10.0.0.1/24 dev up0');
       expect(await own()).toEqual(['10.65.2.0/26 via 10.65.2.1 dev vxlan4.podwire proto 87 onlink']);
-      fixture.byHand('ip link delete up0');
+      fixture.runCommand('ip link delete up0');
       expect(await own()).toEqual([]);
       expect((await see()).devices.has(device)).toBe(false);
     });
@@ -319,7 +319,7 @@ export function nodeKernelContract(setUp: () => Promise<NodeKernelFixture>): voi
     const key = ['net', 'ipv4', 'ip_forward'];
 
     test('are read and written; a missing one is null, and refused', async () => {
-      fixture.byHand('sysctl -w net.ipv4.ip_forward=0');
+      fixture.runCommand('sysctl -w net.ipv4.ip_forward=0');
       await applied({ type: 'sysctl-write', key, value: '1' });
       const nonsense = ['net', 'ipv4', 'nonsense'];
       const { sysctls } = await kernel.observe({ sysctls: [key, nonsense], isWanted: () => false });
@@ -354,11 +354,11 @@ export function nodeKernelContract(setUp: () => Promise<NodeKernelFixture>): voi
       const close = await watching();
       await applied({ type: 'route-add', route: unicast('10.65.1.0/26', '10.65.1.1') });
       await expectNotification('route 10.65.1.0/26 node');
-      fixture.byHand('ip route delete 10.65.1.0/26');
+      fixture.runCommand('ip route delete 10.65.1.0/26');
       await expectNotification('no route 10.65.1.0/26 node');
-      fixture.byHand('ip route add 10.65.1.0/26 via 10.0.0.9 dev up0 proto 4');
+      fixture.runCommand('ip route add 10.65.1.0/26 via 10.0.0.9 dev up0 proto 4');
       await expectNotification('route 10.65.1.0/26 foreign');
-      fixture.byHand('ip route add 10.65.8.7/32 dev up0 proto 87 scope link');
+      fixture.runCommand('ip route add 10.65.8.7/32 dev up0 proto 87 scope link');
       await expectNotification('route 10.65.8.7/32 pod');
       await applied(
         { type: 'address-add', device, address: '10.65.0.1/32' },
@@ -368,15 +368,15 @@ export function nodeKernelContract(setUp: () => Promise<NodeKernelFixture>): voi
       await expectNotification('neighbour 10.65.1.1 dev vxlan4.podwire');
       await applied({ type: 'forwarding-set', ...peer, nodeAddress: '10.0.0.2' });
       await expectNotification('forwarding 66:00:00:00:00:02 to 10.0.0.2');
-      fixture.byHand(`bridge fdb delete ${peer.mac} dev ${device} dst 10.0.0.2`);
+      fixture.runCommand(`bridge fdb delete ${peer.mac} dev ${device} dst 10.0.0.2`);
       await expectNotification('no forwarding 66:00:00:00:00:02 to 10.0.0.2');
-      fixture.byHand(`ip neighbour delete 10.65.1.1 dev ${device}`);
+      fixture.runCommand(`ip neighbour delete 10.65.1.1 dev ${device}`);
       await expectNotification('no neighbour 10.65.1.1 dev vxlan4.podwire');
-      fixture.byHand(`ip link set ${device} mtu 1400`);
+      fixture.runCommand(`ip link set ${device} mtu 1400`);
       await expectNotification('device vxlan4.podwire 1400 up');
-      fixture.byHand(`ip link set ${device} down`);
+      fixture.runCommand(`ip link set ${device} down`);
       await expectNotification('device vxlan4.podwire 1400 down');
-      fixture.byHand('ip link delete up0');
+      fixture.runCommand('ip link delete up0');
       await expectNotification('no device vxlan4.podwire');
       await expectNotification('no device up0');
       close();
@@ -395,21 +395,21 @@ export function nodeKernelContract(setUp: () => Promise<NodeKernelFixture>): voi
 
     test('notifies of pods’ host interfaces by name, also of their removal', async () => {
       const close = await watching();
-      fixture.byHand('ip link add podw123 type bridge');
+      fixture.runCommand('ip link add podw123 type bridge');
       await expectNotification('pod podw123');
-      fixture.byHand('ip link set podw123 mtu 1400');
-      fixture.byHand('ip link set podw123 up');
-      fixture.byHand('ip route add 10.65.8.7/32 dev podw123 proto 87 scope link');
+      fixture.runCommand('ip link set podw123 mtu 1400');
+      fixture.runCommand('ip link set podw123 up');
+      fixture.runCommand('ip route add 10.65.8.7/32 dev podw123 proto 87 scope link');
       await expectNotification('route 10.65.8.7/32 pod');
       expect(changes.map(describeChange), 'as a wiring does').not.toContain('pod podw123 interference');
       for (const change of ['mtu 1300', 'down']) {
         changes.length = 0;
-        fixture.byHand(`ip link set podw123 ${change}`);
+        fixture.runCommand(`ip link set podw123 ${change}`);
         await expectNotification('pod podw123 interference');
-        fixture.byHand('ip link set podw123 up');
+        fixture.runCommand('ip link set podw123 up');
       }
       changes.length = 0;
-      fixture.byHand('ip link delete podw123');
+      fixture.runCommand('ip link delete podw123');
       await expectNotification('pod podw123 interference');
       expect(changes.some((change) => change.object === 'device')).toBe(false);
       close();

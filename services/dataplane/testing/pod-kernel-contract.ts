@@ -1,16 +1,16 @@
 import { describe, expect, test } from 'vitest';
 
 import { diff } from '../wiring/diff.js';
-import { desired } from '../wiring/network.js';
+import { wantedState } from '../wiring/network.js';
 import type { Step } from '../wiring/step.js';
-import { nothingObserved } from '../wiring/wire.js';
+import { emptyObservation } from '../wiring/wire.js';
 import { KernelUnderTest, type KernelFixture } from './kernels.js';
 import { podNetwork } from './pods.js';
 
 const HOST = 'podwcontract';
 const network = podNetwork('contract', { hostInterfaceName: HOST });
-const wanted = desired(network);
-const fresh = diff(wanted, nothingObserved());
+const wanted = wantedState(network);
+const fresh = diff(wanted, emptyObservation());
 const [linkAdd] = fresh;
 
 /** What every kernel has to do for the node as a whole; pods' sessions are in `pod-session.contract.ts`. */
@@ -120,7 +120,7 @@ export function kernelContract(setUp: () => Promise<KernelFixture>): void {
       await applyAll(fresh);
       under.fixture.addBridge('a-bridge', { alias: 'podwire:net/other/eth0' });
       under.fixture.addBridge('br-foreign', { alias: 'podwire:no-attachment' });
-      const all = await under.fixture.kernel.attached();
+      const all = await under.fixture.kernel.attachedLinks();
       expect(all.map(({ link, attachment, addresses }) => [link.name, attachment.containerId, addresses])).toEqual([
         ['a-bridge', 'other', []],
         [HOST, 'contract', ['10.65.0.7/32']],
@@ -137,10 +137,10 @@ export function kernelContract(setUp: () => Promise<KernelFixture>): void {
     ] as const) {
       under.fixture.addFlow({ source, destination });
     }
-    expect(await under.fixture.kernel.forgetFlows('10.65.0.7')).toBe(2);
-    expect(await under.fixture.kernel.forgetFlows('10.65.0.7')).toBe(0);
+    expect(await under.fixture.kernel.deleteFlows('10.65.0.7')).toBe(2);
+    expect(await under.fixture.kernel.deleteFlows('10.65.0.7')).toBe(0);
     expect(under.fixture.flowCount()).toBe(2);
-    expect(await under.fixture.kernel.forgetFlows('fd65::8')).toBe(1);
+    expect(await under.fixture.kernel.deleteFlows('fd65::8')).toBe(1);
     expect(under.fixture.flowCount()).toBe(1);
   });
 

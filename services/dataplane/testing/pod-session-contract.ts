@@ -3,16 +3,16 @@ import { describe, expect, test } from 'vitest';
 
 import type { StepFailure } from '../pods/kernel.js';
 import { diff } from '../wiring/diff.js';
-import { desired } from '../wiring/network.js';
+import { wantedState } from '../wiring/network.js';
 import { formatStep, inverseOf, type Route, type Step, type SysctlWrite } from '../wiring/step.js';
-import { nothingObserved } from '../wiring/wire.js';
+import { emptyObservation } from '../wiring/wire.js';
 import { KernelUnderTest, type KernelFixture } from './kernels.js';
 import { podNetwork } from './pods.js';
 
 const HOST = 'podwcontract';
 const network = podNetwork('contract', { hostInterfaceName: HOST });
-const wanted = desired(network);
-const fresh = diff(wanted, nothingObserved());
+const wanted = wantedState(network);
+const fresh = diff(wanted, emptyObservation());
 const [linkAdd] = fresh;
 
 const podSysctl = (setting: string, value: string, previous?: string): SysctlWrite => {
@@ -281,7 +281,7 @@ export function podSessionContract(setUp: () => Promise<KernelFixture>): void {
 
   test('every step that can be taken back is: what is observed is as before', async () => {
     await applyAll(fresh);
-    const other = desired({
+    const other = wantedState({
       ...network,
       mtuBytes: 1400,
       mac: '02:00:00:00:00:99',
@@ -368,7 +368,7 @@ export function podSessionContract(setUp: () => Promise<KernelFixture>): void {
       }));
       await applyAll([...fresh, ...rules.map((rule): Step => ({ type: 'rule-add', side: 'pod', rule }))]);
       await expect(under.session.rules(1)).rejects.toMatchObject(unreadable('rules'));
-      await expect(under.session.strayRules()).rejects.toMatchObject(unreadable('rules'));
+      await expect(under.session.orphanRules()).rejects.toMatchObject(unreadable('rules'));
       expect(diff(wanted, await observed())).toEqual([]);
     });
   });

@@ -5,24 +5,24 @@ import { expect } from 'vitest';
 import type { Kernel } from '../pods/kernel.js';
 import { attachmentOfAlias, type PodNetwork } from '../wiring/network.js';
 import { MemoryRecordStore } from './memory-record-store.js';
-import { address, FakeAddressBook, mortal, podNetwork, startNode } from './pods.js';
+import { address, FakeAddressBook, killableKernel, podNetwork, startNode } from './pods.js';
 
 /** What people and programs do to a node behind the dataplane's back. */
-export interface Hands {
+export interface NodeOperator {
   readonly kernel: Kernel;
   addPod(name: string): void;
   removePod(name: string): void;
   /** Changes something of a wired pod, the kind by number. */
-  meddle(network: PodNetwork, kind: number): void;
+  changePod(network: PodNetwork, kind: number): void;
 }
 
-const MEDDLINGS = 5;
+const CHANGE_KINDS = 5;
 
 const PODS = ['p0', 'p1', 'p2', 'p3'] as const;
 
 type Pod = (typeof PODS)[number];
 
-type Move =
+type WalkStep =
   | { readonly type: 'attach' | 'detach' | 'replace-namespace'; readonly pod: Pod }
   | { readonly type: 'killed-attach' | 'killed-detach'; readonly pod: Pod; readonly after: number }
   | { readonly type: 'meddle'; readonly pod: Pod; readonly kind: number }
@@ -31,11 +31,11 @@ type Move =
 const pod = fc.constantFrom(...PODS);
 const after = fc.nat({ max: 18 });
 
-export const moves: fc.Arbitrary<Move[]> = fc.array(
+export const walkSteps: fc.Arbitrary<WalkStep[]> = fc.array(
   fc.oneof(
     fc.record({ type: fc.constantFrom('attach', 'attach', 'detach', 'replace-namespace'), pod }),
     fc.record({ type: fc.constantFrom('killed-attach', 'killed-detach'), pod, after }),
-    fc.record({ type: fc.constant('meddle' as const), pod, kind: fc.nat({ max: MEDDLINGS - 1 }) }),
+    fc.record({ type: fc.constant('meddle' as const), pod, kind: fc.nat({ max: CHANGE_KINDS - 1 }) }),
     fc.record({ type: fc.constantFrom('restart', 'check') }),
   ),
   { minLength: 5, maxLength: 25 },
@@ -48,26 +48,26 @@ const networkOf = (name: Pod): PodNetwork =>
 
 /** A node that is walked over, and what is known of it from the answers alone. */
 class Walk {
-  readonly #hands: Hands;
+  readonly #hands: NodeOperator;
   readonly #store = new MemoryRecordStore();
   readonly #addressBook = new FakeAddressBook();
   /** What the last answer for each pod said; undefined when none came. */
   readonly #answers = new Map<Pod, 'attached' | 'detached' | undefined>();
   #node: Awaited<ReturnType<typeof startNode>>;
 
-  private constructor(hands: Hands, node: Awaited<ReturnType<typeof startNode>>) {
+  private constructor(hands: NodeOperator, node: Awaited<ReturnType<typeof startNode>>) {
     this.#hands = hands;
     this.#node = node;
   }
 
-  static async begin(hands: Hands): Promise<Walk> {
+  static async start(hands: NodeOperator): Promise<Walk> {
     for (const name of PODS) hands.addPod(name);
     const walk = new Walk(hands, await startNode({ kernel: hands.kernel }));
     await walk.#start();
     return walk;
   }
 
-  async go(move: Move): Promise<void> {
+  async apply(move: WalkStep): Promise<void> {
     switch (move.type) {
       case 'attach':
         await this.#node.dataplane.attach(networkOf(move.pod), never());
@@ -90,19 +90,19 @@ class Walk {
         await this.#sweepTwice();
         break;
       case 'meddle':
-        if (this.#answers.get(move.pod) === 'attached') this.#hands.meddle(networkOf(move.pod), move.kind);
+        if (this.#answers.get(move.pod) === 'attached') this.#hands.changePod(networkOf(move.pod), move.kind);
         break;
       case 'restart':
         await this.#start();
         break;
       case 'check':
-        await this.#node.keeper.check();
+        await this.#node.reconciler.check();
         break;
     }
   }
 
   /** Kernel, records and answers agree, and there is nothing left to do: another look changes nothing. */
-  async settle(): Promise<void> {
+  async verify(): Promise<void> {
     await this.#start();
     await this.#sweepTwice();
     const recorded = this.#node.registry.all().map(({ network }) => network.attachment.containerId);
@@ -119,10 +119,10 @@ class Walk {
       if (recorded.includes(name)) expect(await this.#node.dataplane.check(networkOf(name), never())).toEqual([]);
     }
     const writes = this.#store.writes;
-    const watched = mortal(this.#hands.kernel, 0);
-    const { keeper } = await this.#startOn(watched.kernel);
-    await keeper.recover();
-    await keeper.check();
+    const watched = killableKernel(this.#hands.kernel, 0);
+    const { reconciler } = await this.#startOn(watched.kernel);
+    await reconciler.recover();
+    await reconciler.check();
     expect(this.#store.writes, 'records written the second time').toBe(writes);
   }
 
@@ -132,8 +132,8 @@ class Walk {
     for (const name of PODS) this.#hands.removePod(name);
   }
 
-  async #kill(move: Extract<Move, { readonly after: number }>): Promise<void> {
-    const doomed = mortal(this.#hands.kernel, move.after);
+  async #kill(move: Extract<WalkStep, { readonly after: number }>): Promise<void> {
+    const doomed = killableKernel(this.#hands.kernel, move.after);
     const { dataplane } = await this.#startOn(doomed.kernel);
     const network = networkOf(move.pod);
     const call =
@@ -147,7 +147,7 @@ class Walk {
 
   async #start(): Promise<void> {
     this.#node = await this.#startOn(this.#hands.kernel);
-    await this.#node.keeper.recover();
+    await this.#node.reconciler.recover();
   }
 
   #startOn(kernel: Kernel) {
@@ -155,11 +155,11 @@ class Walk {
   }
 
   async #sweepTwice(): Promise<void> {
-    const { keeper, clock } = this.#node;
-    await keeper.sweep();
+    const { reconciler, clock } = this.#node;
+    await reconciler.sweep();
     await clock.sleep(10_000, never());
-    await keeper.sweep();
-    await keeper.giveBack();
+    await reconciler.sweep();
+    await reconciler.releaseAddresses();
   }
 
   async #linked(): Promise<string[]> {
@@ -172,12 +172,12 @@ class Walk {
 }
 
 /** Walks, and looks whether all agrees after every few moves and at the end. */
-export async function walk(hands: Hands, path: readonly Move[]): Promise<void> {
-  const walking = await Walk.begin(hands);
+export async function walk(hands: NodeOperator, path: readonly WalkStep[]): Promise<void> {
+  const walking = await Walk.start(hands);
   for (const [at, move] of path.entries()) {
-    await walking.go(move);
-    if (at % 5 === 4) await walking.settle();
+    await walking.apply(move);
+    if (at % 5 === 4) await walking.verify();
   }
-  await walking.settle();
+  await walking.verify();
   await walking.end();
 }

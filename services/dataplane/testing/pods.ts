@@ -9,12 +9,12 @@ import { FakeClock } from '@podwire/shared/testing/clock';
 import { AttachmentEvents, Events } from '../pods/events.js';
 import { GarbageCollector } from '../pods/garbage.js';
 import type { BatchOutcome, Kernel, PodGuard, PodSession } from '../pods/kernel.js';
-import type { AddressBook, HeldEndpoint, ReleasedEndpoint } from '../pods/orphans.js';
+import type { AddressBook, HeldEndpoint, EndpointRelease } from '../pods/orphans.js';
 import { Dataplane } from '../pods/pods.js';
-import { AttachmentKeeper } from '../pods/reconciler.js';
+import { AttachmentReconciler } from '../pods/reconciler.js';
 import type { RecordStore } from '../pods/record-store.js';
 import { AttachmentRegistry } from '../pods/registry.js';
-import { desired, type PodNetwork, type Wanted, type WantedEnd } from '../wiring/network.js';
+import { wantedState, type PodNetwork, type Wanted, type WantedEnd } from '../wiring/network.js';
 import { keyText, type Observed, type ObservedEnd, type ObservedLink, type ObservedRoute } from '../wiring/observed.js';
 import type { Step } from '../wiring/step.js';
 import { MemoryKernel } from './memory-kernel.js';
@@ -26,7 +26,7 @@ const NODE_NAME = 'node-1';
 export class FakeAddressBook implements AddressBook {
   readonly endpoints = new Map<string, HeldEndpoint>();
   readonly released: string[] = [];
-  isAway = false;
+  isUnreachable = false;
   /** Attachments, formatted, whose requests fail by themselves: a record of theirs cannot be read. */
   readonly refused = new Set<string>();
   /** Called when a release arrives: where a test lets something else come first. */
@@ -55,7 +55,7 @@ export class FakeAddressBook implements AddressBook {
     return nodeName === NODE_NAME ? [...this.endpoints.values()] : [];
   }
 
-  async release({ attachment, addresses, netns }: ReleasedEndpoint): Promise<readonly string[]> {
+  async release({ attachment, addresses, netns }: EndpointRelease): Promise<readonly string[]> {
     this.beforeRelease();
     await this.#answer(attachment);
     const key = formatAttachment(attachment);
@@ -72,14 +72,14 @@ export class FakeAddressBook implements AddressBook {
 
   async #answer(attachment?: Attachment): Promise<void> {
     await Promise.resolve();
-    if (this.isAway) throw new Failure('UNREACHABLE', 'podwire-ipam does not answer');
+    if (this.isUnreachable) throw new Failure('UNREACHABLE', 'podwire-ipam does not answer');
     if (attachment && this.refused.has(formatAttachment(attachment)))
       throw new Failure('STORE_CORRUPT', 'a record cannot be read');
   }
 }
 
 /** What stays when the process ends: kernel, records, IPAM, and time. */
-interface Lasting {
+interface PersistentState {
   readonly kernel: Kernel;
   readonly store?: RecordStore;
   readonly addressBook?: FakeAddressBook;
@@ -90,7 +90,7 @@ interface Lasting {
 }
 
 /** The dataplane's process, without its socket: everything that is gone when it is killed. */
-export async function startNode(lasting: Lasting) {
+export async function startNode(lasting: PersistentState) {
   const {
     kernel,
     store = new MemoryRecordStore(),
@@ -105,17 +105,26 @@ export async function startNode(lasting: Lasting) {
     store,
     bootId: BOOT.id,
     clock,
-    onRefused: (attachment, failure) => events.recordRefused(attachment, failure),
+    onStoreFailure: (attachment, failure) => events.recordNotStored(attachment, failure),
   });
   const loaded = await registry.load();
   const dataplane = new Dataplane({ kernel, registry, events: new Events(log), ...(guard && { guard }) });
   const parts = { kernel, dataplane, registry, events, clock };
-  const keeper = new AttachmentKeeper({ ...parts, addressBook, random: () => chance, nodeName: NODE_NAME, boot: BOOT });
-  return { ...parts, keeper, garbage: new GarbageCollector(parts), addressBook, loaded, lines };
+  const reconciler = new AttachmentReconciler({
+    ...parts,
+    addressBook,
+    random: () => chance,
+    nodeName: NODE_NAME,
+    boot: BOOT,
+  });
+  return { ...parts, reconciler, garbage: new GarbageCollector(parts), addressBook, loaded, lines };
 }
 
 /** The kernel as a process sees it that is killed after so many changes: from then on nothing is done, and nothing answered. */
-export function mortal(kernel: Kernel, changes: number): { readonly kernel: Kernel; readonly died: Promise<void> } {
+export function killableKernel(
+  kernel: Kernel,
+  changes: number,
+): { readonly kernel: Kernel; readonly died: Promise<void> } {
   let remaining = changes;
   const death = new AbortController();
   const died = new Promise<void>((resolve) => death.signal.addEventListener('abort', () => resolve(), { once: true }));
@@ -127,7 +136,7 @@ export function mortal(kernel: Kernel, changes: number): { readonly kernel: Kern
     open.clear();
     return new Promise(() => undefined);
   };
-  const asking = <Answer>(ask: () => Promise<Answer>): Promise<Answer> => (death.signal.aborted ? never() : ask());
+  const ifAlive = <Answer>(ask: () => Promise<Answer>): Promise<Answer> => (death.signal.aborted ? never() : ask());
 
   async function apply(session: PodSession, steps: readonly Step[]): Promise<BatchOutcome> {
     if (death.signal.aborted) return never();
@@ -138,31 +147,31 @@ export function mortal(kernel: Kernel, changes: number): { readonly kernel: Kern
   }
 
   const mortalKernel: Kernel = {
-    probe: () => asking(() => kernel.probe()),
+    probe: () => ifAlive(() => kernel.probe()),
     open: (netns) =>
-      asking(async () => {
+      ifAlive(async () => {
         const session = await kernel.open(netns);
         open.add(session);
         return {
           identity: session.identity,
-          observe: (wanted) => asking(() => session.observe(wanted)),
-          podLink: (name) => asking(() => session.podLink(name)),
-          rules: (table) => asking(() => session.rules(table)),
-          strayRules: () => asking(() => session.strayRules()),
+          observe: (wanted) => ifAlive(() => session.observe(wanted)),
+          podLink: (name) => ifAlive(() => session.podLink(name)),
+          rules: (table) => ifAlive(() => session.rules(table)),
+          orphanRules: () => ifAlive(() => session.orphanRules()),
           apply: (steps) => apply(session, steps),
           close: () => {
             open.delete(session);
-            return asking(() => session.close());
+            return ifAlive(() => session.close());
           },
         };
       }),
-    identify: (netns) => asking(() => kernel.identify(netns)),
-    hostLink: (name) => asking(() => kernel.hostLink(name)),
-    veths: () => asking(() => kernel.veths()),
-    attached: () => asking(() => kernel.attached()),
-    forgetFlows: (address) => asking(() => kernel.forgetFlows(address)),
-    renameHostLink: (link, name) => asking(() => (remaining-- > 0 ? kernel.renameHostLink(link, name) : never())),
-    deleteHostLink: (link) => asking(() => (remaining-- > 0 ? kernel.deleteHostLink(link) : never())),
+    identify: (netns) => ifAlive(() => kernel.identify(netns)),
+    hostLink: (name) => ifAlive(() => kernel.hostLink(name)),
+    veths: () => ifAlive(() => kernel.veths()),
+    attachedLinks: () => ifAlive(() => kernel.attachedLinks()),
+    deleteFlows: (address) => ifAlive(() => kernel.deleteFlows(address)),
+    renameHostLink: (link, name) => ifAlive(() => (remaining-- > 0 ? kernel.renameHostLink(link, name) : never())),
+    deleteHostLink: (link) => ifAlive(() => (remaining-- > 0 ? kernel.deleteHostLink(link) : never())),
     close: () => Promise.resolve(),
   };
   return { kernel: mortalKernel, died };
@@ -170,7 +179,7 @@ export function mortal(kernel: Kernel, changes: number): { readonly kernel: Kern
 
 export const never = (): AbortSignal => new AbortController().signal;
 
-export const detachment = ({ attachment, hostInterfaceName }: PodNetwork) => ({ attachment, hostInterfaceName });
+export const detachRequest = ({ attachment, hostInterfaceName }: PodNetwork) => ({ attachment, hostInterfaceName });
 
 export async function scene() {
   const lasting = {
@@ -180,7 +189,7 @@ export async function scene() {
     clock: new FakeClock(),
   };
   const node = await startNode(lasting);
-  const wired = async (name: string, host = 7) => {
+  const attachPod = async (name: string, host = 7) => {
     const network = podNetwork(name, { addresses: [address(`10.65.0.${host}`)] });
     lasting.kernel.addNamespace(network.netns);
     const identity = await lasting.kernel.identify(network.netns);
@@ -190,12 +199,12 @@ export async function scene() {
   };
   const advance = (durationMs: number) => lasting.clock.sleep(durationMs, never());
   /** Who is missed by two looks, ten seconds apart, is dead. */
-  const lookForTheDead = async () => {
-    await node.keeper.sweep();
+  const sweepTwice = async () => {
+    await node.reconciler.sweep();
     await advance(10_000);
-    await node.keeper.sweep();
+    await node.reconciler.sweep();
   };
-  return { ...lasting, lasting, node, wired, advance, lookForTheDead, restart: () => startNode(lasting) };
+  return { ...lasting, lasting, node, attachPod, advance, sweepTwice, restart: () => startNode(lasting) };
 }
 
 /** What a start logs of what it found. */
@@ -220,19 +229,19 @@ export function testRegistry(
   const onRefused = (_: unknown, failure: unknown): never => {
     throw failure;
   };
-  return new AttachmentRegistry({ store, bootId: BOOT.id, clock, onRefused });
+  return new AttachmentRegistry({ store, bootId: BOOT.id, clock, onStoreFailure: onRefused });
 }
 
 /** What is observed when everything is as wanted. Indexes: 11 on the host, 2 in the pod. */
-export function asWanted(network: PodNetwork): Observed {
-  const wanted: Wanted = desired(network);
+export function matchingObservation(network: PodNetwork): Observed {
+  const wanted: Wanted = wantedState(network);
   return {
-    host: endAsWanted(wanted.host, { index: 11, peerIndex: 2 }),
-    pod: endAsWanted(wanted.pod, { index: 2, peerIndex: 11 }),
+    host: matchingEnd(wanted.host, { index: 11, peerIndex: 2 }),
+    pod: matchingEnd(wanted.pod, { index: 2, peerIndex: 11 }),
   };
 }
 
-function endAsWanted(wanted: WantedEnd, indexes: Pick<ObservedLink, 'index' | 'peerIndex'>): ObservedEnd {
+function matchingEnd(wanted: WantedEnd, indexes: Pick<ObservedLink, 'index' | 'peerIndex'>): ObservedEnd {
   const { txQueueLength = 1000, queueCount = 2 } = wanted.link;
   const queues = { txQueueLength, queueCount };
   return {
@@ -242,14 +251,18 @@ function endAsWanted(wanted: WantedEnd, indexes: Pick<ObservedLink, 'index' | 'p
       return { ...route, deviceAlias: wanted.alias ?? null, unicast: true };
     }),
     rules: wanted.rules,
-    isLater: false,
+    hasEarlierLink: false,
     neighbours: wanted.neighbours.map(({ address, mac }) => ({ address, mac, permanent: true })),
     sysctls: new Map(wanted.sysctls.map(({ key, value }) => [keyText(key), value])),
   };
 }
 
 /** One end with some parts replaced; parts of the link by themselves. */
-export function changed(end: ObservedEnd, change: Partial<ObservedEnd>, link: Partial<ObservedLink> = {}): ObservedEnd {
+export function withChanges(
+  end: ObservedEnd,
+  change: Partial<ObservedEnd>,
+  link: Partial<ObservedLink> = {},
+): ObservedEnd {
   if (!end.link) throw new Error('the end to change has a link');
   return { ...end, link: { ...end.link, ...link }, ...change };
 }

@@ -5,14 +5,14 @@ import type { RecordStore } from '../pods/record-store.js';
 import type { AttachmentRecord } from '../pods/record.js';
 import type { PodNetwork } from '../wiring/network.js';
 import { MemoryRecordStore } from './memory-record-store.js';
-import { BY_FAMILY, detachment, never, podNetwork, startNode } from './pods.js';
+import { BY_FAMILY, detachRequest, never, podNetwork, startNode } from './pods.js';
 
 /** A store to test, and what happens to it from outside. */
 interface RecordStoreFixture {
   /** A process that starts: on what the one before has left. */
   open(): RecordStore;
   /** Overwrites every stored record with a text. */
-  spoil(text: string): void;
+  corrupt(text: string): void;
 }
 
 export function storedRecord(containerId: string, rest: Partial<AttachmentRecord> = {}): AttachmentRecord {
@@ -76,7 +76,7 @@ export function recordStoreContract(setUp: () => RecordStoreFixture): void {
     const { attachment } = podNetwork('a');
     expect(await store.has(attachment)).toBe(false);
     await store.put(storedRecord('a'));
-    fixture.spoil('{');
+    fixture.corrupt('{');
     expect([await store.has(attachment), await store.has(podNetwork('b').attachment)]).toEqual([true, false]);
     await store.remove(attachment);
     expect(await store.has(attachment)).toBe(false);
@@ -95,7 +95,7 @@ export function recordStoreContract(setUp: () => RecordStoreFixture): void {
     'puts aside what cannot be read (%j), and tells it once',
     async (text) => {
       await store.put(storedRecord('a'));
-      fixture.spoil(text);
+      fixture.corrupt(text);
       const { records, unreadable } = await fixture.open().load();
       expect({ records, faults: unreadable.map(({ fault }) => fault !== '') }).toEqual({ records: [], faults: [true] });
       expect(await fixture.open().load()).toEqual({ records: [], unreadable: [] });
@@ -113,20 +113,20 @@ export function recordStoreContract(setUp: () => RecordStoreFixture): void {
   });
 }
 
-interface SharedScene {
+interface SharedAddressFixture {
   readonly kernel: Kernel;
   /** Makes a pod's namespace of that name. */
   readonly addPod: (name: string) => void;
   /** All that the kernel has, as text. */
   readonly print: () => string;
   /** The interface that the node leads an address to. */
-  readonly leadsTo: (address: string) => string;
+  readonly deviceOf: (address: string) => string;
   /** Takes a link of the node away, with all that goes with it. */
   readonly removeLink: (name: string) => void;
 }
 
 /** Two recorded pods of one node with the same addresses, as where IPAM forgot the first one's and gave them to the second. */
-export function describeSharedAddresses(open: () => Promise<SharedScene>): void {
+export function describeSharedAddresses(open: () => Promise<SharedAddressFixture>): void {
   const ADDRESS = { IPv4: '10.65.0.7', IPv6: 'fd65::7' } as const;
 
   async function node(family: keyof typeof ADDRESS) {
@@ -139,55 +139,55 @@ export function describeSharedAddresses(open: () => Promise<SharedScene>): void 
     const [first, second] = [pod('first'), pod('second')];
     await started.dataplane.attach(first, never());
     await started.dataplane.attach(second, never());
-    const holder = () => lasting.leadsTo(ADDRESS[family]);
+    const holder = () => lasting.deviceOf(ADDRESS[family]);
     return { ...lasting, ...started, first, second, holder, restart: () => startNode(lasting) };
   }
 
-  const mendings = (lines: readonly Record<string, unknown>[]) =>
+  const repairMessages = (lines: readonly Record<string, unknown>[]) =>
     lines.map(({ msg }) => String(msg)).filter((msg) => /mended:|taken over/.test(msg));
 
   describe.each(['IPv4', 'IPv6'] as const)('addresses of %s that two pods were given', (family) => {
     test('are the later one’s: checks change nothing, however often, nor does a restart', async () => {
-      const { keeper, print, holder, second, restart, lines } = await node(family);
+      const { reconciler, print, holder, second, restart, lines } = await node(family);
       const before = print();
-      const told = mendings(lines);
-      for (let time = 0; time < 3; time++) await keeper.check();
-      expect([print(), holder(), mendings(lines)]).toEqual([before, second.hostInterfaceName, told]);
+      const told = repairMessages(lines);
+      for (let time = 0; time < 3; time++) await reconciler.check();
+      expect([print(), holder(), repairMessages(lines)]).toEqual([before, second.hostInterfaceName, told]);
       const next = await restart();
-      await next.keeper.recover();
-      await next.keeper.check();
-      expect([print(), holder(), mendings(next.lines)]).toEqual([before, second.hostInterfaceName, []]);
+      await next.reconciler.recover();
+      await next.reconciler.check();
+      expect([print(), holder(), repairMessages(next.lines)]).toEqual([before, second.hostInterfaceName, []]);
     });
 
     test('go to whoever is attached last, also where it was wired first', async () => {
-      const { dataplane, keeper, print, holder, first, restart } = await node(family);
+      const { dataplane, reconciler, print, holder, first, restart } = await node(family);
       await dataplane.attach(first, never());
       const before = print();
-      await keeper.check();
+      await reconciler.check();
       expect([print(), holder()]).toEqual([before, first.hostInterfaceName]);
       const next = await restart();
-      await next.keeper.check();
+      await next.reconciler.check();
       expect([print(), holder()]).toEqual([before, first.hostInterfaceName]);
     });
 
     test('are told by a check, and not taken away by a repair', async () => {
-      const { dataplane, keeper, print, first, second } = await node(family);
+      const { dataplane, reconciler, print, first, second } = await node(family);
       const before = print();
       expect(await dataplane.check(first, never())).toMatchObject([
         { object: expect.stringContaining('host route'), actual: expect.stringContaining(second.hostInterfaceName) },
       ]);
       await expect(dataplane.repair(first, never())).rejects.toMatchObject({ code: 'ROUTE_TAKEN' });
-      await keeper.check();
+      await reconciler.check();
       expect(print()).toBe(before);
     });
 
     test('leave the rest of the earlier one its repair, and are its own again when the later one is gone', async () => {
-      const { dataplane, keeper, removeLink, holder, first, second } = await node(family);
+      const { dataplane, reconciler, removeLink, holder, first, second } = await node(family);
       removeLink(first.hostInterfaceName);
-      await keeper.check();
+      await reconciler.check();
       expect([holder(), await dataplane.check(first, never())]).toMatchObject([second.hostInterfaceName, [{}]]);
-      await dataplane.detach(detachment(second), never());
-      await keeper.check();
+      await dataplane.detach(detachRequest(second), never());
+      await reconciler.check();
       expect([holder(), await dataplane.check(first, never())]).toEqual([first.hostInterfaceName, []]);
     });
   });

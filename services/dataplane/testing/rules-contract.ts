@@ -1,9 +1,9 @@
 import { describe, expect, test } from 'vitest';
 
 import { diff } from '../wiring/diff.js';
-import { desired, tableOf, type Wanted } from '../wiring/network.js';
-import { undoOf, type Route, type Rule, type Step } from '../wiring/step.js';
-import { nothingObserved } from '../wiring/wire.js';
+import { wantedState, tableOf, type Wanted } from '../wiring/network.js';
+import { rollbackSteps, type Route, type Rule, type Step } from '../wiring/step.js';
+import { emptyObservation } from '../wiring/wire.js';
 import { KernelUnderTest, type KernelFixture } from './kernels.js';
 import { BY_FAMILY, podNetwork, secondInterface } from './pods.js';
 
@@ -48,22 +48,22 @@ export function rulesContract(setUp: () => Promise<KernelFixture>): void {
     });
 
     test('are on no link: they outlive it', async () => {
-      await applyAll(diff(desired(first), nothingObserved()));
+      await applyAll(diff(wantedState(first), emptyObservation()));
       await applyAll([add(rule('10.65.0.7/32')), { type: 'link-delete', side: 'host', name: 'podwcontract' }]);
       expect(await own()).toEqual(['10.65.0.7/32']);
     });
   });
 
   describe('rules that are stray', () => {
-    const stray = async () => (await under.session.strayRules()).map(({ source }) => source).toSorted();
+    const stray = async () => (await under.session.orphanRules()).map(({ source }) => source).toSorted();
 
     test('are Podwire’s of a table that has no route and is no link’s', async () => {
-      await reach(desired(first));
+      await reach(wantedState(first));
       const [four, six] = [rule('10.66.0.7/32'), rule('fd66::7/128')];
       const others = [{ table: 100 }, { protocol: 4 }, { priority: 30_088 }].map((rest) => rule('10.66.0.8/32', rest));
       await applyAll([four, six, ...others].map(add));
       expect(await stray()).toEqual([four.source, six.source]);
-      expect(await under.session.strayRules()).toContainEqual(four);
+      expect(await under.session.orphanRules()).toContainEqual(four);
       await applyAll([add(rule('10.65.0.7/32', { table: tableOf('eth0') }))]);
       expect(await stray()).toEqual([four.source, six.source]);
       const route: Route = {
@@ -91,23 +91,24 @@ export function rulesContract(setUp: () => Promise<KernelFixture>): void {
       table: tableOf('eth0'),
       onlink: true,
     };
-    const isIn = async () => (await observed(desired(first))).pod.routes.filter(({ table }) => table === route.table);
+    const isIn = async () =>
+      (await observed(wantedState(first))).pod.routes.filter(({ table }) => table === route.table);
 
     test('has its routes beside those of the main one', async () => {
-      await applyAll(diff(desired(first), nothingObserved()));
+      await applyAll(diff(wantedState(first), emptyObservation()));
       await applyAll([{ type: 'route-add', side: 'pod', route }]);
       expect(await isIn()).toMatchObject([route]);
       expect(await refusal({ type: 'route-add', side: 'pod', route })).toBe('EEXIST ROUTE_TAKEN');
       await applyAll([{ type: 'route-delete', side: 'pod', route }]);
       expect(await isIn()).toEqual([]);
-      expect(diff(desired(first), await observed(desired(first)))).toEqual([]);
+      expect(diff(wantedState(first), await observed(wantedState(first)))).toEqual([]);
     });
 
     test.each<readonly [string, readonly Step[]]>([
       ['goes down', [{ type: 'link-set', side: 'pod', name: 'eth0', change: { up: false }, previous: { up: true } }]],
       ['loses its last address', [{ type: 'address-delete', side: 'pod', device: 'eth0', address: '10.65.0.7/32' }]],
     ])('loses them with the main one when the link %s', async (_, steps) => {
-      await applyAll(diff(desired(first), nothingObserved()));
+      await applyAll(diff(wantedState(first), emptyObservation()));
       await applyAll([{ type: 'route-add', side: 'pod', route }, ...steps]);
       expect(await isIn()).toEqual([]);
     });
@@ -115,31 +116,33 @@ export function rulesContract(setUp: () => Promise<KernelFixture>): void {
 
   describe('the second interface of a pod', () => {
     test('is seen to be behind the first, which is not behind it', async () => {
-      await reach(desired(first));
-      expect((await observed(desired(second))).pod.isLater).toBe(true);
-      await reach(desired(second));
-      const later = await Promise.all([first, second].map(async (each) => (await observed(desired(each))).pod.isLater));
+      await reach(wantedState(first));
+      expect((await observed(wantedState(second))).pod.hasEarlierLink).toBe(true);
+      await reach(wantedState(second));
+      const later = await Promise.all(
+        [first, second].map(async (each) => (await observed(wantedState(each))).pod.hasEarlierLink),
+      );
       expect(later).toEqual([false, true]);
     });
 
     test('has rules and routes of its own, then nothing differs at either', async () => {
-      await reach(desired(first));
-      await reach(desired(second));
+      await reach(wantedState(first));
+      await reach(wantedState(second));
       expect(await own()).toEqual(['10.66.0.7/32', 'fd66::7/128']);
       expect(await own(tableOf('eth0'))).toEqual([]);
       const left = await Promise.all(
-        [first, second].map(async (each) => diff(desired(each), await observed(desired(each)))),
+        [first, second].map(async (each) => diff(wantedState(each), await observed(wantedState(each)))),
       );
       expect(left).toEqual([[], []]);
     });
 
     test('has them taken back with all that was done for it', async () => {
-      await reach(desired(first));
-      const before = await observed(desired(second));
-      const steps = diff(desired(second), before);
+      await reach(wantedState(first));
+      const before = await observed(wantedState(second));
+      const steps = diff(wantedState(second), before);
       await applyAll(steps);
-      await applyAll(undoOf(steps));
-      expect([await own(), await observed(desired(second))]).toEqual([[], before]);
+      await applyAll(rollbackSteps(steps));
+      expect([await own(), await observed(wantedState(second))]).toEqual([[], before]);
     });
   });
 }

@@ -6,9 +6,9 @@ import { MemoryKernel } from '../testing/memory-kernel.js';
 import { show, type MemoryNamespace } from '../testing/memory-namespace.js';
 import { address, podNetwork } from '../testing/pods.js';
 import { diff } from './diff.js';
-import { desired, familiesOf, type PodNetwork } from './network.js';
-import { undoOf, type Step } from './step.js';
-import { obstacleTo } from './wire.js';
+import { wantedState, familiesOf, type PodNetwork } from './network.js';
+import { rollbackSteps, type Step } from './step.js';
+import { findObstacle } from './wire.js';
 
 /** Fixed, so that every run is the same; change it to look elsewhere. */
 const SEED = 20_261_121;
@@ -46,8 +46,10 @@ const networks: fc.Arbitrary<PodNetwork> = fc
     });
   });
 
-/** What people and other programs do to a wired pod. */
-const meddling = fc.constantFrom<readonly [string, (kernel: MemoryKernel, pod: MemoryNamespace, host: string) => void]>(
+/** Changes by operators and other programs to a wired pod. */
+const foreignChange = fc.constantFrom<
+  readonly [string, (kernel: MemoryKernel, pod: MemoryNamespace, host: string) => void]
+>(
   ['host link down', (kernel, _, host) => kernel.host.setLink(kernel.host.find(host), { up: false })],
   ['pod link down', (_, pod) => pod.setLink(pod.find('eth0'), { up: false })],
   ['pod address gone', (_, pod) => pod.deleteAddress('eth0', pod.addresses[0]?.address ?? '')],
@@ -107,30 +109,30 @@ async function applyAll(session: PodSession, steps: readonly Step[]): Promise<vo
   expect((await session.apply(steps)).failed).toBeUndefined();
 }
 
-/** A pod wired as `before`, meddled with, and the plan to make it `after`. */
-async function scene(before: PodNetwork, after: PodNetwork, meddle: readonly (readonly [string, Meddle])[]) {
+/** A pod wired as `before`, changed by others, and the plan to reach `after`. */
+async function scene(before: PodNetwork, after: PodNetwork, changes: readonly (readonly [string, ForeignChange])[]) {
   const kernel = new MemoryKernel();
   const pod = kernel.addNamespace(NETNS);
   const session = await kernel.open(NETNS);
-  await applyAll(session, diff(desired(before), await session.observe(desired(before))));
-  for (const [, change] of meddle) {
-    // A link that is gone or down, or without address, cannot be meddled with any more.
+  await applyAll(session, diff(wantedState(before), await session.observe(wantedState(before))));
+  for (const [, change] of changes) {
+    // Some changes are impossible once a link is gone, down or without address.
     if (pod.links.some(({ name, up }) => name === 'eth0' && up) && pod.addresses.length > 0)
       change(kernel, pod, before.hostInterfaceName);
   }
-  const wanted = desired(after);
+  const wanted = wantedState(after);
   return { kernel, session, wanted, observed: await session.observe(wanted) };
 }
-type Meddle = (kernel: MemoryKernel, pod: MemoryNamespace, host: string) => void;
+type ForeignChange = (kernel: MemoryKernel, pod: MemoryNamespace, host: string) => void;
 
-const meddlings = fc.array(meddling, { maxLength: 5 });
+const foreignChanges = fc.array(foreignChange, { maxLength: 5 });
 
-describe('whatever was wired before, and whatever was done to it', () => {
-  test('the plan reaches what is wanted, and a second plan is empty', async () => {
+describe('after any wiring and any foreign changes', () => {
+  test('the plan reaches the wanted state, and a second plan is empty', async () => {
     await fc.assert(
-      fc.asyncProperty(networks, networks, meddlings, async (before, after, meddle) => {
-        const { session, wanted, observed } = await scene(before, after, meddle);
-        expect(obstacleTo(wanted, observed)).toBeUndefined();
+      fc.asyncProperty(networks, networks, foreignChanges, async (before, after, changes) => {
+        const { session, wanted, observed } = await scene(before, after, changes);
+        expect(findObstacle(wanted, observed)).toBeUndefined();
         await applyAll(session, diff(wanted, observed));
         expect(diff(wanted, await session.observe(wanted))).toEqual([]);
       }),
@@ -138,7 +140,7 @@ describe('whatever was wired before, and whatever was done to it', () => {
     );
   });
 
-  test('what is left holds no address or route of the state before', async () => {
+  test('no address or route of the state before remains', async () => {
     await fc.assert(
       fc.asyncProperty(networks, networks, async (before, after) => {
         const { kernel, session, wanted, observed } = await scene(before, after, []);
@@ -159,20 +161,26 @@ describe('whatever was wired before, and whatever was done to it', () => {
     );
   });
 
-  test('any beginning of a plan can be taken back exactly', async () => {
+  test('any prefix of a plan can be rolled back exactly', async () => {
     await fc.assert(
-      fc.asyncProperty(networks, networks, meddlings, fc.nat({ max: 40 }), async (before, after, meddle, length) => {
-        const { kernel, session, wanted, observed } = await scene(before, after, meddle);
-        const links = () => kernel.host.links.map((link) => ({ ...show(link), index: 0, peerIndex: 0 }));
-        // The kernel gives a link its own address back when IPv6 is on again, also one that was taken out by hand.
-        const print = () => kernel.print().replace(/^.* address fe80:.*\n/m, '');
-        const [text, shown] = [print(), links()];
-        const beginning = diff(wanted, observed).slice(0, length);
-        await applyAll(session, beginning);
-        await applyAll(session, undoOf(beginning));
-        expect(print()).toBe(text);
-        expect(links()).toEqual(shown);
-      }),
+      fc.asyncProperty(
+        networks,
+        networks,
+        foreignChanges,
+        fc.nat({ max: 40 }),
+        async (before, after, changes, length) => {
+          const { kernel, session, wanted, observed } = await scene(before, after, changes);
+          const links = () => kernel.host.links.map((link) => ({ ...show(link), index: 0, peerIndex: 0 }));
+          // The kernel restores a link's own address when IPv6 is enabled again, even one that was deleted.
+          const print = () => kernel.print().replace(/^.* address fe80:.*\n/m, '');
+          const [text, shown] = [print(), links()];
+          const beginning = diff(wanted, observed).slice(0, length);
+          await applyAll(session, beginning);
+          await applyAll(session, rollbackSteps(beginning));
+          expect(print()).toBe(text);
+          expect(links()).toEqual(shown);
+        },
+      ),
       RUNS,
     );
   });

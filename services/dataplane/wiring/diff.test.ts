@@ -1,22 +1,22 @@
 import { describe, expect, test } from 'vitest';
 
-import { address, asWanted, changed, podNetwork } from '../testing/pods.js';
+import { address, matchingObservation, withChanges, podNetwork } from '../testing/pods.js';
 import { corrections, diff, differences } from './diff.js';
-import { desired } from './network.js';
+import { wantedState } from './network.js';
 import type { Observed, ObservedRoute } from './observed.js';
 import { formatStep } from './step.js';
 
 const network = podNetwork('a', { hostInterfaceName: 'podwa' });
-const wanted = desired(network);
-const good = asWanted(network);
+const wanted = wantedState(network);
+const good = matchingObservation(network);
 
-const onHost = (...args: DropFirst<Parameters<typeof changed>>): Observed => ({
+const onHost = (...args: DropFirst<Parameters<typeof withChanges>>): Observed => ({
   ...good,
-  host: changed(good.host, ...args),
+  host: withChanges(good.host, ...args),
 });
-const inPod = (...args: DropFirst<Parameters<typeof changed>>): Observed => ({
+const inPod = (...args: DropFirst<Parameters<typeof withChanges>>): Observed => ({
   ...good,
-  pod: changed(good.pod, ...args),
+  pod: withChanges(good.pod, ...args),
 });
 type DropFirst<List extends unknown[]> = List extends [unknown, ...infer Rest] ? Rest : never;
 
@@ -32,16 +32,16 @@ const route = (destination: string, rest: Partial<ObservedRoute> = {}): Observed
   ...rest,
 });
 
-test('what is as wanted needs no step and has no difference', () => {
+test('a matching state needs no step and has no difference', () => {
   expect(diff(wanted, good)).toEqual([]);
   expect(differences(wanted, good)).toEqual([]);
 });
 
-describe('what differs is mended, and told', () => {
-  const cases: readonly (readonly [what: string, observed: Observed, commands: string[], told: string[]])[] = [
+describe('a difference is repaired, and reported', () => {
+  const cases: readonly (readonly [what: string, observed: Observed, commands: string[], reported: string[]])[] = [
     ['the host end is down', onHost({}, { up: false }), ['ip link set podwa up'], ['host link podwa: up, not down']],
     [
-      'several attributes of one link, in one step; its neighbour entries went with its MAC address',
+      'several attributes of one link, in one step; its neighbour entries vanished with its MAC address',
       onHost({ neighbours: [] }, { mac: '02:00:00:00:00:01', mtuBytes: 1400 }),
       [
         'ip link set podwa address ee:ee:ee:ee:ee:ee mtu 1500',
@@ -54,7 +54,7 @@ describe('what differs is mended, and told', () => {
       ],
     ],
     [
-      'a half-made host end, that is not recorded yet',
+      'an incomplete host end without alias',
       onHost({}, { alias: null, up: false }),
       ['ip link set podwa alias "podwire:net/a/eth0" up'],
       ['host link podwa alias: podwire:net/a/eth0, not ', 'host link podwa: up, not down'],
@@ -143,23 +143,23 @@ describe('what differs is mended, and told', () => {
       ['host route 10.65.0.7 dev podwa proto 87 scope link: present, not 10.65.0.7 dev podwold proto 87 scope link'],
     ],
     [
-      'a route that Podwire made and nobody wants',
+      'a route of Podwire that is no longer wanted',
       inPod({ routes: [...good.pod.routes, route('10.0.0.0/8')] }),
       ['ip -n pod route delete 10.0.0.0/8 via 169.254.1.1 dev eth0 proto 87'],
       ['pod route 10.0.0.0/8 via 169.254.1.1 dev eth0 proto 87: absent, not present'],
     ],
   ];
 
-  test.each(cases)('%s', (_, observed, commands, told) => {
+  test.each(cases)('%s', (_, observed, commands, reported) => {
     expect(diff(wanted, observed).map(formatStep)).toEqual(commands);
     const texts = differences(wanted, observed).map(
       ({ object, wanted: is, actual }) => `${object}: ${is}, not ${actual}`,
     );
-    expect(texts).toEqual(told);
+    expect(texts).toEqual(reported);
   });
 });
 
-describe('what is the workload’s own stays', () => {
+describe('the workload’s own objects stay', () => {
   test.each<readonly [string, Observed]>([
     ['an address that the node does not route to the pod', inPod({ addresses: ['10.65.0.7/32', '10.9.9.9/32'] })],
     ['a route of another protocol', inPod({ routes: [...good.pod.routes, route('10.0.0.0/8', { protocol: 4 })] })],
@@ -182,7 +182,7 @@ describe('what is the workload’s own stays', () => {
 
 test('another address replaces the one before: added first, deleted last', () => {
   const next = podNetwork('a', { hostInterfaceName: 'podwa', addresses: [address('10.65.0.8')] });
-  expect(diff(desired(next), good).map(formatStep)).toEqual([
+  expect(diff(wantedState(next), good).map(formatStep)).toEqual([
     'ip -n pod address add 10.65.0.8/32 dev eth0',
     `ip neighbour replace 10.65.0.8 dev podwa lladdr ${next.mac} nud permanent`,
     'ip route add 10.65.0.8 dev podwa proto 87 scope link',
@@ -192,7 +192,7 @@ test('another address replaces the one before: added first, deleted last', () =>
   ]);
 });
 
-test('a wire whose peer is in another namespace is made anew', () => {
+test('a wire whose peer is in another namespace is recreated', () => {
   const elsewhere: Observed = {
     ...good,
     pod: { ...good.pod, link: undefined, addresses: [], routes: [], neighbours: [] },
@@ -207,7 +207,7 @@ test('a wire whose peer is in another namespace is made anew', () => {
   });
 });
 
-test('a MAC address that the kernel ignored at creation is set again, what is right is left alone', () => {
+test('a MAC address that the kernel ignored at creation is set again; matching attributes are not', () => {
   const host = { ...good.host.link!, mac: '02:00:00:00:00:01' };
   expect(corrections(wanted, { host, pod: good.pod.link! }).map(formatStep)).toEqual([
     'ip link set podwa address ee:ee:ee:ee:ee:ee',

@@ -1,12 +1,12 @@
 import type { Address, Family } from '@podwire/shared/net/address';
 import { formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
 
-import { familyOf, type Difference, type End, type Mend } from './difference.js';
-import { mendLink } from './mend-link.js';
-import { clearNeighbours, deleteNeighbours, mendNeighbours, permanentAddresses } from './mend-neighbours.js';
+import { familyOf, type Difference, type End, type Repair } from './difference.js';
+import { repairLink } from './repair-link.js';
+import { clearNeighbours, deleteNeighbours, repairNeighbours, permanentAddresses } from './repair-neighbours.js';
 import { ROUTE_PROTOCOL, type Wanted, type WantedSysctl } from './network.js';
 import { keyText, type Observed, type ObservedLink, type ObservedRoute } from './observed.js';
-import { amongOthers } from './source-routing.js';
+import { withSourceRouting } from './source-routing.js';
 import {
   formatDestination,
   formatKey,
@@ -19,19 +19,19 @@ import {
   type Step,
   type SysctlKey,
 } from './step.js';
-import { wireState, withBareWire } from './wire.js';
+import { wireState, withNewWire } from './wire.js';
 
 /**
  * The steps from the observed to the wanted state, in order: missing objects are added before surplus ones are deleted. Empty
  * when there are no differences. The caller has ruled out conflicts (`obstacleTo`).
  */
 export function diff(wanted: Wanted, observed: Observed): Step[] {
-  return mends(wanted, observed).map(({ step }) => step);
+  return repairs(wanted, observed).map(({ step }) => step);
 }
 
 /** The differences that {@link diff} would repair, in the same order. */
 export function differences(wanted: Wanted, observed: Observed): Difference[] {
-  return mends(wanted, observed).flatMap((mend) => mend.differences);
+  return repairs(wanted, observed).flatMap((repair) => repair.differences);
 }
 
 /**
@@ -40,7 +40,7 @@ export function differences(wanted: Wanted, observed: Observed): Difference[] {
  */
 export function corrections(wanted: Wanted, links: Readonly<Partial<Record<Side, ObservedLink>>>): Step[] {
   const of = (side: Side): Step[] => {
-    const steps = mendLink({ side, wanted: wanted[side], link: links[side] }).map(({ step }) => step);
+    const steps = repairLink({ side, wanted: wanted[side], link: links[side] }).map(({ step }) => step);
     // Changing a link's MAC address deletes its neighbour entries.
     const isMacSet = steps.some((step) => step.type === 'link-set' && step.change.mac !== undefined);
     const lost = isMacSet ? wanted[side].neighbours : [];
@@ -52,10 +52,10 @@ export function corrections(wanted: Wanted, links: Readonly<Partial<Record<Side,
   return [...of('host'), ...of('pod')];
 }
 
-function mends(asked: Wanted, found: Observed): Mend[] {
-  const wanted = amongOthers(asked, found.pod);
-  const wiring = mendWire(wanted, found);
-  const observed = wireState(found) === 'paired' ? found : withBareWire(wanted, found);
+function repairs(asked: Wanted, found: Observed): Repair[] {
+  const wanted = withSourceRouting(asked, found.pod);
+  const wiring = repairWire(wanted, found);
+  const observed = wireState(found) === 'paired' ? found : withNewWire(wanted, found);
   const [host, clearedHost] = clearNeighbours({ side: 'host', wanted: wanted.host, observed: observed.host });
   const [pod, clearedPod] = clearNeighbours({ side: 'pod', wanted: wanted.pod, observed: observed.pod });
   const stale = staleAddresses(host);
@@ -64,27 +64,27 @@ function mends(asked: Wanted, found: Observed): Mend[] {
     ...wiring,
     // The node's end is configured before the pod's comes up, so that no packet of the pod meets an unguarded interface.
     ...clearedHost,
-    ...mendLink({ side: 'host', wanted: wanted.host, link: observed.host.link }),
-    ...mendSysctls(host, (sysctl) => !isLate(sysctl)),
+    ...repairLink({ side: 'host', wanted: wanted.host, link: observed.host.link }),
+    ...repairSysctls(host, (sysctl) => !isLate(sysctl)),
     ...addAddresses(host),
-    ...mendSysctls(pod, ({ early }) => early),
+    ...repairSysctls(pod, ({ early }) => early),
     ...clearedPod,
-    ...mendLink({ side: 'pod', wanted: wanted.pod, link: observed.pod.link }),
+    ...repairLink({ side: 'pod', wanted: wanted.pod, link: observed.pod.link }),
     ...addAddresses(pod),
-    ...mendNeighbours(pod),
-    ...mendRoutes(pod),
+    ...repairNeighbours(pod),
+    ...repairRoutes(pod),
     // Rules follow the routes of their table; they are deleted before those.
     ...addRules(pod),
-    ...mendSysctls(pod, ({ early }) => !early),
-    ...mendNeighbours(host),
+    ...repairSysctls(pod, ({ early }) => !early),
+    ...repairNeighbours(host),
     // Last, so that no packet is sent to a pod that is not ready.
-    ...mendRoutes(host),
+    ...repairRoutes(host),
     ...deleteRules(pod),
     ...deleteRoutes(pod),
     ...deleteAddresses(pod, stale),
     ...deleteRoutes(host),
     ...deleteNeighbours(host, stale),
-    ...mendSysctls(host, isLate),
+    ...repairSysctls(host, isLate),
   ];
 }
 
@@ -94,7 +94,7 @@ function hasOf(family: Family, end: End): boolean {
   return there.some((text) => familyOf(text) === family);
 }
 
-function mendWire(wanted: Wanted, observed: Observed): Mend[] {
+function repairWire(wanted: Wanted, observed: Observed): Repair[] {
   const { name } = wanted.host.link;
   const add: Step = { type: 'link-add', side: 'host', link: wanted.host.link, peer: wanted.pod.link };
   const missing = (object: string): Difference => ({ object, wanted: 'present', actual: 'missing' });
@@ -118,12 +118,12 @@ function mendWire(wanted: Wanted, observed: Observed): Mend[] {
   }
 }
 
-function mendSysctls({ side, wanted, observed }: End, isDue: (sysctl: WantedSysctl) => boolean): Mend[] {
+function repairSysctls({ side, wanted, observed }: End, isDue: (sysctl: WantedSysctl) => boolean): Repair[] {
   const foundOf = (key: SysctlKey) => observed.sysctls.get(keyText(key));
   const isSet = (key: SysctlKey) => wanted.sysctls.some((other) => other.key === key && foundOf(key) !== other.value);
   return wanted.sysctls.filter(isDue).flatMap((sysctl) => {
     const isAlsoSet = sysctl.follows !== undefined && isSet(sysctl.follows);
-    return mendSysctl(side, { sysctl, found: foundOf(sysctl.key), isAlsoSet });
+    return repairSysctl(side, { sysctl, found: foundOf(sysctl.key), isAlsoSet });
   });
 }
 
@@ -134,13 +134,13 @@ interface SysctlPair {
   readonly isAlsoSet: boolean;
 }
 
-function mendSysctl(side: Side, { sysctl, found, isAlsoSet }: SysctlPair): Mend[] {
+function repairSysctl(side: Side, { sysctl, found, isAlsoSet }: SysctlPair): Repair[] {
   const { key, value, device, optional } = sysctl;
   const known = found ?? undefined;
-  const asGoodAsItGets = found === null && optional;
+  const isUnavailable = found === null && optional;
   // Namespace-wide settings existed before, so a rollback restores them.
   const isUnread = found === undefined && device === undefined;
-  if ((known === value && !isAlsoSet) || asGoodAsItGets) return [];
+  if ((known === value && !isAlsoSet) || isUnavailable) return [];
   const difference = { object: `${side} sysctl ${formatKey(key)}`, wanted: value, actual: known ?? 'missing' };
   return [
     {
@@ -159,7 +159,7 @@ function mendSysctl(side: Side, { sysctl, found, isAlsoSet }: SysctlPair): Mend[
   ];
 }
 
-function addAddresses({ side, wanted, observed }: End): Mend[] {
+function addAddresses({ side, wanted, observed }: End): Repair[] {
   const missing = wanted.addresses.filter((address) => !observed.addresses.includes(address));
   return missing.map((address) => {
     const device = wanted.link.name;
@@ -171,8 +171,8 @@ function addAddresses({ side, wanted, observed }: End): Mend[] {
   });
 }
 
-function mendRoutes({ side, wanted, observed }: End): Mend[] {
-  return wanted.routes.flatMap((route): Mend[] => {
+function repairRoutes({ side, wanted, observed }: End): Repair[] {
+  return wanted.routes.flatMap((route): Repair[] => {
     const found = observed.routes.find(isInPlaceOf(route));
     if (found && isSameRoute(found, route)) return [];
     const previous = found && asRoute(found);
@@ -183,19 +183,19 @@ function mendRoutes({ side, wanted, observed }: End): Mend[] {
   });
 }
 
-function addRules({ wanted, observed }: End): Mend[] {
+function addRules({ wanted, observed }: End): Repair[] {
   return wanted.rules
     .filter((rule) => !observed.rules.some(isSameRule(rule)))
-    .map((rule) => mendRule('rule-add', rule));
+    .map((rule) => repairRule('rule-add', rule));
 }
 
-function deleteRules({ wanted, observed }: End): Mend[] {
+function deleteRules({ wanted, observed }: End): Repair[] {
   return observed.rules
     .filter((rule) => !wanted.rules.some(isSameRule(rule)))
-    .map((rule) => mendRule('rule-delete', rule));
+    .map((rule) => repairRule('rule-delete', rule));
 }
 
-function mendRule(type: 'rule-add' | 'rule-delete', rule: Rule): Mend {
+function repairRule(type: 'rule-add' | 'rule-delete', rule: Rule): Repair {
   const [wanted, actual] = type === 'rule-add' ? ['present', 'missing'] : ['absent', 'present'];
   return {
     step: { type, side: 'pod', rule },
@@ -217,7 +217,7 @@ function unwantedRoutes({ wanted, observed }: End): Route[] {
 }
 
 /** Routes through a next hop precede the next hop's own, so that a rollback restores them in reverse order. */
-function deleteRoutes(end: End): Mend[] {
+function deleteRoutes(end: End): Repair[] {
   const unwanted = unwantedRoutes(end);
   const ordered = [
     ...unwanted.filter(({ gateway }) => gateway !== undefined),
@@ -237,7 +237,7 @@ function staleAddresses(host: End): string[] {
   return unwantedRoutes(host).map((route) => route.destination);
 }
 
-function deleteAddresses({ side, wanted, observed }: End, stale: readonly string[]): Mend[] {
+function deleteAddresses({ side, wanted, observed }: End, stale: readonly string[]): Repair[] {
   return observed.addresses
     .filter((address) => stale.includes(address) && !wanted.addresses.includes(address))
     .map((address) => {
@@ -285,7 +285,7 @@ interface Pair {
 }
 
 /** Drops the node's routes to addresses that another pod has received since: they are neither requested nor removed. */
-export function withoutRoutesTo(lost: readonly { readonly address: Address }[], { wanted, observed }: Pair): Pair {
+export function withoutLostRoutes(lost: readonly { readonly address: Address }[], { wanted, observed }: Pair): Pair {
   if (lost.length === 0) return { wanted, observed };
   const destinations = lost.map(({ address }) => formatPrefix(hostPrefix(address)));
   const isOwn = ({ destination }: { readonly destination: string }) => !destinations.includes(destination);
@@ -302,7 +302,7 @@ export function withoutRoutesTo(lost: readonly { readonly address: Address }[], 
  *
  * The MTU is the pod's own when it differs from the node's end: an unchanged one follows the node's.
  */
-export function withPodsOwn(wanted: Wanted, { host, pod }: Observed): Wanted {
+export function withPodChanges(wanted: Wanted, { host, pod }: Observed): Wanted {
   if (!host.link || !pod.link || wireState({ host, pod }) !== 'paired') return wanted;
   const isMtuOwn = pod.link.mtuBytes !== host.link.mtuBytes && pod.link.mtuBytes < wanted.pod.link.mtuBytes;
   const mac = pod.link.mac ?? wanted.pod.link.mac;

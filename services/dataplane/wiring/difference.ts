@@ -13,7 +13,7 @@ export interface Difference {
 }
 
 /** A step, and the differences that it repairs. */
-export interface Mend {
+export interface Repair {
   readonly step: Step;
   readonly differences: readonly Difference[];
 }

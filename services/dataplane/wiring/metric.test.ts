@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest';
 
-import { asWanted, BY_FAMILY, podNetwork } from '../testing/pods.js';
-import { desired } from './network.js';
+import { matchingObservation, BY_FAMILY, podNetwork } from '../testing/pods.js';
+import { wantedState } from './network.js';
 import type { ObservedRoute } from './observed.js';
 import { withFreeMetrics } from './source-routing.js';
 import { formatRoute } from './step.js';
@@ -9,17 +9,17 @@ import { formatRoute } from './step.js';
 const dual = podNetwork('a', BY_FAMILY['both families']);
 const attachment = { ...dual.attachment, interfaceName: 'net1' };
 const second = podNetwork('a', { ...BY_FAMILY['both families'], attachment, hostInterfaceName: 'podwsecond' });
-const wanted = desired(second);
+const wanted = wantedState(second);
 
-/** Routes as an interface of the pod has them. */
+/** The routes of an interface of the pod. */
 const routesOf = (device: string, above = 0): ObservedRoute[] =>
-  asWanted(dual).pod.routes.map((route) => ({ ...route, device, metric: route.metric + above }));
+  matchingObservation(dual).pod.routes.map((route) => ({ ...route, device, metric: route.metric + above }));
 
 const routesWith = (podRoutes: readonly ObservedRoute[]): string[] =>
   withFreeMetrics(wanted, podRoutes).pod.routes.map(formatRoute);
 
 describe('the routes of an interface', () => {
-  test('have the best metric where no other interface has them', () => {
+  test('have the best metric when no other interface has them', () => {
     expect(routesWith([])).toEqual([
       '169.254.1.1 dev net1 proto 87 scope link',
       'default via 169.254.1.1 dev net1 proto 87',
@@ -27,7 +27,7 @@ describe('the routes of an interface', () => {
     ]);
   });
 
-  test('have the next metric where another interface has them', () => {
+  test('have the next metric when another interface has them', () => {
     expect(routesWith(routesOf('eth0'))).toEqual([
       '169.254.1.1 dev net1 proto 87 scope link metric 1',
       'default via 169.254.1.1 dev net1 proto 87 metric 1',
@@ -35,7 +35,7 @@ describe('the routes of an interface', () => {
     ]);
   });
 
-  test('have the first that is free, also between others', () => {
+  test('have the first free metric, also between used ones', () => {
     const others = [...routesOf('eth0'), ...routesOf('net2', 2), ...routesOf('net3', 3)];
     expect(routesWith(others)[1]).toBe('default via 169.254.1.1 dev net1 proto 87 metric 1');
     expect(routesWith([...others, ...routesOf('net4', 1)])[1]).toBe(
@@ -43,11 +43,11 @@ describe('the routes of an interface', () => {
     );
   });
 
-  test('stay as they are when the other interface goes', () => {
+  test('keep their metrics when the other interface is detached', () => {
     expect(routesWith(routesOf('net1', 1))[1]).toBe('default via 169.254.1.1 dev net1 proto 87 metric 1');
   });
 
-  test('do not stay where no attachment would put them', () => {
+  test('do not keep a metric outside the range of attachments', () => {
     expect(routesWith(routesOf('net1', 64))[1]).toBe('default via 169.254.1.1 dev net1 proto 87');
   });
 });

@@ -5,14 +5,14 @@ import { describe, expect, test } from 'vitest';
 
 import { address, BY_FAMILY, podNetwork } from '../testing/pods.js';
 import { diff } from './diff.js';
-import { aliasOf, attachmentOfAlias, desired, GATEWAY, HOST_LINK_LOCAL, linkLocal } from './network.js';
+import { aliasOf, attachmentOfAlias, wantedState, GATEWAY, HOST_LINK_LOCAL, linkLocal } from './network.js';
 import { formatStep } from './step.js';
-import { nothingObserved } from './wire.js';
+import { emptyObservation } from './wire.js';
 
-const NOTHING = nothingObserved(new Map([['net/ipv4/ip_forward', '1']]));
+const NOTHING = emptyObservation(new Map([['net/ipv4/ip_forward', '1']]));
 
 const commands = (...args: Parameters<typeof podNetwork>) =>
-  diff(desired(podNetwork(...args)), NOTHING).map(formatStep);
+  diff(wantedState(podNetwork(...args)), NOTHING).map(formatStep);
 
 describe('a new pod', () => {
   test('is wired by these commands, in this order', () => {
@@ -43,7 +43,7 @@ describe('a new pod', () => {
     ['some of IPv4', [{ family: 4, value: 0x0a63_0000n, length: 16 }], '0'],
     ['some of IPv6 alone', [{ family: 6, value: 0xfd99n << 112n, length: 64 }], '1'],
   ] as const)(
-    'with %s of further source prefixes has an interface with this reverse-path filter',
+    'with additional source prefixes (%s) has an interface with this reverse-path filter',
     (_, prefixes, value) => {
       const given = { hostInterfaceName: 'podwtest', ...BY_FAMILY['both families'], sourcePrefixes: prefixes };
       const filters = commands('a', given).filter((command) => command.includes('rp_filter'));
@@ -79,7 +79,7 @@ describe('a new pod', () => {
     ]);
   });
 
-  test('of both families gets what pods of each get, the link once', () => {
+  test('of both families gets the objects of each family, and one link', () => {
     const rest = { hostInterfaceName: 'podwtest' };
     const both = commands('a', { ...rest, ...BY_FAMILY['both families'] });
     const isForIpv4Alone = (command: string) => command.endsWith('disable_ipv6=1');
@@ -88,14 +88,14 @@ describe('a new pod', () => {
     expect([...both].sort()).toEqual([...new Set(each)].sort());
   });
 
-  test('of IPv6 leaves alone what runtimes have left on', () => {
+  test('of IPv6 does not set sysctls that are already set', () => {
     const keys = ['lo/disable_ipv6', 'default/disable_ipv6', 'all/disable_ipv6', 'all/forwarding'];
-    const read = nothingObserved(new Map(keys.map((key) => [`net/ipv6/conf/${key}`, '0'])));
-    const made = diff(desired(podNetwork('a', BY_FAMILY.IPv6)), read).map(formatStep);
+    const read = emptyObservation(new Map(keys.map((key) => [`net/ipv6/conf/${key}`, '0'])));
+    const made = diff(wantedState(podNetwork('a', BY_FAMILY.IPv6)), read).map(formatStep);
     expect(made.filter((command) => /conf\.(lo|default|all)\./.test(command))).toEqual([]);
   });
 
-  test('gets the routes that were asked for in place of the default one', () => {
+  test('gets the requested routes in place of the default one', () => {
     const routes = ['10.0.0.0/8', '192.168.1.0/24'].map((cidr) => {
       const parsed = parsePrefix(cidr);
       if (!parsed.ok) throw new Error(cidr);
@@ -120,7 +120,7 @@ describe('a new pod', () => {
     );
   });
 
-  test('keeps the namespace’s forwarding switch where it is as wanted', () => {
+  test('keeps the namespace’s forwarding switch when it matches', () => {
     const made = commands('a', { ipForwarding: true });
     expect(made.filter((command) => command.includes('ip_forward'))).toEqual([]);
   });

@@ -19,7 +19,7 @@ export const ROUTE_PROTOCOL = 87;
 export const METRIC: Readonly<Record<Family, number>> = { 4: 0, 6: 1024 };
 
 /** Fallback MTU: Ethernet's. */
-export const USUAL_MTU_BYTES = 1500;
+export const DEFAULT_MTU_BYTES = 1500;
 
 /** Prefix of the alias of Podwire's host interfaces. */
 const ALIAS_PREFIX = 'podwire:';
@@ -75,7 +75,7 @@ export function attachmentOfAlias(alias: string | null): Attachment | undefined 
 }
 
 /** The kernel state of a pod's network (calico.md 4.6 to 4.8), for the families that it has addresses of. */
-export function desired(network: PodNetwork, node: NodeDefaults = { mtuBytes: USUAL_MTU_BYTES }): Wanted {
+export function wantedState(network: PodNetwork, node: NodeDefaults = { mtuBytes: DEFAULT_MTU_BYTES }): Wanted {
   const { attachment, hostInterfaceName, mac, txQueueLength, queueCount } = network;
   const common = { mtuBytes: network.mtuBytes ?? node.mtuBytes, txQueueLength, queueCount };
   return {
@@ -94,7 +94,7 @@ function hostEnd({ attachment, addresses, sourcePrefixes, mac }: PodNetwork, lin
     alias: aliasOf(attachment),
     // The kernel creates it too, but only when both ends are up, and only with the default `addr_gen_mode`.
     addresses: families.includes(6) ? [HOST_LINK_LOCAL] : [],
-    routes: addresses.map((address) => onLink(formatPrefix(hostPrefix(address)), address.family, name)),
+    routes: addresses.map((address) => onLinkRoute(formatPrefix(hostPrefix(address)), address.family, name)),
     rules: [],
     // Permanent entries do not count towards the kernel's limit (gc_thresh3), and are never collected: a full table disconnects
     // no pod.
@@ -103,10 +103,10 @@ function hostEnd({ attachment, addresses, sourcePrefixes, mac }: PodNetwork, lin
       ...(families.includes(4) ? hostSysctls4(name) : []),
       // Strict: a pod sends only from its own addresses; without an IPv4 address, from none. With further prefixes the guard of
       // `filters` does this alone: an interface without an IPv4 address drops the same packets in loose mode (2) as in strict.
-      ofLink(['net', 'ipv4', 'conf', name, 'rp_filter'], hasOtherSources ? '0' : '1'),
-      ...(families.includes(6) ? hostSysctls6(name) : [withoutIpv6(name)]),
+      linkSysctl(['net', 'ipv4', 'conf', name, 'rp_filter'], hasOtherSources ? '0' : '1'),
+      ...(families.includes(6) ? hostSysctls6(name) : [ipv6DisabledSysctl(name)]),
       // A pod must not reconfigure the node by router advertisements. The key is missing when IPv6 is off.
-      { ...ofLink(['net', 'ipv6', 'conf', name, 'accept_ra'], '0'), optional: true },
+      { ...linkSysctl(['net', 'ipv6', 'conf', name, 'accept_ra'], '0'), optional: true },
     ],
   };
 }
@@ -114,11 +114,11 @@ function hostEnd({ attachment, addresses, sourcePrefixes, mac }: PodNetwork, lin
 function hostSysctls4(name: string): WantedSysctl[] {
   return [
     // Accepts packets from the pod to 127.0.0.0/8 that port mappings redirect, instead of dropping them as martians.
-    ofLink(['net', 'ipv4', 'conf', name, 'route_localnet'], '1'),
+    linkSysctl(['net', 'ipv4', 'conf', name, 'route_localnet'], '1'),
     // Otherwise the kernel delays its answer for the gateway by up to 0.8 s.
-    { ...ofLink(['net', 'ipv4', 'neigh', name, 'proxy_delay'], '0'), optional: true },
-    ofLink(['net', 'ipv4', 'conf', name, 'proxy_arp'], '1'),
-    ofLink(['net', 'ipv4', 'conf', name, 'forwarding'], '1'),
+    { ...linkSysctl(['net', 'ipv4', 'neigh', name, 'proxy_delay'], '0'), optional: true },
+    linkSysctl(['net', 'ipv4', 'conf', name, 'proxy_arp'], '1'),
+    linkSysctl(['net', 'ipv4', 'conf', name, 'forwarding'], '1'),
   ];
 }
 
@@ -126,21 +126,21 @@ function hostSysctls4(name: string): WantedSysctl[] {
  * Without this a pod without IPv6 addresses could reach services of the node by the link-local address that the kernel gives each
  * interface. The key is missing when the kernel has no IPv6. The pod's end needs no change, as the node does not answer it.
  */
-function withoutIpv6(name: string): WantedSysctl {
-  return { ...ofLink(['net', 'ipv6', 'conf', name, 'disable_ipv6'], '1'), optional: true, disables: 6 };
+function ipv6DisabledSysctl(name: string): WantedSysctl {
+  return { ...linkSysctl(['net', 'ipv6', 'conf', name, 'disable_ipv6'], '1'), optional: true, disables: 6 };
 }
 
 function hostSysctls6(name: string): WantedSysctl[] {
   const key = (setting: string): SysctlKey => ['net', 'ipv6', 'conf', name, setting];
   return [
     // The node may disable IPv6 on new interfaces. First, because a disabled interface refuses addresses.
-    ofLink(key('disable_ipv6'), '0'),
+    linkSysctl(key('disable_ipv6'), '0'),
     // The kernel restores the gateway's address after the link was down. Kernels before 4.11 have no other way.
-    { ...ofLink(key('addr_gen_mode'), '0'), optional: true },
+    { ...linkSysctl(key('addr_gen_mode'), '0'), optional: true },
     // The address is unique to the gateway; a pod that claims it must not take it from the node.
-    ofLink(key('accept_dad'), '0'),
-    ofLink(key('proxy_ndp'), '1'),
-    ofLink(key('forwarding'), '1'),
+    linkSysctl(key('accept_dad'), '0'),
+    linkSysctl(key('proxy_ndp'), '1'),
+    linkSysctl(key('forwarding'), '1'),
   ];
 }
 
@@ -158,13 +158,13 @@ function podEnd({ addresses, routes, ipForwarding }: PodNetwork, link: LinkSpec)
     alias: undefined,
     addresses: addresses.map((address) => formatPrefix(hostPrefix(address))),
     // A link-local next hop needs no route of its own.
-    routes: [...(families.includes(4) ? [onLink(`${GATEWAY[4]}/32`, 4, name)] : []), ...viaGateway],
+    routes: [...(families.includes(4) ? [onLinkRoute(`${GATEWAY[4]}/32`, 4, name)] : []), ...viaGateway],
     rules: [],
     neighbours: families.map((family) => ({ device: name, address: GATEWAY[family], mac: HOST_MAC })),
     sysctls: [
       ...(families.includes(6) ? podSysctls6(name) : []),
-      ...(families.includes(4) ? [ofNamespace(['net', 'ipv4', 'ip_forward'], forwarding)] : []),
-      ...(families.includes(6) ? [ofNamespace(['net', 'ipv6', 'conf', 'all', 'forwarding'], forwarding)] : []),
+      ...(families.includes(4) ? [namespaceSysctl(['net', 'ipv4', 'ip_forward'], forwarding)] : []),
+      ...(families.includes(6) ? [namespaceSysctl(['net', 'ipv6', 'conf', 'all', 'forwarding'], forwarding)] : []),
     ],
   };
 }
@@ -173,10 +173,10 @@ function podEnd({ addresses, routes, ipForwarding }: PodNetwork, link: LinkSpec)
 function podSysctls6(name: string): WantedSysctl[] {
   const key = (device: string, setting: string): SysctlKey => ['net', 'ipv6', 'conf', device, setting];
   // `all` follows the keys that it also changes: rolled back first, it leaves them their own values.
-  const all = ofNamespace(key('all', 'disable_ipv6'), '0');
-  const others = ['lo', 'default'].map((device) => ofNamespace(key(device, 'disable_ipv6'), '0'));
+  const all = namespaceSysctl(key('all', 'disable_ipv6'), '0');
+  const others = ['lo', 'default'].map((device) => namespaceSysctl(key(device, 'disable_ipv6'), '0'));
   const switches = [...others.map((sysctl) => ({ ...sysctl, follows: all.key })), all];
-  const own = [ofLink(key(name, 'disable_ipv6'), '0'), ofLink(key(name, 'accept_dad'), '0')];
+  const own = [linkSysctl(key(name, 'disable_ipv6'), '0'), linkSysctl(key(name, 'accept_dad'), '0')];
   return [...switches, ...own].map((sysctl) => ({ ...sysctl, early: true }));
 }
 
@@ -186,16 +186,16 @@ export function familiesOf(addresses: readonly Address[]): Family[] {
 }
 
 /** A sysctl whose key has the link's name as its fourth segment. */
-function ofLink(key: SysctlKey, value: string): WantedSysctl {
-  return { ...ofNamespace(key, value), device: key[3] };
+function linkSysctl(key: SysctlKey, value: string): WantedSysctl {
+  return { ...namespaceSysctl(key, value), device: key[3] };
 }
 
-function ofNamespace(key: SysctlKey, value: string): WantedSysctl {
+function namespaceSysctl(key: SysctlKey, value: string): WantedSysctl {
   return { key, value, device: undefined, optional: false, early: false, disables: undefined, follows: undefined };
 }
 
 /** The kernel has scopes in IPv4 only. */
-function onLink(destination: string, family: Family, device: string): Route {
+function onLinkRoute(destination: string, family: Family, device: string): Route {
   const scope = family === 4 ? 'link' : 'global';
   return { destination, device, gateway: undefined, metric: METRIC[family], scope, protocol: ROUTE_PROTOCOL };
 }

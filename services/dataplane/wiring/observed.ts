@@ -59,7 +59,7 @@ export interface ObservedEnd {
   /** In the pod: Podwire's rules that lead to the link's own table; read only when the link is not the pod's first. */
   readonly rules: readonly Rule[];
   /** In the pod: Podwire has routes by an older link than this one, or while this one does not exist. */
-  readonly isLater: boolean;
+  readonly hasEarlierLink: boolean;
   /** Entries on the link: permanent ones, and those of wanted addresses. */
   readonly neighbours: readonly ObservedNeighbour[];
   /** By {@link keyText}: the value, or null when there is no such key. A key that was not read is absent. */

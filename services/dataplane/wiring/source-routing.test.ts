@@ -1,12 +1,12 @@
 import { describe, expect, test } from 'vitest';
 
-import { address, asWanted, BY_FAMILY, changed, podNetwork } from '../testing/pods.js';
+import { address, matchingObservation, BY_FAMILY, withChanges, podNetwork } from '../testing/pods.js';
 import { diff, differences } from './diff.js';
-import { desired, RULE_PRIORITY, tableOf } from './network.js';
+import { wantedState, RULE_PRIORITY, tableOf } from './network.js';
 import type { Observed, ObservedEnd, ObservedRoute } from './observed.js';
-import { amongOthers, isBehindAnother } from './source-routing.js';
-import { formatStep, undoOf, type Step } from './step.js';
-import { nothingObserved } from './wire.js';
+import { withSourceRouting, isSecondaryInterface } from './source-routing.js';
+import { formatStep, rollbackSteps, type Step } from './step.js';
+import { emptyObservation } from './wire.js';
 
 const TABLE = 1_472_194_635;
 
@@ -18,28 +18,32 @@ const second = podNetwork('a', {
   addresses: [address('10.66.0.7'), address('fd66::7')],
   routes: first.routes,
 });
-const wanted = desired(second);
+const wanted = wantedState(second);
 
-/** Routes of the main table as an interface of the pod has them. */
+/** The main-table routes of an interface of the pod. */
 const routesOf = (device: string, above = 0): ObservedRoute[] =>
-  asWanted(first).pod.routes.map((route) => ({ ...route, device, metric: route.metric + above }));
+  matchingObservation(first).pod.routes.map((route) => ({ ...route, device, metric: route.metric + above }));
 
 /** The pod's end of an interface that is complete, beside another one with the same routes. */
 function besideEth0(): ObservedEnd {
   const routes = [...routesOf('eth0'), ...routesOf('net1', 1)];
-  const { pod } = amongOthers(wanted, { routes, isLater: true });
+  const { pod } = withSourceRouting(wanted, { routes, hasEarlierLink: true });
   const own = pod.routes.filter(({ table }) => table !== undefined);
   const shown = own.map((route): ObservedRoute => ({ ...route, deviceAlias: null, unicast: true }));
-  return changed(asWanted(second).pod, { routes: [...routes, ...shown], rules: pod.rules, isLater: true });
+  return withChanges(matchingObservation(second).pod, {
+    routes: [...routes, ...shown],
+    rules: pod.rules,
+    hasEarlierLink: true,
+  });
 }
 
-const complete: Observed = { host: asWanted(second).host, pod: besideEth0() };
-const inPod = (change: Partial<ObservedEnd>): Observed => ({ ...complete, pod: changed(complete.pod, change) });
-const told = (observed: Observed) =>
+const complete: Observed = { host: matchingObservation(second).host, pod: besideEth0() };
+const inPod = (change: Partial<ObservedEnd>): Observed => ({ ...complete, pod: withChanges(complete.pod, change) });
+const reported = (observed: Observed) =>
   differences(wanted, observed).map(({ object, wanted: is, actual }) => `${object}: ${actual}, not ${is}`);
 
 describe('the table of an interface', () => {
-  test('is one of Podwire’s, beside those that people number', () => {
+  test('is in Podwire’s range, apart from tables that operators number', () => {
     for (const name of ['net1', 'eth0', 'a', 'x'.repeat(15), 'ü']) {
       expect(tableOf(name) >>> 24).toBe(87);
       expect(Number.isSafeInteger(tableOf(name))).toBe(true);
@@ -47,7 +51,7 @@ describe('the table of an interface', () => {
     expect([tableOf('net1'), RULE_PRIORITY]).toEqual([TABLE, 30_087]);
   });
 
-  test('is no other interface’s of a pod', () => {
+  test('differs from those of a pod’s other interfaces', () => {
     const names = ['eth', 'net', 'podw', 'ext-'].flatMap((name) =>
       Array.from({ length: 250 }, (_, n) => `${name}${n}`),
     );
@@ -56,32 +60,34 @@ describe('the table of an interface', () => {
 });
 
 describe('an interface', () => {
-  const main = asWanted(second).pod.routes;
+  const main = matchingObservation(second).pod.routes;
 
   test.each<readonly [string, boolean, readonly ObservedRoute[], boolean]>([
-    ['that is alone is the pod’s first', false, [], false],
+    ['without others is the pod’s first', false, [], false],
     ['that has all its routes is the first', false, main, false],
     ['beside an earlier one is not', true, main, true],
-    ['whose destinations another one leads to already is not', false, routesOf('eth0'), true],
-    ['that has a worse metric from then is not', false, routesOf('net1', 1), true],
+    ['whose destinations another one has is not', false, routesOf('eth0'), true],
+    ['that has kept a worse metric is not', false, routesOf('net1', 1), true],
     ['that has a table of its own is not', false, [...main, { ...main[1]!, table: TABLE }], true],
-    ['with another one behind it is the first', false, [...main, ...routesOf('net2', 1)], false],
-  ])('%s', (_, isLater, routes, expected) => {
-    expect(isBehindAnother(wanted.pod, { routes, isLater })).toBe(expected);
-    expect(amongOthers(wanted, { routes, isLater }).pod.rules.length).toBe(expected ? 2 : 0);
+    ['with a later one beside it is the first', false, [...main, ...routesOf('net2', 1)], false],
+  ])('%s', (_, hasEarlierLink, routes, expected) => {
+    expect(isSecondaryInterface(wanted.pod, { routes, hasEarlierLink: hasEarlierLink })).toBe(expected);
+    expect(withSourceRouting(wanted, { routes, hasEarlierLink: hasEarlierLink }).pod.rules.length).toBe(
+      expected ? 2 : 0,
+    );
   });
 
   test('that is the first has a plan without rules', () => {
-    const types = diff(desired(first), nothingObserved()).map(({ type }) => type);
+    const types = diff(wantedState(first), emptyObservation()).map(({ type }) => type);
     expect(types.filter((type) => type.startsWith('rule'))).toEqual([]);
   });
 });
 
 describe('a later interface', () => {
-  test('gets a route and a rule for each family, the rule behind its route, and both before the node’s routes', () => {
+  test('gets a route and a rule for each family: the rule after its route, both before the node’s routes', () => {
     const bare: Observed = {
-      ...nothingObserved(),
-      pod: { ...nothingObserved().pod, routes: routesOf('eth0'), isLater: true },
+      ...emptyObservation(),
+      pod: { ...emptyObservation().pod, routes: routesOf('eth0'), hasEarlierLink: true },
     };
     const steps = diff(wanted, bare).map(formatStep);
     const at = steps.indexOf('ip -n pod route add default via 169.254.1.1 dev net1 proto 87 metric 1');
@@ -97,18 +103,18 @@ describe('a later interface', () => {
       'ip route add 10.66.0.7 dev podwsecond proto 87 scope link',
       'ip route add fd66::7 dev podwsecond proto 87 metric 1024',
     ]);
-    const undone = undoOf(diff(wanted, bare)).map(formatStep);
+    const undone = rollbackSteps(diff(wanted, bare)).map(formatStep);
     expect(undone.filter((step) => step.includes('rule'))).toHaveLength(2);
     expect(undone.filter((step) => step.includes('route'))).toEqual([]);
     expect(undone.at(-1)).toBe('ip link delete podwsecond');
   });
 
-  test('is as wanted with them', () => {
+  test('matches with them', () => {
     expect(diff(wanted, complete)).toEqual([]);
   });
 
-  test('is told to have none of its routes while it has none, whatever the first one has', () => {
-    expect(told(inPod({ routes: routesOf('eth0') }))).toEqual(
+  test('is reported without its routes while it has none, whatever the first one has', () => {
+    expect(reported(inPod({ routes: routesOf('eth0') }))).toEqual(
       [
         'pod route 169.254.1.1 dev net1 proto 87 scope link metric 1',
         'pod route default via 169.254.1.1 dev net1 proto 87 metric 1',
@@ -119,7 +125,7 @@ describe('a later interface', () => {
     );
   });
 
-  test('gets back what was given another metric by hand', () => {
+  test('gets routes with a manually changed metric back', () => {
     const routes = complete.pod.routes.map((route) =>
       route.device === 'net1' && route.table === undefined ? { ...route, metric: route.metric + 200 } : route,
     );
@@ -133,13 +139,13 @@ describe('a later interface', () => {
     ]);
   });
 
-  test('is told which rule is missing', () => {
-    expect(told(inPod({ rules: complete.pod.rules.slice(1) }))).toEqual([
+  test('is reported with the missing rule', () => {
+    expect(reported(inPod({ rules: complete.pod.rules.slice(1) }))).toEqual([
       `pod rule from 10.66.0.7 lookup ${TABLE} priority 30087 protocol 87: missing, not present`,
     ]);
   });
 
-  test('loses a rule of an address that it has no longer, and of another priority', () => {
+  test('loses a rule of a former address, and of another priority', () => {
     const [rule] = complete.pod.rules;
     const rules = [...complete.pod.rules, { ...rule!, source: '10.66.0.8/32' }, { ...rule!, priority: 5 }];
     expect(diff(wanted, inPod({ rules })).map(formatStep)).toEqual([
@@ -148,7 +154,7 @@ describe('a later interface', () => {
     ]);
   });
 
-  test('gets its table’s route back from whoever put another in its place', () => {
+  test('gets its table’s route back when another replaced it', () => {
     const routes = complete.pod.routes.map((route) =>
       route.table === TABLE && route.metric === 0 ? { ...route, device: 'eth0' } : route,
     );
@@ -157,14 +163,14 @@ describe('a later interface', () => {
     ]);
   });
 
-  test('keeps its source routing when the first one has gone', () => {
+  test('keeps its source routing when the first one is detached', () => {
     const routes = complete.pod.routes.filter(({ device }) => device === 'net1');
-    expect(diff(wanted, inPod({ routes, isLater: false }))).toEqual([]);
+    expect(diff(wanted, inPod({ routes, hasEarlierLink: false }))).toEqual([]);
   });
 });
 
-test('a rule is taken back by its deletion, and a deletion by the rule', () => {
+test('the inverse of a rule is its deletion, and vice versa', () => {
   const rule = { source: '10.66.0.7/32', table: TABLE, priority: RULE_PRIORITY, protocol: 87 };
   const [add, remove] = (['rule-add', 'rule-delete'] as const).map((type): Step => ({ type, side: 'pod', rule }));
-  expect([undoOf([add!]), undoOf([remove!])]).toEqual([[remove], [add]]);
+  expect([rollbackSteps([add!]), rollbackSteps([remove!])]).toEqual([[remove], [add]]);
 });

@@ -8,26 +8,26 @@ import type { Route, Rule } from './step.js';
  */
 
 /** Input for deciding whether an interface is a pod's first. */
-type Around = Pick<ObservedEnd, 'routes' | 'isLater'>;
+type PodRoutes = Pick<ObservedEnd, 'routes' | 'hasEarlierLink'>;
 
 /**
  * Whether an interface is not its pod's first: an earlier one exists, or has left a better metric, or this one already has source
  * routing. Source routing and metrics stay, so that a check of one interface does not depend on when another was detached.
  */
-export function isBehindAnother(asked: WantedEnd, around: Around): boolean {
-  return isBehind(endWithFreeMetrics(asked, around.routes), around);
+export function isSecondaryInterface(asked: WantedEnd, around: PodRoutes): boolean {
+  return isSecondary(endWithFreeMetrics(asked, around.routes), around);
 }
 
-function isBehind({ link, routes }: WantedEnd, around: Around): boolean {
+function isSecondary({ link, routes }: WantedEnd, around: PodRoutes): boolean {
   const table = tableOf(link.name);
   const hasWorseMetric = routes.some(({ destination, metric }) => metric > METRIC[familyOf(destination)]);
-  return around.isLater || hasWorseMetric || around.routes.some((route) => route.table === table);
+  return around.hasEarlierLink || hasWorseMetric || around.routes.some((route) => route.table === table);
 }
 
 /** Adapts the wanted state to the pod: free metrics, and source routing when the interface is not the first. */
-export function amongOthers(asked: Wanted, pod: Around): Wanted {
+export function withSourceRouting(asked: Wanted, pod: PodRoutes): Wanted {
   const wanted = withFreeMetrics(asked, pod.routes);
-  if (!isBehind(wanted.pod, pod)) return wanted;
+  if (!isSecondary(wanted.pod, pod)) return wanted;
   const { link, addresses } = wanted.pod;
   const families = ([4, 6] as const).filter((family) => addresses.some((cidr) => familyOf(cidr) === family));
   const table = tableOf(link.name);

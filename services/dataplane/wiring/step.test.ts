@@ -2,9 +2,9 @@ import { describe, expect, test } from 'vitest';
 
 import { podNetwork } from '../testing/pods.js';
 import { diff } from './diff.js';
-import { desired } from './network.js';
-import { formatKey, formatStep, inverseOf, undoOf, type Neighbour, type Route, type Step } from './step.js';
-import { nothingObserved } from './wire.js';
+import { wantedState } from './network.js';
+import { formatKey, formatStep, inverseOf, rollbackSteps, type Neighbour, type Route, type Step } from './step.js';
+import { emptyObservation } from './wire.js';
 
 const route: Route = {
   destination: '10.0.0.0/8',
@@ -72,30 +72,30 @@ describe('the inverse', () => {
     expect(formatStep(inverseOf(inverse)!)).toBe(formatStep(step));
   });
 
-  test('of a creation is the deletion; of a stale wire’s deletion there is none, nor of an unknown sysctl', () => {
-    const [create] = diff(desired(podNetwork('a', { hostInterfaceName: 'podwa' })), nothingObserved(new Map()));
+  test('of a creation is the deletion; a stale wire’s deletion and an unknown sysctl have none', () => {
+    const [create] = diff(wantedState(podNetwork('a', { hostInterfaceName: 'podwa' })), emptyObservation(new Map()));
     expect(formatStep(inverseOf(create!)!)).toBe('ip link delete podwa');
     expect(inverseOf({ type: 'link-delete', side: 'host', name: 'podwa' })).toBeUndefined();
     expect(inverseOf(sysctl(undefined))).toBeUndefined();
   });
 });
 
-describe('undoing', () => {
+describe('the rollback of', () => {
   const steps = diff(
-    desired(podNetwork('a', { hostInterfaceName: 'podwa' })),
-    nothingObserved(new Map([['net/ipv4/ip_forward', '1']])),
+    wantedState(podNetwork('a', { hostInterfaceName: 'podwa' })),
+    emptyObservation(new Map([['net/ipv4/ip_forward', '1']])),
   );
 
-  test('a new pod takes the pair away, and puts back what is not on it', () => {
-    expect(undoOf(steps).map(formatStep)).toEqual([
+  test('a new pod deletes the pair, and restores objects that are not on it', () => {
+    expect(rollbackSteps(steps).map(formatStep)).toEqual([
       'ip netns exec pod sysctl -w net.ipv4.ip_forward=1',
       'ip link delete podwa',
     ]);
   });
 
-  test('goes backwards through what was done on links that were there before', () => {
+  test('changes on existing links reverts them in reverse order', () => {
     const onPod = steps.filter((step) => step.side === 'pod' && step.type !== 'sysctl-write');
-    expect(undoOf(onPod).map(formatStep)).toEqual([
+    expect(rollbackSteps(onPod).map(formatStep)).toEqual([
       'ip -n pod route delete default via 169.254.1.1 dev eth0 proto 87',
       'ip -n pod route delete 169.254.1.1 dev eth0 proto 87 scope link',
       'ip -n pod neighbour delete 169.254.1.1 dev eth0',
@@ -104,7 +104,7 @@ describe('undoing', () => {
     ]);
   });
 
-  test('a route that was taken over goes back to where it was, before the pair goes', () => {
+  test('a route that was taken over restores it before the pair is deleted', () => {
     const add = steps[0]!;
     const own: Route = {
       destination: '10.65.0.7/32',
@@ -115,7 +115,7 @@ describe('undoing', () => {
       protocol: 87,
     };
     const takeover: Step = { type: 'route-replace', side: 'host', route: own, previous: { ...own, device: 'podwold' } };
-    expect(undoOf([add, takeover]).map(formatStep)).toEqual([
+    expect(rollbackSteps([add, takeover]).map(formatStep)).toEqual([
       'ip route replace 10.65.0.7 dev podwold proto 87 scope link',
       'ip link delete podwa',
     ]);

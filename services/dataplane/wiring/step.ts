@@ -81,7 +81,7 @@ export interface SysctlWrite {
 }
 
 /** A write that reads the previous value, with that value. */
-export function withValueBefore(write: SysctlWrite, previous: string | undefined): SysctlWrite {
+export function withPreviousValue(write: SysctlWrite, previous: string | undefined): SysctlWrite {
   const { type, side, key, value, device, optional } = write;
   return { type, side, key, value, previous, device, optional };
 }
@@ -162,19 +162,19 @@ export function inverseOf(step: Step): Step | undefined {
  * The steps that revert finished ones, in reverse order. Objects on a link that was itself created go with that link and get no
  * step: that is faster, and works when the pod's namespace is gone.
  */
-export function undoOf(finished: readonly Step[]): Step[] {
+export function rollbackSteps(finished: readonly Step[]): Step[] {
   const made = new Set<string>();
   for (const step of finished) {
     if (step.type === 'link-add') made.add(`host ${step.link.name}`).add(`pod ${step.peer.name}`);
   }
-  const goesWithItsLink = (step: Step) => {
+  const isRemovedWithLink = (step: Step) => {
     const device = deviceOf(step);
     // A replaced route was on another link before, and must be restored there.
     return device !== undefined && step.type !== 'route-replace' && made.has(`${step.side} ${device}`);
   };
   return finished
     .toReversed()
-    .filter((step) => !goesWithItsLink(step))
+    .filter((step) => !isRemovedWithLink(step))
     .flatMap((step) => inverseOf(step) ?? []);
 }
 

@@ -26,7 +26,7 @@ export function isMadeFor(link: ObservedLink, attachment: Attachment): boolean {
   return link.alias === aliasOf(attachment) || ((link.alias ?? '') === '' && !link.up && link.mac === HOST_MAC);
 }
 
-/** Each end gives the other's index. */
+/** Whether each end has the other's index as its peer index. */
 export function arePeers(host: ObservedLink, pod: ObservedLink): boolean {
   return host.kind === 'veth' && pod.kind === 'veth' && host.peerIndex === pod.index && pod.peerIndex === host.index;
 }
@@ -47,57 +47,57 @@ interface Obstacle {
  * Podwire's own route on the node is no conflict: IPAM has given the address to this attachment since. Nor is a route of another
  * of the pod's interfaces.
  */
-export function obstacleTo(wanted: Wanted, observed: Observed): Obstacle | undefined {
+export function findObstacle(wanted: Wanted, observed: Observed): Obstacle | undefined {
   const { host, pod } = observed;
   if (host.link && !isMadeFor(host.link, wanted.attachment)) {
-    return { failure: hostInterfaceTaken(host.link), ...foreignLink('host', host.link) };
+    return { failure: hostInterfaceTakenFailure(host.link), ...foreignLink('host', host.link) };
   }
   if (pod.link && wireState(observed) !== 'paired') {
-    return { failure: interfaceExists(pod.link), ...foreignLink('pod', pod.link) };
+    return { failure: interfaceExistsFailure(pod.link), ...foreignLink('pod', pod.link) };
   }
   return (
-    queueCountDiffers(wanted.host, host.link) ??
-    nodeRouteTaken({ wanted: wanted.host, observed: host }) ??
-    podRouteBlocked({ wanted: wanted.pod, observed: pod })
+    queueCountObstacle(wanted.host, host.link) ??
+    nodeRouteObstacle({ wanted: wanted.host, observed: host }) ??
+    podRouteObstacle({ wanted: wanted.pod, observed: pod })
   );
 }
 
 /** The kernel fixes a link's queues at creation, and recreating the wire would disconnect the pod. */
-function queueCountDiffers({ link: wanted }: WantedEnd, found: ObservedLink | undefined): Obstacle | undefined {
+function queueCountObstacle({ link: wanted }: WantedEnd, found: ObservedLink | undefined): Obstacle | undefined {
   const { name, queueCount } = wanted;
   if (queueCount === undefined || !found || found.queueCount === queueCount) return undefined;
   const failure = new Failure(
     'INTERFACE_EXISTS',
-    `host interface ${name} has ${found.queueCount} queues, and ${queueCount} are asked for: their number is given at ` +
-      'creation; detach the pod, and attach it again',
+    `host interface ${name} has ${found.queueCount} queues, but ${queueCount} are requested: their number is fixed at ` +
+      'creation; detach the pod and attach it again',
     { details: { interface: name } },
   );
   return { object: `host link ${name} numtxqueues`, actual: String(found.queueCount), failure };
 }
 
 function foreignLink(side: Side, { name, kind, alias }: ObservedLink) {
-  return { object: `${side} link ${name}`, actual: `another one: kind ${kind ?? 'none'}, alias "${alias ?? ''}"` };
+  return { object: `${side} link ${name}`, actual: `a foreign one: kind ${kind ?? 'none'}, alias "${alias ?? ''}"` };
 }
 
 /** The failure for a host link of another owner. */
-export function hostInterfaceTaken(link: ObservedLink): Failure {
+export function hostInterfaceTakenFailure(link: ObservedLink): Failure {
   const owner = attachmentOfAlias(link.alias);
   const whose = owner
     ? `belongs to container ${owner.containerId} on network ${owner.network}`
-    : 'was not made by Podwire';
+    : 'was not created by Podwire';
   return new Failure(
     'HOST_INTERFACE_TAKEN',
     `host interface ${link.name} ${whose} (kind ${link.kind ?? 'none'}, alias ${JSON.stringify(link.alias ?? '')}): ` +
-      'remove it, or give this attachment another name',
+      'remove it, or choose another name for this attachment',
     { details: { interface: link.name } },
   );
 }
 
-function interfaceExists(link: ObservedLink): Failure {
+function interfaceExistsFailure(link: ObservedLink): Failure {
   return new Failure(
     'INTERFACE_EXISTS',
-    `the pod already has an interface ${link.name} (kind ${link.kind ?? 'none'}) that is not this attachment’s: ` +
-      'remove it, or ask for another interface name',
+    `the pod already has an interface ${link.name} (kind ${link.kind ?? 'none'}) of another owner: ` +
+      'remove it, or request another interface name',
     { details: { interface: link.name } },
   );
 }
@@ -108,7 +108,7 @@ interface End {
 }
 
 /** A foreign route that would precede the node's own, or that the kernel would not allow beside it. */
-function nodeRouteTaken({ wanted, observed }: End): Obstacle | undefined {
+function nodeRouteObstacle({ wanted, observed }: End): Obstacle | undefined {
   const foreign = observed.routes.find((route) =>
     wanted.routes.some(
       ({ destination, metric }) =>
@@ -120,7 +120,7 @@ function nodeRouteTaken({ wanted, observed }: End): Obstacle | undefined {
   const holder = holderOf(foreign);
   const failure = new Failure(
     'ROUTE_TAKEN',
-    `the node already has a route to ${destination} ${holder}, which is not Podwire’s: remove that route, or what holds the ` +
+    `the node already has a route to ${destination} ${holder}, which is not Podwire’s; remove that route, or the user of the ` +
       'address there',
     { details: { route: destination, interface: foreign.device ?? '' } },
   );
@@ -131,7 +131,7 @@ function nodeRouteTaken({ wanted, observed }: End): Obstacle | undefined {
  * A route of the pod that drops packets in place of the wanted one. Routes by other interfaces are no conflict: the wanted one
  * gets a higher metric.
  */
-function podRouteBlocked({ wanted, observed }: End): Obstacle | undefined {
+function podRouteObstacle({ wanted, observed }: End): Obstacle | undefined {
   const blocking = observed.routes.find((route) =>
     wanted.routes.some(
       ({ destination, metric }) => destination === route.destination && route.metric <= metric && !route.unicast,
@@ -141,18 +141,18 @@ function podRouteBlocked({ wanted, observed }: End): Obstacle | undefined {
   const destination = formatDestination(blocking.destination);
   const failure = new Failure(
     'ROUTE_TAKEN',
-    `the pod already has a route to ${destination} that throws packets away (blackhole, unreachable or prohibit): remove it`,
+    `the pod already has a route to ${destination} that drops packets (blackhole, unreachable or prohibit); remove it`,
     { details: { route: destination, interface: '' } },
   );
-  return { object: `pod route ${destination} dev ${wanted.link.name}`, actual: 'thrown away', failure };
+  return { object: `pod route ${destination} dev ${wanted.link.name}`, actual: 'dropped', failure };
 }
 
 function holderOf({ device, unicast }: ObservedRoute): string {
-  if (!unicast) return 'that throws packets away';
+  if (!unicast) return 'that drops packets';
   return device === null ? 'by several interfaces' : `by ${device}`;
 }
 
-/** Podwire's own routes: those by a pod's interface, and those to an address that another node had borrowed until just now. */
+/** Whether a route is not Podwire's. Podwire's are by a pod's interface, or to an address that another node had borrowed. */
 function isForeign({ device, deviceAlias, protocol, unicast }: ObservedRoute, own: string): boolean {
   const isOurs = attachmentOfAlias(deviceAlias) !== undefined || (unicast && protocol === ROUTE_PROTOCOL);
   return device !== own && !isOurs;
@@ -179,17 +179,17 @@ interface MovedAddress {
 }
 
 /** The state right after the veth pair was created: two bare ends, and the existing surroundings. */
-export function withBareWire(wanted: Wanted, observed: Observed): Observed {
-  return { host: bareEnd(wanted.host, observed.host), pod: bareEnd(wanted.pod, observed.pod) };
+export function withNewWire(wanted: Wanted, observed: Observed): Observed {
+  return { host: newEnd(wanted.host, observed.host), pod: newEnd(wanted.pod, observed.pod) };
 }
 
 /** The state when nothing exists for the attachment, and nothing conflicts. */
-export function nothingObserved(podSysctls: ReadonlyMap<string, string | null> = new Map()): Observed {
-  const none = { link: undefined, addresses: [], routes: [], rules: [], isLater: false, neighbours: [] };
+export function emptyObservation(podSysctls: ReadonlyMap<string, string | null> = new Map()): Observed {
+  const none = { link: undefined, addresses: [], routes: [], rules: [], hasEarlierLink: false, neighbours: [] };
   return { host: { sysctls: new Map(), ...none }, pod: { sysctls: podSysctls, ...none } };
 }
 
-function bareEnd(wanted: WantedEnd, observed: ObservedEnd): ObservedEnd {
+function newEnd(wanted: WantedEnd, observed: ObservedEnd): ObservedEnd {
   const { name, mac, mtuBytes, txQueueLength = 0, queueCount = 0 } = wanted.link;
   const ofNamespace = wanted.sysctls.filter((sysctl) => sysctl.device === undefined);
   const kept = ofNamespace.flatMap(({ key }): [string, string | null][] => {
@@ -203,7 +203,7 @@ function bareEnd(wanted: WantedEnd, observed: ObservedEnd): ObservedEnd {
     addresses: [],
     routes: observed.routes.filter((route) => route.device !== name),
     rules: observed.rules,
-    isLater: observed.isLater,
+    hasEarlierLink: observed.hasEarlierLink,
     neighbours: [],
     sysctls: new Map(kept),
   };

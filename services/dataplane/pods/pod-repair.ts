@@ -2,15 +2,15 @@ import { formatAttachment, type Attachment } from '@podwire/shared/attachment/at
 import { Failure } from '@podwire/shared/failure/failure';
 
 import type { Condition } from '../conditions/conditions.js';
-import type { Mended } from './conflicts.js';
+import type { RepairResult } from './conflicts.js';
 import type { Dataplane } from './pods.js';
 import type { AttachmentRecord } from './record.js';
 import type { AttachmentRegistry } from './registry.js';
 
-interface MenderOptions {
+interface PodRepairerOptions {
   readonly dataplane: Dataplane;
   readonly registry: AttachmentRegistry;
-  /** Takes a lost wire that needs IPAM's confirmation. Must not throw. */
+  /** Called with the record of a lost wire that needs IPAM's confirmation. Must not throw. */
   readonly onLostWire: (record: AttachmentRecord) => void;
 }
 
@@ -20,32 +20,32 @@ interface Unreadable {
 }
 
 /** Repairs attachments from their records, one at a time, and remembers which pods cannot be read. */
-export class Mender {
-  readonly #options: MenderOptions;
+export class PodRepairer {
+  readonly #options: PodRepairerOptions;
   /** By attachment. */
   readonly #unreadable = new Map<string, Unreadable>();
 
-  constructor(options: MenderOptions) {
+  constructor(options: PodRepairerOptions) {
     this.#options = options;
   }
 
   /**
    * Repairs the differences from an attachment's record. Skips a pod that cannot be read until the next repair; passes a wire
-   * that is lost to {@link MenderOptions.onLostWire}.
+   * that is lost to {@link PodRepairerOptions.onLostWire}.
    * @param confirmed - the record whose addresses IPAM has confirmed
-   * @throws Failure as Dataplane.mendRecorded, but for POD_UNREADABLE
+   * @throws Failure as Dataplane.repairRecorded, but for POD_UNREADABLE
    */
-  async mend(
+  async repair(
     attachment: Attachment,
     signal: AbortSignal,
     confirmed?: AttachmentRecord,
-  ): Promise<Mended | { readonly outcome: 'unreadable' }> {
+  ): Promise<RepairResult | { readonly outcome: 'unreadable' }> {
     const key = formatAttachment(attachment);
     try {
-      const mended = await this.#options.dataplane.mendRecorded(attachment, signal, confirmed);
+      const result = await this.#options.dataplane.repairRecorded(attachment, signal, confirmed);
       this.#unreadable.delete(key);
-      if (mended.outcome === 'wire-lost') this.#options.onLostWire(mended.record);
-      return mended;
+      if (result.outcome === 'wire-lost') this.#options.onLostWire(result.record);
+      return result;
     } catch (failure) {
       if (!(failure instanceof Failure) || failure.code !== 'POD_UNREADABLE') throw failure;
       this.#unreadable.set(key, { attachment, failure });

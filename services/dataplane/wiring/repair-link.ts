@@ -1,4 +1,4 @@
-import type { Mend } from './difference.js';
+import type { Repair } from './difference.js';
 import type { WantedEnd } from './network.js';
 import type { ObservedLink } from './observed.js';
 import type { LinkChange, Side, Step } from './step.js';
@@ -10,7 +10,7 @@ interface LinkPair {
 }
 
 /** The step that corrects a link's attributes, if any differs. */
-export function mendLink({ side, wanted, link }: LinkPair): Mend[] {
+export function repairLink({ side, wanted, link }: LinkPair): Repair[] {
   if (!link) return [];
   const attributes = linkAttributes(wanted, link).filter(({ is, was }) => is !== was);
   if (attributes.length === 0) return [];

@@ -1,4 +1,4 @@
-import { familyOf, type End, type Mend } from './difference.js';
+import { familyOf, type End, type Repair } from './difference.js';
 import { keyText } from './observed.js';
 import { formatNeighbour, type Neighbour, type Step } from './step.js';
 
@@ -7,15 +7,15 @@ import { formatNeighbour, type Neighbour, type Step } from './step.js';
  * after, let a rollback restore them.
  * @returns the observed state without these entries, and the deletions
  */
-export function clearNeighbours(end: End): [End, Mend[]] {
+export function clearNeighbours(end: End): [End, Repair[]] {
   const { wanted, observed } = end;
   if (observed.link?.mac === wanted.link.mac) return [end, []];
   const deletions = permanentOf(end).map((neighbour) => ({ step: deletionOf(end, neighbour), differences: [] }));
   return [{ ...end, observed: { ...observed, neighbours: [] } }, deletions];
 }
 
-export function mendNeighbours({ side, wanted, observed }: End): Mend[] {
-  return wanted.neighbours.flatMap((neighbour): Mend[] => {
+export function repairNeighbours({ side, wanted, observed }: End): Repair[] {
+  return wanted.neighbours.flatMap((neighbour): Repair[] => {
     const found = observed.neighbours.find(({ address }) => address === neighbour.address);
     if (found?.permanent === true && found.mac === neighbour.mac) return [];
     const previous: Neighbour | undefined =
@@ -36,7 +36,7 @@ export function mendNeighbours({ side, wanted, observed }: End): Mend[] {
  * them.
  * @param stale - CIDRs of full length
  */
-export function deleteNeighbours(end: End, stale: readonly string[]): Mend[] {
+export function deleteNeighbours(end: End, stale: readonly string[]): Repair[] {
   const { side, wanted, observed } = end;
   const disabled = wanted.sysctls
     .filter(({ key, value }) => observed.sysctls.get(keyText(key)) !== value)

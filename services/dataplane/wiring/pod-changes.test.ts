@@ -1,36 +1,36 @@
 import { describe, expect, test } from 'vitest';
 
-import { asWanted, changed, podNetwork } from '../testing/pods.js';
-import { differences, withPodsOwn } from './diff.js';
-import { desired } from './network.js';
+import { matchingObservation, withChanges, podNetwork } from '../testing/pods.js';
+import { differences, withPodChanges } from './diff.js';
+import { wantedState } from './network.js';
 import type { Observed, ObservedLink } from './observed.js';
 
 const network = podNetwork('a', { hostInterfaceName: 'podwa', mtuBytes: 1400, txQueueLength: 500 });
-const wanted = desired(network);
-const good = asWanted(network);
+const wanted = wantedState(network);
+const good = matchingObservation(network);
 
 const inPod = (link: Partial<ObservedLink>, sysctls = good.pod.sysctls): Observed => ({
   ...good,
-  pod: changed(good.pod, { sysctls }, link),
+  pod: withChanges(good.pod, { sysctls }, link),
 });
 const withOwnMac = (mac: string): Observed => ({
   host: { ...good.host, neighbours: good.host.neighbours.map((neighbour) => ({ ...neighbour, mac })) },
-  pod: changed(good.pod, {}, { mac }),
+  pod: withChanges(good.pod, {}, { mac }),
 });
 const bothMtus = (mtuBytes: number): Observed => ({
-  host: changed(good.host, {}, { mtuBytes }),
-  pod: changed(good.pod, {}, { mtuBytes }),
+  host: withChanges(good.host, {}, { mtuBytes }),
+  pod: withChanges(good.pod, {}, { mtuBytes }),
 });
 const objects = (observed: Observed) =>
-  differences(withPodsOwn(wanted, observed), observed).map(({ object }) => object);
+  differences(withPodChanges(wanted, observed), observed).map(({ object }) => object);
 
-describe('of a pod that has its wire', () => {
+describe('in a wired pod', () => {
   test.each<readonly [string, Observed]>([
     ['a lower MTU', inPod({ mtuBytes: 1380 })],
     ['another queue length', inPod({ txQueueLength: 1 })],
     ['forwarding', inPod({}, new Map([...good.pod.sysctls, ['net/ipv4/ip_forward', '1']]))],
-    ['another MAC address, which the node knows', withOwnMac('02:00:00:00:00:99')],
-  ])('%s is its own', (_, observed) => {
+    ['another MAC address that the node knows', withOwnMac('02:00:00:00:00:99')],
+  ])('%s is accepted', (_, observed) => {
     expect(differences(wanted, observed)).not.toEqual([]);
     expect(objects(observed)).toEqual([]);
   });
@@ -41,21 +41,21 @@ describe('of a pod that has its wire', () => {
     ]);
   });
 
-  test('an MTU that packets of the pod would not get through with is not', () => {
+  test('an MTU above the wire’s is not accepted', () => {
     expect(objects(inPod({ mtuBytes: 9000 }))).toEqual(['pod link eth0 mtu']);
   });
 
-  test.each([1300, 1500])('an MTU that is the node’s (%d) follows what is wanted of both', (mtuBytes) => {
+  test.each([1300, 1500])('an MTU equal to the node’s (%d) follows the wanted state', (mtuBytes) => {
     expect(objects(bothMtus(mtuBytes))).toEqual(['host link podwa mtu', 'pod link eth0 mtu']);
   });
 
-  test('the node’s end is never', () => {
-    const observed = { ...good, host: changed(good.host, {}, { mtuBytes: 1300, txQueueLength: 7 }) };
+  test('changes of the node’s end are never accepted', () => {
+    const observed = { ...good, host: withChanges(good.host, {}, { mtuBytes: 1300, txQueueLength: 7 }) };
     expect(objects(observed)).toEqual(['host link podwa mtu', 'host link podwa txqueuelen']);
   });
 });
 
-test('a pod whose wire is made anew gets all that is wanted', () => {
+test('a recreated wire gets the whole wanted state', () => {
   const cut: Observed = { host: { ...good.host, link: undefined }, pod: { ...good.pod, link: undefined } };
-  expect(withPodsOwn(wanted, cut)).toBe(wanted);
+  expect(withPodChanges(wanted, cut)).toBe(wanted);
 });

@@ -27,8 +27,8 @@ async function renamed() {
   return { kernel, dataplane, network, before, unwired };
 }
 
-describe('a host interface that was renamed by hand', () => {
-  test('is what a check tells, and all of it', async () => {
+describe('a renamed host interface', () => {
+  test('is the only difference that a check reports', async () => {
     const { kernel, dataplane, network } = await renamed();
     const after = kernel.print();
     expect(await dataplane.check(network, never())).toEqual([
@@ -37,18 +37,18 @@ describe('a host interface that was renamed by hand', () => {
     expect(kernel.print()).toBe(after);
   });
 
-  test('has its name again after an attach, which changes nothing else', async () => {
+  test('gets its name back by an attach, which changes nothing else', async () => {
     const { kernel, dataplane, network, before } = await renamed();
     await dataplane.attach(network, never());
     expect(kernel.print()).toBe(before);
     expect(await dataplane.check(network, never())).toEqual([]);
   });
 
-  test('has its name again after a repair, which tells it beside whatever else was changed', async () => {
+  test('gets its name back by a repair, which reports it with all other differences', async () => {
     const { kernel, dataplane, network, before } = await renamed();
     kernel.host.routes.splice(0, 2);
-    const mended = await dataplane.repair(network, never());
-    expect(mended.map(({ object }) => object)).toEqual([
+    const repaired = await dataplane.repair(network, never());
+    expect(repaired.map(({ object }) => object)).toEqual([
       `host link ${network.hostInterfaceName} name`,
       `host route 10.65.0.7 dev ${network.hostInterfaceName} proto 87 scope link`,
     ]);
@@ -56,7 +56,7 @@ describe('a host interface that was renamed by hand', () => {
     expect(before).toContain(`link ${network.hostInterfaceName} `);
   });
 
-  test('is removed by a detach with everything on it, also where another interface has its name', async () => {
+  test('is removed by a detach with everything on it, even when another interface has its name', async () => {
     const { kernel, dataplane, network, unwired } = await renamed();
     expect(await dataplane.detach(detachment(network), never())).toBe(true);
     expect(
@@ -72,7 +72,7 @@ describe('a host interface that was renamed by hand', () => {
     expect([second.kernel.host.has('foo'), second.kernel.host.has(network.hostInterfaceName)]).toEqual([false, true]);
   });
 
-  test('stays where its name cannot be had: the failure says why, and nothing is changed', async () => {
+  test('stays when its name is taken: the failure has the reason, and nothing changes', async () => {
     const { kernel, dataplane, network } = await renamed();
     kernel.failNext('link-rename', { errno: 'EBUSY' });
     const after = kernel.print();
@@ -80,12 +80,12 @@ describe('a host interface that was renamed by hand', () => {
     expect(kernel.print()).toBe(after);
   });
 
-  test('is no other than the end of the pod’s interface: an alias alone proves nothing', async () => {
+  test('must be the peer of the pod’s interface: an alias alone proves nothing', async () => {
     const { kernel, dataplane, network } = await renamed();
     kernel.namespace(network.netns).removeLink(kernel.namespace(network.netns).find('eth0'));
     kernel.namespace(network.netns).addLink({ name: 'eth0', mac: network.mac, mtuBytes: 1500 }, 'bridge');
-    const stray = kernel.host.addLink({ name: 'foo', mac: network.mac, mtuBytes: 1500 }, 'veth');
-    stray.alias = 'podwire:net/a/eth0';
+    const unrelated = kernel.host.addLink({ name: 'foo', mac: network.mac, mtuBytes: 1500 }, 'veth');
+    unrelated.alias = 'podwire:net/a/eth0';
     const after = kernel.print();
     await expect(dataplane.repair(network, never())).rejects.toMatchObject({ code: 'INTERFACE_EXISTS' });
     expect(kernel.print()).toBe(after);

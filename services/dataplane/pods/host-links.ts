@@ -1,21 +1,21 @@
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 
-import { differences, withPodsOwn } from '../wiring/diff.js';
+import { differences, withPodChanges } from '../wiring/diff.js';
 import type { Difference } from '../wiring/difference.js';
 import { aliasOf, type Wanted } from '../wiring/network.js';
 import type { Observed, ObservedLink } from '../wiring/observed.js';
-import { arePeers, isMadeFor, obstacleTo } from '../wiring/wire.js';
+import { arePeers, isMadeFor, findObstacle } from '../wiring/wire.js';
 import type { Kernel } from './kernel.js';
 
 /**
- * Finds the host end of a wire that was renamed by hand (`ip link set podw… name …`). Its alias stays, and identifies the
+ * Finds the host end of a wire that an operator renamed (`ip link set podw… name …`). Its alias stays, and identifies the
  * attachment.
  */
 
 /**
  * The links under the possible names of an attachment's host end; when none is the attachment's, the links that occupy the names.
  */
-export async function hostEndsOf(
+export async function findHostLinks(
   kernel: Pick<Kernel, 'hostLink' | 'veths'>,
   attachment: Attachment,
   names: Iterable<string>,
@@ -23,40 +23,40 @@ export async function hostEndsOf(
   const named = await Promise.all([...new Set(names)].map((name) => kernel.hostLink(name)));
   const links = named.flatMap((link) => link ?? []);
   if (links.some((link) => isMadeFor(link, attachment))) return links;
-  const renamed = await notedAs(attachment, kernel);
+  const renamed = await findByAlias(attachment, kernel);
   return renamed ? [...links, renamed] : links;
 }
 
 /** The peer of the pod's interface, when the node has no link of the wanted name. */
-export async function renamedHostEnd(
+export async function findRenamedHostLink(
   kernel: Pick<Kernel, 'veths'>,
   { attachment }: Wanted,
   { host, pod }: Observed,
 ): Promise<ObservedLink | undefined> {
   if (host.link || !pod.link) return undefined;
-  const found = await notedAs(attachment, kernel);
+  const found = await findByAlias(attachment, kernel);
   return found && arePeers(found, pod.link) ? found : undefined;
 }
 
-/** Input of a check: the host end's name, the conflicting link, or all differences except the pod's own changes. */
-export async function differencesFrom(
+/** The differences that a check reports: the host end's name, the conflicting link, or all except the pod's own changes. */
+export async function wireDifferences(
   kernel: Pick<Kernel, 'veths'>,
   wanted: Wanted,
   observed: Observed,
 ): Promise<Difference[]> {
-  const renamed = await renamedHostEnd(kernel, wanted, observed);
-  if (renamed) return [differenceOfName(wanted, renamed)];
-  const obstacle = obstacleTo(wanted, observed);
-  if (!obstacle) return differences(withPodsOwn(wanted, observed), observed);
+  const renamed = await findRenamedHostLink(kernel, wanted, observed);
+  if (renamed) return [renameDifference(wanted, renamed)];
+  const obstacle = findObstacle(wanted, observed);
+  if (!obstacle) return differences(withPodChanges(wanted, observed), observed);
   return [{ object: obstacle.object, wanted: 'this attachment’s', actual: obstacle.actual }];
 }
 
-export function differenceOfName({ host }: Wanted, found: ObservedLink): Difference {
+export function renameDifference({ host }: Wanted, found: ObservedLink): Difference {
   const { name } = host.link;
   return { object: `host link ${name} name`, wanted: name, actual: found.name };
 }
 
-async function notedAs(attachment: Attachment, kernel: Pick<Kernel, 'veths'>): Promise<ObservedLink | undefined> {
+async function findByAlias(attachment: Attachment, kernel: Pick<Kernel, 'veths'>): Promise<ObservedLink | undefined> {
   const alias = aliasOf(attachment);
   return (await kernel.veths()).find((link) => link.alias === alias);
 }
