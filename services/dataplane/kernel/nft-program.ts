@@ -64,7 +64,7 @@ export class ProgramNft implements Nft {
     }
     const parsed = listing.safeParse(parseJson(finished.output));
     if (parsed.success) return parsed.data.nftables.filter((object) => !OUTSIDE.some((key) => key in object));
-    throw new Failure('KERNEL_REFUSED', `nft list table ${name} gave no JSON of nftables: ${quoted(finished.output)}`);
+    throw new Failure('KERNEL_REFUSED', `nft list table ${name} printed unexpected output: ${quoted(finished.output)}`);
   }
 
   async apply(commands: readonly NftCommand[]): Promise<void> {
@@ -97,7 +97,7 @@ export class ProgramNft implements Nft {
       child.on('close', (exitCode, signal) => {
         clearTimeout(timeout);
         if (signal === null) resolve({ output: textOf(output), errors: textOf(errors), exitCode });
-        else reject(new Failure('KERNEL_REFUSED', `nft ${args.join(' ')} was ended by ${signal}`));
+        else reject(new Failure('KERNEL_REFUSED', `nft ${args.join(' ')} was terminated by ${signal}`));
       });
     });
   }
@@ -127,7 +127,7 @@ async function unnamedFile(text: string): Promise<FileHandle> {
       await rm(folder, { recursive: true });
     }
   } catch (cause) {
-    const message = `no transaction for nft can be written below ${tmpdir()}: ${cause instanceof Error ? cause.message : ''}`;
+    const message = `cannot write the transaction for nft below ${tmpdir()}: ${cause instanceof Error ? cause.message : ''}`;
     throw new Failure('KERNEL_REFUSED', message, { cause });
   }
 }
@@ -152,7 +152,7 @@ function startFailure(program: string, cause: unknown): Failure {
 }
 
 function timeoutFailure(args: readonly string[], timeoutMs: number): Failure {
-  return new Failure('KERNEL_REFUSED', `nft ${args.join(' ')} did not end within ${timeoutMs} ms, and was killed`);
+  return new Failure('KERNEL_REFUSED', `nft ${args.join(' ')} was killed: it exceeded ${timeoutMs} ms`);
 }
 
 /** Texts of errno for a missing kernel feature (EOPNOTSUPP, EPROTONOSUPPORT, EAFNOSUPPORT). */
@@ -161,7 +161,7 @@ const UNSUPPORTED = /not supported/i;
 function refusal(what: string, { errors, exitCode }: NftResult): Failure {
   const text = quoted(errors);
   if (UNSUPPORTED.test(text)) {
-    const message = `the kernel lacks a part of nftables for ${what}: ${text}; it needs nf_tables, nft_masq, nft_fib_inet`;
+    const message = `the kernel lacks a part of nftables for ${what}: ${text}; load nf_tables, nft_masq, nft_fib_inet`;
     return new Failure('KERNEL_UNSUPPORTED', message);
   }
   return new Failure('KERNEL_REFUSED', `nft refused ${what} (exit code ${exitCode}): ${text}`);

@@ -30,7 +30,7 @@ const PROBE = { name: 'probe%.podwire', local: '192.0.2.1', mtuBytes: 1, address
 
 type Refusals = readonly (NodeRefusal | undefined)[];
 
-/** Steps of one kind that follow each other. */
+/** Consecutive steps of one kind. */
 type StepGroup =
   | { readonly kind: 'device'; readonly steps: Exclude<DeviceStep, { type: 'device-delete' }>[] }
   | { readonly kind: 'deletion'; readonly steps: Extract<DeviceStep, { type: 'device-delete' }>[] }
@@ -70,13 +70,13 @@ export class NodeNetlinkKernel implements NodeKernel {
 
   async apply(steps: readonly NodeStep[]): Promise<Refusals> {
     const answers: (NodeRefusal | undefined)[] = [];
-    for (const run of toStepGroups(steps)) {
+    for (const group of toStepGroups(steps)) {
       try {
-        answers.push(...(await this.#carryOut(run)));
+        answers.push(...(await this.#applyGroup(group)));
       } catch (error) {
         // The kernel could not be queried: the outcome of the steps is unknown.
         const refusal = refusalOf(error);
-        answers.push(...run.steps.map(() => refusal));
+        answers.push(...group.steps.map(() => refusal));
       }
     }
     return answers;
@@ -117,16 +117,16 @@ export class NodeNetlinkKernel implements NodeKernel {
     watch.close();
   }
 
-  async #carryOut(run: StepGroup): Promise<Refusals> {
-    switch (run.kind) {
+  async #applyGroup(group: StepGroup): Promise<Refusals> {
+    switch (group.kind) {
       case 'device':
-        return this.#changeDevices(run.steps);
+        return this.#changeDevices(group.steps);
       case 'deletion':
-        return Promise.all(run.steps.map((step) => this.#deleteDevice(step.name)));
+        return Promise.all(group.steps.map((step) => this.#deleteDevice(step.name)));
       case 'sysctl':
-        return (await this.#node.writeSysctls(run.steps)).map(toRefusal);
+        return (await this.#node.writeSysctls(group.steps)).map(toRefusal);
       case 'plain':
-        return this.#carryOutPlain(run.steps);
+        return this.#applyPlain(group.steps);
     }
   }
 
@@ -146,7 +146,7 @@ export class NodeNetlinkKernel implements NodeKernel {
     }
   }
 
-  async #carryOutPlain(steps: readonly PlainStep[]): Promise<Refusals> {
+  async #applyPlain(steps: readonly PlainStep[]): Promise<Refusals> {
     const answers: (NodeRefusal | undefined)[] = [];
     for (let start = 0; start < steps.length; start += BATCH_COUNT) {
       const part = steps.slice(start, start + BATCH_COUNT);
@@ -164,22 +164,22 @@ export class NodeNetlinkKernel implements NodeKernel {
 }
 
 function toStepGroups(steps: readonly NodeStep[]): StepGroup[] {
-  const runs: StepGroup[] = [];
+  const groups: StepGroup[] = [];
   for (const step of steps) {
-    const last = runs.at(-1);
+    const last = groups.at(-1);
     switch (step.type) {
       case 'device-add':
       case 'device-set':
         if (last?.kind === 'device') last.steps.push(step);
-        else runs.push({ kind: 'device', steps: [step] });
+        else groups.push({ kind: 'device', steps: [step] });
         break;
       case 'device-delete':
         if (last?.kind === 'deletion') last.steps.push(step);
-        else runs.push({ kind: 'deletion', steps: [step] });
+        else groups.push({ kind: 'deletion', steps: [step] });
         break;
       case 'sysctl-write':
         if (last?.kind === 'sysctl') last.steps.push(step);
-        else runs.push({ kind: 'sysctl', steps: [step] });
+        else groups.push({ kind: 'sysctl', steps: [step] });
         break;
       case 'address-add':
       case 'address-delete':
@@ -191,14 +191,14 @@ function toStepGroups(steps: readonly NodeStep[]): StepGroup[] {
       case 'route-replace':
       case 'route-delete':
         if (last?.kind === 'plain') last.steps.push(step);
-        else runs.push({ kind: 'plain', steps: [step] });
+        else groups.push({ kind: 'plain', steps: [step] });
     }
   }
-  return runs;
+  return groups;
 }
 
 function isKnown(outcome: Outcome | undefined): boolean {
-  if (outcome?.ok !== false) throw new Error(`the kernel made a device of the name ${PROBE.name}`);
+  if (outcome?.ok !== false) throw new Error(`the kernel created a device with the invalid name ${PROBE.name}`);
   if (hasErrno(outcome.error, 'EOPNOTSUPP')) return false;
   // EEXIST: another device has the same VNI or addresses, which some kernels check first.
   if (hasErrno(outcome.error, 'EINVAL') || hasErrno(outcome.error, 'EEXIST')) return true;

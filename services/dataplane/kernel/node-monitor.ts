@@ -55,14 +55,14 @@ export class NodeMonitor {
       listeners.delete(listener);
       throw error;
     }
-    return { close: () => this.#leave(shared, listener) };
+    return { close: () => this.#unsubscribe(shared, listener) };
   }
 
   #share(): SharedSubscription {
     const shared: SharedSubscription = { opened: this.#open(), listeners: new Set(), failure: undefined };
     shared.opened.then(
       (monitor) => this.#relay(monitor, shared),
-      () => this.#forget(shared),
+      () => this.#clear(shared),
     );
     return shared;
   }
@@ -82,25 +82,25 @@ export class NodeMonitor {
       for await (const event of monitor) for (const listener of [...listeners]) listener.onEvent(event);
     } catch (error) {
       if (!(error instanceof NetlinkError)) throw error;
-      this.#forget(shared);
+      this.#clear(shared);
       shared.failure = error;
       // New subscribers are registered before a failure is reported; later ones are refused.
       await new Promise((resolve) => setImmediate(resolve));
-      const told = [...listeners];
+      const notified = [...listeners];
       listeners.clear();
-      for (const listener of told) listener.onFailure(error);
+      for (const listener of notified) listener.onFailure(error);
     }
   }
 
-  #leave(shared: SharedSubscription, listener: MonitorListener): void {
+  #unsubscribe(shared: SharedSubscription, listener: MonitorListener): void {
     shared.listeners.delete(listener);
     if (shared.listeners.size > 0) return;
-    this.#forget(shared);
+    this.#clear(shared);
     void shared.opened.then((monitor) => monitor.close());
   }
 
   /** The next listener opens a new subscription. */
-  #forget(shared: SharedSubscription): void {
+  #clear(shared: SharedSubscription): void {
     if (this.#shared === shared) this.#shared = undefined;
   }
 }

@@ -25,7 +25,7 @@ import {
 import { MAIN_TABLE, readSysctls } from './pod-observe.js';
 
 /** Routes processed before yielding to other work. */
-const PART_COUNT = 1000;
+const BATCH_COUNT = 1000;
 
 /** Errors of a kernel without IPv6 when its routes are requested. */
 const WITHOUT_FAMILY = ['EOPNOTSUPP', 'EAFNOSUPPORT'];
@@ -41,7 +41,7 @@ export async function observeNode(namespace: Namespace, links: NodeLinks, scope:
   const routes: KernelRoute[] = [];
   const routed: string[] = [];
   for (const family of FAMILIES) {
-    await eachPart(await listRoutes(namespace, family), (listed) => {
+    await forEachInBatches(await listRoutes(namespace, family), (listed) => {
       const route = toSeenRoute(listed, links);
       if (ownerOf(route) === 'node' || scope.isWanted(route.destination)) routes.push(route);
       if (isRouted(route)) routed.push(route.destination);
@@ -64,10 +64,10 @@ export async function observeNode(namespace: Namespace, links: NodeLinks, scope:
 }
 
 /** Processes routes in batches, and yields to other work in between. */
-async function eachPart(routes: readonly Route[], look: (route: Route) => void): Promise<void> {
-  for (let start = 0; start < routes.length; start += PART_COUNT) {
+async function forEachInBatches(routes: readonly Route[], process: (route: Route) => void): Promise<void> {
+  for (let start = 0; start < routes.length; start += BATCH_COUNT) {
     if (start > 0) await new Promise((resolve) => setImmediate(resolve));
-    for (const route of routes.slice(start, start + PART_COUNT)) look(route);
+    for (const route of routes.slice(start, start + BATCH_COUNT)) process(route);
   }
 }
 
@@ -121,27 +121,27 @@ export class NodeLinks {
   /** Pods' interfaces as last announced, or first read. */
   readonly #pods = new Map<number, PodLink>();
   /** Links that Podwire has deleted itself; announcements of them are ignored until the deletion is announced. */
-  readonly #gone = new Set<number>();
+  readonly #beingDeleted = new Set<number>();
 
   /**
    * A reading may be ahead of the announcements: a later announcement about a pod's interface is still reported, under its
    * earlier name.
    */
   reset(links: readonly Link[]): void {
-    const told = new Map(this.#pods);
+    const announced = new Map(this.#pods);
     this.#names.clear();
     this.#indexes.clear();
     this.#pods.clear();
     for (const link of links) {
       this.put(link);
-      const pod = told.get(link.index);
+      const pod = announced.get(link.index);
       if (pod) this.#pods.set(link.index, pod);
     }
   }
 
   put(link: Pick<Link, 'index'> & PodLink): void {
     const { index, name, alias, mac, mtuBytes, up } = link;
-    if (this.#gone.has(index)) return;
+    if (this.#beingDeleted.has(index)) return;
     const earlier = this.#names.get(index);
     if (earlier !== undefined && earlier !== name) this.forget(earlier);
     this.#names.set(index, name);
@@ -152,7 +152,7 @@ export class NodeLinks {
   remove({ index, name }: Pick<Link, 'index' | 'name'>): void {
     this.#names.delete(index);
     this.#pods.delete(index);
-    this.#gone.delete(index);
+    this.#beingDeleted.delete(index);
     if (this.#indexes.get(name) === index) this.#indexes.delete(name);
   }
 
@@ -171,9 +171,9 @@ export class NodeLinks {
     this.forget(name);
     if (index === undefined) return () => undefined;
     this.#names.delete(index);
-    this.#gone.add(index);
+    this.#beingDeleted.add(index);
     return () => {
-      if (!this.#gone.delete(index)) return;
+      if (!this.#beingDeleted.delete(index)) return;
       this.#names.set(index, name);
       this.#indexes.set(name, index);
     };
@@ -181,7 +181,7 @@ export class NodeLinks {
 
   /** Whether Podwire has deleted the link, and the kernel has not announced it yet. */
   isBeingDeleted(index: number): boolean {
-    return this.#gone.has(index);
+    return this.#beingDeleted.has(index);
   }
 
   nameOf(index: number | null): string | undefined {
@@ -246,11 +246,11 @@ export function toChange(event: MonitorEvent, links: NodeLinks): NodeChange | un
       }
       const earlierName = links.podNameOf(link.index);
       const isPod = isPodInterface(link) || earlierName !== undefined;
-      const isMeddledWith = deleted || links.isChangedPod(link);
+      const isInterference = deleted || links.isChangedPod(link);
       if (deleted) links.remove(link);
       else links.put(link);
-      // An interface renamed by hand is known by its earlier name.
-      if (isPod) return { object: 'pod-interface', name: earlierName ?? link.name, isInterference: isMeddledWith };
+      // An interface that was just renamed is known by its earlier name.
+      if (isPod) return { object: 'pod-interface', name: earlierName ?? link.name, isInterference };
       return { object: 'device', deleted, device: links.toDevice(link) };
     }
     case 'address': {

@@ -46,10 +46,11 @@ export class NetlinkKernel implements Kernel {
         },
       ]),
     );
-    if (outcome?.ok !== false) throw new Error(`the kernel made a veth pair of MTU ${IMPOSSIBLE_MTU_BYTES}`);
+    if (outcome?.ok !== false)
+      throw new Error(`the kernel created a veth pair with the invalid MTU ${IMPOSSIBLE_MTU_BYTES}`);
     if (hasErrno(outcome.error, 'EINVAL')) return;
     if (hasErrno(outcome.error, 'EOPNOTSUPP')) {
-      throw new Failure('KERNEL_UNSUPPORTED', 'the kernel has no veth: load the module (modprobe veth)', {
+      throw new Failure('KERNEL_UNSUPPORTED', 'the kernel has no veth; load the module (modprobe veth)', {
         cause: outcome.error,
       });
     }

@@ -32,8 +32,8 @@ export class NetlinkSession implements PodSession {
   readonly #namespaces: Readonly<Record<Side, Namespace>>;
   /** The pod's, for reading. */
   readonly #pod: BoundedPod;
-  /** Indexes of the links that this session created, by name. Reading the host end gives both. */
-  readonly #made: Readonly<Record<Side, Map<string, number>>> = { host: new Map(), pod: new Map() };
+  /** Indexes of the links that this session created, by name. A read of the host end returns both. */
+  readonly #createdIndexes: Readonly<Record<Side, Map<string, number>>> = { host: new Map(), pod: new Map() };
 
   constructor(namespaces: Readonly<Record<Side, Namespace>>, bounds: PodListBounds) {
     this.#namespaces = namespaces;
@@ -99,7 +99,7 @@ export class NetlinkSession implements PodSession {
     const requests = entries.map((turn): Request => {
       const select = (name: string): LinkSelector => this.#select(turn.step.side, name);
       const request: Request =
-        turn.type === 'look'
+        turn.type === 'read'
           ? { type: 'link.get', link: select(nameOf(turn.step)) }
           : toRequest(turn.step, { pod: this.#namespaces.pod, select });
       return turn.step.side === 'pod' ? request : { within: this.#namespaces.host, ...request };
@@ -114,19 +114,19 @@ export class NetlinkSession implements PodSession {
   }
 
   #select(side: Side, name: string): LinkSelector {
-    const index = this.#made[side].get(name);
+    const index = this.#createdIndexes[side].get(name);
     return index === undefined ? { name } : { index };
   }
 
   #remember(steps: readonly NetlinkStep[], host: ObservedLink | undefined): void {
     const creation = steps.find((step) => step.type === 'link-add');
     if (creation?.type !== 'link-add' || host?.peerIndex === undefined) return;
-    this.#made.host.set(host.name, host.index);
-    this.#made.pod.set(creation.peer.name, host.peerIndex);
+    this.#createdIndexes.host.set(host.name, host.index);
+    this.#createdIndexes.pod.set(creation.peer.name, host.peerIndex);
   }
 
   async #delete(step: Extract<Step, { type: 'link-delete' }>): Promise<BatchOutcome> {
-    for (const made of Object.values(this.#made)) made.clear();
+    for (const made of Object.values(this.#createdIndexes)) made.clear();
     try {
       await this.#namespaces.host.deleteLink({ name: step.name });
       return { finished: [step], warnings: [], failed: undefined, links: {} };
@@ -151,7 +151,7 @@ type LinkStep = Extract<Step, { type: 'link-add' | 'link-set' }>;
 
 /** One kernel request: a step, or a read of the link that a step created or changed. */
 type SequenceEntry =
-  { readonly type: 'step'; readonly step: NetlinkStep } | { readonly type: 'look'; readonly step: LinkStep };
+  { readonly type: 'step'; readonly step: NetlinkStep } | { readonly type: 'read'; readonly step: LinkStep };
 
 /** The steps; after the last one of each namespace a read of the last link that was created or changed there. */
 function toSequence(steps: readonly NetlinkStep[]): SequenceEntry[] {
@@ -163,7 +163,7 @@ function toSequence(steps: readonly NetlinkStep[]): SequenceEntry[] {
     const changed =
       position === ends[side] ? steps.filter(isOnLink).findLast((other) => other.side === side) : undefined;
     const turn: SequenceEntry = { type: 'step', step };
-    return changed ? [turn, { type: 'look', step: changed }] : [turn];
+    return changed ? [turn, { type: 'read', step: changed }] : [turn];
   });
 }
 
@@ -174,10 +174,10 @@ function toBatchOutcome(turns: readonly SequenceEntry[], outcomes: readonly Outc
   const links: Partial<Record<Side, ObservedLink>> = {};
   for (const [position, { type, step }] of turns.entries()) {
     const outcome = outcomes[position];
-    if (!outcome) throw new Error('the addon answers every step');
+    if (!outcome) throw new Error('the addon must return an outcome for every step');
     if (!outcome.ok) {
       const failed = failureAt(step, outcome.error);
-      if (type === 'look' || step.type !== 'sysctl-write' || !step.optional)
+      if (type === 'read' || step.type !== 'sysctl-write' || !step.optional)
         return { finished, warnings, failed, links: {} };
       warnings.push(failed);
     } else if (type === 'step') finished.push(asApplied(step, outcome));

@@ -9,7 +9,7 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { AddressBook, HeldEndpoint } from './orphans.js';
 
-/** Timeout of one call to podwire-ipam; the reconciler repeats it later. */
+/** Timeout of one call to podwire-ipam; the reconciler retries it later. */
 const CALL_TIMEOUT_MS = 5000;
 
 const PAGE_SIZE = 1000;

@@ -46,7 +46,7 @@ interface DataplaneOptions {
 }
 
 /**
- * Makes the kernel match the wanted state of pods: observe, plan, apply. Holds the attachment's lock during each operation.
+ * Makes the kernel match the wanted state of pods: observe, plan, apply.
  *
  * What makes this hard:
  * - Only the kernel knows the actual state: the service may have been killed between any two steps, and operators and other
@@ -311,7 +311,7 @@ export class Dataplane {
     return removed;
   }
 
-  /** Runs before the wire is removed, because the rules refer to it. Skips a pod that is known to have none. */
+  /** Runs before the wire is removed, because the rules refer to its addresses. Skips a pod that is known to have none. */
   async #removeRules(record: AttachmentRecord | undefined, signal: AbortSignal): Promise<void> {
     if (!record || !this.#registry.mayHaveRules(record.network.attachment)) return;
     await removeSourceRules(record, this.#rulesIn(record.network.netns, signal));

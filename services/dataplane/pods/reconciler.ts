@@ -160,8 +160,9 @@ export class AttachmentReconciler {
   }
 
   /**
-   * Handles the kernel's event of a changed link: repairs changes by operators and other programs at once. Events right after a wiring are ignored as its
-   * own, unless no wiring makes such a change; slightly later ones cause a check when the wiring time is over. Returns at once.
+   * Handles the kernel's event of a changed link: repairs changes by operators and other programs at once. Events right after a
+   * wiring count as the wiring's own, and cause only a later check of the MAC address. Events that are slightly later, or that no
+   * wiring causes, lead to a full check when the wiring time is over. Returns at once.
    * @param name - undefined when events were lost: any pod may have changed
    * @param isForeignChange - whether the change cannot come from a wiring
    */
@@ -175,8 +176,8 @@ export class AttachmentReconciler {
     if (!record) return;
     const sinceMs = clock.nowMs() - record.updatedAtMs;
     const leftMs = WIRING_EVENTS_MS - sinceMs;
-    // After the clock was set back the wiring time is unknown.
     const isForeign = isForeignChange && !this.#options.dataplane.isWiring(record.network.attachment);
+    // Negative after the clock was set back: the wiring time is unknown.
     if (leftMs <= 0 || sinceMs < 0 || isForeign) this.repairByHostInterface(name);
     else if (sinceMs >= WIRING_REPORTED_MS || isForeignChange || needsLateCheck(record)) this.#checkLater(name, leftMs);
     else this.#checkMacLater(name, leftMs);
@@ -194,15 +195,15 @@ export class AttachmentReconciler {
       const isDue = this.#lateMacChecks.delete(name);
       const record = registry.byHostInterface(name);
       if (!isDue || !record || signal.aborted) return;
-      await this.#try(`check of the MAC address behind ${name}`, async () => {
+      await this.#try(`MAC address check of the pod of ${name}`, async () => {
         if (await dataplane.hasChangedMac(record.network.attachment, signal)) this.repairByHostInterface(name);
       });
     });
   }
 
   /**
-   * systemd sets `rp_filter` of each new interface to 2 (50-default.conf) without a kernel event. That cuts a pod off from its
-   * additional IPv4 source prefixes, so the setting is checked later.
+   * Checks the interface when its wiring time is over. For example, systemd sets `rp_filter` of each new interface to 2
+   * (50-default.conf) without a kernel event, which cuts a pod off from its additional IPv4 source prefixes.
    */
   #checkLater(name: string, afterMs: number): void {
     if (this.#lateChecks.has(name) || this.#stopped.signal.aborted) return;

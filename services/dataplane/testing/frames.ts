@@ -4,7 +4,7 @@ import { HOST_MAC } from '@podwire/shared/attachment/names';
 
 import { address } from './pods.js';
 
-/** Packets of a pod that its kernel would not make: it sends them as frames to the host end. */
+/** Packets that a pod's kernel would not send, as frames to the host end. */
 
 /** Protocol numbers (IANA). */
 const UDP = 17;
@@ -18,7 +18,7 @@ interface Packet {
   readonly source: string;
   readonly destination: string;
   readonly protocol: number;
-  /** Behind the IP header; its checksum, if any, is in place. */
+  /** The part after the IP header, with its checksum, if any. */
   readonly payload: Buffer;
 }
 
@@ -54,7 +54,7 @@ export function udpPacket({ source, destination, port, data }: Datagram): Buffer
   return ipPacket({ source, destination, protocol: UDP, payload });
 }
 
-/** A neighbour solicitation (RFC 4861, section 4.3) that tells the sender's MAC address. */
+/** A neighbour solicitation (RFC 4861, section 4.3) with the sender's MAC address. */
 export function solicitation({ source, target, mac }: Readonly<Record<'source' | 'target' | 'mac', string>>): Buffer {
   const head = Buffer.from([135, 0, 0, 0, 0, 0, 0, 0]);
   const option = Buffer.from([1, 1, ...macBytes(mac)]);
@@ -64,7 +64,7 @@ export function solicitation({ source, target, mac }: Readonly<Record<'source' |
   return ipPacket(packet);
 }
 
-/** A frame inside of VXLAN's header (RFC 7348, section 5). */
+/** A frame with a VXLAN header (RFC 7348, section 5). */
 export function vxlanData(vni: number, mac: string, packet: Buffer): Buffer {
   const header = Buffer.from([0x08, 0, 0, 0, 0, 0, 0, 0]);
   header.writeUInt32BE(vni << 8, 4);
@@ -79,7 +79,7 @@ for line in sys.stdin:
     out.send(bytes.fromhex(line))
 `;
 
-/** Sends packets out of a namespace's `eth0`, in their order; to the host end unless another MAC address is told. */
+/** Sends packets out of a namespace's `eth0`, in their order; to the host end unless another MAC address is given. */
 export function send(namespace: string, packets: readonly Buffer[], mac: string = HOST_MAC): void {
   const input = packets.map((packet) => frame(mac, packet).toString('hex')).join('\n');
   execFileSync('ip', ['netns', 'exec', namespace, 'python3', '-c', SENDER], { input });
@@ -99,7 +99,7 @@ function addressBytes(text: string): Buffer {
   return Buffer.from(value.toString(16).padStart(family === 4 ? 8 : 32, '0'), 'hex');
 }
 
-/** What a checksum of UDP or ICMPv6 is over (RFC 8200, section 8.1; RFC 768). */
+/** The pseudo-header that checksums of UDP and ICMPv6 include (RFC 8200, section 8.1; RFC 768). */
 function pseudoHeader({ source, destination, protocol, payload }: Packet): Buffer {
   const end = Buffer.alloc(8);
   end.writeUInt32BE(payload.length, 0);

@@ -25,7 +25,7 @@ const viaGateway = (destination: string, rest: Partial<Route> = {}): Route => {
   return { metric: 1024, ...route, ...rest };
 };
 
-/** What every kernel has to do with IPv6, and with routes of several metrics. */
+/** The contract of every kernel for IPv6, and for routes of several metrics. */
 export function ipv6Contract(setUp: () => Promise<KernelFixture>): void {
   const under = new KernelUnderTest(setUp);
   const applyAll = (steps: readonly Step[]) => under.applyAll(steps);
@@ -38,19 +38,16 @@ export function ipv6Contract(setUp: () => Promise<KernelFixture>): void {
   };
   const observed = () => under.session.observe(wanted);
 
-  test.each(Object.entries(BY_FAMILY))(
-    'a plan for a new pod of %s is carried out; then nothing differs',
-    async (_, of) => {
-      const own = wantedState({ ...network, ...of });
-      expect(await under.session.apply(diff(own, emptyObservation()))).toMatchObject({
-        failed: undefined,
-        warnings: [],
-      });
-      expect(diff(own, await under.session.observe(own))).toEqual([]);
-    },
-  );
+  test.each(Object.entries(BY_FAMILY))('a plan for a new pod of %s is applied; then nothing differs', async (_, of) => {
+    const own = wantedState({ ...network, ...of });
+    expect(await under.session.apply(diff(own, emptyObservation()))).toMatchObject({
+      failed: undefined,
+      warnings: [],
+    });
+    expect(diff(own, await under.session.observe(own))).toEqual([]);
+  });
 
-  test('the gateway’s address is on the host’s end before the pod’s end comes up', async () => {
+  test('the host end has the gateway’s address before the pod’s end is up', async () => {
     await under.session.apply(
       fresh.slice(
         0,
@@ -61,7 +58,7 @@ export function ipv6Contract(setUp: () => Promise<KernelFixture>): void {
     expect([host.addresses, host.link?.running, pod.link?.up]).toEqual([[HOST_LINK_LOCAL], false, false]);
   });
 
-  test('an address that is there is set again, and not added again', async () => {
+  test('an existing address can be set again, but not added again', async () => {
     await applyAll(fresh);
     const at = { side: 'host', device: HOST, address: HOST_LINK_LOCAL } as const;
     expect(await refusal({ ...at, type: 'address-add' })).toBe('EEXIST KERNEL_REFUSED');
@@ -78,7 +75,7 @@ export function ipv6Contract(setUp: () => Promise<KernelFixture>): void {
     expect(diff(wanted, await observed())).toEqual([]);
   });
 
-  test('a link that loses its last IPv4 address keeps its IPv6 routes, and the other way round', async () => {
+  test('a link that loses its last IPv4 address keeps its IPv6 routes, and vice versa', async () => {
     await applyAll(fresh);
     const gone = (text: string): Step => ({ type: 'address-delete', side: 'pod', device: 'eth0', address: text });
     const destinations = async () => (await observed()).pod.routes.map(({ destination }) => destination);
@@ -95,13 +92,13 @@ export function ipv6Contract(setUp: () => Promise<KernelFixture>): void {
     expect((await observed()).pod.neighbours).toEqual([]);
   });
 
-  describe('where IPv6 is switched off on a link', () => {
+  describe('with IPv6 disabled on a link', () => {
     beforeEach(async () => {
       await applyAll(fresh);
       await applyAll([podSysctl('eth0', 'disable_ipv6', '1')]);
     });
 
-    test('what was there of it is gone, and mended with the switch', async () => {
+    test('IPv6 objects are gone, and repaired with the switch', async () => {
       const { addresses, routes, neighbours } = (await observed()).pod;
       expect(addresses).toEqual(['10.65.0.7/32']);
       expect(routes.map(({ destination }) => destination).sort()).toEqual(['0.0.0.0/0', '169.254.1.1/32']);
@@ -135,7 +132,7 @@ export function ipv6Contract(setUp: () => Promise<KernelFixture>): void {
     });
   });
 
-  test('a namespace in which a runtime has switched IPv6 off is switched on, and exactly back when it is undone', async () => {
+  test('IPv6 that a runtime disabled in a namespace is enabled, and exactly restored at a rollback', async () => {
     await applyAll([podSysctl('all', 'disable_ipv6', '1'), podSysctl('lo', 'disable_ipv6', '0')]);
     const before = await namespaceSysctls();
     expect(before).toEqual(['0', '1', '1', '0', '0']);
@@ -160,7 +157,7 @@ export function ipv6Contract(setUp: () => Promise<KernelFixture>): void {
         .map(({ metric }) => metric)
         .sort((a, b) => a - b);
 
-    test.each(['IPv4', 'IPv6'] as const)('stand side by side with different metrics: %s', async (family) => {
+    test.each(['IPv4', 'IPv6'] as const)('coexist with different metrics: %s', async (family) => {
       const [best = 0] = await metrics(family);
       const next = another(family, best + 1);
       expect(await refusal({ type: 'route-add', side: 'pod', route: next })).toBe('done');
@@ -173,7 +170,7 @@ export function ipv6Contract(setUp: () => Promise<KernelFixture>): void {
     });
   });
 
-  test('a route of IPv6 is taken over from another link, and given back', async () => {
+  test('a route of IPv6 is taken over from another link, and restored', async () => {
     under.fixture.addBridge('bridge0', { alias: 'podwire:net/old/eth0' });
     const on = { destination: 'fd65::7/128', gateway: undefined, metric: 1024, scope: 'global', protocol: 87 } as const;
     await applyAll([...fresh.slice(0, -1)]);
@@ -187,7 +184,7 @@ export function ipv6Contract(setUp: () => Promise<KernelFixture>): void {
     );
   });
 
-  test('every step that can be taken back is: what is observed is as before', async () => {
+  test('every reversible step is reverted: the observation is as before', async () => {
     await applyAll(fresh);
     const other = wantedState({
       ...network,

@@ -13,7 +13,7 @@ import type { NodeKernel } from '../routes/kernel.js';
 import type { NodeRoute, WantedVxlan } from '../routes/wanted.js';
 import type { Step } from '../wiring/step.js';
 
-/** A kernel to test, and what people and other programs do to it. */
+/** A kernel under test, with the actions of operators and other programs. */
 export interface KernelFixture {
   readonly kernel: Kernel;
   /** Path of the node's own network namespace. */
@@ -26,15 +26,15 @@ export interface KernelFixture {
   removePod(name: string): void;
   /** A bridge, up, with an alias or none, on the node or in a pod. */
   addBridge(name: string, where: { readonly pod?: string; readonly alias?: string }): void;
-  /** Makes the node remember a flow. */
+  /** Adds a flow to the node's connection tracking. */
   addFlow(flow: { readonly source: string; readonly destination: string }): void;
-  /** Number of flows that the node remembers. */
+  /** Number of flows in the node's connection tracking. */
   flowCount(): number;
-  /** Takes everything away. */
+  /** Removes everything. */
   destroy(): Promise<void>;
 }
 
-/** A kernel with a pod of one namespace, made anew for each test of a contract. */
+/** A kernel with one pod namespace, recreated for each test of a contract. */
 export class KernelUnderTest {
   #made: { readonly fixture: KernelFixture; readonly session: PodSession } | undefined;
 
@@ -62,23 +62,23 @@ export class KernelUnderTest {
     expect((await this.session.apply(steps)).failed).toBeUndefined();
   }
 
-  /** What a step is refused with, or `done`. */
+  /** Errno and code of a refused step, or `done`. */
   async refusal(step: Step): Promise<string> {
     const { failed } = await this.session.apply([step]);
     return failed ? `${failed.errno} ${failed.failure.code}` : 'done';
   }
 
   #now() {
-    if (!this.#made) throw new Error('there is a kernel within a test only');
+    if (!this.#made) throw new Error('the kernel exists only within a test');
     return this.#made;
   }
 }
 
-/** A kernel in front of another one that counts steps and can refuse one of them. */
+/** Wraps a kernel: counts steps, and can refuse one of them. */
 export interface InterceptedKernel extends Kernel {
-  /** Steps that were carried out so far. */
+  /** Steps applied so far. */
   readonly finished: readonly Step[];
-  /** Refuses the step that comes after this many more were carried out, once. */
+  /** Refuses one step, after this many more were applied. */
   refuseAfter(steps: number): void;
   /** Whether the refusal was used. */
   readonly refused: boolean;
@@ -138,7 +138,7 @@ export function intercept(kernel: Kernel): InterceptedKernel {
   };
 }
 
-/** A subscription that tells what a test says, and ends when it says so. */
+/** A subscription whose events and end are controlled by the test. */
 export class FakeMonitor implements Monitor {
   isClosed = false;
   readonly #waiting: (MonitorEvent | Error)[] = [];
@@ -164,19 +164,19 @@ export class FakeMonitor implements Monitor {
   }
 }
 
-/** How the kernel ends a subscription. */
+/** The error with which the kernel ends a subscription. */
 export const monitorFailure = () =>
   new NetlinkError({ operation: 'monitor', object: 'node', errno: 9, kernelMessage: undefined });
 
 /**
- * What tests do to the real kernel, always in the throwaway namespaces of test/support/isolated.mjs: pods are made with
+ * Actions on the real kernel, always in the throwaway namespaces of test/support/isolated.mjs: pods are created with
  * `ip netns add`, this process's own network namespace is the node.
  */
 
 let isThrowaway = false;
 
 /**
- * Tests begin with it, before they make links of their own, which it would take for the machine's.
+ * Every kernel test calls it first: links that a test creates before would be taken for the machine's.
  * @throws Error outside a namespace that was made for tests, so that no test can reach the machine's network
  */
 export function requireThrowawayNamespace(): void {
@@ -189,7 +189,7 @@ export function requireThrowawayNamespace(): void {
   isThrowaway = true;
 }
 
-/** Runs a program and gives its standard output. @throws Error with its standard error */
+/** Runs a program. @returns its standard output. @throws Error with its standard error */
 export function run(program: string, ...args: readonly string[]): string {
   return execFileSync(program, args, { encoding: 'utf8', stdio: ['ignore', 'pipe', 'pipe'] });
 }
@@ -204,11 +204,11 @@ export function removePod(name: string): void {
 }
 
 /**
- * Deletes every link and table of the node that a test made, and every pod. Vitest calls it also after a test that was refused.
- * @throws Error unless {@link requireThrowawayNamespace} has let the test begin
+ * Deletes every link and table that a test created on the node, and every pod. Vitest calls it also after a refused test.
+ * @throws Error unless {@link requireThrowawayNamespace} has accepted the namespace
  */
 export function cleanUp(): void {
-  if (!isThrowaway) throw new Error('nothing is cleaned up here: requireThrowawayNamespace did not let the test begin');
+  if (!isThrowaway) throw new Error('clean-up refused: requireThrowawayNamespace has not accepted this namespace');
   run('nft', 'flush', 'ruleset');
   for (const kind of ['veth', 'bridge']) {
     for (const line of run('ip', '-br', 'link', 'show', 'type', kind).split('\n')) {
@@ -222,11 +222,11 @@ export function cleanUp(): void {
   }
 }
 
-/** Fields that change by themselves, and what the kernel tells of a carrier, which it notices later. */
+/** Fields that change by themselves, and the carrier state, which the kernel updates with delay. */
 const VOLATILE =
   /"(ifindex|link_index|link_netnsid|used|updated|probes|confirmed|refcnt|state|operstate)":[^,}]*,?|"NO-CARRIER",|,?"(LOWER_UP|linkdown)"/g;
 
-/** What is to be compared, as arguments of `ip`. */
+/** The objects to compare, as arguments of `ip`. */
 const OBJECTS: readonly (readonly string[])[] = [
   ['-4', 'link'],
   ['-4', 'address'],
@@ -241,8 +241,8 @@ const SETTINGS =
   '^net.(ipv4.(ip_forward|conf|neigh)|ipv6.conf.*.(disable_ipv6|forwarding|accept_dad|addr_gen_mode|proxy_ndp|accept_ra))';
 
 /**
- * Links, addresses, routes, neighbours and settings of the node and some pods, as text to compare. Of IPv6 without what the kernel
- * makes by itself and when it likes: link-local addresses, and the routes to them.
+ * Links, addresses, routes, neighbours and settings of the node and some pods, as text to compare. Omits the link-local
+ * addresses and routes that the kernel creates by itself.
  */
 export function snapshot(...pods: readonly string[]): string {
   const where = [[], ...pods.map((pod) => ['-n', pod])];
@@ -255,7 +255,7 @@ export function snapshot(...pods: readonly string[]): string {
 
 const FORWARDING = ['net.ipv4.ip_forward', 'net.ipv6.conf.all.forwarding'];
 
-/** What a service gives its node at some time after the first pod, and does not take back. */
+/** Sets the forwarding switches that a service turns on after the first pod, and never off. */
 export function setNodeForwarding(state: 'on' | 'off' = 'on'): void {
   run('sysctl', '-qw', ...FORWARDING.map((key) => `${key}=${state === 'on' ? '1' : '0'}`));
 }
@@ -271,13 +271,13 @@ export function canPing(address: string, pod?: string): boolean {
   }
 }
 
-/** A command as people write it, on the node that this process is. */
+/** Runs a shell-like command on the node, which is this process's namespace. */
 export function runCommand(command: string): void {
   const [program = '', ...words] = command.split(' ');
   run(program, ...words);
 }
 
-/** Every interface but the loopback goes, and every route, as nothing is to be left of a test. */
+/** Deletes every interface except the loopback, and Podwire's and foreign test routes. */
 export function clearNode(): void {
   for (const line of run('ip', '-br', 'link').split('\n')) {
     const [link = ''] = line.split(/[@\s]/);
@@ -285,14 +285,14 @@ export function clearNode(): void {
     try {
       run('ip', 'link', 'delete', link);
     } catch {
-      // It went with its parent.
+      // It was deleted with its parent.
     }
   }
   for (const family of ['-4', '-6']) run('ip', family, 'route', 'flush', 'table', 'main', 'proto', '87');
   for (const family of ['-4', '-6']) run('ip', family, 'route', 'flush', 'table', 'main', 'proto', '4');
 }
 
-/** The node that this process is, as `test/support/isolated.mjs` makes it. */
+/** The node of this process, as created by `test/support/isolated.mjs`. */
 export async function netlinkNodeFixture(): Promise<NodeKernelFixture> {
   requireThrowawayNamespace();
   clearNode();
@@ -314,14 +314,14 @@ export async function netlinkNodeFixture(): Promise<NodeKernelFixture> {
   };
 }
 
-/** A node's kernel to test, and what people and other programs do to it. */
+/** A node kernel under test, with the actions of operators and other programs. */
 export interface NodeKernelFixture {
   readonly kernel: NodeKernel;
-  /** Carries out a command of `ip`, `bridge` or `sysctl` on the node. */
+  /** Runs a command of `ip`, `bridge` or `sysctl` on the node. */
   readonly runCommand: (command: string) => void;
   /** An interface, up, with an MTU of 1500 bytes and addresses. */
   readonly addParent: (name: string, ...addresses: readonly string[]) => void;
-  /** Takes everything away. */
+  /** Removes everything. */
   readonly destroy: () => Promise<void>;
 }
 

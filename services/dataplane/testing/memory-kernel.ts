@@ -48,7 +48,7 @@ import {
 } from '../wiring/step.js';
 import { checkMtu, Errno, MemoryNamespace, show } from './memory-namespace.js';
 
-/** Everything that can be made to fail: the steps, and the other questions to the kernel. */
+/** Operations that a test can make fail: the steps, and the other requests to the kernel. */
 export type Operation =
   | Step['type']
   | 'open'
@@ -80,9 +80,9 @@ interface MemoryKernelOptions {
  */
 export class MemoryKernel implements Kernel {
   readonly host: MemoryNamespace;
-  /** What the node's connection tracking remembers. */
+  /** Flows in the node's connection tracking. */
   readonly flows: { readonly source: string; readonly destination: string }[] = [];
-  /** Every step that was carried out or refused, as its `ip` command. */
+  /** Every applied or refused step, as its `ip` command. */
   readonly commands: string[] = [];
   /** Paths that exist, and what is there. */
   readonly #paths: Map<string, MemoryNamespace | 'a file'>;
@@ -94,9 +94,9 @@ export class MemoryKernel implements Kernel {
   readonly #identities = new Identities();
   /** Sessions that were opened and not closed. */
   openSessions = 0;
-  /** Some kernels take no notice of the MAC address in the creating message. */
+  /** Some kernels ignore the MAC address given at creation. */
   ignoresMacAtCreation = false;
-  /** Kernels before 5.14 tell no cookies of namespaces. */
+  /** Kernels before 5.14 report no cookies of namespaces. */
   reportsCookies = true;
 
   /** @param options - `hasIpv6`: false for a kernel that was started without IPv6 */
@@ -113,12 +113,12 @@ export class MemoryKernel implements Kernel {
     return namespace;
   }
 
-  /** The path is gone, and the namespace lives on: a process is in it. */
+  /** Removes the path; the namespace stays, as if a process were in it. */
   unmount(path: string): void {
     this.#paths.delete(path);
   }
 
-  /** A namespace that lives is at the path. */
+  /** Mounts a live namespace at the path. */
   mount(path: string, namespace: MemoryNamespace): void {
     this.#paths.set(path, namespace);
   }
@@ -134,7 +134,7 @@ export class MemoryKernel implements Kernel {
     this.#paths.set(path, 'a file');
   }
 
-  /** The namespace dies with everything in it. */
+  /** Destroys the namespace with everything in it. */
   removeNamespace(path: string): void {
     const namespace = this.#paths.get(path);
     this.#paths.delete(path);
@@ -148,7 +148,7 @@ export class MemoryKernel implements Kernel {
     this.#faults.push({ operation, errno, after });
   }
 
-  /** Faults that nothing has run into: a test that set one and leaves it here has tested nothing. */
+  /** Faults that no operation has met: a test that leaves one here has tested nothing. */
   get unusedFaults(): number {
     return this.#faults.length;
   }
@@ -161,11 +161,11 @@ export class MemoryKernel implements Kernel {
   }
 
   async probe(): Promise<void> {
-    await this.#ask('probe', 'link.add', () => undefined);
+    await this.#request('probe', 'link.add', () => undefined);
   }
 
   async open(netns: string): Promise<PodSession> {
-    await this.#turn('open');
+    await this.#yield('open');
     const found = this.#paths.get(netns);
     const errno =
       this.#takeFault('open') ?? (found === undefined ? 'ENOENT' : found === 'a file' ? 'EINVAL' : undefined);
@@ -177,18 +177,18 @@ export class MemoryKernel implements Kernel {
   }
 
   identify(netns: string): Promise<NetnsIdentity | undefined> {
-    return this.#ask('identify', 'namespace.open', () => {
+    return this.#request('identify', 'namespace.open', () => {
       const found = this.#paths.get(netns);
       return found instanceof MemoryNamespace ? this.#identityOf(found) : undefined;
     });
   }
 
   hostLink(name: string): Promise<ObservedLink | undefined> {
-    return this.#ask('link-get', 'link.get', () => (this.host.has(name) ? show(this.host.find(name)) : undefined));
+    return this.#request('link-get', 'link.get', () => (this.host.has(name) ? show(this.host.find(name)) : undefined));
   }
 
   deleteHostLink({ name, index }: Pick<ObservedLink, 'name' | 'index'>): Promise<boolean> {
-    return this.#ask('link-delete', 'link.delete', () => {
+    return this.#request('link-delete', 'link.delete', () => {
       const link = this.host.links.find((candidate) => candidate.name === name && candidate.index === index);
       if (link) this.host.removeLink(link);
       return link !== undefined;
@@ -196,7 +196,7 @@ export class MemoryKernel implements Kernel {
   }
 
   renameHostLink({ name, index }: Pick<ObservedLink, 'name' | 'index'>, to: string): Promise<void> {
-    return this.#ask('link-rename', 'link.set', () => {
+    return this.#request('link-rename', 'link.set', () => {
       const link = this.host.links.find((candidate) => candidate.name === name && candidate.index === index);
       if (!link) throw kernelFailure(refusal({ operation: 'link.set', object: name, errno: 'ENODEV' }));
       if (to === name) return;
@@ -206,13 +206,13 @@ export class MemoryKernel implements Kernel {
   }
 
   veths(): Promise<readonly ObservedLink[]> {
-    return this.#ask('link-list', 'link.list', () =>
+    return this.#request('link-list', 'link.list', () =>
       this.host.links.filter(({ kind }) => kind === 'veth').map((link) => show(link)),
     );
   }
 
   attachedLinks(): Promise<readonly AttachedLink[]> {
-    return this.#ask('link-list', 'link.list', () =>
+    return this.#request('link-list', 'link.list', () =>
       this.host.links
         .toSorted((a, b) => (a.name < b.name ? -1 : 1))
         .flatMap((link): AttachedLink[] => {
@@ -228,7 +228,7 @@ export class MemoryKernel implements Kernel {
   }
 
   deleteFlows(address: string): Promise<number> {
-    return this.#ask('conntrack-delete', 'conntrack.delete', () => {
+    return this.#request('conntrack-delete', 'conntrack.delete', () => {
       const kept = this.flows.filter(({ source, destination }) => source !== address && destination !== address);
       return this.flows.splice(0, this.flows.length, ...kept).length - kept.length;
     });
@@ -259,12 +259,13 @@ export class MemoryKernel implements Kernel {
     return {
       identity: this.#identityOf(pod),
       observe: (wanted) =>
-        this.#ask('observe', 'link.get', () =>
+        this.#request('observe', 'link.get', () =>
           observe(wanted, { host: this.host, pod: read('routes', 'addresses', 'neighbours') }),
         ),
-      rules: (table) => this.#ask('rule-list', 'rule.list', () => rulesOf(table, read('rules'))),
-      orphanRules: () => this.#ask('orphan-list', 'rule.list', () => orphanRulesOf(read('rules'))),
-      podLink: (name) => this.#ask('link-get', 'link.get', () => (pod.has(name) ? show(pod.find(name)) : undefined)),
+      rules: (table) => this.#request('rule-list', 'rule.list', () => rulesOf(table, read('rules'))),
+      orphanRules: () => this.#request('orphan-list', 'rule.list', () => orphanRulesOf(read('rules'))),
+      podLink: (name) =>
+        this.#request('link-get', 'link.get', () => (pod.has(name) ? show(pod.find(name)) : undefined)),
       apply: (steps) => this.#apply(steps, pod),
       close: () => {
         if (open) this.openSessions--;
@@ -280,7 +281,7 @@ export class MemoryKernel implements Kernel {
     const warnings: StepFailure[] = [];
     let failed: StepFailure | undefined;
     for (const step of steps) {
-      await this.#turn(step.type);
+      await this.#yield(step.type);
       const namespace = namespaces[step.side];
       const done = withPrevious(step, namespace);
       const failure = this.#refusalOf(step, () =>
@@ -312,16 +313,16 @@ export class MemoryKernel implements Kernel {
     }
   }
 
-  async #ask<Answer>(operation: Operation, name: string, answer: () => Answer): Promise<Answer> {
-    await this.#turn(operation);
+  async #request<Answer>(operation: Operation, name: string, answer: () => Answer): Promise<Answer> {
+    await this.#yield(operation);
     if (this.#closed) throw new Error('the kernel is closed');
     const errno = this.#takeFault(operation);
     if (errno !== undefined) throw kernelFailure(refusal({ operation: name, object: 'injected', errno }));
     return answer();
   }
 
-  /** Lets others run first, as a call of the real kernel does, and waits where a test asked for it. */
-  async #turn(operation: Operation): Promise<void> {
+  /** Yields first, as a call of the real kernel does, and waits while a test pauses the operation. */
+  async #yield(operation: Operation): Promise<void> {
     const at = this.#pauses.findIndex((pause) => pause.operation === operation);
     const [pause] = at < 0 ? [] : this.#pauses.splice(at, 1);
     pause?.reached();
@@ -412,15 +413,15 @@ function toFailure({ operation, object, error }: Omit<RefusalInput, 'errno'> & {
   return kernelFailure(refusal({ operation, object, errno: error.errno, text: error.message }));
 }
 
-/** Where a step is carried out. */
+/** The context of a step. */
 interface StepContext {
   readonly namespace: MemoryNamespace;
   readonly pod: MemoryNamespace;
-  /** As some kernels do with that of the creating message. */
+  /** Ignores the MAC address given at creation, as some kernels do. */
   readonly ignoresMac: boolean;
 }
 
-/** Carries out a step as the kernel does. @throws Errno what the kernel refuses it with */
+/** Applies a step as the kernel does. @throws Errno when the kernel would refuse it */
 function applyStep(step: Step, where: StepContext): void {
   const { namespace } = where;
   switch (step.type) {
@@ -482,13 +483,13 @@ function addVeth(
   end.peer = { link: host, namespace };
 }
 
-/** The step as it will have been carried out: with the value before, where that is to be read. */
+/** The step as applied: with the previous value, if the step reads it. */
 function withPrevious(step: Step, namespace: MemoryNamespace): Step {
   if (step.type !== 'sysctl-write' || !step.readPrevious) return step;
   return withPreviousValue(step, namespace.sysctls.get(keyText(step.key)));
 }
 
-/** In each namespace the last link that was made or set there. */
+/** The last link that was created or set in each namespace. */
 function readBack(finished: readonly Step[], namespaces: Readonly<Record<Side, MemoryNamespace>>): Links {
   const links: Partial<Record<Side, ObservedLink>> = {};
   for (const step of finished) {
@@ -498,7 +499,7 @@ function readBack(finished: readonly Step[], namespaces: Readonly<Record<Side, M
   return links;
 }
 
-/** How the addon names the operations. */
+/** The addon's names of the operations. */
 const OPERATION_NAMES: Readonly<Record<Step['type'], string>> = {
   'link-add': 'link.add',
   'link-delete': 'link.delete',
@@ -520,7 +521,7 @@ const OPERATION_NAMES: Readonly<Record<Step['type'], string>> = {
 const NSFS_DEVICE = 4n;
 const FIRST_INODE = 4_026_531_840n;
 
-/** Who is who among the fake's namespaces. As in the kernel, the inode of one that is gone is soon a successor's. */
+/** Identities of the fake's namespaces. As in the kernel, the inode of a deleted one is soon reused. */
 class Identities {
   readonly #identities = new Map<MemoryNamespace, NetnsIdentity>();
   #nextCookie = 1n;
@@ -529,7 +530,7 @@ class Identities {
     this.#identities.delete(namespace);
   }
 
-  /** A namespace gets its identity when it is asked for first. */
+  /** A namespace gets its identity at the first request. */
   of(namespace: MemoryNamespace): NetnsIdentity {
     const known = this.#identities.get(namespace);
     if (known) return known;
@@ -548,11 +549,11 @@ class Identities {
 
 interface ReadOptions extends Pick<PodListBounds, 'maxCount'> {
   readonly netns: string;
-  /** What is listed of it. */
+  /** The kinds of objects to list. */
   readonly kinds: readonly PodListKind[];
 }
 
-/** A pod's namespace that is to be read. @throws Failure POD_UNREADABLE where it holds more than that */
+/** Returns the namespace for reading. @throws Failure POD_UNREADABLE when it holds more than `maxCount` objects of a kind */
 function requireReadable(pod: MemoryNamespace, { netns, kinds, maxCount }: ReadOptions): MemoryNamespace {
   const kind = kinds.find((each) => pod[each].length > maxCount);
   if (kind !== undefined) throw podUnreadableFailure(netns, tooManyReason(kind, { maxCount }));

@@ -41,12 +41,12 @@ export class MemoryLinks implements LinkSource {
     this.#notify(name);
   }
 
-  /** Changes were lost. */
+  /** Reports lost events. */
   overrun(): void {
     this.#notify(undefined);
   }
 
-  /** Watches end by themselves. */
+  /** Ends all watches. */
   endWatches(): void {
     const listeners = [...this.#listeners];
     this.#listeners.clear();
@@ -55,22 +55,22 @@ export class MemoryLinks implements LinkSource {
 
   links(): Promise<readonly NodeLink[]> {
     this.#lists++;
-    return this.#answer(() => [...this.#links.values()]);
+    return this.#respond(() => [...this.#links.values()]);
   }
 
   watch(listener: LinkListener): Promise<LinkWatch> {
-    return this.#answer(() => {
+    return this.#respond(() => {
       this.#listeners.add(listener);
       return { close: () => void this.#listeners.delete(listener) };
     });
   }
 
   readSysctls(keys: readonly NodeSysctl['key'][]): Promise<readonly (string | null)[]> {
-    return this.#answer(() => keys.map((key) => this.sysctls.get(key.join('/')) ?? null));
+    return this.#respond(() => keys.map((key) => this.sysctls.get(key.join('/')) ?? null));
   }
 
   writeSysctls(settings: readonly NodeSysctl[]): Promise<void> {
-    return this.#answer(() => {
+    return this.#respond(() => {
       for (const { key, value } of settings) {
         const path = key.join('/');
         if (!this.sysctls.has(path)) throw new Failure('KERNEL_UNSUPPORTED', `sysctl -w ${path}: ENOENT`);
@@ -88,7 +88,7 @@ export class MemoryLinks implements LinkSource {
     for (const listener of this.#listeners) listener.changed(name);
   }
 
-  #answer<Answer>(answer: () => Answer): Promise<Answer> {
+  #respond<Answer>(answer: () => Answer): Promise<Answer> {
     const fault = this.#faults.shift();
     return fault ? Promise.reject(fault) : new Promise((resolve) => resolve(answer()));
   }

@@ -15,7 +15,7 @@ import {
   type Rule,
 } from '../wiring/step.js';
 
-/** What the fake throws where the kernel answers with an errno. */
+/** The fake's error for an errno of the kernel. */
 export class Errno extends Error {
   readonly errno: string;
 
@@ -42,14 +42,14 @@ interface MemoryLink {
 /** Sysctls by path, with `*` for a link's name where it is about one. */
 type Sysctls = Readonly<Record<string, string>>;
 
-/** What a new link takes over from its namespace. */
+/** Sysctls that a new link inherits from its namespace. */
 const INHERITED: Sysctls = {
   'net/ipv4/conf/*/forwarding': 'net/ipv4/ip_forward',
   'net/ipv6/conf/*/disable_ipv6': 'net/ipv6/conf/default/disable_ipv6',
   'net/ipv6/conf/*/forwarding': 'net/ipv6/conf/default/forwarding',
 };
 
-/** What the kernel gives every new link. */
+/** Sysctls of every new link. */
 const LINK_SYSCTLS: Sysctls = {
   'net/ipv4/conf/*/route_localnet': '0',
   'net/ipv4/neigh/*/proxy_delay': '80',
@@ -58,7 +58,7 @@ const LINK_SYSCTLS: Sysctls = {
   'net/ipv4/conf/*/rp_filter': '0',
 };
 
-/** The same where it has IPv6. */
+/** Sysctls of every new link on a kernel with IPv6. */
 const LINK_SYSCTLS_IPV6: Sysctls = {
   'net/ipv6/conf/*/accept_ra': '1',
   'net/ipv6/conf/*/disable_ipv6': '0',
@@ -68,7 +68,7 @@ const LINK_SYSCTLS_IPV6: Sysctls = {
   'net/ipv6/conf/*/forwarding': '0',
 };
 
-/** What a new namespace has where the kernel has IPv6. */
+/** Sysctls of a new namespace on a kernel with IPv6. */
 const NAMESPACE_SYSCTLS_IPV6: Sysctls = {
   'net/ipv6/conf/all/disable_ipv6': '0',
   'net/ipv6/conf/default/disable_ipv6': '0',
@@ -77,7 +77,7 @@ const NAMESPACE_SYSCTLS_IPV6: Sysctls = {
   'net/ipv6/conf/default/forwarding': '0',
 };
 
-/** What the kernel gives a veth that asks for nothing: a length, and as many queues as there are processors. */
+/** Defaults of a veth: queue length, and one queue per processor. */
 const TX_QUEUE_LENGTH = 1000;
 const PROCESSORS = 2;
 
@@ -85,7 +85,7 @@ const MTU_MIN_BYTES = 68;
 const MTU_MAX_BYTES = 65_535;
 const ALIAS_MAX_BYTES = 255;
 
-/** What a link cannot be made without. */
+/** The required attributes of a link. */
 type NamedLink = Pick<LinkSpec, 'name' | 'mac' | 'mtuBytes'>;
 
 /** One network namespace of the fake kernel, with the real one's rules as far as Podwire's steps can meet them. */
@@ -133,9 +133,9 @@ export class MemoryNamespace {
     return link;
   }
 
-  /** Takes a link away with everything on it; the other end of a pair goes too. */
+  /** Removes a link with everything on it, and the other end of a pair. */
   removeLink(link: MemoryLink): void {
-    this.#downed(link);
+    this.#setDown(link);
     removeWhere(this.links, (candidate) => candidate === link);
     removeWhere(this.addresses, ({ device }) => device === link.name);
     for (const key of Object.keys(this.#linkSysctls)) this.sysctls.delete(key.replace('*', link.name));
@@ -171,7 +171,7 @@ export class MemoryNamespace {
       if (Buffer.byteLength(alias) > ALIAS_MAX_BYTES) throw new Errno('EINVAL', 'alias too long');
       link.alias = alias;
     }
-    if (up === false && link.up) this.#downed(link);
+    if (up === false && link.up) this.#setDown(link);
     if (up !== undefined) link.up = up;
   }
 
@@ -304,7 +304,7 @@ export class MemoryNamespace {
   }
 
   /** A link that goes down loses its routes and neighbours, permanent ones too, and its IPv6 addresses. */
-  #downed(link: MemoryLink): void {
+  #setDown(link: MemoryLink): void {
     link.up = false;
     removeWhere(this.routes, ({ device }) => device === link.name);
     removeWhere(this.neighbours, ({ device }) => device === link.name);

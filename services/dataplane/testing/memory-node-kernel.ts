@@ -100,7 +100,7 @@ export class MemoryNodeKernel implements NodeKernel {
 
   async apply(steps: readonly NodeStep[]): Promise<readonly (NodeRefusal | undefined)[]> {
     await yieldToOthers();
-    return steps.map((step) => this.#carryOut(step));
+    return steps.map((step) => this.#applyStep(step));
   }
 
   watch(listener: NodeListener): Promise<NodeWatch> {
@@ -139,7 +139,7 @@ export class MemoryNodeKernel implements NodeKernel {
     return answer();
   }
 
-  #carryOut(step: NodeStep): NodeRefusal | undefined {
+  #applyStep(step: NodeStep): NodeRefusal | undefined {
     const command = formatNodeStep(step);
     try {
       const errno = this.#closed ? 'EBADF' : (this.#takeFault(step.type) ?? this.#takeFault('any step'));

@@ -13,7 +13,7 @@ const wanted = wantedState(network);
 const fresh = diff(wanted, emptyObservation());
 const [linkAdd] = fresh;
 
-/** What every kernel has to do for the node as a whole; pods' sessions are in `pod-session.contract.ts`. */
+/** The contract of every kernel for the node as a whole; pods' sessions are in `pod-session-contract.ts`. */
 export function kernelContract(setUp: () => Promise<KernelFixture>): void {
   const under = new KernelUnderTest(setUp);
   const applyAll = (steps: readonly Step[]) => under.applyAll(steps);
@@ -21,7 +21,7 @@ export function kernelContract(setUp: () => Promise<KernelFixture>): void {
   const observed = () => under.session.observe(wanted);
 
   describe('probe', () => {
-    test('finds what is needed, changes nothing, may be repeated', async () => {
+    test('succeeds, changes nothing, and can be repeated', async () => {
       await under.fixture.kernel.probe();
       await under.fixture.kernel.probe();
       expect(await under.fixture.kernel.hostLink('podwprobe')).toBeUndefined();
@@ -44,7 +44,7 @@ export function kernelContract(setUp: () => Promise<KernelFixture>): void {
   });
 
   describe('the identity of a namespace', () => {
-    test('is the same wherever it is asked for, and nobody else’s', async () => {
+    test('is stable, and unique to it', async () => {
       const other = under.fixture.addPod('other');
       const identity = await under.fixture.kernel.identify(network.netns);
       expect(identity).toEqual(under.session.identity);
@@ -52,7 +52,7 @@ export function kernelContract(setUp: () => Promise<KernelFixture>): void {
       expect(await under.fixture.kernel.identify(under.fixture.nodePath)).not.toEqual(identity);
     });
 
-    test('is another once a namespace was replaced, also where it has the same inode', async () => {
+    test('changes when the namespace is replaced, even with the same inode', async () => {
       const identities = [];
       for (let round = 0; round < 5; round++) {
         identities.push(await under.fixture.kernel.identify(under.fixture.addPod('again')));
@@ -61,7 +61,7 @@ export function kernelContract(setUp: () => Promise<KernelFixture>): void {
       expect(new Set(identities.map((each) => each?.cookie)).size).toBe(5);
     });
 
-    test('is none where there is no network namespace', async () => {
+    test('is undefined when there is no network namespace', async () => {
       expect(await under.fixture.kernel.identify('/run/netns/nowhere')).toBeUndefined();
       expect(await under.fixture.kernel.identify(under.fixture.filePath)).toBeUndefined();
     });
@@ -87,7 +87,7 @@ export function kernelContract(setUp: () => Promise<KernelFixture>): void {
       expect(await under.fixture.kernel.deleteHostLink(link)).toBe(false);
     });
 
-    test('get another name, and keep what is on them; not that of another', async () => {
+    test('are renamed with everything on them, but not to a used name', async () => {
       const { kernel } = under.fixture;
       await applyAll(fresh);
       const before = await observed();
@@ -108,7 +108,7 @@ export function kernelContract(setUp: () => Promise<KernelFixture>): void {
       });
     });
 
-    test('of kind veth are listed, whoever made them, and no others', async () => {
+    test('of kind veth are listed, including foreign ones, and no other kinds', async () => {
       await applyAll([linkAdd!]);
       under.fixture.addBridge('podwbridge', {});
       const bare = await under.fixture.kernel.hostLink(HOST);

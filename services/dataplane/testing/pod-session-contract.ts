@@ -42,7 +42,7 @@ export function podSessionContract(setUp: () => Promise<KernelFixture>): void {
   const observed = () => under.session.observe(wanted);
 
   describe('a plan for a new pod', () => {
-    test('is carried out, and then nothing differs', async () => {
+    test('is applied; then nothing differs', async () => {
       const { finished, warnings, failed, links } = await under.session.apply(fresh);
       expect(finished.map(formatStep)).toEqual(fresh.map(formatStep));
       expect([warnings, failed]).toEqual([[], undefined]);
@@ -54,7 +54,7 @@ export function podSessionContract(setUp: () => Promise<KernelFixture>): void {
       expect(diff(wanted, await observed())).toEqual([]);
     });
 
-    test('leaves both ends running, and each naming the other', async () => {
+    test('leaves both ends running, each with the other’s index', async () => {
       await applyAll(fresh);
       const { host, pod } = await observed();
       expect([host.link?.running, pod.link?.running]).toEqual([true, true]);
@@ -62,7 +62,7 @@ export function podSessionContract(setUp: () => Promise<KernelFixture>): void {
       expect(pod.link?.peerIndex).toBe(host.link?.index);
     });
 
-    test('is made anew after the deletion of a stale wire in the same batch', async () => {
+    test('is created again after the deletion of a stale wire in the same batch', async () => {
       await applyAll(fresh);
       const outcome = await only({ type: 'link-delete', side: 'host', name: HOST }, linkAdd!);
       expect(outcome.finished).toHaveLength(2);
@@ -85,7 +85,7 @@ export function podSessionContract(setUp: () => Promise<KernelFixture>): void {
   });
 
   describe('a batch', () => {
-    test('ends with the first step that fails; what was finished is told, and the rest is not done', async () => {
+    test('stops at the first failed step, and returns the finished ones', async () => {
       await applyAll([linkAdd!]);
       const address = (text: string): Step => ({ type: 'address-add', side: 'pod', device: 'eth0', address: text });
       const steps = [address('10.0.0.1/32'), address('10.0.0.1/32'), address('10.0.0.2/32')];
@@ -95,7 +95,7 @@ export function podSessionContract(setUp: () => Promise<KernelFixture>): void {
       expect((await observed()).pod.addresses).toEqual(['10.0.0.1/32']);
     });
 
-    test('goes on after an optional step that fails', async () => {
+    test('continues after a failed optional step', async () => {
       await applyAll([linkAdd!]);
       const sysctl = { type: 'sysctl-write', side: 'host', device: HOST, previous: undefined } as const;
       const missing: Step = { ...sysctl, key: ['net', 'ipv4', 'conf', HOST, 'nonsense'], value: '1', optional: true };
@@ -124,7 +124,7 @@ export function podSessionContract(setUp: () => Promise<KernelFixture>): void {
         'ENETDOWN KERNEL_REFUSED',
       ],
       [
-        'a route by a next hop that nothing leads to',
+        'a route by an unreachable next hop',
         fresh,
         { type: 'route-add', side: 'pod', route: podRoute('10.0.0.0/8', '10.9.9.9') },
         'ENETUNREACH KERNEL_REFUSED',
@@ -250,7 +250,7 @@ export function podSessionContract(setUp: () => Promise<KernelFixture>): void {
       expect((await observed()).pod.routes).toEqual([]);
     });
 
-    test('a route is taken over from another link, and given back', async () => {
+    test('a route is taken over from another link, and restored', async () => {
       under.fixture.addBridge('bridge0', { alias: 'podwire:net/old/eth0' });
       const old: Route = {
         destination: '10.65.0.7/32',
@@ -272,14 +272,14 @@ export function podSessionContract(setUp: () => Promise<KernelFixture>): void {
     });
   });
 
-  test('a link of the pod is found by its name, and none where there is none', async () => {
+  test('a link of the pod is found by its name; a missing one is undefined', async () => {
     await applyAll(fresh);
     const { name, mac } = wanted.pod.link;
     expect(await under.session.podLink(name)).toMatchObject({ name, mac, kind: 'veth', up: true });
     expect(await under.session.podLink('nothing')).toBeUndefined();
   });
 
-  test('every step that can be taken back is: what is observed is as before', async () => {
+  test('every reversible step is reverted: the observation is as before', async () => {
     await applyAll(fresh);
     const other = wantedState({
       ...network,
@@ -309,10 +309,10 @@ export function podSessionContract(setUp: () => Promise<KernelFixture>): void {
     expect(await observed()).toEqual(before);
   });
 
-  describe('a sysctl whose value before is to be read as it is written', () => {
+  describe('a sysctl write that reads the previous value', () => {
     const write = { ...podSysctl('ip_forward', '1'), readPrevious: true } as const;
 
-    test('is told with it, and is put back by the inverse', async () => {
+    test('returns it, and is reverted by the inverse', async () => {
       await applyAll([podSysctl('ip_forward', '0')]);
       const { finished } = await only(write);
       expect(finished).toEqual([podSysctl('ip_forward', '1', '0')]);
@@ -322,12 +322,12 @@ export function podSessionContract(setUp: () => Promise<KernelFixture>): void {
       expect(await values()).toBe('0');
     });
 
-    test('is refused where there is none', async () => {
+    test('is refused for a missing sysctl', async () => {
       expect(await refusal({ ...podSysctl('nonsense', '1'), readPrevious: true })).toBe('ENOENT KERNEL_UNSUPPORTED');
     });
   });
 
-  describe('a pod that is filled from inside', () => {
+  describe('a pod that fills its own tables', () => {
     const numbers = Array.from({ length: SMALL_BOUNDS.maxCount + 1 }, (_, number) => number);
     const unreadable = (kind: string) => ({
       code: 'POD_UNREADABLE',
@@ -335,14 +335,14 @@ export function podSessionContract(setUp: () => Promise<KernelFixture>): void {
     });
     const routes = numbers.map((number) => podRoute(`10.66.0.${number}/32`, undefined));
 
-    test('with routes is not read, and is read again without them', async () => {
+    test('is not read with too many routes, and is read again without them', async () => {
       await applyAll([...fresh, ...routes.map((route): Step => ({ type: 'route-add', side: 'pod', route }))]);
       await expect(observed()).rejects.toMatchObject(unreadable('routes'));
       await applyAll(routes.map((route): Step => ({ type: 'route-delete', side: 'pod', route })));
       expect(diff(wanted, await observed())).toEqual([]);
     });
 
-    test('with addresses or neighbours is not read', async () => {
+    test('is not read with too many addresses or neighbours', async () => {
       await applyAll(fresh);
       const addresses = numbers.map((number) => `10.66.0.${number}/32`);
       await applyAll(
@@ -359,7 +359,7 @@ export function podSessionContract(setUp: () => Promise<KernelFixture>): void {
       await expect(observed()).rejects.toMatchObject(unreadable('neighbours'));
     });
 
-    test('with rules is not read for them, and the rest of it is', async () => {
+    test('is read without its rules when it has too many', async () => {
       const rules = numbers.map((number) => ({
         source: `10.66.0.${number}/32`,
         table: 1_459_617_792,
@@ -373,7 +373,7 @@ export function podSessionContract(setUp: () => Promise<KernelFixture>): void {
     });
   });
 
-  test('more steps than the addon takes in one hop are carried out in several', async () => {
+  test('more steps than the addon accepts in one call are applied in several', async () => {
     const steps = Array.from({ length: 2500 }, (_, number): Step => {
       const route = podRoute(`10.66.${number >> 8}.${number & 255}/32`, undefined);
       return { type: 'route-add', side: 'pod', route };

@@ -7,12 +7,12 @@ import { attachmentOfAlias, type PodNetwork } from '../wiring/network.js';
 import { MemoryRecordStore } from './memory-record-store.js';
 import { address, FakeAddressBook, killableKernel, podNetwork, startNode } from './pods.js';
 
-/** What people and programs do to a node behind the dataplane's back. */
+/** Changes to a node by operators and other programs. */
 export interface NodeOperator {
   readonly kernel: Kernel;
   addPod(name: string): void;
   removePod(name: string): void;
-  /** Changes something of a wired pod, the kind by number. */
+  /** Changes a wired pod; the number selects the kind of change. */
   changePod(network: PodNetwork, kind: number): void;
 }
 
@@ -46,23 +46,23 @@ const never = (): AbortSignal => new AbortController().signal;
 const networkOf = (name: Pod): PodNetwork =>
   podNetwork(name, { addresses: [address(`10.65.0.${PODS.indexOf(name) + 1}`)], ipForwarding: true });
 
-/** A node that is walked over, and what is known of it from the answers alone. */
+/** A random walk over a node, with the state that is known from the answers alone. */
 class Walk {
-  readonly #hands: NodeOperator;
+  readonly #operator: NodeOperator;
   readonly #store = new MemoryRecordStore();
   readonly #addressBook = new FakeAddressBook();
-  /** What the last answer for each pod said; undefined when none came. */
+  /** The last answer for each pod; undefined when none arrived. */
   readonly #answers = new Map<Pod, 'attached' | 'detached' | undefined>();
   #node: Awaited<ReturnType<typeof startNode>>;
 
-  private constructor(hands: NodeOperator, node: Awaited<ReturnType<typeof startNode>>) {
-    this.#hands = hands;
+  private constructor(operator: NodeOperator, node: Awaited<ReturnType<typeof startNode>>) {
+    this.#operator = operator;
     this.#node = node;
   }
 
-  static async start(hands: NodeOperator): Promise<Walk> {
-    for (const name of PODS) hands.addPod(name);
-    const walk = new Walk(hands, await startNode({ kernel: hands.kernel }));
+  static async start(operator: NodeOperator): Promise<Walk> {
+    for (const name of PODS) operator.addPod(name);
+    const walk = new Walk(operator, await startNode({ kernel: operator.kernel }));
     await walk.#start();
     return walk;
   }
@@ -82,15 +82,15 @@ class Walk {
         await this.#kill(move);
         break;
       case 'replace-namespace':
-        this.#hands.removePod(move.pod);
-        this.#hands.addPod(move.pod);
+        this.#operator.removePod(move.pod);
+        this.#operator.addPod(move.pod);
         await expect.poll(async () => (await this.#linked()).includes(move.pod)).toBe(false);
-        // The wire went with the namespace; what is recorded of it is for the sweep.
+        // The wire vanished with the namespace; the sweep removes its record.
         this.#answers.set(move.pod, undefined);
         await this.#sweepTwice();
         break;
       case 'meddle':
-        if (this.#answers.get(move.pod) === 'attached') this.#hands.changePod(networkOf(move.pod), move.kind);
+        if (this.#answers.get(move.pod) === 'attached') this.#operator.changePod(networkOf(move.pod), move.kind);
         break;
       case 'restart':
         await this.#start();
@@ -101,7 +101,7 @@ class Walk {
     }
   }
 
-  /** Kernel, records and answers agree, and there is nothing left to do: another look changes nothing. */
+  /** Verifies that kernel, records and answers agree, and that another check changes nothing. */
   async verify(): Promise<void> {
     await this.#start();
     await this.#sweepTwice();
@@ -119,7 +119,7 @@ class Walk {
       if (recorded.includes(name)) expect(await this.#node.dataplane.check(networkOf(name), never())).toEqual([]);
     }
     const writes = this.#store.writes;
-    const watched = killableKernel(this.#hands.kernel, 0);
+    const watched = killableKernel(this.#operator.kernel, 0);
     const { reconciler } = await this.#startOn(watched.kernel);
     await reconciler.recover();
     await reconciler.check();
@@ -129,24 +129,24 @@ class Walk {
   async end(): Promise<void> {
     for (const name of PODS) await this.#node.dataplane.detach(networkOf(name), never());
     expect([await this.#linked(), this.#node.registry.all()]).toEqual([[], []]);
-    for (const name of PODS) this.#hands.removePod(name);
+    for (const name of PODS) this.#operator.removePod(name);
   }
 
   async #kill(move: Extract<WalkStep, { readonly after: number }>): Promise<void> {
-    const doomed = killableKernel(this.#hands.kernel, move.after);
-    const { dataplane } = await this.#startOn(doomed.kernel);
+    const killable = killableKernel(this.#operator.kernel, move.after);
+    const { dataplane } = await this.#startOn(killable.kernel);
     const network = networkOf(move.pod);
     const call =
       move.type === 'killed-attach' ? dataplane.attach(network, never()) : dataplane.detach(network, never());
     const answer = move.type === 'killed-attach' ? 'attached' : 'detached';
-    // It may have been done before it was to be killed.
-    const isAnswered = await Promise.race([call.then(() => true), doomed.died.then(() => false)]);
+    // The call may finish before the process is killed.
+    const isAnswered = await Promise.race([call.then(() => true), killable.died.then(() => false)]);
     this.#answers.set(move.pod, isAnswered ? answer : undefined);
     await this.#start();
   }
 
   async #start(): Promise<void> {
-    this.#node = await this.#startOn(this.#hands.kernel);
+    this.#node = await this.#startOn(this.#operator.kernel);
     await this.#node.reconciler.recover();
   }
 
@@ -163,7 +163,7 @@ class Walk {
   }
 
   async #linked(): Promise<string[]> {
-    const links = await this.#hands.kernel.veths();
+    const links = await this.#operator.kernel.veths();
     return links.flatMap(({ alias, name }) => {
       const owner = attachmentOfAlias(alias)?.containerId;
       return owner === undefined ? (name.startsWith('podw') ? [`bare ${name}`] : []) : [owner];
@@ -171,9 +171,9 @@ class Walk {
   }
 }
 
-/** Walks, and looks whether all agrees after every few moves and at the end. */
-export async function walk(hands: NodeOperator, path: readonly WalkStep[]): Promise<void> {
-  const walking = await Walk.start(hands);
+/** Walks, and verifies the state after every few steps and at the end. */
+export async function walk(operator: NodeOperator, path: readonly WalkStep[]): Promise<void> {
+  const walking = await Walk.start(operator);
   for (const [at, move] of path.entries()) {
     await walking.apply(move);
     if (at % 5 === 4) await walking.verify();

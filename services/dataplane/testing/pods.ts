@@ -22,18 +22,18 @@ import { MemoryRecordStore } from './memory-record-store.js';
 
 const NODE_NAME = 'node-1';
 
-/** podwire-ipam as its contract describes it, with one address each, in memory; away when a test says so. */
+/** podwire-ipam in memory, as its contract describes it, with one address each; a test can make it unreachable. */
 export class FakeAddressBook implements AddressBook {
   readonly endpoints = new Map<string, HeldEndpoint>();
   readonly released: string[] = [];
   isUnreachable = false;
-  /** Attachments, formatted, whose requests fail by themselves: a record of theirs cannot be read. */
+  /** Attachments, formatted, whose requests fail because a record cannot be read. */
   readonly refused = new Set<string>();
-  /** Called when a release arrives: where a test lets something else come first. */
+  /** Called when a release arrives, before it is handled. */
   beforeRelease: () => void = () => undefined;
   #sequenceNumber = 100n;
 
-  /** As Allocate does: what is held stays held by the same allocation, for the namespace that asked last. */
+  /** Like Allocate: a held address keeps its allocation, for the namespace of the latest request. */
   allocate(network: PodNetwork, netns: HeldEndpoint['netns'], createdAtMs = 0): HeldEndpoint {
     const key = formatAttachment(network.attachment);
     const sequenceNumber = this.#sequenceNumber++;
@@ -78,18 +78,18 @@ export class FakeAddressBook implements AddressBook {
   }
 }
 
-/** What stays when the process ends: kernel, records, IPAM, and time. */
+/** State that survives the process: kernel, records, IPAM, and time. */
 interface PersistentState {
   readonly kernel: Kernel;
   readonly store?: RecordStore;
   readonly addressBook?: FakeAddressBook;
   readonly clock?: Clock;
-  /** What chance gives each time, from 0 (included) to 1 (excluded); default: the mean. */
+  /** The value of every random draw, in [0, 1); default: the mean. */
   readonly chance?: number;
   readonly guard?: PodGuard;
 }
 
-/** The dataplane's process, without its socket: everything that is gone when it is killed. */
+/** The dataplane's process without its socket: the state that is lost when it is killed. */
 export async function startNode(lasting: PersistentState) {
   const {
     kernel,
@@ -120,7 +120,7 @@ export async function startNode(lasting: PersistentState) {
   return { ...parts, reconciler, garbage: new GarbageCollector(parts), addressBook, loaded, lines };
 }
 
-/** The kernel as a process sees it that is killed after so many changes: from then on nothing is done, and nothing answered. */
+/** The kernel of a process that is killed after some changes: later calls have no effect and never resolve. */
 export function killableKernel(
   kernel: Kernel,
   changes: number,
@@ -128,7 +128,7 @@ export function killableKernel(
   let remaining = changes;
   const death = new AbortController();
   const died = new Promise<void>((resolve) => death.signal.addEventListener('abort', () => resolve(), { once: true }));
-  // What a process has open is closed when it dies; a namespace would outlive its pod otherwise.
+  // A killed process closes its sessions; otherwise a namespace would outlive its pod.
   const open = new Set<PodSession>();
   const never = <Answer>(): Promise<Answer> => {
     death.abort();
@@ -198,7 +198,7 @@ export async function scene() {
     return network;
   };
   const advance = (durationMs: number) => lasting.clock.sleep(durationMs, never());
-  /** Who is missed by two looks, ten seconds apart, is dead. */
+  /** Two checks for dead namespaces, ten seconds apart. */
   const sweepTwice = async () => {
     await node.reconciler.sweep();
     await advance(10_000);
@@ -207,7 +207,7 @@ export async function scene() {
   return { ...lasting, lasting, node, attachPod, advance, sweepTwice, restart: () => startNode(lasting) };
 }
 
-/** What a start logs of what it found. */
+/** The line in which a start reports its recovery. */
 export const summaryOf = (lines: readonly Record<string, unknown>[]) =>
   lines.find(({ msg }) => String(msg).startsWith('attachments found at the start'));
 
@@ -221,7 +221,7 @@ export function recordingLog(): { readonly log: Logger; readonly lines: Record<s
 /** The boot in which tests run. */
 export const BOOT = { id: '0f8fad5b-d9cb-469f-a165-70867728950e', startedAtMs: 500_000 };
 
-/** A registry over a store that does not refuse, unless the test says otherwise. */
+/** A registry whose store must not refuse a record. */
 export function testRegistry(
   store: RecordStore = new MemoryRecordStore(),
   clock: Clock = new FakeClock(),
@@ -232,7 +232,7 @@ export function testRegistry(
   return new AttachmentRegistry({ store, bootId: BOOT.id, clock, onStoreFailure: onRefused });
 }
 
-/** What is observed when everything is as wanted. Indexes: 11 on the host, 2 in the pod. */
+/** The observation of a pod that matches its wanted state. Indexes: 11 on the host, 2 in the pod. */
 export function matchingObservation(network: PodNetwork): Observed {
   const wanted: Wanted = wantedState(network);
   return {
@@ -263,20 +263,20 @@ export function withChanges(
   change: Partial<ObservedEnd>,
   link: Partial<ObservedLink> = {},
 ): ObservedEnd {
-  if (!end.link) throw new Error('the end to change has a link');
+  if (!end.link) throw new Error('the end to change must have a link');
   return { ...end, link: { ...end.link, ...link }, ...change };
 }
 
 export function address(text: string): Address {
   const parsed = parseAddress(text);
-  if (!parsed) throw new Error(`${text} is no address`);
+  if (!parsed) throw new Error(`${text} is not an address`);
   return parsed;
 }
 
 export const DEFAULT_ROUTE = { family: 4, value: 0n, length: 0 } as const;
 const DEFAULT_ROUTE_IPV6 = { family: 6, value: 0n, length: 0 } as const;
 
-/** What pods of IPv4, of IPv6 and of both families have. */
+/** Addresses and routes of pods of IPv4, of IPv6 and of both families. */
 export const BY_FAMILY = {
   IPv4: { addresses: [address('10.65.0.7')], routes: [DEFAULT_ROUTE] },
   IPv6: { addresses: [address('fd65::7')], routes: [DEFAULT_ROUTE_IPV6] },
@@ -286,7 +286,7 @@ export const BY_FAMILY = {
   },
 } as const satisfies Record<string, Partial<PodNetwork>>;
 
-/** A pod as a caller wants it, with names derived as the plugin derives them. */
+/** A pod as requested by a caller, with names derived as the plugin derives them. */
 export function podNetwork(containerId: string, rest: Partial<PodNetwork> = {}): PodNetwork {
   const attachment = { network: 'net', containerId, interfaceName: 'eth0' };
   return {

@@ -27,7 +27,7 @@ export function storedRecord(containerId: string, rest: Partial<AttachmentRecord
   };
 }
 
-/** What every store of records has to do. */
+/** The contract of every record store. */
 export function recordStoreContract(setUp: () => RecordStoreFixture): void {
   let fixture: RecordStoreFixture;
   let store: RecordStore;
@@ -44,7 +44,7 @@ export function recordStoreContract(setUp: () => RecordStoreFixture): void {
     expect(await store.load()).toEqual({ records: [], unreadable: [] });
   });
 
-  test('gives back what was put, also to the next process', async () => {
+  test('returns stored records, also to the next process', async () => {
     const [a, b] = [storedRecord('a'), storedRecord('b')];
     await store.put(a);
     await store.put(b);
@@ -53,14 +53,14 @@ export function recordStoreContract(setUp: () => RecordStoreFixture): void {
     expect(records.toSorted((x, y) => (x.network.netns < y.network.netns ? -1 : 1))).toEqual([a, b]);
   });
 
-  test('keeps one record for each attachment: the last', async () => {
+  test('keeps the last record of each attachment', async () => {
     await store.put(storedRecord('a'));
     const last = storedRecord('a', { state: 'detaching', updatedAtMs: 9 });
     await store.put(last);
     expect(await fixture.open().load()).toEqual({ records: [last], unreadable: [] });
   });
 
-  test('tells apart what differs in one part of the attachment', async () => {
+  test('distinguishes attachments that differ in one part', async () => {
     const base = podNetwork('a');
     const attachments = [
       base.attachment,
@@ -72,7 +72,7 @@ export function recordStoreContract(setUp: () => RecordStoreFixture): void {
     expect(await names(store)).toHaveLength(attachments.length);
   });
 
-  test('tells of each attachment whether it has a record, readable or not', async () => {
+  test('reports whether an attachment has a record, readable or not', async () => {
     const { attachment } = podNetwork('a');
     expect(await store.has(attachment)).toBe(false);
     await store.put(storedRecord('a'));
@@ -82,7 +82,7 @@ export function recordStoreContract(setUp: () => RecordStoreFixture): void {
     expect(await store.has(attachment)).toBe(false);
   });
 
-  test('removes one, and what is not there as well', async () => {
+  test('removes one record; removing a missing one succeeds', async () => {
     await store.put(storedRecord('a'));
     await store.put(storedRecord('b'));
     await store.remove(podNetwork('a').attachment);
@@ -92,7 +92,7 @@ export function recordStoreContract(setUp: () => RecordStoreFixture): void {
   });
 
   test.each(['', '{', '{"version":2}', '\0\0\0'])(
-    'puts aside what cannot be read (%j), and tells it once',
+    'moves unreadable records aside (%j), and reports them once',
     async (text) => {
       await store.put(storedRecord('a'));
       fixture.corrupt(text);
@@ -104,7 +104,7 @@ export function recordStoreContract(setUp: () => RecordStoreFixture): void {
     },
   );
 
-  test('puts and removals of many attachments at once do not mix', async () => {
+  test('concurrent puts and removals of many attachments do not interfere', async () => {
     const all = Array.from({ length: 50 }, (_, at) => `p${String(at).padStart(2, '0')}`);
     await Promise.all(all.map((name) => store.put(storedRecord(name))));
     const removed = all.filter((_, at) => at % 2 === 0);
@@ -117,15 +117,15 @@ interface SharedAddressFixture {
   readonly kernel: Kernel;
   /** Makes a pod's namespace of that name. */
   readonly addPod: (name: string) => void;
-  /** All that the kernel has, as text. */
+  /** The kernel's state as text. */
   readonly print: () => string;
-  /** The interface that the node leads an address to. */
+  /** The interface that the node routes an address to. */
   readonly deviceOf: (address: string) => string;
-  /** Takes a link of the node away, with all that goes with it. */
+  /** Deletes a link of the node with everything on it. */
   readonly removeLink: (name: string) => void;
 }
 
-/** Two recorded pods of one node with the same addresses, as where IPAM forgot the first one's and gave them to the second. */
+/** Two recorded pods of one node with the same addresses, as after IPAM lost the first one's record. */
 export function describeSharedAddresses(open: () => Promise<SharedAddressFixture>): void {
   const ADDRESS = { IPv4: '10.65.0.7', IPv6: 'fd65::7' } as const;
 
@@ -144,22 +144,22 @@ export function describeSharedAddresses(open: () => Promise<SharedAddressFixture
   }
 
   const repairMessages = (lines: readonly Record<string, unknown>[]) =>
-    lines.map(({ msg }) => String(msg)).filter((msg) => /mended:|taken over/.test(msg));
+    lines.map(({ msg }) => String(msg)).filter((msg) => /repaired:|taken over/.test(msg));
 
-  describe.each(['IPv4', 'IPv6'] as const)('addresses of %s that two pods were given', (family) => {
-    test('are the later one’s: checks change nothing, however often, nor does a restart', async () => {
+  describe.each(['IPv4', 'IPv6'] as const)('addresses of %s that two pods have', (family) => {
+    test('belong to the later one: repeated checks and a restart change nothing', async () => {
       const { reconciler, print, holder, second, restart, lines } = await node(family);
       const before = print();
-      const told = repairMessages(lines);
+      const earlierMessages = repairMessages(lines);
       for (let time = 0; time < 3; time++) await reconciler.check();
-      expect([print(), holder(), repairMessages(lines)]).toEqual([before, second.hostInterfaceName, told]);
+      expect([print(), holder(), repairMessages(lines)]).toEqual([before, second.hostInterfaceName, earlierMessages]);
       const next = await restart();
       await next.reconciler.recover();
       await next.reconciler.check();
       expect([print(), holder(), repairMessages(next.lines)]).toEqual([before, second.hostInterfaceName, []]);
     });
 
-    test('go to whoever is attached last, also where it was wired first', async () => {
+    test('move to the pod that is attached last, even when it was wired first', async () => {
       const { dataplane, reconciler, print, holder, first, restart } = await node(family);
       await dataplane.attach(first, never());
       const before = print();
@@ -170,7 +170,7 @@ export function describeSharedAddresses(open: () => Promise<SharedAddressFixture
       expect([print(), holder()]).toEqual([before, first.hostInterfaceName]);
     });
 
-    test('are told by a check, and not taken away by a repair', async () => {
+    test('are reported by a check, and not taken by a repair', async () => {
       const { dataplane, reconciler, print, first, second } = await node(family);
       const before = print();
       expect(await dataplane.check(first, never())).toMatchObject([
@@ -181,7 +181,7 @@ export function describeSharedAddresses(open: () => Promise<SharedAddressFixture
       expect(print()).toBe(before);
     });
 
-    test('leave the rest of the earlier one its repair, and are its own again when the later one is gone', async () => {
+    test('do not block other repairs of the earlier one, and return to it when the later one is gone', async () => {
       const { dataplane, reconciler, removeLink, holder, first, second } = await node(family);
       removeLink(first.hostInterfaceName);
       await reconciler.check();

@@ -17,7 +17,7 @@ const rule = (source: string, rest: Partial<Rule> = {}): Rule => {
 const add = (of: Rule): Step => ({ type: 'rule-add', side: 'pod', rule: of });
 const remove = (of: Rule): Step => ({ type: 'rule-delete', side: 'pod', rule: of });
 
-/** What every kernel has to do with rules, and with the tables that they lead to. */
+/** The contract of every kernel for rules and their tables. */
 export function rulesContract(setUp: () => Promise<KernelFixture>): void {
   const under = new KernelUnderTest(setUp);
   const { applyAll, refusal } = {
@@ -29,7 +29,7 @@ export function rulesContract(setUp: () => Promise<KernelFixture>): void {
   const reach = async (wanted: Wanted) => applyAll(diff(wanted, await observed(wanted)));
 
   describe('rules', () => {
-    test('are listed by their table, those of others are not', async () => {
+    test('are listed by their table, without foreign ones', async () => {
       const [four, six] = [rule('10.66.0.7/32'), rule('fd66::7/128')];
       const others = [rule('10.66.0.8/32', { table: 100 }), rule('10.66.0.9/32', { protocol: 4 })];
       await applyAll([four, six, ...others].map(add));
@@ -37,7 +37,7 @@ export function rulesContract(setUp: () => Promise<KernelFixture>): void {
       expect([await own(), await own(100), await own(101)]).toEqual([[four.source, six.source], ['10.66.0.8/32'], []]);
     });
 
-    test.each(['10.66.0.7/32', 'fd66::7/128'])('from %s are made once, and deleted once', async (source) => {
+    test.each(['10.66.0.7/32', 'fd66::7/128'])('from %s are created once, and deleted once', async (source) => {
       await applyAll([add(rule(source))]);
       expect(await refusal(add(rule(source)))).toBe('EEXIST KERNEL_REFUSED');
       await applyAll([add(rule(source, { priority: 30_088 })), remove(rule(source, { priority: 30_088 }))]);
@@ -47,25 +47,25 @@ export function rulesContract(setUp: () => Promise<KernelFixture>): void {
       expect(await own()).toEqual([]);
     });
 
-    test('are on no link: they outlive it', async () => {
+    test('belong to no link and outlive it', async () => {
       await applyAll(diff(wantedState(first), emptyObservation()));
       await applyAll([add(rule('10.65.0.7/32')), { type: 'link-delete', side: 'host', name: 'podwcontract' }]);
       expect(await own()).toEqual(['10.65.0.7/32']);
     });
   });
 
-  describe('rules that are stray', () => {
-    const stray = async () => (await under.session.orphanRules()).map(({ source }) => source).toSorted();
+  describe('orphan rules', () => {
+    const orphans = async () => (await under.session.orphanRules()).map(({ source }) => source).toSorted();
 
-    test('are Podwire’s of a table that has no route and is no link’s', async () => {
+    test('are Podwire’s rules of a table without routes and without a link', async () => {
       await reach(wantedState(first));
       const [four, six] = [rule('10.66.0.7/32'), rule('fd66::7/128')];
       const others = [{ table: 100 }, { protocol: 4 }, { priority: 30_088 }].map((rest) => rule('10.66.0.8/32', rest));
       await applyAll([four, six, ...others].map(add));
-      expect(await stray()).toEqual([four.source, six.source]);
+      expect(await orphans()).toEqual([four.source, six.source]);
       expect(await under.session.orphanRules()).toContainEqual(four);
       await applyAll([add(rule('10.65.0.7/32', { table: tableOf('eth0') }))]);
-      expect(await stray()).toEqual([four.source, six.source]);
+      expect(await orphans()).toEqual([four.source, six.source]);
       const route: Route = {
         destination: '0.0.0.0/0',
         device: 'eth0',
@@ -76,11 +76,11 @@ export function rulesContract(setUp: () => Promise<KernelFixture>): void {
         table: TABLE,
       };
       await applyAll([{ type: 'route-add', side: 'pod', route }]);
-      expect(await stray()).toEqual([]);
+      expect(await orphans()).toEqual([]);
     });
   });
 
-  describe('a table of one’s own', () => {
+  describe('an interface’s own table', () => {
     const route: Route = {
       destination: '0.0.0.0/0',
       device: 'eth0',
@@ -94,7 +94,7 @@ export function rulesContract(setUp: () => Promise<KernelFixture>): void {
     const isIn = async () =>
       (await observed(wantedState(first))).pod.routes.filter(({ table }) => table === route.table);
 
-    test('has its routes beside those of the main one', async () => {
+    test('has its routes apart from the main table', async () => {
       await applyAll(diff(wantedState(first), emptyObservation()));
       await applyAll([{ type: 'route-add', side: 'pod', route }]);
       expect(await isIn()).toMatchObject([route]);
@@ -107,7 +107,7 @@ export function rulesContract(setUp: () => Promise<KernelFixture>): void {
     test.each<readonly [string, readonly Step[]]>([
       ['goes down', [{ type: 'link-set', side: 'pod', name: 'eth0', change: { up: false }, previous: { up: true } }]],
       ['loses its last address', [{ type: 'address-delete', side: 'pod', device: 'eth0', address: '10.65.0.7/32' }]],
-    ])('loses them with the main one when the link %s', async (_, steps) => {
+    ])('loses its routes like the main table when the link %s', async (_, steps) => {
       await applyAll(diff(wantedState(first), emptyObservation()));
       await applyAll([{ type: 'route-add', side: 'pod', route }, ...steps]);
       expect(await isIn()).toEqual([]);
@@ -115,7 +115,7 @@ export function rulesContract(setUp: () => Promise<KernelFixture>): void {
   });
 
   describe('the second interface of a pod', () => {
-    test('is seen to be behind the first, which is not behind it', async () => {
+    test('is observed as later than the first, and not the reverse', async () => {
       await reach(wantedState(first));
       expect((await observed(wantedState(second))).pod.hasEarlierLink).toBe(true);
       await reach(wantedState(second));
@@ -125,7 +125,7 @@ export function rulesContract(setUp: () => Promise<KernelFixture>): void {
       expect(later).toEqual([false, true]);
     });
 
-    test('has rules and routes of its own, then nothing differs at either', async () => {
+    test('gets rules and routes of its own; then neither differs', async () => {
       await reach(wantedState(first));
       await reach(wantedState(second));
       expect(await own()).toEqual(['10.66.0.7/32', 'fd66::7/128']);
@@ -136,7 +136,7 @@ export function rulesContract(setUp: () => Promise<KernelFixture>): void {
       expect(left).toEqual([[], []]);
     });
 
-    test('has them taken back with all that was done for it', async () => {
+    test('loses them at a rollback', async () => {
       await reach(wantedState(first));
       const before = await observed(wantedState(second));
       const steps = diff(wantedState(second), before);
