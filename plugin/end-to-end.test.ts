@@ -158,7 +158,7 @@ describe('a container runtime that runs the shim', () => {
 });
 
 describe('the resident', () => {
-  test('answers what the shim’s errors propose to ask it by hand', async () => {
+  test('answers the request that the shim’s errors propose', async () => {
     const file = join(services.folder, 'file');
     writeFileSync(file, '');
     const { details } = JSON.parse((await shim('DEL', { config: { socket: file } })).stdout);
@@ -217,7 +217,7 @@ describe('the resident', () => {
     const { exitCode, stdout } = await adding;
     expect([exitCode, JSON.parse(stdout)]).toMatchObject([
       1,
-      { code: 11, msg: expect.stringContaining('is being stopped') },
+      { code: 11, msg: expect.stringContaining('podwire-plugin is stopping') },
     ]);
     letGo();
     resident = await start();
@@ -235,7 +235,10 @@ describe('the resident', () => {
     await resident.stop();
     const deleted = await deleting;
     expect(deleted).toMatchObject({ exitCode: 1, stderr: '' });
-    expect(JSON.parse(deleted.stdout)).toMatchObject({ code: 11, msg: expect.stringContaining('is being stopped') });
+    expect(JSON.parse(deleted.stdout)).toMatchObject({
+      code: 11,
+      msg: expect.stringContaining('podwire-plugin is stopping'),
+    });
     expect(record.lines().map(({ msg }) => msg)).toContainEqual(expect.stringContaining('is lost with this process'));
     letGo();
     rmSync(journal);
@@ -285,7 +288,9 @@ describe('the resident', () => {
     };
     const surroundings = { log: record.log, clock: systemClock, stopwatch: performance, random: Math.random, pid: 1 };
     const other = await startPlugin(readPluginSettings(places, 'node-1'), surroundings);
-    expect(record.lines().map(({ msg }) => msg)).toContain('another plugin with this journal would go unnoticed');
+    expect(record.lines().map(({ msg }) => msg)).toContain(
+      'the journal cannot be locked: another plugin that uses it would not be detected',
+    );
     await other.stop();
   });
 

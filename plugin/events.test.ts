@@ -9,13 +9,13 @@ test('the wait for the turn, every call of a service and the whole are told apar
   const clock = new ManualClock();
   const duration = new Duration({ startedNs: arrivedNs - 3_000_000n, arrivedNs }, clock);
   clock.advance(200);
-  duration.noteTurn();
+  duration.noteQueueWait();
   const listPods = { service: 'podwire-dataplane', method: 'ListPods' };
   duration.noteService(listPods, 4);
   duration.noteService(listPods, 5);
   duration.noteService({ ...listPods, method: 'DetachPod' }, 6);
   clock.advance(300);
-  duration.noteTurn();
+  duration.noteQueueWait();
   expect(duration.fields()).toEqual({
     elapsed_ms: 500,
     shim_ms: 3,
@@ -27,14 +27,14 @@ test('the wait for the turn, every call of a service and the whole are told apar
     { name: 'turn', durationMs: 200 },
     { name: 'shim', durationMs: 3 },
   ]);
-  expect(duration.wholeMs).toBe(503);
+  expect(duration.totalMs).toBe(503);
 });
 
 test('a clock that is set back makes no time negative', () => {
   const clock = new ManualClock();
   const duration = new Duration({ startedNs: undefined, arrivedNs }, clock);
   clock.advance(-1000);
-  duration.noteTurn();
+  duration.noteQueueWait();
   expect(duration.fields()).toEqual({ elapsed_ms: 0, waited_ms: 0 });
 });
 

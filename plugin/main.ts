@@ -12,7 +12,7 @@ import { startTelemetry } from '@podwire/shared/runtime/telemetry';
 
 const NAME = 'podwire-plugin';
 
-/** More than the longest command and its undoing that can be set: stopping waits for them. */
+/** Longer than the longest configurable command and its rollback, which stopping waits for. */
 const STOP_TIMEOUT_MS = 125_000;
 
 const log = createLogger({ service: NAME, level: 'info' });
@@ -22,7 +22,7 @@ await runProcess({
   stopTimeoutMs: STOP_TIMEOUT_MS,
   usage: async () => (await import('./settings.js')).pluginUsage(hostname()),
   start: async (stopped) => {
-    // Loaded once the young generation is kept small: by then it would have grown.
+    // Loaded after the young generation is limited; otherwise loading would grow it.
     const [{ startPlugin }, { readPluginSettings }] = await Promise.all([
       import('./service.js'),
       import('./settings.js'),

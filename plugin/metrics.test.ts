@@ -16,8 +16,8 @@ import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 
 import { CommandEvents, Duration } from './events.js';
 import { JournalEvents } from './journal/events.js';
-import { Stopping } from './requests/request.js';
-import { Descriptors } from './service.js';
+import { ProcessStopping } from './requests/request.js';
+import { FdLimit } from './service.js';
 import { Plugin, recordingLog } from './testing/plugin.js';
 
 /** What operators are told of metrics, and what is recorded. */
@@ -178,7 +178,7 @@ test('commands are told apart that their caller left and that a DEL overtook; me
   const first = plugin.run('ADD', { rest: { cancel } });
   await plugin.script.untilCalled('AttachPod');
   expect(read.labels('commands.under_way')).toEqual(['ADD']);
-  cancel.abort(new Failure('CANCELLED', 'the caller went away'));
+  cancel.abort(new Failure('CANCELLED', 'the caller disconnected'));
   await first;
   const second = plugin.run('ADD');
   const deleting = plugin.run('DEL');
@@ -193,12 +193,12 @@ test('a command that the end of the process cut off is no caller’s that left, 
   plugin.script.hold('AttachPod');
   const first = plugin.run('ADD', { rest: { cancel } });
   await plugin.script.untilCalled('AttachPod');
-  cancel.abort(new Stopping());
-  expect(await first).toMatchObject({ exitCode: 1, isForNext: true });
+  cancel.abort(new ProcessStopping());
+  expect(await first).toMatchObject({ exitCode: 1, isForNextProcess: true });
   const late = new AbortController();
   const second = plugin.run('ADD', { rest: { cancel: late } });
   const deleting = plugin.run('DEL');
-  late.abort(new Stopping());
+  late.abort(new ProcessStopping());
   expect(await second).not.toHaveProperty('isForNext');
   await deleting;
   expect(read.labels('commands.cut_off')).toEqual(['ADD stop', 'ADD overtaken']);
@@ -206,7 +206,7 @@ test('a command that the end of the process cut off is no caller’s that left, 
 
 test('the README names every metric, and no other', () => {
   new CommandEvents();
-  new Descriptors(recordingLog().log);
+  new FdLimit(recordingLog().log);
   new JournalEvents(recordingLog().log).observe(() => ({
     entries: 0,
     volatileEntries: 0,

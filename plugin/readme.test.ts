@@ -45,7 +45,7 @@ test('the example has a runtime pass on all that pods are known by, and what is 
   // As libcni does: what is declared true, and was given.
   const runtimeConfig = Object.fromEntries(capabilities.map((name) => [name, given]));
   const text = JSON.stringify({ ...member, cniVersion: '1.0.0', name: 'net', runtimeConfig });
-  const { annotations, namespaceAnnotations, namespaceLabels } = readAttachConfig('ADD', text).requested;
+  const { annotations, namespaceAnnotations, namespaceLabels } = readAttachConfig('ADD', text).requestSources;
   expect([annotations.ipv4Pools?.value, namespaceAnnotations.ipv4Pools?.value, namespaceLabels]).toEqual([
     ['a'],
     ['a'],

@@ -8,38 +8,37 @@ import { failureOfSignal } from '@podwire/shared/failure/signal';
 import { VARIABLES, type Variable, type Variables } from './cni/environment.js';
 import { cniErrorOf } from './cni/error.js';
 import { OWN_VERSION } from './cni/version.js';
-import type { JournalDesk } from './journal/api.js';
+import type { JournalApi } from './journal/api.js';
 import type { CniRequest } from './requests/request.js';
 import type { CniAnswer } from './run.js';
 
 export interface RouteOptions {
-  readonly journal: JournalDesk;
-  /** Carries out a command; does not throw. */
+  readonly journal: JournalApi;
+  /** Runs a command; does not throw. */
   readonly run: (request: CniRequest) => Promise<CniAnswer>;
   /** Wall clock in epoch nanoseconds. */
   readonly nowNs: () => bigint;
 }
 
-/** One request and what belongs to it. */
 export interface Exchange {
   readonly request: IncomingMessage;
   readonly response: ServerResponse;
-  /** Fires when the caller is gone. */
+  /** Fires when the caller disconnects. */
   readonly cancel: AbortController;
 }
 
-type Route = (exchange: Exchange, options: RouteOptions) => Promise<void> | void;
+type Handler = (exchange: Exchange, options: RouteOptions) => Promise<void> | void;
 
-/** For a call that may be made again, by another connection (RFC 9110): the shim asks the next process (kStatusOfEnding, shim/src/protocol.h). */
-const STATUS_OF_ENDING = 421;
+/** Misdirected Request (RFC 9110): the shim repeats the call at the next process (kStatusStopping, shim/src/protocol.h). */
+const STATUS_STOPPING = 421;
 
-/** 404 is for what an earlier release does not know. */
-const STATUS_OF_DISCARD: Partial<Record<FailureCode, number>> = { ATTACHMENT_NOT_FOUND: 410, STATE_IO: 503 };
+/** Not 404, which means that a release lacks the route. */
+const DISCARD_STATUS: Partial<Record<FailureCode, number>> = { ATTACHMENT_NOT_FOUND: 410, STATE_IO: 503 };
 
-const ROUTES: ReadonlyMap<string, Route> = new Map([
-  ['POST /cni', carryOut],
-  ['GET /healthz', tellHealth],
-  ['GET /journal', tellJournal],
+const ROUTES: ReadonlyMap<string, Handler> = new Map([
+  ['POST /cni', runCni],
+  ['GET /healthz', sendHealth],
+  ['GET /journal', sendJournal],
   ['POST /journal/retry', retryJournal],
   ['POST /journal/discard', discardEntry],
 ]);
@@ -55,21 +54,32 @@ const HEADER: Readonly<Record<Variable, string>> = {
 };
 
 /**
- * What the shim and `podwirectl` ask the resident plugin, over HTTP/1.1. `POST /cni` carries the CNI variables as headers and the network configuration as its
- * body; it is answered with 200 and the result, or with another status and a CNI error object. `GET /healthz` is answered with 200 while requests
- * are taken, `GET /journal` with what waits in the journal, `POST /journal/retry` with what is left of it once all of it was tried, and
- * `POST /journal/discard` with the entry that is given up, or with 410 where there is none. All else is answered with 404.
+ * Answers a request of the shim or `podwirectl`. Any other method or path gets 404.
+ *
+ * | Request                 | Answer                                                                                       |
+ * | ----------------------- | -------------------------------------------------------------------------------------------- |
+ * | `POST /cni`             | 200 and the result, or another status and a CNI error document                               |
+ * | `GET /healthz`          | 200                                                                                          |
+ * | `GET /journal`          | the entries                                                                                  |
+ * | `POST /journal/retry`   | the remaining entries, after each was tried once                                             |
+ * | `POST /journal/discard` | the discarded entry, or 410 if there is none                                                 |
+ *
+ * `POST /cni` has the CNI variables as headers and the network configuration as its body.
  */
 export async function answer(exchange: Exchange, options: RouteOptions): Promise<void> {
   const { request, response } = exchange;
-  const asked = `${request.method ?? ''} ${request.url ?? ''}`;
-  const route = ROUTES.get(asked);
-  if (route) await route(exchange, options);
+  const route = `${request.method ?? ''} ${request.url ?? ''}`;
+  const handler = ROUTES.get(route);
+  if (handler) await handler(exchange, options);
   else
-    sendError(response, 404, new Failure('INVALID_REQUEST', `${asked}: send one of ${[...ROUTES.keys()].join(', ')}`));
+    sendError(
+      response,
+      404,
+      new Failure('INVALID_REQUEST', `${route}: unknown route; send one of ${[...ROUTES.keys()].join(', ')}`),
+    );
 }
 
-async function carryOut({ request, response, cancel }: Exchange, { run, nowNs }: RouteOptions): Promise<void> {
+async function runCni({ request, response, cancel }: Exchange, { run, nowNs }: RouteOptions): Promise<void> {
   const arrivedNs = nowNs();
   const configuration = await readBody(request, cancel.signal);
   if (configuration instanceof Failure) {
@@ -77,7 +87,7 @@ async function carryOut({ request, response, cancel }: Exchange, { run, nowNs }:
     return;
   }
   const { headers } = request;
-  const { exitCode, stdout, isForNext } = await run({
+  const { exitCode, stdout, isForNextProcess } = await run({
     plugin: textOf(headers, 'cni-plugin'),
     shimRelease: textOf(headers, 'podwire-release'),
     variables: variablesOf(headers),
@@ -93,33 +103,33 @@ async function carryOut({ request, response, cancel }: Exchange, { run, nowNs }:
     arrivedNs,
     cancel,
   });
-  const status = isForNext ? STATUS_OF_ENDING : 500;
-  send(response, { status: exitCode === 0 ? 200 : status, body: stdout, type: 'application/json' });
+  const errorStatus = isForNextProcess ? STATUS_STOPPING : 500;
+  send(response, { status: exitCode === 0 ? 200 : errorStatus, body: stdout, type: 'application/json' });
 }
 
-function tellHealth({ response }: Exchange): void {
+function sendHealth({ response }: Exchange): void {
   send(response, { status: 200, body: 'ok\n', type: 'text/plain' });
 }
 
-function tellJournal({ response }: Exchange, { journal }: RouteOptions): void {
+function sendJournal({ response }: Exchange, { journal }: RouteOptions): void {
   send(response, { status: 200, body: journal.text(), type: 'application/json' });
 }
 
 async function retryJournal(exchange: Exchange, options: RouteOptions): Promise<void> {
   exchange.request.resume();
   await options.journal.retry();
-  tellJournal(exchange, options);
+  sendJournal(exchange, options);
 }
 
 async function discardEntry({ request, response, cancel }: Exchange, { journal }: RouteOptions): Promise<void> {
   try {
-    const asked = await readBody(request, cancel.signal);
-    // What cannot be read is refused as what it is not: a request.
-    const body = await journal.discard(asked instanceof Failure ? '' : asked, cancel);
+    const requestBody = await readBody(request, cancel.signal);
+    // An unreadable body is rejected as an invalid request.
+    const body = await journal.discard(requestBody instanceof Failure ? '' : requestBody, cancel);
     send(response, { status: 200, body, type: 'application/json' });
   } catch (error) {
     if (!(error instanceof Failure)) throw error;
-    sendError(response, STATUS_OF_DISCARD[error.code] ?? 400, error);
+    sendError(response, DISCARD_STATUS[error.code] ?? 400, error);
   }
 }
 
@@ -127,13 +137,13 @@ function variablesOf(headers: IncomingHttpHeaders): Variables {
   return Object.fromEntries(VARIABLES.map((variable) => [variable, textOf(headers, HEADER[variable])]));
 }
 
-/** A header as UTF-8, which is what the shim passes on; Node.js reads headers as ISO 8859-1. */
+/** A header as UTF-8, as the shim sends it. Node.js decodes headers as ISO 8859-1. */
 function textOf(headers: IncomingHttpHeaders, name: string): string | undefined {
   const value = headers[name];
   return typeof value === 'string' ? Buffer.from(value, 'latin1').toString() : undefined;
 }
 
-/** The spellings that Go's library for plugins takes. */
+/** The spellings that Go's plugin library accepts. */
 function isTrue(text: string | undefined): boolean {
   return text === '1' || text?.toUpperCase() === 'TRUE';
 }
@@ -150,7 +160,7 @@ interface Answer {
   readonly type: string;
 }
 
-/** One request a connection: callers run once, and a connection that stays would keep the process from stopping. */
+/** Closes the connection after one request: callers send only one, and an open connection would delay the stop. */
 function send(response: ServerResponse, { status, body, type }: Answer): void {
   response.sendDate = false;
   response
@@ -158,15 +168,15 @@ function send(response: ServerResponse, { status, body, type }: Answer): void {
     .end(body);
 }
 
-/** Answers what never became a command with a CNI error object. Idempotent: what was answered already stays as it is. */
+/** Answers a request that is not a valid command with a CNI error document. Does nothing if it is answered already. */
 export function sendError(response: ServerResponse, status: number, error: unknown): void {
   if (response.headersSent) return;
   send(response, { status, body: errorBody(error), type: 'application/json' });
 }
 
-/** Answers what is not HTTP, is too large in its head, or was not sent in time. */
-export function answerGarbage(error: Error, socket: Duplex): void {
-  const failure = new Failure('INVALID_REQUEST', `this is no HTTP request of the CNI shim: ${error.message}`);
+/** Answers invalid HTTP, too large headers, and requests that time out. */
+export function answerInvalidHttp(error: Error, socket: Duplex): void {
+  const failure = new Failure('INVALID_REQUEST', `not a valid HTTP request of the CNI shim: ${error.message}`);
   answerAtOnce(socket, '400 Bad Request', failure);
 }
 
@@ -187,12 +197,12 @@ function errorBody(error: unknown): string {
   return `${JSON.stringify(cniErrorOf(error, { cniVersion: OWN_VERSION }))}\n`;
 }
 
-/** As much as the shim sends (kMaxConfigurationBytes, shim/src/protocol.h). */
+/** The shim's limit too (kMaxConfigurationBytes, shim/src/protocol.h). */
 const MAX_BODY_BYTES = 4 * 1024 * 1024;
 
 /**
- * The body of a request as text, or why there is none.
- * @param signal - ends the wait for it; with a Failure as its reason
+ * The body of a request, or why it cannot be read.
+ * @param signal - ends the wait for the body; its reason is a Failure
  */
 function readBody(request: IncomingMessage, signal: AbortSignal): Promise<string | Failure> {
   const chunks: Buffer[] = [];
@@ -200,7 +210,7 @@ function readBody(request: IncomingMessage, signal: AbortSignal): Promise<string
   return new Promise((resolve) => {
     request.on('data', (chunk: Buffer) => {
       bytes += chunk.length;
-      // What comes after the limit is let pass, so that the caller can send all of it and then read the answer.
+      // Bytes beyond the limit are read and dropped, so that the caller can finish sending and read the answer.
       if (bytes <= MAX_BODY_BYTES) chunks.push(chunk);
     });
     request.once('end', () => {
@@ -213,7 +223,8 @@ function readBody(request: IncomingMessage, signal: AbortSignal): Promise<string
     signal.addEventListener('abort', () => resolve(failureOfSignal(signal)), { once: true });
     request.once('close', () => {
       // Every request closes eventually; by then the remaining ones are answered.
-      if (!request.readableEnded) resolve(new Failure('CANCELLED', 'the connection ended before the request did'));
+      if (!request.readableEnded)
+        resolve(new Failure('CANCELLED', 'the connection closed before the request was complete'));
     });
   });
 }

@@ -73,26 +73,26 @@ describe('ADD is refused before anything is asked of a service', () => {
     ['a bad network name', 7, { config: { name: 'a/b' } }, /name must begin/],
     ['no type', 7, { config: { type: undefined } }, /type is missing/],
     ['a relative socket', 7, { config: { socket: 'cni.sock' } }, /socket is not an absolute path/],
-    ['an MTU below IPv4’s', 7, { config: { mtu: 67 } }, /mtu is neither 0 nor from 68 to 65535/],
-    ['an MTU that is text', 7, { config: { mtu: '1500' } }, /mtu is no whole number/],
-    ['a broken MTU', 7, { config: { mtu: 1500.5 } }, /mtu is no whole number/],
-    ['a bad node name', 7, { config: { nodename: 'Node_1' } }, /nodename is no name of a Kubernetes node/],
+    ['an MTU below IPv4’s', 7, { config: { mtu: 67 } }, /mtu must be 0 or from 68 to 65535/],
+    ['an MTU that is text', 7, { config: { mtu: '1500' } }, /mtu must be a whole number/],
+    ['a broken MTU', 7, { config: { mtu: 1500.5 } }, /mtu must be a whole number/],
+    ['a bad node name', 7, { config: { nodename: 'Node_1' } }, /nodename is not a valid name of a Kubernetes node/],
     [
       'an IPAM plugin in a folder',
       7,
       { config: { ipam: { type: '../x' } } },
-      /ipam\.type is no name of an IPAM plugin/,
+      /ipam\.type is not a valid IPAM plugin name/,
     ],
-    ['itself as IPAM plugin', 7, { config: { ipam: { type: 'podwire' } } }, /ipam\.type is no IPAM plugin/],
-    ['itself under Calico’s name', 7, { config: { ipam: { type: 'calico' } } }, /ipam\.type is no IPAM plugin/],
-    ['an IPAM that is no object', 7, { config: { ipam: 'podwire-ipam' } }, /ipam is no object/],
+    ['itself as IPAM plugin', 7, { config: { ipam: { type: 'podwire' } } }, /ipam\.type is not an IPAM plugin/],
+    ['itself under Calico’s name', 7, { config: { ipam: { type: 'calico' } } }, /ipam\.type is not an IPAM plugin/],
+    ['an IPAM that is no object', 7, { config: { ipam: 'podwire-ipam' } }, /ipam must be an object/],
     [
       'a flag that is text',
       7,
       { config: { container_settings: { allow_ip_forwarding: 'yes' } } },
-      /container_settings\.allow_ip_forwarding is neither true nor false/,
+      /container_settings\.allow_ip_forwarding must be true or false/,
     ],
-    ['a prevResult that is no object', 7, { config: { prevResult: [] } }, /prevResult is no object/],
+    ['a prevResult that is no object', 7, { config: { prevResult: [] } }, /prevResult must be an object/],
     [
       'a prevResult with an address missing',
       7,
@@ -116,7 +116,7 @@ describe('ADD is refused before anything is asked of a service', () => {
     });
     expect(code).toBe(4);
     // What is malformed, then what is missing.
-    expect(msg).toMatch(/CNI_IFNAME.*CNI_CONTAINERID is missing; CNI_NETNS is missing.*name must begin.*mtu is/);
+    expect(msg).toMatch(/CNI_IFNAME.*CNI_CONTAINERID is missing; CNI_NETNS is missing.*name must begin.*mtu must/);
   });
 });
 
@@ -133,7 +133,7 @@ describe('other commands are refused the same way', () => {
       'before 0.4.0',
       1,
       { config: { cniVersion: '0.3.1', prevResult: PREV_RESULT } },
-      /CHECK came with CNI 0\.4\.0/,
+      /CHECK requires CNI 0\.4\.0/,
     ],
     ['CHECK', 'without a namespace', 4, { variables: { CNI_NETNS: '' } }, /CNI_NETNS/],
     [
@@ -143,8 +143,8 @@ describe('other commands are refused the same way', () => {
       { variables: { CNI_NETNS: '/gone' }, config: { prevResult: PREV_RESULT } },
       /gone/,
     ],
-    ['GC', 'in every version', 1, {}, /GC came with CNI 1\.1\.0/],
-    ['STATUS', 'in every version', 1, { variables: { CNI_CONTAINERID: '' } }, /STATUS came with CNI 1\.1\.0/],
+    ['GC', 'in every version', 1, {}, /GC requires CNI 1\.1\.0/],
+    ['STATUS', 'in every version', 1, { variables: { CNI_CONTAINERID: '' } }, /STATUS requires CNI 1\.1\.0/],
     ['STATUS', 'without JSON', 6, { text: 'x' }, /JSON object/],
   ];
 
@@ -160,7 +160,10 @@ test.each(['ADD', 'CHECK', 'DEL'])('%s is refused where values lie too deep to b
   const deep = `{"cniVersion":"1.0.0","dns":${'['.repeat(100_000)}${']'.repeat(100_000)}}`;
   const text = `${JSON.stringify({ ...CONFIG }).slice(0, -1)},"prevResult":${deep}}`;
   const { exitCode, stdout } = await plugin.run(command, { text });
-  expect([exitCode, JSON.parse(stdout)]).toMatchObject([1, { code: 7, msg: expect.stringContaining('1000 others') }]);
+  expect([exitCode, JSON.parse(stdout)]).toMatchObject([
+    1,
+    { code: 7, msg: expect.stringContaining('deeper than 1000 levels') },
+  ]);
   expect(plugin.state()).toBe(NOTHING);
 });
 
@@ -306,7 +309,7 @@ describe.each([...SUPPORTED_VERSIONS, undefined])('cniVersion %s', (cniVersion) 
       const { code, msg } = await refusal(command, { config });
       expect([code, msg]).toEqual([
         1,
-        `${command} came with CNI ${first}, and the configuration's cniVersion is ${version}: it is not for this network`,
+        `${command} requires CNI ${first}, but the configuration's cniVersion is ${version}; do not send it for this network`,
       ]);
     }
   });

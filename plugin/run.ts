@@ -14,47 +14,46 @@ import { del } from './commands/del.js';
 import { gc } from './commands/gc.js';
 import type { Readiness } from './commands/readiness.js';
 import { status, version } from './commands/status.js';
-import { Duration, requireNeighbouringShim, type CommandEvents, type CommandName, type CutOff } from './events.js';
-import { Overtaken, type Turns } from './requests/attachment-queue.js';
+import { Duration, requireCompatibleShim, type CommandEvents, type CommandName, type CutOff } from './events.js';
+import { Superseded, type AttachmentQueue } from './requests/attachment-queue.js';
 import {
   readDelRequest,
-  readPodRequest,
-  Stopping,
-  type AttachmentRequest,
+  readAttachRequest,
+  ProcessStopping,
+  type ContainerRequest,
   type CniRequest,
 } from './requests/request.js';
 
-/** What the plugin's executable prints on standard output, and how it exits. */
+/** Output and exit code of the shim. */
 export interface CniAnswer {
   readonly exitCode: 0 | 1;
-  /** The result, the error object, or nothing. */
+  /** The result, the error document, or nothing. */
   readonly stdout: string;
-  /** Whether the end of the process cut it off, so that the next one can carry it out. */
-  readonly isForNext?: boolean;
+  /** Whether the stopping process cut the command off, so that the shim should call the next process. */
+  readonly isForNextProcess?: boolean;
 }
 
 export interface RunOptions {
   readonly tools: Tools;
-  readonly turns: Turns;
-  /** Time for a command from its arrival, waiting for its turn included, in milliseconds. */
+  readonly queue: AttachmentQueue;
+  /** Timeout of a command from its arrival, including the wait in the queue, in milliseconds. */
   readonly timeoutMs: Readonly<Record<TimedCommand, number>>;
   readonly readiness: Readiness;
-  /** Told of each command. */
   readonly events: CommandEvents;
 }
 
-/** Commands with a configurable timeout; STATUS has a fixed one, and VERSION waits for nothing. */
+/** Commands with a configurable timeout. STATUS has a fixed one; VERSION calls no service. */
 type TimedCommand = 'ADD' | 'CHECK' | 'DEL' | 'GC';
 
-/** One command on its way. */
+/** One command in flight. */
 interface Call extends RunOptions {
   readonly request: CniRequest;
   readonly span: Span;
   readonly duration: Duration;
 }
 
-/** An answer, and what the command failed with where it did. */
-interface Ended {
+/** The answer and the command's error, if any. */
+interface Outcome {
   readonly answer: CniAnswer;
   readonly error?: unknown;
 }
@@ -65,31 +64,31 @@ export function run(request: CniRequest, options: RunOptions): Promise<CniAnswer
   const caller = propagation.extract(ROOT_CONTEXT, request.traceContext);
   const { events, tools } = options;
   const duration = new Duration(request, tools.clock);
-  events.begun(command);
+  events.started(command);
   return context.with(caller, () =>
     withSpan(`CNI ${command}`, { 'cni.command': command }, async (span) => {
-      recordShim(request);
+      recordShimSpan(request);
       const call = { request, span, duration, ...options };
-      const ended = await dispatch(call).catch((error: unknown) => refuse(error, call));
-      events.ended(command, { result: resultOf(ended), duration, cutOff: cutOff(command, call) });
-      return isForNext(ended, request) ? { isForNext: true, ...ended.answer } : ended.answer;
+      const outcome = await dispatch(call).catch((error: unknown) => fail(error, call));
+      events.ended(command, { result: resultOf(outcome), duration, cutOff: cutOff(command, call) });
+      return isForNextProcess(outcome, request) ? { isForNextProcess: true, ...outcome.answer } : outcome.answer;
     }),
   );
 }
 
-async function dispatch(call: Call): Promise<Ended> {
+async function dispatch(call: Call): Promise<Outcome> {
   const { request } = call;
   const command = readCommand(request.variables);
-  requireNeighbouringShim(command, request, call.tools.notices);
+  requireCompatibleShim(command, request, call.tools.onceLogger);
   switch (command) {
     case 'ADD':
-      return attend({ command, request: readPodRequest(command, request), work: add }, call);
+      return runAttachmentCommand({ command, request: readAttachRequest(command, request), work: add }, call);
     case 'CHECK':
-      return attend({ command, request: readPodRequest(command, request), work: check }, call);
+      return runAttachmentCommand({ command, request: readAttachRequest(command, request), work: check }, call);
     case 'DEL':
-      return attend({ command, request: readDelRequest(request), work: del }, call);
+      return runAttachmentCommand({ command, request: readDelRequest(request), work: del }, call);
     case 'GC':
-      return collect(call);
+      return runGc(call);
     case 'STATUS':
       await status(request, call.readiness);
       return success(undefined);
@@ -98,50 +97,53 @@ async function dispatch(call: Call): Promise<Ended> {
   }
 }
 
-async function collect({ request, tools, turns, timeoutMs, duration }: Call): Promise<Ended> {
+async function runGc({ request, tools, queue, timeoutMs, duration }: Call): Promise<Outcome> {
   const deadlineMs = tools.clock.nowMs() + timeoutMs.GC;
   const limits = { deadlineMs, signal: request.cancel.signal, noteDuration: duration.noteService };
-  await gc(request, { limits, ...tools }, turns);
+  await gc(request, { limits, ...tools }, queue);
   tools.log.info(duration.fields(), 'GC done');
   return success(undefined);
 }
 
-interface Job<Request extends AttachmentRequest> {
+interface AttachmentCommand<Request extends ContainerRequest> {
   readonly command: 'ADD' | 'CHECK' | 'DEL';
   readonly request: Request;
   readonly work: (request: Request, tools: CommandTools) => Promise<object | undefined>;
 }
 
-/** Carries out a command about an attachment when it is its turn, and logs its end. */
-function attend<Request extends AttachmentRequest>(job: Job<Request>, call: Call): Promise<Ended> {
-  const { command, request, work } = job;
-  const { tools, turns, timeoutMs, span, duration } = call;
+/** Runs a command of an attachment in its queue and logs its end. */
+function runAttachmentCommand<Request extends ContainerRequest>(
+  attachmentCommand: AttachmentCommand<Request>,
+  call: Call,
+): Promise<Outcome> {
+  const { command, request, work } = attachmentCommand;
+  const { tools, queue, timeoutMs, span, duration } = call;
   const { cancel, startedNs } = call.request;
   const { attachment, pod } = request;
-  describe(span, request);
+  setAttributes(span, request);
   const deadlineMs = tools.clock.nowMs() + timeoutMs[command];
   const limits = { deadlineMs, signal: cancel.signal, noteDuration: duration.noteService };
   return withAttachment(attachment, async () => {
     try {
-      const turn = { command, attachment, startedNs, deadlineMs, cancel };
-      const result = await turns.take(turn, () => {
-        duration.noteTurn();
+      const queued = { command, attachment, startedNs, deadlineMs, cancel };
+      const result = await queue.run(queued, () => {
+        duration.noteQueueWait();
         return work(request, { limits, ...tools });
       });
       tools.log.info(duration.fields(pod), `${command} done`);
       return success(result);
     } catch (error) {
-      duration.noteTurn();
-      return refuse(error, call, pod);
+      duration.noteQueueWait();
+      return fail(error, call, pod);
     }
   });
 }
 
-function success(result: object | undefined): Ended {
+function success(result: object | undefined): Outcome {
   return { answer: { exitCode: 0, stdout: result === undefined ? '' : `${JSON.stringify(result)}\n` } };
 }
 
-function refuse(error: unknown, { request, span, tools, duration }: Call, pod?: Pod): Ended {
+function fail(error: unknown, { request, span, tools, duration }: Call, pod?: Pod): Outcome {
   markFailed(span, error);
   const isDefect = !(error instanceof Failure) || error.code === 'INTERNAL';
   tools.log[isDefect ? 'error' : 'warn'](
@@ -156,20 +158,20 @@ function refuse(error: unknown, { request, span, tools, duration }: Call, pod?: 
   return { answer: { exitCode: 1, stdout: `${JSON.stringify(document)}\n` }, error };
 }
 
-function resultOf({ answer, error }: Ended): string {
+function resultOf({ answer, error }: Outcome): string {
   if (answer.exitCode === 0) return 'success';
   return error instanceof Failure ? error.code : 'INTERNAL';
 }
 
-/** An ADD that a DEL overtook before that is not: its pod is gone. */
-function isForNext({ answer, error }: Ended, { cancel }: CniRequest): boolean {
-  return answer.exitCode !== 0 && (error instanceof Stopping || cancel.signal.reason instanceof Stopping);
+/** Not for an ADD that a DEL superseded before: its pod is deleted. */
+function isForNextProcess({ answer, error }: Outcome, { cancel }: CniRequest): boolean {
+  return answer.exitCode !== 0 && (error instanceof ProcessStopping || cancel.signal.reason instanceof ProcessStopping);
 }
 
 function cutOff(command: CommandName, { request, timeoutMs, duration }: Call): CutOff | undefined {
   const { signal } = request.cancel;
-  if (signal.reason instanceof Overtaken) return 'overtaken';
-  if (signal.reason instanceof Stopping) return 'stop';
+  if (signal.reason instanceof Superseded) return 'overtaken';
+  if (signal.reason instanceof ProcessStopping) return 'stop';
   if (signal.aborted) return 'caller';
   return isTimed(command) && duration.elapsedMs >= timeoutMs[command] ? 'deadline' : undefined;
 }
@@ -178,7 +180,7 @@ function isTimed(command: CommandName): command is TimedCommand {
   return command !== 'STATUS' && command !== 'VERSION' && command !== 'unknown';
 }
 
-function describe(span: Span, { attachment, pod }: AttachmentRequest): void {
+function setAttributes(span: Span, { attachment, pod }: ContainerRequest): void {
   span.setAttributes({
     'cni.network.name': attachment.network,
     'container.id': attachment.containerId,
@@ -190,10 +192,10 @@ function describe(span: Span, { attachment, pod }: AttachmentRequest): void {
 }
 
 /**
- * The shim's share: from its start until its request arrived. The span begins before its parent, which is the resident's own
- * work, so that the trace holds both also where the runtime began none.
+ * Records the shim's span, from its start until its request arrived. It starts before its parent, the command's span: without
+ * a trace of the runtime, only that parent keeps both in one trace.
  */
-function recordShim({ startedNs, arrivedNs }: CniRequest): void {
+function recordShimSpan({ startedNs, arrivedNs }: CniRequest): void {
   if (startedNs === undefined || startedNs > arrivedNs) return;
   trace
     .getTracer('podwire')

@@ -8,66 +8,66 @@ import { watchSocket, removeOwnSocket, type SocketFile } from '@podwire/shared/r
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Logger } from '@podwire/shared/runtime/log';
 
-import { Stopping } from './requests/request.js';
-import { answer, answerAtOnce, answerGarbage, sendError, type RouteOptions } from './routes.js';
+import { ProcessStopping } from './requests/request.js';
+import { answer, answerAtOnce, answerInvalidHttp, sendError, type RouteOptions } from './routes.js';
 
 export interface CniServerOptions extends RouteOptions {
   /** Absolute path of the unix socket. */
   readonly path: string;
   readonly log: Logger;
   readonly clock: Clock;
-  /** Time for a request to come in whole, in milliseconds; then it is refused. */
+  /** Timeout for receiving a request, in milliseconds. */
   readonly requestTimeoutMs: number;
-  /** Time for commands under way once the server stops, in milliseconds; then they are cut off. */
+  /** Grace period for commands in flight when the server stops, in milliseconds; then they are cancelled. */
   readonly drainTimeoutMs: number;
   /** Why no call can be served now; undefined if it can. */
   readonly shortage: () => Failure | undefined;
-  /** Called when the grace period is over, to cancel work without a caller. */
+  /** Called when the grace period is over, to cancel work that has no caller. */
   readonly onDrained: () => void;
 }
 
 /**
- * Rounds of the event loop without a connection, after which none is taken to wait that was made before the socket was taken away: each round accepts
- * one of them.
+ * Rounds of the event loop without a new connection, after which the accept queue counts as empty. Each round accepts one
+ * connection.
  */
 const IDLE_ROUNDS = 4;
 
-/** As many as can wait to be accepted (listen(2)), and some: where the socket cannot be taken away, they do not end. */
+/** Upper bound of those rounds, above the accept queue's length (listen(2)): if the socket cannot be removed, connections do not end. */
 const MAX_ACCEPT_ROUNDS = 1024;
 
-/** How long a connection may take to send the head of its request when the server closes, in milliseconds. */
-const SILENCE_MS = 500;
+/** How long a connection may take to send its request headers while the server closes, in milliseconds. */
+const REQUEST_HEAD_TIMEOUT_MS = 500;
 
-/** How often in a request's time it is looked after. */
+/** How often per request timeout Node.js checks connections. */
 const CHECKS_PER_TIMEOUT = 10;
 
 /**
  * The socket between the shim and the resident plugin: HTTP/1.1 on a unix socket accessible to root only. {@link
  * answer} defines the requests and answers.
  *
- * A caller may die at any moment, send garbage, or never end its request. None of that may end the process or leave a
- * caller without an answer, and an ADD whose caller died has to be rolled back. A deleted socket is created again; a
- * socket of another process at the same path is left alone.
+ * A caller may die at any moment, send invalid data, or never complete its request. The process must survive that and answer
+ * every other caller, and an ADD whose caller died must be rolled back. A deleted socket is created again; a socket of
+ * another process at the same path is left alone.
  */
 export class CniServer {
   readonly #options: CniServerOptions;
   readonly #servers = new Set<Server>();
-  /** What is under way, each with what cuts it off. */
-  readonly #underWay = new Map<Promise<void>, AbortController>();
+  /** Requests in flight, with their cancellation. */
+  readonly #inFlight = new Map<Promise<void>, AbortController>();
   readonly #stopped = new AbortController();
-  /** Connections that have not sent a request. */
-  readonly #silent = new Set<Duplex>();
-  /** Connections accepted only to report why they cannot be served. */
-  readonly #refused = new WeakSet<Duplex>();
-  /** Who waits for there to be none. */
-  readonly #waiting: (() => void)[] = [];
+  /** Connections that have not sent their request headers. */
+  readonly #idle = new Set<Duplex>();
+  /** Connections that were accepted only to answer with the shortage. */
+  readonly #rejected = new WeakSet<Duplex>();
+  /** Callbacks for when no connection is idle. */
+  readonly #onNoIdle: (() => void)[] = [];
   #own: SocketFile | undefined;
 
   constructor(options: CniServerOptions) {
     this.#options = options;
   }
 
-  /** @throws Failure INVALID_SETTINGS when the socket is taken or cannot be made */
+  /** @throws Failure INVALID_SETTINGS when the socket is in use or cannot be created */
   async listen(): Promise<void> {
     await this.#open();
     const { path, log, clock } = this.#options;
@@ -77,18 +77,18 @@ export class CniServer {
   }
 
   /**
-   * Takes no more connections, and waits for the commands under way, also for those whose caller is gone. Removes the socket first:
-   * who comes later waits for the next resident, and who came before is still answered.
+   * Stops accepting connections and waits for the commands in flight, also for those whose caller has disconnected. Removes the
+   * socket first: later callers wait for the next resident, and earlier ones are still answered.
    *
-   * The next one comes once this one has ended, and callers wait for it a few seconds: what waits for a service that hangs, or went
-   * away together with this process, is cut off. ADDs are undone then, and the runtime repeats them; what DELs have left is in the journal.
+   * Commands that take longer than the grace period are cancelled, as callers wait only a few seconds for the next resident.
+   * Cancelled ADDs are rolled back and the runtime repeats them; pending releases of DELs are in the journal.
    */
   async stop(): Promise<void> {
     this.#stopped.abort();
     removeOwnSocket(this.#options.path, this.#own);
     const servers = [...this.#servers];
     const closed = Promise.all(servers.map((server) => this.#close(server)));
-    await Promise.all(servers.map((server) => this.#allHeard(server)));
+    await Promise.all(servers.map((server) => this.#requestHeadsReceived(server)));
     await this.#drained();
     for (const server of this.#servers) server.closeAllConnections();
     await closed;
@@ -99,15 +99,15 @@ export class CniServer {
     const done = new AbortController();
     const ended = this.#allAnswered().finally(() => done.abort());
     if ((await clock.sleep(drainTimeoutMs, done.signal)) === 'elapsed') {
-      log.warn(`${this.#underWay.size} calls are cut off: they have not ended within ${drainTimeoutMs} ms of the stop`);
+      log.warn(`${this.#inFlight.size} calls are cancelled: they did not end within ${drainTimeoutMs} ms of the stop`);
       onDrained();
-      for (const cancel of this.#underWay.values()) cancel.abort(new Stopping());
+      for (const cancel of this.#inFlight.values()) cancel.abort(new ProcessStopping());
     }
     await ended;
   }
 
   async #allAnswered(): Promise<void> {
-    while (this.#underWay.size > 0) await Promise.all(this.#underWay.keys());
+    while (this.#inFlight.size > 0) await Promise.all(this.#inFlight.keys());
   }
 
   async #open(): Promise<void> {
@@ -133,75 +133,75 @@ export class CniServer {
       connectionsCheckingInterval: requestTimeoutMs / CHECKS_PER_TIMEOUT,
     });
     server.on('connection', (socket) => {
-      this.#silent.add(socket);
-      socket.once('close', () => this.#heard(socket));
+      this.#idle.add(socket);
+      socket.once('close', () => this.#removeIdle(socket));
       const shortage = this.#options.shortage();
       if (!shortage) return;
-      // At once, as its descriptor is the last.
-      this.#refused.add(socket);
+      // Answers immediately, to free the last file descriptor.
+      this.#rejected.add(socket);
       socket.once('finish', () => socket.destroy());
       answerAtOnce(socket, '503 Service Unavailable', shortage);
     });
     server.on('request', (request, response) => {
-      if (!this.#refused.has(request.socket)) this.#take(request, response);
-      this.#heard(request.socket);
+      if (!this.#rejected.has(request.socket)) this.#handle(request, response);
+      this.#removeIdle(request.socket);
     });
-    server.on('clientError', answerGarbage);
+    server.on('clientError', answerInvalidHttp);
     return server;
   }
 
-  /** Takes no more connections; those that were made before, also those that are not accepted yet, are still answered. */
+  /** Stops accepting connections. Earlier ones, also those still in the accept queue, are answered. */
   async #close(server: Server): Promise<void> {
-    await this.#allHeard(server);
+    await this.#requestHeadsReceived(server);
     await new Promise<void>((resolve) => server.close(() => resolve()));
   }
 
   /**
-   * Waits until every connection has sent the head of its request, or was given the time for it: closing a server cuts off those that
-   * have not.
+   * Waits until every connection has sent its request headers, or the timeout is over: closing a server closes the connections
+   * that have not.
    */
-  async #allHeard(server: Server): Promise<void> {
-    await allAccepted(server);
-    if (this.#silent.size === 0) return;
-    const over = new AbortController();
-    const spoken = new Promise<void>((resolve) => this.#waiting.push(resolve));
-    await Promise.race([spoken, this.#options.clock.sleep(SILENCE_MS, over.signal)]);
-    over.abort();
+  async #requestHeadsReceived(server: Server): Promise<void> {
+    await drainAcceptQueue(server);
+    if (this.#idle.size === 0) return;
+    const done = new AbortController();
+    const noIdle = new Promise<void>((resolve) => this.#onNoIdle.push(resolve));
+    await Promise.race([noIdle, this.#options.clock.sleep(REQUEST_HEAD_TIMEOUT_MS, done.signal)]);
+    done.abort();
   }
 
-  #heard(socket: Duplex): void {
-    this.#silent.delete(socket);
-    if (this.#silent.size > 0) return;
-    for (const resolve of this.#waiting.splice(0)) resolve();
+  #removeIdle(socket: Duplex): void {
+    this.#idle.delete(socket);
+    if (this.#idle.size > 0) return;
+    for (const resolve of this.#onNoIdle.splice(0)) resolve();
   }
 
-  #take(request: IncomingMessage, response: ServerResponse): void {
+  #handle(request: IncomingMessage, response: ServerResponse): void {
     const cancel = new AbortController();
-    const over = new Promise<void>((resolve) => {
+    const closed = new Promise<void>((resolve) => {
       response.once('close', () => {
-        if (!response.writableFinished) cancel.abort(new Failure('CANCELLED', 'the caller went away'));
+        if (!response.writableFinished) cancel.abort(new Failure('CANCELLED', 'the caller disconnected'));
         resolve();
       });
     });
     const answered = answer({ request, response, cancel }, this.#options)
       .catch((error: unknown) => {
-        this.#options.log.error({ err: error }, 'a request failed by a defect');
+        this.#options.log.error({ err: error }, 'defect: a request failed');
         sendError(response, 500, error);
       })
-      .then(() => over);
-    this.#underWay.set(answered, cancel);
-    void answered.finally(() => this.#underWay.delete(answered));
+      .then(() => closed);
+    this.#inFlight.set(answered, cancel);
+    void answered.finally(() => this.#inFlight.delete(answered));
   }
 }
 
-/** Waits until no connection waits to be accepted, however many there are. Those of a busy machine take seconds in all. */
-async function allAccepted(server: Server): Promise<void> {
+/** Waits until the accept queue is empty. On a busy machine that takes seconds. */
+async function drainAcceptQueue(server: Server): Promise<void> {
   let idleRounds = 0;
-  const accepted = () => (idleRounds = 0);
-  server.on('connection', accepted);
+  const onAccept = () => (idleRounds = 0);
+  server.on('connection', onAccept);
   for (let round = 0; round < MAX_ACCEPT_ROUNDS && idleRounds < IDLE_ROUNDS; round++) {
     idleRounds++;
     await setImmediate();
   }
-  server.off('connection', accepted);
+  server.off('connection', onAccept);
 }

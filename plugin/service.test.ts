@@ -3,22 +3,22 @@ import { join } from 'node:path';
 
 import { expect, test } from 'vitest';
 
-import { Descriptors } from './service.js';
+import { FdLimit } from './service.js';
 import { recordingLog } from './testing/plugin.js';
 
 test('a process that can open files has no shortage, and says nothing', () => {
   const { log, lines } = recordingLog();
-  expect(new Descriptors(log).shortage()).toBeUndefined();
+  expect(new FdLimit(log).shortage()).toBeUndefined();
   expect(lines()).toEqual([]);
 });
 
 /** Opens all that it may, asks, closes one, and asks again; prints what it was told. */
 const PROGRAM = `
   import { closeSync, openSync } from 'node:fs';
-  const { Descriptors } = await import(process.argv[1]);
+  const { FdLimit } = await import(process.argv[1]);
   const told = [];
   const log = { error: (_, text) => told.push(text), info: (text) => told.push(text) };
-  const descriptors = new Descriptors(log);
+  const descriptors = new FdLimit(log);
   const open = [];
   try { for (;;) open.push(openSync('/dev/null')); } catch {}
   const failures = [descriptors.shortage(), descriptors.shortage()];
@@ -33,8 +33,8 @@ test('one that cannot is refused its calls with the reason, which the log has on
   expect(JSON.parse(text)).toEqual({
     codes: ['UNREACHABLE', 'UNREACHABLE', null],
     told: [
-      expect.stringMatching(/^calls are refused: podwire-plugin has no file descriptor left \(EMFILE\)/),
-      'there are file descriptors again',
+      expect.stringMatching(/^calls are rejected: podwire-plugin has no file descriptor left \(EMFILE\)/),
+      'file descriptors are available again',
     ],
   });
 });

@@ -12,42 +12,42 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
 import type { Logger } from '@podwire/shared/runtime/log';
 
-import { HangingPlugins } from './addresses/circuit-breaker.js';
-import { Givers } from './addresses/provider-history.js';
+import { IpamCircuitBreaker } from './addresses/circuit-breaker.js';
+import { ProviderHistory } from './addresses/provider-history.js';
 import { dataplaneClient } from './clients/dataplane.js';
 import { ipamClient } from './clients/ipam.js';
 import { dataplaneUpkeep, ipamUpkeep } from './clients/upkeep.js';
 import type { Tools } from './commands/context.js';
 import { ReadinessEvents } from './commands/readiness-events.js';
 import { Readiness } from './commands/readiness.js';
-import { ReadyLease, ReadyMark } from './commands/ready-mark.js';
-import { discardEntry, giverNamesOf, settleEntry } from './commands/release.js';
+import { ReadyLease, ReadinessRecord } from './commands/readiness-record.js';
+import { discardEntry, providerNamesOf, replayEntry } from './commands/release.js';
 import { CommandEvents } from './events.js';
-import { journalDesk, type JournalDesk } from './journal/api.js';
+import { createJournalApi, type JournalApi } from './journal/api.js';
 import { DirectoryJournalStore } from './journal/directory-store.js';
 import { JournalEvents } from './journal/events.js';
 import { Journal } from './journal/journal.js';
 import { KnownAllocations } from './journal/known-allocations.js';
 import { Replay } from './journal/replay.js';
-import { Turns } from './requests/attachment-queue.js';
+import { AttachmentQueue } from './requests/attachment-queue.js';
 import { nodeNetnsReader } from './requests/netns.js';
-import { Notices } from './requests/once-logger.js';
-import { wallTimeNs, type Stopwatch } from './requests/request.js';
+import { OnceLogger } from './requests/once-logger.js';
+import { wallClockNs, type Stopwatch } from './requests/request.js';
 import { run, type RunOptions } from './run.js';
 import { CniServer } from './server.js';
 import type { PluginSettings } from './settings.js';
 
-/** The shim has read all of its input before it sends, so that only what is broken takes as long. */
+/** Generous: the shim reads all of its input before it sends. */
 const REQUEST_TIMEOUT_MS = 10_000;
 
-/** In the state directory, beside the journal's entries. */
-const GIVERS_FILE = 'address-givers';
+/** In the state directory, beside the journal's entries. The name is part of the stored form. */
+const PROVIDER_HISTORY_FILE = 'address-givers';
 
-/** Beside the socket, below /run, as it is of no use after a reboot. */
+/** Beside the socket, below /run, as it is valid for one boot only. */
 const READY_FILE = 'node-ready';
 
-/** What the plugin takes from the process that it runs in. */
-export interface Surroundings {
+/** Dependencies of the plugin on its process. */
+export interface PluginDeps {
   readonly log: Logger;
   readonly clock: Clock;
   readonly stopwatch: Stopwatch;
@@ -55,80 +55,83 @@ export interface Surroundings {
   readonly random: () => number;
   /** Fires on SIGTERM. */
   readonly stopped?: AbortSignal;
-  /** Shown to another process that finds the journal locked. */
+  /** For the error of another process that finds the journal locked. */
   readonly pid: number;
 }
 
 /**
- * Starts the resident plugin: the ways to the services, and the server for the shim. The services may come later.
- * @throws Failure INVALID_SETTINGS when another plugin has the socket or the journal, or the socket cannot be made
+ * Starts the resident plugin. The services need not run yet.
+ * @throws Failure INVALID_SETTINGS when another plugin uses the socket or the journal, or the socket cannot be created
  */
-export async function startPlugin(settings: PluginSettings, surroundings: Surroundings): Promise<Running> {
+export async function startPlugin(settings: PluginSettings, deps: PluginDeps): Promise<Running> {
   // Take the lock before reading the journal: entries that another process still writes would be missed.
-  const alone = await acquireExclusive({
+  const lock = await acquireExclusive({
     program: 'podwire-plugin',
     settings: 'PODWIRE_PLUGIN_SOCKET and PODWIRE_PLUGIN_STATE_DIRECTORY',
     addresses: [UNIX + settings.socket],
     stateDirectory: settings.stateDirectory,
-    owner: String(surroundings.pid),
-    clock: surroundings.clock,
-    signal: surroundings.stopped,
-    onWait: (message) => surroundings.log.info(message),
-    // A node whose disk is full or read-only deletes its pods all the same.
+    owner: String(deps.pid),
+    clock: deps.clock,
+    signal: deps.stopped,
+    onWait: (message) => deps.log.info(message),
+    // Start anyway: pods must be deletable on a node whose disk is full or read-only.
     onUnlockable: (failure) =>
-      surroundings.log.warn({ err: failure }, 'another plugin with this journal would go unnoticed'),
+      deps.log.warn(
+        { err: failure },
+        'the journal cannot be locked: another plugin that uses it would not be detected',
+      ),
   });
   try {
-    const plugin = await serve(settings, surroundings);
-    return { stop: () => plugin.stop().finally(() => alone.release()) };
+    const plugin = await serve(settings, deps);
+    return { stop: () => plugin.stop().finally(() => lock.release()) };
   } catch (error) {
-    alone.release();
+    lock.release();
     throw error;
   }
 }
 
-async function serve(settings: PluginSettings, surroundings: Surroundings): Promise<Running> {
-  const { log, clock, stopwatch } = surroundings;
+async function serve(settings: PluginSettings, deps: PluginDeps): Promise<Running> {
+  const { log, clock, stopwatch } = deps;
   const ipam = new Peer('podwire-ipam', settings.ipamAddress);
   const dataplane = new Peer('podwire-dataplane', settings.dataplaneAddress);
   const ending = new AbortController();
-  // Each DEL under way listens to it; Node would take more than ten for a leak, and say so.
+  // Each DEL in flight adds a listener; without this, Node.js warns of a leak above ten.
   setMaxListeners(0, ending.signal);
   const stopping = new AbortController();
-  const tools = makeTools(settings, surroundings, {
+  const tools = makeTools(settings, deps, {
     ipam,
     dataplane,
     ending: ending.signal,
     stopping: stopping.signal,
   });
-  const turns = new Turns(clock);
-  const replay = makeReplay(tools, turns, surroundings);
+  const queue = new AttachmentQueue(clock);
+  const replay = makeReplay(tools, queue, deps);
   const { addTimeoutMs, delTimeoutMs } = settings;
-  // The journal is read before the socket is there: an ADD has to know what an earlier DEL left.
+  // Read the journal before the socket exists: an ADD must know the pending releases.
   await tools.journal.load();
-  await tools.givers.load();
+  await tools.providerHistory.load();
   const { readiness, lease } = await makeReadiness(settings, tools);
   const options: RunOptions = {
     tools,
-    turns,
+    queue,
     timeoutMs: { ADD: addTimeoutMs, CHECK: addTimeoutMs, DEL: delTimeoutMs, GC: addTimeoutMs },
     readiness,
     events: new CommandEvents(),
   };
-  const descriptors = new Descriptors(log);
+  const fdLimit = new FdLimit(log);
   const server = new CniServer({
     path: settings.socket,
     log,
     clock,
     run: (request) => run(request, options),
-    journal: makeDesk(tools, turns, replay),
-    nowNs: wallTimeNs(clock, stopwatch),
+    journal: makeJournalApi(tools, queue, replay),
+    nowNs: wallClockNs(clock, stopwatch),
     requestTimeoutMs: REQUEST_TIMEOUT_MS,
     drainTimeoutMs: settings.drainTimeoutMs,
-    shortage: () => descriptors.shortage(),
+    shortage: () => fdLimit.shortage(),
     onDrained() {
-      ending.abort(new Failure('CANCELLED', 'podwire-plugin is being stopped'));
-      // Turns of commands come after it, and calls wait for its rounds.
+      ending.abort(new Failure('CANCELLED', 'podwire-plugin is stopping'));
+      // Queued commands wait for the replay's entries, and API calls for its rounds.
       void replay.stop();
     },
   });
@@ -148,7 +151,7 @@ async function serve(settings: PluginSettings, surroundings: Surroundings): Prom
   };
 }
 
-interface Process {
+interface Connections {
   readonly ipam: Peer;
   readonly dataplane: Peer;
   readonly ending: AbortSignal;
@@ -157,8 +160,8 @@ interface Process {
 
 function makeTools(
   settings: PluginSettings,
-  { log, clock, random }: Surroundings,
-  { ending, stopping, ...peers }: Process,
+  { log, clock, random }: PluginDeps,
+  { ending, stopping, ...peers }: Connections,
 ): Tools {
   const ipam = { peer: peers.ipam, clock, random };
   const dataplane = { peer: peers.dataplane, clock, random };
@@ -174,13 +177,17 @@ function makeTools(
       events: new JournalEvents(log),
     }),
     knownAllocations: new KnownAllocations(),
-    givers: new Givers({ path: join(settings.stateDirectory, GIVERS_FILE), bootId: netns.boot.id, log }),
-    hanging: new HangingPlugins(clock),
+    providerHistory: new ProviderHistory({
+      path: join(settings.stateDirectory, PROVIDER_HISTORY_FILE),
+      bootId: netns.boot.id,
+      log,
+    }),
+    circuitBreaker: new IpamCircuitBreaker(clock),
     netns,
     nodeName: settings.nodeName,
     clock,
     log,
-    notices: new Notices(log),
+    onceLogger: new OnceLogger(log),
     cleanUpTimeoutMs: settings.cleanUpTimeoutMs,
     delServiceTimeoutMs: settings.delServiceTimeoutMs,
     stopping,
@@ -196,58 +203,58 @@ interface ReadinessParts {
 async function makeReadiness(settings: PluginSettings, tools: Tools): Promise<ReadinessParts> {
   const { clock, log, netns } = tools;
   const path = join(dirname(settings.socket), READY_FILE);
-  const mark = new ReadyMark({ path, bootId: netns.boot.id, log });
-  await mark.load();
-  const rest = { mark, events: new ReadinessEvents(log), isStrict: settings.strictStatus };
+  const record = new ReadinessRecord({ path, bootId: netns.boot.id, log });
+  await record.load();
+  const rest = { record, events: new ReadinessEvents(log), isStrict: settings.strictStatus };
   const readiness = new Readiness({ ...tools, ...rest });
-  const lease = new ReadyLease({ path, isReady: () => readiness.isReadyWithoutUs, clock });
+  const lease = new ReadyLease({ path, isReady: () => readiness.isReadyDuringRestart, clock });
   return { readiness, lease };
 }
 
-function makeDesk(tools: Tools, turns: Turns, replay: Replay): JournalDesk {
-  return journalDesk({
+function makeJournalApi(tools: Tools, queue: AttachmentQueue, replay: Replay): JournalApi {
+  return createJournalApi({
     journal: tools.journal,
     replay,
-    giversOf: (entry) => giverNamesOf(entry, tools),
-    discard: (attachment, cancel) => discardEntry(attachment, tools, { turns, cancel }),
+    providersOf: (entry) => providerNamesOf(entry, tools),
+    discard: (attachment, cancel) => discardEntry(attachment, tools, { queue, cancel }),
   });
 }
 
-/** Does what the journal says, in turns with the commands. */
+/** Executes the journal's entries in the queues of their attachments. */
 export function makeReplay(
   tools: Tools,
-  turns: Turns,
-  { log, clock, random }: Pick<Surroundings, 'log' | 'clock' | 'random'>,
+  queue: AttachmentQueue,
+  { log, clock, random }: Pick<PluginDeps, 'log' | 'clock' | 'random'>,
 ): Replay {
   return new Replay({
     journal: tools.journal,
     clock,
     random,
     events: new JournalEvents(log),
-    settle: async (entry, skip, signal) => {
+    execute: async (entry, skip, signal) => {
       const limitsOf = () => ({ deadlineMs: clock.nowMs() + tools.delServiceTimeoutMs, signal });
-      const unsettled = await settleEntry(entry, tools, { turns, limitsOf, skip });
-      if (!unsettled) return undefined;
-      const { service, failure } = unsettled;
+      const failed = await replayEntry(entry, tools, { queue, limitsOf, skip });
+      if (!failed) return undefined;
+      const { service, failure } = failed;
       if (failure.retryable) return { service, reason: tracedMessage(failure) };
       throw failure;
     },
   });
 }
 
-/** A file that is always there, to see whether one can be opened. */
-const ANY_FILE = '/dev/null';
+/** A file that always exists. */
+const PROBE_FILE = '/dev/null';
 
 /**
- * Whether a file descriptor is free for work. Without one, the event loop closes every new connection silently, so the
- * connection that takes the last one is rejected with the reason and its descriptor freed. A check takes 5 µs, 65 µs
+ * Detects that the process has no file descriptor left. Without one, the event loop closes every new connection without an
+ * answer. So the connection that takes the last one is answered with the reason and closed. A check takes 5 µs, or 65 µs
  * after a pause.
  */
-export class Descriptors {
+export class FdLimit {
   readonly #log: Logger;
-  readonly #refused = metrics.getMeter('podwire-plugin').createCounter('podwire.plugin.calls.refused', {
+  readonly #rejected = metrics.getMeter('podwire-plugin').createCounter('podwire.plugin.calls.refused', {
     unit: '{call}',
-    description: 'Calls that were refused as the process had no file descriptor left',
+    description: 'Calls that were rejected because the process had no file descriptor left',
   });
   #isShort = false;
 
@@ -255,29 +262,29 @@ export class Descriptors {
     this.#log = log;
   }
 
-  /** @returns why a call cannot be served; undefined where it can */
+  /** @returns why a call cannot be served; undefined if it can */
   shortage(): Failure | undefined {
-    const fault = faultOfOpening();
+    const fault = openFault();
     if (fault === undefined) {
-      if (this.#isShort) this.#log.info('there are file descriptors again');
+      if (this.#isShort) this.#log.info('file descriptors are available again');
       this.#isShort = false;
       return undefined;
     }
-    this.#refused.add(1);
+    this.#rejected.add(1);
     const failure = new Failure(
       'UNREACHABLE',
-      `podwire-plugin has no file descriptor left (${fault}): repeat the call; where it stays so, raise its limit (LimitNOFILE of systemd, ulimit -n) and restart it`,
+      `podwire-plugin has no file descriptor left (${fault}): repeat the call; if that persists, raise its limit (LimitNOFILE of systemd, ulimit -n) and restart it`,
     );
-    if (!this.#isShort) this.#log.error({ err: failure }, `calls are refused: ${failure.message}`);
+    if (!this.#isShort) this.#log.error({ err: failure }, `calls are rejected: ${failure.message}`);
     this.#isShort = true;
     return failure;
   }
 }
 
-/** The error's name, of the kinds that mean that there is no descriptor; the process's own limit, or the machine's. */
-function faultOfOpening(): string | undefined {
+/** EMFILE (limit of the process) or ENFILE (limit of the machine); undefined for any other outcome. */
+function openFault(): string | undefined {
   try {
-    closeSync(openSync(ANY_FILE, 'r'));
+    closeSync(openSync(PROBE_FILE, 'r'));
     return undefined;
   } catch (error) {
     const code = error instanceof Error && 'code' in error ? error.code : undefined;

@@ -116,7 +116,7 @@ describe('addresses of another IPAM plugin', () => {
     await run('ADD');
     install('exit 1');
     expect(await run('DEL')).toEqual({ exitCode: 0, stdout: '' });
-    expect(plugin.journal.entries()).toMatchObject([{ todo: 'release', delegate: { type: 'other-ipam' } }]);
+    expect(plugin.journal.entries()).toMatchObject([{ action: 'release', delegate: { type: 'other-ipam' } }]);
     install('exit 0');
     await plugin.replayed();
     expect(calls().slice(0, 2)).toEqual(['ADD', 'DEL']);
@@ -135,15 +135,15 @@ test('addresses that podwire-ipam gave go back to it, whoever the configuration 
 
 describe('another IPAM plugin that', () => {
   test.each([
-    ['prints garbage', 'echo hello', 108, /no CNI result .*hello/],
-    ['prints nothing', 'exit 0', 108, /no CNI result/],
-    ['gives no address', `echo '{"cniVersion":"1.0.0"}'`, 108, /gave no address/],
-    ['gives what is no address', `echo '{"ips":[{"address":"192.0.2.7"}],"cniVersion":"1.0.0"}'`, 108, /is no CIDR/],
-    ['dies by a signal', 'kill -SEGV $$', 108, /was ended by SIGSEGV, and printed nothing/],
-    ['fails with words alone', 'echo oh >&2; exit 3', 108, /ended with exit code 3, and printed "oh/],
+    ['prints garbage', 'echo hello', 108, /invalid CNI result .*hello/],
+    ['prints nothing', 'exit 0', 108, /invalid CNI result/],
+    ['gives no address', `echo '{"cniVersion":"1.0.0"}'`, 108, /returned no address/],
+    ['gives what is no address', `echo '{"ips":[{"address":"192.0.2.7"}],"cniVersion":"1.0.0"}'`, 108, /is not a CIDR/],
+    ['dies by a signal', 'kill -SEGV $$', 108, /was killed by SIGSEGV and printed nothing/],
+    ['fails with words alone', 'echo oh >&2; exit 3', 108, /exited with code 3 and printed "oh/],
     ['asks to try again', `echo '{"code":11,"msg":"later"}'; exit 1`, 11, /other-ipam: ADD: later/],
     ['refuses the configuration', `echo '{"code":7,"msg":"no subnet"}'; exit 1`, 7, /other-ipam: ADD: no subnet/],
-    ['prints without end', 'yes', 108, /prints more than 1048576 bytes/],
+    ['prints without end', 'yes', 108, /printed more than 1048576 bytes/],
   ])('%s fails an ADD, and is told to take back', async (_, script, code, message) => {
     install(`test "$CNI_COMMAND" = DEL && exit 0\n${script}`);
     expect(await failed('ADD')).toMatchObject({ code, msg: expect.stringMatching(message) });
@@ -184,7 +184,7 @@ describe('another IPAM plugin that', () => {
     const answer = await own.run('ADD', { variables: { CNI_PATH: folder }, config });
     expect(JSON.parse(answer.stdout)).toMatchObject({
       code: 11,
-      msg: expect.stringMatching(/has not ended in its time/),
+      msg: expect.stringMatching(/timed out and was killed/),
     });
     const child = readFileSync(join(folder, 'child'), 'utf8').trim();
     await vi.waitFor(() => expect(isAlive(child)).toBe(false), { timeout: 20_000 });
@@ -197,7 +197,7 @@ describe('another IPAM plugin that', () => {
       const error = await failed('ADD', { variables: { CNI_PATH: path } });
       expect(error).toMatchObject({
         code: 108,
-        msg: expect.stringContaining('is in none of the directories of CNI_PATH'),
+        msg: expect.stringContaining('is not an executable in any directory of CNI_PATH'),
       });
     }
     expect(calls()).toEqual([]);
@@ -273,7 +273,7 @@ describe('another IPAM plugin that', () => {
     rmSync(join(folder, 'other-ipam'));
     expect(await failed('ADD')).toMatchObject({ code: 108 });
     expect(await run('DEL')).toEqual({ exitCode: 0, stdout: '' });
-    expect(plugin.journal.entries()).toMatchObject([{ todo: 'release', delegate: { type: 'other-ipam' } }]);
+    expect(plugin.journal.entries()).toMatchObject([{ action: 'release', delegate: { type: 'other-ipam' } }]);
     install('exit 0');
     await plugin.replayed();
     expect(calls().slice(0, 2)).toEqual(['ADD', 'DEL']);

@@ -14,23 +14,23 @@ import { z } from 'zod';
 
 import type { Limits } from '../clients/clients.js';
 import type { Command, Variables } from '../cni/environment.js';
-import { askedDns, DNS, type Dns } from '../cni/requested.js';
+import { nonEmptyDns, DNS, type Dns } from '../cni/request-sources.js';
 import { resultSchema, type Result } from '../cni/result.js';
 import { readVersion, type CniVersion } from '../cni/version.js';
 import type { Delegate } from './mode.js';
 
-/** What another IPAM plugin gave. */
+/** Result of a delegated ADD. */
 interface DelegatedAddresses {
   /** As CIDRs of full length, at least one. */
   readonly addresses: readonly string[];
-  /** DNS settings to pass on; undefined where there are none. */
+  /** DNS settings for the result; undefined if there are none. */
   readonly dns: Dns | undefined;
 }
 
-/** Most time for a call, in milliseconds: an ADD has to have some left for the wire. */
+/** Timeout of a call, in milliseconds: an ADD needs the rest of its time for the wire. */
 const TIMEOUT_MS = 10_000;
 
-/** CNI codes whose meaning is the caller's, too (specification 1.1.0, section 2 "Error"). Others are the delegate's own. */
+/** Failure codes for the CNI codes of the specification (1.1.0, section 2 "Error"). Other codes are the delegate's own. */
 const CODE_OF: Readonly<Record<number, FailureCode>> = {
   1: 'INCOMPATIBLE_CNI_VERSION',
   2: 'INVALID_CONFIG',
@@ -44,7 +44,7 @@ const CODE_OF: Readonly<Record<number, FailureCode>> = {
 
 const ERROR = z.looseObject({ code: z.int(), msg: z.string(), details: z.string().default('') });
 
-/** As much of a program's words as an error repeats. */
+/** Most characters of a program's output that an error quotes. */
 const MAX_QUOTED_CHARACTERS = 300;
 
 export interface DelegateTools {
@@ -54,34 +54,35 @@ export interface DelegateTools {
 
 /**
  * ADD of the delegate.
- * @throws Failure, as {@link callDelegate}; DELEGATE_FAILED when the answer is no result with addresses. It may hold some then.
+ * @throws Failure, as {@link callDelegate}; DELEGATE_FAILED when the result is invalid or has no address. The delegate may
+ *   hold addresses all the same.
  */
 export async function addByDelegate(delegate: Delegate, tools: DelegateTools): Promise<DelegatedAddresses> {
   const { stdout } = await callDelegate(delegate, 'ADD', tools);
   const { ips, rest } = readResult(delegate, stdout);
   const addresses = ips.map(({ address }) => {
     const parts = splitCidr(address);
-    if (!parts) throw failed(delegate, 'ADD', `gave the address ${quoted(address)}, which is no CIDR`);
+    if (!parts) throw delegateFailure(delegate, 'ADD', `returned the address ${quote(address)}, which is not a CIDR`);
     return `${formatAddress(parts.address)}/${familyBits(parts.address.family)}`;
   });
-  if (addresses.length === 0) throw failed(delegate, 'ADD', 'gave no address');
-  return { addresses, dns: askedDns(DNS.safeParse(rest.dns).data) };
+  if (addresses.length === 0) throw delegateFailure(delegate, 'ADD', 'returned no address');
+  return { addresses, dns: nonEmptyDns(DNS.safeParse(rest.dns).data) };
 }
 
 /**
  * Runs the delegate with the whole configuration.
- * @throws Failure with the delegate's name: its own error under its own code where that is the specification's; DELEGATE_UNAVAILABLE
- * when it takes too long; DELEGATE_FAILED otherwise
+ * @throws Failure with the delegate's name: its own error, under its code if the specification has it; DELEGATE_UNAVAILABLE
+ *   on timeout; DELEGATE_FAILED otherwise
  */
 export async function callDelegate(delegate: Delegate, command: Command, tools: DelegateTools): Promise<Outcome> {
   const { clock, limits } = tools;
   const { configuration } = delegate;
   const path = programOf(delegate, command);
   const variables = { ...delegate.variables, CNI_COMMAND: command };
-  const within = { signal: limits.signal, deadlineMs: Math.min(limits.deadlineMs, clock.nowMs() + TIMEOUT_MS) };
+  const callLimits = { signal: limits.signal, deadlineMs: Math.min(limits.deadlineMs, clock.nowMs() + TIMEOUT_MS) };
   const begunMs = clock.nowMs();
-  const outcome = await named(delegate, command, () =>
-    execute({ path, variables, stdin: configuration }, within, clock),
+  const outcome = await withDelegateName(delegate, command, () =>
+    execute({ path, variables, stdin: configuration }, callLimits, clock),
   ).finally(() => {
     const method = { service: `IPAM plugin ${delegate.type}`, method: `${delegate.type} ${command}` };
     limits.noteDuration?.(method, clock.nowMs() - begunMs);
@@ -90,23 +91,27 @@ export async function callDelegate(delegate: Delegate, command: Command, tools: 
   return outcome;
 }
 
-/** Path of the delegate's program. @throws Failure DELEGATE_FAILED where there is none: nothing has been asked of it then */
+/** Path of the delegate's program. @throws Failure DELEGATE_FAILED if there is none; nothing was called then */
 export function programOf(delegate: Delegate, command: Command): string {
   const cniPath = delegate.variables.CNI_PATH ?? '';
   const path = findProgram(delegate.type, cniPath);
   if (path !== undefined) return path;
-  const reason = `is in none of the directories of CNI_PATH (${quoted(cniPath)}) as a program; install it there`;
-  throw failed(delegate, command, reason);
+  const reason = `is not an executable in any directory of CNI_PATH (${quote(cniPath)}); install it there`;
+  throw delegateFailure(delegate, command, reason);
 }
 
-/** Puts the delegate's name before what running it fails with. */
-async function named<Value>(delegate: Delegate, command: Command, work: () => Promise<Value>): Promise<Value> {
+/** Prefixes the failures of running the delegate with its name. */
+async function withDelegateName<Value>(
+  delegate: Delegate,
+  command: Command,
+  work: () => Promise<Value>,
+): Promise<Value> {
   try {
     return await work();
   } catch (error) {
-    const isOfDelegate =
+    const isRunFailure =
       error instanceof Failure && (error.code === 'DELEGATE_FAILED' || error.code === 'DELEGATE_UNAVAILABLE');
-    if (!isOfDelegate) throw error;
+    if (!isRunFailure) throw error;
     throw new Failure(error.code, `IPAM plugin ${delegate.type}: ${command}: ${error.message}`, { cause: error });
   }
 }
@@ -124,16 +129,16 @@ function errorOf(delegate: Delegate, command: Command, outcome: Outcome): Failur
       },
     });
   }
-  const end = signal === null ? `ended with exit code ${exitCode ?? 'unknown'}` : `was ended by ${signal}`;
-  const words = [stdout, stderr].map((text) => text.trim()).filter((text) => text !== '');
-  return failed(
+  const end = signal === null ? `exited with code ${exitCode ?? 'unknown'}` : `was killed by ${signal}`;
+  const outputs = [stdout, stderr].map((text) => text.trim()).filter((text) => text !== '');
+  return delegateFailure(
     delegate,
     command,
-    `${end}, and printed ${words.length > 0 ? words.map(quoted).join(', ') : 'nothing'}`,
+    `${end} and printed ${outputs.length > 0 ? outputs.map(quote).join(', ') : 'nothing'}`,
   );
 }
 
-/** Whether a failure is the delegate's own answer, and not that it did not answer, or answered nonsense. */
+/** Whether a failure is an error that the delegate returned, not a timeout or an invalid answer. */
 export function isRefusal(error: unknown, delegate: Delegate | undefined): boolean {
   return error instanceof Failure && delegate !== undefined && error.details.delegate === delegate.type;
 }
@@ -141,60 +146,61 @@ export function isRefusal(error: unknown, delegate: Delegate | undefined): boole
 function readResult(delegate: Delegate, stdout: string): Result {
   const read = resultSchema(versionOf(delegate)).safeParse(parseJson(stdout));
   if (read.success && read.data) return read.data;
-  const faults = read.error?.issues.map(({ path, message }) => `${path.join('.')} ${message}`.trim()) ?? ['is no JSON'];
-  throw failed(delegate, 'ADD', `answered what is no CNI result (${faults.join('; ')}): ${quoted(stdout)}`);
+  const faults = read.error?.issues.map(({ path, message }) => `${path.join('.')} ${message}`.trim()) ?? [
+    'is not JSON',
+  ];
+  throw delegateFailure(delegate, 'ADD', `returned an invalid CNI result (${faults.join('; ')}): ${quote(stdout)}`);
 }
 
 const STATED = z.object({ cniVersion: z.unknown() });
 
-/** The version of the configuration, which has been read before. */
+/** The version of the configuration, which was validated before. */
 function versionOf({ configuration }: Delegate): CniVersion {
   return readVersion(STATED.safeParse(parseJson(configuration)).data?.cniVersion);
 }
 
-function failed({ type }: Delegate, command: Command, reason: string): Failure {
+function delegateFailure({ type }: Delegate, command: Command, reason: string): Failure {
   return new Failure('DELEGATE_FAILED', `IPAM plugin ${type}: ${command}: ${type} ${reason}`);
 }
 
-function quoted(text: string): string {
+function quote(text: string): string {
   const isLong = text.length > MAX_QUOTED_CHARACTERS;
   return JSON.stringify(isLong ? `${text.slice(0, MAX_QUOTED_CHARACTERS)}…` : text);
 }
 
-/** What a plugin does and prints. */
+/** Exit and output of a program. */
 interface Outcome {
-  /** Null where a signal ended it. */
+  /** Null if a signal ended it. */
   readonly exitCode: number | null;
   readonly signal: string | null;
   readonly stdout: string;
-  /** The beginning of it. */
+  /** Cut off at {@link MAX_STDERR_BYTES}. */
   readonly stderr: string;
 }
 
 interface Execution {
   /** Absolute path. */
   readonly path: string;
-  /** Its whole environment, beside {@link PATH}. */
+  /** The whole environment, beside {@link PATH}. */
   readonly variables: Variables;
-  /** For its standard input. */
   readonly stdin: string;
 }
 
-/** A plugin that looks for programs finds the system's, and none of the resident's surroundings. */
+/** The delegate inherits nothing else of the resident's environment. */
 const PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin';
 
 /** More than any result of an IPAM plugin. */
 const MAX_STDOUT_BYTES = 1024 * 1024;
 const MAX_STDERR_BYTES = 16 * 1024;
 
-/** What is let be given for a moment in which the program's file is being replaced. */
+/** Pause before a retry while the program's file is being written (ETXTBSY). */
 const BUSY_PAUSE_MS = 20;
 
 /**
- * Finds a plugin's program as libcni does: the first of that name in the directories of CNI_PATH. Relative directories are passed over,
- * as they would be the resident's.
- * @param name - a program's name, without a slash
- * @returns undefined when there is none that can be executed
+ * Finds a program as libcni does: the first of that name in the directories of CNI_PATH. Skips relative directories, which
+ * would be relative to the resident.
+ * @param name - without a slash
+ * @returns undefined when no executable has that name
  */
 export function findProgram(name: string, cniPath: string): string | undefined {
   const directories = cniPath.split(':').filter((directory) => directory.startsWith('/'));
@@ -219,8 +225,8 @@ function isProgram(path: string): boolean {
 async function execute(execution: Execution, limits: Limits, clock: Clock): Promise<Outcome> {
   for (;;) {
     limits.signal.throwIfAborted();
-    const found = await executeOnce(execution, limits, clock);
-    if (found !== 'busy') return found;
+    const outcome = await executeOnce(execution, limits, clock);
+    if (outcome !== 'busy') return outcome;
     if (clock.nowMs() >= limits.deadlineMs)
       throw new Failure('DELEGATE_UNAVAILABLE', `${execution.path} is being written`);
     await clock.sleep(BUSY_PAUSE_MS, limits.signal);
@@ -235,24 +241,24 @@ async function executeOnce(
   const ended = new AbortController();
   const child = start(path, variables);
   if (!child) return 'busy';
-  // No AbortSignal.any: Node.js 20 keeps each for as long as a signal that it was made of lives, which may be the process's own.
-  const cutOff = (): void => ended.abort();
-  limits.signal.addEventListener('abort', cutOff, { once: true });
+  // Not AbortSignal.any: Node.js 20 keeps it as long as its sources live, and one may live as long as the process.
+  const onAbort = (): void => ended.abort();
+  limits.signal.addEventListener('abort', onAbort, { once: true });
   try {
-    const timeUp = clock.sleep(limits.deadlineMs - clock.nowMs(), ended.signal);
-    const cut = timeUp.then((how): never => {
-      if (how === 'aborted') limits.signal.throwIfAborted();
-      throw new Failure('DELEGATE_UNAVAILABLE', `${path} has not ended in its time, and was killed`);
+    const timer = clock.sleep(limits.deadlineMs - clock.nowMs(), ended.signal);
+    const expired = timer.then((outcome): never => {
+      if (outcome === 'aborted') limits.signal.throwIfAborted();
+      throw new Failure('DELEGATE_UNAVAILABLE', `${path} timed out and was killed`);
     });
-    cut.catch(() => undefined);
+    expired.catch(() => undefined);
     child.stdin.on('error', () => undefined).end(stdin);
-    return await Promise.race([outcomeOf(child, path), cut]);
+    return await Promise.race([outcomeOf(child, path), expired]);
   } catch (error) {
     if (child.pid !== undefined) killProcessGroup(child.pid);
     for (const stream of [child.stdin, child.stdout, child.stderr]) stream.destroy();
     throw error;
   } finally {
-    limits.signal.removeEventListener('abort', cutOff);
+    limits.signal.removeEventListener('abort', onAbort);
     ended.abort();
   }
 }
@@ -262,7 +268,7 @@ function start(path: string, variables: Variables): ChildProcessWithoutNullStrea
     return spawn(path, [], { env: { ...variables, PATH }, cwd: '/', detached: true, stdio: 'pipe' });
   } catch (error) {
     if (codeOf(error) === 'ETXTBSY') return undefined;
-    throw unrunnable(path, error);
+    throw spawnFailure(path, error);
   }
 }
 
@@ -274,7 +280,7 @@ function outcomeOf(child: ChildProcessWithoutNullStreams, path: string): Promise
     child.stdout.on('data', (chunk: Buffer) => {
       stdoutBytes += chunk.length;
       if (stdoutBytes <= MAX_STDOUT_BYTES) stdout.push(chunk);
-      else reject(new Failure('DELEGATE_FAILED', `${path} prints more than ${MAX_STDOUT_BYTES} bytes, and was killed`));
+      else reject(new Failure('DELEGATE_FAILED', `${path} printed more than ${MAX_STDOUT_BYTES} bytes and was killed`));
     });
     child.stderr.on('data', (chunk: Buffer) => {
       if (stderrBytes < MAX_STDERR_BYTES) stderr.push(chunk.subarray(0, MAX_STDERR_BYTES - stderrBytes));
@@ -282,7 +288,7 @@ function outcomeOf(child: ChildProcessWithoutNullStreams, path: string): Promise
     });
     child.once('error', (error) => {
       if (codeOf(error) === 'ETXTBSY') resolve('busy');
-      else reject(unrunnable(path, error));
+      else reject(spawnFailure(path, error));
     });
     child.once('close', (exitCode, signal) => {
       const text = (chunks: readonly Buffer[]) => Buffer.concat(chunks).toString();
@@ -291,7 +297,7 @@ function outcomeOf(child: ChildProcessWithoutNullStreams, path: string): Promise
   });
 }
 
-function unrunnable(path: string, cause: unknown): Failure {
+function spawnFailure(path: string, cause: unknown): Failure {
   const reason = messageOf(cause);
   return new Failure('DELEGATE_FAILED', `${path} cannot be run: ${reason}`, { cause });
 }

@@ -8,15 +8,15 @@ import { parsePrefix, prefixContains, prefixSize, splitCidr, type Prefix } from 
 import { z } from 'zod';
 
 import type { Allocation, Endpoint, Ipam, Limits } from '../clients/clients.js';
-import type { Wish } from '../cni/pod-request.js';
-import { DNS, type Dns } from '../cni/requested.js';
+import type { PodRequest } from '../cni/pod-request.js';
+import { DNS, type Dns } from '../cni/request-sources.js';
 import type { Result, ResultRoute } from '../cni/result.js';
 import { addByDelegate, type DelegateTools } from './ipam-plugin.js';
 import type { Delegate } from './mode.js';
 
 interface DelegatedRequest {
   readonly attachment: Attachment;
-  readonly wish: Wish;
+  readonly podRequest: PodRequest;
   readonly delegate: Delegate;
 }
 
@@ -26,26 +26,26 @@ interface DelegatedRequest {
  * @throws Failure, as {@link addByDelegate}; ADDRESS_REFUSED when a requested address is missing from the result
  */
 export async function delegatedEndpoint(request: DelegatedRequest, tools: DelegateTools): Promise<Allocation> {
-  const { attachment, wish, delegate } = request;
+  const { attachment, podRequest, delegate } = request;
   const { addresses, dns } = await addByDelegate(delegate, tools);
-  const given = addresses.map((cidr) => cidr.split('/')[0]);
-  const missing = wish.addresses.find((address) => !given.includes(address));
+  const returned = addresses.map((cidr) => cidr.split('/')[0]);
+  const missing = podRequest.addresses.find((address) => !returned.includes(address));
   if (missing !== undefined) {
     throw new Failure(
       'ADDRESS_REFUSED',
-      `${formatAttachment(attachment)} asks for ${missing}, and IPAM plugin ${delegate.type} gave ${given.join(', ')}; ask for it as that plugin is asked`,
+      `${formatAttachment(attachment)} requests ${missing}, but IPAM plugin ${delegate.type} returned ${returned.join(', ')}; request it in the way that plugin supports`,
     );
   }
   return { endpoint: endpointOf(attachment, addresses), alreadyAllocated: true, poolNames: [], dns };
 }
 
-/** What a result says that the pod's interface has: the record of addresses that another IPAM plugin gave. */
-export function answeredEndpoint(attachment: Attachment, prevResult: Result | undefined): Endpoint | undefined {
+/** The pod's addresses according to a result of ADD: the only record of a delegate's addresses. */
+export function endpointFromResult(attachment: Attachment, prevResult: Result | undefined): Endpoint | undefined {
   const { interfaces = [], ips = [] } = prevResult ?? {};
-  const place = interfaces.findIndex(
+  const podInterfaceIndex = interfaces.findIndex(
     ({ name, sandbox }) => name === attachment.interfaceName && (sandbox ?? '') !== '',
   );
-  const addresses = ips.flatMap((each) => (each.interface === place ? fullLength(each.address) : []));
+  const addresses = ips.flatMap((each) => (each.interface === podInterfaceIndex ? fullLength(each.address) : []));
   return addresses.length === 0 ? undefined : endpointOf(attachment, addresses);
 }
 
@@ -59,16 +59,15 @@ function endpointOf(attachment: Attachment, addresses: readonly string[]): Endpo
   return { addresses, held: [], macAddress: mac, hostInterfaceName };
 }
 
-/** Begins the container IDs under which nodes hold gateways. */
+/** Prefix of the container IDs that own gateway addresses. */
 const CONTAINER_ID_PREFIX = 'podwire-gateway-';
 
 const HASH_DIGITS = 32;
 
-/** Where an address is to be reached. */
-interface Place {
+/** A node's gateway address is unique for these. */
+interface GatewayScope {
   readonly network: string;
   readonly nodeName: string;
-  /** Name of the pool that the address is of. */
   readonly poolName: string;
 }
 
@@ -77,27 +76,27 @@ interface Place {
  * a bridge keeps the address and a new one per first pod would contradict it. The container ID includes the network:
  * IPAM keys endpoints by node and container ID, as Calico does, so networks would otherwise overwrite each other.
  */
-function gatewayHolder({ network, nodeName, poolName }: Place): Attachment {
+function gatewayHolder({ network, nodeName, poolName }: GatewayScope): Attachment {
   const digest = hash('sha256', `${network} ${nodeName} ${poolName}`, 'hex').slice(0, HASH_DIGITS);
   return { network, containerId: `${CONTAINER_ID_PREFIX}${digest}`, interfaceName: 'gateway' };
 }
 
-/** Whether an attachment holds a node's gateway, and no pod's address. */
+/** Whether an attachment owns a node's gateway address instead of a pod's address. */
 export function isGatewayHolder({ containerId, interfaceName }: Attachment): boolean {
   return containerId.startsWith(CONTAINER_ID_PREFIX) && interfaceName === 'gateway';
 }
 
-/** The node's own gateway in a pool, from that pool; the same at every call. */
-export async function nodeGateway(place: Place, prefix: Prefix, call: GatewayCall): Promise<string | undefined> {
+/** The node's gateway address in a pool, allocated from that pool. Idempotent. */
+export async function nodeGateway(scope: GatewayScope, prefix: Prefix, call: GatewayCall): Promise<string | undefined> {
   const { ipam, limits } = call;
   const { endpoint } = await ipam.allocate(
     {
-      attachment: gatewayHolder(place),
-      nodeName: place.nodeName,
+      attachment: gatewayHolder(scope),
+      nodeName: scope.nodeName,
       pod: undefined,
       netns: undefined,
       families: [prefix.family],
-      pools: [place.poolName],
+      pools: [scope.poolName],
       addresses: [],
     },
     limits,
@@ -112,67 +111,70 @@ interface GatewayCall {
   readonly limits: Limits;
 }
 
-/** The one of the given gateways that is on the link of a prefix. */
-export function givenGateway(gateways: readonly string[], prefix: Prefix): string | undefined {
+/** The first configured gateway inside the prefix. */
+export function configuredGateway(gateways: readonly string[], prefix: Prefix): string | undefined {
   return gateways.find((text) => {
     const address = parseAddress(text);
     return address !== undefined && prefixContains(prefix, address);
   });
 }
 
-/** The prefix of a pool. @throws Failure INTERNAL when IPAM answers what is none */
+/** The prefix of a pool. @throws Failure INTERNAL when podwire-ipam returns an invalid CIDR */
 export async function poolPrefix(poolName: string, { ipam, limits }: GatewayCall): Promise<Prefix> {
   const cidr = await ipam.poolCidr(poolName, limits);
   const parsed = parsePrefix(cidr);
   if (parsed.ok) return parsed.prefix;
-  throw new Failure('INTERNAL', `podwire-ipam: pool ${poolName} has the CIDR ${JSON.stringify(cidr)}, which is none`);
+  throw new Failure(
+    'INTERNAL',
+    `podwire-ipam: pool ${poolName} has the CIDR ${JSON.stringify(cidr)}, which is invalid`,
+  );
 }
 
 /** Fewest host bits of an IPv4 prefix that has a broadcast address (RFC 3021). */
 const MIN_BROADCAST_BITS = 2;
 
-/** Whether the kernel would take packets to the address, on an interface of that prefix, for everybody. */
+/** Whether the kernel treats the address as the broadcast address of the prefix. */
 export function isBroadcast(address: Address, prefix: Prefix): boolean {
   if (address.family === 6 || familyBits(4) - prefix.length < MIN_BROADCAST_BITS) return false;
   return address.value === prefix.value + prefixSize(prefix) - 1n;
 }
 
-/** What a configuration says about the answer of `podwire-ipam` to the plugin above it. */
+/** Options of the network configuration for the result of `podwire-ipam`. */
 export interface IpamOptions {
-  /** Gateways in place of the node's own, one of a family at most; undefined leaves them to Podwire. */
+  /** Gateways instead of the node's own, at most one of each family; undefined: the node's own. */
   readonly gateways: readonly string[] | undefined;
-  /** Routes to pass on. */
+  /** Routes for the result. */
   readonly routes: readonly ResultRoute[];
-  /** DNS settings to pass on; undefined where there are none. */
+  /** DNS settings for the result; undefined if there are none. */
   readonly dns: Dns | undefined;
 }
 
 const GATEWAYS = z.array(
-  z.string({ error: 'is no text' }).transform((text, context) => {
+  z.string({ error: 'must be a string' }).transform((text, context) => {
     const address = parseAddress(text);
     if (address) return formatAddress(address);
-    context.addIssue({ code: 'custom', message: 'is no IP address' });
+    context.addIssue({ code: 'custom', message: 'must be an IP address' });
     return z.NEVER;
   }),
-  { error: 'is no list' },
+  { error: 'must be a list' },
 );
 
 const ROUTE = z.looseObject(
   {
-    dst: z.string({ error: 'is missing' }).refine((dst) => splitCidr(dst) !== undefined, { error: 'is no CIDR' }),
+    dst: z.string({ error: 'is missing' }).refine((dst) => splitCidr(dst) !== undefined, { error: 'must be a CIDR' }),
     gw: z
-      .string({ error: 'is no text' })
-      .refine((gateway) => parseAddress(gateway) !== undefined, { error: 'is no IP address' })
+      .string({ error: 'must be a string' })
+      .refine((gateway) => parseAddress(gateway) !== undefined, { error: 'must be an IP address' })
       .optional(),
   },
-  { error: 'is no object' },
+  { error: 'must be an object' },
 );
 
 const OPTIONS = z.object({
   ipam: z.object(
     {
       gateways: GATEWAYS.optional(),
-      routes: z.array(ROUTE, { error: 'is no list' }).nullish(),
+      routes: z.array(ROUTE, { error: 'must be a list' }).nullish(),
       dns: DNS.optional(),
     },
     { error: 'is missing' },

@@ -10,37 +10,34 @@ export interface Delegate {
   readonly configuration: string;
 }
 
-/** What of a pod's network is Podwire's work. It follows from the request alone, so that DEL knows it without a record. */
-export type Share =
-  /** Addresses and wire. */
-  | { readonly kind: 'all' }
-  /** Another plugin makes the interface, and runs Podwire as its IPAM plugin. */
-  | { readonly kind: 'addresses' }
-  /** Another IPAM plugin gives the addresses. */
-  | { readonly kind: 'wire'; readonly delegate: Delegate };
+/** Which part of a pod's network Podwire provides. It follows from the request alone, so that DEL needs no record. */
+export type Mode =
+  /** Addresses and wire are Podwire's. */
+  | { readonly kind: 'full' }
+  /** Another plugin creates the interface and runs Podwire as its IPAM plugin. */
+  | { readonly kind: 'ipam-only' }
+  /** The wire is Podwire's; a delegated IPAM plugin allocates the addresses. */
+  | { readonly kind: 'delegated-ipam'; readonly delegate: Delegate };
 
-/** The shim's names where another plugin runs it for its addresses alone. */
+/** Names of the shim that mean ipam-only mode. */
 const IPAM_PROGRAMS: readonly string[] = ['podwire-ipam', 'calico-ipam'];
 
-/** What the share of a request follows from. */
-interface ShareSource {
+/** The parts of a request that determine its mode. */
+interface ModeSource {
   /** Name that the executable was run as. */
   readonly plugin: string | undefined;
   readonly variables: Variables;
   readonly configuration: string;
 }
 
-/**
- * Decides what is Podwire's work.
- * @param otherIpam - the configuration's IPAM plugin, where it is not Podwire's own
- */
-export function shareOf({ plugin, variables, configuration }: ShareSource, otherIpam: string | undefined): Share {
-  if (plugin !== undefined && IPAM_PROGRAMS.includes(plugin)) return { kind: 'addresses' };
-  if (otherIpam === undefined) return { kind: 'all' };
-  return { kind: 'wire', delegate: { type: otherIpam, variables, configuration } };
+/** @param otherIpam - `ipam.type` of the configuration, unless it is Podwire's own */
+export function modeOf({ plugin, variables, configuration }: ModeSource, otherIpam: string | undefined): Mode {
+  if (plugin !== undefined && IPAM_PROGRAMS.includes(plugin)) return { kind: 'ipam-only' };
+  if (otherIpam === undefined) return { kind: 'full' };
+  return { kind: 'delegated-ipam', delegate: { type: otherIpam, variables, configuration } };
 }
 
-/** The IPAM plugin that gives the addresses in Podwire's place, if one does. */
-export function delegateOf(share: Share): Delegate | undefined {
-  return share.kind === 'wire' ? share.delegate : undefined;
+/** The delegated IPAM plugin; undefined in the other modes. */
+export function delegateOf(mode: Mode): Delegate | undefined {
+  return mode.kind === 'delegated-ipam' ? mode.delegate : undefined;
 }

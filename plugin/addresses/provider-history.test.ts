@@ -6,7 +6,7 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { NOTHING, Plugin, recordingLog } from '../testing/plugin.js';
 import type { Delegate } from './mode.js';
-import { Givers } from './provider-history.js';
+import { ProviderHistory } from './provider-history.js';
 
 const ATTACHMENT = { network: 'net', containerId: 'c0ffee', interfaceName: 'eth0' };
 const DONE = { exitCode: 0, stdout: '' };
@@ -14,7 +14,7 @@ const DONE = { exitCode: 0, stdout: '' };
 let folder: string;
 
 beforeEach(() => {
-  folder = mkdtempSync(join(tmpdir(), 'podwire-givers-'));
+  folder = mkdtempSync(join(tmpdir(), 'podwire-providers-'));
 });
 
 afterEach(() => rmSync(folder, { recursive: true }));
@@ -48,18 +48,18 @@ const delegate = (type: string, rest: object = {}): Delegate => ({
   configuration: JSON.stringify({ cniVersion: '1.0.0', name: 'net', ipam: { type }, ...rest }),
 });
 
-function givers(bootId = 'boot-1') {
+function openHistory(bootId = 'boot-1') {
   const { log, lines } = recordingLog();
-  return { givers: new Givers({ path: path(), bootId, log }), lines };
+  return { history: new ProviderHistory({ path: path(), bootId, log }), lines };
 }
 
 test('nobody gives an address before it is noted who does, also where another note of the same is on its way', async () => {
-  const path = join(folder, 'state', 'givers');
-  const givers = new Givers({ path, bootId: 'boot', log: recordingLog().log });
-  const first = givers.note('net', undefined);
+  const path = join(folder, 'state', 'history');
+  const history = new ProviderHistory({ path, bootId: 'boot', log: recordingLog().log });
+  const first = history.record('net', undefined);
   // By then it is being written.
   for (let turn = 0; turn < 3; turn++) await Promise.resolve();
-  await givers.note('net', undefined);
+  await history.record('net', undefined);
   expect(existsSync(path)).toBe(true);
   await first;
 });
@@ -70,12 +70,12 @@ describe('a change of ipam.type, with a restart of the plugin in between', () =>
   const restarted = async () => {
     const { ipam, dataplane } = plugin;
     await plugin.end();
-    plugin = new Plugin({ giversPath: path(), ipam, dataplane });
+    plugin = new Plugin({ providerHistoryPath: path(), ipam, dataplane });
     await plugin.start();
   };
 
   beforeEach(async () => {
-    plugin = await new Plugin({ giversPath: path() }).start();
+    plugin = await new Plugin({ providerHistoryPath: path() }).start();
     install('other-ipam');
     install('third-ipam');
   });
@@ -104,7 +104,7 @@ describe('a change of ipam.type, with a restart of the plugin in between', () =>
     await restarted();
     plugin.script.lacks.add('Release');
     expect(await plugin.run('DEL', as('other-ipam'))).toEqual(DONE);
-    expect(plugin.journal.entries()).toMatchObject([{ todo: 'release' }]);
+    expect(plugin.journal.entries()).toMatchObject([{ action: 'release' }]);
     plugin.script.lacks.clear();
     await plugin.replayed();
     expect(plugin.state()).toBe(NOTHING);
@@ -112,7 +112,7 @@ describe('a change of ipam.type, with a restart of the plugin in between', () =>
 
   test('DELs wait once for a former one that hangs, and leave the rest to the journal, which does all of it', async () => {
     await plugin.end();
-    plugin = await new Plugin({ giversPath: path(), delServiceTimeoutMs: 1000 }).start();
+    plugin = await new Plugin({ providerHistoryPath: path(), delServiceTimeoutMs: 1000 }).start();
     const run = (command: string, type: string, containerId: string) =>
       plugin.run(command, { ...as(type), variables: { ...variables(), CNI_CONTAINERID: containerId } });
     const reasonOf = (containerId: string) => plugin.journal.get({ ...ATTACHMENT, containerId })?.reason;
@@ -152,26 +152,29 @@ describe('a change of ipam.type, with a restart of the plugin in between', () =>
 
 describe('what is written', () => {
   test('is for root alone, once for each giver, and without what is one pod’s', async () => {
-    const first = givers().givers;
-    await first.note('net', undefined);
-    await first.note('net', delegate('other-ipam', { runtimeConfig: { mac: 'secret' }, prevResult: {}, subnet: 'a' }));
+    const first = openHistory().history;
+    await first.record('net', undefined);
+    await first.record(
+      'net',
+      delegate('other-ipam', { runtimeConfig: { mac: 'secret' }, prevResult: {}, subnet: 'a' }),
+    );
     const { ino, mode } = statSync(path());
     expect(mode & 0o777).toBe(0o600);
     expect(readFileSync(path(), 'utf8')).not.toContain('secret');
-    await first.note('net', delegate('other-ipam', { runtimeConfig: { mac: 'other' }, subnet: 'a' }));
-    await first.note('net', undefined);
+    await first.record('net', delegate('other-ipam', { runtimeConfig: { mac: 'other' }, subnet: 'a' }));
+    await first.record('net', undefined);
     // A file that is written is another file.
     expect(statSync(path()).ino).toBe(ino);
-    await first.note('net', delegate('other-ipam', { subnet: 'b' }));
+    await first.record('net', delegate('other-ipam', { subnet: 'b' }));
     expect(statSync(path()).ino).not.toBe(ino);
     expect(readFileSync(path(), 'utf8')).not.toContain('"a"');
   });
 
   test('holds of podwire-ipam for one boot: what died with it the dataplane gives back', async () => {
-    await givers().givers.note('net', undefined);
-    const [same, later] = [givers().givers, givers('boot-2').givers];
+    await openHistory().history.record('net', undefined);
+    const [same, later] = [openHistory().history, openHistory('boot-2').history];
     await Promise.all([same.load(), later.load()]);
-    expect([same, later].map((each) => each.formerOf(ATTACHMENT, delegate('other-ipam')).isIpam)).toEqual([
+    expect([same, later].map((each) => each.formerProviders(ATTACHMENT, delegate('other-ipam')).isIpam)).toEqual([
       true,
       false,
     ]);
@@ -179,21 +182,21 @@ describe('what is written', () => {
 
   test('names nobody whose program is gone, and says so once', async () => {
     install('other-ipam');
-    const { givers: all, lines } = givers();
-    await all.note('net', delegate('other-ipam'));
-    expect(all.formerOf(ATTACHMENT, undefined).delegates).toMatchObject([{ type: 'other-ipam' }]);
+    const { history: all, lines } = openHistory();
+    await all.record('net', delegate('other-ipam'));
+    expect(all.formerProviders(ATTACHMENT, undefined).delegates).toMatchObject([{ type: 'other-ipam' }]);
     rmSync(join(folder, 'other-ipam'));
-    for (let count = 0; count < 2; count++) expect(all.formerOf(ATTACHMENT, undefined).delegates).toEqual([]);
+    for (let count = 0; count < 2; count++) expect(all.formerProviders(ATTACHMENT, undefined).delegates).toEqual([]);
     expect(lines().map(({ msg }) => msg)).toEqual([
-      expect.stringContaining('other-ipam gave addresses in network net'),
+      expect.stringContaining('other-ipam allocated addresses in network net'),
     ]);
   });
 
   test('is bounded', async () => {
-    const { givers: all } = givers();
-    for (let count = 0; count < 300; count++) await all.note(`net-${count}`, undefined);
+    const { history: all } = openHistory();
+    for (let count = 0; count < 300; count++) await all.record(`net-${count}`, undefined);
     expect(Object.keys(JSON.parse(readFileSync(path(), 'utf8')).networks)).toHaveLength(256);
-    expect([all.wasIpam('net-0'), all.wasIpam('net-299')]).toEqual([false, true]);
+    expect([all.hasIpamAllocated('net-0'), all.hasIpamAllocated('net-299')]).toEqual([false, true]);
   });
 
   test.each(['', '{"version":2}', '{"version":1,"networks":{"net":{}}}', '\u0000'])(
@@ -201,21 +204,21 @@ describe('what is written', () => {
     async (text) => {
       mkdirSync(join(folder, 'state'));
       writeFileSync(path(), text);
-      const { givers: all, lines } = givers();
+      const { history: all, lines } = openHistory();
       await all.load();
-      expect(all.wasIpam('net')).toBe(false);
+      expect(all.hasIpamAllocated('net')).toBe(false);
       expect(lines()).toMatchObject([{ level: 'warn', msg: expect.stringContaining('cannot be read') }]);
     },
   );
 
   test('that cannot be stored fails nobody, is told once, and is stored when it can be', async () => {
     writeFileSync(join(folder, 'state'), 'a file where the directory is to be');
-    const { givers: all, lines } = givers();
-    for (let count = 0; count < 2; count++) await all.note('net', undefined);
+    const { history: all, lines } = openHistory();
+    for (let count = 0; count < 2; count++) await all.record('net', undefined);
     expect(lines()).toMatchObject([{ level: 'warn', msg: expect.stringContaining('cannot be written') }]);
-    expect(all.wasIpam('net')).toBe(true);
+    expect(all.hasIpamAllocated('net')).toBe(true);
     rmSync(join(folder, 'state'));
-    await all.note('net', undefined);
+    await all.record('net', undefined);
     expect(readFileSync(path(), 'utf8')).toContain('"net"');
   });
 });

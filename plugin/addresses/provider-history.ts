@@ -10,41 +10,41 @@ import { z } from 'zod';
 import { findProgram } from './ipam-plugin.js';
 import type { Delegate } from './mode.js';
 
-/** Another IPAM plugin that gave addresses in a network: what its DEL needs, beside the pod. */
-const FORMER_DELEGATE = z.strictObject({ type: z.string(), cniPath: z.string(), configuration: z.string() });
+/** A delegated IPAM plugin that allocated addresses in a network: the input of its DEL, without the pod's own. */
+const STORED_DELEGATE = z.strictObject({ type: z.string(), cniPath: z.string(), configuration: z.string() });
 
-type FormerDelegate = z.infer<typeof FORMER_DELEGATE>;
+type FormerDelegate = z.infer<typeof STORED_DELEGATE>;
 
 const NETWORK = z.strictObject({
-  /** Identity of the boot in which podwire-ipam gave an address last; null where it never did. */
+  /** The last boot in which podwire-ipam allocated an address; null if it never did. */
   ipamBootId: z.string().nullable(),
-  delegates: z.array(FORMER_DELEGATE),
+  delegates: z.array(STORED_DELEGATE),
 });
 
 type Network = z.infer<typeof NETWORK>;
 
-/** The file: JSON. */
+/** The file, as JSON. */
 const STORED = z.strictObject({ version: z.literal(1), networks: z.record(z.string(), NETWORK) });
 
 const DIRECTORY_MODE = 0o700;
 
-/** As many networks and IPAM plugins of one as are remembered; the oldest go first. */
+/** Bounds of the history: networks, and delegates of one network. The oldest are dropped. */
 const MAX_NETWORKS_COUNT = 256;
 const MAX_DELEGATES_COUNT = 8;
 
-/** Keys of a configuration that are one pod's; without them it is the same for all pods of the network. */
-const KEYS_OF_A_POD: readonly string[] = ['runtimeConfig', 'prevResult', 'args'];
+/** Keys of a configuration that belong to one pod; the rest is the same for all pods of the network. */
+const POD_KEYS: readonly string[] = ['runtimeConfig', 'prevResult', 'args'];
 
-/** Who besides those of today's configuration may hold an attachment's addresses. */
-interface FormerGivers {
+/** Providers other than the configured one that may hold an attachment's addresses. */
+interface FormerProviders {
   readonly isIpam: boolean;
   readonly delegates: readonly Delegate[];
 }
 
-const NO_FORMER_GIVERS: FormerGivers = { isIpam: false, delegates: [] };
+const NO_FORMER_PROVIDERS: FormerProviders = { isIpam: false, delegates: [] };
 
-interface GiversOptions {
-  /** Absolute path of the file; its directory is made where it is missing. */
+interface ProviderHistoryOptions {
+  /** Absolute path of the file; a missing directory is created. */
   readonly path: string;
   /** Identity of this boot. */
   readonly bootId: string;
@@ -52,21 +52,20 @@ interface GiversOptions {
 }
 
 /**
- * Who gave addresses to the pods of each network on this node: podwire-ipam, or the other IPAM plugins that its configuration named. DEL has
- * the configuration of today, and a process that did not see the ADD has nothing else to go by; so it asks all who ever gave any.
+ * The providers that allocated addresses in each network on this node: podwire-ipam and delegated IPAM plugins. DEL gets
+ * today's configuration, which may name another provider than ADD's did, so DEL calls all providers of the history.
  *
- * Written once for each of them, not once for each pod: giving back what is not held succeeds everywhere. What podwire-ipam gave in an
- * earlier boot the dataplane gives back. A file that cannot be written fails no ADD: what it is for is rare.
+ * Stored once per provider, not per pod: releasing an address that is not held succeeds. The dataplane releases
+ * podwire-ipam's addresses of earlier boots. A file that cannot be written does not fail ADD, as providers change rarely.
  */
-export class Givers {
-  readonly #options: GiversOptions;
+export class ProviderHistory {
+  readonly #options: ProviderHistoryOptions;
   #networks = new Map<string, Network>();
   #isStored = true;
   #storing: Promise<void> = Promise.resolve();
-  /** The last fault that was logged. */
-  #told: string | undefined;
+  #lastWarning: string | undefined;
 
-  constructor(options: GiversOptions) {
+  constructor(options: ProviderHistoryOptions) {
     this.#options = options;
   }
 
@@ -80,7 +79,7 @@ export class Givers {
       if (codeOf(error) === 'ENOENT') return;
       log.warn(
         { err: error, path },
-        `${path} cannot be read: pods whose ipam.type was changed keep their addresses until GC`,
+        `${path} cannot be read: addresses of pods whose ipam.type was changed stay allocated until GC`,
       );
     }
   }
@@ -89,7 +88,7 @@ export class Givers {
    * Records the provider of a network's addresses; persisted before the provider allocates any.
    * @param delegate - undefined for podwire-ipam
    */
-  async note(network: string, delegate: Delegate | undefined): Promise<void> {
+  async record(network: string, delegate: Delegate | undefined): Promise<void> {
     const known = this.#networks.get(network) ?? { ipamBootId: null, delegates: [] };
     const next = delegate ? withDelegate(known, delegate) : this.#withIpam(known);
     if (next !== known) {
@@ -100,26 +99,26 @@ export class Givers {
       this.#isStored = false;
     }
     if (!this.#isStored) this.#storing = this.#storing.then(() => this.#store());
-    // Also where another one's is being written that says the same.
+    // A concurrent call may be writing the same provider: wait for it too.
     await this.#storing;
   }
 
   /**
-   * Earlier providers of the attachment's network, without the current one.
-   * @param current - the configured provider: undefined for podwire-ipam
+   * Providers of the attachment's network other than the configured one.
+   * @param current - the configured delegate; undefined for podwire-ipam
    */
-  formerOf(attachment: Attachment, current: Delegate | undefined): FormerGivers {
+  formerProviders(attachment: Attachment, current: Delegate | undefined): FormerProviders {
     const known = this.#networks.get(attachment.network);
-    if (!known) return NO_FORMER_GIVERS;
+    if (!known) return NO_FORMER_PROVIDERS;
     const others = known.delegates.filter(({ type }) => type !== current?.type);
     return {
-      isIpam: current !== undefined && this.wasIpam(attachment.network),
+      isIpam: current !== undefined && this.hasIpamAllocated(attachment.network),
       delegates: others.flatMap((former) => this.#delegateOf(former, attachment)),
     };
   }
 
-  /** Whether podwire-ipam gave addresses of a network in this boot. */
-  wasIpam(network: string): boolean {
+  /** Whether podwire-ipam allocated addresses in a network since boot. */
+  hasIpamAllocated(network: string): boolean {
     return this.#networks.get(network)?.ipamBootId === this.#options.bootId;
   }
 
@@ -128,11 +127,11 @@ export class Givers {
     return known.ipamBootId === bootId ? known : { ...known, ipamBootId: bootId };
   }
 
-  /** None for a program that is not there any more: what it held went with it, and a DEL cannot wait for it. */
+  /** Skips a delegate whose program is missing: its addresses cannot be released, and DEL must not fail for it. */
   #delegateOf({ type, cniPath, configuration }: FormerDelegate, attachment: Attachment): Delegate[] {
     if (findProgram(type, cniPath) === undefined) {
-      this.#tell(
-        `IPAM plugin ${type} gave addresses in network ${attachment.network}, and is in none of ${cniPath} any more: what it holds stays`,
+      this.#warnOnce(
+        `IPAM plugin ${type} allocated addresses in network ${attachment.network} and is missing from ${cniPath}: its addresses stay allocated`,
       );
       return [];
     }
@@ -152,19 +151,21 @@ export class Givers {
     } catch (error) {
       this.#isStored = false;
       const reason = messageOf(error);
-      this.#tell(`${path} cannot be written: ${reason}; a change of ipam.type would leave addresses to GC`);
+      this.#warnOnce(
+        `${path} cannot be written: ${reason}; after a change of ipam.type, addresses stay allocated until GC`,
+      );
     }
   }
 
-  #tell(fault: string): void {
-    if (fault === this.#told) return;
-    this.#told = fault;
-    this.#options.log.warn(fault);
+  #warnOnce(text: string): void {
+    if (text === this.#lastWarning) return;
+    this.#lastWarning = text;
+    this.#options.log.warn(text);
   }
 }
 
 function withDelegate(known: Network, { type, variables, configuration }: Delegate): Network {
-  const former = { type, cniPath: variables.CNI_PATH ?? '', configuration: ofNetwork(configuration) };
+  const former = { type, cniPath: variables.CNI_PATH ?? '', configuration: withoutPodKeys(configuration) };
   const isKnown = known.delegates.some(
     (each) => each.type === type && each.cniPath === former.cniPath && each.configuration === former.configuration,
   );
@@ -173,9 +174,8 @@ function withDelegate(known: Network, { type, variables, configuration }: Delega
   return { ...known, delegates: [...others, former].slice(-MAX_DELEGATES_COUNT) };
 }
 
-/** A configuration without what is one pod's. */
-function ofNetwork(configuration: string): string {
+function withoutPodKeys(configuration: string): string {
   const keys = z.record(z.string(), z.unknown()).parse(JSON.parse(configuration));
-  const own = Object.entries(keys).filter(([key]) => !KEYS_OF_A_POD.includes(key) && !key.startsWith('cni.dev/'));
-  return JSON.stringify(Object.fromEntries(own));
+  const networkKeys = Object.entries(keys).filter(([key]) => !POD_KEYS.includes(key) && !key.startsWith('cni.dev/'));
+  return JSON.stringify(Object.fromEntries(networkKeys));
 }

@@ -76,7 +76,7 @@ describe('podwire-ipam under another plugin', () => {
     const none = await plugin.run('ADD', { config: ipam([]), rest });
     expect(JSON.parse(none.stdout).ips).toEqual([{ address: '10.65.0.0/26' }]);
     const bad = await plugin.run('ADD', { config: ipam(['gate']), rest });
-    expect(JSON.parse(bad.stdout)).toMatchObject({ code: 7, msg: expect.stringContaining('is no IP address') });
+    expect(JSON.parse(bad.stdout)).toMatchObject({ code: 7, msg: expect.stringContaining('must be an IP address') });
   });
 
   test('gives the address back when it has no gateway for it', async () => {

@@ -3,48 +3,48 @@ import type { Family } from '@podwire/shared/net/address';
 import type { Mac } from '@podwire/shared/net/mac';
 
 import type { Pod } from '../cni/environment.js';
-import type { Wish } from '../cni/pod-request.js';
+import type { PodRequest } from '../cni/pod-request.js';
 
-/** What the plugin wants from Podwire's services, in its own values. Every call is idempotent and repeated while that may help. */
+/** Podwire's services as the commands see them. Every call is idempotent; transient failures are retried until the deadline. */
 
-/** How long a call, with all its repetitions, may take. */
+/** How long a call may take, retries included. */
 export interface Limits {
-  /** When its answer is of no use any more, in epoch milliseconds. */
+  /** In epoch milliseconds. */
   readonly deadlineMs: number;
-  /** Ends it early; with a Failure as its reason, which the call then throws. */
+  /** Cancels the call; its reason is a Failure, which the call then throws. */
   readonly signal: AbortSignal;
   /** Receives the duration of a method, including retries and the pauses between them. */
   readonly noteDuration?: (method: ServiceMethod, durationMs: number) => void;
 }
 
-/** What was asked of whom: `podwire-ipam`, `Allocate`. */
+/** For example `podwire-ipam`, `Allocate`. */
 export interface ServiceMethod {
   readonly service: string;
   readonly method: string;
 }
 
 /**
- * A call that is opened while what it is about is still awaited, so that less is left to do then. It is closed in any case; one that was
- * opened and not made has done nothing.
+ * A call whose stream is opened before its request is known, to save that time later. The caller always closes it. A call
+ * that is opened and never sent has no effect.
  */
-export interface CallToCome<Subject, Answer> {
-  readonly make: (subject: Subject, limits: Limits) => Promise<Answer>;
+export interface PreparedCall<Subject, Answer> {
+  readonly send: (subject: Subject, limits: Limits) => Promise<Answer>;
   /** Idempotent. */
   readonly close: () => void;
 }
 
-/** One address of an allocation: with its sequence number it names this allocation, and no later one of the same address. */
+/** One address of an allocation. The sequence number distinguishes it from later allocations of the same address. */
 export interface HeldAddress {
   /** Without prefix length (`10.65.0.7`). */
   readonly address: string;
   readonly sequenceNumber: bigint;
 }
 
-/** What IPAM gave an attachment. */
+/** Addresses and interface names of an attachment. */
 export interface Endpoint {
   /** Addresses as CIDRs of full length (`10.65.0.7/32`), at least one. */
   readonly addresses: readonly string[];
-  /** The same addresses as this allocation's, so that giving them back frees no later one. */
+  /** The same addresses with sequence numbers, so that a release frees no later allocation. */
   readonly held: readonly HeldAddress[];
   readonly macAddress: Mac;
   readonly hostInterfaceName: string;
@@ -54,21 +54,21 @@ export interface AllocationRequest {
   readonly attachment: Attachment;
   readonly nodeName: string;
   readonly pod: Pod | undefined;
-  /** Undefined where the addresses are not for a namespace. */
+  /** Undefined for a gateway address, which belongs to no namespace. */
   readonly netns: NetnsIdentity | undefined;
-  /** The families wanted; empty means those of the addresses, and IPv4 where there are none. */
+  /** Empty: the families of the requested addresses, or else IPv4. */
   readonly families: readonly Family[];
-  /** Pools to take from, by name or CIDR; empty leaves them to IPAM. */
+  /** Pools by name or CIDR; empty: podwire-ipam chooses. */
   readonly pools: readonly string[];
-  /** Addresses wanted by themselves, without prefix length. */
+  /** Requested addresses, without prefix length. */
   readonly addresses: readonly string[];
-  /** What request policies judge beside pools and addresses; not there for what is no pod's. */
-  readonly asked?: AskedOfPod;
+  /** Input of request policies beside pools and addresses; absent for a gateway address. */
+  readonly policyInput?: PolicyInput;
 }
 
-/** What request policies have to know of a pod's wishes. */
-export type AskedOfPod = Pick<
-  Wish,
+/** The parts of a pod's request that request policies evaluate. */
+export type PolicyInput = Pick<
+  PodRequest,
   | 'chosenFamilies'
   | 'addressesWithoutIpam'
   | 'macAddress'
@@ -78,19 +78,19 @@ export type AskedOfPod = Pick<
   | 'namespaceLabels'
 >;
 
-/** A pod that is to get what IPAM does not give. */
+/** A request whose addresses podwire-ipam does not allocate. */
 export interface AuthorizationRequest {
   readonly pod: Pod;
   /** Addresses requested from the provider, without prefix length. */
   readonly addresses: readonly string[];
-  readonly asked: AskedOfPod;
+  readonly policyInput: PolicyInput;
 }
 
 export interface Allocation {
   readonly endpoint: Endpoint;
-  /** Whether it was there before: from an earlier ADD, or from an attempt of this one whose answer was lost. */
+  /** Whether it existed before: from an earlier ADD, or from an attempt of this one whose answer was lost. */
   readonly alreadyAllocated: boolean;
-  /** Names of the pools that the addresses are of, in their order; empty where IPAM did not give them. */
+  /** Pool of each address, in the same order; empty unless podwire-ipam allocated them. */
   readonly poolNames: readonly string[];
   /** DNS settings for the result, if the address provider returned any. */
   readonly dns?: unknown;
@@ -98,33 +98,32 @@ export interface Allocation {
 
 /** podwire-ipam. Methods throw the service's Failure, or UNREACHABLE, DEADLINE_EXCEEDED or the signal's reason. */
 export interface Ipam {
-  /** After a failure it may have happened or not. */
+  /** After a failure the outcome is unknown. */
   allocate(request: AllocationRequest, limits: Limits): Promise<Allocation>;
-  /** Changes nothing. @throws Failure REQUEST_DENIED where a request policy forbids it */
+  /** Read-only. @throws Failure REQUEST_DENIED if a request policy denies it */
   authorize(request: AuthorizationRequest, limits: Limits): Promise<void>;
   /** Releasing what is not held succeeds. */
   release(attachment: Attachment, limits: Limits): Promise<void>;
-  /** For a {@link release}. */
-  openRelease(limits: Limits): CallToCome<Attachment, void>;
-  /** @returns undefined when the attachment holds nothing */
+  /** Prepares a {@link release}. */
+  openRelease(limits: Limits): PreparedCall<Attachment, void>;
+  /** @returns undefined when the attachment has no allocation */
   getEndpoint(attachment: Attachment, limits: Limits): Promise<Endpoint | undefined>;
-  /** The range of a pool, as CIDR. */
   poolCidr(name: string, limits: Limits): Promise<string>;
 }
 
-/** The wanted state of one attachment in the kernel. */
-export interface WantedPod extends Endpoint {
+/** The desired state of one attachment in the kernel. */
+export interface DesiredPod extends Endpoint {
   readonly attachment: Attachment;
   /** Path of the pod's network namespace. */
   readonly netns: string;
   /** MTU of both ends in bytes; 0 leaves it to the dataplane. */
   readonly mtuBytes: number;
   readonly ipForwarding: boolean;
-  /** What the pod may send from besides its own addresses, as CIDRs. */
+  /** Source prefixes that the pod may use beside its own addresses, as CIDRs. */
   readonly sourcePrefixes: readonly string[];
   /** Number of transmit and of receive queues; 0 leaves it to the kernel. */
   readonly queueCount: number;
-  /** Whether podwire-ipam gave the addresses. */
+  /** Whether podwire-ipam allocated the addresses. */
   readonly addressesFromIpam: boolean;
 }
 
@@ -140,7 +139,7 @@ export interface Wire {
   readonly podInterface: Interface;
 }
 
-/** Something in the kernel that is not as wanted, in the notation of `ip` and `sysctl`. */
+/** A difference between the desired and the actual state of the kernel, in the notation of `ip` and `sysctl`. */
 export interface Difference {
   readonly object: string;
   readonly wanted: string;
@@ -149,18 +148,18 @@ export interface Difference {
 
 export interface Detachment {
   readonly attachment: Attachment;
-  /** Absolute path of the pod's network namespace, where it is known. */
+  /** Absolute path of the pod's network namespace, if known. */
   readonly netns?: string | undefined;
 }
 
 /** podwire-dataplane. Methods throw the service's Failure, or UNREACHABLE, DEADLINE_EXCEEDED or the signal's reason. */
 export interface Dataplane {
-  /** Starts an AttachPod. If the service fails, it has rolled everything back; if the answer is lost, the result is unknown. */
-  openAttachPod(limits: Limits): CallToCome<WantedPod, Wire>;
+  /** Prepares an AttachPod. A failure of the service means that it rolled back; after a lost answer the outcome is unknown. */
+  openAttachPod(limits: Limits): PreparedCall<DesiredPod, Wire>;
   /** Detaching what is not attached succeeds. */
   detachPod(detachment: Detachment, limits: Limits): Promise<void>;
   /** @returns the first difference, in the order of repair, or undefined */
-  checkPod(pod: WantedPod, limits: Limits): Promise<Difference | undefined>;
+  checkPod(pod: DesiredPod, limits: Limits): Promise<Difference | undefined>;
   /** Whether the kernel holds a wire of the attachment. */
   isAttached(attachment: Attachment, limits: Limits): Promise<boolean>;
 }

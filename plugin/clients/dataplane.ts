@@ -8,15 +8,15 @@ import { formatAttachment, type Attachment } from '@podwire/shared/attachment/at
 import { hostInterfaceName } from '@podwire/shared/attachment/names';
 import { Failure } from '@podwire/shared/failure/failure';
 
-import type { Dataplane, Interface, Limits, WantedPod, Wire } from './clients.js';
-import { RepeatingPeer, type PeerOptions } from './retrying-client.js';
+import type { Dataplane, Interface, Limits, DesiredPod, Wire } from './clients.js';
+import { RetryingPeer, type PeerOptions } from './retrying-client.js';
 
-/** The most that the contract gives in one page. */
+/** The largest page of the contract. */
 const PAGE_SIZE = 1000;
 
 /** podwire-dataplane over gRPC. */
 export function dataplaneClient(options: PeerOptions): Dataplane {
-  const peer = new RepeatingPeer(options);
+  const peer = new RetryingPeer(options);
   const { attachPod, detachPod, checkPod } = PodServiceService;
   const wireOf = ({ hostInterface, podInterface }: AttachPodResponse): Wire => ({
     hostInterface: interfaceOf(peer.required(hostInterface, 'a host interface')),
@@ -24,15 +24,15 @@ export function dataplaneClient(options: PeerOptions): Dataplane {
   });
   return {
     openAttachPod(limits) {
-      const { make, close } = peer.open(attachPod, limits);
-      return { make: async (pod, within) => wireOf(await make({ pod: messageOf(pod) }, within)), close };
+      const { send, close } = peer.open(attachPod, limits);
+      return { send: async (pod, sendLimits) => wireOf(await send({ pod: messageOf(pod) }, sendLimits)), close };
     },
 
     async detachPod({ attachment, netns }, limits) {
       try {
         await peer.call(detachPod, { attachment, netns, hostInterfaceName: hostInterfaceName(attachment) }, limits);
       } catch (failure) {
-        // The interface of that name is another's, so this attachment has none.
+        // The interface of that name belongs to another attachment, so this one is detached.
         if (!(failure instanceof Failure && failure.code === 'HOST_INTERFACE_TAKEN')) throw failure;
       }
     },
@@ -47,22 +47,22 @@ export function dataplaneClient(options: PeerOptions): Dataplane {
 }
 
 /** Scans the list of all attachments: the API has no lookup of one, and this is called rarely. */
-async function isListed(peer: RepeatingPeer, attachment: Attachment, limits: Limits): Promise<boolean> {
-  const wanted = formatAttachment(attachment);
+async function isListed(peer: RetryingPeer, attachment: Attachment, limits: Limits): Promise<boolean> {
+  const key = formatAttachment(attachment);
   let pageToken = '';
   do {
     const page = await peer.call(PodServiceService.listPods, { pageSize: PAGE_SIZE, pageToken }, limits);
-    if (page.pods.some((pod) => pod.attachment && formatAttachment(pod.attachment) === wanted)) return true;
+    if (page.pods.some((pod) => pod.attachment && formatAttachment(pod.attachment) === key)) return true;
     pageToken = page.nextPageToken;
   } while (pageToken !== '');
   return false;
 }
 
-/** What the plugin leaves to podwire-dataplane: the routes, and the kernel's default. */
-const LEFT_OPEN = { routes: [], txQueueLength: 0 };
+/** Fields whose default podwire-dataplane chooses. */
+const DATAPLANE_DEFAULTS = { routes: [], txQueueLength: 0 };
 
-function messageOf({ addresses, sourcePrefixes, ...pod }: WantedPod): PodNetwork {
-  return { addresses: [...addresses], sourcePrefixes: [...sourcePrefixes], ...pod, ...LEFT_OPEN };
+function messageOf({ addresses, sourcePrefixes, ...pod }: DesiredPod): PodNetwork {
+  return { addresses: [...addresses], sourcePrefixes: [...sourcePrefixes], ...pod, ...DATAPLANE_DEFAULTS };
 }
 
 function interfaceOf({ name, macAddress, mtuBytes }: InterfaceMessage): Interface {

@@ -12,30 +12,30 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress, type Family } from '@podwire/shared/net/address';
 import { splitCidr } from '@podwire/shared/net/prefix';
 
-import type { AskedOfPod, Endpoint, HeldAddress, Ipam } from './clients.js';
-import { RepeatingPeer, type PeerOptions } from './retrying-client.js';
+import type { PolicyInput, Endpoint, HeldAddress, Ipam } from './clients.js';
+import { RetryingPeer, type PeerOptions } from './retrying-client.js';
 
-/** What the plugin leaves to podwire-ipam. */
-const LEFT_OPEN = { maxBlocksPerNode: 0 };
+/** Fields whose default podwire-ipam chooses. */
+const IPAM_DEFAULTS = { maxBlocksPerNode: 0 };
 
 const FAMILY: Readonly<Record<Family, IpFamily>> = { 4: IpFamily.IP_FAMILY_IPV4, 6: IpFamily.IP_FAMILY_IPV6 };
 
 /** podwire-ipam over gRPC. */
 export function ipamClient(options: PeerOptions): Ipam {
-  const peer = new RepeatingPeer(options);
+  const peer = new RetryingPeer(options);
   const { allocate, release, getEndpoint } = AddressServiceService;
   return {
     async allocate(request, limits) {
-      const { families, pools, addresses, asked, ...rest } = request;
+      const { families, pools, addresses, policyInput, ...rest } = request;
       const message: AllocateRequest = {
         families: families.map(familyMessage),
         pools: [...pools],
         addresses: [...addresses],
-        poolChoices: (asked?.poolChoices ?? []).map(poolChoiceMessage),
-        namespaceLabels: { ...asked?.namespaceLabels },
-        requests: asked && requestsOf(asked),
+        poolChoices: (policyInput?.poolChoices ?? []).map(poolChoiceMessage),
+        namespaceLabels: { ...policyInput?.namespaceLabels },
+        requests: policyInput && requestsOf(policyInput),
         ...rest,
-        ...LEFT_OPEN,
+        ...IPAM_DEFAULTS,
       };
       const response = await peer.call(allocate, message, limits);
       const endpoint = peer.required(response.endpoint, 'an endpoint');
@@ -43,12 +43,12 @@ export function ipamClient(options: PeerOptions): Ipam {
       return { endpoint: endpointOf(endpoint), alreadyAllocated: response.alreadyAllocated, poolNames };
     },
 
-    async authorize({ pod, addresses, asked }, limits) {
+    async authorize({ pod, addresses, policyInput }, limits) {
       const message = {
         pod,
-        namespaceLabels: { ...asked.namespaceLabels },
+        namespaceLabels: { ...policyInput.namespaceLabels },
         addresses: [...addresses],
-        requests: requestsOf(asked),
+        requests: requestsOf(policyInput),
       };
       await peer.call(RequestPolicyServiceService.authorizeRequests, message, limits);
     },
@@ -58,8 +58,8 @@ export function ipamClient(options: PeerOptions): Ipam {
     },
 
     openRelease(limits) {
-      const { make, close } = peer.open(release, limits);
-      return { make: (attachment, within) => make({ attachment }, within).then(() => undefined), close };
+      const { send, close } = peer.open(release, limits);
+      return { send: (attachment, sendLimits) => send({ attachment }, sendLimits).then(() => undefined), close };
     },
 
     async getEndpoint(attachment, limits) {
@@ -85,7 +85,7 @@ function requestsOf({
   macAddress = '',
   sourcePrefixes,
   floatingIps,
-}: AskedOfPod): PodRequests {
+}: PolicyInput): PodRequests {
   return {
     families: chosenFamilies.map(familyMessage),
     addressesWithoutIpam: [...addressesWithoutIpam],
@@ -100,7 +100,7 @@ function endpointOf({ addresses, macAddress, hostInterfaceName }: EndpointMessag
   return { addresses: cidrs, held: heldAddresses(addresses), macAddress, hostInterfaceName };
 }
 
-/** What names an allocation, of an endpoint's addresses. */
+/** The addresses of an endpoint with their sequence numbers. */
 export function heldAddresses(addresses: readonly EndpointAddress[]): HeldAddress[] {
   return addresses.flatMap(({ address, sequenceNumber }) => {
     const parts = splitCidr(address);
@@ -112,6 +112,6 @@ export function familyMessage(family: Family): IpFamily {
   return FAMILY[family];
 }
 
-export function poolChoiceMessage({ pool, family, isConfigured }: AskedOfPod['poolChoices'][number]): PoolChoice {
+export function poolChoiceMessage({ pool, family, isConfigured }: PolicyInput['poolChoices'][number]): PoolChoice {
   return { pool, family: familyMessage(family), isConfigured };
 }

@@ -3,7 +3,7 @@ import { systemClock } from '@podwire/shared/runtime/clock';
 import { TestServers, GET_POOL, type GetPool } from '@podwire/shared/testing/server';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
-import { RepeatingPeer } from './retrying-client.js';
+import { RetryingPeer } from './retrying-client.js';
 
 let bench: TestServers;
 beforeEach(() => {
@@ -16,7 +16,7 @@ test('when the time is over, what the service answered before is told', async ()
   const getPool: GetPool = () =>
     ++calls === 1 ? Promise.reject(new Failure('STORE_UNAVAILABLE', 'the disk is full')) : new Promise(() => undefined);
   await bench.serve({ getPool, drainTimeoutMs: 1 });
-  const peer = new RepeatingPeer({ peer: bench.peer(), clock: systemClock, random: () => 0 });
+  const peer = new RetryingPeer({ peer: bench.peer(), clock: systemClock, random: () => 0 });
   const limits = { deadlineMs: Date.now() + 3000, signal: new AbortController().signal };
   await expect(peer.call(GET_POOL, { name: 'a' }, limits)).rejects.toMatchObject({
     code: 'DEADLINE_EXCEEDED',

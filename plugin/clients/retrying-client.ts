@@ -5,9 +5,9 @@ import type { BackoffBounds } from '@podwire/shared/retry/schedule';
 import type { Peer } from '@podwire/shared/rpc/client';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { CallToCome, Limits } from './clients.js';
+import type { PreparedCall, Limits } from './clients.js';
 
-/** Short against a pod's start, long against a service's request. */
+/** Short compared with a pod's start, long compared with a service's request. */
 const BACKOFF: BackoffBounds = { baseMs: 20, maxMs: 500 };
 
 export interface PeerOptions {
@@ -20,18 +20,18 @@ export interface PeerOptions {
 type Method<Request, Response> = Parameters<typeof Peer.prototype.call<Request, Response>>[0];
 
 /** Codes that mean the service did not answer. */
-const SILENCES: readonly FailureCode[] = ['DEADLINE_EXCEEDED', 'UNREACHABLE'];
+const NO_ANSWER_CODES: readonly FailureCode[] = ['DEADLINE_EXCEEDED', 'UNREACHABLE'];
 
-/** That the time is over says nothing of why it was not enough; what was said before does. The code stays: the outcome is open. */
-function withAnswer(failure: unknown, answered: Failure): unknown {
+/** Adds the last answer to a timeout, as it explains the retries. The code stays DEADLINE_EXCEEDED: the outcome is unknown. */
+function withLastAnswer(failure: unknown, lastAnswer: Failure): unknown {
   if (!(failure instanceof Failure && failure.code === 'DEADLINE_EXCEEDED')) return failure;
   const { code, message, details, traceId } = failure;
   const options = { details, traceId, cause: failure };
-  return new Failure(code, `${message}; the attempt before failed: ${answered.message}`, options);
+  return new Failure(code, `${message}; the attempt before failed: ${lastAnswer.message}`, options);
 }
 
 /** Client of a service whose methods are all idempotent: transient failures are retried until the deadline. */
-export class RepeatingPeer {
+export class RetryingPeer {
   readonly #options: PeerOptions;
 
   constructor(options: PeerOptions) {
@@ -40,31 +40,31 @@ export class RepeatingPeer {
 
   /** @throws Failure of the last attempt, or the reason of the signal that ended it */
   call<Request, Response>(method: Method<Request, Response>, request: Request, limits: Limits): Promise<Response> {
-    return this.#repeat(method, limits, () => this.#options.peer.call(method, request, limits));
+    return this.#retry(method, limits, () => this.#options.peer.call(method, request, limits));
   }
 
-  /** Opens a call whose request is still to come, as {@link Peer.open} does. */
-  open<Request, Response>(method: Method<Request, Response>, limits: Limits): CallToCome<Request, Response> {
+  /** Opens a call whose request is sent later, as {@link Peer.open} does. */
+  open<Request, Response>(method: Method<Request, Response>, limits: Limits): PreparedCall<Request, Response> {
     const opened = this.#options.peer.open(method, limits);
     return {
-      make: (request, within) => this.#repeat(method, within, () => opened.send(request, within)),
+      send: (request, sendLimits) => this.#retry(method, sendLimits, () => opened.send(request, sendLimits)),
       close: () => opened.close(),
     };
   }
 
-  async #repeat<Request, Response>(
+  async #retry<Request, Response>(
     { path }: Method<Request, Response>,
     limits: Limits,
     attempt: () => Promise<Response>,
   ): Promise<Response> {
     const { peer, clock, random } = this.#options;
     const begunMs = clock.nowMs();
-    const inTime = () => clock.nowMs() < limits.deadlineMs;
-    let answered: Failure | undefined;
-    const mayPass = (failure: unknown): boolean => {
+    const isInTime = () => clock.nowMs() < limits.deadlineMs;
+    let lastAnswer: Failure | undefined;
+    const isRetryable = (failure: unknown): boolean => {
       if (!(failure instanceof Failure)) return false;
-      if (!SILENCES.includes(failure.code)) answered = failure;
-      return failure.retryable && inTime();
+      if (!NO_ANSWER_CODES.includes(failure.code)) lastAnswer = failure;
+      return failure.retryable && isInTime();
     };
     try {
       return await retry(attempt, {
@@ -73,20 +73,23 @@ export class RepeatingPeer {
         clock,
         random,
         signal: limits.signal,
-        retryable: mayPass,
+        retryable: isRetryable,
       });
     } catch (failure) {
       limits.signal.throwIfAborted();
-      throw answered ? withAnswer(failure, answered) : failure;
+      throw lastAnswer ? withLastAnswer(failure, lastAnswer) : failure;
     } finally {
       const method = { service: peer.service, method: path.split('/').at(-1) ?? '' };
       limits.noteDuration?.(method, clock.nowMs() - begunMs);
     }
   }
 
-  /** What an answer has to hold by the contract. @throws Failure INTERNAL when it does not */
+  /** Returns a field that the contract requires. @throws Failure INTERNAL when it is missing */
   required<Value>(value: Value | undefined, name: string): Value {
     if (value !== undefined) return value;
-    throw new Failure('INTERNAL', `${this.#options.peer.description}: answered without ${name}, against the contract`);
+    throw new Failure(
+      'INTERNAL',
+      `${this.#options.peer.description}: the response lacks ${name}, which the contract requires`,
+    );
   }
 }

@@ -6,42 +6,42 @@ import { handleId } from '@podwire/shared/attachment/names';
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Peer } from '@podwire/shared/rpc/client';
 
-import type { Wish } from '../cni/pod-request.js';
+import type { PodRequest } from '../cni/pod-request.js';
 import type { HeldAddress, Limits } from './clients.js';
 import { familyMessage, heldAddresses, poolChoiceMessage } from './ipam.js';
-import { RepeatingPeer, type PeerOptions } from './retrying-client.js';
+import { RetryingPeer, type PeerOptions } from './retrying-client.js';
 
-/** What GC, STATUS and the journal want from the services, beside what pods want. */
+/** Calls of GC, STATUS and the journal. */
 
-/** What IPAM holds for an attachment of this node. */
+/** The allocation of an attachment of this node. */
 export interface NodeEndpoint {
   readonly attachment: Attachment;
   readonly held: readonly HeldAddress[];
-  /** Identity of the boot that it was given in; undefined where that was not recorded. */
+  /** The boot in which it was allocated; undefined if not recorded. */
   readonly bootId: string | undefined;
-  /** When it was given, in epoch milliseconds; undefined where an earlier release gave it. */
+  /** In epoch milliseconds; undefined if an earlier release allocated it. */
   readonly createdAtMs: number | undefined;
 }
 
-/** Some pod of a node and a network, with what it would ask for. */
-export interface AnyPod {
+/** The hypothetical pod of a readiness probe. */
+export interface ProbePod {
   readonly nodeName: string;
   readonly network: string;
-  readonly wish: Pick<Wish, 'families' | 'pools' | 'poolChoices'>;
+  readonly podRequest: Pick<PodRequest, 'families' | 'pools' | 'poolChoices'>;
 }
 
 /** Methods throw the service's Failure, or UNREACHABLE, DEADLINE_EXCEEDED, UNIMPLEMENTED or the signal's reason. */
 export interface IpamUpkeep {
-  /** Gives back these addresses of the attachment, and none of a later allocation. Idempotent. In the attachment's turn. */
+  /** Releases these addresses of the attachment, and no later allocation. Idempotent. Call it from the attachment's queue. */
   releaseHeld(attachment: Attachment, held: readonly HeldAddress[], limits: Limits): Promise<void>;
-  /** What a node's attachments of a network hold. */
+  /** Allocations of a node's attachments to a network. */
   endpointsOf(of: { readonly nodeName: string; readonly network: string }, limits: Limits): Promise<NodeEndpoint[]>;
-  /** Why a pod of a node would get no address; undefined when it would. Asked once. */
-  refusalOf(pod: AnyPod, limits: Limits): Promise<string | undefined>;
-  /** Whether the service says that it serves. Asked once. */
+  /** Why a pod of a node would get no address; undefined when it would get one. Not retried. */
+  refusalOf(pod: ProbePod, limits: Limits): Promise<string | undefined>;
+  /** Whether the service reports SERVING. Not retried. */
   isServing(limits: Limits): Promise<boolean>;
   /** Name and address of the service while there is no connection to it; undefined while there is one. */
-  unreached(): string | undefined;
+  unreachablePeer(): string | undefined;
 }
 
 /** An attachment that could not be removed, and why. */
@@ -50,34 +50,34 @@ export interface CollectionFailure {
   readonly message: string;
 }
 
-/** A wire of this node. */
+/** A pod wire of this node. */
 export interface NodeWire {
   readonly attachment: Attachment;
-  /** That the node routes to it, without prefix length. */
+  /** Addresses that the node routes to it, without prefix length. */
   readonly addresses: readonly string[];
 }
 
 export interface DataplaneUpkeep {
-  /** Removes the network's wires that are not valid, in one call; what cannot be removed does not stop it. Idempotent. */
+  /** Removes the network's wires that are not in `valid`. Continues after a wire that cannot be removed. Idempotent. */
   collectGarbage(
     garbage: { readonly network: string; readonly valid: readonly Attachment[] },
     limits: Limits,
   ): Promise<readonly CollectionFailure[]>;
-  /** The wires of all networks that the kernel holds. */
+  /** The wires of all networks in the kernel. */
   wires(limits: Limits): Promise<readonly NodeWire[]>;
-  /** Whether the service says that it serves. Asked once. */
+  /** Whether the service reports SERVING. Not retried. */
   isServing(limits: Limits): Promise<boolean>;
   /** Name and address of the service while there is no connection to it; undefined while there is one. */
-  unreached(): string | undefined;
+  unreachablePeer(): string | undefined;
 }
 
 const PAGE_SIZE = 1000;
 
-/** Name of a container that no runtime makes: what would be given to a pod, if there were one. */
-const NOBODY = { containerId: 'podwire-status', interfaceName: 'eth0' };
+/** A container that does not exist, for asking podwire-ipam what a pod would get. */
+const PROBE_CONTAINER = { containerId: 'podwire-status', interfaceName: 'eth0' };
 
-/** A probe's allocation leaves to podwire-ipam what ADD leaves to it. */
-const LEFT_OPEN = {
+/** Remaining fields of a probe's allocation request. */
+const PROBE_DEFAULTS = {
   pod: undefined,
   netns: undefined,
   namespaceLabels: {},
@@ -86,14 +86,14 @@ const LEFT_OPEN = {
 };
 
 export function ipamUpkeep(options: PeerOptions): IpamUpkeep {
-  const peer = new RepeatingPeer(options);
+  const peer = new RetryingPeer(options);
   return {
     async releaseHeld(attachment, held, limits) {
       const releases = held.map((each) => ({ handleId: handleId(attachment), ...each }));
       try {
         await peer.call(AddressServiceService.releaseAddresses, { releases }, limits);
       } catch (failure) {
-        // An earlier release of IPAM knows attachments alone; this node's turns keep a later ADD from being meant.
+        // An earlier release of podwire-ipam releases by attachment. The attachment's queue excludes a later ADD.
         if (!(failure instanceof Failure && failure.code === 'UNIMPLEMENTED')) throw failure;
         await peer.call(AddressServiceService.release, { attachment }, limits);
       }
@@ -108,31 +108,31 @@ export function ipamUpkeep(options: PeerOptions): IpamUpkeep {
         endpoints.push(...page.endpoints);
         pageToken = page.nextPageToken;
       } while (pageToken !== '');
-      return endpoints.flatMap(nodeEndpoint).filter(({ attachment }) => attachment.network === network);
+      return endpoints.flatMap(nodeEndpoints).filter(({ attachment }) => attachment.network === network);
     },
 
-    async refusalOf({ nodeName, network, wish }, limits) {
+    async refusalOf({ nodeName, network, podRequest }, limits) {
       const request = {
         nodeName,
-        attachment: { network, ...NOBODY },
-        families: wish.families.map(familyMessage),
-        pools: [...wish.pools],
-        poolChoices: wish.poolChoices.map(poolChoiceMessage),
-        ...LEFT_OPEN,
+        attachment: { network, ...PROBE_CONTAINER },
+        families: podRequest.families.map(familyMessage),
+        pools: [...podRequest.pools],
+        poolChoices: podRequest.poolChoices.map(poolChoiceMessage),
+        ...PROBE_DEFAULTS,
       };
-      const asked = { request, maxBlocks: 1, anyNamespace: true };
-      const { refusal } = await options.peer.call(AddressServiceService.explainAllocation, asked, limits);
+      const explanation = { request, maxBlocks: 1, anyNamespace: true };
+      const { refusal } = await options.peer.call(AddressServiceService.explainAllocation, explanation, limits);
       return refusal === '' ? undefined : refusal;
     },
 
     isServing: (limits) => isServing(options.peer, limits),
 
-    unreached: () => (options.peer.isConnected ? undefined : options.peer.description),
+    unreachablePeer: () => (options.peer.isConnected ? undefined : options.peer.description),
   };
 }
 
 export function dataplaneUpkeep(options: PeerOptions): DataplaneUpkeep {
-  const peer = new RepeatingPeer(options);
+  const peer = new RetryingPeer(options);
   return {
     async collectGarbage({ network, valid }, limits) {
       const request = { network, validAttachments: { attachments: [...valid] } };
@@ -156,12 +156,12 @@ export function dataplaneUpkeep(options: PeerOptions): DataplaneUpkeep {
 
     isServing: (limits) => isServing(options.peer, limits),
 
-    unreached: () => (options.peer.isConnected ? undefined : options.peer.description),
+    unreachablePeer: () => (options.peer.isConnected ? undefined : options.peer.description),
   };
 }
 
-/** None for an endpoint without an attachment, which is not one of Podwire's. */
-function nodeEndpoint({ attachment, addresses, netns, createTime }: EndpointMessage): NodeEndpoint[] {
+/** Skips an endpoint without an attachment, which Podwire did not create. */
+function nodeEndpoints({ attachment, addresses, netns, createTime }: EndpointMessage): NodeEndpoint[] {
   if (!attachment) return [];
   const held = heldAddresses(addresses);
   return [{ attachment, held, bootId: netns?.bootId, createdAtMs: createTime?.getTime() }];
@@ -175,8 +175,8 @@ const SERVING = 1;
 /** Tag of the only field of HealthCheckResponse: number 1, a varint. */
 const STATUS_TAG = 0x08;
 
-/** `grpc.health.v1.Health/Check` (gRPC Health Checking Protocol) of a whole server; its messages are a few bytes. */
-const CHECK: Method<'server', number> = {
+/** `grpc.health.v1.Health/Check` of a whole server (gRPC Health Checking Protocol). */
+const HEALTH_CHECK: Method<'server', number> = {
   path: '/grpc.health.v1.Health/Check',
   requestStream: false,
   responseStream: false,
@@ -187,9 +187,9 @@ const CHECK: Method<'server', number> = {
 };
 
 /**
- * Whether a service says that it serves.
+ * Whether a service reports SERVING.
  * @throws Failure UNREACHABLE or DEADLINE_EXCEEDED when it does not answer; UNIMPLEMENTED when it has no health service
  */
 async function isServing(peer: Peer, limits: Limits): Promise<boolean> {
-  return (await peer.call(CHECK, 'server', limits)) === SERVING;
+  return (await peer.call(HEALTH_CHECK, 'server', limits)) === SERVING;
 }

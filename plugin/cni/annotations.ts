@@ -5,25 +5,25 @@ import { parseMac, type Mac } from '@podwire/shared/net/mac';
 import { formatPrefix, parsePrefix, splitCidr } from '@podwire/shared/net/prefix';
 import { z } from 'zod';
 
-/** What Calico's annotations of a pod ask for (`cni.projectcalico.org/…`). */
+/** Requests in Calico's annotations of a pod (`cni.projectcalico.org/…`). */
 export interface Annotations {
-  readonly ipv4Pools: Asked<readonly string[]> | undefined;
-  readonly ipv6Pools: Asked<readonly string[]> | undefined;
-  readonly families: Asked<readonly Family[]> | undefined;
-  readonly addresses: AskedAddresses | undefined;
-  /** Addresses outside every IPAM. */
-  readonly addressesWithoutIpam: AskedAddresses | undefined;
-  readonly mac: AskedMac | undefined;
-  /** What the pod may send from besides its own addresses, as CIDRs. */
+  readonly ipv4Pools: Sourced<readonly string[]> | undefined;
+  readonly ipv6Pools: Sourced<readonly string[]> | undefined;
+  readonly families: Sourced<readonly Family[]> | undefined;
+  readonly addresses: RequestedAddresses | undefined;
+  /** Addresses that no IPAM allocates. */
+  readonly addressesWithoutIpam: RequestedAddresses | undefined;
+  readonly mac: RequestedMac | undefined;
+  /** Source prefixes that the pod may use beside its own addresses, as CIDRs. */
   readonly sourcePrefixes: readonly string[];
-  /** Outside addresses that are to lead to the pod. */
+  /** External addresses to map to the pod. */
   readonly floatingIps: readonly string[];
 }
 
-/** What Calico's annotations of a namespace choose for its pods. */
+/** Requests in Calico's annotations of a namespace, for its pods. */
 export type NamespaceAnnotations = Pick<Annotations, 'ipv4Pools' | 'ipv6Pools' | 'families'>;
 
-/** What the network configuration allows pods to ask for, as `feature_control`. */
+/** `feature_control`: what the network configuration allows pods to request. */
 export interface Features {
   readonly ip_addrs_no_ipam: boolean;
   readonly floating_ips: boolean;
@@ -33,71 +33,75 @@ export interface Features {
 const PREFIX = 'cni.projectcalico.org/';
 
 const FLOATING_IPS = 'floatingIPs';
-export const FLOATING_IPS_PLACE = `annotation ${PREFIX}${FLOATING_IPS}`;
+export const FLOATING_IPS_SOURCE = `annotation ${PREFIX}${FLOATING_IPS}`;
 
-/** Prefix of annotations that ask for something that Podwire does not do. */
-const WITHOUT_EFFECT = 'qos.projectcalico.org/';
+/** Prefix of Calico's annotations that Podwire does not implement. */
+const IGNORED_PREFIX = 'qos.projectcalico.org/';
 
-/** The annotations that are let pass without an effect, for a warning. */
-export function annotationsWithoutEffect(annotations: Readonly<Record<string, string>>): string[] {
-  return Object.keys(annotations).filter((name) => name.startsWith(WITHOUT_EFFECT));
+/** Annotations that Podwire ignores, for a warning. */
+export function ignoredAnnotations(annotations: Readonly<Record<string, string>>): string[] {
+  return Object.keys(annotations).filter((name) => name.startsWith(IGNORED_PREFIX));
 }
 
-/** Reads Calico's annotations and ignores the rest. Every fault is reported under the annotation's name. */
+/** Reads Calico's annotations and ignores all others. Each violation names its annotation. */
 export function readAnnotations(
   annotations: Readonly<Record<string, string>>,
   features: Features,
-  refuse: Refuse,
+  report: ReportViolation,
 ): Annotations {
-  const placeOf = (name: string) => `annotation ${PREFIX}${name}`;
-  const list = (name: string) => readList(placeOf(name), annotations[`${PREFIX}${name}`], refuse);
-  refuseGated(annotations, features, refuse);
-  const choices = readChoices('annotation', annotations, refuse);
+  const sourceOf = (name: string) => `annotation ${PREFIX}${name}`;
+  const list = (name: string) => readList(sourceOf(name), annotations[`${PREFIX}${name}`], report);
+  reportDisabledFeatures(annotations, features, report);
+  const choices = readChoices('annotation', annotations, report);
   return {
-    addresses: readAddresses(placeOf('ipAddrs'), list('ipAddrs'), refuse),
-    addressesWithoutIpam: readAddresses(placeOf('ipAddrsNoIpam'), list('ipAddrsNoIpam'), refuse),
-    mac: readMac(placeOf('hwAddr'), annotations[`${PREFIX}hwAddr`] ?? '', refuse),
-    sourcePrefixes: readPrefixes(placeOf('allowedSourcePrefixes'), list('allowedSourcePrefixes'), refuse),
-    floatingIps: readFloatingIps(FLOATING_IPS_PLACE, list(FLOATING_IPS), refuse),
+    addresses: readAddresses(sourceOf('ipAddrs'), list('ipAddrs'), report),
+    addressesWithoutIpam: readAddresses(sourceOf('ipAddrsNoIpam'), list('ipAddrsNoIpam'), report),
+    mac: readMac(sourceOf('hwAddr'), annotations[`${PREFIX}hwAddr`] ?? '', report),
+    sourcePrefixes: readPrefixes(sourceOf('allowedSourcePrefixes'), list('allowedSourcePrefixes'), report),
+    floatingIps: readFloatingIps(FLOATING_IPS_SOURCE, list(FLOATING_IPS), report),
     ...choices,
   };
 }
 
-/** Reads the annotations of a namespace that are about its pods' addresses. */
+/** Reads a namespace's annotations for the addresses of its pods. */
 export function readNamespaceAnnotations(
   annotations: Readonly<Record<string, string>>,
-  refuse: Refuse,
+  report: ReportViolation,
 ): NamespaceAnnotations {
-  return readChoices('namespace annotation', annotations, refuse);
+  return readChoices('namespace annotation', annotations, report);
 }
 
-/** @param noun - of one such annotation, for its place */
+/** @param noun - prefix of the annotation's name in violations */
 function readChoices(
   noun: string,
   annotations: Readonly<Record<string, string>>,
-  refuse: Refuse,
+  report: ReportViolation,
 ): NamespaceAnnotations {
-  const placeOf = (name: string) => `${noun} ${PREFIX}${name}`;
-  const list = (name: string) => readList(placeOf(name), annotations[`${PREFIX}${name}`], refuse);
+  const sourceOf = (name: string) => `${noun} ${PREFIX}${name}`;
+  const list = (name: string) => readList(sourceOf(name), annotations[`${PREFIX}${name}`], report);
   return {
-    ipv4Pools: readPools(placeOf('ipv4pools'), { texts: list('ipv4pools'), family: 4 }, refuse),
-    ipv6Pools: readPools(placeOf('ipv6pools'), { texts: list('ipv6pools'), family: 6 }, refuse),
-    families: readFamilies(placeOf('ipFamilies'), list('ipFamilies'), refuse),
+    ipv4Pools: readPools(sourceOf('ipv4pools'), { texts: list('ipv4pools'), family: 4 }, report),
+    ipv6Pools: readPools(sourceOf('ipv6pools'), { texts: list('ipv6pools'), family: 6 }, report),
+    families: readFamilies(sourceOf('ipFamilies'), list('ipFamilies'), report),
   };
 }
 
 const LIST = z.array(z.string());
 
-/** An annotation that is a JSON list of texts; empty when there is none, or when it is faulty. */
-function readList(place: string, text: string | undefined, refuse: Refuse): readonly string[] {
+/** Reads a JSON list of strings; empty if the annotation is missing or invalid. */
+function readList(source: string, text: string | undefined, report: ReportViolation): readonly string[] {
   if (text === undefined || text === '') return [];
   const list = LIST.safeParse(parseJson(text)).data;
-  if (!list) refuse({ field: place, reason: 'is not a JSON list of texts, such as ["a","b"]' });
+  if (!list) report({ field: source, reason: 'must be a JSON list of strings, such as ["a","b"]' });
   return list ?? [];
 }
 
-/** What a pod may ask for only where the network configuration says so. */
-function refuseGated(annotations: Readonly<Record<string, string>>, features: Features, refuse: Refuse): void {
+/** Reports requests that the network configuration does not allow. */
+function reportDisabledFeatures(
+  annotations: Readonly<Record<string, string>>,
+  features: Features,
+  report: ReportViolation,
+): void {
   const gates = [
     ['ipAddrsNoIpam', 'ip_addrs_no_ipam'],
     ['allowedSourcePrefixes', 'allowed_source_prefixes'],
@@ -108,41 +112,45 @@ function refuseGated(annotations: Readonly<Record<string, string>>, features: Fe
     if (text === undefined || text === '' || text.trim() === '[]') continue;
     const field = `annotation ${PREFIX}${name}`;
     if (features[key]) continue;
-    const remedy =
+    const reason =
       name === FLOATING_IPS
-        ? 'asks for floating IPs, which feature_control.floating_ips of the network configuration does not allow, and Podwire does not make; remove it'
+        ? 'requests floating IPs, which feature_control.floating_ips of the network configuration does not allow and Podwire does not support; remove it'
         : `needs feature_control.${key} to be true in the network configuration`;
-    refuse({ field, reason: remedy });
+    report({ field, reason });
   }
 }
 
 const FAMILY: Readonly<Record<string, Family>> = { IPv4: 4, IPv6: 6 };
 
-function readFamilies(place: string, texts: readonly string[], refuse: Refuse): Asked<readonly Family[]> | undefined {
+function readFamilies(
+  source: string,
+  texts: readonly string[],
+  report: ReportViolation,
+): Sourced<readonly Family[]> | undefined {
   const families: Family[] = [];
   for (const text of new Set(texts)) {
     const family = Object.hasOwn(FAMILY, text) ? FAMILY[text] : undefined;
     if (family === undefined)
-      refuse({ field: place, reason: `has ${JSON.stringify(text)}, which is not IPv4 or IPv6` });
+      report({ field: source, reason: `has ${JSON.stringify(text)}, which is not IPv4 or IPv6` });
     else families.push(family);
   }
-  return families.length === 0 ? undefined : { place, value: families.sort() };
+  return families.length === 0 ? undefined : { source, value: families.sort() };
 }
 
-function readPrefixes(place: string, texts: readonly string[], refuse: Refuse): string[] {
+function readPrefixes(source: string, texts: readonly string[], report: ReportViolation): string[] {
   return texts.flatMap((text) => {
     const parsed = parsePrefix(text);
     if (parsed.ok) return [formatPrefix(parsed.prefix)];
-    refuse({ field: place, reason: `has ${JSON.stringify(text)}, which ${reasonOf(parsed.fault)}` });
+    report({ field: source, reason: `has ${JSON.stringify(text)}, which ${reasonOf(parsed.fault)}` });
     return [];
   });
 }
 
-function readFloatingIps(place: string, texts: readonly string[], refuse: Refuse): string[] {
+function readFloatingIps(source: string, texts: readonly string[], report: ReportViolation): string[] {
   return texts.flatMap((text) => {
     const address = parseAddress(text);
     if (address) return [formatAddress(address)];
-    refuse({ field: place, reason: `has ${JSON.stringify(text)}, which is no IP address` });
+    report({ field: source, reason: `has ${JSON.stringify(text)}, which is not an IP address` });
     return [];
   });
 }
@@ -151,52 +159,54 @@ function reasonOf(fault: string): string {
   return fault === 'has host bits set' ? fault : `is ${fault}`;
 }
 
-/** A value that was asked for, and where. */
-export interface Asked<Value> {
-  /** The place as its writer knows it: `CNI_ARGS IP`, `runtimeConfig.ips`. */
-  readonly place: string;
+/** A requested value and its source. */
+export interface Sourced<Value> {
+  /** As its author knows it: `CNI_ARGS IP`, `runtimeConfig.ips`. */
+  readonly source: string;
   readonly value: Value;
 }
 
-/** Addresses that were asked for by themselves: one of a family at most, in their usual text form. */
-export type AskedAddresses = Asked<readonly string[]>;
+/** Individually requested addresses: at most one of each family, in canonical form. */
+export type RequestedAddresses = Sourced<readonly string[]>;
 
-export type AskedMac = Asked<Mac>;
+export type RequestedMac = Sourced<Mac>;
 
-/** Notes a fault of a place. */
-export type Refuse = (violation: Violation) => void;
+export type ReportViolation = (violation: Violation) => void;
 
 /**
- * Reads requested addresses. A prefix length is accepted and ignored: a pod's address is a single host address.
- * @returns undefined when there are none, or when they are faulty
+ * Reads requested addresses. A prefix length is accepted and ignored: a pod's address is a host address.
+ * @returns undefined if there are none or one is invalid
  */
-export function readAddresses(place: string, texts: readonly string[], refuse: Refuse): AskedAddresses | undefined {
+export function readAddresses(
+  source: string,
+  texts: readonly string[],
+  report: ReportViolation,
+): RequestedAddresses | undefined {
   const addresses: Address[] = [];
   for (const text of texts) {
     const address = parseAddress(text) ?? splitCidr(text)?.address;
     if (!address) {
-      refuse({ field: place, reason: `has ${JSON.stringify(text)}, which is no IP address` });
+      report({ field: source, reason: `has ${JSON.stringify(text)}, which is not an IP address` });
       return undefined;
     }
     if (addresses.some(({ family }) => family === address.family)) {
-      refuse({ field: place, reason: `has two IPv${address.family} addresses; an interface gets one of each family` });
+      report({ field: source, reason: `has two IPv${address.family} addresses; an interface gets one of each family` });
       return undefined;
     }
     addresses.push(address);
   }
-  return addresses.length === 0 ? undefined : { place, value: addresses.map(formatAddress) };
+  return addresses.length === 0 ? undefined : { source, value: addresses.map(formatAddress) };
 }
 
-/** Reads a requested MAC address. @returns undefined when it is empty or faulty */
-export function readMac(place: string, text: string, refuse: Refuse): AskedMac | undefined {
+/** Reads a requested MAC address. @returns undefined if it is empty or invalid */
+export function readMac(source: string, text: string, report: ReportViolation): RequestedMac | undefined {
   if (text === '') return undefined;
   const value = parseMac(text);
-  if (value !== undefined) return { place, value };
-  refuse({ field: place, reason: `is ${JSON.stringify(text)}, which is no unicast MAC address` });
+  if (value !== undefined) return { source, value };
+  report({ field: source, reason: `is ${JSON.stringify(text)}, which is not a unicast MAC address` });
   return undefined;
 }
 
-/** Whether an address in its usual text form is one of IPv6. */
 export function isIpv6(address: string): boolean {
   return address.includes(':');
 }
@@ -208,20 +218,20 @@ interface PoolTexts {
 }
 
 /**
- * Reads pools, each by its name or its CIDR. Whether they exist is IPAM's to say.
- * @returns undefined when there are none, or when one is of the other family
+ * Reads pools by name or CIDR. podwire-ipam checks that they exist.
+ * @returns undefined if there are none or one is of the other family
  */
 export function readPools(
-  place: string,
+  source: string,
   { texts, family }: PoolTexts,
-  refuse: Refuse,
-): Asked<readonly string[]> | undefined {
-  const faults = texts.flatMap((text) => {
-    if (text === '') return ['has an empty entry; give the name of a pool, or its CIDR'];
+  report: ReportViolation,
+): Sourced<readonly string[]> | undefined {
+  const reasons = texts.flatMap((text) => {
+    if (text === '') return ['has an empty entry; use the name or CIDR of a pool'];
     const address = splitCidr(text)?.address;
     if (!address || address.family === family) return [];
-    return [`has ${text}, which is of IPv${address.family}; give pools of IPv${family}`];
+    return [`has ${text}, which is an IPv${address.family} pool; use IPv${family} pools`];
   });
-  for (const reason of faults) refuse({ field: place, reason });
-  return texts.length === 0 || faults.length > 0 ? undefined : { place, value: texts };
+  for (const reason of reasons) report({ field: source, reason });
+  return texts.length === 0 || reasons.length > 0 ? undefined : { source, value: texts };
 }

@@ -17,7 +17,7 @@ const READ = {
   container_settings: { allow_ip_forwarding: true },
 };
 
-const WITHOUT_MEANING = {
+const IGNORED_KEYS = {
   mode: 'vxlan',
   vxlan_mac_prefix: '0E-2A',
   vxlan_vni: 4096,
@@ -55,11 +55,11 @@ const WITHOUT_MEANING = {
 };
 
 const read = (keys: object) => readAttachConfig('ADD', JSON.stringify({ ...READ, ...keys }));
-const named = (keys: object) => [...read(keys).keysWithoutMeaning].sort();
+const named = (keys: object) => [...read(keys).ignoredKeys].sort();
 
 describe('a configuration that was written for Calico', () => {
   test('has every key read, or named as one without an effect', () => {
-    expect(named(WITHOUT_MEANING)).toEqual(Object.keys(WITHOUT_MEANING).sort());
+    expect(named(IGNORED_KEYS)).toEqual(Object.keys(IGNORED_KEYS).sort());
     expect(read({})).toMatchObject({
       name: 'k8s-pod-network',
       otherIpam: undefined,
@@ -67,19 +67,19 @@ describe('a configuration that was written for Calico', () => {
       nodeName: 'node-1',
       ipForwarding: true,
       queueCount: 2,
-      requested: { families: [4, 6], ipv4Pools: { value: ['a'] }, ipv6Pools: { value: ['b'] } },
+      requestSources: { families: [4, 6], ipv4Pools: { value: ['a'] }, ipv6Pools: { value: ['b'] } },
     });
     expect(named({})).toEqual([]);
   });
 
   test('has no key named that is as good as absent', () => {
-    const empty = Object.entries(WITHOUT_MEANING).map(([key, value]) => {
+    const empty = Object.entries(IGNORED_KEYS).map(([key, value]) => {
       if (Array.isArray(value)) return [key, []];
       if (typeof value === 'object') return [key, {}];
       return [key, typeof value === 'string' ? '' : typeof value === 'number' ? 0 : false];
     });
     expect(named(Object.fromEntries(empty))).toEqual([]);
-    expect(named(Object.fromEntries(Object.keys(WITHOUT_MEANING).map((key) => [key, null])))).toEqual([]);
+    expect(named(Object.fromEntries(Object.keys(IGNORED_KEYS).map((key) => [key, null])))).toEqual([]);
   });
 
   test('has another kind of device named, as there is one alone', () => {
@@ -97,7 +97,7 @@ describe('a configuration that was written for Calico', () => {
   test.each([{ subnet: 'usePodCidr' }, { ranges: [[{ subnet: 'usepodcidr' }], [{ subnet: 'usePodCidrIPv6' }]] }])(
     'is refused where it leaves %j to an API server',
     (keys) => {
-      expect(() => read({ ipam: { type: 'host-local', ...keys } })).toThrow(/ipam asks for the node's podCIDR/);
+      expect(() => read({ ipam: { type: 'host-local', ...keys } })).toThrow(/ipam requests the node's podCIDR/);
       const ranges = [[{ subnet: '10.0.0.0/24' }]];
       expect(read({ ipam: { type: 'host-local', ranges } }).otherIpam).toBe('host-local');
       // Nobody reads it there.

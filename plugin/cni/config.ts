@@ -4,7 +4,13 @@ import { parseJson } from '@podwire/shared/json/parse';
 import { z } from 'zod';
 
 import { isSubdomain } from './environment.js';
-import { IPAM_KEYS, readRequested, REQUEST_KEYS, type Requested, type RequestKeys } from './requested.js';
+import {
+  IPAM_KEYS,
+  readRequestSources,
+  REQUEST_KEYS,
+  type RequestSources,
+  type RequestKeys,
+} from './request-sources.js';
 import { resultSchema, type Result } from './result.js';
 import { readVersion, requireCommand, type CniVersion } from './version.js';
 
@@ -13,28 +19,28 @@ export interface NetworkConfig {
   readonly cniVersion: CniVersion;
   /** Name of the network. */
   readonly name: string;
-  /** The IPAM plugin, where it is not Podwire's own. */
+  /** `ipam.type`, unless it is Podwire's own. */
   readonly otherIpam: string | undefined;
 }
 
-/** The keys that a command about the node uses beside those. */
+/** The keys that GC and STATUS use. */
 export interface NodeConfig extends NetworkConfig {
   /** Name of the node instead of the plugin's own setting. */
   readonly nodeName: string | undefined;
-  readonly requested: Requested;
+  readonly requestSources: RequestSources;
 }
 
-/** The keys that matter where a pod is wired or looked at. */
+/** The keys that ADD and CHECK use. */
 export interface AttachConfig extends NodeConfig {
-  /** MTU of the pod's interface in bytes; 0 leaves it to the dataplane. */
+  /** MTU of the pod's interface in bytes; 0: the dataplane's default. */
   readonly mtuBytes: number;
   /** Whether the pod forwards packets between its own interfaces. */
   readonly ipForwarding: boolean;
-  /** Number of transmit and of receive queues of the pod's interface; 0 leaves it to the kernel. */
+  /** Number of transmit and of receive queues of the pod's interface; 0: the kernel's default. */
   readonly queueCount: number;
-  /** Keys of Calico's configuration that are let pass without an effect. */
-  readonly keysWithoutMeaning: readonly string[];
-  /** Result of the plugins before this one in the chain; of the whole chain's ADD for CHECK. */
+  /** Keys of Calico's configuration that Podwire ignores. */
+  readonly ignoredKeys: readonly string[];
+  /** ADD: result of the previous plugins of the chain. CHECK: result of the whole chain's ADD. */
   readonly prevResult: Result | undefined;
 }
 
@@ -45,32 +51,33 @@ const MAX_MTU_BYTES = 65535;
 const PLUGIN_TYPE = 'podwire';
 const IPAM_TYPE = 'podwire-ipam';
 
-/** Names of Podwire's own IPAM; the second is in configurations that were written for Calico. */
+/** Names of Podwire's own IPAM; configurations written for Calico have the second. */
 const IPAM_TYPES: readonly string[] = [IPAM_TYPE, 'calico-ipam'];
 
-/** Names of plugins that make interfaces: as IPAM plugin, Podwire would run itself for ever. */
+/** Names of interface plugins. As `ipam.type`, they would make Podwire run itself in an endless loop. */
 const MAIN_TYPES: readonly string[] = [PLUGIN_TYPE, 'calico'];
 
-/** The name of a program, without a way to leave its directory. */
+/** A program name without path separators. */
 const IPAM_NAME = z
-  .string({ error: 'is no text' })
-  .regex(/^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,254}$/, 'is no name of an IPAM plugin')
-  .refine((type) => !MAIN_TYPES.includes(type), { error: `is no IPAM plugin; set it to ${IPAM_TYPE}` });
+  .string({ error: 'must be a string' })
+  .regex(/^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,254}$/, 'is not a valid IPAM plugin name')
+  .refine((type) => !MAIN_TYPES.includes(type), { error: `is not an IPAM plugin; set it to ${IPAM_TYPE}` });
 
 const IPAM_TYPE_ALONE = z.object({ type: IPAM_NAME });
 
-/** IPAM plugins that need an interface to send requests on. A routed pod has its interface only after its addresses are known. */
+/** IPAM plugins that send requests on the pod's interface, which Podwire creates only after the addresses are known. */
 const LINK_BOUND_TYPES: readonly string[] = ['dhcp'];
 
 /**
- * What Calico's plugin puts the node's podCIDR in place of, before it runs host-local: `usePodCidr` and `usePodCidrIPv6`. Podwire asks no
- * API server.
+ * `usePodCidr` and `usePodCidrIPv6`, which Calico's plugin replaces by the node's podCIDR before it runs host-local. Podwire
+ * does not call the API server.
  */
 const POD_CIDR = /"usePodCidr(IPv6)?"/i;
-/** As many as the kernel makes. */
+
+/** The kernel's limit. */
 const MAX_QUEUES_COUNT = 4096;
 
-/** Longest `cniVersion` that an error repeats; what is longer is a mistake that would only bury the message. */
+/** Longest `cniVersion` that an error repeats. A longer one is a mistake and would hide the message. */
 const MAX_STATED_VERSION_BYTES = 64;
 
 const NAME = z
@@ -80,24 +87,24 @@ const NAME = z
 const NETWORK = z.object({ name: NAME });
 
 const NODE_NAME = z
-  .string({ error: 'is no text' })
-  .refine((name) => name === '' || isSubdomain(name), { error: 'is no name of a Kubernetes node' })
+  .string({ error: 'must be a string' })
+  .refine((name) => name === '' || isSubdomain(name), { error: 'is not a valid name of a Kubernetes node' })
   .default('');
 
 const NODE_KEYS = { nodename: NODE_NAME, hostname: NODE_NAME };
 const NODE = z.object(NODE_KEYS);
 
 const IPAM_ALONE = z.object(IPAM_KEYS);
-const NOTHING_REQUESTED: RequestKeys = z.object(REQUEST_KEYS).parse({});
+const NO_REQUEST_KEYS: RequestKeys = z.object(REQUEST_KEYS).parse({});
 
-/** Keys that are not here are other plugins' or a later release's, and pass. */
+/** Unlisted keys belong to other plugins or a later release and are ignored. */
 const ATTACH = NETWORK.extend({
   type: z.string({ error: `is missing; set it to ${PLUGIN_TYPE}` }).min(1, `is empty; set it to ${PLUGIN_TYPE}`),
-  socket: z.string({ error: 'is no text' }).regex(/^\//, 'is not an absolute path').optional(),
+  socket: z.string({ error: 'must be a string' }).regex(/^\//, 'is not an absolute path').optional(),
   mtu: z
-    .int({ error: 'is no whole number' })
+    .int({ error: 'must be a whole number' })
     .refine((mtu) => mtu === 0 || (mtu >= MIN_MTU_BYTES && mtu <= MAX_MTU_BYTES), {
-      error: `is neither 0 nor from ${MIN_MTU_BYTES} to ${MAX_MTU_BYTES}`,
+      error: `must be 0 or from ${MIN_MTU_BYTES} to ${MAX_MTU_BYTES}`,
     })
     .default(0),
   ...NODE_KEYS,
@@ -105,31 +112,30 @@ const ATTACH = NETWORK.extend({
     .object(
       {
         type: IPAM_NAME.refine((type) => !LINK_BOUND_TYPES.includes(type), {
-          error: `asks a server on the pod's link, and Podwire's pods are routed; use ${IPAM_TYPE}, host-local or static`,
+          error: `requires a server on the pod's link, but Podwire routes its pods; use ${IPAM_TYPE}, host-local or static`,
         }).optional(),
         ...IPAM_KEYS,
       },
-      { error: 'is no object' },
+      { error: 'must be an object' },
     )
     .optional(),
   num_queues: z
-    .int({ error: 'is no whole number' })
-    .refine((count) => count >= 0 && count <= MAX_QUEUES_COUNT, { error: `is not from 0 to ${MAX_QUEUES_COUNT}` })
+    .int({ error: 'must be a whole number' })
+    .refine((count) => count >= 0 && count <= MAX_QUEUES_COUNT, { error: `must be from 0 to ${MAX_QUEUES_COUNT}` })
     .default(0),
   ...REQUEST_KEYS,
   container_settings: z
     .object(
-      { allow_ip_forwarding: z.boolean({ error: 'is neither true nor false' }).default(false) },
+      { allow_ip_forwarding: z.boolean({ error: 'must be true or false' }).default(false) },
       {
-        error: 'is no object',
+        error: 'must be an object',
       },
     )
     .optional(),
 });
 
 /**
- * Reads the keys that every command needs. DEL reads no more: it has to succeed whichever configuration is loaded by
- * then.
+ * Reads the keys that every command needs. DEL reads only these: it has to succeed with any configuration.
  * @throws Failure CONFIG_NOT_JSON, INCOMPATIBLE_CNI_VERSION, or INVALID_CONFIG that lists every malformed key
  */
 export function readNetworkConfig(text: string): NetworkConfig {
@@ -139,7 +145,7 @@ export function readNetworkConfig(text: string): NetworkConfig {
 
 /**
  * Reads the keys of a node command. A node name or `ipam` options that ADD would reject count as unset: GC has to work
- * whichever configuration is loaded by then.
+ * with any configuration.
  * @throws Failure as {@link readNetworkConfig}; also when the configuration's version lacks the command
  */
 export function readNodeConfig(command: 'GC' | 'STATUS', text: string): NodeConfig {
@@ -147,8 +153,8 @@ export function readNodeConfig(command: 'GC' | 'STATUS', text: string): NodeConf
   requireCommand(command, cniVersion);
   const { name } = check(NETWORK, keys);
   const ipam = IPAM_ALONE.safeParse(keys.ipam).data;
-  const requested = readRequested({ ...NOTHING_REQUESTED, ipam }, () => undefined);
-  return { cniVersion, name, otherIpam: otherIpamOf(keys), nodeName: nodeNameOf(keys), requested };
+  const requestSources = readRequestSources({ ...NO_REQUEST_KEYS, ipam }, () => undefined);
+  return { cniVersion, name, otherIpam: otherIpamOf(keys), nodeName: nodeNameOf(keys), requestSources };
 }
 
 /**
@@ -160,7 +166,7 @@ export function readAttachConfig(command: 'ADD' | 'CHECK', text: string): Attach
   requireCommand(command, cniVersion);
   const isIncomplete = command === 'CHECK' && (keys.prevResult ?? undefined) === undefined;
   const found = [...(isIncomplete ? [NO_PREV_RESULT] : []), ...podCidrFaults(keys)];
-  const { config, requested } = check(attachSchema(cniVersion), keys, found);
+  const { config, requestSources } = check(attachSchema(cniVersion), keys, found);
   const otherIpam = otherIpamOf(keys);
   return {
     cniVersion,
@@ -169,14 +175,14 @@ export function readAttachConfig(command: 'ADD' | 'CHECK', text: string): Attach
     mtuBytes: config.mtu,
     nodeName: nodeNameOf(keys),
     queueCount: config.num_queues,
-    requested,
-    keysWithoutMeaning: keysWithoutMeaning(keys, otherIpam),
+    requestSources,
+    ignoredKeys: ignoredKeys(keys, otherIpam),
     ipForwarding: config.container_settings?.allow_ip_forwarding ?? false,
     prevResult: config.prevResult,
   };
 }
 
-/** The `cniVersion` that a configuration states, valid or not, for the error that answers it; undefined when there is none. */
+/** The `cniVersion` of a configuration, valid or not, for the error document; undefined if missing or too long. */
 export function statedVersion(text: string): string | undefined {
   const stated = parseObject(text)?.cniVersion;
   return typeof stated === 'string' && stated !== '' && stated.length <= MAX_STATED_VERSION_BYTES ? stated : undefined;
@@ -184,7 +190,7 @@ export function statedVersion(text: string): string | undefined {
 
 const ATTACH_SCHEMAS = new Map<CniVersion, ReturnType<typeof makeAttachSchema>>();
 
-/** Kept, as making and compiling a schema takes longer than the rest of an ADD's reading. */
+/** Cached, as compiling a schema takes longer than the rest of parsing an ADD. */
 function attachSchema(cniVersion: CniVersion) {
   const schema = ATTACH_SCHEMAS.get(cniVersion) ?? makeAttachSchema(cniVersion);
   ATTACH_SCHEMAS.set(cniVersion, schema);
@@ -192,10 +198,10 @@ function attachSchema(cniVersion: CniVersion) {
 }
 
 function makeAttachSchema(cniVersion: CniVersion) {
-  return ATTACH.extend({ prevResult: resultSchema(cniVersion).optional() }).transform(withRequested);
+  return ATTACH.extend({ prevResult: resultSchema(cniVersion).optional() }).transform(withRequestSources);
 }
 
-/** Deeper ones could not be passed on, by a result or to another plugin. */
+/** Deeper values could not be serialized for a result or a delegated plugin. */
 const MAX_DEPTH = 1000;
 
 type Keys = Readonly<Record<string, unknown>>;
@@ -221,16 +227,19 @@ function readKeys(text: string): { readonly cniVersion: CniVersion; readonly key
     );
   }
   if (isNestedDeeper(text, MAX_DEPTH))
-    throw new Failure('INVALID_CONFIG', `the network configuration has values in more than ${MAX_DEPTH} others`);
+    throw new Failure(
+      'INVALID_CONFIG',
+      `the network configuration is nested deeper than ${MAX_DEPTH} levels; flatten it`,
+    );
   return { cniVersion: readVersion(keys.cniVersion), keys };
 }
 
-/** Adds the requested values; their faults are listed together with those of the keys. */
-function withRequested<Config extends RequestKeys>(config: Config, context: z.RefinementCtx) {
-  const requested = readRequested(config, ({ field, reason }) =>
+/** Adds the requested values; their violations are listed together with those of the keys. */
+function withRequestSources<Config extends RequestKeys>(config: Config, context: z.RefinementCtx) {
+  const requestSources = readRequestSources(config, ({ field, reason }) =>
     context.addIssue({ code: 'custom', path: [field], message: reason }),
   );
-  return { config, requested };
+  return { config, requestSources };
 }
 
 const JSON_OBJECT = z.record(z.string(), z.unknown());
@@ -241,7 +250,7 @@ function parseObject(text: string): Keys | undefined {
 
 function podCidrFaults(keys: Keys): Violation[] {
   if (otherIpamOf(keys) === undefined || !POD_CIDR.test(JSON.stringify(keys.ipam))) return [];
-  const reason = `asks for the node's podCIDR, which Podwire does not look up; write the CIDR itself, or use ${IPAM_TYPE}`;
+  const reason = `requests the node's podCIDR, which Podwire does not look up; set the CIDR itself, or use ${IPAM_TYPE}`;
   return [{ field: 'ipam', reason }];
 }
 
@@ -263,7 +272,7 @@ function report(reason: string | undefined, context: z.RefinementCtx): void {
  * Keys of Calico's network configuration without effect in Podwire: some are settings of its resident processes, some
  * have no counterpart. Unlisted keys belong to another plugin or a later release and are ignored silently.
  */
-const WITHOUT_MEANING = [
+const IGNORED_KEYS = [
   'mode',
   'vxlan_mac_prefix',
   'vxlan_vni',
@@ -304,26 +313,26 @@ const WITHOUT_MEANING = [
 type CalicoKeys = Readonly<Record<string, unknown>>;
 
 /**
- * Keys of Calico's configuration that ask for something that Podwire does not look at, in the order of Calico's reference.
- * @param otherIpam - the IPAM plugin that reads `ipam`, where it is not Podwire's own
+ * Keys of Calico's configuration that are set and ignored, in the order of Calico's reference.
+ * @param otherIpam - the delegated IPAM plugin, which reads `ipam` itself
  */
-function keysWithoutMeaning(keys: CalicoKeys, otherIpam: string | undefined): string[] {
-  const subnet = otherIpam === undefined ? within(keys.ipam, 'subnet') : undefined;
-  const inside: CalicoKeys = { 'ipam.subnet': subnet, 'args.org.apache.mesos': within(keys.args, 'org.apache.mesos') };
+function ignoredKeys(keys: CalicoKeys, otherIpam: string | undefined): string[] {
+  const subnet = otherIpam === undefined ? valueOf(keys.ipam, 'subnet') : undefined;
+  const nested: CalicoKeys = { 'ipam.subnet': subnet, 'args.org.apache.mesos': valueOf(keys.args, 'org.apache.mesos') };
   return [
-    ...WITHOUT_MEANING.filter((key) => asksForSomething(key, keys[key])),
-    ...Object.keys(inside).filter((key) => asksForSomething(key, inside[key])),
+    ...IGNORED_KEYS.filter((key) => isRequest(key, keys[key])),
+    ...Object.keys(nested).filter((key) => isRequest(key, nested[key])),
   ];
 }
 
-function within(value: unknown, key: string): unknown {
+function valueOf(value: unknown, key: string): unknown {
   return typeof value === 'object' && value !== null
     ? Object.entries(value).find(([name]) => name === key)?.[1]
     : undefined;
 }
 
-/** What is as good as absent asks for nothing, and neither does the only kind of device that there is. */
-function asksForSomething(key: string, value: unknown): boolean {
+/** Whether a value requests anything: empty values do not, nor does the only supported device type. */
+function isRequest(key: string, value: unknown): boolean {
   if (key === 'device_type' && value === 'veth') return false;
   if (Array.isArray(value)) return value.length > 0;
   if (typeof value === 'object' && value !== null) return Object.keys(value).length > 0;
@@ -335,7 +344,7 @@ function asksForSomething(key: string, value: unknown): boolean {
  * @param text - JSON
  */
 export function isNestedDeeper(text: string, maxDepth: number): boolean {
-  // Each of them takes two characters.
+  // Each level takes two characters.
   if (text.length <= 2 * maxDepth) return false;
   let depth = 0;
   for (let at = 0; at < text.length; at++) {
@@ -348,7 +357,7 @@ export function isNestedDeeper(text: string, maxDepth: number): boolean {
   return false;
 }
 
-/** @returns where the string ends that begins there */
+/** @returns the index of the string's closing quote */
 function endOfString(text: string, start: number): number {
   let at = start + 1;
   while (at < text.length && text[at] !== '"') at += text[at] === '\\' ? 2 : 1;

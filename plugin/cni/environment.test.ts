@@ -19,7 +19,7 @@ describe('CNI_ARGS', () => {
     const shuffled = fc.shuffledSubarray(PAIRS, { minLength: PAIRS.length });
     fc.assert(
       fc.property(shuffled, (pairs) => {
-        expect(parseArgs(pairs.join(';'))).toEqual({ pod: POD, asked: NOTHING_ASKED, faults: [] });
+        expect(parseArgs(pairs.join(';'))).toEqual({ pod: POD, argsRequest: NOTHING_ASKED, faults: [] });
       }),
       { seed: 20_261_121 },
     );
@@ -34,22 +34,28 @@ describe('CNI_ARGS', () => {
     ['K8S_POD_NAMESPACE=a;K8S_POD_NAME=b', { namespace: 'a', name: 'b', uid: '' }],
     ['IgnoreUnknown=TRUE;X=a=b', undefined],
   ])('%j are valid', (text, pod) => {
-    expect(parseArgs(text)).toEqual({ pod, asked: NOTHING_ASKED, faults: [] });
+    expect(parseArgs(text)).toEqual({ pod, argsRequest: NOTHING_ASKED, faults: [] });
   });
 
   test.each([
-    ['IP=10.0.0;MAC=x', ['IP has "10.0.0", which is no IP address', 'MAC is "x", which is no unicast MAC address']],
+    [
+      'IP=10.0.0;MAC=x',
+      ['IP has "10.0.0", which is not an IP address', 'MAC is "x", which is not a unicast MAC address'],
+    ],
     ['IP=10.0.0.1,10.0.0.2', ['IP has two IPv4 addresses; an interface gets one of each family']],
     ['X', ['holds "X", which is not of the form KEY=VALUE']],
     ['=x', ['holds "=x", which is not of the form KEY=VALUE']],
     ['X=1', ['has the unknown keys X; send IgnoreUnknown=1 to have them ignored']],
     ['IgnoreUnknown=0;X=1', ['has the unknown keys X; send IgnoreUnknown=1 to have them ignored']],
-    ['IgnoreUnknown=maybe;X=1', ['IgnoreUnknown is not one of 1, true, 0, false']],
+    ['IgnoreUnknown=maybe;X=1', ['IgnoreUnknown must be 1, true, 0 or false']],
     [
       'K8S_POD_NAMESPACE=a.b;K8S_POD_NAME=A',
-      ['K8S_POD_NAMESPACE is no name of a Kubernetes namespace', 'K8S_POD_NAME is no name of a Kubernetes pod'],
+      [
+        'K8S_POD_NAMESPACE is not a valid name of a Kubernetes namespace',
+        'K8S_POD_NAME is not a valid name of a Kubernetes pod',
+      ],
     ],
-    [`K8S_POD_NAMESPACE=a;K8S_POD_NAME=${'x'.repeat(254)}`, ['K8S_POD_NAME is no name of a Kubernetes pod']],
+    [`K8S_POD_NAMESPACE=a;K8S_POD_NAME=${'x'.repeat(254)}`, ['K8S_POD_NAME is not a valid name of a Kubernetes pod']],
   ])('%j are refused', (text, faults) => {
     expect(parseArgs(text).faults).toEqual(faults);
   });

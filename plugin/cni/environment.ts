@@ -2,9 +2,9 @@ import { identifierFault, MAX_CONTAINER_ID_BYTES, podInterfaceNameFault } from '
 import { Failure, violationsFailure, type Violation } from '@podwire/shared/failure/failure';
 
 import { readAddresses, readMac } from './annotations.js';
-import type { AskedInArgs } from './pod-request.js';
+import type { ArgsRequest } from './pod-request.js';
 
-/** What a container runtime can ask for (CNI specification 1.1.0, section 2). */
+/** Commands of CNI (specification 1.1.0, section 2). */
 export const COMMANDS = ['ADD', 'DEL', 'CHECK', 'GC', 'STATUS', 'VERSION'] as const;
 
 export type Command = (typeof COMMANDS)[number];
@@ -14,26 +14,24 @@ export const VARIABLES = ['CNI_COMMAND', 'CNI_CONTAINERID', 'CNI_NETNS', 'CNI_IF
 
 export type Variable = (typeof VARIABLES)[number];
 
-/** The variables as the runtime set them. An empty one counts as absent: so libcni sends those that do not apply. */
+/** The variables as the runtime set them. An empty one counts as absent, as libcni sends inapplicable variables empty. */
 export type Variables = Readonly<Partial<Record<Variable, string>>>;
 
 /** One interface of one container. */
 export interface ContainerEnvironment {
   readonly containerId: string;
   readonly interfaceName: string;
-  /** The Kubernetes pod, where the runtime names one. */
+  /** The Kubernetes pod, if the runtime names one. */
   readonly pod: Pod | undefined;
-  /** What CNI_ARGS asks for. */
-  readonly asked: AskedInArgs;
+  readonly argsRequest: ArgsRequest;
 }
 
-/** The same with the network namespace that it is in. */
 export interface PodEnvironment extends ContainerEnvironment {
   /** Absolute path of the pod's network namespace. */
   readonly netns: string;
 }
 
-/** Variables that a command cannot do without; those that are not here need none. */
+/** Required variables of each command. */
 const REQUIRED = {
   ADD: ['CNI_CONTAINERID', 'CNI_NETNS', 'CNI_IFNAME'],
   CHECK: ['CNI_CONTAINERID', 'CNI_NETNS', 'CNI_IFNAME'],
@@ -42,7 +40,7 @@ const REQUIRED = {
   STATUS: [],
 } as const satisfies Partial<Record<Command, readonly Variable[]>>;
 
-/** Why a variable's value is refused, or undefined. */
+/** Checks of a variable's value; undefined if it is valid. */
 const FAULT: Partial<Record<Variable, (value: string) => string | undefined>> = {
   CNI_CONTAINERID: (value) => identifierFault(value, MAX_CONTAINER_ID_BYTES),
   CNI_IFNAME: podInterfaceNameFault,
@@ -61,21 +59,21 @@ export function readCommand(variables: Variables): Command {
     const violation = { field: 'CNI_COMMAND', reason: `is missing; set it to one of ${COMMANDS.join(', ')}` };
     throw violationsFailure('INVALID_ENVIRONMENT', 'CNI environment refused', [violation]);
   }
-  // libcni compares this very text.
+  // libcni compares this exact text.
   throw new Failure('INVALID_ENVIRONMENT', `unknown CNI_COMMAND: ${text}`);
 }
 
 /**
- * Reads the variables of a command that works inside a pod.
+ * Reads the variables of ADD and CHECK.
  * @throws Failure INVALID_ENVIRONMENT that lists everything that is missing or malformed
  */
 export function readPodEnvironment(command: 'ADD' | 'CHECK', variables: Variables): PodEnvironment {
   return { netns: variables.CNI_NETNS ?? '', ...readContainer(command, variables) };
 }
 
-/** The environment of a DEL, which comes with an empty CNI_NETNS when the namespace is gone. */
+/** The environment of a DEL. Its CNI_NETNS is empty if the namespace no longer exists. */
 export interface DelEnvironment extends ContainerEnvironment {
-  /** Absolute path of the pod's network namespace; undefined where there is none, as a DEL does without. */
+  /** Absolute path of the pod's network namespace; undefined if it is missing or invalid, as DEL does not need it. */
   readonly netns: string | undefined;
 }
 
@@ -89,7 +87,7 @@ export function readDelEnvironment(variables: Variables): DelEnvironment {
 }
 
 /**
- * Checks the variables of a node command. It ignores those of a container.
+ * Checks the variables of a node command; ignores those of a container.
  * @throws Failure INVALID_ENVIRONMENT that lists everything that is missing
  */
 export function checkNodeEnvironment(command: 'GC' | 'STATUS', variables: Variables): void {
@@ -99,14 +97,14 @@ export function checkNodeEnvironment(command: 'GC' | 'STATUS', variables: Variab
 
 function readContainer(command: 'ADD' | 'CHECK' | 'DEL', variables: Variables): ContainerEnvironment {
   const violations = violationsOf(REQUIRED[command], variables);
-  const { pod, asked, faults } = parseArgs(variables.CNI_ARGS ?? '');
-  // Only ADD uses it. A DEL that fails for it would never succeed.
+  const { pod, argsRequest, faults } = parseArgs(variables.CNI_ARGS ?? '');
+  // Only ADD uses CNI_ARGS. A DEL that failed because of it would never succeed.
   if (command === 'ADD') violations.push(...faults.map((reason) => ({ field: 'CNI_ARGS', reason })));
   if (violations.length > 0) throw violationsFailure('INVALID_ENVIRONMENT', 'CNI environment refused', violations);
-  return { containerId: variables.CNI_CONTAINERID ?? '', interfaceName: variables.CNI_IFNAME ?? '', pod, asked };
+  return { containerId: variables.CNI_CONTAINERID ?? '', interfaceName: variables.CNI_IFNAME ?? '', pod, argsRequest };
 }
 
-/** What is malformed, and behind that what is missing. Only what a command cannot do without is looked at. */
+/** Malformed required variables, then missing ones. */
 function violationsOf(required: readonly Variable[], variables: Variables): Violation[] {
   const [missing, present] = [required.filter((name) => !variables[name]), required.filter((name) => variables[name])];
   const malformed = present.flatMap((name) => {
@@ -121,20 +119,20 @@ function violationsOf(required: readonly Variable[], variables: Variables): Viol
 export interface Pod {
   readonly namespace: string;
   readonly name: string;
-  /** Empty when the runtime did not pass it on. */
+  /** Empty if the runtime does not pass it. */
   readonly uid: string;
 }
 
 interface ParsedArgs {
-  /** The pod, where both its namespace and its name are given. */
+  /** Undefined unless both its namespace and its name are given. */
   readonly pod: Pod | undefined;
-  /** Requested addresses (`IP`, comma-separated) and MAC address (`MAC`). */
-  readonly asked: AskedInArgs;
-  /** All that is wrong with the text; empty when it is valid. */
+  /** `IP` (comma-separated) and `MAC`. */
+  readonly argsRequest: ArgsRequest;
+  /** Empty if the text is valid. */
   readonly faults: readonly string[];
 }
 
-/** The keys that Kubernetes' runtimes send. Those that have no use here are known all the same. */
+/** The keys that Kubernetes' runtimes send, including those that Podwire does not use. */
 const KNOWN_KEYS = [
   'IgnoreUnknown',
   'K8S_POD_NAMESPACE',
@@ -149,13 +147,13 @@ const KNOWN_KEYS = [
 export function parseArgs(text: string): ParsedArgs {
   const { values, faults } = splitPairs(text);
   const ignoreUnknown = readFlag(values.get('IgnoreUnknown') ?? '0');
-  if (ignoreUnknown === undefined) faults.push('IgnoreUnknown is not one of 1, true, 0, false');
+  if (ignoreUnknown === undefined) faults.push('IgnoreUnknown must be 1, true, 0 or false');
   const unknown = [...values.keys()].filter((key) => !KNOWN_KEYS.some((known) => known === key));
   if (ignoreUnknown === false && unknown.length > 0) {
     faults.push(`has the unknown keys ${unknown.join(', ')}; send IgnoreUnknown=1 to have them ignored`);
   }
   const pod = readPod(values, faults);
-  return { pod, asked: readAsked(values, faults), faults };
+  return { pod, argsRequest: readArgsRequest(values, faults), faults };
 }
 
 function splitPairs(text: string): { readonly values: Map<string, string>; readonly faults: string[] } {
@@ -169,15 +167,15 @@ function splitPairs(text: string): { readonly values: Map<string, string>; reado
   return { values, faults };
 }
 
-/** The two spellings that Go's CNI library takes for each value, in any case. */
+/** The spellings that Go's CNI library accepts, in any case. */
 function readFlag(text: string): boolean | undefined {
   const word = text.toLowerCase();
   if (word === '1' || word === 'true') return true;
   return word === '0' || word === 'false' ? false : undefined;
 }
 
-/** Faults already say that they are of CNI_ARGS, so that they need the key alone. */
-function readAsked(values: ReadonlyMap<string, string>, faults: string[]): AskedInArgs {
+/** Faults name the key only, as their violation names CNI_ARGS. */
+function readArgsRequest(values: ReadonlyMap<string, string>, faults: string[]): ArgsRequest {
   const texts = (values.get('IP') ?? '').split(',').filter((text) => text !== '');
   const refuse = (key: string) => (violation: Violation) => faults.push(`${key} ${violation.reason}`);
   return {
@@ -186,28 +184,28 @@ function readAsked(values: ReadonlyMap<string, string>, faults: string[]): Asked
   };
 }
 
-/** podman names the container in K8S_POD_NAME, without a namespace: that is no pod. */
+/** A name without a namespace is not a pod: podman sets K8S_POD_NAME to the container's name. */
 function readPod(values: ReadonlyMap<string, string>, faults: string[]): Pod | undefined {
   const namespace = values.get('K8S_POD_NAMESPACE') ?? '';
   const name = values.get('K8S_POD_NAME') ?? '';
   if (namespace === '' || name === '') return undefined;
-  if (!isLabel(namespace)) faults.push('K8S_POD_NAMESPACE is no name of a Kubernetes namespace');
-  if (!isSubdomain(name)) faults.push('K8S_POD_NAME is no name of a Kubernetes pod');
+  if (!isLabel(namespace)) faults.push('K8S_POD_NAMESPACE is not a valid name of a Kubernetes namespace');
+  if (!isSubdomain(name)) faults.push('K8S_POD_NAME is not a valid name of a Kubernetes pod');
   return { namespace, name, uid: values.get('K8S_POD_UID') ?? '' };
 }
 
-/** Names as Kubernetes allows them (RFC 1123). IPAM checks them again; here a fault is named by the variable that brought it. */
+/** Names in Kubernetes (RFC 1123). podwire-ipam checks them again; here the violation names the variable. */
 
 const LABEL = /^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/;
 const SUBDOMAIN = /^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$/;
 const MAX_SUBDOMAIN_BYTES = 253;
 
-/** Whether a text can be the name of a namespace. */
+/** Whether a text is a valid namespace name. */
 function isLabel(text: string): boolean {
   return LABEL.test(text);
 }
 
-/** Whether a text can be the name of a pod or a node. */
+/** Whether a text is a valid pod or node name. */
 export function isSubdomain(text: string): boolean {
   return text.length <= MAX_SUBDOMAIN_BYTES && SUBDOMAIN.test(text);
 }

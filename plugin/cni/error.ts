@@ -1,26 +1,26 @@
 import { FAILURE_CODES } from '@podwire/shared/failure/codes';
 import { Failure } from '@podwire/shared/failure/failure';
 
-/** What a plugin answers when it fails (CNI specification 1.1.0, section 2 "Error"). */
+/** The error document of a plugin (CNI specification 1.1.0, section 2 "Error"). */
 export interface CniError {
   readonly cniVersion: string;
   readonly code: number;
   /** The object, the reason and the next step. */
   readonly msg: string;
-  /** What helps to find the cause: name of the failure, its facts, the trace under which the logs have more. */
+  /** Failure code, its details, and the trace ID for the logs. */
   readonly details: string;
 }
 
 export interface ErrorContext {
   /** The version that the request states. */
   readonly cniVersion: string;
-  /** Trace of the request, as 32 hexadecimal digits, where it has one. */
+  /** Trace ID of the request: 32 hexadecimal digits. */
   readonly traceId?: string | undefined;
 }
 
 /**
- * containerd takes a DEL whose error holds one of these for done (go-cni, `Remove`), and the pod's address would leak. Texts
- * of the kernel and of other processes come with them.
+ * Phrases that make containerd treat a failed DEL as done (go-cni, `Remove`), so that the pod's address would leak. Errors of
+ * the kernel and of other processes contain them.
  */
 const MISREAD: readonly (readonly [RegExp, string])[] = [
   [/not found/gi, 'missing'],
@@ -28,8 +28,8 @@ const MISREAD: readonly (readonly [RegExp, string])[] = [
 ];
 
 /**
- * The border failure → CNI error. What is no {@link Failure} is a defect: outside it becomes a neutral text, its detail
- * belongs into the log.
+ * Converts an error to a CNI error. An error that is not a {@link Failure} is a defect: the caller gets a generic text, and
+ * the log has the details.
  */
 export function cniErrorOf(error: unknown, { cniVersion, traceId }: ErrorContext): CniError {
   const failure =
@@ -41,11 +41,11 @@ export function cniErrorOf(error: unknown, { cniVersion, traceId }: ErrorContext
   return {
     cniVersion,
     code: FAILURE_CODES[failure.code].cni,
-    msg: unmistakable(failure.message),
-    details: unmistakable([failure.code, ...facts, ...trace].join('; ')),
+    msg: withoutMisreadPhrases(failure.message),
+    details: withoutMisreadPhrases([failure.code, ...facts, ...trace].join('; ')),
   };
 }
 
-function unmistakable(text: string): string {
+function withoutMisreadPhrases(text: string): string {
   return MISREAD.reduce((result, [phrase, replacement]) => result.replaceAll(phrase, replacement), text);
 }

@@ -3,11 +3,11 @@ import { describe, expect, test } from 'vitest';
 
 import { readAttachConfig } from './config.js';
 import { parseArgs } from './environment.js';
-import { wishOf, type Wish } from './pod-request.js';
+import { resolvePodRequest, type PodRequest } from './pod-request.js';
 
 type Keys = Readonly<Record<string, unknown>>;
 
-const NOTHING: Wish = {
+const NOTHING: PodRequest = {
   families: [],
   pools: [],
   addresses: [],
@@ -23,12 +23,12 @@ const NOTHING: Wish = {
 const pool = (name: string, family: 4 | 6 = 4) => ({ pool: name, family, isConfigured: false });
 const configured = (name: string, family: 4 | 6 = 4) => ({ pool: name, family, isConfigured: true });
 
-function wish(keys: Keys, args = ''): Wish {
+function podRequest(keys: Keys, args = ''): PodRequest {
   const config = readAttachConfig(
     'ADD',
     JSON.stringify({ cniVersion: '1.0.0', name: 'net', type: 'podwire', ...keys }),
   );
-  return wishOf(config.requested, parseArgs(args).asked);
+  return resolvePodRequest(config.requestSources, parseArgs(args).argsRequest);
 }
 
 const prefixed = (annotations: Readonly<Record<string, unknown>>) =>
@@ -47,7 +47,7 @@ const annotated = (annotations: Readonly<Record<string, unknown>>, keys: Keys = 
 const ALLOWED = { feature_control: { ip_addrs_no_ipam: true, floating_ips: true, allowed_source_prefixes: true } };
 const MAC = '02:00:00:00:00:07';
 
-type Case = readonly [string, Keys, string, Partial<Wish>];
+type Case = readonly [string, Keys, string, Partial<PodRequest>];
 
 describe('a pod gets', () => {
   const cases: readonly Case[] = [
@@ -217,7 +217,7 @@ describe('a pod gets', () => {
   ];
 
   test.each(cases)('%s', (_, keys, args, expected) => {
-    expect(wish(keys, args)).toEqual({ ...NOTHING, ...expected });
+    expect(podRequest(keys, args)).toEqual({ ...NOTHING, ...expected });
   });
 });
 
@@ -225,27 +225,27 @@ describe('a request is refused, with its place, for', () => {
   const PLACE = 'annotation cni.projectcalico.org/';
   const cases: readonly (readonly [string, Keys, string, string])[] = [
     ['no family', { ipam: { assign_ipv4: 'false' } }, '', 'ipam.assign_ipv4 is "false" and ipam.assign_ipv6 is not'],
-    ['a flag in other words', { ipam: { assign_ipv4: 'yes' } }, '', 'ipam.assign_ipv4 is neither "true" nor "false"'],
+    ['a flag in other words', { ipam: { assign_ipv4: 'yes' } }, '', 'ipam.assign_ipv4 must be "true" or "false"'],
     [
       'a pool of the other family',
       { ipam: { ipv4_pools: ['fd00::/48'] } },
       '',
-      'ipam.ipv4_pools has fd00::/48, which is of IPv6',
+      'ipam.ipv4_pools has fd00::/48, which is an IPv6 pool',
     ],
     ['a pool without a name', { ipam: { ipv6_pools: [''] } }, '', 'ipam.ipv6_pools has an empty entry'],
-    ['pools that are no list', { ipam: { ipv4_pools: 'a' } }, '', 'ipam.ipv4_pools is no list'],
+    ['pools that are no list', { ipam: { ipv4_pools: 'a' } }, '', 'ipam.ipv4_pools must be a list'],
     [
       'an annotation that is no JSON',
       annotated({ ipv4pools: 'a' }),
       '',
-      `${PLACE}ipv4pools is not a JSON list of texts`,
+      `${PLACE}ipv4pools must be a JSON list of strings`,
     ],
-    ['an annotation with numbers', annotated({ ipAddrs: [7] }), '', `${PLACE}ipAddrs is not a JSON list of texts`],
+    ['an annotation with numbers', annotated({ ipAddrs: [7] }), '', `${PLACE}ipAddrs must be a JSON list of strings`],
     [
       'an annotated pool of the other family',
       annotated({ ipv6pools: ['10.0.0.0/8'] }),
       '',
-      `${PLACE}ipv6pools has 10.0.0.0/8, which is of IPv4`,
+      `${PLACE}ipv6pools has 10.0.0.0/8, which is an IPv4 pool`,
     ],
     [
       'an unknown family',
@@ -259,7 +259,12 @@ describe('a request is refused, with its place, for', () => {
       '',
       `${PLACE}ipFamilies has "constructor"`,
     ],
-    ['no address', annotated({ ipAddrs: ['10.65.0'] }), '', `${PLACE}ipAddrs has "10.65.0", which is no IP address`],
+    [
+      'no address',
+      annotated({ ipAddrs: ['10.65.0'] }),
+      '',
+      `${PLACE}ipAddrs has "10.65.0", which is not an IP address`,
+    ],
     [
       'two addresses of a family',
       annotated({ ipAddrs: ['10.65.0.1', '10.65.0.2'] }),
@@ -270,7 +275,7 @@ describe('a request is refused, with its place, for', () => {
       'both kinds of addresses',
       annotated({ ipAddrs: ['10.65.0.1'], ipAddrsNoIpam: ['10.65.0.1'] }, ALLOWED),
       '',
-      `${PLACE}ipAddrs cannot be together with ${PLACE}ipAddrsNoIpam`,
+      `${PLACE}ipAddrs cannot be combined with ${PLACE}ipAddrsNoIpam`,
     ],
     [
       'addresses without IPAM that are not allowed',
@@ -294,67 +299,67 @@ describe('a request is refused, with its place, for', () => {
       'floating IPs that are not allowed',
       annotated({ floatingIPs: ['1.2.3.4'] }),
       '',
-      `${PLACE}floatingIPs asks for floating IPs, which feature_control.floating_ips of the network configuration does not allow, and Podwire does not make; remove it`,
+      `${PLACE}floatingIPs requests floating IPs, which feature_control.floating_ips of the network configuration does not allow and Podwire does not support; remove it`,
     ],
     [
       'floating IPs that are none',
       annotated({ floatingIPs: ['1.2.3.4/32'] }, ALLOWED),
       '',
-      `${PLACE}floatingIPs has "1.2.3.4/32", which is no IP address`,
+      `${PLACE}floatingIPs has "1.2.3.4/32", which is not an IP address`,
     ],
     [
       'a multicast MAC address',
       annotated({ hwAddr: '01:00:5e:00:00:01' }),
       '',
-      `${PLACE}hwAddr is "01:00:5e:00:00:01", which is no unicast MAC`,
+      `${PLACE}hwAddr is "01:00:5e:00:00:01", which is not a unicast MAC`,
     ],
     [
       'an address of no wanted family',
       annotated({ ipAddrs: ['fd65::7'], ipFamilies: ['IPv4'] }),
       '',
-      `${PLACE}ipAddrs asks for fd65::7, and ${PLACE}ipFamilies has no family`,
+      `${PLACE}ipAddrs requests fd65::7, but ${PLACE}ipFamilies excludes its family`,
     ],
     [
       'addresses that differ',
       { runtimeConfig: { ips: ['10.65.0.7'] } },
       'IP=10.65.0.8',
-      'runtimeConfig.ips asks for 10.65.0.7, and CNI_ARGS IP for 10.65.0.8',
+      'runtimeConfig.ips requests 10.65.0.7, but CNI_ARGS IP requests 10.65.0.8',
     ],
     [
       'addresses that an annotation has otherwise',
       annotated({ ipAddrs: ['10.65.0.7'] }, { args: { cni: { ips: ['10.65.0.9'] } } }),
       '',
-      `${PLACE}ipAddrs asks for 10.65.0.7, and args.cni.ips for 10.65.0.9`,
+      `${PLACE}ipAddrs requests 10.65.0.7, but args.cni.ips requests 10.65.0.9`,
     ],
     [
       'MAC addresses that differ',
       { runtimeConfig: { mac: MAC } },
       'MAC=02:00:00:00:00:08',
-      `runtimeConfig.mac asks for ${MAC}, and CNI_ARGS MAC`,
+      `runtimeConfig.mac requests ${MAC}, but CNI_ARGS MAC requests`,
     ],
     [
       'a key in two spellings that differ',
       { runtimeConfig: { ips: ['10.65.0.7'], IPs: ['10.65.0.8'] } },
       '',
-      'runtimeConfig.ips asks for 10.65.0.7, and runtimeConfig.IPs',
+      'runtimeConfig.ips requests 10.65.0.7, but runtimeConfig.IPs',
     ],
     [
       'a capability of another form',
       { runtimeConfig: { ips: '10.65.0.7' } },
       '',
-      'runtimeConfig.ips is no list of texts',
+      'runtimeConfig.ips must be a list of strings',
     ],
-    ['a MAC address of another form', { runtimeConfig: { mac: 7 } }, '', 'runtimeConfig.mac is no text'],
+    ['a MAC address of another form', { runtimeConfig: { mac: 7 } }, '', 'runtimeConfig.mac must be a string'],
     [
       'annotations of another form',
       { runtimeConfig: { 'io.kubernetes.cri.pod-annotations': [] } },
       '',
-      'pod-annotations is no object',
+      'pod-annotations must be an object',
     ],
   ];
 
   test.each(cases)('%s', (_, keys, args, message) => {
-    const refused = () => wish(keys, args);
+    const refused = () => podRequest(keys, args);
     expect(refused).toThrow(Failure);
     expect(refused).toThrow(
       expect.objectContaining({ code: 'INVALID_CONFIG', message: expect.stringContaining(message) }),
@@ -363,10 +368,10 @@ describe('a request is refused, with its place, for', () => {
 
   test('all faults at once, contradictions too', () => {
     const keys = annotated({ ipAddrs: ['x'], hwAddr: 'y', ipFamilies: ['z'] }, { mtu: -1, ipam: { assign_ipv4: 'w' } });
-    expect(() => wish(keys)).toThrow(/mtu is.*assign_ipv4 is|assign_ipv4 is.*mtu is/);
+    expect(() => podRequest(keys)).toThrow(/mtu must.*assign_ipv4 must|assign_ipv4 must.*mtu must/);
     const both = annotated({ ipAddrs: ['x'], hwAddr: 'y', ipFamilies: ['z'] });
-    expect(() => wish(both)).toThrow(/ipFamilies has "z".*ipAddrs has "x".*hwAddr is "y"/);
+    expect(() => podRequest(both)).toThrow(/ipFamilies has "z".*ipAddrs has "x".*hwAddr is "y"/);
     const apart = { runtimeConfig: { ips: ['10.65.0.7'], mac: MAC } };
-    expect(() => wish(apart, 'IP=10.65.0.8;MAC=02:00:00:00:00:08')).toThrow(/ips asks for.*mac asks for/);
+    expect(() => podRequest(apart, 'IP=10.65.0.8;MAC=02:00:00:00:00:08')).toThrow(/ips requests.*mac requests/);
   });
 });

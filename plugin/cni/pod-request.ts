@@ -2,120 +2,129 @@ import { violationsFailure, type Violation } from '@podwire/shared/failure/failu
 import type { Family } from '@podwire/shared/net/address';
 import type { Mac } from '@podwire/shared/net/mac';
 
-import { isIpv6, type Asked, type AskedAddresses, type AskedMac } from './annotations.js';
-import type { Requested } from './requested.js';
+import { isIpv6, type Sourced, type RequestedAddresses, type RequestedMac } from './annotations.js';
+import type { RequestSources } from './request-sources.js';
 
-/** What a pod is to get, of all that was asked for. */
-export interface Wish {
-  /** The families; empty leaves them to IPAM. */
+/** The effective request of a pod, resolved from all its sources. */
+export interface PodRequest {
+  /** Empty: podwire-ipam chooses. */
   readonly families: readonly Family[];
-  /** Pools to take from, by name or CIDR; empty leaves them to IPAM. */
+  /** Pools by name or CIDR; empty: podwire-ipam chooses. */
   readonly pools: readonly string[];
-  /** Addresses wanted by themselves, one of each family at most. */
+  /** Individually requested addresses, at most one of each family. */
   readonly addresses: readonly string[];
   /** Addresses assigned without IPAM; they replace all other addresses. */
   readonly addressesWithoutIpam: readonly string[];
   /** MAC address of the pod's interface instead of the derived one. */
   readonly macAddress: Mac | undefined;
-  /** What the pod may send from besides its own addresses, as CIDRs. */
+  /** Source prefixes that the pod may use beside its own addresses, as CIDRs. */
   readonly sourcePrefixes: readonly string[];
-  /** Outside addresses that are to lead to the pod, of which Podwire makes none. */
+  /** External addresses to map to the pod. Podwire does not support them; ADD reports that. */
   readonly floatingIps: readonly string[];
-  /** The families, where the pod or its namespace chose them. */
+  /** The families, if the pod or its namespace chose them. */
   readonly chosenFamilies: readonly Family[];
-  /** How the pools came to be asked for. */
+  /** The pools, each with its origin. */
   readonly poolChoices: readonly PoolChoice[];
-  /** Labels of the pod's namespace; empty where they are not known. */
+  /** Labels of the pod's namespace; empty if unknown. */
   readonly namespaceLabels: Readonly<Record<string, string>>;
 }
 
-/** How a pool came to be asked for. */
+/** A requested pool and its origin. */
 interface PoolChoice {
   /** By name or CIDR. */
   readonly pool: string;
-  /** The family that it was asked for as. */
+  /** The family that it was requested for. */
   readonly family: Family;
-  /** Whether the network configuration names it, and neither the pod nor its namespace. */
+  /** Whether the network configuration requests it, rather than the pod or its namespace. */
   readonly isConfigured: boolean;
 }
 
-/** What CNI_ARGS asks for. */
-export interface AskedInArgs {
-  readonly addresses: AskedAddresses | undefined;
-  readonly mac: AskedMac | undefined;
+/** Requests in CNI_ARGS. */
+export interface ArgsRequest {
+  readonly addresses: RequestedAddresses | undefined;
+  readonly mac: RequestedMac | undefined;
 }
 
 /**
- * Decides between all that was asked for. A pod's annotation comes before its namespace's, and that before the network's configuration,
- * as Calico has it, and `args.cni` before CNI_ARGS, as the CNI conventions have it. What else differs is a contradiction, as each place
- * is about this pod.
- * @throws Failure INVALID_CONFIG that names both places of every contradiction
+ * Resolves all sources of a pod's request. As in Calico, a pod's annotation overrides its namespace's, which overrides the
+ * network configuration. As in the CNI conventions, `args.cni` overrides CNI_ARGS. Other differences are conflicts, as all
+ * these sources describe the same pod.
+ * @throws Failure INVALID_CONFIG that names both sources of every conflict
  */
-export function wishOf(requested: Requested, args: AskedInArgs): Wish {
-  const { annotations } = requested;
+export function resolvePodRequest(requestSources: RequestSources, args: ArgsRequest): PodRequest {
+  const { annotations } = requestSources;
   const violations: Violation[] = [];
-  const addresses = agreed(
+  const addresses = agreedValue(
     [
       annotations.addresses,
       annotations.addressesWithoutIpam,
-      ...requested.capabilityAddresses,
-      requested.argsAddresses ?? args.addresses,
+      ...requestSources.capabilityAddresses,
+      requestSources.argsAddresses ?? args.addresses,
     ],
     violations,
   );
-  const mac = agreed([annotations.mac, ...requested.capabilityMacs, requested.argsMac ?? args.mac], violations);
+  const mac = agreedValue(
+    [annotations.mac, ...requestSources.capabilityMacs, requestSources.argsMac ?? args.mac],
+    violations,
+  );
   violations.push(...pairFaults(annotations.addresses, annotations.addressesWithoutIpam));
   violations.push(...familyFaults(addresses, annotations.families));
   if (violations.length > 0) throw violationsFailure('INVALID_CONFIG', 'request refused', violations);
 
   const withoutIpam = annotations.addressesWithoutIpam !== undefined;
-  const chosenFamilies = (annotations.families ?? requested.namespaceAnnotations.families)?.value;
-  const families = chosenFamilies ?? requested.families;
+  const chosenFamilies = (annotations.families ?? requestSources.namespaceAnnotations.families)?.value;
+  const families = chosenFamilies ?? requestSources.families;
   const chosen = {
     macAddress: mac?.value,
     sourcePrefixes: annotations.sourcePrefixes,
     floatingIps: annotations.floatingIps,
     chosenFamilies: chosenFamilies ?? [],
-    namespaceLabels: requested.namespaceLabels,
+    namespaceLabels: requestSources.namespaceLabels,
     addresses: withoutIpam ? [] : (addresses?.value ?? []),
     addressesWithoutIpam: withoutIpam ? (addresses?.value ?? []) : [],
   };
   // A requested address determines its pool.
   if (addresses) return { families: [], pools: [], poolChoices: [], ...chosen };
-  const poolChoices = choicesOf(requested, families.length === 0 ? [4] : families);
+  const poolChoices = choicesOf(requestSources, families.length === 0 ? [4] : families);
   return { families, pools: [...new Set(poolChoices.map(({ pool }) => pool))], poolChoices, ...chosen };
 }
 
 /** The requested value, if all sources that set one agree. */
-function agreed<Value>(all: readonly (Asked<Value> | undefined)[], violations: Violation[]): Asked<Value> | undefined {
-  const asked = all.filter((each) => each !== undefined);
-  const [first] = asked;
-  const other = asked.find((each) => canonical(each.value) !== canonical(first?.value));
+function agreedValue<Value>(
+  all: readonly (Sourced<Value> | undefined)[],
+  violations: Violation[],
+): Sourced<Value> | undefined {
+  const present = all.filter((each) => each !== undefined);
+  const [first] = present;
+  const other = present.find((each) => canonical(each.value) !== canonical(first?.value));
   if (first && other) {
-    const reason = `asks for ${show(first.value)}, and ${other.place} for ${show(other.value)}; ask for one of them`;
-    violations.push({ field: first.place, reason });
+    const reason = `requests ${show(first.value)}, but ${other.source} requests ${show(other.value)}; request only one of them`;
+    violations.push({ field: first.source, reason });
   }
   return first;
 }
 
-function pairFaults(withIpam: AskedAddresses | undefined, withoutIpam: AskedAddresses | undefined): Violation[] {
+function pairFaults(
+  withIpam: RequestedAddresses | undefined,
+  withoutIpam: RequestedAddresses | undefined,
+): Violation[] {
   if (!withIpam || !withoutIpam) return [];
-  return [{ field: withIpam.place, reason: `cannot be together with ${withoutIpam.place}; remove one of them` }];
+  return [{ field: withIpam.source, reason: `cannot be combined with ${withoutIpam.source}; remove one of them` }];
 }
 
 function familyFaults(
-  addresses: AskedAddresses | undefined,
-  families: Asked<readonly Family[]> | undefined,
+  addresses: RequestedAddresses | undefined,
+  families: Sourced<readonly Family[]> | undefined,
 ): Violation[] {
   if (!addresses || !families) return [];
-  const stray = addresses.value.find((address) => !families.value.includes(isIpv6(address) ? 6 : 4));
-  if (stray === undefined) return [];
-  return [{ field: addresses.place, reason: `asks for ${stray}, and ${families.place} has no family of that` }];
+  const mismatch = addresses.value.find((address) => !families.value.includes(isIpv6(address) ? 6 : 4));
+  if (mismatch === undefined) return [];
+  return [{ field: addresses.source, reason: `requests ${mismatch}, but ${families.source} excludes its family` }];
 }
 
 /** Pool choices of the requested families; the remaining families are ignored. */
-function choicesOf(requested: Requested, families: readonly Family[]): readonly PoolChoice[] {
-  const { annotations, namespaceAnnotations, ipv4Pools, ipv6Pools } = requested;
+function choicesOf(requestSources: RequestSources, families: readonly Family[]): readonly PoolChoice[] {
+  const { annotations, namespaceAnnotations, ipv4Pools, ipv6Pools } = requestSources;
   const chosen = {
     4: annotations.ipv4Pools ?? namespaceAnnotations.ipv4Pools,
     6: annotations.ipv6Pools ?? namespaceAnnotations.ipv6Pools,

@@ -183,12 +183,12 @@ describe('a result that is read', () => {
   });
 
   test.each<readonly [CniVersion, unknown, string, string]>([
-    ['1.0.0', [], '', 'is no object'],
-    ['1.0.0', { cniVersion: '7.0.0' }, 'cniVersion', 'is none of 0.1.0, '],
+    ['1.0.0', [], '', 'must be an object'],
+    ['1.0.0', { cniVersion: '7.0.0' }, 'cniVersion', 'must be one of 0.1.0, '],
     ['1.0.0', { ips: [{}] }, 'ips.0.address', 'is missing'],
-    ['1.0.0', { ips: [{ address: '10.0.0.1/8', interface: 'x' }] }, 'ips.0.interface', 'is no whole number'],
+    ['1.0.0', { ips: [{ address: '10.0.0.1/8', interface: 'x' }] }, 'ips.0.interface', 'must be a whole number'],
     ['0.4.0', { interfaces: [{ name: 'a' }, { mac: 'b' }] }, 'interfaces.1.name', 'is missing'],
-    ['0.4.0', { routes: {} }, 'routes', 'is no list'],
+    ['0.4.0', { routes: {} }, 'routes', 'must be a list'],
     ['0.2.0', { ip4: { gateway: '10.0.0.1' } }, 'ip4.ip', 'is missing'],
     ['0.2.0', { ip6: { ip: 'fd65::1/64', routes: [{}] } }, 'ip6.routes.0.dst', 'is missing'],
   ])('is refused in %s as %j', (version, value, path, message) => {

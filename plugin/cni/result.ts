@@ -2,60 +2,64 @@ import { z } from 'zod';
 
 import { hasResultMtu, SUPPORTED_VERSIONS, type CniVersion } from './version.js';
 
-/** What ADD made, for the result. */
-export interface Added {
+/** Input of {@link addResult}. */
+export interface AddOutcome {
   readonly cniVersion: CniVersion;
-  readonly hostInterface: AddedInterface;
-  readonly podInterface: AddedInterface;
+  readonly hostInterface: CreatedInterface;
+  readonly podInterface: CreatedInterface;
   /** The pod's addresses as CIDRs of full length. */
   readonly addresses: readonly string[];
   /** DNS settings that came with the addresses. */
   readonly dns?: unknown;
-  /** What the plugins before this one in the chain answered. */
+  /** Result of the previous plugins of the chain. */
   readonly prevResult: Result | undefined;
 }
 
-/** An interface that ADD made. */
-export interface AddedInterface {
+/** An interface that ADD created. */
+export interface CreatedInterface {
   readonly name: string;
   /** MAC address, lower case with colons. */
   readonly mac: string;
-  /** Path of the network namespace that it is in; absent for the node's own. */
+  /** Path of its network namespace; absent for the node's own. */
   readonly sandbox?: string;
   /** In bytes. */
   readonly mtu: number;
 }
 
-const NOTHING_BEFORE: Result = { interfaces: [], ips: [], routes: [], rest: {} };
+const EMPTY_RESULT: Result = { interfaces: [], ips: [], routes: [], rest: {} };
 
 /**
  * The result of a successful ADD, appended to prevResult, in the form of the configuration's version. No field is null
- * or empty: some readers fail on both.
+ * or empty, as some readers fail on both.
  *
  * It has no gateway and no routes, as Calico's: the next hop 169.254.1.1 belongs to no host and is reachable only from
  * the pod's interface, so a chained plugin that used it elsewhere would add a dead route. Plugins that usually follow
  * (`portmap`, `bandwidth`, `tuning`, `firewall`) read only interfaces and addresses.
  */
-export function addResult({ prevResult = NOTHING_BEFORE, ...added }: Added) {
-  const { cniVersion, hostInterface, podInterface, addresses, dns } = added;
+export function addResult({ prevResult = EMPTY_RESULT, ...outcome }: AddOutcome) {
+  const { cniVersion, hostInterface, podInterface, addresses, dns } = outcome;
   const { interfaces, ips } = prevResult;
   const podInterfaceIndex = interfaces.length + 1;
   const result: Result = {
     ...prevResult,
-    interfaces: [...interfaces, known(hostInterface, cniVersion), known(podInterface, cniVersion)],
+    interfaces: [
+      ...interfaces,
+      interfaceForVersion(hostInterface, cniVersion),
+      interfaceForVersion(podInterface, cniVersion),
+    ],
     rest: dns === undefined ? prevResult.rest : { ...prevResult.rest, dns },
     ips: [...ips, ...addresses.map((address) => ({ interface: podInterfaceIndex, address }))],
   };
   return writeResult(result, cniVersion);
 }
 
-/** What the version has a field for: readers of earlier ones may refuse what they do not know. */
-function known({ mtu, ...described }: AddedInterface, cniVersion: CniVersion): ResultInterface {
+/** Omits fields that the version lacks, as its readers may reject unknown fields. */
+function interfaceForVersion({ mtu, ...described }: CreatedInterface, cniVersion: CniVersion): ResultInterface {
   return hasResultMtu(cniVersion) ? { ...described, mtu } : described;
 }
 
 /**
- * Results in the forms that CNI had since 0.1.0, read into one value and written from it. What is not looked into passes through.
+ * Reads and writes results in all forms since CNI 0.1.0. Unknown fields are passed through.
  *
  * | Versions     | Form                                                                                                   |
  * | ------------ | ------------------------------------------------------------------------------------------------------ |
@@ -64,28 +68,28 @@ function known({ mtu, ...described }: AddedInterface, cniVersion: CniVersion): R
  * | 1.0.0, 1.1.0 | the same without `version`; 1.1.0 has `mtu`, `socketPath` and `pciID` of interfaces, and more of routes |
  */
 
-const OPTIONAL_TEXT = z.string({ error: 'is no text' }).optional();
+const OPTIONAL_TEXT = z.string({ error: 'must be a string' }).optional();
 
 const INTERFACE = z.looseObject(
   { name: z.string({ error: 'is missing' }), mac: OPTIONAL_TEXT, sandbox: OPTIONAL_TEXT },
-  { error: 'is no object' },
+  { error: 'must be an object' },
 );
 const IP = z.looseObject(
   {
     address: z.string({ error: 'is missing' }),
-    interface: z.int({ error: 'is no whole number' }).optional(),
+    interface: z.int({ error: 'must be a whole number' }).optional(),
   },
-  { error: 'is no object' },
+  { error: 'must be an object' },
 );
-const ROUTE = z.looseObject({ dst: z.string({ error: 'is missing' }) }, { error: 'is no object' });
+const ROUTE = z.looseObject({ dst: z.string({ error: 'is missing' }) }, { error: 'must be an object' });
 
-/** An interface: `name`, and where they are known `mac`, `sandbox`, `mtu`, `socketPath`, `pciID`. */
+/** An interface: `name`, optionally `mac`, `sandbox`, `mtu`, `socketPath`, `pciID`. */
 type ResultInterface = z.infer<typeof INTERFACE>;
 
-/** An address as CIDR, with the place of its interface in the list of interfaces, and its `gateway` where it has one. */
+/** An address as CIDR, optionally with the index of its interface and its `gateway`. */
 export type ResultIp = z.infer<typeof IP>;
 
-/** A route: `dst` as CIDR, and where they are given `gw` and what 1.1.0 added. */
+/** A route: `dst` as CIDR, optionally `gw` and the fields that 1.1.0 added. */
 export type ResultRoute = z.infer<typeof ROUTE>;
 
 /** A result of any version. */
@@ -97,54 +101,54 @@ export interface Result {
   readonly rest: Readonly<Record<string, unknown>>;
 }
 
-/** A list that may be missing. Go's encoder writes a list that was never made as null. */
+/** An optional list. Go's encoder writes an unset list as null. */
 function list<Item extends z.ZodType>(item: Item) {
   return z
-    .array(item, { error: 'is no list' })
+    .array(item, { error: 'must be a list' })
     .nullish()
     .transform((items) => items ?? []);
 }
 
 const FORM = z.looseObject(
   { interfaces: list(INTERFACE), ips: list(IP), routes: list(ROUTE) },
-  { error: 'is no object' },
+  { error: 'must be an object' },
 );
 
 const OLD_IP = z
-  .looseObject({ ip: z.string({ error: 'is missing' }), routes: list(ROUTE) }, { error: 'is no object' })
+  .looseObject({ ip: z.string({ error: 'is missing' }), routes: list(ROUTE) }, { error: 'must be an object' })
   .nullish();
 
-const OLD_FORM = z.looseObject({ ip4: OLD_IP, ip6: OLD_IP }, { error: 'is no object' });
+const OLD_FORM = z.looseObject({ ip4: OLD_IP, ip6: OLD_IP }, { error: 'must be an object' });
 
 const STATED_VERSION = z.looseObject(
   {
     cniVersion: z
-      .enum(['', ...SUPPORTED_VERSIONS], { error: `is none of ${SUPPORTED_VERSIONS.join(', ')}` })
+      .enum(['', ...SUPPORTED_VERSIONS], { error: `must be one of ${SUPPORTED_VERSIONS.join(', ')}` })
       .optional(),
   },
-  { error: 'is no object' },
+  { error: 'must be an object' },
 );
 
 /**
- * What reads a result that may be missing, in the form of the version that it states.
- * @param versionWhenAbsent - form of a result that states none
+ * Schema of an optional result in the form of its `cniVersion`.
+ * @param versionWhenAbsent - version of a result without `cniVersion`
  */
 export function resultSchema(versionWhenAbsent: CniVersion) {
   return z.unknown().transform((value, context): Result | undefined => {
     if (value === undefined || value === null) return undefined;
     const stated = STATED_VERSION.safeParse(value);
-    if (!stated.success) return refuse(stated.error, context);
+    if (!stated.success) return addIssues(stated.error, context);
     const version = stated.data.cniVersion ?? '';
     if (isOld(version === '' ? versionWhenAbsent : version)) {
       const read = OLD_FORM.safeParse(value);
-      return read.success ? fromOldForm(read.data) : refuse(read.error, context);
+      return read.success ? fromOldForm(read.data) : addIssues(read.error, context);
     }
     const read = FORM.safeParse(value);
-    return read.success ? fromForm(read.data) : refuse(read.error, context);
+    return read.success ? fromForm(read.data) : addIssues(read.error, context);
   });
 }
 
-function refuse(error: z.ZodError, context: z.RefinementCtx): never {
+function addIssues(error: z.ZodError, context: z.RefinementCtx): never {
   for (const { path, message } of error.issues) context.addIssue({ code: 'custom', path: [...path], message });
   return z.NEVER;
 }
@@ -167,7 +171,7 @@ export function writeResult(result: Result, cniVersion: CniVersion): Record<stri
   };
 }
 
-/** Versions sort by their text: each part has one digit. */
+/** Versions compare as strings: each part has one digit. */
 function isOld(version: CniVersion): boolean {
   return version < '0.3.0';
 }
@@ -178,7 +182,7 @@ function hasFamilies(version: CniVersion): boolean {
 }
 
 function fromForm({ interfaces, ips, routes, ...others }: z.infer<typeof FORM>): Result {
-  return { interfaces, ips: ips.map(withoutFamily), routes, rest: unknownOf(others) };
+  return { interfaces, ips: ips.map(withoutFamily), routes, rest: unknownFields(others) };
 }
 
 function fromOldForm({ ip4, ip6, ...others }: z.infer<typeof OLD_FORM>): Result {
@@ -187,15 +191,15 @@ function fromOldForm({ ip4, ip6, ...others }: z.infer<typeof OLD_FORM>): Result 
     interfaces: [],
     ips: both.map((each) => ({ ...without(each, 'ip', 'routes'), address: each.ip })),
     routes: both.flatMap(({ routes }) => routes),
-    rest: unknownOf(others),
+    rest: unknownFields(others),
   };
 }
 
-/** Keys that have a meaning in one of the forms, and no place in another. */
-const KEYS_OF_FORMS = ['cniVersion', 'interfaces', 'ips', 'routes', 'ip4', 'ip6'];
+/** Keys of any of the forms. */
+const FORM_KEYS = ['cniVersion', 'interfaces', 'ips', 'routes', 'ip4', 'ip6'];
 
-function unknownOf(others: object): Record<string, unknown> {
-  return without(others, ...KEYS_OF_FORMS);
+function unknownFields(others: object): Record<string, unknown> {
+  return without(others, ...FORM_KEYS);
 }
 
 function without(object: object, ...keys: readonly string[]): Record<string, unknown> {
@@ -223,10 +227,14 @@ function oldForm(result: Result): Record<string, unknown> {
 function oldIp({ ips, routes }: Result, wantsIpv6: boolean): Record<string, unknown> | undefined {
   const first = ips.find(({ address }) => isIpv6(address) === wantsIpv6);
   if (!first) return undefined;
-  const own = routes
+  const familyRoutes = routes
     .filter(({ dst }) => isIpv6(dst) === wantsIpv6)
     .map(({ dst, gw }) => (gw === undefined ? { dst } : { dst, gw }));
-  return { ip: first.address, ...without(first, 'address', 'interface'), ...(own.length > 0 && { routes: own }) };
+  return {
+    ip: first.address,
+    ...without(first, 'address', 'interface'),
+    ...(familyRoutes.length > 0 && { routes: familyRoutes }),
+  };
 }
 
 function isIpv6(address: string): boolean {

@@ -7,7 +7,7 @@ export const SUPPORTED_VERSIONS = ['0.1.0', '0.2.0', '0.3.0', '0.3.1', '0.4.0', 
 
 export type CniVersion = (typeof SUPPORTED_VERSIONS)[number];
 
-/** The version of answers to requests that state none that can be used. */
+/** The version of answers to requests without a valid version. */
 export const OWN_VERSION: CniVersion = '1.1.0';
 
 /** What a configuration without `cniVersion` means (CNI specification 0.2.0, "Network Configuration"). */
@@ -16,30 +16,30 @@ const VERSION_WHEN_ABSENT: CniVersion = '0.1.0';
 /** The specification version that introduced a command; unlisted commands exist in all versions. */
 const SINCE: Partial<Record<Command, string>> = { CHECK: '0.4.0', GC: '1.1.0', STATUS: '1.1.0' };
 
-/** As much of what is no version as is shown. */
+/** Most characters of an invalid version that an error quotes. */
 const MAX_QUOTED_CHARACTERS = 100;
 
 /**
  * Reads a configuration's `cniVersion`.
- * @throws Failure INCOMPATIBLE_CNI_VERSION when this release does not speak it, with the versions that it does
+ * @throws Failure INCOMPATIBLE_CNI_VERSION that lists the supported versions
  */
 export function readVersion(stated: unknown): CniVersion {
   const version = stated === undefined || stated === null || stated === '' ? VERSION_WHEN_ABSENT : stated;
   const supported = SUPPORTED_VERSIONS.find((known) => known === version);
   if (supported !== undefined) return supported;
-  throw incompatible(
+  throw incompatibleFailure(
     `the configuration's cniVersion is ${JSON.stringify(stated).slice(0, MAX_QUOTED_CHARACTERS)}; set it to one of ${SUPPORTED_VERSIONS.join(', ')}`,
   );
 }
 
 /**
- * Makes sure that the configuration's version of the specification has the command.
- * @throws Failure INCOMPATIBLE_CNI_VERSION when it came later
+ * Checks that the configuration's version of the specification has the command.
+ * @throws Failure INCOMPATIBLE_CNI_VERSION if a later version introduced it
  */
 export function requireCommand(command: Command, version: CniVersion): void {
   const since = SINCE[command];
-  // All parts of these versions have one digit, so that their texts sort by age.
-  if (since !== undefined && version < since) throw commandMissing(command, version);
+  // Versions compare as strings: each part has one digit.
+  if (since !== undefined && version < since) throw commandMissingFailure(command, version);
 }
 
 /** Whether interfaces in a result of the version have an MTU. */
@@ -47,14 +47,13 @@ export function hasResultMtu(version: CniVersion): boolean {
   return version >= '1.1.0';
 }
 
-/** Refusal of a command that the configuration's version of the specification lacks. */
-function commandMissing(command: Command, version: CniVersion): Failure {
-  return incompatible(
-    `${command} came with CNI ${SINCE[command] ?? OWN_VERSION}, and the configuration's cniVersion is ${version}: it is not for this network`,
+function commandMissingFailure(command: Command, version: CniVersion): Failure {
+  return incompatibleFailure(
+    `${command} requires CNI ${SINCE[command] ?? OWN_VERSION}, but the configuration's cniVersion is ${version}; do not send it for this network`,
   );
 }
 
-function incompatible(message: string): Failure {
+function incompatibleFailure(message: string): Failure {
   return new Failure('INCOMPATIBLE_CNI_VERSION', message, {
     details: { 'supported versions': SUPPORTED_VERSIONS.join(', ') },
   });

@@ -4,7 +4,7 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import type { Dataplane } from '../clients/clients.js';
 import { readAttachConfig } from '../cni/config.js';
-import { wishOf } from '../cni/pod-request.js';
+import { resolvePodRequest } from '../cni/pod-request.js';
 import { CONFIG, ENVIRONMENT, NOTHING, Plugin } from '../testing/plugin.js';
 import { FakeDataplane } from '../testing/services.js';
 import { add } from './add.js';
@@ -157,7 +157,7 @@ describe('ADD that fails leaves nothing', () => {
     plugin.script.hold('Allocate');
     const adding = plugin.run('ADD', { rest: { cancel } });
     await plugin.script.untilCalled('Allocate');
-    cancel.abort(new Failure('CANCELLED', 'the caller went away'));
+    cancel.abort(new Failure('CANCELLED', 'the caller disconnected'));
     expect(await failed(adding)).toMatchObject({ code: 11 });
     // That nothing is there tells nothing of what is on its way; a release that was answered does.
     expect(calls()).toEqual(['Allocate', 'GetEndpoint', 'Release']);
@@ -168,8 +168,8 @@ describe('ADD that fails leaves nothing', () => {
     const letGo = plugin.script.hold('AttachPod');
     const adding = plugin.run('ADD', { rest: { cancel } });
     await plugin.script.untilCalled('AttachPod');
-    cancel.abort(new Failure('CANCELLED', 'the caller went away'));
-    expect(await failed(adding)).toMatchObject({ code: 11, msg: 'the caller went away' });
+    cancel.abort(new Failure('CANCELLED', 'the caller disconnected'));
+    expect(await failed(adding)).toMatchObject({ code: 11, msg: 'the caller disconnected' });
     letGo();
     expect(plugin.state()).toBe(NOTHING);
   });
@@ -182,21 +182,21 @@ describe('ADD that fails leaves nothing', () => {
       ...tools.dataplane,
       openAttachPod(opening) {
         const call = tools.dataplane.openAttachPod(opening);
-        const make: typeof call.make = async (pod, within) => {
-          const wire = await call.make(pod, within);
-          cancel.abort(new Failure('CANCELLED', 'the caller went away'));
+        const send: typeof call.send = async (pod, sendLimits) => {
+          const wire = await call.send(pod, sendLimits);
+          cancel.abort(new Failure('CANCELLED', 'the caller disconnected'));
           return wire;
         };
-        return { ...call, make };
+        return { ...call, send };
       },
     };
     const configuration = JSON.stringify(CONFIG);
     const config = readAttachConfig('ADD', configuration);
-    const wish = wishOf(config.requested, { addresses: undefined, mac: undefined });
-    const share = { kind: 'all' } as const;
+    const podRequest = resolvePodRequest(config.requestSources, { addresses: undefined, mac: undefined });
+    const mode = { kind: 'full' } as const;
     const netns = ENVIRONMENT.CNI_NETNS;
     const about = { attachment: ATTACHMENT, netns, overridesNetns: false, pod: undefined };
-    const request = { ...about, config, wish, share, configuration };
+    const request = { ...about, config, podRequest, mode, configuration };
     await expect(add(request, { ...tools, dataplane, limits })).rejects.toMatchObject({ code: 'CANCELLED' });
     expect(calls()).toEqual(['Allocate', 'AttachPod', 'DetachPod', 'ReleaseAddresses']);
     expect(plugin.state()).toBe(NOTHING);
@@ -204,7 +204,7 @@ describe('ADD that fails leaves nothing', () => {
 
   test('when its caller went away before it began', async () => {
     const cancel = new AbortController();
-    cancel.abort(new Failure('CANCELLED', 'the caller went away'));
+    cancel.abort(new Failure('CANCELLED', 'the caller disconnected'));
     expect(await failed(plugin.run('ADD', { rest: { cancel } }))).toMatchObject({ code: 11 });
     expect(calls()).toEqual([]);
   });
@@ -229,7 +229,7 @@ test('ADD tells a reason once that keeps it from undoing, too', async () => {
   plugin.script.failNext('AttachPod', refusal, { afterWork: true });
   plugin.script.failNext('DetachPod', refusal);
   expect((await failed()).msg).toBe(
-    "netlink: ENOBUFS; what it began could not be undone yet, for the same reason, and is in the node's journal, to be undone later",
+    "netlink: ENOBUFS; the rollback failed for the same reason and is pending in the node's journal",
   );
   await plugin.replayed();
   expect(plugin.state()).toBe(NOTHING);
@@ -306,7 +306,7 @@ describe('ADD in the absence of', () => {
     await lonely.start('dataplane');
     expect(await failed(lonely.run('ADD'))).toMatchObject({ code: 11, msg: expect.stringContaining('podwire-ipam') });
     expect(lonely.dataplane).toEqual(new FakeDataplane());
-    expect(lonely.journal.entries()).toMatchObject([{ attachment: ATTACHMENT, todo: 'release-unless-attached' }]);
+    expect(lonely.journal.entries()).toMatchObject([{ attachment: ATTACHMENT, action: 'release-unless-attached' }]);
     await lonely.start('ipam');
     await lonely.replayed();
     expect(lonely.state()).toBe(NOTHING);

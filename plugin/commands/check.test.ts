@@ -84,7 +84,7 @@ describe('CHECK names the first difference', () => {
     });
     plugin.dataplane.addDrift({ object: 'host sysctl x', wanted: '1', actual: '0' });
     expect(await difference()).toBe(
-      'pod route default via 169.254.1.1 dev eth0: wanted present, is missing (interface eth0 of container c0ffee); make the pod anew',
+      'pod route default via 169.254.1.1 dev eth0: wanted present, is missing (interface eth0 of container c0ffee); recreate the pod',
     );
   });
 });

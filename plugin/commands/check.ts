@@ -1,19 +1,19 @@
 import { Failure } from '@podwire/shared/failure/failure';
 
 import { callDelegate } from '../addresses/ipam-plugin.js';
-import { answeredEndpoint } from '../addresses/ipam-result.js';
+import { endpointFromResult } from '../addresses/ipam-result.js';
 import type { Difference, Endpoint } from '../clients/clients.js';
 import type { Result } from '../cni/result.js';
-import type { PodRequest } from '../requests/request.js';
-import { endpointWithoutIpam, wantedPod } from './add.js';
+import type { AttachRequest } from '../requests/request.js';
+import { endpointWithoutIpam, desiredPod } from './add.js';
 import type { CommandTools } from './context.js';
 
 /**
- * CHECK: compares what ADD answered with what IPAM has recorded, and both with the kernel. Changes nothing.
+ * CHECK: compares the result of ADD with podwire-ipam's record, and both with the kernel. Read-only.
  * @throws Failure NOT_AS_WANTED that names the first difference
  */
-export async function check(request: PodRequest, tools: CommandTools): Promise<undefined> {
-  const hasWire = request.share.kind !== 'addresses';
+export async function check(request: AttachRequest, tools: CommandTools): Promise<undefined> {
+  const hasWire = request.mode.kind !== 'ipam-only';
   tools.netns.identify(request.netns, { allowsOwn: request.overridesNetns && !hasWire });
   const difference = hasWire ? await firstDifference(request, tools) : await addressesDifference(request, tools);
   if (!difference) return;
@@ -21,60 +21,68 @@ export async function check(request: PodRequest, tools: CommandTools): Promise<u
   const { interfaceName, containerId } = request.attachment;
   throw new Failure(
     'NOT_AS_WANTED',
-    `${object}: wanted ${wanted}, is ${actual} (interface ${interfaceName} of container ${containerId}); make the pod anew`,
+    `${object}: wanted ${wanted}, is ${actual} (interface ${interfaceName} of container ${containerId}); recreate the pod`,
     { details: { object, wanted, actual } },
   );
 }
 
-async function firstDifference(request: PodRequest, tools: CommandTools): Promise<Difference | undefined> {
+async function firstDifference(request: AttachRequest, tools: CommandTools): Promise<Difference | undefined> {
   const { attachment, config } = request;
   const endpoint = endpointWithoutIpam(request) ?? (await recordedEndpoint(request, tools));
   if (!endpoint) return { object: "IPAM's endpoint", wanted: 'present', actual: 'missing' };
 
-  if (!hasAnsweredInterface(request))
+  if (!hasPodInterface(request))
     return { object: `prevResult interface ${attachment.interfaceName}`, wanted: 'present', actual: 'missing' };
-  const recorded = recordDifference(endpoint, config.prevResult);
-  if (recorded) return recorded;
+  const resultDifference = recordDifference(endpoint, config.prevResult);
+  if (resultDifference) return resultDifference;
 
-  return tools.dataplane.checkPod(wantedPod(request, endpoint), tools.limits);
+  return tools.dataplane.checkPod(desiredPod(request, endpoint), tools.limits);
 }
 
-/** The addresses recorded by the provider. Another IPAM plugin does not list them; its own CHECK verifies the result. */
+/** The addresses recorded by the provider. A delegated IPAM plugin does not list them; its own CHECK verifies the result. */
 async function recordedEndpoint(
-  request: PodRequest,
+  request: AttachRequest,
   { ipam, clock, limits }: CommandTools,
 ): Promise<Endpoint | undefined> {
-  const { attachment, share, config } = request;
-  if (share.kind !== 'wire') return ipam.getEndpoint(attachment, limits);
-  await callDelegate(share.delegate, 'CHECK', { clock, limits });
-  return answeredEndpoint(attachment, config.prevResult);
+  const { attachment, mode, config } = request;
+  if (mode.kind !== 'delegated-ipam') return ipam.getEndpoint(attachment, limits);
+  await callDelegate(mode.delegate, 'CHECK', { clock, limits });
+  return endpointFromResult(attachment, config.prevResult);
 }
 
-/** Whether the result has the pod's interface: by its name, and inside a container. Its MAC address is the pod's own from then on. */
-function hasAnsweredInterface({ attachment, config }: PodRequest): boolean {
+/** Whether the result has the pod's interface, inside a container. Its MAC address is not compared: the pod may change it. */
+function hasPodInterface({ attachment, config }: AttachRequest): boolean {
   const interfaces = config.prevResult?.interfaces ?? [];
   return interfaces.some(({ name, sandbox }) => name === attachment.interfaceName && (sandbox ?? '') !== '');
 }
 
-/** The chain may have added addresses, so that the result holds at least those that IPAM gave. */
+/** The result must have at least the recorded addresses: the chain may have added others. */
 function recordDifference(endpoint: Endpoint, prevResult: Result | undefined): Difference | undefined {
-  const answered = (prevResult?.ips ?? []).map(({ address }) => address);
-  const missing = endpoint.addresses.find((address) => !answered.includes(address));
+  const resultAddresses = (prevResult?.ips ?? []).map(({ address }) => address);
+  const missing = endpoint.addresses.find((address) => !resultAddresses.includes(address));
   if (missing === undefined) return undefined;
-  return { object: 'prevResult ips', wanted: missing, actual: answered.length === 0 ? 'missing' : answered.join(', ') };
+  return {
+    object: 'prevResult ips',
+    wanted: missing,
+    actual: resultAddresses.length === 0 ? 'missing' : resultAddresses.join(', '),
+  };
 }
 
-/** CHECK of `podwire-ipam`: IPAM has recorded what the chain's result says. The interfaces are the main plugin's to check. */
+/** CHECK of `podwire-ipam`: compares the result with podwire-ipam's record. The main plugin checks the interfaces. */
 async function addressesDifference(
-  { attachment, config }: PodRequest,
+  { attachment, config }: AttachRequest,
   { ipam, limits }: CommandTools,
 ): Promise<Difference | undefined> {
   const endpoint = await ipam.getEndpoint(attachment, limits);
   if (!endpoint) return { object: "IPAM's endpoint", wanted: 'present', actual: 'missing' };
-  const answered = (config.prevResult?.ips ?? []).map(({ address }) => withoutLength(address));
-  const missing = endpoint.addresses.map(withoutLength).find((address) => !answered.includes(address));
+  const resultAddresses = (config.prevResult?.ips ?? []).map(({ address }) => withoutLength(address));
+  const missing = endpoint.addresses.map(withoutLength).find((address) => !resultAddresses.includes(address));
   if (missing === undefined) return undefined;
-  return { object: 'prevResult ips', wanted: missing, actual: answered.length === 0 ? 'missing' : answered.join(', ') };
+  return {
+    object: 'prevResult ips',
+    wanted: missing,
+    actual: resultAddresses.length === 0 ? 'missing' : resultAddresses.join(', '),
+  };
 }
 
 function withoutLength(cidr: string): string {

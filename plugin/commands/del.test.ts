@@ -78,7 +78,7 @@ describe('DEL', () => {
     const letGo = plugin.script.hold('DetachPod');
     const deleting = plugin.run('DEL', { rest: { cancel } });
     await plugin.script.untilCalled('DetachPod');
-    cancel.abort(new Failure('CANCELLED', 'the caller went away'));
+    cancel.abort(new Failure('CANCELLED', 'the caller disconnected'));
     letGo();
     expect(await deleting).toEqual(DONE);
     expect(plugin.state()).toBe(NOTHING);
@@ -87,7 +87,7 @@ describe('DEL', () => {
 
 describe('DEL succeeds, and what is left is done later', () => {
   const waiting = () =>
-    plugin.journal.entries().map(({ attachment, todo }) => `${todo} ${formatAttachment(attachment)}`);
+    plugin.journal.entries().map(({ attachment, action }) => `${action} ${formatAttachment(attachment)}`);
   const stored = () => [...plugin.store.texts.keys()];
 
   beforeEach(() => plugin.run('ADD'));
@@ -156,20 +156,20 @@ describe('DEL succeeds, and what is left is done later', () => {
     ['both', [], 'detach-and-release'],
     ['the dataplane', ['ipam'], 'detach-and-release'],
     ['IPAM', ['dataplane'], 'release'],
-  ] as const)('when %s is away', async (_, present, todo) => {
+  ] as const)('when %s is away', async (_, present, action) => {
     await hastily();
     await plugin.stopServices();
     if (present.length > 0) await plugin.start(...present);
     expect(await plugin.run('DEL')).toEqual(DONE);
-    expect(waiting()).toEqual([`${todo} ${SUBJECT}`]);
+    expect(waiting()).toEqual([`${action} ${SUBJECT}`]);
     expect(await plugin.run('DEL')).toEqual(DONE);
-    expect(waiting()).toEqual([`${todo} ${SUBJECT}`]);
+    expect(waiting()).toEqual([`${action} ${SUBJECT}`]);
     await plugin.stopServices();
     await plugin.start();
     await plugin.replayed();
     expect(plugin.state()).toBe(NOTHING);
     const lines = plugin.record.lines().map(({ msg }) => String(msg));
-    expect(lines.filter((line) => line.includes('is to be done later'))).toHaveLength(2);
+    expect(lines.filter((line) => line.includes('is pending'))).toHaveLength(2);
     expect(lines.filter((line) => line.endsWith('is done') && line.startsWith('journal'))).toHaveLength(1);
   });
 
@@ -192,7 +192,10 @@ describe('DEL succeeds, and what is left is done later', () => {
     const { exitCode, stdout } = await plugin.run('DEL');
     expect([exitCode, JSON.parse(stdout)]).toEqual([
       1,
-      expect.objectContaining({ code: 11, msg: expect.stringMatching(/being stopped.*repeat it: its rest .*full/) }),
+      expect.objectContaining({
+        code: 11,
+        msg: expect.stringMatching(/is stopping.*repeat the call.*cannot be persisted: .*full/),
+      }),
     ]);
     plugin.store.broken = 'no';
     expect(await plugin.run('DEL')).toEqual(DONE);

@@ -105,7 +105,7 @@ describe('GC with a list', () => {
     expect(await plugin.run('DEL', { variables: { CNI_CONTAINERID: 'left' } })).toEqual(DONE);
     plugin.dataplane.makeStubborn(attachment('a'));
     const { msg } = await error({ [VALID]: [] });
-    expect(msg).toMatch(/^GC is not done: .*does not know Release.*; net\/a\/eth0 stays: .*EBUSY.*; repeat it$/);
+    expect(msg).toMatch(/^GC is incomplete: .*does not know Release.*; net\/a\/eth0 stays: .*EBUSY.*; repeat it$/);
   });
 
   test('goes on past what DELs left where a service does not answer for that', async () => {
@@ -118,7 +118,7 @@ describe('GC with a list', () => {
     plugin.script.lacks.clear();
     const letGo = plugin.script.hold('ReleaseAddresses');
     const { msg } = await error({ [VALID]: [] });
-    expect(msg).toMatch(/^GC is not done: podwire-ipam .*did not answer/);
+    expect(msg).toMatch(/^GC is incomplete: podwire-ipam .*did not answer/);
     expect(plugin.dataplane.toString()).toBe('');
     letGo();
     expect(await gc({ [VALID]: [] })).toEqual(DONE);
@@ -184,10 +184,10 @@ describe('GC with a list', () => {
     const variables = { CNI_CONTAINERID: 'a' };
     const checking = plugin.run('CHECK', { variables, config: { prevResult: { cniVersion: '1.0.0' } } });
     await plugin.script.untilCalled('GetEndpoint net/a');
-    const take = vi.spyOn(plugin.options.turns, 'take');
+    const run = vi.spyOn(plugin.options.queue, 'run');
     const collecting = gc({ [VALID]: [] });
     await vi.waitFor(
-      () => expect(take).toHaveBeenCalledWith(expect.objectContaining({ command: 'GC' }), expect.anything()),
+      () => expect(run).toHaveBeenCalledWith(expect.objectContaining({ command: 'GC' }), expect.anything()),
       { timeout: 20_000 },
     );
     const adding = add('a');
@@ -234,6 +234,6 @@ describe('GC without a list', () => {
 test.each(['0.4.0', '1.0.0'])('GC is refused in version %s, which lacks it', async (cniVersion) => {
   expect(await error({ cniVersion })).toMatchObject({
     code: 1,
-    msg: expect.stringContaining('GC came with CNI 1.1.0'),
+    msg: expect.stringContaining('GC requires CNI 1.1.0'),
   });
 });

@@ -10,43 +10,43 @@ import { z } from 'zod';
 
 import { callDelegate } from '../addresses/ipam-plugin.js';
 import { isGatewayHolder } from '../addresses/ipam-result.js';
-import type { Delegate, Share } from '../addresses/mode.js';
+import type { Delegate, Mode } from '../addresses/mode.js';
 import type { NodeEndpoint } from '../clients/upkeep.js';
-import type { Moment, Turns } from '../requests/attachment-queue.js';
-import { begunAtMs, readNodeRequest, type CniRequest } from '../requests/request.js';
+import type { QueuePosition, AttachmentQueue } from '../requests/attachment-queue.js';
+import { startedAtMs, readNodeRequest, type CniRequest } from '../requests/request.js';
 import type { CommandTools } from './context.js';
-import { failureOf, settleEntry } from './release.js';
+import { failureOf, replayEntry } from './release.js';
 
-/** What a GC works on and with. */
+/** One GC call. */
 interface Collection {
   readonly network: string;
-  /** Of this node, at IPAM. */
   readonly nodeName: string;
-  readonly share: Share;
+  readonly mode: Mode;
   readonly tools: CommandTools;
-  readonly turns: Turns;
-  /** When the runtime began it: its list is no later than that. */
-  readonly since: Moment;
-  /** What went wrong so far. */
+  readonly queue: AttachmentQueue;
+  /** When the runtime started GC. The runtime made its list before. */
+  readonly since: QueuePosition;
+  /** Failures so far. */
   readonly failures: Failure[];
 }
 
 /**
- * GC: removes the wires and releases the addresses of this network on this node that the runtime does not list. Without
- * a list it handles only proven garbage: the journal, and leftovers of an earlier boot.
+ * GC: removes the wires and releases the addresses of this network on this node that the runtime does not list. Without a
+ * list it collects only proven garbage: pending releases of the journal and allocations of earlier boots. A delegated IPAM
+ * plugin gets GC in both cases.
  *
- * Attachments whose ADD started or ended after the GC started are kept. An address is released only when no wire uses
- * it, in the attachment's queue, and only if the allocation is unchanged. Idempotent; continues after errors.
+ * Keeps attachments whose ADD is queued, in flight, or has ended since GC started. Releases an address in the attachment's
+ * queue, only when no wire uses it, and never a later allocation. Idempotent; continues after errors.
  * @throws Failure that lists everything that failed
  */
-export async function gc(request: CniRequest, tools: CommandTools, turns: Turns): Promise<undefined> {
-  const { network, nodeName = tools.nodeName, share } = readNodeRequest('GC', request);
+export async function gc(request: CniRequest, tools: CommandTools, queue: AttachmentQueue): Promise<undefined> {
+  const { network, nodeName = tools.nodeName, mode } = readNodeRequest('GC', request);
   const valid = readValidAttachments(request.configuration, network);
-  const since = turns.momentOf(begunAtMs(request));
-  const collection: Collection = { network, nodeName, share, tools, turns, since, failures: [] };
+  const since = queue.positionAt(startedAtMs(request));
+  const collection: Collection = { network, nodeName, mode, tools, queue, since, failures: [] };
 
-  await settleJournal(collection);
-  if (share.kind === 'wire') await collectOfDelegate(share.delegate, valid, collection);
+  await replayJournal(collection);
+  if (mode.kind === 'delegated-ipam') await collectOfDelegate(mode.delegate, valid, collection);
   else if (valid) await collect(valid, collection);
   else await releaseOfEarlierBoots(collection);
 
@@ -54,119 +54,132 @@ export async function gc(request: CniRequest, tools: CommandTools, turns: Turns)
   const [first] = failures;
   if (!first) return;
   const messages = [...new Set(failures.map(({ message }) => message))];
-  throw new Failure(first.code, `GC is not done: ${messages.join('; ')}; repeat it`, {
+  throw new Failure(first.code, `GC is incomplete: ${messages.join('; ')}; repeat it`, {
     details: first.details,
     cause: first,
   });
 }
 
 /**
- * Pending releases of DELs are proven garbage. They get half of the time, and each service a DEL's deadline: a hanging
+ * Pending releases are proven garbage. They get half of the time, and each service call a DEL's timeout: an unresponsive
  * service, which the journal retries anyway, must not block the rest of the collection.
  */
-async function settleJournal({ network, tools, turns, failures }: Collection): Promise<void> {
+async function replayJournal({ network, tools, queue, failures }: Collection): Promise<void> {
   const { journal, clock, limits, delServiceTimeoutMs } = tools;
   const untilMs = (clock.nowMs() + limits.deadlineMs) / 2;
-  const silent = new Set<string>();
+  const unresponsive = new Set<string>();
   for (const entry of journal.entries()) {
     if (entry.attachment.network !== network) continue;
     const limitsOf = () => ({ ...limits, deadlineMs: Math.min(untilMs, clock.nowMs() + delServiceTimeoutMs) });
-    const unsettled = await settleEntry(entry, tools, { turns, limitsOf, skip: silent });
-    if (!unsettled) continue;
-    failures.push(unsettled.failure);
-    if (unsettled.failure.retryable) silent.add(unsettled.service);
+    const failed = await replayEntry(entry, tools, { queue, limitsOf, skip: unresponsive });
+    if (!failed) continue;
+    failures.push(failed.failure);
+    if (failed.failure.retryable) unresponsive.add(failed.service);
   }
 }
 
-/** The wires are Podwire's, and the addresses another's, which does with the list as it sees fit. */
+/** Collects Podwire's wires, then passes GC to the delegate for its addresses. */
 async function collectOfDelegate(
   delegate: Delegate,
   listed: readonly Attachment[] | undefined,
   collection: Collection,
 ): Promise<void> {
   const { tools } = collection;
-  // An address is given back only when no wire leads to it any more.
-  if (listed && !(await attempt(() => collectWires(() => staying(listed, collection), collection), collection))) return;
+  // Addresses are released only after their wires are removed.
+  if (
+    listed &&
+    !(await attempt(() => collectWires(() => attachmentsToKeep(listed, collection), collection), collection))
+  )
+    return;
   await attempt(async () => {
     await callDelegate(delegate, 'GC', tools);
   }, collection);
-  // What podwire-ipam gave before the configuration named another.
-  if (listed && tools.givers.wasIpam(collection.network)) {
-    await attempt(() => collectAddresses(() => staying(listed, collection), collection), collection);
+  // Addresses that podwire-ipam allocated before the configuration named a delegate.
+  if (listed && tools.providerHistory.hasIpamAllocated(collection.network)) {
+    await attempt(() => collectAddresses(() => attachmentsToKeep(listed, collection), collection), collection);
   }
 }
 
 async function collect(listed: readonly Attachment[], collection: Collection): Promise<void> {
-  const { share } = collection;
-  const stays = () => staying(listed, collection);
-  // Where another plugin makes the interfaces, they are its to collect, and it has done so.
-  const hasWires = share.kind !== 'addresses';
-  if (hasWires && !(await attempt(() => collectWires(stays, collection), collection))) return;
-  await attempt(() => collectAddresses(stays, collection), collection);
+  const { mode } = collection;
+  const keep = () => attachmentsToKeep(listed, collection);
+  // In ipam-only mode the main plugin creates the interfaces and collects them before it calls its IPAM plugin.
+  const hasWires = mode.kind !== 'ipam-only';
+  if (hasWires && !(await attempt(() => collectWires(keep, collection), collection))) return;
+  await attempt(() => collectAddresses(keep, collection), collection);
 }
 
-async function collectAddresses(stays: Staying, collection: Collection): Promise<void> {
-  const { network, nodeName, share, tools } = collection;
+async function collectAddresses(keep: AttachmentsToKeep, collection: Collection): Promise<void> {
+  const { network, nodeName, mode, tools } = collection;
   // Read the kernel last: an attachment absent then, with no ADD in flight, has no wire.
   const endpoints = await tools.upkeep.ipam.endpointsOf({ nodeName, network }, tools.limits);
-  const wires = share.kind === 'addresses' ? [] : await tools.upkeep.dataplane.wires(tools.limits);
+  const wires = mode.kind === 'ipam-only' ? [] : await tools.upkeep.dataplane.wires(tools.limits);
   const attached = new Set(wires.map(({ attachment }) => formatAttachment(attachment)));
-  // A wire that Calico's plugin asked for has another attachment than the address that it leads to.
+  // Calico's plugin wires a pod under another attachment than its address has.
   const routed = new Set(wires.flatMap(({ addresses }) => addresses));
   for (const endpoint of endpoints) {
     const key = formatAttachment(endpoint.attachment);
     const isWired = attached.has(key) || endpoint.held.some(({ address }) => routed.has(address));
-    if (isWired || stays().has(key) || isGatewayHolder(endpoint.attachment)) continue;
-    await attempt(() => releaseInTurn(endpoint, stays, collection), collection);
+    if (isWired || keep().has(key) || isGatewayHolder(endpoint.attachment)) continue;
+    await attempt(() => releaseQueued(endpoint, keep, collection), collection);
   }
 }
 
-function staying(listed: readonly Attachment[], { turns, since }: Collection): ReadonlyMap<string, Attachment> {
-  return new Map([...listed, ...turns.addedSince(since)].map((each) => [formatAttachment(each), each]));
+function attachmentsToKeep(
+  listed: readonly Attachment[],
+  { queue, since }: Collection,
+): ReadonlyMap<string, Attachment> {
+  return new Map([...listed, ...queue.addedSince(since)].map((each) => [formatAttachment(each), each]));
 }
 
-type Staying = () => ReadonlyMap<string, Attachment>;
+/** Called again before each step, as ADDs may arrive meanwhile. */
+type AttachmentsToKeep = () => ReadonlyMap<string, Attachment>;
 
-async function collectWires(stays: Staying, collection: Collection): Promise<void> {
+async function collectWires(keep: AttachmentsToKeep, collection: Collection): Promise<void> {
   const { network, tools, failures } = collection;
   try {
-    const valid = [...stays().values()].filter((attachment) => attachment.network === network);
+    const valid = [...keep().values()].filter((attachment) => attachment.network === network);
     for (const { attachment, message } of await tools.upkeep.dataplane.collectGarbage(
       { network, valid },
       tools.limits,
     )) {
-      failures.push(new Failure('KERNEL_REFUSED', `${formatAttachment(attachment)} stays: ${message}`));
+      failures.push(
+        new Failure('KERNEL_REFUSED', `${formatAttachment(attachment)}: its wire was not removed: ${message}`),
+      );
     }
   } catch (failure) {
     if (!(failure instanceof Failure && failure.code === 'UNIMPLEMENTED')) throw failure;
-    await detachEach(stays, collection);
+    await detachEach(keep, collection);
   }
 }
 
-/** For a dataplane of an earlier release, which has no collect method. */
-async function detachEach(stays: Staying, collection: Collection): Promise<void> {
+/** For a dataplane of an earlier release, which lacks CollectGarbage. */
+async function detachEach(keep: AttachmentsToKeep, collection: Collection): Promise<void> {
   const { network, tools } = collection;
   for (const { attachment } of await tools.upkeep.dataplane.wires(tools.limits)) {
     if (attachment.network !== network) continue;
     const detach = async () => {
-      if (!stays().has(formatAttachment(attachment))) await tools.dataplane.detachPod({ attachment }, tools.limits);
+      if (!keep().has(formatAttachment(attachment))) await tools.dataplane.detachPod({ attachment }, tools.limits);
     };
-    await attempt(() => inTurn(attachment, detach, collection), collection);
+    await attempt(() => runQueued(attachment, detach, collection), collection);
   }
 }
 
-function releaseInTurn(endpoint: NodeEndpoint, stays: Staying, collection: Collection): Promise<void> {
+function releaseQueued(endpoint: NodeEndpoint, keep: AttachmentsToKeep, collection: Collection): Promise<void> {
   const { attachment, held } = endpoint;
   const { ipam, upkeep, limits } = collection.tools;
   const release = async () => {
-    if (stays().has(formatAttachment(attachment))) return;
+    if (keep().has(formatAttachment(attachment))) return;
     if (held.length === 0) await ipam.release(attachment, limits);
     else await upkeep.ipam.releaseHeld(attachment, held, limits);
   };
-  return inTurn(attachment, release, collection);
+  return runQueued(attachment, release, collection);
 }
 
-/** Releases allocations of earlier boots: no network namespace survives a boot. A second node of the same name is left alone. */
+/**
+ * Releases allocations of earlier boots, as no network namespace survives a reboot. Skips an allocation that is younger than
+ * this boot: it belongs to another node with the same name.
+ */
 async function releaseOfEarlierBoots(collection: Collection): Promise<void> {
   const { network, nodeName, tools } = collection;
   await attempt(async () => {
@@ -174,20 +187,27 @@ async function releaseOfEarlierBoots(collection: Collection): Promise<void> {
     const endpoints = await tools.upkeep.ipam.endpointsOf({ nodeName, network }, tools.limits);
     for (const endpoint of endpoints) {
       const { bootId, createdAtMs } = endpoint;
-      const isDead = bootId !== undefined && bootId !== id && createdAtMs !== undefined && createdAtMs < startedAtMs;
-      const stays = () => staying([], collection);
-      if (isDead) await attempt(() => releaseInTurn(endpoint, stays, collection), collection);
+      const isOfEarlierBoot =
+        bootId !== undefined && bootId !== id && createdAtMs !== undefined && createdAtMs < startedAtMs;
+      const keep = () => attachmentsToKeep([], collection);
+      if (isOfEarlierBoot) await attempt(() => releaseQueued(endpoint, keep, collection), collection);
     }
   }, collection);
 }
 
-function inTurn(attachment: Attachment, work: () => Promise<void>, { turns, tools }: Collection): Promise<void> {
+function runQueued(attachment: Attachment, work: () => Promise<void>, { queue, tools }: Collection): Promise<void> {
   const { deadlineMs } = tools.limits;
-  const turn = { command: 'GC', attachment, startedNs: undefined, deadlineMs, cancel: new AbortController() } as const;
-  return turns.take(turn, work);
+  const queued = {
+    command: 'GC',
+    attachment,
+    startedNs: undefined,
+    deadlineMs,
+    cancel: new AbortController(),
+  } as const;
+  return queue.run(queued, work);
 }
 
-/** @returns whether it went well; where not, why is noted */
+/** Adds a failure to the collection's. @returns whether the work succeeded */
 async function attempt(work: () => Promise<void>, { tools, failures }: Collection): Promise<boolean> {
   const failure = await failureOf(work, { log: tools.log, what: 'GC' });
   if (failure) failures.push(failure);
@@ -195,7 +215,7 @@ async function attempt(work: () => Promise<void>, { tools, failures }: Collectio
 }
 
 /**
- * The keys of GC's list. The second is the name that an earlier text of the specification had; libcni writes both
+ * The keys of GC's list. The second is the name in an earlier text of the specification; libcni writes both
  * (containernetworking/cni#1101).
  */
 const KEYS = ['cni.dev/valid-attachments', 'cni.dev/attachments'] as const;
@@ -209,7 +229,7 @@ const ATTACHMENT = z.object({
     .superRefine((name, context) => report(podInterfaceNameFault(name), context)),
 });
 
-const LIST = z.array(ATTACHMENT, { error: 'is no list' }).nullable();
+const LIST = z.array(ATTACHMENT, { error: 'must be a list' }).nullable();
 
 /**
  * Reads the attachments that GC has to keep. A missing list differs from an empty one: libcni omits the key when the

@@ -1,15 +1,17 @@
 import { metrics } from '@opentelemetry/api';
 import type { Logger } from '@podwire/shared/runtime/log';
 
-import { PARTS, type Reason } from './readiness-question.js';
+import { PARTS, type Reason } from './readiness-probe.js';
 
-/** What STATUS says now, and why an ADD would fail. */
+/** State of the readiness, for the metrics. */
 export interface ReadinessLevel {
+  /** Whether STATUS succeeds. */
   readonly isReady: boolean;
+  /** Why an ADD would fail. */
   readonly reasons: readonly Reason[];
 }
 
-/** Whether the node is ready, as metrics, and each change of it as a line of log. */
+/** Publishes the readiness as metrics, and logs each change. */
 export class ReadinessEvents {
   readonly #log: Logger;
 
@@ -19,7 +21,7 @@ export class ReadinessEvents {
 
   /**
    * Publishes the gauges.
-   * @param level - read at each export; undefined while no runtime asks for STATUS
+   * @param level - called at each export; returns undefined while no runtime calls STATUS
    */
   observe(level: () => ReadinessLevel | undefined): void {
     const meter = metrics.getMeter('podwire-plugin');
@@ -44,7 +46,7 @@ export class ReadinessEvents {
     );
   }
 
-  /** An ADD of the network would fail now, or for other parts than before. */
+  /** An ADD of the network would fail now, or fails for other reasons than before. */
   blocked(network: string, reasons: readonly Reason[]): void {
     const text = reasons.map((reason) => reason.text).join('; ');
     this.#log.warn(
@@ -53,7 +55,7 @@ export class ReadinessEvents {
     );
   }
 
-  /** A defect: the services could not be asked. */
+  /** A defect: the probe failed. */
   failed(network: string, error: unknown): void {
     this.#log.error({ err: error, network }, `network ${network}: cannot determine whether an ADD would succeed`);
   }

@@ -14,7 +14,7 @@ import { MemoryJournalStore } from '../testing/journal-store.js';
 import { BOOT_ID, recordingLog } from '../testing/plugin.js';
 import { ReadinessEvents } from './readiness-events.js';
 import { Readiness } from './readiness.js';
-import { ReadyMark } from './ready-mark.js';
+import { ReadinessRecord } from './readiness-record.js';
 
 const REQUEST: NodeRequest = readNodeRequest('STATUS', {
   plugin: 'podwire',
@@ -45,7 +45,7 @@ let ipamServes: () => Promise<boolean>;
 /** Why podwire-ipam has no address. */
 let refusal: () => Promise<string | undefined>;
 /** Where the dataplane is looked for in vain. */
-let unreached: string | undefined;
+let unreachablePeer: string | undefined;
 
 beforeEach(async () => {
   clock = new ManualClock();
@@ -55,7 +55,7 @@ beforeEach(async () => {
   answer = () => Promise.resolve(true);
   ipamServes = () => Promise.resolve(true);
   refusal = () => Promise.resolve(undefined);
-  unreached = undefined;
+  unreachablePeer = undefined;
   const unused = () => Promise.reject(new Error('not for STATUS'));
   const isServing = ({ deadlineMs }: Limits) => {
     asked++;
@@ -71,15 +71,15 @@ beforeEach(async () => {
       endpointsOf: unused,
       refusalOf: () => refusal(),
       isServing: () => ipamServes(),
-      unreached: () => undefined,
+      unreachablePeer: () => undefined,
     },
-    dataplane: { collectGarbage: unused, wires: unused, isServing, unreached: () => unreached },
+    dataplane: { collectGarbage: unused, wires: unused, isServing, unreachablePeer: () => unreachablePeer },
   };
   const { log } = record;
   start = async (isStrict, bootId = BOOT_ID) => {
-    const mark = new ReadyMark({ path: join(folder, 'node-ready'), bootId, log });
-    await mark.load();
-    const rest = { journal, mark, events: new ReadinessEvents(log), isStrict };
+    const record = new ReadinessRecord({ path: join(folder, 'node-ready'), bootId, log });
+    await record.load();
+    const rest = { journal, record, events: new ReadinessEvents(log), isStrict };
     return new Readiness({ upkeep, nodeName: 'node-1', clock, ...rest });
   };
   readiness = await start(true);
@@ -164,7 +164,7 @@ describe('what a runtime asks for again and again', () => {
 test('services that have not restored what they hold are not waited for, and are named', async () => {
   ipamServes = () => Promise.resolve(false);
   answer = () => Promise.resolve(false);
-  const words = 'is not serving yet, or no longer: see its log';
+  const words = 'is not serving: see its log';
   await expect(ready()).rejects.toMatchObject({
     code: 'NOT_READY',
     message: `podwire-ipam ${words}; podwire-dataplane ${words}`,
@@ -189,7 +189,7 @@ test('a service that refuses is named once, whether it names itself or not, and 
 
 test('a service that is not there is told from one that hangs', async () => {
   answer = silence;
-  unreached = 'podwire-dataplane at unix:/run/d.sock';
+  unreachablePeer = 'podwire-dataplane at unix:/run/d.sock';
   await expect(ready()).rejects.toMatchObject({
     message: 'podwire-dataplane at unix:/run/d.sock is not reached within 800 ms: check that it runs and listens there',
   });

@@ -3,68 +3,69 @@ import { Failure } from '@podwire/shared/failure/failure';
 import type { Journal } from '../journal/journal.js';
 import type { NodeRequest } from '../requests/request.js';
 import type { ReadinessEvents, ReadinessLevel } from './readiness-events.js';
-import { askServices, type Question, type QuestionOptions, type Reason } from './readiness-question.js';
-import type { ReadyMark } from './ready-mark.js';
+import { probeServices, type ReadinessProbe, type ReadinessProbeOptions, type Reason } from './readiness-probe.js';
+import type { ReadinessRecord } from './readiness-record.js';
 
-interface ReadinessOptions extends QuestionOptions {
+interface ReadinessOptions extends ReadinessProbeOptions {
   readonly journal: Journal;
-  readonly mark: ReadyMark;
+  readonly record: ReadinessRecord;
   readonly events: ReadinessEvents;
   /** Whether STATUS fails whenever an ADD would. */
   readonly isStrict: boolean;
 }
 
-/** Runtimes ask under a lock, and a slow answer makes the node not ready: STATUS waits no longer for the services. */
+/** STATUS waits this long for the services: runtimes call it under a lock, and a slow answer makes the node not ready. */
 const WAIT_MS = 300;
 
-/** How long it is believed that a node is ready, in milliseconds from the question to the services: a hang is noticed within it. */
-const READY_FOR_MS = 3000;
+/** How long the result "ready" is valid, in milliseconds from the start of the probe. A service that hangs is noticed within it. */
+const READY_TTL_MS = 3000;
 
-/** How long it is believed that it is not, from the answer: a service that is back is to be noticed soon. */
-const UNREADY_FOR_MS = 1000;
+/** How long the result "not ready" is valid, from the end of the probe: short, to notice soon when a service is back. */
+const UNREADY_TTL_MS = 1000;
 
-/** Pause between the questions by which an answer is kept; with their own time it is less than {@link READY_FOR_MS}. */
-const PAUSE_MS = 2000;
+/** Pause between the probes that refresh a result. With the probe's timeout it is shorter than {@link READY_TTL_MS}. */
+const REFRESH_PAUSE_MS = 2000;
 
-/** How long an unused answer is kept. Kubelet sends STATUS every 5 s. */
-const KEPT_FOR_MS = 60_000;
+/** A result that no STATUS used for so long is not refreshed any more. Kubelet sends STATUS every 5 s. */
+const UNUSED_TTL_MS = 60_000;
 
-/** How long podwire-dataplane may be unable to wire pods before STATUS fails on a node that was ready: restarts are shorter. */
+/** STATUS of a node that was ready fails after podwire-dataplane could not wire pods for this long. Restarts are shorter. */
 const OUTAGE_MS = 30_000;
 
-interface Latest {
+interface ProbeResult {
   readonly reasons: readonly Reason[];
   /** In the future when the clock was set back. */
   readonly sinceMs: number;
   readonly untilMs: number;
 }
 
-interface Kept {
+/** The readiness for one configuration of STATUS. */
+interface CachedReadiness {
   readonly request: NodeRequest;
-  /** When a runtime last asked. */
-  wantedAtMs: number;
-  /** Why an ADD would have failed when the services were asked last, and from when until when that is believed. */
-  latest?: Latest;
-  /** The question under way. */
-  asking?: Question | undefined;
-  /** The parts that the log last named. */
-  logged: string;
+  /** When a runtime last called STATUS. */
+  usedAtMs: number;
+  latest?: ProbeResult;
+  /** The probe in flight. */
+  probe?: ReadinessProbe | undefined;
+  /** The parts in the last log line. */
+  loggedParts: string;
 }
 
 /**
- * The answer to STATUS, from the services' own reports.
+ * Answers STATUS from the reports of the services.
  *
  * - Runtimes mark a node not ready when STATUS fails, and Kubernetes then evicts its pods. STATUS therefore fails for
  *   any reason only until the node has been ready once since boot. Afterwards it fails only while podwire-dataplane has
  *   been unable to wire pods for longer than {@link OUTAGE_MS}. All other reasons appear as ADD errors and metrics.
- * - Runtimes call STATUS every few seconds under a lock. Podwire's services are polled every two seconds while a
- *   runtime calls, and STATUS returns their last report. Other IPAM plugins are programs, run only on STATUS.
+ * - Runtimes call STATUS every few seconds under a lock. While runtimes call it, Podwire's services are probed about
+ *   every two seconds, and STATUS returns the last result. A delegated IPAM plugin is a program that has to be started: it
+ *   is probed only by STATUS.
  */
 export class Readiness {
   readonly #options: ReadinessOptions;
-  readonly #kept = new Map<string, Kept>();
+  readonly #cache = new Map<string, CachedReadiness>();
   readonly #stopped = new AbortController();
-  /** Since when each answer of podwire-dataplane, or its silence, says that it cannot wire pods. */
+  /** Since when podwire-dataplane has failed every probe. */
   #outageSinceMs: number | undefined;
 
   constructor(options: ReadinessOptions) {
@@ -77,49 +78,49 @@ export class Readiness {
    * @throws Failure NOT_READY or PODS_AT_RISK with every reason
    */
   async require(request: NodeRequest): Promise<void> {
-    const kept = this.#keep(request);
-    if (this.#isStrict(kept)) return this.requireAdd(request);
-    const reasons = await this.#wiringReasons(kept);
+    const cached = this.#cached(request);
+    if (this.#isStrict(cached)) return this.requireAdd(request);
+    const reasons = await this.#wiringReasons(cached);
     if (reasons.length > 0) throw new Failure('NOT_READY', textOf(reasons));
   }
 
-  /** Whether STATUS succeeds for the node, and may do so while this process restarts. */
-  get isReadyWithoutUs(): boolean {
-    const { isStrict, mark } = this.#options;
-    return !isStrict && mark.isSet && !this.#isOutageLong();
+  /** Whether STATUS may succeed while this process restarts. */
+  get isReadyDuringRestart(): boolean {
+    const { isStrict, record } = this.#options;
+    return !isStrict && record.hasAny && !this.#isOutageLong();
   }
 
   /**
-   * Whether an ADD could succeed, by the strict reading of the specification.
+   * Answers STATUS by the strict reading of the specification: succeeds only if an ADD could succeed.
    * @throws Failure NOT_READY or PODS_AT_RISK with every reason
    */
   async requireAdd(request: NodeRequest): Promise<void> {
-    const kept = this.#keep(request);
-    const reasons = this.#believed(kept) ?? (await this.#waitFor(kept));
+    const cached = this.#cached(request);
+    const reasons = this.#validReasons(cached) ?? (await this.#waitFor(cached));
     const fault = this.#journalReason();
     if (fault) throw new Failure('PODS_AT_RISK', textOf([fault, ...reasons]));
     if (reasons.length > 0) throw new Failure('NOT_READY', textOf(reasons));
   }
 
-  /** Keeps no answer any more. */
+  /** Stops refreshing results. */
   async stop(): Promise<void> {
     this.#stopped.abort();
-    await this.#options.mark.stored();
+    await this.#options.record.stored();
   }
 
-  #isStrict({ request }: Kept): boolean {
-    return this.#options.isStrict || !this.#options.mark.has(request.share.kind);
+  #isStrict({ request }: CachedReadiness): boolean {
+    return this.#options.isStrict || !this.#options.record.has(request.mode.kind);
   }
 
-  /** Why the node itself cannot wire pods: none until podwire-dataplane has been unable to for {@link OUTAGE_MS}. */
-  async #wiringReasons(kept: Kept): Promise<readonly Reason[]> {
-    const believed = this.#believed(kept);
+  /** Why podwire-dataplane cannot wire pods; empty until it has failed for longer than {@link OUTAGE_MS}. */
+  async #wiringReasons(cached: CachedReadiness): Promise<readonly Reason[]> {
+    const validReasons = this.#validReasons(cached);
     if (!this.#isOutageLong()) {
-      // A defect is reported to the next strict question.
-      if (!believed) this.#ask(kept).answer.catch(() => undefined);
+      // A defect is logged by the probe, and reported to the next strict STATUS.
+      if (!validReasons) this.#probe(cached).result.catch(() => undefined);
       return [];
     }
-    const reasons = believed ?? (await this.#waitFor(kept));
+    const reasons = validReasons ?? (await this.#waitFor(cached));
     return reasons.filter(({ part }) => part === 'dataplane');
   }
 
@@ -130,107 +131,107 @@ export class Readiness {
   #journalReason(): Reason | undefined {
     const { fault } = this.#options.journal;
     if (fault === undefined) return undefined;
-    return { part: 'journal', text: `${fault}; a restart of the node would leak what it holds` };
+    return { part: 'journal', text: `${fault}; a restart of the node would leak addresses or interfaces` };
   }
 
-  #keep(request: NodeRequest): Kept {
+  #cached(request: NodeRequest): CachedReadiness {
     const nowMs = this.#options.clock.nowMs();
     const key = JSON.stringify(request);
-    const known = this.#kept.get(key);
+    const known = this.#cache.get(key);
     if (known) {
-      known.wantedAtMs = nowMs;
+      known.usedAtMs = nowMs;
       return known;
     }
-    const kept: Kept = { request, wantedAtMs: nowMs, logged: '' };
-    this.#kept.set(key, kept);
-    void this.#look(kept).finally(() => this.#kept.delete(key));
-    return kept;
+    const cached: CachedReadiness = { request, usedAtMs: nowMs, loggedParts: '' };
+    this.#cache.set(key, cached);
+    void this.#refresh(cached).finally(() => this.#cache.delete(key));
+    return cached;
   }
 
-  /** Renews an answer for as long as a runtime asks for it. */
-  async #look(kept: Kept): Promise<void> {
+  /** Refreshes a result as long as runtimes call STATUS. */
+  async #refresh(cached: CachedReadiness): Promise<void> {
     const { clock } = this.#options;
-    const isOurs = kept.request.share.kind !== 'wire';
-    while ((await clock.sleep(PAUSE_MS, this.#stopped.signal)) === 'elapsed') {
-      if (clock.nowMs() - kept.wantedAtMs >= KEPT_FOR_MS) return;
-      // A defect is reported to the next strict question.
-      if (isOurs) await this.#ask(kept).answer.catch(() => undefined);
+    const hasDelegate = cached.request.mode.kind === 'delegated-ipam';
+    while ((await clock.sleep(REFRESH_PAUSE_MS, this.#stopped.signal)) === 'elapsed') {
+      if (clock.nowMs() - cached.usedAtMs >= UNUSED_TTL_MS) return;
+      // A defect is logged by the probe, and reported to the next strict STATUS.
+      if (!hasDelegate) await this.#probe(cached).result.catch(() => undefined);
     }
   }
 
-  #believed({ latest }: Kept): readonly Reason[] | undefined {
+  #validReasons({ latest }: CachedReadiness): readonly Reason[] | undefined {
     const nowMs = this.#options.clock.nowMs();
     return latest && latest.sinceMs <= nowMs && nowMs < latest.untilMs ? latest.reasons : undefined;
   }
 
-  /** The answer, or the last known one after {@link WAIT_MS}. The query continues, and the next STATUS returns its answer. */
-  async #waitFor(kept: Kept): Promise<readonly Reason[]> {
+  /** The result of a probe, or its partial result after {@link WAIT_MS}. The probe continues, for the next STATUS. */
+  async #waitFor(cached: CachedReadiness): Promise<readonly Reason[]> {
     const { clock } = this.#options;
-    const question = this.#ask(kept);
-    const over = new AbortController();
-    const waited = clock.sleep(WAIT_MS, over.signal).then(() => undefined);
+    const probe = this.#probe(cached);
+    const done = new AbortController();
+    const timeout = clock.sleep(WAIT_MS, done.signal).then(() => undefined);
     try {
-      const answer = await Promise.race([question.answer, waited]);
-      if (answer) return answer;
+      const result = await Promise.race([probe.result, timeout]);
+      if (result) return result;
     } finally {
-      over.abort();
+      done.abort();
     }
-    const reasons = question.soFar(WAIT_MS);
+    const reasons = probe.partialResult(WAIT_MS);
     const nowMs = clock.nowMs();
-    kept.latest = { reasons, sinceMs: nowMs, untilMs: nowMs + UNREADY_FOR_MS };
+    cached.latest = { reasons, sinceMs: nowMs, untilMs: nowMs + UNREADY_TTL_MS };
     return reasons;
   }
 
-  /** Asks once for all that ask meanwhile. */
-  #ask(kept: Kept): Question {
-    kept.asking ??= this.#newQuestion(kept);
-    return kept.asking;
+  /** Joins the probe in flight, or starts one. */
+  #probe(cached: CachedReadiness): ReadinessProbe {
+    cached.probe ??= this.#startProbe(cached);
+    return cached.probe;
   }
 
-  #newQuestion(kept: Kept): Question {
+  #startProbe(cached: CachedReadiness): ReadinessProbe {
     const { clock } = this.#options;
-    const askedAtMs = clock.nowMs();
-    const question = askServices(kept.request, this.#options);
-    const answer = question.answer
+    const startedAtMs = clock.nowMs();
+    const probe = probeServices(cached.request, this.#options);
+    const result = probe.result
       .then((reasons) => {
-        const sinceMs = reasons.length === 0 ? askedAtMs : clock.nowMs();
-        const untilMs = sinceMs + (reasons.length === 0 ? READY_FOR_MS : UNREADY_FOR_MS);
-        kept.latest = { reasons, sinceMs, untilMs };
-        this.#answered(kept, reasons);
+        const sinceMs = reasons.length === 0 ? startedAtMs : clock.nowMs();
+        const untilMs = sinceMs + (reasons.length === 0 ? READY_TTL_MS : UNREADY_TTL_MS);
+        cached.latest = { reasons, sinceMs, untilMs };
+        this.#evaluate(cached, reasons);
         return reasons;
       })
-      .finally(() => (kept.asking = undefined));
+      .finally(() => (cached.probe = undefined));
     // STATUS may have stopped waiting by then.
-    answer.catch((error: unknown) => this.#options.events.failed(kept.request.network, error));
-    return { ...question, answer };
+    result.catch((error: unknown) => this.#options.events.failed(cached.request.network, error));
+    return { ...probe, result };
   }
 
-  #answered(kept: Kept, reasons: readonly Reason[]): void {
-    const { mark, clock, events, journal } = this.#options;
-    const { network, share } = kept.request;
-    if (share.kind !== 'addresses') {
-      const isOut = reasons.some(({ part }) => part === 'dataplane');
+  #evaluate(cached: CachedReadiness, reasons: readonly Reason[]): void {
+    const { record, clock, events, journal } = this.#options;
+    const { network, mode } = cached.request;
+    if (mode.kind !== 'ipam-only') {
+      const isUnavailable = reasons.some(({ part }) => part === 'dataplane');
       // A clock that was set back must not prolong an outage.
-      this.#outageSinceMs = isOut ? Math.min(this.#outageSinceMs ?? Infinity, clock.nowMs()) : undefined;
+      this.#outageSinceMs = isUnavailable ? Math.min(this.#outageSinceMs ?? Infinity, clock.nowMs()) : undefined;
     }
-    if (reasons.length === 0 && journal.fault === undefined) mark.set(share.kind);
+    if (reasons.length === 0 && journal.fault === undefined) record.add(mode.kind);
     const parts = reasons.map(({ part }) => part).join(' ');
-    if (parts === kept.logged) return;
-    kept.logged = parts;
+    if (parts === cached.loggedParts) return;
+    cached.loggedParts = parts;
     if (parts === '') events.unblocked(network);
     else events.blocked(network, reasons);
   }
 
   #level(): ReadinessLevel | undefined {
-    const known = [...this.#kept.values()].filter(({ latest }) => latest);
+    const known = [...this.#cache.values()].filter(({ latest }) => latest);
     if (known.length === 0) return undefined;
     const fault = this.#journalReason();
     const withFault = (reasons: readonly Reason[]) => (fault ? [fault, ...reasons] : reasons);
-    const isOut = this.#isOutageLong();
+    const isOutageLong = this.#isOutageLong();
     return {
-      isReady: known.every((kept) => {
-        if (this.#isStrict(kept)) return withFault(kept.latest?.reasons ?? []).length === 0;
-        return !(isOut && kept.request.share.kind !== 'addresses');
+      isReady: known.every((cached) => {
+        if (this.#isStrict(cached)) return withFault(cached.latest?.reasons ?? []).length === 0;
+        return !(isOutageLong && cached.request.mode.kind !== 'ipam-only');
       }),
       reasons: withFault(known.flatMap(({ latest }) => latest?.reasons ?? [])),
     };

@@ -27,7 +27,7 @@ afterEach(async () => {
 
 const tools = () => plugin.options.tools;
 const discard = (cancel = new AbortController()) =>
-  discardEntry(ATTACHMENT, tools(), { turns: plugin.options.turns, cancel });
+  discardEntry(ATTACHMENT, tools(), { queue: plugin.options.queue, cancel });
 
 /** The other IPAM plugin of the network: a shell script, whole whenever the replay calls it. */
 function install(script: string): void {
@@ -55,7 +55,11 @@ async function refusedDebt(): Promise<void> {
 test('what another IPAM plugin refuses fails no GC any more, and no ADD', async () => {
   await refusedDebt();
   for (const command of ['GC', 'ADD']) expect((await run(command)).stdout).toContain('no subnet');
-  expect(await discard()).toMatchObject({ attachment: ATTACHMENT, todo: 'release', delegate: { type: 'other-ipam' } });
+  expect(await discard()).toMatchObject({
+    attachment: ATTACHMENT,
+    action: 'release',
+    delegate: { type: 'other-ipam' },
+  });
   const warned = plugin.record.lines().filter(({ msg }) => String(msg).includes('is discarded'));
   expect(warned).toEqual([expect.objectContaining({ level: 'warn', givers: ['other-ipam'] })]);
   expect(plugin.journal.isIdle).toBe(true);
@@ -89,7 +93,7 @@ test('waits for an attempt under way: what that could not do is given up, and do
   await vi.waitFor(() => expect(existsSync(join(folder, 'begun'))).toBe(true), { interval: 5, timeout: 20_000 });
   const discarded = discard();
   writeFileSync(join(folder, 'go'), '');
-  expect(await discarded).toMatchObject({ todo: 'release' });
+  expect(await discarded).toMatchObject({ action: 'release' });
   await collecting;
   await plugin.replayed();
   expect([plugin.journal.entries(), plugin.store.texts.size]).toEqual([[], 0]);
@@ -98,7 +102,7 @@ test('waits for an attempt under way: what that could not do is given up, and do
 test('whose caller went away before its turn leaves the entry', async () => {
   await refusedDebt();
   const cancel = new AbortController();
-  cancel.abort(new Failure('CANCELLED', 'the caller went away'));
+  cancel.abort(new Failure('CANCELLED', 'the caller disconnected'));
   await expect(discard(cancel)).rejects.toMatchObject({ code: 'CANCELLED' });
   expect(plugin.journal.entries()).toHaveLength(1);
 });

@@ -4,155 +4,156 @@ import { withAttachment, type Logger } from '@podwire/shared/runtime/log';
 
 import { callDelegate } from '../addresses/ipam-plugin.js';
 import type { Delegate } from '../addresses/mode.js';
-import type { CallToCome, HeldAddress, Limits } from '../clients/clients.js';
-import type { Debt, JournalEntry, Todo } from '../journal/entry.js';
-import type { Turns } from '../requests/attachment-queue.js';
+import type { HeldAddress, Limits, PreparedCall } from '../clients/clients.js';
+import type { PendingRelease, JournalEntry, ReleaseAction } from '../journal/entry.js';
+import type { AttachmentQueue } from '../requests/attachment-queue.js';
 import type { CommandTools, Tools } from './context.js';
 
 export type Service = 'podwire-dataplane' | 'podwire-ipam' | `IPAM plugin ${string}`;
 
-/** What could not be done, and why. */
-export interface Unsettled {
-  readonly todo: Todo;
-  /** The service that did not do it. */
+/** The remaining action of a release that failed. */
+export interface FailedRelease {
+  readonly action: ReleaseAction;
+  /** The service that failed. */
   readonly service: Service;
   readonly failure: Failure;
 }
 
-export interface SettleOptions {
-  /** The time for each call to a service, as it begins. */
+export interface ReleaseOptions {
+  /** Called at the start of each call to a service. */
   readonly limitsOf: (service: Service) => Limits;
-  /** Services that are known not to answer. */
+  /** Services that are not called, as they did not answer before. */
   readonly skip?: ReadonlySet<string>;
-  /** Whether it is known that the debt names who gave the addresses. Default: where it names the allocation. */
-  readonly isGiverKnown?: boolean;
+  /** Whether the addresses' provider is known to be `delegate`, or podwire-ipam without one. Implied if `held` is known. */
+  readonly isProviderKnown?: boolean;
 }
 
 /**
- * Takes a wire away, and then gives the addresses back: never while a wire may lead to them, as the next pod could have them by then.
- * Idempotent.
- * @returns what is left, or undefined
+ * Removes a wire, then releases the addresses: never while a wire may use them, as podwire-ipam could allocate them to another
+ * pod. Idempotent.
+ * @returns the remaining action; undefined when done
  */
-export async function settle(
-  debt: Omit<Debt, 'reason'>,
+export async function release(
+  pending: Omit<PendingRelease, 'reason'>,
   tools: Tools,
-  options: SettleOptions,
-): Promise<Unsettled | undefined> {
-  const { todo, held, delegate } = debt;
-  const releases = todo === 'detach-and-release' && !delegate && !isKnown(held) && !options.skip?.has('podwire-ipam');
-  const releasing = releases ? tools.ipam.openRelease(options.limitsOf('podwire-ipam')) : undefined;
+  options: ReleaseOptions,
+): Promise<FailedRelease | undefined> {
+  const { action, held, delegate } = pending;
+  const callsRelease =
+    action === 'detach-and-release' && !delegate && !isKnown(held) && !options.skip?.has('podwire-ipam');
+  const preparedRelease = callsRelease ? tools.ipam.openRelease(options.limitsOf('podwire-ipam')) : undefined;
   try {
-    return await settleInOrder(debt, tools, { releasing, ...options });
+    return await releaseInOrder(pending, tools, { preparedRelease, ...options });
   } finally {
-    releasing?.close();
+    preparedRelease?.close();
   }
 }
 
-interface InOrder extends SettleOptions {
-  /** Opened while the wire is taken away. */
-  readonly releasing: Releasing | undefined;
+interface PreparedReleaseOptions extends ReleaseOptions {
+  /** Its stream is opened while the wire is removed. */
+  readonly preparedRelease: PreparedCall<Attachment, void> | undefined;
 }
 
-type Releasing = CallToCome<Attachment, void>;
-
-async function settleInOrder(
-  { attachment, todo, held, netns, delegate }: Omit<Debt, 'reason'>,
+async function releaseInOrder(
+  { attachment, action, held, netns, delegate }: Omit<PendingRelease, 'reason'>,
   tools: Tools,
-  { limitsOf, skip = new Set(), isGiverKnown = false, releasing }: InOrder,
-): Promise<Unsettled | undefined> {
+  { limitsOf, skip = new Set(), isProviderKnown = false, preparedRelease }: PreparedReleaseOptions,
+): Promise<FailedRelease | undefined> {
   const { dataplane, ipam, log } = tools;
   const attempt = <Value>(service: Service, work: (limits: Limits) => Promise<Value>): Promise<Outcome<Value>> =>
     skip.has(service)
       ? Promise.resolve({ ok: false, failure: new Failure('UNREACHABLE', `${service} does not answer`) })
-      : outcomeOf(() => work(limitsOf(service)), { log, what: `${todo} of an attachment` });
+      : outcomeOf(() => work(limitsOf(service)), { log, what: `${action} of an attachment` });
 
-  let next = todo;
-  if (todo === 'detach-and-release') {
+  let remaining = action;
+  if (action === 'detach-and-release') {
     const detached = await attempt('podwire-dataplane', (limits) => dataplane.detachPod({ attachment, netns }, limits));
-    if (!detached.ok) return { todo, service: 'podwire-dataplane', failure: detached.failure };
-    next = 'release';
+    if (!detached.ok) return { action, service: 'podwire-dataplane', failure: detached.failure };
+    remaining = 'release';
   }
-  if (todo === 'release-unless-attached') {
-    // Another IPAM plugin does not report the addresses that it holds.
+  if (action === 'release-unless-attached') {
+    // A delegated IPAM plugin cannot list the addresses of an attachment.
     if (!delegate) {
       const endpoint = await attempt('podwire-ipam', (limits) => ipam.getEndpoint(attachment, limits));
-      if (!endpoint.ok) return { todo, service: 'podwire-ipam', failure: endpoint.failure };
+      if (!endpoint.ok) return { action, service: 'podwire-ipam', failure: endpoint.failure };
       if (!endpoint.value) {
-        // What it was asked for may still be on its way, though its caller gave up; no allocation outlives a release that was answered.
+        // The Allocate may still be in flight after its caller gave up. No allocation outlives an answered Release.
         const released = await attempt('podwire-ipam', (limits) => ipam.release(attachment, limits));
-        return released.ok ? undefined : { todo, service: 'podwire-ipam', failure: released.failure };
+        return released.ok ? undefined : { action, service: 'podwire-ipam', failure: released.failure };
       }
     }
     const attached = await attempt('podwire-dataplane', (limits) => dataplane.isAttached(attachment, limits));
-    if (!attached.ok) return { todo, service: 'podwire-dataplane', failure: attached.failure };
+    if (!attached.ok) return { action, service: 'podwire-dataplane', failure: attached.failure };
     if (attached.value) return undefined;
   }
-  for (const giver of giversOf({ attachment, held, delegate, isGiverKnown }, tools)) {
-    const service = serviceOf(giver);
-    const work = { attachment, held: giver === delegate ? held : undefined, delegate: giver, releasing };
-    const released = await attempt(service, (limits) => release(work, tools, limits));
-    if (!released.ok) return { todo: next, service, failure: released.failure };
+  for (const provider of providersOf({ attachment, held, delegate, isProviderKnown }, tools)) {
+    const service = serviceOf(provider);
+    const target = { attachment, held: provider === delegate ? held : undefined, delegate: provider, preparedRelease };
+    const released = await attempt(service, (limits) => releaseFrom(target, tools, limits));
+    if (!released.ok) return { action: remaining, service, failure: released.failure };
   }
   return undefined;
 }
 
-/** @param giver - undefined for podwire-ipam */
-export function serviceOf(giver: Pick<Delegate, 'type'> | undefined): Service {
-  return giver ? `IPAM plugin ${giver.type}` : 'podwire-ipam';
+/** @param delegate - undefined for podwire-ipam */
+export function serviceOf(delegate: Pick<Delegate, 'type'> | undefined): Service {
+  return delegate ? `IPAM plugin ${delegate.type}` : 'podwire-ipam';
 }
 
-/** Those to give the addresses back to; undefined stands for podwire-ipam. Who gave them before today's configuration comes last. */
-function giversOf(
-  { attachment, held, delegate, isGiverKnown }: Release & Pick<SettleOptions, 'isGiverKnown'>,
-  { givers }: Pick<Tools, 'givers'>,
+/** Providers to release the addresses from; undefined is podwire-ipam. Providers of earlier configurations come last. */
+function providersOf(
+  { attachment, held, delegate, isProviderKnown }: ReleaseTarget & Pick<ReleaseOptions, 'isProviderKnown'>,
+  { providerHistory }: Pick<Tools, 'providerHistory'>,
 ): (Delegate | undefined)[] {
-  if (isGiverKnown || isKnown(held)) return [delegate];
-  const former = givers.formerOf(attachment, delegate);
+  if (isProviderKnown || isKnown(held)) return [delegate];
+  const former = providerHistory.formerProviders(attachment, delegate);
   return [delegate, ...(former.isIpam ? [undefined] : []), ...former.delegates];
 }
 
-/** Names of the IPAM plugins that are to take the addresses of a debt back, `podwire-ipam` for Podwire's own. */
-export function giverNamesOf({ attachment, held, delegate }: Debt, tools: Pick<Tools, 'givers'>): readonly string[] {
-  const names = giversOf({ attachment, held, delegate }, tools).map((giver) => giver?.type ?? 'podwire-ipam');
+/** Names of the providers that a pending release calls; `podwire-ipam` for Podwire's own. */
+export function providerNamesOf(
+  { attachment, held, delegate }: PendingRelease,
+  tools: Pick<Tools, 'providerHistory'>,
+): readonly string[] {
+  const names = providersOf({ attachment, held, delegate }, tools).map((provider) => provider?.type ?? 'podwire-ipam');
   return [...new Set(names)];
 }
 
-/** Whether the allocation is known. If not, all addresses of the attachment are released. */
+/** Whether the allocation is known. Otherwise all addresses of the attachment are released. */
 function isKnown(held: readonly HeldAddress[] | undefined): held is readonly HeldAddress[] {
   return held !== undefined && held.length > 0;
 }
 
-interface Release {
+interface ReleaseTarget {
   readonly attachment: Attachment;
   readonly held: readonly HeldAddress[] | undefined;
   readonly delegate: Delegate | undefined;
 }
 
-async function release(
-  { attachment, held, delegate, releasing }: Release & Pick<InOrder, 'releasing'>,
+async function releaseFrom(
+  { attachment, held, delegate, preparedRelease }: ReleaseTarget & Pick<PreparedReleaseOptions, 'preparedRelease'>,
   tools: Tools,
   limits: Limits,
 ): Promise<void> {
-  const { ipam, upkeep, clock, hanging } = tools;
+  const { ipam, upkeep, clock, circuitBreaker } = tools;
   if (delegate) {
-    await hanging.watch(attachment.network, delegate, () => callDelegate(delegate, 'DEL', { clock, limits }));
+    await circuitBreaker.run(attachment.network, delegate, () => callDelegate(delegate, 'DEL', { clock, limits }));
     return;
   }
   if (isKnown(held)) await upkeep.ipam.releaseHeld(attachment, held, limits);
-  else await (releasing ? releasing.make(attachment, limits) : ipam.release(attachment, limits));
+  else await (preparedRelease ? preparedRelease.send(attachment, limits) : ipam.release(attachment, limits));
 }
 
-/** What became of a piece of work. */
 type Outcome<Value> = { readonly ok: true; readonly value: Value } | { readonly ok: false; readonly failure: Failure };
 
-interface Circumstances {
+interface DefectContext {
   readonly log: Logger;
-  /** The work, for the log. */
+  /** Names the work in the log. */
   readonly what: string;
 }
 
-/** Does a piece of work whose failure must not keep the rest from being tried. A defect is logged. */
-async function outcomeOf<Value>(work: () => Promise<Value>, { log, what }: Circumstances): Promise<Outcome<Value>> {
+/** Catches a failure, so that the caller can continue with other work. Logs a defect. */
+async function outcomeOf<Value>(work: () => Promise<Value>, { log, what }: DefectContext): Promise<Outcome<Value>> {
   try {
     return { ok: true, value: await work() };
   } catch (error) {
@@ -163,34 +164,31 @@ async function outcomeOf<Value>(work: () => Promise<Value>, { log, what }: Circu
   }
 }
 
-/** What a piece of work fails with, where it does. A defect is logged, and must not keep the rest from being tried. */
-export async function failureOf(
-  work: () => Promise<unknown>,
-  circumstances: Circumstances,
-): Promise<Failure | undefined> {
-  const outcome = await outcomeOf(work, circumstances);
+/** Returns the failure of a piece of work instead of throwing it. Logs a defect. */
+export async function failureOf(work: () => Promise<unknown>, context: DefectContext): Promise<Failure | undefined> {
+  const outcome = await outcomeOf(work, context);
   return outcome.ok ? undefined : outcome.failure;
 }
 
 interface DiscardOptions {
-  readonly turns: Turns;
+  readonly queue: AttachmentQueue;
   /** Fires when the caller disconnects; steps not started by then are skipped. */
   readonly cancel: AbortController;
 }
 
 /**
- * Discards an attachment's journal entry without executing it. Runs in the attachment's queue, after any release in
- * flight: an executed entry is already gone. Idempotent.
+ * Discards an attachment's journal entry without executing it. Waits in the attachment's queue for a release in flight,
+ * which may complete the entry first. Idempotent.
  * @returns the discarded entry; undefined if there is none
  * @throws Failure STATE_IO if earlier entries cannot be read; CANCELLED
  */
 export function discardEntry(
   attachment: Attachment,
-  tools: Pick<Tools, 'journal' | 'givers'>,
-  { turns, cancel }: DiscardOptions,
+  tools: Pick<Tools, 'journal' | 'providerHistory'>,
+  { queue, cancel }: DiscardOptions,
 ): Promise<JournalEntry | undefined> {
   const { journal } = tools;
-  const turn = {
+  const queued = {
     command: 'DISCARD',
     attachment,
     startedNs: undefined,
@@ -199,27 +197,27 @@ export function discardEntry(
   } as const;
   const work = async () => {
     const entry = journal.get(attachment);
-    if (entry) await journal.discard(entry, giverNamesOf(entry, tools));
+    if (entry) await journal.discard(entry, providerNamesOf(entry, tools));
     return entry;
   };
-  return withAttachment(attachment, () => turns.take(turn, work));
+  return withAttachment(attachment, () => queue.run(queued, work));
 }
 
-interface SettleEntryOptions extends SettleOptions {
-  readonly turns: Turns;
+interface ReplayEntryOptions extends ReleaseOptions {
+  readonly queue: AttachmentQueue;
 }
 
 /**
- * Does what an entry of the journal says, in the attachment's turn, and strikes it out. What its turn finds changed or gone by then
- * is done as it is then.
- * @returns what is left, or undefined
+ * Executes a journal entry in the attachment's queue and removes it when done. Uses the attachment's entry of that moment: it
+ * may have changed while waiting in the queue.
+ * @returns the remaining action; undefined when done or when there is no entry any more
  */
-export function settleEntry(
+export function replayEntry(
   { attachment }: JournalEntry,
   tools: Tools,
-  { turns, ...options }: SettleEntryOptions,
-): Promise<Unsettled | undefined> {
-  const turn = {
+  { queue, ...options }: ReplayEntryOptions,
+): Promise<FailedRelease | undefined> {
+  const queued = {
     command: 'REPLAY',
     attachment,
     startedNs: undefined,
@@ -229,61 +227,62 @@ export function settleEntry(
   const work = async () => {
     const entry = tools.journal.get(attachment);
     if (!entry) return undefined;
-    const unsettled = await settle(entry, tools, options);
-    if (!unsettled) await tools.journal.done(attachment);
-    return unsettled;
+    const failed = await release(entry, tools, options);
+    if (!failed) await tools.journal.done(attachment);
+    return failed;
   };
-  return withAttachment(attachment, () => turns.take(turn, work));
+  return withAttachment(attachment, () => queue.run(queued, work));
 }
 
 /**
- * Does what an earlier ADD that failed, or DEL, of the attachment left, so that an ADD begins with nothing. In the ADD's turn.
- * @throws Failure why it cannot be done; nothing is allocated then
+ * Executes the pending release of an earlier ADD or DEL, so that ADD starts without leftovers. ADD calls it in its place in the
+ * queue.
+ * @throws Failure of the release; nothing is allocated then
  */
-export async function finishEarlier(attachment: Attachment, tools: CommandTools): Promise<void> {
+export async function replayPending(attachment: Attachment, tools: CommandTools): Promise<void> {
   const entry = tools.journal.get(attachment);
   if (!entry) return;
-  const unsettled = await settle(entry, tools, { limitsOf: () => tools.limits });
-  if (!unsettled) return tools.journal.done(attachment);
-  const { code, message, details } = unsettled.failure;
-  throw new Failure(code, `what an earlier ADD or DEL of this attachment left cannot be finished yet: ${message}`, {
+  const failed = await release(entry, tools, { limitsOf: () => tools.limits });
+  if (!failed) return tools.journal.done(attachment);
+  const { code, message, details } = failed.failure;
+  throw new Failure(code, `the pending release of an earlier ADD or DEL of this attachment failed: ${message}`, {
     details,
-    cause: unsettled.failure,
+    cause: failed.failure,
   });
 }
 
 /**
- * Timeout of a service call after an ADD's deadline or while the process is stopping, in milliseconds. Enough for a
- * running service; a caller need not wait longer, as the journal retries.
+ * Timeout of a call in two cases: a rollback calls a service that the ADD timed out on, or the process is stopping. In
+ * milliseconds. Enough for a running service; the journal retries.
  */
-export const SILENT_SERVICE_MS = 500;
+export const UNRESPONSIVE_SERVICE_TIMEOUT_MS = 500;
 
 /**
- * Limits of a service call that continues after its caller disconnects. It is cancelled when the process ends; calls
- * started later have {@link SILENT_SERVICE_MS}.
+ * Limits of a service call that continues after its caller disconnects. It is cancelled when the process ends; a call
+ * started later has {@link UNRESPONSIVE_SERVICE_TIMEOUT_MS}.
  */
-export function limitsWithoutCaller({ limits, ending, clock }: CommandTools, deadlineMs: number): Limits {
+export function limitsAfterDisconnect({ limits, ending, clock }: CommandTools, deadlineMs: number): Limits {
   if (!ending.aborted) return { ...limits, deadlineMs, signal: ending };
-  const lastMs = Math.min(deadlineMs, clock.nowMs() + SILENT_SERVICE_MS);
+  const lastMs = Math.min(deadlineMs, clock.nowMs() + UNRESPONSIVE_SERVICE_TIMEOUT_MS);
   return { ...limits, deadlineMs: lastMs, signal: new AbortController().signal };
 }
 
-/** As many as show what is wrong: each is tried again in every round, and by every GC. */
+/** Enough for an operator to see the cause. Each costs a call in every round and every GC. */
 const MAX_REFUSED_COUNT = 16;
 
 /**
- * Writes a debt to the node's journal. Of those that another IPAM plugin refuses to take back after it had refused the ADD itself, which by
- * CNI leaves nothing, the latest stay: a configuration that it refuses would leave one for each attempt to start a pod.
+ * Writes a pending release to the node's journal. Keeps only the latest entries whose delegate rejected both the ADD and the
+ * DEL: by CNI it holds nothing then, and a rejected configuration would add an entry for each attempt to start a pod.
  */
-export async function writeDown(debt: Omit<Debt, 'refused'>, tools: Tools): Promise<void> {
+export async function persistRelease(pending: Omit<PendingRelease, 'refused'>, tools: Tools): Promise<void> {
   const { journal, knownAllocations, log } = tools;
-  const { attachment } = debt;
-  // An earlier process may have seen the ADD. One that came later would have struck the entry out before it asked.
+  const { attachment } = pending;
+  // The entry may be of an earlier process that saw the ADD. A later ADD would have removed the entry.
   const isRefused = knownAllocations.wasRefused(attachment) || journal.get(attachment)?.refused;
-  await journal.add({ ...debt, ...(isRefused && { refused: true }) });
+  await journal.add({ ...pending, ...(isRefused && { refused: true }) });
   if (!isRefused) return;
   const refused = journal.entries().filter((entry) => entry.refused);
   for (const entry of refused.slice(0, -MAX_REFUSED_COUNT)) {
-    await failureOf(() => journal.discard(entry, giverNamesOf(entry, tools)), { log, what: 'giving up an entry' });
+    await failureOf(() => journal.discard(entry, providerNamesOf(entry, tools)), { log, what: 'discarding an entry' });
   }
 }

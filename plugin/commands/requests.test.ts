@@ -197,7 +197,7 @@ describe('what request policies judge', () => {
       [109, denial.message],
       [
         7,
-        'annotation cni.projectcalico.org/floatingIPs asks for floating IPs (192.0.2.7), which Podwire does not make',
+        'annotation cni.projectcalico.org/floatingIPs requests floating IPs (192.0.2.7), which Podwire does not support',
       ],
     ]) {
       const { exitCode, stdout } = await plugin.run('ADD', { config });
@@ -249,7 +249,7 @@ describe('a configuration that was written for Calico', () => {
     await add({ ...CALICO, prevResult: { ips: [] } }, { variables: { CNI_CONTAINERID: 'second' } });
     expect(plugin.state()).toContain('@node-9');
     expect(warnings().map(({ msg }) => msg)).toEqual([
-      "the configuration of network net has keys of Calico's that mean nothing to Podwire, and have no effect: datastore_type, log_level, log_file_path, policy, kubernetes",
+      'the configuration of network net has keys of Calico that Podwire ignores: datastore_type, log_level, log_file_path, policy, kubernetes',
     ]);
     expect((await plugin.run('DEL', { config: CALICO, rest: { plugin: 'calico' } })).exitCode).toBe(0);
   });
@@ -274,14 +274,14 @@ describe('a configuration that was written for Calico', () => {
     };
     await add({ runtimeConfig: { [CAPABILITY]: annotations } });
     expect(warnings().map(({ msg }) => msg)).toEqual([
-      'pod default/web-0 has annotations that have no effect under Podwire: qos.projectcalico.org/ingressBandwidth, qos.projectcalico.org/egressMaxConnections, qos.projectcalico.org/dscp',
+      'pod default/web-0 has annotations that Podwire ignores: qos.projectcalico.org/ingressBandwidth, qos.projectcalico.org/egressMaxConnections, qos.projectcalico.org/dscp',
     ]);
   });
 
   test.each([
-    [{ num_queues: -1 }, /num_queues is not from 0 to 4096/],
-    [{ feature_control: { floating_ips: 1 } }, /feature_control\.floating_ips is neither true nor false/],
-    [{ hostname: 'A_b' }, /hostname is no name of a Kubernetes node/],
+    [{ num_queues: -1 }, /num_queues must be from 0 to 4096/],
+    [{ feature_control: { floating_ips: 1 } }, /feature_control\.floating_ips must be true or false/],
+    [{ hostname: 'A_b' }, /hostname is not a valid name of a Kubernetes node/],
   ])('is refused as %j', async (config, message) => {
     const { stdout } = await plugin.run('ADD', { config });
     expect(JSON.parse(stdout)).toMatchObject({ code: 7, msg: expect.stringMatching(message) });

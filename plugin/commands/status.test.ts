@@ -129,7 +129,7 @@ describe('STATUS', () => {
     expect(await plugin.run('DEL')).toEqual(READY);
     expect(await error()).toMatchObject({ code: 51, msg: expect.stringMatching(/1 entry .*full.*podwire-dataplane/) });
     plugin.store.broken = 'no';
-    await plugin.journal.settleStore();
+    await plugin.journal.retryStorage();
     expect(await error()).toMatchObject({ code: 50 });
   });
 
@@ -190,13 +190,13 @@ describe('STATUS of a node that was ready', () => {
     expect(plugin.journal.fault).toBeDefined();
     expect(await status()).toEqual(READY);
     plugin.store.broken = 'no';
-    await plugin.journal.settleStore();
+    await plugin.journal.retryStorage();
   });
 });
 
 test.each(['0.4.0', '1.0.0'])('STATUS is refused in version %s, which lacks it', async (cniVersion) => {
   expect(await error({ cniVersion })).toMatchObject({
     code: 1,
-    msg: expect.stringContaining('STATUS came with CNI 1.1.0'),
+    msg: expect.stringContaining('STATUS requires CNI 1.1.0'),
   });
 });

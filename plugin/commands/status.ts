@@ -8,19 +8,19 @@ import type { Readiness } from './readiness.js';
  * @throws Failure NOT_READY when it cannot; PODS_AT_RISK when the node cannot persist pending releases
  */
 export async function status(request: CniRequest, readiness: Readiness): Promise<undefined> {
-  const asked = readNodeRequest('STATUS', request);
-  await (request.isStrict ? readiness.requireAdd(asked) : readiness.require(asked));
+  const nodeRequest = readNodeRequest('STATUS', request);
+  await (request.isStrict ? readiness.requireAdd(nodeRequest) : readiness.require(nodeRequest));
   return undefined;
 }
 
 /** The answer to VERSION. */
 interface VersionResult {
-  /** What the question stated, spoken here or not. */
+  /** As the request states it, supported or not. */
   readonly cniVersion: string;
   readonly supportedVersions: readonly string[];
 }
 
-/** VERSION: the versions of the specification that this release speaks. The shim answers it too, without asking. */
+/** VERSION: the supported versions of the specification. The shim answers VERSION itself; this is for direct calls. */
 export function version({ configuration }: CniRequest): VersionResult {
   return { cniVersion: statedVersion(configuration) ?? OWN_VERSION, supportedVersions: SUPPORTED_VERSIONS };
 }

@@ -5,90 +5,100 @@ import { tracedMessage } from '@podwire/shared/failure/status';
 import { isRefusal } from '../addresses/ipam-plugin.js';
 import type { Delegate } from '../addresses/mode.js';
 import type { HeldAddress } from '../clients/clients.js';
-import type { Debt } from '../journal/entry.js';
+import type { PendingRelease } from '../journal/entry.js';
 import type { CommandTools } from './context.js';
-import { limitsWithoutCaller, serviceOf, settle, SILENT_SERVICE_MS, writeDown, type Service } from './release.js';
+import {
+  limitsAfterDisconnect,
+  persistRelease,
+  release,
+  serviceOf,
+  UNRESPONSIVE_SERVICE_TIMEOUT_MS,
+  type Service,
+} from './release.js';
 
 /**
- * How far an ADD came, and with it what it may take away again.
+ * The step in which an ADD failed, which determines what the rollback may remove.
  *
- * An ADD must not touch what an earlier, successful ADD of the same attachment made: a pod lives on it. Held is what is both
- * allocated and wired; what is allocated alone is left from an ADD that was cut off.
+ * A rollback must not touch what an earlier, successful ADD of the same attachment created, as a running pod uses it. That is
+ * `held`: both allocated and wired. An allocation without a wire is a leftover of an interrupted ADD.
  */
 export type Progress =
-  /** Addresses are all that is made here. They are not known where Allocate has not answered, and held where an earlier ADD made them. */
+  /** In ipam-only mode. `allocation` is undefined until Allocate has answered. */
   | { readonly reached: 'addresses'; readonly held: boolean; readonly allocation: readonly HeldAddress[] | undefined }
-  /** Allocate was called, and has not answered: who holds the addresses is not known. */
+  /** Allocate was called and has not answered: whether it allocated is unknown. */
   | { readonly reached: 'allocating' }
-  /** The addresses are there, and AttachPod was called. */
+  /** Allocated; AttachPod was called. */
   | { readonly reached: 'attaching'; readonly held: boolean; readonly allocation: readonly HeldAddress[] };
 
 export interface FailedAdd {
   readonly attachment: Attachment;
-  /** Who gave the addresses, where that is another IPAM plugin. */
+  /** The delegated IPAM plugin, if one is configured. */
   readonly delegate?: Delegate | undefined;
   readonly progress: Progress;
   readonly error: unknown;
 }
 
 /**
- * Takes away what a failed ADD made, within the time that is set aside for it. What that is too short for is written to the node's
- * journal: a runtime need not send a DEL after an ADD that failed.
- * @returns what the ADD is to throw: its own error, with what is left where something is
+ * Rolls back a failed ADD within the clean-up timeout. What it cannot roll back is written to the node's journal, as a
+ * runtime need not send a DEL after a failed ADD.
+ * @returns the error for ADD to throw: its own, with the failure of the rollback if there is one
  */
 export async function undo(
   { attachment, delegate, progress, error }: FailedAdd,
   tools: CommandTools,
 ): Promise<unknown> {
-  // Nothing was begun, and what the attachment has, it had before: a pod may live on it.
+  // ADD has not changed anything. What the attachment holds is an earlier ADD's, and a pod may use it.
   if (error instanceof Failure && error.code === 'REQUEST_DENIED') return error;
-  const toUndo = workOf({ attachment, progress });
-  if (!toUndo) return error;
-  const work = { ...toUndo, delegate };
+  const rollback = rollbackOf({ attachment, progress });
+  if (!rollback) return error;
+  const pending = { ...rollback, delegate };
   const { clock, cleanUpTimeoutMs } = tools;
   const overallMs = clock.nowMs() + cleanUpTimeoutMs;
-  const silent = silentServices({ delegate, progress, error });
+  const unresponsive = unresponsiveServices({ delegate, progress, error });
   const limitsOf = (service: Service) => {
-    const deadlineMs = silent.includes(service) ? Math.min(overallMs, clock.nowMs() + SILENT_SERVICE_MS) : overallMs;
-    return limitsWithoutCaller(tools, deadlineMs);
+    const deadlineMs = unresponsive.includes(service)
+      ? Math.min(overallMs, clock.nowMs() + UNRESPONSIVE_SERVICE_TIMEOUT_MS)
+      : overallMs;
+    return limitsAfterDisconnect(tools, deadlineMs);
   };
-  const unsettled = await settle(work, tools, { limitsOf });
-  if (!unsettled) return error;
-  const { todo, service, failure } = unsettled;
-  // Its wire was looked for before.
-  if (isRefusal(error, delegate) && service === serviceOf(delegate)) tools.knownAllocations.rememberRefused(attachment);
-  await writeDown({ reason: tracedMessage(failure), ...work, todo }, tools);
-  return withRest(error, failure);
+  const failed = await release(pending, tools, { limitsOf });
+  if (!failed) return error;
+  const { action, service, failure } = failed;
+  // The rollback calls the delegate only after it found no wire.
+  if (isRefusal(error, delegate) && service === serviceOf(delegate)) tools.knownAllocations.recordRefused(attachment);
+  await persistRelease({ reason: tracedMessage(failure), ...pending, action }, tools);
+  return withUndoFailure(error, failure);
 }
 
-function workOf({
+function rollbackOf({
   attachment,
   progress,
-}: Pick<FailedAdd, 'attachment' | 'progress'>): Omit<Debt, 'reason'> | undefined {
+}: Pick<FailedAdd, 'attachment' | 'progress'>): Omit<PendingRelease, 'reason'> | undefined {
   switch (progress.reached) {
     case 'addresses':
-      return progress.held ? undefined : { attachment, todo: 'release', held: progress.allocation };
-    // This ADD has attached nothing yet, so a wire proves that an earlier one holds the addresses.
+      return progress.held ? undefined : { attachment, action: 'release', held: progress.allocation };
+    // This ADD has attached nothing yet, so a wire proves that an earlier ADD holds the addresses.
     case 'allocating':
-      return { attachment, todo: 'release-unless-attached', held: undefined };
+      return { attachment, action: 'release-unless-attached', held: undefined };
     case 'attaching':
-      return progress.held ? undefined : { attachment, todo: 'detach-and-release', held: progress.allocation };
+      return progress.held ? undefined : { attachment, action: 'detach-and-release', held: progress.allocation };
   }
 }
 
-/** Those of Podwire's services that may be the ones that the ADD waited for in vain. */
-function silentServices({ delegate, progress, error }: Omit<FailedAdd, 'attachment'>): readonly Service[] {
-  const isSilence = error instanceof Failure && (error.code === 'UNREACHABLE' || error.code === 'DEADLINE_EXCEEDED');
-  if (!isSilence) return [];
+/** Podwire's services that may have caused the ADD's timeout. */
+function unresponsiveServices({ delegate, progress, error }: Omit<FailedAdd, 'attachment'>): readonly Service[] {
+  const hasNoAnswer = error instanceof Failure && (error.code === 'UNREACHABLE' || error.code === 'DEADLINE_EXCEEDED');
+  if (!hasNoAnswer) return [];
   if (progress.reached === 'attaching') return ['podwire-dataplane'];
   return delegate ? [] : ['podwire-ipam', 'podwire-dataplane'];
 }
 
-function withRest(error: unknown, rest: Failure): Failure {
-  const isSame = error instanceof Failure && error.message === rest.message;
-  const [when, why] = isSame ? ['yet, for the same reason,', ''] : ['yet', `: ${rest.message}`];
-  const left = `what it began could not be undone ${when} and is in the node's journal, to be undone later${why}`;
-  if (!(error instanceof Failure)) return new Failure('INTERNAL', `internal error; ${left}`, { cause: error });
+function withUndoFailure(error: unknown, undoFailure: Failure): Failure {
+  const isSame = error instanceof Failure && error.message === undoFailure.message;
+  const text = isSame
+    ? "the rollback failed for the same reason and is pending in the node's journal"
+    : `the rollback failed and is pending in the node's journal: ${undoFailure.message}`;
+  if (!(error instanceof Failure)) return new Failure('INTERNAL', `internal error; ${text}`, { cause: error });
   const { code, message, violations, details } = error;
-  return new Failure(code, `${message}; ${left}`, { violations, details, cause: error });
+  return new Failure(code, `${message}; ${text}`, { violations, details, cause: error });
 }

@@ -15,9 +15,9 @@ test.each([
 ])('%j is understood', (args, command) => expect(parseCommandLine(args)).toEqual(command));
 
 test.each([
-  [[], 'there is no command'],
-  [['remove'], 'there is no command "remove"'],
-  [['toString'], 'there is no command "toString"'],
-  [['uninstall', '--no-wait'], '"uninstall" has no option "--no-wait"'],
-  [['install', 'now'], '"install" has no option "now"'],
-])('%j is not: %s', (args, reason) => expect(parseCommandLine(args)).toEqual({ name: 'wrong', reason }));
+  [[], 'the command is missing'],
+  [['remove'], 'unknown command "remove"'],
+  [['toString'], 'unknown command "toString"'],
+  [['uninstall', '--no-wait'], 'unknown option "--no-wait" of "uninstall"'],
+  [['install', 'now'], 'unknown option "now" of "install"'],
+])('%j is not: %s', (args, reason) => expect(parseCommandLine(args)).toEqual({ name: 'invalid', reason }));

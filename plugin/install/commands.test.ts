@@ -89,13 +89,13 @@ describe('podwire install', () => {
       ready();
       const installed = await program.result;
       expect(installed).toMatchObject({ exitCode: 0, stdout: '' });
-      expect(messages(installed)).toContain('these variables mean nothing to Podwire: DATASTORE_TYPE');
+      expect(messages(installed)).toContain('ignored environment variables: DATASTORE_TYPE');
       expect(messages(installed)).toContain('not ready: no pool has room (CNI code 50)');
       expect(readFileSync(join(site.bin, 'podwire')).equals(readFileSync(SHIPPED))).toBe(true);
 
       expect(await run('check-install', { CNI_MTU: '1440' })).toMatchObject({
         exitCode: 0,
-        stdout: 'everything is in place\n',
+        stdout: 'the installation is complete\n',
       });
       const other = await run('check-install', { CNI_MTU: '9000' });
       expect(other).toMatchObject({
@@ -109,14 +109,14 @@ describe('podwire install', () => {
         run('check-install --binaries-only', { CNI_MTU: '9000' }),
       ]);
       expect(all.stdout).toMatch(
-        /^warning: 05-other\.conf comes before 10-podwire\.conflist.*\neverything is in place\n$/,
+        /^warning: 05-other\.conf comes before 10-podwire\.conflist.*\nthe installation is complete\n$/,
       );
-      expect(programs).toMatchObject({ exitCode: 0, stdout: 'everything is in place\n' });
+      expect(programs).toMatchObject({ exitCode: 0, stdout: 'the installation is complete\n' });
       rmSync(join(site.folder, 'net.d/05-other.conf'));
 
       expect(await run('uninstall')).toMatchObject({ exitCode: 0 });
       expect(site.state()).toEqual({});
-      expect(messages(await run('uninstall'))).toContain('there was nothing of Podwire’s to remove');
+      expect(messages(await run('uninstall'))).toContain('nothing to remove: no file of Podwire is installed');
     },
   );
 
@@ -182,8 +182,8 @@ describe('podwire install', () => {
       program.child.kill('SIGTERM');
       const ended = await program.result;
       expect(ended.exitCode).toBe(0);
-      expect(messages(ended)).toMatch(/10-podwire\.conflist is missing: putting it back/);
-      expect(messages(ended)).toMatch(/podwire is of another release: left as it is/);
+      expect(messages(ended)).toMatch(/10-podwire\.conflist is missing: restoring it/);
+      expect(messages(ended)).toMatch(/podwire is of another release: kept/);
       expect(site.read('bin/podwire')).toBe(newer.toString());
     },
   );

@@ -9,13 +9,13 @@ import { settingsUsage } from '@podwire/shared/runtime/usage';
 
 import { USAGE, type Command } from './command-line.js';
 import { systemDisk, type Disk } from './disk.js';
-import { conflistPath, inspect, surroundingsOf, warningsOf, type Finding } from './inspect.js';
+import { conflistPath, inspect, inspectEnvironment, warningsOf, type Finding } from './inspect.js';
 import { install, uninstall } from './install.js';
-import { KEEP_LIMITS, keepInstalled, type KeepEvents } from './keep-installed.js';
-import { readWanted } from './read-wanted.js';
-import { INSTALL_SETTINGS, meaninglessVariables, readInstallSettings, type InstallSettings } from './settings.js';
+import { REPAIR_LIMITS, reconcileInstallation, type ReconcileEvents } from './reconciler.js';
+import { readInstallSpec } from './read-spec.js';
+import { INSTALL_SETTINGS, ignoredVariables, readInstallSettings, type InstallSettings } from './settings.js';
 import { systemShimRunner, type ShimRunner } from './shim-runner.js';
-import type { Wanted } from './wanted.js';
+import type { InstallSpec } from './spec.js';
 
 /** The part of the process that a command needs. */
 export interface CommandProcess {
@@ -25,32 +25,32 @@ export interface CommandProcess {
   on(event: 'SIGINT' | 'SIGTERM', listener: () => void): unknown;
 }
 
-/** What a command takes from the process it runs in. */
-export interface CommandSurroundings {
+/** Dependencies of a command on its process. */
+export interface CommandDeps {
   readonly process: CommandProcess;
   readonly clock: Clock;
-  /** Makes a UUID. */
+  /** Generates a UUID. */
   readonly newUid: () => string;
 }
 
 type FileCommand = Extract<Command, { name: 'install' | 'uninstall' | 'check-install' }>;
 
-/** What every command on files works with. */
+/** Dependencies of the commands that work on files. */
 interface Tools {
   readonly settings: InstallSettings;
-  readonly wanted: Wanted;
+  readonly spec: InstallSpec;
   readonly disk: Disk;
   readonly runner: ShimRunner;
   readonly clock: Clock;
   readonly log: Logger;
   readonly stdout: Writable;
-  /** Fires at SIGTERM and SIGINT. */
+  /** Fires on SIGTERM and SIGINT. */
   readonly signal: AbortSignal;
 }
 
 /** @returns the exit code */
-export async function runCommand(command: Command, around: CommandSurroundings): Promise<number> {
-  const { stdout, stderr } = around.process;
+export async function runCommand(command: Command, deps: CommandDeps): Promise<number> {
+  const { stdout, stderr } = deps.process;
   switch (command.name) {
     case 'help':
       stdout.write(`${USAGE}\n${settingsUsage(INSTALL_SETTINGS)}`);
@@ -58,108 +58,108 @@ export async function runCommand(command: Command, around: CommandSurroundings):
     case 'version':
       stdout.write(`podwire ${(await readPackage()).version}\n`);
       return 0;
-    case 'wrong':
+    case 'invalid':
       stderr.write(`podwire: ${command.reason}\n\n${USAGE}`);
       return 2;
     case 'install':
     case 'uninstall':
     case 'check-install':
-      return onFiles(command, around);
+      return runFileCommand(command, deps);
   }
 }
 
-async function onFiles(command: FileCommand, around: CommandSurroundings): Promise<number> {
-  const { process, clock, newUid } = around;
+async function runFileCommand(command: FileCommand, deps: CommandDeps): Promise<number> {
+  const { process, clock, newUid } = deps;
   const log = createLogger({ service: 'podwire-install', level: 'info', destination: process.stderr });
   const stop = new AbortController();
   for (const signal of ['SIGINT', 'SIGTERM'] as const) process.on(signal, () => stop.abort());
   try {
     const settings = readInstallSettings(process.env);
     log.level = settings.logLevel;
-    const meaningless = meaninglessVariables(process.env);
-    if (meaningless.length > 0) log.warn(`these variables mean nothing to Podwire: ${meaningless.join(', ')}`);
+    const ignored = ignoredVariables(process.env);
+    if (ignored.length > 0) log.warn(`ignored environment variables: ${ignored.join(', ')}`);
     const { folder: packageFolder } = await readPackage();
-    const wanted = await readWanted({ settings, env: process.env, packageFolder, log });
+    const spec = await readInstallSpec({ settings, env: process.env, packageFolder, log });
     const own = { disk: systemDisk(newUid), runner: systemShimRunner(clock), clock, log, stdout: process.stdout };
-    return await runOnFiles(command, { settings, wanted, ...own, signal: stop.signal });
+    return await execute(command, { settings, spec, ...own, signal: stop.signal });
   } catch (error) {
-    log.fatal({ err: error }, error instanceof Failure ? error.message : 'a defect: please report it with this line');
+    log.fatal({ err: error }, error instanceof Failure ? error.message : 'defect: please report it with this line');
     return 1;
   }
 }
 
-async function runOnFiles(command: FileCommand, tools: Tools): Promise<number> {
-  const { settings, wanted, disk, log } = tools;
+async function execute(command: FileCommand, tools: Tools): Promise<number> {
+  const { settings, spec, disk, log } = tools;
   switch (command.name) {
     case 'check-install':
       return check(command, tools);
     case 'uninstall': {
-      const removed = await uninstall(wanted, { disk, log, scope: command.scope });
-      if (removed.length === 0) log.info('there was nothing of Podwire’s to remove');
+      const removed = await uninstall(spec, { disk, log, scope: command.scope });
+      if (removed.length === 0) log.info('nothing to remove: no file of Podwire is installed');
       return 0;
     }
     case 'install': {
       const { scope, replaces, waits } = command;
       const waitMs = waits ? settings.waitMs : undefined;
-      const changed = await install(wanted, { ...tools, scope, replaces, waitMs });
-      if (changed.length === 0) log.info('everything was in place');
-      if (settings.stays) await keep(command, tools);
+      const changed = await install(spec, { ...tools, scope, replaces, waitMs });
+      if (changed.length === 0) log.info('nothing to install: all files are up to date');
+      if (settings.stays) await reconcile(command, tools);
       return 0;
     }
   }
 }
 
-async function check({ scope }: FileCommand, { wanted, disk, runner, stdout }: Tools): Promise<number> {
-  const findings = await inspect(wanted, { disk, runner, scope });
-  const around = scope === 'all' ? await surroundingsOf(wanted, { disk, runner }) : { warnings: [], faults: [] };
+async function check({ scope }: FileCommand, { spec, disk, runner, stdout }: Tools): Promise<number> {
+  const findings = await inspect(spec, { disk, runner, scope });
+  const environment = scope === 'all' ? await inspectEnvironment(spec, { disk, runner }) : { warnings: [], faults: [] };
   for (const { path, text } of findings) stdout.write(`${path} ${text}\n`);
-  for (const fault of around.faults) stdout.write(`${fault}\n`);
-  for (const warning of around.warnings) stdout.write(`warning: ${warning}\n`);
-  const isWhole = findings.length + around.faults.length === 0;
-  if (isWhole) stdout.write('everything is in place\n');
-  return isWhole ? 0 : 1;
+  for (const fault of environment.faults) stdout.write(`${fault}\n`);
+  for (const warning of environment.warnings) stdout.write(`warning: ${warning}\n`);
+  const isComplete = findings.length + environment.faults.length === 0;
+  if (isComplete) stdout.write('the installation is complete\n');
+  return isComplete ? 0 : 1;
 }
 
-function keep({ scope }: FileCommand, tools: Tools): Promise<void> {
-  const { wanted, settings, clock, signal, log } = tools;
-  log.info(`staying: files are looked at every ${settings.checkIntervalMs} ms`);
-  return keepInstalled({
-    inspect: () => inspect(wanted, { ...tools, scope }),
-    warnings: () => (scope === 'all' ? warningsOf(wanted, tools) : Promise.resolve([])),
+function reconcile({ scope }: FileCommand, tools: Tools): Promise<void> {
+  const { spec, settings, clock, signal, log } = tools;
+  log.info(`checking the installed files every ${settings.checkIntervalMs} ms`);
+  return reconcileInstallation({
+    inspect: () => inspect(spec, { ...tools, scope }),
+    warnings: () => (scope === 'all' ? warningsOf(spec, tools) : Promise.resolve([])),
     repair: (damage) => repair(damage, tools),
-    events: keepEvents(log),
+    events: reconcileEvents(log),
     clock,
     intervalMs: settings.checkIntervalMs,
-    limits: KEEP_LIMITS,
+    limits: REPAIR_LIMITS,
     signal,
   });
 }
 
 /**
- * Reinstalls damaged files only; the rest may be of another release by now. Does not wait for the plugin: pods exist,
- * and a runtime cannot delete them without the programs and the configuration, which may be why STATUS hangs.
+ * Reinstalls damaged files only, as the others may be of another release by now. Does not wait for the plugin: the runtime
+ * cannot delete pods without these files, and their absence may be why STATUS hangs.
  */
 function repair(damage: readonly Finding[], tools: Tools): Promise<unknown> {
-  const { wanted } = tools;
+  const { spec } = tools;
   const isDamaged = (path: string): boolean => damage.some((finding) => finding.path === path);
-  const binaries = wanted.binaries.filter((name) => isDamaged(join(wanted.binaryDirectory, name)));
-  const programs = wanted.programs.filter(({ name }) => isDamaged(join(wanted.binaryDirectory, name)));
-  const scope = isDamaged(conflistPath(wanted)) ? 'all' : 'binaries';
+  const binaries = spec.binaries.filter((name) => isDamaged(join(spec.binaryDirectory, name)));
+  const programs = spec.programs.filter(({ name }) => isDamaged(join(spec.binaryDirectory, name)));
+  const scope = isDamaged(conflistPath(spec)) ? 'all' : 'binaries';
   return install(
-    { ...wanted, binaries, programs, updatesBinaries: true },
+    { ...spec, binaries, programs, updatesBinaries: true },
     { ...tools, scope, replaces: true, waitMs: undefined },
   );
 }
 
-function keepEvents(log: Logger): KeepEvents {
-  const next = 'find out who does that (another installer?)';
+function reconcileEvents(log: Logger): ReconcileEvents {
+  const nextStep = 'check whether another installer changes it';
   return {
-    repairing: ({ path, text }) => log.warn(`${path} ${text}: putting it back; ${next}`),
-    leftAlone: ({ path, text }) => log.warn(`${path} ${text}: left as it is, as somebody meant it`),
-    givenUp: ({ path, text }) =>
-      log.error(`${path} ${text}, again after ${KEEP_LIMITS.count} repairs: not put back for a while; ${next}`),
+    repairing: ({ path, text }) => log.warn(`${path} ${text}: restoring it; ${nextStep}`),
+    kept: ({ path, text }) => log.warn(`${path} ${text}: kept, as it may be intended`),
+    suspended: ({ path, text }) =>
+      log.error(`${path} ${text}, again after ${REPAIR_LIMITS.count} repairs: repairs are suspended; ${nextStep}`),
     warned: (text) => log.warn(text),
-    failed: (error) => log.error({ err: error }, 'cannot put back what was changed; it is tried again'),
+    failed: (error) => log.error({ err: error }, 'checking or restoring the installed files failed; retrying'),
   };
 }
 

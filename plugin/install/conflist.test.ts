@@ -2,13 +2,13 @@ import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
 import {
-  adapted,
+  applySettings,
   foreignTypes,
   isLoaded,
-  merged,
+  mergeConflists,
   readConflist,
   requireConflist,
-  rivalWarnings,
+  conflictWarnings,
   statusRequest,
   writeConflist,
 } from './conflist.js';
@@ -39,7 +39,7 @@ describe('what a file holds', () => {
 describe('what is to be installed', () => {
   test.each([
     ['{', 'is not JSON'],
-    ['{"type":"podwire","name":"n"}', 'is no list of plugins'],
+    ['{"type":"podwire","name":"n"}', 'must be a list of plugins'],
     ['{"name":"n","plugins":[{"mtu":1}]}', 'plugins.0.type'],
     ['{"name":"n","plugins":[{"type":"calico"}]}', 'has 0 plugins of type podwire'],
     ['{"name":"n","plugins":[{"type":"podwire"},{"type":"podwire"}]}', 'has 2 plugins of type podwire'],
@@ -51,8 +51,8 @@ describe('what is to be installed', () => {
 
   test('the shipped one takes an MTU and a node name', () => {
     const shipped = list('podwire', 'portmap');
-    expect(adapted(shipped, { mtuBytes: 0, nodeName: '' })).toEqual(shipped);
-    expect(adapted(shipped, { mtuBytes: 1400, nodeName: 'a' }).plugins).toEqual([
+    expect(applySettings(shipped, { mtuBytes: 0, nodeName: '' })).toEqual(shipped);
+    expect(applySettings(shipped, { mtuBytes: 1400, nodeName: 'a' }).plugins).toEqual([
       { type: 'podwire', mtu: 1400, nodename: 'a' },
       { type: 'portmap' },
     ]);
@@ -79,7 +79,7 @@ describe('chain members of others', () => {
     ['podwire', 'a b podwire c d', 'a b podwire c d'],
     ['x podwire', 'podwire a x b', 'x b podwire a'],
   ])('%s over %s is %s', (wanted, existing, expected) => {
-    const result = merged(list(...wanted.split(' ')), list(...existing.split(' ')));
+    const result = mergeConflists(list(...wanted.split(' ')), list(...existing.split(' ')));
     expect(typesOf(result)).toBe(expected);
     expect(foreignTypes(list(...wanted.split(' ')), result)).toEqual(
       expected.split(' ').filter((type) => !wanted.split(' ').includes(type)),
@@ -97,7 +97,9 @@ describe('chain members of others', () => {
         { type: 'bandwidth', capabilities: { bandwidth: true } },
       ],
     };
-    expect(merged({ cniVersion: '1.0.0', name: 'net', plugins: [{ type: 'podwire', mtu: 2 }] }, existing)).toEqual({
+    expect(
+      mergeConflists({ cniVersion: '1.0.0', name: 'net', plugins: [{ type: 'podwire', mtu: 2 }] }, existing),
+    ).toEqual({
       cniVersion: '1.0.0',
       name: 'net',
       disableCheck: true,
@@ -117,8 +119,8 @@ describe('chain members of others', () => {
     fc.assert(
       fc.property(own, any, (wantedTypes, existingTypes) => {
         const wanted = list(...wantedTypes.split(' '));
-        const once = merged(wanted, list(...existingTypes));
-        expect(merged(wanted, once)).toEqual(once);
+        const once = mergeConflists(wanted, list(...existingTypes));
+        expect(mergeConflists(wanted, once)).toEqual(once);
         const ours = once.plugins.map(({ type }) => type).filter((type) => wantedTypes.split(' ').includes(type));
         expect(ours.join(' ')).toBe(wantedTypes);
         const theirs = (types: string[]) => types.filter((type) => !wantedTypes.split(' ').includes(type)).sort();
@@ -155,11 +157,11 @@ test('what comes before ours, what is Calico’s, and what is ours under another
     file('87-podman.conflist', 'bridge'),
     file('00-notes.txt', 'calico'),
   ];
-  expect(rivalWarnings(files, '10-podwire.conflist')).toEqual([
+  expect(conflictWarnings(files, '10-podwire.conflist')).toEqual([
     '00-multus.conf comes before 10-podwire.conflist, so container runtimes use it instead: remove it, or set CNI_CONF_NAME',
     '10-calico.conflist comes before 10-podwire.conflist, so container runtimes use it instead: remove it, or set CNI_CONF_NAME',
-    '10-calico.conflist is Calico’s: remove it, and Calico’s installer, or set CNI_OLD_CONF_NAME=10-calico.conflist',
+    '10-calico.conflist is Calico’s: remove it and Calico’s installer, or set CNI_OLD_CONF_NAME=10-calico.conflist',
     '20-podwire.conflist has a podwire plugin too: remove it, or set CNI_OLD_CONF_NAME=20-podwire.conflist',
   ]);
-  expect(rivalWarnings(files.slice(2, 3), '10-podwire.conflist')).toEqual([]);
+  expect(conflictWarnings(files.slice(2, 3), '10-podwire.conflist')).toEqual([]);
 });

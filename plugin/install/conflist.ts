@@ -18,14 +18,14 @@ export type Conflist = z.infer<typeof CONFLIST>;
 /** `type` of Podwire's member of a chain, and name of its program. */
 const PLUGIN_TYPE = 'podwire';
 
-/** What a file with a network configuration is to us. */
-export type Conflisted =
+/** A parsed network configuration and whether Podwire owns it. */
+export type ParsedConflist =
   | { readonly kind: 'ours'; readonly conflist: Conflist }
   | { readonly kind: 'foreign'; readonly types: readonly string[] }
   | { readonly kind: 'unreadable' };
 
-/** Says what a file of the directory of network configurations holds: a list, one plugin alone, or nothing of use. */
-export function readConflist(text: string): Conflisted {
+/** Parses a file of the directory of network configurations: a list or a single plugin. */
+export function readConflist(text: string): ParsedConflist {
   const json = parseJson(text);
   const list = CONFLIST.safeParse(json);
   if (list.success) {
@@ -37,56 +37,56 @@ export function readConflist(text: string): Conflisted {
 }
 
 /**
- * Reads the network configuration that is to be installed.
- * @throws Failure INSTALL_REFUSED when it is no JSON, no list of plugins with a name, or has not exactly one podwire plugin
+ * Parses the network configuration to install.
+ * @throws Failure INSTALL_REFUSED unless it is a JSON list of plugins with a name and exactly one podwire plugin
  */
 export function requireConflist(text: string, source: string): Conflist {
-  const refuse = (reason: string): never => {
+  const reject = (reason: string): never => {
     throw new Failure('INSTALL_REFUSED', `the network configuration of ${source} ${reason}`);
   };
   const json = parseJson(text);
-  if (json === undefined) return refuse('is not JSON; correct it, and its placeholders');
+  if (json === undefined) return reject('is not JSON; correct it, and its placeholders');
   const parsed = CONFLIST.safeParse(json);
   if (!parsed.success) {
     const faults = parsed.error.issues.map(({ path, message }) => `${path.join('.') || 'it'}: ${message}`);
-    return refuse(`is no list of plugins (name, plugins: [{type}, …]): ${faults.join('; ')}`);
+    return reject(`must be a list of plugins (name, plugins: [{type}, …]): ${faults.join('; ')}`);
   }
   const count = parsed.data.plugins.filter(({ type }) => type === PLUGIN_TYPE).length;
-  if (count !== 1) return refuse(`has ${count} plugins of type ${PLUGIN_TYPE}; give it one`);
+  if (count !== 1) return reject(`has ${count} plugins of type ${PLUGIN_TYPE}; it must have exactly one`);
   return parsed.data;
 }
 
-/** The shipped configuration with the two values that an operator may set without writing one. */
-export function adapted(shipped: Conflist, { mtuBytes, nodeName }: Adaptation): Conflist {
+/** Applies the settings for the MTU and the node name to the shipped configuration. */
+export function applySettings(shipped: Conflist, { mtuBytes, nodeName }: ConflistSettings): Conflist {
   const keys = { ...(mtuBytes === 0 ? {} : { mtu: mtuBytes }), ...(nodeName === '' ? {} : { nodename: nodeName }) };
   const plugins = shipped.plugins.map((member) => (member.type === PLUGIN_TYPE ? { ...member, ...keys } : member));
   return { ...shipped, plugins };
 }
 
-interface Adaptation {
+interface ConflistSettings {
   readonly mtuBytes: number;
   readonly nodeName: string;
 }
 
 /**
- * Merges the wanted configuration into our `existing` file and keeps foreign chain members and keys. Each foreign
- * member stays behind its predecessor. Idempotent.
+ * Merges the desired configuration into our `existing` file and keeps foreign chain members and keys. Each foreign member
+ * stays behind its predecessor. Idempotent.
  */
-export function merged(wanted: Conflist, existing: Conflist): Conflist {
-  const plugins = [...wanted.plugins];
-  let before: ChainMember | undefined;
+export function mergeConflists(desired: Conflist, existing: Conflist): Conflist {
+  const plugins = [...desired.plugins];
+  let previous: ChainMember | undefined;
   for (const member of existing.plugins) {
-    const own = wanted.plugins.find(({ type }) => type === member.type);
-    if (own === undefined) plugins.splice(before === undefined ? 0 : plugins.indexOf(before) + 1, 0, member);
-    before = own ?? member;
+    const own = desired.plugins.find(({ type }) => type === member.type);
+    if (own === undefined) plugins.splice(previous === undefined ? 0 : plugins.indexOf(previous) + 1, 0, member);
+    previous = own ?? member;
   }
   const others = Object.entries(existing).filter(([key]) => key !== 'cniVersion' && key !== 'cniVersions');
-  return { ...Object.fromEntries(others), ...wanted, plugins };
+  return { ...Object.fromEntries(others), ...desired, plugins };
 }
 
-/** Types of the members that are not the wanted configuration's. */
-export function foreignTypes(wanted: Conflist, actual: Conflist): string[] {
-  return actual.plugins.map(({ type }) => type).filter((type) => !wanted.plugins.some((own) => own.type === type));
+/** Types of the members that the desired configuration lacks. */
+export function foreignTypes(desired: Conflist, actual: Conflist): string[] {
+  return actual.plugins.map(({ type }) => type).filter((type) => !desired.plugins.some((own) => own.type === type));
 }
 
 /** The file's text. */
@@ -95,19 +95,19 @@ export function writeConflist(conflist: Conflist): string {
   return `${JSON.stringify({ cniVersion, cniVersions, name, ...rest }, null, 2)}\n`;
 }
 
-/** The podwire plugin's configuration, as a runtime passes it with STATUS. */
+/** The podwire plugin's configuration, as a runtime passes it to STATUS. */
 export function statusRequest(conflist: Conflist): string {
   const member = conflist.plugins.find(({ type }) => type === PLUGIN_TYPE);
   return JSON.stringify({ ...member, name: conflist.name, cniVersion: STATUS_VERSION });
 }
 
-/** The version of the specification that brought STATUS. */
+/** The version of the specification that introduced STATUS. */
 const STATUS_VERSION = '1.1.0';
 
 /** A file in the directory of network configurations. */
 interface ConfigFile {
   readonly name: string;
-  readonly content: Conflisted;
+  readonly content: ParsedConflist;
 }
 
 /** The file endings that libcni and container runtimes load. */
@@ -120,10 +120,10 @@ export function isLoaded(name: string): boolean {
 
 /**
  * Warnings about foreign files beside our configuration. Runtimes load the first file in alphabetical order, so an
- * earlier file takes effect instead of ours; an installed Calico restores its own.
+ * earlier file takes effect instead of ours. Calico's installer restores its own file.
  * @param ours - name of our file, which need not be among the files
  */
-export function rivalWarnings(files: readonly ConfigFile[], ours: string): string[] {
+export function conflictWarnings(files: readonly ConfigFile[], ours: string): string[] {
   return files.flatMap(({ name, content }) => {
     if (name === ours || !isLoaded(name)) return [];
     const warnings: string[] = [];
@@ -133,7 +133,7 @@ export function rivalWarnings(files: readonly ConfigFile[], ours: string): strin
       );
     }
     if (content.kind === 'foreign' && content.types.some((type) => type.startsWith('calico'))) {
-      warnings.push(`${name} is Calico’s: remove it, and Calico’s installer, or set CNI_OLD_CONF_NAME=${name}`);
+      warnings.push(`${name} is Calico’s: remove it and Calico’s installer, or set CNI_OLD_CONF_NAME=${name}`);
     }
     if (content.kind === 'ours') {
       warnings.push(`${name} has a podwire plugin too: remove it, or set CNI_OLD_CONF_NAME=${name}`);
@@ -142,16 +142,16 @@ export function rivalWarnings(files: readonly ConfigFile[], ours: string): strin
   });
 }
 
-/** Names under which container runtimes run the shim: as the plugin, and as an IPAM plugin under another's. */
+/** Names of the shim: as the plugin, and as the IPAM plugin of another plugin. */
 export const BINARY_NAMES = ['podwire', 'podwire-ipam'] as const;
 
 /** Permissions of a program that container runtimes run. */
 export const BINARY_MODE = 0o755;
 
-/** First line of the shim's usage text (shim/src/main.cc), in every release. */
+/** First line of the shim's usage text (shim/src/main.cc); the same in every release. */
 const SHIM_MARK = 'podwire: CNI plugin; hands each call to the resident podwire-plugin';
 
-/** Whether a program is Podwire's shim, of this release or another. Nothing is run for that. */
+/** Whether a program is Podwire's shim, of any release. Does not run it. */
 export function isShim(bytes: Buffer): boolean {
   return bytes.includes(SHIM_MARK);
 }

@@ -5,97 +5,97 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { codeOf, messageOf } from '@podwire/shared/failure/thrown';
 import { syncDirectory } from '@podwire/shared/runtime/sync-directory';
 
-/** What a file holds, and whose it is. */
+/** Content, permissions and owner of a file. */
 export interface FileContent {
   readonly bytes: Buffer;
   /** Permission bits. */
   readonly mode: number;
-  /** Owner and group; those of the process when undefined. */
+  /** Default: owner and group of the process. */
   readonly owner?: { readonly uid: number; readonly gid: number };
 }
 
-/** What stands at a path: enough to put it back. */
-export type Standing =
+/** What a path holds, with all that is needed to restore it. */
+export type PathState =
   | { readonly kind: 'absent' }
   | ({ readonly kind: 'file' } & FileContent)
-  /** With what it leads to, where that is a file. */
+  /** A symbolic link; with the content of its target if that is a file. */
   | { readonly kind: 'link'; readonly target: string; readonly bytes: Buffer | undefined }
-  /** A directory, a device, or a file too large to be one of those that belong here. */
+  /** A directory, a device, or a file larger than {@link MAX_FILE_BYTES}. */
   | { readonly kind: 'other' };
 
 /**
- * The steps that an installation is made of. Each is whole or not done at all, whenever the process or the machine dies: what
- * is written becomes visible by a rename within its directory, after it has reached the disk.
- * Every method fails with INSTALL_IO.
+ * The steps of an installation. Each is atomic, even if the process or the machine dies: a file is synced to disk, then renamed
+ * within its directory. All methods throw Failure INSTALL_IO.
  */
 export interface Disk {
-  readonly look: (path: string) => Promise<Standing>;
+  readonly inspect: (path: string) => Promise<PathState>;
   /** Names in a directory, in alphabetical order; none when it is missing. */
   readonly list: (directory: string) => Promise<readonly string[]>;
-  /** Makes a directory and those above it, where they are missing. */
+  /** Creates a directory and its missing parents. */
   readonly makeDirectory: (path: string) => Promise<void>;
   /** Writes a file beside `path`, under a name that no container runtime loads or runs. @returns its path */
   readonly stage: (path: string, content: FileContent) => Promise<string>;
   /** Atomically replaces `path` with the staged file. */
   readonly commit: (staged: string, path: string) => Promise<void>;
-  /** The staged file goes; without one, nothing happens. */
+  /** Removes a staged file. Does nothing if it is missing. */
   readonly discard: (staged: string) => Promise<void>;
   /** Atomically replaces `path` with a symbolic link. */
   readonly link: (path: string, target: string) => Promise<void>;
-  /** Removes a file or a link; without one, nothing happens. */
+  /** Removes a file or a link. Does nothing if it is missing. */
   readonly remove: (path: string) => Promise<void>;
-  /** Removes staged files that were left by installers that died before `beforeMs`, in milliseconds since the epoch. */
+  /** Removes staged files older than `beforeMs` (epoch milliseconds), which are leftovers of crashed installers. */
   readonly sweep: (directory: string, beforeMs: number) => Promise<void>;
 }
 
-/** No program of CNI and no network configuration is anywhere near. */
+/** Far more than any CNI program or network configuration has. */
 const MAX_FILE_BYTES = 64 * 1024 * 1024;
 
 const STAGED = /^\.podwire-install\.[0-9a-f-]+$/;
 
-/** @param newUid - makes a unique text of hexadecimal digits and hyphens */
+/** @param newUid - generates a unique string of hexadecimal digits and hyphens */
 export function systemDisk(newUid: () => string): Disk {
   const stagedPath = (path: string): string => join(dirname(path), `.podwire-install.${newUid()}`);
   const commit = async (staged: string, path: string): Promise<void> => {
-    await explain(`cannot put ${path} in place`, async () => {
+    await withNextStep(`cannot replace ${path}`, async () => {
       await rename(staged, path);
       await syncDirectory(dirname(path));
     });
   };
   return {
-    look: (path) => explain(`cannot read ${path}`, () => look(path)),
-    list: (directory) => explain(`cannot read ${directory}`, () => list(directory)),
-    makeDirectory: (path) => explain(`cannot make ${path}`, () => makeDirectory(path)),
+    inspect: (path) => withNextStep(`cannot read ${path}`, () => inspectPath(path)),
+    list: (directory) => withNextStep(`cannot read ${directory}`, () => list(directory)),
+    makeDirectory: (path) => withNextStep(`cannot create ${path}`, () => makeDirectory(path)),
     stage: async (path, content) => {
       const staged = stagedPath(path);
-      await explain(`cannot write into ${dirname(path)}`, () => write(staged, content));
+      await withNextStep(`cannot write into ${dirname(path)}`, () => write(staged, content));
       return staged;
     },
     commit,
-    discard: (staged) => explain(`cannot remove ${staged}`, () => rm(staged, { force: true })),
+    discard: (staged) => withNextStep(`cannot remove ${staged}`, () => rm(staged, { force: true })),
     link: async (path, target) => {
       const staged = stagedPath(path);
-      await explain(`cannot write into ${dirname(path)}`, () => symlink(target, staged));
+      await withNextStep(`cannot write into ${dirname(path)}`, () => symlink(target, staged));
       await commit(staged, path);
     },
     remove: (path) =>
-      explain(`cannot remove ${path}`, async () => {
+      withNextStep(`cannot remove ${path}`, async () => {
         await rm(path, { force: true });
-        await syncDirectory(dirname(path)).catch(absentOr);
+        await syncDirectory(dirname(path)).catch(ignoreAbsent);
       }),
-    sweep: (directory, beforeMs) => explain(`cannot tidy ${directory}`, () => sweep(directory, beforeMs)),
+    sweep: (directory, beforeMs) =>
+      withNextStep(`cannot remove staged files of ${directory}`, () => sweep(directory, beforeMs)),
   };
 }
 
-async function look(path: string): Promise<Standing> {
-  const found = await lstat(path).catch(absentOr);
-  if (found === undefined) return { kind: 'absent' };
-  if (found.isSymbolicLink()) {
+async function inspectPath(path: string): Promise<PathState> {
+  const stats = await lstat(path).catch(ignoreAbsent);
+  if (stats === undefined) return { kind: 'absent' };
+  if (stats.isSymbolicLink()) {
     const target = await readlink(path);
     return { kind: 'link', target, bytes: await readFile(path).catch(() => undefined) };
   }
-  if (!found.isFile() || found.size > MAX_FILE_BYTES) return { kind: 'other' };
-  const { mode, uid, gid } = found;
+  if (!stats.isFile() || stats.size > MAX_FILE_BYTES) return { kind: 'other' };
+  const { mode, uid, gid } = stats;
   return { kind: 'file', bytes: await readFile(path), mode: mode & 0o7777, owner: { uid, gid } };
 }
 
@@ -104,7 +104,7 @@ async function makeDirectory(path: string): Promise<void> {
 }
 
 async function list(directory: string): Promise<readonly string[]> {
-  return ((await readdir(directory).catch(absentOr)) ?? []).sort();
+  return ((await readdir(directory).catch(ignoreAbsent)) ?? []).sort();
 }
 
 async function write(path: string, { bytes, mode, owner }: FileContent): Promise<void> {
@@ -112,7 +112,7 @@ async function write(path: string, { bytes, mode, owner }: FileContent): Promise
   try {
     await file.writeFile(bytes);
     if (owner !== undefined) await file.chown(owner.uid, owner.gid);
-    // After the owner: changing that takes the set-user-ID bits away. And not by open: the umask is the caller's.
+    // After chown, which clears the set-user-ID bit; not in open, where the umask applies.
     await file.chmod(mode);
     await file.sync();
   } catch (error) {
@@ -127,12 +127,12 @@ async function sweep(directory: string, beforeMs: number): Promise<void> {
   for (const name of await list(directory)) {
     if (!STAGED.test(name)) continue;
     const path = join(directory, name);
-    const found = await lstat(path).catch(absentOr);
-    if (found !== undefined && found.mtimeMs < beforeMs) await rm(path, { force: true });
+    const stats = await lstat(path).catch(ignoreAbsent);
+    if (stats !== undefined && stats.mtimeMs < beforeMs) await rm(path, { force: true });
   }
 }
 
-function absentOr(error: unknown): undefined {
+function ignoreAbsent(error: unknown): undefined {
   if (codeOf(error) !== 'ENOENT') throw error;
 }
 
@@ -142,11 +142,11 @@ const NEXT_STEPS: Readonly<Record<string, string>> = {
   EROFS: 'mount the file system for writing, or set CNI_BIN_DIR and CNI_NET_DIR to directories that are',
   ENOSPC: 'free space on the file system',
   EDQUOT: 'free space on the file system',
-  ENOTDIR: 'remove the file that is in a directory’s place',
+  ENOTDIR: 'remove the file that is where a directory is needed',
 };
 
-/** Runs a step; its failure says what could not be done, why, and what to do. */
-async function explain<Result>(what: string, step: () => Promise<Result>): Promise<Result> {
+/** Runs a step. Its failure has the object, the reason and the next step. */
+async function withNextStep<Result>(what: string, step: () => Promise<Result>): Promise<Result> {
   try {
     return await step();
   } catch (error) {
@@ -158,12 +158,12 @@ async function explain<Result>(what: string, step: () => Promise<Result>): Promi
 
 interface Change {
   readonly path: string;
-  readonly before: Standing;
-  /** What was put there; undefined when it was removed. */
+  readonly before: PathState;
+  /** The new content; undefined if the file was removed. */
   readonly after: Buffer | undefined;
 }
 
-/** The changes that an installation made so far, each with what was there before. */
+/** The changes of an installation so far, with the state before each. */
 export class Changes {
   readonly #disk: Disk;
   readonly #made: Change[] = [];
@@ -172,21 +172,21 @@ export class Changes {
     this.#disk = disk;
   }
 
-  /** Paths that were changed, in that order. */
+  /** Changed paths, in order. */
   get paths(): readonly string[] {
     return this.#made.map(({ path }) => path);
   }
 
   /**
-   * Puts a file in place.
-   * @param check - looks at the file before it is visible; when it throws, nothing has changed
+   * Writes a file.
+   * @param check - checks the staged file; if it throws, nothing is changed
    */
   async put(path: string, content: FileContent, check?: (staged: string) => Promise<void>): Promise<void> {
-    const before = await this.#disk.look(path);
+    const before = await this.#disk.inspect(path);
     const staged = await this.#disk.stage(path, content);
     try {
       await check?.(staged);
-      // First: a rename that fails to reach the disk is there all the same.
+      // Before commit: a failed commit may have renamed the file, if only the sync of the directory failed.
       this.#made.push({ path, before, after: content.bytes });
       await this.#disk.commit(staged, path);
     } catch (error) {
@@ -196,7 +196,7 @@ export class Changes {
   }
 
   async remove(path: string): Promise<void> {
-    this.#made.push({ path, before: await this.#disk.look(path), after: undefined });
+    this.#made.push({ path, before: await this.#disk.inspect(path), after: undefined });
     await this.#disk.remove(path);
   }
 
@@ -205,23 +205,23 @@ export class Changes {
    * @returns the paths that could not be restored, with the reason
    */
   async undo(): Promise<readonly string[]> {
-    const left: string[] = [];
+    const notRestored: string[] = [];
     for (const change of this.#made.splice(0).reverse()) {
       try {
         const reason = await this.#undoOne(change);
-        if (reason !== undefined) left.push(`${change.path} ${reason}`);
+        if (reason !== undefined) notRestored.push(`${change.path} ${reason}`);
       } catch (error) {
-        left.push(messageOf(error));
+        notRestored.push(messageOf(error));
       }
     }
-    return left;
+    return notRestored;
   }
 
   async #undoOne({ path, before, after }: Change): Promise<string | undefined> {
-    const standing = await this.#disk.look(path);
-    if (isSame(standing, before)) return undefined;
-    const isAsLeft = after === undefined ? standing.kind === 'absent' : holds(standing, after);
-    if (!isAsLeft) return 'was changed by somebody else meanwhile, and stays as it is';
+    const state = await this.#disk.inspect(path);
+    if (isSame(state, before)) return undefined;
+    const isUnmodified = after === undefined ? state.kind === 'absent' : hasContent(state, after);
+    if (!isUnmodified) return 'was changed by another process meanwhile and is kept';
     switch (before.kind) {
       case 'absent':
         await this.#disk.remove(path);
@@ -233,17 +233,17 @@ export class Changes {
         await this.#disk.commit(await this.#disk.stage(path, before), path);
         return undefined;
       case 'other':
-        return 'cannot be put back';
+        return 'cannot be restored';
     }
   }
 }
 
 /** Whether a path is a file with these bytes. */
-export function holds(standing: Standing, bytes: Buffer): boolean {
-  return standing.kind === 'file' && standing.bytes.equals(bytes);
+export function hasContent(state: PathState, bytes: Buffer): boolean {
+  return state.kind === 'file' && state.bytes.equals(bytes);
 }
 
-function isSame(one: Standing, other: Standing): boolean {
+function isSame(one: PathState, other: PathState): boolean {
   switch (one.kind) {
     case 'file':
       return other.kind === 'file' && one.bytes.equals(other.bytes) && one.mode === other.mode;

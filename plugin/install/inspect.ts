@@ -11,24 +11,32 @@ import {
 } from '@podwire/shared/chain/chain';
 
 import type { Scope } from './command-line.js';
-import { BINARY_MODE, isLoaded, isShim, merged, readConflist, rivalWarnings, type Conflist } from './conflist.js';
-import type { Disk, Standing } from './disk.js';
+import {
+  BINARY_MODE,
+  isLoaded,
+  isShim,
+  mergeConflists,
+  readConflist,
+  conflictWarnings,
+  type Conflist,
+} from './conflist.js';
+import type { Disk, PathState } from './disk.js';
 import type { ShimRunner } from './shim-runner.js';
-import type { Wanted } from './wanted.js';
+import type { InstallSpec } from './spec.js';
 
 /**
- * How a path differs from what is wanted there:
- * - absent: nothing is there;
- * - broken: what is there cannot be used by anybody: a damaged program, a configuration that is not one;
- * - foreign: something that is not Podwire's;
- * - different: Podwire's, of another release, with other settings, or edited.
+ * How a path differs from the installation's spec:
+ * - absent: the path does not exist
+ * - broken: an unusable file: a damaged program, or an invalid network configuration
+ * - foreign: not Podwire's
+ * - different: Podwire's, but of another release, with other settings, or edited
  */
 export type Difference = 'absent' | 'broken' | 'foreign' | 'different';
 
 export interface Finding {
   readonly path: string;
   readonly difference: Difference;
-  /** For people: what is there. */
+  /** Human-readable; follows the path in a sentence. */
   readonly text: string;
 }
 
@@ -38,21 +46,21 @@ export interface InspectOptions {
   readonly scope: Scope;
 }
 
-/** Compares what is there with what is wanted. Nothing is changed. */
-export async function inspect(wanted: Wanted, { disk, runner, scope }: InspectOptions): Promise<readonly Finding[]> {
+/** Compares the installed files with the spec. Read-only. */
+export async function inspect(spec: InstallSpec, { disk, runner, scope }: InspectOptions): Promise<readonly Finding[]> {
   const findings: Finding[] = [];
-  for (const name of wanted.binaries) {
-    const path = join(wanted.binaryDirectory, name);
-    const found = await binaryFinding(wanted, { path, standing: await disk.look(path), runner });
+  for (const name of spec.binaries) {
+    const path = join(spec.binaryDirectory, name);
+    const found = await binaryFinding(spec, { path, state: await disk.inspect(path), runner });
     if (found !== undefined) findings.push({ path, ...found });
   }
-  for (const { name } of wanted.programs) {
-    const path = join(wanted.binaryDirectory, name);
-    if ((await disk.look(path)).kind === 'absent') findings.push({ path, difference: 'absent', text: 'is missing' });
+  for (const { name } of spec.programs) {
+    const path = join(spec.binaryDirectory, name);
+    if ((await disk.inspect(path)).kind === 'absent') findings.push({ path, difference: 'absent', text: 'is missing' });
   }
   if (scope === 'binaries') return findings;
-  const path = conflistPath(wanted);
-  const found = await conflistFinding(wanted, await disk.look(path), runner);
+  const path = conflistPath(spec);
+  const found = await conflistFinding(spec, await disk.inspect(path), runner);
   return found === undefined ? findings : [...findings, { path, ...found }];
 }
 
@@ -60,126 +68,133 @@ type Found = Omit<Finding, 'path'>;
 
 interface Binary {
   readonly path: string;
-  readonly standing: Standing;
+  readonly state: PathState;
   readonly runner: ShimRunner;
 }
 
-async function binaryFinding(wanted: Wanted, { path, standing, runner }: Binary): Promise<Found | undefined> {
-  if (standing.kind === 'absent') return { difference: 'absent', text: 'is missing' };
-  const bytes = bytesOf(standing);
-  if (bytes === undefined) return { difference: 'foreign', text: 'is no file' };
-  if (!bytes.equals(wanted.shim)) {
+async function binaryFinding(spec: InstallSpec, { path, state, runner }: Binary): Promise<Found | undefined> {
+  if (state.kind === 'absent') return { difference: 'absent', text: 'is missing' };
+  const bytes = bytesOf(state);
+  if (bytes === undefined) return { difference: 'foreign', text: 'is not a file' };
+  if (!bytes.equals(spec.shim)) {
     // Run only what is necessary: a running program cannot be overwritten (ETXTBSY).
     const isRunnable = await runner.version(path).then(
       () => true,
       () => false,
     );
     if (!isShim(bytes)) return { difference: isRunnable ? 'foreign' : 'broken', text: 'is not Podwire’s' };
-    // A part of a shim may have its mark too.
-    if (!isRunnable) return { difference: 'broken', text: 'is damaged, or may not be run' };
-    return wanted.updatesBinaries ? { difference: 'different', text: 'is of another release' } : undefined;
+    // A truncated shim may have the mark too.
+    if (!isRunnable) return { difference: 'broken', text: 'is damaged or not executable' };
+    return spec.updatesBinaries ? { difference: 'different', text: 'is of another release' } : undefined;
   }
-  return standing.kind === 'file' && standing.mode === BINARY_MODE
+  return state.kind === 'file' && state.mode === BINARY_MODE
     ? undefined
-    : { difference: 'different', text: 'has other permissions, or is a link' };
+    : { difference: 'different', text: 'has other permissions or is a link' };
 }
 
-async function conflistFinding(wanted: Wanted, standing: Standing, runner: ShimRunner): Promise<Found | undefined> {
-  if (standing.kind === 'absent') return { difference: 'absent', text: 'is missing' };
-  const bytes = bytesOf(standing);
-  if (bytes === undefined) return { difference: 'foreign', text: 'is no file' };
+async function conflistFinding(spec: InstallSpec, state: PathState, runner: ShimRunner): Promise<Found | undefined> {
+  if (state.kind === 'absent') return { difference: 'absent', text: 'is missing' };
+  const bytes = bytesOf(state);
+  if (bytes === undefined) return { difference: 'foreign', text: 'is not a file' };
   const content = readConflist(bytes.toString());
   switch (content.kind) {
     case 'unreadable':
-      return { difference: 'broken', text: 'is no network configuration' };
+      return { difference: 'broken', text: 'is not a network configuration' };
     case 'foreign':
       return { difference: 'foreign', text: `is not Podwire’s: it has plugins of type ${content.types.join(', ')}` };
     case 'ours':
       break;
   }
-  const whole = merged(wanted.conflist, content.conflist);
-  const versions = await versionsOf(whole, wanted, runner);
+  const complete = mergeConflists(spec.conflist, content.conflist);
+  const versions = await versionsOf(complete, spec, runner);
   const unsupported = unsupportedVersions(content.conflist, versions);
-  const right = removeUnsupportedVersions(whole, versions);
-  if (unsupported.length > 0 && unsupportedVersions(right, versions).length === 0) {
+  const expected = removeUnsupportedVersions(complete, versions);
+  if (unsupported.length > 0 && unsupportedVersions(expected, versions).length === 0) {
     const text = `offers versions of CNI that its chain does not support: ${formatUnsupportedVersions(unsupported)}`;
     return { difference: 'different', text };
   }
-  if (!isDeepStrictEqual(plain(right), plain(content.conflist))) {
-    return { difference: 'different', text: 'has other keys than this release and these settings give it' };
+  if (!isDeepStrictEqual(withoutUndefined(expected), withoutUndefined(content.conflist))) {
+    return { difference: 'different', text: 'differs from the configuration of this release and these settings' };
   }
-  return standing.kind === 'file' && standing.mode === wanted.conflistMode
+  return state.kind === 'file' && state.mode === spec.conflistMode
     ? undefined
-    : { difference: 'different', text: 'has other permissions, or is a link' };
+    : { difference: 'different', text: 'has other permissions or is a link' };
 }
 
-/** What the programs of a chain, as the runtime finds them, say of their versions. */
+/** Supported CNI versions of the chain's programs in the runtime's directory. */
 export function versionsOf(
   conflist: Conflist,
-  { binaryDirectory }: Pick<Wanted, 'binaryDirectory'>,
+  { binaryDirectory }: Pick<InstallSpec, 'binaryDirectory'>,
   runner: Pick<ShimRunner, 'versions'>,
 ): Promise<ChainVersions> {
   return readChainVersions(conflist, binaryDirectory, (path) => runner.versions(path));
 }
 
-/** Without keys that are undefined: they are not written. */
-function plain(conflist: Conflist): unknown {
+/** Drops undefined keys, as they are not written. */
+function withoutUndefined(conflist: Conflist): unknown {
   return JSON.parse(JSON.stringify(conflist));
 }
 
-/** What a file, or a link to one, holds. */
-export function bytesOf(standing: Standing): Buffer | undefined {
-  return standing.kind === 'file' || standing.kind === 'link' ? standing.bytes : undefined;
+/** Content of a file or of a link's target. */
+export function bytesOf(state: PathState): Buffer | undefined {
+  return state.kind === 'file' || state.kind === 'link' ? state.bytes : undefined;
 }
 
-export function conflistPath({ configDirectory, conflistName }: Wanted): string {
+export function conflistPath({ configDirectory, conflistName }: InstallSpec): string {
   return join(configDirectory, conflistName);
 }
 
-export interface LookAround {
+export interface InspectDeps {
   readonly disk: Disk;
   readonly runner: Pick<ShimRunner, 'versions'>;
 }
 
-/** Findings about foreign files beside ours and about the programs of the chain. */
-export interface Surroundings {
-  /** What may be meant so. */
+/** Problems outside Podwire's files: other network configurations and the programs of the chain. */
+export interface EnvironmentFindings {
+  /** May be intended. */
   readonly warnings: readonly string[];
-  /** Reasons why every pod fails that Podwire cannot repair. */
+  /** Make every pod fail; Podwire cannot repair them. */
   readonly faults: readonly string[];
 }
 
-/** Looks at what is not Podwire's: other network configurations, and the programs that the chain needs. */
-export async function surroundingsOf(wanted: Wanted, { disk, runner }: LookAround): Promise<Surroundings> {
-  const { configDirectory, conflistName, binaryDirectory } = wanted;
+/** Inspects other network configurations and the programs that the chain needs. */
+export async function inspectEnvironment(
+  spec: InstallSpec,
+  { disk, runner }: InspectDeps,
+): Promise<EnvironmentFindings> {
+  const { configDirectory, conflistName, binaryDirectory } = spec;
   const names = (await disk.list(configDirectory)).filter(isLoaded);
   const files = await Promise.all(
     names.map(async (name) => {
-      const bytes = bytesOf(await disk.look(join(configDirectory, name)));
+      const bytes = bytesOf(await disk.inspect(join(configDirectory, name)));
       return { name, content: readConflist(bytes?.toString() ?? '') };
     }),
   );
   const ours = files.find(({ name }) => name === conflistName)?.content;
-  const chain = ours?.kind === 'ours' ? merged(wanted.conflist, ours.conflist) : wanted.conflist;
-  const versions = await versionsOf(chain, wanted, runner);
+  const chain = ours?.kind === 'ours' ? mergeConflists(spec.conflist, ours.conflist) : spec.conflist;
+  const versions = await versionsOf(chain, spec, runner);
   const unsupported = unsupportedVersions(chain, versions);
-  const lacks = unsupported.length === 0 ? [] : [excessWarning(chain, versions, wanted)];
+  const versionWarnings = unsupported.length === 0 ? [] : [versionWarning(chain, versions, spec)];
   return {
-    warnings: [...rivalWarnings(files, conflistName), ...lacks],
+    warnings: [...conflictWarnings(files, conflistName), ...versionWarnings],
     faults: programFaults(chain, versions, binaryDirectory),
   };
 }
 
-/** All that {@link surroundingsOf} finds, for the log. */
-export async function warningsOf(wanted: Wanted, look: LookAround): Promise<readonly string[]> {
-  const { warnings, faults } = await surroundingsOf(wanted, look);
+/** All findings of {@link inspectEnvironment}, for the log. */
+export async function warningsOf(spec: InstallSpec, deps: InspectDeps): Promise<readonly string[]> {
+  const { warnings, faults } = await inspectEnvironment(spec, deps);
   return [...warnings, ...faults];
 }
 
-function excessWarning(chain: Conflist, versions: ChainVersions, { conflistName, binaryDirectory }: Wanted): string {
-  const lacks = formatUnsupportedVersions(unsupportedVersions(chain, versions));
-  const isLeftOut = unsupportedVersions(removeUnsupportedVersions(chain, versions), versions).length === 0;
-  if (isLeftOut)
-    return `${conflistName} does not offer all versions of CNI: ${lacks}; put a newer one into ${binaryDirectory} and install again`;
-  return `no version of CNI that ${conflistName} offers is supported by its whole chain: ${lacks}; put newer programs into ${binaryDirectory}, or pods fail`;
+function versionWarning(
+  chain: Conflist,
+  versions: ChainVersions,
+  { conflistName, binaryDirectory }: InstallSpec,
+): string {
+  const unsupported = formatUnsupportedVersions(unsupportedVersions(chain, versions));
+  const isAvoidable = unsupportedVersions(removeUnsupportedVersions(chain, versions), versions).length === 0;
+  if (isAvoidable)
+    return `${conflistName} does not offer all versions of CNI: ${unsupported}; put a newer program into ${binaryDirectory} and install again`;
+  return `no version of CNI that ${conflistName} offers is supported by its whole chain: ${unsupported}; put newer programs into ${binaryDirectory}, or pods fail`;
 }

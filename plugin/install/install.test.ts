@@ -27,11 +27,11 @@ describe('an installation', () => {
     expect(await site.install()).toEqual(paths.map((path) => join(site.folder, path)));
     expect(Object.keys(site.state())).toEqual(paths);
     expect(paths.map((path) => site.mode(path))).toEqual(['755', '755', '600']);
-    expect(site.json('net.d/10-podwire.conflist')).toEqual(site.wanted().conflist);
+    expect(site.json('net.d/10-podwire.conflist')).toEqual(site.spec().conflist);
     expect(await site.install()).toEqual([]);
   });
 
-  test('has the wanted permissions whatever the umask is', async () => {
+  test('has the spec permissions whatever the umask is', async () => {
     const before = process.umask(0o077);
     try {
       await site.install({ conflistMode: 0o644 });
@@ -60,7 +60,7 @@ describe('an installation', () => {
     const existing = { name: 'net', disableGC: true, plugins: [{ type: 'podwire', mtu: 9000 }, bandwidth] };
     site.write('net.d/10-podwire.conflist', JSON.stringify(existing));
     await site.install();
-    const conflist = { ...site.wanted().conflist, disableGC: true, plugins: [{ type: 'podwire' }, bandwidth] };
+    const conflist = { ...site.spec().conflist, disableGC: true, plugins: [{ type: 'podwire' }, bandwidth] };
     expect(site.json('net.d/10-podwire.conflist')).toEqual(conflist);
     expect(site.messages.join('\n')).toContain('keeping its bandwidth');
     expect(site.messages.join('\n')).toContain('program bandwidth of the chain is missing');
@@ -98,37 +98,37 @@ describe('an installation', () => {
 
 describe('programs of the chain', () => {
   const portmap = { type: 'portmap' };
-  const wanted = () => ({ conflist: { ...site.wanted().conflist, plugins: [{ type: 'podwire' }, portmap] } });
+  const spec = () => ({ conflist: { ...site.spec().conflist, plugins: [{ type: 'podwire' }, portmap] } });
   const versions = () => site.json('net.d/10-podwire.conflist');
 
   test('decide the versions that are offered: what one of them lacks is left out, and named', async () => {
     site.write('bin/portmap', scriptProgram('0.4.0', '1.0.0'), 0o755);
-    await site.install(wanted());
+    await site.install(spec());
     expect(versions()).toMatchObject({ cniVersion: '1.0.0', cniVersions: ['1.0.0'] });
     expect(site.messages.join('\n')).toMatch(/10-podwire\.conflist does not offer.*portmap lacks CNI 1\.1\.0/);
-    expect(await site.install(wanted())).toEqual([]);
+    expect(await site.install(spec())).toEqual([]);
     site.write('bin/portmap', scriptProgram('1.0.0', '1.1.0'), 0o755);
-    await site.install(wanted());
+    await site.install(spec());
     expect(versions()).toMatchObject({ cniVersions: ['1.0.0', '1.1.0'] });
   });
 
   test('that others put into the chain count, too: Debian’s portmap', async () => {
     mkdirSync(site.bin);
     symlinkSync('/usr/lib/cni/portmap', join(site.bin, 'portmap'));
-    const existing = { ...site.wanted().conflist, plugins: [{ type: 'podwire' }, portmap] };
+    const existing = { ...site.spec().conflist, plugins: [{ type: 'podwire' }, portmap] };
     site.write('net.d/10-podwire.conflist', JSON.stringify(existing), 0o600);
-    const findings = await inspect(site.wanted(), site.options());
+    const findings = await inspect(site.spec(), site.options());
     expect(findings.at(-1)).toMatchObject({
       difference: 'different',
       text: 'offers versions of CNI that its chain does not support: portmap lacks CNI 1.1.0',
     });
     await site.install();
     expect(versions()).toMatchObject({ cniVersion: '1.0.0', cniVersions: ['1.0.0'] });
-    expect(await inspect(site.wanted(), site.options())).toEqual([]);
+    expect(await inspect(site.spec(), site.options())).toEqual([]);
   });
 
   test('that are missing are named, loopback too', async () => {
-    await site.install(wanted());
+    await site.install(spec());
     expect(site.messages.join('\n')).toMatch(/program portmap of the chain is missing.*\n.*program loopback/);
     site.addLoopback();
     site.messages.length = 0;
@@ -146,7 +146,7 @@ describe('given programs', () => {
 
   test('are put in place where they are missing, and looked for', async () => {
     site.write('given/loopback', text, 0o755);
-    expect((await inspect(site.wanted(given('portmap')), site.options()))[2]).toMatchObject({
+    expect((await inspect(site.spec(given('portmap')), site.options()))[2]).toMatchObject({
       path: join(site.bin, 'portmap'),
       difference: 'absent',
     });
@@ -162,7 +162,7 @@ describe('given programs', () => {
     site.write('bin/portmap', other, 0o755);
     await site.install(given('portmap'));
     expect(site.read('bin/portmap')).toBe(other);
-    expect(await inspect(site.wanted(given('portmap')), site.options())).toEqual([]);
+    expect(await inspect(site.spec(given('portmap')), site.options())).toEqual([]);
     await site.install(given('portmap'), { replaces: true });
     expect(site.read('bin/portmap')).toBe(text);
   });
@@ -175,7 +175,7 @@ describe('given programs', () => {
 
   test('stay when Podwire is removed, as others may use them', async () => {
     await site.install(given('portmap'));
-    await uninstall(site.wanted(given('portmap')), { disk: systemDisk(randomUUID), log: site.log, scope: 'all' });
+    await uninstall(site.spec(given('portmap')), { disk: systemDisk(randomUUID), log: site.log, scope: 'all' });
     expect(Object.keys(site.state())).toEqual(['bin/portmap']);
   });
 });
@@ -196,7 +196,7 @@ describe('what is not Podwire’s', () => {
     site.write('bin/podwire', '#!/bin/sh\n', 0o755);
     site.write('net.d/10-podwire.conflist', '{"name":"n","plugins":[{"type":"bridge"}]}');
     expect(await site.install({}, { replaces: true })).toHaveLength(3);
-    expect(site.json('net.d/10-podwire.conflist')).toEqual(site.wanted().conflist);
+    expect(site.json('net.d/10-podwire.conflist')).toEqual(site.spec().conflist);
   });
 
   test('is never a directory', async () => {
@@ -207,7 +207,7 @@ describe('what is not Podwire’s', () => {
   test('a configuration that nobody can read is nobody’s', async () => {
     site.write('net.d/10-podwire.conflist', '{"name":"n","plu');
     await site.install();
-    expect(site.json('net.d/10-podwire.conflist')).toEqual(site.wanted().conflist);
+    expect(site.json('net.d/10-podwire.conflist')).toEqual(site.spec().conflist);
   });
 });
 
@@ -221,7 +221,7 @@ describe('readiness', () => {
         {
           path: join(site.bin, 'podwire'),
           binaryDirectory: '/opt/cni/bin',
-          configuration: statusRequest(site.wanted().conflist),
+          configuration: statusRequest(site.spec().conflist),
         },
       ],
     ]);
@@ -278,7 +278,7 @@ describe('readiness', () => {
   });
 
   test('cannot be asked for without the program, which is said', async () => {
-    const refused = refusal('bin/podwire is missing, and is needed to ask for STATUS: do not skip it');
+    const refused = refusal('bin/podwire is missing, but STATUS needs it: do not skip it');
     await expect(site.install({ binaries: ['podwire-ipam'] }, { waitMs: 0 })).rejects.toEqual(refused);
     expect(site.state()).toEqual({});
   });
@@ -317,7 +317,7 @@ describe('undoing', () => {
     await expect(site.install({ oldConfName: 'old.conf' }, { disk: { ...disk, remove } })).rejects.toThrow('old.conf');
     expect(removed).toEqual(['net.d/old.conf', 'net.d/10-podwire.conflist', 'bin/podwire-ipam', 'bin/podwire']);
     expect(Object.keys(site.state())).toEqual(['bin/podwire-ipam', ...Object.keys(before)]);
-    expect(site.messages.join('\n')).toMatch(/not undone: cannot remove .*podwire-ipam/);
+    expect(site.messages.join('\n')).toMatch(/rollback is incomplete: cannot remove .*podwire-ipam/);
   });
 
   test('takes away what is in place and failed to reach the disk', async () => {
@@ -348,7 +348,7 @@ describe('undoing', () => {
     };
     await expect(site.install({}, { disk: failing })).rejects.toThrow('no space');
     expect(site.state()).toEqual({ 'bin/podwire': `755 ${other.toString()}` });
-    expect(site.messages.join('\n')).toContain('bin/podwire was changed by somebody else meanwhile');
+    expect(site.messages.join('\n')).toContain('bin/podwire was changed by another process meanwhile');
   });
 });
 
@@ -359,7 +359,7 @@ describe('a process that dies', () => {
     site.write('net.d/10-podwire.conflist', conflist);
     site.write('net.d/05-old.conflist', '{"name":"old","plugins":[{"type":"ptp"}]}');
   };
-  const wanted = { oldConfName: '05-old.conflist' };
+  const spec = { oldConfName: '05-old.conflist' };
 
   /** Installs until a step that never comes: for the disk, that is SIGKILL before the step. @returns whether it got there */
   async function dieAt(deathStep: number): Promise<boolean> {
@@ -369,13 +369,13 @@ describe('a process that dies', () => {
         resolve(true);
         await new Promise(() => undefined);
       });
-      site.install(wanted, { disk }).then(() => resolve(false), reject);
+      site.install(spec, { disk }).then(() => resolve(false), reject);
     });
   }
 
   test('leaves each file old or new, in their order, at whatever step, and a repeat makes it whole', async () => {
     before();
-    await site.install(wanted);
+    await site.install(spec);
     const after = site.state();
     for (let step = 0; ; step += 1) {
       site.remove();
@@ -392,7 +392,7 @@ describe('a process that dies', () => {
       if (isNew('net.d/10-podwire.conflist')) expect(isNew('bin/podwire') && isNew('bin/podwire-ipam')).toBe(true);
       if (now['net.d/05-old.conflist'] === undefined) expect(isNew('net.d/10-podwire.conflist')).toBe(true);
       expect(state.length - visible.length).toBeLessThanOrEqual(1);
-      await site.install(wanted);
+      await site.install(spec);
       expect(Object.fromEntries(Object.entries(site.state()).filter(([path]) => !path.includes('/.')))).toEqual(after);
       if (!died) break;
       expect(step).toBeLessThan(100);
@@ -403,14 +403,14 @@ describe('a process that dies', () => {
 test('many installers at once leave one whole installation', async () => {
   site.write('net.d/10-podwire.conflist', '{"name":"net","plugins":[{"type":"podwire"},{"type":"bandwidth"}]}');
   await Promise.all(Array.from({ length: 8 }, () => site.install()));
-  expect(await inspect(site.wanted(), site.options())).toEqual([]);
+  expect(await inspect(site.spec(), site.options())).toEqual([]);
   expect(Object.keys(site.state())).toEqual(['bin/podwire', 'bin/podwire-ipam', 'net.d/10-podwire.conflist']);
   expect(site.read('net.d/10-podwire.conflist')).toContain('bandwidth');
 });
 
 describe('a comparison', () => {
   const found = async (changes = {}) => {
-    const findings = await inspect(site.wanted(changes), site.options());
+    const findings = await inspect(site.spec(changes), site.options());
     return findings.map(({ path, difference }) => `${path.slice(site.folder.length + 1)} ${difference}`);
   };
 
@@ -442,7 +442,7 @@ describe('a comparison', () => {
 
   test('takes what others put into the chain, and another layout of the text, for right', async () => {
     await site.install();
-    const { conflist } = site.wanted();
+    const { conflist } = site.spec();
     site.write(
       'net.d/10-podwire.conflist',
       JSON.stringify({ ...conflist, plugins: [...conflist.plugins, { type: 'x' }] }),
@@ -455,7 +455,7 @@ describe('a comparison', () => {
 });
 
 describe('removal', () => {
-  const remove = () => uninstall(site.wanted(), { disk: systemDisk(randomUUID), log: site.log, scope: 'all' });
+  const remove = () => uninstall(site.spec(), { disk: systemDisk(randomUUID), log: site.log, scope: 'all' });
 
   test('takes what is ours, the configuration first, and can be repeated', async () => {
     await site.install();
@@ -475,6 +475,6 @@ describe('removal', () => {
     site.write('net.d/10-podwire.conflist', '{"name":"n","plugins":[{"type":"ptp"}]}');
     expect(await remove()).toEqual([join(site.bin, 'podwire-ipam')]);
     expect(Object.keys(site.state())).toEqual(['bin/bandwidth', 'bin/podwire', 'net.d/10-podwire.conflist']);
-    expect(site.messages.filter((message) => message.endsWith('is not Podwire’s, and stays'))).toHaveLength(2);
+    expect(site.messages.filter((message) => message.endsWith('is not Podwire’s and is kept'))).toHaveLength(2);
   });
 });

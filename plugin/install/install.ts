@@ -11,22 +11,22 @@ import {
   BINARY_NAMES,
   foreignTypes,
   isShim,
-  merged,
+  mergeConflists,
   readConflist,
   statusRequest,
   writeConflist,
 } from './conflist.js';
-import { Changes, holds, type Disk } from './disk.js';
+import { Changes, hasContent, type Disk } from './disk.js';
 import { bytesOf, conflistPath, versionsOf, warningsOf } from './inspect.js';
 import type { ShimRunner } from './shim-runner.js';
-import type { GivenProgram, Wanted } from './wanted.js';
+import type { ExtraProgram, InstallSpec } from './spec.js';
 
 export interface InstallOptions {
   readonly disk: Disk;
   readonly runner: ShimRunner;
   readonly clock: Clock;
   readonly log: Logger;
-  /** Fires when the installation is to be given up. */
+  /** Cancels the installation. */
   readonly signal: AbortSignal;
   readonly scope: Scope;
   /** Whether files that are not Podwire's are replaced. */
@@ -35,8 +35,8 @@ export interface InstallOptions {
   readonly waitMs: number | undefined;
 }
 
-/** Whoever staged a file that long ago has died since. */
-const ABANDONED_MS = 3_600_000;
+/** Age from which a staged file is a leftover of a crashed installer. */
+const LEFTOVER_MS = 3_600_000;
 
 const STATUS_PAUSE_MS = 500;
 
@@ -44,70 +44,70 @@ const STATUS_PAUSE_MS = 500;
 const MIN_STATUS_MS = 7_000;
 
 /**
- * Puts the programs in place, then the network configuration, which makes container runtimes use them. A repeat changes nothing.
- * When it fails, what was there before is there again.
- * @returns the paths that were changed
- * @throws Failure INSTALL_REFUSED when something in the way is not Podwire's, or the program does not run here; INSTALL_IO;
+ * Installs the programs, then the network configuration, which makes container runtimes use them. Idempotent. Restores the
+ * previous files when it fails.
+ * @returns the changed paths
+ * @throws Failure INSTALL_REFUSED when an existing file is not Podwire's or the program does not run here; INSTALL_IO;
  *   DEADLINE_EXCEEDED when the plugin did not become ready; CANCELLED
  */
-export async function install(wanted: Wanted, options: InstallOptions): Promise<readonly string[]> {
+export async function install(spec: InstallSpec, options: InstallOptions): Promise<readonly string[]> {
   const { disk, log, scope } = options;
   const changes = new Changes(disk);
   try {
-    await refuseForeign(wanted, options);
-    await prepareDirectories(wanted, options);
-    for (const name of wanted.binaries) await putBinary(wanted, { name, changes, ...options });
-    for (const program of wanted.programs) await putProgram(wanted, { program, changes, ...options });
+    await rejectForeign(spec, options);
+    await prepareDirectories(spec, options);
+    for (const name of spec.binaries) await putBinary(spec, { name, changes, ...options });
+    for (const program of spec.programs) await putProgram(spec, { program, changes, ...options });
     if (scope === 'all') {
-      await untilReady(wanted, options);
-      await putConflist(wanted, { changes, ...options });
-      await removeOldConf(wanted, { changes, ...options });
+      await waitUntilReady(spec, options);
+      await putConflist(spec, { changes, ...options });
+      await removeOldConf(spec, { changes, ...options });
     }
   } catch (error) {
-    const left = await changes.undo();
-    for (const what of left) log.error(`not undone: ${what}`);
+    const notRestored = await changes.undo();
+    for (const text of notRestored) log.error(`rollback is incomplete: ${text}`);
     throw error;
   }
-  if (scope === 'all') for (const warning of await warningsOf(wanted, options)) log.warn(warning);
+  if (scope === 'all') for (const warning of await warningsOf(spec, options)) log.warn(warning);
   return changes.paths;
 }
 
-/** Everything that is refused, is so before anything is changed. */
-async function refuseForeign(wanted: Wanted, { disk, scope, replaces }: InstallOptions): Promise<void> {
-  const refuse = (path: string, what: string): never => {
-    throw new Failure('INSTALL_REFUSED', `${path} ${what}: move it away, or use --replace`);
+/** Rejects foreign files before anything is changed. */
+async function rejectForeign(spec: InstallSpec, { disk, scope, replaces }: InstallOptions): Promise<void> {
+  const reject = (path: string, reason: string): never => {
+    throw new Failure('INSTALL_REFUSED', `${path} ${reason}: move it elsewhere, or use --replace`);
   };
-  for (const name of wanted.binaries) {
-    const path = join(wanted.binaryDirectory, name);
-    const standing = await disk.look(path);
-    const bytes = bytesOf(standing);
-    if (standing.kind === 'other') throw inTheWay(path);
-    if (!replaces && bytes !== undefined && !isShim(bytes)) refuse(path, 'is another program');
+  for (const name of spec.binaries) {
+    const path = join(spec.binaryDirectory, name);
+    const state = await disk.inspect(path);
+    const bytes = bytesOf(state);
+    if (state.kind === 'other') throw blockedPathFailure(path);
+    if (!replaces && bytes !== undefined && !isShim(bytes)) reject(path, 'is another program');
   }
-  for (const { name } of wanted.programs) {
-    const path = join(wanted.binaryDirectory, name);
-    if ((await disk.look(path)).kind === 'other') throw inTheWay(path);
+  for (const { name } of spec.programs) {
+    const path = join(spec.binaryDirectory, name);
+    if ((await disk.inspect(path)).kind === 'other') throw blockedPathFailure(path);
   }
   if (scope === 'binaries') return;
-  const path = conflistPath(wanted);
-  const standing = await disk.look(path);
-  if (standing.kind === 'other') throw inTheWay(path);
-  const content = readConflist(bytesOf(standing)?.toString() ?? '');
+  const path = conflistPath(spec);
+  const state = await disk.inspect(path);
+  if (state.kind === 'other') throw blockedPathFailure(path);
+  const content = readConflist(bytesOf(state)?.toString() ?? '');
   if (!replaces && content.kind === 'foreign') {
-    refuse(path, `is not Podwire’s, it has plugins of type ${content.types.join(', ')}`);
+    reject(path, `is not Podwire’s, it has plugins of type ${content.types.join(', ')}`);
   }
 }
 
-function inTheWay(path: string): Failure {
-  return new Failure('INSTALL_REFUSED', `${path} is a directory, a device, or far too large: move it away`);
+function blockedPathFailure(path: string): Failure {
+  return new Failure('INSTALL_REFUSED', `${path} is a directory, a device, or too large: move it elsewhere`);
 }
 
-async function prepareDirectories(wanted: Wanted, { disk, clock, scope }: InstallOptions): Promise<void> {
-  const directories = scope === 'all' ? [wanted.binaryDirectory, wanted.configDirectory] : [wanted.binaryDirectory];
+async function prepareDirectories(spec: InstallSpec, { disk, clock, scope }: InstallOptions): Promise<void> {
+  const directories = scope === 'all' ? [spec.binaryDirectory, spec.configDirectory] : [spec.binaryDirectory];
   for (const directory of directories) {
     await disk.makeDirectory(directory);
-    // Tidying is no reason to fail: with nothing to change, nothing has to be writable.
-    await disk.sweep(directory, clock.nowMs() - ABANDONED_MS).catch(() => undefined);
+    // A failure is ignored: if nothing has to be installed, the directory need not be writable.
+    await disk.sweep(directory, clock.nowMs() - LEFTOVER_MS).catch(() => undefined);
   }
 }
 
@@ -115,53 +115,53 @@ interface Step extends InstallOptions {
   readonly changes: Changes;
 }
 
-async function putBinary(wanted: Wanted, step: Step & { readonly name: string }): Promise<void> {
+async function putBinary(spec: InstallSpec, step: Step & { readonly name: string }): Promise<void> {
   const { name, disk, runner, changes, log } = step;
-  const path = join(wanted.binaryDirectory, name);
-  const standing = await disk.look(path);
-  const isIdentical = holds(standing, wanted.shim) && standing.kind === 'file' && standing.mode === BINARY_MODE;
-  const isKept = !wanted.updatesBinaries && bytesOf(standing) !== undefined;
+  const path = join(spec.binaryDirectory, name);
+  const state = await disk.inspect(path);
+  const isIdentical = hasContent(state, spec.shim) && state.kind === 'file' && state.mode === BINARY_MODE;
+  const isKept = !spec.updatesBinaries && bytesOf(state) !== undefined;
   if (!isIdentical && !isKept) {
-    await changes.put(path, { bytes: wanted.shim, mode: BINARY_MODE }, (staged) => runner.version(staged));
+    await changes.put(path, { bytes: spec.shim, mode: BINARY_MODE }, (staged) => runner.version(staged));
     log.info(`installed ${path}`);
   }
   await runner.version(path);
 }
 
-/** Puts a given program in place where it is missing. What is there may be newer, or another package's. */
-async function putProgram(wanted: Wanted, step: Step & { readonly program: GivenProgram }): Promise<void> {
+/** Installs an extra program if it is missing. An existing one may be newer, or belong to another package. */
+async function putProgram(spec: InstallSpec, step: Step & { readonly program: ExtraProgram }): Promise<void> {
   const { program, disk, runner, changes, log, replaces } = step;
-  const path = join(wanted.binaryDirectory, program.name);
-  const standing = await disk.look(path);
-  if (standing.kind !== 'absent' && !replaces) return;
-  const bytes = bytesOf(await disk.look(program.path));
+  const path = join(spec.binaryDirectory, program.name);
+  const state = await disk.inspect(path);
+  if (state.kind !== 'absent' && !replaces) return;
+  const bytes = bytesOf(await disk.inspect(program.path));
   if (bytes === undefined)
-    throw new Failure('INSTALL_REFUSED', `${program.path} is no file: correct PODWIRE_INSTALL_PROGRAMS`);
-  if (holds(standing, bytes)) return;
+    throw new Failure('INSTALL_REFUSED', `${program.path} is not a file: correct PODWIRE_INSTALL_PROGRAMS`);
+  if (hasContent(state, bytes)) return;
   await changes.put(path, { bytes, mode: BINARY_MODE }, (staged) => runner.version(staged));
-  log.info(`installed ${path} of ${program.path}`);
+  log.info(`installed ${path} from ${program.path}`);
 }
 
-/** Waits until the plugin says that pods can be made, as long as the settings allow. */
-async function untilReady(wanted: Wanted, options: InstallOptions): Promise<void> {
+/** Waits until STATUS of the plugin succeeds, up to the configured time. */
+async function waitUntilReady(spec: InstallSpec, options: InstallOptions): Promise<void> {
   const { disk, runner, clock, log, signal, waitMs } = options;
   if (waitMs === undefined) return;
   const [program] = BINARY_NAMES;
-  const path = join(wanted.binaryDirectory, program);
-  if ((await disk.look(path)).kind === 'absent') {
-    throw new Failure('INSTALL_REFUSED', `${path} is missing, and is needed to ask for STATUS: do not skip it`);
+  const path = join(spec.binaryDirectory, program);
+  if ((await disk.inspect(path)).kind === 'absent') {
+    throw new Failure('INSTALL_REFUSED', `${path} is missing, but STATUS needs it: do not skip it`);
   }
   const endMs = clock.nowMs() + waitMs;
-  let told: string | undefined;
+  let lastReason: string | undefined;
   for (;;) {
     const timeoutMs = Math.max(MIN_STATUS_MS, endMs - clock.nowMs());
-    const configuration = statusRequest(wanted.conflist);
-    const binaryDirectory = wanted.runtimeBinaryDirectory;
+    const configuration = statusRequest(spec.conflist);
+    const binaryDirectory = spec.runtimeBinaryDirectory;
     const reason = await runner.status({ path, binaryDirectory, configuration, timeoutMs, signal });
-    if (signal.aborted) throw cancelled();
+    if (signal.aborted) throw cancelledFailure();
     if (reason === undefined) return;
-    if (reason !== told) log.info(`the plugin is not ready: ${reason}`);
-    told = reason;
+    if (reason !== lastReason) log.info(`the plugin is not ready: ${reason}`);
+    lastReason = reason;
     if (clock.nowMs() + STATUS_PAUSE_MS >= endMs) {
       throw new Failure(
         'DEADLINE_EXCEEDED',
@@ -169,34 +169,34 @@ async function untilReady(wanted: Wanted, options: InstallOptions): Promise<void
           'check podwire-plugin and its services on this node, or use --no-wait',
       );
     }
-    if ((await clock.sleep(STATUS_PAUSE_MS, signal)) === 'aborted') throw cancelled();
+    if ((await clock.sleep(STATUS_PAUSE_MS, signal)) === 'aborted') throw cancelledFailure();
   }
 }
 
-function cancelled(): Failure {
-  return new Failure('CANCELLED', 'a signal was received; what was begun was undone: repeat the installation');
+function cancelledFailure(): Failure {
+  return new Failure('CANCELLED', 'a signal was received and the installation was rolled back: repeat it');
 }
 
-async function putConflist(wanted: Wanted, { disk, runner, changes, log }: Step): Promise<void> {
-  const path = conflistPath(wanted);
-  const standing = await disk.look(path);
-  const content = readConflist(bytesOf(standing)?.toString() ?? '');
-  const whole = content.kind === 'ours' ? merged(wanted.conflist, content.conflist) : wanted.conflist;
-  const conflist = removeUnsupportedVersions(whole, await versionsOf(whole, wanted, runner));
+async function putConflist(spec: InstallSpec, { disk, runner, changes, log }: Step): Promise<void> {
+  const path = conflistPath(spec);
+  const state = await disk.inspect(path);
+  const content = readConflist(bytesOf(state)?.toString() ?? '');
+  const complete = content.kind === 'ours' ? mergeConflists(spec.conflist, content.conflist) : spec.conflist;
+  const conflist = removeUnsupportedVersions(complete, await versionsOf(complete, spec, runner));
   const bytes = Buffer.from(writeConflist(conflist));
-  if (holds(standing, bytes) && standing.kind === 'file' && standing.mode === wanted.conflistMode) return;
-  await changes.put(path, { bytes, mode: wanted.conflistMode });
-  const kept = foreignTypes(wanted.conflist, conflist);
-  log.info(`installed ${path}${kept.length === 0 ? '' : `, keeping its ${kept.join(', ')}`}`);
+  if (hasContent(state, bytes) && state.kind === 'file' && state.mode === spec.conflistMode) return;
+  await changes.put(path, { bytes, mode: spec.conflistMode });
+  const keptTypes = foreignTypes(spec.conflist, conflist);
+  log.info(`installed ${path}${keptTypes.length === 0 ? '' : `, keeping its ${keptTypes.join(', ')}`}`);
 }
 
-async function removeOldConf(wanted: Wanted, { disk, changes, log }: Step): Promise<void> {
-  const { oldConfName, conflistName, configDirectory } = wanted;
+async function removeOldConf(spec: InstallSpec, { disk, changes, log }: Step): Promise<void> {
+  const { oldConfName, conflistName, configDirectory } = spec;
   if (oldConfName === undefined || oldConfName === conflistName) return;
   const path = join(configDirectory, oldConfName);
-  const { kind } = await disk.look(path);
+  const { kind } = await disk.inspect(path);
   if (kind === 'absent') return;
-  if (kind === 'other') throw inTheWay(path);
+  if (kind === 'other') throw blockedPathFailure(path);
   await changes.remove(path);
   log.info(`removed ${path}, as CNI_OLD_CONF_NAME says`);
 }
@@ -208,12 +208,12 @@ interface UninstallOptions {
 }
 
 /**
- * Removes the network configuration first, so that no more pods are created, then the programs. Foreign files are kept;
- * missing files are no failure.
- * @returns the paths that were removed
- * @throws Failure INSTALL_IO; a repeat continues where this one stopped
+ * Removes the network configuration, so that no more pods are created, then the programs. Keeps foreign files and ignores
+ * missing ones.
+ * @returns the removed paths
+ * @throws Failure INSTALL_IO; a repeat continues where this call stopped
  */
-export async function uninstall(wanted: Wanted, { disk, log, scope }: UninstallOptions): Promise<readonly string[]> {
+export async function uninstall(spec: InstallSpec, { disk, log, scope }: UninstallOptions): Promise<readonly string[]> {
   const removed: string[] = [];
   const remove = async (path: string, note = ''): Promise<void> => {
     await disk.remove(path);
@@ -221,20 +221,20 @@ export async function uninstall(wanted: Wanted, { disk, log, scope }: UninstallO
     log.info(`removed ${path}${note}`);
   };
   if (scope === 'all') {
-    const path = conflistPath(wanted);
-    const standing = await disk.look(path);
-    const content = readConflist(bytesOf(standing)?.toString() ?? '');
+    const path = conflistPath(spec);
+    const state = await disk.inspect(path);
+    const content = readConflist(bytesOf(state)?.toString() ?? '');
     if (content.kind === 'ours') {
-      const others = foreignTypes(wanted.conflist, content.conflist);
-      await remove(path, others.length === 0 ? '' : `, and with it the chain’s ${others.join(', ')}`);
-    } else if (standing.kind !== 'absent') log.warn(`${path} is not Podwire’s, and stays`);
+      const otherTypes = foreignTypes(spec.conflist, content.conflist);
+      await remove(path, otherTypes.length === 0 ? '' : `, including the chain’s ${otherTypes.join(', ')}`);
+    } else if (state.kind !== 'absent') log.warn(`${path} is not Podwire’s and is kept`);
   }
   for (const name of BINARY_NAMES) {
-    const path = join(wanted.binaryDirectory, name);
-    const standing = await disk.look(path);
-    const bytes = bytesOf(standing);
+    const path = join(spec.binaryDirectory, name);
+    const state = await disk.inspect(path);
+    const bytes = bytesOf(state);
     if (bytes !== undefined && isShim(bytes)) await remove(path);
-    else if (standing.kind !== 'absent') log.warn(`${path} is not Podwire’s, and stays`);
+    else if (state.kind !== 'absent') log.warn(`${path} is not Podwire’s and is kept`);
   }
   return removed;
 }

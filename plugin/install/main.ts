@@ -9,5 +9,5 @@ import { parseCommandLine } from './command-line.js';
 import { runCommand } from './commands.js';
 
 tolerateBrokenPipe('podwire');
-const around = { process, clock: systemClock, newUid: randomUUID };
-process.exitCode = await runCommand(parseCommandLine(process.argv.slice(2)), around);
+const deps = { process, clock: systemClock, newUid: randomUUID };
+process.exitCode = await runCommand(parseCommandLine(process.argv.slice(2)), deps);

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 
-import { INSTALL_SETTINGS, meaninglessVariables, MEANINGLESS_VARIABLES, readInstallSettings } from './settings.js';
+import { INSTALL_SETTINGS, ignoredVariables, IGNORED_VARIABLES, readInstallSettings } from './settings.js';
 
 test('nothing has to be set', () => {
   expect(readInstallSettings({})).toEqual({
@@ -45,7 +45,7 @@ test('what a manifest of Calico sets is understood', () => {
     updatesBinaries: false,
     logLevel: 'warn',
   });
-  expect(meaninglessVariables(env)).toEqual(['DATASTORE_TYPE']);
+  expect(ignoredVariables(env)).toEqual(['DATASTORE_TYPE']);
 });
 
 test('nonsense is refused, all of it at once, and so is what nobody knows', () => {
@@ -78,6 +78,6 @@ test.each(['10-podwire.conf', '.10.conflist', 'conflist', ''.padStart(3, '/')])(
 
 test('no setting is meaningless, and no variable is there twice', () => {
   const variables = Object.values(INSTALL_SETTINGS).map(({ variable }) => variable);
-  const all = [...variables, ...MEANINGLESS_VARIABLES];
+  const all = [...variables, ...IGNORED_VARIABLES];
   expect(new Set(all).size).toBe(all.length);
 });

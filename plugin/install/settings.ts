@@ -2,24 +2,24 @@ import { readSettings, type SettingValues } from '@podwire/shared/runtime/config
 import { absolutePath, flag, oneOf, wholeNumber } from '@podwire/shared/runtime/setting';
 import { z } from 'zod';
 
-/** Prefix of the variables that only this installer has; the rest have the names of Calico's installer. */
+/** Prefix of Podwire's own variables. The others have the names of Calico's installer. */
 const PREFIX = 'PODWIRE_INSTALL_';
 
-/** A day, in milliseconds: longer than anybody waits for a node. */
+/** One day, in milliseconds. */
 const MAX_WAIT_MS = 86_400_000;
 
-/** What the plugin takes: the smallest MTU that IPv4 works with (RFC 791), and the largest that fits its length field. */
+/** The plugin's limits: the smallest MTU of IPv4 (RFC 791), and the largest that fits its length field. */
 const MIN_MTU_BYTES = 68;
 const MAX_MTU_BYTES = 65_535;
 
 /** A plain file name: no directory, and no leading dot, as runtimes skip hidden files. */
 const FILE_NAME = /^[A-Za-z0-9_][A-Za-z0-9_.-]*$/;
 
-/** A list in a file's name is `.conflist`: libcni reads `.conf` and `.json` as one plugin without a chain. */
+/** libcni reads a list only from `.conflist`, and `.conf` and `.json` as a single plugin. */
 const conflistName = z
   .string()
-  .regex(FILE_NAME, 'is no plain file name')
-  .regex(/\.conflist$/, 'does not end in .conflist');
+  .regex(FILE_NAME, 'must be a plain file name')
+  .regex(/\.conflist$/, 'must end in .conflist');
 
 /** Permissions that a network configuration may have. */
 const CONFLIST_MODES = { '0600': 0o600, '0644': 0o644 } as const;
@@ -48,7 +48,7 @@ export const INSTALL_SETTINGS = {
   },
   oldConfName: {
     variable: 'CNI_OLD_CONF_NAME',
-    schema: z.string().regex(new RegExp(`^$|${FILE_NAME.source}`), 'is no plain file name'),
+    schema: z.string().regex(new RegExp(`^$|${FILE_NAME.source}`), 'must be a plain file name'),
     default: '',
     about:
       'Name of a network configuration that is removed once the other is in place. No effect when it is CNI_CONF_NAME.',
@@ -69,7 +69,7 @@ export const INSTALL_SETTINGS = {
     variable: 'CNI_MTU',
     schema: wholeNumber(0, MAX_MTU_BYTES).refine(
       (mtu) => mtu === 0 || mtu >= MIN_MTU_BYTES,
-      `is below ${MIN_MTU_BYTES}`,
+      `must be 0 or at least ${MIN_MTU_BYTES}`,
     ),
     default: '0',
     about: 'MTU of pods in bytes, for __CNI_MTU__ and the shipped configuration; 0 leaves it to the dataplane.',
@@ -143,7 +143,7 @@ export const INSTALL_SETTINGS = {
   },
   conflistMode: {
     variable: 'PODWIRE_INSTALL_CONFLIST_MODE',
-    schema: z.enum(['0600', '0644'], 'is neither 0600 nor 0644').transform((mode) => CONFLIST_MODES[mode]),
+    schema: z.enum(['0600', '0644'], 'must be 0600 or 0644').transform((mode) => CONFLIST_MODES[mode]),
     default: '0600',
     about: 'Permissions of the network configuration: 0600 (CIS benchmark), or 0644 where others read it.',
   },
@@ -157,7 +157,7 @@ type Environment = Readonly<Record<string, string | undefined>>;
  * Variables of Calico's installer without effect in Podwire: it keeps no credentials on the node, and its programs do
  * not log. Variables present in every container of a cluster are not listed, as they are not set for the installer.
  */
-export const MEANINGLESS_VARIABLES = [
+export const IGNORED_VARIABLES = [
   'CALICO_API_GROUP',
   'CNI_TOKEN_REFRESH_INTERVAL',
   'DATASTORE_TYPE',
@@ -175,13 +175,13 @@ export const MEANINGLESS_VARIABLES = [
 
 /**
  * Reads the settings.
- * @throws Failure INVALID_SETTINGS that lists every unknown variable and every nonsense value
+ * @throws Failure INVALID_SETTINGS that lists every unknown variable and every invalid value
  */
 export function readInstallSettings(env: Environment): InstallSettings {
   return readSettings({ settings: INSTALL_SETTINGS, prefix: PREFIX, env });
 }
 
-/** Variables that are set and have no effect, for a warning. */
-export function meaninglessVariables(env: Environment): string[] {
-  return MEANINGLESS_VARIABLES.filter((name) => (env[name] ?? '') !== '');
+/** Variables that are set and ignored, for a warning. */
+export function ignoredVariables(env: Environment): string[] {
+  return IGNORED_VARIABLES.filter((name) => (env[name] ?? '') !== '');
 }

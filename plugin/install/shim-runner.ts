@@ -9,21 +9,20 @@ import { z } from 'zod';
 export interface ShimRunner {
   /**
    * Runs VERSION.
-   * @throws Failure INSTALL_REFUSED when the file does not run here, or does not answer as a CNI plugin
+   * @throws Failure INSTALL_REFUSED when the file does not run here or is not a CNI plugin
    */
   version(path: string): Promise<void>;
   /** Runs VERSION of any program of a chain. */
   versions(path: string): Promise<ProgramVersions>;
-  /** Asks the resident plugin for its STATUS. @returns why it is not ready; undefined when it is */
+  /** Runs STATUS. @returns why the plugin is not ready; undefined when it is */
   status(request: StatusRequest): Promise<string | undefined>;
 }
 
 export interface StatusRequest {
   /** Of the shim. */
   readonly path: string;
-  /** For `CNI_PATH`. */
+  /** Value of `CNI_PATH`. */
   readonly binaryDirectory: string;
-  /** For the standard input. */
   readonly configuration: string;
   readonly timeoutMs: number;
   readonly signal: AbortSignal;
@@ -39,7 +38,7 @@ export function systemShimRunner(clock: Clock): ShimRunner {
     const reason = answer.kind === 'missing' ? 'ENOENT' : answer.reason;
     throw new Failure(
       'INSTALL_REFUSED',
-      `${path} does not answer VERSION as a CNI plugin does (${reason}): check that it is built for this ` +
+      `${path} does not answer VERSION like a CNI plugin (${reason}): check that it is built for this ` +
         'machine, and that its file system is not mounted with noexec',
     );
   };

@@ -4,7 +4,7 @@ import { expect, test } from 'vitest';
 import { journalEntry } from '../testing/journal-store-contract.js';
 import { MemoryJournalStore } from '../testing/journal-store.js';
 import { recordingLog } from '../testing/plugin.js';
-import { journalDesk } from './api.js';
+import { createJournalApi } from './api.js';
 import { JournalEvents } from './events.js';
 import { Journal } from './journal.js';
 import { Replay } from './replay.js';
@@ -20,16 +20,16 @@ test('tells what waits, what it met and whether it is safe; has it done at once,
     clock,
     random: () => 0.5,
     events,
-    settle: async ({ attachment }) => {
+    execute: async ({ attachment }) => {
       if (away) return { service: 'podwire-ipam', reason: 'podwire-ipam does not answer' };
       await journal.done(attachment);
       return undefined;
     },
   });
-  const desk = journalDesk({
+  const desk = createJournalApi({
     journal,
     replay,
-    giversOf: () => ['host-local'],
+    providersOf: () => ['host-local'],
     discard: async (attachment) => {
       const entry = journal.get(attachment);
       if (entry) await journal.discard(entry, []);
@@ -42,7 +42,7 @@ test('tells what waits, what it met and whether it is safe; has it done at once,
   expect(JSON.parse(desk.text()).unreadable).toEqual([{ path: 'net/other/eth0', fault: expect.stringMatching(/./) }]);
   store.aside.clear();
   store.broken = 'full';
-  const { todo, reason } = await journal.add(journalEntry('a'));
+  const { action: todo, reason } = await journal.add(journalEntry('a'));
   const told = JSON.parse(desk.text());
   expect(told.entries).toEqual([
     {

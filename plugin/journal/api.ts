@@ -7,67 +7,67 @@ import type { JournalEntry } from './entry.js';
 import type { Journal } from './journal.js';
 import type { Replay } from './replay.js';
 
-/** Where people, and podwirectl for them, look at the journal. */
-export interface JournalDesk {
+/** The journal's part of the HTTP API, for podwirectl. */
+export interface JournalApi {
   /**
    * Pending releases, oldest first, as JSON: `{"entries":[{"attachment", "todo", "order", "since", "reason",
    * "lastFault", "givers", "held":[{"address","sequenceNumber"}]}], "unreadable":[{"path","fault"}], "fault"}`.
    *
    * - `lastFault`: error of the last attempt, null before one
-   * - `givers`: IPAM plugins that the addresses return to
+   * - `givers`: providers that the addresses are released to
    * - `held`: the allocation to release, null if unknown
    * - `unreadable`: damaged entries and those of another release, which are not executed
-   * - `fault`: why a restart could lose or revive an entry, else null
+   * - `fault`: why a restart could lose or restore an entry, else null
    */
   text(): string;
-  /** Does at once what the journal says. @returns when each entry was tried once; never rejects */
+  /** Starts a round of the replay now. Resolves when each entry was tried once; never rejects. */
   retry(): Promise<void>;
   /**
    * Discards one entry without executing it.
-   * @param request - JSON: `{"attachment"}`, as {@link JournalDesk.text} has it
+   * @param request - JSON: `{"attachment"}`, as {@link JournalApi.text} has it
    * @param cancel - fires when the caller disconnects
-   * @returns JSON: `{"discarded", "fault"}`, the entry and the fault as {@link JournalDesk.text} has them
+   * @returns JSON: `{"discarded", "fault"}`, the entry and the fault as {@link JournalApi.text} has them
    * @throws Failure INVALID_REQUEST; ATTACHMENT_NOT_FOUND if there is no such entry; STATE_IO, CANCELLED
    */
   discard(request: string, cancel: AbortController): Promise<string>;
 }
 
-interface JournalDeskOptions {
+interface JournalApiOptions {
   readonly journal: Journal;
   readonly replay: Replay;
-  /** Names of the IPAM plugins that an entry's addresses go back to. */
-  readonly giversOf: (entry: JournalEntry) => readonly string[];
+  /** Names of the providers that an entry's addresses are released to. */
+  readonly providersOf: (entry: JournalEntry) => readonly string[];
   /**
-   * Strikes an entry out undone, in the attachment's turn.
-   * @returns undefined where there is none
+   * Discards an entry without executing it, in the attachment's queue.
+   * @returns undefined if there is none
    */
   readonly discard: (attachment: Attachment, cancel: AbortController) => Promise<JournalEntry | undefined>;
 }
 
 const DISCARD_REQUEST = z.strictObject({ attachment: z.string() });
 
-export function journalDesk(options: JournalDeskOptions): JournalDesk {
+export function createJournalApi(options: JournalApiOptions): JournalApi {
   const { journal, replay, discard } = options;
   return {
     text: () => {
-      const entries = journal.entries().map((entry) => told(entry, options));
+      const entries = journal.entries().map((entry) => describeEntry(entry, options));
       return `${JSON.stringify({ entries, unreadable: journal.unreadable(), fault: journal.fault ?? null })}\n`;
     },
-    retry: () => replay.hurry(),
+    retry: () => replay.runNow(),
     discard: async (request, cancel) => {
-      const attachment = attachmentIn(request);
+      const attachment = readDiscardRequest(request);
       const entry = await discard(attachment, cancel);
       if (!entry)
         throw new Failure(
           'ATTACHMENT_NOT_FOUND',
-          `the journal has no entry of ${formatAttachment(attachment)}: it was done or discarded, or never was there`,
+          `the journal has no entry of ${formatAttachment(attachment)}; it may have been completed or discarded before`,
         );
-      return `${JSON.stringify({ discarded: told(entry, options), fault: journal.fault ?? null })}\n`;
+      return `${JSON.stringify({ discarded: describeEntry(entry, options), fault: journal.fault ?? null })}\n`;
     },
   };
 }
 
-function attachmentIn(request: string): Attachment {
+function readDiscardRequest(request: string): Attachment {
   const parsed = DISCARD_REQUEST.safeParse(parseJson(request));
   const attachment = parsed.success ? parseAttachment(parsed.data.attachment) : undefined;
   if (attachment) return attachment;
@@ -77,17 +77,17 @@ function attachmentIn(request: string): Attachment {
   );
 }
 
-function told(entry: JournalEntry, { replay, giversOf }: JournalDeskOptions): object {
-  const { attachment, todo, order, sinceMs, reason, held } = entry;
+function describeEntry(entry: JournalEntry, { replay, providersOf }: JournalApiOptions): object {
+  const { attachment, action, order, sinceMs, reason, held } = entry;
   const allocation = held?.map(({ address, sequenceNumber }) => ({ address, sequenceNumber: String(sequenceNumber) }));
   return {
     attachment: formatAttachment(attachment),
-    todo,
+    todo: action,
     order,
     since: new Date(sinceMs).toISOString(),
     reason,
     lastFault: replay.faultOf(entry) ?? null,
-    givers: giversOf(entry),
+    givers: providersOf(entry),
     held: allocation ?? null,
   };
 }

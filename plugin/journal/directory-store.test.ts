@@ -81,7 +81,7 @@ describe('of a process', () => {
     const store = new DirectoryJournalStore(process.argv[2]);
     for (let i = 0; i !== Number(process.argv[3]); i++) {
       const attachment = { network: 'net', containerId: 'c' + i, interfaceName: 'eth0' };
-      await store.put({ attachment, todo: 'release', held: undefined, reason: 'r', order: i, sinceMs: 1 });
+      await store.put({ attachment, action: 'release', held: undefined, reason: 'r', order: i, sinceMs: 1 });
       console.log('c' + i);
     }`;
 
@@ -174,7 +174,7 @@ describe('on a full disk', () => {
     expect((await store.load()).entries.map(({ attachment }) => attachment.containerId)).toEqual(['before']);
 
     rmSync(join(disk(), 'filler'));
-    await journal.settleStore();
+    await journal.retryStorage();
     expect(journal.fault).toBeUndefined();
     expect((await store.load()).entries).toHaveLength(2);
   });

@@ -18,14 +18,14 @@ import {
   type UnreadableEntry,
 } from './entry.js';
 
-/** `<hash of the attachment>.json` holds an entry; with one of these behind it, it is being written, or cannot be read. */
+/** `<hash of the attachment>.json` is an entry; `.json.unreadable` is an entry that cannot be read. */
 const ENTRY = '.json';
 const UNREADABLE = '.unreadable';
 
-/** Digits of the hash in a file's name: as many as make two attachments with one name a matter of theory. */
+/** Digits of the hash in a file's name; enough to rule out collisions. */
 const NAME_DIGITS = 32;
 
-/** The directory is root's alone. */
+/** Only root may read the directory. */
 const DIRECTORY_MODE = 0o700;
 
 /**
@@ -34,7 +34,7 @@ const DIRECTORY_MODE = 0o700;
  */
 export class DirectoryJournalStore implements JournalStore {
   readonly #directory: string;
-  /** What is set aside, by the name that it would have as an entry. */
+  /** Unreadable entries, by file name without `.unreadable`. */
   readonly #setAside = new Map<string, UnreadableEntry>();
 
   constructor(directory: string) {
@@ -51,16 +51,16 @@ export class DirectoryJournalStore implements JournalStore {
     for (const name of names) {
       if (name.endsWith(WRITING)) await rm(join(this.#directory, name), { force: true }).catch(() => undefined);
     }
-    const whole = names.filter((name) => name.endsWith(ENTRY));
-    const aside = names.filter((name) => name.endsWith(ENTRY + UNREADABLE));
-    // Of one attachment, what was set aside is the earlier.
-    const overtaken = aside.filter((name) => whole.includes(entryName(name)));
-    for (const name of overtaken) await rm(join(this.#directory, name), { force: true }).catch(() => undefined);
-    for (const name of [...whole, ...aside.filter((each) => !overtaken.includes(each))]) {
+    const entryNames = names.filter((name) => name.endsWith(ENTRY));
+    const unreadableNames = names.filter((name) => name.endsWith(ENTRY + UNREADABLE));
+    // An entry replaces the unreadable file of the same attachment, which is older.
+    const replaced = unreadableNames.filter((name) => entryNames.includes(entryName(name)));
+    for (const name of replaced) await rm(join(this.#directory, name), { force: true }).catch(() => undefined);
+    for (const name of [...entryNames, ...unreadableNames.filter((each) => !replaced.includes(each))]) {
       const decoded = await this.#read(name);
-      const place = await this.#keepAs(name, decoded.ok ? entryName(name) : entryName(name) + UNREADABLE);
+      const fileName = await this.#renameTo(name, decoded.ok ? entryName(name) : entryName(name) + UNREADABLE);
       if (decoded.ok) entries.push(decoded.entry);
-      else this.#setAside.set(entryName(name), { path: join(this.#directory, place), fault: decoded.fault });
+      else this.#setAside.set(entryName(name), { path: join(this.#directory, fileName), fault: decoded.fault });
     }
     return { entries, unreadable: this.unreadable() };
   }
@@ -99,18 +99,18 @@ export class DirectoryJournalStore implements JournalStore {
     try {
       const decoded = decodeEntry(await readFile(join(this.#directory, name), 'utf8'));
       if (!decoded.ok || fileName(decoded.entry.attachment) === entryName(name)) return decoded;
-      return { ok: false, fault: `is the entry of ${formatAttachment(decoded.entry.attachment)}` };
+      return { ok: false, fault: `its content is the entry of ${formatAttachment(decoded.entry.attachment)}` };
     } catch (error) {
       return { ok: false, fault: messageOf(error) };
     }
   }
 
-  /** @returns the name that the file has then: the earlier one where it cannot be renamed */
-  async #keepAs(name: string, wanted: string): Promise<string> {
-    if (name === wanted) return name;
+  /** @returns the new name, or the old one if the file cannot be renamed */
+  async #renameTo(name: string, newName: string): Promise<string> {
+    if (name === newName) return name;
     try {
-      await rename(join(this.#directory, name), join(this.#directory, wanted));
-      return wanted;
+      await rename(join(this.#directory, name), join(this.#directory, newName));
+      return newName;
     } catch {
       return name;
     }
@@ -123,7 +123,7 @@ export class DirectoryJournalStore implements JournalStore {
       const reason = messageOf(cause);
       throw new Failure(
         'STATE_IO',
-        `cannot ${operation} in the journal's directory ${this.#directory}: ${reason}; make room or set PODWIRE_PLUGIN_STATE_DIRECTORY`,
+        `cannot ${operation} in the journal's directory ${this.#directory}: ${reason}; free disk space or set PODWIRE_PLUGIN_STATE_DIRECTORY`,
         { details: { directory: this.#directory }, cause },
       );
     }

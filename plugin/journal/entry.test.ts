@@ -3,11 +3,11 @@ import fc from 'fast-check';
 import { expect, test } from 'vitest';
 
 import { journalEntry } from '../testing/journal-store-contract.js';
-import { decodeEntry, encodeEntry, TODOS, type JournalEntry } from './entry.js';
+import { decodeEntry, encodeEntry, RELEASE_ACTIONS, type JournalEntry } from './entry.js';
 
 const entries: fc.Arbitrary<JournalEntry> = fc.record({
   attachment: attachments,
-  todo: fc.constantFrom(...TODOS),
+  action: fc.constantFrom(...RELEASE_ACTIONS),
   held: fc.option(
     fc.array(
       fc.record({

@@ -8,36 +8,36 @@ import type { HeldAddress } from '../clients/clients.js';
 import { VARIABLES } from '../cni/environment.js';
 
 /**
- * What is still to do for an attachment, in this order: an address is given back only when no wire leads to it any more.
- * - `detach-and-release`: all of a DEL.
- * - `release`: the wire is gone.
- * - `release-unless-attached`: an ADD did not hear whether it got addresses; a wire proves that an earlier one holds them.
+ * The pending action of an attachment. Addresses are released only after the wire is removed.
+ * - `detach-and-release`: a whole DEL.
+ * - `release`: the wire is removed already.
+ * - `release-unless-attached`: an ADD got no answer to Allocate. A wire proves that an earlier ADD holds the addresses.
  */
-export const TODOS = ['detach-and-release', 'release', 'release-unless-attached'] as const;
+export const RELEASE_ACTIONS = ['detach-and-release', 'release', 'release-unless-attached'] as const;
 
-export type Todo = (typeof TODOS)[number];
+export type ReleaseAction = (typeof RELEASE_ACTIONS)[number];
 
-/** What a DEL, or the undoing of an ADD, could not do. */
-export interface Debt {
+/** A release that a DEL or the rollback of an ADD could not complete. */
+export interface PendingRelease {
   readonly attachment: Attachment;
-  readonly todo: Todo;
+  readonly action: ReleaseAction;
   /** The allocation to release; undefined if unknown, which means all addresses of the attachment. */
   readonly held: readonly HeldAddress[] | undefined;
-  /** Absolute path of the pod's network namespace, where it is known and the wire is still to go. It may be another pod's by now. */
+  /** Absolute path of the pod's network namespace, if known and needed to remove the wire. Another pod may use the path by now. */
   readonly netns?: string | undefined;
-  /** The other IPAM plugin that gave the addresses, and takes them back. */
+  /** The delegated IPAM plugin that allocated the addresses. */
   readonly delegate?: Delegate | undefined;
-  /** Whether that plugin refused the ADD itself: by CNI it holds nothing then, though that need not be true. */
+  /** Whether the delegate rejected the ADD. By CNI it then holds no address, but delegates may violate that. */
   readonly refused?: true | undefined;
-  /** Why it could not be done, for people. */
+  /** Why the release failed; human-readable. */
   readonly reason: string;
 }
 
-/** A debt that is written down. */
-export interface JournalEntry extends Debt {
-  /** Place in the order of writing. */
+/** A pending release in the journal. */
+export interface JournalEntry extends PendingRelease {
+  /** Sequence number of the entry in this journal. */
   readonly order: number;
-  /** When the oldest debt of the attachment was written, in epoch milliseconds. */
+  /** When the attachment's first pending release was written, in epoch milliseconds. */
   readonly sinceMs: number;
 }
 
@@ -45,12 +45,12 @@ const VERSION = 1;
 
 const uint64 = z
   .string()
-  .regex(/^\d{1,20}$/, 'is no sequence number')
+  .regex(/^\d{1,20}$/, 'is not a sequence number')
   .transform(BigInt);
 
 /**
- * The file of an entry: JSON. `handle` repeats what follows from the attachment, so that the file can be compared with IPAM's
- * records as it is. A field that is not known is a later release's, which had to raise the version where it may not be passed over.
+ * The file of an entry, as JSON. `handle` is derived from the attachment, so that an operator can find it in podwire-ipam's
+ * records. Unknown fields of a later release are ignored; a release raises the version if ignoring them is unsafe.
  */
 const STORED = z.object({
   version: z.literal(VERSION),
@@ -58,9 +58,9 @@ const STORED = z.object({
   sinceMs: z.int().nonnegative(),
   attachment: z
     .strictObject({ network: z.string(), containerId: z.string(), interfaceName: z.string() })
-    .refine((attachment) => attachmentFaults(attachment).length === 0, 'is no attachment'),
+    .refine((attachment) => attachmentFaults(attachment).length === 0, 'is not a valid attachment'),
   handle: z.string(),
-  todo: z.enum(TODOS),
+  todo: z.enum(RELEASE_ACTIONS),
   held: z.array(z.strictObject({ address: z.string().min(1), sequenceNumber: uint64 })).nullable(),
   netns: z.string().startsWith('/').optional(),
   delegate: z
@@ -74,21 +74,22 @@ const STORED = z.object({
   reason: z.string(),
 });
 
-export function encodeEntry({ held, ...entry }: JournalEntry): string {
+export function encodeEntry({ attachment, action, held, ...rest }: JournalEntry): string {
   const addresses = held?.map(({ address, sequenceNumber }) => ({ address, sequenceNumber: String(sequenceNumber) }));
-  const stored = { version: VERSION, ...entry, handle: handleId(entry.attachment), held: addresses ?? null };
+  const handle = handleId(attachment);
+  const stored = { version: VERSION, attachment, todo: action, ...rest, handle, held: addresses ?? null };
   return `${JSON.stringify(stored)}\n`;
 }
 
 export type DecodedEntry =
   { readonly ok: true; readonly entry: JournalEntry } | { readonly ok: false; readonly fault: string };
 
-/** What of a file that cannot be read may still say whose it is. */
+/** The attachment of an invalid entry, for its fault. */
 const OWNER = z.object({
   attachment: z.object({ network: z.string(), containerId: z.string(), interfaceName: z.string() }),
 });
 
-/** Reads what {@link encodeEntry} wrote. Of anything else it says what is wrong. */
+/** Reads what {@link encodeEntry} wrote, or reports the fault of anything else. */
 export function decodeEntry(text: string): DecodedEntry {
   const json = parseJson(text);
   const parsed = STORED.safeParse(json);
@@ -98,20 +99,20 @@ export function decodeEntry(text: string): DecodedEntry {
     const whose = owner.success ? `of ${formatAttachment(owner.data.attachment)}: ` : '';
     return { ok: false, fault: whose + faults.join('; ') };
   }
-  const { order, sinceMs, attachment, todo, held, netns, delegate, refused, reason } = parsed.data;
+  const { order, sinceMs, attachment, todo: action, held, netns, delegate, refused, reason } = parsed.data;
   const optional = {
     ...(netns !== undefined && { netns }),
     ...(delegate && { delegate }),
     ...(refused && { refused }),
   };
-  return { ok: true, entry: { order, sinceMs, attachment, todo, held: held ?? undefined, ...optional, reason } };
+  return { ok: true, entry: { order, sinceMs, attachment, action, held: held ?? undefined, ...optional, reason } };
 }
 
 /** A stored entry that cannot be read. */
 export interface UnreadableEntry {
-  /** Where it was set aside, or still is. */
+  /** Path of its file. */
   readonly path: string;
-  /** What is wrong with it, for people. */
+  /** Human-readable. */
   readonly fault: string;
 }
 
@@ -121,8 +122,8 @@ export interface StoredEntries {
 }
 
 /**
- * Where the journal outlives the process. Implementations: a directory, and memory (the fake); both pass `store.contract.ts`.
- * Methods throw a Failure STATE_IO when the storage refuses. One process at a time uses a store.
+ * Persistent storage of the journal. Implementations: a directory, and a fake in memory; both pass
+ * `testing/journal-store-contract.ts`. Methods throw Failure STATE_IO on a storage error. Only one process uses a store.
  */
 export interface JournalStore {
   /**
@@ -131,21 +132,21 @@ export interface JournalStore {
    */
   load(): Promise<StoredEntries>;
 
-  /** Those of the last {@link JournalStore.load} that could not be read, and are still there. */
+  /** Unreadable entries of the last {@link JournalStore.load} whose files still exist. */
   unreadable(): readonly UnreadableEntry[];
 
-  /** Whether one of them is the attachment's. */
+  /** Whether the attachment's entry is unreadable. */
   isSetAside(attachment: Attachment): boolean;
 
   /**
-   * Stores an entry in place of the attachment's earlier one, durably: it outlives a power cut once the call is answered. Whoever
-   * is killed in the middle leaves one of the two, whole. After a failure it is the earlier one. Idempotent.
+   * Durably replaces the attachment's entry: it survives a power cut once the call returns. A process that is killed meanwhile
+   * leaves the earlier or the new entry, never a partial one. After a failure the earlier entry remains. Idempotent.
    */
   put(entry: JournalEntry): Promise<void>;
 
   /**
-   * Removes the attachment's entry, also one that was set aside. A power cut may bring it back: nothing that it could harm outlives one. Idempotent: where
-   * there is none, that is success.
+   * Removes the attachment's entry, also an unreadable one. A power cut may restore the entry, which is harmless: no pod
+   * survives one. Idempotent.
    */
   remove(attachment: Attachment): Promise<void>;
 }

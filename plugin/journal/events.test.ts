@@ -81,7 +81,7 @@ test('metrics tell what waits, how long, and what a restart would lose', async (
     volatile_entries: 0,
     unreadable_entries: 0,
     oldest_age: 2,
-    [`written ${journalEntry('a').todo}`]: 2,
+    [`written ${journalEntry('a').action}`]: 2,
   });
   // One more than may be stored.
   await journal.add(journalEntry('c'));
@@ -89,13 +89,13 @@ test('metrics tell what waits, how long, and what a restart would lose', async (
   await journal.done(attachment('a'));
   await journal.done(attachment('a'));
   await journal.discard(journal.get(attachment('c'))!, ['host-local']);
-  await journal.settleStore();
+  await journal.retryStorage();
   expect(await read.read()).toMatchObject({
     entries: 1,
     volatile_entries: 0,
     oldest_age: 0.5,
-    [`discarded ${journalEntry('c').todo}`]: 1,
-    [`done ${journalEntry('a').todo}`]: 1,
+    [`discarded ${journalEntry('c').action}`]: 1,
+    [`done ${journalEntry('a').action}`]: 1,
   });
 });
 

@@ -6,14 +6,14 @@ import { formatCount } from '@podwire/shared/words/format-count';
 
 import type { JournalEntry, UnreadableEntry } from './entry.js';
 
-/** How much waits, for the metrics. */
+/** State of the journal, for the metrics. */
 export interface JournalLevel {
   readonly entries: number;
-  /** Those that a restart would lose. */
+  /** Entries that a restart would lose. */
   readonly volatileEntries: number;
   /** Damaged entries and those of another release, which are not executed. */
   readonly unreadableEntries: number;
-  /** Age of the oldest debt in milliseconds; 0 when there is none. */
+  /** Age of the oldest pending release in milliseconds; 0 when there is none. */
   readonly oldestAgeMs: number;
 }
 
@@ -33,15 +33,15 @@ export class JournalEvents {
     const meter = (this.#meter = metrics.getMeter('podwire-plugin'));
     this.#written = meter.createCounter('podwire.plugin.journal.written', {
       unit: '{entry}',
-      description: 'Debts of DEL written down, by what is to do',
+      description: 'Pending releases that were written to the journal, by action',
     });
     this.#done = meter.createCounter('podwire.plugin.journal.done', {
       unit: '{entry}',
-      description: 'Debts of DEL that are done',
+      description: 'Pending releases that were completed',
     });
     this.#discarded = meter.createCounter('podwire.plugin.journal.discarded', {
       unit: '{entry}',
-      description: 'Debts of DEL that were given up, by what was to do',
+      description: 'Pending releases that were discarded, by action',
     });
     this.#faults = meter.createCounter('podwire.plugin.journal.faults', {
       unit: '{fault}',
@@ -49,14 +49,18 @@ export class JournalEvents {
     });
   }
 
-  /** Registers the gauge of pending entries. */
+  /** Registers the gauges. */
   observe(level: () => JournalLevel): void {
     const gauge = (name: string, unit: string, description: string) =>
       this.#meter.createObservableGauge(`podwire.plugin.journal.${name}`, { unit, description });
-    const entries = gauge('entries', '{entry}', 'Debts of DEL that wait');
-    const volatile = gauge('volatile_entries', '{entry}', 'Debts of DEL that a restart would lose');
-    const unreadable = gauge('unreadable_entries', '{entry}', 'Debts of DEL that cannot be read, and wait for who can');
-    const age = gauge('oldest_age', 's', 'Age of the oldest debt of DEL');
+    const entries = gauge('entries', '{entry}', 'Pending releases');
+    const volatile = gauge('volatile_entries', '{entry}', 'Pending releases that a restart would lose');
+    const unreadable = gauge(
+      'unreadable_entries',
+      '{entry}',
+      'Entries that this release cannot read and does not execute',
+    );
+    const age = gauge('oldest_age', 's', 'Age of the oldest pending release');
     this.#meter.addBatchObservableCallback(
       (result) => {
         const { entries: count, volatileEntries, unreadableEntries, oldestAgeMs } = level();
@@ -69,83 +73,91 @@ export class JournalEvents {
     );
   }
 
-  written({ attachment, todo, reason, order }: JournalEntry): void {
+  written({ attachment, action: todo, reason, order }: JournalEntry): void {
     this.#written.add(1, { todo });
-    this.#log.warn({ todo, order }, `journal: ${formatAttachment(attachment)} is to be done later: ${reason}`);
+    this.#log.warn({ todo, order }, `journal: release of ${formatAttachment(attachment)} is pending: ${reason}`);
   }
 
-  done({ attachment, todo, order, sinceMs }: JournalEntry, nowMs: number): void {
+  done({ attachment, action: todo, order, sinceMs }: JournalEntry, nowMs: number): void {
     this.#done.add(1, { todo });
-    this.#log.info({ todo, order, waited_ms: nowMs - sinceMs }, `journal: ${formatAttachment(attachment)} is done`);
-  }
-
-  /**
-   * An operator gave an entry up, or it was one too many of those that are not expected to hold anything.
-   * @param givers - names of the IPAM plugins whose addresses may stay held
-   */
-  discarded({ attachment, todo, order, sinceMs, held }: JournalEntry, givers: readonly string[], nowMs: number): void {
-    this.#discarded.add(1, { todo });
-    const wire = todo === 'detach-and-release' ? 'its wire is not taken away, and ' : '';
-    const addresses = held?.map(({ address }) => address);
-    this.#log.warn(
-      { todo, order, waited_ms: nowMs - sinceMs, givers, addresses },
-      `journal: ${formatAttachment(attachment)} is discarded: ${wire}what ${givers.join(' and ')} gave it may stay held`,
+    this.#log.info(
+      { todo, order, waited_ms: nowMs - sinceMs },
+      `journal: release of ${formatAttachment(attachment)} is done`,
     );
   }
 
-  /** The entries of earlier processes were read. */
+  /**
+   * An operator discarded an entry, or the journal had too many entries that are not expected to hold an address.
+   * @param providers - names of the providers whose addresses may stay allocated
+   */
+  discarded(
+    { attachment, action: todo, order, sinceMs, held }: JournalEntry,
+    providers: readonly string[],
+    nowMs: number,
+  ): void {
+    this.#discarded.add(1, { todo });
+    const wire = todo === 'detach-and-release' ? 'its wire is not removed, and ' : '';
+    const addresses = held?.map(({ address }) => address);
+    this.#log.warn(
+      { todo, order, waited_ms: nowMs - sinceMs, givers: providers, addresses },
+      `journal: release of ${formatAttachment(attachment)} is discarded: ${wire}its addresses of ${providers.join(' and ')} may stay allocated`,
+    );
+  }
+
   loaded(count: number): void {
     if (count > 0)
       this.#log.warn(
         { entries: count },
-        `journal: ${formatCount(count, 'entry of an earlier process is', 'entries of an earlier process are')} still to be done`,
+        `journal: loaded ${formatCount(count, 'pending release', 'pending releases')} of an earlier process`,
       );
   }
 
-  /** An entry is in memory alone; a restart would lose it, and with it an address or an interface. */
+  /** An entry is only in memory: a restart would lose it and leak an address or an interface. */
   notStored({ attachment }: JournalEntry, reason: string): void {
     this.#faults.add(1, { operation: 'write' });
-    this.#log.error(`journal: ${formatAttachment(attachment)} is in memory only, and a restart loses it: ${reason}`);
+    this.#log.error(
+      `journal: release of ${formatAttachment(attachment)} is in memory only, and a restart loses it: ${reason}`,
+    );
   }
 
-  /** The process ends before the entry could be stored. */
-  lost({ attachment, todo, held }: JournalEntry, reason: string): void {
+  /** The process stops before the entry could be stored. */
+  lost({ attachment, action: todo, held }: JournalEntry, reason: string): void {
     this.#faults.add(1, { operation: 'write' });
     const addresses = held?.map(({ address }) => address);
     this.#log.error(
       { todo, addresses },
-      `journal: ${formatAttachment(attachment)} is lost with this process, and what it holds is for GC (podwirectl gc) to find: ${reason}`,
+      `journal: release of ${formatAttachment(attachment)} is lost with this process; run GC (podwirectl gc) to release what it holds: ${reason}`,
     );
   }
 
   stored({ attachment }: JournalEntry): void {
-    this.#log.info(`journal: ${formatAttachment(attachment)} is stored after all`);
+    this.#log.info(`journal: release of ${formatAttachment(attachment)} is stored now`);
   }
 
   notRemoved(name: string, failure: Failure): void {
     this.#faults.add(1, { operation: 'remove' });
     this.#log.error(
       { err: failure },
-      `journal: the entry of ${name} is closed, but its file cannot be removed: ${failure.message}`,
+      `journal: release of ${name} is closed, but its file cannot be removed: ${failure.message}`,
     );
   }
 
   notLoaded(failure: Failure): void {
     this.#faults.add(1, { operation: 'load' });
-    this.#log.error({ err: failure }, `journal: what earlier processes left is not known: ${failure.message}`);
+    this.#log.error({ err: failure }, `journal: entries of earlier processes cannot be read: ${failure.message}`);
   }
 
   unreadable({ path, fault }: UnreadableEntry): void {
     this.#faults.add(1, { operation: 'read' });
     this.#log.error(
       { path },
-      `journal: an entry cannot be read, and waits at ${path} for a release that can: ${fault}`,
+      `journal: an entry cannot be read and is not executed; its file ${path} is kept for another release of Podwire: ${fault}`,
     );
   }
 
-  /** A round of the replay ended with this for an entry. */
+  /** A round of the replay failed for an entry. */
   notDone({ attachment, order }: JournalEntry, error: unknown): void {
     const name = formatAttachment(attachment);
-    this.#log.warn({ err: error, order, attachment: name }, `journal: ${name} is not done yet`);
+    this.#log.warn({ err: error, order, attachment: name }, `journal: release of ${name} failed; it stays pending`);
   }
 }

@@ -75,7 +75,7 @@ describe('entries', () => {
     expect(record.lines().slice(1)).toEqual([
       expect.objectContaining({
         level: 'warn',
-        msg: 'journal: net/a/eth0 is discarded: its wire is not taken away, and what host-local and podwire-ipam gave it may stay held',
+        msg: 'journal: release of net/a/eth0 is discarded: its wire is not removed, and its addresses of host-local and podwire-ipam may stay allocated',
         addresses: ['10.65.0.7'],
         givers: ['host-local', 'podwire-ipam'],
       }),
@@ -95,7 +95,7 @@ describe('entries', () => {
     await add('a');
     await journal.done(attachment('a'));
     expect(record.lines().map(({ msg }) => msg)).toEqual([
-      expect.stringMatching(/net\/a\/eth0 is to be done later: podwire-dataplane/),
+      expect.stringMatching(/release of net\/a\/eth0 is pending: podwire-dataplane/),
       expect.stringMatching(/net\/a\/eth0 is done/),
     ]);
   });
@@ -110,10 +110,10 @@ describe('a store', () => {
     await add('e');
     expect(journal.level().volatileEntries).toBe(2);
     store.broken = 'no';
-    await journal.settleStore();
+    await journal.retryStorage();
     expect(journal.level().volatileEntries).toBe(1);
     await journal.done(attachment('b'));
-    await journal.settleStore();
+    await journal.retryStorage();
     expect(journal.fault).toBeUndefined();
   });
 
@@ -121,10 +121,12 @@ describe('a store', () => {
     await add('a', 'b', 'c', 'd', 'e');
     expect(store.texts.size).toBe(3);
     expect(names()).toHaveLength(5);
-    expect(journal.fault).toMatch(/^2 entries.*3 \(PODWIRE_PLUGIN_JOURNAL_MAX_ENTRIES_COUNT\)/);
+    expect(journal.fault).toMatch(
+      /^2 entries.*maximum of 3 stored entries; raise PODWIRE_PLUGIN_JOURNAL_MAX_ENTRIES_COUNT/,
+    );
     await journal.done(attachment('a'));
     await journal.done(attachment('b'));
-    await journal.settleStore();
+    await journal.retryStorage();
     expect(journal.fault).toBeUndefined();
     expect([...store.texts.keys()].sort()).toEqual(['net/c/eth0', 'net/d/eth0', 'net/e/eth0']);
   });
@@ -138,7 +140,7 @@ describe('a store', () => {
     expect([names(), journal.isIdle]).toEqual([[], false]);
     store.broken = 'no';
     await add('b');
-    await journal.settleStore();
+    await journal.retryStorage();
     expect([...store.texts.keys()]).toEqual(['net/b/eth0']);
     expect(journal.fault).toBeUndefined();
   });
@@ -151,7 +153,7 @@ describe('a store', () => {
     expect(journal.fault).toContain('cannot be read');
     await journal.add({ ...journalEntry('a'), reason: 'later' });
     store.broken = 'no';
-    await journal.settleStore();
+    await journal.retryStorage();
     expect(names().sort()).toEqual(['a', 'b']);
     expect(journal.get(attachment('a'))?.reason).toBe('later');
     expect(JSON.parse(store.texts.get('net/a/eth0')!)).toMatchObject({ reason: 'later' });
@@ -163,7 +165,7 @@ describe('a store', () => {
     await journal.discard(journal.get(attachment('a'))!, []);
     expect([names(), journal.isIdle, journal.fault]).toEqual([[], false, expect.stringContaining('cannot be removed')]);
     store.broken = 'no';
-    await journal.settleStore();
+    await journal.retryStorage();
     expect([names(), store.texts.size, journal.isIdle]).toEqual([[], 0, true]);
   });
 
@@ -176,7 +178,7 @@ describe('a store', () => {
     await expect(journal.discard(entry, [])).rejects.toMatchObject({ code: 'STATE_IO' });
     expect(names()).toEqual(['a']);
     store.broken = 'no';
-    await journal.settleStore();
+    await journal.retryStorage();
     await journal.discard(entry, []);
     expect([names(), names(await open())]).toEqual([[], []]);
   });

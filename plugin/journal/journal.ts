@@ -3,58 +3,58 @@ import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { formatCount } from '@podwire/shared/words/format-count';
 
-import type { Debt, JournalEntry, JournalStore, UnreadableEntry } from './entry.js';
+import type { PendingRelease, JournalEntry, JournalStore, UnreadableEntry } from './entry.js';
 import type { JournalEvents, JournalLevel } from './events.js';
 
 export interface JournalOptions {
   readonly store: JournalStore;
-  /** Most entries that are stored; those beyond are in memory alone. */
+  /** Most stored entries; further ones are only in memory. */
   readonly maxEntriesCount: number;
   readonly clock: Clock;
   readonly events: JournalEvents;
 }
 
 /**
- * What is still to do on this node for attachments whose DEL has succeeded: at most one entry each, in the order of writing.
+ * Pending releases of this node, at most one per attachment, in the order in which they were written.
  *
- * What makes it more than a store: DEL succeeds also on a node whose disk is full, gone or read-only. Then entries are in memory
- * alone, are stored as soon as that works, and {@link Journal.fault} says so until then. In memory there is no bound: they are as
- * many as the node deletes pods in that time. None of the methods throws for the storage's sake.
+ * More than a store: DEL succeeds even if the disk is full, missing or read-only. Entries are then in memory until the storage
+ * works again, and {@link Journal.fault} reports it. Memory has no bound: one entry per pod that the node deletes meanwhile.
+ * Only {@link Journal.discard} throws on a storage error.
  *
- * Who changes an attachment's entry has its turn, so that no two do.
+ * Callers change an attachment's entry only from its queue, so changes never run concurrently.
  */
 export class Journal {
   readonly #options: JournalOptions;
   readonly #entries = new Map<string, JournalEntry>();
-  /** Keys of the entries that are stored as they are. */
+  /** Keys of the entries whose current state is stored. */
   readonly #stored = new Set<string>();
-  /** Keys of the entries that the storage refused. */
+  /** Keys of the entries that could not be stored. */
   readonly #refused = new Set<string>();
-  /** Keys under which something may be stored. */
+  /** Keys that may have a file. */
   readonly #files = new Set<string>();
-  /** The storage's work under way, by key: one at a time for each. */
-  readonly #underWay = new Map<string, Promise<unknown>>();
-  /** Entries that are struck out, and still stored. */
+  /** Storage operations in flight, by key: one at a time for each. */
+  readonly #inFlight = new Map<string, Promise<unknown>>();
+  /** Attachments whose entry is closed but whose file could not be removed. */
   readonly #unremoved = new Map<string, Attachment>();
-  /** Keys of attachments that were added since the journal began, while the store could not be read. */
-  readonly #addedUnread = new Set<string>();
-  /** Why the store could not be read; undefined once it was. */
+  /** Keys of attachments whose ADD succeeded before the store could be read. */
+  readonly #addedBeforeLoad = new Set<string>();
+  /** Why the store could not be read; undefined after a successful load. */
   #loadFault: string | undefined = 'it has not been read yet';
   #writeFault: string | undefined;
   #lastOrder = 0;
-  #added: () => void = () => undefined;
+  #onAdd: () => void = () => undefined;
 
   constructor(options: JournalOptions) {
     this.#options = options;
     options.events.observe(() => this.level());
   }
 
-  /** Calls back after every entry that is written. */
+  /** Sets the callback after each {@link Journal.add}. */
   onAdd(listener: () => void): void {
-    this.#added = listener;
+    this.#onAdd = listener;
   }
 
-  /** What waits, oldest first. */
+  /** Oldest first. */
   entries(): readonly JournalEntry[] {
     return [...this.#entries.values()].sort((a, b) => a.order - b.order);
   }
@@ -63,7 +63,7 @@ export class Journal {
     return this.#entries.get(formatAttachment(attachment));
   }
 
-  /** Whether nothing waits, to be done, stored or removed. */
+  /** Whether nothing is pending: no entry, no file to remove, no load to retry. */
   get isIdle(): boolean {
     return this.#entries.size === 0 && this.#unremoved.size === 0 && this.#loadFault === undefined;
   }
@@ -78,17 +78,17 @@ export class Journal {
     };
   }
 
-  /** What earlier processes left and this one cannot read, and so does not do. */
+  /** Stored entries that this process cannot read and does not execute. */
   unreadable(): readonly UnreadableEntry[] {
     return this.#options.store.unreadable();
   }
 
-  /** Why the attachment's entry is in memory alone; undefined where it is stored, or there is none. */
+  /** Why the attachment's entry is only in memory; undefined if it is stored or there is none. */
   volatileFault(attachment: Attachment): string | undefined {
     return this.#refused.has(formatAttachment(attachment)) ? (this.#writeFault ?? '') : undefined;
   }
 
-  /** Why a restart of the process, or of the node, could lose something, or bring something back; undefined when it could not. */
+  /** Why a restart of the process or the node could lose or restore an entry; undefined if it cannot. */
   get fault(): string | undefined {
     if (this.#loadFault !== undefined) return `the journal cannot be read: ${this.#loadFault}`;
     const { volatileEntries } = this.level();
@@ -98,17 +98,17 @@ export class Journal {
     return undefined;
   }
 
-  /** Reads what earlier processes left. Repeated by {@link Journal.settleStore} until it works. */
+  /** Reads the entries of earlier processes. Retried by {@link Journal.retryStorage} until it succeeds. */
   async load(): Promise<void> {
     const { store, events } = this.#options;
     try {
       const { entries, unreadable } = await store.load();
       this.#loadFault = undefined;
-      const overtaken = entries.filter((entry) => !this.#adopt(entry));
-      this.#addedUnread.clear();
+      const superseded = entries.filter((entry) => !this.#adopt(entry));
+      this.#addedBeforeLoad.clear();
       events.loaded(entries.length);
       for (const entry of unreadable) events.unreadable(entry);
-      for (const { attachment } of overtaken) await this.#remove(formatAttachment(attachment), attachment);
+      for (const { attachment } of superseded) await this.#removeFile(formatAttachment(attachment), attachment);
     } catch (error) {
       const failure = storageFailure(error);
       if (this.#loadFault !== failure.message) events.notLoaded(failure);
@@ -116,14 +116,14 @@ export class Journal {
     }
   }
 
-  /** Writes a debt down, in place of the attachment's earlier one. It is stored before the call is answered, where that works. */
-  async add(debt: Debt): Promise<JournalEntry> {
+  /** Adds a pending release, or replaces the attachment's. Tries to store it before it returns. */
+  async add(pending: PendingRelease): Promise<JournalEntry> {
     const { clock, events } = this.#options;
-    const key = formatAttachment(debt.attachment);
+    const key = formatAttachment(pending.attachment);
     const before = this.#entries.get(key);
-    const { attachment, todo, held, delegate, refused, reason } = debt;
-    // A later DEL of the same pod need not name it.
-    const netns = todo === 'detach-and-release' ? (debt.netns ?? before?.netns) : undefined;
+    const { attachment, action, held, delegate, refused, reason } = pending;
+    // A repeated DEL may lack the namespace.
+    const netns = action === 'detach-and-release' ? (pending.netns ?? before?.netns) : undefined;
     const order = before?.order ?? ++this.#lastOrder;
     const sinceMs = before?.sinceMs ?? clock.nowMs();
     const optional = {
@@ -131,55 +131,55 @@ export class Journal {
       ...(delegate && { delegate }),
       ...(refused && { refused }),
     };
-    const entry = { attachment, todo, held, ...optional, reason, order, sinceMs };
+    const entry = { attachment, action, held, ...optional, reason, order, sinceMs };
     this.#entries.set(key, entry);
     this.#stored.delete(key);
     this.#unremoved.delete(key);
     events.written(entry);
     const fault = await this.#store(key, entry);
     if (fault !== undefined) events.notStored(entry, fault);
-    this.#added();
+    this.#onAdd();
     return entry;
   }
 
-  /** Strikes an entry out, also one that could not be read: all that the attachment had is given back. Idempotent. */
+  /** Removes the attachment's entry, also an unreadable one: everything is released. Idempotent. */
   async done(attachment: Attachment): Promise<void> {
     const { events, clock } = this.#options;
     const entry = this.get(attachment);
     if (entry) events.done(entry, clock.nowMs());
-    await this.#strike(attachment);
+    await this.#remove(attachment);
   }
 
   /**
-   * An ADD has succeeded: what earlier processes left of the attachment, and could not be read when it began, would take the pod's wire and
-   * addresses away, which are those of the ADD by now.
+   * An ADD has succeeded: removes the attachment's entry. If the store could not be read before, a stored entry is superseded:
+   * executing it would remove the new pod's wire and addresses.
    */
   async added(attachment: Attachment): Promise<void> {
-    if (this.#loadFault !== undefined) this.#addedUnread.add(formatAttachment(attachment));
+    if (this.#loadFault !== undefined) this.#addedBeforeLoad.add(formatAttachment(attachment));
     await this.done(attachment);
   }
 
   /**
    * Deletes a pending entry at an operator's request. No effect if the attachment has a newer one.
-   * @param givers - names of the IPAM plugins whose addresses may stay held
+   * @param providers - names of the providers whose addresses may stay allocated
    * @throws Failure STATE_IO while the store cannot be read: the stored entry would reappear
    */
-  async discard(entry: JournalEntry, givers: readonly string[]): Promise<void> {
+  async discard(entry: JournalEntry, providers: readonly string[]): Promise<void> {
     const { events, clock } = this.#options;
     if (this.get(entry.attachment) !== entry) return;
     if (this.#loadFault !== undefined)
       throw new Failure(
         'STATE_IO',
-        `${formatAttachment(entry.attachment)} stays in the journal, as that cannot be read: ${this.#loadFault}`,
+        `the entry of ${formatAttachment(entry.attachment)} cannot be discarded while the journal cannot be read: ${this.#loadFault}`,
       );
-    events.discarded(entry, givers, clock.nowMs());
-    await this.#strike(entry.attachment);
+    events.discarded(entry, providers, clock.nowMs());
+    await this.#remove(entry.attachment);
   }
 
-  /** Tries again what the storage refused. */
-  async settleStore(): Promise<void> {
+  /** Retries failed storage operations. */
+  async retryStorage(): Promise<void> {
     if (this.#loadFault !== undefined) await this.load();
-    for (const [key, attachment] of [...this.#unremoved]) await this.#remove(key, attachment);
+    for (const [key, attachment] of [...this.#unremoved]) await this.#removeFile(key, attachment);
     for (const entry of this.entries()) {
       const key = formatAttachment(entry.attachment);
       // An entry without room costs no attempt and does not affect the rest.
@@ -191,28 +191,28 @@ export class Journal {
 
   /** Final attempt to persist on shutdown. Entries that fail are lost and reported. */
   async close(): Promise<void> {
-    await this.settleStore();
+    await this.retryStorage();
     for (const entry of this.entries()) {
       const fault = this.volatileFault(entry.attachment);
       if (fault !== undefined) this.#options.events.lost(entry, fault);
     }
   }
 
-  async #strike(attachment: Attachment): Promise<void> {
+  async #remove(attachment: Attachment): Promise<void> {
     const key = formatAttachment(attachment);
     this.#entries.delete(key);
     this.#stored.delete(key);
     this.#refused.delete(key);
-    if (this.#files.has(key) || this.#options.store.isSetAside(attachment)) await this.#remove(key, attachment);
+    if (this.#files.has(key) || this.#options.store.isSetAside(attachment)) await this.#removeFile(key, attachment);
   }
 
-  /** What is in memory is later than what is stored. @returns whether it is still to be done */
+  /** Takes over a stored entry unless memory has a later state. @returns whether the attachment still has an entry */
   #adopt(entry: JournalEntry): boolean {
     const key = formatAttachment(entry.attachment);
     this.#lastOrder = Math.max(this.#lastOrder, entry.order);
     this.#files.add(key);
     if (this.#entries.has(key)) return true;
-    if (this.#addedUnread.has(key)) return false;
+    if (this.#addedBeforeLoad.has(key)) return false;
     this.#entries.set(key, entry);
     this.#stored.add(key);
     return true;
@@ -220,9 +220,9 @@ export class Journal {
 
   /** @returns why it is not stored, or undefined */
   #store(key: string, entry: JournalEntry): Promise<string | undefined> {
-    return this.#inTurn(key, async () => {
+    return this.#serialize(key, async () => {
       const isCurrent = () => this.#entries.get(key) === entry;
-      // Another replaced it, or it is done.
+      // It was replaced, completed or stored meanwhile.
       if (!isCurrent() || this.#stored.has(key)) return undefined;
       const fault = await this.#put(key, entry);
       if (!isCurrent()) return undefined;
@@ -240,7 +240,7 @@ export class Journal {
   async #put(key: string, entry: JournalEntry): Promise<string | undefined> {
     const { store, maxEntriesCount } = this.#options;
     if (!this.#hasRoom(key)) {
-      return `it holds as many as it may, ${maxEntriesCount} (PODWIRE_PLUGIN_JOURNAL_MAX_ENTRIES_COUNT)`;
+      return `the journal has the maximum of ${maxEntriesCount} stored entries; raise PODWIRE_PLUGIN_JOURNAL_MAX_ENTRIES_COUNT`;
     }
     this.#files.add(key);
     try {
@@ -255,8 +255,8 @@ export class Journal {
     return this.#files.has(key) || this.#files.size < this.#options.maxEntriesCount;
   }
 
-  #remove(key: string, attachment: Attachment): Promise<void> {
-    return this.#inTurn(key, async () => {
+  #removeFile(key: string, attachment: Attachment): Promise<void> {
+    return this.#serialize(key, async () => {
       if (this.#entries.has(key)) return;
       try {
         await this.#options.store.remove(attachment);
@@ -271,14 +271,14 @@ export class Journal {
     });
   }
 
-  async #inTurn<Result>(key: string, work: () => Promise<Result>): Promise<Result> {
-    const mine = (this.#underWay.get(key) ?? Promise.resolve()).then(work);
-    const settled = mine.catch(() => undefined);
-    this.#underWay.set(key, settled);
+  async #serialize<Result>(key: string, work: () => Promise<Result>): Promise<Result> {
+    const result = (this.#inFlight.get(key) ?? Promise.resolve()).then(work);
+    const settled = result.catch(() => undefined);
+    this.#inFlight.set(key, settled);
     try {
-      return await mine;
+      return await result;
     } finally {
-      if (this.#underWay.get(key) === settled) this.#underWay.delete(key);
+      if (this.#inFlight.get(key) === settled) this.#inFlight.delete(key);
     }
   }
 }

@@ -12,7 +12,7 @@ beforeEach(() => {
 
 test('what an ADD got is known until it is forgotten', () => {
   expect(known.of(attachment)).toBeUndefined();
-  known.remember(attachment, held);
+  known.record(attachment, held);
   expect(known.of(attachment)).toEqual(held);
   expect(known.of({ ...attachment, interfaceName: 'net1' })).toBeUndefined();
   known.forget(attachment);
@@ -20,30 +20,30 @@ test('what an ADD got is known until it is forgotten', () => {
 });
 
 test('that nobody was asked is known, unless an earlier ADD got something', () => {
-  known.rememberNobodyAsked(attachment);
-  expect([known.of(attachment), known.wasNobodyAsked(attachment)]).toEqual([undefined, true]);
-  known.remember(attachment, held);
-  known.rememberNobodyAsked(attachment);
-  expect([known.of(attachment), known.wasNobodyAsked(attachment)]).toEqual([held, false]);
+  known.recordUnrequested(attachment);
+  expect([known.of(attachment), known.wasUnrequested(attachment)]).toEqual([undefined, true]);
+  known.record(attachment, held);
+  known.recordUnrequested(attachment);
+  expect([known.of(attachment), known.wasUnrequested(attachment)]).toEqual([held, false]);
 });
 
 test('that an ADD was refused is known, also over a DEL, until another asks', () => {
-  known.rememberNobodyAsked(attachment);
-  known.rememberRefused(attachment);
+  known.recordUnrequested(attachment);
+  known.recordRefused(attachment);
   known.forget(attachment);
   expect([known.of(attachment), known.wasRefused(attachment)]).toEqual([undefined, true]);
-  known.rememberAsked(attachment);
+  known.clearFailure(attachment);
   expect(known.wasRefused(attachment)).toBe(false);
-  known.remember(attachment, []);
-  known.rememberAsked(attachment);
-  known.rememberRefused(attachment);
+  known.record(attachment, []);
+  known.clearFailure(attachment);
+  known.recordRefused(attachment);
   expect([known.of(attachment), known.wasRefused(attachment)]).toEqual([[], false]);
 });
 
 test('the oldest is forgotten first, and what is remembered again is young', () => {
   const at = (count: number) => ({ ...attachment, containerId: `c${count}` });
-  for (let count = 0; count < 4096; count++) known.remember(at(count), held);
-  known.remember(at(0), held);
-  known.remember(at(4096), held);
+  for (let count = 0; count < 4096; count++) known.record(at(count), held);
+  known.record(at(0), held);
+  known.record(at(4096), held);
   expect([known.of(at(0)), known.of(at(1)), known.of(at(2))]).toEqual([held, undefined, held]);
 });

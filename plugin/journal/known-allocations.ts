@@ -5,60 +5,60 @@ import type { HeldAddress } from '../clients/clients.js';
 /** More than nodes have pods. */
 const MAX_COUNT = 4096;
 
-/** What is known of an attachment: its addresses, or why there are none. */
-type Known = readonly HeldAddress[] | 'nobody asked' | 'refused';
+/** The addresses of an attachment, or why it has none. */
+type Known = readonly HeldAddress[] | 'unrequested' | 'refused';
 
 /**
- * Which allocation the ADDs of this process got, so that a DEL that reaches IPAM late gives back that one and no later one. In
- * memory alone: what is not known costs a proof, and writing it down would cost every ADD.
+ * Allocations of the ADDs of this process, so that a delayed DEL releases that allocation and no later one. Only in memory:
+ * persisting it would slow down every ADD.
  */
 export class KnownAllocations {
-  /** The oldest first. */
-  readonly #held = new Map<string, Known>();
+  /** Oldest first. */
+  readonly #known = new Map<string, Known>();
 
-  remember(attachment: Attachment, held: readonly HeldAddress[]): void {
-    this.#note(attachment, held);
+  record(attachment: Attachment, held: readonly HeldAddress[]): void {
+    this.#set(attachment, held);
   }
 
   /** An ADD is about to request addresses: clears the record of an earlier failure. */
-  rememberAsked(attachment: Attachment): void {
-    if (!this.of(attachment)) this.#held.delete(formatAttachment(attachment));
+  clearFailure(attachment: Attachment): void {
+    if (!this.of(attachment)) this.#known.delete(formatAttachment(attachment));
   }
 
   /** An ADD failed before it called a provider: its DEL has nothing to release, unless an earlier ADD got addresses. */
-  rememberNobodyAsked(attachment: Attachment): void {
-    if (!this.#held.has(formatAttachment(attachment))) this.#note(attachment, 'nobody asked');
+  recordUnrequested(attachment: Attachment): void {
+    if (!this.#known.has(formatAttachment(attachment))) this.#set(attachment, 'unrequested');
   }
 
-  wasNobodyAsked(attachment: Attachment): boolean {
-    return this.#held.get(formatAttachment(attachment)) === 'nobody asked';
+  wasUnrequested(attachment: Attachment): boolean {
+    return this.#known.get(formatAttachment(attachment)) === 'unrequested';
   }
 
-  /** Another IPAM plugin answered an ADD with an error, and there is no wire: by CNI it holds nothing, though it need not be true. */
-  rememberRefused(attachment: Attachment): void {
-    if (!this.of(attachment)) this.#note(attachment, 'refused');
+  /** A delegate answered an ADD with an error, and there is no wire. By CNI it holds no address, but it may violate that. */
+  recordRefused(attachment: Attachment): void {
+    if (!this.of(attachment)) this.#set(attachment, 'refused');
   }
 
   wasRefused(attachment: Attachment): boolean {
-    return this.#held.get(formatAttachment(attachment)) === 'refused';
+    return this.#known.get(formatAttachment(attachment)) === 'refused';
   }
 
-  #note(attachment: Attachment, held: Known): void {
+  #set(attachment: Attachment, known: Known): void {
     const key = formatAttachment(attachment);
-    this.#held.delete(key);
-    this.#held.set(key, held);
-    const [oldest] = this.#held.keys();
-    if (this.#held.size > MAX_COUNT && oldest !== undefined) this.#held.delete(oldest);
+    this.#known.delete(key);
+    this.#known.set(key, known);
+    const [oldest] = this.#known.keys();
+    if (this.#known.size > MAX_COUNT && oldest !== undefined) this.#known.delete(oldest);
   }
 
-  /** @returns undefined when it is not known */
+  /** @returns undefined if unknown or none */
   of(attachment: Attachment): readonly HeldAddress[] | undefined {
-    const held = this.#held.get(formatAttachment(attachment));
+    const held = this.#known.get(formatAttachment(attachment));
     return typeof held === 'string' ? undefined : held;
   }
 
-  /** A DEL is done. An empty allocation stays recorded, as the DEL may be repeated. */
+  /** A DEL is done. The reason for having no addresses stays recorded, as the DEL may be repeated. */
   forget(attachment: Attachment): void {
-    if (this.of(attachment)) this.#held.delete(formatAttachment(attachment));
+    if (this.of(attachment)) this.#known.delete(formatAttachment(attachment));
   }
 }

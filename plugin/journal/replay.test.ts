@@ -8,7 +8,7 @@ import { recordingLog } from '../testing/plugin.js';
 import type { JournalEntry } from './entry.js';
 import { JournalEvents } from './events.js';
 import { Journal } from './journal.js';
-import { Replay, type Silence } from './replay.js';
+import { Replay, type UnavailableService } from './replay.js';
 
 let clock: ManualClock;
 let journal: Journal;
@@ -16,9 +16,9 @@ let replay: Replay;
 let record: ReturnType<typeof recordingLog>;
 /** What was tried, in order; and for each container what becomes of it, where it is not done. */
 let tried: string[];
-let outcomes: Map<string, Silence | Failure>;
+let outcomes: Map<string, UnavailableService | Failure>;
 
-const SILENCE: Silence = { service: 'podwire-ipam', reason: 'podwire-ipam: no answer' };
+const UNAVAILABLE: UnavailableService = { service: 'podwire-ipam', reason: 'podwire-ipam: no answer' };
 
 beforeEach(async () => {
   clock = new ManualClock();
@@ -27,7 +27,7 @@ beforeEach(async () => {
   journal = new Journal({ store: new MemoryJournalStore(), maxEntriesCount: 10, clock, events });
   await journal.load();
   [tried, outcomes] = [[], new Map()];
-  const settle = async ({ attachment }: JournalEntry, skip: ReadonlySet<string>) => {
+  const execute = async ({ attachment }: JournalEntry, skip: ReadonlySet<string>) => {
     const outcome = outcomes.get(attachment.containerId);
     if (outcome instanceof Failure) {
       tried.push(attachment.containerId);
@@ -38,7 +38,7 @@ beforeEach(async () => {
     if (outcome === undefined) await journal.done(attachment);
     return outcome;
   };
-  replay = new Replay({ journal, clock, random: () => 0.5, events, settle });
+  replay = new Replay({ journal, clock, random: () => 0.5, events, execute });
 });
 afterEach(() => replay.stop());
 
@@ -55,7 +55,7 @@ test('entries are done in their order, as soon as they are written', async () =>
 });
 
 test('a service that is away is asked once a round, for each entry in turn, and pauses grow until it is back', async () => {
-  for (const name of ['a', 'b', 'c']) outcomes.set(name, SILENCE);
+  for (const name of ['a', 'b', 'c']) outcomes.set(name, UNAVAILABLE);
   await add('a', 'b', 'c');
   await resting();
   tried.length = 0;
@@ -69,13 +69,13 @@ test('a service that is away is asked once a round, for each entry in turn, and 
   expect(pauses).toEqual(pauses.toSorted((x, y) => x - y));
   expect(Math.max(...pauses)).toBe(15_000);
   outcomes.clear();
-  void replay.hurry();
+  void replay.runNow();
   await idle();
   expect(tried.slice(9).toSorted()).toEqual(['a', 'b', 'c']);
 });
 
 test('an entry that a service never answers holds up no other of that service', async () => {
-  outcomes.set('a', SILENCE);
+  outcomes.set('a', UNAVAILABLE);
   await add('a', 'b', 'c');
   await vi.waitFor(
     () => {
@@ -88,59 +88,59 @@ test('an entry that a service never answers holds up no other of that service', 
 });
 
 test('what was left out for the silence of a service tells of that silence', async () => {
-  outcomes.set('a', SILENCE);
-  outcomes.set('b', SILENCE);
+  outcomes.set('a', UNAVAILABLE);
+  outcomes.set('b', UNAVAILABLE);
   await add('a', 'b');
-  await replay.hurry();
-  expect(journal.entries().map((entry) => replay.faultOf(entry))).toEqual([SILENCE.reason, SILENCE.reason]);
+  await replay.runNow();
+  expect(journal.entries().map((entry) => replay.faultOf(entry))).toEqual([UNAVAILABLE.reason, UNAVAILABLE.reason]);
 });
 
-test('an entry that is refused holds up no other, and is logged once for each reason', async () => {
+test('a rejected entry does not block the others, and each reason is logged once', async () => {
   outcomes.set('a', new Failure('KERNEL_REFUSED', 'EBUSY'));
   await add('a', 'b', 'c');
   await resting();
-  void replay.hurry();
+  void replay.runNow();
   await vi.waitFor(() => expect(journal.entries()).toHaveLength(1), { interval: 1, timeout: 20_000 });
   for (let round = 0; round < 3; round++) {
     await resting();
     clock.advance(clock.nextMs ?? 0);
   }
   await resting();
-  const lines = () => record.lines().filter(({ msg }) => String(msg).includes('not done yet'));
+  const lines = () => record.lines().filter(({ msg }) => String(msg).includes('release of net/a/eth0 failed'));
   expect(lines()).toHaveLength(1);
   outcomes.set('a', new Failure('KERNEL_REFUSED', 'EPERM'));
-  void replay.hurry();
+  void replay.runNow();
   await vi.waitFor(() => expect(lines()).toHaveLength(2), { interval: 1, timeout: 20_000 });
 });
 
-test('who hurries it waits for a round of its own, and hears what each entry met', async () => {
-  await replay.hurry();
-  outcomes.set('a', SILENCE).set('b', new Failure('KERNEL_REFUSED', 'EBUSY'));
+test('runNow waits for a new round, and each entry has its error', async () => {
+  await replay.runNow();
+  outcomes.set('a', UNAVAILABLE).set('b', new Failure('KERNEL_REFUSED', 'EBUSY'));
   await add('a', 'b');
-  await replay.hurry();
+  await replay.runNow();
   const [a, b] = journal.entries();
   expect([a, b].map((entry) => entry && replay.faultOf(entry))).toEqual(['podwire-ipam: no answer', 'EBUSY']);
   tried.length = 0;
-  await replay.hurry();
+  await replay.runNow();
   expect(tried.toSorted()).toEqual(['a', 'b']);
   expect(journal.entries()).toHaveLength(2);
   outcomes.clear();
-  await replay.hurry();
+  await replay.runNow();
   expect(journal.entries()).toEqual([]);
 });
 
 test('what is hurried while it stops is answered too', async () => {
-  outcomes.set('a', SILENCE);
+  outcomes.set('a', UNAVAILABLE);
   await add('a');
   await resting();
-  const hurried = replay.hurry();
+  const hurried = replay.runNow();
   await replay.stop();
   await hurried;
-  await replay.hurry();
+  await replay.runNow();
 });
 
 test('what is not done when it stops stays', async () => {
-  outcomes.set('a', SILENCE);
+  outcomes.set('a', UNAVAILABLE);
   await add('a');
   await resting();
   await replay.stop();
@@ -151,17 +151,17 @@ test('what is not done when it stops stays', async () => {
 
 test('what is under way when it stops hears a failure of ours, which nobody takes for a defect', async () => {
   let reason: unknown;
-  const settle = (_: JournalEntry, __: ReadonlySet<string>, signal: AbortSignal) =>
-    new Promise<Silence>((resolve) => {
+  const execute = (_: JournalEntry, __: ReadonlySet<string>, signal: AbortSignal) =>
+    new Promise<UnavailableService>((resolve) => {
       signal.addEventListener('abort', () => {
         reason = signal.reason;
-        resolve(SILENCE);
+        resolve(UNAVAILABLE);
       });
     });
   const events = new JournalEvents(record.log);
   const other = new Journal({ store: new MemoryJournalStore(), maxEntriesCount: 10, clock, events });
   await other.load();
-  const stopping = new Replay({ journal: other, clock, random: () => 0.5, events, settle });
+  const stopping = new Replay({ journal: other, clock, random: () => 0.5, events, execute });
   await other.add(journalEntry('a'));
   await new Promise((resolve) => setImmediate(resolve));
   await stopping.stop();

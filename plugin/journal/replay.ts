@@ -9,13 +9,13 @@ import type { JournalEntry } from './entry.js';
 import type { JournalEvents } from './events.js';
 import type { Journal } from './journal.js';
 
-/** The first retry is early, as most outages are restarts; a long outage is retried twice a minute. */
+/** The first retry is early, as most outages are restarts. During a long outage there are two rounds a minute. */
 const BACKOFF: BackoffBounds = { baseMs: 500, maxMs: 30_000 };
 
-/** A service failed its part of an entry for a transient reason. */
-export interface Silence {
+/** A service failed for a transient reason. */
+export interface UnavailableService {
   readonly service: string;
-  /** For people. */
+  /** Human-readable. */
   readonly reason: string;
 }
 
@@ -26,16 +26,16 @@ export interface ReplayOptions {
   readonly random: () => number;
   readonly events: JournalEvents;
   /**
-   * Does what an entry says, in the attachment's turn, and strikes it out; one that is gone by then is done.
-   * @param skip - services that were silent in this round, and are not asked again
-   * @returns whose silence left the entry undone, of those to skip too; undefined where it is done
-   * @throws Failure when a service refused
+   * Executes an entry in the attachment's queue and removes it. An entry that no longer exists counts as done.
+   * @param skip - services that were unavailable in this round and are not called again
+   * @returns the unavailable service, which may be one to skip; undefined if the entry is done
+   * @throws Failure when a service rejected the call
    */
-  readonly settle: (
+  readonly execute: (
     entry: JournalEntry,
     skip: ReadonlySet<string>,
     signal: AbortSignal,
-  ) => Promise<Silence | undefined>;
+  ) => Promise<UnavailableService | undefined>;
 }
 
 /**
@@ -48,14 +48,14 @@ export class Replay {
   readonly #stop = new AbortController();
   #wake = new AbortController();
   #running: Promise<void> | undefined;
-  /** Why entries were refused, by their order, so that the log has each reason once. */
-  #refusals = new Map<number, string>();
-  /** What the last attempt of each entry met, by their order. */
+  /** Rejections of the last round, by the entry's order, so that each is logged once. */
+  #rejections = new Map<number, string>();
+  /** Error of the last attempt, by the entry's order. */
   readonly #faults = new Map<number, string>();
-  /** The round in which an entry met a service's silence last, by their order. */
-  readonly #silentIn = new Map<number, number>();
+  /** The last round in which an entry found a service unavailable, by the entry's order. */
+  readonly #unavailableIn = new Map<number, number>();
   #roundsCount = 0;
-  /** Who waits for a round that has not begun. */
+  /** Callers that wait for a round that has not started. */
   #waiting: (() => void)[] = [];
 
   constructor(options: ReplayOptions) {
@@ -63,44 +63,44 @@ export class Replay {
     options.journal.onAdd(() => this.start());
   }
 
-  /** Begins where something waits. An entry that comes during a pause waits for its end. */
+  /** Starts if the journal has work. An entry that is added during a pause waits for the next round. */
   start(): void {
     if (this.#stop.signal.aborted || this.#running || this.#options.journal.isIdle) return;
     this.#running = this.#run().finally(() => {
       this.#running = undefined;
-      // What was added while the last round ended.
+      // An entry may have been added while the last round ended.
       this.start();
-      this.#answerWaiting();
+      this.#releaseWaiting();
     });
   }
 
   /**
-   * Begins, and makes the pause between two rounds end. Rejects never.
-   * @returns when a round that began after the call is over; at once where nothing waits
+   * Ends the pause between two rounds. Resolves when a round that started after the call is over, or at once if the journal
+   * has no work. Never rejects.
    */
-  hurry(): Promise<void> {
+  runNow(): Promise<void> {
     const over = new Promise<void>((resolve) => this.#waiting.push(resolve));
     this.#wake.abort();
     this.start();
-    this.#answerWaiting();
+    this.#releaseWaiting();
     return over;
   }
 
-  /** What the last attempt of an entry met; undefined before there was one. */
+  /** Error of the last attempt of an entry; undefined before there was one. */
   faultOf({ order }: JournalEntry): string | undefined {
     return this.#faults.get(order);
   }
 
-  /** Ends the round under way. What is not done stays in the journal. */
+  /** Cancels the round in flight. Entries that are not done stay in the journal. */
   async stop(): Promise<void> {
-    this.#stop.abort(new Failure('CANCELLED', 'podwire-plugin is stopping; the next process goes on'));
+    this.#stop.abort(new Failure('CANCELLED', 'podwire-plugin is stopping; the next process continues'));
     this.#wake.abort();
     await this.#running;
-    this.#answerWaiting();
+    this.#releaseWaiting();
   }
 
-  /** Where no round is to come, those who wait for one have what they waited for. */
-  #answerWaiting(): void {
+  /** Without a running loop no round follows, so waiting callers are released. */
+  #releaseWaiting(): void {
     if (this.#running) return;
     for (const resolve of this.#waiting.splice(0)) resolve();
   }
@@ -110,10 +110,10 @@ export class Replay {
     for (let attempt = 0; !this.#isOver(); attempt++) {
       this.#wake = new AbortController();
       const waiting = this.#waiting.splice(0);
-      const progressed = await this.#round();
+      const hasProgress = await this.#round();
       for (const resolve of waiting) resolve();
-      if (progressed) attempt = -1;
-      if (progressed || this.#isOver()) continue;
+      if (hasProgress) attempt = -1;
+      if (hasProgress || this.#isOver()) continue;
       await clock.sleep(backoffMs(attempt, BACKOFF, random()), this.#wake.signal);
     }
   }
@@ -124,45 +124,45 @@ export class Replay {
 
   /** @returns whether an entry was done */
   async #round(): Promise<boolean> {
-    const { journal, settle, events } = this.#options;
+    const { journal, execute, events } = this.#options;
     const { signal } = this.#stop;
-    /** Services that were silent, with the reason. */
-    const silent = new Map<string, string>();
-    const refusals = new Map<number, string>();
-    let progressed = false;
-    await journal.settleStore();
+    /** Unavailable services, with the reason. */
+    const unavailable = new Map<string, string>();
+    const rejections = new Map<number, string>();
+    let hasProgress = false;
+    await journal.retryStorage();
     this.#roundsCount++;
-    for (const entry of this.#inTurn()) {
+    for (const entry of this.#orderedEntries()) {
       if (signal.aborted) break;
       try {
-        const silence = await settle(entry, new Set(silent.keys()), signal);
-        if (!silence) {
-          progressed = true;
+        const failed = await execute(entry, new Set(unavailable.keys()), signal);
+        if (!failed) {
+          hasProgress = true;
           continue;
         }
-        const { service, reason } = silence;
-        if (!silent.has(service)) {
-          silent.set(service, reason);
-          this.#silentIn.set(entry.order, this.#roundsCount);
+        const { service, reason } = failed;
+        if (!unavailable.has(service)) {
+          unavailable.set(service, reason);
+          this.#unavailableIn.set(entry.order, this.#roundsCount);
         }
-        this.#faults.set(entry.order, silent.get(service) ?? reason);
+        this.#faults.set(entry.order, unavailable.get(service) ?? reason);
       } catch (error) {
         const reason = messageOf(error);
-        refusals.set(entry.order, reason);
+        rejections.set(entry.order, reason);
         this.#faults.set(entry.order, error instanceof Failure ? tracedMessage(error) : reason);
-        if (this.#refusals.get(entry.order) !== reason) events.notDone(entry, error);
+        if (this.#rejections.get(entry.order) !== reason) events.notDone(entry, error);
       }
     }
-    this.#refusals = refusals;
-    const waiting = new Set(journal.entries().map(({ order }) => order));
-    for (const known of [this.#faults, this.#silentIn])
-      for (const order of known.keys()) if (!waiting.has(order)) known.delete(order);
-    return progressed;
+    this.#rejections = rejections;
+    const pendingOrders = new Set(journal.entries().map(({ order }) => order));
+    for (const known of [this.#faults, this.#unavailableIn])
+      for (const order of known.keys()) if (!pendingOrders.has(order)) known.delete(order);
+    return hasProgress;
   }
 
-  /** The entries in their order, and behind them those that met a service's silence, the latest last. */
-  #inTurn(): readonly JournalEntry[] {
-    const roundOf = ({ order }: JournalEntry) => this.#silentIn.get(order) ?? 0;
+  /** Entries in their order; those that found a service unavailable come last, the most recent at the end. */
+  #orderedEntries(): readonly JournalEntry[] {
+    const roundOf = ({ order }: JournalEntry) => this.#unavailableIn.get(order) ?? 0;
     return [...this.#options.journal.entries()].sort((a, b) => roundOf(a) - roundOf(b) || a.order - b.order);
   }
 }

@@ -2,22 +2,26 @@ import { Failure } from '@podwire/shared/failure/failure';
 import fc from 'fast-check';
 import { beforeEach, describe, expect, test } from 'vitest';
 
-import { Turns, type Moment, type Turn } from './attachment-queue.js';
+import { AttachmentQueue, type QueuePosition, type QueuedCommand } from './attachment-queue.js';
 
 const ATTACHMENT = { network: 'net', containerId: 'a', interfaceName: 'eth0' };
 const OTHER = { ...ATTACHMENT, interfaceName: 'net1' };
 
 let nowMs = 0;
-let turns: Turns;
+let queue: AttachmentQueue;
 let events: string[];
 
 beforeEach(() => {
   nowMs = 1_000;
-  turns = new Turns({ nowMs: () => nowMs, sleep: () => Promise.resolve('elapsed'), after: () => () => undefined });
+  queue = new AttachmentQueue({
+    nowMs: () => nowMs,
+    sleep: () => Promise.resolve('elapsed'),
+    after: () => () => undefined,
+  });
   events = [];
 });
 
-function turn(rest: Partial<Turn> = {}): Turn {
+function queuedCommand(rest: Partial<QueuedCommand> = {}): QueuedCommand {
   return {
     command: 'ADD',
     attachment: ATTACHMENT,
@@ -29,16 +33,16 @@ function turn(rest: Partial<Turn> = {}): Turn {
 }
 
 /** A command that goes on until it is told, or is cancelled. */
-function start(name: string, rest: Partial<Turn> = {}) {
+function start(name: string, rest: Partial<QueuedCommand> = {}) {
   let finish: () => void = () => undefined;
   const told = new Promise<void>((resolve) => (finish = resolve));
-  const each = turn(rest);
+  const each = queuedCommand(rest);
   const { signal } = each.cancel;
   const cancelled = new Promise<never>((_, reject) => {
     signal.addEventListener('abort', () => reject(new Failure('CANCELLED', String(signal.reason))));
   });
   cancelled.catch(() => undefined);
-  const ended = turns.take(each, async () => {
+  const ended = queue.run(each, async () => {
     events.push(`${name} begins`);
     try {
       await Promise.race([told, cancelled]);
@@ -62,8 +66,8 @@ describe('commands of one attachment', () => {
       await ended;
     }
     expect(events).toEqual(['a begins', 'a ends', 'b begins', 'b ends', 'c begins', 'c ends']);
-    await expect(turns.take(turn(), () => Promise.reject(new Error('x')))).rejects.toThrow('x');
-    expect(await turns.take(turn(), () => Promise.resolve('y'))).toBe('y');
+    await expect(queue.run(queuedCommand(), () => Promise.reject(new Error('x')))).rejects.toThrow('x');
+    expect(await queue.run(queuedCommand(), () => Promise.resolve('y'))).toBe('y');
   });
 
   test.each([OTHER, { ...ATTACHMENT, network: 'net2' }, { ...ATTACHMENT, containerId: 'b' }])(
@@ -75,8 +79,8 @@ describe('commands of one attachment', () => {
       expect(events).toEqual(['a begins', 'b begins']);
       other.finish();
       await other.ended;
-      expect(await turns.take(turn({ command: 'CHECK', attachment }), () => Promise.resolve('y'))).toBe('y');
-      const { cancel } = turn();
+      expect(await queue.run(queuedCommand({ command: 'CHECK', attachment }), () => Promise.resolve('y'))).toBe('y');
+      const { cancel } = queuedCommand();
       start('late', { startedNs: 6n, cancel });
       expect(cancel.signal.aborted).toBe(false);
       expect(events).toEqual(['a begins', 'b begins', 'b ends']);
@@ -120,7 +124,7 @@ describe('a DEL', () => {
   test('runs also when its caller went away while it waited', async () => {
     const cancel = new AbortController();
     const first = start('a', { command: 'CHECK' });
-    const del = turns.take(turn({ command: 'DEL', cancel }), () => Promise.resolve('done'));
+    const del = queue.run(queuedCommand({ command: 'DEL', cancel }), () => Promise.resolve('done'));
     cancel.abort(new Failure('CANCELLED', 'gone'));
     first.finish();
     expect(await del).toBe('done');
@@ -128,7 +132,7 @@ describe('a DEL', () => {
 
   test('runs however late its turn comes', async () => {
     const first = start('a', { command: 'CHECK' });
-    const del = turns.take(turn({ command: 'DEL', deadlineMs: 2_000 }), () => Promise.resolve('done'));
+    const del = queue.run(queuedCommand({ command: 'DEL', deadlineMs: 2_000 }), () => Promise.resolve('done'));
     nowMs = 3_000;
     first.finish();
     expect(await del).toBe('done');
@@ -150,11 +154,11 @@ describe('a DEL', () => {
 });
 
 describe('ADDs since a time', () => {
-  const names = (moment: Moment) => turns.addedSince(moment).map(({ interfaceName }) => interfaceName);
-  const since = (atMs: number) => names(turns.momentOf(atMs));
+  const names = (position: QueuePosition) => queue.addedSince(position).map(({ interfaceName }) => interfaceName);
+  const since = (atMs: number) => names(queue.positionAt(atMs));
 
   test('are those that wait, are under way, or ended later, whatever became of them', async () => {
-    await turns.take(turn(), () => Promise.resolve());
+    await queue.run(queuedCommand(), () => Promise.resolve());
     nowMs = 2_000;
     expect([since(1_000), since(1_001)]).toEqual([['eth0'], []]);
     const running = start('b', { attachment: OTHER });
@@ -162,38 +166,38 @@ describe('ADDs since a time', () => {
     expect(since(1_001)).toEqual(['net1']);
     running.finish();
     await running.ended;
-    await expect(turns.take(turn(), () => Promise.reject(new Error('x')))).rejects.toThrow('x');
+    await expect(queue.run(queuedCommand(), () => Promise.reject(new Error('x')))).rejects.toThrow('x');
     expect(since(2_000).sort()).toEqual(['eth0', 'net1']);
   });
 
   test('are also those that ended later by a clock that was set back since', async () => {
-    const moment = turns.momentOf(nowMs);
+    const position = queue.positionAt(nowMs);
     nowMs -= 500;
-    await turns.take(turn(), () => Promise.resolve());
-    expect(names(moment)).toEqual(['eth0']);
-    expect(names(turns.momentOf(1_000))).toEqual([]);
+    await queue.run(queuedCommand(), () => Promise.resolve());
+    expect(names(position)).toEqual(['eth0']);
+    expect(names(queue.positionAt(1_000))).toEqual([]);
   });
 
   test('are none of the other commands', async () => {
     for (const command of ['DEL', 'CHECK', 'GC', 'REPLAY'] as const) {
-      expect(await turns.take(turn({ command }), () => Promise.resolve(since(0)))).toEqual([]);
+      expect(await queue.run(queuedCommand({ command }), () => Promise.resolve(since(0)))).toEqual([]);
     }
     expect(since(0)).toEqual([]);
   });
 
   test('are forgotten after two minutes', async () => {
-    await turns.take(turn(), () => Promise.resolve());
+    await queue.run(queuedCommand(), () => Promise.resolve());
     nowMs += 120_000;
-    await turns.take(turn({ attachment: OTHER, deadlineMs: nowMs + 1 }), () => Promise.resolve());
+    await queue.run(queuedCommand({ attachment: OTHER, deadlineMs: nowMs + 1 }), () => Promise.resolve());
     expect(since(0)).toEqual(['net1']);
   });
 });
 
 describe('an ADD that was started before a DEL that came first', () => {
   const del = async (startedNs: bigint | undefined) =>
-    turns.take(turn({ command: 'DEL', startedNs }), () => Promise.resolve());
+    queue.run(queuedCommand({ command: 'DEL', startedNs }), () => Promise.resolve());
   const add = (startedNs: bigint | undefined, attachment = ATTACHMENT) =>
-    turns.take(turn({ startedNs, attachment }), () => Promise.resolve('done'));
+    queue.run(queuedCommand({ startedNs, attachment }), () => Promise.resolve('done'));
 
   test('is refused', async () => {
     await del(200n);
@@ -215,25 +219,25 @@ describe('an ADD that was started before a DEL that came first', () => {
 
   test('is told from one that was started when the clock had been set back', async () => {
     nowMs = 3_601_000;
-    await turns.take(turn({ command: 'DEL', startedNs: 3_600_999_000_000n, deadlineMs: nowMs + 1 }), () =>
+    await queue.run(queuedCommand({ command: 'DEL', startedNs: 3_600_999_000_000n, deadlineMs: nowMs + 1 }), () =>
       Promise.resolve(),
     );
     nowMs = 1_000;
     expect(await add(999_000_000n)).toBe('done');
     nowMs = 3_601_000;
-    const late = turn({ startedNs: 3_600_998_000_000n, deadlineMs: nowMs + 1 });
-    await expect(turns.take(late, () => Promise.resolve())).rejects.toMatchObject({ code: 'CANCELLED' });
+    const late = queuedCommand({ startedNs: 3_600_998_000_000n, deadlineMs: nowMs + 1 });
+    await expect(queue.run(late, () => Promise.resolve())).rejects.toMatchObject({ code: 'CANCELLED' });
   });
 
   test('is not remembered longer than a shim can wait', async () => {
     await del(200n);
     nowMs += 120_000;
-    await turns.take(turn({ command: 'DEL', attachment: OTHER, startedNs: 300n, deadlineMs: nowMs + 1 }), () =>
+    await queue.run(queuedCommand({ command: 'DEL', attachment: OTHER, startedNs: 300n, deadlineMs: nowMs + 1 }), () =>
       Promise.resolve(),
     );
-    expect(await turns.take(turn({ startedNs: 199n, deadlineMs: nowMs + 1 }), () => Promise.resolve('done'))).toBe(
-      'done',
-    );
+    expect(
+      await queue.run(queuedCommand({ startedNs: 199n, deadlineMs: nowMs + 1 }), () => Promise.resolve('done')),
+    ).toBe('done');
   });
 });
 
@@ -244,12 +248,16 @@ test('never do two commands of one attachment overlap, whatever comes', async ()
   });
   await fc.assert(
     fc.asyncProperty(fc.array(command, { maxLength: 12 }), fc.scheduler(), async (commands, scheduler) => {
-      const own = new Turns({ nowMs: () => 0, sleep: () => Promise.resolve('elapsed'), after: () => () => undefined });
+      const own = new AttachmentQueue({
+        nowMs: () => 0,
+        sleep: () => Promise.resolve('elapsed'),
+        after: () => () => undefined,
+      });
       const inside = new Map<string, number>();
       let most = 0;
       const taken = commands.map((each) =>
         own
-          .take(turn(each), async () => {
+          .run(queuedCommand(each), async () => {
             const key = each.attachment.interfaceName;
             inside.set(key, (inside.get(key) ?? 0) + 1);
             most = Math.max(most, inside.get(key)!);

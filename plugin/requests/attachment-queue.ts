@@ -5,23 +5,24 @@ import { withSpan } from '@podwire/shared/runtime/span';
 
 import { NS_PER_MS } from './request.js';
 
-/** A command that wants its turn. */
-export interface Turn {
+/** A command for the queue. */
+export interface QueuedCommand {
   readonly command: 'ADD' | 'DEL' | 'CHECK' | 'GC' | 'REPLAY' | 'DISCARD';
   readonly attachment: Attachment;
-  /** When the runtime started the command, in epoch nanoseconds, where it is known. */
+  /** When the runtime started the command, in epoch nanoseconds, if known. */
   readonly startedNs: bigint | undefined;
-  /** When the command's answer is of no use any more, in epoch milliseconds. */
+  /** In epoch milliseconds. */
   readonly deadlineMs: number;
-  /** Ends the command early. */
+  /** Cancels the command. */
   readonly cancel: AbortController;
 }
 
-interface Queue {
-  /** Settles when the last in the queue has finished. */
+/** The commands of an attachment that are queued or in flight. */
+interface PendingCommands {
+  /** Settles when the last of them has ended. */
   tail: Promise<unknown>;
-  waiting: number;
-  /** The ADDs among them. */
+  count: number;
+  /** Controllers of the ADDs among them. */
   readonly adds: Set<AbortController>;
   readonly attachment: Attachment;
 }
@@ -29,39 +30,38 @@ interface Queue {
 interface AddEnd {
   readonly attachment: Attachment;
   readonly atMs: number;
-  /** Its place among the ADDs that have ended. */
+  /** Sequence number among all ADDs that have ended. */
   readonly order: number;
 }
 
-/** A moment: by the clock, and by the ADDs that had ended, which no clock that is set back makes earlier. */
-export interface Moment {
+/** A point in time, by the clock and by the number of ADDs that had ended. The latter is robust against a clock that is set back. */
+export interface QueuePosition {
   /** Epoch milliseconds. */
   readonly atMs: number;
   readonly endedCount: number;
 }
 
-/** Nobody waits longer for a command than the shim does (kOverallDeadlineMs, shim/src/protocol.h). */
-const REMEMBERED_MS = 120_000;
+/** How long ended commands matter: as long as the shim waits for an answer (kOverallDeadlineMs, shim/src/protocol.h). */
+const HISTORY_MS = 120_000;
 
 /**
- * One command at a time for each attachment, in the order in which they arrive.
+ * Runs one command at a time for each attachment, in the order of arrival.
  *
  * More than a lock:
- * - A DEL means that the runtime abandoned the ADDs before it. It cancels them, in flight or queued, and runs after
- *   their rollback.
- * - An ADD can arrive after a DEL that was started later, if both waited for the plugin to restart. It would wire a pod
- *   that is never deleted, so it is rejected. The start times of the runtime's processes decide.
- * - A command whose deadline passed in the queue does nothing, unless it is a DEL.
- * - The runtime makes GC's list before GC starts. An attachment added since is not garbage, although the list lacks it.
+ * - A DEL means that the runtime abandoned the ADDs before it. It cancels them, queued or in flight, and runs after their
+ *   rollback.
+ * - An ADD can arrive after a DEL that the runtime started later, if both waited for the plugin to restart. Such an ADD is
+ *   cancelled, as its pod would never be deleted. The start times of the shim's processes decide.
+ * - A command whose deadline passed in the queue does nothing, except a DEL.
+ * - GC needs the ADDs since the runtime made GC's list: their attachments are missing from the list but are not garbage.
  */
-export class Turns {
+export class AttachmentQueue {
   readonly #clock: Clock;
-  readonly #queues = new Map<string, Queue>();
-  /** When the latest DEL of an attachment was started; the oldest entry first. */
+  readonly #pending = new Map<string, PendingCommands>();
+  /** The latest start time of a DEL, by attachment; oldest entry first. */
   readonly #deleted = new Map<string, { readonly startedNs: bigint; readonly atMs: number }>();
-  /** When the latest ADD of an attachment ended; the oldest entry first. */
+  /** The last ADD that ended, by attachment; oldest entry first. */
   readonly #added = new Map<string, AddEnd>();
-  /** How many ADDs have ended. */
   #endedCount = 0;
 
   constructor(clock: Clock) {
@@ -69,67 +69,70 @@ export class Turns {
   }
 
   /**
-   * Runs the work when it is the command's turn.
-   * @throws what the work throws; Failure DEADLINE_EXCEEDED or CANCELLED when it was not begun
+   * Runs the work after all earlier commands of the attachment.
+   * @throws errors of the work; Failure DEADLINE_EXCEEDED, or the reason of `cancel`, if the work was not started
    */
-  async take<Result>(turn: Turn, work: () => Promise<Result>): Promise<Result> {
-    const key = formatAttachment(turn.attachment);
-    const queue: Queue = this.#queues.get(key) ?? {
+  async run<Result>(queued: QueuedCommand, work: () => Promise<Result>): Promise<Result> {
+    const key = formatAttachment(queued.attachment);
+    const pending: PendingCommands = this.#pending.get(key) ?? {
       tail: Promise.resolve(),
-      waiting: 0,
+      count: 0,
       adds: new Set(),
-      attachment: turn.attachment,
+      attachment: queued.attachment,
     };
-    this.#queues.set(key, queue);
-    this.#noteOrder(key, { turn, queue });
+    this.#pending.set(key, pending);
+    this.#cancelSuperseded(key, { queued, pending });
 
-    const { tail } = queue;
-    const done = withSpan('podwire.plugin.turn_wait', {}, () => tail).then(() => this.#begin(turn, work));
-    queue.tail = done.catch(() => undefined);
-    queue.waiting++;
+    const { tail } = pending;
+    const done = withSpan('podwire.plugin.turn_wait', {}, () => tail).then(() => this.#begin(queued, work));
+    pending.tail = done.catch(() => undefined);
+    pending.count++;
     try {
       return await done;
     } finally {
-      if (queue.adds.delete(turn.cancel)) this.#rememberAdd(key, turn.attachment);
-      if (--queue.waiting === 0) this.#queues.delete(key);
+      if (pending.adds.delete(queued.cancel)) this.#recordAdd(key, queued.attachment);
+      if (--pending.count === 0) this.#pending.delete(key);
     }
   }
 
-  /** Converts a caller's start time, in epoch milliseconds by the caller's clock, to a moment. */
-  momentOf(atMs: number): Moment {
+  /** @param atMs - when the caller started, in epoch milliseconds */
+  positionAt(atMs: number): QueuePosition {
     return { atMs, endedCount: this.#endedCount };
   }
 
-  /** The attachments whose ADD waits, is under way, or ended at that moment or later; for two minutes. */
-  addedSince({ atMs: sinceMs, endedCount }: Moment): readonly Attachment[] {
-    const underWay = [...this.#queues.values()].filter(({ adds }) => adds.size > 0);
+  /** Attachments whose ADD is queued, in flight, or ended at that position or later, for up to {@link HISTORY_MS}. */
+  addedSince({ atMs: sinceMs, endedCount }: QueuePosition): readonly Attachment[] {
+    const inFlight = [...this.#pending.values()].filter(({ adds }) => adds.size > 0);
     const ended = [...this.#added.values()].filter(({ atMs, order }) => atMs >= sinceMs || order > endedCount);
-    return [...underWay, ...ended].map(({ attachment }) => attachment);
+    return [...inFlight, ...ended].map(({ attachment }) => attachment);
   }
 
-  #begin<Result>({ command, deadlineMs, cancel }: Turn, work: () => Promise<Result>): Promise<Result> {
-    // A DEL is worth doing also when its caller is gone, and however late: what it has no time for, it writes down.
+  #begin<Result>({ command, deadlineMs, cancel }: QueuedCommand, work: () => Promise<Result>): Promise<Result> {
+    // A DEL always runs, even after its deadline or without a caller: it writes what it cannot complete to the journal.
     if (command === 'DEL') return work();
     cancel.signal.throwIfAborted();
     if (this.#clock.nowMs() >= deadlineMs) {
       throw new Failure(
         'DEADLINE_EXCEEDED',
-        `${command} was not started: its time ran out while other commands of the attachment ran`,
+        `${command} was not started: its deadline passed while it waited for other commands of the attachment`,
       );
     }
     return work();
   }
 
-  #noteOrder(key: string, { turn, queue }: { readonly turn: Turn; readonly queue: Queue }): void {
-    const { command, startedNs, cancel } = turn;
+  #cancelSuperseded(
+    key: string,
+    { queued, pending }: { readonly queued: QueuedCommand; readonly pending: PendingCommands },
+  ): void {
+    const { command, startedNs, cancel } = queued;
     switch (command) {
       case 'DEL':
-        for (const add of queue.adds) add.abort(new Overtaken());
-        if (startedNs !== undefined) this.#rememberDel(key, startedNs);
+        for (const add of pending.adds) add.abort(new Superseded());
+        if (startedNs !== undefined) this.#recordDel(key, startedNs);
         break;
       case 'ADD':
-        if (startedNs !== undefined && this.#isOvertaken(key, startedNs)) cancel.abort(new Overtaken());
-        else queue.adds.add(cancel);
+        if (startedNs !== undefined && this.#isSuperseded(key, startedNs)) cancel.abort(new Superseded());
+        else pending.adds.add(cancel);
         break;
       case 'CHECK':
       case 'GC':
@@ -139,39 +142,39 @@ export class Turns {
     }
   }
 
-  /** Whether a DEL of the attachment was started later. A start time in the future means that the clock was set back; it is ignored. */
-  #isOvertaken(key: string, startedNs: bigint): boolean {
+  /** Whether a DEL of the attachment was started later. A start time in the future is ignored: the clock was set back. */
+  #isSuperseded(key: string, startedNs: bigint): boolean {
     const deletedNs = this.#deleted.get(key)?.startedNs ?? 0n;
     return startedNs < deletedNs && deletedNs < BigInt(this.#clock.nowMs() + 1) * NS_PER_MS;
   }
 
-  #rememberAdd(key: string, attachment: Attachment): void {
+  #recordAdd(key: string, attachment: Attachment): void {
     const atMs = this.#clock.nowMs();
-    forgetOld(this.#added, atMs);
+    dropExpired(this.#added, atMs);
     this.#added.delete(key);
     this.#added.set(key, { attachment, atMs, order: ++this.#endedCount });
   }
 
-  #rememberDel(key: string, startedNs: bigint): void {
+  #recordDel(key: string, startedNs: bigint): void {
     const atMs = this.#clock.nowMs();
     const before = this.#deleted.get(key)?.startedNs ?? 0n;
-    forgetOld(this.#deleted, atMs);
+    dropExpired(this.#deleted, atMs);
     this.#deleted.delete(key);
     this.#deleted.set(key, { startedNs: startedNs > before ? startedNs : before, atMs });
   }
 }
 
-/** Drops what is too old to matter from a map whose oldest entry comes first. */
-function forgetOld(entries: Map<string, { readonly atMs: number }>, nowMs: number): void {
+/** Drops entries older than {@link HISTORY_MS} from a map whose oldest entry comes first. */
+function dropExpired(entries: Map<string, { readonly atMs: number }>, nowMs: number): void {
   for (const [key, { atMs }] of entries) {
-    if (nowMs - atMs < REMEMBERED_MS) break;
+    if (nowMs - atMs < HISTORY_MS) break;
     entries.delete(key);
   }
 }
 
-/** Why an ADD ends that a DEL of its attachment came after. */
-export class Overtaken extends Failure {
+/** Why an ADD is cancelled by a DEL of its attachment. */
+export class Superseded extends Failure {
   constructor() {
-    super('CANCELLED', 'ADD was given up: a DEL of the same attachment came after it');
+    super('CANCELLED', 'ADD was cancelled: a later DEL of the same attachment superseded it');
   }
 }

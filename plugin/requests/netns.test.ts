@@ -42,17 +42,17 @@ describe('a network namespace', () => {
   test('may be the node’s own where that is allowed', () => {
     const inode = statSync('/proc/self/ns/net', { bigint: true }).ino;
     expect(reader.identify('/proc/self/ns/net', { allowsOwn: true })).toMatchObject({ inode });
-    expect(() => reader.identify(file, { allowsOwn: true })).toThrow(/is no network namespace/);
+    expect(() => reader.identify(file, { allowsOwn: true })).toThrow(/is not a network namespace/);
   });
 
   test.each([
     ['a path that does not exist', '/run/netns/nowhere', /nowhere does not exist/],
     ['a path below a file', join(file, 'x'), /cannot be read/],
-    ['a file', file, /is no network namespace/],
-    ['a folder', folder, /is no network namespace/],
-    ['a pipe, without waiting for its other end', join(folder, 'pipe'), /is no network namespace/],
-    ['a device', '/dev/null', /is no network namespace/],
-    ['a file of the process file system', '/proc/self/status', /is no network namespace/],
+    ['a file', file, /is not a network namespace/],
+    ['a folder', folder, /is not a network namespace/],
+    ['a pipe, without waiting for its other end', join(folder, 'pipe'), /is not a network namespace/],
+    ['a device', '/dev/null', /is not a network namespace/],
+    ['a file of the process file system', '/proc/self/status', /is not a network namespace/],
     ['the node’s own', '/proc/self/ns/net', /own network namespace/],
   ])('is not %s', (_, path, message) => {
     expect(() => reader.identify(path)).toThrow(

@@ -1,42 +1,38 @@
 import type { Logger } from '@podwire/shared/runtime/log';
 
-/** Number of remembered messages; beyond it the oldest may be logged again. */
-const MAX_REMEMBERED = 1_000;
+/** Number of remembered messages. The oldest is dropped and may be logged again. */
+const MAX_REMEMBERED_COUNT = 1_000;
 
-/** Warnings that one sees once, and not for every pod. */
-export class Notices {
+/** Logs each warning once instead of for every pod. */
+export class OnceLogger {
   readonly #log: Logger;
-  readonly #given = new Set<string>();
+  readonly #logged = new Set<string>();
 
   constructor(log: Logger) {
     this.#log = log;
   }
 
-  /** Says that keys of a network's configuration are let pass without an effect. */
-  keysWithoutMeaning(network: string, keys: readonly string[]): void {
+  warnIgnoredKeys(network: string, keys: readonly string[]): void {
     if (keys.length === 0) return;
     const list = keys.join(', ');
-    this.#once(
-      `the configuration of network ${network} has keys of Calico's that mean nothing to Podwire, and have no effect: ${list}`,
-    );
+    this.#once(`the configuration of network ${network} has keys of Calico that Podwire ignores: ${list}`);
   }
 
-  /** Says that annotations of a pod are let pass without an effect. */
-  annotationsWithoutEffect(pod: string, annotations: readonly string[]): void {
+  warnIgnoredAnnotations(pod: string, annotations: readonly string[]): void {
     if (annotations.length === 0) return;
-    this.#once(`pod ${pod} has annotations that have no effect under Podwire: ${annotations.join(', ')}`);
+    this.#once(`pod ${pod} has annotations that Podwire ignores: ${annotations.join(', ')}`);
   }
 
-  /** Says that a DEL by a shim of a distant release was carried out. */
-  distantShim(fault: string): void {
-    this.#once(`a DEL is carried out although ${fault}`);
+  /** A DEL was accepted from a shim of an incompatible release. */
+  warnShimRelease(fault: string): void {
+    this.#once(`DEL was accepted although ${fault}`);
   }
 
   #once(text: string): void {
-    if (this.#given.has(text)) return;
-    const [oldest] = this.#given;
-    if (this.#given.size >= MAX_REMEMBERED && oldest !== undefined) this.#given.delete(oldest);
-    this.#given.add(text);
+    if (this.#logged.has(text)) return;
+    const [oldest] = this.#logged;
+    if (this.#logged.size >= MAX_REMEMBERED_COUNT && oldest !== undefined) this.#logged.delete(oldest);
+    this.#logged.add(text);
     this.#log.warn(text);
   }
 }

@@ -1,12 +1,12 @@
 import { expect, test } from 'vitest';
 
-import { wallTimeNs } from './request.js';
+import { wallClockNs } from './request.js';
 
 const sleep = () => Promise.resolve('elapsed' as const);
 
 test('has the fractions of the stopwatch between the milliseconds of the clock', () => {
   let trueMs = 1_700_000_000_000.2;
-  const nowNs = wallTimeNs(
+  const nowNs = wallClockNs(
     { nowMs: () => Math.floor(trueMs), sleep, after: () => () => undefined },
     { now: () => trueMs - 1_699_999_999_000 },
   );
@@ -22,7 +22,7 @@ test('has the fractions of the stopwatch between the milliseconds of the clock',
 
 test('stays within the millisecond of a clock that is set, and of one that drifts', () => {
   let [clockMs, stopwatchMs] = [5_000, 0];
-  const nowNs = wallTimeNs({ nowMs: () => clockMs, sleep, after: () => () => undefined }, { now: () => stopwatchMs });
+  const nowNs = wallClockNs({ nowMs: () => clockMs, sleep, after: () => () => undefined }, { now: () => stopwatchMs });
   const expectWithin = () => {
     const offNs = nowNs() - BigInt(clockMs) * 1_000_000n;
     expect(offNs >= 0n && offNs <= 1_000_000n).toBe(true);

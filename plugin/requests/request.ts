@@ -2,7 +2,7 @@ import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import { shareOf, type Share } from '../addresses/mode.js';
+import { modeOf, type Mode } from '../addresses/mode.js';
 import {
   readAttachConfig,
   readNetworkConfig,
@@ -17,18 +17,18 @@ import {
   type Pod,
   type Variables,
 } from '../cni/environment.js';
-import { wishOf, type Wish } from '../cni/pod-request.js';
+import { resolvePodRequest, type PodRequest } from '../cni/pod-request.js';
 
 /** A CNI command as the container runtime sent it. */
 export interface CniRequest {
-  /** Name that the executable was run as; undefined where the request does not come from the shim. */
+  /** Name under which the shim was executed; undefined if the request does not come from the shim. */
   readonly plugin: string | undefined;
-  /** What the shim states of its release; undefined where it states none. */
+  /** Release of the shim, if it states one. */
   readonly shimRelease?: string | undefined;
   readonly variables: Variables;
   /**
-   * Whether the node's own network namespace is meant where CNI_NETNS names it. No specification has the variable, CNI_NETNS_OVERRIDE;
-   * it is of Go's library for plugins (containernetworking/cni, pkg/skel), which refuses a plugin's own namespace without it.
+   * CNI_NETNS_OVERRIDE: allows CNI_NETNS to be the node's own network namespace. No specification has it; it is of Go's plugin
+   * library (containernetworking/cni, pkg/skel).
    */
   readonly overridesNetns?: boolean;
   /** The network configuration, JSON in UTF-8. */
@@ -37,7 +37,7 @@ export interface CniRequest {
   readonly traceContext: Readonly<Record<string, string | undefined>>;
   /** Whether STATUS fails whenever an ADD would, regardless of the plugin's setting; set by `podwirectl node ready`. */
   readonly isStrict?: boolean;
-  /** When the shim started, in epoch nanoseconds, where it is known. */
+  /** When the shim started, in epoch nanoseconds, if known. */
   readonly startedNs: bigint | undefined;
   /** When the request arrived, in epoch nanoseconds. */
   readonly arrivedNs: bigint;
@@ -45,70 +45,68 @@ export interface CniRequest {
   readonly cancel: AbortController;
 }
 
-/** When the runtime began the command, in epoch milliseconds; when its request arrived, where that is not known. */
-export function begunAtMs({ startedNs, arrivedNs }: Pick<CniRequest, 'startedNs' | 'arrivedNs'>): number {
+/** When the runtime started the command, or else when its request arrived; in epoch milliseconds. */
+export function startedAtMs({ startedNs, arrivedNs }: Pick<CniRequest, 'startedNs' | 'arrivedNs'>): number {
   return Number((startedNs ?? arrivedNs) / NS_PER_MS);
 }
 
-/** What a command is about. */
-export interface AttachmentRequest<Config extends NetworkConfig = NetworkConfig> {
+/** A validated ADD, CHECK or DEL. */
+export interface ContainerRequest<Config extends NetworkConfig = NetworkConfig> {
   readonly attachment: Attachment;
-  /** The Kubernetes pod, where the runtime names one. */
+  /** The Kubernetes pod, if the runtime names one. */
   readonly pod: Pod | undefined;
   readonly config: Config;
-  /** What of the pod's network is to be done here. */
-  readonly share: Share;
+  readonly mode: Mode;
 }
 
-export interface DelRequest extends AttachmentRequest {
-  /** Absolute path of the pod's network namespace, where the runtime names one; it may lead nowhere by now, or to another pod's. */
+export interface DelRequest extends ContainerRequest {
+  /** Absolute path of the pod's network namespace, if the runtime names one. It may no longer exist, or be another pod's. */
   readonly netns: string | undefined;
 }
 
-export interface PodRequest extends AttachmentRequest<AttachConfig> {
+export interface AttachRequest extends ContainerRequest<AttachConfig> {
   /** Path of the pod's network namespace. */
   readonly netns: string;
-  /** Whether that may be the node's own, where no wire is made. */
+  /** Whether it may be the node's own; ipam-only mode. */
   readonly overridesNetns: boolean;
-  /** What the pod is to get of all that was asked for. */
-  readonly wish: Wish;
-  /** The whole network configuration, a JSON object, for keys that one share alone has. */
+  readonly podRequest: PodRequest;
+  /** The whole network configuration, a JSON object, for keys of one mode only. */
   readonly configuration: string;
 }
 
-/** What a command about the node is about. */
+/** A validated GC or STATUS. */
 export interface NodeRequest {
   /** Name of the network. */
   readonly network: string;
   /** Name of the node instead of the plugin's own setting. */
   readonly nodeName: string | undefined;
-  /** What a pod gets that asks for nothing. */
-  readonly wish: Wish;
-  readonly share: Share;
+  /** The request of a pod without requests of its own. */
+  readonly podRequest: PodRequest;
+  readonly mode: Mode;
 }
 
-/** Checks all of a request that works inside a pod. @throws Failure that lists all faults of environment and configuration */
-export function readPodRequest(command: 'ADD' | 'CHECK', request: CniRequest): PodRequest {
+/** Validates an ADD or CHECK. @throws Failure that lists all faults of environment and configuration */
+export function readAttachRequest(command: 'ADD' | 'CHECK', request: CniRequest): AttachRequest {
   const { variables, configuration, overridesNetns = false } = request;
-  const [{ netns, pod, asked, ...container }, config] = readBoth(
+  const [{ netns, pod, argsRequest, ...container }, config] = readBoth(
     () => readPodEnvironment(command, variables),
     () => readAttachConfig(command, configuration),
   );
-  const wish = wishOf(config.requested, asked);
-  const share = shareOf(request, config.otherIpam);
+  const podRequest = resolvePodRequest(config.requestSources, argsRequest);
+  const mode = modeOf(request, config.otherIpam);
   const attachment = { network: config.name, ...container };
-  return { attachment, netns, overridesNetns, pod, config, wish, share, configuration };
+  return { attachment, netns, overridesNetns, pod, config, podRequest, mode, configuration };
 }
 
-/** Checks all of a DEL. @throws Failure that lists all faults of environment and configuration */
+/** Validates a DEL. @throws Failure that lists all faults of environment and configuration */
 export function readDelRequest(request: CniRequest): DelRequest {
   const { variables, configuration } = request;
   const [{ netns, pod, containerId, interfaceName }, config] = readBoth(
     () => readDelEnvironment(variables),
     () => readNetworkConfig(configuration),
   );
-  const share = shareOf(request, config.otherIpam);
-  return { attachment: { network: config.name, containerId, interfaceName }, netns, pod, config, share };
+  const mode = modeOf(request, config.otherIpam);
+  return { attachment: { network: config.name, containerId, interfaceName }, netns, pod, config, mode };
 }
 
 /** Validates a node command, except for its own keys. @throws Failure that lists all faults */
@@ -118,20 +116,20 @@ export function readNodeRequest(command: 'GC' | 'STATUS', request: CniRequest): 
     () => checkNodeEnvironment(command, variables),
     () => readNodeConfig(command, configuration),
   );
-  const wish = wishOf(config.requested, { addresses: undefined, mac: undefined });
+  const podRequest = resolvePodRequest(config.requestSources, { addresses: undefined, mac: undefined });
   const { name: network, nodeName } = config;
-  return { network, nodeName, wish, share: shareOf(request, config.otherIpam) };
+  return { network, nodeName, podRequest, mode: modeOf(request, config.otherIpam) };
 }
 
 function readBoth<First, Second>(readFirst: () => First, readSecond: () => Second): [First, Second] {
   const failures: Failure[] = [];
-  const first = collect(readFirst, failures);
-  const second = collect(readSecond, failures);
-  if (!first || !second) throw joined(failures);
+  const first = collectFailure(readFirst, failures);
+  const second = collectFailure(readSecond, failures);
+  if (!first || !second) throw joinFailures(failures);
   return [first.value, second.value];
 }
 
-function collect<Value>(read: () => Value, failures: Failure[]): { readonly value: Value } | undefined {
+function collectFailure<Value>(read: () => Value, failures: Failure[]): { readonly value: Value } | undefined {
   try {
     return { value: read() };
   } catch (failure) {
@@ -141,8 +139,8 @@ function collect<Value>(read: () => Value, failures: Failure[]): { readonly valu
   }
 }
 
-/** All faults in one failure, under the code of the first: an answer has room for one code. */
-function joined(failures: readonly Failure[]): Failure {
+/** Joins failures under the code of the first, as an error document has one code. */
+function joinFailures(failures: readonly Failure[]): Failure {
   const code = failures[0]?.code ?? 'INTERNAL';
   return new Failure(code, failures.map(({ message }) => message).join('; '), {
     violations: failures.flatMap(({ violations }) => violations),
@@ -150,27 +148,27 @@ function joined(failures: readonly Failure[]): Failure {
   });
 }
 
-/** Why a command ends that the end of the process cuts off: the next process carries it out. */
-export class Stopping extends Failure {
-  /** @param rest - what cannot be left to the next process, where that is why the command is not done */
-  constructor(rest?: string) {
-    const reason = 'podwire-plugin is being stopped, and the next one carries it out; repeat it';
-    super('CANCELLED', rest === undefined ? reason : `${reason}: ${rest}`);
+/** Why a command ends when the process stops: the next process executes it. */
+export class ProcessStopping extends Failure {
+  /** @param reason - why the command fails rather than succeeds while the process stops */
+  constructor(reason?: string) {
+    const text = 'podwire-plugin is stopping; repeat the call for the next process';
+    super('CANCELLED', reason === undefined ? text : `${text}: ${reason}`);
   }
 }
 
 export const NS_PER_MS = 1_000_000n;
 
-/** A time that only moves forward, in milliseconds with their fractions. */
+/** A monotonic clock in milliseconds, with fractions. */
 export interface Stopwatch {
   now(): number;
 }
 
 /**
- * Wall clock in epoch nanoseconds, to compare with that of the shim, which ends before a clock of whole milliseconds moves on.
- * The fractions are a stopwatch's, kept within the clock's millisecond, however long the two run and drift apart.
+ * Wall clock in epoch nanoseconds, to compare with the shim's: its request arrives within a millisecond of its start. The
+ * fractions come from the stopwatch and are kept within the clock's millisecond, even if the two drift apart.
  */
-export function wallTimeNs(clock: Clock, stopwatch: Stopwatch): () => bigint {
+export function wallClockNs(clock: Clock, stopwatch: Stopwatch): () => bigint {
   let offsetMs = clock.nowMs() - stopwatch.now();
   return () => {
     const earliestMs = clock.nowMs();

@@ -1,5 +1,5 @@
 // Results of ADD in every form that CNI had: of one family or both, first in a chain or behind another plugin.
-import type { Added } from '../cni/result.js';
+import type { AddOutcome } from '../cni/result.js';
 
 export type Families = 'IPv4' | 'IPv6' | 'both';
 export type Place = 'first' | 'behind';
@@ -12,7 +12,7 @@ export const ADDRESSES: Readonly<Record<Families, readonly string[]>> = {
 };
 
 /** What ADD made, beside its addresses. */
-export const MADE: Pick<Added, 'hostInterface' | 'podInterface'> = {
+export const MADE: Pick<AddOutcome, 'hostInterface' | 'podInterface'> = {
   hostInterface: { name: 'podw1', mac: 'ee:ee:ee:ee:ee:ee', mtu: 1450 },
   podInterface: { name: 'eth0', mac: '02:00:00:00:00:01', sandbox: '/run/netns/pod', mtu: 1450 },
 };

@@ -13,7 +13,7 @@ interface JournalStoreFixture {
 export function journalEntry(containerId: string, rest: Partial<JournalEntry> = {}): JournalEntry {
   return {
     attachment: { network: 'net', containerId, interfaceName: 'eth0' },
-    todo: 'detach-and-release',
+    action: 'detach-and-release',
     held: [{ address: '10.65.0.7', sequenceNumber: 2n ** 63n }],
     reason: 'podwire-dataplane does not answer',
     order: 1,
@@ -40,7 +40,7 @@ export function journalStoreContract(setUp: () => JournalStoreFixture): void {
   });
 
   test('gives back what was put, also to the next process', async () => {
-    const [a, b] = [journalEntry('a'), journalEntry('b', { held: undefined, todo: 'release', order: 2 })];
+    const [a, b] = [journalEntry('a'), journalEntry('b', { held: undefined, action: 'release', order: 2 })];
     await store.put(a);
     await store.put(b);
     const { entries, unreadable } = await fixture.open().load();
@@ -50,7 +50,7 @@ export function journalStoreContract(setUp: () => JournalStoreFixture): void {
 
   test('keeps one entry for each attachment: the last', async () => {
     await store.put(journalEntry('a'));
-    const last = journalEntry('a', { todo: 'release-unless-attached', reason: 'other' });
+    const last = journalEntry('a', { action: 'release-unless-attached', reason: 'other' });
     await store.put(last);
     expect(await fixture.open().load()).toEqual({ entries: [last], unreadable: [] });
   });

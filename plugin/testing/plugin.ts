@@ -11,8 +11,8 @@ import { systemClock } from '@podwire/shared/runtime/clock';
 import { createLogger, type Logger } from '@podwire/shared/runtime/log';
 import { expect, vi } from 'vitest';
 
-import { HangingPlugins } from '../addresses/circuit-breaker.js';
-import { Givers } from '../addresses/provider-history.js';
+import { IpamCircuitBreaker } from '../addresses/circuit-breaker.js';
+import { ProviderHistory } from '../addresses/provider-history.js';
 import { dataplaneClient } from '../clients/dataplane.js';
 import { ipamClient } from '../clients/ipam.js';
 import { dataplaneUpkeep, ipamUpkeep } from '../clients/upkeep.js';
@@ -20,15 +20,15 @@ import type { Variables } from '../cni/environment.js';
 import type { Tools } from '../commands/context.js';
 import { ReadinessEvents } from '../commands/readiness-events.js';
 import { Readiness } from '../commands/readiness.js';
-import { ReadyMark } from '../commands/ready-mark.js';
+import { ReadinessRecord } from '../commands/readiness-record.js';
 import { CommandEvents } from '../events.js';
 import { JournalEvents } from '../journal/events.js';
 import { Journal } from '../journal/journal.js';
 import { KnownAllocations } from '../journal/known-allocations.js';
 import type { Replay } from '../journal/replay.js';
-import { Turns } from '../requests/attachment-queue.js';
+import { AttachmentQueue } from '../requests/attachment-queue.js';
 import type { NetnsReader } from '../requests/netns.js';
-import { Notices } from '../requests/once-logger.js';
+import { OnceLogger } from '../requests/once-logger.js';
 import type { CniRequest } from '../requests/request.js';
 import { run, type CniAnswer, type RunOptions } from '../run.js';
 import { makeReplay } from '../service.js';
@@ -102,7 +102,7 @@ export class Plugin {
   readonly options: RunOptions;
   /** What outlives the process of the plugin. */
   readonly store: MemoryJournalStore;
-  readonly givers: Givers;
+  readonly providerHistory: ProviderHistory;
   /** Tells commands that the process is to end. */
   readonly stopping = new AbortController();
   /** Cuts off what goes on without a caller, as the end of the process does. */
@@ -120,7 +120,7 @@ export class Plugin {
     delServiceTimeoutMs = 20_000,
     netns = namespaces,
     store = new MemoryJournalStore(),
-    giversPath = '',
+    providerHistoryPath = '',
     isStrict = false,
     ipam: fakeIpam = new FakeIpam(),
     dataplane: fakeDataplane = new FakeDataplane(),
@@ -133,8 +133,8 @@ export class Plugin {
     const surroundings = { clock: systemClock, random: () => 0.5 };
     const { log } = this.record;
     this.store = store;
-    const path = giversPath === '' ? join(this.folder, 'address-givers') : giversPath;
-    this.givers = new Givers({ path, bootId: BOOT_ID, log });
+    const path = providerHistoryPath === '' ? join(this.folder, 'address-givers') : providerHistoryPath;
+    this.providerHistory = new ProviderHistory({ path, bootId: BOOT_ID, log });
     const events = new JournalEvents(log);
     const tools: Tools = {
       ipam: ipamClient({ peer: ipam, ...surroundings }),
@@ -145,24 +145,24 @@ export class Plugin {
       },
       journal: new Journal({ store, maxEntriesCount: 100, clock: systemClock, events }),
       knownAllocations: new KnownAllocations(),
-      givers: this.givers,
-      hanging: new HangingPlugins(systemClock),
+      providerHistory: this.providerHistory,
+      circuitBreaker: new IpamCircuitBreaker(systemClock),
       netns,
       nodeName: 'node-1',
       clock: systemClock,
       log,
-      notices: new Notices(log),
+      onceLogger: new OnceLogger(log),
       cleanUpTimeoutMs,
       delServiceTimeoutMs,
       stopping: this.stopping.signal,
       ending: this.ending.signal,
     };
-    const turns = new Turns(systemClock);
-    const mark = new ReadyMark({ path: join(this.folder, 'node-ready'), bootId: BOOT_ID, log });
-    const readiness = new Readiness({ ...tools, mark, events: new ReadinessEvents(log), isStrict });
+    const queue = new AttachmentQueue(systemClock);
+    const record = new ReadinessRecord({ path: join(this.folder, 'node-ready'), bootId: BOOT_ID, log });
+    const readiness = new Readiness({ ...tools, record, events: new ReadinessEvents(log), isStrict });
     const limits = { ADD: timeoutMs, CHECK: timeoutMs, DEL: timeoutMs, GC: timeoutMs };
-    this.options = { tools, turns, timeoutMs: limits, readiness, events: new CommandEvents() };
-    this.#replay = makeReplay(tools, turns, { log, ...surroundings });
+    this.options = { tools, queue, timeoutMs: limits, readiness, events: new CommandEvents() };
+    this.#replay = makeReplay(tools, queue, { log, ...surroundings });
   }
 
   get journal(): Journal {
@@ -171,7 +171,7 @@ export class Plugin {
 
   /** Does what the journal says, as the resident does while it runs. */
   async replayed(): Promise<void> {
-    void this.#replay.hurry();
+    void this.#replay.runNow();
     await vi.waitFor(() => expect(this.journal.isIdle).toBe(true), { interval: 5, timeout: 20_000 });
   }
 
@@ -183,7 +183,7 @@ export class Plugin {
   async start(...services: readonly ('ipam' | 'dataplane')[]): Promise<this> {
     const { script, release } = this;
     await this.journal.load();
-    await this.givers.load();
+    await this.providerHistory.load();
     const log = recordingLog().log;
     for (const service of services.length > 0 ? services : (['ipam', 'dataplane'] as const)) {
       this.#servers.push(await serve(this.address(service), { fake: this[service], script, log, release }));

@@ -20,7 +20,7 @@ import { createLogger } from '@podwire/shared/runtime/log';
 import { systemDisk, type Disk } from '../install/disk.js';
 import { install, type InstallOptions } from '../install/install.js';
 import { systemShimRunner } from '../install/shim-runner.js';
-import type { Wanted } from '../install/wanted.js';
+import type { InstallSpec } from '../install/spec.js';
 
 /** A shim that answers VERSION, and STATUS as the file `ready` beside its folder says. */
 export function scriptShim(release = '1'): Buffer {
@@ -52,7 +52,7 @@ export class Site {
     });
   }
 
-  wanted(changes: Partial<Wanted> = {}): Wanted {
+  spec(changes: Partial<InstallSpec> = {}): InstallSpec {
     return {
       binaryDirectory: this.bin,
       configDirectory: this.net,
@@ -83,8 +83,8 @@ export class Site {
     };
   }
 
-  install(wanted: Partial<Wanted> = {}, options: Partial<InstallOptions> = {}): Promise<readonly string[]> {
-    return install(this.wanted(wanted), this.options(options));
+  install(spec: Partial<InstallSpec> = {}, options: Partial<InstallOptions> = {}): Promise<readonly string[]> {
+    return install(this.spec(spec), this.options(options));
   }
 
   write(path: string, content: string | Buffer, mode = 0o644): void {
@@ -139,7 +139,7 @@ export function watchedDisk(disk: Disk, before: AtStep): Disk {
     };
   };
   return {
-    look: at(disk.look),
+    inspect: at(disk.inspect),
     list: at(disk.list),
     makeDirectory: at(disk.makeDirectory),
     stage: at(disk.stage),

@@ -163,13 +163,18 @@ export const ZONES = [
       'plugin/journal',
       'plugin/requests',
       'plugin/events.ts',
-      'plugin/commands/ready-mark.ts',
+      'plugin/commands/readiness-record.ts',
     ],
     packages: ['@opentelemetry/api', 'zod'],
     ...PURE,
   },
   // The file that outlives the process.
-  { path: 'plugin/commands/ready-mark.ts', zones: ['services/shared', 'plugin/addresses'], packages: ['zod'], ...NODE },
+  {
+    path: 'plugin/commands/readiness-record.ts',
+    zones: ['services/shared', 'plugin/addresses'],
+    packages: ['zod'],
+    ...NODE,
+  },
   { path: 'plugin', zones: ['services/shared', 'plugin'], packages: ['@opentelemetry/api', 'zod'], ...NODE },
   // The installer knows the plugin by its shim alone. What it leaves behind is decided without I/O.
   { path: 'plugin/install', zones: ['services/shared', 'plugin/install'], packages: ['zod'], ...NODE },

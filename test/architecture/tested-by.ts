@@ -31,7 +31,7 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'plugin/clients/ipam.ts': 'plugin/commands/requests.test.ts',
   'plugin/clients/dataplane.ts': 'plugin/commands/add.test.ts',
   'plugin/commands/undo.ts': 'plugin/commands/add.test.ts',
-  'plugin/commands/readiness-question.ts': 'plugin/commands/readiness.test.ts',
+  'plugin/commands/readiness-probe.ts': 'plugin/commands/readiness.test.ts',
   'plugin/routes.ts': 'plugin/server.test.ts',
   'plugin/requests/once-logger.ts': 'plugin/releases.test.ts',
   'plugin/addresses/ipam-plugin.ts': 'plugin/addresses/delegated-addresses.test.ts',

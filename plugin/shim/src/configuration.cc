@@ -13,12 +13,12 @@
 namespace podwire {
 namespace {
 
-// Versions are a few bytes; what is longer is a mistake that would only bury the message.
+// A longer version is a mistake and would hide the message.
 constexpr std::size_t kMaxVersionBytes = 64;
 
 Failure BadSocketKey(std::string_view fault) {
   return {CniCode::kInvalidConfiguration, Concat({"the key socket of the network configuration ", fault}),
-          Concat({"give the absolute path of the podwire plugin's unix socket, or leave the key out for ",
+          Concat({"give the absolute path of the podwire plugin's unix socket, or omit the key for ",
                   kDefaultSocket})};
 }
 
@@ -43,10 +43,10 @@ std::optional<Failure> ReadConfiguration(const Deadline& deadline, Buffer& confi
                  Concat({"connect stdin to a pipe or a file"})};
 }
 
-Buffer ReadVersionAskedWith() {
+Buffer ReadRequestedVersion() {
   Buffer configuration;
   if (isatty(STDIN_FILENO) == 0) {
-    // Whatever kept stdin from ending, what it said until then counts if it is whole.
+    // Even if stdin did not end, a complete document read so far counts.
     static_cast<void>(
         ReadToEnd(STDIN_FILENO, {kMaxConfigurationBytes, Deadline::In(kVersionInputMs)}, configuration));
   }

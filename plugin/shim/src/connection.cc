@@ -22,8 +22,8 @@ namespace {
 
 constexpr std::size_t kReceiveBytes = 64u << 10;
 
-// The resident plugin is restarting, or (EAGAIN) its queue of connections is full.
-bool IsPassing(int error) { return error == ENOENT || error == ECONNREFUSED || error == EAGAIN; }
+// Transient: the resident plugin is restarting, or (EAGAIN) its accept queue is full.
+bool IsTransient(int error) { return error == ENOENT || error == ECONNREFUSED || error == EAGAIN; }
 
 // The kernel returns ECONNREFUSED for a path that is not a socket, as for a socket without listener.
 bool IsOtherThanSocket(std::string_view path) {
@@ -34,13 +34,13 @@ bool IsOtherThanSocket(std::string_view path) {
 std::string_view WhyUnreachable(int error) {
   switch (error) {
     case ENOTSOCK:
-      return "it is a file or a directory, and no unix socket";
+      return "it is a file or a directory, not a unix socket";
     case ENOENT:
       return "the socket does not exist";  // not strerror's words: see failure.h
     case ECONNREFUSED:
-      return "nobody listens on the socket";
+      return "no process listens on the socket";
     case EAGAIN:
-      return "the socket's queue of connections is full";
+      return "the socket's accept queue is full";
     default:
       return strerror(error);
   }
@@ -68,12 +68,12 @@ Failure Unreachable(const Connection& connection, int error) {
     return {CniCode::kInputOutput, Concat({"no permission to connect to the podwire plugin at ", path}),
             Concat({"only root may use it: run the container runtime as root"})};
   }
-  const bool is_passing = IsPassing(error);
+  const bool is_transient = IsTransient(error);
   Buffer message = Concat({"cannot connect to the podwire plugin at ", path, ": ", WhyUnreachable(error)});
-  if (is_passing && connection.window_ms > 0) {
+  if (is_transient && connection.window_ms > 0) {
     message.Append(Concat({" (waited ", Decimal(static_cast<unsigned>(connection.window_ms)), " ms)"}).View());
   }
-  return {is_passing ? CniCode::kTryAgainLater : CniCode::kInputOutput, std::move(message),
+  return {is_transient ? CniCode::kTryAgainLater : CniCode::kInputOutput, std::move(message),
           Concat({"check that podwire-plugin runs on this node, and its log; ", DebugHint(path).View()})};
 }
 
@@ -85,25 +85,25 @@ Failure BadResponse(std::string_view path, std::string_view fault) {
 Failure NoAnswerInTime(std::string_view path) {
   return {CniCode::kTryAgainLater,
           Concat({"the podwire plugin at ", path, " did not answer within ", Decimal(kOverallDeadlineMs), " ms"}),
-          Concat({"it may still carry the call out; check its log, and podwire-ipam and podwire-dataplane; ",
+          Concat({"it may still execute the call; check its log, and podwire-ipam and podwire-dataplane; ",
                   DebugHint(path).View()})};
 }
 
-// Not what a plugin does that answers: its process ended, or could not even take the connection.
+// The plugin's process ended, or could not accept the connection.
 Failure ClosedUnanswered(std::string_view path) {
   return {CniCode::kTryAgainLater,
           Concat({"the podwire plugin at ", path, " closed the connection without an answer"}),
-          Concat({"it ended in this moment, or has no file descriptor left (RLIMIT_NOFILE), which its log tells; it may have "
-                  "carried the call out; ",
+          Concat({"it may have stopped, or have no file descriptor left (RLIMIT_NOFILE); see its log. It may have "
+                  "executed the call; ",
                   DebugHint(path).View()})};
 }
 
-enum class SendOutcome { kSent, kTakesNoMore, kTimeout };
+enum class SendOutcome { kSent, kPeerStoppedReading, kTimeout };
 
-// sendmsg does not write to what it sends; its type says so only in words.
+// The cast is safe: sendmsg does not modify the data.
 iovec Part(std::string_view bytes) { return {const_cast<char*>(bytes.data()), bytes.size()}; }
 
-// Head and body go in one call: a resident that is woken by the head alone would have to wait for the body.
+// Sends head and body in one call, so that the resident wakes up once.
 SendOutcome Send(const Connection& connection, Request request) {
   while (!request.head.empty() || !request.body.empty()) {
     iovec parts[] = {Part(request.head), Part(request.body)};
@@ -118,9 +118,9 @@ SendOutcome Send(const Connection& connection, Request request) {
     } else if (errno == EAGAIN) {
       const short ready = WaitFor(connection.socket.Descriptor(), POLLIN | POLLOUT, connection.deadline);
       if (ready == 0) return SendOutcome::kTimeout;
-      if ((ready & POLLOUT) == 0) return SendOutcome::kTakesNoMore;
+      if ((ready & POLLOUT) == 0) return SendOutcome::kPeerStoppedReading;
     } else if (errno != EINTR) {
-      return SendOutcome::kTakesNoMore;
+      return SendOutcome::kPeerStoppedReading;
     }
   }
   return SendOutcome::kSent;
@@ -160,7 +160,7 @@ std::optional<Failure> Connect(Connection& connection) {
   for (;;) {
     const int error = TryToConnect(connection.path, connection.socket);
     if (error == 0) return std::nullopt;
-    if (!IsPassing(error) || window.HasPassed() || connection.deadline.HasPassed()) return Unreachable(connection, error);
+    if (!IsTransient(error) || window.HasPassed() || connection.deadline.HasPassed()) return Unreachable(connection, error);
     PauseMs(kConnectPauseMs);
   }
 }
@@ -168,12 +168,12 @@ std::optional<Failure> Connect(Connection& connection) {
 std::optional<Failure> Exchange(const Connection& connection, const Request& request, ResponseParser& response) {
   const SendOutcome outcome = Send(connection, request);
   if (outcome == SendOutcome::kTimeout) return NoAnswerInTime(connection.path);
-  // A peer that stops reading may have said why, so its answer is read in any case.
+  // A peer that stopped reading may have sent the reason, so its answer is read in any case.
   return Receive(connection, response);
 }
 
 Buffer DebugHint(std::string_view path) {
-  return Concat({"ask it by hand: curl -i --unix-socket ", path, " -H 'CNI-Command: STATUS' -d '{\"cniVersion\":\"",
+  return Concat({"ask it manually: curl -i --unix-socket ", path, " -H 'CNI-Command: STATUS' -d '{\"cniVersion\":\"",
                  kOwnVersion, "\",\"name\":\"podwire\"}' http://podwire/cni"});
 }
 

@@ -18,7 +18,7 @@ class Socket {
   Socket(const Socket&) = delete;
   Socket& operator=(const Socket&) = delete;
 
-  // Gives up what it held. -1 is no socket.
+  // Closes the current descriptor. -1 means none.
   void Reset(int descriptor);
   int Descriptor() const { return descriptor_; }
 
@@ -34,21 +34,21 @@ struct Request {
 struct Connection {
   std::string_view path;  // absolute, at most kMaxSocketPathBytes
   Deadline deadline;      // of the whole call
-  int window_ms;          // how long a socket that is missing or refuses is waited for
+  int window_ms;          // how long to wait for a socket that is missing or refuses connections
   Socket socket;
 };
 
 // The longest path that a unix socket can have.
 extern const std::size_t kMaxSocketPathBytes;
 
-// Fails with code 11 where the socket is still missing or refusing after window_ms. Nothing was handed over then.
+// Fails with code 11 if the socket is still missing or refuses connections after window_ms. Nothing was sent then.
 std::optional<Failure> Connect(Connection& connection);
 
-// Sends the request and takes the response. Fails with code 11 when the deadline passes, and with code 5 when what comes
-// back is no whole HTTP response; in both cases the resident may have carried the call out.
+// Sends the request and receives the response. Fails with code 11 when the deadline passes, and with code 5 when the response
+// is not complete HTTP. In both cases the resident may have executed the call.
 std::optional<Failure> Exchange(const Connection& connection, const Request& request, ResponseParser& response);
 
-// How to look at the socket by hand.
+// A command to query the socket manually.
 Buffer DebugHint(std::string_view path);
 
 }  // namespace podwire

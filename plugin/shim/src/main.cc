@@ -21,21 +21,21 @@ namespace {
 constexpr int kSuccess = 0;
 constexpr int kFailure = 1;
 
-// What the resident answers to STATUS of a node that is ready.
+// The resident's answer to STATUS of a ready node.
 constexpr std::string_view kReadyAnswer = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
 
-bool IsHandedOver(std::string_view command) {
+bool IsForwarded(std::string_view command) {
   for (const std::string_view verb : {"ADD", "DEL", "CHECK", "GC", "STATUS"}) {
     if (command == verb) return true;
   }
   return false;
 }
 
-int PrintAbout(const Deadline& deadline) {
+int PrintUsage(const Deadline& deadline) {
   Buffer text = Concat({"podwire: CNI plugin; hands each call to the resident podwire-plugin\nCNI versions:"});
   for (const std::string_view version : kSupportedVersions) text.Append(Concat({" ", version}).View());
   text.Append('\n');
-  // Nobody has to read it.
+  // A failure to print is ignored: the usage text is optional.
   static_cast<void>(WriteAll(STDERR_FILENO, text.View(), deadline));
   return kSuccess;
 }
@@ -46,7 +46,7 @@ int Print(std::string_view answer, const Deadline& deadline) {
 
 int PrintVersions(const Deadline& deadline) {
   Buffer json = Concat({"{\"cniVersion\":"});
-  AppendJsonString(json, ReadVersionAskedWith().View());
+  AppendJsonString(json, ReadRequestedVersion().View());
   json.Append(",\"supportedVersions\":[");
   std::string_view separator = "";
   for (const std::string_view version : kSupportedVersions) {
@@ -58,12 +58,12 @@ int PrintVersions(const Deadline& deadline) {
 }
 
 Failure UnknownCommand(std::string_view command) {
-  // libcni compares this very text.
+  // libcni compares this exact text.
   return {CniCode::kBadEnvironment, Concat({"unknown CNI_COMMAND: ", command}),
           Concat({"use ADD, DEL, CHECK, GC, STATUS or VERSION"})};
 }
 
-// The resident plugin would have reported the broken configuration, so in its absence the shim does.
+// Reports an invalid configuration that the unreachable resident cannot report.
 Failure Undecodable(const Failure& unreachable) {
   return {CniCode::kDecodeFailure,
           Concat({"the network configuration is not a JSON object, and ", unreachable.message.View()}),
@@ -77,9 +77,9 @@ Failure NoErrorDocument(std::string_view path, int status) {
           Concat({"check that the podwire plugin owns this socket, and its log; ", DebugHint(path).View()})};
 }
 
-// The resident that answered ends, and has undone what it began: the next one carries the call out. Where none comes,
-// its word stands.
-std::optional<Failure> HandOverToNext(Connection& connection, const Request& request, ResponseParser& response) {
+// The resident that answered is stopping and has rolled back: repeats the call at the next one. If none starts, the answer
+// of the first one stands.
+std::optional<Failure> ForwardToNext(Connection& connection, const Request& request, ResponseParser& response) {
   ResponseParser next;
   if (Connect(connection)) return std::nullopt;
   auto failure = Exchange(connection, request, next);
@@ -87,9 +87,9 @@ std::optional<Failure> HandOverToNext(Connection& connection, const Request& req
   return failure;
 }
 
-std::optional<Failure> HandOver(const Call& call, std::string_view configuration, ResponseParser& response) {
+std::optional<Failure> Forward(const Call& call, std::string_view configuration, ResponseParser& response) {
   const std::string_view command = call.environment.Get(kCommandVariable);
-  if (!IsHandedOver(command)) return UnknownCommand(command);
+  if (!IsForwarded(command)) return UnknownCommand(command);
 
   Buffer head;
   if (auto failure = WriteRequestHead(call, configuration.size(), head)) return failure;
@@ -98,7 +98,7 @@ std::optional<Failure> HandOver(const Call& call, std::string_view configuration
   if (auto failure = ChooseSocket(configuration, choice)) return failure;
 
   const bool has_lease = command == "STATUS" && HoldsReadyLease(choice.path.View());
-  // A configuration that everybody refuses is no reason to wait for a restarting plugin.
+  // The plugin would reject an invalid configuration anyway, so there is no need to wait for its restart.
   const int window_ms = choice.is_configuration_object && !has_lease ? kConnectWindowMs : 0;
   Connection connection{choice.path.View(), call.deadline, window_ms, {}};
   if (auto failure = Connect(connection)) {
@@ -111,8 +111,8 @@ std::optional<Failure> HandOver(const Call& call, std::string_view configuration
   }
   const Request request = {head.View(), configuration};
   if (auto failure = Exchange(connection, request, response)) return failure;
-  if (response.Status() == kStatusOfEnding) {
-    if (auto failure = HandOverToNext(connection, request, response)) return failure;
+  if (response.Status() == kStatusStopping) {
+    if (auto failure = ForwardToNext(connection, request, response)) return failure;
   }
 
   const bool is_answer = response.Status() == 200 || IsJsonObject(response.Body());
@@ -121,13 +121,13 @@ std::optional<Failure> HandOver(const Call& call, std::string_view configuration
 
 int Run(const Call& call) {
   const std::string_view command = call.environment.Get(kCommandVariable);
-  if (command.empty()) return PrintAbout(call.deadline);
+  if (command.empty()) return PrintUsage(call.deadline);
   if (command == "VERSION") return PrintVersions(call.deadline);
 
   Buffer configuration;
   ResponseParser response;
   auto failure = ReadConfiguration(call.deadline, configuration);
-  if (!failure) failure = HandOver(call, configuration.View(), response);
+  if (!failure) failure = Forward(call, configuration.View(), response);
   if (failure) {
     Print(WriteErrorDocument(*failure, configuration.View()).View(), call.deadline);
     return kFailure;

@@ -1,11 +1,11 @@
-// The constants that the shim shares with its two neighbours: the container runtime and the resident plugin.
+// Constants shared with the container runtime and the resident plugin.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
 
-// A test build overrides these, so that tests are quick and touch nothing outside their own folder.
+// Overridden by test builds, for speed and to stay within their own folder.
 #ifndef PODWIRE_DEFAULT_SOCKET
 #define PODWIRE_DEFAULT_SOCKET "/run/podwire/cni.sock"
 #endif
@@ -26,24 +26,25 @@ inline constexpr std::string_view kSupportedVersions[] = {"0.1.0", "0.2.0", "0.3
                                                         "0.4.0", "1.0.0", "1.1.0"};
 inline constexpr std::string_view kOwnVersion = "1.1.0";
 
-// Of Podwire, stated in each request (services/shared/rpc/release.ts): the resident plugin refuses one too far from its own.
+// Podwire's release, sent in each request (services/shared/rpc/release.ts). The resident plugin rejects incompatible ones.
 inline constexpr std::string_view kRelease = "1";
 
 inline constexpr std::string_view kDefaultSocket = PODWIRE_DEFAULT_SOCKET;
 
-// How long a missing or refusing socket is waited for: the resident plugin may be restarting.
+// How long the shim waits for a socket that is missing or refuses connections: the resident plugin may be restarting.
 inline constexpr int kConnectWindowMs = PODWIRE_CONNECT_WINDOW_MS;
 inline constexpr int kConnectPauseMs = 10;
 
-// With it the resident plugin answers a call that its own end cut off, and that the next one carries out (plugin/routes.ts).
-inline constexpr int kStatusOfEnding = 421;
+// The resident plugin's HTTP status for a call that it cut off because it is stopping: the shim repeats the call at the next
+// resident (plugin/routes.ts).
+inline constexpr int kStatusStopping = 421;
 
-// The file beside the socket whose modification time says until when STATUS succeeds without the resident plugin
-// (plugin/commands/ready-mark.ts). No lease is longer than this.
+// The file beside the socket. STATUS succeeds without the resident plugin until its modification time
+// (plugin/commands/readiness-record.ts). A longer lease is ignored.
 inline constexpr std::string_view kReadyFile = "node-ready";
 inline constexpr std::uint64_t kMaxReadyLeaseNs = 60'000'000'000;
 
-// How long VERSION waits for the end of its input, without which it can be answered too.
+// How long VERSION waits for the end of its input, which it does not need.
 inline constexpr int kVersionInputMs = PODWIRE_VERSION_INPUT_MS;
 
 // Counted from the start of the process. The kubelet gives up on a sandbox after 4 minutes and then retries under a new

@@ -15,10 +15,10 @@ bool HasControlCharacter(std::string_view value) {
 
 Failure BadValue(std::string_view name, std::string_view fault) {
   return {CniCode::kBadEnvironment, Concat({"the environment variable ", name, " ", fault}),
-          Concat({"correct what the container runtime puts into ", name})};
+          Concat({"correct the value that the container runtime sets for ", name})};
 }
 
-// Why a value would not arrive as it is, or empty.
+// Why HTTP would change a value; empty if it would not.
 std::string_view FaultOf(std::string_view value) {
   if (HasControlCharacter(value)) return "holds a control character";
   if (value.front() == ' ' || value.back() == ' ') return "begins or ends with a space";

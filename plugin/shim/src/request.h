@@ -1,4 +1,4 @@
-// The HTTP request that hands one CNI call to the resident plugin.
+// The HTTP request that forwards a CNI call to the resident plugin.
 #pragma once
 
 #include <cstddef>

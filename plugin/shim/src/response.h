@@ -1,4 +1,4 @@
-// Takes an HTTP/1.1 response apart as its bytes come in (RFC 9112).
+// Incremental parser of an HTTP/1.1 response (RFC 9112).
 #pragma once
 
 #include <cstddef>

@@ -34,15 +34,15 @@ test.each([
   const links = new NodeLinks();
   links.reset([POD]);
   if (read.length > 0) links.reset(read);
-  expect(announce(links, RENAMED)).toEqual({ object: 'pod-interface', name: 'podw1', isMeddledWith: true });
-  expect(announce(links, RENAMED)).toEqual({ object: 'pod-interface', name: 'foo', isMeddledWith: false });
+  expect(announce(links, RENAMED)).toEqual({ object: 'pod-interface', name: 'podw1', isInterference: true });
+  expect(announce(links, RENAMED)).toEqual({ object: 'pod-interface', name: 'foo', isInterference: false });
 });
 
 test('a reading of an unknown interface of a pod counts as an announcement', () => {
   const links = new NodeLinks();
   links.reset([]);
   links.reset([POD]);
-  expect(announce(links, POD)).toEqual({ object: 'pod-interface', name: 'podw1', isMeddledWith: false });
+  expect(announce(links, POD)).toEqual({ object: 'pod-interface', name: 'podw1', isInterference: false });
 });
 
 test('announcements of a device that Podwire is deleting are not attributed to its successor, unless the deletion was refused', () => {

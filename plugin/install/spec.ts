@@ -2,40 +2,40 @@ import { Failure } from '@podwire/shared/failure/failure';
 
 import type { Conflist } from './conflist.js';
 
-/** A program that was given to the installer, such as `portmap`. */
-export interface GivenProgram {
+/** An additional program to install, such as `portmap`. */
+export interface ExtraProgram {
   readonly name: string;
-  /** Where it is taken from. */
+  /** Source file. */
   readonly path: string;
 }
 
-/** What an installation is to leave behind, and where. */
-export interface Wanted {
-  /** Where the files are seen by this process. */
+/** The desired installation. */
+export interface InstallSpec {
+  /** Paths as this process sees them, below PODWIRE_INSTALL_ROOT. */
   readonly binaryDirectory: string;
   readonly configDirectory: string;
-  /** Where programs are for the container runtime. */
+  /** The programs' directory as the container runtime sees it. */
   readonly runtimeBinaryDirectory: string;
-  /** The shim, and the names that it gets. */
   readonly shim: Buffer;
+  /** Names under which the shim is installed. */
   readonly binaries: readonly string[];
-  /** Whether a program that is there, and works, is replaced by one of another release. */
+  /** Whether an existing shim of another release is replaced. */
   readonly updatesBinaries: boolean;
-  /** Other programs that are put in place where they are missing. */
-  readonly programs: readonly GivenProgram[];
+  /** Installed if missing. */
+  readonly programs: readonly ExtraProgram[];
   readonly conflistName: string;
   readonly conflist: Conflist;
   /** Permission bits. */
   readonly conflistMode: number;
-  /** Name of a network configuration that goes once ours is in place; undefined when there is none. */
+  /** Name of a network configuration to remove after ours is installed. */
   readonly oldConfName: string | undefined;
 }
 
 /**
- * What Calico's template of a network configuration also has placeholders for, and Podwire has no use for: the plugin lets the
- * keys pass. A credential is never written: the file is copied to other places in clear.
+ * Placeholders of Calico's template that Podwire does not use: the plugin ignores their keys. Credentials are never written, as
+ * the file is copied elsewhere in plain text.
  */
-const MEANINGLESS = [
+const IGNORED_PLACEHOLDERS = [
   'CALICO_API_GROUP',
   'DATASTORE_TYPE',
   'ETCD_CA_CERT_FILE',
@@ -52,7 +52,7 @@ const MEANINGLESS = [
   'SERVICEACCOUNT_TOKEN',
 ] as const;
 
-/** Placeholders whose value is an environment variable that Kubernetes sets. */
+/** Placeholders for environment variables that Kubernetes sets. */
 const FROM_ENVIRONMENT = ['KUBERNETES_SERVICE_HOST', 'KUBERNETES_SERVICE_PORT', 'KUBERNETES_SERVICE_PROTOCOL'] as const;
 
 interface PlaceholderSources {
@@ -62,23 +62,23 @@ interface PlaceholderSources {
   readonly env: Readonly<Record<string, string | undefined>>;
 }
 
-/** The value of every placeholder that there is; those without a meaning are empty, or 0 where Calico's template has a number. */
+/** The value of every placeholder. Ignored ones are empty, or 0 where Calico's template has a number. */
 export function placeholderValues({ mtuBytes, nodeName, logLevel, env }: PlaceholderSources): PlaceholderValues {
   return {
     CNI_MTU: String(mtuBytes),
     KUBERNETES_NODE_NAME: nodeName,
     LOG_LEVEL: logLevel,
     ...Object.fromEntries(FROM_ENVIRONMENT.map((name) => [name, env[name] ?? ''])),
-    ...Object.fromEntries(MEANINGLESS.map((name) => [name, name.startsWith('LOG_FILE_MAX_') ? '0' : ''])),
+    ...Object.fromEntries(IGNORED_PLACEHOLDERS.map((name) => [name, name.startsWith('LOG_FILE_MAX_') ? '0' : ''])),
   };
 }
 
-/** The placeholders of a template that stand for nothing, for a warning. */
-export function meaninglessPlaceholders(template: string): string[] {
-  return MEANINGLESS.filter((name) => template.includes(`__${name}__`));
+/** Placeholders of a template that Podwire ignores, for a warning. */
+export function ignoredPlaceholders(template: string): string[] {
+  return IGNORED_PLACEHOLDERS.filter((name) => template.includes(`__${name}__`));
 }
 
-/** What placeholders stand for: `__CNI_MTU__` has the value of `CNI_MTU`. */
+/** Values by name: `CNI_MTU` is the value of `__CNI_MTU__`. */
 type PlaceholderValues = Readonly<Record<string, string>>;
 
 /** A whole JSON string, or a placeholder outside of one. */
@@ -87,8 +87,8 @@ const STRING_OR_PLACEHOLDER = /"(?:[^"\\]|\\.)*"|__[A-Z][A-Z0-9_]*?__/gs;
 const PLACEHOLDER = /__([A-Z][A-Z0-9_]*?)__/g;
 
 /**
- * Fills the placeholders of a network configuration, so that no value can change what the rest of the text means: inside a
- * string the value is escaped; elsewhere a number, true or false stays what it is, and anything else becomes a string.
+ * Replaces the placeholders of a network configuration. No value can change the rest of the text: inside a string it is
+ * escaped; elsewhere a number, true or false is inserted as it is, and anything else as a string.
  * @throws Failure INSTALL_REFUSED that names every placeholder without a value
  */
 export function fillPlaceholders(template: string, values: PlaceholderValues): string {
@@ -98,7 +98,7 @@ export function fillPlaceholders(template: string, values: PlaceholderValues): s
     const list = unknown.map((name) => `__${name}__`).join(', ');
     throw new Failure(
       'INSTALL_REFUSED',
-      `the network configuration has placeholders without a value: ${list}; known are ${Object.keys(values).join(', ')}`,
+      `the network configuration has placeholders without a value: ${list}; use only ${Object.keys(values).join(', ')}`,
     );
   }
   const escaped = (name: string): string => JSON.stringify(values[name]).slice(1, -1);

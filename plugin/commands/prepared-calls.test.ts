@@ -2,7 +2,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
-import type { CallToCome, Limits } from '../clients/clients.js';
+import type { PreparedCall, Limits } from '../clients/clients.js';
 import { run } from '../run.js';
 import { CONFIG, ENVIRONMENT, Plugin } from '../testing/plugin.js';
 
@@ -28,13 +28,13 @@ afterEach(async () => {
 });
 
 /** Opens as `open` does, and counts. */
-function counting<Subject, Answer>(counted: Counted, open: (limits: Limits) => CallToCome<Subject, Answer>) {
-  return (limits: Limits): CallToCome<Subject, Answer> => {
+function counting<Subject, Answer>(counted: Counted, open: (limits: Limits) => PreparedCall<Subject, Answer>) {
+  return (limits: Limits): PreparedCall<Subject, Answer> => {
     counted.open += 1;
     counted.opened += 1;
     const call = open(limits);
     return {
-      make: (subject, within) => call.make(subject, within),
+      send: (subject, sendLimits) => call.send(subject, sendLimits),
       close: () => {
         counted.open -= 1;
         call.close();

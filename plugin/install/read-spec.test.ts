@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { scriptShim, Site } from '../testing/site.js';
-import { readWanted } from './read-wanted.js';
+import { readInstallSpec } from './read-spec.js';
 import { readInstallSettings } from './settings.js';
 
 let site: Site;
@@ -19,7 +19,7 @@ const packageFolder = join(import.meta.dirname, '..');
 /** What an environment has installed; the shim is the test's where it names none. */
 function wantedOf(variables: Readonly<Record<string, string>>) {
   const env = { PODWIRE_INSTALL_SHIM: join(site.folder, 'shim'), ...variables };
-  return readWanted({ settings: readInstallSettings(env), env, packageFolder, log: site.log });
+  return readInstallSpec({ settings: readInstallSettings(env), env, packageFolder, log: site.log });
 }
 
 const list = (name: string, keys = '') => `{"name":"${name}","plugins":[{"type":"podwire"${keys}}]}`;
@@ -47,8 +47,8 @@ describe('what is installed', () => {
     }
     site.write('programs/LICENSE', 'text', 0o644);
     mkdirSync(join(programs, 'folder'));
-    const wanted = await wantedOf({ PODWIRE_INSTALL_PROGRAMS: programs, SKIP_CNI_BINARIES: 'tuning' });
-    expect(wanted.programs).toEqual(['loopback', 'portmap'].map((name) => ({ name, path: join(programs, name) })));
+    const spec = await wantedOf({ PODWIRE_INSTALL_PROGRAMS: programs, SKIP_CNI_BINARIES: 'tuning' });
+    expect(spec.programs).toEqual(['loopback', 'portmap'].map((name) => ({ name, path: join(programs, name) })));
     expect(site.messages).toEqual([]);
     await expect(wantedOf({ PODWIRE_INSTALL_PROGRAMS: '/nowhere' })).rejects.toMatchObject({
       code: 'INSTALL_IO',
@@ -57,7 +57,7 @@ describe('what is installed', () => {
   });
 
   test('is what each variable says', async () => {
-    const wanted = await wantedOf({
+    const spec = await wantedOf({
       PODWIRE_INSTALL_ROOT: '/host',
       CNI_BIN_DIR: '/srv/bin',
       CNI_NET_DIR: '/srv/net.d',
@@ -67,7 +67,7 @@ describe('what is installed', () => {
       UPDATE_CNI_BINARIES: 'false',
       PODWIRE_INSTALL_CONFLIST_MODE: '0644',
     });
-    expect(wanted).toMatchObject({
+    expect(spec).toMatchObject({
       binaryDirectory: '/host/srv/bin',
       configDirectory: '/host/srv/net.d',
       // As container runtimes have it, which see the node's own files.
@@ -89,7 +89,7 @@ describe('what is installed', () => {
   test('says that Calico’s own programs are none of Podwire’s', async () => {
     await wantedOf({ SKIP_CNI_BINARIES: 'calico,bandwidth' });
     expect(site.messages).toEqual([
-      'SKIP_CNI_BINARIES has no effect on calico, bandwidth: Podwire installs no such program',
+      'SKIP_CNI_BINARIES has no effect on calico, bandwidth: Podwire does not install it',
     ]);
   });
 
@@ -115,7 +115,7 @@ describe('the network configuration', () => {
     expect(site.messages).toEqual([]);
     const both = await wantedOf({ ...named, CNI_NETWORK_CONFIG: list('of-text') });
     expect(both.conflist.name).toBe('of-file');
-    expect(site.messages).toEqual(['CNI_NETWORK_CONFIG has no effect beside CNI_NETWORK_CONFIG_FILE']);
+    expect(site.messages).toEqual(['CNI_NETWORK_CONFIG has no effect: CNI_NETWORK_CONFIG_FILE is set']);
   });
 
   test('of CNI_NETWORK_CONFIG gets the values of its placeholders, and those without one are told', async () => {
@@ -123,7 +123,7 @@ describe('the network configuration', () => {
     const { conflist } = await wantedOf({ CNI_NETWORK_CONFIG: text, CNI_MTU: '9000' });
     expect(conflist.plugins).toEqual([{ type: 'podwire', mtu: 9000, etcd_endpoints: '' }]);
     expect(site.messages).toEqual([
-      'CNI_NETWORK_CONFIG has placeholders that mean nothing to Podwire, and get no value: ETCD_ENDPOINTS',
+      'CNI_NETWORK_CONFIG has placeholders that Podwire ignores and fills with an empty value: ETCD_ENDPOINTS',
     ]);
   });
 

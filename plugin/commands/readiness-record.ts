@@ -6,73 +6,82 @@ import { putDurably } from '@podwire/shared/runtime/durable-file';
 import type { Logger } from '@podwire/shared/runtime/log';
 import { z } from 'zod';
 
-import type { Share } from '../addresses/mode.js';
+import type { Mode } from '../addresses/mode.js';
 
-/** What of a pod's network a request leaves to Podwire. */
-type ShareKind = Share['kind'];
+type ModeKind = Mode['kind'];
 
-/** The file: JSON. */
+/** Names of the modes in the file. */
+const STORED_MODE = { full: 'all', 'ipam-only': 'addresses', 'delegated-ipam': 'wire' } as const satisfies Record<
+  ModeKind,
+  string
+>;
+
+const MODES = Object.keys(STORED_MODE) as ModeKind[];
+
+/** The file, as JSON. */
 const STORED = z.strictObject({
   version: z.literal(1),
   bootId: z.string(),
-  shares: z.array(z.enum(['all', 'addresses', 'wire'] satisfies readonly ShareKind[])),
+  shares: z.array(z.enum(Object.values(STORED_MODE))),
 });
 
-interface ReadyMarkOptions {
-  /** Absolute path of the file, in a directory that exists when something is marked. */
+interface ReadinessRecordOptions {
+  /** Absolute path of the file. Its directory exists before the node is ready. */
   readonly path: string;
-  /** Identity of this boot: a file of an earlier one says nothing. */
+  /** Identity of this boot; a file of an earlier boot is ignored. */
   readonly bootId: string;
   readonly log: Logger;
 }
 
-/** Whether the node has been ready since its boot, for each share. The file outlives the process; the boot's identity ends it. */
-export class ReadyMark {
-  readonly #options: ReadyMarkOptions;
-  readonly #marked = new Set<ShareKind>();
+/** Whether the node has been ready since its boot, for each mode. The file outlives the process, but is valid for one boot only. */
+export class ReadinessRecord {
+  readonly #options: ReadinessRecordOptions;
+  readonly #ready = new Set<ModeKind>();
   #storing: Promise<void> = Promise.resolve();
 
-  constructor(options: ReadyMarkOptions) {
+  constructor(options: ReadinessRecordOptions) {
     this.#options = options;
   }
 
-  /** Reads what earlier processes marked. A file that cannot be read counts as none. */
+  /** Reads the record of earlier processes. A file that cannot be read is logged and ignored. */
   async load(): Promise<void> {
     const { path, bootId, log } = this.#options;
     try {
       const stored = STORED.parse(JSON.parse(await readFile(path, 'utf8')));
-      if (stored.bootId === bootId) for (const kind of stored.shares) this.#marked.add(kind);
+      if (stored.bootId !== bootId) return;
+      for (const mode of MODES) if (stored.shares.includes(STORED_MODE[mode])) this.#ready.add(mode);
     } catch (error) {
       if (codeOf(error) === 'ENOENT') return;
       log.warn({ err: error, path }, `${path} cannot be read: STATUS fails until an ADD can succeed`);
     }
   }
 
-  /** For any share. */
-  get isSet(): boolean {
-    return this.#marked.size > 0;
+  /** Whether the node has been ready in any mode. */
+  get hasAny(): boolean {
+    return this.#ready.size > 0;
   }
 
-  has(kind: ShareKind): boolean {
-    return this.#marked.has(kind);
+  has(kind: ModeKind): boolean {
+    return this.#ready.has(kind);
   }
 
-  /** Marks the node as ready. */
-  set(kind: ShareKind): void {
-    if (this.#marked.has(kind)) return;
-    this.#marked.add(kind);
+  /** Records that the node is ready. */
+  add(kind: ModeKind): void {
+    if (this.#ready.has(kind)) return;
+    this.#ready.add(kind);
     this.#storing = this.#storing.then(() => this.#store());
   }
 
-  /** Resolves once all marks are in the file, or the log says why not. */
+  /** Resolves when the record is stored, or the failure is logged. */
   stored(): Promise<void> {
     return this.#storing;
   }
 
   async #store(): Promise<void> {
     const { path, bootId, log } = this.#options;
+    const shares = [...this.#ready].map((mode) => STORED_MODE[mode]);
     try {
-      await putDurably(path, `${JSON.stringify({ version: 1, bootId, shares: [...this.#marked] })}\n`);
+      await putDurably(path, `${JSON.stringify({ version: 1, bootId, shares })}\n`);
     } catch (error) {
       const reason = messageOf(error);
       log.warn(`${path} cannot be written: ${reason}; after a restart STATUS fails until an ADD can succeed`);
@@ -80,7 +89,7 @@ export class ReadyMark {
   }
 }
 
-/** How long a restart of this process may take before STATUS fails: as long as podwire-dataplane may be away. */
+/** How long a restart of this process may take before STATUS fails. Equal to the tolerated outage of podwire-dataplane. */
 const LEASE_MS = 30_000;
 
 const RENEWAL_MS = 5_000;
@@ -88,16 +97,16 @@ const RENEWAL_MS = 5_000;
 const MS_PER_SECOND = 1000;
 
 interface ReadyLeaseOptions {
-  /** The file of the {@link ReadyMark}. */
+  /** The file of the {@link ReadinessRecord}. */
   readonly path: string;
-  /** Whether STATUS succeeds, and may do so without this process. */
+  /** Whether STATUS may succeed without this process. */
   readonly isReady: () => boolean;
   readonly clock: Clock;
 }
 
 /**
- * How long the shim may answer STATUS on its own while no plugin listens: the file's modification time, in the future
- * while the node is ready (HoldsReadyLease, shim/src/ready_lease.cc). It is kept when the process ends.
+ * Lets the shim answer STATUS itself while no plugin listens. The lease is the file's modification time: in the future while
+ * the node is ready (HoldsReadyLease, shim/src/ready_lease.cc). It outlives the process.
  */
 export class ReadyLease {
   readonly #options: ReadyLeaseOptions;
@@ -130,7 +139,7 @@ export class ReadyLease {
     try {
       await utimes(path, nowMs / MS_PER_SECOND, untilMs / MS_PER_SECOND);
     } catch (error) {
-      // Before the node was ready there is no file; one that cannot be touched is a lease that ends.
+      // Until the node was ready there is no file. If it cannot be updated, the lease expires.
       if (codeOf(error) === undefined) throw error;
     }
   }

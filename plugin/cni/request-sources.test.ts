@@ -3,7 +3,8 @@ import { describe, expect, test } from 'vitest';
 import { readAttachConfig } from './config.js';
 
 const read = (keys: object) =>
-  readAttachConfig('ADD', JSON.stringify({ cniVersion: '1.0.0', name: 'net', type: 'podwire', ...keys })).requested.dns;
+  readAttachConfig('ADD', JSON.stringify({ cniVersion: '1.0.0', name: 'net', type: 'podwire', ...keys })).requestSources
+    .dns;
 
 describe('DNS settings of a result', () => {
   test('are the configuration’s', () => {
@@ -36,11 +37,11 @@ describe('DNS settings of a result', () => {
   });
 
   test.each([
-    [{ dns: [] }, /dns is no object/],
-    [{ dns: { nameservers: '10.0.0.53' } }, /dns\.nameservers is no list/],
-    [{ dns: { search: [1] } }, /dns\.search\.0 is no text/],
-    [{ runtimeConfig: { dns: 'x' } }, /runtimeConfig\.dns is no object/],
-    [{ runtimeConfig: { dns: { Servers: 'x' } } }, /runtimeConfig\.dns\.Servers is no list of texts/],
+    [{ dns: [] }, /dns must be an object/],
+    [{ dns: { nameservers: '10.0.0.53' } }, /dns\.nameservers must be a list/],
+    [{ dns: { search: [1] } }, /dns\.search\.0 must be a string/],
+    [{ runtimeConfig: { dns: 'x' } }, /runtimeConfig\.dns must be an object/],
+    [{ runtimeConfig: { dns: { Servers: 'x' } } }, /runtimeConfig\.dns\.Servers must be a list of strings/],
   ])('are refused with their place: %j', (keys, message) => {
     expect(() => read(keys)).toThrow(message);
   });

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 
-import { ReadyLease } from './ready-mark.js';
+import { ReadyLease } from './readiness-record.js';
 
 let folder: string;
 let path: string;

@@ -2,14 +2,14 @@ import { FakeClock } from '@podwire/shared/testing/clock';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
 import { Plugin } from '../testing/plugin.js';
-import { limitsWithoutCaller } from './release.js';
+import { limitsAfterDisconnect } from './release.js';
 
 let plugin: Plugin;
 let ending: AbortController;
 const limitsOf = (deadlineMs: number) => {
   const limits = { deadlineMs: 0, signal: AbortSignal.abort() };
   const tools = { ...plugin.options.tools, limits, ending: ending.signal, clock: new FakeClock(1_000) };
-  return limitsWithoutCaller(tools, deadlineMs);
+  return limitsAfterDisconnect(tools, deadlineMs);
 };
 
 beforeEach(() => {

@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
-import { fillPlaceholders, meaninglessPlaceholders, placeholderValues } from './wanted.js';
+import { fillPlaceholders, ignoredPlaceholders, placeholderValues } from './spec.js';
 
 const values = placeholderValues({
   mtuBytes: 1440,
@@ -25,14 +25,14 @@ describe('placeholders', () => {
 
   test('an unknown one is refused by its name, and so are all others', () => {
     expect(() => fillPlaceholders('{"a": "__FOO__", "b": __BAR_1__, "c": "__FOO__"}', values)).toThrow(
-      /without a value: __FOO__, __BAR_1__; known are CNI_MTU/,
+      /without a value: __FOO__, __BAR_1__; use only CNI_MTU/,
     );
   });
 
   test('a credential is never written, and the log’s file is nobody’s', () => {
     const template = '{"t": "__SERVICEACCOUNT_TOKEN__", "f": "__LOG_FILE_PATH__"}';
     expect(fillPlaceholders(template, values)).toBe('{"t": "", "f": ""}');
-    expect(meaninglessPlaceholders(template)).toEqual(['LOG_FILE_PATH', 'SERVICEACCOUNT_TOKEN']);
+    expect(ignoredPlaceholders(template)).toEqual(['LOG_FILE_PATH', 'SERVICEACCOUNT_TOKEN']);
   });
 
   test('no value changes what the rest of the text means', () => {

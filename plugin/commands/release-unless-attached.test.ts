@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
 import { Plugin } from '../testing/plugin.js';
-import { settle } from './release.js';
+import { release } from './release.js';
 
 const ATTACHMENT = { network: 'net', containerId: 'c0ffee', interfaceName: 'eth0' };
 
@@ -14,7 +14,7 @@ let folder: string;
 
 beforeEach(async () => {
   plugin = await new Plugin().start();
-  folder = mkdtempSync(join(tmpdir(), 'podwire-settle-'));
+  folder = mkdtempSync(join(tmpdir(), 'podwire-release-'));
 });
 
 afterEach(async () => {
@@ -26,10 +26,10 @@ test('addresses of another IPAM plugin are given back while podwire-ipam is know
   const script = `#!/bin/sh\necho $CNI_COMMAND >> ${folder}/calls\n`;
   writeFileSync(join(folder, 'other-ipam'), script, { mode: 0o755 });
   const delegate = { type: 'other-ipam', variables: { CNI_PATH: folder }, configuration: '{}' };
-  const debt = { attachment: ATTACHMENT, todo: 'release-unless-attached', held: undefined, delegate } as const;
+  const pending = { attachment: ATTACHMENT, action: 'release-unless-attached', held: undefined, delegate } as const;
   const { tools } = plugin.options;
   const limits = { deadlineMs: tools.clock.nowMs() + 20_000, signal: new AbortController().signal };
-  const unsettled = await settle(debt, tools, { limitsOf: () => limits, skip: new Set(['podwire-ipam']) });
-  expect(unsettled).toBeUndefined();
+  const failed = await release(pending, tools, { limitsOf: () => limits, skip: new Set(['podwire-ipam']) });
+  expect(failed).toBeUndefined();
   expect(readFileSync(join(folder, 'calls'), 'utf8')).toBe('DEL\n');
 });

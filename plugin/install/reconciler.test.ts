@@ -2,7 +2,7 @@ import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { expect, test, vi } from 'vitest';
 
 import type { Finding } from './inspect.js';
-import { keepInstalled } from './keep-installed.js';
+import { reconcileInstallation } from './reconciler.js';
 
 const INTERVAL_MS = 10;
 const missing: Finding = { path: '/bin/podwire', difference: 'absent', text: 'is missing' };
@@ -19,7 +19,7 @@ function keeper(looks: (readonly Finding[] | Error)[], repair = (): Promise<void
       void told.push(`${what} ${path} ${text}`);
   let looked = 0;
   const warnings: string[] = ['05-other comes before ours'];
-  const ended = keepInstalled({
+  const ended = reconcileInstallation({
     inspect: () => {
       const found = looks[Math.min(looked++, looks.length - 1)]!;
       return found instanceof Error ? Promise.reject(found) : Promise.resolve(found);
@@ -31,8 +31,8 @@ function keeper(looks: (readonly Finding[] | Error)[], repair = (): Promise<void
     },
     events: {
       repairing: tell('repairing'),
-      leftAlone: tell('left'),
-      givenUp: tell('given up'),
+      kept: tell('left'),
+      suspended: tell('given up'),
       warned: (text) => void told.push(`warned ${text}`),
       failed: (error) => void told.push(String(error)),
     },
