@@ -178,7 +178,7 @@ export const ZONES = [
   { path: 'plugin', zones: ['services/shared', 'plugin'], packages: ['@opentelemetry/api', 'zod'], ...NODE },
   // The installer knows the plugin by its shim alone. What it leaves behind is decided without I/O.
   { path: 'plugin/install', zones: ['services/shared', 'plugin/install'], packages: ['zod'], ...NODE },
-  ...['conflist', 'wanted'].map((name) => ({
+  ...['conflist', 'spec'].map((name) => ({
     path: `plugin/install/${name}.ts`,
     zones: ['services/shared/failure', 'services/shared/json', 'plugin/install/conflist.ts'],
     packages: ['zod'],
