@@ -15,9 +15,9 @@ import { History, type HistoryIpamOptions } from './history/history-operations.j
 import { historyService } from './history/history-rpc.js';
 import { Nodes } from './nodes/nodes-operations.js';
 import { nodeService } from './nodes/nodes-rpc.js';
-import { RequestPolicyKeeper } from './policies/policies-operations.js';
+import { RequestPolicyOperations } from './policies/policies-operations.js';
 import { requestPolicyService } from './policies/policies-rpc.js';
-import { Pools, tellDrainedPools } from './pools/pools-operations.js';
+import { Pools, reportDrainedPools } from './pools/pools-operations.js';
 import { poolService } from './pools/pools-rpc.js';
 import { Reservations } from './reservations/reservations-operations.js';
 import { reservationService } from './reservations/reservations-rpc.js';
@@ -37,13 +37,13 @@ export class Ipam {
   readonly nodes: Nodes;
   readonly pools: Pools;
   readonly reservations: Reservations;
-  readonly requestPolicies: RequestPolicyKeeper;
+  readonly requestPolicies: RequestPolicyOperations;
   readonly configuration: Configuration;
   readonly blocks: Blocks;
   readonly audits: Audits;
 
   constructor(options: HistoryIpamOptions) {
-    const telling = { ...options, updates: tellDrainedPools(options) };
+    const telling = { ...options, updates: reportDrainedPools(options) };
     this.addresses = new Addresses(telling);
     this.assignments = new Assignments(telling);
     this.handles = new Handles(telling);
@@ -53,7 +53,7 @@ export class Ipam {
     this.nodes = new Nodes(telling);
     this.pools = new Pools(options);
     this.reservations = new Reservations(telling);
-    this.requestPolicies = new RequestPolicyKeeper(telling);
+    this.requestPolicies = new RequestPolicyOperations(telling);
     this.configuration = new Configuration(telling);
     this.blocks = new Blocks(telling);
     this.audits = new Audits(telling);

@@ -19,13 +19,13 @@ import {
   type AddressReport,
   type AttributesChange,
 } from './addresses.js';
-import { allocate, type Allocation, type AskedAllocation } from './allocate.js';
-import { assignAddresses, type AskedAssignment, type Assignment, type Counts, type Shortage } from './assign.js';
+import { allocate, type Allocation, type RequestedAllocation } from './allocate.js';
+import { assignAddresses, type RequestedAssignment, type Assignment, type Counts, type Shortage } from './assign.js';
 import { explainAllocation, type ExplainedAllocation } from './preview.js';
 import {
   continueAddressRelease,
   release,
-  releasedWith,
+  addressesToRelease,
   type AddressRelease,
   type AddressReleaseResult,
   type Released,
@@ -41,7 +41,7 @@ class AddressEvents {
   readonly #allocations: Counter;
   readonly #addresses: Counter;
   readonly #borrowed: Counter;
-  readonly #taken: Counter;
+  readonly #replacedEndpoints: Counter;
 
   constructor(events: Events) {
     this.#engine = events;
@@ -53,7 +53,7 @@ class AddressEvents {
       '{address}',
       'Addresses given from blocks that stay others’',
     );
-    this.#taken = events.counter(
+    this.#replacedEndpoints = events.counter(
       'podwire.ipam.endpoints.replaced',
       '{endpoint}',
       'Endpoints taken over by a new sandbox',
@@ -100,7 +100,7 @@ class AddressEvents {
   }
 
   #endpointReplaced(replaced: Attachment): void {
-    this.#taken.add(1);
+    this.#replacedEndpoints.add(1);
     this.#log.info(
       `took over the endpoint of ${formatAttachment(replaced)}, which keeps its addresses until its release`,
     );
@@ -127,7 +127,7 @@ export class Addresses {
   }
 
   /** Gives an attachment its addresses. Idempotent. @throws Failure as the decision `allocate` does */
-  async allocate(asked: AskedAllocation, signal: AbortSignal): Promise<Allocation> {
+  async allocate(asked: RequestedAllocation, signal: AbortSignal): Promise<Allocation> {
     const { updates, clock } = this.#options;
     const nowMs = clock.nowMs();
     const request = { unknownNodes: unknownNodes(this.#options), ...asked };
@@ -159,7 +159,7 @@ export class Addresses {
    * @returns what became of each, in their order
    */
   async releaseEach(releases: readonly AddressRelease[], signal: AbortSignal): Promise<AddressReleaseResult[]> {
-    const lanes = await this.#options.updates.peek((view) => byLane(view, releases));
+    const lanes = await this.#options.updates.peek((view) => groupByLane(view, releases));
     const results = new Map<AddressRelease, AddressReleaseResult>();
     await Promise.all(
       [...lanes].map(async ([lane, wanted]) => {
@@ -216,12 +216,12 @@ export class Addresses {
 }
 
 function laneOf(view: View, attachment: Attachment): string {
-  const [held] = releasedWith(view, attachment);
+  const [held] = addressesToRelease(view, attachment);
   return blockLane(held?.block);
 }
 
 /** The releases of a block share its lane, and lanes do not wait for each other. */
-function byLane(view: View, releases: readonly AddressRelease[]): Map<string, AddressRelease[]> {
+function groupByLane(view: View, releases: readonly AddressRelease[]): Map<string, AddressRelease[]> {
   const lanes = new Map<string, AddressRelease[]>();
   for (const release of releases) {
     const { address } = release;
@@ -252,7 +252,7 @@ export class Assignments {
    * the handle, and the failure says so.
    * @throws Failure as the decision `assignAddresses` does
    */
-  async assign(asked: AskedAssignment, signal: AbortSignal): Promise<Assignment> {
+  async assign(asked: RequestedAssignment, signal: AbortSignal): Promise<Assignment> {
     const { updates, clock } = this.#options;
     const request = { unknownNodes: unknownNodes(this.#options), ...asked };
     const nowMs = clock.nowMs();
@@ -279,7 +279,7 @@ export class Assignments {
 
   /** What Allocate would answer, and look at. Changes nothing. */
   explain(
-    asked: AskedAllocation,
+    asked: RequestedAllocation,
     { maxBlocksCount }: ExplainLimits,
     signal: AbortSignal,
   ): Promise<ExplainedAllocation> {

@@ -30,8 +30,8 @@ import type { OwnerAttributes } from '../records/attributes.js';
 import { sameNetns } from '../records/endpoint.js';
 import { handleFault } from '../records/names.js';
 import type { AddressHolder, AddressReport, AttributesChange } from './addresses.js';
-import { allocate, explainAllocation } from './allocate-rpc.js';
-import { assignAddresses } from './assign-rpc.js';
+import { allocateHandler, explainAllocationHandler } from './allocate-rpc.js';
+import { assignAddressesHandler } from './assign-rpc.js';
 import type { AddressRelease, AddressReleaseResult } from './release.js';
 import type { Addresses, Assignments } from './addresses-operations.js';
 
@@ -40,19 +40,19 @@ export function addressService(
   unary: Unary,
 ): RpcService {
   const implementation: AddressServiceServer = {
-    allocate: unary(AddressServiceService.allocate, allocate(addresses)),
-    assignAddresses: unary(AddressServiceService.assignAddresses, assignAddresses(assignments)),
-    explainAllocation: unary(AddressServiceService.explainAllocation, explainAllocation(assignments)),
-    release: unary(AddressServiceService.release, release(addresses)),
-    getEndpoint: unary(AddressServiceService.getEndpoint, getEndpoint(addresses)),
-    releaseAddresses: unary(AddressServiceService.releaseAddresses, releaseAddresses(addresses)),
-    getAddress: unary(AddressServiceService.getAddress, getAddress(addresses)),
-    setAttributes: unary(AddressServiceService.setAttributes, setAttributes(addresses)),
+    allocate: unary(AddressServiceService.allocate, allocateHandler(addresses)),
+    assignAddresses: unary(AddressServiceService.assignAddresses, assignAddressesHandler(assignments)),
+    explainAllocation: unary(AddressServiceService.explainAllocation, explainAllocationHandler(assignments)),
+    release: unary(AddressServiceService.release, releaseHandler(addresses)),
+    getEndpoint: unary(AddressServiceService.getEndpoint, getEndpointHandler(addresses)),
+    releaseAddresses: unary(AddressServiceService.releaseAddresses, releaseAddressesHandler(addresses)),
+    getAddress: unary(AddressServiceService.getAddress, getAddressHandler(addresses)),
+    setAttributes: unary(AddressServiceService.setAttributes, setAttributesHandler(addresses)),
   };
   return { name: 'podwire.ipam.v1.AddressService', definition: AddressServiceService, implementation };
 }
 
-function release(addresses: Addresses): Handler<ReleaseRequest, ReleaseResponse> {
+function releaseHandler(addresses: Addresses): Handler<ReleaseRequest, ReleaseResponse> {
   return async (message, { signal }) => {
     const attachment = readChecked('Release', (checks) => readAttachment(message.attachment, checks));
     const released = await withAttachment(attachment, () => addresses.release(attachment, signal));
@@ -60,7 +60,7 @@ function release(addresses: Addresses): Handler<ReleaseRequest, ReleaseResponse>
   };
 }
 
-function getEndpoint(addresses: Addresses): Handler<GetEndpointRequest, GetEndpointResponse> {
+function getEndpointHandler(addresses: Addresses): Handler<GetEndpointRequest, GetEndpointResponse> {
   return async (message, { signal }) => {
     const attachment = readChecked('GetEndpoint', (checks) => readAttachment(message.attachment, checks));
     const endpoint = await withAttachment(attachment, () => addresses.getEndpoint(attachment, signal));
@@ -68,7 +68,7 @@ function getEndpoint(addresses: Addresses): Handler<GetEndpointRequest, GetEndpo
   };
 }
 
-function releaseAddresses(addresses: Addresses): Handler<ReleaseAddressesRequest, ReleaseAddressesResponse> {
+function releaseAddressesHandler(addresses: Addresses): Handler<ReleaseAddressesRequest, ReleaseAddressesResponse> {
   return async (message, { signal }) => {
     const releases = readReleaseAddressesRequest(message);
     const results = await addresses.releaseEach(releases, signal);
@@ -79,14 +79,14 @@ function releaseAddresses(addresses: Addresses): Handler<ReleaseAddressesRequest
   };
 }
 
-function getAddress(addresses: Addresses): Handler<GetAddressRequest, GetAddressResponse> {
+function getAddressHandler(addresses: Addresses): Handler<GetAddressRequest, GetAddressResponse> {
   return async (message, { signal }) => {
     const address = readChecked('GetAddress', (checks) => readAddress('address', message.address, checks));
     return addressMessage(await addresses.get(address, signal));
   };
 }
 
-function setAttributes(addresses: Addresses): Handler<SetAttributesRequest, SetAttributesResponse> {
+function setAttributesHandler(addresses: Addresses): Handler<SetAttributesRequest, SetAttributesResponse> {
   return async (message, { signal }) => {
     const change = readSetAttributesRequest(message);
     return { holder: holderMessage(await addresses.setAttributes(change, signal)) };

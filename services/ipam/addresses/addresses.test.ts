@@ -5,7 +5,7 @@ import { describe, expect, test } from 'vitest';
 import { listHandleAddresses, listHandles } from '../handles/handles.js';
 import { validateBlock } from '../records/block.js';
 import { MapView } from '../records/testing/map-view.js';
-import { address, calico, given, handleRecord } from '../testing/allocations.js';
+import { address, calico, withAllocations, handleRecord } from '../testing/allocations.js';
 import { attachment, block, claimedBlock, config, NOW_MS, poolRecord, prefix, request } from '../testing/records.js';
 import { getAddress, setAttributes, type AttributesChange } from './addresses.js';
 import { allocate } from './allocate.js';
@@ -15,7 +15,7 @@ const VM = { node: 'n1', pod: 'launcher-1', namespace: 'vms' };
 
 /** A block in which a virtual machine has two addresses, and a container of Podwire's one. */
 function start() {
-  const held = given(
+  const held = withAllocations(
     block('10.0.0.0/29', 'n1'),
     { ordinals: [0, 1], attributes: calico('net.vmi.vms.a', VM) },
     { ordinals: [2], attributes: calico('net.c', { network: 'net', interface: 'eth0', node: 'n1', note: 'x' }) },

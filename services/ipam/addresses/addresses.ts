@@ -17,7 +17,7 @@ import {
 } from '../records/attributes.js';
 import {
   attributesAt,
-  collectCold,
+  collectCooled,
   isHeld,
   replaceAttributes,
   type Block,
@@ -58,19 +58,19 @@ export function getAddress(view: View, address: Address, nowMs: number): Address
   if (stored && attributesAt(stored, ordinalOf(stored.prefix, address))?.releasedAtMs !== undefined)
     requireReadable(view, { kind: 'config' });
   const { cooldownSeconds } = view.config() ?? DEFAULT_CONFIG;
-  const block = stored && collectCold(stored, nowMs, cooldownSeconds);
+  const block = stored && collectCooled(stored, nowMs, cooldownSeconds);
   const pool = view.pools().find(({ prefix }) => prefixContains(prefix, address));
   const state = (block && usedState({ block, address, cooldownSeconds })) ?? freeState(view, address, pool?.prefix);
   return { state, block: stored, poolName: pool?.name };
 }
 
-interface Place {
+interface AddressLookup {
   readonly block: Block;
   readonly address: Address;
   readonly cooldownSeconds: number;
 }
 
-function usedState({ block, address, cooldownSeconds }: Place): AddressState | undefined {
+function usedState({ block, address, cooldownSeconds }: AddressLookup): AddressState | undefined {
   const ordinal = ordinalOf(block.prefix, address);
   const attributes = attributesAt(block, ordinal);
   if (!attributes) return undefined;
@@ -79,7 +79,7 @@ function usedState({ block, address, cooldownSeconds }: Place): AddressState | u
     return { kind: 'cooling', releasedAtMs, untilMs: releasedAtMs + cooldownSeconds * 1000 };
   return {
     kind: 'allocated',
-    holder: holderOfAddress({ block, ordinal, attributes }),
+    holder: addressHolder({ block, ordinal, attributes }),
     sinceMs: allocatedAtMs(attributes),
   };
 }
@@ -110,9 +110,9 @@ export interface AttributesChange {
 }
 
 /** Attributes that identify the attachment for its endpoint and release. */
-const OF_THE_ATTACHMENT = ['network', 'interface', 'node', 'namespace', 'pod', 'timestamp'];
+const ATTACHMENT_ATTRIBUTES = ['network', 'interface', 'node', 'namespace', 'pod', 'timestamp'];
 /** Only Allocate makes an address an attachment's. */
-const OF_ANY = ['network', 'interface'];
+const FIXED_ATTRIBUTES = ['network', 'interface'];
 
 /**
  * Replaces what the owners of an address say of themselves, one or both. What does not come true of what is expected changes nothing.
@@ -132,14 +132,17 @@ export function setAttributes(view: View, change: AttributesChange): Decision<Ad
       details: { address },
     });
   const { block, ordinal } = held;
-  const attributes = changed(held.attributes, change);
-  const holder = holderOfAddress({ block, ordinal, attributes });
+  const attributes = changedAttributes(held.attributes, change);
+  const holder = addressHolder({ block, ordinal, attributes });
   if (sameAttributes(attributes, held.attributes)) return { changes: [], outcome: holder };
   const value = replaceAttributes(block, ordinal, attributes);
   return { changes: [{ type: 'put', record: { kind: 'block', value } }], outcome: holder };
 }
 
-function changed(before: AllocationAttributes, { attributes, alternate }: AttributesChange): AllocationAttributes {
+function changedAttributes(
+  before: AllocationAttributes,
+  { attributes, alternate }: AttributesChange,
+): AllocationAttributes {
   const { handleId, releasedAtMs } = before;
   const owner = attributes ?? before.owner;
   const second = alternate ?? before.alternateOwner ?? {};
@@ -149,7 +152,7 @@ function changed(before: AllocationAttributes, { attributes, alternate }: Attrib
 
 /** What keeps the change from being made. */
 function mismatchOf(held: HeldAddress, change: AttributesChange): string | undefined {
-  const { handleId, owner, alternateOwner = {}, sequenceNumber } = holderOfAddress(held);
+  const { handleId, owner, alternateOwner = {}, sequenceNumber } = addressHolder(held);
   if (change.handleId !== undefined && change.handleId !== handleId)
     return `is held by ${handleId === undefined ? 'no handle' : `handle ${handleId}`}, not by ${change.handleId}`;
   if (change.sequenceNumber !== undefined && change.sequenceNumber !== sequenceNumber)
@@ -160,7 +163,7 @@ function mismatchOf(held: HeldAddress, change: AttributesChange): string | undef
     return `has the attributes ${JSON.stringify(alternateOwner)} of a second owner, not those expected`;
   const { attributes } = change;
   if (!attributes) return undefined;
-  const fixed = attachmentOf(held.attributes) ? OF_THE_ATTACHMENT : OF_ANY;
+  const fixed = attachmentOf(held.attributes) ? ATTACHMENT_ATTRIBUTES : FIXED_ATTRIBUTES;
   const different = fixed.filter((name) => owner[name] !== attributes[name]);
   return different.length === 0
     ? undefined
@@ -186,7 +189,7 @@ export function allocationOf(view: View, address: Address): HeldAddress | undefi
   return attributes && isHeld(attributes) ? { block, ordinal, attributes } : undefined;
 }
 
-export function holderOfAddress({ block, ordinal, attributes }: HeldAddress): AddressHolder {
+export function addressHolder({ block, ordinal, attributes }: HeldAddress): AddressHolder {
   const { handleId, owner, alternateOwner } = attributes;
   return { handleId, owner, alternateOwner, sequenceNumber: block.sequenceNumbers[ordinal] ?? 0n };
 }

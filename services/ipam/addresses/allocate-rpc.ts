@@ -11,7 +11,7 @@ import { readChecked, Checks } from '@podwire/shared/rpc/checks';
 import type { Handler } from '@podwire/shared/rpc/unary';
 import { withAttachment } from '@podwire/shared/runtime/log';
 
-import type { Origin } from '../blocks/search.js';
+import type { OfferOrigin } from '../blocks/search.js';
 import { endpointMessage } from '../endpoints/endpoints-rpc.js';
 import {
   ATTACHMENT_FIELDS,
@@ -30,15 +30,15 @@ import {
   readPools,
   readRequests,
 } from '../messages/request-parts.js';
-import { judgementMessage } from '../policies/policies-rpc.js';
+import { verdictMessage } from '../policies/policies-rpc.js';
 import { endpointNameFaults } from '../records/endpoint.js';
 import { subdomainFault } from '../records/names.js';
-import type { AskedAllocation } from './allocate.js';
+import type { RequestedAllocation } from './allocate.js';
 import { explainedPool } from './assign-rpc.js';
 import type { ExplainedAllocation, ExplainedFamily } from './preview.js';
 import type { Addresses, Assignments } from './addresses-operations.js';
 
-export function allocate(addresses: Addresses): Handler<AllocateRequest, AllocateResponse> {
+export function allocateHandler(addresses: Addresses): Handler<AllocateRequest, AllocateResponse> {
   return async (message, { signal }) => {
     const request = readAllocateRequest(message);
     const { endpoint, added } = await withAttachment(request.attachment, () => addresses.allocate(request, signal));
@@ -46,7 +46,7 @@ export function allocate(addresses: Addresses): Handler<AllocateRequest, Allocat
   };
 }
 
-export function explainAllocation(
+export function explainAllocationHandler(
   assignments: Assignments,
 ): Handler<ExplainAllocationRequest, ExplainAllocationResponse> {
   return async (message, { signal }) => {
@@ -55,12 +55,12 @@ export function explainAllocation(
   };
 }
 
-function readAllocateRequest(message: AllocateRequest): AskedAllocation {
+function readAllocateRequest(message: AllocateRequest): RequestedAllocation {
   return readChecked('Allocate', (checks) => readAllocation(message, checks));
 }
 
 /** The fields that all allocating methods share. */
-function readAllocation(message: AllocateRequest, checks: Checks): AskedAllocation {
+function readAllocation(message: AllocateRequest, checks: Checks): RequestedAllocation {
   checks.check('node_name', subdomainFault(message.nodeName));
   const attachment = readAttachment(message.attachment, checks);
   const pod = message.pod && readPod(message.pod, checks);
@@ -90,8 +90,8 @@ const MAX_BLOCKS_COUNT = 10_000;
 const DEFAULT_BLOCKS_COUNT = 1000;
 const MAX_POOLS_COUNT = 1000;
 
-interface AskedExplanation {
-  readonly asked: AskedAllocation;
+interface RequestedExplanation {
+  readonly asked: RequestedAllocation;
   readonly maxBlocksCount: number;
 }
 
@@ -99,7 +99,7 @@ function readExplainAllocationRequest({
   request,
   maxBlocks,
   anyNamespace,
-}: ExplainAllocationRequest): AskedExplanation {
+}: ExplainAllocationRequest): RequestedExplanation {
   return readChecked('ExplainAllocation', (checks) => {
     if (!request) checks.check('request', 'is missing');
     const tooMany = maxBlocks > MAX_BLOCKS_COUNT;
@@ -112,22 +112,17 @@ function readExplainAllocationRequest({
   });
 }
 
-function explanationMessage({
-  refusal,
-  isRepeat,
-  families,
-  judgements,
-}: ExplainedAllocation): ExplainAllocationResponse {
+function explanationMessage({ refusal, isRepeat, families, verdicts }: ExplainedAllocation): ExplainAllocationResponse {
   return {
     alreadyAllocated: isRepeat,
     refusalCode: refusal?.code ?? '',
     refusal: refusal?.message ?? '',
     families: families.map(familyMessage),
-    requests: judgements.map(judgementMessage),
+    requests: verdicts.map(verdictMessage),
   };
 }
 
-const ORIGINS: Readonly<Record<Origin, BlockOrigin>> = {
+const ORIGINS: Readonly<Record<OfferOrigin, BlockOrigin>> = {
   own: BlockOrigin.BLOCK_ORIGIN_OWN,
   claimed: BlockOrigin.BLOCK_ORIGIN_CLAIMED,
   reclaimed: BlockOrigin.BLOCK_ORIGIN_RECLAIMED,

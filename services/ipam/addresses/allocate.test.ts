@@ -236,7 +236,7 @@ describe('many addresses', () => {
 });
 
 describe('the choice of pools', () => {
-  const passedOver: readonly (readonly [string, Partial<Pool>, string])[] = [
+  const skipReason: readonly (readonly [string, Partial<Pool>, string])[] = [
     ['disabled', { disabled: true }, 'disabled'],
     ['for tunnels', { allowedUses: ['Tunnel'] }, 'not for containers: its allowedUses are Tunnel'],
     ['manual', { assignmentMode: 'Manual' }, 'its assignmentMode is Manual'],
@@ -258,7 +258,7 @@ describe('the choice of pools', () => {
     ],
   ];
 
-  test.each(passedOver)('passes over a pool that is %s, and says so when there is no other', (_, rest, reason) => {
+  test.each(skipReason)('passes over a pool that is %s, and says so when there is no other', (_, rest, reason) => {
     const only = new MapView([poolRecord('a', '10.0.0.0/26', rest)]);
     expect(refusalOf(only, request('c1'))).toMatchObject({
       code: 'NO_POOL_SERVES',

@@ -4,27 +4,33 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
 import type { Prefix } from '@podwire/shared/net/prefix';
 
-import { judgeNode, type Demand, type JudgedNode } from '../blocks/demand.js';
-import { endpointAt, rewriteEndpoint, takeKey } from '../blocks/endpoint-key.js';
+import { authorizeNode, type Demand, type AuthorizedNode } from '../blocks/demand.js';
+import { endpointAt, rewriteEndpoint, takeOverKey } from '../blocks/endpoint-key.js';
 import {
   describeEndpoint,
   endpointAddress,
   handleChanges,
-  heldBy,
+  heldAddressesOf,
   recordedEndpoint,
-  requireKnown,
+  requireHandleReadable,
   sameAttachment,
 } from '../blocks/holding.js';
-import { beginSearch, type Origin } from '../blocks/search.js';
-import { knownLabels, permit, type Petition } from '../policies/evaluation.js';
-import { checkAskedPools, servingPools } from '../pools/selection.js';
+import { beginSearch, type OfferOrigin } from '../blocks/search.js';
+import { labelsWithName, authorizeRequests, type PolicyInput } from '../policies/evaluation.js';
+import { checkRequestedPools, servingPools } from '../pools/selection.js';
 import { calicoTime, type AllocationAttributes, type NetnsIdentity, type PodIdentity } from '../records/attributes.js';
 import { takeOrdinals, touchBlock, type Block, type HeldAddress } from '../records/block.js';
 import { endpointKey, makeEndpoint, sameNetns, type Endpoint, type EndpointAddress } from '../records/endpoint.js';
 import type { UnknownNodes } from '../records/node.js';
 import type { PodRequests, PoolChoice } from '../records/request-policy.js';
 import type { Change, Decision, View } from '../records/view.js';
-import { choosePlaces, offerOf, placesOf, type Place, type Places } from './choice.js';
+import {
+  chooseBlocks,
+  chooseRequestedAddress,
+  blockChoices,
+  type BlockChoice,
+  type BlockChoices,
+} from './block-choice.js';
 import { refusalOf } from './refusal.js';
 
 export interface AllocationInput {
@@ -60,21 +66,21 @@ export interface Allocation {
  */
 export function allocate(view: View, { request, nowMs }: AllocationInput): Decision<Allocation> {
   const { attachment } = request;
-  const petition = petitionOf(request);
-  const permission = petition ? permit(view, petition) : [];
-  const handle = requireKnown(view, handleId(attachment));
-  const [first, ...rest] = handle ? heldBy(view, attachment) : [];
+  const policyInput = policyInputOf(request);
+  const policyComparisons = policyInput ? authorizeRequests(view, policyInput) : [];
+  const handle = requireHandleReadable(view, handleId(attachment));
+  const [first, ...rest] = handle ? heldAddressesOf(view, attachment) : [];
   const decision = first
     ? allocateMissing(view, { request, nowMs, held: [first, ...rest] })
     : allocateFirst(view, { request, nowMs });
   const { changes, outcome } = decision;
   // What changes nothing is decided on a view that has all that was acknowledged before.
-  if (permission.length === 0 || changes.length === 0) return decision;
-  return { changes: [...changes, ...permission], outcome };
+  if (policyComparisons.length === 0 || changes.length === 0) return decision;
+  return { changes: [...changes, ...policyComparisons], outcome };
 }
 
 /** What request policies judge of an allocation; nothing where there is no pod, and so no namespace. */
-export function petitionOf(request: AllocationRequest): Petition | undefined {
+export function policyInputOf(request: AllocationRequest): PolicyInput | undefined {
   const { pod, namespaceLabels: labels, pools, poolChoices, addresses, requests } = request;
   return pod && { namespace: { name: pod.namespace, labels }, pools, poolChoices, addresses, requests };
 }
@@ -105,7 +111,7 @@ function allocateMissing(view: View, { request, nowMs, held }: PartialInput): De
         changed: missing.length > 0 || !sameNetns(endpoint.netns, known.netns),
       }),
     ],
-    outcome: { endpoint, added: missing, ...gainedBy(grants), replaced: undefined },
+    outcome: { endpoint, added: missing, ...blocksGainedBy(grants), replaced: undefined },
   };
 }
 
@@ -121,8 +127,8 @@ function allocateFirst(view: View, { request, nowMs }: AllocationInput): Decisio
   const before = view.endpoint(key);
   const replaced = before && !sameAttachment(before.attachment, attachment) ? before.attachment : undefined;
   const changes = allocationChanges(view, attachment, granted);
-  changes.push(takeKey(view, key, endpoint));
-  const { claimed, reclaimed, borrowed } = gainedBy(grants);
+  changes.push(takeOverKey(view, key, endpoint));
+  const { claimed, reclaimed, borrowed } = blocksGainedBy(grants);
   return { changes, outcome: { endpoint, added: families, claimed, reclaimed, borrowed, replaced } };
 }
 
@@ -141,7 +147,7 @@ function requireHeld(held: readonly HeldAddress[], wanted: Address, attachment: 
 interface Grant {
   readonly block: Block;
   readonly address: EndpointAddress;
-  readonly origin: Origin;
+  readonly origin: OfferOrigin;
 }
 
 interface Granted {
@@ -154,35 +160,35 @@ interface Granted {
 function grantAll(view: View, { request, nowMs }: AllocationInput, written: readonly Block[] = []): Granted {
   const { families, pools, poolChoices, nodeName, unknownNodes } = request;
   if (families.length === 0) return { grants: [], changes: [] };
-  const node = judgeNode(view, { nodeName, unknownNodes, nowMs });
-  checkAskedPools(view, { pools, poolChoices, families });
+  const node = authorizeNode(view, { nodeName, unknownNodes, nowMs });
+  checkRequestedPools(view, { pools, poolChoices, families });
   const demands = families.map((family) => demandOf(family, { request, nowMs, node }));
-  const places = choosePlaces(
-    demands.map((demand) => placesFor(view, demand, request)),
+  const choices = chooseBlocks(
+    demands.map((demand) => choicesFor(view, demand, request)),
     written,
   );
-  const refused = demands.filter((_, index) => !places[index]);
+  const refused = demands.filter((_, index) => !choices[index]);
   if (refused.length > 0) throw refusal(view, refused, request);
   const grants: Grant[] = [];
   const changes = [...node.changes];
-  for (const place of places) {
-    if (!place) continue;
-    const given = grant(view, place, { request, nowMs });
+  for (const choice of choices) {
+    if (!choice) continue;
+    const given = grant(view, choice, { request, nowMs });
     grants.push(given);
-    changes.push(...place.offer.changes, { type: 'put', record: { kind: 'block', value: given.block } });
+    changes.push(...choice.offer.changes, { type: 'put', record: { kind: 'block', value: given.block } });
   }
   return { grants, changes };
 }
 
 /** What an allocation wants of a family. */
-export function demandOf(family: Family, { request, nowMs, node }: AllocationInput & { node: JudgedNode }): Demand {
+export function demandOf(family: Family, { request, nowMs, node }: AllocationInput & { node: AuthorizedNode }): Demand {
   const { attachment, nodeName, pod, namespaceLabels, isAnyNamespace, pools, maxBlocksCount } = request;
   return {
     family,
     use: 'Workload',
     owner: { kind: 'host', name: nodeName },
     nodeLabels: node.labels,
-    namespaceLabels: pod ? knownLabels({ name: pod.namespace, labels: namespaceLabels }) : namespaceLabels,
+    namespaceLabels: pod ? labelsWithName({ name: pod.namespace, labels: namespaceLabels }) : namespaceLabels,
     isAnyNamespace,
     pools,
     maxBlocksCount,
@@ -192,12 +198,14 @@ export function demandOf(family: Family, { request, nowMs, node }: AllocationInp
 }
 
 /** The requested address, or the best address of each block. */
-function placesFor(view: View, demand: Demand, { addresses }: AllocationRequest): Places {
+function choicesFor(view: View, demand: Demand, { addresses }: AllocationRequest): BlockChoices {
   const wanted = addresses.find(({ family }) => family === demand.family);
-  return wanted ? [offerOf(view, demand, wanted)] : placesOf(beginSearch(view, demand, servingPools(view, demand)));
+  return wanted
+    ? [chooseRequestedAddress(view, demand, wanted)]
+    : blockChoices(beginSearch(view, demand, servingPools(view, demand)));
 }
 
-function grant(view: View, { offer, ordinal }: Place, { request, nowMs }: AllocationInput): Grant {
+function grant(view: View, { offer, ordinal }: BlockChoice, { request, nowMs }: AllocationInput): Grant {
   const block = takeOrdinals(offer.block, [ordinal], attributesFor(request, nowMs));
   return { block, address: endpointAddress(view, { block, ordinal }), origin: offer.origin };
 }
@@ -213,7 +221,7 @@ function allocationChanges(view: View, attachment: Attachment, { grants, changes
   return [...changes, ...handleChanges(view, id, blocks), { type: 'expectUnreleased', handleId: id }];
 }
 
-interface Refresh {
+interface EndpointRefresh {
   readonly endpoint: Endpoint;
   readonly held: readonly HeldAddress[];
   readonly changed: boolean;
@@ -223,19 +231,19 @@ interface Refresh {
  * Writes the endpoint of a known attachment where it is missing or out of date. A key that another attachment has stays with that one.
  * A release that was decided without seeing it would leave it behind; the changed blocks make that lose its comparison.
  */
-function refreshEndpoint(view: View, { endpoint, held, changed }: Refresh): Change[] {
+function refreshEndpoint(view: View, { endpoint, held, changed }: EndpointRefresh): Change[] {
   const key = endpointKey(endpoint);
   const isRecorded = recordedEndpoint(view, key, endpoint.attachment) !== undefined;
-  const isWanted = isRecorded ? changed : !endpointAt(view, key);
-  if (!isWanted) return [];
+  const needsWrite = isRecorded ? changed : !endpointAt(view, key);
+  if (!needsWrite) return [];
   const blocks = held.map(({ block }): Change => ({
     type: 'put',
     record: { kind: 'block', value: touchBlock(block) },
   }));
-  return [...blocks, rewriteEndpoint(view, key, endpoint) ?? takeKey(view, key, endpoint)];
+  return [...blocks, rewriteEndpoint(view, key, endpoint) ?? takeOverKey(view, key, endpoint)];
 }
 
-function gainedBy(grants: readonly Grant[]): Pick<Allocation, 'claimed' | 'reclaimed' | 'borrowed'> {
+function blocksGainedBy(grants: readonly Grant[]): Pick<Allocation, 'claimed' | 'reclaimed' | 'borrowed'> {
   const claimed: Prefix[] = [];
   const reclaimed: Prefix[] = [];
   const borrowed: Prefix[] = [];
@@ -273,7 +281,7 @@ export interface AllocationRequest {
 }
 
 /** What a caller of Allocate says; the rest is the service's. */
-export type AskedAllocation = Omit<AllocationRequest, 'unknownNodes'>;
+export type RequestedAllocation = Omit<AllocationRequest, 'unknownNodes'>;
 
 export function attributesFor(
   { attachment, nodeName, pod }: Pick<AllocationRequest, 'attachment' | 'nodeName' | 'pod'>,

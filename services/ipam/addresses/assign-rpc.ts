@@ -18,11 +18,13 @@ import { RESERVED_ATTRIBUTES } from '../records/attributes.js';
 import type { BlockOwner } from '../records/block.js';
 import type { EndpointAddress } from '../records/endpoint.js';
 import { handleFault, subdomainFault } from '../records/names.js';
-import type { AskedAssignment, Assignment } from './assign.js';
-import type { BlockVerdict, PoolStory } from './refusal.js';
+import type { RequestedAssignment, Assignment } from './assign.js';
+import type { BlockVerdict, PoolExplanation } from './refusal.js';
 import type { Assignments } from './addresses-operations.js';
 
-export function assignAddresses(assignments: Assignments): Handler<AssignAddressesRequest, AssignAddressesResponse> {
+export function assignAddressesHandler(
+  assignments: Assignments,
+): Handler<AssignAddressesRequest, AssignAddressesResponse> {
   return async (message, { signal }) => {
     const asked = readAssignAddressesRequest(message);
     return assignmentMessage(asked, await assignments.assign(asked, signal));
@@ -45,7 +47,7 @@ const USES: Partial<Record<AddressUse, PoolUse>> = {
   [AddressUse.ADDRESS_USE_LOAD_BALANCER]: 'LoadBalancer',
 };
 
-function readAssignAddressesRequest(message: AssignAddressesRequest): AskedAssignment {
+function readAssignAddressesRequest(message: AssignAddressesRequest): RequestedAssignment {
   return readChecked('AssignAddresses', (checks) => {
     checks.check('handle_id', handleFault(message.handleId));
     const use = USES[message.use];
@@ -56,7 +58,7 @@ function readAssignAddressesRequest(message: AssignAddressesRequest): AskedAssig
       owner: readOwner(message, checks),
       use: use ?? 'Workload',
       counts: { 4: message.ipv4Count, 6: message.ipv6Count },
-      addresses: readGiven(message, checks),
+      addresses: readRequestedAddresses(message, checks),
       pools: readPools(message.pools, checks),
       namespaceLabels: readLabels('namespace_labels', message.namespaceLabels, checks),
       maxBlocksCount: readBlockCap(message.maxBlocksPerNode, checks),
@@ -89,7 +91,7 @@ function checkCounts({ ipv4Count, ipv6Count, addresses, maxPerHandle }: AssignAd
     checks.check('max_per_handle', `is ${maxPerHandle}; at most ${MAX_PER_HANDLE_COUNT} is allowed`);
 }
 
-function readGiven({ addresses: texts }: AssignAddressesRequest, checks: Checks) {
+function readRequestedAddresses({ addresses: texts }: AssignAddressesRequest, checks: Checks) {
   if (texts.length > MAX_ADDRESSES_COUNT)
     checks.check('addresses', `has ${texts.length} entries; at most ${MAX_ADDRESSES_COUNT} are allowed`);
   const addresses = readAddresses(texts.slice(0, MAX_ADDRESSES_COUNT), checks);
@@ -119,7 +121,7 @@ function readAttributes(
   return attributes;
 }
 
-function assignmentMessage(asked: AskedAssignment, assignment: Assignment): AssignAddressesResponse {
+function assignmentMessage(asked: RequestedAssignment, assignment: Assignment): AssignAddressesResponse {
   const { given, held, shortages } = assignment;
   const addresses = [
     ...given.map((address) => assigned(address, false)),
@@ -156,11 +158,11 @@ const VERDICTS: Readonly<Record<BlockVerdict, VerdictMessage>> = {
   unreadable: VerdictMessage.BLOCK_VERDICT_UNREADABLE,
 };
 
-export function explainedPool({ pool, passedOver, blocks, more, noClaim }: PoolStory): ExplainedPool {
+export function explainedPool({ pool, skipReason, blocks, more, noClaim }: PoolExplanation): ExplainedPool {
   return {
     name: pool.name,
     cidr: formatPrefix(pool.prefix),
-    passedOverReason: passedOver ?? '',
+    passedOverReason: skipReason ?? '',
     blocks: blocks.map(({ prefix, verdict, reason }) => ({
       cidr: formatPrefix(prefix),
       verdict: VERDICTS[verdict],

@@ -2,18 +2,23 @@ import { Failure, violationsFailure } from '@podwire/shared/failure/failure';
 import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
 import { addressAt, formatPrefix } from '@podwire/shared/net/prefix';
 
-import { judgeNode, type Demand, type JudgedNode, type PoolUse } from '../blocks/demand.js';
-import { blocksOf, endpointAddress, handleChanges, requireKnown } from '../blocks/holding.js';
+import { authorizeNode, type Demand, type AuthorizedNode, type PoolUse } from '../blocks/demand.js';
+import { blocksOf, endpointAddress, handleChanges, requireHandleReadable } from '../blocks/holding.js';
 import { blockOf } from '../blocks/lookup.js';
 import { beginSearch, type Offer } from '../blocks/search.js';
-import { checkAskedPools, servingPools } from '../pools/selection.js';
+import { checkRequestedPools, servingPools } from '../pools/selection.js';
 import { handleAttributes, type AllocationAttributes } from '../records/attributes.js';
-import { heldIn, takeOrdinals, type BlockOwner, type HeldAddress } from '../records/block.js';
+import { heldAddressesIn, takeOrdinals, type BlockOwner, type HeldAddress } from '../records/block.js';
 import type { EndpointAddress } from '../records/endpoint.js';
 import type { UnknownNodes } from '../records/node.js';
 import type { Change, Decision, View } from '../records/view.js';
-import { gather, offerOf, type Gathered, type Want } from './choice.js';
-import { explainDemand, explainRefusal, refusalOf, type PoolStory } from './refusal.js';
+import {
+  collectAddresses,
+  chooseRequestedAddress,
+  type CollectedAddresses,
+  type CollectInput,
+} from './block-choice.js';
+import { explainDemand, explainRefusal, refusalOf, type PoolExplanation } from './refusal.js';
 
 /**
  * Addresses for a handle that does not belong to an attachment. They may need more blocks than one transaction can
@@ -43,7 +48,7 @@ export interface AssignmentRequest {
 }
 
 /** What a caller of AssignAddresses says; the rest is the service's. */
-export type AskedAssignment = Omit<AssignmentRequest, 'unknownNodes'>;
+export type RequestedAssignment = Omit<AssignmentRequest, 'unknownNodes'>;
 
 /** What an assignment came to, over all its steps. */
 export type Assignment = Omit<AssignmentStep, 'left'>;
@@ -58,7 +63,7 @@ interface AssignmentInput {
 /** Why no more addresses of a family are available. */
 export interface Shortage {
   readonly text: string;
-  readonly pools: readonly PoolStory[];
+  readonly pools: readonly PoolExplanation[];
 }
 
 /** What one step came to. */
@@ -84,26 +89,26 @@ const NAMED_BLOCKS = 100;
 export function assignAddresses(view: View, input: AssignmentInput): Decision<AssignmentStep> {
   const { request } = input;
   const node = ownerNode(view, input);
-  if (request.addresses.length > 0) return assignGiven(view, input, node);
+  if (request.addresses.length > 0) return assignRequested(view, input, node);
   const before = heldByHandle(view, request.handleId);
-  const wanted = wantedNow(input, before);
+  const wanted = stepCounts(input, before);
   const families = ([4, 6] as const).filter((family) => wanted[family] > 0);
-  if (!input.left) checkAskedPools(view, { pools: request.pools, families: familiesOf(request.counts) });
-  const found: FamilyPart[] = [];
+  if (!input.left) checkRequestedPools(view, { pools: request.pools, families: familiesOf(request.counts) });
+  const found: FamilyResult[] = [];
   for (const family of families) {
-    const bytesTaken = found.reduce((bytes, { gathered }) => bytes + gathered.bytes, 0);
-    const wish = { count: wanted[family], bytesTaken, handleId: request.handleId };
-    found.push(gatherFamily(view, demandOf(family, input, node), wish));
+    const bytesTaken = found.reduce((bytes, { collected }) => bytes + collected.bytes, 0);
+    const familyRequest = { count: wanted[family], bytesTaken, handleId: request.handleId };
+    found.push(collectFamily(view, demandOf(family, input, node), familyRequest));
   }
-  const gathered = found.flatMap(({ gathered: { grants } }) => grants);
+  const collected = found.flatMap(({ collected: { grants } }) => grants);
   if (request.allOrNothing) requireAll(view, found, request);
   const shortages = new Map(
     found.flatMap((part) => (part.shortage ? [[part.demand.family, part.shortage] as const] : [])),
   );
   const left = leftOf(found);
   const isLast = left[4] + left[6] === 0;
-  const granted = commit(view, { input, node, grants: gathered });
-  const held = request.maxPerHandleCount > 0 && !input.left ? before.filter(isAsked(request)) : [];
+  const granted = grantChanges(view, { input, node, grants: collected });
+  const held = request.maxPerHandleCount > 0 && !input.left ? before.filter(isOfRequestedFamily(request)) : [];
   return {
     changes: granted.changes,
     outcome: {
@@ -116,17 +121,17 @@ export function assignAddresses(view: View, input: AssignmentInput): Decision<As
 }
 
 /** How the handle's attributes and the node are judged: virtual owners have no node. */
-function ownerNode(view: View, { request, nowMs }: AssignmentInput): JudgedNode {
+function ownerNode(view: View, { request, nowMs }: AssignmentInput): AuthorizedNode {
   const { owner, unknownNodes } = request;
   return owner.kind === 'host'
-    ? judgeNode(view, { nodeName: owner.name, unknownNodes, nowMs })
+    ? authorizeNode(view, { nodeName: owner.name, unknownNodes, nowMs })
     : { labels: {}, changes: [] };
 }
 
 function heldByHandle(view: View, handleId: string): HeldAddress[] {
-  requireKnown(view, handleId);
+  requireHandleReadable(view, handleId);
   return blocksOf(view, view.handle(handleId)).flatMap((block) =>
-    heldIn(block, (attributes) => attributes.handleId === handleId),
+    heldAddressesIn(block, (attributes) => attributes.handleId === handleId),
   );
 }
 
@@ -134,7 +139,7 @@ function familiesOf(counts: Counts): Family[] {
   return ([4, 6] as const).filter((family) => counts[family] > 0);
 }
 
-function isAsked({ counts }: AssignmentRequest): (address: HeldAddress) => boolean {
+function isOfRequestedFamily({ counts }: AssignmentRequest): (address: HeldAddress) => boolean {
   return ({ block }) => counts[block.prefix.family] > 0;
 }
 
@@ -142,7 +147,7 @@ function isAsked({ counts }: AssignmentRequest): (address: HeldAddress) => boole
  * How many of each family this step is to give. With a maximum per handle, a call that would go beyond it gives what is missing to
  * its count, so that its repeat gives nothing.
  */
-function wantedNow({ request, left }: AssignmentInput, before: readonly HeldAddress[]): Counts {
+function stepCounts({ request, left }: AssignmentInput, before: readonly HeldAddress[]): Counts {
   const { counts, maxPerHandleCount: max } = request;
   const wanted = (family: Family): number => {
     const asked = left?.[family] ?? counts[family];
@@ -153,24 +158,24 @@ function wantedNow({ request, left }: AssignmentInput, before: readonly HeldAddr
   return { 4: wanted(4), 6: wanted(6) };
 }
 
-function demandOf(family: Family, { request, nowMs }: AssignmentInput, node: JudgedNode): Demand {
+function demandOf(family: Family, { request, nowMs }: AssignmentInput, node: AuthorizedNode): Demand {
   const { owner, use, namespaceLabels, pools, maxBlocksCount, handleId } = request;
   const seed = `${owner.name}/${handleId}`;
   return { family, use, owner, nodeLabels: node.labels, namespaceLabels, pools, maxBlocksCount, seed, nowMs };
 }
 
-interface FamilyPart {
+interface FamilyResult {
   readonly demand: Demand;
   readonly wanted: number;
-  readonly gathered: Gathered;
+  readonly collected: CollectedAddresses;
   readonly shortage: Shortage | undefined;
 }
 
-interface Wish extends Want {
+interface FamilyRequest extends CollectInput {
   readonly handleId: string;
 }
 
-function gatherFamily(view: View, demand: Demand, { handleId, ...want }: Wish): FamilyPart {
+function collectFamily(view: View, demand: Demand, { handleId, ...want }: FamilyRequest): FamilyResult {
   const pools = servingPools(view, demand);
   const shortage = (): Shortage => ({
     text: explainRefusal(view, demand, `handle ${handleId}`),
@@ -178,27 +183,27 @@ function gatherFamily(view: View, demand: Demand, { handleId, ...want }: Wish): 
   });
   if (pools.length === 0)
     throw refusalOf(view, [demand], { subject: `handle ${handleId}`, details: { use: demand.use } });
-  const gathered = gather(beginSearch(view, demand, pools), want);
-  const isShort = gathered.count === 0 && gathered.isExhausted;
-  return { demand, wanted: want.count, gathered, shortage: isShort ? shortage() : undefined };
+  const collected = collectAddresses(beginSearch(view, demand, pools), want);
+  const isShort = collected.count === 0 && collected.isExhausted;
+  return { demand, wanted: want.count, collected, shortage: isShort ? shortage() : undefined };
 }
 
 /** What is worth another step: a family of which this one found something, and not all. */
-function leftOf(found: readonly FamilyPart[]): Counts {
+function leftOf(found: readonly FamilyResult[]): Counts {
   const left = (family: Family): number => {
     const part = found.find(({ demand }) => demand.family === family);
-    return part && !part.shortage ? part.wanted - part.gathered.count : 0;
+    return part && !part.shortage ? part.wanted - part.collected.count : 0;
   };
   return { 4: left(4), 6: left(6) };
 }
 
 /** @throws Failure POOLS_EXHAUSTED, or INVALID_REQUEST when there is enough for more than one transaction */
-function requireAll(view: View, found: readonly FamilyPart[], { handleId }: AssignmentRequest): void {
-  const short = found.find(({ wanted, gathered }) => gathered.count < wanted);
+function requireAll(view: View, found: readonly FamilyResult[], { handleId }: AssignmentRequest): void {
+  const short = found.find(({ wanted, collected }) => collected.count < wanted);
   if (!short) return;
-  const { demand, wanted, gathered } = short;
-  const have = `${gathered.count} of ${wanted} IPv${demand.family} addresses for handle ${handleId}`;
-  if (gathered.isExhausted) {
+  const { demand, wanted, collected } = short;
+  const have = `${collected.count} of ${wanted} IPv${demand.family} addresses for handle ${handleId}`;
+  if (collected.isExhausted) {
     const text = `only ${have} can be had, and all are wanted or none. ${explainRefusal(view, demand, 'the rest')}`;
     throw new Failure('POOLS_EXHAUSTED', text, { details: { handle: handleId } });
   }
@@ -206,7 +211,11 @@ function requireAll(view: View, found: readonly FamilyPart[], { handleId }: Assi
   throw violationsFailure('INVALID_REQUEST', 'AssignAddresses refused', [{ field: 'all_or_nothing', reason }]);
 }
 
-function assignGiven(view: View, { request, nowMs }: AssignmentInput, node: JudgedNode): Decision<AssignmentStep> {
+function assignRequested(
+  view: View,
+  { request, nowMs }: AssignmentInput,
+  node: AuthorizedNode,
+): Decision<AssignmentStep> {
   const input = { request, nowMs, left: undefined };
   const held: EndpointAddress[] = [];
   const places = new Map<string, { offer: Offer; ordinals: number[] }>();
@@ -216,14 +225,14 @@ function assignGiven(view: View, { request, nowMs }: AssignmentInput, node: Judg
       held.push(endpointAddress(view, own));
       continue;
     }
-    const { offer, ordinal } = offerOf(view, demandOf(address.family, input, node), address);
+    const { offer, ordinal } = chooseRequestedAddress(view, demandOf(address.family, input, node), address);
     const cidr = formatPrefix(offer.block.prefix);
     const place = places.get(cidr);
     if (place) place.ordinals.push(ordinal);
     else places.set(cidr, { offer, ordinals: [ordinal] });
   }
-  requireRoom(view, request, held.length);
-  const granted = commit(view, { input, node, grants: [...places.values()] });
+  requireWithinMaximum(view, request, held.length);
+  const granted = grantChanges(view, { input, node, grants: [...places.values()] });
   return {
     changes: granted.changes,
     outcome: { given: granted.given, held, left: undefined, shortages: new Map() },
@@ -233,7 +242,7 @@ function assignGiven(view: View, { request, nowMs }: AssignmentInput, node: Judg
 function heldAt(view: View, handleId: string, address: Address): HeldAddress | undefined {
   const block = blockOf(view, address);
   const [held] = block
-    ? heldIn(block, (attributes) => attributes.handleId === handleId).filter(isAtAddress(address))
+    ? heldAddressesIn(block, (attributes) => attributes.handleId === handleId).filter(isAtAddress(address))
     : [];
   return held;
 }
@@ -243,7 +252,11 @@ function isAtAddress({ value }: Address): (held: HeldAddress) => boolean {
 }
 
 /** @throws Failure INVALID_REQUEST when the handle would have more than its maximum */
-function requireRoom(view: View, { handleId, addresses, maxPerHandleCount }: AssignmentRequest, already: number): void {
+function requireWithinMaximum(
+  view: View,
+  { handleId, addresses, maxPerHandleCount }: AssignmentRequest,
+  already: number,
+): void {
   if (maxPerHandleCount === 0 || already === addresses.length) return;
   const before = heldByHandle(view, handleId);
   for (const family of [4, 6] as const) {
@@ -256,19 +269,19 @@ function requireRoom(view: View, { handleId, addresses, maxPerHandleCount }: Ass
   }
 }
 
-interface Commitment {
+interface GrantInput {
   readonly input: AssignmentInput;
-  readonly node: JudgedNode;
+  readonly node: AuthorizedNode;
   readonly grants: readonly { readonly offer: Offer; readonly ordinals: readonly number[] }[];
 }
 
-interface Committed {
+interface GrantResult {
   readonly changes: readonly Change[];
   readonly given: readonly EndpointAddress[];
 }
 
 /** The addresses taken, block by block, and the handle that counts them. */
-function commit(view: View, { input, node, grants }: Commitment): Committed {
+function grantChanges(view: View, { input, node, grants }: GrantInput): GrantResult {
   if (grants.length === 0) return { changes: [], given: [] };
   const { handleId } = input.request;
   const attributes = attributesOf(input);

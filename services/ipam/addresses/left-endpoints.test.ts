@@ -3,7 +3,7 @@ import { describe, expect, test } from 'vitest';
 import { beginNodeDeletion, continueNodeDeletion } from '../nodes/deletion.js';
 import type { ForeignEndpoint } from '../records/endpoint.js';
 import { MapView } from '../records/testing/map-view.js';
-import { address, handleRecord, releaseBehind } from '../testing/allocations.js';
+import { address, handleRecord, releaseOutOfBand } from '../testing/allocations.js';
 import { calicoAttributes, found, repairAll, takeBehind } from '../testing/damages.js';
 import {
   attachment,
@@ -33,7 +33,7 @@ describe('an endpoint whose address another tool released', () => {
   const started = () => {
     const view = new MapView([poolRecord('p', '10.0.0.0/30', { blockSizeBits: 30 }), nodeRecord('n1')]);
     const { endpoint } = view.apply(allocate(view, { request: request('c1'), nowMs }));
-    releaseBehind(view, '10.0.0.0');
+    releaseOutOfBand(view, '10.0.0.0');
     return { view, endpoint };
   };
   const heir = (view: MapView) => {
@@ -132,7 +132,7 @@ describe('an endpoint that Calico wrote', () => {
 
   test('goes when its address was released before', () => {
     const view = started();
-    releaseBehind(view, '10.0.0.0');
+    releaseOutOfBand(view, '10.0.0.0');
     releaseAttachment(view);
     expect(view.foreignEndpoints()).toEqual([]);
   });
@@ -164,17 +164,17 @@ describe('an endpoint that Calico wrote', () => {
     undo();
     expect(view.snapshot().filter(([, { kind }]) => kind !== 'block')).toEqual(before);
     view.apply(allocate(view, { request: second, nowMs }));
-    releaseBehind(view, '10.0.0.0');
+    releaseOutOfBand(view, '10.0.0.0');
     undo();
     expect([...view.foreignEndpoints(), ...view.endpoints()]).toEqual([]);
   });
 
   test.each([
-    ['whose address is free', (view: MapView) => releaseBehind(view, '10.0.0.0')],
+    ['whose address is free', (view: MapView) => releaseOutOfBand(view, '10.0.0.0')],
     [
       'whose address another pod has',
       (view: MapView) => {
-        releaseBehind(view, '10.0.0.0');
+        releaseOutOfBand(view, '10.0.0.0');
         view.apply(allocate(view, { request: request('c2', { addresses: [address('10.0.0.0')] }), nowMs }));
       },
     ],

@@ -5,10 +5,10 @@ import fc from 'fast-check';
 import { expect, test } from 'vitest';
 
 import { blocksOf } from '../blocks/holding.js';
-import { giveBack } from '../blocks/release-changes.js';
+import { releaseHeld } from '../blocks/release-changes.js';
 import { disagreements } from '../engine/testing/agreement.js';
 import { assignTunnel, releaseTunnel } from '../nodes/tunnels.js';
-import { heldIn, type Block } from '../records/block.js';
+import { heldAddressesIn, type Block } from '../records/block.js';
 import type { IpamConfig } from '../records/config.js';
 import { MapView } from '../records/testing/map-view.js';
 import { assign, assignment } from '../testing/allocations.js';
@@ -295,9 +295,9 @@ class Run {
   #free(handleId: string): void {
     const { view, oracle } = this;
     const held = blocksOf(view, view.handle(handleId)).flatMap((block) =>
-      heldIn(block, (attributes) => attributes.handleId === handleId),
+      heldAddressesIn(block, (attributes) => attributes.handleId === handleId),
     );
-    view.apply({ changes: giveBack(view, held, oracle.nowMs), outcome: undefined });
+    view.apply({ changes: releaseHeld(view, held, oracle.nowMs), outcome: undefined });
     expect(oracle.free(handleId)).toHaveLength(held.length);
   }
 
@@ -333,7 +333,7 @@ class Run {
     expect(disagreements(view, oracle.nowMs)).toEqual([]);
     const held = view
       .blocks()
-      .flatMap((block) => heldIn(block, () => true))
+      .flatMap((block) => heldAddressesIn(block, () => true))
       .map(({ block, ordinal }) => formatPrefix(hostPrefix(addressAt(block.prefix, ordinal))));
     expect(held.sort()).toEqual([...oracle.holders.keys()].sort());
     for (const cidr of oracle.queues.keys()) {

@@ -2,26 +2,26 @@ import { Failure } from '@podwire/shared/failure/failure';
 import type { Family } from '@podwire/shared/net/address';
 import { comparePrefixes, type Prefix } from '@podwire/shared/net/prefix';
 
-import type { Origin } from '../blocks/search.js';
-import { judge, type Judgement } from '../policies/evaluation.js';
+import type { OfferOrigin } from '../blocks/search.js';
+import { evaluateRequests, type RequestVerdict } from '../policies/evaluation.js';
 import { requireUnlocked } from '../records/datastore-lock.js';
 import type { EndpointAddress } from '../records/endpoint.js';
 import type { View } from '../records/view.js';
-import { allocate, demandOf, petitionOf, type Allocation, type AllocationInput } from './allocate.js';
-import { explainDemand, type PoolStory } from './refusal.js';
+import { allocate, demandOf, policyInputOf, type Allocation, type AllocationInput } from './allocate.js';
+import { explainDemand, type PoolExplanation } from './refusal.js';
 
 /** An address that an allocation would give, or that is held. */
 interface ExplainedGrant {
   readonly address: EndpointAddress;
   /** Undefined when the attachment holds it already. */
-  readonly origin: Origin | undefined;
+  readonly origin: OfferOrigin | undefined;
 }
 
 export interface ExplainedFamily {
   readonly family: Family;
   /** Undefined when there would be none. */
   readonly grant: ExplainedGrant | undefined;
-  readonly pools: readonly PoolStory[];
+  readonly pools: readonly PoolExplanation[];
 }
 
 /** What would become of an allocation that is not made. */
@@ -35,7 +35,7 @@ export interface ExplainedAllocation {
    * The request policies' judgement of every requested item, allowed or not. Empty where they cannot be read; then that
    * is the refusal.
    */
-  readonly judgements: readonly Judgement[];
+  readonly verdicts: readonly RequestVerdict[];
 }
 
 interface ExplainInput extends AllocationInput {
@@ -58,14 +58,14 @@ export function explainAllocation(view: View, input: ExplainInput): ExplainedAll
     refusal: decided instanceof Failure ? decided : undefined,
     isRepeat: allocation?.added.length === 0,
     families,
-    judgements: judgementsOf(view, input),
+    verdicts: verdictsOf(view, input),
   };
 }
 
-function judgementsOf(view: View, { request }: AllocationInput): readonly Judgement[] {
-  const petition = petitionOf(request);
-  if (!petition || view.unreadableRecord({ kind: 'requestPolicies' })) return [];
-  return judge(view, petition);
+function verdictsOf(view: View, { request }: AllocationInput): readonly RequestVerdict[] {
+  const policyInput = policyInputOf(request);
+  if (!policyInput || view.unreadableRecord({ kind: 'requestPolicies' })) return [];
+  return evaluateRequests(view, policyInput);
 }
 
 function attempt(view: View, input: AllocationInput): Allocation | Failure {

@@ -3,7 +3,7 @@ import fc from 'fast-check';
 import { expect, test } from 'vitest';
 
 import type { Demand } from '../blocks/demand.js';
-import { beginSearch, collect } from '../blocks/search.js';
+import { beginSearch, collectBlock } from '../blocks/search.js';
 import { servingPools } from '../pools/selection.js';
 import { coolingCount } from '../records/block-stats.js';
 import type { Block, BlockOwner } from '../records/block.js';
@@ -117,7 +117,7 @@ test('property: what is told of blocks that are not looked at is what looking at
       if (!story) throw new Error('the pool is not told of');
 
       const search = beginSearch(view, demand, servingPools(view, demand));
-      const all = [...view.blocksIn(prefix('10.0.0.0/27'))].map((each) => collect(search, each));
+      const all = [...view.blocksIn(prefix('10.0.0.0/27'))].map((each) => collectBlock(search, each));
       const more = new Map<BlockVerdict, number>();
       for (const each of all.slice(maxBlocksCount)) {
         const verdict = verdictOf(search, each);

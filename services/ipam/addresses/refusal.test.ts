@@ -119,7 +119,7 @@ describe('what is explained is what then happens', () => {
   const CAPPED = config({ strictAffinity: true, maxBlocksPerHostCount: 1 });
 
   interface Told {
-    readonly passedOver?: string;
+    readonly skipReason?: string;
     readonly noClaim?: string;
     /** How it ends: with where the address comes from, or with the refusal that says the reason. */
     readonly end: 'claimed' | 'own' | 'borrowed' | 'refused';
@@ -158,7 +158,7 @@ describe('what is explained is what then happens', () => {
     [
       'a disabled pool',
       [poolRecord('p', '10.0.0.0/24', { disabled: true })],
-      { passedOver: 'disabled', end: 'refused' },
+      { skipReason: 'disabled', end: 'refused' },
     ],
     ['reservations of everything', [p, reserve('10.0.0.0/8')], { noClaim: 'all of it is reserved', end: 'refused' }],
     [
@@ -169,25 +169,25 @@ describe('what is explained is what then happens', () => {
     [
       'a selector that leaves the node out',
       [poolRecord('p', '10.0.0.0/24', { nodeSelector: "zone == 'b'" }), nodeRecord('n1', { labels: { zone: 'a' } })],
-      { passedOver: "zone == 'b'", end: 'refused' },
+      { skipReason: "zone == 'b'", end: 'refused' },
     ],
     [
       'blocks of another size over all of it',
       [p, { kind: 'block', value: block('10.0.0.0/23', 'n2') }],
       { noClaim: 'a block of another size, which a former pool left, lies around it', end: 'refused' },
     ],
-  ])('%s', (_, records, { passedOver, noClaim, end }) => {
+  ])('%s', (_, records, { skipReason, noClaim, end }) => {
     const view = new MapView(records);
     const input = { request: request('c1'), nowMs: NOW_MS };
     const { refusal: refused, families } = explainAllocation(view, { ...input, maxBlocksCount: 9 });
     const [story] = families[0]?.pools ?? [];
-    expect(story?.passedOver ?? '').toContain(passedOver ?? '');
+    expect(story?.skipReason ?? '').toContain(skipReason ?? '');
     expect(story?.noClaim ?? '').toContain(noClaim ?? '');
-    expect([story?.passedOver === undefined, story?.noClaim === undefined]).toEqual([!passedOver, !noClaim]);
+    expect([story?.skipReason === undefined, story?.noClaim === undefined]).toEqual([!skipReason, !noClaim]);
     if (end === 'refused') {
       const text = refusal(view);
       expect(refused?.message).toBe(text);
-      expect(text).toContain(passedOver ?? noClaim ?? 'block 10.0.0.0/26 belongs to node n2');
+      expect(text).toContain(skipReason ?? noClaim ?? 'block 10.0.0.0/26 belongs to node n2');
       // It is a reason only where others have something.
       expect(text.includes('Affinity is strict')).toBe(records.includes(foreign[0]!));
     } else {

@@ -5,28 +5,36 @@ import { formatCount } from '@podwire/shared/words/format-count';
 
 import type { Demand } from '../blocks/demand.js';
 import { blockCount } from '../blocks/pool-walk.js';
-import { beginSearch, blockCap, collect, isClaimable, isSpared, ownedCount, type Search } from '../blocks/search.js';
-import { judgePools, servingPools, type JudgedPool, type Obstacle } from '../pools/selection.js';
+import {
+  beginSearch,
+  blockCap,
+  collectBlock,
+  isClaimable,
+  isInGracePeriod,
+  ownedCount,
+  type Search,
+} from '../blocks/search.js';
+import { evaluatePools, servingPools, type PoolEvaluation, type Obstacle } from '../pools/selection.js';
 import { requireReadable } from '../records/absence.js';
 import {
-  addTallies,
+  addStats,
   coolingCount,
   countBlocks,
-  NO_BLOCKS,
-  standingOf,
-  subtractTallies,
-  tallyOf,
-  type BlockTally,
-  type Standing,
+  EMPTY_STATS,
+  blockState,
+  subtractStats,
+  blockStats,
+  type BlockStats,
+  type BlockState,
 } from '../records/block-stats.js';
 import { sameOwner, usedCount, type Block, type BlockOwner } from '../records/block.js';
 import type { Pool } from '../records/pool.js';
 import type { UnreadableBlock, UnreadableRecord, View } from '../records/view.js';
 import { hasRoom, reservedFreeCount } from '../reservations/reservations.js';
-import { first } from './choice.js';
+import { takeFirst } from './block-choice.js';
 
 /** A block that was looked at. */
-interface BlockStory {
+interface BlockExplanation {
   readonly prefix: Prefix;
   readonly verdict: BlockVerdict;
   /** In words, with how full the block is. */
@@ -34,12 +42,12 @@ interface BlockStory {
 }
 
 /** A pool that was looked at. */
-export interface PoolStory {
+export interface PoolExplanation {
   readonly pool: Pool;
   /** Why none of its blocks were looked at; undefined when they were. */
-  readonly passedOver: string | undefined;
+  readonly skipReason: string | undefined;
   /** Its blocks in address order, up to the requested count. */
-  readonly blocks: readonly BlockStory[];
+  readonly blocks: readonly BlockExplanation[];
   /** The blocks that are not named, by their verdict. A released address counts as in use until it is free. */
   readonly more: ReadonlyMap<BlockVerdict, number>;
   /** Why no further block can be claimed in it; undefined when one can. */
@@ -72,42 +80,46 @@ interface ExplainOptions {
  * The pools of a demand, with the blocks of those that may serve and the reason for each. Examines only the named
  * blocks, blocks cut by reservations and the owner's own. The remaining blocks are counted from sums in the view.
  */
-export function explainDemand(view: View, demand: Demand, options: ExplainOptions): PoolStory[] {
+export function explainDemand(view: View, demand: Demand, options: ExplainOptions): PoolExplanation[] {
   const { maxBlocksCount, maxPoolBlocksCount = maxBlocksCount, maxPoolsCount } = options;
   const search = beginSearch(view, demand, servingPools(view, demand));
   let left = maxBlocksCount;
-  return judgePools(view, demand)
+  return evaluatePools(view, demand)
     .slice(0, maxPoolsCount)
     .map((judged) => {
-      const story = poolStory(search, judged, Math.min(left, maxPoolBlocksCount));
-      left -= story.blocks.length;
-      return story;
+      const explanation = explainPool(search, judged, Math.min(left, maxPoolBlocksCount));
+      left -= explanation.blocks.length;
+      return explanation;
     });
 }
 
-function poolStory(search: Search, { pool, passedOver, remedy }: JudgedPool, maxBlocksCount: number): PoolStory {
-  const nothing = { blocks: [], more: new Map<BlockVerdict, number>(), usage: usageOf(NO_BLOCKS) };
-  if (passedOver !== undefined) return { pool, passedOver, ...nothing, noClaim: undefined, remedy };
+function explainPool(
+  search: Search,
+  { pool, skipReason, remedy }: PoolEvaluation,
+  maxBlocksCount: number,
+): PoolExplanation {
+  const nothing = { blocks: [], more: new Map<BlockVerdict, number>(), usage: usageOf(EMPTY_STATS) };
+  if (skipReason !== undefined) return { pool, skipReason, ...nothing, noClaim: undefined, remedy };
   const unreadable = unreadableIn(search.view, pool);
-  const stories = unreadable.slice(0, maxBlocksCount).map(({ key, name, reason }): BlockStory => {
+  const explanations = unreadable.slice(0, maxBlocksCount).map(({ key, name, reason }): BlockExplanation => {
     return { prefix: name.prefix, verdict: 'unreadable', reason: `cannot be read (record ${key}: ${reason})` };
   });
-  const named = first(search.view.blocksIn(pool.prefix), maxBlocksCount - stories.length);
+  const named = takeFirst(search.view.blocksIn(pool.prefix), maxBlocksCount - explanations.length);
   for (const stored of named) {
-    const block = collect(search, stored);
-    stories.push({ prefix: block.prefix, verdict: verdictOf(search, block), reason: blockReason(search, block) });
+    const block = collectBlock(search, stored);
+    explanations.push({ prefix: block.prefix, verdict: verdictOf(search, block), reason: blockReason(search, block) });
   }
   const more = countOthers(search, pool, named);
   const hiddenCount = unreadable.length - Math.min(unreadable.length, maxBlocksCount);
   if (hiddenCount > 0) more.set('unreadable', hiddenCount);
-  const usage = usageOf(search.view.tallyBlocks(pool.prefix));
+  const usage = usageOf(search.view.blockStatsIn(pool.prefix));
   const claim = noClaim(search, pool, usage);
-  return { pool, passedOver, blocks: stories, more, noClaim: claim?.reason, remedy: claim?.remedy, usage };
+  return { pool, skipReason, blocks: explanations, more, noClaim: claim?.reason, remedy: claim?.remedy, usage };
 }
 
-function usageOf(tally: BlockTally): Usage {
-  const { used, cooling, size } = tally;
-  return { blocks: countBlocks(tally), used, cooling, size };
+function usageOf(stats: BlockStats): Usage {
+  const { used, cooling, size } = stats;
+  return { blocks: countBlocks(stats), used, cooling, size };
 }
 
 /** Unreadable blocks come first in the report because an operator has to repair them. */
@@ -128,7 +140,7 @@ function blockReason(search: Search, block: Block): string {
     return hasRoom(block, search.reserved) ? `has room (${usage})` : `is full (${usage})`;
   if (!owner) return `has no owner (${usage})`;
   if (owner.kind === 'virtual') return `belongs to ${owner.name} (${usage})`;
-  const spared = usedCount(block) === 0 && isSpared(block.claimTimeMs, search.demand.nowMs);
+  const spared = usedCount(block) === 0 && isInGracePeriod(block.claimTimeMs, search.demand.nowMs);
   return `belongs to node ${owner.name} (${usage}${spared ? ', claimed just now' : ''})`;
 }
 
@@ -147,8 +159,8 @@ function inUse({ used, cooling, size }: Omit<Usage, 'blocks'>): string {
 function noClaim(search: Search, pool: Pool, { blocks, size }: Usage): Obstacle | undefined {
   const { view, demand, config, reserved } = search;
   if (reserved.coversAll(pool.prefix)) return { reason: 'all of it is reserved', remedy: LESS_RESERVED };
-  const whole = BigInt(blocks) >= blockCount(pool);
-  if (whole) return undefined;
+  const isComplete = BigInt(blocks) >= blockCount(pool);
+  if (isComplete) return undefined;
   const cap = blockCap(search);
   const owned = ownedCount(search);
   if (owned >= cap) {
@@ -186,7 +198,7 @@ function ownerName({ owner }: Demand): string {
 const NAMED_POOLS = 6;
 const NAMED_BLOCKS = 4;
 
-interface Refused {
+interface RefusalInput {
   /** What wants the address, for the text. */
   readonly subject: string;
   readonly details: Readonly<Record<string, string>>;
@@ -196,11 +208,11 @@ interface Refused {
  * The failure of demands that no pool could serve: NO_POOL where one is of a family without a pool, NO_POOL_SERVES where all pools of one
  * are passed over, and POOLS_EXHAUSTED where those that serve have nothing to give.
  */
-export function refusalOf(view: View, demands: readonly Demand[], { subject, details }: Refused): Failure {
-  const judged = demands.map((demand) => judgePools(view, demand));
+export function refusalOf(view: View, demands: readonly Demand[], { subject, details }: RefusalInput): Failure {
+  const judged = demands.map((demand) => evaluatePools(view, demand));
   const code = judged.some((pools) => pools.length === 0)
     ? 'NO_POOL'
-    : judged.some((pools) => pools.every(({ passedOver }) => passedOver !== undefined))
+    : judged.some((pools) => pools.every(({ skipReason }) => skipReason !== undefined))
       ? 'NO_POOL_SERVES'
       : 'POOLS_EXHAUSTED';
   // Without the configuration it is unknown whether cooling addresses are free.
@@ -213,44 +225,47 @@ export function refusalOf(view: View, demands: readonly Demand[], { subject, det
 export function explainRefusal(view: View, demand: Demand, subject: string): string {
   const maxBlocksCount = NAMED_POOLS * NAMED_BLOCKS;
   const limits = { maxBlocksCount, maxPoolBlocksCount: NAMED_BLOCKS, maxPoolsCount: NAMED_POOLS };
-  const stories = explainDemand(view, demand, limits);
-  const wish = `no IPv${demand.family} address for ${subject} on ${ownerName(demand)}`;
-  if (stories.length === 0) return `${wish}: ${noPoolText(demand.family)}`;
-  const moreCount = judgePools(view, demand).length - stories.length;
-  const texts = [...stories.map(storyText), ...(moreCount > 0 ? [`and ${formatCount(moreCount, 'more pool')}`] : [])];
+  const explanations = explainDemand(view, demand, limits);
+  const summary = `no IPv${demand.family} address for ${subject} on ${ownerName(demand)}`;
+  if (explanations.length === 0) return `${summary}: ${noPoolText(demand.family)}`;
+  const moreCount = evaluatePools(view, demand).length - explanations.length;
+  const texts = [
+    ...explanations.map(explanationText),
+    ...(moreCount > 0 ? [`and ${formatCount(moreCount, 'more pool')}`] : []),
+  ];
   const { strictAffinity } = beginSearch(view, demand, []).config;
   const strict =
-    strictAffinity && stories.some(keepsFromOthers)
+    strictAffinity && explanations.some(hasAddressesOfOthers)
       ? ' Affinity is strict, so no node takes addresses of blocks that are not its own.'
       : '';
-  const remedies = [...new Set(stories.flatMap((story) => remediesOf(story, strictAffinity)))];
-  return `${wish}: ${texts.join('; ')}.${strict} ${remedies.length === 1 ? 'Remedy' : 'Remedies'}: ${remedies.join('; ')}`;
+  const remedies = [...new Set(explanations.flatMap((explanation) => remediesOf(explanation, strictAffinity)))];
+  return `${summary}: ${texts.join('; ')}.${strict} ${remedies.length === 1 ? 'Remedy' : 'Remedies'}: ${remedies.join('; ')}`;
 }
 
 /** What would give an address of a pool. That it is full is the reason only where nothing else is. */
-function remediesOf(story: PoolStory, strictAffinity: boolean): string[] {
-  const remedies = story.remedy === undefined ? [] : [story.remedy];
-  if (strictAffinity && keepsFromOthers(story))
+function remediesOf(explanation: PoolExplanation, strictAffinity: boolean): string[] {
+  const remedies = explanation.remedy === undefined ? [] : [explanation.remedy];
+  if (strictAffinity && hasAddressesOfOthers(explanation))
     remedies.push('switch strict affinity off, or release addresses of the node’s blocks');
   if (remedies.length === 0) remedies.push('create a pool, or release addresses');
-  if (story.usage.cooling > 0) remedies.push('wait until released addresses have cooled down');
+  if (explanation.usage.cooling > 0) remedies.push('wait until released addresses have cooled down');
   return remedies;
 }
 
 /** Whether a pool has addresses that only other owners, or none, could be given. */
-function keepsFromOthers({ blocks, more }: PoolStory): boolean {
-  const met = new Set([...blocks.map(({ verdict }) => verdict), ...more.keys()]);
-  return met.has('of other owners') || met.has('without an owner');
+function hasAddressesOfOthers({ blocks, more }: PoolExplanation): boolean {
+  const verdicts = new Set([...blocks.map(({ verdict }) => verdict), ...more.keys()]);
+  return verdicts.has('of other owners') || verdicts.has('without an owner');
 }
 
 function noPoolText(family: Family): string {
   return `there is no IPv${family} pool; create one`;
 }
 
-/** A pool's story in one line. */
-function storyText({ pool, passedOver, blocks, more, noClaim: claim, usage }: PoolStory): string {
+/** A pool's explanation in one line. */
+function explanationText({ pool, skipReason, blocks, more, noClaim: claim, usage }: PoolExplanation): string {
   const name = `pool "${pool.name}" ${formatPrefix(pool.prefix)}`;
-  if (passedOver !== undefined) return `${name}: ${passedOver}`;
+  if (skipReason !== undefined) return `${name}: ${skipReason}`;
   if (usage.used === usage.size && BigInt(usage.blocks) === blockCount(pool))
     return `${name}: ${usage.blocks === 1 ? 'its one block is' : `all ${usage.blocks} blocks are`} full (${inUse(usage)})`;
   const named = blocks.map(({ prefix, reason }) => `block ${formatPrefix(prefix)} ${reason}`);
@@ -278,11 +293,11 @@ export function verdictOf({ reserved, config, demand }: Search, block: Block): B
   if (reserved.coversAll(block.prefix)) return 'reserved';
   if (!hasRoom(block, reserved)) return 'full';
   if (sameOwner(block.owner, demand.owner)) return 'open';
-  return ofOthers({ config, demand }, block.owner?.kind);
+  return otherOwnerVerdict({ config, demand }, block.owner?.kind);
 }
 
 /** Of a block with free addresses that is not the demand's owner's. */
-function ofOthers(
+function otherOwnerVerdict(
   { config, demand }: Pick<Search, 'config' | 'demand'>,
   owner: BlockOwner['kind'] | undefined,
 ): BlockVerdict {
@@ -302,37 +317,37 @@ function countOthers(search: Search, pool: Pool, named: readonly Block[]): Map<B
   const count = (verdict: BlockVerdict, by: number): unknown =>
     by > 0 && counts.set(verdict, (counts.get(verdict) ?? 0) + by);
   const isNamed = new Set(named.map(({ prefix }) => formatPrefix(prefix)));
-  let left = without(view.tallyBlocks(pool.prefix), named);
+  let left = subtractBlocks(view.blockStatsIn(pool.prefix), named);
   for (const part of reserved.partsIn(pool.prefix)) {
-    const covered = without(
-      view.tallyBlocks(part),
+    const covered = subtractBlocks(
+      view.blockStatsIn(part),
       named.filter(({ prefix }) => prefixContains(part, prefix)),
     );
     count('reserved', countBlocks(covered));
-    left = subtractTallies(left, covered);
+    left = subtractStats(left, covered);
   }
-  for (const block of judgedAlone(search, pool)) {
+  for (const block of blocksToExamine(search, pool)) {
     if (isNamed.has(formatPrefix(block.prefix)) || reserved.coversAll(block.prefix)) continue;
-    count(verdictOf(search, collect(search, block)), 1);
-    left = subtractTallies(left, tallyOf(block));
+    count(verdictOf(search, collectBlock(search, block)), 1);
+    left = subtractStats(left, blockStats(block));
   }
-  for (const standing of STANDINGS) count(verdictOfStanding(search, standing), left.standings[standing]);
+  for (const state of BLOCK_STATES) count(verdictOfState(search, state), left.states[state]);
   return counts;
 }
 
-const STANDINGS: readonly Standing[] = ['full', 'cooling', 'host', 'virtual', 'unowned'];
+const BLOCK_STATES: readonly BlockState[] = ['full', 'cooling', 'host', 'virtual', 'unowned'];
 
-function verdictOfStanding(search: Search, standing: Standing): BlockVerdict {
-  if (standing === 'full' || standing === 'cooling') return 'full';
-  return ofOthers(search, standing === 'unowned' ? undefined : standing);
+function verdictOfState(search: Search, state: BlockState): BlockVerdict {
+  if (state === 'full' || state === 'cooling') return 'full';
+  return otherOwnerVerdict(search, state === 'unowned' ? undefined : state);
 }
 
-function without(tally: BlockTally, blocks: readonly Block[]): BlockTally {
-  return subtractTallies(tally, blocks.map(tallyOf).reduce(addTallies, NO_BLOCKS));
+function subtractBlocks(stats: BlockStats, blocks: readonly Block[]): BlockStats {
+  return subtractStats(stats, blocks.map(blockStats).reduce(addStats, EMPTY_STATS));
 }
 
 /** The blocks whose records alone do not show what is available in them, each once. */
-function judgedAlone({ view, reserved, demand }: Search, { prefix: range, blockSizeBits }: Pool): Block[] {
+function blocksToExamine({ view, reserved, demand }: Search, { prefix: range, blockSizeBits }: Pool): Block[] {
   const found = new Map<string, Block>();
   const add = (prefix: Prefix): void => {
     const block = view.block(prefix);
@@ -340,6 +355,6 @@ function judgedAlone({ view, reserved, demand }: Search, { prefix: range, blockS
   };
   for (const part of reserved.partsIn(range))
     if (part.length > blockSizeBits) add(prefixOf({ family: part.family, value: part.value }, blockSizeBits));
-  for (const { block } of view.unspentAffinitiesOf(demand.owner)) if (prefixContains(range, block)) add(block);
-  return [...found.values()].filter((block) => standingOf(block) !== 'full');
+  for (const { block } of view.usableAffinitiesOf(demand.owner)) if (prefixContains(range, block)) add(block);
+  return [...found.values()].filter((block) => blockState(block) !== 'full');
 }

@@ -3,7 +3,14 @@ import { describe, expect, test } from 'vitest';
 
 import { validateBlock } from '../records/block.js';
 import { MapView } from '../records/testing/map-view.js';
-import { address, calico, countedHandles, given, handleRecord, storedHandles } from '../testing/allocations.js';
+import {
+  address,
+  calico,
+  countedHandles,
+  withAllocations,
+  handleRecord,
+  storedHandles,
+} from '../testing/allocations.js';
 import { attachment, block, claimedBlock, config, NOW_MS, poolRecord, request } from '../testing/records.js';
 import { getAddress } from './addresses.js';
 import { allocate } from './allocate.js';
@@ -78,7 +85,7 @@ describe('an address', () => {
   test('whose endpoint tells no namespace is not given back for one', () => {
     const { view } = withOne();
     expect(releaseAll(view, [of('10.0.0.0', { netns: { bootId: 'one', inode: 7n } })]).states).toEqual(['mismatch']);
-    const held = given(block('10.9.0.0/28', 'n1'), { ordinals: [3], attributes: calico('h') });
+    const held = withAllocations(block('10.9.0.0/28', 'n1'), { ordinals: [3], attributes: calico('h') });
     for (const record of [...claimedBlock(held), handleRecord('h', ['10.9.0.0/28', 1])]) view.put(record);
     expect(releaseAll(view, [of('10.9.0.3', { netns: { bootId: 'one', inode: 7n } })]).states).toEqual(['mismatch']);
   });
@@ -104,14 +111,14 @@ describe('an address', () => {
   });
 
   test('in no pool is found by its block', () => {
-    const held = given(block('10.9.0.0/28', 'n1'), { ordinals: [3], attributes: calico('h') });
+    const held = withAllocations(block('10.9.0.0/28', 'n1'), { ordinals: [3], attributes: calico('h') });
     const view = new MapView([...claimedBlock(held), handleRecord('h', ['10.9.0.0/28', 1])]);
     expect(releaseAll(view, [of('10.9.0.3')]).states).toEqual(['released']);
     expect([view.all('handle'), view.blocks(), view.all('affinity')]).toEqual([[], [], []]);
   });
 
   test('that no handle holds can be given back', () => {
-    const held = given(block('10.0.0.0/28', 'n1'), {
+    const held = withAllocations(block('10.0.0.0/28', 'n1'), {
       ordinals: [3],
       attributes: calico(undefined, { note: 'gateway' }),
     });
@@ -144,7 +151,7 @@ describe('an address', () => {
 
 describe('addresses', () => {
   test('one that is somebody else’s does not keep the others, in the same block or not', () => {
-    const held = given(
+    const held = withAllocations(
       block('10.0.0.0/30', 'n1'),
       { ordinals: [0, 1], attributes: calico('a') },
       { ordinals: [2], attributes: calico('b') },
@@ -172,7 +179,7 @@ describe('addresses', () => {
     const asked = Array.from({ length: 66 }, (_, i) => of(`10.0.0.${i}`));
     for (let i = 0; i < 100; i++) {
       const cidr = `10.${1 + (i % 2)}.0.${(i >> 1) * 4}/30`;
-      const held = given(block(cidr, 'n1'), { ordinals: [1], attributes: calico(`h${i}`) });
+      const held = withAllocations(block(cidr, 'n1'), { ordinals: [1], attributes: calico(`h${i}`) });
       for (const record of [...claimedBlock(held), handleRecord(`h${i}`, [cidr, 1])]) view.put(record);
       asked.push(of(`10.${1 + (i % 2)}.0.${(i >> 1) * 4 + 1}`));
     }

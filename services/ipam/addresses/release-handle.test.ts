@@ -3,7 +3,7 @@ import { describe, expect, test } from 'vitest';
 
 import { MapView } from '../records/testing/map-view.js';
 import type { View } from '../records/view.js';
-import { calico, countedHandles, given, handleRecord, storedHandles } from '../testing/allocations.js';
+import { calico, countedHandles, withAllocations, handleRecord, storedHandles } from '../testing/allocations.js';
 import { block, claimedBlock, config, NOW_MS, poolRecord, request } from '../testing/records.js';
 import { allocate } from './allocate.js';
 import { continueHandleRelease } from './release.js';
@@ -37,7 +37,7 @@ describe('a handle', () => {
   test.each(['default.web-0', '9f2c0a', 'lb-9f2c', 'ipip-tunnel-addr-n1', 'vxlan-tunnel-addr-n1'])(
     'of Calico’s old or other kind goes: %s',
     (id) => {
-      const held = given(block('10.0.0.0/30', 'n1'), { ordinals: [0, 2], attributes: calico(id) });
+      const held = withAllocations(block('10.0.0.0/30', 'n1'), { ordinals: [0, 2], attributes: calico(id) });
       const view = new MapView([poolRecord('p', '10.0.0.0/26'), ...claimedBlock(held)]);
       view.put(handleRecord(id, ['10.0.0.0/30', 2]));
       expect(releaseAll(view, id)).toEqual({ addresses: ['10.0.0.0/32', '10.0.0.2/32'], steps: 1 });
@@ -67,7 +67,7 @@ describe('a handle', () => {
     ],
     ['a CIDR that is none', [['x', 1]], []],
   ] as const)('that counts by mistake goes all the same: %s', (_, counts, addresses) => {
-    const held = given(block('10.0.0.0/30', 'n1'), { ordinals: [1], attributes: calico('h') });
+    const held = withAllocations(block('10.0.0.0/30', 'n1'), { ordinals: [1], attributes: calico('h') });
     const view = new MapView([...claimedBlock(addresses.length > 0 ? held : block('10.0.0.0/30', 'n1'))]);
     view.put(handleRecord('h', ...counts));
     expect(releaseAll(view, 'h').addresses).toEqual(addresses);
@@ -75,14 +75,14 @@ describe('a handle', () => {
   });
 
   test('to whose name an old migration appended a carriage return goes', () => {
-    const held = given(block('10.0.0.0/30', 'n1'), { ordinals: [1], attributes: calico('h') });
+    const held = withAllocations(block('10.0.0.0/30', 'n1'), { ordinals: [1], attributes: calico('h') });
     const view = new MapView([...claimedBlock(held), handleRecord('h\r', ['10.0.0.0/30', 1])]);
     expect(releaseAll(view, 'h').addresses).toEqual(['10.0.0.1/32']);
     expect(view.all('handle')).toEqual([]);
   });
 
   test('whose record was lost is found by looking at all blocks, where that is asked for', () => {
-    const held = given(block('10.0.0.0/30', 'n1'), { ordinals: [1], attributes: calico('h') });
+    const held = withAllocations(block('10.0.0.0/30', 'n1'), { ordinals: [1], attributes: calico('h') });
     const view = new MapView(claimedBlock(held));
     expect(releaseAll(view, 'h').addresses).toEqual([]);
     expect(releaseAll(view, 'h', true).addresses).toEqual(['10.0.0.1/32']);
@@ -92,7 +92,7 @@ describe('a handle', () => {
     const blocks = Array.from({ length: 300 }, (_, i) => `10.0.${i >> 6}.${(i & 63) * 4}/30`);
     const view = new MapView([poolRecord('p', '10.0.0.0/16', { blockSizeBits: 30 })]);
     for (const cidr of blocks) {
-      const held = given(
+      const held = withAllocations(
         block(cidr, 'n1'),
         { ordinals: [1], attributes: calico('h') },
         { ordinals: [2], attributes: calico('other') },
@@ -117,7 +117,7 @@ describe('a handle', () => {
   });
 
   test('does not go with another whose name begins as its own', () => {
-    const held = given(
+    const held = withAllocations(
       block('10.0.0.0/30', 'n1'),
       { ordinals: [0], attributes: calico('net.c1') },
       { ordinals: [1], attributes: calico('net.c10') },
@@ -133,7 +133,7 @@ describe('a handle', () => {
 });
 
 test('addresses cool down where that is configured', () => {
-  const held = given(block('10.0.0.0/30', 'n1'), { ordinals: [0, 1], attributes: calico('h') });
+  const held = withAllocations(block('10.0.0.0/30', 'n1'), { ordinals: [0, 1], attributes: calico('h') });
   const view = new MapView([
     ...claimedBlock(held),
     handleRecord('h', ['10.0.0.0/30', 2]),

@@ -6,12 +6,12 @@ import { expect, test } from 'vitest';
 
 import { continueAffinityRelease } from '../affinities/affinities.js';
 import { addressOf } from '../blocks/holding.js';
-import { collectColdBlock } from '../blocks/release-changes.js';
+import { collectCooledBlock } from '../blocks/release-changes.js';
 import { continueNodeRelease } from '../nodes/deletion.js';
 import { continuePoolRelease } from '../pools/deletion.js';
 import { attributesAt, validateBlock } from '../records/block.js';
 import { MapView } from '../records/testing/map-view.js';
-import { address, countedHandles, releaseBehind, storedHandles } from '../testing/allocations.js';
+import { address, countedHandles, releaseOutOfBand, storedHandles } from '../testing/allocations.js';
 import { attachment, config, NOW_MS, poolRecord, request } from '../testing/records.js';
 import { allocate } from './allocate.js';
 import { continueAddressRelease, continueHandleRelease, release } from './release.js';
@@ -119,7 +119,7 @@ class World {
       case 'other tool': {
         const holding = this.oracle.held.get(asked.text);
         if (!holding) break;
-        releaseBehind(view, asked.text);
+        releaseOutOfBand(view, asked.text);
         this.oracle.held.delete(asked.text);
         this.oracle.left.set(`${holding.handle} ${holding.node}`, asked.text);
         break;
@@ -139,7 +139,7 @@ class World {
         break;
       }
       case 'collect':
-        for (const block of view.blocks()) view.apply(collectColdBlock(view, { block, nowMs }));
+        for (const block of view.blocks()) view.apply(collectCooledBlock(view, { block, nowMs }));
         break;
       case 'wait':
         this.nowMs += asked.seconds * 1000;

@@ -3,18 +3,18 @@ import { handleId } from '@podwire/shared/attachment/names';
 import type { Address } from '@podwire/shared/net/address';
 import { comparePrefixes, hostPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 
-import { EndpointEdits, namesAllocation, type EndedAllocation } from '../blocks/endpoint-edits.js';
-import { replacedBy } from '../blocks/endpoint-key.js';
-import { addressOf, blocksOf, handleChanges, isCountedAnew, requireKnown } from '../blocks/holding.js';
+import { EndpointEdits, isSameAllocation, type EndedAllocation } from '../blocks/endpoint-edits.js';
+import { replacedEndpoints } from '../blocks/endpoint-key.js';
+import { addressOf, blocksOf, handleChanges, isRecounted, requireHandleReadable } from '../blocks/holding.js';
 import { allBlocks, unreadableBlockOf } from '../blocks/lookup.js';
-import { endHolder, giveBack, nextBatch, type ReleaseStep } from '../blocks/release-changes.js';
+import { releaseHolder, releaseHeld, nextBatch, type ReleaseStep } from '../blocks/release-changes.js';
 import { expectNoBlock } from '../records/absence.js';
 import { belongsTo, containerIdsOf, isUnattached, type NetnsIdentity } from '../records/attributes.js';
-import { heldIn, type Block, type Handle, type HeldAddress } from '../records/block.js';
+import { heldAddressesIn, type Block, type Handle, type HeldAddress } from '../records/block.js';
 import { sameNetns, type EndpointKey } from '../records/endpoint.js';
 import { storedHandleNames } from '../records/names.js';
 import type { Change, Decision, StoredEndpoint, View } from '../records/view.js';
-import { allocationOf, holderOfAddress, netnsOf, type AddressHolder } from './addresses.js';
+import { allocationOf, addressHolder, netnsOf, type AddressHolder } from './addresses.js';
 
 /** What a release came to. */
 export interface Released {
@@ -34,12 +34,12 @@ export interface Released {
  */
 export function release(view: View, attachment: Attachment, nowMs: number): Decision<Released> {
   const id = handleId(attachment);
-  requireKnown(view, id);
-  const held = releasedWith(view, attachment);
+  requireHandleReadable(view, id);
+  const held = addressesToRelease(view, attachment);
   const mark: Change = { type: 'release', handleId: id, nowMs };
   return {
     changes: [
-      ...endHolder(view, { ending: { type: 'attachment', attachment }, held, nowMs }),
+      ...releaseHolder(view, { target: { type: 'attachment', attachment }, held, nowMs }),
       ...(held.length > 0 ? [] : handleChanges(view, id, [])),
       mark,
     ],
@@ -48,13 +48,16 @@ export function release(view: View, attachment: Attachment, nowMs: number): Deci
 }
 
 /** The addresses that a release of the attachment returns, IPv4 before IPv6. */
-export function releasedWith(view: View, attachment: Attachment): HeldAddress[] {
+export function addressesToRelease(view: View, attachment: Attachment): HeldAddress[] {
   const id = handleId(attachment);
   const isOwn = belongsTo(attachment);
   return blocksOf(view, view.handle(id))
     .sort((a, b) => comparePrefixes(a.prefix, b.prefix))
     .flatMap((block) =>
-      heldIn(block, (attributes) => isOwn(attributes) || (attributes.handleId === id && isUnattached(attributes))),
+      heldAddressesIn(
+        block,
+        (attributes) => isOwn(attributes) || (attributes.handleId === id && isUnattached(attributes)),
+      ),
     );
 }
 
@@ -98,93 +101,96 @@ interface AddressReleaseStep {
 const ENDPOINTS_PER_STEP = 25;
 
 /**
- * Releases single addresses, as many of the first ones as fit in a transaction; call again for the rest. Each is judged
+ * Releases single addresses, as many of the first ones as fit in a transaction; call again for the rest. Each is evaluated
  * separately: one with another holder, or in an unreadable block, stays and does not stop the rest. Where a handle and
  * a sequence number name an allocation that has already ended, an endpoint that names it still loses the address.
  * Idempotent.
  */
 export function continueAddressRelease(view: View, { releases, nowMs }: AddressReleases): Decision<AddressReleaseStep> {
-  const judged = releases.map((release) => judge(view, release));
-  const first = judged.find(({ held, result, outdated }) => outdated.length > 0 || isGiven({ held, result }));
+  const evaluated = releases.map((release) => evaluateRelease(view, release));
+  const first = evaluated.find(({ held, result, outdated }) => outdated.length > 0 || isReleased({ held, result }));
   const isCorrection = first !== undefined && first.outdated.length > 0;
-  const { changes, end } = isCorrection ? correctEndpoints(view, judged) : giveBackFirst(view, judged, nowMs);
-  return { changes, outcome: { results: judged.slice(0, end).map(({ result }) => result) } };
+  const { changes, end } = isCorrection ? correctEndpoints(view, evaluated) : releaseFirst(view, evaluated, nowMs);
+  return { changes, outcome: { results: evaluated.slice(0, end).map(({ result }) => result) } };
 }
 
-interface Step {
+interface StepResult {
   readonly changes: readonly Change[];
   /** How many of the releases are done with it. */
   readonly end: number;
 }
 
-function giveBackFirst(view: View, judged: readonly Judged[], nowMs: number): Step {
-  const outdatedAt = judged.findIndex(({ outdated }) => outdated.length > 0);
-  const among = outdatedAt < 0 ? judged : judged.slice(0, outdatedAt);
-  const wanted = among.flatMap((each) => (isGiven(each) && each.held ? [each.held] : []));
+function releaseFirst(view: View, evaluated: readonly EvaluatedRelease[], nowMs: number): StepResult {
+  const outdatedAt = evaluated.findIndex(({ outdated }) => outdated.length > 0);
+  const among = outdatedAt < 0 ? evaluated : evaluated.slice(0, outdatedAt);
+  const wanted = among.flatMap((each) => (isReleased(each) && each.held ? [each.held] : []));
   const batch = nextBatch(view, wanted);
   const next = wanted[batch.length];
   const end = next ? among.findIndex(({ held }) => held === next) : among.length;
-  return { changes: giveBack(view, batch, nowMs), end };
+  return { changes: releaseHeld(view, batch, nowMs), end };
 }
 
-function correctEndpoints(view: View, judged: readonly Judged[]): Step {
+function correctEndpoints(view: View, evaluated: readonly EvaluatedRelease[]): StepResult {
   const edits = new EndpointEdits(view, []);
   let count = 0;
-  for (const [end, each] of judged.entries()) {
+  for (const [end, each] of evaluated.entries()) {
     const isOver = count > 0 && count + each.outdated.length > ENDPOINTS_PER_STEP;
-    if (isGiven(each) || isOver) return { changes: edits.changes(), end };
-    for (const { key, attachment, allocation } of each.outdated) edits.drop(key, attachment, allocation);
+    if (isReleased(each) || isOver) return { changes: edits.changes(), end };
+    for (const { key, attachment, allocation } of each.outdated) edits.removeAllocation(key, attachment, allocation);
     count += each.outdated.length;
   }
-  return { changes: edits.changes(), end: judged.length };
+  return { changes: edits.changes(), end: evaluated.length };
 }
 
-function isGiven({ held, result }: Pick<Judged, 'held' | 'result'>): boolean {
+function isReleased({ held, result }: Pick<EvaluatedRelease, 'held' | 'result'>): boolean {
   return held !== undefined && result.state === 'released';
 }
 
-interface Judged {
+interface EvaluatedRelease {
   readonly held: HeldAddress | undefined;
   readonly result: AddressReleaseResult;
   /** Endpoints that name the allocation that is meant, which has ended. */
-  readonly outdated: readonly Outdated[];
+  readonly outdated: readonly OutdatedEndpoint[];
 }
 
-interface Outdated {
+interface OutdatedEndpoint {
   readonly key: EndpointKey;
   readonly attachment: Attachment;
   readonly allocation: EndedAllocation;
 }
 
-function judge(view: View, release: AddressRelease): Judged {
+function evaluateRelease(view: View, release: AddressRelease): EvaluatedRelease {
   if (unreadableBlockOf(view, release.address))
     return { held: undefined, result: { state: 'unreadable' }, outdated: [] };
   const held = allocationOf(view, release.address);
-  if (!held) return { held, result: { state: 'notAllocated' }, outdated: outdatedBy(view, release) };
-  const holder = holderOfAddress(held);
+  if (!held) return { held, result: { state: 'notAllocated' }, outdated: outdatedEndpoints(view, release) };
+  const holder = addressHolder(held);
   const isSame =
     (release.handleId === undefined || release.handleId === holder.handleId) &&
     (release.sequenceNumber === undefined || release.sequenceNumber === holder.sequenceNumber);
-  const isMeant = isSame && (release.netns === undefined || sameNetns(release.netns, netnsOf(view, held)));
-  if (isMeant) return { held, result: { state: 'released', holder }, outdated: [] };
-  return { held, result: { state: 'mismatch', holder }, outdated: isSame ? [] : outdatedBy(view, release) };
+  const isMatch = isSame && (release.netns === undefined || sameNetns(release.netns, netnsOf(view, held)));
+  if (isMatch) return { held, result: { state: 'released', holder }, outdated: [] };
+  return { held, result: { state: 'mismatch', holder }, outdated: isSame ? [] : outdatedEndpoints(view, release) };
 }
 
-function outdatedBy(view: View, { address, handleId: handle, sequenceNumber, netns }: AddressRelease): Outdated[] {
+function outdatedEndpoints(
+  view: View,
+  { address, handleId: handle, sequenceNumber, netns }: AddressRelease,
+): OutdatedEndpoint[] {
   if (handle === undefined || sequenceNumber === undefined) return [];
   const allocation = { address: hostPrefix(address), sequenceNumber };
-  return recordedOfHandle(view, handle).flatMap(({ key, value: { attachment, addresses, netns: recorded } }) => {
-    const isMeant = netns === undefined || sameNetns(netns, recorded);
-    const isNamed = addresses.some((named) => namesAllocation(named, allocation));
-    return isMeant && isNamed ? [{ key, attachment, allocation }] : [];
+  return endpointsOfHandle(view, handle).flatMap(({ key, value: { attachment, addresses, netns: recorded } }) => {
+    const isMatch = netns === undefined || sameNetns(netns, recorded);
+    const isNamed = addresses.some((named) => isSameAllocation(named, allocation));
+    return isMatch && isNamed ? [{ key, attachment, allocation }] : [];
   });
 }
 
 /** What is recorded of the attachments of a handle. */
-function recordedOfHandle(view: View, handle: string): StoredEndpoint[] {
+function endpointsOfHandle(view: View, handle: string): StoredEndpoint[] {
   const records = containerIdsOf(handle).flatMap((containerId) => [...view.endpointsOfContainer(containerId)]);
   return records.flatMap((record) =>
-    [record, ...replacedBy(record)].flatMap((one) =>
+    [record, ...replacedEndpoints(record)].flatMap((one) =>
       one.kind === 'endpoint' && handleId(one.value.attachment) === handle
         ? [{ key: record.key, value: one.value }]
         : [],
@@ -216,21 +222,21 @@ const ENTRIES_PER_STEP = 100;
 export function continueHandleRelease(view: View, release: HandleRelease): Decision<ReleaseStep> {
   const { handleId, nowMs } = release;
   const mark: Change = { type: 'release', handleId, nowMs };
-  for (const id of storedHandleNames(handleId)) requireKnown(view, id);
+  for (const id of storedHandleNames(handleId)) requireHandleReadable(view, id);
   const held = heldByHandle(view, release);
   const batch = nextBatch(view, held);
   const [first, ...others] = recordsOf(view, handleId);
   const end = (all: readonly HeldAddress[]): Change[] =>
-    endHolder(view, { ending: { type: 'handle', handleId }, held: all, nowMs });
+    releaseHolder(view, { target: { type: 'handle', handleId }, held: all, nowMs });
   if (held.length === 0) {
     const isLast = others.length === 0 && (first?.blocks.size ?? 0) <= ENTRIES_PER_STEP;
-    const changes = [...(first ? takeOutEntries(view, first) : []), ...(isLast ? end([]) : []), mark];
+    const changes = [...(first ? removeEntries(view, first) : []), ...(isLast ? end([]) : []), mark];
     return { changes, outcome: { state: isLast ? 'done' : 'more', addresses: [] } };
   }
-  const isRight = !first || (first.id === handleId && isCountedAnew(first));
+  const isRight = !first || (first.id === handleId && isRecounted(first));
   const isWhole = batch.length === held.length && others.length === 0 && isRight;
   return {
-    changes: [...(isWhole ? end(held) : giveBack(view, batch, nowMs)), mark],
+    changes: [...(isWhole ? end(held) : releaseHeld(view, batch, nowMs)), mark],
     outcome: { state: isWhole ? 'done' : 'more', addresses: batch.map(addressOf) },
   };
 }
@@ -241,7 +247,7 @@ function recordsOf(view: View, handleId: string): Handle[] {
 }
 
 /** The handle without some of the blocks in which it has nothing, provided that this is so. */
-function takeOutEntries(view: View, handle: Handle): Change[] {
+function removeEntries(view: View, handle: Handle): Change[] {
   const entries = [...handle.blocks];
   const left = new Map(entries.slice(ENTRIES_PER_STEP));
   return [
@@ -260,7 +266,7 @@ function expectAsSeen(view: View, cidr: string): Change[] {
 /** The addresses of a handle, in the order of its blocks. */
 export function heldByHandle(view: View, { handleId, searchesAllBlocks }: Omit<HandleRelease, 'nowMs'>): HeldAddress[] {
   const blocks = searchesAllBlocks ? [...allBlocks(view)] : namedBlocks(view, handleId);
-  return blocks.flatMap((block) => heldIn(block, (attributes) => attributes.handleId === handleId));
+  return blocks.flatMap((block) => heldAddressesIn(block, (attributes) => attributes.handleId === handleId));
 }
 
 function namedBlocks(view: View, handleId: string): Block[] {

@@ -22,7 +22,7 @@ import {
 } from './affinities.js';
 
 /** What the caller of each operation says; the rest is the service's. */
-type Asked<Request> = Omit<Request, 'nowMs' | 'unknownNodes' | 'after'>;
+type Requested<Request> = Omit<Request, 'nowMs' | 'unknownNodes' | 'after'>;
 
 /** What became of a range that was claimed. */
 interface ClaimedRange {
@@ -68,7 +68,7 @@ export class Affinities {
   }
 
   /** Several transactions where the range takes them. Idempotent. @throws Failure CLAIM_REFUSED, NODE_NOT_FOUND, NODE_BEING_DELETED */
-  async claim(asked: Asked<AffinityClaim>, signal: AbortSignal): Promise<ClaimedRange> {
+  async claim(asked: Requested<AffinityClaim>, signal: AbortSignal): Promise<ClaimedRange> {
     const { updates, events, clock } = this.#options;
     const claimed: Prefix[] = [];
     const refused: RefusedClaim[] = [];
@@ -85,7 +85,7 @@ export class Affinities {
   }
 
   /** Several transactions where there are many. Idempotent. @throws Failure POOL_NOT_FOUND, BLOCK_IN_USE */
-  async release(asked: Asked<AffinityRelease>, signal: AbortSignal): Promise<ReleasedAffinity[]> {
+  async release(asked: Requested<AffinityRelease>, signal: AbortSignal): Promise<ReleasedAffinity[]> {
     const { updates, clock } = this.#options;
     const lane = await this.#laneOf(asked.scope);
     const results: ReleasedAffinity[] = [];
@@ -100,7 +100,7 @@ export class Affinities {
   }
 
   /** Idempotent. @throws Failure NO_POOL, POOLS_EXHAUSTED, INVALID_REQUEST, NODE_NOT_FOUND, NODE_BEING_DELETED */
-  async ensureBlock(asked: Asked<BlockDemand>, signal: AbortSignal): Promise<EnsuredBlock> {
+  async ensureBlock(asked: Requested<BlockDemand>, signal: AbortSignal): Promise<EnsuredBlock> {
     const { updates, events, clock } = this.#options;
     const demand = { nowMs: clock.nowMs(), unknownNodes: unknownNodes(this.#options), ...asked };
     const ensured = await updates.update(nodeLane(asked.nodeName), (view) => ensureBlock(view, demand), { signal });

@@ -27,7 +27,7 @@ import { readPools } from '../messages/request-parts.js';
 import type { BlockOwner } from '../records/block.js';
 import { subdomainFault } from '../records/names.js';
 import type {
-  Abandoned,
+  AffinityReleaseOutcome,
   AffinityListing,
   AffinityQuery,
   AffinityRelease,
@@ -39,21 +39,21 @@ import type { Affinities } from './affinities-operations.js';
 
 export function affinityService(affinities: Affinities, unary: Unary): RpcService {
   const implementation: AffinityServiceServer = {
-    listAffinities: unary(AffinityServiceService.listAffinities, listAffinities(affinities)),
-    claimAffinity: unary(AffinityServiceService.claimAffinity, claimAffinity(affinities)),
-    releaseAffinity: unary(AffinityServiceService.releaseAffinity, releaseAffinity(affinities)),
-    ensureBlock: unary(AffinityServiceService.ensureBlock, ensureBlock(affinities)),
+    listAffinities: unary(AffinityServiceService.listAffinities, listAffinitiesHandler(affinities)),
+    claimAffinity: unary(AffinityServiceService.claimAffinity, claimAffinityHandler(affinities)),
+    releaseAffinity: unary(AffinityServiceService.releaseAffinity, releaseAffinityHandler(affinities)),
+    ensureBlock: unary(AffinityServiceService.ensureBlock, ensureBlockHandler(affinities)),
   };
   return { name: 'podwire.ipam.v1.AffinityService', definition: AffinityServiceService, implementation };
 }
 
-function listAffinities(affinities: Affinities): Handler<ListAffinitiesRequest, ListAffinitiesResponse> {
+function listAffinitiesHandler(affinities: Affinities): Handler<ListAffinitiesRequest, ListAffinitiesResponse> {
   return async (message, { signal }) => {
     const { items, more } = await affinities.list(readQuery(message), signal);
     const last = items.at(-1);
     return {
       affinities: items.map(affinityMessage),
-      nextPageToken: more && last ? formatPageToken(scopeOf(message), formatPlace(last.affinity)) : '',
+      nextPageToken: more && last ? formatPageToken(scopeOf(message), formatPosition(last.affinity)) : '',
     };
   };
 }
@@ -67,24 +67,24 @@ function readQuery(message: ListAffinitiesRequest): AffinityQuery {
   return readChecked('ListAffinities', (checks) => {
     if (nodeName !== '') checks.check('node_name', subdomainFault(nodeName));
     if (poolName !== '') checks.check('pool_name', subdomainFault(poolName));
-    const after = parsePlace(readPageToken(message, scopeOf(message), checks));
+    const after = parsePosition(readPageToken(message, scopeOf(message), checks));
     return { limit: readPageSize(message, checks), after, nodeName, poolName };
   });
 }
 
 /** `10.0.0.0/26 host n1`. */
-function formatPlace({ block, owner }: OwnedBlock): string {
+function formatPosition({ block, owner }: OwnedBlock): string {
   return `${formatPrefix(block)} ${owner.kind} ${owner.name}`;
 }
 
-function parsePlace(text: string): OwnedBlock | undefined {
+function parsePosition(text: string): OwnedBlock | undefined {
   const [cidr = '', kind, name = ''] = text.split(' ');
   const parsed = parsePrefix(cidr);
   if (!parsed.ok || (kind !== 'host' && kind !== 'virtual')) return undefined;
   return { block: parsed.prefix, owner: { kind, name } };
 }
 
-function claimAffinity(affinities: Affinities): Handler<ClaimAffinityRequest, ClaimAffinityResponse> {
+function claimAffinityHandler(affinities: Affinities): Handler<ClaimAffinityRequest, ClaimAffinityResponse> {
   return async (message, { signal }) => {
     const { nodeName } = message;
     const cidr = readChecked('ClaimAffinity', (checks) => {
@@ -99,14 +99,14 @@ function claimAffinity(affinities: Affinities): Handler<ClaimAffinityRequest, Cl
   };
 }
 
-function releaseAffinity(affinities: Affinities): Handler<ReleaseAffinityRequest, ReleaseAffinityResponse> {
+function releaseAffinityHandler(affinities: Affinities): Handler<ReleaseAffinityRequest, ReleaseAffinityResponse> {
   return async (message, { signal }) => {
     const released = await affinities.release(readReleaseAffinityRequest(message), signal);
     return { affinities: released.map(releasedAffinityMessage) };
   };
 }
 
-function ensureBlock(affinities: Affinities): Handler<EnsureBlockRequest, EnsureBlockResponse> {
+function ensureBlockHandler(affinities: Affinities): Handler<EnsureBlockRequest, EnsureBlockResponse> {
   return async ({ nodeName, family: message, pools: texts }, { signal }) => {
     const demand = readChecked('EnsureBlock', (checks) => {
       checks.check('node_name', subdomainFault(nodeName));
@@ -172,7 +172,7 @@ function readScope(scope: ReleaseAffinityRequest['scope'], checks: Checks): Affi
   }
 }
 
-const RESULTS: Record<Abandoned, ResultMessage> = {
+const RESULTS: Record<AffinityReleaseOutcome, ResultMessage> = {
   removed: ResultMessage.AFFINITY_RELEASE_RESULT_REMOVED,
   disowned: ResultMessage.AFFINITY_RELEASE_RESULT_DISOWNED,
   notOwned: ResultMessage.AFFINITY_RELEASE_RESULT_NOT_OWNED,

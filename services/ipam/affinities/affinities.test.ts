@@ -4,10 +4,10 @@ import { describe, expect, test } from 'vitest';
 
 import { allocate } from '../addresses/allocate.js';
 import { release } from '../addresses/release.js';
-import { collectColdBlock } from '../blocks/release-changes.js';
-import { smallest } from '../records/page.js';
+import { collectCooledBlock } from '../blocks/release-changes.js';
+import { smallestItems } from '../records/page.js';
 import { MapView } from '../records/testing/map-view.js';
-import { calico, countedHandles, given, handleRecord, storedHandles } from '../testing/allocations.js';
+import { calico, countedHandles, withAllocations, handleRecord, storedHandles } from '../testing/allocations.js';
 import {
   attachment,
   block,
@@ -219,7 +219,7 @@ describe('the end of a claim', () => {
 
   test('of a block in which only Windows keeps addresses removes it with them, in whichever case the handle is', () => {
     const id = 'Windows-Reserved-IPAM-Handle';
-    const held = given(block('10.0.0.0/30', 'n1'), {
+    const held = withAllocations(block('10.0.0.0/30', 'n1'), {
       ordinals: [0, 1, 3],
       attributes: calico(id, { note: 'reserved' }),
     });
@@ -232,7 +232,7 @@ describe('the end of a claim', () => {
 
   test('counts addresses that cool down as in use until it is over', () => {
     const cooling = { handleId: undefined, owner: {}, releasedAtMs: NOW_MS - 10_000 };
-    const held = given(block('10.0.0.0/30', 'n1'), { ordinals: [0], attributes: cooling });
+    const held = withAllocations(block('10.0.0.0/30', 'n1'), { ordinals: [0], attributes: cooling });
     const ofCooldown = (cooldownSeconds: number) => {
       const view = small();
       for (const record of [...claimedBlock(held), config({ cooldownSeconds })]) view.put(record);
@@ -285,7 +285,7 @@ describe('a block whose addresses cool down', () => {
   const released = (agoMs: number) => ({ handleId: undefined, owner: {}, releasedAtMs: NOW_MS - agoMs });
   const view = (owner: string | undefined, ...agoMs: number[]) => {
     const gives = agoMs.map((ago, ordinal) => ({ ordinals: [ordinal], attributes: released(ago) }));
-    const held = given(block('10.0.0.0/30', 'n1'), ...gives);
+    const held = withAllocations(block('10.0.0.0/30', 'n1'), ...gives);
     const value = { ...held, owner: owner === undefined ? undefined : host(owner) };
     return new MapView([
       poolRecord('p', '10.0.0.0/30', { blockSizeBits: 30 }),
@@ -293,7 +293,7 @@ describe('a block whose addresses cool down', () => {
       config({ cooldownSeconds: 30 }),
     ]);
   };
-  const collect = (of: MapView) => collectColdBlock(of, { block: of.blocks()[0]!, nowMs: NOW_MS });
+  const collect = (of: MapView) => collectCooledBlock(of, { block: of.blocks()[0]!, nowMs: NOW_MS });
 
   test('gets those back whose time is over, with one more change of the block', () => {
     const of = view('n1', 60_000, 5_000, 31_000);
@@ -309,7 +309,7 @@ describe('a block whose addresses cool down', () => {
 
   test('is not written while there is nothing to do, nor when it is gone', () => {
     expect(collect(view('n1', 5_000))).toEqual({ changes: [], outcome: false });
-    const gone = collectColdBlock(new MapView(), { block: block('10.0.0.0/30', 'n1'), nowMs: NOW_MS });
+    const gone = collectCooledBlock(new MapView(), { block: block('10.0.0.0/30', 'n1'), nowMs: NOW_MS });
     expect(gone).toEqual({ changes: [], outcome: false });
   });
 
@@ -361,7 +361,7 @@ test('property: the smallest of many are the first of all of them in order', () 
   fc.assert(
     fc.property(fc.array(fc.integer()), fc.integer({ min: 1, max: 12 }), (numbers, count) => {
       const inOrder = (a: number, b: number) => a - b;
-      expect(smallest(numbers, count, inOrder)).toEqual([...numbers].sort(inOrder).slice(0, count));
+      expect(smallestItems(numbers, count, inOrder)).toEqual([...numbers].sort(inOrder).slice(0, count));
     }),
     { verbose: fc.VerbosityLevel.Verbose },
   );

@@ -10,15 +10,15 @@ import {
 import { compareTexts } from '@podwire/shared/words/order';
 
 import { refusalOf } from '../addresses/refusal.js';
-import { judgeNode, type Demand } from '../blocks/demand.js';
+import { authorizeNode, type Demand } from '../blocks/demand.js';
 import { allBlocks, overlappingBlock } from '../blocks/lookup.js';
 import { OPERATIONS_PER_STEP, removeBlocks } from '../blocks/release-changes.js';
-import { beginSearch, confirm, offers } from '../blocks/search.js';
-import { checkAskedPools, servingPools } from '../pools/selection.js';
+import { beginSearch, confirmAffinity, blockOffers } from '../blocks/search.js';
+import { checkRequestedPools, servingPools } from '../pools/selection.js';
 import { cannotRead, expectNoBlock, requirePool } from '../records/absence.js';
 import { firstWritable } from '../records/block-stats.js';
 import {
-  collectCold,
+  collectCooled,
   isUnneeded,
   makeBlock,
   sameOwner,
@@ -30,8 +30,8 @@ import {
 } from '../records/block.js';
 import { DEFAULT_CONFIG } from '../records/config.js';
 import type { UnknownNodes } from '../records/node.js';
-import { smallest, type Page } from '../records/page.js';
-import { outOfUse, poolOf, type Pool } from '../records/pool.js';
+import { smallestItems, type Page } from '../records/page.js';
+import { unavailableReason, poolOf, type Pool } from '../records/pool.js';
 import type { Change, Decision, View } from '../records/view.js';
 
 export interface AffinityClaim {
@@ -79,17 +79,17 @@ const MAX_BLOCKS = 4096n;
 export function continueAffinityClaim(view: View, claim: AffinityClaim): Decision<AffinityClaimStep> {
   const { cidr, nodeName, unknownNodes, nowMs, after } = claim;
   const pool = requirePoolFor(view, cidr);
-  const node = judgeNode(view, { nodeName, unknownNodes, nowMs });
+  const node = authorizeNode(view, { nodeName, unknownNodes, nowMs });
   const owner: BlockOwner = { kind: 'host', name: nodeName };
-  const blocks = blocksBehind({ cidr, after, blockSizeBits: pool.blockSizeBits });
-  const judged = blocks.step.map((block) => claimBlock(view, { block, owner, nowMs }));
-  const changes = judged.flatMap((result) => result.changes);
+  const blocks = blocksAfter({ cidr, after, blockSizeBits: pool.blockSizeBits });
+  const results = blocks.step.map((block) => claimBlock(view, { block, owner, nowMs }));
+  const changes = results.flatMap((result) => result.changes);
   return {
     changes: changes.length > 0 ? [...node.changes, expectPool(pool), ...changes] : [],
     outcome: {
-      claimed: judged.flatMap(({ block, reason }) => (reason === undefined ? [block] : [])),
-      gained: judged.flatMap(({ block, changes: made }) => (made.length > 0 ? [block] : [])),
-      refused: judged.flatMap(({ block, reason }) => (reason === undefined ? [] : [{ block, reason }])),
+      claimed: results.flatMap(({ block, reason }) => (reason === undefined ? [block] : [])),
+      gained: results.flatMap(({ block, changes: made }) => (made.length > 0 ? [block] : [])),
+      refused: results.flatMap(({ block, reason }) => (reason === undefined ? [] : [{ block, reason }])),
       next: blocks.isLast ? undefined : blocks.step.at(-1),
     },
   };
@@ -102,7 +102,7 @@ function requirePoolFor(view: View, cidr: Prefix): Pool {
   };
   const pool = view.pools().find(({ prefix }) => prefixContains(prefix, cidr));
   if (!pool) return refuse('it does not lie in one pool; list the pools');
-  const reason = outOfUse(pool);
+  const reason = unavailableReason(pool);
   if (reason !== undefined) return refuse(`pool "${pool.name}" is ${reason}`);
   if (cidr.length > pool.blockSizeBits)
     return refuse(`the blocks of pool "${pool.name}" are of /${pool.blockSizeBits}; claim at least one`);
@@ -110,13 +110,13 @@ function requirePoolFor(view: View, cidr: Prefix): Pool {
   return count > MAX_BLOCKS ? refuse(`it has ${count} blocks, and ${MAX_BLOCKS} may be claimed at once`) : pool;
 }
 
-interface BlockRun {
+interface BlockRange {
   readonly cidr: Prefix;
   readonly after: Prefix | undefined;
   readonly blockSizeBits: number;
 }
 
-function blocksBehind({ cidr, after, blockSizeBits }: BlockRun): { step: Prefix[]; isLast: boolean } {
+function blocksAfter({ cidr, after, blockSizeBits }: BlockRange): { step: Prefix[]; isLast: boolean } {
   const bits = familyBits(cidr.family);
   const size = 1n << BigInt(bits - blockSizeBits);
   const end = cidr.value + (1n << BigInt(bits - cidr.length));
@@ -134,14 +134,14 @@ interface ClaimedBlock {
   readonly nowMs: number;
 }
 
-interface JudgedClaim {
+interface ClaimResult {
   readonly block: Prefix;
   readonly changes: readonly Change[];
   /** Why it is not claimed; undefined when it is. */
   readonly reason: string | undefined;
 }
 
-function claimBlock(view: View, { block, owner, nowMs }: ClaimedBlock): JudgedClaim {
+function claimBlock(view: View, { block, owner, nowMs }: ClaimedBlock): ClaimResult {
   const existing = overlappingBlock(view, block);
   const unreadable = existing ? undefined : view.unreadableBlock(block);
   if (unreadable) return { block, changes: [], reason: `record ${unreadable.key} cannot be read` };
@@ -149,7 +149,7 @@ function claimBlock(view: View, { block, owner, nowMs }: ClaimedBlock): JudgedCl
     return { block, changes: [], reason: 'the record of its affinity cannot be read' };
   if (!existing) {
     const made: Change = { type: 'put', record: { kind: 'block', value: makeBlock({ prefix: block, owner, nowMs }) } };
-    return { block, changes: [made, confirm(owner, block)], reason: undefined };
+    return { block, changes: [made, confirmAffinity(owner, block)], reason: undefined };
   }
   if (existing.prefix.length !== block.length) {
     const reason = `block ${formatPrefix(existing.prefix)} of another size lies across it`;
@@ -159,7 +159,7 @@ function claimBlock(view: View, { block, owner, nowMs }: ClaimedBlock): JudgedCl
   if (view.affinity(owner, block)?.state === 'confirmed') return { block, changes: [], reason: undefined };
   // The block names the node for as long as it is as it was seen.
   const expected: Change = { type: 'expect', record: { kind: 'block', value: existing } };
-  return { block, changes: [expected, confirm(owner, block)], reason: undefined };
+  return { block, changes: [expected, confirmAffinity(owner, block)], reason: undefined };
 }
 
 function ownerText(owner: BlockOwner | undefined): string {
@@ -171,7 +171,7 @@ function expectPool(value: Pool): Change {
   return { type: 'expect', record: { kind: 'pool', value } };
 }
 
-interface Abandoning {
+interface ClaimReleaseInput {
   readonly owner: BlockOwner;
   readonly prefix: Prefix;
   /** Whether a block with addresses in use, or cooling down, is to stay with its owner. Otherwise it stays without one. */
@@ -180,7 +180,7 @@ interface Abandoning {
 }
 
 /** What became of an owner's claim of a block. */
-export type Abandoned =
+export type AffinityReleaseOutcome =
   /** The block was empty, and went with the claim. */
   | 'removed'
   /** The block stays without an owner until its last address is released. */
@@ -190,23 +190,23 @@ export type Abandoned =
   /** The block has addresses in use and was to be empty: nothing was changed. */
   | 'notEmpty';
 
-interface Abandonment {
-  readonly result: Abandoned;
+interface ClaimReleaseResult {
+  readonly result: AffinityReleaseOutcome;
   readonly changes: readonly Change[];
 }
 
-/** Operations that {@link abandonBlock} takes at most, where Windows keeps no addresses in the block. */
-export const OPERATIONS_TO_ABANDON = 3;
+/** Operations that {@link releaseClaim} takes at most, where Windows keeps no addresses in the block. */
+export const OPERATIONS_PER_CLAIM = 3;
 
 /** Ends an owner's claim of a block. It touches no other owner's claim, were it of the same name. */
-export function abandonBlock(view: View, { owner, prefix, mustBeEmpty, nowMs }: Abandoning): Abandonment {
+export function releaseClaim(view: View, { owner, prefix, mustBeEmpty, nowMs }: ClaimReleaseInput): ClaimReleaseResult {
   const stored = view.block(prefix);
   if (!stored || !sameOwner(stored.owner, owner)) {
     const changes = removeAffinity(view, { owner, prefix });
     return { result: 'notOwned', changes: changes.length > 0 ? [...changes, ...expectAsSeen(view, prefix)] : [] };
   }
   const config = view.config() ?? DEFAULT_CONFIG;
-  const block = collectCold(stored, nowMs, config.cooldownSeconds);
+  const block = collectCooled(stored, nowMs, config.cooldownSeconds);
   const expected: Change[] = block !== stored ? [{ type: 'expect', record: { kind: 'config', value: config } }] : [];
   if (isUnneeded(block)) {
     const removal = removeBlocks(view, { blocks: [block], kept: [], ended: [], nowMs });
@@ -264,12 +264,15 @@ export interface AffinityListing {
 
 /** A page of the affinities, in the order of their blocks. A pool that is not there has none. */
 export function listAffinities(view: View, query: AffinityQuery): Page<AffinityListing> {
-  const found = smallest(matching(view, query), query.limit + 1, compareClaims);
-  const items = found.slice(0, query.limit).map((affinity) => describe(view, affinity));
+  const found = smallestItems(matchingAffinities(view, query), query.limit + 1, compareClaims);
+  const items = found.slice(0, query.limit).map((affinity) => describeAffinity(view, affinity));
   return { items, more: found.length > query.limit };
 }
 
-function* matching(view: View, { after, nodeName, poolName }: AffinityQuery): Generator<Affinity, void, void> {
+function* matchingAffinities(
+  view: View,
+  { after, nodeName, poolName }: AffinityQuery,
+): Generator<Affinity, void, void> {
   const pool = poolName === '' ? undefined : view.pool(poolName);
   if (poolName !== '' && !pool) return;
   const all = nodeName === '' ? view.affinities() : view.affinitiesOf({ kind: 'host', name: nodeName });
@@ -280,7 +283,7 @@ function* matching(view: View, { after, nodeName, poolName }: AffinityQuery): Ge
   }
 }
 
-function describe(view: View, affinity: Affinity): AffinityListing {
+function describeAffinity(view: View, affinity: Affinity): AffinityListing {
   const block = view.block(affinity.block);
   return {
     affinity,
@@ -311,10 +314,10 @@ export interface EnsuredBlock {
  * @throws Failure NO_POOL, NO_POOL_SERVES, POOLS_EXHAUSTED with the reason for each pool, INVALID_REQUEST for pools that do not exist or are of
  * another family, NODE_NOT_FOUND, NODE_BEING_DELETED; STORE_CORRUPT in place of POOLS_EXHAUSTED when the configuration cannot be read
  */
-export function ensureBlock(view: View, demanded: BlockDemand): Decision<EnsuredBlock> {
-  const { nodeName, family, pools, unknownNodes, nowMs } = demanded;
-  const node = judgeNode(view, { nodeName, unknownNodes, nowMs });
-  checkAskedPools(view, { pools, families: [family] });
+export function ensureBlock(view: View, request: BlockDemand): Decision<EnsuredBlock> {
+  const { nodeName, family, pools, unknownNodes, nowMs } = request;
+  const node = authorizeNode(view, { nodeName, unknownNodes, nowMs });
+  checkRequestedPools(view, { pools, families: [family] });
   const owner: BlockOwner = { kind: 'host', name: nodeName };
   const demand: Demand = {
     family,
@@ -330,7 +333,7 @@ export function ensureBlock(view: View, demanded: BlockDemand): Decision<Ensured
   const own = ownBlock(view, demand);
   if (own) return { changes: [], outcome: { block: own.prefix, isNew: false } };
   const search = beginSearch(view, demand, servingPools(view, demand));
-  for (const { origin, block, changes } of offers(search)) {
+  for (const { origin, block, changes } of blockOffers(search)) {
     if (origin === 'borrowed') break;
     return {
       changes: [...node.changes, ...changes, { type: 'put', record: { kind: 'block', value: block } }],
@@ -380,7 +383,7 @@ export interface OwnedBlock {
 
 /** What became of one claim. */
 export interface ReleasedAffinity extends OwnedBlock {
-  readonly result: Abandoned;
+  readonly result: AffinityReleaseOutcome;
 }
 
 interface AffinityReleaseStep {
@@ -389,7 +392,7 @@ interface AffinityReleaseStep {
   readonly next: OwnedBlock | undefined;
 }
 
-const CLAIMS_PER_STEP = Math.floor(OPERATIONS_PER_STEP / (2 * OPERATIONS_TO_ABANDON));
+const CLAIMS_PER_STEP = Math.floor(OPERATIONS_PER_STEP / (2 * OPERATIONS_PER_CLAIM));
 
 /**
  * Releases affinities of blocks, as many per step as fit in a transaction, each judged separately. Empty blocks are
@@ -404,7 +407,7 @@ export function continueAffinityRelease(view: View, release: AffinityRelease): D
     .sort(compareClaims)
     .filter((claim) => !after || compareClaims(claim, after) > 0);
   const step = firstWritable(behind.slice(0, CLAIMS_PER_STEP), ({ block }) => view.block(block));
-  const ended = step.map(({ owner, block }) => abandonBlock(view, { owner, prefix: block, mustBeEmpty, nowMs }));
+  const ended = step.map(({ owner, block }) => releaseClaim(view, { owner, prefix: block, mustBeEmpty, nowMs }));
   if (scope.kind === 'block' && ended.some(({ result }) => result === 'notEmpty')) throw inUseFailure(scope.block);
   return {
     changes: ended.flatMap(({ changes }) => changes),
@@ -425,10 +428,10 @@ function inUseFailure(prefix: Prefix): Failure {
 
 /** The blocks that name an owner, and those that affinities name: either may be without the other. */
 function claimsIn(view: View, scope: AffinityScope): OwnedBlock[] {
-  const isMeant = scopeFilter(view, scope);
+  const isInScope = scopeFilter(view, scope);
   const claims = new Map<string, OwnedBlock>();
   const add = (claim: OwnedBlock): void => {
-    if (isMeant(claim)) claims.set(`${claim.owner.kind}:${claim.owner.name} ${formatPrefix(claim.block)}`, claim);
+    if (isInScope(claim)) claims.set(`${claim.owner.kind}:${claim.owner.name} ${formatPrefix(claim.block)}`, claim);
   };
   const affinities = 'owner' in scope ? view.affinitiesOf(scope.owner) : view.affinities();
   for (const { owner, block } of affinities) add({ owner, block });

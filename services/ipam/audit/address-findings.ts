@@ -6,12 +6,12 @@ import { endpointAt } from '../blocks/endpoint-key.js';
 import {
   addressOf,
   describeEndpoint,
-  heldBy,
+  heldAddressesOf,
   recordedEndpoint,
   sameAttachment,
   touchBlocks,
 } from '../blocks/holding.js';
-import { giveBack } from '../blocks/release-changes.js';
+import { releaseHeld } from '../blocks/release-changes.js';
 import {
   allocatedAtMs,
   attachmentOf,
@@ -19,7 +19,7 @@ import {
   isVirtualMachine,
   type AllocationAttributes,
 } from '../records/attributes.js';
-import { attributesAt, heldIn, isHeld, type Block, type HeldAddress, type Ordinal } from '../records/block.js';
+import { attributesAt, heldAddressesIn, isHeld, type Block, type HeldAddress, type Ordinal } from '../records/block.js';
 import { endpointKey, formatEndpointKey, type EndpointKey } from '../records/endpoint.js';
 import type { TunnelKind } from '../records/node.js';
 import { reservedIn } from '../reservations/reservations.js';
@@ -46,24 +46,24 @@ export function judgeAddresses(judging: Judging, block: Block): Finding[] {
   return judgeHeld(
     judging,
     block,
-    heldIn(block, () => true),
+    heldAddressesIn(block, () => true),
   );
 }
 
 /** The same for a single address of it. */
 export function judgeAddress(judging: Judging, block: Block, ordinal: Ordinal): Finding[] {
-  const held = heldIn(block, () => true).filter((each) => each.ordinal === ordinal);
+  const held = heldAddressesIn(block, () => true).filter((each) => each.ordinal === ordinal);
   return judgeHeld(judging, block, held);
 }
 
 function judgeHeld(judging: Judging, block: Block, all: readonly HeldAddress[]): Finding[] {
   const around = blocksAround(judging, block);
   const reserved = reservedIn(judging.view);
-  const touched = reserved.touches(block.prefix);
+  const touched = reserved.overlaps(block.prefix);
   return all.flatMap((held) => [
     ...judgeUse(judging, held),
     ...judgeSecondOwner(held, around),
-    ...(touched && reserved.has(addressOf(held)) ? [reservedInUse(held)] : []),
+    ...(touched && reserved.contains(addressOf(held)) ? [reservedInUse(held)] : []),
   ]);
 }
 
@@ -162,7 +162,7 @@ function isOfEarlierBoot({ view }: Judging, key: EndpointKey, attachment: Attach
 
 /** Its release loses the comparison of the blocks, so that it does not leave the endpoint behind. */
 function endpointMissing({ view }: Judging, attachment: Attachment): Finding[] {
-  const [first, ...rest] = heldBy(view, attachment);
+  const [first, ...rest] = heldAddressesOf(view, attachment);
   if (!first) return [];
   const held = [first, ...rest] as const;
   const value = describeEndpoint(view, attachment, held);
@@ -207,7 +207,7 @@ function releaseOf(judging: Judging, held: HeldAddress): Remedy {
   const sinceMs = times.reduce((a, b) => (a === undefined || b === undefined ? undefined : Math.max(a, b)));
   const addresses = all.map((other) => formatAddress(addressOf(other))).join(', ');
   const effect = `gives back ${addresses}`;
-  return { type: 'release', effect, sinceMs, changes: () => giveBack(judging.view, all, judging.nowMs) };
+  return { type: 'release', effect, sinceMs, changes: () => releaseHeld(judging.view, all, judging.nowMs) };
 }
 
 /** The addresses of the same handle, this one included. */
@@ -222,7 +222,10 @@ function heldWith({ view }: Judging, held: HeldAddress): HeldAddress[] {
     return block && formatPrefix(block.prefix) !== formatPrefix(held.block.prefix) ? [block] : [];
   });
   return [held.block, ...others].flatMap((block) =>
-    heldIn(block, (attributes) => attributes.handleId !== undefined && bareHandle(attributes.handleId) === bare),
+    heldAddressesIn(
+      block,
+      (attributes) => attributes.handleId !== undefined && bareHandle(attributes.handleId) === bare,
+    ),
   );
 }
 

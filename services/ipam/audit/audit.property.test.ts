@@ -6,7 +6,7 @@ import { expect, test } from 'vitest';
 import { allocate } from '../addresses/allocate.js';
 import { release } from '../addresses/release.js';
 import { disagreements } from '../engine/testing/agreement.js';
-import { heldIn, type Block } from '../records/block.js';
+import { heldAddressesIn, type Block } from '../records/block.js';
 import { MapView } from '../records/testing/map-view.js';
 import type { RecordValue } from '../records/view.js';
 import {
@@ -56,7 +56,7 @@ function stateAfter(sequence: readonly Operation[], { sharedPods }: { readonly s
 function held(view: MapView): string[] {
   return view
     .blocks()
-    .flatMap((value) => heldIn(value, () => true))
+    .flatMap((value) => heldAddressesIn(value, () => true))
     .map(({ block: { prefix, sequenceNumbers }, ordinal, attributes }) =>
       [formatPrefix(prefix), ordinal, attributes.handleId, sequenceNumbers[ordinal]].join(' '),
     );

@@ -2,7 +2,7 @@ import { formatPrefix } from '@podwire/shared/net/prefix';
 import { describe, expect, test } from 'vitest';
 
 import { disagreements } from '../engine/testing/agreement.js';
-import { heldIn } from '../records/block.js';
+import { heldAddressesIn } from '../records/block.js';
 import type { MapView } from '../records/testing/map-view.js';
 import { ALLOCATION_DAMAGES } from '../testing/allocation-damages.js';
 import { BLOCK_DAMAGES } from '../testing/block-damages.js';
@@ -67,7 +67,7 @@ test('every kind of finding is among the damages, but one that needs a foreign e
 function held(view: MapView): string[] {
   return view
     .blocks()
-    .flatMap((value) => heldIn(value, () => true))
+    .flatMap((value) => heldAddressesIn(value, () => true))
     .map(({ block: { prefix: cidr, sequenceNumbers }, ordinal, attributes }) =>
       [formatPrefix(cidr), ordinal, attributes.handleId, sequenceNumbers[ordinal]].join(' '),
     );

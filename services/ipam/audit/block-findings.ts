@@ -2,10 +2,10 @@ import { familyBits } from '@podwire/shared/net/address';
 import { formatPrefix, prefixOf } from '@podwire/shared/net/prefix';
 import { formatCount } from '@podwire/shared/words/format-count';
 
-import { collectColdBlock, removeBlocks } from '../blocks/release-changes.js';
+import { collectCooledBlock, removeBlocks } from '../blocks/release-changes.js';
 import { expectNoBlock } from '../records/absence.js';
 import {
-  collectCold,
+  collectCooled,
   isUnneeded,
   LARGEST_BLOCK_BITS,
   releaseAddresses,
@@ -149,11 +149,11 @@ function judgeGoneOwner(judging: Judging, block: Block, owner: BlockOwner): Find
 }
 
 function judgeCoolDown({ view, nowMs }: Judging, block: Block): Finding[] {
-  const collected = collectCold(block, nowMs, view.config()?.cooldownSeconds ?? 0);
+  const collected = collectCooled(block, nowMs, view.config()?.cooldownSeconds ?? 0);
   const count = usedCount(block) - usedCount(collected);
   if (count === 0) return [];
   const explanation = `the cool-down of ${formatCount(count, 'address', 'addresses')} of block ${formatPrefix(block.prefix)} is over`;
-  const remedy = safely('frees them', () => collectColdBlock(view, { block, nowMs }).changes);
+  const remedy = safely('frees them', () => collectCooledBlock(view, { block, nowMs }).changes);
   return [found('coolDownOver', block, { explanation, remedy })];
 }
 

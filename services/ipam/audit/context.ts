@@ -2,12 +2,12 @@ import type { Address, Family } from '@podwire/shared/net/address';
 import { prefixContains, prefixOf, type Prefix } from '@podwire/shared/net/prefix';
 
 import { overlappingBlock } from '../blocks/lookup.js';
-import { nameText } from '../records/absence.js';
+import { recordNameText } from '../records/absence.js';
 import type { Block } from '../records/block.js';
 import { poolOf } from '../records/pool.js';
 import type { Change, RecordName, View } from '../records/view.js';
 
-/** The input of all judgements: one state of the datastore, and indexes that are built from it once. */
+/** The input of all verdicts: one state of the datastore, and indexes that are built from it once. */
 export class Judging {
   readonly view: View;
   readonly nowMs: number;
@@ -30,8 +30,8 @@ export class Judging {
 
   /** Whether there is such a record, but one that cannot be read. Nothing is concluded from its absence then. */
   cannotRead(name: RecordName): boolean {
-    this.#unreadable ??= new Set([...this.view.unreadable()].map((record) => nameText(record.name)));
-    return this.#unreadable.size > 0 && this.#unreadable.has(nameText(name));
+    this.#unreadable ??= new Set([...this.view.unreadable()].map((record) => recordNameText(record.name)));
+    return this.#unreadable.size > 0 && this.#unreadable.has(recordNameText(name));
   }
 
   /** Whether records of a kind are missing from the view, as they cannot be read. */

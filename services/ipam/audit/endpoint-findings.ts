@@ -5,9 +5,9 @@ import { formatPrefix, ordinalOf, type Prefix } from '@podwire/shared/net/prefix
 import { formatCount } from '@podwire/shared/words/format-count';
 
 import { attributesFor } from '../addresses/allocate.js';
-import { EndpointEdits, namesAllocation } from '../blocks/endpoint-edits.js';
-import { describeEndpoint, handleChanges, heldBy, touchBlocks } from '../blocks/holding.js';
-import { endHolder } from '../blocks/release-changes.js';
+import { EndpointEdits, isSameAllocation } from '../blocks/endpoint-edits.js';
+import { describeEndpoint, handleChanges, heldAddressesOf, touchBlocks } from '../blocks/holding.js';
+import { releaseHolder } from '../blocks/release-changes.js';
 import { allocatedAtMs, belongsTo, type AllocationAttributes } from '../records/attributes.js';
 import { attributesAt, isHeld, releaseAddresses, type Block } from '../records/block.js';
 import type { Endpoint, EndpointAddress } from '../records/endpoint.js';
@@ -82,12 +82,12 @@ function outdatedRemedy(judging: Judging, { key, value }: StoredEndpoint, { name
   const now = block.sequenceNumbers[ordinalOf(block.prefix, named.address)] ?? 0n;
   if (now <= named.sequenceNumber)
     return noRemedy('which of the two uses it cannot be told; replace the container that should not');
-  const isLast = value.addresses.every((other) => namesAllocation(other, named));
+  const isLast = value.addresses.every((other) => isSameAllocation(other, named));
   const effect = isLast
     ? 'removes the endpoint, whose allocation ended before the address was given again'
     : 'takes the address from the endpoint, as its allocation ended before it was given again';
   return safely(effect, () => [
-    ...new EndpointEdits(judging.view, []).drop(key, value.attachment, named).changes(),
+    ...new EndpointEdits(judging.view, []).removeAllocation(key, value.attachment, named).changes(),
     expectBlock(block),
   ]);
 }
@@ -116,7 +116,7 @@ function restore({ view, nowMs }: Judging, { endpoint, address, block }: Restori
 /** All it names it holds; whether it names all it holds, as the blocks have it. */
 function judgeCompleteness({ view }: Judging, { key, value }: StoredEndpoint): Finding[] {
   if (isPlainlyComplete(view, value)) return [];
-  const [first, ...rest] = heldBy(view, value.attachment);
+  const [first, ...rest] = heldAddressesOf(view, value.attachment);
   if (!first) return [];
   const held = [first, ...rest] as const;
   const { addresses } = describeEndpoint(view, value.attachment, held);
@@ -149,7 +149,7 @@ function addressText({ addresses }: Pick<Endpoint, 'addresses'>): string {
 
 function judgeGoneNode(judging: Judging, { key, value }: StoredEndpoint): Finding[] {
   if (!judging.isGone(value.nodeName)) return [];
-  const held = heldBy(judging.view, value.attachment);
+  const held = heldAddressesOf(judging.view, value.attachment);
   const times = held.map(({ attributes }) => allocatedAtMs(attributes));
   const sinceMs = times.reduce((a, b) => (a === undefined || b === undefined ? undefined : Math.max(a, b)), 0);
   const remedy: Remedy = {
@@ -158,7 +158,7 @@ function judgeGoneNode(judging: Judging, { key, value }: StoredEndpoint): Findin
     sinceMs,
     changes: () => {
       const ending = { type: 'attachment', attachment: value.attachment } as const;
-      return endHolder(judging.view, { ending, held, nowMs: judging.nowMs });
+      return releaseHolder(judging.view, { target: ending, held, nowMs: judging.nowMs });
     },
   };
   const explanation = `${formatAttachment(value.attachment)} has an endpoint on node ${value.nodeName}, which is gone`;

@@ -1,7 +1,7 @@
 import { formatAddress } from '@podwire/shared/net/address';
 import { ordinalOf, type Prefix } from '@podwire/shared/net/prefix';
 
-import { giveBack } from '../blocks/release-changes.js';
+import { releaseHeld } from '../blocks/release-changes.js';
 import { attachmentOf, isUnattached, type AllocationAttributes } from '../records/attributes.js';
 import type { HeldAddress } from '../records/block.js';
 import { formatEndpointKey } from '../records/endpoint.js';
@@ -102,7 +102,7 @@ function removalWithAddresses(
     type: 'release',
     effect: `removes the endpoint, and gives back the addresses of its container (${held.length})`,
     sinceMs: undefined,
-    changes: () => [...giveBack(view, held, nowMs), removal(endpoint), ...expected(places)],
+    changes: () => [...releaseHeld(view, held, nowMs), removal(endpoint), ...expected(places)],
   };
 }
 

@@ -4,12 +4,12 @@ import { allocate } from '../addresses/allocate.js';
 import type { UnknownNodes } from '../records/node.js';
 import { MapView } from '../records/testing/map-view.js';
 import { failureOf, node, nodeRecord, NOW_MS, poolRecord, request } from '../testing/records.js';
-import { judgeNode } from './demand.js';
+import { authorizeNode } from './demand.js';
 
 const REFUSE: UnknownNodes = { policy: 'refuse' };
 const REGISTER: UnknownNodes = { policy: 'register', uid: 'uid-new' };
 const judge = (view: MapView, unknownNodes: UnknownNodes) =>
-  judgeNode(view, { nodeName: 'n1', unknownNodes, nowMs: NOW_MS });
+  authorizeNode(view, { nodeName: 'n1', unknownNodes, nowMs: NOW_MS });
 
 test.each([REFUSE, REGISTER])('a registered node is expected to stay as it is, whatever the policy', (policy) => {
   const view = new MapView([nodeRecord('n1', { labels: { zone: 'a' } })]);

@@ -31,14 +31,14 @@ export interface Demand {
   readonly nowMs: number;
 }
 
-interface NodeQuestion {
+interface NodeRequest {
   readonly nodeName: string;
   readonly unknownNodes: UnknownNodes;
   readonly nowMs: number;
 }
 
 /** A node that may have addresses. */
-export interface JudgedNode {
+export interface AuthorizedNode {
   readonly labels: Labels;
   /** What giving it one rests on: its record as it is, or made with the allocation. */
   readonly changes: readonly Change[];
@@ -49,7 +49,7 @@ export interface JudgedNode {
  * no more from any replica: the deletion first marks the record, and then releases everything the node holds.
  * @throws Failure NODE_NOT_FOUND, NODE_BEING_DELETED; STORE_CORRUPT when its record cannot be read
  */
-export function judgeNode(view: View, { nodeName, unknownNodes, nowMs }: NodeQuestion): JudgedNode {
+export function authorizeNode(view: View, { nodeName, unknownNodes, nowMs }: NodeRequest): AuthorizedNode {
   const node = view.node(nodeName);
   if (!node) requireReadable(view, { kind: 'node', name: nodeName });
   if (!node) return { labels: {}, changes: [{ type: 'put', record: { kind: 'node', value: newNode() } }] };

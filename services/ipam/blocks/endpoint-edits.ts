@@ -23,15 +23,15 @@ import {
   type ForeignEndpoint,
 } from '../records/endpoint.js';
 import type { Change, View } from '../records/view.js';
-import { endpointAt, replacedBy, withReplaced } from './endpoint-key.js';
-import { addressOf, heldBy, sameAttachment } from './holding.js';
+import { endpointAt, replacedEndpoints, withReplacedEndpoints } from './endpoint-key.js';
+import { addressOf, heldAddressesOf, sameAttachment } from './holding.js';
 import { blockOf, unreadableBlockOf } from './lookup.js';
 
 /**
  * Whose endpoints end, independent of the addresses they name: those of one attachment, or of all attachments of a
  * handle.
  */
-export type Ending =
+export type ReleaseTarget =
   | { readonly type: 'attachment'; readonly attachment: Attachment }
   | { readonly type: 'handle'; readonly handleId: string };
 
@@ -75,23 +75,24 @@ export class EndpointEdits {
   }
 
   /** Removes the endpoints of what ends, also those that name addresses which were released before, or by another tool. */
-  end(ending: Ending): this {
+  removeAll(target: ReleaseTarget): this {
     const containerIds =
-      ending.type === 'attachment' ? [ending.attachment.containerId] : containerIdsOf(ending.handleId);
+      target.type === 'attachment' ? [target.attachment.containerId] : containerIdsOf(target.handleId);
     for (const containerId of containerIds)
       for (const record of this.#view.endpointsOfContainer(containerId)) {
         const { key } = record;
-        for (const one of [record, ...replacedBy(record)]) {
-          if (one.kind === 'foreignEndpoint') this.#endForeign(key, one.value, ending);
-          else if (isMeant(one.value.attachment, ending)) this.#withdraw(key, one.value.attachment, () => false);
+        for (const one of [record, ...replacedEndpoints(record)]) {
+          if (one.kind === 'foreignEndpoint') this.#removeForeignOf(key, one.value, target);
+          else if (isTarget(one.value.attachment, target))
+            this.#removeAddresses(key, one.value.attachment, () => false);
         }
       }
     return this;
   }
 
   /** Takes an allocation that has ended from an endpoint that names it. */
-  drop(key: EndpointKey, attachment: Attachment, ended: EndedAllocation): this {
-    this.#withdraw(key, attachment, (named) => !namesAllocation(named, ended));
+  removeAllocation(key: EndpointKey, attachment: Attachment, ended: EndedAllocation): this {
+    this.#removeAddresses(key, attachment, (named) => !isSameAllocation(named, ended));
     return this;
   }
 
@@ -111,12 +112,12 @@ export class EndpointEdits {
 
   /** @param key - where the endpoint is by what the attributes say */
   #release(attachment: Attachment, key: EndpointKey): void {
-    const left = new Set(heldBy(this.#view, attachment).map((held) => formatPrefix(addressOf(held))));
+    const left = new Set(heldAddressesOf(this.#view, attachment).map((held) => formatPrefix(addressOf(held))));
     const isLeft = ({ address }: EndpointAddress): boolean => {
       const text = formatPrefix(address);
       return left.has(text) && !this.#released.has(text);
     };
-    this.#withdraw(key, attachment, isLeft);
+    this.#removeAddresses(key, attachment, isLeft);
   }
 
   #editOf(key: EndpointKey): Edit {
@@ -130,26 +131,26 @@ export class EndpointEdits {
   }
 
   /** Takes addresses from what is recorded of an attachment; with the last, that goes. */
-  #withdraw(key: EndpointKey, attachment: Attachment, isLeft: (address: EndpointAddress) => boolean): void {
+  #removeAddresses(key: EndpointKey, attachment: Attachment, isLeft: (address: EndpointAddress) => boolean): void {
     const edit = this.#editOf(key);
     if (edit.after?.kind !== 'endpoint') return;
     const { value } = edit.after;
-    const isIt = (one: AnyEndpoint): boolean =>
+    const isSame = (one: AnyEndpoint): boolean =>
       one.kind === 'endpoint' && sameAttachment(one.value.attachment, attachment);
     const reduce = (one: Endpoint): Endpoint => ({ ...one, addresses: one.addresses.filter(isLeft) });
     const replaced = value.replaced ?? [];
-    if (isIt(edit.after)) {
+    if (isSame(edit.after)) {
       const reduced = reduce(value);
       this.#set(
         edit,
-        reduced.addresses.length > 0 ? { kind: 'endpoint', value: reduced } : this.#putBack(key, replaced),
+        reduced.addresses.length > 0 ? { kind: 'endpoint', value: reduced } : this.#restoreReplaced(key, replaced),
       );
-    } else if (replaced.some(isIt)) {
+    } else if (replaced.some(isSame)) {
       const reduced = replaced.map((one) =>
-        one.kind === 'endpoint' && isIt(one) ? { ...one, value: reduce(one.value) } : one,
+        one.kind === 'endpoint' && isSame(one) ? { ...one, value: reduce(one.value) } : one,
       );
-      const left = reduced.filter((one) => !isIt(one) || one.value.addresses.length > 0);
-      this.#set(edit, { kind: 'endpoint', value: withReplaced(value, left) });
+      const left = reduced.filter((one) => !isSame(one) || one.value.addresses.length > 0);
+      this.#set(edit, { kind: 'endpoint', value: withReplacedEndpoints(value, left) });
     }
   }
 
@@ -159,7 +160,7 @@ export class EndpointEdits {
   }
 
   /** The latest of the replaced endpoints that still holds what it names, with those before it. */
-  #putBack(key: EndpointKey, replaced: readonly AnyEndpoint[]): AnyEndpoint | undefined {
+  #restoreReplaced(key: EndpointKey, replaced: readonly AnyEndpoint[]): AnyEndpoint | undefined {
     for (const [index, one] of replaced.entries()) {
       if (one.kind === 'foreignEndpoint') {
         if (this.#isForeignInUse(key, one.value)) return one;
@@ -168,7 +169,10 @@ export class EndpointEdits {
       const { attachment } = one.value;
       const addresses = one.value.addresses.filter(({ address, block }) => this.#isHeld(attachment, address, block));
       if (addresses.length > 0)
-        return { kind: 'endpoint', value: withReplaced({ ...one.value, addresses }, replaced.slice(index + 1)) };
+        return {
+          kind: 'endpoint',
+          value: withReplacedEndpoints({ ...one.value, addresses }, replaced.slice(index + 1)),
+        };
     }
     return undefined;
   }
@@ -190,14 +194,14 @@ export class EndpointEdits {
   }
 
   /** Another writer's endpoint does not name its network, so the handle that holds its addresses is used. */
-  #endForeign(key: EndpointKey, endpoint: ForeignEndpoint, ending: Ending): void {
+  #removeForeignOf(key: EndpointKey, endpoint: ForeignEndpoint, target: ReleaseTarget): void {
     const { addresses, containerId, interfaceName } = endpoint;
-    const isOfInterface = ending.type === 'handle' || ending.attachment.interfaceName === interfaceName;
+    const isOfInterface = target.type === 'handle' || target.attachment.interfaceName === interfaceName;
     const isReleased = addresses.some((address) => this.#released.has(formatPrefix(address)));
     if (!isOfInterface && !isReleased) return;
     const holders = this.#holdersOf(addresses);
     if (holders === 'unknown') return;
-    const network = networkOf(ending, containerId);
+    const network = networkOf(target, containerId);
     const isOthers = holders.some(
       (held) =>
         held.handleId?.startsWith(`${network}.`) !== true &&
@@ -209,10 +213,10 @@ export class EndpointEdits {
   #removeForeign(edit: Edit, containerId: string): void {
     if (edit.after?.kind === 'foreignEndpoint') this.#set(edit, undefined);
     if (edit.after?.kind !== 'endpoint') return;
-    const left = replacedBy(edit.after).filter(
+    const left = replacedEndpoints(edit.after).filter(
       (one) => one.kind === 'endpoint' || one.value.containerId !== containerId,
     );
-    this.#set(edit, { kind: 'endpoint', value: withReplaced(edit.after.value, left) });
+    this.#set(edit, { kind: 'endpoint', value: withReplacedEndpoints(edit.after.value, left) });
   }
 
   /** The holders of the addresses after this release; `unknown` where one is in no block, or there are none. */
@@ -253,19 +257,19 @@ const MISSING: AnyEndpoint = {
   ),
 };
 
-function isMeant(attachment: Attachment, ending: Ending): boolean {
-  return ending.type === 'attachment'
-    ? sameAttachment(attachment, ending.attachment)
-    : handleId(attachment) === ending.handleId;
+function isTarget(attachment: Attachment, target: ReleaseTarget): boolean {
+  return target.type === 'attachment'
+    ? sameAttachment(attachment, target.attachment)
+    : handleId(attachment) === target.handleId;
 }
 
-function networkOf(ending: Ending, containerId: string): string {
-  return ending.type === 'attachment'
-    ? ending.attachment.network
-    : ending.handleId.slice(0, ending.handleId.length - containerId.length - 1);
+function networkOf(target: ReleaseTarget, containerId: string): string {
+  return target.type === 'attachment'
+    ? target.attachment.network
+    : target.handleId.slice(0, target.handleId.length - containerId.length - 1);
 }
 
-export function namesAllocation(named: EndedAllocation, { address, sequenceNumber }: EndedAllocation): boolean {
+export function isSameAllocation(named: EndedAllocation, { address, sequenceNumber }: EndedAllocation): boolean {
   return (
     named.sequenceNumber === sequenceNumber &&
     named.address.value === address.value &&
@@ -274,7 +278,7 @@ export function namesAllocation(named: EndedAllocation, { address, sequenceNumbe
 }
 
 /** How many blocks a release of an attachment may have to compare for putting an endpoint back. */
-export function putBackOperations(view: View, attributes: AllocationAttributes): number {
+export function restoreOperations(view: View, attributes: AllocationAttributes): number {
   const attachment = attachmentOf(attributes);
   const stored = attachment && view.endpoint(endpointKey({ attachment, ...holderOf(attributes) }));
   return (stored?.replaced ?? []).reduce((count, { value }) => count + value.addresses.length, 0);

@@ -16,13 +16,13 @@ export function endpointAt(view: View, key: EndpointKey): AnyEndpoint | undefine
 }
 
 /** Writes the endpoint of an attachment that is new under the key. */
-export function takeKey(view: View, key: EndpointKey, endpoint: Endpoint): Change {
+export function takeOverKey(view: View, key: EndpointKey, endpoint: Endpoint): Change {
   const current = endpointAt(view, key);
-  const replaced = current ? [withoutReplaced(current), ...replacedBy(current)] : [];
+  const replaced = current ? [withoutReplacedEndpoints(current), ...replacedEndpoints(current)] : [];
   const others = replaced.filter(
     (one) => one.kind !== 'endpoint' || !sameAttachment(one.value.attachment, endpoint.attachment),
   );
-  return { type: 'put', record: { kind: 'endpoint', key, value: withReplaced(endpoint, others) } };
+  return { type: 'put', record: { kind: 'endpoint', key, value: withReplacedEndpoints(endpoint, others) } };
 }
 
 /**
@@ -34,23 +34,23 @@ export function rewriteEndpoint(view: View, key: EndpointKey, endpoint: Endpoint
   if (!stored) return undefined;
   const put = (value: Endpoint): Change => ({ type: 'put', record: { kind: 'endpoint', key, value } });
   const replaced = stored.replaced ?? [];
-  if (sameAttachment(stored.attachment, endpoint.attachment)) return put(withReplaced(endpoint, replaced));
-  const isIt = (one: AnyEndpoint): boolean =>
+  if (sameAttachment(stored.attachment, endpoint.attachment)) return put(withReplacedEndpoints(endpoint, replaced));
+  const isSame = (one: AnyEndpoint): boolean =>
     one.kind === 'endpoint' && sameAttachment(one.value.attachment, endpoint.attachment);
-  if (!replaced.some(isIt)) return undefined;
-  const rewritten = replaced.map((one): AnyEndpoint => (isIt(one) ? { kind: 'endpoint', value: endpoint } : one));
-  return put(withReplaced(stored, rewritten));
+  if (!replaced.some(isSame)) return undefined;
+  const rewritten = replaced.map((one): AnyEndpoint => (isSame(one) ? { kind: 'endpoint', value: endpoint } : one));
+  return put(withReplacedEndpoints(stored, rewritten));
 }
 
 /** The endpoints that one replaced. */
-export function replacedBy(endpoint: AnyEndpoint): readonly AnyEndpoint[] {
+export function replacedEndpoints(endpoint: AnyEndpoint): readonly AnyEndpoint[] {
   return endpoint.kind === 'endpoint' ? (endpoint.value.replaced ?? []) : [];
 }
 
-export function withReplaced(endpoint: Endpoint, replaced: readonly AnyEndpoint[]): Endpoint {
+export function withReplacedEndpoints(endpoint: Endpoint, replaced: readonly AnyEndpoint[]): Endpoint {
   return { ...endpoint, replaced: replaced.length === 0 ? undefined : replaced };
 }
 
-function withoutReplaced(endpoint: AnyEndpoint): AnyEndpoint {
-  return endpoint.kind === 'endpoint' ? { ...endpoint, value: withReplaced(endpoint.value, []) } : endpoint;
+function withoutReplacedEndpoints(endpoint: AnyEndpoint): AnyEndpoint {
+  return endpoint.kind === 'endpoint' ? { ...endpoint, value: withReplacedEndpoints(endpoint.value, []) } : endpoint;
 }

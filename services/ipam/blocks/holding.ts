@@ -35,7 +35,7 @@ export function addressOf({ block, ordinal }: Pick<HeldAddress, 'block' | 'ordin
 }
 
 /** The addresses of an attachment, IPv4 before IPv6. */
-export function heldBy(view: View, attachment: Attachment): HeldAddress[] {
+export function heldAddressesOf(view: View, attachment: Attachment): HeldAddress[] {
   const handle = view.handle(handleId(attachment));
   if (!handle) return [];
   const belongs = belongsTo(attachment);
@@ -60,7 +60,7 @@ export function touchBlocks(held: readonly HeldAddress[]): Change[] {
  * @returns the handle
  * @throws Failure STORE_CORRUPT when the handle, or a block that it names, cannot be read
  */
-export function requireKnown(view: View, id: string): Handle | undefined {
+export function requireHandleReadable(view: View, id: string): Handle | undefined {
   requireReadable(view, { kind: 'handle', id });
   const handle = view.handle(id);
   if (!handle) return undefined;
@@ -89,7 +89,7 @@ export function handleOperations(handle: Handle | undefined): number {
 }
 
 /** Whether {@link handleChanges} sets the whole handle right, and not only the blocks that change. */
-export function isCountedAnew({ blocks }: Handle): boolean {
+export function isRecounted({ blocks }: Handle): boolean {
   return blocks.size <= MAX_COUNTED_BLOCKS;
 }
 
@@ -101,12 +101,12 @@ export function isCountedAnew({ blocks }: Handle): boolean {
  */
 export function handleChanges(view: View, id: string, changed: readonly Block[]): Change[] {
   const stored = view.handle(id);
-  const shares = stored ? otherShares(view, stored, changed) : [];
+  const shares = stored ? otherCounts(view, stored, changed) : [];
   const counts = new Map<string, number>();
   for (const { cidr, count } of shares) if (count > 0) counts.set(cidr, count);
   countPerBlock(changed, id, counts);
   const put: Change = { type: 'put', record: { kind: 'handle', value: { id, blocks: counts } } };
-  if (sameCounts(stored?.blocks, counts)) return changed.length > 0 ? holdOn(view, id, put) : [];
+  if (sameCounts(stored?.blocks, counts)) return changed.length > 0 ? dependOnHandle(view, id, put) : [];
   const changes = shares.flatMap(({ expected }) => expected);
   if (counts.size > 0) changes.push(put);
   else if (stored) changes.push({ type: 'delete', record: { kind: 'handle', value: stored } });
@@ -114,24 +114,24 @@ export function handleChanges(view: View, id: string, changed: readonly Block[])
 }
 
 /** How many addresses of a block a handle has, and what that rests on. */
-interface Share {
+interface HandleCount {
   readonly cidr: string;
   readonly count: number;
   readonly expected: readonly Change[];
 }
 
 /** What a handle has of the blocks that do not change. */
-function otherShares(view: View, { id, blocks }: Handle, changed: readonly Block[]): Share[] {
+function otherCounts(view: View, { id, blocks }: Handle, changed: readonly Block[]): HandleCount[] {
   const cidrs = new Set(changed.map(({ prefix }) => formatPrefix(prefix)));
   const others = [...blocks].filter(([cidr]) => !cidrs.has(cidr));
   const isCounted = others.length <= MAX_COUNTED_BLOCKS;
-  return others.map(([cidr, count]): Share => {
-    return isCounted ? countShare(view, id, { cidr, count }) : { cidr, count, expected: [] };
+  return others.map(([cidr, count]): HandleCount => {
+    return isCounted ? recountBlock(view, id, { cidr, count }) : { cidr, count, expected: [] };
   });
 }
 
 /** A block that cannot be read is taken to have what the handle says; one that is missing has to be missing still. */
-function countShare(view: View, id: string, { cidr, count }: Omit<Share, 'expected'>): Share {
+function recountBlock(view: View, id: string, { cidr, count }: Omit<HandleCount, 'expected'>): HandleCount {
   const parsed = parsePrefix(cidr);
   if (!parsed.ok) return { cidr, count: 0, expected: [] };
   const { prefix } = parsed;
@@ -148,7 +148,7 @@ function countShare(view: View, id: string, { cidr, count }: Omit<Share, 'expect
  * The changed blocks depend on a handle even if it needs no change. A handle that is right because of leftover counts
  * is written anyway, so that a concurrent removal loses its comparison; a missing handle must still be missing.
  */
-function holdOn(view: View, id: string, put: Change): Change[] {
+function dependOnHandle(view: View, id: string, put: Change): Change[] {
   if (view.handle(id)) return [put];
   const value = { id, blocks: new Map<string, number>() };
   return cannotRead(view, { kind: 'handle', id }) ? [] : [{ type: 'expect', record: { kind: 'handle', value } }];
@@ -195,7 +195,7 @@ export function describeEndpoint(
   const createdAtMs = allocatedAtMs(held[0].attributes);
   const identity = { attachment, netns: stored?.netns, ...holder, pod: stored?.pod ?? holder.pod, createdAtMs };
   const addresses = held.map((address) => endpointAddress(view, address));
-  const made = makeEndpoint(identity, inOrderOf(stored?.addresses ?? [], addresses));
+  const made = makeEndpoint(identity, sortAsStored(stored?.addresses ?? [], addresses));
   return stored && stored.uid !== '' ? { ...made, uid: stored.uid, createTimeMs: stored.createTimeMs } : made;
 }
 
@@ -224,7 +224,7 @@ export function withPoolNames(pools: readonly Pool[], endpoint: Endpoint): Endpo
 }
 
 /** The addresses in the requested order, as the stored ones are. */
-function inOrderOf(stored: readonly EndpointAddress[], addresses: readonly EndpointAddress[]): EndpointAddress[] {
+function sortAsStored(stored: readonly EndpointAddress[], addresses: readonly EndpointAddress[]): EndpointAddress[] {
   const place = ({ address }: EndpointAddress): number => {
     const index = stored.findIndex((other) => other.address.value === address.value);
     return index < 0 ? stored.length : index;

@@ -48,6 +48,6 @@ export function overlappingBlock(view: View, prefix: Prefix): Block | undefined 
 }
 
 /** The range of the first block that shares addresses with the prefix, whether or not it can be read. */
-export function takenAcross(view: View, prefix: Prefix): Prefix | undefined {
+export function overlappingRange(view: View, prefix: Prefix): Prefix | undefined {
   return overlappingBlock(view, prefix)?.prefix ?? view.unreadableBlock(prefix)?.name.prefix;
 }

@@ -8,7 +8,7 @@ import { MapView } from '../records/testing/map-view.js';
 import { fnv1a32 } from '../records/versions.js';
 import { ReservedAddresses } from '../reservations/reservations.js';
 import { affinity, block, claimedBlock, fullBlock, pool, prefix } from '../testing/records.js';
-import { blockCount, idleBlocks, roomyBlocks, walkBlocks, type Met } from './pool-walk.js';
+import { blockCount, idleBlocks, blocksWithRoom, walkBlocks, type WalkResult } from './pool-walk.js';
 
 const NOTHING = new ReservedAddresses([]);
 
@@ -104,7 +104,7 @@ describe('the walk', () => {
     const view = new MapView([...claimedBlock(block('10.0.0.0/29', 'n1')), { kind: 'block', value: full }]);
     expect([...walkBlocks(view, { pool: walked, seed: 'n1', reserved: NOTHING })]).toEqual([]);
     const cidrs = (blocks: Iterable<Block>) => [...blocks].map((found) => formatPrefix(found.prefix));
-    expect(cidrs(roomyBlocks(view, { pool: walked, seed: 'n1' }))).toEqual(['10.0.0.0/29']);
+    expect(cidrs(blocksWithRoom(view, { pool: walked, seed: 'n1' }))).toEqual(['10.0.0.0/29']);
     expect(cidrs(idleBlocks(view, { pool: walked, seed: 'n1' }))).toEqual(['10.0.0.0/29']);
   });
 
@@ -187,7 +187,7 @@ test('property: meets what trying every candidate in turn meets, in the same ord
       const met = [...walkBlocks(view, { pool: walked, seed, reserved: set })];
       expect(met.map(cidrOf)).toEqual(expected);
       expect(met.map(({ kind }) => kind === 'existing')).toEqual(expected.map(isTaken));
-      for (const all of [roomyBlocks, idleBlocks])
+      for (const all of [blocksWithRoom, idleBlocks])
         expect([...all(view, { pool: walked, seed })].map(({ prefix: of }) => formatPrefix(of))).toEqual(
           order.filter(isTaken),
         );
@@ -196,4 +196,4 @@ test('property: meets what trying every candidate in turn meets, in the same ord
   );
 });
 
-const cidrOf = (met: Met): string => formatPrefix(met.kind === 'existing' ? met.block.prefix : met.prefix);
+const cidrOf = (met: WalkResult): string => formatPrefix(met.kind === 'existing' ? met.block.prefix : met.prefix);

@@ -6,41 +6,41 @@ import type { Pool } from '../records/pool.js';
 import { fnv1a32 } from '../records/versions.js';
 import type { View } from '../records/view.js';
 import type { ReservedAddresses } from '../reservations/reservations.js';
-import { takenAcross } from './lookup.js';
+import { overlappingRange } from './lookup.js';
 
 /**
  * The walk over a pool's possible blocks, from a start that the seed decides, once around. What exists and cannot serve costs nothing,
  * however much it is, and neither does the size of the pool.
  */
 
-interface Walk {
+interface WalkInput {
   readonly pool: Pool;
   /** Where to start: the same text, the same place. Different nodes start far apart, so that they seldom collide. */
   readonly seed: string;
-  /** Blocks that are reserved as a whole are not met unless they exist. */
+  /** Blocks that are reserved as a whole are not result unless they exist. */
   readonly reserved: ReservedAddresses;
 }
 
 /** A result of a walk: a possible block that is unclaimed, or an existing block that no affinity leads to. */
-export type Met =
+export type WalkResult =
   { readonly kind: 'unclaimed'; readonly prefix: Prefix } | { readonly kind: 'existing'; readonly block: Block };
 
 /**
  * Every unclaimed block of a pool, once, in the order of the walk: possible blocks, and existing blocks that no
  * affinity leads to. Lazy, because the blocks of a large pool are too many to list.
  */
-export function* walkBlocks(view: View, { pool, seed, reserved }: Walk): Generator<Met, void, void> {
+export function* walkBlocks(view: View, { pool, seed, reserved }: WalkInput): Generator<WalkResult, void, void> {
   const behind = { from: 0n, end: 0n };
   for (const part of partsFrom(pool, seed)) yield* walkPart(view, { pool, part, reserved, behind });
 }
 
 /** The blocks of a pool that may have something to give, once each, in the order of the walk. */
-export function* roomyBlocks(view: View, { pool, seed }: Omit<Walk, 'reserved'>): Generator<Block, void, void> {
-  for (const part of partsFrom(pool, seed)) yield* view.roomyBlocksIn(part);
+export function* blocksWithRoom(view: View, { pool, seed }: Omit<WalkInput, 'reserved'>): Generator<Block, void, void> {
+  for (const part of partsFrom(pool, seed)) yield* view.blocksWithRoomIn(part);
 }
 
 /** The blocks of a pool that hosts own without an allocated address, once each, in the order of the walk. */
-export function* idleBlocks(view: View, { pool, seed }: Omit<Walk, 'reserved'>): Generator<Block, void, void> {
+export function* idleBlocks(view: View, { pool, seed }: Omit<WalkInput, 'reserved'>): Generator<Block, void, void> {
   for (const part of partsFrom(pool, seed)) yield* view.idleBlocksIn(part);
 }
 
@@ -79,20 +79,20 @@ interface Part {
   readonly pool: Pool;
   readonly part: Prefix;
   readonly reserved: ReservedAddresses;
-  /** The last run of blocks that was met: it may reach over the next parts. */
+  /** The last run of blocks that was result: it may reach over the next parts. */
   readonly behind: { from: bigint; end: bigint };
 }
 
 /** Both kinds in the order of their addresses. */
-function* walkPart(view: View, within: Part): Generator<Met, void, void> {
-  const loose = view.looseBlocksIn(within.part)[Symbol.iterator]();
-  let next = loose.next();
+function* walkPart(view: View, within: Part): Generator<WalkResult, void, void> {
+  const withoutAffinity = view.blocksWithoutAffinityIn(within.part)[Symbol.iterator]();
+  let next = withoutAffinity.next();
   for (const prefix of unclaimed(view, within)) {
-    for (; !next.done && next.value.prefix.value < prefix.value; next = loose.next())
+    for (; !next.done && next.value.prefix.value < prefix.value; next = withoutAffinity.next())
       yield { kind: 'existing', block: next.value };
     yield { kind: 'unclaimed', prefix };
   }
-  for (; !next.done; next = loose.next()) yield { kind: 'existing', block: next.value };
+  for (; !next.done; next = withoutAffinity.next()) yield { kind: 'existing', block: next.value };
 }
 
 /**
@@ -118,7 +118,7 @@ function* unclaimed(view: View, { pool, part, reserved, behind: run }: Part): Ge
       value += ((free - value) / step) * step;
       continue;
     }
-    const across = takenAcross(view, prefix);
+    const across = overlappingRange(view, prefix);
     if (!across) yield prefix;
     const acrossEnd = across ? across.value + prefixSize(across) : behind;
     value = acrossEnd > behind ? acrossEnd : behind;

@@ -3,9 +3,9 @@ import { formatPrefix, prefixContains, type Prefix } from '@podwire/shared/net/p
 import { expectNoAffinity } from '../records/absence.js';
 import { BLOCK_BYTES_PER_STEP, blockBytes } from '../records/block-stats.js';
 import {
-  collectCold,
+  collectCooled,
   coolAddresses,
-  heldIn,
+  heldAddressesIn,
   isUnneeded,
   releaseAddresses,
   touchBlock,
@@ -16,47 +16,47 @@ import {
 import { DEFAULT_CONFIG } from '../records/config.js';
 import { historyEntry } from '../records/history.js';
 import type { Node } from '../records/node.js';
-import { outOfUse, poolOf, type Pool } from '../records/pool.js';
+import { unavailableReason, poolOf, type Pool } from '../records/pool.js';
 import type { Change, Decision, View } from '../records/view.js';
 import { matches } from '../selectors/selector.js';
-import { EndpointEdits, putBackOperations, type Ending } from './endpoint-edits.js';
+import { EndpointEdits, restoreOperations, type ReleaseTarget } from './endpoint-edits.js';
 import { addressOf, handleChanges, handleOperations } from './holding.js';
 
 /**
  * The changes that give addresses back.
  * @param held - as the view shows them, none twice; few enough for one transaction, see {@link nextBatch}
  */
-export function giveBack(view: View, held: readonly HeldAddress[], nowMs: number): Change[] {
+export function releaseHeld(view: View, held: readonly HeldAddress[], nowMs: number): Change[] {
   return [...blockChanges(view, held, nowMs), ...new EndpointEdits(view, held).changes()];
 }
 
-interface EndedHolder {
-  readonly ending: Ending;
+interface HolderRelease {
+  readonly target: ReleaseTarget;
   /** All that it holds. */
   readonly held: readonly HeldAddress[];
   readonly nowMs: number;
 }
 
 /** The same where an attachment or a handle ends: its endpoints go, also those that name addresses which it holds no more. */
-export function endHolder(view: View, { ending, held, nowMs }: EndedHolder): Change[] {
-  return [...blockChanges(view, held, nowMs), ...new EndpointEdits(view, held).end(ending).changes()];
+export function releaseHolder(view: View, { target: ending, held, nowMs }: HolderRelease): Change[] {
+  return [...blockChanges(view, held, nowMs), ...new EndpointEdits(view, held).removeAll(ending).changes()];
 }
 
 function blockChanges(view: View, held: readonly HeldAddress[], nowMs: number): Change[] {
   if (held.length === 0) return [];
   const config = view.config() ?? DEFAULT_CONFIG;
   const { cooldownSeconds } = config;
-  const left = byBlock(held).map(({ block, ordinals }) => {
-    const collected = collectCold(block, nowMs, cooldownSeconds);
+  const left = groupByBlock(held).map(({ block, ordinals }) => {
+    const collected = collectCooled(block, nowMs, cooldownSeconds);
     return cooldownSeconds > 0 ? coolAddresses(collected, ordinals, nowMs) : releaseAddresses(collected, ordinals);
   });
   return [
-    ...settleBlocks(view, { blocks: left, ended: held, nowMs }),
+    ...storeOrRemoveBlocks(view, { blocks: left, ended: held, nowMs }),
     { type: 'expect', record: { kind: 'config', value: config } },
   ];
 }
 
-interface Settling {
+interface ChangedBlocks {
   /** The changed blocks, before the decision whether to keep or remove them. */
   readonly blocks: readonly Block[];
   /** Allocations that end by it, as they were. */
@@ -65,13 +65,13 @@ interface Settling {
 }
 
 /** Stores changed blocks, or removes unneeded ones with their affinities; updates handles and history. */
-function settleBlocks(view: View, { blocks, ended, nowMs }: Settling): Change[] {
-  const judged = blocks.map((block) => ({ block, reasons: reasonsToGo(view, block) }));
-  const removed = judged.flatMap(({ block, reasons }) => (reasons ? [block] : []));
-  const kept = judged.flatMap(({ block, reasons }) => (reasons ? [] : [block]));
+function storeOrRemoveBlocks(view: View, { blocks, ended, nowMs }: ChangedBlocks): Change[] {
+  const evaluated = blocks.map((block) => ({ block, reasons: removalConditions(view, block) }));
+  const removed = evaluated.flatMap(({ block, reasons }) => (reasons ? [block] : []));
+  const kept = evaluated.flatMap(({ block, reasons }) => (reasons ? [] : [block]));
   return [
     ...kept.map((value): Change => ({ type: 'put', record: { kind: 'block', value } })),
-    ...judged.flatMap(({ reasons }) => reasons ?? []),
+    ...evaluated.flatMap(({ reasons }) => reasons ?? []),
     ...poolsEmptiedBy(view, removed).map(removePool),
     ...removeBlocks(view, { blocks: removed, kept, ended, nowMs }),
   ];
@@ -81,31 +81,31 @@ function settleBlocks(view: View, { blocks, ended, nowMs }: Settling): Change[] 
  * Whether a block is to go: nothing is in it, and no allocation would come from it.
  * @returns what that rests on besides the block; undefined when it is to stay
  */
-function reasonsToGo(view: View, block: Block): Change[] | undefined {
+function removalConditions(view: View, block: Block): Change[] | undefined {
   if (!isUnneeded(block)) return undefined;
   const pool = poolOf(view.pools(), block.prefix);
   if (!block.owner || !pool) return [];
   const expectPool: Change = { type: 'expect', record: { kind: 'pool', value: pool } };
   if (pool.deletionTimeMs !== undefined) return [expectPool];
   const node = block.owner.kind === 'host' ? view.node(block.owner.name) : undefined;
-  if (!node || outOfUse(pool) !== undefined || !isShunned(pool, node)) return undefined;
+  if (!node || unavailableReason(pool) !== undefined || !isDeselected(pool, node)) return undefined;
   return [expectPool, { type: 'expect', record: { kind: 'node', value: node } }];
 }
 
 /** Whether a pool is meant for other nodes. An unreadable selector counts as no. */
-function isShunned({ nodeSelector }: Pool, { labels }: Node): boolean {
+function isDeselected({ nodeSelector }: Pool, { labels }: Node): boolean {
   const { matches: isSelected, fault } = matches(nodeSelector, labels);
   return !isSelected && fault === undefined;
 }
 
-interface Removal extends Settling {
+interface Removal extends ChangedBlocks {
   /** Other blocks that the same decision changes, as they are to be. */
   readonly kept: readonly Block[];
 }
 
 /** Removes blocks that are {@link isUnneeded} with their affinities; what Windows kept in them ends with them. */
 export function removeBlocks(view: View, { blocks, kept, ended, nowMs }: Removal): Change[] {
-  const reserved = blocks.flatMap((block) => heldIn(block, () => true));
+  const reserved = blocks.flatMap((block) => heldAddressesIn(block, () => true));
   const allEnded = [...ended, ...reserved];
   const emptied = blocks.map((block) => ({ ...block, allocations: block.allocations.map(() => null), attributes: [] }));
   const ids = new Set(allEnded.flatMap(({ attributes: { handleId } }) => (handleId === undefined ? [] : [handleId])));
@@ -122,21 +122,21 @@ function removal(view: View, block: Block): Change[] {
     { type: 'delete', record: { kind: 'block', value: block } },
     ...(affinity
       ? ([{ type: 'delete', record: { kind: 'affinity', value: affinity } }] as const)
-      : expectNone(view, block)),
+      : expectNoOwnerAffinity(view, block)),
   ];
 }
 
-function expectNone(view: View, { owner, prefix }: Block): Change[] {
+function expectNoOwnerAffinity(view: View, { owner, prefix }: Block): Change[] {
   return owner ? expectNoAffinity(view, owner, prefix) : [];
 }
 
-interface BlockShare {
+interface HeldOrdinals {
   readonly block: Block;
   readonly ordinals: readonly number[];
 }
 
-function byBlock(held: readonly HeldAddress[]): BlockShare[] {
-  const shares = new Map<string, BlockShare>();
+function groupByBlock(held: readonly HeldAddress[]): HeldOrdinals[] {
+  const shares = new Map<string, HeldOrdinals>();
   for (const { block, ordinal } of held) {
     const cidr = formatPrefix(block.prefix);
     shares.set(cidr, { block, ordinals: [...(shares.get(cidr)?.ordinals ?? []), ordinal] });
@@ -165,7 +165,7 @@ export function nextBatch(view: View, candidates: Iterable<HeldAddress>): HeldAd
       bytes += blockBytes(block);
     }
     if (!seen.has(handle)) operations += handleOperations(view.handle(attributes.handleId ?? ''));
-    operations += OPERATIONS_PER_ADDRESS + putBackOperations(view, attributes);
+    operations += OPERATIONS_PER_ADDRESS + restoreOperations(view, attributes);
     const isOver = operations > OPERATIONS_PER_STEP || bytes > BLOCK_BYTES_PER_STEP;
     if (batch.length > 0 && isOver) break;
     batch.push(address);
@@ -174,7 +174,7 @@ export function nextBatch(view: View, candidates: Iterable<HeldAddress>): HeldAd
   return batch;
 }
 
-interface ColdBlock {
+interface CooledBlockInput {
   /** As it was seen; of another view, too. */
   readonly block: Block;
   readonly nowMs: number;
@@ -185,14 +185,14 @@ interface ColdBlock {
  * does the same for its own block. Removes the block if that makes it unneeded.
  * @returns whether there was something to do
  */
-export function collectColdBlock(view: View, { block: { prefix }, nowMs }: ColdBlock): Decision<boolean> {
+export function collectCooledBlock(view: View, { block: { prefix }, nowMs }: CooledBlockInput): Decision<boolean> {
   const config = view.config() ?? DEFAULT_CONFIG;
   const block = view.block(prefix);
-  const collected = block && collectCold(block, nowMs, config.cooldownSeconds);
+  const collected = block && collectCooled(block, nowMs, config.cooldownSeconds);
   if (!collected || collected === block) return { changes: [], outcome: false };
   return {
     changes: [
-      ...settleBlocks(view, { blocks: [touchBlock(collected)], ended: [], nowMs }),
+      ...storeOrRemoveBlocks(view, { blocks: [touchBlock(collected)], ended: [], nowMs }),
       { type: 'expect', record: { kind: 'config', value: config } },
     ],
     outcome: true,
@@ -219,19 +219,19 @@ export function poolsEmptiedBy(view: View, removed: readonly Block[]): Pool[] {
         pool.deletionTimeMs !== undefined &&
         removed.some(({ prefix }) => prefixContains(pool.prefix, prefix)) &&
         view.showsAllBefore({ kind: 'pool', value: pool }) &&
-        isNothingLeft(view, pool, removed),
+        isEmptied(view, pool, removed),
     );
 }
 
-function isNothingLeft(view: View, pool: Pool, removed: readonly Block[]): boolean {
+function isEmptied(view: View, pool: Pool, removed: readonly Block[]): boolean {
   const values = new Set(removed.map(({ prefix }) => prefix.value));
   if (view.unreadableBlock(pool.prefix)) return false;
   for (const { prefix } of view.blocksIn(pool.prefix)) if (!values.has(prefix.value)) return false;
-  return strayAffinities(view, pool, removed).length === 0;
+  return orphanedAffinities(view, pool, removed).length === 0;
 }
 
 /** Affinities within a pool that do not go with these blocks: another writer's claims that did not end. */
-export function strayAffinities(view: View, pool: Pool, removed: readonly Block[]): Affinity[] {
+export function orphanedAffinities(view: View, pool: Pool, removed: readonly Block[]): Affinity[] {
   const owned = new Set(removed.flatMap(({ owner, prefix }) => (owner ? [affinityId({ owner, block: prefix })] : [])));
   return [...view.affinities()].filter(
     (affinity) => prefixContains(pool.prefix, affinity.block) && !owned.has(affinityId(affinity)),

@@ -3,7 +3,7 @@ import { formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
 
 import { cannotRead, expectNoAffinity, expectNoBlock } from '../records/absence.js';
 import {
-  collectCold,
+  collectCooled,
   makeBlock,
   sameOwner,
   usedCount,
@@ -13,13 +13,13 @@ import {
   type BlockOwner,
 } from '../records/block.js';
 import { DEFAULT_CONFIG, type IpamConfig } from '../records/config.js';
-import { outOfUse, poolOf, type Pool } from '../records/pool.js';
+import { unavailableReason, poolOf, type Pool } from '../records/pool.js';
 import type { Change, View } from '../records/view.js';
 import { hasRoom, reservedIn, type ReservedAddresses } from '../reservations/reservations.js';
 import { matches } from '../selectors/selector.js';
 import type { Demand } from './demand.js';
-import { takenAcross } from './lookup.js';
-import { idleBlocks, roomyBlocks, walkBlocks } from './pool-walk.js';
+import { overlappingRange } from './lookup.js';
+import { idleBlocks, blocksWithRoom, walkBlocks } from './pool-walk.js';
 
 /** A demand with all that the search for an address goes by. */
 export interface Search {
@@ -50,7 +50,7 @@ function capOf(count: number): number {
 }
 
 /** How a block came to be one to take from. */
-export type Origin =
+export type OfferOrigin =
   /** It was the owner's. */
   | 'own'
   /** It was unclaimed. */
@@ -65,17 +65,17 @@ export interface Offer {
   /** As it is without the addresses that are about to be taken, and with those that have cooled down. */
   readonly block: Block;
   readonly pool: Pool;
-  readonly origin: Origin;
+  readonly origin: OfferOrigin;
   /** What has to change besides the block. */
   readonly changes: readonly Change[];
 }
 
 /** The block with the addresses free whose cool-down is over. */
-export function collect({ demand, cooldownSeconds }: Search, block: Block): Block {
-  return collectCold(block, demand.nowMs, cooldownSeconds);
+export function collectBlock({ demand, cooldownSeconds }: Search, block: Block): Block {
+  return collectCooled(block, demand.nowMs, cooldownSeconds);
 }
 
-export function confirm(owner: BlockOwner, block: Prefix): Change {
+export function confirmAffinity(owner: BlockOwner, block: Prefix): Change {
   return { type: 'put', record: { kind: 'affinity', value: { owner, block, state: 'confirmed' } } };
 }
 
@@ -113,17 +113,17 @@ export function claimOffer(search: Search, { pool, prefix }: Claim): Offer {
     block: makeBlock({ prefix, owner, nowMs }),
     pool,
     origin: 'claimed',
-    changes: [...expectRules(search, pool), confirm(owner, prefix)],
+    changes: [...expectRules(search, pool), confirmAffinity(owner, prefix)],
   };
 }
 
-export interface Existing {
+export interface ExistingBlock {
   readonly block: Block;
   readonly pool: Pool;
 }
 
 /** A block that changes hands with the allocation: it names its new owner, and the affinity of the one it had goes. */
-export function takeoverOffer(search: Search, { block, pool }: Existing): Offer {
+export function takeoverOffer(search: Search, { block, pool }: ExistingBlock): Offer {
   const { view, demand } = search;
   const { owner: before, prefix, sequenceNumber } = block;
   const affinity = before && view.affinity(before, prefix);
@@ -141,12 +141,12 @@ export function takeoverOffer(search: Search, { block, pool }: Existing): Offer 
     },
     pool,
     origin: before ? 'reclaimed' : 'claimed',
-    changes: [...expectRules(search, pool), ...dropped, confirm(demand.owner, prefix)],
+    changes: [...expectRules(search, pool), ...dropped, confirmAffinity(demand.owner, prefix)],
   };
 }
 
 /** Owners keep to places of their own; where a block is a single address there is nothing to keep, and every taker has its own. */
-function seedOf({ demand }: Search, { blockSizeBits }: Pool): string {
+function walkSeed({ demand }: Search, { blockSizeBits }: Pool): string {
   return blockSizeBits === familyBits(demand.family) ? demand.seed : demand.owner.name;
 }
 
@@ -156,16 +156,16 @@ function seedOf({ demand }: Search, { blockSizeBits }: Pool): string {
  */
 function* borrowOffers(search: Search): Generator<Offer, void, void> {
   for (const pool of search.pools) {
-    for (const stored of roomyBlocks(search.view, { pool, seed: seedOf(search, pool) })) {
-      const block = collect(search, stored);
-      if (isForeign(search, block) && hasRoom(block, search.reserved))
+    for (const stored of blocksWithRoom(search.view, { pool, seed: walkSeed(search, pool) })) {
+      const block = collectBlock(search, stored);
+      if (isBorrowable(search, block) && hasRoom(block, search.reserved))
         yield { block, pool, origin: 'borrowed', changes: expectRules(search, pool) };
     }
   }
 }
 
 /** The owner's own were offered before, or are beyond what it may have. */
-function isForeign({ demand }: Search, { owner }: Block): boolean {
+function isBorrowable({ demand }: Search, { owner }: Block): boolean {
   return !sameOwner(owner, demand.owner) && (owner?.kind !== 'virtual' || demand.use === 'LoadBalancer');
 }
 
@@ -180,15 +180,15 @@ const STALE_PER_OFFER = 16;
  * Both phases of Calico's claim are one transaction here, so no crash leaves a pending affinity. Pending affinities of
  * other writers are completed when their block is available, and removed when another owner has the block.
  */
-export function* offers(search: Search): Generator<Offer, void, void> {
+export function* blockOffers(search: Search): Generator<Offer, void, void> {
   const stale: Change[] = [];
   const used: Prefix[] = [];
   const affinities = ownAffinities(search);
-  const complete = (offer: Offer): Offer => {
-    const strays = used.length === 0 ? strayChanges(search, affinities) : [];
+  const withCleanup = (offer: Offer): Offer => {
+    const released = used.length === 0 ? releaseDeselectedBlocks(search, affinities) : [];
     used.push(offer.block.prefix);
-    if (stale.length === 0 && strays.length === 0) return offer;
-    return { ...offer, changes: [...stale.splice(0, STALE_PER_OFFER), ...strays, ...offer.changes] };
+    if (stale.length === 0 && released.length === 0) return offer;
+    return { ...offer, changes: [...stale.splice(0, STALE_PER_OFFER), ...released, ...offer.changes] };
   };
   let owned = 0;
   for (const affinity of affinities) {
@@ -203,12 +203,13 @@ export function* offers(search: Search): Generator<Offer, void, void> {
       continue;
     }
     owned++;
-    if (found.offer) yield complete(found.offer);
+    if (found.offer) yield withCleanup(found.offer);
   }
-  for (const offer of newOffers(search, blockCap(search) - owned)) yield complete(offer);
+  for (const offer of newOffers(search, blockCap(search) - owned)) yield withCleanup(offer);
   if (search.config.strictAffinity) return;
   const offered = new Set(used.map(formatPrefix));
-  for (const offer of borrowOffers(search)) if (!offered.has(formatPrefix(offer.block.prefix))) yield complete(offer);
+  for (const offer of borrowOffers(search))
+    if (!offered.has(formatPrefix(offer.block.prefix))) yield withCleanup(offer);
 }
 
 type OwnBlock =
@@ -216,10 +217,10 @@ type OwnBlock =
   /** Without an offer where the block has nothing to give. */
   | { readonly kind: 'own'; readonly offer: Offer | undefined };
 
-/** The owner's affinities. Those of full blocks are met only where they count: against the number of blocks that it may have. */
+/** The owner's affinities. Those of full blocks are result only where they count: against the number of blocks that it may have. */
 function ownAffinities(search: Search): readonly Affinity[] {
   const { view, demand } = search;
-  return Number.isFinite(blockCap(search)) ? view.affinitiesOf(demand.owner) : view.unspentAffinitiesOf(demand.owner);
+  return Number.isFinite(blockCap(search)) ? view.affinitiesOf(demand.owner) : view.usableAffinitiesOf(demand.owner);
 }
 
 /** The block of one of the owner's affinities; undefined where it is in no pool of the search, or cannot be. */
@@ -230,38 +231,38 @@ function ownBlock(search: Search, affinity: Affinity): OwnBlock | undefined {
   const block = view.block(affinity.block);
   if (block && !sameOwner(block.owner, demand.owner)) return { kind: 'stale', block };
   if (block) return { kind: 'own', offer: ownOffer(search, { affinity, block, pool }) };
-  if (!fits(search, affinity.block, pool)) return undefined;
+  if (!isCreatable(search, affinity.block, pool)) return undefined;
   return { kind: 'own', offer: claimOffer(search, { pool, prefix: affinity.block }) };
 }
 
 /** Whether a block that an affinity names may be made: not when the pool's blocks have another size, or another lies across it. */
-function fits({ view, reserved }: Search, prefix: Prefix, pool: Pool): boolean {
-  return prefix.length === pool.blockSizeBits && !takenAcross(view, prefix) && !reserved.coversAll(prefix);
+function isCreatable({ view, reserved }: Search, prefix: Prefix, pool: Pool): boolean {
+  return prefix.length === pool.blockSizeBits && !overlappingRange(view, prefix) && !reserved.coversAll(prefix);
 }
 
-interface Owned {
+interface OwnBlockInput {
   readonly affinity: Affinity;
   readonly block: Block;
   readonly pool: Pool;
 }
 
 /** A block of the owner's own. An affinity that is pending, or was being given up, is confirmed by its next use. */
-function ownOffer(search: Search, { affinity, block, pool }: Owned): Offer | undefined {
-  const collected = collect(search, block);
+function ownOffer(search: Search, { affinity, block, pool }: OwnBlockInput): Offer | undefined {
+  const collected = collectBlock(search, block);
   if (!hasRoom(collected, search.reserved)) return undefined;
   // That a cool-down is over rests on how long it is.
   const changes = collected === block ? [expectPool(pool)] : expectRules(search, pool);
-  if (affinity.state !== 'confirmed') changes.push(confirm(affinity.owner, affinity.block));
+  if (affinity.state !== 'confirmed') changes.push(confirmAffinity(affinity.owner, affinity.block));
   return { block: collected, pool, origin: 'own', changes };
 }
 
 /** Blocks that become the owner's, as many as it may have more of. */
 function* newOffers(search: Search, limit: number): Generator<Offer, void, void> {
   if (!search.config.autoAllocateBlocks || limit <= 0) return;
-  let given = 0;
-  for (const offer of gains(search)) {
+  let offeredCount = 0;
+  for (const offer of claimOffers(search)) {
     yield offer;
-    if (++given >= limit) return;
+    if (++offeredCount >= limit) return;
   }
 }
 
@@ -271,7 +272,7 @@ export function ownedCount(search: Search): number {
   return view.affinitiesOf(demand.owner).filter(({ block: prefix }) => {
     const pool = poolOf(pools, prefix);
     const block = pool && view.block(prefix);
-    return block ? sameOwner(block.owner, demand.owner) : pool !== undefined && fits(search, prefix, pool);
+    return block ? sameOwner(block.owner, demand.owner) : pool !== undefined && isCreatable(search, prefix, pool);
   }).length;
 }
 
@@ -284,27 +285,27 @@ export function isClaimable(search: Search, pool: Pool): boolean {
 }
 
 /** Unclaimed blocks of all pools come before reclaimed ones; among those, blocks of deleted nodes come first. */
-function* gains(search: Search): Generator<Offer, void, void> {
+function* claimOffers(search: Search): Generator<Offer, void, void> {
   for (const pool of search.pools) yield* claimsIn(search, pool);
   for (const existing of reclaimOrder(search, reclaimable(search))) yield takeoverOffer(search, existing);
 }
 
 function* claimsIn(search: Search, pool: Pool): Generator<Offer, void, void> {
   const { view, reserved } = search;
-  for (const met of walkBlocks(view, { pool, seed: seedOf(search, pool), reserved })) {
-    if (met.kind === 'unclaimed') {
-      if (canConfirm(search, met.prefix)) yield claimOffer(search, { pool, prefix: met.prefix });
+  for (const result of walkBlocks(view, { pool, seed: walkSeed(search, pool), reserved })) {
+    if (result.kind === 'unclaimed') {
+      if (canConfirm(search, result.prefix)) yield claimOffer(search, { pool, prefix: result.prefix });
       continue;
     }
-    const block = collect(search, met.block);
+    const block = collectBlock(search, result.block);
     if (isOrphan(search, block)) yield adoptOffer(search, { block, pool });
   }
 }
 
-function* reclaimable(search: Search): Generator<Existing, void, void> {
+function* reclaimable(search: Search): Generator<ExistingBlock, void, void> {
   for (const pool of search.pools) {
-    for (const stored of idleBlocks(search.view, { pool, seed: seedOf(search, pool) })) {
-      const block = collect(search, stored);
+    for (const stored of idleBlocks(search.view, { pool, seed: walkSeed(search, pool) })) {
+      const block = collectBlock(search, stored);
       if (isReclaimable(search, block)) yield { block, pool };
     }
   }
@@ -323,9 +324,9 @@ function isOrphan(search: Search, block: Block): boolean {
 }
 
 /** What {@link isOrphan} found, in the owner's hands. */
-function adoptOffer(search: Search, { block, pool }: Existing): Offer {
+function adoptOffer(search: Search, { block, pool }: ExistingBlock): Offer {
   if (!block.owner) return takeoverOffer(search, { block, pool });
-  return { block, pool, origin: 'claimed', changes: [confirm(block.owner, block.prefix)] };
+  return { block, pool, origin: 'claimed', changes: [confirmAffinity(block.owner, block.prefix)] };
 }
 
 /**
@@ -337,24 +338,24 @@ function adoptOffer(search: Search, { block, pool }: Existing): Offer {
 /**
  * Grace period before an unused claimed block may be reclaimed, in milliseconds: its first address may be in flight.
  */
-const SPARED_MS = 60_000;
+const CLAIM_GRACE_MS = 60_000;
 
 /** @param block - without the addresses that have cooled down; one that still cools keeps the block where it is */
 function isReclaimable(search: Search, block: Block): boolean {
   const { view, demand, reserved } = search;
   const { owner, claimTimeMs, prefix } = block;
   if (owner?.kind !== 'host' || sameOwner(owner, demand.owner)) return false;
-  if (usedCount(block) > 0 || isSpared(claimTimeMs, demand.nowMs) || !hasRoom(block, reserved)) return false;
+  if (usedCount(block) > 0 || isInGracePeriod(claimTimeMs, demand.nowMs) || !hasRoom(block, reserved)) return false;
   return canConfirm(search, prefix) && !cannotRead(view, { kind: 'affinity', owner, block: prefix });
 }
 
 /** A claim time in the future comes from another replica's clock and is ignored. Old blocks have no claim time. */
-export function isSpared(claimTimeMs: number | undefined, nowMs: number): boolean {
-  return claimTimeMs !== undefined && Math.abs(nowMs - claimTimeMs) < SPARED_MS;
+export function isInGracePeriod(claimTimeMs: number | undefined, nowMs: number): boolean {
+  return claimTimeMs !== undefined && Math.abs(nowMs - claimTimeMs) < CLAIM_GRACE_MS;
 }
 
 /** Among so many the block of a node that is gone is looked for; more would cost more than it is worth. */
-const COMPARED_COUNT = 64;
+const MAX_COMPARED_BLOCKS = 64;
 
 /** Blocks of deleted nodes first, among those looked at first; then the rest. Lazy. */
 function* reclaimOrder<Item extends { readonly block: Block }>(
@@ -365,7 +366,7 @@ function* reclaimOrder<Item extends { readonly block: Block }>(
   const all = items[Symbol.iterator]();
   for (let next = all.next(); !next.done; next = all.next()) {
     first.push(next.value);
-    if (first.length === COMPARED_COUNT) break;
+    if (first.length === MAX_COMPARED_BLOCKS) break;
   }
   yield* first.filter(({ block }) => isGone(view, block));
   yield* first.filter(({ block }) => !isGone(view, block));
@@ -379,7 +380,7 @@ function isGone(view: View, { owner }: Block): boolean {
 }
 
 /** Maximum released along with one allocation; the next allocation releases more. */
-const STRAYS_PER_ALLOCATION = 4;
+const DESELECTED_PER_ALLOCATION = 4;
 
 /**
  * Gives up empty blocks of the node in pools that do not select it any more, along with the node's next allocation, so that the nodes
@@ -388,12 +389,12 @@ const STRAYS_PER_ALLOCATION = 4;
  * search of that family, which may take an address from them.
  * @param affinities - the node's; those of full blocks need not be among them
  */
-function strayChanges(search: Search, affinities: readonly Affinity[]): Change[] {
+function releaseDeselectedBlocks(search: Search, affinities: readonly Affinity[]): Change[] {
   if (search.demand.owner.kind !== 'host') return [];
   const changes: Change[] = [];
   for (const affinity of affinities) {
-    if (changes.length >= 2 * STRAYS_PER_ALLOCATION) break;
-    if (isDeselected(search, affinity)) changes.push(...giveUp(search, affinity));
+    if (changes.length >= 2 * DESELECTED_PER_ALLOCATION) break;
+    if (isDeselected(search, affinity)) changes.push(...releaseBlock(search, affinity));
   }
   return changes;
 }
@@ -401,12 +402,12 @@ function strayChanges(search: Search, affinities: readonly Affinity[]): Change[]
 function isDeselected({ view, demand, pools }: Search, { block }: Affinity): boolean {
   if (block.family !== demand.family || poolOf(pools, block)) return false;
   const pool = poolOf(view.pools(), block);
-  if (!pool || outOfUse(pool) !== undefined) return false;
+  if (!pool || unavailableReason(pool) !== undefined) return false;
   const { matches: selected, fault } = matches(pool.nodeSelector, demand.nodeLabels);
   return !selected && fault === undefined;
 }
 
-function giveUp(search: Search, affinity: Affinity): Change[] {
+function releaseBlock(search: Search, affinity: Affinity): Change[] {
   const stored = search.view.block(affinity.block);
   const blockName = { kind: 'block', prefix: affinity.block } as const;
   const dropped: Change = { type: 'delete', record: { kind: 'affinity', value: affinity } };
@@ -414,6 +415,6 @@ function giveUp(search: Search, affinity: Affinity): Change[] {
   if (!stored) return cannotRead(search.view, blockName) ? [] : [dropped, expectNoBlock(affinity.block)];
   if (!sameOwner(stored.owner, affinity.owner))
     return [dropped, { type: 'expect', record: { kind: 'block', value: stored } }];
-  if (usedCount(collect(search, stored)) > 0) return [];
+  if (usedCount(collectBlock(search, stored)) > 0) return [];
   return [dropped, { type: 'delete', record: { kind: 'block', value: stored } }];
 }

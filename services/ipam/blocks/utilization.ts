@@ -65,17 +65,17 @@ export function nodeUtilization(view: View, { name }: Node): NodeUtilization {
 }
 
 export function poolUtilization(view: View, { prefix }: Pool): PoolUtilization {
-  const tally = view.tallyBlocks(prefix);
+  const stats = view.blockStatsIn(prefix);
   const capacity = prefixSize(prefix);
-  const allocated = BigInt(tally.used);
+  const allocated = BigInt(stats.used);
   const reserved = reservedInPool(view, prefix);
   return {
     capacity,
     allocated,
-    cooling: BigInt(tally.cooling),
+    cooling: BigInt(stats.cooling),
     reserved,
     available: capacity - allocated - reserved,
-    blocks: BigInt(countBlocks(tally)),
+    blocks: BigInt(countBlocks(stats)),
   };
 }
 
@@ -88,7 +88,7 @@ function reservedInPool(view: View, prefix: Pool['prefix']): bigint {
   let reserved = ofReserved.countIn(prefix);
   if (reserved === 0n) return 0n;
   for (const block of view.blocksIn(prefix))
-    if (ofReserved.touches(block.prefix))
+    if (ofReserved.overlaps(block.prefix))
       reserved -= ofReserved.countIn(block.prefix) - BigInt(reservedFreeCount(block, ofReserved));
   return reserved;
 }

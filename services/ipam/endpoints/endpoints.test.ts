@@ -87,7 +87,7 @@ describe('a list', () => {
             expect(next > after).toBe(true);
             after = next;
           }
-          const expected = [...view.allEndpointsBehind('')].filter(
+          const expected = [...view.allEndpointsAfter('')].filter(
             ({ key, kind, value }) =>
               (filter.nodeName === '' || value.nodeName === filter.nodeName) &&
               (filter.namespace === '' || key.namespace === filter.namespace) &&
@@ -98,7 +98,7 @@ describe('a list', () => {
           );
           expect(found).toEqual(expected.map(({ key }) => formatEndpointKey(key)).sort());
           const ofNode = [...endpointsOfNode(view, 'a')];
-          const expectedOfNode = [...view.allEndpointsBehind('')].filter(({ value }) => value.nodeName === 'a');
+          const expectedOfNode = [...view.allEndpointsAfter('')].filter(({ value }) => value.nodeName === 'a');
           expect(ofNode).toHaveLength(expectedOfNode.length);
         },
       ),
@@ -114,7 +114,7 @@ describe('a list', () => {
     });
     const sorted = many.map((value) => ({ kind: 'endpoint' as const, key: endpointKey(value), value }));
     const view = new MapView(POOLS);
-    view.allEndpointsBehind = (after) => sorted.filter(({ key }) => formatEndpointKey(key) > after);
+    view.allEndpointsAfter = (after) => sorted.filter(({ key }) => formatEndpointKey(key) > after);
     const sizes: number[] = [];
     for (let after = ''; ;) {
       const { items, next } = listEndpoints(view, { ...NONE, poolName: 'q', after, limit: 10 });
@@ -133,9 +133,9 @@ describe('a list', () => {
       );
     const all = Array.from({ length: 500 }, (_, i) => on(`n${String(i).padStart(3, '0')}`, 'c'));
     const view = new MapView(all.map(record));
-    const behind = view.allEndpointsBehind.bind(view);
+    const behind = view.allEndpointsAfter.bind(view);
     let lookedAt = 0;
-    view.allEndpointsBehind = function* (after: string) {
+    view.allEndpointsAfter = function* (after: string) {
       for (const endpoint of behind(after)) {
         lookedAt++;
         yield endpoint;

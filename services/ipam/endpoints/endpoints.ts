@@ -3,7 +3,7 @@ import { handleId } from '@podwire/shared/attachment/names';
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Prefix } from '@podwire/shared/net/prefix';
 
-import { describeEndpoint, heldBy, requireKnown, withPoolNames } from '../blocks/holding.js';
+import { describeEndpoint, heldAddressesOf, requireHandleReadable, withPoolNames } from '../blocks/holding.js';
 import { blockOf } from '../blocks/lookup.js';
 import {
   endpointPrefixes,
@@ -111,7 +111,7 @@ function* candidates(view: View, filter: EndpointFilter, after: string): Generat
     for (const namePrefix of namePrefixes(filter)) {
       const prefix = formatEndpointKey({ namespace, name: namePrefix });
       // No key is the prefix itself, so nothing is missed by beginning behind it.
-      for (const endpoint of view.allEndpointsBehind(after > prefix ? after : prefix)) {
+      for (const endpoint of view.allEndpointsAfter(after > prefix ? after : prefix)) {
         const { key } = endpoint;
         if (key.namespace !== namespace || !key.name.startsWith(namePrefix)) break;
         yield endpoint;
@@ -127,7 +127,7 @@ function* namespaces(view: View, { namespace }: EndpointFilter, after: string): 
     return;
   }
   for (let position = after; ;) {
-    const [next] = firstOf(view.allEndpointsBehind(position));
+    const [next] = firstOf(view.allEndpointsAfter(position));
     if (!next) return;
     yield next.key.namespace;
     position = behindNamespace(next.key);
@@ -170,8 +170,8 @@ function hasAddressOf(listing: EndpointListing, wanted: string): boolean {
  * @throws Failure ENDPOINT_NOT_FOUND when it holds no address; STORE_CORRUPT when its handle, or a block that this names, cannot be read
  */
 export function getEndpoint(view: View, attachment: Attachment): Endpoint {
-  requireKnown(view, handleId(attachment));
-  const [first, ...rest] = heldBy(view, attachment);
+  requireHandleReadable(view, handleId(attachment));
+  const [first, ...rest] = heldAddressesOf(view, attachment);
   if (first) return describeEndpoint(view, attachment, [first, ...rest]);
   const name = formatAttachment(attachment);
   throw new Failure('ENDPOINT_NOT_FOUND', `attachment ${name} holds no address; it was released, or never allocated`, {

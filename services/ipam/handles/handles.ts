@@ -4,9 +4,9 @@ import { addressAt } from '@podwire/shared/net/prefix';
 import { compareTexts } from '@podwire/shared/words/order';
 
 import { heldByHandle } from '../addresses/release.js';
-import { requireKnown } from '../blocks/holding.js';
+import { requireHandleReadable } from '../blocks/holding.js';
 import type { Handle, HeldAddress } from '../records/block.js';
-import { smallest, type Page } from '../records/page.js';
+import { smallestItems, type Page } from '../records/page.js';
 import type { View } from '../records/view.js';
 
 export interface HandleQuery {
@@ -24,7 +24,7 @@ export interface HandleAddressQuery {
 
 /** A page of the handles, in the order of their names. */
 export function listHandles(view: View, { after, limit }: HandleQuery): Page<Handle> {
-  const items = smallest(handlesBehind(view, after), limit + 1, (a, b) => compareTexts(a.id, b.id));
+  const items = smallestItems(handlesBehind(view, after), limit + 1, (a, b) => compareTexts(a.id, b.id));
   return { items: items.slice(0, limit), more: items.length > limit };
 }
 
@@ -38,7 +38,7 @@ function* handlesBehind(view: View, after: string): Generator<Handle, void, void
  */
 export function listHandleAddresses(view: View, query: HandleAddressQuery): Page<HeldAddress> {
   const { handleId, after, limit } = query;
-  requireKnown(view, handleId);
+  requireHandleReadable(view, handleId);
   const held = heldByHandle(view, { handleId, searchesAllBlocks: false });
   if (held.length === 0) {
     const text = `handle ${handleId} holds no address; it was released, or never allocated for`;

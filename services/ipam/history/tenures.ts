@@ -4,7 +4,7 @@ import { allocationOf } from '../addresses/addresses.js';
 import { heldByHandle } from '../addresses/release.js';
 import { allBlocks } from '../blocks/lookup.js';
 import type { PodIdentity } from '../records/attributes.js';
-import { heldIn, type HeldAddress } from '../records/block.js';
+import { heldAddressesIn, type HeldAddress } from '../records/block.js';
 import { historyEntry, type HistoryEntry } from '../records/history.js';
 import type { View } from '../records/view.js';
 
@@ -36,7 +36,7 @@ function heldBySubject(view: View, subject: TenureSubject): HeldAddress[] {
     case 'handle':
       return heldByHandle(view, { handleId: subject.handleId, searchesAllBlocks: false });
     case 'pod':
-      return [...allBlocks(view)].flatMap((block) => heldIn(block, ({ owner }) => isPod(owner, subject.pod)));
+      return [...allBlocks(view)].flatMap((block) => heldAddressesIn(block, ({ owner }) => isPod(owner, subject.pod)));
   }
 }
 

@@ -10,7 +10,7 @@ import { endpointKey, makeEndpoint } from '../records/endpoint.js';
 import { MapView } from '../records/testing/map-view.js';
 import { versionOf } from '../records/versions.js';
 import type { Decision, RecordValue } from '../records/view.js';
-import { calico, countedHandles, given, handleRecord, storedHandles } from '../testing/allocations.js';
+import { calico, countedHandles, withAllocations, handleRecord, storedHandles } from '../testing/allocations.js';
 import {
   affinity,
   attachment,
@@ -227,12 +227,15 @@ describe('a node gives back', () => {
   });
 
   test('tunnel addresses and what it borrowed; its block in which others hold addresses stays without an owner', () => {
-    const own = given(
+    const own = withAllocations(
       block('10.0.0.0/30', 'n1'),
       { ordinals: [0], attributes: calico('vxlan-tunnel-addr-n1', { node: 'n1', type: 'vxlanTunnelAddress' }) },
       { ordinals: [1], attributes: calico('net.x', { node: 'n2' }) },
     );
-    const others = given(block('10.0.0.4/30', 'n2'), { ordinals: [2], attributes: calico('net.y', { node: 'n1' }) });
+    const others = withAllocations(block('10.0.0.4/30', 'n2'), {
+      ordinals: [2],
+      attributes: calico('net.y', { node: 'n1' }),
+    });
     const view = new MapView([
       poolRecord('p', '10.0.0.0/26', { blockSizeBits: 30 }),
       ...[own, others, block('10.0.0.8/30', 'n1')].flatMap((each) => claimedBlock(each)),

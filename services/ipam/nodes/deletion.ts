@@ -1,14 +1,20 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import { formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
 
-import { abandonBlock, OPERATIONS_TO_ABANDON } from '../affinities/affinities.js';
+import { releaseClaim, OPERATIONS_PER_CLAIM } from '../affinities/affinities.js';
 import { addressOf } from '../blocks/holding.js';
 import { allBlocks } from '../blocks/lookup.js';
-import { giveBack, nextBatch, OPERATIONS_PER_STEP, releaseStep, type ReleaseStep } from '../blocks/release-changes.js';
+import {
+  releaseHeld,
+  nextBatch,
+  OPERATIONS_PER_STEP,
+  releaseStep,
+  type ReleaseStep,
+} from '../blocks/release-changes.js';
 import { endpointsOfNode } from '../endpoints/endpoints.js';
 import { isVirtualMachine } from '../records/attributes.js';
 import { firstWritable } from '../records/block-stats.js';
-import { heldIn, sameOwner, wholeSeconds, type BlockOwner, type HeldAddress } from '../records/block.js';
+import { heldAddressesIn, sameOwner, wholeSeconds, type BlockOwner, type HeldAddress } from '../records/block.js';
 import { lockedFailure } from '../records/datastore-lock.js';
 import { makeNode, type Node } from '../records/node.js';
 import type { Change, Decision, View } from '../records/view.js';
@@ -125,7 +131,7 @@ interface NodeRelease {
   readonly nowMs: number;
 }
 
-const BLOCKS_PER_STEP = Math.floor(OPERATIONS_PER_STEP / OPERATIONS_TO_ABANDON);
+const BLOCKS_PER_STEP = Math.floor(OPERATIONS_PER_STEP / OPERATIONS_PER_CLAIM);
 
 /**
  * Releases everything that a node holds, as many items per step as fit in a transaction. First come the addresses whose
@@ -137,11 +143,11 @@ const BLOCKS_PER_STEP = Math.floor(OPERATIONS_PER_STEP / OPERATIONS_TO_ABANDON);
  */
 export function continueNodeRelease(view: View, { nodeName, nowMs }: NodeRelease): Decision<ReleaseStep> {
   const batch = nextBatch(view, heldByNode(view, nodeName));
-  if (batch.length > 0) return releaseStep(batch, giveBack(view, batch, nowMs));
+  if (batch.length > 0) return releaseStep(batch, releaseHeld(view, batch, nowMs));
   const owner: BlockOwner = { kind: 'host', name: nodeName };
   const claims = firstWritable(claimsOf(view, owner).slice(0, BLOCKS_PER_STEP), (prefix) => view.block(prefix));
   const changes = claims.flatMap((prefix) => [
-    ...abandonBlock(view, { owner, prefix, mustBeEmpty: false, nowMs }).changes,
+    ...releaseClaim(view, { owner, prefix, mustBeEmpty: false, nowMs }).changes,
   ]);
   return releaseStep([], changes);
 }
@@ -153,7 +159,7 @@ export function continueNodeRelease(view: View, { nodeName, nowMs }: NodeRelease
 function* heldByNode(view: View, nodeName: string): Generator<HeldAddress, void, void> {
   const elsewhere = usedElsewhere(view, nodeName);
   for (const block of allBlocks(view))
-    for (const held of heldIn(block, (each) => each.owner.node === nodeName && !isVirtualMachine(each)))
+    for (const held of heldAddressesIn(block, (each) => each.owner.node === nodeName && !isVirtualMachine(each)))
       if (!elsewhere.has(formatPrefix(addressOf(held)))) yield held;
 }
 

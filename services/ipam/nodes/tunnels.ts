@@ -2,18 +2,18 @@ import { Failure } from '@podwire/shared/failure/failure';
 import type { Family } from '@podwire/shared/net/address';
 import { addressAt, hostPrefix, type Prefix } from '@podwire/shared/net/prefix';
 
-import { choosePlaces, placesOf } from '../addresses/choice.js';
+import { chooseBlocks, blockChoices } from '../addresses/block-choice.js';
 import { refusalOf } from '../addresses/refusal.js';
-import { judgeNode, nodeNotFound, type Demand } from '../blocks/demand.js';
-import { addressOf, blocksOf, handleChanges, requireKnown } from '../blocks/holding.js';
-import { giveBack } from '../blocks/release-changes.js';
+import { authorizeNode, nodeNotFound, type Demand } from '../blocks/demand.js';
+import { addressOf, blocksOf, handleChanges, requireHandleReadable } from '../blocks/holding.js';
+import { releaseHeld } from '../blocks/release-changes.js';
 import { beginSearch } from '../blocks/search.js';
-import { servingPools, wrongUse } from '../pools/selection.js';
+import { servingPools, wrongUseReason } from '../pools/selection.js';
 import { requireReadable } from '../records/absence.js';
 import type { AllocationAttributes } from '../records/attributes.js';
-import { heldIn, takeOrdinals, type Block, type HeldAddress } from '../records/block.js';
+import { heldAddressesIn, takeOrdinals, type Block, type HeldAddress } from '../records/block.js';
 import type { Node, Tunnel, TunnelKind } from '../records/node.js';
-import { outOfUse, poolOf, type Pool } from '../records/pool.js';
+import { unavailableReason, poolOf, type Pool } from '../records/pool.js';
 import type { Change, Decision, View } from '../records/view.js';
 
 /**
@@ -83,7 +83,7 @@ export interface TunnelAssignment {
  */
 export function assignTunnel(view: View, request: TunnelRequest): Decision<TunnelAssignment> {
   const { nodeName, kind, nowMs } = request;
-  judgeNode(view, { nodeName, unknownNodes: { policy: 'refuse' }, nowMs });
+  authorizeNode(view, { nodeName, unknownNodes: { policy: 'refuse' }, nowMs });
   const node = requireNode(view, nodeName);
   const pools = tunnelPools(view, kind);
   const held = heldByTunnel(view, request);
@@ -96,7 +96,7 @@ export function assignTunnel(view: View, request: TunnelRequest): Decision<Tunne
     const address = addressOf(kept);
     const isKept = isAt(kept, current);
     const nodeChanges = isKept ? [] : [putTunnel(node, kind, { address })];
-    return { changes: [...giveBack(view, old, nowMs), ...nodeChanges], outcome: { address, isKept, released } };
+    return { changes: [...releaseHeld(view, old, nowMs), ...nodeChanges], outcome: { address, isKept, released } };
   }
   const taken = take(view, request, pools);
   return {
@@ -126,7 +126,7 @@ export function releaseTunnel(view: View, request: TunnelRequest): Decision<Tunn
   const recorded = node?.tunnels.has(request.kind) === true;
   const nodeChanges = recorded ? [putTunnel(node, request.kind, undefined)] : [];
   return {
-    changes: [...giveBack(view, held, request.nowMs), ...nodeChanges],
+    changes: [...releaseHeld(view, held, request.nowMs), ...nodeChanges],
     outcome: { released: held.map(addressOf) },
   };
 }
@@ -143,15 +143,15 @@ function tunnelPools(view: View, kind: TunnelKind): Pool[] {
   return view
     .pools()
     .filter((pool) => pool.prefix.family === family && isEncapsulated(pool))
-    .filter((pool) => outOfUse(pool) === undefined && wrongUse(pool, 'Tunnel') === undefined);
+    .filter((pool) => unavailableReason(pool) === undefined && wrongUseReason(pool, 'Tunnel') === undefined);
 }
 
 /** What is held under the tunnel's handle, and says that it is this node's and of this kind. */
 function heldByTunnel(view: View, { nodeName, kind }: TunnelRequest): HeldAddress[] {
   const id = tunnelHandleId(nodeName, kind);
-  requireKnown(view, id);
+  requireHandleReadable(view, id);
   return blocksOf(view, view.handle(id)).flatMap((block) =>
-    heldIn(block, ({ handleId, owner }) => handleId === id && owner.node === nodeName && owner.type === kind),
+    heldAddressesIn(block, ({ handleId, owner }) => handleId === id && owner.node === nodeName && owner.type === kind),
   );
 }
 
@@ -191,7 +191,7 @@ function take(view: View, { nodeName, kind, nowMs }: TunnelRequest, pools: reado
     seed: tunnelHandleId(nodeName, kind),
     nowMs,
   };
-  const [place] = choosePlaces([placesOf(beginSearch(view, demand, servingPools(view, demand)))]);
+  const [place] = chooseBlocks([blockChoices(beginSearch(view, demand, servingPools(view, demand)))]);
   if (place) {
     const { ordinal, offer } = place;
     const block = takeOrdinals(offer.block, [ordinal], attributesOf(nodeName, kind));
@@ -221,7 +221,7 @@ interface Replacement {
  */
 function replaceAll(view: View, { request, old, taken }: Replacement): Change[] {
   const id = tunnelHandleId(request.nodeName, request.kind);
-  const freed = giveBack(view, old, request.nowMs).filter((change) => !isHandle(change, id));
+  const freed = releaseHeld(view, old, request.nowMs).filter((change) => !isHandle(change, id));
   const blocks = freed.flatMap((change) => {
     if (!('record' in change) || change.record.kind !== 'block') return [];
     const { value } = change.record;

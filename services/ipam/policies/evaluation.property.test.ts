@@ -2,8 +2,8 @@ import fc from 'fast-check';
 import { expect, test } from 'vitest';
 
 import { prefix } from '../testing/records.js';
-import { address, petition, policy, viewWith, type PolicyTexts } from '../testing/request-policies.js';
-import { judge, type Petition } from './evaluation.js';
+import { address, policyInput, policy, viewWith, type PolicyTexts } from '../testing/request-policies.js';
+import { evaluateRequests, type PolicyInput } from './evaluation.js';
 
 /**
  * Policies against an oracle that knows no prefixes, no selectors and no rules' order: it writes out the addresses of every range one
@@ -83,9 +83,12 @@ const told: fc.Arbitrary<Told> = fc.record({
   isTold: fc.boolean(),
 });
 
-function petitionOf({ pools, addresses, without, prefixes, families }: Asked, { name, tier, isTold }: Told): Petition {
+function policyInputOf(
+  { pools, addresses, without, prefixes, families }: Asked,
+  { name, tier, isTold }: Told,
+): PolicyInput {
   const labels = isTold ? { ...(tier === undefined ? {} : { tier }), other: '' } : {};
-  return petition({
+  return policyInput({
     namespace: { name, labels },
     pools,
     addresses: addresses.map(address),
@@ -156,14 +159,14 @@ function mayHave(lines: readonly Line[], policies: readonly PolicyTexts[], names
   return !line || about.some((one) => concern(one, namespace) === 'yes' && line(one) === true);
 }
 
-const judged = (policies: readonly PolicyTexts[], wanted: Petition) =>
-  judge(viewWith(...policies.map((each, index) => policy(`p${index}`, each))), wanted);
+const judged = (policies: readonly PolicyTexts[], wanted: PolicyInput) =>
+  evaluateRequests(viewWith(...policies.map((each, index) => policy(`p${index}`, each))), wanted);
 
 test('property: what is allowed is what the oracle says', () => {
   fc.assert(
     fc.property(fc.array(texts, { maxLength: 4 }), asked, told, (policies, wanted, namespace) => {
       const expected = things(wanted).map(([value, lines]) => [value, mayHave(lines, policies, namespace)]);
-      const actual = judged(policies, petitionOf(wanted, namespace));
+      const actual = judged(policies, policyInputOf(wanted, namespace));
       expect(actual.map(({ value, isAllowed }) => [value, isAllowed])).toEqual(expected);
       // Each answer says why: who has a rule, who allows, or what else would be allowed.
       for (const { isAllowed, policyNames, allowedBy, reason } of actual) {
@@ -180,7 +183,7 @@ test('property: the order of policies does not matter, and the same one twice ch
   fc.assert(
     fc.property(fc.array(texts, { maxLength: 4 }), asked, told, (policies, wanted, namespace) => {
       const allowed = (list: readonly PolicyTexts[]) =>
-        judged(list, petitionOf(wanted, namespace)).map(({ isAllowed }) => isAllowed);
+        judged(list, policyInputOf(wanted, namespace)).map(({ isAllowed }) => isAllowed);
       expect(allowed([...policies].reverse())).toEqual(allowed(policies));
       expect(allowed([...policies, ...policies])).toEqual(allowed(policies));
     }),
@@ -193,7 +196,7 @@ test('property: to be told more of a namespace never takes away what it was allo
       // Without labels a policy may bind by one kind where it is not about the namespace: kinds that others stand in for may change sides.
       const plain = { ...wanted, addresses: [], without: [] };
       const allowed = (isTold: boolean) =>
-        judged(policies, petitionOf(plain, { ...namespace, isTold })).map(({ isAllowed }) => isAllowed);
+        judged(policies, policyInputOf(plain, { ...namespace, isTold })).map(({ isAllowed }) => isAllowed);
       const [known, unknown] = [allowed(true), allowed(false)];
       unknown.forEach((isAllowed, index) => expect(!isAllowed || known[index]).toBe(true));
     }),

@@ -6,21 +6,28 @@ import { NAME_LABEL } from '../records/names.js';
 import type { Selector } from '../selectors/parser.js';
 import { evaluate } from '../selectors/selector.js';
 import { prefix } from '../testing/records.js';
-import { address, petition, policy, viewWith, type PolicyTexts } from '../testing/request-policies.js';
-import { byNameAlone, concernOf, judge, knownLabels, permit, type Petition } from './evaluation.js';
+import { address, policyInput, policy, viewWith, type PolicyTexts } from '../testing/request-policies.js';
+import {
+  evaluateByName,
+  applicabilityOf,
+  evaluateRequests,
+  labelsWithName,
+  authorizeRequests,
+  type PolicyInput,
+} from './evaluation.js';
 
 const MAC = '02:00:00:00:00:07';
 
-/** What of a petition may not be had, each by its value. */
-function denied(asked: Petition, ...policies: readonly PolicyTexts[]): string[] {
+/** What of a policyInput may not be had, each by its value. */
+function denied(asked: PolicyInput, ...policies: readonly PolicyTexts[]): string[] {
   const view = viewWith(...policies.map((texts, index) => policy(`p${index}`, texts)));
-  return judge(view, asked).flatMap(({ value, isAllowed }) => (isAllowed ? [] : [value]));
+  return evaluateRequests(view, asked).flatMap(({ value, isAllowed }) => (isAllowed ? [] : [value]));
 }
 
-function refusal(asked: Petition, ...policies: readonly PolicyTexts[]): Failure {
+function refusal(asked: PolicyInput, ...policies: readonly PolicyTexts[]): Failure {
   const view = viewWith(...policies.map((texts, index) => policy(`p${index}`, texts)));
   try {
-    permit(view, asked);
+    authorizeRequests(view, asked);
   } catch (failure) {
     if (failure instanceof Failure) return failure;
     throw failure;
@@ -28,7 +35,7 @@ function refusal(asked: Petition, ...policies: readonly PolicyTexts[]): Failure 
   throw new Error('it was permitted');
 }
 
-const EVERYTHING = petition({
+const EVERYTHING = policyInput({
   pools: ['a', 'fd00::/64'],
   addresses: [address('10.0.0.5')],
   requests: {
@@ -54,7 +61,7 @@ describe('what is asked for', () => {
   test('is free without policies, and where those there are say nothing of it or are about others', () => {
     expect(denied(EVERYTHING)).toEqual([]);
     expect(denied(EVERYTHING, { ...ALL_BOUND, namespaces: ['blue'] })).toEqual([]);
-    expect(denied(petition({ requests: { mac: MAC } }), { ...ALL_BOUND, macAddresses: undefined })).toEqual([]);
+    expect(denied(policyInput({ requests: { mac: MAC } }), { ...ALL_BOUND, macAddresses: undefined })).toEqual([]);
   });
 
   test('is all forbidden by rules that allow nothing', () => {
@@ -63,81 +70,91 @@ describe('what is asked for', () => {
   });
 
   test('may be had where one of the policies allows it', () => {
-    const asked = petition({ pools: ['a', 'b'] });
+    const asked = policyInput({ pools: ['a', 'b'] });
     expect(denied(asked, { pools: {} }, { namespaces: ['red'], pools: { names: ['b'] } })).toEqual(['a']);
     expect(denied(asked, { pools: {} }, { namespaces: ['blue'], pools: { names: ['b'] } })).toEqual(['a', 'b']);
   });
 
-  const cases: readonly (readonly [string, Petition, PolicyTexts, readonly string[]])[] = [
-    ['pools by name', petition({ pools: ['a', '10.0.0.4/30'] }), { pools: { names: ['b'] } }, ['a']],
-    ['pools in a range', petition({ pools: ['a', 'six'] }), { pools: { cidrs: ['10.0.0.0/8'] } }, ['six']],
-    ['pools by labels', petition({ pools: ['a', 'b'] }), { pools: { selector: "team == 'blue'" } }, ['b']],
-    ['all pools', petition({ pools: ['a', 'six'] }), { pools: { selector: 'all()' } }, []],
+  const cases: readonly (readonly [string, PolicyInput, PolicyTexts, readonly string[]])[] = [
+    ['pools by name', policyInput({ pools: ['a', '10.0.0.4/30'] }), { pools: { names: ['b'] } }, ['a']],
+    ['pools in a range', policyInput({ pools: ['a', 'six'] }), { pools: { cidrs: ['10.0.0.0/8'] } }, ['six']],
+    ['pools by labels', policyInput({ pools: ['a', 'b'] }), { pools: { selector: "team == 'blue'" } }, ['b']],
+    ['all pools', policyInput({ pools: ['a', 'six'] }), { pools: { selector: 'all()' } }, []],
     [
       'addresses in a range',
-      petition({ addresses: [address('10.0.0.5'), address('fd00::1')] }),
+      policyInput({ addresses: [address('10.0.0.5'), address('fd00::1')] }),
       { addresses: ['10.0.0.4/31'] },
       ['fd00::1'],
     ],
     // An address is no way around rules for pools, unless a rule for addresses says so.
-    ['addresses of pools', petition({ addresses: [address('10.0.0.5')] }), { pools: { names: ['a'] } }, ['10.0.0.5']],
+    [
+      'addresses of pools',
+      policyInput({ addresses: [address('10.0.0.5')] }),
+      { pools: { names: ['a'] } },
+      ['10.0.0.5'],
+    ],
     [
       'addresses of no pool',
-      petition({ addresses: [address('10.9.0.1')] }),
+      policyInput({ addresses: [address('10.9.0.1')] }),
       { pools: { cidrs: ['10.0.0.0/8'] } },
       ['10.9.0.1'],
     ],
-    ['addresses of an allowed pool', petition({ addresses: [address('10.0.0.1')] }), { pools: { names: ['a'] } }, []],
+    [
+      'addresses of an allowed pool',
+      policyInput({ addresses: [address('10.0.0.1')] }),
+      { pools: { names: ['a'] } },
+      [],
+    ],
     [
       'addresses before pools',
-      petition({ addresses: [address('10.0.0.5')] }),
+      policyInput({ addresses: [address('10.0.0.5')] }),
       { pools: { names: ['a'] }, addresses: ['10.0.0.4/30'] },
       [],
     ],
     [
       'addresses without IPAM by their own rule',
-      petition({ requests: { addressesWithoutIpam: [address('10.9.0.1'), address('10.0.0.1')] } }),
+      policyInput({ requests: { addressesWithoutIpam: [address('10.9.0.1'), address('10.0.0.1')] } }),
       { pools: {}, addresses: [], addressesWithoutIpam: ['10.9.0.0/24'] },
       ['10.0.0.1'],
     ],
     [
       'addresses without IPAM by rules for addresses',
-      petition({ requests: { addressesWithoutIpam: [address('10.9.0.1')] } }),
+      policyInput({ requests: { addressesWithoutIpam: [address('10.9.0.1')] } }),
       { addresses: ['10.0.0.0/24'] },
       ['10.9.0.1'],
     ],
     [
       'addresses without IPAM by rules for pools',
-      petition({ requests: { addressesWithoutIpam: [address('10.0.0.1'), address('10.0.0.5')] } }),
+      policyInput({ requests: { addressesWithoutIpam: [address('10.0.0.1'), address('10.0.0.5')] } }),
       { pools: { names: ['a'] } },
       ['10.0.0.5'],
     ],
     [
       'source prefixes that a range covers',
-      petition({ requests: { sourcePrefixes: [prefix('10.8.0.0/24'), prefix('10.8.0.0/16')] } }),
+      policyInput({ requests: { sourcePrefixes: [prefix('10.8.0.0/24'), prefix('10.8.0.0/16')] } }),
       { sourcePrefixes: ['10.8.0.0/17'] },
       ['10.8.0.0/16'],
     ],
     [
       'MAC addresses of a range',
-      petition({ requests: { mac: MAC } }),
+      policyInput({ requests: { mac: MAC } }),
       { macAddresses: ['02:42:00:00:00:00/16'] },
       [MAC],
     ],
-    ['families', petition({ requests: { families: [4, 6] } }), { families: [4] }, ['IPv6']],
+    ['families', policyInput({ requests: { families: [4, 6] } }), { families: [4] }, ['IPv6']],
   ];
   test.each(cases)('is judged: %s', (_, asked, texts, expected) => expect(denied(asked, texts)).toEqual(expected));
 
   test('is the pod’s and not the network configuration’s', () => {
     const choice = (pool: string, isConfigured: boolean) => ({ pool, family: undefined, isConfigured });
-    const asked = (...poolChoices: Petition['poolChoices']) => petition({ pools: ['a', 'b'], poolChoices });
+    const asked = (...poolChoices: PolicyInput['poolChoices']) => policyInput({ pools: ['a', 'b'], poolChoices });
     expect(denied(asked(choice('a', true)), { pools: {} })).toEqual(['b']);
     expect(denied(asked(choice('a', true), choice('a', false), choice('b', true)), { pools: {} })).toEqual(['a']);
   });
 });
 
 describe('where labels of the namespace are not known', () => {
-  const asked = petition({ requests: { mac: MAC } });
+  const asked = policyInput({ requests: { mac: MAC } });
   const byLabel = { namespaceSelector: "tier == 'lab'", macAddresses: ['00:00:00:00:00:00/0'] };
 
   test('a policy that depends on them binds, and allows nothing', () => {
@@ -152,14 +169,14 @@ describe('where labels of the namespace are not known', () => {
   });
 
   test('it matters to nobody else', () => {
-    const known = petition({ ...asked, namespace: { name: 'red', labels: { tier: 'prod' } } });
+    const known = policyInput({ ...asked, namespace: { name: 'red', labels: { tier: 'prod' } } });
     expect(denied(known, byLabel)).toEqual([]);
   });
 });
 
 describe('a refusal', () => {
   test('names the namespace, what it asked for, the policies, what they allow, and the next step', () => {
-    const asked = petition({ pools: ['b'], addresses: [address('10.0.0.5')] });
+    const asked = policyInput({ pools: ['b'], addresses: [address('10.0.0.5')] });
     const failure = refusal(
       asked,
       { pools: { names: ['a'], cidrs: ['10.64.0.0/12'], selector: 'has(open)' } },
@@ -179,7 +196,7 @@ describe('a refusal', () => {
     const many = Array.from({ length: 300 }, (_, index) => `10.${index >> 8}.${index & 255}.0/24`);
     const sourcePrefixes = many.map(prefix);
     const policies = Array.from({ length: 50 }, (): PolicyTexts => ({ sourcePrefixes: ['192.0.2.0/24'] }));
-    const { message } = refusal(petition({ requests: { sourcePrefixes } }), ...policies);
+    const { message } = refusal(policyInput({ requests: { sourcePrefixes } }), ...policies);
     expect(message).toContain('and 296 more requests are denied');
     expect(message).toContain('and 46 more');
     expect(message.length).toBeLessThan(2048);
@@ -188,19 +205,23 @@ describe('a refusal', () => {
   test('comes also where the policies cannot be read, but only to those who ask for something', () => {
     const view = viewWith();
     view.setAside.push({ key: '/calico/podwire/requestpolicies', name: { kind: 'requestPolicies' }, reason: 'torn' });
-    expect(() => permit(view, petition({ pools: ['a'] }))).toThrow(expect.objectContaining({ code: 'STORE_CORRUPT' }));
-    expect(permit(view, petition())).toEqual([]);
+    expect(() => authorizeRequests(view, policyInput({ pools: ['a'] }))).toThrow(
+      expect.objectContaining({ code: 'STORE_CORRUPT' }),
+    );
+    expect(authorizeRequests(view, policyInput())).toEqual([]);
   });
 });
 
 test('a permission rests on the policies, also on there being none; where nothing is asked for, on nothing', () => {
-  const asked = petition({ pools: ['a'] });
-  expect(permit(viewWith(), asked)).toEqual([{ type: 'expect', record: { kind: 'requestPolicies', value: [] } }]);
+  const asked = policyInput({ pools: ['a'] });
+  expect(authorizeRequests(viewWith(), asked)).toEqual([
+    { type: 'expect', record: { kind: 'requestPolicies', value: [] } },
+  ]);
   const policies = [policy('p', { pools: { names: ['a'] } })];
-  expect(permit(viewWith(...policies), asked)).toEqual([
+  expect(authorizeRequests(viewWith(...policies), asked)).toEqual([
     { type: 'expect', record: { kind: 'requestPolicies', value: policies } },
   ]);
-  expect(permit(viewWith(...policies), petition())).toEqual([]);
+  expect(authorizeRequests(viewWith(...policies), policyInput())).toEqual([]);
 });
 
 describe('a policy is about a namespace', () => {
@@ -225,7 +246,7 @@ describe('a policy is about a namespace', () => {
     [{ namespaces: ['red'], namespaceSelector: 'has(tier)' }, {}, 'yes'],
     [{ namespaceSelector: 'no selector' }, {}, 'unknown'],
   ] as const)('%j, with the labels %j: %s', (texts, given, expected) => {
-    expect(concernOf(policy('p', { pools: {}, ...texts }), { name: 'red', labels: given })).toBe(expected);
+    expect(applicabilityOf(policy('p', { pools: {}, ...texts }), { name: 'red', labels: given })).toBe(expected);
   });
 });
 
@@ -251,8 +272,8 @@ describe('of a namespace whose name alone is known', () => {
   test('property: what is said holds whatever its other labels are', () => {
     fc.assert(
       fc.property(selector, labels, (asked, others) => {
-        const concern = byNameAlone(asked, 'red');
-        const known = evaluate(asked, knownLabels({ name: 'red', labels: others })) ? 'yes' : 'no';
+        const concern = evaluateByName(asked, 'red');
+        const known = evaluate(asked, labelsWithName({ name: 'red', labels: others })) ? 'yes' : 'no';
         expect([known, 'unknown']).toContain(concern);
       }),
     );
@@ -266,7 +287,7 @@ describe('of a namespace whose name alone is known', () => {
     });
     fc.assert(
       fc.property(byName, byName, fc.constantFrom('and' as const, 'or' as const), (a, b, type) => {
-        expect(byNameAlone({ type, operands: [a, { type: 'not', operand: b }] }, 'red')).not.toBe('unknown');
+        expect(evaluateByName({ type, operands: [a, { type: 'not', operand: b }] }, 'red')).not.toBe('unknown');
       }),
     );
   });

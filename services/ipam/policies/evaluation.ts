@@ -22,7 +22,7 @@ import type { Labels, Selector } from '../selectors/parser.js';
 import { evaluate, matches, readSelector } from '../selectors/selector.js';
 
 /** The judgement of the request policies on one requested item. */
-export interface Judgement {
+export interface RequestVerdict {
   readonly kind: RuleKind;
   readonly value: string;
   readonly isAllowed: boolean;
@@ -40,47 +40,53 @@ export interface Judgement {
  * restricts and does not allow.
  * @throws Failure STORE_CORRUPT when something is requested, and the policies cannot be read
  */
-export function judge(view: View, petition: Petition): Judgement[] {
-  const pleas = pleasOf(view, petition);
-  if (pleas.length === 0) return [];
+export function evaluateRequests(view: View, policyInput: PolicyInput): RequestVerdict[] {
+  const items = requestedItems(view, policyInput);
+  if (items.length === 0) return [];
   requireReadable(view, { kind: 'requestPolicies' });
-  const concerned = concernedPolicies(view, petition.namespace);
-  return pleas.map((plea) => judgePlea(plea, concerned, petition.namespace));
+  const applicable = applicablePolicies(view, policyInput.namespace);
+  return items.map((item) => evaluateItem(item, applicable, policyInput.namespace));
 }
 
 /**
  * Accepts an allowed request.
  * @returns comparisons for a decision with changes: the policies must be unchanged at the commit
- * @throws Failure REQUEST_DENIED with every denied item; STORE_CORRUPT as {@link judge}
+ * @throws Failure REQUEST_DENIED with every denied item; STORE_CORRUPT as {@link evaluateRequests}
  */
-export function permit(view: View, petition: Petition): Change[] {
-  const judgements = judge(view, petition);
-  const denied = judgements.filter(({ isAllowed }) => !isAllowed);
-  if (denied.length > 0) throw denial(denied, petition.namespace);
-  return judgements.length === 0 ? [] : [expectPolicies(view)];
+export function authorizeRequests(view: View, policyInput: PolicyInput): Change[] {
+  const verdicts = evaluateRequests(view, policyInput);
+  const denied = verdicts.filter(({ isAllowed }) => !isAllowed);
+  if (denied.length > 0) throw deniedFailure(denied, policyInput.namespace);
+  return verdicts.length === 0 ? [] : [expectPolicies(view)];
 }
 
-interface Concerned {
+interface ApplicablePolicy {
   readonly policy: RequestPolicy;
-  readonly concern: Exclude<Concern, 'no'>;
+  readonly applicability: Exclude<Applicability, 'no'>;
 }
 
-function concernedPolicies(view: View, namespace: Namespace): Concerned[] {
+function applicablePolicies(view: View, namespace: Namespace): ApplicablePolicy[] {
   return view.requestPolicies().flatMap((policy) => {
-    const concern = concernOf(policy, namespace);
-    return concern === 'no' ? [] : [{ policy, concern }];
+    const applicability = applicabilityOf(policy, namespace);
+    return applicability === 'no' ? [] : [{ policy, applicability }];
   });
 }
 
-function judgePlea({ kind, value, subject, tests }: Plea, concerned: readonly Concerned[], of: Namespace): Judgement {
+function evaluateItem(
+  { kind, value, subject, tests }: RequestedItem,
+  concerned: readonly ApplicablePolicy[],
+  of: Namespace,
+): RequestVerdict {
   for (const test of tests) {
-    const binding = concerned.filter(({ policy }) => policy.rules[test.kind] !== undefined);
-    if (binding.length === 0) continue;
-    const policyNames = binding.map(({ policy }) => policy.name);
-    const allowing = binding.find(({ policy, concern }) => concern === 'yes' && test.allows(policy.rules));
+    const restricting = concerned.filter(({ policy }) => policy.rules[test.kind] !== undefined);
+    if (restricting.length === 0) continue;
+    const policyNames = restricting.map(({ policy }) => policy.name);
+    const allowing = restricting.find(
+      ({ policy, applicability }) => applicability === 'yes' && test.allows(policy.rules),
+    );
     if (allowing) return { kind, value, isAllowed: true, policyNames, allowedBy: allowing.policy.name, reason: '' };
     const because = test.because === undefined ? subject : `${subject}, which ${test.because}`;
-    const reason = `namespace "${of.name}" may not ask for ${because}: ${boundText(binding, test.kind)}`;
+    const reason = `namespace "${of.name}" may not ask for ${because}: ${restrictionText(restricting, test.kind)}`;
     return { kind, value, isAllowed: false, policyNames, allowedBy: undefined, reason };
   }
   return { kind, value, isAllowed: true, policyNames: [], allowedBy: undefined, reason: '' };
@@ -91,14 +97,14 @@ const NAMED_POLICIES = 4;
 const NAMED_ALLOWED = 8;
 const NAMED_DENIED = 4;
 
-function boundText(binding: readonly Concerned[], kind: RuleKind): string {
-  const certain = binding.filter(({ concern }) => concern === 'yes').map(({ policy }) => policy);
-  const unknown = binding.filter(({ concern }) => concern === 'unknown').map(({ policy }) => policy);
+function restrictionText(restricting: readonly ApplicablePolicy[], kind: RuleKind): string {
+  const certain = restricting.filter(({ applicability }) => applicability === 'yes').map(({ policy }) => policy);
+  const unknown = restricting.filter(({ applicability }) => applicability === 'unknown').map(({ policy }) => policy);
   const allowed = [...new Set(certain.flatMap(({ rules }) => allowedTexts(rules, kind)))];
   const parts = [];
   if (certain.length > 0) {
     const what = allowed.length === 0 ? 'no' : 'only';
-    const list = allowed.length === 0 ? '' : ` ${some(allowed, NAMED_ALLOWED)}`;
+    const list = allowed.length === 0 ? '' : ` ${listSome(allowed, NAMED_ALLOWED)}`;
     parts.push(
       `${policiesText(certain)} ${certain.length === 1 ? 'allows' : 'allow'} it ${what} ${NOUNS[kind]}${list}`,
     );
@@ -124,31 +130,31 @@ const NOUNS: Readonly<Record<RuleKind, string>> = {
 };
 
 function policiesText(policies: readonly RequestPolicy[]): string {
-  const names = some(
+  const names = listSome(
     policies.map(({ name }) => `"${name}"`),
     NAMED_POLICIES,
   );
   return `request ${policies.length === 1 ? 'policy' : 'policies'} ${names}`;
 }
 
-function some(texts: readonly string[], count: number): string {
+function listSome(texts: readonly string[], count: number): string {
   const more = texts.length > count ? [`and ${texts.length - count} more`] : [];
   return [...texts.slice(0, count), ...more].join(', ');
 }
 
-function denial(denied: readonly Judgement[], { name }: Namespace): Failure {
+function deniedFailure(denied: readonly RequestVerdict[], { name }: Namespace): Failure {
   const more =
     denied.length > NAMED_DENIED
       ? [`and ${formatCount(denied.length - NAMED_DENIED, 'more request is', 'more requests are')} denied`]
       : [];
   const text = [...denied.slice(0, NAMED_DENIED).map(({ reason }) => reason), ...more].join('. ');
   const policies = [...new Set(denied.flatMap(({ policyNames }) => policyNames))];
-  const details = { namespace: name, policies: some(policies, NAMED_POLICIES), requests: valuesText(denied) };
+  const details = { namespace: name, policies: listSome(policies, NAMED_POLICIES), requests: valuesText(denied) };
   return new Failure('REQUEST_DENIED', text, { details });
 }
 
-function valuesText(denied: readonly Judgement[]): string {
-  return some(
+function valuesText(denied: readonly RequestVerdict[]): string {
+  return listSome(
     denied.map(({ value }) => value),
     NAMED_ALLOWED,
   );
@@ -167,40 +173,40 @@ interface Namespace {
 }
 
 /** The labels of a namespace with the one that is always known. */
-export function knownLabels({ name, labels }: Namespace): Labels {
+export function labelsWithName({ name, labels }: Namespace): Labels {
   return { ...labels, [NAME_LABEL]: name };
 }
 
 /** Whether a policy is about a namespace; `unknown` when that depends on labels that are not known. */
-type Concern = 'yes' | 'no' | 'unknown';
+type Applicability = 'yes' | 'no' | 'unknown';
 
-export function concernOf({ namespaces, namespaceSelector }: RequestPolicy, namespace: Namespace): Concern {
+export function applicabilityOf({ namespaces, namespaceSelector }: RequestPolicy, namespace: Namespace): Applicability {
   if (namespaces.includes(namespace.name)) return 'yes';
   if (namespaceSelector === '') return namespaces.length === 0 ? 'yes' : 'no';
   const selector = readSelector(namespaceSelector);
   // Stored selectors were checked, or their record cannot be read. An invalid one restricts all the same, which is the
   // safe side.
   if (!selector) return 'unknown';
-  if (isUnknown(namespace)) return byNameAlone(selector, namespace.name);
-  return evaluate(selector, knownLabels(namespace)) ? 'yes' : 'no';
+  if (areLabelsUnknown(namespace)) return evaluateByName(selector, namespace.name);
+  return evaluate(selector, labelsWithName(namespace)) ? 'yes' : 'no';
 }
 
-function isUnknown({ labels }: Namespace): boolean {
+function areLabelsUnknown({ labels }: Namespace): boolean {
   return Object.keys(labels).every((key) => key === NAME_LABEL);
 }
 
 /** What a selector says of a namespace of which the name alone is known (Kleene's three values). */
-export function byNameAlone(selector: Selector, name: string): Concern {
+export function evaluateByName(selector: Selector, name: string): Applicability {
   switch (selector.type) {
     case 'all':
     case 'global':
       return 'yes';
     case 'not':
-      return OPPOSITE[byNameAlone(selector.operand, name)];
+      return OPPOSITE[evaluateByName(selector.operand, name)];
     case 'and':
-      return weakest(selector.operands.map((operand) => byNameAlone(operand, name)));
+      return weakest(selector.operands.map((operand) => evaluateByName(operand, name)));
     case 'or':
-      return OPPOSITE[weakest(selector.operands.map((operand) => OPPOSITE[byNameAlone(operand, name)]))];
+      return OPPOSITE[weakest(selector.operands.map((operand) => OPPOSITE[evaluateByName(operand, name)]))];
     case 'has':
     case 'equals':
     case 'notEquals':
@@ -214,15 +220,15 @@ export function byNameAlone(selector: Selector, name: string): Concern {
   }
 }
 
-const OPPOSITE: Readonly<Record<Concern, Concern>> = { yes: 'no', no: 'yes', unknown: 'unknown' };
+const OPPOSITE: Readonly<Record<Applicability, Applicability>> = { yes: 'no', no: 'yes', unknown: 'unknown' };
 
-function weakest(concerns: readonly Concern[]): Concern {
+function weakest(concerns: readonly Applicability[]): Applicability {
   if (concerns.includes('no')) return 'no';
   return concerns.includes('unknown') ? 'unknown' : 'yes';
 }
 
 /** Everything requested for a pod that policies may deny. */
-export interface Petition {
+export interface PolicyInput {
   readonly namespace: Namespace;
   /** Names or CIDRs. */
   readonly pools: readonly string[];
@@ -233,7 +239,7 @@ export interface Petition {
 }
 
 /** One requested item. */
-interface Plea {
+interface RequestedItem {
   readonly kind: RuleKind;
   /** As text (`second`, `10.65.0.7`). */
   readonly value: string;
@@ -252,21 +258,21 @@ interface RuleTest {
 }
 
 /** The requested items, one by one. Pools that do not exist are left out: they cannot be allocated from. */
-function pleasOf(view: View, { pools, poolChoices, addresses, requests }: Petition): Plea[] {
+function requestedItems(view: View, { pools, poolChoices, addresses, requests }: PolicyInput): RequestedItem[] {
   const { families, addressesWithoutIpam, mac, sourcePrefixes, floatingIps } = requests;
   return [
-    ...askedPools(view, pools, poolChoices).map(poolPlea),
-    ...addresses.map((address) => addressPlea(view, 'addresses', address)),
-    ...addressesWithoutIpam.map((address) => addressPlea(view, 'addressesWithoutIpam', address)),
-    ...sourcePrefixes.map((prefix) => rangePlea('sourcePrefixes', formatPrefix(prefix), prefix)),
-    ...floatingIps.map((address) => rangePlea('floatingIps', formatAddress(address), address)),
-    ...(mac === undefined ? [] : [macPlea(mac)]),
-    ...families.map(familyPlea),
+    ...requestedPools(view, pools, poolChoices).map(poolItem),
+    ...addresses.map((address) => addressItem(view, 'addresses', address)),
+    ...addressesWithoutIpam.map((address) => addressItem(view, 'addressesWithoutIpam', address)),
+    ...sourcePrefixes.map((prefix) => rangeItem('sourcePrefixes', formatPrefix(prefix), prefix)),
+    ...floatingIps.map((address) => rangeItem('floatingIps', formatAddress(address), address)),
+    ...(mac === undefined ? [] : [macItem(mac)]),
+    ...families.map(familyItem),
   ];
 }
 
 /** The pools that the pod's author chose, each once. */
-function askedPools(view: View, pools: readonly string[], choices: readonly PoolChoice[]): Pool[] {
+function requestedPools(view: View, pools: readonly string[], choices: readonly PoolChoice[]): Pool[] {
   const chosen = pools.filter((text) => {
     const known = choices.filter(({ pool }) => pool === text);
     return known.length === 0 || known.some(({ isConfigured }) => !isConfigured);
@@ -274,7 +280,7 @@ function askedPools(view: View, pools: readonly string[], choices: readonly Pool
   return [...new Set(chosen.flatMap((text) => findPool(view, text) ?? []))];
 }
 
-function poolPlea(pool: Pool): Plea {
+function poolItem(pool: Pool): RequestedItem {
   return { kind: 'pools', value: pool.name, subject: `pool ${poolText(pool)}`, tests: [poolTest([pool])] };
 }
 
@@ -296,7 +302,7 @@ function allowsPool({ names, prefixes, selector }: PoolRule, { name, prefix, lab
 }
 
 /** An address may not be a way to a pool, or around a rule for addresses, that is closed. */
-function addressPlea(view: View, kind: 'addresses' | 'addressesWithoutIpam', address: Address): Plea {
+function addressItem(view: View, kind: 'addresses' | 'addressesWithoutIpam', address: Address): RequestedItem {
   const value = formatAddress(address);
   const pools = view.pools().filter(({ prefix }) => prefixContains(prefix, address));
   const because = pools.length === 0 ? 'is of no pool' : `is of pool ${pools.map(poolText).join(' and ')}`;
@@ -311,7 +317,7 @@ function addressPlea(view: View, kind: 'addresses' | 'addressesWithoutIpam', add
 
 type RangeKind = 'addresses' | 'addressesWithoutIpam' | 'sourcePrefixes' | 'floatingIps';
 
-function rangePlea(kind: 'sourcePrefixes' | 'floatingIps', value: string, wanted: Address | Prefix): Plea {
+function rangeItem(kind: 'sourcePrefixes' | 'floatingIps', value: string, wanted: Address | Prefix): RequestedItem {
   const noun = kind === 'sourcePrefixes' ? 'source prefix' : 'floating IP';
   return { kind, value, subject: `${noun} ${value}`, tests: [rangeTest(kind, wanted)] };
 }
@@ -320,12 +326,12 @@ function rangeTest(kind: RangeKind, wanted: Address | Prefix): RuleTest {
   return { kind, allows: (rules) => rules[kind]?.some((range) => prefixContains(range, wanted)) ?? false };
 }
 
-function macPlea(mac: string): Plea {
+function macItem(mac: string): RequestedItem {
   const allows = ({ macAddresses }: RequestRules) => macAddresses?.some((range) => macInRange(mac, range)) ?? false;
   return { kind: 'macAddresses', value: mac, subject: `MAC address ${mac}`, tests: [{ kind: 'macAddresses', allows }] };
 }
 
-function familyPlea(family: Family): Plea {
+function familyItem(family: Family): RequestedItem {
   const allows = ({ families }: RequestRules) => families?.includes(family) ?? false;
   const value = `IPv${family}`;
   return { kind: 'families', value, subject: `family ${value}`, tests: [{ kind: 'families', allows }] };

@@ -7,7 +7,7 @@ import { read, type IpamOptions } from '../engine/updates/operation.js';
 import type { Page } from '../records/page.js';
 import { RULE_KINDS, type RequestPolicy } from '../records/request-policy.js';
 import type { View } from '../records/view.js';
-import { permit, type Petition } from './evaluation.js';
+import { authorizeRequests, type PolicyInput } from './evaluation.js';
 import {
   createRequestPolicy,
   deleteRequestPolicy,
@@ -59,7 +59,7 @@ class RequestPolicyEvents {
 }
 
 /** Manages what the authors of pods may ask for. */
-export class RequestPolicyKeeper {
+export class RequestPolicyOperations {
   readonly #options: IpamOptions;
   readonly #events: RequestPolicyEvents;
 
@@ -105,9 +105,9 @@ export class RequestPolicyKeeper {
   }
 
   /** Lets through what a pod may have, and changes nothing. @throws Failure REQUEST_DENIED, STORE_CORRUPT */
-  async authorize(petition: Petition, signal: AbortSignal): Promise<void> {
+  async authorize(policyInput: PolicyInput, signal: AbortSignal): Promise<void> {
     try {
-      await read(this.#options, (view) => permit(view, petition), signal);
+      await read(this.#options, (view) => authorizeRequests(view, policyInput), signal);
     } catch (failure) {
       if (failure instanceof Failure && failure.code === 'REQUEST_DENIED') this.#events.requestsDenied(failure);
       throw failure;

@@ -42,24 +42,36 @@ import {
 } from '../records/request-policy.js';
 import { versionOf } from '../records/versions.js';
 import { selectorFault } from '../selectors/selector.js';
-import type { Judgement, Petition } from './evaluation.js';
+import type { RequestVerdict, PolicyInput } from './evaluation.js';
 import type { RequestPolicyQuery, RequestPolicySpec, RequestPolicyUpdate } from './policies.js';
-import type { RequestPolicyKeeper } from './policies-operations.js';
+import type { RequestPolicyOperations } from './policies-operations.js';
 
-export function requestPolicyService(requestPolicies: RequestPolicyKeeper, unary: Unary): RpcService {
+export function requestPolicyService(requestPolicies: RequestPolicyOperations, unary: Unary): RpcService {
   const implementation: RequestPolicyServiceServer = {
-    createRequestPolicy: unary(RequestPolicyServiceService.createRequestPolicy, createRequestPolicy(requestPolicies)),
-    getRequestPolicy: unary(RequestPolicyServiceService.getRequestPolicy, getRequestPolicy(requestPolicies)),
-    listRequestPolicies: unary(RequestPolicyServiceService.listRequestPolicies, listRequestPolicies(requestPolicies)),
-    updateRequestPolicy: unary(RequestPolicyServiceService.updateRequestPolicy, updateRequestPolicy(requestPolicies)),
-    deleteRequestPolicy: unary(RequestPolicyServiceService.deleteRequestPolicy, deleteRequestPolicy(requestPolicies)),
-    authorizeRequests: unary(RequestPolicyServiceService.authorizeRequests, authorizeRequests(requestPolicies)),
+    createRequestPolicy: unary(
+      RequestPolicyServiceService.createRequestPolicy,
+      createRequestPolicyHandler(requestPolicies),
+    ),
+    getRequestPolicy: unary(RequestPolicyServiceService.getRequestPolicy, getRequestPolicyHandler(requestPolicies)),
+    listRequestPolicies: unary(
+      RequestPolicyServiceService.listRequestPolicies,
+      listRequestPoliciesHandler(requestPolicies),
+    ),
+    updateRequestPolicy: unary(
+      RequestPolicyServiceService.updateRequestPolicy,
+      updateRequestPolicyHandler(requestPolicies),
+    ),
+    deleteRequestPolicy: unary(
+      RequestPolicyServiceService.deleteRequestPolicy,
+      deleteRequestPolicyHandler(requestPolicies),
+    ),
+    authorizeRequests: unary(RequestPolicyServiceService.authorizeRequests, authorizeRequestsHandler(requestPolicies)),
   };
   return { name: 'podwire.ipam.v1.RequestPolicyService', definition: RequestPolicyServiceService, implementation };
 }
 
-function createRequestPolicy(
-  requestPolicies: RequestPolicyKeeper,
+function createRequestPolicyHandler(
+  requestPolicies: RequestPolicyOperations,
 ): Handler<CreateRequestPolicyRequest, CreateRequestPolicyResponse> {
   return async (message, { signal }) => {
     const asked = readCreateRequestPolicyRequest(message);
@@ -67,8 +79,8 @@ function createRequestPolicy(
   };
 }
 
-function getRequestPolicy(
-  requestPolicies: RequestPolicyKeeper,
+function getRequestPolicyHandler(
+  requestPolicies: RequestPolicyOperations,
 ): Handler<GetRequestPolicyRequest, GetRequestPolicyResponse> {
   return async (message, { signal }) => {
     const name = readPolicyName('GetRequestPolicy', message.name);
@@ -78,8 +90,8 @@ function getRequestPolicy(
 
 const SCOPE: ListScope = ['request policies'];
 
-function listRequestPolicies(
-  requestPolicies: RequestPolicyKeeper,
+function listRequestPoliciesHandler(
+  requestPolicies: RequestPolicyOperations,
 ): Handler<ListRequestPoliciesRequest, ListRequestPoliciesResponse> {
   return async (message, { signal }) => {
     const { items, more } = await requestPolicies.list(readQuery(message), signal);
@@ -98,8 +110,8 @@ function readQuery(message: ListRequestPoliciesRequest): RequestPolicyQuery {
   }));
 }
 
-function updateRequestPolicy(
-  requestPolicies: RequestPolicyKeeper,
+function updateRequestPolicyHandler(
+  requestPolicies: RequestPolicyOperations,
 ): Handler<UpdateRequestPolicyRequest, UpdateRequestPolicyResponse> {
   return async (message, { signal }) => {
     const asked = readUpdateRequestPolicyRequest(message);
@@ -107,8 +119,8 @@ function updateRequestPolicy(
   };
 }
 
-function deleteRequestPolicy(
-  requestPolicies: RequestPolicyKeeper,
+function deleteRequestPolicyHandler(
+  requestPolicies: RequestPolicyOperations,
 ): Handler<DeleteRequestPolicyRequest, DeleteRequestPolicyResponse> {
   return async ({ name, resourceVersion }, { signal }) => {
     await requestPolicies.delete({ name: readPolicyName('DeleteRequestPolicy', name), resourceVersion }, signal);
@@ -116,8 +128,8 @@ function deleteRequestPolicy(
   };
 }
 
-function authorizeRequests(
-  requestPolicies: RequestPolicyKeeper,
+function authorizeRequestsHandler(
+  requestPolicies: RequestPolicyOperations,
 ): Handler<AuthorizeRequestsRequest, AuthorizeRequestsResponse> {
   return async (message, { signal }) => {
     await requestPolicies.authorize(readAuthorizeRequestsRequest(message), signal);
@@ -278,7 +290,7 @@ function requestPolicyMessage(policy: RequestPolicy): PolicyMessage {
   };
 }
 
-function readAuthorizeRequestsRequest(message: AuthorizeRequestsRequest): Petition {
+function readAuthorizeRequestsRequest(message: AuthorizeRequestsRequest): PolicyInput {
   return readChecked('AuthorizeRequests', (checks) => {
     if (!message.pod) checks.check('pod', 'is missing');
     const pod = message.pod ? readPod(message.pod, checks) : { namespace: '', name: '', uid: '' };
@@ -304,6 +316,6 @@ const KINDS: Readonly<Record<RuleKind, RequestKind>> = {
   families: RequestKind.REQUEST_KIND_FAMILY,
 };
 
-export function judgementMessage({ kind, allowedBy = '', policyNames, ...rest }: Judgement): JudgedRequest {
+export function verdictMessage({ kind, allowedBy = '', policyNames, ...rest }: RequestVerdict): JudgedRequest {
   return { ...rest, kind: KINDS[kind], allowedBy, policyNames: [...policyNames] };
 }

@@ -8,13 +8,13 @@ import { MapView } from '../records/testing/map-view.js';
 import type { RecordValue } from '../records/view.js';
 import { block, claimedBlock, failureOf, NOW_MS, pool, poolRecord, prefix, request } from '../testing/records.js';
 import { createPool, MAX_PARTS, splitPool, updatePool, type PoolChange, type PoolSplitRequest } from './changes.js';
-import { checkPool, type PoolWish } from './rules.js';
+import { checkPool, type PoolRequest } from './rules.js';
 
 const blockRecord = (cidr: string): RecordValue => ({ kind: 'block', value: block(cidr, 'n1') });
 
-function create(view: MapView, rest: Partial<PoolWish>) {
+function create(view: MapView, rest: Partial<PoolRequest>) {
   const checked = checkPool({ name: 'p', cidr: '10.0.0.0/16', blockSizeBits: 0, disabled: false, ...rest });
-  if (!checked.ok) throw new Error('the wish is at fault');
+  if (!checked.ok) throw new Error('the pool request is at fault');
   return createPool(view, { spec: checked.spec, uid: 'uid', nowMs: NOW_MS });
 }
 

@@ -9,7 +9,7 @@ import {
 } from '@podwire/shared/net/prefix';
 import { formatCount } from '@podwire/shared/words/format-count';
 
-import { overlappingBlock, takenAcross } from '../blocks/lookup.js';
+import { overlappingBlock, overlappingRange } from '../blocks/lookup.js';
 import { poolUtilization } from '../blocks/utilization.js';
 import { corruptFailure, requirePool } from '../records/absence.js';
 import { wholeSeconds } from '../records/block.js';
@@ -72,7 +72,7 @@ function drainNote({ deletionTimeMs }: Pool): string {
 }
 
 /** Such blocks within a range, by their keys, or one around it. */
-function unreadableAcross(view: View, prefix: Prefix): Prefix[] {
+function unreadableBlocksIn(view: View, prefix: Prefix): Prefix[] {
   const first = view.unreadableBlock(prefix)?.name.prefix;
   if (!first || !prefixContains(prefix, first)) return first ? [first] : [];
   return [...view.unreadable()].flatMap(({ name }) =>
@@ -82,7 +82,7 @@ function unreadableAcross(view: View, prefix: Prefix): Prefix[] {
 
 function blockOfOtherSize(view: View, prefix: Prefix, blockSizeBits: number): Prefix | undefined {
   for (const block of view.blocksIn(prefix)) if (block.prefix.length !== blockSizeBits) return block.prefix;
-  const across = [overlappingBlock(view, prefix)?.prefix, ...unreadableAcross(view, prefix)];
+  const across = [overlappingBlock(view, prefix)?.prefix, ...unreadableBlocksIn(view, prefix)];
   return across.find((block) => block && block.length !== blockSizeBits);
 }
 
@@ -133,9 +133,9 @@ export function splitPool(view: View, { request, uids, nowMs }: PoolSplitInput):
     uid: uids[index] ?? '',
     prefix,
     createTimeMs: wholeSeconds(nowMs),
-    notAllocatable: stillNotAllocatable(others, { ...former, prefix }),
+    notAllocatable: currentFinding(others, { ...former, prefix }),
   }));
-  for (const part of parts) refuseTaken(view, former, part);
+  for (const part of parts) requirePartFree(view, former, part);
   const record: RecordValue = { kind: 'pool', value: former };
   const puts = parts.map((value): Change => ({ type: 'put', record: { kind: 'pool', value }, like: record }));
   return {
@@ -174,12 +174,12 @@ function partFaults(pool: Pool, partsCount: number): Violation[] {
   ];
 }
 
-function refuseTaken(view: View, former: Pool, part: Pool): void {
+function requirePartFree(view: View, former: Pool, part: Pool): void {
   if (view.pool(part.name)) {
     const text = `${poolText(former)} cannot be split: there is a pool "${part.name}" already; delete that first`;
     throw new Failure('POOL_EXISTS', text, { details: { pool: part.name } });
   }
-  const block = takenAcross(view, part.prefix);
+  const block = overlappingRange(view, part.prefix);
   if (!block || prefixContains(part.prefix, block)) return;
   const text = `${poolText(former)} cannot be split into parts of /${part.prefix.length}: the block ${formatPrefix(block)} lies across several; make fewer parts, or empty the block`;
   throw new Failure('POOL_OVERLAP', text, { details: { block: formatPrefix(block) } });
@@ -247,7 +247,7 @@ export function updatePool(view: View, change: PoolChange): Decision<PoolUpdate>
   const checked = checkPool(wanted);
   const faults = [...immutableFaults(pool, change), ...useFaults(pool, wanted), ...(checked.ok ? [] : checked.faults)];
   if (faults.length > 0 || !checked.ok) return { changes: [], outcome: { ok: false, faults } };
-  const value: Pool = { ...pool, ...checked.spec, notAllocatable: stillNotAllocatable(view.pools(), pool) };
+  const value: Pool = { ...pool, ...checked.spec, notAllocatable: currentFinding(view.pools(), pool) };
   const changed = poolVersion(value) !== poolVersion(pool);
   return {
     changes: changed ? [{ type: 'put', record: { kind: 'pool', value } }] : [],
@@ -278,7 +278,7 @@ function useFaults(pool: Pool, { allowedUses }: Pick<Pool, 'allowedUses'>): Pool
  * The findings of Calico's pool controller against a pool, without those that no longer hold. Calico's controller
  * withdraws its finding once no pool overlaps; here the change of the pool does.
  */
-function stillNotAllocatable(
+function currentFinding(
   pools: readonly Pool[],
   pool: Pick<Pool, 'name' | 'prefix' | 'notAllocatable'>,
 ): string | undefined {

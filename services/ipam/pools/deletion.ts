@@ -1,17 +1,24 @@
 import { Failure } from '@podwire/shared/failure/failure';
 
 import {
-  giveBack,
+  releaseHeld,
   nextBatch,
   releaseStep,
   removeBlocks,
   removePool,
-  strayAffinities,
+  orphanedAffinities,
   type ReleaseStep,
 } from '../blocks/release-changes.js';
 import { requirePool } from '../records/absence.js';
 import { countBlocks } from '../records/block-stats.js';
-import { heldIn, usedCount, wholeSeconds, type Affinity, type Block, type HeldAddress } from '../records/block.js';
+import {
+  heldAddressesIn,
+  usedCount,
+  wholeSeconds,
+  type Affinity,
+  type Block,
+  type HeldAddress,
+} from '../records/block.js';
 import { lockedFailure } from '../records/datastore-lock.js';
 import { poolVersion, type Pool } from '../records/pool.js';
 import type { Change, Decision, View } from '../records/view.js';
@@ -58,11 +65,11 @@ export function beginPoolDeletion(view: View, deletion: PoolDeletion): Decision<
   const versions = [poolVersion(pool), poolVersion({ ...pool, deletionTimeMs: undefined })];
   if (resourceVersion !== '' && !versions.includes(resourceVersion)) throw staleFailure(pool, resourceVersion);
   // What follows removes its blocks.
-  if (view.isLocked() && countBlocks(view.tallyBlocks(pool.prefix)) > 0) throw lockedFailure();
+  if (view.isLocked() && countBlocks(view.blockStatsIn(pool.prefix)) > 0) throw lockedFailure();
   if (whenInUse === 'refuse') {
     const { holders } = poolBlocks(view, pool, nowMs);
     if (holders) throw inUseFailure(pool, holders);
-    return { changes: isOff(pool) ? [] : [putPool(switchedOff(pool))], outcome: pool };
+    return { changes: isOutOfUse(pool) ? [] : [putPool(disabledPool(pool))], outcome: pool };
   }
   const isMarked = pool.deletionTimeMs !== undefined;
   return { changes: isMarked ? [] : [putPool({ ...pool, deletionTimeMs: wholeSeconds(nowMs) })], outcome: pool };
@@ -118,18 +125,18 @@ export function continuePoolDeletion(view: View, progress: PoolDeletionProgress)
     refuseSplit(view, progress);
     return { changes: [], outcome: { state: 'done', removedBlocks: 0 } };
   }
-  if (!isOff(pool) || (whenInUse === 'drain' && pool.deletionTimeMs === undefined)) {
+  if (!isOutOfUse(pool) || (whenInUse === 'drain' && pool.deletionTimeMs === undefined)) {
     const text = `pool "${pool.name}" was taken into use again while it was being deleted; delete it once more`;
     throw new Failure('CONFLICT', text, { details: { pool: pool.name } });
   }
   const { empty, holders } = poolBlocks(view, pool, nowMs);
-  if (holders && whenInUse === 'refuse') return undo(pool, { original, holders });
-  const blocks = firstOf(empty);
+  if (holders && whenInUse === 'refuse') return restorePool(pool, { original, holders });
+  const blocks = firstBlocks(empty);
   const removedBlocks = blocks.length;
   const changes = removeBlocks(view, { blocks, kept: [], ended: [], nowMs });
   if (empty.length > removedBlocks) return { changes, outcome: { state: 'more', removedBlocks } };
   if (holders) return { changes, outcome: { state: 'held', removedBlocks, holders } };
-  return finish(view, { pool, blocks, changes });
+  return finishDeletion(view, { pool, blocks, changes });
 }
 
 /** Only a pool that is not marked can be split: one that was off for the moment, so its parts are off. */
@@ -141,7 +148,7 @@ function refuseSplit(view: View, { original, whenInUse }: PoolDeletionProgress):
 }
 
 /** As many blocks as one step removes, at least one. What Windows kept in them takes an entry of the history each. */
-function firstOf(blocks: readonly Block[]): Block[] {
+function firstBlocks(blocks: readonly Block[]): Block[] {
   let operations = 0;
   const behind = blocks.findIndex((block, index) => {
     operations += OPERATIONS_PER_BLOCK + usedCount(block);
@@ -150,30 +157,30 @@ function firstOf(blocks: readonly Block[]): Block[] {
   return behind < 0 ? [...blocks] : blocks.slice(0, behind);
 }
 
-interface Finish {
+interface FinishInput {
   readonly pool: Pool;
   /** The last blocks of the pool, which go with it. */
   readonly blocks: readonly Block[];
   readonly changes: readonly Change[];
 }
 
-function finish(view: View, { pool, blocks, changes }: Finish): Decision<PoolDeletionStep> {
+function finishDeletion(view: View, { pool, blocks, changes }: FinishInput): Decision<PoolDeletionStep> {
   const removedBlocks = blocks.length;
-  const strays = strayAffinities(view, pool, blocks);
-  const step = strays.slice(0, Math.max(0, OPERATIONS_PER_STEP - changes.length));
+  const orphans = orphanedAffinities(view, pool, blocks);
+  const step = orphans.slice(0, Math.max(0, OPERATIONS_PER_STEP - changes.length));
   const removals = [...changes, ...step.map(removeAffinity)];
-  if (strays.length > step.length) return { changes: removals, outcome: { state: 'more', removedBlocks } };
+  if (orphans.length > step.length) return { changes: removals, outcome: { state: 'more', removedBlocks } };
   return view.showsAllBefore({ kind: 'pool', value: pool })
     ? { changes: [...removals, removePool(pool)], outcome: { state: 'done', removedBlocks } }
     : { changes: removals, outcome: { state: 'behind', removedBlocks } };
 }
 
 /** Back to before the first step, unless the pool was changed since, or was off before. */
-function undo(
+function restorePool(
   pool: Pool,
   { original, holders }: { readonly original: Pool; readonly holders: PoolHolders },
 ): Decision<PoolDeletionStep> {
-  const isOurs = !isOff(original) && poolVersion(pool) === poolVersion(switchedOff(original));
+  const isOurs = !isOutOfUse(original) && poolVersion(pool) === poolVersion(disabledPool(original));
   return {
     changes: isOurs ? [putPool(original)] : [],
     outcome: { state: 'refused', failure: inUseFailure(pool, holders) },
@@ -184,11 +191,11 @@ function removeAffinity(value: Affinity): Change {
   return { type: 'delete', record: { kind: 'affinity', value } };
 }
 
-function isOff({ disabled, deletionTimeMs }: Pool): boolean {
+function isOutOfUse({ disabled, deletionTimeMs }: Pool): boolean {
   return disabled || deletionTimeMs !== undefined;
 }
 
-function switchedOff(pool: Pool): Pool {
+function disabledPool(pool: Pool): Pool {
   return { ...pool, disabled: true };
 }
 
@@ -214,10 +221,10 @@ interface PoolRelease {
  */
 export function continuePoolRelease(view: View, { poolName, nowMs }: PoolRelease): Decision<ReleaseStep> {
   const pool = view.pool(poolName);
-  const batch = pool ? nextBatch(view, heldOf(view, pool)) : [];
-  return releaseStep(batch, giveBack(view, batch, nowMs));
+  const batch = pool ? nextBatch(view, heldAddressesOf(view, pool)) : [];
+  return releaseStep(batch, releaseHeld(view, batch, nowMs));
 }
 
-function* heldOf(view: View, { prefix }: Pool): Generator<HeldAddress, void, void> {
-  for (const block of view.blocksIn(prefix)) yield* heldIn(block, () => true);
+function* heldAddressesOf(view: View, { prefix }: Pool): Generator<HeldAddress, void, void> {
+  for (const block of view.blocksIn(prefix)) yield* heldAddressesIn(block, () => true);
 }

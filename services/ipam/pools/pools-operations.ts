@@ -29,10 +29,10 @@ import {
 import { getPool, listPools, type PoolHolders, type PoolListing, type PoolQuery } from './pools.js';
 import type { PoolSpec } from './rules.js';
 
-const NOBODY: PoolHolders = { inUseCount: 0, coolingCount: 0, unreadable: undefined, nodes: [] };
+const NO_HOLDERS: PoolHolders = { inUseCount: 0, coolingCount: 0, unreadable: undefined, nodes: [] };
 
 /** How often a deletion looks again at most where the pool is changed while it looks; then it is finished in the background. */
-const LOOKS_COUNT = 5;
+const MAX_ATTEMPTS = 5;
 
 /** Reports what becomes of pools, once it is durable. */
 export class PoolEvents {
@@ -154,7 +154,7 @@ export class Pools {
     if (end.state === 'refused') throw end.failure;
     const isGone = end.state === 'done';
     if (!isGone && original.deletionTimeMs === undefined) this.#events.poolDraining(original);
-    const holders = end.state === 'held' ? end.holders : NOBODY;
+    const holders = end.state === 'held' ? end.holders : NO_HOLDERS;
     return { isGone, removedBlocks: end.removedBlocks, releasedAddresses, holders };
   }
 
@@ -190,13 +190,13 @@ export class Pools {
   async #runSteps(progress: Omit<PoolDeletionProgress, 'nowMs'>, signal: AbortSignal): Promise<PoolDeletionStep> {
     const { updates, clock } = this.#options;
     let removedBlocks = 0;
-    for (let looks = 1; ;) {
+    for (let attempts = 1; ;) {
       const now = { nowMs: clock.nowMs(), ...progress };
       const decide = (view: View) => continuePoolDeletion(view, now);
       const step = await updates.update(POOLS_LANE, decide, { signal, isFresh: true });
       if (step.state === 'refused') return step;
       removedBlocks += step.removedBlocks;
-      if (step.state === 'more' || (step.state === 'behind' && looks++ < LOOKS_COUNT)) continue;
+      if (step.state === 'more' || (step.state === 'behind' && attempts++ < MAX_ATTEMPTS)) continue;
       if (step.state === 'done') this.#events.poolDeleted(progress.original, removedBlocks);
       return { ...step, removedBlocks };
     }
@@ -207,7 +207,10 @@ export class Pools {
  * The update loop for everything except pool operations. The release of a pool's last address removes a pool that is
  * being deleted; this loop reports that once it is durable. Pool operations report it themselves.
  */
-export function tellDrainedPools({ updates, events }: Pick<IpamOptions, 'updates' | 'events'>): IpamOptions['updates'] {
+export function reportDrainedPools({
+  updates,
+  events,
+}: Pick<IpamOptions, 'updates' | 'events'>): IpamOptions['updates'] {
   const poolEvents = new PoolEvents(events);
   return {
     read: (look, options) => updates.read(look, options),

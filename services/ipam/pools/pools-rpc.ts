@@ -28,7 +28,7 @@ import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 
 import { subdomainFault } from '../records/names.js';
-import { outOfUse, poolVersion, WORKLOAD, type EncapsulationMode, type Pool } from '../records/pool.js';
+import { unavailableReason, poolVersion, WORKLOAD, type EncapsulationMode, type Pool } from '../records/pool.js';
 import { MAX_PARTS, type PoolChange, type PoolReference, type PoolSplitRequest } from './changes.js';
 import type { PoolDeleted, PoolDeletionRequest } from './deletion.js';
 import type { PoolListing, PoolQuery } from './pools.js';
@@ -37,24 +37,24 @@ import type { Pools } from './pools-operations.js';
 
 export function poolService(pools: Pools, unary: Unary): RpcService {
   const implementation: PoolServiceServer = {
-    createPool: unary(PoolServiceService.createPool, createPool(pools)),
-    getPool: unary(PoolServiceService.getPool, getPool(pools)),
-    listPools: unary(PoolServiceService.listPools, listPools(pools)),
-    updatePool: unary(PoolServiceService.updatePool, updatePool(pools)),
-    deletePool: unary(PoolServiceService.deletePool, deletePool(pools)),
-    splitPool: unary(PoolServiceService.splitPool, splitPool(pools)),
+    createPool: unary(PoolServiceService.createPool, createPoolHandler(pools)),
+    getPool: unary(PoolServiceService.getPool, getPoolHandler(pools)),
+    listPools: unary(PoolServiceService.listPools, listPoolsHandler(pools)),
+    updatePool: unary(PoolServiceService.updatePool, updatePoolHandler(pools)),
+    deletePool: unary(PoolServiceService.deletePool, deletePoolHandler(pools)),
+    splitPool: unary(PoolServiceService.splitPool, splitPoolHandler(pools)),
   };
   return { name: 'podwire.ipam.v1.PoolService', definition: PoolServiceService, implementation };
 }
 
-function createPool(pools: Pools): Handler<CreatePoolRequest, CreatePoolResponse> {
+function createPoolHandler(pools: Pools): Handler<CreatePoolRequest, CreatePoolResponse> {
   return async (message, { signal }) => {
     const spec = readCreatePoolRequest(message);
     return { pool: poolMessage(await pools.create(spec, signal)) };
   };
 }
 
-function getPool(pools: Pools): Handler<GetPoolRequest, GetPoolResponse> {
+function getPoolHandler(pools: Pools): Handler<GetPoolRequest, GetPoolResponse> {
   return async (message, { signal }) => {
     const name = readGetPoolRequest(message);
     return { pool: poolMessage(await pools.get(name, signal)) };
@@ -63,7 +63,7 @@ function getPool(pools: Pools): Handler<GetPoolRequest, GetPoolResponse> {
 
 const SCOPE: ListScope = ['pools'];
 
-function listPools(pools: Pools): Handler<ListPoolsRequest, ListPoolsResponse> {
+function listPoolsHandler(pools: Pools): Handler<ListPoolsRequest, ListPoolsResponse> {
   return async (message, { signal }) => {
     const { items, more } = await pools.list(readQuery(message), signal);
     const last = items.at(-1);
@@ -81,7 +81,7 @@ function readQuery(message: ListPoolsRequest): PoolQuery {
   }));
 }
 
-function updatePool(pools: Pools): Handler<UpdatePoolRequest, UpdatePoolResponse> {
+function updatePoolHandler(pools: Pools): Handler<UpdatePoolRequest, UpdatePoolResponse> {
   return async (message, { signal }) => {
     const updated = await pools.update(readUpdatePoolRequest(message), signal);
     if (!updated.ok) throw poolFaultsFailure('UpdatePool', updated.faults);
@@ -89,11 +89,11 @@ function updatePool(pools: Pools): Handler<UpdatePoolRequest, UpdatePoolResponse
   };
 }
 
-function deletePool(pools: Pools): Handler<DeletePoolRequest, DeletePoolResponse> {
+function deletePoolHandler(pools: Pools): Handler<DeletePoolRequest, DeletePoolResponse> {
   return async (message, { signal }) => deletePoolResponse(await pools.delete(readDeletePoolRequest(message), signal));
 }
 
-function splitPool(pools: Pools): Handler<SplitPoolRequest, SplitPoolResponse> {
+function splitPoolHandler(pools: Pools): Handler<SplitPoolRequest, SplitPoolResponse> {
   return async (message, { signal }) => {
     const split = await pools.split(readSplitPoolRequest(message), signal);
     if (!split.ok) throw violationsFailure('INVALID_REQUEST', 'SplitPool refused', split.faults);
@@ -341,7 +341,7 @@ export function poolFields(pool: Pool): PoolMessage {
     allowedUses: pool.allowedUses.map((use) => USE_MESSAGES.get(use) ?? AddressUse.ADDRESS_USE_UNSPECIFIED),
     assignmentMode: ASSIGNMENT_MESSAGES[pool.assignmentMode],
     state: stateOf(pool),
-    stateReason: outOfUse(pool) ?? '',
+    stateReason: unavailableReason(pool) ?? '',
     deleteTime: pool.deletionTimeMs === undefined ? undefined : new Date(pool.deletionTimeMs),
   };
 }

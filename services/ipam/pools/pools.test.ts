@@ -4,7 +4,7 @@ import { describe, expect, test } from 'vitest';
 import { allocate } from '../addresses/allocate.js';
 import { release } from '../addresses/release.js';
 import { listBlocks } from '../blocks/blocks.js';
-import { outOfUse, poolVersion } from '../records/pool.js';
+import { unavailableReason, poolVersion } from '../records/pool.js';
 import { MapView } from '../records/testing/map-view.js';
 import {
   affinity,
@@ -23,7 +23,7 @@ import {
 import { getPool, listPools } from './pools.js';
 
 test('a pool is out of use for one reason at a time', () => {
-  const out = (rest: Parameters<typeof pool>[2]) => outOfUse(pool('p', '10.0.0.0/16', rest));
+  const out = (rest: Parameters<typeof pool>[2]) => unavailableReason(pool('p', '10.0.0.0/16', rest));
   expect(out({})).toBeUndefined();
   expect(out({ disabled: true, deletionTimeMs: 0 })).toBe('being deleted');
   expect(out({ disabled: true, notAllocatable: 'CIDROverlap' })).toBe('disabled');

@@ -5,7 +5,7 @@ import { compareTexts } from '@podwire/shared/words/order';
 
 import { poolUtilization, type PoolUtilization } from '../blocks/utilization.js';
 import { requirePool } from '../records/absence.js';
-import { collectCold, isHeld, isUnneeded, type Block } from '../records/block.js';
+import { collectCooled, isHeld, isUnneeded, type Block } from '../records/block.js';
 import type { Page } from '../records/page.js';
 import { poolVersion, type Pool } from '../records/pool.js';
 import type { UnreadableBlock, View } from '../records/view.js';
@@ -54,10 +54,10 @@ export interface PoolHolders {
   /** A block that cannot be read, and may hold any; undefined when there is none. */
   readonly unreadable: UnreadableBlock | undefined;
   /** Addresses in use by the node they are on, in the order of the nodes' names. */
-  readonly nodes: readonly NodeShare[];
+  readonly nodes: readonly NodeCount[];
 }
 
-interface NodeShare {
+interface NodeCount {
   /** `unknown` for an address without a node in a block without an owner. */
   readonly nodeName: string;
   readonly count: number;
@@ -78,13 +78,13 @@ export function poolBlocks(view: View, pool: Pool, nowMs: number): PoolBlocks {
   const nodes = new Map<string, number>();
   let coolingCount = 0;
   for (const block of view.blocksIn(pool.prefix)) {
-    const current = collectCold(block, nowMs, cooldownSeconds);
+    const current = collectCooled(block, nowMs, cooldownSeconds);
     if (isUnneeded(current)) empty.push(block);
     else coolingCount += countHolders(current, nodes);
   }
   const inUseCount = [...nodes.values()].reduce((sum, count) => sum + count, 0);
   const unreadable = view.unreadableBlock(pool.prefix);
-  const holders = { inUseCount, coolingCount, unreadable, nodes: sorted(nodes) };
+  const holders = { inUseCount, coolingCount, unreadable, nodes: sortByNode(nodes) };
   return { empty, holders: unreadable || inUseCount + coolingCount > 0 ? holders : undefined };
 }
 
@@ -104,7 +104,7 @@ function countHolders({ allocations, attributes, owner }: Block, nodes: Map<stri
   return coolingCount;
 }
 
-function sorted(nodes: ReadonlyMap<string, number>): NodeShare[] {
+function sortByNode(nodes: ReadonlyMap<string, number>): NodeCount[] {
   return [...nodes].sort(([a], [b]) => compareTexts(a, b)).map(([nodeName, count]) => ({ nodeName, count }));
 }
 

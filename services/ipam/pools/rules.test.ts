@@ -1,8 +1,8 @@
 import { describe, expect, test } from 'vitest';
 
-import { checkPool, type PoolWish } from './rules.js';
+import { checkPool, type PoolRequest } from './rules.js';
 
-const wish = (rest: Partial<PoolWish>): PoolWish => ({
+const poolRequest = (rest: Partial<PoolRequest>): PoolRequest => ({
   name: 'p',
   cidr: '10.0.0.0/16',
   blockSizeBits: 0,
@@ -14,7 +14,7 @@ const wish = (rest: Partial<PoolWish>): PoolWish => ({
 const selectorOf = (length: number): string => `has(${'a'.repeat(500)}) || has(${'b'.repeat(length - 514)})`;
 
 describe('a pool is refused', () => {
-  const cases: readonly (readonly [string, Partial<PoolWish>, readonly (readonly [string, RegExp])[]])[] = [
+  const cases: readonly (readonly [string, Partial<PoolRequest>, readonly (readonly [string, RegExp])[]])[] = [
     ['without a name', { name: '' }, [['name', /is empty/]]],
     ['with a name that is no subdomain', { name: 'A_b' }, [['name', /RFC 1123/]]],
     ['with a name too long', { name: 'a'.repeat(254) }, [['name', /longer than 253 bytes/]]],
@@ -125,7 +125,7 @@ describe('a pool is refused', () => {
   ];
 
   test.each(cases)('%s', (_, rest, expected) => {
-    const checked = checkPool(wish(rest));
+    const checked = checkPool(poolRequest(rest));
     const faults = checked.ok ? [] : checked.faults;
     expect(faults.map(({ field }) => field)).toEqual(expected.map(([field]) => field));
     faults.forEach(({ reason }, i) => expect(reason).toMatch(expected[i]![1]));
@@ -133,7 +133,7 @@ describe('a pool is refused', () => {
 });
 
 describe('a pool may', () => {
-  test.each<[string, Partial<PoolWish>, object]>([
+  test.each<[string, Partial<PoolRequest>, object]>([
     ['have the largest IPv4 blocks', { blockSizeBits: 20 }, { blockSizeBits: 20 }],
     ['have the smallest IPv4 blocks', { blockSizeBits: 32 }, { blockSizeBits: 32 }],
     ['have the largest IPv6 blocks', { cidr: 'fd00::/64', blockSizeBits: 116 }, { blockSizeBits: 116 }],
@@ -174,6 +174,6 @@ describe('a pool may', () => {
     ['be for load balancers', { allowedUses: ['LoadBalancer'] }, { allowedUses: ['LoadBalancer'] }],
     ['serve those alone that name it', { assignmentMode: 'Manual' }, { assignmentMode: 'Manual' }],
   ])('%s', (_, rest, expected) => {
-    expect(checkPool(wish(rest))).toMatchObject({ ok: true, spec: expected });
+    expect(checkPool(poolRequest(rest))).toMatchObject({ ok: true, spec: expected });
   });
 });

@@ -7,7 +7,7 @@ import { ALL, WORKLOAD, type EncapsulationMode, type Pool } from '../records/poo
 import { selectorFault, selectsAll } from '../selectors/selector.js';
 
 /** A requested pool, unchecked. Omitted fields have Calico's defaults. */
-export interface PoolWish extends Partial<PoolRules> {
+export interface PoolRequest extends Partial<PoolRules> {
   readonly name: string;
   readonly cidr: string;
   /** Prefix length of the pool's blocks in bits; 0 for the family's default. */
@@ -33,11 +33,11 @@ export type PoolSpec = PoolRules & Pick<Pool, 'name' | 'prefix' | 'blockSizeBits
 
 type CheckedPool =
   | { readonly ok: true; readonly spec: PoolSpec }
-  /** Every wrong field, by its name in {@link PoolWish}. */
+  /** Every wrong field, by its name in {@link PoolRequest}. */
   | { readonly ok: false; readonly faults: readonly PoolFault[] };
 
 export interface PoolFault extends Violation {
-  readonly field: keyof PoolWish;
+  readonly field: keyof PoolRequest;
 }
 
 /** Use of addresses by the ends of nodes' tunnels, among a pool's `allowedUses`. */
@@ -50,7 +50,7 @@ const USES: readonly string[] = [WORKLOAD, TUNNEL, LOAD_BALANCER];
 const MAX_USES = 10;
 const MAX_CIDR_CHARACTERS = 48;
 
-const USUAL_RULES: PoolRules = {
+const DEFAULT_RULES: PoolRules = {
   ipipMode: 'Never',
   vxlanMode: 'Never',
   natOutgoing: false,
@@ -62,50 +62,50 @@ const USUAL_RULES: PoolRules = {
 };
 
 /** Limits of block sizes in bits, and the default (Calico's, for both families 64 addresses). */
-const BLOCK_SIZES: Record<Family, { readonly min: number; readonly max: number; readonly usual: number }> = {
-  4: { min: 20, max: 32, usual: 26 },
-  6: { min: 116, max: 128, usual: 122 },
+const BLOCK_SIZES: Record<Family, { readonly min: number; readonly max: number; readonly defaultBits: number }> = {
+  4: { min: 20, max: 32, defaultBits: 26 },
+  6: { min: 116, max: 128, defaultBits: 122 },
 };
 
 /** Ranges that every interface uses for itself: RFC 3927 and RFC 4291, section 2.5.6. */
 const LINK_LOCAL = ['169.254.0.0/16', 'fe80::/10'];
 
 /** Checks all of a pool's fields by the rules of Calico's API for IPPool. */
-export function checkPool(wish: PoolWish): CheckedPool {
-  const rules = withDefaults(wish);
-  const range = checkRange(wish);
+export function checkPool(request: PoolRequest): CheckedPool {
+  const rules = withDefaults(request);
+  const range = checkRange(request);
   const faults = [
-    ...fault('name', subdomainFault(wish.name)),
+    ...fault('name', subdomainFault(request.name)),
     ...range.faults,
     ...encapsulationFaults(rules, range.prefix?.family),
     ...selectorFaults(rules),
     ...useFaults(rules),
-    ...fault('allowedUses', tooMany(wish.allowedUses)),
+    ...fault('allowedUses', useCountFault(request.allowedUses)),
   ];
   if (faults.length > 0 || !range.prefix) return { ok: false, faults };
-  const { name, disabled } = wish;
+  const { name, disabled } = request;
   return { ok: true, spec: { ...rules, name, disabled, prefix: range.prefix, blockSizeBits: range.blockSizeBits } };
 }
 
-function withDefaults(wish: PoolWish): PoolRules {
+function withDefaults(request: PoolRequest): PoolRules {
   const {
-    ipipMode = USUAL_RULES.ipipMode,
-    vxlanMode = USUAL_RULES.vxlanMode,
-    natOutgoing = USUAL_RULES.natOutgoing,
-    disableBgpExport = USUAL_RULES.disableBgpExport,
+    ipipMode = DEFAULT_RULES.ipipMode,
+    vxlanMode = DEFAULT_RULES.vxlanMode,
+    natOutgoing = DEFAULT_RULES.natOutgoing,
+    disableBgpExport = DEFAULT_RULES.disableBgpExport,
     nodeSelector = '',
-    namespaceSelector = USUAL_RULES.namespaceSelector,
+    namespaceSelector = DEFAULT_RULES.namespaceSelector,
     allowedUses = [],
-    assignmentMode = USUAL_RULES.assignmentMode,
-  } = wish;
+    assignmentMode = DEFAULT_RULES.assignmentMode,
+  } = request;
   return {
     ipipMode,
     vxlanMode,
     natOutgoing,
     disableBgpExport,
-    nodeSelector: nodeSelector.trim() === '' ? USUAL_RULES.nodeSelector : nodeSelector,
+    nodeSelector: nodeSelector.trim() === '' ? DEFAULT_RULES.nodeSelector : nodeSelector,
     namespaceSelector,
-    allowedUses: allowedUses.length === 0 ? USUAL_RULES.allowedUses : [...new Set(allowedUses)],
+    allowedUses: allowedUses.length === 0 ? DEFAULT_RULES.allowedUses : [...new Set(allowedUses)],
     assignmentMode,
   };
 }
@@ -121,16 +121,16 @@ interface CheckedRange {
   readonly faults: readonly PoolFault[];
 }
 
-function checkRange({ cidr, blockSizeBits, disabled }: PoolWish): CheckedRange {
+function checkRange({ cidr, blockSizeBits, disabled }: PoolRequest): CheckedRange {
   const parsed = cidr.length > MAX_CIDR_CHARACTERS ? undefined : parsePrefix(cidr);
   if (!parsed?.ok) {
-    const isLong = parsed ? parsed.fault : `longer than ${MAX_CIDR_CHARACTERS} characters`;
-    const reason = isLong === 'has host bits set' ? isLong : `is ${isLong}, such as 10.65.0.0/16`;
+    const rangeReason = parsed ? parsed.fault : `longer than ${MAX_CIDR_CHARACTERS} characters`;
+    const reason = rangeReason === 'has host bits set' ? rangeReason : `is ${rangeReason}, such as 10.65.0.0/16`;
     return { prefix: undefined, blockSizeBits, faults: fault('cidr', reason) };
   }
   const { prefix } = parsed;
-  const { min, max, usual } = BLOCK_SIZES[prefix.family];
-  const size = blockSizeBits === 0 ? usual : blockSizeBits;
+  const { min, max, defaultBits: defaultBits } = BLOCK_SIZES[prefix.family];
+  const size = blockSizeBits === 0 ? defaultBits : blockSizeBits;
   const isPossible = size >= min && size <= max;
   const sizeFault = `is ${size}; it has to be from ${min} to ${max} for IPv${prefix.family}`;
   const isTooSmall = isPossible && size < prefix.length && !disabled;
@@ -155,7 +155,7 @@ function encapsulationFaults(rules: PoolRules, family: Family | undefined): Pool
   const { ipipMode, vxlanMode } = rules;
   const ipip = TUNNELLING.includes(ipipMode);
   const vxlan = TUNNELLING.includes(vxlanMode);
-  const balances = rules.allowedUses.includes(LOAD_BALANCER);
+  const isForLoadBalancers = rules.allowedUses.includes(LOAD_BALANCER);
   const forBalancers = `is for a pool of pods' or tunnels' addresses, and this one is for ${LOAD_BALANCER}; use Never`;
   return [
     ...fault('ipipMode', ipip && family === 6 ? `is ${ipipMode}, and IPIP carries no IPv6; use VXLAN` : undefined),
@@ -163,8 +163,8 @@ function encapsulationFaults(rules: PoolRules, family: Family | undefined): Pool
       'ipipMode',
       ipip && vxlan ? `is ${ipipMode} and vxlan is ${vxlanMode}; one of them has to be Never` : undefined,
     ),
-    ...fault('ipipMode', ipip && balances ? forBalancers : undefined),
-    ...fault('vxlanMode', vxlan && balances ? forBalancers : undefined),
+    ...fault('ipipMode', ipip && isForLoadBalancers ? forBalancers : undefined),
+    ...fault('vxlanMode', vxlan && isForLoadBalancers ? forBalancers : undefined),
   ];
 }
 
@@ -185,22 +185,24 @@ function selectorFaults({ nodeSelector, namespaceSelector, allowedUses }: PoolRu
   ];
 }
 
-function tooMany(uses: readonly string[] = []): string | undefined {
+function useCountFault(uses: readonly string[] = []): string | undefined {
   return uses.length > MAX_USES ? `has ${uses.length} entries; at most ${MAX_USES} are allowed` : undefined;
 }
 
 function useFaults({ allowedUses, disableBgpExport }: PoolRules): PoolFault[] {
   const unknown = allowedUses.filter((use) => !USES.includes(use));
-  const balances = allowedUses.includes(LOAD_BALANCER);
+  const isForLoadBalancers = allowedUses.includes(LOAD_BALANCER);
   return [
     ...fault('allowedUses', unknown.length > 0 ? `has ${unknown.join(', ')}; known are ${USES.join(', ')}` : undefined),
     ...fault(
       'allowedUses',
-      balances && allowedUses.length > 1 ? `has ${LOAD_BALANCER} besides others; it has to be alone` : undefined,
+      isForLoadBalancers && allowedUses.length > 1
+        ? `has ${LOAD_BALANCER} besides others; it has to be alone`
+        : undefined,
     ),
     ...fault(
       'disableBgpExport',
-      balances && disableBgpExport
+      isForLoadBalancers && disableBgpExport
         ? `is set, and addresses for ${LOAD_BALANCER} are of no use unless exported`
         : undefined,
     ),

@@ -4,7 +4,7 @@ import type { Demand } from '../blocks/demand.js';
 import type { Pool } from '../records/pool.js';
 import { MapView } from '../records/testing/map-view.js';
 import { failureOf, host, NOW_MS, poolRecord } from '../testing/records.js';
-import { checkAskedPools, judgePools, servingPools } from './selection.js';
+import { checkRequestedPools, evaluatePools, servingPools } from './selection.js';
 
 const demand = (rest: Partial<Demand> = {}): Demand => ({
   family: 4,
@@ -21,7 +21,7 @@ const demand = (rest: Partial<Demand> = {}): Demand => ({
 
 const names = (view: MapView, rest: Partial<Demand> = {}) => servingPools(view, demand(rest)).map(({ name }) => name);
 const reason = (rest: Partial<Pool>, asked: Partial<Demand> = {}) =>
-  judgePools(new MapView([poolRecord('p', '10.0.0.0/24', rest)]), demand(asked))[0]?.passedOver;
+  evaluatePools(new MapView([poolRecord('p', '10.0.0.0/24', rest)]), demand(asked))[0]?.skipReason;
 
 describe('selectors', () => {
   test.each<[string, string, boolean]>([
@@ -58,7 +58,7 @@ describe('selectors', () => {
       poolRecord('c', '10.2.0.0/24'),
     ]);
     expect(names(view)).toEqual(['c']);
-    const [first, second] = judgePools(view, demand()).map(({ passedOver }) => passedOver);
+    const [first, second] = evaluatePools(view, demand()).map(({ skipReason }) => skipReason);
     expect(first).toMatch(/^its nodeSelector "zone == " cannot be read: at character 9: /);
     expect(second).toMatch(/^its namespaceSelector "&& x" cannot be read: at character 1: /);
   });
@@ -88,8 +88,8 @@ describe('pools that are asked for', () => {
   });
 
   test('have to allow the use', () => {
-    const [judged] = judgePools(view, demand({ pools: ['t'] }));
-    expect(judged?.passedOver).toBe('not for containers: its allowedUses are Tunnel');
+    const [judged] = evaluatePools(view, demand({ pools: ['t'] }));
+    expect(judged?.skipReason).toBe('not for containers: its allowedUses are Tunnel');
     expect(names(view, { pools: ['t'], use: 'Tunnel' })).toEqual(['t']);
   });
 
@@ -100,7 +100,7 @@ describe('pools that are asked for', () => {
 
   test('that do not exist, or are of a family that is not wanted, are all named', () => {
     const failure = failureOf(() =>
-      checkAskedPools(view, { pools: ['nope', 'c', '10.9.0.0/24', 'six'], families: [4] }),
+      checkRequestedPools(view, { pools: ['nope', 'c', '10.9.0.0/24', 'six'], families: [4] }),
     );
     expect(failure.code).toBe('INVALID_REQUEST');
     expect(failure.violations.map(({ field, reason: why }) => `${field} ${why}`)).toEqual([
@@ -111,7 +111,7 @@ describe('pools that are asked for', () => {
   });
 
   test('that are out of use are refused by name', () => {
-    expect(failureOf(() => checkAskedPools(view, { pools: ['c', '10.4.0.0/24'], families: [4] }))).toMatchObject({
+    expect(failureOf(() => checkRequestedPools(view, { pools: ['c', '10.4.0.0/24'], families: [4] }))).toMatchObject({
       code: 'NO_POOL_SERVES',
       message: 'pool "off", which is asked for, is disabled; enable it, or ask for another',
     });

@@ -3,16 +3,16 @@ import type { Family } from '@podwire/shared/net/address';
 import { comparePrefixes, formatPrefix, parsePrefix } from '@podwire/shared/net/prefix';
 
 import type { Demand, PoolUse } from '../blocks/demand.js';
-import { outOfUse, type Pool } from '../records/pool.js';
+import { unavailableReason, type Pool } from '../records/pool.js';
 import type { PoolChoice } from '../records/request-policy.js';
 import type { View } from '../records/view.js';
 import type { Labels } from '../selectors/parser.js';
 import { matches } from '../selectors/selector.js';
 
 /** A pool of the wanted family, and why it cannot serve; undefined when it can. */
-export interface JudgedPool {
+export interface PoolEvaluation {
   readonly pool: Pool;
-  readonly passedOver: string | undefined;
+  readonly skipReason: string | undefined;
   /** What makes it serve; undefined when it does. */
   readonly remedy: string | undefined;
 }
@@ -27,40 +27,46 @@ export interface Obstacle {
  * The candidate pools of a demand in the order in which they are tried, each with whether it may serve. Requested pools
  * serve regardless of their selectors and assignmentMode; without requested pools, all pools of the family are judged.
  */
-export function judgePools(view: View, demand: Demand): JudgedPool[] {
-  const asked = askedPools(view, demand);
-  if (asked.length > 0) return asked.map((pool) => judged(pool, off(pool) ?? misused(pool, demand.use)));
+export function evaluatePools(view: View, demand: Demand): PoolEvaluation[] {
+  const asked = requestedPools(view, demand);
+  if (asked.length > 0)
+    return asked.map((pool) => poolEvaluation(pool, availabilityObstacle(pool) ?? useObstacle(pool, demand.use)));
   return view
     .pools()
     .filter(({ prefix }) => prefix.family === demand.family)
-    .map((pool) => judged(pool, off(pool) ?? unchosen(pool, demand) ?? misused(pool, demand.use)));
+    .map((pool) =>
+      poolEvaluation(
+        pool,
+        availabilityObstacle(pool) ?? selectionObstacle(pool, demand) ?? useObstacle(pool, demand.use),
+      ),
+    );
 }
 
-function judged(pool: Pool, obstacle: Obstacle | undefined): JudgedPool {
-  return { pool, passedOver: obstacle?.reason, remedy: obstacle?.remedy };
+function poolEvaluation(pool: Pool, obstacle: Obstacle | undefined): PoolEvaluation {
+  return { pool, skipReason: obstacle?.reason, remedy: obstacle?.remedy };
 }
 
-function off(pool: Pool): Obstacle | undefined {
-  const reason = outOfUse(pool);
+function availabilityObstacle(pool: Pool): Obstacle | undefined {
+  const reason = unavailableReason(pool);
   if (reason === undefined) return undefined;
   if (pool.deletionTimeMs !== undefined) return { reason, remedy: 'create a pool in place of the one being deleted' };
   if (pool.disabled) return { reason, remedy: 'enable the pool' };
   return { reason, remedy: 'resolve the finding of Calico’s pool controller' };
 }
 
-function misused(pool: Pool, use: PoolUse): Obstacle | undefined {
-  const reason = wrongUse(pool, use);
+function useObstacle(pool: Pool, use: PoolUse): Obstacle | undefined {
+  const reason = wrongUseReason(pool, use);
   return reason === undefined ? undefined : { reason, remedy: `add ${use} to the pool’s allowedUses` };
 }
 
 /** The pools that may serve, in the order in which they are tried. */
 export function servingPools(view: View, demand: Demand): Pool[] {
   const serving: Pool[] = [];
-  for (const { pool, passedOver } of judgePools(view, demand)) if (passedOver === undefined) serving.push(pool);
+  for (const { pool, skipReason } of evaluatePools(view, demand)) if (skipReason === undefined) serving.push(pool);
   return serving;
 }
 
-function askedPools(view: View, { pools, family }: Demand): Pool[] {
+function requestedPools(view: View, { pools, family }: Demand): Pool[] {
   if (pools.length === 0) return [];
   const found = pools.flatMap((text) => findPool(view, text) ?? []).filter(({ prefix }) => prefix.family === family);
   return [...new Set(found)];
@@ -74,7 +80,7 @@ export function findPool(view: View, text: string): Pool | undefined {
 }
 
 /** Pools that a request names. */
-interface AskedPools {
+interface RequestedPools {
   readonly pools: readonly string[];
   readonly families: readonly Family[];
   /** The family for which the request names pools. */
@@ -86,7 +92,7 @@ interface AskedPools {
  * @throws Failure INVALID_REQUEST that lists those that do not exist, or are of a family that is not wanted or not the one that they were
  * asked for as; NO_POOL_SERVES for the first that gives no addresses
  */
-export function checkAskedPools(view: View, { pools, families, poolChoices = [] }: AskedPools): void {
+export function checkRequestedPools(view: View, { pools, families, poolChoices = [] }: RequestedPools): void {
   const violations: Violation[] = [];
   pools.forEach((text, index) => {
     const pool = findPool(view, text);
@@ -107,7 +113,7 @@ export function checkAskedPools(view: View, { pools, families, poolChoices = [] 
   if (violations.length > 0) throw violationsFailure('INVALID_REQUEST', 'The pools asked for were refused', violations);
   for (const text of pools) {
     const pool = findPool(view, text);
-    const reason = pool && outOfUse(pool);
+    const reason = pool && unavailableReason(pool);
     if (reason === undefined) continue;
     const message = `pool "${pool?.name}", which is asked for, is ${reason}; enable it, or ask for another`;
     throw new Failure('NO_POOL_SERVES', message, { details: { pool: pool?.name ?? '' } });
@@ -119,14 +125,17 @@ function isOther(family: Family | undefined, { prefix }: Pool): boolean {
 }
 
 /** Why a pool does not serve requests that name no pool. */
-function unchosen({ assignmentMode, nodeSelector, namespaceSelector }: Pool, demand: Demand): Obstacle | undefined {
+function selectionObstacle(
+  { assignmentMode, nodeSelector, namespaceSelector }: Pool,
+  demand: Demand,
+): Obstacle | undefined {
   if (assignmentMode === 'Manual') {
     const reason = 'its assignmentMode is Manual, so it serves only requests that name it';
     return { reason, remedy: 'ask for the pool by its name, or set its assignmentMode to Automatic' };
   }
   return (
-    unmatched('nodeSelector', nodeSelector, nodeSubject(demand)) ??
-    unmatched('namespaceSelector', namespaceSelector, namespaceSubject(demand))
+    selectorObstacle('nodeSelector', nodeSelector, nodeSubject(demand)) ??
+    selectorObstacle('namespaceSelector', namespaceSelector, namespaceSubject(demand))
   );
 }
 
@@ -140,7 +149,7 @@ function nodeSubject({ owner, nodeLabels }: Demand): Subject {
 }
 
 /** Why a pool is not for a use; undefined when it is. */
-export function wrongUse({ allowedUses }: Pool, use: PoolUse): string | undefined {
+export function wrongUseReason({ allowedUses }: Pool, use: PoolUse): string | undefined {
   if (allowedUses.includes(use)) return undefined;
   const purpose = { Workload: 'containers', Tunnel: 'tunnels', LoadBalancer: 'load balancers' }[use];
   return `not for ${purpose}: its allowedUses are ${allowedUses.join(', ') || 'empty'}`;
@@ -157,7 +166,11 @@ interface Subject {
  * An unreadable selector rules out its own pool only. The pool may be meant for other pods, so using it is worse than
  * not using it; and a typo in one pool must not stop every pod of the cluster.
  */
-function unmatched(field: string, selector: string, { of, labels, isAny = false }: Subject): Obstacle | undefined {
+function selectorObstacle(
+  field: string,
+  selector: string,
+  { of, labels, isAny = false }: Subject,
+): Obstacle | undefined {
   const match = matches(selector, labels);
   if (match.fault !== undefined) {
     const reason = `its ${field} "${selector}" cannot be read: ${match.fault}`;

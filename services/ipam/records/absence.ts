@@ -30,7 +30,7 @@ export function corruptFailure({ key, reason }: UnreadableRecord): Failure {
 }
 
 /** Text that is one record's name and no other's. */
-export function nameText(name: RecordName): string {
+export function recordNameText(name: RecordName): string {
   return JSON.stringify(name, (_, value: unknown) => (typeof value === 'bigint' ? String(value) : value));
 }
 

@@ -4,7 +4,7 @@ import { attributesAt, usedCount, type Affinity, type Block } from './block.js';
 /**
  * What is available in a block according to its own record, independent of the time, the requester and reservations.
  */
-export type Standing =
+export type BlockState =
   /** Every address is in use. */
   | 'full'
   /** None is free, and some were released: they cool down, or become free with the block's next use. */
@@ -17,9 +17,9 @@ export type Standing =
   | 'unowned';
 
 /** Sums over blocks. */
-export interface BlockTally {
+export interface BlockStats {
   /** How many blocks stand so. */
-  readonly standings: Readonly<Record<Standing, number>>;
+  readonly states: Readonly<Record<BlockState, number>>;
   /** Addresses. */
   readonly size: number;
   /** Addresses that are not free. */
@@ -28,37 +28,37 @@ export interface BlockTally {
   readonly cooling: number;
 }
 
-export const NO_BLOCKS: BlockTally = {
-  standings: { full: 0, cooling: 0, host: 0, virtual: 0, unowned: 0 },
+export const EMPTY_STATS: BlockStats = {
+  states: { full: 0, cooling: 0, host: 0, virtual: 0, unowned: 0 },
   size: 0,
   used: 0,
   cooling: 0,
 };
 
-export function standingOf(block: Block): Standing {
+export function blockState(block: Block): BlockState {
   if (block.unallocated.length > 0) return block.owner?.kind ?? 'unowned';
-  return mayGive(block) ? 'cooling' : 'full';
+  return hasFreeOrCooling(block) ? 'cooling' : 'full';
 }
 
-export function tallyOf(block: Block): BlockTally {
+export function blockStats(block: Block): BlockStats {
   return {
-    standings: { ...NO_BLOCKS.standings, [standingOf(block)]: 1 },
+    states: { ...EMPTY_STATS.states, [blockState(block)]: 1 },
     size: block.allocations.length,
     used: usedCount(block),
     cooling: coolingCount(block),
   };
 }
 
-export function addTallies(a: BlockTally, b: BlockTally): BlockTally {
+export function addStats(a: BlockStats, b: BlockStats): BlockStats {
   return combine(a, b, 1);
 }
 
-export function subtractTallies(a: BlockTally, b: BlockTally): BlockTally {
+export function subtractStats(a: BlockStats, b: BlockStats): BlockStats {
   return combine(a, b, -1);
 }
 
-export function countBlocks({ standings }: BlockTally): number {
-  return standings.full + standings.cooling + standings.host + standings.virtual + standings.unowned;
+export function countBlocks({ states }: BlockStats): number {
+  return states.full + states.cooling + states.host + states.virtual + states.unowned;
 }
 
 /** Addresses of a block that were released and are not free yet. */
@@ -67,14 +67,14 @@ export function coolingCount(block: Block): number {
   return block.allocations.filter((_, ordinal) => attributesAt(block, ordinal)?.releasedAtMs !== undefined).length;
 }
 
-function combine(a: BlockTally, b: BlockTally, sign: 1 | -1): BlockTally {
+function combine(a: BlockStats, b: BlockStats, sign: 1 | -1): BlockStats {
   return {
-    standings: {
-      full: a.standings.full + sign * b.standings.full,
-      cooling: a.standings.cooling + sign * b.standings.cooling,
-      host: a.standings.host + sign * b.standings.host,
-      virtual: a.standings.virtual + sign * b.standings.virtual,
-      unowned: a.standings.unowned + sign * b.standings.unowned,
+    states: {
+      full: a.states.full + sign * b.states.full,
+      cooling: a.states.cooling + sign * b.states.cooling,
+      host: a.states.host + sign * b.states.host,
+      virtual: a.states.virtual + sign * b.states.virtual,
+      unowned: a.states.unowned + sign * b.states.unowned,
     },
     size: a.size + sign * b.size,
     used: a.used + sign * b.used,
@@ -95,10 +95,10 @@ export const BLOCK_BYTES_PER_REQUEST = 1.5 * 2 ** 20 - 2 ** 16;
 const SMALL_BLOCK_SIZE = 256;
 
 /** What an address takes beside its attributes: its places in two lists, with as many digits as the largest block's have. */
-const TAKEN_BYTES = 33;
-const FREE_BYTES = 10;
+const USED_ADDRESS_BYTES = 33;
+const FREE_ADDRESS_BYTES = 10;
 /** What a block takes beside its lists, with an owner's name of 253 characters. */
-const REST_BYTES = 600;
+const BLOCK_OVERHEAD_BYTES = 600;
 /** What JSON adds to attributes, to those of a second owner, to the time of a release, and to each pair. */
 const ATTRIBUTES_BYTES = 32;
 const ALTERNATE_BYTES = 26;
@@ -106,12 +106,12 @@ const RELEASED_BYTES = 48;
 const PAIR_BYTES = 2;
 
 /** Attributes do not change, and the next block has all but one of them. */
-const known = new WeakMap<AllocationAttributes, number>();
+const attributesSizes = new WeakMap<AllocationAttributes, number>();
 
 /** About how many bytes a block takes in the datastore, rather too many than too few. */
 export function blockBytes({ allocations, unallocated, attributes }: Block): number {
   const takenCount = allocations.length - unallocated.length;
-  const lists = REST_BYTES + takenCount * TAKEN_BYTES + unallocated.length * FREE_BYTES;
+  const lists = BLOCK_OVERHEAD_BYTES + takenCount * USED_ADDRESS_BYTES + unallocated.length * FREE_ADDRESS_BYTES;
   return attributes.reduce((bytes, entry) => bytes + attributesBytes(entry), lists);
 }
 
@@ -126,8 +126,8 @@ export function bytesOf(blocks: readonly Block[]): number {
 }
 
 function attributesBytes(attributes: AllocationAttributes): number {
-  const remembered = known.get(attributes);
-  if (remembered !== undefined) return remembered;
+  const cachedBytes = attributesSizes.get(attributes);
+  if (cachedBytes !== undefined) return cachedBytes;
   const { handleId = '', owner, alternateOwner, releasedAtMs } = attributes;
   const fixed =
     ATTRIBUTES_BYTES + (alternateOwner ? ALTERNATE_BYTES : 0) + (releasedAtMs === undefined ? 0 : RELEASED_BYTES);
@@ -136,7 +136,7 @@ function attributesBytes(attributes: AllocationAttributes): number {
     (sum, [name, value]) => sum + PAIR_BYTES + textBytes(name) + textBytes(value),
     fixed + textBytes(handleId),
   );
-  known.set(attributes, bytes);
+  attributesSizes.set(attributes, bytes);
   return bytes;
 }
 
@@ -160,14 +160,17 @@ export function firstWritable<Item>(items: readonly Item[], blockOf: (item: Item
  * Whether an affinity leads to nothing that its owner could use or would have to change: it is confirmed, the block names the owner, and
  * each of its addresses is in use.
  */
-export function isSpent({ owner, state }: Affinity, block: Block | undefined): boolean {
+export function isExhausted({ owner, state }: Affinity, block: Block | undefined): boolean {
   return (
-    state === 'confirmed' && block?.owner?.kind === owner.kind && block.owner.name === owner.name && !mayGive(block)
+    state === 'confirmed' &&
+    block?.owner?.kind === owner.kind &&
+    block.owner.name === owner.name &&
+    !hasFreeOrCooling(block)
   );
 }
 
 /** Whether an address of the block is free, or cools down. */
-export function mayGive({ unallocated, attributes }: Block): boolean {
+export function hasFreeOrCooling({ unallocated, attributes }: Block): boolean {
   return unallocated.length > 0 || attributes.some(({ releasedAtMs }) => releasedAtMs !== undefined);
 }
 
@@ -181,6 +184,6 @@ export function isIdle({ owner, allocations, attributes }: Block): boolean {
  * Whether a block that may give something lacks the affinity that would lead to it: its owner's, or it has no owner.
  * @param affinity - the owner's for the block
  */
-export function isLoose(block: Block, affinity: Affinity | undefined): boolean {
-  return affinity === undefined && mayGive(block);
+export function isWithoutAffinity(block: Block, affinity: Affinity | undefined): boolean {
+  return affinity === undefined && hasFreeOrCooling(block);
 }

@@ -4,7 +4,7 @@ import { block, fullBlock, host, NOW_MS, prefix, takeAddress } from '../testing/
 import type { AllocationAttributes } from './attributes.js';
 import {
   attributesAt,
-  collectCold,
+  collectCooled,
   makeBlock,
   ordinalsWhere,
   releaseAddresses,
@@ -119,7 +119,7 @@ describe('cooling down', () => {
   });
 
   test('ends when the time is over: free, at the tail, first released first, the number of the block unchanged', () => {
-    const collected = collectCold(cooling, NOW_MS, 30);
+    const collected = collectCooled(cooling, NOW_MS, 30);
     expect(collected).toMatchObject({
       allocations: [null, null, 0, null, 1, 1, null, null],
       unallocated: [6, 1, 7, 0, 3],
@@ -138,18 +138,18 @@ describe('cooling down', () => {
       unallocated: [6, 7],
       attributes: [released(60_000), released(-10_000), by('a')],
     });
-    expect(collectCold(mixed, NOW_MS, 30)).toMatchObject({
+    expect(collectCooled(mixed, NOW_MS, 30)).toMatchObject({
       allocations: [null, null, 0, 0, 1, 1, null, null],
       unallocated: [6, 7, 0, 1],
     });
   });
 
   test.each([0, -1])('of %i seconds is over at once', (cooldownSeconds) => {
-    expect(collectCold(cooling, NOW_MS, cooldownSeconds).unallocated).toEqual([6, 1, 7, 0, 3, 2]);
+    expect(collectCooled(cooling, NOW_MS, cooldownSeconds).unallocated).toEqual([6, 1, 7, 0, 3, 2]);
   });
 
   test('that nobody has ended leaves the very block, so that nothing is written', () => {
-    expect(collectCold(cooling, NOW_MS, 1200)).toBe(cooling);
+    expect(collectCooled(cooling, NOW_MS, 1200)).toBe(cooling);
   });
 
   test.each([
@@ -162,7 +162,7 @@ describe('cooling down', () => {
       unallocated: [6],
       attributes: [released(agoMs), by('a')],
     });
-    expect(collectCold(future, NOW_MS, 30).unallocated).toEqual(unallocated);
+    expect(collectCooled(future, NOW_MS, 30).unallocated).toEqual(unallocated);
   });
 });
 

@@ -63,7 +63,7 @@ export function takeOrdinals(block: Block, ordinals: readonly Ordinal[], attribu
     owner,
     claimTimeMs,
     allocations,
-    unallocated: without(block.unallocated, ordinals),
+    unallocated: removeOrdinals(block.unallocated, ordinals),
     attributes: known < 0 ? [...block.attributes, attributes] : block.attributes,
     sequenceNumber: block.sequenceNumber + 1n,
     sequenceNumbers,
@@ -71,7 +71,7 @@ export function takeOrdinals(block: Block, ordinals: readonly Ordinal[], attribu
 }
 
 /** Nearly always it is the first that goes. */
-function without(queue: readonly Ordinal[], taken: readonly Ordinal[]): Ordinal[] {
+function removeOrdinals(queue: readonly Ordinal[], taken: readonly Ordinal[]): Ordinal[] {
   if (taken.length === 1 && queue[0] === taken[0]) return queue.slice(1);
   const gone = new Set(taken);
   return queue.filter((ordinal) => !gone.has(ordinal));
@@ -99,7 +99,7 @@ export function releaseAddresses(block: Block, ordinals: readonly Ordinal[]): Bl
 }
 
 /**
- * Releases addresses into their cool-down: they have no holder, and become free when {@link collectCold} finds the
+ * Releases addresses into their cool-down: they have no holder, and become free when {@link collectCooled} finds the
  * cool-down over. They keep their sequence numbers until then, as with Calico.
  * @param ordinals - allocated ones, without duplicates
  */
@@ -124,7 +124,7 @@ export function coolAddresses(block: Block, ordinals: readonly Ordinal[], nowMs:
  * @param cooldownSeconds - not above 0: all cooling addresses become free
  * @returns the same block when no cool-down is over
  */
-export function collectCold(block: Block, nowMs: number, cooldownSeconds: number): Block {
+export function collectCooled(block: Block, nowMs: number, cooldownSeconds: number): Block {
   const due = new Map<number, number>();
   block.attributes.forEach(({ releasedAtMs }, index) => {
     const cools = releasedAtMs !== undefined && Math.abs(nowMs - releasedAtMs) < cooldownSeconds * 1000;
@@ -313,7 +313,7 @@ export interface HeldAddress {
 const WINDOWS_RESERVED = 'windows-reserved-ipam-handle';
 
 /** The held addresses of a block whose attributes match, in order. Without cooling addresses. */
-export function heldIn(block: Block, wanted: (attributes: AllocationAttributes) => boolean): HeldAddress[] {
+export function heldAddressesIn(block: Block, wanted: (attributes: AllocationAttributes) => boolean): HeldAddress[] {
   return ordinalsWhere(block, (attributes) => isHeld(attributes) && wanted(attributes)).flatMap((ordinal) => {
     const attributes = attributesAt(block, ordinal);
     return attributes ? [{ block, ordinal, attributes }] : [];

@@ -6,11 +6,11 @@ import type { Change, RecordValue, View } from './view.js';
  * Calico's migration lock: `datastoreReady: false` of ClusterInformation `default`. While it is there, no record that says who holds
  * what is written, so that a copy of the datastore stays right. Pools, reservations, nodes and settings are operators' to change.
  */
-const FROZEN: ReadonlySet<RecordValue['kind']> = new Set(['block', 'affinity', 'handle', 'endpoint']);
+const LOCKED_KINDS: ReadonlySet<RecordValue['kind']> = new Set(['block', 'affinity', 'handle', 'endpoint']);
 
 /** Whether a lock forbids the change. */
-export function isFrozen(change: Change): boolean {
-  return (change.type === 'put' || change.type === 'delete') && FROZEN.has(change.record.kind);
+export function isForbiddenByLock(change: Change): boolean {
+  return (change.type === 'put' || change.type === 'delete') && LOCKED_KINDS.has(change.record.kind);
 }
 
 /**
@@ -18,7 +18,7 @@ export function isFrozen(change: Change): boolean {
  * @throws Failure STORE_LOCKED
  */
 export function requireUnlocked(view: View, changes: readonly Change[]): void {
-  if (view.isLocked() && changes.some(isFrozen)) throw lockedFailure();
+  if (view.isLocked() && changes.some(isForbiddenByLock)) throw lockedFailure();
 }
 
 export function lockedFailure(): Failure {

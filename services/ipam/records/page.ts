@@ -2,7 +2,11 @@
  * The smallest items of many, in order: for a page of what is kept in no order. Keeps no more than the page, and compares most items
  * once, with the largest of it.
  */
-export function smallest<Item>(items: Iterable<Item>, count: number, compare: (a: Item, b: Item) => number): Item[] {
+export function smallestItems<Item>(
+  items: Iterable<Item>,
+  count: number,
+  compare: (a: Item, b: Item) => number,
+): Item[] {
   const kept: Item[] = [];
   for (const item of items) {
     const last = kept[count - 1];

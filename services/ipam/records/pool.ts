@@ -43,7 +43,7 @@ export const WORKLOAD = 'Workload';
 export const ALL = 'all()';
 
 /** Why a pool gives no address to anybody, or undefined when it may. What was given from it stays valid. */
-export function outOfUse({ disabled, deletionTimeMs, notAllocatable }: Pool): string | undefined {
+export function unavailableReason({ disabled, deletionTimeMs, notAllocatable }: Pool): string | undefined {
   if (deletionTimeMs !== undefined) return 'being deleted';
   if (disabled) return 'disabled';
   return notAllocatable === undefined ? undefined : `not allocatable: ${notAllocatable}`;

@@ -116,17 +116,17 @@ export interface MacRange {
 
 const MAC_BITS = 48;
 
-const FORM = /^([0-9a-f]{2}(?::[0-9a-f]{2}){5})(?:\/(0|[1-9]\d?))?$/i;
+const MAC_RANGE = /^([0-9a-f]{2}(?::[0-9a-f]{2}){5})(?:\/(0|[1-9]\d?))?$/i;
 
 /** Reads `02:42:00:00:00:00/16`, or an address alone. @returns undefined when it is neither, or bits behind the length are set */
 export function parseMacRange(text: string): MacRange | undefined {
-  const [, mac, bits] = FORM.exec(text) ?? [];
+  const [, mac, bits] = MAC_RANGE.exec(text) ?? [];
   const length = bits === undefined ? MAC_BITS : Number(bits);
   if (mac === undefined || length > MAC_BITS) return undefined;
   const value = valueOf(mac);
   // Alone, it has to be one that an interface can have.
   if (length === MAC_BITS) return parseMac(mac) === undefined ? undefined : { value, length };
-  return cut(value, length) === value ? { value, length } : undefined;
+  return maskBits(value, length) === value ? { value, length } : undefined;
 }
 
 export function formatMacRange({ value, length }: MacRange): string {
@@ -137,14 +137,14 @@ export function formatMacRange({ value, length }: MacRange): string {
 
 /** Whether an address, in its usual form, lies in the range. */
 export function macInRange(mac: string, { value, length }: MacRange): boolean {
-  return cut(valueOf(mac), length) === value;
+  return maskBits(valueOf(mac), length) === value;
 }
 
 function valueOf(mac: string): bigint {
   return BigInt(`0x${mac.replaceAll(':', '')}`);
 }
 
-function cut(value: bigint, length: number): bigint {
-  const behind = BigInt(MAC_BITS - length);
-  return (value >> behind) << behind;
+function maskBits(value: bigint, length: number): bigint {
+  const restBits = BigInt(MAC_BITS - length);
+  return (value >> restBits) << restBits;
 }

@@ -6,21 +6,21 @@ import { compareTexts } from '@podwire/shared/words/order';
  * write, before there is a revision; so all replicas agree on it, and it survives a move of the datastore.
  */
 export function versionOf(record: object): string {
-  return fnv1a64(JSON.stringify(canonical(record)));
+  return fnv1a64(JSON.stringify(canonicalize(record)));
 }
 
 /** Equal for equal values, in any order of their keys. */
-function canonical(value: unknown): unknown {
+function canonicalize(value: unknown): unknown {
   if (typeof value === 'bigint') return String(value);
   if (value instanceof Map) return sortEntries([...value]);
-  if (Array.isArray(value)) return value.map(canonical);
+  if (Array.isArray(value)) return value.map(canonicalize);
   return typeof value === 'object' && value !== null ? sortEntries(Object.entries(value)) : value;
 }
 
 function sortEntries(entries: readonly (readonly [unknown, unknown])[]): unknown[] {
   return entries
     .filter(([, value]) => value !== undefined)
-    .map(([key, value]) => [String(key), canonical(value)] as const)
+    .map(([key, value]) => [String(key), canonicalize(value)] as const)
     .sort(([a], [b]) => compareTexts(a, b));
 }
 

@@ -1,6 +1,6 @@
 import type { Prefix } from '@podwire/shared/net/prefix';
 
-import type { BlockTally } from './block-stats.js';
+import type { BlockStats } from './block-stats.js';
 import type { Affinity, Block, BlockOwner, Handle } from './block.js';
 import type { IpamConfig, Reservation } from './config.js';
 import type { AnyEndpoint, Endpoint, EndpointKey, ForeignEndpoint } from './endpoint.js';
@@ -27,16 +27,16 @@ export interface View {
   /** The blocks that lie in a prefix, in the order of their addresses. */
   blocksIn(prefix: Prefix): Iterable<Block>;
   /** Sums over the blocks that lie in a prefix: however many they are, they cost next to nothing. */
-  tallyBlocks(prefix: Prefix): BlockTally;
+  blockStatsIn(prefix: Prefix): BlockStats;
   /** Those of them that may have room ({@link mayGive}), in the same order; the remaining ones cost nothing. */
-  roomyBlocksIn(prefix: Prefix): Iterable<Block>;
+  blocksWithRoomIn(prefix: Prefix): Iterable<Block>;
   /**
    * Those of them that hosts own without an allocated address ({@link isIdle}), in the same order; the remaining ones
    * cost nothing.
    */
   idleBlocksIn(prefix: Prefix): Iterable<Block>;
   /** Those of them that no affinity leads to ({@link isLoose}), in the same order; the remaining ones cost nothing. */
-  looseBlocksIn(prefix: Prefix): Iterable<Block>;
+  blocksWithoutAffinityIn(prefix: Prefix): Iterable<Block>;
   /**
    * How many blocks of this one's size follow each other without a gap from this one on, itself included; 0 when there is no such
    * block. However many they are, they cost next to nothing.
@@ -48,7 +48,7 @@ export interface View {
    * Those of them that are not spent ({@link isSpent}), in the order of their blocks: however many full blocks an owner has, they
    * cost nothing.
    */
-  unspentAffinitiesOf(owner: BlockOwner): readonly Affinity[];
+  usableAffinitiesOf(owner: BlockOwner): readonly Affinity[];
   affinity(owner: BlockOwner, block: Prefix): Affinity | undefined;
   handle(id: string): Handle | undefined;
   /** The endpoint stored under a workload endpoint's namespace and name. */
@@ -75,9 +75,9 @@ export interface View {
    * The endpoints behind a key, in the order of their keys as texts `<namespace>/<name>`.
    * @param after - such a text, of an endpoint or not; empty for all
    */
-  endpointsBehind(after: string): Iterable<StoredEndpoint>;
-  /** As {@link endpointsBehind}, with those of other writers. */
-  allEndpointsBehind(after: string): Iterable<EndpointRecord>;
+  endpointsAfter(after: string): Iterable<StoredEndpoint>;
+  /** As {@link endpointsAfter}, with those of other writers. */
+  allEndpointsAfter(after: string): Iterable<EndpointRecord>;
   /** The endpoints that other writers keep, in no order. */
   foreignEndpoints(): Iterable<StoredForeignEndpoint>;
   /** The endpoint that another writer keeps under a key. */

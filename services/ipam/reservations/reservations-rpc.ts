@@ -28,23 +28,25 @@ import type { Reservations } from './reservations-operations.js';
 
 export function reservationService(reservations: Reservations, unary: Unary): RpcService {
   const implementation: ReservationServiceServer = {
-    createReservation: unary(ReservationServiceService.createReservation, createReservation(reservations)),
-    getReservation: unary(ReservationServiceService.getReservation, getReservation(reservations)),
-    listReservations: unary(ReservationServiceService.listReservations, listReservations(reservations)),
-    updateReservation: unary(ReservationServiceService.updateReservation, updateReservation(reservations)),
-    deleteReservation: unary(ReservationServiceService.deleteReservation, deleteReservation(reservations)),
+    createReservation: unary(ReservationServiceService.createReservation, createReservationHandler(reservations)),
+    getReservation: unary(ReservationServiceService.getReservation, getReservationHandler(reservations)),
+    listReservations: unary(ReservationServiceService.listReservations, listReservationsHandler(reservations)),
+    updateReservation: unary(ReservationServiceService.updateReservation, updateReservationHandler(reservations)),
+    deleteReservation: unary(ReservationServiceService.deleteReservation, deleteReservationHandler(reservations)),
   };
   return { name: 'podwire.ipam.v1.ReservationService', definition: ReservationServiceService, implementation };
 }
 
-function createReservation(reservations: Reservations): Handler<CreateReservationRequest, CreateReservationResponse> {
+function createReservationHandler(
+  reservations: Reservations,
+): Handler<CreateReservationRequest, CreateReservationResponse> {
   return async (message, { signal }) => {
     const spec = readCreateReservationRequest(message);
     return { reservation: reservationMessage(await reservations.create(spec, signal)) };
   };
 }
 
-function getReservation(reservations: Reservations): Handler<GetReservationRequest, GetReservationResponse> {
+function getReservationHandler(reservations: Reservations): Handler<GetReservationRequest, GetReservationResponse> {
   return async (message, { signal }) => {
     const name = readReservationName('GetReservation', message.name);
     return { reservation: reservationMessage(await reservations.get(name, signal)) };
@@ -53,7 +55,9 @@ function getReservation(reservations: Reservations): Handler<GetReservationReque
 
 const SCOPE: ListScope = ['reservations'];
 
-function listReservations(reservations: Reservations): Handler<ListReservationsRequest, ListReservationsResponse> {
+function listReservationsHandler(
+  reservations: Reservations,
+): Handler<ListReservationsRequest, ListReservationsResponse> {
   return async (message, { signal }) => {
     const { items, more } = await reservations.list(readQuery(message), signal);
     const last = items.at(-1);
@@ -71,14 +75,18 @@ function readQuery(message: ListReservationsRequest): ReservationQuery {
   }));
 }
 
-function updateReservation(reservations: Reservations): Handler<UpdateReservationRequest, UpdateReservationResponse> {
+function updateReservationHandler(
+  reservations: Reservations,
+): Handler<UpdateReservationRequest, UpdateReservationResponse> {
   return async (message, { signal }) => {
     const update = readUpdateReservationRequest(message);
     return { reservation: reservationMessage(await reservations.update(update, signal)) };
   };
 }
 
-function deleteReservation(reservations: Reservations): Handler<DeleteReservationRequest, DeleteReservationResponse> {
+function deleteReservationHandler(
+  reservations: Reservations,
+): Handler<DeleteReservationRequest, DeleteReservationResponse> {
   return async (message, { signal }) => {
     await reservations.delete(readDeleteReservationRequest(message), signal);
     return {};

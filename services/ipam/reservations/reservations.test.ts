@@ -9,9 +9,9 @@ import { block, failureOf, NOW_MS, prefix } from '../testing/records.js';
 import {
   createReservation,
   deleteReservation,
-  firstGivable,
+  firstFreeOrdinal,
   getReservation,
-  givable,
+  freeOrdinals,
   hasRoom,
   listReservations,
   ReservedAddresses,
@@ -83,7 +83,7 @@ test('reservations are listed in the order of their names, in pages', () => {
 });
 
 const reserved = (...cidrs: string[]) => new ReservedAddresses(cidrs.map(prefix));
-const free = (cidr: string, set: ReservedAddresses) => [...givable(block(cidr, 'n1'), set)];
+const free = (cidr: string, set: ReservedAddresses) => [...freeOrdinals(block(cidr, 'n1'), set)];
 
 describe('counting', () => {
   test.each([
@@ -116,7 +116,7 @@ describe('a block', () => {
     const set = reserved('10.0.0.0/31', '10.0.0.7/32');
     expect(free('10.0.0.0/29', set)).toEqual([2, 3, 4, 5, 6]);
     const queue = block('10.0.0.0/29', 'n1', { unallocated: [7, 5, 1, 2] });
-    expect([...givable(queue, set)]).toEqual([5, 2]);
+    expect([...freeOrdinals(queue, set)]).toEqual([5, 2]);
   });
 
   test('has room for as long as one address is neither used nor reserved', () => {
@@ -134,7 +134,7 @@ test('property: the first that a block has to give is the first of all that it h
     fc.property(ordinals, cidrs, (unallocated, reservations) => {
       const queue = block('10.0.0.0/29', 'n1', { unallocated });
       const set = reserved(...reservations);
-      expect(firstGivable(queue, set)).toBe([...givable(queue, set)][0]);
+      expect(firstFreeOrdinal(queue, set)).toBe([...freeOrdinals(queue, set)][0]);
     }),
   );
 });
@@ -158,7 +158,7 @@ test('property: says of every address and prefix what looking at each reservatio
       const base = prefix('10.0.0.0/24');
       for (let at = 0; at < 64; at++) {
         const address = addressAt(base, at);
-        expect(set.has(address)).toBe(inside.has(at));
+        expect(set.contains(address)).toBe(inside.has(at));
         let next = at;
         while (inside.has(next)) next++;
         expect(set.nextFree(address)).toBe(addressAt(base, next).value);
@@ -169,7 +169,7 @@ test('property: says of every address and prefix what looking at each reservatio
           const count = Array.from({ length: size }, (_, i) => at + i).filter((i) => inside.has(i)).length;
           expect(set.countIn(part)).toBe(BigInt(count));
           expect(set.coversAll(part)).toBe(count === size);
-          expect(set.touches(part)).toBe(count > 0);
+          expect(set.overlaps(part)).toBe(count > 0);
         }
       }
     }),

@@ -122,26 +122,26 @@ export class ReservedAddresses {
   coversAll(prefix: Prefix): boolean {
     if (this.#ranges[prefix.family].length === 0) return false;
     const { first, end } = rangeOf(prefix);
-    const range = this.#from(prefix.family, first);
+    const range = this.#firstRangeAfter(prefix.family, first);
     return range !== undefined && range.first <= first && end <= range.end;
   }
 
   /** Whether any address of the prefix is reserved. */
-  touches(prefix: Prefix): boolean {
+  overlaps(prefix: Prefix): boolean {
     if (this.#ranges[prefix.family].length === 0) return false;
     const { first, end } = rangeOf(prefix);
-    const range = this.#from(prefix.family, first);
+    const range = this.#firstRangeAfter(prefix.family, first);
     return range !== undefined && range.first < end;
   }
 
-  has({ family, value }: Address): boolean {
-    const range = this.#from(family, value);
+  contains({ family, value }: Address): boolean {
+    const range = this.#firstRangeAfter(family, value);
     return range !== undefined && range.first <= value;
   }
 
   /** The first address at or behind the given one that is not reserved; as a number, as it may lie behind the family's last. */
   nextFree({ family, value }: Address): bigint {
-    const range = this.#from(family, value);
+    const range = this.#firstRangeAfter(family, value);
     return range && range.first <= value ? range.end : value;
   }
 
@@ -171,35 +171,35 @@ export class ReservedAddresses {
   }
 
   /** The first range that ends behind the value. */
-  #from(family: Family, value: bigint): Range | undefined {
+  #firstRangeAfter(family: Family, value: bigint): Range | undefined {
     return this.#ranges[family][indexFrom(this.#ranges[family], value)];
   }
 }
 
 /** Answers of a function without other inputs, by the very list that they are of: a view shows the same one until it changes. */
-const known = new WeakMap<readonly Reservation[], ReservedAddresses>();
+const reservedAddressesByList = new WeakMap<readonly Reservation[], ReservedAddresses>();
 
 export function reservedIn(view: View): ReservedAddresses {
   const reservations = view.reservations();
-  const remembered = known.get(reservations);
-  if (remembered) return remembered;
+  const cached = reservedAddressesByList.get(reservations);
+  if (cached) return cached;
   const reserved = new ReservedAddresses(reservations.flatMap(({ prefixes }) => prefixes));
-  known.set(reservations, reserved);
+  reservedAddressesByList.set(reservations, reserved);
   return reserved;
 }
 
 /** The free ordinals of a block that are not reserved, in allocation order. */
-export function* givable(block: Block, reserved: ReservedAddresses): Generator<Ordinal, void, void> {
+export function* freeOrdinals(block: Block, reserved: ReservedAddresses): Generator<Ordinal, void, void> {
   if (reserved.coversAll(block.prefix)) return;
-  const untouched = !reserved.touches(block.prefix);
+  const isUnreserved = !reserved.overlaps(block.prefix);
   for (const ordinal of block.unallocated)
-    if (untouched || !reserved.has(addressAt(block.prefix, ordinal))) yield ordinal;
+    if (isUnreserved || !reserved.contains(addressAt(block.prefix, ordinal))) yield ordinal;
 }
 
 /** The first of them. */
-export function firstGivable(block: Block, reserved: ReservedAddresses): Ordinal | undefined {
-  if (!reserved.touches(block.prefix)) return block.unallocated[0];
-  return givable(block, reserved).next().value ?? undefined;
+export function firstFreeOrdinal(block: Block, reserved: ReservedAddresses): Ordinal | undefined {
+  if (!reserved.overlaps(block.prefix)) return block.unallocated[0];
+  return freeOrdinals(block, reserved).next().value ?? undefined;
 }
 
 /** How many free addresses of a block are reserved. */
@@ -215,7 +215,7 @@ export function reservedFreeCount({ prefix, allocations }: Block, reserved: Rese
 
 /** Whether a block has an address to give. */
 export function hasRoom(block: Block, reserved: ReservedAddresses): boolean {
-  return firstGivable(block, reserved) !== undefined;
+  return firstFreeOrdinal(block, reserved) !== undefined;
 }
 
 function rangeOf(prefix: Prefix): Range {

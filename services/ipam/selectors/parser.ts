@@ -32,13 +32,13 @@ export function parseSelector(input: string): ParsedSelector {
   try {
     return { ok: true, selector: new Parser(input).parse() };
   } catch (error) {
-    if (error instanceof Stop) return { ok: false, fault: error.fault };
+    if (error instanceof ParseError) return { ok: false, fault: error.fault };
     throw error;
   }
 }
 
 /** Ends the reading from any depth of it; does not leave this file. */
-class Stop extends Error {
+class ParseError extends Error {
   readonly fault: SelectorFault;
 
   constructor(fault: SelectorFault) {
@@ -47,7 +47,7 @@ class Stop extends Error {
   }
 }
 
-const COMPARISON_MARKS: Partial<Record<Token['type'], ComparisonType>> = { '==': 'equals', '!=': 'notEquals' };
+const COMPARISON_OPERATORS: Partial<Record<Token['type'], ComparisonType>> = { '==': 'equals', '!=': 'notEquals' };
 
 /** Operators that are words; the blank within two of them may be missing. */
 const WORD_OPERATORS: ReadonlyMap<string, ComparisonType | MembershipType> = new Map([
@@ -80,9 +80,9 @@ class Parser {
   }
 
   parse(): Selector {
-    if (this.#ended()) return { type: 'all' };
+    if (this.#isAtEnd()) return { type: 'all' };
     const selector = this.#or();
-    if (!this.#ended()) this.#stop('&&, || or the end of the selector');
+    if (!this.#isAtEnd()) this.#fail('&&, || or the end of the selector');
     return selector;
   }
 
@@ -92,7 +92,7 @@ class Parser {
     return token;
   }
 
-  #ended(): boolean {
+  #isAtEnd(): boolean {
     return this.#current.type === 'end';
   }
 
@@ -103,13 +103,13 @@ class Parser {
   #series(type: 'and' | 'or', mark: Punctuation, operand: () => Selector): Selector {
     const first = operand();
     const operands = [first];
-    while (this.#skip(mark)) operands.push(operand());
+    while (this.#accept(mark)) operands.push(operand());
     return operands.length === 1 ? first : { type, operands };
   }
 
   #term(): Selector {
     let negated = false;
-    while (this.#skip('!')) negated = !negated;
+    while (this.#accept('!')) negated = !negated;
     const operand = this.#positiveTerm();
     return negated ? { type: 'not', operand } : operand;
   }
@@ -117,7 +117,7 @@ class Parser {
   #positiveTerm(): Selector {
     const token = this.#current;
     if (token.type === '(') return this.#parenthesized();
-    if (token.type !== 'word') return this.#stop('a label key, has(…), all(), "!" or "("');
+    if (token.type !== 'word') return this.#fail('a label key, has(…), all(), "!" or "("');
     this.#index++;
     const opens = this.#current.type === '(' && this.#current.offset === token.end;
     if (opens && token.word === 'has') return this.#has();
@@ -131,7 +131,7 @@ class Parser {
   }
 
   #parenthesized(): Selector {
-    if (this.#depth === DEEPEST_NESTING) this.#stop(`at most ${DEEPEST_NESTING} parentheses within each other`);
+    if (this.#depth === DEEPEST_NESTING) this.#fail(`at most ${DEEPEST_NESTING} parentheses within each other`);
     this.#depth++;
     this.#index++;
     const selector = this.#or();
@@ -143,7 +143,7 @@ class Parser {
   #has(): Selector {
     this.#index++;
     const token = this.#current;
-    if (token.type !== 'word') return this.#stop('a label key');
+    if (token.type !== 'word') return this.#fail('a label key');
     this.#checkKey(token);
     this.#index++;
     this.#require(')', '")" behind the label key');
@@ -152,7 +152,7 @@ class Parser {
 
   #checkKey({ word, offset }: Token & { type: 'word' }): void {
     if (word.length <= LONGEST_KEY) return;
-    throw new Stop({
+    throw new ParseError({
       offset,
       found: `a label key of ${word.length} characters`,
       expected: `one of at most ${LONGEST_KEY}`,
@@ -160,8 +160,8 @@ class Parser {
   }
 
   #comparison(key: string): Selector {
-    const type = COMPARISON_MARKS[this.#current.type] ?? this.#wordOperator();
-    if (!type) return this.#stop(`an operator behind "${key}": ${OPERATORS}`);
+    const type = COMPARISON_OPERATORS[this.#current.type] ?? this.#wordOperator();
+    if (!type) return this.#fail(`an operator behind "${key}": ${OPERATORS}`);
     this.#index++;
     return type === 'in' || type === 'notIn'
       ? { type, key, values: this.#values() }
@@ -176,13 +176,13 @@ class Parser {
     if (second === undefined) return WORD_OPERATORS.get(token.word);
     this.#index++;
     if (this.#current.type !== 'word' || this.#current.word !== second)
-      this.#stop(`"${second}", as in "${token.word} ${second}"`);
+      this.#fail(`"${second}", as in "${token.word} ${second}"`);
     return WORD_OPERATORS.get(`${token.word} ${second}`);
   }
 
   #text(): string {
     const token = this.#current;
-    if (token.type !== 'text') return this.#stop('a text in quotes');
+    if (token.type !== 'text') return this.#fail('a text in quotes');
     this.#index++;
     return token.text;
   }
@@ -192,7 +192,7 @@ class Parser {
     const values: string[] = [];
     while (this.#current.type === 'text') {
       values.push(this.#text());
-      if (this.#skip(',')) continue;
+      if (this.#accept(',')) continue;
       this.#require('}', '"," or "}"');
       return values;
     }
@@ -200,20 +200,20 @@ class Parser {
     return values;
   }
 
-  #skip(mark: Punctuation): boolean {
+  #accept(mark: Punctuation): boolean {
     const found = this.#current.type === mark;
     if (found) this.#index++;
     return found;
   }
 
   #require(mark: Punctuation, expected: string): void {
-    if (!this.#skip(mark)) this.#stop(expected);
+    if (!this.#accept(mark)) this.#fail(expected);
   }
 
-  #stop(expected: string): never {
+  #fail(expected: string): never {
     const token = this.#current;
-    if (token.type === 'fault') throw new Stop(token.fault);
-    throw new Stop({ offset: token.offset, found: describe(token), expected });
+    if (token.type === 'fault') throw new ParseError(token.fault);
+    throw new ParseError({ offset: token.offset, found: describe(token), expected });
   }
 }
 
@@ -287,7 +287,7 @@ export function tokenize(input: string): readonly Token[] {
   const tokens: Token[] = [];
   let offset = 0;
   for (;;) {
-    offset += run(BLANKS, input, offset).length;
+    offset += matchAt(BLANKS, input, offset).length;
     const token = nextToken(input, offset);
     tokens.push(token);
     if (token.type === 'end' || token.type === 'fault') return tokens;
@@ -297,12 +297,12 @@ export function tokenize(input: string): readonly Token[] {
 
 function nextToken(input: string, offset: number): Token {
   if (offset === input.length) return { type: 'end', offset, end: offset };
-  const word = run(WORD, input, offset);
+  const word = matchAt(WORD, input, offset);
   if (word !== '') return { type: 'word', word, offset, end: offset + word.length };
   const punctuation = PUNCTUATION.find((mark) => input.startsWith(mark, offset));
   if (punctuation) return { type: punctuation, offset, end: offset + punctuation.length };
   const first = input.charAt(offset);
-  return first === '"' || first === "'" ? textToken(input, offset, first) : strayToken(input, offset);
+  return first === '"' || first === "'" ? textToken(input, offset, first) : unexpectedToken(input, offset);
 }
 
 function textToken(input: string, offset: number, quote: string): Token {
@@ -315,17 +315,17 @@ function textToken(input: string, offset: number, quote: string): Token {
 }
 
 /** Of the marks that are written twice, one alone is a likely slip. */
-const HALVES: Readonly<Record<string, string>> = { '=': '==', '&': '&&', '|': '||' };
+const HALF_OPERATORS: Readonly<Record<string, string>> = { '=': '==', '&': '&&', '|': '||' };
 
-function strayToken(input: string, offset: number): Token {
+function unexpectedToken(input: string, offset: number): Token {
   const character = String.fromCodePoint(input.codePointAt(offset) ?? 0);
-  const expected = HALVES[character] ?? 'a label key, an operator, a parenthesis or a text in quotes';
+  const expected = HALF_OPERATORS[character] ?? 'a label key, an operator, a parenthesis or a text in quotes';
   const fault = { offset, found: JSON.stringify(character), expected };
   return { type: 'fault', offset, end: offset + character.length, fault };
 }
 
 /** What a sticky expression finds at the offset; empty for nothing. */
-function run(sticky: RegExp, input: string, offset: number): string {
+function matchAt(sticky: RegExp, input: string, offset: number): string {
   sticky.lastIndex = offset;
   return sticky.exec(input)?.[0] ?? '';
 }

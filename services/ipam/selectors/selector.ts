@@ -13,7 +13,7 @@ interface Match {
 
 /** Whether a selector, as stored, matches labels. Texts are read once and remembered, as pools have the same ones for years. */
 export function matches(text: string, labels: Labels): Match {
-  const parsed = remembered(text);
+  const parsed = parseCached(text);
   return parsed.ok
     ? { matches: evaluate(parsed.selector, labels), fault: undefined }
     : { matches: false, fault: describeFault(text, parsed.fault) };
@@ -21,24 +21,24 @@ export function matches(text: string, labels: Labels): Match {
 
 /** A selector, as stored; undefined when the text is none. */
 export function readSelector(text: string): Selector | undefined {
-  const parsed = remembered(text);
+  const parsed = parseCached(text);
   return parsed.ok ? parsed.selector : undefined;
 }
 
 /** At most so many texts are remembered, each of at most {@link LONGEST_SELECTOR} code units; the oldest is forgotten first. */
-const REMEMBERED_TEXTS = 1024;
+const MAX_CACHED_SELECTORS = 1024;
 
 /** Answers of a function without other inputs: remembering them changes none. */
-const memory = new Map<string, ParsedSelector>();
+const cache = new Map<string, ParsedSelector>();
 
-function remembered(text: string): ParsedSelector {
-  const known = memory.get(text);
+function parseCached(text: string): ParsedSelector {
+  const known = cache.get(text);
   if (known) return known;
   const parsed = parseSelector(text);
   if (text.length > LONGEST_SELECTOR) return parsed;
-  const [oldest] = memory.keys();
-  if (memory.size === REMEMBERED_TEXTS && oldest !== undefined) memory.delete(oldest);
-  memory.set(text, parsed);
+  const [oldest] = cache.keys();
+  if (cache.size === MAX_CACHED_SELECTORS && oldest !== undefined) cache.delete(oldest);
+  cache.set(text, parsed);
   return parsed;
 }
 
@@ -55,7 +55,7 @@ export function selectorFault(text: string): string | undefined {
 
 /** Whether a text selects everything by its form: empty, or `all()`. */
 export function selectsAll(text: string): boolean {
-  const parsed = remembered(text);
+  const parsed = parseCached(text);
   return parsed.ok && parsed.selector.type === 'all';
 }
 

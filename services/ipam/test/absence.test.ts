@@ -2,7 +2,7 @@ import { expect, test } from 'vitest';
 
 import { allocate } from '../addresses/allocate.js';
 import { continueHandleRelease, release } from '../addresses/release.js';
-import { abandonBlock } from '../affinities/affinities.js';
+import { releaseClaim } from '../affinities/affinities.js';
 import type { RevisionChanges, Store } from '../engine/store.js';
 import { disagreements, readAll } from '../engine/testing/agreement.js';
 import { MemoryStore } from '../engine/testing/memory-store.js';
@@ -133,7 +133,7 @@ test('the end of a claim takes along its block, where that is not known', async 
   });
   const claim = { owner: host('n2'), prefix: prefix(CIDR), mustBeEmpty: false, nowMs: NOW_MS };
   const decide = (view: View) => {
-    const { changes, result } = abandonBlock(view, claim);
+    const { changes, result } = releaseClaim(view, claim);
     return { changes, outcome: result };
   };
   expect(await updater.update('n2', decide, { signal: forever })).toBe('removed');

@@ -28,13 +28,13 @@ export function calico(
   return { handleId, owner, releasedAtMs: undefined };
 }
 
-interface Give {
+interface BlockAllocation {
   readonly ordinals: readonly number[];
   readonly attributes: AllocationAttributes;
 }
 
 /** The block with addresses given. */
-export function given(block: Block, ...gives: readonly Give[]): Block {
+export function withAllocations(block: Block, ...gives: readonly BlockAllocation[]): Block {
   return gives.reduce((current, { ordinals, attributes }) => takeOrdinals(current, ordinals, attributes), block);
 }
 
@@ -43,7 +43,7 @@ export function handleRecord(id: string, ...counts: readonly (readonly [string, 
 }
 
 /** Releases an address as another tool does: its block and its handle lose it, and endpoints are left as they are. */
-export function releaseBehind(view: MapView, text: string): void {
+export function releaseOutOfBand(view: MapView, text: string): void {
   const block = blockOf(view, address(text));
   const ordinal = block ? ordinalOf(block.prefix, address(text)) : 0;
   const id = block && attributesAt(block, ordinal)?.handleId;

@@ -1,6 +1,6 @@
 import { parseAddress, type Address } from '@podwire/shared/net/address';
 
-import type { Petition } from '../policies/evaluation.js';
+import type { PolicyInput } from '../policies/evaluation.js';
 import {
   NO_REQUESTS,
   parseMacRange,
@@ -81,9 +81,9 @@ export function viewWith(...policies: readonly RequestPolicy[]): MapView {
 }
 
 /** What a pod of namespace `red` asks for. */
-export function petition(
-  rest: Partial<Omit<Petition, 'requests'>> & { requests?: Partial<PodRequests> } = {},
-): Petition {
+export function policyInput(
+  rest: Partial<Omit<PolicyInput, 'requests'>> & { requests?: Partial<PodRequests> } = {},
+): PolicyInput {
   const { requests, ...others } = rest;
   return {
     namespace: { name: 'red', labels: {} },

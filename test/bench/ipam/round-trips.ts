@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { Writable } from 'node:stream';
 
-import type { AskedAllocation } from '@podwire/ipam/addresses/allocate';
+import type { RequestedAllocation } from '@podwire/ipam/addresses/allocate';
 import { Events } from '@podwire/ipam/engine/events';
 import { Mirror } from '@podwire/ipam/engine/mirror/mirror';
 import { MemoryStore, type Operation } from '@podwire/ipam/engine/testing/memory-store';
@@ -65,7 +65,7 @@ export async function countRoundTrips(): Promise<RoundTrips> {
   return trips;
 }
 
-function request(containerId: string): AskedAllocation {
+function request(containerId: string): RequestedAllocation {
   const attachment = { network: 'podwire', containerId, interfaceName: 'eth0' };
   return {
     attachment,

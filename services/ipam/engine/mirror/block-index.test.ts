@@ -101,6 +101,6 @@ describe('of 4096 blocks, an address', () => {
     expect(given.size).toBe(16);
     const last = () => allocate(image, { request: request('last'), nowMs: NOW_MS });
     expect(last).toThrow(/all 4096 blocks are full/);
-    expect([...image.roomyBlocksIn(prefix('10.0.0.0/16'))]).toEqual([]);
+    expect([...image.blocksWithRoomIn(prefix('10.0.0.0/16'))]).toEqual([]);
   });
 });

@@ -2,14 +2,14 @@ import type { Family } from '@podwire/shared/net/address';
 import { comparePrefixes, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
 
 import {
-  addTallies,
+  addStats,
   isIdle,
-  isLoose,
-  mayGive,
-  NO_BLOCKS,
-  subtractTallies,
-  tallyOf,
-  type BlockTally,
+  isWithoutAffinity,
+  hasFreeOrCooling,
+  EMPTY_STATS,
+  subtractStats,
+  blockStats,
+  type BlockStats,
 } from '../../records/block-stats.js';
 import { rangesAround, type Affinity, type Block } from '../../records/block.js';
 import type { UnreadableBlock, UnreadableRecord } from '../../records/view.js';
@@ -34,9 +34,9 @@ export class BlockIndex {
   /** What was added has changed, or its owner's affinity has. */
   judge(block: Block, affinity: Affinity | undefined): void {
     const { prefix } = block;
-    this.#roomy.put(prefix, mayGive(block));
+    this.#roomy.put(prefix, hasFreeOrCooling(block));
     this.#idle.put(prefix, isIdle(block));
-    this.#loose.put(prefix, isLoose(block, affinity));
+    this.#loose.put(prefix, isWithoutAffinity(block, affinity));
   }
 
   delete({ prefix }: Block): void {
@@ -81,13 +81,13 @@ function sizeOf({ family, length }: Prefix): string {
 
 interface Entry {
   readonly prefix: Prefix;
-  readonly tally: BlockTally;
+  readonly tally: BlockStats;
 }
 
 /** Entries in the order of their addresses, with their sum. */
 interface Run {
   readonly entries: Entry[];
-  sum: BlockTally;
+  sum: BlockStats;
 }
 
 const LONGEST_RUN = 512;
@@ -99,7 +99,7 @@ export class BlockTallies {
 
   /** Takes a block in, or its new state. */
   put(block: Block): void {
-    const entry = { prefix: block.prefix, tally: tallyOf(block) };
+    const entry = { prefix: block.prefix, tally: blockStats(block) };
     const runIndex = Math.max(0, this.#runOf(block.prefix));
     const run = this.#runs[runIndex];
     if (!run) {
@@ -110,15 +110,15 @@ export class BlockTallies {
     const known = run.entries[index];
     if (known && comparePrefixes(known.prefix, entry.prefix) === 0) {
       run.entries[index] = entry;
-      run.sum = addTallies(subtractTallies(run.sum, known.tally), entry.tally);
+      run.sum = addStats(subtractStats(run.sum, known.tally), entry.tally);
       return;
     }
     run.entries.splice(index + 1, 0, entry);
-    run.sum = addTallies(run.sum, entry.tally);
+    run.sum = addStats(run.sum, entry.tally);
     if (run.entries.length <= LONGEST_RUN) return;
     const behind = run.entries.splice(LONGEST_RUN / 2);
     const sum = sumOf(behind);
-    run.sum = subtractTallies(run.sum, sum);
+    run.sum = subtractStats(run.sum, sum);
     this.#runs.splice(runIndex + 1, 0, { entries: behind, sum });
   }
 
@@ -131,20 +131,20 @@ export class BlockTallies {
     const known = run.entries[index];
     if (!known || comparePrefixes(known.prefix, prefix) !== 0) return;
     run.entries.splice(index, 1);
-    run.sum = subtractTallies(run.sum, known.tally);
+    run.sum = subtractStats(run.sum, known.tally);
     if (run.entries.length === 0) this.#runs.splice(runIndex, 1);
   }
 
   /** Of the blocks that lie in a range. */
-  within(range: Prefix): BlockTally {
-    let sum = NO_BLOCKS;
+  within(range: Prefix): BlockStats {
+    let sum = EMPTY_STATS;
     for (let index = Math.max(0, this.#runOf(range)); index < this.#runs.length; index++) {
       const run = this.#runs[index];
       const [first, last] = [run?.entries[0], run?.entries.at(-1)];
       if (!run || !first || !last) break;
       const isInside = ({ prefix }: Entry): boolean => prefixContains(range, prefix);
-      if (isInside(first) && isInside(last)) sum = addTallies(sum, run.sum);
-      else sum = addTallies(sum, sumOf(run.entries.filter(isInside)));
+      if (isInside(first) && isInside(last)) sum = addStats(sum, run.sum);
+      else sum = addStats(sum, sumOf(run.entries.filter(isInside)));
       if (last.prefix.value > range.value && !isInside(last)) break;
     }
     return sum;
@@ -163,8 +163,8 @@ export class BlockTallies {
   }
 }
 
-function sumOf(entries: readonly Entry[]): BlockTally {
-  return entries.reduce((sum, { tally }) => addTallies(sum, tally), NO_BLOCKS);
+function sumOf(entries: readonly Entry[]): BlockStats {
+  return entries.reduce((sum, { tally }) => addStats(sum, tally), EMPTY_STATS);
 }
 
 /** Index of the last one that does not come behind the prefix; -1 when all do. */

@@ -4,7 +4,7 @@ import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
 import { allocate } from '../../addresses/allocate.js';
-import { addTallies, NO_BLOCKS, tallyOf } from '../../records/block-stats.js';
+import { addStats, EMPTY_STATS, blockStats } from '../../records/block-stats.js';
 import type { Block } from '../../records/block.js';
 import type { RecordValue } from '../../records/view.js';
 import {
@@ -50,7 +50,7 @@ test('property: the sums of any range are those of its blocks, whatever comes, c
         const isIn = ({ prefix: { value } }: Block): boolean =>
           length <= 30 && value >= range.value && value < range.value + (1n << BigInt(32 - length));
         expect(tallies.within(range)).toEqual(
-          [...blocks.values()].filter(isIn).map(tallyOf).reduce(addTallies, NO_BLOCKS),
+          [...blocks.values()].filter(isIn).map(blockStats).reduce(addStats, EMPTY_STATS),
         );
       },
     ),

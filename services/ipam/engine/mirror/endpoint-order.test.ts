@@ -43,7 +43,7 @@ test('a draft shows the endpoints in the order of their keys, with what it chang
           const expected = [...shown.keys()]
             .map((key) => key.slice(keys.endpoints.length))
             .filter((key) => key > after);
-          const found = [...draft.endpointsBehind(after)];
+          const found = [...draft.endpointsAfter(after)];
           expect(found.map(({ key }) => formatEndpointKey(key))).toEqual(expected.sort());
           for (const record of found) expect(shown.get(keys.endpoint(record.key))).toMatchObject(record);
         }

@@ -3,7 +3,7 @@ import { backoffMs, type BackoffBounds } from '@podwire/shared/retry/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { RecordKeys, RecordName } from '../../records/json/keys.js';
-import { decodeAgain, decodeRecord, type DecodedRecord } from '../../records/json/registry.js';
+import { decodeRewritten, decodeRecord, type DecodedRecord } from '../../records/json/registry.js';
 import type { RecordValue } from '../../records/view.js';
 import { RevisionCompacted, type LostComparison, type RecordChange, type Snapshot, type Store } from '../store.js';
 import { isForGood, isOver, throwIfAborted, untilAborted } from '../transaction.js';
@@ -146,7 +146,7 @@ export class Mirror {
   /** @throws Failure STORE_CORRUPT */
   #decode(key: string, name: RecordName, value: Uint8Array): DecodedRecord {
     const entry = this.#entries.get(key);
-    const again = entry?.state === 'present' ? decodeAgain(value, entry.decoded) : undefined;
+    const again = entry?.state === 'present' ? decodeRewritten(value, entry.decoded) : undefined;
     return again ?? decodeRecord(key, name, value);
   }
 

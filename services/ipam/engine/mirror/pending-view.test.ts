@@ -57,13 +57,13 @@ function shown(view: View): unknown {
   const cidrsOf = (blocks: Iterable<Block>): string[] => [...blocks].map((block) => formatPrefix(block.prefix));
   return [
     RANGES.map((range) =>
-      [view.roomyBlocksIn(range), view.idleBlocksIn(range), view.looseBlocksIn(range)].map(cidrsOf),
+      [view.blocksWithRoomIn(range), view.idleBlocksIn(range), view.blocksWithoutAffinityIn(range)].map(cidrsOf),
     ),
     [...CIDRS, '10.0.0.6/31', '10.0.0.0/30'].map((cidr) => view.consecutiveBlocks(prefix(cidr))),
     RANGES.map((range) => view.unreadableBlock(range)?.name.prefix),
     NONSENSE.map((cidr) => view.unreadableRecord({ kind: 'block', prefix: prefix(cidr) })?.key),
-    OWNERS.map((owner) => view.unspentAffinitiesOf(owner)),
-    RANGES.map((range) => view.tallyBlocks(range)),
+    OWNERS.map((owner) => view.usableAffinitiesOf(owner)),
+    RANGES.map((range) => view.blockStatsIn(range)),
     OWNERS.map((owner) => view.affinitiesOf(owner)),
     [...view.blocksIn(prefix('10.0.0.0/24'))].map((block) => block.prefix),
   ];
@@ -102,7 +102,7 @@ it('mirror and draft show, after any changes, what looking at every record would
       }
       for (const cidr of nonsense.filter((text) => !corrected.includes(text))) {
         const name = { kind: 'block', prefix: prefix(cidr) } as const;
-        map.setAside.push({ key: keys.named(name), name, reason: 'it is not JSON' });
+        map.setAside.push({ key: keys.ofName(name), name, reason: 'it is not JSON' });
       }
       for (const { type, record } of committed) {
         if (type === 'expect') continue;

@@ -2,14 +2,14 @@ import { comparePrefixes, prefixContains, prefixSize, type Prefix } from '@podwi
 import { compareTexts } from '@podwire/shared/words/order';
 
 import {
-  addTallies,
+  addStats,
   isIdle,
-  isLoose,
-  isSpent,
-  mayGive,
-  subtractTallies,
-  tallyOf,
-  type BlockTally,
+  isWithoutAffinity,
+  isExhausted,
+  hasFreeOrCooling,
+  subtractStats,
+  blockStats,
+  type BlockStats,
 } from '../../records/block-stats.js';
 import type { Affinity, Block, BlockOwner, Handle } from '../../records/block.js';
 import type { IpamConfig, Reservation } from '../../records/config.js';
@@ -55,7 +55,7 @@ export class Overlay implements View {
   readonly #blocksOf = new Map<string, Map<string, Prefix>>();
   readonly #writtenBlocks = new WrittenBlocks({
     blockAt: (prefix) => this.block(prefix),
-    isLoose: (block) => isLoose(block, block.owner && this.affinity(block.owner, block.prefix)),
+    isLoose: (block) => isWithoutAffinity(block, block.owner && this.affinity(block.owner, block.prefix)),
   });
 
   constructor(mirror: Mirror, keys: RecordKeys) {
@@ -127,24 +127,27 @@ export class Overlay implements View {
     yield* this.#merged(this.mirror.view.blocksIn(prefix), this.#writtenBlocks.within(prefix));
   }
 
-  tallyBlocks(prefix: Prefix): BlockTally {
-    let tally = this.mirror.view.tallyBlocks(prefix);
+  blockStatsIn(prefix: Prefix): BlockStats {
+    let tally = this.mirror.view.blockStatsIn(prefix);
     for (const block of this.#writtenBlocks.replaced)
-      if (prefixContains(prefix, block.prefix)) tally = subtractTallies(tally, tallyOf(block));
-    return this.#writtenBlocks.within(prefix).map(tallyOf).reduce(addTallies, tally);
+      if (prefixContains(prefix, block.prefix)) tally = subtractStats(tally, blockStats(block));
+    return this.#writtenBlocks.within(prefix).map(blockStats).reduce(addStats, tally);
   }
 
-  roomyBlocksIn(prefix: Prefix): Iterable<Block> {
-    return this.#merged(this.mirror.view.roomyBlocksIn(prefix), this.#writtenBlocks.within(prefix).filter(mayGive));
+  blocksWithRoomIn(prefix: Prefix): Iterable<Block> {
+    return this.#merged(
+      this.mirror.view.blocksWithRoomIn(prefix),
+      this.#writtenBlocks.within(prefix).filter(hasFreeOrCooling),
+    );
   }
 
   idleBlocksIn(prefix: Prefix): Iterable<Block> {
     return this.#merged(this.mirror.view.idleBlocksIn(prefix), this.#writtenBlocks.within(prefix).filter(isIdle));
   }
 
-  looseBlocksIn(prefix: Prefix): Iterable<Block> {
+  blocksWithoutAffinityIn(prefix: Prefix): Iterable<Block> {
     const isJudged = (block: Block): boolean => this.#writtenBlocks.judges(this.keys.block(block.prefix));
-    const kept = without(this.mirror.view.looseBlocksIn(prefix), isJudged);
+    const kept = without(this.mirror.view.blocksWithoutAffinityIn(prefix), isJudged);
     return this.#merged(kept, this.#writtenBlocks.looseWithin(prefix));
   }
 
@@ -182,15 +185,15 @@ export class Overlay implements View {
     return sortAffinities([...kept, ...changed]);
   }
 
-  unspentAffinitiesOf(owner: BlockOwner): readonly Affinity[] {
-    const stored = this.mirror.view.unspentAffinitiesOf(owner);
+  usableAffinitiesOf(owner: BlockOwner): readonly Affinity[] {
+    const stored = this.mirror.view.usableAffinitiesOf(owner);
     const affinities = this.#written.get('affinity');
     const blocks = this.#blocksOf.get(ownerText(owner));
     if (!affinities && !blocks) return stored;
     const isWritten = (block: Prefix): boolean => affinities?.has(this.keys.affinity(owner, block)) ?? false;
     const unspent = stored.filter(({ block }) => !isWritten(block) && !blocks?.has(this.keys.block(block)));
     const judge = (affinity: Affinity): void => {
-      if (!isSpent(affinity, this.block(affinity.block))) unspent.push(affinity);
+      if (!isExhausted(affinity, this.block(affinity.block))) unspent.push(affinity);
     };
     if (affinities)
       for (const { value } of this.#writtenOf('affinity'))
@@ -276,15 +279,15 @@ export class Overlay implements View {
     yield* this.#writtenOf('endpoint');
   }
 
-  *endpointsBehind(after: string): Generator<StoredEndpoint, void, void> {
-    for (const record of this.allEndpointsBehind(after)) if (record.kind === 'endpoint') yield record;
+  *endpointsAfter(after: string): Generator<StoredEndpoint, void, void> {
+    for (const record of this.allEndpointsAfter(after)) if (record.kind === 'endpoint') yield record;
   }
 
-  *allEndpointsBehind(after: string): Generator<EndpointRecord, void, void> {
+  *allEndpointsAfter(after: string): Generator<EndpointRecord, void, void> {
     const changed = this.#writtenEndpoints()
       .filter(({ key }) => formatEndpointKey(key) > after)
       .sort((a, b) => compareTexts(formatEndpointKey(a.key), formatEndpointKey(b.key)));
-    for (const endpoint of this.mirror.view.allEndpointsBehind(after)) {
+    for (const endpoint of this.mirror.view.allEndpointsAfter(after)) {
       if (this.#isWritten(this.keys.endpoint(endpoint.key))) continue;
       const text = formatEndpointKey(endpoint.key);
       for (let [next] = changed; next && formatEndpointKey(next.key) < text; [next] = changed) {
@@ -384,7 +387,7 @@ function isKind<Wanted extends Kind>(
 interface WrittenBlocksOptions {
   /** The block as it is once the decisions are committed. */
   readonly blockAt: (prefix: Prefix) => Block | undefined;
-  /** Whether a block that exists is loose, see {@link View.looseBlocksIn}. */
+  /** Whether a block that exists is loose, see {@link View.blocksWithoutAffinityIn}. */
   readonly isLoose: (block: Block) => boolean;
 }
 

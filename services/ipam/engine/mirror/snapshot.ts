@@ -1,7 +1,7 @@
 import type { Family } from '@podwire/shared/net/address';
 import { comparePrefixes, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
 
-import { isIdle, isSpent, mayGive, type BlockTally } from '../../records/block-stats.js';
+import { isIdle, isExhausted, hasFreeOrCooling, type BlockStats } from '../../records/block-stats.js';
 import type { Affinity, Block, BlockOwner, Handle } from '../../records/block.js';
 import type { IpamConfig, Reservation } from '../../records/config.js';
 import type { Endpoint, EndpointKey, ForeignEndpoint } from '../../records/endpoint.js';
@@ -133,11 +133,11 @@ export class Image implements KeyedView {
     }
   }
 
-  tallyBlocks(prefix: Prefix): BlockTally {
+  blockStatsIn(prefix: Prefix): BlockStats {
     return this.#tallies[prefix.family].within(prefix);
   }
 
-  roomyBlocksIn(prefix: Prefix): Iterable<Block> {
+  blocksWithRoomIn(prefix: Prefix): Iterable<Block> {
     return this.#blocksOf(this.#index.roomyIn(prefix));
   }
 
@@ -145,7 +145,7 @@ export class Image implements KeyedView {
     return this.#blocksOf(this.#index.idleIn(prefix));
   }
 
-  looseBlocksIn(prefix: Prefix): Iterable<Block> {
+  blocksWithoutAffinityIn(prefix: Prefix): Iterable<Block> {
     return this.#blocksOf(this.#index.looseIn(prefix));
   }
 
@@ -164,7 +164,7 @@ export class Image implements KeyedView {
     return this.#affinities.of(this.#keys.affinitiesOf(owner));
   }
 
-  unspentAffinitiesOf(owner: BlockOwner): readonly Affinity[] {
+  usableAffinitiesOf(owner: BlockOwner): readonly Affinity[] {
     return this.#unspent.of(this.#keys.affinitiesOf(owner));
   }
 
@@ -225,14 +225,14 @@ export class Image implements KeyedView {
   }
 
   *endpoints(): Generator<StoredEndpoint, void, void> {
-    yield* this.endpointsBehind('');
+    yield* this.endpointsAfter('');
   }
 
-  *endpointsBehind(after: string): Generator<StoredEndpoint, void, void> {
-    for (const record of this.allEndpointsBehind(after)) if (record.kind === 'endpoint') yield record;
+  *endpointsAfter(after: string): Generator<StoredEndpoint, void, void> {
+    for (const record of this.allEndpointsAfter(after)) if (record.kind === 'endpoint') yield record;
   }
 
-  *allEndpointsBehind(after: string): Generator<EndpointRecord, void, void> {
+  *allEndpointsAfter(after: string): Generator<EndpointRecord, void, void> {
     yield* this.#endpointsAt(this.#endpoints.behind(this.#keys.endpoints + after));
   }
 
@@ -263,7 +263,7 @@ export class Image implements KeyedView {
   }
 
   unreadableRecord(name: RecordName): UnreadableRecord | undefined {
-    return this.#setAside.isEmpty ? undefined : this.#setAside.get(this.#keys.named(name));
+    return this.#setAside.isEmpty ? undefined : this.#setAside.get(this.#keys.ofName(name));
   }
 
   unreadableBlock(prefix: Prefix): UnreadableBlock | undefined {
@@ -284,7 +284,7 @@ export class Image implements KeyedView {
     this.#records.set(key, { kind: 'block', value: block });
     blocks[lowerBound(blocks, block.prefix)] = block;
     this.#tallies[block.prefix.family].put(block);
-    const isSame = sameOwner(before.owner, block.owner) && mayGive(before) === mayGive(block);
+    const isSame = sameOwner(before.owner, block.owner) && hasFreeOrCooling(before) === hasFreeOrCooling(block);
     if (!isSame || isIdle(before) !== isIdle(block)) this.#index.judge(block, this.#affinityTo(block));
     if (isSame) return;
     for (const owner of [before.owner, block.owner]) if (owner) this.#judge(owner, block.prefix);
@@ -306,7 +306,7 @@ export class Image implements KeyedView {
     if (!affinity) return;
     this.#judgeBlock(block);
     const [ownerKey, key] = [this.#keys.affinitiesOf(owner), this.#keys.affinity(owner, block)];
-    if (isSpent(affinity, this.block(block))) this.#unspent.delete(ownerKey, key);
+    if (isExhausted(affinity, this.block(block))) this.#unspent.delete(ownerKey, key);
     else this.#unspent.set(ownerKey, key, affinity);
   }
 

@@ -102,7 +102,7 @@ describe('a draft', () => {
         ...view.nodes(),
         ...[...view.handles()].map(({ id }) => ({ name: id })),
         ...[...view.affinities(), ...view.affinitiesOf(owner)].map(({ block }) => ({ name: formatPrefix(block) })),
-        ...[...view.endpoints(), ...view.endpointsBehind('')].map(({ key }) => key),
+        ...[...view.endpoints(), ...view.endpointsAfter('')].map(({ key }) => key),
       ]
         .map(({ name }) => name)
         .sort();

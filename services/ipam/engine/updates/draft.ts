@@ -1,4 +1,4 @@
-import { isFrozen } from '../../records/datastore-lock.js';
+import { isForbiddenByLock } from '../../records/datastore-lock.js';
 import type { HistoryEntry } from '../../records/history.js';
 import { encodeHistoryEntry } from '../../records/json/history.js';
 import type { RecordKeys } from '../../records/json/keys.js';
@@ -151,7 +151,7 @@ export class Draft extends Overlay {
   }
 
   #needsNoLock(change: Change): boolean {
-    return this.keys.hasLock && isFrozen(change);
+    return this.keys.hasLock && isForbiddenByLock(change);
   }
 
   #log(entry: HistoryEntry): void {

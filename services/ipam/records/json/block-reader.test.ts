@@ -4,7 +4,7 @@ import { describe, expect, test } from 'vitest';
 import { NOW_MS, prefix } from '../../testing/records.js';
 import { coolAddresses, makeBlock, releaseAddresses, replaceAttributes, takeOrdinals, type Block } from '../block.js';
 import { RecordKeys } from './keys.js';
-import { decodeAgain, decodeRecord, serialize, writeRecord, type DecodedRecord } from './registry.js';
+import { decodeRewritten, decodeRecord, serialize, writeRecord, type DecodedRecord } from './registry.js';
 
 const keys = new RecordKeys('/calico');
 const PREFIX = prefix('10.0.0.0/28');
@@ -57,7 +57,7 @@ describe('a block that was written again', () => {
       fc.property(steps, steps, (earlier, later) => {
         const before = decoded(bytesOf(earlier.reduce(carryOut, EMPTY)));
         const bytes = bytesOf(later.reduce(carryOut, blockIn(before)), before);
-        const again = decodeAgain(bytes, before);
+        const again = decodeRewritten(bytes, before);
         expect(again && blockIn(again)).toEqual(blockIn(decoded(bytes)));
         const known = new Set(blockIn(before).attributes);
         for (const value of blockIn(again!).attributes) known.delete(value);
@@ -78,7 +78,7 @@ describe('a block that was written again', () => {
         const text = bytesOf(later.reduce(carryOut, blockIn(before)), before).toString();
         const place = at % text.length;
         const bytes = Buffer.from(text.slice(0, place) + put + text.slice(place + cut));
-        const again = decodeAgain(bytes, before);
+        const again = decodeRewritten(bytes, before);
         if (again) expect(blockIn(again)).toEqual(blockIn(decoded(bytes)));
       }),
       { seed: 20261122, numRuns: 5000 },
@@ -87,7 +87,7 @@ describe('a block that was written again', () => {
 
   const before = decoded(bytesOf(takeOrdinals(EMPTY, [0], holder('a'))));
   const text = bytesOf(takeOrdinals(blockIn(before), [1], holder('b')), before).toString();
-  const readAgain = (changed: string) => decodeAgain(Buffer.from(changed), before);
+  const readAgain = (changed: string) => decodeRewritten(Buffer.from(changed), before);
 
   test.each([
     ['that names another owner', text.replace('host:node', 'host:other')],
@@ -114,7 +114,7 @@ describe('a block that was written again', () => {
     );
     const [first, second] = [foreign.indexOf('"other"'), foreign.lastIndexOf('"other"')];
     expect(first).toBe(second);
-    const again = decodeAgain(
+    const again = decodeRewritten(
       Buffer.from(foreign),
       decoded(Buffer.from(foreign.replace('"other":18446744073709551615,', ''))),
     )!;
@@ -125,11 +125,11 @@ describe('a block that was written again', () => {
   test('that is not UTF-8 is left to who says so', () => {
     const bytes = Buffer.from(text);
     bytes[bytes.indexOf('"b') < 0 ? bytes.indexOf('.b"') + 1 : bytes.indexOf('"b') + 1] = 0xff;
-    expect(decodeAgain(bytes, before)).toBeUndefined();
+    expect(decodeRewritten(bytes, before)).toBeUndefined();
   });
 
   test('is nothing else: other kinds are not read so', () => {
     const handle = { kind: 'handle', value: { id: 'a', blocks: new Map([['10.0.0.0/28', 1]]) } } as const;
-    expect(decodeAgain(serialize({}), { record: handle, raw: {} })).toBeUndefined();
+    expect(decodeRewritten(serialize({}), { record: handle, raw: {} })).toBeUndefined();
   });
 });

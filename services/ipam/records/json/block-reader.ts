@@ -1,6 +1,6 @@
 import type { AllocationAttributes } from '../attributes.js';
 import type { Block } from '../block.js';
-import type { Previous } from './fields.js';
+import type { PreviousState } from './fields.js';
 
 /**
  * The text of a block that was written again: most of it is as it was before, and another replica's watch brings it with every address that is
@@ -8,11 +8,11 @@ import type { Previous } from './fields.js';
  */
 
 /** What this needs of how blocks are written (`block.ts`). */
-export interface BlockForms {
+export interface BlockFormat {
   /** The text from its beginning to where the allocations come. */
-  readonly head: (block: Block, raw: Previous<Block>['raw']) => string;
+  readonly head: (block: Block, raw: PreviousState<Block>['raw']) => string;
   /** Between the attributes and the sequence number. */
-  readonly middle: (raw: Previous<Block>['raw']) => string;
+  readonly middle: (raw: PreviousState<Block>['raw']) => string;
   /** The text of attributes that are stored. */
   readonly formOf: (value: AllocationAttributes) => string;
   /** @throws Unreadable */
@@ -28,10 +28,10 @@ const MAX_GONE_COUNT = 4;
  * @returns undefined for a text in another format, or with another owner
  * @throws Unreadable, SyntaxError
  */
-export function readRewritten(
+export function parseRewrittenBlock(
   text: string,
-  { value: before, raw }: Previous<Block>,
-  forms: BlockForms,
+  { value: before, raw }: PreviousState<Block>,
+  forms: BlockFormat,
 ): Block | undefined {
   const head = forms.head(before, raw);
   if (!text.startsWith(head)) return undefined;
@@ -66,7 +66,7 @@ function numbersIn(list: readonly unknown[]): number[] {
 function readAttributes(
   reader: Reader,
   before: readonly AllocationAttributes[],
-  { formOf, readAttributes: read }: BlockForms,
+  { formOf, readAttributes: read }: BlockFormat,
 ): AllocationAttributes[] | undefined {
   const found: AllocationAttributes[] = [];
   for (let next = 0; !reader.accept(']');) {
@@ -89,7 +89,7 @@ function readAttributes(
 function indexOfNext(
   reader: Reader,
   attributes: readonly AllocationAttributes[],
-  { from, formOf }: { readonly from: number; readonly formOf: BlockForms['formOf'] },
+  { from, formOf }: { readonly from: number; readonly formOf: BlockFormat['formOf'] },
 ): number {
   const end = Math.min(from + 1 + MAX_GONE_COUNT, attributes.length);
   for (let index = from; index < end; index++) {

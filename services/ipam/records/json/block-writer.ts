@@ -1,5 +1,12 @@
 import type { Block } from '../block.js';
-import { formatHead, formatMiddle, formatNumber, formatTail, formOfWritten, type StoredBlock } from './block.js';
+import {
+  formatHead,
+  formatMiddle,
+  formatSequenceNumber,
+  formatTail,
+  attributesText,
+  type StoredBlock,
+} from './block.js';
 import type { JsonObject } from './json.js';
 
 /**
@@ -47,7 +54,7 @@ class RecentBlocks {
   }
 }
 
-const recent = new RecentBlocks();
+const recentBlocks = new RecentBlocks();
 
 const FIRST_BYTES = 64 * 1024;
 /** A code unit of a text takes no more in UTF-8. */
@@ -101,7 +108,7 @@ export class ByteWriter {
   }
 
   /** Items with commas between them. Those that are as they were are copied. */
-  list<Item>(items: readonly Item[], { before, shared, textOf }: ListWriting<Item>): WrittenList {
+  list<Item>(items: readonly Item[], { before, shared, textOf }: ListInput<Item>): WrittenList {
     const at = this.#count;
     const head = before ? shared.head : 0;
     const tail = before ? shared.tail : 0;
@@ -165,16 +172,16 @@ const writer = new ByteWriter();
 
 /** The bytes of a block's text, as `formatBlock` gives it, from those that were written last if they are known. */
 export function writeBlock(block: Block, stored: StoredBlock): Buffer {
-  const known = stored.value && recent.take(stored.value);
+  const known = stored.value && recentBlocks.take(stored.value);
   const isSame = known?.raw === stored.raw && stored.value?.prefix === block.prefix;
-  const parts = assemble(block, stored, isSame ? known : undefined);
+  const parts = writeParts(block, stored, isSame ? known : undefined);
   const bytes = writer.end();
-  recent.keep(block, { ...parts, bytes, raw: stored.raw });
+  recentBlocks.keep(block, { ...parts, bytes, raw: stored.raw });
   return bytes;
 }
 
 /** Puts the bytes together in {@link writer}. */
-function assemble(block: Block, { value: before, raw }: StoredBlock, known: WrittenBlock | undefined): BlockParts {
+function writeParts(block: Block, { value: before, raw }: StoredBlock, known: WrittenBlock | undefined): BlockParts {
   writer.begin(known?.bytes);
   if (known && hasSameHead(block, before)) writer.copy(0, known.headEnd);
   else writer.text(formatHead(block, raw));
@@ -191,13 +198,13 @@ function assemble(block: Block, { value: before, raw }: StoredBlock, known: Writ
   const attributes = writer.list(block.attributes, {
     before: known?.attributes,
     shared,
-    textOf: (entry) => formOfWritten(entry, writing),
+    textOf: (entry) => attributesText(entry, writing),
   });
   writer.text(`]${formatMiddle(raw)}${block.sequenceNumber},"sequenceNumberForAllocation":{`);
   const numbers = writer.list(block.sequenceNumbers, {
     before: known?.numbers,
     shared: sharedEnds(before?.sequenceNumbers ?? [], block.sequenceNumbers),
-    textOf: formatNumber,
+    textOf: formatSequenceNumber,
   });
   writer.text(`}${formatTail(raw)}`);
   return { headEnd, attributes, numbers };
@@ -230,7 +237,7 @@ export function sharedEnds<Item>(a: readonly Item[], b: readonly Item[]): Shared
   return { head, tail };
 }
 
-interface ListWriting<Item> {
+interface ListInput<Item> {
   /** The list as it is in the bytes to copy from; undefined where there are none. */
   readonly before: WrittenList | undefined;
   /** What that list shares with the new one. */

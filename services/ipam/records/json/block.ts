@@ -4,7 +4,7 @@ import { formatPrefix } from '@podwire/shared/net/prefix';
 import { sameAttributes, type AllocationAttributes } from '../attributes.js';
 import type { Block, BlockOwner, Ordinal } from '../block.js';
 import { cutHandle } from '../names.js';
-import { readRewritten, type BlockForms } from './block-reader.js';
+import { parseRewrittenBlock, type BlockFormat } from './block-reader.js';
 import {
   field,
   isAbsent,
@@ -20,7 +20,7 @@ import {
   unreadable,
   Unreadable,
   type Field,
-  type Previous,
+  type PreviousState,
 } from './fields.js';
 import { formatJson, isObject, parseJson, type Json, type JsonObject } from './json.js';
 
@@ -85,7 +85,7 @@ function decodeAttributes(source: Field): AllocationAttributes {
     ...(Object.keys(alternateOwner).length > 0 && { alternateOwner }),
     releasedAtMs: isAbsent(releasedAt) ? undefined : readTime(releasedAt),
   };
-  keepForm(attributes, raw);
+  keepSource(attributes, raw);
   return attributes;
 }
 
@@ -118,11 +118,11 @@ function checkPartition({ allocations, unallocated }: Block): void {
  * Reads a text that differs from the previous one in what allocations and releases change.
  * @returns undefined for any other text, which is then parsed as JSON
  */
-export function readRewrittenBlock(text: string, previous: Previous<Block>): Block | undefined {
+export function readRewrittenBlock(text: string, previous: PreviousState<Block>): Block | undefined {
   try {
-    const block = readRewritten(text, previous, FORMS);
+    const block = parseRewrittenBlock(text, previous, BLOCK_FORMAT);
     if (!block) return undefined;
-    checkTakenApart(block);
+    checkParsedBlock(block);
     return formatBlock(block, previous) === text ? block : undefined;
   } catch {
     // The JSON parser reports the fault.
@@ -136,15 +136,15 @@ export function readRewrittenBlock(text: string, previous: Previous<Block>): Blo
  */
 const attributeForms = new WeakMap<AllocationAttributes, JsonObject | string>();
 
-const FORMS: BlockForms = {
+const BLOCK_FORMAT: BlockFormat = {
   head: formatHead,
   middle: formatMiddle,
-  formOf,
+  formOf: storedAttributesText,
   readAttributes: (text) => decodeAttributes({ path: '', value: parseJson(text) }),
 };
 
 /** @throws Unreadable where reading its JSON would */
-function checkTakenApart(block: Block): void {
+function checkParsedBlock(block: Block): void {
   const size = block.allocations.length;
   const source = (value: Json): Field => ({ path: '', value });
   for (const index of block.allocations) if (index !== null) readCount(source(index), block.attributes.length - 1);
@@ -158,7 +158,7 @@ function checkTakenApart(block: Block): void {
 /** The parts of a block's JSON text. */
 
 /** What Podwire reads and writes of a block. All else is another release's, and stays as it is. */
-const KNOWN = new Set([
+const KNOWN_FIELDS = new Set([
   'cidr',
   'affinity',
   'hostAffinity',
@@ -170,11 +170,11 @@ const KNOWN = new Set([
   'sequenceNumber',
   'sequenceNumberForAllocation',
 ]);
-const LOOKED_AT = new Set(['affinity_claim_time', 'deleted']);
+const INSPECTED_FIELDS = new Set(['affinity_claim_time', 'deleted']);
 
 /** The fields that a rewrite takes over, and those it looks at. */
 export function unknownFields(raw: JsonObject): JsonObject {
-  const kept = Object.entries(raw).filter(([name]) => !KNOWN.has(name) || LOOKED_AT.has(name));
+  const kept = Object.entries(raw).filter(([name]) => !KNOWN_FIELDS.has(name) || INSPECTED_FIELDS.has(name));
   return Object.fromEntries(kept);
 }
 
@@ -190,11 +190,11 @@ export function formatBlock(block: Block, { value: before, raw }: StoredBlock): 
   let attributes = '';
   for (const entry of block.attributes) {
     if (attributes !== '') attributes += ',';
-    attributes += formOfWritten(entry, writing);
+    attributes += attributesText(entry, writing);
   }
   let numbers = '';
   for (let ordinal = 0; ordinal < block.sequenceNumbers.length; ordinal++) {
-    const number = formatNumber(block.sequenceNumbers[ordinal] ?? null, ordinal);
+    const number = formatSequenceNumber(block.sequenceNumbers[ordinal] ?? null, ordinal);
     if (number !== '') numbers += numbers === '' ? number : `,${number}`;
   }
   let text = formatHead(block, raw);
@@ -204,7 +204,7 @@ export function formatBlock(block: Block, { value: before, raw }: StoredBlock): 
 }
 
 /** Empty for an address that is free. */
-export function formatNumber(number: bigint | null, ordinal: Ordinal): string {
+export function formatSequenceNumber(number: bigint | null, ordinal: Ordinal): string {
   return number === null ? '' : `"${ordinal}":${number}`;
 }
 
@@ -225,21 +225,21 @@ export function formatMiddle({ deleted }: JsonObject): string {
 export function formatTail(raw: JsonObject): string {
   let text = '';
   for (const name of Object.keys(raw))
-    if (!KNOWN.has(name)) text += `,${formatJson(name)}:${formatJson(raw[name] ?? null)}`;
+    if (!KNOWN_FIELDS.has(name)) text += `,${formatJson(name)}:${formatJson(raw[name] ?? null)}`;
   return text + '}';
 }
 
 const ATTRIBUTE_FIELDS = new Set(['handle_id', 'secondary', 'alternateOwnerAttrs', 'releasedAt']);
 
 /** Keeps what attributes were read from, if they cannot be written again from their values. */
-function keepForm(value: AllocationAttributes, raw: JsonObject): void {
+function keepSource(value: AllocationAttributes, raw: JsonObject): void {
   const isMadeFrom = Object.keys(raw).every((name) => ATTRIBUTE_FIELDS.has(name) && raw[name] !== null);
   if (!isMadeFrom) attributeForms.set(value, raw);
 }
 
 /** The text of attributes that are stored. */
-function formOf(value: AllocationAttributes): string {
-  const known = storedForm(value);
+function storedAttributesText(value: AllocationAttributes): string {
+  const known = cachedText(value);
   if (known !== undefined) return known;
   const text = JSON.stringify(encodeAttributes(value));
   attributeForms.set(value, text);
@@ -247,7 +247,7 @@ function formOf(value: AllocationAttributes): string {
 }
 
 /** What attributes are written for. */
-interface AttributesWriting {
+interface AttributesInput {
   readonly block: Block;
   /** What is stored of the block. */
   readonly before: Block | undefined;
@@ -256,20 +256,20 @@ interface AttributesWriting {
 }
 
 /** The text of attributes. A new entry with the content of a stored one takes over its unknown fields. */
-export function formOfWritten(value: AllocationAttributes, { block, before, gone }: AttributesWriting): string {
-  const known = storedForm(value);
+export function attributesText(value: AllocationAttributes, { block, before, gone }: AttributesInput): string {
+  const known = cachedText(value);
   if (known !== undefined) return known;
   const equal = gone.find((stored) => sameAttributes(stored, value));
-  const unknown = equal ? undefined : unknownBefore(value, block, before);
+  const unknown = equal ? undefined : unknownFieldsBefore(value, block, before);
   const encoded = encodeAttributes(value);
   // JSON.stringify makes one text, where putting pieces together makes a tree that is walked again by each write.
   const made = unknown ? formatJson({ ...encoded, ...unknown }) : JSON.stringify(encoded);
-  const text = (equal && storedForm(equal)) ?? made;
+  const text = (equal && cachedText(equal)) ?? made;
   attributeForms.set(value, text);
   return text;
 }
 
-function storedForm(value: AllocationAttributes): string | undefined {
+function cachedText(value: AllocationAttributes): string | undefined {
   const known = attributeForms.get(value);
   if (known === undefined || typeof known === 'string') return known;
   const text = formatJson(known);
@@ -278,13 +278,17 @@ function storedForm(value: AllocationAttributes): string | undefined {
 }
 
 /** The unknown fields that the entry of an allocation had before it was changed. */
-function unknownBefore(value: AllocationAttributes, block: Block, before: Block | undefined): JsonObject | undefined {
+function unknownFieldsBefore(
+  value: AllocationAttributes,
+  block: Block,
+  before: Block | undefined,
+): JsonObject | undefined {
   if (!before || value.releasedAtMs !== undefined) return undefined;
   const ordinal = block.allocations.indexOf(block.attributes.indexOf(value));
   const stored = before.attributes[before.allocations[ordinal] ?? -1];
   const isSame = before.sequenceNumbers[ordinal] === block.sequenceNumbers[ordinal];
   if (!stored || !isSame || stored.handleId !== value.handleId) return undefined;
-  const raw = parseJson(storedForm(stored) ?? '{}');
+  const raw = parseJson(cachedText(stored) ?? '{}');
   const fields = isObject(raw) ? Object.entries(raw).filter(([name]) => !ATTRIBUTE_FIELDS.has(name)) : [];
   return fields.length > 0 ? Object.fromEntries(fields) : undefined;
 }

@@ -103,13 +103,13 @@ function decodeAddresses(spec: JsonObject, annotations: JsonObject): EndpointAdd
   const source = annotation(annotations, ALLOCATIONS);
   const addresses = readList({ path: source.path, value: parseText(source) }).map(decodeAddress);
   const networks = readList(field(spec, 'ipNetworks', 'spec')).map(readHostAddress);
-  const agree =
+  const isSame =
     networks.length === addresses.length &&
     addresses.every(({ address }, index) => {
       const network = networks[index];
       return network !== undefined && comparePrefixes(address, network) === 0;
     });
-  if (!agree) throw new Unreadable(`${source.path} and spec.ipNetworks name different addresses`);
+  if (!isSame) throw new Unreadable(`${source.path} and spec.ipNetworks name different addresses`);
   return addresses;
 }
 
@@ -141,7 +141,7 @@ function readInteger(source: Field): bigint {
 
 export function encodeEndpoint({ key, value: endpoint }: StoredEndpoint, raw: JsonObject): JsonObject {
   // A UID that the endpoint has not is of one whose key it took.
-  const metadata = without(readObject(field(raw, 'metadata')), UID);
+  const metadata = omitFields(readObject(field(raw, 'metadata')), UID);
   const { attachment, createTimeMs, pod } = endpoint;
   const orchestrator = pod ? KUBERNETES : OUTSIDE_KUBERNETES;
   return {
@@ -178,7 +178,7 @@ export function encodeEndpoint({ key, value: endpoint }: StoredEndpoint, raw: Js
 
 const UID: ReadonlySet<string> = new Set(['uid']);
 
-function without(fields: JsonObject, names: ReadonlySet<string>): JsonObject {
+function omitFields(fields: JsonObject, names: ReadonlySet<string>): JsonObject {
   return Object.fromEntries(Object.entries(fields).filter(([name]) => !names.has(name)));
 }
 
@@ -194,7 +194,7 @@ function encodeAnnotations({ key, value }: StoredEndpoint, stored: JsonObject): 
     sequenceNumber: String(sequenceNumber),
   }));
   return {
-    ...without(stored, OWN_ANNOTATIONS),
+    ...omitFields(stored, OWN_ANNOTATIONS),
     [NETWORK]: attachment.network,
     ...(pod && pod.uid !== '' ? { [POD_UID]: pod.uid } : {}),
     ...(netns ? { [BOOT_ID]: netns.bootId, [NETNS_INODE]: String(netns.inode) } : {}),

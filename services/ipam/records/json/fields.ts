@@ -90,7 +90,7 @@ export function readUint64(source: Field): bigint {
 }
 
 export function readPrefix(source: Field): Prefix {
-  const prefix = knownPrefix(readText(source));
+  const prefix = internPrefix(readText(source));
   if (!prefix) throw unreadable(source, 'a CIDR without host bits');
   return prefix;
 }
@@ -148,27 +148,27 @@ export function keepCreateTime(timeMs: number, stored: Json | undefined): string
 }
 
 /** A cluster of 5,000 nodes with three blocks each stays below it. */
-const MAX_KNOWN_COUNT = 20_000;
+const MAX_INTERNED_PREFIXES = 20_000;
 
-const known = new Map<string, Prefix>();
+const internedPrefixes = new Map<string, Prefix>();
 
 /**
  * Reads a CIDR as {@link parsePrefix} does. The same block is named by dozens of records: they share one value, which takes a
  * tenth of the time and of the memory.
  * @returns undefined when the text is no CIDR, or has host bits
  */
-export function knownPrefix(text: string): Prefix | undefined {
-  const found = known.get(text);
+export function internPrefix(text: string): Prefix | undefined {
+  const found = internedPrefixes.get(text);
   if (found) return found;
   const parsed = parsePrefix(text);
   if (!parsed.ok) return undefined;
-  if (known.size >= MAX_KNOWN_COUNT) known.clear();
-  known.set(text, parsed.prefix);
+  if (internedPrefixes.size >= MAX_INTERNED_PREFIXES) internedPrefixes.clear();
+  internedPrefixes.set(text, parsed.prefix);
   return parsed.prefix;
 }
 
 /** What a rewrite starts from: the value as it was stored, and its JSON. */
-export interface Previous<Value> {
+export interface PreviousState<Value> {
   readonly value: Value;
   readonly raw: JsonObject;
 }

@@ -35,8 +35,8 @@ function readEntry(raw: JsonObject): HistoryEntry | undefined {
   const allocatedAtMs = isAbsent(allocatedAt) ? undefined : Date.parse(readOptionalText(allocatedAt) ?? '');
   const releasedAtMs = Date.parse(readOptionalText(field(raw, 'releasedAt')) ?? '');
   const sequenceNumber = readOptionalText(field(raw, 'sequenceNumber')) ?? '';
-  const isSound = !Number.isNaN(allocatedAtMs) && !Number.isNaN(releasedAtMs) && /^\d{1,20}$/.test(sequenceNumber);
-  if (!address || !isSound) return undefined;
+  const isValid = !Number.isNaN(allocatedAtMs) && !Number.isNaN(releasedAtMs) && /^\d{1,20}$/.test(sequenceNumber);
+  if (!address || !isValid) return undefined;
   return {
     address: hostPrefix(address),
     block: readPrefix(field(raw, 'block')),

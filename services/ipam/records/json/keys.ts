@@ -133,7 +133,7 @@ export class RecordKeys {
   }
 
   /** The key of the record of a name. */
-  named(name: RecordName): string {
+  ofName(name: RecordName): string {
     switch (name.kind) {
       case 'pool':
         return this.pool(name.name);

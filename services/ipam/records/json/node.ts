@@ -161,15 +161,15 @@ export function encodeNode(node: Node, raw: JsonObject): JsonObject {
     apiVersion: 'projectcalico.org/v3',
     ...raw,
     metadata: {
-      ...without(metadata, ['labels', 'annotations', 'deletionTimestamp']),
+      ...omitFields(metadata, ['labels', 'annotations', 'deletionTimestamp']),
       name: node.name,
       uid: node.uid,
       creationTimestamp: keepCreateTime(node.createTimeMs, metadata.creationTimestamp),
       ...(node.deletionTimeMs === undefined
         ? {}
         : { deletionTimestamp: keepTime(node.deletionTimeMs, metadata.deletionTimestamp) }),
-      ...unlessEmpty('labels', node.labels),
-      ...unlessEmpty('annotations', encodeAnnotations(node, readObject(field(metadata, 'annotations', 'metadata')))),
+      ...omitIfEmpty('labels', node.labels),
+      ...omitIfEmpty('annotations', encodeAnnotations(node, readObject(field(metadata, 'annotations', 'metadata')))),
     },
     spec: encodeSpec(node, readObject(field(raw, 'spec'))),
   };
@@ -178,7 +178,7 @@ export function encodeNode(node: Node, raw: JsonObject): JsonObject {
 function encodeAnnotations({ registeredLabels }: Node, stored: JsonObject): JsonObject {
   const none = Object.keys(registeredLabels).length === 0;
   return {
-    ...without(stored, [REGISTERED_LABELS]),
+    ...omitFields(stored, [REGISTERED_LABELS]),
     ...(none ? {} : { [REGISTERED_LABELS]: keepJson(registeredLabels, stored[REGISTERED_LABELS]) }),
   };
 }
@@ -195,7 +195,7 @@ function sameTexts(a: Readonly<Record<string, string>>, b: Readonly<Record<strin
   return keys.length === Object.keys(b).length && keys.every((key) => a[key] === b[key]);
 }
 
-function unlessEmpty(name: string, object: JsonObject): JsonObject {
+function omitIfEmpty(name: string, object: JsonObject): JsonObject {
   return Object.keys(object).length === 0 ? {} : { [name]: object };
 }
 
@@ -203,17 +203,17 @@ function encodeSpec(node: Node, stored: JsonObject): JsonObject {
   const bgp = readObject(field(stored, 'bgp', 'spec'));
   const wireguard = readObject(field(stored, 'wireguard', 'spec'));
   const newBgp = {
-    ...without(bgp, ['ipv4Address', 'ipv6Address', ...fieldsOf('bgp')]),
+    ...omitFields(bgp, ['ipv4Address', 'ipv6Address', ...fieldsOf('bgp')]),
     ...(node.ipv4 ? { ipv4Address: keepAddress(node.ipv4, bgp.ipv4Address) } : {}),
     ...(node.ipv6 ? { ipv6Address: keepAddress(node.ipv6, bgp.ipv6Address) } : {}),
     ...encodeTunnels(node, 'bgp'),
   };
-  const newWireguard = { ...without(wireguard, fieldsOf('wireguard')), ...encodeTunnels(node, 'wireguard') };
+  const newWireguard = { ...omitFields(wireguard, fieldsOf('wireguard')), ...encodeTunnels(node, 'wireguard') };
   return {
-    ...without(stored, ['bgp', 'wireguard', 'interfaces', ...fieldsOf(undefined)]),
+    ...omitFields(stored, ['bgp', 'wireguard', 'interfaces', ...fieldsOf(undefined)]),
     ...encodeTunnels(node, undefined),
-    ...unlessEmpty('bgp', newBgp),
-    ...unlessEmpty('wireguard', newWireguard),
+    ...omitIfEmpty('bgp', newBgp),
+    ...omitIfEmpty('wireguard', newWireguard),
     ...encodeInterfaces(node, stored),
   };
 }
@@ -233,7 +233,7 @@ function formatNodeAddress({ address, subnetBits }: NodeAddress): string {
   return `${formatAddress(address)}/${subnetBits}`;
 }
 
-function without(object: JsonObject, names: readonly string[]): JsonObject {
+function omitFields(object: JsonObject, names: readonly string[]): JsonObject {
   return Object.fromEntries(Object.entries(object).filter(([name]) => !names.includes(name)));
 }
 

@@ -9,7 +9,7 @@ import { parseMac } from '@podwire/shared/net/mac';
 import { formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
 
 import type { Endpoint, EndpointAddress, EndpointKey } from '../endpoint.js';
-import { formatTime, knownPrefix } from './fields.js';
+import { formatTime, internPrefix } from './fields.js';
 
 /**
  * An endpoint as one short text, unpacked on access. There is one for each container of the cluster, and few are ever
@@ -32,7 +32,7 @@ export class PackedEndpoint {
    * @returns undefined for a text that a new endpoint's would not repeat to the letter, or that is no endpoint of Podwire
    */
   static read(key: string, text: string): PackedEndpoint | undefined {
-    const written = readWritten(text, keyOf(key));
+    const written = parseWritten(text, keyOf(key));
     const packed = written && pack(written);
     return packed === undefined ? undefined : new PackedEndpoint(key, packed);
   }
@@ -70,24 +70,25 @@ export class PackedEndpoint {
 
   /** As `value.nodeName`, without unpacking all. */
   get nodeName(): string {
-    return this.#packed.slice(0, this.#packed.indexOf(BETWEEN));
+    return this.#packed.slice(0, this.#packed.indexOf(FIELD_SEPARATOR));
   }
 
   /** As `value.attachment.containerId`, without unpacking all. */
   get containerId(): string {
     let start = 0;
-    for (let passed = 0; passed < CONTAINER_ID_INDEX; passed++) start = this.#packed.indexOf(BETWEEN, start) + 1;
-    return this.#packed.slice(start, this.#packed.indexOf(BETWEEN, start));
+    for (let passed = 0; passed < CONTAINER_ID_INDEX; passed++)
+      start = this.#packed.indexOf(FIELD_SEPARATOR, start) + 1;
+    return this.#packed.slice(start, this.#packed.indexOf(FIELD_SEPARATOR, start));
   }
 
   /** Of each of `value.addresses` what says where it is from, without unpacking all. */
   get origins(): readonly EndpointOrigin[] {
-    const start = this.#packed.indexOf(BETWEEN) + 1;
-    const entries = this.#packed.slice(start, this.#packed.indexOf(BETWEEN, start));
-    const parts = entries === '' ? [] : entries.split(IN_LIST);
+    const start = this.#packed.indexOf(FIELD_SEPARATOR) + 1;
+    const entries = this.#packed.slice(start, this.#packed.indexOf(FIELD_SEPARATOR, start));
+    const parts = entries === '' ? [] : entries.split(LIST_SEPARATOR);
     const origins: EndpointOrigin[] = [];
     for (let index = 0; index < parts.length; index += FIELDS_OF_ADDRESS_COUNT) {
-      const block = knownPrefix(parts[index + 1] ?? '');
+      const block = internPrefix(parts[index + 1] ?? '');
       if (!block) throw new Error(`the endpoint ${this.#key} cannot be unpacked`);
       origins.push({ block, poolName: parts[index + 2] ?? '' });
     }
@@ -110,8 +111,8 @@ export type EndpointOrigin = Pick<EndpointAddress, 'block' | 'poolName'>;
 /** Cache: a caller often reads the same endpoint several times in sequence. */
 let lastUnpacked: { readonly of: PackedEndpoint; readonly value: Endpoint } | undefined;
 
-const BETWEEN = '\n';
-const IN_LIST = '\t';
+const FIELD_SEPARATOR = '\n';
+const LIST_SEPARATOR = '\t';
 /** Of what {@link pack} puts together. */
 const CONTAINER_ID_INDEX = 9;
 
@@ -124,16 +125,16 @@ function keyOf(key: string): EndpointKey {
 function pack(written: WrittenEndpoint): string | undefined {
   const { nodeName, addresses, createTimeMs, uid, orchestrator, network, podUid, bootId, inode } = written;
   const { containerId, podName, interfaceName, hostInterfaceName, mac } = written;
-  const first = `${nodeName}${BETWEEN}${addresses.join(IN_LIST)}${BETWEEN}${createTimeMs ?? ''}`;
+  const first = `${nodeName}${FIELD_SEPARATOR}${addresses.join(LIST_SEPARATOR)}${FIELD_SEPARATOR}${createTimeMs ?? ''}`;
   const names = [uid, orchestrator, network, podUid, bootId, inode, containerId, podName, interfaceName];
   names.push(hostInterfaceName, mac);
-  if (NEEDS_CARE.test(nodeName) || addresses.some((text) => NEEDS_CARE.test(text))) return undefined;
-  return NEEDS_CARE.test(names.join('')) ? undefined : [first, ...names].join(BETWEEN);
+  if (NEEDS_ESCAPE.test(nodeName) || addresses.some((text) => NEEDS_ESCAPE.test(text))) return undefined;
+  return NEEDS_ESCAPE.test(names.join('')) ? undefined : [first, ...names].join(FIELD_SEPARATOR);
 }
 
 /** By index as {@link pack} has them. */
 function unpack(packed: string, { namespace }: EndpointKey): Endpoint | undefined {
-  const fields = packed.split(BETWEEN);
+  const fields = packed.split(FIELD_SEPARATOR);
   const addresses = unpackAddresses(fields[1] ?? '');
   if (!addresses) return undefined;
   const text = (index: number): string => fields[index] ?? '';
@@ -152,12 +153,12 @@ function unpack(packed: string, { namespace }: EndpointKey): Endpoint | undefine
 
 /** @returns undefined when an address cannot be read */
 function unpackAddresses(entries: string): EndpointAddress[] | undefined {
-  const parts = entries === '' ? [] : entries.split(IN_LIST);
+  const parts = entries === '' ? [] : entries.split(LIST_SEPARATOR);
   const addresses: EndpointAddress[] = [];
   for (let index = 0; index < parts.length; index += FIELDS_OF_ADDRESS_COUNT) {
     const [addressText = '', blockText = '', poolName = '', number = ''] = index === 0 ? parts : parts.slice(index);
     const address = parseAddress(addressText);
-    const block = knownPrefix(blockText);
+    const block = internPrefix(blockText);
     if (!address || !block) return undefined;
     addresses.push({ address: hostPrefix(address), block, poolName, sequenceNumber: BigInt(number) });
   }
@@ -242,44 +243,44 @@ function writtenText({ namespace, name }: EndpointKey, written: WrittenEndpoint)
  * certain, as they count only if a new endpoint of them has the very same text.
  * @returns undefined for every other text, and for one that reading its JSON would refuse
  */
-function readWritten(text: string, key: EndpointKey): WrittenEndpoint | undefined {
-  const found = takeApart(text);
+function parseWritten(text: string, key: EndpointKey): WrittenEndpoint | undefined {
+  const found = parseFields(text);
   const { orchestrator, podUid, podName, mac } = found;
-  const isSound =
+  const isValid =
     writtenText(key, found) === text &&
-    !NEEDS_CARE.test(key.name) &&
-    !NEEDS_CARE.test(key.namespace) &&
+    !NEEDS_ESCAPE.test(key.name) &&
+    !NEEDS_ESCAPE.test(key.namespace) &&
     (orchestrator === KUBERNETES || (orchestrator === OUTSIDE_KUBERNETES && podUid === '' && podName === '')) &&
     (found.inode === '' || INTEGER.test(found.inode)) &&
     parseMac(mac) === mac &&
     areAddresses(found.addresses) &&
     isAttachment(found);
-  return isSound ? found : undefined;
+  return isValid ? found : undefined;
 }
 
 /** What JSON escapes, or is no printable ASCII. */
-const NEEDS_CARE = /[^ !#-[\]-~]/;
+const NEEDS_ESCAPE = /[^ !#-[\]-~]/;
 
 /** How far the text goes until what may be left out. */
 const HEAD_LENGTH = '{"kind":"WorkloadEndpoint","apiVersion":"projectcalico.org/v3","metadata":{'.length;
 
-function takeApart(text: string): WrittenEndpoint {
+function parseFields(text: string): WrittenEndpoint {
   const reader = new Reader(text, HEAD_LENGTH);
-  const uid = reader.optional('"uid":"');
-  const created = reader.behind('"creationTimestamp":');
+  const uid = reader.optionalValue('"uid":"');
+  const created = reader.valueAfter('"creationTimestamp":');
   const createTimeMs = created ? readTime(created) : undefined;
-  const network = reader.behind('"podwire.dev/network":');
-  const podUid = reader.optional(',"podwire.dev/pod-uid":"');
-  const bootId = reader.optional(',"podwire.dev/boot-id":"');
-  const inode = reader.optional(',"podwire.dev/netns-inode":"');
+  const network = reader.valueAfter('"podwire.dev/network":');
+  const podUid = reader.optionalValue(',"podwire.dev/pod-uid":"');
+  const bootId = reader.optionalValue(',"podwire.dev/boot-id":"');
+  const inode = reader.optionalValue(',"podwire.dev/netns-inode":"');
   const addresses = reader.addresses();
-  const orchestrator = reader.behind('"spec":{"orchestrator":');
-  const nodeName = reader.behind('"node":');
-  const containerId = reader.behind('"containerID":');
-  const podName = reader.behind('"pod":');
-  const interfaceName = reader.behind('"endpoint":');
-  const hostInterfaceName = reader.behind('"interfaceName":');
-  const mac = reader.behind('"mac":');
+  const orchestrator = reader.valueAfter('"spec":{"orchestrator":');
+  const nodeName = reader.valueAfter('"node":');
+  const containerId = reader.valueAfter('"containerID":');
+  const podName = reader.valueAfter('"pod":');
+  const interfaceName = reader.valueAfter('"endpoint":');
+  const hostInterfaceName = reader.valueAfter('"interfaceName":');
+  const mac = reader.valueAfter('"mac":');
   return {
     network,
     containerId,
@@ -311,14 +312,14 @@ class Reader {
   }
 
   /** The value after the next such label; empty at the end of the text. */
-  behind(label: string): string {
+  valueAfter(label: string): string {
     const start = this.#text.indexOf(label, this.#at) + label.length;
-    return this.#text[start] === '"' ? this.#take(start + 1, '"') : '';
+    return this.#text[start] === '"' ? this.#readUntil(start + 1, '"') : '';
   }
 
   /** The value behind a label that comes next, if it does. */
-  optional(label: string): string {
-    return this.#text.startsWith(label, this.#at) ? this.#take(this.#at + label.length, '"') : '';
+  optionalValue(label: string): string {
+    return this.#text.startsWith(label, this.#at) ? this.#readUntil(this.#at + label.length, '"') : '';
   }
 
   /** In the list within the text every quote is escaped. */
@@ -329,11 +330,11 @@ class Reader {
       const start = this.#text.indexOf(BEFORE_ESCAPED, this.#at) + BEFORE_ESCAPED.length;
       const isIn = start >= BEFORE_ESCAPED.length && start <= end;
       if (!isIn || !this.#text.includes('\\', start)) return values;
-      values.push(this.#take(start, '\\'));
+      values.push(this.#readUntil(start, '\\'));
     }
   }
 
-  #take(start: number, before: string): string {
+  #readUntil(start: number, before: string): string {
     const end = this.#text.indexOf(before, start);
     if (end < 0) return '';
     this.#at = end + 1;
@@ -371,18 +372,18 @@ function isWrittenAddress(text: string): boolean {
 }
 
 function isWrittenPrefix(text: string): boolean {
-  const prefix = knownPrefix(text);
+  const prefix = internPrefix(text);
   // There is one way to write a prefix of IPv4.
   return prefix !== undefined && (prefix.family === 4 || formatPrefix(prefix) === text);
 }
 
 /** The attachment that was found to be one last. Endpoints differ in their containers, hardly ever in the rest. */
-let lastSound = { network: '', interfaceName: '' };
+let lastValid = { network: '', interfaceName: '' };
 
 function isAttachment({ network, containerId, interfaceName }: Attachment): boolean {
-  if (lastSound.network === network && lastSound.interfaceName === interfaceName)
+  if (lastValid.network === network && lastValid.interfaceName === interfaceName)
     return identifierFault(containerId, MAX_CONTAINER_ID_BYTES) === undefined;
   if (attachmentFaults({ network, containerId, interfaceName }).length > 0) return false;
-  lastSound = { network, interfaceName };
+  lastValid = { network, interfaceName };
   return true;
 }

@@ -1,7 +1,7 @@
 import { familyBits } from '@podwire/shared/net/address';
 import { formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
 
-import { outOfUse, type EncapsulationMode, type Pool } from '../pool.js';
+import { unavailableReason, type EncapsulationMode, type Pool } from '../pool.js';
 import {
   field,
   isAbsent,
@@ -17,7 +17,7 @@ import {
   readTime,
   unreadable,
   type Field,
-  type Previous,
+  type PreviousState,
 } from './fields.js';
 import type { JsonObject } from './json.js';
 import type { RecordName } from './keys.js';
@@ -75,13 +75,13 @@ const REPEATING_REASONS: readonly string[] = ['PoolDisabled', 'Terminating'];
 /** What Calico's pool controller found against the pool (projectcalico/api, IPPoolConditionAllocatable). */
 function decodeNotAllocatable(raw: JsonObject): string | undefined {
   for (const condition of conditionsOf(raw)) {
-    const found = foundAgainst(condition);
+    const found = findingOf(condition);
     if (found !== undefined) return found;
   }
   return undefined;
 }
 
-function foundAgainst(condition: Field): string | undefined {
+function findingOf(condition: Field): string | undefined {
   const fields = readObject(condition);
   if (fields.type !== CONDITION || fields.status !== 'False') return undefined;
   const reason = readOptionalText(field(fields, 'reason', condition.path)) ?? '';
@@ -119,10 +119,10 @@ function decodeMode(spec: JsonObject): Pool['assignmentMode'] {
   return mode;
 }
 
-export function encodePool(pool: Pool, previous: Previous<Pool> | undefined): JsonObject {
+export function encodePool(pool: Pool, previous: PreviousState<Pool> | undefined): JsonObject {
   const raw = previous?.raw ?? {};
   const metadata = readObject(field(raw, 'metadata'));
-  const spec = without(readObject(field(raw, 'spec')), 'namespaceSelector');
+  const spec = omitField(readObject(field(raw, 'spec')), 'namespaceSelector');
   return {
     kind: 'IPPool',
     apiVersion: 'projectcalico.org/v3',
@@ -141,8 +141,8 @@ export function encodePool(pool: Pool, previous: Previous<Pool> | undefined): Js
       ...spec,
       vxlanMode: pool.vxlanMode,
       ipipMode: pool.ipipMode,
-      ...flag(spec, 'natOutgoing', pool.natOutgoing),
-      ...flag(spec, 'disableBGPExport', pool.disableBgpExport),
+      ...optionalFlag(spec, 'natOutgoing', pool.natOutgoing),
+      ...optionalFlag(spec, 'disableBGPExport', pool.disableBgpExport),
       cidr: formatPrefix(pool.prefix),
       blockSize: pool.blockSizeBits,
       nodeSelector: pool.nodeSelector,
@@ -157,24 +157,24 @@ export function encodePool(pool: Pool, previous: Previous<Pool> | undefined): Js
 /** The stored status without a condition that the pool no longer meets: no other component would withdraw it. */
 function encodeStatus(pool: Pool, raw: JsonObject): JsonObject {
   const conditions = conditionsOf(raw);
-  const kept = conditions.filter((condition) => holds(pool, condition));
+  const kept = conditions.filter((condition) => isCurrentCondition(pool, condition));
   if (kept.length === conditions.length) return {};
   const status = readObject(field(raw, 'status'));
   return { status: { ...status, conditions: kept.map(({ value }) => value ?? null) } };
 }
 
-function holds(pool: Pool, condition: Field): boolean {
+function isCurrentCondition(pool: Pool, condition: Field): boolean {
   const fields = readObject(condition);
   if (fields.type !== CONDITION) return true;
-  if (foundAgainst(condition) !== undefined) return pool.notAllocatable !== undefined;
-  return (fields.status === 'True') === (outOfUse(pool) === undefined);
+  if (findingOf(condition) !== undefined) return pool.notAllocatable !== undefined;
+  return (fields.status === 'True') === (unavailableReason(pool) === undefined);
 }
 
-function without(object: JsonObject, name: string): JsonObject {
+function omitField(object: JsonObject, name: string): JsonObject {
   return Object.fromEntries(Object.entries(object).filter(([other]) => other !== name));
 }
 
 /** Calico leaves flags out that do not hold; a stored `false` says the same, and is kept. */
-function flag(stored: JsonObject, name: string, value: boolean): JsonObject {
+function optionalFlag(stored: JsonObject, name: string, value: boolean): JsonObject {
   return value || Object.hasOwn(stored, name) ? { [name]: value } : {};
 }

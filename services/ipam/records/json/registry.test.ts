@@ -5,7 +5,7 @@ import { describe, expect, it } from 'vitest';
 import { takeAddress } from '../../testing/records.js';
 import { replaceAttributes, type Block } from '../block.js';
 import { endpointKey, type Endpoint } from '../endpoint.js';
-import { outOfUse, type Pool } from '../pool.js';
+import { unavailableReason, type Pool } from '../pool.js';
 import type { RecordValue } from '../view.js';
 import { formatJson, parseJson } from './json.js';
 import { RecordKeys } from './keys.js';
@@ -218,7 +218,9 @@ describe('records as Calico stores them', () => {
     ['not allocatable', POOL.replace(/}$/, ',"status":{"conditions":[{"type":"Allocatable","status":"False"}]}}')],
   ])('takes a pool that is %s out of use, and stores it unchanged', (_, text) => {
     const { record } = decode(POOL_KEY, text);
-    expect(record.kind === 'pool' && outOfUse(record.value)).toMatch(/^(disabled|being deleted|not allocatable: .*)$/);
+    expect(record.kind === 'pool' && unavailableReason(record.value)).toMatch(
+      /^(disabled|being deleted|not allocatable: .*)$/,
+    );
     expect(canonical(rewrite(POOL_KEY, text))).toEqual(canonical(text));
   });
 

@@ -32,10 +32,10 @@ const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
  * Reads a record that was written again, where that costs less by what was there before.
  * @returns undefined where it does not: for {@link decodeRecord}, which says the same of a text that can be read
  */
-export function decodeAgain(value: Uint8Array, { record, raw }: DecodedRecord): DecodedRecord | undefined {
+export function decodeRewritten(value: Uint8Array, { record, raw }: DecodedRecord): DecodedRecord | undefined {
   if (record.kind !== 'block') return undefined;
   const { value: before } = record;
-  const text = readableText(value);
+  const text = tryDecodeText(value);
   const block = text === undefined ? undefined : readRewrittenBlock(text, { value: before, raw });
   return block && { record: { kind: 'block', value: block }, raw };
 }
@@ -48,12 +48,12 @@ export function decodeAgain(value: Uint8Array, { record, raw }: DecodedRecord): 
 export function decodeRecord(key: string, name: RecordName, value: Uint8Array): DecodedRecord {
   try {
     const text = decodeText(value, name);
-    const plain = decodePlain(text, { key, name });
-    if (plain) return { record: plain, raw: NOTHING_UNKNOWN };
+    const plain = decodeCanonical(text, { key, name });
+    if (plain) return { record: plain, raw: NO_UNKNOWN_FIELDS };
     const raw = parseObject(text);
     const record = decodeNamed(raw, name);
-    const unknown = unknownPart(record, { text, raw });
-    if (record.kind === 'handle' && unknown === NOTHING_UNKNOWN) remember(text, record.value);
+    const unknown = unknownFieldsOf(record, { text, raw });
+    if (record.kind === 'handle' && unknown === NO_UNKNOWN_FIELDS) cacheHandle(text, record.value);
     return { record, raw: unknown };
   } catch (error) {
     if (!(error instanceof Unreadable)) throw error;
@@ -69,27 +69,27 @@ export function decodeRecord(key: string, name: RecordName, value: Uint8Array): 
  * Blocks of handles by the whole text of the handle, which has no other content: most are equal to many more, and share
  * one value.
  */
-const knownHandles = new Map<string, Handle['blocks']>();
+const handleBlocksByText = new Map<string, Handle['blocks']>();
 
-const MAX_KNOWN_HANDLES_COUNT = 20_000;
+const MAX_CACHED_HANDLES = 20_000;
 
-function remember(text: string, { blocks }: Handle): void {
-  if (knownHandles.size >= MAX_KNOWN_HANDLES_COUNT) knownHandles.clear();
-  knownHandles.set(text, blocks);
+function cacheHandle(text: string, { blocks }: Handle): void {
+  if (handleBlocksByText.size >= MAX_CACHED_HANDLES) handleBlocksByText.clear();
+  handleBlocksByText.set(text, blocks);
 }
 
 /** The records that are the most by far, where they are as a new one would be written, without the way over their JSON. */
-function decodePlain(
+function decodeCanonical(
   text: string,
   { key, name }: { readonly key: string; readonly name: RecordName },
 ): RecordValue | undefined {
   if (name.kind === 'endpoint') return PackedEndpoint.read(key, text);
   if (name.kind !== 'handle') return undefined;
-  const blocks = knownHandles.get(text);
+  const blocks = handleBlocksByText.get(text);
   return blocks && { kind: 'handle', value: { id: name.id, blocks } };
 }
 
-function readableText(value: Uint8Array): string | undefined {
+function tryDecodeText(value: Uint8Array): string | undefined {
   try {
     return utf8.decode(value);
   } catch {
@@ -108,13 +108,13 @@ function decodeText(value: Uint8Array, name: RecordName): string {
 }
 
 /** What a rewrite cannot make from the value. The JSON of a record takes more memory than the record, and there are many. */
-function unknownPart(
+function unknownFieldsOf(
   record: RecordValue,
   { text, raw }: { readonly text: string; readonly raw: JsonObject },
 ): JsonObject {
   if (record.kind === 'block') return unknownFields(raw);
   if (record.kind !== 'handle' && record.kind !== 'endpoint') return raw;
-  return JSON.stringify(encodeRecord(record, undefined)) === text ? NOTHING_UNKNOWN : raw;
+  return JSON.stringify(encodeRecord(record, undefined)) === text ? NO_UNKNOWN_FIELDS : raw;
 }
 
 function parseObject(text: string): JsonObject {
@@ -162,7 +162,7 @@ interface WrittenRecord {
   readonly decoded: DecodedRecord;
 }
 
-const NOTHING_UNKNOWN: JsonObject = {};
+const NO_UNKNOWN_FIELDS: JsonObject = {};
 
 /**
  * Stored bytes of a record.
@@ -171,35 +171,37 @@ const NOTHING_UNKNOWN: JsonObject = {};
 export function writeRecord(record: RecordValue, previous: DecodedRecord | undefined): WrittenRecord {
   if (record.kind === 'block') {
     const stored = previous?.record;
-    const raw = previous?.raw ?? NOTHING_UNKNOWN;
+    const raw = previous?.raw ?? NO_UNKNOWN_FIELDS;
     const bytes = writeBlock(record.value, { value: stored?.kind === 'block' ? stored.value : undefined, raw });
     return { bytes, decoded: { record, raw } };
   }
   if (previous) return writeJson(record, previous);
   if (record.kind === 'handle') return writeNewHandle(record.value);
   const written = record.kind === 'endpoint' ? PackedEndpoint.write(record) : undefined;
-  return written ? { bytes: Buffer.from(written.text), decoded: plainly(written.packed) } : writeJson(record, previous);
+  return written
+    ? { bytes: Buffer.from(written.text), decoded: withoutUnknownFields(written.packed) }
+    : writeJson(record, previous);
 }
 
 function writeNewHandle(value: Handle): WrittenRecord {
   const text = formatNewHandle(value);
-  const blocks = knownHandles.get(text);
-  if (!blocks) remember(text, value);
+  const blocks = handleBlocksByText.get(text);
+  if (!blocks) cacheHandle(text, value);
   return {
     bytes: Buffer.from(text),
-    decoded: plainly({ kind: 'handle', value: blocks ? { id: value.id, blocks } : value }),
+    decoded: withoutUnknownFields({ kind: 'handle', value: blocks ? { id: value.id, blocks } : value }),
   };
 }
 
 function writeJson(record: RecordValue, previous: DecodedRecord | undefined): WrittenRecord {
   const raw = encodeRecord(record, previous);
   const isMadeOfValue = !previous && record.kind === 'endpoint';
-  return { bytes: Buffer.from(formatJson(raw)), decoded: { record, raw: isMadeOfValue ? NOTHING_UNKNOWN : raw } };
+  return { bytes: Buffer.from(formatJson(raw)), decoded: { record, raw: isMadeOfValue ? NO_UNKNOWN_FIELDS : raw } };
 }
 
 /** A record whose stored form has nothing beyond its value. */
-function plainly(record: RecordValue): DecodedRecord {
-  return { record, raw: NOTHING_UNKNOWN };
+function withoutUnknownFields(record: RecordValue): DecodedRecord {
+  return { record, raw: NO_UNKNOWN_FIELDS };
 }
 
 /**

@@ -59,7 +59,7 @@ function decodePolicy(source: Field): RequestPolicy {
   const name = field(readObject(metadata), 'name', metadata.path);
   if (subdomainFault(readText(name)) !== undefined) throw unreadable(name, 'an RFC 1123 subdomain');
   const specField = field(item, 'spec', source.path);
-  const spec = readOnly(specField, SPEC);
+  const spec = readKnownFields(specField, SPEC);
   const selector = field(spec, 'namespaceSelector', specField.path);
   return {
     name: readText(name),
@@ -72,7 +72,7 @@ function decodePolicy(source: Field): RequestPolicy {
 }
 
 function decodeRules(source: Field): RequestRules {
-  const raw = readOnly(source, RULES);
+  const raw = readKnownFields(source, RULES);
   const rule = <Value>(name: (typeof RULES)[number], read: (source: Field) => Value): Value | undefined => {
     const found = field(raw, name, source.path);
     return isAbsent(found) ? undefined : read(found);
@@ -90,7 +90,7 @@ function decodeRules(source: Field): RequestRules {
 }
 
 function decodePoolRule(source: Field): PoolRule {
-  const raw = readOnly(source, POOL_RULE);
+  const raw = readKnownFields(source, POOL_RULE);
   return {
     names: readList(field(raw, 'names', source.path)).map(readText),
     prefixes: readList(field(raw, 'cidrs', source.path)).map(readPrefix),
@@ -99,7 +99,7 @@ function decodePoolRule(source: Field): PoolRule {
 }
 
 /** @throws Failure STORE_CORRUPT, also where the object has something else */
-function readOnly(source: Field, names: readonly string[]): JsonObject {
+function readKnownFields(source: Field, names: readonly string[]): JsonObject {
   const raw = readObject(source);
   const unknown = Object.keys(raw).find((name) => !names.includes(name));
   if (unknown === undefined) return raw;

@@ -11,7 +11,7 @@ import {
   readOptionalText,
   readText,
   readTime,
-  type Previous,
+  type PreviousState,
 } from './fields.js';
 import type { JsonObject } from './json.js';
 import type { RecordName } from './keys.js';
@@ -42,7 +42,7 @@ function readReserved(text: string): Prefix[] {
   return [prefixOf(host, length)];
 }
 
-export function encodeReservation(value: Reservation, previous: Previous<Reservation> | undefined): JsonObject {
+export function encodeReservation(value: Reservation, previous: PreviousState<Reservation> | undefined): JsonObject {
   const raw = previous?.raw ?? {};
   const metadata = readObject(field(raw, 'metadata'));
   const spec = readObject(field(raw, 'spec'));

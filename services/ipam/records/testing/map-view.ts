@@ -1,8 +1,17 @@
 import { comparePrefixes, formatPrefix, prefixContains, prefixSize, type Prefix } from '@podwire/shared/net/prefix';
 import { compareNames, compareTexts } from '@podwire/shared/words/order';
 
-import { nameText } from '../absence.js';
-import { addTallies, isIdle, isLoose, isSpent, mayGive, NO_BLOCKS, tallyOf, type BlockTally } from '../block-stats.js';
+import { recordNameText } from '../absence.js';
+import {
+  addStats,
+  isIdle,
+  isWithoutAffinity,
+  isExhausted,
+  hasFreeOrCooling,
+  EMPTY_STATS,
+  blockStats,
+  type BlockStats,
+} from '../block-stats.js';
 import type { Affinity, Block, BlockOwner, Handle } from '../block.js';
 import type { IpamConfig, Reservation } from '../config.js';
 import type { AnyEndpoint, Endpoint, EndpointKey, ForeignEndpoint } from '../endpoint.js';
@@ -84,21 +93,21 @@ export class MapView implements View {
     return this.blocks().filter((block) => prefixContains(prefix, block.prefix));
   }
 
-  tallyBlocks(prefix: Prefix): BlockTally {
-    return [...this.blocksIn(prefix)].map(tallyOf).reduce(addTallies, NO_BLOCKS);
+  blockStatsIn(prefix: Prefix): BlockStats {
+    return [...this.blocksIn(prefix)].map(blockStats).reduce(addStats, EMPTY_STATS);
   }
 
-  roomyBlocksIn(prefix: Prefix): Iterable<Block> {
-    return [...this.blocksIn(prefix)].filter(mayGive);
+  blocksWithRoomIn(prefix: Prefix): Iterable<Block> {
+    return [...this.blocksIn(prefix)].filter(hasFreeOrCooling);
   }
 
   idleBlocksIn(prefix: Prefix): Iterable<Block> {
     return [...this.blocksIn(prefix)].filter(isIdle);
   }
 
-  looseBlocksIn(prefix: Prefix): Iterable<Block> {
+  blocksWithoutAffinityIn(prefix: Prefix): Iterable<Block> {
     const affinityOf = ({ owner, prefix: of }: Block) => owner && this.affinity(owner, of);
-    return [...this.blocksIn(prefix)].filter((block) => isLoose(block, affinityOf(block)));
+    return [...this.blocksIn(prefix)].filter((block) => isWithoutAffinity(block, affinityOf(block)));
   }
 
   consecutiveBlocks(first: Prefix): number {
@@ -120,8 +129,8 @@ export class MapView implements View {
       .sort((a, b) => comparePrefixes(a.block, b.block));
   }
 
-  unspentAffinitiesOf(owner: BlockOwner): readonly Affinity[] {
-    return this.affinitiesOf(owner).filter((affinity) => !isSpent(affinity, this.block(affinity.block)));
+  usableAffinitiesOf(owner: BlockOwner): readonly Affinity[] {
+    return this.affinitiesOf(owner).filter((affinity) => !isExhausted(affinity, this.block(affinity.block)));
   }
 
   affinity(owner: BlockOwner, block: Prefix): Affinity | undefined {
@@ -176,11 +185,11 @@ export class MapView implements View {
     return this.all('endpoint').map(({ key, value }) => ({ key, value }));
   }
 
-  endpointsBehind(after: string): Iterable<StoredEndpoint> {
-    return [...this.allEndpointsBehind(after)].flatMap((record) => (record.kind === 'endpoint' ? [record] : []));
+  endpointsAfter(after: string): Iterable<StoredEndpoint> {
+    return [...this.allEndpointsAfter(after)].flatMap((record) => (record.kind === 'endpoint' ? [record] : []));
   }
 
-  allEndpointsBehind(after: string): Iterable<EndpointRecord> {
+  allEndpointsAfter(after: string): Iterable<EndpointRecord> {
     const text = ({ key }: EndpointRecord) => `${key.namespace}/${key.name}`;
     return [...this.all('endpoint'), ...this.all('foreignEndpoint')]
       .filter((endpoint) => text(endpoint) > after)
@@ -199,7 +208,7 @@ export class MapView implements View {
     const containerOf = (one: AnyEndpoint) =>
       one.kind === 'endpoint' ? one.value.attachment.containerId : one.value.containerId;
     const replacedBy = (one: AnyEndpoint) => (one.kind === 'endpoint' ? (one.value.replaced ?? []) : []);
-    return [...this.allEndpointsBehind('')].filter((one) =>
+    return [...this.allEndpointsAfter('')].filter((one) =>
       [one, ...replacedBy(one)].some((each) => containerOf(each) === containerId),
     );
   }
@@ -209,7 +218,7 @@ export class MapView implements View {
   }
 
   unreadableRecord(name: RecordName): UnreadableRecord | undefined {
-    return this.setAside.find((record) => nameText(record.name) === nameText(name));
+    return this.setAside.find((record) => recordNameText(record.name) === recordNameText(name));
   }
 
   unreadableBlock(prefix: Prefix): UnreadableBlock | undefined {

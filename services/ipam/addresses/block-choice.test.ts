@@ -21,7 +21,7 @@ import {
   request,
 } from '../testing/records.js';
 import { allocate, type Allocation, type AllocationRequest } from './allocate.js';
-import { choosePlaces, type Place } from './choice.js';
+import { chooseBlocks, type BlockChoice } from './block-choice.js';
 import { release } from './release.js';
 
 const wanting = (texts: readonly string[], id = 'c1', rest: Partial<AllocationRequest> = {}): AllocationRequest => {
@@ -225,10 +225,10 @@ function blockOf(kibibytes: number): Block {
   return { ...block('10.0.0.0/22', 'n1'), attributes: [{ handleId: undefined, owner, releasedAtMs: undefined }] };
 }
 
-const placesOf = (...sizes: number[]): Place[] =>
+const placesOf = (...sizes: number[]): BlockChoice[] =>
   sizes.map((size) => ({ offer: { block: blockOf(size), pool: inPool, origin: 'own', changes: [] }, ordinal: size }));
-const chosen = (...parameters: Parameters<typeof choosePlaces>) =>
-  choosePlaces(...parameters).map((place) => place?.ordinal);
+const chosen = (...parameters: Parameters<typeof chooseBlocks>) =>
+  chooseBlocks(...parameters).map((place) => place?.ordinal);
 
 test.each([
   [

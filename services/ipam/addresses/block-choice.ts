@@ -3,20 +3,20 @@ import { formatAddress, type Address } from '@podwire/shared/net/address';
 import { formatPrefix, hostPrefix, ordinalOf, prefixContains, prefixOf } from '@podwire/shared/net/prefix';
 
 import type { Demand } from '../blocks/demand.js';
-import { overlappingBlock, takenAcross } from '../blocks/lookup.js';
+import { overlappingBlock, overlappingRange } from '../blocks/lookup.js';
 import {
   beginSearch,
   claimOffer,
-  collect,
-  confirm,
+  collectBlock,
+  confirmAffinity,
   expectPool,
   expectRules,
-  offers,
+  blockOffers,
   takeoverOffer,
   type Offer,
   type Search,
 } from '../blocks/search.js';
-import { wrongUse } from '../pools/selection.js';
+import { wrongUseReason } from '../pools/selection.js';
 import { corruptFailure, requireReadable } from '../records/absence.js';
 import type { AllocationAttributes } from '../records/attributes.js';
 import {
@@ -27,9 +27,9 @@ import {
   fitOneRequest,
 } from '../records/block-stats.js';
 import { attributesAt, sameOwner, usedCount, type Block, type Ordinal } from '../records/block.js';
-import { outOfUse, type Pool } from '../records/pool.js';
+import { unavailableReason, type Pool } from '../records/pool.js';
 import type { Change, View } from '../records/view.js';
-import { firstGivable, givable } from '../reservations/reservations.js';
+import { firstFreeOrdinal, freeOrdinals } from '../reservations/reservations.js';
 
 /**
  * Where the addresses of one transaction come from. Each address writes its whole block, and etcd takes 1.5 MiB in one request, so
@@ -37,23 +37,23 @@ import { firstGivable, givable } from '../reservations/reservations.js';
  */
 
 /** An address to take, and the block to take it from. */
-export interface Place {
+export interface BlockChoice {
   readonly offer: Offer;
   readonly ordinal: Ordinal;
 }
 
-/** The places that may serve one demand, best first; lazy, and from the best again each time that it is iterated. */
-export type Places = Iterable<Place>;
+/** The choices that may serve one demand, best first; lazy, and from the best again each time that it is iterated. */
+export type BlockChoices = Iterable<BlockChoice>;
 
 /** Of so many blocks one is chosen that fits; a pool may have 2^64 that are all as large. */
-const MAX_WEIGHED_BLOCKS = 64;
+const MAX_COMPARED_BLOCKS = 64;
 
 /** Of each block that has something to give the address that has been free for longest, the best block first. */
-export function placesOf(search: Search): Places {
+export function blockChoices(search: Search): BlockChoices {
   return {
-    *[Symbol.iterator](): Generator<Place, void, void> {
-      for (const offer of offers(search)) {
-        const ordinal = firstGivable(offer.block, search.reserved);
+    *[Symbol.iterator](): Generator<BlockChoice, void, void> {
+      for (const offer of blockOffers(search)) {
+        const ordinal = firstFreeOrdinal(offer.block, search.reserved);
         if (ordinal !== undefined) yield { offer, ordinal };
       }
     },
@@ -61,40 +61,43 @@ export function placesOf(search: Search): Places {
 }
 
 /**
- * A place for each demand: the best ones, as long as one request can write all their blocks. Where it cannot, blocks are passed over for
+ * A choice for each demand: the best ones, as long as one request can write all their blocks. Where it cannot, blocks are passed over for
  * such as fit, the later demands' before the first's. Where none fit, the best are tried: etcd may take more than is known here.
- * @param demands - the places of each, which lie in different blocks
+ * @param demands - the choices of each, which lie in different blocks
  * @param written - the blocks that the transaction writes besides
- * @returns in the order of the demands, undefined for one that has no place
+ * @returns in the order of the demands, undefined for one that has no choice
  */
-export function choosePlaces(demands: readonly Places[], written: readonly Block[] = []): (Place | undefined)[] {
+export function chooseBlocks(
+  demands: readonly BlockChoices[],
+  written: readonly Block[] = [],
+): (BlockChoice | undefined)[] {
   const best = demands.map(bestOf);
-  const blocks = best.flatMap((place) => (place ? [place.offer.block] : []));
+  const blocks = best.flatMap((choice) => (choice ? [choice.offer.block] : []));
   if (blocks.length < demands.length || fitOneRequest([...written, ...blocks])) return best;
-  return fitting(demands, BLOCK_BYTES_PER_REQUEST - bytesOf(written)) ?? best;
+  return fittingChoices(demands, BLOCK_BYTES_PER_REQUEST - bytesOf(written)) ?? best;
 }
 
 /** Without asking for a second one, which may be a walk over a pool away. */
-function bestOf(places: Places): Place | undefined {
-  for (const place of places) return place;
+function bestOf(choices: BlockChoices): BlockChoice | undefined {
+  for (const choice of choices) return choice;
   return undefined;
 }
 
-/** The first places that leave enough for the smallest of each later demand; undefined when none do. */
-function fitting([places, ...later]: readonly Places[], bytesLeft: number): Place[] | undefined {
-  if (!places) return [];
+/** The first choices that leave enough for the smallest of each later demand; undefined when none do. */
+function fittingChoices([choices, ...later]: readonly BlockChoices[], bytesLeft: number): BlockChoice[] | undefined {
+  if (!choices) return [];
   const laterBytes = later.reduce((sum, others) => sum + leastBytes(others), 0);
-  for (const place of first(places, MAX_WEIGHED_BLOCKS)) {
-    const bytes = blockBytes(place.offer.block);
+  for (const choice of takeFirst(choices, MAX_COMPARED_BLOCKS)) {
+    const bytes = blockBytes(choice.offer.block);
     if (bytes + laterBytes > bytesLeft) continue;
-    const rest = fitting(later, bytesLeft - bytes);
-    return rest && [place, ...rest];
+    const rest = fittingChoices(later, bytesLeft - bytes);
+    return rest && [choice, ...rest];
   }
   return undefined;
 }
 
-function leastBytes(places: Places): number {
-  return Math.min(...first(places, MAX_WEIGHED_BLOCKS).map(({ offer }) => blockBytes(offer.block)));
+function leastBytes(choices: BlockChoices): number {
+  return Math.min(...takeFirst(choices, MAX_COMPARED_BLOCKS).map(({ offer }) => blockBytes(offer.block)));
 }
 
 /** Addresses of one block. */
@@ -105,7 +108,7 @@ interface Grant {
 }
 
 /** What one transaction can take for a demand. */
-export interface Gathered {
+export interface CollectedAddresses {
   readonly grants: readonly Grant[];
   readonly count: number;
   /** Whether there is no more; otherwise it is the transaction that is full. */
@@ -114,7 +117,7 @@ export interface Gathered {
   readonly bytes: number;
 }
 
-export interface Want {
+export interface CollectInput {
   readonly count: number;
   /** What the blocks of another family take in the same transaction already; 0 where there is none. */
   readonly bytesTaken: number;
@@ -127,7 +130,7 @@ const MAX_RECORDS = 44;
  * Takes addresses from the best blocks, each block's in the order in which they have been free, until there are enough. Blocks that are
  * too large for a request by themselves come last, and alone: etcd may take more than is known here.
  */
-export function gather(search: Search, { count: wanted, bytesTaken }: Want): Gathered {
+export function collectAddresses(search: Search, { count: wanted, bytesTaken }: CollectInput): CollectedAddresses {
   const grants: Grant[] = [];
   let count = 0;
   let records = 0;
@@ -137,11 +140,11 @@ export function gather(search: Search, { count: wanted, bytesTaken }: Want): Gat
   let tooLarge: Offer | undefined;
   const take = (offer: Offer): void => {
     bytes += blockBytes(offer.block);
-    const ordinals = first(givable(offer.block, search.reserved), wanted - count);
+    const ordinals = takeFirst(freeOrdinals(offer.block, search.reserved), wanted - count);
     grants.push({ offer, ordinals });
     count += ordinals.length;
   };
-  for (const offer of offers(search)) {
+  for (const offer of blockOffers(search)) {
     if (!fitOneRequest([offer.block])) {
       tooLarge ??= offer;
       continue;
@@ -170,7 +173,7 @@ function isShared(change: Change): boolean {
 }
 
 /** As many as there are, and no more than so many. */
-export function first<Item>(items: Iterable<Item>, count: number): Item[] {
+export function takeFirst<Item>(items: Iterable<Item>, count: number): Item[] {
   const found: Item[] = [];
   if (count <= 0) return found;
   for (const item of items) {
@@ -190,7 +193,7 @@ export function first<Item>(items: Iterable<Item>, count: number): Item[] {
  * @param demand - its pools are not looked at
  * @throws Failure ADDRESS_REFUSED, ADDRESS_IN_USE; STORE_CORRUPT when its block cannot be read, or the configuration, while it cools down
  */
-export function offerOf(view: View, demand: Demand, address: Address): Place {
+export function chooseRequestedAddress(view: View, demand: Demand, address: Address): BlockChoice {
   const pool = requirePoolFor(view, demand, address);
   const search = beginSearch(view, demand, [pool]);
   const stored = overlappingBlock(view, hostPrefix(address));
@@ -203,57 +206,58 @@ export function offerOf(view: View, demand: Demand, address: Address): Place {
 function requirePoolFor(view: View, demand: Demand, address: Address): Pool {
   const text = formatAddress(address);
   const pool = view.pools().find(({ prefix }) => prefixContains(prefix, address));
-  if (!pool) throw refused(address, `${text} is in no pool; ask for an address of a pool, or create one around it`);
-  const reason = outOfUse(pool) ?? wrongUse(pool, demand.use);
+  if (!pool)
+    throw refusedFailure(address, `${text} is in no pool; ask for an address of a pool, or create one around it`);
+  const reason = unavailableReason(pool) ?? wrongUseReason(pool, demand.use);
   if (reason === undefined) return pool;
   const name = `${text} is in pool "${pool.name}" ${formatPrefix(pool.prefix)}`;
-  throw refused(address, `${name}, which is ${reason}; ask for an address of another pool`);
+  throw refusedFailure(address, `${name}, which is ${reason}; ask for an address of another pool`);
 }
 
-interface Stored {
+interface RequestedAddressInput {
   readonly stored: Block;
   readonly pool: Pool;
   readonly address: Address;
 }
 
-function existingOffer(search: Search, { stored, pool, address }: Stored): Offer {
+function existingOffer(search: Search, { stored, pool, address }: RequestedAddressInput): Offer {
   const { view, demand, config } = search;
-  const block = collect(search, stored);
+  const block = collectBlock(search, stored);
   const attributes = attributesAt(block, ordinalOf(block.prefix, address));
   // The configuration defines the cool-down, so without it the end of the cool-down is unknown.
   if (attributes?.releasedAtMs !== undefined) requireReadable(view, { kind: 'config' });
-  if (attributes) throw inUse(address, attributes, config.cooldownSeconds);
+  if (attributes) throw inUseFailure(address, attributes, config.cooldownSeconds);
   if (sameOwner(block.owner, demand.owner)) {
     const isConfirmed = view.affinity(demand.owner, block.prefix)?.state === 'confirmed';
-    const confirmation = isConfirmed ? [] : [confirm(demand.owner, block.prefix)];
+    const confirmation = isConfirmed ? [] : [confirmAffinity(demand.owner, block.prefix)];
     const rules = block === stored ? [expectPool(pool)] : expectRules(search, pool);
     return { block, pool, origin: 'own', changes: [...rules, ...confirmation] };
   }
   if (!block.owner && usedCount(block) === 0) return takeoverOffer(search, { block, pool });
-  if (config.strictAffinity) throw strictRefusal(address, block, demand);
+  if (config.strictAffinity) throw strictAffinityFailure(address, block, demand);
   return { block, pool, origin: 'borrowed', changes: expectRules(search, pool) };
 }
 
 function newOffer(search: Search, pool: Pool, address: Address): Offer {
   const prefix = prefixOf(address, pool.blockSizeBits);
-  const across = takenAcross(search.view, prefix);
+  const across = overlappingRange(search.view, prefix);
   if (!across) return claimOffer(search, { pool, prefix });
   const text = `${formatAddress(address)} would need block ${formatPrefix(prefix)}, and ${formatPrefix(across)}, which a former pool left, lies in it; release the addresses of that one`;
-  throw refused(address, text);
+  throw refusedFailure(address, text);
 }
 
-function strictRefusal(address: Address, { prefix, owner }: Block, { owner: asking }: Demand): Failure {
+function strictAffinityFailure(address: Address, { prefix, owner }: Block, { owner: asking }: Demand): Failure {
   const whose = owner ? `belongs to ${owner.name}` : 'has no owner';
   const text = `${formatAddress(address)} is in block ${formatPrefix(prefix)}, which ${whose}, and affinity is strict: ${asking.name} takes addresses of its own blocks alone`;
-  return refused(address, text);
+  return refusedFailure(address, text);
 }
 
-function refused(address: Address, text: string): Failure {
+function refusedFailure(address: Address, text: string): Failure {
   return new Failure('ADDRESS_REFUSED', text, { details: { address: formatAddress(address) } });
 }
 
 /** @param cooldownSeconds - that is in force */
-function inUse(address: Address, attributes: AllocationAttributes, cooldownSeconds: number): Failure {
+function inUseFailure(address: Address, attributes: AllocationAttributes, cooldownSeconds: number): Failure {
   const text = formatAddress(address);
   const { handleId, owner, releasedAtMs } = attributes;
   if (releasedAtMs !== undefined) {
