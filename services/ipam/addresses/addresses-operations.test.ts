@@ -41,7 +41,7 @@ const asking = (handleId: string, count: number, rest: Parameters<typeof assignm
   assignment(handleId, { counts: { 4: count, 6: 0 }, ...rest });
 
 describe('an assignment', () => {
-  test('takes as many transactions as its blocks need, and tells of a shortage', async () => {
+  test('takes as many transactions as its blocks need, and reports a shortage', async () => {
     const { ipam, store } = await withPool({ cidr: '10.0.0.0/25', blockSizeBits: 32 });
     const before = (await store.list('', forever)).revision;
     const { given, shortages } = await ipam.assignments.assign(asking('h', 130), forever);
@@ -51,7 +51,7 @@ describe('an assignment', () => {
     expect(countHeld(await agree(store))).toBe(128);
   });
 
-  test('that fails in the middle says how many were given, which stay, and a repeat goes on', async () => {
+  test('that fails in a later step reports how many addresses stay, and a retry continues', async () => {
     let commits = 0;
     const before = (operation: string): Promise<void> => {
       if (operation === 'commit' && ++commits === 4)
@@ -62,7 +62,7 @@ describe('an assignment', () => {
     const asked = asking('h', 100, { maxPerHandleCount: 100 });
     const work = ipam.assignments.assign(asked, forever);
     await expect(work).rejects.toMatchObject({ code: 'STORE_UNAVAILABLE', details: { assigned: '42' } });
-    await expect(work).rejects.toThrow('42 addresses were given before that and stay with handle h');
+    await expect(work).rejects.toThrow('42 addresses were assigned before the failure and stay with handle h');
     expect(commits).toBe(4);
     const kept = countHeld(await agree(store));
     expect(kept).toBe(42);

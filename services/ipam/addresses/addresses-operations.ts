@@ -34,7 +34,7 @@ import {
 /** Maximum number of addresses in one log line. */
 const LOGGED_ADDRESSES = 16;
 
-/** Reports what becomes of addresses, once it is durable: a counter, a log line, attributes of the active span. */
+/** Reports changes of addresses after the commit: counters, log lines, and attributes of the active span. */
 class AddressEvents {
   readonly #engine: Events;
   readonly #log: Logger;
@@ -47,32 +47,33 @@ class AddressEvents {
     this.#engine = events;
     this.#log = events.log;
     this.#allocations = events.counter('podwire.ipam.allocations', '{request}', 'Allocate requests by their result');
-    this.#addresses = events.counter('podwire.ipam.addresses.allocated', '{address}', 'Addresses given');
+    this.#addresses = events.counter('podwire.ipam.addresses.allocated', '{address}', 'Addresses allocated');
     this.#borrowed = events.counter(
       'podwire.ipam.addresses.borrowed',
       '{address}',
-      'Addresses given from blocks that stay others’',
+      'Addresses borrowed from blocks of other owners',
     );
     this.#replacedEndpoints = events.counter(
       'podwire.ipam.endpoints.replaced',
       '{endpoint}',
-      'Endpoints taken over by a new sandbox',
+      'Endpoints replaced by a new sandbox',
     );
   }
 
-  /** An attachment got an address, or one of another family. */
+  /** An attachment got its addresses, or those of a further family. */
   addressesAllocated({ endpoint, added, claimed, reclaimed, borrowed, replaced }: Allocation): void {
     this.#allocations.add(1, { result: 'allocated' });
     for (const family of added) this.#addresses.add(1, { family: `ipv${family}` });
     const facts = this.#describe(endpoint);
     this.#log.info(facts, `allocated ${facts['podwire.addresses'].join(', ')}`);
     this.#engine.blocksClaimed(claimed, endpoint.nodeName);
-    for (const block of reclaimed) this.#log.info(`block ${formatPrefix(block)} was another node’s, and empty`);
+    for (const block of reclaimed)
+      this.#log.info(`block ${formatPrefix(block)} was reclaimed: it was empty and belonged to another node`);
     for (const { family } of borrowed) this.#borrowed.add(1, { family: `ipv${family}` });
     if (replaced) this.#endpointReplaced(replaced);
   }
 
-  /** AssignAddresses gave a handle addresses, or none. */
+  /** AssignAddresses assigned addresses to a handle, or none. */
   addressesAssigned(handleId: string, addresses: readonly EndpointAddress[]): void {
     for (const { address } of addresses) this.#addresses.add(1, { family: `ipv${address.family}` });
     if (addresses.length === 0) return;
@@ -102,7 +103,7 @@ class AddressEvents {
   #endpointReplaced(replaced: Attachment): void {
     this.#replacedEndpoints.add(1);
     this.#log.info(
-      `took over the endpoint of ${formatAttachment(replaced)}, which keeps its addresses until its release`,
+      `replaced the endpoint of ${formatAttachment(replaced)}, which keeps its addresses until its release`,
     );
   }
 
@@ -116,7 +117,7 @@ class AddressEvents {
   }
 }
 
-/** Gives addresses to attachments and takes them back. */
+/** Allocates and releases the addresses of attachments. */
 export class Addresses {
   readonly #options: IpamOptions;
   readonly #events: AddressEvents;
@@ -126,7 +127,7 @@ export class Addresses {
     this.#events = new AddressEvents(options.events);
   }
 
-  /** Gives an attachment its addresses. Idempotent. @throws Failure as the decision `allocate` does */
+  /** Allocates the addresses of an attachment. Idempotent. @throws Failure like the decision `allocate` */
   async allocate(asked: RequestedAllocation, signal: AbortSignal): Promise<Allocation> {
     const { updates, clock } = this.#options;
     const nowMs = clock.nowMs();
@@ -143,7 +144,7 @@ export class Addresses {
     }
   }
 
-  /** Gives back all that an attachment holds. Idempotent. */
+  /** Releases all addresses of an attachment. Idempotent. */
   async release(attachment: Attachment, signal: AbortSignal): Promise<Released> {
     const { updates, events, clock } = this.#options;
     const lane = await updates.peek((view) => laneOf(view, attachment));
@@ -154,9 +155,9 @@ export class Addresses {
   }
 
   /**
-   * Gives back addresses by themselves, in as many transactions as it takes. Idempotent.
-   * @param releases - no address twice
-   * @returns what became of each, in their order
+   * Releases single addresses, in several transactions if necessary. Idempotent.
+   * @param releases - without duplicate addresses
+   * @returns the result of each, in their order
    */
   async releaseEach(releases: readonly AddressRelease[], signal: AbortSignal): Promise<AddressReleaseResult[]> {
     const lanes = await this.#options.updates.peek((view) => groupByLane(view, releases));
@@ -173,13 +174,13 @@ export class Addresses {
     return releases.flatMap((release) => results.get(release) ?? []);
   }
 
-  /** What is known of an address. */
+  /** Reports the state of an address. */
   get(address: Address, signal: AbortSignal): Promise<AddressReport> {
     const nowMs = this.#options.clock.nowMs();
     return read(this.#options, (view) => getAddress(view, address, nowMs), signal);
   }
 
-  /** Replaces what the owner of an address says of itself. @throws Failure ADDRESS_NOT_ALLOCATED, ALLOCATION_MISMATCH */
+  /** Replaces the owner attributes of an address. @throws Failure ADDRESS_NOT_ALLOCATED, ALLOCATION_MISMATCH */
   async setAttributes(change: AttributesChange, signal: AbortSignal): Promise<AddressHolder> {
     const { updates } = this.#options;
     const lane = await updates.peek((view) => blockLane(blockOf(view, change.address)));
@@ -220,7 +221,7 @@ function laneOf(view: View, attachment: Attachment): string {
   return blockLane(held?.block);
 }
 
-/** The releases of a block share its lane, and lanes do not wait for each other. */
+/** Releases of one block share a lane; lanes run concurrently. */
 function groupByLane(view: View, releases: readonly AddressRelease[]): Map<string, AddressRelease[]> {
   const lanes = new Map<string, AddressRelease[]>();
   for (const release of releases) {
@@ -248,9 +249,9 @@ export class Assignments {
   }
 
   /**
-   * Gives a handle addresses, in as many transactions as it takes. When a later one fails, what the earlier ones gave stays with
-   * the handle, and the failure says so.
-   * @throws Failure as the decision `assignAddresses` does
+   * Assigns addresses to a handle, in several transactions if necessary. If a later one fails, the handle keeps the
+   * addresses of the earlier ones, and the failure says so.
+   * @throws Failure like the decision `assignAddresses`
    */
   async assign(asked: RequestedAssignment, signal: AbortSignal): Promise<Assignment> {
     const { updates, clock } = this.#options;
@@ -277,7 +278,7 @@ export class Assignments {
     return { given, held, shortages };
   }
 
-  /** What Allocate would answer, and look at. Changes nothing. */
+  /** Previews an Allocate, with the pools and blocks that it considers. Changes nothing. */
   explain(
     asked: RequestedAllocation,
     { maxBlocksCount }: ExplainLimits,
@@ -289,15 +290,15 @@ export class Assignments {
   }
 }
 
-/** The failure of a step, with what the steps before it gave. */
+/** The failure of a step, with the number of addresses of earlier steps. */
 function withProgress(error: unknown, handleId: string, givenCount: number): unknown {
   if (!(error instanceof Failure) || givenCount === 0) return error;
   const { code, message, violations, details } = error;
   const given = formatCount(
     givenCount,
-    'address was given before that and stays',
-    'addresses were given before that and stay',
+    'address was assigned before the failure and stays',
+    'addresses were assigned before the failure and stay',
   );
-  const text = `${message}; ${given} with handle ${handleId}: release what it has, or ask for the rest`;
+  const text = `${message}; ${given} with handle ${handleId}: release them, or request the rest`;
   return new Failure(code, text, { violations, details: { ...details, assigned: String(givenCount) }, cause: error });
 }

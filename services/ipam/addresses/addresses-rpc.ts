@@ -112,7 +112,7 @@ function readReleaseAddressesRequest({ releases: messages }: ReleaseAddressesReq
       const differs =
         before &&
         (before.handleId !== handleId || before.sequenceNumber !== sequenceNumber || !sameNetns(before.netns, netns));
-      checks.check(field, differs ? 'names an address for the second time, on other conditions' : undefined);
+      checks.check(field, differs ? 'repeats an address with different conditions' : undefined);
       releases.set(formatAddress(address), { address, handleId, sequenceNumber, netns });
     });
     return [...releases.values()];
@@ -170,7 +170,7 @@ function readSetAttributesRequest(message: SetAttributesRequest): AttributesChan
   return readChecked('SetAttributes', (checks) => {
     if (handleId !== undefined) checks.check('handle_id', handleFault(handleId));
     if (!attributes && !alternate)
-      checks.check('attributes', 'is missing, and so is alternate; an empty one takes all attributes away');
+      checks.check('attributes', 'is missing, and so is alternate; set one of them, empty to remove all attributes');
     const read = (field: string, given: Attributes | undefined) => given && readAttributes(field, given.values, checks);
     return {
       address: readAddress('address', message.address, checks),

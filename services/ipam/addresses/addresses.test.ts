@@ -52,7 +52,7 @@ describe('the attributes of an address', () => {
     expect(validateBlock(after, NOW_MS)).toEqual([]);
   });
 
-  test('are taken away, and given to one that has none', () => {
+  test('are removed, and added to an address without any', () => {
     const view = start();
     view.apply(setAttributes(view, change({ attributes: {} })));
     expect(getAddress(view, address('10.0.0.0'), NOW_MS).state).toMatchObject({ holder: { owner: {} } });
@@ -86,7 +86,7 @@ describe('the attributes of an address', () => {
     expect(view.snapshot()).toEqual(before);
   });
 
-  test('of a second owner are set, change places with the first’s, and are taken away, each by itself', () => {
+  test('of a second owner are set, swapped with the first owner’s, and removed separately', () => {
     const view = start();
     const target = { node: 'n2', pod: 'launcher-2', namespace: 'vms' };
     const step = (rest: Partial<AttributesChange>) => {
@@ -129,7 +129,7 @@ describe('the attributes of an address', () => {
     expect(getAddress(view, address('10.0.0.2'), NOW_MS).state).toMatchObject({ holder: { owner: attributes } });
   });
 
-  test.each(['10.0.0.3', '10.0.0.60', '10.9.0.0'])('of an address that nobody holds are none: %s', (text) => {
+  test.each(['10.0.0.3', '10.0.0.60', '10.9.0.0'])('of an address that is not allocated do not exist: %s', (text) => {
     expect(() => setAttributes(start(), change({ address: address(text) }))).toThrow(
       expect.objectContaining({ code: 'ADDRESS_NOT_ALLOCATED' }),
     );
@@ -182,7 +182,7 @@ describe('handles', () => {
     expect([second.items.map(({ id }) => id), second.more]).toEqual([['net.c'], false]);
   });
 
-  test('tell their addresses in order, in pages, and are not found when they have none', () => {
+  test('list their addresses in order, in pages, and are not found when they have none', () => {
     const started = view();
     const list = (handleId: string, after?: string) => {
       const { items, more } = listHandleAddresses(started, {

@@ -27,31 +27,31 @@ import { DEFAULT_CONFIG } from '../records/config.js';
 import { endpointKey } from '../records/endpoint.js';
 import type { Decision, View } from '../records/view.js';
 
-/** What an address is at the moment. */
+/** The current state of an address. */
 type AddressState =
   /** It is allocated. */
   | { readonly kind: 'allocated'; readonly holder: AddressHolder; readonly sinceMs: number | undefined }
-  /** It was released, and is kept from reuse for a while. */
+  /** It was released and cools down before its reuse. */
   | { readonly kind: 'cooling'; readonly releasedAtMs: number; readonly untilMs: number }
   /** Free, but allocated only on explicit request. */
   | { readonly kind: 'reserved'; readonly reservationNames: readonly string[] }
-  /** Free, in a block or not yet. */
+  /** Free, inside or outside a block. */
   | { readonly kind: 'free' }
-  /** In no pool, so it is never allocated. */
+  /** In no pool, so it cannot be allocated. */
   | { readonly kind: 'unmanaged' };
 
 export interface AddressReport {
   readonly state: AddressState;
-  /** The block that it lies in; undefined when there is none yet. */
+  /** Its block; undefined when there is none yet. */
   readonly block: Block | undefined;
-  /** Undefined when it lies in no pool. */
+  /** Undefined when it is in no pool. */
   readonly poolName: string | undefined;
 }
 
 /**
- * What is known of an address, without changing anything.
- * @throws Failure STORE_CORRUPT when its block cannot be read, or it was released and the configuration, which says for how long
- * it cools down, cannot be read
+ * Reports the state of an address. Changes nothing.
+ * @throws Failure STORE_CORRUPT when its block cannot be read, or when it was released and the configuration, which has
+ * the length of the cool-down, cannot be read
  */
 export function getAddress(view: View, address: Address, nowMs: number): AddressReport {
   const stored = blockOf(view, address);
@@ -95,28 +95,28 @@ function freeState(view: View, address: Address, pool: Prefix | undefined): Addr
 
 export interface AttributesChange {
   readonly address: Address;
-  /** The handle that has to hold the address; undefined for any, or none. */
+  /** The expected handle; undefined for any or none. */
   readonly handleId: string | undefined;
-  /** The sequence number of the allocation that is meant; undefined for whichever there is. */
+  /** The expected sequence number of the allocation; undefined for any. */
   readonly sequenceNumber: bigint | undefined;
-  /** What the attributes have to be before; undefined for anything. */
+  /** The expected current attributes; undefined for any. */
   readonly expected: OwnerAttributes | undefined;
-  /** What they become, all of them; undefined for as they are. */
+  /** The new attributes, replacing all; undefined to keep them. */
   readonly attributes: OwnerAttributes | undefined;
-  /** What those of the second owner have to be before; empty for none, undefined for anything. */
+  /** The expected current attributes of the second owner; empty for none, undefined for any. */
   readonly expectedAlternate: OwnerAttributes | undefined;
-  /** What those of the second owner become; empty for none, undefined for as they are. */
+  /** The new attributes of the second owner; empty for none, undefined to keep them. */
   readonly alternate: OwnerAttributes | undefined;
 }
 
-/** Attributes that identify the attachment for its endpoint and release. */
+/** Attributes of an attachment that identify it for its endpoint and release. */
 const ATTACHMENT_ATTRIBUTES = ['network', 'interface', 'node', 'namespace', 'pod', 'timestamp'];
-/** Only Allocate makes an address an attachment's. */
+/** Attributes that no address may change, because only Allocate binds an address to an attachment. */
 const FIXED_ATTRIBUTES = ['network', 'interface'];
 
 /**
- * Replaces what the owners of an address say of themselves, one or both. What does not come true of what is expected changes nothing.
- * Idempotent, unless the attributes before were expected.
+ * Replaces the attributes of one or both owners of an address. Changes nothing unless all expectations hold.
+ * Idempotent, unless the current attributes were expected.
  * @throws Failure ADDRESS_NOT_ALLOCATED, ALLOCATION_MISMATCH
  */
 export function setAttributes(view: View, change: AttributesChange): Decision<AddressHolder> {
@@ -128,7 +128,7 @@ export function setAttributes(view: View, change: AttributesChange): Decision<Ad
   }
   const mismatch = mismatchOf(held, change);
   if (mismatch !== undefined)
-    throw new Failure('ALLOCATION_MISMATCH', `address ${address} ${mismatch}; read it again and decide anew`, {
+    throw new Failure('ALLOCATION_MISMATCH', `address ${address} ${mismatch}; read it again and retry`, {
       details: { address },
     });
   const { block, ordinal } = held;
@@ -150,7 +150,7 @@ function changedAttributes(
   return { handleId, owner, ...(alternateOwner && { alternateOwner }), releasedAtMs };
 }
 
-/** What keeps the change from being made. */
+/** The reason to refuse the change, if any. */
 function mismatchOf(held: HeldAddress, change: AttributesChange): string | undefined {
   const { handleId, owner, alternateOwner = {}, sequenceNumber } = addressHolder(held);
   if (change.handleId !== undefined && change.handleId !== handleId)
@@ -167,15 +167,15 @@ function mismatchOf(held: HeldAddress, change: AttributesChange): string | undef
   const different = fixed.filter((name) => owner[name] !== attributes[name]);
   return different.length === 0
     ? undefined
-    : `keeps its attributes ${different.join(', ')}, which Allocate writes and Release goes by`;
+    : `keeps its attributes ${different.join(', ')}, which Allocate writes and Release matches`;
 }
 
 /** The holder of an address. */
 export interface AddressHolder {
-  /** Undefined when no handle does. */
+  /** Undefined when no handle holds it. */
   readonly handleId: string | undefined;
   readonly owner: Readonly<Record<string, string>>;
-  /** What a second owner says of itself; undefined where there is none. */
+  /** The second owner's attributes; undefined when there is none. */
   readonly alternateOwner?: Readonly<Record<string, string>> | undefined;
   readonly sequenceNumber: bigint;
 }
@@ -196,7 +196,7 @@ export function addressHolder({ block, ordinal, attributes }: HeldAddress): Addr
 
 /**
  * The network namespace in the holder's endpoint. A release that depends on it changes the endpoint, so it loses its
- * comparison against an allocation that has written another namespace meanwhile.
+ * comparison if an allocation has written another namespace meanwhile.
  */
 export function netnsOf(view: View, { attributes }: HeldAddress): NetnsIdentity | undefined {
   const attachment = attachmentOf(attributes);

@@ -34,7 +34,7 @@ const explain = (
 };
 
 describe('Allocate', () => {
-  test('takes from pools that are asked for, by name and by CIDR', async () => {
+  test('takes from requested pools, by name and by CIDR', async () => {
     await served.caller.createPool({
       name: 'm',
       cidr: '10.66.0.0/24',
@@ -45,7 +45,7 @@ describe('Allocate', () => {
     expect(await served.caller.allocateAddress('c3', { pools: ['10.66.0.0/24'] })).toMatch(/^10\.66\./);
   });
 
-  test('heeds the labels of the namespace', async () => {
+  test('respects the labels of the namespace', async () => {
     const allowedUses = [AddressUse.ADDRESS_USE_WORKLOAD];
     await served.caller.createPool({
       name: 'blue',
@@ -58,7 +58,7 @@ describe('Allocate', () => {
     expect(await served.caller.allocateAddress('c3')).toMatch(/^10\.65\./);
   });
 
-  test('gives an address that is asked for, and tells who has it', async () => {
+  test('allocates a requested address, and names its holder when it is in use', async () => {
     expect(await served.caller.allocateAddress('c1', { addresses: ['10.65.0.77'] })).toBe('10.65.0.77/32');
     expect(await served.caller.allocateAddress('c1', { addresses: ['10.65.0.77'] })).toBe('10.65.0.77/32');
     expect(await failureOf(served.caller.allocate('c2', { addresses: ['10.65.0.77'] }))).toMatchObject({
@@ -68,7 +68,7 @@ describe('Allocate', () => {
     });
   });
 
-  test('implies the families of the addresses that are asked for', async () => {
+  test('implies the families of the requested addresses', async () => {
     await served.caller.createPool({ name: 'six', cidr: 'fd00::/64' });
     const { endpoint } = await served.caller.allocate('c1', { addresses: ['fd00::5'] });
     expect(endpoint?.addresses.map(({ address }) => address)).toEqual(['fd00::5/128']);
@@ -202,7 +202,7 @@ describe('AssignAddresses', () => {
 });
 
 describe('ExplainAllocation', () => {
-  test('tells what would be given and where from, and gives nothing', async () => {
+  test('returns the address and its block’s origin, and allocates nothing', async () => {
     const before = await explain({});
     expect(before).toMatchObject({ alreadyAllocated: false, refusalCode: '', families: [{ morePools: 0 }] });
     expect(before.families[0]?.grant?.origin).toBe(BlockOrigin.BLOCK_ORIGIN_CLAIMED);
@@ -219,7 +219,7 @@ describe('ExplainAllocation', () => {
     ]);
   });
 
-  test('tells a refusal with its code, and every pool and block', async () => {
+  test('returns a refusal with its code, and every pool and block', async () => {
     await served.caller.createPool({ name: 'off', cidr: '10.66.0.0/24', disabled: true });
     await assign({ ipv4Count: 256 });
     const { refusalCode, refusal, families } = await explain({}, 3);
@@ -238,7 +238,7 @@ describe('ExplainAllocation', () => {
     });
   });
 
-  test('tells for whichever namespace, where that is asked', async () => {
+  test('ignores namespace selectors when any_namespace is set', async () => {
     await assign({ ipv4Count: 256 });
     const allowedUses = [AddressUse.ADDRESS_USE_WORKLOAD];
     const selects = { namespaceSelector: 'team == "blue"', allowedUses };

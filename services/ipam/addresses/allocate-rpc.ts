@@ -59,7 +59,7 @@ function readAllocateRequest(message: AllocateRequest): RequestedAllocation {
   return readChecked('Allocate', (checks) => readAllocation(message, checks));
 }
 
-/** The fields that all allocating methods share. */
+/** Reads the fields that Allocate and ExplainAllocation share. */
 function readAllocation(message: AllocateRequest, checks: Checks): RequestedAllocation {
   checks.check('node_name', subdomainFault(message.nodeName));
   const attachment = readAttachment(message.attachment, checks);

@@ -15,7 +15,7 @@ import { allocate, type AllocationRequest } from './allocate.js';
 import { release } from './release.js';
 
 /**
- * Random operations, and beside them an oracle that keeps nothing but who has what: a map from address to attachment, a queue
+ * Random operations, and beside them an oracle that records only the holders: a map from address to attachment, a queue
  * of free addresses for each block, and for each endpoint's key the attachments that hold addresses, the latest first.
  */
 class Oracle {
@@ -100,7 +100,7 @@ interface Taking {
   readonly block: string;
 }
 
-/** A new address is nobody's, and the one of its block that has been free for longest. */
+/** A new address was not held, and it is the one of its block that has been free longest. */
 function take(oracle: Oracle, { me, had, address, block }: Taking): void {
   if (had.includes(address)) return;
   expect(oracle.owners.has(address), `${address} is held`).toBe(false);

@@ -163,7 +163,7 @@ describe('the node’s own blocks', () => {
   );
 
   test.each(['pending', 'confirmed', 'pendingDeletion'] as const)(
-    'that a %s affinity names but nobody made are made',
+    'that do not exist but that a %s affinity names are created',
     (state) => {
       const view = new MapView([...pools(), { kind: 'affinity', value: affinity('10.0.0.192/26', 'n1', state) }]);
       const { claimed, endpoint } = run(view, request('c1'));
@@ -278,7 +278,7 @@ describe('the choice of pools', () => {
     expect(addressesOf(run(view, request('c1')))).toEqual(['10.1.0.0']);
   });
 
-  test('goes on to the next pool when one is used up, 128 addresses from two of 64', () => {
+  test('continues with the next pool when one is exhausted, 128 addresses from two of 64', () => {
     const view = new MapView([poolRecord('a', '10.0.0.0/26'), poolRecord('b', '10.1.0.0/26')]);
     const given = Array.from({ length: 128 }, (_, i) => addressesOf(run(view, request(`c${i}`)))).flat();
     expect(new Set(given).size).toBe(128);
@@ -317,7 +317,7 @@ describe('a repeat for the same attachment', () => {
     expect(run(view, request('c1')).endpoint).toEqual(first.endpoint);
   });
 
-  test('that asks for less gets all that it holds', () => {
+  test('that requests fewer addresses gets all that it holds', () => {
     const view = dualStack();
     run(view, request('c1', { families: [4, 6] }));
     const again = allocate(view, { request: request('c1', { families: [6] }), nowMs: NOW_MS });
@@ -325,7 +325,7 @@ describe('a repeat for the same attachment', () => {
     expect(again.changes).toEqual([]);
   });
 
-  test('that asks for another family gets it too, in the same endpoint', () => {
+  test('that requests another family gets it too, in the same endpoint', () => {
     const view = dualStack();
     run(view, request('c1', { families: [6] }));
     const again = run(view, request('c1', { families: [4, 6] }));
@@ -343,7 +343,7 @@ describe('a repeat for the same attachment', () => {
     expect(view.all('endpoint').map(({ value }) => value.netns)).toEqual([{ bootId: 'two', inode: 8n }]);
   });
 
-  test('writes an endpoint that was deleted by hand anew, provided that the address is not released meanwhile', () => {
+  test('writes an endpoint again that was deleted by hand, unless the address is released meanwhile', () => {
     const view = onePool();
     const first = run(view, request('c1'));
     view.records.delete('endpoint default/n1-k8s-pod--c1-eth0');
@@ -381,7 +381,7 @@ describe('attachments that look alike', () => {
 
   const pod = { namespace: 'default', name: 'web', uid: '' };
 
-  test('the pod’s next sandbox takes the endpoint’s key, and neither the old one’s address nor what is recorded of it', () => {
+  test('the pod’s next sandbox takes over the endpoint’s key, but not the old sandbox’s address or data', () => {
     const view = onePool();
     const old = run(view, request('old', { pod }));
     const next = run(view, request('new', { pod }));

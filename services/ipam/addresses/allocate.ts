@@ -38,14 +38,14 @@ export interface AllocationInput {
   readonly nowMs: number;
 }
 
-/** What an allocation came to. */
+/** The result of an allocation. */
 export interface Allocation {
   readonly endpoint: Endpoint;
-  /** The families that got an address by this decision; empty when the attachment already held all of them. */
+  /** The families that got an address; empty when the attachment already held all of them. */
   readonly added: readonly Family[];
-  /** The blocks that became the node's with it. */
+  /** The blocks that the node claimed with it. */
   readonly claimed: readonly Prefix[];
-  /** Those of them that were another node's. */
+  /** Those of the claimed blocks that belonged to another node. */
   readonly reclaimed: readonly Prefix[];
   /** The blocks of other owners that addresses were borrowed from. */
   readonly borrowed: readonly Prefix[];
@@ -74,12 +74,12 @@ export function allocate(view: View, { request, nowMs }: AllocationInput): Decis
     ? allocateMissing(view, { request, nowMs, held: [first, ...rest] })
     : allocateFirst(view, { request, nowMs });
   const { changes, outcome } = decision;
-  // What changes nothing is decided on a view that has all that was acknowledged before.
+  // A decision without changes runs on a view with all acknowledged commits, so it needs no comparison.
   if (policyComparisons.length === 0 || changes.length === 0) return decision;
   return { changes: [...changes, ...policyComparisons], outcome };
 }
 
-/** What request policies judge of an allocation; nothing where there is no pod, and so no namespace. */
+/** The input of request policies; undefined without a pod, and so without a namespace. */
 export function policyInputOf(request: AllocationRequest): PolicyInput | undefined {
   const { pod, namespaceLabels: labels, pools, poolChoices, addresses, requests } = request;
   return pod && { namespace: { name: pod.namespace, labels }, pools, poolChoices, addresses, requests };
@@ -89,13 +89,13 @@ interface PartialInput extends AllocationInput {
   readonly held: readonly [HeldAddress, ...HeldAddress[]];
 }
 
-/** Gives an attachment what it asks for beside what it holds. */
+/** Allocates the requested families that an attachment does not hold yet. */
 function allocateMissing(view: View, { request, nowMs, held }: PartialInput): Decision<Allocation> {
   const { attachment } = request;
   for (const address of request.addresses) requireHeld(held, address, attachment);
   const known = describeEndpoint(view, attachment, held);
   const missing = request.families.filter((family) => !held.some(({ block }) => block.prefix.family === family));
-  // The container lives where its first address was given; its other family belongs there too.
+  // The container is on the node of its first address; its other family is allocated there too.
   const subject = { ...request, nodeName: known.nodeName, pod: known.pod };
   const written = [...new Set(held.map(({ block }) => block))];
   const granted = grantAll(view, { request: { ...subject, families: missing }, nowMs }, written);
@@ -139,11 +139,11 @@ function requireHeld(held: readonly HeldAddress[], wanted: Address, attachment: 
   const [value] = values;
   if (value === undefined || values.includes(wanted.value)) return;
   const name = formatAttachment(attachment);
-  const text = `${name} asks for ${formatAddress(wanted)} and holds ${formatAddress({ ...wanted, value })}; release that first`;
+  const text = `${name} requests ${formatAddress(wanted)} and holds ${formatAddress({ ...wanted, value })}; release that first`;
   throw new Failure('ADDRESS_DIFFERS', text);
 }
 
-/** An allocated address: the block without it is in the view, the block with it will be stored. */
+/** An allocated address: the view has the block without it, and the changes store the block with it. */
 interface Grant {
   readonly block: Block;
   readonly address: EndpointAddress;
@@ -152,11 +152,11 @@ interface Grant {
 
 interface Granted {
   readonly grants: readonly Grant[];
-  /** What they rest on, and the blocks with them. */
+  /** The comparisons that they depend on, and the changed blocks. */
   readonly changes: readonly Change[];
 }
 
-/** @param written - the blocks that come into the same transaction besides */
+/** @param written - further blocks of the same transaction */
 function grantAll(view: View, { request, nowMs }: AllocationInput, written: readonly Block[] = []): Granted {
   const { families, pools, poolChoices, nodeName, unknownNodes } = request;
   if (families.length === 0) return { grants: [], changes: [] };
@@ -180,7 +180,7 @@ function grantAll(view: View, { request, nowMs }: AllocationInput, written: read
   return { grants, changes };
 }
 
-/** What an allocation wants of a family. */
+/** The demand of an allocation for one family. */
 export function demandOf(family: Family, { request, nowMs, node }: AllocationInput & { node: AuthorizedNode }): Demand {
   const { attachment, nodeName, pod, namespaceLabels, isAnyNamespace, pools, maxBlocksCount } = request;
   return {
@@ -228,8 +228,9 @@ interface EndpointRefresh {
 }
 
 /**
- * Writes the endpoint of a known attachment where it is missing or out of date. A key that another attachment has stays with that one.
- * A release that was decided without seeing it would leave it behind; the changed blocks make that lose its comparison.
+ * Writes the endpoint of an attachment with addresses if it is missing or outdated. A key of another attachment is left
+ * alone. A concurrent release that does not see the endpoint would leave it over; the changed blocks make that release
+ * lose its comparison.
  */
 function refreshEndpoint(view: View, { endpoint, held, changed }: EndpointRefresh): Change[] {
   const key = endpointKey(endpoint);
@@ -255,32 +256,32 @@ function blocksGainedBy(grants: readonly Grant[]): Pick<Allocation, 'claimed' | 
   return { claimed, reclaimed, borrowed };
 }
 
-/** What a caller asks of Allocate. */
+/** The input of Allocate. */
 export interface AllocationRequest {
   readonly attachment: Attachment;
   readonly nodeName: string;
   readonly pod: PodIdentity | undefined;
   readonly netns: NetnsIdentity | undefined;
-  /** At least one, none twice. */
+  /** At least one, without duplicates. */
   readonly families: readonly Family[];
-  /** Addresses wanted by themselves, at most one of a family, each of one of the families. */
+  /** Requested addresses, at most one per family, each of one of the families. */
   readonly addresses: readonly Address[];
-  /** Names or CIDRs of pools to take from, in this order. A family of which there is none here gets one that selectors decide. */
+  /** Names or CIDRs of pools to allocate from, in this order. For a family without a pool here, selectors decide. */
   readonly pools: readonly string[];
-  /** Details about some of the pools. A pool without an entry was chosen by the pod's author. */
+  /** Details of some of the pools. A pool without an entry was chosen by the pod's author. */
   readonly poolChoices: readonly PoolChoice[];
-  /** Further requests of the pod's author. They only affect whether the allocation is allowed. */
+  /** Further requests of the pod's author. They only affect the authorization. */
   readonly requests: PodRequests;
-  /** Of the pod's namespace; empty where they are not known. */
+  /** Labels of the pod's namespace; empty when unknown. */
   readonly namespaceLabels: Readonly<Record<string, string>>;
-  /** Whether any namespace is accepted, as only a preview allows. Default: false. */
+  /** Whether to ignore namespace selectors, used by previews only. Default: false. */
   readonly isAnyNamespace?: boolean | undefined;
-  /** Blocks per family that the node may have in the pools that serve; 0 for what the configuration says. */
+  /** Limit of the node's blocks per family in the serving pools; 0 for the configured one. */
   readonly maxBlocksCount: number;
   readonly unknownNodes: UnknownNodes;
 }
 
-/** What a caller of Allocate says; the rest is the service's. */
+/** The part of the input that the caller of Allocate provides. */
 export type RequestedAllocation = Omit<AllocationRequest, 'unknownNodes'>;
 
 export function attributesFor(

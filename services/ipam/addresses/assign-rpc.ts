@@ -51,7 +51,7 @@ function readAssignAddressesRequest(message: AssignAddressesRequest): RequestedA
   return readChecked('AssignAddresses', (checks) => {
     checks.check('handle_id', handleFault(message.handleId));
     const use = USES[message.use];
-    if (!use) checks.check('use', 'is not stated, or unknown: say what the addresses are for');
+    if (!use) checks.check('use', 'is missing or unknown; set the use of the addresses');
     checkCounts(message, checks);
     return {
       handleId: message.handleId,
@@ -80,12 +80,15 @@ function readOwner({ use, nodeName }: AssignAddressesRequest, checks: Checks): B
 
 function checkCounts({ ipv4Count, ipv6Count, addresses, maxPerHandle }: AssignAddressesRequest, checks: Checks): void {
   if (ipv4Count + ipv6Count + addresses.length === 0)
-    checks.check('ipv4_count', 'is 0, and so is ipv6_count, and there are no addresses: say what is wanted');
+    checks.check('ipv4_count', 'is 0, and so is ipv6_count, and there are no addresses; set one of them');
   for (const [field, count] of Object.entries({ ipv4_count: ipv4Count, ipv6_count: ipv6Count })) {
     if (count > MAX_COUNT) checks.check(field, `is ${count}; at most ${MAX_COUNT} are allowed`);
-    if (count > 0 && addresses.length > 0) checks.check(field, 'is set together with addresses; ask for either');
+    if (count > 0 && addresses.length > 0) checks.check(field, 'is set together with addresses; set only one of them');
     if (maxPerHandle > 0 && count > maxPerHandle)
-      checks.check(field, `is ${count}, and max_per_handle is ${maxPerHandle}; it may not be below`);
+      checks.check(
+        field,
+        `is ${count}, and max_per_handle is ${maxPerHandle}; raise max_per_handle or lower the count`,
+      );
   }
   if (maxPerHandle > MAX_PER_HANDLE_COUNT)
     checks.check('max_per_handle', `is ${maxPerHandle}; at most ${MAX_PER_HANDLE_COUNT} is allowed`);
@@ -113,8 +116,7 @@ function readAttributes(
     const bytes = Buffer.byteLength(name);
     if (bytes === 0 || bytes > MAX_ATTRIBUTE_NAME_BYTES)
       checks.check('attributes', `has a name of ${bytes} bytes; 1 to ${MAX_ATTRIBUTE_NAME_BYTES} are allowed`);
-    if (RESERVED_ATTRIBUTES.includes(name))
-      checks.check(`attributes["${name}"]`, 'is not for callers to set; leave it out');
+    if (RESERVED_ATTRIBUTES.includes(name)) checks.check(`attributes["${name}"]`, 'is set by the service; omit it');
     if (Buffer.byteLength(value) > MAX_ATTRIBUTE_VALUE_BYTES)
       checks.check(`attributes["${name}"]`, `is longer than ${MAX_ATTRIBUTE_VALUE_BYTES} bytes`);
   }

@@ -106,7 +106,7 @@ describe('many addresses for one handle', () => {
     const { given, short } = assign(view, assignment('h', { counts, maxBlocksCount }));
     expect(given).toHaveLength(expected);
     expect(short[family]).toContain(
-      `node n1 has ${formatCount(maxBlocksCount, 'block')} in the pools that serve, and may have`,
+      `node n1 has ${formatCount(maxBlocksCount, 'block')} in the serving pools, and its limit is`,
     );
   });
 
@@ -117,7 +117,7 @@ describe('many addresses for one handle', () => {
     expect(steps).toBeGreaterThan(4);
   });
 
-  test('with strict affinity, from the pool that is asked for alone, and the text says so', () => {
+  test('with strict affinity, only from the requested pool, and the text says so', () => {
     const view = new MapView([
       config({ strictAffinity: true }),
       poolRecord('a', '10.0.0.0/25'),
@@ -160,14 +160,14 @@ describe('pools', () => {
     });
   });
 
-  test('that are asked for by CIDR give the same block again', () => {
+  test('that are requested by CIDR return the same block again', () => {
     const view = new MapView(TWO);
     const first = assign(view, assignment('h', { pools: ['10.1.0.0/24'] }));
     expect(first.pools).toEqual(['b']);
     expect(assign(view, assignment('i', { pools: ['b'] })).blocks).toEqual(first.blocks);
   });
 
-  test('of two that are asked for, the first comes first', () => {
+  test('of two requested pools, the first is tried first', () => {
     expect(assign(new MapView(TWO), assignment('h', { pools: ['b', 'a'] })).pools).toEqual(['b']);
   });
 
@@ -234,7 +234,7 @@ describe('all or nothing', () => {
     const view = new MapView([poolRecord('four', '10.0.0.0/28'.replace('28', '26')), poolRecord('six', 'fd00::/122')]);
     expect(refused(view, assignment('h', { counts: count(10, 65), allOrNothing: true }))).toMatchObject({
       code: 'POOLS_EXHAUSTED',
-      message: expect.stringContaining('only 64 of 65 IPv6 addresses for handle h can be had'),
+      message: expect.stringContaining('only 64 of 65 IPv6 addresses for handle h are available'),
     });
   });
 
@@ -247,7 +247,7 @@ describe('all or nothing', () => {
   });
 });
 
-describe('addresses asked for by themselves', () => {
+describe('requested addresses', () => {
   const start = () =>
     new MapView([poolRecord('p', '10.0.0.0/24', { blockSizeBits: 28 }), poolRecord('six', 'fd00::/122')]);
   const given = (...texts: string[]) =>
@@ -265,7 +265,7 @@ describe('addresses asked for by themselves', () => {
     expect(view.snapshot()).toEqual(before);
   });
 
-  test('are all refused when one of them is somebody else’s', () => {
+  test('are all refused when another handle holds one of them', () => {
     const view = start();
     assign(view, given('10.0.0.3'));
     const other = { ...given('10.0.0.4', '10.0.0.3'), handleId: 'other' };
@@ -277,7 +277,7 @@ describe('addresses asked for by themselves', () => {
     assign(view, given('10.0.0.3', '10.0.0.4'));
     expect(refused(view, given('10.0.0.5', '10.0.0.6'))).toMatchObject({
       code: 'INVALID_REQUEST',
-      message: expect.stringContaining('it has 10.0.0.3, 10.0.0.4, and may have 3'),
+      message: expect.stringContaining('it has 10.0.0.3, 10.0.0.4, and the maximum is 3'),
     });
     expect(assign(view, given('10.0.0.4', '10.0.0.5')).given).toEqual(['10.0.0.5/32']);
   });

@@ -21,42 +21,42 @@ import {
 import { explainDemand, explainRefusal, refusalOf, type PoolExplanation } from './refusal.js';
 
 /**
- * Addresses for a handle that does not belong to an attachment. They may need more blocks than one transaction can
- * hold, so each step is one transaction. Addresses of a committed step stay allocated when a later step fails.
+ * Assigns addresses to a handle that does not belong to an attachment. They may need more blocks than one transaction
+ * can hold, so each step is one transaction. Addresses of a committed step stay allocated when a later step fails.
  */
 
 export type Counts = Readonly<Record<Family, number>>;
 
 export interface AssignmentRequest {
   readonly handleId: string;
-  /** Whose blocks come first. */
+  /** Its blocks are tried first. */
   readonly owner: BlockOwner;
   readonly use: PoolUse;
   readonly counts: Counts;
-  /** Addresses wanted by themselves, none twice; then the counts are 0. */
+  /** Requested addresses, without duplicates; then the counts are 0. */
   readonly addresses: readonly Address[];
   /** As in an allocation. */
   readonly pools: readonly string[];
   readonly namespaceLabels: Readonly<Record<string, string>>;
   readonly maxBlocksCount: number;
-  /** Addresses of a family that the handle may have; 0 for any number. Not below the counts. */
+  /** Limit of the handle's addresses per family; 0 for none. Not below the counts. */
   readonly maxPerHandleCount: number;
-  /** What the owner says of itself. */
+  /** The owner's own description. */
   readonly attributes: Readonly<Record<string, string>>;
   readonly allOrNothing: boolean;
   readonly unknownNodes: UnknownNodes;
 }
 
-/** What a caller of AssignAddresses says; the rest is the service's. */
+/** The part of the input that the caller of AssignAddresses provides. */
 export type RequestedAssignment = Omit<AssignmentRequest, 'unknownNodes'>;
 
-/** What an assignment came to, over all its steps. */
+/** The result of an assignment, over all its steps. */
 export type Assignment = Omit<AssignmentStep, 'left'>;
 
 interface AssignmentInput {
   readonly request: AssignmentRequest;
   readonly nowMs: number;
-  /** How many are still to be given; undefined in the first step. */
+  /** The remaining counts; undefined in the first step. */
   readonly left: Counts | undefined;
 }
 
@@ -66,14 +66,14 @@ export interface Shortage {
   readonly pools: readonly PoolExplanation[];
 }
 
-/** What one step came to. */
+/** The result of one step. */
 interface AssignmentStep {
   readonly given: readonly EndpointAddress[];
-  /** What the handle had before, where that is a part of the answer. */
+  /** Addresses that the handle had before, if they are part of the answer. */
   readonly held: readonly EndpointAddress[];
-  /** For the next step; undefined when there is none to take. */
+  /** The remaining counts for the next step; undefined after the last step. */
   readonly left: Counts | undefined;
-  /** Of the families of which this step found nothing. */
+  /** For the families without any available address in this step. */
   readonly shortages: ReadonlyMap<Family, Shortage>;
 }
 
@@ -120,7 +120,7 @@ export function assignAddresses(view: View, input: AssignmentInput): Decision<As
   };
 }
 
-/** How the handle's attributes and the node are judged: virtual owners have no node. */
+/** Authorizes the owner's node; virtual owners have none. */
 function ownerNode(view: View, { request, nowMs }: AssignmentInput): AuthorizedNode {
   const { owner, unknownNodes } = request;
   return owner.kind === 'host'
@@ -144,8 +144,8 @@ function isOfRequestedFamily({ counts }: AssignmentRequest): (address: HeldAddre
 }
 
 /**
- * How many of each family this step is to give. With a maximum per handle, a call that would go beyond it gives what is missing to
- * its count, so that its repeat gives nothing.
+ * The counts of this step. A call that would exceed the maximum per handle only completes the handle to the requested
+ * count, so that a retry assigns nothing.
  */
 function stepCounts({ request, left }: AssignmentInput, before: readonly HeldAddress[]): Counts {
   const { counts, maxPerHandleCount: max } = request;
@@ -188,7 +188,7 @@ function collectFamily(view: View, demand: Demand, { handleId, ...want }: Family
   return { demand, wanted: want.count, collected, shortage: isShort ? shortage() : undefined };
 }
 
-/** What is worth another step: a family of which this one found something, and not all. */
+/** The counts for another step: of each family of which this step found some, but not all. */
 function leftOf(found: readonly FamilyResult[]): Counts {
   const left = (family: Family): number => {
     const part = found.find(({ demand }) => demand.family === family);
@@ -197,17 +197,17 @@ function leftOf(found: readonly FamilyResult[]): Counts {
   return { 4: left(4), 6: left(6) };
 }
 
-/** @throws Failure POOLS_EXHAUSTED, or INVALID_REQUEST when there is enough for more than one transaction */
+/** @throws Failure POOLS_EXHAUSTED, or INVALID_REQUEST when the addresses need more than one transaction */
 function requireAll(view: View, found: readonly FamilyResult[], { handleId }: AssignmentRequest): void {
   const short = found.find(({ wanted, collected }) => collected.count < wanted);
   if (!short) return;
   const { demand, wanted, collected } = short;
   const have = `${collected.count} of ${wanted} IPv${demand.family} addresses for handle ${handleId}`;
   if (collected.isExhausted) {
-    const text = `only ${have} can be had, and all are wanted or none. ${explainRefusal(view, demand, 'the rest')}`;
+    const text = `only ${have} are available, and the request is all or nothing. ${explainRefusal(view, demand, 'the rest')}`;
     throw new Failure('POOLS_EXHAUSTED', text, { details: { handle: handleId } });
   }
-  const reason = `is set, and one transaction holds ${have}; ask for fewer at a time, or without it`;
+  const reason = `is set, and one transaction holds ${have}; request fewer at a time, or unset it`;
   throw violationsFailure('INVALID_REQUEST', 'AssignAddresses refused', [{ field: 'all_or_nothing', reason }]);
 }
 
@@ -264,7 +264,7 @@ function requireWithinMaximum(
     const asked = addresses.filter((address) => address.family === family && !held.some(isAtAddress(address)));
     if (held.length + asked.length <= maxPerHandleCount) continue;
     const names = held.map(({ block, ordinal }) => formatAddress(addressAt(block.prefix, ordinal)));
-    const reason = `has ${asked.length} IPv${family} addresses that handle ${handleId} does not have; it has ${names.slice(0, 8).join(', ') || 'none'}, and may have ${maxPerHandleCount}`;
+    const reason = `has ${asked.length} IPv${family} addresses that handle ${handleId} does not have; it has ${names.slice(0, 8).join(', ') || 'none'}, and the maximum is ${maxPerHandleCount}`;
     throw violationsFailure('INVALID_REQUEST', 'AssignAddresses refused', [{ field: 'addresses', reason }]);
   }
 }
@@ -280,7 +280,7 @@ interface GrantResult {
   readonly given: readonly EndpointAddress[];
 }
 
-/** The addresses taken, block by block, and the handle that counts them. */
+/** Allocates the addresses, block by block, and updates the handle's counts. */
 function grantChanges(view: View, { input, node, grants }: GrantInput): GrantResult {
   if (grants.length === 0) return { changes: [], given: [] };
   const { handleId } = input.request;

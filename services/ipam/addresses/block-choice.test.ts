@@ -46,7 +46,7 @@ const refusal = (view: MapView, asked: AllocationRequest, nowMs = NOW_MS) => {
 const four = (rest: Partial<Pool> = {}) => poolRecord('four', '10.0.0.0/24', rest);
 const start = (...records: RecordValue[]) => new MapView([four(), poolRecord('six', 'fd00::/120'), ...records]);
 
-describe('an address that is asked for by itself is given', () => {
+describe('a requested address is allocated', () => {
   test('with its block, which is the node’s then, in both families', () => {
     const view = start();
     const given = run(view, wanting(['fd00::77', '10.0.0.130']));
@@ -82,7 +82,7 @@ describe('an address that is asked for by itself is given', () => {
     expect(refusal(start(...records, config({ strictAffinity: true })), wanting(['10.0.0.130']))).toMatchObject({
       code: 'ADDRESS_REFUSED',
       message:
-        '10.0.0.130 is in block 10.0.0.128/26, which belongs to n2, and affinity is strict: n1 takes addresses of its own blocks alone',
+        '10.0.0.130 is in block 10.0.0.128/26, which belongs to n2, and affinity is strict: n1 may only use its own blocks; request an address of one of them',
     });
   });
 
@@ -100,7 +100,7 @@ describe('an address that is asked for by itself is given', () => {
     }
   });
 
-  test('from an empty block of nobody’s, which becomes the node’s, also under strict affinity', () => {
+  test('from an empty block without an owner, which becomes the node’s, also under strict affinity', () => {
     const value = block('10.0.0.128/26', 'n1', { owner: undefined });
     for (const strictAffinity of [false, true]) {
       const view = start({ kind: 'block', value }, config({ strictAffinity }));
@@ -109,7 +109,7 @@ describe('an address that is asked for by itself is given', () => {
     }
   });
 
-  test('out of a block of nobody’s in which others hold addresses, unless affinity is strict', () => {
+  test('from a block without an owner that has held addresses, unless affinity is strict', () => {
     const held = start();
     run(held, wanting(['10.0.0.129'], 'c0', { nodeName: 'n2' }));
     const disowned = { ...held.block(prefix('10.0.0.128/26'))!, owner: undefined, claimTimeMs: undefined };
@@ -152,14 +152,14 @@ describe('an address that is asked for by itself is given', () => {
   });
 });
 
-describe('an address that is asked for by itself is refused', () => {
-  test('when another holds it, whose name is told', () => {
+describe('a requested address is refused', () => {
+  test('when another handle holds it, with its name', () => {
     const view = start();
     run(view, wanting(['10.0.0.130']));
     expect(refusal(view, wanting(['10.0.0.130'], 'c2'))).toMatchObject({
       code: 'ADDRESS_IN_USE',
       message:
-        '10.0.0.130 is held by handle net.c1, pod default/pod-c1 on node n1; release it there, or ask for another address',
+        '10.0.0.130 is held by handle net.c1, pod default/pod-c1 on node n1; release it there, or request another address',
       details: { address: '10.0.0.130', handle: 'net.c1' },
     });
   });
@@ -180,7 +180,7 @@ describe('an address that is asked for by itself is refused', () => {
     run(view, wanting(['10.0.0.130']));
     expect(refusal(view, wanting(['10.0.0.131']))).toMatchObject({
       code: 'ADDRESS_DIFFERS',
-      message: 'net/c1/eth0 asks for 10.0.0.131 and holds 10.0.0.130; release that first',
+      message: 'net/c1/eth0 requests 10.0.0.131 and holds 10.0.0.130; release that first',
     });
   });
 
@@ -199,14 +199,14 @@ describe('an address that is asked for by itself is refused', () => {
   test('when it is in no pool', () => {
     expect(refusal(start(), wanting(['10.9.0.1']))).toMatchObject({
       code: 'ADDRESS_REFUSED',
-      message: '10.9.0.1 is in no pool; ask for an address of a pool, or create one around it',
+      message: '10.9.0.1 is in no pool; request an address of a pool, or create a pool that contains it',
     });
   });
 
   test('when blocks of another size lie where its block would be', () => {
     const view = new MapView([four(), ...claimedBlock(block('10.0.0.136/30', 'n2'))]);
     expect(refusal(view, wanting(['10.0.0.130'])).message).toContain(
-      'would need block 10.0.0.128/26, and 10.0.0.136/30',
+      'needs block 10.0.0.128/26, which overlaps block 10.0.0.136/30',
     );
   });
 
@@ -275,12 +275,12 @@ test('blocks without end that are all too large are not all looked at', () => {
   expect(chosen([endless], [blockOf(900)])).toEqual([900]);
 });
 
-test('no further place is asked for than the one that is taken: the next may be a walk over a pool away', () => {
+test('takes no second choice from the iterator: finding it may walk a whole pool', () => {
   const [place] = placesOf(100);
   const one = {
     *[Symbol.iterator]() {
       yield place!;
-      throw new Error('asked for another');
+      throw new Error('a second choice was taken');
     },
   };
   expect(chosen([one])).toEqual([100]);

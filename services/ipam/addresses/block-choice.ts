@@ -32,23 +32,23 @@ import type { Change, View } from '../records/view.js';
 import { firstFreeOrdinal, freeOrdinals } from '../reservations/reservations.js';
 
 /**
- * Where the addresses of one transaction come from. Each address writes its whole block, and etcd takes 1.5 MiB in one request, so
- * blocks of thousands of addresses may be too large for each other.
+ * Chooses the blocks and addresses of one transaction. Each allocation writes its whole block, and etcd accepts 1.5 MiB
+ * per request, so two blocks of thousands of addresses may be too large together.
  */
 
-/** An address to take, and the block to take it from. */
+/** An address to allocate, and its block. */
 export interface BlockChoice {
   readonly offer: Offer;
   readonly ordinal: Ordinal;
 }
 
-/** The choices that may serve one demand, best first; lazy, and from the best again each time that it is iterated. */
+/** The choices for one demand, best first. Lazy; each iteration starts again with the best. */
 export type BlockChoices = Iterable<BlockChoice>;
 
-/** Of so many blocks one is chosen that fits; a pool may have 2^64 that are all as large. */
+/** Maximum number of blocks compared for one that fits: a pool may have 2^64 equally large ones. */
 const MAX_COMPARED_BLOCKS = 64;
 
-/** Of each block that has something to give the address that has been free for longest, the best block first. */
+/** For each block with an available address, the one that has been free longest; the best block first. */
 export function blockChoices(search: Search): BlockChoices {
   return {
     *[Symbol.iterator](): Generator<BlockChoice, void, void> {
@@ -61,11 +61,12 @@ export function blockChoices(search: Search): BlockChoices {
 }
 
 /**
- * A choice for each demand: the best ones, as long as one request can write all their blocks. Where it cannot, blocks are passed over for
- * such as fit, the later demands' before the first's. Where none fit, the best are tried: etcd may take more than is known here.
- * @param demands - the choices of each, which lie in different blocks
- * @param written - the blocks that the transaction writes besides
- * @returns in the order of the demands, undefined for one that has no choice
+ * A choice for each demand: the best ones if one request can write all their blocks. Otherwise prefers blocks that fit,
+ * giving up the best of later demands before that of the first. If none fit, the best are tried, because sizes are
+ * estimates.
+ * @param demands - the choices of each, in different blocks
+ * @param written - further blocks of the transaction
+ * @returns in the order of the demands, undefined for a demand without a choice
  */
 export function chooseBlocks(
   demands: readonly BlockChoices[],
@@ -77,13 +78,15 @@ export function chooseBlocks(
   return fittingChoices(demands, BLOCK_BYTES_PER_REQUEST - bytesOf(written)) ?? best;
 }
 
-/** Without asking for a second one, which may be a walk over a pool away. */
+/** Takes only the first: finding a second one may walk a whole pool. */
 function bestOf(choices: BlockChoices): BlockChoice | undefined {
   for (const choice of choices) return choice;
   return undefined;
 }
 
-/** The first choices that leave enough for the smallest of each later demand; undefined when none do. */
+/**
+ * The first choices that leave enough bytes for the smallest block of each later demand; undefined when there are none.
+ */
 function fittingChoices([choices, ...later]: readonly BlockChoices[], bytesLeft: number): BlockChoice[] | undefined {
   if (!choices) return [];
   const laterBytes = later.reduce((sum, others) => sum + leastBytes(others), 0);
@@ -103,32 +106,32 @@ function leastBytes(choices: BlockChoices): number {
 /** Addresses of one block. */
 interface Grant {
   readonly offer: Offer;
-  /** In the order of allocation, at least one. */
+  /** In allocation order, at least one. */
   readonly ordinals: readonly Ordinal[];
 }
 
-/** What one transaction can take for a demand. */
+/** The addresses that one transaction can allocate for a demand. */
 export interface CollectedAddresses {
   readonly grants: readonly Grant[];
   readonly count: number;
-  /** Whether there is no more; otherwise it is the transaction that is full. */
+  /** Whether no more are available; otherwise the transaction is full. */
   readonly isExhausted: boolean;
-  /** What the blocks take in the transaction, about. */
+  /** Estimated size of the blocks in the transaction. */
   readonly bytes: number;
 }
 
 export interface CollectInput {
   readonly count: number;
-  /** What the blocks of another family take in the same transaction already; 0 where there is none. */
+  /** Size of the other family's blocks in the same transaction; 0 when there are none. */
   readonly bytesTaken: number;
 }
 
-/** Records that one family's part of a transaction may name; etcd allows 128 operations for all of it, and the handle takes some. */
+/** Maximum number of records of one family in a transaction. etcd allows 128 operations, and the handle takes some. */
 const MAX_RECORDS = 44;
 
 /**
- * Takes addresses from the best blocks, each block's in the order in which they have been free, until there are enough. Blocks that are
- * too large for a request by themselves come last, and alone: etcd may take more than is known here.
+ * Collects addresses from the best blocks, in each block's allocation order, until there are enough. A block that alone
+ * exceeds a request is tried last and alone, because sizes are estimates.
  */
 export function collectAddresses(search: Search, { count: wanted, bytesTaken }: CollectInput): CollectedAddresses {
   const grants: Grant[] = [];
@@ -167,12 +170,12 @@ export function collectAddresses(search: Search, { count: wanted, bytesTaken }: 
   return { grants, count, isExhausted, bytes };
 }
 
-/** What the offers of a pool have in common. */
+/** Whether all offers of a pool have this change. */
 function isShared(change: Change): boolean {
   return change.type === 'expect' && (change.record.kind === 'pool' || change.record.kind === 'config');
 }
 
-/** As many as there are, and no more than so many. */
+/** The first `count` items, or fewer. */
 export function takeFirst<Item>(items: Iterable<Item>, count: number): Item[] {
   const found: Item[] = [];
   if (count <= 0) return found;
@@ -185,13 +188,14 @@ export function takeFirst<Item>(items: Iterable<Item>, count: number): Item[] {
 }
 
 /**
- * A requested address. The request overrides reservations, selectors, assignmentMode and the block cap. A disabled
- * pool, the pool's uses and strict affinity still refuse it.
+ * A requested address overrides reservations, selectors, assignmentMode and the block cap. A disabled pool, the pool's
+ * uses and strict affinity still refuse it.
  */
 
 /**
- * @param demand - its pools are not looked at
- * @throws Failure ADDRESS_REFUSED, ADDRESS_IN_USE; STORE_CORRUPT when its block cannot be read, or the configuration, while it cools down
+ * @param demand - its pools are ignored
+ * @throws Failure ADDRESS_REFUSED, ADDRESS_IN_USE; STORE_CORRUPT when its block cannot be read, or when it cools down
+ * and the configuration cannot be read
  */
 export function chooseRequestedAddress(view: View, demand: Demand, address: Address): BlockChoice {
   const pool = requirePoolFor(view, demand, address);
@@ -207,11 +211,14 @@ function requirePoolFor(view: View, demand: Demand, address: Address): Pool {
   const text = formatAddress(address);
   const pool = view.pools().find(({ prefix }) => prefixContains(prefix, address));
   if (!pool)
-    throw refusedFailure(address, `${text} is in no pool; ask for an address of a pool, or create one around it`);
+    throw refusedFailure(
+      address,
+      `${text} is in no pool; request an address of a pool, or create a pool that contains it`,
+    );
   const reason = unavailableReason(pool) ?? wrongUseReason(pool, demand.use);
   if (reason === undefined) return pool;
   const name = `${text} is in pool "${pool.name}" ${formatPrefix(pool.prefix)}`;
-  throw refusedFailure(address, `${name}, which is ${reason}; ask for an address of another pool`);
+  throw refusedFailure(address, `${name}, which is ${reason}; request an address of another pool`);
 }
 
 interface RequestedAddressInput {
@@ -242,13 +249,13 @@ function newOffer(search: Search, pool: Pool, address: Address): Offer {
   const prefix = prefixOf(address, pool.blockSizeBits);
   const across = overlappingRange(search.view, prefix);
   if (!across) return claimOffer(search, { pool, prefix });
-  const text = `${formatAddress(address)} would need block ${formatPrefix(prefix)}, and ${formatPrefix(across)}, which a former pool left, lies in it; release the addresses of that one`;
+  const text = `${formatAddress(address)} needs block ${formatPrefix(prefix)}, which overlaps block ${formatPrefix(across)} of a former pool; release the addresses of that block`;
   throw refusedFailure(address, text);
 }
 
 function strictAffinityFailure(address: Address, { prefix, owner }: Block, { owner: asking }: Demand): Failure {
   const whose = owner ? `belongs to ${owner.name}` : 'has no owner';
-  const text = `${formatAddress(address)} is in block ${formatPrefix(prefix)}, which ${whose}, and affinity is strict: ${asking.name} takes addresses of its own blocks alone`;
+  const text = `${formatAddress(address)} is in block ${formatPrefix(prefix)}, which ${whose}, and affinity is strict: ${asking.name} may only use its own blocks; request an address of one of them`;
   return refusedFailure(address, text);
 }
 
@@ -256,17 +263,17 @@ function refusedFailure(address: Address, text: string): Failure {
   return new Failure('ADDRESS_REFUSED', text, { details: { address: formatAddress(address) } });
 }
 
-/** @param cooldownSeconds - that is in force */
+/** @param cooldownSeconds - the current setting */
 function inUseFailure(address: Address, attributes: AllocationAttributes, cooldownSeconds: number): Failure {
   const text = formatAddress(address);
   const { handleId, owner, releasedAtMs } = attributes;
   if (releasedAtMs !== undefined) {
     const freeAt = new Date(releasedAtMs + cooldownSeconds * 1000).toISOString();
-    const message = `${text} cools down after its release, until ${freeAt}; ask again then, or for another address`;
+    const message = `${text} cools down after its release until ${freeAt}; retry then, or request another address`;
     return new Failure('ADDRESS_IN_USE', message, { details: { address: text, freeAt } });
   }
   const pod = owner.pod === undefined ? '' : `, pod ${owner.namespace ?? ''}/${owner.pod}`;
   const node = owner.node === undefined ? '' : ` on node ${owner.node}`;
-  const message = `${text} is held by handle ${handleId ?? 'unknown'}${pod}${node}; release it there, or ask for another address`;
+  const message = `${text} is held by handle ${handleId ?? 'unknown'}${pod}${node}; release it there, or request another address`;
   return new Failure('ADDRESS_IN_USE', message, { details: { address: text, handle: handleId ?? '' } });
 }

@@ -192,7 +192,7 @@ describe('a pod of both families writes two blocks at once, and takes what etcd 
     expect(await faults()).toEqual([]);
   });
 
-  test('when the one of the later family is asked for by itself', async () => {
+  test('when the address of the later family is requested', async () => {
     const { ipam, faults } = await startHalfFull(1300);
     const addresses = [addressAt(prefix(six), 4000)];
     const { endpoint, claimed } = await ipam.addresses.allocate({ ...both('c1'), addresses }, forever);

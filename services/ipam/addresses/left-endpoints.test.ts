@@ -76,7 +76,7 @@ describe('an endpoint whose address another tool released', () => {
     expect(view.endpoints().map(({ value }) => value)).toEqual([endpoint]);
   });
 
-  test('is told of, among many, to each for itself', () => {
+  test('is reported for each of many releases separately', () => {
     const { view } = started();
     heir(view);
     const third = view.apply(allocate(view, { request: request('c3'), nowMs })).endpoint;
@@ -179,7 +179,7 @@ describe('an endpoint that Calico wrote', () => {
       },
     ],
     ['of a node that is gone', (view: MapView) => void view.records.delete('node n1')],
-  ])('%s is removed by a repair that is asked for releases, and by no other', (_, damage) => {
+  ])('%s is removed only by a repair with releases enabled', (_, damage) => {
     const view = started('calico.c1');
     damage(view);
     const before = found(view).length;
@@ -207,8 +207,8 @@ describe('the address of a virtual machine', () => {
   const { owner } = calicoAttributes('c1', 'virt-launcher-vm1');
 
   test.each([
-    ['of which the attributes tell', { handleId, owner: { ...owner, 'vmi-name': 'vm1', 'vm-uid': 'u' } }],
-    ['that is stopped, so that nothing but the handle tells of it', { handleId, owner: {} }],
+    ['that the attributes name', { handleId, owner: { ...owner, 'vmi-name': 'vm1', 'vm-uid': 'u' } }],
+    ['that is stopped, so that only the handle names it', { handleId, owner: {} }],
     ['with a name too long for its handle', { handleId: 'net.vmi._0a1b', owner }],
   ])('%s is reported as unexplained, and stays', (_, attributes) => {
     const view = new MapView([

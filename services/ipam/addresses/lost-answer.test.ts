@@ -19,7 +19,7 @@ const allocate = async (ipam: Ipam, id: string) => {
   return endpoint.addresses.map(({ address }) => formatPrefix(address)).join();
 };
 
-/** A container that asked for its own address, and whose answer got lost before or after the commit. */
+/** A container that requests an address, and whose response is lost before or after the commit. */
 async function lostAnswer(type: 'fails' | 'failsAfterCommit') {
   const store = new MemoryStore();
   const { ipam } = await startIpam(store);
@@ -32,10 +32,10 @@ async function lostAnswer(type: 'fails' | 'failsAfterCommit') {
   return { store, ipam };
 }
 
-// Addresses that were marked as used while nobody knew by whom, so that a pod with a fixed address could never start again:
+// Addresses that stayed in use without a known holder, so that a pod with a fixed address could never start again:
 // projectcalico/calico#5203, projectcalico/libcalico-go#1329.
 describe.each(['fails', 'failsAfterCommit'] as const)(
-  'an address that was asked for by itself, where the commit %s and the caller is told of a failure,',
+  'a requested address, where the commit %s and the caller gets a failure,',
   (type) => {
     test('is the answer to the repeat', async () => {
       const { store, ipam } = await lostAnswer(type);

@@ -17,9 +17,9 @@ import { allocate } from './allocate.js';
 import { release } from './release.js';
 
 /**
- * Every policy at once, under random operations. Beside them an oracle that keeps, of each address, who has it or since when it cools
- * down, and of each block the queue of its free ones; and that decides by looking at every address of every pool whether there is
- * one to be had.
+ * Every policy at once, under random operations. An oracle records, of each address, its holder or since when it cools
+ * down, and of each block the queue of its free ones; and that decides by looking at every address of every pool
+ * whether there is one to be had.
  */
 class Oracle {
   readonly holders = new Map<string, string>();

@@ -10,36 +10,36 @@ import type { View } from '../records/view.js';
 import { allocate, demandOf, policyInputOf, type Allocation, type AllocationInput } from './allocate.js';
 import { explainDemand, type PoolExplanation } from './refusal.js';
 
-/** An address that an allocation would give, or that is held. */
+/** An address that an allocation would return: a new one, or a held one. */
 interface ExplainedGrant {
   readonly address: EndpointAddress;
-  /** Undefined when the attachment holds it already. */
+  /** Undefined when the attachment already holds it. */
   readonly origin: OfferOrigin | undefined;
 }
 
 export interface ExplainedFamily {
   readonly family: Family;
-  /** Undefined when there would be none. */
+  /** Undefined when no address would be allocated. */
   readonly grant: ExplainedGrant | undefined;
   readonly pools: readonly PoolExplanation[];
 }
 
-/** What would become of an allocation that is not made. */
+/** The preview of an allocation. */
 export interface ExplainedAllocation {
-  /** Undefined when it would succeed. */
+  /** Undefined if it would succeed. */
   readonly refusal: Failure | undefined;
   readonly isRepeat: boolean;
   /** The requested ones, in that order. */
   readonly families: readonly ExplainedFamily[];
   /**
-   * The request policies' judgement of every requested item, allowed or not. Empty where they cannot be read; then that
-   * is the refusal.
+   * The request policies' verdict on every requested item, allowed or not. Empty if the policies cannot be read; then
+   * that is the refusal.
    */
   readonly verdicts: readonly RequestVerdict[];
 }
 
 interface ExplainInput extends AllocationInput {
-  /** Blocks to name over all pools and families; the remaining ones are only counted. */
+  /** Maximum number of blocks named over all pools and families; the others are only counted. */
   readonly maxBlocksCount: number;
 }
 

@@ -85,7 +85,7 @@ function demandOf(use: Demand['use']): Demand {
   };
 }
 
-/** Whether a possible block of the pool is nobody's and has an address to give: by looking at each. */
+/** Whether a possible block of the pool is unclaimed and has an available address: examines each. */
 function isClaimable(blocks: readonly Block[], reserved: readonly Prefix[]): boolean {
   const isKept = (value: bigint) => reserved.some((each) => prefixContains(each, addressPrefix(value)));
   return Array.from({ length: 8 }, (_, index) => prefix('10.0.0.0/32').value + BigInt(4 * index)).some((start) => {
@@ -97,7 +97,7 @@ function isClaimable(blocks: readonly Block[], reserved: readonly Prefix[]): boo
 
 const addressPrefix = (value: bigint): Prefix => ({ ...prefix('10.0.0.0/32'), value });
 
-test('property: what is told of blocks that are not looked at is what looking at each of them says', () => {
+test('property: the counted verdicts are those of examining each block', () => {
   fc.assert(
     fc.property(scenarios, ({ blocks, reserved, strictAffinity, use, maxBlocksCount }) => {
       const records = blocks.flatMap(({ cidr, owner, fills }): RecordValue[] => {
@@ -114,7 +114,7 @@ test('property: what is told of blocks that are not looked at is what looking at
       ]);
       const demand = demandOf(use);
       const [story] = explainDemand(view, demand, { maxBlocksCount });
-      if (!story) throw new Error('the pool is not told of');
+      if (!story) throw new Error('the pool is not explained');
 
       const search = beginSearch(view, demand, servingPools(view, demand));
       const all = [...view.blocksIn(prefix('10.0.0.0/27'))].map((each) => collectBlock(search, each));

@@ -50,7 +50,7 @@ describe('a refusal names the pools and blocks', () => {
         'block 10.0.0.64/26 belongs to node n2 (0 of 64 addresses in use, claimed just now), ' +
         'block 10.0.0.128/26 has no owner (64 of 64 addresses in use), ' +
         'block 10.0.0.192/26 belongs to load-balancer (0 of 64 addresses in use). ' +
-        'Affinity is strict, so no node takes addresses of blocks that are not its own. ' +
+        'Affinity is strict, so nodes use only their own blocks. ' +
         'Remedies: switch strict affinity off, or release addresses of the node’s blocks; wait until released addresses have cooled down',
     );
   });
@@ -75,20 +75,20 @@ describe('a refusal says why there is no further block', () => {
       'the cap of the configuration',
       [config({ maxBlocksPerHostCount: 1 })],
       { maxBlocksCount: 5 },
-      'no further block: node n1 has 1 block in the pools that serve, and may have 1',
+      'no further block: node n1 has 1 block in the serving pools, and its limit is 1',
     ],
     [
       'the cap of the request',
       [],
       { maxBlocksCount: 1 },
-      'node n1 has 1 block in the pools that serve, and may have 1',
+      'node n1 has 1 block in the serving pools, and its limit is 1',
     ],
     ['no claims of its own', [config({ autoAllocateBlocks: false })], {}, 'autoAllocateBlocks is off'],
     [
-      'reservations of what is left',
+      'reservations of the rest',
       [reserve('10.0.0.64/26', '10.0.0.128/25')],
       {},
-      'no further block: what is left is reserved, or under blocks of another size',
+      'no further block: the remaining ranges are reserved, or covered by blocks of another size',
     ],
   ])('%s', (_, records, rest, expected) => {
     expect(refusal(new MapView([p, ...own, ...records]), rest)).toContain(expected);
@@ -98,7 +98,7 @@ describe('a refusal says why there is no further block', () => {
     expect(refusal(new MapView([p, reserve('10.0.0.0/8')]))).toContain('pool "p" 10.0.0.0/24: all of it is reserved');
   });
 
-  test('reservations of what is free in a block', () => {
+  test('reservations of a block’s free addresses', () => {
     const half = {
       ...fullBlock('10.0.0.0/26', 'n1'),
       allocations: fullBlock('10.0.0.0/26', 'n1').allocations.with(5, null),
@@ -112,7 +112,7 @@ describe('a refusal says why there is no further block', () => {
   });
 });
 
-describe('what is explained is what then happens', () => {
+describe('the explanation matches the allocation', () => {
   const p = poolRecord('p', '10.0.0.0/24');
   const foreign = claimedBlock(block('10.0.0.0/26', 'n2'));
   const fullOwn = claimedBlock(fullBlock('10.0.0.64/26', 'n1'));
@@ -138,12 +138,12 @@ describe('what is explained is what then happens', () => {
     [
       'the cap reached, and affinity strict',
       [p, CAPPED, ...fullOwn, ...foreign],
-      { noClaim: 'node n1 has 1 block in the pools that serve, and may have 1', end: 'refused' },
+      { noClaim: 'node n1 has 1 block in the serving pools, and its limit is 1', end: 'refused' },
     ],
     [
       'the cap reached, and another’s block with room',
       [p, config({ maxBlocksPerHostCount: 1 }), ...fullOwn, ...foreign],
-      { noClaim: 'node n1 has 1 block in the pools that serve, and may have 1', end: 'borrowed' },
+      { noClaim: 'node n1 has 1 block in the serving pools, and its limit is 1', end: 'borrowed' },
     ],
     [
       'a cap that a stale claim does not count against',
@@ -174,7 +174,7 @@ describe('what is explained is what then happens', () => {
     [
       'blocks of another size over all of it',
       [p, { kind: 'block', value: block('10.0.0.0/23', 'n2') }],
-      { noClaim: 'a block of another size, which a former pool left, lies around it', end: 'refused' },
+      { noClaim: 'a block of another size from a former pool covers it', end: 'refused' },
     ],
   ])('%s', (_, records, { skipReason, noClaim, end }) => {
     const view = new MapView(records);

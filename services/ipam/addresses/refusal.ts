@@ -33,46 +33,46 @@ import type { UnreadableBlock, UnreadableRecord, View } from '../records/view.js
 import { hasRoom, reservedFreeCount } from '../reservations/reservations.js';
 import { takeFirst } from './block-choice.js';
 
-/** A block that was looked at. */
+/** A block that was considered. */
 interface BlockExplanation {
   readonly prefix: Prefix;
   readonly verdict: BlockVerdict;
-  /** In words, with how full the block is. */
+  /** In words, with the block's usage. */
   readonly reason: string;
 }
 
-/** A pool that was looked at. */
+/** A pool that was considered. */
 export interface PoolExplanation {
   readonly pool: Pool;
-  /** Why none of its blocks were looked at; undefined when they were. */
+  /** Why the pool was skipped; undefined when its blocks were considered. */
   readonly skipReason: string | undefined;
   /** Its blocks in address order, up to the requested count. */
   readonly blocks: readonly BlockExplanation[];
-  /** The blocks that are not named, by their verdict. A released address counts as in use until it is free. */
+  /** Number of blocks that are not named, by verdict. A cooling address counts as in use. */
   readonly more: ReadonlyMap<BlockVerdict, number>;
-  /** Why no further block can be claimed in it; undefined when one can. */
+  /** Why no further block can be claimed in it; undefined when one can be. */
   readonly noClaim: string | undefined;
-  /** What changes that it is passed over, or that no block can be claimed; undefined where neither is so. */
+  /** How to make the pool serve, or a block claimable; undefined when neither applies. */
   readonly remedy: string | undefined;
   readonly usage: Usage;
 }
 
-/** How much of a pool's blocks is used. */
+/** Usage of a pool's blocks. */
 interface Usage {
   readonly blocks: number;
-  /** A released address is in use until it is free. */
+  /** Includes cooling addresses. */
   readonly used: number;
-  /** Of those in use, how many were released. */
+  /** Those of the used ones that cool down. */
   readonly cooling: number;
   readonly size: number;
 }
 
 interface ExplainOptions {
-  /** Blocks to name over all pools; the remaining ones are only counted. */
+  /** Maximum number of blocks named over all pools; the others are only counted. */
   readonly maxBlocksCount: number;
-  /** Blocks to name per pool. Default: all of them. */
+  /** Maximum number of blocks named per pool. Default: all. */
   readonly maxPoolBlocksCount?: number;
-  /** Pools to report. Default: all of them. */
+  /** Maximum number of pools reported. Default: all. */
   readonly maxPoolsCount?: number;
 }
 
@@ -155,7 +155,7 @@ function inUse({ used, cooling, size }: Omit<Usage, 'blocks'>): string {
   return `${used} of ${size} addresses in use${cooling > 0 ? `, ${cooling} of them cooling down` : ''}`;
 }
 
-/** Why the owner gets no further block of a pool; undefined when it can claim one, or every possible one exists. */
+/** Why the owner cannot claim a further block of a pool; undefined when it can, or when every possible block exists. */
 function noClaim(search: Search, pool: Pool, { blocks, size }: Usage): Obstacle | undefined {
   const { view, demand, config, reserved } = search;
   if (reserved.coversAll(pool.prefix)) return { reason: 'all of it is reserved', remedy: LESS_RESERVED };
@@ -164,24 +164,24 @@ function noClaim(search: Search, pool: Pool, { blocks, size }: Usage): Obstacle 
   const cap = blockCap(search);
   const owned = ownedCount(search);
   if (owned >= cap) {
-    const reason = `no further block: ${ownerName(demand)} has ${formatCount(owned, 'block')} in the pools that serve, and may have ${cap}`;
+    const reason = `no further block: ${ownerName(demand)} has ${formatCount(owned, 'block')} in the serving pools, and its limit is ${cap}`;
     return { reason, remedy: 'raise max_blocks_per_node, or release addresses of the node’s blocks' };
   }
   if (!config.autoAllocateBlocks) {
-    const reason = 'no further block: autoAllocateBlocks is off, so blocks are not claimed';
+    const reason = 'no further block: autoAllocateBlocks is off';
     return { reason, remedy: 'switch auto_allocate_blocks on, or claim a block for the node' };
   }
   if (isClaimable(search, pool)) return undefined;
   const [unreadable] = unreadableIn(view, pool);
   if (unreadable) {
-    const reason = 'no further block: what is left is reserved, taken, or under records that cannot be read';
+    const reason = 'no further block: the remaining ranges are reserved, taken, or covered by unreadable records';
     return { reason, remedy: 'correct or delete the records that cannot be read' };
   }
   if (size === 0) {
-    const reason = 'a block of another size, which a former pool left, lies around it';
+    const reason = 'a block of another size from a former pool covers it';
     return { reason, remedy: 'release the addresses of the block of another size' };
   }
-  const reason = 'no further block: what is left is reserved, or under blocks of another size';
+  const reason = 'no further block: the remaining ranges are reserved, or covered by blocks of another size';
   return { reason, remedy: `${LESS_RESERVED}, or release addresses` };
 }
 
@@ -199,14 +199,14 @@ const NAMED_POOLS = 6;
 const NAMED_BLOCKS = 4;
 
 interface RefusalInput {
-  /** What wants the address, for the text. */
+  /** The requester, for the text. */
   readonly subject: string;
   readonly details: Readonly<Record<string, string>>;
 }
 
 /**
- * The failure of demands that no pool could serve: NO_POOL where one is of a family without a pool, NO_POOL_SERVES where all pools of one
- * are passed over, and POOLS_EXHAUSTED where those that serve have nothing to give.
+ * The failure of demands that no pool could serve: NO_POOL if a family has no pool, NO_POOL_SERVES if all pools of a
+ * family are skipped, and POOLS_EXHAUSTED if the serving pools have no available address.
  */
 export function refusalOf(view: View, demands: readonly Demand[], { subject, details }: RefusalInput): Failure {
   const judged = demands.map((demand) => evaluatePools(view, demand));
@@ -221,7 +221,7 @@ export function refusalOf(view: View, demands: readonly Demand[], { subject, det
   return new Failure(code, text, { details });
 }
 
-/** Why no pool could serve a demand, as a text: every pool and why, every block and why, and what changes that. */
+/** Explains why no pool could serve a demand: the reason for every pool and block, and the remedies. */
 export function explainRefusal(view: View, demand: Demand, subject: string): string {
   const maxBlocksCount = NAMED_POOLS * NAMED_BLOCKS;
   const limits = { maxBlocksCount, maxPoolBlocksCount: NAMED_BLOCKS, maxPoolsCount: NAMED_POOLS };
@@ -236,13 +236,13 @@ export function explainRefusal(view: View, demand: Demand, subject: string): str
   const { strictAffinity } = beginSearch(view, demand, []).config;
   const strict =
     strictAffinity && explanations.some(hasAddressesOfOthers)
-      ? ' Affinity is strict, so no node takes addresses of blocks that are not its own.'
+      ? ' Affinity is strict, so nodes use only their own blocks.'
       : '';
   const remedies = [...new Set(explanations.flatMap((explanation) => remediesOf(explanation, strictAffinity)))];
   return `${summary}: ${texts.join('; ')}.${strict} ${remedies.length === 1 ? 'Remedy' : 'Remedies'}: ${remedies.join('; ')}`;
 }
 
-/** What would give an address of a pool. That it is full is the reason only where nothing else is. */
+/** The remedies for a pool. Exhaustion is the reason only if there is no other. */
 function remediesOf(explanation: PoolExplanation, strictAffinity: boolean): string[] {
   const remedies = explanation.remedy === undefined ? [] : [explanation.remedy];
   if (strictAffinity && hasAddressesOfOthers(explanation))
@@ -252,7 +252,7 @@ function remediesOf(explanation: PoolExplanation, strictAffinity: boolean): stri
   return remedies;
 }
 
-/** Whether a pool has addresses that only other owners, or none, could be given. */
+/** Whether a pool has free addresses in blocks of other owners, or without an owner, that this demand may not use. */
 function hasAddressesOfOthers({ blocks, more }: PoolExplanation): boolean {
   const verdicts = new Set([...blocks.map(({ verdict }) => verdict), ...more.keys()]);
   return verdicts.has('of other owners') || verdicts.has('without an owner');
@@ -262,7 +262,7 @@ function noPoolText(family: Family): string {
   return `there is no IPv${family} pool; create one`;
 }
 
-/** A pool's explanation in one line. */
+/** The explanation of a pool in one line. */
 function explanationText({ pool, skipReason, blocks, more, noClaim: claim, usage }: PoolExplanation): string {
   const name = `pool "${pool.name}" ${formatPrefix(pool.prefix)}`;
   if (skipReason !== undefined) return `${name}: ${skipReason}`;
@@ -273,13 +273,13 @@ function explanationText({ pool, skipReason, blocks, more, noClaim: claim, usage
   return `${name}: ${[...named, ...others, ...(claim === undefined ? [] : [claim])].join(', ')}`;
 }
 
-/** Why a block gave no address. */
+/** Why no address was allocated from a block. */
 export type BlockVerdict =
   /** Every address is in use, cools down, or is reserved. */
   | 'full'
-  /** It has addresses to give. */
+  /** It has available addresses. */
   | 'open'
-  /** It has, and they are another's; affinity is strict, or only load balancers may borrow them. */
+  /** Another owner has it, and affinity is strict, or only load balancers may borrow from it. */
   | 'of other owners'
   /** It has free addresses but no owner, and affinity is strict. */
   | 'without an owner'
@@ -288,7 +288,7 @@ export type BlockVerdict =
   /** Its record cannot be read. */
   | 'unreadable';
 
-/** @param block - without the addresses that have cooled down */
+/** @param block - with the cooled addresses freed */
 export function verdictOf({ reserved, config, demand }: Search, block: Block): BlockVerdict {
   if (reserved.coversAll(block.prefix)) return 'reserved';
   if (!hasRoom(block, reserved)) return 'full';
@@ -296,7 +296,7 @@ export function verdictOf({ reserved, config, demand }: Search, block: Block): B
   return otherOwnerVerdict({ config, demand }, block.owner?.kind);
 }
 
-/** Of a block with free addresses that is not the demand's owner's. */
+/** The verdict on a block with free addresses that the demand's owner does not own. */
 function otherOwnerVerdict(
   { config, demand }: Pick<Search, 'config' | 'demand'>,
   owner: BlockOwner['kind'] | undefined,
@@ -307,9 +307,9 @@ function otherOwnerVerdict(
 }
 
 /**
- * Counts the blocks of a pool by verdict, without the named ones. Most come from sums over the block records. Blocks
- * that a reservation cuts, and blocks of the owner that may have room, are examined one by one.
- * @param named - blocks to leave out
+ * Counts the blocks of a pool by verdict, without the named ones. Most counts come from sums over the blocks. Blocks
+ * with a partial reservation, and blocks of the owner that may have room, are examined one by one.
+ * @param named - blocks to exclude
  */
 function countOthers(search: Search, pool: Pool, named: readonly Block[]): Map<BlockVerdict, number> {
   const { view, reserved } = search;
@@ -346,7 +346,7 @@ function subtractBlocks(stats: BlockStats, blocks: readonly Block[]): BlockStats
   return subtractStats(stats, blocks.map(blockStats).reduce(addStats, EMPTY_STATS));
 }
 
-/** The blocks whose records alone do not show what is available in them, each once. */
+/** The blocks whose state alone does not decide the verdict, each once. */
 function blocksToExamine({ view, reserved, demand }: Search, { prefix: range, blockSizeBits }: Pool): Block[] {
   const found = new Map<string, Block>();
   const add = (prefix: Prefix): void => {

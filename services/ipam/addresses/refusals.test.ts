@@ -93,7 +93,7 @@ describe('a refusal names the remedy of its own reason', () => {
     [
       'a Manual pool',
       [poolRecord('p', '10.0.0.0/24', { assignmentMode: 'Manual' })],
-      'Remedy: ask for the pool by its name, or set its assignmentMode to Automatic',
+      'Remedy: request the pool by its name, or set its assignmentMode to Automatic',
     ],
     [
       'a pool for another use',

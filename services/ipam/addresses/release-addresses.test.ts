@@ -82,7 +82,7 @@ describe('an address', () => {
     expect(releaseAll(view, [of('10.0.0.0', { netns })]).states).toEqual([state]);
   });
 
-  test('whose endpoint tells no namespace is not given back for one', () => {
+  test('whose endpoint has no network namespace is not released for one', () => {
     const { view } = withOne();
     expect(releaseAll(view, [of('10.0.0.0', { netns: { bootId: 'one', inode: 7n } })]).states).toEqual(['mismatch']);
     const held = withAllocations(block('10.9.0.0/28', 'n1'), { ordinals: [3], attributes: calico('h') });
@@ -128,7 +128,7 @@ describe('an address', () => {
     expect(view.history).toMatchObject([{ handleId: undefined, owner: { note: 'gateway' } }]);
   });
 
-  test('that cools down is not allocated, and goes on cooling', () => {
+  test('that cools down is not allocated, and continues cooling', () => {
     const { view } = withOne();
     view.put(config({ cooldownSeconds: 60 }));
     expect(releaseAll(view, [of('10.0.0.0')]).states).toEqual(['released']);
@@ -150,7 +150,7 @@ describe('an address', () => {
 });
 
 describe('addresses', () => {
-  test('one that is somebody else’s does not keep the others, in the same block or not', () => {
+  test('one with another holder does not stop the others, in the same block or not', () => {
     const held = withAllocations(
       block('10.0.0.0/30', 'n1'),
       { ordinals: [0, 1], attributes: calico('a') },

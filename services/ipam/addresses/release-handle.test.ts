@@ -81,7 +81,7 @@ describe('a handle', () => {
     expect(view.all('handle')).toEqual([]);
   });
 
-  test('whose record was lost is found by looking at all blocks, where that is asked for', () => {
+  test('whose record was lost is found by searching all blocks, if requested', () => {
     const held = withAllocations(block('10.0.0.0/30', 'n1'), { ordinals: [1], attributes: calico('h') });
     const view = new MapView(claimedBlock(held));
     expect(releaseAll(view, 'h').addresses).toEqual([]);

@@ -17,8 +17,8 @@ import { allocate } from './allocate.js';
 import { continueAddressRelease, continueHandleRelease, release } from './release.js';
 
 /**
- * Random allocations and releases of every kind, and beside them an oracle that knows nothing but who holds what since when, which
- * address was released when, and who held what before.
+ * Random allocations and releases of every kind, with an oracle that records only the holders with their times, which
+ * address was released when, and the earlier holders.
  */
 interface Holding {
   readonly handle: string;
@@ -236,7 +236,7 @@ class World {
 }
 
 test.each([0, COOLDOWN_SECONDS])(
-  'property: releases of every kind free what they are meant for, and the history tells of each once (cool-down %i s)',
+  'property: releases of every kind free what they are meant for, and the history has each once (cool-down %i s)',
   (cooldownSeconds) => {
     fc.assert(
       fc.property(fc.array(operation, { maxLength: 50 }), (operations) => {

@@ -53,7 +53,7 @@ test('a late second release does not free the address that another got meanwhile
   expect(view.endpoint({ namespace: 'default', name: 'n1-k8s-pod--c2-eth0' })).toEqual(second.endpoint);
 });
 
-test('deletes a block that nobody owns once it is empty, not before', () => {
+test('deletes a block without an owner when it becomes empty, not before', () => {
   const view = onePool();
   add(view, request('c1'));
   add(view, request('c2'));

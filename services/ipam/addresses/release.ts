@@ -16,14 +16,14 @@ import { storedHandleNames } from '../records/names.js';
 import type { Change, Decision, StoredEndpoint, View } from '../records/view.js';
 import { allocationOf, addressHolder, netnsOf, type AddressHolder } from './addresses.js';
 
-/** What a release came to. */
+/** The result of a release. */
 export interface Released {
   /** Of full length; empty when there was nothing to release. */
   readonly addresses: readonly Prefix[];
 }
 
 /**
- * Releases every address of an attachment, with its share of the handle and its endpoint, even if the endpoint names
+ * Releases every address of an attachment, with its entries in the handle and its endpoint, even if the endpoint names
  * addresses that it no longer holds. Addresses and endpoints of other attachments stay, also those under the same key.
  *
  * Addresses under the attachment's handle without an interface were allocated by Calico's own plugin. They are released
@@ -47,7 +47,7 @@ export function release(view: View, attachment: Attachment, nowMs: number): Deci
   };
 }
 
-/** The addresses that a release of the attachment returns, IPv4 before IPv6. */
+/** The addresses that a release of the attachment frees, IPv4 before IPv6. */
 export function addressesToRelease(view: View, attachment: Attachment): HeldAddress[] {
   const id = handleId(attachment);
   const isOwn = belongsTo(attachment);
@@ -64,47 +64,47 @@ export function addressesToRelease(view: View, attachment: Attachment): HeldAddr
 /** An address to release, and its expected holder. */
 export interface AddressRelease {
   readonly address: Address;
-  /** The handle that has to hold it; undefined for any, or none. */
+  /** The expected handle; undefined for any or none. */
   readonly handleId: string | undefined;
-  /** The sequence number of the allocation that is meant; undefined for whichever there is. */
+  /** The expected sequence number of the allocation; undefined for any. */
   readonly sequenceNumber: bigint | undefined;
   /**
-   * The network namespace that the holder's endpoint has to be recorded for: an attachment that is added again keeps its allocation,
-   * for another namespace. Undefined for any, or none.
+   * The expected network namespace in the holder's endpoint: an attachment that is added again keeps its allocation,
+   * with another namespace. Undefined for any or none.
    */
   readonly netns?: NetnsIdentity | undefined;
 }
 
-/** What became of one address. */
+/** The result for one address. */
 export type AddressReleaseResult =
   | { readonly state: 'released'; readonly holder: AddressHolder }
   /** Free, cooling down, or in no block. */
   | { readonly state: 'notAllocated' }
-  /** It is held, but not as said: it stays with its holder. */
+  /** Its holder differs from the expected one and keeps it. */
   | { readonly state: 'mismatch'; readonly holder: AddressHolder }
-  /** Its block cannot be read, so its holder is unknown: nothing was changed. */
+  /** Its block cannot be read, so its holder is unknown. Nothing was changed. */
   | { readonly state: 'unreadable' };
 
 interface AddressReleases {
-  /** No address twice. */
+  /** Without duplicate addresses. */
   readonly releases: readonly AddressRelease[];
   readonly nowMs: number;
 }
 
-/** What one step came to. */
+/** The result of one step. */
 interface AddressReleaseStep {
-  /** One for each of the first requested releases, in their order. */
+  /** Results of the first requested releases, in their order. */
   readonly results: readonly AddressReleaseResult[];
 }
 
-/** Endpoints that are corrected by one step. */
+/** Maximum number of endpoints corrected by one step. */
 const ENDPOINTS_PER_STEP = 25;
 
 /**
- * Releases single addresses, as many of the first ones as fit in a transaction; call again for the rest. Each is evaluated
- * separately: one with another holder, or in an unreadable block, stays and does not stop the rest. Where a handle and
- * a sequence number name an allocation that has already ended, an endpoint that names it still loses the address.
- * Idempotent.
+ * Releases single addresses, as many of the first ones as fit in a transaction; call again for the rest. Each is
+ * evaluated separately: one with another holder, or in an unreadable block, stays and does not stop the rest. If a
+ * handle and a sequence number name an allocation that has already ended, the address is removed from endpoints that
+ * still name it. Idempotent.
  */
 export function continueAddressRelease(view: View, { releases, nowMs }: AddressReleases): Decision<AddressReleaseStep> {
   const evaluated = releases.map((release) => evaluateRelease(view, release));
@@ -116,7 +116,7 @@ export function continueAddressRelease(view: View, { releases, nowMs }: AddressR
 
 interface StepResult {
   readonly changes: readonly Change[];
-  /** How many of the releases are done with it. */
+  /** Number of releases that are done after this step. */
   readonly end: number;
 }
 
@@ -149,7 +149,7 @@ function isReleased({ held, result }: Pick<EvaluatedRelease, 'held' | 'result'>)
 interface EvaluatedRelease {
   readonly held: HeldAddress | undefined;
   readonly result: AddressReleaseResult;
-  /** Endpoints that name the allocation that is meant, which has ended. */
+  /** Endpoints that still name the requested allocation, which has ended. */
   readonly outdated: readonly OutdatedEndpoint[];
 }
 
@@ -186,7 +186,7 @@ function outdatedEndpoints(
   });
 }
 
-/** What is recorded of the attachments of a handle. */
+/** The endpoints of a handle's attachments, current and replaced ones. */
 function endpointsOfHandle(view: View, handle: string): StoredEndpoint[] {
   const records = containerIdsOf(handle).flatMap((containerId) => [...view.endpointsOfContainer(containerId)]);
   return records.flatMap((record) =>
@@ -202,19 +202,19 @@ export interface HandleRelease {
   readonly handleId: string;
   readonly nowMs: number;
   /**
-   * Whether to look through every block instead of those that the handle's record names: for addresses whose handle was lost,
-   * at the cost of looking at all that is allocated.
+   * Whether to search every block instead of those that the handle's record names. Finds addresses whose handle was
+   * lost, at the cost of a full scan.
    */
   readonly searchesAllBlocks: boolean;
 }
 
-/** Entries of a handle that are taken out in one step: each block is one to compare. */
+/** Maximum entries of a handle removed in one step: each takes a comparison of its block. */
 const ENTRIES_PER_STEP = 100;
 
 /**
  * Releases every address of a handle, as many per step as fit in a transaction, and removes the handle, even if it
- * counts blocks that are gone or addresses that it does not hold. The endpoints of its containers are removed, also
- * those without an address.
+ * counts missing blocks or addresses that it does not hold. The endpoints of its containers are removed, also those
+ * without an address.
  *
  * Idempotent; a missing handle has no addresses.
  * @throws Failure STORE_CORRUPT when the handle, or a block that it names, cannot be read
@@ -241,12 +241,12 @@ export function continueHandleRelease(view: View, release: HandleRelease): Decis
   };
 }
 
-/** The records under all the names that a handle may have. */
+/** The records under all possible names of a handle. */
 function recordsOf(view: View, handleId: string): Handle[] {
   return storedHandleNames(handleId).flatMap((id) => view.handle(id) ?? []);
 }
 
-/** The handle without some of the blocks in which it has nothing, provided that this is so. */
+/** Removes some of the handle's entries, all without addresses, and compares that their blocks are unchanged. */
 function removeEntries(view: View, handle: Handle): Change[] {
   const entries = [...handle.blocks];
   const left = new Map(entries.slice(ENTRIES_PER_STEP));

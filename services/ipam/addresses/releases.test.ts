@@ -17,8 +17,8 @@ import { address } from '../testing/allocations.js';
 import { attachment, host, NOW_MS, request } from '../testing/records.js';
 
 /**
- * Each look at the clock is a later moment: the sequence numbers of a block that is made anew begin at the clock, and one that stands
- * still would repeat those of the block that was there before.
+ * Each look at the clock is a later moment: the sequence numbers of a recreated block begin at the clock, and one that
+ * stands still would repeat those of the block that was there before.
  */
 async function startOn(store: MemoryStore, clock: { nowMs: () => number }): Promise<Ipam> {
   const { updater } = await startReplica(store);
@@ -46,7 +46,7 @@ async function start(cidr: string, blockSizeBits: number, options: MemoryStoreOp
   return { store, replicas };
 }
 
-test('200 addresses over blocks of ten nodes are given back at once, and told in the order in which they were asked for', async () => {
+test('200 addresses over blocks of ten nodes are released in one call, with results in the order of the request', async () => {
   const { store, replicas } = await start('10.0.0.0/22', 27);
   const [ipam] = replicas;
   const given = await Promise.all(
@@ -194,7 +194,7 @@ describe('a release for a namespace, and the attachment added again with another
       return result?.state;
     };
     const addAgain = (ipam: Ipam) => ipam.addresses.allocate({ ...asked, netns: alive }, forever);
-    /** Whatever came first, the attachment that was added again has what it was told. */
+    /** In any order, the attachment that was added again has the addresses of its response. */
     const expectHeld = async ({ endpoint: told }: Awaited<ReturnType<typeof addAgain>>) => {
       const view = await readAll(store, keys);
       expect(disagreements(view, NOW_MS)).toEqual([]);

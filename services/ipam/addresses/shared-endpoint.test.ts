@@ -22,7 +22,7 @@ function started(): MapView {
   ]);
 }
 
-/** All but the blocks, whose sequence numbers and free lists tell that there was an allocation. */
+/** All but the blocks, whose sequence numbers and free lists show that there was an allocation. */
 const recorded = (view: MapView) => view.snapshot().filter(([, { kind }]) => kind !== 'block' && kind !== 'affinity');
 
 /** The first one has both families, in an order of its own. */

@@ -47,7 +47,7 @@ async function start(stored: Readonly<Record<string, string>> = {}) {
   return { store, ipam };
 }
 
-/** The texts of all but the blocks, whose sequence numbers and free lists tell of an allocation that is over. */
+/** The texts of all but the blocks, whose sequence numbers and free lists show an ended allocation. */
 async function texts(store: MemoryStore): Promise<Record<string, string>> {
   const { records } = await store.list('', forever);
   const kept = records.filter(({ key }) => !/\/(assignment|host|history|nodes)\//.test(key));

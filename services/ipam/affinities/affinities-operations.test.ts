@@ -60,7 +60,7 @@ describe('the claim of a block and its end at the same time on three replicas, i
     return { results: await results, view };
   }
 
-  test('property: another’s claim of it: the block is the other’s, or nobody’s', async () => {
+  test('property: another’s claim of it: the block belongs to the other, or has no owner', async () => {
     const owners = new Set<string | undefined>();
     await fc.assert(
       fc.asyncProperty(orders, async (scheduler) => {
@@ -131,7 +131,7 @@ describe('a block that has to be reclaimed from another node', () => {
     expect(view.affinitiesOf(host('n2'))).toHaveLength(1);
   });
 
-  test('stays as it is when the datastore fails, and the caller is told', async () => {
+  test('stays as it is when the datastore fails, and the caller gets the failure', async () => {
     const { store, ipam } = await startReclaimable();
     const before = store.toString();
     const failure = new Failure('STORE_UNAVAILABLE', 'gone');
@@ -141,7 +141,7 @@ describe('a block that has to be reclaimed from another node', () => {
     expect(store.toString()).toBe(before);
   });
 
-  test('stays as it is when the caller gives up, and is told that', async () => {
+  test('stays as it is when the caller cancels, and the call fails', async () => {
     const { store, ipam } = await startReclaimable();
     const before = store.toString();
     const calling = new AbortController();

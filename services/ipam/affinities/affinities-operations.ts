@@ -21,23 +21,27 @@ import {
   type ReleasedAffinity,
 } from './affinities.js';
 
-/** What the caller of each operation says; the rest is the service's. */
+/** The part of a request that the caller provides. */
 type Requested<Request> = Omit<Request, 'nowMs' | 'unknownNodes' | 'after'>;
 
-/** What became of a range that was claimed. */
+/** The result of claiming a range. */
 interface ClaimedRange {
   readonly claimed: readonly Prefix[];
   readonly refused: readonly RefusedClaim[];
 }
 
-/** Reports what becomes of affinities, once it is durable. */
+/** Reports released affinities after the commit. */
 class AffinityEvents {
   readonly #log: Logger;
   readonly #affinities: Counter;
 
   constructor(events: Events) {
     this.#log = events.log;
-    this.#affinities = events.counter('podwire.ipam.affinities.released', '{affinity}', 'Claims of blocks that ended');
+    this.#affinities = events.counter(
+      'podwire.ipam.affinities.released',
+      '{affinity}',
+      'Released affinities of blocks',
+    );
   }
 
   /** Affinities were released, or their release was refused. */
@@ -45,15 +49,14 @@ class AffinityEvents {
     for (const { block, owner, result } of released) {
       this.#affinities.add(1, { result });
       const facts = { 'podwire.block': formatPrefix(block), 'podwire.node': owner.name };
-      if (result === 'removed')
-        this.#log.info(facts, `${owner.name} gave up block ${formatPrefix(block)}, which was empty`);
+      if (result === 'removed') this.#log.info(facts, `${owner.name} released the empty block ${formatPrefix(block)}`);
       if (result === 'disowned')
-        this.#log.info(facts, `${owner.name} gave up block ${formatPrefix(block)}, whose addresses stay in use`);
+        this.#log.info(facts, `${owner.name} released block ${formatPrefix(block)}, whose addresses stay in use`);
     }
   }
 }
 
-/** Decides which node a block belongs to. */
+/** Manages the owners of blocks. */
 export class Affinities {
   readonly #options: IpamOptions;
   readonly #events: AffinityEvents;
@@ -67,7 +70,10 @@ export class Affinities {
     return read(this.#options, (view) => listAffinities(view, query), signal);
   }
 
-  /** Several transactions where the range takes them. Idempotent. @throws Failure CLAIM_REFUSED, NODE_NOT_FOUND, NODE_BEING_DELETED */
+  /**
+   * Takes several transactions for a large range. Idempotent. @throws Failure CLAIM_REFUSED, NODE_NOT_FOUND,
+   * NODE_BEING_DELETED
+   */
   async claim(asked: Requested<AffinityClaim>, signal: AbortSignal): Promise<ClaimedRange> {
     const { updates, events, clock } = this.#options;
     const claimed: Prefix[] = [];
@@ -84,7 +90,7 @@ export class Affinities {
     }
   }
 
-  /** Several transactions where there are many. Idempotent. @throws Failure POOL_NOT_FOUND, BLOCK_IN_USE */
+  /** Takes several transactions for many affinities. Idempotent. @throws Failure POOL_NOT_FOUND, BLOCK_IN_USE */
   async release(asked: Requested<AffinityRelease>, signal: AbortSignal): Promise<ReleasedAffinity[]> {
     const { updates, clock } = this.#options;
     const lane = await this.#laneOf(asked.scope);

@@ -111,7 +111,7 @@ function ensureBlockHandler(affinities: Affinities): Handler<EnsureBlockRequest,
     const demand = readChecked('EnsureBlock', (checks) => {
       checks.check('node_name', subdomainFault(nodeName));
       const family = FAMILIES[message];
-      checks.check('family', family ? undefined : `is ${message}, which is no family: IPv4 is 4, IPv6 is 6`);
+      checks.check('family', family ? undefined : `is ${message}; it must be 4 for IPv4 or 6 for IPv6`);
       return { nodeName, family: family ?? 4, pools: readPools(texts, checks) };
     });
     const { block, isNew } = await affinities.ensureBlock(demand, signal);
@@ -138,7 +138,7 @@ function readOwner(field: string, message: OwnerMessage | undefined, checks: Che
   const kind = KINDS[number];
   if (!message) checks.check(field, 'is missing');
   else checks.check(`${field}.name`, subdomainFault(name));
-  checks.check(`${field}.kind`, kind ? undefined : `is ${number}, which is no kind of owner`);
+  checks.check(`${field}.kind`, kind ? undefined : `is ${number}, which is not a valid OwnerKind`);
   return { kind: kind ?? 'host', name };
 }
 

@@ -76,7 +76,7 @@ describe('a claim of a range', () => {
     expect(view.snapshot()).toEqual(before);
   });
 
-  test('names those that are others’, nobody’s, or of another size, and takes the rest', () => {
+  test('names blocks of other owners, without an owner, or of another size, and claims the rest', () => {
     const view = small();
     for (const record of claimedBlock(block('10.0.0.0/30', 'n2'))) view.put(record);
     view.put({ kind: 'block', value: block('10.0.0.4/30', 'n1', { owner: undefined }) });
@@ -87,8 +87,8 @@ describe('a claim of a range', () => {
       claimed: ['10.0.0.16/30', '10.0.0.20/30', '10.0.0.24/30', '10.0.0.28/30'],
       refused: [
         '10.0.0.0/30: it belongs to node n2',
-        '10.0.0.4/30: it has no owner, and goes with the release of its last address',
-        '10.0.0.8/30: block 10.0.0.8/31 of another size lies across it',
+        '10.0.0.4/30: it has no owner, and is removed with the release of its last address',
+        '10.0.0.8/30: block 10.0.0.8/31 of another size overlaps it',
         '10.0.0.12/30: it belongs to n1',
       ],
     });
@@ -116,10 +116,10 @@ describe('a claim of a range', () => {
     const asked = { nodeName: 'n1', unknownNodes: REGISTERED, nowMs: NOW_MS, after: undefined };
     const decide = (cidr: string) => continueAffinityClaim(view, { ...asked, cidr: prefix(cidr) });
     expect(decide('10.16.0.0/17').outcome.next).toEqual(prefix('10.16.1.136/29'));
-    expect(() => decide('10.16.0.0/16')).toThrow(/it has 8192 blocks, and 4096 may be claimed at once/);
+    expect(() => decide('10.16.0.0/16')).toThrow(/it has 8192 blocks; at most 4096 may be claimed at once/);
   });
 
-  test('tells which blocks were not the node’s before, and writes nothing where all were', () => {
+  test('returns which blocks were not the node’s before, and writes nothing if all were', () => {
     const view = small();
     for (const record of claimedBlock(block('10.0.0.0/30', 'n1'))) view.put(record);
     const decide = () =>
@@ -252,7 +252,7 @@ describe('a block for a node', () => {
   const pools = () =>
     new MapView([poolRecord('a', '10.0.0.0/26'), poolRecord('b', '10.1.0.0/26'), poolRecord('six', 'fd00::/122')]);
 
-  test('is claimed once and then found, full or not, of the family and the pools that are asked for', () => {
+  test('is claimed once and then found, full or not, in the requested family and pools', () => {
     const view = pools();
     expect(ensure(view, { pools: ['b', 'a'] })).toEqual(['10.1.0.0/26', true]);
     expect(ensure(view, { pools: ['b', 'a'] })).toEqual(['10.1.0.0/26', false]);
@@ -313,7 +313,7 @@ describe('a block whose addresses cool down', () => {
     expect(gone).toEqual({ changes: [], outcome: false });
   });
 
-  test('goes with the last of them when it is nobody’s', () => {
+  test('is removed with the last of them when it has no owner', () => {
     const of = view(undefined, 60_000);
     of.apply(collect(of));
     expect(of.blocks()).toEqual([]);

@@ -35,38 +35,38 @@ import { unavailableReason, poolOf, type Pool } from '../records/pool.js';
 import type { Change, Decision, View } from '../records/view.js';
 
 export interface AffinityClaim {
-  /** As large as a block, or larger, and within one pool. */
+  /** At least as large as a block, and within one pool. */
   readonly cidr: Prefix;
   readonly nodeName: string;
   readonly unknownNodes: UnknownNodes;
   readonly nowMs: number;
-  /** The block behind which to go on; undefined to begin. */
+  /** The last block of the previous step; undefined in the first step. */
   readonly after: Prefix | undefined;
 }
 
 /** A block that was not claimed. */
 export interface RefusedClaim {
   readonly block: Prefix;
-  /** Whose it is, in words. */
+  /** Its owner, or another obstacle, in words. */
   readonly reason: string;
 }
 
 interface AffinityClaimStep {
-  /** The blocks that are the node's, whether or not they were before. */
+  /** The blocks that the node owns now, new or not. */
   readonly claimed: readonly Prefix[];
-  /** Those of them that were not before. */
+  /** Those that are new. */
   readonly gained: readonly Prefix[];
   readonly refused: readonly RefusedClaim[];
-  /** The block behind which to go on; undefined when it is done. */
+  /** The last block of this step; undefined when the claim is done. */
   readonly next: Prefix | undefined;
 }
 
-/** Each takes two operations: the block and its affinity. */
+/** Each block takes two operations: its own and its affinity's. */
 const BLOCKS_PER_STEP = 50;
-/** Addresses of the blocks that are made in one step: each takes about ten bytes, and etcd takes 1.5 MiB. */
+/** Maximum addresses of the blocks created in one step: each takes about ten bytes, and etcd accepts 1.5 MiB. */
 const ADDRESSES_PER_STEP = 65_536;
 
-/** So many blocks may be claimed at once: as many as a /20 has of single addresses. */
+/** Maximum number of blocks claimed at once: a /20 cut into single addresses. */
 const MAX_BLOCKS = 4096n;
 
 /**
@@ -107,7 +107,7 @@ function requirePoolFor(view: View, cidr: Prefix): Pool {
   if (cidr.length > pool.blockSizeBits)
     return refuse(`the blocks of pool "${pool.name}" are of /${pool.blockSizeBits}; claim at least one`);
   const count = 1n << BigInt(pool.blockSizeBits - cidr.length);
-  return count > MAX_BLOCKS ? refuse(`it has ${count} blocks, and ${MAX_BLOCKS} may be claimed at once`) : pool;
+  return count > MAX_BLOCKS ? refuse(`it has ${count} blocks; at most ${MAX_BLOCKS} may be claimed at once`) : pool;
 }
 
 interface BlockRange {
@@ -152,18 +152,18 @@ function claimBlock(view: View, { block, owner, nowMs }: ClaimedBlock): ClaimRes
     return { block, changes: [made, confirmAffinity(owner, block)], reason: undefined };
   }
   if (existing.prefix.length !== block.length) {
-    const reason = `block ${formatPrefix(existing.prefix)} of another size lies across it`;
+    const reason = `block ${formatPrefix(existing.prefix)} of another size overlaps it`;
     return { block, changes: [], reason };
   }
   if (!sameOwner(existing.owner, owner)) return { block, changes: [], reason: ownerText(existing.owner) };
   if (view.affinity(owner, block)?.state === 'confirmed') return { block, changes: [], reason: undefined };
-  // The block names the node for as long as it is as it was seen.
+  // The unchanged block still names the node.
   const expected: Change = { type: 'expect', record: { kind: 'block', value: existing } };
   return { block, changes: [expected, confirmAffinity(owner, block)], reason: undefined };
 }
 
 function ownerText(owner: BlockOwner | undefined): string {
-  if (!owner) return 'it has no owner, and goes with the release of its last address';
+  if (!owner) return 'it has no owner, and is removed with the release of its last address';
   return owner.kind === 'host' ? `it belongs to node ${owner.name}` : `it belongs to ${owner.name}`;
 }
 
@@ -174,20 +174,20 @@ function expectPool(value: Pool): Change {
 interface ClaimReleaseInput {
   readonly owner: BlockOwner;
   readonly prefix: Prefix;
-  /** Whether a block with addresses in use, or cooling down, is to stay with its owner. Otherwise it stays without one. */
+  /** Whether a block with used or cooling addresses keeps its owner. Otherwise it stays without an owner. */
   readonly mustBeEmpty: boolean;
   readonly nowMs: number;
 }
 
-/** What became of an owner's claim of a block. */
+/** The result of releasing an owner's claim of a block. */
 export type AffinityReleaseOutcome =
-  /** The block was empty, and went with the claim. */
+  /** The block was empty and was removed with the claim. */
   | 'removed'
   /** The block stays without an owner until its last address is released. */
   | 'disowned'
-  /** The block has another owner, has none, or does not exist; an affinity that claimed otherwise was removed. */
+  /** The block has another owner, has none, or does not exist; a contradicting affinity was removed. */
   | 'notOwned'
-  /** The block has addresses in use and was to be empty: nothing was changed. */
+  /** The block has used addresses but was required to be empty. Nothing was changed. */
   | 'notEmpty';
 
 interface ClaimReleaseResult {
@@ -195,10 +195,10 @@ interface ClaimReleaseResult {
   readonly changes: readonly Change[];
 }
 
-/** Operations that {@link releaseClaim} takes at most, where Windows keeps no addresses in the block. */
+/** Maximum operations of {@link releaseClaim} for a block without addresses reserved by Windows. */
 export const OPERATIONS_PER_CLAIM = 3;
 
-/** Ends an owner's claim of a block. It touches no other owner's claim, were it of the same name. */
+/** Releases an owner's claim of a block. Claims of other owners stay, even of the other kind with the same name. */
 export function releaseClaim(view: View, { owner, prefix, mustBeEmpty, nowMs }: ClaimReleaseInput): ClaimReleaseResult {
   const stored = view.block(prefix);
   if (!stored || !sameOwner(stored.owner, owner)) {
@@ -224,7 +224,7 @@ export function releaseClaim(view: View, { owner, prefix, mustBeEmpty, nowMs }: 
   };
 }
 
-/** A claim writes block and affinity, and the view may have only one of the two as they are now. */
+/** A claim writes block and affinity; the view may have the new state of only one of them. */
 function expectAsSeen(view: View, prefix: Prefix): Change[] {
   const value = view.block(prefix);
   if (value) return [{ type: 'expect', record: { kind: 'block', value } }];
@@ -242,27 +242,27 @@ function removeAffinity(view: View, { owner, prefix }: Claim): Change[] {
 }
 
 export interface AffinityQuery {
-  /** The affinity behind which the page begins; undefined for the first page. */
+  /** The last affinity of the previous page; undefined for the first page. */
   readonly after: OwnedBlock | undefined;
   readonly limit: number;
-  /** Only affinities of this node; empty for all, of virtual owners too. */
+  /** Only affinities of this node; empty for all, including virtual owners. */
   readonly nodeName: string;
-  /** Only affinities for blocks of this pool; empty for all. */
+  /** Only affinities of blocks of this pool; empty for all. */
   readonly poolName: string;
 }
 
-/** An affinity, and what is behind it. */
+/** An affinity with its pool and its block's state. */
 export interface AffinityListing {
   readonly affinity: Affinity;
   /** Undefined when the pool was deleted. */
   readonly poolName: string | undefined;
-  /** Whether the block exists and names the owner: without that it is no ownership. */
+  /** Whether the block exists and names the owner. Otherwise the affinity is not ownership. */
   readonly isBacked: boolean;
-  /** Addresses of the block that are in use, or cool down. */
+  /** Number of the block's addresses that are in use or cool down. */
   readonly usedCount: number;
 }
 
-/** A page of the affinities, in the order of their blocks. A pool that is not there has none. */
+/** A page of the affinities, in the order of their blocks. Empty for an unknown pool. */
 export function listAffinities(view: View, query: AffinityQuery): Page<AffinityListing> {
   const found = smallestItems(matchingAffinities(view, query), query.limit + 1, compareClaims);
   const items = found.slice(0, query.limit).map((affinity) => describeAffinity(view, affinity));
@@ -296,7 +296,7 @@ function describeAffinity(view: View, affinity: Affinity): AffinityListing {
 export interface BlockDemand {
   readonly nodeName: string;
   readonly family: Family;
-  /** Names or CIDRs of the pools that may serve, in the order in which they are tried; empty for what selectors choose. */
+  /** Names or CIDRs of the pools that may serve, in this order; empty to let selectors decide. */
   readonly pools: readonly string[];
   readonly unknownNodes: UnknownNodes;
   readonly nowMs: number;
@@ -304,15 +304,16 @@ export interface BlockDemand {
 
 export interface EnsuredBlock {
   readonly block: Prefix;
-  /** Whether it became the node's by this. */
+  /** Whether the node claimed it with this request. */
   readonly isNew: boolean;
 }
 
 /**
- * A block of the node's own, found or claimed; it may be full. Idempotent: the node's first block in the pools that serve is the
- * answer each time. How many blocks a node may have does not count.
- * @throws Failure NO_POOL, NO_POOL_SERVES, POOLS_EXHAUSTED with the reason for each pool, INVALID_REQUEST for pools that do not exist or are of
- * another family, NODE_NOT_FOUND, NODE_BEING_DELETED; STORE_CORRUPT in place of POOLS_EXHAUSTED when the configuration cannot be read
+ * Finds or claims a block of the node; it may be full. Idempotent: the answer is always the node's first block in the
+ * serving pools. The configured block cap still applies to a claim.
+ * @throws Failure NO_POOL, NO_POOL_SERVES, POOLS_EXHAUSTED with the reason for each pool, INVALID_REQUEST for pools
+ * that do not exist or are of another family, NODE_NOT_FOUND, NODE_BEING_DELETED; STORE_CORRUPT in place of
+ * POOLS_EXHAUSTED when the configuration cannot be read
  */
 export function ensureBlock(view: View, request: BlockDemand): Decision<EnsuredBlock> {
   const { nodeName, family, pools, unknownNodes, nowMs } = request;
@@ -343,7 +344,7 @@ export function ensureBlock(view: View, request: BlockDemand): Decision<EnsuredB
   throw refusalOf(view, [demand], { subject: 'a block', details: { node: nodeName } });
 }
 
-/** The node's first block, in the order of the pools and then of the addresses, whose affinity is confirmed. */
+/** The node's first block with a confirmed affinity, in the order of the pools and then of the addresses. */
 function ownBlock(view: View, demand: Demand): Block | undefined {
   const affinities = view.affinitiesOf(demand.owner).filter(({ state }) => state === 'confirmed');
   for (const pool of servingPools(view, demand)) {
@@ -355,23 +356,23 @@ function ownBlock(view: View, demand: Demand): Block | undefined {
   return undefined;
 }
 
-/** The claims that are to end. */
+/** The claims to release. */
 export type AffinityScope =
-  /** One block, with any owner. */
+  /** One block of any owner. */
   | { readonly kind: 'block'; readonly block: Prefix }
-  /** Of an owner's blocks within a range. */
+  /** An owner's blocks within a range. */
   | { readonly kind: 'range'; readonly cidr: Prefix; readonly owner: BlockOwner }
-  /** Of all blocks of an owner, in whichever pools, or none. */
+  /** All blocks of an owner, in any pool or none. */
   | { readonly kind: 'owner'; readonly owner: BlockOwner }
-  /** All blocks of a pool, with any owner. */
+  /** All blocks of a pool, of any owner. */
   | { readonly kind: 'pool'; readonly poolName: string };
 
 export interface AffinityRelease {
   readonly scope: AffinityScope;
-  /** Whether blocks with addresses in use keep their owner; otherwise they stay without one. */
+  /** Whether blocks with used or cooling addresses keep their owner. Otherwise they stay without an owner. */
   readonly mustBeEmpty: boolean;
   readonly nowMs: number;
-  /** The claim behind which to go on; undefined to begin. */
+  /** The last claim of the previous step; undefined in the first step. */
   readonly after: OwnedBlock | undefined;
 }
 
@@ -381,21 +382,21 @@ export interface OwnedBlock {
   readonly block: Prefix;
 }
 
-/** What became of one claim. */
+/** The result for one claim. */
 export interface ReleasedAffinity extends OwnedBlock {
   readonly result: AffinityReleaseOutcome;
 }
 
 interface AffinityReleaseStep {
   readonly results: readonly ReleasedAffinity[];
-  /** The claim behind which to go on; undefined when it is done. */
+  /** The last claim of this step; undefined when the release is done. */
   readonly next: OwnedBlock | undefined;
 }
 
 const CLAIMS_PER_STEP = Math.floor(OPERATIONS_PER_STEP / (2 * OPERATIONS_PER_CLAIM));
 
 /**
- * Releases affinities of blocks, as many per step as fit in a transaction, each judged separately. Empty blocks are
+ * Releases affinities of blocks, as many per step as fit in a transaction, each independently. Empty blocks are
  * removed. Blocks with addresses lose their owner and are removed with the release of their last address, or keep their
  * owner where they must be empty. Idempotent: an owner without affinities, or an unknown one, has none to release.
  * @throws Failure POOL_NOT_FOUND, and BLOCK_IN_USE when the scope is one block that has addresses in use and must be
@@ -422,11 +423,11 @@ export function continueAffinityRelease(view: View, release: AffinityRelease): D
 
 function inUseFailure(prefix: Prefix): Failure {
   const block = formatPrefix(prefix);
-  const text = `block ${block} keeps its owner: addresses of it are in use, or cool down; release them first, or let it lose its owner all the same`;
+  const text = `block ${block} keeps its owner: addresses of it are in use or cool down; release them first, or unset must_be_empty`;
   return new Failure('BLOCK_IN_USE', text, { details: { block } });
 }
 
-/** The blocks that name an owner, and those that affinities name: either may be without the other. */
+/** The blocks that name an owner, and those that affinities name; each may exist without the other. */
 function claimsIn(view: View, scope: AffinityScope): OwnedBlock[] {
   const isInScope = scopeFilter(view, scope);
   const claims = new Map<string, OwnedBlock>();

@@ -8,7 +8,7 @@ import { assign, assignment } from '../testing/allocations.js';
 import { block, claimedBlock, poolRecord } from '../testing/records.js';
 import { listBlocks } from './blocks.js';
 
-/** As `calicoctl ipam show --show-blocks` shows them: used of all, and what is left. */
+/** As `calicoctl ipam show --show-blocks` shows them: used addresses, all addresses, and the rest. */
 function fills(view: MapView): string[] {
   const { items } = listBlocks(view, { after: undefined, limit: 100, poolName: '', nodeName: '' });
   return items.map(({ block: each, poolName }) => {

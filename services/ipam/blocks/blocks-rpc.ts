@@ -56,11 +56,11 @@ function readAfter(message: ListBlocksRequest, checks: Checks): Prefix | undefin
   if (cidr === '') return undefined;
   const parsed = parsePrefix(cidr);
   if (parsed.ok) return parsed.prefix;
-  checks.check('page_token', 'names no block; begin without one');
+  checks.check('page_token', 'is not valid; list again without it');
   return undefined;
 }
 
-/** Shows how pools are cut into blocks. */
+/** Lists the blocks of pools. */
 export class Blocks {
   readonly #options: IpamOptions;
 
@@ -79,7 +79,7 @@ export const AFFINITY_STATES: Record<AffinityState, AffinityStateMessage> = {
   pendingDeletion: AffinityStateMessage.AFFINITY_STATE_PENDING_DELETION,
 };
 
-/** With its utilization, where that is known. */
+/** Includes the utilization where known. */
 export function blockMessage(listing: BlockListing & Partial<ListedBlock>): BlockMessage {
   const { block, poolName, affinityState, utilization } = listing;
   return {
@@ -95,7 +95,7 @@ export function blockMessage(listing: BlockListing & Partial<ListedBlock>): Bloc
   };
 }
 
-/** Empty for an address that is free or cools down after its release. */
+/** Empty for an address that is free or cools down. */
 function allocationMessage(block: Block, ordinal: number): BlockAllocation[] {
   const attributes = attributesAt(block, ordinal);
   if (!attributes || attributes.releasedAtMs !== undefined) return [];

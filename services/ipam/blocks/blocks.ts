@@ -8,7 +8,7 @@ import type { View } from '../records/view.js';
 import { reservedIn } from '../reservations/reservations.js';
 import { blockUtilization, type BlockUtilization } from './utilization.js';
 
-/** A block with where it lies and how sure its owner's claim is. */
+/** A block with its pool and the state of its owner's claim. */
 export interface BlockListing {
   readonly block: Block;
   /** Undefined when the pool was deleted. */
@@ -17,18 +17,18 @@ export interface BlockListing {
   readonly affinityState: AffinityState | undefined;
 }
 
-/** A block as ListBlocks answers. */
+/** A block as ListBlocks returns it. */
 export interface ListedBlock extends BlockListing {
   readonly utilization: BlockUtilization;
 }
 
 export interface BlockQuery {
-  /** The block behind which the page begins; undefined for the first page. */
+  /** The last block of the previous page; undefined for the first page. */
   readonly after: Prefix | undefined;
   readonly limit: number;
   /** Only blocks of this pool; empty for all. */
   readonly poolName: string;
-  /** Only blocks that belong to this node; empty for all. */
+  /** Only blocks of this node; empty for all. */
   readonly nodeName: string;
 }
 
@@ -36,8 +36,8 @@ export interface BlockQuery {
 const MAX_PAGE_ADDRESSES = 4096;
 
 /**
- * A page of the blocks, in the order of their addresses, IPv4 before IPv6. It ends before the limit where the next block would
- * bring it above {@link MAX_PAGE_ADDRESSES} addresses in use.
+ * A page of the blocks, in the order of their addresses, IPv4 before IPv6. It ends before the limit if the next block
+ * would exceed {@link MAX_PAGE_ADDRESSES} addresses in use.
  */
 export function listBlocks(view: View, query: BlockQuery): Page<ListedBlock> {
   const items: ListedBlock[] = [];

@@ -38,7 +38,7 @@ describe('nothing is given', () => {
     });
   });
 
-  test('to a node that is being deleted; what it holds it is told still', () => {
+  test('to a node that is being deleted; held addresses are still returned', () => {
     const view = new MapView([poolRecord('p', '10.0.0.0/26')]);
     const held = view.apply(allocate(view, { request: request('c1'), nowMs: NOW_MS }));
     view.put(nodeRecord('n1', { deletionTimeMs: NOW_MS }));

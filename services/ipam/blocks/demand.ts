@@ -7,26 +7,29 @@ import { makeNode, type Node, type UnknownNodes } from '../records/node.js';
 import type { Change, View } from '../records/view.js';
 import type { Labels } from '../selectors/parser.js';
 
-/** What addresses are used for; among a pool's `allowedUses`. */
+/** The use of addresses, one of a pool's `allowedUses`. */
 export type PoolUse = 'Workload' | 'Tunnel' | 'LoadBalancer';
 
 /** A demand for addresses of one family, for any kind of owner. */
 export interface Demand {
   readonly family: Family;
   readonly use: PoolUse;
-  /** Whose blocks come first; blocks that are claimed become its. */
+  /** Its blocks are tried first, and it gets the claimed blocks. */
   readonly owner: BlockOwner;
   /** Empty for virtual owners. */
   readonly nodeLabels: Labels;
-  /** Empty where no namespace is known. */
+  /** Empty when no namespace is known. */
   readonly namespaceLabels: Labels;
   /** Whether to ignore the pools' namespaceSelector, because the namespace is left open. Default: false. */
   readonly isAnyNamespace?: boolean | undefined;
-  /** Names or CIDRs of the pools to take from, in this order. Where none is of the family, selectors decide. */
+  /** Names or CIDRs of the pools to allocate from, in this order. If none is of the family, selectors decide. */
   readonly pools: readonly string[];
-  /** Blocks of the family that the owner may have in these pools; 0 for what the configuration says. */
+  /** Limit of the owner's blocks of the family in these pools; 0 for the configured one. */
   readonly maxBlocksCount: number;
-  /** Where the walk over blocks of a single address starts: there is no place to keep together, and every taker has its own. */
+  /**
+   * Decides the start of the walk over blocks of a single address. Such blocks need no locality, so each request starts
+   * elsewhere.
+   */
   readonly seed: string;
   readonly nowMs: number;
 }
@@ -37,16 +40,16 @@ interface NodeRequest {
   readonly nowMs: number;
 }
 
-/** A node that may have addresses. */
+/** A node that may get addresses. */
 export interface AuthorizedNode {
   readonly labels: Labels;
-  /** What giving it one rests on: its record as it is, or made with the allocation. */
+  /** What an allocation depends on: the unchanged record, or its creation in the same transaction. */
   readonly changes: readonly Change[];
 }
 
 /**
- * Whether a node may get addresses. An allocation compares the node's record, so a node whose deletion has begun gets
- * no more from any replica: the deletion first marks the record, and then releases everything the node holds.
+ * Refuses nodes that may not get addresses. An allocation compares the node's record, which a deletion marks before it
+ * releases the node's addresses. So no replica allocates to a node that is being deleted.
  * @throws Failure NODE_NOT_FOUND, NODE_BEING_DELETED; STORE_CORRUPT when its record cannot be read
  */
 export function authorizeNode(view: View, { nodeName, unknownNodes, nowMs }: NodeRequest): AuthorizedNode {
@@ -54,7 +57,7 @@ export function authorizeNode(view: View, { nodeName, unknownNodes, nowMs }: Nod
   if (!node) requireReadable(view, { kind: 'node', name: nodeName });
   if (!node) return { labels: {}, changes: [{ type: 'put', record: { kind: 'node', value: newNode() } }] };
   if (node.deletionTimeMs !== undefined) {
-    const text = `node "${nodeName}" is being deleted and gets no address; once it is gone, register it anew`;
+    const text = `node "${nodeName}" is being deleted and gets no address; register it again after the deletion`;
     throw new Failure('NODE_BEING_DELETED', text, { details: { node: nodeName } });
   }
   return { labels: node.labels, changes: [{ type: 'expect', record: { kind: 'node', value: node } }] };

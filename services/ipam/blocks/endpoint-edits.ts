@@ -28,17 +28,17 @@ import { addressOf, heldAddressesOf, sameAttachment } from './holding.js';
 import { blockOf, unreadableBlockOf } from './lookup.js';
 
 /**
- * Whose endpoints end, independent of the addresses they name: those of one attachment, or of all attachments of a
+ * The owner whose endpoints a release removes, whatever addresses they name: one attachment, or all attachments of a
  * handle.
  */
 export type ReleaseTarget =
   | { readonly type: 'attachment'; readonly attachment: Attachment }
   | { readonly type: 'handle'; readonly handleId: string };
 
-/** An allocation that has ended, as an endpoint may still name it. */
+/** An allocation that has ended and that an endpoint may still name. */
 export type EndedAllocation = Pick<EndpointAddress, 'address' | 'sequenceNumber'>;
 
-/** What is to become of the endpoint under a key. */
+/** The change of the endpoint under a key. */
 interface Edit {
   readonly key: EndpointKey;
   readonly before: AnyEndpoint | undefined;
@@ -47,21 +47,21 @@ interface Edit {
 }
 
 /**
- * What a release does to endpoints. What makes it hard:
+ * Changes endpoints with a release. What makes it hard:
  *
- * - Attachments share keys, so that one decision may change one endpoint several times. Nothing is taken from an endpoint but what is of
- *   the attachment that is released.
- * - An endpoint that goes puts back the latest of those that it replaced that still holds what it names. What the blocks say of that is
- *   compared at the commit.
- * - An endpoint that a view does not show may be on its way, while its block is shown already: then it would be left behind. So that
- *   it is missing, or another's, is compared too.
+ * - Attachments share keys, so one decision may change an endpoint several times. Only data of the released attachment
+ *   may be removed.
+ * - A removed endpoint restores the latest of those that it replaced and that still holds an address. The commit
+ *   compares the blocks that show this.
+ * - The view may show a block before it shows its endpoint, which would then be left over. So the commit also compares
+ *   that the endpoint is missing or belongs to another attachment.
  */
 export class EndpointEdits {
   readonly #view: View;
-  /** Texts of the addresses that go back. */
+  /** Texts of the released addresses. */
   readonly #released: ReadonlySet<string>;
   readonly #edits = new Map<string, Edit>();
-  /** Blocks that were looked at, and have to be as they were seen. */
+  /** Comparisons with the blocks that were read. */
   readonly #expected = new Map<string, Change>();
 
   /** @param released - addresses that the same decision releases; the endpoints of their attachments lose them */
@@ -74,7 +74,7 @@ export class EndpointEdits {
     }
   }
 
-  /** Removes the endpoints of what ends, also those that name addresses which were released before, or by another tool. */
+  /** Removes the target's endpoints, including those whose addresses were released earlier or by another tool. */
   removeAll(target: ReleaseTarget): this {
     const containerIds =
       target.type === 'attachment' ? [target.attachment.containerId] : containerIdsOf(target.handleId);
@@ -90,7 +90,7 @@ export class EndpointEdits {
     return this;
   }
 
-  /** Takes an allocation that has ended from an endpoint that names it. */
+  /** Removes an ended allocation from an endpoint that still names it. */
   removeAllocation(key: EndpointKey, attachment: Attachment, ended: EndedAllocation): this {
     this.#removeAddresses(key, attachment, (named) => !isSameAllocation(named, ended));
     return this;
@@ -110,7 +110,7 @@ export class EndpointEdits {
     return before ? [{ type: 'delete', record: { key, ...before } }] : [];
   }
 
-  /** @param key - where the endpoint is by what the attributes say */
+  /** @param key - the endpoint's key according to the attributes */
   #release(attachment: Attachment, key: EndpointKey): void {
     const left = new Set(heldAddressesOf(this.#view, attachment).map((held) => formatPrefix(addressOf(held))));
     const isLeft = ({ address }: EndpointAddress): boolean => {
@@ -130,7 +130,7 @@ export class EndpointEdits {
     return edit;
   }
 
-  /** Takes addresses from what is recorded of an attachment; with the last, that goes. */
+  /** Removes addresses from an attachment's endpoint, and the endpoint with the last one. */
   #removeAddresses(key: EndpointKey, attachment: Attachment, isLeft: (address: EndpointAddress) => boolean): void {
     const edit = this.#editOf(key);
     if (edit.after?.kind !== 'endpoint') return;
@@ -159,7 +159,7 @@ export class EndpointEdits {
     edit.isChanged = true;
   }
 
-  /** The latest of the replaced endpoints that still holds what it names, with those before it. */
+  /** The latest of the replaced endpoints that still holds an address, with the ones before it. */
   #restoreReplaced(key: EndpointKey, replaced: readonly AnyEndpoint[]): AnyEndpoint | undefined {
     for (const [index, one] of replaced.entries()) {
       if (one.kind === 'foreignEndpoint') {
@@ -183,7 +183,7 @@ export class EndpointEdits {
     return attributes !== undefined && belongsTo(attachment)(attributes);
   }
 
-  /** Whether an address of another writer's endpoint is still its container's; also where that cannot be known. */
+  /** Whether another writer's endpoint still holds an address; also true where that is unknown. */
   #isForeignInUse({ namespace }: EndpointKey, { addresses, containerId, podName }: ForeignEndpoint): boolean {
     const holders = this.#holdersOf(addresses);
     if (holders === 'unknown') return true;
@@ -219,7 +219,9 @@ export class EndpointEdits {
     this.#set(edit, { kind: 'endpoint', value: withReplacedEndpoints(edit.after.value, left) });
   }
 
-  /** The holders of the addresses after this release; `unknown` where one is in no block, or there are none. */
+  /**
+   * The holders of the addresses after this release; `unknown` if an address is in no block, or there are no addresses.
+   */
   #holdersOf(addresses: readonly Prefix[]): AllocationAttributes[] | 'unknown' {
     const holders: AllocationAttributes[] = [];
     for (const address of addresses) {
@@ -231,7 +233,7 @@ export class EndpointEdits {
     return addresses.length === 0 ? 'unknown' : holders;
   }
 
-  /** The attributes of an address that is held in a block and not released by this change. */
+  /** The attributes of an address that stays held after this release. */
   #attributesIn(prefix: Prefix, address: Prefix): AllocationAttributes | undefined {
     const value = this.#view.block(prefix);
     const expected: Change = value ? { type: 'expect', record: { kind: 'block', value } } : expectNoBlock(prefix);
@@ -242,7 +244,7 @@ export class EndpointEdits {
   }
 }
 
-/** Of a record that is missing only the key counts: what is compared is what was seen under it, which is nothing. */
+/** Only the key of a missing record counts: the commit compares what the view had under it, which is nothing. */
 const MISSING: AnyEndpoint = {
   kind: 'endpoint',
   value: makeEndpoint(
@@ -277,7 +279,7 @@ export function isSameAllocation(named: EndedAllocation, { address, sequenceNumb
   );
 }
 
-/** How many blocks a release of an attachment may have to compare for putting an endpoint back. */
+/** Maximum number of blocks that a release compares in order to restore a replaced endpoint. */
 export function restoreOperations(view: View, attributes: AllocationAttributes): number {
   const attachment = attachmentOf(attributes);
   const stored = attachment && view.endpoint(endpointKey({ attachment, ...holderOf(attributes) }));

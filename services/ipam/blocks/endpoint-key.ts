@@ -3,8 +3,8 @@ import type { Change, View } from '../records/view.js';
 import { sameAttachment } from './holding.js';
 
 /**
- * The owner of an endpoint's key when several attachments compete for it: the one that was added last. It keeps the
- * endpoints that it replaced, so that they are restored when it is released, as after a failed ADD.
+ * Several attachments may compete for an endpoint's key. The one that was added last owns it. It stores the endpoints
+ * that it replaced, which are restored when it is released, as after a failed ADD.
  */
 
 /** The endpoint under a key, written by Podwire or by another writer. */
@@ -15,7 +15,7 @@ export function endpointAt(view: View, key: EndpointKey): AnyEndpoint | undefine
   return foreign && { kind: 'foreignEndpoint', value: foreign };
 }
 
-/** Writes the endpoint of an attachment that is new under the key. */
+/** Writes the endpoint of an attachment that does not own the key yet. */
 export function takeOverKey(view: View, key: EndpointKey, endpoint: Endpoint): Change {
   const current = endpointAt(view, key);
   const replaced = current ? [withoutReplacedEndpoints(current), ...replacedEndpoints(current)] : [];
@@ -26,8 +26,8 @@ export function takeOverKey(view: View, key: EndpointKey, endpoint: Endpoint): C
 }
 
 /**
- * Writes what is recorded of an attachment under a key, which stays whose it is.
- * @returns undefined where nothing is recorded of it
+ * Rewrites the endpoint of an attachment under a key without changing the key's owner.
+ * @returns undefined if the key has no endpoint of the attachment
  */
 export function rewriteEndpoint(view: View, key: EndpointKey, endpoint: Endpoint): Change | undefined {
   const stored = view.endpoint(key);

@@ -49,14 +49,14 @@ export function heldAddressesOf(view: View, attachment: Attachment): HeldAddress
     );
 }
 
-/** Makes a concurrent release lose; otherwise the records written along with it would be left over. */
+/** Makes a concurrent release lose its comparison. Otherwise the records written here would be left over. */
 export function touchBlocks(held: readonly HeldAddress[]): Change[] {
   const blocks = new Map(held.map(({ block }) => [formatPrefix(block.prefix), block]));
   return [...blocks.values()].map((block) => ({ type: 'put', record: { kind: 'block', value: touchBlock(block) } }));
 }
 
 /**
- * For what rests on all that a handle has.
+ * For decisions that depend on all addresses of a handle.
  * @returns the handle
  * @throws Failure STORE_CORRUPT when the handle, or a block that it names, cannot be read
  */
@@ -83,12 +83,12 @@ export function blocksOf(view: View, handle: Handle | undefined): Block[] {
 /** A handle with more blocks is only adjusted, not recounted: the transaction compares every counted block. */
 const MAX_COUNTED_BLOCKS = 16;
 
-/** How many operations {@link handleChanges} takes at most. */
+/** Maximum number of operations of {@link handleChanges}. */
 export function handleOperations(handle: Handle | undefined): number {
   return 1 + Math.min(handle?.blocks.size ?? 0, MAX_COUNTED_BLOCKS);
 }
 
-/** Whether {@link handleChanges} sets the whole handle right, and not only the blocks that change. */
+/** Whether {@link handleChanges} recounts the whole handle, not only the changed blocks. */
 export function isRecounted({ blocks }: Handle): boolean {
   return blocks.size <= MAX_COUNTED_BLOCKS;
 }
@@ -113,14 +113,14 @@ export function handleChanges(view: View, id: string, changed: readonly Block[])
   return changes;
 }
 
-/** How many addresses of a block a handle has, and what that rests on. */
+/** The number of a handle's addresses in a block, with the comparison that it depends on. */
 interface HandleCount {
   readonly cidr: string;
   readonly count: number;
   readonly expected: readonly Change[];
 }
 
-/** What a handle has of the blocks that do not change. */
+/** The handle's counts in unchanged blocks. */
 function otherCounts(view: View, { id, blocks }: Handle, changed: readonly Block[]): HandleCount[] {
   const cidrs = new Set(changed.map(({ prefix }) => formatPrefix(prefix)));
   const others = [...blocks].filter(([cidr]) => !cidrs.has(cidr));
@@ -130,7 +130,7 @@ function otherCounts(view: View, { id, blocks }: Handle, changed: readonly Block
   });
 }
 
-/** A block that cannot be read is taken to have what the handle says; one that is missing has to be missing still. */
+/** Keeps the count of an unreadable block. Compares that a missing block is still missing. */
 function recountBlock(view: View, id: string, { cidr, count }: Omit<HandleCount, 'expected'>): HandleCount {
   const parsed = parsePrefix(cidr);
   if (!parsed.ok) return { cidr, count: 0, expected: [] };
@@ -154,7 +154,7 @@ function dependOnHandle(view: View, id: string, put: Change): Change[] {
   return cannotRead(view, { kind: 'handle', id }) ? [] : [{ type: 'expect', record: { kind: 'handle', value } }];
 }
 
-/** Adds how many addresses of each block a handle has to the counts. */
+/** Adds the number of a handle's addresses in each block to the counts. */
 function countPerBlock(blocks: readonly Block[], id: string, counts: Map<string, number>): void {
   for (const block of blocks) {
     const count = countIn(block, id);
@@ -171,7 +171,7 @@ function sameCounts(stored: ReadonlyMap<string, number> | undefined, counts: Rea
   return stored.size === counts.size && [...stored].every(([cidr, count]) => counts.get(cidr) === count);
 }
 
-/** What is recorded of this very attachment under a key: its endpoint, or the one that another has replaced. */
+/** The endpoint of exactly this attachment under a key: the current one, or a replaced one. */
 export function recordedEndpoint(view: View, key: EndpointKey, attachment: Attachment): Endpoint | undefined {
   const stored = view.endpoint(key);
   if (!stored || sameAttachment(stored.attachment, attachment)) return stored;

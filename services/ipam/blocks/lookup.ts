@@ -13,7 +13,7 @@ export function* allBlocks(view: View): Generator<Block, void, void> {
 }
 
 /**
- * The block that an address lies in, also when no pool has it. Costs one look-up for each size that a block may have.
+ * The block of an address, even outside all pools. Takes one look-up per possible block size.
  * @throws Failure STORE_CORRUPT when that block cannot be read: the holder of the address is unknown then
  */
 export function blockOf(view: View, address: Address): Block | undefined {
@@ -23,7 +23,7 @@ export function blockOf(view: View, address: Address): Block | undefined {
   return block;
 }
 
-/** The record of the block that an address lies in, where it cannot be read. */
+/** The record of an address's block if it cannot be read. */
 export function unreadableBlockOf(view: View, address: Address): UnreadableRecord | undefined {
   return readableBlockOf(view, address) ? undefined : view.unreadableBlock(hostPrefix(address));
 }
@@ -37,7 +37,7 @@ function readableBlockOf(view: View, address: Address): Block | undefined {
   return undefined;
 }
 
-/** The first block that shares addresses with the prefix and can be read: within it, the same, or around it. */
+/** The first readable block that shares addresses with the prefix: within it, equal to it, or around it. */
 export function overlappingBlock(view: View, prefix: Prefix): Block | undefined {
   for (const block of view.blocksIn(prefix)) return block;
   for (const range of rangesAround(prefix)) {

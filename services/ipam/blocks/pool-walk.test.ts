@@ -18,7 +18,7 @@ interface Finding {
   readonly reserved?: ReservedAddresses;
 }
 
-/** The first block that nobody has. */
+/** The first unclaimed block. */
 function findUnclaimed(view: MapView, { reserved = NOTHING, ...walk }: Finding): Prefix | undefined {
   for (const met of walkBlocks(view, { ...walk, reserved })) if (met.kind === 'unclaimed') return met.prefix;
   return undefined;
@@ -71,7 +71,7 @@ describe('the walk', () => {
     expect(blockCount(walked)).toBe(BigInt(count));
   });
 
-  test('begins where the seed says, goes on in order, and wraps around', () => {
+  test('starts where the seed decides, continues in order, and wraps around', () => {
     const walked = pool('p', '10.0.0.0/28', { blockSizeBits: 30 });
     const start = fnv1a32('node-1') % 4;
     const cidrs = [0, 4, 8, 12].map((last) => `10.0.0.${last}/30`);
@@ -89,7 +89,7 @@ describe('the walk', () => {
     expect(Math.min(...distances)).toBeGreaterThan(1);
   });
 
-  test('meets all that nobody has at once, what exists and what does not, each once', () => {
+  test('returns every unclaimed block once, existing or not', () => {
     const walked = pool('p', '10.0.0.0/28', { blockSizeBits: 30 });
     const mine = block('10.0.0.4/30', 'n1');
     const view = new MapView([{ kind: 'block', value: mine }]);

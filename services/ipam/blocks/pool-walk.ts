@@ -9,32 +9,32 @@ import type { ReservedAddresses } from '../reservations/reservations.js';
 import { overlappingRange } from './lookup.js';
 
 /**
- * The walk over a pool's possible blocks, from a start that the seed decides, once around. What exists and cannot serve costs nothing,
- * however much it is, and neither does the size of the pool.
+ * Walks once around a pool's possible blocks, from a start that the seed decides. Existing blocks that cannot serve
+ * cost no time, and neither does the size of the pool.
  */
 
 interface WalkInput {
   readonly pool: Pool;
-  /** Where to start: the same text, the same place. Different nodes start far apart, so that they seldom collide. */
+  /** Decides the start. Different nodes start far apart, so they seldom collide. */
   readonly seed: string;
-  /** Blocks that are reserved as a whole are not result unless they exist. */
+  /** Blocks that are reserved as a whole are skipped unless they exist. */
   readonly reserved: ReservedAddresses;
 }
 
-/** A result of a walk: a possible block that is unclaimed, or an existing block that no affinity leads to. */
+/** A result of a walk: a possible block that is unclaimed, or an existing block without an affinity. */
 export type WalkResult =
   { readonly kind: 'unclaimed'; readonly prefix: Prefix } | { readonly kind: 'existing'; readonly block: Block };
 
 /**
- * Every unclaimed block of a pool, once, in the order of the walk: possible blocks, and existing blocks that no
- * affinity leads to. Lazy, because the blocks of a large pool are too many to list.
+ * Every unclaimed block of a pool, once, in the order of the walk: possible blocks, and existing blocks without an
+ * affinity. Lazy, because the blocks of a large pool are too many to list.
  */
 export function* walkBlocks(view: View, { pool, seed, reserved }: WalkInput): Generator<WalkResult, void, void> {
   const behind = { from: 0n, end: 0n };
   for (const part of partsFrom(pool, seed)) yield* walkPart(view, { pool, part, reserved, behind });
 }
 
-/** The blocks of a pool that may have something to give, once each, in the order of the walk. */
+/** The blocks of a pool that have free or cooling addresses, once each, in the order of the walk. */
 export function* blocksWithRoom(view: View, { pool, seed }: Omit<WalkInput, 'reserved'>): Generator<Block, void, void> {
   for (const part of partsFrom(pool, seed)) yield* view.blocksWithRoomIn(part);
 }
@@ -52,7 +52,7 @@ function* partsFrom(pool: Pool, seed: string): Generator<Prefix, void, void> {
   yield* alignedParts(pool, { first: 0n, end: start });
 }
 
-/** Number of blocks that fit into a pool; 0 for a pool that is smaller than one. */
+/** Number of blocks that fit into a pool; 0 if the pool is smaller than a block. */
 export function blockCount({ prefix, blockSizeBits }: Pool): bigint {
   return blockSizeBits < prefix.length ? 0n : 1n << BigInt(blockSizeBits - prefix.length);
 }
@@ -60,11 +60,11 @@ export function blockCount({ prefix, blockSizeBits }: Pool): bigint {
 /** Blocks of a pool by their number, counted from 0. */
 interface BlockRange {
   readonly first: bigint;
-  /** Behind the last. */
+  /** After the last one. */
   readonly end: bigint;
 }
 
-/** The range cut into prefixes, as few as can be, in order: at most two per bit of the range. */
+/** The range as the fewest possible prefixes, in order: at most two per bit of the range. */
 function* alignedParts({ prefix, blockSizeBits }: Pool, { first, end }: BlockRange): Iterable<Prefix> {
   const hostBits = BigInt(familyBits(prefix.family) - blockSizeBits);
   for (let index = first; index < end;) {
@@ -79,7 +79,7 @@ interface Part {
   readonly pool: Pool;
   readonly part: Prefix;
   readonly reserved: ReservedAddresses;
-  /** The last run of blocks that was result: it may reach over the next parts. */
+  /** The last run of existing blocks: it may extend over the next parts. */
   readonly behind: { from: bigint; end: bigint };
 }
 

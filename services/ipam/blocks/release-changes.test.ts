@@ -10,7 +10,7 @@ const BLOCKS = [block('10.0.0.0/26', 'n1'), block('10.0.0.64/26', 'n2', { owner:
 
 function emptied(records: readonly RecordValue[], removed = BLOCKS, isBehind = false): string[] {
   const view = new MapView([...records, ...BLOCKS.flatMap((value) => claimedBlock(value))]);
-  view.records.delete('affinity host:nobody 10.0.0.64/26');
+  view.records.delete('affinity host:none 10.0.0.64/26');
   view.isBehind = isBehind;
   return poolsEmptiedBy(view, removed).map(({ name }) => name);
 }
@@ -31,7 +31,7 @@ describe('a release ends the deletion of a pool', () => {
     ['not while it has another block', emptied([DRAINING], [BLOCKS[0]!])],
     ['not with a block of another pool', emptied([DRAINING], [block('10.9.0.0/26', 'n1')])],
     ['not without a block', emptied([DRAINING], [])],
-    ['not of a pool that nobody deletes', emptied([poolRecord('p', '10.0.0.0/24', { disabled: true })])],
+    ['not of a pool that is not being deleted', emptied([poolRecord('p', '10.0.0.0/24', { disabled: true })])],
     ['not while another replica’s claim may be on its way', emptied([DRAINING], BLOCKS, true)],
     [
       'not while it has claims of others, which the next step removes',

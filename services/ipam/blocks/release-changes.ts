@@ -23,8 +23,8 @@ import { EndpointEdits, restoreOperations, type ReleaseTarget } from './endpoint
 import { addressOf, handleChanges, handleOperations } from './holding.js';
 
 /**
- * The changes that give addresses back.
- * @param held - as the view shows them, none twice; few enough for one transaction, see {@link nextBatch}
+ * The changes that release addresses.
+ * @param held - as in the view, without duplicates; few enough for one transaction, see {@link nextBatch}
  */
 export function releaseHeld(view: View, held: readonly HeldAddress[], nowMs: number): Change[] {
   return [...blockChanges(view, held, nowMs), ...new EndpointEdits(view, held).changes()];
@@ -32,12 +32,15 @@ export function releaseHeld(view: View, held: readonly HeldAddress[], nowMs: num
 
 interface HolderRelease {
   readonly target: ReleaseTarget;
-  /** All that it holds. */
+  /** All addresses that the target holds. */
   readonly held: readonly HeldAddress[];
   readonly nowMs: number;
 }
 
-/** The same where an attachment or a handle ends: its endpoints go, also those that name addresses which it holds no more. */
+/**
+ * Releases all addresses of an attachment or a handle, and removes its endpoints, including those that name addresses
+ * it no longer holds.
+ */
 export function releaseHolder(view: View, { target: ending, held, nowMs }: HolderRelease): Change[] {
   return [...blockChanges(view, held, nowMs), ...new EndpointEdits(view, held).removeAll(ending).changes()];
 }
@@ -59,7 +62,7 @@ function blockChanges(view: View, held: readonly HeldAddress[], nowMs: number): 
 interface ChangedBlocks {
   /** The changed blocks, before the decision whether to keep or remove them. */
   readonly blocks: readonly Block[];
-  /** Allocations that end by it, as they were. */
+  /** The allocations that end, as they were before. */
   readonly ended: readonly HeldAddress[];
   readonly nowMs: number;
 }
@@ -78,8 +81,8 @@ function storeOrRemoveBlocks(view: View, { blocks, ended, nowMs }: ChangedBlocks
 }
 
 /**
- * Whether a block is to go: nothing is in it, and no allocation would come from it.
- * @returns what that rests on besides the block; undefined when it is to stay
+ * Whether to remove a block: it holds no address, and no allocation would use it.
+ * @returns the comparisons that this depends on besides the block; undefined to keep the block
  */
 function removalConditions(view: View, block: Block): Change[] | undefined {
   if (!isUnneeded(block)) return undefined;
@@ -92,18 +95,20 @@ function removalConditions(view: View, block: Block): Change[] | undefined {
   return [expectPool, { type: 'expect', record: { kind: 'node', value: node } }];
 }
 
-/** Whether a pool is meant for other nodes. An unreadable selector counts as no. */
+/** Whether the pool's selector excludes the node. An invalid selector does not. */
 function isDeselected({ nodeSelector }: Pool, { labels }: Node): boolean {
   const { matches: isSelected, fault } = matches(nodeSelector, labels);
   return !isSelected && fault === undefined;
 }
 
 interface Removal extends ChangedBlocks {
-  /** Other blocks that the same decision changes, as they are to be. */
+  /** Other blocks that the same decision changes, in their new state. */
   readonly kept: readonly Block[];
 }
 
-/** Removes blocks that are {@link isUnneeded} with their affinities; what Windows kept in them ends with them. */
+/**
+ * Removes blocks that are {@link isUnneeded} with their affinities. Their addresses reserved by Windows end with them.
+ */
 export function removeBlocks(view: View, { blocks, kept, ended, nowMs }: Removal): Change[] {
   const reserved = blocks.flatMap((block) => heldAddressesIn(block, () => true));
   const allEnded = [...ended, ...reserved];
@@ -144,14 +149,14 @@ function groupByBlock(held: readonly HeldAddress[]): HeldOrdinals[] {
   return [...shares.values()];
 }
 
-/** What a transaction may come to at most, of the 128 operations that etcd allows. */
+/** Maximum operations of a transaction, below the 128 that etcd allows. */
 export const OPERATIONS_PER_STEP = 120;
-/** A block with its affinity, its pool and its node. */
+/** For a block, its affinity, its pool and its node. */
 const OPERATIONS_PER_BLOCK = 4;
-/** An endpoint, and an entry of the history. */
+/** For an endpoint and an entry of the history. */
 const OPERATIONS_PER_ADDRESS = 2;
 
-/** As many of the addresses as one transaction can release, at least one of them. */
+/** As many of the addresses as one transaction can release, at least one. */
 export function nextBatch(view: View, candidates: Iterable<HeldAddress>): HeldAddress[] {
   const batch: HeldAddress[] = [];
   const seen = new Set<string>();
@@ -175,15 +180,15 @@ export function nextBatch(view: View, candidates: Iterable<HeldAddress>): HeldAd
 }
 
 interface CooledBlockInput {
-  /** As it was seen; of another view, too. */
+  /** May be from another view. */
   readonly block: Block;
   readonly nowMs: number;
 }
 
 /**
- * Frees the addresses of a block whose cool-down is over, for blocks without new allocations: every allocation and release
- * does the same for its own block. Removes the block if that makes it unneeded.
- * @returns whether there was something to do
+ * Frees the addresses of a block whose cool-down is over. Allocations and releases do the same for their own block;
+ * this serves the others. Removes the block if it becomes unneeded.
+ * @returns whether anything changed
  */
 export function collectCooledBlock(view: View, { block: { prefix }, nowMs }: CooledBlockInput): Decision<boolean> {
   const config = view.config() ?? DEFAULT_CONFIG;
@@ -207,8 +212,8 @@ export function collectCooledBlock(view: View, { block: { prefix }, nowMs }: Coo
  */
 
 /**
- * The pools that are being deleted and have nothing left once these blocks are removed: they are to be removed in the same
- * transaction. Only where that is known for certain; else the pool stays for a later step.
+ * The pools that are being deleted and become empty with the removal of these blocks. They are removed in the same
+ * transaction. If emptiness is not certain, the pool is left to a later step.
  */
 export function poolsEmptiedBy(view: View, removed: readonly Block[]): Pool[] {
   if (removed.length === 0) return [];
@@ -230,7 +235,7 @@ function isEmptied(view: View, pool: Pool, removed: readonly Block[]): boolean {
   return orphanedAffinities(view, pool, removed).length === 0;
 }
 
-/** Affinities within a pool that do not go with these blocks: another writer's claims that did not end. */
+/** Affinities within a pool that are not removed with these blocks: unfinished claims of other writers. */
 export function orphanedAffinities(view: View, pool: Pool, removed: readonly Block[]): Affinity[] {
   const owned = new Set(removed.flatMap(({ owner, prefix }) => (owner ? [affinityId({ owner, block: prefix })] : [])));
   return [...view.affinities()].filter(
@@ -246,11 +251,11 @@ export function removePool(value: Pool): Change {
   return { type: 'delete', record: { kind: 'pool', value } };
 }
 
-/** What one step of a release of several transactions came to. */
+/** The result of one step of a release in several transactions. */
 export interface ReleaseStep {
-  /** Whether nothing was left to do, so that this step changes nothing. Otherwise ask again. */
+  /** `done` when nothing was left and this step changed nothing; otherwise run another step. */
   readonly state: 'more' | 'done';
-  /** What the step gave back, of full length. */
+  /** The addresses that the step released, of full length. */
   readonly addresses: readonly Prefix[];
 }
 

@@ -61,7 +61,7 @@ describe('borrowing', () => {
     expect(disagreements(view, NOW_MS)).toEqual([]);
   });
 
-  test('what is borrowed is released like anything else', () => {
+  test('a borrowed address is released like any other', () => {
     const view = small(...others);
     run(view, request('c1'));
     view.apply(release(view, attachment('c1'), NOW_MS));
@@ -72,7 +72,7 @@ describe('borrowing', () => {
   test('does not happen under strict affinity, and the refusal says so', () => {
     expect(refusal(small(STRICT, ...others), request('c1'))).toMatchObject({
       code: 'POOLS_EXHAUSTED',
-      message: expect.stringContaining('Affinity is strict, so no node takes addresses of blocks that are not its own'),
+      message: expect.stringContaining('Affinity is strict, so nodes use only their own blocks'),
     });
   });
 
@@ -98,7 +98,7 @@ describe('borrowing', () => {
     expect(assign(view, asked).given).toEqual(['10.0.0.0/32']);
   });
 
-  test('also from a block that nobody owns and that is not empty', () => {
+  test('also from a block without an owner that is not empty', () => {
     const taken = takeAddress(block('10.0.0.0/30', 'n1'), { handleId: 'x', owner: {}, releasedAtMs: undefined })!.block;
     const ownerless = { kind: 'block', value: { ...taken, owner: undefined } } as const;
     const only = new MapView([poolRecord('p', '10.0.0.0/30', { blockSizeBits: 30 }), ownerless]);
@@ -171,7 +171,7 @@ describe('an empty block of another node', () => {
     expect(view.block(prefix('10.0.0.4/30'))!.unallocated).toEqual([2, 3, 0]);
   });
 
-  test('comes after what nobody has, and blocks of nodes that are gone come first', () => {
+  test('comes after unclaimed blocks, and starts with blocks of deleted nodes', () => {
     const view = new MapView([
       poolRecord('p', '10.0.0.0/28', { blockSizeBits: 30 }),
       nodeRecord('n2'),
@@ -193,7 +193,7 @@ describe('an empty block of another node', () => {
     expect(view.affinitiesOf(host('n2'))).toHaveLength(1);
   });
 
-  test('that nobody owns is adopted, also under strict affinity', () => {
+  test('without an owner is adopted, also under strict affinity', () => {
     const view = new MapView([
       STRICT,
       poolRecord('p', '10.0.0.0/30', { blockSizeBits: 30 }),
@@ -345,7 +345,7 @@ describe('empty blocks in pools that do not select the node any more', () => {
   test.each([
     ['cannot be read', 'zone ='],
     ['selects it', 'zone == "b"'],
-  ])('stay where the selector %s, and another pool is asked for', (_, nodeSelector) => {
+  ])('stay if the selector %s and another pool is requested', (_, nodeSelector) => {
     const view = start(nodeSelector);
     run(view, request('c1', { pools: ['p'] }));
     expect(view.affinitiesOf(host('n1'))).toHaveLength(2);
@@ -360,7 +360,7 @@ describe('empty blocks in pools that do not select the node any more', () => {
 });
 
 describe('at the same time', () => {
-  test('two decisions on the same empty block: the second, decided anew, leaves it alone', () => {
+  test('two decisions on the same empty block: the second, decided again, does not take it', () => {
     const view = small(
       ...claimedBlock(fullBlock('10.0.0.0/30', 'n1')),
       ...claimedBlock(block('10.0.0.4/30', 'n2', OLD)),

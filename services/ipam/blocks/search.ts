@@ -21,15 +21,15 @@ import type { Demand } from './demand.js';
 import { overlappingRange } from './lookup.js';
 import { idleBlocks, blocksWithRoom, walkBlocks } from './pool-walk.js';
 
-/** A demand with all that the search for an address goes by. */
+/** A demand with everything that the search for an address depends on. */
 export interface Search {
   readonly view: View;
   readonly demand: Demand;
-  /** The pools that may serve, in the order in which they are tried. */
+  /** The pools that may serve, in the order of attempts. */
   readonly pools: readonly Pool[];
-  /** The defaults, where the stored one cannot be read: what rests on it is not committed then. */
+  /** The defaults if the stored one cannot be read: then no change that depends on it is committed. */
   readonly config: IpamConfig;
-  /** Infinite where the configuration cannot be read, as the end of a cool-down is unknown then. */
+  /** Infinite if the configuration cannot be read, because the end of a cool-down is unknown then. */
   readonly cooldownSeconds: number;
   readonly reserved: ReservedAddresses;
 }
@@ -49,28 +49,28 @@ function capOf(count: number): number {
   return count > 0 ? count : Number.POSITIVE_INFINITY;
 }
 
-/** How a block came to be one to take from. */
+/** Why an address can be allocated from a block. */
 export type OfferOrigin =
-  /** It was the owner's. */
+  /** The owner had it before. */
   | 'own'
   /** It was unclaimed. */
   | 'claimed'
-  /** It was another node's, and empty for a while. */
+  /** Another node owned it, and it was empty after the grace period. */
   | 'reclaimed'
-  /** It stays another's. */
+  /** It stays with its other owner, or without one. */
   | 'borrowed';
 
-/** A block with an address to give. */
+/** A block with an available address. */
 export interface Offer {
-  /** As it is without the addresses that are about to be taken, and with those that have cooled down. */
+  /** The block before the allocation, with the cooled addresses freed. */
   readonly block: Block;
   readonly pool: Pool;
   readonly origin: OfferOrigin;
-  /** What has to change besides the block. */
+  /** The changes required besides the block's. */
   readonly changes: readonly Change[];
 }
 
-/** The block with the addresses free whose cool-down is over. */
+/** The block with its cooled addresses freed. */
 export function collectBlock({ demand, cooldownSeconds }: Search, block: Block): Block {
   return collectCooled(block, demand.nowMs, cooldownSeconds);
 }
@@ -79,24 +79,24 @@ export function confirmAffinity(owner: BlockOwner, block: Prefix): Change {
   return { type: 'put', record: { kind: 'affinity', value: { owner, block, state: 'confirmed' } } };
 }
 
-/** Whether the owner can have a block: not where its affinity is one that cannot be read, and so cannot be written. */
+/** Whether the owner's affinity can be written: not if its record cannot be read. */
 function canConfirm({ view, demand: { owner } }: Search, block: Prefix): boolean {
   return !cannotRead(view, { kind: 'affinity', owner, block });
 }
 
-/** What every address rests on: from the moment that a pool is disabled or being deleted it gives none any more. */
+/** The comparison for every allocation: nothing is allocated from a pool that is disabled or being deleted. */
 export function expectPool(value: Pool): Change {
   return { type: 'expect', record: { kind: 'pool', value } };
 }
 
 /**
- * Making or borrowing from a block requires that the pool and the configuration are unchanged at the commit. So a pool
- * gets no new block after it is disabled, and borrowing stops once affinity is strict.
+ * Creating a block or borrowing from it requires that pool and configuration are unchanged at the commit. So a disabled
+ * pool gets no new block, and borrowing stops when affinity becomes strict.
  */
 export function expectRules({ config }: Search, pool: Pool): Change[] {
   return [
     expectPool(pool),
-    // Where none is stored this expects that none is stored by then.
+    // If none is stored, this compares that there is still none.
     { type: 'expect', record: { kind: 'config', value: config } },
   ];
 }
@@ -106,7 +106,7 @@ interface Claim {
   readonly prefix: Prefix;
 }
 
-/** A block that is made with the allocation. */
+/** A block that is created with the allocation. */
 export function claimOffer(search: Search, { pool, prefix }: Claim): Offer {
   const { owner, nowMs } = search.demand;
   return {
@@ -122,7 +122,7 @@ export interface ExistingBlock {
   readonly pool: Pool;
 }
 
-/** A block that changes hands with the allocation: it names its new owner, and the affinity of the one it had goes. */
+/** A block that changes its owner with the allocation. The affinity of the previous owner is removed. */
 export function takeoverOffer(search: Search, { block, pool }: ExistingBlock): Offer {
   const { view, demand } = search;
   const { owner: before, prefix, sequenceNumber } = block;
@@ -145,14 +145,14 @@ export function takeoverOffer(search: Search, { block, pool }: ExistingBlock): O
   };
 }
 
-/** Owners keep to places of their own; where a block is a single address there is nothing to keep, and every taker has its own. */
+/** Each owner starts elsewhere. For blocks of a single address, each request does. */
 function walkSeed({ demand }: Search, { blockSizeBits }: Pool): string {
   return blockSizeBits === familyBits(demand.family) ? demand.seed : demand.owner.name;
 }
 
 /**
- * Addresses available in blocks of other owners and in blocks without an owner. The blocks keep their owners; a
- * separate route leads to each borrowed address. Blocks of a virtual owner serve load balancers only.
+ * Blocks of other owners and without an owner that have available addresses. They keep their owners; each borrowed
+ * address gets its own route. Blocks of a virtual owner serve load balancers only.
  */
 function* borrowOffers(search: Search): Generator<Offer, void, void> {
   for (const pool of search.pools) {
@@ -164,18 +164,18 @@ function* borrowOffers(search: Search): Generator<Offer, void, void> {
   }
 }
 
-/** The owner's own were offered before, or are beyond what it may have. */
+/** The owner's own blocks were offered before, or exceed its block cap. */
 function isBorrowable({ demand }: Search, { owner }: Block): boolean {
   return !sameOwner(owner, demand.owner) && (owner?.kind !== 'virtual' || demand.use === 'LoadBalancer');
 }
 
-/** At most so many changes about affinities that turned out to be stale come along with one offer, two for each. */
+/** Maximum number of changes for stale affinities per offer, two for each affinity. */
 const STALE_PER_OFFER = 16;
 
 /**
- * The blocks to take addresses from, best first: the owner's own in address order, unclaimed ones, empty ones of other
- * nodes, and then, unless affinity is strict, any other block with room. Lazy, without duplicates, so a caller that
- * needs more than one block takes further offers.
+ * The blocks to allocate from, best first: the owner's own in address order, unclaimed ones, empty ones of other nodes,
+ * and then, unless affinity is strict, any other block with room. Lazy and without duplicates: a caller that needs
+ * several blocks takes further offers.
  *
  * Both phases of Calico's claim are one transaction here, so no crash leaves a pending affinity. Pending affinities of
  * other writers are completed when their block is available, and removed when another owner has the block.
@@ -195,7 +195,7 @@ export function* blockOffers(search: Search): Generator<Offer, void, void> {
     const found = ownBlock(search, affinity);
     if (!found) continue;
     if (found.kind === 'stale') {
-      // The view may have the affinity of a new claim, and the block of before it.
+      // The view may have the affinity of a new claim, but the block from before the claim.
       stale.push(
         { type: 'delete', record: { kind: 'affinity', value: affinity } },
         { type: 'expect', record: { kind: 'block', value: found.block } },
@@ -214,16 +214,16 @@ export function* blockOffers(search: Search): Generator<Offer, void, void> {
 
 type OwnBlock =
   | { readonly kind: 'stale'; readonly block: Block }
-  /** Without an offer where the block has nothing to give. */
+  /** Without an offer if the block has no available address. */
   | { readonly kind: 'own'; readonly offer: Offer | undefined };
 
-/** The owner's affinities. Those of full blocks are result only where they count: against the number of blocks that it may have. */
+/** The owner's affinities. Those of full blocks are included only if they count against a block cap. */
 function ownAffinities(search: Search): readonly Affinity[] {
   const { view, demand } = search;
   return Number.isFinite(blockCap(search)) ? view.affinitiesOf(demand.owner) : view.usableAffinitiesOf(demand.owner);
 }
 
-/** The block of one of the owner's affinities; undefined where it is in no pool of the search, or cannot be. */
+/** The block of one of the owner's affinities; undefined if it is in no pool of the search, or cannot be created. */
 function ownBlock(search: Search, affinity: Affinity): OwnBlock | undefined {
   const { view, demand, pools } = search;
   const pool = poolOf(pools, affinity.block);
@@ -235,7 +235,10 @@ function ownBlock(search: Search, affinity: Affinity): OwnBlock | undefined {
   return { kind: 'own', offer: claimOffer(search, { pool, prefix: affinity.block }) };
 }
 
-/** Whether a block that an affinity names may be made: not when the pool's blocks have another size, or another lies across it. */
+/**
+ * Whether a block that an affinity names can be created: not if the pool's blocks have another size, or a block
+ * overlaps it.
+ */
 function isCreatable({ view, reserved }: Search, prefix: Prefix, pool: Pool): boolean {
   return prefix.length === pool.blockSizeBits && !overlappingRange(view, prefix) && !reserved.coversAll(prefix);
 }
@@ -246,17 +249,17 @@ interface OwnBlockInput {
   readonly pool: Pool;
 }
 
-/** A block of the owner's own. An affinity that is pending, or was being given up, is confirmed by its next use. */
+/** A block of the owner. Its next use confirms an affinity that is pending or in pending deletion. */
 function ownOffer(search: Search, { affinity, block, pool }: OwnBlockInput): Offer | undefined {
   const collected = collectBlock(search, block);
   if (!hasRoom(collected, search.reserved)) return undefined;
-  // That a cool-down is over rests on how long it is.
+  // Whether a cool-down is over depends on the configuration.
   const changes = collected === block ? [expectPool(pool)] : expectRules(search, pool);
   if (affinity.state !== 'confirmed') changes.push(confirmAffinity(affinity.owner, affinity.block));
   return { block: collected, pool, origin: 'own', changes };
 }
 
-/** Blocks that become the owner's, as many as it may have more of. */
+/** Blocks that the owner may claim, up to the limit. */
 function* newOffers(search: Search, limit: number): Generator<Offer, void, void> {
   if (!search.config.autoAllocateBlocks || limit <= 0) return;
   let offeredCount = 0;
@@ -266,7 +269,7 @@ function* newOffers(search: Search, limit: number): Generator<Offer, void, void>
   }
 }
 
-/** How many blocks count against those that the owner may have. */
+/** Number of blocks that count against the owner's cap. */
 export function ownedCount(search: Search): number {
   const { view, demand, pools } = search;
   return view.affinitiesOf(demand.owner).filter(({ block: prefix }) => {
@@ -323,14 +326,14 @@ function isOrphan(search: Search, block: Block): boolean {
   return sameOwner(block.owner, demand.owner) && !view.affinity(demand.owner, block.prefix);
 }
 
-/** What {@link isOrphan} found, in the owner's hands. */
+/** An offer of an orphan (see {@link isOrphan}), owned by the demand's owner. */
 function adoptOffer(search: Search, { block, pool }: ExistingBlock): Offer {
   if (!block.owner) return takeoverOffer(search, { block, pool });
   return { block, pool, origin: 'claimed', changes: [confirmAffinity(block.owner, block.prefix)] };
 }
 
 /**
- * Empty blocks of other nodes, which are reclaimed when no pool has an unclaimed block left. One transaction names the
+ * Empty blocks of other nodes, which are reclaimed if no pool has an unclaimed block left. One transaction names the
  * new owner, removes the old affinity and confirms the new one. A concurrent allocation from the block makes that
  * transaction lose its comparison and is not affected.
  */
@@ -340,7 +343,7 @@ function adoptOffer(search: Search, { block, pool }: ExistingBlock): Offer {
  */
 const CLAIM_GRACE_MS = 60_000;
 
-/** @param block - without the addresses that have cooled down; one that still cools keeps the block where it is */
+/** @param block - with the cooled addresses freed; an address that still cools down keeps the block with its owner */
 function isReclaimable(search: Search, block: Block): boolean {
   const { view, demand, reserved } = search;
   const { owner, claimTimeMs, prefix } = block;
@@ -354,10 +357,10 @@ export function isInGracePeriod(claimTimeMs: number | undefined, nowMs: number):
   return claimTimeMs !== undefined && Math.abs(nowMs - claimTimeMs) < CLAIM_GRACE_MS;
 }
 
-/** Among so many the block of a node that is gone is looked for; more would cost more than it is worth. */
+/** Number of blocks searched for one of a deleted node, to bound the cost. */
 const MAX_COMPARED_BLOCKS = 64;
 
-/** Blocks of deleted nodes first, among those looked at first; then the rest. Lazy. */
+/** Blocks of deleted nodes first, among the first {@link MAX_COMPARED_BLOCKS}; then the rest. Lazy. */
 function* reclaimOrder<Item extends { readonly block: Block }>(
   { view }: Search,
   items: Iterable<Item>,
@@ -379,15 +382,15 @@ function isGone(view: View, { owner }: Block): boolean {
   return !owner || !cannotRead(view, { kind: 'node', name: owner.name });
 }
 
-/** Maximum released along with one allocation; the next allocation releases more. */
+/** Maximum number of blocks released with one allocation; the next allocation releases more. */
 const DESELECTED_PER_ALLOCATION = 4;
 
 /**
- * Gives up empty blocks of the node in pools that do not select it any more, along with the node's next allocation, so that the nodes
- * that are selected can have them. Only the node's selection counts: pools that are passed over for another reason may serve
- * the node's next request, and those that are out of use are their operator's business. Blocks of the other family are left to the
- * search of that family, which may take an address from them.
- * @param affinities - the node's; those of full blocks need not be among them
+ * Releases empty blocks of the node in pools that no longer select it, with the node's next allocation, so that
+ * selected nodes can claim them. Only the node's selection counts. A pool that is skipped for another reason may serve
+ * the node's next request, and unavailable pools are left to the operator. The search of the other family handles its
+ * own blocks, because it may allocate from them.
+ * @param affinities - the node's; those of full blocks may be missing
  */
 function releaseDeselectedBlocks(search: Search, affinities: readonly Affinity[]): Change[] {
   if (search.demand.owner.kind !== 'host') return [];
@@ -411,7 +414,7 @@ function releaseBlock(search: Search, affinity: Affinity): Change[] {
   const stored = search.view.block(affinity.block);
   const blockName = { kind: 'block', prefix: affinity.block } as const;
   const dropped: Change = { type: 'delete', record: { kind: 'affinity', value: affinity } };
-  // A claim writes block and affinity; the view may have only one of the two as they are now.
+  // A claim writes block and affinity; the view may have the new state of only one of them.
   if (!stored) return cannotRead(search.view, blockName) ? [] : [dropped, expectNoBlock(affinity.block)];
   if (!sameOwner(stored.owner, affinity.owner))
     return [dropped, { type: 'expect', record: { kind: 'block', value: stored } }];

@@ -8,28 +8,28 @@ import type { View } from '../records/view.js';
 import { reservedFreeCount, reservedIn, type ReservedAddresses } from '../reservations/reservations.js';
 
 /**
- * How much of a block, a node's blocks or a pool is in use. Every address counts once: capacity = allocated + reserved + available.
- * An address that is reserved while it is allocated counts as allocated alone.
+ * Utilization of a block, a node's blocks or a pool. Every address counts once: capacity = allocated + reserved +
+ * available. An address that is both reserved and allocated counts as allocated.
  */
 export interface BlockUtilization {
   /** In use or cooling down. */
   readonly allocated: number;
-  /** Of the allocated ones, those that were released and are not free yet. */
+  /** Those of the allocated ones that were released and are not free yet. */
   readonly cooling: number;
-  /** Not allocated, and kept from automatic allocation by a reservation. */
+  /** Not allocated, and excluded from automatic allocation by a reservation. */
   readonly reserved: number;
   /** Neither allocated nor reserved. */
   readonly available: number;
 }
 
-/** Of the blocks that belong to a node, whichever node uses their addresses. */
+/** Utilization of a node's blocks, whichever node uses their addresses. */
 export interface NodeUtilization extends BlockUtilization {
   readonly blocks: number;
   /** Addresses in these blocks. */
   readonly capacity: number;
 }
 
-/** Of all addresses of a pool's range, in blocks or not. */
+/** Utilization of all addresses of a pool's range, in blocks or not. */
 export interface PoolUtilization {
   readonly capacity: bigint;
   readonly allocated: bigint;

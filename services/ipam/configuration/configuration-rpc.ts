@@ -43,7 +43,7 @@ function updateConfigHandler(configuration: Configuration): Handler<UpdateConfig
 
 const CONFIG_LANE = 'config';
 
-/** Holds what applies to all allocations. */
+/** Reads and changes the settings of all allocations. */
 export class Configuration {
   readonly #options: IpamOptions;
 
@@ -63,7 +63,7 @@ export class Configuration {
     return listing;
   }
 
-  /** Whether Calico's tools have locked the datastore, as far as this replica knows by now. */
+  /** Whether Calico's tools have locked the datastore, according to this replica's view. */
   isLocked(): Promise<boolean> {
     return this.#options.updates.peek((view) => view.isLocked());
   }
@@ -90,7 +90,7 @@ function readUpdateConfigRequest(message: UpdateConfigRequest): ConfigUpdate {
   });
 }
 
-/** A cool-down below 0, as another writer may have stored it, means none. */
+/** Another writer may have stored a cool-down below 0, which means none. */
 function configMessage(listing: ConfigListing): ConfigMessage {
   const { config, isStored } = listing;
   return {

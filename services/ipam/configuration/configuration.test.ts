@@ -25,7 +25,7 @@ describe('while none is stored', () => {
     expect(view.config()).toEqual(listing.config);
   });
 
-  test('a default that is asked for is stored, and nothing is when nothing is', () => {
+  test('a requested default is stored, and an empty change stores nothing', () => {
     const view = new MapView();
     expect(update(view, {}).changed).toBe(false);
     expect(view.config()).toBeUndefined();
@@ -85,8 +85,8 @@ test('numbers have ranges', () => {
   expect(configRangeFaults({ maxBlocksPerHostCount: 0, cooldownSeconds: 0 })).toEqual([]);
   expect(configRangeFaults({})).toEqual([]);
   expect(configRangeFaults({ maxBlocksPerHostCount: 1_000_001, cooldownSeconds: -1 })).toEqual([
-    { field: 'maxBlocksPerHostCount', reason: 'is 1000001; it has to be from 0 to 1000000' },
-    { field: 'cooldownSeconds', reason: 'is -1; it has to be from 0 to 1200' },
+    { field: 'maxBlocksPerHostCount', reason: 'is 1000001; it must be from 0 to 1000000' },
+    { field: 'cooldownSeconds', reason: 'is -1; it must be from 0 to 1200' },
   ]);
   expect(configRangeFaults({ cooldownSeconds: 1.5 })).toHaveLength(1);
 });

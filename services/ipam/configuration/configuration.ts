@@ -5,10 +5,10 @@ import { DEFAULT_CONFIG, type IpamConfig } from '../records/config.js';
 import { versionOf } from '../records/versions.js';
 import type { Decision, View } from '../records/view.js';
 
-/** The configuration that holds. */
+/** The effective configuration. */
 export interface ConfigListing {
   readonly config: IpamConfig;
-  /** False while none is stored and the defaults hold. */
+  /** False while none is stored and the defaults apply. */
   readonly isStored: boolean;
 }
 
@@ -19,7 +19,7 @@ export function getConfig(view: View): ConfigListing {
   return { config: stored ?? DEFAULT_CONFIG, isStored: stored !== undefined };
 }
 
-/** Changes once the defaults are stored: from then on they stay even where another release has different ones. */
+/** The version changes when the defaults are stored: from then on, other defaults of another release do not apply. */
 export function configVersion({ config, isStored }: ConfigListing): string {
   return versionOf({ ...config, isStored });
 }
@@ -39,7 +39,7 @@ interface UpdatedConfig {
 const MAX_BLOCKS_PER_HOST_COUNT = 1_000_000;
 const MAX_COOLDOWN_SECONDS = 1200;
 
-/** Why numbers are out of their range. */
+/** Settings that are out of range. */
 export function configRangeFaults({ maxBlocksPerHostCount, cooldownSeconds }: Partial<IpamConfig>): ConfigFault[] {
   return [
     ...rangeFault('maxBlocksPerHostCount', maxBlocksPerHostCount, MAX_BLOCKS_PER_HOST_COUNT),
@@ -53,18 +53,18 @@ interface ConfigFault extends Violation {
 
 function rangeFault(field: keyof IpamConfig, value: number | undefined, largest: number): ConfigFault[] {
   if (value === undefined || (Number.isInteger(value) && value >= 0 && value <= largest)) return [];
-  return [{ field, reason: `is ${value}; it has to be from 0 to ${largest}` }];
+  return [{ field, reason: `is ${value}; it must be from 0 to ${largest}` }];
 }
 
 /**
- * Changes the configuration. Idempotent where no version is given. A stored one that contradicts itself, as another writer may have
- * left it, is refused until the change resolves that too.
+ * Changes the configuration. Idempotent without a version. If another writer stored a contradictory configuration,
+ * changes are refused until one resolves the contradiction.
  * @throws Failure STALE_VERSION, CONFIG_CONTRADICTION, STORE_CORRUPT
  */
 export function updateConfig(view: View, { changes, resourceVersion }: ConfigUpdate): Decision<UpdatedConfig> {
   const before = getConfig(view);
   if (resourceVersion !== '' && resourceVersion !== configVersion(before)) {
-    const text = `the configuration was changed since resource version ${resourceVersion}; read it again and decide anew`;
+    const text = `the configuration was changed since resource version ${resourceVersion}; read it again and retry`;
     throw new Failure('STALE_VERSION', text);
   }
   const config = { ...before.config, ...changes };
@@ -82,7 +82,8 @@ export function updateConfig(view: View, { changes, resourceVersion }: ConfigUpd
 
 function contradictions({ strictAffinity, autoAllocateBlocks, maxBlocksPerHostCount }: IpamConfig): string[] {
   if (strictAffinity) return [];
-  const claims = 'nodes would neither claim blocks nor keep to their own; let them do one of the two';
-  const cap = `a node with ${maxBlocksPerHostCount} blocks would go on in those of others, so the cap would mean nothing; set strict affinity, or the cap to 0`;
+  const claims =
+    'nodes would neither claim blocks nor be restricted to their own; enable auto_allocate_blocks or strict_affinity';
+  const cap = `a node with ${maxBlocksPerHostCount} blocks would borrow from other blocks, so the cap has no effect; set strict_affinity, or the cap to 0`;
   return [...(autoAllocateBlocks ? [] : [claims]), ...(maxBlocksPerHostCount > 0 ? [cap] : [])];
 }

@@ -111,7 +111,7 @@ describe('an attachment whose parts end with a dash', () => {
   };
 
   test('gets no endpoint, whose name another attachment could have', async () => {
-    const fault = 'begins or ends with "-", which the name of a workload endpoint cannot hold';
+    const fault = 'begins or ends with "-", which is not allowed in the name of a workload endpoint';
     expect(await faultsOf(allocate('a-', '-b'))).toEqual([
       `attachment.container_id ${fault}`,
       `attachment.interface_name ${fault}`,

@@ -110,7 +110,7 @@ function tenureMessage(tenure: Tenure): TenureMessage {
 }
 
 /** `present 3`, `day 20594`, `release 20594 1779379200000 17793…`, `key 20594 /podwire/…`. */
-export function formatPlace(place: HistoryPlace): string {
+function formatPlace(place: HistoryPlace): string {
   switch (place.kind) {
     case 'present':
       return `present ${place.count}`;

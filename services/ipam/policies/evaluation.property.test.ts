@@ -35,7 +35,7 @@ const SELECTORS: Readonly<Record<string, (name: string, tier: string | undefined
   "kubernetes.io/metadata.name not in {'red'} && has(tier)": (name, tier) => name !== 'red' && tier !== undefined,
 };
 
-/** Whether labels beside the name are told. */
+/** Whether labels besides the name are known. */
 interface Told {
   readonly name: string;
   readonly tier: (typeof TIERS)[number];
@@ -162,13 +162,13 @@ function mayHave(lines: readonly Line[], policies: readonly PolicyTexts[], names
 const judged = (policies: readonly PolicyTexts[], wanted: PolicyInput) =>
   evaluateRequests(viewWith(...policies.map((each, index) => policy(`p${index}`, each))), wanted);
 
-test('property: what is allowed is what the oracle says', () => {
+test('property: the verdicts are those of the oracle', () => {
   fc.assert(
     fc.property(fc.array(texts, { maxLength: 4 }), asked, told, (policies, wanted, namespace) => {
       const expected = things(wanted).map(([value, lines]) => [value, mayHave(lines, policies, namespace)]);
       const actual = judged(policies, policyInputOf(wanted, namespace));
       expect(actual.map(({ value, isAllowed }) => [value, isAllowed])).toEqual(expected);
-      // Each answer says why: who has a rule, who allows, or what else would be allowed.
+      // Each verdict has its reason: the restricting policies, the allowing one, or what is allowed instead.
       for (const { isAllowed, policyNames, allowedBy, reason } of actual) {
         expect(policyNames.length > 0 || (isAllowed && allowedBy === undefined)).toBe(true);
         expect(reason !== '').toBe(!isAllowed);
@@ -190,7 +190,7 @@ test('property: the order of policies does not matter, and the same one twice ch
   );
 });
 
-test('property: to be told more of a namespace never takes away what it was allowed', () => {
+test('property: knowing more labels of a namespace never denies what was allowed', () => {
   fc.assert(
     fc.property(fc.array(texts, { maxLength: 3 }), asked, told, (policies, wanted, namespace) => {
       // Without labels a policy may bind by one kind where it is not about the namespace: kinds that others stand in for may change sides.

@@ -57,7 +57,7 @@ const ALL_BOUND: PolicyTexts = {
   families: [],
 };
 
-describe('what is asked for', () => {
+describe('a requested item', () => {
   test('is free without policies, and where those there are say nothing of it or are about others', () => {
     expect(denied(EVERYTHING)).toEqual([]);
     expect(denied(EVERYTHING, { ...ALL_BOUND, namespaces: ['blue'] })).toEqual([]);
@@ -160,7 +160,7 @@ describe('where labels of the namespace are not known', () => {
   test('a policy that depends on them binds, and allows nothing', () => {
     expect(denied(asked, byLabel)).toEqual([MAC]);
     expect(refusal(asked, byLabel).message).toBe(
-      `namespace "red" may not ask for MAC address ${MAC}: whether request policy "p0" is about it depends on labels of the namespace, which the runtime did not pass on; name the namespace in a policy that allows it`,
+      `namespace "red" may not request MAC address ${MAC}: whether request policy "p0" applies depends on labels of the namespace, which the runtime did not pass; name the namespace in a policy that allows it`,
     );
   });
 
@@ -168,14 +168,14 @@ describe('where labels of the namespace are not known', () => {
     expect(denied(asked, byLabel, { namespaces: ['red'], macAddresses: ['02:00:00:00:00:00/24'] })).toEqual([]);
   });
 
-  test('it matters to nobody else', () => {
+  test('it does not apply to other namespaces', () => {
     const known = policyInput({ ...asked, namespace: { name: 'red', labels: { tier: 'prod' } } });
     expect(denied(known, byLabel)).toEqual([]);
   });
 });
 
 describe('a refusal', () => {
-  test('names the namespace, what it asked for, the policies, what they allow, and the next step', () => {
+  test('names the namespace, the item, the policies, what they allow, and the next step', () => {
     const asked = policyInput({ pools: ['b'], addresses: [address('10.0.0.5')] });
     const failure = refusal(
       asked,
@@ -183,8 +183,8 @@ describe('a refusal', () => {
       { pools: {} },
     );
     expect(failure.message.split('. ')).toEqual([
-      'namespace "red" may not ask for pool "b" 10.0.0.4/30: request policies "p0", "p1" allow it only pools "a", in 10.64.0.0/12, with has(open); ask for less, or change a policy',
-      'namespace "red" may not ask for address 10.0.0.5, which is of pool "b" 10.0.0.4/30: request policies "p0", "p1" allow it only pools "a", in 10.64.0.0/12, with has(open); ask for less, or change a policy',
+      'namespace "red" may not request pool "b" 10.0.0.4/30: request policies "p0", "p1" allow it only pools "a", in 10.64.0.0/12, with has(open); request less, or change a policy',
+      'namespace "red" may not request address 10.0.0.5, which is of pool "b" 10.0.0.4/30: request policies "p0", "p1" allow it only pools "a", in 10.64.0.0/12, with has(open); request less, or change a policy',
     ]);
     expect(failure).toMatchObject({
       code: 'REQUEST_DENIED',
@@ -192,7 +192,7 @@ describe('a refusal', () => {
     });
   });
 
-  test('has bounds, however much there is to tell', () => {
+  test('has a bounded length', () => {
     const many = Array.from({ length: 300 }, (_, index) => `10.${index >> 8}.${index & 255}.0/24`);
     const sourcePrefixes = many.map(prefix);
     const policies = Array.from({ length: 50 }, (): PolicyTexts => ({ sourcePrefixes: ['192.0.2.0/24'] }));
@@ -202,7 +202,7 @@ describe('a refusal', () => {
     expect(message.length).toBeLessThan(2048);
   });
 
-  test('comes also where the policies cannot be read, but only to those who ask for something', () => {
+  test('also happens if the policies cannot be read, but only for requests with an item', () => {
     const view = viewWith();
     view.setAside.push({ key: '/calico/podwire/requestpolicies', name: { kind: 'requestPolicies' }, reason: 'torn' });
     expect(() => authorizeRequests(view, policyInput({ pools: ['a'] }))).toThrow(
@@ -212,7 +212,7 @@ describe('a refusal', () => {
   });
 });
 
-test('a permission rests on the policies, also on there being none; where nothing is asked for, on nothing', () => {
+test('an authorization compares the policies, even if there are none; without a requested item it compares nothing', () => {
   const asked = policyInput({ pools: ['a'] });
   expect(authorizeRequests(viewWith(), asked)).toEqual([
     { type: 'expect', record: { kind: 'requestPolicies', value: [] } },
@@ -235,7 +235,7 @@ describe('a policy is about a namespace', () => {
     [{ namespaces: ['red'], namespaceSelector: "tier == 'back'" }, labels, 'yes'],
     [{ namespaceSelector: "tier == 'back'" }, labels, 'no'],
     [{ namespaceSelector: `${NAME_LABEL} == 'red'` }, labels, 'yes'],
-    // Labels that nobody told: by name as ever, by others nobody knows.
+    // Unknown labels: the name decides as always, other labels are unknown.
     [{ namespaceSelector: `${NAME_LABEL} == 'red'` }, {}, 'yes'],
     [{ namespaceSelector: `${NAME_LABEL} != 'red'` }, {}, 'no'],
     [{ namespaceSelector: `${NAME_LABEL} starts with 'r'` }, { [NAME_LABEL]: 'red' }, 'yes'],
@@ -269,7 +269,7 @@ describe('of a namespace whose name alone is known', () => {
   }));
   const labels = fc.dictionary(fc.constantFrom('tier', 'team'), value);
 
-  test('property: what is said holds whatever its other labels are', () => {
+  test('property: a decided result holds for any other labels', () => {
     fc.assert(
       fc.property(selector, labels, (asked, others) => {
         const concern = evaluateByName(asked, 'red');

@@ -21,24 +21,24 @@ import type { Change, View } from '../records/view.js';
 import type { Labels, Selector } from '../selectors/parser.js';
 import { evaluate, matches, readSelector } from '../selectors/selector.js';
 
-/** The judgement of the request policies on one requested item. */
+/** The verdict of the request policies on one requested item. */
 export interface RequestVerdict {
   readonly kind: RuleKind;
   readonly value: string;
   readonly isAllowed: boolean;
-  /** Those that have a rule for it; empty where it is free. */
+  /** The policies that restrict it; empty when it is unrestricted. */
   readonly policyNames: readonly string[];
-  /** The first of them that allows it. */
+  /** The first of these policies that allows it. */
   readonly allowedBy: string | undefined;
-  /** Why it may not be had, and what would be allowed; empty when it may. */
+  /** Why it is denied, and what is allowed instead; empty when it is allowed. */
   readonly reason: string;
 }
 
 /**
- * Judges every requested item separately. An item is free if no policy for the namespace has a rule for it. Otherwise
- * it is restricted, and one of those policies has to allow it. A policy that may or may not apply to the namespace
- * restricts and does not allow.
- * @throws Failure STORE_CORRUPT when something is requested, and the policies cannot be read
+ * Evaluates every requested item separately. An item is unrestricted if no policy for the namespace has a rule for it.
+ * Otherwise one of those policies has to allow it. A policy whose applicability is unknown restricts, but does not
+ * allow.
+ * @throws Failure STORE_CORRUPT when an item is requested and the policies cannot be read
  */
 export function evaluateRequests(view: View, policyInput: PolicyInput): RequestVerdict[] {
   const items = requestedItems(view, policyInput);
@@ -49,9 +49,9 @@ export function evaluateRequests(view: View, policyInput: PolicyInput): RequestV
 }
 
 /**
- * Accepts an allowed request.
- * @returns comparisons for a decision with changes: the policies must be unchanged at the commit
- * @throws Failure REQUEST_DENIED with every denied item; STORE_CORRUPT as {@link evaluateRequests}
+ * Refuses a request with a denied item.
+ * @returns comparisons for a decision with changes: the policies are unchanged at the commit
+ * @throws Failure REQUEST_DENIED with every denied item; STORE_CORRUPT like {@link evaluateRequests}
  */
 export function authorizeRequests(view: View, policyInput: PolicyInput): Change[] {
   const verdicts = evaluateRequests(view, policyInput);
@@ -86,13 +86,13 @@ function evaluateItem(
     );
     if (allowing) return { kind, value, isAllowed: true, policyNames, allowedBy: allowing.policy.name, reason: '' };
     const because = test.because === undefined ? subject : `${subject}, which ${test.because}`;
-    const reason = `namespace "${of.name}" may not ask for ${because}: ${restrictionText(restricting, test.kind)}`;
+    const reason = `namespace "${of.name}" may not request ${because}: ${restrictionText(restricting, test.kind)}`;
     return { kind, value, isAllowed: false, policyNames, allowedBy: undefined, reason };
   }
   return { kind, value, isAllowed: true, policyNames: [], allowedBy: undefined, reason: '' };
 }
 
-/** At most so many are named in a text, which has to fit a header of a few kilobytes. */
+/** Limits of a text, which has to fit a header of a few kilobytes. */
 const NAMED_POLICIES = 4;
 const NAMED_ALLOWED = 8;
 const NAMED_DENIED = 4;
@@ -111,11 +111,11 @@ function restrictionText(restricting: readonly ApplicablePolicy[], kind: RuleKin
   }
   if (unknown.length > 0) {
     parts.push(
-      `whether ${policiesText(unknown)} ${unknown.length === 1 ? 'is' : 'are'} about it depends on labels of the namespace, which the runtime did not pass on`,
+      `whether ${policiesText(unknown)} ${unknown.length === 1 ? 'applies' : 'apply'} depends on labels of the namespace, which the runtime did not pass`,
     );
   }
   const step =
-    unknown.length > 0 ? 'name the namespace in a policy that allows it' : 'ask for less, or change a policy';
+    unknown.length > 0 ? 'name the namespace in a policy that allows it' : 'request less, or change a policy';
   return `${parts.join(', and ')}; ${step}`;
 }
 
@@ -160,32 +160,31 @@ function valuesText(denied: readonly RequestVerdict[]): string {
   );
 }
 
-/** The policies, all of them or none, are still what the view shows. */
+/** Compares that all policies are unchanged since the view. */
 function expectPolicies(view: View): Change {
   return { type: 'expect', record: { kind: 'requestPolicies', value: view.requestPolicies() } };
 }
 
-/** A pod's namespace, as far as it is known. */
+/** A pod's namespace, as far as known. */
 interface Namespace {
   readonly name: string;
-  /** Empty when they are not known: a namespace has its name at least. */
+  /** Empty when unknown: a namespace has at least the label with its name. */
   readonly labels: Labels;
 }
 
-/** The labels of a namespace with the one that is always known. */
+/** The labels of a namespace, including its name's, which is always known. */
 export function labelsWithName({ name, labels }: Namespace): Labels {
   return { ...labels, [NAME_LABEL]: name };
 }
 
-/** Whether a policy is about a namespace; `unknown` when that depends on labels that are not known. */
+/** Whether a policy applies to a namespace; `unknown` when that depends on unknown labels. */
 type Applicability = 'yes' | 'no' | 'unknown';
 
 export function applicabilityOf({ namespaces, namespaceSelector }: RequestPolicy, namespace: Namespace): Applicability {
   if (namespaces.includes(namespace.name)) return 'yes';
   if (namespaceSelector === '') return namespaces.length === 0 ? 'yes' : 'no';
   const selector = readSelector(namespaceSelector);
-  // Stored selectors were checked, or their record cannot be read. An invalid one restricts all the same, which is the
-  // safe side.
+  // Stored selectors are valid, or their record cannot be read. An invalid one would restrict, which is the safe side.
   if (!selector) return 'unknown';
   if (areLabelsUnknown(namespace)) return evaluateByName(selector, namespace.name);
   return evaluate(selector, labelsWithName(namespace)) ? 'yes' : 'no';
@@ -195,7 +194,7 @@ function areLabelsUnknown({ labels }: Namespace): boolean {
   return Object.keys(labels).every((key) => key === NAME_LABEL);
 }
 
-/** What a selector says of a namespace of which the name alone is known (Kleene's three values). */
+/** Evaluates a selector for a namespace of which only the name is known (Kleene's three-valued logic). */
 export function evaluateByName(selector: Selector, name: string): Applicability {
   switch (selector.type) {
     case 'all':
@@ -227,13 +226,13 @@ function weakest(concerns: readonly Applicability[]): Applicability {
   return concerns.includes('unknown') ? 'unknown' : 'yes';
 }
 
-/** Everything requested for a pod that policies may deny. */
+/** The requested items of a pod that policies may deny. */
 export interface PolicyInput {
   readonly namespace: Namespace;
   /** Names or CIDRs. */
   readonly pools: readonly string[];
   readonly poolChoices: readonly PoolChoice[];
-  /** Wanted by themselves. */
+  /** Requested addresses. */
   readonly addresses: readonly Address[];
   readonly requests: PodRequests;
 }
@@ -241,11 +240,11 @@ export interface PolicyInput {
 /** One requested item. */
 interface RequestedItem {
   readonly kind: RuleKind;
-  /** As text (`second`, `10.65.0.7`). */
+  /** Its text (`second`, `10.65.0.7`). */
   readonly value: string;
-  /** The same with what it is (`pool "second" 10.66.0.0/24`). */
+  /** The text with its kind (`pool "second" 10.66.0.0/24`). */
   readonly subject: string;
-  /** The rules that judge it: the first kind of which there is one. */
+  /** The tests in order of precedence: the first kind that a policy has a rule for decides. */
   readonly tests: readonly RuleTest[];
 }
 
@@ -253,11 +252,11 @@ interface RequestedItem {
 interface RuleTest {
   readonly kind: RuleKind;
   readonly allows: (rules: RequestRules) => boolean;
-  /** What makes it a matter of this kind, where that is not plain (`is of pool "second"`). */
+  /** Why this kind applies to the item, if not obvious (`is of pool "second"`). */
   readonly because?: string;
 }
 
-/** The requested items, one by one. Pools that do not exist are left out: they cannot be allocated from. */
+/** The requested items. Pools that do not exist are left out, because nothing can be allocated from them. */
 function requestedItems(view: View, { pools, poolChoices, addresses, requests }: PolicyInput): RequestedItem[] {
   const { families, addressesWithoutIpam, mac, sourcePrefixes, floatingIps } = requests;
   return [
@@ -301,7 +300,7 @@ function allowsPool({ names, prefixes, selector }: PoolRule, { name, prefix, lab
   );
 }
 
-/** An address may not be a way to a pool, or around a rule for addresses, that is closed. */
+/** A requested address must not bypass rules for pools, nor an address without IPAM the rules for addresses. */
 function addressItem(view: View, kind: 'addresses' | 'addressesWithoutIpam', address: Address): RequestedItem {
   const value = formatAddress(address);
   const pools = view.pools().filter(({ prefix }) => prefixContains(prefix, address));

@@ -72,13 +72,13 @@ const spec = (name: string, pools: { names?: readonly string[] }) => ({
 });
 const asking = (id: string) => second.addresses.allocate(request(id, { pools: ['p'] }), forever);
 
-describe('an allocation that asks for something', () => {
+describe('an allocation with a requested item', () => {
   test('costs one round trip', async () => {
     await asking('c1');
     expect(operations).toEqual(['commit']);
   });
 
-  test('is refused by a policy that another replica made, though the watch has not told of it', async () => {
+  test('is refused by a policy that another replica created, even if the watch has not delivered it', async () => {
     await first.requestPolicies.create(spec('closed', {}), forever);
     await expect(asking('c1')).rejects.toMatchObject({ code: 'REQUEST_DENIED' });
     // On its own view it was allowed, and lost.
@@ -97,7 +97,7 @@ describe('an allocation that asks for something', () => {
   });
 });
 
-test('an allocation that asks for nothing rests on no policy', async () => {
+test('an allocation without a requested item depends on no policy', async () => {
   await first.requestPolicies.create(spec('closed', {}), forever);
   await second.addresses.allocate(request('c1'), forever);
   // That it is the first in its view to take from the block costs it the same as without policies.

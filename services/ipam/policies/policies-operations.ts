@@ -22,7 +22,7 @@ import {
 
 const REQUEST_POLICIES_LANE = 'request policies';
 
-/** Reports changes of request policies, once they are durable, and denied requests. */
+/** Reports changes of request policies after the commit, and denied requests. */
 class RequestPolicyEvents {
   readonly #log: Logger;
   readonly #requestPolicies: Counter;
@@ -33,12 +33,12 @@ class RequestPolicyEvents {
     this.#requestPolicies = events.counter(
       'podwire.ipam.request_policies',
       '{policy}',
-      'Request policies by what became of them',
+      'Changes of request policies by event',
     );
     this.#denials = events.counter(
       'podwire.ipam.requests.denied',
       '{request}',
-      'AuthorizeRequests that a policy denied; of Allocate the result tells it',
+      'AuthorizeRequests calls that a policy denied; for Allocate see the result of podwire.ipam.allocations',
     );
   }
 
@@ -58,7 +58,7 @@ class RequestPolicyEvents {
   }
 }
 
-/** Manages what the authors of pods may ask for. */
+/** Manages request policies, and authorizes requests of pods. */
 export class RequestPolicyOperations {
   readonly #options: IpamOptions;
   readonly #events: RequestPolicyEvents;
@@ -104,7 +104,7 @@ export class RequestPolicyOperations {
     this.#events.requestPolicyChanged('deleted', await updates.update(REQUEST_POLICIES_LANE, decide, { signal }));
   }
 
-  /** Lets through what a pod may have, and changes nothing. @throws Failure REQUEST_DENIED, STORE_CORRUPT */
+  /** Refuses denied requests. Changes nothing. @throws Failure REQUEST_DENIED, STORE_CORRUPT */
   async authorize(policyInput: PolicyInput, signal: AbortSignal): Promise<void> {
     try {
       await read(this.#options, (view) => authorizeRequests(view, policyInput), signal);

@@ -98,7 +98,7 @@ describe('a request policy', () => {
       return violations.map(({ field, reason }) => `${field} ${reason.split(':')[0]}`);
     };
     expect(await faults({ name: 'p' })).toEqual([
-      'request_policy has no rule; give it one at least, an empty one to allow nothing',
+      'request_policy has no rule; add at least one, an empty one to allow nothing',
     ]);
     expect(
       await faults({
@@ -112,15 +112,15 @@ describe('a request policy', () => {
       }),
     ).toEqual([
       'request_policy.name is no RFC 1123 subdomain',
-      'request_policy.namespace_selector is no selector',
-      'request_policy.pools.selector uses global(), which is for policies; a pool that is for all needs all(), or no selector',
+      'request_policy.namespace_selector is not a valid selector',
+      'request_policy.pools.selector uses global(), which is only for policies; use all(), or leave the selector empty',
       'request_policy.pools.names[0] is no RFC 1123 subdomain',
       'request_policy.pools.cidrs[0] has host bits set',
-      'request_policy.pools.cidrs[2] is 10.0.0.0/8 a second time',
+      'request_policy.pools.cidrs[2] repeats 10.0.0.0/8',
       'request_policy.addresses.cidrs[0] is not a CIDR, such as 10.65.0.0/28 or 10.65.0.99',
-      'request_policy.mac_addresses.ranges[0] is no MAC address, and no range of them such as 02',
+      'request_policy.mac_addresses.ranges[0] is not a MAC address, nor a range such as 02',
       'request_policy.families.families[1] is IPv6 a second time',
-      'request_policy.namespaces[1] is a a second time',
+      'request_policy.namespaces[1] repeats a',
       'request_policy.namespaces[2] is no RFC 1123 label',
     ]);
     expect((await list()).requestPolicies).toEqual([]);
@@ -143,7 +143,7 @@ describe('Allocate', () => {
       details: { namespace: 'blue', policies: 'closed', requests: 'second' },
     });
     expect((await served.caller.allBlocks()).map(({ allocations }) => allocations.length)).toEqual([1]);
-    // Who asks for nothing is nobody's business, nor what has no namespace, nor what the configuration says.
+    // Not restricted: requests without an item, without a namespace, or from the configuration.
     expect(await served.caller.allocateAddress('c3', { pod: pod('blue') })).toMatch(/^10\.6[56]\./);
     expect(await served.caller.allocateAddress('c4', { pools: ['second'] })).toMatch(/^10\.66\./);
     const poolChoices = [PoolChoice.fromPartial({ pool: 'second', isConfigured: true })];
@@ -197,7 +197,7 @@ describe('Allocate', () => {
     ]);
   });
 
-  test('says which pool is of another family than it was asked for as', async () => {
+  test('names a pool of another family than the requested one', async () => {
     await served.caller.createPool({ name: 'six', cidr: 'fd66::/64' });
     const { violations } = await failureOf(
       served.caller.allocate('c1', {
@@ -210,7 +210,10 @@ describe('Allocate', () => {
       }),
     );
     expect(violations).toEqual([
-      { field: 'pools[1]', reason: 'is pool "six" fd66::/64, and asked for as one of IPv4; ask for it as one of IPv6' },
+      {
+        field: 'pools[1]',
+        reason: 'is pool "six" fd66::/64, but requested as an IPv4 pool; request it as an IPv6 pool',
+      },
     ]);
   });
 
@@ -240,7 +243,7 @@ describe('Allocate', () => {
   });
 });
 
-test('AuthorizeRequests judges what is given without Allocate, and changes nothing', async () => {
+test('AuthorizeRequests evaluates requests outside of Allocate, and changes nothing', async () => {
   await create({ name: 'p', namespaces: ['red'], addressesWithoutIpam: { cidrs: ['10.9.0.0/24'] } });
   const authorize = (namespace: string, address: string) => {
     const requests = PodRequests.fromPartial({ addressesWithoutIpam: [address] });
@@ -257,7 +260,7 @@ test('AuthorizeRequests judges what is given without Allocate, and changes nothi
   expect(await served.caller.allBlocks()).toEqual([]);
 });
 
-test('a pool serves a namespace by its name, though nobody tells its labels', async () => {
+test('a pool serves a namespace by its name, even if its labels are unknown', async () => {
   await served.caller.updatePool(
     {
       name: 'default',

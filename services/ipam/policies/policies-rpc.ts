@@ -150,7 +150,7 @@ function readUpdateRequestPolicyRequest({ requestPolicy }: UpdateRequestPolicyRe
   }));
 }
 
-/** @param method - for the message */
+/** @param method - method name for the error text */
 function readPolicyName(method: string, name: string): string {
   return readChecked(method, (checks) => {
     checks.check('name', subdomainFault(name));
@@ -178,7 +178,7 @@ function readSpec(message: PolicyMessage | undefined, checks: Checks): RequestPo
   checks.check('request_policy.namespace_selector', selectorFault(namespaceSelector));
   const rules = readRules(message, checks);
   if (RULE_KINDS.every((kind) => rules[kind] === undefined))
-    checks.check('request_policy', 'has no rule; give it one at least, an empty one to allow nothing');
+    checks.check('request_policy', 'has no rule; add at least one, an empty one to allow nothing');
   return {
     name,
     namespaces: readEntries({ field: 'namespaces', texts: namespaces, read: readNamespace }, checks),
@@ -215,11 +215,11 @@ function readMacRule({ ranges }: MacRule, checks: Checks): readonly MacRange[] {
   return readEntries({ field: 'mac_addresses.ranges', texts: ranges, read: readMac }, checks);
 }
 
-/** An entry of a list: its value with its usual text, or what is wrong with it. */
+/** An entry of a list: its value with its normalized text, or its fault. */
 type Entry<Value> = { readonly value: Value; readonly text: string } | { readonly fault: string };
 
 interface List<Value> {
-  /** Below the policy. */
+  /** Path within the policy. */
   readonly field: string;
   readonly texts: readonly string[];
   readonly read: (text: string) => Entry<Value>;
@@ -236,7 +236,7 @@ function readEntries<Value>({ field, texts, read }: List<Value>, checks: Checks)
       checks.check(`${path}[${index}]`, entry.fault);
       return [];
     }
-    if (known.has(entry.text)) checks.check(`${path}[${index}]`, `is ${entry.text} a second time`);
+    if (known.has(entry.text)) checks.check(`${path}[${index}]`, `repeats ${entry.text}`);
     known.add(entry.text);
     return [entry.value];
   });
@@ -263,7 +263,7 @@ function readRange(text: string): Entry<Prefix> {
 function readMac(text: string): Entry<MacRange> {
   const value = parseMacRange(text);
   if (value) return { value, text: formatMacRange(value) };
-  return { fault: 'is no MAC address, and no range of them such as 02:42:00:00:00:00/16 without further bits' };
+  return { fault: 'is not a MAC address, nor a range such as 02:42:00:00:00:00/16 without bits after the prefix' };
 }
 
 function requestPolicyMessage(policy: RequestPolicy): PolicyMessage {

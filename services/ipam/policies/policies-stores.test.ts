@@ -71,7 +71,7 @@ const write = (store: Store, text: string) =>
 const askPool = (caller: Caller, id: string, namespace: string) =>
   caller.allocateAddress(id, { pod: { namespace, name: 'web-0', uid: '' }, pools: ['default'] });
 
-test('what one replica on etcd is told, the other one obeys at once, and what others add to the record stays', async () => {
+test('a policy created on one replica on etcd applies on the other at once, and unknown fields of the record stay', async () => {
   const second = await startReplica();
   const made = await create({ name: 'red-only', namespaces: ['blue', 'red'], pools: {} });
   await create({ name: 'red', namespaces: ['red'], pools: { names: ['default'] } });

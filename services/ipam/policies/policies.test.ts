@@ -38,7 +38,7 @@ describe('request policies', () => {
     expect(() => getRequestPolicy(view, 'm')).toThrow(expect.objectContaining({ code: 'REQUEST_POLICY_NOT_FOUND' }));
   });
 
-  test('change only as they were seen, where that is asked for', () => {
+  test('change only if unchanged since the requested version', () => {
     const view = new MapView();
     const { uid, createTimeMs, ...made } = create(view, 'a');
     const resourceVersion = versionOf({ uid, createTimeMs, ...made });
@@ -62,7 +62,7 @@ describe('request policies', () => {
     expect(view.requestPolicies()).toHaveLength(8);
   });
 
-  test('that cannot be read are not changed, and not told to be none', () => {
+  test('that cannot be read are not changed, and not reported as none', () => {
     const view = new MapView();
     view.setAside.push({ key: '/calico/podwire/requestpolicies', name: { kind: 'requestPolicies' }, reason: 'torn' });
     const corrupt = expect.objectContaining({ code: 'STORE_CORRUPT' });

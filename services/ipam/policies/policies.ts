@@ -8,9 +8,9 @@ import type { RequestPolicies, RequestPolicy, RequestRules } from '../records/re
 import { versionOf } from '../records/versions.js';
 import type { Change, Decision, View } from '../records/view.js';
 
-/** Request policies: what the authors of pods may ask for. They are one record, so that what is decided by them rests on one comparison. */
+/** Request policies restrict what pods may request. They are one record, so a decision needs one comparison. */
 
-/** What a policy is to say. */
+/** The content of a policy. */
 export interface RequestPolicySpec {
   readonly name: string;
   readonly namespaces: readonly string[];
@@ -24,7 +24,7 @@ interface RequestPolicyCreation {
   readonly nowMs: number;
 }
 
-/** @throws Failure REQUEST_POLICY_EXISTS; STORE_LIMIT, STORE_CORRUPT as all changes */
+/** @throws Failure REQUEST_POLICY_EXISTS; STORE_LIMIT, STORE_CORRUPT like all changes */
 export function createRequestPolicy(view: View, { spec, uid, nowMs }: RequestPolicyCreation): Decision<RequestPolicy> {
   const { name } = spec;
   const stored = readablePolicies(view);
@@ -45,7 +45,7 @@ export function getRequestPolicy(view: View, name: string): RequestPolicy {
 }
 
 export interface RequestPolicyQuery {
-  /** The name behind which the page begins; empty for the first page. */
+  /** The last name of the previous page; empty for the first page. */
   readonly after: string;
   readonly limit: number;
 }
@@ -69,7 +69,7 @@ interface UpdatedRequestPolicy {
 
 /**
  * Replaces the content of a policy. Idempotent without a version.
- * @throws Failure REQUEST_POLICY_NOT_FOUND, STALE_VERSION; STORE_LIMIT, STORE_CORRUPT as all changes
+ * @throws Failure REQUEST_POLICY_NOT_FOUND, STALE_VERSION; STORE_LIMIT, STORE_CORRUPT like all changes
  */
 export function updateRequestPolicy(
   view: View,
@@ -103,11 +103,13 @@ function readablePolicies(view: View): RequestPolicies {
 function requireVersion(view: View, { name, resourceVersion }: RequestPolicyDeletion): RequestPolicy {
   const stored = getRequestPolicy(view, name);
   if (resourceVersion === '' || resourceVersion === versionOf(stored)) return stored;
-  const text = `request policy "${name}" was changed since resource version ${resourceVersion}; read it again and decide anew`;
+  const text = `request policy "${name}" was changed since resource version ${resourceVersion}; read it again and retry`;
   throw new Failure('STALE_VERSION', text, { details: { request_policy: name } });
 }
 
-/** Largest size of all policies together, in UTF-16 code units of JSON: they are one value, of which etcd takes 1.5 MiB. */
+/**
+ * Maximum size of all policies together, in UTF-16 code units of JSON: they are one value, and etcd accepts 1.5 MiB.
+ */
 const MAX_SIZE = 2 ** 19;
 
 /** @throws Failure STORE_LIMIT */
@@ -116,7 +118,7 @@ function putPolicies(policies: RequestPolicies): Change[] {
     typeof value === 'bigint' ? String(value) : value,
   ).length;
   if (size > MAX_SIZE) {
-    const text = `the ${policies.length} request policies would take ${size} bytes, and may take ${MAX_SIZE} together; name ranges instead of addresses, or delete some`;
+    const text = `the ${policies.length} request policies would take ${size} bytes; the limit is ${MAX_SIZE} for all together; use ranges instead of addresses, or delete some`;
     throw new Failure('STORE_LIMIT', text);
   }
   const value = [...policies].sort(compareNames);

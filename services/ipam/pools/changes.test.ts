@@ -45,7 +45,7 @@ describe('a pool is refused', () => {
     const view = new MapView([poolRecord('p', '10.0.0.0/16', { deletionTimeMs: NOW_MS })]);
     const texts = [failureOf(() => create(view, {})), failureOf(() => create(view, { name: 'q' }))];
     for (const { message } of texts)
-      expect(message).toContain('which is being deleted and goes with the last of its addresses');
+      expect(message).toContain('which is being deleted and is removed with its last address');
   });
 
   test.each([
@@ -55,7 +55,7 @@ describe('a pool is refused', () => {
   ])('over the block %s, of another size, with %s', (cidr, range) => {
     const failure = failureOf(() => create(new MapView([blockRecord(cidr)]), { cidr: range }));
     expect(failure.code).toBe('POOL_OVERLAP');
-    expect(failure.message).toContain(`overlaps the block ${cidr}`);
+    expect(failure.message).toContain(`overlaps block ${cidr}`);
   });
 
   test.each([
@@ -64,7 +64,7 @@ describe('a pool is refused', () => {
   ])('over the block %s, of another size, that cannot be read, with %s', (cidr, range) => {
     const failure = failureOf(() => create(unreadableBlock(cidr), { cidr: range }));
     expect(failure).toMatchObject({ code: 'POOL_OVERLAP', details: { block: cidr } });
-    expect(failure.message).toMatch(/or which cannot be read/);
+    expect(failure.message).toMatch(/or cannot be read/);
   });
 
   test('while the range of another cannot be read', () => {
@@ -332,7 +332,7 @@ describe('a split is refused, and changes nothing,', () => {
     const view = new MapView([poolRecord('p', '10.0.0.0/23'), wide]);
     const failure = refusalOf(view);
     expect(failure.code).toBe('POOL_OVERLAP');
-    expect(failure.message).toContain('the block 10.0.0.0/23 lies across several');
+    expect(failure.message).toContain('block 10.0.0.0/23 overlaps several');
     const narrow = { kind: 'block', value: block('10.0.0.0/24', 'n1') } as const;
     expect(split(new MapView([poolRecord('p', '10.0.0.0/23'), narrow]))).toHaveLength(2);
   });
@@ -419,7 +419,7 @@ describe('a change is refused', () => {
     return outcome.ok ? [] : outcome.faults.map(({ field, reason }) => `${field} ${reason}`);
   };
 
-  test('of what is immutable', () => {
+  test('of immutable fields', () => {
     expect(faults({ cidr: '10.0.0.0/17', blockSizeBits: 27 })).toEqual([
       'cidr is immutable and 10.0.0.0/16 here, not 10.0.0.0/17',
       'blockSizeBits is immutable and 26 here, not 27',
@@ -430,7 +430,7 @@ describe('a change is refused', () => {
     'from load balancers to %o',
     (allowedUses) => {
       expect(faults({ allowedUses }, { allowedUses: ['LoadBalancer'] })[0]).toMatch(
-        /^allowedUses is LoadBalancer for good/,
+        /^allowedUses is LoadBalancer permanently/,
       );
     },
   );
@@ -440,8 +440,8 @@ describe('a change is refused', () => {
     expect(texts).toEqual([
       expect.stringMatching(/^cidr is immutable/),
       expect.stringMatching(/^ipipMode is Always and vxlan is Always/),
-      expect.stringMatching(/^namespaceSelector is no selector/),
-      expect.stringMatching(/^namespaceSelector chooses namespaces/),
+      expect.stringMatching(/^namespaceSelector is not a valid selector/),
+      expect.stringMatching(/^namespaceSelector selects namespaces/),
     ]);
   });
 

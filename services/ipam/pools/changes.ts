@@ -26,9 +26,9 @@ interface PoolCreation {
 }
 
 /**
- * Makes a pool, provided that no other is made or changed at the same time.
- * @throws Failure POOL_EXISTS, or POOL_OVERLAP when the range overlaps another pool's, or blocks of another size; STORE_CORRUPT when a
- * pool cannot be read, as it may overlap
+ * Creates a pool. The commit compares that no pool was created or changed meanwhile.
+ * @throws Failure POOL_EXISTS, or POOL_OVERLAP when the range overlaps another pool's, or blocks of another size;
+ * STORE_CORRUPT when a pool cannot be read, because it may overlap
  */
 export function createPool(view: View, creation: PoolCreation): Decision<PoolListing> {
   const { spec } = creation;
@@ -37,7 +37,7 @@ export function createPool(view: View, creation: PoolCreation): Decision<PoolLis
     const text = `pool "${spec.name}" exists already${drainNote(existing)}; choose another name, or delete it first`;
     throw new Failure('POOL_EXISTS', text, { details: { pool: spec.name } });
   }
-  // Of a pool that cannot be read the range is not known.
+  // The range of an unreadable pool is unknown.
   for (const record of view.unreadable()) if (record.name.kind === 'pool') throw corruptFailure(record);
   refuseOverlap(view, spec);
   const pool = makePool(creation);
@@ -62,16 +62,16 @@ function refuseOverlap(view: View, { name, prefix, blockSizeBits }: PoolSpec): v
   }
   const block = blockOfOtherSize(view, prefix, blockSizeBits);
   if (block) {
-    const text = `${subject} with blocks of /${blockSizeBits} overlaps the block ${formatPrefix(block)}, which a former pool left because addresses of it are in use, or which cannot be read; choose blocks of /${block.length} or another range`;
+    const text = `${subject} with blocks of /${blockSizeBits} overlaps block ${formatPrefix(block)}, which is left from a former pool with addresses in use, or cannot be read; choose blocks of /${block.length} or another range`;
     throw new Failure('POOL_OVERLAP', text, { details: { block: formatPrefix(block) } });
   }
 }
 
 function drainNote({ deletionTimeMs }: Pool): string {
-  return deletionTimeMs === undefined ? '' : ', which is being deleted and goes with the last of its addresses';
+  return deletionTimeMs === undefined ? '' : ', which is being deleted and is removed with its last address';
 }
 
-/** Such blocks within a range, by their keys, or one around it. */
+/** The unreadable blocks within a range, or one around it. */
 function unreadableBlocksIn(view: View, prefix: Prefix): Prefix[] {
   const first = view.unreadableBlock(prefix)?.name.prefix;
   if (!first || !prefixContains(prefix, first)) return first ? [first] : [];
@@ -86,10 +86,13 @@ function blockOfOtherSize(view: View, prefix: Prefix, blockSizeBits: number): Pr
   return across.find((block) => block && block.length !== blockSizeBits);
 }
 
-/** Into how many pools one is split at most: the power of two whose records fit one transaction of etcd, of 128 operations. */
+/**
+ * Maximum number of parts of a split: the largest power of two whose records fit one etcd transaction of 128
+ * operations.
+ */
 export const MAX_PARTS = 64;
 
-/** What names a pool. */
+/** Identifies a pool. */
 export type PoolReference =
   { readonly by: 'name'; readonly name: string } | { readonly by: 'range'; readonly range: Prefix };
 
@@ -108,16 +111,16 @@ interface PoolSplitInput {
   readonly nowMs: number;
 }
 
-/** What a pool became, or every fault of the request. */
+/** The parts of a split pool, or every fault of the request. */
 export type PoolSplit =
   | { readonly ok: true; readonly former: Pool; readonly parts: readonly PoolListing[] }
   | { readonly ok: false; readonly faults: readonly Violation[] };
 
 /**
- * Puts pools of equal size in the place of one, all or none: what is taken from the pool rests on its record, so it is taken
- * before or loses. Blocks say nothing of their pool, so nothing else changes. Not idempotent.
- * @throws Failure POOL_NOT_FOUND, STALE_VERSION, POOL_BEING_DELETED; POOL_EXISTS when the name of a part is taken; POOL_OVERLAP
- * when a block lies across two parts
+ * Replaces a pool by pools of equal size, in one transaction. Allocations compare the pool's record, so they commit
+ * before or lose their comparison. Blocks do not name their pool, so nothing else changes. Not idempotent.
+ * @throws Failure POOL_NOT_FOUND, STALE_VERSION, POOL_BEING_DELETED; POOL_EXISTS when the name of a part is taken;
+ * POOL_OVERLAP when a block overlaps two parts
  */
 export function splitPool(view: View, { request, uids, nowMs }: PoolSplitInput): Decision<PoolSplit> {
   const { pool: reference, partsCount, resourceVersion } = request;
@@ -154,7 +157,7 @@ function findPool(view: View, reference: PoolReference): Pool {
 
 function refuseDeletion(pool: Pool): void {
   if (pool.deletionTimeMs === undefined) return;
-  const text = `${poolText(pool)} is being deleted, which cannot be taken back; there is nothing to split it for`;
+  const text = `${poolText(pool)} is being deleted, which cannot be undone; it cannot be split`;
   throw new Failure('POOL_BEING_DELETED', text, { details: { pool: pool.name } });
 }
 
@@ -163,7 +166,7 @@ function partFaults(pool: Pool, partsCount: number): Violation[] {
   const { prefix, blockSizeBits } = pool;
   const partBits = partLength(prefix, partsCount);
   const blocks = blockSizeBits < prefix.length ? 0n : 1n << BigInt(blockSizeBits - prefix.length);
-  const sizeReason = `is ${partsCount}, and ${poolText(pool)} has room for ${formatCount(blocks, 'block')} of /${blockSizeBits}; each part needs one`;
+  const sizeReason = `is ${partsCount}, and ${poolText(pool)} has room for ${formatCount(blocks, 'block')} of /${blockSizeBits}; each part needs at least one`;
   const lastName = partName(pool, partsCount - 1);
   const nameFault = subdomainFault(lastName);
   return [
@@ -181,11 +184,11 @@ function requirePartFree(view: View, former: Pool, part: Pool): void {
   }
   const block = overlappingRange(view, part.prefix);
   if (!block || prefixContains(part.prefix, block)) return;
-  const text = `${poolText(former)} cannot be split into parts of /${part.prefix.length}: the block ${formatPrefix(block)} lies across several; make fewer parts, or empty the block`;
+  const text = `${poolText(former)} cannot be split into parts of /${part.prefix.length}: block ${formatPrefix(block)} overlaps several; split into fewer parts, or release the addresses of the block`;
   throw new Failure('POOL_OVERLAP', text, { details: { block: formatPrefix(block) } });
 }
 
-/** Whether a pool is what a split left of another. */
+/** Whether a pool is a part of another that was split. */
 export function isPartOf({ name, prefix }: Pool, former: Pool): boolean {
   return name.startsWith(partStem(former)) && prefixContains(former.prefix, prefix);
 }
@@ -215,7 +218,7 @@ function partsOf(prefix: Prefix, partsCount: number): Prefix[] {
 /** Reason of Calico's pool controller. */
 const OVERLAP = 'CIDROverlap';
 
-/** What is to become of a pool. What is left out stays as it is. */
+/** The changes of a pool. Omitted fields stay as they are. */
 export interface PoolChange extends Partial<PoolRules> {
   readonly name: string;
   /** Change only if the pool still is of this version; empty for any: the last writer wins. */
@@ -227,7 +230,7 @@ export interface PoolChange extends Partial<PoolRules> {
   readonly blockSizeBits?: number;
 }
 
-/** A changed pool, or every field at fault. */
+/** A changed pool, or every faulty field. */
 export type PoolUpdate =
   | { readonly ok: true; readonly listing: PoolListing; readonly changed: boolean }
   | { readonly ok: false; readonly faults: readonly PoolFault[] };
@@ -240,7 +243,7 @@ export function updatePool(view: View, change: PoolChange): Decision<PoolUpdate>
   const pool = requirePool(view, change.name);
   requireVersion(pool, change.resourceVersion);
   if (pool.deletionTimeMs !== undefined) {
-    const text = `${poolText(pool)} is being deleted, which cannot be taken back; create a pool of another range`;
+    const text = `${poolText(pool)} is being deleted, which cannot be undone; create a pool of another range`;
     throw new Failure('POOL_BEING_DELETED', text, { details: { pool: pool.name } });
   }
   const wanted = { ...pool, ...change, blockSizeBits: pool.blockSizeBits, cidr: formatPrefix(pool.prefix) };
@@ -268,15 +271,15 @@ function immutableFaults(pool: Pool, { cidr, blockSizeBits }: PoolChange): PoolF
   ];
 }
 
-/** Services hold addresses of such a pool in ways that pods and tunnels do not. */
+/** Services hold addresses of a LoadBalancer pool, which must not be mixed with those of pods and tunnels. */
 function useFaults(pool: Pool, { allowedUses }: Pick<Pool, 'allowedUses'>): PoolFault[] {
   if (!pool.allowedUses.includes(LOAD_BALANCER) || allowedUses.every((use) => use === LOAD_BALANCER)) return [];
-  return [{ field: 'allowedUses', reason: `is ${LOAD_BALANCER} for good; create another pool for other uses` }];
+  return [{ field: 'allowedUses', reason: `is ${LOAD_BALANCER} permanently; create another pool for other uses` }];
 }
 
 /**
- * The findings of Calico's pool controller against a pool, without those that no longer hold. Calico's controller
- * withdraws its finding once no pool overlaps; here the change of the pool does.
+ * The findings of Calico's pool controller against a pool, without outdated ones. Calico's controller withdraws its
+ * finding once no pool overlaps; here the change of the pool does.
  */
 function currentFinding(
   pools: readonly Pool[],

@@ -126,7 +126,7 @@ describe.each<WhenInUse>(['drain', 'refuse'])('a deletion that would %s', (whenI
     expect(view.pool('p')?.uid).toBe('another');
   });
 
-  test('gives up when somebody takes the pool into use meanwhile', () => {
+  test('fails when the pool is enabled meanwhile', () => {
     const view = new MapView([poolRecord('p', P)]);
     const original = begin(view, { whenInUse });
     view.put({ kind: 'pool', value: original });
@@ -150,7 +150,7 @@ describe('a pool with addresses in use', () => {
       ...claimedBlock(block('10.0.2.0/26', 'n1')),
     ]);
 
-  test('drains: what is empty goes, and who holds the rest is told', () => {
+  test('drains: removes empty blocks, and returns the holders of the rest', () => {
     const view = used();
     expect(run(view)).toEqual([
       {
@@ -175,7 +175,7 @@ describe('a pool with addresses in use', () => {
     ]);
   });
 
-  test('goes on draining when the deletion is repeated, also with the version from before', () => {
+  test('continues draining when the deletion is repeated, also with the earlier version', () => {
     const view = used();
     run(view);
     const before = view.snapshot();
@@ -212,18 +212,18 @@ describe('a pool with addresses in use', () => {
     expect(view.pool('p')).toEqual(original);
   });
 
-  test('tells of its parts, which are off, when somebody split it after the first step', () => {
+  test('names its parts, which are disabled, when it was split after the first step', () => {
     const view = new MapView([poolRecord('p', P)]);
     const original = begin(view, { whenInUse: 'refuse' });
     const request = { pool: { by: 'name', name: 'p' }, partsCount: 2, resourceVersion: '' } as const;
     view.apply(splitPool(view, { request, uids: ['a', 'b'], nowMs: NOW_MS }));
     const failure = failureOf(() => proceed(view, original, 'refuse'));
     expect(failure.code).toBe('CONFLICT');
-    expect(failure.message).toContain('delete its parts, or switch them on: split-p-0, split-p-1');
+    expect(failure.message).toContain('delete its parts, or enable them: split-p-0, split-p-1');
     expect(view.pools().map(({ disabled }) => disabled)).toEqual([true, true]);
   });
 
-  test('stays as somebody else left it, when the deletion is refused after that', () => {
+  test('keeps a concurrent change when the deletion is refused after it', () => {
     const view = new MapView([poolRecord('p', P)]);
     const original = begin(view, { whenInUse: 'refuse' });
     for (const record of claimedBlock(usedBlock('10.0.1.0/26', 'n1'))) view.put(record);

@@ -29,19 +29,19 @@ import { describeHolders, poolBlocks, poolText, staleFailure, type PoolHolders }
  * Deleting a pool, in steps of one transaction each, because a transaction of etcd has at most 128 operations.
  *
  * The first step stops allocation: permanently by a deletion mark, or temporarily by disabling the pool where the
- * deletion is refused while addresses are in use. Making a block compares the pool's record, so no block is made in the
- * pool after that. Once the view shows all earlier commits, a block that is not in the view does not exist. The
- * following steps remove empty blocks, and the pool with the last one.
+ * deletion is refused while addresses are in use. Creating a block compares the pool's record, so no block is created
+ * in the pool after that. When the view shows all earlier commits, a block missing in it does not exist. The following
+ * steps remove empty blocks, and the pool with the last one.
  */
 
-/** Operations of one step: fewer than etcd allows, for what comes with some blocks, such as a handle. */
+/** Operations of one step: fewer than etcd allows, to leave room for further records, such as handles. */
 const OPERATIONS_PER_STEP = 100;
-/** A block's own and its affinity's. */
+/** For a block and its affinity. */
 const OPERATIONS_PER_BLOCK = 2;
 
 /**
- * What a deletion does about addresses in use: waits for their release with the pool out of use, or is refused and leaves the
- * pool as it was.
+ * How a deletion handles addresses in use: `drain` makes the pool unavailable and waits for their release; `refuse`
+ * fails and leaves the pool as it was.
  */
 export type WhenInUse = 'drain' | 'refuse';
 
@@ -54,9 +54,10 @@ interface PoolDeletion {
 }
 
 /**
- * The first step: checks, and stops allocation from the pool. Idempotent: a pool that is being deleted stays so.
+ * The first step: checks, and stops allocation from the pool. Idempotent for a pool that is being deleted.
  * @returns the pool as it was before
- * @throws Failure POOL_NOT_FOUND, STALE_VERSION, STORE_LOCKED, or POOL_IN_USE when addresses of it are in use and that is to be refused
+ * @throws Failure POOL_NOT_FOUND, STALE_VERSION, STORE_LOCKED, or POOL_IN_USE when addresses of it are in use and
+ * `whenInUse` is `refuse`
  */
 export function beginPoolDeletion(view: View, deletion: PoolDeletion): Decision<Pool> {
   const { name, resourceVersion, whenInUse, nowMs } = deletion;
@@ -64,7 +65,7 @@ export function beginPoolDeletion(view: View, deletion: PoolDeletion): Decision<
   // Also the version from before the mark, so that a retry after a lost answer continues.
   const versions = [poolVersion(pool), poolVersion({ ...pool, deletionTimeMs: undefined })];
   if (resourceVersion !== '' && !versions.includes(resourceVersion)) throw staleFailure(pool, resourceVersion);
-  // What follows removes its blocks.
+  // The following steps remove its blocks, which the lock forbids.
   if (view.isLocked() && countBlocks(view.blockStatsIn(pool.prefix)) > 0) throw lockedFailure();
   if (whenInUse === 'refuse') {
     const { holders } = poolBlocks(view, pool, nowMs);
@@ -80,11 +81,11 @@ export interface PoolDeletionRequest {
   readonly name: string;
   /** Delete only if the pool still is of this version; empty for any. */
   readonly resourceVersion: string;
-  /** What to do about addresses in use. */
+  /** How to handle addresses in use; `release` releases them first. */
   readonly whenInUse: WhenInUse | 'release';
 }
 
-/** How far the deletion of a pool has come. */
+/** The progress of a pool's deletion. */
 export interface PoolDeleted {
   /** Whether the pool is gone; otherwise it is being deleted. */
   readonly isGone: boolean;
@@ -94,17 +95,17 @@ export interface PoolDeleted {
   readonly holders: PoolHolders;
 }
 
-/** What one further step came to. */
+/** The result of a further step. */
 export type PoolDeletionStep =
   /** The pool is gone. */
   | { readonly state: 'done'; readonly removedBlocks: number }
-  /** There is more to remove at once. */
+  /** The next step can remove more. */
   | { readonly state: 'more'; readonly removedBlocks: number }
-  /** Addresses of the pool are in use, or cool down; all else is removed. */
+  /** Addresses of the pool are in use or cool down; everything else is removed. */
   | { readonly state: 'held'; readonly removedBlocks: number; readonly holders: PoolHolders }
-  /** Nothing is left that is seen, but another replica's changes from before the first step may be on their way. */
+  /** The view shows nothing left, but it may lack another replica's changes from before the first step. */
   | { readonly state: 'behind'; readonly removedBlocks: number }
-  /** An address was given before the first step. The pool is as it was before that. */
+  /** An address was allocated before the first step. The pool is restored. */
   | { readonly state: 'refused'; readonly failure: Failure };
 
 export interface PoolDeletionProgress {
@@ -126,7 +127,7 @@ export function continuePoolDeletion(view: View, progress: PoolDeletionProgress)
     return { changes: [], outcome: { state: 'done', removedBlocks: 0 } };
   }
   if (!isOutOfUse(pool) || (whenInUse === 'drain' && pool.deletionTimeMs === undefined)) {
-    const text = `pool "${pool.name}" was taken into use again while it was being deleted; delete it once more`;
+    const text = `pool "${pool.name}" was enabled again while it was being deleted; delete it again`;
     throw new Failure('CONFLICT', text, { details: { pool: pool.name } });
   }
   const { empty, holders } = poolBlocks(view, pool, nowMs);
@@ -139,15 +140,17 @@ export function continuePoolDeletion(view: View, progress: PoolDeletionProgress)
   return finishDeletion(view, { pool, blocks, changes });
 }
 
-/** Only a pool that is not marked can be split: one that was off for the moment, so its parts are off. */
+/** A marked pool cannot be split. An unmarked one was disabled by the first step, so its parts are disabled, too. */
 function refuseSplit(view: View, { original, whenInUse }: PoolDeletionProgress): void {
   const parts = view.pools().filter((pool) => isPartOf(pool, original));
   if (whenInUse !== 'refuse' || parts.length === 0) return;
-  const text = `${poolText(original)} was split while it was being deleted; delete its parts, or switch them on: ${parts.map(({ name }) => name).join(', ')}`;
+  const text = `${poolText(original)} was split while it was being deleted; delete its parts, or enable them: ${parts.map(({ name }) => name).join(', ')}`;
   throw new Failure('CONFLICT', text, { details: { pool: original.name } });
 }
 
-/** As many blocks as one step removes, at least one. What Windows kept in them takes an entry of the history each. */
+/**
+ * As many blocks as one step can remove, at least one. Each address reserved by Windows takes an entry of the history.
+ */
 function firstBlocks(blocks: readonly Block[]): Block[] {
   let operations = 0;
   const behind = blocks.findIndex((block, index) => {
@@ -159,7 +162,7 @@ function firstBlocks(blocks: readonly Block[]): Block[] {
 
 interface FinishInput {
   readonly pool: Pool;
-  /** The last blocks of the pool, which go with it. */
+  /** The last blocks of the pool, removed with it. */
   readonly blocks: readonly Block[];
   readonly changes: readonly Change[];
 }
@@ -175,7 +178,7 @@ function finishDeletion(view: View, { pool, blocks, changes }: FinishInput): Dec
     : { changes: removals, outcome: { state: 'behind', removedBlocks } };
 }
 
-/** Back to before the first step, unless the pool was changed since, or was off before. */
+/** Reverts the first step, unless the pool was changed since, or was disabled before. */
 function restorePool(
   pool: Pool,
   { original, holders }: { readonly original: Pool; readonly holders: PoolHolders },
@@ -204,7 +207,7 @@ function putPool(value: Pool): Change {
 }
 
 function inUseFailure(pool: Pool, holders: PoolHolders): Failure {
-  const text = `${poolText(pool)} cannot be deleted: addresses of it are in use (${describeHolders(holders)}); release them first, or let the deletion wait for that`;
+  const text = `${poolText(pool)} cannot be deleted: addresses of it are in use (${describeHolders(holders)}); release them first, or delete it in drain mode`;
   return new Failure('POOL_IN_USE', text, { details: { pool: pool.name, allocated: String(holders.inUseCount) } });
 }
 
@@ -217,7 +220,7 @@ interface PoolRelease {
  * Releases every address of a pool for all holders, as many per step as fit in a transaction. Empty blocks keep their
  * owners, unless the pool is being deleted.
  *
- * Idempotent; a missing pool has no addresses. It ends once no addresses of the pool are allocated any more.
+ * Idempotent; a missing pool has no addresses. It is done when no addresses of the pool are allocated.
  */
 export function continuePoolRelease(view: View, { poolName, nowMs }: PoolRelease): Decision<ReleaseStep> {
   const pool = view.pool(poolName);

@@ -37,7 +37,7 @@ async function startDraining() {
 
 const GONE = 'deleted pool "p" 10.0.0.0/24 with the release of its last address';
 
-test('who releases the last address of a pool that is being deleted tells of its end, once', async () => {
+test('the replica that releases the last address of a draining pool reports its deletion, once', async () => {
   const { first, second } = await startDraining();
   await second.ipam.addresses.release(attachment('c1'), forever);
   expect(told(second.lines)).toEqual([]);
@@ -48,7 +48,7 @@ test('who releases the last address of a pool that is being deleted tells of its
   expect([told(first.lines), told(second.lines)]).toEqual([[], []]);
 });
 
-test('a pool whose last address could not be released is told of only when it is', async () => {
+test('a draining pool is reported only after its last address is released', async () => {
   const { store, second } = await startDraining();
   await second.ipam.addresses.release(attachment('c1'), forever);
   store.injectFault('commit', { type: 'losesRace' });
@@ -95,8 +95,8 @@ async function withPool(cidr: string, options: MemoryStoreOptions = {}) {
 }
 
 /**
- * Orders of what waits. After each step all that follows from it comes to its own wait, which takes turns of the event loop; else
- * what is alone in the queue would always go next.
+ * Orders of what waits. After each step all that follows from it comes to its own wait, which takes turns of the event
+ * loop; else a single entry of the queue would always be next.
  */
 const orders = fc.scheduler({
   act: async (step) => {
@@ -176,16 +176,18 @@ describe('deleting a pool', () => {
     await expect(ipam.addresses.allocate(request('c3'), forever)).rejects.toMatchObject({
       message: expect.stringContaining('being deleted'),
     });
-    expect((await ipam.addresses.allocate(request('c1'), forever)).added, 'what is held stays valid').toEqual([]);
+    expect((await ipam.addresses.allocate(request('c1'), forever)).added, 'held addresses stay valid').toEqual([]);
     await ipam.addresses.release(attachment('c1'), forever);
     expect(await listed(ipam)).toEqual(['p']);
     await settleEvents();
     await ipam.addresses.release(attachment('c2'), forever);
     expect(await leftOf(store)).toEqual([]);
-    expect(messages(lines)).toContain('pool "p" 10.0.0.0/24 goes with the last of its addresses');
+    expect(messages(lines)).toContain(
+      'pool "p" 10.0.0.0/24 is being deleted and waits for the release of its addresses',
+    );
   });
 
-  test('gives all addresses back where that is asked for', async () => {
+  test('releases all addresses if requested', async () => {
     const { ipam, store } = await withPool('10.0.0.0/24');
     const ids = Array.from({ length: 70 }, (_, i) => `c${i}`);
     await Promise.all(ids.map((id) => ipam.addresses.allocate(request(id), forever)));
@@ -194,7 +196,7 @@ describe('deleting a pool', () => {
     expect(await leftOf(store)).toEqual([]);
   });
 
-  test('is refused while addresses are in use, where that is asked for, and changes nothing', async () => {
+  test('is refused while addresses are in use, if requested, and changes nothing', async () => {
     const { ipam, store } = await withPool('10.0.0.0/24');
     await ipam.addresses.allocate(request('c1'), forever);
     const before = store.toString();
@@ -225,7 +227,7 @@ describe('deleting a pool', () => {
   });
 
   test('that fails in the background does not hold up the others', async () => {
-    const failure = new Failure('STORE_UNAVAILABLE', 'the datastore is away');
+    const failure = new Failure('STORE_UNAVAILABLE', 'the datastore is down');
     let left = Infinity;
     const before = (operation: string): Promise<void> =>
       operation === 'commit' && left-- <= 0 ? Promise.reject(failure) : Promise.resolve();
@@ -245,13 +247,13 @@ describe('deleting a pool', () => {
     store.injectFault('commit', { type: 'fails', failure: new Failure('STORE_CORRUPT', 'a record of p is damaged') });
     await ipam.pools.finishDeletions(forever);
     expect(await listed(ipam)).toEqual(['p']);
-    expect(messages(lines).join('\n')).toContain('failed to delete pool "p"');
+    expect(messages(lines).join('\n')).toContain('deletion of pool "p"');
     await expect(ipam.pools.finishDeletions(AbortSignal.abort())).rejects.toThrow();
     await ipam.pools.finishDeletions(forever);
     expect(await leftOf(store)).toEqual([]);
   });
 
-  test('in the background leaves pools that nobody deletes, and addresses in use', async () => {
+  test('in the background keeps pools that are not being deleted, and addresses in use', async () => {
     const { ipam, store } = await withPool('10.0.0.0/24');
     await ipam.addresses.allocate(request('c1'), forever);
     const before = store.toString();
@@ -308,7 +310,7 @@ describe('deleting a pool', () => {
 
     test('property: what was given is known to hold the pool, and its release ends it', async () => {
       await fc.assert(
-        // The scheduler comes last: its choices begin with the same random numbers as what is drawn after it.
+        // The scheduler comes last: its choices start with the same random numbers as later values.
         fc.asyncProperty(fc.constantFrom([], ['c0']), orders, async (held, scheduler) => {
           const { ipam, other, store, deleted, allocated, pool, heldCount } = await race(scheduler, DRAIN, held);
           expect(heldCount).toBe(held.length + (allocated.status === 'fulfilled' ? 1 : 0));

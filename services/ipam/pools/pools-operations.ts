@@ -31,10 +31,12 @@ import type { PoolSpec } from './rules.js';
 
 const NO_HOLDERS: PoolHolders = { inUseCount: 0, coolingCount: 0, unreadable: undefined, nodes: [] };
 
-/** How often a deletion looks again at most where the pool is changed while it looks; then it is finished in the background. */
+/**
+ * Maximum attempts of a deletion while the view lacks changes of other replicas. After that the background finishes it.
+ */
 const MAX_ATTEMPTS = 5;
 
-/** Reports what becomes of pools, once it is durable. */
+/** Reports changes of pools after the commit. */
 export class PoolEvents {
   readonly #log: Logger;
   readonly #pools: Counter;
@@ -42,7 +44,7 @@ export class PoolEvents {
 
   constructor(events: Events) {
     this.#log = events.log;
-    this.#pools = events.counter('podwire.ipam.pools', '{pool}', 'Pools by what became of them');
+    this.#pools = events.counter('podwire.ipam.pools', '{pool}', 'Changes of pools by event');
     this.#upkeepFailures = events.upkeepFailures;
   }
 
@@ -67,7 +69,7 @@ export class PoolEvents {
     this.#pools.add(1, { event: 'draining' });
     this.#log.info(
       { 'podwire.pool': name },
-      `pool "${name}" ${formatPrefix(prefix)} goes with the last of its addresses`,
+      `pool "${name}" ${formatPrefix(prefix)} is being deleted and waits for the release of its addresses`,
     );
   }
 
@@ -87,11 +89,14 @@ export class PoolEvents {
   /** A deletion in the background failed. The next upkeep round retries it. */
   poolDeletionFailed({ name }: Pool, error: unknown): void {
     this.#upkeepFailures.add(1, { task: 'finish pool deletions' });
-    this.#log.warn({ err: error, 'podwire.pool': name }, `failed to delete pool "${name}"; trying again later`);
+    this.#log.warn(
+      { err: error, 'podwire.pool': name },
+      `deletion of pool "${name}" failed; the next upkeep round retries it`,
+    );
   }
 }
 
-/** Manages the ranges that addresses are taken from. */
+/** Manages the ranges that addresses are allocated from. */
 export class Pools {
   readonly #options: IpamOptions;
   readonly #events: PoolEvents;
@@ -128,7 +133,7 @@ export class Pools {
   }
 
   /**
-   * Puts several pools in the place of one. Not idempotent.
+   * Splits a pool into several. Not idempotent.
    * @throws Failure POOL_NOT_FOUND, STALE_VERSION, POOL_BEING_DELETED, POOL_EXISTS, POOL_OVERLAP
    */
   async split(request: PoolSplitRequest, signal: AbortSignal): Promise<PoolSplit> {
@@ -141,7 +146,7 @@ export class Pools {
 
   /**
    * Deletes a pool, in several transactions. Repeat it after a failure. {@link finishDeletions} continues it too,
-   * unless it was to be refused while addresses are in use.
+   * unless its mode is to refuse while addresses are in use.
    * @throws Failure POOL_NOT_FOUND, STALE_VERSION, POOL_IN_USE
    */
   async delete({ whenInUse, ...deletion }: PoolDeletionRequest, signal: AbortSignal): Promise<PoolDeleted> {
@@ -159,7 +164,7 @@ export class Pools {
   }
 
   /**
-   * Continues every deletion in progress: for remains after releases, and for replicas that ended during one. Several
+   * Continues every deletion in progress: what releases left over, and deletions of replicas that stopped. Several
    * replicas may run it concurrently. A failed deletion does not stop the next ones.
    */
   async finishDeletions(signal: AbortSignal): Promise<void> {
@@ -186,7 +191,7 @@ export class Pools {
     }
   }
 
-  /** Takes steps until the next one would have to wait for a release. @returns the last one, with all removed blocks */
+  /** Runs steps until the next one has to wait for a release. @returns the last one, with all removed blocks */
   async #runSteps(progress: Omit<PoolDeletionProgress, 'nowMs'>, signal: AbortSignal): Promise<PoolDeletionStep> {
     const { updates, clock } = this.#options;
     let removedBlocks = 0;
@@ -227,7 +232,7 @@ export function reportDrainedPools({
 
 interface Drained<Outcome> {
   readonly outcome: Outcome;
-  /** Pools that go with the decision. */
+  /** Pools that the decision removes. */
   readonly drained: readonly Pool[];
 }
 

@@ -82,12 +82,14 @@ describe('CreatePool', () => {
       nodeSelector: '(',
     });
     expect(await faultsOf(call)).toEqual([
-      'pool.ipip_mode is 9, which is no value of its kind',
-      'pool.allowed_uses is 0, which is no value of its kind',
-      'pool.allowed_uses is 7, which is no value of its kind',
-      'pool.assignment_mode is 9, which is no value of its kind',
+      'pool.ipip_mode is 9, which is not a valid value of this field',
+      'pool.allowed_uses is 0, which is not a valid value of this field',
+      'pool.allowed_uses is 7, which is not a valid value of this field',
+      'pool.assignment_mode is 9, which is not a valid value of this field',
       expect.stringMatching(/^pool\.cidr has host bits set/),
-      expect.stringMatching(/^pool\.node_selector is no selector: at character 2: the end of the selector found/),
+      expect.stringMatching(
+        /^pool\.node_selector is not a valid selector: at character 2: the end of the selector found/,
+      ),
     ]);
     expect(await faultsOf(served.caller.createPool(CreatePoolRequest.fromPartial({}).pool ?? {}))).toHaveLength(2);
     expect((await served.caller.listPools()).pools).toHaveLength(1);
@@ -141,13 +143,13 @@ describe('UpdatePool', () => {
     expect((await served.caller.getPool('second')).pool).toMatchObject({ natOutgoing: false, disabled: false });
   });
 
-  test('names what is immutable, what breaks a rule and what it does not know, all at once', async () => {
+  test('names immutable fields, broken rules and unknown values, all at once', async () => {
     await served.caller.createPool(WISH);
     const { ipipMode } = Pool.decode(Uint8Array.of(0x40, 9));
     expect(await faultsOf(served.caller.updatePool({ name: 'A', ipipMode }, 'ipip_mode', 'uid'))).toEqual([
       expect.stringMatching(/^pool\.name is no RFC 1123 subdomain/),
-      expect.stringMatching(/^update_mask has "uid"; known are cidr, block_size, disabled, ipip_mode/),
-      'pool.ipip_mode is 9, which is no value of its kind',
+      expect.stringMatching(/^update_mask has unknown field "uid"; use cidr, block_size, disabled, ipip_mode/),
+      'pool.ipip_mode is 9, which is not a valid value of this field',
     ]);
     const change = { name: 'second', cidr: '10.66.0.0/25', blockSize: 29, nodeSelector: 'global()', disabled: true };
     expect(await faultsOf(served.caller.updatePool(change, 'node_selector', 'disabled'))).toEqual([
@@ -190,7 +192,7 @@ describe('DeletePool', () => {
     expect(await served.caller.allBlocks()).toEqual([]);
   });
 
-  test('gives back all addresses where that is asked for', async () => {
+  test('releases all addresses if requested', async () => {
     await served.caller.allocate('c1');
     const mode = PoolDeletionMode.POOL_DELETION_MODE_RELEASE_ADDRESSES;
     expect(await served.caller.deletePool('default', { mode })).toMatchObject({
@@ -204,7 +206,7 @@ describe('DeletePool', () => {
   test('refuses a mode that it does not know', async () => {
     const { mode } = DeletePoolRequest.decode(Uint8Array.of(0x18, 9));
     expect(await faultsOf(served.caller.deletePool('default', { mode }))).toEqual([
-      'mode is 9, which is no mode of deletion',
+      'mode is 9, which is not a valid PoolDeletionMode',
     ]);
     expect((await served.caller.getPool('default')).pool).toMatchObject({ state: PoolState.POOL_STATE_ACTIVE });
   });
@@ -260,12 +262,12 @@ describe('SplitPool', () => {
   test.each([0, 1, 3, 6, 63, 65, 128, 2 ** 31])('refuses to make %s parts, before anything changes', async (number) => {
     const before = await served.caller.listPools();
     expect(await faultsOf(served.caller.splitPool('default', { number }))).toEqual([
-      expect.stringContaining(`number is ${number}; it has to be a power of two from 2 to 64`),
+      expect.stringContaining(`number is ${number}; it must be a power of two from 2 to 64`),
     ]);
     expect(await served.caller.listPools()).toEqual(before);
   });
 
-  test('names every fault, and refuses what only the pool tells without disabling it', async () => {
+  test('names every fault, and refuses faults that depend on the pool without disabling it', async () => {
     expect(await faultsOf(served.caller.splitPool('', { pool: undefined }))).toEqual([
       'pool is missing: set one of name and cidr',
       expect.stringMatching(/^number is 0/),
@@ -273,7 +275,7 @@ describe('SplitPool', () => {
     const wrong = { $case: 'cidr', value: '10.65.0.1/24' } as const;
     expect(await faultsOf(served.caller.splitPool('', { pool: wrong, number: 2 }))).toEqual(['cidr has host bits set']);
     expect(await faultsOf(served.caller.splitPool('default', { number: 8 }))).toEqual([
-      'number is 8, and pool "default" 10.65.0.0/24 has room for 4 blocks of /26; each part needs one',
+      'number is 8, and pool "default" 10.65.0.0/24 has room for 4 blocks of /26; each part needs at least one',
     ]);
     expect((await served.caller.getPool('default')).pool).toMatchObject({ state: PoolState.POOL_STATE_ACTIVE });
   });

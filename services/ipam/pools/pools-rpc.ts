@@ -117,10 +117,10 @@ const FIELDS: Record<PoolFault['field'], string> = {
   assignmentMode: 'assignment_mode',
 };
 
-/** Fields that a mask may name: what can be changed, and what is refused with a better text when it differs. */
+/** Fields allowed in a mask: the mutable ones, and immutable ones, whose change is refused with a specific text. */
 const MASKED: ReadonlySet<string> = new Set(Object.values(FIELDS).filter((field) => field !== 'name'));
 
-/** @param method - for the message */
+/** @param method - method name for the error text */
 function poolFaultsFailure(method: string, faults: readonly PoolFault[]): Failure {
   const violations = faults.map(({ field, reason }) => ({ field: `pool.${FIELDS[field]}`, reason }));
   return violationsFailure('INVALID_REQUEST', `${method} refused`, violations);
@@ -158,11 +158,11 @@ function readUpdatePoolRequest({ pool, updateMask }: UpdatePoolRequest): PoolCha
   });
 }
 
-/** @returns the fields that a request is about, by their names in the contract */
+/** @returns the fields to change, by their names in the contract */
 function readMask(paths: readonly string[], checks: Checks): ReadonlySet<string> {
   const known = [...MASKED].join(', ');
   for (const path of paths)
-    checks.check('update_mask', MASKED.has(path) ? undefined : `has "${path}"; known are ${known}`);
+    checks.check('update_mask', MASKED.has(path) ? undefined : `has unknown field "${path}"; use ${known}`);
   return paths.length === 0 ? MASKED : new Set(paths);
 }
 
@@ -203,7 +203,7 @@ const ASSIGNMENTS: Partial<Record<AssignmentMode, Pool['assignmentMode']>> = {
 
 function readRules(pool: PoolMessage, faults: PoolFault[]): PoolRules {
   const known = <Value>(field: PoolFault['field'], number: number, value: Value | undefined): Value | undefined => {
-    if (value === undefined) faults.push({ field, reason: `is ${number}, which is no value of its kind` });
+    if (value === undefined) faults.push({ field, reason: `is ${number}, which is not a valid value of this field` });
     return value;
   };
   const { natOutgoing, disableBgpExport, nodeSelector, namespaceSelector } = pool;
@@ -237,7 +237,7 @@ function readDeletePoolRequest({ name, resourceVersion, mode }: DeletePoolReques
   return readChecked('DeletePool', (checks) => {
     checks.check('name', subdomainFault(name));
     const whenInUse = DELETION_MODES[mode];
-    checks.check('mode', whenInUse ? undefined : `is ${mode}, which is no mode of deletion`);
+    checks.check('mode', whenInUse ? undefined : `is ${mode}, which is not a valid PoolDeletionMode`);
     return { name, resourceVersion, whenInUse: whenInUse ?? 'refuse' };
   });
 }
@@ -246,7 +246,7 @@ function readSplitPoolRequest({ pool, number, resourceVersion }: SplitPoolReques
   return readChecked('SplitPool', (checks) => {
     const reference = readPoolReference(pool, checks);
     const isPossible = number >= 2 && number <= MAX_PARTS && Number.isInteger(Math.log2(number));
-    const reason = `is ${number}; it has to be a power of two from 2 to ${MAX_PARTS}, as all parts are made in one transaction; the parts can be split again`;
+    const reason = `is ${number}; it must be a power of two from 2 to ${MAX_PARTS}; the parts can be split again`;
     checks.check('number', isPossible ? undefined : reason);
     return { pool: reference, partsCount: number, resourceVersion };
   });
@@ -272,7 +272,7 @@ function readPoolReference(pool: SplitPoolRequest['pool'], checks: Checks): Pool
   }
 }
 
-/** A pool may be spread over thousands of nodes, and an answer has to stay small. */
+/** A pool may be spread over thousands of nodes, and the response has to stay small. */
 const LISTED_HOLDERS = 100;
 
 function deletePoolResponse({ isGone, removedBlocks, releasedAddresses, holders }: PoolDeleted): DeletePoolResponse {

@@ -106,7 +106,7 @@ describe('lists', () => {
     ]);
   });
 
-  test('pools in the order of their names with what is in use, page by page', () => {
+  test('pools in the order of their names with their utilization, page by page', () => {
     const first = listPools(view, { after: '', limit: 2 });
     expect(first.items.map(({ pool: { name } }) => name)).toEqual(['a', 'b']);
     expect(first.items.map(({ utilization }) => utilization)).toEqual([

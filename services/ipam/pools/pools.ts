@@ -10,7 +10,7 @@ import type { Page } from '../records/page.js';
 import { poolVersion, type Pool } from '../records/pool.js';
 import type { UnreadableBlock, View } from '../records/view.js';
 
-/** A pool with how much of it is in use. */
+/** A pool with its utilization. */
 export interface PoolListing {
   readonly pool: Pool;
   readonly utilization: PoolUtilization;
@@ -22,12 +22,12 @@ export function requireVersion(pool: Pool, resourceVersion: string): void {
 }
 
 export function staleFailure({ name }: Pool, resourceVersion: string): Failure {
-  const text = `pool "${name}" was changed since resource version ${resourceVersion}; read it again and decide anew`;
+  const text = `pool "${name}" was changed since resource version ${resourceVersion}; read it again and retry`;
   return new Failure('STALE_VERSION', text, { details: { pool: name } });
 }
 
 export interface PoolQuery {
-  /** The name behind which the page begins; empty for the first page. */
+  /** The last name of the previous page; empty for the first page. */
   readonly after: string;
   readonly limit: number;
 }
@@ -49,11 +49,11 @@ export function listPools(view: View, { after, limit }: PoolQuery): Page<PoolLis
 export interface PoolHolders {
   /** Addresses in use, for any purpose. */
   readonly inUseCount: number;
-  /** Addresses whose cool-down is not over: they must not be given to anybody yet, not even by another pool. */
+  /** Addresses whose cool-down is not over: they must not be allocated yet, even from another pool. */
   readonly coolingCount: number;
-  /** A block that cannot be read, and may hold any; undefined when there is none. */
+  /** A block that cannot be read and may hold addresses; undefined when there is none. */
   readonly unreadable: UnreadableBlock | undefined;
-  /** Addresses in use by the node they are on, in the order of the nodes' names. */
+  /** Number of addresses in use per node, in the order of the nodes' names. */
   readonly nodes: readonly NodeCount[];
 }
 
@@ -63,15 +63,15 @@ interface NodeCount {
   readonly count: number;
 }
 
-/** What there is in a pool. */
+/** The blocks of a pool. */
 interface PoolBlocks {
-  /** Blocks that nothing holds. */
+  /** Blocks without held addresses. */
   readonly empty: readonly Block[];
   /** The holders of the remaining addresses; undefined when there are none. */
   readonly holders: PoolHolders | undefined;
 }
 
-/** Looks at every block of a pool. Addresses whose cool-down is over count as free. */
+/** Scans every block of a pool. Addresses whose cool-down is over count as free. */
 export function poolBlocks(view: View, pool: Pool, nowMs: number): PoolBlocks {
   const cooldownSeconds = view.config()?.cooldownSeconds ?? 0;
   const empty: Block[] = [];
@@ -88,7 +88,7 @@ export function poolBlocks(view: View, pool: Pool, nowMs: number): PoolBlocks {
   return { empty, holders: unreadable || inUseCount + coolingCount > 0 ? holders : undefined };
 }
 
-/** Adds a block's addresses in use to those of their nodes. @returns how many of its addresses cool down */
+/** Adds a block's addresses in use to the counts of their nodes. @returns the number of its cooling addresses */
 function countHolders({ allocations, attributes, owner }: Block, nodes: Map<string, number>): number {
   let coolingCount = 0;
   for (const index of allocations) {
@@ -108,7 +108,7 @@ function sortByNode(nodes: ReadonlyMap<string, number>): NodeCount[] {
   return [...nodes].sort(([a], [b]) => compareTexts(a, b)).map(([nodeName, count]) => ({ nodeName, count }));
 }
 
-/** At most so many nodes are named in a message. */
+/** Maximum number of nodes named in a message. */
 const NAMED_NODES = 8;
 
 /** Holders in words: `1 on node n1, 4 on node n2, 3 that cool down, perhaps some of record … which cannot be read`. */
@@ -121,7 +121,7 @@ export function describeHolders({ nodes, coolingCount, unreadable }: PoolHolders
   return [...named, ...more, ...cooling, ...unknown].join(', ');
 }
 
-/** A pool as messages name it. */
+/** The text for a pool in messages. */
 export function poolText({ name, prefix }: Pool): string {
   return `pool "${name}" ${formatPrefix(prefix)}`;
 }

@@ -40,13 +40,13 @@ describe('a pool is refused', () => {
       { cidr: 'fd00::/64', ipipMode: 'Always', vxlanMode: 'Always' },
       [
         ['ipipMode', /carries no IPv6/],
-        ['ipipMode', /has to be Never/],
+        ['ipipMode', /must be Never/],
       ],
     ],
     [
       'with blanks for a namespace selector, and tunnels',
       { namespaceSelector: ' all() ' },
-      [['namespaceSelector', /leave Tunnel out/]],
+      [['namespaceSelector', /remove Tunnel/]],
     ],
     ['with IPv6 blocks too large', { cidr: 'fd00::/64', blockSizeBits: 115 }, [['blockSizeBits', /from 116 to 128/]]],
     ['smaller than a block', { cidr: '10.0.0.0/27' }, [['cidr', /smaller than one block of \/26/]]],
@@ -54,29 +54,29 @@ describe('a pool is refused', () => {
     [
       'with both encapsulations',
       { ipipMode: 'Always', vxlanMode: 'CrossSubnet' },
-      [['ipipMode', /one of them has to be Never/]],
+      [['ipipMode', /one of them must be Never/]],
     ],
     ['with IPIP for IPv6', { cidr: 'fd00::/64', ipipMode: 'CrossSubnet' }, [['ipipMode', /carries no IPv6/]]],
     [
       'with a malformed selector',
       { nodeSelector: 'zone = "a"' },
-      [['nodeSelector', /is no selector: at character 6: "=" found, == expected/]],
+      [['nodeSelector', /is not a valid selector: at character 6: "=" found, == expected/]],
     ],
     ['with a selector for policies', { nodeSelector: 'has(a) || global()' }, [['nodeSelector', /global\(\)/]]],
     [
       'with a namespace selector and tunnels',
       { namespaceSelector: 'has(a)' },
-      [['namespaceSelector', /leave Tunnel out/]],
+      [['namespaceSelector', /remove Tunnel/]],
     ],
     [
       'with a malformed namespace selector',
       { namespaceSelector: 'has(', allowedUses: ['Workload'] },
-      [['namespaceSelector', /is no selector/]],
+      [['namespaceSelector', /is not a valid selector/]],
     ],
     [
       'with an unknown use',
       { allowedUses: ['Workload', 'Other'] },
-      [['allowedUses', /has Other; known are Workload, Tunnel, LoadBalancer/]],
+      [['allowedUses', /has unknown uses Other; use Workload, Tunnel, LoadBalancer/]],
     ],
     [
       'with too many uses',
@@ -86,7 +86,7 @@ describe('a pool is refused', () => {
     [
       'for load balancers and others',
       { allowedUses: ['LoadBalancer', 'Tunnel'] },
-      [['allowedUses', /has to be alone/]],
+      [['allowedUses', /must be the only one/]],
     ],
     [
       'for load balancers with what they cannot have',
@@ -94,7 +94,7 @@ describe('a pool is refused', () => {
       [
         ['vxlanMode', /for LoadBalancer; use Never/],
         ['nodeSelector', /use all\(\)/],
-        ['disableBgpExport', /of no use unless exported/],
+        ['disableBgpExport', /useless unless exported/],
       ],
     ],
     [

@@ -28,19 +28,19 @@ export type PoolRules = Pick<
   | 'assignmentMode'
 >;
 
-/** All of a pool that is its operator's to say, checked. */
+/** All fields of a pool that an operator decides, validated. */
 export type PoolSpec = PoolRules & Pick<Pool, 'name' | 'prefix' | 'blockSizeBits' | 'disabled'>;
 
 type CheckedPool =
   | { readonly ok: true; readonly spec: PoolSpec }
-  /** Every wrong field, by its name in {@link PoolRequest}. */
+  /** Every invalid field, by its name in {@link PoolRequest}. */
   | { readonly ok: false; readonly faults: readonly PoolFault[] };
 
 export interface PoolFault extends Violation {
   readonly field: keyof PoolRequest;
 }
 
-/** Use of addresses by the ends of nodes' tunnels, among a pool's `allowedUses`. */
+/** Use of addresses by nodes' tunnels, among a pool's `allowedUses`. */
 export const TUNNEL = 'Tunnel';
 
 /** Use of addresses by services of type LoadBalancer, among a pool's `allowedUses`. */
@@ -61,13 +61,13 @@ const DEFAULT_RULES: PoolRules = {
   assignmentMode: 'Automatic',
 };
 
-/** Limits of block sizes in bits, and the default (Calico's, for both families 64 addresses). */
+/** Limits of block sizes in bits, and Calico's default of 64 addresses for both families. */
 const BLOCK_SIZES: Record<Family, { readonly min: number; readonly max: number; readonly defaultBits: number }> = {
   4: { min: 20, max: 32, defaultBits: 26 },
   6: { min: 116, max: 128, defaultBits: 122 },
 };
 
-/** Ranges that every interface uses for itself: RFC 3927 and RFC 4291, section 2.5.6. */
+/** Link-local ranges, which every interface uses (RFC 3927; RFC 4291, section 2.5.6). */
 const LINK_LOCAL = ['169.254.0.0/16', 'fe80::/10'];
 
 /** Checks all of a pool's fields by the rules of Calico's API for IPPool. */
@@ -115,7 +115,7 @@ function fault(field: PoolFault['field'], reason: string | undefined): PoolFault
 }
 
 interface CheckedRange {
-  /** Undefined when the text is no range. */
+  /** Undefined when the text is not a CIDR. */
   readonly prefix: Prefix | undefined;
   readonly blockSizeBits: number;
   readonly faults: readonly PoolFault[];
@@ -132,9 +132,9 @@ function checkRange({ cidr, blockSizeBits, disabled }: PoolRequest): CheckedRang
   const { min, max, defaultBits: defaultBits } = BLOCK_SIZES[prefix.family];
   const size = blockSizeBits === 0 ? defaultBits : blockSizeBits;
   const isPossible = size >= min && size <= max;
-  const sizeFault = `is ${size}; it has to be from ${min} to ${max} for IPv${prefix.family}`;
+  const sizeFault = `is ${size}; it must be from ${min} to ${max} for IPv${prefix.family}`;
   const isTooSmall = isPossible && size < prefix.length && !disabled;
-  const rangeFault = `is smaller than one block of /${size}; ask for a wider range or smaller blocks, or for a disabled pool`;
+  const rangeFault = `is smaller than one block of /${size}; choose a wider range or smaller blocks, or disable the pool`;
   const linkLocal = LINK_LOCAL.find((range) => overlaps(prefix, range));
   const faults = [
     ...fault('blockSizeBits', isPossible ? undefined : sizeFault),
@@ -161,7 +161,7 @@ function encapsulationFaults(rules: PoolRules, family: Family | undefined): Pool
     ...fault('ipipMode', ipip && family === 6 ? `is ${ipipMode}, and IPIP carries no IPv6; use VXLAN` : undefined),
     ...fault(
       'ipipMode',
-      ipip && vxlan ? `is ${ipipMode} and vxlan is ${vxlanMode}; one of them has to be Never` : undefined,
+      ipip && vxlan ? `is ${ipipMode} and vxlan is ${vxlanMode}; one of them must be Never` : undefined,
     ),
     ...fault('ipipMode', ipip && isForLoadBalancers ? forBalancers : undefined),
     ...fault('vxlanMode', vxlan && isForLoadBalancers ? forBalancers : undefined),
@@ -172,11 +172,11 @@ function selectorFaults({ nodeSelector, namespaceSelector, allowedUses }: PoolRu
   const malformed = selectorFault(nodeSelector);
   const tooNarrow =
     malformed === undefined && allowedUses.includes(LOAD_BALANCER) && !selectsAll(nodeSelector)
-      ? `chooses nodes, and addresses of a pool for ${LOAD_BALANCER} are no node's; use all()`
+      ? `selects nodes, but addresses of a pool for ${LOAD_BALANCER} belong to no node; use all()`
       : undefined;
   const forTunnels =
     namespaceSelector.trim() !== '' && allowedUses.includes(TUNNEL)
-      ? `chooses namespaces, and tunnels have none; leave ${TUNNEL} out of the allowed uses`
+      ? `selects namespaces, but tunnels have none; remove ${TUNNEL} from the allowed uses`
       : undefined;
   return [
     ...fault('nodeSelector', malformed ?? tooNarrow),
@@ -193,17 +193,20 @@ function useFaults({ allowedUses, disableBgpExport }: PoolRules): PoolFault[] {
   const unknown = allowedUses.filter((use) => !USES.includes(use));
   const isForLoadBalancers = allowedUses.includes(LOAD_BALANCER);
   return [
-    ...fault('allowedUses', unknown.length > 0 ? `has ${unknown.join(', ')}; known are ${USES.join(', ')}` : undefined),
+    ...fault(
+      'allowedUses',
+      unknown.length > 0 ? `has unknown uses ${unknown.join(', ')}; use ${USES.join(', ')}` : undefined,
+    ),
     ...fault(
       'allowedUses',
       isForLoadBalancers && allowedUses.length > 1
-        ? `has ${LOAD_BALANCER} besides others; it has to be alone`
+        ? `has ${LOAD_BALANCER} and other uses; it must be the only one`
         : undefined,
     ),
     ...fault(
       'disableBgpExport',
       isForLoadBalancers && disableBgpExport
-        ? `is set, and addresses for ${LOAD_BALANCER} are of no use unless exported`
+        ? `is set, but addresses for ${LOAD_BALANCER} are useless unless exported; unset it`
         : undefined,
     ),
   ];

@@ -73,7 +73,7 @@ describe('selectors', () => {
   });
 });
 
-describe('pools that are asked for', () => {
+describe('requested pools', () => {
   const view = new MapView([
     poolRecord('a', '10.0.0.0/24', { nodeSelector: 'zone == "x"' }),
     poolRecord('b', '10.1.0.0/24', { assignmentMode: 'Manual', namespaceSelector: 'no selector' }),
@@ -83,7 +83,7 @@ describe('pools that are asked for', () => {
     poolRecord('off', '10.4.0.0/24', { disabled: true }),
   ]);
 
-  test('serve whatever they select, by name or CIDR, in the order asked for, each once', () => {
+  test('serve regardless of selectors, by name or CIDR, in the requested order, each once', () => {
     expect(names(view, { pools: ['10.1.0.0/24', 'a', 'b'] })).toEqual(['b', 'a']);
   });
 
@@ -104,16 +104,16 @@ describe('pools that are asked for', () => {
     );
     expect(failure.code).toBe('INVALID_REQUEST');
     expect(failure.violations.map(({ field, reason: why }) => `${field} ${why}`)).toEqual([
-      'pools[0] is "nope", and there is no such pool; list the pools for their names',
-      'pools[2] is "10.9.0.0/24", and there is no such pool; list the pools for their names',
-      'pools[3] is pool "six" fd00::/64, and no IPv6 address is asked for',
+      'pools[0] is "nope", but there is no such pool; list the pools for their names',
+      'pools[2] is "10.9.0.0/24", but there is no such pool; list the pools for their names',
+      'pools[3] is pool "six" fd00::/64, but no IPv6 address is requested',
     ]);
   });
 
   test('that are out of use are refused by name', () => {
     expect(failureOf(() => checkRequestedPools(view, { pools: ['c', '10.4.0.0/24'], families: [4] }))).toMatchObject({
       code: 'NO_POOL_SERVES',
-      message: 'pool "off", which is asked for, is disabled; enable it, or ask for another',
+      message: 'pool "off" was requested and is disabled; enable it, or request another',
     });
   });
 });

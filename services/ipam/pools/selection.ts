@@ -9,23 +9,24 @@ import type { View } from '../records/view.js';
 import type { Labels } from '../selectors/parser.js';
 import { matches } from '../selectors/selector.js';
 
-/** A pool of the wanted family, and why it cannot serve; undefined when it can. */
+/** A pool of the requested family, with the reason why it cannot serve, if any. */
 export interface PoolEvaluation {
   readonly pool: Pool;
   readonly skipReason: string | undefined;
-  /** What makes it serve; undefined when it does. */
+  /** How to make it serve; undefined when it does. */
   readonly remedy: string | undefined;
 }
 
-/** Why a pool cannot serve, and what changes that. */
+/** Why a pool cannot serve, and the remedy. */
 export interface Obstacle {
   readonly reason: string;
   readonly remedy: string;
 }
 
 /**
- * The candidate pools of a demand in the order in which they are tried, each with whether it may serve. Requested pools
- * serve regardless of their selectors and assignmentMode; without requested pools, all pools of the family are judged.
+ * The candidate pools of a demand in the order of attempts, each with the reason if it cannot serve. Requested pools
+ * serve regardless of their selectors and assignmentMode. Without requested pools, all pools of the family are
+ * candidates.
  */
 export function evaluatePools(view: View, demand: Demand): PoolEvaluation[] {
   const asked = requestedPools(view, demand);
@@ -59,7 +60,7 @@ function useObstacle(pool: Pool, use: PoolUse): Obstacle | undefined {
   return reason === undefined ? undefined : { reason, remedy: `add ${use} to the pool’s allowedUses` };
 }
 
-/** The pools that may serve, in the order in which they are tried. */
+/** The pools that may serve, in the order of attempts. */
 export function servingPools(view: View, demand: Demand): Pool[] {
   const serving: Pool[] = [];
   for (const { pool, skipReason } of evaluatePools(view, demand)) if (skipReason === undefined) serving.push(pool);
@@ -72,7 +73,7 @@ function requestedPools(view: View, { pools, family }: Demand): Pool[] {
   return [...new Set(found)];
 }
 
-/** The pool of a name or of exactly a CIDR. */
+/** The pool with this name or exactly this CIDR. */
 export function findPool(view: View, text: string): Pool | undefined {
   const parsed = parsePrefix(text);
   if (!parsed.ok) return view.pool(text);
@@ -83,14 +84,14 @@ export function findPool(view: View, text: string): Pool | undefined {
 interface RequestedPools {
   readonly pools: readonly string[];
   readonly families: readonly Family[];
-  /** The family for which the request names pools. */
+  /** Details of some of the pools, such as the family that each was requested for. */
   readonly poolChoices?: readonly PoolChoice[];
 }
 
 /**
- * Checks the pools that a request names, all of them.
- * @throws Failure INVALID_REQUEST that lists those that do not exist, or are of a family that is not wanted or not the one that they were
- * asked for as; NO_POOL_SERVES for the first that gives no addresses
+ * Checks all pools that a request names.
+ * @throws Failure INVALID_REQUEST for pools that do not exist, or whose family is not requested or differs from the one
+ * they were requested for; NO_POOL_SERVES for the first unavailable pool
  */
 export function checkRequestedPools(view: View, { pools, families, poolChoices = [] }: RequestedPools): void {
   const violations: Violation[] = [];
@@ -98,24 +99,24 @@ export function checkRequestedPools(view: View, { pools, families, poolChoices =
     const pool = findPool(view, text);
     const field = `pools[${index}]`;
     if (!pool)
-      violations.push({ field, reason: `is "${text}", and there is no such pool; list the pools for their names` });
+      violations.push({ field, reason: `is "${text}", but there is no such pool; list the pools for their names` });
     else if (!families.includes(pool.prefix.family)) {
-      const reason = `is pool "${pool.name}" ${formatPrefix(pool.prefix)}, and no IPv${pool.prefix.family} address is asked for`;
+      const reason = `is pool "${pool.name}" ${formatPrefix(pool.prefix)}, but no IPv${pool.prefix.family} address is requested`;
       violations.push({ field, reason });
     } else {
       const family = poolChoices.find((choice) => choice.pool === text && isOther(choice.family, pool))?.family;
       if (family !== undefined) {
-        const reason = `is pool "${pool.name}" ${formatPrefix(pool.prefix)}, and asked for as one of IPv${family}; ask for it as one of IPv${pool.prefix.family}`;
+        const reason = `is pool "${pool.name}" ${formatPrefix(pool.prefix)}, but requested as an IPv${family} pool; request it as an IPv${pool.prefix.family} pool`;
         violations.push({ field, reason });
       }
     }
   });
-  if (violations.length > 0) throw violationsFailure('INVALID_REQUEST', 'The pools asked for were refused', violations);
+  if (violations.length > 0) throw violationsFailure('INVALID_REQUEST', 'requested pools refused', violations);
   for (const text of pools) {
     const pool = findPool(view, text);
     const reason = pool && unavailableReason(pool);
     if (reason === undefined) continue;
-    const message = `pool "${pool?.name}", which is asked for, is ${reason}; enable it, or ask for another`;
+    const message = `pool "${pool?.name}" was requested and is ${reason}; enable it, or request another`;
     throw new Failure('NO_POOL_SERVES', message, { details: { pool: pool?.name ?? '' } });
   }
 }
@@ -131,7 +132,7 @@ function selectionObstacle(
 ): Obstacle | undefined {
   if (assignmentMode === 'Manual') {
     const reason = 'its assignmentMode is Manual, so it serves only requests that name it';
-    return { reason, remedy: 'ask for the pool by its name, or set its assignmentMode to Automatic' };
+    return { reason, remedy: 'request the pool by its name, or set its assignmentMode to Automatic' };
   }
   return (
     selectorObstacle('nodeSelector', nodeSelector, nodeSubject(demand)) ??
@@ -148,7 +149,7 @@ function nodeSubject({ owner, nodeLabels }: Demand): Subject {
   return { of, labels: nodeLabels };
 }
 
-/** Why a pool is not for a use; undefined when it is. */
+/** Why a pool does not allow a use; undefined when it does. */
 export function wrongUseReason({ allowedUses }: Pool, use: PoolUse): string | undefined {
   if (allowedUses.includes(use)) return undefined;
   const purpose = { Workload: 'containers', Tunnel: 'tunnels', LoadBalancer: 'load balancers' }[use];
@@ -158,13 +159,13 @@ export function wrongUseReason({ allowedUses }: Pool, use: PoolUse): string | un
 interface Subject {
   readonly of: string;
   readonly labels: Labels;
-  /** Whether it may be one that matches. Default: false. */
+  /** Whether every selector counts as matching. Default: false. */
   readonly isAny?: boolean | undefined;
 }
 
 /**
- * An unreadable selector rules out its own pool only. The pool may be meant for other pods, so using it is worse than
- * not using it; and a typo in one pool must not stop every pod of the cluster.
+ * An invalid selector excludes only its own pool. The pool may be intended for other pods, so it must not serve. A typo
+ * in one pool must not stop every pod of the cluster.
  */
 function selectorObstacle(
   field: string,
@@ -186,5 +187,5 @@ function selectorObstacle(
   };
 }
 
-/** At most so many labels are shown in a reason. */
+/** Maximum number of labels shown in a reason. */
 const NAMED_LABELS = 8;

@@ -34,7 +34,7 @@ const partNames = async (ipam: Ipam, rest: Partial<{ partsCount: number; resourc
 const listed = async (ipam: Ipam) =>
   (await ipam.pools.list({ after: '', limit: 100 }, forever)).items.map(({ pool }) => pool.name);
 
-test('what is held belongs to the parts afterwards, as the blocks, the addresses and every list say', async () => {
+test('held addresses belong to the parts afterwards, in blocks, addresses and every list', async () => {
   const { ipam, store, lines } = await start('10.0.0.0/25');
   const given = await Promise.all(
     ['n1', 'n2'].map((nodeName) => ipam.addresses.allocate(request(`c-${nodeName}`, { nodeName }), forever)),
@@ -69,7 +69,7 @@ test('is one transaction, also into the most parts, which etcd takes', async () 
   expect((await store.list(keys.root, forever)).revision).toBe(revision + 1);
 });
 
-describe('what is stored of the pool and not known here', () => {
+describe('unknown stored fields of the pool', () => {
   async function startWithStored() {
     const store = new MemoryStore();
     const stored = {
@@ -137,7 +137,7 @@ describe('at the same time as others, on two replicas, in any order of the trans
     },
   });
 
-  /** A pool of two blocks, with an address in use unless it is to be empty; what else goes on, and what came of it. */
+  /** A pool of two blocks, with an address in use unless it is to be empty, a concurrent operation, and its result. */
   async function race(
     scheduler: fc.Scheduler,
     others: (ipam: Ipam) => readonly Promise<unknown>[],
@@ -198,7 +198,7 @@ describe('at the same time as others, on two replicas, in any order of the trans
     );
   });
 
-  test('property: of it and the pool’s change, each happens wholly or is told that it did not', async () => {
+  test('property: a split and a change of the pool each happen completely or fail', async () => {
     await fc.assert(
       fc.asyncProperty(orders, async (scheduler) => {
         const change = { name: 'p', resourceVersion: '', natOutgoing: true };

@@ -5,19 +5,19 @@ import { makeBlock, type BlockOwner } from './block.js';
 import type { Pool } from './pool.js';
 import type { Change, RecordName, UnreadableRecord, View } from './view.js';
 
-/** What follows from a record that a view does not show: nothing, unless it is compared, or known to be unreadable. */
+/** Records that a view does not show. A decision may rely on their absence only if the commit compares it. */
 
 /**
- * Whether there is such a record, but one that cannot be read: then it can neither be written nor compared with, and from its
- * absence in the view nothing follows.
+ * Whether the record exists but cannot be read. It can be neither written nor compared, and its absence from the view
+ * proves nothing.
  */
 export function cannotRead(view: View, name: RecordName): boolean {
   return view.unreadableRecord(name) !== undefined;
 }
 
 /**
- * For what cannot be decided without a record, whether it exists or not.
- * @throws Failure STORE_CORRUPT when there is one, but one that cannot be read
+ * For decisions that need to know whether the record exists.
+ * @throws Failure STORE_CORRUPT when the record exists but cannot be read
  */
 export function requireReadable(view: View, name: RecordName): void {
   const record = view.unreadableRecord(name);
@@ -29,21 +29,21 @@ export function corruptFailure({ key, reason }: UnreadableRecord): Failure {
   return new Failure('STORE_CORRUPT', text, { details: { key, reason } });
 }
 
-/** Text that is one record's name and no other's. */
+/** A unique text for a record's name. */
 export function recordNameText(name: RecordName): string {
   return JSON.stringify(name, (_, value: unknown) => (typeof value === 'bigint' ? String(value) : value));
 }
 
-/** There is still no such affinity; nothing where there is one that cannot be read. */
+/** Expects at the commit that there is no such affinity. Compares nothing where an unreadable one exists. */
 export function expectNoAffinity(view: View, owner: BlockOwner, block: Prefix): Change[] {
   if (cannotRead(view, { kind: 'affinity', owner, block })) return [];
-  // As with a block, what is compared is what was seen under its key.
+  // As with a block, the commit compares what the view had under the key: nothing.
   return [{ type: 'expect', record: { kind: 'affinity', value: { owner, block, state: 'confirmed' } } }];
 }
 
-/** There is still no such block. */
+/** Expects at the commit that there is no such block. */
 export function expectNoBlock(prefix: Prefix): Change {
-  // Of the record only its key counts: what is compared is what was seen under it, which is nothing.
+  // Only the record's key counts: the commit compares what the view had under it, which is nothing.
   const value = makeBlock({ prefix, owner: { kind: 'host', name: 'none' }, nowMs: 0 });
   return { type: 'expect', record: { kind: 'block', value } };
 }

@@ -9,13 +9,13 @@ import { handleId } from '@podwire/shared/attachment/names';
 /** The holder of an address, from its attributes. */
 interface Holder {
   readonly nodeName: string;
-  /** Without UID, which is not among the attributes. */
+  /** Its UID is empty, because the attributes do not have it. */
   readonly pod: PodIdentity | undefined;
 }
 
 interface HandleHolder {
   readonly handleId: string;
-  /** What the owner says of itself. */
+  /** The owner's own description. */
   readonly attributes: Readonly<Record<string, string>>;
   /** Undefined for virtual owners. */
   readonly nodeName: string | undefined;
@@ -55,15 +55,20 @@ export function attachmentOf({ handleId: handle, owner }: AllocationAttributes):
   return { network, containerId: handle.slice(network.length + 1), interfaceName };
 }
 
-/** What Calico's plugin says of a virtual machine's address (its libcalico-go/lib/backend/model/block.go). */
+/**
+ * Attributes of a virtual machine's address as Calico's plugin writes them (libcalico-go/lib/backend/model/block.go).
+ */
 const VIRTUAL_MACHINE_ATTRIBUTES: readonly string[] = ['vmi-name', 'vmi-uid', 'vm-uid', 'vmim-uid'];
 
-/** The handle of one: `<network>.vmi.<namespace>.<name>`, or a hash behind `.vmi.` (its libcalico-go/lib/ipam/vmipam). */
+/**
+ * A virtual machine's handle: `<network>.vmi.<namespace>.<name>`, or a hash after `.vmi.`
+ * (libcalico-go/lib/ipam/vmipam).
+ */
 const VIRTUAL_MACHINE_HANDLE = /.\.vmi\../;
 
 /**
- * Whether an address is a KubeVirt virtual machine's: Calico's plugin keeps it while the machine is stopped, for whichever pod runs it
- * next. Its handle is no container's, and of its attributes those of the pod go with the pod.
+ * Whether a KubeVirt virtual machine holds the address. Calico's plugin keeps it while the machine is stopped, for the
+ * next pod that runs it. Its handle does not name a container, and the attributes of the pod are removed with the pod.
  */
 export function isVirtualMachine({ handleId: handle, owner }: AllocationAttributes): boolean {
   if (owner.network !== undefined || owner.interface !== undefined) return false;
@@ -71,13 +76,16 @@ export function isVirtualMachine({ handleId: handle, owner }: AllocationAttribut
   return isNamed || (handle !== undefined && VIRTUAL_MACHINE_HANDLE.test(handle));
 }
 
-/** The IDs of containers that a handle may be of: a network's name may hold dots, and so may a container's ID. */
+/**
+ * The container IDs that a handle may name. Names of networks and container IDs may both contain dots, so there can be
+ * several.
+ */
 export function containerIdsOf(handle: string): string[] {
   const parts = handle.split('.');
   return parts.slice(1).map((_, index) => parts.slice(index + 1).join('.'));
 }
 
-/** What an owner says of itself: `pod`, `note`, and so on. */
+/** An owner's own description: `pod`, `note`, and so on. */
 export type OwnerAttributes = Readonly<Record<string, string>>;
 
 const NO_ATTRIBUTES: OwnerAttributes = {};
@@ -129,15 +137,15 @@ export function allocatedAtMs({ owner }: AllocationAttributes): number | undefin
   return Number.isNaN(timeMs) ? undefined : timeMs;
 }
 
-/** What is known of an allocation besides its address. Several ordinals of a block may share one. */
+/** An allocation's properties besides its address. Several ordinals of a block may share one value. */
 export interface AllocationAttributes {
-  /** Handle that owns the address; undefined when none does, as while an address cools down. */
+  /** The handle that owns the address; undefined where there is none, as during the cool-down. */
   readonly handleId: string | undefined;
   /** The owner's own description: `node`, `namespace`, `pod`, `interface`, `network`, `timestamp`. Stored as `secondary`. */
   readonly owner: Readonly<Record<string, string>>;
   /**
-   * The description of a second owner, as of the pod that a virtual machine is moving to: `alternateOwnerAttrs`. Never empty. Nothing is
-   * decided by it: Calico's tools and SetAttributes write it, and it goes with the address.
+   * The description of a second owner, such as the pod that a virtual machine migrates to: `alternateOwnerAttrs`. Never
+   * empty. Calico's tools and SetAttributes write it, no decision reads it, and it is removed with the allocation.
    */
   readonly alternateOwner?: Readonly<Record<string, string>> | undefined;
   /** When the address was released, in epoch milliseconds, while it is cooling down; undefined while it is in use. */
@@ -148,7 +156,7 @@ export interface AllocationAttributes {
 export interface PodIdentity {
   readonly namespace: string;
   readonly name: string;
-  /** Empty when the runtime did not pass it on. */
+  /** Empty when the runtime did not pass it. */
   readonly uid: string;
 }
 

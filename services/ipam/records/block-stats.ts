@@ -7,24 +7,24 @@ import { attributesAt, usedCount, type Affinity, type Block } from './block.js';
 export type BlockState =
   /** Every address is in use. */
   | 'full'
-  /** None is free, and some were released: they cool down, or become free with the block's next use. */
+  /** No address is free. Some were released: they cool down, or become free with the block's next use. */
   | 'cooling'
-  /** It has free addresses, and is a node's. */
+  /** It has free addresses, and a node owns it. */
   | 'host'
-  /** It has free addresses, and is a virtual owner's. */
+  /** It has free addresses, and a virtual owner owns it. */
   | 'virtual'
   /** It has free addresses, and no owner. */
   | 'unowned';
 
 /** Sums over blocks. */
 export interface BlockStats {
-  /** How many blocks stand so. */
+  /** Number of blocks per state. */
   readonly states: Readonly<Record<BlockState, number>>;
-  /** Addresses. */
+  /** Number of addresses. */
   readonly size: number;
-  /** Addresses that are not free. */
+  /** Number of addresses that are not free. */
   readonly used: number;
-  /** Those of them that were released. */
+  /** Number of those that were released. */
   readonly cooling: number;
 }
 
@@ -61,7 +61,7 @@ export function countBlocks({ states }: BlockStats): number {
   return states.full + states.cooling + states.host + states.virtual + states.unowned;
 }
 
-/** Addresses of a block that were released and are not free yet. */
+/** Number of a block's addresses that were released and are not free yet. */
 export function coolingCount(block: Block): number {
   if (block.attributes.every(({ releasedAtMs }) => releasedAtMs === undefined)) return 0;
   return block.allocations.filter((_, ordinal) => attributesAt(block, ordinal)?.releasedAtMs !== undefined).length;
@@ -83,39 +83,39 @@ function combine(a: BlockStats, b: BlockStats, sign: 1 | -1): BlockStats {
 }
 
 /**
- * How much of blocks one transaction may write, in bytes: a block is written whole, and etcd takes 1.5 MiB in one request. The rest
- * is for what comes with blocks: handles, endpoints, entries of the history. One block alone may be larger, and is tried.
+ * Bytes of blocks that one transaction of several steps may write. A block is written whole, and etcd accepts 1.5 MiB
+ * per request. The rest is for handles, endpoints and entries of the history. A single larger block is tried anyway.
  */
 export const BLOCK_BYTES_PER_STEP = 2 ** 20;
 
-/** What one request may take that writes no more blocks than it must; the rest is for what comes with them. */
+/** Bytes of blocks for a request that cannot be split into steps. The rest is for the records written with them. */
 export const BLOCK_BYTES_PER_REQUEST = 1.5 * 2 ** 20 - 2 ** 16;
 
-/** A block of at most this size is far from the limit, and so are two of them, with any holders. */
+/** Up to this size, two blocks together are far below the limit, whatever their holders are called. */
 const SMALL_BLOCK_SIZE = 256;
 
-/** What an address takes beside its attributes: its places in two lists, with as many digits as the largest block's have. */
+/** Bytes per address besides its attributes: its entries in two lists, with as many digits as in the largest block. */
 const USED_ADDRESS_BYTES = 33;
 const FREE_ADDRESS_BYTES = 10;
-/** What a block takes beside its lists, with an owner's name of 253 characters. */
+/** Bytes of a block besides its lists, with an owner's name of 253 characters. */
 const BLOCK_OVERHEAD_BYTES = 600;
-/** What JSON adds to attributes, to those of a second owner, to the time of a release, and to each pair. */
+/** Bytes of JSON syntax around attributes, those of a second owner, the time of a release, and each pair. */
 const ATTRIBUTES_BYTES = 32;
 const ALTERNATE_BYTES = 26;
 const RELEASED_BYTES = 48;
 const PAIR_BYTES = 2;
 
-/** Attributes do not change, and the next block has all but one of them. */
+/** Cache: attributes are immutable, and a changed block shares all but one of them with its predecessor. */
 const attributesSizes = new WeakMap<AllocationAttributes, number>();
 
-/** About how many bytes a block takes in the datastore, rather too many than too few. */
+/** An upper estimate of a block's size in the datastore, in bytes. */
 export function blockBytes({ allocations, unallocated, attributes }: Block): number {
   const takenCount = allocations.length - unallocated.length;
   const lists = BLOCK_OVERHEAD_BYTES + takenCount * USED_ADDRESS_BYTES + unallocated.length * FREE_ADDRESS_BYTES;
   return attributes.reduce((bytes, entry) => bytes + attributesBytes(entry), lists);
 }
 
-/** Whether one request can write all of these blocks. Small ones are not counted, so that the answer costs nothing where all are. */
+/** Whether one request can write all of these blocks. The estimate is skipped where all of them are small. */
 export function fitOneRequest(blocks: readonly Block[]): boolean {
   if (blocks.every(({ allocations }) => allocations.length <= SMALL_BLOCK_SIZE)) return true;
   return bytesOf(blocks) <= BLOCK_BYTES_PER_REQUEST;
@@ -145,7 +145,7 @@ function textBytes(text: string): number {
   return Buffer.byteLength(JSON.stringify(text));
 }
 
-/** The first of the blocks that one transaction can write, at least one of them. */
+/** As many of the first items as one transaction can write the blocks of; at least one. */
 export function firstWritable<Item>(items: readonly Item[], blockOf: (item: Item) => Block | undefined): Item[] {
   let bytes = 0;
   const behind = items.findIndex((item, index) => {
@@ -157,8 +157,8 @@ export function firstWritable<Item>(items: readonly Item[], blockOf: (item: Item
 }
 
 /**
- * Whether an affinity leads to nothing that its owner could use or would have to change: it is confirmed, the block names the owner, and
- * each of its addresses is in use.
+ * Whether an affinity has nothing that its owner could use or needs to change: it is confirmed, the block names the
+ * owner, and every address is in use.
  */
 export function isExhausted({ owner, state }: Affinity, block: Block | undefined): boolean {
   return (
@@ -169,7 +169,7 @@ export function isExhausted({ owner, state }: Affinity, block: Block | undefined
   );
 }
 
-/** Whether an address of the block is free, or cools down. */
+/** Whether any address of the block is free or cools down. */
 export function hasFreeOrCooling({ unallocated, attributes }: Block): boolean {
   return unallocated.length > 0 || attributes.some(({ releasedAtMs }) => releasedAtMs !== undefined);
 }
@@ -181,8 +181,8 @@ export function isIdle({ owner, allocations, attributes }: Block): boolean {
 }
 
 /**
- * Whether a block that may give something lacks the affinity that would lead to it: its owner's, or it has no owner.
- * @param affinity - the owner's for the block
+ * Whether a block with free or cooling addresses lacks its owner's affinity, or has no owner.
+ * @param affinity - the block owner's affinity for it
  */
 export function isWithoutAffinity(block: Block, affinity: Affinity | undefined): boolean {
   return affinity === undefined && hasFreeOrCooling(block);

@@ -148,7 +148,7 @@ describe('cooling down', () => {
     expect(collectCooled(cooling, NOW_MS, cooldownSeconds).unallocated).toEqual([6, 1, 7, 0, 3, 2]);
   });
 
-  test('that nobody has ended leaves the very block, so that nothing is written', () => {
+  test('that is not over returns the same block, so that nothing is written', () => {
     expect(collectCooled(cooling, NOW_MS, 1200)).toBe(cooling);
   });
 

@@ -3,7 +3,9 @@ import { formatPrefix, prefixOf, prefixSize, type Prefix } from '@podwire/shared
 
 import { sameAttributes, type AllocationAttributes } from './attributes.js';
 
-/** What can be done to a block. Each function that changes it makes its sequence number one higher, however much it changes. */
+/**
+ * Operations on a block. Each function that changes it increments its sequence number by one, however much it changes.
+ */
 
 interface NewBlock {
   readonly prefix: Prefix;
@@ -17,8 +19,8 @@ export function blockSize(prefix: Prefix): number {
 }
 
 /**
- * An empty block. Its sequence number starts at the clock, in nanoseconds, so that the numbers of a block that was deleted and
- * made again do not repeat those it had before.
+ * An empty block. Its sequence number starts at the clock, in nanoseconds, so a block that was deleted and recreated
+ * does not repeat its earlier numbers.
  */
 export function makeBlock({ prefix, owner, nowMs }: NewBlock): Block {
   const ordinals = Array.from({ length: blockSize(prefix) }, (_, ordinal) => ordinal);
@@ -45,8 +47,8 @@ export function usedCount(block: Block): number {
 }
 
 /**
- * Takes addresses for one holder. Those that stay free keep their order.
- * @param ordinals - free ones, none twice
+ * Allocates addresses to one holder. The remaining free ones keep their order.
+ * @param ordinals - free ones, without duplicates
  */
 export function takeOrdinals(block: Block, ordinals: readonly Ordinal[], attributes: AllocationAttributes): Block {
   const known = block.attributes.findIndex((other) => sameAttributes(other, attributes));
@@ -70,7 +72,7 @@ export function takeOrdinals(block: Block, ordinals: readonly Ordinal[], attribu
   };
 }
 
-/** Nearly always it is the first that goes. */
+/** Fast path: nearly always the first entry is removed. */
 function removeOrdinals(queue: readonly Ordinal[], taken: readonly Ordinal[]): Ordinal[] {
   if (taken.length === 1 && queue[0] === taken[0]) return queue.slice(1);
   const gone = new Set(taken);
@@ -78,8 +80,8 @@ function removeOrdinals(queue: readonly Ordinal[], taken: readonly Ordinal[]): O
 }
 
 /**
- * Frees addresses: they go to the end of the queue, in the order given, and attributes that no address has any more go.
- * @param ordinals - allocated ones, none twice
+ * Frees addresses: appends them to the queue in the given order, and removes attributes without an address.
+ * @param ordinals - allocated ones, without duplicates
  */
 export function releaseAddresses(block: Block, ordinals: readonly Ordinal[]): Block {
   const freed = new Set(ordinals);
@@ -138,7 +140,7 @@ export function collectCooled(block: Block, nowMs: number, cooldownSeconds: numb
   return { ...releaseAddresses(block, ordinals), sequenceNumber: block.sequenceNumber };
 }
 
-/** Says something else of an allocated address, which stays the same allocation. */
+/** Replaces the attributes of an allocated address. It stays the same allocation. */
 export function replaceAttributes(block: Block, ordinal: Ordinal, attributes: AllocationAttributes): Block {
   const known = block.attributes.findIndex((other) => sameAttributes(other, attributes));
   const all = known < 0 ? [...block.attributes, attributes] : block.attributes;
@@ -151,7 +153,7 @@ export function touchBlock(block: Block): Block {
   return { ...block, sequenceNumber: block.sequenceNumber + 1n };
 }
 
-/** The allocated ordinals whose attributes are as asked, in the order of the addresses. */
+/** The allocated ordinals whose attributes match, in the order of the addresses. */
 export function ordinalsWhere(block: Block, wanted: (attributes: AllocationAttributes) => boolean): Ordinal[] {
   const { attributes, allocations } = block;
   const matches = attributes.map(wanted);
@@ -187,9 +189,9 @@ function renumberAttributes(
 }
 
 /**
- * All that is wrong with a block, by the rules that `calicoctl ipam check` holds it to (Calico's calicoctl/commands/ipam/check.go)
- * and by those of its sequence numbers. Empty when nothing is.
- * @param nowMs - no address can have been released later, in epoch milliseconds
+ * The faults of a block by the rules of `calicoctl ipam check` (Calico's calicoctl/commands/ipam/check.go) and of
+ * sequence numbers. Empty for a valid block.
+ * @param nowMs - releases after this time are faults, in epoch milliseconds
  */
 export function validateBlock(block: Block, nowMs: number): string[] {
   const name = `block ${formatPrefix(block.prefix)}`;
@@ -254,7 +256,7 @@ export interface BlockOwner {
   readonly name: string;
 }
 
-/** A run of addresses, and the lock on all of them: one key, one compare-and-swap. */
+/** A range of addresses, and the unit of locking: one key, one compare-and-swap. */
 export interface Block {
   readonly prefix: Prefix;
   readonly owner: BlockOwner | undefined;
@@ -262,16 +264,16 @@ export interface Block {
   readonly claimTimeMs: number | undefined;
   /** For each ordinal the index of its attributes, or null when it is free. */
   readonly allocations: readonly (number | null)[];
-  /** The free ordinals in allocation order: taken from the head, returned to the tail. */
+  /** The free ordinals in allocation order: allocated from the head, released to the tail. */
   readonly unallocated: readonly Ordinal[];
   readonly attributes: readonly AllocationAttributes[];
-  /** One higher with every change of the block; starts at the clock, in epoch nanoseconds. */
+  /** Incremented with every change of the block; starts at the clock, in epoch nanoseconds. */
   readonly sequenceNumber: bigint;
   /** For each ordinal the block's sequence number when it was allocated, or null when it is free. */
   readonly sequenceNumbers: readonly (bigint | null)[];
 }
 
-/** How far a node's claim of a block has come. */
+/** The state of a node's claim of a block. */
 export type AffinityState = 'pending' | 'confirmed' | 'pendingDeletion';
 
 /** A node's claim of a block. Only a confirmed one, with a block that names the node, is ownership. */
@@ -293,8 +295,8 @@ export function sameOwner(a: BlockOwner | undefined, b: BlockOwner): boolean {
 }
 
 /**
- * What an attachment holds. The blocks say it; the handle says in which blocks to look, and may name too many (Calico's does
- * after a crash), never too few. The endpoint does not say it: its name is the pod's, and the pod's next sandbox takes it.
+ * The blocks decide what an attachment holds. The handle names the blocks to search; it may name too many (Calico's
+ * does after a crash), never too few. The endpoint does not decide: the pod's next sandbox takes over its key.
  */
 
 /** One address that an attachment holds. */
@@ -309,7 +311,9 @@ export interface HeldAddress {
  * removes them from handles and endpoints, writes the history, and removes unneeded blocks.
  */
 
-/** Handle of the addresses that Windows keeps for itself in each block, in any case (Calico's libcalico-go/lib/ipam). */
+/**
+ * Handle of the addresses that Windows reserves in each block, in upper or lower case (Calico's libcalico-go/lib/ipam).
+ */
 const WINDOWS_RESERVED = 'windows-reserved-ipam-handle';
 
 /** The held addresses of a block whose attributes match, in order. Without cooling addresses. */
@@ -320,13 +324,13 @@ export function heldAddressesIn(block: Block, wanted: (attributes: AllocationAtt
   });
 }
 
-/** Whether attributes are a holder's, and not those of an address that cools down after its release. */
+/** Whether attributes belong to a holder, not to an address that cools down after its release. */
 export function isHeld({ releasedAtMs }: AllocationAttributes): boolean {
   return releasedAtMs === undefined;
 }
 
 /**
- * Whether a block has no held address: all are free, or kept by Windows. A cooling address keeps its block, since a
+ * Whether a block has no held address: all are free, or reserved by Windows. A cooling address keeps its block, since a
  * recreated block would have lost the cool-down.
  */
 export function isUnneeded({ attributes }: Block): boolean {
@@ -336,7 +340,7 @@ export function isUnneeded({ attributes }: Block): boolean {
 /** Calico's largest blocks have 4096 addresses. */
 export const LARGEST_BLOCK_BITS = 12;
 
-/** The ranges around a prefix that a block may have, the largest first. */
+/** The ranges around a prefix that a block may cover, the largest first. */
 export function* rangesAround(prefix: Prefix): Generator<Prefix, void, void> {
   for (let length = familyBits(prefix.family) - LARGEST_BLOCK_BITS; length < prefix.length; length++)
     yield prefixOf(prefix, length);

@@ -1,14 +1,14 @@
 import type { Prefix } from '@podwire/shared/net/prefix';
 
-/** What holds for all allocations. Stored under Calico's IPAM config key; while that is missing, the defaults hold. */
+/** Settings of all allocations. Stored under Calico's IPAM config key; without it the defaults apply. */
 export interface IpamConfig {
-  /** Nodes take addresses from their own blocks alone. */
+  /** Nodes take addresses only from their own blocks. */
   readonly strictAffinity: boolean;
-  /** Nodes may claim blocks of themselves. */
+  /** Nodes claim blocks automatically. */
   readonly autoAllocateBlocks: boolean;
   /** Blocks that a node may have per family in the pools that serve it; 0 for any number (Calico's built-in cap is 20). */
   readonly maxBlocksPerHostCount: number;
-  /** How long a released address is kept from reuse, in seconds; not above 0: not at all. */
+  /** Cool-down of a released address before its reuse, in seconds; none for 0 and below. */
   readonly cooldownSeconds: number;
 }
 
@@ -17,11 +17,11 @@ export interface Reservation {
   readonly name: string;
   readonly uid: string;
   readonly createTimeMs: number;
-  /** Host bits are cut off; addresses are prefixes of full length. What cannot be read is left out, as with Calico. */
+  /** Without host bits; addresses are prefixes of full length. Unreadable entries are left out, as with Calico. */
   readonly prefixes: readonly Prefix[];
 }
 
-/** What holds while none is stored, as with Calico. */
+/** The settings while none are stored, as with Calico. */
 export const DEFAULT_CONFIG: IpamConfig = {
   strictAffinity: false,
   autoAllocateBlocks: true,

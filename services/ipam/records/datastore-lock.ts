@@ -3,18 +3,19 @@ import { Failure } from '@podwire/shared/failure/failure';
 import type { Change, RecordValue, View } from './view.js';
 
 /**
- * Calico's migration lock: `datastoreReady: false` of ClusterInformation `default`. While it is there, no record that says who holds
- * what is written, so that a copy of the datastore stays right. Pools, reservations, nodes and settings are operators' to change.
+ * Calico's migration lock: `datastoreReady: false` of ClusterInformation `default`. While it is set, no record of
+ * allocations is written, so a copy of the datastore stays correct. Operators may still change pools, reservations,
+ * nodes and settings.
  */
 const LOCKED_KINDS: ReadonlySet<RecordValue['kind']> = new Set(['block', 'affinity', 'handle', 'endpoint']);
 
-/** Whether a lock forbids the change. */
+/** Whether the lock forbids the change. */
 export function isForbiddenByLock(change: Change): boolean {
   return (change.type === 'put' || change.type === 'delete') && LOCKED_KINDS.has(change.record.kind);
 }
 
 /**
- * Refuses changes that a lock forbids.
+ * Refuses changes that the lock forbids.
  * @throws Failure STORE_LOCKED
  */
 export function requireUnlocked(view: View, changes: readonly Change[]): void {

@@ -6,7 +6,7 @@ import type { Prefix } from '@podwire/shared/net/prefix';
 import type { NetnsIdentity, PodIdentity } from './attributes.js';
 import { wholeSeconds } from './block.js';
 
-/** Orchestrators, as Calico calls them in an endpoint's name. */
+/** Calico's orchestrator part of an endpoint's name. */
 const KUBERNETES = 'k8s';
 const CNI = 'cni';
 
@@ -24,33 +24,36 @@ export function endpointKey({ attachment, nodeName, pod }: EndpointParts): Endpo
   return { namespace: pod?.namespace ?? NAMESPACE_OUTSIDE_KUBERNETES, name: joinParts(parts) };
 }
 
-/** What an endpoint's name is made of. */
+/** The parts of an endpoint's name. */
 type EndpointParts = Pick<Endpoint, 'attachment' | 'nodeName' | 'pod'>;
 
 function joinParts(parts: readonly string[]): string {
   return parts.map((part) => part.replaceAll('-', '--')).join('-');
 }
 
-/** What the names of a node's endpoints begin with; of one pod's, where its name is not empty. No other node's or pod's do. */
+/**
+ * The prefixes of the names of a node's endpoints, or of one pod's where its name is not empty. No other endpoint has
+ * them.
+ */
 export function endpointPrefixes({ nodeName, podName }: { nodeName: string; podName: string }): string[] {
   const starts = podName === '' ? [[CNI], [KUBERNETES]] : [[KUBERNETES, podName]];
   return starts.map((start) => `${joinParts([nodeName, ...start])}-`);
 }
 
 /**
- * Why parts of an attachment cannot be in its endpoint's name: a dash at an end of a part would be taken for one between parts, so
- * that two attachments might share a name. Calico refuses them too. Names of nodes and pods have none there.
+ * Why parts of an attachment are not allowed in its endpoint's name. A dash at an end of a part would look like a
+ * separator, so two attachments might share a name. Calico refuses them too. Names of nodes and pods have no such dash.
  */
 export function endpointNameFaults({ attachment, pod }: EndpointParts): AttachmentFault[] {
   const fields = pod ? (['interfaceName'] as const) : (['containerId', 'interfaceName'] as const);
   return fields.flatMap((field) => {
     const text = attachment[field];
-    const reason = 'begins or ends with "-", which the name of a workload endpoint cannot hold';
+    const reason = 'begins or ends with "-", which is not allowed in the name of a workload endpoint';
     return text.startsWith('-') || text.endsWith('-') ? [{ field, reason }] : [];
   });
 }
 
-/** The key in one text: `<namespace>/<name>`. Namespaces hold no slash. */
+/** The key as one text: `<namespace>/<name>`. Namespaces contain no slash. */
 export function formatEndpointKey({ namespace, name }: EndpointKey): string {
   return `${namespace}/${name}`;
 }
@@ -61,7 +64,7 @@ interface EndpointIdentity {
   readonly nodeName: string;
   readonly pod: PodIdentity | undefined;
   readonly netns: NetnsIdentity | undefined;
-  /** When the attachment got its first address, in epoch milliseconds; undefined where that is not known. */
+  /** When the attachment got its first address, in epoch milliseconds; undefined when unknown. */
   readonly createdAtMs: number | undefined;
 }
 
@@ -89,12 +92,15 @@ export interface EndpointAddress {
   readonly sequenceNumber: bigint;
 }
 
-/** What an attachment was given. Stored as a Calico workload endpoint, whose key the attachments of a pod's interface share. */
+/**
+ * The result of an attachment. Stored as a Calico workload endpoint, whose key all attachments of a pod's interface
+ * share.
+ */
 export interface Endpoint {
   readonly attachment: Attachment;
-  /** Empty where an earlier release made it. */
+  /** Empty when an earlier release wrote it. */
   readonly uid: string;
-  /** When the attachment got its first address, in epoch milliseconds; undefined where an earlier release made it. */
+  /** When the attachment got its first address, in epoch milliseconds; undefined when an earlier release wrote it. */
   readonly createTimeMs: number | undefined;
   readonly nodeName: string;
   readonly pod: PodIdentity | undefined;
@@ -103,13 +109,14 @@ export interface Endpoint {
   readonly hostInterfaceName: string;
   readonly netns: NetnsIdentity | undefined;
   /**
-   * The endpoints whose key this one took over, the latest first, until they are released: with the release of this one the key is theirs
-   * again. Never empty; of another writer's there is at most one, the last. They have no such list themselves.
+   * The endpoints that this one replaced under its key, the latest first, until their release. When this one is
+   * released, the latest gets the key back. Never empty. At most one is another writer's, the last. They have no such
+   * list themselves.
    */
   readonly replaced?: readonly AnyEndpoint[] | undefined;
 }
 
-/** An endpoint of another writer, such as Calico's own plugin. Missing and unreadable fields are empty. */
+/** An endpoint of another writer, such as Calico's own plugin. Missing or unreadable fields are empty. */
 export interface ForeignEndpoint {
   readonly nodeName: string;
   readonly containerId: string;
@@ -124,7 +131,7 @@ export interface ForeignEndpoint {
   readonly createTimeMs: number | undefined;
   readonly mac: string;
   readonly hostInterfaceName: string;
-  /** Its stored text, for putting it back. */
+  /** Its stored text, for restoring it. */
   readonly stored: string;
 }
 

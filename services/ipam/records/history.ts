@@ -3,7 +3,7 @@ import { addressAt, hostPrefix, type Prefix } from '@podwire/shared/net/prefix';
 import { allocatedAtMs } from './attributes.js';
 import type { HeldAddress } from './block.js';
 
-/** What an allocation leaves behind when it ends. */
+/** The entry of an allocation that ends. */
 export function historyEntry({ block, ordinal, attributes }: HeldAddress, nowMs: number): HistoryEntry {
   return {
     address: hostPrefix(addressAt(block.prefix, ordinal)),
@@ -23,9 +23,9 @@ export interface HistoryEntry {
   readonly block: Prefix;
   readonly handleId: string | undefined;
   readonly owner: Readonly<Record<string, string>>;
-  /** Undefined where the attributes have none. */
+  /** Undefined when the attributes have none. */
   readonly allocatedAtMs: number | undefined;
   readonly releasedAtMs: number;
-  /** Sequence number of the allocation; with the address it names it. */
+  /** Sequence number of the allocation; together with the address it identifies it. */
   readonly sequenceNumber: bigint;
 }

@@ -11,7 +11,7 @@ export type TunnelKind =
   | 'wireguardTunnelAddress'
   | 'wireguardV6TunnelAddress';
 
-/** A node's address with the subnet it is in: the host bits of `address`, cut at `length`, are the subnet. */
+/** A node's address with its subnet: the first `subnetBits` bits of `address`. */
 export interface NodeAddress {
   /** Of full length: /32 or /128. */
   readonly address: Prefix;
@@ -25,7 +25,7 @@ export interface Tunnel {
   readonly address: Prefix;
 }
 
-/** A network interface of a node that other nodes may need to know. */
+/** A network interface of a node, published for other nodes. */
 export interface NodeInterface {
   readonly name: string;
   readonly addresses: readonly NodeAddress[];
@@ -35,22 +35,25 @@ export interface Node {
   readonly name: string;
   readonly uid: string;
   readonly createTimeMs: number;
-  /** When its deletion began, in epoch milliseconds: it gets no new address, and releases all it holds. */
+  /**
+   * When its deletion began, in epoch milliseconds. From then on it gets no new address, and all of its addresses are
+   * released.
+   */
   readonly deletionTimeMs: number | undefined;
   readonly labels: Readonly<Record<string, string>>;
-  /** The labels that the node itself gave last. Where `labels` says otherwise, an operator wanted it so. */
+  /** The labels of the node's last registration. Where `labels` differs, an operator changed it. */
   readonly registeredLabels: Readonly<Record<string, string>>;
   readonly ipv4: NodeAddress | undefined;
   readonly ipv6: NodeAddress | undefined;
   readonly tunnels: ReadonlyMap<TunnelKind, Tunnel>;
-  /** MAC addresses of its VXLAN devices, where they are known; also before the device has an address. */
+  /** MAC addresses of its VXLAN devices, where known, even before the device has an address. */
   readonly tunnelMacs: ReadonlyMap<TunnelKind, Mac>;
   readonly interfaces: readonly NodeInterface[];
   /** BGP autonomous system number; undefined for the cluster's. Never written. */
   readonly asNumber: number | undefined;
 }
 
-/** What becomes of a request for a node that is not registered. */
+/** How requests for unregistered nodes are handled. */
 export type UnknownNodes =
   | { readonly policy: 'refuse' }
   /** The node's record is made with the allocation, without labels and with this UID. */
@@ -62,7 +65,7 @@ interface NewNode {
   readonly nowMs: number;
 }
 
-/** The record of a node of which nothing is known but its name. */
+/** The record of a node of which only the name is known. */
 export function makeNode({ name, uid, nowMs }: NewNode): Node {
   return {
     name,

@@ -1,6 +1,6 @@
 /**
- * The smallest items of many, in order: for a page of what is kept in no order. Keeps no more than the page, and compares most items
- * once, with the largest of it.
+ * The smallest items, sorted: a page of an unordered collection. Keeps only the page in memory, and compares most items
+ * once, with the page's largest.
  */
 export function smallestItems<Item>(
   items: Iterable<Item>,
@@ -24,11 +24,9 @@ export function smallestItems<Item>(
   return kept;
 }
 
-/** What is read without changing anything. */
-
 /** One page of a list. */
 export interface Page<Item> {
   readonly items: readonly Item[];
-  /** Whether there is something behind the last item. */
+  /** Whether further items follow the last one. */
   readonly more: boolean;
 }

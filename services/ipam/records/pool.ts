@@ -7,20 +7,23 @@ export interface Pool {
   readonly name: string;
   readonly uid: string;
   readonly prefix: Prefix;
-  /** As Calico's tools set them; nothing but rules of request policies looks at them. */
+  /** Set by Calico's tools. Only rules of request policies read them. */
   readonly labels: Readonly<Record<string, string>>;
   /** Prefix length of the pool's blocks, in bits. */
   readonly blockSizeBits: number;
-  /** Switched off by its operator. See `outOfUse` for every reason for which a pool gives no address. */
+  /** Disabled by an operator. See `unavailableReason` for every reason why no address is allocated from a pool. */
   readonly disabled: boolean;
-  /** When its deletion began, in epoch milliseconds: it gives no address any more, and goes with its last block. */
+  /**
+   * When its deletion began, in epoch milliseconds. From then on nothing is allocated, and the pool is removed with its
+   * last block.
+   */
   readonly deletionTimeMs: number | undefined;
   /** Why Calico's pool controller disables the pool (`CIDROverlap`); undefined when it does not. */
   readonly notAllocatable: string | undefined;
   readonly createTimeMs: number;
   readonly ipipMode: EncapsulationMode;
   readonly vxlanMode: EncapsulationMode;
-  /** Whether what pods send out of all pools leaves with the node's address. */
+  /** Whether traffic from pods to addresses outside all pools is translated to the node's address. */
   readonly natOutgoing: boolean;
   readonly disableBgpExport: boolean;
   /** Which nodes the pool serves, in Calico's selector language; empty for all. */
@@ -42,7 +45,7 @@ export const WORKLOAD = 'Workload';
 /** Selector that matches everything. */
 export const ALL = 'all()';
 
-/** Why a pool gives no address to anybody, or undefined when it may. What was given from it stays valid. */
+/** Why nothing can be allocated from a pool; undefined when it is available. Existing allocations stay valid. */
 export function unavailableReason({ disabled, deletionTimeMs, notAllocatable }: Pool): string | undefined {
   if (deletionTimeMs !== undefined) return 'being deleted';
   if (disabled) return 'disabled';

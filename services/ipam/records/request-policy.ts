@@ -2,21 +2,24 @@ import { familyBits, formatAddress, type Address, type Family } from '@podwire/s
 import { parseMac, type Mac } from '@podwire/shared/net/mac';
 import { formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
 
-/** Request policies as values, and what pods ask for. All are immutable. Podwire's own: Calico has nothing like it. */
+/** Request policies and the requests of pods, as immutable values. Specific to Podwire: Calico has no equivalent. */
 
-/** What pods of some namespaces may ask for. */
+/** What pods of some namespaces may request. */
 export interface RequestPolicy {
   readonly name: string;
   readonly uid: string;
   readonly createTimeMs: number;
-  /** Names of namespaces that it is about. */
+  /** Names of the namespaces that it applies to. */
   readonly namespaces: readonly string[];
-  /** Further ones by their labels; empty for none. Without this and names it is about all. */
+  /** Selects further namespaces by their labels; empty for none. Without selector and names, it applies to all. */
   readonly namespaceSelector: string;
   readonly rules: RequestRules;
 }
 
-/** What a policy allows. Of a kind that is undefined it says nothing; an empty rule allows nothing. At least one is defined. */
+/**
+ * The rules of a policy. A missing rule does not restrict its kind; an empty rule allows nothing. At least one is
+ * defined.
+ */
 export interface RequestRules {
   readonly pools: PoolRule | undefined;
   readonly addresses: readonly Prefix[] | undefined;
@@ -29,7 +32,7 @@ export interface RequestRules {
 
 export type RuleKind = keyof RequestRules;
 
-/** The order in which requests are judged and reported. */
+/** The order in which requests are evaluated and reported. */
 export const RULE_KINDS: readonly RuleKind[] = [
   'pools',
   'addresses',
@@ -40,7 +43,7 @@ export const RULE_KINDS: readonly RuleKind[] = [
   'families',
 ];
 
-/** Allows pools that any of its fields names. */
+/** Allows pools that match any of its fields. */
 export interface PoolRule {
   readonly names: readonly string[];
   /** Pools that lie in one of them. */
@@ -49,12 +52,12 @@ export interface PoolRule {
   readonly selector: string;
 }
 
-/** All policies, in the order of their names. They are one record: what is decided by them rests on one comparison. */
+/** All policies, in the order of their names. They are one record, so a decision needs one comparison. */
 export type RequestPolicies = readonly RequestPolicy[];
 
 /** Requests of a pod's author for items that IPAM does not allocate. */
 export interface PodRequests {
-  /** Those that the pod and not the network's configuration chose. */
+  /** Families chosen by the pod, not by the network's configuration. */
   readonly families: readonly Family[];
   readonly addressesWithoutIpam: readonly Address[];
   readonly mac: Mac | undefined;
@@ -76,11 +79,11 @@ export interface PoolChoice {
   readonly pool: string;
   /** The requested family; undefined for either. */
   readonly family: Family | undefined;
-  /** Whether the network's configuration names it, and no author of a pod. */
+  /** Whether the network's configuration names it, not the pod. */
   readonly isConfigured: boolean;
 }
 
-/** What a rule allows, one text for each of its entries, as its writer would know it. */
+/** The allowed values of a rule, one text per entry, as its author wrote them. */
 export function allowedTexts(rules: RequestRules, kind: RuleKind): string[] {
   switch (kind) {
     case 'pools': {
@@ -101,16 +104,16 @@ export function allowedTexts(rules: RequestRules, kind: RuleKind): string[] {
   }
 }
 
-/** A range, or an address where it is one alone. */
+/** A range, or an address for a range of one. */
 export function formatRange(prefix: Prefix): string {
   return prefix.length === familyBits(prefix.family) ? formatAddress(prefix) : formatPrefix(prefix);
 }
 
-/** MAC addresses that share their first bits. The bits behind are zero in `value`. */
+/** MAC addresses with common first bits. The other bits of `value` are zero. */
 export interface MacRange {
   /** The 48 bits as a number. */
   readonly value: bigint;
-  /** How many bits count: 0 to 48. */
+  /** Number of common bits: 0 to 48. */
   readonly length: number;
 }
 
@@ -118,13 +121,16 @@ const MAC_BITS = 48;
 
 const MAC_RANGE = /^([0-9a-f]{2}(?::[0-9a-f]{2}){5})(?:\/(0|[1-9]\d?))?$/i;
 
-/** Reads `02:42:00:00:00:00/16`, or an address alone. @returns undefined when it is neither, or bits behind the length are set */
+/**
+ * Parses `02:42:00:00:00:00/16`, or a single address. @returns undefined for other texts, and when bits after the
+ * length are set
+ */
 export function parseMacRange(text: string): MacRange | undefined {
   const [, mac, bits] = MAC_RANGE.exec(text) ?? [];
   const length = bits === undefined ? MAC_BITS : Number(bits);
   if (mac === undefined || length > MAC_BITS) return undefined;
   const value = valueOf(mac);
-  // Alone, it has to be one that an interface can have.
+  // A single address must be valid for an interface.
   if (length === MAC_BITS) return parseMac(mac) === undefined ? undefined : { value, length };
   return maskBits(value, length) === value ? { value, length } : undefined;
 }
@@ -135,7 +141,7 @@ export function formatMacRange({ value, length }: MacRange): string {
   return length === MAC_BITS ? mac : `${mac}/${length}`;
 }
 
-/** Whether an address, in its usual form, lies in the range. */
+/** Whether an address in normalized form lies in the range. */
 export function macInRange(mac: string, { value, length }: MacRange): boolean {
   return maskBits(valueOf(mac), length) === value;
 }

@@ -1,15 +1,15 @@
 import { compareTexts } from '@podwire/shared/words/order';
 
 /**
- * A record's resource version: opaque text that differs when anything differs of what Podwire knows about the record, its UID
- * included. A digest of the record and no revision of the store, because a decision answers with the version of what it is about to
- * write, before there is a revision; so all replicas agree on it, and it survives a move of the datastore.
+ * A record's resource version: an opaque digest of all fields that Podwire knows, including the UID. It is not the
+ * store's revision, because a decision reports the version before the commit. So all replicas agree on it, and it
+ * survives a move of the datastore.
  */
 export function versionOf(record: object): string {
   return fnv1a64(JSON.stringify(canonicalize(record)));
 }
 
-/** Equal for equal values, in any order of their keys. */
+/** Equal for equal values, independent of the order of their keys. */
 function canonicalize(value: unknown): unknown {
   if (typeof value === 'bigint') return String(value);
   if (value instanceof Map) return sortEntries([...value]);
@@ -25,8 +25,8 @@ function sortEntries(entries: readonly (readonly [unknown, unknown])[]): unknown
 }
 
 /**
- * FNV-1a over the text's UTF-8 bytes (draft-eastlake-fnv), 32 bits. Names that differ in their last digit alone, as those of
- * nodes do, come out far apart; FNV-1, which Calico uses, would put them side by side.
+ * FNV-1a over the text's UTF-8 bytes (draft-eastlake-fnv), 32 bits. Names that differ only in their last digit, such as
+ * those of nodes, get distant values. With FNV-1, which Calico uses, they would be adjacent.
  */
 export function fnv1a32(text: string): number {
   let hash = 0x811c9dc5;

@@ -10,8 +10,8 @@ import type { Pool } from './pool.js';
 import type { RequestPolicies } from './request-policy.js';
 
 /**
- * The state that a decision looks at: one consistent moment of the datastore, with what earlier decisions of the same
- * transaction have changed. Reading has no effect and cannot fail.
+ * The state that a decision reads: one consistent moment of the datastore, with the changes of earlier decisions of the
+ * same transaction. Reading has no effect and cannot fail.
  */
 export interface View {
   /** All pools, in the order of their names. */
@@ -24,29 +24,35 @@ export interface View {
    */
   showsAllBefore(record: RecordValue): boolean;
   block(prefix: Prefix): Block | undefined;
-  /** The blocks that lie in a prefix, in the order of their addresses. */
+  /** The blocks within a prefix, in the order of their addresses. */
   blocksIn(prefix: Prefix): Iterable<Block>;
-  /** Sums over the blocks that lie in a prefix: however many they are, they cost next to nothing. */
+  /** Sums over the blocks within a prefix. Nearly constant time, however many there are. */
   blockStatsIn(prefix: Prefix): BlockStats;
-  /** Those of them that may have room ({@link mayGive}), in the same order; the remaining ones cost nothing. */
+  /**
+   * The blocks within a prefix that have free or cooling addresses ({@link hasFreeOrCooling}), in the same order. The
+   * other blocks cost no time.
+   */
   blocksWithRoomIn(prefix: Prefix): Iterable<Block>;
   /**
-   * Those of them that hosts own without an allocated address ({@link isIdle}), in the same order; the remaining ones
-   * cost nothing.
+   * The blocks within a prefix that hosts own without an allocated address ({@link isIdle}), in the same order. The
+   * other blocks cost no time.
    */
   idleBlocksIn(prefix: Prefix): Iterable<Block>;
-  /** Those of them that no affinity leads to ({@link isLoose}), in the same order; the remaining ones cost nothing. */
+  /**
+   * The blocks within a prefix that lack an affinity ({@link isWithoutAffinity}), in the same order. The other blocks
+   * cost no time.
+   */
   blocksWithoutAffinityIn(prefix: Prefix): Iterable<Block>;
   /**
-   * How many blocks of this one's size follow each other without a gap from this one on, itself included; 0 when there is no such
-   * block. However many they are, they cost next to nothing.
+   * The number of blocks of this size that follow each other without a gap, from this one on; 0 when it does not exist.
+   * Nearly constant time, however many there are.
    */
   consecutiveBlocks(first: Prefix): number;
   /** The affinities of one owner, in the order of their blocks. */
   affinitiesOf(owner: BlockOwner): readonly Affinity[];
   /**
-   * Those of them that are not spent ({@link isSpent}), in the order of their blocks: however many full blocks an owner has, they
-   * cost nothing.
+   * The affinities of one owner that are not exhausted ({@link isExhausted}), in the order of their blocks. The owner's
+   * full blocks cost no time.
    */
   usableAffinitiesOf(owner: BlockOwner): readonly Affinity[];
   affinity(owner: BlockOwner, block: Prefix): Affinity | undefined;
@@ -55,7 +61,7 @@ export interface View {
   endpoint(key: EndpointKey): Endpoint | undefined;
   /** The stored configuration; undefined while none is stored and the defaults hold. */
   config(): IpamConfig | undefined;
-  /** Whether Calico's tools have locked the datastore, as for a migration. */
+  /** Whether Calico's tools have locked the datastore, for example for a migration. */
   isLocked(): boolean;
   /** All reservations, in the order of their names. */
   reservations(): readonly Reservation[];
@@ -65,37 +71,37 @@ export interface View {
   /** All nodes, in the order of their names. */
   nodes(): readonly Node[];
   node(name: string): Node | undefined;
-  /** All handles, in no order. For what looks at everything, as an audit does. */
+  /** All handles, in no order. For scans of everything, such as an audit. */
   handles(): Iterable<Handle>;
   /** All affinities, in no order. */
   affinities(): Iterable<Affinity>;
   /** All endpoints, in no order. */
   endpoints(): Iterable<StoredEndpoint>;
   /**
-   * The endpoints behind a key, in the order of their keys as texts `<namespace>/<name>`.
-   * @param after - such a text, of an endpoint or not; empty for all
+   * The endpoints after a key, in the order of their keys as texts `<namespace>/<name>`.
+   * @param after - a key as such a text, existing or not; empty for all
    */
   endpointsAfter(after: string): Iterable<StoredEndpoint>;
-  /** As {@link endpointsAfter}, with those of other writers. */
+  /** As {@link endpointsAfter}, including those of other writers. */
   allEndpointsAfter(after: string): Iterable<EndpointRecord>;
-  /** The endpoints that other writers keep, in no order. */
+  /** The endpoints of other writers, in no order. */
   foreignEndpoints(): Iterable<StoredForeignEndpoint>;
-  /** The endpoint that another writer keeps under a key. */
+  /** Another writer's endpoint under a key. */
   foreignEndpoint(key: EndpointKey): ForeignEndpoint | undefined;
-  /** The endpoints of whichever writer that are of a container, or took the key of one that is, in no order. */
+  /** The endpoints of a container by any writer, and those that replaced one, in no order. */
   endpointsOfContainer(containerId: string): Iterable<EndpointRecord>;
-  /** The records that cannot be read, in no order. No other question here is answered from them. */
+  /** The records that cannot be read, in no order. No other method returns them. */
   unreadable(): Iterable<UnreadableRecord>;
-  /** The record of this name where there is one that cannot be read. It can be neither written nor compared with. */
+  /** The record of this name if it cannot be read. It can be neither written nor compared. */
   unreadableRecord(name: RecordName): UnreadableRecord | undefined;
   /**
-   * The first block that cannot be read and shares addresses with a prefix: one within it or, where there is none, one around it that
-   * is no larger than blocks may be. No block may be made there, and what it holds is not known.
+   * The first unreadable block that shares addresses with a prefix: one within it or, if there is none, one around it
+   * of a possible size. No block may be created there, and its holders are unknown.
    */
   unreadableBlock(prefix: Prefix): UnreadableBlock | undefined;
 }
 
-/** An endpoint with where it is stored. */
+/** An endpoint with its key. */
 export interface StoredEndpoint {
   readonly key: EndpointKey;
   readonly value: Endpoint;
@@ -106,18 +112,18 @@ export interface StoredForeignEndpoint {
   readonly value: ForeignEndpoint;
 }
 
-/** An endpoint of whichever writer, with where it is stored. */
+/** An endpoint of any writer, with its key. */
 export type EndpointRecord = AnyEndpoint & { readonly key: EndpointKey };
 
-/** A record that is set aside, as it cannot be read. */
+/** A record that cannot be read. */
 export interface UnreadableRecord {
-  /** In the datastore. */
+  /** The key in the datastore. */
   readonly key: string;
   readonly name: RecordName;
   readonly reason: string;
 }
 
-/** A block that is set aside, as it cannot be read. */
+/** A block that cannot be read. */
 export interface UnreadableBlock extends UnreadableRecord {
   readonly name: Extract<RecordName, { kind: 'block' }>;
 }
@@ -136,18 +142,18 @@ export type RecordName =
   | { readonly kind: 'node'; readonly name: string };
 
 /**
- * One record to write or to remove. The commit compares every record named here with the state in the view, so a change
- * that depends on a record changed meanwhile is decided again. `expect` compares without changing: for a record that
- * the decision depends on but leaves as it is.
+ * One record to write or to remove. The commit compares every record named here with the view, so a decision that
+ * depends on a record changed meanwhile is repeated. `expect` compares without changing: for a record that the decision
+ * depends on but leaves as it is.
  */
 export type Change =
   /** `like`: a new record takes over that record's unknown stored fields, such as labels. */
   | { readonly type: 'put'; readonly record: RecordValue; readonly like?: RecordValue }
   | { readonly type: 'delete'; readonly record: RecordValue }
   | { readonly type: 'expect'; readonly record: RecordValue }
-  /** No pool was made or changed since the view: for decisions that rest on there being no other pool. */
+  /** No pool was created or changed since the view: for decisions that require that there is no other pool. */
   | { readonly type: 'expectPools' }
-  /** Kept beside the records for the history's retention time; not part of any view, as no decision reads it. */
+  /** Written to the history, which no view shows because no decision reads it. */
   | { readonly type: 'log'; readonly entry: HistoryEntry }
   /** A transaction that allocates for the handle and was sent before this commit loses its comparison. */
   | { readonly type: 'release'; readonly handleId: string; readonly nowMs: number }
@@ -170,14 +176,14 @@ export type RecordValue =
   | { readonly kind: 'requestPolicies'; readonly value: RequestPolicies }
   | { readonly kind: 'node'; readonly value: Node };
 
-/** What a decision comes to: the records to change, all of them or none, and the answer once they are committed. */
+/** The result of a decision: the records to change, all or none, and the answer after the commit. */
 export interface Decision<Outcome> {
   readonly changes: readonly Change[];
   readonly outcome: Outcome;
 }
 
-/** What Calico's tools say of the datastore as a whole. Never written. */
+/** Calico's record of the whole datastore. Read only. */
 export interface ClusterInformation {
-  /** Whether they have locked it, as for a migration. */
+  /** Whether Calico's tools have locked it, for example for a migration. */
   readonly isLocked: boolean;
 }

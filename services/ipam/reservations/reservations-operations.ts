@@ -20,7 +20,7 @@ import {
 
 const RESERVATIONS_LANE = 'reservations';
 
-/** Reports changes of reservations, once they are durable. */
+/** Reports changes of reservations after the commit. */
 class ReservationEvents {
   readonly #log: Logger;
   readonly #reservations: Counter;
@@ -30,7 +30,7 @@ class ReservationEvents {
     this.#reservations = events.counter(
       'podwire.ipam.reservations',
       '{reservation}',
-      'Reservations by what became of them',
+      'Changes of reservations by event',
     );
   }
 
@@ -44,7 +44,7 @@ class ReservationEvents {
   }
 }
 
-/** Manages the addresses that are not given out of themselves. */
+/** Manages the addresses that are excluded from automatic allocation. */
 export class Reservations {
   readonly #options: IpamOptions;
   readonly #events: ReservationEvents;

@@ -120,8 +120,8 @@ describe('a reservation', () => {
       expect.stringMatching(/^reservation.name is no RFC 1123 subdomain/),
       'reservation.cidrs[0] has host bits set',
       expect.stringMatching(/^reservation.cidrs\[1\] is .*, such as 10.65.0.0\/28 or 10.65.0.99$/),
-      'reservation.cidrs[3] is 10.0.0.0/8 a second time',
-      'reservation.cidrs[5] is 10.0.0.1/32 a second time',
+      'reservation.cidrs[3] repeats 10.0.0.0/8',
+      'reservation.cidrs[5] repeats 10.0.0.1/32',
     ]);
     expect(await faultsOf(create('a'))).toEqual(['reservation.cidrs is empty; name at least one range or address']);
     const many = Array.from({ length: 1001 }, (_, i) => `10.0.${i >> 8}.${i & 255}`);
@@ -190,8 +190,8 @@ describe('the configuration', () => {
       message: expect.stringMatching(/neither claim.*4 blocks/),
     });
     expect(await faultsOf(updateConfig({ maxBlocksPerNode: -1, cooldownSeconds: 1201 }))).toEqual([
-      'max_blocks_per_node is -1; it has to be from 0 to 1000000',
-      'cooldown_seconds is 1201; it has to be from 0 to 1200',
+      'max_blocks_per_node is -1; it must be from 0 to 1000000',
+      'cooldown_seconds is 1201; it must be from 0 to 1200',
     ]);
     expect(await getConfig()).toEqual(DEFAULTS);
   });

@@ -120,7 +120,7 @@ function readDeleteReservationRequest(message: DeleteReservationRequest): Reserv
   return { name: readReservationName('DeleteReservation', name), resourceVersion };
 }
 
-/** @param method - for the message */
+/** @param method - method name for the error text */
 function readReservationName(method: string, name: string): string {
   return readChecked(method, (checks) => {
     checks.check('name', subdomainFault(name));
@@ -137,7 +137,7 @@ function readCidrs(field: string, texts: readonly string[], checks: Checks): Pre
     const { prefix, fault } = readCidr(text);
     const written = prefix && formatPrefix(prefix);
     const isRepeated = written !== undefined && known.has(written);
-    checks.check(`${field}[${index}]`, isRepeated ? `is ${written} a second time` : fault);
+    checks.check(`${field}[${index}]`, isRepeated ? `repeats ${written}` : fault);
     if (written !== undefined) known.add(written);
     return prefix ?? [];
   });

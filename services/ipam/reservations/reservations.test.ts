@@ -112,7 +112,7 @@ describe('a block', () => {
     expect(reserved('10.0.0.0/26').coversAll(prefix('10.0.0.0/25'))).toBe(false);
   });
 
-  test('keeps its order around what is reserved', () => {
+  test('keeps its order around reserved addresses', () => {
     const set = reserved('10.0.0.0/31', '10.0.0.7/32');
     expect(free('10.0.0.0/29', set)).toEqual([2, 3, 4, 5, 6]);
     const queue = block('10.0.0.0/29', 'n1', { unallocated: [7, 5, 1, 2] });

@@ -44,7 +44,7 @@ export function getReservation(view: View, name: string): Reservation {
 }
 
 export interface ReservationQuery {
-  /** The name behind which the page begins; empty for the first page. */
+  /** The last name of the previous page; empty for the first page. */
   readonly after: string;
   readonly limit: number;
 }
@@ -94,19 +94,18 @@ export function deleteReservation(view: View, deletion: ReservationDeletion): De
 function requireVersion(view: View, { name, resourceVersion }: ReservationDeletion): Reservation {
   const stored = getReservation(view, name);
   if (resourceVersion === '' || resourceVersion === versionOf(stored)) return stored;
-  const text = `reservation "${name}" was changed since resource version ${resourceVersion}; read it again and decide anew`;
+  const text = `reservation "${name}" was changed since resource version ${resourceVersion}; read it again and retry`;
   throw new Failure('STALE_VERSION', text, { details: { reservation: name } });
 }
 
 /**
- * The addresses that are never given unless asked for by themselves, as sorted ranges: reservations may nest and repeat, and one
- * of a /48 costs what one of a /32 does.
+ * The reserved addresses, as sorted ranges. Reservations may nest and repeat, and their size does not affect the cost.
  */
 
-/** Addresses that follow one another. */
+/** Consecutive addresses. */
 interface Range {
   readonly first: bigint;
-  /** Behind the last. */
+  /** After the last one. */
   readonly end: bigint;
 }
 
@@ -139,7 +138,9 @@ export class ReservedAddresses {
     return range !== undefined && range.first <= value;
   }
 
-  /** The first address at or behind the given one that is not reserved; as a number, as it may lie behind the family's last. */
+  /**
+   * The first unreserved address at or after the given one. A number, because it may exceed the family's last address.
+   */
   nextFree({ family, value }: Address): bigint {
     const range = this.#firstRangeAfter(family, value);
     return range && range.first <= value ? range.end : value;
@@ -158,7 +159,7 @@ export class ReservedAddresses {
     return count;
   }
 
-  /** What of a prefix is reserved, in as few prefixes as can be. */
+  /** The reserved parts of a prefix, as the fewest possible prefixes. */
   *partsIn(prefix: Prefix): Generator<Prefix, void, void> {
     const { first, end } = rangeOf(prefix);
     const ranges = this.#ranges[prefix.family];
@@ -170,13 +171,13 @@ export class ReservedAddresses {
     }
   }
 
-  /** The first range that ends behind the value. */
+  /** The first range that ends after the value. */
   #firstRangeAfter(family: Family, value: bigint): Range | undefined {
     return this.#ranges[family][indexFrom(this.#ranges[family], value)];
   }
 }
 
-/** Answers of a function without other inputs, by the very list that they are of: a view shows the same one until it changes. */
+/** Cache by list identity: a view returns the same list until it changes. */
 const reservedAddressesByList = new WeakMap<readonly Reservation[], ReservedAddresses>();
 
 export function reservedIn(view: View): ReservedAddresses {
@@ -196,7 +197,7 @@ export function* freeOrdinals(block: Block, reserved: ReservedAddresses): Genera
     if (isUnreserved || !reserved.contains(addressAt(block.prefix, ordinal))) yield ordinal;
 }
 
-/** The first of them. */
+/** The first of the {@link freeOrdinals}. */
 export function firstFreeOrdinal(block: Block, reserved: ReservedAddresses): Ordinal | undefined {
   if (!reserved.overlaps(block.prefix)) return block.unallocated[0];
   return freeOrdinals(block, reserved).next().value ?? undefined;
@@ -213,7 +214,7 @@ export function reservedFreeCount({ prefix, allocations }: Block, reserved: Rese
   return count;
 }
 
-/** Whether a block has an address to give. */
+/** Whether a block has an unreserved free address. */
 export function hasRoom(block: Block, reserved: ReservedAddresses): boolean {
   return firstFreeOrdinal(block, reserved) !== undefined;
 }
@@ -222,7 +223,7 @@ function rangeOf(prefix: Prefix): Range {
   return { first: prefix.value, end: prefix.value + prefixSize(prefix) };
 }
 
-/** A range, cut into prefixes, each as large as its place and what is left allow. */
+/** A range cut into prefixes, each as large as its alignment and the rest of the range allow. */
 function* alignedPrefixes(family: Family, { first, end }: Range): Generator<Prefix, void, void> {
   const bits = familyBits(family);
   for (let value = first; value < end;) {
@@ -247,7 +248,7 @@ function rangesOf(prefixes: readonly Prefix[], family: Family): Range[] {
   return merged;
 }
 
-/** Index of the first range that ends behind the value. */
+/** Index of the first range that ends after the value. */
 function indexFrom(ranges: readonly Range[], value: bigint): number {
   let low = 0;
   for (let high = ranges.length; low < high;) {

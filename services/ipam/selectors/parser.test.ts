@@ -57,13 +57,13 @@ describe('a selector', () => {
       'a',
       1,
       'the end of the selector',
-      'an operator behind "a": ==, !=, in, not in, contains, starts with or ends with',
+      'an operator after "a": ==, !=, in, not in, contains, starts with or ends with',
     ],
-    ['a b', 2, '"b"', 'an operator behind "a": ==, !=, in, not in, contains, starts with or ends with'],
+    ['a b', 2, '"b"', 'an operator after "a": ==, !=, in, not in, contains, starts with or ends with'],
     ['a ==', 4, 'the end of the selector', 'a text in quotes'],
     ['a == b', 5, '"b"', 'a text in quotes'],
     ['a = "b"', 2, '"="', '=='],
-    ['a == "b', 5, 'a text without its end', 'a closing " behind it'],
+    ['a == "b', 5, 'a text without its end', 'a closing " after it'],
     ['a starts "b"', 9, 'the text "b"', '"with", as in "starts with"'],
     ['a not "b"', 6, 'the text "b"', '"in", as in "not in"'],
     ['a in "b"', 5, 'the text "b"', '"{" and texts in quotes'],
@@ -74,10 +74,10 @@ describe('a selector', () => {
     ['has(', 4, 'the end of the selector', 'a label key'],
     ['has()', 4, '")"', 'a label key'],
     ['has("a")', 4, 'the text "a"', 'a label key'],
-    ['has(a b)', 6, '"b"', '")" behind the label key'],
-    ['has (a)', 4, '"("', 'an operator behind "has": ==, !=, in, not in, contains, starts with or ends with'],
-    ['all(a)', 4, '"a"', '")", as all() takes nothing'],
-    ['global(a)', 7, '"a"', '")", as global() takes nothing'],
+    ['has(a b)', 6, '"b"', '")" after the label key'],
+    ['has (a)', 4, '"("', 'an operator after "has": ==, !=, in, not in, contains, starts with or ends with'],
+    ['all(a)', 4, '"a"', '")", as all() takes no arguments'],
+    ['global(a)', 7, '"a"', '")", as global() takes no arguments'],
     ['all() &&', 8, 'the end of the selector', 'a label key, has(…), all(), "!" or "("'],
     ['&& all()', 0, '"&&"', 'a label key, has(…), all(), "!" or "("'],
     ['!', 1, 'the end of the selector', 'a label key, has(…), all(), "!" or "("'],
@@ -86,11 +86,11 @@ describe('a selector', () => {
     ['all())', 5, '")"', '&&, || or the end of the selector'],
     ['all() all()', 6, '"all"', '&&, || or the end of the selector'],
     ['all() has(a)', 6, '"has"', '&&, || or the end of the selector'],
-  ])('%j is refused with the place and what is missing there', (text, offset, found, expected) => {
+  ])('%j is refused with the position and the expected token', (text, offset, found, expected) => {
     expect(parseSelector(text)).toEqual({ ok: false, fault: { offset, found, expected } });
   });
 
-  test('tells of its first fault, also where a later one is among its characters', () => {
+  test('reports its first fault, even before a character that is a fault itself', () => {
     expect(parseSelector('a == b && "')).toMatchObject({ ok: false, fault: { offset: 5 } });
   });
 
@@ -204,11 +204,11 @@ describe('tokens', () => {
     ['a = "b"', 2, '"="', '=='],
     ['a & b', 2, '"&"', '&&'],
     ['a | b', 2, '"|"', '||'],
-    ['a == "b', 5, 'a text without its end', 'a closing " behind it'],
-    ['a == \'b"', 5, 'a text without its end', "a closing ' behind it"],
+    ['a == "b', 5, 'a text without its end', 'a closing " after it'],
+    ['a == \'b"', 5, 'a text without its end', "a closing ' after it"],
     ['a\n== "b"', 1, '"\\n"', 'a label key, an operator, a parenthesis or a text in quotes'],
     ['a == 🙂', 5, '"🙂"', 'a label key, an operator, a parenthesis or a text in quotes'],
-  ])('of %j end with what is none', (input, offset, found, expected) => {
+  ])('of %j end with a fault', (input, offset, found, expected) => {
     expect(tokenize(input).at(-1)).toMatchObject({ type: 'fault', offset, fault: { offset, found, expected } });
   });
 

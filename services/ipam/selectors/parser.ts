@@ -12,10 +12,13 @@
  *     text       = in ' or ", without escapes
  */
 
-/** Longest text that is read, in UTF-16 code units: more than any that Calico's API takes, so that what is stored can be judged. */
+/**
+ * Longest text that is parsed, in UTF-16 code units: longer than any that Calico's API accepts, so that stored
+ * selectors can be evaluated.
+ */
 const LONGEST_TEXT = 65_536;
 
-/** Deepest nesting of parentheses: as many as fit into the longest selector that Calico's API takes. */
+/** Deepest nesting of parentheses: the maximum that fits into the longest selector of Calico's API. */
 const DEEPEST_NESTING = 512;
 
 const LONGEST_KEY = 512;
@@ -37,7 +40,7 @@ export function parseSelector(input: string): ParsedSelector {
   }
 }
 
-/** Ends the reading from any depth of it; does not leave this file. */
+/** Ends parsing at any depth. Caught by {@link parseSelector}. */
 class ParseError extends Error {
   readonly fault: SelectorFault;
 
@@ -123,7 +126,7 @@ class Parser {
     if (opens && token.word === 'has') return this.#has();
     if (opens && (token.word === 'all' || token.word === 'global')) {
       this.#index++;
-      this.#require(')', `")", as ${token.word}() takes nothing`);
+      this.#require(')', `")", as ${token.word}() takes no arguments`);
       return { type: token.word };
     }
     this.#checkKey(token);
@@ -131,7 +134,7 @@ class Parser {
   }
 
   #parenthesized(): Selector {
-    if (this.#depth === DEEPEST_NESTING) this.#fail(`at most ${DEEPEST_NESTING} parentheses within each other`);
+    if (this.#depth === DEEPEST_NESTING) this.#fail(`at most ${DEEPEST_NESTING} nested parentheses`);
     this.#depth++;
     this.#index++;
     const selector = this.#or();
@@ -146,7 +149,7 @@ class Parser {
     if (token.type !== 'word') return this.#fail('a label key');
     this.#checkKey(token);
     this.#index++;
-    this.#require(')', '")" behind the label key');
+    this.#require(')', '")" after the label key');
     return { type: 'has', key: token.word };
   }
 
@@ -161,7 +164,7 @@ class Parser {
 
   #comparison(key: string): Selector {
     const type = COMPARISON_OPERATORS[this.#current.type] ?? this.#wordOperator();
-    if (!type) return this.#fail(`an operator behind "${key}": ${OPERATORS}`);
+    if (!type) return this.#fail(`an operator after "${key}": ${OPERATORS}`);
     this.#index++;
     return type === 'in' || type === 'notIn'
       ? { type, key, values: this.#values() }
@@ -224,8 +227,8 @@ function describe(token: Exclude<Token, { type: 'fault' }>): string {
 }
 
 /**
- * A selector of Calico's language, read: what has to be true of the labels of a node or a namespace. Immutable. A label that is
- * missing makes `notEquals` and `notIn` true, and every other comparison false.
+ * A parsed selector of Calico's language: a condition on the labels of a node or a namespace. Immutable. A missing
+ * label makes `notEquals` and `notIn` true, and every other comparison false.
  */
 export type Selector =
   /** `all()`, and the empty selector: matches everything. */
@@ -248,17 +251,17 @@ export type MembershipType = 'in' | 'notIn';
 /** Labels of a node or a namespace: values by keys. */
 export type Labels = Readonly<Record<string, string>>;
 
-/** Why a text is no selector, and where. */
+/** Why and where a text is not a valid selector. */
 export interface SelectorFault {
-  /** Where the reading stopped, in UTF-16 code units from 0; the text's length when it ended too early. */
+  /** Where parsing failed, in UTF-16 code units from 0; the text's length if it ended too early. */
   readonly offset: number;
-  /** What stands there, as it would be quoted in a message. */
+  /** The text found there, as quoted in a message. */
   readonly found: string;
-  /** What would be right there. */
+  /** The text expected there. */
   readonly expected: string;
 }
 
-/** Punctuation of the language; the longer ones first, as `!=` is not `!` and something. */
+/** Punctuation of the language; the longer ones first, so that `!=` is not read as `!`. */
 const PUNCTUATION = ['==', '!=', '&&', '||', '!', '(', ')', '{', '}', ','] as const;
 
 type Punctuation = (typeof PUNCTUATION)[number];
@@ -269,16 +272,16 @@ type Punctuation = (typeof PUNCTUATION)[number];
  */
 const WORD = /[a-zA-Z0-9_./-]+/y;
 
-/** What stands between tokens: blanks and tabs, but no line breaks, which Calico does not read either. */
+/** Blanks between tokens: spaces and tabs. Like Calico, line breaks are not accepted. */
 const BLANKS = /[ \t]*/y;
 
-type Token = { readonly offset: number; /** Just behind it. */ readonly end: number } & (
+type Token = { readonly offset: number; /** Just after it. */ readonly end: number } & (
   | { readonly type: 'word'; readonly word: string }
   /** A text in quotes, without them. The language has no escapes. */
   | { readonly type: 'text'; readonly text: string }
   | { readonly type: Punctuation }
   | { readonly type: 'end' }
-  /** Nothing is read behind it. */
+  /** Nothing is read after it. */
   | { readonly type: 'fault'; readonly fault: SelectorFault }
 );
 
@@ -308,13 +311,13 @@ function nextToken(input: string, offset: number): Token {
 function textToken(input: string, offset: number, quote: string): Token {
   const close = input.indexOf(quote, offset + 1);
   if (close < 0) {
-    const fault = { offset, found: 'a text without its end', expected: `a closing ${quote} behind it` };
+    const fault = { offset, found: 'a text without its end', expected: `a closing ${quote} after it` };
     return { type: 'fault', offset, end: input.length, fault };
   }
   return { type: 'text', text: input.slice(offset + 1, close), offset, end: close + 1 };
 }
 
-/** Of the marks that are written twice, one alone is a likely slip. */
+/** A single `=`, `&` or `|` is a likely typo. */
 const HALF_OPERATORS: Readonly<Record<string, string>> = { '=': '==', '&': '&&', '|': '||' };
 
 function unexpectedToken(input: string, offset: number): Token {
@@ -324,7 +327,7 @@ function unexpectedToken(input: string, offset: number): Token {
   return { type: 'fault', offset, end: offset + character.length, fault };
 }
 
-/** What a sticky expression finds at the offset; empty for nothing. */
+/** The match of a sticky expression at the offset; empty without a match. */
 function matchAt(sticky: RegExp, input: string, offset: number): string {
   sticky.lastIndex = offset;
   return sticky.exec(input)?.[0] ?? '';

@@ -117,7 +117,7 @@ const presence = fc
 
 const all = fc.constant<Told>({ text: 'all()', holds: () => true, binding: 2 });
 
-/** In parentheses where it binds less than what is around it, and now and then where it need not be. */
+/** In parentheses where precedence requires it, and sometimes where it does not. */
 function enclosed({ text, binding }: Told, around: number, spare: boolean): string {
   return binding < around || spare ? `(${text})` : text;
 }
@@ -162,9 +162,9 @@ describe("a pool's selector", () => {
     ['', undefined],
     ['all()', undefined],
     ['has(a) && b == "c"', undefined],
-    ['global()', 'uses global(), which is for policies; a pool that is for all needs all(), or no selector'],
+    ['global()', 'uses global(), which is only for policies; use all(), or leave the selector empty'],
     ['has(a) || !(b == "c" && !global())', expect.stringMatching(/^uses global\(\)/)],
-    ['a ==', 'is no selector: at character 5: the end of the selector found, a text in quotes expected'],
+    ['a ==', 'is not a valid selector: at character 5: the end of the selector found, a text in quotes expected'],
     [`a == "${'x'.repeat(LONGEST_SELECTOR - 7)}"`, undefined],
     [`a == "${'x'.repeat(LONGEST_SELECTOR - 6)}"`, 'is 1025 characters long; at most 1024 are allowed'],
     // Characters are counted as people count them, not in halves of them.

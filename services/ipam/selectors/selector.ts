@@ -1,17 +1,17 @@
 import { parseSelector, type Labels, type ParsedSelector, type Selector, type SelectorFault } from './parser.js';
 
-/** Longest selector that Calico's API takes, in characters. */
+/** Longest selector that Calico's API accepts, in characters. */
 export const LONGEST_SELECTOR = 1024;
 
-/** Whether a selector matches, or why that is unknown. */
+/** Whether a selector matches, or why it is invalid. */
 interface Match {
-  /** False also for a text that is no selector. */
+  /** False for an invalid selector. */
   readonly matches: boolean;
-  /** Why the text is no selector, in words and with the place; undefined when it is one. */
+  /** Why the selector is invalid, with the position; undefined for a valid one. */
   readonly fault: string | undefined;
 }
 
-/** Whether a selector, as stored, matches labels. Texts are read once and remembered, as pools have the same ones for years. */
+/** Whether a stored selector matches labels. Parsed selectors are cached, because pools rarely change them. */
 export function matches(text: string, labels: Labels): Match {
   const parsed = parseCached(text);
   return parsed.ok
@@ -19,16 +19,17 @@ export function matches(text: string, labels: Labels): Match {
     : { matches: false, fault: describeFault(text, parsed.fault) };
 }
 
-/** A selector, as stored; undefined when the text is none. */
+/** Parses a stored selector; undefined for an invalid one. */
 export function readSelector(text: string): Selector | undefined {
   const parsed = parseCached(text);
   return parsed.ok ? parsed.selector : undefined;
 }
 
-/** At most so many texts are remembered, each of at most {@link LONGEST_SELECTOR} code units; the oldest is forgotten first. */
+/**
+ * Maximum number of cached selectors, each of at most {@link LONGEST_SELECTOR} code units; the oldest is evicted first.
+ */
 const MAX_CACHED_SELECTORS = 1024;
 
-/** Answers of a function without other inputs: remembering them changes none. */
 const cache = new Map<string, ParsedSelector>();
 
 function parseCached(text: string): ParsedSelector {
@@ -42,18 +43,18 @@ function parseCached(text: string): ParsedSelector {
   return parsed;
 }
 
-/** Why a text may not be a pool's selector, or undefined when it may. */
+/** Why a text is not allowed as a pool's selector; undefined when it is. */
 export function selectorFault(text: string): string | undefined {
   const length = Array.from(text).length;
   if (length > LONGEST_SELECTOR) return `is ${length} characters long; at most ${LONGEST_SELECTOR} are allowed`;
   const parsed = parseSelector(text);
-  if (!parsed.ok) return `is no selector: ${describeFault(text, parsed.fault)}`;
+  if (!parsed.ok) return `is not a valid selector: ${describeFault(text, parsed.fault)}`;
   return usesGlobal(parsed.selector)
-    ? 'uses global(), which is for policies; a pool that is for all needs all(), or no selector'
+    ? 'uses global(), which is only for policies; use all(), or leave the selector empty'
     : undefined;
 }
 
-/** Whether a text selects everything by its form: empty, or `all()`. */
+/** Whether a selector is written as one that matches everything: empty, or `all()`. */
 export function selectsAll(text: string): boolean {
   const parsed = parseCached(text);
   return parsed.ok && parsed.selector.type === 'all';
@@ -98,7 +99,7 @@ export function evaluate(selector: Selector, labels: Labels): boolean {
 
 type Comparison = Extract<Selector, { readonly value: string } | { readonly values: readonly string[] }>;
 
-/** @param actual - the label's value; undefined when there is no such label */
+/** @param actual - the label's value; undefined when the label is missing */
 function compare(selector: Comparison, actual: string | undefined): boolean {
   switch (selector.type) {
     case 'equals':

@@ -243,7 +243,7 @@ test('what happened is logged once it is durable', async () => {
     'allocated 10.0.0.0',
     'node n1 claimed block 10.0.0.0/26',
     'allocated 10.0.0.1',
-    'took over the endpoint of net/old/eth0, which keeps its addresses until its release',
+    'replaced the endpoint of net/old/eth0, which keeps its addresses until its release',
     'allocated already',
     'released 10.0.0.0',
     'nothing to release',

@@ -12,11 +12,11 @@ import { keyOf, type MapView } from '../records/testing/map-view.js';
 import type { Change, RecordValue } from '../records/view.js';
 import { host, NOW_MS } from './records.js';
 
-/** What tests of releases share. */
+/** Helpers of the tests of allocations and releases. */
 
 export function address(text: string): Address {
   const parsed = parseAddress(text);
-  if (!parsed) throw new Error(`${text} is no address`);
+  if (!parsed) throw new Error(`${text} is not an address`);
   return parsed;
 }
 
@@ -33,7 +33,7 @@ interface BlockAllocation {
   readonly attributes: AllocationAttributes;
 }
 
-/** The block with addresses given. */
+/** The block with further allocations. */
 export function withAllocations(block: Block, ...gives: readonly BlockAllocation[]): Block {
   return gives.reduce((current, { ordinals, attributes }) => takeOrdinals(current, ordinals, attributes), block);
 }
@@ -42,7 +42,9 @@ export function handleRecord(id: string, ...counts: readonly (readonly [string, 
   return { kind: 'handle', value: { id, blocks: new Map(counts) } };
 }
 
-/** Releases an address as another tool does: its block and its handle lose it, and endpoints are left as they are. */
+/**
+ * Releases an address as another tool would: removes it from its block and handle, and leaves endpoints as they are.
+ */
 export function releaseOutOfBand(view: MapView, text: string): void {
   const block = blockOf(view, address(text));
   const ordinal = block ? ordinalOf(block.prefix, address(text)) : 0;
@@ -55,7 +57,7 @@ export function releaseOutOfBand(view: MapView, text: string): void {
   });
 }
 
-/** The handles that blocks hold addresses for, counted in the obvious way. */
+/** The counts of handles, computed from all blocks. */
 export function countedHandles(view: MapView): Record<string, Record<string, number>> {
   const counts: Record<string, Record<string, number>> = {};
   for (const { prefix, allocations, attributes } of view.blocks()) {
@@ -74,7 +76,7 @@ export function storedHandles(view: MapView): Record<string, Record<string, numb
   return Object.fromEntries(view.all('handle').map(({ value }) => [value.id, Object.fromEntries(value.blocks)]));
 }
 
-/** Etcd's limit on the comparisons of one transaction, and on its writes. */
+/** etcd's limit on the comparisons of one transaction, and on its writes. */
 const MAX_OPERATIONS = 128;
 
 export function assignment(handleId: string, rest: Partial<AssignmentRequest> = {}): AssignmentRequest {
@@ -101,12 +103,12 @@ interface Assigned {
   readonly blocks: readonly string[];
   readonly pools: readonly string[];
   readonly held: readonly string[];
-  /** Texts, by family. */
+  /** Shortage texts by family. */
   readonly short: Readonly<Record<string, string>>;
   readonly steps: number;
 }
 
-/** All steps of an assignment, each within what one transaction may have, and nothing wrong after any of them. */
+/** Runs all steps of an assignment. Expects that each fits one transaction and leaves consistent records. */
 export function assign(view: MapView, request: AssignmentRequest, nowMs = NOW_MS): Assigned {
   const given = [];
   const held = [];
@@ -134,7 +136,7 @@ export function assign(view: MapView, request: AssignmentRequest, nowMs = NOW_MS
   };
 }
 
-/** Operations of the transaction: comparisons or writes, whichever are more. Every record is compared, once. */
+/** Operations of the transaction: the larger number of comparisons and writes. Every record is compared once. */
 function operationsOf(changes: readonly Change[]): number {
   const named = changes.flatMap((change) => ('record' in change ? [keyOf(change.record)] : []));
   return new Set(named).size + changes.filter((change) => !('record' in change)).length;

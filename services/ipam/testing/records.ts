@@ -22,7 +22,7 @@ import type { Pool } from '../records/pool.js';
 import { NO_REQUESTS } from '../records/request-policy.js';
 import type { EndpointRecord, RecordValue } from '../records/view.js';
 
-/** Records as tests want them: usual in all that is not said. */
+/** Records for tests, with defaults for all fields that a test does not set. */
 
 export const NOW_MS = Date.parse('2026-08-22T06:33:25.100Z');
 
@@ -97,7 +97,7 @@ export function fullBlock(cidr: string, nodeName: string): Block {
 
 /** A block of a node with its affinity. */
 export function claimedBlock(value: Block, state: AffinityState = 'confirmed'): RecordValue[] {
-  const owner = value.owner ?? host('nobody');
+  const owner = value.owner ?? host('none');
   return [
     { kind: 'block', value },
     { kind: 'affinity', value: { owner, block: value.prefix, state } },
@@ -144,21 +144,21 @@ export function request(containerId: string, rest: Partial<AllocationRequest> = 
   };
 }
 
-/** An address just taken: its place in the block, and the sequence number that names this allocation and no later one. */
+/** A new allocation: its ordinal in the block, and its sequence number. */
 interface TakenAddress {
   readonly block: Block;
   readonly ordinal: Ordinal;
   readonly sequenceNumber: bigint;
 }
 
-/** Takes the address that has been free for longest. @returns undefined when none is free */
+/** Allocates the address that has been free longest. @returns undefined when none is free */
 export function takeAddress(block: Block, attributes: AllocationAttributes): TakenAddress | undefined {
   const [ordinal] = block.unallocated;
   if (ordinal === undefined) return undefined;
   return { ordinal, sequenceNumber: block.sequenceNumber, block: takeOrdinals(block, [ordinal], attributes) };
 }
 
-/** The failure that some work throws. Whatever else it throws, or nothing, is the test's end. */
+/** The failure that a function throws. Any other error, or none, fails the test. */
 export function failureOf(work: () => unknown): Failure {
   try {
     work();

@@ -12,7 +12,7 @@ import {
 import { MapView } from '../records/testing/map-view.js';
 import { NOW_MS, pool, prefix } from './records.js';
 
-/** Policies as tests want them: about all namespaces, and with the rules that are said. */
+/** Policies for tests: for all namespaces by default, with the given rules. */
 
 interface RuleTexts {
   readonly pools?:
@@ -60,13 +60,13 @@ export function policy(
 
 function macRange(text: string): MacRange {
   const range = parseMacRange(text);
-  if (!range) throw new Error(`${text} is no range of MAC addresses`);
+  if (!range) throw new Error(`${text} is not a range of MAC addresses`);
   return range;
 }
 
 export function address(text: string): Address {
   const parsed = parseAddress(text);
-  if (!parsed) throw new Error(`${text} is no address`);
+  if (!parsed) throw new Error(`${text} is not an address`);
   return parsed;
 }
 
@@ -80,7 +80,7 @@ export function viewWith(...policies: readonly RequestPolicy[]): MapView {
   ]);
 }
 
-/** What a pod of namespace `red` asks for. */
+/** The requests of a pod of namespace `red`. */
 export function policyInput(
   rest: Partial<Omit<PolicyInput, 'requests'>> & { requests?: Partial<PodRequests> } = {},
 ): PolicyInput {

@@ -10,7 +10,7 @@ const OPERATORS: Record<ComparisonType | MembershipType, string> = {
   notIn: 'not in',
 };
 
-/** The text of a selector, which reads back as the same selector. */
+/** The text of a selector, which parses to the same selector. */
 export function formatSelector(selector: Selector): string {
   switch (selector.type) {
     case 'all':
@@ -43,7 +43,7 @@ function enclosed(selector: Selector): string {
   return selector.type === 'and' || selector.type === 'or' || selector.type === 'not' ? `(${text})` : text;
 }
 
-/** The language has no escapes, so a text has quotes of one kind at most. */
+/** The language has no escapes, so a text contains at most one kind of quotes. */
 function quote(text: string): string {
   return text.includes('"') ? `'${text}'` : `"${text}"`;
 }

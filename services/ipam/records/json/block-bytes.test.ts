@@ -33,7 +33,7 @@ test.each<[string, Block]>([
     filled('10.0.0.0/26', (i) => ({ handleId: `"${i}"`, owner: { ü: '\u0001"\\'.repeat(i) } })),
   ],
   ['of one address', filled('10.0.0.0/32', () => ({}))],
-])('a block that is %s takes about what is estimated, and no more', (_, value) => {
+])('a block that is %s takes nearly the estimated size, and not more', (_, value) => {
   const real = storedBytes(value);
   expect(blockBytes(value)).toBeGreaterThanOrEqual(real);
   expect(blockBytes(value)).toBeLessThan(1000 + real * 1.6);

@@ -100,8 +100,8 @@ describe('a block that was written again', () => {
     ['with a number of more than 64 bits', text.replace(/"sequenceNumber":\d+/, `"sequenceNumber":${1n << 64n}`)],
     ['of another block', text.replace('10.0.0.0/28', '10.0.0.16/28')],
     ['that ends too early', text.slice(0, -1)],
-    ['that goes on', `${text} `],
-  ])('is left to who reads its JSON: one %s', (_, changed) => {
+    ['with more text', `${text} `],
+  ])('is left to the JSON decoder: one %s', (_, changed) => {
     expect(changed).not.toBe(text);
     expect(readAgain(changed)).toBeUndefined();
     expect(readAgain(text)).toBeDefined();
@@ -122,7 +122,7 @@ describe('a block that was written again', () => {
     expect(bytesOf(next, again).toString()).toContain('"other":18446744073709551615,');
   });
 
-  test('that is not UTF-8 is left to who says so', () => {
+  test('that is not UTF-8 is left to the JSON decoder', () => {
     const bytes = Buffer.from(text);
     bytes[bytes.indexOf('"b') < 0 ? bytes.indexOf('.b"') + 1 : bytes.indexOf('"b') + 1] = 0xff;
     expect(decodeRewritten(bytes, before)).toBeUndefined();

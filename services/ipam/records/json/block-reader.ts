@@ -3,28 +3,28 @@ import type { Block } from '../block.js';
 import type { PreviousState } from './fields.js';
 
 /**
- * The text of a block that was written again: most of it is as it was before, and another replica's watch brings it with every address that is
- * given. So its attributes are recognized by their texts, which costs a tenth of the way over its JSON.
+ * Reads the text of a rewritten block, most of which is unchanged. The watch delivers one with every allocation of
+ * another replica. Recognizing attributes by their texts takes a tenth of the time of parsing JSON.
  */
 
-/** What this needs of how blocks are written (`block.ts`). */
+/** The parts of the stored form (`block.ts`) that the reader needs. */
 export interface BlockFormat {
-  /** The text from its beginning to where the allocations come. */
+  /** The text before the allocations. */
   readonly head: (block: Block, raw: PreviousState<Block>['raw']) => string;
-  /** Between the attributes and the sequence number. */
+  /** The text between the attributes and the sequence number. */
   readonly middle: (raw: PreviousState<Block>['raw']) => string;
-  /** The text of attributes that are stored. */
+  /** The stored text of attributes. */
   readonly formOf: (value: AllocationAttributes) => string;
   /** @throws Unreadable */
   readonly readAttributes: (text: string) => AllocationAttributes;
 }
 
-/** So many of the attributes before may have gone between two that stayed. */
+/** Maximum number of removed attributes between two that stayed. */
 const MAX_GONE_COUNT = 4;
 
 /**
  * Parses a text that may be another state of a block. The caller verifies that the result is a valid block and
- * serializes to exactly this text; this checks only what it must.
+ * serializes to exactly this text; this function checks only what it needs.
  * @returns undefined for a text in another format, or with another owner
  * @throws Unreadable, SyntaxError
  */
@@ -62,7 +62,7 @@ function numbersIn(list: readonly unknown[]): number[] {
   return list.filter((ordinal) => typeof ordinal === 'number');
 }
 
-/** Up to the bracket behind them. */
+/** Reads up to and including the closing bracket. */
 function readAttributes(
   reader: Reader,
   before: readonly AllocationAttributes[],
@@ -85,7 +85,7 @@ function readAttributes(
   return found;
 }
 
-/** Goes behind attributes that are next, if they are among the first of those that may be. @returns their index, -1 if they are not */
+/** Skips the next attributes if they are among the first candidates. @returns their index, or -1 */
 function indexOfNext(
   reader: Reader,
   attributes: readonly AllocationAttributes[],
@@ -99,7 +99,7 @@ function indexOfNext(
   return -1;
 }
 
-/** Up to the brace behind them. */
+/** Reads up to and including the closing brace. */
 function readNumbers(reader: Reader, size: number): (bigint | null)[] | undefined {
   const numbers = new Array<bigint | null>(size).fill(null);
   for (let count = 0; !reader.accept('}'); count++) {
@@ -125,16 +125,16 @@ class Reader {
     return this.#at === this.#text.length;
   }
 
-  /** Goes behind a text that is next. @returns whether it is */
+  /** Skips the expected text if it is next. @returns whether it was */
   accept(wanted: string): boolean {
-    // Not startsWith, which in Node.js 20 goes letter by letter.
+    // Not startsWith, which compares letter by letter in Node.js 20.
     const end = this.#at + wanted.length;
     if (this.#text.slice(this.#at, end) !== wanted) return false;
     this.#at = end;
     return true;
   }
 
-  /** A list of values that are no lists, behind its label. */
+  /** A list without nested lists, after its label. */
   list(label: string): readonly unknown[] | undefined {
     const end = this.accept(label) ? this.#text.indexOf(']', this.#at) + 1 : 0;
     if (end === 0) return undefined;
@@ -143,14 +143,14 @@ class Reader {
     return Array.isArray(list) ? list : undefined;
   }
 
-  /** The digits that are next. */
+  /** The next digits. */
   digits(): string | undefined {
     const start = this.#at;
     while (isDigit(this.#text.charCodeAt(this.#at))) this.#at++;
     return this.#at > start ? this.#text.slice(start, this.#at) : undefined;
   }
 
-  /** The text of the object that is next. */
+  /** The text of the next object. */
   object(): string | undefined {
     const start = this.#at;
     let depth = 0;

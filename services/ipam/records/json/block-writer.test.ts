@@ -134,7 +134,7 @@ function plainly(block: Block, raw: JsonObject): string {
   });
 }
 
-/** Writes each change from what is stored then. @param check - what was written, and from what */
+/** Writes each change from the stored state. @param check - gets the written bytes and the state before */
 function writeAll(
   all: readonly Step[],
   start: StoredBlock,

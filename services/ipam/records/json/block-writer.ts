@@ -15,7 +15,7 @@ import type { JsonObject } from './json.js';
  * visit hundreds of small objects, which exceed the processor's caches when many nodes have a block each.
  */
 
-/** Where a block's parts are in its bytes. */
+/** Positions of a block's parts in its bytes. */
 interface BlockParts {
   readonly headEnd: number;
   readonly attributes: WrittenList;
@@ -27,14 +27,17 @@ interface WrittenBlock extends BlockParts {
   readonly raw: JsonObject;
 }
 
-/** Bytes of the blocks written last that are kept: of some 400 of 64 addresses. What is known of where their parts are is as much at most. */
+/**
+ * Limit of the cached bytes of recently written blocks: about 400 blocks of 64 addresses. The positions of their parts
+ * take at most as much again.
+ */
 const MAX_KEPT_BYTES = 4 * 1024 * 1024;
 
 class RecentBlocks {
   readonly #blocks = new Map<Block, WrittenBlock>();
   #bytes = 0;
 
-  /** The successor of a block's state is written once, or again when its transaction loses. */
+  /** Removes the entry: the successor of a block's state is written once, or again only when its transaction loses. */
   take(block: Block): WrittenBlock | undefined {
     const written = this.#blocks.get(block);
     if (!written) return undefined;
@@ -57,7 +60,7 @@ class RecentBlocks {
 const recentBlocks = new RecentBlocks();
 
 const FIRST_BYTES = 64 * 1024;
-/** A code unit of a text takes no more in UTF-8. */
+/** Maximum bytes of a UTF-16 code unit in UTF-8. */
 const MAX_UNIT_BYTES = 3;
 /** Digits of the largest integer, or `null`, with the comma. */
 const MAX_INTEGER_BYTES = 17;
@@ -66,19 +69,19 @@ const COMMA = 0x2c;
 const ZERO = 0x30;
 const NULL = [0x6e, 0x75, 0x6c, 0x6c];
 
-/** Puts bytes together out of texts, and of parts of other bytes. One is used again and again: it keeps its memory. */
+/** Assembles bytes from texts and from parts of other bytes. It is reused and keeps its memory. */
 export class ByteWriter {
   #bytes = Buffer.allocUnsafeSlow(FIRST_BYTES);
   #count = 0;
   #from: Buffer | undefined;
 
-  /** @param from - what {@link copy} and {@link list} copy from */
+  /** @param from - the source of {@link copy} and {@link list} */
   begin(from: Buffer | undefined): void {
     this.#count = 0;
     this.#from = from;
   }
 
-  /** How many bytes there are. */
+  /** Number of bytes written. */
   get count(): number {
     return this.#count;
   }
@@ -107,7 +110,7 @@ export class ByteWriter {
     this.#count = at;
   }
 
-  /** Items with commas between them. Those that are as they were are copied. */
+  /** Items with commas between them. Unchanged ones are copied. */
   list<Item>(items: readonly Item[], { before, shared, textOf }: ListInput<Item>): WrittenList {
     const at = this.#count;
     const head = before ? shared.head : 0;
@@ -170,7 +173,9 @@ export class ByteWriter {
 
 const writer = new ByteWriter();
 
-/** The bytes of a block's text, as `formatBlock` gives it, from those that were written last if they are known. */
+/**
+ * The bytes of a block's text, as `formatBlock` returns it. Reuses the bytes that were written last if they are cached.
+ */
 export function writeBlock(block: Block, stored: StoredBlock): Buffer {
   const known = stored.value && recentBlocks.take(stored.value);
   const isSame = known?.raw === stored.raw && stored.value?.prefix === block.prefix;
@@ -180,7 +185,7 @@ export function writeBlock(block: Block, stored: StoredBlock): Buffer {
   return bytes;
 }
 
-/** Puts the bytes together in {@link writer}. */
+/** Assembles the bytes in {@link writer}. */
 function writeParts(block: Block, { value: before, raw }: StoredBlock, known: WrittenBlock | undefined): BlockParts {
   writer.begin(known?.bytes);
   if (known && hasSameHead(block, before)) writer.copy(0, known.headEnd);
@@ -214,15 +219,15 @@ function hasSameHead({ owner, claimTimeMs }: Block, before: Block | undefined): 
   return owner === before?.owner && claimTimeMs === before?.claimTimeMs;
 }
 
-/** A list as it was written, with a comma between two items. */
+/** A written list, with a comma between two items. */
 interface WrittenList {
-  /** Where it begins in the bytes. */
+  /** Its start in the bytes. */
   readonly at: number;
-  /** Where each item ends, counted from there. An item without a text ends where the one before it does. */
+  /** The end of each item, relative to `at`. An item without a text ends where the previous one does. */
   readonly ends: readonly number[];
 }
 
-/** How many items two lists share: from the first on, and up to the last. */
+/** Number of items that two lists share at the beginning and at the end. */
 interface SharedEnds {
   readonly head: number;
   readonly tail: number;
@@ -238,21 +243,21 @@ export function sharedEnds<Item>(a: readonly Item[], b: readonly Item[]): Shared
 }
 
 interface ListInput<Item> {
-  /** The list as it is in the bytes to copy from; undefined where there are none. */
+  /** The list in the bytes to copy from; undefined without such bytes. */
   readonly before: WrittenList | undefined;
-  /** What that list shares with the new one. */
+  /** The items that this list shares with the new one. */
   readonly shared: SharedEnds;
   /** Empty for an item that is not written. */
   readonly textOf: (item: Item, index: number) => string;
 }
 
-/** A list that is being written: where it begins, and where its items end. */
+/** A list that is being written: its start and the ends of its items. */
 interface NewList {
   readonly at: number;
   readonly ends: number[];
 }
 
-/** @returns where the next byte comes */
+/** @returns the position of the next byte */
 function putDigits(bytes: Buffer, at: number, value: number): number {
   const tens = Math.floor(value / 10);
   const next = tens > 0 ? putDigits(bytes, at, tens) : at;

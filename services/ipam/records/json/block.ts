@@ -98,13 +98,13 @@ function decodeSequenceNumbers(raw: JsonObject, size: number): (bigint | null)[]
   for (const text of Object.keys(object)) {
     const entry = field(object, text, source.path);
     if (!ORDINAL.test(text) || Number(text) >= size)
-      throw new Unreadable(`${entry.path} names no address of the block`);
+      throw new Unreadable(`${entry.path} is not an address of the block`);
     numbers[Number(text)] = readUint64(entry);
   }
   return numbers;
 }
 
-/** Every ordinal is either allocated or listed once as free: what `calicoctl ipam check` asks of a block. */
+/** Every ordinal is either allocated or listed once as free, as `calicoctl ipam check` requires. */
 function checkPartition({ allocations, unallocated }: Block): void {
   const free = new Set(unallocated);
   if (free.size !== unallocated.length) throw new Unreadable('unallocated lists an address twice');
@@ -115,7 +115,7 @@ function checkPartition({ allocations, unallocated }: Block): void {
 }
 
 /**
- * Reads a text that differs from the previous one in what allocations and releases change.
+ * Reads a text that differs from the previous one only in the fields that allocations and releases change.
  * @returns undefined for any other text, which is then parsed as JSON
  */
 export function readRewrittenBlock(text: string, previous: PreviousState<Block>): Block | undefined {
@@ -131,8 +131,8 @@ export function readRewrittenBlock(text: string, previous: PreviousState<Block>)
 }
 
 /**
- * The stored form of attributes: their source JSON if that has unknown fields, and their text once they were written. A
- * block is written whole with every allocation, and all but one of its attributes are unchanged.
+ * Cache of the stored form of attributes: their source JSON if it has unknown fields, or their text after they were
+ * written. A block is written whole with every allocation, and all but one of its attributes are unchanged.
  */
 const attributeForms = new WeakMap<AllocationAttributes, JsonObject | string>();
 
@@ -143,7 +143,7 @@ const BLOCK_FORMAT: BlockFormat = {
   readAttributes: (text) => decodeAttributes({ path: '', value: parseJson(text) }),
 };
 
-/** @throws Unreadable where reading its JSON would */
+/** @throws Unreadable if decoding its JSON would */
 function checkParsedBlock(block: Block): void {
   const size = block.allocations.length;
   const source = (value: Json): Field => ({ path: '', value });
@@ -157,7 +157,7 @@ function checkParsedBlock(block: Block): void {
 
 /** The parts of a block's JSON text. */
 
-/** What Podwire reads and writes of a block. All else is another release's, and stays as it is. */
+/** The fields that Podwire reads and writes. Others belong to other releases and are kept. */
 const KNOWN_FIELDS = new Set([
   'cidr',
   'affinity',
@@ -172,7 +172,7 @@ const KNOWN_FIELDS = new Set([
 ]);
 const INSPECTED_FIELDS = new Set(['affinity_claim_time', 'deleted']);
 
-/** The fields that a rewrite takes over, and those it looks at. */
+/** The fields that a rewrite copies or inspects. */
 export function unknownFields(raw: JsonObject): JsonObject {
   const kept = Object.entries(raw).filter(([name]) => !KNOWN_FIELDS.has(name) || INSPECTED_FIELDS.has(name));
   return Object.fromEntries(kept);
@@ -203,12 +203,12 @@ export function formatBlock(block: Block, { value: before, raw }: StoredBlock): 
   return `${text},"sequenceNumberForAllocation":{${numbers}}${formatTail(raw)}`;
 }
 
-/** Empty for an address that is free. */
+/** Empty for a free address. */
 export function formatSequenceNumber(number: bigint | null, ordinal: Ordinal): string {
   return number === null ? '' : `"${ordinal}":${number}`;
 }
 
-/** From the beginning to where the allocations come. */
+/** The text before the allocations. */
 export function formatHead({ prefix, owner, claimTimeMs }: Block, raw: JsonObject): string {
   const affinity = owner ? formatJson(`${owner.kind}:${owner.name}`) : 'null';
   const head = `{"cidr":"${formatPrefix(prefix)}","affinity":${affinity}`;
@@ -216,12 +216,12 @@ export function formatHead({ prefix, owner, claimTimeMs }: Block, raw: JsonObjec
   return `${head},"affinity_claim_time":${formatJson(keepTime(claimTimeMs, raw.affinity_claim_time))}`;
 }
 
-/** Between the attributes and the sequence number. */
+/** The text between the attributes and the sequence number. */
 export function formatMiddle({ deleted }: JsonObject): string {
   return `,"deleted":${formatJson(deleted ?? false)},"sequenceNumber":`;
 }
 
-/** Behind all that Podwire knows. */
+/** The unknown fields and the end of the text. */
 export function formatTail(raw: JsonObject): string {
   let text = '';
   for (const name of Object.keys(raw))
@@ -231,13 +231,13 @@ export function formatTail(raw: JsonObject): string {
 
 const ATTRIBUTE_FIELDS = new Set(['handle_id', 'secondary', 'alternateOwnerAttrs', 'releasedAt']);
 
-/** Keeps what attributes were read from, if they cannot be written again from their values. */
+/** Keeps the source JSON of attributes if their values do not reproduce it. */
 function keepSource(value: AllocationAttributes, raw: JsonObject): void {
   const isMadeFrom = Object.keys(raw).every((name) => ATTRIBUTE_FIELDS.has(name) && raw[name] !== null);
   if (!isMadeFrom) attributeForms.set(value, raw);
 }
 
-/** The text of attributes that are stored. */
+/** The stored text of attributes. */
 function storedAttributesText(value: AllocationAttributes): string {
   const known = cachedText(value);
   if (known !== undefined) return known;
@@ -246,12 +246,12 @@ function storedAttributesText(value: AllocationAttributes): string {
   return text;
 }
 
-/** What attributes are written for. */
+/** The block that attributes are written for. */
 interface AttributesInput {
   readonly block: Block;
-  /** What is stored of the block. */
+  /** The stored block. */
   readonly before: Block | undefined;
-  /** Those of its attributes that the block may have no more. */
+  /** Its attributes that the new block may lack. */
   readonly gone: readonly AllocationAttributes[];
 }
 
@@ -262,7 +262,7 @@ export function attributesText(value: AllocationAttributes, { block, before, gon
   const equal = gone.find((stored) => sameAttributes(stored, value));
   const unknown = equal ? undefined : unknownFieldsBefore(value, block, before);
   const encoded = encodeAttributes(value);
-  // JSON.stringify makes one text, where putting pieces together makes a tree that is walked again by each write.
+  // JSON.stringify returns a flat string. Concatenation returns a tree that each write traverses again.
   const made = unknown ? formatJson({ ...encoded, ...unknown }) : JSON.stringify(encoded);
   const text = (equal && cachedText(equal)) ?? made;
   attributeForms.set(value, text);

@@ -59,7 +59,7 @@ describe('the cluster information', () => {
     expect(record).toEqual({ kind: 'clusterInformation', value: { isLocked } });
   });
 
-  it('is not read where only Podwire writes, as nobody could unlock it there', () => {
+  it('is not read where only Podwire writes, because it could not be unlocked there', () => {
     expect(keys.parse(key)).toBeUndefined();
     expect(lockKeys.parse(`${key}/x`)).toBeUndefined();
   });
@@ -94,7 +94,7 @@ describe('the IPAM configuration', () => {
 });
 
 describe('a reservation', () => {
-  it('takes bare addresses, blanks and host bits, and passes over what is malformed', () => {
+  it('accepts bare addresses, blanks and host bits, and skips malformed entries', () => {
     expect(decode(RESERVATION_KEY, RESERVATION).record).toEqual({
       kind: 'reservation',
       value: {
@@ -203,14 +203,14 @@ describe('the history', () => {
     sequenceNumber: 1755842000123456790n,
   };
 
-  it('lies outside of what is read at the start, by day and address', () => {
+  it('is outside the prefix that a start reads, by day and address', () => {
     const key = keys.historyEntry(entry);
     expect(key).toBe('/podwire/calico/history/00020687/10.65.79.2/1755842000123456790');
     expect(key.startsWith(keys.root)).toBe(false);
     expect(key.startsWith(keys.history)).toBe(true);
   });
 
-  it('says who, and from when to when', () => {
+  it('has the holder, begin and end', () => {
     expect(encodeHistoryEntry(entry)).toEqual({
       address: '10.65.79.2',
       block: '10.65.79.0/26',

@@ -3,8 +3,8 @@ import { field, isAbsent, readCount, readFlag, unreadable, type Field } from './
 import type { JsonObject } from './json.js';
 
 /**
- * Calico's IPAMConfig (libcalico-go/lib/backend/model/ipam_config.go). A field that is left out holds its zero value, so `{}`
- * says that blocks are not claimed automatically.
+ * Calico's IPAMConfig (libcalico-go/lib/backend/model/ipam_config.go). A missing field has its zero value, so `{}`
+ * disables automatic claims of blocks.
  */
 
 const LARGEST_BLOCK_COUNT = 1_000_000;
@@ -19,7 +19,7 @@ export function decodeConfig(raw: JsonObject): IpamConfig {
   };
 }
 
-/** Negative in the raw key means what 0 does: free at once. */
+/** A negative value in the raw key means the same as 0: no cool-down. */
 function readSeconds(source: Field): number {
   if (isAbsent(source)) return 0;
   const { value } = source;

@@ -25,7 +25,8 @@ import { decodeForeignEndpoint } from './foreign-endpoint.js';
 import { formatJson, parseJson, type Json, type JsonObject } from './json.js';
 
 /**
- * Calico's WorkloadEndpoint (libcalico-go/lib/apis/v3/workloadendpoint.go). What Calico has no field for is in annotations.
+ * Calico's WorkloadEndpoint (libcalico-go/lib/apis/v3/workloadendpoint.go). Annotations hold what Calico has no field
+ * for.
  */
 const NETWORK = 'podwire.dev/network';
 const POD_UID = 'podwire.dev/pod-uid';
@@ -39,7 +40,7 @@ const REPLACED = 'podwire.dev/replaced';
 const KUBERNETES = 'k8s';
 const OUTSIDE_KUBERNETES = 'cni';
 
-/** Reads an endpoint. One without a network is no attachment's: another writer's. */
+/** Reads an endpoint. One without a network was written by another writer. */
 export function decodeAnyEndpoint(raw: JsonObject, key: EndpointKey): AnyEndpoint {
   const value = decodeEndpoint(raw, key);
   return value ? { kind: 'endpoint', value } : { kind: 'foreignEndpoint', value: decodeForeignEndpoint(raw) };
@@ -77,7 +78,7 @@ function annotation(annotations: JsonObject, name: string): Field {
   return field(annotations, name, 'metadata.annotations');
 }
 
-/** No key where there are none. */
+/** Without the key when there are none. */
 function decodeReplaced(annotations: JsonObject, key: EndpointKey): Pick<Endpoint, 'replaced'> {
   const source = annotation(annotations, REPLACED);
   if (isAbsent(source)) return {};
@@ -132,7 +133,7 @@ function decodeAddress(source: Field): EndpointAddress {
   };
 }
 
-/** 64-bit integers are texts inside annotations, so that any JSON reader keeps them. */
+/** 64-bit integers are texts inside annotations, so that any JSON parser keeps their precision. */
 function readInteger(source: Field): bigint {
   const text = readText(source);
   if (!/^\d{1,20}$/.test(text)) throw unreadable(source, 'decimal digits');
@@ -140,7 +141,7 @@ function readInteger(source: Field): bigint {
 }
 
 export function encodeEndpoint({ key, value: endpoint }: StoredEndpoint, raw: JsonObject): JsonObject {
-  // A UID that the endpoint has not is of one whose key it took.
+  // A stored UID that the endpoint lacks belongs to the endpoint that it replaced.
   const metadata = omitFields(readObject(field(raw, 'metadata')), UID);
   const { attachment, createTimeMs, pod } = endpoint;
   const orchestrator = pod ? KUBERNETES : OUTSIDE_KUBERNETES;
@@ -184,7 +185,7 @@ function omitFields(fields: JsonObject, names: ReadonlySet<string>): JsonObject 
 
 const OWN_ANNOTATIONS: ReadonlySet<string> = new Set([NETWORK, POD_UID, BOOT_ID, NETNS_INODE, ALLOCATIONS, REPLACED]);
 
-/** Podwire's own come last, and always in the same order: what is put back has the text that it had. */
+/** Podwire's annotations come last and in a fixed order, so that a restored endpoint gets its earlier text back. */
 function encodeAnnotations({ key, value }: StoredEndpoint, stored: JsonObject): JsonObject {
   const { attachment, pod, netns, addresses, replaced } = value;
   const allocations = addresses.map(({ address, block, poolName, sequenceNumber }) => ({

@@ -3,12 +3,12 @@ import { parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 
 import { isArray, isObject, type Json, type JsonObject } from './json.js';
 
-/** Why a stored text is not the record that its key promises. Turned into STORE_CORRUPT where the key is known. */
+/** Why a stored text is not a valid record of its key. Converted into STORE_CORRUPT where the key is known. */
 export class Unreadable extends Error {
   override readonly name = 'Unreadable';
 }
 
-/** A field as it is read: its value, and its path for the message. */
+/** A field to read: its value, and its path for error texts. */
 export interface Field {
   readonly path: string;
   readonly value: Json | undefined;
@@ -19,7 +19,7 @@ export function field(object: JsonObject, name: string, parent = ''): Field {
   return { path: parent === '' ? name : `${parent}.${name}`, value };
 }
 
-/** Go writes empty optional fields as null or not at all; both read the same. */
+/** Go writes empty optional fields as null or omits them; both are read as absent. */
 export function isAbsent({ value }: Field): boolean {
   return value === undefined || value === null;
 }
@@ -95,7 +95,7 @@ export function readPrefix(source: Field): Prefix {
   return prefix;
 }
 
-/** An address or a CIDR of full length, as Calico's `ipNetworks` hold. */
+/** An address or a CIDR of full length, as in Calico's `ipNetworks`. */
 export function readHostAddress(source: Field): Prefix {
   const address = parseHostAddress(readText(source));
   if (!address) throw unreadable(source, 'an address');
@@ -125,7 +125,7 @@ export function readTime(source: Field): number {
 /** Cache: records that are written or read in sequence often have the same time. */
 let lastTime = { timeMs: Number.NaN, text: '' };
 
-/** Calico's times have whole seconds; what is behind them is dropped. */
+/** Calico's times have whole seconds; fractions are dropped. */
 export function formatTime(timeMs: number): string {
   if (timeMs !== lastTime.timeMs) {
     const text = new Date(Math.floor(timeMs / 1000) * 1000).toISOString().replace('.000Z', 'Z');
@@ -134,28 +134,26 @@ export function formatTime(timeMs: number): string {
   return lastTime.text;
 }
 
-/**
- * Text for a time: the stored one where it means the same, as its precision and zone are its writer's, not ours.
- */
+/** Text of a time. Keeps an equal stored one, whose precision and zone its writer chose. */
 export function keepTime(timeMs: number, stored: Json | undefined): string {
   const same = typeof stored === 'string' && Date.parse(stored) === timeMs;
   return same ? stored : formatTime(timeMs);
 }
 
-/** Text for the time of creation; null, as Go writes it, where the record never had one and so reads as 0. */
+/** Text of the creation time. Null, as Go writes it, where the record never had one and is read as 0. */
 export function keepCreateTime(timeMs: number, stored: Json | undefined): string | null {
   return timeMs === 0 && (stored ?? null) === null ? null : keepTime(timeMs, stored);
 }
 
-/** A cluster of 5,000 nodes with three blocks each stays below it. */
+/** Enough for a cluster of 5,000 nodes with three blocks each. */
 const MAX_INTERNED_PREFIXES = 20_000;
 
 const internedPrefixes = new Map<string, Prefix>();
 
 /**
- * Reads a CIDR as {@link parsePrefix} does. The same block is named by dozens of records: they share one value, which takes a
- * tenth of the time and of the memory.
- * @returns undefined when the text is no CIDR, or has host bits
+ * Parses a CIDR like {@link parsePrefix}. Dozens of records name the same block and share one value, which takes a
+ * tenth of the time and memory.
+ * @returns undefined when the text is not a CIDR or has host bits
  */
 export function internPrefix(text: string): Prefix | undefined {
   const found = internedPrefixes.get(text);
@@ -167,7 +165,7 @@ export function internPrefix(text: string): Prefix | undefined {
   return parsed.prefix;
 }
 
-/** What a rewrite starts from: the value as it was stored, and its JSON. */
+/** The stored state before a rewrite: the value and its JSON. */
 export interface PreviousState<Value> {
   readonly value: Value;
   readonly raw: JsonObject;

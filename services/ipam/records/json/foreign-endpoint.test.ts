@@ -16,7 +16,7 @@ function read(spec: Record<string, unknown>) {
 }
 
 describe('an endpoint of another writer', () => {
-  test('tells node, container, pod and addresses', () => {
+  test('has node, container, pod and addresses', () => {
     const spec = { node: 'n1', containerID: 'c1', pod: 'web', ipNetworks: ['10.0.0.1/32', 'fd00::c/128'] };
     const foreign = read(spec);
     expect(foreign).toMatchObject({ key: KEY, value: { nodeName: 'n1', containerId: 'c1', podName: 'web' } });

@@ -2,7 +2,7 @@ import type { ForeignEndpoint } from '../endpoint.js';
 import { field, isAbsent, parseHostAddress, readTime, Unreadable, type Field } from './fields.js';
 import { formatJson, isArray, isObject, type JsonObject } from './json.js';
 
-/** Reads what can be read: nothing in another writer's endpoint makes it unreadable here. */
+/** Reads the valid fields. Another writer's endpoint is never unreadable. */
 export function decodeForeignEndpoint(raw: JsonObject): ForeignEndpoint {
   const spec = isObject(raw.spec) ? raw.spec : {};
   const metadata = isObject(raw.metadata) ? raw.metadata : {};
@@ -20,7 +20,7 @@ export function decodeForeignEndpoint(raw: JsonObject): ForeignEndpoint {
     createTimeMs: timeOf(field(metadata, 'creationTimestamp')),
     mac: textOf(spec, 'mac'),
     hostInterfaceName: textOf(spec, 'interfaceName'),
-    // Formatted on demand, which is rare: the JSON is kept anyway.
+    // Formatted on demand, which is rare. The JSON is kept anyway.
     get stored() {
       return formatJson(raw);
     },

@@ -5,7 +5,7 @@ import { field, readCount, readObject, readPrefix } from './fields.js';
 import type { JsonObject } from './json.js';
 import type { RecordName } from './keys.js';
 
-/** Calico's IPAMHandle (libcalico-go/lib/backend/model/ipam_handle.go): the ID is in the key alone. */
+/** Calico's IPAMHandle (libcalico-go/lib/backend/model/ipam_handle.go): the ID is only in the key. */
 
 const LARGEST_COUNT = 2 ** 31 - 1;
 
@@ -25,7 +25,7 @@ export function encodeHandle({ blocks }: Handle, stored: JsonObject): JsonObject
   return { deleted: false, ...stored, block: Object.fromEntries(blocks) };
 }
 
-/** The JSON text of a handle of which nothing is stored; CIDRs need no escapes. */
+/** The JSON text of a new handle; CIDRs need no escapes. */
 export function formatNewHandle({ blocks }: Handle): string {
   let counts = '';
   for (const [cidr, count] of blocks) counts += `${counts === '' ? '' : ','}"${cidr}":${count}`;

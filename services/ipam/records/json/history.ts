@@ -5,7 +5,7 @@ import type { HistoryEntry } from '../history.js';
 import { field, isAbsent, readObject, readOptionalText, readPrefix, readTextMap, Unreadable } from './fields.js';
 import { parseJson, type JsonObject } from './json.js';
 
-/** Podwire's own form of a past allocation; Calico keeps none. 64-bit numbers and times are texts that people can read. */
+/** Podwire's own form of a past allocation; Calico has none. 64-bit numbers and times are human-readable texts. */
 export function encodeHistoryEntry(entry: HistoryEntry): JsonObject {
   const { address, block, handleId, owner, allocatedAtMs, releasedAtMs, sequenceNumber } = entry;
   return {
@@ -19,7 +19,7 @@ export function encodeHistoryEntry(entry: HistoryEntry): JsonObject {
   };
 }
 
-/** @returns undefined for what was not written by {@link encodeHistoryEntry} */
+/** @returns undefined for bytes that {@link encodeHistoryEntry} did not write */
 export function decodeHistoryEntry(value: Uint8Array): HistoryEntry | undefined {
   try {
     return readEntry(readObject({ path: '', value: parseJson(Buffer.from(value).toString()) }));

@@ -1,7 +1,7 @@
 /**
- * JSON with exact integers. Calico's block sequence numbers are 64-bit (they start at the clock in nanoseconds, about 2^60), and
- * JSON.parse of Node 20 rounds what exceeds 2^53 and does not show its source. So before parsing, every such integer is put
- * into a marked string, and taken out of it again afterwards. Texts without one, the most, go straight through JSON.parse.
+ * JSON with exact integers. Calico's block sequence numbers are 64-bit: they start at the clock in nanoseconds, about
+ * 2^60. JSON.parse of Node.js 20 rounds integers beyond 2^53 and does not expose their source. So each is put into a
+ * marked string before parsing, and converted back afterwards. Most texts have none and go straight through JSON.parse.
  */
 
 /** A JSON value. Integers beyond 2^53 are bigints; all other numbers are numbers. */
@@ -11,7 +11,10 @@ export interface JsonObject {
   readonly [key: string]: Json;
 }
 
-/** Begins every marked string. JSON text can hold it only as the escape {@link MARK_ESCAPE}, which makes collisions findable. */
+/**
+ * Begins every marked string. JSON text can contain it only as the escape {@link MARK_ESCAPE}, which makes collisions
+ * detectable.
+ */
 const MARK = '\u0001';
 const MARK_ESCAPE = '\\u0001';
 
@@ -34,7 +37,7 @@ export function formatJson(value: Json): string {
   if (value === null) return 'null';
   if (isArray(value)) return formatArray(value);
   if (typeof value === 'object') return formatObject(value);
-  // What another writer's number overflowed to; read again, it is the same.
+  // Another writer's number that overflowed. This text overflows to the same value.
   if (value === Infinity) return '1e999';
   return value === -Infinity ? '-1e999' : String(value);
 }
@@ -52,7 +55,7 @@ function doubleMarks(text: string): string {
   return text.replace(/\\(?:u0001|[^])/g, (escape) => (escape === MARK_ESCAPE ? MARK_ESCAPE + MARK_ESCAPE : escape));
 }
 
-/** Steps from string to string, and looks for integers in the gaps between them alone. */
+/** Searches for integers only between strings. */
 function markBigIntegers(text: string): { readonly marked: string; readonly count: number } {
   let marked = '';
   let copied = 0;
@@ -89,7 +92,7 @@ function endOfString(text: string, quoteAt: number): number {
 
 type MutableJson = null | boolean | number | bigint | string | MutableJson[] | { [key: string]: MutableJson };
 
-/** JSON.parse returns nothing else; this only narrows the type. */
+/** Narrows the type: JSON.parse returns nothing else. */
 function isParsed(value: unknown): value is MutableJson {
   return value !== undefined;
 }

@@ -24,26 +24,28 @@ export class RecordKeys {
   readonly config: string;
   /** Key of Calico's ClusterInformation, by which its tools lock the datastore. */
   readonly clusterInformation: string;
-  /** Whether such a lock counts: where Calico's tools can write, and so unlock. */
+  /** Whether the lock is respected: only where Calico's tools can write, and so unlock. */
   readonly hasLock: boolean;
-  /** Key of the request policies: below the root, so that the watch brings them, where Calico has nothing. */
+  /**
+   * Key of the request policies: below the root so that the watch delivers them, at a place that Calico does not use.
+   */
   readonly requestPolicies: string;
   /**
-   * Every entry of the history begins with it. Outside the root: what is past is not read at the start, and Calico's tools
-   * do not come across it.
+   * Every entry of the history begins with it. It is outside the root, so a start does not read it and Calico's tools
+   * do not find it.
    */
   readonly history: string;
   /**
-   * From which day on all of the history is there: the latest that is the end of a key. The day is in the key, so that those of two datastores
-   * do not contradict each other.
+   * First day with complete history: the latest day at the end of a key with this prefix. The day is in the key, so
+   * entries of two merged datastores do not conflict.
    */
   readonly historyBegins: string;
   /** A key without content; when the watch reports its change, it has reported all earlier changes. */
   readonly barrier: string;
-  /** Every mark of a release begins with it; outside the root as the history is. */
+  /** Every release mark begins with it; outside the root like the history. */
   readonly releases: string;
 
-  /** @param prefix - `/calico` unless set otherwise; without a slash at its end */
+  /** @param prefix - by default `/calico`; without a trailing slash */
   constructor(prefix: string, { hasLock = false }: { readonly hasLock?: boolean } = {}) {
     this.hasLock = hasLock;
     this.root = `${prefix}/`;
@@ -96,7 +98,8 @@ export class RecordKeys {
   }
 
   /**
-   * By the day of the release, so that what is too old is found together, and what an address was in few reads; then by address.
+   * Ordered by the day of the release and then by address. Expired entries are adjacent, and an address's history takes
+   * few reads.
    */
   historyEntry({ address, releasedAtMs, sequenceNumber }: HistoryEntry): string {
     return `${this.history}${historyDay(dayOf(releasedAtMs))}/${formatAddress(address)}/${sequenceNumber}`;
@@ -132,7 +135,7 @@ export class RecordKeys {
     }
   }
 
-  /** The key of the record of a name. */
+  /** The key of a record by its name. */
   ofName(name: RecordName): string {
     switch (name.kind) {
       case 'pool':
@@ -162,9 +165,9 @@ export class RecordKeys {
     return key.startsWith(this.#handles);
   }
 
-  /** What a key names; undefined for the keys of records that Podwire does not read. */
+  /** The record that a key names; undefined for records that Podwire does not read. */
   parse(key: string): RecordName | undefined {
-    // The most by far.
+    // By far the most frequent kind.
     if (this.isOfHandle(key)) return parseHandle(key.slice(this.#handles.length));
     if (key.startsWith(this.endpoints)) return parseEndpoint(key.slice(this.endpoints.length));
     if (!key.startsWith(this.root)) return undefined;
@@ -185,12 +188,12 @@ export function dayOf(timeMs: number): number {
   return Math.max(0, Math.floor(timeMs / DAY_MS));
 }
 
-/** When a day begins. */
+/** Start of a day, in epoch milliseconds. */
 export function dayStartMs(day: number): number {
   return day * DAY_MS;
 }
 
-/** Days since 1970, in eight digits, so that their order is that of the texts. */
+/** Days since 1970, in eight digits, so that they sort as texts. */
 export function historyDay(day: number): string {
   return String(day).padStart(8, '0');
 }

@@ -98,7 +98,7 @@ describe('interfaces', () => {
     expect(rewrite({ spec: { interfaces } })).toMatchObject({ spec: { interfaces } });
   });
 
-  test('that differ are written anew', () => {
+  test('that differ are rewritten', () => {
     expect(rewrite({ spec: { interfaces } }, { interfaces: [eth0] })).toMatchObject({
       spec: { interfaces: [{ name: 'eth0', addresses: ['192.0.2.1/24', '2001:db8::1/64'] }] },
     });
@@ -117,6 +117,6 @@ describe('the MAC address of a tunnel', () => {
   });
 });
 
-test('a time of creation that the record does not tell is not made up', () => {
+test('a missing creation time is not invented', () => {
   expect(rewrite({ metadata: { name: 'node-1' } })).toMatchObject({ metadata: { creationTimestamp: null } });
 });

@@ -21,12 +21,12 @@ import {
 import { parseJson, type Json, type JsonObject } from './json.js';
 import type { RecordName } from './keys.js';
 
-/** Calico's Node (libcalico-go/lib/apis/v3/node.go). What Calico has no field for is in an annotation. */
+/** Calico's Node (libcalico-go/lib/apis/v3/node.go). An annotation holds what Calico has no field for. */
 
-/** JSON object of the labels that the node itself gave last. */
+/** JSON object of the labels of the node's last registration. */
 const REGISTERED_LABELS = 'podwire.dev/registered-labels';
 
-/** Where the spec keeps each tunnel: the path of its address, and of its MAC address where it has one. */
+/** The fields of each tunnel in the spec: its address, and its MAC address where it has one. */
 const TUNNELS: readonly TunnelField[] = [
   { kind: 'ipipTunnelAddress', group: 'bgp', address: 'ipv4IPIPTunnelAddr' },
   { kind: 'vxlanTunnelAddress', address: 'ipv4VXLANTunnelAddr', mac: 'vxlanTunnelMACAddr' },
@@ -113,7 +113,7 @@ function tunnelField(spec: JsonObject, { group }: TunnelField, name: string): Fi
     : field(readObject(field(spec, group, 'spec')), name, `spec.${group}`);
 }
 
-/** Nothing is decided by them, so what is malformed is passed over; a rewrite keeps it. */
+/** No decision depends on them, so malformed ones are skipped. A rewrite keeps them. */
 function decodeInterfaces(spec: JsonObject): NodeInterface[] {
   const source = field(spec, 'interfaces', 'spec');
   return readList(source).flatMap((entry) => {
@@ -183,7 +183,7 @@ function encodeAnnotations({ registeredLabels }: Node, stored: JsonObject): Json
   };
 }
 
-/** The stored text where it means the same: another writer's order of the keys is as good. */
+/** Keeps an equal stored text, whatever the order of its keys. */
 function keepJson(labels: Readonly<Record<string, string>>, stored: Json | undefined): string {
   const path = REGISTERED_LABELS;
   const same = typeof stored === 'string' && sameTexts(decodeRegistered({ path, value: stored }), labels);
@@ -218,7 +218,7 @@ function encodeSpec(node: Node, stored: JsonObject): JsonObject {
   };
 }
 
-/** As stored where they are the same, with what was passed over when they were read. */
+/** Keeps equal stored interfaces, including the malformed ones that decoding skipped. */
 function encodeInterfaces({ interfaces }: Node, stored: JsonObject): JsonObject {
   const written = interfaces.map(({ name, addresses }) => ({ name, addresses: addresses.map(formatNodeAddress) }));
   const read = decodeInterfaces(stored).map(({ name, addresses }) => ({
@@ -255,7 +255,7 @@ function encodeTunnels({ tunnels, tunnelMacs }: Node, group: TunnelField['group'
   return fields;
 }
 
-/** The stored text where it means the same: a bare address is its writer's way of saying a subnet of one. */
+/** Keeps the form of the stored text: a bare address means a subnet of one address. */
 function keepAddress({ address, subnetBits }: NodeAddress, stored: Json | undefined): string {
   const bare = typeof stored === 'string' && !stored.includes('/');
   return bare && subnetBits === familyBits(address.family)

@@ -12,12 +12,12 @@ import type { Endpoint, EndpointAddress, EndpointKey } from '../endpoint.js';
 import { formatTime, internPrefix } from './fields.js';
 
 /**
- * An endpoint as one short text, unpacked on access. There is one for each container of the cluster, and few are ever
- * read: as objects they take three times the memory, and ten times as long to create at the start.
+ * An endpoint as one short text, unpacked on access. Each container of the cluster has one, and few are ever read. As
+ * objects they would take three times the memory, and ten times as long to create at the start.
  */
 export class PackedEndpoint {
   readonly kind = 'endpoint';
-  /** Ends with `<namespace>/<name>`: the key in the datastore, whose text is there anyway. */
+  /** Ends with `<namespace>/<name>`: the key in the datastore, whose text is in memory anyway. */
   readonly #key: string;
   readonly #packed: string;
 
@@ -29,7 +29,7 @@ export class PackedEndpoint {
   /**
    * Reads the text of an endpoint.
    * @param key - ends with `<namespace>/<name>`
-   * @returns undefined for a text that a new endpoint's would not repeat to the letter, or that is no endpoint of Podwire
+   * @returns undefined unless writing the endpoint reproduces the text exactly; also for endpoints of other writers
    */
   static read(key: string, text: string): PackedEndpoint | undefined {
     const written = parseWritten(text, keyOf(key));
@@ -37,7 +37,7 @@ export class PackedEndpoint {
     return packed === undefined ? undefined : new PackedEndpoint(key, packed);
   }
 
-  /** @returns undefined for an endpoint that took over another's key, or with a text that is not plain ASCII or that JSON escapes */
+  /** @returns undefined for an endpoint that replaced another, or that contains non-ASCII or escaped characters */
   static of({ key, value }: StoredEndpoint): PackedEndpoint | undefined {
     if (value.replaced) return undefined;
     const packed = pack(writtenEndpoint(value));
@@ -45,8 +45,8 @@ export class PackedEndpoint {
   }
 
   /**
-   * A new endpoint with its text, which {@link read} reads.
-   * @returns undefined as {@link of} does
+   * A new endpoint with its text, in the form that {@link read} accepts.
+   * @returns undefined like {@link of}
    */
   static write({ key, value }: StoredEndpoint): { readonly packed: PackedEndpoint; readonly text: string } | undefined {
     if (value.replaced) return undefined;
@@ -68,12 +68,12 @@ export class PackedEndpoint {
     return value;
   }
 
-  /** As `value.nodeName`, without unpacking all. */
+  /** Same as `value.nodeName`, without unpacking everything. */
   get nodeName(): string {
     return this.#packed.slice(0, this.#packed.indexOf(FIELD_SEPARATOR));
   }
 
-  /** As `value.attachment.containerId`, without unpacking all. */
+  /** Same as `value.attachment.containerId`, without unpacking everything. */
   get containerId(): string {
     let start = 0;
     for (let passed = 0; passed < CONTAINER_ID_INDEX; passed++)
@@ -81,7 +81,7 @@ export class PackedEndpoint {
     return this.#packed.slice(start, this.#packed.indexOf(FIELD_SEPARATOR, start));
   }
 
-  /** Of each of `value.addresses` what says where it is from, without unpacking all. */
+  /** Block and pool of each of `value.addresses`, without unpacking everything. */
   get origins(): readonly EndpointOrigin[] {
     const start = this.#packed.indexOf(FIELD_SEPARATOR) + 1;
     const entries = this.#packed.slice(start, this.#packed.indexOf(FIELD_SEPARATOR, start));
@@ -105,7 +105,7 @@ interface StoredEndpoint {
   readonly value: Endpoint;
 }
 
-/** Where an address is from. */
+/** The block and pool of an address. */
 export type EndpointOrigin = Pick<EndpointAddress, 'block' | 'poolName'>;
 
 /** Cache: a caller often reads the same endpoint several times in sequence. */
@@ -113,7 +113,7 @@ let lastUnpacked: { readonly of: PackedEndpoint; readonly value: Endpoint } | un
 
 const FIELD_SEPARATOR = '\n';
 const LIST_SEPARATOR = '\t';
-/** Of what {@link pack} puts together. */
+/** Index of the field in the packed text, see {@link pack}. */
 const CONTAINER_ID_INDEX = 9;
 
 function keyOf(key: string): EndpointKey {
@@ -121,7 +121,7 @@ function keyOf(key: string): EndpointKey {
   return { namespace: key.slice(key.lastIndexOf('/', slash - 1) + 1, slash), name: key.slice(slash + 1) };
 }
 
-/** @returns undefined when it holds more than printable ASCII without escapes, and so perhaps what separates */
+/** @returns undefined when a field has characters outside unescaped printable ASCII, such as the separators */
 function pack(written: WrittenEndpoint): string | undefined {
   const { nodeName, addresses, createTimeMs, uid, orchestrator, network, podUid, bootId, inode } = written;
   const { containerId, podName, interfaceName, hostInterfaceName, mac } = written;
@@ -132,7 +132,7 @@ function pack(written: WrittenEndpoint): string | undefined {
   return NEEDS_ESCAPE.test(names.join('')) ? undefined : [first, ...names].join(FIELD_SEPARATOR);
 }
 
-/** By index as {@link pack} has them. */
+/** The indexes are those of {@link pack}. */
 function unpack(packed: string, { namespace }: EndpointKey): Endpoint | undefined {
   const fields = packed.split(FIELD_SEPARATOR);
   const addresses = unpackAddresses(fields[1] ?? '');
@@ -151,7 +151,7 @@ function unpack(packed: string, { namespace }: EndpointKey): Endpoint | undefine
   };
 }
 
-/** @returns undefined when an address cannot be read */
+/** @returns undefined when an address cannot be parsed */
 function unpackAddresses(entries: string): EndpointAddress[] | undefined {
   const parts = entries === '' ? [] : entries.split(LIST_SEPARATOR);
   const addresses: EndpointAddress[] = [];
@@ -165,7 +165,7 @@ function unpackAddresses(entries: string): EndpointAddress[] | undefined {
   return addresses;
 }
 
-/** What the text of a new endpoint says, as it is written there; empty where it says nothing. */
+/** The fields of a new endpoint's text, as they are written there; empty for missing ones. */
 interface WrittenEndpoint extends Attachment {
   readonly createTimeMs: number | undefined;
   readonly uid: string;
@@ -210,7 +210,9 @@ function writtenEndpoint(value: Endpoint): WrittenEndpoint {
   };
 }
 
-/** The text of a new endpoint, as `encodeEndpoint` and `JSON.stringify` make it where nothing needs an escape. */
+/**
+ * The text of a new endpoint, identical to that of `encodeEndpoint` and `JSON.stringify` where nothing needs an escape.
+ */
 function writtenText({ namespace, name }: EndpointKey, written: WrittenEndpoint): string {
   const { createTimeMs, uid, podUid, inode, addresses } = written;
   const created = createTimeMs ? `"${formatTime(createTimeMs)}"` : 'null';
@@ -239,9 +241,9 @@ function writtenText({ namespace, name }: EndpointKey, written: WrittenEndpoint)
 }
 
 /**
- * Takes the text of an endpoint apart; a start reads hundreds of thousands of them. Where its values are looked for need not be
- * certain, as they count only if a new endpoint of them has the very same text.
- * @returns undefined for every other text, and for one that reading its JSON would refuse
+ * Parses the text of an endpoint; a start reads hundreds of thousands of them. Finding the values may be imprecise,
+ * because they are accepted only if writing them reproduces the same text.
+ * @returns undefined for every other text, and for one that decoding its JSON would refuse
  */
 function parseWritten(text: string, key: EndpointKey): WrittenEndpoint | undefined {
   const found = parseFields(text);
@@ -258,10 +260,10 @@ function parseWritten(text: string, key: EndpointKey): WrittenEndpoint | undefin
   return isValid ? found : undefined;
 }
 
-/** What JSON escapes, or is no printable ASCII. */
+/** Characters that JSON escapes or that are not printable ASCII. */
 const NEEDS_ESCAPE = /[^ !#-[\]-~]/;
 
-/** How far the text goes until what may be left out. */
+/** Length of the text before the first optional field. */
 const HEAD_LENGTH = '{"kind":"WorkloadEndpoint","apiVersion":"projectcalico.org/v3","metadata":{'.length;
 
 function parseFields(text: string): WrittenEndpoint {
@@ -301,7 +303,7 @@ function parseFields(text: string): WrittenEndpoint {
 
 const BEFORE_ESCAPED = String.raw`:\"`;
 
-/** Goes through a text from label to label. */
+/** Reads a text from label to label. */
 class Reader {
   readonly #text: string;
   #at: number;
@@ -311,18 +313,18 @@ class Reader {
     this.#at = at;
   }
 
-  /** The value after the next such label; empty at the end of the text. */
+  /** The value after the next such label; empty when there is none. */
   valueAfter(label: string): string {
     const start = this.#text.indexOf(label, this.#at) + label.length;
     return this.#text[start] === '"' ? this.#readUntil(start + 1, '"') : '';
   }
 
-  /** The value behind a label that comes next, if it does. */
+  /** The value after the label if the label is next; otherwise empty. */
   optionalValue(label: string): string {
     return this.#text.startsWith(label, this.#at) ? this.#readUntil(this.#at + label.length, '"') : '';
   }
 
-  /** In the list within the text every quote is escaped. */
+  /** The list is JSON inside a JSON string, so every quote is escaped. */
   addresses(): string[] {
     const values: string[] = [];
     const end = this.#text.indexOf('"}},"spec"', this.#at);
@@ -342,7 +344,7 @@ class Reader {
   }
 }
 
-/** As `String` writes what the digits say. */
+/** Decimal digits without leading zeros, as `String` writes them. */
 const INTEGER = /^(?:0|[1-9]\d{0,19})$/;
 
 /** Cache: endpoints that are read in sequence often have the same time. */
@@ -364,7 +366,7 @@ function areAddresses(addresses: readonly string[]): boolean {
 const BYTE = '(?:25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)';
 const DECIMAL = new RegExp(`^${BYTE}\\.${BYTE}\\.${BYTE}\\.${BYTE}$`);
 
-/** Whether the text is how an address is written; for IPv4 much faster than to read and write it. */
+/** Whether the text is a normalized address. For IPv4 much faster than parsing and formatting. */
 function isWrittenAddress(text: string): boolean {
   if (DECIMAL.test(text)) return true;
   const address = parseAddress(text);
@@ -373,11 +375,11 @@ function isWrittenAddress(text: string): boolean {
 
 function isWrittenPrefix(text: string): boolean {
   const prefix = internPrefix(text);
-  // There is one way to write a prefix of IPv4.
+  // An IPv4 prefix has only one form.
   return prefix !== undefined && (prefix.family === 4 || formatPrefix(prefix) === text);
 }
 
-/** The attachment that was found to be one last. Endpoints differ in their containers, hardly ever in the rest. */
+/** Cache: the last valid attachment. Most endpoints differ only in their containers. */
 let lastValid = { network: '', interfaceName: '' };
 
 function isAttachment({ network, containerId, interfaceName }: Attachment): boolean {

@@ -27,7 +27,7 @@ import type { RecordName } from './keys.js';
 const ALL_NODES = 'all()';
 const DEFAULT_USES: readonly string[] = ['Workload', 'Tunnel'];
 
-/** Addresses of a block are 2^6 unless the pool says otherwise. */
+/** By default a block has 2^6 addresses. */
 const DEFAULT_BLOCK_BITS = 6;
 
 export function decodePool(raw: JsonObject, name: RecordName & { kind: 'pool' }): Pool {
@@ -69,10 +69,10 @@ function decodeBlockSize(spec: JsonObject, { family, length }: Prefix): number {
 
 const CONDITION = 'Allocatable';
 
-/** Reasons that only repeat what other fields of the pool say. */
+/** Reasons that only repeat other fields of the pool. */
 const REPEATING_REASONS: readonly string[] = ['PoolDisabled', 'Terminating'];
 
-/** What Calico's pool controller found against the pool (projectcalico/api, IPPoolConditionAllocatable). */
+/** The finding of Calico's pool controller against the pool (projectcalico/api, IPPoolConditionAllocatable). */
 function decodeNotAllocatable(raw: JsonObject): string | undefined {
   for (const condition of conditionsOf(raw)) {
     const found = findingOf(condition);
@@ -154,7 +154,7 @@ export function encodePool(pool: Pool, previous: PreviousState<Pool> | undefined
   };
 }
 
-/** The stored status without a condition that the pool no longer meets: no other component would withdraw it. */
+/** The stored status without an outdated condition, which no other component would remove. */
 function encodeStatus(pool: Pool, raw: JsonObject): JsonObject {
   const conditions = conditionsOf(raw);
   const kept = conditions.filter((condition) => isCurrentCondition(pool, condition));
@@ -174,7 +174,7 @@ function omitField(object: JsonObject, name: string): JsonObject {
   return Object.fromEntries(Object.entries(object).filter(([other]) => other !== name));
 }
 
-/** Calico leaves flags out that do not hold; a stored `false` says the same, and is kept. */
+/** Calico omits false flags. An explicitly stored `false` is kept. */
 function optionalFlag(stored: JsonObject, name: string, value: boolean): JsonObject {
   return value || Object.hasOwn(stored, name) ? { [name]: value } : {};
 }

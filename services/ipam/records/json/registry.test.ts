@@ -155,7 +155,7 @@ describe('records as Calico stores them', () => {
       },
       { handle_id: 'k8s-pod-network.9f2c', secondary: { pod: 'x' } },
     ]);
-    // Two entries that only the second owner tells apart are two.
+    // Entries that differ only in the second owner stay two.
     const apart = replaceAttributes(value, 2, { ...vm!, alternateOwner: undefined });
     expect(encodeRecord({ kind: 'block', value: apart }, decoded).attributes).toContainEqual({
       handle_id: 'k8s-pod-network.9f2c',
@@ -319,7 +319,7 @@ describe('workload endpoints', () => {
     });
   });
 
-  it('of an earlier release tell neither UID nor time of creation, and get none', () => {
+  it('of an earlier release have neither UID nor creation time, and get none', () => {
     const before = encodeRecord({ ...record, value: { ...ENDPOINT, uid: '', createTimeMs: undefined } }, undefined);
     expect(before).toMatchObject({ metadata: { creationTimestamp: null } });
     expect(before).not.toHaveProperty('metadata.uid');
@@ -347,7 +347,7 @@ describe('records that cannot be read', () => {
     [BLOCK_KEY, BLOCK.replace('[1,4,5,6,7]', '[1,4,5,6,7,0]'), 'address 0 is both allocated and free'],
     [BLOCK_KEY, BLOCK.replace('[1,4,5,6,7]', '[1,4,5,6]'), 'address 7 is neither allocated nor free'],
     [BLOCK_KEY, BLOCK.replace('host:node-1', 'node-1'), 'affinity is "node-1"'],
-    [BLOCK_KEY, BLOCK.replace('{"0":', '{"8":'), 'sequenceNumberForAllocation.8 names no address'],
+    [BLOCK_KEY, BLOCK.replace('{"0":', '{"8":'), 'sequenceNumberForAllocation.8 is not an address'],
     [BLOCK_KEY, BLOCK.replace('1755842000123456791', '-1'), 'sequenceNumber is -1'],
     [HANDLE_KEY, '{"block":{"10.0.0.0/26":-1}}', 'block.10.0.0.0/26 is -1'],
     [AFFINITY_KEY, '{"state":"maybe"}', 'state is "maybe"'],

@@ -20,7 +20,7 @@ import { decodePool, encodePool } from './pool.js';
 import { decodeRequestPolicies, encodeRequestPolicies } from './request-policies.js';
 import { decodeReservation, encodeReservation } from './reservation.js';
 
-/** A record with what a rewrite needs of the JSON it was read from, so that it keeps the fields that Podwire does not know. */
+/** A record with the part of its source JSON that a rewrite needs, so that unknown fields are kept. */
 export interface DecodedRecord {
   readonly record: RecordValue;
   readonly raw: JsonObject;
@@ -29,8 +29,8 @@ export interface DecodedRecord {
 const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 
 /**
- * Reads a record that was written again, where that costs less by what was there before.
- * @returns undefined where it does not: for {@link decodeRecord}, which says the same of a text that can be read
+ * Reads a rewritten record, where knowing its previous state makes that faster.
+ * @returns undefined where it does not; then use {@link decodeRecord}, which returns the same for a valid text
  */
 export function decodeRewritten(value: Uint8Array, { record, raw }: DecodedRecord): DecodedRecord | undefined {
   if (record.kind !== 'block') return undefined;
@@ -42,7 +42,7 @@ export function decodeRewritten(value: Uint8Array, { record, raw }: DecodedRecor
 
 /**
  * Reads a stored record.
- * @param name - what the key names, from {@link RecordKeys.parse}
+ * @param name - the name from {@link RecordKeys.parse}
  * @throws Failure STORE_CORRUPT naming the key and the reason
  */
 export function decodeRecord(key: string, name: RecordName, value: Uint8Array): DecodedRecord {
@@ -66,8 +66,8 @@ export function decodeRecord(key: string, name: RecordName, value: Uint8Array): 
 }
 
 /**
- * Blocks of handles by the whole text of the handle, which has no other content: most are equal to many more, and share
- * one value.
+ * Blocks of handles by the text of the handle, which has no other content. Many handles have equal texts and share one
+ * value.
  */
 const handleBlocksByText = new Map<string, Handle['blocks']>();
 
@@ -78,7 +78,7 @@ function cacheHandle(text: string, { blocks }: Handle): void {
   handleBlocksByText.set(text, blocks);
 }
 
-/** The records that are the most by far, where they are as a new one would be written, without the way over their JSON. */
+/** Decodes the most frequent kinds without parsing JSON, if their text is that of a new record. */
 function decodeCanonical(
   text: string,
   { key, name }: { readonly key: string; readonly name: RecordName },
@@ -107,7 +107,10 @@ function decodeText(value: Uint8Array, name: RecordName): string {
   }
 }
 
-/** What a rewrite cannot make from the value. The JSON of a record takes more memory than the record, and there are many. */
+/**
+ * The JSON that a rewrite cannot derive from the value. Full JSON takes more memory than the record, and there are
+ * many.
+ */
 function unknownFieldsOf(
   record: RecordValue,
   { text, raw }: { readonly text: string; readonly raw: JsonObject },
@@ -156,7 +159,7 @@ function decodeNamed(raw: JsonObject, name: RecordName): RecordValue {
   }
 }
 
-/** A record as it is written: its bytes, and what a later rewrite starts from. */
+/** A written record: its bytes, and the state for a later rewrite. */
 interface WrittenRecord {
   readonly bytes: Buffer;
   readonly decoded: DecodedRecord;
@@ -166,7 +169,7 @@ const NO_UNKNOWN_FIELDS: JsonObject = {};
 
 /**
  * Stored bytes of a record.
- * @param previous - what is stored under the same key; undefined for a new record
+ * @param previous - the stored record under the same key; undefined for a new record
  */
 export function writeRecord(record: RecordValue, previous: DecodedRecord | undefined): WrittenRecord {
   if (record.kind === 'block') {
@@ -199,14 +202,14 @@ function writeJson(record: RecordValue, previous: DecodedRecord | undefined): Wr
   return { bytes: Buffer.from(formatJson(raw)), decoded: { record, raw: isMadeOfValue ? NO_UNKNOWN_FIELDS : raw } };
 }
 
-/** A record whose stored form has nothing beyond its value. */
+/** A record whose stored form has no unknown fields. */
 function withoutUnknownFields(record: RecordValue): DecodedRecord {
   return { record, raw: NO_UNKNOWN_FIELDS };
 }
 
 /**
  * Stored JSON of a record.
- * @param previous - what is stored under the same key; undefined for a new record
+ * @param previous - the stored record under the same key; undefined for a new record
  */
 export function encodeRecord(record: RecordValue, previous: DecodedRecord | undefined): JsonObject {
   const stored = previous?.record;

@@ -30,8 +30,8 @@ import {
 import { isArray, isObject, type Json, type JsonObject } from './json.js';
 
 /**
- * Podwire's own record of all request policies, in the form of a Kubernetes list. What its policies say is read strictly: a policy of which a part
- * is passed over would forbid less than its author meant. So a field of a later release makes it unreadable, too.
+ * Podwire's own record of all request policies, in the form of a Kubernetes list. It is read strictly: ignoring a part
+ * of a policy would forbid less than its author intended. So a field of a later release makes the record unreadable.
  */
 
 const RULES = [
@@ -44,7 +44,7 @@ const RULES = [
   'families',
 ] as const;
 
-/** An unknown field may narrow the scope of a policy, or widen what it allows. */
+/** An unknown field may narrow the scope of a policy or allow more. */
 const SPEC = ['namespaces', 'namespaceSelector', 'rules'] as const;
 const POOL_RULE = ['names', 'cidrs', 'selector'] as const;
 
@@ -98,7 +98,7 @@ function decodePoolRule(source: Field): PoolRule {
   };
 }
 
-/** @throws Failure STORE_CORRUPT, also where the object has something else */
+/** @throws Unreadable, also for an unknown field */
 function readKnownFields(source: Field, names: readonly string[]): JsonObject {
   const raw = readObject(source);
   const unknown = Object.keys(raw).find((name) => !names.includes(name));
@@ -129,7 +129,7 @@ function readFamily(source: Field): Family {
   return text === 'IPv4' ? 4 : 6;
 }
 
-/** @param raw - what is stored: what else a policy has, such as annotations, stays with the policy of that name */
+/** @param raw - the stored list; further fields, such as annotations, stay with the policy of the same name */
 export function encodeRequestPolicies(policies: RequestPolicies, raw: JsonObject): JsonObject {
   const stored = new Map<string, JsonObject>();
   for (const item of isArray(raw.items) ? raw.items : []) {

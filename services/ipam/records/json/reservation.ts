@@ -30,7 +30,7 @@ export function decodeReservation(raw: JsonObject, name: RecordName & { kind: 'r
   };
 }
 
-/** Calico takes bare addresses, blanks around and host bits, and passes over what it cannot read. */
+/** Like Calico, accepts bare addresses, surrounding blanks and host bits, and skips unreadable entries. */
 function readReserved(text: string): Prefix[] {
   const trimmed = text.trim();
   const address = parseAddress(trimmed);

@@ -32,14 +32,14 @@ import type {
   View,
 } from '../view.js';
 
-/** A datastore for tests of pure decisions: a map, and every question answered by looking at all of it. */
+/** A view for tests of pure decisions: a map that each method scans completely. */
 export class MapView implements View {
   readonly records = new Map<string, RecordValue>();
   /** Records that cannot be read. */
   readonly setAside: UnreadableRecord[] = [];
-  /** What decisions wrote to the history, in order. */
+  /** The history that decisions wrote, in order. */
   readonly history: HistoryEntry[] = [];
-  /** Whether other replicas' changes may be on their way. */
+  /** Whether the view may lack changes of other replicas. */
   isBehind = false;
 
   constructor(records: readonly RecordValue[] = []) {
@@ -66,7 +66,7 @@ export class MapView implements View {
     });
   }
 
-  /** Everything stored, in an order that does not depend on how it came about. */
+  /** All records, in an order independent of their writes. */
   snapshot(): readonly (readonly [string, RecordValue])[] {
     return [...this.records].sort(([a], [b]) => compareTexts(a, b));
   }
@@ -240,7 +240,7 @@ function sortByName<Named extends { readonly name: string }>(values: Named[]): N
   return values.sort(compareNames);
 }
 
-/** What tells a record from every other. */
+/** A unique key of a record. */
 export function keyOf(record: RecordValue): string {
   switch (record.kind) {
     case 'pool':
