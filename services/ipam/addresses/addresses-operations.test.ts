@@ -44,8 +44,8 @@ describe('an assignment', () => {
   test('takes as many transactions as its blocks need, and reports a shortage', async () => {
     const { ipam, store } = await withPool({ cidr: '10.0.0.0/25', blockSizeBits: 32 });
     const before = (await store.list('', forever)).revision;
-    const { given, shortages } = await ipam.assignments.assign(asking('h', 130), forever);
-    expect(new Set(given.map(({ address }) => formatPrefix(address))).size).toBe(128);
+    const { newAddresses, shortages } = await ipam.assignments.assign(asking('h', 130), forever);
+    expect(new Set(newAddresses.map(({ address }) => formatPrefix(address))).size).toBe(128);
     expect(shortages.get(4)?.text).toContain('all 128 blocks are full');
     expect((await store.list('', forever)).revision - before).toBeGreaterThan(4);
     expect(countHeld(await agree(store))).toBe(128);
@@ -66,8 +66,8 @@ describe('an assignment', () => {
     expect(commits).toBe(4);
     const kept = countHeld(await agree(store));
     expect(kept).toBe(42);
-    const { given, held } = await ipam.assignments.assign(asked, forever);
-    expect([given.length, held.length]).toEqual([100 - kept, kept]);
+    const { newAddresses, held } = await ipam.assignments.assign(asked, forever);
+    expect([newAddresses.length, held.length]).toEqual([100 - kept, kept]);
     expect(countHeld(await agree(store))).toBe(100);
   });
 });
@@ -79,8 +79,8 @@ describe('at the same time', () => {
     const results = await Promise.all(
       Array.from({ length: 4 }, (_, i) => ipam.assignments.assign(asking(`h${i}`, 1), forever)),
     );
-    const given = results.flatMap((result) => result.given.map(({ address }) => formatPrefix(address)));
-    expect(new Set(given).size).toBe(4);
+    const newAddresses = results.flatMap((result) => result.newAddresses.map(({ address }) => formatPrefix(address)));
+    expect(new Set(newAddresses).size).toBe(4);
     const view = await agree(store);
     expect(view.affinities().map(({ state }) => state)).toEqual(['confirmed']);
   });
@@ -93,7 +93,9 @@ describe('at the same time', () => {
         replicas[i % 3]!.assignments.assign(asking(`h${i}`, 1, { owner: host(`n${i}`) }), forever),
       ),
     );
-    expect(new Set(results.flatMap(({ given }) => given.map(({ address }) => address.value))).size).toBe(32);
+    expect(new Set(results.flatMap(({ newAddresses }) => newAddresses.map(({ address }) => address.value))).size).toBe(
+      32,
+    );
     const view = await agree(store);
     expect(view.affinities()).toHaveLength(16);
     expect(countHeld(view)).toBe(32);

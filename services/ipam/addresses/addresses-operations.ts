@@ -128,10 +128,10 @@ export class Addresses {
   }
 
   /** Allocates the addresses of an attachment. Idempotent. @throws Failure like the decision `allocate` */
-  async allocate(asked: RequestedAllocation, signal: AbortSignal): Promise<Allocation> {
+  async allocate(input: RequestedAllocation, signal: AbortSignal): Promise<Allocation> {
     const { updates, clock } = this.#options;
     const nowMs = clock.nowMs();
-    const request = { unknownNodes: unknownNodes(this.#options), ...asked };
+    const request = { unknownNodes: unknownNodes(this.#options), ...input };
     try {
       const lane = nodeLane(request.nodeName);
       const allocation = await updates.update(lane, (view) => allocate(view, { request, nowMs }), { signal });
@@ -163,10 +163,10 @@ export class Addresses {
     const lanes = await this.#options.updates.peek((view) => groupByLane(view, releases));
     const results = new Map<AddressRelease, AddressReleaseResult>();
     await Promise.all(
-      [...lanes].map(async ([lane, wanted]) => {
-        const given = await this.#releaseInLane(lane, wanted, signal);
-        for (const [index, release] of wanted.entries()) {
-          const result = given[index];
+      [...lanes].map(async ([lane, laneReleases]) => {
+        const laneResults = await this.#releaseInLane(lane, laneReleases, signal);
+        for (const [index, release] of laneReleases.entries()) {
+          const result = laneResults[index];
           if (result) results.set(release, result);
         }
       }),
@@ -196,21 +196,21 @@ export class Addresses {
 
   async #releaseInLane(
     lane: string,
-    wanted: readonly AddressRelease[],
+    laneReleases: readonly AddressRelease[],
     signal: AbortSignal,
   ): Promise<AddressReleaseResult[]> {
     const { updates, events, clock } = this.#options;
     const results: AddressReleaseResult[] = [];
-    while (results.length < wanted.length) {
-      const releases = wanted.slice(results.length);
+    while (results.length < laneReleases.length) {
+      const releases = laneReleases.slice(results.length);
       const step = { releases, nowMs: clock.nowMs() };
       // The commit does not compare an address that was found free. Only a fresh view shows that it has not been
       // allocated since.
       const isFresh = releases.length > 1;
-      const given = await updates.update(lane, (view) => continueAddressRelease(view, step), { signal, isFresh });
-      const released = releases.filter((_, index) => given.results[index]?.state === 'released');
+      const outcome = await updates.update(lane, (view) => continueAddressRelease(view, step), { signal, isFresh });
+      const released = releases.filter((_, index) => outcome.results[index]?.state === 'released');
       events.addressesReleased(released.map(({ address }) => hostPrefix(address)));
-      results.push(...given.results);
+      results.push(...outcome.results);
     }
     return results;
   }
@@ -253,12 +253,12 @@ export class Assignments {
    * addresses of the earlier ones, and the failure says so.
    * @throws Failure like the decision `assignAddresses`
    */
-  async assign(asked: RequestedAssignment, signal: AbortSignal): Promise<Assignment> {
+  async assign(input: RequestedAssignment, signal: AbortSignal): Promise<Assignment> {
     const { updates, clock } = this.#options;
-    const request = { unknownNodes: unknownNodes(this.#options), ...asked };
+    const request = { unknownNodes: unknownNodes(this.#options), ...input };
     const nowMs = clock.nowMs();
-    const lane = asked.owner.kind === 'host' ? nodeLane(asked.owner.name) : `virtual/${asked.owner.name}`;
-    const given: EndpointAddress[] = [];
+    const lane = input.owner.kind === 'host' ? nodeLane(input.owner.name) : `virtual/${input.owner.name}`;
+    const newAddresses: EndpointAddress[] = [];
     const held: EndpointAddress[] = [];
     const shortages = new Map<Family, Shortage>();
     let left: Counts | undefined;
@@ -267,38 +267,42 @@ export class Assignments {
       const decided = await updates
         .update(lane, (view) => assignAddresses(view, { request, nowMs, left: step }), { signal })
         .catch((error: unknown) => {
-          throw withProgress(error, asked.handleId, given.length);
+          throw withProgress(error, input.handleId, newAddresses.length);
         });
-      given.push(...decided.given);
+      newAddresses.push(...decided.newAddresses);
       held.push(...decided.held);
       for (const [family, shortage] of decided.shortages) shortages.set(family, shortage);
       left = decided.left;
-      this.#events.addressesAssigned(asked.handleId, decided.given);
+      this.#events.addressesAssigned(input.handleId, decided.newAddresses);
     } while (left);
-    return { given, held, shortages };
+    return { newAddresses, held, shortages };
   }
 
   /** Previews an Allocate, with the pools and blocks that it considers. Changes nothing. */
   explain(
-    asked: RequestedAllocation,
+    input: RequestedAllocation,
     { maxBlocksCount }: ExplainLimits,
     signal: AbortSignal,
   ): Promise<ExplainedAllocation> {
-    const request = { unknownNodes: unknownNodes(this.#options), ...asked };
+    const request = { unknownNodes: unknownNodes(this.#options), ...input };
     const nowMs = this.#options.clock.nowMs();
     return read(this.#options, (view) => explainAllocation(view, { request, nowMs, maxBlocksCount }), signal);
   }
 }
 
 /** The failure of a step, with the number of addresses of earlier steps. */
-function withProgress(error: unknown, handleId: string, givenCount: number): unknown {
-  if (!(error instanceof Failure) || givenCount === 0) return error;
+function withProgress(error: unknown, handleId: string, assignedCount: number): unknown {
+  if (!(error instanceof Failure) || assignedCount === 0) return error;
   const { code, message, violations, details } = error;
-  const given = formatCount(
-    givenCount,
+  const progress = formatCount(
+    assignedCount,
     'address was assigned before the failure and stays',
     'addresses were assigned before the failure and stay',
   );
-  const text = `${message}; ${given} with handle ${handleId}: release them, or request the rest`;
-  return new Failure(code, text, { violations, details: { ...details, assigned: String(givenCount) }, cause: error });
+  const text = `${message}; ${progress} with handle ${handleId}: release them, or request the rest`;
+  return new Failure(code, text, {
+    violations,
+    details: { ...details, assigned: String(assignedCount) },
+    cause: error,
+  });
 }

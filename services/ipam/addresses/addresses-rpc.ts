@@ -103,18 +103,20 @@ function readReleaseAddressesRequest({ releases: messages }: ReleaseAddressesReq
     if (messages.length > MAX_RELEASES_COUNT)
       checks.check('releases', `has ${messages.length} entries; at most ${MAX_RELEASES_COUNT} are allowed`);
     const releases = new Map<string, AddressRelease>();
-    messages.slice(0, MAX_RELEASES_COUNT).forEach(({ address: text, handleId, sequenceNumber, netns: told }, index) => {
-      const field = `releases[${index}]`;
-      const address = readAddress(`${field}.address`, text, checks);
-      if (handleId !== undefined) checks.check(`${field}.handle_id`, handleFault(handleId));
-      const before = releases.get(formatAddress(address));
-      const netns = told && readNetns(`${field}.netns`, told, checks);
-      const differs =
-        before &&
-        (before.handleId !== handleId || before.sequenceNumber !== sequenceNumber || !sameNetns(before.netns, netns));
-      checks.check(field, differs ? 'repeats an address with different conditions' : undefined);
-      releases.set(formatAddress(address), { address, handleId, sequenceNumber, netns });
-    });
+    messages
+      .slice(0, MAX_RELEASES_COUNT)
+      .forEach(({ address: text, handleId, sequenceNumber, netns: netnsMessage }, index) => {
+        const field = `releases[${index}]`;
+        const address = readAddress(`${field}.address`, text, checks);
+        if (handleId !== undefined) checks.check(`${field}.handle_id`, handleFault(handleId));
+        const before = releases.get(formatAddress(address));
+        const netns = netnsMessage && readNetns(`${field}.netns`, netnsMessage, checks);
+        const differs =
+          before &&
+          (before.handleId !== handleId || before.sequenceNumber !== sequenceNumber || !sameNetns(before.netns, netns));
+        checks.check(field, differs ? 'repeats an address with different conditions' : undefined);
+        releases.set(formatAddress(address), { address, handleId, sequenceNumber, netns });
+      });
     return [...releases.values()];
   });
 }
@@ -171,7 +173,8 @@ function readSetAttributesRequest(message: SetAttributesRequest): AttributesChan
     if (handleId !== undefined) checks.check('handle_id', handleFault(handleId));
     if (!attributes && !alternate)
       checks.check('attributes', 'is missing, and so is alternate; set one of them, empty to remove all attributes');
-    const read = (field: string, given: Attributes | undefined) => given && readAttributes(field, given.values, checks);
+    const read = (field: string, message: Attributes | undefined) =>
+      message && readAttributes(field, message.values, checks);
     return {
       address: readAddress('address', message.address, checks),
       handleId,

@@ -50,8 +50,8 @@ export function explainAllocationHandler(
   assignments: Assignments,
 ): Handler<ExplainAllocationRequest, ExplainAllocationResponse> {
   return async (message, { signal }) => {
-    const { asked, maxBlocksCount } = readExplainAllocationRequest(message);
-    return explanationMessage(await assignments.explain(asked, { maxBlocksCount }, signal));
+    const { allocation, maxBlocksCount } = readExplainAllocationRequest(message);
+    return explanationMessage(await assignments.explain(allocation, { maxBlocksCount }, signal));
   };
 }
 
@@ -91,7 +91,7 @@ const DEFAULT_BLOCKS_COUNT = 1000;
 const MAX_POOLS_COUNT = 1000;
 
 interface RequestedExplanation {
-  readonly asked: RequestedAllocation;
+  readonly allocation: RequestedAllocation;
   readonly maxBlocksCount: number;
 }
 
@@ -104,9 +104,9 @@ function readExplainAllocationRequest({
     if (!request) checks.check('request', 'is missing');
     const tooMany = maxBlocks > MAX_BLOCKS_COUNT;
     checks.check('max_blocks', tooMany ? `is ${maxBlocks}; at most ${MAX_BLOCKS_COUNT} are allowed` : undefined);
-    const asked = readAllocation(request ?? AllocateRequest.fromPartial({}), request ? checks : new Checks());
+    const allocation = readAllocation(request ?? AllocateRequest.fromPartial({}), request ? checks : new Checks());
     return {
-      asked: { isAnyNamespace: anyNamespace, ...asked },
+      allocation: { isAnyNamespace: anyNamespace, ...allocation },
       maxBlocksCount: maxBlocks === 0 ? DEFAULT_BLOCKS_COUNT : maxBlocks,
     };
   });

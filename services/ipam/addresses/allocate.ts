@@ -133,13 +133,13 @@ function allocateFirst(view: View, { request, nowMs }: AllocationInput): Decisio
 }
 
 /** @throws Failure ADDRESS_DIFFERS when the attachment holds another address of the family */
-function requireHeld(held: readonly HeldAddress[], wanted: Address, attachment: Attachment): void {
-  const ofFamily = held.filter(({ block }) => block.prefix.family === wanted.family);
+function requireHeld(held: readonly HeldAddress[], requested: Address, attachment: Attachment): void {
+  const ofFamily = held.filter(({ block }) => block.prefix.family === requested.family);
   const values = ofFamily.map(({ block, ordinal }) => block.prefix.value + BigInt(ordinal));
   const [value] = values;
-  if (value === undefined || values.includes(wanted.value)) return;
+  if (value === undefined || values.includes(requested.value)) return;
   const name = formatAttachment(attachment);
-  const text = `${name} requests ${formatAddress(wanted)} and holds ${formatAddress({ ...wanted, value })}; release that first`;
+  const text = `${name} requests ${formatAddress(requested)} and holds ${formatAddress({ ...requested, value })}; release that first`;
   throw new Failure('ADDRESS_DIFFERS', text);
 }
 
@@ -173,9 +173,9 @@ function grantAll(view: View, { request, nowMs }: AllocationInput, written: read
   const changes = [...node.changes];
   for (const choice of choices) {
     if (!choice) continue;
-    const given = grant(view, choice, { request, nowMs });
-    grants.push(given);
-    changes.push(...choice.offer.changes, { type: 'put', record: { kind: 'block', value: given.block } });
+    const granted = grant(view, choice, { request, nowMs });
+    grants.push(granted);
+    changes.push(...choice.offer.changes, { type: 'put', record: { kind: 'block', value: granted.block } });
   }
   return { grants, changes };
 }
@@ -199,9 +199,9 @@ export function demandOf(family: Family, { request, nowMs, node }: AllocationInp
 
 /** The requested address, or the best address of each block. */
 function choicesFor(view: View, demand: Demand, { addresses }: AllocationRequest): BlockChoices {
-  const wanted = addresses.find(({ family }) => family === demand.family);
-  return wanted
-    ? [chooseRequestedAddress(view, demand, wanted)]
+  const requested = addresses.find(({ family }) => family === demand.family);
+  return requested
+    ? [chooseRequestedAddress(view, demand, requested)]
     : blockChoices(beginSearch(view, demand, servingPools(view, demand)));
 }
 

@@ -26,8 +26,8 @@ export function assignAddressesHandler(
   assignments: Assignments,
 ): Handler<AssignAddressesRequest, AssignAddressesResponse> {
   return async (message, { signal }) => {
-    const asked = readAssignAddressesRequest(message);
-    return assignmentMessage(asked, await assignments.assign(asked, signal));
+    const request = readAssignAddressesRequest(message);
+    return assignmentMessage(request, await assignments.assign(request, signal));
   };
 }
 
@@ -123,15 +123,15 @@ function readAttributes(
   return attributes;
 }
 
-function assignmentMessage(asked: RequestedAssignment, assignment: Assignment): AssignAddressesResponse {
-  const { given, held, shortages } = assignment;
+function assignmentMessage(request: RequestedAssignment, assignment: Assignment): AssignAddressesResponse {
+  const { newAddresses, held, shortages } = assignment;
   const addresses = [
-    ...given.map((address) => assigned(address, false)),
+    ...newAddresses.map((address) => assigned(address, false)),
     ...held.map((address) => assigned(address, true)),
   ];
   const families = ([4, 6] as const).flatMap((family): FamilyAssignment[] => {
-    const requested = asked.counts[family] + asked.addresses.filter((address) => address.family === family).length;
-    const count = [...given, ...held].filter(({ address }) => address.family === family).length;
+    const requested = request.counts[family] + request.addresses.filter((address) => address.family === family).length;
+    const count = [...newAddresses, ...held].filter(({ address }) => address.family === family).length;
     const shortage = shortages.get(family);
     if (requested === 0) return [];
     const explained = { explanation: shortage?.text ?? '', pools: shortage?.pools.map(explainedPool) ?? [] };

@@ -44,8 +44,8 @@ describe('many addresses for one handle', () => {
       poolRecord('four', four, { blockSizeBits: fourBits }),
       poolRecord('six', six, { blockSizeBits: sixBits }),
     ]);
-    const { given, blocks } = assign(view, assignment('h', { counts: ONE_OF_EACH }));
-    expect(given).toHaveLength(2);
+    const { newAddresses, blocks } = assign(view, assignment('h', { counts: ONE_OF_EACH }));
+    expect(newAddresses).toHaveLength(2);
     expect(blocks.map((cidr) => Number(cidr.split('/')[1]))).toEqual([fourBits, sixBits]);
   });
 
@@ -59,11 +59,11 @@ describe('many addresses for one handle', () => {
       poolRecord('six', 'fd80::/120', { blockSizeBits: sixBits }),
     ]);
     const all = assign(view, assignment('h', { counts: count(256, 256), maxBlocksCount: 256 }));
-    expect(new Set(all.given).size).toBe(512);
+    expect(new Set(all.newAddresses).size).toBe(512);
     expect(all.short).toEqual({});
     expect([...view.handle('h')!.blocks.values()].reduce((sum, value) => sum + value)).toBe(512);
     const none = assign(view, assignment('h', { counts: count(1, 1) }));
-    expect(none.given).toEqual([]);
+    expect(none.newAddresses).toEqual([]);
     expect(none.short[4]).toMatch(
       /pool "four" 192\.168\.1\.0\/24: (all \d+ blocks are|its one block is) full \(256 of 256/,
     );
@@ -84,15 +84,15 @@ describe('many addresses for one handle', () => {
     ]);
     expect(assign(view, assignment('a', { counts: count(2) })).blocks).toEqual(['10.0.4.0/22']);
     const rest = assign(view, assignment('b', { counts: count(1030, 1) }));
-    expect(rest.given).toHaveLength(1031);
+    expect(rest.newAddresses).toHaveLength(1031);
     expect(rest.blocks.map((cidr) => cidr.split(':')[0])).toEqual(['10.0.4.0/22', 'fd80', '10.0.0.0/22']);
     expect(rest.steps).toBe(2);
   });
 
   test('257 of 256: all there are, and why there are no more', () => {
     const view = new MapView([poolRecord('p', '192.168.1.0/24')]);
-    const { given, short } = assign(view, assignment('h', { counts: count(257) }));
-    expect(given).toHaveLength(256);
+    const { newAddresses, short } = assign(view, assignment('h', { counts: count(257) }));
+    expect(newAddresses).toHaveLength(256);
     expect(short[4]).toContain(
       'no IPv4 address for handle h on node n1: pool "p" 192.168.1.0/24: all 4 blocks are full',
     );
@@ -103,8 +103,8 @@ describe('many addresses for one handle', () => {
     [count(0, 256), 1, 64, 6],
   ])('%j with a cap of %i blocks: %i, and the cap', (counts, maxBlocksCount, expected, family) => {
     const view = new MapView([poolRecord('four', '10.0.0.0/24'), poolRecord('six', 'fd00::/120')]);
-    const { given, short } = assign(view, assignment('h', { counts, maxBlocksCount }));
-    expect(given).toHaveLength(expected);
+    const { newAddresses, short } = assign(view, assignment('h', { counts, maxBlocksCount }));
+    expect(newAddresses).toHaveLength(expected);
     expect(short[family]).toContain(
       `node n1 has ${formatCount(maxBlocksCount, 'block')} in the serving pools, and its limit is`,
     );
@@ -112,8 +112,8 @@ describe('many addresses for one handle', () => {
 
   test('4096 from blocks of one address: in many transactions, each within the limit', () => {
     const view = new MapView([poolRecord('p', '10.0.0.0/25', { blockSizeBits: 32 })]);
-    const { given, steps } = assign(view, assignment('h', { counts: count(128) }));
-    expect(new Set(given).size).toBe(128);
+    const { newAddresses, steps } = assign(view, assignment('h', { counts: count(128) }));
+    expect(new Set(newAddresses).size).toBe(128);
     expect(steps).toBeGreaterThan(4);
   });
 
@@ -124,8 +124,8 @@ describe('many addresses for one handle', () => {
       ...claimedBlock(block('10.0.0.64/26', 'n2')),
       poolRecord('b', '10.1.0.0/26'),
     ]);
-    const { given, short } = assign(view, assignment('h', { counts: count(256), pools: ['a'] }));
-    expect(given).toHaveLength(64);
+    const { newAddresses, short } = assign(view, assignment('h', { counts: count(256), pools: ['a'] }));
+    expect(newAddresses).toHaveLength(64);
     expect(short[4]).toContain('Affinity is strict');
     expect(short[4]).not.toContain('"b"');
   });
@@ -135,7 +135,7 @@ describe('many addresses for one handle', () => {
       poolRecord('p', '10.0.0.0/29', { blockSizeBits: 31 }),
       ...claimedBlock(block('10.0.0.4/31', 'n1', { unallocated: [1, 0] })),
     ]);
-    expect(assign(view, assignment('h', { counts: count(2) })).given).toEqual(['10.0.0.5/32', '10.0.0.4/32']);
+    expect(assign(view, assignment('h', { counts: count(2) })).newAddresses).toEqual(['10.0.0.5/32', '10.0.0.4/32']);
   });
 });
 
@@ -177,8 +177,8 @@ describe('pools', () => {
       poolRecord('pool1', '10.0.0.0/24', { nodeSelector: 'foo == "bar"' }),
       poolRecord('pool2', '10.1.0.0/24', { nodeSelector: 'foo != "bar"' }),
     ]);
-    const { given, pools, short } = assign(view, assignment('h', { counts: count(300) }));
-    expect(given).toHaveLength(256);
+    const { newAddresses, pools, short } = assign(view, assignment('h', { counts: count(300) }));
+    expect(newAddresses).toHaveLength(256);
     expect(pools).toEqual(['pool1']);
     expect(short[4]).toContain('its nodeSelector "foo != "bar"" does not match node n1, which has the labels foo=bar');
   });
@@ -190,7 +190,7 @@ describe('pools', () => {
     view.records.delete('pool a');
     view.put(poolRecord('b', '10.1.0.0/24'));
     const decision = assignAddresses(view, { request: assignment('i'), nowMs: NOW_MS, left: undefined });
-    expect(decision.outcome.given.map(({ poolName }) => poolName)).toEqual(['b']);
+    expect(decision.outcome.newAddresses.map(({ poolName }) => poolName)).toEqual(['b']);
   });
 });
 
@@ -202,32 +202,32 @@ describe('a maximum per handle', () => {
     const asked = assignment('vm', { maxPerHandleCount: 1 });
     const first = assign(view, asked);
     const before = view.snapshot();
-    expect(assign(view, asked)).toMatchObject({ given: [], held: first.given, short: {} });
+    expect(assign(view, asked)).toMatchObject({ newAddresses: [], held: first.newAddresses, short: {} });
     expect(view.snapshot()).toEqual(before);
   });
 
   test('of two: two calls give one each, the third none', () => {
     const view = start();
     const asked = assignment('vm', { maxPerHandleCount: 2 });
-    const all = [...assign(view, asked).given, ...assign(view, asked).given];
+    const all = [...assign(view, asked).newAddresses, ...assign(view, asked).newAddresses];
     expect(new Set(all).size).toBe(2);
-    expect(assign(view, asked)).toMatchObject({ given: [], held: all });
+    expect(assign(view, asked)).toMatchObject({ newAddresses: [], held: all });
   });
 
   test('lets a repeat go on where a failure has left off', () => {
     const view = start();
     const asked = assignment('vm', { counts: count(5), maxPerHandleCount: 5 });
     assign(view, assignment('vm', { counts: count(2) }));
-    const { given, held } = assign(view, asked);
-    expect([given.length, held.length]).toEqual([3, 2]);
-    expect(assign(view, asked).given).toEqual([]);
+    const { newAddresses, held } = assign(view, asked);
+    expect([newAddresses.length, held.length]).toEqual([3, 2]);
+    expect(assign(view, asked).newAddresses).toEqual([]);
   });
 });
 
 describe('all or nothing', () => {
   test('gives all', () => {
     const view = new MapView([poolRecord('p', '10.0.0.0/28', { blockSizeBits: 30 })]);
-    expect(assign(view, assignment('h', { counts: count(16), allOrNothing: true })).given).toHaveLength(16);
+    expect(assign(view, assignment('h', { counts: count(16), allOrNothing: true })).newAddresses).toHaveLength(16);
   });
 
   test('gives nothing where one family is short', () => {
@@ -250,16 +250,21 @@ describe('all or nothing', () => {
 describe('requested addresses', () => {
   const start = () =>
     new MapView([poolRecord('p', '10.0.0.0/24', { blockSizeBits: 28 }), poolRecord('six', 'fd00::/122')]);
-  const given = (...texts: string[]) =>
+  const requestFor = (...texts: string[]) =>
     assignment('vm', { counts: count(0), addresses: texts.map(address), maxPerHandleCount: 3 });
 
   test('are given together, several of one block too; a repeat returns them', () => {
     const view = start();
-    const asked = given('10.0.0.3', 'fd00::1', '10.0.0.1', '10.0.0.17');
-    expect(assign(view, asked).given.toSorted()).toEqual(['10.0.0.1/32', '10.0.0.17/32', '10.0.0.3/32', 'fd00::1/128']);
+    const asked = requestFor('10.0.0.3', 'fd00::1', '10.0.0.1', '10.0.0.17');
+    expect(assign(view, asked).newAddresses.toSorted()).toEqual([
+      '10.0.0.1/32',
+      '10.0.0.17/32',
+      '10.0.0.3/32',
+      'fd00::1/128',
+    ]);
     const before = view.snapshot();
     expect(assign(view, asked)).toMatchObject({
-      given: [],
+      newAddresses: [],
       held: ['10.0.0.3/32', 'fd00::1/128', '10.0.0.1/32', '10.0.0.17/32'],
     });
     expect(view.snapshot()).toEqual(before);
@@ -267,19 +272,19 @@ describe('requested addresses', () => {
 
   test('are all refused when another handle holds one of them', () => {
     const view = start();
-    assign(view, given('10.0.0.3'));
-    const other = { ...given('10.0.0.4', '10.0.0.3'), handleId: 'other' };
+    assign(view, requestFor('10.0.0.3'));
+    const other = { ...requestFor('10.0.0.4', '10.0.0.3'), handleId: 'other' };
     expect(refused(view, other)).toMatchObject({ code: 'ADDRESS_IN_USE', details: { handle: 'vm' } });
   });
 
   test('do not go beyond the maximum of the handle', () => {
     const view = start();
-    assign(view, given('10.0.0.3', '10.0.0.4'));
-    expect(refused(view, given('10.0.0.5', '10.0.0.6'))).toMatchObject({
+    assign(view, requestFor('10.0.0.3', '10.0.0.4'));
+    expect(refused(view, requestFor('10.0.0.5', '10.0.0.6'))).toMatchObject({
       code: 'INVALID_REQUEST',
       message: expect.stringContaining('it has 10.0.0.3, 10.0.0.4, and the maximum is 3'),
     });
-    expect(assign(view, given('10.0.0.4', '10.0.0.5')).given).toEqual(['10.0.0.5/32']);
+    expect(assign(view, requestFor('10.0.0.4', '10.0.0.5')).newAddresses).toEqual(['10.0.0.5/32']);
   });
 });
 
@@ -306,7 +311,7 @@ describe('whose they are', () => {
     const owner = { kind: 'virtual', name: 'load-balancer' } as const;
     const view = new MapView([poolRecord('lb', '10.0.0.0/26', { allowedUses: ['LoadBalancer'] })]);
     const asked = assignment('lb-1', { owner, use: 'LoadBalancer', unknownNodes: { policy: 'refuse' } });
-    expect(assign(view, asked).given).toEqual(['10.0.0.0/32']);
+    expect(assign(view, asked).newAddresses).toEqual(['10.0.0.0/32']);
     expect(view.blocks().map((made) => made.owner)).toEqual([owner]);
     expect(view.affinity(owner, prefix('10.0.0.0/26'))?.state).toBe('confirmed');
     expect(view.nodes()).toEqual([]);

@@ -68,7 +68,7 @@ export interface Shortage {
 
 /** The result of one step. */
 interface AssignmentStep {
-  readonly given: readonly EndpointAddress[];
+  readonly newAddresses: readonly EndpointAddress[];
   /** Addresses that the handle had before, if they are part of the answer. */
   readonly held: readonly EndpointAddress[];
   /** The remaining counts for the next step; undefined after the last step. */
@@ -91,28 +91,28 @@ export function assignAddresses(view: View, input: AssignmentInput): Decision<As
   const node = ownerNode(view, input);
   if (request.addresses.length > 0) return assignRequested(view, input, node);
   const before = heldByHandle(view, request.handleId);
-  const wanted = stepCounts(input, before);
-  const families = ([4, 6] as const).filter((family) => wanted[family] > 0);
+  const counts = stepCounts(input, before);
+  const families = ([4, 6] as const).filter((family) => counts[family] > 0);
   if (!input.left) checkRequestedPools(view, { pools: request.pools, families: familiesOf(request.counts) });
-  const found: FamilyResult[] = [];
+  const parts: FamilyResult[] = [];
   for (const family of families) {
-    const bytesTaken = found.reduce((bytes, { collected }) => bytes + collected.bytes, 0);
-    const familyRequest = { count: wanted[family], bytesTaken, handleId: request.handleId };
-    found.push(collectFamily(view, demandOf(family, input, node), familyRequest));
+    const bytesTaken = parts.reduce((bytes, { collected }) => bytes + collected.bytes, 0);
+    const familyRequest = { count: counts[family], bytesTaken, handleId: request.handleId };
+    parts.push(collectFamily(view, demandOf(family, input, node), familyRequest));
   }
-  const collected = found.flatMap(({ collected: { grants } }) => grants);
-  if (request.allOrNothing) requireAll(view, found, request);
+  const collected = parts.flatMap(({ collected: { grants } }) => grants);
+  if (request.allOrNothing) requireAll(view, parts, request);
   const shortages = new Map(
-    found.flatMap((part) => (part.shortage ? [[part.demand.family, part.shortage] as const] : [])),
+    parts.flatMap((part) => (part.shortage ? [[part.demand.family, part.shortage] as const] : [])),
   );
-  const left = leftOf(found);
+  const left = leftOf(parts);
   const isLast = left[4] + left[6] === 0;
   const granted = grantChanges(view, { input, node, grants: collected });
   const held = request.maxPerHandleCount > 0 && !input.left ? before.filter(isOfRequestedFamily(request)) : [];
   return {
     changes: granted.changes,
     outcome: {
-      given: granted.given,
+      newAddresses: granted.newAddresses,
       held: held.map((address) => endpointAddress(view, address)),
       left: isLast ? undefined : left,
       shortages,
@@ -149,13 +149,13 @@ function isOfRequestedFamily({ counts }: AssignmentRequest): (address: HeldAddre
  */
 function stepCounts({ request, left }: AssignmentInput, before: readonly HeldAddress[]): Counts {
   const { counts, maxPerHandleCount: max } = request;
-  const wanted = (family: Family): number => {
-    const asked = left?.[family] ?? counts[family];
+  const countOf = (family: Family): number => {
+    const requested = left?.[family] ?? counts[family];
     const held = before.filter(({ block }) => block.prefix.family === family).length;
-    if (max === 0 || held + asked <= max) return asked;
-    return Math.max(0, Math.min(asked, left ? max - held : counts[family] - held));
+    if (max === 0 || held + requested <= max) return requested;
+    return Math.max(0, Math.min(requested, left ? max - held : counts[family] - held));
   };
-  return { 4: wanted(4), 6: wanted(6) };
+  return { 4: countOf(4), 6: countOf(6) };
 }
 
 function demandOf(family: Family, { request, nowMs }: AssignmentInput, node: AuthorizedNode): Demand {
@@ -166,7 +166,7 @@ function demandOf(family: Family, { request, nowMs }: AssignmentInput, node: Aut
 
 interface FamilyResult {
   readonly demand: Demand;
-  readonly wanted: number;
+  readonly requestedCount: number;
   readonly collected: CollectedAddresses;
   readonly shortage: Shortage | undefined;
 }
@@ -185,24 +185,24 @@ function collectFamily(view: View, demand: Demand, { handleId, ...want }: Family
     throw refusalOf(view, [demand], { subject: `handle ${handleId}`, details: { use: demand.use } });
   const collected = collectAddresses(beginSearch(view, demand, pools), want);
   const isShort = collected.count === 0 && collected.isExhausted;
-  return { demand, wanted: want.count, collected, shortage: isShort ? shortage() : undefined };
+  return { demand, requestedCount: want.count, collected, shortage: isShort ? shortage() : undefined };
 }
 
 /** The counts for another step: of each family of which this step found some, but not all. */
 function leftOf(found: readonly FamilyResult[]): Counts {
   const left = (family: Family): number => {
     const part = found.find(({ demand }) => demand.family === family);
-    return part && !part.shortage ? part.wanted - part.collected.count : 0;
+    return part && !part.shortage ? part.requestedCount - part.collected.count : 0;
   };
   return { 4: left(4), 6: left(6) };
 }
 
 /** @throws Failure POOLS_EXHAUSTED, or INVALID_REQUEST when the addresses need more than one transaction */
 function requireAll(view: View, found: readonly FamilyResult[], { handleId }: AssignmentRequest): void {
-  const short = found.find(({ wanted, collected }) => collected.count < wanted);
+  const short = found.find(({ requestedCount, collected }) => collected.count < requestedCount);
   if (!short) return;
-  const { demand, wanted, collected } = short;
-  const have = `${collected.count} of ${wanted} IPv${demand.family} addresses for handle ${handleId}`;
+  const { demand, requestedCount, collected } = short;
+  const have = `${collected.count} of ${requestedCount} IPv${demand.family} addresses for handle ${handleId}`;
   if (collected.isExhausted) {
     const text = `only ${have} are available, and the request is all or nothing. ${explainRefusal(view, demand, 'the rest')}`;
     throw new Failure('POOLS_EXHAUSTED', text, { details: { handle: handleId } });
@@ -218,7 +218,7 @@ function assignRequested(
 ): Decision<AssignmentStep> {
   const input = { request, nowMs, left: undefined };
   const held: EndpointAddress[] = [];
-  const places = new Map<string, { offer: Offer; ordinals: number[] }>();
+  const grants = new Map<string, { offer: Offer; ordinals: number[] }>();
   for (const address of request.addresses) {
     const own = heldAt(view, request.handleId, address);
     if (own) {
@@ -227,15 +227,15 @@ function assignRequested(
     }
     const { offer, ordinal } = chooseRequestedAddress(view, demandOf(address.family, input, node), address);
     const cidr = formatPrefix(offer.block.prefix);
-    const place = places.get(cidr);
-    if (place) place.ordinals.push(ordinal);
-    else places.set(cidr, { offer, ordinals: [ordinal] });
+    const grant = grants.get(cidr);
+    if (grant) grant.ordinals.push(ordinal);
+    else grants.set(cidr, { offer, ordinals: [ordinal] });
   }
   requireWithinMaximum(view, request, held.length);
-  const granted = grantChanges(view, { input, node, grants: [...places.values()] });
+  const granted = grantChanges(view, { input, node, grants: [...grants.values()] });
   return {
     changes: granted.changes,
-    outcome: { given: granted.given, held, left: undefined, shortages: new Map() },
+    outcome: { newAddresses: granted.newAddresses, held, left: undefined, shortages: new Map() },
   };
 }
 
@@ -261,10 +261,10 @@ function requireWithinMaximum(
   const before = heldByHandle(view, handleId);
   for (const family of [4, 6] as const) {
     const held = before.filter(({ block }) => block.prefix.family === family);
-    const asked = addresses.filter((address) => address.family === family && !held.some(isAtAddress(address)));
-    if (held.length + asked.length <= maxPerHandleCount) continue;
+    const missing = addresses.filter((address) => address.family === family && !held.some(isAtAddress(address)));
+    if (held.length + missing.length <= maxPerHandleCount) continue;
     const names = held.map(({ block, ordinal }) => formatAddress(addressAt(block.prefix, ordinal)));
-    const reason = `has ${asked.length} IPv${family} addresses that handle ${handleId} does not have; it has ${names.slice(0, 8).join(', ') || 'none'}, and the maximum is ${maxPerHandleCount}`;
+    const reason = `has ${missing.length} IPv${family} addresses that handle ${handleId} does not have; it has ${names.slice(0, 8).join(', ') || 'none'}, and the maximum is ${maxPerHandleCount}`;
     throw violationsFailure('INVALID_REQUEST', 'AssignAddresses refused', [{ field: 'addresses', reason }]);
   }
 }
@@ -277,12 +277,12 @@ interface GrantInput {
 
 interface GrantResult {
   readonly changes: readonly Change[];
-  readonly given: readonly EndpointAddress[];
+  readonly newAddresses: readonly EndpointAddress[];
 }
 
 /** Allocates the addresses, block by block, and updates the handle's counts. */
 function grantChanges(view: View, { input, node, grants }: GrantInput): GrantResult {
-  if (grants.length === 0) return { changes: [], given: [] };
+  if (grants.length === 0) return { changes: [], newAddresses: [] };
   const { handleId } = input.request;
   const attributes = attributesOf(input);
   const taken = grants.map(({ offer, ordinals }) => ({
@@ -299,7 +299,9 @@ function grantChanges(view: View, { input, node, grants }: GrantInput): GrantRes
       ...handleChanges(view, handleId, blocks),
       { type: 'expectUnreleased', handleId },
     ],
-    given: taken.flatMap(({ block, ordinals }) => ordinals.map((ordinal) => endpointAddress(view, { block, ordinal }))),
+    newAddresses: taken.flatMap(({ block, ordinals }) =>
+      ordinals.map((ordinal) => endpointAddress(view, { block, ordinal })),
+    ),
   };
 }
 

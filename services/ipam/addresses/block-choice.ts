@@ -133,7 +133,7 @@ const MAX_RECORDS = 44;
  * Collects addresses from the best blocks, in each block's allocation order, until there are enough. A block that alone
  * exceeds a request is tried last and alone, because sizes are estimates.
  */
-export function collectAddresses(search: Search, { count: wanted, bytesTaken }: CollectInput): CollectedAddresses {
+export function collectAddresses(search: Search, { count: maxCount, bytesTaken }: CollectInput): CollectedAddresses {
   const grants: Grant[] = [];
   let count = 0;
   let records = 0;
@@ -143,7 +143,7 @@ export function collectAddresses(search: Search, { count: wanted, bytesTaken }: 
   let tooLarge: Offer | undefined;
   const take = (offer: Offer): void => {
     bytes += blockBytes(offer.block);
-    const ordinals = takeFirst(freeOrdinals(offer.block, search.reserved), wanted - count);
+    const ordinals = takeFirst(freeOrdinals(offer.block, search.reserved), maxCount - count);
     grants.push({ offer, ordinals });
     count += ordinals.length;
   };
@@ -161,9 +161,9 @@ export function collectAddresses(search: Search, { count: wanted, bytesTaken }: 
       break;
     }
     take(offer);
-    if (count >= wanted) break;
+    if (count >= maxCount) break;
   }
-  if (tooLarge && count < wanted) {
+  if (tooLarge && count < maxCount) {
     if (grants.length === 0 && bytesTaken === 0) take(tooLarge);
     else isExhausted = false;
   }

@@ -154,9 +154,9 @@ describe('what concerns many large blocks takes as many transactions as etcd wan
     const { ipam, store, faults } = await start({ freeCount: 20 }, cidrs);
     await store.fill([config({ autoAllocateBlocks: false })]);
     const asked = { owner: host('n0'), counts: { 4: 50, 6: 60 } };
-    const { given, shortages } = await ipam.assignments.assign(assignment('h', asked), forever);
+    const { newAddresses, shortages } = await ipam.assignments.assign(assignment('h', asked), forever);
     expect(shortages.size).toBe(0);
-    expect(given).toHaveLength(110);
+    expect(newAddresses).toHaveLength(110);
     expect(await faults()).toEqual([]);
   });
 });
@@ -174,7 +174,7 @@ describe('a pod of both families writes two blocks at once, and takes what etcd 
   ])('with $freeCount of 4096 addresses free in both of the node’s blocks', async ({ freeCount, sixth }) => {
     const { ipam, faults } = await startHalfFull(freeCount);
     const { endpoint, claimed } = await ipam.addresses.allocate(both('c1'), forever);
-    const blocks = endpoint.addresses.map(({ block: given }) => formatPrefix(given));
+    const blocks = endpoint.addresses.map(({ block }) => formatPrefix(block));
     expect(blocks).toEqual([four, sixth === six ? six : formatPrefix(claimed[0]!)]);
     expect(claimed).toHaveLength(sixth === six ? 0 : 1);
     expect(await faults()).toEqual([]);
@@ -184,10 +184,7 @@ describe('a pod of both families writes two blocks at once, and takes what etcd 
     const { ipam, faults } = await startHalfFull(1300);
     await ipam.addresses.allocate(request('c1', { nodeName: 'n0' }), forever);
     const { endpoint, claimed } = await ipam.addresses.allocate(both('c1'), forever);
-    expect(endpoint.addresses.map(({ block: given }) => formatPrefix(given))).toEqual([
-      four,
-      ...claimed.map(formatPrefix),
-    ]);
+    expect(endpoint.addresses.map(({ block }) => formatPrefix(block))).toEqual([four, ...claimed.map(formatPrefix)]);
     expect(claimed).toHaveLength(1);
     expect(await faults()).toEqual([]);
   });
@@ -196,10 +193,7 @@ describe('a pod of both families writes two blocks at once, and takes what etcd 
     const { ipam, faults } = await startHalfFull(1300);
     const addresses = [addressAt(prefix(six), 4000)];
     const { endpoint, claimed } = await ipam.addresses.allocate({ ...both('c1'), addresses }, forever);
-    expect(endpoint.addresses.map(({ block: given }) => formatPrefix(given))).toEqual([
-      ...claimed.map(formatPrefix),
-      six,
-    ]);
+    expect(endpoint.addresses.map(({ block }) => formatPrefix(block))).toEqual([...claimed.map(formatPrefix), six]);
     expect(await faults()).toEqual([]);
   });
 

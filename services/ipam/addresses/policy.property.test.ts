@@ -278,18 +278,19 @@ class Run {
     const { view, oracle } = this;
     const family = this.#family;
     const counts = { 4: family === 4 ? count : 0, 6: family === 6 ? count : 0 };
-    const { given, blocks, short } = assign(
+    const { newAddresses, blocks, short } = assign(
       view,
       assignment(`h-${name}`, { owner: host(nodeName), counts }),
       oracle.nowMs,
     );
-    for (const address of given) {
+    for (const address of newAddresses) {
       const cidr = blocks.find((block) => prefixContains(prefix(block), prefix(address)))!;
       oracle.take(`h-${name}`, { address, cidr, isGiven: false });
       if (oracle.config.strictAffinity) expect(view.block(prefix(cidr))?.owner?.name).toBe(nodeName);
     }
-    expect(given.length < count).toBe(short[family] !== undefined);
-    if (given.length < count) expect(canHave(view, oracle, { node: nodeName, family }), short[family]).toBe(false);
+    expect(newAddresses.length < count).toBe(short[family] !== undefined);
+    if (newAddresses.length < count)
+      expect(canHave(view, oracle, { node: nodeName, family }), short[family]).toBe(false);
   }
 
   #free(handleId: string): void {

@@ -86,8 +86,8 @@ export function explainDemand(view: View, demand: Demand, options: ExplainOption
   let left = maxBlocksCount;
   return evaluatePools(view, demand)
     .slice(0, maxPoolsCount)
-    .map((judged) => {
-      const explanation = explainPool(search, judged, Math.min(left, maxPoolBlocksCount));
+    .map((evaluation) => {
+      const explanation = explainPool(search, evaluation, Math.min(left, maxPoolBlocksCount));
       left -= explanation.blocks.length;
       return explanation;
     });
@@ -209,10 +209,10 @@ interface RefusalInput {
  * family are skipped, and POOLS_EXHAUSTED if the serving pools have no available address.
  */
 export function refusalOf(view: View, demands: readonly Demand[], { subject, details }: RefusalInput): Failure {
-  const judged = demands.map((demand) => evaluatePools(view, demand));
-  const code = judged.some((pools) => pools.length === 0)
+  const evaluations = demands.map((demand) => evaluatePools(view, demand));
+  const code = evaluations.some((pools) => pools.length === 0)
     ? 'NO_POOL'
-    : judged.some((pools) => pools.every(({ skipReason }) => skipReason !== undefined))
+    : evaluations.some((pools) => pools.every(({ skipReason }) => skipReason !== undefined))
       ? 'NO_POOL_SERVES'
       : 'POOLS_EXHAUSTED';
   // Without the configuration it is unknown whether cooling addresses are free.

@@ -123,9 +123,9 @@ interface StepResult {
 function releaseFirst(view: View, evaluated: readonly EvaluatedRelease[], nowMs: number): StepResult {
   const outdatedAt = evaluated.findIndex(({ outdated }) => outdated.length > 0);
   const among = outdatedAt < 0 ? evaluated : evaluated.slice(0, outdatedAt);
-  const wanted = among.flatMap((each) => (isReleased(each) && each.held ? [each.held] : []));
-  const batch = nextBatch(view, wanted);
-  const next = wanted[batch.length];
+  const toRelease = among.flatMap((each) => (isReleased(each) && each.held ? [each.held] : []));
+  const batch = nextBatch(view, toRelease);
+  const next = toRelease[batch.length];
   const end = next ? among.findIndex(({ held }) => held === next) : among.length;
   return { changes: releaseHeld(view, batch, nowMs), end };
 }

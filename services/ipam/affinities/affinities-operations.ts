@@ -74,15 +74,15 @@ export class Affinities {
    * Takes several transactions for a large range. Idempotent. @throws Failure CLAIM_REFUSED, NODE_NOT_FOUND,
    * NODE_BEING_DELETED
    */
-  async claim(asked: Requested<AffinityClaim>, signal: AbortSignal): Promise<ClaimedRange> {
+  async claim(request: Requested<AffinityClaim>, signal: AbortSignal): Promise<ClaimedRange> {
     const { updates, events, clock } = this.#options;
     const claimed: Prefix[] = [];
     const refused: RefusedClaim[] = [];
     for (let after: Prefix | undefined; ;) {
-      const claim = { after, nowMs: clock.nowMs(), unknownNodes: unknownNodes(this.#options), ...asked };
-      const lane = nodeLane(asked.nodeName);
+      const claim = { after, nowMs: clock.nowMs(), unknownNodes: unknownNodes(this.#options), ...request };
+      const lane = nodeLane(request.nodeName);
       const step = await updates.update(lane, (view) => continueAffinityClaim(view, claim), { signal });
-      events.blocksClaimed(step.gained, asked.nodeName);
+      events.blocksClaimed(step.gained, request.nodeName);
       claimed.push(...step.claimed);
       refused.push(...step.refused);
       if (!step.next) return { claimed, refused };
@@ -91,12 +91,12 @@ export class Affinities {
   }
 
   /** Takes several transactions for many affinities. Idempotent. @throws Failure POOL_NOT_FOUND, BLOCK_IN_USE */
-  async release(asked: Requested<AffinityRelease>, signal: AbortSignal): Promise<ReleasedAffinity[]> {
+  async release(request: Requested<AffinityRelease>, signal: AbortSignal): Promise<ReleasedAffinity[]> {
     const { updates, clock } = this.#options;
-    const lane = await this.#laneOf(asked.scope);
+    const lane = await this.#laneOf(request.scope);
     const results: ReleasedAffinity[] = [];
     for (let after: AffinityRelease['after']; ;) {
-      const release = { after, nowMs: clock.nowMs(), ...asked };
+      const release = { after, nowMs: clock.nowMs(), ...request };
       const step = await updates.update(lane, (view) => continueAffinityRelease(view, release), { signal });
       this.#events.affinitiesReleased(step.results);
       results.push(...step.results);
@@ -106,11 +106,11 @@ export class Affinities {
   }
 
   /** Idempotent. @throws Failure NO_POOL, POOLS_EXHAUSTED, INVALID_REQUEST, NODE_NOT_FOUND, NODE_BEING_DELETED */
-  async ensureBlock(asked: Requested<BlockDemand>, signal: AbortSignal): Promise<EnsuredBlock> {
+  async ensureBlock(request: Requested<BlockDemand>, signal: AbortSignal): Promise<EnsuredBlock> {
     const { updates, events, clock } = this.#options;
-    const demand = { nowMs: clock.nowMs(), unknownNodes: unknownNodes(this.#options), ...asked };
-    const ensured = await updates.update(nodeLane(asked.nodeName), (view) => ensureBlock(view, demand), { signal });
-    if (ensured.isNew) events.blocksClaimed([ensured.block], asked.nodeName);
+    const demand = { nowMs: clock.nowMs(), unknownNodes: unknownNodes(this.#options), ...request };
+    const ensured = await updates.update(nodeLane(request.nodeName), (view) => ensureBlock(view, demand), { signal });
+    if (ensured.isNew) events.blocksClaimed([ensured.block], request.nodeName);
     return ensured;
   }
 

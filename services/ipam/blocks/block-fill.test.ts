@@ -23,7 +23,7 @@ test('11 addresses in blocks of /29 fill one, and take three of another; blocks 
     ...claimedBlock(block('10.0.0.0/29', 'n1')),
     ...claimedBlock(block('10.0.0.8/29', 'n1')),
   ]);
-  expect(assign(view, assignment('h', { counts: { 4: 11, 6: 0 } })).given).toHaveLength(11);
+  expect(assign(view, assignment('h', { counts: { 4: 11, 6: 0 } })).newAddresses).toHaveLength(11);
   claimedBlock(block('10.9.0.0/29', 'n1')).forEach((record) => view.put(record));
   expect(fills(view)).toEqual(['p 10.0.0.0/29 8 of 8', 'p 10.0.0.8/29 3 of 8', 'no pool 10.9.0.0/29 0 of 8']);
   expect(getPool(view, 'p').utilization).toMatchObject({ capacity: 64n, allocated: 11n, blocks: 2n });

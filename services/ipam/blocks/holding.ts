@@ -225,11 +225,11 @@ export function withPoolNames(pools: readonly Pool[], endpoint: Endpoint): Endpo
 
 /** The addresses in the requested order, as the stored ones are. */
 function sortAsStored(stored: readonly EndpointAddress[], addresses: readonly EndpointAddress[]): EndpointAddress[] {
-  const place = ({ address }: EndpointAddress): number => {
+  const position = ({ address }: EndpointAddress): number => {
     const index = stored.findIndex((other) => other.address.value === address.value);
     return index < 0 ? stored.length : index;
   };
-  return addresses.toSorted((a, b) => place(a) - place(b));
+  return addresses.toSorted((a, b) => position(a) - position(b));
 }
 
 export function sameAttachment(a: Attachment, b: Attachment): boolean {

@@ -95,7 +95,7 @@ describe('borrowing', () => {
     ]);
     expect(refusal(view, request('c1')).message).toContain('block 10.0.0.0/30 belongs to somebody');
     const asked = assignment('lb', { owner: { kind: 'virtual', name: 'load-balancer' }, use: 'LoadBalancer' });
-    expect(assign(view, asked).given).toEqual(['10.0.0.0/32']);
+    expect(assign(view, asked).newAddresses).toEqual(['10.0.0.0/32']);
   });
 
   test('also from a block without an owner that is not empty', () => {
@@ -118,9 +118,9 @@ describe('the cap of blocks', () => {
       ...claimedBlock(fullBlock('10.1.0.0/31', 'n1')),
       { kind: 'handle', value: { id: 'other.owner', blocks: new Map([['10.1.0.0/31', 2]]) } },
     ]);
-    expect(assign(view, assignment('h', { counts: { 4: 16, 6: 16 }, maxBlocksCount: 3 })).given).toHaveLength(8);
+    expect(assign(view, assignment('h', { counts: { 4: 16, 6: 16 }, maxBlocksCount: 3 })).newAddresses).toHaveLength(8);
     expect(
-      assign(view, assignment('i', { owner: host('n2'), counts: { 4: 16, 6: 0 }, maxBlocksCount: 1 })).given,
+      assign(view, assignment('i', { owner: host('n2'), counts: { 4: 16, 6: 0 }, maxBlocksCount: 1 })).newAddresses,
     ).toHaveLength(2);
   });
 
@@ -215,9 +215,9 @@ describe('reservations', () => {
 
   test('of whole blocks: these are neither used nor claimed', () => {
     const view = small(reserve('10.0.0.0/30'), ...claimedBlock(block('10.0.0.0/30', 'n1')));
-    const { blocks, given } = assign(view, assignment('h', { counts: { 4: 8, 6: 0 } }));
+    const { blocks, newAddresses } = assign(view, assignment('h', { counts: { 4: 8, 6: 0 } }));
     expect(blocks).toEqual(['10.0.0.4/30']);
-    expect(given).toHaveLength(4);
+    expect(newAddresses).toHaveLength(4);
   });
 
   test('of half a /48: 2^73 blocks are stepped over', () => {

@@ -316,13 +316,13 @@ function addressItem(view: View, kind: 'addresses' | 'addressesWithoutIpam', add
 
 type RangeKind = 'addresses' | 'addressesWithoutIpam' | 'sourcePrefixes' | 'floatingIps';
 
-function rangeItem(kind: 'sourcePrefixes' | 'floatingIps', value: string, wanted: Address | Prefix): RequestedItem {
+function rangeItem(kind: 'sourcePrefixes' | 'floatingIps', value: string, requested: Address | Prefix): RequestedItem {
   const noun = kind === 'sourcePrefixes' ? 'source prefix' : 'floating IP';
-  return { kind, value, subject: `${noun} ${value}`, tests: [rangeTest(kind, wanted)] };
+  return { kind, value, subject: `${noun} ${value}`, tests: [rangeTest(kind, requested)] };
 }
 
-function rangeTest(kind: RangeKind, wanted: Address | Prefix): RuleTest {
-  return { kind, allows: (rules) => rules[kind]?.some((range) => prefixContains(range, wanted)) ?? false };
+function rangeTest(kind: RangeKind, requested: Address | Prefix): RuleTest {
+  return { kind, allows: (rules) => rules[kind]?.some((range) => prefixContains(range, requested)) ?? false };
 }
 
 function macItem(mac: string): RequestedItem {

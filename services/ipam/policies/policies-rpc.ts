@@ -74,8 +74,8 @@ function createRequestPolicyHandler(
   requestPolicies: RequestPolicyOperations,
 ): Handler<CreateRequestPolicyRequest, CreateRequestPolicyResponse> {
   return async (message, { signal }) => {
-    const asked = readCreateRequestPolicyRequest(message);
-    return { requestPolicy: requestPolicyMessage(await requestPolicies.create(asked, signal)) };
+    const spec = readCreateRequestPolicyRequest(message);
+    return { requestPolicy: requestPolicyMessage(await requestPolicies.create(spec, signal)) };
   };
 }
 
@@ -114,8 +114,8 @@ function updateRequestPolicyHandler(
   requestPolicies: RequestPolicyOperations,
 ): Handler<UpdateRequestPolicyRequest, UpdateRequestPolicyResponse> {
   return async (message, { signal }) => {
-    const asked = readUpdateRequestPolicyRequest(message);
-    return { requestPolicy: requestPolicyMessage(await requestPolicies.update(asked, signal)) };
+    const update = readUpdateRequestPolicyRequest(message);
+    return { requestPolicy: requestPolicyMessage(await requestPolicies.update(update, signal)) };
   };
 }
 

@@ -246,9 +246,13 @@ export function updatePool(view: View, change: PoolChange): Decision<PoolUpdate>
     const text = `${poolText(pool)} is being deleted, which cannot be undone; create a pool of another range`;
     throw new Failure('POOL_BEING_DELETED', text, { details: { pool: pool.name } });
   }
-  const wanted = { ...pool, ...change, blockSizeBits: pool.blockSizeBits, cidr: formatPrefix(pool.prefix) };
-  const checked = checkPool(wanted);
-  const faults = [...immutableFaults(pool, change), ...useFaults(pool, wanted), ...(checked.ok ? [] : checked.faults)];
+  const requested = { ...pool, ...change, blockSizeBits: pool.blockSizeBits, cidr: formatPrefix(pool.prefix) };
+  const checked = checkPool(requested);
+  const faults = [
+    ...immutableFaults(pool, change),
+    ...useFaults(pool, requested),
+    ...(checked.ok ? [] : checked.faults),
+  ];
   if (faults.length > 0 || !checked.ok) return { changes: [], outcome: { ok: false, faults } };
   const value: Pool = { ...pool, ...checked.spec, notAllocatable: currentFinding(view.pools(), pool) };
   const changed = poolVersion(value) !== poolVersion(pool);

@@ -29,9 +29,9 @@ export interface Obstacle {
  * candidates.
  */
 export function evaluatePools(view: View, demand: Demand): PoolEvaluation[] {
-  const asked = requestedPools(view, demand);
-  if (asked.length > 0)
-    return asked.map((pool) => poolEvaluation(pool, availabilityObstacle(pool) ?? useObstacle(pool, demand.use)));
+  const requested = requestedPools(view, demand);
+  if (requested.length > 0)
+    return requested.map((pool) => poolEvaluation(pool, availabilityObstacle(pool) ?? useObstacle(pool, demand.use)));
   return view
     .pools()
     .filter(({ prefix }) => prefix.family === demand.family)

@@ -34,8 +34,8 @@ interface BlockAllocation {
 }
 
 /** The block with further allocations. */
-export function withAllocations(block: Block, ...gives: readonly BlockAllocation[]): Block {
-  return gives.reduce((current, { ordinals, attributes }) => takeOrdinals(current, ordinals, attributes), block);
+export function withAllocations(block: Block, ...allocations: readonly BlockAllocation[]): Block {
+  return allocations.reduce((current, { ordinals, attributes }) => takeOrdinals(current, ordinals, attributes), block);
 }
 
 export function handleRecord(id: string, ...counts: readonly (readonly [string, number])[]): RecordValue {
@@ -99,7 +99,7 @@ export function assignment(handleId: string, rest: Partial<AssignmentRequest> = 
 
 interface Assigned {
   /** Of full length. */
-  readonly given: readonly string[];
+  readonly newAddresses: readonly string[];
   readonly blocks: readonly string[];
   readonly pools: readonly string[];
   readonly held: readonly string[];
@@ -110,7 +110,7 @@ interface Assigned {
 
 /** Runs all steps of an assignment. Expects that each fits one transaction and leaves consistent records. */
 export function assign(view: MapView, request: AssignmentRequest, nowMs = NOW_MS): Assigned {
-  const given = [];
+  const newAddresses = [];
   const held = [];
   const short: Record<string, string> = {};
   let left: Counts | undefined;
@@ -120,16 +120,16 @@ export function assign(view: MapView, request: AssignmentRequest, nowMs = NOW_MS
     expect(operationsOf(decision.changes)).toBeLessThanOrEqual(MAX_OPERATIONS);
     const outcome = view.apply(decision);
     expect(disagreements(view, nowMs)).toEqual([]);
-    given.push(...outcome.given);
+    newAddresses.push(...outcome.newAddresses);
     held.push(...outcome.held);
     for (const [family, { text }] of outcome.shortages) short[family] = text;
     left = outcome.left;
     steps++;
   } while (left);
   return {
-    given: given.map(({ address }) => formatPrefix(address)),
-    blocks: [...new Set(given.map(({ block }) => formatPrefix(block)))],
-    pools: [...new Set(given.map(({ poolName }) => poolName))],
+    newAddresses: newAddresses.map(({ address }) => formatPrefix(address)),
+    blocks: [...new Set(newAddresses.map(({ block }) => formatPrefix(block)))],
+    pools: [...new Set(newAddresses.map(({ poolName }) => poolName))],
     held: held.map(({ address }) => formatPrefix(address)),
     short,
     steps,
