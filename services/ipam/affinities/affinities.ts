@@ -404,10 +404,10 @@ const CLAIMS_PER_STEP = Math.floor(OPERATIONS_PER_STEP / (2 * OPERATIONS_PER_CLA
  */
 export function continueAffinityRelease(view: View, release: AffinityRelease): Decision<AffinityReleaseStep> {
   const { scope, mustBeEmpty, nowMs, after } = release;
-  const behind = claimsIn(view, scope)
+  const remaining = claimsIn(view, scope)
     .sort(compareClaims)
     .filter((claim) => !after || compareClaims(claim, after) > 0);
-  const step = firstWritable(behind.slice(0, CLAIMS_PER_STEP), ({ block }) => view.block(block));
+  const step = firstWritable(remaining.slice(0, CLAIMS_PER_STEP), ({ block }) => view.block(block));
   const ended = step.map(({ owner, block }) => releaseClaim(view, { owner, prefix: block, mustBeEmpty, nowMs }));
   if (scope.kind === 'block' && ended.some(({ result }) => result === 'notEmpty')) throw inUseFailure(scope.block);
   return {
@@ -416,7 +416,7 @@ export function continueAffinityRelease(view: View, release: AffinityRelease): D
       results: step.flatMap((claim, index) =>
         ended.slice(index, index + 1).map(({ result }) => ({ ...claim, result })),
       ),
-      next: behind.length > step.length ? step.at(-1) : undefined,
+      next: remaining.length > step.length ? step.at(-1) : undefined,
     },
   };
 }

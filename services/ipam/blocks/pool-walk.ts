@@ -30,8 +30,8 @@ export type WalkResult =
  * affinity. Lazy, because the blocks of a large pool are too many to list.
  */
 export function* walkBlocks(view: View, { pool, seed, reserved }: WalkInput): Generator<WalkResult, void, void> {
-  const behind = { from: 0n, end: 0n };
-  for (const part of partsFrom(pool, seed)) yield* walkPart(view, { pool, part, reserved, behind });
+  const run = { from: 0n, end: 0n };
+  for (const part of partsFrom(pool, seed)) yield* walkPart(view, { pool, part, reserved, run });
 }
 
 /** The blocks of a pool that have free or cooling addresses, once each, in the order of the walk. */
@@ -80,7 +80,7 @@ interface Part {
   readonly part: Prefix;
   readonly reserved: ReservedAddresses;
   /** The last run of existing blocks: it may extend over the next parts. */
-  readonly behind: { from: bigint; end: bigint };
+  readonly run: { from: bigint; end: bigint };
 }
 
 /** Both kinds in the order of their addresses. */
@@ -100,12 +100,12 @@ function* walkPart(view: View, within: Part): Generator<WalkResult, void, void> 
  * size, an unreadable block, and a reservation of the whole block rule a block out; the range they cover is skipped in
  * one step.
  */
-function* unclaimed(view: View, { pool, part, reserved, behind: run }: Part): Generator<Prefix, void, void> {
+function* unclaimed(view: View, { pool, part, reserved, run }: Part): Generator<Prefix, void, void> {
   const step = 1n << BigInt(familyBits(part.family) - pool.blockSizeBits);
   const end = part.value + prefixSize(part);
   for (let value = run.end > part.value && run.from <= part.value ? run.end : part.value; value < end;) {
     const prefix: Prefix = { family: pool.prefix.family, value, length: pool.blockSizeBits };
-    const behind = value + step;
+    const next = value + step;
     const existing = view.consecutiveBlocks(prefix);
     if (existing > 0) {
       run.from = value;
@@ -120,7 +120,7 @@ function* unclaimed(view: View, { pool, part, reserved, behind: run }: Part): Ge
     }
     const across = overlappingRange(view, prefix);
     if (!across) yield prefix;
-    const acrossEnd = across ? across.value + prefixSize(across) : behind;
-    value = acrossEnd > behind ? acrossEnd : behind;
+    const acrossEnd = across ? across.value + prefixSize(across) : next;
+    value = acrossEnd > next ? acrossEnd : next;
   }
 }

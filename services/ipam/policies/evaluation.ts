@@ -74,11 +74,11 @@ function applicablePolicies(view: View, namespace: Namespace): ApplicablePolicy[
 
 function evaluateItem(
   { kind, value, subject, tests }: RequestedItem,
-  concerned: readonly ApplicablePolicy[],
+  applicable: readonly ApplicablePolicy[],
   of: Namespace,
 ): RequestVerdict {
   for (const test of tests) {
-    const restricting = concerned.filter(({ policy }) => policy.rules[test.kind] !== undefined);
+    const restricting = applicable.filter(({ policy }) => policy.rules[test.kind] !== undefined);
     if (restricting.length === 0) continue;
     const policyNames = restricting.map(({ policy }) => policy.name);
     const allowing = restricting.find(

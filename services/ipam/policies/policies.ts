@@ -52,8 +52,8 @@ export interface RequestPolicyQuery {
 
 /** A page of the policies, in the order of their names. @throws Failure STORE_CORRUPT */
 export function listRequestPolicies(view: View, { after, limit }: RequestPolicyQuery): Page<RequestPolicy> {
-  const behind = readablePolicies(view).filter(({ name }) => name > after);
-  return { items: behind.slice(0, limit), more: behind.length > limit };
+  const remaining = readablePolicies(view).filter(({ name }) => name > after);
+  return { items: remaining.slice(0, limit), more: remaining.length > limit };
 }
 
 export interface RequestPolicyUpdate {

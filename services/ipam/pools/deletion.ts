@@ -153,11 +153,11 @@ function refuseSplit(view: View, { original, whenInUse }: PoolDeletionProgress):
  */
 function firstBlocks(blocks: readonly Block[]): Block[] {
   let operations = 0;
-  const behind = blocks.findIndex((block, index) => {
+  const end = blocks.findIndex((block, index) => {
     operations += OPERATIONS_PER_BLOCK + usedCount(block);
     return index > 0 && operations > OPERATIONS_PER_STEP;
   });
-  return behind < 0 ? [...blocks] : blocks.slice(0, behind);
+  return end < 0 ? [...blocks] : blocks.slice(0, end);
 }
 
 interface FinishInput {

@@ -148,12 +148,12 @@ function textBytes(text: string): number {
 /** As many of the first items as one transaction can write the blocks of; at least one. */
 export function firstWritable<Item>(items: readonly Item[], blockOf: (item: Item) => Block | undefined): Item[] {
   let bytes = 0;
-  const behind = items.findIndex((item, index) => {
+  const end = items.findIndex((item, index) => {
     const block = blockOf(item);
     bytes += block ? blockBytes(block) : 0;
     return index > 0 && bytes > BLOCK_BYTES_PER_STEP;
   });
-  return behind < 0 ? [...items] : items.slice(0, behind);
+  return end < 0 ? [...items] : items.slice(0, end);
 }
 
 /**

@@ -51,8 +51,8 @@ export interface ReservationQuery {
 
 /** A page of the reservations, in the order of their names. */
 export function listReservations(view: View, { after, limit }: ReservationQuery): Page<Reservation> {
-  const behind = view.reservations().filter(({ name }) => name > after);
-  return { items: behind.slice(0, limit), more: behind.length > limit };
+  const remaining = view.reservations().filter(({ name }) => name > after);
+  return { items: remaining.slice(0, limit), more: remaining.length > limit };
 }
 
 export interface ReservationUpdate extends ReservationSpec {
