@@ -65,7 +65,7 @@ describe('plain language', () => {
     plugin: 33,
     'services/ctl': 30,
     'services/dataplane': 115,
-    'services/ipam': 40,
+    'services/ipam': 21,
     'services/shared': 19,
   };
 

@@ -10,7 +10,7 @@ import { formatCount } from '@podwire/shared/words/format-count';
 import { readConfig, SETTINGS, type Config } from './config.js';
 import { Events } from './engine/events.js';
 import { openStore, type OpenStore } from './startup.js';
-import { exportDatastore, readLines, streamSink, writeWhole } from './transfer/export.js';
+import { exportDatastore, readLines, streamSink, writeAtomically } from './transfer/export.js';
 import { importDatastore } from './transfer/import.js';
 
 /** The part of the process that a command needs. */
@@ -22,7 +22,7 @@ export interface CommandProcess {
 }
 
 /** What a command takes from the process it runs in. */
-export interface CommandSurroundings {
+export interface CommandDeps {
   readonly process: CommandProcess;
   readonly clock: Clock;
   /** Makes a UUID. */
@@ -38,43 +38,40 @@ const TRANSACTION_BYTES = 512 * 1024;
  * output what was asked for.
  * @returns the exit code
  */
-export async function runCommand(
-  command: Exclude<Command, { name: 'serve' }>,
-  around: CommandSurroundings,
-): Promise<number> {
+export async function runCommand(command: Exclude<Command, { name: 'serve' }>, deps: CommandDeps): Promise<number> {
   switch (command.name) {
     case 'help':
-      around.process.stdout.write(`${USAGE}\n${serverSettingsUsage(SETTINGS)}`);
+      deps.process.stdout.write(`${USAGE}\n${serverSettingsUsage(SETTINGS)}`);
       return 0;
     case 'version':
-      around.process.stdout.write(`podwire-ipam ${(await readOwnPackage(import.meta.url, '@podwire/ipam')).version}\n`);
+      deps.process.stdout.write(`podwire-ipam ${(await readOwnPackage(import.meta.url, '@podwire/ipam')).version}\n`);
       return 0;
     case 'wrong':
-      around.process.stderr.write(`podwire-ipam: ${command.reason}\n\n${USAGE}`);
+      deps.process.stderr.write(`podwire-ipam: ${command.reason}\n\n${USAGE}`);
       return 2;
     case 'export':
     case 'import':
-      return transfer(command, around);
+      return transfer(command, deps);
   }
 }
 
-async function transfer(command: ExportCommand | ImportCommand, around: CommandSurroundings): Promise<number> {
-  const { env, stderr } = around.process;
+async function transfer(command: ExportCommand | ImportCommand, deps: CommandDeps): Promise<number> {
+  const { env, stderr } = deps.process;
   const stop = new AbortController();
   for (const signal of ['SIGINT', 'SIGTERM'] as const)
-    around.process.once(signal, () =>
+    deps.process.once(signal, () =>
       stop.abort(new Failure('CANCELLED', `${signal} received; what was begun is not finished: repeat it`)),
     );
   try {
     const config = readConfig(env);
     // People read what comes of it, not a log.
     const events = new Events(createLogger({ service: 'podwire-ipam', level: 'fatal', destination: stderr }));
-    const { pid, newUid } = around;
+    const { pid, newUid } = deps;
     // Commands have no watchers, and the history for them would hold a whole import.
     const opened = await openStore(config, { pid, newUid, events, watchHistoryCount: 1 });
     try {
       const done = command.name === 'export' ? runExport(command, config, opened) : runImport(command, config, opened);
-      stderr.write(`podwire-ipam: ${await done(around, stop.signal)}\n`);
+      stderr.write(`podwire-ipam: ${await done(deps, stop.signal)}\n`);
       return 0;
     } finally {
       await opened.store.close();
@@ -87,15 +84,15 @@ async function transfer(command: ExportCommand | ImportCommand, around: CommandS
 }
 
 /** @returns the text for the operator */
-type Run = (around: CommandSurroundings, signal: AbortSignal) => Promise<string>;
+type Transfer = (deps: CommandDeps, signal: AbortSignal) => Promise<string>;
 
-function runExport({ file }: ExportCommand, config: Config, { store }: OpenStore): Run {
+function runExport({ file }: ExportCommand, config: Config, { store }: OpenStore): Transfer {
   return async ({ process: { stdout }, pid }, signal) => {
     const options = { store, kind: config.store, prefix: config.datastorePrefix, signal };
     const { records, revision, sha256 } =
       file === undefined
         ? await exportDatastore({ ...options, sink: streamSink(stdout) })
-        : await writeWhole(file, pid, (sink) => exportDatastore({ ...options, sink }));
+        : await writeAtomically(file, pid, (sink) => exportDatastore({ ...options, sink }));
     return `exported ${formatCount(records, 'record')} of revision ${revision}, SHA-256 ${sha256}`;
   };
 }
@@ -103,8 +100,8 @@ function runExport({ file }: ExportCommand, config: Config, { store }: OpenStore
 function runImport(
   command: ImportCommand,
   config: Config,
-  { store, maxOperationsCount, isSoleWriter }: OpenStore,
-): Run {
+  { store, maxOperationsCount, isExclusiveWriter }: OpenStore,
+): Transfer {
   return async ({ newUid, clock }, signal) => {
     const { file, dryRun, merge, rewritePrefix } = command;
     const { records, written, resumed } = await importDatastore({
@@ -112,7 +109,7 @@ function runImport(
       prefix: config.datastorePrefix,
       lines: () => readLines(file),
       maxOperationsCount,
-      isSoleWriter,
+      isExclusiveWriter,
       maxTransactionBytes: TRANSACTION_BYTES,
       rewritePrefix,
       merge,
@@ -123,8 +120,8 @@ function runImport(
     });
     if (dryRun)
       return `would import ${written} of ${formatCount(records, 'record')}, the others are there already; nothing was written`;
-    const again = resumed ? ', going on where an earlier import was cut off' : '';
-    return `imported ${formatCount(records, 'record')}, ${written} of them written now${again}; all were read back`;
+    const resumeNote = resumed ? ', going on where an earlier import was cut off' : '';
+    return `imported ${formatCount(records, 'record')}, ${written} of them written now${resumeNote}; all were read back`;
   };
 }
 

@@ -43,20 +43,20 @@ export class Ipam {
   readonly audits: Audits;
 
   constructor(options: HistoryIpamOptions) {
-    const telling = { ...options, updates: reportDrainedPools(options) };
-    this.addresses = new Addresses(telling);
-    this.assignments = new Assignments(telling);
-    this.handles = new Handles(telling);
-    this.affinities = new Affinities(telling);
-    this.history = new History(telling);
-    this.endpoints = new Endpoints(telling);
-    this.nodes = new Nodes(telling);
+    const reportingOptions = { ...options, updates: reportDrainedPools(options) };
+    this.addresses = new Addresses(reportingOptions);
+    this.assignments = new Assignments(reportingOptions);
+    this.handles = new Handles(reportingOptions);
+    this.affinities = new Affinities(reportingOptions);
+    this.history = new History(reportingOptions);
+    this.endpoints = new Endpoints(reportingOptions);
+    this.nodes = new Nodes(reportingOptions);
     this.pools = new Pools(options);
-    this.reservations = new Reservations(telling);
-    this.requestPolicies = new RequestPolicyOperations(telling);
-    this.configuration = new Configuration(telling);
-    this.blocks = new Blocks(telling);
-    this.audits = new Audits(telling);
+    this.reservations = new Reservations(reportingOptions);
+    this.requestPolicies = new RequestPolicyOperations(reportingOptions);
+    this.configuration = new Configuration(reportingOptions);
+    this.blocks = new Blocks(reportingOptions);
+    this.audits = new Audits(reportingOptions);
   }
 }
 

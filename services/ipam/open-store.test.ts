@@ -114,7 +114,7 @@ describe('settings', () => {
   test('decide on the store; where it was found and lost is logged', async () => {
     const lines: string[] = [];
     const opened = await untilAnswered(() => open(etcd({ PODWIRE_IPAM_ETCD_MAX_TXN_OPS: '500' }), lines));
-    expect(opened).toMatchObject({ maxOperationsCount: 499, isSoleWriter: false });
+    expect(opened).toMatchObject({ maxOperationsCount: 499, isExclusiveWriter: false });
     await opened.store.commit({ comparisons: [], puts: [{ key: '/a', value: Buffer.from('1') }], deletes: [] }, never);
     expect(server.dump('/a').size).toBe(1);
     await server.kill();
@@ -135,7 +135,7 @@ describe('settings', () => {
     const place = new Place();
     cleanups.push(() => place.remove());
     const opened = await open({ ...place.env(), PODWIRE_IPAM_ETCD_CA_FILE: '', PODWIRE_IPAM_STORE: 'embedded' }, []);
-    expect(opened.isSoleWriter).toBe(true);
+    expect(opened.isExclusiveWriter).toBe(true);
     expect(await opened.store.revision(never)).toBe(1);
     await opened.store.close();
   });

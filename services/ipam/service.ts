@@ -7,7 +7,7 @@ import type { Logger } from '@podwire/shared/runtime/log';
 import { AuditEvents } from './audit/audit-operations.js';
 import { observeUsage } from './audit/usage-operations.js';
 import type { Config } from './config.js';
-import { CertificateLife } from './engine/etcd/credentials.js';
+import { CertificateExpiryCheck } from './engine/etcd/credentials.js';
 import { Events } from './engine/events.js';
 import { Mirror, type MirrorEvent } from './engine/mirror/mirror.js';
 import { MarkExpiry } from './engine/release-marks.js';
@@ -22,14 +22,14 @@ import type { HistoryOptions } from './history/history-operations.js';
 import { Ipam, ipamServices } from './ipam.js';
 import { PoolEvents } from './pools/pools-operations.js';
 import { RecordKeys } from './records/json/keys.js';
-import { beginDatastore, openStore, untilAvailable, type OpenStore, type Patience } from './startup.js';
-import { requireWhole } from './transfer/scope.js';
-import { garbageTask, LockPause, Upkeep, type UpkeepTask } from './upkeep.js';
-import { WatchHub, type Watches } from './watch/hub.js';
+import { initializeDatastore, openStore, retryUntilAvailable, type OpenStore, type StartRetry } from './startup.js';
+import { requireCompleteImport } from './transfer/scope.js';
+import { garbageTask, LockGuard, Upkeep, type UpkeepTask } from './upkeep.js';
+import { WatchHub, type WatchSource } from './watch/hub.js';
 import { watchCodec, watchService } from './watch/watch-rpc.js';
 
 /** What the service takes from the process it runs in. */
-export interface Surroundings {
+export interface ServiceDeps {
   readonly log: Logger;
   readonly clock: Clock;
   /** A number from 0 (included) to 1 (excluded). */
@@ -54,18 +54,18 @@ export interface RunningService extends Running {
  * @throws Failure STORE_IN_USE, STORE_CORRUPT, STORE_UNAVAILABLE when the signal fired first, STORE_DENIED, or
  * INVALID_SETTINGS when an address is taken or a file cannot be read
  */
-export async function startService(config: Config, surroundings: Surroundings): Promise<RunningService> {
-  const { log, clock, pid, newUid } = surroundings;
+export async function startService(config: Config, deps: ServiceDeps): Promise<RunningService> {
+  const { log, clock, pid, newUid } = deps;
   const events = new Events(log);
-  const patience = patienceOf(surroundings, events);
-  const untimed = await untilAvailable(() => openStore(config, { pid, newUid, events }), patience);
-  const store = timedStore(untimed.store, { clock, told: (answer) => events.storeAnswered(answer) });
-  const opened = { ...untimed, store };
+  const retry = startRetryOptions(deps, events);
+  const raw = await retryUntilAvailable(() => openStore(config, { pid, newUid, events }), retry);
+  const store = timedStore(raw.store, { clock, report: (answer) => events.storeCallEnded(answer) });
+  const opened = { ...raw, store };
   const { refused } = opened;
-  const loading = untilAvailable(() => loadDatastore(opened, { config, surroundings, events }), patience);
+  const loading = retryUntilAvailable(() => loadDatastore(opened, { config, deps, events }), retry);
   // Awaited below; a failure must not count as unhandled before.
   loading.catch(() => undefined);
-  const updates = updatesOf(loading.then(({ updater }) => updater));
+  const updates = deferredUpdates(loading.then(({ updater }) => updater));
   const history = historyOptions(store, config);
   const ipam = new Ipam({ updates, events, clock, newUid, history, unknownNodes: config.unknownNodes });
   const server = new RpcServer({
@@ -76,10 +76,10 @@ export async function startService(config: Config, surroundings: Surroundings): 
     drainTimeoutMs: config.drainTimeoutMs,
     services: (unary, streaming) => [
       ...ipamServices(ipam, unary),
-      watchService(watchesOf(loading, refused), streaming),
+      watchService(deferredWatchSource(loading, refused), streaming),
     ],
   });
-  const pause = new LockPause({ isLocked: () => ipam.configuration.isLocked(), log });
+  const pause = new LockGuard({ isLocked: () => ipam.configuration.isLocked(), log });
   const upkeeps: Upkeep[] = [];
   let stopMetrics = (): void => undefined;
   const stop = async (): Promise<void> => {
@@ -93,10 +93,10 @@ export async function startService(config: Config, surroundings: Surroundings): 
     await loading;
     stopMetrics = observeUsage(metrics.getMeter('podwire-ipam'), () => ipam.audits.usage());
     upkeeps.push(
-      startUpkeep(ipam, { config, events, surroundings, history, store, pause }),
-      ...startMaintenance(ipam, { config, events, surroundings, pause }),
+      startUpkeep(ipam, { config, events, deps, history, store, pause }),
+      ...startMaintenance(ipam, { config, events, deps, pause }),
     );
-    serveUnless(refused, server);
+    serveUntilRefused(refused, server);
     return { addresses, stop };
   } catch (error) {
     await stop();
@@ -105,7 +105,7 @@ export async function startService(config: Config, surroundings: Surroundings): 
 }
 
 /** The update loop, which is waited for until it is there. */
-function updatesOf(loading: Promise<Updater>): IpamOptions['updates'] {
+function deferredUpdates(loading: Promise<Updater>): IpamOptions['updates'] {
   let loaded: Updater | undefined;
   void loading.then(
     (updater) => (loaded = updater),
@@ -114,31 +114,31 @@ function updatesOf(loading: Promise<Updater>): IpamOptions['updates'] {
   return {
     update: (lane, decide, options) =>
       loaded ? loaded.update(lane, decide, options) : loading.then((updater) => updater.update(lane, decide, options)),
-    read: async (look, options) => (loaded ?? (await loading)).read(look, options),
-    peek: async (look) => (loaded ?? (await loading)).peek(look),
+    read: async (query, options) => (loaded ?? (await loading)).read(query, options),
+    peek: async (query) => (loaded ?? (await loading)).peek(query),
   };
 }
 
 const NEVER = new AbortController().signal;
 
-function patienceOf({ clock, random, signal = NEVER }: Surroundings, events: Events): Patience {
-  return { clock, random, signal, report: (failure) => events.datastoreAwaited(failure) };
+function startRetryOptions({ clock, random, signal = NEVER }: ServiceDeps, events: Events): StartRetry {
+  return { clock, random, signal, report: (failure) => events.datastoreUnavailable(failure) };
 }
 
 /** Looks for garbage at its own pace, where it is to be looked for. */
-function startMaintenance(ipam: Ipam, { config, events, surroundings, pause }: Pausing): Upkeep[] {
-  const { clock, random } = surroundings;
+function startMaintenance(ipam: Ipam, { config, events, deps, pause }: MaintenanceDeps): Upkeep[] {
+  const { clock, random } = deps;
   const intervalMs = config.maintenanceIntervalSeconds * 1000;
   if (intervalMs === 0) return [];
   const tasks = [pause.unlessLocked(garbageTask({ audits: ipam.audits, events: new AuditEvents(events) }))];
-  const failed = (task: string, error: unknown): void => events.upkeepFailed(task, error);
-  return [new Upkeep({ tasks, clock, random, failed, intervalMs })];
+  const reportFailure = (task: string, error: unknown): void => events.upkeepFailed(task, error);
+  return [new Upkeep({ tasks, clock, random, reportFailure, intervalMs })];
 }
 
 /** What has to be done without being asked. */
-function startUpkeep(ipam: Ipam, upkeep: UpkeepSurroundings): Upkeep {
-  const { config, events, surroundings, history, store, pause } = upkeep;
-  const { clock, random } = surroundings;
+function startUpkeep(ipam: Ipam, upkeep: UpkeepDeps): Upkeep {
+  const { config, events, deps, history, store, pause } = upkeep;
+  const { clock, random } = deps;
   const keys = new RecordKeys(config.datastorePrefix);
   const expiry = new HistoryExpiry({ ...history, events: new HistoryEvents(events), clock });
   const clocksDiffer = (aheadMs: number): void => events.clocksDiffer(aheadMs);
@@ -148,31 +148,31 @@ function startUpkeep(ipam: Ipam, upkeep: UpkeepSurroundings): Upkeep {
     pause.unlessLocked({ name: 'finish node deletions', run: (signal) => ipam.nodes.finishDeletions(signal) }),
     { name: 'remove old history', run: (signal: AbortSignal) => expiry.run(signal) },
     { name: 'remove old marks of releases', run: (signal: AbortSignal) => marks.run(signal) },
-    ...certificateTasks({ config, events, surroundings }),
+    ...certificateTasks({ config, events, deps }),
   ];
-  return new Upkeep({ tasks, clock, random, failed: (task, error) => events.upkeepFailed(task, error) });
+  return new Upkeep({ tasks, clock, random, reportFailure: (task, error) => events.upkeepFailed(task, error) });
 }
 
-function certificateTasks({ config, events, surroundings }: Loading): UpkeepTask[] {
+function certificateTasks({ config, events, deps }: LoadDeps): UpkeepTask[] {
   const { store, etcdCertFile: file } = config;
   if (store !== 'etcd' || file === '') return [];
-  const ending = (end: Date, hasEnded: boolean): void => events.storeCertificateEnding(end, hasEnded);
-  const life = new CertificateLife({ file, clock: surroundings.clock, ending });
+  const reportExpiry = (end: Date, hasEnded: boolean): void => events.storeCertificateEnding(end, hasEnded);
+  const life = new CertificateExpiryCheck({ file, clock: deps.clock, reportExpiry });
   return [{ name: 'look at the certificate for etcd', run: () => Promise.resolve().then(() => life.run()) }];
 }
 
-interface Pausing extends Loading {
-  readonly pause: LockPause;
+interface MaintenanceDeps extends LoadDeps {
+  readonly pause: LockGuard;
 }
 
-interface UpkeepSurroundings extends Pausing {
+interface UpkeepDeps extends MaintenanceDeps {
   readonly history: HistoryOptions;
   readonly store: Store;
 }
 
 function historyOptions(store: Store, { datastorePrefix, historyHours }: Config): HistoryOptions {
   const log = new HistoryLog(store, new RecordKeys(datastorePrefix));
-  return { log, keptHoursCount: historyHours };
+  return { log, retentionHours: historyHours };
 }
 
 interface Datastore {
@@ -181,33 +181,30 @@ interface Datastore {
   readonly hub: WatchHub;
 }
 
-interface Loading {
+interface LoadDeps {
   readonly config: Config;
-  readonly surroundings: Surroundings;
+  readonly deps: ServiceDeps;
   readonly events: Events;
 }
 
-async function loadDatastore(
-  { store, ...limits }: OpenStore,
-  { config, surroundings, events }: Loading,
-): Promise<Datastore> {
-  const { clock, random, newUid } = surroundings;
+async function loadDatastore({ store, ...limits }: OpenStore, { config, deps, events }: LoadDeps): Promise<Datastore> {
+  const { clock, random, newUid } = deps;
   const keys = new RecordKeys(config.datastorePrefix, { hasLock: config.store === 'etcd' });
   const keepsHistory = config.historyHours > 0;
   const never = new AbortController().signal;
-  const datastore = await requireWhole(store, config.datastorePrefix, never);
+  const datastore = await requireCompleteImport(store, config.datastorePrefix, never);
   const first = { store, keys, defaultPool: config.defaultPool, nowMs: clock.nowMs(), newUid };
-  const defaultPool = await beginDatastore(first, never);
+  const defaultPool = await initializeDatastore(first, never);
   if (defaultPool) new PoolEvents(events).poolCreated(defaultPool);
   const currentRevision = (signal: AbortSignal): Promise<number> => store.revision(signal);
   const hub = new WatchHub({ keys, codec: watchCodec, clock, datastore, currentRevision });
-  const report = (event: MirrorEvent): void => tell(events, event);
+  const report = (event: MirrorEvent): void => reportMirrorEvent(events, event);
   const mirror = await Mirror.start({ store, keys, clock, random, report, observe: hub.observe }, never);
   return { mirror, hub, updater: new Updater({ store, mirror, keys, clock, random, ...limits, keepsHistory }) };
 }
 
 /** Watches begin when the datastore has been read, and fail once it is refused. */
-function watchesOf(loading: Promise<Datastore>, refused: AbortSignal): Watches {
+function deferredWatchSource(loading: Promise<Datastore>, refused: AbortSignal): WatchSource {
   return {
     async *watch(request, signal) {
       const { hub } = await loading;
@@ -218,7 +215,7 @@ function watchesOf(loading: Promise<Datastore>, refused: AbortSignal): Watches {
 }
 
 /** Health checks report serving until the datastore is refused. */
-function serveUnless(refused: AbortSignal, server: RpcServer): void {
+function serveUntilRefused(refused: AbortSignal, server: RpcServer): void {
   refused.addEventListener('abort', () => server.setNotServing(), { once: true });
   if (!refused.aborted) server.setServing();
 }
@@ -229,7 +226,7 @@ async function closeDatastore({ mirror, updater, hub }: Datastore): Promise<void
   await mirror.close();
 }
 
-function tell(events: Events, event: MirrorEvent): void {
+function reportMirrorEvent(events: Events, event: MirrorEvent): void {
   switch (event.type) {
     case 'unreadable':
       events.recordUnreadable(event.key, event.failure);

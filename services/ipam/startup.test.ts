@@ -2,7 +2,7 @@ import { describe, expect, test } from 'vitest';
 
 import { MemoryStore } from './engine/testing/memory-store.js';
 import { forever, keys, startReplica } from './engine/testing/stores.js';
-import { beginDatastore } from './startup.js';
+import { initializeDatastore } from './startup.js';
 import { NOW_MS, pool } from './testing/records.js';
 
 const defaultPool = pool('default', '10.0.0.0/16');
@@ -10,7 +10,7 @@ const newUid = () => '0f8fad5b-d9cb-469f-a165-70867728950e';
 const MARKER = '/calico/resources/v3/projectcalico.org/clusterinformations/default';
 
 const begin = (store: MemoryStore, rest: { readonly defaultPool?: undefined } = {}) =>
-  beginDatastore({ store, keys, defaultPool, nowMs: NOW_MS, newUid, ...rest }, forever);
+  initializeDatastore({ store, keys, defaultPool, nowMs: NOW_MS, newUid, ...rest }, forever);
 
 async function keysOf(store: MemoryStore): Promise<string[]> {
   return (await store.list('', forever)).records.map(({ key }) => key).sort();

@@ -17,7 +17,7 @@ import type { RecordKeys } from './records/json/keys.js';
 import { encodeRecord, serialize } from './records/json/registry.js';
 import type { Pool } from './records/pool.js';
 
-interface StoreSurroundings {
+interface OpenStoreDeps {
   readonly pid: number;
   /** Makes a UUID. */
   readonly newUid: () => string;
@@ -34,7 +34,7 @@ export interface OpenStore {
   /** Whether it may execute a transaction after its sender gave up. */
   readonly marksReleases: boolean;
   /** Whether no other process writes to it. */
-  readonly isSoleWriter: boolean;
+  readonly isExclusiveWriter: boolean;
   /**
    * Fires when the datastore is permanently refused, as it is not the one that was read before. Its reason is the
    * failure.
@@ -50,13 +50,13 @@ const EMBEDDED_MAX_OPERATIONS_COUNT = 1024;
  * @throws Failure STORE_IN_USE, STORE_CORRUPT, STORE_UNAVAILABLE, STORE_DENIED, or INVALID_SETTINGS when a file that they name
  * cannot be read or used
  */
-export async function openStore(config: Config, surroundings: StoreSurroundings): Promise<OpenStore> {
-  const { pid, newUid, events, watchHistoryCount } = surroundings;
+export async function openStore(config: Config, deps: OpenStoreDeps): Promise<OpenStore> {
+  const { pid, newUid, events, watchHistoryCount } = deps;
   if (config.store === 'embedded') {
     const history = watchHistoryCount === undefined ? {} : { watchHistoryCount };
     const store = await EmbeddedStore.open({ directory: config.storeDirectory, pid, ...history });
     const { signal: refused } = new AbortController();
-    const limits = { maxOperationsCount: EMBEDDED_MAX_OPERATIONS_COUNT, marksReleases: false, isSoleWriter: true };
+    const limits = { maxOperationsCount: EMBEDDED_MAX_OPERATIONS_COUNT, marksReleases: false, isExclusiveWriter: true };
     return { store, ...limits, refused };
   }
   const refusing = new AbortController();
@@ -64,15 +64,15 @@ export async function openStore(config: Config, surroundings: StoreSurroundings)
     ...etcdOptions(config),
     uid: newUid(),
     report: (event) => {
-      tell(events, event);
+      reportClusterEvent(events, event);
       if (event.type === 'replaced') refusing.abort(event.failure);
     },
   });
-  const limits = { maxOperationsCount: store.maxOperationsCount, marksReleases: true, isSoleWriter: false };
+  const limits = { maxOperationsCount: store.maxOperationsCount, marksReleases: true, isExclusiveWriter: false };
   return { store, ...limits, refused: refusing.signal };
 }
 
-function tell(events: Events, event: ClusterEvent): void {
+function reportClusterEvent(events: Events, event: ClusterEvent): void {
   switch (event.type) {
     case 'endpointChosen':
       events.storeEndpointChosen(event.endpoint);
@@ -90,15 +90,15 @@ function tell(events: Events, event: ClusterEvent): void {
 }
 
 function etcdOptions(config: Config): Omit<EtcdStoreOptions, 'uid'> {
-  const given = (text: string): string | undefined => (text === '' ? undefined : text);
+  const optional = (text: string): string | undefined => (text === '' ? undefined : text);
   return {
     endpoints: config.etcdEndpoints,
     credentials: {
-      caFile: given(config.etcdCaFile),
-      certFile: given(config.etcdCertFile),
-      keyFile: given(config.etcdKeyFile),
-      username: given(config.etcdUsername),
-      passwordFile: given(config.etcdPasswordFile),
+      caFile: optional(config.etcdCaFile),
+      certFile: optional(config.etcdCertFile),
+      keyFile: optional(config.etcdKeyFile),
+      username: optional(config.etcdUsername),
+      passwordFile: optional(config.etcdPasswordFile),
     },
     requestTimeoutMs: config.etcdRequestTimeoutMs,
     dialTimeoutMs: config.etcdDialTimeoutMs,
@@ -108,7 +108,7 @@ function etcdOptions(config: Config): Omit<EtcdStoreOptions, 'uid'> {
   };
 }
 
-interface FirstStart {
+interface InitializeOptions {
   readonly store: Store;
   readonly keys: RecordKeys;
   /** Undefined for none. */
@@ -125,7 +125,7 @@ interface FirstStart {
  * @returns the pool, when this call made it
  * @throws Failure of the store
  */
-export async function beginDatastore(first: FirstStart, signal: AbortSignal): Promise<Pool | undefined> {
+export async function initializeDatastore(first: InitializeOptions, signal: AbortSignal): Promise<Pool | undefined> {
   const { store, keys, defaultPool, nowMs, newUid } = first;
   const marker = `${keys.root}resources/v3/projectcalico.org/clusterinformations/default`;
   const { records: begun } = await store.read([marker], signal);
@@ -166,7 +166,7 @@ function clusterInformation({ uid, clusterGuid, nowMs }: ClusterIdentity): JsonO
   };
 }
 
-export interface Patience {
+export interface StartRetry {
   readonly clock: Clock;
   /** A number from 0 (included) to 1 (excluded). */
   readonly random: () => number;
@@ -183,24 +183,27 @@ const BACKOFF: BackoffBounds = { baseMs: 250, maxMs: 5_000 };
  * would be restarted repeatedly, with growing delays.
  * @throws a failure that is not transient; the last failure of any kind when the signal fires
  */
-export async function untilAvailable<Result>(step: () => Promise<Result>, patience: Patience): Promise<Result> {
-  const { report, ...rest } = patience;
-  const reported = async (): Promise<Result> => {
+export async function retryUntilAvailable<Result>(
+  step: () => Promise<Result>,
+  retryOptions: StartRetry,
+): Promise<Result> {
+  const { report, ...rest } = retryOptions;
+  const reportingStep = async (): Promise<Result> => {
     try {
       return await step();
     } catch (error) {
-      if (mayPass(error)) report(error);
+      if (isTransient(error)) report(error);
       throw error;
     }
   };
-  return await retry(reported, {
+  return await retry(reportingStep, {
     ...rest,
     attempts: Number.POSITIVE_INFINITY,
     backoff: BACKOFF,
-    retryable: mayPass,
+    retryable: isTransient,
   });
 }
 
-function mayPass(error: unknown): error is Failure {
+function isTransient(error: unknown): error is Failure {
   return error instanceof Failure && error.retryable;
 }

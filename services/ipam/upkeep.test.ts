@@ -6,7 +6,7 @@ import { describe, expect, test } from 'vitest';
 
 import type { RepairReport } from './audit/repair.js';
 import { forever } from './engine/testing/stores.js';
-import { garbageTask, LockPause, Upkeep, type UpkeepTask } from './upkeep.js';
+import { garbageTask, LockGuard, Upkeep, type UpkeepTask } from './upkeep.js';
 
 /** A clock whose waits end when the test says so. */
 class ManualClock {
@@ -51,8 +51,8 @@ async function settle(): Promise<void> {
 function start(...tasks: UpkeepTask[]) {
   const clock = new ManualClock();
   const failures: string[] = [];
-  const failed = (task: string, error: unknown): number => failures.push(`${task}: ${String(error)}`);
-  const upkeep = new Upkeep({ tasks, clock, random: () => 0.25, failed, intervalMs: 1000, taskTimeoutMs: 300 });
+  const reportFailure = (task: string, error: unknown): number => failures.push(`${task}: ${String(error)}`);
+  const upkeep = new Upkeep({ tasks, clock, random: () => 0.25, reportFailure, intervalMs: 1000, taskTimeoutMs: 300 });
   return { clock, failures, upkeep };
 }
 
@@ -135,7 +135,7 @@ test('a task pauses while the datastore is locked, and the log says once when a 
     done();
   };
   const log = createLogger({ service: 'test', level: 'info', destination: new Writable({ write }) });
-  const pause = new LockPause({ isLocked: () => Promise.resolve(locked), log });
+  const pause = new LockGuard({ isLocked: () => Promise.resolve(locked), log });
   const run = (): Promise<void> => {
     runs++;
     return Promise.resolve();
@@ -162,7 +162,7 @@ function taskOf(report: RepairReport) {
     limits.push(limit);
     return Promise.resolve(report);
   };
-  const events = { garbageLeft: (limit: number) => void warned.push(limit) };
+  const events = { garbageLimitReached: (limit: number) => void warned.push(limit) };
   return { limits, warned, task: garbageTask({ audits: { collectGarbage }, events }) };
 }
 

@@ -19,7 +19,7 @@ export interface UpkeepOptions {
   /** A number from 0 (included) to 1 (excluded). */
   readonly random: () => number;
   /** Receives each failed task; the next round retries it. Must not throw. */
-  readonly failed: (task: string, error: unknown) => void;
+  readonly reportFailure: (task: string, error: unknown) => void;
   /** Mean time from the end of a round to the begin of the next. Default: 30,000. */
   readonly intervalMs?: number;
   /** How long a task may take in one round. Default: 60,000. */
@@ -59,7 +59,7 @@ export class Upkeep {
   }
 
   async #do({ name, run }: UpkeepTask): Promise<void> {
-    const { clock, taskTimeoutMs, failed } = this.#options;
+    const { clock, taskTimeoutMs, reportFailure } = this.#options;
     if (this.#stop.signal.aborted) return;
     const ended = new AbortController();
     const timeout = new AbortController();
@@ -72,7 +72,7 @@ export class Upkeep {
     try {
       await run(signal);
     } catch (error) {
-      if (!this.#isStopped()) failed(name, error);
+      if (!this.#isStopped()) reportFailure(name, error);
     } finally {
       ended.abort();
     }
@@ -90,7 +90,7 @@ interface LockPauseOptions {
 }
 
 /** Prevents upkeep from changing allocations while the datastore is locked, and logs the begin and end of a lock. */
-export class LockPause {
+export class LockGuard {
   readonly #options: LockPauseOptions;
   #wasLocked = false;
 
@@ -103,12 +103,12 @@ export class LockPause {
     return {
       name,
       run: async (signal) => {
-        if (!(await this.#look())) await run(signal);
+        if (!(await this.#checkLock())) await run(signal);
       },
     };
   }
 
-  async #look(): Promise<boolean> {
+  async #checkLock(): Promise<boolean> {
     const { isLocked, log } = this.#options;
     const locked = await isLocked();
     if (locked && !this.#wasLocked)
@@ -126,7 +126,7 @@ const MAX_REPAIRS_COUNT = 1000;
 
 interface MaintenanceOptions {
   readonly audits: Pick<Ipam['audits'], 'collectGarbage'>;
-  readonly events: Pick<AuditEvents, 'garbageLeft'>;
+  readonly events: Pick<AuditEvents, 'garbageLimitReached'>;
 }
 
 /**
@@ -143,7 +143,7 @@ export function garbageTask({ audits, events }: MaintenanceOptions): UpkeepTask 
     run: async (signal) => {
       if (rounds++ === 0) return;
       const { more } = await audits.collectGarbage(MAX_REPAIRS_COUNT, signal);
-      if (more) events.garbageLeft(MAX_REPAIRS_COUNT);
+      if (more) events.garbageLimitReached(MAX_REPAIRS_COUNT);
     },
   };
 }

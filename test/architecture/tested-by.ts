@@ -91,7 +91,7 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
 
   // What a stream is sent, after any changes and cuts.
   'services/ipam/watch/batches.ts': 'services/ipam/watch/hub.test.ts',
-  'services/ipam/watch/waiters.ts': 'services/ipam/watch/hub.test.ts',
+  'services/ipam/watch/wait-queue.ts': 'services/ipam/watch/hub.test.ts',
   // From store to file to store, cut off at each transaction.
   'services/ipam/transfer/import.ts': 'services/ipam/transfer/transfer.test.ts',
 

@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-import { countHeld, disagreements, heldByHandle } from '@podwire/ipam/engine/testing/agreement';
+import { countHeld, inconsistencies, heldByHandle } from '@podwire/ipam/engine/testing/consistency';
 import { EtcdServer } from '@podwire/ipam/engine/testing/etcd-server';
 import { RecordKeys } from '@podwire/ipam/records/json/keys';
 import { decodeRecord } from '@podwire/ipam/records/json/registry';
@@ -84,7 +84,7 @@ describe(`hundreds of callers of three replicas under faults (HISTORY_SEED=${see
     expect(failedAllocations(outcomes)).toBeGreaterThan(0);
 
     const view = storedIn(etcd);
-    expect(disagreements(view, Date.now())).toEqual([]);
+    expect(inconsistencies(view, Date.now())).toEqual([]);
     const held = new Map([...history.held].map(([containerId, address]) => [`net.${containerId}`, address]));
     expect(sorted(heldByHandle(view))).toEqual(sorted(held));
     expect(countHeld(view)).toBe(held.size);

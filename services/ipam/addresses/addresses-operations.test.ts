@@ -3,7 +3,7 @@ import { formatPrefix } from '@podwire/shared/net/prefix';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
-import { countHeld, disagreements, readAll } from '../engine/testing/agreement.js';
+import { countHeld, inconsistencies, readAll } from '../engine/testing/consistency.js';
 import { MemoryStore, type MemoryStoreOptions } from '../engine/testing/memory-store.js';
 import { forever, keys } from '../engine/testing/stores.js';
 import type { Ipam } from '../ipam.js';
@@ -33,7 +33,7 @@ async function withPool({ cidr, blockSizeBits }: Wanted, options: MemoryStoreOpt
 
 const agree = async (store: MemoryStore) => {
   const view = await readAll(store, keys);
-  expect(disagreements(view, NOW_MS)).toEqual([]);
+  expect(inconsistencies(view, NOW_MS)).toEqual([]);
   return view;
 };
 

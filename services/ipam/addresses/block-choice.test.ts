@@ -2,7 +2,7 @@ import { parseAddress } from '@podwire/shared/net/address';
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { describe, expect, test } from 'vitest';
 
-import { disagreements } from '../engine/testing/agreement.js';
+import { inconsistencies } from '../engine/testing/consistency.js';
 import type { Block } from '../records/block.js';
 import type { Pool } from '../records/pool.js';
 import { MapView } from '../records/testing/map-view.js';
@@ -31,7 +31,7 @@ const wanting = (texts: readonly string[], id = 'c1', rest: Partial<AllocationRe
 
 function run(view: MapView, asked: AllocationRequest, nowMs = NOW_MS): Allocation {
   const outcome = view.apply(allocate(view, { request: asked, nowMs }));
-  expect(disagreements(view, nowMs)).toEqual([]);
+  expect(inconsistencies(view, nowMs)).toEqual([]);
   return outcome;
 }
 

@@ -3,7 +3,7 @@ import { describe, expect, test } from 'vitest';
 
 import { absent, encodeTransaction } from '../engine/etcd/request.js';
 import type { CommitResult, Transaction } from '../engine/store.js';
-import { disagreements, readAll } from '../engine/testing/agreement.js';
+import { inconsistencies, readAll } from '../engine/testing/consistency.js';
 import { MemoryStore } from '../engine/testing/memory-store.js';
 import { forever, keys } from '../engine/testing/stores.js';
 import type { AllocationAttributes } from '../records/attributes.js';
@@ -100,7 +100,7 @@ async function startOn(blocks: readonly Block[]) {
     ...handlesOf(blocks),
   ]);
   const { ipam } = await startIpam(store);
-  return { ipam, store, faults: async () => disagreements(await readAll(store, keys), NOW_MS) };
+  return { ipam, store, faults: async () => inconsistencies(await readAll(store, keys), NOW_MS) };
 }
 
 const shared: AllocationAttributes = { handleId: 'shared', owner: { node: 'gone' }, releasedAtMs: undefined };

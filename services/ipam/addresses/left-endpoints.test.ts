@@ -4,7 +4,7 @@ import { beginNodeDeletion, continueNodeDeletion } from '../nodes/deletion.js';
 import type { ForeignEndpoint } from '../records/endpoint.js';
 import { MapView } from '../records/testing/map-view.js';
 import { address, handleRecord, releaseOutOfBand } from '../testing/allocations.js';
-import { calicoAttributes, found, repairAll, takeBehind } from '../testing/damages.js';
+import { calicoAttributes, found, repairAll, takeUnrecorded } from '../testing/damages.js';
 import {
   attachment,
   block,
@@ -108,7 +108,7 @@ describe('an endpoint that Calico wrote', () => {
   const CIDR = '10.0.0.0/30';
   const theirs: Partial<ForeignEndpoint> = { containerId: 'c1', podName: 'web', addresses: [prefix('10.0.0.0/32')] };
   const started = (handleId = 'net.c1', rest: Partial<ForeignEndpoint> = {}) => {
-    const taken = takeBehind(block(CIDR, 'n1'), { ...calicoAttributes('c1', 'web'), handleId });
+    const taken = takeUnrecorded(block(CIDR, 'n1'), { ...calicoAttributes('c1', 'web'), handleId });
     return new MapView([
       poolRecord('p', '10.0.0.0/30', { blockSizeBits: 30 }),
       nodeRecord('n1'),
@@ -213,7 +213,7 @@ describe('the address of a virtual machine', () => {
   ])('%s is reported as unexplained, and stays', (_, attributes) => {
     const view = new MapView([
       poolRecord('p', '10.0.0.0/30', { blockSizeBits: 30 }),
-      ...claimedBlock(takeBehind(block(CIDR, 'n1'), attributes)),
+      ...claimedBlock(takeUnrecorded(block(CIDR, 'n1'), attributes)),
       handleRecord(attributes.handleId, [CIDR, 1]),
     ]);
     expect(found(view)).toEqual(['allocationUnexplained 10.0.0.0']);

@@ -3,7 +3,7 @@ import { parseAddress, type Address } from '@podwire/shared/net/address';
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { describe, expect, test } from 'vitest';
 
-import { disagreements, readAll } from '../engine/testing/agreement.js';
+import { inconsistencies, readAll } from '../engine/testing/consistency.js';
 import { MemoryStore } from '../engine/testing/memory-store.js';
 import { forever, keys } from '../engine/testing/stores.js';
 import type { Ipam } from '../ipam.js';
@@ -40,7 +40,7 @@ describe.each(['fails', 'failsAfterCommit'] as const)(
     test('is the answer to the repeat', async () => {
       const { store, ipam } = await lostAnswer(type);
       expect(await allocate(ipam, 'c1')).toBe('10.0.0.9/32');
-      expect(disagreements(await readAll(store, keys), NOW_MS)).toEqual([]);
+      expect(inconsistencies(await readAll(store, keys), NOW_MS)).toEqual([]);
     });
 
     test('is the next container’s, after the release that follows a failed ADD', async () => {
@@ -48,7 +48,7 @@ describe.each(['fails', 'failsAfterCommit'] as const)(
       await ipam.addresses.release(attachment('c1'), forever);
       expect(await allocate(ipam, 'c2')).toBe('10.0.0.9/32');
       const view = await readAll(store, keys);
-      expect(disagreements(view, NOW_MS)).toEqual([]);
+      expect(inconsistencies(view, NOW_MS)).toEqual([]);
       expect(view.all('handle').map(({ value }) => value.id)).toEqual(['net.c2']);
     });
   },

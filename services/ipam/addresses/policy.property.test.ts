@@ -6,7 +6,7 @@ import { expect, test } from 'vitest';
 
 import { blocksOf } from '../blocks/holding.js';
 import { releaseHeld } from '../blocks/release-changes.js';
-import { disagreements } from '../engine/testing/agreement.js';
+import { inconsistencies } from '../engine/testing/consistency.js';
 import { assignTunnel, releaseTunnel } from '../nodes/tunnels.js';
 import { heldAddressesIn, type Block } from '../records/block.js';
 import type { IpamConfig } from '../records/config.js';
@@ -331,7 +331,7 @@ class Run {
   /** Everything agrees, with itself and with the oracle; a block that has gone took nothing with it. */
   check(): void {
     const { view, oracle } = this;
-    expect(disagreements(view, oracle.nowMs)).toEqual([]);
+    expect(inconsistencies(view, oracle.nowMs)).toEqual([]);
     const held = view
       .blocks()
       .flatMap((block) => heldAddressesIn(block, () => true))

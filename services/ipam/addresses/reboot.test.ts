@@ -1,7 +1,7 @@
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { expect, test } from 'vitest';
 
-import { disagreements, heldByHandle, readAll } from '../engine/testing/agreement.js';
+import { inconsistencies, heldByHandle, readAll } from '../engine/testing/consistency.js';
 import { MemoryStore } from '../engine/testing/memory-store.js';
 import { forever, keys } from '../engine/testing/stores.js';
 import type { Ipam } from '../ipam.js';
@@ -41,7 +41,7 @@ test('sandboxes that a reboot killed unheard keep theirs from the pods’ new on
   expect(new Set([...old, ...young]).size, 'a process of the old sandbox may live').toBe(2 * PODS.length);
   expect(await allocate(ipam, 'new-a', { pod: 'a', bootId: 'two' }), 'an ADD again').toBe(young[0]);
   const before = await readAll(store, keys);
-  expect(disagreements(before, NOW_MS)).toEqual([]);
+  expect(inconsistencies(before, NOW_MS)).toEqual([]);
   expect(before.endpoints(), 'one for each pod').toHaveLength(PODS.length);
 
   const { results } = await ipam.audits.repair(REPAIR, forever);
@@ -49,7 +49,7 @@ test('sandboxes that a reboot killed unheard keep theirs from the pods’ new on
     PODS.map(() => 'allocationUnused repaired'),
   );
   const after = await readAll(store, keys);
-  expect(disagreements(after, NOW_MS)).toEqual([]);
+  expect(inconsistencies(after, NOW_MS)).toEqual([]);
   expect([...heldByHandle(after).values()].sort()).toEqual(young.toSorted());
   for (const [index, pod] of PODS.entries()) {
     await ipam.addresses.release(attachment(`old-${pod}`), forever);

@@ -7,7 +7,7 @@ import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
 import { Events } from '../engine/events.js';
-import { disagreements, readAll } from '../engine/testing/agreement.js';
+import { inconsistencies, readAll } from '../engine/testing/consistency.js';
 import { MemoryStore, type MemoryStoreOptions } from '../engine/testing/memory-store.js';
 import { forever, instantClock, keys, startReplica } from '../engine/testing/stores.js';
 import { HistoryLog } from '../history/history-log.js';
@@ -29,7 +29,7 @@ async function startOn(store: MemoryStore, clock: { nowMs: () => number }): Prom
     events: new Events(createLogger({ service: 'test', level: 'fatal', destination })),
     clock: { ...instantClock, ...clock },
     newUid: () => `uid-${uids++}`,
-    history: { log: new HistoryLog(store, keys), keptHoursCount: 168 },
+    history: { log: new HistoryLog(store, keys), retentionHours: 168 },
     unknownNodes: 'register',
   });
 }
@@ -67,7 +67,7 @@ test('200 addresses over blocks of ten nodes are released in one call, with resu
   );
   const again = await ipam.addresses.releaseEach(releases, forever);
   expect(again.filter(({ state }) => state === 'released')).toEqual([]);
-  expect(disagreements(await readAll(store, keys), NOW_MS)).toEqual([]);
+  expect(inconsistencies(await readAll(store, keys), NOW_MS)).toEqual([]);
   expect((await store.list(keys.history, forever)).records).toHaveLength(196);
 });
 
@@ -158,7 +158,7 @@ test('property: of up to six operations at the same time on two replicas, each r
       ordered = false;
       const view = await readAll(store, keys);
       const unowned = 'has no confirmed affinity';
-      expect(disagreements(view, NOW_MS).filter((text) => !text.includes(unowned))).toEqual([]);
+      expect(inconsistencies(view, NOW_MS).filter((text) => !text.includes(unowned))).toEqual([]);
       for (const block of view.blocks())
         if (block.owner) expect(view.affinity(block.owner, block.prefix)?.state).toBe('confirmed');
       const { records } = await store.list(keys.history, forever);
@@ -197,7 +197,7 @@ describe('a release for a namespace, and the attachment added again with another
     /** In any order, the attachment that was added again has the addresses of its response. */
     const expectHeld = async ({ endpoint: told }: Awaited<ReturnType<typeof addAgain>>) => {
       const view = await readAll(store, keys);
-      expect(disagreements(view, NOW_MS)).toEqual([]);
+      expect(inconsistencies(view, NOW_MS)).toEqual([]);
       const endpoints = view.all('endpoint').map(({ value }) => value);
       expect(endpoints).toMatchObject([{ netns: alive, addresses: told.addresses }]);
       expect(told.addresses).toHaveLength(1);

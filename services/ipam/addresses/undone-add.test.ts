@@ -1,7 +1,7 @@
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { expect, test } from 'vitest';
 
-import { disagreements, readAll } from '../engine/testing/agreement.js';
+import { inconsistencies, readAll } from '../engine/testing/consistency.js';
 import { MemoryStore } from '../engine/testing/memory-store.js';
 import { forever, keys } from '../engine/testing/stores.js';
 import { poolSpec } from '../testing/interleaved-operations.js';
@@ -65,7 +65,7 @@ test('an ADD of the same interface on a second network that is undone leaves eve
   expect(await ipam.addresses.getEndpoint(attachment('c1'), forever)).toEqual(endpoint);
   await ipam.addresses.release(SECOND.attachment, forever);
   expect(await texts(store)).toEqual(before);
-  expect(disagreements(await readAll(store, keys), NOW_MS)).toEqual([]);
+  expect(inconsistencies(await readAll(store, keys), NOW_MS)).toEqual([]);
   const { addresses } = await ipam.addresses.getEndpoint(attachment('c1'), forever);
   expect(addresses.map(({ address }) => formatPrefix(address))).toEqual(['10.0.0.0/32']);
 });

@@ -3,7 +3,7 @@ import { formatPrefix } from '@podwire/shared/net/prefix';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
-import { countHeld, disagreements, readAll } from '../engine/testing/agreement.js';
+import { countHeld, inconsistencies, readAll } from '../engine/testing/consistency.js';
 import { MemoryStore } from '../engine/testing/memory-store.js';
 import { forever, keys, settleEvents } from '../engine/testing/stores.js';
 import type { Ipam } from '../ipam.js';
@@ -56,7 +56,7 @@ describe('the claim of a block and its end at the same time on three replicas, i
     await scheduler.waitFor(results);
     isOrdered = false;
     const view = await readAll(store, keys);
-    expect(disagreements(view, NOW_MS), 'each confirmed affinity has its block, each block its affinity').toEqual([]);
+    expect(inconsistencies(view, NOW_MS), 'each confirmed affinity has its block, each block its affinity').toEqual([]);
     return { results: await results, view };
   }
 
@@ -124,7 +124,7 @@ describe('a block that has to be reclaimed from another node', () => {
     const { revision: after } = await store.list(keys.root, forever);
     expect(after).toBe(revision + 1);
     const view = await readAll(store, keys);
-    expect(disagreements(view, NOW_MS)).toEqual([]);
+    expect(inconsistencies(view, NOW_MS)).toEqual([]);
     expect(view.affinitiesOf(host('n1')).map(({ block: of }) => formatPrefix(of))).toEqual(
       endpoint.addresses.map(({ block: of }) => formatPrefix(of)),
     );

@@ -12,7 +12,7 @@ import {
   healthyView,
   LATER_MS,
   repairAll,
-  takeBehind,
+  takeUnrecorded,
 } from '../testing/damages.js';
 import { block, claimedBlock, foreignRecord, NOW_MS, prefix } from '../testing/records.js';
 import { repair } from './repair.js';
@@ -23,7 +23,7 @@ const ADDRESS = 'fd00::c';
 /** A healthy view with an address of Calico's own plugin, and endpoints that may be its. */
 function withCalico(...endpoints: Partial<ForeignEndpoint>[]): MapView {
   const view = healthyView();
-  claimedBlock(takeBehind(block(CIDR, 'n1'), calicoAttributes('c9', 'web'))).forEach((record) => view.put(record));
+  claimedBlock(takeUnrecorded(block(CIDR, 'n1'), calicoAttributes('c9', 'web'))).forEach((record) => view.put(record));
   view.put(handleRecord('k8s-pod-network.c9', { [CIDR]: 1 }));
   endpoints.forEach((endpoint, index) => view.put(foreignRecord(`e${index}`, endpoint)));
   return view;
@@ -93,7 +93,7 @@ describe('an allocation that is unused', () => {
   test('stays when another address of its handle is in use', () => {
     const view = withCalico({ addresses: ITS_ADDRESS });
     const known = view.block(prefix(CIDR))!;
-    const second = takeBehind(known, calicoAttributes('c9', 'web-2'));
+    const second = takeUnrecorded(known, calicoAttributes('c9', 'web-2'));
     view.put({ kind: 'block', value: second });
     view.put(handleRecord('k8s-pod-network.c9', { [CIDR]: 2 }));
     view.put(foreignRecord('e0', { addresses: ITS_ADDRESS, podName: 'web' }));

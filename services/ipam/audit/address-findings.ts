@@ -23,9 +23,9 @@ import { attributesAt, heldAddressesIn, isHeld, type Block, type HeldAddress, ty
 import { endpointKey, formatEndpointKey, type EndpointKey } from '../records/endpoint.js';
 import type { TunnelKind } from '../records/node.js';
 import { reservedIn } from '../reservations/reservations.js';
-import { blocksAround } from './block-findings.js';
-import { bareHandle, type Judging } from './context.js';
-import { makeFinding, named, noRemedy, safely, type Finding, type FindingKind, type Remedy } from './finding.js';
+import { enclosingBlocks } from './block-findings.js';
+import { bareHandle, type AuditContext } from './context.js';
+import { makeFinding, objectOf, noRemedy, safeRemedy, type Finding, type FindingKind, type Remedy } from './finding.js';
 
 /** Handle of the addresses that Windows keeps for itself in each block, in any case (Calico's libcalico-go/lib/ipam). */
 const WINDOWS_RESERVED = 'windows-reserved-ipam-handle';
@@ -42,51 +42,51 @@ const TUNNELS: ReadonlySet<string> = new Set<TunnelKind>([
  * Faults of held addresses of a block: one has no user, or two. IPAM knows users only from endpoints and nodes, its own
  * and those of other writers; an address whose users it cannot know is not called unused.
  */
-export function judgeAddresses(judging: Judging, block: Block): Finding[] {
-  return judgeHeld(
-    judging,
+export function findAddressFaults(context: AuditContext, block: Block): Finding[] {
+  return findHeldAddressFaults(
+    context,
     block,
     heldAddressesIn(block, () => true),
   );
 }
 
 /** The same for a single address of it. */
-export function judgeAddress(judging: Judging, block: Block, ordinal: Ordinal): Finding[] {
+export function findAddressFaultsAt(context: AuditContext, block: Block, ordinal: Ordinal): Finding[] {
   const held = heldAddressesIn(block, () => true).filter((each) => each.ordinal === ordinal);
-  return judgeHeld(judging, block, held);
+  return findHeldAddressFaults(context, block, held);
 }
 
-function judgeHeld(judging: Judging, block: Block, all: readonly HeldAddress[]): Finding[] {
-  const around = blocksAround(judging, block);
-  const reserved = reservedIn(judging.view);
+function findHeldAddressFaults(context: AuditContext, block: Block, all: readonly HeldAddress[]): Finding[] {
+  const around = enclosingBlocks(context, block);
+  const reserved = reservedIn(context.view);
   const touched = reserved.overlaps(block.prefix);
   return all.flatMap((held) => [
-    ...judgeUse(judging, held),
-    ...judgeSecondOwner(held, around),
+    ...findUseFaults(context, held),
+    ...findSecondOwners(held, around),
     ...(touched && reserved.contains(addressOf(held)) ? [reservedInUse(held)] : []),
   ]);
 }
 
-function judgeUse(judging: Judging, held: HeldAddress): Finding[] {
-  const use = useOf(judging, held);
+function findUseFaults(context: AuditContext, held: HeldAddress): Finding[] {
+  const use = addressUse(context, held);
   const holder = holderText(held);
   switch (use.state) {
     case 'used':
       return [];
     case 'unexplained': {
       const explanation = `${holder}, ${use.reason}`;
-      return [found('allocationUnexplained', held, { explanation, remedy: noRemedy(use.remedy) })];
+      return [heldAddressFinding('allocationUnexplained', held, { explanation, remedy: noRemedy(use.remedy) })];
     }
     case 'endpointMissing':
-      return endpointMissing(judging, use.attachment);
+      return endpointMissing(context, use.attachment);
     case 'replaced':
     case 'unused':
     case 'unusedByNode': {
       const sinceMs = allocatedAtMs(held.attributes);
-      if (sinceMs !== undefined && judging.nowMs - sinceMs < judging.graceMs) return [];
+      if (sinceMs !== undefined && context.nowMs - sinceMs < context.graceMs) return [];
       const kind = use.state === 'unusedByNode' ? 'tunnelAllocationUnused' : 'allocationUnused';
-      const remedy = use.state === 'replaced' ? noRemedy(REPLACED_REMEDY) : releaseOf(judging, held);
-      return [found(kind, held, { explanation: `${holder}, ${use.reason}`, remedy })];
+      const remedy = use.state === 'replaced' ? noRemedy(REPLACED_REMEDY) : releaseOf(context, held);
+      return [heldAddressFinding(kind, held, { explanation: `${holder}, ${use.reason}`, remedy })];
     }
   }
 }
@@ -117,64 +117,64 @@ const OF_VIRTUAL_MACHINE: Use = {
 
 const USED: Use = { state: 'used' };
 
-function useOf(judging: Judging, held: HeldAddress): Use {
+function addressUse(context: AuditContext, held: HeldAddress): Use {
   const { attributes, block } = held;
   const { owner, handleId } = attributes;
   if (block.owner?.kind === 'virtual' || handleId?.toLowerCase() === WINDOWS_RESERVED) return USED;
-  if (owner.type !== undefined && TUNNELS.has(owner.type)) return useByNode(judging, held, owner.type);
+  if (owner.type !== undefined && TUNNELS.has(owner.type)) return useByNode(context, held, owner.type);
   const attachment = attachmentOf(attributes);
-  if (attachment) return useByAttachment(judging, attributes, attachment);
+  if (attachment) return useByAttachment(context, attributes, attachment);
   const { nodeName, pod } = holderOf(attributes);
-  if (judging.cannotReadAll('endpoint') || judging.users.hasAddress(addressOf(held))) return USED;
+  if (context.hasUnreadable('endpoint') || context.users.hasAddress(addressOf(held))) return USED;
   if (isVirtualMachine(attributes)) return OF_VIRTUAL_MACHINE;
   if (!pod) return OF_UNKNOWN_ORIGIN;
   const containerId = handleId?.slice(handleId.lastIndexOf('.') + 1) ?? '';
   const known =
-    (containerId !== '' && judging.users.hasContainer(containerId)) ||
-    judging.users.hasPod(nodeName, pod.namespace, pod.name);
+    (containerId !== '' && context.users.hasContainer(containerId)) ||
+    context.users.hasPod(nodeName, pod.namespace, pod.name);
   return known ? USED : { state: 'unused', reason: 'and no endpoint names the address, the container or the pod' };
 }
 
 /** What Podwire gave to a container: where its endpoint is, or what is in its place. */
-function useByAttachment(judging: Judging, attributes: AllocationAttributes, attachment: Attachment): Use {
+function useByAttachment(context: AuditContext, attributes: AllocationAttributes, attachment: Attachment): Use {
   const holder = holderOf(attributes);
   const key = endpointKey({ attachment, ...holder });
-  if (judging.cannotRead({ kind: 'endpoint', key })) return USED;
-  const current = endpointAt(judging.view, key);
+  if (context.isUnreadable({ kind: 'endpoint', key })) return USED;
+  const current = endpointAt(context.view, key);
   const container = current?.kind === 'endpoint' ? current.value.attachment.containerId : current?.value.containerId;
   if (current?.kind === 'endpoint' && sameAttachment(current.value.attachment, attachment)) return USED;
   const { nodeName } = holder;
-  if (judging.isGone(nodeName)) return { state: 'unused', reason: `and node ${nodeName} is gone` };
+  if (context.isNodeGone(nodeName)) return { state: 'unused', reason: `and node ${nodeName} is gone` };
   if (container === undefined) return { state: 'endpointMissing', attachment };
   // One container on two networks: one of the two was not attached, and its release puts the other back.
   if (container === attachment.containerId) return USED;
-  if (isOfEarlierBoot(judging, key, attachment))
+  if (isOfEarlierBoot(context, key, attachment))
     return { state: 'unused', reason: `and node ${nodeName} was started again since` };
   return { state: 'replaced', reason: `and its endpoint ${formatEndpointKey(key)} is of container ${container} now` };
 }
 
 /** Whether the namespace of a replaced endpoint was of another boot than that of the one that replaced it: no namespace outlives a boot. */
-function isOfEarlierBoot({ view }: Judging, key: EndpointKey, attachment: Attachment): boolean {
+function isOfEarlierBoot({ view }: AuditContext, key: EndpointKey, attachment: Attachment): boolean {
   const earlier = recordedEndpoint(view, key, attachment)?.netns?.bootId;
   const current = view.endpoint(key)?.netns?.bootId;
   return earlier !== undefined && current !== undefined && earlier !== current;
 }
 
 /** Its release loses the comparison of the blocks, so that it does not leave the endpoint behind. */
-function endpointMissing({ view }: Judging, attachment: Attachment): Finding[] {
+function endpointMissing({ view }: AuditContext, attachment: Attachment): Finding[] {
   const [first, ...rest] = heldAddressesOf(view, attachment);
   if (!first) return [];
   const held = [first, ...rest] as const;
   const value = describeEndpoint(view, attachment, held);
   const key = endpointKey(value);
-  const addresses = value.addresses.map(({ address }) => named.address(address));
+  const addresses = value.addresses.map(({ address }) => objectOf.address(address));
   return [
     makeFinding({
       kind: 'endpointMissing',
       subject: { type: 'address', block: first.block.prefix, ordinal: first.ordinal },
-      objects: [named.endpoint(key), ...addresses, named.node(value.nodeName)],
+      objects: [objectOf.endpoint(key), ...addresses, objectOf.node(value.nodeName)],
       explanation: `${formatAttachment(attachment)} holds ${addresses.map(({ name }) => name).join(', ')}, and has no endpoint`,
-      remedy: safely('writes the endpoint with what the blocks say', () => [
+      remedy: safeRemedy('writes the endpoint with what the blocks say', () => [
         ...touchBlocks(held),
         { type: 'put', record: { kind: 'endpoint', key, value } },
       ]),
@@ -182,12 +182,12 @@ function endpointMissing({ view }: Judging, attachment: Attachment): Finding[] {
   ];
 }
 
-function useByNode(judging: Judging, held: HeldAddress, kind: string): Use {
+function useByNode(context: AuditContext, held: HeldAddress, kind: string): Use {
   const { node: nodeName = '' } = held.attributes.owner;
-  const { view } = judging;
+  const { view } = context;
   const node = view.node(nodeName);
   if (!node) {
-    const gone = judging.isGone(nodeName);
+    const gone = context.isNodeGone(nodeName);
     return gone ? { state: 'unusedByNode', reason: `and node ${nodeName} is gone` } : USED;
   }
   const address = addressOf(held);
@@ -199,24 +199,24 @@ function useByNode(judging: Judging, held: HeldAddress, kind: string): Use {
  * Gives back all that the handle has, if none of it is in use: a container has one handle for all its addresses, so that one in use
  * says that it lives.
  */
-function releaseOf(judging: Judging, held: HeldAddress): Remedy {
-  const all = heldWith(judging, held);
-  const inUse = all.find((other) => useOf(judging, other).state === 'used');
+function releaseOf(context: AuditContext, held: HeldAddress): Remedy {
+  const all = heldWith(context, held);
+  const inUse = all.find((other) => addressUse(context, other).state === 'used');
   if (inUse) return noRemedy(`${formatAddress(addressOf(inUse))} of the same handle is in use`);
   const times = all.map(({ attributes }) => allocatedAtMs(attributes));
   const sinceMs = times.reduce((a, b) => (a === undefined || b === undefined ? undefined : Math.max(a, b)));
   const addresses = all.map((other) => formatAddress(addressOf(other))).join(', ');
   const effect = `gives back ${addresses}`;
-  return { type: 'release', effect, sinceMs, changes: () => releaseHeld(judging.view, all, judging.nowMs) };
+  return { type: 'release', effect, sinceMs, changes: () => releaseHeld(context.view, all, context.nowMs) };
 }
 
 /** The addresses of the same handle, this one included. */
-function heldWith({ view }: Judging, held: HeldAddress): HeldAddress[] {
+function heldWith({ view }: AuditContext, held: HeldAddress): HeldAddress[] {
   const { handleId } = held.attributes;
   if (handleId === undefined) return [held];
   const bare = bareHandle(handleId);
-  const named = view.handle(bare) ?? view.handle(handleId);
-  const others = [...(named?.blocks.keys() ?? [])].flatMap((cidr) => {
+  const objectOf = view.handle(bare) ?? view.handle(handleId);
+  const others = [...(objectOf?.blocks.keys() ?? [])].flatMap((cidr) => {
     const parsed = parsePrefix(cidr);
     const block = parsed.ok ? view.block(parsed.prefix) : undefined;
     return block && formatPrefix(block.prefix) !== formatPrefix(held.block.prefix) ? [block] : [];
@@ -230,7 +230,7 @@ function heldWith({ view }: Judging, held: HeldAddress): HeldAddress[] {
 }
 
 /** A block that lies in a larger one gives the same addresses. */
-function judgeSecondOwner(held: HeldAddress, around: readonly Block[]): Finding[] {
+function findSecondOwners(held: HeldAddress, around: readonly Block[]): Finding[] {
   const address = addressOf(held);
   return around.flatMap((outer) => {
     const ordinal = ordinalOf(outer.prefix, address);
@@ -238,7 +238,7 @@ function judgeSecondOwner(held: HeldAddress, around: readonly Block[]): Finding[
     if (!attributes || !isHeld(attributes)) return [];
     const explanation = `${holderText(held)}, and is also allocated in block ${formatPrefix(outer.prefix)} to handle ${attributes.handleId ?? 'none'}`;
     const remedy = noRemedy('which of the two uses it cannot be told; release the one that does not');
-    return [found('addressOfSeveralOwners', held, { explanation, remedy })];
+    return [heldAddressFinding('addressOfSeveralOwners', held, { explanation, remedy })];
   });
 }
 
@@ -247,7 +247,7 @@ function reservedInUse(held: HeldAddress): Finding {
   const remedy = noRemedy(
     'a reservation keeps an address from being given by itself; what was given before, or asked for, stays',
   );
-  return found('reservedInUse', held, { explanation, remedy });
+  return heldAddressFinding('reservedInUse', held, { explanation, remedy });
 }
 
 function holderText(held: HeldAddress): string {
@@ -257,7 +257,7 @@ function holderText(held: HeldAddress): string {
   return `address ${formatAddress(addressOf(held))} is allocated to ${holder}`;
 }
 
-function found(
+function heldAddressFinding(
   kind: FindingKind,
   held: HeldAddress,
   { explanation, remedy }: Pick<Finding, 'explanation' | 'remedy'>,
@@ -268,10 +268,10 @@ function found(
     kind,
     subject: { type: 'address', block: block.prefix, ordinal },
     objects: [
-      named.address(addressOf(held)),
-      named.block(block.prefix),
-      ...(attributes.handleId === undefined ? [] : [named.handle(attributes.handleId)]),
-      ...(nodeName === '' ? [] : [named.node(nodeName)]),
+      objectOf.address(addressOf(held)),
+      objectOf.block(block.prefix),
+      ...(attributes.handleId === undefined ? [] : [objectOf.handle(attributes.handleId)]),
+      ...(nodeName === '' ? [] : [objectOf.node(nodeName)]),
     ],
     explanation,
     remedy,

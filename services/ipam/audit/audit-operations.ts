@@ -10,22 +10,22 @@ import type { View } from '../records/view.js';
 import {
   auditSteps,
   distinctFindings,
-  isWanted,
-  judgeAgain,
+  matchesQuery,
+  recheckFinding,
   makeReport,
   type AuditQuery,
   type AuditReport,
 } from './audit.js';
-import { Judging } from './context.js';
+import { AuditContext } from './context.js';
 import type { Finding, FindingKind } from './finding.js';
-import { repair, type Repaired, type RepairOrder, type RepairReport } from './repair.js';
+import { repair, type RepairedFinding, type RepairOptions, type RepairReport } from './repair.js';
 import { usageOf, type Usage } from './usage.js';
 
 /** How old an allocation has to be before it is called unused, unless said: as with Calico's garbage collector. */
 const DEFAULT_GRACE_MS = 15 * 60 * 1000;
 
 /** Leftovers of an older Calico, which are removed automatically. All of them are {@link Remedy} `safe`. */
-const GARBAGE: ReadonlySet<FindingKind> = new Set([
+const GARBAGE_KINDS: ReadonlySet<FindingKind> = new Set([
   'handleWithoutAddresses',
   'handleCountsWrong',
   'handleMissing',
@@ -46,8 +46,8 @@ const GARBAGE_AGE_MS = 60_000;
 const BATCH_COUNT = 16;
 
 /** How long an audit runs before it yields the event loop, in milliseconds, and in items. */
-const TURN_MS = 5;
-const TURN_STEPS_COUNT = 2000;
+const SLICE_MS = 5;
+const SLICE_STEPS_COUNT = 2000;
 
 /** Of faults beyond it, the time of their first sight is not kept. */
 const MAX_SIGHTINGS_COUNT = 100_000;
@@ -56,7 +56,7 @@ const MAX_SIGHTINGS_COUNT = 100_000;
 const LANE = 'maintenance';
 
 /** Failures that affect only one repair: unreadable records, and records that change too often. */
-const REFUSALS: ReadonlySet<FailureCode> = new Set(['STORE_CORRUPT', 'CONFLICT']);
+const SINGLE_REPAIR_FAILURES: ReadonlySet<FailureCode> = new Set(['STORE_CORRUPT', 'CONFLICT']);
 
 /** Reports repairs of the datastore, once they are durable. */
 export class AuditEvents {
@@ -69,7 +69,7 @@ export class AuditEvents {
   }
 
   /** A repair ran. Results of a dry run are not reported. */
-  repaired(results: readonly Repaired[]): void {
+  repaired(results: readonly RepairedFinding[]): void {
     for (const { finding, result } of results) {
       if (result.state === 'possible') continue;
       this.#repairs.add(1, { kind: finding.kind, result: result.state });
@@ -79,7 +79,7 @@ export class AuditEvents {
   }
 
   /** A garbage collection reached its limit. The next run continues. */
-  garbageLeft(limit: number): void {
+  garbageLimitReached(limit: number): void {
     this.#log.warn(`there was more garbage in the datastore than one run removes (${limit}); the next goes on`);
   }
 }
@@ -111,11 +111,11 @@ export class Audits {
    * Finds and repairs. Each repair is a transaction, so what was done before a failure stays done. Idempotent.
    * @returns the result of each requested finding
    */
-  async repair(order: RepairOrder, signal: AbortSignal): Promise<RepairReport> {
-    const findings = await this.#findAll(order.graceMs, signal);
-    const wanted = findings.filter((finding) => isWanted(finding, { kinds: order.kinds, information: true }));
-    const results = await this.#repairAll(wanted.slice(0, order.limit), order, signal);
-    return { results, more: wanted.length > order.limit };
+  async repair(options: RepairOptions, signal: AbortSignal): Promise<RepairReport> {
+    const findings = await this.#findAll(options.graceMs, signal);
+    const matching = findings.filter((finding) => matchesQuery(finding, { kinds: options.kinds, information: true }));
+    const results = await this.#repairAll(matching.slice(0, options.limit), options, signal);
+    return { results, more: matching.length > options.limit };
   }
 
   /**
@@ -127,45 +127,45 @@ export class Audits {
     const findings = await this.#findAll(DEFAULT_GRACE_MS, signal);
     const garbage = findings.filter(
       ({ id, kind, remedy }) =>
-        GARBAGE.has(kind) &&
+        GARBAGE_KINDS.has(kind) &&
         remedy.type === 'safe' &&
         (kind === 'coolDownOver' || nowMs - (this.#firstSeen.get(id) ?? nowMs) >= GARBAGE_AGE_MS),
     );
-    const order = { kinds: [], dryRun: false, releases: false, graceMs: DEFAULT_GRACE_MS, limit };
-    const results = await this.#repairAll(garbage.slice(0, limit), order, signal);
+    const options = { kinds: [], dryRun: false, releases: false, graceMs: DEFAULT_GRACE_MS, limit };
+    const results = await this.#repairAll(garbage.slice(0, limit), options, signal);
     return { results, more: garbage.length > limit };
   }
 
   /** Looks at everything a few milliseconds at a time, and then once more at what was found. */
   async #findAll(graceMs: number, signal: AbortSignal): Promise<Finding[]> {
     const { updates, clock } = this.#options;
-    const judging = await updates.read((view) => this.#judging(view, graceMs), { signal });
+    const context = await updates.read((view) => this.#context(view, graceMs), { signal });
     const candidates: Finding[] = [];
-    await this.#inTurns(auditSteps(judging), (found) => candidates.push(...found), signal);
-    const { view } = judging;
-    const again = this.#judging(view, graceMs);
+    await this.#runInSlices(auditSteps(context), (found) => candidates.push(...found), signal);
+    const { view } = context;
+    const latestContext = this.#context(view, graceMs);
     const findings: Finding[] = [];
-    const looks = distinctFindings(candidates)[Symbol.iterator]();
-    const look = (candidate: Finding): void => {
-      const found = judgeAgain(again, candidate);
+    const rechecks = distinctFindings(candidates)[Symbol.iterator]();
+    const recheck = (candidate: Finding): void => {
+      const found = recheckFinding(latestContext, candidate);
       if (found) findings.push(found);
     };
-    await this.#inTurns(looks, look, signal);
-    this.#remember(findings, clock.nowMs());
+    await this.#runInSlices(rechecks, recheck, signal);
+    this.#recordFirstSeen(findings, clock.nowMs());
     return findings;
   }
 
-  #judging(view: View, graceMs: number): Judging {
-    return new Judging(view, { nowMs: this.#options.clock.nowMs(), graceMs });
+  #context(view: View, graceMs: number): AuditContext {
+    return new AuditContext(view, { nowMs: this.#options.clock.nowMs(), graceMs });
   }
 
-  async #inTurns<Step>(steps: Iterator<Step>, take: (step: Step) => void, signal: AbortSignal): Promise<void> {
+  async #runInSlices<Step>(steps: Iterator<Step>, take: (step: Step) => void, signal: AbortSignal): Promise<void> {
     const { clock } = this.#options;
     let count = 0;
     let beganMs = clock.nowMs();
     for (let step = steps.next(); step.done !== true; step = steps.next()) {
       take(step.value);
-      if (++count < TURN_STEPS_COUNT && clock.nowMs() - beganMs < TURN_MS) continue;
+      if (++count < SLICE_STEPS_COUNT && clock.nowMs() - beganMs < SLICE_MS) continue;
       await clock.sleep(0, signal);
       if (signal.aborted) throw failureOfSignal(signal);
       count = 0;
@@ -173,33 +173,37 @@ export class Audits {
     }
   }
 
-  #remember(findings: readonly Finding[], nowMs: number): void {
+  #recordFirstSeen(findings: readonly Finding[], nowMs: number): void {
     const known = this.#firstSeen;
     const kept = findings.slice(0, MAX_SIGHTINGS_COUNT);
     this.#firstSeen = new Map(kept.map(({ id }) => [id, known.get(id) ?? nowMs]));
   }
 
-  async #repairAll(findings: readonly Finding[], order: RepairOrder, signal: AbortSignal): Promise<Repaired[]> {
-    const results: Repaired[] = [];
+  async #repairAll(
+    findings: readonly Finding[],
+    options: RepairOptions,
+    signal: AbortSignal,
+  ): Promise<RepairedFinding[]> {
+    const results: RepairedFinding[] = [];
     for (let start = 0; start < findings.length; start += BATCH_COUNT) {
       const batch = findings.slice(start, start + BATCH_COUNT);
-      results.push(...(await Promise.all(batch.map((finding) => this.#repairOne(finding, order, signal)))));
+      results.push(...(await Promise.all(batch.map((finding) => this.#repairOne(finding, options, signal)))));
     }
     this.#events.repaired(results);
     return results;
   }
 
-  async #repairOne(finding: Finding, order: RepairOrder, signal: AbortSignal): Promise<Repaired> {
+  async #repairOne(finding: Finding, options: RepairOptions, signal: AbortSignal): Promise<RepairedFinding> {
     const { updates, clock } = this.#options;
     const nowMs = clock.nowMs();
-    const { dryRun, releases, graceMs } = order;
+    const { dryRun, releases, graceMs } = options;
     const firstSeenMs = this.#firstSeen.get(finding.id) ?? nowMs;
     const input = { finding, nowMs, dryRun, releases, graceMs, firstSeenMs };
     try {
       const result = await updates.update(LANE, (view) => repair(view, input), { signal, isFresh: true });
       return { finding, result };
     } catch (error) {
-      if (!(error instanceof Failure) || !REFUSALS.has(error.code)) throw error;
+      if (!(error instanceof Failure) || !SINGLE_REPAIR_FAILURES.has(error.code)) throw error;
       return { finding, result: { state: 'refused', reason: error.message } };
     }
   }

@@ -13,7 +13,7 @@ import {
 import { afterEach, describe, expect, test } from 'vitest';
 
 import { EmbeddedStore } from '../engine/embedded/embedded-store.js';
-import { disagreements, readAll } from '../engine/testing/agreement.js';
+import { inconsistencies, readAll } from '../engine/testing/consistency.js';
 import { RecordKeys } from '../records/json/keys.js';
 import type { RunningService } from '../service.js';
 import { Caller, Place } from '../testing/service.js';
@@ -169,7 +169,7 @@ describe('what an old Calico left behind', () => {
       expect(handles).toContainEqual(['k8s-pod-network.77aa', ['10.65.0.0/26', 1]]);
       expect(handles.map(([id]) => id)).not.toContain('k8s-pod-network.9f2c');
       // The agreement wants an endpoint of Podwire's for every address; the other writer's has its own.
-      const left = disagreements(view, Date.now()).filter((text) => !text.startsWith('10.65.0.1/32 is held without'));
+      const left = inconsistencies(view, Date.now()).filter((text) => !text.startsWith('10.65.0.1/32 is held without'));
       expect(left).toEqual([]);
     } finally {
       await store.close();

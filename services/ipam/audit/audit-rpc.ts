@@ -20,7 +20,7 @@ import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 
 import type { AuditQuery, AuditReport } from './audit.js';
 import { severityOf, type Finding, type FindingKind, type Remedy, type Severity } from './finding.js';
-import type { Repaired, RepairOrder } from './repair.js';
+import type { RepairedFinding, RepairOptions } from './repair.js';
 import type { Audits } from './audit-operations.js';
 
 export function auditService(audits: Audits, unary: Unary): RpcService {
@@ -46,7 +46,7 @@ function audit(audits: Audits): Handler<AuditRequest, AuditResponse> {
 function repair(audits: Audits): Handler<RepairRequest, RepairResponse> {
   return async (message, { signal }) => {
     const { results, more } = await audits.repair(readRepairRequest(message), signal);
-    return { results: results.map(repairedMessage), more };
+    return { results: results.map(repairResultMessage), more };
   };
 }
 
@@ -92,7 +92,7 @@ const REMEDIES: Record<Remedy['type'], RemedyType> = {
   release: RemedyType.REMEDY_TYPE_RELEASE,
 };
 
-const OUTCOMES: Record<Repaired['result']['state'], RepairOutcome> = {
+const OUTCOMES: Record<RepairedFinding['result']['state'], RepairOutcome> = {
   repaired: RepairOutcome.REPAIR_OUTCOME_REPAIRED,
   possible: RepairOutcome.REPAIR_OUTCOME_POSSIBLE,
   gone: RepairOutcome.REPAIR_OUTCOME_GONE,
@@ -101,10 +101,10 @@ const OUTCOMES: Record<Repaired['result']['state'], RepairOutcome> = {
 
 const MAX_NODES = 1000;
 
-const USUAL_REPAIRS = 1000;
+const DEFAULT_REPAIRS = 1000;
 const MAX_REPAIRS = 10_000;
 
-const USUAL_GRACE_SECONDS = 900;
+const DEFAULT_GRACE_SECONDS = 900;
 const MIN_GRACE_SECONDS = 60;
 const MAX_GRACE_SECONDS = 30 * 24 * 3600;
 
@@ -130,9 +130,9 @@ function auditScope({ kinds, includeInformation }: AuditRequest): ListScope {
   return ['findings', kinds.join(','), String(includeInformation)];
 }
 
-function readRepairRequest(message: RepairRequest): RepairOrder {
+function readRepairRequest(message: RepairRequest): RepairOptions {
   return readChecked('Repair', (checks) => {
-    const { dryRun = true, releaseUnused, graceSeconds = USUAL_GRACE_SECONDS, limit } = message;
+    const { dryRun = true, releaseUnused, graceSeconds = DEFAULT_GRACE_SECONDS, limit } = message;
     const isGrace = graceSeconds >= MIN_GRACE_SECONDS && graceSeconds <= MAX_GRACE_SECONDS;
     const graces = `${MIN_GRACE_SECONDS} to ${MAX_GRACE_SECONDS}`;
     checks.check('grace_seconds', isGrace ? undefined : `is ${graceSeconds}; it has to be ${graces}`);
@@ -143,7 +143,7 @@ function readRepairRequest(message: RepairRequest): RepairOrder {
       dryRun,
       releases: releaseUnused,
       graceMs: graceSeconds * 1000,
-      limit: limit === 0 ? USUAL_REPAIRS : limit,
+      limit: limit === 0 ? DEFAULT_REPAIRS : limit,
     };
   });
 }
@@ -194,15 +194,15 @@ function summaryMessage({ counts, nodes, blocks, addressesInUse, addressesCoolin
   };
 }
 
-function repairedMessage({ finding, result }: Repaired): RepairResultMessage {
+function repairResultMessage({ finding, result }: RepairedFinding): RepairResultMessage {
   return {
     finding: findingMessage(finding),
     outcome: OUTCOMES[result.state],
-    explanation: explanationOf(result),
+    explanation: explainResult(result),
   };
 }
 
-function explanationOf(result: Repaired['result']): string {
+function explainResult(result: RepairedFinding['result']): string {
   switch (result.state) {
     case 'repaired':
     case 'possible':

@@ -5,7 +5,7 @@ import { expect, test } from 'vitest';
 
 import { allocate } from '../addresses/allocate.js';
 import { release } from '../addresses/release.js';
-import { disagreements } from '../engine/testing/agreement.js';
+import { inconsistencies } from '../engine/testing/consistency.js';
 import { heldAddressesIn, type Block } from '../records/block.js';
 import { MapView } from '../records/testing/map-view.js';
 import type { RecordValue } from '../records/view.js';
@@ -17,7 +17,7 @@ import {
   LATER_MS,
   putBlock,
   repairAll,
-  takeBehind,
+  takeUnrecorded,
 } from '../testing/damages.js';
 import { affinity, attachment, block, claimedBlock, NOW_MS, poolRecord, request } from '../testing/records.js';
 
@@ -119,7 +119,7 @@ const DAMAGES: Readonly<Record<string, (view: MapView, choice: number) => void>>
     claimedBlock(block(`192.168.${choice % 4}.0/30`, 'n1')).forEach((record) => view.put(record)),
   'a container of Calico’s is forgotten': (view, choice) =>
     changeOne(view, choice, (value) =>
-      value.unallocated.length > 0 ? takeBehind(value, calicoAttributes(`gone${choice}`, 'gone')) : value,
+      value.unallocated.length > 0 ? takeUnrecorded(value, calicoAttributes(`gone${choice}`, 'gone')) : value,
     ),
   'free addresses are forgotten': (view, choice) =>
     changeOne(view, choice, (value) => ({ ...value, unallocated: value.unallocated.slice(0, choice % 2) })),
@@ -165,11 +165,11 @@ test('property: whatever is damaged is found and repaired, and who held an addre
       // Not every damage finds what it needs.
       if (JSON.stringify(view.snapshot(), bigints) === JSON.stringify(healthy, bigints)) return;
       damagedCount++;
-      const disagreeing = disagreements(view, LATER_MS);
+      const disagreeing = inconsistencies(view, LATER_MS);
       if (disagreeing.length > 0) expect(found(view), disagreeing.join('; ')).not.toEqual([]);
       repairAll(view);
       expect(found(view)).toEqual([]);
-      expect(disagreements(view, LATER_MS)).toEqual([]);
+      expect(inconsistencies(view, LATER_MS)).toEqual([]);
       expect(held(view)).toEqual(before);
     }),
     { numRuns: 200, verbose: fc.VerbosityLevel.Verbose },

@@ -1,7 +1,7 @@
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { describe, expect, test } from 'vitest';
 
-import { disagreements } from '../engine/testing/agreement.js';
+import { inconsistencies } from '../engine/testing/consistency.js';
 import { heldAddressesIn } from '../records/block.js';
 import type { MapView } from '../records/testing/map-view.js';
 import { ALLOCATION_DAMAGES } from '../testing/allocation-damages.js';
@@ -40,7 +40,7 @@ describe.each(DAMAGES)('$name', ({ kind, of, damage, besides = [], repaired, rel
     if (repaired) {
       expect(results.map(({ state }) => state)).toContain('repaired');
       expect(found(view)).toEqual([]);
-      expect(disagreements(view, LATER_MS)).toEqual([]);
+      expect(inconsistencies(view, LATER_MS)).toEqual([]);
       expect(before.length - held(view).length).toBe(released);
       expect(released > 0 ? before : held(view)).toEqual(expect.arrayContaining(released > 0 ? held(view) : before));
     } else {

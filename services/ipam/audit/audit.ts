@@ -3,49 +3,49 @@ import { defaultRoute, formatPrefix, type Prefix } from '@podwire/shared/net/pre
 import { compareTexts } from '@podwire/shared/words/order';
 
 import type { Block } from '../records/block.js';
-import { judgeAddress, judgeAddresses } from './address-findings.js';
-import { judgeAffinity, judgeBlock } from './block-findings.js';
-import { handleCounts, type Judging } from './context.js';
-import { judgeEndpoint } from './endpoint-findings.js';
+import { findAddressFaultsAt, findAddressFaults } from './address-findings.js';
+import { findAffinityFaults, findBlockFaults } from './block-findings.js';
+import { handleCounts, type AuditContext } from './context.js';
+import { findEndpointFaults } from './endpoint-findings.js';
 import { severityOf, type Finding, type FindingKind, type Severity, type Subject } from './finding.js';
-import { judgeForeignEndpoint } from './foreign-endpoint-findings.js';
-import { judgeHandle, judgeNode, judgePool, judgeUnreadable } from './record-findings.js';
+import { findForeignEndpointFaults } from './foreign-endpoint-findings.js';
+import { findHandleFaults, findTunnelFaults, findPoolOverlap, unreadableFinding } from './record-findings.js';
 import type { Usage } from './usage.js';
 
 const FAMILIES: readonly Family[] = [4, 6];
 
 /**
  * Examines everything in the datastore, one item per step, so that the caller can yield in between. The view may change
- * meanwhile, so a finding may mix two moments: judge it again at the end with {@link judgeAgain}. A permanent fault is
+ * meanwhile, so a finding may mix two moments: judge it again at the end with {@link recheckFinding}. A permanent fault is
  * always found.
  * @returns the findings of each step
  */
-export function* auditSteps(judging: Judging): Generator<readonly Finding[], void, void> {
-  const { view } = judging;
+export function* auditSteps(context: AuditContext): Generator<readonly Finding[], void, void> {
+  const { view } = context;
   // Listed at once: what is stored in order cannot be walked through while it changes.
   const blocks = FAMILIES.flatMap((family) => [...view.blocksIn(defaultRoute(family))]);
   const [affinities, handles] = [[...view.affinities()], [...view.handles()]];
   const [endpoints, foreign] = [[...view.endpoints()], [...view.foreignEndpoints()]];
-  yield [...view.unreadable()].map(judgeUnreadable);
-  for (const pool of view.pools()) yield judgePool(judging, pool);
+  yield [...view.unreadable()].map(unreadableFinding);
+  for (const pool of view.pools()) yield findPoolOverlap(context, pool);
   const unnamed = new Map<string, Prefix[]>();
   for (const block of blocks) {
-    noteUnnamed(judging, block, unnamed);
-    yield [...judgeBlock(judging, block), ...judgeAddresses(judging, block)];
+    collectUnnamed(context, block, unnamed);
+    yield [...findBlockFaults(context, block), ...findAddressFaults(context, block)];
   }
-  for (const affinity of affinities) yield judgeAffinity(judging, affinity);
+  for (const affinity of affinities) yield findAffinityFaults(context, affinity);
   for (const { id } of handles) {
-    yield judgeHandle(judging, { id, alsoIn: unnamed.get(id) ?? [] });
+    yield findHandleFaults(context, { id, alsoIn: unnamed.get(id) ?? [] });
     unnamed.delete(id);
   }
-  for (const [id, alsoIn] of unnamed) yield judgeHandle(judging, { id, alsoIn });
-  for (const endpoint of endpoints) yield judgeEndpoint(judging, endpoint);
-  for (const endpoint of foreign) yield judgeForeignEndpoint(judging, endpoint);
-  for (const node of view.nodes()) yield judgeNode(judging, node);
+  for (const [id, alsoIn] of unnamed) yield findHandleFaults(context, { id, alsoIn });
+  for (const endpoint of endpoints) yield findEndpointFaults(context, endpoint);
+  for (const endpoint of foreign) yield findForeignEndpointFaults(context, endpoint);
+  for (const node of view.nodes()) yield findTunnelFaults(context, node);
 }
 
 /** Notes the handles that have addresses of the block and do not name it. */
-function noteUnnamed({ view }: Judging, block: Block, unnamed: Map<string, Prefix[]>): void {
+function collectUnnamed({ view }: AuditContext, block: Block, unnamed: Map<string, Prefix[]>): void {
   const cidr = formatPrefix(block.prefix);
   for (const id of handleCounts(block).keys())
     if (view.handle(id)?.blocks.has(cidr) !== true) unnamed.set(id, [...(unnamed.get(id) ?? []), block.prefix]);
@@ -57,47 +57,50 @@ export function distinctFindings(findings: readonly Finding[]): Finding[] {
 }
 
 /** The finding as it is now; undefined when there is no such fault any more. */
-export function judgeAgain(judging: Judging, { id, subject }: Pick<Finding, 'id' | 'subject'>): Finding | undefined {
-  return judgeSubject(judging, subject).find((finding) => finding.id === id);
+export function recheckFinding(
+  context: AuditContext,
+  { id, subject }: Pick<Finding, 'id' | 'subject'>,
+): Finding | undefined {
+  return findSubjectFaults(context, subject).find((finding) => finding.id === id);
 }
 
-function judgeSubject(judging: Judging, subject: Subject): readonly Finding[] {
-  const { view } = judging;
+function findSubjectFaults(context: AuditContext, subject: Subject): readonly Finding[] {
+  const { view } = context;
   switch (subject.type) {
     case 'record':
-      return [...view.unreadable()].map(judgeUnreadable);
+      return [...view.unreadable()].map(unreadableFinding);
     case 'pool': {
       const pool = view.pool(subject.name);
-      return pool ? judgePool(judging, pool) : [];
+      return pool ? findPoolOverlap(context, pool) : [];
     }
     case 'block': {
       const block = view.block(subject.prefix);
-      return block ? judgeBlock(judging, block) : [];
+      return block ? findBlockFaults(context, block) : [];
     }
     case 'address': {
       const block = view.block(subject.block);
-      return block ? judgeAddress(judging, block, subject.ordinal) : [];
+      return block ? findAddressFaultsAt(context, block, subject.ordinal) : [];
     }
     case 'affinity': {
       const affinity = view.affinity(subject.owner, subject.block);
-      return affinity ? judgeAffinity(judging, affinity) : [];
+      return affinity ? findAffinityFaults(context, affinity) : [];
     }
     case 'handle':
-      return judgeHandle(judging, subject);
+      return findHandleFaults(context, subject);
     case 'endpoint':
-      return judgeEndpointAt(judging, subject);
+      return findEndpointFaultsAt(context, subject);
     case 'node': {
       const node = view.node(subject.name);
-      return node ? judgeNode(judging, node) : [];
+      return node ? findTunnelFaults(context, node) : [];
     }
   }
 }
 
-function judgeEndpointAt(judging: Judging, { key }: Subject & { type: 'endpoint' }): readonly Finding[] {
-  const value = judging.view.endpoint(key);
-  if (value) return judgeEndpoint(judging, { key, value });
-  const foreign = judging.view.foreignEndpoint(key);
-  return foreign ? judgeForeignEndpoint(judging, { key, value: foreign }) : [];
+function findEndpointFaultsAt(context: AuditContext, { key }: Subject & { type: 'endpoint' }): readonly Finding[] {
+  const value = context.view.endpoint(key);
+  if (value) return findEndpointFaults(context, { key, value });
+  const foreign = context.view.foreignEndpoint(key);
+  return foreign ? findForeignEndpointFaults(context, { key, value: foreign }) : [];
 }
 
 /** Which findings to return. */
@@ -141,14 +144,14 @@ export interface AuditReport {
 }
 
 export function makeReport(findings: readonly Finding[], usage: Usage, query: AuditQuery): AuditReport {
-  const wanted = findings
-    .filter((finding) => isWanted(finding, query))
+  const matching = findings
+    .filter((finding) => matchesQuery(finding, query))
     .sort((a, b) => compareTexts(a.id, b.id))
     .filter(({ id }) => id > query.after);
   const nodes = nodeUses(usage);
   return {
-    findings: wanted.slice(0, query.limit),
-    more: wanted.length > query.limit,
+    findings: matching.slice(0, query.limit),
+    more: matching.length > query.limit,
     counts: countKinds(findings),
     nodes: nodes.slice(0, query.nodesLimit),
     addressesInUse: nodes.reduce((sum, { inUse }) => sum + inUse, 0),
@@ -157,7 +160,10 @@ export function makeReport(findings: readonly Finding[], usage: Usage, query: Au
   };
 }
 
-export function isWanted(finding: Finding, { kinds, information }: Pick<AuditQuery, 'kinds' | 'information'>): boolean {
+export function matchesQuery(
+  finding: Finding,
+  { kinds, information }: Pick<AuditQuery, 'kinds' | 'information'>,
+): boolean {
   if (kinds.length > 0) return kinds.includes(finding.kind);
   return information || severityOf(finding) !== 'information';
 }
@@ -171,9 +177,9 @@ function countKinds(findings: readonly Finding[]): KindCount[] {
 }
 
 /** By the number of addresses, the most first. */
-function nodeUses({ shares }: Usage): NodeUse[] {
+function nodeUses({ nodeUsages }: Usage): NodeUse[] {
   const nodes = new Map<string, NodeUse>();
-  for (const { nodeName, blocks, inUse, borrowed } of shares) {
+  for (const { nodeName, blocks, inUse, borrowed } of nodeUsages) {
     const known = nodes.get(nodeName) ?? { blocks: 0, inUse: 0, borrowed: 0 };
     nodes.set(nodeName, {
       nodeName,

@@ -7,8 +7,8 @@ import type { Block } from '../records/block.js';
 import { poolOf } from '../records/pool.js';
 import type { Change, RecordName, View } from '../records/view.js';
 
-/** The input of all verdicts: one state of the datastore, and indexes that are built from it once. */
-export class Judging {
+/** The input of all judgements: one state of the datastore, and indexes that are built from it once. */
+export class AuditContext {
   readonly view: View;
   readonly nowMs: number;
   /** Allocations that are younger are not judged by whether anybody uses them: their users may be on their way. */
@@ -29,13 +29,13 @@ export class Judging {
   }
 
   /** Whether there is such a record, but one that cannot be read. Nothing is concluded from its absence then. */
-  cannotRead(name: RecordName): boolean {
+  isUnreadable(name: RecordName): boolean {
     this.#unreadable ??= new Set([...this.view.unreadable()].map((record) => recordNameText(record.name)));
     return this.#unreadable.size > 0 && this.#unreadable.has(recordNameText(name));
   }
 
   /** Whether records of a kind are missing from the view, as they cannot be read. */
-  cannotReadAll(kind: RecordName['kind']): boolean {
+  hasUnreadable(kind: RecordName['kind']): boolean {
     for (const { name } of this.view.unreadable()) if (name.kind === kind) return true;
     return false;
   }
@@ -44,13 +44,14 @@ export class Judging {
    * Whether a node is known to be gone: other nodes are registered, and it is not. Without any registered node, as
    * outside Kubernetes, the answer is unknown (false).
    */
-  isGone(nodeName: string): boolean {
-    if (nodeName === '' || this.view.node(nodeName) || this.cannotRead({ kind: 'node', name: nodeName })) return false;
+  isNodeGone(nodeName: string): boolean {
+    if (nodeName === '' || this.view.node(nodeName) || this.isUnreadable({ kind: 'node', name: nodeName }))
+      return false;
     return this.view.nodes().length > 0;
   }
 
   /** Whether an address is within a pool. */
-  isPooled(address: Prefix): boolean {
+  isInPool(address: Prefix): boolean {
     return poolOf(this.view.pools(), address) !== undefined;
   }
 
@@ -65,20 +66,20 @@ export class Judging {
 }
 
 /** What endpoints name: addresses, containers and pods. */
-interface Named {
+interface EndpointNames {
   readonly addresses: ReadonlySet<bigint>;
   readonly containers: ReadonlySet<string>;
   readonly pods: ReadonlySet<string>;
 }
 
 /** This many questions are answered by scanning every endpoint; later ones use an index. */
-const UNINDEXED_QUESTIONS_COUNT = 4;
+const UNINDEXED_LOOKUPS_COUNT = 4;
 
 /** Known users of addresses, from the endpoints of Podwire and of other writers. */
 class Users {
   readonly #view: View;
-  #index: Readonly<Record<Family, Named>> | undefined;
-  #questionsCount = 0;
+  #index: Readonly<Record<Family, EndpointNames>> | undefined;
+  #lookupsCount = 0;
 
   constructor(view: View) {
     this.#view = view;
@@ -86,18 +87,18 @@ class Users {
 
   /** Whether an endpoint names the address. */
   hasAddress({ family, value }: Address): boolean {
-    const index = this.#indexed();
+    const index = this.#useIndex();
     if (index) return index[family].addresses.has(value);
-    const isIt = (other: Address): boolean => other.value === value && other.family === family;
+    const isSame = (other: Address): boolean => other.value === value && other.family === family;
     for (const { value: endpoint } of this.#view.endpoints())
-      if (endpoint.addresses.some(({ address }) => isIt(address))) return true;
-    for (const { value: endpoint } of this.#view.foreignEndpoints()) if (endpoint.addresses.some(isIt)) return true;
+      if (endpoint.addresses.some(({ address }) => isSame(address))) return true;
+    for (const { value: endpoint } of this.#view.foreignEndpoints()) if (endpoint.addresses.some(isSame)) return true;
     return false;
   }
 
   /** Whether an endpoint is of the container. */
   hasContainer(containerId: string): boolean {
-    const index = this.#indexed();
+    const index = this.#useIndex();
     if (index) return index[4].containers.has(containerId);
     for (const { value } of this.#view.endpoints()) if (value.attachment.containerId === containerId) return true;
     for (const { value } of this.#view.foreignEndpoints()) if (value.containerId === containerId) return true;
@@ -106,21 +107,21 @@ class Users {
 
   /** Whether another writer keeps an endpoint of the pod on the node; it may get its address later. */
   hasPod(nodeName: string, namespace: string, podName: string): boolean {
-    const pod = podText(nodeName, namespace, podName);
-    const index = this.#indexed();
+    const pod = podKey(nodeName, namespace, podName);
+    const index = this.#useIndex();
     if (index) return index[4].pods.has(pod);
     for (const { key, value } of this.#view.foreignEndpoints())
-      if (podText(value.nodeName, key.namespace, value.podName) === pod) return true;
+      if (podKey(value.nodeName, key.namespace, value.podName) === pod) return true;
     return false;
   }
 
-  #indexed(): Readonly<Record<Family, Named>> | undefined {
-    if (!this.#index && ++this.#questionsCount > UNINDEXED_QUESTIONS_COUNT) this.#index = indexUsers(this.#view);
+  #useIndex(): Readonly<Record<Family, EndpointNames>> | undefined {
+    if (!this.#index && ++this.#lookupsCount > UNINDEXED_LOOKUPS_COUNT) this.#index = indexUsers(this.#view);
     return this.#index;
   }
 }
 
-function indexUsers(view: View): Readonly<Record<Family, Named>> {
+function indexUsers(view: View): Readonly<Record<Family, EndpointNames>> {
   const addresses: Readonly<Record<Family, Set<bigint>>> = { 4: new Set(), 6: new Set() };
   const containers = new Set<string>();
   const pods = new Set<string>();
@@ -131,12 +132,12 @@ function indexUsers(view: View): Readonly<Record<Family, Named>> {
   for (const { key, value } of view.foreignEndpoints()) {
     for (const address of value.addresses) addresses[address.family].add(address.value);
     containers.add(value.containerId);
-    pods.add(podText(value.nodeName, key.namespace, value.podName));
+    pods.add(podKey(value.nodeName, key.namespace, value.podName));
   }
   return { 4: { addresses: addresses[4], containers, pods }, 6: { addresses: addresses[6], containers, pods } };
 }
 
-function podText(...parts: readonly string[]): string {
+function podKey(...parts: readonly string[]): string {
   return parts.join('/');
 }
 
@@ -147,23 +148,23 @@ export function bareHandle(id: string): string {
 }
 
 /** How many addresses of a block each handle has, by its {@link bareHandle}. */
-const known = new WeakMap<Block, ReadonlyMap<string, number>>();
+const handleCountsCache = new WeakMap<Block, ReadonlyMap<string, number>>();
 
 export function handleCounts(block: Block): ReadonlyMap<string, number> {
-  const remembered = known.get(block);
-  if (remembered) return remembered;
+  const cached = handleCountsCache.get(block);
+  if (cached) return cached;
   const ids = block.attributes.map(({ handleId }) => (handleId === undefined ? undefined : bareHandle(handleId)));
   const counts = new Map<string, number>();
   for (const index of block.allocations) {
     const id = index === null ? undefined : ids[index];
     if (id !== undefined) counts.set(id, (counts.get(id) ?? 0) + 1);
   }
-  known.set(block, counts);
+  handleCountsCache.set(block, counts);
   return counts;
 }
 
 /** How many addresses of a block a handle has. */
-export function countOf(block: Block, id: string): number {
+export function handleCountIn(block: Block, id: string): number {
   return handleCounts(block).get(bareHandle(id)) ?? 0;
 }
 

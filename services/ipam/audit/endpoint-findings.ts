@@ -12,65 +12,69 @@ import { allocatedAtMs, belongsTo, type AllocationAttributes } from '../records/
 import { attributesAt, isHeld, releaseAddresses, type Block } from '../records/block.js';
 import type { Endpoint, EndpointAddress } from '../records/endpoint.js';
 import type { Change, StoredEndpoint, StoredForeignEndpoint, View } from '../records/view.js';
-import { expectBlock, type Judging } from './context.js';
-import { makeFinding, named, noRemedy, safely, type Finding, type FindingKind, type Remedy } from './finding.js';
+import { expectBlock, type AuditContext } from './context.js';
+import { makeFinding, objectOf, noRemedy, safeRemedy, type Finding, type FindingKind, type Remedy } from './finding.js';
 
 /** The state in the blocks of an address that is in use. */
-export type Standing =
+export type AllocationState =
   | { readonly state: 'unknown' | 'outside' | 'noBlock' }
   | { readonly state: 'free'; readonly block: Block }
   | { readonly state: 'held'; readonly block: Block; readonly attributes: AllocationAttributes };
 
-export function standingOf(judging: Judging, address: Prefix): Standing {
-  const block = judging.blockOf(address);
+export function allocationStateOf(context: AuditContext, address: Prefix): AllocationState {
+  const block = context.blockOf(address);
   if (block === 'unreadable') return { state: 'unknown' };
-  if (!block) return { state: judging.isPooled(address) ? 'noBlock' : 'outside' };
+  if (!block) return { state: context.isInPool(address) ? 'noBlock' : 'outside' };
   const attributes = attributesAt(block, ordinalOf(block.prefix, address));
   return attributes && isHeld(attributes) ? { state: 'held', block, attributes } : { state: 'free', block };
 }
 
 /** What can be wrong with an endpoint of Podwire's: it names what it does not hold, or not all it holds, or its node is gone. */
-export function judgeEndpoint(judging: Judging, { key, value }: StoredEndpoint): Finding[] {
+export function findEndpointFaults(context: AuditContext, { key, value }: StoredEndpoint): Finding[] {
   const endpoint = { key, value };
-  const wrong = value.addresses.flatMap((address) => judgeNamed(judging, endpoint, address));
+  const addressFindings = value.addresses.flatMap((address) => findNamedAddressFaults(context, endpoint, address));
   return [
-    ...wrong,
-    ...(wrong.length === 0 ? judgeCompleteness(judging, endpoint) : []),
-    ...judgeGoneNode(judging, endpoint),
+    ...addressFindings,
+    ...(addressFindings.length === 0 ? findOutdatedAddresses(context, endpoint) : []),
+    ...findGoneNode(context, endpoint),
   ];
 }
 
-function judgeNamed(judging: Judging, endpoint: StoredEndpoint, inEndpoint: EndpointAddress): Finding[] {
+function findNamedAddressFaults(
+  context: AuditContext,
+  endpoint: StoredEndpoint,
+  endpointAddress: EndpointAddress,
+): Finding[] {
   const { attachment } = endpoint.value;
-  const { address } = inEndpoint;
-  const standing = standingOf(judging, address);
+  const { address } = endpointAddress;
+  const allocation = allocationStateOf(context, address);
   const text = `${formatAttachment(attachment)} uses ${formatAddress(address)}`;
-  switch (standing.state) {
+  switch (allocation.state) {
     case 'unknown':
       return [];
     case 'outside':
     case 'noBlock': {
       const remedy = noRemedy('there is no block to allocate it in; replace the container');
-      const where = standing.state === 'outside' ? 'which is in no pool' : 'which is in no block';
-      return [addressFault('addressUnallocated', { endpoint, address, remedy, explanation: `${text}, ${where}` })];
+      const where = allocation.state === 'outside' ? 'which is in no pool' : 'which is in no block';
+      return [addressFinding('addressUnallocated', { endpoint, address, remedy, explanation: `${text}, ${where}` })];
     }
     case 'free': {
       const effect = `allocates ${formatAddress(address)} to ${formatAttachment(attachment)} again`;
-      const remedy = safely(effect, () => restore(judging, { endpoint, address, block: standing.block }));
+      const remedy = safeRemedy(effect, () => restoreChanges(context, { endpoint, address, block: allocation.block }));
       const explanation = `${text}, which is not allocated, so another container may get it`;
-      return [addressFault('addressUnallocated', { endpoint, address, remedy, explanation })];
+      return [addressFinding('addressUnallocated', { endpoint, address, remedy, explanation })];
     }
     case 'held': {
-      if (belongsTo(attachment)(standing.attributes)) return [];
-      const remedy = outdatedRemedy(judging, endpoint, { named: inEndpoint, block: standing.block });
-      const explanation = `${text}, which is allocated to handle ${standing.attributes.handleId ?? 'none'}`;
-      return [addressFault('addressOfSeveralOwners', { endpoint, address, remedy, explanation })];
+      if (belongsTo(attachment)(allocation.attributes)) return [];
+      const remedy = outdatedRemedy(context, endpoint, { objectOf: endpointAddress, block: allocation.block });
+      const explanation = `${text}, which is allocated to handle ${allocation.attributes.handleId ?? 'none'}`;
+      return [addressFinding('addressOfSeveralOwners', { endpoint, address, remedy, explanation })];
     }
   }
 }
 
-interface NamedIn {
-  readonly named: EndpointAddress;
+interface NamedAddress {
+  readonly objectOf: EndpointAddress;
   readonly block: Block;
 }
 
@@ -78,27 +82,31 @@ interface NamedIn {
  * An address that was given to another since the endpoint was written: by the sequence numbers its allocation had ended before, as when
  * another tool released it.
  */
-function outdatedRemedy(judging: Judging, { key, value }: StoredEndpoint, { named, block }: NamedIn): Remedy {
-  const now = block.sequenceNumbers[ordinalOf(block.prefix, named.address)] ?? 0n;
-  if (now <= named.sequenceNumber)
+function outdatedRemedy(
+  context: AuditContext,
+  { key, value }: StoredEndpoint,
+  { objectOf, block }: NamedAddress,
+): Remedy {
+  const now = block.sequenceNumbers[ordinalOf(block.prefix, objectOf.address)] ?? 0n;
+  if (now <= objectOf.sequenceNumber)
     return noRemedy('which of the two uses it cannot be told; replace the container that should not');
-  const isLast = value.addresses.every((other) => isSameAllocation(other, named));
+  const isLast = value.addresses.every((other) => isSameAllocation(other, objectOf));
   const effect = isLast
     ? 'removes the endpoint, whose allocation ended before the address was given again'
     : 'takes the address from the endpoint, as its allocation ended before it was given again';
-  return safely(effect, () => [
-    ...new EndpointEdits(judging.view, []).removeAllocation(key, value.attachment, named).changes(),
+  return safeRemedy(effect, () => [
+    ...new EndpointEdits(context.view, []).removeAllocation(key, value.attachment, objectOf).changes(),
     expectBlock(block),
   ]);
 }
 
-interface Restoring {
+interface RestoreInput {
   readonly endpoint: StoredEndpoint;
   readonly address: Prefix;
   readonly block: Block;
 }
 
-function restore({ view, nowMs }: Judging, { endpoint, address, block }: Restoring): Change[] {
+function restoreChanges({ view, nowMs }: AuditContext, { endpoint, address, block }: RestoreInput): Change[] {
   const { key, value } = endpoint;
   const restored = restoreAddress(block, address, attributesFor(value, nowMs));
   const ordinal = ordinalOf(block.prefix, address);
@@ -114,8 +122,8 @@ function restore({ view, nowMs }: Judging, { endpoint, address, block }: Restori
 }
 
 /** All it names it holds; whether it names all it holds, as the blocks have it. */
-function judgeCompleteness({ view }: Judging, { key, value }: StoredEndpoint): Finding[] {
-  if (isPlainlyComplete(view, value)) return [];
+function findOutdatedAddresses({ view }: AuditContext, { key, value }: StoredEndpoint): Finding[] {
+  if (isCompleteByHandle(view, value)) return [];
   const [first, ...rest] = heldAddressesOf(view, value.attachment);
   if (!first) return [];
   const held = [first, ...rest] as const;
@@ -125,7 +133,7 @@ function judgeCompleteness({ view }: Judging, { key, value }: StoredEndpoint): F
   if (!value.addresses.every(({ address }) => seen.has(formatPrefix(address)))) return [];
   if (addressText({ addresses }) === addressText(value)) return [];
   const explanation = `endpoint ${key.namespace}/${key.name} says ${addressText(value)}, and its attachment holds ${addressText({ addresses })}`;
-  const remedy = safely('writes the endpoint with what the blocks say', () => [
+  const remedy = safeRemedy('writes the endpoint with what the blocks say', () => [
     ...touchBlocks(held),
     { type: 'put', record: { kind: 'endpoint', key, value: { ...value, addresses } } },
   ]);
@@ -134,7 +142,7 @@ function judgeCompleteness({ view }: Judging, { key, value }: StoredEndpoint): F
 }
 
 /** The usual case, at the cost of a few look-ups: the handle has as many addresses as are named, each with its number. */
-function isPlainlyComplete(view: View, { attachment, addresses }: Endpoint): boolean {
+function isCompleteByHandle(view: View, { attachment, addresses }: Endpoint): boolean {
   const counts = [...(view.handle(handleId(attachment))?.blocks.values() ?? [])];
   if (counts.reduce((sum, count) => sum + count, 0) !== addresses.length) return false;
   return addresses.every(
@@ -147,9 +155,9 @@ function addressText({ addresses }: Pick<Endpoint, 'addresses'>): string {
   return addresses.map(({ address, sequenceNumber }) => `${formatAddress(address)} (${sequenceNumber})`).join(', ');
 }
 
-function judgeGoneNode(judging: Judging, { key, value }: StoredEndpoint): Finding[] {
-  if (!judging.isGone(value.nodeName)) return [];
-  const held = heldAddressesOf(judging.view, value.attachment);
+function findGoneNode(context: AuditContext, { key, value }: StoredEndpoint): Finding[] {
+  if (!context.isNodeGone(value.nodeName)) return [];
+  const held = heldAddressesOf(context.view, value.attachment);
   const times = held.map(({ attributes }) => allocatedAtMs(attributes));
   const sinceMs = times.reduce((a, b) => (a === undefined || b === undefined ? undefined : Math.max(a, b)), 0);
   const remedy: Remedy = {
@@ -158,7 +166,7 @@ function judgeGoneNode(judging: Judging, { key, value }: StoredEndpoint): Findin
     sinceMs,
     changes: () => {
       const ending = { type: 'attachment', attachment: value.attachment } as const;
-      return releaseHolder(judging.view, { target: ending, held, nowMs: judging.nowMs });
+      return releaseHolder(context.view, { target: ending, held, nowMs: context.nowMs });
     },
   };
   const explanation = `${formatAttachment(value.attachment)} has an endpoint on node ${value.nodeName}, which is gone`;
@@ -170,23 +178,26 @@ function judgeGoneNode(judging: Judging, { key, value }: StoredEndpoint): Findin
 
 function objectsOf({ key, value }: StoredEndpoint) {
   return [
-    named.endpoint(key),
-    ...value.addresses.map(({ address }) => named.address(address)),
-    named.node(value.nodeName),
+    objectOf.endpoint(key),
+    ...value.addresses.map(({ address }) => objectOf.address(address)),
+    objectOf.node(value.nodeName),
   ] as const;
 }
 
-interface AddressFault extends Pick<Finding, 'explanation' | 'remedy'> {
+interface AddressFindingParts extends Pick<Finding, 'explanation' | 'remedy'> {
   readonly endpoint: StoredEndpoint | StoredForeignEndpoint;
   readonly address: Prefix;
 }
 
-export function addressFault(kind: FindingKind, { endpoint, address, explanation, remedy }: AddressFault): Finding {
+export function addressFinding(
+  kind: FindingKind,
+  { endpoint, address, explanation, remedy }: AddressFindingParts,
+): Finding {
   const { key, value } = endpoint;
   return makeFinding({
     kind,
     subject: { type: 'endpoint', key },
-    objects: [named.address(address), named.endpoint(key), named.node(value.nodeName)],
+    objects: [objectOf.address(address), objectOf.endpoint(key), objectOf.node(value.nodeName)],
     explanation,
     remedy,
   });

@@ -113,15 +113,15 @@ export function noRemedy(reason: string): Remedy {
   return { type: 'none', reason };
 }
 
-export function safely(effect: string, changes: () => readonly Change[]): Remedy {
+export function safeRemedy(effect: string, changes: () => readonly Change[]): Remedy {
   return { type: 'safe', effect, changes };
 }
 
-export function ownerText({ kind, name }: BlockOwner): string {
+export function formatOwner({ kind, name }: BlockOwner): string {
   return kind === 'host' ? `node ${name}` : name;
 }
 
-export const named = {
+export const objectOf = {
   pool: (name: string): FoundObject => ({ type: 'pool', name }),
   block: (prefix: Prefix): FoundObject => ({ type: 'block', name: formatPrefix(prefix) }),
   address: (address: Address): FoundObject => ({ type: 'address', name: formatAddress(address) }),

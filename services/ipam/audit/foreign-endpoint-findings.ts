@@ -6,14 +6,14 @@ import { attachmentOf, isUnattached, type AllocationAttributes } from '../record
 import type { HeldAddress } from '../records/block.js';
 import { formatEndpointKey } from '../records/endpoint.js';
 import type { Change, StoredForeignEndpoint } from '../records/view.js';
-import { expectBlock, type Judging } from './context.js';
-import { addressFault, standingOf, type Standing } from './endpoint-findings.js';
-import { makeFinding, named, noRemedy, type Finding, type FindingKind, type Remedy } from './finding.js';
+import { expectBlock, type AuditContext } from './context.js';
+import { addressFinding, allocationStateOf, type AllocationState } from './endpoint-findings.js';
+import { makeFinding, objectOf, noRemedy, type Finding, type FindingKind, type Remedy } from './finding.js';
 
 /** An address of an endpoint, and where it stands in the blocks. */
-interface Placed {
+interface EndpointAddressState {
   readonly address: Prefix;
-  readonly standing: Standing;
+  readonly allocation: AllocationState;
 }
 
 interface Fault {
@@ -25,29 +25,29 @@ interface Fault {
  * Faults of another writer's endpoint. Its container may still run, and its writer does not learn of a repair. So it is
  * removed only when releases are requested, and only when its container holds none of the addresses that it names.
  */
-export function judgeForeignEndpoint(judging: Judging, endpoint: StoredForeignEndpoint): Finding[] {
+export function findForeignEndpointFaults(context: AuditContext, endpoint: StoredForeignEndpoint): Finding[] {
   const { key, value } = endpoint;
-  const places = value.addresses.map((address) => ({ address, standing: standingOf(judging, address) }));
+  const states = value.addresses.map((address) => ({ address, allocation: allocationStateOf(context, address) }));
   const name = formatEndpointKey(key);
-  const addresses = places.flatMap(({ address, standing }) => {
-    const fault = faultOf(endpoint, standing);
+  const addresses = states.flatMap(({ address, allocation }) => {
+    const fault = faultOf(endpoint, allocation);
     if (!fault) return [];
     const explanation = `endpoint ${name} uses ${formatAddress(address)}, ${fault.reason}`;
-    const remedy = fault.kind === 'addressOutsidePools' ? KEPT : removalOf(endpoint, places);
-    return [addressFault(fault.kind, { endpoint, address, explanation, remedy })];
+    const remedy = fault.kind === 'addressOutsidePools' ? NO_REMEDY : removalRemedy(endpoint, states);
+    return [addressFinding(fault.kind, { endpoint, address, explanation, remedy })];
   });
-  if (!judging.isGone(value.nodeName)) return addresses;
+  if (!context.isNodeGone(value.nodeName)) return addresses;
   const explanation = `endpoint ${name} is on node ${value.nodeName}, which is gone`;
-  const objects = [named.endpoint(key), named.node(value.nodeName)] as const;
+  const objects = [objectOf.endpoint(key), objectOf.node(value.nodeName)] as const;
   const subject = { type: 'endpoint', key } as const;
-  const remedy = removalWithAddresses(judging, endpoint, places);
+  const remedy = removalRemedyWithAddresses(context, endpoint, states);
   return [...addresses, makeFinding({ kind: 'endpointOfGoneNode', subject, objects, explanation, remedy })];
 }
 
-const KEPT = noRemedy('the endpoint is another writer’s; replace its container');
+const NO_REMEDY = noRemedy('the endpoint is another writer’s; replace its container');
 
-function faultOf(endpoint: StoredForeignEndpoint, standing: Standing): Fault | undefined {
-  switch (standing.state) {
+function faultOf(endpoint: StoredForeignEndpoint, allocation: AllocationState): Fault | undefined {
+  switch (allocation.state) {
     case 'unknown':
       return undefined;
     case 'outside':
@@ -59,8 +59,8 @@ function faultOf(endpoint: StoredForeignEndpoint, standing: Standing): Fault | u
         reason: 'which is not allocated, so another container may get it',
       };
     case 'held': {
-      const { handleId: handle } = standing.attributes;
-      if (isItsOwn(endpoint, standing.attributes)) return undefined;
+      const { handleId: handle } = allocation.attributes;
+      if (isOwnAddress(endpoint, allocation.attributes)) return undefined;
       return { kind: 'addressOfSeveralOwners', reason: `which is allocated to handle ${handle ?? 'none'}` };
     }
   }
@@ -69,7 +69,7 @@ function faultOf(endpoint: StoredForeignEndpoint, standing: Standing): Fault | u
 /**
  * Calico's attributes do not name the container's interface, and those of a virtual machine do not name a container.
  */
-function isItsOwn({ key, value }: StoredForeignEndpoint, attributes: AllocationAttributes): boolean {
+function isOwnAddress({ key, value }: StoredForeignEndpoint, attributes: AllocationAttributes): boolean {
   const { owner } = attributes;
   const container = attachmentOf(attributes)?.containerId;
   const isOtherPod = owner.pod !== undefined && value.podName !== '' && owner.pod !== value.podName;
@@ -78,48 +78,53 @@ function isItsOwn({ key, value }: StoredForeignEndpoint, attributes: AllocationA
   return !isOtherPod && !isOtherNamespace && !isOtherContainer;
 }
 
-function removalOf(endpoint: StoredForeignEndpoint, places: readonly Placed[]): Remedy {
-  const isOver = places.every(({ standing }) => {
-    const { state } = standing;
-    return state === 'free' || state === 'noBlock' || (state === 'held' && !isItsOwn(endpoint, standing.attributes));
+function removalRemedy(endpoint: StoredForeignEndpoint, states: readonly EndpointAddressState[]): Remedy {
+  const holdsNone = states.every(({ allocation }) => {
+    const { state } = allocation;
+    return (
+      state === 'free' || state === 'noBlock' || (state === 'held' && !isOwnAddress(endpoint, allocation.attributes))
+    );
   });
-  if (!isOver) return KEPT;
+  if (!holdsNone) return NO_REMEDY;
   return {
     type: 'release',
     effect: 'removes the endpoint, which names no address of its container',
     sinceMs: undefined,
-    changes: () => [removal(endpoint), ...expected(places)],
+    changes: () => [removalChange(endpoint), ...blockExpectations(states)],
   };
 }
 
-function removalWithAddresses(
-  { view, nowMs }: Judging,
+function removalRemedyWithAddresses(
+  { view, nowMs }: AuditContext,
   endpoint: StoredForeignEndpoint,
-  places: readonly Placed[],
+  states: readonly EndpointAddressState[],
 ): Remedy {
-  const held = places.flatMap((place) => heldBy(endpoint, place));
+  const held = states.flatMap((state) => heldByContainer(endpoint, state));
   return {
     type: 'release',
     effect: `removes the endpoint, and gives back the addresses of its container (${held.length})`,
     sinceMs: undefined,
-    changes: () => [...releaseHeld(view, held, nowMs), removal(endpoint), ...expected(places)],
+    changes: () => [...releaseHeld(view, held, nowMs), removalChange(endpoint), ...blockExpectations(states)],
   };
 }
 
 /** An address that Calico's plugin gave to the container of an endpoint. */
-function heldBy(endpoint: StoredForeignEndpoint, { address, standing }: Placed): HeldAddress[] {
-  if (standing.state !== 'held') return [];
-  const { attributes, block } = standing;
+function heldByContainer(
+  endpoint: StoredForeignEndpoint,
+  { address, allocation }: EndpointAddressState,
+): HeldAddress[] {
+  if (allocation.state !== 'held') return [];
+  const { attributes, block } = allocation;
   const isContainers = attributes.handleId?.endsWith(`.${endpoint.value.containerId}`) === true;
-  if (!isUnattached(attributes) || !isContainers || !isItsOwn(endpoint, attributes)) return [];
+  if (!isUnattached(attributes) || !isContainers || !isOwnAddress(endpoint, attributes)) return [];
   return [{ block, ordinal: ordinalOf(block.prefix, address), attributes }];
 }
 
-function removal({ key, value }: StoredForeignEndpoint): Change {
+function removalChange({ key, value }: StoredForeignEndpoint): Change {
   return { type: 'delete', record: { kind: 'foreignEndpoint', key, value } };
 }
 
 /** The blocks have to be as they were seen. */
-function expected(places: readonly Placed[]): Change[] {
-  return places.flatMap(({ standing }) => ('block' in standing ? [expectBlock(standing.block)] : []));
+function blockExpectations(states: readonly EndpointAddressState[]): Change[] {
+  return states.flatMap(({ allocation }) => ('block' in allocation ? [expectBlock(allocation.block)] : []));
 }

@@ -6,66 +6,70 @@ import type { Block, Handle } from '../records/block.js';
 import type { Node } from '../records/node.js';
 import type { Pool } from '../records/pool.js';
 import type { Change, UnreadableRecord } from '../records/view.js';
-import { countOf, expectBlock, type Judging } from './context.js';
-import { standingOf } from './endpoint-findings.js';
-import { makeFinding, named, noRemedy, safely, type Finding, type FindingKind } from './finding.js';
+import { handleCountIn, expectBlock, type AuditContext } from './context.js';
+import { allocationStateOf } from './endpoint-findings.js';
+import { makeFinding, objectOf, noRemedy, safeRemedy, type Finding, type FindingKind } from './finding.js';
 
 /** A handle by its ID, and blocks in which addresses of it were seen that it does not name. */
-interface HandleInQuestion {
+interface HandleSubject {
   readonly id: string;
   readonly alsoIn: readonly Prefix[];
 }
 
 /** A block that a handle is said to have addresses in, and how many it has. */
-interface Counted {
+interface BlockCount {
   readonly prefix: Prefix;
   readonly block: Block | undefined;
   readonly count: number;
 }
 
 /** What can be wrong with a handle: it counts what the blocks do not have, or does not count, or is missing. */
-export function judgeHandle(judging: Judging, { id, alsoIn }: HandleInQuestion): Finding[] {
-  if (judging.cannotRead({ kind: 'handle', id })) return [];
-  const handle = judging.view.handle(id);
+export function findHandleFaults(context: AuditContext, { id, alsoIn }: HandleSubject): Finding[] {
+  if (context.isUnreadable({ kind: 'handle', id })) return [];
+  const handle = context.view.handle(id);
   const prefixes = distinct([...blocksOf(handle), ...alsoIn]);
-  if (prefixes.some((prefix) => judging.cannotRead({ kind: 'block', prefix }))) return [];
-  const counted = prefixes.map((prefix): Counted => {
-    const block = judging.view.block(prefix);
-    return { prefix, block, count: block ? countOf(block, id) : 0 };
+  if (prefixes.some((prefix) => context.isUnreadable({ kind: 'block', prefix }))) return [];
+  const counted = prefixes.map((prefix): BlockCount => {
+    const block = context.view.block(prefix);
+    return { prefix, block, count: block ? handleCountIn(block, id) : 0 };
   });
-  const kind = faultOf(handle, counted);
-  return kind ? [describe(kind, { id, alsoIn, handle, counted })] : [];
+  const kind = handleFaultOf(handle, counted);
+  return kind ? [handleFinding(kind, { id, alsoIn, handle, counted })] : [];
 }
 
-function faultOf(handle: Handle | undefined, counted: readonly Counted[]): FindingKind | undefined {
+function handleFaultOf(handle: Handle | undefined, counted: readonly BlockCount[]): FindingKind | undefined {
   const total = counted.reduce((sum, { count }) => sum + count, 0);
   if (!handle) return total > 0 ? 'handleMissing' : undefined;
   if (total === 0) return 'handleWithoutAddresses';
-  const right = counted.every(({ prefix, count }) => (handle.blocks.get(formatPrefix(prefix)) ?? -1) === count);
-  const exact = counted.filter(({ count }) => count > 0).length === handle.blocks.size;
-  return right && exact ? undefined : 'handleCountsWrong';
+  const hasRightCounts = counted.every(
+    ({ prefix, count }) => (handle.blocks.get(formatPrefix(prefix)) ?? -1) === count,
+  );
+  const hasNoOtherBlocks = counted.filter(({ count }) => count > 0).length === handle.blocks.size;
+  return hasRightCounts && hasNoOtherBlocks ? undefined : 'handleCountsWrong';
 }
 
-interface Fault extends HandleInQuestion {
+interface HandleFault extends HandleSubject {
   readonly handle: Handle | undefined;
-  readonly counted: readonly Counted[];
+  readonly counted: readonly BlockCount[];
 }
 
-function describe(kind: FindingKind, { id, alsoIn, handle, counted }: Fault): Finding {
-  const blocks = counted.filter(({ count }) => count > 0).map(({ prefix }) => named.block(prefix));
+function handleFinding(kind: FindingKind, { id, alsoIn, handle, counted }: HandleFault): Finding {
+  const blocks = counted.filter(({ count }) => count > 0).map(({ prefix }) => objectOf.block(prefix));
   const counts = new Map(counted.flatMap(({ prefix, count }) => (count > 0 ? [[formatPrefix(prefix), count]] : [])));
-  const rests = counted.map(({ prefix, block }): Change => (block ? expectBlock(block) : expectNoBlock(prefix)));
+  const preconditions = counted.map(({ prefix, block }): Change =>
+    block ? expectBlock(block) : expectNoBlock(prefix),
+  );
   const remove: Change[] = handle ? [{ type: 'delete', record: { kind: 'handle', value: handle } }] : [];
   const write: Change = { type: 'put', record: { kind: 'handle', value: { id, blocks: counts } } };
   return makeFinding({
     kind,
     subject: { type: 'handle', id, alsoIn },
-    objects: [named.handle(id), ...blocks],
-    explanation: explain(kind, { id, handle, counts }),
+    objects: [objectOf.handle(id), ...blocks],
+    explanation: explainHandle(kind, { id, handle, counts }),
     remedy:
       counts.size === 0
-        ? safely('removes the handle', () => [...rests, ...remove])
-        : safely('writes the handle with what the blocks have', () => [...rests, write]),
+        ? safeRemedy('removes the handle', () => [...preconditions, ...remove])
+        : safeRemedy('writes the handle with what the blocks have', () => [...preconditions, write]),
   });
 }
 
@@ -75,7 +79,7 @@ interface Counts {
   readonly counts: ReadonlyMap<string, number>;
 }
 
-function explain(kind: FindingKind, { id, handle, counts }: Counts): string {
+function explainHandle(kind: FindingKind, { id, handle, counts }: Counts): string {
   if (kind === 'handleMissing') return `addresses in ${countText(counts)} are of handle ${id}, which does not exist`;
   const stored = countText(handle?.blocks ?? new Map());
   return counts.size === 0
@@ -102,7 +106,7 @@ function distinct(prefixes: readonly Prefix[]): Prefix[] {
 }
 
 /** Whether a pool shares addresses with one behind it in the order of the names. */
-export function judgePool({ view }: Judging, pool: Pool): Finding[] {
+export function findPoolOverlap({ view }: AuditContext, pool: Pool): Finding[] {
   const others = view.pools().filter((other) => other.name > pool.name && prefixesOverlap(other.prefix, pool.prefix));
   if (others.length === 0) return [];
   const text = (each: Pool): string => `"${each.name}" ${formatPrefix(each.prefix)}`;
@@ -110,7 +114,7 @@ export function judgePool({ view }: Judging, pool: Pool): Finding[] {
     makeFinding({
       kind: 'poolsOverlap',
       subject: { type: 'pool', name: pool.name },
-      objects: [named.pool(pool.name), ...others.map(({ name }) => named.pool(name))],
+      objects: [objectOf.pool(pool.name), ...others.map(({ name }) => objectOf.pool(name))],
       explanation: `pool ${text(pool)} overlaps ${others.map(text).join(', ')}`,
       remedy: noRemedy('disable and delete all but one of them'),
     }),
@@ -118,13 +122,13 @@ export function judgePool({ view }: Judging, pool: Pool): Finding[] {
 }
 
 /** Whether a node's tunnel addresses are its own. */
-export function judgeNode(judging: Judging, node: Node): Finding[] {
+export function findTunnelFaults(context: AuditContext, node: Node): Finding[] {
   return [...node.tunnels].flatMap(([kind, { address }]) => {
-    const standing = standingOf(judging, address);
+    const allocation = allocationStateOf(context, address);
     const text = `node ${node.name} has ${formatAddress(address)} as its ${kind}`;
-    const objects = [named.address(address), named.node(node.name)] as const;
+    const objects = [objectOf.address(address), objectOf.node(node.name)] as const;
     const subject = { type: 'node', name: node.name } as const;
-    switch (standing.state) {
+    switch (allocation.state) {
       case 'unknown':
       case 'outside':
         return [];
@@ -135,7 +139,7 @@ export function judgeNode(judging: Judging, node: Node): Finding[] {
         return [makeFinding({ kind: 'tunnelUnallocated', subject, objects, explanation, remedy })];
       }
       case 'held': {
-        const { owner, handleId } = standing.attributes;
+        const { owner, handleId } = allocation.attributes;
         if (owner.node === node.name && owner.type !== undefined) return [];
         const explanation = `${text}, which is allocated to handle ${handleId ?? 'none'}`;
         const remedy = noRemedy('let the node get another tunnel address');
@@ -145,11 +149,11 @@ export function judgeNode(judging: Judging, node: Node): Finding[] {
   });
 }
 
-export function judgeUnreadable({ key, reason }: UnreadableRecord): Finding {
+export function unreadableFinding({ key, reason }: UnreadableRecord): Finding {
   return makeFinding({
     kind: 'recordUnreadable',
     subject: { type: 'record', key },
-    objects: [named.record(key)],
+    objects: [objectOf.record(key)],
     explanation: `record ${key} cannot be read: ${reason}`,
     remedy: noRemedy('what it was to say cannot be told; correct or delete it in the datastore'),
   });

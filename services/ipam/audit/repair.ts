@@ -1,6 +1,6 @@
 import type { Decision, View } from '../records/view.js';
-import { judgeAgain } from './audit.js';
-import { Judging } from './context.js';
+import { recheckFinding } from './audit.js';
+import { AuditContext } from './context.js';
 import type { Finding, FindingKind, Remedy } from './finding.js';
 
 /** A repair request with its conditions. */
@@ -24,13 +24,13 @@ export type RepairResult =
   | { readonly state: 'refused'; readonly reason: string };
 
 /** A finding, and what came of it. */
-export interface Repaired {
+export interface RepairedFinding {
   readonly finding: Finding;
   readonly result: RepairResult;
 }
 
 /** Which findings to repair, and how far. */
-export interface RepairOrder {
+export interface RepairOptions {
   /** Only findings of these kinds; empty for all. */
   readonly kinds: readonly FindingKind[];
   /** Only says what would be done. */
@@ -44,7 +44,7 @@ export interface RepairOrder {
 }
 
 export interface RepairReport {
-  readonly results: readonly Repaired[];
+  readonly results: readonly RepairedFinding[];
   /** Whether there were more findings than the limit. */
   readonly more: boolean;
 }
@@ -58,22 +58,22 @@ const MAX_CHANGES_COUNT = 120;
  */
 export function repair(view: View, input: RepairInput): Decision<RepairResult> {
   const { finding, nowMs, graceMs, dryRun } = input;
-  const found = judgeAgain(new Judging(view, { nowMs, graceMs }), finding);
-  if (!found) return unchanged({ state: 'gone' });
+  const found = recheckFinding(new AuditContext(view, { nowMs, graceMs }), finding);
+  if (!found) return noChanges({ state: 'gone' });
   const { remedy } = found;
-  if (remedy.type === 'none') return unchanged({ state: 'refused', reason: remedy.reason });
-  const reason = remedy.type === 'release' ? reasonToKeep(remedy, input) : undefined;
-  if (reason !== undefined) return unchanged({ state: 'refused', reason });
+  if (remedy.type === 'none') return noChanges({ state: 'refused', reason: remedy.reason });
+  const reason = remedy.type === 'release' ? releaseRefusal(remedy, input) : undefined;
+  if (reason !== undefined) return noChanges({ state: 'refused', reason });
   const changes = remedy.changes();
   if (changes.length > MAX_CHANGES_COUNT) {
     const text = `it takes ${changes.length} changes, more than one transaction may have; release the addresses one by one`;
-    return unchanged({ state: 'refused', reason: text });
+    return noChanges({ state: 'refused', reason: text });
   }
   const { effect } = remedy;
-  return dryRun ? unchanged({ state: 'possible', effect }) : { changes, outcome: { state: 'repaired', effect } };
+  return dryRun ? noChanges({ state: 'possible', effect }) : { changes, outcome: { state: 'repaired', effect } };
 }
 
-function reasonToKeep({ sinceMs }: Remedy & { type: 'release' }, input: RepairInput): string | undefined {
+function releaseRefusal({ sinceMs }: Remedy & { type: 'release' }, input: RepairInput): string | undefined {
   const { releases, nowMs, graceMs, firstSeenMs } = input;
   if (!releases) return 'it would give addresses back, which has to be asked for';
   const ageMs = nowMs - (sinceMs ?? firstSeenMs);
@@ -82,6 +82,6 @@ function reasonToKeep({ sinceMs }: Remedy & { type: 'release' }, input: RepairIn
   return `it ${since} ${Math.max(0, Math.floor(ageMs / 1000))} s ago, and has to be ${Math.ceil(graceMs / 1000)} s old`;
 }
 
-function unchanged(outcome: RepairResult): Decision<RepairResult> {
+function noChanges(outcome: RepairResult): Decision<RepairResult> {
   return { changes: [], outcome };
 }

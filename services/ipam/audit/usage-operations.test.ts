@@ -5,7 +5,7 @@ import { observeUsage } from './usage-operations.js';
 import type { Usage } from './usage.js';
 
 const USAGE: Usage = {
-  shares: [
+  nodeUsages: [
     { poolName: 'p', nodeName: 'n1', blocks: 2, inUse: 5, borrowed: 1 },
     { poolName: 'p', nodeName: 'no_affinity', blocks: 1, inUse: 0, borrowed: 0 },
     { poolName: 'no_ippool', nodeName: 'unknown_node', blocks: 0, inUse: 3, borrowed: 3 },

@@ -21,8 +21,8 @@ export function observeUsage(meter: Meter, usage: () => Promise<Usage>): () => v
     available: gauge('ippool.available', '{address}', 'Addresses of a pool that are neither allocated nor reserved'),
   };
   const observe = async (result: BatchObservableResult): Promise<void> => {
-    const counted = await usage().catch(() => undefined);
-    if (counted) tell(result, gauges, counted);
+    const latestUsage = await usage().catch(() => undefined);
+    if (latestUsage) observeGauges(result, gauges, latestUsage);
   };
   const all = Object.values(gauges);
   meter.addBatchObservableCallback(observe, all);
@@ -39,8 +39,8 @@ interface Gauges extends Record<string, Observable> {
   readonly available: Observable;
 }
 
-function tell(result: BatchObservableResult, gauges: Gauges, { shares, pools, cooling }: Usage): void {
-  for (const { poolName, nodeName, inUse, borrowed, blocks } of shares) {
+function observeGauges(result: BatchObservableResult, gauges: Gauges, { nodeUsages, pools, cooling }: Usage): void {
+  for (const { poolName, nodeName, inUse, borrowed, blocks } of nodeUsages) {
     const attributes = { ippool: poolName, node: nodeName };
     if (nodeName !== NO_AFFINITY) {
       result.observe(gauges.inUse, inUse, attributes);

@@ -1,15 +1,15 @@
 import { expect, test } from 'vitest';
 
-import { calicoAttributes, healthyView, putBlock, takeBehind } from '../testing/damages.js';
+import { calicoAttributes, healthyView, putBlock, takeUnrecorded } from '../testing/damages.js';
 import { block, claimedBlock, NOW_MS, prefix } from '../testing/records.js';
 import { makeReport } from './audit.js';
 import { usageOf } from './usage.js';
 
 function view() {
   const made = healthyView();
-  const borrowed = takeBehind(block('192.168.0.0/30', 'n1'), calicoAttributes('x', 'x', 'n7'));
-  const cooling = takeBehind(borrowed, { releasedAtMs: NOW_MS });
-  claimedBlock(takeBehind(cooling, { owner: {} })).forEach((record) => made.put(record));
+  const borrowed = takeUnrecorded(block('192.168.0.0/30', 'n1'), calicoAttributes('x', 'x', 'n7'));
+  const cooling = takeUnrecorded(borrowed, { releasedAtMs: NOW_MS });
+  claimedBlock(takeUnrecorded(cooling, { owner: {} })).forEach((record) => made.put(record));
   putBlock(made, block('192.168.1.0/30', 'n1', { owner: undefined }));
   const prefixes = [prefix('10.0.0.0/30'), prefix('10.0.0.1/32'), prefix('172.16.0.0/12')];
   made.put({ kind: 'reservation', value: { name: 'r', uid: 'u', createTimeMs: NOW_MS, prefixes } });
@@ -17,8 +17,8 @@ function view() {
 }
 
 test('what is in use is counted by the pool and the node that uses it', () => {
-  const { shares, pools, cooling } = usageOf(view());
-  const text = shares.map((share) =>
+  const { nodeUsages, pools, cooling } = usageOf(view());
+  const text = nodeUsages.map((share) =>
     [share.poolName, share.nodeName, share.blocks, share.inUse, share.borrowed].join(' '),
   );
   expect(text).toEqual([

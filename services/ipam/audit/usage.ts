@@ -15,7 +15,7 @@ export const NO_AFFINITY = 'no_affinity';
 const UNKNOWN_NODE = 'unknown_node';
 
 /** How much a node has of a pool. */
-interface Share {
+interface NodePoolUsage {
   /** {@link NO_POOL} for blocks that are in none. */
   readonly poolName: string;
   /** The node that uses the addresses; for blocks, their owner. {@link UNKNOWN_NODE} and {@link NO_AFFINITY} where there is none. */
@@ -37,7 +37,7 @@ interface PoolSize {
 }
 
 export interface Usage {
-  readonly shares: readonly Share[];
+  readonly nodeUsages: readonly NodePoolUsage[];
   readonly pools: readonly PoolSize[];
   /** Addresses that cool down. */
   readonly cooling: number;
@@ -50,10 +50,10 @@ interface BlockUse {
 }
 
 /** Blocks are values: what was counted once need not be counted again while the block is the same. */
-const counted = new WeakMap<Block, BlockUse>();
+const blockUseCache = new WeakMap<Block, BlockUse>();
 
-function useOfBlock(block: Block): BlockUse {
-  const known = counted.get(block);
+function blockUse(block: Block): BlockUse {
+  const known = blockUseCache.get(block);
   if (known) return known;
   const inUse = new Map<string, number>();
   let cooling = 0;
@@ -67,7 +67,7 @@ function useOfBlock(block: Block): BlockUse {
     }
   }
   const use = { inUse, cooling };
-  counted.set(block, use);
+  blockUseCache.set(block, use);
   return use;
 }
 
@@ -76,22 +76,22 @@ const FAMILIES: readonly Family[] = [4, 6];
 /** Counts what is in use, per pool and node, in the order of their names. */
 export function usageOf(view: View): Usage {
   const pools = view.pools();
-  const shares = new Shares();
+  const nodeUsages = new UsageByNode();
   let cooling = 0;
   for (const family of FAMILIES) {
     for (const block of view.blocksIn(defaultRoute(family))) {
       const poolName = poolOf(pools, block.prefix)?.name ?? NO_POOL;
       const owner = block.owner?.kind === 'host' ? block.owner.name : (block.owner?.name ?? NO_AFFINITY);
-      const use = useOfBlock(block);
-      shares.add(poolName, owner, { blocks: 1 });
+      const use = blockUse(block);
+      nodeUsages.add(poolName, owner, { blocks: 1 });
       for (const [node, count] of use.inUse)
-        shares.add(poolName, node, { inUse: count, borrowed: node === owner ? 0 : count });
+        nodeUsages.add(poolName, node, { inUse: count, borrowed: node === owner ? 0 : count });
       cooling += use.cooling;
     }
   }
   const reserved = reservedIn(view);
   return {
-    shares: shares.sorted(),
+    nodeUsages: nodeUsages.sorted(),
     pools: pools.map((pool) => {
       const { capacity, available } = poolUtilization(view, pool);
       return { poolName: pool.name, size: capacity, reserved: reserved.countIn(pool.prefix), available };
@@ -100,13 +100,13 @@ export function usageOf(view: View): Usage {
   };
 }
 
-type Counts = Pick<Share, 'blocks' | 'inUse' | 'borrowed'>;
+type Counts = Pick<NodePoolUsage, 'blocks' | 'inUse' | 'borrowed'>;
 
-class Shares {
-  readonly #byName = new Map<string, Map<string, Share>>();
+class UsageByNode {
+  readonly #byName = new Map<string, Map<string, NodePoolUsage>>();
 
   add(poolName: string, nodeName: string, { blocks = 0, inUse = 0, borrowed = 0 }: Partial<Counts>): void {
-    const ofPool = this.#byName.get(poolName) ?? new Map<string, Share>();
+    const ofPool = this.#byName.get(poolName) ?? new Map<string, NodePoolUsage>();
     this.#byName.set(poolName, ofPool);
     const known = ofPool.get(nodeName);
     ofPool.set(nodeName, {
@@ -118,8 +118,8 @@ class Shares {
     });
   }
 
-  sorted(): Share[] {
-    const text = ({ poolName, nodeName }: Share): string => `${poolName}/${nodeName}`;
+  sorted(): NodePoolUsage[] {
+    const text = ({ poolName, nodeName }: NodePoolUsage): string => `${poolName}/${nodeName}`;
     return [...this.#byName.values()]
       .flatMap((ofPool) => [...ofPool.values()])
       .sort((a, b) => compareTexts(text(a), text(b)));

@@ -4,7 +4,7 @@ import { describe, expect, test } from 'vitest';
 
 import { allocate, type Allocation, type AllocationRequest } from '../addresses/allocate.js';
 import { release } from '../addresses/release.js';
-import { disagreements } from '../engine/testing/agreement.js';
+import { inconsistencies } from '../engine/testing/consistency.js';
 import type { Block } from '../records/block.js';
 import { MapView } from '../records/testing/map-view.js';
 import type { RecordValue } from '../records/view.js';
@@ -58,7 +58,7 @@ describe('borrowing', () => {
     expect(claimed).toEqual([]);
     expect(view.affinitiesOf(host('n1'))).toEqual([]);
     expect(view.blocks().map(({ owner }) => owner?.name)).toEqual(['n2', 'n3']);
-    expect(disagreements(view, NOW_MS)).toEqual([]);
+    expect(inconsistencies(view, NOW_MS)).toEqual([]);
   });
 
   test('a borrowed address is released like any other', () => {
@@ -152,7 +152,7 @@ describe('an empty block of another node', () => {
     expect(after.sequenceNumber).toBeGreaterThan(before.sequenceNumber);
     expect(view.affinitiesOf(host('n2'))).toEqual([]);
     expect(view.affinity(host('n1'), after.prefix)?.state).toBe('confirmed');
-    expect(disagreements(view, NOW_MS)).toEqual([]);
+    expect(inconsistencies(view, NOW_MS)).toEqual([]);
   });
 
   test('that was claimed just now stays: its first address may be on its way', () => {
@@ -200,7 +200,7 @@ describe('an empty block of another node', () => {
       { kind: 'block', value: block('10.0.0.0/30', 'n1', { owner: undefined }) },
     ]);
     expect(run(view, request('c1')).claimed.map(formatPrefix)).toEqual(['10.0.0.0/30']);
-    expect(disagreements(view, NOW_MS)).toEqual([]);
+    expect(inconsistencies(view, NOW_MS)).toEqual([]);
   });
 });
 
@@ -310,7 +310,7 @@ describe('empty blocks in pools that do not select the node any more', () => {
     const view = start('zone == "a"');
     run(view, request('c1'));
     expect(view.blocks().map(({ prefix: of }) => formatPrefix(of))).not.toContain('10.1.0.0/30');
-    expect(disagreements(view, NOW_MS)).toEqual([]);
+    expect(inconsistencies(view, NOW_MS)).toEqual([]);
   });
 
   test('are given up with the node’s next address, also where that is of a block that the node has', () => {
@@ -319,7 +319,7 @@ describe('empty blocks in pools that do not select the node any more', () => {
     expect(addressOf(run(view, request('c1')))).toBe('10.0.0.0/32');
     expect(view.affinitiesOf(host('n1')).map(({ block: of }) => formatPrefix(of))).toEqual(['10.0.0.0/30']);
     expect(view.blocks().map(({ prefix: of }) => formatPrefix(of))).toEqual(['10.0.0.0/30']);
-    expect(disagreements(view, NOW_MS)).toEqual([]);
+    expect(inconsistencies(view, NOW_MS)).toEqual([]);
   });
 
   test.each([
@@ -331,7 +331,7 @@ describe('empty blocks in pools that do not select the node any more', () => {
     claimedBlock(block('fd00::/122', 'n1')).forEach((record) => view.put(record));
     run(view, request('c1', { families: [4, 6], pools }));
     expect(view.affinitiesOf(host('n1')).map(({ block: of }) => formatPrefix(of))).toContain(stays);
-    expect(disagreements(view, NOW_MS)).toEqual([]);
+    expect(inconsistencies(view, NOW_MS)).toEqual([]);
   });
 
   test('stay while an address is in use', () => {

@@ -58,7 +58,7 @@ export interface EndpointPage extends Pick<Page<EndpointListing>, 'items'> {
 }
 
 /** Endpoints that one page looks at: a search that few match must not hold up everything else (of 250,000, 2,000 take 8 ms). */
-const MOST_LOOKED_AT = 2000;
+const MAX_SCANNED_COUNT = 2000;
 
 /**
  * A page of the endpoints of all writers. It may end before the limit, even empty, while there are more.
@@ -70,11 +70,11 @@ export function listEndpoints(view: View, { after, limit, ...filter }: EndpointQ
   const items: EndpointListing[] = [];
   const pools = view.pools();
   let last: EndpointKey | undefined;
-  let lookedAt = 0;
-  for (const endpoint of candidates(view, filter, after)) {
-    if (last && (items.length === limit || lookedAt === MOST_LOOKED_AT))
+  let scannedCount = 0;
+  for (const endpoint of candidateEndpoints(view, filter, after)) {
+    if (last && (items.length === limit || scannedCount === MAX_SCANNED_COUNT))
       return { items, next: formatEndpointKey(last) };
-    lookedAt++;
+    scannedCount++;
     last = endpoint.key;
     if (!matches(endpoint, filter)) continue;
     const listing = listingOf(view, endpoint, pools);
@@ -97,7 +97,7 @@ function listingOf(view: View, endpoint: EndpointRecord, pools: readonly Pool[])
 /** The endpoints of containers on a node, of all writers, also those that are not named as Calico names them. */
 export function* endpointsOfNode(view: View, nodeName: string): Generator<EndpointRecord, void, void> {
   const filter = { nodeName, namespace: '', podName: '', poolName: '' };
-  for (const endpoint of candidates(view, filter, ''))
+  for (const endpoint of candidateEndpoints(view, filter, ''))
     if (endpoint.kind === 'endpoint' && matches(endpoint, filter)) yield endpoint;
   for (const { key, value } of view.foreignEndpoints())
     if (value.nodeName === nodeName) yield { kind: 'foreignEndpoint', key, value };
@@ -106,7 +106,7 @@ export function* endpointsOfNode(view: View, nodeName: string): Generator<Endpoi
 /**
  * Every endpoint after `after` that {@link matches}, and some more: whole runs of keys that cannot match are skipped.
  */
-function* candidates(view: View, filter: EndpointFilter, after: string): Generator<EndpointRecord, void, void> {
+function* candidateEndpoints(view: View, filter: EndpointFilter, after: string): Generator<EndpointRecord, void, void> {
   for (const namespace of namespaces(view, filter, after)) {
     for (const namePrefix of namePrefixes(filter)) {
       const prefix = formatEndpointKey({ namespace, name: namePrefix });
@@ -130,7 +130,7 @@ function* namespaces(view: View, { namespace }: EndpointFilter, after: string): 
     const [next] = firstOf(view.allEndpointsAfter(position));
     if (!next) return;
     yield next.key.namespace;
-    position = behindNamespace(next.key);
+    position = afterNamespace(next.key);
   }
 }
 
@@ -140,7 +140,7 @@ function firstOf<Item>(items: Iterable<Item>): Item[] {
 }
 
 /** Behind every key of the namespace, and before every other that comes after it: "0" comes right behind "/". */
-function behindNamespace({ namespace }: EndpointKey): string {
+function afterNamespace({ namespace }: EndpointKey): string {
   return `${namespace}0`;
 }
 
@@ -160,9 +160,9 @@ function matches({ key, kind, value }: EndpointRecord, filter: EndpointFilter): 
   );
 }
 
-function hasAddressOf(listing: EndpointListing, wanted: string): boolean {
+function hasAddressOf(listing: EndpointListing, wantedPool: string): boolean {
   const { addresses } = listing.kind === 'endpoint' ? listing.value : listing;
-  return addresses.some(({ poolName }) => poolName === wanted);
+  return addresses.some(({ poolName }) => poolName === wantedPool);
 }
 
 /**

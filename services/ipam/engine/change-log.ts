@@ -13,7 +13,7 @@ export class ChangeLog {
   /** Changes up to this revision are not kept. */
   #compacted: number;
   #closedBy: Error | undefined;
-  readonly #sleepers = new Set<() => void>();
+  readonly #waiters = new Set<() => void>();
 
   /**
    * @param revision - the store's revision; changes after it follow
@@ -82,17 +82,17 @@ export class ChangeLog {
   }
 
   #wake(): void {
-    for (const wake of this.#sleepers) wake();
+    for (const wake of this.#waiters) wake();
   }
 
   #sleep(signal: AbortSignal): Promise<void> {
     return new Promise((resolve) => {
       const wake = (): void => {
-        this.#sleepers.delete(wake);
+        this.#waiters.delete(wake);
         signal.removeEventListener('abort', wake);
         resolve();
       };
-      this.#sleepers.add(wake);
+      this.#waiters.add(wake);
       signal.addEventListener('abort', wake);
     });
   }

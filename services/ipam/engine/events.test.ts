@@ -9,7 +9,7 @@ test.each([
 ])('a datastore that took %d ms is warned of from one second on', (durationMs, warned) => {
   const lines: string[] = [];
   const destination = { write: (line: string) => void lines.push(line) };
-  new Events(createLogger({ service: 'test', level: 'warn', destination })).storeAnswered({
+  new Events(createLogger({ service: 'test', level: 'warn', destination })).storeCallEnded({
     operation: 'commit',
     durationMs,
   });

@@ -5,13 +5,13 @@ import { formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
 import type { Logger } from '@podwire/shared/runtime/log';
 
 /** What a request waited for. */
-interface StoreAnswered {
+interface StoreCall {
   readonly operation: 'commit' | 'revision';
   readonly durationMs: number;
 }
 
 /** From when on it is the datastore for which a pod takes long, in milliseconds. */
-const SLOW_STORE_MS = 1000;
+const SLOW_CALL_MS = 1000;
 
 const MS_PER_SECOND = 1000;
 
@@ -105,9 +105,9 @@ export class Events {
   }
 
   /** The datastore answered what a request waited for, or failed it. */
-  storeAnswered({ operation, durationMs }: StoreAnswered): void {
+  storeCallEnded({ operation, durationMs }: StoreCall): void {
     this.#storeDuration.record(durationMs / MS_PER_SECOND, { operation });
-    if (durationMs < SLOW_STORE_MS) return;
+    if (durationMs < SLOW_CALL_MS) return;
     const facts = { 'podwire.store.operation': operation, elapsed_ms: durationMs };
     this.log.warn(facts, `requests waited ${durationMs} ms for the datastore, for a ${operation}`);
   }
@@ -131,7 +131,7 @@ export class Events {
   }
 
   /** The datastore does not answer during the start; the request is retried. */
-  datastoreAwaited(failure: Failure): void {
+  datastoreUnavailable(failure: Failure): void {
     this.log.warn({ err: failure }, `waiting for the datastore: ${failure.message}`);
   }
 

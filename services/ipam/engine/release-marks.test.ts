@@ -15,7 +15,7 @@ const mark = (id: string, atMs: number) => ({
   value: Buffer.from(JSON.stringify({ releasedAt: new Date(atMs).toISOString() })),
 });
 
-class Scene {
+class EtcdFixture {
   readonly store = new MemoryStore();
   readonly differences: number[] = [];
   nowMs = Date.parse('2026-08-22T12:00:00Z');
@@ -45,7 +45,7 @@ class Scene {
 
 describe('marks of releases', () => {
   it('go once they were seen for a quarter of an hour, those too that cannot be read', async () => {
-    const scene = new Scene();
+    const scene = new EtcdFixture();
     await scene.put(mark('c1', scene.nowMs), { key: keys.release('broken'), value: Buffer.from('{') });
     await scene.run(KEPT_RUNS);
     expect(await scene.marks()).toEqual(['broken', 'c1']);
@@ -58,7 +58,7 @@ describe('marks of releases', () => {
     ['ahead', 2],
     ['behind', -2],
   ])('of a replica whose clock is hours %s are kept as long as others', async (_, hours) => {
-    const scene = new Scene();
+    const scene = new EtcdFixture();
     await scene.put(mark('c1', scene.nowMs + hours * HOUR_MS));
     await scene.run(KEPT_RUNS);
     expect(await scene.marks()).toEqual(['c1']);
@@ -67,7 +67,7 @@ describe('marks of releases', () => {
   });
 
   it('go when their time has come though the clock was set back meanwhile', async () => {
-    const scene = new Scene();
+    const scene = new EtcdFixture();
     await scene.put(mark('c1', scene.nowMs));
     await scene.run(RUNS_PER_LOOK);
     scene.nowMs -= 2 * HOUR_MS;
@@ -76,14 +76,14 @@ describe('marks of releases', () => {
   });
 
   it('go however many there are', async () => {
-    const scene = new Scene();
+    const scene = new EtcdFixture();
     await scene.put(...Array.from({ length: 1001 }, (_, index) => mark(`c${index}`, 0)));
     await scene.run(KEPT_RUNS + RUNS_PER_LOOK);
     expect(await scene.marks()).toEqual([]);
   });
 
   it('stay when they are made anew at the same moment', async () => {
-    const scene = new Scene();
+    const scene = new EtcdFixture();
     await scene.put(mark('c1', 0));
     const scan = scene.store.scan.bind(scene.store);
     scene.store.scan = async (request, signal) => {
@@ -101,7 +101,7 @@ describe('clocks that differ', () => {
     ['ahead', 7_200_000, 7_170_000],
     ['behind', -7_200_000, -7_200_000],
   ])('by hours are told once, by the least that they can differ: another is %s', async (_, skewMs, told) => {
-    const scene = new Scene();
+    const scene = new EtcdFixture();
     await scene.run(2);
     scene.nowMs -= RUN_MS;
     await scene.put(mark('c1', scene.nowMs + skewMs), mark('c2', scene.nowMs));
@@ -111,7 +111,7 @@ describe('clocks that differ', () => {
   });
 
   it('are not told of where a mark was made between two runs, or before the first, or the own clock was set', async () => {
-    const scene = new Scene();
+    const scene = new EtcdFixture();
     await scene.put(mark('before', 0));
     await scene.run(3);
     await scene.put(mark('between', scene.nowMs - RUN_MS / 2));

@@ -10,7 +10,7 @@ import type { Store, StoredRecord } from './store.js';
 const KEPT_RUNS = 60;
 
 /** Every mark is looked at then, so not at each run. */
-const RUNS_PER_LOOK = 10;
+const RUNS_PER_CHECK = 10;
 
 /** Marks that are looked at at once. */
 const PAGE_COUNT = 1000;
@@ -33,7 +33,7 @@ interface MarkExpiryOptions {
 }
 
 /** What there was at a run. */
-interface Seen {
+interface RunRecord {
   readonly revision: number;
   readonly atMs: number;
 }
@@ -49,7 +49,7 @@ interface Seen {
 export class MarkExpiry {
   readonly #options: MarkExpiryOptions;
   /** The last runs, oldest first. */
-  #seen: Seen[] = [];
+  #recentRuns: RunRecord[] = [];
   #runs = 0;
   /** The marks up to this revision were compared with the clock. */
   #comparedTo = 0;
@@ -61,34 +61,34 @@ export class MarkExpiry {
   /** To be called again and again, see {@link KEPT_RUNS}. @throws Failure of the store; the next run makes good for it */
   async run(signal: AbortSignal): Promise<void> {
     const { store, clock } = this.#options;
-    const seen = { revision: await store.revision(signal), atMs: clock.nowMs() };
-    this.#seen = [...this.#seen.slice(-KEPT_RUNS), seen];
-    if (++this.#runs % RUNS_PER_LOOK === 0) await this.#look(signal);
+    const run = { revision: await store.revision(signal), atMs: clock.nowMs() };
+    this.#recentRuns = [...this.#recentRuns.slice(-KEPT_RUNS), run];
+    if (++this.#runs % RUNS_PER_CHECK === 0) await this.#checkMarks(signal);
   }
 
-  async #look(signal: AbortSignal): Promise<void> {
+  async #checkMarks(signal: AbortSignal): Promise<void> {
     const { store, keys, clocksDiffer } = this.#options;
-    const oldTo = this.#seen.length > KEPT_RUNS ? (this.#seen[0]?.revision ?? 0) : 0;
+    const oldTo = this.#recentRuns.length > KEPT_RUNS ? (this.#recentRuns[0]?.revision ?? 0) : 0;
     let aheadMs = 0;
     let after: string | undefined;
     for (;;) {
       const { records, more } = await store.scan({ prefix: keys.releases, after, limit: PAGE_COUNT }, signal);
-      for (const mark of records) aheadMs = larger(aheadMs, this.#aheadMs(mark));
+      for (const mark of records) aheadMs = largerDifference(aheadMs, this.#aheadMs(mark));
       const old = records.filter(({ modRevision }) => modRevision <= oldTo);
       for (let start = 0; start < old.length; start += BATCH_COUNT)
         await removeAll(store, old.slice(start, start + BATCH_COUNT), signal);
       after = records.at(-1)?.key;
       if (!more || after === undefined) break;
     }
-    this.#comparedTo = this.#seen.at(-1)?.revision ?? 0;
+    this.#comparedTo = this.#recentRuns.at(-1)?.revision ?? 0;
     if (aheadMs !== 0) clocksDiffer(aheadMs);
   }
 
   /** By how much a mark's time lies outside of that between the runs around it; 0 where that is not known, or little. */
   #aheadMs({ value, modRevision }: StoredRecord): number {
     if (modRevision <= this.#comparedTo) return 0;
-    const next = this.#seen.findIndex(({ revision }) => revision >= modRevision);
-    const [from, to] = [this.#seen[next - 1], this.#seen[next]];
+    const next = this.#recentRuns.findIndex(({ revision }) => revision >= modRevision);
+    const [from, to] = [this.#recentRuns[next - 1], this.#recentRuns[next]];
     // A clock set back between two runs makes the comparison meaningless.
     if (!from || !to || to.atMs < from.atMs) return 0;
     const markedMs = releaseTimeMs(value);
@@ -103,7 +103,7 @@ async function removeAll(store: Store, marks: readonly StoredRecord[], signal: A
   await store.commit({ comparisons, puts: [], deletes: marks.map(({ key }) => key) }, signal);
 }
 
-function larger(a: number, b: number): number {
+function largerDifference(a: number, b: number): number {
   return Math.abs(b) > Math.abs(a) ? b : a;
 }
 

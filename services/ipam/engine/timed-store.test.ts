@@ -4,13 +4,13 @@ import { expect, test } from 'vitest';
 
 import { MemoryStore } from './testing/memory-store.js';
 import { describeStoreContract } from './testing/store-contract.js';
-import { timedStore, type StoreAnswer } from './timed-store.js';
+import { timedStore, type StoreCall } from './timed-store.js';
 
 const signal = new AbortController().signal;
 
 describeStoreContract('a store that is timed', () => {
   const memory = new MemoryStore();
-  const store = timedStore(memory, { clock: new ManualClock(), told: () => undefined });
+  const store = timedStore(memory, { clock: new ManualClock(), report: () => undefined });
   const forgetChanges = () => {
     memory.compact();
     return Promise.resolve();
@@ -26,15 +26,15 @@ test('what requests wait for is told with its time, answered or not; nothing els
       return Promise.resolve();
     },
   });
-  const told: StoreAnswer[] = [];
-  const store = timedStore(memory, { clock, told: (answer) => told.push(answer) });
+  const report: StoreCall[] = [];
+  const store = timedStore(memory, { clock, report: (answer) => report.push(answer) });
   const put = { comparisons: [], puts: [{ key: '/a', value: Buffer.from('1') }], deletes: [] };
   await store.list('/', signal);
   await store.commit(put, signal);
   await store.revision(signal);
   memory.injectFault('commit', { type: 'fails', failure: new Failure('STORE_UNAVAILABLE', 'planned') });
   await expect(store.commit(put, signal)).rejects.toThrow('planned');
-  expect(told).toEqual([
+  expect(report).toEqual([
     { operation: 'commit', durationMs: 2800 },
     { operation: 'revision', durationMs: 5 },
     { operation: 'commit', durationMs: 2800 },

@@ -3,27 +3,27 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Store } from './store.js';
 
 /** One question to the datastore that requests wait for. */
-export interface StoreAnswer {
+export interface StoreCall {
   /** `commit`: a transaction; `revision`: whether the mirror is up to date. */
   readonly operation: 'commit' | 'revision';
   /** Until the answer, or the failure. */
   readonly durationMs: number;
 }
 
-interface Timing {
+interface TimedStoreOptions {
   readonly clock: Clock;
-  readonly told: (answer: StoreAnswer) => void;
+  readonly report: (call: StoreCall) => void;
 }
 
 /** A store that reports how long requests wait for it. Requests of the start and of background work are not counted. */
-export function timedStore(store: Store, { clock, told }: Timing): Store {
-  const timed = async <Answer>(operation: StoreAnswer['operation'], ask: () => Promise<Answer>): Promise<Answer> => {
+export function timedStore(store: Store, { clock, report }: TimedStoreOptions): Store {
+  const timed = async <Result>(operation: StoreCall['operation'], call: () => Promise<Result>): Promise<Result> => {
     const begunMs = clock.nowMs();
     try {
-      return await ask();
+      return await call();
     } finally {
       // However the clock was set meanwhile.
-      told({ operation, durationMs: Math.max(0, clock.nowMs() - begunMs) });
+      report({ operation, durationMs: Math.max(0, clock.nowMs() - begunMs) });
     }
   };
   return {

@@ -28,12 +28,12 @@ export async function untilAborted<Result>(promise: Promise<Result>, signal: Abo
 }
 
 /** Whether the signal has fired since it was last looked at. */
-export function isOver(signal: AbortSignal): boolean {
+export function isAborted(signal: AbortSignal): boolean {
   return signal.aborted;
 }
 
 /** Whether the store refuses everything from now on, as it is not the one that was read before. */
-export function isForGood(error: unknown): boolean {
+export function isPermanent(error: unknown): boolean {
   return error instanceof Failure && error.code === 'STORE_CORRUPT';
 }
 
@@ -49,7 +49,7 @@ export function effectiveChanges(
 }
 
 /** What comparisons are judged by, all of one moment. */
-export interface Judged {
+export interface ComparisonState {
   readonly revision: number;
   get(key: string): StoredRecord | undefined;
   /** Of the record with this key; 0 where there is none. */
@@ -59,27 +59,30 @@ export interface Judged {
 }
 
 /** @returns what those that are lost have met; undefined when all hold */
-export function judgeComparisons(comparisons: readonly Comparison[], judged: Judged): LostComparison | undefined {
-  const lost = comparisons.filter((comparison) => !holds(comparison, judged));
+export function evaluateComparisons(
+  comparisons: readonly Comparison[],
+  state: ComparisonState,
+): LostComparison | undefined {
+  const lost = comparisons.filter((comparison) => !holds(comparison, state));
   if (lost.length === 0) return undefined;
   const changed = new Map<string, StoredRecord>();
   const missing = new Set<string>();
   for (const comparison of lost) {
     if (comparison.type === 'prefix') {
       const { prefix, notAfterRevision } = comparison;
-      for (const record of judged.changedUnder(prefix, notAfterRevision)) changed.set(record.key, record);
+      for (const record of state.changedUnder(prefix, notAfterRevision)) changed.set(record.key, record);
       continue;
     }
     const { key, modRevision } = comparison;
-    const record = judged.get(key);
+    const record = state.get(key);
     if (!record) missing.add(key);
     else if (record.modRevision > modRevision) changed.set(key, record);
   }
-  return { committed: false, revision: judged.revision, changed: [...changed.values()], missing: [...missing] };
+  return { committed: false, revision: state.revision, changed: [...changed.values()], missing: [...missing] };
 }
 
-function holds(comparison: Comparison, judged: Judged): boolean {
-  if (comparison.type === 'record') return judged.modRevision(comparison.key) === comparison.modRevision;
-  for (const _ of judged.changedUnder(comparison.prefix, comparison.notAfterRevision)) return false;
+function holds(comparison: Comparison, state: ComparisonState): boolean {
+  if (comparison.type === 'record') return state.modRevision(comparison.key) === comparison.modRevision;
+  for (const _ of state.changedUnder(comparison.prefix, comparison.notAfterRevision)) return false;
   return true;
 }

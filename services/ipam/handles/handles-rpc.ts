@@ -104,11 +104,11 @@ export class Handles {
   }
 
   /** Releases all addresses of a handle, in several transactions if needed. Idempotent. @returns the released addresses */
-  async release(asked: Omit<HandleRelease, 'nowMs'>, signal: AbortSignal): Promise<Prefix[]> {
+  async release(request: Omit<HandleRelease, 'nowMs'>, signal: AbortSignal): Promise<Prefix[]> {
     const { updates, events, clock } = this.#options;
     const addresses: Prefix[] = [];
     for (let state = 'more'; state === 'more';) {
-      const release = { nowMs: clock.nowMs(), ...asked };
+      const release = { nowMs: clock.nowMs(), ...request };
       const lane = await updates.peek((view) => blockLane(heldByHandle(view, release)[0]?.block));
       const step = await updates.update(lane, (view) => continueHandleRelease(view, release), { signal });
       events.addressesReleased(step.addresses);

@@ -24,11 +24,11 @@ export interface HandleAddressQuery {
 
 /** A page of the handles, in the order of their names. */
 export function listHandles(view: View, { after, limit }: HandleQuery): Page<Handle> {
-  const items = smallestItems(handlesBehind(view, after), limit + 1, (a, b) => compareTexts(a.id, b.id));
+  const items = smallestItems(handlesAfter(view, after), limit + 1, (a, b) => compareTexts(a.id, b.id));
   return { items: items.slice(0, limit), more: items.length > limit };
 }
 
-function* handlesBehind(view: View, after: string): Generator<Handle, void, void> {
+function* handlesAfter(view: View, after: string): Generator<Handle, void, void> {
   for (const handle of view.handles()) if (handle.id > after) yield handle;
 }
 
@@ -45,8 +45,8 @@ export function listHandleAddresses(view: View, query: HandleAddressQuery): Page
     throw new Failure('HANDLE_NOT_FOUND', text, { details: { handle: handleId } });
   }
   const addressIn = ({ block, ordinal }: HeldAddress): Address => addressAt(block.prefix, ordinal);
-  const behind = held
+  const following = held
     .sort((a, b) => compareAddresses(addressIn(a), addressIn(b)))
     .filter((address) => !after || compareAddresses(addressIn(address), after) > 0);
-  return { items: behind.slice(0, limit), more: behind.length > limit };
+  return { items: following.slice(0, limit), more: following.length > limit };
 }

@@ -47,7 +47,7 @@ function expiryOn(
   const clock = { ...instantClock, nowMs: () => NOW_MS + dayStartMs(aheadDays) };
   const events = { historyExpired: (_: Date, entries: number) => void removed.push(entries) };
   const log = new HistoryLog(store, keys, maxRemovedCount);
-  const expiry = new HistoryExpiry({ log, keptHoursCount: 24 * keptDays, events, clock });
+  const expiry = new HistoryExpiry({ log, retentionHours: 24 * keptDays, events, clock });
   const run = async (runs: number) => {
     for (let index = 0; index < runsBefore + runs; index++) await expiry.run(forever);
     runsBefore = 0;
@@ -142,7 +142,7 @@ test('tells from when on all is there, also to who keeps more than before, and w
   expect(await keptFrom()).toBe(-39);
   await run(RUNS_PER_DAY);
   expect(await keptFrom()).toBe(-8);
-  await log.keepFrom(TODAY - 20, forever);
+  await log.recordKeptFrom(TODAY - 20, forever);
   expect(await keptFrom()).toBe(-8);
   await expiryOn(store, { keptDays: 0, isNew: true }).run(1);
   expect(await daysIn(store)).toEqual([-1, 0, 5]);
@@ -154,7 +154,7 @@ test('tells from when on all is there, also to who keeps more than before, and w
 test('tells of the later one when two replicas remove different days at once', async () => {
   const store = await start([]);
   const log = new HistoryLog(store, keys);
-  await Promise.all([7, 9, 8].map((day) => log.keepFrom(day, forever)));
+  await Promise.all([7, 9, 8].map((day) => log.recordKeptFrom(day, forever)));
   expect(await log.keptFromDay(forever)).toBe(9);
 });
 

@@ -32,8 +32,8 @@ export class HistoryEvents {
 }
 
 interface HistoryExpiryOptions {
-  readonly log: Pick<HistoryLog, 'dayAfter' | 'removeSome' | 'keepFrom'>;
-  readonly keptHoursCount: number;
+  readonly log: Pick<HistoryLog, 'dayAfter' | 'removeBatch' | 'recordKeptFrom'>;
+  readonly retentionHours: number;
   readonly events: Pick<HistoryEvents, 'historyExpired'>;
   readonly clock: Clock;
 }
@@ -45,7 +45,7 @@ interface HistoryExpiryOptions {
 const RUNS_PER_REMOVAL = 720;
 
 /** Where nothing is to be removed, it is looked at again each hour; and by a replica that was started, first after an hour. */
-const RUNS_PER_LOOK = 120;
+const RUNS_PER_CHECK = 120;
 
 /**
  * Removes history older than the retention time, by whole days, the oldest first. Several replicas may run it
@@ -59,9 +59,9 @@ const RUNS_PER_LOOK = 120;
 export class HistoryExpiry {
   readonly #options: HistoryExpiryOptions;
   /** Runs until the next removal. */
-  #pauseRuns = RUNS_PER_LOOK - 1;
+  #runsUntilRemoval = RUNS_PER_CHECK - 1;
   /** The day that is known to lack what was released. */
-  #unkeptDay = -1;
+  #recordedDay = -1;
 
   constructor(options: HistoryExpiryOptions) {
     this.#options = options;
@@ -70,44 +70,44 @@ export class HistoryExpiry {
   /** Removes one day at most, a large one in several runs. The next run continues after an abort. */
   async run(signal: AbortSignal): Promise<void> {
     const { log, events, clock } = this.#options;
-    await this.#tellUnkept(signal);
-    if (this.#pauseRuns > 0) {
-      this.#pauseRuns--;
+    await this.#recordMissingHistory(signal);
+    if (this.#runsUntilRemoval > 0) {
+      this.#runsUntilRemoval--;
       return;
     }
     const day = await log.dayAfter(undefined, signal);
-    if (day === undefined || day >= (await this.#limit(signal))) {
-      this.#pauseRuns = RUNS_PER_LOOK - 1;
+    if (day === undefined || day >= (await this.#firstKeptDay(signal))) {
+      this.#runsUntilRemoval = RUNS_PER_CHECK - 1;
       return;
     }
     // A day ahead, as a wrong clock leaves it, says nothing of those before it.
-    await log.keepFrom(Math.min(day, dayOf(clock.nowMs())) + 1, signal);
-    const { count, more } = await log.removeSome(day, signal);
-    if (!more) this.#pauseRuns = RUNS_PER_REMOVAL - 1;
+    await log.recordKeptFrom(Math.min(day, dayOf(clock.nowMs())) + 1, signal);
+    const { count, more } = await log.removeBatch(day, signal);
+    if (!more) this.#runsUntilRemoval = RUNS_PER_REMOVAL - 1;
     events.historyExpired(new Date(dayStartMs(day)), count);
   }
 
   /** Without a history, records that today is incomplete, for later queries. */
-  async #tellUnkept(signal: AbortSignal): Promise<void> {
-    const { log, clock, keptHoursCount } = this.#options;
+  async #recordMissingHistory(signal: AbortSignal): Promise<void> {
+    const { log, clock, retentionHours } = this.#options;
     const today = dayOf(clock.nowMs());
-    if (keptHoursCount > 0 || today === this.#unkeptDay) return;
-    await log.keepFrom(today + 1, signal);
-    this.#unkeptDay = today;
+    if (retentionHours > 0 || today === this.#recordedDay) return;
+    await log.recordKeptFrom(today + 1, signal);
+    this.#recordedDay = today;
   }
 
   /** The days before this one are to go: all of each is older than it is kept. */
-  async #limit(signal: AbortSignal): Promise<number> {
-    const { clock, keptHoursCount } = this.#options;
-    if (keptHoursCount === 0) return Number.POSITIVE_INFINITY;
+  async #firstKeptDay(signal: AbortSignal): Promise<number> {
+    const { clock, retentionHours } = this.#options;
+    if (retentionHours === 0) return Number.POSITIVE_INFINITY;
     const nowMs = clock.nowMs();
     const today = dayOf(nowMs);
-    const newest = await this.#newestUpTo(today, signal);
-    return dayOf((newest === today ? nowMs : dayStartMs(newest)) - keptHoursCount * HOUR_MS);
+    const newest = await this.#newestDayUpTo(today, signal);
+    return dayOf((newest === today ? nowMs : dayStartMs(newest)) - retentionHours * HOUR_MS);
   }
 
   /** The newest day with entries, or one that is not before `today`: halving, as the datastore lists forwards only. */
-  async #newestUpTo(today: number, signal: AbortSignal): Promise<number> {
+  async #newestDayUpTo(today: number, signal: AbortSignal): Promise<number> {
     let low = -1;
     for (let high = today; low < high;) {
       const middle = Math.ceil((low + high) / 2);

@@ -26,7 +26,7 @@ interface DayPage {
   /** The key behind which to go on; undefined at the end of the day. */
   readonly next: string | undefined;
   /** Entries that were looked at, those that cannot be read included. */
-  readonly lookedAtCount: number;
+  readonly scannedCount: number;
 }
 
 /**
@@ -38,7 +38,7 @@ export class HistoryLog {
   readonly #keys: RecordKeys;
   readonly #maxRemovedCount: number;
 
-  /** @param maxRemovedCount - entries that {@link removeSome} removes at most, give or take a transaction */
+  /** @param maxRemovedCount - entries that {@link removeBatch} removes at most, give or take a transaction */
   constructor(store: Store, keys: RecordKeys, maxRemovedCount = MAX_REMOVED_COUNT) {
     this.#store = store;
     this.#keys = keys;
@@ -73,7 +73,7 @@ export class HistoryLog {
     return {
       entries: records.flatMap(decode),
       next: more ? records.at(-1)?.key : undefined,
-      lookedAtCount: records.length,
+      scannedCount: records.length,
     };
   }
 
@@ -82,18 +82,18 @@ export class HistoryLog {
    * then covers all removals before the call.
    */
   async keptFromDay(signal: AbortSignal): Promise<number> {
-    return Math.max(0, ...(await this.#begins(signal)).map(({ day }) => day));
+    return Math.max(0, ...(await this.#retentionMarks(signal)).map(({ day }) => day));
   }
 
   /**
    * Records that releases before a day are incomplete; a later call cannot lower the day. Call it before their removal.
    * Idempotent.
    */
-  async keepFrom(day: number, signal: AbortSignal): Promise<void> {
-    const begins = await this.#begins(signal);
-    if (begins.some((begin) => begin.day >= day)) return;
+  async recordKeptFrom(day: number, signal: AbortSignal): Promise<void> {
+    const marks = await this.#retentionMarks(signal);
+    if (marks.some((mark) => mark.day >= day)) return;
     const puts = [{ key: this.#keys.historyBegins + historyDay(day), value: serialize({}) }];
-    const deletes = begins.map(({ key }) => key).slice(0, REMOVALS_PER_TRANSACTION);
+    const deletes = marks.map(({ key }) => key).slice(0, REMOVALS_PER_TRANSACTION);
     await this.#store.commit({ comparisons: [], puts, deletes }, signal);
   }
 
@@ -106,7 +106,7 @@ export class HistoryLog {
    * Removes entries of a day, not all where they are many: there may be hundreds of thousands, and other work to do. Idempotent.
    * @returns how many were removed, and whether some are left
    */
-  async removeSome(day: number, signal: AbortSignal): Promise<{ readonly count: number; readonly more: boolean }> {
+  async removeBatch(day: number, signal: AbortSignal): Promise<{ readonly count: number; readonly more: boolean }> {
     const prefix = this.#dayPrefix(day);
     for (let count = 0; ;) {
       const page = await this.#store.scan({ prefix, after: undefined, limit: REMOVALS_PER_TRANSACTION }, signal);
@@ -118,7 +118,7 @@ export class HistoryLog {
   }
 
   /** One as a rule; several after replicas wrote theirs at once, or two datastores were made one. */
-  async #begins(signal: AbortSignal): Promise<{ readonly key: string; readonly day: number }[]> {
+  async #retentionMarks(signal: AbortSignal): Promise<{ readonly key: string; readonly day: number }[]> {
     const prefix = this.#keys.historyBegins;
     const { records } = await this.#store.list(prefix, signal);
     return records.flatMap(({ key }) => {

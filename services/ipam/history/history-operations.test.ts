@@ -18,7 +18,7 @@ import { serialize } from '../records/json/registry.js';
 import { attachment, NOW_MS, prefix, request } from '../testing/records.js';
 import { HistoryLog } from './history-log.js';
 import { HOUR_MS } from './history-operations.js';
-import type { HistoryPlace, Tenure, TenureSubject } from './tenures.js';
+import type { HistoryPosition, Tenure, TenureSubject } from './tenures.js';
 
 const KEPT_HOURS = 168;
 const DAY_MS = 24 * HOUR_MS;
@@ -32,14 +32,14 @@ function address(text: string): Address {
 
 const ofAddress = (text: string): TenureSubject => ({ kind: 'address', address: address(text) });
 
-async function start(keptHoursCount = KEPT_HOURS) {
+async function start(retentionHours = KEPT_HOURS) {
   const scans: string[] = [];
   const before = (operation: Operation) => {
     if (operation === 'scan') scans.push(operation);
     return Promise.resolve();
   };
   const store = new MemoryStore({ before });
-  const { updater } = await startReplica(store, { keepsHistory: keptHoursCount > 0 });
+  const { updater } = await startReplica(store, { keepsHistory: retentionHours > 0 });
   const time = { nowMs: NOW_MS };
   const clock = { ...instantClock, nowMs: () => time.nowMs };
   let uids = 0;
@@ -54,7 +54,7 @@ async function start(keptHoursCount = KEPT_HOURS) {
     ),
     clock,
     newUid: () => `uid-${uids++}`,
-    history: { log: new HistoryLog(store, keys), keptHoursCount },
+    history: { log: new HistoryLog(store, keys), retentionHours },
     unknownNodes: 'register',
   });
   return { store, ipam, time, scans };
@@ -62,8 +62,8 @@ async function start(keptHoursCount = KEPT_HOURS) {
 
 type Started = Awaited<ReturnType<typeof start>>;
 
-async function withPool(cidr: string, keptHoursCount = KEPT_HOURS): Promise<Started> {
-  const started = await start(keptHoursCount);
+async function withPool(cidr: string, retentionHours = KEPT_HOURS): Promise<Started> {
+  const started = await start(retentionHours);
   const checked = checkPool({ name: 'p', cidr, blockSizeBits: cidr.endsWith('/32') ? 32 : 0, disabled: false });
   if (!checked.ok) throw new Error('the pool is at fault');
   await started.ipam.pools.create(checked.spec, forever);
@@ -74,7 +74,7 @@ async function withPool(cidr: string, keptHoursCount = KEPT_HOURS): Promise<Star
 async function allOf({ ipam }: Started, subject: TenureSubject, rest: { span?: typeof EVER; limit?: number } = {}) {
   const { span = EVER, limit = 100 } = rest;
   const tenures: Tenure[] = [];
-  for (let after: HistoryPlace | undefined; ;) {
+  for (let after: HistoryPosition | undefined; ;) {
     const page = await ipam.history.query({ subject, span, limit, after }, forever);
     expect(page.tenures.length).toBeLessThanOrEqual(limit);
     tenures.push(...page.tenures);
@@ -313,7 +313,7 @@ describe('who held an address at a moment', () => {
   test('is not known of days that were removed, though more is kept since', async () => {
     const { ipam, store } = await withPool('10.0.0.0/26');
     const day = dayOf(NOW_MS) - 1;
-    await new HistoryLog(store, keys).keepFrom(day, forever);
+    await new HistoryLog(store, keys).recordKeptFrom(day, forever);
     const at = (atMs: number) => ipam.history.at(address('10.0.0.1'), atMs, forever);
     expect(await at(dayStartMs(day) - 1)).toEqual({ tenure: undefined, isCovered: false });
     expect(await at(dayStartMs(day))).toEqual({ tenure: undefined, isCovered: true });

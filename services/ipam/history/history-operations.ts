@@ -7,11 +7,11 @@ import type { HistoryLog } from './history-log.js';
 import {
   compareTenures,
   holderAt,
-  isOf,
+  belongsToSubject,
   isSameAllocation,
-  lastedWithin,
-  presentTenures,
-  type HistoryPlace,
+  overlapsSpan,
+  currentTenures,
+  type HistoryPosition,
   type Tenure,
   type TenureQuery,
   type TenureSubject,
@@ -22,7 +22,7 @@ export const HOUR_MS = 3_600_000;
 export interface HistoryOptions {
   readonly log: HistoryLog;
   /** For how many hours past allocations are kept; 0 when none is. */
-  readonly keptHoursCount: number;
+  readonly retentionHours: number;
 }
 
 /** What queries of the history stand on. */
@@ -31,7 +31,7 @@ export interface HistoryIpamOptions extends IpamOptions {
 }
 
 /** The holder of an address at a moment. */
-interface HolderAt {
+interface HolderResult {
   /** Undefined when no holder is known. */
   readonly tenure: Tenure | undefined;
   /** Whether the history is kept from so far back. */
@@ -41,7 +41,7 @@ interface HolderAt {
 interface HistoryPage {
   readonly tenures: readonly Tenure[];
   /** Undefined on the last page. */
-  readonly next: HistoryPlace | undefined;
+  readonly next: HistoryPosition | undefined;
 }
 
 /** Days that one page looks at at most. */
@@ -51,7 +51,7 @@ const ENTRIES_PER_PAGE = 20_000;
 /** Days that are read concurrently. */
 const DAYS_AT_ONCE = 8;
 /** Limit of days from wrong clocks, before or after all correct ones, that are searched. */
-const MAX_STRAY_DAYS = 1000;
+const MAX_OUTLIER_DAYS = 1000;
 
 /** Tenures: past allocations from the history, present ones from the blocks. */
 export class History {
@@ -67,13 +67,13 @@ export class History {
     const { subject, span, limit, after } = query;
     const isFirst = after === undefined || after.kind === 'present';
     // Before the history, so that what is released meanwhile is seen there, if not here.
-    const present = isFirst ? await read(this.#options, (view) => presentTenures(view, subject), signal) : [];
-    const wanted = present.filter((tenure) => lastedWithin(tenure, span));
+    const present = isFirst ? await read(this.#options, (view) => currentTenures(view, subject), signal) : [];
+    const matching = present.filter((tenure) => overlapsSpan(tenure, span));
     const begin = after?.kind === 'present' ? after.count : 0;
-    const held = wanted.slice(begin, begin + limit);
-    if (wanted.length > begin + held.length)
+    const held = matching.slice(begin, begin + limit);
+    if (matching.length > begin + held.length)
       return { tenures: held, next: { kind: 'present', count: begin + held.length } };
-    const walk = new Walk(this.#options, { ...query, limit: Math.max(1, limit - held.length) });
+    const walk = new HistoryWalk(this.#options, { ...query, limit: Math.max(1, limit - held.length) });
     const past = await walk.run(signal);
     const stillHeld = held.filter((tenure) => !past.tenures.some((other) => isSameAllocation(other, tenure)));
     if (stillHeld.length + past.tenures.length <= limit) return { ...past, tenures: [...stillHeld, ...past.tenures] };
@@ -81,7 +81,7 @@ export class History {
   }
 
   /** The holder of an address at a moment. @throws Failure HISTORY_NOT_KEPT, and INVALID_REQUEST for a future moment */
-  async at(address: Address, atMs: number, signal: AbortSignal): Promise<HolderAt> {
+  async at(address: Address, atMs: number, signal: AbortSignal): Promise<HolderResult> {
     this.#requireHistory();
     const { history, clock } = this.#options;
     const nowMs = clock.nowMs();
@@ -92,12 +92,12 @@ export class History {
     const tenure = await this.#holderAt(address, atMs, signal);
     // After the entries, so that the answer includes removals that happened during the read.
     const removedToMs = dayStartMs(await history.log.keptFromDay(signal));
-    return { tenure, isCovered: atMs >= Math.max(removedToMs, nowMs - history.keptHoursCount * HOUR_MS) };
+    return { tenure, isCovered: atMs >= Math.max(removedToMs, nowMs - history.retentionHours * HOUR_MS) };
   }
 
   async #holderAt(address: Address, atMs: number, signal: AbortSignal): Promise<Tenure | undefined> {
     const subject: TenureSubject = { kind: 'address', address };
-    const [present] = await read(this.#options, (view) => presentTenures(view, subject), signal);
+    const [present] = await read(this.#options, (view) => currentTenures(view, subject), signal);
     if (present?.allocatedAtMs !== undefined && present.allocatedAtMs <= atMs) return present;
     const { log } = this.#options.history;
     const today = dayOf(this.#options.clock.nowMs());
@@ -111,14 +111,14 @@ export class History {
   }
 
   #requireHistory(): void {
-    if (this.#options.history.keptHoursCount > 0) return;
+    if (this.#options.history.retentionHours > 0) return;
     const text = 'no history is kept; set PODWIRE_IPAM_HISTORY_HOURS to for how long to keep it from now on';
     throw new Failure('HISTORY_NOT_KEPT', text);
   }
 }
 
 /** One page's way through the days, newest first. */
-class Walk {
+class HistoryWalk {
   readonly #log: HistoryLog;
   readonly #query: TenureQuery;
   readonly #today: number;
@@ -130,7 +130,7 @@ class Walk {
     this.#query = query;
     const nowMs = clock.nowMs();
     this.#today = dayOf(nowMs);
-    this.#oldestDay = dayOf(nowMs - history.keptHoursCount * HOUR_MS);
+    this.#oldestDay = dayOf(nowMs - history.retentionHours * HOUR_MS);
   }
 
   async run(signal: AbortSignal): Promise<HistoryPage> {
@@ -148,8 +148,8 @@ class Walk {
    */
   async #days(signal: AbortSignal): Promise<number[]> {
     const { span, after } = this.#query;
-    const ahead = await this.#strays(this.#today, Number.POSITIVE_INFINITY, signal);
-    const behind = await this.#strays(undefined, this.#oldestDay, signal);
+    const ahead = await this.#daysWithEntries(this.#today, Number.POSITIVE_INFINITY, signal);
+    const behind = await this.#daysWithEntries(undefined, this.#oldestDay, signal);
     const kept = Array.from({ length: this.#today - this.#oldestDay + 1 }, (_, index) => this.#oldestDay + index);
     const firstDay = dayOf(span.fromMs);
     const lastDay = after && 'day' in after ? after.day : Number.POSITIVE_INFINITY;
@@ -157,9 +157,9 @@ class Walk {
   }
 
   /** The days with entries between two given days. */
-  async #strays(after: number | undefined, before: number, signal: AbortSignal): Promise<number[]> {
+  async #daysWithEntries(after: number | undefined, before: number, signal: AbortSignal): Promise<number[]> {
     const days: number[] = [];
-    for (let last = after; days.length < MAX_STRAY_DAYS;) {
+    for (let last = after; days.length < MAX_OUTLIER_DAYS;) {
       last = await this.#log.dayAfter(last, signal);
       if (last === undefined || last >= before) break;
       days.push(last);
@@ -171,69 +171,72 @@ class Walk {
     days: readonly number[],
     address: Address,
     signal: AbortSignal,
-  ): Promise<HistoryPlace | undefined> {
+  ): Promise<HistoryPosition | undefined> {
     const { limit } = this.#query;
     for (let start = 0; start < days.length; start += DAYS_AT_ONCE) {
-      if (start >= DAYS_PER_PAGE) return dayPlace(days[start]);
+      if (start >= DAYS_PER_PAGE) return dayPosition(days[start]);
       const some = days.slice(start, start + DAYS_AT_ONCE);
       const entries = await Promise.all(some.map((day) => this.#log.entriesOf(address, day, signal)));
       for (const [index, day] of some.entries()) {
-        const wanted = this.#wanted(entries[index] ?? [], day).sort(compareTenures);
+        const matching = this.#matching(entries[index] ?? [], day).sort(compareTenures);
         const room = limit - this.#found.length;
-        this.#found.push(...wanted.slice(0, room));
+        this.#found.push(...matching.slice(0, room));
         const last = this.#found.at(-1);
-        if (wanted.length > room && last) return releasePlace(day, last);
-        if (this.#found.length >= limit) return dayPlace(days[start + index + 1]);
+        if (matching.length > room && last) return releasePosition(day, last);
+        if (this.#found.length >= limit) return dayPosition(days[start + index + 1]);
       }
     }
     return undefined;
   }
 
-  async #walkEntries(days: readonly number[], signal: AbortSignal): Promise<HistoryPlace | undefined> {
+  async #walkEntries(days: readonly number[], signal: AbortSignal): Promise<HistoryPosition | undefined> {
     const { limit, after } = this.#query;
-    let lookedAt = 0;
+    let scannedCount = 0;
     for (const [index, day] of days.entries()) {
       let key = after?.kind === 'key' && after.day === day ? after.key : undefined;
       do {
         const page = await this.#log.page(day, key, signal);
-        lookedAt += page.lookedAtCount + 1;
+        scannedCount += page.scannedCount + 1;
         key = page.next;
-        const wanted = this.#wanted(page.entries, day);
+        const matching = this.#matching(page.entries, day);
         const room = limit - this.#found.length;
-        this.#found.push(...wanted.slice(0, room));
-        const last = wanted[room - 1];
-        if (wanted.length > room && last) return this.#end({ kind: 'key', day, key: this.#log.keyOf(last) });
-        if (this.#found.length >= limit || lookedAt > ENTRIES_PER_PAGE || index >= DAYS_PER_PAGE)
-          return this.#end(key === undefined ? dayPlace(days[index + 1]) : { kind: 'key', day, key });
+        this.#found.push(...matching.slice(0, room));
+        const last = matching[room - 1];
+        if (matching.length > room && last) return this.#sortFound({ kind: 'key', day, key: this.#log.keyOf(last) });
+        if (this.#found.length >= limit || scannedCount > ENTRIES_PER_PAGE || index >= DAYS_PER_PAGE)
+          return this.#sortFound(key === undefined ? dayPosition(days[index + 1]) : { kind: 'key', day, key });
       } while (key !== undefined);
     }
-    return this.#end(undefined);
+    return this.#sortFound(undefined);
   }
 
-  #end(place: HistoryPlace | undefined): HistoryPlace | undefined {
+  #sortFound(position: HistoryPosition | undefined): HistoryPosition | undefined {
     this.#found.sort(compareTenures);
-    return place;
+    return position;
   }
 
-  #wanted<Entry extends Tenure>(entries: readonly Entry[], day: number): Entry[] {
+  #matching<Entry extends Tenure>(entries: readonly Entry[], day: number): Entry[] {
     const { subject, span, after } = this.#query;
     return entries.filter((tenure) => {
       const isBehind =
-        after?.kind !== 'release' || after.day !== day || compareTenures(tenure, placeOf(tenure, after)) > 0;
-      return isBehind && isOf(subject, tenure) && lastedWithin(tenure, span);
+        after?.kind !== 'release' || after.day !== day || compareTenures(tenure, tenureAtPosition(tenure, after)) > 0;
+      return isBehind && belongsToSubject(subject, tenure) && overlapsSpan(tenure, span);
     });
   }
 }
 
-function dayPlace(day: number | undefined): HistoryPlace | undefined {
+function dayPosition(day: number | undefined): HistoryPosition | undefined {
   return day === undefined ? undefined : { kind: 'day', day };
 }
 
-function releasePlace(day: number, { releasedAtMs = 0, sequenceNumber }: Tenure): HistoryPlace {
+function releasePosition(day: number, { releasedAtMs = 0, sequenceNumber }: Tenure): HistoryPosition {
   return { kind: 'release', day, releasedAtMs, sequenceNumber };
 }
 
 /** A tenure at the place, to compare with. */
-function placeOf(tenure: Tenure, { releasedAtMs, sequenceNumber }: HistoryPlace & { kind: 'release' }): Tenure {
+function tenureAtPosition(
+  tenure: Tenure,
+  { releasedAtMs, sequenceNumber }: HistoryPosition & { kind: 'release' },
+): Tenure {
   return { ...tenure, releasedAtMs, sequenceNumber };
 }

@@ -16,7 +16,7 @@ import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 
 import { dateOf, readAddress } from '../messages/parts.js';
 import { cutHandle, handleFault, labelFault, subdomainFault } from '../records/names.js';
-import type { HistoryPlace, Tenure, TenureQuery, TenureSubject, TimeSpan } from './tenures.js';
+import type { HistoryPosition, Tenure, TenureQuery, TenureSubject, TimeSpan } from './tenures.js';
 import type { History } from './history-operations.js';
 
 export function historyService(history: History, unary: Unary): RpcService {
@@ -32,7 +32,7 @@ function getAddressHistory(history: History): Handler<GetAddressHistoryRequest, 
     const { tenures, next } = await history.query(readHistoryRequest(message), signal);
     return {
       tenures: tenures.map(tenureMessage),
-      nextPageToken: next ? formatPageToken(historyScope(message), formatPlace(next)) : '',
+      nextPageToken: next ? formatPageToken(historyScope(message), formatPosition(next)) : '',
     };
   };
 }
@@ -50,7 +50,7 @@ function readHistoryRequest(message: GetAddressHistoryRequest): TenureQuery {
     const subject = readSubject(message.subject, checks);
     const span = readSpan(message, checks);
     const token = readPageToken(message, historyScope(message), checks);
-    return { subject, span, limit: readPageSize(message, checks), after: parsePlace(token) };
+    return { subject, span, limit: readPageSize(message, checks), after: parsePosition(token) };
   });
 }
 
@@ -84,12 +84,12 @@ function readSpan({ from, until }: GetAddressHistoryRequest, checks: Checks): Ti
   return span;
 }
 
-interface Moment {
+interface QueryAtInput {
   readonly address: Address;
   readonly atMs: number;
 }
 
-function readQueryAtRequest({ address, time }: QueryAtRequest): Moment {
+function readQueryAtRequest({ address, time }: QueryAtRequest): QueryAtInput {
   return readChecked('QueryAt', (checks) => {
     checks.check('time', time ? undefined : 'is missing');
     return { address: readAddress('address', address, checks), atMs: time?.getTime() ?? 0 };
@@ -110,24 +110,24 @@ function tenureMessage(tenure: Tenure): TenureMessage {
 }
 
 /** `present 3`, `day 20594`, `release 20594 1779379200000 17793…`, `key 20594 /podwire/…`. */
-function formatPlace(place: HistoryPlace): string {
-  switch (place.kind) {
+function formatPosition(position: HistoryPosition): string {
+  switch (position.kind) {
     case 'present':
-      return `present ${place.count}`;
+      return `present ${position.count}`;
     case 'day':
-      return `day ${place.day}`;
+      return `day ${position.day}`;
     case 'release':
-      return `release ${place.day} ${place.releasedAtMs} ${place.sequenceNumber}`;
+      return `release ${position.day} ${position.releasedAtMs} ${position.sequenceNumber}`;
     case 'key':
-      return `key ${place.day} ${place.key}`;
+      return `key ${position.day} ${position.key}`;
   }
 }
 
-const PLACE = /^(present|day|release|key) (\d{1,16})(?: (\S+))?(?: (\d{1,20}))?$/;
+const POSITION = /^(present|day|release|key) (\d{1,16})(?: (\S+))?(?: (\d{1,20}))?$/;
 
 /** @returns undefined for the first page */
-function parsePlace(text: string): HistoryPlace | undefined {
-  const [, kind, number = '', third = '', fourth = ''] = PLACE.exec(text) ?? [];
+function parsePosition(text: string): HistoryPosition | undefined {
+  const [, kind, number = '', third = '', fourth = ''] = POSITION.exec(text) ?? [];
   const count = Number(number);
   if (kind === 'present') return { kind, count };
   if (kind === 'day') return { kind, day: count };

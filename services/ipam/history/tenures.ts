@@ -21,9 +21,9 @@ export type TenureSubject =
   | { readonly kind: 'pod'; readonly pod: Pick<PodIdentity, 'namespace' | 'name'> };
 
 /** What the subject holds now, in the order of the addresses. For a pod all that is allocated is looked at. */
-export function presentTenures(view: View, subject: TenureSubject): Tenure[] {
+export function currentTenures(view: View, subject: TenureSubject): Tenure[] {
   return heldBySubject(view, subject)
-    .map(presentTenure)
+    .map(currentTenure)
     .sort((a, b) => compareAddresses(a.address, b.address));
 }
 
@@ -36,27 +36,32 @@ function heldBySubject(view: View, subject: TenureSubject): HeldAddress[] {
     case 'handle':
       return heldByHandle(view, { handleId: subject.handleId, searchesAllBlocks: false });
     case 'pod':
-      return [...allBlocks(view)].flatMap((block) => heldAddressesIn(block, ({ owner }) => isPod(owner, subject.pod)));
+      return [...allBlocks(view)].flatMap((block) =>
+        heldAddressesIn(block, ({ owner }) => belongsToPod(owner, subject.pod)),
+      );
   }
 }
 
-function presentTenure(held: HeldAddress): Tenure {
+function currentTenure(held: HeldAddress): Tenure {
   return { ...historyEntry(held, 0), releasedAtMs: undefined };
 }
 
-function isPod(owner: HistoryEntry['owner'], { namespace, name }: Pick<PodIdentity, 'namespace' | 'name'>): boolean {
+function belongsToPod(
+  owner: HistoryEntry['owner'],
+  { namespace, name }: Pick<PodIdentity, 'namespace' | 'name'>,
+): boolean {
   return owner.pod === name && owner.namespace === namespace;
 }
 
 /** Whether a tenure belongs to the subject. */
-export function isOf(subject: TenureSubject, { address, handleId, owner }: Tenure): boolean {
+export function belongsToSubject(subject: TenureSubject, { address, handleId, owner }: Tenure): boolean {
   switch (subject.kind) {
     case 'address':
       return compareAddresses(address, subject.address) === 0;
     case 'handle':
       return handleId === subject.handleId;
     case 'pod':
-      return isPod(owner, subject.pod);
+      return belongsToPod(owner, subject.pod);
   }
 }
 
@@ -72,11 +77,11 @@ export interface TenureQuery {
   readonly span: TimeSpan;
   readonly limit: number;
   /** Where the page before ended; undefined for the first page. */
-  readonly after: HistoryPlace | undefined;
+  readonly after: HistoryPosition | undefined;
 }
 
 /** Where a page ends, and the next one begins. */
-export type HistoryPlace =
+export type HistoryPosition =
   /** Among what is held now: behind this many. */
   | { readonly kind: 'present'; readonly count: number }
   /** At the begin of a day. */
@@ -92,7 +97,7 @@ export type HistoryPlace =
   | { readonly kind: 'key'; readonly day: number; readonly key: string };
 
 /** Whether a tenure overlaps the span. One without an allocation time may have begun at any time. */
-export function lastedWithin({ allocatedAtMs, releasedAtMs }: Tenure, { fromMs, untilMs }: TimeSpan): boolean {
+export function overlapsSpan({ allocatedAtMs, releasedAtMs }: Tenure, { fromMs, untilMs }: TimeSpan): boolean {
   return (releasedAtMs ?? Number.POSITIVE_INFINITY) > fromMs && (allocatedAtMs ?? Number.NEGATIVE_INFINITY) < untilMs;
 }
 

@@ -44,7 +44,7 @@ const ENDPOINTS_PER_STEP = 50;
  * @throws Failure NODE_NOT_FOUND when there is no record and nothing that the node holds; STALE_VERSION; STORE_LOCKED
  */
 export function beginNodeDeletion(view: View, { name, resourceVersion, uid, nowMs }: NodeDeletion): Decision<Node> {
-  const stored = view.node(name) ?? unknownHolder(view, { name, uid, nowMs });
+  const stored = view.node(name) ?? unregisteredNode(view, { name, uid, nowMs });
   if (stored.deletionTimeMs !== undefined && view.node(name)) return { changes: [], outcome: stored };
   requireNodeVersion(stored, resourceVersion);
   // The following steps release what the node holds.
@@ -53,7 +53,7 @@ export function beginNodeDeletion(view: View, { name, resourceVersion, uid, nowM
   return { changes: [{ type: 'put', record: { kind: 'node', value: node } }], outcome: node };
 }
 
-function unknownHolder(view: View, { name, uid, nowMs }: Omit<NodeDeletion, 'resourceVersion'>): Node {
+function unregisteredNode(view: View, { name, uid, nowMs }: Omit<NodeDeletion, 'resourceVersion'>): Node {
   const holdsNothing = releaseNodeStep(view, { name, nowMs }).state === 'done';
   return holdsNothing ? requireNode(view, name) : makeNode({ name, uid, nowMs });
 }
@@ -79,7 +79,7 @@ interface NodeDeletionProgress {
   readonly nowMs: number;
 }
 
-const NOTHING = { addresses: [], blocks: 0, isRemoved: false };
+const NO_RELEASES = { addresses: [], blocks: 0, isRemoved: false };
 
 /**
  * A step after the first. Idempotent; several replicas may take steps concurrently.
@@ -90,7 +90,7 @@ export function continueNodeDeletion(
   { node: { name, uid }, nowMs }: NodeDeletionProgress,
 ): Decision<NodeDeletionStep> {
   const node = view.node(name);
-  if (node?.uid !== uid) return { changes: [], outcome: { state: 'done', ...NOTHING } };
+  if (node?.uid !== uid) return { changes: [], outcome: { state: 'done', ...NO_RELEASES } };
   if (node.deletionTimeMs === undefined) {
     const text = `the mark that node "${name}" is being deleted was taken away meanwhile; delete it once more`;
     throw new Failure('CONFLICT', text, { details: { node: name } });
@@ -101,21 +101,24 @@ export function continueNodeDeletion(
     return { changes, outcome: { state, addresses, blocks, isRemoved: false } };
   }
   if (!view.showsAllBefore({ kind: 'node', value: node }))
-    return { changes: [], outcome: { state: 'behind', ...NOTHING } };
+    return { changes: [], outcome: { state: 'behind', ...NO_RELEASES } };
   return {
     changes: [{ type: 'delete', record: { kind: 'node', value: node } }],
-    outcome: { state, ...NOTHING, isRemoved: true },
+    outcome: { state, ...NO_RELEASES, isRemoved: true },
   };
 }
 
-interface Step {
+interface NodeReleaseStep {
   readonly state: 'more' | 'done';
   readonly changes: readonly Change[];
   readonly addresses: readonly Prefix[];
 }
 
 /** Addresses and blocks first, then the endpoints that are left, also those of other writers. */
-function releaseNodeStep(view: View, { name, nowMs }: { readonly name: string; readonly nowMs: number }): Step {
+function releaseNodeStep(
+  view: View,
+  { name, nowMs }: { readonly name: string; readonly nowMs: number },
+): NodeReleaseStep {
   const { changes, outcome } = continueNodeRelease(view, { nodeName: name, nowMs });
   if (outcome.state === 'more') return { state: 'more', changes, addresses: outcome.addresses };
   const removals: Change[] = [];
@@ -157,7 +160,7 @@ export function continueNodeRelease(view: View, { nodeName, nowMs }: NodeRelease
  * for each address.
  */
 function* heldByNode(view: View, nodeName: string): Generator<HeldAddress, void, void> {
-  const elsewhere = usedElsewhere(view, nodeName);
+  const elsewhere = addressesUsedElsewhere(view, nodeName);
   for (const block of allBlocks(view))
     for (const held of heldAddressesIn(block, (each) => each.owner.node === nodeName && !isVirtualMachine(each)))
       if (!elsewhere.has(formatPrefix(addressOf(held)))) yield held;
@@ -167,7 +170,7 @@ function* heldByNode(view: View, nodeName: string): Generator<HeldAddress, void,
  * Addresses that other writers' endpoints name on other nodes. Calico's plugin takes the name for the attributes and that for the
  * endpoint from different places, so the attributes of an address in use may name a node that is gone, or never was.
  */
-function usedElsewhere(view: View, nodeName: string): ReadonlySet<string> {
+function addressesUsedElsewhere(view: View, nodeName: string): ReadonlySet<string> {
   const used = new Set<string>();
   for (const { value } of view.foreignEndpoints())
     if (value.nodeName !== nodeName) for (const address of value.addresses) used.add(formatPrefix(address));

@@ -1,7 +1,7 @@
 import { formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
 import { expect, test } from 'vitest';
 
-import { disagreements, readAll } from '../engine/testing/agreement.js';
+import { inconsistencies, readAll } from '../engine/testing/consistency.js';
 import { MemoryStore } from '../engine/testing/memory-store.js';
 import { forever, keys } from '../engine/testing/stores.js';
 import type { Ipam } from '../ipam.js';
@@ -50,7 +50,7 @@ test('a node that is deleted and comes back does not use the tunnel’s address 
   expect(new Set([...pods, tunnel]).size).toBe(4);
   expect(await tunnelOf(ipam)).toBe(tunnel);
   expect([...pods, tunnel]).toContain(old);
-  expect(disagreements(await readAll(store, keys), NOW_MS)).toEqual([]);
+  expect(inconsistencies(await readAll(store, keys), NOW_MS)).toEqual([]);
 });
 
 test('a tunnel’s address is no container’s for as long as the node’s record names it', async () => {

@@ -2,7 +2,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
-import { disagreements, readAll } from '../engine/testing/agreement.js';
+import { inconsistencies, readAll } from '../engine/testing/consistency.js';
 import { MemoryStore, type MemoryStoreOptions } from '../engine/testing/memory-store.js';
 import { forever, keys, settleEvents } from '../engine/testing/stores.js';
 import type { Ipam } from '../ipam.js';
@@ -85,7 +85,7 @@ describe('deleting a node', () => {
         if (isMarked || (type === 'failsAfterCommit' && failing > 0)) expect(await traces(store, 'n1')).toEqual([]);
         else await remove(other.ipam, 'n1');
         expect(await traces(store, 'n1')).toEqual([]);
-        expect(disagreements(await readAll(store, keys), NOW_MS)).toEqual([]);
+        expect(inconsistencies(await readAll(store, keys), NOW_MS)).toEqual([]);
         expect((await readAll(store, keys)).endpoints()).toHaveLength(6);
       }
     }
@@ -146,7 +146,7 @@ describe('deleting a node', () => {
         ordered = false;
         expect(deleted.status).toBe('fulfilled');
         const view = await readAll(store, keys);
-        expect(disagreements(view, NOW_MS)).toEqual([]);
+        expect(inconsistencies(view, NOW_MS)).toEqual([]);
         const node = view.node('n1');
         // Whatever came behind the deletion made the node anew. Else nothing of it is left.
         if (!node) expect(await traces(store, 'n1')).toEqual([]);

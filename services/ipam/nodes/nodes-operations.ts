@@ -17,16 +17,16 @@ import {
   type NodeListing,
   type NodeQuery,
   type NodeUpdate,
-  type Registered,
+  type RegistrationResult,
   type Registration,
 } from './nodes.js';
-import { assignTunnel, releaseTunnel, type TunnelAssignment, type TunnelEnd, type TunnelRelease } from './tunnels.js';
+import { assignTunnel, releaseTunnel, type TunnelAssignment, type TunnelKey, type TunnelRelease } from './tunnels.js';
 
 /** How long a deletion waits between looks for other replicas' changes that it has to see before it ends. */
 const CATCH_UP_INTERVAL_MS = 20;
 
 /** What a deleted node gave back. */
-interface NodeDeleted {
+interface NodeDeletionSummary {
   readonly addressesCount: number;
   readonly blocksCount: number;
 }
@@ -54,10 +54,10 @@ class NodeEvents {
     this.#log.info({ 'podwire.node': name }, `changed node ${name}`);
   }
 
-  nodeDeleted({ name }: Node, { addressesCount, blocksCount }: NodeDeleted): void {
+  nodeDeleted({ name }: Node, { addressesCount, blocksCount }: NodeDeletionSummary): void {
     this.#nodes.add(1, { event: 'deleted' });
-    const given = `${formatCount(addressesCount, 'address', 'addresses')} and ${formatCount(blocksCount, 'block')}`;
-    const text = `deleted node ${name}, which gave back ${given}`;
+    const released = `${formatCount(addressesCount, 'address', 'addresses')} and ${formatCount(blocksCount, 'block')}`;
+    const text = `deleted node ${name}, which gave back ${released}`;
     this.#log.info({ 'podwire.node': name }, text);
   }
 
@@ -67,7 +67,7 @@ class NodeEvents {
     this.#log.warn({ err: error, 'podwire.node': name }, `failed to delete node ${name}; trying again later`);
   }
 
-  tunnelAssigned({ nodeName, kind }: TunnelEnd, address: Prefix): void {
+  tunnelAssigned({ nodeName, kind }: TunnelKey, address: Prefix): void {
     const text = formatAddress(address);
     const facts = { 'podwire.node': nodeName, 'podwire.addresses': [text] };
     trace.getActiveSpan()?.setAttributes(facts);
@@ -86,7 +86,7 @@ export class Nodes {
   }
 
   /** Idempotent. @throws Failure NODE_BEING_DELETED */
-  async register(registration: Registration, signal: AbortSignal): Promise<Registered> {
+  async register(registration: Registration, signal: AbortSignal): Promise<RegistrationResult> {
     const { updates, clock, newUid } = this.#options;
     const input = { registration, uid: newUid(), nowMs: clock.nowMs() };
     const lane = nodeLane(registration.name);
@@ -122,7 +122,7 @@ export class Nodes {
   async delete(
     deletion: { readonly name: string; readonly resourceVersion: string },
     signal: AbortSignal,
-  ): Promise<NodeDeleted> {
+  ): Promise<NodeDeletionSummary> {
     const { updates, clock, newUid } = this.#options;
     const begin = { uid: newUid(), nowMs: clock.nowMs(), ...deletion };
     const lane = nodeLane(deletion.name);
@@ -150,25 +150,27 @@ export class Nodes {
    * Sees to it that a node's tunnel has an address. Idempotent.
    * @throws Failure NODE_NOT_FOUND, NODE_BEING_DELETED, NO_POOL, POOLS_EXHAUSTED
    */
-  async assignTunnel(end: TunnelEnd, signal: AbortSignal): Promise<TunnelAssignment> {
+  async assignTunnel(tunnel: TunnelKey, signal: AbortSignal): Promise<TunnelAssignment> {
     const { updates, events, clock } = this.#options;
-    const request = { nowMs: clock.nowMs(), ...end };
-    const assigned = await updates.update(nodeLane(end.nodeName), (view) => assignTunnel(view, request), { signal });
+    const request = { nowMs: clock.nowMs(), ...tunnel };
+    const assigned = await updates.update(nodeLane(tunnel.nodeName), (view) => assignTunnel(view, request), { signal });
     if (assigned.released.length > 0) events.addressesReleased(assigned.released);
-    if (!assigned.isKept) this.#events.tunnelAssigned(end, assigned.address);
+    if (!assigned.isKept) this.#events.tunnelAssigned(tunnel, assigned.address);
     return assigned;
   }
 
   /** Takes back the address of a node's tunnel. Idempotent. */
-  async releaseTunnel(end: TunnelEnd, signal: AbortSignal): Promise<TunnelRelease> {
+  async releaseTunnel(tunnel: TunnelKey, signal: AbortSignal): Promise<TunnelRelease> {
     const { updates, events, clock } = this.#options;
-    const request = { nowMs: clock.nowMs(), ...end };
-    const released = await updates.update(nodeLane(end.nodeName), (view) => releaseTunnel(view, request), { signal });
+    const request = { nowMs: clock.nowMs(), ...tunnel };
+    const released = await updates.update(nodeLane(tunnel.nodeName), (view) => releaseTunnel(view, request), {
+      signal,
+    });
     events.addressesReleased(released.released);
     return released;
   }
 
-  async #runSteps(node: Node, signal: AbortSignal): Promise<NodeDeleted> {
+  async #runSteps(node: Node, signal: AbortSignal): Promise<NodeDeletionSummary> {
     const { clock, events } = this.#options;
     let [addressesCount, blocksCount] = [0, 0];
     for (;;) {

@@ -33,7 +33,7 @@ import { labelKeyFault, labelValueFault, subdomainFault } from '../records/names
 import type { Node, NodeAddress, NodeInterface, TunnelKind } from '../records/node.js';
 import { versionOf } from '../records/versions.js';
 import type { NodeListing, NodeQuery, NodeUpdate, Registration } from './nodes.js';
-import type { TunnelEnd } from './tunnels.js';
+import type { TunnelKey } from './tunnels.js';
 import type { Nodes } from './nodes-operations.js';
 
 export function nodeService(nodes: Nodes, unary: Unary): RpcService {
@@ -101,8 +101,8 @@ function deleteNode(nodes: Nodes): Handler<DeleteNodeRequest, DeleteNodeResponse
 
 function allocateTunnelAddress(nodes: Nodes): Handler<AllocateTunnelAddressRequest, AllocateTunnelAddressResponse> {
   return async (message, { signal }) => {
-    const end = readTunnelEnd('AllocateTunnelAddress', message);
-    const { address, isKept, released } = await nodes.assignTunnel(end, signal);
+    const tunnel = readTunnelKey('AllocateTunnelAddress', message);
+    const { address, isKept, released } = await nodes.assignTunnel(tunnel, signal);
     return {
       address: formatPrefix(address),
       alreadyAllocated: isKept,
@@ -113,8 +113,8 @@ function allocateTunnelAddress(nodes: Nodes): Handler<AllocateTunnelAddressReque
 
 function releaseTunnelAddress(nodes: Nodes): Handler<ReleaseTunnelAddressRequest, ReleaseTunnelAddressResponse> {
   return async (message, { signal }) => {
-    const end = readTunnelEnd('ReleaseTunnelAddress', message);
-    const { released } = await nodes.releaseTunnel(end, signal);
+    const tunnel = readTunnelKey('ReleaseTunnelAddress', message);
+    const { released } = await nodes.releaseTunnel(tunnel, signal);
     return { addresses: released.map(formatPrefix) };
   };
 }
@@ -257,7 +257,7 @@ function readDeleteNodeRequest({ name, resourceVersion }: DeleteNodeRequest) {
 }
 
 /** @param method - for the message */
-function readTunnelEnd(method: string, { nodeName, kind: message }: AllocateTunnelAddressRequest): TunnelEnd {
+function readTunnelKey(method: string, { nodeName, kind: message }: AllocateTunnelAddressRequest): TunnelKey {
   return readChecked(method, (checks) => {
     checks.check('node_name', subdomainFault(nodeName));
     const kind = kindOf(message);

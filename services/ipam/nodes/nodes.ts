@@ -47,7 +47,7 @@ export function requireNode(view: View, name: string): Node {
 }
 
 /** @throws Failure NODE_BEING_DELETED */
-function requireLiving({ name, deletionTimeMs }: Node): void {
+function requireNotDeleting({ name, deletionTimeMs }: Node): void {
   if (deletionTimeMs === undefined) return;
   const text = `node "${name}" is being deleted, which cannot be taken back; once it is gone, register it anew`;
   throw new Failure('NODE_BEING_DELETED', text, { details: { node: name } });
@@ -80,7 +80,7 @@ interface RegistrationInput {
   readonly nowMs: number;
 }
 
-export interface Registered {
+export interface RegistrationResult {
   readonly listing: NodeListing;
   readonly outcome: 'created' | 'changed' | 'unchanged';
 }
@@ -90,11 +90,14 @@ export interface Registered {
  * removed. Idempotent.
  * @throws Failure NODE_BEING_DELETED
  */
-export function registerNode(view: View, { registration, uid, nowMs }: RegistrationInput): Decision<Registered> {
+export function registerNode(
+  view: View,
+  { registration, uid, nowMs }: RegistrationInput,
+): Decision<RegistrationResult> {
   const stored = view.node(registration.name);
-  if (stored) requireLiving(stored);
+  if (stored) requireNotDeleting(stored);
   const before = stored ?? makeNode({ name: registration.name, uid, nowMs });
-  const node = applied(before, registration);
+  const node = applyRegistration(before, registration);
   const outcome = !stored ? 'created' : versionOf(node) === versionOf(stored) ? 'unchanged' : 'changed';
   return {
     changes: outcome === 'unchanged' ? [] : [{ type: 'put', record: { kind: 'node', value: node } }],
@@ -102,7 +105,7 @@ export function registerNode(view: View, { registration, uid, nowMs }: Registrat
   };
 }
 
-function applied(node: Node, { ipv4, ipv6, labels, interfaces, tunnelMacs }: Registration): Node {
+function applyRegistration(node: Node, { ipv4, ipv6, labels, interfaces, tunnelMacs }: Registration): Node {
   const merged = mergeLabels(node, labels);
   return { ...node, ...merged, ipv4, ipv6, interfaces, tunnelMacs: new Map([...node.tunnelMacs, ...tunnelMacs]) };
 }
@@ -112,11 +115,14 @@ function applied(node: Node, { ipv4, ipv6, labels, interfaces, tunnelMacs }: Reg
  * gave a value is not counted among the node's, so that it stays when the node gives it no more; one that an operator removed is,
  * so that it stays away for as long as the node gives it.
  */
-function mergeLabels({ labels, registeredLabels }: Node, given: Labels): Pick<Node, 'labels' | 'registeredLabels'> {
+function mergeLabels(
+  { labels, registeredLabels }: Node,
+  registering: Labels,
+): Pick<Node, 'labels' | 'registeredLabels'> {
   const merged: Record<string, string> = {};
   const registered: Record<string, string> = {};
-  for (const key of new Set([...Object.keys(labels), ...Object.keys(given)])) {
-    const [stored, offered] = [labels[key], given[key]];
+  for (const key of new Set([...Object.keys(labels), ...Object.keys(registering)])) {
+    const [stored, offered] = [labels[key], registering[key]];
     const isOperators = stored !== registeredLabels[key];
     const value = isOperators ? stored : offered;
     if (value !== undefined) merged[key] = value;
@@ -138,10 +144,10 @@ export interface NodeUpdate {
  * Replaces a node's labels. Idempotent without a version.
  * @throws Failure NODE_NOT_FOUND, NODE_BEING_DELETED, STALE_VERSION
  */
-export function updateNode(view: View, { name, labels, resourceVersion }: NodeUpdate): Decision<Registered> {
+export function updateNode(view: View, { name, labels, resourceVersion }: NodeUpdate): Decision<RegistrationResult> {
   const stored = requireNode(view, name);
   requireNodeVersion(stored, resourceVersion);
-  requireLiving(stored);
+  requireNotDeleting(stored);
   const node = { ...stored, labels };
   const isChanged = versionOf(node) !== versionOf(stored);
   return {

@@ -2,7 +2,7 @@ import { describe, expect, test } from 'vitest';
 
 import { ordinalsWhere } from '../records/block.js';
 import type { MapView } from '../records/testing/map-view.js';
-import { audit, calicoAttributes, handleRecord, healthyView, repairAll, takeBehind } from '../testing/damages.js';
+import { audit, calicoAttributes, handleRecord, healthyView, repairAll, takeUnrecorded } from '../testing/damages.js';
 import { block, claimedBlock, failureOf, foreignRecord, nodeRecord, NOW_MS, prefix } from '../testing/records.js';
 import { beginNodeDeletion, continueNodeDeletion } from './deletion.js';
 
@@ -16,7 +16,7 @@ const HANDLE = 'k8s-pod-network.c9';
 function start({ endpointNode = 'n1' } = {}): MapView {
   const view = healthyView();
   for (const name of ['n1', 'n2']) view.put(nodeRecord(name));
-  claimedBlock(takeBehind(block(CIDR, 'n1'), calicoAttributes('c9', 'web', 'former'))).forEach((each) =>
+  claimedBlock(takeUnrecorded(block(CIDR, 'n1'), calicoAttributes('c9', 'web', 'former'))).forEach((each) =>
     view.put(each),
   );
   view.put(handleRecord(HANDLE, { [CIDR]: 1 }));

@@ -2,7 +2,7 @@ import { formatPrefix } from '@podwire/shared/net/prefix';
 import { describe, expect, test } from 'vitest';
 
 import { allocate } from '../addresses/allocate.js';
-import { disagreements } from '../engine/testing/agreement.js';
+import { inconsistencies } from '../engine/testing/consistency.js';
 import { attributesAt } from '../records/block.js';
 import type { TunnelKind } from '../records/node.js';
 import type { Pool } from '../records/pool.js';
@@ -20,7 +20,7 @@ const start = (...records: RecordValue[]) =>
 
 function assign(view: MapView, kind: TunnelKind = VXLAN) {
   const outcome = view.apply(assignTunnel(view, { nodeName: 'n1', kind, nowMs: NOW_MS }));
-  expect(disagreements(view, NOW_MS)).toEqual([]);
+  expect(inconsistencies(view, NOW_MS)).toEqual([]);
   return { ...outcome, address: formatPrefix(outcome.address), released: outcome.released.map(formatPrefix) };
 }
 

@@ -21,7 +21,7 @@ import type { Change, Decision, View } from '../records/view.js';
  * tunnel encapsulates, and written to the node's record in the same transaction.
  */
 
-interface TunnelFacts {
+interface TunnelProperties {
   readonly family: Family;
   /** What the handle's ID begins with; the node's name follows. */
   readonly handle: string;
@@ -36,7 +36,7 @@ const VXLAN = {
 /** WireGuard is a setting of nodes, so it carries what any pool's pods send. */
 const WIREGUARD = { encapsulation: 'WireGuard', isEncapsulated: (): boolean => true };
 
-const TUNNELS: Readonly<Record<TunnelKind, TunnelFacts>> = {
+const TUNNELS: Readonly<Record<TunnelKind, TunnelProperties>> = {
   ipipTunnelAddress: {
     family: 4,
     handle: 'ipip-tunnel-addr-',
@@ -55,12 +55,12 @@ export function tunnelHandleId(nodeName: string, kind: TunnelKind): string {
 }
 
 /** A node's tunnel. */
-export interface TunnelEnd {
+export interface TunnelKey {
   readonly nodeName: string;
   readonly kind: TunnelKind;
 }
 
-interface TunnelRequest extends TunnelEnd {
+interface TunnelRequest extends TunnelKey {
   readonly nowMs: number;
 }
 
@@ -89,20 +89,20 @@ export function assignTunnel(view: View, request: TunnelRequest): Decision<Tunne
   const held = heldByTunnel(view, request);
   const usable = held.filter(({ block }) => poolOf(pools, block.prefix));
   const current = node.tunnels.get(kind)?.address;
-  const kept = usable.find((address) => isAt(address, current)) ?? usable[0];
-  const old = held.filter((address) => address !== kept);
-  const released = old.map(addressOf);
+  const kept = usable.find((address) => hasAddress(address, current)) ?? usable[0];
+  const outdated = held.filter((address) => address !== kept);
+  const released = outdated.map(addressOf);
   if (kept) {
     const address = addressOf(kept);
-    const isKept = isAt(kept, current);
+    const isKept = hasAddress(kept, current);
     const nodeChanges = isKept ? [] : [putTunnel(node, kind, { address })];
-    return { changes: [...releaseHeld(view, old, nowMs), ...nodeChanges], outcome: { address, isKept, released } };
+    return { changes: [...releaseHeld(view, outdated, nowMs), ...nodeChanges], outcome: { address, isKept, released } };
   }
-  const taken = take(view, request, pools);
+  const taken = takeAddress(view, request, pools);
   return {
     changes: [
       ...taken.changes,
-      ...replaceAll(view, { request, old, taken: taken.block }),
+      ...replaceAddresses(view, { request, outdated, taken: taken.block }),
       putTunnel(node, kind, taken),
     ],
     outcome: { address: taken.address, isKept: false, released },
@@ -155,7 +155,7 @@ function heldByTunnel(view: View, { nodeName, kind }: TunnelRequest): HeldAddres
   );
 }
 
-function isAt({ block, ordinal }: HeldAddress, address: Prefix | undefined): boolean {
+function hasAddress({ block, ordinal }: HeldAddress, address: Prefix | undefined): boolean {
   const at = addressAt(block.prefix, ordinal);
   return at.family === address?.family && at.value === address.value;
 }
@@ -167,14 +167,14 @@ function putTunnel(node: Node, kind: TunnelKind, tunnel: Tunnel | undefined): Ch
   return { type: 'put', record: { kind: 'node', value: { ...node, tunnels } } };
 }
 
-interface Taken {
+interface TakenAddress {
   readonly address: Prefix;
   readonly block: Block;
   /** All but those of the handle and the node. */
   readonly changes: readonly Change[];
 }
 
-function take(view: View, { nodeName, kind, nowMs }: TunnelRequest, pools: readonly Pool[]): Taken {
+function takeAddress(view: View, { nodeName, kind, nowMs }: TunnelRequest, pools: readonly Pool[]): TakenAddress {
   const { family, encapsulation } = TUNNELS[kind];
   if (pools.length === 0) {
     const text = `no IPv${family} pool is for ${encapsulation} tunnels; enable one with that encapsulation and Tunnel among its allowedUses`;
@@ -211,7 +211,7 @@ function attributesOf(nodeName: string, kind: TunnelKind): AllocationAttributes 
 
 interface Replacement {
   readonly request: TunnelRequest;
-  readonly old: readonly HeldAddress[];
+  readonly outdated: readonly HeldAddress[];
   readonly taken: Block;
 }
 
@@ -219,9 +219,9 @@ interface Replacement {
  * The old addresses go, and the handle is counted once over all that changes. The blocks differ: the old ones' pools do not serve
  * any more.
  */
-function replaceAll(view: View, { request, old, taken }: Replacement): Change[] {
+function replaceAddresses(view: View, { request, outdated, taken }: Replacement): Change[] {
   const id = tunnelHandleId(request.nodeName, request.kind);
-  const freed = releaseHeld(view, old, request.nowMs).filter((change) => !isHandle(change, id));
+  const freed = releaseHeld(view, outdated, request.nowMs).filter((change) => !isHandle(change, id));
   const blocks = freed.flatMap((change) => {
     if (!('record' in change) || change.record.kind !== 'block') return [];
     const { value } = change.record;

@@ -3,7 +3,7 @@ import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
 import type { RevisionChanges, Store, WatchRequest } from '../engine/store.js';
-import { disagreements, readAll } from '../engine/testing/agreement.js';
+import { inconsistencies, readAll } from '../engine/testing/consistency.js';
 import { MemoryStore, type MemoryStoreOptions } from '../engine/testing/memory-store.js';
 import { forever, keys, settleEvents } from '../engine/testing/stores.js';
 import type { Ipam } from '../ipam.js';
@@ -291,7 +291,7 @@ describe('deleting a pool', () => {
       const [deleted, allocated] = await results;
       await scheduler.waitIdle();
       const view = await readAll(store, keys);
-      expect(disagreements(view, NOW_MS)).toEqual([]);
+      expect(inconsistencies(view, NOW_MS)).toEqual([]);
       const heldCount = view.blocks().reduce((sum, block) => sum + ordinalsWhere(block, () => true).length, 0);
       return { ipam, other: other.ipam, store, deleted, allocated, pool: view.pool('p'), heldCount };
     }

@@ -2,7 +2,7 @@ import { formatPrefix } from '@podwire/shared/net/prefix';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
-import { countHeld, disagreements, readAll } from '../engine/testing/agreement.js';
+import { countHeld, inconsistencies, readAll } from '../engine/testing/consistency.js';
 import { MemoryStore } from '../engine/testing/memory-store.js';
 import { forever, keys, settleEvents } from '../engine/testing/stores.js';
 import type { Ipam } from '../ipam.js';
@@ -43,7 +43,7 @@ test('held addresses belong to the parts afterwards, in blocks, addresses and ev
   expect(await partNames(ipam)).toEqual(['split-p-0', 'split-p-1']);
   const after = await readAll(store, keys);
   expect(after.blocks()).toEqual(before);
-  expect(disagreements(after, NOW_MS)).toEqual([]);
+  expect(inconsistencies(after, NOW_MS)).toEqual([]);
   expect(await listed(ipam)).toEqual(['split-p-0', 'split-p-1']);
   for (const { endpoint } of given) {
     const { block } = endpoint.addresses[0] ?? {};
@@ -158,7 +158,7 @@ describe('at the same time as others, on two replicas, in any order of the trans
     await scheduler.waitFor(results);
     isOrdered = false;
     const view = await readAll(store, keys);
-    expect(disagreements(view, NOW_MS)).toEqual([]);
+    expect(inconsistencies(view, NOW_MS)).toEqual([]);
     return { ipam, view, results: await results };
   }
 

@@ -4,7 +4,7 @@ import { allocate } from '../addresses/allocate.js';
 import { continueHandleRelease, release } from '../addresses/release.js';
 import { releaseClaim } from '../affinities/affinities.js';
 import type { RevisionChanges, Store } from '../engine/store.js';
-import { disagreements, readAll } from '../engine/testing/agreement.js';
+import { inconsistencies, readAll } from '../engine/testing/consistency.js';
 import { MemoryStore } from '../engine/testing/memory-store.js';
 import { forever, keys, settleEvents, startReplica } from '../engine/testing/stores.js';
 import { checkPool } from '../pools/rules.js';
@@ -91,7 +91,7 @@ test('a block changes hands with the affinity of an owner of which only the bloc
   expect(await updater.update('n1', decide, { signal: forever })).toMatchObject({ reclaimed: [prefix(CIDR)] });
   const after = await readAll(store, keys);
   expect(after.affinities().map(({ owner }) => owner.name)).toEqual(['n1']);
-  expect(disagreements(after, NOW_MS)).toEqual([]);
+  expect(inconsistencies(after, NOW_MS)).toEqual([]);
 });
 
 test('a block that goes with its last address takes along an affinity that is not known', async () => {
@@ -122,7 +122,7 @@ test('a handle is not removed before the addresses in a block that is not known'
   const after = await readAll(store, keys);
   expect(after.handles()).toEqual([]);
   expect(after.block(prefix(CIDR))?.unallocated).toHaveLength(64);
-  expect(disagreements(after, NOW_MS)).toEqual([]);
+  expect(inconsistencies(after, NOW_MS)).toEqual([]);
 });
 
 test('the end of a claim takes along its block, where that is not known', async () => {
@@ -152,7 +152,7 @@ test('an affinity is not stale because its block is known from before', async ()
   await updater.update('n1', decide, { signal: forever });
   const after = await readAll(store, keys);
   expect(after.affinity(host('n1'), prefix(CIDR))).toBeDefined();
-  expect(disagreements(after, NOW_MS)).toEqual([]);
+  expect(inconsistencies(after, NOW_MS)).toEqual([]);
 });
 
 test('a cool-down is not over because its length is not known', async () => {

@@ -9,7 +9,7 @@ import { builtFile } from '@podwire/shared/testing/program';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
 import { EmbeddedStore } from '../engine/embedded/embedded-store.js';
-import { countHeld, disagreements, readAll } from '../engine/testing/agreement.js';
+import { countHeld, inconsistencies, readAll } from '../engine/testing/consistency.js';
 import { RecordKeys } from '../records/json/keys.js';
 import { Caller, Place } from '../testing/service.js';
 
@@ -52,7 +52,7 @@ async function checkDatastore(): Promise<number> {
   const store = await EmbeddedStore.open({ directory: place.storeDirectory, pid: process.pid });
   const view = await readAll(store, new RecordKeys('/calico'));
   await store.close();
-  expect(disagreements(view, Date.now())).toEqual([]);
+  expect(inconsistencies(view, Date.now())).toEqual([]);
   return countHeld(view);
 }
 

@@ -8,7 +8,7 @@ import { describe, expect, test } from 'vitest';
 
 import { Events } from '../engine/events.js';
 import { Mirror } from '../engine/mirror/mirror.js';
-import { disagreements, readAll } from '../engine/testing/agreement.js';
+import { inconsistencies, readAll } from '../engine/testing/consistency.js';
 import { MemoryStore } from '../engine/testing/memory-store.js';
 import { forever, keys } from '../engine/testing/stores.js';
 import { Updater } from '../engine/updates/update-loop.js';
@@ -25,7 +25,7 @@ import {
   beginEffect,
   Controller,
   explore,
-  HeldStore,
+  ControlledStore,
   type Deliveries,
   type HeldStoreOptions,
   type Run,
@@ -44,7 +44,7 @@ interface Way {
 
 /** A replica on a store: what a process is. */
 async function startReplica(options: HeldStoreOptions) {
-  const store = new HeldStore(options);
+  const store = new ControlledStore(options);
   const { clock } = options.controller;
   const random = (): number => 0;
   const mirror = await Mirror.start({ store, keys, clock, random, report: () => undefined }, forever);
@@ -56,7 +56,7 @@ async function startReplica(options: HeldStoreOptions) {
     clock,
     newUid: () => `uid-${uids++}`,
     unknownNodes: 'register',
-    history: { log: new HistoryLog(store, keys), keptHoursCount: 0 },
+    history: { log: new HistoryLog(store, keys), retentionHours: 0 },
   });
   const end = async (): Promise<void> => {
     await updater.close();
@@ -195,12 +195,12 @@ async function beginRun({ operations, way, records, explained }: Concurrency): P
   });
   return {
     controller,
-    isOver: () => answered === operations.length,
+    isDone: () => answered === operations.length,
     check: async (steps) => {
       expect(failures).toEqual([]);
       const view = await readAll(store, keys);
       const told = `after ${steps.join(', ')}`;
-      expect(disagreements(view, NOW_MS), told).toEqual([]);
+      expect(inconsistencies(view, NOW_MS), told).toEqual([]);
       expectOwned(view, told);
       if (explained) expect(explained, told).toContain(outcomeText({ answers, meaning: meaningOf(view) }));
     },

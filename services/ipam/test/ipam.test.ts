@@ -4,7 +4,7 @@ import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
 import type { Allocation } from '../addresses/allocate.js';
-import { disagreements, readAll } from '../engine/testing/agreement.js';
+import { inconsistencies, readAll } from '../engine/testing/consistency.js';
 import { MemoryStore, type MemoryStoreOptions } from '../engine/testing/memory-store.js';
 import { forever, keys, settleEvents } from '../engine/testing/stores.js';
 import type { Ipam } from '../ipam.js';
@@ -86,7 +86,7 @@ describe('concurrent requests', () => {
     expect(given.filter(({ borrowed }) => borrowed.length === 1)).toHaveLength(16);
     const view = await readAll(store, keys);
     expect(view.affinities().map(({ state }) => state)).toEqual(Array.from({ length: 16 }, () => 'confirmed'));
-    expect(disagreements(view, NOW_MS)).toEqual([]);
+    expect(inconsistencies(view, NOW_MS)).toEqual([]);
   });
 
   test('a release and the allocation of another container never share an address while both are held', async () => {
@@ -183,7 +183,7 @@ describe('interleavings', () => {
         await settleEvents();
         await scheduler.waitFor(ends);
         ordered = false;
-        expect(disagreements(await readAll(store, keys), NOW_MS)).toEqual([]);
+        expect(inconsistencies(await readAll(store, keys), NOW_MS)).toEqual([]);
       }),
       { numRuns: 500, verbose: fc.VerbosityLevel.Verbose },
     );

@@ -11,7 +11,7 @@ import { addressAt, formatPrefix, parsePrefix, prefixContains } from '@podwire/s
 import { expect, test } from 'vitest';
 
 import { attachment } from '../testing/service.js';
-import { correct, keys, limits, onEmbedded, onEtcd, spoil, unreadable } from '../testing/unreadable.js';
+import { correct, keys, limits, onEmbedded, onEtcd, spoil, unreadable } from '../testing/unreadable-records.js';
 
 /** What cannot be read is set aside and named, on each kind of datastore, and the rest goes on serving. */
 

@@ -7,7 +7,7 @@ import { parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 import { expect, test } from 'vitest';
 
 import type { Caller } from '../testing/service.js';
-import { correct, keys, limits, onEtcd, spoil, textOf } from '../testing/unreadable.js';
+import { correct, keys, limits, onEtcd, spoil, textOf } from '../testing/unreadable-records.js';
 
 /** What becomes of requests where a record of a kind cannot be read: the table of DESIGN.md, "Unreadable records". */
 

@@ -4,12 +4,12 @@ import {
   calicoAttributes,
   change,
   drop,
-  give,
+  allocateFor,
   handleRecord,
   IN_NO_BLOCK,
   OF_C1,
   setNode,
-  takeBehind,
+  takeUnrecorded,
   type Damage,
 } from './damages.js';
 import { block, claimedBlock, NOW_MS, prefix, request } from './records.js';
@@ -82,7 +82,7 @@ export const ALLOCATION_DAMAGES: readonly Damage[] = [
     name: 'an allocation of a sandbox that another one of its pod replaced',
     kind: 'allocationUnused',
     of: OF_C1,
-    damage: (view) => give(view, request('next', { pod: { namespace: 'default', name: 'pod-c1', uid: '' } })),
+    damage: (view) => allocateFor(view, request('next', { pod: { namespace: 'default', name: 'pod-c1', uid: '' } })),
     besides: ['*'],
     repaired: false,
   },
@@ -93,7 +93,7 @@ export const ALLOCATION_DAMAGES: readonly Damage[] = [
     damage: (view) => {
       const { key, value } = view.endpoints()[0]!;
       view.apply(release(view, value.attachment, NOW_MS));
-      give(view, request('heir', { addresses: [prefix(`${OF_C1}/32`)] }));
+      allocateFor(view, request('heir', { addresses: [prefix(`${OF_C1}/32`)] }));
       view.put({ kind: 'endpoint', key, value: { ...value, addresses: value.addresses.slice(0, 1) } });
     },
     repaired: true,
@@ -106,7 +106,7 @@ export const ALLOCATION_DAMAGES: readonly Damage[] = [
       const handleId = 'k8s-pod-network.vmi.default.vm1';
       const { owner } = calicoAttributes('c9', 'virt-launcher-vm1');
       const attributes = { handleId, owner: { ...owner, 'vmi-name': 'vm1', 'vm-uid': 'u1' } };
-      claimedBlock(takeBehind(block('fd00::c/126', 'n1'), attributes)).forEach((record) => view.put(record));
+      claimedBlock(takeUnrecorded(block('fd00::c/126', 'n1'), attributes)).forEach((record) => view.put(record));
       view.put(handleRecord(handleId, { 'fd00::c/126': 1 }));
     },
     repaired: false,
@@ -116,7 +116,7 @@ export const ALLOCATION_DAMAGES: readonly Damage[] = [
     kind: 'allocationUnused',
     of: 'fd00::c',
     damage: (view) => {
-      claimedBlock(takeBehind(block('fd00::c/126', 'n1'), calicoAttributes('c9', 'gone'))).forEach((record) =>
+      claimedBlock(takeUnrecorded(block('fd00::c/126', 'n1'), calicoAttributes('c9', 'gone'))).forEach((record) =>
         view.put(record),
       );
       view.put(handleRecord('k8s-pod-network.c9', { 'fd00::c/126': 1 }));
@@ -130,7 +130,7 @@ export const ALLOCATION_DAMAGES: readonly Damage[] = [
     of: 'fd00::c',
     damage: (view) => {
       const attributes = { handleId: 'my-handle', owner: { note: 'mine' } };
-      claimedBlock(takeBehind(block('fd00::c/126', 'n1'), attributes)).forEach((record) => view.put(record));
+      claimedBlock(takeUnrecorded(block('fd00::c/126', 'n1'), attributes)).forEach((record) => view.put(record));
       view.put(handleRecord('my-handle', { 'fd00::c/126': 1 }));
     },
     repaired: false,
@@ -227,7 +227,7 @@ export const ALLOCATION_DAMAGES: readonly Damage[] = [
       setNode(view, 'n1');
       setNode(view, 'n2');
       const attributes = { handleId: 'vxlan-v6-tunnel-addr-n1', owner: { node: 'n1', type: 'vxlanV6TunnelAddress' } };
-      claimedBlock(takeBehind(block('fd00::c/126', 'n1'), attributes)).forEach((record) => view.put(record));
+      claimedBlock(takeUnrecorded(block('fd00::c/126', 'n1'), attributes)).forEach((record) => view.put(record));
       view.put(handleRecord('vxlan-v6-tunnel-addr-n1', { 'fd00::c/126': 1 }));
     },
     repaired: true,
@@ -239,7 +239,7 @@ export const ALLOCATION_DAMAGES: readonly Damage[] = [
     of: 'fd00::c/126',
     damage: (view) => {
       const attributes = { releasedAtMs: NOW_MS - (NOW_MS % 1000) };
-      claimedBlock(takeBehind(block('fd00::c/126', 'n1'), attributes)).forEach((record) => view.put(record));
+      claimedBlock(takeUnrecorded(block('fd00::c/126', 'n1'), attributes)).forEach((record) => view.put(record));
     },
     repaired: true,
   },

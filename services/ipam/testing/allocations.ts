@@ -5,7 +5,7 @@ import { expect } from 'vitest';
 import { assignAddresses, type AssignmentRequest, type Counts } from '../addresses/assign.js';
 import { handleChanges } from '../blocks/holding.js';
 import { blockOf } from '../blocks/lookup.js';
-import { disagreements } from '../engine/testing/agreement.js';
+import { inconsistencies } from '../engine/testing/consistency.js';
 import type { AllocationAttributes } from '../records/attributes.js';
 import { attributesAt, releaseAddresses, takeOrdinals, type Block } from '../records/block.js';
 import { keyOf, type MapView } from '../records/testing/map-view.js';
@@ -119,7 +119,7 @@ export function assign(view: MapView, request: AssignmentRequest, nowMs = NOW_MS
     const decision = assignAddresses(view, { request, nowMs, left });
     expect(operationsOf(decision.changes)).toBeLessThanOrEqual(MAX_OPERATIONS);
     const outcome = view.apply(decision);
-    expect(disagreements(view, nowMs)).toEqual([]);
+    expect(inconsistencies(view, nowMs)).toEqual([]);
     newAddresses.push(...outcome.newAddresses);
     held.push(...outcome.held);
     for (const [family, { text }] of outcome.shortages) short[family] = text;

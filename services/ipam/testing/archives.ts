@@ -2,7 +2,7 @@ import { systemClock } from '@podwire/shared/runtime/clock';
 
 import type { Store, StoredRecord } from '../engine/store.js';
 import { exportDatastore } from '../transfer/export.js';
-import { importDatastore, type Imported, type ImportOptions } from '../transfer/import.js';
+import { importDatastore, type ImportResult, type ImportOptions } from '../transfer/import.js';
 import { rootsOf } from '../transfer/scope.js';
 
 export const forever: AbortSignal = new AbortController().signal;
@@ -60,14 +60,14 @@ export function recordLines(file: Buffer): string {
   return file.toString().split('\n').slice(1, -2).join('\n');
 }
 
-export function imported(store: Store, file: Buffer, rest: Partial<ImportOptions> = {}): Promise<Imported> {
+export function imported(store: Store, file: Buffer, rest: Partial<ImportOptions> = {}): Promise<ImportResult> {
   return importDatastore({
     store,
     prefix: '/calico',
     lines: () => linesOf(file),
     maxOperationsCount: 20,
     maxTransactionBytes: 2000,
-    isSoleWriter: true,
+    isExclusiveWriter: true,
     rewritePrefix: false,
     merge: false,
     dryRun: false,

@@ -2,7 +2,7 @@ import { formatPrefix, parsePrefix } from '@podwire/shared/net/prefix';
 
 import { allocate, type AllocationRequest } from '../addresses/allocate.js';
 import { auditSteps, distinctFindings } from '../audit/audit.js';
-import { Judging } from '../audit/context.js';
+import { AuditContext } from '../audit/context.js';
 import type { Finding, FindingKind } from '../audit/finding.js';
 import { repair, type RepairInput, type RepairResult } from '../audit/repair.js';
 import type { AllocationAttributes } from '../records/attributes.js';
@@ -77,23 +77,23 @@ export function healthyView(): MapView {
     poolRecord('four', '10.0.0.0/28', { blockSizeBits: 30 }),
     poolRecord('six', 'fd00::/124', { blockSizeBits: 126 }),
   ]);
-  give(view, request('c1', { families: [4, 6] }));
-  give(view, request('c2'));
-  give(view, request('c3', { nodeName: 'n2', pod: undefined }));
+  allocateFor(view, request('c1', { families: [4, 6] }));
+  allocateFor(view, request('c2'));
+  allocateFor(view, request('c3', { nodeName: 'n2', pod: undefined }));
   return view;
 }
 
-export function give(view: MapView, wanted: AllocationRequest): void {
+export function allocateFor(view: MapView, wanted: AllocationRequest): void {
   view.apply(allocate(view, { request: wanted, nowMs: NOW_MS }));
 }
 
-function judging(view: MapView, nowMs = LATER_MS): Judging {
-  return new Judging(view, { nowMs, graceMs: GRACE_MS });
+function context(view: MapView, nowMs = LATER_MS): AuditContext {
+  return new AuditContext(view, { nowMs, graceMs: GRACE_MS });
 }
 
 /** The whole audit at once. */
 export function audit(view: MapView, nowMs = LATER_MS): Finding[] {
-  return distinctFindings([...auditSteps(judging(view, nowMs))].flat());
+  return distinctFindings([...auditSteps(context(view, nowMs))].flat());
 }
 
 /** What an audit finds, each as `kind object`, sorted. */
@@ -103,13 +103,13 @@ export function found(view: MapView, nowMs = LATER_MS): string[] {
     .sort();
 }
 
-interface Repairing extends Partial<Omit<RepairInput, 'finding'>> {
+interface RepairAllInput extends Partial<Omit<RepairInput, 'finding'>> {
   /** Of several passes each finds what the ones before have brought to light. */
   readonly passes?: number;
 }
 
 /** Repairs all that an audit finds. @returns what came of each finding, over all passes */
-export function repairAll(view: MapView, { passes = 3, ...rest }: Repairing = {}): RepairResult[] {
+export function repairAll(view: MapView, { passes = 3, ...rest }: RepairAllInput = {}): RepairResult[] {
   const input = { nowMs: LATER_MS, graceMs: GRACE_MS, releases: true, firstSeenMs: 0, dryRun: false, ...rest };
   const results: RepairResult[] = [];
   for (let pass = 0; pass < passes; pass++)
@@ -139,7 +139,7 @@ export function drop(view: MapView, kind: RecordValue['kind'], which: (record: R
 }
 
 /** Allocates the next free address of a block behind everybody's back: what Calico's plugin leaves, without a handle. */
-export function takeBehind(block: Block, attributes: Partial<AllocationAttributes>): Block {
+export function takeUnrecorded(block: Block, attributes: Partial<AllocationAttributes>): Block {
   const [ordinal = 0, ...unallocated] = block.unallocated;
   const taken = { handleId: undefined, owner: {}, releasedAtMs: undefined, ...attributes };
   return {

@@ -54,14 +54,14 @@ function areIndependent(a: Step, b: Step): boolean {
   return [...mine].every((key) => !others.has(key));
 }
 
-interface Held {
+interface HeldStep {
   readonly step: Step;
   readonly release: () => void;
 }
 
 /** Holds steps until they are chosen. Before it is armed, everything passes. */
 export class Controller {
-  readonly #held = new Map<string, Held>();
+  readonly #held = new Map<string, HeldStep>();
   readonly #counts = new Map<string, number>();
   #waits: (() => void)[] = [];
   #isArmed = false;
@@ -121,7 +121,7 @@ export class Controller {
   }
 
   /** Waits until nothing else can happen. */
-  holdToTheLast(): Promise<void> {
+  holdUntilIdle(): Promise<void> {
     this.#activity++;
     return this.#isArmed ? new Promise((wake) => this.#waits.push(wake)) : Promise.resolve();
   }
@@ -169,7 +169,7 @@ export interface HeldStoreOptions {
 }
 
 /** A replica's way to a store, whose calls are held. */
-export class HeldStore implements Store {
+export class ControlledStore implements Store {
   readonly #store: MemoryStore;
   readonly #controller: Controller;
   readonly #replica: number;
@@ -214,7 +214,7 @@ export class HeldStore implements Store {
   async *watch(watch: WatchRequest, signal: AbortSignal): AsyncGenerator<RevisionChanges, void, void> {
     for await (const item of this.#store.watch(watch, signal)) {
       if (this.#deliveries === 'anytime') await this.#hold('delivery', OWN);
-      if (this.#deliveries === 'late') await this.#controller.holdToTheLast();
+      if (this.#deliveries === 'late') await this.#controller.holdUntilIdle();
       yield item;
     }
   }
@@ -241,7 +241,7 @@ function keysOf({ comparisons, puts, deletes }: Transaction): ReadonlySet<string
 export interface Run {
   readonly controller: Controller;
   /** Whether every operation has its answer. What is still on its way to replicas then matters to nobody. */
-  readonly isOver: () => boolean;
+  readonly isDone: () => boolean;
   /** Looks at what came of it, after everything has passed. */
   readonly check: (steps: readonly string[]) => Promise<void>;
   readonly end: () => Promise<void>;
@@ -283,7 +283,7 @@ export async function explore(begin: () => Promise<Run>): Promise<Explored> {
 async function runOnce(run: Run, choices: Choice[]): Promise<boolean> {
   for (let depth = 0; ; depth++) {
     const enabled = await run.controller.enabled();
-    if (run.isOver()) break;
+    if (run.isDone()) break;
     const choice = choices[depth] ?? nextChoice(enabled, choices.at(-1));
     if (!choice) return false;
     choices[depth] = choice;

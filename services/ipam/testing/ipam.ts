@@ -34,7 +34,7 @@ export async function startIpam(store: Store): Promise<StartedIpam> {
     events,
     clock: { ...instantClock, nowMs: () => NOW_MS },
     newUid: () => `uid-${uids++}`,
-    history: { log: new HistoryLog(store, keys), keptHoursCount: 168 },
+    history: { log: new HistoryLog(store, keys), retentionHours: 168 },
     unknownNodes: 'register',
   });
   return { ipam, events, lines };

@@ -8,8 +8,8 @@ import { messageOf } from '@podwire/shared/failure/thrown';
 import { syncDirectory } from '@podwire/shared/runtime/sync-directory';
 
 import { RevisionCompacted, type Page, type Store, type StoredRecord } from '../engine/store.js';
-import { ArchiveEncoder, invalid, MAX_LINE_BYTES, type ArchiveTrailer } from './archive.js';
-import { isPassing, requireWhole, rootsOf } from './scope.js';
+import { ArchiveEncoder, invalidLine, MAX_LINE_BYTES, type ArchiveTrailer } from './archive.js';
+import { isEphemeral, requireCompleteImport, rootsOf } from './scope.js';
 
 export interface ExportOptions {
   readonly store: Store;
@@ -20,7 +20,7 @@ export interface ExportOptions {
   readonly signal: AbortSignal;
 }
 
-export interface Exported extends ArchiveTrailer {
+export interface ExportResult extends ArchiveTrailer {
   readonly revision: number;
 }
 
@@ -32,22 +32,22 @@ const PAGE_COUNT = 100;
  * @throws Failure IMPORT_INCOMPLETE, EXPORT_IO, STORE_CORRUPT for a key that is not valid text, CONFLICT when the
  * moment was compacted meanwhile, or the store's
  */
-export async function exportDatastore({ store, kind, prefix, sink, signal }: ExportOptions): Promise<Exported> {
-  await requireWhole(store, prefix, signal);
+export async function exportDatastore({ store, kind, prefix, sink, signal }: ExportOptions): Promise<ExportResult> {
+  await requireCompleteImport(store, prefix, signal);
   const revision = await store.revision(signal);
   const encoder = new ArchiveEncoder();
-  const out = buffered(sink);
+  const out = bufferedSink(sink);
   await out.write(encoder.header({ prefix, store: kind, revision }));
   for (const root of rootsOf(prefix))
     for await (const record of recordsUnder(store, { root, revision, signal }))
-      if (!isPassing(prefix, record.key)) await out.write(encoder.record(record));
+      if (!isEphemeral(prefix, record.key)) await out.write(encoder.record(record));
   const { line, trailer } = encoder.trailer();
   await out.write(line);
   await out.flush();
   return { ...trailer, revision };
 }
 
-export interface Range {
+export interface RecordRange {
   readonly root: string;
   /** The moment; each page's own when it is left out. */
   readonly revision?: number;
@@ -57,13 +57,13 @@ export interface Range {
 /** The records below a root, in key order, page by page. */
 export async function* recordsUnder(
   store: Store,
-  { root, revision, signal }: Range,
+  { root, revision, signal }: RecordRange,
 ): AsyncGenerator<StoredRecord, void, void> {
   const moment = revision === undefined ? {} : { revision };
   for (let after: string | undefined; ;) {
-    const page = await pageOf(store.scan({ prefix: root, after, limit: PAGE_COUNT, ...moment }, signal));
+    const page = await awaitPage(store.scan({ prefix: root, after, limit: PAGE_COUNT, ...moment }, signal));
     for (const record of page.records) {
-      checkText(record.key);
+      requireUtf8(record.key);
       yield record;
     }
     after = page.records.at(-1)?.key;
@@ -71,7 +71,7 @@ export async function* recordsUnder(
   }
 }
 
-async function pageOf(page: Promise<Page>): Promise<Page> {
+async function awaitPage(page: Promise<Page>): Promise<Page> {
   try {
     return await page;
   } catch (error) {
@@ -87,7 +87,7 @@ async function pageOf(page: Promise<Page>): Promise<Page> {
 /** Bytes that are no UTF-8 read as this character, and could not be written back. */
 const REPLACEMENT = '\u{fffd}';
 
-function checkText(key: string): void {
+function requireUtf8(key: string): void {
   if (!key.includes(REPLACEMENT)) return;
   throw new Failure(
     'STORE_CORRUPT',
@@ -109,13 +109,13 @@ interface Sink {
  * @param pid - part of the name that the file has meanwhile
  * @throws Failure EXPORT_IO, or what `work` throws
  */
-export async function writeWhole<Result>(
+export async function writeAtomically<Result>(
   path: string,
   pid: number,
   work: (sink: Sink) => Promise<Result>,
 ): Promise<Result> {
   const partial = join(dirname(path), `.${basename(path)}.${pid}.partial`);
-  const onFailure = failureOf(`${path} cannot be written`);
+  const onFailure = ioFailureHandler(`${path} cannot be written`);
   const file = await open(partial, 'wx', 0o600).catch(onFailure);
   try {
     const result = await work(sinkOf(file, onFailure));
@@ -133,7 +133,7 @@ export async function writeWhole<Result>(
 
 /** Writes to a stream, such as the standard output. @throws Failure EXPORT_IO when the reader has closed the stream */
 export function streamSink(stream: Writable): Sink {
-  const onFailure = failureOf('the standard output cannot be written');
+  const onFailure = ioFailureHandler('the standard output cannot be written');
   return {
     write: (bytes) =>
       new Promise<void>((resolve, reject) => {
@@ -170,13 +170,13 @@ export async function* readLines(path: string): AsyncGenerator<Buffer, void, voi
       }
       rest.push(chunk.subarray(start));
       restBytes += chunk.length - start;
-      if (restBytes > MAX_LINE_BYTES) throw invalid(number, `is longer than ${MAX_LINE_BYTES} bytes`);
+      if (restBytes > MAX_LINE_BYTES) throw invalidLine(number, `is longer than ${MAX_LINE_BYTES} bytes`);
     }
   } catch (error) {
     if (error instanceof Failure) throw error;
-    failureOf(`${path} cannot be read`)(error);
+    ioFailureHandler(`${path} cannot be read`)(error);
   }
-  if (restBytes > 0) throw invalid(number, 'has no end: the file was cut off');
+  if (restBytes > 0) throw invalidLine(number, 'has no end: the file was cut off');
 }
 
 async function* chunksOf(path: string): AsyncGenerator<Buffer, void, void> {
@@ -192,24 +192,24 @@ function sinkOf(file: FileHandle, onFailure: (error: unknown) => never): Sink {
 }
 
 /** Gathers small writes. The last ones are written by `flush`. */
-function buffered(sink: Sink): Sink & { flush(): Promise<void> } {
-  let waiting: Uint8Array[] = [];
+function bufferedSink(sink: Sink): Sink & { flush(): Promise<void> } {
+  let pending: Uint8Array[] = [];
   let bytes = 0;
   const flush = async (): Promise<void> => {
-    const gathered = Buffer.concat(waiting);
-    waiting = [];
+    const chunk = Buffer.concat(pending);
+    pending = [];
     bytes = 0;
-    await sink.write(gathered);
+    await sink.write(chunk);
   };
   const write = async (more: Uint8Array): Promise<void> => {
-    waiting.push(more);
+    pending.push(more);
     bytes += more.length;
     if (bytes >= CHUNK_BYTES) await flush();
   };
   return { write, flush };
 }
 
-function failureOf(what: string): (error: unknown) => never {
+function ioFailureHandler(what: string): (error: unknown) => never {
   return (error) => {
     if (error instanceof Failure) throw error;
     const reason = messageOf(error);

@@ -7,8 +7,8 @@ import { readArchive, type ArchivedRecord, type ArchiveHeader, type ArchiveTrail
 import { recordsUnder } from './export.js';
 import {
   encodeMark,
-  isPassing,
-  markerKey,
+  isEphemeral,
+  importMarkKey,
   readMark,
   rewriteKey,
   rootsOf,
@@ -31,7 +31,7 @@ export interface ImportOptions {
   /** Whether the datastore may hold other records already, and the same. */
   readonly merge: boolean;
   /** Whether no other process can write to the datastore. */
-  readonly isSoleWriter: boolean;
+  readonly isExclusiveWriter: boolean;
   /** Whether nothing is written. */
   readonly dryRun: boolean;
   /** Makes a UUID. */
@@ -40,7 +40,7 @@ export interface ImportOptions {
   readonly signal: AbortSignal;
 }
 
-export interface Imported {
+export interface ImportResult {
   /** Records of the file that are brought over. */
   readonly records: number;
   /** Those of them that were written; with a dry run, that would be. */
@@ -50,7 +50,7 @@ export interface Imported {
 }
 
 /** How long a mark has to stand still before its import counts as cut off; a transaction takes far less. */
-const STANDSTILL_MS = 5_000;
+const STALL_MS = 5_000;
 /** Keys that a message names of those that are in the way. */
 const NAMED_COUNT = 10;
 
@@ -67,7 +67,7 @@ const NAMED_COUNT = 10;
  *
  * @throws Failure EXPORT_INVALID, IMPORT_REFUSED, IMPORT_INCOMPLETE, or the store's
  */
-export async function importDatastore(options: ImportOptions): Promise<Imported> {
+export async function importDatastore(options: ImportOptions): Promise<ImportResult> {
   const file = await verifyFile(options);
   return new Import(options, file).run();
 }
@@ -87,12 +87,12 @@ async function verifyFile({ lines, prefix, rewritePrefix }: ImportOptions): Prom
     if (part.type === 'header') header = part.header;
     else if (part.type === 'trailer') trailer = part.trailer;
     else if (header && rewriteKey(part.record.key, header.prefix, prefix) === undefined)
-      throw refused(`the file has the key ${part.record.key}, which does not begin with its prefix ${header.prefix}`);
-    else if (header && !isPassing(header.prefix, part.record.key)) recordsCount++;
+      throw refusal(`the file has the key ${part.record.key}, which does not begin with its prefix ${header.prefix}`);
+    else if (header && !isEphemeral(header.prefix, part.record.key)) recordsCount++;
   }
-  if (!header || !trailer) throw refused('the file has no header');
+  if (!header || !trailer) throw refusal('the file has no header');
   if (header.prefix !== prefix && !rewritePrefix)
-    throw refused(
+    throw refusal(
       `its keys begin with ${header.prefix}, and the datastore's with ${prefix}: set PODWIRE_IPAM_DATASTORE_PREFIX, or say --rewrite-prefix`,
     );
   return { header, trailer, recordsCount };
@@ -104,50 +104,50 @@ class Import {
   readonly #markerKey: string;
   #markRevision = 0;
   #uid = '';
-  #seen = 0;
-  #written = 0;
+  #processedCount = 0;
+  #writtenCount = 0;
 
   constructor(options: ImportOptions, file: VerifiedFile) {
     this.#options = options;
     this.#file = file;
-    this.#markerKey = markerKey(options.prefix);
+    this.#markerKey = importMarkKey(options.prefix);
   }
 
-  async run(): Promise<Imported> {
+  async run(): Promise<ImportResult> {
     const { store, prefix, signal, dryRun } = this.#options;
     const { recordsCount } = this.#file;
     const found = await readMark(store, prefix, signal);
     const resumed = found?.mark.state === 'running';
-    if (resumed) await this.#requireStandstill(found);
-    else await this.#requireRoom();
-    if (!dryRun) await this.#begin(found);
+    if (resumed) await this.#requireStalledImport(found);
+    else await this.#requireEmpty();
+    if (!dryRun) await this.#takeMark(found);
     for await (const batch of this.#batches()) await this.#writeBatch(batch);
     if (!dryRun) await this.#finish();
-    return { records: recordsCount, written: this.#written, resumed };
+    return { records: recordsCount, written: this.#writtenCount, resumed };
   }
 
   /** @throws Failure IMPORT_REFUSED when another file's import was cut off, or another import runs */
-  async #requireStandstill({ mark, modRevision }: StoredMark): Promise<void> {
-    const { store, prefix, clock, isSoleWriter, signal } = this.#options;
+  async #requireStalledImport({ mark, modRevision }: StoredMark): Promise<void> {
+    const { store, prefix, clock, isExclusiveWriter, signal } = this.#options;
     if (mark.sha256 !== this.#file.trailer.sha256)
-      throw refused(
+      throw refusal(
         `an import of another file (SHA-256 ${mark.sha256}) was cut off: bring that to its end with its file, or remove the datastore's records and ${this.#markerKey}`,
       );
-    if (isSoleWriter) return;
-    await clock.sleep(STANDSTILL_MS, signal);
+    if (isExclusiveWriter) return;
+    await clock.sleep(STALL_MS, signal);
     const again = await readMark(store, prefix, signal);
-    if (again?.modRevision !== modRevision) throw refused('another import into the datastore is running');
+    if (again?.modRevision !== modRevision) throw refusal('another import into the datastore is running');
   }
 
   /** @throws Failure IMPORT_REFUSED when there are records that must not be */
-  async #requireRoom(): Promise<void> {
+  async #requireEmpty(): Promise<void> {
     const { prefix, merge } = this.#options;
     if (merge) {
       await this.#requireNoConflict();
       return;
     }
-    for await (const key of this.#keysThere()) {
-      throw refused(
+    for await (const key of this.#existingKeys()) {
+      throw refusal(
         `the datastore is not empty: it has ${key}; import into one that is, or say --merge if the records of both belong together (prefix ${prefix})`,
       );
     }
@@ -157,7 +157,7 @@ class Import {
     const named: string[] = [];
     let count = 0;
     for await (const batch of this.#batches()) {
-      const there = await this.#stored(batch);
+      const there = await this.#storedValues(batch);
       for (const { key, value } of batch) {
         const stored = there.get(key);
         if (!stored || stored.equals(value)) continue;
@@ -167,20 +167,20 @@ class Import {
     }
     if (count === 0) return;
     const more = count > named.length ? ` and ${count - named.length} more` : '';
-    throw refused(
+    throw refusal(
       `${formatCount(count, 'record is', 'records are')} there already, with another value: ${named.join(', ')}${more}; nothing was written`,
     );
   }
 
   /** Takes the mark, on the condition that no other import or service has begun. */
-  async #begin(found: StoredMark | undefined): Promise<void> {
+  async #takeMark(found: StoredMark | undefined): Promise<void> {
     const { store, prefix, merge, newUid, signal } = this.#options;
     this.#markRevision = found?.modRevision ?? 0;
     this.#uid = newUid();
     const comparisons: Comparison[] = [this.#markComparison()];
     if (found?.mark.state !== 'running' && !merge) {
       const revision = await store.revision(signal);
-      for await (const key of this.#keysThere()) throw refused(`${key} was made meanwhile`);
+      for await (const key of this.#existingKeys()) throw refusal(`${key} was made meanwhile`);
       for (const root of rootsOf(prefix))
         comparisons.push({ type: 'prefix', prefix: root, notAfterRevision: revision });
     }
@@ -188,14 +188,14 @@ class Import {
   }
 
   async #writeBatch(batch: readonly ArchivedRecord[]): Promise<void> {
-    const there = await this.#stored(batch);
+    const there = await this.#storedValues(batch);
     const missing = batch.filter(({ key, value }) => {
       const stored = there.get(key);
-      if (stored && !stored.equals(value)) throw refused(`${key} was changed meanwhile; the import cannot be finished`);
+      if (stored && !stored.equals(value)) throw refusal(`${key} was changed meanwhile; the import cannot be finished`);
       return !stored;
     });
-    this.#seen += batch.length;
-    this.#written += missing.length;
+    this.#processedCount += batch.length;
+    this.#writtenCount += missing.length;
     if (this.#options.dryRun || missing.length === 0) return;
     const absent = missing.map(({ key }): Comparison => ({ type: 'record', key, modRevision: 0 }));
     await this.#commit([this.#markComparison(), ...absent], [this.#markPut('running'), ...missing]);
@@ -204,16 +204,16 @@ class Import {
   /** Reads everything back, and only then says that the import is whole. */
   async #finish(): Promise<void> {
     for await (const batch of this.#batches()) {
-      const there = await this.#stored(batch);
+      const there = await this.#storedValues(batch);
       for (const { key, value } of batch)
-        if (!there.get(key)?.equals(value)) throw refused(`${key} does not read back as it was written`);
+        if (!there.get(key)?.equals(value)) throw refusal(`${key} does not read back as it was written`);
     }
     if (!this.#options.merge) {
       let count = 0;
-      for await (const key of this.#keysThere()) count += key === '' ? 0 : 1;
+      for await (const key of this.#existingKeys()) count += key === '' ? 0 : 1;
       const { recordsCount } = this.#file;
       if (count !== recordsCount)
-        throw refused(
+        throw refusal(
           `the datastore has ${formatCount(count, 'record')}, and the file ${recordsCount}: somebody else writes to it`,
         );
     }
@@ -224,7 +224,7 @@ class Import {
   async #commit(comparisons: readonly Comparison[], puts: readonly ArchivedRecord[]): Promise<void> {
     const result = await this.#options.store.commit({ comparisons, puts, deletes: [] }, this.#options.signal);
     if (!result.committed)
-      throw refused('somebody else writes to the datastore: stop all replicas and other imports, and repeat it');
+      throw refusal('somebody else writes to the datastore: stop all replicas and other imports, and repeat it');
     this.#markRevision = result.revision;
   }
 
@@ -233,7 +233,7 @@ class Import {
   }
 
   #markPut(state: ImportMark['state']): ArchivedRecord {
-    const mark = { state, uid: this.#uid, sha256: this.#file.trailer.sha256, records: this.#seen };
+    const mark = { state, uid: this.#uid, sha256: this.#file.trailer.sha256, records: this.#processedCount };
     return { key: this.#markerKey, value: encodeMark(mark) };
   }
 
@@ -244,7 +244,7 @@ class Import {
     let bytes = 0;
     const { header } = this.#file;
     for await (const part of readArchive(lines())) {
-      if (part.type !== 'record' || isPassing(header.prefix, part.record.key)) continue;
+      if (part.type !== 'record' || isEphemeral(header.prefix, part.record.key)) continue;
       const { value } = part.record;
       const key = rewriteKey(part.record.key, header.prefix, prefix) ?? part.record.key;
       const size = Buffer.byteLength(key) * 2 + value.length;
@@ -260,7 +260,7 @@ class Import {
     if (batch.length > 0) yield batch;
   }
 
-  async #stored(batch: readonly ArchivedRecord[]): Promise<Map<string, Buffer>> {
+  async #storedValues(batch: readonly ArchivedRecord[]): Promise<Map<string, Buffer>> {
     const { records } = await this.#options.store.read(
       batch.map(({ key }) => key),
       this.#options.signal,
@@ -268,13 +268,13 @@ class Import {
     return new Map(records.map(({ key, value }) => [key, Buffer.from(value)]));
   }
 
-  async *#keysThere(): AsyncGenerator<string, void, void> {
+  async *#existingKeys(): AsyncGenerator<string, void, void> {
     const { store, prefix, signal } = this.#options;
     for (const root of rootsOf(prefix))
-      for await (const { key } of recordsUnder(store, { root, signal })) if (!isPassing(prefix, key)) yield key;
+      for await (const { key } of recordsUnder(store, { root, signal })) if (!isEphemeral(prefix, key)) yield key;
   }
 }
 
-function refused(reason: string): Failure {
+function refusal(reason: string): Failure {
   return new Failure('IMPORT_REFUSED', `import refused: ${reason}`);
 }

@@ -14,7 +14,7 @@ export function rootsOf(prefix: string): readonly string[] {
 }
 
 /** Says that an import into the datastore is under way, or was once. */
-export function markerKey(prefix: string): string {
+export function importMarkKey(prefix: string): string {
   return `/podwire${prefix}/import`;
 }
 
@@ -22,9 +22,9 @@ export function markerKey(prefix: string): string {
  * Keys of running processes, which are meaningless in a copy: the import's mark, the fence against late transactions of
  * etcd, and the key that shows a replica how far its watch has come.
  */
-export function isPassing(prefix: string, key: string): boolean {
+export function isEphemeral(prefix: string, key: string): boolean {
   const own = `/podwire${prefix}/`;
-  if (key === markerKey(prefix) || key === `${prefix}/podwire/barrier`) return true;
+  if (key === importMarkKey(prefix) || key === `${prefix}/podwire/barrier`) return true;
   return key.startsWith(`${own}fences/`) || key.startsWith(`${own}releases/`);
 }
 
@@ -55,7 +55,7 @@ export interface StoredMark {
   readonly modRevision: number;
 }
 
-const schema = z.object({
+const markSchema = z.object({
   state: z.enum(['running', 'complete']),
   uid: z.string(),
   sha256: z.string(),
@@ -64,11 +64,11 @@ const schema = z.object({
 
 /** @throws Failure STORE_CORRUPT when the mark cannot be read */
 export async function readMark(store: Store, prefix: string, signal: AbortSignal): Promise<StoredMark | undefined> {
-  const key = markerKey(prefix);
+  const key = importMarkKey(prefix);
   const { records } = await store.read([key], signal);
   const [record] = records;
   if (!record) return undefined;
-  const parsed = schema.safeParse(parseJson(Buffer.from(record.value).toString()));
+  const parsed = markSchema.safeParse(parseJson(Buffer.from(record.value).toString()));
   if (parsed.success) return { mark: parsed.data, modRevision: record.modRevision };
   throw new Failure(
     'STORE_CORRUPT',
@@ -88,7 +88,7 @@ export function encodeMark(mark: ImportMark): Uint8Array {
  * @returns the ID of its last import; empty where there was none
  * @throws Failure IMPORT_INCOMPLETE
  */
-export async function requireWhole(store: Store, prefix: string, signal: AbortSignal): Promise<string> {
+export async function requireCompleteImport(store: Store, prefix: string, signal: AbortSignal): Promise<string> {
   const stored = await readMark(store, prefix, signal);
   if (stored?.mark.state !== 'running') return stored?.mark.uid ?? '';
   throw new Failure(

@@ -17,8 +17,8 @@ import { HistoryLog } from '../history/history-log.js';
 import { RecordKeys } from '../records/json/keys.js';
 import { contentOf, exported, fill, forever, imported, recordLines, sampleRecords } from '../testing/archives.js';
 import { ArchiveEncoder } from './archive.js';
-import { exportDatastore, readLines, writeWhole } from './export.js';
-import { markerKey, readMark, requireWhole } from './scope.js';
+import { exportDatastore, readLines, writeAtomically } from './export.js';
+import { importMarkKey, readMark, requireCompleteImport } from './scope.js';
 
 let folder: string;
 beforeEach(() => {
@@ -120,7 +120,7 @@ describe('a datastore comes out as it went in', () => {
       if (used() - before >= LIMIT_BYTES) collect();
       peak = Math.max(peak, used() - before);
     }, 5);
-    await writeWhole(path, process.pid, (sink) =>
+    await writeAtomically(path, process.pid, (sink) =>
       exportDatastore({ store: source, kind: 'embedded', prefix: '/calico', sink, signal: forever }),
     );
     const lines = () => readLines(path);
@@ -203,7 +203,7 @@ test('merging histories that are whole from different days on makes one that is 
   const keys = new RecordKeys('/calico');
   const wholeFrom = async (day: number): Promise<MemoryStore> => {
     const store = new MemoryStore();
-    await new HistoryLog(store, keys).keepFrom(day, forever);
+    await new HistoryLog(store, keys).recordKeptFrom(day, forever);
     return store;
   };
   for (const [source, target] of [
@@ -281,7 +281,7 @@ describe('an import that is cut off', () => {
         cuts++;
         const mark = await readMark(target, '/calico', forever);
         const isRunning = mark?.mark.state === 'running';
-        const whole = await requireWhole(target, '/calico', forever).then(
+        const whole = await requireCompleteImport(target, '/calico', forever).then(
           () => true,
           () => false,
         );
@@ -290,7 +290,7 @@ describe('an import that is cut off', () => {
         const repeat = imported(target, file, { merge: mark?.mark.state === 'complete' });
         expect(await repeat).toMatchObject({ records: records.size, resumed: isRunning });
         expect(await contentOf(target)).toEqual(hex(records));
-        expect(await requireWhole(target, '/calico', forever)).toBe('uid');
+        expect(await requireCompleteImport(target, '/calico', forever)).toBe('uid');
       }
       expect(cuts).toBeGreaterThan(5);
     },
@@ -300,7 +300,9 @@ describe('an import that is cut off', () => {
     const target = new MemoryStore();
     const file = await exported(await filled(records));
     await expect(imported(failing(target, 3, 'fails'), file)).rejects.toBe(failure);
-    await expect(requireWhole(target, '/calico', forever)).rejects.toMatchObject({ code: 'IMPORT_INCOMPLETE' });
+    await expect(requireCompleteImport(target, '/calico', forever)).rejects.toMatchObject({
+      code: 'IMPORT_INCOMPLETE',
+    });
     await expect(exported(target)).rejects.toMatchObject({ code: 'IMPORT_INCOMPLETE' });
     const other = await exported(await filled(sampleRecords('/calico', 61)));
     await expect(imported(target, other)).rejects.toMatchObject({
@@ -317,13 +319,13 @@ describe('an import that is cut off', () => {
       nowMs: () => 0,
       // As the other import does, all the time.
       sleep: async () => {
-        const puts = (await target.read([markerKey('/calico')], forever)).records;
+        const puts = (await target.read([importMarkKey('/calico')], forever)).records;
         await target.commit({ comparisons: [], puts, deletes: [] }, forever);
         return 'elapsed' as const;
       },
       after: () => () => undefined,
     };
-    const second = imported(target, file, { isSoleWriter: false, clock });
+    const second = imported(target, file, { isExclusiveWriter: false, clock });
     await expect(second).rejects.toMatchObject({
       message: expect.stringContaining('another import into the datastore is running'),
     });
@@ -336,7 +338,7 @@ test('of two imports at once one ends, and what is there is whole', async () => 
   const target = new MemoryStore({ before: () => new Promise((resolve) => setImmediate(resolve)) });
   let uid = 0;
   const both = await Promise.allSettled(
-    [1, 2].map(() => imported(target, file, { isSoleWriter: false, newUid: () => `uid-${++uid}` })),
+    [1, 2].map(() => imported(target, file, { isExclusiveWriter: false, newUid: () => `uid-${++uid}` })),
   );
   const failed = both.flatMap((outcome) => (outcome.status === 'rejected' ? [outcome.reason] : []));
   expect(failed).toEqual([expect.objectContaining({ code: 'IMPORT_REFUSED' })]);
@@ -348,11 +350,11 @@ test('an import that stood still writes nothing any more once another has taken 
   const records = sampleRecords('/calico', 60);
   const file = await exported(await filled(records));
   const target = new MemoryStore();
-  let letGo = (): void => undefined;
+  let releaseNext = (): void => undefined;
   let commits = 0;
   const halting: Store = Object.assign(Object.create(target), {
     commit: async (...args: Parameters<Store['commit']>) => {
-      if (commits++ === 3) await new Promise<void>((resolve) => (letGo = resolve));
+      if (commits++ === 3) await new Promise<void>((resolve) => (releaseNext = resolve));
       return target.commit(...args);
     },
     read: target.read.bind(target),
@@ -364,7 +366,7 @@ test('an import that stood still writes nothing any more once another has taken 
   await imported(target, file);
   // The service has begun, and has released what the halted transaction would bring back.
   await target.commit({ comparisons: [], puts: [], deletes: [...records.keys()] }, forever);
-  letGo();
+  releaseNext();
   await expect(first).rejects.toMatchObject({ code: 'IMPORT_REFUSED' });
   expect(await contentOf(target)).toEqual(new Map());
   expect((await readMark(target, '/calico', forever))?.mark.state).toBe('complete');

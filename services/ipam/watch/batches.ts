@@ -1,6 +1,14 @@
 import type { Catalog } from './catalog.js';
-import type { Recent } from './recent.js';
-import { isWanted, nameOf, scopeOf, type Item, type Stream, type WatchCodec, type WatchQuery } from './watched.js';
+import type { RecentChange } from './recent-changes.js';
+import {
+  matchesQuery,
+  nameOf,
+  scopeOf,
+  type Item,
+  type Stream,
+  type WatchCodec,
+  type WatchQuery,
+} from './watched-objects.js';
 
 /** Changes for one message. */
 export interface Batch {
@@ -27,7 +35,7 @@ export interface BatchesOptions {
 }
 
 /** The objects of a snapshot, in portions for messages. Keeps none that it has given. */
-export interface Portions {
+export interface SnapshotChunks {
   /** The next changes; undefined at the end, and after so many changes that the snapshot has to start again. */
   next(): readonly Uint8Array[] | undefined;
   /** Discards the remaining ones. Idempotent. */
@@ -35,7 +43,7 @@ export interface Portions {
 }
 
 /** A message, and how many streams are still to have it. */
-interface Kept {
+interface SharedMessage {
   readonly batch: SharedBatch;
   missingCount: number;
 }
@@ -45,7 +53,7 @@ export class Batches {
   readonly #options: BatchesOptions;
   #cachedBytes = 0;
   /** The last message of each kind of stream, until all of the kind have it: those that wait together are woken together. */
-  readonly #shared = new Map<string, Kept>();
+  readonly #shared = new Map<string, SharedMessage>();
   /** How many streams there are of each kind. */
   readonly #streams = new Map<string, number>();
   readonly #walks: Walks;
@@ -79,25 +87,25 @@ export class Batches {
 
   /** To be called when the catalog has changed. */
   changed(): void {
-    this.#walks.endOverdue();
+    this.#walks.endOutdated();
   }
 
   /**
    * The objects that existed at the revision and still exist, in their state when read. Later objects come with the
    * changes.
    */
-  snapshot(query: WatchQuery, revision: number): Portions {
+  snapshot(query: WatchQuery, revision: number): SnapshotChunks {
     const walk = this.#walks.begin(query);
     const next = (): readonly Uint8Array[] | undefined => {
       const changes: Uint8Array[] = [];
       let bytes = 0;
-      const enough = this.#options.messageBytes();
+      const maxBytes = this.#options.messageBytes();
       for (let item = walk.next(); item; item = walk.next()) {
-        if (item.madeAt > revision) continue;
+        if (item.createdRevision > revision) continue;
         const encoded = this.#encode(item);
         changes.push(encoded);
         bytes += encoded.length;
-        if (bytes >= enough) break;
+        if (bytes >= maxBytes) break;
       }
       return changes.length > 0 ? changes : undefined;
     };
@@ -108,11 +116,11 @@ export class Batches {
   changes(query: WatchQuery, from: number): Batch {
     const { catalog, messageBytes } = this.#options;
     const { recent } = catalog;
-    const enough = messageBytes();
+    const maxBytes = messageBytes();
     const changes: Uint8Array[] = [];
     let bytes = 0;
     let next = from;
-    for (const end = recent?.nextNumber ?? from; next < end && bytes < enough; next++) {
+    for (const end = recent?.nextNumber ?? from; next < end && bytes < maxBytes; next++) {
       const entry = recent?.at(next);
       const encoded = entry && this.#changeFor(query, entry);
       if (!encoded) continue;
@@ -156,11 +164,11 @@ export class Batches {
     this.#cachedBytes = 0;
   }
 
-  #changeFor(query: WatchQuery, { key, kind, item, formerScopes }: Recent): Uint8Array | undefined {
+  #changeFor(query: WatchQuery, { key, kind, item, formerScopes }: RecentChange): Uint8Array | undefined {
     const { catalog, codec } = this.#options;
-    if (item && isWanted(query, kind, scopeOf(item.object))) return this.#encode(item);
-    if (!formerScopes.some((scope) => isWanted(query, kind, scope))) return undefined;
-    const name = item ? nameOf(item.object) : catalog.removedName(key);
+    if (item && matchesQuery(query, kind, scopeOf(item.object))) return this.#encode(item);
+    if (!formerScopes.some((scope) => matchesQuery(query, kind, scope))) return undefined;
+    const name = item ? nameOf(item.object) : catalog.nameOfKey(key);
     return name === undefined ? undefined : codec.change({ type: 'delete', kind, name });
   }
 
@@ -220,7 +228,7 @@ class Walks {
   }
 
   /** To be called after changes. */
-  endOverdue(): void {
+  endOutdated(): void {
     const firstKept = this.#catalog.recent?.firstNumber ?? 0;
     for (const [walk, begunAt] of this.#open) {
       if (begunAt >= firstKept) return;

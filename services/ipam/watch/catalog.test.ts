@@ -6,10 +6,19 @@ import type { ObservedRecord } from '../engine/mirror/mirror.js';
 import { MemoryStore } from '../engine/testing/memory-store.js';
 import type { RecordValue } from '../records/view.js';
 import { block, claimedBlock, host, poolRecord } from '../testing/records.js';
-import { ALL_KINDS, freshList, keys, LineCodec, query, sorted, WatchingClient, write } from '../testing/watching.js';
-import { NodeItems } from './catalog.js';
+import {
+  ALL_KINDS,
+  freshList,
+  keys,
+  LineCodec,
+  query,
+  sorted,
+  WatchingClient,
+  write,
+} from '../testing/watch-client.js';
+import { ItemsByNode } from './catalog.js';
 import { WatchHub } from './hub.js';
-import { nodeNameOf, type Item, type WatchedObject } from './watched.js';
+import { nodeNameOf, type Item, type WatchedObject } from './watched-objects.js';
 
 function makeHub(): WatchHub {
   const currentRevision = (): Promise<number> => Promise.resolve(1);
@@ -134,7 +143,7 @@ test('are those of all that are of the node, whenever they are first asked for',
   fc.assert(
     fc.property(fc.array(step, { maxLength: 30 }), fc.nat(30), (steps, askedAt) => {
       const all = new Map<string, Item>();
-      const ofNodes = new NodeItems(all);
+      const ofNodes = new ItemsByNode(all);
       for (const [index, { key, nodeName }] of steps.entries()) {
         if (index === askedAt) ofNodes.of('n1');
         const item = all.get(key);
@@ -146,7 +155,7 @@ test('are those of all that are of the node, whenever they are first asked for',
           item.object = listing(nodeName);
           ofNodes.changed(item, before);
         } else {
-          const made = { key, object: listing(nodeName), madeAt: 1, encoded: undefined, changeNumber: -1 };
+          const made = { key, object: listing(nodeName), createdRevision: 1, encoded: undefined, changeNumber: -1 };
           all.set(key, made);
           ofNodes.made(made);
         }

@@ -9,27 +9,27 @@ import type { RecordKeys } from '../records/json/keys.js';
 import { PackedEndpoint, type EndpointOrigin } from '../records/json/packed-endpoint.js';
 import { poolOf, type Pool } from '../records/pool.js';
 import type { RecordValue } from '../records/view.js';
-import { RecentChanges } from './recent.js';
+import { RecentChanges } from './recent-changes.js';
 import {
   blockRoute,
-  isWanted,
-  keepsRoute,
+  matchesQuery,
+  isRouteUnchanged,
   nodeNameOf,
-  removedNameOf,
-  sameBlockRoute,
-  sameScope,
+  nameOfRecord,
+  isSameBlockRoute,
+  isSameScope,
   scopeOf,
   type BlockRoute,
   type Item,
   type WatchedKind,
   type WatchedObject,
   type WatchQuery,
-} from './watched.js';
+} from './watched-objects.js';
 
 type EndpointRecord = Extract<RecordValue, { readonly kind: 'endpoint' }>;
 
 /** How many blocks and endpoints of the first list are taken over at once: some 10 ms of the event loop's time. */
-const PART_COUNT = 1_000;
+const CHUNK_COUNT = 1_000;
 
 /** Routes are made from blocks; all other kinds are records. */
 const RECORD_KINDS = ['pool', 'reservation', 'node', 'block', 'endpoint'] as const;
@@ -58,10 +58,10 @@ export class Catalog {
     block: new Map(),
     endpoint: new Map(),
   };
-  readonly #ofNode: Readonly<Record<NodeKind, NodeItems>> = {
-    route: new NodeItems(this.#items.route),
-    block: new NodeItems(this.#items.block),
-    endpoint: new NodeItems(this.#items.endpoint),
+  readonly #ofNode: Readonly<Record<NodeKind, ItemsByNode>> = {
+    route: new ItemsByNode(this.#items.route),
+    block: new ItemsByNode(this.#items.block),
+    endpoint: new ItemsByNode(this.#items.endpoint),
   };
   readonly #affinities = new Map<string, AffinityState>();
   /** The stored form of endpoints whose reported pool names differ from the stored ones. */
@@ -95,9 +95,9 @@ export class Catalog {
   }
 
   /** Name of what there was under a key; undefined for a key of nothing that can be watched. */
-  removedName(key: string): string | undefined {
+  nameOfKey(key: string): string | undefined {
     const name = this.#keys.parse(key);
-    return name && removedNameOf(name);
+    return name && nameOfRecord(name);
   }
 
   *all(): Generator<Item, void, void> {
@@ -111,8 +111,8 @@ export class Catalog {
   *wanted(query: WatchQuery): Generator<Item, void, void> {
     for (const kind of KINDS) {
       if (!query.kinds.has(kind)) continue;
-      for (const item of this.#candidates(kind, query).values())
-        if (isWanted(query, kind, scopeOf(item.object))) yield item;
+      for (const item of this.#itemsToCheck(kind, query).values())
+        if (matchesQuery(query, kind, scopeOf(item.object))) yield item;
     }
   }
 
@@ -120,17 +120,18 @@ export class Catalog {
    * Takes over the contents of the datastore at the start, in parts between which other work runs. Watching may begin
    * only after it ends.
    */
-  async applyFirst({ revision, records }: ObservedList, pause: () => Promise<void>): Promise<void> {
+  async applyInitialList({ revision, records }: ObservedList, pause: () => Promise<void>): Promise<void> {
     // Pools and affinities, which blocks and endpoints include, come first, so that each object is made once.
-    const isLate = ({ record }: ObservedRecord): boolean => record?.kind === 'block' || record?.kind === 'endpoint';
-    const late = records.filter(isLate);
+    const isDependent = ({ record }: ObservedRecord): boolean =>
+      record?.kind === 'block' || record?.kind === 'endpoint';
+    const dependent = records.filter(isDependent);
     this.#applyChanges(
-      records.filter((one) => !isLate(one)),
+      records.filter((one) => !isDependent(one)),
       { revision, recent: undefined },
     );
-    for (let next = 0; next < late.length; next += PART_COUNT) {
+    for (let next = 0; next < dependent.length; next += CHUNK_COUNT) {
       await pause();
-      this.#applyChanges(late.slice(next, next + PART_COUNT), { revision, recent: undefined });
+      this.#applyChanges(dependent.slice(next, next + CHUNK_COUNT), { revision, recent: undefined });
     }
     this.#revision = revision;
     this.#recent = new RecentChanges(revision, this.#recentCapacity);
@@ -142,7 +143,7 @@ export class Catalog {
     this.#revision = Math.max(this.#revision, observed.revision);
   }
 
-  #candidates(kind: WatchedKind, { nodeName }: WatchQuery): ReadonlyMap<string, Item> {
+  #itemsToCheck(kind: WatchedKind, { nodeName }: WatchQuery): ReadonlyMap<string, Item> {
     if (nodeName === '' || !isNodeKind(kind)) return this.#items[kind];
     return this.#ofNode[kind].of(nodeName);
   }
@@ -155,12 +156,12 @@ export class Catalog {
     return [...records, ...gone];
   }
 
-  #applyChanges(changes: readonly ObservedRecord[], at: At): void {
+  #applyChanges(changes: readonly ObservedRecord[], at: ChangeContext): void {
     const blocks = new Map<string, Block | undefined>();
     const endpoints = new Map<string, EndpointRecord>();
     const ranges: Prefix[] = [];
     const atRanges = { ranges, ...at };
-    let isPlain = true;
+    let keepsBlockDetails = true;
     for (const { key, record: stored } of changes) {
       // Handles are half of all records and are not watched.
       if (stored?.kind === 'handle') continue;
@@ -169,7 +170,7 @@ export class Catalog {
       if (record?.kind === 'block' || (!record && this.#items.block.has(key))) blocks.set(key, record?.value);
       else if (record?.kind === 'endpoint') endpoints.set(key, record);
       else if (record?.kind === 'affinity' || (!record && this.#affinities.has(key))) {
-        isPlain = false;
+        keepsBlockDetails = false;
         this.#setAffinity(key, record, blocks);
       } else this.#setRecord(key, record, atRanges);
     }
@@ -177,7 +178,7 @@ export class Catalog {
       this.#touchBlocksIn(ranges, blocks);
       this.#touchEndpointsIn(ranges, endpoints);
     }
-    const blocksAt = { isPlain: isPlain && ranges.length === 0, ...at };
+    const blocksAt = { keepsBlockDetails: keepsBlockDetails && ranges.length === 0, ...at };
     for (const [key, block] of blocks) this.#setBlock(key, block, blocksAt);
     for (const [key, record] of endpoints) this.#setEndpoint(key, record, at);
   }
@@ -193,28 +194,28 @@ export class Catalog {
     if (item?.object.kind === 'block' && !blocks.has(blockKey)) blocks.set(blockKey, item.object.value.block);
   }
 
-  #setRecord(key: string, record: RecordValue | undefined, at: At & { readonly ranges: Prefix[] }): void {
+  #setRecord(key: string, record: RecordValue | undefined, at: ChangeContext & { readonly ranges: Prefix[] }): void {
     if (record && isWatched(record)) {
-      if (record.kind === 'pool') this.#poolChanged(key, record.value, at.ranges);
+      if (record.kind === 'pool') this.#collectPoolRanges(key, record.value, at.ranges);
       this.#set(key, record, at);
-      if (record.kind === 'pool') this.#listPools();
+      if (record.kind === 'pool') this.#refreshPools();
       return;
     }
     const kind = record ? undefined : RECORD_KINDS.find((one) => this.#items[one].has(key));
     if (!kind) return;
-    if (kind === 'pool') this.#poolChanged(key, undefined, at.ranges);
+    if (kind === 'pool') this.#collectPoolRanges(key, undefined, at.ranges);
     this.#remove(kind, key, at);
-    if (kind === 'pool') this.#listPools();
+    if (kind === 'pool') this.#refreshPools();
   }
 
-  #poolChanged(key: string, after: Pool | undefined, ranges: Prefix[]): void {
+  #collectPoolRanges(key: string, after: Pool | undefined, ranges: Prefix[]): void {
     const item = this.#items.pool.get(key);
     const before = item?.object.kind === 'pool' ? item.object.value : undefined;
     if (before && after && comparePrefixes(before.prefix, after.prefix) === 0) return;
     for (const pool of [before, after]) if (pool) ranges.push(pool.prefix);
   }
 
-  #listPools(): void {
+  #refreshPools(): void {
     const pools = [...this.#items.pool.values()].flatMap(({ object }) =>
       object.kind === 'pool' ? [object.value] : [],
     );
@@ -239,7 +240,7 @@ export class Catalog {
     }
   }
 
-  #setEndpoint(key: string, stored: EndpointRecord, at: At): void {
+  #setEndpoint(key: string, stored: EndpointRecord, at: ChangeContext): void {
     if (originsOf(stored).every(({ block, poolName }) => this.#poolNameOf(block) === poolName)) {
       this.#set(key, stored, at);
       return;
@@ -251,7 +252,7 @@ export class Catalog {
     const same =
       before?.kind === 'endpoint' &&
       this.#storedEndpoints.get(before) === stored &&
-      sameScope(scopeOf(before), scopeOf(object));
+      isSameScope(scopeOf(before), scopeOf(object));
     if (same) return;
     this.#storedEndpoints.set(object, stored);
     this.#set(key, object, at);
@@ -266,15 +267,15 @@ export class Catalog {
     return name;
   }
 
-  #setBlock(key: string, block: Block | undefined, at: At & { readonly isPlain: boolean }): void {
+  #setBlock(key: string, block: Block | undefined, at: ChangeContext & { readonly keepsBlockDetails: boolean }): void {
     if (!block) {
       this.#remove('block', key, at);
       this.#remove('route', key, at);
       return;
     }
-    const before = this.#listing(key);
+    const before = this.#blockListing(key);
     const { owner, prefix } = block;
-    if (before && at.isPlain && before.block.owner === owner) {
+    if (before && at.keepsBlockDetails && before.block.owner === owner) {
       // Its pool and affinity state are unchanged.
       const { poolName, affinityState } = before;
       if (!this.#keepsRoute(key, before.block, block)) this.#setRoute(key, blockRoute(block, poolName), at);
@@ -288,30 +289,30 @@ export class Catalog {
     if (!same) this.#set(key, { kind: 'block', value: { block, poolName, affinityState } }, at);
   }
 
-  #listing(key: string): BlockListing | undefined {
+  #blockListing(key: string): BlockListing | undefined {
     const object = this.#items.block.get(key)?.object;
     return object?.kind === 'block' ? object.value : undefined;
   }
 
   #keepsRoute(key: string, before: Block, after: Block): boolean {
     const object = this.#items.route.get(key)?.object;
-    return object?.kind === 'route' && keepsRoute(object.value, before, after);
+    return object?.kind === 'route' && isRouteUnchanged(object.value, before, after);
   }
 
-  #setRoute(key: string, value: BlockRoute, at: At): void {
+  #setRoute(key: string, value: BlockRoute, at: ChangeContext): void {
     const item = this.#items.route.get(key);
     const before = item?.object.kind === 'route' ? item.object : undefined;
     const object = { kind: 'route', value } as const;
     // The item always has the current block's route, even when watchers need no notification.
-    if (item && before && sameBlockRoute(before.value, value)) item.object = object;
+    if (item && before && isSameBlockRoute(before.value, value)) item.object = object;
     else this.#set(key, object, at);
   }
 
-  #set(key: string, object: WatchedObject, { revision, recent }: At): void {
+  #set(key: string, object: WatchedObject, { revision, recent }: ChangeContext): void {
     const { kind } = object;
     const item = this.#items[kind].get(key);
     if (!item) {
-      const made = { key, object, madeAt: revision, encoded: undefined, changeNumber: -1 };
+      const made = { key, object, createdRevision: revision, encoded: undefined, changeNumber: -1 };
       this.#items[kind].set(key, made);
       if (isNodeKind(kind)) this.#ofNode[kind].made(made);
       recent?.changed(made, undefined, revision);
@@ -327,7 +328,7 @@ export class Catalog {
     recent?.changed(item, before, revision);
   }
 
-  #remove(kind: WatchedKind, key: string, { revision, recent }: At): void {
+  #remove(kind: WatchedKind, key: string, { revision, recent }: ChangeContext): void {
     const item = this.#items[kind].get(key);
     if (!item) return;
     this.#onReplaced(item);
@@ -352,16 +353,16 @@ function isWatched(
   return kind === 'pool' || kind === 'reservation' || kind === 'node';
 }
 
-interface At {
+interface ChangeContext {
   readonly revision: number;
   /** Undefined at the first list, whose content is no change. */
   readonly recent: RecentChanges | undefined;
 }
 
-const NONE: ReadonlyMap<string, Item> = new Map();
+const NO_ITEMS: ReadonlyMap<string, Item> = new Map();
 
 /** Items of one kind by their node. Built on the first query for a node: most watchers want all nodes. */
-export class NodeItems {
+export class ItemsByNode {
   readonly #all: ReadonlyMap<string, Item>;
   #byNode: Map<string, Map<string, Item>> | undefined;
 
@@ -373,7 +374,7 @@ export class NodeItems {
   /** By their keys. */
   of(nodeName: string): ReadonlyMap<string, Item> {
     this.#byNode ??= this.#sort();
-    return this.#byNode.get(nodeName) ?? NONE;
+    return this.#byNode.get(nodeName) ?? NO_ITEMS;
   }
 
   made(item: Item): void {

@@ -22,7 +22,7 @@ import {
   WatchingClient,
   write,
   type WatchingReplica,
-} from '../testing/watching.js';
+} from '../testing/watch-client.js';
 
 const CIDRS = ['10.65.0.0/26', '10.65.0.64/26', '10.65.1.0/26', '10.66.0.0/26'];
 const NODES = ['n1', 'n2', 'n3'];

@@ -17,7 +17,7 @@ import {
   WatchingClient,
   write,
   type WatchingReplica,
-} from '../testing/watching.js';
+} from '../testing/watch-client.js';
 import type { HubOptions } from './hub.js';
 
 const POOL = poolRecord('p', '10.65.0.0/16');

@@ -2,10 +2,10 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { Observed } from '../engine/mirror/mirror.js';
 import type { RecordKeys } from '../records/json/keys.js';
-import { Batches, type Portions, type SharedBatch } from './batches.js';
+import { Batches, type SnapshotChunks, type SharedBatch } from './batches.js';
 import { Catalog } from './catalog.js';
-import { Waiters } from './waiters.js';
-import { queryKey, type Stream, type WatchCodec, type WatchQuery } from './watched.js';
+import { WaitQueue } from './wait-queue.js';
+import { queryKey, type Stream, type WatchCodec, type WatchQuery } from './watched-objects.js';
 
 export interface HubOptions {
   readonly keys: RecordKeys;
@@ -34,11 +34,11 @@ export interface HubOptions {
 }
 
 /** Streams of messages, made by {@link WatchCodec}. */
-export interface Watches {
-  watch(request: StreamRequest, signal: AbortSignal): AsyncIterable<Uint8Array>;
+export interface WatchSource {
+  watch(request: WatchSubscription, signal: AbortSignal): AsyncIterable<Uint8Array>;
 }
 
-export interface StreamRequest {
+export interface WatchSubscription {
   readonly query: WatchQuery;
   /** Undefined for a snapshot. */
   readonly from: WatchPosition | undefined;
@@ -53,9 +53,9 @@ const DEFAULTS = {
   bookmarkAfterMs: 30_000,
 } as const;
 
-const SHORTEST_MESSAGE_BYTES = 4096;
+const MIN_MESSAGE_BYTES = 4096;
 /** Of a message that waits there is gRPC's copy besides. */
-const COPIES = 2;
+const COPIES_PER_MESSAGE = 2;
 /** A message takes this part of the room there is for those that wait. */
 const MESSAGES_IN_ROOM = 16;
 
@@ -69,13 +69,13 @@ const MESSAGES_IN_ROOM = 16;
  *   objects that changed since it began; only then it is called complete.
  * - Every object is encoded once for all streams, every message once for all streams with the same position and query.
  */
-export class WatchHub implements Watches {
+export class WatchHub implements WatchSource {
   readonly #options: Required<HubOptions>;
   readonly #catalog: Catalog;
   readonly #batches: Batches;
-  readonly #waiters: Waiters;
+  readonly #waiters: WaitQueue;
   /** Streams with a token of a replica that is ahead of this one. */
-  readonly #reaching = new Set<Reaching>();
+  readonly #revisionWaiters = new Set<RevisionWaiter>();
   readonly #stop = new AbortController();
   #streams = 0;
   /** Bytes of messages that streams have received but not finished sending, and of their copies. */
@@ -88,7 +88,7 @@ export class WatchHub implements Watches {
     this.#catalog = new Catalog({ keys, recentCapacity, onReplaced: (item) => this.#batches.forget(item) });
     const messageBytes = (): number => this.#messageBytes();
     this.#batches = new Batches({ catalog: this.#catalog, codec, messageBytes, cacheBytes });
-    this.#waiters = new Waiters({ clock, bookmarkAfterMs, catalog: this.#catalog });
+    this.#waiters = new WaitQueue({ clock, bookmarkAfterMs, catalog: this.#catalog });
   }
 
   /** How many streams are open. */
@@ -121,11 +121,11 @@ export class WatchHub implements Watches {
    * large.
    */
   readonly observe = (observed: Observed): Promise<void> | undefined => {
-    if (observed.type === 'listed' && !this.#catalog.recent) return this.#catalog.applyFirst(observed, nextTurn);
+    if (observed.type === 'listed' && !this.#catalog.recent) return this.#catalog.applyInitialList(observed, nextTurn);
     this.#catalog.apply(observed);
     this.#batches.changed();
     this.#waiters.notify();
-    for (const { revision, reached } of this.#reaching) if (revision <= this.#catalog.revision) reached();
+    for (const { revision, resolve } of this.#revisionWaiters) if (revision <= this.#catalog.revision) resolve();
     return undefined;
   };
 
@@ -136,9 +136,9 @@ export class WatchHub implements Watches {
   }
 
   /** Whole messages of the contract, until the signal fires. The datastore must have been listed. */
-  async *watch(request: StreamRequest, signal: AbortSignal): AsyncGenerator<Uint8Array, void, void> {
+  async *watch(request: WatchSubscription, signal: AbortSignal): AsyncGenerator<Uint8Array, void, void> {
     for await (const message of this.#messages(request, signal)) {
-      const waitingBytes = message.length * COPIES;
+      const waitingBytes = message.length * COPIES_PER_MESSAGE;
       this.#waitingBytes += waitingBytes;
       try {
         yield message;
@@ -148,7 +148,7 @@ export class WatchHub implements Watches {
     }
   }
 
-  async *#messages({ query, from }: StreamRequest, signal: AbortSignal): AsyncGenerator<Uint8Array, void, void> {
+  async *#messages({ query, from }: WatchSubscription, signal: AbortSignal): AsyncGenerator<Uint8Array, void, void> {
     const stream = { query, key: queryKey(query) };
     this.#streams++;
     this.#batches.opened(stream);
@@ -169,9 +169,9 @@ export class WatchHub implements Watches {
         }
         if (cursor.number < (this.#catalog.recent?.nextNumber ?? 0)) continue;
         if (bookmarkIsDue) yield this.#bookmark(stream);
-        const woken = await this.#waiters.wait({ number: cursor.number, ...stream }, signal);
-        cursor.number = woken.number;
-        bookmarkIsDue = woken.reason === 'bookmark';
+        const result = await this.#waiters.wait({ number: cursor.number, ...stream }, signal);
+        cursor.number = result.number;
+        bookmarkIsDue = result.reason === 'bookmark';
       }
     } finally {
       this.#streams--;
@@ -183,7 +183,7 @@ export class WatchHub implements Watches {
   #messageBytes(): number {
     const { messageBytes, waitingBytes } = this.#options;
     const room = waitingBytes - this.#waitingBytes;
-    return Math.min(messageBytes, Math.max(SHORTEST_MESSAGE_BYTES, room / MESSAGES_IN_ROOM));
+    return Math.min(messageBytes, Math.max(MIN_MESSAGE_BYTES, room / MESSAGES_IN_ROOM));
   }
 
   #clearWhenIdle(): void {
@@ -202,7 +202,7 @@ export class WatchHub implements Watches {
     if (from.revision > this.#catalog.revision) {
       // A revision that was never reached is of a datastore that was set back since.
       if (from.revision > (await this.#options.currentRevision(signal))) return undefined;
-      await this.#reach(from.revision, signal);
+      await this.#waitForRevision(from.revision, signal);
     }
     return this.#catalog.recent?.numberAfter(from.revision);
   }
@@ -210,19 +210,19 @@ export class WatchHub implements Watches {
   /**
    * Waits until this replica has the revision of the token; earlier states would be older than what the watcher has.
    */
-  #reach(revision: number, signal: AbortSignal): Promise<void> {
+  #waitForRevision(revision: number, signal: AbortSignal): Promise<void> {
     return new Promise((resolve) => {
-      const reaching: Reaching = {
+      const waiter: RevisionWaiter = {
         revision,
-        reached: () => {
-          signal.removeEventListener('abort', reaching.reached);
-          this.#reaching.delete(reaching);
+        resolve: () => {
+          signal.removeEventListener('abort', waiter.resolve);
+          this.#revisionWaiters.delete(waiter);
           resolve();
         },
       };
-      this.#reaching.add(reaching);
-      signal.addEventListener('abort', reaching.reached);
-      if (signal.aborted || revision <= this.#catalog.revision) reaching.reached();
+      this.#revisionWaiters.add(waiter);
+      signal.addEventListener('abort', waiter.resolve);
+      if (signal.aborted || revision <= this.#catalog.revision) waiter.resolve();
     });
   }
 
@@ -230,14 +230,18 @@ export class WatchHub implements Watches {
     const { recent, revision } = this.#catalog;
     cursor.number = recent?.nextNumber ?? 0;
     let reset = true;
-    const portions = this.#batches.snapshot(stream.query, revision);
+    const chunks = this.#batches.snapshot(stream.query, revision);
     try {
-      for (let message = this.#part(portions, reset); message; message = this.#part(portions, reset)) {
+      for (
+        let message = this.#snapshotMessage(chunks, reset);
+        message;
+        message = this.#snapshotMessage(chunks, reset)
+      ) {
         yield message;
         reset = false;
       }
     } finally {
-      portions.end();
+      chunks.end();
     }
     for (;;) {
       // Too slow: the caller sees that the cursor is behind, and starts again.
@@ -258,8 +262,8 @@ export class WatchHub implements Watches {
   }
 
   /** Of the portions that it is made of a stream that waits must keep nothing. */
-  #part(portions: Portions, reset: boolean): Uint8Array | undefined {
-    const changes = portions.next();
+  #snapshotMessage(chunks: SnapshotChunks, reset: boolean): Uint8Array | undefined {
+    const changes = chunks.next();
     return changes && this.#options.codec.message({ phase: 'snapshot', reset, changes, resumeToken: '' });
   }
 
@@ -291,9 +295,9 @@ interface Cursor {
   number: number;
 }
 
-interface Reaching {
+interface RevisionWaiter {
   readonly revision: number;
-  readonly reached: () => void;
+  readonly resolve: () => void;
 }
 
 /** The position from which a watcher resumes. */

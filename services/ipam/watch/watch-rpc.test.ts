@@ -13,7 +13,7 @@ import { Mirror } from '../engine/mirror/mirror.js';
 import { MemoryStore } from '../engine/testing/memory-store.js';
 import { takeOrdinals } from '../records/block.js';
 import { block, claimedBlock, fullBlock, poolRecord } from '../testing/records.js';
-import { forever, keys, until, write } from '../testing/watching.js';
+import { forever, keys, until, write } from '../testing/watch-client.js';
 import { WatchHub } from './hub.js';
 import { watchCodec, watchService } from './watch-rpc.js';
 

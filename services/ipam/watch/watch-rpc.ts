@@ -20,7 +20,7 @@ import { nodeMessage } from '../nodes/nodes-rpc.js';
 import { poolFields } from '../pools/pools-rpc.js';
 import { subdomainFault } from '../records/names.js';
 import { reservationMessage } from '../reservations/reservations-rpc.js';
-import { parseToken, type StreamRequest, type Watches, type WatchPosition } from './hub.js';
+import { parseToken, type WatchSubscription, type WatchSource, type WatchPosition } from './hub.js';
 import {
   nameOf,
   type BlockRoute,
@@ -29,9 +29,9 @@ import {
   type WatchedKind,
   type WatchedObject,
   type WatchPhase,
-} from './watched.js';
+} from './watched-objects.js';
 
-export function watchService(watches: Watches, streaming: Streaming): RpcService {
+export function watchService(watches: WatchSource, streaming: Streaming): RpcService {
   const method = preparedMethod(WatchServiceService.watch);
   return {
     name: 'podwire.ipam.v1.WatchService',
@@ -41,7 +41,7 @@ export function watchService(watches: Watches, streaming: Streaming): RpcService
 }
 
 /** Messages are bytes, encoded once for all streams that ask the same. */
-function watch(watches: Watches): StreamHandler<WatchRequest, Uint8Array> {
+function watch(watches: WatchSource): StreamHandler<WatchRequest, Uint8Array> {
   return (message, { signal }) => watches.watch(readWatchRequest(message), signal);
 }
 
@@ -70,7 +70,7 @@ const PHASES: Record<WatchPhase, WatchPhaseMessage> = {
   bookmark: WatchPhaseMessage.WATCH_PHASE_BOOKMARK,
 };
 
-function readWatchRequest(message: WatchRequestMessage): StreamRequest {
+function readWatchRequest(message: WatchRequestMessage): WatchSubscription {
   const { nodeName, poolName, resumeToken } = message;
   return readChecked('Watch', (checks) => {
     if (poolName !== '') checks.check('pool_name', subdomainFault(poolName));

@@ -43,7 +43,7 @@ export async function countRoundTrips(): Promise<RoundTrips> {
     events: new Events(log),
     clock: systemClock,
     newUid: randomUUID,
-    history: { log: new HistoryLog(store, keys), keptHoursCount: 168 },
+    history: { log: new HistoryLog(store, keys), retentionHours: 168 },
     unknownNodes: 'register',
   });
   const checked = checkPool({ name: 'default', cidr: '10.0.0.0/16', blockSizeBits: 0, disabled: false });

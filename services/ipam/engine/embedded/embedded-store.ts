@@ -20,7 +20,13 @@ import {
   type Transaction,
   type WatchRequest,
 } from '../store.js';
-import { closedFailure, effectiveChanges, judgeComparisons, throwIfAborted, type Judged } from '../transaction.js';
+import {
+  closedFailure,
+  effectiveChanges,
+  evaluateComparisons,
+  throwIfAborted,
+  type ComparisonState,
+} from '../transaction.js';
 
 interface EmbeddedStoreOptions {
   /** Where the files are; made when it is missing, readable for its owner alone. */
@@ -47,7 +53,7 @@ const REVISION_BYTES = 8;
 /** After every text that begins with a prefix. */
 const LAST = '\u{10ffff}';
 
-interface Waiting {
+interface PendingCommit {
   readonly transaction: Transaction;
   readonly signal: AbortSignal;
   readonly resolve: (result: CommitResult) => void;
@@ -71,7 +77,7 @@ export class EmbeddedStore implements Store {
   readonly #lock: DirectoryLock;
   readonly #log: ChangeLog;
   readonly #recent = new RecentRevisions();
-  #waiting: Waiting[] = [];
+  #pending: PendingCommit[] = [];
   /** What is being written; one batch at a time, so that each is judged by what the ones before have left. */
   #writing: Promise<void> | undefined;
   #closing: Promise<void> | undefined;
@@ -157,8 +163,8 @@ export class EmbeddedStore implements Store {
   commit(transaction: Transaction, signal: AbortSignal): Promise<CommitResult> {
     return new Promise((resolve, reject) => {
       this.#check(signal);
-      if (this.#waiting.length === 0) setImmediate(() => this.#commitWaiting());
-      this.#waiting.push({ transaction, signal, resolve, reject });
+      if (this.#pending.length === 0) setImmediate(() => this.#commitPending());
+      this.#pending.push({ transaction, signal, resolve, reject });
     });
   }
 
@@ -172,7 +178,7 @@ export class EmbeddedStore implements Store {
   }
 
   async #close(): Promise<void> {
-    this.#commitWaiting();
+    this.#commitPending();
     while (this.#writing) await this.#writing;
     this.#log.close(closedFailure());
     await this.#root.close();
@@ -207,24 +213,28 @@ export class EmbeddedStore implements Store {
       );
   }
 
-  #commitWaiting(): void {
+  #commitPending(): void {
     if (this.#writing) return;
-    const batch = this.#waiting.splice(0);
+    const batch = this.#pending.splice(0);
     // Closing has served them already.
     if (batch.length === 0) return;
     this.#root.resetReadTxn();
-    const judged = new Batch(this.#records, this.#recent, this.#revision());
-    const results = batch.map(({ transaction, signal }) => (signal.aborted ? undefined : judged.add(transaction)));
-    const answer = (): void => this.#answer(batch, results, judged.published);
-    const isSmall = batch.length === 1 && judged.writes.size <= SMALL_WRITES_COUNT;
-    if (judged.writes.size === 0) answer();
-    else if (isSmall) this.#write(judged, { batch, answer });
-    else this.#writing = this.#writeOnThread(judged, { batch, answer });
+    const writeBatch = new Batch(this.#records, this.#recent, this.#revision());
+    const results = batch.map(({ transaction, signal }) => (signal.aborted ? undefined : writeBatch.add(transaction)));
+    const answer = (): void => this.#resolveBatch(batch, results, writeBatch.publishedChanges);
+    const isSmall = batch.length === 1 && writeBatch.writes.size <= SMALL_WRITES_COUNT;
+    if (writeBatch.writes.size === 0) answer();
+    else if (isSmall) this.#write(writeBatch, { batch, answer });
+    else this.#writing = this.#writeOnThread(writeBatch, { batch, answer });
   }
 
   /** Once it is written. */
-  #answer(batch: readonly Waiting[], results: readonly Result[], published: readonly RevisionChanges[]): void {
-    for (const { revision, changes } of published) {
+  #resolveBatch(
+    batch: readonly PendingCommit[],
+    results: readonly BatchResult[],
+    publishedChanges: readonly RevisionChanges[],
+  ): void {
+    for (const { revision, changes } of publishedChanges) {
       for (const { key, type } of changes) this.#recent.set(key, type === 'put' ? revision : 0);
     }
     batch.forEach(({ resolve, reject, signal }, index) => {
@@ -234,12 +244,12 @@ export class EmbeddedStore implements Store {
     });
     // After the answers to committers: a mirror that has applied its own change need not decode it again.
     setImmediate(() => {
-      for (const changes of published) this.#log.append(changes);
+      for (const changes of publishedChanges) this.#log.append(changes);
     });
   }
 
   /** In this turn of the event loop. */
-  #write({ writes, revision }: Batch, { batch, answer }: Written): void {
+  #write({ writes, revision }: Batch, { batch, answer }: PendingBatch): void {
     try {
       this.#root.transactionSync(() => {
         for (const [key, value] of writes) {
@@ -249,13 +259,13 @@ export class EmbeddedStore implements Store {
         this.#meta.putSync(REVISION_KEY, revision);
       });
     } catch (error) {
-      fail(batch, error);
+      rejectBatch(batch, error);
       return;
     }
     answer();
   }
 
-  async #writeOnThread({ writes, revision }: Batch, { batch, answer }: Written): Promise<void> {
+  async #writeOnThread({ writes, revision }: Batch, { batch, answer }: PendingBatch): Promise<void> {
     try {
       await this.#root.batch(() => {
         for (const [key, value] of writes) {
@@ -266,20 +276,20 @@ export class EmbeddedStore implements Store {
       });
       answer();
     } catch (error) {
-      fail(batch, await causeOf(error));
+      rejectBatch(batch, await causeOf(error));
     }
     this.#writing = undefined;
-    this.#commitWaiting();
+    this.#commitPending();
   }
 }
 
 /** What an allocation of one address in a block of its node writes. */
 const SMALL_WRITES_COUNT = 4;
 
-type Result = CommitResult | undefined;
+type BatchResult = CommitResult | undefined;
 
-interface Written {
-  readonly batch: readonly Waiting[];
+interface PendingBatch {
+  readonly batch: readonly PendingCommit[];
   readonly answer: () => void;
 }
 
@@ -297,16 +307,16 @@ async function causeOf(error: unknown): Promise<unknown> {
 }
 
 /** lmdb has undone all of it. */
-function fail(batch: readonly Waiting[], error: unknown): void {
+function rejectBatch(batch: readonly PendingCommit[], error: unknown): void {
   const failure = ioFailure('the datastore could not write a transaction', error);
   for (const { reject } of batch) reject(failure);
 }
 
 /** Transactions that are written together: what the records will be, and whether the comparisons hold against that. */
-class Batch implements Judged {
+class Batch implements ComparisonState {
   /** The values with their revisions; undefined for what is deleted. */
   readonly writes = new Map<string, Buffer | undefined>();
-  readonly published: RevisionChanges[] = [];
+  readonly publishedChanges: RevisionChanges[] = [];
   readonly #records: Database<Buffer, string>;
   readonly #recent: RecentRevisions;
   #revision: number;
@@ -323,7 +333,7 @@ class Batch implements Judged {
   }
 
   add(transaction: Transaction): CommitResult {
-    const lost = judgeComparisons(transaction.comparisons, this);
+    const lost = evaluateComparisons(transaction.comparisons, this);
     if (lost) return lost;
     const changes = effectiveChanges(transaction, (key) => this.modRevision(key) !== 0);
     if (changes.length === 0) return { committed: true, revision: this.#revision };
@@ -331,7 +341,7 @@ class Batch implements Judged {
     for (const change of changes) {
       this.writes.set(change.key, change.type === 'put' ? encodeValue(change.value, revision) : undefined);
     }
-    this.published.push({ revision, changes });
+    this.publishedChanges.push({ revision, changes });
     return { committed: true, revision };
   }
 
@@ -402,7 +412,7 @@ async function lockDirectory(directory: string, owner: string): Promise<Director
 }
 
 /** So many keys are remembered at least, and twice as many at most: the blocks of some hundred nodes, with all else that they wrote last. */
-const CAPACITY = 1024;
+const MAX_NEWER_COUNT = 1024;
 
 /**
  * The modRevisions of what was written last. A node's block is compared with each address that is given from it, and to have lmdb read
@@ -421,7 +431,7 @@ export class RecentRevisions {
   /** @param revision - 0 for what was deleted */
   set(key: string, revision: number): void {
     this.#newer.set(key, revision);
-    if (this.#newer.size < CAPACITY) return;
+    if (this.#newer.size < MAX_NEWER_COUNT) return;
     this.#older = this.#newer;
     this.#newer = new Map();
   }

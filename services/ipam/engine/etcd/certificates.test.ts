@@ -4,16 +4,16 @@ import { join } from 'node:path';
 
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 
-import { commit, never, put, Scene, untilAnswered } from '../testing/etcd-faults.js';
+import { commit, never, put, EtcdFixture, untilAnswered } from '../testing/etcd-faults.js';
 import { CertificateAuthority, type EtcdServer, type TlsFiles } from '../testing/etcd-server.js';
 import type { EtcdStore } from './etcd-store.js';
 
 /** Certificates that are replaced on the disk while the process runs, and etcd restarts in the middle of it. */
 
-let scene: Scene;
+let scene: EtcdFixture;
 let directory: string;
 beforeEach(() => {
-  scene = new Scene();
+  scene = new EtcdFixture();
   directory = mkdtempSync(join(tmpdir(), 'podwire-etcd-certificates-'));
   scene.onEnd(() => rmSync(directory, { recursive: true, force: true }));
 });

@@ -2,7 +2,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import { closedFailure, throwIfAborted, untilAborted } from '../transaction.js';
-import { EtcdEndpoint, type Answer, type Send } from './connection.js';
+import { EtcdEndpoint, type EtcdResponse, type SendRequest } from './connection.js';
 import { readCredentials, sameCredentials, type CredentialFiles, type Credentials } from './credentials.js';
 import { NotExecuted, replacedCredentialsFailure, replacedFailure, timeoutFailure } from './failure.js';
 
@@ -35,7 +35,7 @@ export type ClusterEvent =
   | { readonly type: 'replaced'; readonly failure: Failure };
 
 /** The endpoint in use. `lost` fires when it is abandoned: its watches continue on another endpoint. */
-export interface Chosen {
+export interface ActiveEndpoint {
   readonly endpoint: EtcdEndpoint;
   readonly lost: AbortSignal;
 }
@@ -57,12 +57,12 @@ export class EtcdCluster {
   readonly #stop = new AbortController();
   #credentials: Credentials;
   /** Why the files cannot be used, as last reported. */
-  #refused: string | undefined;
-  #choosing: Promise<Chosen> | undefined;
-  #inUse: { readonly chosen: Chosen; readonly lose: () => void } | undefined;
+  #lastCredentialsError: string | undefined;
+  #connecting: Promise<ActiveEndpoint> | undefined;
+  #current: { readonly active: ActiveEndpoint; readonly abort: () => void } | undefined;
   #clusterId: string | undefined;
   #newestRevision = 0;
-  #replaced: Failure | undefined;
+  #replacedFailure: Failure | undefined;
 
   /** @throws Failure INVALID_SETTINGS when a file with credentials cannot be read or used */
   constructor(options: ClusterOptions) {
@@ -76,27 +76,28 @@ export class EtcdCluster {
    * The endpoint in use; another is looked for when there is none.
    * @throws Failure when none answers within the dial time-out, or the signal's
    */
-  async connect(signal: AbortSignal): Promise<Chosen> {
+  async connect(signal: AbortSignal): Promise<ActiveEndpoint> {
     throwIfAborted(signal);
     this.#check();
-    if (this.#inUse) return this.#inUse.chosen;
+    if (this.#current) return this.#current.active;
     // Shared by all waiters, so no single signal ends it.
-    this.#choosing ??= this.#choose().finally(() => (this.#choosing = undefined));
-    return await untilAborted(this.#choosing, signal);
+    this.#connecting ??= this.#selectEndpoint().finally(() => (this.#connecting = undefined));
+    return await untilAborted(this.#connecting, signal);
   }
 
   /**
    * Sends a request that changes nothing; to another endpoint when the first fails.
    * @throws Failure, RevisionGone
    */
-  async read<Response extends Answer>(send: Send<Response>, signal: AbortSignal): Promise<Response> {
+  async read<Response extends EtcdResponse>(send: SendRequest<Response>, signal: AbortSignal): Promise<Response> {
     for (let attempt = 1; ; attempt++) {
-      const chosen = await this.connect(signal);
+      const active = await this.connect(signal);
       try {
-        return await this.send(chosen, send, signal);
+        return await this.send(active, send, signal);
       } catch (error) {
-        const mayPass = error instanceof Failure && error.code === 'STORE_UNAVAILABLE' && !this.#stop.signal.aborted;
-        if (!mayPass || attempt >= MAX_READ_ATTEMPTS) throw error;
+        const isTransient =
+          error instanceof Failure && error.code === 'STORE_UNAVAILABLE' && !this.#stop.signal.aborted;
+        if (!isTransient || attempt >= MAX_READ_ATTEMPTS) throw error;
       }
     }
   }
@@ -105,31 +106,35 @@ export class EtcdCluster {
    * Sends a request once.
    * @throws Failure: {@link NotExecuted} when it is certain that it has not been executed and will not be; RevisionGone
    */
-  async send<Response extends Answer>(chosen: Chosen, send: Send<Response>, signal: AbortSignal): Promise<Response> {
-    const { endpoint } = chosen;
+  async send<Response extends EtcdResponse>(
+    active: ActiveEndpoint,
+    send: SendRequest<Response>,
+    signal: AbortSignal,
+  ): Promise<Response> {
+    const { endpoint } = active;
     const newestBefore = this.#newestRevision;
     try {
       const answer = await endpoint.call(send, { signal, timeoutMs: this.#options.requestTimeoutMs });
-      this.#compare(endpoint, answer, newestBefore);
+      this.#checkIdentity(endpoint, answer, newestBefore);
       return answer;
     } catch (error) {
-      const failure = this.#isForOldCredentials(error) ? replacedCredentialsFailure(endpoint.url, error) : error;
-      if (failure instanceof Failure && failure.code === 'STORE_UNAVAILABLE') this.lose(chosen, failure);
+      const failure = this.#wereCredentialsReplaced(error) ? replacedCredentialsFailure(endpoint.url, error) : error;
+      if (failure instanceof Failure && failure.code === 'STORE_UNAVAILABLE') this.markLost(active, failure);
       throw failure;
     }
   }
 
   /** Gives the endpoint up, if it is still in use. */
-  lose(chosen: Chosen, failure: Failure): void {
-    if (this.#inUse?.chosen !== chosen) return;
-    const { lose } = this.#inUse;
-    this.#inUse = undefined;
-    this.#options.report({ type: 'endpointLost', endpoint: chosen.endpoint.url, failure });
-    lose();
+  markLost(active: ActiveEndpoint, failure: Failure): void {
+    if (this.#current?.active !== active) return;
+    const { abort } = this.#current;
+    this.#current = undefined;
+    this.#options.report({ type: 'endpointLost', endpoint: active.endpoint.url, failure });
+    abort();
   }
 
   /** The datastore has reached this revision: one that answers with an older one is another. */
-  observe(revision: number): void {
+  observeRevision(revision: number): void {
     this.#newestRevision = Math.max(this.#newestRevision, revision);
   }
 
@@ -138,27 +143,27 @@ export class EtcdCluster {
    * @param reason - the evidence
    * @returns the failure of all requests, with the first reason
    */
-  refuse({ url }: EtcdEndpoint, reason: string): Failure {
-    if (this.#replaced) return this.#replaced;
-    this.#replaced = replacedFailure(url, reason);
-    this.#options.report({ type: 'replaced', failure: this.#replaced });
-    return this.#replaced;
+  refuseAll({ url }: EtcdEndpoint, reason: string): Failure {
+    if (this.#replacedFailure) return this.#replacedFailure;
+    this.#replacedFailure = replacedFailure(url, reason);
+    this.#options.report({ type: 'replaced', failure: this.#replacedFailure });
+    return this.#replacedFailure;
   }
 
   /** Idempotent. */
   close(): void {
     if (this.#stop.signal.aborted) return;
     this.#stop.abort(closedFailure());
-    this.#inUse?.lose();
+    this.#current?.abort();
     for (const endpoint of this.#endpoints) endpoint.close();
   }
 
   #check(): void {
     if (this.#stop.signal.aborted) throw closedFailure();
-    if (this.#replaced) throw this.#replaced;
+    if (this.#replacedFailure) throw this.#replacedFailure;
   }
 
-  async #choose(): Promise<Chosen> {
+  async #selectEndpoint(): Promise<ActiveEndpoint> {
     this.#renewCredentials();
     const found = new AbortController();
     const signal = AbortSignal.any([found.signal, this.#stop.signal]);
@@ -166,19 +171,19 @@ export class EtcdCluster {
       const endpoint = await Promise.any(this.#endpoints.map((candidate) => this.#probe(candidate, signal)));
       this.#check();
       const lost = new AbortController();
-      const chosen = { endpoint, lost: lost.signal };
-      this.#inUse = { chosen, lose: () => lost.abort() };
+      const active = { endpoint, lost: lost.signal };
+      this.#current = { active, abort: () => lost.abort() };
       this.#options.report({ type: 'endpointChosen', endpoint: endpoint.url });
-      return chosen;
+      return active;
     } catch (error) {
-      throw error instanceof AggregateError ? noneFailure(error.errors) : error;
+      throw error instanceof AggregateError ? noEndpointFailure(error.errors) : error;
     } finally {
       found.abort();
     }
   }
 
   /** Whether what was refused came with credentials that the files do not have any more: a password that was changed. */
-  #isForOldCredentials(error: unknown): boolean {
+  #wereCredentialsReplaced(error: unknown): boolean {
     if (!(error instanceof Failure && error.code === 'STORE_DENIED')) return false;
     try {
       return !sameCredentials(readCredentials(this.#options.credentials), this.#credentials);
@@ -189,22 +194,23 @@ export class EtcdCluster {
   }
 
   #renewCredentials(): void {
-    const credentials = this.#readAgain();
+    const credentials = this.#rereadCredentials();
     if (!credentials || sameCredentials(credentials, this.#credentials)) return;
     this.#credentials = credentials;
     for (const endpoint of this.#endpoints) endpoint.renew(credentials);
   }
 
   /** @returns undefined while the files cannot be used */
-  #readAgain(): Credentials | undefined {
+  #rereadCredentials(): Credentials | undefined {
     try {
       const credentials = readCredentials(this.#options.credentials);
-      this.#refused = undefined;
+      this.#lastCredentialsError = undefined;
       return credentials;
     } catch (error) {
       if (!(error instanceof Failure)) throw error;
-      if (error.message !== this.#refused) this.#options.report({ type: 'credentialsRefused', failure: error });
-      this.#refused = error.message;
+      if (error.message !== this.#lastCredentialsError)
+        this.#options.report({ type: 'credentialsRefused', failure: error });
+      this.#lastCredentialsError = error.message;
       return undefined;
     }
   }
@@ -225,7 +231,7 @@ export class EtcdCluster {
         const newestBefore = this.#newestRevision;
         try {
           const answer = await endpoint.call(({ kv }, options) => kv.range({ key, count_only: true }, options), bounds);
-          this.#compare(endpoint, answer, newestBefore);
+          this.#checkIdentity(endpoint, answer, newestBefore);
           return endpoint;
         } catch (error) {
           // What the server said last is of more use than that the time is over.
@@ -244,7 +250,7 @@ export class EtcdCluster {
    * Finds out that the datastore was replaced: the records that are known here, and their revisions, mean nothing there.
    * @param newestBefore - the newest revision that was known when the request was sent
    */
-  #compare(endpoint: EtcdEndpoint, { header }: Answer, newestBefore: number): void {
+  #checkIdentity(endpoint: EtcdEndpoint, { header }: EtcdResponse, newestBefore: number): void {
     this.#clusterId ??= header.cluster_id;
     const revision = Number(header.revision);
     const reason =
@@ -253,13 +259,13 @@ export class EtcdCluster {
         : revision < newestBefore
           ? `revision ${revision} after ${newestBefore}`
           : undefined;
-    if (reason !== undefined) throw this.refuse(endpoint, reason);
-    this.observe(revision);
+    if (reason !== undefined) throw this.refuseAll(endpoint, reason);
+    this.observeRevision(revision);
   }
 }
 
 /** What is wrong when no endpoint answers: a refusal says more than silence. */
-function noneFailure(errors: readonly unknown[]): Error {
+function noEndpointFailure(errors: readonly unknown[]): Error {
   const failures = errors.filter((error) => error instanceof Failure);
   const refused = failures.find((failure) => failure instanceof NotExecuted);
   const [first] = failures;

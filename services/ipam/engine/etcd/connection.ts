@@ -4,7 +4,7 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 import { noop } from 'cockatiel';
 import { Etcd3, type IDuplexStream, type IResponseHeader, type IWatchRequest, type IWatchResponse } from 'etcd3';
 
-import { bearing, isOfStaleToken, UserToken, type Credentials } from './credentials.js';
+import { withToken, isStaleTokenError, UserToken, type Credentials } from './credentials.js';
 import { failureOfEtcd, timeoutFailure, type RevisionGone } from './failure.js';
 
 /**
@@ -33,14 +33,14 @@ const CHANNEL: ChannelOptions = {
   'grpc.enable_http_proxy': 0,
 };
 
-export interface Answer {
+export interface EtcdResponse {
   readonly header: IResponseHeader;
 }
 
 export type WatchStream = IDuplexStream<IWatchRequest, IWatchResponse>;
 
 /** Sends one request. Its options have to go to the client's method. */
-export type Send<Response extends Answer> = (client: Etcd3, options: CallOptions) => Promise<Response>;
+export type SendRequest<Response extends EtcdResponse> = (client: Etcd3, options: CallOptions) => Promise<Response>;
 
 interface CallBounds {
   readonly signal: AbortSignal;
@@ -79,29 +79,32 @@ export class EtcdEndpoint {
    * Sends one request; once more where etcd refuses its token, as it was not executed then. It is cancelled when the signal fires or the time is over.
    * @throws Failure, {@link RevisionGone}
    */
-  call<Response extends Answer>(send: Send<Response>, { signal, timeoutMs }: CallBounds): Promise<Response> {
+  call<Response extends EtcdResponse>(
+    send: SendRequest<Response>,
+    { signal, timeoutMs }: CallBounds,
+  ): Promise<Response> {
     if (signal.aborted) return Promise.reject(failureOfSignal(signal));
     const call = new CancellableCall();
     return new Promise((resolve, reject) => {
-      const onAbort = (): void => giveUp(failureOfSignal(signal));
-      const callOff = this.#clock.after(timeoutMs, () => giveUp(timeoutFailure(this.url, timeoutMs)));
-      const ended = (): void => {
-        callOff();
+      const onAbort = (): void => abandon(failureOfSignal(signal));
+      const cancelTimeout = this.#clock.after(timeoutMs, () => abandon(timeoutFailure(this.url, timeoutMs)));
+      const cleanUp = (): void => {
+        cancelTimeout();
         signal.removeEventListener('abort', onAbort);
       };
-      const giveUp = (failure: Error): void => {
-        ended();
+      const abandon = (failure: Error): void => {
+        cleanUp();
         call.cancel();
         reject(failure);
       };
       signal.addEventListener('abort', onAbort);
       this.#send(send, call.interceptor).then(
         (answer) => {
-          ended();
+          cleanUp();
           resolve(answer);
         },
         (error: unknown) => {
-          ended();
+          cleanUp();
           reject(this.failure(error));
         },
       );
@@ -111,7 +114,7 @@ export class EtcdEndpoint {
   /** Opens a stream for watches. It ends when the server has lost its leader, where it would go silent else. */
   async openWatch(): Promise<WatchStream> {
     const token = await this.#token?.get(this.#client);
-    const interceptors = [requireLeader, ...(token === undefined ? [] : [bearing(token)])];
+    const interceptors = [requireLeader, ...(token === undefined ? [] : [withToken(token)])];
     return await this.#client.watchClient.watch({ interceptors });
   }
 
@@ -124,16 +127,16 @@ export class EtcdEndpoint {
     this.#client.close();
   }
 
-  async #send<Response extends Answer>(send: Send<Response>, interceptor: Interceptor): Promise<Response> {
+  async #send<Response extends EtcdResponse>(send: SendRequest<Response>, interceptor: Interceptor): Promise<Response> {
     const [client, token] = [this.#client, this.#token];
     if (!token) return await send(client, { interceptors: [interceptor] });
     const first = token.get(client);
     try {
-      return await send(client, { interceptors: [interceptor, bearing(await first)] });
+      return await send(client, { interceptors: [interceptor, withToken(await first)] });
     } catch (error) {
-      if (!isOfStaleToken(error)) throw error;
+      if (!isStaleTokenError(error)) throw error;
       token.forget(first);
-      return await send(client, { interceptors: [interceptor, bearing(await token.get(client))] });
+      return await send(client, { interceptors: [interceptor, withToken(await token.get(client))] });
     }
   }
 }
@@ -156,7 +159,7 @@ function connect(url: string, { tls }: Credentials): Etcd3 {
  * The gRPC status of an abandoned call, which only etcd3 sees: on CANCELLED it considers the server faulty and closes
  * the channel, with all requests that wait for a connection.
  */
-const GIVEN_UP = status.FAILED_PRECONDITION;
+const ABANDONED = status.FAILED_PRECONDITION;
 
 /** etcd3 gives no handle on a call, so it is caught on its way to gRPC. */
 class CancellableCall {
@@ -166,14 +169,14 @@ class CancellableCall {
   readonly interceptor: Interceptor = (options, nextCall) => {
     const call = new InterceptingCall(nextCall(options));
     // Given up while its token was waited for: it must not be sent any more.
-    if (this.#isCancelled) call.cancelWithStatus(GIVEN_UP, 'given up before it was sent');
+    if (this.#isCancelled) call.cancelWithStatus(ABANDONED, 'given up before it was sent');
     this.#call = call;
     return call;
   };
 
   cancel(): void {
     this.#isCancelled = true;
-    this.#call?.cancelWithStatus(GIVEN_UP, 'given up');
+    this.#call?.cancelWithStatus(ABANDONED, 'given up');
   }
 }
 

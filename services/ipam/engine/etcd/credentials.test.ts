@@ -6,7 +6,7 @@ import { afterAll, beforeAll, expect, it } from 'vitest';
 
 import { CertificateAuthority } from '../testing/etcd-server.js';
 import { instantClock } from '../testing/stores.js';
-import { CertificateLife } from './credentials.js';
+import { CertificateExpiryCheck } from './credentials.js';
 
 const RUNS_PER_HOUR = 120;
 const HOUR_MS = 3_600_000;
@@ -24,9 +24,9 @@ afterAll(() => rmSync(directory, { recursive: true, force: true }));
 function lifeAt(hoursLeft: number, path = file) {
   const told: string[] = [];
   const clock = { ...instantClock, hoursLeft, nowMs: () => Date.parse(END) - clock.hoursLeft * HOUR_MS };
-  const ending = (end: Date, hasEnded: boolean): void =>
+  const reportExpiry = (end: Date, hasEnded: boolean): void =>
     void told.push(`${hasEnded ? 'ended' : 'ends'} ${end.toISOString()}`);
-  return { clock, told, life: new CertificateLife({ file: path, clock, ending }) };
+  return { clock, told, life: new CertificateExpiryCheck({ file: path, clock, reportExpiry }) };
 }
 
 it.each<[number, string[]]>([

@@ -61,7 +61,7 @@ export function readCredentials(files: CredentialFiles): Credentials {
       : read('PODWIRE_IPAM_ETCD_PASSWORD_FILE', passwordFile)
           .toString()
           .replace(/\r?\n$/, '');
-  if (violations.length === 0) violations.push(...unusable(ca, client));
+  if (violations.length === 0) violations.push(...credentialFaults(ca, client));
   if (violations.length > 0) throw violationsFailure('INVALID_SETTINGS', 'Settings refused', violations);
   return {
     tls: ca || client ? { ca: ca ?? Buffer.from(rootCertificates.join('\n')), client } : undefined,
@@ -70,7 +70,7 @@ export function readCredentials(files: CredentialFiles): Credentials {
 }
 
 /** What TLS would refuse only once a connection is made with it, and then without a word of which file is meant. */
-function unusable(
+function credentialFaults(
   ca: Buffer | undefined,
   client: { readonly key: Buffer; readonly certificate: Buffer } | undefined,
 ): readonly Violation[] {
@@ -111,20 +111,20 @@ interface CertificateLifeOptions {
   readonly file: string;
   readonly clock: Clock;
   /** Reports that the certificate expires soon, or has expired. Must not throw. */
-  readonly ending: (end: Date, hasEnded: boolean) => void;
+  readonly reportExpiry: (end: Date, hasEnded: boolean) => void;
 }
 
 /** Certificates are renewed when a third of their life is left, or a fifth. */
-const LEFT_PART = 1 / 10;
+const WARNING_FRACTION = 1 / 10;
 
 /** Of runs that are half a minute apart, as a rule: an hour. */
-const RUNS_PER_LOOK = 120;
+const RUNS_PER_CHECK = 120;
 
 /**
  * Warns before the client certificate for etcd expires. A connection outlives its certificate, so the expiry would
  * otherwise show only when the next connection is refused.
  */
-export class CertificateLife {
+export class CertificateExpiryCheck {
   readonly #options: CertificateLifeOptions;
   #runs = 0;
 
@@ -134,16 +134,16 @@ export class CertificateLife {
 
   /** To be called again and again; looks at the first call, and once in an hour. */
   run(): void {
-    if (this.#runs++ % RUNS_PER_LOOK > 0) return;
-    const { clock, ending } = this.#options;
-    const span = this.#span();
+    if (this.#runs++ % RUNS_PER_CHECK > 0) return;
+    const { clock, reportExpiry } = this.#options;
+    const validity = this.#validity();
     const nowMs = clock.nowMs();
-    if (!span || span.endMs - nowMs > (span.endMs - span.beginMs) * LEFT_PART) return;
-    ending(new Date(span.endMs), span.endMs <= nowMs);
+    if (!validity || validity.endMs - nowMs > (validity.endMs - validity.beginMs) * WARNING_FRACTION) return;
+    reportExpiry(new Date(validity.endMs), validity.endMs <= nowMs);
   }
 
   /** @returns undefined for a file that cannot be read, as during its replacement; its next use reports that */
-  #span(): { readonly beginMs: number; readonly endMs: number } | undefined {
+  #validity(): { readonly beginMs: number; readonly endMs: number } | undefined {
     try {
       const { validFrom, validTo } = new X509Certificate(readFileSync(this.#options.file));
       return { beginMs: Date.parse(validFrom), endMs: Date.parse(validTo) };
@@ -160,7 +160,7 @@ export class CertificateLife {
 const STALE_TEXTS = ['etcdserver: invalid auth token', 'etcdserver: revision of auth store is old'];
 
 /** Replaces etcd's own text for an invalid token: etcd3 retries a call that fails with that exact text, without end. */
-const STALE = 'etcd does not take the token any more';
+const STALE_TOKEN_MESSAGE = 'etcd does not take the token any more';
 
 /**
  * A user's token, sent with every request. It replaces etcd3's own, which is kept until etcd reports it as invalid, and
@@ -178,25 +178,25 @@ export class UserToken {
   get({ auth }: Etcd3): Promise<string> {
     const { name, password } = this.#user;
     if (this.#latest) return this.#latest;
-    const asked = auth.authenticate({ name, password }).then(({ token }) => token);
-    this.#latest = asked;
-    asked.catch(() => this.forget(asked));
-    return asked;
+    const pending = auth.authenticate({ name, password }).then(({ token }) => token);
+    this.#latest = pending;
+    pending.catch(() => this.forget(pending));
+    return pending;
   }
 
   /** A token was refused, or there was none: the next one is a new one. */
-  forget(asked: Promise<string>): void {
-    if (this.#latest === asked) this.#latest = undefined;
+  forget(pending: Promise<string>): void {
+    if (this.#latest === pending) this.#latest = undefined;
   }
 }
 
 /** Whether a request failed for its token alone. */
-export function isOfStaleToken(error: unknown): boolean {
-  return error instanceof Error && [STALE, ...STALE_TEXTS].some((text) => error.message.includes(text));
+export function isStaleTokenError(error: unknown): boolean {
+  return error instanceof Error && [STALE_TOKEN_MESSAGE, ...STALE_TEXTS].some((text) => error.message.includes(text));
 }
 
 /** Sends a token along. */
-export function bearing(token: string): Interceptor {
+export function withToken(token: string): Interceptor {
   return (options, nextCall) =>
     new InterceptingCall(nextCall(options), {
       start: (metadata, _listener, next) => {
@@ -206,7 +206,7 @@ export function bearing(token: string): Interceptor {
         next(own, {
           onReceiveStatus: (status, forward) => {
             const isStale = STALE_TEXTS.some((text) => status.details.includes(text));
-            forward(isStale ? { ...status, details: STALE } : status);
+            forward(isStale ? { ...status, details: STALE_TOKEN_MESSAGE } : status);
           },
         });
       },

@@ -7,15 +7,15 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { systemClock, type Clock } from '@podwire/shared/runtime/clock';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 
-import { commit, never, put, Scene, untilAnswered } from '../testing/etcd-faults.js';
+import { commit, never, put, EtcdFixture, untilAnswered } from '../testing/etcd-faults.js';
 import { CertificateAuthority, type EtcdServer, type TlsFiles } from '../testing/etcd-server.js';
 
 /** What etcd refuses, and how it is told; and what it needs to be shown. */
 
-let scene: Scene;
+let scene: EtcdFixture;
 let directory: string;
 beforeEach(() => {
-  scene = new Scene();
+  scene = new EtcdFixture();
   directory = mkdtempSync(join(tmpdir(), 'podwire-etcd-files-'));
   scene.onEnd(() => rmSync(directory, { recursive: true, force: true }));
 });
@@ -178,7 +178,7 @@ describe('TLS', () => {
     const { server, files } = await tlsServer();
     const store = await scene.open([server], withTls(files));
     const watching = scene.watch(store, '/w/', await store.revision(never));
-    await watching.reaches(await commit(store, put('/w/1')));
+    await watching.waitForRevision(await commit(store, put('/w/1')));
     expect((await store.read(['/w/1'], never)).records).toHaveLength(1);
   });
 
@@ -248,7 +248,7 @@ describe('users', () => {
   it('may do what their roles allow below the prefix, and are told what they lack elsewhere', async () => {
     const store = await scene.open([await authServer()], as('podwire', 'pass'));
     const watching = scene.watch(store, '/calico/', await store.revision(never));
-    await watching.reaches(await commit(store, put('/calico/a', '1', 0)));
+    await watching.waitForRevision(await commit(store, put('/calico/a', '1', 0)));
     expect((await store.list('/calico/', never)).records).toHaveLength(1);
     const denied = fails('STORE_DENIED', /grant it a role/);
     await expect(store.commit(put('/other'), never)).rejects.toMatchObject({ ...denied, retryable: false });
@@ -269,7 +269,7 @@ describe('users', () => {
     vi.stubEnv('no_proxy', '');
     const store = await scene.open([server], as('podwire', 'pass'));
     const watching = scene.watch(store, '/calico/', await store.revision(never));
-    await watching.reaches(await commit(store, put('/calico/a')));
+    await watching.waitForRevision(await commit(store, put('/calico/a')));
   });
 
   it('are refused where there are none', async () => {
@@ -281,10 +281,10 @@ describe('users', () => {
     const server = await authServer();
     const store = await scene.open([server], as('podwire', 'pass'));
     const watching = scene.watch(store, '/calico/', await store.revision(never));
-    await watching.reaches(await commit(store, put('/calico/a')));
+    await watching.waitForRevision(await commit(store, put('/calico/a')));
     await server.kill();
     await server.restart();
-    await watching.reaches(await untilAnswered(() => commit(store, put('/calico/b'))));
+    await watching.waitForRevision(await untilAnswered(() => commit(store, put('/calico/b'))));
     expect(watching.seen.map(([, key]) => key)).toEqual(['/calico/a', '/calico/b']);
   });
 
@@ -297,9 +297,9 @@ describe('users', () => {
     const server = await authServer([`--auth-token=jwt,pub-key=${publicKey},priv-key=${key},sign-method=RS256,ttl=1h`]);
     const store = await scene.open([server], as('podwire', 'pass'));
     const watching = scene.watch(store, '/calico/', await store.revision(never));
-    await watching.reaches(await commit(store, put('/calico/a')));
+    await watching.waitForRevision(await commit(store, put('/calico/a')));
     asRoot(server, 'role', 'add', 'other');
-    await watching.reaches(await commit(store, put('/calico/b')));
+    await watching.waitForRevision(await commit(store, put('/calico/b')));
     asRoot(server, 'user', 'add', 'another:word');
     expect((await store.list('/calico/', never)).records).toHaveLength(2);
     expect(scene.events.map(({ type }) => type)).toEqual(['endpointChosen']);

@@ -15,11 +15,11 @@ import {
   type WatchRequest,
 } from '../store.js';
 import { closedFailure, throwIfAborted, untilAborted } from '../transaction.js';
-import { EtcdCluster, type Chosen, type ClusterEvent, type ClusterOptions } from './cluster.js';
+import { EtcdCluster, type ActiveEndpoint, type ClusterEvent, type ClusterOptions } from './cluster.js';
 import { compactedFailure, NotExecuted, RevisionGone } from './failure.js';
 import { Fence } from './fence.js';
 import {
-  decodeLost,
+  decodeLostComparison,
   decodeRecord,
   encodeRead,
   encodeTransaction,
@@ -179,28 +179,28 @@ export class EtcdStore implements Store {
   async #ready(signal: AbortSignal): Promise<void> {
     throwIfAborted(signal);
     if (this.#closing) throw closedFailure();
-    if (this.#fence.isBroken) await untilAborted(this.#fence.mend(), signal);
+    if (this.#fence.isBroken) await untilAborted(this.#fence.repair(), signal);
   }
 
   async #commit(transaction: Transaction, signal: AbortSignal): Promise<CommitResult> {
     await this.#ready(signal);
-    const chosen = await this.#cluster.connect(signal);
-    trace.getActiveSpan()?.setAttributes({ 'db.system.name': 'etcd', 'server.address': chosen.endpoint.url });
+    const active = await this.#cluster.connect(signal);
+    trace.getActiveSpan()?.setAttributes({ 'db.system.name': 'etcd', 'server.address': active.endpoint.url });
     // Taken in the turn in which the request is sent: the fence may have been repaired during the endpoint lookup.
     const { guard } = this.#fence;
     const request = encodeTransaction(transaction, { guard, limits: this.#options });
-    const answer = await this.#send(request, chosen, signal);
+    const answer = await this.#send(request, active, signal);
     if (answer.succeeded) return { committed: true, revision: Number(answer.header.revision) };
-    const met = decodeLost(transaction, answer);
-    if (met.changed.length + met.missing.length === 0) await this.#checkHistory(transaction, chosen, signal);
-    return met;
+    const lost = decodeLostComparison(transaction, answer);
+    if (lost.changed.length + lost.missing.length === 0) await this.#checkHistory(transaction, active, signal);
+    return lost;
   }
 
-  async #send(request: ITxnRequest, chosen: Chosen, signal: AbortSignal): Promise<ITxnResponse> {
+  async #send(request: ITxnRequest, active: ActiveEndpoint, signal: AbortSignal): Promise<ITxnResponse> {
     try {
-      return await this.#cluster.send(chosen, ({ kv }, options) => kv.txn(request, options), signal);
+      return await this.#cluster.send(active, ({ kv }, options) => kv.txn(request, options), signal);
     } catch (error) {
-      if (!(error instanceof NotExecuted)) this.#fence.break();
+      if (!(error instanceof NotExecuted)) this.#fence.markBroken();
       throw error;
     }
   }
@@ -211,7 +211,7 @@ export class EtcdStore implements Store {
    * replicas have written.
    * @throws Failure STORE_CORRUPT where there is such a record, and then for every request
    */
-  async #checkHistory({ comparisons }: Transaction, { endpoint }: Chosen, signal: AbortSignal): Promise<void> {
+  async #checkHistory({ comparisons }: Transaction, { endpoint }: ActiveEndpoint, signal: AbortSignal): Promise<void> {
     const known = new Map<string, number>();
     for (const comparison of comparisons)
       if (comparison.type === 'record') known.set(comparison.key, comparison.modRevision);
@@ -219,7 +219,7 @@ export class EtcdStore implements Store {
     for (const { key, modRevision } of records) {
       const before = known.get(key) ?? 0;
       if (modRevision < before)
-        throw this.#cluster.refuse(endpoint, `${key} of revision ${modRevision} after ${before}`);
+        throw this.#cluster.refuseAll(endpoint, `${key} of revision ${modRevision} after ${before}`);
     }
   }
 

@@ -74,7 +74,7 @@ const COMPACTED_TEXT = 'required revision has been compacted';
 export function failureOfEtcd(
   error: unknown,
   endpoint: string,
-  shown: ShownCertificate | undefined,
+  clientCertificate: ClientCertificate | undefined,
 ): Failure | RevisionGone {
   if (error instanceof Failure || error instanceof RevisionGone) return error;
   const text = connectionText(messageOf(error));
@@ -83,7 +83,8 @@ export function failureOfEtcd(
   if (refusal) return new NotExecuted(refusal.code, `etcd at ${endpoint} ${refusal.reason} (${text})`, options);
   if (text.includes(COMPACTED_TEXT)) return new RevisionGone(text);
   const hint =
-    tlsReason(text, shown) ?? 'check that it runs, has a leader, and can be reached; then repeat the request';
+    tlsReason(text, clientCertificate) ??
+    'check that it runs, has a leader, and can be reached; then repeat the request';
   return new Failure('STORE_UNAVAILABLE', `etcd at ${endpoint} does not answer (${text}): ${hint}`, options);
 }
 
@@ -124,7 +125,7 @@ export function replacedCredentialsFailure(endpoint: string, cause: unknown): Fa
 }
 
 /** The certificate that this process shows, and the time at which a connection made with it has failed. */
-interface ShownCertificate {
+interface ClientCertificate {
   /** PEM, its own certificate first. */
   readonly certificate: Buffer;
   readonly nowMs: number;
@@ -138,7 +139,7 @@ const REFUSAL =
   /alert (bad certificate|certificate (?:expired|unknown|revoked|required)|unknown ca|handshake failure|access denied)/;
 
 /** The end of the connection after a refusal may come before the refusal is read. */
-const CUT_OFF = /ECONNRESET|EPIPE|Connection dropped|socket hang up/;
+const CONNECTION_LOSS = /ECONNRESET|EPIPE|Connection dropped|socket hang up/;
 
 /** What is wrong with etcd's own certificate, by the words of OpenSSL and Node.js. */
 const FAULTS: readonly { readonly text: RegExp; readonly hint: string }[] = [
@@ -169,20 +170,20 @@ const ANY_FAULT =
  * @param shown - undefined when no certificate is shown
  * @returns undefined when nothing points to TLS
  */
-export function tlsReason(text: string, shown: ShownCertificate | undefined): string | undefined {
+export function tlsReason(text: string, clientCertificate: ClientCertificate | undefined): string | undefined {
   const refused = REFUSAL.exec(text)?.[1];
-  const expiry = shown && expiryOf(shown);
-  if (expiry !== undefined && (refused !== undefined || CUT_OFF.test(text)))
+  const expiry = clientCertificate && expiryOf(clientCertificate);
+  if (expiry !== undefined && (refused !== undefined || CONNECTION_LOSS.test(text)))
     return `the certificate of PODWIRE_IPAM_ETCD_CERT_FILE has expired at ${expiry}: renew it and its key, the files are read again by themselves`;
   if (refused !== undefined)
-    return shown
+    return clientCertificate
       ? `etcd refuses the certificate of PODWIRE_IPAM_ETCD_CERT_FILE (${refused}): it has to be signed by an authority of etcd’s --trusted-ca-file`
       : `etcd wants a certificate (${refused}): set PODWIRE_IPAM_ETCD_CERT_FILE and PODWIRE_IPAM_ETCD_KEY_FILE`;
   return FAULTS.find((fault) => fault.text.test(text))?.hint ?? (TLS_TEXT.test(text) ? ANY_FAULT : undefined);
 }
 
 /** @returns when it ended, in RFC 3339; undefined for one that holds */
-function expiryOf({ certificate, nowMs }: ShownCertificate): string | undefined {
+function expiryOf({ certificate, nowMs }: ClientCertificate): string | undefined {
   const endMs = Date.parse(new X509Certificate(certificate).validTo);
   return endMs < nowMs ? new Date(endMs).toISOString() : undefined;
 }

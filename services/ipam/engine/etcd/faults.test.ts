@@ -3,7 +3,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 
-import { commit, never, put, Scene, UNAVAILABLE, untilAnswered } from '../testing/etcd-faults.js';
+import { commit, never, put, EtcdFixture, UNAVAILABLE, untilAnswered } from '../testing/etcd-faults.js';
 import { EtcdEndpoint } from './connection.js';
 
 /** Servers that end, stand still, or are cut off, while they are used. */
@@ -11,14 +11,14 @@ import { EtcdEndpoint } from './connection.js';
 /** What gives a server up that stands still, before a test is over. */
 const HASTY = { requestTimeoutMs: 300, dialTimeoutMs: 300 };
 
-let scene: Scene;
+let scene: EtcdFixture;
 beforeEach(() => {
-  scene = new Scene();
+  scene = new EtcdFixture();
 });
 afterEach(() => scene.end());
 
 /** A store that gives up soon, which may be before a busy machine has answered it: then it is opened once more. */
-const openHastily = (...args: Parameters<Scene['open']>) => untilAnswered(() => scene.open(...args));
+const openHastily = (...args: Parameters<EtcdFixture['open']>) => untilAnswered(() => scene.open(...args));
 
 describe('a server that is killed and started again', () => {
   it('loses no acknowledged transaction and halves none, in the middle of many', async () => {
@@ -66,7 +66,7 @@ describe('a server that is killed and started again', () => {
       const key = `/w/${number}`;
       written.push([await untilAnswered(() => commit(other, put(key))), key]);
     }
-    await watching.reaches(written.at(-1)![0]);
+    await watching.waitForRevision(written.at(-1)![0]);
     // A repeated put of a lost answer is another revision of the same key.
     const seen = watching.seen;
     expect(written.filter((item) => !seen.some((other) => other[0] === item[0] && other[1] === item[1]))).toEqual([]);
@@ -114,13 +114,13 @@ describe('a server that stands still', () => {
     const patient = await scene.open([server]);
     const watching = scene.watch(store, '/w/', await patient.revision(never));
     const first = await commit(patient, put('/w/1'));
-    await watching.reaches(first);
+    await watching.waitForRevision(first);
     server.pause();
     await expect(store.revision(never)).rejects.toMatchObject(UNAVAILABLE);
     await sleep(500);
     server.resume();
     const second = await commit(patient, put('/w/2'));
-    await watching.reaches(second);
+    await watching.waitForRevision(second);
     expect(watching.seen.map(([, key]) => key)).toEqual(['/w/1', '/w/2']);
   });
 
@@ -144,19 +144,19 @@ describe('a cluster', () => {
     const latest = () => scene.events.findLast((event) => 'endpoint' in event);
     const inUse = () => servers.find(({ url }) => url === latest()?.endpoint)!;
     const revisions = [await untilAnswered(() => commit(store, put('/w/0')))];
-    await watching.reaches(revisions[0]!);
+    await watching.waitForRevision(revisions[0]!);
 
     const killed = inUse();
     await killed.kill();
     revisions.push(await untilAnswered(() => commit(store, put('/w/1'))));
-    await watching.reaches(revisions[1]!);
+    await watching.waitForRevision(revisions[1]!);
     expect(inUse()).not.toBe(killed);
     await killed.restart();
 
     const paused = inUse();
     paused.pause();
     revisions.push(await untilAnswered(() => commit(store, put('/w/2'))));
-    await watching.reaches(revisions[2]!);
+    await watching.waitForRevision(revisions[2]!);
     expect(inUse()).not.toBe(paused);
     paused.resume();
     // A repeated put of a lost answer is another revision of the same key.

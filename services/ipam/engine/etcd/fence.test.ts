@@ -4,7 +4,7 @@ import { systemClock } from '@podwire/shared/runtime/clock';
 import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 
-import { commit, HoldingProxy, never, put, Scene, UNAVAILABLE, untilAnswered } from '../testing/etcd-faults.js';
+import { commit, HoldingProxy, never, put, EtcdFixture, UNAVAILABLE, untilAnswered } from '../testing/etcd-faults.js';
 import type { EtcdServer } from '../testing/etcd-server.js';
 import type { EtcdStore } from './etcd-store.js';
 
@@ -12,13 +12,13 @@ import type { EtcdStore } from './etcd-store.js';
 const REQUEST_TIMEOUT_MS = 500;
 
 let time: ManualClock;
-let scene: Scene;
+let scene: EtcdFixture;
 let server: EtcdServer;
 let store: EtcdStore;
 /** The way to the server on which a transaction is held back, and the one that is there afterwards. */
 let slow: HoldingProxy;
 beforeEach(async () => {
-  scene = new Scene();
+  scene = new EtcdFixture();
   server = await scene.start();
   slow = await HoldingProxy.start(server.ports.client);
   scene.onEnd(() => slow.close());

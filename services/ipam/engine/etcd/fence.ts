@@ -30,7 +30,7 @@ export class Fence {
   #number = 0;
   #leasesCount = 0;
   #isBroken = false;
-  #mending: Promise<void> | undefined;
+  #repairing: Promise<void> | undefined;
 
   constructor(options: FenceOptions) {
     this.#options = options;
@@ -41,8 +41,8 @@ export class Fence {
     return absent(this.#key);
   }
 
-  /** A transaction was sent and may or may not be executed: {@link mend} has to come before any other request. */
-  break(): void {
+  /** A transaction was sent and may or may not be executed: {@link repair} has to come before any other request. */
+  markBroken(): void {
     this.#isBroken = true;
   }
 
@@ -54,16 +54,16 @@ export class Fence {
    * Prevents the execution of everything that was sent before. Concurrent callers share one run.
    * @throws Failure of the cluster; then it is still broken
    */
-  mend(): Promise<void> {
-    this.#mending ??= this.#close().finally(() => (this.#mending = undefined));
-    return this.#mending;
+  repair(): Promise<void> {
+    this.#repairing ??= this.#createKey().finally(() => (this.#repairing = undefined));
+    return this.#repairing;
   }
 
   get #key(): string {
     return `${this.#options.keyPrefix}${this.#number}`;
   }
 
-  async #close(): Promise<void> {
+  async #createKey(): Promise<void> {
     const { cluster } = this.#options;
     const never = new AbortController().signal;
     const key = Buffer.from(this.#key);

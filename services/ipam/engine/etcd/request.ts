@@ -55,7 +55,7 @@ export function encodeTransaction(
   // A transaction without operations is answered by the server alone, perhaps from before the newest change.
   if (success.length === 0 && guard.key) success.push({ request_range: { key: guard.key, count_only: true } });
   const compare = [guard, ...comparisons.map(encodeComparison)];
-  const failure = comparisons.map(encodeLookBack);
+  const failure = comparisons.map(encodeConflictRead);
   checkLimits({ compare, success, failure }, limits);
   return { compare, success, failure };
 }
@@ -64,7 +64,7 @@ export function encodeTransaction(
  * Asks what a comparison has met if it is lost: the records that are later than it says. Those that are not are counted and left out, so
  * that the answer is as large as what has changed.
  */
-function encodeLookBack(comparison: Comparison): IRequestOp {
+function encodeConflictRead(comparison: Comparison): IRequestOp {
   if (comparison.type === 'record') {
     const { key, modRevision } = comparison;
     return { request_range: { key: Buffer.from(key), min_mod_revision: modRevision + 1 } };
@@ -74,7 +74,10 @@ function encodeLookBack(comparison: Comparison): IRequestOp {
 }
 
 /** What a transaction that lost has met. */
-export function decodeLost({ comparisons }: Transaction, { header, responses }: ITxnResponse): LostComparison {
+export function decodeLostComparison(
+  { comparisons }: Transaction,
+  { header, responses }: ITxnResponse,
+): LostComparison {
   const changed = new Map<string, StoredRecord>();
   const missing: string[] = [];
   comparisons.forEach((comparison, index) => {
@@ -96,14 +99,14 @@ function encodeComparison(comparison: Comparison): ICompare {
   return { target: 'Mod', result: 'Less', ...prefixRange(prefix), mod_revision: notAfterRevision + 1 };
 }
 
-interface Encoded {
+interface EncodedTransaction {
   readonly compare: readonly ICompare[];
   readonly success: readonly IRequestOp[];
   readonly failure: readonly IRequestOp[];
 }
 
 function checkLimits(
-  { compare, success, failure }: Encoded,
+  { compare, success, failure }: EncodedTransaction,
   { maxOperationsCount, maxRequestBytes }: EtcdLimits,
 ): void {
   const operationsCount = Math.max(compare.length, success.length, failure.length);

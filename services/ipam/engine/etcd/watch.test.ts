@@ -5,12 +5,12 @@ import fc from 'fast-check';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 
 import { RevisionCompacted, type RevisionChanges } from '../store.js';
-import { commit, HoldingProxy, never, put, Scene, untilAnswered } from '../testing/etcd-faults.js';
+import { commit, HoldingProxy, never, put, EtcdFixture, untilAnswered } from '../testing/etcd-faults.js';
 import { RevisionSorter } from './watch.js';
 
-let scene: Scene;
+let scene: EtcdFixture;
 beforeEach(() => {
-  scene = new Scene();
+  scene = new EtcdFixture();
 });
 afterEach(() => scene.end());
 
@@ -118,7 +118,7 @@ describe('a watch on a real server', () => {
     const written: [number, string][] = [];
     for (let number = 0; number < 120; number++) {
       // It is to be connected when it is cut.
-      if (number % 20 === 5) await watching.reaches(written.at(-1)![0]);
+      if (number % 20 === 5) await watching.waitForRevision(written.at(-1)![0]);
       if (number % 20 === 10) {
         await proxy.close();
         proxy = await HoldingProxy.start(server.ports.client, port);
@@ -126,7 +126,7 @@ describe('a watch on a real server', () => {
       const key = `/w/${number}`;
       written.push([await commit(writer, put(key)), key]);
     }
-    await watching.reaches(written.at(-1)![0]);
+    await watching.waitForRevision(written.at(-1)![0]);
     await proxy.close();
     expect(watching.seen).toEqual(written);
     expect(scene.events.filter(({ type }) => type === 'endpointLost').length).toBeGreaterThan(3);
@@ -143,7 +143,7 @@ describe('a watch on a real server', () => {
     for (let count = 0; count < 8; count++) await store.commit({ comparisons: [], puts: large, deletes: [] }, never);
     const revision = await commit(store, { comparisons: [], puts: [], deletes: large.map(({ key }) => key) });
     const watching = scene.watch(store, '/w/', start);
-    await watching.reaches(revision);
+    await watching.waitForRevision(revision);
     expect(watching.items.map(({ changes }) => changes.length)).toEqual(Array.from({ length: 9 }, () => 100));
     expect(new Set(watching.items.at(-1)!.changes.map(({ type }) => type))).toEqual(new Set(['delete']));
     expect(watching.failures).toEqual([]);
@@ -154,10 +154,10 @@ describe('a watch on a real server', () => {
     const store = await scene.open([server]);
     const watching = scene.watch(store, '/w/', await store.revision(never));
     const elsewhere = await commit(store, put('/other'));
-    await watching.reaches(elsewhere);
+    await watching.waitForRevision(elsewhere);
     expect(watching.seen).toEqual([]);
     const here = await commit(store, put('/w/1'));
-    await watching.reaches(here);
+    await watching.waitForRevision(here);
     expect(watching.seen).toEqual([[here, '/w/1']]);
   });
 
@@ -165,7 +165,7 @@ describe('a watch on a real server', () => {
     const server = await scene.start();
     const store = await scene.open([server]);
     const watching = scene.watch(store, '/w/', await store.revision(never));
-    await watching.reaches(await commit(store, put('/w/1')));
+    await watching.waitForRevision(await commit(store, put('/w/1')));
     await server.stop();
     await server.restart();
     server.ctl('put', '/w/1', '2');
@@ -191,7 +191,7 @@ describe('a watch on a real server', () => {
     server.compact(start + ahead);
     const watching = scene.watch(store, '/w/', start);
     await expect.poll(() => watching.items.length + watching.failures.length).toBeGreaterThan(0);
-    if (begins) await watching.reaches(start + 3);
+    if (begins) await watching.waitForRevision(start + 3);
     expect(watching.failures.map((failure) => failure instanceof RevisionCompacted)).toEqual(begins ? [] : [true]);
     expect(watching.seen.map(([, key]) => key)).toEqual(begins ? ['/w/1', '/w/2', '/w/3'] : []);
   });
@@ -204,7 +204,7 @@ describe('a watch on a real server', () => {
     for (const watching of all.slice(10)) await watching.end();
     const revisions: number[] = [];
     for (const part of [0, 1, 2, 3]) revisions.push(await untilAnswered(() => commit(store, put(`/w/${part}/x`))));
-    await Promise.all(all.slice(0, 10).map((watching, index) => watching.reaches(revisions[index % 4]!)));
+    await Promise.all(all.slice(0, 10).map((watching, index) => watching.waitForRevision(revisions[index % 4]!)));
     await sleep(50);
     expect(all.slice(10).every(({ items }) => items.length === 0)).toBe(true);
   });

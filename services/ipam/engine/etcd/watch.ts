@@ -2,8 +2,8 @@ import { Failure } from '@podwire/shared/failure/failure';
 import type { IEvent, IWatchCreateRequest, IWatchResponse } from 'etcd3';
 
 import { RevisionCompacted, type RecordChange, type RevisionChanges, type WatchRequest } from '../store.js';
-import { closedFailure, isOver } from '../transaction.js';
-import type { Chosen, EtcdCluster } from './cluster.js';
+import { closedFailure, isAborted } from '../transaction.js';
+import type { ActiveEndpoint, EtcdCluster } from './cluster.js';
 import type { WatchStream } from './connection.js';
 import { RevisionGone } from './failure.js';
 import { prefixRange } from './request.js';
@@ -17,7 +17,7 @@ interface WatchContext {
 }
 
 /** How many streams in a row may end before they have brought a change, before the watch fails. */
-const MAX_FRUITLESS_STREAMS = 3;
+const MAX_EMPTY_STREAMS_COUNT = 3;
 
 /**
  * See `Store.watch`. Not etcd3's own Watcher: that takes a watch up again after the revision in the header of its last response,
@@ -35,32 +35,32 @@ export async function* watchEtcd(
   { cluster, signal, stop }: WatchContext,
 ): AsyncGenerator<RevisionChanges, void, void> {
   let position = afterRevision;
-  for (let fruitless = 0; !signal.aborted; fruitless++) {
+  for (let emptyStreamsCount = 0; !signal.aborted; emptyStreamsCount++) {
     try {
-      for await (const item of streamOnce({ prefix, afterRevision: position }, { cluster, signal, stop })) {
+      for await (const item of watchStream({ prefix, afterRevision: position }, { cluster, signal, stop })) {
         position = item.revision;
-        fruitless = 0;
-        cluster.observe(item.revision);
+        emptyStreamsCount = 0;
+        cluster.observeRevision(item.revision);
         yield item;
       }
     } catch (error) {
-      if (isOver(signal)) return;
+      if (isAborted(signal)) return;
       if (stop.aborted) throw closedFailure();
-      const mayPass = error instanceof Failure && error.code === 'STORE_UNAVAILABLE';
-      if (!mayPass || fruitless >= MAX_FRUITLESS_STREAMS) throw error;
+      const isTransient = error instanceof Failure && error.code === 'STORE_UNAVAILABLE';
+      if (!isTransient || emptyStreamsCount >= MAX_EMPTY_STREAMS_COUNT) throw error;
     }
   }
 }
 
 /** The changes of one stream. Ends when its endpoint is abandoned. */
-async function* streamOnce(
+async function* watchStream(
   { prefix, afterRevision }: WatchRequest,
   { cluster, signal, stop }: WatchContext,
 ): AsyncGenerator<RevisionChanges, void, void> {
-  const chosen = await cluster.connect(signal);
-  await checkKept({ prefix, afterRevision }, { cluster, chosen, signal });
-  const ends = AbortSignal.any([signal, stop, chosen.lost]);
-  const responses = new WatchResponses(await chosen.endpoint.openWatch(), ends);
+  const active = await cluster.connect(signal);
+  await requireKeptChanges({ prefix, afterRevision }, { cluster, active, signal });
+  const ends = AbortSignal.any([signal, stop, active.lost]);
+  const responses = new WatchResponses(await active.endpoint.openWatch(), ends);
   const sorter = new RevisionSorter(afterRevision);
   try {
     responses.create({
@@ -70,43 +70,46 @@ async function* streamOnce(
       fragment: true,
     });
     for await (const response of responses) {
-      checkCancelled(response, { afterRevision: sorter.position, chosen });
+      requireNotCancelled(response, { afterRevision: sorter.position, active });
       yield* sorter.take(response);
     }
   } catch (error) {
     if (error instanceof RevisionCompacted) throw error;
-    const failure = chosen.endpoint.failure(error);
-    if (failure instanceof Failure && failure.code === 'STORE_UNAVAILABLE') cluster.lose(chosen, failure);
+    const failure = active.endpoint.failure(error);
+    if (failure instanceof Failure && failure.code === 'STORE_UNAVAILABLE') cluster.markLost(active, failure);
     throw failure;
   } finally {
     responses.close();
   }
 }
 
-interface Kept {
+interface KeptCheck {
   readonly cluster: EtcdCluster;
-  readonly chosen: Chosen;
+  readonly active: ActiveEndpoint;
   readonly signal: AbortSignal;
 }
 
 /** @throws RevisionCompacted when changes after the revision may be missing */
-async function checkKept({ prefix, afterRevision }: WatchRequest, { cluster, chosen, signal }: Kept): Promise<void> {
+async function requireKeptChanges(
+  { prefix, afterRevision }: WatchRequest,
+  { cluster, active, signal }: KeptCheck,
+): Promise<void> {
   const request = { key: prefixRange(prefix).key, count_only: true, revision: afterRevision };
   try {
-    await cluster.send(chosen, ({ kv }, options) => kv.range(request, options), signal);
+    await cluster.send(active, ({ kv }, options) => kv.range(request, options), signal);
   } catch (error) {
     if (error instanceof RevisionGone) throw new RevisionCompacted(afterRevision);
     throw error;
   }
 }
 
-function checkCancelled(
+function requireNotCancelled(
   { canceled, cancel_reason: reason, compact_revision: compacted }: IWatchResponse,
-  { afterRevision, chosen }: { readonly afterRevision: number; readonly chosen: Chosen },
+  { afterRevision, active }: { readonly afterRevision: number; readonly active: ActiveEndpoint },
 ): void {
   if (!canceled) return;
   if (Number(compacted) > 0) throw new RevisionCompacted(afterRevision, Number(compacted));
-  throw chosen.endpoint.failure(new Error(reason === '' ? 'the watch was cancelled' : reason));
+  throw active.endpoint.failure(new Error(reason === '' ? 'the watch was cancelled' : reason));
 }
 
 /** Puts the events of responses together by their revisions. */
@@ -166,7 +169,7 @@ function changeOf({ type, kv }: IEvent): RecordChange {
 class WatchResponses implements AsyncIterable<IWatchResponse> {
   readonly #stream: WatchStream;
   readonly #ends: AbortSignal;
-  readonly #waiting: IWatchResponse[] = [];
+  readonly #buffered: IWatchResponse[] = [];
   #failure: Error | undefined;
   #wake = (): void => undefined;
   readonly #onAbort = (): void => this.#wake();
@@ -175,7 +178,7 @@ class WatchResponses implements AsyncIterable<IWatchResponse> {
     this.#stream = stream;
     this.#ends = ends;
     stream.on('data', (response) => {
-      this.#waiting.push(response);
+      this.#buffered.push(response);
       this.#wake();
     });
     stream.on('error', (error) => this.#fail(error));
@@ -189,7 +192,7 @@ class WatchResponses implements AsyncIterable<IWatchResponse> {
 
   async *[Symbol.asyncIterator](): AsyncGenerator<IWatchResponse, void, void> {
     while (!this.#ends.aborted) {
-      const response = this.#waiting.shift();
+      const response = this.#buffered.shift();
       if (response) yield response;
       else if (this.#failure) throw this.#failure;
       else await new Promise<void>((resolve) => (this.#wake = resolve));

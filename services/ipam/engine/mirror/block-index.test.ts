@@ -7,13 +7,13 @@ import type { Block } from '../../records/block.js';
 import type { RecordValue } from '../../records/view.js';
 import { block, claimedBlock, fullBlock, NOW_MS, poolRecord, prefix, request } from '../../testing/records.js';
 import { keys } from '../testing/stores.js';
-import { Image } from './snapshot.js';
+import { IndexedRecords } from './snapshot.js';
 
 const BLOCKS = 4096;
 const OLD = { claimTimeMs: NOW_MS - 3_600_000 };
 
 /** Counts what it is asked for. */
-class CountingImage extends Image {
+class CountingImage extends IndexedRecords {
   asked = 0;
 
   override block(of: Prefix): Block | undefined {

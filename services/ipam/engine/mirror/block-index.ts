@@ -28,11 +28,11 @@ export class BlockIndex {
     const known = this.#bySize.get(size) ?? new SortedPrefixes();
     this.#bySize.set(size, known);
     known.add(block.prefix);
-    this.judge(block, affinity);
+    this.update(block, affinity);
   }
 
   /** What was added has changed, or its owner's affinity has. */
-  judge(block: Block, affinity: Affinity | undefined): void {
+  update(block: Block, affinity: Affinity | undefined): void {
     const { prefix } = block;
     this.#roomy.put(prefix, hasFreeOrCooling(block));
     this.#idle.put(prefix, isIdle(block));
@@ -64,9 +64,9 @@ export class BlockIndex {
 class FamilyLists {
   readonly #lists = { 4: new SortedPrefixes(), 6: new SortedPrefixes() };
 
-  put(prefix: Prefix, belongs: boolean): void {
+  put(prefix: Prefix, isListed: boolean): void {
     const list = this.#lists[prefix.family];
-    if (belongs) list.add(prefix);
+    if (isListed) list.add(prefix);
     else list.delete(prefix);
   }
 
@@ -93,7 +93,7 @@ interface Run {
 const LONGEST_RUN = 512;
 
 /** Sums over the blocks of one family: those of a range cost an addition for every {@link LONGEST_RUN} of them or so. */
-export class BlockTallies {
+export class BlockStatsSums {
   /** In order, none empty. */
   readonly #runs: Run[] = [];
 
@@ -180,7 +180,7 @@ function lastAtMost(entries: readonly Entry[], prefix: Prefix): number {
 }
 
 /** The records that cannot be read, few or none: by their keys, and the blocks among them in the order of their addresses. */
-export class SetAside {
+export class UnreadableRecords {
   readonly #records = new Map<string, UnreadableRecord>();
   readonly #blocks: Readonly<Record<Family, UnreadableBlock[]>> = { 4: [], 6: [] };
 

@@ -98,10 +98,10 @@ describe('the mirror', () => {
     await writeHandle(store, handle('made', 3));
     const newer = await meet();
     const shown = () => [count(mirror), count(mirror, 'gone'), count(mirror, 'made')];
-    mirror.applyMet(older, NOT_POOLS);
+    mirror.applyConflict(older, NOT_POOLS);
     expect(shown()).toEqual([2, undefined, undefined]);
     for (const met of [newer, older]) {
-      mirror.applyMet(met, NOT_POOLS);
+      mirror.applyConflict(met, NOT_POOLS);
       expect(shown()).toEqual([3, 3, 3]);
     }
     expect(mirror.modRevision(keys.handle('gone'))).toBe(
@@ -112,15 +112,15 @@ describe('the mirror', () => {
   it('is not set back by a read that the watch has overtaken', async () => {
     const store = new MemoryStore();
     await writeHandle(store, handle('a', 1));
-    let letGo = (): void => undefined;
-    const slowRead = new Promise<void>((resolve) => (letGo = resolve));
+    let releaseNext = (): void => undefined;
+    const slowRead = new Promise<void>((resolve) => (releaseNext = resolve));
     const { mirror } = await startReplica(store);
     const snapshot = await store.read([KEY], forever);
     store.read = () => slowRead.then(() => snapshot);
     const refreshed = mirror.refresh({ keys: [KEY], pools: false }, forever);
     await remove(store, KEY);
     await settleEvents();
-    letGo();
+    releaseNext();
     await refreshed;
     expect(count(mirror)).toBeUndefined();
   });
@@ -200,23 +200,23 @@ describe('the mirror', () => {
 
   it('says why it waits for what is in doubt to whoever gives up', async () => {
     const { mirror } = await startReplica(new MemoryStore());
-    mirror.doubt({ keys: [KEY], pools: true });
-    await expect(mirror.settle(AbortSignal.abort())).rejects.toMatchObject({ code: 'CANCELLED' });
-    await mirror.settle(forever);
-    expect(mirror.inDoubt).toBe(false);
+    mirror.markDoubtful({ keys: [KEY], pools: true });
+    await expect(mirror.resolveDoubts(AbortSignal.abort())).rejects.toMatchObject({ code: 'CANCELLED' });
+    await mirror.resolveDoubts(forever);
+    expect(mirror.hasDoubts).toBe(false);
   });
 
   it('takes what the watch tells of an own transaction before its answer for what was sent, and only that', async () => {
     const store = new MemoryStore();
     const { mirror } = await startReplica(store);
     const sent = [own('a', 1), own('b', 1), own('c', 1)];
-    mirror.own.sent(sent);
+    mirror.own.markSent(sent);
     await writeHandle(store, handle('a', 1));
     await writeHandle(store, handle('b', 2));
     await settleEvents();
     expect(mirror.stored(KEY)).toBe(sent[0]?.decoded);
     expect(count(mirror, 'b')).toBe(2);
-    mirror.own.answered(sent);
+    mirror.own.markAnswered(sent);
     await writeHandle(store, handle('c', 1));
     await settleEvents();
     expect(count(mirror, 'c')).toBe(1);
@@ -252,7 +252,7 @@ describe('the mirror', () => {
     const command = fc.record({
       id: fc.constantFrom('a', 'b', 'c'),
       count: fc.option(fc.nat(9)),
-      settle: fc.boolean(),
+      settles: fc.boolean(),
       own: fc.boolean(),
       sent: fc.option(fc.nat(9), { nil: undefined }),
     });
@@ -260,8 +260,8 @@ describe('the mirror', () => {
       fc.asyncProperty(fc.array(command, { maxLength: 20 }), async (commands) => {
         const store = new MemoryStore();
         const { mirror } = await startReplica(store);
-        for (const { id, count: value, settle, own: isOwn, sent } of commands) {
-          if (sent !== undefined) mirror.own.sent([own(id, sent)]);
+        for (const { id, count: value, settles, own: isOwn, sent } of commands) {
+          if (sent !== undefined) mirror.own.markSent([own(id, sent)]);
           if (value === null) await remove(store, keys.handle(id));
           else await writeHandle(store, handle(id, value));
           const { revision, records } = await store.read([keys.handle(id)], forever);
@@ -270,7 +270,7 @@ describe('the mirror', () => {
               ? own(id, value)
               : { key: keys.handle(id), decoded: undefined, value: undefined };
           if (isOwn) mirror.applyOwn(revision, [write], NOT_POOLS);
-          if (settle) await settleEvents();
+          if (settles) await settleEvents();
         }
         await settleEvents();
         const { records } = await store.list('', forever);

@@ -6,10 +6,10 @@ import type { RecordKeys, RecordName } from '../../records/json/keys.js';
 import { decodeRewritten, decodeRecord, type DecodedRecord } from '../../records/json/registry.js';
 import type { RecordValue } from '../../records/view.js';
 import { RevisionCompacted, type LostComparison, type RecordChange, type Snapshot, type Store } from '../store.js';
-import { isForGood, isOver, throwIfAborted, untilAborted } from '../transaction.js';
+import { isPermanent, isAborted, throwIfAborted, untilAborted } from '../transaction.js';
 import { OwnWrites, type OwnWrite } from './own-writes.js';
 import { listInParts } from './pages.js';
-import { Image, type KeyedView } from './snapshot.js';
+import { IndexedRecords, type KeyedView } from './snapshot.js';
 
 interface MirrorOptions {
   readonly store: Store;
@@ -41,7 +41,7 @@ type Entry =
   | { readonly state: 'deleted'; readonly revision: number };
 
 /** The part of a transaction that an unknown outcome puts in question. */
-export interface Questioned {
+export interface DoubtfulRecords {
   readonly keys: readonly string[];
   readonly pools: boolean;
 }
@@ -56,7 +56,7 @@ const WATCH_BACKOFF: BackoffBounds = { baseMs: 100, maxMs: 5_000 };
  *   other replicas; met or read records may be older or newer than both. So each key keeps the revision of its last
  *   known change, and nothing older is applied. The same holds for deleted keys until the watch has passed them.
  * - A commit may fail with an unknown outcome. The records it may have changed are in doubt until they are read again,
- *   and no decision is made before ({@link settle}): a release that finds nothing must not be answered from before the
+ *   and no decision is made before ({@link resolveDoubts}): a release that finds nothing must not be answered from before the
  *   allocation.
  * - Unreadable records stay known by key, so that they are not overwritten.
  */
@@ -66,7 +66,7 @@ export class Mirror {
   readonly own = new OwnWrites();
   /** Keys of records that are known, or were until lately. */
   readonly knownKeys = (): Iterable<string> => this.#entries.keys();
-  readonly #image: Image;
+  readonly #indexed: IndexedRecords;
   readonly #options: MirrorOptions;
   readonly #entries = new Map<string, Entry>();
   /** Keys of the entries in state `deleted`. */
@@ -76,15 +76,15 @@ export class Mirror {
   #position = 0;
   /** Every change of a pool up to this revision is applied. */
   #poolsPosition = 0;
-  readonly #awaited = new Set<{ readonly revision: number; readonly resolve: () => void }>();
-  #doubt: Questioned = { keys: [], pools: false };
-  #settling: Promise<void> | undefined;
-  #following: Promise<void> = Promise.resolve();
+  readonly #revisionWaiters = new Set<{ readonly revision: number; readonly resolve: () => void }>();
+  #doubtful: DoubtfulRecords = { keys: [], pools: false };
+  #resolving: Promise<void> | undefined;
+  #watching: Promise<void> = Promise.resolve();
 
   private constructor(options: MirrorOptions) {
     this.#options = options;
-    this.#image = new Image(options.keys, (key) => this.modRevision(key) <= this.#position);
-    this.view = this.#image;
+    this.#indexed = new IndexedRecords(options.keys, (key) => this.modRevision(key) <= this.#position);
+    this.view = this.#indexed;
   }
 
   /**
@@ -94,14 +94,14 @@ export class Mirror {
   static async start(options: MirrorOptions, signal: AbortSignal): Promise<Mirror> {
     const mirror = new Mirror(options);
     await mirror.#listAll(signal);
-    mirror.#following = mirror.#follow();
+    mirror.#watching = mirror.#watchLoop();
     return mirror;
   }
 
   /** Ends the watch. Idempotent. */
   async close(): Promise<void> {
     this.#stop.abort();
-    await this.#following;
+    await this.#watching;
   }
 
   /** Revision of the record's last change as known here; 0 when there is no record. */
@@ -123,7 +123,7 @@ export class Mirror {
   async reach(revision: number, signal: AbortSignal): Promise<void> {
     if (this.#position >= revision) return;
     const reached = new Promise<void>((resolve) => {
-      this.#awaited.add({ revision, resolve });
+      this.#revisionWaiters.add({ revision, resolve });
     });
     await untilAborted(reached, signal);
   }
@@ -169,7 +169,7 @@ export class Mirror {
       const bytes = value?.length ?? 0;
       this.#apply(key, decoded ? { state: 'present', revision, decoded, bytes } : { state: 'deleted', revision });
     }
-    if (this.#options.observe && revision > this.#position) this.own.committed(revision, writes);
+    if (this.#options.observe && revision > this.#position) this.own.addCommit(revision, writes);
     if (poolsCompared) this.#poolsPosition = Math.max(this.#poolsPosition, revision);
   }
 
@@ -178,22 +178,22 @@ export class Mirror {
    * as of the comparison, and possibly older states of other records, until the watch has caught up.
    * @param poolsCompared - whether the transaction required that no pool had changed
    */
-  applyMet(met: LostComparison, { poolsCompared }: { readonly poolsCompared: boolean }): void {
-    this.#applySnapshot({ records: met.changed, revision: met.revision }, met.missing);
-    if (poolsCompared) this.#poolsPosition = Math.max(this.#poolsPosition, met.revision);
+  applyConflict(conflict: LostComparison, { poolsCompared }: { readonly poolsCompared: boolean }): void {
+    this.#applySnapshot({ records: conflict.changed, revision: conflict.revision }, conflict.missing);
+    if (poolsCompared) this.#poolsPosition = Math.max(this.#poolsPosition, conflict.revision);
   }
 
   /**
    * Reads again what is in question, and applies it.
    * @throws Failure of the store
    */
-  async refresh(questioned: Questioned, signal: AbortSignal): Promise<void> {
+  async refresh(doubtful: DoubtfulRecords, signal: AbortSignal): Promise<void> {
     const { store, keys } = this.#options;
     const [records, pools] = await Promise.all([
-      questioned.keys.length > 0 ? store.read(questioned.keys, signal) : undefined,
-      questioned.pools ? store.list(keys.pools, signal) : undefined,
+      doubtful.keys.length > 0 ? store.read(doubtful.keys, signal) : undefined,
+      doubtful.pools ? store.list(keys.pools, signal) : undefined,
     ]);
-    if (records) this.#applySnapshot(records, questioned.keys);
+    if (records) this.#applySnapshot(records, doubtful.keys);
     if (!pools) return;
     this.#applySnapshot(
       pools,
@@ -203,48 +203,48 @@ export class Mirror {
   }
 
   /** Nothing is decided until these have been read again: a commit that concerns them failed with an unknown outcome. */
-  doubt(questioned: Questioned): void {
-    this.#doubt = {
-      keys: [...new Set([...this.#doubt.keys, ...questioned.keys])],
-      pools: this.#doubt.pools || questioned.pools,
+  markDoubtful(doubtful: DoubtfulRecords): void {
+    this.#doubtful = {
+      keys: [...new Set([...this.#doubtful.keys, ...doubtful.keys])],
+      pools: this.#doubtful.pools || doubtful.pools,
     };
   }
 
-  get inDoubt(): boolean {
-    return this.#doubt.keys.length > 0 || this.#doubt.pools;
+  get hasDoubts(): boolean {
+    return this.#doubtful.keys.length > 0 || this.#doubtful.pools;
   }
 
   /**
    * Waits until nothing is in doubt.
    * @throws Failure of the store, or the signal's
    */
-  async settle(signal: AbortSignal): Promise<void> {
-    while (this.inDoubt) {
+  async resolveDoubts(signal: AbortSignal): Promise<void> {
+    while (this.hasDoubts) {
       throwIfAborted(signal);
       // Shared by all waiters, so only the mirror's own signal ends it.
-      this.#settling ??= this.#readDoubtful().finally(() => (this.#settling = undefined));
-      await untilAborted(this.#settling, signal);
+      this.#resolving ??= this.#readDoubtful().finally(() => (this.#resolving = undefined));
+      await untilAborted(this.#resolving, signal);
     }
   }
 
   async #readDoubtful(): Promise<void> {
-    const doubted = this.#doubt;
-    await this.refresh(doubted, this.#stop.signal);
-    const settled = new Set(doubted.keys);
-    const added = this.#doubt !== doubted;
-    this.#doubt = {
-      keys: added ? this.#doubt.keys : this.#doubt.keys.filter((key) => !settled.has(key)),
-      pools: added && this.#doubt.pools,
+    const previous = this.#doubtful;
+    await this.refresh(previous, this.#stop.signal);
+    const resolved = new Set(previous.keys);
+    const added = this.#doubtful !== previous;
+    this.#doubtful = {
+      keys: added ? this.#doubtful.keys : this.#doubtful.keys.filter((key) => !resolved.has(key)),
+      pools: added && this.#doubtful.pools,
     };
   }
 
-  async #follow(): Promise<void> {
+  async #watchLoop(): Promise<void> {
     const { signal } = this.#stop;
     for (let attempt = 0; !signal.aborted; attempt++) {
       try {
         await this.#catchUp(() => (attempt = 0));
       } catch (error) {
-        if (isOver(signal) || isForGood(error)) return;
+        if (isAborted(signal) || isPermanent(error)) return;
         const retryInMs = backoffMs(attempt, WATCH_BACKOFF, this.#options.random());
         this.#options.report({ type: 'watchFailed', error, retryInMs });
         await this.#options.clock.sleep(retryInMs, signal);
@@ -266,7 +266,7 @@ export class Mirror {
         }
         this.#advance(revision);
         this.#observeChanges(revision, changes);
-        this.own.passed(revision);
+        this.own.dropUpTo(revision);
         onProgress();
       }
     } catch (error) {
@@ -295,7 +295,7 @@ export class Mirror {
     for (const key of listed ? [...this.#entries.keys()] : [])
       if (!listed?.has(key)) this.#apply(key, { state: 'deleted', revision });
     this.#advance(revision);
-    this.own.passed(revision);
+    this.own.dropUpTo(revision);
     await observe?.({ type: 'listed', revision, records: observed });
   }
 
@@ -312,7 +312,7 @@ export class Mirror {
   #recordAt(key: string, value: Uint8Array, revision: number): RecordValue | undefined {
     const entry = this.#entries.get(key);
     if (entry?.revision === revision) return entry.state === 'present' ? entry.decoded.record : undefined;
-    const own = this.own.at(revision, key);
+    const own = this.own.findCommitted(revision, key);
     if (own) return own.record;
     const name = this.#options.keys.parse(key);
     if (!name) return undefined;
@@ -362,15 +362,15 @@ export class Mirror {
     this.#entries.set(key, entry);
     if (entry.state === 'deleted') this.#deleted.add(key);
     else if (this.#deleted.size > 0) this.#deleted.delete(key);
-    this.#show(key, entry);
+    this.#updateImage(key, entry);
   }
 
-  #show(key: string, entry: Entry): void {
+  #updateImage(key: string, entry: Entry): void {
     const name = entry.state === 'unreadable' ? this.#options.keys.parse(key) : undefined;
-    if (entry.state === 'present') this.#image.set(key, entry.decoded.record);
+    if (entry.state === 'present') this.#indexed.set(key, entry.decoded.record);
     else if (entry.state === 'unreadable' && name)
-      this.#image.setUnreadable({ key, name, reason: entry.failure.details.reason ?? entry.failure.message });
-    else this.#image.delete(key);
+      this.#indexed.setUnreadable({ key, name, reason: entry.failure.details.reason ?? entry.failure.message });
+    else this.#indexed.delete(key);
   }
 
   /** Of a key without an entry it is known that there was no record at the position. */
@@ -381,10 +381,10 @@ export class Mirror {
   /** Deletions that the watch has passed cannot be undone by anything it still brings. */
   #advance(revision: number): void {
     this.#position = Math.max(this.#position, revision);
-    for (const awaited of this.#awaited) {
-      if (awaited.revision > this.#position) continue;
-      this.#awaited.delete(awaited);
-      awaited.resolve();
+    for (const waiter of this.#revisionWaiters) {
+      if (waiter.revision > this.#position) continue;
+      this.#revisionWaiters.delete(waiter);
+      waiter.resolve();
     }
     for (const key of this.#deleted) {
       if ((this.#entries.get(key)?.revision ?? 0) > this.#position) continue;

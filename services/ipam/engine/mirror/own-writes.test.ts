@@ -10,40 +10,44 @@ const removal = (key: string): OwnWrite => ({ key, decoded: undefined, value: un
 test('what was sent is known by its bytes until it was answered', () => {
   const own = new OwnWrites();
   const first = [put('a', 'one'), removal('b')];
-  own.sent(first);
+  own.markSent(first);
   expect(own.decoded('a', Buffer.from('one'))).toEqual(decodedAs('one'));
   expect(own.decoded('a', Buffer.from('onf'))).toBeUndefined();
   expect(own.decoded('a', Buffer.from('one '))).toBeUndefined();
   expect(own.decoded('b', Buffer.from(''))).toBeUndefined();
-  own.answered(first);
+  own.markAnswered(first);
   expect(own.decoded('a', Buffer.from('one'))).toBeUndefined();
 });
 
 test('the answer of an earlier transaction does not end what a later one has sent', () => {
   const own = new OwnWrites();
   const [earlier, later] = [[put('a', 'one')], [put('a', 'two')]];
-  own.sent(earlier);
-  own.sent(later);
-  own.answered(earlier);
+  own.markSent(earlier);
+  own.markSent(later);
+  own.markAnswered(earlier);
   expect(own.decoded('a', Buffer.from('two'))).toEqual(decodedAs('two'));
 });
 
 test('what was committed is known at its revision until the watch has told of it', () => {
   const own = new OwnWrites();
-  own.committed(8, [put('a', 'eight')]);
-  own.committed(7, [put('a', 'seven'), removal('b')]);
-  expect([7, 8, 9].map((revision) => own.at(revision, 'a'))).toEqual([
+  own.addCommit(8, [put('a', 'eight')]);
+  own.addCommit(7, [put('a', 'seven'), removal('b')]);
+  expect([7, 8, 9].map((revision) => own.findCommitted(revision, 'a'))).toEqual([
     decodedAs('seven'),
     decodedAs('eight'),
     undefined,
   ]);
-  expect(own.at(7, 'b')).toBeUndefined();
-  own.passed(7);
-  expect([7, 8].map((revision) => own.at(revision, 'a'))).toEqual([undefined, decodedAs('eight')]);
+  expect(own.findCommitted(7, 'b')).toBeUndefined();
+  own.dropUpTo(7);
+  expect([7, 8].map((revision) => own.findCommitted(revision, 'a'))).toEqual([undefined, decodedAs('eight')]);
 });
 
 test('of what the watch does not tell no more than the last 256 commits are kept', () => {
   const own = new OwnWrites();
-  for (let revision = 1; revision <= 1000; revision++) own.committed(revision, [put('a', String(revision))]);
-  expect([744, 745, 1000].map((revision) => own.at(revision, 'a') !== undefined)).toEqual([false, true, true]);
+  for (let revision = 1; revision <= 1000; revision++) own.addCommit(revision, [put('a', String(revision))]);
+  expect([744, 745, 1000].map((revision) => own.findCommitted(revision, 'a') !== undefined)).toEqual([
+    false,
+    true,
+    true,
+  ]);
 });

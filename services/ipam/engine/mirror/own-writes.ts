@@ -24,16 +24,16 @@ export class OwnWrites {
   readonly #committed = new Map<number, ReadonlyMap<string, DecodedRecord>>();
 
   /** A transaction is about to be sent. */
-  sent(writes: readonly OwnWrite[]): void {
+  markSent(writes: readonly OwnWrite[]): void {
     for (const write of writes) this.#sent.set(write.key, write);
   }
 
   /** Its outcome is known, or will not be. */
-  answered(writes: readonly OwnWrite[]): void {
+  markAnswered(writes: readonly OwnWrite[]): void {
     for (const write of writes) if (this.#sent.get(write.key) === write) this.#sent.delete(write.key);
   }
 
-  committed(revision: number, writes: readonly OwnWrite[]): void {
+  addCommit(revision: number, writes: readonly OwnWrite[]): void {
     const records = new Map<string, DecodedRecord>();
     for (const { key, decoded } of writes) if (decoded) records.set(key, decoded);
     this.#committed.set(revision, records);
@@ -50,12 +50,12 @@ export class OwnWrites {
   }
 
   /** What was written under a key at a revision; undefined where that is not remembered. */
-  at(revision: number, key: string): DecodedRecord | undefined {
+  findCommitted(revision: number, key: string): DecodedRecord | undefined {
     return this.#committed.get(revision)?.get(key);
   }
 
   /** The watch has reported everything up to a revision. */
-  passed(revision: number): void {
+  dropUpTo(revision: number): void {
     // Answers may overtake each other, so that they are not surely in order.
     for (const known of this.#committed.keys()) if (known <= revision) this.#committed.delete(known);
   }

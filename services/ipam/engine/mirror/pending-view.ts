@@ -34,7 +34,7 @@ import { sortAffinities, sortByName } from './record-lists.js';
 import { SortedPrefixes } from './sorted-runs.js';
 
 /** A record that the folded decisions name: what they have made of it, and whether they write it. */
-interface Touched {
+interface TouchedRecord {
   /** Undefined when there is to be no record. */
   readonly record: RecordValue | undefined;
   readonly written: boolean;
@@ -45,10 +45,10 @@ interface Touched {
 type Kind = RecordValue['kind'];
 
 /** The mirror with some of its records replaced. */
-export class Overlay implements View {
+export class PendingView implements View {
   protected readonly mirror: Mirror;
   protected readonly keys: RecordKeys;
-  readonly #touched = new Map<string, Touched>();
+  readonly #touched = new Map<string, TouchedRecord>();
   /** The keys of written records, by kind. A record that is only touched is read from the mirror. */
   readonly #written = new Map<Kind, Set<string>>();
   /** The blocks that name an owner, or did before, by the owner and their keys. */
@@ -63,19 +63,19 @@ export class Overlay implements View {
     this.keys = keys;
   }
 
-  #note(key: string, { owner, prefix }: Block): void {
+  #indexOwner(key: string, { owner, prefix }: Block): void {
     if (!owner) return;
-    const text = ownerText(owner);
+    const text = ownerKey(owner);
     const blocks = this.#blocksOf.get(text) ?? new Map<string, Prefix>();
     this.#blocksOf.set(text, blocks.set(key, prefix));
   }
 
-  protected get touched(): ReadonlyMap<string, Touched> {
+  protected get touched(): ReadonlyMap<string, TouchedRecord> {
     return this.#touched;
   }
 
   /** Names a record that is as the mirror has it. */
-  protected compare(key: string): void {
+  protected addComparison(key: string): void {
     this.#touched.set(key, { record: this.mirror.stored(key)?.record, written: false, likeKey: undefined });
   }
 
@@ -83,7 +83,7 @@ export class Overlay implements View {
    * Shows a record in place of what the mirror has under the key.
    * @param named - the record, or the one that is deleted
    */
-  protected write(key: string, named: RecordValue, touched: Touched): void {
+  protected write(key: string, named: RecordValue, touched: TouchedRecord): void {
     const isFirst = !this.#isWritten(key);
     this.#touched.set(key, touched);
     const keys = this.#written.get(named.kind);
@@ -91,12 +91,12 @@ export class Overlay implements View {
     else this.#written.set(named.kind, new Set([key]));
     if (named.kind === 'affinity') {
       const { block } = named.value;
-      this.#writtenBlocks.noteAffinity(this.keys.block(block), block);
+      this.#writtenBlocks.addAffinity(this.keys.block(block), block);
     }
     if (named.kind !== 'block') return;
     const stored = isFirst ? this.mirror.stored(key)?.record : undefined;
-    for (const record of [stored, touched.record]) if (record?.kind === 'block') this.#note(key, record.value);
-    this.#writtenBlocks.note(key, named.value.prefix, stored?.kind === 'block' ? stored.value : undefined);
+    for (const record of [stored, touched.record]) if (record?.kind === 'block') this.#indexOwner(key, record.value);
+    this.#writtenBlocks.addBlock(key, named.value.prefix, stored?.kind === 'block' ? stored.value : undefined);
   }
 
   pools(): readonly Pool[] {
@@ -146,8 +146,8 @@ export class Overlay implements View {
   }
 
   blocksWithoutAffinityIn(prefix: Prefix): Iterable<Block> {
-    const isJudged = (block: Block): boolean => this.#writtenBlocks.judges(this.keys.block(block.prefix));
-    const kept = without(this.mirror.view.blocksWithoutAffinityIn(prefix), isJudged);
+    const isDecidedHere = (block: Block): boolean => this.#writtenBlocks.decidesLoose(this.keys.block(block.prefix));
+    const kept = exclude(this.mirror.view.blocksWithoutAffinityIn(prefix), isDecidedHere);
     return this.#merged(kept, this.#writtenBlocks.looseWithin(prefix));
   }
 
@@ -166,7 +166,7 @@ export class Overlay implements View {
   *#merged(stored: Iterable<Block>, changed: Block[]): Generator<Block, void, void> {
     for (const block of stored) {
       if (this.#writtenBlocks.replaces(block)) continue;
-      for (let [next] = changed; next && byPrefix(next, block) < 0; [next] = changed) {
+      for (let [next] = changed; next && compareBlocks(next, block) < 0; [next] = changed) {
         changed.shift();
         yield next;
       }
@@ -188,19 +188,19 @@ export class Overlay implements View {
   usableAffinitiesOf(owner: BlockOwner): readonly Affinity[] {
     const stored = this.mirror.view.usableAffinitiesOf(owner);
     const affinities = this.#written.get('affinity');
-    const blocks = this.#blocksOf.get(ownerText(owner));
+    const blocks = this.#blocksOf.get(ownerKey(owner));
     if (!affinities && !blocks) return stored;
     const isWritten = (block: Prefix): boolean => affinities?.has(this.keys.affinity(owner, block)) ?? false;
     const unspent = stored.filter(({ block }) => !isWritten(block) && !blocks?.has(this.keys.block(block)));
-    const judge = (affinity: Affinity): void => {
+    const addUnspent = (affinity: Affinity): void => {
       if (!isExhausted(affinity, this.block(affinity.block))) unspent.push(affinity);
     };
     if (affinities)
       for (const { value } of this.#writtenOf('affinity'))
-        if (value.owner.kind === owner.kind && value.owner.name === owner.name) judge(value);
+        if (value.owner.kind === owner.kind && value.owner.name === owner.name) addUnspent(value);
     for (const prefix of blocks?.values() ?? []) {
       const affinity = isWritten(prefix) ? undefined : this.mirror.view.affinity(owner, prefix);
-      if (affinity) judge(affinity);
+      if (affinity) addUnspent(affinity);
     }
     return sortAffinities(unspent);
   }
@@ -358,16 +358,16 @@ export class Overlay implements View {
   }
 }
 
-function ownerText({ kind, name }: BlockOwner): string {
+function ownerKey({ kind, name }: BlockOwner): string {
   return `${kind}:${name}`;
 }
 
-function byPrefix(a: Block, b: Block): number {
+function compareBlocks(a: Block, b: Block): number {
   return comparePrefixes(a.prefix, b.prefix);
 }
 
-function* without(blocks: Iterable<Block>, isLeft: (block: Block) => boolean): Generator<Block, void, void> {
-  for (const block of blocks) if (!isLeft(block)) yield block;
+function* exclude(blocks: Iterable<Block>, isExcluded: (block: Block) => boolean): Generator<Block, void, void> {
+  for (const block of blocks) if (!isExcluded(block)) yield block;
 }
 
 interface Listing<Named> {
@@ -398,16 +398,16 @@ interface WrittenBlocksOptions {
 class WrittenBlocks {
   readonly #options: WrittenBlocksOptions;
   /** By the key of the block: noted since it was last put in its place. */
-  readonly #unplaced = new Map<string, Prefix>();
-  readonly #shown = new SortedPrefixes();
+  readonly #unsorted = new Map<string, Prefix>();
+  readonly #existing = new SortedPrefixes();
   /** What they are in place of. */
   readonly #replaced = new Set<Block>();
   /** Blocks that were stored and are no more, by their keys. */
   readonly #deleted = new Map<string, Prefix>();
   /** By the key of the block: whether it is loose must be evaluated again. */
-  readonly #unjudged = new Map<string, Prefix>();
+  readonly #unevaluated = new Map<string, Prefix>();
   /** Keys of the blocks that are judged here. */
-  readonly #judged = new Set<string>();
+  readonly #evaluated = new Set<string>();
   readonly #loose = new SortedPrefixes();
 
   constructor(options: WrittenBlocksOptions) {
@@ -415,15 +415,15 @@ class WrittenBlocks {
   }
 
   /** A block is written, or deleted. @param stored - what it is in place of */
-  note(key: string, prefix: Prefix, stored: Block | undefined): void {
+  addBlock(key: string, prefix: Prefix, stored: Block | undefined): void {
     if (stored) this.#replaced.add(stored);
-    this.#unplaced.set(key, prefix);
-    this.#unjudged.set(key, prefix);
+    this.#unsorted.set(key, prefix);
+    this.#unevaluated.set(key, prefix);
   }
 
   /** An affinity for a block is written, or deleted. */
-  noteAffinity(key: string, prefix: Prefix): void {
-    this.#unjudged.set(key, prefix);
+  addAffinity(key: string, prefix: Prefix): void {
+    this.#unevaluated.set(key, prefix);
   }
 
   /** Whether a stored block is written here, so that it is listed from here. */
@@ -438,8 +438,8 @@ class WrittenBlocks {
 
   /** Those that lie in a range, in order. */
   within(range: Prefix): Block[] {
-    this.#place();
-    return this.#blocksOf(this.#shown.within(range));
+    this.#sort();
+    return this.#blocksOf(this.#existing.within(range));
   }
 
   /**
@@ -447,7 +447,7 @@ class WrittenBlocks {
    * @param count - at least 1
    */
   undeletedFrom(first: Prefix, count: number): number {
-    this.#place();
+    this.#sort();
     const size = prefixSize(first);
     for (const { family, length, value } of this.#deleted.values()) {
       if (family !== first.family || length !== first.length || value <= first.value) continue;
@@ -457,37 +457,37 @@ class WrittenBlocks {
   }
 
   /** Whether {@link looseWithin}, not the stored state, decides if the block of the key is loose. */
-  judges(key: string): boolean {
-    return this.#unjudged.has(key) || this.#judged.has(key);
+  decidesLoose(key: string): boolean {
+    return this.#unevaluated.has(key) || this.#evaluated.has(key);
   }
 
   /** The loose ones in a range, in order. */
   looseWithin(range: Prefix): Block[] {
-    this.#judge();
+    this.#evaluate();
     return this.#blocksOf(this.#loose.within(range));
   }
 
-  #place(): void {
-    for (const [key, prefix] of this.#unplaced) {
+  #sort(): void {
+    for (const [key, prefix] of this.#unsorted) {
       if (this.#options.blockAt(prefix)) {
-        this.#shown.add(prefix);
+        this.#existing.add(prefix);
         this.#deleted.delete(key);
       } else {
-        this.#shown.delete(prefix);
+        this.#existing.delete(prefix);
         this.#deleted.set(key, prefix);
       }
     }
-    this.#unplaced.clear();
+    this.#unsorted.clear();
   }
 
-  #judge(): void {
-    for (const [key, prefix] of this.#unjudged) {
+  #evaluate(): void {
+    for (const [key, prefix] of this.#unevaluated) {
       const block = this.#options.blockAt(prefix);
-      this.#judged.add(key);
+      this.#evaluated.add(key);
       if (block && this.#options.isLoose(block)) this.#loose.add(prefix);
       else this.#loose.delete(prefix);
     }
-    this.#unjudged.clear();
+    this.#unevaluated.clear();
   }
 
   #blocksOf(prefixes: Iterable<Prefix>): Block[] {

@@ -19,7 +19,7 @@ import type {
   UnreadableRecord,
   View,
 } from '../../records/view.js';
-import { BlockIndex, BlockTallies, SetAside } from './block-index.js';
+import { BlockIndex, BlockStatsSums, UnreadableRecords } from './block-index.js';
 import { containerIdsOf, EndpointIndex } from './endpoint-index.js';
 import { AffinityList, NameList } from './record-lists.js';
 
@@ -29,7 +29,7 @@ export interface KeyedView extends View {
 }
 
 /** Decoded records with the indexes that decisions need. Knows nothing of revisions or stored forms. */
-export class Image implements KeyedView {
+export class IndexedRecords implements KeyedView {
   readonly #keys: RecordKeys;
   readonly #showsAllBefore: (key: string) => boolean;
   readonly #records = new Map<string, RecordValue>();
@@ -39,12 +39,12 @@ export class Image implements KeyedView {
   readonly #unspent = new AffinityList();
   readonly #blocks: Readonly<Record<Family, Block[]>> = { 4: [], 6: [] };
   readonly #index = new BlockIndex();
-  readonly #tallies: Readonly<Record<Family, BlockTallies>> = { 4: new BlockTallies(), 6: new BlockTallies() };
+  readonly #tallies: Readonly<Record<Family, BlockStatsSums>> = { 4: new BlockStatsSums(), 6: new BlockStatsSums() };
   readonly #pools = new NameList<Pool>();
   readonly #reservations = new NameList<Reservation>();
   readonly #nodes = new NameList<Node>();
   readonly #endpoints = new EndpointIndex();
-  readonly #setAside = new SetAside();
+  readonly #unreadable = new UnreadableRecords();
 
   /** @param showsAllBefore - whether everything is here that was committed before the record of the key was last written */
   constructor(keys: RecordKeys, showsAllBefore: (key: string) => boolean) {
@@ -63,7 +63,7 @@ export class Image implements KeyedView {
       return;
     }
     if (before) this.delete(key);
-    else this.#clear(key);
+    else this.#clearUnreadable(key);
     this.#records.set(key, record);
     if (record.kind === 'pool') this.#pools.set(key, record.value);
     if (record.kind === 'reservation') this.#reservations.set(key, record.value);
@@ -73,18 +73,18 @@ export class Image implements KeyedView {
     if (record.kind === 'affinity') {
       const { owner, block } = record.value;
       this.#affinities.set(this.#keys.affinitiesOf(owner), key, record.value);
-      this.#judge(owner, block);
+      this.#updateUnspent(owner, block);
     }
   }
 
   /** In place of a record: one that cannot be read. */
   setUnreadable(record: UnreadableRecord): void {
     this.delete(record.key);
-    this.#setAside.set(record);
+    this.#unreadable.set(record);
   }
 
   delete(key: string): void {
-    this.#clear(key);
+    this.#clearUnreadable(key);
     const record = this.#records.get(key);
     if (!record) return;
     this.#records.delete(key);
@@ -97,13 +97,13 @@ export class Image implements KeyedView {
       const owner = this.#keys.affinitiesOf(record.value.owner);
       this.#affinities.delete(owner, key);
       this.#unspent.delete(owner, key);
-      this.#judgeBlock(record.value.block);
+      this.#reindexBlock(record.value.block);
     }
   }
 
   /** What is there in place of a record. */
-  #clear(key: string): void {
-    if (!this.#setAside.isEmpty) this.#setAside.delete(key);
+  #clearUnreadable(key: string): void {
+    if (!this.#unreadable.isEmpty) this.#unreadable.delete(key);
   }
 
   pools(): readonly Pool[] {
@@ -259,23 +259,23 @@ export class Image implements KeyedView {
   }
 
   unreadable(): Iterable<UnreadableRecord> {
-    return this.#setAside.all();
+    return this.#unreadable.all();
   }
 
   unreadableRecord(name: RecordName): UnreadableRecord | undefined {
-    return this.#setAside.isEmpty ? undefined : this.#setAside.get(this.#keys.ofName(name));
+    return this.#unreadable.isEmpty ? undefined : this.#unreadable.get(this.#keys.ofName(name));
   }
 
   unreadableBlock(prefix: Prefix): UnreadableBlock | undefined {
-    return this.#setAside.blockAcross(prefix);
+    return this.#unreadable.blockAcross(prefix);
   }
 
   #insertBlock(block: Block): void {
     const blocks = this.#blocks[block.prefix.family];
     blocks.splice(lowerBound(blocks, block.prefix), 0, block);
-    this.#index.add(block, this.#affinityTo(block));
+    this.#index.add(block, this.#ownerAffinity(block));
     this.#tallies[block.prefix.family].put(block);
-    if (block.owner) this.#judge(block.owner, block.prefix);
+    if (block.owner) this.#updateUnspent(block.owner, block.prefix);
   }
 
   /** Most blocks change without any of it mattering to the indexes. */
@@ -285,26 +285,26 @@ export class Image implements KeyedView {
     blocks[lowerBound(blocks, block.prefix)] = block;
     this.#tallies[block.prefix.family].put(block);
     const isSame = sameOwner(before.owner, block.owner) && hasFreeOrCooling(before) === hasFreeOrCooling(block);
-    if (!isSame || isIdle(before) !== isIdle(block)) this.#index.judge(block, this.#affinityTo(block));
+    if (!isSame || isIdle(before) !== isIdle(block)) this.#index.update(block, this.#ownerAffinity(block));
     if (isSame) return;
-    for (const owner of [before.owner, block.owner]) if (owner) this.#judge(owner, block.prefix);
+    for (const owner of [before.owner, block.owner]) if (owner) this.#updateUnspent(owner, block.prefix);
   }
 
   /** Evaluates again whether an affinity leads to a block. */
-  #judgeBlock(prefix: Prefix): void {
+  #reindexBlock(prefix: Prefix): void {
     const block = this.block(prefix);
-    if (block) this.#index.judge(block, this.#affinityTo(block));
+    if (block) this.#index.update(block, this.#ownerAffinity(block));
   }
 
-  #affinityTo({ owner, prefix }: Block): Affinity | undefined {
+  #ownerAffinity({ owner, prefix }: Block): Affinity | undefined {
     return owner && this.affinity(owner, prefix);
   }
 
   /** Puts an affinity among those that may lead to something, or takes it out. */
-  #judge(owner: BlockOwner, block: Prefix): void {
+  #updateUnspent(owner: BlockOwner, block: Prefix): void {
     const affinity = this.affinity(owner, block);
     if (!affinity) return;
-    this.#judgeBlock(block);
+    this.#reindexBlock(block);
     const [ownerKey, key] = [this.#keys.affinitiesOf(owner), this.#keys.affinity(owner, block)];
     if (isExhausted(affinity, this.block(block))) this.#unspent.delete(ownerKey, key);
     else this.#unspent.set(ownerKey, key, affinity);
@@ -315,7 +315,7 @@ export class Image implements KeyedView {
     blocks.splice(lowerBound(blocks, block.prefix), 1);
     this.#index.delete(block);
     this.#tallies[block.prefix.family].delete(block.prefix);
-    if (block.owner) this.#judge(block.owner, block.prefix);
+    if (block.owner) this.#updateUnspent(block.owner, block.prefix);
   }
 }
 

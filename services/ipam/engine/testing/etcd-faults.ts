@@ -18,7 +18,7 @@ setMaxListeners(0, never);
 export const UNAVAILABLE = { code: 'STORE_UNAVAILABLE' };
 
 /** The servers, stores and watches of one test; all end with it. */
-export class Scene {
+export class EtcdFixture {
   readonly events: ClusterEvent[] = [];
   readonly #cleanups: (() => unknown)[] = [];
 
@@ -41,8 +41,8 @@ export class Scene {
     return store;
   }
 
-  watch(store: Store, prefix: string, afterRevision: number): Watching {
-    const watching = new Watching(store, { prefix, afterRevision });
+  watch(store: Store, prefix: string, afterRevision: number): WatchRecorder {
+    const watching = new WatchRecorder(store, { prefix, afterRevision });
     this.onEnd(() => watching.end());
     return watching;
   }
@@ -80,7 +80,7 @@ export async function untilAnswered<Result>(ask: () => Promise<Result>): Promise
 }
 
 /** What a watch brings, until it is told to end. Takes it up again where it fails, as the mirror does. */
-class Watching {
+class WatchRecorder {
   readonly items: RevisionChanges[] = [];
   readonly failures: unknown[] = [];
   readonly #stop = new AbortController();
@@ -94,7 +94,7 @@ class Watching {
     return this.items.at(-1)?.revision ?? 0;
   }
 
-  async reaches(revision: number): Promise<void> {
+  async waitForRevision(revision: number): Promise<void> {
     await expect.poll(() => this.position, { timeout: 45_000, interval: 20 }).toBeGreaterThanOrEqual(revision);
   }
 

@@ -47,7 +47,7 @@ export interface TlsFiles {
 const START_TIMEOUT_MS = 45_000;
 
 /** etcdctl's own times are two seconds for a connection and five for an answer, which a busy machine may take. */
-const PATIENCE = ['--dial-timeout=45s', '--command-timeout=45s'];
+const TIMEOUT_FLAGS = ['--dial-timeout=45s', '--command-timeout=45s'];
 
 const CTL_ENV = { PATH: process.env.PATH ?? '', ETCDCTL_API: '3' };
 
@@ -135,7 +135,7 @@ export class EtcdServer {
     this.#child?.kill('SIGSTOP');
     // The signal was sent; a thread on the other processor may still answer.
     const deadlineMs = Date.now() + START_TIMEOUT_MS;
-    while (!standsStill(pid)) if (Date.now() > deadlineMs) throw new Error('etcd does not stop');
+    while (!isStopped(pid)) if (Date.now() > deadlineMs) throw new Error('etcd does not stop');
   }
 
   resume(): void {
@@ -163,7 +163,7 @@ export class EtcdServer {
 
   /** Runs etcdctl against this server. @throws Error with what it said */
   ctl(...args: readonly string[]): string {
-    const patient = this.#ctlArguments([...args, ...PATIENCE]);
+    const patient = this.#ctlArguments([...args, ...TIMEOUT_FLAGS]);
     return execFileSync('etcdctl', patient, { encoding: 'utf8', env: CTL_ENV, stdio: 'pipe' });
   }
 
@@ -232,7 +232,7 @@ export class EtcdServer {
 }
 
 /** Whether every thread of the process is stopped: state `T` of proc(5). */
-function standsStill(pid: number): boolean {
+function isStopped(pid: number): boolean {
   const tasks = `/proc/${pid}/task`;
   try {
     return readdirSync(tasks).every((id) => readFileSync(`${tasks}/${id}/stat`, 'utf8').includes(') T '));

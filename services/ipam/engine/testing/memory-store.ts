@@ -13,7 +13,7 @@ import {
   type Transaction,
   type WatchRequest,
 } from '../store.js';
-import { closedFailure, effectiveChanges, judgeComparisons, throwIfAborted } from '../transaction.js';
+import { closedFailure, effectiveChanges, evaluateComparisons, throwIfAborted } from '../transaction.js';
 
 /** What can be made to go wrong with the next operation of a kind. */
 type Fault =
@@ -145,7 +145,7 @@ export class MemoryStore implements Store {
       [...this.#records.values()].filter(({ key, modRevision }) => key.startsWith(prefix) && modRevision > revision);
     const get = (key: string): StoredRecord | undefined => this.#records.get(key);
     const modRevision = (key: string): number => get(key)?.modRevision ?? 0;
-    return judgeComparisons(comparisons, { revision: this.#revision, get, modRevision, changedUnder: under });
+    return evaluateComparisons(comparisons, { revision: this.#revision, get, modRevision, changedUnder: under });
   }
 
   #apply(transaction: Transaction): void {

@@ -31,7 +31,7 @@ async function commit(store: Store, parts: Parameters<typeof transaction>[0]): P
 }
 
 /** What a transaction that has to lose is told. */
-async function lose(store: Store, parts: Parameters<typeof transaction>[0]) {
+async function commitLosing(store: Store, parts: Parameters<typeof transaction>[0]) {
   const result = await store.commit(transaction(parts), signal);
   if (result.committed) throw new Error('the comparison was not lost');
   const { revision, changed, missing } = result;
@@ -196,7 +196,7 @@ export function describeStoreContract(name: string, open: () => Promise<StoreUnd
           deletes: ['/b'],
           if: [record('/a', revision), record('/b', revision)],
         };
-        expect(await lose(store, stale)).toMatchObject({ changed: [['/b', '2']], missing: [] });
+        expect(await commitLosing(store, stale)).toMatchObject({ changed: [['/b', '2']], missing: [] });
         const { records } = await store.list('/', signal);
         expect(records.map(({ key, value }) => [key, text(value)])).toEqual([
           ['/a', '1'],
@@ -227,7 +227,7 @@ export function describeStoreContract(name: string, open: () => Promise<StoreUnd
         await commit(store, { puts: { '/q': '1' }, deletes: ['/p/2'] });
         await commit(store, { if: [unchanged] });
         await commit(store, { puts: { '/p/3': '1' } });
-        expect(await lose(store, { if: [unchanged] })).toMatchObject({ changed: [['/p/3', '1']], missing: [] });
+        expect(await commitLosing(store, { if: [unchanged] })).toMatchObject({ changed: [['/p/3', '1']], missing: [] });
       });
 
       it('lets exactly one of many concurrent transactions win a comparison, and tells the others what it put', async () => {
@@ -255,7 +255,7 @@ export function describeStoreContract(name: string, open: () => Promise<StoreUnd
           record('/never', 0),
           { type: 'prefix', prefix: '/p/', notAfterRevision: second },
         ];
-        expect(await lose(store, { puts: { '/same': '9' }, if: comparisons })).toEqual({
+        expect(await commitLosing(store, { puts: { '/same': '9' }, if: comparisons })).toEqual({
           revision: third,
           changed: [
             ['/changed', '2'],
@@ -270,17 +270,20 @@ export function describeStoreContract(name: string, open: () => Promise<StoreUnd
 
       it('wins with what it was told, unless somebody else was faster', async () => {
         await commit(store, { puts: { '/a': '1', '/b': '1' } });
-        const { modRevisions } = await lose(store, { puts: { '/a': '2' }, if: [record('/a', 0), record('/b', 0)] });
+        const { modRevisions } = await commitLosing(store, {
+          puts: { '/a': '2' },
+          if: [record('/a', 0), record('/b', 0)],
+        });
         const again = modRevisions.map((modRevision, index) => record(index === 0 ? '/a' : '/b', modRevision));
         await commit(store, { puts: { '/a': '2' }, if: again });
-        expect((await lose(store, { puts: { '/a': '3' }, if: again })).changed).toEqual([['/a', '2']]);
+        expect((await commitLosing(store, { puts: { '/a': '3' }, if: again })).changed).toEqual([['/a', '2']]);
       });
 
       it('tells what a transaction that only compares has met', async () => {
         const revision = await commit(store, { puts: { '/a': '1' } });
         await commit(store, { deletes: ['/a'], puts: { '/b': '1' } });
         const met = { changed: [['/b', '1']], missing: ['/a'] };
-        expect(await lose(store, { if: [record('/a', revision), record('/b', 0)] })).toMatchObject(met);
+        expect(await commitLosing(store, { if: [record('/a', revision), record('/b', 0)] })).toMatchObject(met);
       });
 
       it('puts records that it does not compare', async () => {

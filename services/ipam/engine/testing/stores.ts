@@ -33,13 +33,17 @@ export const instantClock: Clock = {
 };
 
 /** A store that holds every commit back until it is let go. */
-export function heldStore(): { readonly store: MemoryStore; readonly letGo: () => void; readonly held: () => number } {
+export function blockingStore(): {
+  readonly store: MemoryStore;
+  readonly releaseNext: () => void;
+  readonly blockedCount: () => number;
+} {
   const waiting: (() => void)[] = [];
   const store = new MemoryStore({
     before: (operation) =>
       operation === 'commit' ? new Promise((resolve) => waiting.push(resolve)) : Promise.resolve(),
   });
-  return { store, letGo: () => waiting.shift()?.(), held: () => waiting.length };
+  return { store, releaseNext: () => waiting.shift()?.(), blockedCount: () => waiting.length };
 }
 
 export function prefix(text: string): Prefix {

@@ -303,14 +303,14 @@ describe('marks of releases', () => {
     draft.fold([release]);
     expect(draft.isEmpty).toBe(false);
     draft.fold([allocate]);
-    const { transaction, questioned } = draft.build();
+    const { transaction, doubtful } = draft.build();
     expect(transaction.puts).toEqual([{ key, value: Buffer.from('{"releasedAt":"1970-01-01T00:00:00.000Z"}') }]);
     // A release rests on what it knows of the handle, also on there being none.
     expect(transaction.comparisons).toEqual([
       { type: 'record', key: '/calico/ipam/v2/handle/net.c1', modRevision: 0 },
       { type: 'record', key, modRevision: 0 },
     ]);
-    expect(questioned.keys).toEqual(['/calico/ipam/v2/handle/net.c1', key]);
+    expect(doubtful.keys).toEqual(['/calico/ipam/v2/handle/net.c1', key]);
   });
 
   it('are left out where no transaction can be late', async () => {

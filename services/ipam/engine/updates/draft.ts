@@ -4,13 +4,13 @@ import { encodeHistoryEntry } from '../../records/json/history.js';
 import type { RecordKeys } from '../../records/json/keys.js';
 import { serialize, writeRecord, type DecodedRecord } from '../../records/json/registry.js';
 import type { Change, RecordChange, RecordValue } from '../../records/view.js';
-import type { Mirror, Questioned } from '../mirror/mirror.js';
+import type { Mirror, DoubtfulRecords } from '../mirror/mirror.js';
 import type { OwnWrite } from '../mirror/own-writes.js';
-import { Overlay } from '../mirror/pending-view.js';
+import { PendingView } from '../mirror/pending-view.js';
 import type { Comparison, Transaction } from '../store.js';
 
 /** A change with the key of its record. */
-interface Keyed {
+interface KeyedChange {
   readonly change: RecordChange;
   readonly key: string;
 }
@@ -23,7 +23,7 @@ const ALLOCATION_BYTES = 500;
 export interface DraftedTransaction {
   readonly transaction: Transaction;
   readonly writes: readonly OwnWrite[];
-  readonly questioned: Questioned;
+  readonly doubtful: DoubtfulRecords;
 }
 
 interface DraftOptions {
@@ -40,7 +40,7 @@ interface DraftOptions {
  * The mirror with the changes of the decisions folded so far: what the next decision of the same transaction sees. Lives
  * within one turn of the event loop, in which the mirror stands still.
  */
-export class Draft extends Overlay {
+export class Draft extends PendingView {
   readonly #history: HistoryEntry[] = [];
   /** By the key of the mark: when it was released, in epoch milliseconds. */
   readonly #released = new Map<string, number>();
@@ -54,9 +54,12 @@ export class Draft extends Overlay {
   #writtenCount = 0;
   /** Estimated. */
   #bytes = 0;
-  #lastKeyed: { readonly changes: readonly Change[]; readonly keyed: readonly Keyed[] } = { changes: [], keyed: [] };
+  #lastKeyed: { readonly changes: readonly Change[]; readonly keyed: readonly KeyedChange[] } = {
+    changes: [],
+    keyed: [],
+  };
   /** Of changes that have not been folded. */
-  #lastWeighed: { readonly changes: readonly Change[]; readonly bytes: number } | undefined;
+  #lastEstimate: { readonly changes: readonly Change[]; readonly bytes: number } | undefined;
 
   constructor(mirror: Mirror, keys: RecordKeys, { marksReleases, keepsHistory = true }: DraftOptions) {
     super(mirror, keys);
@@ -81,7 +84,7 @@ export class Draft extends Overlay {
   operationsWith(changes: readonly Change[]): number {
     const fresh = new Set<string>();
     const written = new Set<string>();
-    for (const { change, key } of this.#keyed(changes)) {
+    for (const { change, key } of this.#withKeys(changes)) {
       const before = this.touched.get(key);
       if (!before) fresh.add(key);
       if (change.type !== 'expect' && !before?.written) written.add(key);
@@ -112,18 +115,18 @@ export class Draft extends Overlay {
 
   /** Computed once, too, until they are folded. */
   #bytesOf(changes: readonly Change[]): number {
-    if (this.#lastWeighed?.changes !== changes) this.#lastWeighed = { changes, bytes: this.#weigh(changes) };
-    return this.#lastWeighed.bytes;
+    if (this.#lastEstimate?.changes !== changes) this.#lastEstimate = { changes, bytes: this.#estimateBytes(changes) };
+    return this.#lastEstimate.bytes;
   }
 
-  #weigh(changes: readonly Change[]): number {
+  #estimateBytes(changes: readonly Change[]): number {
     let bytes = 0;
     for (const change of changes) if (!namesRecord(change)) bytes += NEW_RECORD_BYTES;
-    for (const { change, key } of this.#keyed(changes)) {
+    for (const { change, key } of this.#withKeys(changes)) {
       if (change.type !== 'put') continue;
       bytes += this.touched.get(key)?.written
         ? ALLOCATION_BYTES
-        : NEW_RECORD_BYTES + Math.max(this.mirror.storedBytes(key), newBytes(change.record));
+        : NEW_RECORD_BYTES + Math.max(this.mirror.storedBytes(key), newRecordBytes(change.record));
     }
     return bytes;
   }
@@ -134,18 +137,18 @@ export class Draft extends Overlay {
    * @throws Failure STORE_CORRUPT when one would replace a record that cannot be read
    */
   fold(changes: readonly Change[]): readonly string[] {
-    const keyed = this.#keyed(changes);
+    const keyed = this.#withKeys(changes);
     for (const { key } of keyed) this.mirror.stored(key);
     this.#bytes += this.#bytesOf(changes);
-    this.#lastWeighed = undefined;
+    this.#lastEstimate = undefined;
     for (const change of changes) {
       if (this.#needsNoLock(change)) this.#lockCompared = true;
       if (change.type === 'expectPools') this.#poolsCompared = true;
       else if (change.type === 'log') this.#log(change.entry);
-      else if (!namesRecord(change)) this.#mark(change);
+      else if (!namesRecord(change)) this.#addReleaseMark(change);
     }
     return keyed.map((each) => {
-      this.#touch(each);
+      this.#applyChange(each);
       return each.key;
     });
   }
@@ -191,21 +194,21 @@ export class Draft extends Overlay {
     return {
       transaction: { comparisons, puts, deletes },
       writes,
-      questioned: { keys: [...this.touched.keys(), ...this.#unreleased], pools: this.#poolsCompared },
+      doubtful: { keys: [...this.touched.keys(), ...this.#unreleased], pools: this.#poolsCompared },
     };
   }
 
   /** Computed once for the questions about the same changes. */
-  #keyed(changes: readonly Change[]): readonly Keyed[] {
+  #withKeys(changes: readonly Change[]): readonly KeyedChange[] {
     if (this.#lastKeyed.changes !== changes) {
-      const keyed: Keyed[] = [];
+      const keyed: KeyedChange[] = [];
       for (const change of changes) if (namesRecord(change)) keyed.push({ change, key: this.keys.of(change.record) });
       this.#lastKeyed = { changes, keyed };
     }
     return this.#lastKeyed.keyed;
   }
 
-  #mark(change: Extract<Change, { handleId: string }>): void {
+  #addReleaseMark(change: Extract<Change, { handleId: string }>): void {
     if (!this.#marksReleases) return;
     const mark = this.keys.release(change.handleId);
     if (change.type === 'expectUnreleased') {
@@ -215,7 +218,7 @@ export class Draft extends Overlay {
     this.#released.set(mark, change.nowMs);
     // A release with nothing to release has found no handle, which must still hold at the commit.
     const handle = this.keys.handle(change.handleId);
-    if (!this.touched.has(handle)) this.compare(handle);
+    if (!this.touched.has(handle)) this.addComparison(handle);
   }
 
   #storedLike(key: string | undefined): DecodedRecord | undefined {
@@ -228,11 +231,11 @@ export class Draft extends Overlay {
     return this.touched.get(key)?.likeKey ?? key;
   }
 
-  #touch({ change, key }: Keyed): void {
+  #applyChange({ change, key }: KeyedChange): void {
     const { type, record } = change;
     const before = this.touched.get(key);
     if (type === 'expect') {
-      if (!before) this.compare(key);
+      if (!before) this.addComparison(key);
       return;
     }
     if (!before?.written) this.#writtenCount++;
@@ -244,7 +247,7 @@ export class Draft extends Overlay {
 /** Of a block's addresses, in its text, while none is given. */
 const FREE_ADDRESS_BYTES = 16;
 
-function newBytes(record: RecordValue): number {
+function newRecordBytes(record: RecordValue): number {
   return record.kind === 'block' ? record.value.allocations.length * FREE_ADDRESS_BYTES : 0;
 }
 

@@ -118,7 +118,7 @@ describe('an answer without a comparison', () => {
 
   it('is not asked about where nobody else writes', async () => {
     const { store, count } = countingStore();
-    const { updater } = await startReplica(store, { isSoleWriter: true });
+    const { updater } = await startReplica(store, { isExclusiveWriter: true });
     expect(await updater.update('n', readCount('a'), { signal: forever })).toBe(0);
     expect(await updater.read((view) => view.handle('a'), { signal: forever })).toBeUndefined();
     expect(count('revision')).toBe(0);

@@ -15,7 +15,7 @@ interface FreshViewOptions {
 }
 
 /** How long the watch may lag behind a known commit before a key is written to advance it, in milliseconds. */
-const WATCH_PATIENCE_MS = 20;
+const WATCH_WAIT_MS = 20;
 
 /**
  * Brings the mirror up to everything that any replica has acknowledged. What makes it hard:
@@ -70,10 +70,10 @@ export class FreshView {
     const revision = await store.revision(this.#stop);
     if (Math.max(mirror.position, this.#listedRevision) >= revision) return;
     const reached = new AbortController();
-    const patience = clock.sleep(WATCH_PATIENCE_MS, AbortSignal.any([this.#stop, reached.signal]));
+    const watchWait = clock.sleep(WATCH_WAIT_MS, AbortSignal.any([this.#stop, reached.signal]));
     const watched = mirror.reach(revision, this.#stop).then(() => reached.abort());
     watched.catch(() => reached.abort());
-    await patience;
+    await watchWait;
     if (mirror.position >= revision) return;
     const puts = [{ key: keys.barrier, value: Buffer.from('{}') }];
     try {
@@ -94,7 +94,7 @@ export class FreshView {
     let listed = new Set<string>();
     let revision = 0;
     const apply = (changed: readonly StoredRecord[], missing: readonly string[]): void =>
-      mirror.applyMet({ committed: false, revision, changed, missing }, { poolsCompared: false });
+      mirror.applyConflict({ committed: false, revision, changed, missing }, { poolsCompared: false });
     for await (const part of listInParts(store, keys.root, this.#stop)) {
       if (part.isFirst) listed = new Set();
       revision = part.revision;

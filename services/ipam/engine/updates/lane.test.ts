@@ -3,12 +3,12 @@ import { describe, expect, it } from 'vitest';
 
 import { forever } from '../testing/stores.js';
 import { Lane } from './lane.js';
-import type { Request } from './update-request.js';
+import type { UpdateRequest } from './update-request.js';
 
 const nothing = (): void => undefined;
 
-function request(isAnswered = false): Request {
-  const told = { succeed: nothing, fail: nothing, started: nothing };
+function request(isAnswered = false): UpdateRequest {
+  const told = { succeed: nothing, fail: nothing, endWait: nothing };
   const known = { isAnswered, isFresh: true, hasWaited: false, attempts: 0, keys: [], signal: forever };
   return { decide: () => 'folded', ...told, ...known, context: context.active() };
 }
@@ -41,17 +41,17 @@ describe('a lane', () => {
 
   it('goes alone for a while after it lost', () => {
     const lane = new Lane('n');
-    expect(lane.isAlone(0)).toBe(false);
-    lane.lost(1000);
-    expect([lane.isReady, lane.isAlone(1499), lane.isAlone(1500)]).toEqual([false, true, false]);
+    expect(lane.isExclusive(0)).toBe(false);
+    lane.markLost(1000);
+    expect([lane.isReady, lane.isExclusive(1499), lane.isExclusive(1500)]).toEqual([false, true, false]);
   });
 
   it('goes with others again after two transactions without a loss, and knows which came first', () => {
     const lane = new Lane('n');
-    lane.lost(0);
-    expect([lane.won(), lane.isAlone(0)]).toEqual([true, true]);
-    lane.lost(0);
-    expect([lane.won(), lane.isAlone(0)]).toEqual([true, true]);
-    expect([lane.won(), lane.isAlone(0)]).toEqual([false, false]);
+    lane.markLost(0);
+    expect([lane.markCommitted(), lane.isExclusive(0)]).toEqual([true, true]);
+    lane.markLost(0);
+    expect([lane.markCommitted(), lane.isExclusive(0)]).toEqual([true, true]);
+    expect([lane.markCommitted(), lane.isExclusive(0)]).toEqual([false, false]);
   });
 });

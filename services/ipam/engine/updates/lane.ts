@@ -1,26 +1,26 @@
-import type { Request } from './update-request.js';
+import type { UpdateRequest } from './update-request.js';
 
 /** How long a lane goes alone at most after one of its transactions was lost, in milliseconds. */
-const ALONE_MS = 500;
+const EXCLUSIVE_MS = 500;
 /** Transactions to be committed before the lane joins shared transactions again. */
-const ALONE_WINS = 2;
+const EXCLUSIVE_COMMITS = 2;
 
 /** Requests that are decided in the order in which they came, and of which one transaction at most is under way. */
 export class Lane {
   readonly name: string;
   /** Whether a transaction with requests of this lane is under way. */
   isBusy = false;
-  #queue: Request[] = [];
-  #waits = 0;
-  #hasLost = false;
-  #aloneWins = 0;
-  #aloneUntilMs = -Infinity;
+  #queue: UpdateRequest[] = [];
+  #pausesCount = 0;
+  #isAfterLoss = false;
+  #exclusiveCommits = 0;
+  #exclusiveUntilMs = -Infinity;
 
   constructor(name: string) {
     this.name = name;
   }
 
-  add(request: Request): void {
+  add(request: UpdateRequest): void {
     this.#queue.push(request);
   }
 
@@ -31,21 +31,21 @@ export class Lane {
 
   /** Whether it may be served now. */
   get isReady(): boolean {
-    return !this.isBusy && this.#waits === 0 && this.#queue.length > 0;
+    return !this.isBusy && this.#pausesCount === 0 && this.#queue.length > 0;
   }
 
   /** Whether there is nothing to serve. */
   get isIdle(): boolean {
-    return !this.isBusy && this.#waits === 0 && this.#queue.length === 0;
+    return !this.isBusy && this.#pausesCount === 0 && this.#queue.length === 0;
   }
 
   /** Whether its requests are committed separately from other lanes, which would lose with them. */
-  isAlone(nowMs: number): boolean {
-    return this.#aloneWins > 0 && nowMs < this.#aloneUntilMs;
+  isExclusive(nowMs: number): boolean {
+    return this.#exclusiveCommits > 0 && nowMs < this.#exclusiveUntilMs;
   }
 
   /** The first request whose caller waits. */
-  first(): Request | undefined {
+  first(): UpdateRequest | undefined {
     while (this.#queue[0]?.isAnswered) this.#queue.shift();
     return this.#queue[0];
   }
@@ -54,36 +54,36 @@ export class Lane {
     this.#queue.shift();
   }
 
-  takeAll(): readonly Request[] {
+  takeAll(): readonly UpdateRequest[] {
     return this.#queue.splice(0);
   }
 
   /** Puts returned requests at the front of the queue. */
-  putBack(requests: readonly Request[]): void {
+  putBack(requests: readonly UpdateRequest[]): void {
     this.#queue.unshift(...requests.filter(({ isAnswered }) => !isAnswered));
   }
 
   /** Another replica has changed its records: it commits alone. */
-  lost(nowMs: number): void {
-    this.#aloneUntilMs = nowMs + ALONE_MS;
-    this.#aloneWins = ALONE_WINS;
-    this.#hasLost = true;
+  markLost(nowMs: number): void {
+    this.#exclusiveUntilMs = nowMs + EXCLUSIVE_MS;
+    this.#exclusiveCommits = EXCLUSIVE_COMMITS;
+    this.#isAfterLoss = true;
   }
 
   /** A transaction of it was committed. @returns whether it is the first after one that was lost */
-  won(): boolean {
-    const hasLost = this.#hasLost;
-    this.#hasLost = false;
-    this.#aloneWins--;
-    return hasLost;
+  markCommitted(): boolean {
+    const isAfterLoss = this.#isAfterLoss;
+    this.#isAfterLoss = false;
+    this.#exclusiveCommits--;
+    return isAfterLoss;
   }
 
   /** It is not served until {@link resume}. */
   pause(): void {
-    this.#waits++;
+    this.#pausesCount++;
   }
 
   resume(): void {
-    this.#waits--;
+    this.#pausesCount--;
   }
 }

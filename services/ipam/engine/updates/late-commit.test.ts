@@ -28,7 +28,7 @@ class SlowStore extends MemoryStore {
     return await super.commit(...args);
   }
 
-  letGo(): void {
+  releaseNext(): void {
     this.#waiting.shift()?.();
   }
 }
@@ -52,7 +52,7 @@ describe('a transaction that arrives late', () => {
     store.isSlow = false;
     await expect(allocation).rejects.toMatchObject({ code: 'CANCELLED' });
     expect(await second.updater.update('n', release, { signal: forever })).toBe('released');
-    store.letGo();
+    store.releaseNext();
     await settleEvents();
     expect(await storedHandles(store)).toBe(0);
   });
@@ -63,7 +63,7 @@ describe('a transaction that arrives late', () => {
     await settleEvents();
     store.isSlow = false;
     await second.updater.update('n', release, { signal: forever });
-    store.letGo();
+    store.releaseNext();
     expect(await allocation).toBe('given');
     expect(await storedHandles(store)).toBe(1);
   });

@@ -21,10 +21,10 @@ export interface IpamOptions {
 /** Looks at the datastore without changing it. @throws what `look` throws, and the failures of every operation */
 export function read<Result>(
   { updates }: Pick<IpamOptions, 'updates'>,
-  look: (view: View) => Result,
+  query: (view: View) => Result,
   signal: AbortSignal,
 ): Promise<Result> {
-  return updates.read(look, { signal });
+  return updates.read(query, { signal });
 }
 
 /** All that changes the blocks of one node goes into one lane, so that it does not lose its comparisons to itself. */

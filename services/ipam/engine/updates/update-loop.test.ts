@@ -7,7 +7,7 @@ import { MemoryStore, type Operation } from '../testing/memory-store.js';
 import {
   forever,
   handle,
-  heldStore,
+  blockingStore,
   increment,
   instantClock,
   keys,
@@ -37,17 +37,17 @@ describe('folding', () => {
   });
 
   it('puts those that arrive during a transaction into the next one', async () => {
-    const { store, letGo, held } = heldStore();
+    const { store, releaseNext, blockedCount } = blockingStore();
     const { updater } = await startReplica(store);
     const first = updater.update('n', increment('a'), always);
     await settleEvents();
     const rest = [1, 2, 3].map(() => updater.update('n', increment('a'), always));
     await settleEvents();
-    expect(held()).toBe(1);
-    letGo();
+    expect(blockedCount()).toBe(1);
+    releaseNext();
     await first;
     await settleEvents();
-    letGo();
+    releaseNext();
     expect(await Promise.all(rest)).toEqual([2, 3, 4]);
     expect((await store.list('', forever)).revision).toBe(3);
   });
@@ -61,18 +61,18 @@ describe('folding', () => {
   });
 
   it('has no more transactions under way than it may, and none with a lane twice', async () => {
-    const { store, letGo, held } = heldStore();
+    const { store, releaseNext, blockedCount } = blockingStore();
     const { updater } = await startReplica(store, { maxInFlightCount: 2 });
     const first = updater.update('n', increment('a'), always);
     await settleEvents();
     const rest = [updater.update('n', increment('a'), always), updater.update('m', increment('b'), always)];
     await settleEvents();
-    expect(held()).toBe(2);
+    expect(blockedCount()).toBe(2);
     const last = updater.update('o', increment('c'), always);
     await settleEvents();
-    expect(held()).toBe(2);
+    expect(blockedCount()).toBe(2);
     for (let commit = 0; commit < 4; commit++) {
-      letGo();
+      releaseNext();
       await settleEvents();
     }
     expect(await Promise.all([first, ...rest, last])).toEqual([1, 2, 1, 1]);
@@ -102,7 +102,7 @@ describe('folding', () => {
 
   it('answers what rests on an uncommitted change only once that is committed', async () => {
     const store = new MemoryStore();
-    const { updater } = await startReplica(store, { isSoleWriter: true });
+    const { updater } = await startReplica(store, { isExclusiveWriter: true });
     store.injectFault('commit', { type: 'fails', failure: unavailable });
     const results = await Promise.allSettled([
       updater.update('n', increment('a'), always),
@@ -274,7 +274,7 @@ describe('callers who give up', () => {
   });
 
   it('in the lane: the request leaves no trace', async () => {
-    const { store, letGo } = heldStore();
+    const { store, releaseNext } = blockingStore();
     const { updater } = await startReplica(store);
     const abort = new AbortController();
     const first = updater.update('n', increment('a'), always);
@@ -284,26 +284,26 @@ describe('callers who give up', () => {
     });
     abort.abort();
     await dropped;
-    letGo();
+    releaseNext();
     await first;
     await updater.close();
     expect(await stored(store, 'a')).toEqual(['{"deleted":false,"block":{"10.0.0.0/26":1}}']);
   });
 
   it('during the transaction: the caller is told at once, and the outcome stands', async () => {
-    const { store, letGo } = heldStore();
+    const { store, releaseNext } = blockingStore();
     const { updater } = await startReplica(store);
     const abort = new AbortController();
     const gone = updater.update('n', increment('a'), { signal: abort.signal });
     await settleEvents();
     abort.abort(new Failure('DEADLINE_EXCEEDED', 'too late'));
     await expect(gone).rejects.toMatchObject({ code: 'DEADLINE_EXCEEDED' });
-    letGo();
+    releaseNext();
     expect(await updater.update('n', readCount('a'), always)).toBe(1);
   });
 
   it('between two attempts: the request is not decided again', async () => {
-    const { store, letGo } = heldStore();
+    const { store, releaseNext } = blockingStore();
     const { updater } = await startReplica(store);
     const abort = new AbortController();
     store.injectFault('commit', { type: 'losesRace' });
@@ -311,14 +311,14 @@ describe('callers who give up', () => {
     await settleEvents();
     abort.abort();
     await expect(gone).rejects.toMatchObject({ code: 'CANCELLED' });
-    letGo();
+    releaseNext();
     await updater.close();
     expect(String(store)).toBe('');
     expect(store.unusedFaults()).toEqual([]);
   });
 
   it('closing fails those who wait, and waits for what is in flight', async () => {
-    const { store, letGo } = heldStore();
+    const { store, releaseNext } = blockingStore();
     const { updater } = await startReplica(store);
     const inFlight = updater.update('n', increment('a'), always);
     await settleEvents();
@@ -326,7 +326,7 @@ describe('callers who give up', () => {
       code: 'STORE_UNAVAILABLE',
     });
     const closed = updater.close();
-    letGo();
+    releaseNext();
     await Promise.all([closed, waiting]);
     expect(await inFlight).toBe(1);
     await expect(updater.update('n', increment('a'), always)).rejects.toMatchObject({ code: 'STORE_UNAVAILABLE' });

@@ -12,7 +12,13 @@ import type { CommitResult, LostComparison, Store } from '../store.js';
 import { Draft, type DraftedTransaction } from './draft.js';
 import { FreshView } from './fresh-view.js';
 import { Lane } from './lane.js';
-import { makeRequest, withCommitSpan, type Decide, type Request, type TransactionLimits } from './update-request.js';
+import {
+  makeRequest,
+  withCommitSpan,
+  type Decide,
+  type UpdateRequest,
+  type TransactionLimits,
+} from './update-request.js';
 
 export type { Decide } from './update-request.js';
 
@@ -42,7 +48,7 @@ export interface UpdaterOptions {
    * Whether no other process writes to the store: then the mirror, which has all that this process has acknowledged, has all there is,
    * and is never asked about. Default: false.
    */
-  readonly isSoleWriter?: boolean;
+  readonly isExclusiveWriter?: boolean;
   /** Whether what decisions log is kept, for one put with each released address. Default: true. */
   readonly keepsHistory?: boolean;
 }
@@ -54,7 +60,7 @@ const DEFAULTS = {
   maxAttemptsCount: 40,
   commitTimeoutMs: 10_000,
   marksReleases: false,
-  isSoleWriter: false,
+  isExclusiveWriter: false,
   keepsHistory: true,
 } as const;
 /** Lost attempts that a request repeats immediately, on the records they met; waiting would miss the next turn too. */
@@ -70,7 +76,7 @@ interface UpdateOptions {
 }
 
 /** Requests whose changes are committed together, by the lanes they are from. */
-type Group = ReadonlyMap<Lane, readonly Request[]>;
+type Group = ReadonlyMap<Lane, readonly UpdateRequest[]>;
 
 /**
  * The only compare-and-swap loop. A request is a decision: it runs on a view of the datastore, and its changes are
@@ -110,10 +116,10 @@ export class Updater {
   /** Of commits that ended in time, for the next ones: Node takes long to make one. */
   readonly #timeouts: AbortController[] = [];
   /** Transactions under way, with their requests. */
-  readonly #committing = new Map<Promise<void>, readonly Request[]>();
+  readonly #committing = new Map<Promise<void>, readonly UpdateRequest[]>();
   #inFlight = 0;
   #isScheduled = false;
-  #isSettling = false;
+  #isResolving = false;
 
   constructor(options: UpdaterOptions) {
     this.#options = { ...DEFAULTS, ...options };
@@ -142,10 +148,10 @@ export class Updater {
         reject,
         signal,
         waits,
-        isFresh: this.#options.isSoleWriter,
+        isFresh: this.#options.isExclusiveWriter,
         limits,
       });
-      if (isFresh && !request.isFresh) this.#run(this.#freshen(lane, request));
+      if (isFresh && !request.isFresh) this.#run(this.#requeueWhenFresh(lane, request));
       else this.#enqueue(lane, request);
     });
   }
@@ -154,18 +160,18 @@ export class Updater {
    * Looks at a view that has everything that any replica has acknowledged before the call.
    * @throws what `look` throws; Failure STORE_UNAVAILABLE, or the signal's
    */
-  async read<Result>(look: (view: View) => Result, { signal }: { readonly signal: AbortSignal }): Promise<Result> {
+  async read<Result>(query: (view: View) => Result, { signal }: { readonly signal: AbortSignal }): Promise<Result> {
     if (signal.aborted) throw failureOfSignal(signal);
     if (this.#stop.signal.aborted) throw closedFailure();
-    const { mirror, isSoleWriter } = this.#options;
-    if (!isSoleWriter) await this.#fresh.reach(signal);
-    if (mirror.inDoubt) await mirror.settle(signal);
-    return look(mirror.view);
+    const { mirror, isExclusiveWriter } = this.#options;
+    if (!isExclusiveWriter) await this.#fresh.reach(signal);
+    if (mirror.hasDoubts) await mirror.resolveDoubts(signal);
+    return query(mirror.view);
   }
 
   /** Looks at the view as it is, which other replicas may have changed since: for hints. */
-  peek<Result>(look: (view: View) => Result): Promise<Result> {
-    return Promise.resolve(this.#options.mirror.view).then(look);
+  peek<Result>(query: (view: View) => Result): Promise<Result> {
+    return Promise.resolve(this.#options.mirror.view).then(query);
   }
 
   /** Fails all requests that wait, and waits for the transactions in flight. Idempotent. */
@@ -175,7 +181,7 @@ export class Updater {
     this.#failWaiting(closedFailure());
   }
 
-  #enqueue(name: string, request: Request): void {
+  #enqueue(name: string, request: UpdateRequest): void {
     if (this.#stop.signal.aborted) {
       request.fail(closedFailure());
       return;
@@ -201,8 +207,8 @@ export class Updater {
       this.#failWaiting(closedFailure());
       return;
     }
-    if (this.#options.mirror.inDoubt) {
-      if (!this.#isSettling) this.#run(this.#settle());
+    if (this.#options.mirror.hasDoubts) {
+      if (!this.#isResolving) this.#run(this.#resolveDoubts());
       return;
     }
     while (this.#inFlight < this.#options.maxInFlightCount && this.#hasReadyLane()) {
@@ -227,14 +233,14 @@ export class Updater {
     void running.then(() => this.#running.delete(running));
   }
 
-  async #settle(): Promise<void> {
-    this.#isSettling = true;
+  async #resolveDoubts(): Promise<void> {
+    this.#isResolving = true;
     try {
-      await this.#options.mirror.settle(this.#stop.signal);
+      await this.#options.mirror.resolveDoubts(this.#stop.signal);
     } catch (error) {
       this.#failWaiting(error);
     } finally {
-      this.#isSettling = false;
+      this.#isResolving = false;
       this.#schedule();
     }
   }
@@ -245,36 +251,36 @@ export class Updater {
 
   /** Takes requests off their lanes for as long as the transaction has room. */
   #fold(draft: Draft): Group {
-    const group = new Map<Lane, Request[]>();
+    const group = new Map<Lane, UpdateRequest[]>();
     const nowMs = this.#options.clock.nowMs();
     for (const lane of this.#lanes.values()) {
-      const isAlone = lane.isAlone(nowMs);
-      if (lane.isIdle && !isAlone) this.#lanes.delete(lane.name);
-      if (!lane.isReady || (isAlone && group.size > 0)) continue;
+      const isExclusive = lane.isExclusive(nowMs);
+      if (lane.isIdle && !isExclusive) this.#lanes.delete(lane.name);
+      if (!lane.isReady || (isExclusive && group.size > 0)) continue;
       const { requests, isFull } = this.#foldLane(draft, lane);
       if (requests.length > 0) group.set(lane, requests);
-      if (isFull || (isAlone && group.size > 0)) break;
+      if (isFull || (isExclusive && group.size > 0)) break;
     }
     return group;
   }
 
-  #foldLane(draft: Draft, lane: Lane): { readonly requests: Request[]; readonly isFull: boolean } {
-    const requests: Request[] = [];
+  #foldLane(draft: Draft, lane: Lane): { readonly requests: UpdateRequest[]; readonly isFull: boolean } {
+    const requests: UpdateRequest[] = [];
     for (let request = lane.first(); request; request = lane.first()) {
       const folded = request.decide(draft);
       if (folded === 'full') return { requests, isFull: true };
       lane.takeFirst();
-      request.started();
-      if (folded === 'unsure') this.#run(this.#freshen(lane.name, request));
+      request.endWait();
+      if (folded === 'unsure') this.#run(this.#requeueWhenFresh(lane.name, request));
       else if (folded === 'failed') continue;
-      else if (folded === 'unchanged' && this.#waitsForLeft(lane.name, request)) continue;
+      else if (folded === 'unchanged' && this.#waitsForAbandoned(lane.name, request)) continue;
       else if (draft.isEmpty) request.succeed();
       else requests.push(request);
     }
     return { requests, isFull: false };
   }
 
-  async #freshen(lane: string, request: Request): Promise<void> {
+  async #requeueWhenFresh(lane: string, request: UpdateRequest): Promise<void> {
     try {
       await this.#fresh.reach(request.signal);
       request.isFresh = true;
@@ -285,17 +291,17 @@ export class Updater {
   }
 
   /** Has a request decided again behind the transactions whose callers have given up. @returns false where there is none */
-  #waitsForLeft(lane: string, request: Request): boolean {
-    const left = [...this.#committing].flatMap(([committing, requests]) =>
+  #waitsForAbandoned(lane: string, request: UpdateRequest): boolean {
+    const abandoned = [...this.#committing].flatMap(([committing, requests]) =>
       requests.some(({ isAnswered }) => isAnswered) ? [committing] : [],
     );
-    if (request.hasWaited || left.length === 0) return false;
+    if (request.hasWaited || abandoned.length === 0) return false;
     request.hasWaited = true;
-    this.#run(Promise.all(left).then(() => this.#enqueue(lane, request)));
+    this.#run(Promise.all(abandoned).then(() => this.#enqueue(lane, request)));
     return true;
   }
 
-  async #commitGroup(draft: Draft, group: Group, requests: readonly Request[]): Promise<void> {
+  async #commitGroup(draft: Draft, group: Group, requests: readonly UpdateRequest[]): Promise<void> {
     this.#inFlight++;
     for (const lane of group.keys()) lane.isBusy = true;
     let drafted: DraftedTransaction | undefined;
@@ -303,34 +309,34 @@ export class Updater {
     const beganMs = clock.nowMs();
     try {
       drafted = draft.build();
-      const { transaction, writes, questioned } = drafted;
-      mirror.own.sent(writes);
+      const { transaction, writes, doubtful } = drafted;
+      mirror.own.markSent(writes);
       const contexts = requests.map(({ context }) => context);
-      const result = await withCommitSpan(transaction, contexts, () => this.#commitInTime(transaction));
+      const result = await withCommitSpan(transaction, contexts, () => this.#commitWithTimeout(transaction));
       if (result.committed) {
-        mirror.applyOwn(result.revision, writes, { poolsCompared: questioned.pools });
+        mirror.applyOwn(result.revision, writes, { poolsCompared: doubtful.pools });
         for (const request of requests) request.succeed();
-        for (const lane of group.keys()) if (lane.won()) this.#letOthers(lane, clock.nowMs() - beganMs);
-      } else this.#lost(drafted, group, result);
+        for (const lane of group.keys()) if (lane.markCommitted()) this.#yieldTurn(lane, clock.nowMs() - beganMs);
+      } else this.#handleLost(drafted, group, result);
     } catch (error) {
-      if (drafted) mirror.doubt(drafted.questioned);
+      if (drafted) mirror.markDoubtful(drafted.doubtful);
       for (const request of requests) request.fail(error);
     } finally {
-      if (drafted) mirror.own.answered(drafted.writes);
+      if (drafted) mirror.own.markAnswered(drafted.writes);
       for (const lane of group.keys()) lane.isBusy = false;
       this.#inFlight--;
       this.#schedule();
     }
   }
 
-  async #commitInTime(transaction: DraftedTransaction['transaction']): Promise<CommitResult> {
+  async #commitWithTimeout(transaction: DraftedTransaction['transaction']): Promise<CommitResult> {
     const { store, clock, commitTimeoutMs } = this.#options;
     const timeout = this.#timeouts.pop() ?? new AbortController();
-    const callOff = clock.after(commitTimeoutMs, () => timeout.abort(timeoutFailure(commitTimeoutMs)));
+    const cancelTimeout = clock.after(commitTimeoutMs, () => timeout.abort(timeoutFailure(commitTimeoutMs)));
     try {
       return await store.commit(transaction, timeout.signal);
     } finally {
-      callOff();
+      cancelTimeout();
       if (!timeout.signal.aborted) this.#timeouts.push(timeout);
     }
   }
@@ -339,34 +345,34 @@ export class Updater {
    * Puts the requests back, to be decided again on the records that the transaction has met. Those whose records have
    * changed are committed alone from then on; immediately, unless they have lost before.
    */
-  #lost({ questioned }: DraftedTransaction, group: Group, met: LostComparison): void {
+  #handleLost({ doubtful }: DraftedTransaction, group: Group, conflict: LostComparison): void {
     const { mirror, maxAttemptsCount } = this.#options;
     const requests = [...group.values()].flat();
-    mirror.applyMet(met, { poolsCompared: questioned.pools });
-    const changed = new Set([...met.changed.map(({ key }) => key), ...met.missing]);
+    mirror.applyConflict(conflict, { poolsCompared: doubtful.pools });
+    const changed = new Set([...conflict.changed.map(({ key }) => key), ...conflict.missing]);
     const lost = requests.filter(({ keys }) => keys.some((key) => changed.has(key)));
     // Without a record that shows the cause (a pool was made, the store gave no reason), all requests count as the
     // cause.
-    const atFault = new Set(lost.length > 0 ? lost : requests);
-    for (const request of atFault) {
+    const losers = new Set(lost.length > 0 ? lost : requests);
+    for (const request of losers) {
       if (++request.attempts >= maxAttemptsCount) request.fail(conflictFailure(request.attempts));
     }
     for (const [lane, own] of group) {
       lane.putBack(own);
-      const attempts = own.filter((request) => atFault.has(request)).map((request) => request.attempts);
+      const attempts = own.filter((request) => losers.has(request)).map((request) => request.attempts);
       if (attempts.length > 0) this.#backOff(lane, Math.max(...attempts) - 1);
     }
   }
 
   #backOff(lane: Lane, attempt: number): void {
     const { clock, random } = this.#options;
-    lane.lost(clock.nowMs());
+    lane.markLost(clock.nowMs());
     if (attempt < PROMPT_ATTEMPTS) return;
     this.#pause(lane, backoffMs(attempt - PROMPT_ATTEMPTS, CONFLICT_BACKOFF, random()));
   }
 
   /** Replicas that lost to it retry immediately; they would lose again if it continued. */
-  #letOthers(lane: Lane, transactionMs: number): void {
+  #yieldTurn(lane: Lane, transactionMs: number): void {
     this.#pause(lane, Math.min(MAX_TURN_MS, transactionMs * (0.5 + this.#options.random())));
   }
 

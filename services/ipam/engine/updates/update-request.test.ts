@@ -3,7 +3,7 @@ import { AsyncLocalStorageContextManager } from '@opentelemetry/context-async-ho
 import { BasicTracerProvider, InMemorySpanExporter, SimpleSpanProcessor } from '@opentelemetry/sdk-trace-base';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 
-import { startWait, withCommitSpan } from './update-request.js';
+import { startWaitSpan, withCommitSpan } from './update-request.js';
 
 const exporter = new InMemorySpanExporter();
 const TRANSACTION = { puts: [], deletes: [], comparisons: [] };
@@ -63,8 +63,8 @@ test('a commit that no request asked for is a trace of its own', async () => {
 });
 
 test('a wait is a span where the request’s trace is recorded, and ends once', async () => {
-  context.with(unrecorded(), startWait)();
-  const end = context.with(recorded('request').context, startWait);
+  context.with(unrecorded(), startWaitSpan)();
+  const end = context.with(recorded('request').context, startWaitSpan);
   end();
   end();
   await new Promise((resolve) => setImmediate(resolve));

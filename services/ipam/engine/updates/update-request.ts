@@ -31,14 +31,14 @@ export interface TransactionLimits {
 }
 
 /** A request in its lane. Its outcome's type is known to its closures alone. */
-export interface Request {
+export interface UpdateRequest {
   /** Decides against the draft, and folds the changes into it. */
   readonly decide: (draft: Draft) => Folded;
   /** Reports the outcome of the newest decision to the caller. */
   readonly succeed: () => void;
   readonly fail: (error: unknown) => void;
   /** Ends the span of the wait. */
-  readonly started: () => void;
+  readonly endWait: () => void;
   /** True once the caller knows its answer. */
   isAnswered: boolean;
   /** Whether the mirror has all that was acknowledged before the request came. */
@@ -52,7 +52,7 @@ export interface Request {
   readonly context: Context;
 }
 
-interface Caller<Outcome> {
+interface RequestInput<Outcome> {
   readonly decide: Decide<Outcome>;
   readonly resolve: (outcome: Outcome) => void;
   readonly reject: (error: unknown) => void;
@@ -62,20 +62,20 @@ interface Caller<Outcome> {
   readonly limits: TransactionLimits;
 }
 
-export function makeRequest<Outcome>(caller: Caller<Outcome>): Request {
+export function makeRequest<Outcome>(caller: RequestInput<Outcome>): UpdateRequest {
   const { decide, signal, limits } = caller;
-  const wait = caller.waits ? startWait() : () => undefined;
+  const endWait = caller.waits ? startWaitSpan() : () => undefined;
   let answer = (): void => undefined;
-  const finish = (tell: () => void): void => {
+  const finish = (notify: () => void): void => {
     if (request.isAnswered) return;
     request.isAnswered = true;
     signal.removeEventListener('abort', onAbort);
-    wait();
-    tell();
+    endWait();
+    notify();
   };
   const fail = (error: unknown): void => finish(() => caller.reject(error));
   const onAbort = (): void => fail(failureOfSignal(signal));
-  const request: Request = {
+  const request: UpdateRequest = {
     isAnswered: false,
     isFresh: caller.isFresh,
     hasWaited: false,
@@ -83,7 +83,7 @@ export function makeRequest<Outcome>(caller: Caller<Outcome>): Request {
     keys: [],
     signal,
     context: context.active(),
-    started: wait,
+    endWait,
     succeed: () => finish(answer),
     fail,
     decide: (draft) => {
@@ -115,9 +115,9 @@ function foldWithin(
   { operationsCount, bytes }: TransactionLimits,
 ): readonly string[] | undefined {
   const operations = draft.operationsWith(changes);
-  const isOver = operations > operationsCount;
-  if (!draft.isEmpty && (isOver || draft.bytesWith(changes) > bytes)) return undefined;
-  if (isOver)
+  const isTooLarge = operations > operationsCount;
+  if (!draft.isEmpty && (isTooLarge || draft.bytesWith(changes) > bytes)) return undefined;
+  if (isTooLarge)
     throw new Failure(
       'INTERNAL',
       `the request needs ${operations} operations in one transaction and the datastore allows ${operationsCount}: raise the limit there and here, or ask for fewer addresses at once`,
@@ -127,12 +127,12 @@ function foldWithin(
 
 /** Spans of the update loop. Without a recorder of the trace they are not made: a span costs as much as a decision. */
 
-const NOTHING = (): void => undefined;
+const NO_OPERATION = (): void => undefined;
 
 /** Begins the span of a request's wait. @returns what ends it; may be called again */
-export function startWait(): () => void {
-  if (trace.getActiveSpan()?.isRecording() !== true) return NOTHING;
-  let end = NOTHING;
+export function startWaitSpan(): () => void {
+  if (trace.getActiveSpan()?.isRecording() !== true) return NO_OPERATION;
+  let end = NO_OPERATION;
   const waited = new Promise<void>((resolve) => {
     end = resolve;
   });

@@ -1,7 +1,7 @@
 import { expect, it } from 'vitest';
 
 import type { Decision, View } from '../../records/view.js';
-import { forever, handle, heldStore, put, settleEvents, startReplica } from '../testing/stores.js';
+import { forever, handle, blockingStore, put, settleEvents, startReplica } from '../testing/stores.js';
 
 const give = (): Decision<string> => ({ changes: [put(handle('net.c1', 1))], outcome: 'given' });
 
@@ -12,8 +12,8 @@ const release = (view: View): Decision<string> => ({
 });
 
 it('finds what a caller who gave up has left on its way to the only writer’s store', async () => {
-  const { store, letGo } = heldStore();
-  const { updater } = await startReplica(store, { isSoleWriter: true });
+  const { store, releaseNext } = blockingStore();
+  const { updater } = await startReplica(store, { isExclusiveWriter: true });
   const caller = new AbortController();
   const allocation = updater.update('node', give, { signal: caller.signal });
   await settleEvents();
@@ -21,16 +21,16 @@ it('finds what a caller who gave up has left on its way to the only writer’s s
   await expect(allocation).rejects.toMatchObject({ code: 'CANCELLED' });
   const released = updater.update('block', release, { signal: forever });
   await settleEvents();
-  letGo();
+  releaseNext();
   expect(await released).toBe('found');
 });
 
 it('does not wait for transactions whose callers wait', async () => {
-  const { store, letGo } = heldStore();
-  const { updater } = await startReplica(store, { isSoleWriter: true });
+  const { store, releaseNext } = blockingStore();
+  const { updater } = await startReplica(store, { isExclusiveWriter: true });
   const allocation = updater.update('node', give, { signal: forever });
   await settleEvents();
   expect(await updater.update('block', release, { signal: forever })).toBe('nothing to release');
-  letGo();
+  releaseNext();
   expect(await allocation).toBe('given');
 });

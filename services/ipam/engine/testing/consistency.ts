@@ -41,7 +41,7 @@ export function heldByHandle(view: MapView): ReadonlyMap<string, string> {
 }
 
 /** Every way in which the records break I1–I3, P1 or P2 of DESIGN.md, one line each. Looks at everything, in the obvious way. */
-export function disagreements(view: MapView, nowMs: number): string[] {
+export function inconsistencies(view: MapView, nowMs: number): string[] {
   return [
     ...poolFaults(view),
     ...blockFaults(view, nowMs),

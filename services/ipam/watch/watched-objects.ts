@@ -56,7 +56,7 @@ export function nameOf(object: WatchedObject): string {
 }
 
 /** As {@link nameOf} has it, of what is there no more; undefined for what cannot be watched. */
-export function removedNameOf(name: RecordName): string | undefined {
+export function nameOfRecord(name: RecordName): string | undefined {
   switch (name.kind) {
     case 'block':
       return formatPrefix(name.prefix);
@@ -115,14 +115,14 @@ export function nodeNameOf(object: WatchedObject): string {
 }
 
 /** Whether two states of one object are in the same scope. */
-export function inSameScope(a: WatchedObject, b: WatchedObject): boolean {
+export function isInSameScope(a: WatchedObject, b: WatchedObject): boolean {
   // Nearly all changes are of blocks, by allocations, which their scope is not touched by.
   if (a.kind === 'block' && b.kind === 'block')
     return a.value.poolName === b.value.poolName && nodeNameOf(a) === nodeNameOf(b);
-  return sameScope(scopeOf(a), scopeOf(b));
+  return isSameScope(scopeOf(a), scopeOf(b));
 }
 
-export function sameScope(a: Scope, b: Scope): boolean {
+export function isSameScope(a: Scope, b: Scope): boolean {
   return (
     a.nodeName === b.nodeName &&
     a.poolNames.length === b.poolNames.length &&
@@ -131,15 +131,15 @@ export function sameScope(a: Scope, b: Scope): boolean {
 }
 
 /** What is no node's, or no pool's: a filter by these does not concern it. */
-export const OF_NO_NODE: ReadonlySet<WatchedKind> = new Set(['pool', 'reservation']);
-const OF_NO_POOL: ReadonlySet<WatchedKind> = new Set(['node', 'reservation']);
+export const KINDS_WITHOUT_NODE: ReadonlySet<WatchedKind> = new Set(['pool', 'reservation']);
+const KINDS_WITHOUT_POOL: ReadonlySet<WatchedKind> = new Set(['node', 'reservation']);
 
-export function isWanted(query: WatchQuery, kind: WatchedKind, scope: Scope): boolean {
+export function matchesQuery(query: WatchQuery, kind: WatchedKind, scope: Scope): boolean {
   const { kinds, nodeName, poolName } = query;
   return (
     kinds.has(kind) &&
-    (nodeName === '' || OF_NO_NODE.has(kind) || scope.nodeName === nodeName) &&
-    (poolName === '' || OF_NO_POOL.has(kind) || scope.poolNames.includes(poolName))
+    (nodeName === '' || KINDS_WITHOUT_NODE.has(kind) || scope.nodeName === nodeName) &&
+    (poolName === '' || KINDS_WITHOUT_POOL.has(kind) || scope.poolNames.includes(poolName))
   );
 }
 
@@ -164,12 +164,12 @@ interface BorrowedAddress {
   readonly nodeName: string;
 }
 
-const NONE: readonly BorrowedAddress[] = [];
+const NO_BORROWED: readonly BorrowedAddress[] = [];
 
 /** The routes of a block, from its record. Addresses without a node, and cooling ones, count as not on another node. */
 export function blockRoute(block: Block, poolName: string | undefined): BlockRoute {
   const nodeName = block.owner?.kind === 'host' ? block.owner.name : undefined;
-  return { prefix: block.prefix, poolName, nodeName, borrowed: borrowedOf(block, nodeName) };
+  return { prefix: block.prefix, poolName, nodeName, borrowed: borrowedAddresses(block, nodeName) };
 }
 
 /**
@@ -177,16 +177,19 @@ export function blockRoute(block: Block, poolName: string | undefined): BlockRou
  * @param route - made of the block as it was `before`
  * @param after - of the same owner, in the same pool
  */
-export function keepsRoute(route: BlockRoute, before: Block, after: Block): boolean {
+export function isRouteUnchanged(route: BlockRoute, before: Block, after: Block): boolean {
   const { borrowed, nodeName } = route;
-  const isOthers = (one: AllocationAttributes, index: number): boolean =>
+  const isNewBorrower = (one: AllocationAttributes, index: number): boolean =>
     one !== before.attributes[index] && borrowerOf(one, nodeName) !== undefined;
-  return borrowed === NONE && !after.attributes.some(isOthers);
+  return borrowed === NO_BORROWED && !after.attributes.some(isNewBorrower);
 }
 
 /** Looks at single addresses only where one of the few attributes, which addresses share, is another node's. */
-function borrowedOf({ prefix, allocations, attributes }: Block, owner: string | undefined): readonly BorrowedAddress[] {
-  if (!attributes.some((one) => borrowerOf(one, owner) !== undefined)) return NONE;
+function borrowedAddresses(
+  { prefix, allocations, attributes }: Block,
+  owner: string | undefined,
+): readonly BorrowedAddress[] {
+  if (!attributes.some((one) => borrowerOf(one, owner) !== undefined)) return NO_BORROWED;
   return allocations.flatMap((index, ordinal): BorrowedAddress[] => {
     const used = index === null ? undefined : attributes[index];
     const nodeName = used && borrowerOf(used, owner);
@@ -200,7 +203,7 @@ function borrowerOf({ owner, releasedAtMs }: AllocationAttributes, blockOwner: s
 }
 
 /** Whether two routes of one block say the same. */
-export function sameBlockRoute(a: BlockRoute, b: BlockRoute): boolean {
+export function isSameBlockRoute(a: BlockRoute, b: BlockRoute): boolean {
   return (
     a.poolName === b.poolName &&
     a.nodeName === b.nodeName &&
@@ -242,7 +245,7 @@ export interface Item {
   readonly key: string;
   object: WatchedObject;
   /** Revision at which it came to be: it is newer than all that did at an older one, in the order of the items. */
-  readonly madeAt: number;
+  readonly createdRevision: number;
   /** Its change message, once it was needed and there was room. */
   encoded: Uint8Array | undefined;
   /** Number of its last change among the recent ones, which may be kept no more; -1 before the first. */

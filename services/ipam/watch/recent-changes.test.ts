@@ -2,8 +2,8 @@ import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
 import { poolRecord } from '../testing/records.js';
-import { RecentChanges } from './recent.js';
-import type { Item, WatchedObject } from './watched.js';
+import { RecentChanges } from './recent-changes.js';
+import type { Item, WatchedObject } from './watched-objects.js';
 
 const SEED = Date.now() & 0x7fffffff;
 const FIRST_REVISION = 10;
@@ -46,7 +46,7 @@ class Telling {
       return;
     }
     const before = item?.object;
-    const now = item ?? { key, object: after, madeAt: revision, encoded: undefined, changeNumber: -1 };
+    const now = item ?? { key, object: after, createdRevision: revision, encoded: undefined, changeNumber: -1 };
     now.object = after;
     this.items.set(key, now);
     this.recent.changed(now, before, revision);

@@ -19,8 +19,8 @@ import {
   request,
 } from '../../testing/records.js';
 import { keys } from '../testing/stores.js';
-import { BlockTallies } from './block-index.js';
-import { Image } from './snapshot.js';
+import { BlockStatsSums } from './block-index.js';
+import { IndexedRecords } from './snapshot.js';
 
 const PLACES = 2048;
 const cidrAt = (place: number): string => `${formatAddress({ family: 4, value: BigInt(0x0a000000 + place * 4) })}/30`;
@@ -33,7 +33,7 @@ test('property: the sums of any range are those of its blocks, whatever comes, c
       fc.nat(PLACES - 1),
       fc.integer({ min: 16, max: 32 }),
       (changes, at, length) => {
-        const [tallies, blocks] = [new BlockTallies(), new Map<number, Block>()];
+        const [tallies, blocks] = [new BlockStatsSums(), new Map<number, Block>()];
         const put = (place: number, value: Block): void => {
           tallies.put(value);
           blocks.set(place, value);
@@ -66,7 +66,7 @@ function roomyBlock(cidr: string, nodeName: string): Block {
 }
 
 /** Counts the blocks that it shows. */
-class CountingImage extends Image {
+class CountingImage extends IndexedRecords {
   shown = 0;
 
   override block(of: Prefix): Block | undefined {

@@ -13,7 +13,7 @@ import { poolOf } from '../records/pool.js';
 import type { RecordValue, View } from '../records/view.js';
 import { parseToken, WatchHub, type HubOptions } from '../watch/hub.js';
 import {
-  isWanted,
+  matchesQuery,
   nameOf,
   scopeOf,
   type WatchCodec,
@@ -21,7 +21,7 @@ import {
   type WatchedObject,
   type WatchPhase,
   type WatchQuery,
-} from '../watch/watched.js';
+} from '../watch/watched-objects.js';
 
 export const keys = new RecordKeys('/calico');
 export const forever: AbortSignal = new AbortController().signal;
@@ -160,7 +160,7 @@ export async function freshList(store: MemoryStore, wanted: WatchQuery): Promise
   await mirror.close();
   const listed = new Map<string, string>();
   for (const object of objectsOf(mirror.view))
-    if (isWanted(wanted, object.kind, scopeOf(object)))
+    if (matchesQuery(wanted, object.kind, scopeOf(object)))
       listed.set(`${object.kind} ${nameOf(object)}`, describe(object));
   return listed;
 }

@@ -1,15 +1,15 @@
 import {
-  inSameScope,
-  sameScope,
+  isInSameScope,
+  isSameScope,
   scopeOf,
   type Item,
   type Scope,
   type WatchedKind,
   type WatchedObject,
-} from './watched.js';
+} from './watched-objects.js';
 
 /** That an object changed: with what it is now, not what it was then. */
-export interface Recent {
+export interface RecentChange {
   readonly kind: WatchedKind;
   readonly key: string;
   /** Undefined when there is no such object any more. */
@@ -21,7 +21,7 @@ export interface Recent {
   readonly formerScopes: readonly Scope[];
 }
 
-const NONE: readonly Scope[] = [];
+const NO_SCOPES: readonly Scope[] = [];
 
 /** So many lists of scopes are shared at most: more than the nodes of a large cluster have pools. */
 const MAX_SHARED_COUNT = 20_000;
@@ -34,7 +34,7 @@ const MAX_SHARED_COUNT = 20_000;
 export class RecentChanges {
   readonly #capacity: number;
   /** An item that was in nothing else before; undefined where the same object changed again later. */
-  #entries: (Item | Recent | undefined)[] = [];
+  #entries: (Item | RecentChange | undefined)[] = [];
   /** Of the entries, one by one. */
   #revisions: number[] = [];
   /** Numbers of the entries of objects that were removed, by kind and key. */
@@ -67,8 +67,8 @@ export class RecentChanges {
     const { key, object } = item;
     const earlier = before ? this.#forget(item.changeNumber) : this.#forgetRemoval(object.kind, key);
     item.changeNumber = this.nextNumber;
-    const isInSame = earlier.length === 0 && (!before || inSameScope(before, object));
-    const formerScopes = isInSame ? NONE : this.#formerScopes(earlier, before, object);
+    const isInSame = earlier.length === 0 && (!before || isInSameScope(before, object));
+    const formerScopes = isInSame ? NO_SCOPES : this.#formerScopes(earlier, before, object);
     const isPlain = formerScopes.length === 0;
     this.#append(isPlain ? item : { kind: object.kind, key, item, formerScopes }, revision);
   }
@@ -83,10 +83,10 @@ export class RecentChanges {
   }
 
   /** The change of a number; undefined when the same object changed again later. */
-  at(number: number): Recent | undefined {
+  at(number: number): RecentChange | undefined {
     const entry = this.#entries[number - this.#first];
     if (!entry || !isItem(entry)) return entry;
-    return { kind: entry.object.kind, key: entry.key, item: entry, formerScopes: NONE };
+    return { kind: entry.object.kind, key: entry.key, item: entry, formerScopes: NO_SCOPES };
   }
 
   /** Revision of the change of a number, which is kept; infinite behind the last one. */
@@ -106,7 +106,7 @@ export class RecentChanges {
     return this.#first + low;
   }
 
-  #append(entry: Item | Recent, revision: number): void {
+  #append(entry: Item | RecentChange, revision: number): void {
     this.#entries.push(entry);
     this.#revisions.push(revision);
     if (this.#entries.length > this.#capacity + this.#capacity / 8) this.#drop(this.#entries.length - this.#capacity);
@@ -116,15 +116,15 @@ export class RecentChanges {
   #forget(number: number): readonly Scope[] {
     const index = number - this.#first;
     const entry = index < 0 ? undefined : this.#entries[index];
-    if (!entry) return NONE;
+    if (!entry) return NO_SCOPES;
     this.#entries[index] = undefined;
-    return isItem(entry) ? NONE : entry.formerScopes;
+    return isItem(entry) ? NO_SCOPES : entry.formerScopes;
   }
 
   #forgetRemoval(kind: WatchedKind, key: string): readonly Scope[] {
     const removed = this.#removed.get(kind);
     const number = removed?.get(key);
-    if (number === undefined) return NONE;
+    if (number === undefined) return NO_SCOPES;
     removed?.delete(key);
     return this.#forget(number);
   }
@@ -137,9 +137,9 @@ export class RecentChanges {
     const now = after && scopeOf(after);
     const all = before ? [...earlier, scopeOf(before)] : earlier;
     const former = all.filter(
-      (one, index) => !(now && sameScope(one, now)) && all.findIndex((other) => sameScope(one, other)) === index,
+      (one, index) => !(now && isSameScope(one, now)) && all.findIndex((other) => isSameScope(one, other)) === index,
     );
-    return former.length === 0 ? NONE : this.#share(former);
+    return former.length === 0 ? NO_SCOPES : this.#share(former);
   }
 
   /** The same list for all that were in the same. */
@@ -160,6 +160,6 @@ export class RecentChanges {
   }
 }
 
-function isItem(entry: Item | Recent): entry is Item {
+function isItem(entry: Item | RecentChange): entry is Item {
   return 'object' in entry;
 }

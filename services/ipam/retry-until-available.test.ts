@@ -1,7 +1,7 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import { describe, expect, it } from 'vitest';
 
-import { untilAvailable, type Patience } from './startup.js';
+import { retryUntilAvailable, type StartRetry } from './startup.js';
 
 const away = new Failure('STORE_UNAVAILABLE', 'away');
 
@@ -14,7 +14,7 @@ function failing(failures: readonly Error[]): () => Promise<string> {
   };
 }
 
-function patience(signal = new AbortController().signal): Patience & { readonly reported: Failure[] } {
+function patience(signal = new AbortController().signal): StartRetry & { readonly reported: Failure[] } {
   const reported: Failure[] = [];
   const clock = {
     nowMs: () => 0,
@@ -27,7 +27,7 @@ function patience(signal = new AbortController().signal): Patience & { readonly 
 describe('a step of the start', () => {
   it('is repeated for as long as the datastore is away, and each failure is told', async () => {
     const waiting = patience();
-    expect(await untilAvailable(failing(Array.from({ length: 50 }, () => away)), waiting)).toBe('done');
+    expect(await retryUntilAvailable(failing(Array.from({ length: 50 }, () => away)), waiting)).toBe('done');
     expect(waiting.reported).toHaveLength(50);
   });
 
@@ -35,7 +35,7 @@ describe('a step of the start', () => {
     'is not repeated after %s',
     async (error) => {
       const waiting = patience();
-      await expect(untilAvailable(failing([away, error]), waiting)).rejects.toBe(error);
+      await expect(retryUntilAvailable(failing([away, error]), waiting)).rejects.toBe(error);
       expect(waiting.reported).toEqual([away]);
     },
   );
@@ -43,6 +43,6 @@ describe('a step of the start', () => {
   it('ends with the signal', async () => {
     const stop = new AbortController();
     stop.abort();
-    await expect(untilAvailable(failing([away, away]), patience(stop.signal))).rejects.toBe(away);
+    await expect(retryUntilAvailable(failing([away, away]), patience(stop.signal))).rejects.toBe(away);
   });
 });

@@ -1,30 +1,30 @@
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { Catalog } from './catalog.js';
-import type { Recent } from './recent.js';
-import { isWanted, OF_NO_NODE, scopeOf, type Stream, type WatchQuery } from './watched.js';
+import type { RecentChange } from './recent-changes.js';
+import { matchesQuery, KINDS_WITHOUT_NODE, scopeOf, type Stream, type WatchQuery } from './watched-objects.js';
 
 /** A stream that has been sent all there is. */
-export interface Waiter extends Stream {
+export interface WaitRequest extends Stream {
   /** Number of the first recent change that it may lack. */
   readonly number: number;
 }
 
-export interface Woken {
+export interface WaitResult {
   readonly reason: 'changes' | 'bookmark' | 'aborted';
   /** Nothing before this number concerns the waiter. */
   readonly number: number;
 }
 
-interface Waiting {
-  readonly wake: (reason: Woken['reason']) => void;
+interface WaitingStream {
+  readonly wake: (reason: WaitResult['reason']) => void;
   readonly sinceMs: number;
 }
 
 /** All streams that wait and ask for the same. */
 interface Group {
   readonly query: WatchQuery;
-  readonly waiting: Set<Waiting>;
+  readonly waiting: Set<WaitingStream>;
 }
 
 export interface WaitersOptions {
@@ -45,18 +45,18 @@ const BOOKMARK_ROUND_PART = 1 / 10;
  * they ask for one node, only for those of the nodes it concerns. Rounds of waking have pauses between them that grow with the
  * number of streams, in which requests are served, and further changes gather.
  */
-export class Waiters {
+export class WaitQueue {
   readonly #options: WaitersOptions;
   /** By the node they ask for, empty for all nodes; then by the whole question. */
   readonly #groups = new Map<string, Map<string, Group>>();
   /** The one that has been waiting for longest comes first. */
-  readonly #all = new Set<Waiting>();
+  readonly #all = new Set<WaitingStream>();
   readonly #stop = new AbortController();
   /** Number of the first recent change that the waiting streams were not woken for. */
-  #seen = 0;
+  #nextUnseen = 0;
   #roundIsDue = false;
   #pauseMs = 0;
-  #ticking = false;
+  #isBookmarkScheduled = false;
 
   constructor(options: WaitersOptions) {
     this.#options = options;
@@ -71,20 +71,20 @@ export class Waiters {
   }
 
   /** Waits until there is something for the waiter, until it is to have a bookmark, or until the signal fires. */
-  wait({ query, key, number }: Waiter, signal: AbortSignal): Promise<Woken> {
+  wait({ query, key, number }: WaitRequest, signal: AbortSignal): Promise<WaitResult> {
     // Streams that come between two rounds are woken for what the next round finds, which may be less than they lack.
-    if (number < this.#seen) return Promise.resolve({ reason: 'changes', number });
-    if (!this.#ticking) this.#tick();
+    if (number < this.#nextUnseen) return Promise.resolve({ reason: 'changes', number });
+    if (!this.#isBookmarkScheduled) this.#scheduleBookmarks();
     return new Promise((resolve) => {
       const group = this.#groupOf(query, key);
-      const waiting: Waiting = {
+      const waiting: WaitingStream = {
         sinceMs: this.#options.clock.nowMs(),
         wake: (reason) => {
           signal.removeEventListener('abort', onAbort);
           this.#all.delete(waiting);
           group.waiting.delete(waiting);
           if (group.waiting.size === 0) this.#removeGroup(query.nodeName, key);
-          resolve({ reason, number: Math.max(number, this.#seen) });
+          resolve({ reason, number: Math.max(number, this.#nextUnseen) });
         },
       };
       const onAbort = (): void => waiting.wake('aborted');
@@ -97,47 +97,47 @@ export class Waiters {
 
   /** There may be new changes: waiting streams are woken soon. */
   notify(): void {
-    if (this.#roundIsDue || this.#options.catalog.recent?.nextNumber === this.#seen) return;
+    if (this.#roundIsDue || this.#options.catalog.recent?.nextNumber === this.#nextUnseen) return;
     if (this.#all.size === 0 && this.#pauseMs === 0) {
-      this.#round();
+      this.#wakeRound();
       return;
     }
     this.#roundIsDue = true;
     void this.#options.clock.sleep(this.#pauseMs, this.#stop.signal).then(() => {
       this.#roundIsDue = false;
-      if (!this.#stop.signal.aborted) this.#round();
+      if (!this.#stop.signal.aborted) this.#wakeRound();
     });
   }
 
-  #round(): void {
+  #wakeRound(): void {
     const { recent } = this.#options.catalog;
     const end = recent?.nextNumber ?? 0;
-    const woken = new Set<Group>();
-    const isWaitedFor = this.#groups.size > 0;
-    for (let number = Math.max(this.#seen, recent?.firstNumber ?? 0); isWaitedFor && number < end; number++) {
+    const affected = new Set<Group>();
+    const hasWaiters = this.#groups.size > 0;
+    for (let number = Math.max(this.#nextUnseen, recent?.firstNumber ?? 0); hasWaiters && number < end; number++) {
       const entry = recent?.at(number);
-      if (entry) this.#addConcerned(entry, woken);
+      if (entry) this.#collectAffected(entry, affected);
     }
     let count = 0;
-    for (const group of woken) {
+    for (const group of affected) {
       for (const { wake } of [...group.waiting]) {
         wake('changes');
         count++;
       }
     }
-    this.#seen = end;
+    this.#nextUnseen = end;
     this.#pauseMs = Math.min(count * ROUND_MS_PER_STREAM, MAX_PAUSE_MS);
   }
 
-  #addConcerned(entry: Recent, woken: Set<Group>): void {
+  #collectAffected(entry: RecentChange, affected: Set<Group>): void {
     const { kind, item, formerScopes } = entry;
     const scopes = item ? [scopeOf(item.object), ...formerScopes] : formerScopes;
-    const nodeNames = OF_NO_NODE.has(kind)
+    const nodeNames = KINDS_WITHOUT_NODE.has(kind)
       ? this.#groups.keys()
       : new Set(['', ...scopes.map(({ nodeName }) => nodeName)]);
     for (const nodeName of nodeNames) {
       for (const group of this.#groups.get(nodeName)?.values() ?? []) {
-        if (scopes.some((scope) => isWanted(group.query, kind, scope))) woken.add(group);
+        if (scopes.some((scope) => matchesQuery(group.query, kind, scope))) affected.add(group);
       }
     }
   }
@@ -145,7 +145,7 @@ export class Waiters {
   #groupOf(query: WatchQuery, key: string): Group {
     const groups = this.#groups.get(query.nodeName) ?? new Map<string, Group>();
     this.#groups.set(query.nodeName, groups);
-    const group = groups.get(key) ?? { query, waiting: new Set<Waiting>() };
+    const group = groups.get(key) ?? { query, waiting: new Set<WaitingStream>() };
     groups.set(key, group);
     return group;
   }
@@ -157,13 +157,13 @@ export class Waiters {
   }
 
   /** Sends bookmarks while streams wait. */
-  #tick(): void {
-    this.#ticking = true;
+  #scheduleBookmarks(): void {
+    this.#isBookmarkScheduled = true;
     const { clock, bookmarkAfterMs } = this.#options;
     void clock.sleep(Math.min(BOOKMARK_ROUND_MS, bookmarkAfterMs), this.#stop.signal).then((end) => {
-      this.#ticking = false;
+      this.#isBookmarkScheduled = false;
       if (end === 'aborted' || this.#all.size === 0) return;
-      this.#tick();
+      this.#scheduleBookmarks();
       const dueMs = clock.nowMs() - bookmarkAfterMs;
       let room = Math.ceil(this.#all.size * BOOKMARK_ROUND_PART);
       for (const { sinceMs, wake } of this.#all) {

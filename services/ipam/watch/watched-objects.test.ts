@@ -13,8 +13,8 @@ import {
   until,
   write,
   type WatchingReplica,
-} from '../testing/watching.js';
-import { blockRoute, sameBlockRoute } from './watched.js';
+} from '../testing/watch-client.js';
+import { blockRoute, isSameBlockRoute } from './watched-objects.js';
 
 const CIDR = '10.65.0.0/26';
 
@@ -63,14 +63,14 @@ describe('the route to a block', () => {
     ['another pool', false, own, 'q'],
     ['no pool', false, own, undefined],
   ])('after %s is the same: %s', (_, same, after, poolName) => {
-    expect(sameBlockRoute(blockRoute(own, 'p'), blockRoute(after, poolName))).toBe(same);
+    expect(isSameBlockRoute(blockRoute(own, 'p'), blockRoute(after, poolName))).toBe(same);
   });
 
   test('is another when an address went from one borrower to another, or another address from the same', () => {
     const borrowed = blockRoute(used(own, 20, 'n2'), 'p');
-    expect(sameBlockRoute(borrowed, blockRoute(used(own, 20, 'n3'), 'p'))).toBe(false);
-    expect(sameBlockRoute(borrowed, blockRoute(used(own, 21, 'n2'), 'p'))).toBe(false);
-    expect(sameBlockRoute(borrowed, blockRoute(used(own, 20, 'n2'), 'p'))).toBe(true);
+    expect(isSameBlockRoute(borrowed, blockRoute(used(own, 20, 'n3'), 'p'))).toBe(false);
+    expect(isSameBlockRoute(borrowed, blockRoute(used(own, 21, 'n2'), 'p'))).toBe(false);
+    expect(isSameBlockRoute(borrowed, blockRoute(used(own, 20, 'n2'), 'p'))).toBe(true);
   });
 });
 
