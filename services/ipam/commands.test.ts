@@ -81,13 +81,13 @@ describe('the command line', () => {
   });
 
   test.each([
-    [['backup'], 'there is no command "backup"'],
-    [['--verbose'], 'there is no command "--verbose"'],
-    [['serve', 'x'], 'there is no command "serve"'],
-    [['export', 'a', 'b'], '"export" takes one file, and there are 2'],
-    [['export', '--merge'], '"export" has no option "--merge"'],
-    [['import'], '"import" needs the file to import'],
-    [['import', '--force', 'f'], '"import" has no option "--force"'],
+    [['backup'], 'unknown command "backup"'],
+    [['--verbose'], 'unknown command "--verbose"'],
+    [['serve', 'x'], 'unknown command "serve"'],
+    [['export', 'a', 'b'], '"export" takes one file; 2 are given'],
+    [['export', '--merge'], '"export": unknown option "--merge"'],
+    [['import'], '"import" requires a file'],
+    [['import', '--force', 'f'], '"import": unknown option "--force"'],
   ])('%j is not, and answered with the usage', async (args, reason) => {
     const { exitCode, stdout, stderr } = await run(args);
     expect([exitCode, stdout]).toEqual([2, '']);
@@ -114,11 +114,12 @@ describe('export', () => {
     expect(outcome.stderr).toMatch(/^podwire-ipam: exported 305 records of revision \d+, SHA-256 [0-9a-f]{64}\n$/);
     expect(statSync(file()).mode & 0o777).toBe(0o600);
     expect(await run(['import', '--dry-run', file()], envOf('b'))).toMatchObject({
-      stderr: 'podwire-ipam: would import 305 of 305 records, the others are there already; nothing was written\n',
+      stderr:
+        'podwire-ipam: would import 305 of 305 records; the remaining records exist already; nothing was written\n',
     });
     expect(await run(['import', file()], envOf('b'))).toMatchObject({
       exitCode: 0,
-      stderr: 'podwire-ipam: imported 305 records, 305 of them written now; all were read back\n',
+      stderr: 'podwire-ipam: imported 305 records, 305 of them written now; all records were verified\n',
     });
     const expected = new Map([...records].map(([key, value]) => [key, value.toString('hex')]));
     expect(await withStore('b', (store) => contentOf(store))).toEqual(expected);
@@ -183,10 +184,10 @@ describe('the program', () => {
       const serving = spawnProgram([], { ...envOf('b'), PODWIRE_IPAM_LISTEN: `unix:${join(folder, 'ipam.sock')}` });
       const served = await serving.ended;
       expect(served.exitCode).toBe(1);
-      expect(served.stderr).toContain('an import into the datastore has not come to its end');
+      expect(served.stderr).toContain('an import into the datastore is incomplete');
       const repeated = await spawnProgram(['import', file()], envOf('b')).ended;
       expect(repeated).toMatchObject({ exitCode: 0 });
-      expect(repeated.stderr).toContain('going on where an earlier import was cut off; all were read back');
+      expect(repeated.stderr).toContain('continuing an interrupted import; all records were verified');
       const [first, second] = [await withStore('a', contentOf), await withStore('b', contentOf)];
       expect(second).toEqual(first);
     },

@@ -21,7 +21,7 @@ export interface CommandProcess {
   once(event: 'SIGINT' | 'SIGTERM', listener: () => void): unknown;
 }
 
-/** What a command takes from the process it runs in. */
+/** Process dependencies of a command. */
 export interface CommandDeps {
   readonly process: CommandProcess;
   readonly clock: Clock;
@@ -30,12 +30,12 @@ export interface CommandDeps {
   readonly pid: number;
 }
 
-/** Bytes of a transaction of an import, which etcd's usual limit of 1.5 MiB has room for. */
+/** Maximum bytes of one import transaction, below etcd's default limit of 1.5 MiB. */
 const TRANSACTION_BYTES = 512 * 1024;
 
 /**
- * Runs everything but the service. What a command has to say is for people: lines on the standard error, and on the standard
- * output what was asked for.
+ * Runs every command except the service. Standard error gets readable lines, standard output only the
+ * requested data.
  * @returns the exit code
  */
 export async function runCommand(command: Exclude<Command, { name: 'serve' }>, deps: CommandDeps): Promise<number> {
@@ -60,11 +60,11 @@ async function transfer(command: ExportCommand | ImportCommand, deps: CommandDep
   const stop = new AbortController();
   for (const signal of ['SIGINT', 'SIGTERM'] as const)
     deps.process.once(signal, () =>
-      stop.abort(new Failure('CANCELLED', `${signal} received; what was begun is not finished: repeat it`)),
+      stop.abort(new Failure('CANCELLED', `${signal} received; the ${command.name} is incomplete: repeat it`)),
     );
   try {
     const config = readConfig(env);
-    // People read what comes of it, not a log.
+    // The result is written for people, not as a log.
     const events = new Events(createLogger({ service: 'podwire-ipam', level: 'fatal', destination: stderr }));
     const { pid, newUid } = deps;
     // Commands have no watchers, and the history for them would hold a whole import.
@@ -119,9 +119,9 @@ function runImport(
       signal,
     });
     if (dryRun)
-      return `would import ${written} of ${formatCount(records, 'record')}, the others are there already; nothing was written`;
-    const resumeNote = resumed ? ', going on where an earlier import was cut off' : '';
-    return `imported ${formatCount(records, 'record')}, ${written} of them written now${resumeNote}; all were read back`;
+      return `would import ${written} of ${formatCount(records, 'record')}; the remaining records exist already; nothing was written`;
+    const resumeNote = resumed ? ', continuing an interrupted import' : '';
+    return `imported ${formatCount(records, 'record')}, ${written} of them written now${resumeNote}; all records were verified`;
   };
 }
 
@@ -152,34 +152,34 @@ export const USAGE = `usage: podwire-ipam [COMMAND]
 
   (none)                serve gRPC
   export [FILE]         write every record of the datastore to FILE, or to the standard output
-  import FILE           bring the records of an export into an empty datastore
-      --dry-run         check everything, and write nothing
-      --merge           into a datastore that has records; refused when one of the file's differs from one of its
-      --rewrite-prefix  also when the file's keys begin with another prefix than the datastore's
+  import FILE           import the records of an export into an empty datastore
+      --dry-run         check everything and write nothing
+      --merge           accept a datastore with records; refused if a record differs from the file's
+      --rewrite-prefix  accept a file with another key prefix and rewrite its keys
   --help, --version
 
 The datastore is the one that the PODWIRE_IPAM_STORE… and PODWIRE_IPAM_ETCD_… variables name. The embedded one can be exported and imported while no
 podwire-ipam serves it; etcd can be exported at any time, and imported while no replica serves it.
 
-exit codes: 0 done, 1 failed (the reason is on the standard error), 2 not understood
+exit codes: 0 done, 1 failed (reason on standard error), 2 invalid command line
 `;
 
-/** @param args - what stands behind the program's name */
+/** @param args - the arguments after the program's name */
 export function parseCommandLine(args: readonly string[]): Command {
   const [name, ...rest] = args;
   if (args.some((arg) => arg === '--help' || arg === '-h')) return { name: 'help' };
   if (name === undefined || (name === 'serve' && rest.length === 0)) return { name: 'serve' };
   if (name === '--version' && rest.length === 0) return { name: 'version' };
-  if (name !== 'export' && name !== 'import') return { name: 'wrong', reason: `there is no command "${name}"` };
+  if (name !== 'export' && name !== 'import') return { name: 'wrong', reason: `unknown command "${name}"` };
   const options = new Set(rest.filter((arg) => arg.startsWith('-')));
   const files = rest.filter((arg) => !arg.startsWith('-'));
   const known = name === 'import' ? ['--dry-run', '--merge', '--rewrite-prefix'] : [];
   const unknown = [...options].find((option) => !known.includes(option));
-  if (unknown !== undefined) return { name: 'wrong', reason: `"${name}" has no option "${unknown}"` };
+  if (unknown !== undefined) return { name: 'wrong', reason: `"${name}": unknown option "${unknown}"` };
   const [file, ...more] = files;
-  if (more.length > 0) return { name: 'wrong', reason: `"${name}" takes one file, and there are ${files.length}` };
+  if (more.length > 0) return { name: 'wrong', reason: `"${name}" takes one file; ${files.length} are given` };
   if (name === 'export') return { name, file };
-  if (file === undefined) return { name: 'wrong', reason: '"import" needs the file to import' };
+  if (file === undefined) return { name: 'wrong', reason: '"import" requires a file' };
   const has = (option: string): boolean => options.has(option);
   return {
     name,

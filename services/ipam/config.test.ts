@@ -170,9 +170,9 @@ describe('nonsense is refused', () => {
   });
 });
 
-test('a setting that has no effect with some store says so', () => {
+test('the help names the store that a setting applies to', () => {
   for (const { variable, about } of Object.values(SETTINGS)) {
-    if (variable.startsWith('PODWIRE_IPAM_ETCD_')) expect(about).toContain('No effect with another store than etcd.');
+    if (variable.startsWith('PODWIRE_IPAM_ETCD_')) expect(about).toContain('Used only with the etcd store.');
   }
-  expect(SETTINGS.storeDirectory.about).toContain('No effect with another store than embedded.');
+  expect(SETTINGS.storeDirectory.about).toContain('Used only with the embedded store.');
 });

@@ -25,7 +25,7 @@ function serve(): Promise<void> {
   return runProcess({
     log,
     args: [],
-    // More than the longest time for calls to end that can be set.
+    // More than the largest drain timeout that can be configured.
     stopTimeoutMs: 75_000,
     start: async (signal) => {
       const config = readConfig(process.env);

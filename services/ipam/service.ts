@@ -28,7 +28,7 @@ import { garbageTask, LockGuard, Upkeep, type UpkeepTask } from './upkeep.js';
 import { WatchHub, type WatchSource } from './watch/hub.js';
 import { watchCodec, watchService } from './watch/watch-rpc.js';
 
-/** What the service takes from the process it runs in. */
+/** Process dependencies of the service. */
 export interface ServiceDeps {
   readonly log: Logger;
   readonly clock: Clock;
@@ -41,7 +41,7 @@ export interface ServiceDeps {
   readonly signal?: AbortSignal;
 }
 
-/** A service that answers. */
+/** A started service. */
 export interface RunningService extends Running {
   /** The addresses it listens on, with the actual port in place of port 0. */
   readonly addresses: readonly string[];
@@ -104,7 +104,7 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
   }
 }
 
-/** The update loop, which is waited for until it is there. */
+/** Gives access to the update loop; calls wait until it is loaded. */
 function deferredUpdates(loading: Promise<Updater>): IpamOptions['updates'] {
   let loaded: Updater | undefined;
   void loading.then(
@@ -125,7 +125,7 @@ function startRetryOptions({ clock, random, signal = NEVER }: ServiceDeps, event
   return { clock, random, signal, report: (failure) => events.datastoreUnavailable(failure) };
 }
 
-/** Looks for garbage at its own pace, where it is to be looked for. */
+/** Starts the periodic garbage collection, if enabled. */
 function startMaintenance(ipam: Ipam, { config, events, deps, pause }: MaintenanceDeps): Upkeep[] {
   const { clock, random } = deps;
   const intervalMs = config.maintenanceIntervalSeconds * 1000;
@@ -135,7 +135,7 @@ function startMaintenance(ipam: Ipam, { config, events, deps, pause }: Maintenan
   return [new Upkeep({ tasks, clock, random, reportFailure, intervalMs })];
 }
 
-/** What has to be done without being asked. */
+/** Starts the periodic background tasks. */
 function startUpkeep(ipam: Ipam, upkeep: UpkeepDeps): Upkeep {
   const { config, events, deps, history, store, pause } = upkeep;
   const { clock, random } = deps;
@@ -147,7 +147,7 @@ function startUpkeep(ipam: Ipam, upkeep: UpkeepDeps): Upkeep {
     pause.unlessLocked({ name: 'finish pool deletions', run: (signal) => ipam.pools.finishDeletions(signal) }),
     pause.unlessLocked({ name: 'finish node deletions', run: (signal) => ipam.nodes.finishDeletions(signal) }),
     { name: 'remove old history', run: (signal: AbortSignal) => expiry.run(signal) },
-    { name: 'remove old marks of releases', run: (signal: AbortSignal) => marks.run(signal) },
+    { name: 'remove old release marks', run: (signal: AbortSignal) => marks.run(signal) },
     ...certificateTasks({ config, events, deps }),
   ];
   return new Upkeep({ tasks, clock, random, reportFailure: (task, error) => events.upkeepFailed(task, error) });
@@ -158,7 +158,7 @@ function certificateTasks({ config, events, deps }: LoadDeps): UpkeepTask[] {
   if (store !== 'etcd' || file === '') return [];
   const reportExpiry = (end: Date, hasEnded: boolean): void => events.storeCertificateEnding(end, hasEnded);
   const life = new CertificateExpiryCheck({ file, clock: deps.clock, reportExpiry });
-  return [{ name: 'look at the certificate for etcd', run: () => Promise.resolve().then(() => life.run()) }];
+  return [{ name: 'check the certificate for etcd', run: () => Promise.resolve().then(() => life.run()) }];
 }
 
 interface MaintenanceDeps extends LoadDeps {

@@ -42,12 +42,12 @@ export interface OpenStore {
   readonly refused: AbortSignal;
 }
 
-/** lmdb has no limit; more would only make one caller wait for the decisions of many more callers. */
+/** lmdb has no limit; a larger batch would make one caller wait for the decisions of more callers. */
 const EMBEDDED_MAX_OPERATIONS_COUNT = 1024;
 
 /**
  * Opens the datastore that the settings choose.
- * @throws Failure STORE_IN_USE, STORE_CORRUPT, STORE_UNAVAILABLE, STORE_DENIED, or INVALID_SETTINGS when a file that they name
+ * @throws Failure STORE_IN_USE, STORE_CORRUPT, STORE_UNAVAILABLE, STORE_DENIED, or INVALID_SETTINGS when a configured file
  * cannot be read or used
  */
 export async function openStore(config: Config, deps: OpenStoreDeps): Promise<OpenStore> {
@@ -155,7 +155,7 @@ interface ClusterIdentity {
   readonly nowMs: number;
 }
 
-/** Calico's ClusterInformation (projectcalico/api, pkg/apis/projectcalico/v3/clusterinfo.go); its tools want a ready one. */
+/** Calico's ClusterInformation (projectcalico/api, pkg/apis/projectcalico/v3/clusterinfo.go); its tools require a ready one. */
 function clusterInformation({ uid, clusterGuid, nowMs }: ClusterIdentity): JsonObject {
   const creationTimestamp = new Date(wholeSeconds(nowMs)).toISOString().replace('.000Z', 'Z');
   return {

@@ -30,8 +30,8 @@ const DEFAULT_INTERVAL_MS = 30_000;
 const DEFAULT_TASK_TIMEOUT_MS = 60_000;
 
 /**
- * Does its tasks, one after another, at once and then again and again. The rounds of several replicas drift apart, as each waits for
- * half to one and a half of the interval.
+ * Runs its tasks one after another, immediately and then periodically. The rounds of replicas drift apart: each waits for
+ * 0.5 to 1.5 times the interval.
  */
 export class Upkeep {
   readonly #options: Required<UpkeepOptions>;
@@ -44,7 +44,7 @@ export class Upkeep {
     this.#done = this.#run();
   }
 
-  /** Ends the task under way, and waits for its end. Idempotent. */
+  /** Aborts the task in progress and waits for its end. Idempotent. */
   async stop(): Promise<void> {
     this.#stop.abort();
     await this.#done;
@@ -67,7 +67,7 @@ export class Upkeep {
       if (end === 'elapsed') timeout.abort();
     });
     const signal = AbortSignal.any([this.#stop.signal, timeout.signal]);
-    // What a task does at once listens to it; Node would take more than ten for a leak, and say so.
+    // A task adds many listeners concurrently; Node warns of a leak above ten.
     setMaxListeners(0, signal);
     try {
       await run(signal);

@@ -85,7 +85,7 @@ describe('an allocation that is unused', () => {
     const view = withoutEndpoints();
     const before = view.snapshot();
     const results = repairAll(view, { releases: false, passes: 1 });
-    expect(results).toContainEqual({ state: 'refused', reason: expect.stringContaining('has to be asked for') });
+    expect(results).toContainEqual({ state: 'refused', reason: expect.stringContaining('must be requested') });
     expect(results.filter(({ state }) => state !== 'refused')).toEqual([]);
     expect(view.snapshot()).toEqual(before);
   });

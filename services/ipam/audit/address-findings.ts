@@ -39,8 +39,8 @@ const TUNNELS: ReadonlySet<string> = new Set<TunnelKind>([
 ]);
 
 /**
- * Faults of held addresses of a block: one has no user, or two. IPAM knows users only from endpoints and nodes, its own
- * and those of other writers; an address whose users it cannot know is not called unused.
+ * Faults of held addresses of a block: without a user, or with two. IPAM knows users only from endpoints and nodes, its own
+ * and those of other writers; an address whose users are unknowable is not reported as unused.
  */
 export function findAddressFaults(context: AuditContext, block: Block): Finding[] {
   return findHeldAddressFaults(
@@ -50,7 +50,7 @@ export function findAddressFaults(context: AuditContext, block: Block): Finding[
   );
 }
 
-/** The same for a single address of it. */
+/** Faults of a single address of the block. */
 export function findAddressFaultsAt(context: AuditContext, block: Block, ordinal: Ordinal): Finding[] {
   const held = heldAddressesIn(block, () => true).filter((each) => each.ordinal === ordinal);
   return findHeldAddressFaults(context, block, held);
@@ -97,22 +97,22 @@ const REPLACED_REMEDY =
 type Use =
   | { readonly state: 'used' }
   | { readonly state: 'unexplained'; readonly reason: string; readonly remedy: string }
-  /** Nothing is recorded of the attachment, which does not say that its container is gone. */
+  /** The attachment has no endpoint, but its container may still exist. */
   | { readonly state: 'endpointMissing'; readonly attachment: Attachment }
-  /** Another container of the pod has its endpoint, which does not say so either. */
+  /** Another container of the pod has its endpoint; the earlier container may still exist. */
   | { readonly state: 'replaced'; readonly reason: string }
   | { readonly state: 'unused' | 'unusedByNode'; readonly reason: string };
 
 const OF_UNKNOWN_ORIGIN: Use = {
   state: 'unexplained',
-  reason: 'which neither a container nor a node is known to use',
-  remedy: 'who uses such an address cannot be known here; release it when it is not needed',
+  reason: 'and no container or node is known to use it',
+  remedy: 'IPAM cannot determine its user; release it if it is unused',
 };
 
 const OF_VIRTUAL_MACHINE: Use = {
   state: 'unexplained',
-  reason: 'which is that of a virtual machine: it keeps its address while it is stopped',
-  remedy: 'whether the virtual machine still exists cannot be known here; release the handle once it is deleted',
+  reason: 'which belongs to a virtual machine and stays allocated while it is stopped',
+  remedy: 'IPAM cannot determine whether the virtual machine exists; release the handle once it is deleted',
 };
 
 const USED: Use = { state: 'used' };
@@ -135,7 +135,7 @@ function addressUse(context: AuditContext, held: HeldAddress): Use {
   return known ? USED : { state: 'unused', reason: 'and no endpoint names the address, the container or the pod' };
 }
 
-/** What Podwire gave to a container: where its endpoint is, or what is in its place. */
+/** The use of an address that Podwire allocated to a container. */
 function useByAttachment(context: AuditContext, attributes: AllocationAttributes, attachment: Attachment): Use {
   const holder = holderOf(attributes);
   const key = endpointKey({ attachment, ...holder });
@@ -146,21 +146,24 @@ function useByAttachment(context: AuditContext, attributes: AllocationAttributes
   const { nodeName } = holder;
   if (context.isNodeGone(nodeName)) return { state: 'unused', reason: `and node ${nodeName} is gone` };
   if (container === undefined) return { state: 'endpointMissing', attachment };
-  // One container on two networks: one of the two was not attached, and its release puts the other back.
+  // One container on two networks: one was not attached, and its release restores the endpoint of the other.
   if (container === attachment.containerId) return USED;
   if (isOfEarlierBoot(context, key, attachment))
-    return { state: 'unused', reason: `and node ${nodeName} was started again since` };
-  return { state: 'replaced', reason: `and its endpoint ${formatEndpointKey(key)} is of container ${container} now` };
+    return { state: 'unused', reason: `and node ${nodeName} has restarted since` };
+  return {
+    state: 'replaced',
+    reason: `and its endpoint ${formatEndpointKey(key)} now belongs to container ${container}`,
+  };
 }
 
-/** Whether the namespace of a replaced endpoint was of another boot than that of the one that replaced it: no namespace outlives a boot. */
+/** Whether a replaced endpoint's namespace is from an earlier boot than its replacement's: no namespace outlives a boot. */
 function isOfEarlierBoot({ view }: AuditContext, key: EndpointKey, attachment: Attachment): boolean {
   const earlier = recordedEndpoint(view, key, attachment)?.netns?.bootId;
   const current = view.endpoint(key)?.netns?.bootId;
   return earlier !== undefined && current !== undefined && earlier !== current;
 }
 
-/** Its release loses the comparison of the blocks, so that it does not leave the endpoint behind. */
+/** A concurrent release conflicts on the blocks, so it cannot leave the endpoint behind. */
 function endpointMissing({ view }: AuditContext, attachment: Attachment): Finding[] {
   const [first, ...rest] = heldAddressesOf(view, attachment);
   if (!first) return [];
@@ -174,7 +177,7 @@ function endpointMissing({ view }: AuditContext, attachment: Attachment): Findin
       subject: { type: 'address', block: first.block.prefix, ordinal: first.ordinal },
       objects: [objectOf.endpoint(key), ...addresses, objectOf.node(value.nodeName)],
       explanation: `${formatAttachment(attachment)} holds ${addresses.map(({ name }) => name).join(', ')}, and has no endpoint`,
-      remedy: safeRemedy('writes the endpoint with what the blocks say', () => [
+      remedy: safeRemedy('rewrites the endpoint from the blocks', () => [
         ...touchBlocks(held),
         { type: 'put', record: { kind: 'endpoint', key, value } },
       ]),
@@ -196,8 +199,8 @@ function useByNode(context: AuditContext, held: HeldAddress, kind: string): Use 
 }
 
 /**
- * Gives back all that the handle has, if none of it is in use: a container has one handle for all its addresses, so that one in use
- * says that it lives.
+ * Releases all addresses of the handle if none is in use: a container has one handle for all its addresses, so one in use
+ * shows that the container runs.
  */
 function releaseOf(context: AuditContext, held: HeldAddress): Remedy {
   const all = heldWith(context, held);
@@ -206,7 +209,7 @@ function releaseOf(context: AuditContext, held: HeldAddress): Remedy {
   const times = all.map(({ attributes }) => allocatedAtMs(attributes));
   const sinceMs = times.reduce((a, b) => (a === undefined || b === undefined ? undefined : Math.max(a, b)));
   const addresses = all.map((other) => formatAddress(addressOf(other))).join(', ');
-  const effect = `gives back ${addresses}`;
+  const effect = `releases ${addresses}`;
   return { type: 'release', effect, sinceMs, changes: () => releaseHeld(context.view, all, context.nowMs) };
 }
 
@@ -229,7 +232,7 @@ function heldWith({ view }: AuditContext, held: HeldAddress): HeldAddress[] {
   );
 }
 
-/** A block that lies in a larger one gives the same addresses. */
+/** A block inside a larger one has the same addresses. */
 function findSecondOwners(held: HeldAddress, around: readonly Block[]): Finding[] {
   const address = addressOf(held);
   return around.flatMap((outer) => {
@@ -237,7 +240,7 @@ function findSecondOwners(held: HeldAddress, around: readonly Block[]): Finding[
     const attributes = attributesAt(outer, ordinal);
     if (!attributes || !isHeld(attributes)) return [];
     const explanation = `${holderText(held)}, and is also allocated in block ${formatPrefix(outer.prefix)} to handle ${attributes.handleId ?? 'none'}`;
-    const remedy = noRemedy('which of the two uses it cannot be told; release the one that does not');
+    const remedy = noRemedy('IPAM cannot determine which of the two uses it; release the unused one');
     return [heldAddressFinding('addressOfSeveralOwners', held, { explanation, remedy })];
   });
 }
@@ -245,7 +248,7 @@ function findSecondOwners(held: HeldAddress, around: readonly Block[]): Finding[
 function reservedInUse(held: HeldAddress): Finding {
   const explanation = `${holderText(held)}, and is reserved`;
   const remedy = noRemedy(
-    'a reservation keeps an address from being given by itself; what was given before, or asked for, stays',
+    'a reservation prevents automatic allocation only; earlier and explicitly requested allocations stay',
   );
   return heldAddressFinding('reservedInUse', held, { explanation, remedy });
 }

@@ -21,7 +21,7 @@ import type { Finding, FindingKind } from './finding.js';
 import { repair, type RepairedFinding, type RepairOptions, type RepairReport } from './repair.js';
 import { usageOf, type Usage } from './usage.js';
 
-/** How old an allocation has to be before it is called unused, unless said: as with Calico's garbage collector. */
+/** Default age before an allocation is reported as unused, as in Calico's garbage collector. */
 const DEFAULT_GRACE_MS = 15 * 60 * 1000;
 
 /** Leftovers of an older Calico, which are removed automatically. All of them are {@link Remedy} `safe`. */
@@ -37,22 +37,22 @@ const GARBAGE_KINDS: ReadonlySet<FindingKind> = new Set([
 ]);
 
 /**
- * How long garbage has to lie there before it is removed, in milliseconds: Calico writes what belongs together one by one, so what
- * looks like garbage may be half of what is coming.
+ * Minimum age of garbage before its removal, in milliseconds. Calico writes related records one by one, so
+ * apparent garbage may be an unfinished write.
  */
 const GARBAGE_AGE_MS = 60_000;
 
-/** Repairs that are under way at once; the update loop commits them together. */
+/** Concurrent repairs; the update loop commits them together. */
 const BATCH_COUNT = 16;
 
 /** How long an audit runs before it yields the event loop, in milliseconds, and in items. */
 const SLICE_MS = 5;
 const SLICE_STEPS_COUNT = 2000;
 
-/** Of faults beyond it, the time of their first sight is not kept. */
+/** Maximum faults whose first-seen time is kept. */
 const MAX_SIGHTINGS_COUNT = 100_000;
 
-/** All repairs, so that those that arrive together are committed together. */
+/** One lane for all repairs, so that concurrent ones are committed together. */
 const LANE = 'maintenance';
 
 /** Failures that affect only one repair: unreadable records, and records that change too often. */
@@ -65,7 +65,7 @@ export class AuditEvents {
 
   constructor(events: Events) {
     this.#log = events.log;
-    this.#repairs = events.counter('podwire.ipam.repairs', '{finding}', 'Findings of audits by what a repair came to');
+    this.#repairs = events.counter('podwire.ipam.repairs', '{finding}', 'Audit findings by repair result');
   }
 
   /** A repair ran. Results of a dry run are not reported. */
@@ -80,15 +80,15 @@ export class AuditEvents {
 
   /** A garbage collection reached its limit. The next run continues. */
   garbageLimitReached(limit: number): void {
-    this.#log.warn(`there was more garbage in the datastore than one run removes (${limit}); the next goes on`);
+    this.#log.warn(`the datastore has more garbage than one run removes (${limit}); the next run continues`);
   }
 }
 
-/** Finds what is wrong in the datastore, and repairs what can be. */
+/** Finds faults in the datastore and repairs them where possible. */
 export class Audits {
   readonly #options: IpamOptions;
   readonly #events: AuditEvents;
-  /** When each fault was first seen by this process, in epoch milliseconds. Only those that the last audit saw as well. */
+  /** When each fault was first seen by this process, in epoch milliseconds. Contains only faults of the last audit. */
   #firstSeen: ReadonlyMap<string, number> = new Map();
 
   constructor(options: IpamOptions) {
@@ -96,19 +96,19 @@ export class Audits {
     this.#events = new AuditEvents(options.events);
   }
 
-  /** Looks at everything. Pages are of different moments. */
+  /** Audits all records. Pages are of different moments. */
   async audit(query: AuditQuery, signal: AbortSignal): Promise<AuditReport> {
     const findings = await this.#findAll(DEFAULT_GRACE_MS, signal);
     return makeReport(findings, await this.usage(), query);
   }
 
-  /** How much is in use, per pool and node, as far as this replica knows by now. */
+  /** Usage per pool and node, as currently known to this replica. */
   usage(): Promise<Usage> {
     return this.#options.updates.peek(usageOf);
   }
 
   /**
-   * Finds and repairs. Each repair is a transaction, so what was done before a failure stays done. Idempotent.
+   * Finds and repairs. Each repair is a separate transaction, so repairs before a failure persist. Idempotent.
    * @returns the result of each requested finding
    */
   async repair(options: RepairOptions, signal: AbortSignal): Promise<RepairReport> {
@@ -119,8 +119,8 @@ export class Audits {
   }
 
   /**
-   * Removes garbage that has lain there since an earlier run.
-   * @param limit - repairs at most
+   * Removes garbage that an earlier run has already seen.
+   * @param limit - maximum repairs
    */
   async collectGarbage(limit: number, signal: AbortSignal): Promise<RepairReport> {
     const nowMs = this.#options.clock.nowMs();
@@ -136,7 +136,7 @@ export class Audits {
     return { results, more: garbage.length > limit };
   }
 
-  /** Looks at everything a few milliseconds at a time, and then once more at what was found. */
+  /** Audits all records in slices of a few milliseconds, and then rechecks the findings. */
   async #findAll(graceMs: number, signal: AbortSignal): Promise<Finding[]> {
     const { updates, clock } = this.#options;
     const context = await updates.read((view) => this.#context(view, graceMs), { signal });

@@ -148,7 +148,7 @@ describe('what an old Calico left behind', () => {
     const first = await repair(ipam, { dryRun: false });
     expect(first.results.filter(({ outcome }) => outcome === RepairOutcome.REPAIR_OUTCOME_REFUSED)).toMatchObject([
       { explanation: expect.stringContaining('correct or delete it') },
-      { explanation: expect.stringContaining('has to be asked for') },
+      { explanation: expect.stringContaining('must be requested') },
     ]);
     const second = await repair(ipam, { dryRun: false, releaseUnused: true });
     expect(second.results.map(({ outcome }) => outcome)).toContain(RepairOutcome.REPAIR_OUTCOME_REPAIRED);

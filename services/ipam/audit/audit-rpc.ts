@@ -113,7 +113,7 @@ function readAuditRequest(message: AuditRequest): AuditQuery {
     const { topNodes } = message;
     checks.check(
       'top_nodes',
-      topNodes < 0 || topNodes > MAX_NODES ? `is ${topNodes}; it has to be 0 to ${MAX_NODES}` : undefined,
+      topNodes < 0 || topNodes > MAX_NODES ? `is ${topNodes}; must be 0 to ${MAX_NODES}` : undefined,
     );
     return {
       after: readPageToken(message, auditScope(message), checks),
@@ -125,7 +125,7 @@ function readAuditRequest(message: AuditRequest): AuditQuery {
   });
 }
 
-/** A page token is good for the same filters only. */
+/** A page token is valid only for the same filters. */
 function auditScope({ kinds, includeInformation }: AuditRequest): ListScope {
   return ['findings', kinds.join(','), String(includeInformation)];
 }
@@ -135,9 +135,9 @@ function readRepairRequest(message: RepairRequest): RepairOptions {
     const { dryRun = true, releaseUnused, graceSeconds = DEFAULT_GRACE_SECONDS, limit } = message;
     const isGrace = graceSeconds >= MIN_GRACE_SECONDS && graceSeconds <= MAX_GRACE_SECONDS;
     const graces = `${MIN_GRACE_SECONDS} to ${MAX_GRACE_SECONDS}`;
-    checks.check('grace_seconds', isGrace ? undefined : `is ${graceSeconds}; it has to be ${graces}`);
+    checks.check('grace_seconds', isGrace ? undefined : `is ${graceSeconds}; must be ${graces}`);
     const isLimit = limit >= 0 && limit <= MAX_REPAIRS;
-    checks.check('limit', isLimit ? undefined : `is ${limit}; it has to be 0 to ${MAX_REPAIRS}`);
+    checks.check('limit', isLimit ? undefined : `is ${limit}; must be 0 to ${MAX_REPAIRS}`);
     return {
       kinds: readKinds(message.kinds, checks),
       dryRun,
@@ -153,7 +153,7 @@ function readKinds(messages: readonly KindMessage[], checks: Checks): FindingKin
   return messages.flatMap((message, index) => {
     const kind = known.get(message);
     if (kind !== undefined && isKind(kind)) return [kind];
-    checks.check(`kinds[${index}]`, `is ${message}, which is no kind of finding`);
+    checks.check(`kinds[${index}]`, `is ${message}; unknown kind of finding`);
     return [];
   });
 }
@@ -208,7 +208,7 @@ function explainResult(result: RepairedFinding['result']): string {
     case 'possible':
       return result.effect;
     case 'gone':
-      return 'it was not there any more';
+      return 'the fault no longer exists';
     case 'refused':
       return result.reason;
   }

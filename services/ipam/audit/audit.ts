@@ -16,13 +16,13 @@ const FAMILIES: readonly Family[] = [4, 6];
 
 /**
  * Examines everything in the datastore, one item per step, so that the caller can yield in between. The view may change
- * meanwhile, so a finding may mix two moments: judge it again at the end with {@link recheckFinding}. A permanent fault is
+ * meanwhile, so a finding may mix two moments: check it again at the end with {@link recheckFinding}. A permanent fault is
  * always found.
  * @returns the findings of each step
  */
 export function* auditSteps(context: AuditContext): Generator<readonly Finding[], void, void> {
   const { view } = context;
-  // Listed at once: what is stored in order cannot be walked through while it changes.
+  // Copied first: ordered collections must not change during iteration.
   const blocks = FAMILIES.flatMap((family) => [...view.blocksIn(defaultRoute(family))]);
   const [affinities, handles] = [[...view.affinities()], [...view.handles()]];
   const [endpoints, foreign] = [[...view.endpoints()], [...view.foreignEndpoints()]];
@@ -44,19 +44,19 @@ export function* auditSteps(context: AuditContext): Generator<readonly Finding[]
   for (const node of view.nodes()) yield findTunnelFaults(context, node);
 }
 
-/** Notes the handles that have addresses of the block and do not name it. */
+/** Collects the handles that have addresses in the block but do not name it. */
 function collectUnnamed({ view }: AuditContext, block: Block, unnamed: Map<string, Prefix[]>): void {
   const cidr = formatPrefix(block.prefix);
   for (const id of handleCounts(block).keys())
     if (view.handle(id)?.blocks.has(cidr) !== true) unnamed.set(id, [...(unnamed.get(id) ?? []), block.prefix]);
 }
 
-/** Each fault once, also where several of its objects show it. */
+/** Each fault once, also if several objects report it. */
 export function distinctFindings(findings: readonly Finding[]): Finding[] {
   return [...new Map(findings.map((finding) => [finding.id, finding])).values()];
 }
 
-/** The finding as it is now; undefined when there is no such fault any more. */
+/** The current state of the finding; undefined when the fault no longer exists. */
 export function recheckFinding(
   context: AuditContext,
   { id, subject }: Pick<Finding, 'id' | 'subject'>,

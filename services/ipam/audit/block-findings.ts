@@ -22,7 +22,7 @@ import type { Change } from '../records/view.js';
 import { expectBlock, type AuditContext } from './context.js';
 import { makeFinding, objectOf, noRemedy, formatOwner, safeRemedy, type Finding, type Remedy } from './finding.js';
 
-/** What can be wrong with a block itself, its place and its owner. `address-findings.ts` checks its addresses. */
+/** Faults of a block itself, its pool and its owner. `address-findings.ts` checks its addresses. */
 export function findBlockFaults(context: AuditContext, block: Block): Finding[] {
   return [
     ...findInvariantFaults(context, block),
@@ -39,14 +39,14 @@ function findInvariantFaults({ nowMs }: AuditContext, block: Block): Finding[] {
   const repairedBlock = repairBlock(block, nowMs);
   const remedy =
     validateBlock(repairedBlock, nowMs).length === 0
-      ? safeRemedy('writes the block with what its allocations leave free, no address changing hands', () => [
+      ? safeRemedy('rebuilds the free list from the allocations, which do not change', () => [
           { type: 'put', record: { kind: 'block', value: repairedBlock } },
         ])
-      : noRemedy('its allocations themselves are at fault; correct the record in the datastore');
+      : noRemedy('its allocations are inconsistent; correct the record in the datastore');
   return [blockFinding('blockInvalid', block, { explanation: faults.join('; '), remedy })];
 }
 
-/** The block as its allocations want it: they are believed, and all else follows from them. */
+/** The block with all other fields derived from its allocations. */
 function repairBlock(block: Block, nowMs: number): Block {
   const { allocations, sequenceNumbers } = block;
   const isFree = (ordinal: Ordinal): boolean => allocations[ordinal] === null;
@@ -77,14 +77,14 @@ function findOverlap(context: AuditContext, block: Block): Finding[] {
   const around = enclosingBlocks(context, block);
   if (around.length === 0) return [];
   const names = around.map(({ prefix }) => formatPrefix(prefix)).join(', ');
-  const explanation = `block ${formatPrefix(block.prefix)} lies in ${names}, so both give the same addresses`;
+  const explanation = `block ${formatPrefix(block.prefix)} lies in ${names}, so both can allocate the same addresses`;
   const unneeded = isUnneeded(block) ? [block] : around.every(isUnneeded) ? around : [];
   const remedy =
     unneeded.length > 0
-      ? safeRemedy(`removes ${listBlocks(unneeded)}, in which nothing is in use`, () =>
+      ? safeRemedy(`removes ${listBlocks(unneeded)}, which has no address in use`, () =>
           removalChanges(context, unneeded),
         )
-      : noRemedy('addresses of both are in use; release those of one');
+      : noRemedy('both have addresses in use; release those of one block');
   return [blockFinding('blocksOverlap', block, { explanation, remedy, others: around })];
 }
 
@@ -94,7 +94,7 @@ function findPoolMismatch(context: AuditContext, block: Block): Finding[] {
   if (pool?.blockSizeBits === block.prefix.length || context.hasUnreadable('pool')) return [];
   const name = formatPrefix(block.prefix);
   const text = pool
-    ? `block ${name} is not of the size of pool "${pool.name}", whose blocks are /${pool.blockSizeBits}`
+    ? `block ${name} differs in size from the blocks of pool "${pool.name}", which are /${pool.blockSizeBits}`
     : `block ${name} is in no pool`;
   const preconditions: Change = pool
     ? { type: 'expect', record: { kind: 'pool', value: pool } }
@@ -108,7 +108,7 @@ function findPoolMismatch(context: AuditContext, block: Block): Finding[] {
 
 /** Removes an unneeded block. */
 function removalRemedy(context: AuditContext, block: Block, preconditions: readonly Change[]): Remedy {
-  if (!isUnneeded(block)) return noRemedy('its addresses are in use; it can go with the last of them');
+  if (!isUnneeded(block)) return noRemedy('its addresses are in use; it can be removed after their release');
   return safeRemedy('removes the empty block with its affinity', () => [
     ...preconditions,
     ...removalChanges(context, [block]),
@@ -136,7 +136,7 @@ function findOwnerAffinityFaults(context: AuditContext, block: Block, owner: Blo
   if (affinity?.state === 'confirmed' || context.isUnreadable({ kind: 'affinity', owner, block: block.prefix }))
     return [];
   const name = formatPrefix(block.prefix);
-  const state = affinity ? `an affinity that is ${affinity.state}` : 'no affinity';
+  const state = affinity ? `an affinity in state ${affinity.state}` : 'no affinity';
   const explanation = `block ${name} names ${formatOwner(owner)}, which has ${state}`;
   const confirm = safeRemedy(`confirms the affinity of ${formatOwner(owner)}`, () => [
     expectBlock(block),
@@ -162,7 +162,7 @@ function findEndedCoolDown({ view, nowMs }: AuditContext, block: Block): Finding
   const count = usedCount(block) - usedCount(collected);
   if (count === 0) return [];
   const explanation = `the cool-down of ${formatCount(count, 'address', 'addresses')} of block ${formatPrefix(block.prefix)} is over`;
-  const remedy = safeRemedy('frees them', () => collectCooledBlock(view, { block, nowMs }).changes);
+  const remedy = safeRemedy('frees the addresses', () => collectCooledBlock(view, { block, nowMs }).changes);
   return [blockFinding('coolDownOver', block, { explanation, remedy })];
 }
 
@@ -200,7 +200,7 @@ export function findAffinityFaults(context: AuditContext, affinity: Affinity): F
     ? 'which does not exist'
     : block.owner
       ? `which belongs to ${formatOwner(block.owner)}`
-      : 'which nobody owns';
+      : 'which has no owner';
   const preconditions = block ? expectBlock(block) : expectNoBlock(prefix);
   return [
     makeFinding({

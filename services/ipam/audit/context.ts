@@ -7,11 +7,11 @@ import type { Block } from '../records/block.js';
 import { poolOf } from '../records/pool.js';
 import type { Change, RecordName, View } from '../records/view.js';
 
-/** The input of all judgements: one state of the datastore, and indexes that are built from it once. */
+/** The input of all checks: one state of the datastore, with indexes that are built once. */
 export class AuditContext {
   readonly view: View;
   readonly nowMs: number;
-  /** Allocations that are younger are not judged by whether anybody uses them: their users may be on their way. */
+  /** Younger allocations are not checked for use: their endpoints may not be written yet. */
   readonly graceMs: number;
   #users: Users | undefined;
   #unreadable: ReadonlySet<string> | undefined;
@@ -22,19 +22,19 @@ export class AuditContext {
     this.graceMs = graceMs;
   }
 
-  /** The users of each address, from all endpoints: for allocations whose own endpoint is missing. */
+  /** The users of each address from all endpoints, for allocations without an endpoint of their own. */
   get users(): Users {
     this.#users ??= new Users(this.view);
     return this.#users;
   }
 
-  /** Whether there is such a record, but one that cannot be read. Nothing is concluded from its absence then. */
+  /** Whether the record exists but is unreadable. Then its absence proves nothing. */
   isUnreadable(name: RecordName): boolean {
     this.#unreadable ??= new Set([...this.view.unreadable()].map((record) => recordNameText(record.name)));
     return this.#unreadable.size > 0 && this.#unreadable.has(recordNameText(name));
   }
 
-  /** Whether records of a kind are missing from the view, as they cannot be read. */
+  /** Whether the view lacks records of a kind because they are unreadable. */
   hasUnreadable(kind: RecordName['kind']): boolean {
     for (const { name } of this.view.unreadable()) if (name.kind === kind) return true;
     return false;
@@ -55,7 +55,7 @@ export class AuditContext {
     return poolOf(this.view.pools(), address) !== undefined;
   }
 
-  /** The block that an address is of; `unreadable` when there is one that cannot be read. */
+  /** The block of an address; `unreadable` when its record cannot be read. */
   blockOf(address: Prefix): Block | 'unreadable' | undefined {
     for (const { name } of this.view.unreadable())
       if (name.kind === 'block' && prefixContains(name.prefix, address)) return 'unreadable';
@@ -72,7 +72,7 @@ interface EndpointNames {
   readonly pods: ReadonlySet<string>;
 }
 
-/** This many questions are answered by scanning every endpoint; later ones use an index. */
+/** This many lookups scan every endpoint; later ones use an index. */
 const UNINDEXED_LOOKUPS_COUNT = 4;
 
 /** Known users of addresses, from the endpoints of Podwire and of other writers. */
@@ -96,7 +96,7 @@ class Users {
     return false;
   }
 
-  /** Whether an endpoint is of the container. */
+  /** Whether the container has an endpoint. */
   hasContainer(containerId: string): boolean {
     const index = this.#useIndex();
     if (index) return index[4].containers.has(containerId);
@@ -141,7 +141,7 @@ function podKey(...parts: readonly string[]): string {
   return parts.join('/');
 }
 
-/** Handles are compared without what follows a carriage return: an old migration of Calico's wrote such ones into blocks. */
+/** The handle without the part after a carriage return, which an old migration of Calico wrote into blocks. */
 export function bareHandle(id: string): string {
   const end = id.indexOf('\r');
   return end < 0 ? id : id.slice(0, end);

@@ -29,7 +29,7 @@ export function allocationStateOf(context: AuditContext, address: Prefix): Alloc
   return attributes && isHeld(attributes) ? { state: 'held', block, attributes } : { state: 'free', block };
 }
 
-/** What can be wrong with an endpoint of Podwire's: it names what it does not hold, or not all it holds, or its node is gone. */
+/** Faults of a Podwire endpoint: it names an address it does not hold, misses one it holds, or its node is gone. */
 export function findEndpointFaults(context: AuditContext, { key, value }: StoredEndpoint): Finding[] {
   const endpoint = { key, value };
   const addressFindings = value.addresses.flatMap((address) => findNamedAddressFaults(context, endpoint, address));
@@ -79,8 +79,8 @@ interface NamedAddress {
 }
 
 /**
- * An address that was given to another since the endpoint was written: by the sequence numbers its allocation had ended before, as when
- * another tool released it.
+ * The remedy for an address that was allocated again since the endpoint was written. Sequence numbers show whether the
+ * earlier allocation had ended, for example by another tool.
  */
 function outdatedRemedy(
   context: AuditContext,
@@ -89,11 +89,11 @@ function outdatedRemedy(
 ): Remedy {
   const now = block.sequenceNumbers[ordinalOf(block.prefix, objectOf.address)] ?? 0n;
   if (now <= objectOf.sequenceNumber)
-    return noRemedy('which of the two uses it cannot be told; replace the container that should not');
+    return noRemedy('IPAM cannot determine which of the two uses it; replace the container that should not');
   const isLast = value.addresses.every((other) => isSameAllocation(other, objectOf));
   const effect = isLast
-    ? 'removes the endpoint, whose allocation ended before the address was given again'
-    : 'takes the address from the endpoint, as its allocation ended before it was given again';
+    ? 'removes the endpoint, whose allocation ended before the address was allocated again'
+    : 'removes the address from the endpoint; its allocation ended before the address was allocated again';
   return safeRemedy(effect, () => [
     ...new EndpointEdits(context.view, []).removeAllocation(key, value.attachment, objectOf).changes(),
     expectBlock(block),
@@ -121,19 +121,19 @@ function restoreChanges({ view, nowMs }: AuditContext, { endpoint, address, bloc
   ];
 }
 
-/** All it names it holds; whether it names all it holds, as the blocks have it. */
+/** Finds an endpoint that holds all addresses it names, but does not name all it holds. */
 function findOutdatedAddresses({ view }: AuditContext, { key, value }: StoredEndpoint): Finding[] {
   if (isCompleteByHandle(view, value)) return [];
   const [first, ...rest] = heldAddressesOf(view, value.attachment);
   if (!first) return [];
   const held = [first, ...rest] as const;
   const { addresses } = describeEndpoint(view, value.attachment, held);
-  // What is named and not seen here is in a block that cannot be read, or one that the handle does not name: not the endpoint's fault.
+  // A named address that is missing here is in an unreadable block, or in one that the handle does not name: not the endpoint's fault.
   const seen = new Set(addresses.map(({ address }) => formatPrefix(address)));
   if (!value.addresses.every(({ address }) => seen.has(formatPrefix(address)))) return [];
   if (addressText({ addresses }) === addressText(value)) return [];
-  const explanation = `endpoint ${key.namespace}/${key.name} says ${addressText(value)}, and its attachment holds ${addressText({ addresses })}`;
-  const remedy = safeRemedy('writes the endpoint with what the blocks say', () => [
+  const explanation = `endpoint ${key.namespace}/${key.name} lists ${addressText(value)}, but its attachment holds ${addressText({ addresses })}`;
+  const remedy = safeRemedy('rewrites the endpoint from the blocks', () => [
     ...touchBlocks(held),
     { type: 'put', record: { kind: 'endpoint', key, value: { ...value, addresses } } },
   ]);
@@ -141,7 +141,7 @@ function findOutdatedAddresses({ view }: AuditContext, { key, value }: StoredEnd
   return [makeFinding({ kind: 'endpointOutdated', subject, objects: objectsOf({ key, value }), explanation, remedy })];
 }
 
-/** The usual case, at the cost of a few look-ups: the handle has as many addresses as are named, each with its number. */
+/** The usual case with few lookups: the handle's count matches, and each named address has its sequence number. */
 function isCompleteByHandle(view: View, { attachment, addresses }: Endpoint): boolean {
   const counts = [...(view.handle(handleId(attachment))?.blocks.values() ?? [])];
   if (counts.reduce((sum, count) => sum + count, 0) !== addresses.length) return false;
@@ -162,7 +162,7 @@ function findGoneNode(context: AuditContext, { key, value }: StoredEndpoint): Fi
   const sinceMs = times.reduce((a, b) => (a === undefined || b === undefined ? undefined : Math.max(a, b)), 0);
   const remedy: Remedy = {
     type: 'release',
-    effect: `removes the endpoint and gives back its ${formatCount(held.length, 'address', 'addresses')}`,
+    effect: `removes the endpoint and releases its ${formatCount(held.length, 'address', 'addresses')}`,
     sinceMs,
     changes: () => {
       const ending = { type: 'attachment', attachment: value.attachment } as const;
@@ -203,7 +203,7 @@ export function addressFinding(
   });
 }
 
-/** Allocates a given address that is free or cools down to its known user. */
+/** Allocates a free or cooling address to its known user. */
 function restoreAddress(block: Block, address: Prefix, attributes: AllocationAttributes): Block {
   const ordinal = ordinalOf(block.prefix, address);
   const index = block.attributes.length;
@@ -214,6 +214,6 @@ function restoreAddress(block: Block, address: Prefix, attributes: AllocationAtt
     attributes: [...block.attributes, attributes],
     sequenceNumbers: block.sequenceNumbers.with(ordinal, block.sequenceNumber),
   };
-  // Attributes that no address has any more go with it, as when the address was cooling down.
+  // Also drops attributes that no address uses any more, such as those of the cool-down.
   return releaseAddresses(taken, []);
 }

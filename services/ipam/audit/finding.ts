@@ -5,7 +5,7 @@ import type { BlockOwner, Ordinal } from '../records/block.js';
 import type { EndpointKey } from '../records/endpoint.js';
 import type { Change } from '../records/view.js';
 
-/** What an audit can find, and how bad it is. DESIGN.md says for each what a repair does. */
+/** Every kind of finding with its severity. DESIGN.md describes the repair of each. */
 export const FINDING_KINDS = {
   recordUnreadable: 'error',
   poolsOverlap: 'error',
@@ -39,24 +39,24 @@ export const FINDING_KINDS = {
 export type FindingKind = keyof typeof FINDING_KINDS;
 
 /**
- * How bad it is. Error: an address is, or may be given, twice, or a record is lost to all. Warning: something is held or kept for
- * nothing, or two records disagree without harm to anybody's address. Information: allowed, and worth knowing.
+ * Error: an address is or may be allocated twice, or a record is unreadable. Warning: something is held without
+ * use, or two records disagree without effect on an address. Information: an allowed state.
  */
 export type Severity = 'error' | 'warning' | 'information';
 
-/** What is at fault, so that it can be looked at again. */
+/** The faulty object, by which the finding can be rechecked. */
 export type Subject =
   | { readonly type: 'pool'; readonly name: string }
   | { readonly type: 'block'; readonly prefix: Prefix }
   | { readonly type: 'address'; readonly block: Prefix; readonly ordinal: Ordinal }
   | { readonly type: 'affinity'; readonly owner: BlockOwner; readonly block: Prefix }
-  /** With the blocks in which addresses of it were seen that it does not name. */
+  /** `alsoIn`: blocks with its addresses that it does not name. */
   | { readonly type: 'handle'; readonly id: string; readonly alsoIn: readonly Prefix[] }
   | { readonly type: 'endpoint'; readonly key: EndpointKey }
   | { readonly type: 'node'; readonly name: string }
   | { readonly type: 'record'; readonly key: string };
 
-/** A thing of the datastore that a finding is about, by its name. */
+/** A named object of the datastore that a finding concerns. */
 interface FoundObject {
   readonly type: 'pool' | 'block' | 'address' | 'affinity' | 'handle' | 'endpoint' | 'node' | 'reservation' | 'record';
   readonly name: string;
@@ -82,11 +82,11 @@ export type Remedy =
 
 export interface Finding {
   readonly kind: FindingKind;
-  /** The same text for the same fault, in every audit. */
+  /** Identical for the same fault in every audit. */
   readonly id: string;
   readonly subject: Subject;
   readonly objects: readonly FoundObject[];
-  /** What is wrong, in a sentence. */
+  /** The fault in one sentence. */
   readonly explanation: string;
   readonly remedy: Remedy;
 }
@@ -94,7 +94,7 @@ export interface Finding {
 interface FindingParts {
   readonly kind: FindingKind;
   readonly subject: Subject;
-  /** The first is what the finding is about; the kind and it make the ID. */
+  /** The first is the object of the finding; it and the kind form the ID. */
   readonly objects: readonly [FoundObject, ...FoundObject[]];
   readonly explanation: string;
   readonly remedy: Remedy;

@@ -10,7 +10,7 @@ import { expectBlock, type AuditContext } from './context.js';
 import { addressFinding, allocationStateOf, type AllocationState } from './endpoint-findings.js';
 import { makeFinding, objectOf, noRemedy, type Finding, type FindingKind, type Remedy } from './finding.js';
 
-/** An address of an endpoint, and where it stands in the blocks. */
+/** An address of an endpoint, with its state in the blocks. */
 interface EndpointAddressState {
   readonly address: Prefix;
   readonly allocation: AllocationState;
@@ -44,7 +44,7 @@ export function findForeignEndpointFaults(context: AuditContext, endpoint: Store
   return [...addresses, makeFinding({ kind: 'endpointOfGoneNode', subject, objects, explanation, remedy })];
 }
 
-const NO_REMEDY = noRemedy('the endpoint is another writer’s; replace its container');
+const NO_REMEDY = noRemedy('another program wrote the endpoint; replace its container');
 
 function faultOf(endpoint: StoredForeignEndpoint, allocation: AllocationState): Fault | undefined {
   switch (allocation.state) {
@@ -102,13 +102,13 @@ function removalRemedyWithAddresses(
   const held = states.flatMap((state) => heldByContainer(endpoint, state));
   return {
     type: 'release',
-    effect: `removes the endpoint, and gives back the addresses of its container (${held.length})`,
+    effect: `removes the endpoint and releases the addresses of its container (${held.length})`,
     sinceMs: undefined,
     changes: () => [...releaseHeld(view, held, nowMs), removalChange(endpoint), ...blockExpectations(states)],
   };
 }
 
-/** An address that Calico's plugin gave to the container of an endpoint. */
+/** The address, if Calico's plugin allocated it to the container of the endpoint. */
 function heldByContainer(
   endpoint: StoredForeignEndpoint,
   { address, allocation }: EndpointAddressState,
@@ -124,7 +124,7 @@ function removalChange({ key, value }: StoredForeignEndpoint): Change {
   return { type: 'delete', record: { kind: 'foreignEndpoint', key, value } };
 }
 
-/** The blocks have to be as they were seen. */
+/** Requires that the blocks have not changed. */
 function blockExpectations(states: readonly EndpointAddressState[]): Change[] {
   return states.flatMap(({ allocation }) => ('block' in allocation ? [expectBlock(allocation.block)] : []));
 }

@@ -10,20 +10,20 @@ import { handleCountIn, expectBlock, type AuditContext } from './context.js';
 import { allocationStateOf } from './endpoint-findings.js';
 import { makeFinding, objectOf, noRemedy, safeRemedy, type Finding, type FindingKind } from './finding.js';
 
-/** A handle by its ID, and blocks in which addresses of it were seen that it does not name. */
+/** A handle by its ID, with blocks that have its addresses but that it does not name. */
 interface HandleSubject {
   readonly id: string;
   readonly alsoIn: readonly Prefix[];
 }
 
-/** A block that a handle is said to have addresses in, and how many it has. */
+/** A block that a handle counts, with the actual number of its addresses. */
 interface BlockCount {
   readonly prefix: Prefix;
   readonly block: Block | undefined;
   readonly count: number;
 }
 
-/** What can be wrong with a handle: it counts what the blocks do not have, or does not count, or is missing. */
+/** Faults of a handle: its counts differ from the blocks, or it is missing. */
 export function findHandleFaults(context: AuditContext, { id, alsoIn }: HandleSubject): Finding[] {
   if (context.isUnreadable({ kind: 'handle', id })) return [];
   const handle = context.view.handle(id);
@@ -69,7 +69,7 @@ function handleFinding(kind: FindingKind, { id, alsoIn, handle, counted }: Handl
     remedy:
       counts.size === 0
         ? safeRemedy('removes the handle', () => [...preconditions, ...remove])
-        : safeRemedy('writes the handle with what the blocks have', () => [...preconditions, write]),
+        : safeRemedy('rewrites the handle from the blocks', () => [...preconditions, write]),
   });
 }
 
@@ -83,8 +83,8 @@ function explainHandle(kind: FindingKind, { id, handle, counts }: Counts): strin
   if (kind === 'handleMissing') return `addresses in ${countText(counts)} are of handle ${id}, which does not exist`;
   const stored = countText(handle?.blocks ?? new Map());
   return counts.size === 0
-    ? `handle ${id} counts addresses in ${stored}, and has none`
-    : `handle ${id} counts addresses in ${stored}, and has them in ${countText(counts)}`;
+    ? `handle ${id} counts addresses in ${stored}, but has none`
+    : `handle ${id} counts addresses in ${stored}, but has them in ${countText(counts)}`;
 }
 
 function countText(counts: ReadonlyMap<string, number>): string {
@@ -105,7 +105,7 @@ function distinct(prefixes: readonly Prefix[]): Prefix[] {
     .filter((prefix, index, sorted) => index === 0 || comparePrefixes(prefix, sorted[index - 1] ?? prefix) !== 0);
 }
 
-/** Whether a pool shares addresses with one behind it in the order of the names. */
+/** Overlaps of a pool with later pools in name order. */
 export function findPoolOverlap({ view }: AuditContext, pool: Pool): Finding[] {
   const others = view.pools().filter((other) => other.name > pool.name && prefixesOverlap(other.prefix, pool.prefix));
   if (others.length === 0) return [];
@@ -121,7 +121,7 @@ export function findPoolOverlap({ view }: AuditContext, pool: Pool): Finding[] {
   ];
 }
 
-/** Whether a node's tunnel addresses are its own. */
+/** Tunnel addresses of a node that are not allocated to it. */
 export function findTunnelFaults(context: AuditContext, node: Node): Finding[] {
   return [...node.tunnels].flatMap(([kind, { address }]) => {
     const allocation = allocationStateOf(context, address);
@@ -135,14 +135,14 @@ export function findTunnelFaults(context: AuditContext, node: Node): Finding[] {
       case 'noBlock':
       case 'free': {
         const explanation = `${text}, which is not allocated, so a container may get it`;
-        const remedy = noRemedy('let the node get a tunnel address anew');
+        const remedy = noRemedy('allocate the tunnel address of the node again');
         return [makeFinding({ kind: 'tunnelUnallocated', subject, objects, explanation, remedy })];
       }
       case 'held': {
         const { owner, handleId } = allocation.attributes;
         if (owner.node === node.name && owner.type !== undefined) return [];
         const explanation = `${text}, which is allocated to handle ${handleId ?? 'none'}`;
-        const remedy = noRemedy('let the node get another tunnel address');
+        const remedy = noRemedy('allocate another tunnel address for the node');
         return [makeFinding({ kind: 'addressOfSeveralOwners', subject, objects, explanation, remedy })];
       }
     }
@@ -155,6 +155,6 @@ export function unreadableFinding({ key, reason }: UnreadableRecord): Finding {
     subject: { type: 'record', key },
     objects: [objectOf.record(key)],
     explanation: `record ${key} cannot be read: ${reason}`,
-    remedy: noRemedy('what it was to say cannot be told; correct or delete it in the datastore'),
+    remedy: noRemedy('its content is unknown; correct or delete it in the datastore'),
   });
 }

@@ -13,33 +13,33 @@ export interface RepairInput {
   readonly releases: boolean;
   /** When the fault was first seen, in epoch milliseconds, for allocations without an allocation time. */
   readonly firstSeenMs: number;
-  /** Only says what would be done. */
+  /** Reports the repair without executing it. */
   readonly dryRun: boolean;
 }
 
 export type RepairResult =
   | { readonly state: 'repaired' | 'possible'; readonly effect: string }
-  /** The fault is not there any more. */
+  /** The fault no longer exists. */
   | { readonly state: 'gone' }
   | { readonly state: 'refused'; readonly reason: string };
 
-/** A finding, and what came of it. */
+/** A finding with the result of its repair. */
 export interface RepairedFinding {
   readonly finding: Finding;
   readonly result: RepairResult;
 }
 
-/** Which findings to repair, and how far. */
+/** Which findings to repair, and how. */
 export interface RepairOptions {
   /** Only findings of these kinds; empty for all. */
   readonly kinds: readonly FindingKind[];
-  /** Only says what would be done. */
+  /** Reports the repair without executing it. */
   readonly dryRun: boolean;
   /** Whether addresses without a known user may be released. */
   readonly releases: boolean;
-  /** How long nothing may have used them before. */
+  /** Grace period before an unused address is released. */
   readonly graceMs: number;
-  /** At most so many findings are looked at. */
+  /** Maximum number of findings to repair. */
   readonly limit: number;
 }
 
@@ -49,12 +49,12 @@ export interface RepairReport {
   readonly more: boolean;
 }
 
-/** More than any single repair of a sound size needs, and below what etcd takes in one transaction. */
+/** More than a usual repair needs, and below etcd's transaction limit. */
 const MAX_CHANGES_COUNT = 120;
 
 /**
- * Repairs a finding, if it still holds. It is judged again on the view of the commit, and the changes compare every
- * record of that judgement, so a concurrent change of one of them makes it run again.
+ * Repairs a finding, if it still holds. It is rechecked on the view of the commit, and the changes compare every
+ * record of that check, so a concurrent change of one of them makes it run again.
  */
 export function repair(view: View, input: RepairInput): Decision<RepairResult> {
   const { finding, nowMs, graceMs, dryRun } = input;
@@ -66,7 +66,7 @@ export function repair(view: View, input: RepairInput): Decision<RepairResult> {
   if (reason !== undefined) return noChanges({ state: 'refused', reason });
   const changes = remedy.changes();
   if (changes.length > MAX_CHANGES_COUNT) {
-    const text = `it takes ${changes.length} changes, more than one transaction may have; release the addresses one by one`;
+    const text = `the repair needs ${changes.length} changes, more than one transaction allows; release the addresses one by one`;
     return noChanges({ state: 'refused', reason: text });
   }
   const { effect } = remedy;
@@ -75,11 +75,11 @@ export function repair(view: View, input: RepairInput): Decision<RepairResult> {
 
 function releaseRefusal({ sinceMs }: Remedy & { type: 'release' }, input: RepairInput): string | undefined {
   const { releases, nowMs, graceMs, firstSeenMs } = input;
-  if (!releases) return 'it would give addresses back, which has to be asked for';
+  if (!releases) return 'the repair releases addresses, which must be requested';
   const ageMs = nowMs - (sinceMs ?? firstSeenMs);
   if (ageMs >= graceMs) return undefined;
   const since = sinceMs === undefined ? 'was first seen' : 'was allocated';
-  return `it ${since} ${Math.max(0, Math.floor(ageMs / 1000))} s ago, and has to be ${Math.ceil(graceMs / 1000)} s old`;
+  return `it ${since} ${Math.max(0, Math.floor(ageMs / 1000))} s ago; the grace period is ${Math.ceil(graceMs / 1000)} s`;
 }
 
 function noChanges(outcome: RepairResult): Decision<RepairResult> {

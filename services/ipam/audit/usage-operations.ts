@@ -13,7 +13,7 @@ export function observeUsage(meter: Meter, usage: () => Promise<Usage>): () => v
     meter.createObservableGauge(`podwire.ipam.${name}`, { unit, description });
   const gauges: Gauges = {
     inUse: gauge('allocations.in_use', '{address}', 'Addresses in use, by their pool and the node that uses them'),
-    borrowed: gauge('allocations.borrowed', '{address}', 'Of these, from blocks that are not the node’s'),
+    borrowed: gauge('allocations.borrowed', '{address}', 'Addresses in use from blocks of other nodes'),
     blocks: gauge('blocks', '{block}', 'Blocks, by their pool and the node that owns them'),
     cooling: gauge('allocations.cooling', '{address}', 'Addresses that cool down after their release'),
     size: gauge('ippool.size', '{address}', 'Addresses of a pool'),

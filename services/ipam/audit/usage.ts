@@ -9,19 +9,19 @@ import { poolOf } from '../records/pool.js';
 import type { View } from '../records/view.js';
 import { reservedIn } from '../reservations/reservations.js';
 
-/** What stands for the name where there is none, as in Calico's metrics. */
+/** Placeholder names of Calico's metrics. */
 const NO_POOL = 'no_ippool';
 export const NO_AFFINITY = 'no_affinity';
 const UNKNOWN_NODE = 'unknown_node';
 
-/** How much a node has of a pool. */
+/** Usage of a pool by one node. */
 interface NodePoolUsage {
   /** {@link NO_POOL} for blocks that are in none. */
   readonly poolName: string;
   /** The node that uses the addresses; for blocks, their owner. {@link UNKNOWN_NODE} and {@link NO_AFFINITY} where there is none. */
   readonly nodeName: string;
   readonly blocks: number;
-  /** Addresses in use on the node, from whosever blocks. */
+  /** Addresses in use on the node, from any block. */
   readonly inUse: number;
   /** Of these, from blocks that are not the node's. */
   readonly borrowed: number;
@@ -49,7 +49,7 @@ interface BlockUse {
   readonly cooling: number;
 }
 
-/** Blocks are values: what was counted once need not be counted again while the block is the same. */
+/** Blocks are immutable, so their counts are cached. */
 const blockUseCache = new WeakMap<Block, BlockUse>();
 
 function blockUse(block: Block): BlockUse {

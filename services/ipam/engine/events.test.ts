@@ -5,7 +5,7 @@ import { Events } from './events.js';
 
 test.each([
   [999, []],
-  [1000, ['requests waited 1000 ms for the datastore, for a commit']],
+  [1000, ['requests waited 1000 ms for the datastore (commit)']],
 ])('a datastore that took %d ms is warned of from one second on', (durationMs, warned) => {
   const lines: string[] = [];
   const destination = { write: (line: string) => void lines.push(line) };

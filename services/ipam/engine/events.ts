@@ -28,12 +28,12 @@ export class Events {
   readonly log: Logger;
   readonly #meter = metrics.getMeter('podwire-ipam');
   readonly #counters = new Map<string, Counter>();
-  readonly #releases = this.counter('podwire.ipam.addresses.released', '{address}', 'Addresses given back');
-  readonly #blocks = this.counter('podwire.ipam.blocks.claimed', '{block}', 'Blocks that became a node’s');
+  readonly #releases = this.counter('podwire.ipam.addresses.released', '{address}', 'Released addresses');
+  readonly #blocks = this.counter('podwire.ipam.blocks.claimed', '{block}', 'Blocks claimed by nodes');
   readonly #endpointsLost = this.counter(
     'podwire.store.endpoints.lost',
     '{endpoint}',
-    'Servers of the datastore that were given up as they failed',
+    'Datastore endpoints abandoned after failures',
   );
   readonly #storeDuration = this.#meter.createHistogram('podwire.store.duration', {
     unit: 's',
@@ -41,8 +41,8 @@ export class Events {
     advice: { explicitBucketBoundaries: STORE_BUCKETS_SECONDS },
   });
   /** Also counts deletions of pools and nodes that fail in the background. */
-  readonly upkeepFailures = this.counter('podwire.ipam.upkeep.failures', '{task}', 'Background work that failed');
-  readonly #clocks = this.counter('podwire.ipam.clocks.differ', '{look}', 'Looks that found another clock');
+  readonly upkeepFailures = this.counter('podwire.ipam.upkeep.failures', '{task}', 'Failed background tasks');
+  readonly #clocks = this.counter('podwire.ipam.clocks.differ', '{look}', 'Checks that found a clock difference');
 
   constructor(log: Logger) {
     this.log = log;
@@ -78,7 +78,7 @@ export class Events {
     this.#clocks.add(1);
     const seconds = Math.round(Math.abs(aheadMs) / MS_PER_SECOND);
     this.log.warn(
-      `another replica’s clock is ${seconds} s ${aheadMs > 0 ? 'ahead of' : 'behind'} this one’s, or was when it released an address: cool-downs end early, and the history tells wrong times, until the clocks of all machines with podwire-ipam agree`,
+      `another replica’s clock is ${seconds} s ${aheadMs > 0 ? 'ahead of' : 'behind'} this one’s, or was when it released an address: cool-downs end early and the history has wrong times; synchronize the clocks of all machines that run podwire-ipam`,
     );
   }
 
@@ -95,7 +95,7 @@ export class Events {
 
   /** A server of the datastore's cluster answers, and is used from now on. */
   storeEndpointChosen(endpoint: string): void {
-    this.log.info({ 'server.address': endpoint }, `the datastore is used at ${endpoint}`);
+    this.log.info({ 'server.address': endpoint }, `using the datastore at ${endpoint}`);
   }
 
   /** The server of the datastore's cluster that was in use fails; another is looked for. */
@@ -109,25 +109,25 @@ export class Events {
     this.#storeDuration.record(durationMs / MS_PER_SECOND, { operation });
     if (durationMs < SLOW_CALL_MS) return;
     const facts = { 'podwire.store.operation': operation, elapsed_ms: durationMs };
-    this.log.warn(facts, `requests waited ${durationMs} ms for the datastore, for a ${operation}`);
+    this.log.warn(facts, `requests waited ${durationMs} ms for the datastore (${operation})`);
   }
 
   /** The files with credentials for the datastore cannot be used as they are now; those that were read before are. */
   storeCredentialsRefused(failure: Failure): void {
-    this.log.warn({ err: failure }, `the datastore is asked with the credentials of before: ${failure.message}`);
+    this.log.warn({ err: failure }, `using the previous credentials for the datastore: ${failure.message}`);
   }
 
   /** The certificate for the datastore's cluster expires soon or has expired, and was not renewed. */
   storeCertificateEnding(end: Date, hasEnded: boolean): void {
     const when = `${hasEnded ? 'has expired' : 'expires'} at ${end.toISOString()}`;
     this.log.warn(
-      `the certificate of PODWIRE_IPAM_ETCD_CERT_FILE ${when}, from when on etcd refuses new connections: renew it and its key, the files are read again by themselves`,
+      `the certificate of PODWIRE_IPAM_ETCD_CERT_FILE ${when}; etcd then refuses new connections: renew it and its key; podwire-ipam rereads the files`,
     );
   }
 
   /** The datastore is not the one that was read before: nothing is served from it until a restart. */
   datastoreReplaced(failure: Failure): void {
-    this.log.error({ err: failure }, `refusing every request for good: ${failure.message}`);
+    this.log.error({ err: failure }, `refusing every request until a restart: ${failure.message}`);
   }
 
   /** The datastore does not answer during the start; the request is retried. */
@@ -137,14 +137,14 @@ export class Events {
 
   /** The datastore's changes are not seen for a while. */
   watchFailed(error: unknown, retryInMs: number): void {
-    this.log.warn({ err: error }, `the watch of the datastore broke; trying again in ${Math.round(retryInMs)} ms`);
+    this.log.warn({ err: error }, `the datastore watch failed; retrying in ${Math.round(retryInMs)} ms`);
   }
 
   /** The datastore was listed again because its watch had fallen behind. */
   listedAgain(revision: number): void {
     this.log.warn(
       { 'podwire.store.revision': revision },
-      'the watch of the datastore fell behind; read everything again',
+      'the datastore watch fell behind; all records were read again',
     );
   }
 }

@@ -15,11 +15,7 @@ export class HistoryEvents {
 
   constructor(events: Events) {
     this.#log = events.log;
-    this.#expired = events.counter(
-      'podwire.ipam.history.expired',
-      '{entry}',
-      'Entries of the history that were removed',
-    );
+    this.#expired = events.counter('podwire.ipam.history.expired', '{entry}', 'Removed history entries');
   }
 
   /** Entries older than the retention time were removed. */

@@ -86,7 +86,7 @@ export class History {
     const { history, clock } = this.#options;
     const nowMs = clock.nowMs();
     if (atMs > nowMs) {
-      const violation = { field: 'time', reason: 'is in the future, of which nothing is known' };
+      const violation = { field: 'time', reason: 'is in the future' };
       throw violationsFailure('INVALID_REQUEST', 'QueryAt refused', [violation]);
     }
     const tenure = await this.#holderAt(address, atMs, signal);
@@ -112,7 +112,7 @@ export class History {
 
   #requireHistory(): void {
     if (this.#options.history.retentionHours > 0) return;
-    const text = 'no history is kept; set PODWIRE_IPAM_HISTORY_HOURS to for how long to keep it from now on';
+    const text = 'the history is disabled; set PODWIRE_IPAM_HISTORY_HOURS to the number of hours to keep';
     throw new Failure('HISTORY_NOT_KEPT', text);
   }
 }

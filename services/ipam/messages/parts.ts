@@ -17,7 +17,7 @@ export function readFamilies(field: string, messages: readonly IpFamily[], check
   const families: Family[] = [];
   messages.forEach((message, index) => {
     const family = FAMILIES[message];
-    if (!family) checks.check(`${field}[${index}]`, `is ${message}, which is no family: IPv4 is 4, IPv6 is 6`);
+    if (!family) checks.check(`${field}[${index}]`, `is ${message}; must be 4 (IPv4) or 6 (IPv6)`);
     else if (families.includes(family)) checks.check(`${field}[${index}]`, `is IPv${family} a second time`);
     else families.push(family);
   });
@@ -27,7 +27,7 @@ export function readFamilies(field: string, messages: readonly IpFamily[], check
 export function readAddresses(texts: readonly string[], checks: Checks): Address[] {
   return texts.flatMap((text, index) => {
     const address = parseAddress(text);
-    checks.check(`addresses[${index}]`, address ? undefined : 'is no IPv4 or IPv6 address without prefix length');
+    checks.check(`addresses[${index}]`, address ? undefined : 'must be an IPv4 or IPv6 address without prefix length');
     return address ?? [];
   });
 }
@@ -39,7 +39,7 @@ export function checkOnePerFamily(addresses: readonly Address[], families: reado
     if (repeated)
       checks.check(`addresses[${index}]`, `is a second IPv${family} address; an attachment has one of each family`);
     if (families.length > 0 && !families.includes(family))
-      checks.check(`addresses[${index}]`, `is an IPv${family} address, and families does not have that`);
+      checks.check(`addresses[${index}]`, `is an IPv${family} address, but families does not include IPv${family}`);
   });
 }
 
@@ -72,7 +72,7 @@ const NO_ADDRESS: Address = { family: 4, value: 0n };
 
 export function readAddress(field: string, text: string, checks: Checks): Address {
   const address = parseAddress(text);
-  checks.check(field, address ? undefined : 'is no IPv4 or IPv6 address without prefix length');
+  checks.check(field, address ? undefined : 'must be an IPv4 or IPv6 address without prefix length');
   return address ?? NO_ADDRESS;
 }
 

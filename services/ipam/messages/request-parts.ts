@@ -22,7 +22,7 @@ export function readRequests(message: RequestsMessage | undefined, checks: Check
   if (!message) return NO_REQUESTS;
   const mac = message.macAddress === '' ? undefined : parseMac(message.macAddress);
   if (message.macAddress !== '' && mac === undefined)
-    checks.check('requests.mac_address', `is ${JSON.stringify(message.macAddress)}, which is no unicast MAC address`);
+    checks.check('requests.mac_address', `is ${JSON.stringify(message.macAddress)}; must be a unicast MAC address`);
   return {
     families: readFamilies('requests.families', message.families, checks),
     addressesWithoutIpam: readHosts('requests.addresses_without_ipam', message.addressesWithoutIpam, checks),
@@ -40,9 +40,9 @@ export function readPoolChoices(
 ): PoolChoice[] {
   return messages.map(({ pool, family, isConfigured }, index) => {
     const field = `pool_choices[${index}]`;
-    if (!pools.includes(pool)) checks.check(`${field}.pool`, `is "${pool}", which is none of pools`);
+    if (!pools.includes(pool)) checks.check(`${field}.pool`, `is "${pool}"; must be one of pools`);
     const known = FAMILIES[family];
-    if (!known) checks.check(`${field}.family`, `is ${family}, which is no family: IPv4 is 4, IPv6 is 6`);
+    if (!known) checks.check(`${field}.family`, `is ${family}; must be 4 (IPv4) or 6 (IPv6)`);
     return { pool, family: family === IpFamily.IP_FAMILY_UNSPECIFIED ? undefined : known, isConfigured };
   });
 }
@@ -50,7 +50,7 @@ export function readPoolChoices(
 function readHosts(field: string, texts: readonly string[], checks: Checks): Address[] {
   return bounded(field, texts, { count: MAX_ADDRESSES_COUNT, checks }).flatMap((text, index) => {
     const address = parseAddress(text);
-    checks.check(`${field}[${index}]`, address ? undefined : 'is no IPv4 or IPv6 address without prefix length');
+    checks.check(`${field}[${index}]`, address ? undefined : 'must be an IPv4 or IPv6 address without prefix length');
     return address ?? [];
   });
 }
@@ -97,7 +97,7 @@ export function readPools(texts: readonly string[], checks: Checks): readonly st
     const parsed = parsePrefix(text);
     if (parsed.ok) return;
     const fault = text.includes('/') ? parsed.fault : subdomainFault(text);
-    checks.check(`pools[${index}]`, fault === undefined ? undefined : `${fault}; give the name of a pool, or its CIDR`);
+    checks.check(`pools[${index}]`, fault === undefined ? undefined : `${fault}; use the name or the CIDR of a pool`);
   });
   return texts;
 }
@@ -107,7 +107,7 @@ export function readNamespaceLabels(message: Labels, pod: PodIdentity | undefine
   const labels = readLabels('namespace_labels', message, checks);
   const name = Object.hasOwn(labels, NAME_LABEL) ? labels[NAME_LABEL] : undefined;
   if (pod && name !== undefined && name !== pod.namespace)
-    checks.check(`namespace_labels["${NAME_LABEL}"]`, `is "${name}", and the pod is in namespace "${pod.namespace}"`);
+    checks.check(`namespace_labels["${NAME_LABEL}"]`, `is "${name}", but the pod is in namespace "${pod.namespace}"`);
   return labels;
 }
 

@@ -92,7 +92,7 @@ export function continueNodeDeletion(
   const node = view.node(name);
   if (node?.uid !== uid) return { changes: [], outcome: { state: 'done', ...NO_RELEASES } };
   if (node.deletionTimeMs === undefined) {
-    const text = `the mark that node "${name}" is being deleted was taken away meanwhile; delete it once more`;
+    const text = `node "${name}" lost its deletion mark; delete the node again`;
     throw new Failure('CONFLICT', text, { details: { node: name } });
   }
   const { state, changes, addresses } = releaseNodeStep(view, { name, nowMs });

@@ -60,7 +60,7 @@ describe('deleting a node', () => {
       messages(lines)
         .filter((text) => text.includes('node n1'))
         .slice(-1),
-    ).toEqual(['deleted node n1, which gave back 10 addresses and 3 blocks']);
+    ).toEqual(['deleted node n1 and released 10 addresses and 3 blocks']);
   });
 
   test('that fails at any of its transactions is finished by a repeat, or by itself', async () => {

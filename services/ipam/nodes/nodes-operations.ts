@@ -39,7 +39,7 @@ class NodeEvents {
 
   constructor(events: Events) {
     this.#log = events.log;
-    this.#nodes = events.counter('podwire.ipam.nodes', '{node}', 'Nodes by what became of them');
+    this.#nodes = events.counter('podwire.ipam.nodes', '{node}', 'Nodes by event');
     this.#upkeepFailures = events.upkeepFailures;
   }
 
@@ -57,7 +57,7 @@ class NodeEvents {
   nodeDeleted({ name }: Node, { addressesCount, blocksCount }: NodeDeletionSummary): void {
     this.#nodes.add(1, { event: 'deleted' });
     const released = `${formatCount(addressesCount, 'address', 'addresses')} and ${formatCount(blocksCount, 'block')}`;
-    const text = `deleted node ${name}, which gave back ${released}`;
+    const text = `deleted node ${name} and released ${released}`;
     this.#log.info({ 'podwire.node': name }, text);
   }
 
@@ -71,7 +71,7 @@ class NodeEvents {
     const text = formatAddress(address);
     const facts = { 'podwire.node': nodeName, 'podwire.addresses': [text] };
     trace.getActiveSpan()?.setAttributes(facts);
-    this.#log.info(facts, `gave ${text} to the tunnel of node ${nodeName} (${kind})`);
+    this.#log.info(facts, `allocated ${text} to the tunnel of node ${nodeName} (${kind})`);
   }
 }
 

@@ -138,8 +138,7 @@ function readRegisterNodeRequest(message: RegisterNodeRequest): Registration {
   return readChecked('RegisterNode', (checks) => {
     checks.check('name', subdomainFault(message.name));
     const { ipv4Address, ipv6Address } = message;
-    if (ipv4Address === '' && ipv6Address === '')
-      checks.check('ipv4_address', 'is empty, and so is ipv6_address; a node has at least one of them');
+    if (ipv4Address === '' && ipv6Address === '') checks.check('ipv4_address', 'is empty; set it or ipv6_address');
     return {
       name: message.name,
       ipv4: readNodeAddress('ipv4_address', { text: ipv4Address, family: 4 }, checks),
@@ -162,7 +161,7 @@ function readNodeAddress(
   const isRight = address?.address.family === family;
   checks.check(
     field,
-    isRight ? undefined : `is no IPv${family} address with the length of its subnet, such as ${example}`,
+    isRight ? undefined : `must be an IPv${family} address with its subnet length, such as ${example}`,
   );
   return address;
 }
@@ -205,7 +204,7 @@ function readInterfaces(messages: readonly InterfaceMessage[], checks: Checks): 
       name,
       addresses: addresses.slice(0, MAX_ADDRESSES_COUNT).flatMap((text, at) => {
         const address = parseNodeAddress(text);
-        const fault = 'is no address with the length of its subnet, such as 192.0.2.7/24';
+        const fault = 'must be an address with its subnet length, such as 192.0.2.7/24';
         checks.check(`${field}.addresses[${at}]`, address ? undefined : fault);
         return address ?? [];
       }),
@@ -221,7 +220,7 @@ function readMacs(messages: readonly TunnelMac[], checks: Checks): Map<TunnelKin
     const mac = parseMac(macAddress);
     checks.check(
       `${field}.mac_address`,
-      mac === undefined ? 'is no unicast MAC address, such as 66:00:00:00:00:01' : undefined,
+      mac === undefined ? 'must be a unicast MAC address, such as 66:00:00:00:00:01' : undefined,
     );
     if (!kind || !WITH_MAC.includes(kind))
       checks.check(`${field}.kind`, `is ${message}; only VXLAN's have a MAC address`);
@@ -261,7 +260,7 @@ function readTunnelKey(method: string, { nodeName, kind: message }: AllocateTunn
   return readChecked(method, (checks) => {
     checks.check('node_name', subdomainFault(nodeName));
     const kind = kindOf(message);
-    checks.check('kind', kind ? undefined : `is ${message}, which is no kind that this release knows`);
+    checks.check('kind', kind ? undefined : `is ${message}; unknown kind`);
     return { nodeName, kind: kind ?? 'ipipTunnelAddress' };
   });
 }

@@ -49,14 +49,14 @@ export function requireNode(view: View, name: string): Node {
 /** @throws Failure NODE_BEING_DELETED */
 function requireNotDeleting({ name, deletionTimeMs }: Node): void {
   if (deletionTimeMs === undefined) return;
-  const text = `node "${name}" is being deleted, which cannot be taken back; once it is gone, register it anew`;
+  const text = `node "${name}" is being deleted, which cannot be undone; register it again afterwards`;
   throw new Failure('NODE_BEING_DELETED', text, { details: { node: name } });
 }
 
 /** @param resourceVersion - empty for any @throws Failure STALE_VERSION */
 export function requireNodeVersion(node: Node, resourceVersion: string): void {
   if (resourceVersion === '' || resourceVersion === versionOf(node)) return;
-  const text = `node "${node.name}" was changed since resource version ${resourceVersion}; read it again and decide anew`;
+  const text = `node "${node.name}" was changed since resource version ${resourceVersion}; read it again and repeat the change`;
   throw new Failure('STALE_VERSION', text, { details: { node: node.name } });
 }
 

@@ -154,7 +154,7 @@ describe('is refused, and nothing changes', () => {
   test('without a pool of the encapsulation', () => {
     expect(refused(start(vxlanPool({ vxlanMode: 'Never' })))).toMatchObject({
       code: 'NO_POOL',
-      message: expect.stringContaining('no IPv4 pool is for VXLAN tunnels'),
+      message: expect.stringContaining('no enabled IPv4 pool allows VXLAN tunnels'),
     });
   });
 

@@ -177,7 +177,7 @@ interface TakenAddress {
 function takeAddress(view: View, { nodeName, kind, nowMs }: TunnelRequest, pools: readonly Pool[]): TakenAddress {
   const { family, encapsulation } = TUNNELS[kind];
   if (pools.length === 0) {
-    const text = `no IPv${family} pool is for ${encapsulation} tunnels; enable one with that encapsulation and Tunnel among its allowedUses`;
+    const text = `no enabled IPv${family} pool allows ${encapsulation} tunnels; enable one with that encapsulation and Tunnel among its allowedUses`;
     throw new Failure('NO_POOL', `${text}, or release the tunnel's address`, { details: { node: nodeName } });
   }
   const demand: Demand = {

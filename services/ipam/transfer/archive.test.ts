@@ -89,20 +89,20 @@ describe('a file is refused', () => {
 
   test.each<[string, Buffer, string]>([
     ['that is empty', Buffer.alloc(0), 'line 1 is missing'],
-    ['that is something else', Buffer.from('hello\n'), 'line 1 is no header'],
+    ['that is something else', Buffer.from('hello\n'), 'line 1 is not a header'],
     [
       'of another format',
       Buffer.from(whole.toString().replace('Datastore":1', 'Datastore":2')),
-      'says format 2, and this release reads 1',
+      'has format 2, but this release reads 1',
     ],
-    ['with a key twice', encode([SAMPLE[0]!, SAMPLE[0]!]), 'line 3 has the key /calico/a behind /calico/a'],
-    ['with keys out of order', encode([SAMPLE[1]!, SAMPLE[0]!]), 'line 3 has the key /calico/a behind /calico/b'],
+    ['with a key twice', encode([SAMPLE[0]!, SAMPLE[0]!]), 'line 3 has the key /calico/a after /calico/a'],
+    ['with keys out of order', encode([SAMPLE[1]!, SAMPLE[0]!]), 'line 3 has the key /calico/a after /calico/b'],
     ['without its trailer', Buffer.from(whole.toString().replace(/\{"records.*\n/, '')), 'is not the trailer'],
-    ['with something behind its trailer', Buffer.concat([whole, Buffer.from('{}\n')]), 'line 5 is no record'],
+    ['with something behind its trailer', Buffer.concat([whole, Buffer.from('{}\n')]), 'line 5 is not a record'],
     [
       'that lacks a record',
       Buffer.from(whole.toString().replace(/\{"key":"\/calico\/c.*\n/, '')),
-      'says 3 records, and there are 2',
+      'counts 3 records, but the file has 2',
     ],
   ])('%s', async (_, bytes, message) => {
     await expect(read(bytes)).rejects.toThrow(message);

@@ -119,21 +119,21 @@ export async function* readArchive(lines: AsyncIterable<Buffer>): AsyncGenerator
   if (!pending) throw invalidLine(1, 'is missing: the file is empty');
   if (number === 1) readHeader(pending);
   const trailer = parse(trailerSchema, pending);
-  if (!trailer || number === 1)
-    throw invalidLine(number, 'is not the trailer that ends every export: the file was cut off');
+  if (!trailer || number === 1) throw invalidLine(number, 'is not the trailer of an export: the file is truncated');
   if (trailer.records !== records)
-    throw invalidLine(number, `says ${trailer.records} records, and there are ${records}`);
-  if (trailer.sha256 !== hash.digest('hex')) throw invalidLine(number, 'has another SHA-256 than the lines before it');
+    throw invalidLine(number, `counts ${trailer.records} records, but the file has ${records}`);
+  if (trailer.sha256 !== hash.digest('hex'))
+    throw invalidLine(number, 'has a SHA-256 that differs from that of the preceding lines');
   yield { type: 'trailer', trailer };
 }
 
 function readHeader(line: Buffer): ArchiveHeader {
   const header = parse(headerSchema, line);
-  if (!header) throw invalidLine(1, 'is no header: the file is no export of podwire-ipam');
+  if (!header) throw invalidLine(1, 'is not a header: the file is not an export of podwire-ipam');
   if (header.podwireDatastore !== FORMAT)
     throw invalidLine(
       1,
-      `says format ${header.podwireDatastore}, and this release reads ${FORMAT}: use the release that wrote it`,
+      `has format ${header.podwireDatastore}, but this release reads ${FORMAT}: use the release that wrote it`,
     );
   const { prefix, store, revision } = header;
   return { prefix, store, revision };
@@ -141,7 +141,7 @@ function readHeader(line: Buffer): ArchiveHeader {
 
 function readRecord(line: Buffer, number: number): ArchivedRecord {
   const record = parse(recordSchema, line);
-  if (!record) throw invalidLine(number, 'is no record');
+  if (!record) throw invalidLine(number, 'is not a record');
   const { key } = record;
   return { key, value: 'value' in record ? Buffer.from(record.value) : Buffer.from(record.base64, 'base64') };
 }
@@ -149,7 +149,7 @@ function readRecord(line: Buffer, number: number): ArchivedRecord {
 /** In the order of their bytes, as stores have them: so none is there twice. */
 function checkOrder(previous: string | undefined, key: string, number: number): void {
   if (previous === undefined || Buffer.compare(Buffer.from(previous), Buffer.from(key)) < 0) return;
-  throw invalidLine(number, `has the key ${key} behind ${previous}; keys are in ascending order, each once`);
+  throw invalidLine(number, `has the key ${key} after ${previous}; keys must be in ascending order, each once`);
 }
 
 function parse<Value>(schema: z.ZodType<Value>, line: Buffer): Value | undefined {
@@ -163,7 +163,7 @@ function parse<Value>(schema: z.ZodType<Value>, line: Buffer): Value | undefined
 }
 
 export function invalidLine(line: number, reason: string): Failure {
-  return new Failure('EXPORT_INVALID', `line ${line} ${reason}; nothing was imported: take a whole export`, {
+  return new Failure('EXPORT_INVALID', `line ${line} ${reason}; nothing was imported; use a complete export`, {
     details: { line: String(line) },
   });
 }

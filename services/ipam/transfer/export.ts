@@ -78,7 +78,7 @@ async function awaitPage(page: Promise<Page>): Promise<Page> {
     if (!(error instanceof RevisionCompacted)) throw error;
     throw new Failure(
       'CONFLICT',
-      'the datastore was compacted past the moment that was being exported; repeat the export, or compact later',
+      'the datastore was compacted past the exported revision; repeat the export, or compact later',
       { cause: error },
     );
   }
@@ -91,7 +91,7 @@ function requireUtf8(key: string): void {
   if (!key.includes(REPLACEMENT)) return;
   throw new Failure(
     'STORE_CORRUPT',
-    `key ${JSON.stringify(key)} is no UTF-8 text; rename or delete it in the datastore`,
+    `key ${JSON.stringify(key)} is not UTF-8 text; rename or delete it in the datastore`,
     {
       details: { key },
     },
@@ -176,7 +176,7 @@ export async function* readLines(path: string): AsyncGenerator<Buffer, void, voi
     if (error instanceof Failure) throw error;
     ioFailureHandler(`${path} cannot be read`)(error);
   }
-  if (restBytes > 0) throw invalidLine(number, 'has no end: the file was cut off');
+  if (restBytes > 0) throw invalidLine(number, 'has no newline: the file is truncated');
 }
 
 async function* chunksOf(path: string): AsyncGenerator<Buffer, void, void> {

@@ -93,7 +93,7 @@ async function verifyFile({ lines, prefix, rewritePrefix }: ImportOptions): Prom
   if (!header || !trailer) throw refusal('the file has no header');
   if (header.prefix !== prefix && !rewritePrefix)
     throw refusal(
-      `its keys begin with ${header.prefix}, and the datastore's with ${prefix}: set PODWIRE_IPAM_DATASTORE_PREFIX, or say --rewrite-prefix`,
+      `the file's keys begin with ${header.prefix}, but the datastore's with ${prefix}; set PODWIRE_IPAM_DATASTORE_PREFIX or use --rewrite-prefix`,
     );
   return { header, trailer, recordsCount };
 }
@@ -131,7 +131,7 @@ class Import {
     const { store, prefix, clock, isExclusiveWriter, signal } = this.#options;
     if (mark.sha256 !== this.#file.trailer.sha256)
       throw refusal(
-        `an import of another file (SHA-256 ${mark.sha256}) was cut off: bring that to its end with its file, or remove the datastore's records and ${this.#markerKey}`,
+        `an import of another file (SHA-256 ${mark.sha256}) is incomplete: repeat it with that file, or remove the datastore's records and ${this.#markerKey}`,
       );
     if (isExclusiveWriter) return;
     await clock.sleep(STALL_MS, signal);
@@ -148,7 +148,7 @@ class Import {
     }
     for await (const key of this.#existingKeys()) {
       throw refusal(
-        `the datastore is not empty: it has ${key}; import into one that is, or say --merge if the records of both belong together (prefix ${prefix})`,
+        `the datastore is not empty: it has ${key} (prefix ${prefix}); use an empty datastore, or --merge if the records of both belong together`,
       );
     }
   }
@@ -168,7 +168,7 @@ class Import {
     if (count === 0) return;
     const more = count > named.length ? ` and ${count - named.length} more` : '';
     throw refusal(
-      `${formatCount(count, 'record is', 'records are')} there already, with another value: ${named.join(', ')}${more}; nothing was written`,
+      `${formatCount(count, 'record exists', 'records exist')} with another value: ${named.join(', ')}${more}; nothing was written`,
     );
   }
 
@@ -180,7 +180,7 @@ class Import {
     const comparisons: Comparison[] = [this.#markComparison()];
     if (found?.mark.state !== 'running' && !merge) {
       const revision = await store.revision(signal);
-      for await (const key of this.#existingKeys()) throw refusal(`${key} was made meanwhile`);
+      for await (const key of this.#existingKeys()) throw refusal(`${key} was created during the import`);
       for (const root of rootsOf(prefix))
         comparisons.push({ type: 'prefix', prefix: root, notAfterRevision: revision });
     }
@@ -191,7 +191,8 @@ class Import {
     const there = await this.#storedValues(batch);
     const missing = batch.filter(({ key, value }) => {
       const stored = there.get(key);
-      if (stored && !stored.equals(value)) throw refusal(`${key} was changed meanwhile; the import cannot be finished`);
+      if (stored && !stored.equals(value))
+        throw refusal(`${key} was changed during the import, which cannot be completed`);
       return !stored;
     });
     this.#processedCount += batch.length;
@@ -206,7 +207,7 @@ class Import {
     for await (const batch of this.#batches()) {
       const there = await this.#storedValues(batch);
       for (const { key, value } of batch)
-        if (!there.get(key)?.equals(value)) throw refusal(`${key} does not read back as it was written`);
+        if (!there.get(key)?.equals(value)) throw refusal(`${key} differs from what was written`);
     }
     if (!this.#options.merge) {
       let count = 0;
@@ -214,7 +215,7 @@ class Import {
       const { recordsCount } = this.#file;
       if (count !== recordsCount)
         throw refusal(
-          `the datastore has ${formatCount(count, 'record')}, and the file ${recordsCount}: somebody else writes to it`,
+          `the datastore has ${formatCount(count, 'record')}, but the file ${recordsCount}: another process writes to it`,
         );
     }
     await this.#commit([this.#markComparison()], [this.#markPut('complete')]);
@@ -224,7 +225,9 @@ class Import {
   async #commit(comparisons: readonly Comparison[], puts: readonly ArchivedRecord[]): Promise<void> {
     const result = await this.#options.store.commit({ comparisons, puts, deletes: [] }, this.#options.signal);
     if (!result.committed)
-      throw refusal('somebody else writes to the datastore: stop all replicas and other imports, and repeat it');
+      throw refusal(
+        'another process writes to the datastore: stop all replicas and other imports, and repeat the import',
+      );
     this.#markRevision = result.revision;
   }
 

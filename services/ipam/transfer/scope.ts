@@ -72,7 +72,7 @@ export async function readMark(store: Store, prefix: string, signal: AbortSignal
   if (parsed.success) return { mark: parsed.data, modRevision: record.modRevision };
   throw new Failure(
     'STORE_CORRUPT',
-    `record ${key} cannot be read: it is no mark of an import; delete it once the records are as they should be`,
+    `record ${key} cannot be read: it is not an import mark; check the records, then delete it`,
     {
       details: { key },
     },
@@ -93,7 +93,7 @@ export async function requireCompleteImport(store: Store, prefix: string, signal
   if (stored?.mark.state !== 'running') return stored?.mark.uid ?? '';
   throw new Failure(
     'IMPORT_INCOMPLETE',
-    `an import into the datastore has not come to its end: it has ${stored.mark.records} records so far; wait for it, or run "podwire-ipam import" with the same file again`,
+    `an import into the datastore is incomplete: it has ${stored.mark.records} records so far; wait for it, or run "podwire-ipam import" with the same file again`,
     { details: { sha256: stored.mark.sha256 } },
   );
 }

@@ -95,7 +95,7 @@ describe('a datastore comes out as it went in', () => {
     const target = new MemoryStore();
     await expect(imported(target, file, { prefix: '/other' })).rejects.toMatchObject({
       code: 'IMPORT_REFUSED',
-      message: expect.stringContaining("its keys begin with /calico, and the datastore's with /other"),
+      message: expect.stringContaining("the file's keys begin with /calico, but the datastore's with /other"),
     });
     await imported(target, file, { prefix: '/other', rewritePrefix: true });
     expect(await contentOf(target, '/other')).toEqual(hex(sampleRecords('/other')));
@@ -161,7 +161,7 @@ describe('an import is refused, and changes nothing', () => {
     const before = target.toString();
     await expect(imported(target, await exported(await filled()), { merge: true })).rejects.toMatchObject({
       code: 'IMPORT_REFUSED',
-      message: expect.stringContaining('1 record is there already, with another value: /calico/empty'),
+      message: expect.stringContaining('1 record exists with another value: /calico/empty'),
     });
     expect(target.toString()).toBe(before);
   });

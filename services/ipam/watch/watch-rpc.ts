@@ -86,7 +86,7 @@ function readKinds(messages: readonly WatchKind[], checks: Checks): ReadonlySet<
   messages.forEach((message, index) => {
     const kind = KINDS[message];
     if (kind) kinds.add(kind);
-    else checks.check(`kinds[${index}]`, `is ${message}, which is no kind that this release knows`);
+    else checks.check(`kinds[${index}]`, `is ${message}; unknown kind`);
   });
   return kinds;
 }
@@ -94,7 +94,7 @@ function readKinds(messages: readonly WatchKind[], checks: Checks): ReadonlySet<
 function readToken(token: string, checks: Checks): WatchPosition | undefined {
   if (token === '') return undefined;
   const position = parseToken(token);
-  if (!position) checks.check('resume_token', 'was not given by Watch; begin without one');
+  if (!position) checks.check('resume_token', 'was not issued by Watch; start without one');
   return position;
 }
 

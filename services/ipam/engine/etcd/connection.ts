@@ -169,14 +169,14 @@ class CancellableCall {
   readonly interceptor: Interceptor = (options, nextCall) => {
     const call = new InterceptingCall(nextCall(options));
     // Given up while its token was waited for: it must not be sent any more.
-    if (this.#isCancelled) call.cancelWithStatus(ABANDONED, 'given up before it was sent');
+    if (this.#isCancelled) call.cancelWithStatus(ABANDONED, 'abandoned before it was sent');
     this.#call = call;
     return call;
   };
 
   cancel(): void {
     this.#isCancelled = true;
-    this.#call?.cancelWithStatus(ABANDONED, 'given up');
+    this.#call?.cancelWithStatus(ABANDONED, 'abandoned');
   }
 }
 

@@ -160,7 +160,7 @@ export class CertificateExpiryCheck {
 const STALE_TEXTS = ['etcdserver: invalid auth token', 'etcdserver: revision of auth store is old'];
 
 /** Replaces etcd's own text for an invalid token: etcd3 retries a call that fails with that exact text, without end. */
-const STALE_TOKEN_MESSAGE = 'etcd does not take the token any more';
+const STALE_TOKEN_MESSAGE = 'etcd rejects the token';
 
 /**
  * A user's token, sent with every request. It replaces etcd3's own, which is kept until etcd reports it as invalid, and

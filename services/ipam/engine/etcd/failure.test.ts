@@ -19,8 +19,8 @@ describe('what etcd says', () => {
     ['8 RESOURCE_EXHAUSTED: grpc: received message larger than max (9 vs. 2)', 'STORE_LIMIT', /MAX_REQUEST_BYTES/],
     ['7 PERMISSION_DENIED: etcdserver: permission denied', 'STORE_DENIED', /grant it a role/],
     ['3 INVALID_ARGUMENT: etcdserver: authentication failed, invalid user ID or password', 'STORE_DENIED', /_USERNAME/],
-    ['3 INVALID_ARGUMENT: etcdserver: user name is empty', 'STORE_DENIED', /wants a user/],
-    ['9 FAILED_PRECONDITION: etcdserver: authentication is not enabled', 'STORE_DENIED', /has no users/],
+    ['3 INVALID_ARGUMENT: etcdserver: user name is empty', 'STORE_DENIED', /requires a user/],
+    ['9 FAILED_PRECONDITION: etcdserver: authentication is not enabled', 'STORE_DENIED', /has authentication disabled/],
   ])('for certain: %s', (text, code, nextStep) => {
     const failure = translate(text);
     expect(failure).toBeInstanceOf(NotExecuted);
@@ -94,8 +94,10 @@ describe('why there is no connection', () => {
     expect(tlsReason(text, holding())).toMatch(reason);
   });
 
-  it('is that etcd wants a certificate, where none is shown', () => {
-    expect(tlsReason('tlsv13 alert certificate required', undefined)).toMatch(/^etcd wants a certificate .*_KEY_FILE$/);
+  it('asks for a client certificate where none is configured', () => {
+    expect(tlsReason('tlsv13 alert certificate required', undefined)).toMatch(
+      /^etcd requires a client certificate .*_KEY_FILE$/,
+    );
   });
 
   it.each(['sslv3 alert bad certificate', 'read ECONNRESET'])('is an own certificate that has expired: %s', (text) => {

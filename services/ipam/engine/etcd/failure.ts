@@ -53,12 +53,13 @@ const REFUSALS: readonly Refusal[] = [
     texts: ['user name is empty', 'user name not found'],
     code: 'STORE_DENIED',
     reason:
-      'wants a user: set PODWIRE_IPAM_ETCD_USERNAME and PODWIRE_IPAM_ETCD_PASSWORD_FILE, or a client certificate whose common name is a user',
+      'requires a user: set PODWIRE_IPAM_ETCD_USERNAME and PODWIRE_IPAM_ETCD_PASSWORD_FILE, or a client certificate whose common name is a user',
   },
   {
     texts: ['authentication is not enabled'],
     code: 'STORE_DENIED',
-    reason: 'has no users: take PODWIRE_IPAM_ETCD_USERNAME away, or enable authentication there (etcdctl auth enable)',
+    reason:
+      'has authentication disabled: unset PODWIRE_IPAM_ETCD_USERNAME, or enable authentication there (etcdctl auth enable)',
   },
 ];
 
@@ -145,7 +146,7 @@ const CONNECTION_LOSS = /ECONNRESET|EPIPE|Connection dropped|socket hang up/;
 const FAULTS: readonly { readonly text: RegExp; readonly hint: string }[] = [
   {
     text: /certificate has expired/,
-    hint: 'the certificate that etcd shows, or the one that signed it, has expired: renew it there, which etcd takes up by itself',
+    hint: 'the certificate that etcd shows, or the one that signed it, has expired: renew it there; etcd reloads it',
   },
   {
     text: /certificate is not yet valid/,
@@ -174,11 +175,11 @@ export function tlsReason(text: string, clientCertificate: ClientCertificate | u
   const refused = REFUSAL.exec(text)?.[1];
   const expiry = clientCertificate && expiryOf(clientCertificate);
   if (expiry !== undefined && (refused !== undefined || CONNECTION_LOSS.test(text)))
-    return `the certificate of PODWIRE_IPAM_ETCD_CERT_FILE has expired at ${expiry}: renew it and its key, the files are read again by themselves`;
+    return `the certificate of PODWIRE_IPAM_ETCD_CERT_FILE has expired at ${expiry}: renew it and its key; podwire-ipam rereads the files`;
   if (refused !== undefined)
     return clientCertificate
       ? `etcd refuses the certificate of PODWIRE_IPAM_ETCD_CERT_FILE (${refused}): it has to be signed by an authority of etcd’s --trusted-ca-file`
-      : `etcd wants a certificate (${refused}): set PODWIRE_IPAM_ETCD_CERT_FILE and PODWIRE_IPAM_ETCD_KEY_FILE`;
+      : `etcd requires a client certificate (${refused}): set PODWIRE_IPAM_ETCD_CERT_FILE and PODWIRE_IPAM_ETCD_KEY_FILE`;
   return FAULTS.find((fault) => fault.text.test(text))?.hint ?? (TLS_TEXT.test(text) ? ANY_FAULT : undefined);
 }
 

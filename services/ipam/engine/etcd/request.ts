@@ -113,13 +113,13 @@ function checkLimits(
   if (operationsCount > maxOperationsCount)
     throw new Failure(
       'STORE_LIMIT',
-      `the transaction has ${operationsCount} operations and etcd allows ${maxOperationsCount}: raise etcd's --max-txn-ops and PODWIRE_IPAM_ETCD_MAX_TXN_OPS, or ask for fewer addresses at once`,
+      `the transaction has ${operationsCount} operations and etcd allows ${maxOperationsCount}: raise etcd's --max-txn-ops and PODWIRE_IPAM_ETCD_MAX_TXN_OPS, or request fewer addresses at once`,
     );
   const bytes = REQUEST_BYTES + sum(compare.map(comparisonBytes)) + sum([...success, ...failure].map(operationBytes));
   if (bytes > maxRequestBytes)
     throw new Failure(
       'STORE_LIMIT',
-      `the transaction has up to ${bytes} bytes and etcd allows ${maxRequestBytes}: raise etcd's --max-request-bytes and PODWIRE_IPAM_ETCD_MAX_REQUEST_BYTES, or have addresses of pools with smaller blocks`,
+      `the transaction has up to ${bytes} bytes and etcd allows ${maxRequestBytes}: raise etcd's --max-request-bytes and PODWIRE_IPAM_ETCD_MAX_REQUEST_BYTES, or use pools with smaller blocks`,
     );
 }
 

@@ -14,7 +14,7 @@ export interface IpamOptions {
   readonly clock: Clock;
   /** Makes a UUID. */
   readonly newUid: () => string;
-  /** What becomes of requests for nodes that are not registered. */
+  /** How requests for unregistered nodes are handled. */
   readonly unknownNodes: UnknownNodes['policy'];
 }
 
@@ -40,7 +40,7 @@ export function blockLane(block: Block | undefined): string {
 /** All that changes pools. */
 export const POOLS_LANE = 'pools';
 
-/** What becomes of a request for a node that is not registered. */
+/** How a request for an unregistered node is handled. */
 export function unknownNodes({ unknownNodes: policy, newUid }: IpamOptions): UnknownNodes {
   return policy === 'refuse' ? { policy } : { policy, uid: newUid() };
 }

@@ -389,10 +389,7 @@ export class Updater {
 }
 
 function conflictFailure(attempts: number): Failure {
-  return new Failure(
-    'CONFLICT',
-    `the same records were changed by others at each of ${attempts} attempts; repeat the request`,
-  );
+  return new Failure('CONFLICT', `transaction conflict after ${attempts} attempts; repeat the request`);
 }
 
 function timeoutFailure(timeoutMs: number): Failure {

@@ -120,7 +120,7 @@ function foldWithin(
   if (isTooLarge)
     throw new Failure(
       'INTERNAL',
-      `the request needs ${operations} operations in one transaction and the datastore allows ${operationsCount}: raise the limit there and here, or ask for fewer addresses at once`,
+      `the request needs ${operations} operations in one transaction and the datastore allows ${operationsCount}: raise the limit there and here, or request fewer addresses at once`,
     );
   return draft.fold(changes);
 }
