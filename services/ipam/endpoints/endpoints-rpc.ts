@@ -59,7 +59,7 @@ function checkFilters({ nodeName, namespace, podName, poolName }: ListEndpointsR
   if (poolName !== '') checks.check('pool_name', subdomainFault(poolName));
 }
 
-/** Shows which attachment holds what. */
+/** Lists attachments with their addresses. */
 export class Endpoints {
   readonly #options: IpamOptions;
 

@@ -32,7 +32,7 @@ export interface EndpointQuery extends EndpointFilter {
   readonly limit: number;
 }
 
-/** An endpoint of another writer's, and what is known here of the addresses that it names. */
+/** Another writer's endpoint, with the block and pool of its addresses. */
 export interface ForeignListing {
   readonly kind: 'foreignEndpoint';
   readonly key: EndpointKey;
@@ -57,7 +57,7 @@ export interface EndpointPage extends Pick<Page<EndpointListing>, 'items'> {
   readonly next: string;
 }
 
-/** Endpoints that one page looks at: a search that few match must not hold up everything else (of 250,000, 2,000 take 8 ms). */
+/** Endpoints examined per page, so that a search does not block the event loop (2,000 of 250,000 take 8 ms). */
 const MAX_SCANNED_COUNT = 2000;
 
 /**
@@ -139,7 +139,7 @@ function firstOf<Item>(items: Iterable<Item>): Item[] {
   return [];
 }
 
-/** Behind every key of the namespace, and before every other that comes after it: "0" comes right behind "/". */
+/** A position after every key of the namespace and before the next namespace: "0" follows "/". */
 function afterNamespace({ namespace }: EndpointKey): string {
   return `${namespace}0`;
 }

@@ -86,7 +86,7 @@ function releaseHandle(handles: Handles): Handler<ReleaseHandleRequest, ReleaseH
   };
 }
 
-/** Shows and releases what belongs to a handle. */
+/** Lists and releases the addresses of handles. */
 export class Handles {
   readonly #options: IpamOptions;
 

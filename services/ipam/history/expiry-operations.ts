@@ -35,12 +35,12 @@ interface HistoryExpiryOptions {
 }
 
 /**
- * Of the history a replica removes one day in so many runs: with a run each half minute four in a day, where one falls due.
- * Runs are counted because the clock is what may be wrong.
+ * Runs between two removals. With a run every 30 s a replica removes four days of history per day; one becomes due.
+ * Runs are counted, because the clock may be wrong.
  */
 const RUNS_PER_REMOVAL = 720;
 
-/** Where nothing is to be removed, it is looked at again each hour; and by a replica that was started, first after an hour. */
+/** Runs between two checks without a removal: an hour. A started replica first checks after an hour. */
 const RUNS_PER_CHECK = 120;
 
 /**
@@ -56,14 +56,14 @@ export class HistoryExpiry {
   readonly #options: HistoryExpiryOptions;
   /** Runs until the next removal. */
   #runsUntilRemoval = RUNS_PER_CHECK - 1;
-  /** The day that is known to lack what was released. */
+  /** The day that is recorded as incomplete. */
   #recordedDay = -1;
 
   constructor(options: HistoryExpiryOptions) {
     this.#options = options;
   }
 
-  /** Removes one day at most, a large one in several runs. The next run continues after an abort. */
+  /** Removes at most one day, a large one over several runs. The next run continues after an abort. */
   async run(signal: AbortSignal): Promise<void> {
     const { log, events, clock } = this.#options;
     await this.#recordMissingHistory(signal);
@@ -76,7 +76,7 @@ export class HistoryExpiry {
       this.#runsUntilRemoval = RUNS_PER_CHECK - 1;
       return;
     }
-    // A day ahead, as a wrong clock leaves it, says nothing of those before it.
+    // A future day, written with a wrong clock, does not cover the days before it.
     await log.recordKeptFrom(Math.min(day, dayOf(clock.nowMs())) + 1, signal);
     const { count, more } = await log.removeBatch(day, signal);
     if (!more) this.#runsUntilRemoval = RUNS_PER_REMOVAL - 1;
@@ -92,7 +92,7 @@ export class HistoryExpiry {
     this.#recordedDay = today;
   }
 
-  /** The days before this one are to go: all of each is older than it is kept. */
+  /** Days before this one are removed: they are older than the retention time. */
   async #firstKeptDay(signal: AbortSignal): Promise<number> {
     const { clock, retentionHours } = this.#options;
     if (retentionHours === 0) return Number.POSITIVE_INFINITY;
@@ -102,7 +102,7 @@ export class HistoryExpiry {
     return dayOf((newest === today ? nowMs : dayStartMs(newest)) - retentionHours * HOUR_MS);
   }
 
-  /** The newest day with entries, or one that is not before `today`: halving, as the datastore lists forwards only. */
+  /** The newest day with entries, or one that is not before `today`: a binary search, because the datastore lists forwards only. */
   async #newestDayUpTo(today: number, signal: AbortSignal): Promise<number> {
     let low = -1;
     for (let high = today; low < high;) {

@@ -6,16 +6,16 @@ import { decodeHistoryEntry } from '../records/json/history.js';
 import { historyDay, type RecordKeys } from '../records/json/keys.js';
 import { serialize } from '../records/json/registry.js';
 
-/** After every text that begins with a prefix. */
+/** Sorts after every key with the prefix. */
 const LAST = '\u{10ffff}';
 
-/** Records of one read. */
+/** Records per read. */
 const PAGE_SIZE = 1000;
 
-/** Operations of one transaction, of the 128 that etcd allows. */
+/** Deletions per transaction; etcd allows 128 operations by default. */
 const REMOVALS_PER_TRANSACTION = 100;
 
-/** Entries that are removed at once, in as many transactions as it takes. */
+/** Entries removed per call, over several transactions. */
 const MAX_REMOVED_COUNT = 10_000;
 
 const DAY_DIGITS = 8;
@@ -23,29 +23,29 @@ const DAY_DIGITS = 8;
 /** Part of the entries of a day. */
 interface DayPage {
   readonly entries: readonly HistoryEntry[];
-  /** The key behind which to go on; undefined at the end of the day. */
+  /** The key after which the next page begins; undefined at the end of the day. */
   readonly next: string | undefined;
-  /** Entries that were looked at, those that cannot be read included. */
+  /** Examined entries, including unreadable ones. */
   readonly scannedCount: number;
 }
 
 /**
- * The history as it is stored: past allocations by the day of their release, days counted from 1970. It is not mirrored, every
- * question goes to the datastore. Entries that cannot be read are left out.
+ * The stored history: past allocations by the day of their release, counted from 1970. It is not mirrored; every
+ * query reads the datastore. Unreadable entries are left out.
  */
 export class HistoryLog {
   readonly #store: Store;
   readonly #keys: RecordKeys;
   readonly #maxRemovedCount: number;
 
-  /** @param maxRemovedCount - entries that {@link removeBatch} removes at most, give or take a transaction */
+  /** @param maxRemovedCount - approximate maximum of {@link removeBatch}, in entries */
   constructor(store: Store, keys: RecordKeys, maxRemovedCount = MAX_REMOVED_COUNT) {
     this.#store = store;
     this.#keys = keys;
     this.#maxRemovedCount = maxRemovedCount;
   }
 
-  /** The first day behind another that has entries; undefined for the first of all. @returns undefined when there is none */
+  /** The first day with entries after another day; pass undefined for the very first. @returns undefined when there is none */
   async dayAfter(day: number | undefined, signal: AbortSignal): Promise<number | undefined> {
     const prefix = this.#keys.history;
     const after = day === undefined ? undefined : this.#dayPrefix(day) + LAST;
@@ -78,7 +78,7 @@ export class HistoryLog {
   }
 
   /**
-   * The first day from which on nothing was removed or left out; 0 for ever. Call it after reading entries: the answer
+   * The first day of the complete history; 0 if it is complete. Call it after reading entries: the answer
    * then covers all removals before the call.
    */
   async keptFromDay(signal: AbortSignal): Promise<number> {
@@ -97,14 +97,14 @@ export class HistoryLog {
     await this.#store.commit({ comparisons: [], puts, deletes }, signal);
   }
 
-  /** Under which an entry is stored. */
+  /** The key of an entry. */
   keyOf(entry: HistoryEntry): string {
     return this.#keys.historyEntry(entry);
   }
 
   /**
-   * Removes entries of a day, not all where they are many: there may be hundreds of thousands, and other work to do. Idempotent.
-   * @returns how many were removed, and whether some are left
+   * Removes entries of a day up to a limit, as there may be hundreds of thousands. Idempotent.
+   * @returns the number of removed entries, and whether more are left
    */
   async removeBatch(day: number, signal: AbortSignal): Promise<{ readonly count: number; readonly more: boolean }> {
     const prefix = this.#dayPrefix(day);
@@ -117,7 +117,7 @@ export class HistoryLog {
     }
   }
 
-  /** One as a rule; several after replicas wrote theirs at once, or two datastores were made one. */
+  /** Usually one; several after concurrent writes of replicas or a merge of two datastores. */
   async #retentionMarks(signal: AbortSignal): Promise<{ readonly key: string; readonly day: number }[]> {
     const prefix = this.#keys.historyBegins;
     const { records } = await this.#store.list(prefix, signal);

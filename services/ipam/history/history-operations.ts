@@ -21,11 +21,11 @@ export const HOUR_MS = 3_600_000;
 
 export interface HistoryOptions {
   readonly log: HistoryLog;
-  /** For how many hours past allocations are kept; 0 when none is. */
+  /** Retention time of past allocations; 0 disables the history. */
   readonly retentionHours: number;
 }
 
-/** What queries of the history stand on. */
+/** Options of history queries. */
 export interface HistoryIpamOptions extends IpamOptions {
   readonly history: HistoryOptions;
 }
@@ -34,7 +34,7 @@ export interface HistoryIpamOptions extends IpamOptions {
 interface HolderResult {
   /** Undefined when no holder is known. */
   readonly tenure: Tenure | undefined;
-  /** Whether the history is kept from so far back. */
+  /** Whether the history covers the moment. */
   readonly isCovered: boolean;
 }
 
@@ -44,9 +44,9 @@ interface HistoryPage {
   readonly next: HistoryPosition | undefined;
 }
 
-/** Days that one page looks at at most. */
+/** Maximum days examined per page. */
 const DAYS_PER_PAGE = 512;
-/** Entries that one page of a handle or a pod looks at, give or take one read. */
+/** Approximate maximum of entries examined per page of a handle or a pod. */
 const ENTRIES_PER_PAGE = 20_000;
 /** Days that are read concurrently. */
 const DAYS_AT_ONCE = 8;
@@ -66,7 +66,7 @@ export class History {
     this.#requireHistory();
     const { subject, span, limit, after } = query;
     const isFirst = after === undefined || after.kind === 'present';
-    // Before the history, so that what is released meanwhile is seen there, if not here.
+    // Read before the history, so that a concurrent release is found there.
     const present = isFirst ? await read(this.#options, (view) => currentTenures(view, subject), signal) : [];
     const matching = present.filter((tenure) => overlapsSpan(tenure, span));
     const begin = after?.kind === 'present' ? after.count : 0;
@@ -117,7 +117,7 @@ export class History {
   }
 }
 
-/** One page's way through the days, newest first. */
+/** Reads one page of the history, newest day first. */
 class HistoryWalk {
   readonly #log: HistoryLog;
   readonly #query: TenureQuery;
@@ -143,8 +143,8 @@ class HistoryWalk {
   }
 
   /**
-   * The days to look at, newest first: those of the kept time one by one, since asking whether one has entries costs as much as
-   * asking for them; and beyond it those that have entries, of replicas with a wrong clock or not removed yet.
+   * The days to read, newest first: every day of the retention time, because testing a day for entries costs as much as
+   * reading it; and other days with entries, from wrong clocks or not removed yet.
    */
   async #days(signal: AbortSignal): Promise<number[]> {
     const { span, after } = this.#query;
@@ -156,7 +156,7 @@ class HistoryWalk {
     return [...behind, ...kept, ...ahead].filter((day) => day >= firstDay && day <= lastDay).reverse();
   }
 
-  /** The days with entries between two given days. */
+  /** The days with entries between two days. */
   async #daysWithEntries(after: number | undefined, before: number, signal: AbortSignal): Promise<number[]> {
     const days: number[] = [];
     for (let last = after; days.length < MAX_OUTLIER_DAYS;) {
@@ -233,7 +233,7 @@ function releasePosition(day: number, { releasedAtMs = 0, sequenceNumber }: Tenu
   return { kind: 'release', day, releasedAtMs, sequenceNumber };
 }
 
-/** A tenure at the place, to compare with. */
+/** A tenure at the position, for comparison. */
 function tenureAtPosition(
   tenure: Tenure,
   { releasedAtMs, sequenceNumber }: HistoryPosition & { kind: 'release' },

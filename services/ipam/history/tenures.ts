@@ -20,7 +20,7 @@ export type TenureSubject =
   | { readonly kind: 'handle'; readonly handleId: string }
   | { readonly kind: 'pod'; readonly pod: Pick<PodIdentity, 'namespace' | 'name'> };
 
-/** What the subject holds now, in the order of the addresses. For a pod all that is allocated is looked at. */
+/** What the subject holds now, in address order. For a pod, all allocations are examined. */
 export function currentTenures(view: View, subject: TenureSubject): Tenure[] {
   return heldBySubject(view, subject)
     .map(currentTenure)
@@ -76,24 +76,24 @@ export interface TenureQuery {
   readonly subject: TenureSubject;
   readonly span: TimeSpan;
   readonly limit: number;
-  /** Where the page before ended; undefined for the first page. */
+  /** End of the previous page; undefined for the first page. */
   readonly after: HistoryPosition | undefined;
 }
 
-/** Where a page ends, and the next one begins. */
+/** The position between two pages. */
 export type HistoryPosition =
-  /** Among what is held now: behind this many. */
+  /** After this many current tenures. */
   | { readonly kind: 'present'; readonly count: number }
-  /** At the begin of a day. */
+  /** At the start of a day. */
   | { readonly kind: 'day'; readonly day: number }
-  /** Within a day of an address: behind this release. */
+  /** Within a day of an address: after this release. */
   | {
       readonly kind: 'release';
       readonly day: number;
       readonly releasedAtMs: number;
       readonly sequenceNumber: bigint;
     }
-  /** Within a day: behind this key. */
+  /** Within a day: after this key. */
   | { readonly kind: 'key'; readonly day: number; readonly key: string };
 
 /** Whether a tenure overlaps the span. One without an allocation time may have begun at any time. */
@@ -101,7 +101,7 @@ export function overlapsSpan({ allocatedAtMs, releasedAtMs }: Tenure, { fromMs, 
   return (releasedAtMs ?? Number.POSITIVE_INFINITY) > fromMs && (allocatedAtMs ?? Number.NEGATIVE_INFINITY) < untilMs;
 }
 
-/** Names the allocation. */
+/** Whether two tenures are of one allocation. */
 export function isSameAllocation(a: Tenure, b: Tenure): boolean {
   return compareAddresses(a.address, b.address) === 0 && a.sequenceNumber === b.sequenceNumber;
 }

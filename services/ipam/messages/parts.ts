@@ -43,7 +43,7 @@ export function checkOnePerFamily(addresses: readonly Address[], families: reado
   });
 }
 
-/** Names of an attachment's parts in requests. */
+/** Field names of an attachment in requests. */
 export const ATTACHMENT_FIELDS: Record<keyof Attachment, string> = {
   network: 'attachment.network',
   containerId: 'attachment.container_id',
@@ -60,14 +60,14 @@ export function readAttachment(message: AttachmentMessage | undefined, checks: C
 
 const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
 
-/** @param field - where the message is, for what is found wrong with it */
+/** @param field - name of the field for violations */
 export function readNetns(field: string, { bootId, inode }: NetnsMessage, checks: Checks): NetnsIdentity {
   checks.check(`${field}.boot_id`, UUID.test(bootId) ? undefined : 'is not a UUID in lower case');
   checks.check(`${field}.inode`, inode > 0n ? undefined : 'is 0; inodes are numbered from 1');
   return { bootId, inode };
 }
 
-/** Stands in for what was found wrong: the request is refused. */
+/** Placeholder for an invalid address; the request is refused. */
 const NO_ADDRESS: Address = { family: 4, value: 0n };
 
 export function readAddress(field: string, text: string, checks: Checks): Address {

@@ -30,16 +30,16 @@ interface NodeDeletion {
   readonly name: string;
   /** Delete only if the node still is of this version; empty for any. Ignored once the deletion has begun. */
   readonly resourceVersion: string;
-  /** For the mark of a node that is not known but holds something. */
+  /** UID of the marked record of an unregistered node. */
   readonly uid: string;
   readonly nowMs: number;
 }
 
-/** Endpoints removed by one step that have no address any more. */
+/** Endpoints without an address that one step removes. */
 const ENDPOINTS_PER_STEP = 50;
 
 /**
- * The first step: checks, and marks the node. One that has no record but holds something, as Calico leaves behind, gets a marked one.
+ * The first step: checks, and marks the node. A node without a record that holds addresses, left by Calico, gets a marked record.
  * @returns the node as marked
  * @throws Failure NODE_NOT_FOUND when there is no record and nothing that the node holds; STALE_VERSION; STORE_LOCKED
  */
@@ -58,16 +58,16 @@ function unregisteredNode(view: View, { name, uid, nowMs }: Omit<NodeDeletion, '
   return holdsNothing ? requireNode(view, name) : makeNode({ name, uid, nowMs });
 }
 
-/** What one further step came to. */
+/** The result of one further step. */
 export interface NodeDeletionStep {
   /**
    * `more`: take another step. `behind`: some commits from before the mark have not arrived here yet; try again soon.
    * `done`: the node is gone.
    */
   readonly state: 'more' | 'behind' | 'done';
-  /** What the step gave back, of full length. */
+  /** Released addresses, of full length. */
   readonly addresses: readonly Prefix[];
-  /** Number of blocks that the node gave up. */
+  /** Number of released blocks. */
   readonly blocks: number;
   /** Whether this step removed the node's record, and not another replica's. */
   readonly isRemoved: boolean;
@@ -114,7 +114,7 @@ interface NodeReleaseStep {
   readonly addresses: readonly Prefix[];
 }
 
-/** Addresses and blocks first, then the endpoints that are left, also those of other writers. */
+/** Releases addresses and blocks first, then deletes remaining endpoints, also those of other writers. */
 function releaseNodeStep(
   view: View,
   { name, nowMs }: { readonly name: string; readonly nowMs: number },
@@ -142,7 +142,7 @@ const BLOCKS_PER_STEP = Math.floor(OPERATIONS_PER_STEP / OPERATIONS_PER_CLAIM);
  * virtual machine, which may run on another node next. Then come the node's blocks; those with addresses of other nodes
  * stay without an owner.
  *
- * Idempotent. It ends once the node gets no new addresses or blocks, as while its record is being deleted.
+ * Idempotent. It ends only if the node gets no new addresses or blocks, as during its deletion.
  */
 export function continueNodeRelease(view: View, { nodeName, nowMs }: NodeRelease): Decision<ReleaseStep> {
   const batch = nextBatch(view, heldByNode(view, nodeName));

@@ -22,16 +22,16 @@ import {
 } from './nodes.js';
 import { assignTunnel, releaseTunnel, type TunnelAssignment, type TunnelKey, type TunnelRelease } from './tunnels.js';
 
-/** How long a deletion waits between looks for other replicas' changes that it has to see before it ends. */
+/** Poll interval of a deletion that waits for other replicas' changes. */
 const CATCH_UP_INTERVAL_MS = 20;
 
-/** What a deleted node gave back. */
+/** What the deletion of a node released. */
 interface NodeDeletionSummary {
   readonly addressesCount: number;
   readonly blocksCount: number;
 }
 
-/** Reports what becomes of nodes and their tunnels, once it is durable. */
+/** Reports durable changes of nodes and their tunnels. */
 class NodeEvents {
   readonly #log: Logger;
   readonly #nodes: Counter;
@@ -75,7 +75,7 @@ class NodeEvents {
   }
 }
 
-/** Knows the nodes, and takes back what they hold. */
+/** Registers and deletes nodes, and assigns their tunnel addresses. */
 export class Nodes {
   readonly #options: IpamOptions;
   readonly #events: NodeEvents;
@@ -115,9 +115,9 @@ export class Nodes {
   }
 
   /**
-   * Takes back all that a node holds, and its record last. Several transactions: when it fails between them, repeat it, or let
-   * {@link finishDeletions} go on.
-   * @throws Failure NODE_NOT_FOUND when there is neither a record nor anything held, STALE_VERSION
+   * Releases all that a node holds, then deletes its record. It takes several transactions: after a failure repeat it, or let
+   * {@link finishDeletions} continue.
+   * @throws Failure NODE_NOT_FOUND when the node has neither a record nor addresses, STALE_VERSION
    */
   async delete(
     deletion: { readonly name: string; readonly resourceVersion: string },
@@ -147,7 +147,7 @@ export class Nodes {
   }
 
   /**
-   * Sees to it that a node's tunnel has an address. Idempotent.
+   * Allocates an address for a node's tunnel, if it has none. Idempotent.
    * @throws Failure NODE_NOT_FOUND, NODE_BEING_DELETED, NO_POOL, POOLS_EXHAUSTED
    */
   async assignTunnel(tunnel: TunnelKey, signal: AbortSignal): Promise<TunnelAssignment> {
@@ -159,7 +159,7 @@ export class Nodes {
     return assigned;
   }
 
-  /** Takes back the address of a node's tunnel. Idempotent. */
+  /** Releases the address of a node's tunnel. Idempotent. */
   async releaseTunnel(tunnel: TunnelKey, signal: AbortSignal): Promise<TunnelRelease> {
     const { updates, events, clock } = this.#options;
     const request = { nowMs: clock.nowMs(), ...tunnel };

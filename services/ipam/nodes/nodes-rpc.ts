@@ -123,7 +123,7 @@ const MAX_LABELS_COUNT = 256;
 const MAX_INTERFACES_COUNT = 64;
 const MAX_ADDRESSES_COUNT = 64;
 
-/** In the order of the contract, which is that of a node's tunnels too. */
+/** In the order of the contract, and of a node's tunnels. */
 const KINDS: readonly (readonly [TunnelKindMessage, TunnelKind])[] = [
   [TunnelKindMessage.TUNNEL_KIND_IPIP, 'ipipTunnelAddress'],
   [TunnelKindMessage.TUNNEL_KIND_VXLAN_IPV4, 'vxlanTunnelAddress'],
@@ -175,7 +175,7 @@ function parseNodeAddress(text: string): NodeAddress | undefined {
   return { address: hostPrefix(address), subnetBits: Number(length) };
 }
 
-/** All labels of a node, or those that it gives itself. */
+/** All labels of a node, or those that it registers. */
 function readNodeLabels(labels: Readonly<Record<string, string>>, checks: Checks): Record<string, string> {
   const entries = Object.entries(labels);
   if (entries.length > MAX_LABELS_COUNT)

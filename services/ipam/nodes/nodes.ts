@@ -62,14 +62,14 @@ export function requireNodeVersion(node: Node, resourceVersion: string): void {
 
 type Labels = Readonly<Record<string, string>>;
 
-/** What a node says of itself. */
+/** The registration data of a node. */
 export interface Registration {
   readonly name: string;
   readonly ipv4: NodeAddress | undefined;
   readonly ipv6: NodeAddress | undefined;
   readonly labels: Labels;
   readonly interfaces: readonly NodeInterface[];
-  /** Of the kinds that are not listed the stored ones stay. */
+  /** Unlisted kinds keep their stored addresses. */
   readonly tunnelMacs: ReadonlyMap<TunnelKind, Mac>;
 }
 
@@ -111,9 +111,9 @@ function applyRegistration(node: Node, { ipv4, ipv6, labels, interfaces, tunnelM
 }
 
 /**
- * A label is the node's to change for as long as it is as the node left it, there or not; otherwise an operator's. One that an operator
- * gave a value is not counted among the node's, so that it stays when the node gives it no more; one that an operator removed is,
- * so that it stays away for as long as the node gives it.
+ * A label belongs to the node while it is as the node registered it, present or not; otherwise to an operator. A label
+ * that an operator set is not stored as the node's, so it stays when the node drops it. A label that an operator removed
+ * is stored as the node's, so it stays removed while the node registers it.
  */
 function mergeLabels(
   { labels, registeredLabels }: Node,
@@ -131,12 +131,12 @@ function mergeLabels(
   return { labels: merged, registeredLabels: registered };
 }
 
-/** What an operator wants of a node. */
+/** An operator's change of a node. */
 export interface NodeUpdate {
   readonly name: string;
   /** All of them. */
   readonly labels: Labels;
-  /** Change only if the node still is of this version; empty for any. */
+  /** Change only a node of this version; empty for any. */
   readonly resourceVersion: string;
 }
 

@@ -17,13 +17,13 @@ import { unavailableReason, poolOf, type Pool } from '../records/pool.js';
 import type { Change, Decision, View } from '../records/view.js';
 
 /**
- * The addresses of nodes' tunnels: kept under a handle and with attributes of Calico's, from pools that are encapsulated as the
- * tunnel encapsulates, and written to the node's record in the same transaction.
+ * Tunnel addresses of nodes: held under Calico's handles and attributes, from pools with the encapsulation of the
+ * tunnel, and written to the node's record in the same transaction.
  */
 
 interface TunnelProperties {
   readonly family: Family;
-  /** What the handle's ID begins with; the node's name follows. */
+  /** Prefix of the handle's ID; the node's name follows. */
   readonly handle: string;
   readonly encapsulation: string;
   readonly isEncapsulated: (pool: Pool) => boolean;
@@ -33,7 +33,7 @@ const VXLAN = {
   encapsulation: 'VXLAN',
   isEncapsulated: ({ vxlanMode }: Pool): boolean => vxlanMode !== 'Never',
 };
-/** WireGuard is a setting of nodes, so it carries what any pool's pods send. */
+/** WireGuard is a node setting, so it carries packets of any pool. */
 const WIREGUARD = { encapsulation: 'WireGuard', isEncapsulated: (): boolean => true };
 
 const TUNNELS: Readonly<Record<TunnelKind, TunnelProperties>> = {
@@ -64,20 +64,20 @@ interface TunnelRequest extends TunnelKey {
   readonly nowMs: number;
 }
 
-/** What a node's tunnel has by now. */
+/** The address of a node's tunnel. */
 export interface TunnelAssignment {
   /** Of full length. */
   readonly address: Prefix;
-  /** Whether the tunnel had it before, and nothing was changed. */
+  /** Whether the tunnel had the address before. */
   readonly isKept: boolean;
-  /** Addresses under the tunnel's handle that went back, as they are of no use for it any more. */
+  /** Released addresses that the tunnel no longer uses. */
   readonly released: readonly Prefix[];
 }
 
 /**
- * Sees to it that a node's tunnel has an address of an enabled pool that is encapsulated in the same way and allows tunnels. What it
- * has is kept if it is such a one, and is held under the tunnel's handle for this node; anything else is replaced. Selectors do
- * not count, as with Calico. Idempotent.
+ * Ensures that a node's tunnel has an address of an enabled pool with its encapsulation that allows tunnels. A valid
+ * address under the tunnel's handle is kept; any other is replaced. Selectors do
+ * not apply, as in Calico. Idempotent.
  * @throws Failure NODE_NOT_FOUND, NODE_BEING_DELETED; NO_POOL when no pool is for such tunnels, POOLS_EXHAUSTED when they have no address,
  * STORE_CORRUPT in place of it when the configuration cannot be read
  */
@@ -109,14 +109,14 @@ export function assignTunnel(view: View, request: TunnelRequest): Decision<Tunne
   };
 }
 
-/** What the end of a tunnel came to. */
+/** The result of a tunnel release. */
 export interface TunnelRelease {
   /** Of full length; empty when the tunnel had none. */
   readonly released: readonly Prefix[];
 }
 
 /**
- * Gives back the address of a node's tunnel and clears it from the node's record. Idempotent; the node may be gone.
+ * Releases the address of a node's tunnel and removes it from the node's record. Idempotent; the node may be deleted.
  * @throws Failure STORE_CORRUPT when the record cannot be read, and so cannot be cleared
  */
 export function releaseTunnel(view: View, request: TunnelRequest): Decision<TunnelRelease> {
@@ -137,7 +137,7 @@ function requireNode(view: View, nodeName: string): Node {
   return node;
 }
 
-/** The pools that a tunnel's address may be from, in the order of their names. */
+/** The pools that can serve the tunnel, in name order. */
 function tunnelPools(view: View, kind: TunnelKind): Pool[] {
   const { family, isEncapsulated } = TUNNELS[kind];
   return view
@@ -146,7 +146,7 @@ function tunnelPools(view: View, kind: TunnelKind): Pool[] {
     .filter((pool) => unavailableReason(pool) === undefined && wrongUseReason(pool, 'Tunnel') === undefined);
 }
 
-/** What is held under the tunnel's handle, and says that it is this node's and of this kind. */
+/** Addresses under the tunnel's handle whose attributes name this node and kind. */
 function heldByTunnel(view: View, { nodeName, kind }: TunnelRequest): HeldAddress[] {
   const id = tunnelHandleId(nodeName, kind);
   requireHandleReadable(view, id);
@@ -170,7 +170,7 @@ function putTunnel(node: Node, kind: TunnelKind, tunnel: Tunnel | undefined): Ch
 interface TakenAddress {
   readonly address: Prefix;
   readonly block: Block;
-  /** All but those of the handle and the node. */
+  /** All changes except those of the handle and the node. */
   readonly changes: readonly Change[];
 }
 
@@ -216,8 +216,8 @@ interface Replacement {
 }
 
 /**
- * The old addresses go, and the handle is counted once over all that changes. The blocks differ: the old ones' pools do not serve
- * any more.
+ * Releases the outdated addresses and counts the handle once over all changes. The blocks differ: the outdated pools no
+ * longer serve the tunnel.
  */
 function replaceAddresses(view: View, { request, outdated, taken }: Replacement): Change[] {
   const id = tunnelHandleId(request.nodeName, request.kind);

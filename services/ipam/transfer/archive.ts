@@ -4,8 +4,8 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { z } from 'zod';
 
 /**
- * The file that a datastore is moved in: a line of JSON each for the header, every record in the order of the keys, and the
- * trailer, which has what shows that the file is whole. A value is a text, or base64 where it is no UTF-8.
+ * The export format: one JSON line each for the header, every record in key order, and the
+ * trailer with count and checksum. A value is text, or base64 if it is not UTF-8.
  *
  *     {"podwireDatastore":1,"prefix":"/calico","store":"etcd","revision":4711}
  *     {"key":"/calico/ipam/v2/config","value":"{…}"}
@@ -16,7 +16,7 @@ import { z } from 'zod';
 /** Version of the format; another one is refused. */
 const FORMAT = 1;
 
-/** Longest line that is read; etcd's values have 1.5 MiB at most by default. */
+/** Maximum line length; etcd's values have at most 1.5 MiB by default. */
 export const MAX_LINE_BYTES = 64 * 2 ** 20;
 
 const headerSchema = z.object({
@@ -37,11 +37,11 @@ const trailerSchema = z.strictObject({
 });
 
 export interface ArchiveHeader {
-  /** What every key began with. */
+  /** Common prefix of the keys. */
   readonly prefix: string;
   /** Kind of the datastore. */
   readonly store: string;
-  /** Its revision; all records are of that moment. */
+  /** Revision of the export. */
   readonly revision: number;
 }
 
@@ -56,7 +56,7 @@ export interface ArchiveTrailer {
   readonly sha256: string;
 }
 
-/** Makes the lines of a file, one after the other. */
+/** Encodes the lines of an export file. */
 export class ArchiveEncoder {
   readonly #hash: Hash = createHash('sha256');
   #records = 0;
@@ -74,7 +74,7 @@ export class ArchiveEncoder {
     );
   }
 
-  /** The last line, and what it says. */
+  /** The last line and its content. */
   trailer(): { readonly line: Buffer; readonly trailer: ArchiveTrailer } {
     const trailer = { records: this.#records, sha256: this.#hash.copy().digest('hex') };
     return { line: Buffer.from(`${JSON.stringify(trailer)}\n`), trailer };
@@ -93,7 +93,7 @@ export type ArchivePart =
   | { readonly type: 'trailer'; readonly trailer: ArchiveTrailer };
 
 /**
- * Reads a file, line by line. What was given before the trailer is known to be whole only when the trailer came.
+ * Reads a file line by line. Only the trailer proves that the preceding records are complete.
  * @param lines - each without its end
  * @throws Failure EXPORT_INVALID that names the line
  */
@@ -146,7 +146,7 @@ function readRecord(line: Buffer, number: number): ArchivedRecord {
   return { key, value: 'value' in record ? Buffer.from(record.value) : Buffer.from(record.base64, 'base64') };
 }
 
-/** In the order of their bytes, as stores have them: so none is there twice. */
+/** Requires ascending byte order, as in stores, and so unique keys. */
 function checkOrder(previous: string | undefined, key: string, number: number): void {
   if (previous === undefined || Buffer.compare(Buffer.from(previous), Buffer.from(key)) < 0) return;
   throw invalidLine(number, `has the key ${key} after ${previous}; keys must be in ascending order, each once`);

@@ -24,7 +24,7 @@ export interface ExportResult extends ArchiveTrailer {
   readonly revision: number;
 }
 
-/** Records of a page. Of the largest blocks, 4096 addresses, they have together about 100 MiB at most. */
+/** Records per page. With the largest blocks (4096 addresses) a page has about 100 MiB. */
 const PAGE_COUNT = 100;
 
 /**
@@ -49,7 +49,7 @@ export async function exportDatastore({ store, kind, prefix, sink, signal }: Exp
 
 export interface RecordRange {
   readonly root: string;
-  /** The moment; each page's own when it is left out. */
+  /** Revision to read; without it, pages are of different moments. */
   readonly revision?: number;
   readonly signal: AbortSignal;
 }
@@ -84,7 +84,7 @@ async function awaitPage(page: Promise<Page>): Promise<Page> {
   }
 }
 
-/** Bytes that are no UTF-8 read as this character, and could not be written back. */
+/** Invalid UTF-8 decodes to this character and could not be written back. */
 const REPLACEMENT = '\u{fffd}';
 
 function requireUtf8(key: string): void {
@@ -98,15 +98,15 @@ function requireUtf8(key: string): void {
   );
 }
 
-/** Takes bytes, no faster than they are written. */
+/** Writes bytes with back-pressure. */
 interface Sink {
   write(bytes: Uint8Array): Promise<void>;
 }
 
 /**
- * Writes a file as a whole: beside it first, under another name, then onto the disk, then in its place. Until then what was there
- * stays, and after a failure or a crash nothing of the new one is under its name.
- * @param pid - part of the name that the file has meanwhile
+ * Writes a file atomically: to a temporary name first, then synced, then renamed. Until then the old file
+ * stays, and after a failure or a crash no partial file has the final name.
+ * @param pid - part of the temporary name
  * @throws Failure EXPORT_IO, or what `work` throws
  */
 export async function writeAtomically<Result>(
@@ -151,7 +151,7 @@ export function streamSink(stream: Writable): Sink {
 const LINE_END = 0x0a;
 
 /**
- * The lines of a file, without their ends. Of a line that is longer than {@link MAX_LINE_BYTES} no more is held than that.
+ * The lines of a file, without newlines. At most {@link MAX_LINE_BYTES} of a line are buffered.
  * @throws Failure EXPORT_IO when it cannot be read, EXPORT_INVALID when a line is too long or the last has no end
  */
 export async function* readLines(path: string): AsyncGenerator<Buffer, void, void> {
@@ -184,14 +184,14 @@ async function* chunksOf(path: string): AsyncGenerator<Buffer, void, void> {
   yield* stream;
 }
 
-/** Many small lines are written together. */
+/** Size of one write of small lines. */
 const CHUNK_BYTES = 256 * 1024;
 
 function sinkOf(file: FileHandle, onFailure: (error: unknown) => never): Sink {
   return { write: (bytes) => file.writeFile(bytes).catch(onFailure) };
 }
 
-/** Gathers small writes. The last ones are written by `flush`. */
+/** Buffers small writes. `flush` writes the rest. */
 function bufferedSink(sink: Sink): Sink & { flush(): Promise<void> } {
   let pending: Uint8Array[] = [];
   let bytes = 0;

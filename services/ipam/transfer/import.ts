@@ -18,21 +18,21 @@ import {
 
 export interface ImportOptions {
   readonly store: Store;
-  /** What the keys are to begin with. */
+  /** Prefix of the keys in the datastore. */
   readonly prefix: string;
-  /** Opens the file again; it is read three times, and only a part of it is in memory. */
+  /** Opens the file again; it is read three times and never held in memory completely. */
   readonly lines: () => AsyncIterable<Buffer>;
-  /** Operations that one transaction may have. */
+  /** Maximum operations of one transaction. */
   readonly maxOperationsCount: number;
-  /** Size of a transaction, from which on it is not made larger, in bytes. */
+  /** Maximum size of a transaction, in bytes. */
   readonly maxTransactionBytes: number;
-  /** Whether keys that begin with another prefix in the file are rewritten; else that is refused. */
+  /** Whether keys with another prefix are rewritten; otherwise they are refused. */
   readonly rewritePrefix: boolean;
-  /** Whether the datastore may hold other records already, and the same. */
+  /** Whether the datastore may already have records. */
   readonly merge: boolean;
   /** Whether no other process can write to the datastore. */
   readonly isExclusiveWriter: boolean;
-  /** Whether nothing is written. */
+  /** Checks only, without writing. */
   readonly dryRun: boolean;
   /** Makes a UUID. */
   readonly newUid: () => string;
@@ -41,17 +41,17 @@ export interface ImportOptions {
 }
 
 export interface ImportResult {
-  /** Records of the file that are brought over. */
+  /** Records of the file to import. */
   readonly records: number;
-  /** Those of them that were written; with a dry run, that would be. */
+  /** Records that were written; for a dry run, that would be written. */
   readonly written: number;
-  /** Whether an import that was cut off was brought to its end. */
+  /** Whether this import completed an interrupted one. */
   readonly resumed: boolean;
 }
 
-/** How long a mark has to stand still before its import counts as cut off; a transaction takes far less. */
+/** How long a mark must be unchanged before its import counts as interrupted; a transaction takes far less. */
 const STALL_MS = 5_000;
-/** Keys that a message names of those that are in the way. */
+/** Maximum conflicting keys in a message. */
 const NAMED_COUNT = 10;
 
 /**
@@ -126,7 +126,7 @@ class Import {
     return { records: recordsCount, written: this.#writtenCount, resumed };
   }
 
-  /** @throws Failure IMPORT_REFUSED when another file's import was cut off, or another import runs */
+  /** @throws Failure IMPORT_REFUSED when another file's import is incomplete, or another import runs */
   async #requireStalledImport({ mark, modRevision }: StoredMark): Promise<void> {
     const { store, prefix, clock, isExclusiveWriter, signal } = this.#options;
     if (mark.sha256 !== this.#file.trailer.sha256)
@@ -139,7 +139,7 @@ class Import {
     if (again?.modRevision !== modRevision) throw refusal('another import into the datastore is running');
   }
 
-  /** @throws Failure IMPORT_REFUSED when there are records that must not be */
+  /** @throws Failure IMPORT_REFUSED when the datastore has disallowed records */
   async #requireEmpty(): Promise<void> {
     const { prefix, merge } = this.#options;
     if (merge) {
@@ -202,7 +202,7 @@ class Import {
     await this.#commit([this.#markComparison(), ...absent], [this.#markPut('running'), ...missing]);
   }
 
-  /** Reads everything back, and only then says that the import is whole. */
+  /** Verifies all records, and only then marks the import as complete. */
   async #finish(): Promise<void> {
     for await (const batch of this.#batches()) {
       const there = await this.#storedValues(batch);
@@ -221,7 +221,7 @@ class Import {
     await this.#commit([this.#markComparison()], [this.#markPut('complete')]);
   }
 
-  /** @throws Failure IMPORT_REFUSED when the mark, or a record, is not as it was seen */
+  /** @throws Failure IMPORT_REFUSED when the mark or a record has changed */
   async #commit(comparisons: readonly Comparison[], puts: readonly ArchivedRecord[]): Promise<void> {
     const result = await this.#options.store.commit({ comparisons, puts, deletes: [] }, this.#options.signal);
     if (!result.committed)
@@ -240,7 +240,7 @@ class Import {
     return { key: this.#markerKey, value: encodeMark(mark) };
   }
 
-  /** The file's records with the keys that they get, as many together as one transaction takes. */
+  /** The file's records with rewritten keys, in batches of one transaction. */
   async *#batches(): AsyncGenerator<readonly ArchivedRecord[], void, void> {
     const { lines, prefix, maxOperationsCount, maxTransactionBytes } = this.#options;
     let batch: ArchivedRecord[] = [];
@@ -251,7 +251,7 @@ class Import {
       const { value } = part.record;
       const key = rewriteKey(part.record.key, header.prefix, prefix) ?? part.record.key;
       const size = Buffer.byteLength(key) * 2 + value.length;
-      // Beside the records there is the mark.
+      // One operation is for the mark.
       if (batch.length > 0 && (batch.length + 1 >= maxOperationsCount || bytes + size > maxTransactionBytes)) {
         yield batch;
         batch = [];

@@ -6,21 +6,21 @@ import type { Store } from '../engine/store.js';
 
 /** Which keys belong to a datastore. */
 
-/** Where a datastore's keys are: Calico's, and Podwire's own beside them; in the order of the keys. */
+/** The key prefixes of a datastore: Calico's and Podwire's own, in key order. */
 export function rootsOf(prefix: string): readonly string[] {
   const roots = [`${prefix}/`, `/podwire${prefix}/`];
-  // Of the prefix /podwire, the second lies within the first.
+  // With the prefix /podwire, the second lies within the first.
   return roots.filter((root) => !roots.some((other) => other !== root && root.startsWith(other))).sort();
 }
 
-/** Says that an import into the datastore is under way, or was once. */
+/** Key of the mark of a running or completed import. */
 export function importMarkKey(prefix: string): string {
   return `/podwire${prefix}/import`;
 }
 
 /**
  * Keys of running processes, which are meaningless in a copy: the import's mark, the fence against late transactions of
- * etcd, and the key that shows a replica how far its watch has come.
+ * etcd, and the key by which a replica advances its watch.
  */
 export function isEphemeral(prefix: string, key: string): boolean {
   const own = `/podwire${prefix}/`;
@@ -28,7 +28,7 @@ export function isEphemeral(prefix: string, key: string): boolean {
   return key.startsWith(`${own}fences/`) || key.startsWith(`${own}releases/`);
 }
 
-/** A key of one datastore as it is in another; undefined for a key that is none of its. */
+/** A key rewritten for another prefix; undefined for a key outside the datastore. */
 export function rewriteKey(key: string, from: string, to: string): string | undefined {
   for (const [source, target] of [
     [`${from}/`, `${to}/`],
@@ -38,13 +38,13 @@ export function rewriteKey(key: string, from: string, to: string): string | unde
   return undefined;
 }
 
-/** What the datastore says of the import that made it. */
+/** The mark of the last import into the datastore. */
 export interface ImportMark {
-  /** `running` from before the first record to after the last was checked. */
+  /** `running` until the last record is verified. */
   readonly state: 'running' | 'complete';
-  /** New with each import: revisions from before and after do not compare. */
+  /** New for each import, because revisions before and after it are not comparable. */
   readonly uid: string;
-  /** Of the file, and the prefix its keys were given here: what is imported. */
+  /** Checksum of the imported file. */
   readonly sha256: string;
   /** Records of the file that are imported already, for operators. */
   readonly records: number;

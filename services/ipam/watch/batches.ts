@@ -10,10 +10,10 @@ import {
   type WatchQuery,
 } from './watched-objects.js';
 
-/** Changes for one message. */
+/** The changes of one message. */
 export interface Batch {
   readonly changes: readonly Uint8Array[];
-  /** Number of the change behind the last one that was looked at. */
+  /** Number of the first change after those examined. */
   readonly next: number;
   /** The batch contains every change up to this revision. */
   readonly revision: number;
@@ -22,39 +22,39 @@ export interface Batch {
 export interface SharedBatch {
   readonly from: number;
   readonly next: number;
-  /** Undefined when nothing of it is wanted. */
+  /** Undefined when no change matches the query. */
   readonly message: Uint8Array | undefined;
 }
 
 export interface BatchesOptions {
   readonly catalog: Catalog;
   readonly codec: WatchCodec;
-  /** Bytes of a message, from which on it is not made longer. */
+  /** Message size from which on no further change is added, in bytes. */
   readonly messageBytes: () => number;
   readonly cacheBytes: number;
 }
 
-/** The objects of a snapshot, in portions for messages. Keeps none that it has given. */
+/** The objects of a snapshot, in chunks for messages. Returned objects are not retained. */
 export interface SnapshotChunks {
-  /** The next changes; undefined at the end, and after so many changes that the snapshot has to start again. */
+  /** The next changes; undefined at the end, and once the snapshot is outdated and must restart. */
   next(): readonly Uint8Array[] | undefined;
   /** Discards the remaining ones. Idempotent. */
   end(): void;
 }
 
-/** A message, and how many streams are still to have it. */
+/** A message, with the number of streams that have not received it yet. */
 interface SharedMessage {
   readonly batch: SharedBatch;
   missingCount: number;
 }
 
-/** Encoded changes, in portions for messages. Each object is encoded once, as long as there is room to keep it. */
+/** Encoded changes, in chunks for messages. Each object is encoded once, as long as the cache has room. */
 export class Batches {
   readonly #options: BatchesOptions;
   #cachedBytes = 0;
-  /** The last message of each kind of stream, until all of the kind have it: those that wait together are woken together. */
+  /** The last message for each query, until all streams with the query have received it: they wake together. */
   readonly #shared = new Map<string, SharedMessage>();
-  /** How many streams there are of each kind. */
+  /** Number of streams for each query. */
   readonly #streams = new Map<string, number>();
   readonly #walks: Walks;
 
@@ -63,17 +63,17 @@ export class Batches {
     this.#walks = new Walks(options.catalog);
   }
 
-  /** Messages that are kept for other streams. */
+  /** Number of messages kept for other streams. */
   get sharedCount(): number {
     return this.#shared.size;
   }
 
-  /** Snapshots that are under way. */
+  /** Number of snapshots in progress. */
   get snapshotsCount(): number {
     return this.#walks.count;
   }
 
-  /** There is one more stream; {@link closed} when it has ended. */
+  /** Registers a stream; call {@link closed} when it ends. */
   opened({ key }: Stream): void {
     this.#streams.set(key, this.#streamsOf(key) + 1);
   }
@@ -85,7 +85,7 @@ export class Batches {
     if (left <= 1) this.#shared.delete(key);
   }
 
-  /** To be called when the catalog has changed. */
+  /** Call it when the catalog has changed. */
   changed(): void {
     this.#walks.endOutdated();
   }
@@ -112,7 +112,7 @@ export class Batches {
     return { next, end: () => walk.end() };
   }
 
-  /** The changes from a number on, which are kept. */
+  /** The kept changes from a number on. */
   changes(query: WatchQuery, from: number): Batch {
     const { catalog, messageBytes } = this.#options;
     const { recent } = catalog;
@@ -133,7 +133,7 @@ export class Batches {
     return { changes, next, revision };
   }
 
-  /** As {@link changes}, as a message that is made once for all streams at the same place that ask for the same. */
+  /** As {@link changes}, but encoded once for all streams with the same position and query. */
   shared(stream: Stream, from: number, make: (batch: Batch) => Uint8Array | undefined): SharedBatch {
     const known = this.#shared.get(stream.key);
     const end = this.#options.catalog.recent?.nextNumber ?? from;
@@ -156,7 +156,7 @@ export class Batches {
     this.#cachedBytes -= encoded?.length ?? 0;
   }
 
-  /** Lets go of all that is kept for streams. */
+  /** Drops all cached messages and encodings. */
   clear(): void {
     this.#shared.clear();
     if (this.#cachedBytes === 0) return;
@@ -185,9 +185,9 @@ export class Batches {
 
 /** A walk over the objects that a query wants. */
 interface Walk {
-  /** The next object; undefined at the end, and once the walk was ended. */
+  /** The next object; undefined at the end, and after {@link end}. */
   next(): Item | undefined;
-  /** Lets go of the objects. Idempotent. */
+  /** Releases the objects. Idempotent. */
   end(): void;
 }
 
@@ -198,14 +198,14 @@ interface Walk {
  */
 class Walks {
   readonly #catalog: Catalog;
-  /** With the number of the first change after their begin, oldest first. */
+  /** With the number of the first change after their start, oldest first. */
   readonly #open = new Map<Walk, number>();
 
   constructor(catalog: Catalog) {
     this.#catalog = catalog;
   }
 
-  /** How many are under way. */
+  /** Number of walks in progress. */
   get count(): number {
     return this.#open.size;
   }
@@ -227,7 +227,7 @@ class Walks {
     return walk;
   }
 
-  /** To be called after changes. */
+  /** Call it after changes. */
   endOutdated(): void {
     const firstKept = this.#catalog.recent?.firstNumber ?? 0;
     for (const [walk, begunAt] of this.#open) {

@@ -28,7 +28,7 @@ import {
 
 type EndpointRecord = Extract<RecordValue, { readonly kind: 'endpoint' }>;
 
-/** How many blocks and endpoints of the first list are taken over at once: some 10 ms of the event loop's time. */
+/** Blocks and endpoints of the first list that are applied at once: about 10 ms. */
 const CHUNK_COUNT = 1_000;
 
 /** Routes are made from blocks; all other kinds are records. */
@@ -84,7 +84,7 @@ export class Catalog {
     this.#onReplaced = options.onReplaced;
   }
 
-  /** Everything up to it is here. */
+  /** All changes up to this revision are applied. */
   get revision(): number {
     return this.#revision;
   }
@@ -94,7 +94,7 @@ export class Catalog {
     return this.#recent;
   }
 
-  /** Name of what there was under a key; undefined for a key of nothing that can be watched. */
+  /** Name of the object of a key; undefined for a key of an unwatched kind. */
   nameOfKey(key: string): string | undefined {
     const name = this.#keys.parse(key);
     return name && nameOfRecord(name);
@@ -105,8 +105,8 @@ export class Catalog {
   }
 
   /**
-   * The objects that a query wants. May be iterated over while they change: what is removed before it was reached is left out,
-   * and what is made meanwhile comes last.
+   * The objects that match a query. They may change during the iteration: objects removed before their turn are left out,
+   * new objects come last.
    */
   *wanted(query: WatchQuery): Generator<Item, void, void> {
     for (const kind of KINDS) {
@@ -117,7 +117,7 @@ export class Catalog {
   }
 
   /**
-   * Takes over the contents of the datastore at the start, in parts between which other work runs. Watching may begin
+   * Applies the first list of the datastore in chunks, between which other work runs. Watching may begin
    * only after it ends.
    */
   async applyInitialList({ revision, records }: ObservedList, pause: () => Promise<void>): Promise<void> {
@@ -148,7 +148,7 @@ export class Catalog {
     return this.#ofNode[kind].of(nodeName);
   }
 
-  /** What a list says, with what it no longer has. */
+  /** The records of a list, with deletions of the records that it lacks. */
   #differences(records: readonly ObservedRecord[]): readonly ObservedRecord[] {
     const listed = new Set(records.map(({ key }) => key));
     const known = [...RECORD_KINDS.flatMap((kind) => [...this.#items[kind].keys()]), ...this.#affinities.keys()];
@@ -165,7 +165,7 @@ export class Catalog {
     for (const { key, record: stored } of changes) {
       // Handles are half of all records and are not watched.
       if (stored?.kind === 'handle') continue;
-      // Other writers' endpoints are not watched: one that took the place of Podwire's ends that.
+      // Other writers' endpoints are not watched: one that replaces a Podwire endpoint counts as its deletion.
       const record = stored?.kind === 'foreignEndpoint' ? undefined : stored;
       if (record?.kind === 'block' || (!record && this.#items.block.has(key))) blocks.set(key, record?.value);
       else if (record?.kind === 'endpoint') endpoints.set(key, record);
@@ -219,7 +219,7 @@ export class Catalog {
     const pools = [...this.#items.pool.values()].flatMap(({ object }) =>
       object.kind === 'pool' ? [object.value] : [],
     );
-    // In the order in which lists look for a block's pool.
+    // Sorted, because the first matching pool counts.
     this.#pools = sortByName(pools);
     this.#poolNames = new WeakMap();
   }
@@ -258,7 +258,7 @@ export class Catalog {
     this.#set(key, object, at);
   }
 
-  /** Blocks share their prefixes with what names them, so that a pool is looked for once. */
+  /** Blocks and endpoints share prefix objects, so each lookup is cached. */
   #poolNameOf(block: Prefix): string {
     const known = this.#poolNames.get(block);
     if (known !== undefined) return known;
@@ -319,7 +319,7 @@ export class Catalog {
       return;
     }
     const before = item.object;
-    // As the list has it that is taken when the watch fell behind.
+    // A repeated list contains unchanged objects.
     if (before === object) return;
     this.#onReplaced(item);
     item.object = object;
@@ -355,7 +355,7 @@ function isWatched(
 
 interface ChangeContext {
   readonly revision: number;
-  /** Undefined at the first list, whose content is no change. */
+  /** Undefined for the first list, whose content is not a change. */
   readonly recent: RecentChanges | undefined;
 }
 
@@ -381,7 +381,7 @@ export class ItemsByNode {
     if (this.#byNode) add(this.#byNode, item);
   }
 
-  /** It keeps its place in the order of its node's where it stays on that node. */
+  /** An object that stays on its node keeps its place in the order. */
   changed(item: Item, before: Item['object']): void {
     if (!this.#byNode || nodeNameOf(item.object) === nodeNameOf(before)) return;
     this.removed(item.key, before);

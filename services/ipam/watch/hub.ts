@@ -11,13 +11,13 @@ export interface HubOptions {
   readonly keys: RecordKeys;
   readonly codec: WatchCodec;
   readonly clock: Clock;
-  /** Which datastore the revisions are of: tokens of another one lead to a snapshot. */
+  /** ID of the datastore of the revisions; tokens of another one lead to a snapshot. */
   readonly datastore: string;
   /** The store's revision, not older than the call. */
   readonly currentRevision: (signal: AbortSignal) => Promise<number>;
   /** Minimum number of kept changes, for watchers that resume or read slowly. Default: 64,000. */
   readonly recentCapacity?: number;
-  /** Bytes of a message, from which on it is not made longer. Default: 131,072. */
+  /** Message size from which on no further change is added, in bytes. Default: 131,072. */
   readonly messageBytes?: number;
   /**
    * Bytes that waiting messages and gRPC's copies of them may take for all streams together when no client reads: the
@@ -54,9 +54,9 @@ const DEFAULTS = {
 } as const;
 
 const MIN_MESSAGE_BYTES = 4096;
-/** Of a message that waits there is gRPC's copy besides. */
+/** gRPC holds a copy of each waiting message. */
 const COPIES_PER_MESSAGE = 2;
-/** A message takes this part of the room there is for those that wait. */
+/** A message may take this fraction (1/16) of the remaining room. */
 const MESSAGES_IN_ROOM = 16;
 
 /**
@@ -96,22 +96,22 @@ export class WatchHub implements WatchSource {
     return this.#streams;
   }
 
-  /** How many streams wait for something to change. */
+  /** Number of streams that wait for a change. */
   get waitersCount(): number {
     return this.#waiters.count;
   }
 
-  /** How many snapshots are under way. */
+  /** Number of snapshots in progress. */
   get snapshotsCount(): number {
     return this.#batches.snapshotsCount;
   }
 
-  /** How many messages are kept for streams that are still to have them. */
+  /** Number of messages kept for streams that have not received them yet. */
   get sharedCount(): number {
     return this.#batches.sharedCount;
   }
 
-  /** The hub has received everything up to it. */
+  /** The hub has received all changes up to this revision. */
   get revision(): number {
     return this.#catalog.revision;
   }
@@ -261,7 +261,7 @@ export class WatchHub implements WatchSource {
     }
   }
 
-  /** Of the portions that it is made of a stream that waits must keep nothing. */
+  /** Separate function, so that a waiting stream retains no chunk. */
   #snapshotMessage(chunks: SnapshotChunks, reset: boolean): Uint8Array | undefined {
     const changes = chunks.next();
     return changes && this.#options.codec.message({ phase: 'snapshot', reset, changes, resumeToken: '' });
@@ -275,7 +275,7 @@ export class WatchHub implements WatchSource {
     });
   }
 
-  /** For a stream that was sent all there is. */
+  /** For a stream that has received all changes. */
   #bookmark(stream: Stream): Uint8Array {
     const resumeToken = this.#token(stream, this.#catalog.revision);
     return this.#options.codec.message({ phase: 'bookmark', reset: false, changes: [], resumeToken });
@@ -290,7 +290,7 @@ function nextTurn(): Promise<void> {
   return new Promise((resolve) => setImmediate(resolve));
 }
 
-/** A stream's place: everything before the number of the recent changes was sent. */
+/** A stream's position: all changes before this number were sent. */
 interface Cursor {
   number: number;
 }
@@ -317,7 +317,7 @@ function formatToken({ datastore, query, revision }: WatchPosition): string {
   return Buffer.from([VERSION, datastore, query, revision].join('.')).toString('base64url');
 }
 
-/** @returns undefined when the text is no token */
+/** @returns undefined when the text is not a token */
 export function parseToken(token: string): WatchPosition | undefined {
   const text = Buffer.from(token, 'base64url').toString();
   const match = /^w1\.([^.]*)\.([^.]*)\.(\d{1,15})$/.exec(text);

@@ -8,14 +8,14 @@ import {
   type WatchedObject,
 } from './watched-objects.js';
 
-/** That an object changed: with what it is now, not what it was then. */
+/** A change of an object, with its current state, not that of the change. */
 export interface RecentChange {
   readonly kind: WatchedKind;
   readonly key: string;
-  /** Undefined when there is no such object any more. */
+  /** Undefined when there is no such object longer serve the tunnel. */
   readonly item: Item | undefined;
   /**
-   * Scopes that it has left, as far as the changes are kept; watchers that filter by these scopes need the
+   * Scopes that the object has left, as far as changes are kept; watchers that filter by these scopes need the
    * notification.
    */
   readonly formerScopes: readonly Scope[];
@@ -23,7 +23,7 @@ export interface RecentChange {
 
 const NO_SCOPES: readonly Scope[] = [];
 
-/** So many lists of scopes are shared at most: more than the nodes of a large cluster have pools. */
+/** Maximum shared scope lists: more than the node and pool pairs of a large cluster. */
 const MAX_SHARED_COUNT = 20_000;
 
 /**
@@ -33,20 +33,20 @@ const MAX_SHARED_COUNT = 20_000;
  */
 export class RecentChanges {
   readonly #capacity: number;
-  /** An item that was in nothing else before; undefined where the same object changed again later. */
+  /** A plain item if it left no scope; undefined where the same object changed again later. */
   #entries: (Item | RecentChange | undefined)[] = [];
-  /** Of the entries, one by one. */
+  /** The revision of each entry. */
   #revisions: number[] = [];
   /** Numbers of the entries of objects that were removed, by kind and key. */
   readonly #removed = new Map<WatchedKind, Map<string, number>>();
-  /** Nearly every object that is removed was one node's and of one pool. */
+  /** Most removed objects belonged to one node and one pool. */
   readonly #shared = new Map<string, readonly Scope[]>();
   /** Number of the first entry. */
   #first = 0;
-  /** Every change after this revision is here. */
+  /** Every change after this revision is kept. */
   #afterRevision: number;
 
-  /** @param capacity - how many are kept at least; an eighth more at most */
+  /** @param capacity - minimum number of kept changes; at most an eighth more are kept */
   constructor(afterRevision: number, capacity: number) {
     this.#afterRevision = afterRevision;
     this.#capacity = capacity;
@@ -62,7 +62,7 @@ export class RecentChanges {
     return this.#first + this.#entries.length;
   }
 
-  /** @param before - what the item had; undefined when it was made */
+  /** @param before - the previous object; undefined for a new item */
   changed(item: Item, before: WatchedObject | undefined, revision: number): void {
     const { key, object } = item;
     const earlier = before ? this.#forget(item.changeNumber) : this.#forgetRemoval(object.kind, key);
@@ -73,7 +73,7 @@ export class RecentChanges {
     this.#append(isPlain ? item : { kind: object.kind, key, item, formerScopes }, revision);
   }
 
-  /** @param item - which the catalog has no more */
+  /** @param item - already removed from the catalog */
   removed({ key, object, changeNumber }: Item, revision: number): void {
     const { kind } = object;
     const formerScopes = this.#formerScopes(this.#forget(changeNumber), object, undefined);
@@ -112,7 +112,7 @@ export class RecentChanges {
     if (this.#entries.length > this.#capacity + this.#capacity / 8) this.#drop(this.#entries.length - this.#capacity);
   }
 
-  /** Takes a change out that a later one replaces. @returns its former scopes */
+  /** Removes a change that a later one replaces. @returns its former scopes */
   #forget(number: number): readonly Scope[] {
     const index = number - this.#first;
     const entry = index < 0 ? undefined : this.#entries[index];
@@ -142,7 +142,7 @@ export class RecentChanges {
     return former.length === 0 ? NO_SCOPES : this.#share(former);
   }
 
-  /** The same list for all that were in the same. */
+  /** One shared list for equal scopes. */
   #share(scopes: readonly Scope[]): readonly Scope[] {
     const name = JSON.stringify(scopes);
     const known = this.#shared.get(name);

@@ -4,15 +4,15 @@ import type { Catalog } from './catalog.js';
 import type { RecentChange } from './recent-changes.js';
 import { matchesQuery, KINDS_WITHOUT_NODE, scopeOf, type Stream, type WatchQuery } from './watched-objects.js';
 
-/** A stream that has been sent all there is. */
+/** A stream that has received all changes. */
 export interface WaitRequest extends Stream {
-  /** Number of the first recent change that it may lack. */
+  /** Number of the first recent change that the stream may lack. */
   readonly number: number;
 }
 
 export interface WaitResult {
   readonly reason: 'changes' | 'bookmark' | 'aborted';
-  /** Nothing before this number concerns the waiter. */
+  /** No earlier change concerns the stream. */
   readonly number: number;
 }
 
@@ -21,7 +21,7 @@ interface WaitingStream {
   readonly sinceMs: number;
 }
 
-/** All streams that wait and ask for the same. */
+/** All waiting streams with the same query. */
 interface Group {
   readonly query: WatchQuery;
   readonly waiting: Set<WaitingStream>;
@@ -33,26 +33,26 @@ export interface WaitersOptions {
   readonly bookmarkAfterMs: number;
 }
 
-/** How long the streams of one round keep the event loop, each, at most: the next round comes not before as long again. */
+/** Event-loop time per woken stream; the next round waits as long as the last one took. */
 const ROUND_MS_PER_STREAM = 0.1;
 const MAX_PAUSE_MS = 1_000;
 const BOOKMARK_ROUND_MS = 1_000;
-/** Streams that get their bookmarks in one round, as a part of all, so that they do not come all at once. */
+/** Fraction of the streams that get a bookmark in one round, to spread the load. */
 const BOOKMARK_ROUND_PART = 1 / 10;
 
 /**
- * The streams that wait for a change that they want. Each new change is looked at once for each different question, and where
- * they ask for one node, only for those of the nodes it concerns. Rounds of waking have pauses between them that grow with the
- * number of streams, in which requests are served, and further changes gather.
+ * The streams that wait for a matching change. Each new change is checked once for each distinct query; queries
+ * for one node only if it concerns that node. The pauses between wake-up rounds grow with the
+ * number of streams; meanwhile requests are served and further changes accumulate.
  */
 export class WaitQueue {
   readonly #options: WaitersOptions;
-  /** By the node they ask for, empty for all nodes; then by the whole question. */
+  /** By the node of the query, empty for all nodes; then by the query key. */
   readonly #groups = new Map<string, Map<string, Group>>();
-  /** The one that has been waiting for longest comes first. */
+  /** In the order of their waiting time, longest first. */
   readonly #all = new Set<WaitingStream>();
   readonly #stop = new AbortController();
-  /** Number of the first recent change that the waiting streams were not woken for. */
+  /** Number of the first recent change that no round has handled yet. */
   #nextUnseen = 0;
   #roundIsDue = false;
   #pauseMs = 0;
@@ -70,9 +70,9 @@ export class WaitQueue {
     this.#stop.abort();
   }
 
-  /** Waits until there is something for the waiter, until it is to have a bookmark, or until the signal fires. */
+  /** Waits for a matching change, a due bookmark, or the signal. */
   wait({ query, key, number }: WaitRequest, signal: AbortSignal): Promise<WaitResult> {
-    // Streams that come between two rounds are woken for what the next round finds, which may be less than they lack.
+    // The next round would not find changes that earlier rounds have handled.
     if (number < this.#nextUnseen) return Promise.resolve({ reason: 'changes', number });
     if (!this.#isBookmarkScheduled) this.#scheduleBookmarks();
     return new Promise((resolve) => {
@@ -95,7 +95,7 @@ export class WaitQueue {
     });
   }
 
-  /** There may be new changes: waiting streams are woken soon. */
+  /** Schedules a round that wakes the streams with new matching changes. */
   notify(): void {
     if (this.#roundIsDue || this.#options.catalog.recent?.nextNumber === this.#nextUnseen) return;
     if (this.#all.size === 0 && this.#pauseMs === 0) {

@@ -40,7 +40,7 @@ export function watchService(watches: WatchSource, streaming: Streaming): RpcSer
   };
 }
 
-/** Messages are bytes, encoded once for all streams that ask the same. */
+/** Messages are bytes, encoded once for all streams with the same query. */
 function watch(watches: WatchSource): StreamHandler<WatchRequest, Uint8Array> {
   return (message, { signal }) => watches.watch(readWatchRequest(message), signal);
 }
@@ -99,8 +99,8 @@ function readToken(token: string, checks: Checks): WatchPosition | undefined {
 }
 
 /**
- * Messages as bytes. A message of protobuf is the messages of its parts, one after the other: so an object is encoded once, as a
- * WatchResponse that has nothing but this change, and goes into as many messages as need it.
+ * Messages as bytes. Concatenated protobuf messages form one message, so an object is encoded once, as a
+ * WatchResponse with only this change, and reused in every message.
  */
 export const watchCodec: WatchCodec = {
   change: (change) => encode({ changes: [changeMessage(change)] }),

@@ -8,7 +8,7 @@ import { PackedEndpoint } from '../records/json/packed-endpoint.js';
 import { fnv1a64 } from '../records/versions.js';
 import type { RecordName, RecordValue } from '../records/view.js';
 
-/** What can be watched. */
+/** An object that can be watched. */
 export type WatchedObject =
   | { readonly kind: 'block'; readonly value: BlockListing }
   | { readonly kind: 'route'; readonly value: BlockRoute }
@@ -16,7 +16,7 @@ export type WatchedObject =
 
 export type WatchedKind = WatchedObject['kind'];
 
-/** What a watcher asks for. */
+/** The query of a watcher. */
 export interface WatchQuery {
   /** At least one. */
   readonly kinds: ReadonlySet<WatchedKind>;
@@ -26,16 +26,16 @@ export interface WatchQuery {
   readonly poolName: string;
 }
 
-/** What a stream asks for. */
+/** The query of a stream, with its key. */
 export interface Stream {
   readonly query: WatchQuery;
-  /** The same for all streams that ask for the same: {@link queryKey}. */
+  /** Equal for equal queries: {@link queryKey}. */
   readonly key: string;
 }
 
-/** What filters look at. */
+/** The properties of an object that filters compare. */
 export interface Scope {
-  /** Empty when the object is no node's. */
+  /** Empty when the object belongs to no node. */
   readonly nodeName: string;
   readonly poolNames: readonly string[];
 }
@@ -55,7 +55,7 @@ export function nameOf(object: WatchedObject): string {
   }
 }
 
-/** As {@link nameOf} has it, of what is there no more; undefined for what cannot be watched. */
+/** The {@link nameOf} of a removed record; undefined for an unwatched kind. */
 export function nameOfRecord(name: RecordName): string | undefined {
   switch (name.kind) {
     case 'block':
@@ -116,7 +116,7 @@ export function nodeNameOf(object: WatchedObject): string {
 
 /** Whether two states of one object are in the same scope. */
 export function isInSameScope(a: WatchedObject, b: WatchedObject): boolean {
-  // Nearly all changes are of blocks, by allocations, which their scope is not touched by.
+  // Most changes are allocations in blocks, which do not change the scope.
   if (a.kind === 'block' && b.kind === 'block')
     return a.value.poolName === b.value.poolName && nodeNameOf(a) === nodeNameOf(b);
   return isSameScope(scopeOf(a), scopeOf(b));
@@ -130,7 +130,7 @@ export function isSameScope(a: Scope, b: Scope): boolean {
   );
 }
 
-/** What is no node's, or no pool's: a filter by these does not concern it. */
+/** Kinds that belong to no node, or to no pool: such filters do not apply to them. */
 export const KINDS_WITHOUT_NODE: ReadonlySet<WatchedKind> = new Set(['pool', 'reservation']);
 const KINDS_WITHOUT_POOL: ReadonlySet<WatchedKind> = new Set(['node', 'reservation']);
 
@@ -148,14 +148,14 @@ export function queryKey({ kinds, nodeName, poolName }: WatchQuery): string {
   return fnv1a64(JSON.stringify([[...kinds].sort(), nodeName, poolName]));
 }
 
-/** How packets reach the addresses of a block. Allocations of its owner's do not change it. */
+/** The route to the addresses of a block. Allocations of its owner do not change it. */
 export interface BlockRoute {
   readonly prefix: Prefix;
   /** Undefined when the pool was deleted. */
   readonly poolName: string | undefined;
   /** Undefined when no node owns the block. */
   readonly nodeName: string | undefined;
-  /** What other nodes than the owner use, in the order of the addresses. */
+  /** Addresses used by nodes other than the owner, in address order. */
   readonly borrowed: readonly BorrowedAddress[];
 }
 
@@ -174,8 +174,8 @@ export function blockRoute(block: Block, poolName: string | undefined): BlockRou
 
 /**
  * Whether a change of a block leaves its route as it is; cheap where only the owner uses the block.
- * @param route - made of the block as it was `before`
- * @param after - of the same owner, in the same pool
+ * @param route - the route of `before`
+ * @param after - has the same owner and pool
  */
 export function isRouteUnchanged(route: BlockRoute, before: Block, after: Block): boolean {
   const { borrowed, nodeName } = route;
@@ -184,7 +184,7 @@ export function isRouteUnchanged(route: BlockRoute, before: Block, after: Block)
   return borrowed === NO_BORROWED && !after.attributes.some(isNewBorrower);
 }
 
-/** Looks at single addresses only where one of the few attributes, which addresses share, is another node's. */
+/** Examines single addresses only if one of the shared attributes names another node. */
 function borrowedAddresses(
   { prefix, allocations, attributes }: Block,
   owner: string | undefined,
@@ -202,7 +202,7 @@ function borrowerOf({ owner, releasedAtMs }: AllocationAttributes, blockOwner: s
   return releasedAtMs !== undefined || node === undefined || node === '' || node === blockOwner ? undefined : node;
 }
 
-/** Whether two routes of one block say the same. */
+/** Whether two routes of one block are equal. */
 export function isSameBlockRoute(a: BlockRoute, b: BlockRoute): boolean {
   return (
     a.poolName === b.poolName &&
@@ -215,12 +215,12 @@ export function isSameBlockRoute(a: BlockRoute, b: BlockRoute): boolean {
   );
 }
 
-/** Where in the stream a message stands, as in the contract. */
+/** The phase of a stream, as in the contract. */
 export type WatchPhase = 'snapshot' | 'snapshotComplete' | 'changes' | 'bookmark';
 
-/** Makes messages of the contract. What it makes is shared among streams and never changed. */
+/** Encodes messages of the contract. The bytes are shared among streams and never changed. */
 export interface WatchCodec {
-  /** The part of a message that says what became of one object; the parts of a message follow each other. */
+  /** The encoded change of one object; a message concatenates its changes. */
   change(change: EncodableChange): Uint8Array;
   /** A whole message. `resumeToken` is empty for none. */
   message(message: WatchMessage): Uint8Array;
@@ -244,10 +244,10 @@ interface WatchMessage {
 export interface Item {
   readonly key: string;
   object: WatchedObject;
-  /** Revision at which it came to be: it is newer than all that did at an older one, in the order of the items. */
+  /** Revision of its creation; items are ordered by it. */
   readonly createdRevision: number;
-  /** Its change message, once it was needed and there was room. */
+  /** Its encoded change, if it was needed and the cache had room. */
   encoded: Uint8Array | undefined;
-  /** Number of its last change among the recent ones, which may be kept no more; -1 before the first. */
+  /** Number of its last recent change, which may be dropped already; -1 before the first. */
   changeNumber: number;
 }

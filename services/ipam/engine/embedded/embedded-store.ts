@@ -50,7 +50,7 @@ const REVISION_KEY = 'revision';
 /** A stored value begins with its record's modRevision, a big-endian 64-bit integer. */
 const REVISION_BYTES = 8;
 
-/** After every text that begins with a prefix. */
+/** Sorts after every key with the prefix. */
 const LAST = '\u{10ffff}';
 
 interface PendingCommit {
