@@ -1,6 +1,6 @@
 import { RevisionCompacted, type RevisionChanges, type WatchRequest } from './store.js';
 
-/** The values that are kept, at most. */
+/** Maximum size of the kept values. */
 const MAX_BYTES = 8 * 2 ** 20;
 
 /** The recent changes of an in-process store, and their watchers. */
@@ -17,7 +17,7 @@ export class ChangeLog {
 
   /**
    * @param revision - the store's revision; changes after it follow
-   * @param capacity - how many revisions are kept at least, as long as their values have no more than {@link MAX_BYTES}
+   * @param capacity - minimum number of kept revisions, while their values fit into {@link MAX_BYTES}
    */
   constructor(revision: number, capacity: number) {
     this.#compacted = revision;

@@ -4,13 +4,13 @@ import { formatAddress } from '@podwire/shared/net/address';
 import { formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
 import type { Logger } from '@podwire/shared/runtime/log';
 
-/** What a request waited for. */
+/** A datastore call that a request waited for. */
 interface StoreCall {
   readonly operation: 'commit' | 'revision';
   readonly durationMs: number;
 }
 
-/** From when on it is the datastore for which a pod takes long, in milliseconds. */
+/** Duration from which on a datastore call is logged as slow, in milliseconds. */
 const SLOW_CALL_MS = 1000;
 
 const MS_PER_SECOND = 1000;
@@ -19,10 +19,10 @@ const MS_PER_SECOND = 1000;
 const STORE_BUCKETS_SECONDS = [0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10];
 
 /**
- * Reports what the engine does, and what several features do, once it is durable: a counter, a log line, attributes of the active
+ * Reports durable events of the engine and of several features: a counter, a log line, attributes of the active
  * span. Each feature reports the rest in its `-operations.ts`, with the log and the counters of this class.
  *
- * Counters have few attributes with few values; names of pods, nodes and addresses belong into logs and spans.
+ * Counters have few attributes with few values; names of pods, nodes and addresses belong in logs and spans.
  */
 export class Events {
   readonly log: Logger;
@@ -55,7 +55,7 @@ export class Events {
     return counter;
   }
 
-  /** An attachment gave back what it held, which may be nothing. */
+  /** Addresses were released; the list may be empty. */
   addressesReleased(addresses: readonly Prefix[]): void {
     for (const { family } of addresses) this.#releases.add(1, { family: `ipv${family}` });
     const texts = addresses.map(formatAddress);
@@ -73,7 +73,7 @@ export class Events {
     }
   }
 
-  /** Another replica's clock and this one's differ. @param aheadMs - by how much that one is ahead; behind when negative */
+  /** Another replica's clock differs. @param aheadMs - how far it is ahead; negative when behind */
   clocksDiffer(aheadMs: number): void {
     this.#clocks.add(1);
     const seconds = Math.round(Math.abs(aheadMs) / MS_PER_SECOND);
@@ -82,7 +82,7 @@ export class Events {
     );
   }
 
-  /** Work in the background failed; it is tried again. */
+  /** A background task failed; it is retried. */
   upkeepFailed(task: string, error: unknown): void {
     this.upkeepFailures.add(1, { task });
     this.log.warn({ err: error, 'podwire.task': task }, `failed to ${task}; trying again later`);
@@ -93,18 +93,18 @@ export class Events {
     this.log.error({ err: failure, 'podwire.store.key': key }, failure.message);
   }
 
-  /** A server of the datastore's cluster answers, and is used from now on. */
+  /** An endpoint of the datastore was selected. */
   storeEndpointChosen(endpoint: string): void {
     this.log.info({ 'server.address': endpoint }, `using the datastore at ${endpoint}`);
   }
 
-  /** The server of the datastore's cluster that was in use fails; another is looked for. */
+  /** The endpoint in use failed; another is selected. */
   storeEndpointLost(endpoint: string, failure: Failure): void {
     this.#endpointsLost.add(1);
     this.log.warn({ err: failure, 'server.address': endpoint }, failure.message);
   }
 
-  /** The datastore answered what a request waited for, or failed it. */
+  /** A datastore call of a request ended, with success or failure. */
   storeCallEnded({ operation, durationMs }: StoreCall): void {
     this.#storeDuration.record(durationMs / MS_PER_SECOND, { operation });
     if (durationMs < SLOW_CALL_MS) return;
@@ -112,7 +112,7 @@ export class Events {
     this.log.warn(facts, `requests waited ${durationMs} ms for the datastore (${operation})`);
   }
 
-  /** The files with credentials for the datastore cannot be used as they are now; those that were read before are. */
+  /** The datastore credential files are unusable; the previous credentials stay in use. */
   storeCredentialsRefused(failure: Failure): void {
     this.log.warn({ err: failure }, `using the previous credentials for the datastore: ${failure.message}`);
   }
@@ -135,7 +135,7 @@ export class Events {
     this.log.warn({ err: failure }, `waiting for the datastore: ${failure.message}`);
   }
 
-  /** The datastore's changes are not seen for a while. */
+  /** The watch failed; until its retry, changes of other replicas are not seen. */
   watchFailed(error: unknown, retryInMs: number): void {
     this.log.warn({ err: error }, `the datastore watch failed; retrying in ${Math.round(retryInMs)} ms`);
   }

@@ -4,21 +4,21 @@ import type { RecordKeys } from '../records/json/keys.js';
 import type { Store, StoredRecord } from './store.js';
 
 /**
- * A mark goes once so many runs were made since it was seen. Runs are 15 s apart at least and half a minute as a rule, so that is a quarter
- * of an hour at least: by far longer than a transaction is on its way to the datastore. Runs are counted because clocks are what may be wrong.
+ * Runs after which a mark is removed. Runs are at least 15 s apart, usually 30 s, so that is at least 15 minutes:
+ * far longer than a transaction is in flight. Runs are counted, because clocks may be wrong.
  */
 const KEPT_RUNS = 60;
 
-/** Every mark is looked at then, so not at each run. */
+/** A check reads every mark, so not each run checks. */
 const RUNS_PER_CHECK = 10;
 
-/** Marks that are looked at at once. */
+/** Marks per page. */
 const PAGE_COUNT = 1000;
 
-/** Marks that are removed at once, within the limit of any datastore. */
+/** Marks removed per transaction, within the limit of any datastore. */
 const BATCH_COUNT = 100;
 
-/** Between a decision, whose time the mark has, and its commit there may be this much, in milliseconds; clocks of a cluster differ by less. */
+/** Tolerance in milliseconds: a mark has the time of its decision, and the commit may be later. Usual clock differences are smaller. */
 const TOLERANCE_MS = 30_000;
 
 interface MarkExpiryOptions {
@@ -32,7 +32,7 @@ interface MarkExpiryOptions {
   readonly clocksDiffer: (aheadMs: number) => void;
 }
 
-/** What there was at a run. */
+/** Revision and time of a run. */
 interface RunRecord {
   readonly revision: number;
   readonly atMs: number;
@@ -58,7 +58,7 @@ export class MarkExpiry {
     this.#options = options;
   }
 
-  /** To be called again and again, see {@link KEPT_RUNS}. @throws Failure of the store; the next run makes good for it */
+  /** Call it periodically, see {@link KEPT_RUNS}. @throws Failure of the store; the next run retries */
   async run(signal: AbortSignal): Promise<void> {
     const { store, clock } = this.#options;
     const run = { revision: await store.revision(signal), atMs: clock.nowMs() };
@@ -84,7 +84,7 @@ export class MarkExpiry {
     if (aheadMs !== 0) clocksDiffer(aheadMs);
   }
 
-  /** By how much a mark's time lies outside of that between the runs around it; 0 where that is not known, or little. */
+  /** How far a mark's time lies outside of the interval between its runs; 0 if unknown or small. */
   #aheadMs({ value, modRevision }: StoredRecord): number {
     if (modRevision <= this.#comparedTo) return 0;
     const next = this.#recentRuns.findIndex(({ revision }) => revision >= modRevision);
@@ -97,7 +97,7 @@ export class MarkExpiry {
   }
 }
 
-/** All or none: when one was changed at the same moment they stay, and are looked at again next time. */
+/** Removes all or none: after a concurrent change they stay until the next check. */
 async function removeAll(store: Store, marks: readonly StoredRecord[], signal: AbortSignal): Promise<void> {
   const comparisons = marks.map(({ key, modRevision }) => ({ type: 'record', key, modRevision }) as const);
   await store.commit({ comparisons, puts: [], deletes: marks.map(({ key }) => key) }, signal);

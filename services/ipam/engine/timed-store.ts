@@ -2,11 +2,11 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { Store } from './store.js';
 
-/** One question to the datastore that requests wait for. */
+/** One datastore call that requests wait for. */
 export interface StoreCall {
   /** `commit`: a transaction; `revision`: whether the mirror is up to date. */
   readonly operation: 'commit' | 'revision';
-  /** Until the answer, or the failure. */
+  /** Until the answer or the failure. */
   readonly durationMs: number;
 }
 
@@ -22,7 +22,7 @@ export function timedStore(store: Store, { clock, report }: TimedStoreOptions): 
     try {
       return await call();
     } finally {
-      // However the clock was set meanwhile.
+      // The clock may have been set back meanwhile.
       report({ operation, durationMs: Math.max(0, clock.nowMs() - begunMs) });
     }
   };

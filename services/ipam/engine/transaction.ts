@@ -8,7 +8,7 @@ export function throwIfAborted(signal: AbortSignal): void {
   if (signal.aborted) throw failureOfSignal(signal);
 }
 
-/** What every method of a store answers that is closed, or is being closed. */
+/** The failure of every method of a closed store. */
 export function closedFailure(): Failure {
   return new Failure('STORE_UNAVAILABLE', 'the datastore is closed: the service is shutting down; repeat the request');
 }
@@ -27,12 +27,12 @@ export async function untilAborted<Result>(promise: Promise<Result>, signal: Abo
   }
 }
 
-/** Whether the signal has fired since it was last looked at. */
+/** Whether the signal has fired; a function, because the compiler assumes an earlier check still holds. */
 export function isAborted(signal: AbortSignal): boolean {
   return signal.aborted;
 }
 
-/** Whether the store refuses everything from now on, as it is not the one that was read before. */
+/** Whether the store refuses every request from now on, because it was replaced. */
 export function isPermanent(error: unknown): boolean {
   return error instanceof Failure && error.code === 'STORE_CORRUPT';
 }
@@ -48,7 +48,7 @@ export function effectiveChanges(
   ];
 }
 
-/** What comparisons are judged by, all of one moment. */
+/** The state that comparisons are evaluated against, of one moment. */
 export interface ComparisonState {
   readonly revision: number;
   get(key: string): StoredRecord | undefined;
@@ -58,7 +58,7 @@ export interface ComparisonState {
   changedUnder(prefix: string, revision: number): Iterable<StoredRecord>;
 }
 
-/** @returns what those that are lost have met; undefined when all hold */
+/** @returns the conflicting records of the lost comparisons; undefined when all hold */
 export function evaluateComparisons(
   comparisons: readonly Comparison[],
   state: ComparisonState,

@@ -29,9 +29,9 @@ import {
 } from '../transaction.js';
 
 interface EmbeddedStoreOptions {
-  /** Where the files are; made when it is missing, readable for its owner alone. */
+  /** Directory of the files; created if missing, accessible to its owner only. */
   readonly directory: string;
-  /** This process, as the message of those it keeps out names it. */
+  /** PID of this process, for the message of a second process. */
   readonly pid: number;
   /** How many revisions a watch can go back at least, unless their values are larger than 8 MiB. Default: 10,000. */
   readonly watchHistoryCount?: number;
@@ -78,7 +78,7 @@ export class EmbeddedStore implements Store {
   readonly #log: ChangeLog;
   readonly #recent = new RecentRevisions();
   #pending: PendingCommit[] = [];
-  /** What is being written; one batch at a time, so that each is judged by what the ones before have left. */
+  /** The running write; one batch at a time, so that each is compared with the result of the previous ones. */
   #writing: Promise<void> | undefined;
   #closing: Promise<void> | undefined;
 
@@ -147,7 +147,7 @@ export class EmbeddedStore implements Store {
       const range = this.#records.getRange({ start, exclusiveStart, end: prefix + LAST, limit: limit + 1 });
       return Array.from(range, ({ key, value }) => decodeRecord(key, value));
     });
-    // What was there before is overwritten.
+    // Only the current revision is stored.
     if (wanted !== undefined && wanted !== revision) throw new RevisionCompacted(wanted);
     return { records: records.slice(0, limit), revision, more: records.length > limit };
   }
@@ -216,7 +216,7 @@ export class EmbeddedStore implements Store {
   #commitPending(): void {
     if (this.#writing) return;
     const batch = this.#pending.splice(0);
-    // Closing has served them already.
+    // Closing has committed them already.
     if (batch.length === 0) return;
     this.#root.resetReadTxn();
     const writeBatch = new Batch(this.#records, this.#recent, this.#revision());
@@ -228,7 +228,7 @@ export class EmbeddedStore implements Store {
     else this.#writing = this.#writeOnThread(writeBatch, { batch, answer });
   }
 
-  /** Once it is written. */
+  /** Answers the callers after the write. */
   #resolveBatch(
     batch: readonly PendingCommit[],
     results: readonly BatchResult[],
@@ -283,7 +283,7 @@ export class EmbeddedStore implements Store {
   }
 }
 
-/** What an allocation of one address in a block of its node writes. */
+/** Writes of the allocation of one address in a block of its node. */
 const SMALL_WRITES_COUNT = 4;
 
 type BatchResult = CommitResult | undefined;
@@ -312,9 +312,9 @@ function rejectBatch(batch: readonly PendingCommit[], error: unknown): void {
   for (const { reject } of batch) reject(failure);
 }
 
-/** Transactions that are written together: what the records will be, and whether the comparisons hold against that. */
+/** Transactions that are written together: evaluates their comparisons against the state after the preceding ones. */
 class Batch implements ComparisonState {
-  /** The values with their revisions; undefined for what is deleted. */
+  /** The values with their revisions; undefined for deleted records. */
   readonly writes = new Map<string, Buffer | undefined>();
   readonly publishedChanges: RevisionChanges[] = [];
   readonly #records: Database<Buffer, string>;
@@ -356,7 +356,7 @@ class Batch implements ComparisonState {
     if (this.writes.has(key)) return 0;
     const recent = this.#recent.get(key);
     if (recent !== undefined) return recent;
-    // The buffer is lmdb's own until the next read: no copy of a block for its first bytes.
+    // lmdb's own buffer, valid until the next read, avoids copying a block for its first bytes.
     const stored = this.#records.getBinaryFast(key);
     return stored ? revisionOf(stored) : 0;
   }
@@ -396,8 +396,8 @@ function ioFailure(what: string, cause: unknown): Failure {
 }
 
 /**
- * Keeps a datastore's directory to one process, until it closes the datastore or dies.
- * @param owner - this process, as the message of those it keeps out names it: its PID
+ * Locks a datastore's directory until this process closes the datastore or ends.
+ * @param owner - PID of this process, for the message of a second process
  * @throws Failure STORE_IN_USE naming the directory and the owner
  */
 async function lockDirectory(directory: string, owner: string): Promise<DirectoryLock> {
@@ -411,24 +411,24 @@ async function lockDirectory(directory: string, owner: string): Promise<Director
   );
 }
 
-/** So many keys are remembered at least, and twice as many at most: the blocks of some hundred nodes, with all else that they wrote last. */
+/** Minimum of remembered keys; at most twice as many. Enough for the recent writes of some hundred nodes. */
 const MAX_NEWER_COUNT = 1024;
 
 /**
- * The modRevisions of what was written last. A node's block is compared with each address that is given from it, and to have lmdb read
- * all of it for eight bytes takes a twentieth of an allocation.
+ * The modRevisions of recent writes. Each allocation compares its block; reading all
+ * of the block from lmdb for eight bytes takes 5 % of an allocation.
  */
 export class RecentRevisions {
-  /** What was written since {@link #older} was full. The older go all at once: to look for the oldest one takes longer. */
+  /** Writes since {@link #older} was full. Older ones are dropped together, which is cheaper than finding the oldest. */
   #newer = new Map<string, number>();
   #older: ReadonlyMap<string, number> = new Map();
 
-  /** @returns 0 for what was deleted; undefined for what is not known */
+  /** @returns 0 for a deleted record; undefined for an unknown one */
   get(key: string): number | undefined {
     return this.#newer.get(key) ?? this.#older.get(key);
   }
 
-  /** @param revision - 0 for what was deleted */
+  /** @param revision - 0 for a deleted record */
   set(key: string, revision: number): void {
     this.#newer.set(key, revision);
     if (this.#newer.size < MAX_NEWER_COUNT) return;

@@ -12,10 +12,10 @@ export interface ClusterOptions {
   readonly credentials: CredentialFiles;
   /** How long one request may take. */
   readonly requestTimeoutMs: number;
-  /** How long to look for an endpoint that answers. */
+  /** Timeout for finding an endpoint that answers. */
   readonly dialTimeoutMs: number;
   readonly clock: Clock;
-  /** A key that may be read, to find out whether an endpoint answers. */
+  /** A readable key for probing endpoints. */
   readonly probeKey: string;
   /** Reports events for the operator. Must not throw. */
   readonly report: (event: ClusterEvent) => void;
@@ -42,7 +42,7 @@ export interface ActiveEndpoint {
 
 const PROBE_PAUSE_MS = 50;
 
-/** How often a request that only reads is sent at most. */
+/** Maximum attempts of a read request. */
 const MAX_READ_ATTEMPTS = 3;
 
 /**
@@ -56,7 +56,7 @@ export class EtcdCluster {
   readonly #endpoints: readonly EtcdEndpoint[];
   readonly #stop = new AbortController();
   #credentials: Credentials;
-  /** Why the files cannot be used, as last reported. */
+  /** The last reported reason why the files are unusable. */
   #lastCredentialsError: string | undefined;
   #connecting: Promise<ActiveEndpoint> | undefined;
   #current: { readonly active: ActiveEndpoint; readonly abort: () => void } | undefined;
@@ -73,7 +73,7 @@ export class EtcdCluster {
   }
 
   /**
-   * The endpoint in use; another is looked for when there is none.
+   * The endpoint in use; selects one if there is none.
    * @throws Failure when none answers within the dial time-out, or the signal's
    */
   async connect(signal: AbortSignal): Promise<ActiveEndpoint> {
@@ -86,7 +86,7 @@ export class EtcdCluster {
   }
 
   /**
-   * Sends a request that changes nothing; to another endpoint when the first fails.
+   * Sends a read request; retries on another endpoint when the first fails.
    * @throws Failure, RevisionGone
    */
   async read<Response extends EtcdResponse>(send: SendRequest<Response>, signal: AbortSignal): Promise<Response> {
@@ -124,7 +124,7 @@ export class EtcdCluster {
     }
   }
 
-  /** Gives the endpoint up, if it is still in use. */
+  /** Abandons the endpoint, if it is still in use. */
   markLost(active: ActiveEndpoint, failure: Failure): void {
     if (this.#current?.active !== active) return;
     const { abort } = this.#current;
@@ -133,7 +133,7 @@ export class EtcdCluster {
     abort();
   }
 
-  /** The datastore has reached this revision: one that answers with an older one is another. */
+  /** Records a revision of the datastore; an older one later shows that the datastore was replaced. */
   observeRevision(revision: number): void {
     this.#newestRevision = Math.max(this.#newestRevision, revision);
   }
@@ -182,13 +182,13 @@ export class EtcdCluster {
     }
   }
 
-  /** Whether what was refused came with credentials that the files do not have any more: a password that was changed. */
+  /** Whether a refused request used credentials that the files no longer have, such as an old password. */
   #wereCredentialsReplaced(error: unknown): boolean {
     if (!(error instanceof Failure && error.code === 'STORE_DENIED')) return false;
     try {
       return !sameCredentials(readCredentials(this.#options.credentials), this.#credentials);
     } catch {
-      // They are just being replaced.
+      // The files are being replaced.
       return false;
     }
   }
@@ -215,7 +215,7 @@ export class EtcdCluster {
     }
   }
 
-  /** Asks until there is an answer, as a server that is being restarted is back within a second. */
+  /** Probes until the endpoint answers: a restarting server is back within a second. */
   async #probe(endpoint: EtcdEndpoint, signal: AbortSignal): Promise<EtcdEndpoint> {
     const { clock, dialTimeoutMs, probeKey } = this.#options;
     const key = Buffer.from(probeKey);
@@ -234,7 +234,7 @@ export class EtcdCluster {
           this.#checkIdentity(endpoint, answer, newestBefore);
           return endpoint;
         } catch (error) {
-          // What the server said last is of more use than that the time is over.
+          // The last answer is more informative than the timeout.
           if (bounds.signal.aborted) throw failed ?? error;
           if (!(error instanceof Failure && error.retryable)) throw error;
           failed = error;
@@ -247,7 +247,7 @@ export class EtcdCluster {
   }
 
   /**
-   * Finds out that the datastore was replaced: the records that are known here, and their revisions, mean nothing there.
+   * Detects a replaced datastore, for which the known records and revisions are invalid.
    * @param newestBefore - the newest revision that was known when the request was sent
    */
   #checkIdentity(endpoint: EtcdEndpoint, { header }: EtcdResponse, newestBefore: number): void {
@@ -264,7 +264,7 @@ export class EtcdCluster {
   }
 }
 
-/** What is wrong when no endpoint answers: a refusal says more than silence. */
+/** The failure when no endpoint answers; a refusal is more informative than a timeout. */
 function noEndpointFailure(errors: readonly unknown[]): Error {
   const failures = errors.filter((error) => error instanceof Failure);
   const refused = failures.find((failure) => failure instanceof NotExecuted);

@@ -8,14 +8,14 @@ import { withToken, isStaleTokenError, UserToken, type Credentials } from './cre
 import { failureOfEtcd, timeoutFailure, type RevisionGone } from './failure.js';
 
 /**
- * What etcd may send on a stream, and on all of them, before this process has read it. With HTTP/2's 64 KiB a page of a list or the changes of one
- * transaction take a turn of the event loop for every 64 KiB, and under load the watch falls seconds behind.
+ * Bytes that etcd may send before this process has read them, per stream and in total. With HTTP/2's default of 64 KiB, a page of a list or
+ * one large transaction takes a turn of the event loop per 64 KiB, and under load the watch falls seconds behind.
  */
 const WINDOW_BYTES = 8 * 1024 * 1024;
 
 /**
- * A list of many records is larger than gRPC's default limit. Pings are no more frequent than etcd allows (5 s), and find a server
- * that is gone without a word. A server that restarts is found again within half a second.
+ * A list of many records exceeds gRPC's default limit. Keepalive pings respect etcd's minimum of 5 s and detect an
+ * unreachable server. Reconnecting to a restarted server takes at most 0.5 s.
  */
 const CHANNEL: ChannelOptions = {
   'grpc.max_receive_message_length': -1,
@@ -39,7 +39,7 @@ export interface EtcdResponse {
 
 export type WatchStream = IDuplexStream<IWatchRequest, IWatchResponse>;
 
-/** Sends one request. Its options have to go to the client's method. */
+/** Sends one request; must pass the options to the client's method. */
 export type SendRequest<Response extends EtcdResponse> = (client: Etcd3, options: CallOptions) => Promise<Response>;
 
 interface CallBounds {
@@ -48,8 +48,8 @@ interface CallBounds {
 }
 
 /**
- * One server of the cluster. etcd3's own handling of faults is off: it repeats transactions, and chooses servers without asking
- * whether they have a leader.
+ * One server of the cluster. etcd3's own fault handling is disabled: it repeats transactions, and selects servers without checking
+ * for a leader.
  */
 export class EtcdEndpoint {
   readonly url: string;
@@ -67,7 +67,7 @@ export class EtcdEndpoint {
     this.#token = credentials.user && new UserToken(credentials.user);
   }
 
-  /** Takes new credentials into use. Requests under way end as they would have. */
+  /** Uses new credentials. Requests in flight are not affected. */
   renew(credentials: Credentials): void {
     this.#client.close();
     this.#credentials = credentials;
@@ -76,7 +76,7 @@ export class EtcdEndpoint {
   }
 
   /**
-   * Sends one request; once more where etcd refuses its token, as it was not executed then. It is cancelled when the signal fires or the time is over.
+   * Sends one request, and again if etcd refuses its token, as it was not executed. It is cancelled by the signal or the timeout.
    * @throws Failure, {@link RevisionGone}
    */
   call<Response extends EtcdResponse>(
@@ -111,7 +111,7 @@ export class EtcdEndpoint {
     });
   }
 
-  /** Opens a stream for watches. It ends when the server has lost its leader, where it would go silent else. */
+  /** Opens a stream for watches. It requires a leader, so that it ends instead of stalling when the server loses it. */
   async openWatch(): Promise<WatchStream> {
     const token = await this.#token?.get(this.#client);
     const interceptors = [requireLeader, ...(token === undefined ? [] : [withToken(token)])];
@@ -161,7 +161,7 @@ function connect(url: string, { tls }: Credentials): Etcd3 {
  */
 const ABANDONED = status.FAILED_PRECONDITION;
 
-/** etcd3 gives no handle on a call, so it is caught on its way to gRPC. */
+/** etcd3 returns no call object, so an interceptor captures it. */
 class CancellableCall {
   #call: InterceptingCall | undefined;
   #isCancelled = false;

@@ -8,9 +8,9 @@ import { messageOf } from '@podwire/shared/failure/thrown';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Etcd3 } from 'etcd3';
 
-/** What identifies this process to etcd, and etcd to it: names of files. */
+/** File names of the credentials of this process and of etcd's authorities. */
 export interface CredentialFiles {
-  /** Certificates of the authorities that etcd's is signed by; undefined for those that Node.js brings. */
+  /** Certificates of the authorities that sign etcd's certificate; undefined for those of Node.js. */
   readonly caFile: string | undefined;
   /** This process's certificate and its key, both or neither. */
   readonly certFile: string | undefined;
@@ -21,7 +21,7 @@ export interface CredentialFiles {
 }
 
 export interface Credentials {
-  /** Undefined when nothing but the URL's scheme decides. */
+  /** Undefined when only the URL's scheme selects TLS. */
   readonly tls:
     | {
         readonly ca: Buffer;
@@ -32,7 +32,7 @@ export interface Credentials {
 }
 
 /**
- * Reads the files as they are now. Those of TLS are replaced one after the other: until all are, they may be none to connect with.
+ * Reads the files. TLS files are replaced one after another, so they may not match meanwhile.
  * @throws Failure INVALID_SETTINGS that lists every file that cannot be read or used
  */
 export function readCredentials(files: CredentialFiles): Credentials {
@@ -69,7 +69,7 @@ export function readCredentials(files: CredentialFiles): Credentials {
   };
 }
 
-/** What TLS would refuse only once a connection is made with it, and then without a word of which file is meant. */
+/** Checks what TLS would refuse only at the first connection, without naming the file. */
 function credentialFaults(
   ca: Buffer | undefined,
   client: { readonly key: Buffer; readonly certificate: Buffer } | undefined,
@@ -114,10 +114,10 @@ interface CertificateLifeOptions {
   readonly reportExpiry: (end: Date, hasEnded: boolean) => void;
 }
 
-/** Certificates are renewed when a third of their life is left, or a fifth. */
+/** Later than usual renewals, at a third or a fifth of the lifetime. */
 const WARNING_FRACTION = 1 / 10;
 
-/** Of runs that are half a minute apart, as a rule: an hour. */
+/** An hour, with a run every 30 s. */
 const RUNS_PER_CHECK = 120;
 
 /**
@@ -132,7 +132,7 @@ export class CertificateExpiryCheck {
     this.#options = options;
   }
 
-  /** To be called again and again; looks at the first call, and once in an hour. */
+  /** Call it periodically; checks at the first call and then hourly. */
   run(): void {
     if (this.#runs++ % RUNS_PER_CHECK > 0) return;
     const { clock, reportExpiry } = this.#options;
@@ -174,7 +174,7 @@ export class UserToken {
     this.#user = user;
   }
 
-  /** The latest; a new one where there is none. @throws Error of etcd3 */
+  /** The current token; requests one if there is none. @throws Error of etcd3 */
   get({ auth }: Etcd3): Promise<string> {
     const { name, password } = this.#user;
     if (this.#latest) return this.#latest;
@@ -184,18 +184,18 @@ export class UserToken {
     return pending;
   }
 
-  /** A token was refused, or there was none: the next one is a new one. */
+  /** Drops a refused token, so that the next call requests a new one. */
   forget(pending: Promise<string>): void {
     if (this.#latest === pending) this.#latest = undefined;
   }
 }
 
-/** Whether a request failed for its token alone. */
+/** Whether a request failed only because of its token. */
 export function isStaleTokenError(error: unknown): boolean {
   return error instanceof Error && [STALE_TOKEN_MESSAGE, ...STALE_TEXTS].some((text) => error.message.includes(text));
 }
 
-/** Sends a token along. */
+/** Adds a token to each call. */
 export function withToken(token: string): Interceptor {
   return (options, nextCall) =>
     new InterceptingCall(nextCall(options), {

@@ -30,17 +30,17 @@ import {
 import { watchEtcd } from './watch.js';
 
 export interface EtcdStoreOptions extends EtcdLimits, Omit<ClusterOptions, 'clock' | 'probeKey' | 'report'> {
-  /** What the datastore's keys begin with, without a slash at its end; for the store's few own keys. */
+  /** Prefix of the datastore's keys, without a trailing slash; for the store's own keys. */
   readonly keyPrefix: string;
-  /** Names this store in its own keys; no two have the same. */
+  /** Unique ID of this store in its own keys. */
   readonly uid: string;
   /** Reports events for the operator. Must not throw. Default: no reports. */
   readonly report?: (event: ClusterEvent) => void;
-  /** For time-outs alone. Default: the system's. */
+  /** For timeouts only. Default: the system clock. */
   readonly clock?: Clock;
 }
 
-/** Pages of a list are about this large, so that neither side holds all of it in one message. */
+/** Approximate page size of a list, so that no side holds the whole list in one message. */
 const PAGE_BYTES = 4 * 2 ** 20;
 const FIRST_PAGE_COUNT = 1000;
 const MAX_PAGE_COUNT = 20_000;
@@ -90,7 +90,7 @@ export class EtcdStore implements Store {
     }
   }
 
-  /** How many operations a transaction may have: one less than etcd's limit, as each has a condition of the store's own. */
+  /** Maximum operations of a transaction: one less than etcd's limit, for the fence's comparison. */
   get maxOperationsCount(): number {
     return this.#options.maxOperationsCount - 1;
   }
@@ -175,7 +175,7 @@ export class EtcdStore implements Store {
     this.#cluster.close();
   }
 
-  /** @throws Failure when the store is closed, the signal has fired, or it cannot be settled what became of earlier transactions */
+  /** @throws Failure when the store is closed, the signal has fired, or the fence cannot be repaired */
   async #ready(signal: AbortSignal): Promise<void> {
     throwIfAborted(signal);
     if (this.#closing) throw closedFailure();
@@ -186,7 +186,7 @@ export class EtcdStore implements Store {
     await this.#ready(signal);
     const active = await this.#cluster.connect(signal);
     trace.getActiveSpan()?.setAttributes({ 'db.system.name': 'etcd', 'server.address': active.endpoint.url });
-    // Taken in the turn in which the request is sent: the fence may have been repaired during the endpoint lookup.
+    // Read when the request is sent: the fence may have been repaired during the endpoint lookup.
     const { guard } = this.#fence;
     const request = encodeTransaction(transaction, { guard, limits: this.#options });
     const answer = await this.#send(request, active, signal);
@@ -234,13 +234,13 @@ export class EtcdStore implements Store {
   }
 }
 
-/** How many records the next page should have, going by the size of the last. */
+/** Record count of the next page, estimated from the last one. */
 function pageCount(records: number, bytes: number): number {
   const fitting = Math.floor((PAGE_BYTES * records) / Math.max(1, bytes));
   return Math.min(MAX_PAGE_COUNT, Math.max(1, fitting));
 }
 
-/** @throws what `read` throws; Failure STORE_UNAVAILABLE when it was compacted away each time */
+/** @throws what `read` throws; Failure STORE_UNAVAILABLE when the revision was compacted at each attempt */
 async function restartWhenCompacted<Result>(read: () => Promise<Result>): Promise<Result> {
   for (let attempt = 1; ; attempt++) {
     try {

@@ -12,7 +12,7 @@ export class RevisionGone extends Error {
 }
 
 interface Refusal {
-  /** What the text of etcd's error contains; these are constants of its API (api/v3rpc/rpctypes/error.go). */
+  /** Parts of etcd's error text; constants of its API (api/v3rpc/rpctypes/error.go). */
   readonly texts: readonly string[];
   readonly code: 'STORE_FULL' | 'STORE_LIMIT' | 'STORE_DENIED';
   readonly reason: string;
@@ -67,8 +67,8 @@ const COMPACTED_TEXT = 'required revision has been compacted';
 
 /**
  * The one place where etcd's errors become failures.
- * @param endpoint - whom the request was sent to
- * @param shown - what certificate it was shown; undefined for none
+ * @param endpoint - URL of the server
+ * @param clientCertificate - undefined for none
  * @returns a failure of Podwire's as it is; {@link NotExecuted} when etcd has refused; {@link RevisionGone}; else
  * STORE_UNAVAILABLE
  */
@@ -98,7 +98,7 @@ export function timeoutFailure(endpoint: string, timeoutMs: number): Failure {
   );
 }
 
-/** A large read was overtaken by compaction, again and again. */
+/** Compaction interrupted a large read at each attempt. */
 export function compactedFailure(cause: RevisionGone): Failure {
   return new Failure(
     'STORE_UNAVAILABLE',
@@ -116,7 +116,7 @@ export function replacedFailure(endpoint: string, reason: string): Failure {
   );
 }
 
-/** The credentials that a request came with were replaced. The next one comes with those of today. */
+/** The request used replaced credentials. The next one uses the current ones. */
 export function replacedCredentialsFailure(endpoint: string, cause: unknown): Failure {
   return new NotExecuted(
     'STORE_UNAVAILABLE',
@@ -125,24 +125,24 @@ export function replacedCredentialsFailure(endpoint: string, cause: unknown): Fa
   );
 }
 
-/** The certificate that this process shows, and the time at which a connection made with it has failed. */
+/** The client certificate, and the time of the failed connection. */
 interface ClientCertificate {
   /** PEM, its own certificate first. */
   readonly certificate: Buffer;
   readonly nowMs: number;
 }
 
-/** How Node and OpenSSL name what goes wrong before gRPC has a connection. */
+/** Words of Node.js and OpenSSL for TLS faults. */
 const TLS_TEXT = /certificate|self-signed|SSL|TLS|wrong version number|altnames|issuer/i;
 
-/** etcd's refusals of a client's certificate, as they come over the wire (RFC 8446, 6.2). */
+/** TLS alerts for a refused client certificate (RFC 8446, 6.2). */
 const REFUSAL =
   /alert (bad certificate|certificate (?:expired|unknown|revoked|required)|unknown ca|handshake failure|access denied)/;
 
-/** The end of the connection after a refusal may come before the refusal is read. */
+/** A refusal may appear only as a closed connection. */
 const CONNECTION_LOSS = /ECONNRESET|EPIPE|Connection dropped|socket hang up/;
 
-/** What is wrong with etcd's own certificate, by the words of OpenSSL and Node.js. */
+/** Faults of etcd's certificate, by the words of OpenSSL and Node.js. */
 const FAULTS: readonly { readonly text: RegExp; readonly hint: string }[] = [
   {
     text: /certificate has expired/,
@@ -166,10 +166,10 @@ const ANY_FAULT =
   'check the scheme of PODWIRE_IPAM_ETCD_ENDPOINTS and the files of PODWIRE_IPAM_ETCD_CA_FILE, _CERT_FILE and _KEY_FILE';
 
 /**
- * Why there is no connection, where TLS is the reason or may be.
+ * The remedy when TLS is, or may be, the reason for a missing connection.
  * @param text - of the error
- * @param shown - undefined when no certificate is shown
- * @returns undefined when nothing points to TLS
+ * @param clientCertificate - undefined for none
+ * @returns undefined when the text does not concern TLS
  */
 export function tlsReason(text: string, clientCertificate: ClientCertificate | undefined): string | undefined {
   const refused = REFUSAL.exec(text)?.[1];
@@ -183,13 +183,13 @@ export function tlsReason(text: string, clientCertificate: ClientCertificate | u
   return FAULTS.find((fault) => fault.text.test(text))?.hint ?? (TLS_TEXT.test(text) ? ANY_FAULT : undefined);
 }
 
-/** @returns when it ended, in RFC 3339; undefined for one that holds */
+/** @returns the expiry in RFC 3339; undefined for a valid certificate */
 function expiryOf({ certificate, nowMs }: ClientCertificate): string | undefined {
   const endMs = Date.parse(new X509Certificate(certificate).validTo);
   return endMs < nowMs ? new Date(endMs).toISOString() : undefined;
 }
 
-/** What gRPC says of a connection that failed, without its own bookkeeping and the lines of OpenSSL's sources. */
+/** gRPC's text of a failed connection, without its bookkeeping and OpenSSL's source lines. */
 export function connectionText(text: string): string {
   return text
     .replace(/[0-9A-F]+:error:[0-9A-F]+:SSL routines:[^:\n]*:([^:\n]*)[^\n]*\n?/g, '$1')

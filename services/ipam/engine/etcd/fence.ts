@@ -7,11 +7,11 @@ import { absent } from './request.js';
 
 interface FenceOptions {
   readonly cluster: EtcdCluster;
-  /** What this store's own keys begin with; no other store of the datastore has the same. */
+  /** Unique prefix of this store's own keys. */
   readonly keyPrefix: string;
 }
 
-/** How long etcd keeps a fence's key: by far longer than a request can wait for a server that stands still. */
+/** Lifetime of a fence key: far longer than a request can wait in a stalled server. */
 const KEY_LIFETIME_S = 24 * 60 * 60;
 
 /**
@@ -41,7 +41,7 @@ export class Fence {
     return absent(this.#key);
   }
 
-  /** A transaction was sent and may or may not be executed: {@link repair} has to come before any other request. */
+  /** A sent transaction has an unknown outcome: {@link repair} must precede any other request. */
   markBroken(): void {
     this.#isBroken = true;
   }

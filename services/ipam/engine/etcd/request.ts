@@ -11,9 +11,9 @@ export interface EtcdLimits {
   readonly maxRequestBytes: number;
 }
 
-/** More than what protobuf adds to the texts of one operation: tags, lengths, and two integers of 64 bits. */
+/** Upper bound of protobuf's overhead for one operation: tags, lengths, and two 64-bit integers. */
 const OPERATION_BYTES = 48;
-/** More than what the rest of a request takes, and what etcd adds for its log. */
+/** Upper bound of the rest of a request, and of etcd's addition for its log. */
 const REQUEST_BYTES = 512;
 
 /**
@@ -21,7 +21,7 @@ const REQUEST_BYTES = 512;
  * The end is the prefix with its last byte one higher; texts never end in 0xff, as UTF-8 has no such byte.
  */
 export function prefixRange(prefix: string): { readonly key: Buffer; readonly range_end: Buffer } {
-  // Both: all keys there are.
+  // A zero byte for both selects all keys.
   if (prefix === '') return { key: Buffer.from([0]), range_end: Buffer.from([0]) };
   const key = Buffer.from(prefix);
   const end = Buffer.from(prefix);
@@ -34,13 +34,13 @@ export function keyAfter(key: string): Buffer {
   return Buffer.from(`${key}\0`);
 }
 
-/** The comparison holds as long as there is no such record. */
+/** A comparison that holds while the record does not exist. */
 export function absent(key: string): ICompare {
   return encodeComparison({ type: 'record', key, modRevision: 0 });
 }
 
 /**
- * A transaction as etcd reads it.
+ * Encodes a transaction for etcd.
  * @param guard - a comparison of the store's own
  * @throws Failure STORE_LIMIT when it is larger than etcd accepts; nothing is sent then
  */
@@ -52,7 +52,7 @@ export function encodeTransaction(
     ...puts.map(({ key, value }) => ({ request_put: { key: Buffer.from(key), value: asBuffer(value) } })),
     ...deletes.map((key) => ({ request_delete_range: { key: Buffer.from(key) } })),
   ];
-  // A transaction without operations is answered by the server alone, perhaps from before the newest change.
+  // etcd answers a transaction without operations from one server, possibly with old data.
   if (success.length === 0 && guard.key) success.push({ request_range: { key: guard.key, count_only: true } });
   const compare = [guard, ...comparisons.map(encodeComparison)];
   const failure = comparisons.map(encodeConflictRead);
@@ -61,8 +61,8 @@ export function encodeTransaction(
 }
 
 /**
- * Asks what a comparison has met if it is lost: the records that are later than it says. Those that are not are counted and left out, so
- * that the answer is as large as what has changed.
+ * Reads the conflicting records of a lost comparison: those newer than it expects. Older ones are only counted, so
+ * the answer contains only the changes.
  */
 function encodeConflictRead(comparison: Comparison): IRequestOp {
   if (comparison.type === 'record') {
@@ -73,7 +73,7 @@ function encodeConflictRead(comparison: Comparison): IRequestOp {
   return { request_range: { ...prefixRange(prefix), min_mod_revision: notAfterRevision + 1 } };
 }
 
-/** What a transaction that lost has met. */
+/** The conflicting records of a lost transaction. */
 export function decodeLostComparison(
   { comparisons }: Transaction,
   { header, responses }: ITxnResponse,
@@ -136,7 +136,7 @@ function sum(numbers: readonly number[]): number {
   return numbers.reduce((total, number) => total + number, 0);
 }
 
-/** A transaction that reads keys at one moment: the newest, or that of a revision. */
+/** A transaction that reads keys at the newest or a given revision. */
 export function encodeRead(keys: readonly string[], revision: number | undefined): ITxnRequest {
   const at: Pick<IRangeRequest, 'revision'> = revision === undefined ? {} : { revision };
   return { success: keys.map((key) => ({ request_range: { key: Buffer.from(key), ...at } })) };

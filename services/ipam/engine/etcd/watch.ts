@@ -16,7 +16,7 @@ interface WatchContext {
   readonly stop: AbortSignal;
 }
 
-/** How many streams in a row may end before they have brought a change, before the watch fails. */
+/** Maximum consecutive streams that end without a change before the watch fails. */
 const MAX_EMPTY_STREAMS_COUNT = 3;
 
 /**
@@ -25,7 +25,7 @@ const MAX_EMPTY_STREAMS_COUNT = 3;
  *
  * - A stream may end at any moment. The next one begins after the last revision whose changes were all delivered.
  * - The changes of one revision may come in several responses ({@link RevisionSorter}).
- * - A server that is cut off goes silent: streams ask for a leader, and end when their endpoint is given up.
+ * - An isolated server sends nothing: streams require a leader, and end when their endpoint is abandoned.
  * - A server may be behind this process. Each stream begins with a linearizable read, after which it is not.
  * - etcd before 3.4.36 and 3.5.18 forgets deletions at the very revision it is compacted to, and yet lets a watch begin there
  *   (etcd issue 19179). So that read is of the revision before: it fails where a change may be missing.
@@ -112,10 +112,10 @@ function requireNotCancelled(
   throw active.endpoint.failure(new Error(reason === '' ? 'the watch was cancelled' : reason));
 }
 
-/** Puts the events of responses together by their revisions. */
+/** Groups the events of responses by revision. */
 export class RevisionSorter {
   #position: number;
-  /** Changes of a revision of which more may come. */
+  /** Changes of a possibly incomplete revision. */
   #pending: { readonly revision: number; readonly changes: RecordChange[] } | undefined;
 
   /** @param position - the revision after which the watch begins */
@@ -123,7 +123,7 @@ export class RevisionSorter {
     this.#position = position;
   }
 
-  /** Everything up to this revision has been given out. */
+  /** Everything up to this revision has been delivered. */
   get position(): number {
     return this.#position;
   }
@@ -140,7 +140,7 @@ export class RevisionSorter {
     // The rest of a revision never comes in a separate response, except as a fragment.
     if (fragment) return;
     yield* this.#finish();
-    // What a new watch's first response says is not in order with the changes.
+    // The first response of a new watch is not ordered with the changes.
     if (created || events.length > 0) return;
     const revision = Number(header.revision);
     if (revision <= this.#position) return;
@@ -163,8 +163,8 @@ function changeOf({ type, kv }: IEvent): RecordChange {
 }
 
 /**
- * The responses of one stream of watches, to be iterated once. Ends when the signal fires; fails when the stream does, or when the
- * server ends it. What came before that is given out first.
+ * The responses of one watch stream, for one iteration. Ends when the signal fires; fails when the stream does, or when the
+ * server ends it, after the buffered responses.
  */
 class WatchResponses implements AsyncIterable<IWatchResponse> {
   readonly #stream: WatchStream;
@@ -202,7 +202,7 @@ class WatchResponses implements AsyncIterable<IWatchResponse> {
   /** Idempotent. */
   close(): void {
     this.#ends.removeEventListener('abort', this.#onAbort);
-    // Ended first: etcd3 takes the error of a stream that is cancelled while it is open for a server's, and drops the connection.
+    // Ended first: etcd3 attributes the error of a cancelled open stream to the server and drops the connection.
     this.#stream.end();
     this.#stream.cancel();
   }

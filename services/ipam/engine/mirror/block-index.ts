@@ -15,7 +15,7 @@ import { rangesAround, type Affinity, type Block } from '../../records/block.js'
 import type { UnreadableBlock, UnreadableRecord } from '../../records/view.js';
 import { SortedPrefixes } from './sorted-runs.js';
 
-/** Existing blocks by size, and those that a search for an address would examine; the remaining blocks cost nothing. */
+/** Existing blocks by size, and the blocks that an address search examines; other blocks cost nothing. */
 export class BlockIndex {
   readonly #bySize = new Map<string, SortedPrefixes>();
   readonly #roomy = new FamilyLists();
@@ -31,7 +31,7 @@ export class BlockIndex {
     this.update(block, affinity);
   }
 
-  /** What was added has changed, or its owner's affinity has. */
+  /** Updates the lists after a change of the block or of its owner's affinity. */
   update(block: Block, affinity: Affinity | undefined): void {
     const { prefix } = block;
     this.#roomy.put(prefix, hasFreeOrCooling(block));
@@ -97,7 +97,7 @@ export class BlockStatsSums {
   /** In order, none empty. */
   readonly #runs: Run[] = [];
 
-  /** Takes a block in, or its new state. */
+  /** Adds a block, or replaces its state. */
   put(block: Block): void {
     const entry = { prefix: block.prefix, tally: blockStats(block) };
     const runIndex = Math.max(0, this.#runOf(block.prefix));
@@ -122,7 +122,7 @@ export class BlockStatsSums {
     this.#runs.splice(runIndex + 1, 0, { entries: behind, sum });
   }
 
-  /** Nothing changes when it is not there. */
+  /** No effect when it is missing. */
   delete(prefix: Prefix): void {
     const runIndex = this.#runOf(prefix);
     const run = this.#runs[runIndex];
@@ -150,7 +150,7 @@ export class BlockStatsSums {
     return sum;
   }
 
-  /** Index of the run that has the prefix, if any has; -1 when all lie behind it. */
+  /** Index of the run that may have the prefix; -1 when all runs follow it. */
   #runOf(prefix: Prefix): number {
     let low = 0;
     for (let high = this.#runs.length; low < high;) {
@@ -167,7 +167,7 @@ function sumOf(entries: readonly Entry[]): BlockStats {
   return entries.reduce((sum, { tally }) => addStats(sum, tally), EMPTY_STATS);
 }
 
-/** Index of the last one that does not come behind the prefix; -1 when all do. */
+/** Index of the last one not after the prefix; -1 when all are after it. */
 function lastAtMost(entries: readonly Entry[], prefix: Prefix): number {
   let low = 0;
   for (let high = entries.length; low < high;) {
@@ -179,7 +179,7 @@ function lastAtMost(entries: readonly Entry[], prefix: Prefix): number {
   return low - 1;
 }
 
-/** The records that cannot be read, few or none: by their keys, and the blocks among them in the order of their addresses. */
+/** The unreadable records, usually none: by key, and the blocks among them in address order. */
 export class UnreadableRecords {
   readonly #records = new Map<string, UnreadableRecord>();
   readonly #blocks: Readonly<Record<Family, UnreadableBlock[]>> = { 4: [], 6: [] };
@@ -231,7 +231,7 @@ function isBlock(record: UnreadableRecord): record is UnreadableBlock {
   return record.name.kind === 'block';
 }
 
-/** Index of the first block that does not come before the prefix. */
+/** Index of the first block not before the prefix. */
 function lowerBound(blocks: readonly UnreadableBlock[], prefix: Prefix): number {
   let low = 0;
   for (let high = blocks.length; low < high;) {

@@ -7,8 +7,8 @@ export class EndpointIndex {
   readonly #keys = new SortedTexts();
   readonly #foreign = new Set<string>();
   /**
-   * By a number that is made of the container's ID, as the IDs of all containers take several times the memory. Keys of other containers
-   * may come with it.
+   * By a hash of the container's ID, which takes a fraction of the memory. Keys of other containers
+   * may share it.
    */
   readonly #ofContainers = new Map<number, string | readonly string[]>();
 

@@ -27,14 +27,14 @@ interface MirrorOptions {
 }
 
 export type MirrorEvent =
-  /** A record cannot be read. It is set aside: decisions do not see it, and cannot write its key. */
+  /** A record cannot be read. Decisions do not see it and cannot write its key. */
   | { readonly type: 'unreadable'; readonly key: string; readonly failure: Failure }
-  /** The watch broke. It is taken up again after the wait; until then other replicas' changes are not seen. */
+  /** The watch failed. It is retried after the wait; until then other replicas' changes are not seen. */
   | { readonly type: 'watchFailed'; readonly error: unknown; readonly retryInMs: number }
   /** The watch had fallen too far behind, and everything was listed again. */
   | { readonly type: 'listedAgain'; readonly revision: number };
 
-/** What is known of a key. Its revision is that of the last change known, deletions included. */
+/** The known state of a key. The revision is that of its last known change, deletions included. */
 type Entry =
   | { readonly state: 'present'; readonly revision: number; readonly decoded: DecodedRecord; readonly bytes: number }
   | { readonly state: 'unreadable'; readonly revision: number; readonly failure: Failure }
@@ -64,7 +64,7 @@ export class Mirror {
   readonly view: KeyedView;
   /** The commits in flight, from before they are sent until their outcome is known. */
   readonly own = new OwnWrites();
-  /** Keys of records that are known, or were until lately. */
+  /** Keys of known and recently deleted records. */
   readonly knownKeys = (): Iterable<string> => this.#entries.keys();
   readonly #indexed: IndexedRecords;
   readonly #options: MirrorOptions;
@@ -111,7 +111,7 @@ export class Mirror {
     return !entry || entry.state === 'deleted' ? 0 : entry.revision;
   }
 
-  /** All up to it is applied. */
+  /** All changes up to it are applied. */
   get position(): number {
     return this.#position;
   }
@@ -128,7 +128,7 @@ export class Mirror {
     await untilAborted(reached, signal);
   }
 
-  /** A revision up to which every change of a pool is known here. */
+  /** Revision up to which every pool change is known. */
   get poolsRevision(): number {
     return Math.max(this.#position, this.#poolsPosition);
   }
@@ -184,7 +184,7 @@ export class Mirror {
   }
 
   /**
-   * Reads again what is in question, and applies it.
+   * Reads the doubtful records again and applies them.
    * @throws Failure of the store
    */
   async refresh(doubtful: DoubtfulRecords, signal: AbortSignal): Promise<void> {
@@ -202,7 +202,7 @@ export class Mirror {
     this.#poolsPosition = Math.max(this.#poolsPosition, pools.revision);
   }
 
-  /** Nothing is decided until these have been read again: a commit that concerns them failed with an unknown outcome. */
+  /** Blocks decisions until these records are read again: a commit of them failed with an unknown outcome. */
   markDoubtful(doubtful: DoubtfulRecords): void {
     this.#doubtful = {
       keys: [...new Set([...this.#doubtful.keys, ...doubtful.keys])],
@@ -280,7 +280,7 @@ export class Mirror {
     const { store, keys, observe } = this.#options;
     let revision = 0;
     let observed: ObservedRecord[] = [];
-    // Where nothing was known before, nothing of it can be missing.
+    // Needed only if records are known, which may be missing from the list.
     let listed: Set<string> | undefined;
     for await (const part of listInParts(store, keys.root, signal)) {
       if (part.isFirst) [observed, listed] = [[], this.#entries.size > 0 ? new Set() : undefined];
@@ -308,7 +308,7 @@ export class Mirror {
     void this.#options.observe({ type: 'changed', revision, changes: observed });
   }
 
-  /** What was stored at the revision; decoded again only where the mirror knows a later state, and another replica wrote it. */
+  /** The record at the revision; decoded again only if the mirror knows a later state and another replica wrote it. */
   #recordAt(key: string, value: Uint8Array, revision: number): RecordValue | undefined {
     const entry = this.#entries.get(key);
     if (entry?.revision === revision) return entry.state === 'present' ? entry.decoded.record : undefined;
@@ -373,12 +373,12 @@ export class Mirror {
     else this.#indexed.delete(key);
   }
 
-  /** Of a key without an entry it is known that there was no record at the position. */
+  /** A key without an entry had no record at the position. */
   #knownUpTo(key: string): number {
     return this.#entries.get(key)?.revision ?? this.#position;
   }
 
-  /** Deletions that the watch has passed cannot be undone by anything it still brings. */
+  /** Advances the position and forgets deletions that the watch has passed. */
   #advance(revision: number): void {
     this.#position = Math.max(this.#position, revision);
     for (const waiter of this.#revisionWaiters) {
@@ -400,7 +400,7 @@ export class Mirror {
  */
 export type Observed =
   | ObservedList
-  /** Without changes: there was none up to the revision. */
+  /** Empty `changes`: there were none up to the revision. */
   | { readonly type: 'changed'; readonly revision: number; readonly changes: readonly ObservedRecord[] };
 
 /** Without the handles, which are half of all records and are not watched. */

@@ -1,15 +1,15 @@
 import type { DecodedRecord } from '../../records/json/registry.js';
 
-/** A record that this process writes, with what it already knows of it. */
+/** A record that this process writes, with its decoded form. */
 export interface OwnWrite {
   readonly key: string;
-  /** What the value says. Undefined when the record is deleted. */
+  /** The decoded value. Undefined when the record is deleted. */
   readonly decoded: DecodedRecord | undefined;
-  /** What is stored. Undefined when the record is deleted. */
+  /** The stored bytes. Undefined when the record is deleted. */
   readonly value: Uint8Array | undefined;
 }
 
-/** So many commits are remembered at most, while the watch does not get on. */
+/** Maximum remembered commits while the watch is stalled. */
 const MAX_COMMITS_COUNT = 256;
 
 /**
@@ -18,7 +18,7 @@ const MAX_COMMITS_COUNT = 256;
  * records.
  */
 export class OwnWrites {
-  /** Of transactions under way, by key. */
+  /** Writes of transactions in flight, by key. */
   readonly #sent = new Map<string, OwnWrite>();
   /** By revision; by key. */
   readonly #committed = new Map<number, ReadonlyMap<string, DecodedRecord>>();
@@ -28,7 +28,7 @@ export class OwnWrites {
     for (const write of writes) this.#sent.set(write.key, write);
   }
 
-  /** Its outcome is known, or will not be. */
+  /** The outcome is known, or stays unknown. */
   markAnswered(writes: readonly OwnWrite[]): void {
     for (const write of writes) if (this.#sent.get(write.key) === write) this.#sent.delete(write.key);
   }
@@ -49,14 +49,14 @@ export class OwnWrites {
     return write?.value && Buffer.compare(write.value, value) === 0 ? write.decoded : undefined;
   }
 
-  /** What was written under a key at a revision; undefined where that is not remembered. */
+  /** The record written at a revision; undefined if it is not remembered. */
   findCommitted(revision: number, key: string): DecodedRecord | undefined {
     return this.#committed.get(revision)?.get(key);
   }
 
   /** The watch has reported everything up to a revision. */
   dropUpTo(revision: number): void {
-    // Answers may overtake each other, so that they are not surely in order.
+    // Answers may overtake each other, so the order is not guaranteed.
     for (const known of this.#committed.keys()) if (known <= revision) this.#committed.delete(known);
   }
 }

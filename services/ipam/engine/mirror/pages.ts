@@ -2,7 +2,7 @@ import { RevisionCompacted, type Snapshot, type Store } from '../store.js';
 
 /** A part of a list. */
 interface ListPart extends Snapshot {
-  /** Whether the list begins with this part: what came before it is of another moment, and counts no more. */
+  /** Whether the list begins with this part; earlier parts are of another moment and must be discarded. */
   readonly isFirst: boolean;
 }
 
@@ -56,7 +56,7 @@ export async function* listInParts(
   yield { isFirst: true, ...(await store.list(prefix, signal)) };
 }
 
-/** How many records are within the bounds, going by the size of those that are known. */
+/** Number of records within the bounds, estimated from the size of known ones. */
 function countWithin(records: Snapshot['records'], { bytes: bytesMax, count }: Bounds): number {
   const bytes = records.reduce((sum, { value }) => sum + value.length, 1);
   return Math.min(count, Math.max(1, Math.floor((bytesMax * records.length) / bytes)));

@@ -33,12 +33,12 @@ import type { Mirror } from './mirror.js';
 import { sortAffinities, sortByName } from './record-lists.js';
 import { SortedPrefixes } from './sorted-runs.js';
 
-/** A record that the folded decisions name: what they have made of it, and whether they write it. */
+/** A record that the folded decisions name: its pending state, and whether they write it. */
 interface TouchedRecord {
-  /** Undefined when there is to be no record. */
+  /** Undefined when the record is deleted. */
   readonly record: RecordValue | undefined;
   readonly written: boolean;
-  /** Key of the record from whose stored form a new one takes over what is not known here. */
+  /** Key of the record whose stored form provides unknown fields of a new record. */
   readonly likeKey: string | undefined;
 }
 
@@ -49,9 +49,9 @@ export class PendingView implements View {
   protected readonly mirror: Mirror;
   protected readonly keys: RecordKeys;
   readonly #touched = new Map<string, TouchedRecord>();
-  /** The keys of written records, by kind. A record that is only touched is read from the mirror. */
+  /** The keys of written records, by kind. A compared record is read from the mirror. */
   readonly #written = new Map<Kind, Set<string>>();
-  /** The blocks that name an owner, or did before, by the owner and their keys. */
+  /** Written blocks by their current and former owners. */
   readonly #blocksOf = new Map<string, Map<string, Prefix>>();
   readonly #writtenBlocks = new WrittenBlocks({
     blockAt: (prefix) => this.block(prefix),
@@ -74,13 +74,13 @@ export class PendingView implements View {
     return this.#touched;
   }
 
-  /** Names a record that is as the mirror has it. */
+  /** Adds a comparison of an unchanged record. */
   protected addComparison(key: string): void {
     this.#touched.set(key, { record: this.mirror.stored(key)?.record, written: false, likeKey: undefined });
   }
 
   /**
-   * Shows a record in place of what the mirror has under the key.
+   * Replaces the mirror's record of the key.
    * @param named - the record, or the one that is deleted
    */
   protected write(key: string, named: RecordValue, touched: TouchedRecord): void {
@@ -113,7 +113,7 @@ export class PendingView implements View {
     return record?.kind === 'pool' ? record.value : undefined;
   }
 
-  /** Of a pool that is written here nothing is known before the commit. */
+  /** Always false for a record that is written here. */
   showsAllBefore(record: RecordValue): boolean {
     return !this.#isWritten(this.keys.of(record)) && this.mirror.view.showsAllBefore(record);
   }
@@ -162,7 +162,7 @@ export class PendingView implements View {
     }
   }
 
-  /** Both in order. */
+  /** Merges two ordered lists. */
   *#merged(stored: Iterable<Block>, changed: Block[]): Generator<Block, void, void> {
     for (const block of stored) {
       if (this.#writtenBlocks.replaces(block)) continue;
@@ -324,7 +324,7 @@ export class PendingView implements View {
     return this.mirror.view.unreadable();
   }
 
-  // What cannot be read cannot be written either, so nothing here is in its place.
+  // Unreadable records cannot be written, so none is replaced here.
   unreadableRecord(name: RecordName): UnreadableRecord | undefined {
     return this.mirror.view.unreadableRecord(name);
   }
@@ -333,7 +333,7 @@ export class PendingView implements View {
     return this.mirror.view.unreadableBlock(prefix);
   }
 
-  /** The record of the key as this view shows it: asked of the mirror by the same key, which is made and hashed once. */
+  /** The record of the key in this view. */
   #at(key: string): RecordValue | undefined {
     const touched = this.#touched.get(key);
     return touched ? touched.record : this.mirror.view.get(key);
@@ -343,7 +343,7 @@ export class PendingView implements View {
     return this.#touched.get(key)?.written ?? false;
   }
 
-  /** The records of one kind in the order of their names, those that are written in place of the stored ones. */
+  /** The records of one kind in name order, written ones in place of stored ones. */
   #listed<Named extends { readonly name: string }>({ kind, stored, changed, keyOf }: Listing<Named>): readonly Named[] {
     if (!this.#written.has(kind)) return stored;
     const kept = stored.filter(({ name }) => !this.#isWritten(keyOf(name)));
@@ -397,16 +397,16 @@ interface WrittenBlocksOptions {
  */
 class WrittenBlocks {
   readonly #options: WrittenBlocksOptions;
-  /** By the key of the block: noted since it was last put in its place. */
+  /** Blocks added since the last sort, by key. */
   readonly #unsorted = new Map<string, Prefix>();
   readonly #existing = new SortedPrefixes();
-  /** What they are in place of. */
+  /** The stored blocks that are replaced. */
   readonly #replaced = new Set<Block>();
-  /** Blocks that were stored and are no more, by their keys. */
+  /** Deleted blocks by key. */
   readonly #deleted = new Map<string, Prefix>();
   /** By the key of the block: whether it is loose must be evaluated again. */
   readonly #unevaluated = new Map<string, Prefix>();
-  /** Keys of the blocks that are judged here. */
+  /** Keys of the blocks whose looseness is evaluated here. */
   readonly #evaluated = new Set<string>();
   readonly #loose = new SortedPrefixes();
 
@@ -414,7 +414,7 @@ class WrittenBlocks {
     this.#options = options;
   }
 
-  /** A block is written, or deleted. @param stored - what it is in place of */
+  /** A block is written or deleted. @param stored - the replaced block */
   addBlock(key: string, prefix: Prefix, stored: Block | undefined): void {
     if (stored) this.#replaced.add(stored);
     this.#unsorted.set(key, prefix);
@@ -443,7 +443,7 @@ class WrittenBlocks {
   }
 
   /**
-   * How many of so many blocks that were stored one behind the other still are, from the first on, which is.
+   * How many of consecutive stored blocks still exist, counted from the first one, which exists.
    * @param count - at least 1
    */
   undeletedFrom(first: Prefix, count: number): number {
@@ -461,7 +461,7 @@ class WrittenBlocks {
     return this.#unevaluated.has(key) || this.#evaluated.has(key);
   }
 
-  /** The loose ones in a range, in order. */
+  /** The loose blocks in a range, in order. */
   looseWithin(range: Prefix): Block[] {
     this.#evaluate();
     return this.#blocksOf(this.#loose.within(range));

@@ -23,7 +23,7 @@ export class NameList<Named extends { readonly name: string }> {
   }
 }
 
-/** Affinities by their owners, whose texts are what begins the keys of their affinities. */
+/** Affinities by owner; the owner's text is the key prefix of its affinities. */
 export class AffinityList {
   readonly #byOwner = new Map<string, Map<string, Affinity>>();
   readonly #sorted = new Map<string, readonly Affinity[]>();

@@ -35,7 +35,7 @@ export class IndexedRecords implements KeyedView {
   readonly #records = new Map<string, RecordValue>();
   /** Keyed by what begins every affinity of the owner. */
   readonly #affinities = new AffinityList();
-  /** Those of blocks that may have something to give. */
+  /** Affinities of blocks that may have a free address. */
   readonly #unspent = new AffinityList();
   readonly #blocks: Readonly<Record<Family, Block[]>> = { 4: [], 6: [] };
   readonly #index = new BlockIndex();
@@ -46,7 +46,7 @@ export class IndexedRecords implements KeyedView {
   readonly #endpoints = new EndpointIndex();
   readonly #unreadable = new UnreadableRecords();
 
-  /** @param showsAllBefore - whether everything is here that was committed before the record of the key was last written */
+  /** @param showsAllBefore - whether all commits before the last write of the key's record are applied */
   constructor(keys: RecordKeys, showsAllBefore: (key: string) => boolean) {
     this.#keys = keys;
     this.#showsAllBefore = showsAllBefore;
@@ -77,7 +77,7 @@ export class IndexedRecords implements KeyedView {
     }
   }
 
-  /** In place of a record: one that cannot be read. */
+  /** Replaces a record by an unreadable one. */
   setUnreadable(record: UnreadableRecord): void {
     this.delete(record.key);
     this.#unreadable.set(record);
@@ -101,7 +101,7 @@ export class IndexedRecords implements KeyedView {
     }
   }
 
-  /** What is there in place of a record. */
+  /** Removes the unreadable record of a key. */
   #clearUnreadable(key: string): void {
     if (!this.#unreadable.isEmpty) this.#unreadable.delete(key);
   }
@@ -278,7 +278,7 @@ export class IndexedRecords implements KeyedView {
     if (block.owner) this.#updateUnspent(block.owner, block.prefix);
   }
 
-  /** Most blocks change without any of it mattering to the indexes. */
+  /** Most changes of a block do not concern the indexes. */
   #replaceBlock({ key, before, block }: { key: string; before: Block; block: Block }): void {
     const blocks = this.#blocks[block.prefix.family];
     this.#records.set(key, { kind: 'block', value: block });
@@ -300,7 +300,7 @@ export class IndexedRecords implements KeyedView {
     return owner && this.affinity(owner, prefix);
   }
 
-  /** Puts an affinity among those that may lead to something, or takes it out. */
+  /** Adds or removes an affinity in the unspent ones. */
   #updateUnspent(owner: BlockOwner, block: Prefix): void {
     const affinity = this.affinity(owner, block);
     if (!affinity) return;
@@ -327,7 +327,7 @@ function isEndpoint(record: RecordValue): record is EndpointRecord & RecordValue
   return record.kind === 'endpoint' || record.kind === 'foreignEndpoint';
 }
 
-/** Index of the first block that does not come before the prefix. */
+/** Index of the first block not before the prefix. */
 function lowerBound(blocks: readonly Block[], prefix: Prefix): number {
   let low = 0;
   for (let high = blocks.length; low < high;) {

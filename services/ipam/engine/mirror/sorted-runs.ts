@@ -2,10 +2,10 @@ import { comparePrefixes, prefixContains, prefixSize, type Prefix } from '@podwi
 
 /** Prefixes of one family in the order of their addresses, each once. */
 export class SortedPrefixes {
-  /** Runs in order, none empty. Short ones, as a prefix that is added moves those behind it in its run. */
+  /** Runs in order, none empty. Short, because an insertion moves the following prefixes of its run. */
   readonly #runs: Prefix[][] = [];
 
-  /** Nothing changes when it is there already. */
+  /** No effect when it exists already. */
   add(prefix: Prefix): void {
     const runIndex = Math.max(0, this.#runOf(prefix));
     const run = this.#runs[runIndex];
@@ -20,7 +20,7 @@ export class SortedPrefixes {
     if (run.length > LONGEST_RUN) this.#runs.splice(runIndex + 1, 0, run.splice(LONGEST_RUN / 2));
   }
 
-  /** Nothing changes when it is not there. */
+  /** No effect when it is missing. */
   delete(prefix: Prefix): void {
     const runIndex = this.#runOf(prefix);
     const run = this.#runs[runIndex];
@@ -32,7 +32,7 @@ export class SortedPrefixes {
     if (run.length === 0) this.#runs.splice(runIndex, 1);
   }
 
-  /** Those that lie in a range. Must not be changed meanwhile. */
+  /** The prefixes in a range. Must not change during the iteration. */
   *within(range: Prefix): Generator<Prefix, void, void> {
     const first = Math.max(0, this.#runOf(range));
     for (let runIndex = first; runIndex < this.#runs.length; runIndex++) {
@@ -46,7 +46,7 @@ export class SortedPrefixes {
   }
 
   /**
-   * How many follow each other without a gap from this one on, itself included; 0 when it is not there. All have to be of one size.
+   * Number of consecutive prefixes from this one on, itself included; 0 when it is missing. All must have one size.
    * Costs a comparison for every {@link LONGEST_RUN} of them or so: a run has no gap if its last lies where it then would.
    */
   consecutiveFrom(first: Prefix): number {
@@ -64,7 +64,7 @@ export class SortedPrefixes {
     return count;
   }
 
-  /** Index of the run that has the prefix, if any has; -1 when all lie behind it. */
+  /** Index of the run that may have the prefix; -1 when all runs follow it. */
   #runOf(prefix: Prefix): number {
     let low = 0;
     for (let high = this.#runs.length; low < high;) {
@@ -79,7 +79,7 @@ export class SortedPrefixes {
 
 const LONGEST_RUN = 512;
 
-/** How many of a run's prefixes follow each other from an index on. */
+/** Number of consecutive prefixes in a run from an index on. */
 function consecutive(run: readonly Prefix[], start: number, size: bigint): number {
   const from = run[start]?.value ?? 0n;
   const isUnbroken = (index: number): boolean => run[index]?.value === from + BigInt(index - start) * size;
@@ -93,7 +93,7 @@ function consecutive(run: readonly Prefix[], start: number, size: bigint): numbe
   return low - start + 1;
 }
 
-/** Index of the last one that does not come behind the prefix; -1 when all do. */
+/** Index of the last one not after the prefix; -1 when all are after it. */
 function lastAtMost(prefixes: readonly Prefix[], prefix: Prefix): number {
   let low = 0;
   for (let high = prefixes.length; low < high;) {
@@ -105,7 +105,7 @@ function lastAtMost(prefixes: readonly Prefix[], prefix: Prefix): number {
   return low - 1;
 }
 
-/** Index of the first one that does not come before the prefix. */
+/** Index of the first one not before the prefix. */
 function firstAtLeast(prefixes: readonly Prefix[], prefix: Prefix): number {
   const index = lastAtMost(prefixes, prefix);
   const item = prefixes[index];
@@ -114,14 +114,14 @@ function firstAtLeast(prefixes: readonly Prefix[], prefix: Prefix): number {
 
 /** Texts in their order (that of UTF-16 code units), each once. */
 export class SortedTexts {
-  /** Runs of texts in order, none empty. Short ones, as a text that is added moves those behind it in its run. */
+  /** Runs of texts in order, none empty. Short, because an insertion moves the following texts of its run. */
   readonly #runs: string[][] = [];
 
-  /** Nothing changes when it is there already. */
+  /** No effect when it exists already. */
   add(text: string): void {
     const lastRun = this.#runs.at(-1);
     const last = lastRun?.at(-1);
-    // Lists come in order.
+    // Fast path: lists are ordered.
     if (lastRun && last !== undefined && last < text && lastRun.length < LONGEST_TEXT_RUN) {
       lastRun.push(text);
       return;
@@ -138,7 +138,7 @@ export class SortedTexts {
     if (run.length > LONGEST_TEXT_RUN) this.#runs.splice(runIndex + 1, 0, run.splice(LONGEST_TEXT_RUN / 2));
   }
 
-  /** Nothing changes when it is not there. */
+  /** No effect when it is missing. */
   delete(text: string): void {
     const runIndex = lastTextAtMost(this.#runs, text, first);
     const run = this.#runs[runIndex];
@@ -148,7 +148,7 @@ export class SortedTexts {
     if (run.length === 0) this.#runs.splice(runIndex, 1);
   }
 
-  /** Every text behind the given one, which need not be there. Must not be changed meanwhile. */
+  /** Every text after the given one, which may be missing. Must not change during the iteration. */
   *behind(text: string): Generator<string, void, void> {
     const runIndex = Math.max(0, lastTextAtMost(this.#runs, text, first));
     const index = lastTextAtMost(this.#runs[runIndex] ?? [], text, itself) + 1;
@@ -172,7 +172,7 @@ function itself(text: string): string {
   return text;
 }
 
-/** Index of the last item whose text does not come behind the given one; -1 when all do. */
+/** Index of the last item whose text is not after the given one; -1 when all are after it. */
 function lastTextAtMost<Item>(items: readonly Item[], text: string, textOf: (item: Item) => string): number {
   let low = 0;
   for (let high = items.length; low < high;) {

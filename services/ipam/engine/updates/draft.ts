@@ -19,7 +19,7 @@ interface KeyedChange {
 const NEW_RECORD_BYTES = 1500;
 const ALLOCATION_BYTES = 500;
 
-/** A transaction with what the mirror has to know of it afterwards. */
+/** A transaction with its effects on the mirror. */
 export interface DraftedTransaction {
   readonly transaction: Transaction;
   readonly writes: readonly OwnWrite[];
@@ -32,7 +32,7 @@ interface DraftOptions {
    * after its sender has received a failure.
    */
   readonly marksReleases: boolean;
-  /** Whether what decisions log is kept. Default: true. */
+  /** Whether history entries of decisions are written. Default: true. */
   readonly keepsHistory?: boolean;
 }
 
@@ -72,7 +72,7 @@ export class Draft extends PendingView {
     return this.touched.size === 0 && !this.#poolsCompared && this.#history.length === 0 && this.#released.size === 0;
   }
 
-  /** Whether the transaction compares what the change rests on. */
+  /** Whether the transaction compares a record for the change. */
   isCompared(change: Change): boolean {
     return namesRecord(change) || (change.type === 'release' && this.#marksReleases);
   }
@@ -100,7 +100,7 @@ export class Draft extends PendingView {
       else if (type === 'log' && this.#keepsHistory) writes++;
       else if (type === 'expectUnreleased' && this.#marksReleases) comparisons++;
       else if (type === 'release' && this.#marksReleases) {
-        // It is compared with its handle.
+        // A release also compares its handle.
         comparisons++;
         writes++;
       }
@@ -113,7 +113,7 @@ export class Draft extends PendingView {
     return this.#bytes + this.#bytesOf(changes);
   }
 
-  /** Computed once, too, until they are folded. */
+  /** Cached until the changes are folded. */
   #bytesOf(changes: readonly Change[]): number {
     if (this.#lastEstimate?.changes !== changes) this.#lastEstimate = { changes, bytes: this.#estimateBytes(changes) };
     return this.#lastEstimate.bytes;
@@ -132,7 +132,7 @@ export class Draft extends PendingView {
   }
 
   /**
-   * Takes over a decision's changes, all or none.
+   * Adds a decision's changes, all or none.
    * @returns the keys of the records they name
    * @throws Failure STORE_CORRUPT when one would replace a record that cannot be read
    */
@@ -198,7 +198,7 @@ export class Draft extends PendingView {
     };
   }
 
-  /** Computed once for the questions about the same changes. */
+  /** Cached for repeated calls with the same changes. */
   #withKeys(changes: readonly Change[]): readonly KeyedChange[] {
     if (this.#lastKeyed.changes !== changes) {
       const keyed: KeyedChange[] = [];
@@ -225,7 +225,7 @@ export class Draft extends PendingView {
     return key === undefined ? undefined : this.mirror.stored(key);
   }
 
-  /** Key of what is stored of a record, which may itself have been made like another within this transaction. */
+  /** Key of the stored form of a record, which may itself be derived from another in this transaction. */
   #originOf(record: RecordValue): string {
     const key = this.keys.of(record);
     return this.touched.get(key)?.likeKey ?? key;
@@ -244,7 +244,7 @@ export class Draft extends PendingView {
   }
 }
 
-/** Of a block's addresses, in its text, while none is given. */
+/** Bytes per free address in a block's text. */
 const FREE_ADDRESS_BYTES = 16;
 
 function newRecordBytes(record: RecordValue): number {

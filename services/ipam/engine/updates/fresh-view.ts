@@ -33,7 +33,7 @@ export class FreshView {
   readonly #options: FreshViewOptions;
   /** Ends the rounds. */
   readonly #stop: AbortSignal;
-  /** All up to it is applied, though perhaps not by the watch. */
+  /** All changes up to it are applied, possibly from a list. */
   #listedRevision = 0;
   #next: Promise<void> | undefined;
   #current: Promise<void> = Promise.resolve();

@@ -1,14 +1,14 @@
 import type { UpdateRequest } from './update-request.js';
 
-/** How long a lane goes alone at most after one of its transactions was lost, in milliseconds. */
+/** Maximum time for which a lane commits separately after a lost transaction, in milliseconds. */
 const EXCLUSIVE_MS = 500;
 /** Transactions to be committed before the lane joins shared transactions again. */
 const EXCLUSIVE_COMMITS = 2;
 
-/** Requests that are decided in the order in which they came, and of which one transaction at most is under way. */
+/** A queue of requests that are decided in order, with at most one transaction in flight. */
 export class Lane {
   readonly name: string;
-  /** Whether a transaction with requests of this lane is under way. */
+  /** Whether a transaction with requests of this lane is in flight. */
   isBusy = false;
   #queue: UpdateRequest[] = [];
   #pausesCount = 0;
@@ -34,7 +34,7 @@ export class Lane {
     return !this.isBusy && this.#pausesCount === 0 && this.#queue.length > 0;
   }
 
-  /** Whether there is nothing to serve. */
+  /** Whether no request waits or is in flight. */
   get isIdle(): boolean {
     return !this.isBusy && this.#pausesCount === 0 && this.#queue.length === 0;
   }

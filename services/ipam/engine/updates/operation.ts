@@ -6,7 +6,7 @@ import type { View } from '../../records/view.js';
 import type { Events } from '../events.js';
 import type { Updater } from './update-loop.js';
 
-/** What every operation stands on. */
+/** Dependencies of every operation. */
 export interface IpamOptions {
   /** The compare-and-swap loop over the datastore. */
   readonly updates: Pick<Updater, 'update' | 'read' | 'peek'>;
@@ -18,7 +18,7 @@ export interface IpamOptions {
   readonly unknownNodes: UnknownNodes['policy'];
 }
 
-/** Looks at the datastore without changing it. @throws what `look` throws, and the failures of every operation */
+/** Reads the datastore. @throws what `query` throws, and the failures of every operation */
 export function read<Result>(
   { updates }: Pick<IpamOptions, 'updates'>,
   query: (view: View) => Result,
@@ -27,17 +27,17 @@ export function read<Result>(
   return updates.read(query, { signal });
 }
 
-/** All that changes the blocks of one node goes into one lane, so that it does not lose its comparisons to itself. */
+/** One lane for all changes of a node's blocks, so that they do not conflict with each other. */
 export function nodeLane(nodeName: string): string {
   return `node/${nodeName}`;
 }
 
-/** The lane of all that changes a block: its owner's. Only a choice of the cheaper way, as any lane is right. */
+/** The lane for changes of a block: its owner's. An optimization; any lane is correct. */
 export function blockLane(block: Block | undefined): string {
   return nodeLane(block?.owner?.name ?? '');
 }
 
-/** All that changes pools. */
+/** Lane of all pool changes. */
 export const POOLS_LANE = 'pools';
 
 /** How a request for an unregistered node is handled. */

@@ -33,23 +33,23 @@ export interface UpdaterOptions {
   readonly maxOperationsCount?: number;
   /** Estimated size above which a transaction takes no further request; etcd refuses 1.5 MiB. Default: 1 MiB. */
   readonly maxTransactionBytes?: number;
-  /** Transactions that are under way at once at most. Range: 1 and more. Default: 2. */
+  /** Maximum transactions in flight. Range: 1 and more. Default: 2. */
   readonly maxInFlightCount?: number;
-  /** How often a request is decided at most before it fails with CONFLICT. Range: 1 and more. Default: 40. */
+  /** Maximum decisions of a request before it fails with CONFLICT. Range: 1 and more. Default: 40. */
   readonly maxAttemptsCount?: number;
   /** How long a transaction may take before its outcome counts as unknown. Default: 10,000. */
   readonly commitTimeoutMs?: number;
   /**
-   * Whether the store may execute a transaction after it was given up; then releases leave a mark that makes such an allocation
+   * Whether the store may execute a transaction after its timeout; then releases leave a mark that makes such an allocation
    * lose, for one put with each release and one comparison with each allocation. Default: false.
    */
   readonly marksReleases?: boolean;
   /**
-   * Whether no other process writes to the store: then the mirror, which has all that this process has acknowledged, has all there is,
-   * and is never asked about. Default: false.
+   * Whether no other process writes to the store: then the mirror is always complete,
+   * and no revision is read. Default: false.
    */
   readonly isExclusiveWriter?: boolean;
-  /** Whether what decisions log is kept, for one put with each released address. Default: true. */
+  /** Whether a history entry is written for each released address. Default: true. */
   readonly keepsHistory?: boolean;
 }
 
@@ -66,12 +66,12 @@ const DEFAULTS = {
 /** Lost attempts that a request repeats immediately, on the records they met; waiting would miss the next turn too. */
 const PROMPT_ATTEMPTS = 10;
 const CONFLICT_BACKOFF: BackoffBounds = { baseMs: 2, maxMs: 50 };
-/** Longest time for which a lane leaves the turn to other replicas, in milliseconds. */
+/** Maximum time for which a lane yields to other replicas, in milliseconds. */
 const MAX_TURN_MS = 50;
 
 interface UpdateOptions {
   readonly signal: AbortSignal;
-  /** Whether the first decision already has to see all that any replica has acknowledged. Default: false. */
+  /** Whether even the first decision must see everything that any replica has acknowledged. Default: false. */
   readonly isFresh?: boolean;
 }
 
@@ -111,11 +111,11 @@ export class Updater {
   readonly #lanes = new Map<string, Lane>();
   readonly #stop = new AbortController();
   readonly #fresh: FreshView;
-  /** What is under way: transactions, and waits for fresh views and for back-offs. */
+  /** Running work: transactions, and waits for fresh views and back-offs. */
   readonly #running = new Set<Promise<void>>();
-  /** Of commits that ended in time, for the next ones: Node takes long to make one. */
+  /** Reusable controllers of finished commits: Node creates them slowly. */
   readonly #timeouts: AbortController[] = [];
-  /** Transactions under way, with their requests. */
+  /** Transactions in flight, with their requests. */
   readonly #committing = new Map<Promise<void>, readonly UpdateRequest[]>();
   #inFlight = 0;
   #isScheduled = false;
@@ -157,7 +157,7 @@ export class Updater {
   }
 
   /**
-   * Looks at a view that has everything that any replica has acknowledged before the call.
+   * Reads a view with everything that any replica has acknowledged before the call.
    * @throws what `look` throws; Failure STORE_UNAVAILABLE, or the signal's
    */
   async read<Result>(query: (view: View) => Result, { signal }: { readonly signal: AbortSignal }): Promise<Result> {
@@ -169,7 +169,7 @@ export class Updater {
     return query(mirror.view);
   }
 
-  /** Looks at the view as it is, which other replicas may have changed since: for hints. */
+  /** Reads the current view, which may lack changes of other replicas: for hints. */
   peek<Result>(query: (view: View) => Result): Promise<Result> {
     return Promise.resolve(this.#options.mirror.view).then(query);
   }
@@ -249,7 +249,7 @@ export class Updater {
     for (const lane of this.#lanes.values()) for (const request of lane.takeAll()) request.fail(error);
   }
 
-  /** Takes requests off their lanes for as long as the transaction has room. */
+  /** Takes requests off their lanes while the transaction has room. */
   #fold(draft: Draft): Group {
     const group = new Map<Lane, UpdateRequest[]>();
     const nowMs = this.#options.clock.nowMs();
@@ -290,7 +290,7 @@ export class Updater {
     }
   }
 
-  /** Has a request decided again behind the transactions whose callers have given up. @returns false where there is none */
+  /** Requeues a request after the in-flight transactions of aborted callers. @returns false if there is none */
   #waitsForAbandoned(lane: string, request: UpdateRequest): boolean {
     const abandoned = [...this.#committing].flatMap(([committing, requests]) =>
       requests.some(({ isAnswered }) => isAnswered) ? [committing] : [],
@@ -351,7 +351,7 @@ export class Updater {
     mirror.applyConflict(conflict, { poolsCompared: doubtful.pools });
     const changed = new Set([...conflict.changed.map(({ key }) => key), ...conflict.missing]);
     const lost = requests.filter(({ keys }) => keys.some((key) => changed.has(key)));
-    // Without a record that shows the cause (a pool was made, the store gave no reason), all requests count as the
+    // Without a record that shows the cause (a new pool, or no reason of the store), all requests count as the
     // cause.
     const losers = new Set(lost.length > 0 ? lost : requests);
     for (const request of losers) {

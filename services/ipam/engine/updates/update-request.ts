@@ -8,31 +8,31 @@ import type { Decision, View } from '../../records/view.js';
 import type { CommitResult, Transaction } from '../store.js';
 import type { Draft } from './draft.js';
 
-/** Pure: looks at nothing but the view, and may run several times. A throw fails its own request alone. */
+/** Pure: depends only on the view, and may run several times. A throw fails only its own request. */
 export type Decide<Outcome> = (view: View) => Decision<Outcome>;
 
-/** What came of deciding a request against a draft. */
+/** Result of deciding a request on a draft. */
 type Folded =
   /** Its changes are in the draft. */
   | 'folded'
-  /** It has nothing to commit. What it found may rest on changes that are in the draft. */
+  /** It has nothing to commit. Its result may depend on changes in the draft. */
   | 'unchanged'
   /** Its caller has received the failure. */
   | 'failed'
   /** The transaction has no room for its changes. */
   | 'full'
-  /** What it found may be out of date, and nothing that is compared protects it. */
+  /** Its result may be out of date, and no comparison protects it. */
   | 'unsure';
 
-/** What a transaction may hold. */
+/** Limits of a transaction. */
 export interface TransactionLimits {
   readonly operationsCount: number;
   readonly bytes: number;
 }
 
-/** A request in its lane. Its outcome's type is known to its closures alone. */
+/** A queued request. Only its closures know the type of its outcome. */
 export interface UpdateRequest {
-  /** Decides against the draft, and folds the changes into it. */
+  /** Decides on the draft, and folds the changes into it. */
   readonly decide: (draft: Draft) => Folded;
   /** Reports the outcome of the newest decision to the caller. */
   readonly succeed: () => void;
@@ -41,9 +41,9 @@ export interface UpdateRequest {
   readonly endWait: () => void;
   /** True once the caller knows its answer. */
   isAnswered: boolean;
-  /** Whether the mirror has all that was acknowledged before the request came. */
+  /** Whether the mirror has everything acknowledged before the request arrived. */
   isFresh: boolean;
-  /** Whether it was decided after the transactions that callers had left behind when it was decided first. */
+  /** Whether it has waited for the in-flight transactions of aborted callers. */
   hasWaited: boolean;
   attempts: number;
   /** Keys that its newest decision named. */
@@ -129,7 +129,7 @@ function foldWithin(
 
 const NO_OPERATION = (): void => undefined;
 
-/** Begins the span of a request's wait. @returns what ends it; may be called again */
+/** Starts the span of a request's wait. @returns a function that ends it; idempotent */
 export function startWaitSpan(): () => void {
   if (trace.getActiveSpan()?.isRecording() !== true) return NO_OPERATION;
   let end = NO_OPERATION;
