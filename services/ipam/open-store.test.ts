@@ -89,7 +89,7 @@ describe('the service on etcd', () => {
     for (const { poolName } of await second.allBlocks()) expect(poolName).toMatch(/^split-default-\d+$/);
   });
 
-  test('goes on when etcd is killed and started again', async () => {
+  test('continues when etcd is killed and started again', async () => {
     const { caller } = await startReplica();
     const address = await caller.allocateAddress('c1');
     await server.kill();

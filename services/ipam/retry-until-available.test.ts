@@ -25,7 +25,7 @@ function patience(signal = new AbortController().signal): StartRetry & { readonl
 }
 
 describe('a step of the start', () => {
-  it('is repeated for as long as the datastore is away, and each failure is told', async () => {
+  it('is retried while the datastore is unavailable, and reports each failure', async () => {
     const waiting = patience();
     expect(await retryUntilAvailable(failing(Array.from({ length: 50 }, () => away)), waiting)).toBe('done');
     expect(waiting.reported).toHaveLength(50);

@@ -245,7 +245,7 @@ describe('pools and blocks', () => {
     expect(await served.caller.allBlocks()).toEqual([]);
   });
 
-  test('blocks show their node, their affinity and who has which address', async () => {
+  test('blocks show their node, their affinity and the holders of their addresses', async () => {
     const before = Date.now();
     const { endpoint } = await served.caller.allocate('c1', { pod: { namespace: 'default', name: 'web', uid: '' } });
     const [address] = endpoint!.addresses;

@@ -38,7 +38,7 @@ class ManualClock {
   async elapse(durationMs: number): Promise<void> {
     const sleep = this.sleeps.find((each) => each.durationMs === durationMs);
     if (!sleep)
-      throw new Error(`nobody waits ${durationMs} ms, but ${this.sleeps.map((each) => each.durationMs).join()}`);
+      throw new Error(`no sleep of ${durationMs} ms, but ${this.sleeps.map((each) => each.durationMs).join()}`);
     sleep.end();
     await settle();
   }
@@ -77,7 +77,7 @@ describe('upkeep', () => {
     expect(clock.sleeps).toEqual([]);
   });
 
-  test('goes on after a task that fails, and tells of it', async () => {
+  test('continues after a failed task, and reports it', async () => {
     const done: string[] = [];
     const { clock, failures, upkeep } = start(
       { name: 'bad', run: () => Promise.reject(new Error('no')) },
@@ -98,7 +98,7 @@ describe('upkeep', () => {
     await upkeep.stop();
   });
 
-  test('ends the task under way when it is stopped, begins none after it, and tells of no failure', async () => {
+  test('aborts the running task when it is stopped, starts no other, and reports no failure', async () => {
     const done: string[] = [];
     const { clock, failures, upkeep } = start(
       { name: 'slow', run: waitsFor },
@@ -111,7 +111,7 @@ describe('upkeep', () => {
   });
 });
 
-test('any number of things may heed a task’s signal, and Node does not warn of a leak', async () => {
+test('a task’s signal may have any number of listeners without a leak warning of Node', async () => {
   const warnings: Error[] = [];
   const note = (warning: Error): unknown => warnings.push(warning);
   process.on('warning', note);
@@ -175,7 +175,7 @@ test('the first round leaves everything as it is, the later ones collect', async
   expect([limits, warned]).toEqual([[1000, 1000], []]);
 });
 
-test('it is told when there is more than one round removes', async () => {
+test('more garbage than one round removes is reported', async () => {
   const { task, warned } = taskOf({ results: [], more: true });
   await task.run(forever);
   await task.run(forever);

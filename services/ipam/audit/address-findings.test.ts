@@ -104,7 +104,7 @@ describe('an allocation that is unused', () => {
   });
 });
 
-test('an allocation that does not tell its age is given back once it was seen unused for as long as the grace', () => {
+test('an allocation without a time is released after being seen unused for the grace period', () => {
   const view = withCalico();
   const { attributes, ...rest } = view.block(prefix(CIDR))!;
   const ageless = attributes.map((entry) => ({ ...entry, owner: { ...entry.owner, timestamp: 'yesterday' } }));

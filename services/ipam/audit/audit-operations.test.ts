@@ -62,7 +62,7 @@ test('a run does no more than it may, and says that there is more', async () => 
   expect(await left()).toBe(0);
 });
 
-test('a dry run changes nothing, and tells nobody', async () => {
+test('a dry run changes nothing and reports no event', async () => {
   const { audits, left, lines } = await start();
   const order = { kinds: [], dryRun: true, releases: true, graceMs: 0, limit: 10 };
   const { results } = await audits.repair(order, forever);

@@ -88,7 +88,7 @@ test('property: where sandboxes share a pod, only those whose endpoint went to a
   );
 });
 
-/** Damages of a state, each with something to choose by. None takes an address from anybody for good. */
+/** Damages of a state, each with a parameter. None removes an address permanently. */
 const DAMAGES: Readonly<Record<string, (view: MapView, choice: number) => void>> = {
   'a handle goes': (view, choice) => remove(view, pick(view.all('handle'), choice)),
   'an affinity goes': (view, choice) => remove(view, pick(view.all('affinity'), choice)),

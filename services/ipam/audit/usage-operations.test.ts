@@ -14,7 +14,7 @@ const USAGE: Usage = {
   cooling: 7,
 };
 
-/** A meter that shows what is told when it is collected. */
+/** A meter that returns the observed values when it is collected. */
 class ShownMeter {
   readonly #callbacks = new Set<BatchObservableCallback>();
   readonly #names = new Map<Observable, string>();
@@ -38,7 +38,7 @@ class ShownMeter {
   }
 }
 
-test('what is in use is told when it is collected, as Calico tells it', async () => {
+test('usage is counted at collection, with Calico’s metric names', async () => {
   const shown = new ShownMeter();
   const stop = observeUsage(shown.meter, () => Promise.resolve(USAGE));
   expect(await shown.collect()).toEqual([
@@ -57,7 +57,7 @@ test('what is in use is told when it is collected, as Calico tells it', async ()
   expect(await shown.collect()).toEqual([]);
 });
 
-test('nothing is told while the datastore is not there', async () => {
+test('no value is reported while the datastore is unavailable', async () => {
   const shown = new ShownMeter();
   observeUsage(shown.meter, () => Promise.reject(new Error('away')));
   expect(await shown.collect()).toEqual([]);

@@ -105,7 +105,7 @@ describe('a list', () => {
     );
   });
 
-  test('ends a page after a bounded search, and goes on from there', () => {
+  test('ends a page after a bounded search, and continues from there', () => {
     const many = Array.from({ length: 5000 }, (_, i) => {
       const identity = { attachment: attachment(`c${String(i).padStart(5, '0')}`), nodeName: 'n1', pod: undefined };
       const block = prefix(i === 4900 ? BLOCKS.q : BLOCKS.p);

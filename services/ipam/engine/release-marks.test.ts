@@ -82,7 +82,7 @@ describe('marks of releases', () => {
     expect(await scene.marks()).toEqual([]);
   });
 
-  it('stay when they are made anew at the same moment', async () => {
+  it('stay when they are renewed concurrently', async () => {
     const scene = new EtcdFixture();
     await scene.put(mark('c1', 0));
     const scan = scene.store.scan.bind(scene.store);
@@ -100,7 +100,7 @@ describe('clocks that differ', () => {
   it.each([
     ['ahead', 7_200_000, 7_170_000],
     ['behind', -7_200_000, -7_200_000],
-  ])('by hours are told once, by the least that they can differ: another is %s', async (_, skewMs, told) => {
+  ])('by hours are reported once, with the minimum difference: another is %s', async (_, skewMs, told) => {
     const scene = new EtcdFixture();
     await scene.run(2);
     scene.nowMs -= RUN_MS;

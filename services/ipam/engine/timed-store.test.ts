@@ -18,7 +18,7 @@ describeStoreContract('a store that is timed', () => {
   return Promise.resolve({ store, forgetChanges, dispose: () => store.close() });
 });
 
-test('what requests wait for is told with its time, answered or not; nothing else is', async () => {
+test('calls that requests wait for are reported with their duration, successful or not; others are not', async () => {
   const clock = new ManualClock();
   const memory = new MemoryStore({
     before: (operation) => {

@@ -82,7 +82,7 @@ test('keeps pace with the days that fall due, and takes no more than four in a d
   expect(await daysIn(store)).toHaveLength(51 - 4);
 });
 
-test('of a large day goes on in the next run, without a pause', async () => {
+test('of a large day continues in the next run, without a pause', async () => {
   const store = await start([-20, -19, 0], 250);
   const { run, removed } = expiryOn(store, { maxRemovedCount: 200 });
   await run(1);
@@ -133,7 +133,7 @@ test('by replicas that are started again and again takes nothing', async () => {
   expect(await daysIn(store)).toEqual([-40, 0]);
 });
 
-test('tells from when on all is there, also to who keeps more than before, and where none was kept meanwhile', async () => {
+test('records from when on the history is complete, also after a longer retention or a disabled history', async () => {
   const store = await start([-40, -10, -9, -1, 0, 5]);
   const keptFrom = async () => (await new HistoryLog(store, keys).keptFromDay(forever)) - TODAY;
   expect(await keptFrom()).toBe(-TODAY);
@@ -151,7 +151,7 @@ test('tells from when on all is there, also to who keeps more than before, and w
   expect(await keptFrom()).toBe(1);
 });
 
-test('tells of the later one when two replicas remove different days at once', async () => {
+test('records the later day when two replicas remove different days concurrently', async () => {
   const store = await start([]);
   const log = new HistoryLog(store, keys);
   await Promise.all([7, 9, 8].map((day) => log.recordKeptFrom(day, forever)));

@@ -103,7 +103,7 @@ async function write(store: MemoryStore, entries: readonly HistoryEntry[]): Prom
 }
 
 describe('who held an address', () => {
-  test('is told from now back to the first, with handle, attributes and times', async () => {
+  test('lists all tenures, newest first, with handle, attributes and times', async () => {
     const started = await withPool('10.0.0.0/32');
     const { ipam, time } = started;
     for (const id of ['c1', 'c2', 'c3']) {
@@ -122,7 +122,7 @@ describe('who held an address', () => {
     expect(tenures[2]).toMatchObject({ owner: { node: 'n1', namespace: 'default', pod: 'pod-c1', interface: 'eth0' } });
   });
 
-  test('is told by handle and by pod as well', async () => {
+  test('lists tenures by handle and by pod', async () => {
     const started = await withPool('10.0.0.0/26');
     const { ipam, time } = started;
     const pod = { namespace: 'shop', name: 'web', uid: '' };
@@ -174,7 +174,7 @@ describe('who held an address', () => {
     expect(tenures.map(({ handleId, releasedAtMs }) => [handleId, releasedAtMs])).toEqual([['net.c1', NOW_MS + 1000]]);
   });
 
-  test('leaves out what cannot be read, and tells the rest', async () => {
+  test('leaves out unreadable entries and returns the others', async () => {
     const started = await withPool('10.0.0.0/26');
     await write(started.store, [entry('10.0.0.1', NOW_MS - 2000), entry('10.0.0.1', NOW_MS - 1000)]);
     for (const text of ['{', '[]', '{"address":"10.0.0.1"}', '{"address":"10.0.0.1","block":"x","releasedAt":"y"}']) {

@@ -75,7 +75,7 @@ function twoNodes(): MapView {
 }
 
 describe('a node that is deleted', () => {
-  test('gives back all that it holds, in whosever blocks, and nobody else’s', () => {
+  test('releases all its addresses, in any block, and no others', () => {
     const view = twoNodes();
     const steps = deleteNode(view, 'n1');
     expect(steps.flatMap(({ addresses }) => addresses)).toHaveLength(201);
@@ -161,7 +161,7 @@ describe('a step', () => {
     expect(view.node('n1')?.uid).toBe('another');
   });
 
-  test('fails when somebody took the mark away', () => {
+  test('fails when the mark was removed', () => {
     const view = new MapView([nodeRecord('n1')]);
     const progress = { node: begin(view, 'n1'), nowMs: NOW_MS };
     view.put(nodeRecord('n1'));
@@ -180,7 +180,7 @@ describe('a step', () => {
   test('of any number may come at any time: the prefix of what they do is what is left to the next', () => {
     const view = twoNodes();
     const progress = { node: begin(view, 'n1'), nowMs: NOW_MS };
-    // Cut off after each step, and begun anew.
+    // Interrupted after each step, and started again.
     for (let count = 0; view.node('n1'); count++) {
       expect(begin(view, 'n1')).toEqual(progress.node);
       applySmall(view, continueNodeDeletion(view, progress));
@@ -214,7 +214,7 @@ const releasePool = (view: MapView, poolName = 'p') =>
   toTheEnd(view, () => continuePoolRelease(view, { poolName, nowMs: NOW_MS }));
 
 describe('a node gives back', () => {
-  test('all its containers’ addresses, endpoints and blocks, more than a transaction takes, and nobody else’s', () => {
+  test('all addresses, endpoints and blocks of its containers, over several transactions, and no others', () => {
     const view = new MapView([poolRecord('four', '10.0.0.0/22'), poolRecord('six', 'fd00::/118')]);
     for (let i = 0; i < 150; i++)
       view.apply(allocate(view, { request: request(`c${i}`, { families: [4, 6] }), nowMs: NOW_MS }));
@@ -277,11 +277,11 @@ describe('a node gives back', () => {
     expect(view.blocks()).toEqual([value]);
   });
 
-  test('nothing when nobody knows it', () => {
+  test('nothing for an unknown node', () => {
     expect(releaseNode(new MapView(), 'nobody')).toEqual([]);
   });
 
-  test('addresses into their cool-down, and the block, which is nobody’s, waits for its end', () => {
+  test('addresses into their cool-down; the block without an owner stays until its end', () => {
     const view = new MapView([poolRecord('p', '10.0.0.0/26'), config({ cooldownSeconds: 60 })]);
     view.apply(allocate(view, { request: request('c1'), nowMs: NOW_MS }));
     expect(releaseNode(view)).toEqual(['10.0.0.0/32']);
@@ -291,7 +291,7 @@ describe('a node gives back', () => {
 });
 
 describe('a pool gives back', () => {
-  test('every address, whoever’s, and keeps its blocks; others keep theirs', () => {
+  test('every address of any holder, and keeps its blocks; others keep theirs', () => {
     const view = new MapView([poolRecord('p', '10.0.0.0/24'), poolRecord('q', '10.1.0.0/24')]);
     for (let i = 0; i < 100; i++)
       view.apply(allocate(view, { request: request(`c${i}`, { nodeName: `n${i % 2}`, pools: ['p'] }), nowMs: NOW_MS }));

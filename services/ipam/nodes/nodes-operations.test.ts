@@ -50,7 +50,7 @@ async function traces(store: MemoryStore, nodeName: string): Promise<string[]> {
 const messages = (lines: readonly string[]): string[] => lines.map((line) => JSON.parse(line).msg);
 
 describe('deleting a node', () => {
-  test('says what it gave back, and is told once', async () => {
+  test('returns the released addresses, and is logged once', async () => {
     const { ipam, store, lines } = await withPool();
     await register(ipam, 'n1');
     for (let i = 0; i < 10; i++) await allocateOn(ipam, 'n1', `c${i}`);
@@ -70,7 +70,7 @@ describe('deleting a node', () => {
         await register(ipam, 'n1');
         await register(ipam, 'n2');
         for (let i = 0; i < 12; i++) await allocateOn(ipam, `n${(i % 2) + 1}`, `c${i}`);
-        const failure = new Failure('STORE_UNAVAILABLE', 'the datastore is away');
+        const failure = new Failure('STORE_UNAVAILABLE', 'the datastore is unavailable');
         const commits = countCommits(store, failing, { type, failure });
         const [result] = await Promise.allSettled([remove(ipam, 'n1')]);
         if (commits.isUnused()) {
@@ -97,7 +97,7 @@ describe('deleting a node', () => {
     for (const name of ['n1', 'n2']) {
       await register(ipam, name);
       await allocateOn(ipam, name, name);
-      const failure = new Failure('STORE_UNAVAILABLE', 'the datastore is away');
+      const failure = new Failure('STORE_UNAVAILABLE', 'the datastore is unavailable');
       countCommits(store, 1, { type: 'fails', failure });
       await expect(remove(ipam, name)).rejects.toBe(failure);
     }
@@ -148,7 +148,7 @@ describe('deleting a node', () => {
         const view = await readAll(store, keys);
         expect(inconsistencies(view, NOW_MS)).toEqual([]);
         const node = view.node('n1');
-        // Whatever came behind the deletion made the node anew. Else nothing of it is left.
+        // Operations after the deletion create the node again; otherwise nothing of it is left.
         if (!node) expect(await traces(store, 'n1')).toEqual([]);
         expect(node?.deletionTimeMs).toBeUndefined();
         for (const result of given)
@@ -169,7 +169,7 @@ describe('on two replicas at the same time', () => {
     expect((await readAll(store, keys)).nodes()).toHaveLength(1);
   });
 
-  test('a node has one version, whoever wrote it', async () => {
+  test('a node has one version, independent of its writer', async () => {
     const { ipam, store } = await withPool();
     const other = await startIpam(store);
     const ipv4 = { address: prefix('192.0.2.7/32'), subnetBits: 24 };

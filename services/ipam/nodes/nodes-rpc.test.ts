@@ -58,7 +58,7 @@ function releaseTunnel(nodeName: string, kind: TunnelKind) {
 }
 
 describe('a node', () => {
-  test('tells of itself, and is shown with what it holds', async () => {
+  test('registers, and is shown with its addresses', async () => {
     const told = {
       ipv6Address: '2001:db8::7/64',
       labels: { 'topology.kubernetes.io/zone': 'a', empty: '' },
@@ -171,7 +171,7 @@ describe('a tunnel', () => {
 });
 
 describe('a node that is deleted', () => {
-  test('gives back what it held, and may register anew', async () => {
+  test('releases its addresses, and may register again', async () => {
     await register('node-1');
     await register('node-2');
     const address = await served.caller.allocateAddress('c1', { nodeName: 'node-1' });

@@ -96,7 +96,7 @@ describe('a node that registers', () => {
     expect(decision.outcome).toMatchObject({ outcome: 'unchanged', listing: { node: { uid: 'new' } } });
   });
 
-  test('keeps what it does not tell, and replaces what it tells', () => {
+  test('keeps omitted fields and replaces given ones', () => {
     const tunnels = new Map([['ipipTunnelAddress', { address: prefix('10.0.0.1/32') }]] as const);
     const tunnelMacs = new Map([
       ['vxlanTunnelAddress', '66:00:00:00:00:01'],

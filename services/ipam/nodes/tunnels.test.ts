@@ -79,7 +79,7 @@ describe('a tunnel gets an address', () => {
 });
 
 describe('an address that is not right is replaced', () => {
-  test('one that somebody else holds, and that stays theirs', () => {
+  test('one that another holder keeps', () => {
     const view = start();
     const pod = view.apply(allocate(view, { request: request('c1', { pools: ['v'] }), nowMs: NOW_MS }));
     const theirs = pod.endpoint.addresses[0]!.address;

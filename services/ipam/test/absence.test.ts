@@ -27,14 +27,14 @@ import {
 } from '../testing/records.js';
 
 /**
- * A replica that has read some records anew, after a lost comparison, and that the watch has told nothing: it knows one of two records
+ * A replica that has read some records again after a lost comparison, but got nothing from its watch: it knows one of two records
  * that were written together. What it takes to be missing it compares, so it finds the other, and nothing is left behind.
  */
 
 const OLD = { claimTimeMs: NOW_MS - 3_600_000 };
 const CIDR = '10.0.0.0/26';
 
-/** The same store, whose watch tells nothing. */
+/** The same store with a silent watch. */
 function withSilentWatch(store: MemoryStore): Store {
   return {
     list: (listed, signal) => store.list(listed, signal),
@@ -60,7 +60,7 @@ interface Beginning {
   readonly known: readonly RecordValue[];
   /** What is written behind its back. */
   readonly then: readonly RecordValue[];
-  /** Of which records it has read anew. */
+  /** The records that it has read again. */
   readonly reads: readonly string[];
 }
 
@@ -173,7 +173,7 @@ test('a cool-down is not over because its length is not known', async () => {
   expect((await readAll(store, keys)).block(cooling.prefix)?.attributes).toHaveLength(2);
 });
 
-test('of several addresses none is told to be free that another replica has given, and the watch not told yet', async () => {
+test('no address is reported as free that another replica has allocated, before the watch reports it', async () => {
   const store = new MemoryStore();
   let openGate = (): void => undefined;
   const gate = new Promise<void>((resolve) => (openGate = resolve));

@@ -47,7 +47,7 @@ async function end(ending: ChildProcess, signal: NodeJS.Signals): Promise<number
 
 const nodeOf = (i: number) => ({ nodeName: NODES[i % NODES.length]! });
 
-/** Looks at what is stored while nobody serves it. @returns how many addresses are held */
+/** Reads the stored records while no process serves them. @returns how many addresses are held */
 async function checkDatastore(): Promise<number> {
   const store = await EmbeddedStore.open({ directory: place.storeDirectory, pid: process.pid });
   const view = await readAll(store, new RecordKeys('/calico'));

@@ -42,7 +42,7 @@ async function startReplica(endpoints: string, rest: Record<string, string> = {}
   return caller;
 }
 
-/** The pools that a watch has told of, and how often it has begun anew. */
+/** The pools of a watch, and the number of its restarts. */
 function watchPools({ peer }: Caller) {
   const ending = new AbortController();
   const seen = { pools: new Set<string>(), removed: new Set<string>(), resets: 0 };
@@ -63,7 +63,7 @@ function watchPools({ peer }: Caller) {
   return seen;
 }
 
-test('a watch goes on without a gap, though its replica missed changes that are compacted, and etcd began again', async () => {
+test('a watch continues without a gap, though its replica missed compacted changes and etcd restarted', async () => {
   const server = await startEtcd();
   const proxy = await HoldingProxy.start(server.ports.client);
   const { port } = new URL(proxy.url);
@@ -114,7 +114,7 @@ test('certificates, members, prefix and time-outs are those of the settings', as
   await expect.poll(allocated, { timeout: TIMEOUT_MS }).toBe(address);
 });
 
-test('a certificate that nobody renews is told of while the connection that it was made with is open', async () => {
+test('an expiring certificate is logged while its connection is open', async () => {
   const directory = mkdtempSync(join(tmpdir(), 'podwire-etcd-service-'));
   cleanups.push(() => rmSync(directory, { recursive: true, force: true }));
   const files = new CertificateAuthority(join(directory, 'ca')).issue('podwire');
@@ -134,7 +134,7 @@ test('a certificate that nobody renews is told of while the connection that it w
   await expect.poll(() => place.log, { timeout: TIMEOUT_MS }).toMatch(/CERT_FILE expires at 20\S+Z, from when on etcd/);
 });
 
-test('an etcd without space goes on to answer what needs no write, and serves when it has space again', async () => {
+test('an etcd without space serves reads, and serves writes when it has space again', async () => {
   const server = await startEtcd({ flags: ['--quota-backend-bytes=2000000'] });
   const caller = await startReplica(server.url);
   const address = await caller.allocateAddress('c1');

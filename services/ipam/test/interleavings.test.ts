@@ -97,7 +97,7 @@ async function answerOf(run: () => Promise<string>): Promise<string> {
   }
 }
 
-/** What the records come to, but for the numbers and times that tell when they were written. */
+/** The records without the numbers and times of their writes. */
 function meaningOf(view: MapView): string {
   return view
     .snapshot()

@@ -200,7 +200,7 @@ function expectFailure(error: unknown): void {
 }
 
 describe('failures of the datastore', () => {
-  const failure = new Failure('STORE_UNAVAILABLE', 'the datastore is away');
+  const failure = new Failure('STORE_UNAVAILABLE', 'the datastore is unavailable');
 
   test('before the commit: nothing is allocated, and the repeat works', async () => {
     const { ipam, store } = await withPool('10.0.0.0/24');

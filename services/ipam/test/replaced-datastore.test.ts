@@ -42,7 +42,7 @@ async function startOn(server: EtcdServer) {
   return { caller, lines };
 }
 
-/** @returns once the pools were told, with what ends the stream */
+/** @returns after the pools were received, with a function that ends the stream */
 async function watchPools({ peer }: Caller) {
   const ending = new AbortController();
   cleanups.push(() => ending.abort());
@@ -57,7 +57,7 @@ async function watchPools({ peer }: Caller) {
   return { ended };
 }
 
-test('is told by health, by each request, and once by the log; and no stream shows what is not true any more', async () => {
+test('is reported by health, each request and one log line; no stream shows outdated records', async () => {
   const server = await EtcdServer.start();
   cleanups.push(() => server.dispose());
   const { caller, lines } = await startOn(server);
@@ -83,7 +83,7 @@ test('is told by health, by each request, and once by the log; and no stream sho
   expect(server.dump('/calico').size).toBe(0);
 });
 
-test('is told by the first request that would write what is older there, where others have raised its revision since', async () => {
+test('is reported by the first request that would write an older record, after others have raised its revision', async () => {
   const [server, copy] = [await EtcdServer.start(), await EtcdServer.start()];
   cleanups.push(
     () => server.dispose(),

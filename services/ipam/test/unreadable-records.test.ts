@@ -13,7 +13,7 @@ import { expect, test } from 'vitest';
 import { attachment } from '../testing/service.js';
 import { correct, keys, limits, onEmbedded, onEtcd, spoil, unreadable } from '../testing/unreadable-records.js';
 
-/** What cannot be read is set aside and named, on each kind of datastore, and the rest goes on serving. */
+/** Unreadable records are excluded and named, on each kind of datastore, and the others are served. */
 
 function prefixOfText(text: string) {
   const parsed = parsePrefix(text);

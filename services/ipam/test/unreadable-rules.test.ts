@@ -24,7 +24,7 @@ async function allocatedBlock(caller: Caller, containerId: string, nodeName: str
 
 const corrupt = (key: string) => ({ code: 'STORE_CORRUPT', message: expect.stringContaining(key) });
 
-test('an affinity: its owner does not get that block, and nobody takes it over', async () => {
+test('an affinity: its owner does not get that block, and no other node adopts it', async () => {
   const bench = await onEtcd();
   const { caller } = bench;
   const block = await allocatedBlock(caller, 'c1', 'node-1');
@@ -77,7 +77,7 @@ test('a node: what is asked for it is refused, and others go on', async () => {
   ]);
   expect(refused).toMatchObject(Array(5).fill({ status: 'rejected', reason: corrupt(key) }));
   await caller.allocate('c3', { nodeName: 'node-2' });
-  expect(await caller.allocateAddress('c1'), 'what it holds it is told still').toBe(address);
+  expect(await caller.allocateAddress('c1'), 'it still gets its address').toBe(address);
 
   await correct(bench, key, text);
   await caller.allocate('c2');
@@ -107,7 +107,7 @@ test('a pool: nothing comes from it, and no pool is created, as it might overlap
   expect(await caller.allocateAddress('c2', { pools: ['second'] })).toMatch(/^10\.66\.0\./);
 });
 
-test('the configuration: what rests on it is refused, and what the node’s own blocks have goes on being given', async () => {
+test('the configuration: dependent requests are refused, and the node’s own blocks still serve addresses', async () => {
   const bench = await onEtcd();
   const { caller } = bench;
   const { updateConfig, getConfig } = ConfigServiceService;

@@ -7,7 +7,7 @@ import { rootsOf } from '../transfer/scope.js';
 
 export const forever: AbortSignal = new AbortController().signal;
 
-/** What a datastore may have: records of Calico's and Podwire's, those that nobody here knows, history, and bytes. */
+/** Records of a datastore: Calico's, Podwire's, unknown ones, history, and binary values. */
 export function sampleRecords(prefix = '/calico', count = 300): Map<string, Buffer> {
   const records = new Map<string, Buffer>([
     [
@@ -55,7 +55,7 @@ export async function exported(store: Store, prefix = '/calico'): Promise<Buffer
   return Buffer.concat(chunks);
 }
 
-/** The records of an export, without what tells where it is from. */
+/** The records of an export, without its origin. */
 export function recordLines(file: Buffer): string {
   return file.toString().split('\n').slice(1, -2).join('\n');
 }

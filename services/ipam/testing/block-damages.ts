@@ -121,7 +121,7 @@ export const BLOCK_DAMAGES: readonly Damage[] = [
     repaired: true,
   },
   {
-    name: 'an empty block that nobody owns',
+    name: 'an empty block without an owner',
     kind: 'blockWithoutOwnerEmpty',
     of: 'fd00::c/126',
     damage: (view) => putBlock(view, block('fd00::c/126', 'n1', { owner: undefined, claimTimeMs: undefined })),
@@ -164,7 +164,7 @@ export const BLOCK_DAMAGES: readonly Damage[] = [
     repaired: true,
   },
   {
-    name: 'an affinity for a block that nobody owns',
+    name: 'an affinity for a block without an owner',
     kind: 'affinityOfOthersBlock',
     of: `host:n1/${B1}`,
     damage: (view) => change(view, B1, () => ({ owner: undefined })),

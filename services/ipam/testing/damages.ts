@@ -12,7 +12,7 @@ import { MapView } from '../records/testing/map-view.js';
 import type { RecordValue } from '../records/view.js';
 import { NOW_MS, poolRecord, prefix, request } from './records.js';
 
-/** One way in which a healthy view can be damaged, and what of it the audit is to find. */
+/** A damage of a healthy view, with the expected findings. */
 export interface Damage {
   readonly name: string;
   readonly kind: FindingKind;

@@ -115,7 +115,7 @@ export const second = (id: string, pod: string): Operation =>
 /** For JSON, which has no such numbers. */
 const text64 = (_key: string, value: unknown): unknown => (typeof value === 'bigint' ? undefined : value);
 
-/** Looks as well: without that, whoever borrows once it is answered would look like one who did so before. */
+/** Also reads: otherwise a later borrower would look like an earlier one. */
 export const makeStrict = operation('make affinity strict, and look at what there is to borrow', async (ipam) => {
   const { config } = await ipam.configuration.update(
     { changes: { strictAffinity: true }, resourceVersion: '' },

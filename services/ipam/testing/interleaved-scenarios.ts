@@ -64,7 +64,7 @@ export const SCENARIOS: readonly Scenario[] = [
   { name: 'an attachment comes and goes', before: [one], operations: [one, release('c1')], isThorough: true },
   { name: 'a sandbox replaces another', before: [one], operations: [two, release('c1')], isThorough: true },
   {
-    name: 'a release and who waits for its address',
+    name: 'a release and a request that waits for its address',
     before: [one, two, far, allocate('c0', { nodeName: 'n2' })],
     operations: [release('c1'), allocate('c5')],
   },
@@ -75,7 +75,7 @@ export const SCENARIOS: readonly Scenario[] = [
     isThorough: true,
   },
   {
-    name: 'a second network is undone while the first one comes again',
+    name: 'a second network is undone while the first one is repeated',
     before: [one, onSecond],
     operations: [releaseSecond('c1'), one],
   },

@@ -13,11 +13,11 @@ import type {
 import type { MemoryStore } from '../engine/testing/memory-store.js';
 
 /**
- * Every order in which concurrent operations can go on. What an operation does between two calls of the store nobody else sees; so
- * it is run up to its next call, and held there. Which of those that are held goes on next is the choice, and all choices are
+ * Explores every order of concurrent operations. Work between two store calls is invisible to others, so an operation
+ * runs up to its next call and is held there. The choice is which held operation continues next; all choices are
  * tried: one after another, each run from the beginning.
  *
- * Orders that differ only in steps that cannot tell their order from each other come to the same. Of those, one is tried
+ * Orders that differ only in independent steps are equivalent. Of those, one is tried
  * (Godefroid's sleep sets: what was tried first at a choice is not tried behind the others before something touches it).
  */
 
@@ -240,7 +240,7 @@ function keysOf({ comparisons, puts, deletes }: Transaction): ReadonlySet<string
 /** A run of concurrent operations that has begun, all of them held. */
 export interface Run {
   readonly controller: Controller;
-  /** Whether every operation has its answer. What is still on its way to replicas then matters to nobody. */
+  /** Whether every operation has its answer. Undelivered changes no longer matter then. */
   readonly isDone: () => boolean;
   /** Looks at what came of it, after everything has passed. */
   readonly check: (steps: readonly string[]) => Promise<void>;
@@ -279,7 +279,7 @@ export async function explore(begin: () => Promise<Run>): Promise<Explored> {
   return { ordersCount, redundantCount };
 }
 
-/** Goes on with the choices made so far, and then makes new ones. @returns false when the rest is known from another run */
+/** Replays the choices made so far, then makes new ones. @returns false when another run is equivalent */
 async function runOnce(run: Run, choices: Choice[]): Promise<boolean> {
   for (let depth = 0; ; depth++) {
     const enabled = await run.controller.enabled();

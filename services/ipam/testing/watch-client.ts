@@ -114,7 +114,7 @@ export async function remove(store: MemoryStore, ...removed: readonly string[]):
   return store.revision(forever);
 }
 
-/** What a client holds by what it was told, and where it would go on from. */
+/** The objects that a client has received, and its resume token. */
 export class WatchingClient {
   readonly objects = new Map<string, string>();
   token = '';
@@ -153,7 +153,7 @@ export class WatchingClient {
   }
 }
 
-/** What a fresh list of everything has, read anew from the store. */
+/** A fresh list of all objects, read from the store. */
 export async function freshList(store: MemoryStore, wanted: WatchQuery): Promise<Map<string, string>> {
   const report = (): void => undefined;
   const mirror = await Mirror.start({ store, keys, clock: systemClock, random: () => 0.5, report }, forever);

@@ -116,7 +116,7 @@ describe('a datastore comes out as it went in', () => {
     const before = used();
     let peak = 0;
     const watch = setInterval(() => {
-      // What nobody has collected yet is not held.
+      // Uncollected garbage does not count.
       if (used() - before >= LIMIT_BYTES) collect();
       peak = Math.max(peak, used() - before);
     }, 5);
@@ -270,7 +270,7 @@ describe('an import that is cut off', () => {
   }
 
   test.each(['fails', 'failsAfterCommit'] as const)(
-    'wherever its commit %s, goes on when it is repeated',
+    'wherever its commit %s, continues when it is repeated',
     async (type) => {
       const file = await exported(await filled(records));
       let cuts = 0;

@@ -99,7 +99,7 @@ const change: fc.Arbitrary<ObservedRecord> = fc
 
 const QUERIES = [query({ kinds: ALL_KINDS }), query({ kinds: ALL_KINDS, nodeName: 'n1' }), query({ poolName: 'b' })];
 
-test('whoever watches changes of records that share their parts has in the end what a list of them has', async () => {
+test('a watcher of changes of records with shared parts ends with the objects of a list', async () => {
   await fc.assert(
     fc.asyncProperty(fc.array(fc.array(change, { minLength: 1, maxLength: 3 }), { maxLength: 25 }), async (steps) => {
       const [hub, fresh] = [makeHub(), makeHub()];

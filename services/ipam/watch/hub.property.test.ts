@@ -50,7 +50,7 @@ function endpoint(name: string, nodeName: string, { cidr, poolName }: { cidr: st
   return { kind: 'endpoint', key: { namespace: 'default', name }, value };
 }
 
-/** Who uses the first addresses of a block: a node, or nobody longer serve the tunnel. */
+/** The user of the first addresses of a block: a node, or none. */
 const users: fc.Arbitrary<readonly AllocationAttributes[]> = fc.array(
   fc.record({
     handleId: fc.constant('h'),

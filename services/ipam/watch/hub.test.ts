@@ -95,7 +95,7 @@ const names = (message: Awaited<ReturnType<Reader['next']>>): string[] =>
   (message?.changes ?? []).map(({ kind, name, object }) => `${object === undefined ? '-' : ''}${kind} ${name}`);
 
 describe('a stream', () => {
-  test('begins with a snapshot, goes on with changes, and frees everything when it is cancelled', async () => {
+  test('begins with a snapshot, continues with changes, and frees everything when it is cancelled', async () => {
     await put(POOL, ...claimedBlock(block('10.65.0.0/26', 'n1')));
     const reader = new Reader();
     const first = await reader.next();
@@ -160,7 +160,7 @@ describe('a stream', () => {
 });
 
 describe('a block', () => {
-  test('is told again when its affinity or its pool changes', async () => {
+  test('is sent again when its affinity or its pool changes', async () => {
     await put(blockRecord('10.65.0.0/26', 'n1'));
     const reader = await new Reader(query({ kinds: ['block'] })).whole();
     await put({ kind: 'affinity', value: affinity('10.65.0.0/26', 'n1', 'pending') });
@@ -182,7 +182,7 @@ describe('a block', () => {
 });
 
 describe('filters', () => {
-  test('by node tell who leaves it', async () => {
+  test('by node report objects that leave it', async () => {
     await put(blockRecord('10.65.0.0/26', 'n1'), blockRecord('10.65.1.0/26', 'n2'));
     const reader = await new Reader(query({ kinds: ['block'], nodeName: 'n1' })).whole();
     expect([...reader.client.objects.keys()]).toEqual(['block 10.65.0.0/26']);
@@ -193,7 +193,7 @@ describe('filters', () => {
     expect(names(await reader.next())).toEqual(['block 10.65.1.0/26']);
   });
 
-  test('by node tell who left it while the client was cut off, through two other nodes and a deletion', async () => {
+  test('by node report objects that left it while the client was disconnected, over two other nodes and a deletion', async () => {
     await put(blockRecord('10.65.0.0/26', 'n1'), blockRecord('10.65.1.0/26', 'n1'));
     const wanted = query({ kinds: ['block'], nodeName: 'n1' });
     const reader = await new Reader(wanted).whole();
@@ -206,7 +206,7 @@ describe('filters', () => {
     expect(names(await resumed.next()).sort()).toEqual(['-block 10.65.0.0/26', '-block 10.65.1.0/26']);
   });
 
-  test('by pool tell its blocks and itself', async () => {
+  test('by pool report the pool and its blocks', async () => {
     await put(POOL, poolRecord('q', '10.66.0.0/16'), blockRecord('10.66.0.0/26', 'n1'));
     const reader = await new Reader(query({ poolName: 'q' })).whole();
     expect([...reader.client.objects.keys()].sort()).toEqual(['block 10.66.0.0/26', 'pool q']);
@@ -303,7 +303,7 @@ describe('a token', () => {
     expect(await new Reader(query(), fresh.client.token).next()).toMatchObject({ phase: 'changes', reset: false });
   });
 
-  test('survives a compaction of the store: the difference to the new list is told as changes', async () => {
+  test('survives a compaction of the store: the difference to the new list is sent as changes', async () => {
     await put(POOL, blockRecord('10.65.0.0/26', 'n1'), blockRecord('10.65.1.0/26', 'n1'));
     const reader = await new Reader().whole();
     store.injectFault('watch', { type: 'fails', failure: new Error('cut') });
@@ -340,7 +340,7 @@ describe('who reads slowly', () => {
 });
 
 describe('who does not read', () => {
-  test('a snapshot keeps none of its objects once it has to begin anew', async () => {
+  test('a snapshot that must restart keeps none of its objects', async () => {
     await restart({ recentCapacity: 16, messageBytes: 1 });
     for (let index = 0; index < 3; index++) await put(blockRecord(`10.65.${index}.0/26`, 'n1'));
     const readers = [new Reader(), new Reader()];
@@ -413,7 +413,7 @@ describe('many streams', () => {
     await Promise.all(readers.map((reader) => reader.cancel()));
   });
 
-  test('of which nobody reads are kept a bounded number of bytes for', async () => {
+  test('without readers use a bounded number of bytes', async () => {
     const waitingBytes = 200_000;
     await restart({ waitingBytes });
     await put(...Array.from({ length: 256 }, (_, index) => blockRecord(`10.65.${index}.0/26`, 'n1')));
@@ -422,7 +422,7 @@ describe('many streams', () => {
       replica.hub.watch({ query: query(), from: undefined }, controller.signal),
     );
     const lengths: number[] = [];
-    // Whoever asks for one message and no more.
+    // A client that reads only one message.
     for (const stream of streams) lengths.push((await stream.next()).value?.length ?? 0);
     expect(lengths[0]).toBeGreaterThan(2 * 4096);
     expect(lengths.at(-1)).toBeLessThan(1.2 * 4096);

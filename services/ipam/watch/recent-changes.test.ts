@@ -29,7 +29,7 @@ interface RecentChange {
   readonly after: WatchedObject | undefined;
 }
 
-/** Tells of changes as the catalog does. */
+/** Reports changes as the catalog does. */
 class Telling {
   readonly recent: RecentChanges;
   readonly items = new Map<string, Item>();

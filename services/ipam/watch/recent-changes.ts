@@ -12,7 +12,7 @@ import {
 export interface RecentChange {
   readonly kind: WatchedKind;
   readonly key: string;
-  /** Undefined when there is no such object longer serve the tunnel. */
+  /** Undefined when there is no such object any more. */
   readonly item: Item | undefined;
   /**
    * Scopes that the object has left, as far as changes are kept; watchers that filter by these scopes need the

@@ -170,7 +170,7 @@ describe('Watch', () => {
     await stream.return();
   });
 
-  test('goes on from a token, with what was removed as a name alone', async () => {
+  test('continues from a token, with only the names of removed objects', async () => {
     await put(...claimedBlock(block('10.65.0.0/26', 'n1')));
     const first = peer.stream(WATCH, request(), forever);
     await first.next();
@@ -229,7 +229,7 @@ describe('Watch', () => {
     await until(() => hub.streamsCount === 0);
   });
 
-  test('tells 200 watchers of a change by one message, made of one encoding', async () => {
+  test('sends a change to 200 watchers as one message, encoded once', async () => {
     await put(...claimedBlock(block('10.65.0.0/26', 'n1')));
     const streams = Array.from({ length: 200 }, () => peer.stream(WATCH, request(), forever));
     const next = async (stream: (typeof streams)[number], phase: WatchPhase) => {

@@ -40,7 +40,7 @@ describe('the route to a block', () => {
     });
   });
 
-  test('of a block that no node owns has every address that tells its node', () => {
+  test('of a block without an owner has every address with a node', () => {
     expect(blockRoute({ ...own, owner: undefined }, undefined)).toMatchObject({
       poolName: undefined,
       nodeName: undefined,
@@ -57,7 +57,7 @@ describe('the route to a block', () => {
 
   test.each<[string, boolean, Block, string | undefined]>([
     ['an allocation of the owner', true, used(own, 20, 'n1'), 'p'],
-    ['an allocation that tells no node', true, used(own, 20), 'p'],
+    ['an allocation without a node', true, used(own, 20), 'p'],
     ['a borrowed address', false, used(own, 20, 'n2'), 'p'],
     ['another owner', false, { ...own, owner: { kind: 'host', name: 'n2' } }, 'p'],
     ['another pool', false, own, 'q'],
@@ -117,7 +117,7 @@ describe('a watcher of routes', () => {
     await stream.return();
   });
 
-  test('is told of an address that is in use now, by another node that the block named before', async () => {
+  test('gets an address that another node now uses, which the block named before', async () => {
     const own = block('10.65.0.0/26', 'n1');
     const other = { handleId: 'h', owner: { node: 'n2' }, releasedAtMs: undefined };
     const hub = replica.hub;
@@ -137,7 +137,7 @@ describe('a watcher of routes', () => {
     await stream.return();
   });
 
-  test('is told of a block that goes, and of one whose pool goes', async () => {
+  test('gets the removal of a block, and of its pool', async () => {
     const two = [block('10.65.0.0/26', 'n1'), block('10.65.0.64/26', 'n1')];
     const pool = poolRecord('p', '10.65.0.0/16');
     const revision = await write(store, pool, ...two.flatMap((value) => claimedBlock(value)));

@@ -111,7 +111,7 @@ function letterOf(line: string): string {
 }
 
 describe('the embedded store on a full disk', () => {
-  it('fails the transaction, keeps what it had, and goes on when there is room', async () => {
+  it('fails the transaction, keeps its records, and continues when there is room', async () => {
     const mount = join(directory, 'small');
     mkdirSync(mount);
     execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=2m', 'tmpfs', mount]);
@@ -123,7 +123,7 @@ describe('the embedded store on a full disk', () => {
       for (const key of ['/large', '/small']) {
         await expect(put(key, 4 * 2 ** 20)).rejects.toMatchObject({ code: 'STORE_UNAVAILABLE' });
       }
-      // Together, on lmdb's thread; with nobody who takes what it rejects the process would end.
+      // Together, on lmdb's thread; an unhandled rejection would end the process.
       for (let round = 0; round < 2; round++) {
         for (const result of await Promise.allSettled(['/a', '/b', '/c'].map((key) => put(key, 2 * 2 ** 20)))) {
           expect(result).toMatchObject({

@@ -168,7 +168,7 @@ class CancellableCall {
 
   readonly interceptor: Interceptor = (options, nextCall) => {
     const call = new InterceptingCall(nextCall(options));
-    // Given up while its token was waited for: it must not be sent longer serve the tunnel.
+    // Abandoned while waiting for its token: it must not be sent.
     if (this.#isCancelled) call.cancelWithStatus(ABANDONED, 'abandoned before it was sent');
     this.#call = call;
     return call;

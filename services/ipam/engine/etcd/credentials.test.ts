@@ -33,7 +33,7 @@ it.each<[number, string[]]>([
   [2.5, []],
   [2.3, [`ends ${END}`]],
   [0, [`ended ${END}`]],
-])('a certificate with %d of 24 hours left is told of as %j', (hoursLeft, expected) => {
+])('a certificate with %d of 24 hours left is reported as %j', (hoursLeft, expected) => {
   const { life, told } = lifeAt(hoursLeft);
   life.run();
   expect(told).toEqual(expected);

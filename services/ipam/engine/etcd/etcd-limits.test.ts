@@ -10,7 +10,7 @@ import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import { commit, never, put, EtcdFixture, untilAnswered } from '../testing/etcd-faults.js';
 import { CertificateAuthority, type EtcdServer, type TlsFiles } from '../testing/etcd-server.js';
 
-/** What etcd refuses, and how it is told; and what it needs to be shown. */
+/** etcd's refusals, their failures, and the credentials that it requires. */
 
 let scene: EtcdFixture;
 let directory: string;
@@ -34,7 +34,7 @@ const withTls = ({ ca, cert, key }: TlsFiles) => ({
 /** Longer than anything else that waits here. */
 const DIAL_MS = 600_000;
 
-/** Time as it is, but that the time to find a server is over once one has failed: what it said is told then, however late it comes. */
+/** The system clock, but the dial timeout ends once a server has failed, so that its answer is reported. */
 function afterFailure(): Clock {
   const failed = new AbortController();
   const sleep: Clock['sleep'] = async (durationMs, signal) => {
@@ -213,7 +213,7 @@ describe('TLS', () => {
     );
   });
 
-  it('goes on with new certificates, which are read when a connection is made', async () => {
+  it('continues with new certificates, which are read when a connection is made', async () => {
     const { server, files } = await tlsServer();
     const store = await scene.open([server], withTls(files));
     await commit(store, put('/a'));
@@ -245,7 +245,7 @@ describe('users', () => {
     return { credentials: { ...NONE, username, passwordFile } };
   }
 
-  it('may do what their roles allow below the prefix, and are told what they lack elsewhere', async () => {
+  it('may use their roles below the prefix, and get STORE_DENIED elsewhere', async () => {
     const store = await scene.open([await authServer()], as('podwire', 'pass'));
     const watching = scene.watch(store, '/calico/', await store.revision(never));
     await watching.waitForRevision(await commit(store, put('/calico/a', '1', 0)));

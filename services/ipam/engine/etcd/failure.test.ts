@@ -105,7 +105,7 @@ describe('why there is no connection', () => {
     expect(tlsReason(text, { certificate, nowMs: NOW_MS })).toMatch(expired);
   });
 
-  it('is not an own certificate that has expired where nobody has looked at it', () => {
+  it('does not report an expired client certificate if etcd has not examined it', () => {
     expect(tlsReason('connect ECONNREFUSED 127.0.0.1:2379', { certificate, nowMs: NOW_MS })).toBeUndefined();
     expect(tlsReason('certificate has expired', { certificate, nowMs: NOW_MS })).toMatch(/that etcd shows/);
   });
@@ -126,7 +126,7 @@ describe('what gRPC says of a connection', () => {
       'No connection established. Last error: Error: connect ECONNREFUSED 127.0.0.1:1',
     ],
     ['14 UNAVAILABLE: etcdserver: no leader', '14 UNAVAILABLE: etcdserver: no leader'],
-  ])('is told without its bookkeeping: %j', (text, told) => {
+  ])('is reported without gRPC’s bookkeeping: %j', (text, told) => {
     expect(connectionText(text)).toBe(told);
   });
 });

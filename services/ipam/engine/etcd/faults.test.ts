@@ -90,7 +90,7 @@ describe('a server that is killed and started again', () => {
 });
 
 describe('a server that stands still', () => {
-  it('fails requests when their time is over, and serves when it goes on', async () => {
+  it('fails requests after their timeout, and serves when it resumes', async () => {
     const server = await scene.start();
     const store = await openHastily([server], HASTY);
     const patient = await scene.open([server]);
@@ -124,7 +124,7 @@ describe('a server that stands still', () => {
     expect(watching.seen.map(([, key]) => key)).toEqual(['/w/1', '/w/2']);
   });
 
-  it('heeds a caller that gives up sooner', async () => {
+  it('ends a request when its caller aborts earlier', async () => {
     const server = await scene.start();
     const store = await scene.open([server], { requestTimeoutMs: 600_000 });
     server.pause();
@@ -178,7 +178,7 @@ describe('a cluster', () => {
 });
 
 describe('a datastore that is not the one that was read', () => {
-  it('is refused for good, as what is known of the other means nothing there', async () => {
+  it('is refused permanently, as the known records are invalid there', async () => {
     const server = await scene.start();
     const store = await scene.open([server]);
     for (const value of ['1', '2', '3']) await commit(store, put('/a', value));
@@ -194,7 +194,7 @@ describe('a datastore that is not the one that was read', () => {
     expect(server.dump('/a').size).toBe(0);
   });
 
-  it('is refused for good by its first record from before, where others have raised its revision since', async () => {
+  it('is refused permanently by its first older record, after others have raised its revision', async () => {
     const server = await scene.start();
     const store = await scene.open([server]);
     await commit(store, put('/a', 'old'));

@@ -63,7 +63,7 @@ describe('a transaction that only compares', () => {
   });
 });
 
-describe('what a transaction is to tell if it loses', () => {
+describe('the conflicts that a lost transaction reads', () => {
   it('is asked for once for each comparison: only what is later than the comparison says', () => {
     const comparisons = [compared('/a'), { type: 'prefix' as const, prefix: '/p/', notAfterRevision: 7 }];
     const { failure } = encodeTransaction({ comparisons, puts: [put('/a')], deletes: [] }, { guard, limits });

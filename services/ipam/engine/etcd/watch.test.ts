@@ -108,7 +108,7 @@ describe('responses are sorted', () => {
 });
 
 describe('a watch on a real server', () => {
-  it('goes on without a gap when its connection is cut again and again', async () => {
+  it('continues without a gap when its connection is cut repeatedly', async () => {
     const server = await scene.start();
     const writer = await scene.open([server]);
     const [first, port] = await cuttable(server.ports.client);
@@ -149,7 +149,7 @@ describe('a watch on a real server', () => {
     expect(watching.failures).toEqual([]);
   });
 
-  it('tells of revisions without changes under its prefix', async () => {
+  it('reports revisions without changes under its prefix', async () => {
     const server = await scene.start({ flags: ['--experimental-watch-progress-notify-interval=100ms'] });
     const store = await scene.open([server]);
     const watching = scene.watch(store, '/w/', await store.revision(never));

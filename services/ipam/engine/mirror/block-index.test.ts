@@ -60,7 +60,7 @@ function allocation(image: CountingImage) {
 const LEFT = 1234;
 
 describe('of 4096 blocks, an address', () => {
-  test('of the only one that nobody has costs a few looks, whether the others have room or not', () => {
+  test('of the only block without an owner takes a few lookups, whether the others have room or not', () => {
     for (const make of [fullBlock, (cidr: string, name: string) => block(cidr, name, OLD)]) {
       const found = allocation(imageOf(blocksBut(LEFT, make)));
       expect(found.blocks).toEqual([cidrAt(LEFT)]);
@@ -86,7 +86,7 @@ describe('of 4096 blocks, an address', () => {
     expect(found.asked).toBeLessThan(100);
   });
 
-  test('is had by everybody who asks until there is none', () => {
+  test('is found by every search until it is used', () => {
     const image = imageOf([...blocksBut(LEFT, fullBlock)]);
     const given = new Set<string>();
     for (let index = 0; index < 16; index++) {

@@ -58,7 +58,7 @@ test('property: keys are found by container and in order, whatever comes and goe
   );
 });
 
-test('a packed endpoint tells its container as an unpacked one does', () => {
+test('a packed endpoint names its container as an unpacked one does', () => {
   const record = own('c0ffee');
   if (record.kind !== 'endpoint') throw new Error('it is another writer’s');
   const stored = { ...record, key: endpointKey(record.value) };

@@ -198,7 +198,7 @@ describe('the mirror', () => {
     expect(count(mirror)).toBeUndefined();
   });
 
-  it('says why it waits for what is in doubt to whoever gives up', async () => {
+  it('fails an aborted wait for doubtful records with the signal’s reason', async () => {
     const { mirror } = await startReplica(new MemoryStore());
     mirror.markDoubtful({ keys: [KEY], pools: true });
     await expect(mirror.resolveDoubts(AbortSignal.abort())).rejects.toMatchObject({ code: 'CANCELLED' });
@@ -206,7 +206,7 @@ describe('the mirror', () => {
     expect(mirror.hasDoubts).toBe(false);
   });
 
-  it('takes what the watch tells of an own transaction before its answer for what was sent, and only that', async () => {
+  it('recognizes an own transaction that the watch reports before its answer, and only that', async () => {
     const store = new MemoryStore();
     const { mirror } = await startReplica(store);
     const sent = [own('a', 1), own('b', 1), own('c', 1)];
@@ -223,7 +223,7 @@ describe('the mirror', () => {
     expect(mirror.stored(keys.handle('c'))).not.toBe(sent[2]?.decoded);
   });
 
-  it('tells observers of an own commit as it was, also when the watch brings it after the next one', async () => {
+  it('reports an own commit to observers as committed, also when the watch reports it after the next one', async () => {
     let goOn = (): void => undefined;
     const held = new Promise<void>((resolve) => (goOn = resolve));
     const store = new MemoryStore({ before: (operation) => (operation === 'watch' ? held : Promise.resolve()) });
@@ -303,7 +303,7 @@ describe('its indexes', () => {
     expect(shown('::/0')).toEqual([]);
   });
 
-  it('tell the affinities of one owner from those of another', async () => {
+  it('distinguish the affinities of two owners', async () => {
     const store = new MemoryStore();
     const names = ['node1', 'node10'];
     for (const name of names)

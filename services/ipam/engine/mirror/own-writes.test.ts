@@ -42,7 +42,7 @@ test('what was committed is known at its revision until the watch has told of it
   expect([7, 8].map((revision) => own.findCommitted(revision, 'a'))).toEqual([undefined, decodedAs('eight')]);
 });
 
-test('of what the watch does not tell no more than the last 256 commits are kept', () => {
+test('only the last 256 commits that the watch has not reported are kept', () => {
   const own = new OwnWrites();
   for (let revision = 1; revision <= 1000; revision++) own.addCommit(revision, [put('a', String(revision))]);
   expect([744, 745, 1000].map((revision) => own.findCommitted(revision, 'a') !== undefined)).toEqual([

@@ -55,7 +55,7 @@ describe('a list in parts', () => {
     expect(scans).toEqual([0, 0, 100, 20_100]);
   });
 
-  it('begins anew, at once, where the store no longer has the moment', async () => {
+  it('restarts immediately when the store no longer has the revision', async () => {
     const store = await filled(300, 100_000);
     const listed = new Set<string>();
     const firsts: boolean[] = [];
@@ -70,7 +70,7 @@ describe('a list in parts', () => {
     expect(listed.size).toBe(301);
   });
 
-  it('leaves no failure behind that nobody waits for', async () => {
+  it('leaves no unhandled rejection', async () => {
     let scans = 0;
     const store = await filled(3000, 10, (operation) =>
       operation === 'scan' && ++scans === 2 ? Promise.reject(new Error('lost')) : Promise.resolve(),

@@ -80,7 +80,7 @@ function blockFaults(view: MapView, nowMs: number): string[] {
   });
 }
 
-/** What containers hold. Tunnels, and whoever else holds addresses without an attachment, have no endpoint. */
+/** Addresses of containers. Tunnels and other holders without an attachment have no endpoint. */
 function heldIn(block: Block) {
   return block.allocations.flatMap((_, ordinal) => {
     const attributes = attributesAt(block, ordinal);

@@ -79,7 +79,7 @@ export async function untilAnswered<Result>(ask: () => Promise<Result>): Promise
   }
 }
 
-/** What a watch brings, until it is told to end. Takes it up again where it fails, as the mirror does. */
+/** Records the items of a watch until it is ended. Resumes a failed watch, as the mirror does. */
 class WatchRecorder {
   readonly items: RevisionChanges[] = [];
   readonly failures: unknown[] = [];
@@ -182,7 +182,7 @@ export class HoldingProxy {
     return `http://127.0.0.1:${address.port}`;
   }
 
-  /** From now on, what clients send is kept here; what servers send goes on. */
+  /** From now on, holds the bytes of clients; those of servers pass. */
   hold(): void {
     this.#state = 'holding';
   }

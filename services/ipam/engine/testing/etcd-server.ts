@@ -187,7 +187,7 @@ export class EtcdServer {
       await promisify(execFile)('etcdctl', args, { env: CTL_ENV });
       return true;
     } catch (error) {
-      // With users it tells etcdctl, which has none, nothing else; but it has a leader to know them from.
+      // With authentication enabled, etcdctl without a user gets this error; it proves that there is a leader.
       return String(error).includes('user name is empty');
     }
   }

@@ -30,7 +30,7 @@ describe('the memory store as a fake', () => {
     expect(String(store)).toBe('/a\n1\n/b\n{"x":1}\n');
   });
 
-  it('fails the next operation of a kind, once, and tells whether it did', async () => {
+  it('fails the next operation of a kind once, and reports unused faults', async () => {
     const store = new MemoryStore();
     const failure = new Failure('STORE_UNAVAILABLE', 'planned');
     store.injectFault('commit', { type: 'fails', failure });

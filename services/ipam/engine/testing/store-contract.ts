@@ -30,7 +30,7 @@ async function commit(store: Store, parts: Parameters<typeof transaction>[0]): P
   return result.revision;
 }
 
-/** What a transaction that has to lose is told. */
+/** The result of a transaction that must lose. */
 async function commitLosing(store: Store, parts: Parameters<typeof transaction>[0]) {
   const result = await store.commit(transaction(parts), signal);
   if (result.committed) throw new Error('the comparison was not lost');
@@ -135,7 +135,7 @@ export function describeStoreContract(name: string, open: () => Promise<StoreUnd
         expect((await store.scan({ prefix: '/s/', after: undefined, limit: 1 }, signal)).more).toBe(true);
       });
 
-      it('goes on after a key that has been removed meanwhile', async () => {
+      it('continues after a key that was removed meanwhile', async () => {
         const modRevision = await commit(store, { puts: { '/s/1': '1', '/s/2': '2', '/s/3': '3' } });
         await commit(store, { deletes: ['/s/2'] });
         const { records, more } = await store.scan({ prefix: '/s/', after: '/s/2', limit: 10 }, signal);
@@ -230,7 +230,7 @@ export function describeStoreContract(name: string, open: () => Promise<StoreUnd
         expect(await commitLosing(store, { if: [unchanged] })).toMatchObject({ changed: [['/p/3', '1']], missing: [] });
       });
 
-      it('lets exactly one of many concurrent transactions win a comparison, and tells the others what it put', async () => {
+      it('lets exactly one of many concurrent transactions win a comparison, and returns its record to the others', async () => {
         const revision = await commit(store, { puts: { '/a': '0' } });
         const race = (index: number) => transaction({ puts: { '/a': `${index}` }, if: [record('/a', revision)] });
         const results = await Promise.all(Array.from({ length: 20 }, (_, index) => store.commit(race(index), signal)));
@@ -243,7 +243,7 @@ export function describeStoreContract(name: string, open: () => Promise<StoreUnd
         }
       });
 
-      it('tells who loses what each comparison has met, at one moment, and nothing of those that hold', async () => {
+      it('returns the conflicts of lost comparisons, of one moment, and none of those that hold', async () => {
         const first = await commit(store, { puts: { '/made': '1', '/same': '1', '/changed': '1', '/gone': '1' } });
         const second = await commit(store, { puts: { '/changed': '2', '/p/1': '1', '/pp': '1' }, deletes: ['/gone'] });
         const third = await commit(store, { puts: { '/p/2': 'two' } });
@@ -268,7 +268,7 @@ export function describeStoreContract(name: string, open: () => Promise<StoreUnd
         expect((await store.list('/same', signal)).records.map(({ value }) => text(value))).toEqual(['1']);
       });
 
-      it('wins with what it was told, unless somebody else was faster', async () => {
+      it('wins with the returned revisions, unless another transaction was faster', async () => {
         await commit(store, { puts: { '/a': '1', '/b': '1' } });
         const { modRevisions } = await commitLosing(store, {
           puts: { '/a': '2' },
@@ -279,7 +279,7 @@ export function describeStoreContract(name: string, open: () => Promise<StoreUnd
         expect((await commitLosing(store, { puts: { '/a': '3' }, if: again })).changed).toEqual([['/a', '2']]);
       });
 
-      it('tells what a transaction that only compares has met', async () => {
+      it('returns the conflicts of a transaction that only compares', async () => {
         const revision = await commit(store, { puts: { '/a': '1' } });
         await commit(store, { deletes: ['/a'], puts: { '/b': '1' } });
         const met = { changed: [['/b', '1']], missing: ['/a'] };

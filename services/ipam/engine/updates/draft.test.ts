@@ -263,7 +263,7 @@ describe('the size of a transaction', () => {
     );
   });
 
-  it('is weighed anew once changes are in it', async () => {
+  it('is estimated again after changes are folded', async () => {
     const draft = await draftOver([]);
     expect(draft.bytesWith(puts)).toBe(3000);
     draft.fold(puts);

@@ -116,7 +116,7 @@ describe('an answer without a comparison', () => {
     expect(await Promise.all(answers)).toEqual([7, 1]);
   });
 
-  it('is not asked about where nobody else writes', async () => {
+  it('is not read when no other process writes', async () => {
     const { store, count } = countingStore();
     const { updater } = await startReplica(store, { isExclusiveWriter: true });
     expect(await updater.update('n', readCount('a'), { signal: forever })).toBe(0);

@@ -14,7 +14,7 @@ function request(isAnswered = false): UpdateRequest {
 }
 
 describe('a lane', () => {
-  it('gives its requests in the order in which they came, without those that nobody waits for', () => {
+  it('returns its requests in order of arrival, without answered ones', () => {
     const lane = new Lane('n');
     const [first, gone, last] = [request(), request(true), request()];
     for (const each of [first, gone, last]) lane.add(each);

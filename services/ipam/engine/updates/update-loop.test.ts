@@ -290,7 +290,7 @@ describe('callers who give up', () => {
     expect(await stored(store, 'a')).toEqual(['{"deleted":false,"block":{"10.0.0.0/26":1}}']);
   });
 
-  it('during the transaction: the caller is told at once, and the outcome stands', async () => {
+  it('during the transaction: the caller fails immediately, and the outcome stands', async () => {
     const { store, releaseNext } = blockingStore();
     const { updater } = await startReplica(store);
     const abort = new AbortController();

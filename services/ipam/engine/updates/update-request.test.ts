@@ -43,7 +43,7 @@ test('a commit is a span of the first request’s trace, and is linked with the 
   expect(other?.links.map((link) => link.context.spanId)).toEqual([span?.spanContext().spanId]);
 });
 
-test('a commit is a span of the first trace that is recorded, whoever else asked', async () => {
+test('a commit is a span of the first recorded trace', async () => {
   const { span, context: asked } = recorded('second');
   await withCommitSpan(TRANSACTION, [unrecorded(), ROOT_CONTEXT, asked], commit);
   const [commitSpan] = exporter.getFinishedSpans();
@@ -52,7 +52,7 @@ test('a commit is a span of the first trace that is recorded, whoever else asked
   expect(commitSpan?.links).toEqual([]);
 });
 
-test('a commit of which nobody records anything is no span, and is done all the same', async () => {
+test('a commit without a recorded trace has no span, and is executed', async () => {
   expect(await withCommitSpan(TRANSACTION, [unrecorded(), unrecorded()], commit)).toMatchObject({ revision: 7 });
   expect(exporter.getFinishedSpans()).toEqual([]);
 });
