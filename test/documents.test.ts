@@ -58,16 +58,8 @@ describe('documents', () => {
 });
 
 describe('plain language', () => {
-  /** Phrases of the word list that are still there. Lower a number with each change; none may rise. */
-  const LEFT: Readonly<Record<string, number>> = {
-    addon: 2,
-    documents: 47,
-    plugin: 33,
-    'services/ctl': 30,
-    'services/dataplane': 115,
-    'services/ipam': 21,
-    'services/shared': 19,
-  };
+  /** Phrases of the word list that stay: names and labels of metrics, which are stable over releases. None may be added. */
+  const LEFT: Readonly<Record<string, number>> = { documents: 3, 'services/dataplane': 2 };
 
   const areas = [...hitsByArea()].filter(([, hits]) => hits.length > 0);
 
