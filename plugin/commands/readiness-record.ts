@@ -16,7 +16,7 @@ const STORED_MODE = { full: 'all', 'ipam-only': 'addresses', 'delegated-ipam': '
   string
 >;
 
-const MODES = Object.keys(STORED_MODE) as ModeKind[];
+const MODES = ['full', 'ipam-only', 'delegated-ipam'] as const satisfies readonly ModeKind[];
 
 /** The file, as JSON. */
 const STORED = z.strictObject({
