@@ -1,0 +1,139 @@
+// What the image consists of, as data. rootfs.mjs builds it, Dockerfile and test/image.test.ts are compared with it.
+
+/** Node.js, from the npm package of its own release team for one platform; checked against the registry's digest. */
+export const NODE = {
+  version: '24.21.0',
+  integrity: {
+    amd64: 'sha512-3nULszZ5X0fciYpG0t6TrdApJzAn8+FlINP6OiMX7V8HrvpATPN936U1LlReOJriLRa4e8yEqQBYCnLyPNAs7Q==',
+    arm64: 'sha512-FpJRPEz2OvvTLfjIOlNGFY9JLPMKgl5m+d4oGYBLg24kJ1mmvN1Zl/HPJgF4HDaJ51ISev1l1cRZ/DM+keXW5g==',
+  },
+};
+
+/** The names that Debian, GNU and Node.js give each architecture; the key is Debian's and OCI's. */
+export const ARCHITECTURES = {
+  amd64: { gnu: 'x86_64-linux-gnu', compiler: 'x86-64-linux-gnu', node: 'x64' },
+  arm64: { gnu: 'aarch64-linux-gnu', compiler: 'aarch64-linux-gnu', node: 'arm64' },
+};
+
+/** Debian's release. The machine that builds must run the same one, as the addon is compiled against its libraries. */
+export const DEBIAN = {
+  codename: 'bookworm',
+  /** Downloaded with their dependencies. Only the files below leave them. */
+  packages: ['base-files', 'bird2', 'ca-certificates', 'libstdc++6', 'nftables'],
+  /** The shared libraries that these and Node.js need are added by their ELF headers. */
+  programs: ['/usr/sbin/nft', '/usr/sbin/bird', '/usr/sbin/birdcl'],
+  /** Loaded by the C library at run time, so no ELF header names it. */
+  libraries: ['libgcc_s.so.1'],
+  files: ['/usr/lib/os-release'],
+};
+
+/** Programs that the build needs on a machine with Debian, each with its package. */
+export const BUILD_PROGRAMS = {
+  'g++': 'g++',
+  gzip: 'gzip',
+  make: 'make',
+  python3: 'python3',
+  readelf: 'binutils',
+  tar: 'tar',
+};
+
+/** Where Podwire lies in the image. */
+export const HOME = '/opt/podwire';
+
+/**
+ * The shipped workspaces: how each is compiled, and the files that leave it (globs). `bin` of package.json becomes a
+ * command on PATH.
+ */
+export const WORKSPACES = {
+  proto: { project: 'proto', files: ['package.json', 'gen/image.binpb', 'dist/**/*.js'] },
+  'services/shared': {
+    project: 'services/shared/tsconfig.build.json',
+    files: ['package.json', 'dist/**/*.js'],
+  },
+  addon: {
+    project: 'addon/tsconfig.build.json',
+    // binding.gyp marks the package's folder for lib/load.ts.
+    files: ['package.json', 'binding.gyp', 'dist/**/*.js', 'build/Release/podwire_netlink.node'],
+  },
+  'services/ipam': {
+    project: 'services/ipam/tsconfig.build.json',
+    files: ['package.json', 'bin/*.mjs', 'dist/**/*.js'],
+  },
+  'services/dataplane': {
+    project: 'services/dataplane/tsconfig.build.json',
+    files: ['package.json', 'bin/*.mjs', 'dist/**/*.js'],
+  },
+  'services/ctl': {
+    project: 'services/ctl/tsconfig.build.json',
+    files: ['package.json', 'bin/*.mjs', 'dist/**/*.js'],
+  },
+  plugin: {
+    project: 'plugin/tsconfig.build.json',
+    files: ['package.json', 'bin/*.mjs', 'conflist/*', 'dist/**/*.js', 'shim/build/podwire'],
+  },
+};
+
+/** npm packages that are compiled into the addon or hold nothing that runs; the first have their licence in the image. */
+export const COMPILED_IN = ['node-addon-api'];
+
+/** What of an npm package is shipped: files that Node.js can load. Type declarations, maps, sources and texts are not. */
+export const NPM_FILES = /\.(js|cjs|mjs|json|node|proto)$/;
+
+/** Folders of npm packages without anything that Node.js loads, by path from node_modules. */
+export const NPM_UNUSED = [
+  /\/(test|tests|docs|example|examples|benchmark|benchmarks|\.github)\//,
+  // For bundlers: Node.js follows "main" and the condition "default", which lead to build/src.
+  /^@opentelemetry\/[^/]+\/build\/(esm|esnext)\//,
+  /^@opentelemetry\/[^/]+\/node_modules\/@opentelemetry\/[^/]+\/build\/(esm|esnext)\//,
+  /^protobufjs\/(dist|cli)\//,
+  /^yaml\/browser\//,
+  /^lmdb\/(dependencies|dict|src)\//,
+  // Prebuilt for another C library, and for the binary interface of older releases of Node.js.
+  /\.musl\.node$/,
+  /\.abi\d+\.glibc\.node$/,
+];
+
+/** Users in /etc/passwd. podwire-ipam and podwirectl need none but the last; programs on a node run as root. */
+export const USERS = [
+  { name: 'root', id: 0, home: '/root' },
+  { name: 'nobody', id: 65534, home: '/nonexistent' },
+  { name: 'podwire', id: 65532, home: '/nonexistent' },
+];
+
+/** Empty folders, with their mode: what the runtime mounts, and what Podwire's settings have as default. */
+export const FOLDERS = {
+  '/dev': 0o755,
+  '/etc': 0o755,
+  '/host': 0o755,
+  '/proc': 0o755,
+  '/root': 0o700,
+  '/run': 0o755,
+  '/sys': 0o755,
+  '/tmp': 0o1777,
+  '/var/lib/podwire': 0o755,
+};
+
+/** Links, as Debian has them. /var/run leads to where container runtimes keep network namespaces. */
+export const LINKS = {
+  '/bin': 'usr/bin',
+  '/etc/os-release': '../usr/lib/os-release',
+  '/lib': 'usr/lib',
+  '/lib64': 'usr/lib64',
+  '/sbin': 'usr/sbin',
+  '/var/run': '/run',
+};
+
+/** The image's configuration. It has no entry point and no command: each container names its program. */
+export const CONFIG = {
+  user: '65532:65532',
+  workingDirectory: '/',
+  environment: { PATH: '/usr/local/bin:/usr/sbin:/usr/bin' },
+  labels: {
+    'org.opencontainers.image.title': 'podwire',
+    'org.opencontainers.image.description': 'Pod networking for Kubernetes: IPAM, dataplane, CNI plugin and podwirectl',
+    'org.opencontainers.image.licenses': 'Apache-2.0',
+  },
+};
+
+/** The layers, the one that changes least first: a new release of Podwire leaves the first as it is. */
+export const LAYERS = ['base', 'podwire'];
