@@ -10,7 +10,7 @@ import {
   readdirSync,
   readlinkSync,
 } from 'node:fs';
-import { basename, dirname, join, normalize } from 'node:path';
+import { basename, dirname, join, normalize, relative } from 'node:path';
 
 import { DEBIAN, FOLDERS, LINKS, NODE, USERS } from './recipe.mjs';
 import { filesBelow, link, run, ship, step, write } from './tree.mjs';
@@ -19,7 +19,7 @@ import { filesBelow, link, run, ship, step, write } from './tree.mjs';
 const SOURCES = ['/etc/apt/sources.list.d/debian.sources', '/etc/apt/sources.list'];
 
 /**
- * Downloads the packages of an architecture with their dependencies, as nothing were installed, and unpacks each into a
+ * Downloads the packages of an architecture with their dependencies, as if nothing were installed, and unpacks each into a
  * folder of its own. Needs no root, and runs no program of that architecture.
  * @returns folders by package name
  */
@@ -125,7 +125,7 @@ function shipLibraries({ layer, names, packages, wanted, loaders }) {
     if (found === undefined) throw new Error(`no Debian package has the loader ${loader}`);
     ship(found.file, join(layer, place, basename(loader)));
     chmodSync(join(layer, place, basename(loader)), 0o755);
-    link(join(layer, merged), join('/usr/lib', names.gnu, basename(loader)));
+    link(join(layer, merged), relative(dirname(merged), join(place, basename(loader))));
   }
   return owners;
 }

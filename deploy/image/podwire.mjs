@@ -90,6 +90,9 @@ function defaultTargets(exports) {
 
 const isUnused = (path) => NPM_UNUSED.some((unused) => unused.test(path));
 
+/** Whether a file of an npm package is shipped; its path is from node_modules. */
+export const isShipped = (path) => NPM_FILES.test(path) && !isUnused(path);
+
 /** Ships the files of npm packages that Node.js can load. @returns path, manifest and origin of each shipped package */
 function shipPackages({ production, layer }) {
   const installed = readJson(join(production, 'node_modules/.package-lock.json')).packages;
@@ -99,17 +102,16 @@ function shipPackages({ production, layer }) {
   const listed = [];
   for (const [path, { integrity }] of packages) {
     const folder = join(production, path);
+    const name = path.replace(/^node_modules\//, '');
     const manifest = readJson(join(folder, 'package.json'));
     const own = filesBelow(folder).filter((file) => !file.startsWith('node_modules/'));
-    const files = own.filter(
-      (file) => NPM_FILES.test(file) && !isUnused(join(path.replace(/^node_modules\//, ''), file)),
-    );
+    const files = own.filter((file) => isShipped(join(name, file)));
     const isCompiledIn = COMPILED_IN.includes(manifest.name);
     // Only its manifest is left of a package of type declarations.
     if (!isCompiledIn && files.every((file) => file === 'package.json')) continue;
     listed.push({ folder, manifest, integrity, licences: own.filter(isLicence) });
     if (isCompiledIn) continue;
-    checkExports(path.replace(/^node_modules\//, ''), manifest);
+    checkExports(name, manifest);
     for (const file of files) ship(join(folder, file), join(layer, HOME, path, file));
   }
   return listed;

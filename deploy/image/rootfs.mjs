@@ -41,6 +41,7 @@ export function machineFault(arch) {
  * @throws Error with the output of the step that failed
  */
 export function buildRootfs({ arch, source, output, epochSeconds, revision }) {
+  process.umask(0o022);
   rmSync(output, { recursive: true, force: true });
   const layers = Object.fromEntries(LAYERS.map((name) => [name, join(output, name)]));
   for (const layer of Object.values(layers)) mkdirSync(layer, { recursive: true });

@@ -1,4 +1,4 @@
-// Files of the image: copying, modes and times that do not depend on the machine.
+// Files of the image, with modes and times that do not depend on the machine.
 import { spawnSync } from 'node:child_process';
 import {
   chmodSync,
@@ -72,7 +72,7 @@ export function filesBelow(folder, below = '') {
   return paths.sort();
 }
 
-/** Sets the time of everything below a folder, and modes that do not depend on the umask. */
+/** Sets the time of a folder and of everything below it. */
 export function setTimes(folder, epochSeconds) {
   const status = lstatSync(folder);
   if (status.isDirectory()) {

@@ -1,0 +1,2 @@
+export function isShipped(path: string): boolean;
+export function matches(glob: string, path: string): boolean;
