@@ -96,7 +96,6 @@ export const NPM_UNUSED = [
 /** Users in /etc/passwd. podwire-ipam and podwirectl run as podwire, the programs of a node as root. */
 export const USERS = [
   { name: 'root', id: 0, home: '/root' },
-  { name: 'nobody', id: 65534, home: '/nonexistent' },
   { name: 'podwire', id: 65532, home: '/nonexistent' },
 ];
 
