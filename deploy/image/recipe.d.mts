@@ -14,7 +14,5 @@ export const CONFIG: {
 export const DEBIAN: { readonly codename: string; readonly programs: readonly string[] };
 export const LAYERS: readonly string[];
 export const NODE: { readonly version: string; readonly integrity: Readonly<Record<string, string>> };
-export const NPM_FILES: RegExp;
-export const NPM_UNUSED: readonly RegExp[];
 export const USERS: readonly { readonly name: string; readonly id: number }[];
 export const WORKSPACES: Readonly<Record<string, Workspace>>;
