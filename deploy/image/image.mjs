@@ -57,6 +57,7 @@ function build({ arch, name }) {
     },
     epochSeconds,
   });
+  rmSync(work, { recursive: true, force: true });
   const sizes = LAYERS.map((layer, index) => `${layer} ${(sizesBytes[index] / MEBIBYTE).toFixed(1)} MiB`);
   process.stdout.write(`${file}\n${digest}\ncompressed: ${sizes.join(', ')}\n`);
 }
