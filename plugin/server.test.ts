@@ -304,7 +304,7 @@ describe('a socket that callers do not find', () => {
     expect(statSync(path).mode & 0o777).toBe(0o600);
     letGo({ exitCode: 0, stdout: 'late' });
     expect(await underWay).toMatchObject({ status: 200, body: 'late' });
-    expect(record.lines().map(({ msg }) => msg)).toContainEqual(expect.stringContaining('is gone'));
+    expect(record.lines().map(({ msg }) => msg)).toContainEqual(expect.stringContaining('was deleted'));
   });
 
   test('as its whole directory is gone is made anew, as often as it happens', async () => {

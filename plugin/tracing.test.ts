@@ -88,7 +88,7 @@ test('the journal tells under which trace a service’s log has what it refers t
   attempt();
   await deleting;
   const { msg } = plugin.record.lines().find(({ todo }) => todo === 'detach-and-release') ?? {};
-  expect(msg).toMatch(new RegExp(`to be done later: internal error: .*log under trace ${TRACE_ID}$`));
+  expect(msg).toMatch(new RegExp(`is pending: internal error: .*log under trace ${TRACE_ID}$`));
 });
 
 test.each(['DEL', 'CHECK', 'GC', 'STATUS', 'VERSION'])('%s has a span of its own', async (command) => {

@@ -223,7 +223,7 @@ test('a refused request asks for nothing', async () => {
     variables: { CNI_ARGS: 'IP=10.65.0.8' },
   });
   expect(exitCode).toBe(1);
-  expect(JSON.parse(stdout)).toMatchObject({ code: 7, msg: expect.stringContaining('CNI_ARGS IP for 10.65.0.8') });
+  expect(JSON.parse(stdout)).toMatchObject({ code: 7, msg: expect.stringContaining('CNI_ARGS IP requests 10.65.0.8') });
   expect(plugin.script.calls).toEqual([]);
 });
 

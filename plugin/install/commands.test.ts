@@ -100,7 +100,7 @@ describe('podwire install', () => {
       const other = await run('check-install', { CNI_MTU: '9000' });
       expect(other).toMatchObject({
         exitCode: 1,
-        stdout: expect.stringContaining('10-podwire.conflist has other keys'),
+        stdout: expect.stringContaining('10-podwire.conflist differs'),
       });
 
       site.write('net.d/05-other.conf', '{"name":"k","type":"ptp"}');

@@ -120,7 +120,7 @@ describe('settings', () => {
     await server.kill();
     await expect(opened.store.revision(never)).rejects.toMatchObject({ code: 'STORE_UNAVAILABLE' });
     await opened.store.close();
-    expect(lines.join('')).toMatch(/the datastore is used at http.*does not answer/s);
+    expect(lines.join('')).toMatch(/using the datastore at http.*does not answer/s);
   });
 
   test('say where etcd is; when it is not there, the failure says so', async () => {

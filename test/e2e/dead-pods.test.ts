@@ -49,7 +49,7 @@ test('what is not known to have died with an earlier boot stays', async () => {
   await stack.start('dataplane', 'plugin');
   await expect
     .poll(() => stack.log('dataplane'), { timeout: NOTICED_MS })
-    .toContain('do two machines have one node name?');
+    .toContain('whether two machines share a node name');
   expect(await holders()).toEqual(['net.other-node', 'net.this-boot', 'net.twin', 'net.untold']);
 });
 

@@ -145,7 +145,7 @@ test('discards a release that host-local always refuses, after which GC succeeds
   expect((await callHostLocal('GC')).exitCode).toBe(1);
   expect(await podwirectl('journal', 'discard', attachment, '--yes')).toMatchObject({ exitCode: 0 });
   expect(await podwirectl('journal')).toMatchObject({ exitCode: 0, stdout: 'pending releases: none\n' });
-  expect(stack.log('plugin')).toContain(`journal: ${attachment} is discarded`);
+  expect(stack.log('plugin')).toContain(`journal: release of ${attachment} is discarded`);
   const again = await podwirectl('journal', 'discard', attachment, '--yes');
   expect(again).toMatchObject({ exitCode: 3, stderr: expect.stringContaining('not found') });
 });

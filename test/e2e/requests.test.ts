@@ -184,7 +184,7 @@ describe('by a request policy', () => {
     expect(await refusal(target, asking('red', { floatingIPs: '["192.0.2.7"]' }))).toMatchObject({
       code: 7,
       msg: expect.stringMatching(
-        /floatingIPs asks for floating IPs \(192\.0\.2\.7\), which Podwire does not make.*remove it/,
+        /floatingIPs requests floating IPs \(192\.0\.2\.7\), which Podwire does not support.*remove it/,
       ),
     });
     expect(await kernel(target)).toEqual(before);
@@ -203,7 +203,7 @@ describe('a pod is refused, and gets nothing, for', () => {
       'cni.projectcalico.org/ipFamilies': '["IPv4","IPv6"]',
     };
     const { code, msg } = await refusal(pod('e2e-other-family'), annotated(pools));
-    expect([code, msg]).toEqual([7, expect.stringContaining('asked for as one of IPv4')]);
+    expect([code, msg]).toEqual([7, expect.stringContaining('requested as an IPv4 pool')]);
   });
 
   test('an address that another has', async () => {
@@ -224,7 +224,7 @@ describe('a pod is refused, and gets nothing, for', () => {
     const request = { config: { args: { cni: { ips: ['10.66.0.80'] } }, runtimeConfig: { ips: ['10.66.0.81'] } } };
     expect(await refusal(pod('e2e-contradiction'), request)).toMatchObject({
       code: 7,
-      msg: expect.stringContaining('runtimeConfig.ips asks for 10.66.0.81, and args.cni.ips for 10.66.0.80'),
+      msg: expect.stringContaining('runtimeConfig.ips requests 10.66.0.81, but args.cni.ips requests 10.66.0.80'),
     });
   });
 });

@@ -28,5 +28,5 @@ test('another package between is passed over', async () => {
 });
 
 test('where there is none, that is said', async () => {
-  await expect(readOwnPackage(moduleIn('main.js'), 'mine')).rejects.toThrow('there is no package.json of mine above');
+  await expect(readOwnPackage(moduleIn('main.js'), 'mine')).rejects.toThrow('package.json of mine not found above');
 });
