@@ -11,6 +11,7 @@ import { acquireExclusive } from '@podwire/shared/rpc/exclusive';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
 import type { Logger } from '@podwire/shared/runtime/log';
+import { ipamTls } from '@podwire/shared/tls/certificate-source';
 
 import { IpamCircuitBreaker } from './addresses/circuit-breaker.js';
 import { ProviderHistory } from './addresses/provider-history.js';
@@ -92,7 +93,7 @@ export async function startPlugin(settings: PluginSettings, deps: PluginDeps): P
 
 async function serve(settings: PluginSettings, deps: PluginDeps): Promise<Running> {
   const { log, clock, stopwatch } = deps;
-  const ipam = new Peer('podwire-ipam', settings.ipamAddress);
+  const ipam = new Peer('podwire-ipam', settings.ipamAddress, { tls: ipamTls(settings.ipamTls, { clock, log }) });
   const dataplane = new Peer('podwire-dataplane', settings.dataplaneAddress);
   const ending = new AbortController();
   // Each DEL in flight adds a listener; without this, Node.js warns of a leak above ten.

@@ -11,6 +11,10 @@ describe('settings', () => {
     expect(readPluginSettings({}, 'Node-1.Example')).toEqual({
       socket: '/run/podwire/cni.sock',
       ipamAddress: 'unix:/run/podwire/ipam.sock',
+      ipamTls: undefined,
+      ipamTlsCaFile: '',
+      ipamTlsCertFile: '',
+      ipamTlsKeyFile: '',
       dataplaneAddress: 'unix:/run/podwire/dataplane.sock',
       nodeName: 'node-1.example',
       addTimeoutMs: 15_000,
@@ -29,6 +33,9 @@ describe('settings', () => {
     const wrong = {
       PODWIRE_PLUGIN_SOCKET: 'relative',
       PODWIRE_PLUGIN_IPAM_ADDRESS: 'nowhere',
+      PODWIRE_PLUGIN_IPAM_TLS_CA_FILE: 'ca.crt',
+      PODWIRE_PLUGIN_IPAM_TLS_CERT_FILE: 'tls.crt',
+      PODWIRE_PLUGIN_IPAM_TLS_KEY_FILE: 'tls.key',
       PODWIRE_PLUGIN_DATAPLANE_ADDRESS: 'unix:relative',
       PODWIRE_PLUGIN_NODE_NAME: 'Node_1',
       PODWIRE_PLUGIN_ADD_TIMEOUT_MS: '0',
@@ -71,5 +78,5 @@ test('the shim waits for the longest command and its undoing, however long it lo
 test('the usage tells every setting, its default and what it does', () => {
   const text = pluginUsage('node-1').replace(/\s+/g, ' ');
   for (const { variable, default: usual, about } of Object.values(pluginSettings('node-1')))
-    expect(text).toContain(`${variable} (${usual}) ${about}`);
+    expect(text).toContain(`${variable}${usual === '' ? '' : ` (${usual})`} ${about}`);
 });

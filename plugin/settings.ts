@@ -2,6 +2,8 @@ import { readSettings, type SettingValues } from '@podwire/shared/runtime/config
 import { LOG_LEVELS } from '@podwire/shared/runtime/log';
 import { absolutePath, flag, oneOf, rpcAddress, text, wholeNumber } from '@podwire/shared/runtime/setting';
 import { serverUsage } from '@podwire/shared/runtime/usage';
+import type { TlsFiles } from '@podwire/shared/tls/tls-files';
+import { ipamTlsFiles, ipamTlsSettings } from '@podwire/shared/tls/tls-settings';
 
 import { isSubdomain } from './cni/environment.js';
 
@@ -17,7 +19,10 @@ const MAX_CLEAN_UP_TIMEOUT_MS = 20_000;
 
 const timeout = wholeNumber(1, MAX_TIMEOUT_MS);
 
-export type PluginSettings = SettingValues<ReturnType<typeof pluginSettings>>;
+export interface PluginSettings extends SettingValues<ReturnType<typeof pluginSettings>> {
+  /** For the connection to podwire-ipam; undefined for plain text. */
+  readonly ipamTls: TlsFiles | undefined;
+}
 
 /**
  * Reads the settings.
@@ -28,7 +33,8 @@ export function readPluginSettings(
   env: Readonly<Record<string, string | undefined>>,
   hostName: string,
 ): PluginSettings {
-  return readSettings({ settings: pluginSettings(hostName), prefix: PREFIX, env });
+  const values = readSettings({ settings: pluginSettings(hostName), prefix: PREFIX, env });
+  return { ...values, ipamTls: ipamTlsFiles(PREFIX, values) };
 }
 
 const JOURNAL_SETTINGS = {
@@ -62,6 +68,17 @@ const STATUS_SETTINGS = {
   },
 } as const;
 
+/** The connection to podwire-ipam. */
+const IPAM_SETTINGS = {
+  ipamAddress: {
+    variable: 'PODWIRE_PLUGIN_IPAM_ADDRESS',
+    schema: rpcAddress,
+    default: 'unix:/run/podwire/ipam.sock',
+    about: 'Address of podwire-ipam: unix:/absolute/path, or host:port with TLS.',
+  },
+  ...ipamTlsSettings(PREFIX),
+} as const;
+
 /**
  * Every setting of the plugin.
  * @param hostName - default of the node name
@@ -74,12 +91,7 @@ export function pluginSettings(hostName: string) {
       default: '/run/podwire/cni.sock',
       about: 'Absolute path of the unix socket for the shim.',
     },
-    ipamAddress: {
-      variable: 'PODWIRE_PLUGIN_IPAM_ADDRESS',
-      schema: rpcAddress,
-      default: 'unix:/run/podwire/ipam.sock',
-      about: 'Address of podwire-ipam: unix:/absolute/path or host:port.',
-    },
+    ...IPAM_SETTINGS,
     dataplaneAddress: {
       variable: 'PODWIRE_PLUGIN_DATAPLANE_ADDRESS',
       schema: rpcAddress,

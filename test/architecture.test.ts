@@ -24,6 +24,8 @@ test('there is something to look at', () => {
     '../failure/failure.js',
     '../runtime/clock.js',
     '../runtime/log.js',
+    '../tls/certificate-source.js',
+    './access.js',
     './listen.js',
     './message-size.js',
     './reflection.js',
@@ -388,7 +390,9 @@ describe('the contract', () => {
       ),
     );
     expect(methods.length).toBeGreaterThan(3);
-    const own = SOURCES.filter((file) => file.startsWith(`services/${service}/`) && !isTest(file)).map(read);
+    // The table of roles names every method as well.
+    const isServer = (file: string) => file.startsWith(`services/${service}/`) && !file.includes('/access/');
+    const own = SOURCES.filter((file) => isServer(file) && !isTest(file)).map(read);
     const servers = (method: string) => own.filter((text) => new RegExp(`\\b${method}[,)]`).test(text));
     expect(methods.filter((method) => servers(method).length !== 1)).toEqual([]);
   });

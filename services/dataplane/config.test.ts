@@ -6,6 +6,10 @@ describe('the settings', () => {
   test('have the defaults that they document', () => {
     expect(readConfig({}, 'Node-1')).toEqual({
       listen: ['unix:/run/podwire/dataplane.sock'],
+      ipamTls: undefined,
+      ipamTlsCaFile: '',
+      ipamTlsCertFile: '',
+      ipamTlsKeyFile: '',
       callTimeoutMs: 10_000,
       drainTimeoutMs: 5000,
       natExclude: 'pools',
@@ -43,6 +47,9 @@ describe('the settings', () => {
       PODWIRE_DATAPLANE_LOG_LEVEL: 'debug',
       PODWIRE_DATAPLANE_NODE_NAME: 'rack-1.node-7',
       PODWIRE_DATAPLANE_IPAM_ADDRESS: 'ipam.podwire:5001',
+      PODWIRE_DATAPLANE_IPAM_TLS_CA_FILE: '/tls/ca.crt',
+      PODWIRE_DATAPLANE_IPAM_TLS_CERT_FILE: '/tls/tls.crt',
+      PODWIRE_DATAPLANE_IPAM_TLS_KEY_FILE: '/tls/tls.key',
       PODWIRE_DATAPLANE_NODE_IPV4: '192.0.2.7/24',
       PODWIRE_DATAPLANE_NODE_IPV6: 'none',
       PODWIRE_DATAPLANE_STATE_DIRECTORY: '/run/a/b',
@@ -67,6 +74,16 @@ describe('the settings', () => {
       logLevel: 'debug',
       nodeName: 'rack-1.node-7',
       ipamAddress: 'ipam.podwire:5001',
+      ipamTls: {
+        ca: { setting: 'PODWIRE_DATAPLANE_IPAM_TLS_CA_FILE', path: '/tls/ca.crt' },
+        identity: {
+          certificate: { setting: 'PODWIRE_DATAPLANE_IPAM_TLS_CERT_FILE', path: '/tls/tls.crt' },
+          key: { setting: 'PODWIRE_DATAPLANE_IPAM_TLS_KEY_FILE', path: '/tls/tls.key' },
+        },
+      },
+      ipamTlsCaFile: '/tls/ca.crt',
+      ipamTlsCertFile: '/tls/tls.crt',
+      ipamTlsKeyFile: '/tls/tls.key',
       nodeIpv4: { type: 'address', address: { family: 4, value: 0xc0000207n }, length: 24 },
       nodeIpv6: { type: 'none' },
       stateDirectory: '/run/a/b',
@@ -85,6 +102,23 @@ describe('the settings', () => {
     const env = { PODWIRE_DATAPLANE_NODE_NAME: name };
     expect(() => readConfig(env, 'node-1')).toThrow(/PODWIRE_DATAPLANE_NODE_NAME/);
   });
+
+  test.each([
+    ['a host beyond this machine', '192.0.2.1:7070', {}],
+    ['some files only', '127.0.0.1:7070', { PODWIRE_DATAPLANE_IPAM_TLS_CA_FILE: '/tls/ca.crt' }],
+  ])('refuse %s without every TLS file', (_, address, rest) => {
+    const env = { PODWIRE_DATAPLANE_IPAM_ADDRESS: address, ...rest };
+    expect(() => readConfig(env, 'node-1')).toThrow(/PODWIRE_DATAPLANE_IPAM_TLS_KEY_FILE is empty, and .* needs TLS/);
+  });
+
+  test.each(['0.0.0.0:7070', '192.0.2.1:7070', 'node-1:7070'])(
+    'refuse to serve at %s, without authentication',
+    (address) => {
+      expect(() => readConfig({ PODWIRE_DATAPLANE_LISTEN: address }, 'node-1')).toThrow(
+        /is neither a unix socket nor a loopback/,
+      );
+    },
+  );
 
   test('that are invalid or unknown are reported all at once', () => {
     const wrong = Object.fromEntries(

@@ -2,8 +2,18 @@ import { interfaceNameFault } from '@podwire/shared/attachment/attachment';
 import type { Family } from '@podwire/shared/net/address';
 import { readSettings, type SettingValues } from '@podwire/shared/runtime/config-reader';
 import { LOG_LEVELS } from '@podwire/shared/runtime/log';
-import { absolutePath, listOf, oneOf, rpcAddress, text, wholeNumber } from '@podwire/shared/runtime/setting';
+import {
+  absolutePath,
+  isLocalAddress,
+  listOf,
+  oneOf,
+  rpcAddress,
+  text,
+  wholeNumber,
+} from '@podwire/shared/runtime/setting';
 import { serverUsage } from '@podwire/shared/runtime/usage';
+import type { TlsFiles } from '@podwire/shared/tls/tls-files';
+import { ipamTlsFiles, ipamTlsSettings } from '@podwire/shared/tls/tls-settings';
 import { z } from 'zod';
 
 import { BIRD_SETTINGS } from './bird/settings.js';
@@ -50,11 +60,11 @@ export const portRange = z
 const SETTINGS = {
   listen: {
     variable: 'PODWIRE_DATAPLANE_LISTEN',
-    schema: listOf(rpcAddress),
+    schema: listOf(rpcAddress.refine(isLocalAddress, 'is neither a unix socket nor a loopback address')),
     default: 'unix:/run/podwire/dataplane.sock',
     about:
-      'Addresses of the gRPC server, separated by commas: unix:/absolute/path (only its owner can connect) or host:port. The ' +
-      'port is unauthenticated: every client can rewire the node’s pods.',
+      'Where to serve gRPC: unix:/absolute/path, accessible to its owner only, or a loopback host:port, at which every ' +
+      'process of the machine can rewire the node’s pods; several with commas between them.',
   },
   callTimeoutMs: {
     variable: 'PODWIRE_DATAPLANE_CALL_TIMEOUT_MS',
@@ -112,8 +122,9 @@ const SETTINGS = {
     variable: 'PODWIRE_DATAPLANE_IPAM_ADDRESS',
     schema: rpcAddress,
     default: 'unix:/run/podwire/ipam.sock',
-    about: 'Address of podwire-ipam: unix:/absolute/path or host:port.',
+    about: 'Address of podwire-ipam: unix:/absolute/path, or host:port with TLS.',
   },
+  ...ipamTlsSettings(PREFIX),
   nodeIpv4: {
     variable: 'PODWIRE_DATAPLANE_NODE_IPV4',
     schema: addressMethod(4),
@@ -164,7 +175,10 @@ export function dataplaneSettings(hostName: string) {
   } as const;
 }
 
-export type Config = SettingValues<ReturnType<typeof dataplaneSettings>>;
+export interface Config extends SettingValues<ReturnType<typeof dataplaneSettings>> {
+  /** For the connection to podwire-ipam; undefined for plain text. */
+  readonly ipamTls: TlsFiles | undefined;
+}
 
 /**
  * Reads podwire-dataplane's settings from its environment.
@@ -172,12 +186,13 @@ export type Config = SettingValues<ReturnType<typeof dataplaneSettings>>;
  * @throws Failure INVALID_SETTINGS that lists every unknown variable and every invalid value
  */
 export function readConfig(env: Readonly<Record<string, string | undefined>>, hostName: string): Config {
-  return readSettings({
+  const values = readSettings({
     settings: dataplaneSettings(hostName),
     prefix: PREFIX,
     furtherPrefixes: ROUTING_PREFIXES,
     env,
   });
+  return { ...values, ipamTls: ipamTlsFiles(PREFIX, values) };
 }
 
 /** The output of `podwire-dataplane --help`. */

@@ -5,6 +5,7 @@ import { acquireExclusive } from '@podwire/shared/rpc/exclusive';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
 import type { Logger } from '@podwire/shared/runtime/log';
+import { ipamTls } from '@podwire/shared/tls/certificate-source';
 
 import { BirdEvents } from './bird/bird-events.js';
 import { Bird } from './bird/bird.js';
@@ -291,7 +292,7 @@ async function openNode(kernel: Kernel, { config, deps, environment }: OpenOptio
   const podEvents = new Events(log);
   const podOptions = environment && { mtu: () => environment.mtuBytes, guard: environment.guard };
   const dataplane = new Dataplane({ kernel, registry, events: podEvents, ...podOptions });
-  const ipam = new Peer('podwire-ipam', config.ipamAddress);
+  const ipam = new Peer('podwire-ipam', config.ipamAddress, { tls: ipamTls(config.ipamTls, { clock, log }) });
   const addressBook = ipamAddressBook(ipam, clock);
   const { nodeName } = config;
   const parts = { kernel, dataplane, registry, events, clock };

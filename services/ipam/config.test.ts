@@ -17,6 +17,10 @@ function refusal(env: Readonly<Record<string, string>>): Failure {
 test('an empty environment gives the documented defaults', () => {
   expect(readConfig({ PATH: '/bin', PODWIRE_PLUGIN_SOCKET: '/x' })).toEqual({
     listen: ['unix:/run/podwire/ipam.sock'],
+    tlsCertFile: '',
+    tlsKeyFile: '',
+    tlsClientCaFile: '',
+    plaintextLoopback: false,
     store: 'embedded',
     storeDirectory: '/var/lib/podwire/ipam',
     etcdEndpoints: ['http://127.0.0.1:2379'],
@@ -50,6 +54,7 @@ test('every setting has a variable of the process, and says what it does', () =>
 test('every setting is read', () => {
   const config = readConfig({
     PODWIRE_IPAM_LISTEN: 'unix:/tmp/a.sock, 127.0.0.1:0',
+    PODWIRE_IPAM_PLAINTEXT_LOOPBACK: 'true',
     PODWIRE_IPAM_STORE: 'etcd',
     PODWIRE_IPAM_STORE_DIRECTORY: '/tmp/store',
     PODWIRE_IPAM_ETCD_ENDPOINTS: 'https://a.example:2379, https://[::1]:2380',
@@ -76,6 +81,10 @@ test('every setting is read', () => {
   const { defaultPool, ...rest } = config;
   expect(rest).toEqual({
     listen: ['unix:/tmp/a.sock', '127.0.0.1:0'],
+    tlsCertFile: '',
+    tlsKeyFile: '',
+    tlsClientCaFile: '',
+    plaintextLoopback: true,
     store: 'etcd',
     storeDirectory: '/tmp/store',
     etcdEndpoints: ['https://a.example:2379', 'https://[::1]:2380'],
@@ -105,6 +114,40 @@ test.each([
   ['etcd', 'refuse'],
 ])('nodes that are not registered are by default for the %s store: %s', (store, expected) => {
   expect(readConfig({ PODWIRE_IPAM_STORE: store }).unknownNodes).toBe(expected);
+});
+
+describe('the network listener', () => {
+  const tls = {
+    PODWIRE_IPAM_TLS_CERT_FILE: '/tls/tls.crt',
+    PODWIRE_IPAM_TLS_KEY_FILE: '/tls/tls.key',
+    PODWIRE_IPAM_TLS_CLIENT_CA_FILE: '/tls/ca.crt',
+  };
+  const plaintext = { PODWIRE_IPAM_PLAINTEXT_LOOPBACK: 'true' };
+
+  test.each([
+    ['a unix socket', 'unix:/run/ipam.sock', {}],
+    ['any address with TLS', '0.0.0.0:7070', tls],
+    ['a loopback address with TLS', '[::1]:7070', tls],
+    ['a loopback address in plain text, when allowed', 'unix:/run/ipam.sock,127.0.0.1:7070,localhost:7071', plaintext],
+  ])('may be %s', (_, listen, rest) => {
+    expect(readConfig({ PODWIRE_IPAM_LISTEN: listen, ...rest }).listen).toEqual(listen.split(','));
+  });
+
+  test.each([
+    ['an address in plain text', '192.0.2.1:7070', {}, Object.keys(tls)],
+    ['a loopback address in plain text that is not allowed', '127.0.0.1:7070', {}, Object.keys(tls)],
+    ['an address beyond loopback in plain text', '127.0.0.1:7070,192.0.2.1:7070', plaintext, Object.keys(tls)],
+    [
+      'TLS without the authorities of the callers',
+      '192.0.2.1:7070',
+      { ...tls, PODWIRE_IPAM_TLS_CLIENT_CA_FILE: '' },
+      ['PODWIRE_IPAM_TLS_CLIENT_CA_FILE'],
+    ],
+    ['TLS and plain text', '127.0.0.1:7070', { ...tls, ...plaintext }, ['PODWIRE_IPAM_PLAINTEXT_LOOPBACK']],
+  ])('is not %s', (_, listen, rest, fields) => {
+    const { violations } = refusal({ PODWIRE_IPAM_LISTEN: listen, ...rest });
+    expect(violations.map(({ field }) => field)).toEqual(fields);
+  });
 });
 
 describe('nonsense is refused', () => {

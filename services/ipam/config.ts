@@ -3,6 +3,7 @@ import { parsePrefix } from '@podwire/shared/net/prefix';
 import { readSettings, type Setting, type SettingValues } from '@podwire/shared/runtime/config-reader';
 import { LOG_LEVELS } from '@podwire/shared/runtime/log';
 import { absolutePath, listOf, oneOf, rpcAddress, text, wholeNumber } from '@podwire/shared/runtime/setting';
+import { SERVER_TLS_SETTINGS, serverTlsFaults } from '@podwire/shared/tls/tls-settings';
 import { z } from 'zod';
 
 import { checkPool, type PoolFault, type PoolSpec } from './pools/rules.js';
@@ -96,9 +97,9 @@ export const SETTINGS = {
     schema: listOf(rpcAddress),
     default: 'unix:/run/podwire/ipam.sock',
     about:
-      'Where to serve gRPC: unix:/absolute/path (accessible to its owner only) or host:port, separated by commas. ' +
-      'Every client can allocate and release all addresses; a host:port is unauthenticated and unencrypted.',
+      'Where to serve gRPC: unix:/absolute/path, accessible to its owner only, or host:port with TLS and client certificates; several with commas between them.',
   },
+  ...SERVER_TLS_SETTINGS,
   store: {
     variable: 'PODWIRE_IPAM_STORE',
     schema: oneOf(['embedded', 'etcd']),
@@ -208,7 +209,7 @@ export function readConfig(env: Readonly<Record<string, string | undefined>>): C
     unknownNodes,
     ...rest
   } = values;
-  const faults = etcdFaults(values);
+  const faults = [...serverTlsFaults(values.listen, values), ...etcdFaults(values)];
   const checked = cidr === '' ? undefined : checkPool({ name, cidr, blockSizeBits, disabled: false });
   if (checked?.ok === false) faults.push(...checked.faults.map(violationOf));
   if (faults.length > 0) throw violationsFailure('INVALID_SETTINGS', 'Settings refused', faults);

@@ -325,14 +325,18 @@ describe('the service', () => {
   });
 
   test('refuses a datastore that another has open', async () => {
-    const second = served.place.start({ PODWIRE_IPAM_LISTEN: '127.0.0.1:0' });
+    const second = served.place.start({ PODWIRE_IPAM_LISTEN: '127.0.0.1:0', PODWIRE_IPAM_PLAINTEXT_LOOPBACK: 'true' });
     expect(await failureOf(second)).toMatchObject({ code: 'STORE_IN_USE' });
   });
 
   test('refuses an address where another answers, and lets go of the datastore', async () => {
     const elsewhere = { PODWIRE_IPAM_STORE_DIRECTORY: `${served.place.directory}/other` };
     expect(await failureOf(served.place.start(elsewhere))).toMatchObject({ code: 'INVALID_SETTINGS' });
-    const third = await served.place.start({ ...elsewhere, PODWIRE_IPAM_LISTEN: '127.0.0.1:0' });
+    const third = await served.place.start({
+      ...elsewhere,
+      PODWIRE_IPAM_LISTEN: '127.0.0.1:0',
+      PODWIRE_IPAM_PLAINTEXT_LOOPBACK: 'true',
+    });
     expect(third.addresses).toEqual([expect.stringMatching(/^127\.0\.0\.1:[1-9]\d*$/)]);
     await third.stop();
   });

@@ -3,7 +3,10 @@ import { RpcServer } from '@podwire/shared/rpc/server';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
 import type { Logger } from '@podwire/shared/runtime/log';
+import { CertificateSource } from '@podwire/shared/tls/certificate-source';
+import { serverTlsFiles } from '@podwire/shared/tls/tls-settings';
 
+import { authorizer } from './access/access-rpc.js';
 import { AuditEvents } from './audit/audit-operations.js';
 import { observeUsage } from './audit/usage-operations.js';
 import type { Config } from './config.js';
@@ -56,6 +59,8 @@ export interface RunningService extends Running {
  */
 export async function startService(config: Config, deps: ServiceDeps): Promise<RunningService> {
   const { log, clock, pid, newUid } = deps;
+  const tlsFiles = serverTlsFiles(config);
+  const certificates = tlsFiles && new CertificateSource({ files: tlsFiles, clock, log });
   const events = new Events(log);
   const retry = startRetryOptions(deps, events);
   const raw = await retryUntilAvailable(() => openStore(config, { pid, newUid, events }), retry);
@@ -74,6 +79,8 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
     clock,
     defaultCallTimeoutMs: config.callTimeoutMs,
     drainTimeoutMs: config.drainTimeoutMs,
+    certificates,
+    authorize: authorizer({ updates }),
     services: (unary, streaming) => [
       ...ipamServices(ipam, unary),
       watchService(deferredWatchSource(loading, refused), streaming),

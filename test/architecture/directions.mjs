@@ -68,9 +68,16 @@ export const ZONES = [
     packages: ['zod'],
     ...NODE,
   },
+  // Certificates, and who their holders are.
+  {
+    path: 'services/shared/tls',
+    zones: ['services/shared/failure', 'services/shared/runtime'],
+    packages: ['@grpc/grpc-js', '@peculiar/x509', 'reflect-metadata', 'zod'],
+    ...NODE,
+  },
   {
     path: 'services/shared/rpc',
-    zones: ['services/shared/failure', 'services/shared/runtime', 'proto/gen'],
+    zones: ['services/shared/failure', 'services/shared/runtime', 'services/shared/tls', 'proto/gen'],
     packages: ['@bufbuild/protobuf', '@grpc/grpc-js', '@grpc/reflection', '@opentelemetry/api', 'grpc-health-check'],
     ...NODE,
   },

@@ -25,6 +25,7 @@ const FEATURES = [
   ['addresses'],
   ['affinities'],
   ['nodes', 'handles', 'history', 'audit'],
+  ['access'],
 ];
 
 /** What every operation stands on. */

@@ -12,6 +12,12 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/shared/rpc/socket-owner.ts': 'services/shared/rpc/server.test.ts',
   'services/shared/rpc/unix-listener.ts': 'services/shared/rpc/server.test.ts',
 
+  // A real server and clients with certificates.
+  'services/ipam/access/access-rpc.ts': 'services/ipam/access/access.test.ts',
+  'services/shared/tls/authority.ts': 'services/shared/tls/server-tls.test.ts',
+  'services/shared/tls/certificate-source.ts': 'services/shared/tls/server-tls.test.ts',
+  'services/shared/tls/tls-settings.ts': 'services/ipam/config.test.ts',
+
   // The border of all calls, by both kinds of them.
   'services/shared/rpc/border.ts': 'services/shared/rpc/unary.test.ts',
 

@@ -73,7 +73,10 @@ test('dhcp is refused: routed pods have no link with a server', async () => {
   const config = { name: 'dhcp', ipam: { type: 'dhcp' } };
   const answer = await node.call('ADD', pod, { config });
   expect(answer.exitCode).toBe(1);
-  expect(JSON.parse(answer.stdout)).toMatchObject({ code: 7, msg: expect.stringContaining('ipam.type requires a server') });
+  expect(JSON.parse(answer.stdout)).toMatchObject({
+    code: 7,
+    msg: expect.stringContaining('ipam.type requires a server'),
+  });
   expect(node.stack.ip('-br', 'link')).not.toContain('podw');
 });
 

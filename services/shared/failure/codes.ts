@@ -166,6 +166,12 @@ export const FAILURE_CODES = {
     retryable: false,
     about: 'A request policy denies the pod’s request in its namespace.',
   },
+  ACCESS_DENIED: {
+    status: status.PERMISSION_DENIED,
+    cni: 110,
+    retryable: false,
+    about: 'The role of the caller’s certificate does not permit the call.',
+  },
   REQUEST_POLICY_EXISTS: {
     status: status.ALREADY_EXISTS,
     cni: 100,

@@ -5,6 +5,7 @@ import { Failure } from '../failure/failure.js';
 import { failureOfSignal } from '../failure/signal.js';
 import { failureOfError } from '../failure/status.js';
 import { markFailed } from '../runtime/span.js';
+import type { ClientTls } from '../tls/certificate-source.js';
 import { PreopenedCall } from './preopened-call.js';
 import { Connection } from './connection.js';
 import { RELEASE, writeRelease } from './release.js';
@@ -32,6 +33,13 @@ interface Exchange<Request, Response> {
   readonly opened?: PreopenedCall<Request, Response> | undefined;
 }
 
+export interface PeerOptions {
+  /** This side's release, sent with each call; the service may reject it. Default: {@link RELEASE}. */
+  readonly release?: number | undefined;
+  /** Undefined for a connection in plain text. */
+  readonly tls?: ClientTls | undefined;
+}
+
 /** Client of one service, over a channel that connects and reconnects automatically. */
 export class Peer {
   /** Name of the service: `podwire-ipam`. */
@@ -42,12 +50,11 @@ export class Peer {
   readonly #release: number;
   #closed = false;
 
-  /** @param release - this side's release, sent with each call; the service may reject it */
-  constructor(service: string, address: string, release = RELEASE) {
+  constructor(service: string, address: string, { release = RELEASE, tls }: PeerOptions = {}) {
     this.service = service;
     this.description = `${service} at ${address}`;
     this.#release = release;
-    this.#connection = new Connection(address);
+    this.#connection = new Connection(address, { tls });
   }
 
   /** Whether there is a connection now. The next call reconnects. */

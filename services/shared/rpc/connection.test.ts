@@ -4,7 +4,7 @@ import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
 import { TestServers, GET_POOL } from '../testing/server.js';
 import { SilentProxy } from '../testing/silent-proxy.js';
-import { Connection } from './connection.js';
+import { Connection, type ConnectionTimeouts } from './connection.js';
 
 /** Longer than any test. */
 const NEVER_MS = 600_000;
@@ -27,8 +27,8 @@ afterEach(async () => {
   await servers.clear();
 });
 
-function connected(timeouts: ConstructorParameters<typeof Connection>[1], address = proxy.address): Connection {
-  const connection = new Connection(address, timeouts);
+function connected(timeouts?: ConnectionTimeouts, address = proxy.address): Connection {
+  const connection = new Connection(address, { timeouts });
   connections.push(connection);
   return connection;
 }

@@ -1,4 +1,13 @@
-import { Client, connectivityState, credentials, type ChannelOptions } from '@grpc/grpc-js';
+import {
+  Client,
+  connectivityState,
+  credentials,
+  experimental,
+  type ChannelCredentials,
+  type ChannelOptions,
+} from '@grpc/grpc-js';
+
+import type { ClientTls } from '../tls/certificate-source.js';
 
 import { MAX_REQUEST_BYTES } from './message-size.js';
 
@@ -45,6 +54,18 @@ const CHANNEL: ChannelOptions = {
   'grpc.max_send_message_length': MAX_REQUEST_BYTES,
 };
 
+interface ConnectionOptions {
+  readonly tls?: ClientTls | undefined;
+  readonly timeouts?: ConnectionTimeouts | undefined;
+}
+
+function tlsCredentials({ certificates }: ClientTls): ChannelCredentials {
+  return experimental.createCertificateProviderChannelCredentials(
+    certificates,
+    certificates.hasIdentity ? certificates : null,
+  );
+}
+
 /**
  * The gRPC client of one address; connects and reconnects automatically.
  *
@@ -59,13 +80,18 @@ const CHANNEL: ChannelOptions = {
 export class Connection {
   readonly #address: string;
   readonly #timeouts: ConnectionTimeouts | undefined;
+  readonly #credentials: ChannelCredentials;
+  readonly #serverName: ChannelOptions;
   #client: Client;
   #isClosed = false;
   #connectTimer: NodeJS.Timeout | undefined;
   #connectFactor = 1;
 
-  constructor(address: string, timeouts = DEFAULT_TIMEOUTS) {
+  /** @param options - without `tls`, the connection is in plain text */
+  constructor(address: string, { tls, timeouts = DEFAULT_TIMEOUTS }: ConnectionOptions = {}) {
     this.#address = address;
+    this.#serverName = tls ? { 'grpc.ssl_target_name_override': tls.serverName } : {};
+    this.#credentials = tls ? tlsCredentials(tls) : credentials.createInsecure();
     this.#timeouts = address.startsWith('unix:') ? undefined : timeouts;
     this.#client = this.#open();
   }
@@ -89,13 +115,14 @@ export class Connection {
 
   #open(): Client {
     const timeouts = this.#timeouts;
-    if (!timeouts) return new Client(this.#address, credentials.createInsecure(), CHANNEL);
-    const client = new Client(this.#address, credentials.createInsecure(), {
+    if (!timeouts) return new Client(this.#address, this.#credentials, CHANNEL);
+    const client = new Client(this.#address, this.#credentials, {
       'grpc.keepalive_time_ms': timeouts.keepaliveIntervalMs,
       'grpc.keepalive_timeout_ms': timeouts.keepaliveTimeoutMs,
       'grpc.keepalive_permit_without_calls': 1,
       // A shared pool would hand the stalled connect of the replaced client to the new one.
       'grpc.use_local_subchannel_pool': 1,
+      ...this.#serverName,
       ...CHANNEL,
     });
     this.#limitConnecting(client, timeouts.connectTimeoutMs);

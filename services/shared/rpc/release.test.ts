@@ -42,7 +42,7 @@ describe('releases', () => {
 describe('a service', () => {
   test.each([1, 2, 3])('of release 2 serves a caller of release %i', async (release) => {
     await servers.serve({ release: 2 });
-    const answer = await servers.peer(servers.address(), release).call(GET_POOL, { name: 'a' }, callLimits());
+    const answer = await servers.peer(servers.address(), { release }).call(GET_POOL, { name: 'a' }, callLimits());
     expect(answer.pool).toMatchObject({ name: 'a' });
   });
 
@@ -55,14 +55,16 @@ describe('a service', () => {
         return echoPool(request, call);
       },
     });
-    const peer = servers.peer(servers.address(), release);
+    const peer = servers.peer(servers.address(), { release });
     await expect(peer.call(GET_POOL, { name: 'a' }, callLimits())).rejects.toMatchObject({
       code: 'RELEASE_MISMATCH',
       message: `${peer.description}: this service is of release 2 and works with releases 1 to 3, while the caller is of release ${release}; update the older of the two, one release at a time`,
     });
     expect(asked).toEqual([]);
     // A neighbour on the same socket is served.
-    await expect(servers.peer(servers.address(), 3).call(GET_POOL, { name: 'b' }, callLimits())).resolves.toBeDefined();
+    await expect(
+      servers.peer(servers.address(), { release: 3 }).call(GET_POOL, { name: 'b' }, callLimits()),
+    ).resolves.toBeDefined();
   });
 
   test('serves who states no release, as Calico, grpcurl and the releases before the first number', async () => {
@@ -81,7 +83,9 @@ describe('a service', () => {
   test('answers a neighbour that knows a method more with UNIMPLEMENTED', async () => {
     await servers.serve({ release: 2 });
     const asked = { pageSize: 1, pageToken: '' };
-    await expect(servers.peer(servers.address(), 3).call(LIST_POOLS, asked, callLimits())).rejects.toMatchObject({
+    await expect(
+      servers.peer(servers.address(), { release: 3 }).call(LIST_POOLS, asked, callLimits()),
+    ).rejects.toMatchObject({
       code: 'UNIMPLEMENTED',
     });
   });
@@ -113,7 +117,7 @@ describe('a service', () => {
       responseSerialize: () => Buffer.alloc(0),
       responseDeserialize: (bytes: Buffer) => bytes.toString('hex'),
     } as const;
-    const health = (release: number) => servers.peer(servers.address(), release).call(check, '', callLimits());
+    const health = (release: number) => servers.peer(servers.address(), { release }).call(check, '', callLimits());
     await expect(health(4)).rejects.toMatchObject({ code: 'RELEASE_MISMATCH' });
     await expect(health(3)).resolves.toBe('0801');
   });

@@ -1,11 +1,19 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 
-import { Server, ServerCredentials, type ServiceDefinition, type UntypedServiceImplementation } from '@grpc/grpc-js';
+import {
+  experimental,
+  Server,
+  ServerCredentials,
+  type ServiceDefinition,
+  type UntypedServiceImplementation,
+} from '@grpc/grpc-js';
 import { HealthImplementation } from 'grpc-health-check';
 
 import { Failure } from '../failure/failure.js';
 import type { Clock } from '../runtime/clock.js';
 import type { Logger } from '../runtime/log.js';
+import type { CertificateSource } from '../tls/certificate-source.js';
+import type { Authorize } from './access.js';
 import { UNIX } from './listen.js';
 import { MAX_REQUEST_BYTES } from './message-size.js';
 import { addReflection } from './reflection.js';
@@ -35,7 +43,14 @@ export interface RpcServerOptions {
   readonly maxStreamsCount?: number;
   /** Release of the server. Default: {@link RELEASE}. */
   readonly release?: number;
-  /** Creates the services with the server's handler factories. */
+  /**
+   * Certificate of this server and the authorities of its clients, who have to show theirs, for every address that is not
+   * a unix socket. Undefined for plain text, which only a loopback address may have.
+   */
+  readonly certificates?: CertificateSource | undefined;
+  /** Decides over the calls of clients with certificates. Default: they may call everything. */
+  readonly authorize?: Authorize;
+  /** Makes the services out of the server's ways to make handlers. */
   readonly services: (unary: Unary, streaming: Streaming) => readonly RpcService[];
 }
 
@@ -65,15 +80,18 @@ export class RpcServer {
       defaultCallTimeoutMs,
       maxStreamsCount = DEFAULT_MAX_STREAMS_COUNT,
       release = RELEASE,
+      certificates,
+      authorize,
     } = options;
+    const access = authorize && { authorize, hasTls: certificates !== undefined, clock };
     this.#server = new Server({
       'grpc.max_receive_message_length': MAX_REQUEST_BYTES,
       ...KEEPALIVE,
       interceptors: [releaseInterceptor(release)],
     });
-    this.#streams = new Streams({ log, clock, maxStreamsCount });
+    this.#streams = new Streams({ log, clock, maxStreamsCount, access });
     this.#services = options.services(
-      unaryHandlers({ log, clock, defaultTimeoutMs: defaultCallTimeoutMs }),
+      unaryHandlers({ log, clock, defaultTimeoutMs: defaultCallTimeoutMs, access }),
       this.#streams.handlers,
     );
     for (const { definition, implementation } of this.#services) this.#server.addService(definition, implementation);
@@ -154,8 +172,12 @@ export class RpcServer {
   }
 
   #bind(address: string): Promise<number> {
+    const { certificates } = this.#options;
+    const credentials = certificates
+      ? experimental.createCertificateProviderServerCredentials(certificates, certificates, true)
+      : ServerCredentials.createInsecure();
     return new Promise((resolve, reject) => {
-      this.#server.bindAsync(address, ServerCredentials.createInsecure(), (error, port) => {
+      this.#server.bindAsync(address, credentials, (error, port) => {
         if (error)
           reject(new Failure('INVALID_SETTINGS', `cannot listen at ${address}: ${error.message}`, { cause: error }));
         else resolve(port);

@@ -5,6 +5,7 @@ import { Failure } from '../failure/failure.js';
 import { failureOfSignal } from '../failure/signal.js';
 import type { Clock } from '../runtime/clock.js';
 import type { Logger } from '../runtime/log.js';
+import { checkAccess, type AccessControl } from './access.js';
 import { openCall, type Call, type ServedCall } from './border.js';
 
 /**
@@ -25,6 +26,8 @@ export interface StreamsOptions {
   readonly clock: Clock;
   /** Maximum number of open streams; a further one is refused with TOO_MANY_STREAMS. Range: 1 and more. */
   readonly maxStreamsCount: number;
+  /** Undefined where every caller that reaches the server may call everything. */
+  readonly access?: AccessControl | undefined;
 }
 
 /**
@@ -46,9 +49,12 @@ export class Streams {
   }
 
   readonly handlers: Streaming = (method, handler) => (call) => {
-    const served = openCall(call, { path: method.path, defaultTimeoutMs: undefined, ...this.#options });
+    const { access, ...options } = this.#options;
+    const { path, requestSerialize } = method;
+    const served = openCall(call, { path, defaultTimeoutMs: undefined, ...options });
     void context.with(served.context, async () => {
       try {
+        if (access) await checkAccess(access, call, { path, encodeRequest: () => requestSerialize(call.request) });
         this.#admit(served);
         for await (const response of handler(call.request, served)) await sendMessage(call, response, served.signal);
         if (served.signal.aborted) throw failureOfSignal(served.signal);

@@ -38,7 +38,14 @@ export const rpcAddress = text
     `has a port above ${MAX_PORT}`,
   );
 
-/** A comma-separated list. */
+const LOOPBACK = /^(127(\.\d{1,3}){3}|\[::1\]|localhost):/;
+
+/** Whether a gRPC address stays within this machine: a unix socket, or loopback. */
+export function isLocalAddress(address: string): boolean {
+  return address.startsWith('unix:') || LOOPBACK.test(address);
+}
+
+/** Several of one form, with commas between them. */
 export function listOf<Value>(form: z.ZodType<Value, string>) {
   return z
     .string()

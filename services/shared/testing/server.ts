@@ -9,8 +9,8 @@ import {
   type GetPoolResponse,
 } from '@podwire/proto/podwire/ipam/v1/pool';
 
-import { Peer } from '../rpc/client.js';
-import { RpcServer } from '../rpc/server.js';
+import { Peer, type PeerOptions } from '../rpc/client.js';
+import { RpcServer, type RpcServerOptions } from '../rpc/server.js';
 import type { Handler } from '../rpc/unary.js';
 import { systemClock } from '../runtime/clock.js';
 import { createLogger, type Logger } from '../runtime/log.js';
@@ -41,13 +41,9 @@ export function recordingLog(): { readonly log: Logger; readonly lines: Record<s
   return { log: createLogger({ service: 'test', level: 'info', destination }), lines };
 }
 
-interface ServerSettings {
-  readonly getPool?: GetPool;
-  readonly addresses?: readonly string[];
-  readonly defaultCallTimeoutMs?: number;
-  readonly drainTimeoutMs?: number;
-  readonly release?: number;
-}
+type ServerSettings = Partial<Pick<RpcServerOptions, OfferedOption>> & { readonly getPool?: GetPool };
+
+type OfferedOption = 'addresses' | 'defaultCallTimeoutMs' | 'drainTimeoutMs' | 'release' | 'certificates' | 'authorize';
 
 /** Real servers in a temporary folder, with clients. {@link TestServers.clear} stops all of them. */
 export class TestServers {
@@ -83,8 +79,8 @@ export class TestServers {
     return { server, addresses, lines };
   }
 
-  peer(address = this.address(), release?: number): Peer {
-    const peer = new Peer('podwire-ipam', address, release);
+  peer(address = this.address(), options: PeerOptions = {}): Peer {
+    const peer = new Peer('podwire-ipam', address, options);
     this.#peers.push(peer);
     return peer;
   }

@@ -1,0 +1,121 @@
+import { AddressServiceService, type AllocateRequest } from '@podwire/proto/podwire/ipam/v1/address';
+import { AffinityServiceService } from '@podwire/proto/podwire/ipam/v1/affinity';
+import { BlockServiceService } from '@podwire/proto/podwire/ipam/v1/block';
+import { ConfigServiceService } from '@podwire/proto/podwire/ipam/v1/config';
+import { EndpointServiceService } from '@podwire/proto/podwire/ipam/v1/endpoint';
+import { HandleServiceService } from '@podwire/proto/podwire/ipam/v1/handle';
+import { HistoryServiceService } from '@podwire/proto/podwire/ipam/v1/history';
+import { AuditServiceService } from '@podwire/proto/podwire/ipam/v1/maintenance';
+import { NodeServiceService } from '@podwire/proto/podwire/ipam/v1/node';
+import { PoolServiceService } from '@podwire/proto/podwire/ipam/v1/pool';
+import { RequestPolicyServiceService } from '@podwire/proto/podwire/ipam/v1/request_policy';
+import { ReservationServiceService } from '@podwire/proto/podwire/ipam/v1/reservation';
+import { WatchKind, WatchServiceService } from '@podwire/proto/podwire/ipam/v1/watch';
+import type { Attachment as AttachmentMessage } from '@podwire/proto/podwire/net/v1/attachment';
+import { Failure } from '@podwire/shared/failure/failure';
+import { parseAddress } from '@podwire/shared/net/address';
+import type { Authorize } from '@podwire/shared/rpc/access';
+import { formatCaller } from '@podwire/shared/tls/caller';
+
+import type { IpamOptions } from '../engine/updates/operation.js';
+import { subjectOfAnotherNode, type Subject } from './access.js';
+
+/**
+ * Which role may call which method over the network. An operator may call all of them. A call over a unix socket needs no role.
+ * services/ipam/README.md has the same table.
+ */
+
+/** Methods that change nothing and name no secret. */
+const READER_METHODS: readonly string[] = [
+  AddressServiceService.explainAllocation,
+  AddressServiceService.getEndpoint,
+  AddressServiceService.getAddress,
+  AffinityServiceService.listAffinities,
+  AuditServiceService.audit,
+  BlockServiceService.listBlocks,
+  ConfigServiceService.getConfig,
+  EndpointServiceService.listEndpoints,
+  HandleServiceService.listHandles,
+  HandleServiceService.getHandle,
+  HistoryServiceService.getAddressHistory,
+  HistoryServiceService.queryAt,
+  NodeServiceService.getNode,
+  NodeServiceService.listNodes,
+  PoolServiceService.getPool,
+  PoolServiceService.listPools,
+  RequestPolicyServiceService.authorizeRequests,
+  RequestPolicyServiceService.getRequestPolicy,
+  RequestPolicyServiceService.listRequestPolicies,
+  ReservationServiceService.getReservation,
+  ReservationServiceService.listReservations,
+  WatchServiceService.watch,
+].map(({ path }) => path);
+
+/** Methods of the processes of a node, with what of a request has to belong to the node that calls. */
+const NODE_METHODS: ReadonlyMap<string, (request: Buffer) => readonly Subject[]> = new Map([
+  nodeMethod(AddressServiceService.allocate, subjectsOfAllocation),
+  nodeMethod(AddressServiceService.explainAllocation, ({ request }) => (request ? subjectsOfAllocation(request) : [])),
+  nodeMethod(AddressServiceService.release, ({ attachment }) => attachmentSubject(attachment)),
+  nodeMethod(AddressServiceService.getEndpoint, ({ attachment }) => attachmentSubject(attachment)),
+  nodeMethod(AddressServiceService.releaseAddresses, ({ releases }) =>
+    releases.flatMap(({ address: text }): Subject[] => {
+      const address = parseAddress(text);
+      return address ? [{ type: 'address', address }] : [];
+    }),
+  ),
+  nodeMethod(EndpointServiceService.listEndpoints, ({ nodeName }) => [nodeSubject(nodeName)]),
+  nodeMethod(NodeServiceService.registerNode, ({ name }) => [nodeSubject(name)]),
+  nodeMethod(NodeServiceService.allocateTunnelAddress, ({ nodeName }) => [nodeSubject(nodeName)]),
+  nodeMethod(NodeServiceService.releaseTunnelAddress, ({ nodeName }) => [nodeSubject(nodeName)]),
+  // A node needs every node, pool and block to route to the pods of the cluster.
+  nodeMethod(BlockServiceService.listBlocks, () => []),
+  nodeMethod(PoolServiceService.getPool, () => []),
+  nodeMethod(RequestPolicyServiceService.authorizeRequests, () => []),
+  nodeMethod(WatchServiceService.watch, ({ kinds, nodeName }) =>
+    kinds.includes(WatchKind.WATCH_KIND_ENDPOINTS) ? [nodeSubject(nodeName)] : [],
+  ),
+]);
+
+interface Method<Request> {
+  readonly path: string;
+  readonly requestDeserialize: (bytes: Buffer) => Request;
+}
+
+function nodeMethod<Request>(
+  { path, requestDeserialize }: Method<Request>,
+  subjectsOf: (request: Request) => readonly Subject[],
+): [string, (request: Buffer) => readonly Subject[]] {
+  return [path, (bytes) => subjectsOf(requestDeserialize(bytes))];
+}
+
+function subjectsOfAllocation({ nodeName, attachment }: AllocateRequest): readonly Subject[] {
+  return [nodeSubject(nodeName), ...attachmentSubject(attachment)];
+}
+
+function nodeSubject(nodeName: string): Subject {
+  return { type: 'node', nodeName };
+}
+
+/** A missing attachment is refused by the method itself. */
+function attachmentSubject(attachment: AttachmentMessage | undefined): readonly Subject[] {
+  return attachment ? [{ type: 'attachment', attachment }] : [];
+}
+
+/** Decides over the calls of clients with certificates, by the role in the certificate. */
+export function authorizer({ updates }: Pick<IpamOptions, 'updates'>): Authorize {
+  return async ({ path, encodeRequest, caller }) => {
+    if (caller.kind === 'local' || caller.role === 'operator') return;
+    const denied = (reason: string): Failure =>
+      new Failure('ACCESS_DENIED', `${formatCaller(caller)}: may not call ${path.slice(1)}: ${reason}`);
+    if (caller.role === 'reader') {
+      if (!READER_METHODS.includes(path)) throw denied('a reader only reads; use the certificate of an operator');
+      return;
+    }
+    const subjectsOf = NODE_METHODS.get(path);
+    if (!subjectsOf) throw denied('no process of a node needs it; use the certificate of an operator');
+    const subjects = subjectsOf(encodeRequest());
+    if (subjects.length === 0) return;
+    const other = await updates.peek((view) => subjectOfAnotherNode(view, subjects, caller.name));
+    if (other !== undefined) throw denied(`${other}; a node acts for itself only`);
+  };
+}

@@ -1,0 +1,74 @@
+import { X509Certificate } from 'node:crypto';
+import { readFileSync } from 'node:fs';
+import { createSecureContext } from 'node:tls';
+
+import { violationsFailure, type Violation } from '../failure/failure.js';
+import { messageOf } from '../failure/thrown.js';
+
+/** A file that a setting names. */
+export interface NamedFile {
+  /** Name of the setting, for messages: `PODWIRE_IPAM_TLS_CERT_FILE`. */
+  readonly setting: string;
+  /** Absolute path of a PEM file. */
+  readonly path: string;
+}
+
+/** The PEM files of one side of a TLS connection. */
+export interface TlsFiles {
+  /** Certificates of the authorities that sign the other side's certificate; undefined for those that Node.js brings. */
+  readonly ca: NamedFile | undefined;
+  /** This side's certificate, with its chain, and its key. Undefined for a client that shows none. */
+  readonly identity: { readonly certificate: NamedFile; readonly key: NamedFile } | undefined;
+}
+
+/** Contents of {@link TlsFiles}. */
+export interface TlsMaterial {
+  readonly ca: Buffer | undefined;
+  readonly identity: { readonly certificate: Buffer; readonly key: Buffer } | undefined;
+}
+
+/**
+ * Reads the files as they are now. While they are being replaced one after the other, key and certificate may not match.
+ * @throws Failure INVALID_SETTINGS that lists every file that cannot be read or used
+ */
+export function readTlsFiles({ ca: caFile, identity }: TlsFiles): TlsMaterial {
+  const violations: Violation[] = [];
+  const attempt = <Result>({ setting: field }: NamedFile, fault: string, use: () => Result): Result | undefined => {
+    try {
+      return use();
+    } catch (error) {
+      violations.push({ field, reason: `${fault}: ${messageOf(error)}` });
+      return undefined;
+    }
+  };
+  const read = (file: NamedFile): Buffer | undefined =>
+    attempt(file, 'names a file that cannot be read', () => readFileSync(file.path));
+  const ca = caFile && read(caFile);
+  const certificate = identity && read(identity.certificate);
+  const key = identity && read(identity.key);
+  // OpenSSL would name no file when it refuses one of them during a handshake.
+  if (caFile && ca) attempt(caFile, 'names a file without a certificate', () => new X509Certificate(ca));
+  if (identity && certificate && key) {
+    const { certificate: certificateFile, key: keyFile } = identity;
+    const hasCertificate = attempt(certificateFile, 'names a file without a certificate', () =>
+      createSecureContext({ cert: certificate }),
+    );
+    const hasKey = attempt(keyFile, 'names a file without a key', () => createSecureContext({ key }));
+    if (hasCertificate && hasKey)
+      attempt(keyFile, 'names a key that does not belong to the certificate', () =>
+        createSecureContext({ cert: certificate, key }),
+      );
+  }
+  if (violations.length > 0) throw violationsFailure('INVALID_SETTINGS', 'Settings refused', violations);
+  return { ca, identity: certificate && key && { certificate, key } };
+}
+
+/** Whether two sets of files have the same contents. */
+export function isSameMaterial(one: TlsMaterial, other: TlsMaterial): boolean {
+  const isSame = (a: Buffer | undefined, b: Buffer | undefined): boolean => (a && b ? a.equals(b) : a === b);
+  return (
+    isSame(one.ca, other.ca) &&
+    isSame(one.identity?.certificate, other.identity?.certificate) &&
+    isSame(one.identity?.key, other.identity?.key)
+  );
+}

@@ -1,0 +1,135 @@
+import { z } from 'zod';
+
+import { violationsFailure, type Violation } from '../failure/failure.js';
+import type { Setting } from '../runtime/config-reader.js';
+import { flag, isLocalAddress } from '../runtime/setting.js';
+import type { NamedFile, TlsFiles } from './tls-files.js';
+
+/** The settings of TLS, and what they have to say together. */
+
+const optionalPath = z.string().regex(/^(\/|$)/, 'is not an absolute path');
+
+const UNIX = 'unix:';
+function file(variable: string, about: string): Setting<string> {
+  return { variable, schema: optionalPath, default: '', about };
+}
+
+const READ_AGAIN = 'Read again while the process runs; new connections use what was read last.';
+
+/** The settings of podwire-ipam's network listener. */
+export const SERVER_TLS_SETTINGS = {
+  tlsCertFile: file(
+    'PODWIRE_IPAM_TLS_CERT_FILE',
+    `Absolute path of a PEM file with the certificate of podwire-ipam, whose DNS name is podwire-ipam, and its chain. Required when PODWIRE_IPAM_LISTEN has a host:port. ${READ_AGAIN}`,
+  ),
+  tlsKeyFile: file(
+    'PODWIRE_IPAM_TLS_KEY_FILE',
+    `Absolute path of a PEM file with the key of that certificate. ${READ_AGAIN}`,
+  ),
+  tlsClientCaFile: file(
+    'PODWIRE_IPAM_TLS_CLIENT_CA_FILE',
+    `Absolute path of a PEM file with the authorities that sign the certificates of callers. ${READ_AGAIN}`,
+  ),
+  plaintextLoopback: {
+    variable: 'PODWIRE_IPAM_PLAINTEXT_LOOPBACK',
+    schema: flag,
+    default: 'false',
+    about:
+      'Whether a loopback address in PODWIRE_IPAM_LISTEN is served in plain text, without certificates: every process of the machine can then allocate and release every address.',
+  },
+} as const;
+
+interface ServerTlsValues {
+  readonly tlsCertFile: string;
+  readonly tlsKeyFile: string;
+  readonly tlsClientCaFile: string;
+  readonly plaintextLoopback: boolean;
+}
+
+/** The files of the network listener; undefined where there is none, or in plain text. */
+export function serverTlsFiles({ tlsCertFile, tlsKeyFile, tlsClientCaFile }: ServerTlsValues): TlsFiles | undefined {
+  if (tlsCertFile === '' || tlsKeyFile === '' || tlsClientCaFile === '') return undefined;
+  const { tlsCertFile: certificate, tlsKeyFile: key, tlsClientCaFile: ca } = SERVER_TLS_SETTINGS;
+  return {
+    ca: named(ca, tlsClientCaFile),
+    identity: { certificate: named(certificate, tlsCertFile), key: named(key, tlsKeyFile) },
+  };
+}
+
+/** What is wrong with the settings of the network listener together. */
+export function serverTlsFaults(addresses: readonly string[], values: ServerTlsValues): Violation[] {
+  const network = addresses.find((address) => !address.startsWith(UNIX));
+  const files = ['tlsCertFile', 'tlsKeyFile', 'tlsClientCaFile'] as const;
+  const isSet = files.some((name) => values[name] !== '');
+  if (network === undefined || (values.plaintextLoopback && !isSet && addresses.every(isLocalAddress))) return [];
+  if (values.plaintextLoopback && isSet) {
+    const { variable, about } = SERVER_TLS_SETTINGS.plaintextLoopback;
+    return [
+      { field: variable, reason: `contradicts PODWIRE_IPAM_TLS_…: one listener has TLS or plain text. ${about}` },
+    ];
+  }
+  return files
+    .filter((name) => values[name] === '')
+    .map((name) => {
+      const { variable, about } = SERVER_TLS_SETTINGS[name];
+      return { field: variable, reason: `is empty, and ${network} needs TLS. ${about}` };
+    });
+}
+
+/** The settings of a client of podwire-ipam. @param prefix - of its process: `PODWIRE_PLUGIN_` */
+export function ipamTlsSettings(prefix: string) {
+  const needed = `Required when ${prefix}IPAM_ADDRESS is a host:port beyond this machine; no effect with a unix socket.`;
+  return {
+    ipamTlsCaFile: file(
+      `${prefix}IPAM_TLS_CA_FILE`,
+      `Absolute path of a PEM file with the authorities that sign podwire-ipam's certificate. ${needed} ${READ_AGAIN}`,
+    ),
+    ipamTlsCertFile: file(
+      `${prefix}IPAM_TLS_CERT_FILE`,
+      `Absolute path of a PEM file with the certificate that is shown to podwire-ipam: its organization is podwire:node and its common name the node's name. ${needed} ${READ_AGAIN}`,
+    ),
+    ipamTlsKeyFile: file(
+      `${prefix}IPAM_TLS_KEY_FILE`,
+      `Absolute path of a PEM file with the key of that certificate. ${needed} ${READ_AGAIN}`,
+    ),
+  } as const;
+}
+
+interface IpamTlsValues {
+  readonly ipamAddress: string;
+  readonly ipamTlsCaFile: string;
+  readonly ipamTlsCertFile: string;
+  readonly ipamTlsKeyFile: string;
+}
+
+/**
+ * The files of a client of podwire-ipam; undefined for plain text.
+ * @param prefix - of its process: `PODWIRE_PLUGIN_`
+ * @throws Failure INVALID_SETTINGS when files are missing that the address needs
+ */
+export function ipamTlsFiles(prefix: string, values: IpamTlsValues): TlsFiles | undefined {
+  const { ipamAddress, ipamTlsCaFile, ipamTlsCertFile, ipamTlsKeyFile } = values;
+  if (ipamAddress.startsWith(UNIX)) return undefined;
+  const settings = ipamTlsSettings(prefix);
+  const names = ['ipamTlsCaFile', 'ipamTlsCertFile', 'ipamTlsKeyFile'] as const;
+  const missing = names.filter((name) => values[name] === '');
+  if (missing.length === names.length && isLocalAddress(ipamAddress)) return undefined;
+  if (missing.length > 0) {
+    const violations = missing.map((name) => {
+      const { variable, about } = settings[name];
+      return { field: variable, reason: `is empty, and ${ipamAddress} needs TLS. ${about}` };
+    });
+    throw violationsFailure('INVALID_SETTINGS', 'Settings refused', violations);
+  }
+  return {
+    ca: named(settings.ipamTlsCaFile, ipamTlsCaFile),
+    identity: {
+      certificate: named(settings.ipamTlsCertFile, ipamTlsCertFile),
+      key: named(settings.ipamTlsKeyFile, ipamTlsKeyFile),
+    },
+  };
+}
+
+function named({ variable }: Setting<string>, path: string): NamedFile {
+  return { setting: variable, path };
+}
