@@ -130,3 +130,9 @@ export function checkNamespacePath(path: unknown): string | null {
     return checkText('path', value);
   });
 }
+
+export function checkProcDirectory(directory: unknown): string {
+  const checked = checkText('directory', directory);
+  if (!checked.startsWith('/')) throw new ArgumentError('directory', 'must be an absolute path');
+  return checked;
+}

@@ -6,7 +6,7 @@
  */
 export { ArgumentError, NamespaceClosedError, NetlinkError, NotANetworkNamespaceError } from './errors.js';
 export type { Monitor, MonitorEvent, MonitorGroup, MonitorOptions } from './monitor.js';
-export { openNamespace } from './namespace.js';
+export { openNamespace, setProcDirectory } from './namespace.js';
 export type {
   AddressFilter,
   Announcement,

@@ -3,6 +3,7 @@ import {
   checkDumpFilter,
   checkMonitorOptions,
   checkNamespacePath,
+  checkProcDirectory,
   checkSequence,
   checkSysctlKeys,
   checkSysctlSettings,
@@ -316,6 +317,17 @@ export async function openNamespace(path?: string): Promise<Namespace> {
   if (atOnce) return new Namespace(nativePath, atOnce);
   const described = { operation: 'namespace.open', object: path ?? 'of this process' };
   return new Namespace(nativePath, await translated(described, binding.openNamespace(nativePath)));
+}
+
+/**
+ * Selects the mount of proc whose `sys` holds the sysctls, for all namespaces and threads of this process. Default: /proc. In a
+ * container /proc/sys is read-only; the host's proc, mounted elsewhere, is not. Throws an `ArgumentError` for a path that is not
+ * absolute; the mount itself is not checked.
+ */
+export function setProcDirectory(directory: string): void {
+  const checked = checkProcDirectory(directory);
+  binding ??= loadBinding();
+  binding.setProcDirectory(checked);
 }
 
 function isNativeError(reason: unknown): reason is NativeError {

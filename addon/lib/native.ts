@@ -248,4 +248,6 @@ export interface NativeBinding {
   openNamespace(path: string | null): Promise<NativeNamespace>;
   /** Null: it cannot be opened, or not without waiting for the file system or another thread. */
   openNamespaceAtOnce(path: string): NativeNamespace | null;
+  /** For all threads of the process. */
+  setProcDirectory(directory: string): void;
 }

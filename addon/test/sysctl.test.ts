@@ -2,6 +2,7 @@ import { constants } from 'node:os';
 
 import { describe, expect, it } from 'vitest';
 
+import { setProcDirectory } from '../lib/index.js';
 import { ADDON_FOLDER, codes, link0, makePod, noLink, open, run, vethPair } from './ip.js';
 
 /** Of each namespace, and of no consequence to what runs beside these tests. */
@@ -58,6 +59,30 @@ describe('sysctls', () => {
     const mounted = 'mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys && exec "$@"';
     const errno = run('unshare', '--mount', 'sh', '-c', mounted, 'sh', process.execPath, '-e', script).trim();
     expect(Number(errno)).toBe(constants.errno.EROFS);
+  });
+
+  it('are written below another mount of proc when that is selected, in the namespace of the handle', async () => {
+    const pod = makePod();
+    // In a process of its own, as the selection is the process's.
+    const script = `const binding = require('node-gyp-build')(${JSON.stringify(ADDON_FOLDER)});
+      const where = { optional: false, within: null, path: 'net/ipv4/ip_default_ttl' };
+      const step = { op: 'sysctl.write', ...where, value: '71', readPrevious: true };
+      binding.setProcDirectory(process.argv[1]);
+      binding.openNamespace(process.argv[2])
+        .then((pod) => pod.run([step], { sequential: true, timeoutMs: 1000 }))
+        .then(([outcome]) => console.log(JSON.stringify(outcome)));`;
+    const mounted =
+      'mount -t tmpfs tmpfs /mnt && mkdir /mnt/proc && mount --bind /proc /mnt/proc && mount --bind /proc/sys /proc/sys && ' +
+      'mount -o remount,bind,ro /proc/sys && exec "$@"';
+    const inMounts = (proc: string): unknown =>
+      JSON.parse(
+        run('unshare', '--mount', 'sh', '-c', mounted, 'sh', process.execPath, '-e', script, proc, pod.path).trim(),
+      );
+    await (await open(pod.path)).writeSysctls([{ key: TTL, value: '70' }]);
+    expect(inMounts('/proc')).toMatchObject({ error: { errno: constants.errno.EROFS } });
+    expect(inMounts('/mnt/proc')).toMatchObject({ error: null, previous: '70' });
+    expect(sysctlIn(pod.name, 'net.ipv4.ip_default_ttl')).toBe('71');
+    expect(() => setProcDirectory('proc')).toThrow('directory: must be an absolute path');
   });
 
   it('of a namespace are written by a sequence that began elsewhere', async () => {

@@ -149,6 +149,14 @@ const SETTINGS = {
       'Absolute path of the directory for the records of attachments. Use tmpfs: records are as short-lived as namespaces, and ' +
       'each write delays a pod. One directory for each dataplane.',
   },
+  procDirectory: {
+    variable: 'PODWIRE_DATAPLANE_PROC_DIRECTORY',
+    schema: absolutePath,
+    default: '/proc',
+    about:
+      'Absolute path of a mount of proc, below which sysctls of pods and of the node are read and written. A container without ' +
+      'privileged has a read-only /proc/sys: mount the host’s /proc at /host/proc, and set this to /host/proc. Checked at start.',
+  },
   ...BIRD_SETTINGS,
   logLevel: {
     variable: 'PODWIRE_DATAPLANE_LOG_LEVEL',

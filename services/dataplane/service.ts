@@ -20,6 +20,7 @@ import { NodeNetlinkKernel } from './kernel/node-kernel.js';
 import { NodeMonitor } from './kernel/node-monitor.js';
 import { NetlinkNodeNetwork } from './kernel/node-network.js';
 import { NetlinkKernel } from './kernel/pod-kernel.js';
+import { useProcDirectory } from './kernel/proc-directory.js';
 import type { LinkSource, NodeNetwork } from './node/links.js';
 import type { NodeOverview } from './node/node-rpc.js';
 import { NodeSysctls, type SettingsCheck, type SettingsRequirements } from './node/sysctls.js';
@@ -63,11 +64,12 @@ export interface RunningService extends Running {
 
 /**
  * Starts podwire-dataplane on this machine's kernel.
- * @throws Failure as {@link serve} and {@link acquireExclusive}, INVALID_SETTINGS for the peers file, or KERNEL_REFUSED when the kernel
- * cannot be queried
+ * @throws Failure as {@link serve} and {@link acquireExclusive}, INVALID_SETTINGS for the peers file or the
+ * directory of proc, or KERNEL_REFUSED when the kernel cannot be queried
  */
 export async function startService(config: Config, deps: ServiceDeps): Promise<RunningService> {
   const peerPlan = await readPeerPlan(config);
+  await useProcDirectory(config.procDirectory);
   const { clock, pid, stopped, log } = deps;
   const { listen: addresses, stateDirectory } = config;
   // The lock comes first: records and nftables may belong to another dataplane that runs or starts.

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 
 #include <cerrno>
+#include <mutex>
 
 #include "socket/unique_fd.h"
 
@@ -10,11 +11,25 @@ namespace podwire::netlink {
 
 namespace {
 
+/** Of the process, so that every thread uses the same mount of proc. */
+std::mutex proc_mutex;
+std::string proc_directory = "/proc";
+
 UniqueFd open_sysctl(const std::string& path, int mode) {
-  return UniqueFd(::open(("/proc/sys/" + path).c_str(), mode | O_CLOEXEC));
+  std::string file;
+  {
+    const std::lock_guard<std::mutex> guard(proc_mutex);
+    file = proc_directory + "/sys/" + path;
+  }
+  return UniqueFd(::open(file.c_str(), mode | O_CLOEXEC));
 }
 
 }  // namespace
+
+void set_proc_directory(const std::string& directory) {
+  const std::lock_guard<std::mutex> guard(proc_mutex);
+  proc_directory = directory;
+}
 
 Result<std::string> read_sysctl(const std::string& path) {
   const UniqueFd file = open_sysctl(path, O_RDONLY);
