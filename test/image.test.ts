@@ -13,6 +13,7 @@ import {
   LAYERS,
   NODE,
   USERS,
+  PROGRAMS,
   WORKSPACES,
 } from '../deploy/image/recipe.mjs';
 import { FILES, read } from './architecture/tree.js';
@@ -57,6 +58,11 @@ describe('the image', () => {
       'podwire-plugin',
       'podwirectl',
     ]);
+  });
+
+  test('has the health probe, which is the shim, under a name of its own', () => {
+    expect(PROGRAMS).toEqual({ 'podwire-probe': 'plugin/shim/build/podwire' });
+    expect(WORKSPACES.plugin?.files).toContain('shim/build/podwire');
   });
 
   test.each(shipped)('ships the programs and committed files of %s', (folder, { files, project }) => {

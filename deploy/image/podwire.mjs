@@ -4,7 +4,7 @@ import { basename, dirname, join } from 'node:path';
 import process from 'node:process';
 
 import { neededBy } from './base.mjs';
-import { COMPILED_IN, HOME, NPM_FILES, NPM_UNUSED, WORKSPACES } from './recipe.mjs';
+import { COMPILED_IN, HOME, NPM_FILES, NPM_UNUSED, PROGRAMS, WORKSPACES } from './recipe.mjs';
 import { filesBelow, link, run, ship, step, write } from './tree.mjs';
 
 const WORKSPACE_OPTIONS = Object.keys(WORKSPACES).flatMap((path) => ['-w', path]);
@@ -61,6 +61,10 @@ function shipWorkspaces({ source, layer }) {
     }
     link(join(layer, HOME, 'node_modules', name), `../../${path}`);
     for (const [command, file] of Object.entries(bin)) shipCommand({ layer, command, file: join(HOME, path, file) });
+  }
+  for (const [command, file] of Object.entries(PROGRAMS)) {
+    if (!existsSync(join(layer, HOME, file))) throw new Error(`${command}: ${file} is not shipped`);
+    link(join(layer, 'usr/local/bin', command), join(HOME, file));
   }
 }
 

@@ -8,3 +8,6 @@ export const ROOT = join(here, ...(here.includes(join('test', 'dist')) ? ['..', 
 
 /** The CNI binary that a container runtime execs. */
 export const SHIM = join(ROOT, 'plugin', 'shim', 'build', 'podwire');
+
+/** The health probe: the shim under another name. */
+export const PROBE = join(ROOT, 'plugin', 'shim', 'build', 'podwire-probe');

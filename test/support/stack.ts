@@ -1,4 +1,4 @@
-import { spawn, type ChildProcess } from 'node:child_process';
+import { spawn, spawnSync, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdirSync, mkdtempSync, openSync, readFileSync, rmSync } from 'node:fs';
 import { connect } from 'node:net';
@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { run } from './programs.js';
-import { ROOT } from './root.js';
+import { PROBE, ROOT } from './root.js';
 
 /** The three processes of Podwire. */
 export type ProcessName = 'ipam' | 'dataplane' | 'plugin';
@@ -102,6 +102,27 @@ export class Stack {
     return this.#end(name, 'SIGTERM');
   }
 
+  /**
+   * Starts a successor while the process serves, as an update with `maxSurge: 1` does, and ends the process once the successor
+   * waits for it. The successor has a mount namespace of its own, as a container has. Resolves when it answers.
+   */
+  async handOver(name: ProcessName): Promise<void> {
+    const predecessor = this.#processes.get(name);
+    if (!predecessor) throw new Error(`${name} does not run`);
+    const waits = this.#countWaits(name);
+    this.#spawn(name, ['unshare', '--mount']);
+    await this.#until(name, () => this.#countWaits(name) > waits);
+    const exited = once(predecessor, 'exit');
+    predecessor.kill('SIGTERM');
+    await exited;
+    await this.untilServing(name);
+  }
+
+  /** Waits until the probe of the image finds that a process is serving. */
+  async untilServing(name: ProcessName): Promise<void> {
+    await this.#until(name, () => spawnSync(PROBE, [this.sockets[name]]).status === 0);
+  }
+
   /** What a process has logged, for assertions and for the report of a failed test. */
   log(name: ProcessName): string {
     return readFileSync(this.#logFile(name), 'utf8');
@@ -152,9 +173,13 @@ export class Stack {
     return join(this.folder, `${name}.log`);
   }
 
-  #spawn(name: ProcessName): void {
+  #countWaits(name: ProcessName): number {
+    return this.log(name).split('waiting until it ends').length;
+  }
+
+  #spawn(name: ProcessName, within: readonly string[] = []): void {
     const log = openSync(this.#logFile(name), 'a', 0o600);
-    const command = [`--net=${this.netnsPath}`, process.execPath, join(ROOT, MAIN[name])];
+    const command = [`--net=${this.netnsPath}`, ...within, process.execPath, join(ROOT, MAIN[name])];
     const child = spawn('nsenter', command, { env: this.#env, stdio: ['ignore', log, log] });
     this.#processes.set(name, child);
   }
@@ -170,7 +195,11 @@ export class Stack {
   }
 
   async #untilAnswering(name: ProcessName): Promise<void> {
-    for (let waitedMs = 0; !(await answers(this.sockets[name])); waitedMs += 20) {
+    await this.#until(name, () => answers(this.sockets[name]));
+  }
+
+  async #until(name: ProcessName, holds: () => boolean | Promise<boolean>): Promise<void> {
+    for (let waitedMs = 0; !(await holds()); waitedMs += 20) {
       const ended = this.#processes.get(name)?.exitCode;
       if (waitedMs > START_TIMEOUT_MS || typeof ended === 'number') {
         throw new Error(`${name} does not answer at ${this.sockets[name]}:\n${this.log(name)}`);

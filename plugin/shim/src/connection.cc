@@ -31,37 +31,6 @@ bool IsOtherThanSocket(std::string_view path) {
   return stat(Concat({path, std::string_view("\0", 1)}).View().data(), &found) == 0 && !S_ISSOCK(found.st_mode);
 }
 
-std::string_view WhyUnreachable(int error) {
-  switch (error) {
-    case ENOTSOCK:
-      return "it is a file or a directory, not a unix socket";
-    case ENOENT:
-      return "the socket does not exist";  // not strerror's words: see failure.h
-    case ECONNREFUSED:
-      return "no process listens on the socket";
-    case EAGAIN:
-      return "the socket's accept queue is full";
-    default:
-      return strerror(error);
-  }
-}
-
-// 0, or errno.
-int TryToConnect(std::string_view path, Socket& socket) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path, path.data(), path.size());
-  socket.Reset(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (socket.Descriptor() < 0) return errno;
-  // A unix socket connects at once or not at all, so EINTR leaves nothing behind to wait for.
-  while (connect(socket.Descriptor(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
-    const int error = errno;
-    if (error == ECONNREFUSED && IsOtherThanSocket(path)) return ENOTSOCK;
-    if (error != EINTR) return error;
-  }
-  return 0;
-}
-
 Failure Unreachable(const Connection& connection, int error) {
   const std::string_view path = connection.path;
   if (error == EACCES || error == EPERM) {
@@ -153,6 +122,36 @@ Socket::~Socket() { Reset(-1); }
 void Socket::Reset(int descriptor) {
   if (descriptor_ >= 0) close(descriptor_);
   descriptor_ = descriptor;
+}
+
+std::string_view WhyUnreachable(int error) {
+  switch (error) {
+    case ENOTSOCK:
+      return "it is a file or a directory, not a unix socket";
+    case ENOENT:
+      return "the socket does not exist";  // not strerror's words: see failure.h
+    case ECONNREFUSED:
+      return "no process listens on the socket";
+    case EAGAIN:
+      return "the socket's accept queue is full";
+    default:
+      return strerror(error);
+  }
+}
+
+int TryToConnect(std::string_view path, Socket& socket) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, path.data(), path.size());
+  socket.Reset(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (socket.Descriptor() < 0) return errno;
+  // A unix socket connects at once or not at all, so EINTR leaves nothing behind to wait for.
+  while (connect(socket.Descriptor(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+    const int error = errno;
+    if (error == ECONNREFUSED && IsOtherThanSocket(path)) return ENOTSOCK;
+    if (error != EINTR) return error;
+  }
+  return 0;
 }
 
 std::optional<Failure> Connect(Connection& connection) {

@@ -41,6 +41,12 @@ struct Connection {
 // The longest path that a unix socket can have.
 extern const std::size_t kMaxSocketPathBytes;
 
+// Connects once, without waiting. 0, or errno; ENOTSOCK for a path that is not a socket.
+int TryToConnect(std::string_view path, Socket& socket);
+
+// Why TryToConnect failed, for a message.
+std::string_view WhyUnreachable(int error);
+
 // Fails with code 11 if the socket is still missing or refuses connections after window_ms. Nothing was sent then.
 std::optional<Failure> Connect(Connection& connection);
 

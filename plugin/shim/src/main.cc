@@ -10,6 +10,7 @@
 #include "environment.h"
 #include "error_document.h"
 #include "json_scan.h"
+#include "probe.h"
 #include "protocol.h"
 #include "ready_lease.h"
 #include "request.h"
@@ -148,6 +149,11 @@ std::string_view PluginName(int argument_count, char** arguments) {
 int main(int argument_count, char** arguments) {
   const std::uint64_t exec_time_unix_ns = podwire::UnixTimeNs();
   podwire::PrepareStandardStreams();
-  return podwire::Run({podwire::Environment(environ), podwire::PluginName(argument_count, arguments), exec_time_unix_ns,
+  const std::string_view name = podwire::PluginName(argument_count, arguments);
+  if (name == "podwire-probe") return podwire::RunProbe(argument_count - 1, arguments + 1);
+  if (argument_count > 1 && std::string_view(arguments[1]) == "probe") {
+    return podwire::RunProbe(argument_count - 2, arguments + 2);
+  }
+  return podwire::Run({podwire::Environment(environ), name, exec_time_unix_ns,
                        podwire::Deadline::In(podwire::kOverallDeadlineMs)});
 }

@@ -18,6 +18,9 @@
 #ifndef PODWIRE_OVERALL_DEADLINE_MS
 #define PODWIRE_OVERALL_DEADLINE_MS 120000
 #endif
+#ifndef PODWIRE_PROBE_MS
+#define PODWIRE_PROBE_MS 1000
+#endif
 
 namespace podwire {
 
@@ -50,6 +53,10 @@ inline constexpr int kVersionInputMs = PODWIRE_VERSION_INPUT_MS;
 // Counted from the start of the process. The kubelet gives up on a sandbox after 4 minutes and then retries under a new
 // container ID; an earlier answer gives it the reason.
 inline constexpr int kOverallDeadlineMs = PODWIRE_OVERALL_DEADLINE_MS;
+
+// The probe's time, and the bytes that it reads of an answer.
+inline constexpr int kProbeMs = PODWIRE_PROBE_MS;
+inline constexpr std::size_t kMaxProbeAnswerBytes = 64u << 10;
 
 inline constexpr std::size_t kMaxConfigurationBytes = 4u << 20;
 inline constexpr std::size_t kMaxAnswerBytes = 4u << 20;

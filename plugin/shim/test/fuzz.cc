@@ -11,6 +11,7 @@
 #include "configuration.h"
 #include "deadline.h"
 #include "error_document.h"
+#include "health_parser.h"
 #include "json_scan.h"
 #include "request.h"
 #include "response.h"
@@ -46,6 +47,15 @@ void FuzzParser(std::string_view bytes) {
   for (const char& byte : bytes) actual = cut.Feed({&byte, 1});
   Require(actual == expected);
   Require(cut.Fault() == whole.Fault() && cut.Status() == whole.Status() && cut.Body() == whole.Body());
+}
+
+void FuzzHealth(std::string_view bytes) {
+  HealthParser whole;
+  HealthParser cut;
+  const Health expected = whole.Feed(bytes);
+  Health actual = Health::kIncomplete;
+  for (const char& byte : bytes) actual = cut.Feed({&byte, 1});
+  Require(actual == expected);
 }
 
 // The first words of a head's lines, up to a colon. Each may be there once.
@@ -99,6 +109,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   podwire::FuzzScanner(text);
   podwire::FuzzErrorDocument(text);
   podwire::FuzzParser(text);
+  podwire::FuzzHealth(text);
   podwire::FuzzRequest(text);
   podwire::FuzzSocketChoice(text);
   return 0;

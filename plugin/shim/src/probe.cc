@@ -1,0 +1,140 @@
+#include "probe.h"
+
+#include <cerrno>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "connection.h"
+#include "deadline.h"
+#include "health_parser.h"
+#include "protocol.h"
+#include "response.h"
+#include "stream.h"
+
+namespace podwire {
+namespace {
+
+constexpr int kHealthy = 0;
+constexpr int kUnhealthy = 1;
+constexpr int kBadUsage = 2;
+
+constexpr std::string_view kUsage =
+    "usage: podwire-probe [--live] [SOCKET]\n"
+    "Exits with 0 when the Podwire process at a unix socket (default /run/podwire/cni.sock) is serving,\n"
+    "with 1 and the reason on stderr when it is not. --live: the process answers at all.\n";
+
+constexpr std::string_view kHttpRequest = "GET /healthz HTTP/1.1\r\nHost: podwire\r\nConnection: close\r\n\r\n";
+
+struct Probe {
+  std::string_view path;
+  bool is_live = false;
+  Deadline deadline;
+};
+
+// Without libstdc++'s exit paths a failure to print is ignored: the exit code is the answer.
+int Report(const Probe& probe, std::string_view fault) {
+  const Buffer line = Concat({"podwire-probe: ", probe.path, ": ", fault, "\n"});
+  static_cast<void>(WriteAll(STDERR_FILENO, line.View(), Deadline::In(kProbeMs)));
+  return kUnhealthy;
+}
+
+int ReportSilence(const Probe& probe) {
+  return Report(probe, Concat({"no answer within ", Decimal(kProbeMs),
+                               " ms; the process is stopped or overloaded, see its log"})
+                           .View());
+}
+
+int ReportUnreachable(const Probe& probe, int error) {
+  return Report(probe, Concat({"cannot connect: ", WhyUnreachable(error),
+                               "; check that the process runs as the user of this probe, and its log"})
+                           .View());
+}
+
+// Sends the request and feeds the answer to `parser` until it returns true. 0 when it did; otherwise the exit code.
+template <typename Feed>
+int Ask(const Probe& probe, std::string_view request, Feed feed) {
+  Socket socket;
+  if (const int error = TryToConnect(probe.path, socket)) return ReportUnreachable(probe, error);
+  // The request is smaller than the buffer of a new socket.
+  if (!WriteAll(socket.Descriptor(), request, probe.deadline)) {
+    return Report(probe, "the connection was closed; see the log of the process");
+  }
+  char bytes[4096];
+  for (;;) {
+    if (WaitFor(socket.Descriptor(), POLLIN, probe.deadline) == 0) return ReportSilence(probe);
+    const ssize_t count = recv(socket.Descriptor(), bytes, sizeof(bytes), 0);
+    if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (count <= 0) return Report(probe, "the connection was closed without an answer; see the log of the process");
+    if (feed(std::string_view(bytes, static_cast<std::size_t>(count)))) return kHealthy;
+  }
+}
+
+// The plugin's own health, over HTTP/1.1.
+int AskHttp(const Probe& probe) {
+  ResponseParser response;
+  ResponseParser::State state = ResponseParser::State::kIncomplete;
+  const int failed = Ask(probe, kHttpRequest, [&](std::string_view bytes) {
+    state = response.Feed(bytes);
+    return state != ResponseParser::State::kIncomplete;
+  });
+  if (failed != kHealthy) return failed;
+  if (state == ResponseParser::State::kMalformed) return Report(probe, "the answer is not HTTP; use the socket of a Podwire process");
+  if (probe.is_live || response.Status() == 200) return kHealthy;
+  return Report(probe, Concat({"answered HTTP status ", Decimal(static_cast<unsigned>(response.Status())),
+                               "; see the log of the process"})
+                           .View());
+}
+
+int AskHealth(const Probe& probe) {
+  HealthParser parser;
+  Health health = Health::kIncomplete;
+  const int failed = Ask(probe, HealthRequest().View(), [&](std::string_view bytes) {
+    health = parser.Feed(bytes);
+    return health != Health::kIncomplete;
+  });
+  if (failed != kHealthy) return failed;
+  switch (health) {
+    case Health::kServing:
+      return kHealthy;
+    case Health::kOtherProtocol:
+      return AskHttp(probe);
+    case Health::kNotServing:
+      return probe.is_live ? kHealthy : Report(probe, "the process is not serving; see its log");
+    case Health::kNoStatus:
+      return probe.is_live ? kHealthy : Report(probe, "the process reported no health; see its log");
+    default:
+      return Report(probe, "the answer is not gRPC; use the socket of a Podwire process");
+  }
+}
+
+int Print(int descriptor, int exit_code) {
+  static_cast<void>(WriteAll(descriptor, kUsage, Deadline::In(kProbeMs)));
+  return exit_code;
+}
+
+}  // namespace
+
+int RunProbe(int argument_count, char** arguments) {
+  Probe probe{{}, false, Deadline::In(kProbeMs)};
+  for (int at = 0; at < argument_count; ++at) {
+    const std::string_view argument = arguments[at];
+    if (argument == "--help") return Print(STDOUT_FILENO, kHealthy);
+    if (argument == "--live") {
+      probe.is_live = true;
+    } else if (!probe.path.empty() || argument.empty() || argument.front() == '-') {
+      return Print(STDERR_FILENO, kBadUsage);
+    } else {
+      probe.path = argument;
+    }
+  }
+  if (probe.path.empty()) probe.path = kDefaultSocket;
+  if (probe.path.size() > kMaxSocketPathBytes) {
+    return Report(probe, Concat({"the path is longer than ", Decimal(kMaxSocketPathBytes),
+                                 " bytes; use the path of a unix socket"})
+                             .View());
+  }
+  return AskHealth(probe);
+}
+
+}  // namespace podwire
