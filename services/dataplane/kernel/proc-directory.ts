@@ -49,13 +49,9 @@ function textOf(
   code: string | undefined,
   { directory, path }: { readonly directory: string; readonly path: string },
 ): string {
-  switch (code) {
-    case 'EROFS':
-      return `${join(directory, 'sys')} is read-only, so no pod can be added; ${REMEDY}`;
-    case 'ENOENT':
-    case 'ENOTDIR':
-      return `${directory} is not a mount of proc: it has no ${PROBED_SYSCTL}; ${REMEDY}`;
-    default:
-      return `${path} cannot be opened for writing (${code ?? 'unknown error'}); run as root with CAP_NET_ADMIN, and allow it in the node's AppArmor or SELinux policy`;
+  if (code === 'EROFS') return `${join(directory, 'sys')} is read-only, so no pod can be added; ${REMEDY}`;
+  if (code === 'ENOENT' || code === 'ENOTDIR') {
+    return `${directory} is not a mount of proc: it has no ${PROBED_SYSCTL}; ${REMEDY}`;
   }
+  return `${path} cannot be opened for writing (${code ?? 'unknown error'}); run as root with CAP_NET_ADMIN, and allow it in the node's AppArmor or SELinux policy`;
 }

@@ -10,10 +10,10 @@ import { podMessage, ServiceFixture } from '../testing/service.js';
 /** Built by `npm run build`, which `npm test` does first. */
 const MAIN = join(import.meta.dirname, '..', 'dist', 'main.js');
 
-/** As in a container without `privileged`: /proc/sys is read-only, and a whole proc is mounted elsewhere. */
+/** As in a container without `privileged`: /proc/sys is read-only, a whole proc is mounted elsewhere, and few capabilities are left. */
 const CONTAINER =
   'mount -t tmpfs tmpfs /mnt && mkdir /mnt/proc && mount --bind /proc /mnt/proc && mount --bind /proc/sys /proc/sys && ' +
-  'mount -o remount,bind,ro /proc/sys && exec "$@"';
+  'mount -o remount,bind,ro /proc/sys && exec setpriv --bounding-set=-all,+net_admin,+sys_admin "$@"';
 
 let bench: ServiceFixture;
 

@@ -101,12 +101,13 @@ test('neither the records of another socket nor another’s socket are taken, an
   first.release();
 });
 
-test('who waits is let in once the other has ended, and refused at once when it listens', async () => {
+test('a successor takes over once its predecessor has ended; a foreign listener is refused', async () => {
   const first = await take();
   const clock = new FakeClock();
   clock.beforeSleep = () => first.release();
   const second = await take({ clock });
   expect(clock.sleepsMs).toEqual([100]);
+  second.release();
 
   const server = createServer();
   const listening = new FakeClock();
@@ -114,8 +115,28 @@ test('who waits is let in once the other has ended, and refused at once when it 
   await expect(take({ clock: listening })).rejects.toMatchObject({
     message: expect.stringContaining('another process listens there'),
   });
-  expect(listening.sleepsMs).toEqual([]);
+  // The kernel may close the locks of a killed process before its sockets.
+  expect(listening.sleepsMs).toEqual([10, 40, 150]);
   await new Promise((resolve) => server.close(resolve));
+  const third = await take();
+  third.release();
+});
+
+test('a successor waits for a predecessor that serves', async () => {
+  const first = await take({ owner: '4711' });
+  const server = createServer();
+  await new Promise<void>((resolve) => server.listen(join(folder, 'run/dataplane.sock'), resolve));
+  const told: string[] = [];
+  const clock = new FakeClock();
+  const ended = new Promise<void>((resolve) => {
+    clock.beforeSleep = () => {
+      if (told.length > 0) server.close(() => resolve());
+      first.release();
+    };
+  });
+  const second = await take({ clock, onWait: (message) => void told.push(message) });
+  await ended;
+  expect(told).toEqual([expect.stringContaining('(process 4711) uses')]);
   second.release();
 });
 

@@ -6,7 +6,7 @@ import { failureOfSignal } from '../failure/signal.js';
 import { messageOf } from '../failure/thrown.js';
 import type { Clock } from '../runtime/clock.js';
 import { tryLockDirectory, type DirectoryLock, type LockRequest } from '../runtime/directory-lock.js';
-import { prepareAddresses, UNIX } from './listen.js';
+import { prepareAddresses, prepareDirectories, UNIX } from './listen.js';
 
 export interface ExclusiveOptions {
   /** Name of the program, for messages: `podwire-dataplane`. */
@@ -32,7 +32,7 @@ export interface ExclusiveOptions {
 
 /**
  * Timeouts of the wait for another process, in milliseconds. The first is longer than any of Podwire's processes takes to stop with
- * calls in flight. The second is for a process that does not answer on its lock's socket, because it is frozen.
+ * calls in flight, and than Kubernetes takes to stop the old pod of an update once the new one is ready. The second is for a process that does not answer on its lock's socket, because it is frozen.
  */
 const WAIT_MS = 130_000;
 const SILENT_WAIT_MS = 10_000;
@@ -44,11 +44,11 @@ const NAME_LENGTH_MAX = 64;
 const DIRECTORY_MODE = 0o700;
 
 /**
- * Locks a program's state directory and sockets for this process until it releases them or dies. A check of the socket is not
- * enough: of two processes that start simultaneously, one has to wait here before it reads a record, and fails once the other
- * listens.
- * @throws Failure INVALID_SETTINGS when another process listens at one of the addresses, or holds the locks for
- *   longer than a shutdown takes; CANCELLED when the signal fires; STATE_IO when a directory cannot be locked, see {@link
+ * Locks a program's state directory and sockets for this process until it releases them or dies. A successor that starts while
+ * its predecessor still serves waits here, before it reads a record: in an update the new process is loaded before the old one
+ * ends.
+ * @throws Failure INVALID_SETTINGS when a process without the locks listens at one of the addresses, or another process holds the
+ *   locks for too long; CANCELLED when the signal fires; STATE_IO when a directory cannot be locked, see {@link
  *   ExclusiveOptions.onUnlockable}
  */
 export async function acquireExclusive(options: ExclusiveOptions): Promise<DirectoryLock> {
@@ -56,9 +56,9 @@ export async function acquireExclusive(options: ExclusiveOptions): Promise<Direc
   const startMs = clock.nowMs();
   for (let isReported = false; ; isReported = true) {
     if (signal.aborted) throw failureOfSignal(signal);
-    await prepareAddresses(addresses);
+    prepareDirectories(addresses);
     const outcome = await tryLockAll(options);
-    if ('lock' in outcome) return outcome.lock;
+    if ('lock' in outcome) return withSockets(outcome.lock, options);
     const { holder, isSilent, directory } = outcome;
     const holderText = `another ${program} (process ${holder}${isSilent ? ', which does not answer' : ''}) uses ${directory}`;
     if (clock.nowMs() - startMs >= (isSilent ? SILENT_WAIT_MS : WAIT_MS)) {
@@ -66,6 +66,28 @@ export async function acquireExclusive(options: ExclusiveOptions): Promise<Direc
     }
     if (!isReported) onWait?.(`${holderText}: waiting until it ends`);
     await clock.sleep(PAUSE_MS, signal);
+  }
+}
+
+/** Pauses for the sockets of a killed process to close: the kernel may close its locks first. */
+const CLOSING_PAUSES_MS = [10, 40, 150];
+
+/** Removes the sockets of a dead predecessor. Releases the lock when a process listens there. */
+async function withSockets(
+  lock: DirectoryLock,
+  { addresses, clock, signal = NEVER }: ExclusiveOptions,
+): Promise<DirectoryLock> {
+  for (let attempt = 0; ; attempt++) {
+    try {
+      await prepareAddresses(addresses);
+      return lock;
+    } catch (error) {
+      const pauseMs = CLOSING_PAUSES_MS[attempt];
+      if (pauseMs === undefined || (await clock.sleep(pauseMs, signal)) === 'aborted') {
+        lock.release();
+        throw error;
+      }
+    }
   }
 }
 

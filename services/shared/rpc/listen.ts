@@ -143,6 +143,14 @@ export async function prepareAddresses(addresses: readonly string[]): Promise<vo
   for (const address of addresses) if (address.startsWith(UNIX)) await prepareSocket(address.slice(UNIX.length));
 }
 
+/**
+ * Creates the directories of the unix sockets among some addresses, with mode 0700.
+ * @throws Failure INVALID_SETTINGS when a path is too long, a directory cannot be created, or another user could replace a socket
+ */
+export function prepareDirectories(addresses: readonly string[]): void {
+  for (const address of addresses) if (address.startsWith(UNIX)) prepareDirectory(address.slice(UNIX.length));
+}
+
 /** Why a directory is unsafe for a socket that clients trust: any user with write access there can replace it. */
 function directoryFault(directory: string): string | undefined {
   const { uid, mode } = statSync(directory);

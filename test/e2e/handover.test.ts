@@ -1,0 +1,101 @@
+import { spawnSync } from 'node:child_process';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+
+import { allocations, attachedPods } from '../support/leftovers.js';
+import { callCni, makePod, removePod, type CniAnswer, type Pod } from '../support/pods.js';
+import { Stack, type ProcessName } from '../support/stack.js';
+
+const WORKERS = 6;
+const HANDOVERS = 3;
+
+/** A busy machine takes long for single calls; the shim's own window for a plugin (5 s) stays. */
+const TIMEOUT_MS = 180_000;
+
+describe.each<readonly [string, readonly ProcessName[]]>([
+  ['dataplane', ['dataplane']],
+  ['plugin', ['plugin']],
+  ['dataplane and plugin', ['dataplane', 'plugin']],
+])('successors of %s start while their predecessors serve', (title, names) => {
+  const stack = new Stack();
+  const pods: Pod[] = [];
+  const failed: CniAnswer[] = [];
+  let added = 0;
+
+  beforeAll(async () => {
+    await stack.start();
+    const prefix = title.replaceAll(' ', '');
+    pods.push(...Array.from({ length: WORKERS }, (_, i) => makePod(`handover-${prefix}-${i}`)));
+  });
+
+  afterAll(async () => {
+    await stack.destroy();
+    pods.forEach(removePod);
+  });
+
+  /** Adds and deletes one pod again and again, each time as another container. */
+  async function load(pod: Pod, ended: AbortSignal): Promise<void> {
+    for (let round = 0; !ended.aborted; round++) {
+      const container = { ...pod, containerId: `${round.toString(16)}-${pod.containerId}`.slice(0, 64) };
+      for (const command of ['ADD', 'DEL']) {
+        const answer = await callCni({ command, pod: container, socket: stack.sockets.plugin });
+        if (answer.exitCode !== 0) failed.push(answer);
+        else if (command === 'ADD') added += 1;
+      }
+    }
+  }
+
+  test(
+    'no ADD and no DEL fails, and nothing is left',
+    async () => {
+      const ended = new AbortController();
+      const loads = pods.map((pod) => load(pod, ended.signal));
+      for (let count = 0; count < HANDOVERS; count++) {
+        const before = added;
+        await Promise.all(names.map((name) => stack.handOver(name)));
+        // Each successor carries out ADDs.
+        await expect.poll(() => added, { timeout: 60_000 }).toBeGreaterThan(before + WORKERS);
+      }
+      ended.abort();
+      await Promise.all(loads);
+      expect(failed.map(({ stdout }) => stdout)).toEqual([]);
+      await expect.poll(() => allocations(stack), { timeout: 30_000 }).toEqual([]);
+      expect(await attachedPods(stack)).toEqual([]);
+    },
+    TIMEOUT_MS,
+  );
+});
+
+/** Time in which Node.js starts and ends, in milliseconds. */
+function bareStartMs(): number {
+  const startMs = performance.now();
+  spawnSync(process.execPath, ['-e', '0']);
+  return performance.now() - startMs;
+}
+
+describe('a process that is killed three times in a row', () => {
+  const stack = new Stack();
+
+  beforeAll(() => stack.start());
+  afterAll(() => stack.destroy());
+
+  test.each<ProcessName>(['ipam', 'dataplane', 'plugin'])(
+    '%s serves again within 2 s of its start',
+    async (name) => {
+      const startsMs: number[] = [];
+      for (let count = 0; count < 3; count++) {
+        await stack.kill(name);
+        const startMs = performance.now();
+        await stack.start(name);
+        await stack.untilServing(name);
+        startsMs.push(performance.now() - startMs);
+        await sleep(100);
+      }
+      // Where other tests leave no processor, starting Node.js alone takes long.
+      const limitMs = Math.max(2000, 20 * bareStartMs());
+      expect(Math.max(...startsMs), `${startsMs.join(', ')} ms`).toBeLessThan(limitMs);
+    },
+    TIMEOUT_MS,
+  );
+});
