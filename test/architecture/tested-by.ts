@@ -59,6 +59,7 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/dataplane/routes/block-routes.ts': 'services/dataplane/routes/routes.test.ts',
 
   // Real BIRDs on real nodes, started, killed, refusing and away.
+  'services/dataplane/kernel/proc-directory.ts': 'services/dataplane/test/proc-directory.kernel.test.ts',
   'services/dataplane/bird/bird-process.ts': 'services/dataplane/bird/bird.kernel.test.ts',
 
   // The kernel's contract, run on the real one.
