@@ -1,0 +1,143 @@
+// The cluster as scenarios see it: nodes, API, pods, and Podwire.
+import { join } from 'node:path';
+
+import { ControlPlane } from './control-plane.mjs';
+import { Podwire } from './install.mjs';
+import { makeNetwork, NODES } from './network.mjs';
+import { Node } from './node.mjs';
+import { makePodImage, POD_IMAGE } from './pod-image.mjs';
+import { until } from './wait.mjs';
+
+/** Seconds for a state that a cluster reaches soon on two processors that others use too. */
+const SOON = 120;
+
+export class Cluster {
+  constructor({ folder, cgroup, programs, image, imageArchive, families }) {
+    Object.assign(this, { folder, cgroup, programs, image, imageArchive, families });
+    this.podwire = new Podwire(this);
+  }
+
+  /** Starts everything; the nodes stay NotReady until Podwire is installed. */
+  async start() {
+    const path = ['kubernetes', 'containerd', 'runc', 'etcd'].map((group) => this.programs[group]).join(':');
+    makeNetwork(join(this.programs.pod, 'pod'));
+    this.controlPlane = new ControlPlane({ folder: this.folder, path });
+    this.api = await this.controlPlane.start(this.families);
+    const { folder, cgroup, programs, controlPlane, families } = this;
+    const make = (node) => new Node({ node, folder, cgroup, path, programs, controlPlane, families });
+    this.nodes = NODES.map(make);
+    await Promise.all(this.nodes.map((node) => node.start()));
+    const podImage = makePodImage(this.folder, join(this.programs.pod, 'pod'));
+    for (const node of this.nodes) {
+      node.importImage(podImage);
+      node.importImage(this.imageArchive);
+    }
+    await until('nodes to register', async () => (await this.api.list('Node')).length === NODES.length, SOON);
+    const label = { metadata: { labels: { 'node-role.kubernetes.io/control-plane': '' } } };
+    await this.api.patch('Node', undefined, NODES[0].name, label);
+  }
+
+  async nodesReady(timeoutSeconds = SOON) {
+    const isReady = ({ status }) => status.conditions.some(({ type, status: is }) => type === 'Ready' && is === 'True');
+    await until(
+      'nodes to be Ready',
+      async () => (await this.api.list('Node')).every(isReady),
+      timeoutSeconds,
+      () => {
+        return this.controlPlane.kubectl(['get', 'nodes']);
+      },
+    );
+  }
+
+  async namespace(name) {
+    await this.api.apply({ apiVersion: 'v1', kind: 'Namespace', metadata: { name } });
+    // Pods without a service account are refused, and the controller makes it a moment later.
+    await until('service account', async () => Boolean(await this.api.get('ServiceAccount', name, 'default')), SOON);
+  }
+
+  async removeNamespace(name) {
+    await this.api.remove('Namespace', undefined, name);
+    await this.api.removed('Namespace', undefined, name, SOON);
+  }
+
+  /** Pods that serve HTTP on port 8080. `annotations` and `environment` are those of each pod. */
+  deployment({ namespace, name, replicas, annotations = {}, version = '1', ports = [], strategy }) {
+    const labels = { app: name };
+    return this.api.apply({
+      apiVersion: 'apps/v1',
+      kind: 'Deployment',
+      metadata: { namespace, name },
+      spec: {
+        replicas,
+        selector: { matchLabels: labels },
+        ...(strategy === undefined ? {} : { strategy }),
+        template: {
+          metadata: { labels, annotations: { version, ...annotations } },
+          spec: podSpec({ ports, spread: labels }),
+        },
+      },
+    });
+  }
+
+  pod({ namespace, name, node, annotations = {}, ports = [] }) {
+    const metadata = { namespace, name, annotations, labels: { app: name } };
+    return this.api.apply({ apiVersion: 'v1', kind: 'Pod', metadata, spec: { ...podSpec({ ports }), nodeName: node } });
+  }
+
+  /** Waits until exactly `count` pods run. @returns them */
+  async running(namespace, count, timeoutSeconds = SOON) {
+    const isRunning = ({ metadata, status }) =>
+      !metadata.deletionTimestamp &&
+      status.conditions?.some(({ type, status: is }) => type === 'Ready' && is === 'True');
+    const found = async () => {
+      const pods = await this.api.list('Pod', namespace);
+      return pods.length === count && pods.every(isRunning) ? pods : undefined;
+    };
+    const events = () => this.controlPlane.kubectl(['get', 'events', '-n', namespace, '--sort-by=.lastTimestamp']);
+    return until(`${count} running pods in ${namespace}`, found, timeoutSeconds, () => tail(events(), 8));
+  }
+
+  /** Lets all `from` (addresses) and the node request all `to` (URLs). @throws Error with the failures */
+  sweep(from, to, node = this.nodes[0]) {
+    const servers = from.map((address) => `${bracketed(address)}:8080`);
+    const program = join(this.programs.pod, 'pod');
+    node.machine.run(program, ['sweep', servers.join(','), to.join(',')]);
+  }
+
+  /** What a URL answers, asked from a node. */
+  call(url, node = this.nodes[0]) {
+    return JSON.parse(node.machine.run(join(this.programs.pod, 'pod'), ['call', url]));
+  }
+
+  /** The addresses of a pod, one of each family of the cluster. */
+  addressesOf(pod) {
+    const addresses = (pod.status.podIPs ?? []).map(({ ip }) => ip);
+    if (addresses.length !== this.families.families.length) {
+      throw new Error(`${pod.metadata.name}: has ${addresses.join(', ') || 'no address'}, not one of each family`);
+    }
+    return addresses;
+  }
+}
+
+function podSpec({ ports, spread }) {
+  return {
+    terminationGracePeriodSeconds: 2,
+    // Every node has the image, and no account's token is needed.
+    automountServiceAccountToken: false,
+    ...(spread === undefined ? {} : { topologySpreadConstraints: [spreadOver(spread)] }),
+    containers: [{ name: 'pod', image: POD_IMAGE, imagePullPolicy: 'Never', args: ['serve', '8080'], ports }],
+  };
+}
+
+function spreadOver(labels) {
+  const topology = { topologyKey: 'kubernetes.io/hostname', whenUnsatisfiable: 'ScheduleAnyway' };
+  return { maxSkew: 1, ...topology, labelSelector: { matchLabels: labels } };
+}
+
+export function bracketed(address) {
+  return address.includes(':') ? `[${address}]` : address;
+}
+
+export function tail(text, count) {
+  return `\n${text.trim().split('\n').slice(-count).join('\n')}`;
+}

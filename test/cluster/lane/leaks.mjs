@@ -1,0 +1,90 @@
+// "Nothing leaked": what pods leave on a node's kernel and disk and in IPAM, compared with the state before they came.
+import { until } from './wait.mjs';
+
+/** Blackholes and routes to other nodes' blocks stay with the blocks; link-local addresses change at a reboot. */
+const NOT_OF_PODS =
+  /^blackhole |^unreachable |via 198\.18\.|via fd00:18:|^default |proto kernel metric 256 pref|^multicast |fe80::\S* dev (eth0|vxlan)/;
+
+const COMMANDS = {
+  links: 'ip -o link | cut -d: -f2 | cut -d@ -f1',
+  routes: 'ip -4 route show table all; ip -6 route show table all',
+  rules: 'ip -4 rule; ip -6 rule',
+  'packet filter': 'nft -s list ruleset',
+  neighbours: 'ip neigh show nud permanent',
+  'network namespaces': 'ls /run/netns',
+  files: 'find /var/lib/cni /var/lib/podwire /run/podwire -type f 2>/dev/null',
+};
+
+/** Lines of rules and set elements; tables and chains that a plugin keeps empty are no leak. */
+function rulesOf(text) {
+  const lines = [];
+  let table = '';
+  for (const line of text.split('\n')) {
+    if (line.startsWith('table ')) table = line;
+    if (!table.includes('kube-proxy') && /dnat|snat|masquerade|"cali|"podw/.test(line)) lines.push(line.trim());
+  }
+  return lines;
+}
+
+function linesOf(name, text) {
+  if (name === 'packet filter') return rulesOf(text);
+  const lines = text
+    .split('\n')
+    .map((line) => line.trim())
+    .filter(Boolean);
+  if (name === 'routes') return lines.filter((line) => !NOT_OF_PODS.test(line));
+  // The embedded datastore and locks change without pods.
+  if (name === 'files') return lines.filter((line) => !/\.(mdb|lock)$|node-ready$|\/ipam\/|\/lock$/.test(line));
+  return lines;
+}
+
+function onNode(node) {
+  const found = {};
+  for (const [name, command] of Object.entries(COMMANDS)) {
+    found[name] = linesOf(name, node.machine.enter(['sh', '-c', command]).stdout).sort();
+  }
+  return found;
+}
+
+/** What each node has, by name. */
+export function footprint(cluster) {
+  return Object.fromEntries(cluster.nodes.map((node) => [node.name, onNode(node)]));
+}
+
+function differences(before, after) {
+  const found = [];
+  for (const [node, parts] of Object.entries(after)) {
+    for (const [name, lines] of Object.entries(parts)) {
+      const more = lines.filter((line) => !before[node][name].includes(line));
+      const less = before[node][name].filter((line) => !lines.includes(line));
+      found.push(...more.map((line) => `${node}: ${name}: left: ${line}`));
+      found.push(...less.map((line) => `${node}: ${name}: lost: ${line}`));
+    }
+  }
+  return found;
+}
+
+async function ipamFaults(cluster) {
+  const endpoints = JSON.parse(await cluster.podwire.podwirectl(['endpoints', 'list', '-o', 'json']));
+  const left = Array.isArray(endpoints) ? endpoints : (endpoints.endpoints ?? []);
+  // The exit code 4 of a finding is an error of `podwirectl`.
+  await cluster.podwire.podwirectl(['audit', '--timeout', '30s']);
+  const faults = left.map((endpoint) => `IPAM: endpoint left: ${JSON.stringify(endpoint).slice(0, 300)}`);
+  for (const { name } of cluster.nodes) {
+    const journal = JSON.parse(await cluster.podwire.podwirectl(['journal', 'list', '-o', 'json'], name));
+    const entries = Array.isArray(journal) ? journal : (journal.entries ?? []);
+    faults.push(...entries.map((entry) => `${name}: journal: ${JSON.stringify(entry).slice(0, 300)}`));
+  }
+  return faults;
+}
+
+/** @throws Error with everything that is left after the grace time */
+export async function expectNothingLeaked(cluster, before, { withIpam = true, timeoutSeconds = 60 } = {}) {
+  let faults = [];
+  const isClean = async () => {
+    faults = differences(before, footprint(cluster));
+    if (withIpam && faults.length === 0) faults = await ipamFaults(cluster);
+    return faults.length === 0;
+  };
+  await until('nothing leaked', isClean, timeoutSeconds, () => `\n${faults.slice(0, 12).join('\n')}`);
+}

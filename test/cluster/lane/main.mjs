@@ -1,0 +1,70 @@
+// Runs scenarios on a cluster, inside the namespaces of test/support/isolated.mjs.
+// usage: main.mjs SETTINGS (JSON: folder, programs, image, imageArchive, family, only)
+import process from 'node:process';
+
+import { Cluster } from './cluster.mjs';
+import { expectNothingLeaked, footprint } from './leaks.mjs';
+import { familiesOf } from './network.mjs';
+import { SCENARIOS } from './scenarios.mjs';
+
+const seconds = (startMs) => ((Date.now() - startMs) / 1000).toFixed(1);
+
+async function runScenario(scenario, index, context) {
+  const { cluster, state } = context;
+  const namespace = `scenario-${index}`;
+  const compare = (before) => expectNothingLeaked(cluster, before, { withIpam: false });
+  await cluster.namespace(namespace);
+  try {
+    await scenario.run({ cluster, namespace, untouched: state.untouched, compare });
+  } finally {
+    await cluster.removeNamespace(namespace);
+  }
+  if (index > 0 && scenario.leavesPodwire !== false) await expectNothingLeaked(cluster, state.before);
+}
+
+function table(rows) {
+  const width = Math.max(...rows.map(({ name }) => name.length));
+  const line = ({ name, result, took }) => `${name.padEnd(width)}  ${result.padEnd(6)}  ${took.padStart(6)} s`;
+  return rows.map(line).join('\n');
+}
+
+async function main({ folder, programs, image, imageArchive, family, only }) {
+  const families = familiesOf(family);
+  const cgroup = process.env.ISOLATED_CGROUP.slice(1);
+  const cluster = new Cluster({ folder, cgroup, programs, image, imageArchive, families });
+  const rows = [];
+  const startMs = Date.now();
+  await cluster.start();
+  rows.push({ name: `cluster start (${family})`, result: 'ok', took: seconds(startMs) });
+  process.stdout.write(`${table(rows.slice(-1))}\n`);
+  const state = { untouched: footprint(cluster) };
+  const selected = SCENARIOS.filter(({ name, families: needed = [] }, index) => {
+    const serves = needed.every((each) => families.families.includes(each));
+    return serves && (index === 0 || only === undefined || new RegExp(only, 'i').test(name));
+  });
+  for (const [index, scenario] of selected.entries()) {
+    const begunMs = Date.now();
+    let failure;
+    try {
+      await runScenario(scenario, index, { cluster, state });
+    } catch (error) {
+      failure = error;
+    }
+    rows.push({ name: scenario.name, result: failure ? 'FAILED' : 'ok', took: seconds(begunMs) });
+    process.stdout.write(`${table(rows.slice(-1))}\n`);
+    if (failure) process.stdout.write(`${failure.message}\n`);
+    if (failure && index === 0) break;
+    // What a failed scenario left is not the next one's fault.
+    if (index === 0 || failure) state.before = footprint(cluster);
+  }
+  const failed = rows.filter(({ result }) => result !== 'ok').length;
+  process.stdout.write(`\n${table(rows)}\n\n${rows.length - failed} passed, ${failed} failed\n`);
+  return failed === 0 ? 0 : 1;
+}
+
+try {
+  process.exit(await main(JSON.parse(process.argv[2])));
+} catch (error) {
+  process.stderr.write(`cluster: ${error.stack}\n`);
+  process.exit(1);
+}

@@ -1,0 +1,103 @@
+// A node: a machine with containerd, kubelet and kube-proxy.
+import { mkdirSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+
+import { kubeconfig } from './control-plane.mjs';
+import { Machine } from './machine.mjs';
+import { addressesOf, PODS } from './network.mjs';
+import { PAUSE_IMAGE } from './pod-image.mjs';
+import { must, until } from './wait.mjs';
+
+const CONTAINERD = (runc) => `version = 3
+root = "/var/lib/containerd"
+state = "/run/containerd"
+[grpc]
+  address = "/run/containerd/containerd.sock"
+[plugins.'io.containerd.cri.v1.images'.pinned_images]
+  sandbox = "${PAUSE_IMAGE}"
+[plugins.'io.containerd.cri.v1.runtime']
+  restrict_oom_score_adj = true
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
+  SystemdCgroup = false
+  BinaryName = "${runc}"
+`;
+
+const KUBELET = {
+  apiVersion: 'kubelet.config.k8s.io/v1beta1',
+  kind: 'KubeletConfiguration',
+  authentication: { anonymous: { enabled: true }, webhook: { enabled: false } },
+  authorization: { mode: 'AlwaysAllow' },
+  failCgroupV1: false,
+  cgroupDriver: 'cgroupfs',
+  protectKernelDefaults: true,
+  failSwapOn: false,
+  containerRuntimeEndpoint: 'unix:///run/containerd/containerd.sock',
+  volumePluginDir: '/var/lib/kubelet/volumeplugins',
+  staticPodPath: '/var/lib/kubelet/manifests',
+  podLogsDir: '/var/log/pods',
+  clusterDomain: 'cluster.local',
+  evictionHard: { 'memory.available': '50Mi' },
+};
+
+/** No value of conntrack is set: they are the host's. */
+const PROXY = (name, families) => ({
+  apiVersion: 'kubeproxy.config.k8s.io/v1alpha1',
+  kind: 'KubeProxyConfiguration',
+  mode: 'nftables',
+  hostnameOverride: name,
+  clusterCIDR: families.pick(PODS).join(','),
+  clientConnection: { kubeconfig: '/var/lib/cluster/admin' },
+  conntrack: { maxPerCore: 0, min: 0, tcpEstablishedTimeout: '0s', tcpCloseWaitTimeout: '0s' },
+});
+
+export class Node {
+  constructor({ node, folder, cgroup, path, programs, controlPlane, families }) {
+    Object.assign(this, { name: node.name, ...node, programs, families });
+    this.folder = join(folder, node.name);
+    this.machine = new Machine({ name: node.name, folder: this.folder, cgroup, path, ...addressesOf(node) });
+    const disk = join(this.folder, 'var', 'lib');
+    mkdirSync(join(disk, 'cluster'), { recursive: true });
+    mkdirSync(join(disk, 'kubelet', 'manifests'), { recursive: true });
+    mkdirSync(join(this.folder, 'opt', 'cni', 'bin'), { recursive: true });
+    const write = (name, text) => writeFileSync(join(disk, 'cluster', name), text);
+    write('containerd.toml', CONTAINERD(join(programs.runc, 'runc')));
+    write('kubelet.yaml', JSON.stringify(KUBELET));
+    write('proxy.yaml', JSON.stringify(PROXY(node.name, families)));
+    write('kubeconfig', kubeconfig(controlPlane.ca, node.name));
+    write('admin', kubeconfig(controlPlane.ca, 'admin'));
+    must(
+      'cp',
+      ['loopback', 'portmap', 'bandwidth']
+        .map((name) => join(programs.plugins, name))
+        .concat(join(this.folder, 'opt', 'cni', 'bin')),
+    );
+  }
+
+  /** Starts the machine and what its init system starts. */
+  async start() {
+    await this.machine.start();
+    this.startContainerd();
+    await until(`${this.name}: containerd`, () => this.machine.enter(['ctr', 'version']).status === 0, 20);
+    this.startKubelet();
+    this.machine.spawn('kube-proxy', ['--config=/var/lib/cluster/proxy.yaml']);
+  }
+
+  startContainerd() {
+    this.machine.spawn('containerd', ['-c', '/var/lib/cluster/containerd.toml']);
+  }
+
+  startKubelet() {
+    this.machine.spawn('kubelet', [
+      '--config=/var/lib/cluster/kubelet.yaml',
+      '--kubeconfig=/var/lib/cluster/kubeconfig',
+      `--hostname-override=${this.name}`,
+      `--node-ip=${this.families.pick(this).join(',')}`,
+      '--root-dir=/var/lib/kubelet',
+      '--cert-dir=/var/lib/kubelet/pki',
+    ]);
+  }
+
+  importImage(archive) {
+    this.machine.run('ctr', ['-n', 'k8s.io', 'images', 'import', archive]);
+  }
+}

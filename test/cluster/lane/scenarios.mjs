@@ -1,0 +1,283 @@
+// The scenarios, in order. Each gets a namespace of its own, which is removed before the check for leaks.
+import { rmSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+
+import { bracketed } from './cluster.mjs';
+import { OUTSIDE } from './network.mjs';
+import { POD_IMAGE } from './pod-image.mjs';
+import { sleep, until } from './wait.mjs';
+
+const PODS_COUNT = 40;
+const ANNOTATION = 'cni.projectcalico.org';
+const MINUTE_MS = 60_000;
+
+const url = (address, port = 8080) => `http://${bracketed(address)}:${port}/`;
+
+function expectNoDuplicates(cluster, pods) {
+  const addresses = pods.flatMap((pod) => cluster.addressesOf(pod));
+  const duplicates = addresses.filter((address, index) => addresses.indexOf(address) !== index);
+  if (duplicates.length > 0) throw new Error(`addresses of several pods: ${duplicates.join(', ')}`);
+  return addresses;
+}
+
+/** The first pod of each node makes what stays: blocks, the folder of runtimes, tables that are kept empty. */
+async function nodesReady({ cluster, namespace }) {
+  await cluster.podwire.install();
+  await cluster.podwire.ready(120);
+  await cluster.nodesReady();
+  const ports = [{ containerPort: 8080, hostPort: 18081 }];
+  for (const { name } of cluster.nodes) await cluster.pod({ namespace, name: `first-on-${name}`, node: name, ports });
+  await cluster.running(namespace, cluster.nodes.length);
+}
+
+async function service(cluster, namespace, app) {
+  const policy = cluster.families.name === 'dual' ? 'RequireDualStack' : 'SingleStack';
+  const spec = { selector: { app }, ports: [{ port: 80, targetPort: 8080 }], ipFamilyPolicy: policy };
+  const { spec: made } = await cluster.api.apply({
+    apiVersion: 'v1',
+    kind: 'Service',
+    metadata: { namespace, name: app },
+    spec,
+  });
+  return made.clusterIPs;
+}
+
+/** Pods reach each other, both nodes, the service and a host outside; the nodes reach the pods. */
+async function reachability({ cluster, namespace }) {
+  await cluster.deployment({ namespace, name: 'web', replicas: PODS_COUNT });
+  const clusterIps = await service(cluster, namespace, 'web');
+  const pods = await cluster.running(namespace, PODS_COUNT);
+  const perNode = cluster.nodes.map(({ name }) => pods.filter(({ spec }) => spec.nodeName === name).length);
+  if (perNode.some((count) => count !== PODS_COUNT / 2)) throw new Error(`pods per node: ${perNode.join(', ')}`);
+  const addresses = expectNoDuplicates(cluster, pods);
+  const kubelets = cluster.nodes
+    .flatMap((node) => cluster.families.pick(node))
+    .map((ip) => `http://${bracketed(ip)}:10256/livez`);
+  const outside = cluster.families.pick(OUTSIDE).map((ip) => url(ip));
+  const targets = [...addresses.map((ip) => url(ip)), ...clusterIps.map((ip) => url(ip, 80)), ...kubelets, ...outside];
+  for (const node of cluster.nodes) cluster.sweep(addresses, targets, node);
+}
+
+async function scaling({ cluster, namespace }) {
+  for (const replicas of [20, 60]) {
+    await cluster.deployment({ namespace, name: 'web', replicas });
+    expectNoDuplicates(cluster, await cluster.running(namespace, replicas));
+  }
+  await cluster.deployment({ namespace, name: 'web', replicas: 0 });
+  await cluster.running(namespace, 0);
+}
+
+async function rollingUpdate({ cluster, namespace }) {
+  await cluster.deployment({ namespace, name: 'web', replicas: 30 });
+  await cluster.running(namespace, 30);
+  await cluster.deployment({ namespace, name: 'web', replicas: 30, version: '2' });
+  const isUpdated = async () => {
+    const { metadata, status } = await cluster.api.get('Deployment', namespace, 'web');
+    return status.observedGeneration === metadata.generation && status.updatedReplicas === 30 && status.replicas === 30;
+  };
+  await until('the update', isUpdated, 120);
+  const pods = await cluster.running(namespace, 30);
+  const addresses = expectNoDuplicates(cluster, pods);
+  cluster.sweep(
+    addresses.slice(0, 5),
+    addresses.map((ip) => url(ip)),
+  );
+}
+
+async function namespaceDeletion({ cluster, namespace }) {
+  await cluster.deployment({ namespace, name: 'web', replicas: 30 });
+  await cluster.running(namespace, 30);
+  await cluster.removeNamespace(namespace);
+}
+
+async function staticPod({ cluster, namespace }) {
+  const [node] = cluster.nodes;
+  const file = join(node.folder, 'var', 'lib', 'kubelet', 'manifests', 'static.json');
+  const containers = [{ name: 'pod', image: POD_IMAGE, imagePullPolicy: 'Never', args: ['serve', '8080'] }];
+  const pod = {
+    apiVersion: 'v1',
+    kind: 'Pod',
+    metadata: { name: 'static', namespace },
+    spec: { containers, terminationGracePeriodSeconds: 2 },
+  };
+  writeFileSync(file, JSON.stringify(pod));
+  const [found] = await cluster.running(namespace, 1);
+  const addresses = cluster.addressesOf(found);
+  cluster.sweep(
+    addresses,
+    addresses.map((ip) => url(ip)),
+    cluster.nodes[1],
+  );
+  rmSync(file);
+  await cluster.running(namespace, 0);
+}
+
+async function hostPort({ cluster, namespace }) {
+  const [first, second] = cluster.nodes;
+  await cluster.pod({ namespace, name: 'port', node: first.name, ports: [{ containerPort: 8080, hostPort: 18080 }] });
+  await cluster.running(namespace, 1);
+  for (const ip of cluster.families.pick(first)) {
+    const { name } = cluster.call(url(ip, 18080), second);
+    if (name !== 'port') throw new Error(`port 18080 of ${ip}: ${name} answers`);
+  }
+}
+
+async function annotations({ cluster, namespace }) {
+  const [first, second] = cluster.nodes;
+  const wanted = '10.65.200.7';
+  const requests = [
+    { name: 'address', node: first.name, annotations: { [`${ANNOTATION}/ipAddrs`]: JSON.stringify([wanted]) } },
+    { name: 'pool', node: second.name, annotations: { [`${ANNOTATION}/ipv4pools`]: JSON.stringify(['extra']) } },
+  ];
+  for (const request of requests) await cluster.pod({ namespace, ...request });
+  const pods = await cluster.running(namespace, requests.length);
+  const addressOf = (name) => pods.find(({ metadata }) => metadata.name === name).status.podIP;
+  if (addressOf('address') !== wanted)
+    throw new Error(`pod "address": has ${addressOf('address')}, requested ${wanted}`);
+  if (!addressOf('pool').startsWith('10.66.'))
+    throw new Error(`pod "pool": has ${addressOf('pool')}, not of pool "extra"`);
+  // A pod of the pool with VXLAN and one of the pool without, on two nodes.
+  const both = [addressOf('address'), addressOf('pool')];
+  cluster.sweep(
+    both,
+    both.map((ip) => url(ip)),
+    second,
+  );
+}
+
+/** Lets pods come and go while `disturb` runs, and some more. @returns how many rounds were done */
+async function whilePodsChange({ cluster, namespace }, disturb) {
+  let isDone = false;
+  let rounds = 0;
+  const change = async () => {
+    while (!isDone) {
+      rounds += 1;
+      await cluster.deployment({
+        namespace,
+        name: 'changing',
+        replicas: rounds % 2 === 0 ? 4 : 16,
+        version: String(rounds % 3),
+      });
+      await sleep(3000);
+    }
+  };
+  const changing = change();
+  try {
+    await disturb();
+  } finally {
+    isDone = true;
+    await changing;
+  }
+  await cluster.deployment({ namespace, name: 'changing', replicas: 12 });
+  const pods = await cluster.running(namespace, 12);
+  const addresses = expectNoDuplicates(cluster, pods);
+  cluster.sweep(
+    addresses,
+    addresses.map((ip) => url(ip)),
+  );
+}
+
+function daemonSetRestart({ cluster, namespace }) {
+  return whilePodsChange({ cluster, namespace }, async () => {
+    await cluster.podwire.restart();
+    await cluster.podwire.ready(180);
+  });
+}
+
+const PROCESSES = [/podwire-plugin/, /podwire-dataplane/, /podwire-ipam/];
+
+function killedProcesses({ cluster, namespace }) {
+  return whilePodsChange({ cluster, namespace }, async () => {
+    for (const process of PROCESSES) {
+      for (const { name, machine } of cluster.nodes) {
+        if (machine.kill(process) === 0 && name === 'node-a') throw new Error(`${name}: no process ${process}`);
+        await sleep(2000);
+      }
+    }
+    await cluster.podwire.ready(120);
+    await cluster.nodesReady();
+  });
+}
+
+function runtimeRestart({ cluster, namespace }) {
+  return whilePodsChange({ cluster, namespace }, async () => {
+    for (const node of cluster.nodes) {
+      node.machine.kill(/^(\S*\/)?kubelet /);
+      node.machine.kill(/^(\S*\/)?containerd -c/);
+      await sleep(1000);
+      node.startContainerd();
+      node.startKubelet();
+      await sleep(4000);
+    }
+    await cluster.nodesReady();
+  });
+}
+
+async function reboot({ cluster, namespace }) {
+  await cluster.deployment({ namespace, name: 'web', replicas: 10 });
+  await cluster.running(namespace, 10);
+  const node = cluster.nodes[1];
+  await node.machine.powerOff();
+  await node.start();
+  await sleep(5000);
+  await cluster.podwire.ready(180);
+  await cluster.nodesReady();
+  const pods = await cluster.running(namespace, 10, 180);
+  const addresses = expectNoDuplicates(cluster, pods);
+  cluster.sweep(
+    addresses,
+    addresses.map((ip) => url(ip)),
+  );
+}
+
+async function forcedDeletion({ cluster, namespace }) {
+  const names = Array.from({ length: 10 }, (_, index) => `forced-${index}`);
+  const nodeOf = (index) => cluster.nodes[index % cluster.nodes.length].name;
+  await Promise.all(names.map((name, index) => cluster.pod({ namespace, name, node: nodeOf(index) })));
+  await cluster.running(namespace, names.length);
+  await Promise.all(names.map((name) => cluster.api.remove('Pod', namespace, name, 0)));
+  await cluster.running(namespace, 0);
+}
+
+/** Pods that are deleted meanwhile go in time, and what they held is released afterwards. */
+async function withoutIpam({ cluster, namespace }) {
+  await cluster.deployment({ namespace, name: 'web', replicas: 20 });
+  await cluster.running(namespace, 20);
+  await cluster.podwire.withoutIpam(async () => {
+    const endMs = Date.now() + MINUTE_MS;
+    await cluster.deployment({ namespace, name: 'web', replicas: 0 });
+    await cluster.running(namespace, 0, 60);
+    await sleep(Math.max(0, endMs - Date.now()));
+  });
+}
+
+/** The last one: the nodes are as before the installation. */
+async function uninstall({ cluster, untouched, compare }) {
+  await cluster.podwire.uninstall();
+  await compare(untouched);
+  for (const { name, machine } of cluster.nodes) {
+    const left = machine
+      .run('sh', ['-c', 'ls /opt/cni/bin /etc/cni/net.d /run /var/lib | grep -i podwire || true'])
+      .trim();
+    if (left !== '') throw new Error(`${name}: left after the uninstall: ${left}`);
+  }
+}
+
+/** `leavesPodwire: false`: the scenario ends with a check of its own. `families`: those that it needs. */
+export const SCENARIOS = [
+  { name: 'nodes become Ready', run: nodesReady },
+  { name: `${PODS_COUNT} pods reach each other, nodes, service, outside`, run: reachability },
+  { name: 'scale 20, 60, 0', run: scaling },
+  { name: 'rolling update', run: rollingUpdate },
+  { name: 'namespace deletion', run: namespaceDeletion },
+  { name: 'static pod', run: staticPod },
+  { name: 'hostPort through portmap', run: hostPort },
+  { name: 'annotations for address and pool', run: annotations, families: ['ipv4'] },
+  { name: 'DaemonSet restart while pods change', run: daemonSetRestart },
+  { name: 'kill -9 of each process while pods change', run: killedProcesses },
+  { name: 'kubelet and containerd restart while pods change', run: runtimeRestart },
+  { name: 'node reboot', run: reboot },
+  { name: 'forced deletion', run: forcedDeletion },
+  { name: 'podwire-ipam down for a minute', run: withoutIpam },
+  { name: 'uninstall', run: uninstall, leavesPodwire: false },
+];

@@ -1,0 +1,36 @@
+// Waiting for a state, and running programs that must succeed.
+import { spawnSync } from 'node:child_process';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+export { sleep };
+
+const INTERVAL_MS = 300;
+
+/**
+ * Waits until a condition returns something other than false and undefined.
+ * @throws Error with the last state that `describe` returns, or the last error
+ */
+export async function until(what, condition, timeoutSeconds, describe = () => '') {
+  const endMs = Date.now() + timeoutSeconds * 1000;
+  for (;;) {
+    let failure = '';
+    try {
+      const value = await condition();
+      if (value !== false && value !== undefined) return value;
+    } catch (error) {
+      failure = error.message;
+    }
+    if (Date.now() > endMs) {
+      const state = await describe();
+      throw new Error(`${what}: not within ${timeoutSeconds} s. ${[failure, state].filter(Boolean).join(' ')}`);
+    }
+    await sleep(INTERVAL_MS);
+  }
+}
+
+/** @returns the standard output. @throws Error when the program fails */
+export function must(program, args, options = {}) {
+  const { status, stdout, stderr, error } = spawnSync(program, args, { encoding: 'utf8', ...options });
+  if (status !== 0) throw new Error(`${program} ${args.join(' ')}: ${error?.message ?? (stderr || stdout)}`);
+  return stdout;
+}

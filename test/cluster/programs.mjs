@@ -1,0 +1,105 @@
+// The programs of the cluster, built from Go modules into a cache folder outside the repository. Each group has a folder
+// named by a digest of its go.mod, go.sum and sources, so that a change of version builds that group alone.
+import { spawnSync } from 'node:child_process';
+import { createHash } from 'node:crypto';
+import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, symlinkSync } from 'node:fs';
+import { homedir } from 'node:os';
+import { dirname, join } from 'node:path';
+import process from 'node:process';
+import { fileURLToPath } from 'node:url';
+
+const SOURCES = join(dirname(fileURLToPath(import.meta.url)), 'programs');
+
+const KUBERNETES = ['kube-apiserver', 'kube-controller-manager', 'kube-scheduler', 'kube-proxy', 'kubelet', 'kubectl'];
+
+/** `packages`: program → Go package. `links`: other names of the program. `cgo`: tags of a build with the C compiler. */
+const GROUPS = {
+  pod: { packages: { pod: '.' } },
+  plugins: {
+    packages: {
+      portmap: 'github.com/containernetworking/plugins/plugins/meta/portmap',
+      bandwidth: 'github.com/containernetworking/plugins/plugins/meta/bandwidth',
+      loopback: 'github.com/containernetworking/plugins/plugins/main/loopback',
+    },
+  },
+  // Without seccomp runc refuses every sandbox of the kubelet.
+  runc: { packages: { runc: 'github.com/opencontainers/runc' }, cgo: 'seccomp netgo osusergo' },
+  etcd: { packages: { etcd: 'go.etcd.io/etcd/server/v3', etcdctl: 'go.etcd.io/etcd/etcdctl/v3' } },
+  containerd: {
+    packages: {
+      containerd: 'github.com/containerd/containerd/v2/cmd/containerd',
+      'containerd-shim-runc-v2': 'github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2',
+      ctr: 'github.com/containerd/containerd/v2/cmd/ctr',
+    },
+  },
+  kubernetes: { packages: { kubernetes: '.' }, links: KUBERNETES },
+};
+
+export const CACHE = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'podwire', 'cluster');
+
+const GO_MISSING =
+  'go: not installed; install Go 1.26 or newer (the cluster test builds Kubernetes, containerd, runc and etcd from ' +
+  'their Go modules, once, in about 15 minutes)';
+
+function folderOf(group) {
+  const hash = createHash('sha256');
+  for (const file of readdirSync(join(SOURCES, group)).sort()) {
+    hash.update(`${file}\0`).update(readFileSync(join(SOURCES, group, file)));
+  }
+  return join(CACHE, `${group}-${hash.digest('hex').slice(0, 12)}`);
+}
+
+function go(group, args, env = {}) {
+  const options = { cwd: join(SOURCES, group), env: { ...process.env, ...env }, encoding: 'utf8' };
+  const { status, error, stdout, stderr } = spawnSync('go', args, { ...options, maxBuffer: 64 * 1024 * 1024 });
+  if (error?.code === 'ENOENT') throw new Error(GO_MISSING);
+  if (status !== 0) throw new Error(`go ${args.join(' ')} failed in ${join(SOURCES, group)}:\n${stdout}${stderr}`);
+}
+
+/** runc links to libseccomp: its headers have no program that could be looked for. */
+function ensureSeccomp() {
+  const found = () => existsSync('/usr/include/seccomp.h') && spawnSync('pkg-config', ['--version']).status === 0;
+  if (found()) return;
+  const install = 'apt-get update -qq && apt-get install -y -qq --no-install-recommends gcc libseccomp-dev pkg-config';
+  const options = {
+    env: { ...process.env, DEBIAN_FRONTEND: 'noninteractive' },
+    stdio: ['ignore', 'ignore', 'inherit'],
+  };
+  spawnSync('sh', ['-c', install], options);
+  if (!found()) throw new Error(`libseccomp-dev, pkg-config: could not be installed; run: ${install}`);
+}
+
+/** Builds beside the final folder and renames, so that an interrupted build leaves no half of it. */
+function buildGroup(group) {
+  const { packages, cgo, links = [] } = GROUPS[group];
+  const folder = folderOf(group);
+  if (existsSync(folder)) return folder;
+  const startMs = Date.now();
+  process.stdout.write(`  building ${Object.keys(packages).join(', ')} … `);
+  if (cgo) ensureSeccomp();
+  const unfinished = `${folder}.${process.pid}`;
+  mkdirSync(unfinished, { recursive: true });
+  try {
+    const tags = cgo ? ['-tags', cgo] : [];
+    for (const [program, path] of Object.entries(packages)) {
+      const output = ['-o', join(unfinished, program)];
+      const args = ['build', '-mod=readonly', '-trimpath', '-ldflags', '-s -w', ...tags, ...output, path];
+      go(group, args, { CGO_ENABLED: cgo ? '1' : '0', GOFLAGS: '-buildvcs=false' });
+    }
+    for (const link of links) symlinkSync(Object.keys(packages)[0], join(unfinished, link));
+    renameSync(unfinished, folder);
+  } finally {
+    rmSync(unfinished, { recursive: true, force: true });
+  }
+  process.stdout.write(`${((Date.now() - startMs) / 1000).toFixed(0)} s\n`);
+  return folder;
+}
+
+/**
+ * Builds what is missing.
+ * @returns the folder of each group
+ * @throws Error that names the missing program or has the compiler's output
+ */
+export function buildPrograms() {
+  return Object.fromEntries(Object.keys(GROUPS).map((group) => [group, buildGroup(group)]));
+}

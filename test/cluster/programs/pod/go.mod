@@ -1,0 +1,3 @@
+module podwire-cluster/pod
+
+go 1.26.0
