@@ -1,4 +1,5 @@
 // Requests to the API server, without the start of a kubectl for each.
+import { Buffer } from 'node:buffer';
 import { Agent, request } from 'node:https';
 
 import { until } from './wait.mjs';

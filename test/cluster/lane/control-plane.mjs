@@ -1,4 +1,5 @@
 // etcd, API server, controller manager and scheduler: in the namespaces of the lane itself, at the bridge's address.
+import { Buffer } from 'node:buffer';
 import { spawn } from 'node:child_process';
 import { mkdirSync, openSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';

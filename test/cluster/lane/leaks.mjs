@@ -51,6 +51,14 @@ export function footprint(cluster) {
   return Object.fromEntries(cluster.nodes.map((node) => [node.name, onNode(node)]));
 }
 
+/** The runtime removes a sandbox a moment after its pod is gone. */
+export async function settledFootprint(cluster) {
+  const isFree = (parts) => parts['network namespaces'].length === 0 && !parts.links.some((link) => /cali/.test(link));
+  const settled = () => Object.values(footprint(cluster)).every(isFree);
+  await until('sandboxes to go', settled, 60);
+  return footprint(cluster);
+}
+
 function differences(before, after) {
   const found = [];
   for (const [node, parts] of Object.entries(after)) {

@@ -3,7 +3,7 @@
 import process from 'node:process';
 
 import { Cluster } from './cluster.mjs';
-import { expectNothingLeaked, footprint } from './leaks.mjs';
+import { expectNothingLeaked, footprint, settledFootprint } from './leaks.mjs';
 import { familiesOf } from './network.mjs';
 import { SCENARIOS } from './scenarios.mjs';
 
@@ -55,7 +55,7 @@ async function main({ folder, programs, image, imageArchive, family, only }) {
     if (failure) process.stdout.write(`${failure.message}\n`);
     if (failure && index === 0) break;
     // What a failed scenario left is not the next one's fault.
-    if (index === 0 || failure) state.before = footprint(cluster);
+    if (index === 0 || failure) state.before = await settledFootprint(cluster).catch(() => footprint(cluster));
   }
   const failed = rows.filter(({ result }) => result !== 'ok').length;
   process.stdout.write(`\n${table(rows)}\n\n${rows.length - failed} passed, ${failed} failed\n`);
