@@ -8,11 +8,9 @@ import { Api } from './api.mjs';
 import { CONTROL_PLANE, NODES, SERVICES } from './network.mjs';
 import { must, until } from './wait.mjs';
 
-const ETCD = `http://${CONTROL_PLANE}:2379`;
+export const ETCD_ADDRESS = `http://${CONTROL_PLANE}:2379`;
 const SERVER = `https://${CONTROL_PLANE}:6443`;
 const ADMIN_TOKEN = 'admin';
-
-export { ETCD as ETCD_ADDRESS };
 
 export function kubeconfig(ca, token) {
   const cluster = { server: SERVER, 'certificate-authority-data': Buffer.from(ca).toString('base64') };
@@ -29,7 +27,6 @@ export function kubeconfig(ca, token) {
 export class ControlPlane {
   #folder;
   #path;
-  #processes = new Map();
 
   constructor({ folder, path }) {
     this.#folder = join(folder, 'control-plane');
@@ -42,29 +39,22 @@ export class ControlPlane {
   #spawn(command, args) {
     const log = openSync(join(this.logs, `${command}.log`), 'a');
     const env = { PATH: `${this.#path}:/usr/sbin:/usr/bin:/sbin:/bin`, HOME: '/root' };
-    this.#processes.set(command, spawn(command, args, { env, stdio: ['ignore', log, log], cwd: '/' }));
+    spawn(command, args, { env, stdio: ['ignore', log, log], cwd: '/' });
   }
 
-  startEtcd() {
+  #startEtcd() {
     this.#spawn('etcd', [
       `--data-dir=${join(this.#folder, 'etcd')}`,
-      `--listen-client-urls=${ETCD}`,
-      `--advertise-client-urls=${ETCD}`,
+      `--listen-client-urls=${ETCD_ADDRESS}`,
+      `--advertise-client-urls=${ETCD_ADDRESS}`,
       '--listen-peer-urls=http://127.0.0.1:2380',
       '--unsafe-no-fsync',
     ]);
   }
 
-  async stop(command) {
-    const child = this.#processes.get(command);
-    const ended = new Promise((resolve) => child.on('exit', resolve));
-    child.kill('SIGKILL');
-    await ended;
-  }
-
   #startApiServer(families) {
     this.#spawn('kube-apiserver', [
-      `--etcd-servers=${ETCD}`,
+      `--etcd-servers=${ETCD_ADDRESS}`,
       `--advertise-address=${families.name === 'ipv6' ? 'fd00:18::1' : CONTROL_PLANE}`,
       '--bind-address=::',
       `--cert-dir=${this.#folder}`,
@@ -85,7 +75,7 @@ export class ControlPlane {
     must('openssl', ['genrsa', '-out', join(this.#folder, 'accounts.key'), '2048']);
     const nodes = NODES.map(({ name }) => `${name},system:node:${name},${name},"system:nodes"`);
     writeFileSync(join(this.#folder, 'tokens'), [`${ADMIN_TOKEN},admin,1,"system:masters"`, ...nodes, ''].join('\n'));
-    this.startEtcd();
+    this.#startEtcd();
     this.#startApiServer(families);
     const ca = await until('the API server’s certificate', () => readFileSync(join(this.#folder, 'apiserver.crt')), 30);
     this.ca = ca;

@@ -52,12 +52,16 @@ export class Podwire {
     return this.#cluster.controlPlane.kubectl([...exec, ...args]);
   }
 
-  async #makePools() {
-    const pools = [
-      ...this.#cluster.families.families.map((family) => [`pods-${family}`, PODS[family], '--nat-outgoing', 'true']),
+  #pools() {
+    const { families } = this.#cluster.families;
+    return [
+      ...families.map((family) => [`pods-${family}`, PODS[family], '--nat-outgoing', 'true']),
       ['extra', EXTRA_PODS, '--assignment', 'manual', '--vxlan', 'always'],
     ];
-    for (const pool of pools) {
+  }
+
+  async #makePools() {
+    for (const pool of this.#pools()) {
       await until(`pool ${pool[0]}`, async () => Boolean(await this.podwirectl(['pools', 'create', ...pool])), 60);
     }
   }
@@ -90,19 +94,54 @@ export class Podwire {
     }
   }
 
-  /** Removes Podwire as its operator would: the configuration and programs of each node, then the namespace. */
+  /**
+   * Removes Podwire as an operator does: without pools the dataplane removes routes, tunnels and NAT. The installer ends
+   * with the DaemonSet, before the files are removed: it would restore them.
+   */
   async uninstall() {
-    for (const { name } of this.#cluster.nodes) await this.#removeFrom(name);
-    await this.#cluster.api.remove('Namespace', undefined, NAMESPACE);
-    await this.#cluster.api.removed('Namespace', undefined, NAMESPACE, 60);
+    const { api, nodes } = this.#cluster;
+    for (const [name] of this.#pools()) await this.podwirectl(['pools', 'drain', name, '--yes']);
+    const list = async () => JSON.parse(await this.podwirectl(['pools', 'list', '-o', 'json']));
+    await until(
+      'pools to go',
+      async () => ((await list()).pools ?? []).length === 0,
+      60,
+      () => {
+        return this.podwirectl(['pools', 'list']);
+      },
+    );
+    await api.remove('DaemonSet', NAMESPACE, 'podwire-node');
+    await until('pods of Podwire to go', async () => (await api.list('Pod', NAMESPACE)).length === 0, 60);
+    await Promise.all(nodes.map((node) => this.#removeFiles(node)));
+    await api.remove('Namespace', undefined, NAMESPACE);
+    await api.removed('Namespace', undefined, NAMESPACE, 60);
   }
 
-  async #removeFrom(node) {
-    // The container that restores the files ends first.
-    const machine = this.#cluster.nodes.find(({ name }) => name === node).machine;
-    const pod = await this.podOn(node);
-    const exec = ['exec', '-n', NAMESPACE, pod, '-c', 'install', '--', 'podwire', 'uninstall'];
-    this.#cluster.controlPlane.kubectl(exec);
-    machine.run('rm', ['-rf', '/var/lib/podwire']);
+  /** Runs `podwire uninstall` on a node, then removes the state. */
+  async #removeFiles({ name, machine }) {
+    const { api, image } = this.#cluster;
+    const folders = { 'cni-bin': '/opt/cni/bin', 'cni-net': '/etc/cni/net.d' };
+    const container = {
+      name: 'uninstall',
+      image,
+      command: ['podwire', 'uninstall'],
+      env: [{ name: 'PODWIRE_INSTALL_ROOT', value: '/host' }],
+      volumeMounts: Object.entries(folders).map(([each, path]) => ({ name: each, mountPath: `/host${path}` })),
+    };
+    const spec = {
+      nodeName: name,
+      hostNetwork: true,
+      restartPolicy: 'Never',
+      tolerations: [{ operator: 'Exists' }],
+      securityContext: { runAsUser: 0 },
+      automountServiceAccountToken: false,
+      containers: [container],
+      volumes: Object.entries(folders).map(([each, path]) => ({ name: each, hostPath: { path } })),
+    };
+    const pod = `uninstall-${name}`;
+    await api.apply({ apiVersion: 'v1', kind: 'Pod', metadata: { namespace: NAMESPACE, name: pod }, spec });
+    const isDone = async () => (await api.get('Pod', NAMESPACE, pod)).status.phase === 'Succeeded';
+    await until(`${name}: podwire uninstall`, isDone, 60);
+    machine.run('rm', ['-rf', '/var/lib/podwire', '/run/podwire']);
   }
 }

@@ -52,7 +52,7 @@ const PROXY = (name, families) => ({
 
 export class Node {
   constructor({ node, folder, cgroup, path, programs, controlPlane, families }) {
-    Object.assign(this, { name: node.name, ...node, programs, families });
+    Object.assign(this, { ...node, programs, families });
     this.folder = join(folder, node.name);
     this.machine = new Machine({ name: node.name, folder: this.folder, cgroup, path, ...addressesOf(node) });
     const disk = join(this.folder, 'var', 'lib');
