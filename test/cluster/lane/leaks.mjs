@@ -21,7 +21,7 @@ function rulesOf(text) {
   let table = '';
   for (const line of text.split('\n')) {
     if (line.startsWith('table ')) table = line;
-    if (!table.includes('kube-proxy') && /dnat|snat|masquerade|"cali|"podw/.test(line)) lines.push(line.trim());
+    if (!table.includes('kube-proxy') && /dnat|snat|masquerade|"podw/.test(line)) lines.push(line.trim());
   }
   return lines;
 }
@@ -53,7 +53,9 @@ export function footprint(cluster) {
 
 /** The runtime removes a sandbox a moment after its pod is gone. */
 export async function settledFootprint(cluster) {
-  const isFree = (parts) => parts['network namespaces'].length === 0 && !parts.links.some((link) => /cali/.test(link));
+  const ofPods = (lines) => lines.some((line) => /^podw|"podw/.test(line));
+  const isFree = (parts) =>
+    parts['network namespaces'].length === 0 && !ofPods(parts.links) && !ofPods(parts['packet filter']);
   const settled = () => Object.values(footprint(cluster)).every(isFree);
   await until('sandboxes to go', settled, 60);
   return footprint(cluster);
