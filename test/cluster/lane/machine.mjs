@@ -1,6 +1,6 @@
 // A machine: network, mount, process, host name, IPC and control group namespaces, with PID 1, a disk and a network card.
 import { spawn, spawnSync } from 'node:child_process';
-import { existsSync, mkdirSync, openSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { closeSync, existsSync, mkdirSync, openSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import process from 'node:process';
 import { fileURLToPath } from 'node:url';
@@ -9,6 +9,7 @@ import { must, until } from './wait.mjs';
 
 const CGROUPS = '/sys/fs/cgroup';
 const HIERARCHIES = ['cpu', 'cpuacct', 'cpuset', 'memory', 'devices', 'freezer', 'blkio', 'pids', 'systemd'];
+const RESTART_MS = 1000;
 const SCRIPT = join(dirname(fileURLToPath(import.meta.url)), 'machine.sh');
 /** A namespace keeps no process out of the control groups of its starter: the process moves first. */
 const MOVE = 'for group in $GROUPS_OF_MACHINE; do echo 0 > $group/cgroup.procs; done; exec "$@"';
@@ -24,6 +25,7 @@ export function cgroupFault() {
 export class Machine {
   #starter;
   #pid;
+  #starts = 0;
 
   /** `cgroup` is the one below which the machine may make its own; `path` has the folders of the cluster's programs. */
   constructor({ name, folder, cgroup, path, addresses, gateways }) {
@@ -98,11 +100,16 @@ export class Machine {
     return stdout;
   }
 
-  /** Starts a daemon on the machine. It ends with the machine. */
+  /** Starts a daemon on the machine, and again a second after it ended, until the machine is off. */
   spawn(command, args) {
     const log = openSync(join(this.logs, `${command}.log`), 'a');
     const stdio = ['ignore', log, log];
-    return spawn('sh', this.#enterArgs([command, ...args]), { env: this.#environment(), stdio, cwd: '/' });
+    const options = { env: this.#environment(), stdio, cwd: '/' };
+    const starts = this.#starts;
+    const daemon = spawn('sh', this.#enterArgs([command, ...args]), options);
+    closeSync(log);
+    const restart = () => (starts === this.#starts ? this.spawn(command, args) : undefined);
+    daemon.on('exit', () => setTimeout(restart, RESTART_MS));
   }
 
   /** Processes of the machine, its containers' too, whose command line matches. */
@@ -138,6 +145,7 @@ export class Machine {
 
   /** What a loss of power does: every process ends, all namespaces go, the disk stays. */
   async powerOff() {
+    this.#starts += 1;
     const ended = new Promise((resolve) => this.#starter.on('exit', resolve));
     process.kill(this.#pid, 'SIGKILL');
     await ended;

@@ -76,17 +76,17 @@ export class Node {
   /** Starts the machine and what its init system starts. */
   async start() {
     await this.machine.start();
-    this.startContainerd();
+    this.#startContainerd();
     await until(`${this.name}: containerd`, () => this.machine.enter(['ctr', 'version']).status === 0, 20);
-    this.startKubelet();
+    this.#startKubelet();
     this.machine.spawn('kube-proxy', ['--config=/var/lib/cluster/proxy.yaml']);
   }
 
-  startContainerd() {
+  #startContainerd() {
     this.machine.spawn('containerd', ['-c', '/var/lib/cluster/containerd.toml']);
   }
 
-  startKubelet() {
+  #startKubelet() {
     this.machine.spawn('kubelet', [
       '--config=/var/lib/cluster/kubelet.yaml',
       '--kubeconfig=/var/lib/cluster/kubeconfig',

@@ -204,10 +204,7 @@ function runtimeRestart({ cluster, namespace }) {
     for (const node of cluster.nodes) {
       node.machine.kill(/^(\S*\/)?kubelet /);
       node.machine.kill(/^(\S*\/)?containerd -c/);
-      await sleep(1000);
-      node.startContainerd();
-      node.startKubelet();
-      await sleep(4000);
+      await sleep(5000);
     }
     await cluster.nodesReady();
   });
