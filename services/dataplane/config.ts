@@ -207,7 +207,11 @@ export function readConfig(env: Readonly<Record<string, string | undefined>>, ho
 export function dataplaneUsage(hostName: string): string {
   const about =
     'Programs this node’s interfaces, routes, tunnels and NAT for podwire-plugin, and registers the node with podwire-ipam. As root, in the node’s own network namespace.';
-  return serverUsage('podwire-dataplane', about, { ...dataplaneSettings(hostName), ...BIRD_SETTINGS });
+  const commands =
+    'usage: podwire-dataplane remove [--yes]\n\n' +
+    'Lists every object of Podwire on this node: interfaces of pods, routes, tunnels, nftables tables, records.\n' +
+    '--yes removes them. Refused while podwire-dataplane runs. Exit code 0: nothing is left.\n\n';
+  return commands + serverUsage('podwire-dataplane', about, { ...dataplaneSettings(hostName), ...BIRD_SETTINGS });
 }
 
 /** A name, or a prefix with a trailing `*`. A leading `-` suggests a misplaced option. */

@@ -93,7 +93,7 @@ const UDP = 17;
 const SOURCE_NAT_PRIORITY = 100;
 
 /** The table that masquerades packets of a family. One per family, as kernels before 5.2 have no NAT in `inet` tables. */
-function masqueradeTableName(family: Masquerade['family']): TableName {
+export function masqueradeTableName(family: Masquerade['family']): TableName {
   return { family: PROTOCOL[family], name: 'podwire' };
 }
 

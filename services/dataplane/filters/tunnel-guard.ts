@@ -57,7 +57,7 @@ export class TunnelGuard implements Follower {
   }
 }
 
-const TUNNEL_TABLE: TableName = { family: 'inet', name: 'podwire_tunnels' };
+export const TUNNEL_TABLE: TableName = { family: 'inet', name: 'podwire_tunnels' };
 
 const NODES: Readonly<Record<Family, string>> = { 4: 'nodes4', 6: 'nodes6' };
 
