@@ -17,6 +17,7 @@ export const TEST_PROGRAMS = {
   conntrack: 'conntrack',
   bird: 'bird2',
   '/usr/lib/cni/host-local': 'containernetworking-plugins',
+  'systemd-analyze': 'systemd',
 };
 
 /** What the addon's layers are looked at with for memory: `npm run test:leak -w @podwire/netlink`, and nothing else. */

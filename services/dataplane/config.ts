@@ -210,7 +210,7 @@ export function dataplaneUsage(hostName: string): string {
   const commands =
     'usage: podwire-dataplane remove [--yes]\n\n' +
     'Lists every object of Podwire on this node: interfaces of pods, routes, tunnels, nftables tables, records.\n' +
-    '--yes removes them. Refused while podwire-dataplane runs. Exit code 0: nothing is left.\n\n';
+    '--yes removes them. Refused while podwire-dataplane runs. Exit codes: 0 nothing is left,\n1 failed, 2 objects are left.\n\n';
   return commands + serverUsage('podwire-dataplane', about, { ...dataplaneSettings(hostName), ...BIRD_SETTINGS });
 }
 

@@ -28,6 +28,9 @@ const TABLES = [GUARD_TABLE, TUNNEL_TABLE, masqueradeTableName(4), masqueradeTab
 /** Settings of the whole node that Podwire sets and that other programs may rely on by now. */
 const KEPT_SETTINGS = 'net.ipv4.ip_forward, net.ipv6.conf.all.forwarding and net.ipv6.conf.*.accept_ra';
 
+/** Exit code of a list of objects that are left, as podwirectl's. */
+const NOT_CONFIRMED = 2;
+
 /** The kernel as a removal needs it. */
 export interface RemovalKernel {
   readonly pods: Pick<Kernel, 'attachedLinks' | 'deleteHostLink' | 'deleteFlows'>;
@@ -125,7 +128,7 @@ interface RemovalDeps {
 
 /**
  * Lists every object of Podwire on this node, and removes them if the operator has agreed. Refused while a dataplane runs.
- * @returns the exit code: 0 if nothing is left
+ * @returns the exit code: 0 nothing is left, 1 failed, 2 objects are left as --yes is missing
  */
 export async function runRemoval(readConfig: () => Config, agreed: boolean, deps: RemovalDeps): Promise<number> {
   const { clock, pid, stdout, stderr } = deps;
@@ -167,11 +170,15 @@ export async function runRemoval(readConfig: () => Config, agreed: boolean, deps
 }
 
 function listAll(leftovers: readonly Leftover[], stdout: RemovalDeps['stdout']): number {
+  if (leftovers.length === 0) {
+    stdout.write('nothing of Podwire is on this node\n');
+    return 0;
+  }
   for (const { text } of leftovers) stdout.write(`${text}\n`);
   stdout.write(
     `${leftovers.length} objects of Podwire; nothing was removed: repeat with --yes; pods of this node then lose their network\n`,
   );
-  return 1;
+  return NOT_CONFIRMED;
 }
 
 async function removeAll(leftovers: readonly Leftover[], { stdout, stderr }: RemovalDeps): Promise<number> {
