@@ -17,36 +17,22 @@ const STOP_TIMEOUT_MS = 65_000;
 
 const log = createLogger({ service: NAME, level: 'info' });
 
-const [command, ...options] = process.argv.slice(2);
-if (command === 'remove' && options.every((option) => option === '--yes')) await remove(options.length > 0);
-else await serve();
-
-/** Removes what Podwire has made on this node, if the operator agreed. */
-async function remove(agreed: boolean): Promise<void> {
-  const [{ runRemoval }, { readConfig }] = await Promise.all([import('./removal.js'), import('./config.js')]);
-  const { stdout, stderr, pid } = process;
-  const deps = { clock: systemClock, pid, stdout, stderr };
-  process.exitCode = await runRemoval(() => readConfig(process.env, hostname()), agreed, deps);
-}
-
-function serve(): Promise<void> {
-  return runProcess({
-    log,
-    stopTimeoutMs: STOP_TIMEOUT_MS,
-    usage: async () => (await import('./config.js')).dataplaneUsage(hostname()),
-    start: async (stopped) => {
-      // Loaded after young-generation has limited the heap, which would grow meanwhile.
-      const [{ startService }, { readConfig }] = await Promise.all([import('./service.js'), import('./config.js')]);
-      const config = readConfig(process.env, hostname());
-      log.level = config.logLevel;
-      const stopTelemetry = await startTelemetry({ service: NAME, env: process.env, log });
-      const own = { clock: systemClock, random: Math.random, boot: readBoot(), pid: process.pid, stopped };
-      const service = await startService(config, { log, ...own });
-      const stop = async () => {
-        await service.stop();
-        await stopTelemetry();
-      };
-      return { stop };
-    },
-  });
-}
+await runProcess({
+  log,
+  stopTimeoutMs: STOP_TIMEOUT_MS,
+  usage: async () => (await import('./config.js')).dataplaneUsage(hostname()),
+  start: async (stopped) => {
+    // Loaded after young-generation has limited the heap, which would grow meanwhile.
+    const [{ startService }, { readConfig }] = await Promise.all([import('./service.js'), import('./config.js')]);
+    const config = readConfig(process.env, hostname());
+    log.level = config.logLevel;
+    const stopTelemetry = await startTelemetry({ service: NAME, env: process.env, log });
+    const own = { clock: systemClock, random: Math.random, boot: readBoot(), pid: process.pid, stopped };
+    const service = await startService(config, { log, ...own });
+    const stop = async () => {
+      await service.stop();
+      await stopTelemetry();
+    };
+    return { stop };
+  },
+});

@@ -32,14 +32,14 @@ const KEPT_SETTINGS = 'net.ipv4.ip_forward, net.ipv6.conf.all.forwarding and net
 const NOT_CONFIRMED = 2;
 
 /** The kernel as a removal needs it. */
-export interface RemovalKernel {
+interface RemovalKernel {
   readonly pods: Pick<Kernel, 'attachedLinks' | 'deleteHostLink' | 'deleteFlows'>;
   readonly node: Pick<NodeKernel, 'observe' | 'apply'>;
   readonly nft: Pick<Nft, 'read' | 'apply'>;
 }
 
 /** An object of Podwire on this node. */
-export interface Leftover {
+interface Leftover {
   /** For operators, in the notation of `ip` where there is one. */
   readonly text: string;
   /** Idempotent. @throws Failure, or an error of the file system */
@@ -52,7 +52,7 @@ export interface Leftover {
  * @param paths - existing files and directories of the dataplane
  * @throws Failure KERNEL_REFUSED or KERNEL_UNSUPPORTED when the kernel cannot be queried
  */
-export async function findLeftovers(kernel: RemovalKernel, paths: readonly string[]): Promise<readonly Leftover[]> {
+async function findLeftovers(kernel: RemovalKernel, paths: readonly string[]): Promise<readonly Leftover[]> {
   return [
     ...(await podLeftovers(kernel)),
     ...(await nodeLeftovers(kernel)),
