@@ -105,7 +105,9 @@ describe('GC with a list', () => {
     expect(await plugin.run('DEL', { variables: { CNI_CONTAINERID: 'left' } })).toEqual(DONE);
     plugin.dataplane.makeStubborn(attachment('a'));
     const { msg } = await error({ [VALID]: [] });
-    expect(msg).toMatch(/^GC is incomplete: .*does not know Release.*; net\/a\/eth0: its wire was not removed: .*EBUSY.*; repeat it$/);
+    expect(msg).toMatch(
+      /^GC is incomplete: .*does not know Release.*; net\/a\/eth0: its wire was not removed: .*EBUSY.*; repeat it$/,
+    );
   });
 
   test('goes on past what DELs left where a service does not answer for that', async () => {
