@@ -41,6 +41,7 @@ test('an empty environment gives the documented defaults', () => {
     maintenanceIntervalSeconds: 300,
     logLevel: 'info',
     defaultPool: undefined,
+    defaultPoolsFile: '',
   });
 });
 
@@ -72,6 +73,7 @@ test('every setting is read', () => {
     PODWIRE_IPAM_DEFAULT_POOL_CIDR: 'fd00::/64',
     PODWIRE_IPAM_DEFAULT_POOL_BLOCK_SIZE: '120',
     PODWIRE_IPAM_DEFAULT_POOL_NAME: 'pods',
+    PODWIRE_IPAM_DEFAULT_POOLS_FILE: '',
     PODWIRE_IPAM_HISTORY_HOURS: '0',
     PODWIRE_IPAM_CALL_TIMEOUT_MS: '1',
     PODWIRE_IPAM_DRAIN_TIMEOUT_MS: '0',
@@ -99,6 +101,7 @@ test('every setting is read', () => {
     etcdMaxRequestBytes: 65_536,
     datastorePrefix: '/other/calico',
     unknownNodes: 'register',
+    defaultPoolsFile: '',
     historyHours: 0,
     callTimeoutMs: 1,
     drainTimeoutMs: 0,
@@ -184,6 +187,10 @@ describe('nonsense is refused', () => {
 
   test.each<[Readonly<Record<string, string>>, RegExp]>([
     [{ PODWIRE_IPAM_DEFAULT_POOL_CIDR: '10.0.0.1/16' }, /DEFAULT_POOL_CIDR.*host bits/],
+    [
+      { PODWIRE_IPAM_DEFAULT_POOL_CIDR: '10.0.0.0/16', PODWIRE_IPAM_DEFAULT_POOLS_FILE: '/pools.json' },
+      /DEFAULT_POOLS_FILE.*together/,
+    ],
     [{ PODWIRE_IPAM_DEFAULT_POOL_CIDR: '10.0.0.0/27' }, /DEFAULT_POOL_CIDR.*smaller than one block/],
     [{ PODWIRE_IPAM_DEFAULT_POOL_CIDR: '169.254.0.0/16' }, /DEFAULT_POOL_CIDR.*link-local/],
     [

@@ -151,6 +151,12 @@ export const SETTINGS = {
     default: 'default-ipv4-ippool',
     about: `Name of that pool, an RFC 1123 subdomain. ${POOL_ABOUT}`,
   },
+  defaultPoolsFile: {
+    variable: 'PODWIRE_IPAM_DEFAULT_POOLS_FILE',
+    schema: optionalPath,
+    default: '',
+    about: `Absolute path of a JSON file with a list of such pools instead, each with name, cidr, blockSize, encapsulation (none, vxlan, vxlan-cross-subnet, ipip, ipip-cross-subnet), natOutgoing, disableBgpExport, nodeSelector; empty for none. Refused together with PODWIRE_IPAM_DEFAULT_POOL_CIDR. ${POOL_ABOUT}`,
+  },
   maintenanceIntervalSeconds: {
     variable: 'PODWIRE_IPAM_MAINTENANCE_INTERVAL_SECONDS',
     schema: wholeNumber(0, 86_400),
@@ -212,6 +218,10 @@ export function readConfig(env: Readonly<Record<string, string | undefined>>): C
   const faults = [...serverTlsFaults(values.listen, values), ...etcdFaults(values)];
   const checked = cidr === '' ? undefined : checkPool({ name, cidr, blockSizeBits, disabled: false });
   if (checked?.ok === false) faults.push(...checked.faults.map(violationOf));
+  if (cidr !== '' && rest.defaultPoolsFile !== '') {
+    const { variable, about } = SETTINGS.defaultPoolsFile;
+    faults.push({ field: variable, reason: `is set together with ${SETTINGS.defaultPoolCidr.variable}. ${about}` });
+  }
   if (faults.length > 0) throw violationsFailure('INVALID_SETTINGS', 'Settings refused', faults);
   const byStore = rest.store === 'embedded' ? 'register' : 'refuse';
   return {

@@ -5,12 +5,12 @@ import { forever, keys, startReplica } from './engine/testing/stores.js';
 import { initializeDatastore } from './startup.js';
 import { NOW_MS, pool } from './testing/records.js';
 
-const defaultPool = pool('default', '10.0.0.0/16');
+const defaultPools = [pool('default', '10.0.0.0/16')];
 const newUid = () => '0f8fad5b-d9cb-469f-a165-70867728950e';
 const MARKER = '/calico/resources/v3/projectcalico.org/clusterinformations/default';
 
-const begin = (store: MemoryStore, rest: { readonly defaultPool?: undefined } = {}) =>
-  initializeDatastore({ store, keys, defaultPool, nowMs: NOW_MS, newUid, ...rest }, forever);
+const begin = (store: MemoryStore, rest: { readonly defaultPools?: readonly [] } = {}) =>
+  initializeDatastore({ store, keys, defaultPools, nowMs: NOW_MS, newUid, ...rest }, forever);
 
 async function keysOf(store: MemoryStore): Promise<string[]> {
   return (await store.list('', forever)).records.map(({ key }) => key).sort();
@@ -20,7 +20,7 @@ describe('the first start', () => {
   test('makes the default pool and Calico’s ClusterInformation, in one transaction', async () => {
     const store = new MemoryStore();
     const { revision } = await store.list('', forever);
-    expect(await begin(store)).toMatchObject({ name: 'default', uid: newUid() });
+    expect(await begin(store)).toMatchObject([{ name: 'default', uid: newUid() }]);
     expect(await keysOf(store)).toEqual([MARKER, keys.pool('default')]);
     expect((await store.list('', forever)).revision).toBe(revision + 1);
     const [marker] = (await store.read([MARKER], forever)).records;
@@ -39,14 +39,14 @@ describe('the first start', () => {
     const store = new MemoryStore();
     await begin(store);
     await store.commit({ comparisons: [], puts: [], deletes: [keys.pool('default')] }, forever);
-    expect(await begin(store)).toBeUndefined();
+    expect(await begin(store)).toEqual([]);
     expect(await keysOf(store)).toEqual([MARKER]);
   });
 
   test('without a default pool counts as well', async () => {
     const store = new MemoryStore();
-    expect(await begin(store, { defaultPool: undefined })).toBeUndefined();
-    expect(await begin(store)).toBeUndefined();
+    expect(await begin(store, { defaultPools: [] })).toEqual([]);
+    expect(await begin(store)).toEqual([]);
     expect(await keysOf(store)).toEqual([MARKER]);
   });
 
@@ -54,14 +54,14 @@ describe('the first start', () => {
     const store = new MemoryStore();
     const handle = { key: keys.handle('a.b'), value: Buffer.from('{}') };
     await store.commit({ comparisons: [], puts: [handle], deletes: [] }, forever);
-    expect(await begin(store)).toBeUndefined();
+    expect(await begin(store)).toEqual([]);
     expect(await keysOf(store)).toEqual([handle.key, MARKER].sort());
   });
 
   test('of two replicas makes one pool', async () => {
     const store = new MemoryStore();
     const made = await Promise.all([begin(store), begin(store)]);
-    expect(made.filter((result) => result !== undefined)).toHaveLength(1);
+    expect(made.flat()).toHaveLength(1);
     expect(await keysOf(store)).toHaveLength(2);
   });
 });

@@ -111,8 +111,7 @@ function etcdOptions(config: Config): Omit<EtcdStoreOptions, 'uid'> {
 interface InitializeOptions {
   readonly store: Store;
   readonly keys: RecordKeys;
-  /** Undefined for none. */
-  readonly defaultPool: PoolSpec | undefined;
+  readonly defaultPools: readonly PoolSpec[];
   readonly nowMs: number;
   /** Makes a UUID. */
   readonly newUid: () => string;
@@ -120,28 +119,29 @@ interface InitializeOptions {
 
 /**
  * Marks a datastore as begun, with Calico's ClusterInformation; its absence identifies the first start. On an empty
- * datastore the same transaction makes the default pool. So it is made once: a deleted default pool does not return, a
- * datastore of Calico's gets no additional pool, and only one of several replicas makes it.
- * @returns the pool, when this call made it
+ * datastore the same transaction makes the default pools. So they are made once: a deleted default pool does not return, a
+ * datastore of Calico's gets no additional pool, and only one of several replicas makes them.
+ * @returns the pools that this call made
  * @throws Failure of the store
  */
-export async function initializeDatastore(first: InitializeOptions, signal: AbortSignal): Promise<Pool | undefined> {
-  const { store, keys, defaultPool, nowMs, newUid } = first;
+export async function initializeDatastore(first: InitializeOptions, signal: AbortSignal): Promise<readonly Pool[]> {
+  const { store, keys, defaultPools, nowMs, newUid } = first;
   const marker = `${keys.root}resources/v3/projectcalico.org/clusterinformations/default`;
   const { records: begun } = await store.read([marker], signal);
-  if (begun.length > 0) return undefined;
+  if (begun.length > 0) return [];
   // One record proves that a datastore is in use, however large it is.
   const { records, revision } = await store.scan({ prefix: keys.root, after: undefined, limit: 1 }, signal);
-  const pool = records.length === 0 && defaultPool ? makePool({ spec: defaultPool, uid: newUid(), nowMs }) : undefined;
+  const specs = records.length === 0 ? defaultPools : [];
+  const pools = specs.map((spec) => makePool({ spec, uid: newUid(), nowMs }));
   const information = clusterInformation({ uid: newUid(), clusterGuid: newUid().replaceAll('-', ''), nowMs });
-  const puts = [{ key: marker, value: serialize(information) }, ...(pool ? [poolPut(keys, pool)] : [])];
+  const puts = [{ key: marker, value: serialize(information) }, ...pools.map((pool) => poolPut(keys, pool))];
   const comparisons = [
     { type: 'record', key: marker, modRevision: 0 },
     { type: 'prefix', prefix: keys.root, notAfterRevision: revision },
   ] as const;
   // A lost comparison means that another process has begun to use the datastore, with a separate first start.
   const { committed } = await store.commit({ comparisons, puts, deletes: [] }, signal);
-  return committed ? pool : undefined;
+  return committed ? pools : [];
 }
 
 function poolPut(keys: RecordKeys, value: Pool) {
