@@ -1,0 +1,231 @@
+import { readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+
+import { describe, expect, test } from 'vitest';
+import { parse, parseAllDocuments } from 'yaml';
+import { z } from 'zod';
+
+import { CHART, checksumOf, chartChecksum, NAMESPACE, RENDERED } from '../deploy/kubernetes/checksum.mjs';
+import { ROOT } from './support/root.js';
+
+const EXAMPLES = join(ROOT, 'deploy/kubernetes/examples');
+
+const mountSchema = z.object({ name: z.string(), mountPath: z.string(), mountPropagation: z.string().optional() });
+const probeSchema = z.object({ exec: z.object({ command: z.array(z.string()) }) });
+const containerSchema = z.object({
+  name: z.string(),
+  image: z.string(),
+  command: z.array(z.string()),
+  env: z.array(z.object({ name: z.string(), value: z.string().optional() })).default([]),
+  envFrom: z.array(z.object({ configMapRef: z.object({ name: z.string() }) })).default([]),
+  ports: z.array(z.unknown()).default([]),
+  startupProbe: probeSchema.optional(),
+  livenessProbe: probeSchema.optional(),
+  readinessProbe: probeSchema.optional(),
+  securityContext: z.strictObject({
+    runAsUser: z.number(),
+    runAsGroup: z.number(),
+    runAsNonRoot: z.boolean(),
+    allowPrivilegeEscalation: z.literal(false),
+    readOnlyRootFilesystem: z.literal(true),
+    capabilities: z.strictObject({ drop: z.tuple([z.literal('ALL')]), add: z.array(z.string()).default([]) }),
+    seccompProfile: z.strictObject({ type: z.literal('RuntimeDefault') }),
+  }),
+  resources: z.strictObject({ requests: z.strictObject({ cpu: z.string(), memory: z.string() }) }),
+  volumeMounts: z.array(mountSchema),
+});
+const volumeSchema = z.object({ name: z.string(), configMap: z.object({ name: z.string() }).optional() });
+const podSchema = z.object({
+  hostNetwork: z.literal(true),
+  hostPID: z.undefined().optional(),
+  priorityClassName: z.string(),
+  serviceAccountName: z.string(),
+  automountServiceAccountToken: z.literal(false),
+  terminationGracePeriodSeconds: z.number(),
+  initContainers: z.array(containerSchema),
+  containers: z.array(containerSchema),
+  volumes: z.array(volumeSchema),
+});
+const objectSchema = z.looseObject({
+  apiVersion: z.string(),
+  kind: z.string(),
+  metadata: z.object({
+    name: z.string(),
+    namespace: z.string().optional(),
+    labels: z.record(z.string(), z.string()).default({}),
+  }),
+});
+const ruleSchema = z.object({ rules: z.array(z.record(z.string(), z.array(z.string()))) });
+const workloadSchema = z.object({ spec: z.object({ template: z.object({ spec: podSchema }) }) });
+const nodeSchema = z.looseObject({ properties: z.record(z.string(), z.unknown()).optional() });
+
+const rendered = readFileSync(RENDERED, 'utf8');
+const objects = objectsOf(rendered);
+const CLUSTER_KINDS = ['Namespace', 'ClusterRole', 'ClusterRoleBinding'];
+
+function objectsOf(text: string) {
+  return parseAllDocuments(text)
+    .filter((document) => document.contents !== null)
+    .map((document) => {
+      expect(document.errors).toEqual([]);
+      return objectSchema.parse(document.toJS());
+    });
+}
+
+function find(kind: string, name: string) {
+  const found = objects.find((object) => object.kind === kind && object.metadata.name === name);
+  if (found === undefined) throw new Error(`${kind} ${name}: is not in ${RENDERED}; add it to the chart`);
+  return found;
+}
+
+const podOf = (kind: string, name: string) => workloadSchema.parse(find(kind, name)).spec.template.spec;
+const ipam = podOf('StatefulSet', 'podwire-ipam');
+const node = podOf('DaemonSet', 'podwire-node');
+const containers = [ipam, node].flatMap((pod) => [...pod.initContainers, ...pod.containers]);
+
+const readChart = (file: string): string => readFileSync(join(CHART, file), 'utf8');
+
+/** Paths of all properties that a schema declares, without those of lists. */
+function declaredPaths(schema: unknown, path = ''): string[] {
+  return Object.entries(nodeSchema.parse(schema).properties ?? {}).flatMap(([name, inner]) => [
+    `${path}${name}`,
+    ...declaredPaths(inner, `${path}${name}.`),
+  ]);
+}
+
+const objectOf = z.record(z.string(), z.unknown());
+
+function valueAt(values: unknown, path: string): unknown {
+  return path.split('.').reduce((value, name) => objectOf.safeParse(value).data?.[name], values);
+}
+
+describe('the chart', () => {
+  const schema = objectOf.parse(JSON.parse(readChart('values.schema.json')));
+  const values: unknown = parse(readChart('values.yaml'));
+  const check = z.fromJSONSchema(schema);
+
+  test('is what the plain YAML was rendered from: run `npm run manifests`', () => {
+    expect(checksumOf(rendered)).toBe(chartChecksum());
+  });
+
+  test('has default values that its schema takes', () => {
+    expect(check.safeParse(values).error).toBeUndefined();
+  });
+
+  test.each([
+    { ipam: { store: 'paper' } },
+    { ipam: { storre: 'etcd' } },
+    { pools: [{ name: 'a', cidr: '10.0.0.0/16', encapsulation: 'gre' }] },
+    { ipam: { address: 'fd00::1' } },
+    { node: { plugin: { settings: { LANG: 'C' } } } },
+  ])('has a schema that refuses %j', (wrong) => {
+    expect(check.safeParse(wrong).success).toBe(false);
+  });
+
+  test('documents every value of its schema, with its default', () => {
+    const undocumented = declaredPaths(schema).filter((path) => valueAt(values, path) === undefined);
+    expect(undocumented).toEqual(['global']);
+  });
+
+  test('has the release of the programs', () => {
+    const { version } = z
+      .object({ version: z.string() })
+      .parse(JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')));
+    expect(parse(readChart('Chart.yaml'))).toMatchObject({ version, appVersion: version });
+    expect(new Set(containers.map(({ image }) => image))).toEqual(new Set([`localhost/podwire:${version}`]));
+  });
+});
+
+describe('the manifests', () => {
+  test('are in one namespace', () => {
+    const namespaces = objects
+      .filter(({ kind }) => !CLUSTER_KINDS.includes(kind))
+      .map(({ metadata }) => metadata.namespace);
+    expect(new Set(namespaces)).toEqual(new Set([NAMESPACE]));
+    expect(find('Namespace', NAMESPACE).metadata.labels).toMatchObject({
+      'pod-security.kubernetes.io/enforce': 'privileged',
+    });
+  });
+
+  test('grant capabilities by name, and only to the dataplane and to the owner of the storage directory', () => {
+    const granted = containers.map(({ name, securityContext }) => [name, securityContext.capabilities.add] as const);
+    expect(Object.fromEntries(granted.filter(([, add]) => add.length > 0))).toEqual({
+      storage: ['CHOWN'],
+      dataplane: ['NET_ADMIN', 'SYS_ADMIN', 'NET_RAW'],
+    });
+  });
+
+  test('run podwire-ipam without root', () => {
+    expect(ipam.containers.map(({ securityContext }) => securityContext)).toMatchObject([
+      { runAsUser: 65_532, runAsNonRoot: true },
+    ]);
+  });
+
+  test('grant nothing on the API server but token reviews and one ConfigMap', () => {
+    const rules = objects.flatMap((object) => ruleSchema.safeParse(object).data?.rules ?? []);
+    expect(rules).toEqual([
+      { apiGroups: ['authentication.k8s.io'], resources: ['tokenreviews'], verbs: ['create'] },
+      {
+        apiGroups: [''],
+        resources: ['configmaps'],
+        resourceNames: ['podwire-authority'],
+        verbs: ['get', 'update', 'patch'],
+      },
+    ]);
+    expect(ipam.serviceAccountName).toBe('podwire-ipam');
+    expect(node.serviceAccountName).toBe('podwire-node');
+  });
+
+  test.each(['ipam', 'dataplane', 'plugin'])('probe %s, and never restart it for its readiness', (name) => {
+    const container = containers.find((each) => each.name === name)!;
+    for (const probe of [container.startupProbe, container.livenessProbe]) {
+      expect(probe!.exec.command.slice(0, 3)).toEqual(['podwire', 'probe', '--live']);
+    }
+    expect(container.readinessProbe!.exec.command).not.toContain('--live');
+  });
+
+  test('reserve no port of a node for the DaemonSet, so that two of its pods can overlap', () => {
+    expect(node.containers.flatMap(({ ports }) => ports)).toEqual([]);
+  });
+
+  test('mount what is there, and define no volume without a use', () => {
+    const configMaps = objects.filter(({ kind }) => kind === 'ConfigMap').map(({ metadata }) => metadata.name);
+    for (const pod of [ipam, node]) {
+      const all = [...pod.initContainers, ...pod.containers];
+      const mounted = new Set(all.flatMap(({ volumeMounts }) => volumeMounts.map(({ name }) => name)));
+      expect([...mounted].sort()).toEqual(pod.volumes.map(({ name }) => name).sort());
+      const used = [
+        ...pod.volumes.flatMap(({ configMap }) => (configMap === undefined ? [] : [configMap.name])),
+        ...all.flatMap(({ envFrom }) => envFrom.map(({ configMapRef }) => configMapRef.name)),
+      ];
+      expect(used.filter((name) => !configMaps.includes(name))).toEqual([]);
+    }
+  });
+
+  test('see network namespaces that the runtime makes later', () => {
+    const mounts = node.containers.flatMap(({ volumeMounts }) => volumeMounts.filter(({ name }) => name === 'netns'));
+    expect(mounts).toHaveLength(2);
+    for (const mount of mounts) {
+      expect(mount).toMatchObject({ mountPath: '/run/netns', mountPropagation: 'HostToContainer' });
+    }
+  });
+
+  test('leave time for the drain', () => {
+    for (const pod of [ipam, node]) expect(pod.terminationGracePeriodSeconds).toBeGreaterThanOrEqual(10);
+  });
+
+  test('configure the pools and the network that the programs read', () => {
+    const data = z.object({ data: z.record(z.string(), z.string()) });
+    const pools = JSON.parse(data.parse(find('ConfigMap', 'podwire-ipam-pools')).data['pools.json']!);
+    expect(pools).toMatchObject([{ cidr: '10.65.0.0/16', encapsulation: 'vxlan', natOutgoing: true }]);
+    const conflist = data.parse(find('ConfigMap', 'podwire-cni')).data['podwire.conflist']!.replace('__CNI_MTU__', '0');
+    const shipped: unknown = JSON.parse(readFileSync(join(ROOT, 'plugin/conflist/10-podwire.conflist'), 'utf8'));
+    expect(JSON.parse(conflist)).toMatchObject(objectOf.parse(shipped));
+  });
+});
+
+test.each(readdirSync(EXAMPLES))('the example %s is YAML of Kubernetes', (file) => {
+  const documents = parseAllDocuments(readFileSync(join(EXAMPLES, file), 'utf8'));
+  const kinds = z.array(z.looseObject({ apiVersion: z.string(), kind: z.string() }));
+  expect(kinds.parse(documents.map((document): unknown => document.toJS())).length).toBeGreaterThan(0);
+});
