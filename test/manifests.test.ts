@@ -179,7 +179,7 @@ describe('the manifests', () => {
   test.each(['ipam', 'dataplane', 'plugin'])('probe %s, and never restart it for its readiness', (name) => {
     const container = containers.find((each) => each.name === name)!;
     for (const probe of [container.startupProbe, container.livenessProbe]) {
-      expect(probe!.exec.command.slice(0, 3)).toEqual(['podwire', 'probe', '--live']);
+      expect(probe!.exec.command.slice(0, 2)).toEqual(['podwire-probe', '--live']);
     }
     expect(container.readinessProbe!.exec.command).not.toContain('--live');
   });

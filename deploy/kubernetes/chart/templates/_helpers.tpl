@@ -88,19 +88,19 @@ seccompProfile:
 {{- define "podwire.probes" -}}
 startupProbe:
   exec:
-    command: [podwire, probe, --live, {{ . }}]
+    command: [podwire-probe, --live, {{ . }}]
   periodSeconds: 2
   timeoutSeconds: 5
   failureThreshold: 60
 livenessProbe:
   exec:
-    command: [podwire, probe, --live, {{ . }}]
+    command: [podwire-probe, --live, {{ . }}]
   periodSeconds: 10
   timeoutSeconds: 5
   failureThreshold: 6
 readinessProbe:
   exec:
-    command: [podwire, probe, {{ . }}]
+    command: [podwire-probe, {{ . }}]
   periodSeconds: 5
   timeoutSeconds: 5
   failureThreshold: 2
@@ -124,6 +124,7 @@ readinessProbe:
 {{- end -}}
 
 {{- define "podwire.validate" -}}
+{{- if ne .Release.Namespace "podwire-system" }}{{ fail (printf "namespace %s: podwire-ipam enrols nodes of the namespace podwire-system only; use --namespace podwire-system" .Release.Namespace) }}{{ end -}}
 {{- $ipam := .Values.ipam -}}
 {{- if eq $ipam.store "etcd" -}}
 {{- if not $ipam.etcd.endpoints }}{{ fail "ipam.etcd.endpoints: is empty; name the members of etcd, or set ipam.store to embedded" }}{{ end -}}
