@@ -294,26 +294,35 @@ describe('the resident', () => {
     await other.stop();
   });
 
-  test('refuses a socket that another process answers at, or a file in its place', async () => {
-    const journal = join(services.folder, 'journal');
-    const startAt = (path: string) =>
+  test('waits for the plugin at its socket without a change to its journal, and refuses a file in its place', async () => {
+    const stopping = new AbortController();
+    const startAt = (path: string, directory: string, stopped: AbortSignal) =>
       startPlugin(
-        readPluginSettings({ PODWIRE_PLUGIN_SOCKET: path, PODWIRE_PLUGIN_STATE_DIRECTORY: journal }, 'node-1'),
+        readPluginSettings({ PODWIRE_PLUGIN_SOCKET: path, PODWIRE_PLUGIN_STATE_DIRECTORY: directory }, 'node-1'),
         {
           log: record.log,
           clock: systemClock,
           stopwatch: performance,
           random: Math.random,
           pid: process.pid,
+          stopped,
         },
       );
     // The journal is that of the one that runs: nothing of it is put aside, nor what is just being written removed.
+    const journal = join(services.folder, 'journal');
     const entries = ['spoilt.json', 'new.json.writing'].map((name) => join(journal, name));
     for (const entry of entries) writeFileSync(entry, '{');
-    await expect(startAt(socket)).rejects.toMatchObject({ code: 'INVALID_SETTINGS' });
+    const successor = startAt(socket, journal, stopping.signal).catch((error: unknown) => error);
+    await expect
+      .poll(() => record.lines().map(({ msg }) => msg))
+      .toContainEqual(expect.stringContaining('waiting until it ends'));
+    stopping.abort();
+    expect(await successor).toMatchObject({ code: 'CANCELLED' });
     expect(entries.filter((entry) => !existsSync(entry))).toEqual([]);
     const file = join(services.folder, 'file');
     writeFileSync(file, '');
-    await expect(startAt(file)).rejects.toMatchObject({ code: 'INVALID_SETTINGS' });
+    const { signal } = new AbortController();
+    const other = startAt(file, join(services.folder, 'other-journal'), signal);
+    await expect(other).rejects.toMatchObject({ code: 'INVALID_SETTINGS' });
   });
 });

@@ -139,6 +139,7 @@ export async function runRemoval(readConfig: () => Config, agreed: boolean, deps
     const paths = await existing(routing === 'bird' ? [stateDirectory, birdConfigFile] : [stateDirectory]);
     if (!paths.includes(stateDirectory))
       opened.push({ close: () => rm(stateDirectory, { recursive: true, force: true }) });
+    const running = new AbortController();
     const lock = await acquireExclusive({
       program: 'podwire-dataplane',
       addresses,
@@ -146,7 +147,10 @@ export async function runRemoval(readConfig: () => Config, agreed: boolean, deps
       settings: 'PODWIRE_DATAPLANE_LISTEN and PODWIRE_DATAPLANE_STATE_DIRECTORY',
       owner: String(pid),
       clock,
-      onWait: (message) => stderr.write(`podwire-dataplane: ${message}\n`),
+      signal: running.signal,
+      // A dataplane that is about to end would restore what is removed.
+      onWait: () =>
+        running.abort(new Failure('INVALID_SETTINGS', 'podwire-dataplane runs on this node; stop it first')),
     });
     opened.push({
       close: () => {

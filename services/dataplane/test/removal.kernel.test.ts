@@ -123,7 +123,7 @@ test('a removal is refused while podwire-dataplane runs', async () => {
   try {
     const before = state();
     await expect(remove(true)).resolves.toBe(1);
-    expect(output.join('')).toContain('another process listens there');
+    expect(output.join('')).toContain('podwire-dataplane runs on this node; stop it first');
     expect(state()).toBe(before);
   } finally {
     await service.stop();
