@@ -96,7 +96,7 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
     const nodeKernel = await open(NodeNetlinkKernel.open(monitor));
     const links = await open(NetlinkLinks.open(monitor));
     const nodeSide = { network, kernel: nodeKernel, links, nft: new ProgramNft(), peerPlan };
-    const service = await serve(kernel, { config, deps: deps, nodeSide });
+    const service = await serve(kernel, { config, deps, nodeSide });
     return { ...service, stop: () => service.stop().finally(() => lock.release()) };
   } catch (error) {
     await Promise.all(opened.map((part) => part.close()));

@@ -1,4 +1,9 @@
-import type { ServerUnaryCall } from '@grpc/grpc-js';
+import {
+  ServerInterceptingCall,
+  ServerListenerBuilder,
+  type ServerInterceptor,
+  type ServerUnaryCall,
+} from '@grpc/grpc-js';
 
 import { Failure } from '../failure/failure.js';
 import type { Clock } from '../runtime/clock.js';
@@ -17,15 +22,28 @@ export interface AccessRequest {
 export type Authorize = (request: AccessRequest) => Promise<void> | void;
 
 /** The part of gRPC's calls that says who calls. */
-export type IdentifiableCall = Pick<ServerUnaryCall<unknown, unknown>, 'getAuthContext' | 'getPeer'>;
+export type IdentifiableCall = Pick<ServerUnaryCall<unknown, unknown>, 'getAuthContext' | 'metadata'>;
 
-/** What gRPC says of the peer of a connection that it did not accept itself: a unix socket's. */
-const NOT_TCP = 'unknown';
+/** Metadata that {@link markNetworkCall} sets. A client can only add it, which takes rights away. */
+const NETWORK_KEY = 'podwire-network';
+
+/**
+ * Marks every call that came over TLS. What gRPC says of a connection later, such as its address, is gone once the client
+ * has closed it; a call without the mark is local, so the mark must not depend on that.
+ */
+export const markNetworkCall: ServerInterceptor = (_, call) =>
+  new ServerInterceptingCall(call, {
+    start: (next) => {
+      const listener = new ServerListenerBuilder().withOnReceiveMetadata((metadata, pass) => {
+        metadata.set(NETWORK_KEY, 'true');
+        pass(metadata);
+      });
+      next(listener.build());
+    },
+  });
 
 export interface AccessControl {
   readonly authorize: Authorize;
-  /** Whether connections over TCP have client certificates; otherwise they are local ones in plain text. */
-  readonly hasTls: boolean;
   readonly clock: Clock;
 }
 
@@ -42,8 +60,8 @@ export async function checkAccess(
   if (caller.kind !== 'local') await access.authorize({ caller, ...request });
 }
 
-function identify({ hasTls, clock }: AccessControl, call: IdentifiableCall): Caller {
-  if (!hasTls || call.getPeer() === NOT_TCP) return LOCAL_CALLER;
+function identify({ clock }: AccessControl, call: IdentifiableCall): Caller {
+  if (call.metadata.get(NETWORK_KEY).length === 0) return LOCAL_CALLER;
   const { sslPeerCertificate } = call.getAuthContext();
   if (!sslPeerCertificate)
     throw new Failure('ACCESS_DENIED', 'connection: it has no client certificate; connect with one');

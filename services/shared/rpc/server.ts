@@ -13,7 +13,7 @@ import { Failure } from '../failure/failure.js';
 import type { Clock } from '../runtime/clock.js';
 import type { Logger } from '../runtime/log.js';
 import type { CertificateSource } from '../tls/certificate-source.js';
-import type { Authorize } from './access.js';
+import { markNetworkCall, type Authorize } from './access.js';
 import { UNIX } from './listen.js';
 import { MAX_REQUEST_BYTES } from './message-size.js';
 import { addReflection } from './reflection.js';
@@ -80,10 +80,9 @@ export class RpcServer {
       defaultCallTimeoutMs,
       maxStreamsCount = DEFAULT_MAX_STREAMS_COUNT,
       release = RELEASE,
-      certificates,
       authorize,
     } = options;
-    const access = authorize && { authorize, hasTls: certificates !== undefined, clock };
+    const access = authorize && { authorize, clock };
     this.#server = new Server({
       'grpc.max_receive_message_length': MAX_REQUEST_BYTES,
       ...KEEPALIVE,
@@ -174,7 +173,10 @@ export class RpcServer {
   #bind(address: string): Promise<number> {
     const { certificates } = this.#options;
     const credentials = certificates
-      ? experimental.createCertificateProviderServerCredentials(certificates, certificates, true)
+      ? experimental.createServerCredentialsWithInterceptors(
+          experimental.createCertificateProviderServerCredentials(certificates, certificates, true),
+          [markNetworkCall],
+        )
       : ServerCredentials.createInsecure();
     return new Promise((resolve, reject) => {
       this.#server.bindAsync(address, credentials, (error, port) => {
