@@ -138,6 +138,17 @@ export const IPAM_ZONES = [
     packages: [],
     ...PURE,
   },
+  // The API server of the cluster, and what podwire-ipam does there.
+  { path: `${IPAM}/kubernetes`, zones: ['services/shared'], packages: ['zod'], ...NODE },
+  // Certificates for the nodes of the cluster.
+  { path: `${IPAM}/enrolment`, zones: ['services/shared', `${IPAM}/kubernetes`], packages: [], ...NODE },
+  {
+    path: `${IPAM}/enrolment`,
+    kind: 'rpc',
+    zones: ['services/shared', 'proto/gen', `${IPAM}/kubernetes`, `${IPAM}/enrolment`],
+    packages: [],
+    ...NODE,
+  },
   // Moves a datastore between stores, by a file.
   { path: `${IPAM}/transfer`, zones: ['services/shared', ...STORED, `${IPAM}/engine`], packages: ['zod'], ...NODE },
 ];

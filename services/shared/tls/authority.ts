@@ -1,6 +1,6 @@
 import 'reflect-metadata';
 
-import { randomBytes, webcrypto } from 'node:crypto';
+import { createPrivateKey, randomBytes, webcrypto, type KeyObject } from 'node:crypto';
 
 import * as x509 from '@peculiar/x509';
 
@@ -18,6 +18,12 @@ export interface Validity {
   readonly fromMs: number;
   readonly untilMs: number;
 }
+
+/** Node.js's name of P-256. */
+const NODE_CURVE = 'prime256v1';
+
+/** Signed to see whether a key belongs to a certificate. */
+const PROBE_BYTES = 32;
 
 const ALGORITHM = { name: 'ECDSA', namedCurve: 'P-256', hash: 'SHA-256' } as const;
 
@@ -57,14 +63,23 @@ export class Authority {
 
   /**
    * An authority that was stored.
-   * @throws Error when the texts are not a certificate and its PKCS #8 key on the curve P-256
+   * @param stored - the certificate, of which only the first in the text counts, and its key in any PEM form
+   * @throws Error when the texts are not the certificate of an authority and its key on the curve P-256
    */
   static async load({ certificate, key }: IssuedCertificate): Promise<Authority> {
-    const parsed = new x509.X509Certificate(certificate);
-    const [block] = x509.PemConverter.decode(key);
-    if (!block) throw new Error('the key has no PEM block');
-    const privateKey = await webcrypto.subtle.importKey('pkcs8', block, ALGORITHM, true, ['sign']);
+    const parsed = new x509.X509Certificate(firstBlock(certificate));
+    if (parsed.getExtension(x509.BasicConstraintsExtension)?.ca !== true)
+      throw new Error('the certificate is not one of an authority');
+    const keyObject = createPrivateKey(key);
+    if (keyObject.asymmetricKeyDetails?.namedCurve !== NODE_CURVE)
+      throw new Error(`the key is ${describeKey(keyObject)}; an authority of Podwire has an ECDSA key on the curve P-256`);
+    const bytes = keyObject.export({ type: 'pkcs8', format: 'der' });
+    const privateKey = await webcrypto.subtle.importKey('pkcs8', bytes, ALGORITHM, true, ['sign']);
     const publicKey = await webcrypto.subtle.importKey('spki', parsed.publicKey.rawData, ALGORITHM, true, ['verify']);
+    const probe = randomBytes(PROBE_BYTES);
+    const signature = await webcrypto.subtle.sign(ALGORITHM, privateKey, probe);
+    if (!(await webcrypto.subtle.verify(ALGORITHM, publicKey, signature, probe)))
+      throw new Error('the key does not belong to the certificate');
     return new Authority(parsed, { privateKey, publicKey });
   }
 
@@ -73,9 +88,14 @@ export class Authority {
     return { certificate: pem(this.#certificate), key: await keyPem(this.#keys.privateKey) };
   }
 
+  /** End of the authority's own certificate, in epoch milliseconds. */
+  get untilMs(): number {
+    return this.#certificate.notAfter.getTime();
+  }
+
   /** Certificate for podwire-ipam's network listener. */
   issueServer(validity: Validity): Promise<IssuedCertificate> {
-    return this.#issue({
+    return this.#issueWithKey({
       subject: [{ CN: [IPAM_SERVER_NAME] }],
       usage: x509.ExtendedKeyUsage.serverAuth,
       names: [{ type: 'dns', value: IPAM_SERVER_NAME }],
@@ -85,12 +105,29 @@ export class Authority {
 
   /** @param name - of a node: its name as Kubernetes knows it */
   issueClient(role: Role, name: string, validity: Validity): Promise<IssuedCertificate> {
-    const subject = [{ O: [organizationOf(role)] }, { CN: [name] }];
-    return this.#issue({ subject, usage: x509.ExtendedKeyUsage.clientAuth, names: [], validity });
+    return this.#issueWithKey(clientOrder(role, name, validity));
   }
 
-  async #issue({ subject, usage, names, validity }: Order): Promise<IssuedCertificate> {
+  /**
+   * A client certificate for the key of a signing request. Subject and extensions of the request are ignored.
+   * @param request - PKCS #10 (RFC 2986), in DER
+   * @returns the certificate in PEM
+   * @throws Error when it is not a signing request that its own ECDSA key on the curve P-256 has signed
+   */
+  async issueForRequest(role: Role, name: string, request: Uint8Array, validity: Validity): Promise<string> {
+    const parsed = new x509.Pkcs10CertificateRequest(Buffer.from(request));
+    const publicKey = await webcrypto.subtle.importKey('spki', parsed.publicKey.rawData, ALGORITHM, true, ['verify']);
+    if (!(await parsed.verify())) throw new Error('its signature is not that of its key');
+    return this.#issue({ ...clientOrder(role, name, validity), publicKey });
+  }
+
+  async #issueWithKey(order: Order): Promise<IssuedCertificate> {
     const { privateKey, publicKey } = await generateKeys();
+    return { certificate: await this.#issue({ ...order, publicKey }), key: await keyPem(privateKey) };
+  }
+
+  async #issue(order: Order & { readonly publicKey: webcrypto.CryptoKey }): Promise<string> {
+    const { subject, usage, names, validity, publicKey } = order;
     const certificate = await x509.X509CertificateGenerator.create({
       serialNumber: serialNumber(),
       subject,
@@ -107,7 +144,7 @@ export class Authority {
         await x509.AuthorityKeyIdentifierExtension.create(this.#certificate),
       ],
     });
-    return { certificate: pem(certificate), key: await keyPem(privateKey) };
+    return pem(certificate);
   }
 }
 
@@ -116,6 +153,22 @@ interface Order {
   readonly usage: string;
   readonly names: x509.JsonGeneralNames;
   readonly validity: Validity;
+}
+
+function clientOrder(role: Role, name: string, validity: Validity): Order {
+  const subject = [{ O: [organizationOf(role)] }, { CN: [name] }];
+  return { subject, usage: x509.ExtendedKeyUsage.clientAuth, names: [], validity };
+}
+
+/** A file of an authority may have several certificates: the first signs, the others are trusted too. */
+function firstBlock(text: string): ArrayBuffer {
+  const [block] = x509.PemConverter.decode(text);
+  if (!block) throw new Error('the certificate has no PEM block');
+  return block;
+}
+
+function describeKey({ asymmetricKeyType, asymmetricKeyDetails }: KeyObject): string {
+  return [asymmetricKeyType, asymmetricKeyDetails?.namedCurve].filter(Boolean).join(' on the curve ');
 }
 
 function generateKeys(): Promise<webcrypto.CryptoKeyPair> {

@@ -1,0 +1,184 @@
+import { readFileSync } from 'node:fs';
+import { Agent, request as httpsRequest } from 'node:https';
+import { join } from 'node:path';
+
+import { Failure } from '@podwire/shared/failure/failure';
+import { messageOf } from '@podwire/shared/failure/thrown';
+
+/**
+ * The API server of the cluster that podwire-ipam runs in. A client of its own: the official library needs 72 further
+ * packages and 76 MiB of memory, more than podwire-ipam itself, and its current release does not run on Node.js 20.
+ */
+
+/** Where the kubelet mounts the token, the authority and the namespace of the pod's service account. */
+const SERVICE_ACCOUNT_DIRECTORY = '/var/run/secrets/kubernetes.io/serviceaccount';
+
+const DEFAULT_PORT = '443';
+const REQUEST_TIMEOUT_MS = 10_000;
+
+/** Longest answer that is read, in bytes: etcd limits objects to 1.5 MiB, and lists are read in pages. */
+const MAX_ANSWER_BYTES = 32 * 1024 * 1024;
+
+export interface ApiRequest {
+  readonly method: 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE';
+  /** With its query: `/api/v1/nodes?limit=500`. */
+  readonly path: string;
+  /** Sent as JSON. */
+  readonly body?: unknown;
+  /** Default: `application/json`. */
+  readonly contentType?: string;
+  /** Default: `application/json`. */
+  readonly accept?: string;
+  readonly signal?: AbortSignal;
+}
+
+export interface ApiAnswer {
+  /** 200 to 299, 404 or 409; others are failures. */
+  readonly status: number;
+  /** The parsed JSON. */
+  readonly body: unknown;
+}
+
+export interface KubernetesApiOptions {
+  readonly host: string;
+  readonly port: string;
+  /** Directory with `token`, `ca.crt` and `namespace`. They are read again for each request: tokens expire. */
+  readonly directory: string;
+}
+
+/** Statuses that the caller decides on: the object is missing, or was changed meanwhile. */
+const EXPECTED_STATUSES = [404, 409];
+
+export class KubernetesApi {
+  /** Namespace of podwire-ipam's pod. */
+  readonly namespace: string;
+  readonly #options: KubernetesApiOptions;
+  readonly #agent = new Agent({ keepAlive: true, maxSockets: 8 });
+
+  /** @throws Failure INVALID_SETTINGS when the service account is not mounted */
+  constructor(options: KubernetesApiOptions) {
+    this.#options = options;
+    this.namespace = this.#read('namespace');
+  }
+
+  /**
+   * The API server that the kubelet's variables name.
+   * @throws Failure INVALID_SETTINGS outside of a cluster
+   */
+  static inCluster(env: Readonly<Record<string, string | undefined>>): KubernetesApi {
+    const host = env.KUBERNETES_SERVICE_HOST ?? '';
+    if (host === '')
+      throw new Failure(
+        'INVALID_SETTINGS',
+        'KUBERNETES_SERVICE_HOST: is empty; run podwire-ipam in a pod, or set it to the host of the API server',
+      );
+    const port = env.KUBERNETES_SERVICE_PORT ?? DEFAULT_PORT;
+    return new KubernetesApi({ host, port, directory: SERVICE_ACCOUNT_DIRECTORY });
+  }
+
+  /**
+   * Sends one request, without retries.
+   * @throws Failure UNREACHABLE when the API server does not answer or is overloaded, ACCESS_DENIED when it refuses
+   * podwire-ipam, DEADLINE_EXCEEDED after 10 s, CANCELLED
+   */
+  async send(request: ApiRequest): Promise<ApiAnswer> {
+    const timeout = AbortSignal.timeout(REQUEST_TIMEOUT_MS);
+    const signal = request.signal ? AbortSignal.any([request.signal, timeout]) : timeout;
+    let answer: { readonly status: number; readonly text: string };
+    try {
+      answer = await this.#exchange(request, signal);
+    } catch (error) {
+      throw this.#failureOf(request, error, timeout);
+    }
+    const { status, text } = answer;
+    const body = parse(text);
+    if ((status >= 200 && status < 300) || EXPECTED_STATUSES.includes(status)) return { status, body };
+    throw this.#refusal(request, status, body);
+  }
+
+  close(): void {
+    this.#agent.destroy();
+  }
+
+  /** For messages: `API server at 10.96.0.1:443`. */
+  get subject(): string {
+    return `API server at ${this.#options.host}:${this.#options.port}`;
+  }
+
+  #exchange(request: ApiRequest, signal: AbortSignal): Promise<{ status: number; text: string }> {
+    const { host, port } = this.#options;
+    const { method, path, body, contentType = 'application/json', accept = 'application/json' } = request;
+    const payload = body === undefined ? undefined : JSON.stringify(body);
+    const options = {
+      ...{ host, port, method, path, signal, agent: this.#agent },
+      ca: this.#read('ca.crt'),
+      headers: {
+        authorization: `Bearer ${this.#read('token')}`,
+        accept,
+        'user-agent': 'podwire-ipam',
+        ...(payload === undefined ? {} : { 'content-type': contentType, 'content-length': Buffer.byteLength(payload) }),
+      },
+    };
+    return new Promise((resolve, reject) => {
+      const sent = httpsRequest(options, (response) => {
+        const chunks: Buffer[] = [];
+        let bytes = 0;
+        response.on('data', (chunk: Buffer) => {
+          bytes += chunk.length;
+          if (bytes > MAX_ANSWER_BYTES) sent.destroy(new Error(`its answer is longer than ${MAX_ANSWER_BYTES} bytes`));
+          else chunks.push(chunk);
+        });
+        response.on('end', () =>
+          resolve({ status: response.statusCode ?? 0, text: Buffer.concat(chunks).toString('utf8') }),
+        );
+        response.on('error', reject);
+      });
+      sent.on('error', reject);
+      sent.end(payload);
+    });
+  }
+
+  #failureOf({ method, path, signal }: ApiRequest, error: unknown, timeout: AbortSignal): Failure {
+    if (error instanceof Failure) return error;
+    const subject = `${this.subject}: ${method} ${path}`;
+    if (signal?.aborted) return new Failure('CANCELLED', `${subject}: cancelled`, { cause: error });
+    if (timeout.aborted)
+      return new Failure('DEADLINE_EXCEEDED', `${subject}: no answer within ${REQUEST_TIMEOUT_MS} ms`, { cause: error });
+    return new Failure('UNREACHABLE', `${subject}: ${messageOf(error)}`, { cause: error });
+  }
+
+  #refusal({ method, path }: ApiRequest, status: number, body: unknown): Failure {
+    const text = `${this.subject}: ${method} ${path}: answered ${status}: ${reasonOf(body)}`;
+    if (status === 429 || status >= 500) return new Failure('UNREACHABLE', text);
+    return new Failure(
+      'ACCESS_DENIED',
+      `${text}; apply the role of podwire-ipam in deploy/kubernetes, and check its service account`,
+    );
+  }
+
+  #read(name: string): string {
+    const path = join(this.#options.directory, name);
+    try {
+      return readFileSync(path, 'utf8').trim();
+    } catch (error) {
+      throw new Failure('INVALID_SETTINGS', `${path}: ${messageOf(error)}; mount the service account of podwire-ipam`, {
+        cause: error,
+      });
+    }
+  }
+}
+
+function parse(text: string): unknown {
+  try {
+    return JSON.parse(text) as unknown;
+  } catch {
+    return undefined;
+  }
+}
+
+/** Text of a Status object (Kubernetes API conventions, "Response Status Kind"). */
+function reasonOf(body: unknown): string {
+  return typeof body === 'object' && body !== null && 'message' in body && typeof body.message === 'string'
+    ? body.message
+    : 'no reason';
+}
