@@ -90,6 +90,24 @@ const ETCD_SETTINGS = {
   },
 } as const satisfies Record<string, Setting<unknown>>;
 
+/** The settings of podwire-ipam's own authority. */
+const ENROLMENT_SETTINGS = {
+  authorityDirectory: {
+    variable: 'PODWIRE_IPAM_AUTHORITY_DIRECTORY',
+    schema: optionalPath,
+    default: '',
+    about:
+      'Absolute path of a directory with ca.crt and ca.key (ECDSA, curve P-256) of an authority, which is created in an empty one; empty for none. podwire-ipam then issues its own certificate, and callers need one of this authority. Read again while the process runs. Refused together with PODWIRE_IPAM_TLS_CERT_FILE.',
+  },
+  enrolmentListen: {
+    variable: 'PODWIRE_IPAM_ENROLMENT_LISTEN',
+    schema: z.union([z.literal(''), rpcAddress.refine((address) => !address.startsWith('unix:'), 'is a unix socket')]),
+    default: '',
+    about:
+      'host:port at which the nodes of a Kubernetes cluster get their certificates; empty for none. Needs PODWIRE_IPAM_AUTHORITY_DIRECTORY, and a pod whose service account may review tokens and change the ConfigMap podwire-authority.',
+  },
+} as const satisfies Record<string, Setting<unknown>>;
+
 /** Every setting of podwire-ipam. */
 export const SETTINGS = {
   listen: {
@@ -100,6 +118,7 @@ export const SETTINGS = {
       'Where to serve gRPC: unix:/absolute/path, accessible to its owner only, or host:port with TLS and client certificates; several with commas between them.',
   },
   ...SERVER_TLS_SETTINGS,
+  ...ENROLMENT_SETTINGS,
   store: {
     variable: 'PODWIRE_IPAM_STORE',
     schema: oneOf(['embedded', 'etcd']),
@@ -215,7 +234,7 @@ export function readConfig(env: Readonly<Record<string, string | undefined>>): C
     unknownNodes,
     ...rest
   } = values;
-  const faults = [...serverTlsFaults(values.listen, values), ...etcdFaults(values)];
+  const faults = [...listenerFaults(values), ...etcdFaults(values)];
   const checked = cidr === '' ? undefined : checkPool({ name, cidr, blockSizeBits, disabled: false });
   if (checked?.ok === false) faults.push(...checked.faults.map(violationOf));
   if (cidr !== '' && rest.defaultPoolsFile !== '') {
@@ -241,6 +260,24 @@ const POOL_SETTINGS: Partial<Record<PoolFault['field'], { readonly variable: str
 function violationOf({ field, reason }: PoolFault): Violation {
   const setting = POOL_SETTINGS[field];
   return setting ? { field: setting.variable, reason: `${reason}. ${setting.about}` } : { field, reason };
+}
+
+/** Every fault of the settings of the network listeners together. */
+function listenerFaults(values: SettingValues<typeof SETTINGS>): Violation[] {
+  const { listen, authorityDirectory, enrolmentListen, tlsCertFile, tlsKeyFile, tlsClientCaFile } = values;
+  const fault = (name: keyof typeof ENROLMENT_SETTINGS, reason: string): Violation[] => {
+    const { variable, about } = ENROLMENT_SETTINGS[name];
+    return [{ field: variable, reason: `${reason}. ${about}` }];
+  };
+  if (authorityDirectory === '') {
+    const enrolment = enrolmentListen === '' ? [] : fault('enrolmentListen', 'has no authority to issue certificates');
+    return [...enrolment, ...serverTlsFaults(listen, values)];
+  }
+  if ([tlsCertFile, tlsKeyFile, tlsClientCaFile].some((file) => file !== ''))
+    return fault('authorityDirectory', 'contradicts PODWIRE_IPAM_TLS_…_FILE: certificates come from files or from it');
+  return values.plaintextLoopback
+    ? fault('authorityDirectory', 'contradicts PODWIRE_IPAM_PLAINTEXT_LOOPBACK: a listener has TLS or plain text')
+    : [];
 }
 
 type EtcdSettingValues = SettingValues<typeof ETCD_SETTINGS>;

@@ -10,10 +10,12 @@ import { startTelemetry } from '@podwire/shared/runtime/telemetry';
 
 import { parseCommandLine, runCommand } from './commands.js';
 import { readConfig } from './config.js';
+import { KubernetesApi } from './kubernetes/api.js';
 import { startService } from './service.js';
 
 const NAME = 'podwire-ipam';
 const own = { clock, random: Math.random, newUid: randomUUID, pid: process.pid };
+const kubernetes = (): KubernetesApi => KubernetesApi.inCluster(process.env);
 
 tolerateBrokenPipe(NAME);
 const command = parseCommandLine(process.argv.slice(2));
@@ -31,7 +33,7 @@ function serve(): Promise<void> {
       const config = readConfig(process.env);
       log.level = config.logLevel;
       const stopTelemetry = await startTelemetry({ service: NAME, env: process.env, log });
-      const service = await startService(config, { ...own, log, signal });
+      const service = await startService(config, { ...own, kubernetes, log, signal });
       return { stop: () => service.stop().then(stopTelemetry) };
     },
   });

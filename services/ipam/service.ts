@@ -3,8 +3,6 @@ import { RpcServer } from '@podwire/shared/rpc/server';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
 import type { Logger } from '@podwire/shared/runtime/log';
-import { CertificateSource } from '@podwire/shared/tls/certificate-source';
-import { serverTlsFiles } from '@podwire/shared/tls/tls-settings';
 
 import { authorizer } from './access/access-rpc.js';
 import { AuditEvents } from './audit/audit-operations.js';
@@ -24,6 +22,8 @@ import { HistoryEvents, HistoryExpiry } from './history/expiry-operations.js';
 import { HistoryLog } from './history/history-log.js';
 import type { HistoryOptions } from './history/history-operations.js';
 import { Ipam, ipamServices } from './ipam.js';
+import type { KubernetesApi } from './kubernetes/api.js';
+import { openNetworkIdentity, type NetworkIdentity } from './network-identity.js';
 import { PoolEvents } from './pools/pools-operations.js';
 import { RecordKeys } from './records/json/keys.js';
 import { initializeDatastore, openStore, retryUntilAvailable, type OpenStore, type StartRetry } from './startup.js';
@@ -41,6 +41,8 @@ export interface ServiceDeps {
   /** Makes a UUID. */
   readonly newUid: () => string;
   readonly pid: number;
+  /** The API server of the cluster. @throws Failure INVALID_SETTINGS outside of a cluster */
+  readonly kubernetes: () => KubernetesApi;
   /** Fires when the process has to stop, also during the start. Default: never. */
   readonly signal?: AbortSignal;
 }
@@ -60,10 +62,10 @@ export interface RunningService extends Running {
  */
 export async function startService(config: Config, deps: ServiceDeps): Promise<RunningService> {
   const { log, clock, pid, newUid } = deps;
-  const tlsFiles = serverTlsFiles(config);
-  const certificates = tlsFiles && new CertificateSource({ files: tlsFiles, clock, log });
   const events = new Events(log);
   const retry = startRetryOptions(deps, events);
+  const api = config.enrolmentListen === '' ? undefined : deps.kubernetes();
+  const identity = await openNetworkIdentity(config, { clock, log, retry, api });
   const raw = await retryUntilAvailable(() => openStore(config, { pid, newUid, events }), retry);
   const store = timedStore(raw.store, { clock, report: (answer) => events.storeCallEnded(answer) });
   const opened = { ...raw, store };
@@ -80,24 +82,30 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
     clock,
     defaultCallTimeoutMs: config.callTimeoutMs,
     drainTimeoutMs: config.drainTimeoutMs,
-    certificates,
+    certificates: identity.certificates,
     authorize: authorizer({ updates }),
     services: (unary, streaming) => [
       ...ipamServices(ipam, unary),
       watchService(deferredWatchSource(loading, refused), streaming),
     ],
   });
+  const enrolment = enrolmentServer(identity, config, deps);
   const pause = new LockGuard({ isLocked: () => ipam.configuration.isLocked(), log });
   const upkeeps: Upkeep[] = [];
   let stopMetrics = (): void => undefined;
   const stop = async (): Promise<void> => {
     stopMetrics();
-    await Promise.all([server.stop(), ...upkeeps.map((upkeep) => upkeep.stop())]);
+    await Promise.all([server.stop(), enrolment?.stop(), ...upkeeps.map((upkeep) => upkeep.stop())]);
+    api?.close();
     await loading.then(closeDatastore, () => undefined);
     await store.close();
   };
   try {
-    const addresses = await server.listen();
+    // Nodes get their certificates also while the datastore does not answer.
+    if (identity.tasks.length > 0) upkeeps.push(startIdentityUpkeep(identity, events, deps));
+    const enrolmentAddresses = (await enrolment?.listen()) ?? [];
+    enrolment?.setServing();
+    const addresses = [...(await server.listen()), ...enrolmentAddresses];
     await loading;
     stopMetrics = observeUsage(metrics.getMeter('podwire-ipam'), () => ipam.audits.usage());
     upkeeps.push(
@@ -110,6 +118,29 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
     await stop();
     throw error;
   }
+}
+
+/** The listener at which nodes without a certificate get one; undefined where it is not set. */
+function enrolmentServer(
+  { enrolment, certificates }: NetworkIdentity,
+  { enrolmentListen, callTimeoutMs, drainTimeoutMs }: Config,
+  { log, clock }: ServiceDeps,
+): RpcServer | undefined {
+  if (!enrolment) return undefined;
+  return new RpcServer({
+    addresses: [enrolmentListen],
+    log,
+    clock,
+    defaultCallTimeoutMs: callTimeoutMs,
+    drainTimeoutMs,
+    certificates,
+    clientCertificates: 'none',
+    services: (unary) => [enrolment(unary)],
+  });
+}
+
+function startIdentityUpkeep({ tasks }: NetworkIdentity, events: Events, { clock, random }: ServiceDeps): Upkeep {
+  return new Upkeep({ tasks, clock, random, reportFailure: (task, error) => events.upkeepFailed(task, error) });
 }
 
 /** Gives access to the update loop; calls wait until it is loaded. */

@@ -86,7 +86,14 @@ export const ZONES = [
   {
     path: 'services/shared/testing',
     zones: ['services/shared', 'proto/gen'],
-    packages: ['@bufbuild/protobuf', '@grpc/grpc-js', '@opentelemetry/api', 'pino'],
+    packages: [
+      '@bufbuild/protobuf',
+      '@grpc/grpc-js',
+      '@opentelemetry/api',
+      '@peculiar/x509',
+      'pino',
+      'reflect-metadata',
+    ],
     ...NODE,
   },
 

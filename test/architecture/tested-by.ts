@@ -14,6 +14,8 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
 
   // A real server and clients with certificates.
   'services/ipam/access/access-rpc.ts': 'services/ipam/access/access.test.ts',
+  'services/ipam/enrolment/enrolment-rpc.ts': 'services/ipam/enrolment/enrolment.test.ts',
+  'services/ipam/network-identity.ts': 'services/ipam/enrolment/enrolment.test.ts',
   'services/shared/tls/authority.ts': 'services/shared/tls/server-tls.test.ts',
   'services/shared/tls/certificate-source.ts': 'services/shared/tls/server-tls.test.ts',
   'services/shared/tls/tls-settings.ts': 'services/ipam/config.test.ts',

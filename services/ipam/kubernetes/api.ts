@@ -143,7 +143,9 @@ export class KubernetesApi {
     const subject = `${this.subject}: ${method} ${path}`;
     if (signal?.aborted) return new Failure('CANCELLED', `${subject}: cancelled`, { cause: error });
     if (timeout.aborted)
-      return new Failure('DEADLINE_EXCEEDED', `${subject}: no answer within ${REQUEST_TIMEOUT_MS} ms`, { cause: error });
+      return new Failure('DEADLINE_EXCEEDED', `${subject}: no answer within ${REQUEST_TIMEOUT_MS} ms`, {
+        cause: error,
+      });
     return new Failure('UNREACHABLE', `${subject}: ${messageOf(error)}`, { cause: error });
   }
 
@@ -170,7 +172,8 @@ export class KubernetesApi {
 
 function parse(text: string): unknown {
   try {
-    return JSON.parse(text) as unknown;
+    const value: unknown = JSON.parse(text);
+    return value;
   } catch {
     return undefined;
   }

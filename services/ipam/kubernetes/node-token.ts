@@ -4,7 +4,7 @@ import { z } from 'zod';
 import type { KubernetesApi } from './api.js';
 
 /** Audience of the tokens that nodes show to podwire-ipam. The API server itself does not take them. */
-export const TOKEN_AUDIENCE = 'podwire-ipam';
+const TOKEN_AUDIENCE = 'podwire-ipam';
 
 /** Service account of the pods of a node, in the namespace of podwire-ipam. */
 const NODE_SERVICE_ACCOUNT = 'podwire-node';

@@ -10,7 +10,7 @@ import { afterEach, expect, test } from 'vitest';
 import { readConfig } from '../config.js';
 import { EtcdServer } from '../engine/testing/etcd-server.js';
 import { startService } from '../service.js';
-import { Caller, failureOf, Place } from '../testing/service.js';
+import { Caller, failureOf, outsideOfKubernetes, Place } from '../testing/service.js';
 
 /** An etcd that goes back in time under a service that runs. */
 
@@ -32,10 +32,15 @@ async function startOn(server: EtcdServer) {
     },
   });
   const log = createLogger({ service: 'test', level: 'info', destination });
-  const surroundings = { log, clock: systemClock, random: Math.random, newUid: randomUUID, pid: process.pid };
+  const own = { random: Math.random, newUid: randomUUID, pid: process.pid };
   const etcd = { PODWIRE_IPAM_STORE: 'etcd', PODWIRE_IPAM_ETCD_ENDPOINTS: server.url };
   const env = place.env({ ...etcd, PODWIRE_IPAM_UNKNOWN_NODES: 'register' });
-  const service = await startService(readConfig(env), surroundings);
+  const service = await startService(readConfig(env), {
+    ...own,
+    log,
+    clock: systemClock,
+    kubernetes: outsideOfKubernetes,
+  });
   cleanups.push(() => service.stop());
   const caller = new Caller(place.address);
   cleanups.push(() => caller.close());

@@ -15,7 +15,11 @@ import { createLogger } from '@podwire/shared/runtime/log';
 import { afterEach, beforeEach, expect } from 'vitest';
 
 import { readConfig } from '../config.js';
-import { startService, type RunningService } from '../service.js';
+import { startService, type RunningService, type ServiceDeps } from '../service.js';
+
+export function outsideOfKubernetes(): never {
+  throw new Error('the test has no API server');
+}
 
 /** A directory with a socket and a datastore, gone when the test is over. */
 export class Place {
@@ -37,14 +41,19 @@ export class Place {
   /**
    * Starts the service in this process.
    * @param clock - of the service. Default: the system's
+   * @param kubernetes - the API server. Default: none
    */
-  start(rest: Readonly<Record<string, string>> = {}, clock: Clock = systemClock): Promise<RunningService> {
+  start(
+    rest: Readonly<Record<string, string>> = {},
+    clock: Clock = systemClock,
+    kubernetes: ServiceDeps['kubernetes'] = outsideOfKubernetes,
+  ): Promise<RunningService> {
     const write = (line: Buffer, _encoding: string, done: () => void): void => {
       this.#log += line.toString();
       done();
     };
     const log = createLogger({ service: 'test', level: 'info', destination: new Writable({ write }) });
-    const surroundings = { log, clock, random: Math.random, newUid: randomUUID, pid: process.pid };
+    const surroundings = { log, clock, random: Math.random, newUid: randomUUID, pid: process.pid, kubernetes };
     return startService(readConfig(this.env(rest)), surroundings);
   }
 

@@ -48,6 +48,8 @@ export interface RpcServerOptions {
    * a unix socket. Undefined for plain text, which only a loopback address may have.
    */
   readonly certificates?: CertificateSource | undefined;
+  /** Whether clients over the network have to show a certificate. Default: required. */
+  readonly clientCertificates?: 'required' | 'none';
   /** Decides over the calls of clients with certificates. Default: they may call everything. */
   readonly authorize?: Authorize;
   /** Makes the services out of the server's ways to make handlers. */
@@ -170,14 +172,18 @@ export class RpcServer {
     for (const service of ['', ...this.#names()]) this.#health.setStatus(service, status);
   }
 
+  #networkCredentials(): ServerCredentials {
+    const { certificates, clientCertificates = 'required' } = this.#options;
+    if (!certificates) return ServerCredentials.createInsecure();
+    const isRequired = clientCertificates === 'required';
+    const { createCertificateProviderServerCredentials, createServerCredentialsWithInterceptors } = experimental;
+    // The first argument gives the server's own certificate, the second the authorities of clients.
+    const tls = createCertificateProviderServerCredentials(certificates, isRequired ? certificates : null, isRequired);
+    return createServerCredentialsWithInterceptors(tls, [markNetworkCall]);
+  }
+
   #bind(address: string): Promise<number> {
-    const { certificates } = this.#options;
-    const credentials = certificates
-      ? experimental.createServerCredentialsWithInterceptors(
-          experimental.createCertificateProviderServerCredentials(certificates, certificates, true),
-          [markNetworkCall],
-        )
-      : ServerCredentials.createInsecure();
+    const credentials = this.#networkCredentials();
     return new Promise((resolve, reject) => {
       this.#server.bindAsync(address, credentials, (error, port) => {
         if (error)

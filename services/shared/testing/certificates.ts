@@ -1,11 +1,16 @@
+import 'reflect-metadata';
+
+import { webcrypto } from 'node:crypto';
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+
+import * as x509 from '@peculiar/x509';
 
 import { systemClock } from '../runtime/clock.js';
 import { Authority, type IssuedCertificate, type Validity } from '../tls/authority.js';
 import type { Role } from '../tls/caller.js';
 import { CertificateSource } from '../tls/certificate-source.js';
-import type { TlsFiles } from '../tls/tls-files.js';
+import { filesOrigin, type TlsFiles } from '../tls/tls-files.js';
 import { recordingLog } from './server.js';
 
 const HOUR_MS = 3_600_000;
@@ -64,7 +69,39 @@ export function validity({ byHours = 0 } = {}): Validity {
   return { fromMs: middleMs - HOUR_MS, untilMs: middleMs + HOUR_MS };
 }
 
+const ALGORITHM = { name: 'ECDSA', namedCurve: 'P-256', hash: 'SHA-256' };
+
+/** A certificate that a server at 127.0.0.1 signs itself, and its key, in PEM. */
+export async function selfSignedServer(): Promise<IssuedCertificate> {
+  const keys = await webcrypto.subtle.generateKey(ALGORITHM, true, ['sign', 'verify']);
+  const { fromMs, untilMs } = validity();
+  const certificate = await x509.X509CertificateGenerator.createSelfSigned({
+    name: 'CN=test',
+    notBefore: new Date(fromMs),
+    notAfter: new Date(untilMs),
+    keys,
+    signingAlgorithm: ALGORITHM,
+    extensions: [new x509.SubjectAlternativeNameExtension([{ type: 'ip', value: '127.0.0.1' }])],
+  });
+  const key = await webcrypto.subtle.exportKey('pkcs8', keys.privateKey);
+  return { certificate: certificate.toString('pem'), key: x509.PemConverter.encode(key, 'PRIVATE KEY') };
+}
+
+/** A signing request (PKCS #10) in DER, with its key in PEM. @param namedCurve - P-256 is what Podwire takes */
+export async function signingRequest(namedCurve = 'P-256'): Promise<{ request: Buffer; key: string }> {
+  const algorithm = { ...ALGORITHM, namedCurve };
+  const keys = await webcrypto.subtle.generateKey(algorithm, true, ['sign', 'verify']);
+  const request = await x509.Pkcs10CertificateRequestGenerator.create({
+    // Ignored: the node's token says who it is.
+    name: 'O=podwire:operator, CN=root',
+    keys,
+    signingAlgorithm: algorithm,
+  });
+  const key = await webcrypto.subtle.exportKey('pkcs8', keys.privateKey);
+  return { request: Buffer.from(request.rawData), key: x509.PemConverter.encode(key, 'PRIVATE KEY') };
+}
+
 export function certificateSource(files: TlsFiles, clock = systemClock) {
   const { log, lines } = recordingLog();
-  return { source: new CertificateSource({ files, clock, log }), lines };
+  return { source: new CertificateSource({ origin: filesOrigin(files), clock, log }), lines };
 }

@@ -72,7 +72,9 @@ export class Authority {
       throw new Error('the certificate is not one of an authority');
     const keyObject = createPrivateKey(key);
     if (keyObject.asymmetricKeyDetails?.namedCurve !== NODE_CURVE)
-      throw new Error(`the key is ${describeKey(keyObject)}; an authority of Podwire has an ECDSA key on the curve P-256`);
+      throw new Error(
+        `the key is ${describeKey(keyObject)}; an authority of Podwire has an ECDSA key on the curve P-256`,
+      );
     const bytes = keyObject.export({ type: 'pkcs8', format: 'der' });
     const privateKey = await webcrypto.subtle.importKey('pkcs8', bytes, ALGORITHM, true, ['sign']);
     const publicKey = await webcrypto.subtle.importKey('spki', parsed.publicKey.rawData, ALGORITHM, true, ['verify']);

@@ -7,9 +7,9 @@ import { messageOf } from '../failure/thrown.js';
 import type { Clock } from '../runtime/clock.js';
 import type { Logger } from '../runtime/log.js';
 import { IPAM_SERVER_NAME } from './caller.js';
-import { isSameMaterial, readTlsFiles, type TlsFiles, type TlsMaterial } from './tls-files.js';
+import { filesOrigin, isSameMaterial, type TlsFiles, type TlsMaterial, type TlsOrigin } from './tls-files.js';
 
-/** Interval between two readings of the files, in milliseconds. Kubernetes updates a mounted Secret within a minute or two. */
+/** Interval between two readings of the origin, in milliseconds. Kubernetes updates a mounted Secret within a minute or two. */
 const READ_INTERVAL_MS = 10_000;
 
 /** Part of its life that a certificate has left when the warnings begin. Issuers renew it when a third or a fifth is left. */
@@ -19,7 +19,7 @@ const WARNING_PART = 1 / 10;
 const WARNING_INTERVAL_MS = 3_600_000;
 
 export interface CertificateSourceOptions {
-  readonly files: TlsFiles;
+  readonly origin: TlsOrigin;
   readonly clock: Clock;
   readonly log: Logger;
 }
@@ -28,7 +28,7 @@ type CaListener = Parameters<experimental.CertificateProvider['addCaCertificateL
 type IdentityListener = Parameters<experimental.CertificateProvider['addIdentityCertificateListener']>[0];
 
 /**
- * The certificates of one side, as gRPC takes them for each new connection. The files are read again while the process
+ * The certificates of one side, as gRPC takes them for each new connection. Their origin is read again while the process
  * runs; files that cannot be used are reported, and the last usable ones stay in force. gRPC's own provider refuses every
  * connection from the moment at which one file of a pair is replaced.
  */
@@ -46,7 +46,7 @@ export class CertificateSource implements experimental.CertificateProvider {
   /** @throws Failure INVALID_SETTINGS that lists every file that cannot be read or used */
   constructor(options: CertificateSourceOptions) {
     this.#options = options;
-    this.#material = readTlsFiles(options.files);
+    this.#material = options.origin.read();
   }
 
   /** Whether this side shows a certificate. */
@@ -87,7 +87,7 @@ export class CertificateSource implements experimental.CertificateProvider {
     return identity ? { certificate: identity.certificate, privateKey: identity.key } : null;
   }
 
-  /** The files are read while gRPC listens to them: while a server listens or a channel is open. */
+  /** The origin is read while gRPC listens to them: while a server listens or a channel is open. */
   #startOrStop(): void {
     const isWanted = this.#caListeners.size + this.#identityListeners.size > 0;
     if (isWanted && !this.#following) {
@@ -106,15 +106,15 @@ export class CertificateSource implements experimental.CertificateProvider {
   }
 
   #readAgain(): void {
-    const { files, log } = this.#options;
+    const { origin, log } = this.#options;
     try {
-      const material = readTlsFiles(files);
+      const material = origin.read();
       this.#reportedFault = undefined;
       if (!isSameMaterial(material, this.#material)) {
         this.#material = material;
         for (const listener of this.#caListeners) listener(this.#caUpdate());
         for (const listener of this.#identityListeners) listener(this.#identityUpdate());
-        log.info('TLS certificates: read new files; new connections use them');
+        log.info('TLS certificates: read new ones; new connections use them');
       }
     } catch (error) {
       const fault = error instanceof Failure ? faultText(error) : messageOf(error);
@@ -126,7 +126,7 @@ export class CertificateSource implements experimental.CertificateProvider {
 
   /** A connection outlives its certificate, so an expiry would show only when the next connection is refused. */
   #warnBeforeExpiry(): void {
-    const { files, clock, log } = this.#options;
+    const { origin, clock, log } = this.#options;
     const nowMs = clock.nowMs();
     const { identity } = this.#material;
     if (!identity || nowMs - this.#warnedAtMs < WARNING_INTERVAL_MS) return;
@@ -134,7 +134,7 @@ export class CertificateSource implements experimental.CertificateProvider {
     const endMs = Date.parse(validTo);
     if (endMs - nowMs > (endMs - Date.parse(validFrom)) * WARNING_PART) return;
     this.#warnedAtMs = nowMs;
-    const path = files.identity?.certificate.path;
+    const path = origin.certificateName;
     const end = new Date(endMs).toISOString();
     if (endMs > nowMs) log.warn({ path, end }, `certificate ${path}: expires at ${end}; renew it`);
     else log.error({ path, end }, `certificate ${path}: expired at ${end}; no new connection is accepted; renew it`);
@@ -159,7 +159,9 @@ export interface ClientTls {
  */
 export function ipamTls(
   files: TlsFiles | undefined,
-  options: Omit<CertificateSourceOptions, 'files'>,
+  options: Omit<CertificateSourceOptions, 'origin'>,
 ): ClientTls | undefined {
-  return files && { certificates: new CertificateSource({ files, ...options }), serverName: IPAM_SERVER_NAME };
+  if (!files) return undefined;
+  const certificates = new CertificateSource({ origin: filesOrigin(files), ...options });
+  return { certificates, serverName: IPAM_SERVER_NAME };
 }

@@ -155,7 +155,7 @@ test('uses replaced files for new connections, keeps the former ones while a pai
   await settled();
   expect(certificates).toHaveLength(2);
   expect(certificates[1]).not.toEqual(certificates[0]);
-  expect(lines.at(-1)).toMatchObject({ msg: 'TLS certificates: read new files; new connections use them' });
+  expect(lines.at(-1)).toMatchObject({ msg: 'TLS certificates: read new ones; new connections use them' });
 });
 
 test.each([

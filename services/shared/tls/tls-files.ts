@@ -21,6 +21,25 @@ export interface TlsFiles {
   readonly identity: { readonly certificate: NamedFile; readonly key: NamedFile } | undefined;
 }
 
+/** Where a side's certificates come from. */
+export interface TlsOrigin {
+  /** What is in force now. @throws Failure INVALID_SETTINGS when it cannot be used; the former stays in force */
+  readonly read: () => TlsMaterial;
+  /** The certificate that this side shows, for messages: its path. */
+  readonly certificateName: string;
+}
+
+/** Files that are read again and again. */
+export function filesOrigin(files: TlsFiles): TlsOrigin {
+  return { read: () => readTlsFiles(files), certificateName: files.identity?.certificate.path ?? 'none' };
+}
+
+/** The certificates of a PEM text, one by one, each with a line feed at its end. */
+export function splitCertificates(text: string): readonly string[] {
+  const blocks = text.match(/-----BEGIN CERTIFICATE-----[^-]+-----END CERTIFICATE-----/g) ?? [];
+  return blocks.map((block) => `${block}\n`);
+}
+
 /** Contents of {@link TlsFiles}. */
 export interface TlsMaterial {
   readonly ca: Buffer | undefined;
@@ -31,7 +50,7 @@ export interface TlsMaterial {
  * Reads the files as they are now. While they are being replaced one after the other, key and certificate may not match.
  * @throws Failure INVALID_SETTINGS that lists every file that cannot be read or used
  */
-export function readTlsFiles({ ca: caFile, identity }: TlsFiles): TlsMaterial {
+function readTlsFiles({ ca: caFile, identity }: TlsFiles): TlsMaterial {
   const violations: Violation[] = [];
   const attempt = <Result>({ setting: field }: NamedFile, fault: string, use: () => Result): Result | undefined => {
     try {

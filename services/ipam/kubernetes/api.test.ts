@@ -1,0 +1,141 @@
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import { afterEach, beforeEach, expect, test } from 'vitest';
+
+import { ApiServer, NAMESPACE } from '../testing/api-server.js';
+import { KubernetesApi } from './api.js';
+import { AuthorityConfigMap } from './authority-config-map.js';
+import { nodeOfReview, nodeOfToken } from './node-token.js';
+
+let directory: string;
+let server: ApiServer;
+let api: KubernetesApi;
+
+beforeEach(async () => {
+  directory = mkdtempSync(join(tmpdir(), 'podwire-kubernetes-'));
+  server = await ApiServer.start(join(directory, 'account'));
+  api = server.connect();
+});
+
+afterEach(async () => {
+  api.close();
+  await server.stop();
+  rmSync(directory, { recursive: true });
+});
+
+const { signal } = new AbortController();
+const get = { method: 'GET', path: '/api/v1/nodes' } as const;
+
+test('the namespace is that of the service account', () => {
+  expect(api.namespace).toBe(NAMESPACE);
+});
+
+test.each([500, 503, 429])('status %i is temporary, and names the request', async (status) => {
+  server.answer = () => ({ status, body: { message: 'etcd is slow' } });
+
+  await expect(api.send(get)).rejects.toMatchObject({
+    code: 'UNREACHABLE',
+    message: `${api.subject}: GET /api/v1/nodes: answered ${status}: etcd is slow`,
+  });
+});
+
+test.each([401, 403, 422])('status %i says what to apply', async (status) => {
+  server.answer = () => ({ status, body: { message: 'no' } });
+
+  await expect(api.send(get)).rejects.toMatchObject({ code: 'ACCESS_DENIED' });
+  await expect(api.send(get)).rejects.toThrow('apply the role of podwire-ipam');
+});
+
+test('an answer that is not JSON has no body', async () => {
+  server.answer = () => ({ status: 404 });
+
+  await expect(api.send(get)).resolves.toEqual({ status: 404, body: {} });
+});
+
+test('a server that has ended is unreachable, and a cancelled request is cancelled', async () => {
+  const cancelled = AbortSignal.abort();
+  await expect(api.send({ ...get, signal: cancelled })).rejects.toMatchObject({ code: 'CANCELLED' });
+
+  const other = await ApiServer.start(join(directory, 'other'));
+  const client = other.connect();
+  await other.stop();
+  await expect(client.send(get)).rejects.toMatchObject({ code: 'UNREACHABLE' });
+  client.close();
+});
+
+test('a service account that is not mounted is refused with its path', () => {
+  const options = { host: '127.0.0.1', port: '1', directory: join(directory, 'missing') };
+
+  expect(() => new KubernetesApi(options)).toThrow(/missing\/namespace: ENOENT.*; mount the service account/);
+  expect(() => KubernetesApi.inCluster({})).toThrow(/^KUBERNETES_SERVICE_HOST: is empty; run podwire-ipam in a pod/);
+});
+
+const NODE_USER = `system:serviceaccount:${NAMESPACE}:podwire-node`;
+const NODE_NAME_KEY = 'authentication.kubernetes.io/node-name';
+
+test('a token of the nodes’ service account names its node', async () => {
+  server.tokens.set('good', { username: NODE_USER, audience: 'podwire-ipam', node: 'worker-1' });
+
+  await expect(nodeOfToken(api, 'good', signal)).resolves.toBe('worker-1');
+  await expect(nodeOfToken(api, 'unknown', signal)).rejects.toMatchObject({
+    code: 'ACCESS_DENIED',
+    message: 'token: the API server does not accept it: token is not known',
+  });
+});
+
+const review = (status: object): unknown => ({ status });
+const accepted = {
+  authenticated: true,
+  audiences: ['podwire-ipam'],
+  user: { username: NODE_USER, extra: { [NODE_NAME_KEY]: ['worker-1'] } },
+};
+
+test.each([
+  ['no TokenReview', {}, 'something else than a TokenReview'],
+  ['not authenticated', review({}), 'does not accept it'],
+  ['another audience', review({ ...accepted, audiences: ['api'] }), 'not for the audience podwire-ipam'],
+  ['no audience', review({ ...accepted, audiences: [] }), 'not for the audience podwire-ipam'],
+  [
+    'another namespace',
+    review({ ...accepted, user: { ...accepted.user, username: 'system:serviceaccount:default:podwire-node' } }),
+    'it belongs to system:serviceaccount:default:podwire-node; nodes use',
+  ],
+  [
+    'another account',
+    review({ ...accepted, user: { ...accepted.user, username: `system:serviceaccount:${NAMESPACE}:default` } }),
+    'it belongs to',
+  ],
+  ['no node', review({ ...accepted, user: { username: NODE_USER } }), 'not bound to a pod on a node'],
+  [
+    'an empty node',
+    review({ ...accepted, user: { username: NODE_USER, extra: { [NODE_NAME_KEY]: [''] } } }),
+    'not bound to a pod on a node',
+  ],
+])('a review proves no node: %s', (_, body, reason) => {
+  expect(() => nodeOfReview(body, NAMESPACE)).toThrow(reason);
+});
+
+test('the ConfigMap of the authority is replaced only as it was read', async () => {
+  const map = new AuthorityConfigMap(api);
+  const first = await map.read(signal);
+  expect(first.certificates).toBe('');
+
+  await expect(map.replace({ ...first, certificates: 'one' }, signal)).resolves.toBe(true);
+  await expect(map.replace({ ...first, certificates: 'two' }, signal)).resolves.toBe(false);
+  expect(server.published).toBe('one');
+  await expect(map.read(signal)).resolves.toMatchObject({ certificates: 'one' });
+});
+
+test('a missing ConfigMap is awaited: the manifests make it', async () => {
+  server.answer = () => ({ status: 404, body: { message: 'not found' } });
+  const map = new AuthorityConfigMap(api);
+
+  const missing = {
+    code: 'UNREACHABLE',
+    message: `ConfigMap ${NAMESPACE}/podwire-authority: is missing; create it, empty, as deploy/kubernetes does`,
+  };
+  await expect(map.read(signal)).rejects.toMatchObject(missing);
+  await expect(map.replace({ certificates: 'one', version: '1' }, signal)).rejects.toMatchObject(missing);
+});

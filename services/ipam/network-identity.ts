@@ -1,0 +1,86 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import type { RpcService } from '@podwire/shared/rpc/server';
+import type { Unary } from '@podwire/shared/rpc/unary';
+import type { Clock } from '@podwire/shared/runtime/clock';
+import type { Logger } from '@podwire/shared/runtime/log';
+import { CertificateSource } from '@podwire/shared/tls/certificate-source';
+import { filesOrigin, type TlsOrigin } from '@podwire/shared/tls/tls-files';
+import { serverTlsFiles } from '@podwire/shared/tls/tls-settings';
+
+import type { Config } from './config.js';
+import { AuthorityDirectory } from './enrolment/authority-directory.js';
+import { enrolmentService } from './enrolment/enrolment-rpc.js';
+import { OwnAuthority, type OwnAuthorityOptions } from './enrolment/own-authority.js';
+import type { KubernetesApi } from './kubernetes/api.js';
+import { AuthorityConfigMap } from './kubernetes/authority-config-map.js';
+import { nodeOfToken } from './kubernetes/node-token.js';
+import { retryUntilAvailable, type StartRetry } from './startup.js';
+import type { UpkeepTask } from './upkeep.js';
+
+/** What podwire-ipam shows to callers over the network, and what it issues to nodes. */
+export interface NetworkIdentity {
+  /** Undefined in plain text. */
+  readonly certificates: CertificateSource | undefined;
+  /** The service of the enrolment listener; undefined without one. */
+  readonly enrolment: ((unary: Unary) => RpcService) | undefined;
+  /** Renewal and publication. */
+  readonly tasks: readonly UpkeepTask[];
+}
+
+export interface NetworkIdentityDeps {
+  readonly clock: Clock;
+  readonly log: Logger;
+  readonly retry: Omit<StartRetry, 'report'>;
+  /** The API server; undefined without an enrolment listener. */
+  readonly api: KubernetesApi | undefined;
+}
+
+type IdentityConfig = Pick<
+  Config,
+  'authorityDirectory' | 'enrolmentListen' | 'tlsCertFile' | 'tlsKeyFile' | 'tlsClientCaFile' | 'plaintextLoopback'
+>;
+
+/**
+ * Opens the certificates that the settings name: files, or the authority of podwire-ipam. Waits for the API server only
+ * where a new authority has to be published.
+ * @throws Failure INVALID_SETTINGS; UNREACHABLE or DEADLINE_EXCEEDED when the signal fired first
+ */
+export async function openNetworkIdentity(config: IdentityConfig, deps: NetworkIdentityDeps): Promise<NetworkIdentity> {
+  const { clock, log, api } = deps;
+  const source = (origin: TlsOrigin): CertificateSource => new CertificateSource({ origin, clock, log });
+  if (config.authorityDirectory === '') {
+    const files = serverTlsFiles(config);
+    return { certificates: files && source(filesOrigin(files)), enrolment: undefined, tasks: [] };
+  }
+  const directory = new AuthorityDirectory(config.authorityDirectory);
+  const publication = api && new AuthorityConfigMap(api);
+  const authority = await openAuthority({ directory, publication, clock, log }, deps);
+  const origin = { read: () => authority.material(), certificateName: 'of podwire-ipam' };
+  return {
+    certificates: source(origin),
+    enrolment:
+      api &&
+      ((unary) =>
+        enrolmentService({ authority, nodeOfToken: (token, signal) => nodeOfToken(api, token, signal), log }, unary)),
+    tasks: [{ name: 'keep the certificate authority', run: (signal) => authority.maintain(signal) }],
+  };
+}
+
+function openAuthority(options: OwnAuthorityOptions, { retry, log }: NetworkIdentityDeps): Promise<OwnAuthority> {
+  let reported = '';
+  const report = ({ message }: Failure): void => {
+    if (message !== reported) log.warn(`certificate authority: not ready: ${message}; trying again`);
+    reported = message;
+  };
+  const open = async (): Promise<OwnAuthority> => {
+    try {
+      return await OwnAuthority.open(options, retry.signal);
+    } catch (error) {
+      // The permissions of a role that was just applied take effect some seconds later.
+      if (error instanceof Failure && error.code === 'ACCESS_DENIED')
+        throw new Failure('UNREACHABLE', error.message, { cause: error });
+      throw error;
+    }
+  };
+  return retryUntilAvailable(open, { ...retry, report });
+}
