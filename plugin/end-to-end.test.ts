@@ -24,7 +24,7 @@ const HOST = hostInterfaceName({ network: 'net', containerId: 'c0ffee', interfac
 
 let services: Plugin;
 let resident: Running;
-/** Starts another with the same settings. */
+/** Starts another plugin with the same settings. */
 let start: () => Promise<Running>;
 let socket: string;
 let record: ReturnType<typeof recordingLog>;
@@ -89,7 +89,7 @@ async function shim(command: string, { env = {}, config = {}, stdin }: Shim = {}
 }
 
 describe('a container runtime that runs the shim', () => {
-  test('gets the result of ADD, nothing from CHECK and DEL, and leaves nothing', async () => {
+  test('gets the result of ADD, nothing from CHECK and DEL, and leaves nothing behind', async () => {
     const added = await shim('ADD');
     expect(added, added.stdout).toMatchObject({ exitCode: 0, stderr: '' });
     const prevResult = JSON.parse(added.stdout);
@@ -146,7 +146,7 @@ describe('a container runtime that runs the shim', () => {
     resident = { stop: () => Promise.resolve() };
   });
 
-  test('can send its DEL while its ADD is under way', async () => {
+  test('can send its DEL while its ADD is in flight', async () => {
     services.script.hold('AttachPod');
     const adding = shim('ADD');
     await services.script.untilCalled('AttachPod');
@@ -158,22 +158,22 @@ describe('a container runtime that runs the shim', () => {
 });
 
 describe('the resident', () => {
-  test('answers the request that the shim’s errors propose', async () => {
+  test('answers the command that the shim’s errors suggest', async () => {
     const file = join(services.folder, 'file');
     writeFileSync(file, '');
     const { details } = JSON.parse((await shim('DEL', { config: { socket: file } })).stdout);
     const command = /curl .*/.exec(details)?.[0].replace(file, socket) ?? '';
     const ask = () => new Promise((resolve) => execFile('sh', ['-c', command], (_, stdout) => resolve(stdout)));
-    // Services on a busy machine may take longer than STATUS gives them.
+    // Services on a busy machine may take longer than STATUS waits.
     await expect.poll(ask, { timeout: 20_000, interval: 500 }).toMatch(/^HTTP\/1\.1 200 /);
   });
 
-  test('keeps others than root out', () => {
+  test('refuses every user but root', () => {
     expect(statSync(socket).mode & 0o777).toBe(0o600);
     expect(statSync(join(services.folder, 'run')).mode & 0o777).toBe(0o700);
   });
 
-  test('finishes what is under way when it is stopped, and takes its socket away', async () => {
+  test('completes commands in flight when it is stopped, and removes its socket', async () => {
     const letGo = services.script.hold('AttachPod');
     const adding = shim('ADD');
     await services.script.untilCalled('AttachPod');
@@ -187,7 +187,7 @@ describe('the resident', () => {
     resident = { stop: () => Promise.resolve() };
   });
 
-  test('cuts off what waits for a service when it is stopped; ADD is the next one’s, and so is what is left of DEL', async () => {
+  test('cuts off waiting commands when it is stopped; the next process continues ADD and the pending release', async () => {
     await shim('ADD', { env: { CNI_CONTAINERID: 'older' } });
     const held = [services.script.hold('AttachPod')];
     const adding = shim('ADD');
@@ -209,7 +209,7 @@ describe('the resident', () => {
     expect(services.state()).toBe(NOTHING);
   });
 
-  test('tells an ADD that it cuts off where no other comes', async () => {
+  test('fails a cut-off ADD with code 11 when no other plugin starts', async () => {
     const letGo = services.script.hold('AttachPod');
     const adding = shim('ADD');
     await services.script.untilCalled('AttachPod');
@@ -224,7 +224,7 @@ describe('the resident', () => {
     await expect.poll(() => services.state(), { timeout: 20_000 }).toBe(NOTHING);
   });
 
-  test('tells no DEL that it is done, when it is stopped, of which nothing keeps the rest', async () => {
+  test('fails a cut-off DEL that is not in the journal', async () => {
     await shim('ADD');
     const letGo = services.script.hold('DetachPod');
     const deleting = shim('DEL');
@@ -247,7 +247,7 @@ describe('the resident', () => {
     expect(services.state()).toBe(NOTHING);
   });
 
-  test('has any number of DELs under way, and Node does not warn of a leak', async () => {
+  test('has any number of DELs in flight without a warning of a leak', async () => {
     const warnings: Error[] = [];
     const note = (warning: Error): unknown => warnings.push(warning);
     process.on('warning', note);
@@ -260,12 +260,12 @@ describe('the resident', () => {
     expect(warnings).toEqual([]);
   });
 
-  test('leaves what a DEL wrote down while it was stopped to the next, which begins after it', async () => {
+  test('leaves a DEL stored while it stops to the next process, which starts after it', async () => {
     await shim('ADD');
     const letGo = services.script.hold('DetachPod');
     const deleting = shim('DEL');
     await services.script.untilCalled('DetachPod');
-    // As long as the first one lives.
+    // The lock is held as long as the first process lives.
     for (let count = 0; count < 2; count++)
       services.script.failNext('DetachPod', new Failure('KERNEL_REFUSED', 'the kernel refuses'));
     const stopped = resident.stop();
@@ -279,22 +279,22 @@ describe('the resident', () => {
     await expect.poll(() => services.state(), { timeout: 40_000 }).toBe(NOTHING);
   });
 
-  test('starts also where its journal can be neither read nor kept to itself, and says so', async () => {
+  test('starts with a journal that can be neither read nor locked, and logs that', async () => {
     const file = join(services.folder, 'file');
     writeFileSync(file, '');
     const places = {
       PODWIRE_PLUGIN_SOCKET: join(services.folder, 'run', 'b.sock'),
       PODWIRE_PLUGIN_STATE_DIRECTORY: file,
     };
-    const surroundings = { log: record.log, clock: systemClock, stopwatch: performance, random: Math.random, pid: 1 };
-    const other = await startPlugin(readPluginSettings(places, 'node-1'), surroundings);
+    const deps = { log: record.log, clock: systemClock, stopwatch: performance, random: Math.random, pid: 1 };
+    const other = await startPlugin(readPluginSettings(places, 'node-1'), deps);
     expect(record.lines().map(({ msg }) => msg)).toContain(
       'the journal cannot be locked: another plugin that uses it would not be detected',
     );
     await other.stop();
   });
 
-  test('waits for the plugin at its socket without a change to its journal, and refuses a file in its place', async () => {
+  test('waits for the plugin at its socket without touching its journal, and refuses a file in its place', async () => {
     const stopping = new AbortController();
     const startAt = (path: string, directory: string, stopped: AbortSignal) =>
       startPlugin(
@@ -308,7 +308,7 @@ describe('the resident', () => {
           stopped,
         },
       );
-    // The journal is that of the one that runs: nothing of it is put aside, nor what is just being written removed.
+    // The journal belongs to the running plugin: nothing is set aside, and no temporary file is removed.
     const journal = join(services.folder, 'journal');
     const entries = ['spoilt.json', 'new.json.writing'].map((name) => join(journal, name));
     for (const entry of entries) writeFileSync(entry, '{');

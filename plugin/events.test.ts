@@ -5,7 +5,7 @@ import { Duration } from './events.js';
 
 const arrivedNs = 1_700_000_000_000_000_000n;
 
-test('the wait for the turn, every call of a service and the whole are told apart', () => {
+test('the event has the time in the queue, in each service call, and in total', () => {
   const clock = new ManualClock();
   const duration = new Duration({ startedNs: arrivedNs - 3_000_000n, arrivedNs }, clock);
   clock.advance(200);
@@ -30,7 +30,7 @@ test('the wait for the turn, every call of a service and the whole are told apar
   expect(duration.totalMs).toBe(503);
 });
 
-test('a clock that is set back makes no time negative', () => {
+test('a clock that is set back makes no duration negative', () => {
   const clock = new ManualClock();
   const duration = new Duration({ startedNs: undefined, arrivedNs }, clock);
   clock.advance(-1000);
@@ -38,15 +38,12 @@ test('a clock that is set back makes no time negative', () => {
   expect(duration.fields()).toEqual({ elapsed_ms: 0, waited_ms: 0 });
 });
 
-test.each([[undefined], [arrivedNs + 1n]])(
-  'the shim’s time is left out where its start (%s) is not known',
-  (startedNs) => {
-    const fields = new Duration({ startedNs, arrivedNs }, new ManualClock()).fields();
-    expect(fields).not.toHaveProperty('shim_ms');
-  },
-);
+test.each([[undefined], [arrivedNs + 1n]])('the shim’s duration is absent where its start is %s', (startedNs) => {
+  const fields = new Duration({ startedNs, arrivedNs }, new ManualClock()).fields();
+  expect(fields).not.toHaveProperty('shim_ms');
+});
 
-test('neither a wait nor services are told of where there were none', () => {
+test('wait and services are absent where there were none', () => {
   const fields = new Duration({ startedNs: undefined, arrivedNs }, new ManualClock()).fields();
   expect(fields).toEqual({ elapsed_ms: 0 });
 });

@@ -20,7 +20,7 @@ import { ProcessStopping } from './requests/request.js';
 import { FdLimit } from './service.js';
 import { Plugin, recordingLog } from './testing/plugin.js';
 
-/** What operators are told of metrics, and what is recorded. */
+/** The descriptions of metrics, and what is recorded. */
 
 const README = join(import.meta.dirname, 'README.md');
 const PREFIX = 'podwire.plugin.';
@@ -37,15 +37,15 @@ class ReadMetrics {
   readonly all: Recorded[] = [];
   readonly histograms = new Map<string, MetricOptions>();
   readonly meter: Meter = Object.assign(createNoopMeter(), {
-    createCounter: (name: string) => ({ add: this.#teller(name) }),
-    createUpDownCounter: (name: string) => ({ add: this.#teller(name) }),
+    createCounter: (name: string) => ({ add: this.#recorderOf(name) }),
+    createUpDownCounter: (name: string) => ({ add: this.#recorderOf(name) }),
     createHistogram: (name: string, options: MetricOptions = {}) => {
       this.histograms.set(name.slice(PREFIX.length), options);
-      return { record: this.#teller(name) };
+      return { record: this.#recorderOf(name) };
     },
     createObservableGauge: (name: string): Observable => {
       const observable = { addCallback: () => undefined, removeCallback: () => undefined };
-      this.#tellers.set(observable, this.#teller(name));
+      this.#recorders.set(observable, this.#recorderOf(name));
       return observable;
     },
     addBatchObservableCallback: (callback: BatchObservableCallback, observables: Observable[]) => {
@@ -53,17 +53,17 @@ class ReadMetrics {
     },
   });
 
-  readonly #tellers = new Map<Observable, (value: number, labels?: Attributes) => void>();
+  readonly #recorders = new Map<Observable, (value: number, labels?: Attributes) => void>();
   readonly #batches: { callback: BatchObservableCallback; observables: Observable[] }[] = [];
 
   /** Reads the gauges that are observed together, as an export does. */
   async collect(): Promise<void> {
     for (const { callback } of this.#batches) {
-      await callback({ observe: (observable, value, labels) => this.#tellers.get(observable)?.(value, labels) });
+      await callback({ observe: (observable, value, labels) => this.#recorders.get(observable)?.(value, labels) });
     }
   }
 
-  #teller(name: string) {
+  #recorderOf(name: string) {
     expect(name.startsWith(PREFIX), name).toBe(true);
     const short = name.slice(PREFIX.length);
     this.names.add(short);
@@ -125,7 +125,7 @@ test('each command is recorded with its result, and so are the shim, the wait an
   expect(read.labels('commands.cut_off')).toEqual([]);
 });
 
-test('readiness is a gauge, and each reason why an ADD would fail is one, from the first STATUS on', async () => {
+test('readiness is a gauge, and so is each reason why an ADD would fail, from the first STATUS on', async () => {
   await read.collect();
   expect(read.labels('ready')).toEqual([]);
   const status = () => plugin.run('STATUS', { config: { cniVersion: '1.1.0' } });
@@ -148,7 +148,7 @@ test('readiness is a gauge, and each reason why an ADD would fail is one, from t
   );
 });
 
-test('times are in seconds, a command’s from the start of the shim, in buckets from a fast STATUS to the longest ADD', () => {
+test('durations are in seconds, a command’s from the start of the shim, in buckets from STATUS to the longest ADD', () => {
   const clock = new ManualClock();
   const duration = new Duration({ startedNs: 1_000_000_000n, arrivedNs: 1_250_000_000n }, clock);
   clock.advance(500);
@@ -164,7 +164,7 @@ test('times are in seconds, a command’s from the start of the shim, in buckets
   }
 });
 
-test('a command beyond its time is counted, with the part of the service that did not answer', async () => {
+test('a command over its deadline is counted, with the service that did not answer', async () => {
   plugin.script.hold('AttachPod');
   await plugin.run('ADD');
   expect(read.labels('command.part.duration')).toContain('ADD podwire-dataplane');
@@ -172,7 +172,7 @@ test('a command beyond its time is counted, with the part of the service that di
   expect(read.labels('commands.cut_off')).toEqual(['ADD deadline']);
 });
 
-test('commands are told apart that their caller left and that a DEL overtook; meanwhile they are under way', async () => {
+test('commands cut off by their caller and by a DEL are counted separately, and are in flight until then', async () => {
   const cancel = new AbortController();
   const letGo = plugin.script.hold('AttachPod');
   const first = plugin.run('ADD', { rest: { cancel } });
@@ -188,7 +188,7 @@ test('commands are told apart that their caller left and that a DEL overtook; me
   expect(read.values('commands.under_way')).toEqual([1, -1, 1, 1, -1, -1]);
 });
 
-test('a command that the end of the process cut off is no caller’s that left, nor is its ADD when a DEL came before', async () => {
+test('a command cut off by the end of the process is not counted as the caller’s, nor its superseded ADD', async () => {
   const cancel = new AbortController();
   plugin.script.hold('AttachPod');
   const first = plugin.run('ADD', { rest: { cancel } });

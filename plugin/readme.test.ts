@@ -27,7 +27,7 @@ test('the README lists every setting with its default', () => {
   expect(rows('Settings')).toEqual(settings.map((setting) => [setting.variable, setting.default]));
 });
 
-test('the README lists every setting of the installer as the installer tells it', () => {
+test('the README lists every setting of the installer as its help does', () => {
   const settings = Object.values(INSTALL_SETTINGS);
   const cells = settings.map(({ variable, default: usual, about }) => [variable, usual, about]);
   expect(rows('Installing on a node', 3)).toEqual(cells);
@@ -38,11 +38,11 @@ test('the README lists every error code', () => {
   expect(rows('Error codes').map(([code]) => Number(code))).toEqual([...codes].sort((a, b) => a - b));
 });
 
-test('the example has a runtime pass on all that pods are known by, and what is passed on is read', () => {
+test('the example requests all capabilities that pods use, and each of them is read', () => {
   const [member] = JSON.parse(read('conflist/10-podwire.conflist')).plugins;
   const given = { 'cni.projectcalico.org/ipv4pools': '["a"]' };
   const capabilities: string[] = Object.keys(member.capabilities);
-  // As libcni does: what is declared true, and was given.
+  // As libcni does: capabilities that are declared true and given.
   const runtimeConfig = Object.fromEntries(capabilities.map((name) => [name, given]));
   const text = JSON.stringify({ ...member, cniVersion: '1.0.0', name: 'net', runtimeConfig });
   const { annotations, namespaceAnnotations, namespaceLabels } = readAttachConfig('ADD', text).requestSources;

@@ -1,4 +1,4 @@
-// Shim, plugin and services of other releases than this one, at each border between them.
+// Shim, plugin and services of different releases, at each border between them.
 import { RELEASE } from '@podwire/shared/rpc/release';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
@@ -19,7 +19,7 @@ beforeEach(() => {
 
 afterEach(() => plugin.end());
 
-/** A service on a busy machine may take longer than STATUS gives it; answers are kept for a second, so each is for another network. */
+/** A service on a busy machine may need longer than STATUS waits; answers are kept for a second, so each call uses another network. */
 let asked = 0;
 const untilReady = (rest = {}) =>
   vi.waitFor(
@@ -43,7 +43,7 @@ describe('a service of an earlier release', () => {
 
   const lacking = (...methods: readonly Method[]) => methods.forEach((method) => plugin.script.lacks.add(method));
 
-  test('that lacks nothing that is called works', async () => {
+  test('works when it has every method that is called', async () => {
     expect(await plugin.run('ADD')).toMatchObject({ exitCode: 0 });
     expect(await plugin.run('DEL')).toEqual(SUCCESS);
     await untilReady();
@@ -52,20 +52,20 @@ describe('a service of an earlier release', () => {
   test.each<[Method, string]>([
     ['Allocate', 'podwire-ipam'],
     ['AttachPod', 'podwire-dataplane'],
-  ])('without %s: ADD is 105, and nothing is left', async (method, service) => {
+  ])('without %s: ADD is 105, and leaves nothing', async (method, service) => {
     lacking(method);
     expect(errorOf(await plugin.run('ADD'))).toMatchObject({ code: 105, msg: expect.stringContaining(method) });
     expect(plugin.state(), service).toBe('\n--\n');
     expect(plugin.journal.isIdle).toBe(true);
   });
 
-  test('without GetPool: an ADD as IPAM plugin is 105, and nothing is left', async () => {
+  test('without GetPool: an ADD as IPAM plugin is 105, and leaves nothing', async () => {
     lacking('GetPool');
     expect(errorOf(await plugin.run('ADD', { rest: IPAM }))).toMatchObject({ code: 105 });
     expect(plugin.state()).toBe('\n--\n');
   });
 
-  test('without ListPods: the first ADD works, and a repeat is 105 and takes nothing away', async () => {
+  test('without ListPods: the first ADD works, and a repeat is 105 and removes nothing', async () => {
     lacking('ListPods');
     expect(await plugin.run('ADD')).toMatchObject({ exitCode: 0 });
     const state = plugin.state();
@@ -80,7 +80,7 @@ describe('a service of an earlier release', () => {
     expect(errorOf(await plugin.run('CHECK', { config }))).toMatchObject({ code: 105 });
   });
 
-  test.each<[Method]>([['DetachPod'], ['Release']])('without %s: DEL succeeds, by the journal', async (method) => {
+  test.each<[Method]>([['DetachPod'], ['Release']])('without %s: DEL succeeds through the journal', async (method) => {
     await plugin.run('ADD');
     lacking(method);
     expect(await plugin.run('DEL')).toEqual(SUCCESS);
@@ -91,7 +91,7 @@ describe('a service of an earlier release', () => {
     expect(plugin.state()).toBe('\n--\n');
   });
 
-  test('without ReleaseAddresses: the journal and GC give back by attachment', async () => {
+  test('without ReleaseAddresses: the journal and GC release by attachment', async () => {
     await plugin.run('ADD');
     lacking('ReleaseAddresses', 'DetachPod');
     expect(await plugin.run('DEL')).toEqual(SUCCESS);
@@ -102,7 +102,7 @@ describe('a service of an earlier release', () => {
     expect(plugin.state()).toBe('\n--\n');
   });
 
-  test('without CollectGarbage: GC removes wire by wire', async () => {
+  test('without CollectGarbage: GC detaches one by one', async () => {
     await plugin.run('ADD');
     lacking('CollectGarbage');
     const rest = { startedNs: BigInt(Date.now() + 60_000) * 1_000_000n };
@@ -110,12 +110,12 @@ describe('a service of an earlier release', () => {
     expect(plugin.state()).toBe('\n--\n');
   });
 
-  test('without ListEndpoints: GC is 105, as it cannot know what is held', async () => {
+  test('without ListEndpoints: GC is 105, as the held addresses are unknown', async () => {
     lacking('ListEndpoints');
     expect(errorOf(await plugin.run('GC', { config: EMPTY_LIST }))).toMatchObject({ code: 105 });
   });
 
-  test('without ExplainAllocation: STATUS goes by the rest', async () => {
+  test('without ExplainAllocation: STATUS uses the other answers', async () => {
     lacking('ExplainAllocation');
     await untilReady();
   });
@@ -137,7 +137,7 @@ describe('services two releases ahead', () => {
     `podwire-(ipam|dataplane) at unix:.*: this service is of release ${RELEASE + 2} and works with releases .*, while the caller is of release ${RELEASE}; update the older of the two`,
   );
 
-  test('refuse an ADD, which is 105 and leaves nothing', async () => {
+  test('fail an ADD with 105, which leaves nothing', async () => {
     plugin.release = RELEASE + 2;
     await plugin.start();
     expect(errorOf(await plugin.run('ADD'))).toMatchObject({
@@ -148,7 +148,7 @@ describe('services two releases ahead', () => {
     expect(plugin.script.calls).toEqual([]);
   });
 
-  test('make STATUS 50, with both by name', async () => {
+  test('fail STATUS with 50, with both names', async () => {
     plugin.release = RELEASE + 2;
     await plugin.start();
     await vi.waitFor(
@@ -162,7 +162,7 @@ describe('services two releases ahead', () => {
     );
   });
 
-  test('do not hold a DEL up: it is done once they are neighbours', async () => {
+  test('do not block a DEL: the journal completes it after the update', async () => {
     await plugin.start();
     await plugin.run('ADD');
     await plugin.stopServices();
@@ -190,7 +190,7 @@ describe('a shim', () => {
     },
   );
 
-  test.each([String(RELEASE + 2), '', 'latest'])('that states release %j is refused, with why', async (shimRelease) => {
+  test.each([String(RELEASE + 2), '', 'latest'])('of release %j is refused with the reason', async (shimRelease) => {
     const rest = { shimRelease };
     for (const command of ['ADD', 'CHECK']) {
       expect(errorOf(await plugin.run(command, { rest }))).toMatchObject({

@@ -40,7 +40,7 @@ function aborted(): AbortController {
 
 type Refusal = readonly [string, number, Command, RegExp];
 
-describe('ADD is refused before anything is asked of a service', () => {
+describe('ADD is refused before any call to a service', () => {
   const environment = (name: string, value: string): Command => ({ variables: { [name]: value } });
   const refusals: readonly Refusal[] = [
     ['no command', 4, environment('CNI_COMMAND', ''), /CNI_COMMAND is missing/],
@@ -59,22 +59,22 @@ describe('ADD is refused before anything is asked of a service', () => {
     ['no namespace', 4, environment('CNI_NETNS', ''), /CNI_NETNS is missing/],
     ['a relative namespace', 4, environment('CNI_NETNS', 'netns/pod'), /absolute path/],
     ['a namespace that does not exist', 4, environment('CNI_NETNS', '/run/netns/nowhere'), /nowhere does not exist/],
-    ['args that are no pairs', 4, environment('CNI_ARGS', 'IgnoreUnknown'), /KEY=VALUE/],
+    ['args without an equals sign', 4, environment('CNI_ARGS', 'IgnoreUnknown'), /KEY=VALUE/],
     ['unknown args', 4, environment('CNI_ARGS', 'COLOUR=blue;SIZE=9'), /COLOUR, SIZE/],
-    ['a name that is no pod’s', 4, environment('CNI_ARGS', 'K8S_POD_NAMESPACE=a;K8S_POD_NAME=_'), /K8S_POD_NAME/],
+    ['an invalid pod name', 4, environment('CNI_ARGS', 'K8S_POD_NAMESPACE=a;K8S_POD_NAME=_'), /K8S_POD_NAME/],
     ['an empty configuration', 6, { text: '' }, /0 bytes.*JSON object/],
     ['a configuration that is not JSON', 6, { text: '{"name":' }, /JSON object/],
     ['a list for a configuration', 6, { text: '[]' }, /JSON object/],
     ['null for a configuration', 6, { text: 'null' }, /JSON object/],
     ['an unknown cniVersion', 1, { config: { cniVersion: '1.2.0' } }, /"1\.2\.0".*0\.1\.0, .*1\.1\.0/],
-    ['a cniVersion that is no text', 1, { config: { cniVersion: 1 } }, /cniVersion is 1;/],
+    ['a cniVersion that is not a string', 1, { config: { cniVersion: 1 } }, /cniVersion is 1;/],
     ['no network name', 7, { config: { name: undefined } }, /name is missing/],
     ['an empty network name', 7, { config: { name: '' } }, /name is empty/],
     ['a bad network name', 7, { config: { name: 'a/b' } }, /name must begin/],
     ['no type', 7, { config: { type: undefined } }, /type is missing/],
     ['a relative socket', 7, { config: { socket: 'cni.sock' } }, /socket is not an absolute path/],
     ['an MTU below IPv4’s', 7, { config: { mtu: 67 } }, /mtu must be 0 or from 68 to 65535/],
-    ['an MTU that is text', 7, { config: { mtu: '1500' } }, /mtu must be a whole number/],
+    ['an MTU that is a string', 7, { config: { mtu: '1500' } }, /mtu must be a whole number/],
     ['a broken MTU', 7, { config: { mtu: 1500.5 } }, /mtu must be a whole number/],
     ['a bad node name', 7, { config: { nodename: 'Node_1' } }, /nodename is not a valid name of a Kubernetes node/],
     [
@@ -83,16 +83,16 @@ describe('ADD is refused before anything is asked of a service', () => {
       { config: { ipam: { type: '../x' } } },
       /ipam\.type is not a valid IPAM plugin name/,
     ],
-    ['itself as IPAM plugin', 7, { config: { ipam: { type: 'podwire' } } }, /ipam\.type is not an IPAM plugin/],
-    ['itself under Calico’s name', 7, { config: { ipam: { type: 'calico' } } }, /ipam\.type is not an IPAM plugin/],
-    ['an IPAM that is no object', 7, { config: { ipam: 'podwire-ipam' } }, /ipam must be an object/],
+    ['Podwire as IPAM plugin', 7, { config: { ipam: { type: 'podwire' } } }, /ipam\.type is not an IPAM plugin/],
+    ['Calico’s name as IPAM plugin', 7, { config: { ipam: { type: 'calico' } } }, /ipam\.type is not an IPAM plugin/],
+    ['an IPAM that is not an object', 7, { config: { ipam: 'podwire-ipam' } }, /ipam must be an object/],
     [
-      'a flag that is text',
+      'a flag that is a string',
       7,
       { config: { container_settings: { allow_ip_forwarding: 'yes' } } },
       /container_settings\.allow_ip_forwarding must be true or false/,
     ],
-    ['a prevResult that is no object', 7, { config: { prevResult: [] } }, /prevResult must be an object/],
+    ['a prevResult that is not an object', 7, { config: { prevResult: [] } }, /prevResult must be an object/],
     [
       'a prevResult with an address missing',
       7,
@@ -109,7 +109,7 @@ describe('ADD is refused before anything is asked of a service', () => {
     expect(plugin.state()).toBe(NOTHING);
   });
 
-  test('with all faults of environment and configuration at once, under the environment’s code', async () => {
+  test('with all errors of environment and configuration at once, under the environment’s code', async () => {
     const { code, msg } = await refusal('ADD', {
       variables: { CNI_CONTAINERID: '', CNI_NETNS: '', CNI_IFNAME: 'lo' },
       config: { name: '-', mtu: -1 },
@@ -127,7 +127,7 @@ describe('other commands are refused the same way', () => {
     ['DEL', 'without a name', 7, { config: { name: undefined } }, /name/],
     ['DEL', 'in an unknown version', 1, { config: { cniVersion: '2.0.0' } }, /2\.0\.0/],
     ['CHECK', 'without a prevResult', 7, {}, /prevResult is missing/],
-    ['CHECK', 'with none for a prevResult', 7, { config: { prevResult: null } }, /prevResult is missing/],
+    ['CHECK', 'with null for a prevResult', 7, { config: { prevResult: null } }, /prevResult is missing/],
     [
       'CHECK',
       'before 0.4.0',
@@ -138,7 +138,7 @@ describe('other commands are refused the same way', () => {
     ['CHECK', 'without a namespace', 4, { variables: { CNI_NETNS: '' } }, /CNI_NETNS/],
     [
       'CHECK',
-      'of a namespace that is gone',
+      'of a namespace that no longer exists',
       4,
       { variables: { CNI_NETNS: '/gone' }, config: { prevResult: PREV_RESULT } },
       /gone/,
@@ -156,7 +156,7 @@ describe('other commands are refused the same way', () => {
   });
 });
 
-test.each(['ADD', 'CHECK', 'DEL'])('%s is refused where values lie too deep to be passed on', async (command) => {
+test.each(['ADD', 'CHECK', 'DEL'])('%s is refused where values are nested too deep', async (command) => {
   const deep = `{"cniVersion":"1.0.0","dns":${'['.repeat(100_000)}${']'.repeat(100_000)}}`;
   const text = `${JSON.stringify({ ...CONFIG }).slice(0, -1)},"prevResult":${deep}}`;
   const { exitCode, stdout } = await plugin.run(command, { text });
@@ -167,7 +167,7 @@ test.each(['ADD', 'CHECK', 'DEL'])('%s is refused where values lie too deep to b
   expect(plugin.state()).toBe(NOTHING);
 });
 
-test('of what is no version, no more than the beginning is shown', async () => {
+test('an invalid version is shown up to its first characters', async () => {
   const { stdout } = await plugin.run('ADD', { config: { cniVersion: '9'.repeat(100_000) } });
   expect(JSON.parse(stdout)).toMatchObject({ code: 1 });
   expect(stdout.length).toBeLessThan(1000);
@@ -177,8 +177,8 @@ describe('an error object', () => {
   test.each([
     ['the version that was asked for', { config: { cniVersion: '0.3.1', name: '' } }, '0.3.1'],
     ['an unknown version that was asked for', { config: { cniVersion: '7.0.0' } }, '7.0.0'],
-    ['its own version where none can be read', { text: 'garbage' }, '1.1.0'],
-    ['its own version instead of a monstrous one', { config: { cniVersion: '1'.repeat(65) } }, '1.1.0'],
+    ['Podwire’s version where none can be read', { text: 'garbage' }, '1.1.0'],
+    ['Podwire’s version instead of an overlong one', { config: { cniVersion: '1'.repeat(65) } }, '1.1.0'],
   ])('has %s', async (_, what, cniVersion) => {
     expect((await refusal('ADD', what)).cniVersion).toBe(cniVersion);
   });
@@ -203,7 +203,7 @@ test.each(['0.4.0', '99.0.0'])('VERSION answers with the version %s that it was 
   expect(JSON.parse(answer.stdout)).toMatchObject({ cniVersion, supportedVersions: SUPPORTED_VERSIONS });
 });
 
-test('keys of other plugins and later releases pass', async () => {
+test('keys of other plugins and later releases are accepted', async () => {
   const config = {
     capabilities: { portMappings: true },
     runtimeConfig: { portMappings: [{ HostPort: 1 }] },
@@ -216,20 +216,20 @@ test('keys of other plugins and later releases pass', async () => {
   expect((await plugin.run('DEL', { config })).exitCode).toBe(0);
 });
 
-test('DEL of another plugin above podwire-ipam finds nothing to do', async () => {
+test('DEL of another plugin above podwire-ipam succeeds without an attachment', async () => {
   const answer = await plugin.run('DEL', { rest: { plugin: 'podwire-ipam' } });
   expect(answer).toEqual({ exitCode: 0, stdout: '' });
 });
 
-test('ipam may be left out, or be empty', async () => {
+test('ipam may be absent or empty', async () => {
   for (const ipam of [undefined, {}]) {
     expect((await plugin.run('ADD', { config: { ipam } })).exitCode).toBe(0);
   }
   expect((await plugin.run('DEL')).exitCode).toBe(0);
 });
 
-test('every end is logged with its attachment, a refusal without one', async () => {
-  // Log lines take the attachment from the context that goes with the trace.
+test('each command is logged with its attachment, a refusal without one', async () => {
+  // Log lines take the attachment from the context of the trace.
   const stopTelemetry = await startTelemetry({ service: 'podwire-plugin', env: {}, log: recordingLog().log });
   const own = await new Plugin().start();
   await own.run('ADD');
@@ -249,7 +249,7 @@ test('every end is logged with its attachment, a refusal without one', async () 
   await stopTelemetry();
 });
 
-test('a command tells which pod it was for and where its time went, whether it succeeds or not', async () => {
+test('a command’s event names its pod and its durations, with success and failure', async () => {
   const own = await new Plugin().start();
   const arrivedNs = 1_700_000_000_000_000_000n;
   const rest = { startedNs: arrivedNs - 40_900_000n, arrivedNs };
@@ -273,7 +273,7 @@ test('a command tells which pod it was for and where its time went, whether it s
   await own.end();
 });
 
-test('a defect becomes code 999 with a neutral text, and is logged whole', async () => {
+test('a defect becomes code 999 with a neutral text, and is logged in full', async () => {
   const identify = () => {
     throw new TypeError('secret');
   };

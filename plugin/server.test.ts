@@ -15,7 +15,7 @@ import { CniServer } from './server.js';
 import { recordingLog } from './testing/plugin.js';
 
 const MAX_BODY_BYTES = 4 * 1024 * 1024;
-/** For a request to be there; more than a busy machine takes to send one, and less for what never is. */
+/** Longer than a busy machine takes to send a request, and shorter for requests that never complete. */
 const PATIENT_MS = 30_000;
 const HASTY_MS = 300;
 
@@ -90,7 +90,7 @@ function send(body: Buffer | string = '{}', options: RequestOptions = {}) {
   });
 }
 
-/** Sends bytes and gives what comes back until the connection ends. */
+/** Sends bytes and returns the answer until the connection ends. */
 function sendRaw(bytes: string): Promise<string> {
   return new Promise((resolve, reject) => {
     let text = '';
@@ -101,7 +101,7 @@ function sendRaw(bytes: string): Promise<string> {
 }
 
 describe('POST /cni', () => {
-  test('hands over variables, configuration, trace context and times', async () => {
+  test('passes variables, configuration, trace context and times to the command', async () => {
     const headers = {
       'CNI-Command': 'ADD',
       'CNI-ContainerID': 'c',
@@ -146,7 +146,7 @@ describe('POST /cni', () => {
     expect(requests[0]!.cancel.signal.aborted).toBe(false);
   });
 
-  test.each(['', '-1', '1e9', '9'.repeat(21), 'x'])('takes the exec time %j for none', async (execTime) => {
+  test.each(['', '-1', '1e9', '9'.repeat(21), 'x'])('ignores the exec time %j', async (execTime) => {
     await send('{}', { headers: { 'CNI-Exec-Time': execTime } });
     expect(requests[0]!.startedNs).toBeUndefined();
   });
@@ -156,7 +156,7 @@ describe('POST /cni', () => {
     ['True', true],
     ['0', false],
     ['yes', false],
-  ])('takes CNI_NETNS_OVERRIDE=%s as Go’s plugins do', async (text, overrides) => {
+  ])('reads CNI_NETNS_OVERRIDE=%s like Go’s plugins', async (text, overrides) => {
     await send('{}', { headers: { 'CNI-Netns-Override': text } });
     expect(requests[0]!.overridesNetns).toBe(overrides);
   });
@@ -171,7 +171,7 @@ describe('POST /cni', () => {
     expect(await send()).toMatchObject({ status: 200, headers: { 'content-length': '0' }, body: '' });
   });
 
-  test('tells the command when its caller goes away', async () => {
+  test('cancels the command when its caller disconnects', async () => {
     const cancelled = vi.fn();
     answer = ({ cancel }) =>
       new Promise((resolve) => {
@@ -186,7 +186,7 @@ describe('POST /cni', () => {
     await vi.waitFor(() => expect(cancelled).toHaveBeenCalledWith(expect.any(Failure)), { timeout: 20_000 });
   });
 
-  test('answers a command that throws all the same, and logs it', async () => {
+  test('answers a command that throws, and logs it', async () => {
     answer = () => Promise.reject(new TypeError('secret'));
     const { status, body } = await send();
     expect(status).toBe(500);
@@ -197,19 +197,19 @@ describe('POST /cni', () => {
   });
 });
 
-describe('what is refused, and then served on', () => {
+describe('a refused request, after which the server continues', () => {
   afterEach(async () => {
     expect(requests).toEqual([]);
     expect(await send('', { method: 'GET', path: '/healthz' })).toMatchObject({ status: 200, body: 'ok\n' });
   });
 
-  test('a configuration that is too large, after it was read', async () => {
+  test('with a configuration that is too large, read to its end', async () => {
     const { status, body } = await send(Buffer.alloc(MAX_BODY_BYTES + 1, ' '));
     expect(status).toBe(400);
     expect(JSON.parse(body)).toMatchObject({ code: 7, msg: expect.stringContaining(String(MAX_BODY_BYTES)) });
   });
 
-  test('a configuration that is not UTF-8', async () => {
+  test('with a configuration that is not UTF-8', async () => {
     const { status, body } = await send(Buffer.from([0x7b, 0xff, 0x7d]));
     expect(status).toBe(400);
     expect(JSON.parse(body)).toMatchObject({ code: 6 });
@@ -255,7 +255,7 @@ describe('what is refused, and then served on', () => {
     await server.listen();
   });
 
-  test('a connection that ends in the middle of its request', async () => {
+  test('on a connection that ends in the middle of it', async () => {
     const socket = connect(path, () => {
       socket.write('POST /cni HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{');
       socket.destroy();
@@ -264,12 +264,12 @@ describe('what is refused, and then served on', () => {
   });
 });
 
-test('a configuration of the largest size is handed over', async () => {
+test('a configuration of the largest size is accepted', async () => {
   expect(await send(Buffer.alloc(MAX_BODY_BYTES, ' '))).toMatchObject({ status: 200 });
   expect(requests[0]!.configuration).toHaveLength(MAX_BODY_BYTES);
 });
 
-test('stopping waits for commands whose caller is gone', async () => {
+test('stopping waits for commands whose caller disconnected', async () => {
   const end = vi.fn();
   answer = async ({ cancel }) => {
     await new Promise((resolve) => cancel.signal.addEventListener('abort', resolve));
@@ -285,17 +285,17 @@ test('stopping waits for commands whose caller is gone', async () => {
   await server.listen();
 });
 
-describe('a socket that callers do not find', () => {
+describe('a missing socket file', () => {
   const healthz = () => send('', { method: 'GET', path: '/healthz' });
   const looked = async () => {
     await vi.waitFor(() => expect(clock.sleeping).toBe(1), { interval: 1, timeout: 20_000 });
     clock.advance(1_000);
   };
 
-  test('as its directory was cleaned is made anew, and a command under way is still answered', async () => {
+  test('is created again after its directory was cleaned, and a command in flight is answered', async () => {
     let letGo: (value: CniAnswer) => void = () => undefined;
     answer = () => new Promise((resolve) => (letGo = resolve));
-    const underWay = send();
+    const inFlight = send();
     await vi.waitFor(() => expect(requests).toHaveLength(1), { interval: 1, timeout: 20_000 });
     rmSync(path);
     await expect(healthz()).rejects.toMatchObject({ code: 'ENOENT' });
@@ -303,11 +303,11 @@ describe('a socket that callers do not find', () => {
     await vi.waitFor(async () => expect((await healthz()).status).toBe(200), { interval: 5, timeout: 20_000 });
     expect(statSync(path).mode & 0o777).toBe(0o600);
     letGo({ exitCode: 0, stdout: 'late' });
-    expect(await underWay).toMatchObject({ status: 200, body: 'late' });
+    expect(await inFlight).toMatchObject({ status: 200, body: 'late' });
     expect(record.lines().map(({ msg }) => msg)).toContainEqual(expect.stringContaining('was deleted'));
   });
 
-  test('as its whole directory is gone is made anew, as often as it happens', async () => {
+  test('is created again together with its directory, repeatedly', async () => {
     for (let time = 0; time < 3; time++) {
       rmSync(folder, { recursive: true });
       await looked();
@@ -315,7 +315,7 @@ describe('a socket that callers do not find', () => {
     }
   });
 
-  test('as another process has put its own there is left to that, which is said once', async () => {
+  test('is left to another process that listens there, with one log line', async () => {
     rmSync(path);
     const other = createServer((_, response) => response.end('other')).listen(path);
     await new Promise((resolve) => other.once('listening', resolve));
@@ -331,7 +331,7 @@ describe('a socket that callers do not find', () => {
   });
 });
 
-test('a second resident is refused, with what to do about it, and hinders the first in nothing', async () => {
+test('a second resident is refused with the remedy, and the first one continues', async () => {
   const second = new CniServer({
     path,
     log: record.log,
@@ -351,7 +351,7 @@ test('a second resident is refused, with what to do about it, and hinders the fi
   expect(await send()).toMatchObject({ status: 200, body: '{}\n' });
 });
 
-test('connections that were made before the socket was taken away are answered', async () => {
+test('connections made before the socket was removed are answered', async () => {
   const sent = Array.from({ length: 20 }, () => send());
   await new Promise((resolve) => setImmediate(resolve));
   await server.stop();
@@ -360,7 +360,7 @@ test('connections that were made before the socket was taken away are answered',
   expect(refused.filter((code) => code !== 'ENOENT')).toEqual([]);
 });
 
-test('so is a burst of them that waits to be accepted', async () => {
+test('a burst of connections in the accept queue is answered', async () => {
   const count = 40;
   const made = new Int32Array(new SharedArrayBuffer(4));
   const burst = new Worker(
@@ -382,7 +382,7 @@ test('so is a burst of them that waits to be accepted', async () => {
   const answers = new Promise((resolve) => burst.once('message', resolve));
   // Nothing is accepted meanwhile, as on a machine that is too busy.
   for (let seen = 0; seen < count; seen = Atomics.load(made, 0)) Atomics.wait(made, 0, seen);
-  // Whoever says nothing has half a second, which goes by at once.
+  // A silent connection has half a second; the clock skips it.
   const hurry = setInterval(() => clock.advance(500), 0);
   await server.stop();
   clearInterval(hurry);
@@ -390,7 +390,7 @@ test('so is a burst of them that waits to be accepted', async () => {
   await burst.terminate();
 });
 
-test('the journal can be looked at, and retried', async () => {
+test('the journal can be listed and retried', async () => {
   expect(await send('', { method: 'GET', path: '/journal' })).toMatchObject({ status: 200, body: 'two' });
   expect(journal.retried).toBe(0);
   expect(await send('', { method: 'POST', path: '/journal/retry' })).toMatchObject({ status: 200, body: 'one' });
@@ -398,7 +398,7 @@ test('the journal can be looked at, and retried', async () => {
   expect(await send('', { method: 'GET', path: '/journal/retry' })).toMatchObject({ status: 404 });
 });
 
-test('an entry of the journal can be discarded, and who asks is told why not', async () => {
+test('an entry of the journal can be discarded; a refusal has the reason', async () => {
   const discard = (body: Buffer | string) => send(body, { method: 'POST', path: '/journal/discard' });
   expect(await discard('{"a":"ä"}')).toMatchObject({ status: 200, body: 'discarded {"a":"ä"}' });
   expect(await discard(Buffer.from([0xff]))).toMatchObject({ status: 200, body: 'discarded ' });
@@ -408,15 +408,15 @@ test('an entry of the journal can be discarded, and who asks is told why not', a
     [new Failure('STATE_IO', 'it cannot be read'), 503, { code: 100, msg: 'it cannot be read' }],
     [new TypeError('secret'), 500, { msg: expect.not.stringContaining('secret') }],
   ] as const;
-  for (const [refusal, status, told] of refusals) {
+  for (const [refusal, status, expected] of refusals) {
     journal.refusal = refusal;
     const refused = await discard('{}');
-    expect([refused.status, JSON.parse(refused.body)]).toEqual([status, expect.objectContaining(told)]);
+    expect([refused.status, JSON.parse(refused.body)]).toEqual([status, expect.objectContaining(expected)]);
   }
   expect(await send('', { method: 'GET', path: '/journal/discard' })).toMatchObject({ status: 404 });
 });
 
-test('a call is refused with the reason when it takes the last descriptor, and the next one is served', async () => {
+test('a call that takes the last descriptor is refused with the reason, and the next one is served', async () => {
   shortage = new Failure('UNREACHABLE', 'no file descriptor left');
   const refused = await send('{}');
   shortage = undefined;

@@ -29,7 +29,7 @@ describe('settings', () => {
     });
   });
 
-  test('are refused all at once', () => {
+  test('are all refused at once', () => {
     const wrong = {
       PODWIRE_PLUGIN_SOCKET: 'relative',
       PODWIRE_PLUGIN_IPAM_ADDRESS: 'nowhere',
@@ -56,13 +56,13 @@ describe('settings', () => {
     );
   });
 
-  test('need a name where the host has none that Kubernetes could use', () => {
+  test('require a node name where the host’s name is not valid in Kubernetes', () => {
     expect(() => readPluginSettings({}, '(none)')).toThrow(/PODWIRE_PLUGIN_NODE_NAME/);
     expect(readPluginSettings({ PODWIRE_PLUGIN_NODE_NAME: 'a' }, '(none)').nodeName).toBe('a');
   });
 });
 
-test('the shim waits for the longest command and its undoing, however long it looked for the socket', () => {
+test('the shim waits for the longest command and its undoing, however long it waited for the socket', () => {
   const header = readFileSync(join(import.meta.dirname, 'shim/src/protocol.h'), 'utf8');
   const shimMs = (name: string) => Number(new RegExp(`#define ${name} (\\d+)`).exec(header)?.[1]);
   const { addTimeoutMs, cleanUpTimeoutMs } = pluginSettings('node-1');
@@ -75,7 +75,7 @@ test('the shim waits for the longest command and its undoing, however long it lo
   expect(shimMs('PODWIRE_CONNECT_WINDOW_MS') + longestMs).toBeLessThan(shimMs('PODWIRE_OVERALL_DEADLINE_MS'));
 });
 
-test('the usage tells every setting, its default and what it does', () => {
+test('the usage has every setting, its default and its effect', () => {
   const text = pluginUsage('node-1').replace(/\s+/g, ' ');
   for (const { variable, default: usual, about } of Object.values(pluginSettings('node-1')))
     expect(text).toContain(`${variable}${usual === '' ? '' : ` (${usual})`} ${about}`);

@@ -25,7 +25,7 @@ beforeEach(() => {
 });
 
 describe('the trace of an ADD', () => {
-  test('is the runtime’s, and holds the wait, both calls and what they are about', async () => {
+  test('is the runtime’s, and has the wait in the queue, both calls and their subjects', async () => {
     await plugin.run('ADD', { rest: { traceContext: TRACE_CONTEXT } });
     expect(new Set(tracer.spans.map(({ traceId }) => traceId))).toEqual(new Set([TRACE_ID]));
     expect(tracer.named('CNI ADD')).toMatchObject([
@@ -57,7 +57,7 @@ describe('the trace of an ADD', () => {
     expect(names.filter((name) => name.startsWith('k8s'))).toEqual([]);
   });
 
-  test('has the shim’s share, from its start to the arrival of its request', async () => {
+  test('has a span of the shim, from its start to the arrival of its request', async () => {
     await plugin.run('ADD', { rest: { startedNs: 1_700_000_000_000_000_001n, arrivedNs: 1_700_000_001_000_000_005n } });
     expect(tracer.named('podwire.shim')).toMatchObject([
       { parent: 'CNI ADD', startTime: [1_700_000_000, 1], endTime: [1_700_000_001, 5] },
@@ -67,7 +67,7 @@ describe('the trace of an ADD', () => {
   test.each([
     ['unknown', undefined],
     ['in the future', 2n],
-  ])('has no share of a shim whose start is %s', async (_, startedNs) => {
+  ])('has no span of a shim whose start is %s', async (_, startedNs) => {
     await plugin.run('ADD', { rest: { startedNs, arrivedNs: 1n } });
     expect(tracer.named('podwire.shim')).toEqual([]);
   });
@@ -80,7 +80,7 @@ describe('the trace of an ADD', () => {
   });
 });
 
-test('the journal tells under which trace a service’s log has what it refers to', async () => {
+test('the journal logs the trace under which a service’s log has its subject', async () => {
   plugin.script.failNext('DetachPod', new Error('a defect'));
   const attempt = plugin.script.hold('DetachPod');
   const deleting = plugin.run('DEL', { rest: { traceContext: TRACE_CONTEXT } });
@@ -91,12 +91,12 @@ test('the journal tells under which trace a service’s log has what it refers t
   expect(msg).toMatch(new RegExp(`is pending: internal error: .*log under trace ${TRACE_ID}$`));
 });
 
-test.each(['DEL', 'CHECK', 'GC', 'STATUS', 'VERSION'])('%s has a span of its own', async (command) => {
+test.each(['DEL', 'CHECK', 'GC', 'STATUS', 'VERSION'])('%s has its own span', async (command) => {
   await plugin.run(command);
   expect(tracer.named(`CNI ${command}`)).toMatchObject([{ attributes: { 'cni.command': command } }]);
 });
 
-test('an unknown command has a span that its sender cannot name', async () => {
+test('an unknown command has a span with a fixed name', async () => {
   await plugin.run('x'.repeat(100));
   expect(tracer.named('CNI unknown')).toHaveLength(1);
 });

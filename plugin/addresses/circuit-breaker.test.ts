@@ -39,7 +39,7 @@ test('any answer closes the circuit; a cancelled call does not', async () => {
   expect(circuitBreaker.openFor('net')).toEqual([]);
 });
 
-test('a clock that is set back does not prolong it', async () => {
+test('a clock that is set back does not prolong the open circuit', async () => {
   await fails(TIMEOUT);
   clock.advance(-1);
   expect(circuitBreaker.openFor('net')).toEqual([]);

@@ -23,7 +23,7 @@ afterEach(async () => {
 
 const RESULT = JSON.stringify({ cniVersion: '1.0.0', ips: [{ address: '192.0.2.7/24', gateway: '192.0.2.1' }] });
 
-/** Puts a shell script in place of the delegate; each of its calls is noted. */
+/** Installs a shell script as the delegate; it records each of its calls. */
 function install(script: string, directory = folder): void {
   mkdirSync(directory, { recursive: true });
   const lines = ['#!/bin/sh', `echo "$CNI_COMMAND" >> ${folder}/calls`, `cat > ${folder}/stdin`, script];
@@ -45,7 +45,7 @@ async function failed(command: string, rest: Command = {}): Promise<{ code: numb
 }
 
 describe('addresses of another IPAM plugin', () => {
-  test('go to the dataplane with full length, and back to the plugin', async () => {
+  test('go to the dataplane with full prefix length and are released through the plugin', async () => {
     install(`test "$CNI_COMMAND" = ADD && echo '${RESULT}'; exit 0`);
     const added = await run('ADD');
     const result = JSON.parse(added.stdout);
@@ -69,7 +69,7 @@ describe('addresses of another IPAM plugin', () => {
   test.each([
     ['0.2.0', { ip4: { ip: '192.0.2.7/24', routes: [] } }],
     ['0.4.0', { ips: [{ version: '4', address: '192.0.2.7/24' }], routes: null }],
-    // Go's encoder writes settings that nobody made.
+    // Go's encoder writes empty settings.
     ['1.0.0', { ips: [{ address: '192.0.2.7/24' }], dns: {} }],
     ['1.1.0', { ips: [{ address: '192.0.2.7/24' }], dns: { nameservers: ['192.0.2.53'] } }],
   ])('are read from a result of version %s', async (cniVersion, result) => {
@@ -93,7 +93,7 @@ describe('addresses of another IPAM plugin', () => {
     expect(JSON.parse(readFileSync(join(folder, 'stdin'), 'utf8'))).toMatchObject({ name: 'net', mtu: 1400 });
   });
 
-  test('go back when the wire cannot be made', async () => {
+  test('are released when the dataplane cannot attach the pod', async () => {
     install(`test "$CNI_COMMAND" = ADD && echo '${RESULT}'; exit 0`);
     plugin.script.failNext('AttachPod', new Failure('KERNEL_REFUSED', 'link add: ENOMEM'));
     expect(await failed('ADD')).toMatchObject({ code: 101 });
@@ -101,7 +101,7 @@ describe('addresses of another IPAM plugin', () => {
     expect(plugin.state()).toBe(NOTHING);
   });
 
-  test('stay a living pod’s when a second ADD is refused', async () => {
+  test('stay with a running pod when its second ADD is refused', async () => {
     install(`test "$CNI_COMMAND" = ADD && echo '${RESULT}'; exit 0`);
     await run('ADD');
     const before = plugin.state();
@@ -111,7 +111,7 @@ describe('addresses of another IPAM plugin', () => {
     expect(plugin.state()).toBe(before);
   });
 
-  test('are given back later when the plugin cannot take them at DEL', async () => {
+  test('are released later when the plugin fails its DEL', async () => {
     install(`test "$CNI_COMMAND" = ADD && echo '${RESULT}'; exit 0`);
     await run('ADD');
     install('exit 1');
@@ -125,7 +125,7 @@ describe('addresses of another IPAM plugin', () => {
   });
 });
 
-test('addresses that podwire-ipam gave go back to it, whoever the configuration names by then', async () => {
+test('addresses of podwire-ipam are released there even when the configuration names another plugin by then', async () => {
   install('exit 0');
   expect(await run('ADD', { config: { ipam: {} } })).toMatchObject({ exitCode: 0 });
   expect(await run('DEL')).toEqual({ exitCode: 0, stdout: '' });
@@ -137,14 +137,19 @@ describe('another IPAM plugin that', () => {
   test.each([
     ['prints garbage', 'echo hello', 108, /invalid CNI result .*hello/],
     ['prints nothing', 'exit 0', 108, /invalid CNI result/],
-    ['gives no address', `echo '{"cniVersion":"1.0.0"}'`, 108, /returned no address/],
-    ['gives what is no address', `echo '{"ips":[{"address":"192.0.2.7"}],"cniVersion":"1.0.0"}'`, 108, /is not a CIDR/],
-    ['dies by a signal', 'kill -SEGV $$', 108, /was killed by SIGSEGV and printed nothing/],
-    ['fails with words alone', 'echo oh >&2; exit 3', 108, /exited with code 3 and printed "oh/],
-    ['asks to try again', `echo '{"code":11,"msg":"later"}'; exit 1`, 11, /other-ipam: ADD: later/],
+    ['returns no address', `echo '{"cniVersion":"1.0.0"}'`, 108, /returned no address/],
+    [
+      'returns an invalid address',
+      `echo '{"ips":[{"address":"192.0.2.7"}],"cniVersion":"1.0.0"}'`,
+      108,
+      /is not a CIDR/,
+    ],
+    ['is killed by a signal', 'kill -SEGV $$', 108, /was killed by SIGSEGV and printed nothing/],
+    ['fails without an error object', 'echo oh >&2; exit 3', 108, /exited with code 3 and printed "oh/],
+    ['returns code 11', `echo '{"code":11,"msg":"later"}'; exit 1`, 11, /other-ipam: ADD: later/],
     ['refuses the configuration', `echo '{"code":7,"msg":"no subnet"}'; exit 1`, 7, /other-ipam: ADD: no subnet/],
-    ['prints without end', 'yes', 108, /printed more than 1048576 bytes/],
-  ])('%s fails an ADD, and is told to take back', async (_, script, code, message) => {
+    ['prints an endless result', 'yes', 108, /printed more than 1048576 bytes/],
+  ])('%s fails the ADD and gets a DEL', async (_, script, code, message) => {
     install(`test "$CNI_COMMAND" = DEL && exit 0\n${script}`);
     expect(await failed('ADD')).toMatchObject({ code, msg: expect.stringMatching(message) });
     expect(calls()).toEqual(['ADD', 'DEL']);
@@ -161,7 +166,7 @@ describe('another IPAM plugin that', () => {
     [11, 11],
     [50, 50],
     [51, 51],
-    // The delegate's own, which mean something else here.
+    // The delegate's private codes, which mean something else in Podwire.
     [3, 108],
     [5, 108],
     [100, 108],
@@ -177,7 +182,7 @@ describe('another IPAM plugin that', () => {
     });
   });
 
-  test('hangs is killed with all that it started', async () => {
+  test('hangs is killed with all its child processes', async () => {
     const own = await new Plugin({ timeoutMs: 5_000, delServiceTimeoutMs: 5_000 }).start();
     install(`test "$CNI_COMMAND" = DEL && exit 0\nsleep 1000 & echo $! > ${folder}/child; sleep 1000`);
     const config = { ipam: { type: 'other-ipam' } };
@@ -191,7 +196,7 @@ describe('another IPAM plugin that', () => {
     await own.end();
   });
 
-  test('is missing, or lies where no absolute directory leads, is named', async () => {
+  test('is missing from CNI_PATH, or in a relative directory, is reported', async () => {
     install('exit 0', join(folder, 'elsewhere'));
     for (const path of [folder, 'elsewhere', '.', '']) {
       const error = await failed('ADD', { variables: { CNI_PATH: path } });
@@ -205,7 +210,7 @@ describe('another IPAM plugin that', () => {
     expect(await failed('ADD')).toMatchObject({ code: 108 });
   });
 
-  test('is missing leaves no debt: neither its ADD nor the DEL that follows, and GC succeeds', async () => {
+  test('is missing leaves no pending release: not its ADD, not the DEL after it; GC succeeds', async () => {
     for (const time of ['first', 'second']) {
       const variables = { CNI_CONTAINERID: time };
       expect(await failed('ADD', { variables })).toMatchObject({ code: 108 });
@@ -216,13 +221,13 @@ describe('another IPAM plugin that', () => {
     expect(await plugin.run('GC', { config })).toEqual({ exitCode: 0, stdout: '' });
   });
 
-  test('is missing leaves no debt, however often DEL comes', async () => {
+  test('is missing leaves no pending release after repeated DELs', async () => {
     expect(await failed('ADD')).toMatchObject({ code: 108 });
     for (let time = 0; time < 2; time++) expect(await run('DEL')).toEqual({ exitCode: 0, stdout: '' });
     expect(plugin.journal.entries()).toEqual([]);
   });
 
-  describe('refuses ADD and DEL for ever', () => {
+  describe('refuses every ADD and DEL', () => {
     const refuse = `echo '{"code":7,"msg":"no subnet"}'; exit 1`;
     const names = () => plugin.journal.entries().map(({ attachment }) => attachment.containerId);
     const start = async (containerId: string, dels = 2) => {
@@ -232,19 +237,19 @@ describe('another IPAM plugin that', () => {
     };
     const attempts = Array.from({ length: 18 }, (_, index) => `c${index}`);
 
-    test('leaves the debts of the latest pods that it refused, and of all that it gave an address', async () => {
+    test('leaves pending releases of the latest refused pods, and of every pod that got an address', async () => {
       install(`test "$CNI_COMMAND" = ADD && echo '${RESULT}'; exit 0`);
       await run('ADD');
       install(refuse);
       expect(await run('DEL')).toMatchObject({ exitCode: 0 });
       for (const containerId of attempts) await start(containerId);
       expect(names()).toEqual(['c0ffee', ...attempts.slice(-16)]);
-      // What was given up is not taken up again.
+      // A pending release that was dropped is not added again.
       expect(await run('DEL', { variables: { CNI_CONTAINERID: 'c0' } })).toMatchObject({ exitCode: 0 });
       expect(names()).toEqual(['c0ffee', ...attempts.slice(-15), 'c0']);
     });
 
-    test('leaves as many over a restart of the plugin, and a DEL after it changes nothing', async () => {
+    test('leaves the same number after a restart of the plugin; one more DEL changes nothing', async () => {
       install(refuse);
       for (const containerId of attempts.slice(0, 10)) await start(containerId);
       const { store } = plugin;
@@ -255,7 +260,7 @@ describe('another IPAM plugin that', () => {
       expect(names()).toEqual(attempts.slice(-16));
     });
 
-    test('leaves the debt of an ADD that it did not answer', async () => {
+    test('leaves a pending release of an ADD that it did not answer', async () => {
       install(refuse);
       await start('unanswered', 0);
       const [asked, isAdd] = [`${folder}/asked`, 'test "$CNI_COMMAND" = ADD'];
@@ -267,7 +272,7 @@ describe('another IPAM plugin that', () => {
     });
   });
 
-  test('is missing for a moment gets back what it gave, also where an ADD failed in between', async () => {
+  test('is missing briefly gets its DEL afterwards, also when an ADD failed in between', async () => {
     install(`test "$CNI_COMMAND" = ADD && echo '${RESULT}'; exit 0`);
     await run('ADD');
     rmSync(join(folder, 'other-ipam'));
@@ -280,7 +285,7 @@ describe('another IPAM plugin that', () => {
     expect(plugin.state()).toBe(NOTHING);
   });
 
-  test('is asked for its STATUS and its GC', async () => {
+  test('gets STATUS and GC', async () => {
     const config = { cniVersion: '1.1.0' };
     install(`test "$CNI_COMMAND" = STATUS || exit 0; echo '{"code":50,"msg":"no lease left"}'; exit 1`);
     expect(await failed('STATUS', { config })).toMatchObject({
@@ -291,7 +296,7 @@ describe('another IPAM plugin that', () => {
     expect(calls()).toEqual(['STATUS', 'GC']);
   });
 
-  test('is not asked for its GC while wires may lead to its addresses', async () => {
+  test('gets no GC while interfaces may still use its addresses', async () => {
     install('exit 0');
     plugin.script.failNext('CollectGarbage', new Failure('KERNEL_REFUSED', 'dump: EPERM'));
     const config = { cniVersion: '1.1.0', 'cni.dev/valid-attachments': [] };
@@ -299,13 +304,13 @@ describe('another IPAM plugin that', () => {
     expect(calls()).toEqual([]);
   });
 
-  test('is asked for its GC also without a list', async () => {
+  test('gets GC also without a list of valid attachments', async () => {
     install('exit 0');
     expect(await run('GC', { config: { cniVersion: '1.1.0' } })).toMatchObject({ exitCode: 0 });
     expect(calls()).toEqual(['GC']);
   });
 
-  test('fails its GC when it refuses that', async () => {
+  test('fails GC when it refuses its own', async () => {
     install(`echo '{"code":11,"msg":"later"}'; exit 1`);
     const config = { cniVersion: '1.1.0', 'cni.dev/valid-attachments': [] };
     expect(await failed('GC', { config })).toMatchObject({ code: 11, msg: expect.stringContaining('GC: later') });

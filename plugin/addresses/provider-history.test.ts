@@ -19,7 +19,7 @@ beforeEach(() => {
 
 afterEach(() => rmSync(folder, { recursive: true }));
 
-/** An IPAM plugin that gives one address, and notes its calls with the container that they are about. */
+/** An IPAM plugin that returns one address, and records its calls with their container. */
 function install(type: string, first = ':'): void {
   const result = JSON.stringify({ cniVersion: '1.0.0', ips: [{ address: '192.0.2.7/24' }] });
   const lines = [
@@ -53,7 +53,7 @@ function openHistory(bootId = 'boot-1') {
   return { history: new ProviderHistory({ path: path(), bootId, log }), lines };
 }
 
-test('nobody gives an address before it is noted who does, also where another note of the same is on its way', async () => {
+test('no provider allocates before its name is stored, also while the same name is already being written', async () => {
   const path = join(folder, 'state', 'history');
   const history = new ProviderHistory({ path, bootId: 'boot', log: recordingLog().log });
   const first = history.record('net', undefined);
@@ -88,7 +88,7 @@ describe('a change of ipam.type, with a restart of the plugin in between', () =>
     ['podwire-ipam', 'other-ipam'],
     ['other-ipam', 'podwire-ipam'],
     ['other-ipam', 'third-ipam'],
-  ])('from %s to %s: DEL gives the address back to whom it is of', async (before, after) => {
+  ])('from %s to %s: DEL releases the address at its own provider', async (before, after) => {
     expect(await plugin.run('ADD', as(before))).toMatchObject({ exitCode: 0 });
     await restarted();
     expect(await plugin.run('DEL', as(after))).toEqual(DONE);
@@ -99,7 +99,7 @@ describe('a change of ipam.type, with a restart of the plugin in between', () =>
     expect(plugin.journal.isIdle).toBe(true);
   });
 
-  test('what the former one does not take back is in the journal, and DEL succeeds', async () => {
+  test('pending releases of the former one are in the journal, and DEL succeeds', async () => {
     await plugin.run('ADD', as('podwire-ipam'));
     await restarted();
     plugin.script.lacks.add('Release');
@@ -110,7 +110,7 @@ describe('a change of ipam.type, with a restart of the plugin in between', () =>
     expect(plugin.state()).toBe(NOTHING);
   });
 
-  test('DELs wait once for a former one that hangs, and leave the rest to the journal, which does all of it', async () => {
+  test('DELs wait once for a former one that hangs; the journal releases the rest', async () => {
     await plugin.end();
     plugin = await new Plugin({ providerHistoryPath: path(), delServiceTimeoutMs: 1000 }).start();
     const run = (command: string, type: string, containerId: string) =>
@@ -131,7 +131,7 @@ describe('a change of ipam.type, with a restart of the plugin in between', () =>
     expect(calls()).toEqual(expect.arrayContaining(lastDels));
   });
 
-  test('GC takes what IPAM gave before', async () => {
+  test('GC releases what IPAM allocated before', async () => {
     await plugin.run('ADD', as('podwire-ipam'));
     await restarted();
     plugin.ipam.put({ ...ATTACHMENT, containerId: 'left' });
@@ -141,7 +141,7 @@ describe('a change of ipam.type, with a restart of the plugin in between', () =>
     expect(plugin.state()).toBe(NOTHING);
   });
 
-  test('without one, nobody else is asked', async () => {
+  test('without one, no other plugin is called', async () => {
     await plugin.run('ADD', as('other-ipam'));
     await restarted();
     for (let count = 0; count < 2; count++) expect(await plugin.run('DEL', as('other-ipam'))).toEqual(DONE);
@@ -150,8 +150,8 @@ describe('a change of ipam.type, with a restart of the plugin in between', () =>
   });
 });
 
-describe('what is written', () => {
-  test('is for root alone, once for each giver, and without what is one pod’s', async () => {
+describe('the stored provider history', () => {
+  test('is readable by root alone, has each provider once, and no data of single pods', async () => {
     const first = openHistory().history;
     await first.record('net', undefined);
     await first.record(
@@ -163,14 +163,14 @@ describe('what is written', () => {
     expect(readFileSync(path(), 'utf8')).not.toContain('secret');
     await first.record('net', delegate('other-ipam', { runtimeConfig: { mac: 'other' }, subnet: 'a' }));
     await first.record('net', undefined);
-    // A file that is written is another file.
+    // Each write creates a new file.
     expect(statSync(path()).ino).toBe(ino);
     await first.record('net', delegate('other-ipam', { subnet: 'b' }));
     expect(statSync(path()).ino).not.toBe(ino);
     expect(readFileSync(path(), 'utf8')).not.toContain('"a"');
   });
 
-  test('holds of podwire-ipam for one boot: what died with it the dataplane gives back', async () => {
+  test('keeps podwire-ipam for one boot: the dataplane releases the addresses of dead pods', async () => {
     await openHistory().history.record('net', undefined);
     const [same, later] = [openHistory().history, openHistory('boot-2').history];
     await Promise.all([same.load(), later.load()]);
@@ -180,7 +180,7 @@ describe('what is written', () => {
     ]);
   });
 
-  test('names nobody whose program is gone, and says so once', async () => {
+  test('drops a plugin whose program is gone, with one log line', async () => {
     install('other-ipam');
     const { history: all, lines } = openHistory();
     await all.record('net', delegate('other-ipam'));
@@ -200,7 +200,7 @@ describe('what is written', () => {
   });
 
   test.each(['', '{"version":2}', '{"version":1,"networks":{"net":{}}}', '\u0000'])(
-    'that cannot be read is as nothing, and is told: %j',
+    'that cannot be read counts as empty, and is reported: %j',
     async (text) => {
       mkdirSync(join(folder, 'state'));
       writeFileSync(path(), text);
@@ -211,7 +211,7 @@ describe('what is written', () => {
     },
   );
 
-  test('that cannot be stored fails nobody, is told once, and is stored when it can be', async () => {
+  test('that cannot be stored fails no command, is reported once, and is stored later', async () => {
     writeFileSync(join(folder, 'state'), 'a file where the directory is to be');
     const { history: all, lines } = openHistory();
     for (let count = 0; count < 2; count++) await all.record('net', undefined);

@@ -24,10 +24,10 @@ describe('podwire-ipam under another plugin', () => {
       { ips: [{ version: '4', address: '10.65.0.0/26', gateway: '10.65.0.1' }], routes: [{ dst: '0.0.0.0/0' }] },
     ],
     ['1.1.0', { ips: [{ address: '10.65.0.0/26', gateway: '10.65.0.1' }], routes: [{ dst: '0.0.0.0/0' }] }],
-  ])('answers in the form of version %s, the same again, and gives back', async (cniVersion, wanted) => {
+  ])('returns a result of version %s, repeats it, and releases', async (cniVersion, wanted) => {
     const dns = { nameservers: ['10.65.0.53'] };
     const ipam = { type: 'podwire-ipam', routes: [{ dst: '0.0.0.0/0' }], dns };
-    // The plugin above adds to what was before it.
+    // The outer plugin adds to its prevResult.
     const prevResult = { interfaces: [{ name: 'eth9' }], ips: [{ address: '192.0.2.9/24', interface: 0 }], x: 1 };
     const config = { cniVersion, type: 'ptp', ipam, prevResult };
     for (let time = 0; time < 2; time++) {
@@ -37,18 +37,18 @@ describe('podwire-ipam under another plugin', () => {
     for (let time = 0; time < 2; time++) {
       expect(await plugin.run('DEL', { config, rest })).toEqual({ exitCode: 0, stdout: '' });
     }
-    // The node's gateway stays.
+    // The node's gateway is kept.
     expect(plugin.ipam.toString()).toMatch(/^net\.podwire-gateway-[0-9a-f]{32} 10\.65\.0\.1\/32 [^\n]*$/);
     expect(plugin.script.calls.filter((call) => call.includes('Pod'))).toEqual([]);
   });
 
-  test('is the same under the name of Calico’s', async () => {
+  test('works the same under the name of Calico’s plugin', async () => {
     const own = await plugin.run('ADD', { rest });
     expect(await plugin.run('ADD', { rest: { plugin: 'calico-ipam' } })).toEqual(own);
     expect(plugin.script.calls.filter((call) => call.includes('Pod'))).toEqual([]);
   });
 
-  test('gives addresses for the node itself where the runtime says that it is meant', async () => {
+  test('allocates addresses for the node itself where the runtime requests that', async () => {
     const variables = { CNI_NETNS: OWN_NETNS, CNI_CONTAINERID: 'node-ingress' };
     const refused = await plugin.run('ADD', { variables, rest });
     expect(JSON.parse(refused.stdout)).toMatchObject({ code: 4, msg: expect.stringContaining(OWN_NETNS) });
@@ -61,7 +61,7 @@ describe('podwire-ipam under another plugin', () => {
     expect(plugin.ipam.toString()).not.toContain('node-ingress');
   });
 
-  test('makes no wire into the node, whatever the runtime says', async () => {
+  test('creates no interface in the node, whatever the runtime requests', async () => {
     const refused = { variables: { CNI_NETNS: OWN_NETNS }, rest: { overridesNetns: true } };
     expect(JSON.parse((await plugin.run('ADD', refused)).stdout)).toMatchObject({ code: 4 });
     const config = { prevResult: { cniVersion: '1.0.0', ips: [] } };
@@ -69,7 +69,7 @@ describe('podwire-ipam under another plugin', () => {
     expect(plugin.state()).toBe(NOTHING);
   });
 
-  test('gives what the configuration has for a gateway, or none', async () => {
+  test('returns the configured gateway, or none', async () => {
     const ipam = (gateways: readonly string[]) => ({ ipam: { type: 'podwire-ipam', gateways } });
     const given = await plugin.run('ADD', { config: ipam(['fd00::1', '10.65.0.62']), rest });
     expect(JSON.parse(given.stdout).ips).toEqual([{ address: '10.65.0.0/26', gateway: '10.65.0.62' }]);
@@ -79,13 +79,13 @@ describe('podwire-ipam under another plugin', () => {
     expect(JSON.parse(bad.stdout)).toMatchObject({ code: 7, msg: expect.stringContaining('must be an IP address') });
   });
 
-  test('gives the address back when it has no gateway for it', async () => {
+  test('releases the address when it has no gateway for it', async () => {
     plugin.script.failNext('GetPool', new Failure('POOL_NOT_FOUND', 'there is no pool default'));
     expect(await plugin.run('ADD', { rest })).toMatchObject({ exitCode: 1 });
     expect(plugin.state()).toBe(NOTHING);
   });
 
-  test('leaves a living pod its address when a second ADD fails', async () => {
+  test('keeps the address of a running pod when a second ADD fails', async () => {
     await plugin.run('ADD', { rest });
     const before = plugin.state();
     plugin.script.failNext('GetPool', new Failure('POOL_NOT_FOUND', 'there is no pool default'));
@@ -104,7 +104,7 @@ describe('podwire-ipam under another plugin', () => {
     expect(JSON.parse(gone.stdout)).toMatchObject({ code: 104, msg: expect.stringContaining("IPAM's endpoint") });
   });
 
-  test('GC gives back what is not listed, and STATUS asks, without the dataplane', async () => {
+  test('GC releases what is not listed, and STATUS asks IPAM, without the dataplane', async () => {
     await plugin.run('ADD', { rest });
     await plugin.run('ADD', { rest, variables: { CNI_CONTAINERID: 'stays' } });
     const later = { ...rest, arrivedNs: BigInt(Date.now() + 60_000) * 1_000_000n };

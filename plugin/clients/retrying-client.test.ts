@@ -11,7 +11,7 @@ beforeEach(() => {
 });
 afterEach(() => bench.clear());
 
-test('when the time is over, what the service answered before is told', async () => {
+test('after the deadline, the error has the last answer of the service', async () => {
   let calls = 0;
   const getPool: GetPool = () =>
     ++calls === 1 ? Promise.reject(new Failure('STORE_UNAVAILABLE', 'the disk is full')) : new Promise(() => undefined);

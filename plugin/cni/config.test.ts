@@ -2,7 +2,7 @@ import { describe, expect, test } from 'vitest';
 
 import { isNestedDeeper, readAttachConfig } from './config.js';
 
-/** Every key of Calico's reference, with a value that asks for something. */
+/** Every key of Calico's reference, with a value that has an effect there. */
 const READ = {
   cniVersion: '1.0.0',
   name: 'k8s-pod-network',
@@ -58,7 +58,7 @@ const read = (keys: object) => readAttachConfig('ADD', JSON.stringify({ ...READ,
 const named = (keys: object) => [...read(keys).ignoredKeys].sort();
 
 describe('a configuration that was written for Calico', () => {
-  test('has every key read, or named as one without an effect', () => {
+  test('has every key read, or reported as one without an effect', () => {
     expect(named(IGNORED_KEYS)).toEqual(Object.keys(IGNORED_KEYS).sort());
     expect(read({})).toMatchObject({
       name: 'k8s-pod-network',
@@ -72,7 +72,7 @@ describe('a configuration that was written for Calico', () => {
     expect(named({})).toEqual([]);
   });
 
-  test('has no key named that is as good as absent', () => {
+  test('has no key reported that equals its absence', () => {
     const empty = Object.entries(IGNORED_KEYS).map(([key, value]) => {
       if (Array.isArray(value)) return [key, []];
       if (typeof value === 'object') return [key, {}];
@@ -82,11 +82,11 @@ describe('a configuration that was written for Calico', () => {
     expect(named(Object.fromEntries(Object.keys(IGNORED_KEYS).map((key) => [key, null])))).toEqual([]);
   });
 
-  test('has another kind of device named, as there is one alone', () => {
+  test('has another kind of device reported, as Podwire has one kind', () => {
     expect(named({ device_type: 'netkit' })).toEqual(['device_type']);
   });
 
-  test('has keys inside others named, where nobody reads them', () => {
+  test('has nested keys reported that Podwire does not read', () => {
     const subnet = { subnet: '10.65.0.0/24' };
     expect(named({ ipam: { type: 'calico-ipam', ...subnet } })).toEqual(['ipam.subnet']);
     expect(named({ ipam: { type: 'host-local', ...subnet } })).toEqual([]);
@@ -95,17 +95,17 @@ describe('a configuration that was written for Calico', () => {
   });
 
   test.each([{ subnet: 'usePodCidr' }, { ranges: [[{ subnet: 'usepodcidr' }], [{ subnet: 'usePodCidrIPv6' }]] }])(
-    'is refused where it leaves %j to an API server',
+    'is refused where %j requires an API server',
     (keys) => {
       expect(() => read({ ipam: { type: 'host-local', ...keys } })).toThrow(/ipam requests the node's podCIDR/);
       const ranges = [[{ subnet: '10.0.0.0/24' }]];
       expect(read({ ipam: { type: 'host-local', ranges } }).otherIpam).toBe('host-local');
-      // Nobody reads it there.
+      // Podwire does not read it there.
       expect(read({ ipam: { type: 'calico-ipam', ...keys } }).otherIpam).toBeUndefined();
     },
   );
 
-  test('has keys pass that are nobody’s', () => {
+  test('has unknown keys accepted', () => {
     expect(named({ args: { 'org.apache.mesos': {} }, capabilities: { dns: true }, later: 1 })).toEqual([]);
   });
 });
@@ -115,14 +115,14 @@ const nested = (depth: number, open = '[', close = ']') => `${open.repeat(depth)
 test.each([
   ['lists', nested(100), nested(101)],
   ['objects', nested(100, '{"a":', '}'), nested(101, '{"a":', '}')],
-  ['both, behind others', `[[1],{"a":[]},${nested(99)}]`, `[[1],{"a":[]},${nested(100)}]`],
-])('%s are counted as they lie in each other', (_, most, tooDeep) => {
+  ['both, after others', `[[1],{"a":[]},${nested(99)}]`, `[[1],{"a":[]},${nested(100)}]`],
+])('nested %s are counted', (_, most, tooDeep) => {
   expect([isNestedDeeper(most, 100), isNestedDeeper(tooDeep, 100)]).toEqual([false, true]);
 });
 
 test.each([
-  ['what stands beside each other', `[${Array(300).fill('[]').join()}]`],
+  ['siblings', `[${Array(300).fill('[]').join()}]`],
   ['brackets in strings', JSON.stringify({ text: '['.repeat(300), [`"\\${'{'.repeat(300)}`]: '\\\\"[{' })],
-])('%s is not deep', (_, text) => {
+])('%s does not count as nesting', (_, text) => {
   expect(isNestedDeeper(text, 100)).toBe(false);
 });

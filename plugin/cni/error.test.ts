@@ -17,13 +17,13 @@ describe('an error object', () => {
     });
   });
 
-  test.each([new TypeError('secret'), 'secret', undefined])('says nothing of the defect %s', (defect) => {
+  test.each([new TypeError('secret'), 'secret', undefined])('does not disclose the defect %s', (defect) => {
     const error = cniErrorOf(defect, { cniVersion: '1.0.0' });
     expect(error.code).toBe(999);
     expect(JSON.stringify(error)).not.toContain('secret');
   });
 
-  test('has no words that containerd takes for success of a DEL', () => {
+  test('has no phrase that containerd takes for a successful DEL', () => {
     const failure = new Failure('KERNEL_REFUSED', 'Not found, not found: No such file or directory', {
       details: { object: 'not found' },
     });

@@ -51,14 +51,14 @@ type Case = readonly [string, Keys, string, Partial<PodRequest>];
 
 describe('a pod gets', () => {
   const cases: readonly Case[] = [
-    ['what IPAM chooses, where nothing is asked for', {}, '', {}],
+    ['what IPAM chooses, without a request', {}, '', {}],
     [
-      'that also where everything is empty',
+      'the same where every source is empty',
       { ipam: { ipv4_pools: [] }, runtimeConfig: { ips: [], mac: '' }, args: { cni: { ips: null } } },
       'IP=;MAC=',
       {},
     ],
-    ['IPv4 where only IPv6 is declined', { ipam: { assign_ipv6: 'false' } }, '', { families: [4] }],
+    ['IPv4 where only IPv6 is turned off', { ipam: { assign_ipv6: 'false' } }, '', { families: [4] }],
     ['both families', { ipam: { assign_ipv4: 'true', assign_ipv6: 'true' } }, '', { families: [4, 6] }],
     ['IPv6 alone', { ipam: { assign_ipv4: 'false', assign_ipv6: true } }, '', { families: [6] }],
     [
@@ -90,13 +90,13 @@ describe('a pod gets', () => {
       { families: [4, 6], chosenFamilies: [4, 6], pools: ['b'], poolChoices: [pool('b', 6)] },
     ],
     [
-      'one pool where both families have it, so that IPAM can say of which it is not',
+      'one pool name in both families, so that IPAM can name the missing family',
       annotated({ ipFamilies: ['IPv4', 'IPv6'], ipv4pools: ['b'], ipv6pools: ['b'] }),
       '',
       { families: [4, 6], chosenFamilies: [4, 6], pools: ['b'], poolChoices: [pool('b'), pool('b', 6)] },
     ],
     [
-      'what its namespace’s annotations choose, before the configuration and behind its own',
+      'what the annotations of its namespace select, after its own and before the configuration',
       {
         ipam: { assign_ipv6: 'true', ipv4_pools: ['a'] },
         runtimeConfig: {
@@ -135,13 +135,13 @@ describe('a pod gets', () => {
       { families: [6], chosenFamilies: [6] },
     ],
     [
-      'its namespace’s labels told',
+      'the labels of its namespace in the request',
       { runtimeConfig: { 'podwire.dev/namespace-labels': { tier: 'front' } } },
       '',
       { namespaceLabels: { tier: 'front' } },
     ],
     [
-      'the addresses of its annotation, and no pools',
+      'the addresses of its annotation, and then no pools',
       annotated({ ipAddrs: ['10.65.0.7', 'FD65:0::7'], ipv4pools: ['b'] }),
       '',
       { addresses: ['10.65.0.7', 'fd65::7'] },
@@ -159,7 +159,7 @@ describe('a pod gets', () => {
       { addresses: ['10.65.0.7'] },
     ],
     [
-      'those of a capability in capitals',
+      'addresses of a capability in capitals',
       { runtimeConfig: { IPs: ['10.65.0.7'], MAC: MAC.toUpperCase() } },
       '',
       { addresses: ['10.65.0.7'], macAddress: MAC },
@@ -177,7 +177,7 @@ describe('a pod gets', () => {
       { addresses: ['fd65::7', '10.65.0.7'], macAddress: MAC },
     ],
     [
-      'what two places agree on',
+      'addresses that two sources have in common',
       annotated({ ipAddrs: ['10.65.0.7', 'fd65::7'], hwAddr: MAC }),
       `IP=FD65::7,10.65.0.7;MAC=${MAC}`,
       { addresses: ['10.65.0.7', 'fd65::7'], macAddress: MAC },
@@ -190,19 +190,19 @@ describe('a pod gets', () => {
       { sourcePrefixes: ['8.8.8.0/24', 'fd00::/8'] },
     ],
     [
-      'floating IPs, where they may be asked for',
+      'floating IPs, where they are allowed',
       annotated({ floatingIPs: ['1.2.3.4', 'FD00::1', '1.2.3.5'] }, ALLOWED),
       '',
       { floatingIps: ['1.2.3.4', 'fd00::1', '1.2.3.5'] },
     ],
     [
-      'no floating IP where it asks for none',
+      'no floating IP from an empty annotation',
       annotated({ floatingIPs: '[]', ipAddrsNoIpam: '[ ]'.replace(' ', '') }),
       '',
       {},
     ],
     [
-      'nothing of annotations that are not Calico’s',
+      'nothing from annotations of other projects',
       {
         runtimeConfig: {
           'io.kubernetes.cri.pod-annotations': { ipAddrs: 'x' },
@@ -221,11 +221,11 @@ describe('a pod gets', () => {
   });
 });
 
-describe('a request is refused, with its place, for', () => {
+describe('a request is refused, with its source, for', () => {
   const PLACE = 'annotation cni.projectcalico.org/';
   const cases: readonly (readonly [string, Keys, string, string])[] = [
     ['no family', { ipam: { assign_ipv4: 'false' } }, '', 'ipam.assign_ipv4 is "false" and ipam.assign_ipv6 is not'],
-    ['a flag in other words', { ipam: { assign_ipv4: 'yes' } }, '', 'ipam.assign_ipv4 must be "true" or "false"'],
+    ['a flag that is no boolean', { ipam: { assign_ipv4: 'yes' } }, '', 'ipam.assign_ipv4 must be "true" or "false"'],
     [
       'a pool of the other family',
       { ipam: { ipv4_pools: ['fd00::/48'] } },
@@ -233,9 +233,9 @@ describe('a request is refused, with its place, for', () => {
       'ipam.ipv4_pools has fd00::/48, which is an IPv6 pool',
     ],
     ['a pool without a name', { ipam: { ipv6_pools: [''] } }, '', 'ipam.ipv6_pools has an empty entry'],
-    ['pools that are no list', { ipam: { ipv4_pools: 'a' } }, '', 'ipam.ipv4_pools must be a list'],
+    ['pools that are not a list', { ipam: { ipv4_pools: 'a' } }, '', 'ipam.ipv4_pools must be a list'],
     [
-      'an annotation that is no JSON',
+      'an annotation that is not JSON',
       annotated({ ipv4pools: 'a' }),
       '',
       `${PLACE}ipv4pools must be a JSON list of strings`,
@@ -254,7 +254,7 @@ describe('a request is refused, with its place, for', () => {
       `${PLACE}ipFamilies has "ipv4", which is not IPv4 or IPv6`,
     ],
     [
-      'a family that is a property of all objects',
+      'a family that is a property of every object',
       annotated({ ipFamilies: ['constructor'] }),
       '',
       `${PLACE}ipFamilies has "constructor"`,
@@ -302,7 +302,7 @@ describe('a request is refused, with its place, for', () => {
       `${PLACE}floatingIPs requests floating IPs, which feature_control.floating_ips of the network configuration does not allow and Podwire does not support; remove it`,
     ],
     [
-      'floating IPs that are none',
+      'floating IPs that are not addresses',
       annotated({ floatingIPs: ['1.2.3.4/32'] }, ALLOWED),
       '',
       `${PLACE}floatingIPs has "1.2.3.4/32", which is not an IP address`,
@@ -314,44 +314,44 @@ describe('a request is refused, with its place, for', () => {
       `${PLACE}hwAddr is "01:00:5e:00:00:01", which is not a unicast MAC`,
     ],
     [
-      'an address of no wanted family',
+      'an address of a family that is turned off',
       annotated({ ipAddrs: ['fd65::7'], ipFamilies: ['IPv4'] }),
       '',
       `${PLACE}ipAddrs requests fd65::7, but ${PLACE}ipFamilies excludes its family`,
     ],
     [
-      'addresses that differ',
+      'addresses that differ between sources',
       { runtimeConfig: { ips: ['10.65.0.7'] } },
       'IP=10.65.0.8',
       'runtimeConfig.ips requests 10.65.0.7, but CNI_ARGS IP requests 10.65.0.8',
     ],
     [
-      'addresses that an annotation has otherwise',
+      'addresses that differ from the annotation’s',
       annotated({ ipAddrs: ['10.65.0.7'] }, { args: { cni: { ips: ['10.65.0.9'] } } }),
       '',
       `${PLACE}ipAddrs requests 10.65.0.7, but args.cni.ips requests 10.65.0.9`,
     ],
     [
-      'MAC addresses that differ',
+      'MAC addresses that differ between sources',
       { runtimeConfig: { mac: MAC } },
       'MAC=02:00:00:00:00:08',
       `runtimeConfig.mac requests ${MAC}, but CNI_ARGS MAC requests`,
     ],
     [
-      'a key in two spellings that differ',
+      'a key in two spellings with different values',
       { runtimeConfig: { ips: ['10.65.0.7'], IPs: ['10.65.0.8'] } },
       '',
       'runtimeConfig.ips requests 10.65.0.7, but runtimeConfig.IPs',
     ],
     [
-      'a capability of another form',
+      'a capability that is not a list',
       { runtimeConfig: { ips: '10.65.0.7' } },
       '',
       'runtimeConfig.ips must be a list of strings',
     ],
-    ['a MAC address of another form', { runtimeConfig: { mac: 7 } }, '', 'runtimeConfig.mac must be a string'],
+    ['a MAC address that is not a string', { runtimeConfig: { mac: 7 } }, '', 'runtimeConfig.mac must be a string'],
     [
-      'annotations of another form',
+      'annotations that are not an object',
       { runtimeConfig: { 'io.kubernetes.cri.pod-annotations': [] } },
       '',
       'pod-annotations must be an object',
@@ -366,7 +366,7 @@ describe('a request is refused, with its place, for', () => {
     );
   });
 
-  test('all faults at once, contradictions too', () => {
+  test('all errors at once, contradictions included', () => {
     const keys = annotated({ ipAddrs: ['x'], hwAddr: 'y', ipFamilies: ['z'] }, { mtu: -1, ipam: { assign_ipv4: 'w' } });
     expect(() => podRequest(keys)).toThrow(/mtu must.*assign_ipv4 must|assign_ipv4 must.*mtu must/);
     const both = annotated({ ipAddrs: ['x'], hwAddr: 'y', ipFamilies: ['z'] });

@@ -12,7 +12,7 @@ describe('DNS settings of a result', () => {
     expect(read({ dns })).toEqual(dns);
   });
 
-  test('are before that the runtime’s for this pod, as the CNI conventions or containerd spell them', () => {
+  test('are first the runtime’s for this pod, as the CNI conventions or containerd spell them', () => {
     const dns = { nameservers: ['10.0.0.53'] };
     const wanted = { nameservers: ['10.1.0.53'], search: ['c'], options: ['edns0'] };
     const spelled = { servers: ['10.1.0.53'], searches: ['c'], options: ['edns0'] };
@@ -28,11 +28,11 @@ describe('DNS settings of a result', () => {
     { dns: { nameservers: [], domain: '' } },
     { runtimeConfig: { dns: null } },
     { dns: {}, runtimeConfig: { dns: { Servers: null, Searches: [], Options: [] } } },
-  ])('are none where nobody has any: %j', (keys) => {
+  ])('are empty without a source: %j', (keys) => {
     expect(read(keys)).toBeUndefined();
   });
 
-  test('that a runtime leaves empty are the configuration’s', () => {
+  test('are the configuration’s where the runtime leaves them empty', () => {
     expect(read({ dns: { search: ['b'] }, runtimeConfig: { dns: { servers: [] } } })).toEqual({ search: ['b'] });
   });
 
@@ -42,7 +42,7 @@ describe('DNS settings of a result', () => {
     [{ dns: { search: [1] } }, /dns\.search\.0 must be a string/],
     [{ runtimeConfig: { dns: 'x' } }, /runtimeConfig\.dns must be an object/],
     [{ runtimeConfig: { dns: { Servers: 'x' } } }, /runtimeConfig\.dns\.Servers must be a list of strings/],
-  ])('are refused with their place: %j', (keys, message) => {
+  ])('are refused with their source: %j', (keys, message) => {
     expect(() => read(keys)).toThrow(message);
   });
 });

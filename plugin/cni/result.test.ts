@@ -18,11 +18,11 @@ test('there is a golden result for each version, place and family', () => {
 });
 
 describe('the result of ADD', () => {
-  test.each(cases)('in $cniVersion, $place in its chain, of $families', ({ cniVersion, place, families }) => {
+  test.each(cases)('in $cniVersion, $place in its chain, with $families', ({ cniVersion, place, families }) => {
     const before = cniVersion < '0.3.0' ? BEFORE_OLD : BEFORE;
     const prevResult = resultSchema(cniVersion).parse(place === 'first' ? undefined : before);
     const result = addResult({ ...MADE, cniVersion, addresses: ADDRESSES[families], prevResult });
-    // Through JSON: a field that is undefined is none.
+    // Through JSON, which drops undefined fields.
     expect(JSON.parse(JSON.stringify(result))).toEqual({ cniVersion, ...GOLDEN[cniVersion][place][families] });
     expect(Object.keys(result)[0]).toBe('cniVersion');
   });
@@ -36,7 +36,7 @@ const readAs = (version: CniVersion, document: unknown): Result => {
   return result;
 };
 
-/** From one version's document to another's, through the text as it is sent. */
+/** Converts a document to another version, as text. */
 const convert = (document: object, to: CniVersion): Record<string, unknown> =>
   JSON.parse(JSON.stringify(writeResult(readAs('1.1.0', document), to)));
 
@@ -94,7 +94,7 @@ describe('a result that is converted', () => {
     );
   });
 
-  test('keeps the first address of each family in 0.1.0 and 0.2.0, and no route of another', () => {
+  test('keeps the first address of each family in 0.1.0 and 0.2.0, and only routes of that family', () => {
     check(
       fc.property(document, fc.constantFrom(...OLDER), (original, version) => {
         const old = convert(original, version);
@@ -124,7 +124,7 @@ describe('a result that is converted', () => {
     }
   });
 
-  test('comes back from any version as it was in 0.2.0', () => {
+  test('is converted back to 0.2.0 without a difference', () => {
     check(
       fc.property(document, fc.constantFrom(...SUPPORTED_VERSIONS), (original, version) => {
         const old = convert(original, '0.2.0');
@@ -133,19 +133,19 @@ describe('a result that is converted', () => {
     );
   });
 
-  test('is itself again between 1.0.0 and 1.1.0, whose fields stay in both', () => {
+  test('is converted between 1.0.0 and 1.1.0 without a loss', () => {
     const newest = { cniVersion: '1.1.0', ...BEFORE };
     expect(convert(newest, '1.0.0')).toEqual({ ...newest, cniVersion: '1.0.0' });
     expect(convert(convert(newest, '1.0.0'), '1.1.0')).toEqual(newest);
   });
 
-  test('loses what 1.1.0 added to interfaces before 1.0.0, and keeps what it added to routes', () => {
+  test('loses the 1.1.0 fields of interfaces before 1.0.0, and keeps those of routes', () => {
     const middle = convert({ cniVersion: '1.1.0', ...BEFORE }, '0.4.0');
     expect(JSON.stringify(middle.interfaces)).not.toMatch(/mtu|socketPath|pciID/);
     expect(middle.routes).toEqual(BEFORE.routes);
   });
 
-  test('has the routes of both families in one list, and no interface, where it comes from 0.2.0', () => {
+  test('has the routes of both families in one list and no interface after 0.2.0', () => {
     const ip6 = { ip: 'fd65::2/64', gateway: 'fd65::1', routes: [{ dst: '::/0' }] };
     expect(convert({ cniVersion: '0.2.0', ...BEFORE_OLD, ip6 }, '1.1.0')).toEqual({
       cniVersion: '1.1.0',
@@ -166,14 +166,14 @@ describe('a result that is converted', () => {
 });
 
 describe('a result that is read', () => {
-  test('has the form of the version that it states, and of the configuration’s where it states none', () => {
+  test('has the form of its own version, or of the configuration’s without one', () => {
     const ip4 = { ip: '10.0.0.1/24' };
     expect(readAs('1.0.0', { cniVersion: '0.2.0', ip4 }).ips).toEqual([{ address: '10.0.0.1/24' }]);
     expect(readAs('0.1.0', { cniVersion: '', ip4 }).ips).toEqual([{ address: '10.0.0.1/24' }]);
     expect(readAs('1.0.0', { ip4 })).toEqual({ interfaces: [], ips: [], routes: [], rest: {} });
   });
 
-  test('may have null for a list, and may be missing', () => {
+  test('may have null for a list, and may be absent', () => {
     expect(readAs('1.0.0', { interfaces: null, ips: null, routes: null }).ips).toEqual([]);
     expect(readAs('0.2.0', { ip4: null, ip6: { ip: 'fd65::1/64', routes: null } }).ips).toEqual([
       { address: 'fd65::1/64' },

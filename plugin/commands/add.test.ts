@@ -39,7 +39,7 @@ async function failed(adding = plugin.run('ADD')): Promise<{ code: number; msg: 
 }
 
 describe('ADD', () => {
-  test('is one call to IPAM and one to the dataplane', async () => {
+  test('makes one call to IPAM and one to the dataplane', async () => {
     const answer = await plugin.run('ADD');
     expect(answer.exitCode).toBe(0);
     expect(JSON.parse(answer.stdout)).toEqual({
@@ -54,24 +54,24 @@ describe('ADD', () => {
     expect(plugin.state()).toBe(HELD);
   });
 
-  test('passes on what the configuration says', async () => {
+  test('passes the settings of the configuration on', async () => {
     const config = { mtu: 1400, nodename: 'node-9', container_settings: { allow_ip_forwarding: true } };
     expect((await plugin.run('ADD', { config })).exitCode).toBe(0);
     expect(plugin.state()).toMatch(/@node-9 .*mtu 1400 forwarding true$/s);
   });
 
-  test('needs no Kubernetes', async () => {
+  test('works without Kubernetes', async () => {
     expect((await plugin.run('ADD', { variables: { CNI_ARGS: '' } })).exitCode).toBe(0);
     expect(plugin.state()).toContain(' -@node-1');
   });
 
-  test('repeated, gives the same answer and changes nothing', async () => {
+  test('repeated, returns the same result and changes nothing', async () => {
     const first = await plugin.run('ADD');
     expect(await plugin.run('ADD')).toEqual(first);
     expect(plugin.state()).toBe(HELD);
   });
 
-  test('three times at once gives one address', async () => {
+  test('called three times at once, allocates one address', async () => {
     const answers = await Promise.all([plugin.run('ADD'), plugin.run('ADD'), plugin.run('ADD')]);
     expect(new Set(answers.map(({ stdout }) => stdout)).size).toBe(1);
     expect(answers.map(({ exitCode }) => exitCode)).toEqual([0, 0, 0]);
@@ -79,8 +79,8 @@ describe('ADD', () => {
   });
 });
 
-describe('ADD repeats what may pass by itself', () => {
-  test.each(['Allocate', 'AttachPod'] as const)('%s that failed before its work', async (method) => {
+describe('ADD retries transient failures', () => {
+  test.each(['Allocate', 'AttachPod'] as const)('%s that failed before its effect', async (method) => {
     plugin.script.failNext(method, new Failure('CONFLICT', 'lost a race'));
     expect((await plugin.run('ADD')).exitCode).toBe(0);
     expect(plugin.state()).toBe(HELD);
@@ -92,7 +92,7 @@ describe('ADD repeats what may pass by itself', () => {
     expect(plugin.state()).toBe(HELD);
   });
 
-  test('a service that comes back in time', async () => {
+  test('of a service that becomes reachable in time', async () => {
     await plugin.stopServices();
     const adding = plugin.run('ADD');
     await plugin.start();
@@ -110,7 +110,7 @@ describe('ADD that fails leaves nothing', () => {
     expect(plugin.state()).toBe(NOTHING);
   });
 
-  test('when Calico’s tools have locked the datastore: at once, to be repeated later', async () => {
+  test('when the datastore is locked by Calico’s tools: at once, with a retryable code', async () => {
     plugin.script.failNext('Allocate', new Failure('STORE_LOCKED', 'the datastore is locked'));
     expect(await failed()).toMatchObject({ code: 11, msg: 'the datastore is locked' });
     expect(calls()).toEqual(['Allocate', 'GetEndpoint', 'Release']);
@@ -124,27 +124,27 @@ describe('ADD that fails leaves nothing', () => {
     expect(plugin.state()).toBe(NOTHING);
   });
 
-  test.each([false, true])('when the dataplane refuses (after its work: %s)', async (afterWork) => {
+  test.each([false, true])('when the dataplane refuses (after its effect: %s)', async (afterWork) => {
     plugin.script.failNext('AttachPod', refusal, { afterWork });
     expect(await failed()).toMatchObject({ code: 101, msg: refusal.message });
     expect(calls()).toEqual(['Allocate', 'AttachPod', 'DetachPod', 'ReleaseAddresses']);
     expect(plugin.state()).toBe(NOTHING);
   });
 
-  test('when the pod has an interface of that name', async () => {
+  test('when the pod already has an interface of that name', async () => {
     plugin.dataplane.addForeignInterface('/run/netns/pod', 'eth0');
     expect(await failed()).toMatchObject({ code: 101, msg: expect.stringContaining('eth0') });
     expect(plugin.state()).toBe(NOTHING);
   });
 
-  test('when the host interface is another’s, which it leaves alone', async () => {
+  test('when the host interface belongs to another owner, which keeps it', async () => {
     plugin.script.failNext('AttachPod', new Failure('HOST_INTERFACE_TAKEN', `${HOST} is another's`));
     plugin.script.failNext('DetachPod', new Failure('HOST_INTERFACE_TAKEN', `${HOST} is another's`));
     expect(await failed()).toMatchObject({ code: 101, msg: `${HOST} is another's` });
     expect(plugin.state()).toBe(NOTHING);
   });
 
-  test('when a service has a defect, whose detail stays inside', async () => {
+  test('when a service has a defect, whose detail is not disclosed', async () => {
     plugin.script.failNext('AttachPod', new TypeError('undefined is secret'));
     const error = await failed();
     expect(error).toMatchObject({ code: 999 });
@@ -152,18 +152,18 @@ describe('ADD that fails leaves nothing', () => {
     expect(plugin.state()).toBe(NOTHING);
   });
 
-  test('when its caller goes away while IPAM works, which may give an address after that', async () => {
+  test('when its caller disconnects while IPAM works, which may allocate after that', async () => {
     const cancel = new AbortController();
     plugin.script.hold('Allocate');
     const adding = plugin.run('ADD', { rest: { cancel } });
     await plugin.script.untilCalled('Allocate');
     cancel.abort(new Failure('CANCELLED', 'the caller disconnected'));
     expect(await failed(adding)).toMatchObject({ code: 11 });
-    // That nothing is there tells nothing of what is on its way; a release that was answered does.
+    // An empty state does not exclude a request in flight; an answered release does.
     expect(calls()).toEqual(['Allocate', 'GetEndpoint', 'Release']);
   });
 
-  test('when its caller goes away', async () => {
+  test('when its caller disconnects', async () => {
     const cancel = new AbortController();
     const letGo = plugin.script.hold('AttachPod');
     const adding = plugin.run('ADD', { rest: { cancel } });
@@ -174,7 +174,7 @@ describe('ADD that fails leaves nothing', () => {
     expect(plugin.state()).toBe(NOTHING);
   });
 
-  test('when its caller goes away as the dataplane answers', async () => {
+  test('when its caller disconnects as the dataplane answers', async () => {
     const cancel = new AbortController();
     const { tools, timeoutMs } = plugin.options;
     const limits = { deadlineMs: tools.clock.nowMs() + timeoutMs.ADD, signal: cancel.signal };
@@ -202,7 +202,7 @@ describe('ADD that fails leaves nothing', () => {
     expect(plugin.state()).toBe(NOTHING);
   });
 
-  test('when its caller went away before it began', async () => {
+  test('when its caller disconnected before it began', async () => {
     const cancel = new AbortController();
     cancel.abort(new Failure('CANCELLED', 'the caller disconnected'));
     expect(await failed(plugin.run('ADD', { rest: { cancel } }))).toMatchObject({ code: 11 });
@@ -212,7 +212,7 @@ describe('ADD that fails leaves nothing', () => {
   test.each([
     ['DetachPod', new Failure('KERNEL_REFUSED', 'link del: EBUSY')],
     ['ReleaseAddresses', new Failure('STORE_CORRUPT', 'bad record')],
-  ] as const)('later, when %s is refused, and says so', async (method, rest) => {
+  ] as const)('later, when %s is refused, with a log line', async (method, rest) => {
     plugin.script.failNext('AttachPod', refusal, { afterWork: true });
     plugin.script.failNext(method, rest);
     const error = await failed();
@@ -224,7 +224,7 @@ describe('ADD that fails leaves nothing', () => {
   });
 });
 
-test('ADD tells a reason once that keeps it from undoing, too', async () => {
+test('ADD reports a reason once, also when it fails the undoing too', async () => {
   const refusal = new Failure('KERNEL_REFUSED', 'netlink: ENOBUFS');
   plugin.script.failNext('AttachPod', refusal, { afterWork: true });
   plugin.script.failNext('DetachPod', refusal);
@@ -235,7 +235,7 @@ test('ADD tells a reason once that keeps it from undoing, too', async () => {
   expect(plugin.state()).toBe(NOTHING);
 });
 
-describe('ADD leaves alone what an earlier ADD of the attachment holds', () => {
+describe('a failed ADD keeps what an earlier ADD of the attachment holds', () => {
   beforeEach(async () => {
     expect((await plugin.run('ADD')).exitCode).toBe(0);
     plugin.script.calls.length = 0;
@@ -263,7 +263,7 @@ describe('ADD leaves alone what an earlier ADD of the attachment holds', () => {
     expect(plugin.state()).toBe(before);
   });
 
-  test('when nobody can say whether it does', async () => {
+  test('when no service can confirm that it holds anything', async () => {
     plugin.script.failNext('ListPods', new Failure('KERNEL_REFUSED', 'dump: EIO'));
     plugin.script.failNext('ListPods', new Failure('KERNEL_REFUSED', 'dump: EIO'));
     expect((await failed()).msg).toContain("in the node's journal");
@@ -273,24 +273,24 @@ describe('ADD leaves alone what an earlier ADD of the attachment holds', () => {
   });
 });
 
-test('ADD takes away what one that was cut off had allocated, when it fails itself', async () => {
+test('a failed ADD releases what an interrupted ADD had allocated', async () => {
   plugin.script.failNext('AttachPod', new Failure('KERNEL_REFUSED', 'link add: EPERM'));
   plugin.ipam.put({ network: 'net', containerId: 'c0ffee', interfaceName: 'eth0' });
   await failed();
   expect(plugin.state()).toBe(NOTHING);
 });
 
-describe('ADD in the absence of', () => {
+describe('ADD without', () => {
   let lonely: Plugin;
 
   beforeEach(() => {
-    // A service that has let the ADD's time go by is not waited for as long as that again.
+    // ADD does not wait a second time for a service that used up its time.
     lonely = new Plugin({ timeoutMs: 300, cleanUpTimeoutMs: 600_000 });
   });
 
   afterEach(() => lonely.end());
 
-  test('the dataplane fails in time with code 11, and gives its address back when the dataplane tells that no wire is left', async () => {
+  test('the dataplane fails in time with code 11, and releases its address once the dataplane reports no interface', async () => {
     await lonely.start('ipam');
     expect(await failed(lonely.run('ADD'))).toMatchObject({
       code: 11,
@@ -302,7 +302,7 @@ describe('ADD in the absence of', () => {
     expect(lonely.state()).toBe(NOTHING);
   });
 
-  test('IPAM fails in time with code 11, and wires nothing', async () => {
+  test('IPAM fails in time with code 11, and attaches nothing', async () => {
     await lonely.start('dataplane');
     expect(await failed(lonely.run('ADD'))).toMatchObject({ code: 11, msg: expect.stringContaining('podwire-ipam') });
     expect(lonely.dataplane).toEqual(new FakeDataplane());

@@ -30,14 +30,14 @@ async function difference(answer = check()): Promise<string> {
 }
 
 describe('CHECK', () => {
-  test('finds a sound pod sound, and changes nothing', async () => {
+  test('succeeds for an intact pod, and changes nothing', async () => {
     const before = plugin.state();
     expect(await check()).toEqual({ exitCode: 0, stdout: '' });
     expect(plugin.script.calls).toEqual(['GetEndpoint net/c0ffee/eth0', 'CheckPod net/c0ffee/eth0']);
     expect(plugin.state()).toBe(before);
   });
 
-  test('bears what later plugins of the chain added', async () => {
+  test('accepts what later plugins of the chain added', async () => {
     const chained = {
       ...prevResult,
       interfaces: [...prevResult.interfaces, { name: 'ifb0', mac: '02:00:00:00:00:01' }],
@@ -47,13 +47,13 @@ describe('CHECK', () => {
     expect(await check({ prevResult: chained })).toMatchObject({ exitCode: 0 });
   });
 
-  test('leaves the MAC address to the pod: the result’s is the one that ADD, or a later plugin, gave it', async () => {
+  test('accepts another MAC address in the pod: the result has the one of ADD, or of a later plugin', async () => {
     const interfaces = prevResult.interfaces.map((each) => ({ ...each, mac: '02:00:00:00:00:99' }));
     expect(await check({ prevResult: { ...prevResult, interfaces } })).toMatchObject({ exitCode: 0 });
   });
 });
 
-describe('CHECK names the first difference', () => {
+describe('CHECK reports the first difference', () => {
   test('when IPAM holds nothing', async () => {
     await plugin.run('DEL');
     expect(await difference()).toMatch(/^IPAM's endpoint: wanted present, is missing/);
@@ -89,7 +89,7 @@ describe('CHECK names the first difference', () => {
   });
 });
 
-test('CHECK says when it cannot be made', async () => {
+test('CHECK fails with the reason when a service is unreachable', async () => {
   plugin.script.failNext('CheckPod', new Failure('KERNEL_REFUSED', 'dump: EIO'));
   const { stdout } = await check();
   expect(JSON.parse(stdout)).toMatchObject({ code: 101, msg: 'dump: EIO' });

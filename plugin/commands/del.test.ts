@@ -31,14 +31,14 @@ describe('DEL', () => {
   const lenient: readonly (readonly [string, Command])[] = [
     ['a namespace', { variables: { CNI_NETNS: '' } }],
     ['a namespace that still exists', { variables: { CNI_NETNS: '/run/netns/gone' } }],
-    ['a namespace path that is one', { variables: { CNI_NETNS: 'relative' } }],
-    ['CNI_ARGS that can be read', { variables: { CNI_ARGS: 'nonsense' } }],
+    ['an absolute namespace path', { variables: { CNI_NETNS: 'relative' } }],
+    ['valid CNI_ARGS', { variables: { CNI_ARGS: 'nonsense' } }],
     ['CNI_PATH', { variables: { CNI_PATH: '' } }],
-    ['sound keys that only ADD uses', { config: { mtu: -1, ipam: { type: 'host-local' }, nodename: '_' } }],
-    ['a prevResult that can be read', { config: { prevResult: 'nonsense' } }],
+    ['valid keys that only ADD uses', { config: { mtu: -1, ipam: { type: 'host-local' }, nodename: '_' } }],
+    ['a valid prevResult', { config: { prevResult: 'nonsense' } }],
   ];
 
-  test.each(lenient)('does without %s', async (_, command) => {
+  test.each(lenient)('works without %s', async (_, command) => {
     await plugin.run('ADD');
     expect(await plugin.run('DEL', command)).toEqual(DONE);
     expect(plugin.state()).toBe(NOTHING);
@@ -48,23 +48,23 @@ describe('DEL', () => {
     ['/run/netns/pod', '/run/netns/pod'],
     ['', undefined],
     ['relative', undefined],
-  ])('tells the dataplane the namespace, where it is one: %j', async (CNI_NETNS, netns) => {
+  ])('passes the namespace to the dataplane where it is a path: %j', async (CNI_NETNS, netns) => {
     await plugin.run('DEL', { variables: { CNI_NETNS } });
     const [detaching] = plugin.script.requests.filter(({ method }) => method === 'DetachPod');
     expect(detaching?.request).toMatchObject({ netns });
   });
 
-  test('succeeds for what never was, and however often it comes', async () => {
+  test('succeeds for an unknown attachment, repeated and concurrent', async () => {
     for (let i = 0; i < 3; i++) expect(await plugin.run('DEL')).toEqual(DONE);
     expect(await Promise.all([plugin.run('DEL'), plugin.run('DEL')])).toEqual([DONE, DONE]);
   });
 
-  test('takes the host interface of another for none of its own', async () => {
+  test('succeeds when the host interface belongs to another owner', async () => {
     plugin.script.failNext('DetachPod', new Failure('HOST_INTERFACE_TAKEN', 'another’s'));
     expect(await plugin.run('DEL')).toEqual(DONE);
   });
 
-  test.each(['DetachPod', 'Release'] as const)('repeats %s while that may help', async (method) => {
+  test.each(['DetachPod', 'Release'] as const)('retries %s after a transient failure', async (method) => {
     await plugin.run('ADD');
     plugin.script.failNext(method, new Failure('CONFLICT', 'lost a race'));
     plugin.script.failNext(method, new Failure('UNREACHABLE', 'connection lost'), { afterWork: true });
@@ -72,7 +72,7 @@ describe('DEL', () => {
     expect(plugin.state()).toBe(NOTHING);
   });
 
-  test('goes on when its caller goes away', async () => {
+  test('continues when its caller disconnects', async () => {
     await plugin.run('ADD');
     const cancel = new AbortController();
     const letGo = plugin.script.hold('DetachPod');
@@ -85,26 +85,26 @@ describe('DEL', () => {
   });
 });
 
-describe('DEL succeeds, and what is left is done later', () => {
+describe('DEL succeeds, and the journal completes it later', () => {
   const waiting = () =>
     plugin.journal.entries().map(({ attachment, action }) => `${action} ${formatAttachment(attachment)}`);
   const stored = () => [...plugin.store.texts.keys()];
 
   beforeEach(() => plugin.run('ADD'));
 
-  /** The same with little time for services, where one is to be waited for in vain. */
+  /** The same with short time limits, for services that never answer. */
   async function hastily(times: { readonly timeoutMs?: number } = {}): Promise<void> {
     await plugin.end();
     plugin = await new Plugin({ delServiceTimeoutMs: 3_000, ...times }).start();
     await plugin.run('ADD');
   }
 
-  test('not a word is written when everything is up', async () => {
+  test('without a write to the journal when both services work', async () => {
     expect(await plugin.run('DEL')).toEqual(DONE);
     expect(plugin.store.writes).toBe(0);
   });
 
-  test('when the dataplane refuses; the address stays until the wire is gone', async () => {
+  test('when the dataplane refuses; the address is held until the interface is gone', async () => {
     plugin.script.failNext('DetachPod', new Failure('KERNEL_REFUSED', 'link del: EBUSY'));
     expect(await plugin.run('DEL')).toEqual(DONE);
     expect(plugin.ipam.toString()).toContain('10.65.0.0/32');
@@ -114,7 +114,7 @@ describe('DEL succeeds, and what is left is done later', () => {
     expect(stored()).toEqual([]);
   });
 
-  test('when Calico’s tools have locked the datastore; the address is released once they have unlocked it', async () => {
+  test('when Calico’s tools have locked the datastore; the address is released after the unlock', async () => {
     plugin.script.failNext('Release', new Failure('STORE_LOCKED', 'the datastore is locked'));
     expect(await plugin.run('DEL')).toEqual(DONE);
     expect(waiting()).toEqual([`release ${SUBJECT}`]);
@@ -123,7 +123,7 @@ describe('DEL succeeds, and what is left is done later', () => {
     expect(stored()).toEqual([]);
   });
 
-  test('with the namespace that it named, also where later DELs name none', async () => {
+  test('with the namespace of the first DEL, also when later DELs name none', async () => {
     await hastily();
     await plugin.stopServices();
     for (const CNI_NETNS of ['/run/netns/pod', '']) await plugin.run('DEL', { variables: { CNI_NETNS } });
@@ -134,7 +134,7 @@ describe('DEL succeeds, and what is left is done later', () => {
     await next.end();
   });
 
-  test('by a second DEL that names no namespace, in the one that the first has named', async () => {
+  test('by a second DEL without a namespace, in the namespace of the first', async () => {
     plugin.script.lacks.add('DetachPod');
     for (const CNI_NETNS of ['/run/netns/pod', '']) await plugin.run('DEL', { variables: { CNI_NETNS } });
     const asked = plugin.script.requests.filter(({ method }) => method === 'DetachPod');
@@ -153,10 +153,10 @@ describe('DEL succeeds, and what is left is done later', () => {
   });
 
   test.each([
-    ['both', [], 'detach-and-release'],
+    ['both services', [], 'detach-and-release'],
     ['the dataplane', ['ipam'], 'detach-and-release'],
     ['IPAM', ['dataplane'], 'release'],
-  ] as const)('when %s is away', async (_, present, action) => {
+  ] as const)('without %s', async (_, present, action) => {
     await hastily();
     await plugin.stopServices();
     if (present.length > 0) await plugin.start(...present);
@@ -173,7 +173,7 @@ describe('DEL succeeds, and what is left is done later', () => {
     expect(lines.filter((line) => line.endsWith('is done') && line.startsWith('journal'))).toHaveLength(1);
   });
 
-  test('when both are away and the disk is full', async () => {
+  test('without both services and with a full disk', async () => {
     await hastily();
     await plugin.stopServices();
     plugin.store.broken = 'full';
@@ -185,7 +185,7 @@ describe('DEL succeeds, and what is left is done later', () => {
     expect(plugin.state()).toBe(NOTHING);
   });
 
-  test('but not where the process is told to end: its memory would go with it, and the DEL is to be repeated', async () => {
+  test('but fails while the process stops and the entry is in memory only; the runtime repeats it', async () => {
     plugin.script.failNext('DetachPod', new Failure('KERNEL_REFUSED', 'link del: EBUSY'));
     plugin.store.broken = 'full';
     plugin.stopping.abort();
@@ -202,7 +202,7 @@ describe('DEL succeeds, and what is left is done later', () => {
     expect(plugin.state()).toBe(NOTHING);
   });
 
-  test('where the process is told to end and the disk takes it', async () => {
+  test('while the process stops and the entry is stored', async () => {
     plugin.script.failNext('DetachPod', new Failure('KERNEL_REFUSED', 'link del: EBUSY'));
     plugin.stopping.abort();
     expect(await plugin.run('DEL')).toEqual(DONE);
@@ -210,7 +210,7 @@ describe('DEL succeeds, and what is left is done later', () => {
     await plugin.replayed();
   });
 
-  test('by nobody where the attachment was added again while the journal could not be read', async () => {
+  test('except where the attachment was added again while the journal was unreadable', async () => {
     await hastily();
     const wired = plugin.state();
     await plugin.stopServices();
@@ -231,7 +231,7 @@ describe('DEL succeeds, and what is left is done later', () => {
     }
   });
 
-  test('by the next process, when this one ends', async () => {
+  test('by the next process after this one ends', async () => {
     await hastily();
     await plugin.stopServices();
     await plugin.run('DEL');
@@ -245,7 +245,7 @@ describe('DEL succeeds, and what is left is done later', () => {
     await next.end();
   });
 
-  test('by a second DEL, when that comes first', async () => {
+  test('by a second DEL that runs before the journal', async () => {
     plugin.script.failNext('DetachPod', new Failure('KERNEL_REFUSED', 'link del: EBUSY'));
     const replaying = plugin.script.hold('Release');
     await plugin.run('DEL');
@@ -256,7 +256,7 @@ describe('DEL succeeds, and what is left is done later', () => {
     expect(plugin.state()).toBe(NOTHING);
   });
 
-  test('and is struck out by a second DEL that did it', async () => {
+  test('and a second DEL that completed it removes the entry', async () => {
     plugin.script.lacks.add('Release').add('ReleaseAddresses');
     expect(await plugin.run('DEL')).toEqual(DONE);
     const releases = () => plugin.script.calls.filter((call) => call.startsWith('Release '));
@@ -267,7 +267,7 @@ describe('DEL succeeds, and what is left is done later', () => {
     expect([waiting(), stored()]).toEqual([[], []]);
   });
 
-  test('by the next ADD of the attachment, which then gets an allocation of its own', async () => {
+  test('by the next ADD of the attachment, which then gets a new allocation', async () => {
     await hastily();
     await plugin.stopServices();
     await plugin.run('DEL');
@@ -280,7 +280,7 @@ describe('DEL succeeds, and what is left is done later', () => {
     expect(plugin.state()).toBe(NOTHING);
   });
 
-  test('and never to a later allocation of the same attachment', async () => {
+  test('but never releases a later allocation of the same attachment', async () => {
     await hastily();
     await plugin.stopServices();
     await plugin.start('dataplane');
@@ -293,7 +293,7 @@ describe('DEL succeeds, and what is left is done later', () => {
     expect(plugin.ipam.toString()).toBe(later);
   });
 
-  test('when it came too late for its own time', async () => {
+  test('when its own time was over before it ran', async () => {
     await hastily({ timeoutMs: 5_000 });
     const letGo = plugin.script.hold('CheckPod');
     const checking = plugin.run('CHECK', {
@@ -314,7 +314,7 @@ describe('DEL succeeds, and what is left is done later', () => {
   });
 });
 
-test('an ADD is refused while what an earlier DEL left cannot be done, and allocates nothing', async () => {
+test('an ADD is refused while an earlier DEL is incomplete, and allocates nothing', async () => {
   await plugin.run('ADD');
   plugin.script.failNext('DetachPod', new Failure('KERNEL_REFUSED', 'link del: EBUSY'));
   plugin.script.failNext('DetachPod', new Failure('KERNEL_REFUSED', 'link del: EBUSY'));
@@ -330,8 +330,8 @@ test('an ADD is refused while what an earlier DEL left cannot be done, and alloc
   expect(plugin.state()).toBe(NOTHING);
 });
 
-describe('of one container', () => {
-  test('two networks and two interfaces are held and given back apart', async () => {
+describe('attachments of one container', () => {
+  test('in two networks and with two interfaces are held and released separately', async () => {
     const eth1 = { variables: { CNI_IFNAME: 'eth1' } };
     const net2 = { config: { name: 'net2' }, variables: { CNI_IFNAME: 'eth2' } };
     for (const command of [{}, eth1, net2]) expect(await plugin.run('ADD', command)).toMatchObject({ exitCode: 0 });

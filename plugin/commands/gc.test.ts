@@ -19,7 +19,7 @@ afterEach(async () => {
 
 const add = (containerId: string, config = {}) =>
   plugin.run('ADD', { variables: { CNI_CONTAINERID: containerId }, config });
-/** Begun later than the ADDs before it: the clock may not have moved on meanwhile. */
+/** Later than the ADDs before it, also when the clock did not advance. */
 const gc = (config: Record<string, unknown>) =>
   plugin.run('GC', {
     config: { cniVersion: '1.1.0', ...config },
@@ -35,7 +35,7 @@ const error = async (config: Record<string, unknown>) => {
 };
 
 describe('GC with a list', () => {
-  test('leaves what is on it, and other networks, nodes and interfaces', async () => {
+  test('keeps listed attachments, and those of other networks, nodes and interfaces', async () => {
     for (const id of ['a', 'b', 'c']) await add(id);
     await add('other', { name: 'net2' });
     plugin.ipam.put(attachment('afar'), { nodeName: 'node-2' });
@@ -46,7 +46,7 @@ describe('GC with a list', () => {
     expect(plugin.script.calls.filter((call) => call.startsWith('CollectGarbage'))).toHaveLength(1);
   });
 
-  test('goes by the node that the configuration names', async () => {
+  test('uses the node name of the configuration', async () => {
     plugin.ipam.put(attachment('here'), { nodeName: 'node-2' });
     plugin.ipam.put(attachment('afar'));
     expect(await gc({ [VALID]: [], nodename: 'node-2' })).toEqual(DONE);
@@ -55,24 +55,24 @@ describe('GC with a list', () => {
     expect(holders()).toEqual([]);
   });
 
-  test.each([[null], [[]]])('%j takes everything of this network', async (list) => {
+  test.each([[null], [[]]])('%j removes everything of this network', async (list) => {
     for (const id of ['a', 'b']) await add(id);
     expect(await gc({ [VALID]: list })).toEqual(DONE);
     expect(plugin.state()).toBe(NOTHING);
     expect(await gc({ [VALID]: list })).toEqual(DONE);
   });
 
-  test('under the name of an earlier text of the specification', async () => {
+  test('accepts the key’s name of an earlier draft of the specification', async () => {
     for (const id of ['a', 'b']) await add(id);
     expect(await gc({ 'cni.dev/attachments': listed('a') })).toEqual(DONE);
     expect(holders()).toEqual(['net.a']);
-    // libcni writes both: today's name counts.
+    // libcni writes both: the current name wins.
     await add('c');
     expect(await gc({ 'cni.dev/attachments': listed('c'), [VALID]: listed('a') })).toEqual(DONE);
     expect(holders()).toEqual(['net.a']);
   });
 
-  test('does not give back an address that is led to another attachment’s wire: Calico’s plugin has names of its own', async () => {
+  test('keeps an address that is routed to another attachment’s interface, as under Calico’s names', async () => {
     await add('a', { name: 'calico' });
     const address = { address: '10.65.0.0/32', blockCidr: '10.65.0.0/26', poolName: 'default', sequenceNumber: 7n };
     plugin.ipam.reallocate({ ...attachment('a'), network: 'calico' });
@@ -82,7 +82,7 @@ describe('GC with a list', () => {
     expect(holders()).toEqual(['calico.a', 'net.led']);
   });
 
-  test('does not give back the address of a wire that stays, and says which', async () => {
+  test('keeps the address of an interface that stays, and names the interface', async () => {
     for (const id of ['a', 'b']) await add(id);
     plugin.dataplane.makeStubborn(attachment('a'));
     expect(await error({ [VALID]: [] })).toMatchObject({
@@ -92,14 +92,14 @@ describe('GC with a list', () => {
     expect(holders()).toEqual(['net.a']);
   });
 
-  test('goes on past an address that cannot be given back', async () => {
+  test('continues after an address that cannot be released', async () => {
     for (const id of ['a', 'b', 'c']) await add(id);
     plugin.script.failNext('ReleaseAddresses', new Failure('STORE_CORRUPT', 'bad record'));
     expect(await error({ [VALID]: [] })).toMatchObject({ code: 100, msg: expect.stringContaining('bad record') });
     expect(holders()).toEqual(['net.a']);
   });
 
-  test('goes on past what DELs left and is refused again, and names all of it', async () => {
+  test('continues after pending releases that are refused again, and names each', async () => {
     for (const id of ['a', 'left']) await add(id);
     plugin.script.lacks.add('Release').add('ReleaseAddresses');
     expect(await plugin.run('DEL', { variables: { CNI_CONTAINERID: 'left' } })).toEqual(DONE);
@@ -110,7 +110,7 @@ describe('GC with a list', () => {
     );
   });
 
-  test('goes on past what DELs left where a service does not answer for that', async () => {
+  test('continues after pending releases whose service does not answer', async () => {
     await plugin.end();
     plugin = await new Plugin({ timeoutMs: 10_000, delServiceTimeoutMs: 200 }).start();
     for (const id of ['a', 'left', 'left-too']) await add(id);
@@ -127,7 +127,7 @@ describe('GC with a list', () => {
     expect(plugin.state()).toBe(NOTHING);
   });
 
-  test('leaves what DELs of other networks left to others', async () => {
+  test('keeps pending releases of other networks', async () => {
     await add('left', { name: 'net2' });
     plugin.script.lacks.add('Release').add('ReleaseAddresses');
     const variables = { CNI_CONTAINERID: 'left' };
@@ -136,7 +136,7 @@ describe('GC with a list', () => {
     expect(plugin.journal.entries()).toHaveLength(1);
   });
 
-  test('releases nothing while the kernel cannot be asked', async () => {
+  test('releases nothing while the kernel cannot be read', async () => {
     await add('a');
     plugin.ipam.put(attachment('unwired'));
     plugin.script.failNext('CollectGarbage', new Failure('KERNEL_REFUSED', 'dump: EPERM'));
@@ -144,7 +144,7 @@ describe('GC with a list', () => {
     expect(holders()).toEqual(['net.a', 'net.unwired']);
   });
 
-  test('is refused as a whole where the list is malformed', async () => {
+  test('is refused as a whole when the list is malformed', async () => {
     await add('a');
     const list = [...listed('a'), { containerID: '../x' }, 7];
     const { code, msg } = await error({ [VALID]: list });
@@ -154,7 +154,7 @@ describe('GC with a list', () => {
     expect(holders()).toEqual(['net.a']);
   });
 
-  test('leaves an ADD that is under way, and one that ended since the runtime began', async () => {
+  test('keeps an ADD in flight, and one that ended after the runtime made its list', async () => {
     const arrivedNs = BigInt(Date.now()) * 1_000_000n;
     await add('ended');
     const letGo = plugin.script.hold('AttachPod');
@@ -167,7 +167,7 @@ describe('GC with a list', () => {
     expect(holders()).toEqual(['net.ended', 'net.running']);
   });
 
-  test('an ADD that begins while GC releases the address waits, and gets one of its own', async () => {
+  test('makes a concurrent ADD wait, which then gets a new address', async () => {
     plugin.ipam.put(attachment('a'));
     const letGo = plugin.script.hold('ReleaseAddresses');
     const collecting = gc({ [VALID]: [] });
@@ -180,7 +180,7 @@ describe('GC with a list', () => {
     expect(plugin.ipam.toString()).toContain('10.65.0.1/32');
   });
 
-  test('leaves what an ADD has begun with that came while GC waited for the turn', async () => {
+  test('keeps an ADD that began while GC waited in the queue', async () => {
     plugin.ipam.put(attachment('a'));
     const letGo = plugin.script.hold('GetEndpoint');
     const variables = { CNI_CONTAINERID: 'a' };
@@ -201,7 +201,7 @@ describe('GC with a list', () => {
     expect(plugin.ipam.toString()).toContain(' 10.65.0.0/32 ');
   });
 
-  test('detaches one by one where the dataplane is of a release that does not collect', async () => {
+  test('detaches one by one with a dataplane of a release without CollectGarbage', async () => {
     for (const id of ['a', 'b', 'c']) await add(id);
     plugin.script.failNext('CollectGarbage', new Failure('UNIMPLEMENTED', 'unknown method'));
     expect(await gc({ [VALID]: listed('b') })).toEqual(DONE);
@@ -209,14 +209,14 @@ describe('GC with a list', () => {
     expect(plugin.dataplane.toString().split('\n')).toHaveLength(1);
   });
 
-  test('names the service whose release lacks what it needs', async () => {
+  test('names the service whose release lacks a method', async () => {
     plugin.script.failNext('ListEndpoints', new Failure('UNIMPLEMENTED', 'podwire-ipam: does not know the method'));
     expect(await error({ [VALID]: [] })).toMatchObject({ code: 105, msg: expect.stringContaining('podwire-ipam') });
   });
 });
 
 describe('GC without a list', () => {
-  test('takes what is proven alone: what DELs left, and what an earlier boot left', async () => {
+  test('removes only what is proven gone: pending releases, and attachments of an earlier boot', async () => {
     await add('lives');
     await add('left');
     plugin.script.failNext('DetachPod', new Failure('KERNEL_REFUSED', 'link del: EBUSY'));
@@ -233,7 +233,7 @@ describe('GC without a list', () => {
   });
 });
 
-test.each(['0.4.0', '1.0.0'])('GC is refused in version %s, which lacks it', async (cniVersion) => {
+test.each(['0.4.0', '1.0.0'])('GC is refused in version %s, which does not have it', async (cniVersion) => {
   expect(await error({ cniVersion })).toMatchObject({
     code: 1,
     msg: expect.stringContaining('GC requires CNI 1.1.0'),

@@ -18,14 +18,14 @@ beforeEach(() => {
 });
 afterEach(() => plugin.end());
 
-test('what goes on without its caller has its time, and is cut off by the end of the process', () => {
+test('work after a disconnect has a time limit, and ends with the process', () => {
   const { deadlineMs, signal } = limitsOf(9_000);
   expect([deadlineMs, signal.aborted]).toEqual([9_000, false]);
   ending.abort();
   expect(signal.aborted).toBe(true);
 });
 
-test('what begins after that has half a second at most', () => {
+test('work that begins after the process stopped has half a second at most', () => {
   ending.abort();
   expect(limitsOf(9_000)).toMatchObject({ deadlineMs: 1_500, signal: { aborted: false } });
   expect(limitsOf(1_100)).toMatchObject({ deadlineMs: 1_100 });

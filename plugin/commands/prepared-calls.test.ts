@@ -6,7 +6,7 @@ import type { PreparedCall, Limits } from '../clients/clients.js';
 import { run } from '../run.js';
 import { CONFIG, ENVIRONMENT, Plugin } from '../testing/plugin.js';
 
-/** Calls that were opened, by what they are for, and not closed yet; with how many there have been. */
+/** Open calls by purpose, and the number of calls so far. */
 interface Counted {
   open: number;
   opened: number;
@@ -43,7 +43,7 @@ function counting<Subject, Answer>(counted: Counted, open: (limits: Limits) => P
   };
 }
 
-/** Runs a command with services whose calls to come are counted. */
+/** Runs a command with services that count prepared calls. */
 function command(name: 'ADD' | 'DEL') {
   const { tools } = plugin.options;
   const dataplane = {
@@ -63,7 +63,7 @@ function command(name: 'ADD' | 'DEL') {
   return run(request, { ...plugin.options, tools: { ...tools, dataplane, ipam } });
 }
 
-test('ADD opens its AttachPod while it waits for addresses, and DEL its Release while the wire goes', async () => {
+test('ADD opens AttachPod while it waits for addresses, and DEL opens Release while it detaches', async () => {
   const giveAddresses = plugin.script.hold('Allocate');
   const adding = command('ADD');
   await plugin.script.untilCalled('Allocate');

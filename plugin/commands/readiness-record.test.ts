@@ -32,7 +32,7 @@ async function paused(): Promise<void> {
   await vi.waitFor(() => expect(clock.sleeping).toBe(1), { interval: 1, timeout: 20_000 });
 }
 
-test('the lease is half a minute ahead while the node is ready, renewed, and left when the process ends', async () => {
+test('the lease lasts half a minute while the node is ready, is renewed, and outlives the process', async () => {
   writeFileSync(path, '');
   lease.start();
   await paused();
@@ -44,7 +44,7 @@ test('the lease is half a minute ahead while the node is ready, renewed, and lef
   expect(aheadMs()).toBe(30_000);
 });
 
-test('a node that is not ready has none, nor has one that was never ready a file', async () => {
+test('a node that is not ready has no lease, and one that never was ready has no file', async () => {
   lease.start();
   await paused();
   expect(() => statSync(path)).toThrow('ENOENT');

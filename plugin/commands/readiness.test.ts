@@ -26,25 +26,25 @@ const REQUEST: NodeRequest = readNodeRequest('STATUS', {
   cancel: new AbortController(),
 });
 
-/** Nothing but time passes between two looks at the services. */
+/** Only time passes between two queries of the services. */
 const PAUSE_MS = 2000;
 
 let clock: ManualClock;
 let folder: string;
 let record: ReturnType<typeof recordingLog>;
-/** Reads strictly. */
+/** Reads the strict answer. */
 let readiness: Readiness;
 /** Another process of the plugin on the node. */
 let start: (isStrict: boolean, bootId?: string) => Promise<Readiness>;
-/** How often the dataplane was asked, how long it had for the latest answer, and what it says. */
+/** How often the dataplane was called, the time limit of the latest call, and its answer. */
 let asked: number;
 let givenMs: number;
 let answer: () => Promise<boolean>;
-/** What podwire-ipam says. */
+/** The answer of podwire-ipam. */
 let ipamServes: () => Promise<boolean>;
 /** Why podwire-ipam has no address. */
 let refusal: () => Promise<string | undefined>;
-/** Where the dataplane is looked for in vain. */
+/** A socket without a dataplane. */
 let unreachablePeer: string | undefined;
 
 beforeEach(async () => {
@@ -92,7 +92,7 @@ afterEach(async () => {
 
 const ready = () => readiness.require(REQUEST);
 
-/** Lets the answers' keeper come to its next pause. */
+/** Runs the poller until its next pause. */
 async function paused(): Promise<void> {
   await vi.waitFor(() => expect(clock.sleeping).toBe(1), { interval: 1, timeout: 20_000 });
 }
@@ -105,15 +105,15 @@ async function pass(durationMs: number): Promise<void> {
 
 const silence = () => Promise.reject(new Failure('DEADLINE_EXCEEDED', 'no answer'));
 
-describe('what a runtime asks for again and again', () => {
-  test('is answered without asking anybody', async () => {
+describe('repeated STATUS requests of a runtime', () => {
+  test('are answered without a call to a service', async () => {
     await ready();
     expect(asked).toBe(1);
     for (let times = 0; times < 10; times++) await ready();
     expect(asked).toBe(1);
   });
 
-  test('is asked of the services every two seconds meanwhile', async () => {
+  test('are backed by a query of the services every two seconds', async () => {
     await ready();
     for (let pauses = 1; pauses <= 3; pauses++) {
       await pass(PAUSE_MS);
@@ -123,7 +123,7 @@ describe('what a runtime asks for again and again', () => {
     expect(asked).toBe(4);
   });
 
-  test('turns when a service hangs, without anybody waiting for it', async () => {
+  test('fail when a service hangs, without a wait', async () => {
     await ready();
     answer = silence;
     await pass(PAUSE_MS);
@@ -132,7 +132,7 @@ describe('what a runtime asks for again and again', () => {
     expect(asked).toBe(before);
   });
 
-  test('is not believed for longer than three seconds, though nobody looked', async () => {
+  test('are not answered from data older than three seconds when polling stopped', async () => {
     await ready();
     let letGo: () => void = () => undefined;
     answer = () => new Promise((resolve) => (letGo = () => resolve(true)));
@@ -141,16 +141,16 @@ describe('what a runtime asks for again and again', () => {
     await vi.waitFor(() => expect(asked).toBe(2), { interval: 1, timeout: 20_000 });
     await ready();
     clock.advance(1000);
-    const told = vi.fn();
-    const waiting = ready().then(told);
+    const answered = vi.fn();
+    const waiting = ready().then(answered);
     await Promise.resolve();
-    expect(told).not.toHaveBeenCalled();
+    expect(answered).not.toHaveBeenCalled();
     letGo();
     await waiting;
     expect(asked).toBe(2);
   });
 
-  test('is forgotten when nobody asks for a minute', async () => {
+  test('keep polling for a minute after the last one', async () => {
     await ready();
     await paused();
     clock.advance(60_000);
@@ -161,7 +161,7 @@ describe('what a runtime asks for again and again', () => {
   });
 });
 
-test('services that have not restored what they hold are not waited for, and are named', async () => {
+test('services that still restore their state are reported without a wait', async () => {
   ipamServes = () => Promise.resolve(false);
   answer = () => Promise.resolve(false);
   const words = 'is not serving: see its log';
@@ -171,14 +171,14 @@ test('services that have not restored what they hold are not waited for, and are
   });
 });
 
-test('that there is no address is podwire-ipam’s word', async () => {
+test('a lack of addresses is reported as podwire-ipam words it', async () => {
   refusal = () => Promise.resolve('pool pods is disabled');
   await expect(ready()).rejects.toMatchObject({
     message: 'podwire-ipam has no address for a pod: pool pods is disabled',
   });
 });
 
-test('a service that refuses is named once, whether it names itself or not, and with one reason for both questions', async () => {
+test('a service that refuses is named once, also when its message names it, and with one reason for both questions', async () => {
   const refuses = () => Promise.reject(new Failure('STORE_UNAVAILABLE', 'podwire-ipam at unix:/run/i.sock: EACCES'));
   [refusal, ipamServes] = [refuses, refuses];
   answer = () => Promise.reject(new Failure('KERNEL_REFUSED', 'link add: EPERM'));
@@ -187,7 +187,7 @@ test('a service that refuses is named once, whether it names itself or not, and 
   });
 });
 
-test('a service that is not there is told from one that hangs', async () => {
+test('an absent service and one that hangs have different reasons', async () => {
   answer = silence;
   unreachablePeer = 'podwire-dataplane at unix:/run/d.sock';
   await expect(ready()).rejects.toMatchObject({
@@ -201,7 +201,7 @@ describe('a service that is slow', () => {
     answer = () => new Promise((resolve) => (letGo = () => resolve(true)));
   };
 
-  test('is waited for 0.3 s, though it has longer, and what it answers then is kept', async () => {
+  test('delays STATUS by 0.3 s at most; its later answer is kept', async () => {
     hold();
     const refused = expect(ready()).rejects.toMatchObject({
       code: 'NOT_READY',
@@ -217,7 +217,7 @@ describe('a service that is slow', () => {
     expect(asked).toBe(1);
   });
 
-  test('keeps a node ready that was, where nobody waits for it', async () => {
+  test('keeps a ready node ready, without a wait', async () => {
     await ready();
     hold();
     await paused();
@@ -233,7 +233,7 @@ describe('a service that is slow', () => {
   });
 });
 
-test('a service that is back is noticed within a second', async () => {
+test('a service that is reachable again is noticed within a second', async () => {
   answer = silence;
   await expect(ready()).rejects.toMatchObject({ code: 'NOT_READY' });
   answer = () => Promise.resolve(true);
@@ -244,7 +244,7 @@ test('a service that is back is noticed within a second', async () => {
   await ready();
 });
 
-test('a defect is told to whoever asks next, and is not kept', async () => {
+test('a defect is reported to the next request, and is not kept', async () => {
   await ready();
   answer = () => Promise.reject(new TypeError('defect'));
   await pass(PAUSE_MS);
@@ -254,7 +254,7 @@ test('a defect is told to whoever asks next, and is not kept', async () => {
   await ready();
 });
 
-test('nothing is believed that was told at a later time: the clock was set back', async () => {
+test('an answer from the future does not count: the clock was set back', async () => {
   answer = silence;
   await expect(ready()).rejects.toMatchObject({ code: 'NOT_READY' });
   answer = () => Promise.resolve(true);
@@ -272,7 +272,7 @@ describe('a node that was ready once since its boot', () => {
     await ready();
   });
 
-  /** Lets the services be asked for a time, while a runtime asks for STATUS each five seconds. */
+  /** Polls the services for a time, while a runtime sends STATUS every five seconds. */
   async function askedFor(durationMs: number): Promise<void> {
     for (let passedMs = 0; passedMs < durationMs; passedMs += PAUSE_MS) {
       await pass(PAUSE_MS);
@@ -284,7 +284,7 @@ describe('a node that was ready once since its boot', () => {
     ['the pools are exhausted', () => (refusal = () => Promise.resolve('pool pods has no address left'))],
     ['podwire-ipam is not serving', () => (ipamServes = () => Promise.resolve(false))],
     ['podwire-ipam is down', () => ([ipamServes, refusal] = [silence, silence])],
-  ])('stays ready while %s, however long', async (_, fail) => {
+  ])('stays ready while %s, without a time limit', async (_, fail) => {
     fail();
     await askedFor(60_000);
     await expect(readiness.requireAdd(REQUEST)).rejects.toMatchObject({ code: 'NOT_READY' });
@@ -294,7 +294,7 @@ describe('a node that was ready once since its boot', () => {
     ['is dead', silence],
     ['is not serving', () => Promise.resolve(false)],
     ['has a kernel that refuses', () => Promise.reject(new Failure('KERNEL_REFUSED', 'link add: EPERM'))],
-  ])('stays ready for 30 s while the dataplane %s, then is not until that is back', async (_, fault) => {
+  ])('stays ready for 30 s while the dataplane %s, and is not ready after that until it recovers', async (_, fault) => {
     answer = fault;
     await askedFor(OUTAGE_MS);
     await pass(2 * PAUSE_MS);
@@ -309,7 +309,7 @@ describe('a node that was ready once since its boot', () => {
     await askedFor(OUTAGE_MS);
   });
 
-  test('is answered at once by the next process, which has not heard of any service yet', async () => {
+  test('is answered at once by the next process, before any query of the services', async () => {
     await readiness.stop();
     answer = () => new Promise(() => undefined);
     readiness = await start(false);
@@ -327,14 +327,14 @@ describe('a node that was ready once since its boot', () => {
     await ready();
   });
 
-  test('is judged strictly where the cluster wants that', async () => {
+  test('gets the strict answer where the setting requires it', async () => {
     await readiness.stop();
     readiness = await start(true);
     ipamServes = () => Promise.resolve(false);
     await expect(ready()).rejects.toMatchObject({ code: 'NOT_READY' });
   });
 
-  test('has the reasons why ADDs fail in the log, once for each change', async () => {
+  test('logs why ADDs fail, once for each change', async () => {
     refusal = () => Promise.resolve('pool pods has no address left');
     await askedFor(3 * PAUSE_MS);
     refusal = () => Promise.resolve(undefined);
@@ -345,7 +345,7 @@ describe('a node that was ready once since its boot', () => {
     ]);
   });
 
-  test('is not prolonged an outage by a clock that was set back, nor given one', async () => {
+  test('gets no longer outage, and no new one, from a clock that was set back', async () => {
     answer = silence;
     await askedFor(OUTAGE_MS - PAUSE_MS);
     clock.advance(-3_600_000);
@@ -355,7 +355,7 @@ describe('a node that was ready once since its boot', () => {
     await expect(ready()).rejects.toMatchObject({ code: 'NOT_READY' });
   });
 
-  test('is a node that was not, where the file cannot be read: the log says so', async () => {
+  test('counts as never ready when the file is unreadable, with a log line', async () => {
     await readiness.stop();
     writeFileSync(join(folder, 'node-ready'), '{');
     ipamServes = () => Promise.resolve(false);

@@ -22,7 +22,7 @@ afterEach(async () => {
   rmSync(folder, { recursive: true });
 });
 
-test('addresses of another IPAM plugin are given back while podwire-ipam is known to be away', async () => {
+test('addresses of another IPAM plugin are released while podwire-ipam is known to be down', async () => {
   const script = `#!/bin/sh\necho $CNI_COMMAND >> ${folder}/calls\n`;
   writeFileSync(join(folder, 'other-ipam'), script, { mode: 0o755 });
   const delegate = { type: 'other-ipam', variables: { CNI_PATH: folder }, configuration: '{}' };

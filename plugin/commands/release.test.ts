@@ -29,7 +29,7 @@ const tools = () => plugin.options.tools;
 const discard = (cancel = new AbortController()) =>
   discardEntry(ATTACHMENT, tools(), { queue: plugin.options.queue, cancel });
 
-/** The other IPAM plugin of the network: a shell script, whole whenever the replay calls it. */
+/** The other IPAM plugin of the network: a shell script that works whenever the replay calls it. */
 function install(script: string): void {
   const path = join(folder, 'other-ipam');
   writeFileSync(`${path}.next`, `#!/bin/sh\n${script}\n`, { mode: 0o755 });
@@ -44,16 +44,16 @@ const run = (command: string) =>
 
 const GIVES = `test "$CNI_COMMAND" = ADD && echo '{"cniVersion":"1.1.0","ips":[{"address":"192.0.2.7/24"}]}'; exit 0`;
 
-/** A pod is gone, and the wire that it had as well; its addresses another IPAM plugin does not take back. */
-async function refusedDebt(): Promise<void> {
+/** The pod and its interface are gone; the other IPAM plugin refuses to release the addresses. */
+async function refusedRelease(): Promise<void> {
   install(GIVES);
   expect(await run('ADD')).toMatchObject({ exitCode: 0 });
   install(`test "$CNI_COMMAND" = GC && exit 0; echo '{"code":7,"msg":"no subnet"}'; exit 1`);
   expect(await run('DEL')).toEqual(DONE);
 }
 
-test('what another IPAM plugin refuses fails no GC any more, and no ADD', async () => {
-  await refusedDebt();
+test('discarding a refused release lets GC and ADD succeed', async () => {
+  await refusedRelease();
   for (const command of ['GC', 'ADD']) expect((await run(command)).stdout).toContain('no subnet');
   expect(await discard()).toMatchObject({
     attachment: ATTACHMENT,
@@ -70,7 +70,7 @@ test('what another IPAM plugin refuses fails no GC any more, and no ADD', async 
   expect(await run('ADD')).toMatchObject({ exitCode: 0 });
 });
 
-test('waits for an attempt under way: what that did is not there to be given up', async () => {
+test('discarding waits for an attempt in flight; a completed entry is not found', async () => {
   await plugin.run('ADD');
   plugin.script.failNext('DetachPod', new Failure('KERNEL_REFUSED', 'EBUSY'));
   expect(await plugin.run('DEL')).toEqual(DONE);
@@ -86,8 +86,8 @@ test('waits for an attempt under way: what that did is not there to be given up'
   expect(plugin.journal.entries()).toEqual([]);
 });
 
-test('waits for an attempt under way: what that could not do is given up, and does not come back', async () => {
-  await refusedDebt();
+test('discarding waits for an attempt in flight; a failed entry is discarded and does not return', async () => {
+  await refusedRelease();
   install(`touch ${folder}/begun; while ! test -e ${folder}/go; do sleep 0.02; done; exit 1`);
   const collecting = run('GC');
   await vi.waitFor(() => expect(existsSync(join(folder, 'begun'))).toBe(true), { interval: 5, timeout: 20_000 });
@@ -99,8 +99,8 @@ test('waits for an attempt under way: what that could not do is given up, and do
   expect([plugin.journal.entries(), plugin.store.texts.size]).toEqual([[], 0]);
 });
 
-test('whose caller went away before its turn leaves the entry', async () => {
-  await refusedDebt();
+test('a discard whose caller disconnected in the queue leaves the entry', async () => {
+  await refusedRelease();
   const cancel = new AbortController();
   cancel.abort(new Failure('CANCELLED', 'the caller disconnected'));
   await expect(discard(cancel)).rejects.toMatchObject({ code: 'CANCELLED' });

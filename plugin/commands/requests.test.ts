@@ -5,7 +5,7 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { NOTHING, Plugin, type Command } from '../testing/plugin.js';
 
-/** What a pod asks for, as it reaches the services. */
+/** A pod's requests, as the services receive them. */
 
 const ATTACHMENT = { network: 'net', containerId: 'c0ffee', interfaceName: 'eth0' };
 const MAC = '02:00:00:00:00:07';
@@ -29,7 +29,7 @@ const asked = (method: string) =>
   plugin.script.requests.filter((each) => each.method === method).map(({ request }) => request);
 
 describe('ADD asks IPAM for', () => {
-  test('what the configuration says', async () => {
+  test('what the configuration requests', async () => {
     await add({ ipam: { type: 'podwire-ipam', assign_ipv6: 'true', ipv4_pools: ['a'], ipv6_pools: ['fd00::/48'] } });
     expect(asked('Allocate')).toEqual([
       expect.objectContaining({ families: [4, 6], pools: ['a', 'fd00::/48'], addresses: [] }),
@@ -44,7 +44,7 @@ describe('ADD asks IPAM for', () => {
     expect(result.ips.map(({ address }: { address: string }) => address)).toEqual(['10.65.0.9/32', 'fd65::9/128']);
   });
 
-  test('nothing where it is not to', async () => {
+  test('nothing where IPAM is not used', async () => {
     const annotations = { 'cni.projectcalico.org/ipAddrsNoIpam': '["192.0.2.7","2001:db8::7"]' };
     const config = { feature_control: { ip_addrs_no_ipam: true }, runtimeConfig: { [CAPABILITY]: annotations } };
     const prevResult = await add(config);
@@ -64,7 +64,7 @@ describe('ADD asks IPAM for', () => {
   });
 });
 
-test('ADD asks the dataplane for MAC address, source prefixes and queues, and CHECK for the same', async () => {
+test('ADD passes MAC address, source prefixes and queues to the dataplane, and so does CHECK', async () => {
   const annotations = {
     'cni.projectcalico.org/hwAddr': MAC.toUpperCase(),
     'cni.projectcalico.org/allowedSourcePrefixes': '["8.8.8.0/24"]',
@@ -82,7 +82,7 @@ test('ADD asks the dataplane for MAC address, source prefixes and queues, and CH
   expect([...asked('AttachPod'), ...asked('CheckPod')]).toEqual([{ pod }, { pod }]);
 });
 
-test('ADD answers with the DNS settings that it was asked for, in place of those of plugins before it', async () => {
+test('ADD returns the requested DNS settings in place of those of plugins before it', async () => {
   const dns = { nameservers: ['10.0.0.53'], search: ['cluster.local'] };
   const prevResult = { ips: [], dns: { nameservers: ['192.0.2.53'] }, unknown: 1 };
   expect(await add({ prevResult })).toMatchObject({ dns: prevResult.dns, unknown: 1 });
@@ -94,7 +94,7 @@ test('ADD answers with the DNS settings that it was asked for, in place of those
   expect(await add({})).not.toHaveProperty('dns');
 });
 
-describe('what request policies judge', () => {
+describe('the input of request policies', () => {
   const annotations = {
     'cni.projectcalico.org/hwAddr': MAC,
     'cni.projectcalico.org/ipv4pools': '["b"]',
@@ -102,7 +102,7 @@ describe('what request policies judge', () => {
   };
   const denial = new Failure('REQUEST_DENIED', 'namespace "default" may not ask for it');
 
-  test('goes along with Allocate, and who chose which pool', async () => {
+  test('is part of Allocate, with the source of each pool', async () => {
     await add({
       feature_control: { allowed_source_prefixes: true },
       ipam: { assign_ipv6: 'true', ipv6_pools: ['six'] },
@@ -128,7 +128,7 @@ describe('what request policies judge', () => {
     expect(asked('AuthorizeRequests')).toEqual([]);
   });
 
-  test('is asked for by itself where IPAM gives no address, and only then', async () => {
+  test('is evaluated by a separate call where IPAM allocates nothing, and only then', async () => {
     const config = {
       feature_control: { ip_addrs_no_ipam: true },
       runtimeConfig: { [CAPABILITY]: { 'cni.projectcalico.org/ipAddrsNoIpam': '["192.0.2.7"]' } },
@@ -158,7 +158,7 @@ describe('what request policies judge', () => {
       { requests: { sourcePrefixes: ['8.8.8.0/24'], macAddress: '', families: [] } },
     ],
     ['families', { ipFamilies: '["IPv6"]' }, { requests: { families: [IpFamily.IP_FAMILY_IPV6] } }],
-  ])('is asked for %s alone before another IPAM plugin is run', async (_, annotations, message) => {
+  ])('is evaluated for %s before another IPAM plugin runs', async (_, annotations, message) => {
     const named = Object.entries(annotations).map(([name, value]) => [`cni.projectcalico.org/${name}`, value]);
     const config = {
       ipam: { type: 'false' },
@@ -178,7 +178,7 @@ describe('what request policies judge', () => {
     expect(plugin.script.calls).toEqual(['AuthorizeRequests']);
   });
 
-  test('is asked nothing by a pod that asks for nothing of another IPAM plugin', async () => {
+  test('is not evaluated for a pod of another IPAM plugin without requests', async () => {
     const { stdout } = await plugin.run('ADD', {
       config: { ipam: { type: 'false' } },
       variables: { CNI_PATH: '/bin' },
@@ -187,7 +187,7 @@ describe('what request policies judge', () => {
     expect(asked('AuthorizeRequests')).toEqual([]);
   });
 
-  test('comes before what Podwire does not make, which begins nothing', async () => {
+  test('is evaluated before unsupported requests are refused, without any effect', async () => {
     const config = {
       feature_control: { floating_ips: true },
       runtimeConfig: { [CAPABILITY]: { 'cni.projectcalico.org/floatingIPs': '["192.0.2.7"]' } },
@@ -208,7 +208,7 @@ describe('what request policies judge', () => {
     expect(plugin.state()).toBe(NOTHING);
   });
 
-  test('is refused, and what the attachment has from before stays', async () => {
+  test('is refused, and the attachment keeps what it has', async () => {
     await add({});
     const before = plugin.state();
     plugin.script.failNext('Allocate', denial);
@@ -217,7 +217,7 @@ describe('what request policies judge', () => {
   });
 });
 
-test('a refused request asks for nothing', async () => {
+test('a refused request calls no service', async () => {
   const { exitCode, stdout } = await plugin.run('ADD', {
     config: { runtimeConfig: { ips: ['10.65.0.7'] } },
     variables: { CNI_ARGS: 'IP=10.65.0.8' },
@@ -244,7 +244,7 @@ describe('a configuration that was written for Calico', () => {
   };
   const warnings = () => plugin.record.lines().filter(({ level }) => level === 'warn');
 
-  test('works, under Calico’s name, and names once what has no effect', async () => {
+  test('works under Calico’s name, and reports once what has no effect', async () => {
     await add(CALICO, { rest: { plugin: 'calico' } });
     await add({ ...CALICO, prevResult: { ips: [] } }, { variables: { CNI_CONTAINERID: 'second' } });
     expect(plugin.state()).toContain('@node-9');
@@ -254,14 +254,14 @@ describe('a configuration that was written for Calico', () => {
     expect((await plugin.run('DEL', { config: CALICO, rest: { plugin: 'calico' } })).exitCode).toBe(0);
   });
 
-  test('may name the node in the old way', async () => {
+  test('may use the old key for the node name', async () => {
     await add({ hostname: 'node-8' });
     expect(plugin.state()).toContain('@node-8');
     await add({ hostname: 'node-8', nodename: 'node-7' }, { variables: { CNI_CONTAINERID: 'second' } });
     expect(plugin.state()).toContain('@node-7');
   });
 
-  test('has annotations without an effect named', async () => {
+  test('has annotations without an effect reported', async () => {
     // Calico writes the others itself, for its own use.
     const annotations = {
       'qos.projectcalico.org/ingressBandwidth': '1M',
@@ -270,7 +270,7 @@ describe('a configuration that was written for Calico', () => {
       'cni.projectcalico.org/podIP': '10.65.0.0/32',
       'cni.projectcalico.org/podIPs': '10.65.0.0/32',
       'cni.projectcalico.org/containerID': 'c0ffee',
-      'example.org/of-somebody-else': '',
+      'example.org/of-another-project': '',
     };
     await add({ runtimeConfig: { [CAPABILITY]: annotations } });
     expect(warnings().map(({ msg }) => msg)).toEqual([

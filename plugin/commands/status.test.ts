@@ -17,7 +17,7 @@ afterEach(async () => {
   expect(plugin.script.unusedFaults()).toEqual([]);
 });
 
-/** Each time for another network, as answers are kept for a second. */
+/** Each call uses another network, as answers are kept for a second. */
 let asked = 0;
 const status = (config = {}, rest = {}) =>
   plugin.run('STATUS', { config: { cniVersion: '1.1.0', name: `net${++asked}`, ...config }, rest });
@@ -27,7 +27,7 @@ const error = async (config = {}) => {
   expect(answer.exitCode).toBe(1);
   return JSON.parse(answer.stdout);
 };
-/** STATUS gives services less time than a busy machine may need, and is asked again then. */
+/** STATUS has a shorter time limit than a busy machine may need, and is then repeated. */
 const BUSY = { interval: 10, timeout: 20_000 };
 const untilReady = () => vi.waitFor(async () => expect(await status()).toEqual(READY), BUSY);
 
@@ -48,7 +48,7 @@ describe('STATUS', () => {
     });
   });
 
-  test('names both services when both are away', async () => {
+  test('names both services when both are down', async () => {
     await plugin.journal.load();
     expect(await error()).toMatchObject({ code: 50, msg: expect.stringMatching(/podwire-ipam .*podwire-dataplane /) });
   });
@@ -56,20 +56,20 @@ describe('STATUS', () => {
   test('is 50 while a service hangs', async () => {
     await plugin.start();
     const letGo = plugin.script.hold('ExplainAllocation');
-    const told = { code: 50, msg: expect.stringContaining('podwire-ipam does not answer') };
-    await vi.waitFor(async () => expect(await error()).toMatchObject(told), BUSY);
+    const expected = { code: 50, msg: expect.stringContaining('podwire-ipam does not answer') };
+    await vi.waitFor(async () => expect(await error()).toMatchObject(expected), BUSY);
     letGo();
     await untilReady();
   });
 
-  test('waits 0.3 s for the services, however late the shim was', async () => {
+  test('waits 0.3 s for the services, however late the shim started', async () => {
     await plugin.start();
     const letGo = plugin.script.hold('ExplainAllocation');
     const answer = await plugin.run('STATUS', {
       config: { cniVersion: '1.1.0' },
       rest: { startedNs: BigInt(Date.now() - 5000) * 1_000_000n },
     });
-    // On a busy machine, podwire-dataplane may not be heard within it either.
+    // On a busy machine, podwire-dataplane may not answer within it either.
     expect(JSON.parse(answer.stdout).msg).toMatch(/^podwire-ipam .*within 300 ms(:|;|$)/);
     letGo();
   });
@@ -79,11 +79,11 @@ describe('STATUS', () => {
     for (let count = 0; count < 64; count++) {
       plugin.ipam.put({ network: 'net', containerId: `c${count}`, interfaceName: 'eth0' });
     }
-    const told = { code: 50, msg: expect.stringContaining('has no address left') };
-    await vi.waitFor(async () => expect(await error()).toMatchObject(told), BUSY);
+    const expected = { code: 50, msg: expect.stringContaining('has no address left') };
+    await vi.waitFor(async () => expect(await error()).toMatchObject(expected), BUSY);
   });
 
-  test('asks for what pods of the network get: families and pools of the configuration, on the node that it names', async () => {
+  test('asks for the pods of the network: families and pools of the configuration, on the configured node', async () => {
     await plugin.start();
     const explained = async (config: object) => {
       await vi.waitFor(async () => expect(await strictStatus(config)).toEqual(READY), BUSY);
@@ -98,10 +98,10 @@ describe('STATUS', () => {
         pools: ['fd00::/48'],
         poolChoices: [{ pool: 'fd00::/48', family, isConfigured: true }],
       },
-      // A pool may be for the pods of some namespaces alone.
+      // A pool may be for the pods of some namespaces only.
       anyNamespace: true,
     });
-    // What ADD refuses is left out, and told by ADD.
+    // What ADD refuses is left out; ADD reports it.
     expect(await explained({ ipam: { ...ipam, assign_ipv4: 4 }, nodename: 'Node_9' })).toMatchObject({
       request: { nodeName: 'node-1', families: [], pools: [] },
     });
@@ -116,14 +116,14 @@ describe('STATUS', () => {
     }, BUSY);
   });
 
-  test('is ready with a service of a release that cannot explain', async () => {
+  test('is ready with a service of a release without ExplainAllocation', async () => {
     await plugin.start();
     plugin.script.lacks.add('ExplainAllocation');
     await untilReady();
     expect(plugin.script.calls).toContain('ExplainAllocation');
   });
 
-  test('is 51 while what DELs left is in memory alone, until it can be stored', async () => {
+  test('is 51 while pending releases are in memory only', async () => {
     await plugin.start('ipam');
     plugin.store.broken = 'full';
     expect(await plugin.run('DEL')).toEqual(READY);
@@ -139,7 +139,7 @@ describe('STATUS', () => {
     expect(await error()).toMatchObject({ code: 51, msg: expect.stringContaining('cannot be read') });
   });
 
-  test('asks once for many who ask at once', async () => {
+  test('queries the services once for concurrent requests', async () => {
     await plugin.start();
     await Promise.all(Array.from({ length: 10 }, () => status({ name: 'one' })));
     const asks = () => plugin.script.calls.filter((call) => call.startsWith('ExplainAllocation'));
@@ -154,7 +154,7 @@ describe('STATUS of a node that was ready', () => {
     await untilReady();
   });
 
-  test('is judged strictly when podwirectl asks', async () => {
+  test('is evaluated strictly for podwirectl', async () => {
     await plugin.stopServices();
     const answer = await strictStatus();
     expect(JSON.parse(answer.stdout)).toMatchObject({
@@ -163,7 +163,7 @@ describe('STATUS of a node that was ready', () => {
     });
   });
 
-  test('stays ready while the pools are exhausted: that is the error of the ADD', async () => {
+  test('stays ready while the pools are exhausted: the ADD reports that', async () => {
     for (let count = 0; count < 64; count++) {
       plugin.ipam.put({ network: 'net', containerId: `c${count}`, interfaceName: 'eth0' });
     }
@@ -178,12 +178,12 @@ describe('STATUS of a node that was ready', () => {
     letGo();
   });
 
-  test('stays ready while both services are away for a moment', async () => {
+  test('stays ready while both services are down briefly', async () => {
     await plugin.stopServices();
     expect(await status()).toEqual(READY);
   });
 
-  test('stays ready while the journal cannot be stored: its metrics and the log say so', async () => {
+  test('stays ready while the journal cannot be stored: metrics and log report that', async () => {
     plugin.store.broken = 'full';
     plugin.script.failNext('DetachPod', new Failure('KERNEL_REFUSED', 'link delete: EBUSY'));
     expect(await plugin.run('DEL')).toEqual(READY);
@@ -194,7 +194,7 @@ describe('STATUS of a node that was ready', () => {
   });
 });
 
-test.each(['0.4.0', '1.0.0'])('STATUS is refused in version %s, which lacks it', async (cniVersion) => {
+test.each(['0.4.0', '1.0.0'])('STATUS is refused in version %s, which does not have it', async (cniVersion) => {
   expect(await error({ cniVersion })).toMatchObject({
     code: 1,
     msg: expect.stringContaining('STATUS requires CNI 1.1.0'),

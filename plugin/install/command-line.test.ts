@@ -12,7 +12,7 @@ test.each([
   [['check-install'], { name: 'check-install', scope: 'all' }],
   [['--version'], { name: 'version' }],
   [['uninstall', '-h'], { name: 'help' }],
-])('%j is understood', (args, command) => expect(parseCommandLine(args)).toEqual(command));
+])('%j is accepted', (args, command) => expect(parseCommandLine(args)).toEqual(command));
 
 test.each([
   [[], 'the command is missing'],
@@ -20,4 +20,4 @@ test.each([
   [['toString'], 'unknown command "toString"'],
   [['uninstall', '--no-wait'], 'unknown option "--no-wait" of "uninstall"'],
   [['install', 'now'], 'unknown option "now" of "install"'],
-])('%j is not: %s', (args, reason) => expect(parseCommandLine(args)).toEqual({ name: 'invalid', reason }));
+])('%j is refused: %s', (args, reason) => expect(parseCommandLine(args)).toEqual({ name: 'invalid', reason }));

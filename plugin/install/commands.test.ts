@@ -1,4 +1,4 @@
-// The program itself, with the shim that is shipped, and a resident plugin that answers STATUS as told.
+// The program itself, with the shipped shim and a fake resident plugin.
 import { execFileSync, spawn } from 'node:child_process';
 import { chmodSync, existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { createServer, type Server } from 'node:http';
@@ -53,7 +53,7 @@ const socket = () => join(site.folder, 'cni.sock');
 const configuration = () =>
   `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"podwire","mtu":__CNI_MTU__,"socket":"${socket()}"}]}`;
 
-/** A resident plugin whose answer to STATUS is an error until it is told otherwise. */
+/** A resident plugin whose STATUS fails until the test changes it. */
 async function startResident(): Promise<{ ready: () => void; refuse: () => void; seen: string[] }> {
   const seen: string[] = [];
   let isReady = false;
@@ -75,7 +75,7 @@ const messages = ({ log }: { log: readonly Record<string, unknown>[] }) => log.m
 
 describe('podwire install', () => {
   test(
-    'waits until the plugin is ready, and leaves what check-install and uninstall know',
+    'waits until the plugin is ready; check-install and uninstall know its files',
     { timeout: SLOW_MS },
     async () => {
       site.addLoopback();
@@ -127,12 +127,12 @@ describe('podwire install', () => {
       readFileSync(join(import.meta.dirname, '..', 'conflist', '10-podwire.conflist'), 'utf8'),
     );
     expect(site.json(PATHS[2]!)).toEqual({ ...shipped, plugins: [{ ...plugins[0], nodename: 'node-1' }] });
-    // Releases before 1.1.0 of the specification know the one, the others choose the highest of the many.
+    // Runtimes before CNI 1.1.0 know `cniVersion`, the others choose the highest of `cniVersions`.
     expect(shipped).toMatchObject({ cniVersion: '1.0.0', cniVersions: ['0.3.1', '0.4.0', '1.0.0', '1.1.0'] });
     expect(isShim(readFileSync(SHIPPED))).toBe(true);
   });
 
-  test('says what is wrong with its input, and changes nothing', { timeout: SLOW_MS }, async () => {
+  test('reports wrong input, and changes nothing', { timeout: SLOW_MS }, async () => {
     const refused = async (env: Record<string, string>, args = 'install --no-wait') => {
       const outcome = await run(args, env);
       expect([outcome.exitCode, site.state()]).toEqual([1, {}]);
@@ -153,7 +153,7 @@ describe('podwire install', () => {
     expect(await refused({ PODWIRE_INSTALL_WAIT_MS: '0' }, 'install')).toMatch(/not ready after 0 ms.*cannot connect/);
   });
 
-  test('answers for people', { timeout: SLOW_MS }, async () => {
+  test('prints readable answers', { timeout: SLOW_MS }, async () => {
     const help = await run('--help');
     expect(help).toMatchObject({ exitCode: 0, stdout: expect.stringContaining('usage: podwire COMMAND') });
     expect(help.stdout).toContain('  CNI_BIN_DIR (/opt/cni/bin)\n      Where the container runtime looks');
@@ -165,7 +165,7 @@ describe('podwire install', () => {
   });
 
   test(
-    'stays with SLEEP=true, puts back what is overwritten or removed, and ends at SIGTERM',
+    'stays with SLEEP=true, restores files that are overwritten or removed, and ends at SIGTERM',
     { timeout: SLOW_MS },
     async () => {
       const program = start('install --no-wait', { SLEEP: 'true', PODWIRE_INSTALL_CHECK_INTERVAL_MS: '100' });
@@ -190,7 +190,7 @@ describe('podwire install', () => {
 });
 
 test(
-  'what stays puts everything back while the plugin is not ready, and tells of Calico’s return',
+  'a waiting installer restores files before the plugin is ready, and reports Calico’s return',
   { timeout: SLOW_MS },
   async () => {
     const { ready, refuse } = await startResident();
@@ -198,12 +198,12 @@ test(
     const program = start('install', { SLEEP: 'true', PODWIRE_INSTALL_CHECK_INTERVAL_MS: '100' });
     await vi.waitFor(() => expect(Object.keys(site.state())).toEqual(PATHS), SLOW_MS);
     const whole = site.state();
-    // Without them no pod can be deleted, whose address the plugin may wait for.
+    // Without the programs no pod can be deleted, whose address the plugin may wait for.
     refuse();
     for (const path of PATHS) rmSync(join(site.folder, path));
     await vi.waitFor(() => expect(site.state()).toEqual(whole), 20_000);
     site.write('net.d/10-calico.conflist', '{"name":"net","plugins":[{"type":"calico"}]}');
-    // What is put back the second time is so by a look that began after the file was there and had been told of.
+    // The second repair comes from a check that began after the file existed and was reported.
     for (let looks = 0; looks < 2; looks++) {
       rmSync(join(site.bin, 'podwire'));
       await vi.waitFor(() => expect(site.state()).toMatchObject(whole), 20_000);
@@ -219,7 +219,7 @@ describe('a node in trouble', () => {
   const mount = (...args: string[]) => void execFileSync('mount', args);
   const umount = (path: string) => void execFileSync('umount', [path]);
 
-  test('a full disk: what was there before is there again', { timeout: SLOW_MS }, async () => {
+  test('a full disk: the previous files are restored', { timeout: SLOW_MS }, async () => {
     mkdirSync(site.bin);
     mkdirSync(site.net);
     // Room for the old program and one copy of the shim, but not for two.
@@ -235,7 +235,7 @@ describe('a node in trouble', () => {
     }
   });
 
-  test('a file system that nobody may write to', { timeout: SLOW_MS }, async () => {
+  test('a read-only file system', { timeout: SLOW_MS }, async () => {
     expect(await run('install --no-wait')).toMatchObject({ exitCode: 0 });
     mount('--bind', site.bin, site.bin);
     mount('-o', 'remount,bind,ro', site.bin);
@@ -252,7 +252,7 @@ describe('a node in trouble', () => {
     expect(site.state()).toEqual({});
   });
 
-  test('a program that runs is replaced all the same', { timeout: SLOW_MS }, async () => {
+  test('a running program is replaced', { timeout: SLOW_MS }, async () => {
     mkdirSync(site.bin);
     const path = join(site.bin, 'podwire');
     writeFileSync(path, Buffer.concat([readFileSync('/bin/sleep'), scriptShim('0')]));
@@ -261,7 +261,7 @@ describe('a node in trouble', () => {
     const child = spawn(path, ['60'], { signal: sleeper.signal });
     child.on('error', () => undefined);
     await new Promise((resolve) => child.once('spawn', resolve));
-    // To write to it in place is what the kernel refuses (ETXTBSY).
+    // The kernel refuses to write to it in place (ETXTBSY).
     expect(() => writeFileSync(path, '')).toThrow(/ETXTBSY/);
     expect(await run('install --no-wait')).toMatchObject({ exitCode: 0 });
     expect(readFileSync(path).equals(readFileSync(SHIPPED))).toBe(true);
@@ -269,7 +269,7 @@ describe('a node in trouble', () => {
     sleeper.abort();
   });
 
-  test('killed at any time, it leaves whole files, and a repeat makes it whole', { timeout: 120_000 }, async () => {
+  test('a killed installer leaves complete files, and the next run finishes', { timeout: 120_000 }, async () => {
     const shim = readFileSync(SHIPPED);
     const old = scriptShim('0');
     const json = '{"name":"net","plugins":[{"type":"podwire"}]}';
@@ -278,7 +278,7 @@ describe('a node in trouble', () => {
       site.write('net.d/10-podwire.conflist', json);
       rmSync(join(site.bin, 'podwire-ipam'), { force: true });
       const program = start('install --no-wait');
-      // From the first thing that it writes on, a little later each time.
+      // A little later each time, beginning with its first write.
       const begun = () => existsSync(site.bin) && site.state()['bin/podwire'] !== `755 ${old.toString()}`;
       const staged = () => Object.keys(site.state()).some((path) => path.includes('.podwire-install.'));
       await vi.waitFor(() => expect(staged() || begun()).toBe(true), { timeout: SLOW_MS, interval: 1 });

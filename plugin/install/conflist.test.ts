@@ -16,7 +16,7 @@ import {
 const list = (...types: string[]) => ({ name: 'net', plugins: types.map((type) => ({ type })) });
 const typesOf = (conflist: { plugins: { type: string }[] }) => conflist.plugins.map(({ type }) => type).join(' ');
 
-describe('what a file holds', () => {
+describe('the kind of a configuration file', () => {
   test.each([
     ['', { kind: 'unreadable' }],
     ['{"name":"n","plu', { kind: 'unreadable' }],
@@ -30,13 +30,13 @@ describe('what a file holds', () => {
     ],
   ])('%s', (text, expected) => expect(readConflist(text)).toEqual(expected));
 
-  test('ours, with every key', () => {
+  test('a file of Podwire, with every key', () => {
     const conflist = { name: 'n', disableGC: true, plugins: [{ type: 'podwire', mtu: 9 }] };
     expect(readConflist(JSON.stringify(conflist))).toEqual({ kind: 'ours', conflist });
   });
 });
 
-describe('what is to be installed', () => {
+describe('the configuration to install', () => {
   test.each([
     ['{', 'is not JSON'],
     ['{"type":"podwire","name":"n"}', 'must be a list of plugins'],
@@ -49,7 +49,7 @@ describe('what is to be installed', () => {
     );
   });
 
-  test('the shipped one takes an MTU and a node name', () => {
+  test('the shipped configuration takes an MTU and a node name', () => {
     const shipped = list('podwire', 'portmap');
     expect(applySettings(shipped, { mtuBytes: 0, nodeName: '' })).toEqual(shipped);
     expect(applySettings(shipped, { mtuBytes: 1400, nodeName: 'a' }).plugins).toEqual([
@@ -69,7 +69,7 @@ describe('what is to be installed', () => {
   });
 });
 
-describe('chain members of others', () => {
+describe('plugins that others added to the chain', () => {
   test.each([
     ['podwire', 'podwire bandwidth', 'podwire bandwidth'],
     ['podwire portmap', 'podwire bandwidth portmap', 'podwire bandwidth portmap'],
@@ -86,7 +86,7 @@ describe('chain members of others', () => {
     );
   });
 
-  test('keep all their keys; our own keys are ours', () => {
+  test('keep all their keys; Podwire’s keys are replaced', () => {
     const existing = {
       cniVersion: '0.3.1',
       cniVersions: ['0.3.1'],
@@ -110,7 +110,7 @@ describe('chain members of others', () => {
     });
   });
 
-  test('merging twice changes nothing, loses nobody, and keeps the order of ours and of theirs behind each', () => {
+  test('merging twice changes nothing, drops no plugin, and keeps the order of both groups', () => {
     const own = fc.constantFrom('podwire', 'podwire portmap', 'tuning podwire', 'tuning podwire portmap');
     const any = fc.array(fc.constantFrom('podwire', 'portmap', 'tuning', 'a', 'b', 'c'), {
       minLength: 1,
@@ -130,7 +130,7 @@ describe('chain members of others', () => {
   });
 });
 
-test('what is written is read as it was, versions first', () => {
+test('a written configuration is read back unchanged, versions first', () => {
   const conflist = { plugins: [{ type: 'podwire' }], disableGC: true, name: 'n', cniVersion: '1.0.0' };
   const text = writeConflist(conflist);
   expect(readConflist(text)).toEqual({ kind: 'ours', conflist });
@@ -148,7 +148,7 @@ test('files that runtimes load', () => {
   expect(names.filter(isLoaded)).toEqual(['a.conf', 'a.conflist', 'a.json']);
 });
 
-test('what comes before ours, what is Calico’s, and what is ours under another name', () => {
+test('warnings: a configuration that sorts before ours, one of Calico’s, and Podwire’s under another name', () => {
   const files = [
     file('00-multus.conf', 'multus'),
     file('10-calico.conflist', 'calico', 'portmap'),

@@ -22,7 +22,7 @@ const refusal = (text: string) =>
   expect.objectContaining({ code: 'INSTALL_REFUSED', message: expect.stringContaining(text) });
 
 describe('an installation', () => {
-  test('puts programs and configuration in place, and a repeat changes nothing', async () => {
+  test('writes programs and configuration, and a repeat changes nothing', async () => {
     const paths = ['bin/podwire', 'bin/podwire-ipam', 'net.d/10-podwire.conflist'];
     expect(await site.install()).toEqual(paths.map((path) => join(site.folder, path)));
     expect(Object.keys(site.state())).toEqual(paths);
@@ -41,21 +41,21 @@ describe('an installation', () => {
     expect([site.mode('bin/podwire'), site.mode('net.d/10-podwire.conflist')]).toEqual(['755', '644']);
   });
 
-  test('gives programs of another release, and wrong permissions, their place', async () => {
+  test('replaces programs of another release and wrong permissions', async () => {
     site.write('bin/podwire', scriptShim('0'), 0o755);
     site.write('bin/podwire-ipam', scriptShim(), 0o600);
     expect(await site.install()).toHaveLength(3);
     expect([site.read('bin/podwire'), site.mode('bin/podwire-ipam')]).toEqual([scriptShim().toString(), '755']);
   });
 
-  test('leaves them where UPDATE_CNI_BINARIES says so, and skips what is to be skipped', async () => {
+  test('keeps them with UPDATE_CNI_BINARIES=false, and skips SKIP_CNI_BINARIES', async () => {
     site.write('bin/podwire', scriptShim('0'), 0o755);
     await site.install({ updatesBinaries: false, binaries: ['podwire'] });
     expect(Object.keys(site.state())).toEqual(['bin/podwire', 'net.d/10-podwire.conflist']);
     expect(site.read('bin/podwire')).toBe(scriptShim('0').toString());
   });
 
-  test('keeps what others put into the chain', async () => {
+  test('keeps plugins that others added to the chain', async () => {
     const bandwidth = { type: 'bandwidth', capabilities: { bandwidth: true } };
     const existing = { name: 'net', disableGC: true, plugins: [{ type: 'podwire', mtu: 9000 }, bandwidth] };
     site.write('net.d/10-podwire.conflist', JSON.stringify(existing));
@@ -67,7 +67,7 @@ describe('an installation', () => {
     expect(await site.install()).toEqual([]);
   });
 
-  test('removes CNI_OLD_CONF_NAME last, and tells of other installers', async () => {
+  test('removes CNI_OLD_CONF_NAME last, and warns of other installers', async () => {
     site.write('net.d/10-calico.conflist', '{"name":"k","plugins":[{"type":"calico"}]}');
     await site.install();
     expect(site.messages.join('\n')).toMatch(/10-calico\.conflist is Calico’s: remove it.*CNI_OLD_CONF_NAME/);
@@ -78,16 +78,16 @@ describe('an installation', () => {
     expect(Object.keys(site.state())).toContain('net.d/10-podwire.conflist');
   });
 
-  test('touches the programs alone when told so', async () => {
+  test('installs the programs alone with --binaries-only', async () => {
     const rival = 'net.d/10-calico.conflist';
     site.write(rival, '{"name":"k","plugins":[{"type":"calico"}]}');
     await site.install({ oldConfName: '10-calico.conflist' }, { scope: 'binaries' });
     expect(Object.keys(site.state())).toEqual(['bin/podwire', 'bin/podwire-ipam', rival]);
-    // What is beside the configuration is told by who writes that.
+    // The installer of the configuration warns of the files beside it.
     expect(site.messages.join('\n')).not.toContain('calico');
   });
 
-  test('takes away what an installer left that died long ago, and nothing younger', async () => {
+  test('removes old temporary files of a dead installer, and no recent ones', async () => {
     const [old, young] = ['net.d/.podwire-install.0-a', 'net.d/.podwire-install.0-b'];
     for (const path of [old, young]) site.write(path, 'x');
     utimesSync(join(site.folder, old), 1, 1);
@@ -101,7 +101,7 @@ describe('programs of the chain', () => {
   const spec = () => ({ conflist: { ...site.spec().conflist, plugins: [{ type: 'podwire' }, portmap] } });
   const versions = () => site.json('net.d/10-podwire.conflist');
 
-  test('decide the versions that are offered: what one of them lacks is left out, and named', async () => {
+  test('determine the offered versions: one that a program lacks is left out and reported', async () => {
     site.write('bin/portmap', scriptProgram('0.4.0', '1.0.0'), 0o755);
     await site.install(spec());
     expect(versions()).toMatchObject({ cniVersion: '1.0.0', cniVersions: ['1.0.0'] });
@@ -112,7 +112,7 @@ describe('programs of the chain', () => {
     expect(versions()).toMatchObject({ cniVersions: ['1.0.0', '1.1.0'] });
   });
 
-  test('that others put into the chain count, too: Debian’s portmap', async () => {
+  test('include those that others added: Debian’s portmap', async () => {
     mkdirSync(site.bin);
     symlinkSync('/usr/lib/cni/portmap', join(site.bin, 'portmap'));
     const existing = { ...site.spec().conflist, plugins: [{ type: 'podwire' }, portmap] };
@@ -127,7 +127,7 @@ describe('programs of the chain', () => {
     expect(await inspect(site.spec(), site.options())).toEqual([]);
   });
 
-  test('that are missing are named, loopback too', async () => {
+  test('are reported when missing, loopback too', async () => {
     await site.install(spec());
     expect(site.messages.join('\n')).toMatch(/program portmap of the chain is missing.*\n.*program loopback/);
     site.addLoopback();
@@ -137,14 +137,14 @@ describe('programs of the chain', () => {
   });
 });
 
-describe('given programs', () => {
+describe('supplied programs', () => {
   const given = (...names: string[]) => ({
     programs: names.map((name) => ({ name, path: join(site.folder, 'given', name) })),
   });
   const text = scriptProgram('1.0.0', '1.1.0');
   beforeEach(() => site.write('given/portmap', text, 0o755));
 
-  test('are put in place where they are missing, and looked for', async () => {
+  test('are installed where they are missing, and compared', async () => {
     site.write('given/loopback', text, 0o755);
     expect((await inspect(site.spec(given('portmap')), site.options()))[2]).toMatchObject({
       path: join(site.bin, 'portmap'),
@@ -157,7 +157,7 @@ describe('given programs', () => {
     expect(site.messages.join('\n')).not.toContain('has no program');
   });
 
-  test('replace no program that is there, unless that is asked for', async () => {
+  test('replace no existing program without --replace', async () => {
     const other = scriptProgram('0.4.0', '1.0.0');
     site.write('bin/portmap', other, 0o755);
     await site.install(given('portmap'));
@@ -167,21 +167,21 @@ describe('given programs', () => {
     expect(site.read('bin/portmap')).toBe(text);
   });
 
-  test('that do not run here are refused, and everything is as before', async () => {
+  test('that do not run here are refused, and nothing changes', async () => {
     site.write('given/portmap', '#!/bin/sh\nexit 3\n', 0o755);
     await expect(site.install(given('portmap'))).rejects.toEqual(refusal('does not answer VERSION'));
     expect(site.state()).toEqual({});
   });
 
-  test('stay when Podwire is removed, as others may use them', async () => {
+  test('stay when Podwire is uninstalled, as others may use them', async () => {
     await site.install(given('portmap'));
     await uninstall(site.spec(given('portmap')), { disk: systemDisk(randomUUID), log: site.log, scope: 'all' });
     expect(Object.keys(site.state())).toEqual(['bin/portmap']);
   });
 });
 
-describe('what is not Podwire’s', () => {
-  test('is refused before anything is changed', async () => {
+describe('a file that is not Podwire’s', () => {
+  test('makes the installer refuse before any change', async () => {
     site.write('bin/podwire-ipam', '#!/bin/sh\n', 0o755);
     const before = site.state();
     await expect(site.install()).rejects.toEqual(refusal('bin/podwire-ipam is another program'));
@@ -192,19 +192,19 @@ describe('what is not Podwire’s', () => {
     expect(Object.keys(site.state())).toEqual(['net.d/10-podwire.conflist']);
   });
 
-  test('is replaced when that is asked for', async () => {
+  test('is replaced with --replace', async () => {
     site.write('bin/podwire', '#!/bin/sh\n', 0o755);
     site.write('net.d/10-podwire.conflist', '{"name":"n","plugins":[{"type":"bridge"}]}');
     expect(await site.install({}, { replaces: true })).toHaveLength(3);
     expect(site.json('net.d/10-podwire.conflist')).toEqual(site.spec().conflist);
   });
 
-  test('is never a directory', async () => {
+  test('is not replaced when it is a directory', async () => {
     mkdirSync(join(site.bin, 'podwire'), { recursive: true });
     await expect(site.install({}, { replaces: true })).rejects.toEqual(refusal('bin/podwire is a directory'));
   });
 
-  test('a configuration that nobody can read is nobody’s', async () => {
+  test('counts as Podwire’s when it is an unreadable configuration', async () => {
     site.write('net.d/10-podwire.conflist', '{"name":"n","plu');
     await site.install();
     expect(site.json('net.d/10-podwire.conflist')).toEqual(site.spec().conflist);
@@ -212,7 +212,7 @@ describe('what is not Podwire’s', () => {
 });
 
 describe('readiness', () => {
-  test('is asked for as the runtime does, which knows the programs by another path', async () => {
+  test('is queried like the runtime does, with the runtime’s path of the programs', async () => {
     const status = vi.fn<ShimRunner['status']>(() => Promise.resolve(undefined));
     const runner = { ...systemShimRunner(systemClock), status };
     await site.install({ runtimeBinaryDirectory: '/opt/cni/bin' }, { runner, waitMs: 0 });
@@ -227,7 +227,7 @@ describe('readiness', () => {
     ]);
   });
 
-  test('is not asked for where a program that stays does not run', async () => {
+  test('is not queried where a kept program does not run', async () => {
     site.write('bin/podwire', scriptShim().toString().replace('VERSION)', 'NOTHING)'), 0o755);
     await expect(site.install({ updatesBinaries: false })).rejects.toThrow('does not answer VERSION');
     expect(Object.keys(site.state())).toEqual(['bin/podwire']);
@@ -235,22 +235,22 @@ describe('readiness', () => {
 
   test('the configuration is written only once the plugin is ready', async () => {
     const pending = site.install({}, { waitMs: 60_000 });
-    await vi.waitFor(() => expect(site.messages.join('\n')).toContain('not ready: IPAM is away (CNI code 50)'), 30_000);
+    await vi.waitFor(() => expect(site.messages.join('\n')).toContain('not ready: IPAM is down (CNI code 50)'), 30_000);
     expect(Object.keys(site.state())).toEqual(['bin/podwire', 'bin/podwire-ipam']);
     site.write('ready', '');
     expect(await pending).toHaveLength(3);
   });
 
-  test('when it does not become ready, everything is as it was', async () => {
+  test('when the plugin does not become ready, everything is restored', async () => {
     site.write('bin/podwire', scriptShim('0'), 0o750);
     site.write('net.d/10-podwire.conflist', '{"name":"net","plugins":[{"type":"podwire"}]}');
     const before = site.state();
-    const failure = { code: 'DEADLINE_EXCEEDED', message: expect.stringMatching(/not ready after 0 ms.*IPAM is away/) };
+    const failure = { code: 'DEADLINE_EXCEEDED', message: expect.stringMatching(/not ready after 0 ms.*IPAM is down/) };
     await expect(site.install({}, { waitMs: 0 })).rejects.toEqual(expect.objectContaining(failure));
     expect(site.state()).toEqual(before);
   });
 
-  test('a signal ends the wait, and everything is as it was', async () => {
+  test('a signal ends the wait, and everything is restored', async () => {
     const stop = new AbortController();
     const clock = new ManualClock();
     const pending = site.install({}, { waitMs: 60_000, clock, signal: stop.signal });
@@ -261,7 +261,7 @@ describe('readiness', () => {
     expect(site.state()).toEqual({});
   });
 
-  test('a program that does not answer VERSION is never seen under its name', async () => {
+  test('a program that does not answer VERSION is never installed under its name', async () => {
     site.write('bin/podwire', scriptShim('0'), 0o755);
     const before = site.state();
     const commit = vi.fn();
@@ -277,15 +277,15 @@ describe('readiness', () => {
     expect(commit).not.toHaveBeenCalled();
   });
 
-  test('cannot be asked for without the program, which is said', async () => {
+  test('requires the program: its absence is an error', async () => {
     const refused = refusal('bin/podwire is missing, but STATUS needs it: do not skip it');
     await expect(site.install({ binaries: ['podwire-ipam'] }, { waitMs: 0 })).rejects.toEqual(refused);
     expect(site.state()).toEqual({});
   });
 });
 
-describe('undoing', () => {
-  test('puts back links, owners and modes, and what was removed', async () => {
+describe('the rollback', () => {
+  test('restores links, owners, modes and removed files', async () => {
     site.write('elsewhere', scriptShim('0'), 0o755);
     mkdirSync(site.bin);
     symlinkSync('../elsewhere', join(site.bin, 'podwire'));
@@ -304,7 +304,7 @@ describe('undoing', () => {
     expect(readlinkSync(join(site.bin, 'podwire'))).toBe('../elsewhere');
   });
 
-  test('begins with the configuration, and goes on past what cannot be undone', async () => {
+  test('begins with the configuration, and continues after a file that cannot be restored', async () => {
     site.write('net.d/old.conf', '{"type":"podwire"}');
     const before = site.state();
     const disk = systemDisk(randomUUID);
@@ -320,7 +320,7 @@ describe('undoing', () => {
     expect(site.messages.join('\n')).toMatch(/rollback is incomplete: cannot remove .*podwire-ipam/);
   });
 
-  test('takes away what is in place and failed to reach the disk', async () => {
+  test('removes a file that was renamed but failed to reach the disk', async () => {
     const disk = systemDisk(randomUUID);
     const commit = async (staged: string, path: string) => {
       await disk.commit(staged, path);
@@ -330,7 +330,7 @@ describe('undoing', () => {
     expect(site.state()).toEqual({});
   });
 
-  test('leaves to others what they changed meanwhile', async () => {
+  test('keeps files that another installer changed meanwhile', async () => {
     const other = scriptShim('of another installer');
     const disk = systemDisk(randomUUID);
     const makeTrouble = (path: string) => {
@@ -352,7 +352,7 @@ describe('undoing', () => {
   });
 });
 
-describe('a process that dies', () => {
+describe('a killed installer', () => {
   const conflist = '{"name":"net","plugins":[{"type":"podwire"},{"type":"bandwidth"}]}';
   const before = () => {
     site.write('bin/podwire', scriptShim('0'), 0o755);
@@ -361,7 +361,7 @@ describe('a process that dies', () => {
   };
   const spec = { oldConfName: '05-old.conflist' };
 
-  /** Installs until a step that never comes: for the disk, that is SIGKILL before the step. @returns whether it got there */
+  /** Installs until a step that never completes: for the disk, that is SIGKILL before the step. @returns whether it got there */
   async function dieAt(deathStep: number): Promise<boolean> {
     return new Promise((resolve, reject) => {
       const disk = watchedDisk(systemDisk(randomUUID), async (step) => {
@@ -373,7 +373,7 @@ describe('a process that dies', () => {
     });
   }
 
-  test('leaves each file old or new, in their order, at whatever step, and a repeat makes it whole', async () => {
+  test('leaves each file old or new, in order, at every step; the next run completes the installation', async () => {
     before();
     await site.install(spec);
     const after = site.state();
@@ -388,7 +388,7 @@ describe('a process that dies', () => {
         expect([old[path], after[path]], `${path} at step ${step}`).toContain(content);
       const now = Object.fromEntries(visible);
       const isNew = (path: string) => now[path] === after[path];
-      // The configuration comes after both programs, and the old one goes after that.
+      // The configuration is written after both programs, and the old one removed after that.
       if (isNew('net.d/10-podwire.conflist')) expect(isNew('bin/podwire') && isNew('bin/podwire-ipam')).toBe(true);
       if (now['net.d/05-old.conflist'] === undefined) expect(isNew('net.d/10-podwire.conflist')).toBe(true);
       expect(state.length - visible.length).toBeLessThanOrEqual(1);
@@ -400,7 +400,7 @@ describe('a process that dies', () => {
   }, 120_000);
 });
 
-test('many installers at once leave one whole installation', async () => {
+test('concurrent installers leave one complete installation', async () => {
   site.write('net.d/10-podwire.conflist', '{"name":"net","plugins":[{"type":"podwire"},{"type":"bandwidth"}]}');
   await Promise.all(Array.from({ length: 8 }, () => site.install()));
   expect(await inspect(site.spec(), site.options())).toEqual([]);
@@ -414,7 +414,7 @@ describe('a comparison', () => {
     return findings.map(({ path, difference }) => `${path.slice(site.folder.length + 1)} ${difference}`);
   };
 
-  test('tells what is missing, broken, foreign and different', async () => {
+  test('reports what is missing, broken, foreign and different', async () => {
     expect(await found()).toEqual([
       'bin/podwire absent',
       'bin/podwire-ipam absent',
@@ -440,7 +440,7 @@ describe('a comparison', () => {
     expect((await found()).at(-1)).toBe('net.d/10-podwire.conflist foreign');
   });
 
-  test('takes what others put into the chain, and another layout of the text, for right', async () => {
+  test('accepts plugins that others added, and another layout of the text', async () => {
     await site.install();
     const { conflist } = site.spec();
     site.write(
@@ -457,7 +457,7 @@ describe('a comparison', () => {
 describe('removal', () => {
   const remove = () => uninstall(site.spec(), { disk: systemDisk(randomUUID), log: site.log, scope: 'all' });
 
-  test('takes what is ours, the configuration first, and can be repeated', async () => {
+  test('removes Podwire’s files, the configuration first, and can be repeated', async () => {
     await site.install();
     expect(await remove()).toEqual([
       join(site.net, '10-podwire.conflist'),
@@ -468,7 +468,7 @@ describe('removal', () => {
     expect(await remove()).toEqual([]);
   });
 
-  test('leaves what is not', async () => {
+  test('keeps the files of others', async () => {
     site.write('bin/podwire', '#!/bin/sh\n');
     site.write('bin/podwire-ipam', scriptShim('0'));
     site.write('bin/bandwidth', 'x');

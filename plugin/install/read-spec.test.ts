@@ -16,7 +16,7 @@ afterEach(() => site.remove());
 
 const packageFolder = join(import.meta.dirname, '..');
 
-/** What an environment has installed; the shim is the test's where it names none. */
+/** The installation that an environment describes; with the test's shim where it names none. */
 function wantedOf(variables: Readonly<Record<string, string>>) {
   const env = { PODWIRE_INSTALL_SHIM: join(site.folder, 'shim'), ...variables };
   return readInstallSpec({ settings: readInstallSettings(env), env, packageFolder, log: site.log });
@@ -24,8 +24,8 @@ function wantedOf(variables: Readonly<Record<string, string>>) {
 
 const list = (name: string, keys = '') => `{"name":"${name}","plugins":[{"type":"podwire"${keys}}]}`;
 
-describe('what is installed', () => {
-  test('is all of the shipped, where nothing is set', async () => {
+describe('the installation', () => {
+  test('has everything that is shipped, without settings', async () => {
     expect(await wantedOf({})).toMatchObject({
       binaryDirectory: '/opt/cni/bin',
       configDirectory: '/etc/cni/net.d',
@@ -40,7 +40,7 @@ describe('what is installed', () => {
     expect(site.messages).toEqual([]);
   });
 
-  test('are the programs of a directory, too, but Podwire’s, those to be skipped, and what is no program', async () => {
+  test('includes the programs of a directory, except Podwire’s, skipped ones and other files', async () => {
     const programs = join(site.folder, 'programs');
     for (const name of ['portmap', 'loopback', 'tuning', 'podwire', '.hidden']) {
       site.write(`programs/${name}`, '#!/bin/sh\n', 0o755);
@@ -56,7 +56,7 @@ describe('what is installed', () => {
     });
   });
 
-  test('is what each variable says', async () => {
+  test('follows each variable', async () => {
     const spec = await wantedOf({
       PODWIRE_INSTALL_ROOT: '/host',
       CNI_BIN_DIR: '/srv/bin',
@@ -70,7 +70,7 @@ describe('what is installed', () => {
     expect(spec).toMatchObject({
       binaryDirectory: '/host/srv/bin',
       configDirectory: '/host/srv/net.d',
-      // As container runtimes have it, which see the node's own files.
+      // Paths on the node, as container runtimes see them.
       runtimeBinaryDirectory: '/srv/bin',
       binaries: ['podwire'],
       updatesBinaries: false,
@@ -80,20 +80,20 @@ describe('what is installed', () => {
     });
   });
 
-  test('is put under the name of CNI_CONF_NAME', async () => {
+  test('uses CNI_CONF_NAME as the file name', async () => {
     const variables = { PODWIRE_INSTALL_ROOT: site.folder, CNI_BIN_DIR: '/bin', CNI_NET_DIR: '/net.d' };
     await site.install(await wantedOf({ ...variables, CNI_CONF_NAME: '05-first.conflist' }));
     expect(Object.keys(site.state())).toEqual(['bin/podwire', 'bin/podwire-ipam', 'net.d/05-first.conflist']);
   });
 
-  test('says that Calico’s own programs are none of Podwire’s', async () => {
+  test('warns that Calico’s own programs are not part of Podwire', async () => {
     await wantedOf({ SKIP_CNI_BINARIES: 'calico,bandwidth' });
     expect(site.messages).toEqual([
       'SKIP_CNI_BINARIES has no effect on calico, bandwidth: Podwire does not install it',
     ]);
   });
 
-  test('is never another program under the shim’s name', async () => {
+  test('never has another program under the shim’s name', async () => {
     site.write('shim', '#!/bin/sh\n');
     await expect(wantedOf({})).rejects.toMatchObject({ code: 'INSTALL_REFUSED' });
     await expect(wantedOf({ PODWIRE_INSTALL_SHIM: '/nowhere' })).rejects.toMatchObject({ code: 'INSTALL_IO' });
@@ -101,12 +101,12 @@ describe('what is installed', () => {
 });
 
 describe('the network configuration', () => {
-  test('that is shipped has the MTU and the node’s name', async () => {
+  test('has the MTU and the node’s name, as shipped', async () => {
     const { conflist } = await wantedOf({ CNI_MTU: '1440', KUBERNETES_NODE_NAME: 'node-1' });
     expect(conflist.plugins[0]).toMatchObject({ type: 'podwire', mtu: 1440, nodename: 'node-1' });
   });
 
-  test('of a file goes before that of CNI_NETWORK_CONFIG, which is told', async () => {
+  test('is read from a file rather than from CNI_NETWORK_CONFIG, with a warning', async () => {
     site.write('template', list('of-file', ',"mtu":__CNI_MTU__,"nodename":"__KUBERNETES_NODE_NAME__"'));
     const variables = { CNI_NETWORK_CONFIG_FILE: join(site.folder, 'template'), CNI_MTU: '1440' };
     const named = { ...variables, KUBERNETES_NODE_NAME: 'node-1' };
@@ -118,7 +118,7 @@ describe('the network configuration', () => {
     expect(site.messages).toEqual(['CNI_NETWORK_CONFIG has no effect: CNI_NETWORK_CONFIG_FILE is set']);
   });
 
-  test('of CNI_NETWORK_CONFIG gets the values of its placeholders, and those without one are told', async () => {
+  test('of CNI_NETWORK_CONFIG has its placeholders replaced; unknown ones are reported', async () => {
     const text = list('of-text', ',"mtu":__CNI_MTU__,"etcd_endpoints":"__ETCD_ENDPOINTS__"');
     const { conflist } = await wantedOf({ CNI_NETWORK_CONFIG: text, CNI_MTU: '9000' });
     expect(conflist.plugins).toEqual([{ type: 'podwire', mtu: 9000, etcd_endpoints: '' }]);
@@ -127,7 +127,7 @@ describe('the network configuration', () => {
     ]);
   });
 
-  test('that cannot be read, or is none, is refused by its source', async () => {
+  test('is refused by its source when it is unreadable or invalid', async () => {
     const file = join(site.folder, 'template');
     const refusal = (text: string) => expect.objectContaining({ message: expect.stringContaining(text) });
     await expect(wantedOf({ CNI_NETWORK_CONFIG_FILE: file })).rejects.toEqual(

@@ -2,7 +2,7 @@ import { expect, test } from 'vitest';
 
 import { INSTALL_SETTINGS, ignoredVariables, IGNORED_VARIABLES, readInstallSettings } from './settings.js';
 
-test('nothing has to be set', () => {
+test('no setting is required', () => {
   expect(readInstallSettings({})).toEqual({
     binaryDirectory: '/opt/cni/bin',
     configDirectory: '/etc/cni/net.d',
@@ -25,7 +25,7 @@ test('nothing has to be set', () => {
   });
 });
 
-test('what a manifest of Calico sets is understood', () => {
+test('settings of a Calico manifest are accepted', () => {
   const env = {
     CNI_CONF_NAME: '10-calico.conflist',
     CNI_NET_DIR: '/etc/cni/net.d',
@@ -48,7 +48,7 @@ test('what a manifest of Calico sets is understood', () => {
   expect(ignoredVariables(env)).toEqual(['DATASTORE_TYPE']);
 });
 
-test('nonsense is refused, all of it at once, and so is what nobody knows', () => {
+test('invalid values and unknown settings are refused, all at once', () => {
   const wrong: Record<string, string> = {
     CNI_BIN_DIR: 'opt',
     CNI_NET_DIR: 'etc',
@@ -72,11 +72,11 @@ test('nonsense is refused, all of it at once, and so is what nobody knows', () =
   );
 });
 
-test.each(['10-podwire.conf', '.10.conflist', 'conflist', ''.padStart(3, '/')])('%s is no name of a list', (name) => {
+test.each(['10-podwire.conf', '.10.conflist', 'conflist', ''.padStart(3, '/')])('%s is not a valid name', (name) => {
   expect(() => readInstallSettings({ CNI_CONF_NAME: name })).toThrow(/CNI_CONF_NAME/);
 });
 
-test('no setting is meaningless, and no variable is there twice', () => {
+test('every setting has an effect, and no variable is declared twice', () => {
   const variables = Object.values(INSTALL_SETTINGS).map(({ variable }) => variable);
   const all = [...variables, ...IGNORED_VARIABLES];
   expect(new Set(all).size).toBe(all.length);

@@ -23,19 +23,19 @@ describe('placeholders', () => {
     expect(JSON.parse(fillPlaceholders(template, values))).toEqual(expected);
   });
 
-  test('an unknown one is refused by its name, and so are all others', () => {
+  test('an unknown placeholder is refused by name, together with all others', () => {
     expect(() => fillPlaceholders('{"a": "__FOO__", "b": __BAR_1__, "c": "__FOO__"}', values)).toThrow(
       /without a value: __FOO__, __BAR_1__; use only CNI_MTU/,
     );
   });
 
-  test('a credential is never written, and the log’s file is nobody’s', () => {
+  test('a credential is never written, and the log’s file is ignored', () => {
     const template = '{"t": "__SERVICEACCOUNT_TOKEN__", "f": "__LOG_FILE_PATH__"}';
     expect(fillPlaceholders(template, values)).toBe('{"t": "", "f": ""}');
     expect(ignoredPlaceholders(template)).toEqual(['LOG_FILE_PATH', 'SERVICEACCOUNT_TOKEN']);
   });
 
-  test('no value changes what the rest of the text means', () => {
+  test('no value changes the meaning of the rest of the text', () => {
     fc.assert(
       fc.property(fc.string({ unit: 'binary' }), (value) => {
         const filled = fillPlaceholders('{"in": "<__X__>", "out": __X__, "last": 1}', { X: value });

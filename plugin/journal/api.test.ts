@@ -9,7 +9,7 @@ import { JournalEvents } from './events.js';
 import { Journal } from './journal.js';
 import { Replay } from './replay.js';
 
-test('tells what waits, what it met and whether it is safe; has it done at once, and gives one up', async () => {
+test('lists entries with age, error and durability, retries them at once, and discards one', async () => {
   const clock = new ManualClock();
   const events = new JournalEvents(recordingLog().log);
   const store = new MemoryJournalStore();
@@ -26,7 +26,7 @@ test('tells what waits, what it met and whether it is safe; has it done at once,
       return undefined;
     },
   });
-  const desk = createJournalApi({
+  const api = createJournalApi({
     journal,
     replay,
     providersOf: () => ['host-local'],
@@ -37,17 +37,17 @@ test('tells what waits, what it met and whether it is safe; has it done at once,
     },
   });
   await journal.load();
-  expect(JSON.parse(desk.text())).toEqual({ entries: [], unreadable: [], fault: null });
+  expect(JSON.parse(api.text())).toEqual({ entries: [], unreadable: [], fault: null });
   store.aside.set('net/other/eth0', '{');
-  expect(JSON.parse(desk.text()).unreadable).toEqual([{ path: 'net/other/eth0', fault: expect.stringMatching(/./) }]);
+  expect(JSON.parse(api.text()).unreadable).toEqual([{ path: 'net/other/eth0', fault: expect.stringMatching(/./) }]);
   store.aside.clear();
   store.broken = 'full';
-  const { action: todo, reason } = await journal.add(journalEntry('a'));
-  const told = JSON.parse(desk.text());
-  expect(told.entries).toEqual([
+  const { action, reason } = await journal.add(journalEntry('a'));
+  const listed = JSON.parse(api.text());
+  expect(listed.entries).toEqual([
     {
       attachment: 'net/a/eth0',
-      todo,
+      todo: action,
       order: 1,
       since: new Date(clock.nowMs()).toISOString(),
       reason,
@@ -56,24 +56,24 @@ test('tells what waits, what it met and whether it is safe; has it done at once,
       held: [{ address: '10.65.0.7', sequenceNumber: '9223372036854775808' }],
     },
   ]);
-  expect(told.fault).toContain('not stored');
+  expect(listed.fault).toContain('not stored');
   store.broken = 'no';
-  await desk.retry();
-  const { entries, fault } = JSON.parse(desk.text());
+  await api.retry();
+  const { entries, fault } = JSON.parse(api.text());
   expect([entries[0].lastFault, fault]).toEqual(['podwire-ipam does not answer', null]);
   await journal.add(journalEntry('b'));
-  const given = JSON.parse(await desk.discard('{"attachment":"net/b/eth0"}', new AbortController()));
-  expect(given).toMatchObject({ discarded: { attachment: 'net/b/eth0', givers: ['host-local'] }, fault: null });
+  const discarded = JSON.parse(await api.discard('{"attachment":"net/b/eth0"}', new AbortController()));
+  expect(discarded).toMatchObject({ discarded: { attachment: 'net/b/eth0', givers: ['host-local'] }, fault: null });
   for (const [request, code] of [
     ['{"attachment":"net/b/eth0"}', 'ATTACHMENT_NOT_FOUND'],
     ['{"attachment":"net/b"}', 'INVALID_REQUEST'],
     ['{"attachment":"net/a/eth0","order":1}', 'INVALID_REQUEST'],
     ['net/a/eth0', 'INVALID_REQUEST'],
   ] as const)
-    await expect(desk.discard(request, new AbortController())).rejects.toMatchObject({ code });
+    await expect(api.discard(request, new AbortController())).rejects.toMatchObject({ code });
   expect(journal.entries()).toHaveLength(1);
   away = false;
-  await desk.retry();
-  expect(JSON.parse(desk.text())).toEqual({ entries: [], unreadable: [], fault: null });
+  await api.retry();
+  expect(JSON.parse(api.text())).toEqual({ entries: [], unreadable: [], fault: null });
   await replay.stop();
 });

@@ -30,7 +30,7 @@ describe('a journal in a directory', () => {
     spoil: (text) => files().forEach((name) => writeFileSync(join(directory(), name), text)),
   }));
 
-  test('is root’s alone, one small file for each entry', async () => {
+  test('is readable by root alone, with one small file for each entry', async () => {
     await put('a');
     const [name = ''] = files();
     const { mode, size } = statSync(join(directory(), name));
@@ -39,7 +39,7 @@ describe('a journal in a directory', () => {
     expect(JSON.parse(readFileSync(join(directory(), name), 'utf8'))).toMatchObject({ handle: 'net.a' });
   });
 
-  test('keeps what cannot be read, and an entry under another’s name, beside the others', async () => {
+  test('keeps unreadable entries, and one under another’s name, beside the others', async () => {
     await put('a');
     const [name = ''] = files();
     writeFileSync(join(directory(), name), encodeEntry(journalEntry('b')));
@@ -48,7 +48,7 @@ describe('a journal in a directory', () => {
     expect(files()).toEqual([`${name}.unreadable`]);
   });
 
-  test('does not tell of a file any more that somebody removed', async () => {
+  test('no longer reports an unreadable file that an operator removed', async () => {
     await put('a', 'b');
     for (const name of files()) writeFileSync(join(directory(), name), '{');
     const store = new DirectoryJournalStore(directory());
@@ -58,14 +58,14 @@ describe('a journal in a directory', () => {
     expect(store.unreadable()).toHaveLength(1);
   });
 
-  test('is made anew where somebody removed it', async () => {
+  test('is created again after an operator removed it', async () => {
     await put('a');
     rmSync(directory(), { recursive: true });
     await put('b');
     expect((await new DirectoryJournalStore(directory()).load()).entries).toEqual([journalEntry('b')]);
   });
 
-  test('names the setting where it cannot be', async () => {
+  test('names the setting when it cannot be created', async () => {
     writeFileSync(join(folder, 'file'), '');
     await expect(new DirectoryJournalStore(join(folder, 'file')).load()).rejects.toMatchObject({
       code: 'STATE_IO',
@@ -74,8 +74,8 @@ describe('a journal in a directory', () => {
   });
 });
 
-describe('of a process', () => {
-  /** Writes entries, for ever or as many as it is told, and prints each when it is stored. */
+describe('the journal of a process', () => {
+  /** Writes entries endlessly, or as many as requested, and prints each when it is stored. */
   const WRITER = `
     const { DirectoryJournalStore } = await import(process.argv[1]);
     const store = new DirectoryJournalStore(process.argv[2]);
@@ -85,21 +85,21 @@ describe('of a process', () => {
       console.log('c' + i);
     }`;
 
-  /** Arguments of Node.js for it. */
+  /** Arguments of Node.js for the program. */
   function writer(...rest: readonly string[]): readonly string[] {
     const module = join(import.meta.dirname, '..', 'dist', 'journal', 'directory-store.js');
     expect(existsSync(module), 'compile first: tsc -b plugin').toBe(true);
     return ['--input-type=module', '-e', WRITER, module, directory(), ...rest];
   }
 
-  test('an entry is on the disk, under its name, before it is answered', () => {
+  test('stores an entry on the disk, under its name, before it is acknowledged', () => {
     const trace = join(folder, 'trace');
     const calls = 'trace=fsync,fdatasync,rename,renameat,renameat2,write';
     execFileSync('strace', ['-f', '-y', '-o', trace, '-e', calls, process.execPath, ...writer('5')]);
     expect(storyOf(readFileSync(trace, 'utf8'))).toBe('FRDA'.repeat(5));
   });
 
-  test.each([3, 8, 21])('that is killed, all that was answered is there, whole, after %i entries', async (count) => {
+  test.each([3, 8, 21])('keeps every acknowledged entry complete after a SIGKILL at %i entries', async (count) => {
     const child = spawn(process.execPath, writer(), { stdio: ['ignore', 'pipe', 'inherit'] });
     let text = '';
     child.stdout.setEncoding('utf8').on('data', (chunk: string) => (text += chunk));
@@ -117,12 +117,12 @@ describe('of a process', () => {
   });
 });
 
-/** What strace saw, a letter for each call that ended well: F file synced, R renamed, D directory synced, A answered. */
+/** What strace saw, a letter for each successful call: F file synced, R renamed, D directory synced, A acknowledged. */
 function storyOf(trace: string): string {
   const begun = new Map<string, string>();
   const letters = trace.split('\n').map((line) => {
     const [thread = ''] = line.split(' ', 1);
-    // Another thread came in between. An answer counts from when it began.
+    // Another thread ran in between. An acknowledgement counts from when it began.
     if (line.endsWith('<unfinished ...>') && !line.includes('write(1<')) {
       begun.set(thread, line);
       return '';
@@ -149,7 +149,7 @@ describe('on a full disk', () => {
   });
   afterEach(() => execFileSync('umount', [disk()]));
 
-  /** Takes every page of it. */
+  /** Fills every page of it. */
   function fill(): void {
     try {
       writeFileSync(join(disk(), 'filler'), Buffer.alloc(1024 * 1024));
@@ -158,7 +158,7 @@ describe('on a full disk', () => {
     }
   }
 
-  test('entries are kept in memory, loudly, and stored when there is room again', async () => {
+  test('entries are kept in memory with a warning, and stored when there is room again', async () => {
     const { log, lines } = recordingLog();
     const store = new DirectoryJournalStore(join(disk(), 'plugin'));
     const journal = new Journal({ store, maxEntriesCount: 10, clock: systemClock, events: new JournalEvents(log) });

@@ -35,17 +35,17 @@ test('an entry is read back as it was written', () => {
 
 const stored = () => JSON.parse(encodeEntry(journalEntry('a')));
 
-test('an entry that names no namespace, as earlier releases wrote them, is read', () => {
+test('an entry without a namespace, as earlier releases wrote them, is read', () => {
   const entry = journalEntry('a');
   expect(decodeEntry(JSON.stringify({ ...stored(), netns: undefined }))).toEqual({ ok: true, entry });
 });
 
-test('a field of a later release is passed over', () => {
+test('a field of a later release is ignored', () => {
   const text = JSON.stringify({ ...stored(), colour: 'blue' });
   expect(decodeEntry(text)).toEqual({ ok: true, entry: journalEntry('a') });
 });
 
-test('a fault says whose entry it is, where that can be read', () => {
+test('an error names the attachment of the entry, where that can be read', () => {
   const text = JSON.stringify({ ...stored(), version: 2 });
   expect(decodeEntry(text)).toEqual({ ok: false, fault: expect.stringMatching(/^of net\/a\/eth0: version: /) });
 });
@@ -54,19 +54,19 @@ test.each<readonly [string, string, string]>([
   ['nothing', '', 'the file'],
   ['the first half of an entry', encodeEntry(journalEntry('a')).slice(0, 100), 'the file'],
   ['a later version', JSON.stringify({ ...stored(), version: 2 }), 'version'],
-  ['a path that leads nowhere by itself', JSON.stringify({ ...stored(), netns: 'pod' }), 'netns'],
-  ['work that is none', JSON.stringify({ ...stored(), todo: 'dance' }), 'todo'],
+  ['a relative path of a namespace', JSON.stringify({ ...stored(), netns: 'pod' }), 'netns'],
+  ['an unknown action', JSON.stringify({ ...stored(), todo: 'dance' }), 'todo'],
   ['a bad sequence number', JSON.stringify({ ...stored(), held: [{ address: 'a', sequenceNumber: '-1' }] }), 'held.0'],
   [
     'no attachment',
     JSON.stringify({ ...stored(), attachment: { network: '../x', containerId: 'a', interfaceName: 'eth0' } }),
     'attachment',
   ],
-])('%s is a fault, which says where', (_, text, where) => {
+])('%s is an error that names the place', (_, text, where) => {
   expect(decodeEntry(text)).toEqual({ ok: false, fault: expect.stringContaining(where) });
 });
 
-test('whatever is in a file is an entry or a fault', () => {
+test('any file content is an entry or an error', () => {
   fc.assert(
     fc.property(fc.oneof(fc.string(), fc.json()), (text) => {
       expect(decodeEntry(text).ok).toBe(false);

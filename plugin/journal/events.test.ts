@@ -68,7 +68,7 @@ function open(): Journal {
 
 const attachment = (name: string) => journalEntry(name).attachment;
 
-test('metrics tell what waits, how long, and what a restart would lose', async () => {
+test('metrics report the pending releases, their age, and those that a restart would lose', async () => {
   const journal = open();
   await journal.load();
   expect(await read.read()).toEqual({ entries: 0, volatile_entries: 0, unreadable_entries: 0, oldest_age: 0 });
@@ -83,7 +83,7 @@ test('metrics tell what waits, how long, and what a restart would lose', async (
     oldest_age: 2,
     [`written ${journalEntry('a').action}`]: 2,
   });
-  // One more than may be stored.
+  // One more than the store accepts.
   await journal.add(journalEntry('c'));
   expect(await read.read()).toMatchObject({ entries: 3, volatile_entries: 1, 'faults write': 1 });
   await journal.done(attachment('a'));
@@ -99,7 +99,7 @@ test('metrics tell what waits, how long, and what a restart would lose', async (
   });
 });
 
-test('what goes with the process is a fault, and told; what could be stored at the last is not', async () => {
+test('an entry that is lost with the process counts as a fault; one that is stored at the end does not', async () => {
   const journal = open();
   store.broken = 'full';
   await journal.add(journalEntry('a'));
@@ -112,7 +112,7 @@ test('what goes with the process is a fault, and told; what could be stored at t
   expect(await read.read()).toMatchObject({ volatile_entries: 1, 'faults write': 3 });
 });
 
-test('metrics count what the storage refuses, by operation', async () => {
+test('metrics count failures of the storage, by operation', async () => {
   const journal = open();
   await journal.add(journalEntry('a'));
   store.broken = 'gone';
@@ -122,7 +122,7 @@ test('metrics count what the storage refuses, by operation', async () => {
   expect(await read.read()).toMatchObject({ 'faults write': 1, 'faults remove': 1, 'faults load': 1 });
 });
 
-test('metrics tell what cannot be read, for as long as it is there', async () => {
+test('metrics report unreadable entries for as long as they exist', async () => {
   const journal = open();
   for (const name of ['a', 'b']) store.texts.set(`net/${name}/eth0`, '{');
   await journal.load();

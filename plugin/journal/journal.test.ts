@@ -13,7 +13,7 @@ let store: MemoryJournalStore;
 let journal: Journal;
 let record: ReturnType<typeof recordingLog>;
 
-/** The process starts, on what the one before left. */
+/** Starts the process, with what the previous one stored. */
 async function open({ maxEntriesCount = 3 } = {}): Promise<Journal> {
   record = recordingLog();
   const opened = new Journal({ store, maxEntriesCount, clock, events: new JournalEvents(record.log) });
@@ -43,7 +43,7 @@ describe('entries', () => {
     expect(journal.get(attachment('c'))).toMatchObject({ reason: 'again', sinceMs: 1_000_000 });
   });
 
-  test('that are done are gone, from the store too', async () => {
+  test('that are done are removed, from the store too', async () => {
     await add('a', 'b');
     await journal.done(attachment('a'));
     await journal.done(attachment('a'));
@@ -51,7 +51,7 @@ describe('entries', () => {
     expect(names(await open())).toEqual(['b']);
   });
 
-  test('that are discarded are gone, from the store too', async () => {
+  test('that are discarded are removed, from the store too', async () => {
     await add('a', 'b');
     const entry = journal.get(attachment('a'))!;
     await journal.discard(entry, ['host-local', 'podwire-ipam']);
@@ -59,7 +59,7 @@ describe('entries', () => {
     expect([names(), names(await open())]).toEqual([['b'], ['b']]);
   });
 
-  test('that took the place of one which is discarded stay', async () => {
+  test('that replaced a discarded one stay', async () => {
     await add('a');
     const before = journal.get(attachment('a'))!;
     await add('a');
@@ -67,7 +67,7 @@ describe('entries', () => {
     expect(names()).toEqual(['a']);
   });
 
-  test('that are discarded are logged once, with what is given up', async () => {
+  test('that are discarded are logged once, with what is not released', async () => {
     await add('a');
     const [entry] = journal.entries();
     await journal.discard(entry!, ['host-local', 'podwire-ipam']);
@@ -91,7 +91,7 @@ describe('entries', () => {
     expect(journal.level()).toEqual({ entries: 2, volatileEntries: 0, unreadableEntries: 0, oldestAgeMs: 1_500 });
   });
 
-  test('are logged when they are written and when they are done, once each', async () => {
+  test('are logged once when they are written and once when they are done', async () => {
     await add('a');
     await journal.done(attachment('a'));
     expect(record.lines().map(({ msg }) => msg)).toEqual([
@@ -102,7 +102,7 @@ describe('entries', () => {
 });
 
 describe('a store', () => {
-  test('that has no room for one entry takes another, which it had refused', async () => {
+  test('that has no room for one entry accepts another, which it had refused', async () => {
     await add('a', 'b', 'c', 'd');
     await journal.done(attachment('a'));
     await add('e');
@@ -117,7 +117,7 @@ describe('a store', () => {
     expect(journal.fault).toBeUndefined();
   });
 
-  test('that holds as many as it may takes no more, and takes them when there is room', async () => {
+  test('that holds the maximum accepts no more, and accepts them when there is room', async () => {
     await add('a', 'b', 'c', 'd', 'e');
     expect(store.texts.size).toBe(3);
     expect(names()).toHaveLength(5);
@@ -131,7 +131,7 @@ describe('a store', () => {
     expect([...store.texts.keys()].sort()).toEqual(['net/c/eth0', 'net/d/eth0', 'net/e/eth0']);
   });
 
-  test('that does not remove an entry is asked again, and a later entry of the attachment stays', async () => {
+  test('that does not remove an entry is tried again, and a later entry of the attachment stays', async () => {
     await add('a', 'b');
     store.broken = 'gone';
     await journal.done(attachment('a'));
@@ -145,7 +145,7 @@ describe('a store', () => {
     expect(journal.fault).toBeUndefined();
   });
 
-  test('that cannot be read at the start is read later, and what came meanwhile wins', async () => {
+  test('that cannot be read at the start is read later, and newer entries win', async () => {
     await add('a', 'b');
     store.broken = 'gone';
     journal = await open();
@@ -159,7 +159,7 @@ describe('a store', () => {
     expect(JSON.parse(store.texts.get('net/a/eth0')!)).toMatchObject({ reason: 'later' });
   });
 
-  test('that does not remove a discarded entry is asked again', async () => {
+  test('that does not remove a discarded entry is tried again', async () => {
     await add('a');
     store.broken = 'gone';
     await journal.discard(journal.get(attachment('a'))!, []);
@@ -169,7 +169,7 @@ describe('a store', () => {
     expect([names(), store.texts.size, journal.isIdle]).toEqual([[], 0, true]);
   });
 
-  test('that cannot be read has nothing discarded, as it would come back', async () => {
+  test('that cannot be read has no entry discarded, as the entry would return', async () => {
     await add('a');
     store.broken = 'gone';
     journal = await open();
@@ -183,7 +183,7 @@ describe('a store', () => {
     expect([names(), names(await open())]).toEqual([[], []]);
   });
 
-  test('has nothing more of an attachment that was added, or deleted whole, than of one that can be read', async () => {
+  test('that cannot be read keeps no entry of an attachment that was added, or completely deleted, meanwhile', async () => {
     await add('a', 'b', 'c');
     for (const name of ['a', 'b', 'c']) store.texts.set(`net/${name}/eth0`, '{');
     journal = await open();
@@ -197,7 +197,7 @@ describe('a store', () => {
     expect(names(await open())).toEqual(['c']);
   });
 
-  test('with unreadable entries is not emptied by them', async () => {
+  test('with unreadable entries keeps them', async () => {
     await add('a', 'b');
     store.texts.set('net/a/eth0', '{');
     journal = await open();

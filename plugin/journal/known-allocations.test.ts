@@ -10,7 +10,7 @@ beforeEach(() => {
   known = new KnownAllocations();
 });
 
-test('what an ADD got is known until it is forgotten', () => {
+test('the addresses of an ADD are known until they are forgotten', () => {
   expect(known.of(attachment)).toBeUndefined();
   known.record(attachment, held);
   expect(known.of(attachment)).toEqual(held);
@@ -19,7 +19,7 @@ test('what an ADD got is known until it is forgotten', () => {
   expect(known.of(attachment)).toBeUndefined();
 });
 
-test('that nobody was asked is known, unless an earlier ADD got something', () => {
+test('an ADD without a request is known as such, unless an earlier ADD got an address', () => {
   known.recordUnrequested(attachment);
   expect([known.of(attachment), known.wasUnrequested(attachment)]).toEqual([undefined, true]);
   known.record(attachment, held);
@@ -27,7 +27,7 @@ test('that nobody was asked is known, unless an earlier ADD got something', () =
   expect([known.of(attachment), known.wasUnrequested(attachment)]).toEqual([held, false]);
 });
 
-test('that an ADD was refused is known, also over a DEL, until another asks', () => {
+test('a refused ADD is known as such, also after a DEL, until the next request', () => {
   known.recordUnrequested(attachment);
   known.recordRefused(attachment);
   known.forget(attachment);
@@ -40,7 +40,7 @@ test('that an ADD was refused is known, also over a DEL, until another asks', ()
   expect([known.of(attachment), known.wasRefused(attachment)]).toEqual([[], false]);
 });
 
-test('the oldest is forgotten first, and what is remembered again is young', () => {
+test('the oldest is forgotten first, and a repeated one counts as new', () => {
   const at = (count: number) => ({ ...attachment, containerId: `c${count}` });
   for (let count = 0; count < 4096; count++) known.record(at(count), held);
   known.record(at(0), held);

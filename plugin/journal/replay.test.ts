@@ -14,7 +14,7 @@ let clock: ManualClock;
 let journal: Journal;
 let replay: Replay;
 let record: ReturnType<typeof recordingLog>;
-/** What was tried, in order; and for each container what becomes of it, where it is not done. */
+/** What was tried, in order; and the outcome for each container that is not released. */
 let tried: string[];
 let outcomes: Map<string, UnavailableService | Failure>;
 
@@ -48,13 +48,13 @@ const add = async (...names: string[]) => {
 const resting = () => vi.waitFor(() => expect(clock.sleeping).toBe(1), { interval: 1, timeout: 20_000 });
 const idle = () => vi.waitFor(() => expect(journal.isIdle).toBe(true), { interval: 1, timeout: 20_000 });
 
-test('entries are done in their order, as soon as they are written', async () => {
+test('entries are executed in their order, as soon as they are written', async () => {
   await add('c', 'a', 'b');
   await idle();
   expect(tried).toEqual(['c', 'a', 'b']);
 });
 
-test('a service that is away is asked once a round, for each entry in turn, and pauses grow until it is back', async () => {
+test('a service that is down is called once a round, for each entry in turn, with growing pauses', async () => {
   for (const name of ['a', 'b', 'c']) outcomes.set(name, UNAVAILABLE);
   await add('a', 'b', 'c');
   await resting();
@@ -74,7 +74,7 @@ test('a service that is away is asked once a round, for each entry in turn, and 
   expect(tried.slice(9).toSorted()).toEqual(['a', 'b', 'c']);
 });
 
-test('an entry that a service never answers holds up no other of that service', async () => {
+test('an entry without an answer does not block the others of that service', async () => {
   outcomes.set('a', UNAVAILABLE);
   await add('a', 'b', 'c');
   await vi.waitFor(
@@ -87,7 +87,7 @@ test('an entry that a service never answers holds up no other of that service', 
   expect(tried.filter((name) => name !== 'a')).toEqual(['b', 'c']);
 });
 
-test('what was left out for the silence of a service tells of that silence', async () => {
+test('an entry that was skipped for a silent service has that service’s error', async () => {
   outcomes.set('a', UNAVAILABLE);
   outcomes.set('b', UNAVAILABLE);
   await add('a', 'b');
@@ -129,7 +129,7 @@ test('runNow waits for a new round, and each entry has its error', async () => {
   expect(journal.entries()).toEqual([]);
 });
 
-test('what is hurried while it stops is answered too', async () => {
+test('a run requested while it stops is answered too', async () => {
   outcomes.set('a', UNAVAILABLE);
   await add('a');
   await resting();
@@ -139,7 +139,7 @@ test('what is hurried while it stops is answered too', async () => {
   await replay.runNow();
 });
 
-test('what is not done when it stops stays', async () => {
+test('entries that are not done when it stops stay', async () => {
   outcomes.set('a', UNAVAILABLE);
   await add('a');
   await resting();
@@ -149,7 +149,7 @@ test('what is not done when it stops stays', async () => {
   expect(journal.entries()).toHaveLength(1);
 });
 
-test('what is under way when it stops hears a failure of ours, which nobody takes for a defect', async () => {
+test('a stop while an entry is in flight is not logged as a defect', async () => {
   let reason: unknown;
   const execute = (_: JournalEntry, __: ReadonlySet<string>, signal: AbortSignal) =>
     new Promise<UnavailableService>((resolve) => {

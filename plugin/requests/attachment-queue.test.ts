@@ -32,10 +32,10 @@ function queuedCommand(rest: Partial<QueuedCommand> = {}): QueuedCommand {
   };
 }
 
-/** A command that goes on until it is told, or is cancelled. */
+/** A command that runs until the test ends it, or is cancelled. */
 function start(name: string, rest: Partial<QueuedCommand> = {}) {
   let finish: () => void = () => undefined;
-  const told = new Promise<void>((resolve) => (finish = resolve));
+  const finished = new Promise<void>((resolve) => (finish = resolve));
   const each = queuedCommand(rest);
   const { signal } = each.cancel;
   const cancelled = new Promise<never>((_, reject) => {
@@ -45,7 +45,7 @@ function start(name: string, rest: Partial<QueuedCommand> = {}) {
   const ended = queue.run(each, async () => {
     events.push(`${name} begins`);
     try {
-      await Promise.race([told, cancelled]);
+      await Promise.race([finished, cancelled]);
     } finally {
       events.push(`${name} ends`);
     }
@@ -54,12 +54,12 @@ function start(name: string, rest: Partial<QueuedCommand> = {}) {
   return { finish, ended };
 }
 
-const settled = () => new Promise((resolve) => setImmediate(resolve));
+const queued = () => new Promise((resolve) => setImmediate(resolve));
 
 describe('commands of one attachment', () => {
   test('run one at a time, in order of arrival, also after one that failed', async () => {
     const commands = ['a', 'b', 'c'].map((name) => start(name, { command: 'CHECK' }));
-    await settled();
+    await queued();
     expect(events).toEqual(['a begins']);
     for (const { finish, ended } of commands) {
       finish();
@@ -71,11 +71,11 @@ describe('commands of one attachment', () => {
   });
 
   test.each([OTHER, { ...ATTACHMENT, network: 'net2' }, { ...ATTACHMENT, containerId: 'b' }])(
-    'have nothing to do with those of %j',
+    'do not wait for those of %j',
     async (attachment) => {
       start('a', { startedNs: 5n });
       const other = start('b', { attachment, command: 'DEL', startedNs: 9n });
-      await settled();
+      await queued();
       expect(events).toEqual(['a begins', 'b begins']);
       other.finish();
       await other.ended;
@@ -87,7 +87,7 @@ describe('commands of one attachment', () => {
     },
   );
 
-  test('do nothing when their time went by while they waited', async () => {
+  test('do nothing when their deadline passed in the queue', async () => {
     const first = start('a');
     const second = start('b', { deadlineMs: 2_000 });
     nowMs = 2_000;
@@ -96,7 +96,7 @@ describe('commands of one attachment', () => {
     expect(events).toEqual(['a begins', 'a ends']);
   });
 
-  test('do nothing when they were cancelled while they waited', async () => {
+  test('do nothing when they were cancelled in the queue', async () => {
     const first = start('a');
     const cancel = new AbortController();
     const second = start('b', { cancel });
@@ -108,20 +108,20 @@ describe('commands of one attachment', () => {
 });
 
 describe('a DEL', () => {
-  test('cancels the ADDs before it, and runs when they have ended', async () => {
+  test('cancels the ADDs before it, and runs after they end', async () => {
     const running = start('running');
     const waiting = start('waiting');
-    await settled();
+    await queued();
     const del = start('del', { command: 'DEL' });
     await expect(running.ended).rejects.toMatchObject({ code: 'CANCELLED' });
     await expect(waiting.ended).rejects.toMatchObject({ code: 'CANCELLED' });
-    await settled();
+    await queued();
     expect(events).toEqual(['running begins', 'running ends', 'del begins']);
     del.finish();
     await del.ended;
   });
 
-  test('runs also when its caller went away while it waited', async () => {
+  test('runs also when its caller disconnected in the queue', async () => {
     const cancel = new AbortController();
     const first = start('a', { command: 'CHECK' });
     const del = queue.run(queuedCommand({ command: 'DEL', cancel }), () => Promise.resolve('done'));
@@ -130,7 +130,7 @@ describe('a DEL', () => {
     expect(await del).toBe('done');
   });
 
-  test('runs however late its turn comes', async () => {
+  test('runs however long it waited in the queue', async () => {
     const first = start('a', { command: 'CHECK' });
     const del = queue.run(queuedCommand({ command: 'DEL', deadlineMs: 2_000 }), () => Promise.resolve('done'));
     nowMs = 3_000;
@@ -157,12 +157,12 @@ describe('ADDs since a time', () => {
   const names = (position: QueuePosition) => queue.addedSince(position).map(({ interfaceName }) => interfaceName);
   const since = (atMs: number) => names(queue.positionAt(atMs));
 
-  test('are those that wait, are under way, or ended later, whatever became of them', async () => {
+  test('are those that are queued, in flight, or ended later, with any result', async () => {
     await queue.run(queuedCommand(), () => Promise.resolve());
     nowMs = 2_000;
     expect([since(1_000), since(1_001)]).toEqual([['eth0'], []]);
     const running = start('b', { attachment: OTHER });
-    await settled();
+    await queued();
     expect(since(1_001)).toEqual(['net1']);
     running.finish();
     await running.ended;
@@ -178,7 +178,7 @@ describe('ADDs since a time', () => {
     expect(names(queue.positionAt(1_000))).toEqual([]);
   });
 
-  test('are none of the other commands', async () => {
+  test('do not include other commands', async () => {
     for (const command of ['DEL', 'CHECK', 'GC', 'REPLAY'] as const) {
       expect(await queue.run(queuedCommand({ command }), () => Promise.resolve(since(0)))).toEqual([]);
     }
@@ -193,7 +193,7 @@ describe('ADDs since a time', () => {
   });
 });
 
-describe('an ADD that was started before a DEL that came first', () => {
+describe('an ADD that started before a DEL that overtook it', () => {
   const del = async (startedNs: bigint | undefined) =>
     queue.run(queuedCommand({ command: 'DEL', startedNs }), () => Promise.resolve());
   const add = (startedNs: bigint | undefined, attachment = ATTACHMENT) =>
@@ -210,14 +210,14 @@ describe('an ADD that was started before a DEL that came first', () => {
     await expect(add(199n)).rejects.toMatchObject({ code: 'CANCELLED' });
   });
 
-  test('is told from one that was started later, of another attachment, or at an unknown time', async () => {
+  test('differs from one that started later, of another attachment, or at an unknown time', async () => {
     await del(200n);
     expect(await add(201n)).toBe('done');
     expect(await add(199n, OTHER)).toBe('done');
     expect(await add(undefined)).toBe('done');
   });
 
-  test('is told from one that was started when the clock had been set back', async () => {
+  test('differs from one that started while the clock was set back', async () => {
     nowMs = 3_601_000;
     await queue.run(queuedCommand({ command: 'DEL', startedNs: 3_600_999_000_000n, deadlineMs: nowMs + 1 }), () =>
       Promise.resolve(),
@@ -229,7 +229,7 @@ describe('an ADD that was started before a DEL that came first', () => {
     await expect(queue.run(late, () => Promise.resolve())).rejects.toMatchObject({ code: 'CANCELLED' });
   });
 
-  test('is not remembered longer than a shim can wait', async () => {
+  test('is remembered no longer than a shim can wait', async () => {
     await del(200n);
     nowMs += 120_000;
     await queue.run(queuedCommand({ command: 'DEL', attachment: OTHER, startedNs: 300n, deadlineMs: nowMs + 1 }), () =>
@@ -241,7 +241,7 @@ describe('an ADD that was started before a DEL that came first', () => {
   });
 });
 
-test('never do two commands of one attachment overlap, whatever comes', async () => {
+test('two commands of one attachment never overlap, in any sequence', async () => {
   const command = fc.record({
     command: fc.constantFrom('ADD', 'DEL', 'CHECK'),
     attachment: fc.constantFrom(ATTACHMENT, OTHER),

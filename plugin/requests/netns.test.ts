@@ -28,7 +28,7 @@ afterAll(() => {
 const reader = nodeNetnsReader();
 
 describe('a network namespace', () => {
-  test('is told by boot and inode', () => {
+  test('is identified by boot and inode', () => {
     expect(reader.identify(PATH)).toEqual({
       bootId: readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim(),
       inode: statSync(PATH, { bigint: true }).ino,
@@ -54,7 +54,7 @@ describe('a network namespace', () => {
     ['a device', '/dev/null', /is not a network namespace/],
     ['a file of the process file system', '/proc/self/status', /is not a network namespace/],
     ['the node’s own', '/proc/self/ns/net', /own network namespace/],
-  ])('is not %s', (_, path, message) => {
+  ])('cannot be %s', (_, path, message) => {
     expect(() => reader.identify(path)).toThrow(
       expect.objectContaining({ code: 'INVALID_NETNS', message: expect.stringMatching(message) }),
     );

@@ -4,13 +4,13 @@ import { wallClockNs } from './request.js';
 
 const sleep = () => Promise.resolve('elapsed' as const);
 
-test('has the fractions of the stopwatch between the milliseconds of the clock', () => {
+test('the time has the stopwatch’s fractions between the milliseconds of the clock', () => {
   let trueMs = 1_700_000_000_000.2;
   const nowNs = wallClockNs(
     { nowMs: () => Math.floor(trueMs), sleep, after: () => () => undefined },
     { now: () => trueMs - 1_699_999_999_000 },
   );
-  // The clock's next millisecond tells where within it the stopwatch is.
+  // The clock's next millisecond shows where within it the stopwatch is.
   for (let step = 0; step < 1_000; step++) {
     trueMs += 0.01;
     nowNs();
@@ -20,7 +20,7 @@ test('has the fractions of the stopwatch between the milliseconds of the clock',
   expect(Number(nowNs() - before) / 1e6).toBeCloseTo(0.25, 1);
 });
 
-test('stays within the millisecond of a clock that is set, and of one that drifts', () => {
+test('the time stays within the millisecond of a clock that is set, and of one that drifts', () => {
   let [clockMs, stopwatchMs] = [5_000, 0];
   const nowNs = wallClockNs({ nowMs: () => clockMs, sleep, after: () => () => undefined }, { now: () => stopwatchMs });
   const expectWithin = () => {

@@ -1,4 +1,4 @@
-// What a node may do to the shim: environments, limits, streams, paths and peers that nobody would choose.
+// What a node may do to the shim: unusual environments, limits, streams, paths and peers.
 import { execFileSync, spawn } from 'node:child_process';
 import { mkdirSync, mkdtempSync, symlinkSync, writeFileSync } from 'node:fs';
 import type { Socket } from 'node:net';
@@ -30,13 +30,13 @@ async function shell(script: string, stdin: string = CONFIGURATION): Promise<Out
 const ANSWERED = { exitCode: 0, signal: null, stdout: '{}', stderr: '' };
 
 describe('the runtime’s environment', () => {
-  it('has no power over a static program', async () => {
+  it('does not affect a static program', async () => {
     const library = join(shim.build.folder, 'evil.so');
     const source = join(shim.build.folder, 'evil.c');
     writeFileSync(source, '#include <unistd.h>\n__attribute__((constructor)) void f(void) { _exit(77); }\n');
     execFileSync('gcc', ['-shared', '-fPIC', '-o', library, source]);
     const hostile = { LD_PRELOAD: library, LD_LIBRARY_PATH: shim.build.folder, LD_AUDIT: library, LD_DEBUG: 'all' };
-    // The library works: it ends whatever is linked dynamically.
+    // The library works: it ends every dynamically linked program.
     expect((await run({ program: '/bin/true', environment: { LD_PRELOAD: library } })).exitCode).toBe(77);
     await resident();
     expect(await add({ ...hostile, NODE_OPTIONS: '--require /nowhere.js', NODE_EXTRA_CA_CERTS: '/nowhere' })).toEqual(
@@ -47,7 +47,7 @@ describe('the runtime’s environment', () => {
     ).toEqual(ANSWERED);
   });
 
-  it('may be 10,000 variables, in front of those that count', async () => {
+  it('may have 10,000 variables before those that count', async () => {
     const { requests } = await resident();
     const many = Object.fromEntries(Array.from({ length: 10_000 }, (_, n) => [`CNI_COMMAND${n}`, 'DEL'.repeat(20)]));
     expect(await run({ program: shim.build.shim, environment: { ...many, ...ADD }, stdin: CONFIGURATION })).toEqual(
@@ -56,14 +56,14 @@ describe('the runtime’s environment', () => {
     expect(requests[0]!.headers).toMatchObject({ 'cni-command': 'ADD', 'cni-containerid': 'c0ffee' });
   });
 
-  it('hands trace context on', async () => {
+  it('passes trace context on', async () => {
     const { requests } = await resident();
     const traceparent = '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01';
     await add({ TRACEPARENT: traceparent, TRACESTATE: 'a=1,b=2', BAGGAGE: 'k=v%20w;p' });
     expect(requests[0]!.headers).toMatchObject({ traceparent, tracestate: 'a=1,b=2', baggage: 'k=v%20w;p' });
   });
 
-  it.each(['calico', 'podwire', 'podwire-ipam', 'a name with spaces', 'ünïcode'])('may name it %s', async (name) => {
+  it.each(['calico', 'podwire', 'podwire-ipam', 'a name with spaces', 'ünïcode'])('may run it as %s', async (name) => {
     const { requests } = await resident();
     const folder = mkdtempSync(join(shim.build.folder, 'name-'));
     symlinkSync(shim.build.shim, join(folder, name));
@@ -72,7 +72,7 @@ describe('the runtime’s environment', () => {
     expect(sent).toBe(name);
   });
 
-  it('may leave its name out altogether', async () => {
+  it('may omit the program name', async () => {
     const { requests } = await resident();
     const outcome = await shell('(exec -a "" "$SHIM")');
     expect(outcome).toEqual(ANSWERED);
@@ -80,10 +80,10 @@ describe('the runtime’s environment', () => {
   });
 });
 
-describe('what goes into headers', () => {
+describe('values that go into headers', () => {
   const variables = ['CNI_CONTAINERID', 'CNI_NETNS', 'CNI_IFNAME', 'CNI_ARGS', 'CNI_PATH'];
 
-  it.each(variables)('lets no line break in %s become a header', async (name) => {
+  it.each(variables)('cannot add a header by a line break in %s', async (name) => {
     const { requests } = await resident('');
     for (const value of ['a\r\nCNI-Command: DEL', 'a\nb', 'a\rb', 'a\u007fb', '\tb']) {
       const error = errorOf(await add({ [name]: value }));
@@ -92,7 +92,7 @@ describe('what goes into headers', () => {
     expect(requests).toEqual([]);
   });
 
-  it.each(['TRACEPARENT', 'TRACESTATE', 'BAGGAGE'])('leaves a %s out that cannot be sent', async (name) => {
+  it.each(['TRACEPARENT', 'TRACESTATE', 'BAGGAGE'])('are left out when %s cannot be sent', async (name) => {
     const { requests } = await resident('');
     for (const value of ['a\r\nCNI-Command: DEL', '\tb', ' x', 'x'.repeat(100_000)]) {
       expect(await add({ [name]: value })).toMatchObject({ exitCode: 0 });
@@ -100,12 +100,12 @@ describe('what goes into headers', () => {
     }
   });
 
-  it('names the longest variable when they do not fit', async () => {
+  it('name the longest variable when they do not fit', async () => {
     const error = errorOf(await add({ CNI_ARGS: 'x'.repeat(100_000) }));
     expect(error).toMatchObject({ code: 4, msg: expect.stringContaining('CNI_ARGS has 100000 bytes') });
   });
 
-  it('takes headers as large as it allows to a Node.js server with default settings', async () => {
+  it('fit up to the limit into a Node.js server with default settings', async () => {
     const { requests } = await resident('');
     expect(await add({ CNI_ARGS: 'x'.repeat(14 << 10) })).toMatchObject({ exitCode: 0 });
     expect(requests[0]!.headers['cni-args']).toHaveLength(14 << 10);
@@ -113,17 +113,17 @@ describe('what goes into headers', () => {
 });
 
 describe('limits', () => {
-  it('without memory for a configuration, it says so', async () => {
+  it('without memory for a configuration, the shim reports that', async () => {
     const outcome = await shell('ulimit -v 3500; exec "$SHIM"', `"${'x'.repeat(3 << 20)}"`);
     expect(errorOf(outcome)).toMatchObject({ code: 5, msg: 'podwire: out of memory' });
   });
 
-  it('without a free descriptor, it says so', async () => {
+  it('without a free descriptor, the shim reports that', async () => {
     const outcome = await shell('exec 3>&-; ulimit -n 3; exec "$SHIM"');
     expect(errorOf(outcome)).toMatchObject({ code: 5, msg: expect.stringContaining('Too many open files') });
   });
 
-  it('a limit on files does not end it before it has said that it failed', async () => {
+  it('with a limit on file sizes, the shim still reports its failure', async () => {
     await resident('{}'.padEnd(1 << 20));
     const outcome = await shell(`ulimit -f 1; "$SHIM" > "${shim.build.folder}/limited"; echo "exit $?" >&3`);
     expect(outcome.stdout).toBe('exit 1\n');
@@ -137,18 +137,18 @@ describe('standard streams', () => {
     ['>/dev/null <&- 2>&-', 'exit 0'],
     ['>/dev/full', 'exit 1'],
     ['>/dev/null </', 'exit 1'],
-  ])('closed or useless: %s', async (redirections, expected) => {
+  ])('closed or unusable: %s', async (redirections, expected) => {
     await resident();
     expect((await shell(`"$SHIM" ${redirections}; echo "exit $?" >&3`)).stdout).toBe(`${expected}\n`);
   });
 
-  it.each(['>&-', '<&- >&- 2>&-'])('the plugin is asked once, and nobody is answered: %s', async (redirections) => {
+  it.each(['>&-', '<&- >&- 2>&-'])('the plugin is called once, and the answer is lost: %s', async (redirections) => {
     const { requests } = await resident();
     expect((await shell(`"$SHIM" ${redirections}; echo "exit $?" >&3`)).stdout).toBe('exit 1\n');
     expect(requests).toHaveLength(1);
   });
 
-  it('a reader of its answer that has gone is a failure, and no SIGPIPE', async () => {
+  it('a closed reader of the answer is a failure without SIGPIPE', async () => {
     await resident('{}'.padEnd(1 << 20));
     const { stdout } = await shell('{ "$SHIM"; echo "exit $?" >&3; } | true');
     expect(stdout).toBe('exit 1\n');
@@ -158,7 +158,7 @@ describe('standard streams', () => {
     // Node's pipes are sockets; the shell's are pipes.
     ['a socket', 'exec "$SHIM" <<<"{}"'],
     ['a pipe', 'exec 4< <("$SHIM" <<<"{}"; echo "exit $?" >&3); wait $!'],
-  ])('an answer that nobody reads is given up at the deadline: %s', async (kind, script) => {
+  ])('an unread answer ends at the deadline: %s', async (kind, script) => {
     await hasty.resident((response) => response.end('{}'.padEnd(1 << 20)));
     const isSocket = kind === 'a socket';
     const child = spawn('/bin/bash', ['-c', script], {
@@ -167,19 +167,19 @@ describe('standard streams', () => {
     });
     const [, stdout, , exits] = child.stdio;
     stdout?.pause();
-    let told = '';
-    exits?.on('data', (chunk: Buffer) => (told += chunk.toString()));
+    let printed = '';
+    exits?.on('data', (chunk: Buffer) => (printed += chunk.toString()));
     const exitCode = await new Promise((resolve) => child.on('exit', resolve));
-    expect(isSocket ? `exit ${String(exitCode)}\n` : told).toBe('exit 1\n');
+    expect(isSocket ? `exit ${String(exitCode)}\n` : printed).toBe('exit 1\n');
   });
 });
 
-describe('what stands at the socket’s path', () => {
+describe('the socket’s path', () => {
   it.each([
     ['a directory', (path: string) => mkdirSync(path)],
     ['a file', (path: string) => writeFileSync(path, '')],
     ['a pipe', (path: string) => execFileSync('mkfifo', [path])],
-  ])('%s is told at once', async (_, make) => {
+  ])('may be %s, which is reported at once', async (_, make) => {
     const path = join(mkdtempSync(join(shim.build.folder, 'at-')), 'cni.sock');
     make(path);
     const error = errorOf(await add({}, JSON.stringify({ cniVersion: '1.0.0', socket: path })));
@@ -187,7 +187,7 @@ describe('what stands at the socket’s path', () => {
     expect(String(error.msg)).not.toContain(`waited ${PATIENT.connectWindowMs}`);
   });
 
-  it('a link that leads nowhere, or in a circle', async () => {
+  it('may be a link that leads nowhere, or in a circle', async () => {
     const folder = mkdtempSync(join(shim.build.folder, 'link-'));
     symlinkSync('nowhere', join(folder, 'a'));
     symlinkSync('b', join(folder, 'b'));
@@ -196,7 +196,7 @@ describe('what stands at the socket’s path', () => {
     expect(await of('b')).toMatchObject({ code: 5, msg: expect.stringContaining('symbolic links') });
   });
 
-  it('a path that is too long for a socket, by one byte', async () => {
+  it('may be one byte too long for a socket', async () => {
     const longest = `/${'a'.repeat(106)}`;
     expect(errorOf(await addHastily(JSON.stringify({ socket: longest })))).toMatchObject({ code: 11 });
     const error = errorOf(await add({}, JSON.stringify({ socket: `${longest}a` })));
@@ -204,10 +204,10 @@ describe('what stands at the socket’s path', () => {
   });
 });
 
-describe('a resident that answers too much', () => {
+describe('a resident whose answer is too large', () => {
   const OK = 'HTTP/1.1 200 OK\r\n';
 
-  /** Sends `chunk` until the shim has gone. */
+  /** Sends `chunk` until the shim disconnects. */
   function flood(connection: Socket, head: string, chunk: Buffer): void {
     connection.write(head);
     const more = (): void => {
@@ -224,18 +224,18 @@ describe('a resident that answers too much', () => {
     ['headers', `${OK}X: `, Buffer.alloc(0x1000, 'x'), 'headers are larger than 16 KiB'],
     ['a trailer', `${OK}Transfer-Encoding: chunked\r\n\r\n0\r\nX: `, Buffer.alloc(0x1000, 'x'), 'larger than 16 KiB'],
     ['interim answers', '', Buffer.from('HTTP/1.1 100 Continue\r\n\r\n'.repeat(100)), 'larger than 16 KiB'],
-  ])('%s without end', async (_, head, chunk, fault) => {
+  ])('in %s without end', async (_, head, chunk, fault) => {
     await shim.rawPeer((connection) => flood(connection, head, chunk));
     expect(errorOf(await add())).toMatchObject({ code: 5, msg: expect.stringContaining(fault) });
   });
 
-  it('more than it announced is not printed', async () => {
+  it('prints no more than the announced length', async () => {
     const answer = `${OK}Content-Length: 2\r\n\r\n{}HTTP/1.1 500 again\r\n\r\n`;
     await shim.rawPeer((connection) => void connection.end(answer));
     expect(await add()).toEqual(ANSWERED);
   });
 
-  it('one that hangs up before it was asked anything', async () => {
+  it('is reported when it disconnects before the request', async () => {
     await shim.rawPeer((connection) => void connection.destroy());
     expect(errorOf(await add({}, `"${'x'.repeat(1 << 20)}"`))).toMatchObject({
       code: 11,

@@ -7,7 +7,7 @@ const SEED = 20_260_801;
 const RUNS = 400;
 const LONGEST_VERSION_BYTES = 64;
 
-/** The characters that JSON's grammar turns on, and some that it refuses. */
+/** The characters of JSON's grammar, and some that it refuses. */
 const DAMAGE = ['{', '}', '[', ']', '"', ',', ':', '\\', 'u', '0', '-', '.', 'e', '1', 't', ' ', '\n', '\u0001'];
 
 let build: Build;
@@ -16,7 +16,7 @@ beforeAll(() => {
 });
 afterAll(() => removeBuild(build));
 
-/** What JSON.parse takes for the document's version; the default where there is none. */
+/** What JSON.parse reads as the document's version; the default where it has none. */
 function versionByParse(document: string): string {
   let parsed: unknown;
   try {
@@ -42,7 +42,7 @@ const { value } = fc.letrec<{ value: unknown }>((tie) => ({
   ),
 }));
 
-/** An object written by hand, so that keys may repeat, and any character of a key may be escaped. */
+/** An object with duplicate keys, and keys with escaped characters. */
 const objectText = fc
   .array(fc.tuple(key, fc.boolean(), fc.oneof(text, value)), { maxLength: 5 })
   .map((entries) => entries.map(([name, escaped, member]) => `${keyText(name, escaped)}:${JSON.stringify(member)}`))
@@ -53,7 +53,7 @@ function keyText(name: string, escaped: boolean): string {
   return escaped ? `"${units.map((unit) => `\\u${unit}`).join('')}"` : JSON.stringify(name);
 }
 
-/** The text with a few of its characters replaced: mostly no JSON any more, sometimes another document. */
+/** The text with a few of its characters replaced: mostly invalid JSON, sometimes another document. */
 const damaged = fc
   .tuple(objectText, fc.array(fc.tuple(fc.nat(), fc.constantFrom(...DAMAGE)), { maxLength: 2 }))
   .map(([document, edits]) =>

@@ -17,7 +17,7 @@ const ADD = {
   CNI_ARGS: 'IgnoreUnknown=1;K8S_POD_NAME=web-0',
   CNI_PATH: '/opt/cni/bin:/usr/lib/cni',
 };
-// The resident plugin says the same: a runtime must not see a difference.
+// The resident plugin answers the same: a runtime must not see a difference.
 const VERSIONS = `${JSON.stringify({ cniVersion: OWN_VERSION, supportedVersions: SUPPORTED_VERSIONS })}\n`;
 
 const shim = new ShimUnderTest(PATIENT);
@@ -26,7 +26,7 @@ const hasty = new ShimUnderTest(HASTY);
 const add = (options: Partial<Run> = {}) =>
   run({ program: shim.build.shim, environment: ADD, stdin: CONFIGURATION, ...options });
 
-describe('what the shim answers by itself', () => {
+describe('answers of the shim without the resident plugin', () => {
   it.each<[NonNullable<Run['stdin']>, string]>([
     ['{"cniVersion":"0.3.1"}', '0.3.1'],
     ['{"name":"net","cniVersion":"9.\\u0039\\"\\n"}', '9.9"\n'],
@@ -37,36 +37,33 @@ describe('what the shim answers by itself', () => {
     ['{"cniVersion":3}', OWN_VERSION],
     ['{"cniVersion":""}', OWN_VERSION],
     [`{"cniVersion":"${'1'.repeat(65)}"}`, OWN_VERSION],
-  ])('asked for its versions with %j, it answers with the version %j', async (stdin, cniVersion) => {
+  ])('have for %j the version %j', async (stdin, cniVersion) => {
     const outcome = await run({ program: shim.build.shim, environment: { CNI_COMMAND: 'VERSION' }, stdin });
     expect(outcome).toMatchObject({ exitCode: 0, signal: null, stderr: '' });
     expect(JSON.parse(outcome.stdout)).toEqual({ cniVersion, supportedVersions: SUPPORTED_VERSIONS });
   });
 
-  it('tells its versions also where stdin does not end, and without connecting', async () => {
+  it('have its versions also where stdin does not end, and without connecting', async () => {
     const environment = { CNI_COMMAND: 'VERSION', CNI_NETNS: 'dummy', CNI_ARGS: 'hostile\r\nX: y' };
     const outcome = await run({ program: shim.build.shim, environment, stdin: { kind: 'open' } });
     expect(outcome).toEqual({ exitCode: 0, signal: null, stdout: VERSIONS, stderr: '' });
   });
 
-  it.each([{}, { CNI_COMMAND: '' }])(
-    'introduces itself on stderr when there is no command: %o',
-    async (environment) => {
-      const outcome = await run({ program: shim.build.shim, environment, stdin: { kind: 'open' } });
-      expect(outcome).toMatchObject({ exitCode: 0, stdout: '' });
-      expect(outcome.stderr).toBe(
-        `podwire: CNI plugin; hands each call to the resident podwire-plugin\nCNI versions: ${SUPPORTED_VERSIONS.join(' ')}\n`,
-      );
-    },
-  );
+  it.each([{}, { CNI_COMMAND: '' }])('print its name on stderr without a command: %o', async (environment) => {
+    const outcome = await run({ program: shim.build.shim, environment, stdin: { kind: 'open' } });
+    expect(outcome).toMatchObject({ exitCode: 0, stdout: '' });
+    expect(outcome.stderr).toBe(
+      `podwire: CNI plugin; hands each call to the resident podwire-plugin\nCNI versions: ${SUPPORTED_VERSIONS.join(' ')}\n`,
+    );
+  });
 
-  it.each(['add', 'ADD ', 'VERSIONS', 'a"\\\u0001\u00e9'])('refuses the unknown command %j', async (command) => {
+  it.each(['add', 'ADD ', 'VERSIONS', 'a"\\\u0001\u00e9'])('refuse the unknown command %j', async (command) => {
     const error = errorOf(await add({ environment: { ...ADD, CNI_COMMAND: command } }));
     expect(error).toMatchObject({ cniVersion: '0.4.0', code: 4, msg: `unknown CNI_COMMAND: ${command}` });
   });
 });
 
-describe('handing over', () => {
+describe('the request to the resident', () => {
   it('sends the environment as headers and stdin as the body', async () => {
     const { requests } = await shim.resident((response) => response.end('{}'));
     const before = BigInt(Date.now()) * 1_000_000n;
@@ -106,7 +103,7 @@ describe('handing over', () => {
     expect(BigInt(String(execTime))).toBeLessThanOrEqual(BigInt(Date.now() + 1) * 1_000_000n);
   });
 
-  it('sends empty variables as absent ones', async () => {
+  it('sends empty variables like absent ones', async () => {
     const { requests } = await shim.resident((response) => response.end());
     await add({ environment: { CNI_COMMAND: 'DEL', CNI_NETNS: '', CNI_ARGS: '', TRACEPARENT: '' } });
     const sent = requests[0]!.rawHeaders.filter((_, index) => index % 2 === 0);
@@ -117,14 +114,14 @@ describe('handing over', () => {
     ]);
   });
 
-  it.each(['ADD', 'DEL', 'CHECK', 'GC', 'STATUS'])('hands %s over', async (command) => {
+  it.each(['ADD', 'DEL', 'CHECK', 'GC', 'STATUS'])('sends %s', async (command) => {
     const { requests } = await shim.resident((response) => response.end());
     const outcome = await add({ environment: { ...ADD, CNI_COMMAND: command } });
     expect(outcome).toEqual({ exitCode: 0, signal: null, stdout: '', stderr: '' });
     expect(requests[0]!.headers['cni-command']).toBe(command);
   });
 
-  it('says by which name it was run', async () => {
+  it('sends its program name', async () => {
     const { requests } = await shim.resident((response) => response.end());
     const link = join(shim.build.folder, 'my-ipam');
     symlinkSync(shim.build.shim, link);
@@ -133,7 +130,7 @@ describe('handing over', () => {
     expect(requests.map(({ headers }) => headers['cni-plugin'])).toEqual(['podwire-ipam', 'my-ipam']);
   });
 
-  it('hands over configurations of up to 4 MiB, byte for byte', async () => {
+  it('sends configurations of up to 4 MiB, byte for byte', async () => {
     const { requests } = await shim.resident((response) => response.end());
     const frame = '{"pad":""}';
     for (const bytes of [1 << 20, 4 << 20]) {
@@ -149,13 +146,13 @@ describe('handing over', () => {
     expect(requests).toEqual([]);
   });
 
-  it.each([{ kind: 'closed' } as const, ''])('hands over an empty body for the stdin %o', async (stdin) => {
+  it.each([{ kind: 'closed' } as const, ''])('sends an empty body for the stdin %o', async (stdin) => {
     const { requests } = await shim.resident((response) => response.end('{}'));
     expect(await add({ stdin })).toMatchObject({ exitCode: 0, stdout: '{}' });
     expect(requests[0]!.body).toHaveLength(0);
   });
 
-  it('gives up on a stdin that never ends', async () => {
+  it('fails with a stdin that never ends', async () => {
     expect(errorOf(await add({ program: hasty.build.shim, stdin: { kind: 'open' } }))).toMatchObject({
       code: 5,
       msg: expect.stringContaining('stdin'),
@@ -183,7 +180,7 @@ describe('choosing the socket', () => {
     expect(error).toMatchObject({ cniVersion: '0.3.1', code: 7, msg: expect.stringContaining(fault) });
   });
 
-  it.each(['{"socket":"/nowhere",', '[{"socket":"/nowhere"}]'])('leaves %j to the resident plugin', async (stdin) => {
+  it.each(['{"socket":"/nowhere",', '[{"socket":"/nowhere"}]'])('passes %j to the resident plugin', async (stdin) => {
     const { requests } = await shim.resident((response) => response.writeHead(400).end('{"code":6}'));
     const outcome = await add({ stdin });
     expect(outcome).toMatchObject({ exitCode: 1, stdout: '{"code":6}' });
@@ -192,7 +189,7 @@ describe('choosing the socket', () => {
 });
 
 describe('answers', () => {
-  it('prints the body of a 200, however it is encoded and delivered', async () => {
+  it('prints the body of a 200 with any encoding and delivery', async () => {
     const result = JSON.stringify({ cniVersion: '0.4.0', text: 'é'.repeat(100_000) });
     await shim.resident((response, { headers }) => {
       if (headers['cni-ifname'] === 'length') response.end(result);
@@ -229,7 +226,7 @@ describe('answers', () => {
     ['ended before the answer did', 'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n'],
     ['does not say where its body ends', 'HTTP/1.1 200 OK\r\n\r\n{}'],
     ['larger than 4 MiB', 'HTTP/1.1 200 OK\r\nContent-Length: 4194305\r\n\r\n'],
-  ])('prints nothing of a broken answer: %s', async (fault, bytes) => {
+  ])('prints nothing of an invalid answer: %s', async (fault, bytes) => {
     await shim.rawPeer((connection) => connection.end(bytes, 'latin1'));
     const error = errorOf(await add());
     expect(error).toMatchObject({ code: 5, msg: expect.stringContaining(fault) });
@@ -263,7 +260,7 @@ describe('answers', () => {
     expect(error).toMatchObject({ code: 11, msg: expect.stringContaining(`within ${HASTY.overallDeadlineMs} ms`) });
   });
 
-  it('reads the answer of a resident that refuses a large body unread', async () => {
+  it('reads the answer of a resident that refuses a large body without reading it', async () => {
     const body = '{"code":7,"msg":"too large","details":""}';
     await shim.rawPeer((connection) => {
       connection.end(`HTTP/1.1 413 x\r\nContent-Length: ${body.length}\r\n\r\n${body}`);
@@ -273,8 +270,8 @@ describe('answers', () => {
   });
 });
 
-describe('a resident plugin that is not there', () => {
-  it('waits for a socket that appears late', async () => {
+describe('an absent resident plugin', () => {
+  it('has its socket waited for', async () => {
     const pending = add();
     await new Promise((resolve) => setTimeout(resolve, 100));
     const { requests } = await shim.resident((response) => response.end('{}'));
@@ -282,7 +279,7 @@ describe('a resident plugin that is not there', () => {
     expect(requests).toHaveLength(1);
   });
 
-  it('asks to try again later when the socket stays missing', async () => {
+  it('fails with a retryable code while the socket is missing', async () => {
     const started = performance.now();
     const error = errorOf(await add({ program: hasty.build.shim }));
     expect(performance.now() - started).toBeGreaterThanOrEqual(HASTY.connectWindowMs - 50);
@@ -291,7 +288,7 @@ describe('a resident plugin that is not there', () => {
     expect(error.details).toContain('check that podwire-plugin runs');
   });
 
-  it('lets STATUS succeed at once while the resident restarts, for as long as that said before', async () => {
+  it('lets STATUS succeed at once while the resident restarts, within its lease', async () => {
     const lease = join(hasty.build.folder, 'node-ready');
     const status = () => add({ program: hasty.build.shim, environment: { CNI_COMMAND: 'STATUS' } });
     const held = (seconds: number) => utimesSync(lease, new Date(), new Date(Date.now() + seconds * 1000));
@@ -301,7 +298,7 @@ describe('a resident plugin that is not there', () => {
     held(30);
     expect(await status()).toEqual({ exitCode: 0, signal: null, stdout: '', stderr: '' });
     expect(errorOf(await add({ program: hasty.build.shim }))).toMatchObject({ code: 11 });
-    // Of a clock that was set back.
+    // A lease beyond the maximum, after the clock was set back.
     held(3600);
     expect(errorOf(await status())).toMatchObject({ code: 11 });
     held(30);
@@ -310,9 +307,9 @@ describe('a resident plugin that is not there', () => {
     rmSync(lease);
   });
 
-  it('returns code 11 when no process listens', async () => {
+  it('fails with code 11 when no process listens', async () => {
     const path = join(hasty.build.folder, 'dead.sock');
-    // A process that is killed leaves its socket's file behind.
+    // A killed process leaves its socket's file behind.
     const bind = `require('net').createServer().listen(${JSON.stringify(path)}, () => process.kill(process.pid, 'SIGKILL'))`;
     await run({
       program: '/bin/sh',
@@ -324,19 +321,19 @@ describe('a resident plugin that is not there', () => {
   });
 
   it.each(['', '{"cniVersion":"0.4.0"', '[]', '"text"', 'null'])(
-    'reports the configuration %j itself',
+    'has the configuration %j reported by the shim',
     async (stdin) => {
       const error = errorOf(await add({ program: hasty.build.shim, stdin }));
       expect(error).toMatchObject({ cniVersion: '1.1.0', code: 6, msg: expect.stringContaining('not a JSON object') });
-      // Whoever restarts would refuse it too.
+      // A restarted resident would refuse it too.
       expect(error.msg).not.toContain('waited');
     },
   );
 
-  it('says who may use a socket that refuses it', async () => {
+  it('has its socket’s permissions reported when it refuses the caller', async () => {
     await shim.resident((response) => response.end());
     chmodSync(shim.build.defaultSocket, 0o000);
-    // Root without this capability is refused like anybody else, also in a user namespace that has only root.
+    // Root without this capability is refused like other users, also in a user namespace that has only root.
     const script = join(shim.build.folder, 'unprivileged');
     const caps = '-dac_override,-dac_read_search';
     writeFileSync(script, `#!/bin/sh\nexec setpriv --bounding-set ${caps} "${shim.build.shim}"\n`, { mode: 0o755 });
@@ -344,7 +341,7 @@ describe('a resident plugin that is not there', () => {
     expect(error).toMatchObject({ code: 5, details: expect.stringContaining('only root may use it') });
   });
 
-  it('fails at once where waiting cannot help', async () => {
+  it('fails at once where a wait cannot help', async () => {
     const file = join(shim.build.folder, 'file');
     writeFileSync(file, '');
     const error = errorOf(await add({ stdin: JSON.stringify({ socket: `${file}/cni.sock` }) }));
@@ -352,11 +349,11 @@ describe('a resident plugin that is not there', () => {
   });
 });
 
-describe('a resident that ends', () => {
+describe('a resident that stops', () => {
   const ENDING = '{"cniVersion":"0.4.0","code":11,"msg":"is being stopped"}';
   const refused = { exitCode: 1, signal: null, stdout: ENDING, stderr: '' };
 
-  it('has its call carried out by the next one, which is asked the same', async () => {
+  it('has its call repeated to the next one', async () => {
     let count = 0;
     const { requests } = await shim.resident((response) => {
       if (++count === 1) response.writeHead(421, { connection: 'close' }).end(ENDING);
@@ -368,9 +365,9 @@ describe('a resident that ends', () => {
     expect(requests).toHaveLength(2);
   });
 
-  it('has the last word where no other comes', async () => {
+  it('has its answer returned where no other resident starts', async () => {
     const { requests } = await hasty.resident((response) => {
-      // Its socket goes first.
+      // Its socket is removed first.
       rmSync(hasty.build.defaultSocket);
       response.writeHead(421).end(ENDING);
     });
@@ -378,13 +375,13 @@ describe('a resident that ends', () => {
     expect(requests).toHaveLength(1);
   });
 
-  it('is asked no third time', async () => {
+  it('is not called a third time', async () => {
     const { requests } = await shim.resident((response) => response.writeHead(421).end(ENDING));
     expect(await add()).toEqual(refused);
     expect(requests).toHaveLength(2);
   });
 
-  it('is as any other where the next one ends without an answer', async () => {
+  it('counts as failed where the next one ends without an answer', async () => {
     let count = 0;
     await shim.resident((response) => {
       if (++count === 1) response.writeHead(421).end(ENDING);
@@ -401,7 +398,7 @@ describe('the shipped build', () => {
     const shim = join(import.meta.dirname, 'build', 'podwire');
     expect(statSync(shim).size).toBeLessThan(1 << 20);
     expect(statSync(join(dirname(shim), 'podwire-ipam')).ino).toBe(statSync(shim).ino);
-    // An interpreter is what makes a program need anything else of the machine.
+    // A program with an interpreter depends on other files of the machine.
     expect(execFileSync('readelf', ['--program-headers', shim], { encoding: 'utf8' })).not.toContain('INTERP');
     expect(execFileSync(shim, { env: { CNI_COMMAND: 'VERSION' }, encoding: 'utf8' })).toBe(VERSIONS);
   });

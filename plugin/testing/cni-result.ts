@@ -1,4 +1,4 @@
-// Results of ADD in every form that CNI had: of one family or both, first in a chain or behind another plugin.
+// Results of ADD in every version of CNI: of one family or both, first in a chain or after another plugin.
 import type { AddOutcome } from '../cni/result.js';
 
 export type Families = 'IPv4' | 'IPv6' | 'both';
@@ -11,13 +11,13 @@ export const ADDRESSES: Readonly<Record<Families, readonly string[]>> = {
   both: ['10.65.0.1/32', 'fd65::1/128'],
 };
 
-/** What ADD made, beside its addresses. */
+/** The rest of the result of ADD. */
 export const MADE: Pick<AddOutcome, 'hostInterface' | 'podInterface'> = {
   hostInterface: { name: 'podw1', mac: 'ee:ee:ee:ee:ee:ee', mtu: 1450 },
   podInterface: { name: 'eth0', mac: '02:00:00:00:00:01', sandbox: '/run/netns/pod', mtu: 1450 },
 };
 
-/** What a plugin before it answered in the newest form, with keys that nobody knows. */
+/** The result of the plugin before it in the newest form, with unknown keys. */
 export const BEFORE = {
   interfaces: [
     { name: 'br0', mac: '02:00:00:00:00:aa', mtu: 9000, pciID: '0000:00:1f.6', colour: 'red' },
@@ -32,7 +32,7 @@ export const BEFORE = {
   later: [true, null],
 } as const;
 
-/** The same as 0.1.0 and 0.2.0 have it. */
+/** The same in the form of 0.1.0 and 0.2.0. */
 export const BEFORE_OLD = {
   ip4: {
     ip: '192.168.0.2/24',
@@ -56,7 +56,7 @@ const OLD: Golden = {
     IPv6: { ip6: { ip: 'fd65::1/128' } },
     both: { ip4: { ip: '10.65.0.1/32' }, ip6: { ip: 'fd65::1/128' } },
   },
-  // These forms have room for one address of a family: the one that was there first.
+  // These versions have room for one address of a family: the first one.
   behind: {
     IPv4: BEFORE_OLD,
     IPv6: { ...BEFORE_OLD, ip6: { ip: 'fd65::1/128' } },
@@ -103,7 +103,7 @@ const MIDDLE: Golden = {
   },
 };
 
-/** Of 1.0.0 and 1.1.0, which differ in what is known of the interfaces that ADD made. */
+/** For 1.0.0 and 1.1.0, which differ in the fields of interfaces. */
 function newest(made: readonly object[]): Golden {
   const interfaces = [...BEFORE.interfaces, ...made];
   const [ip] = BEFORE.ips;

@@ -2,9 +2,9 @@ import { beforeEach, expect, test } from 'vitest';
 
 import { encodeEntry, type JournalEntry, type JournalStore } from '../journal/entry.js';
 
-/** A store to test, and what happens to it from outside. */
+/** A store to test, and changes to it from outside. */
 interface JournalStoreFixture {
-  /** A process that starts: on what the one before has left. */
+  /** Starts a process, with what the previous one stored. */
   open(): JournalStore;
   /** Overwrites every stored entry, also those that are set aside, with a text. */
   spoil(text: string): void;
@@ -22,7 +22,7 @@ export function journalEntry(containerId: string, rest: Partial<JournalEntry> = 
   };
 }
 
-/** What every store of the journal has to do. */
+/** The contract of every store of the journal. */
 export function journalStoreContract(setUp: () => JournalStoreFixture): void {
   let fixture: JournalStoreFixture;
   let store: JournalStore;
@@ -39,7 +39,7 @@ export function journalStoreContract(setUp: () => JournalStoreFixture): void {
     expect(await store.load()).toEqual({ entries: [], unreadable: [] });
   });
 
-  test('gives back what was put, also to the next process', async () => {
+  test('returns what was put, also to the next process', async () => {
     const [a, b] = [journalEntry('a'), journalEntry('b', { held: undefined, action: 'release', order: 2 })];
     await store.put(a);
     await store.put(b);
@@ -48,14 +48,14 @@ export function journalStoreContract(setUp: () => JournalStoreFixture): void {
     expect(entries.toSorted((x, y) => x.order - y.order)).toEqual([a, b]);
   });
 
-  test('keeps one entry for each attachment: the last', async () => {
+  test('keeps one entry for each attachment: the latest', async () => {
     await store.put(journalEntry('a'));
     const last = journalEntry('a', { action: 'release-unless-attached', reason: 'other' });
     await store.put(last);
     expect(await fixture.open().load()).toEqual({ entries: [last], unreadable: [] });
   });
 
-  test('tells apart what differs in one part of the attachment', async () => {
+  test('distinguishes attachments that differ in one part', async () => {
     const { attachment } = journalEntry('a');
     const attachments = [
       attachment,
@@ -67,7 +67,7 @@ export function journalStoreContract(setUp: () => JournalStoreFixture): void {
     expect(await names(store)).toHaveLength(attachments.length);
   });
 
-  test('removes one, and what is not there as well', async () => {
+  test('removes an entry, and ignores one that is absent', async () => {
     await store.put(journalEntry('a'));
     await store.put(journalEntry('b'));
     await store.remove(journalEntry('a').attachment);
@@ -77,7 +77,7 @@ export function journalStoreContract(setUp: () => JournalStoreFixture): void {
   });
 
   test.each(['', '{', '{"version":2}', '\0\0\0'])(
-    'sets aside what cannot be read (%j), and tells it to each process until somebody puts another',
+    'sets aside an unreadable entry (%j), and reports it to each process until another is put',
     async (text) => {
       await store.put(journalEntry('a'));
       fixture.spoil(text);
@@ -95,7 +95,7 @@ export function journalStoreContract(setUp: () => JournalStoreFixture): void {
     },
   );
 
-  test('gives back what could not be read to a process that can read it', async () => {
+  test('returns an entry set aside to a process that can read it', async () => {
     await store.put(journalEntry('a'));
     fixture.spoil('{');
     await fixture.open().load();
@@ -108,7 +108,7 @@ export function journalStoreContract(setUp: () => JournalStoreFixture): void {
     expect(await fixture.open().load()).toEqual({ entries: [], unreadable: [] });
   });
 
-  test('removes also what was set aside', async () => {
+  test('removes entries set aside as well', async () => {
     for (const name of ['a', 'b']) await store.put(journalEntry(name));
     fixture.spoil('{');
     store = fixture.open();
@@ -119,7 +119,7 @@ export function journalStoreContract(setUp: () => JournalStoreFixture): void {
     expect((await fixture.open().load()).unreadable).toHaveLength(1);
   });
 
-  test('puts and removals of many attachments at once do not mix', async () => {
+  test('keeps concurrent puts and removals of many attachments apart', async () => {
     const all = Array.from({ length: 50 }, (_, at) => `p${String(at).padStart(2, '0')}`);
     await Promise.all(all.map((name) => store.put(journalEntry(name))));
     const removed = all.filter((_, at) => at % 2 === 0);

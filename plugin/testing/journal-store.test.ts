@@ -14,7 +14,7 @@ describe('a journal in memory', () => {
     };
   });
 
-  test('can be full, and then still gives back what it has', async () => {
+  test('can be full, and still returns what it has', async () => {
     const store = new MemoryJournalStore();
     await store.put(journalEntry('a'));
     store.broken = 'full';

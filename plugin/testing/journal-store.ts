@@ -13,9 +13,9 @@ import {
 /** The fake: texts in memory, as the directory would have them, which outlive the journal that uses it. */
 export class MemoryJournalStore implements JournalStore {
   readonly texts = new Map<string, string>();
-  /** What is set aside, in the same way. */
+  /** Entries set aside, in the same form. */
   readonly aside = new Map<string, string>();
-  /** How often something was stored or removed. */
+  /** The number of writes and removals. */
   writes = 0;
   /** Whether every call fails, as on a file system that is gone; or writing alone, as on one that is full. */
   broken: 'no' | 'full' | 'gone' = 'no';

@@ -103,17 +103,17 @@ export class Plugin {
   /** What outlives the process of the plugin. */
   readonly store: MemoryJournalStore;
   readonly providerHistory: ProviderHistory;
-  /** Tells commands that the process is to end. */
+  /** Signals that the process stops. */
   readonly stopping = new AbortController();
-  /** Cuts off what goes on without a caller, as the end of the process does. */
+  /** Cuts off work that continues without a caller, as the end of the process does. */
   readonly ending = new AbortController();
   readonly #replay: Replay;
   readonly #peers: readonly Peer[];
-  /** Release that the services are of from their next start on; this one's when undefined. */
+  /** Release of the services from their next start on; this one's when undefined. */
   release: number | undefined;
   #servers: RpcServer[] = [];
 
-  /** Times are longer than a busy machine takes, as what a service does not do in them is left to the journal. */
+  /** Time limits are longer than a busy machine takes, as the journal completes what a service does not do within them. */
   constructor({
     timeoutMs = 20_000,
     cleanUpTimeoutMs = 20_000,
@@ -130,18 +130,18 @@ export class Plugin {
     const ipam = new Peer('podwire-ipam', this.address('ipam'));
     const dataplane = new Peer('podwire-dataplane', this.address('dataplane'));
     this.#peers = [ipam, dataplane];
-    const surroundings = { clock: systemClock, random: () => 0.5 };
+    const deps = { clock: systemClock, random: () => 0.5 };
     const { log } = this.record;
     this.store = store;
     const path = providerHistoryPath === '' ? join(this.folder, 'address-givers') : providerHistoryPath;
     this.providerHistory = new ProviderHistory({ path, bootId: BOOT_ID, log });
     const events = new JournalEvents(log);
     const tools: Tools = {
-      ipam: ipamClient({ peer: ipam, ...surroundings }),
-      dataplane: dataplaneClient({ peer: dataplane, ...surroundings }),
+      ipam: ipamClient({ peer: ipam, ...deps }),
+      dataplane: dataplaneClient({ peer: dataplane, ...deps }),
       upkeep: {
-        ipam: ipamUpkeep({ peer: ipam, ...surroundings }),
-        dataplane: dataplaneUpkeep({ peer: dataplane, ...surroundings }),
+        ipam: ipamUpkeep({ peer: ipam, ...deps }),
+        dataplane: dataplaneUpkeep({ peer: dataplane, ...deps }),
       },
       journal: new Journal({ store, maxEntriesCount: 100, clock: systemClock, events }),
       knownAllocations: new KnownAllocations(),
@@ -162,14 +162,14 @@ export class Plugin {
     const readiness = new Readiness({ ...tools, record, events: new ReadinessEvents(log), isStrict });
     const limits = { ADD: timeoutMs, CHECK: timeoutMs, DEL: timeoutMs, GC: timeoutMs };
     this.options = { tools, queue, timeoutMs: limits, readiness, events: new CommandEvents() };
-    this.#replay = makeReplay(tools, queue, { log, ...surroundings });
+    this.#replay = makeReplay(tools, queue, { log, ...deps });
   }
 
   get journal(): Journal {
     return this.options.tools.journal;
   }
 
-  /** Does what the journal says, as the resident does while it runs. */
+  /** Replays the journal, as the resident does while it runs. */
   async replayed(): Promise<void> {
     void this.#replay.runNow();
     await vi.waitFor(() => expect(this.journal.isIdle).toBe(true), { interval: 5, timeout: 20_000 });
@@ -218,7 +218,7 @@ export class Plugin {
     return run(request, this.options);
   }
 
-  /** What is allocated and what is wired. */
+  /** The allocations and the attachments. */
   state(): string {
     return `${this.ipam.toString()}\n--\n${this.dataplane.toString()}`;
   }

@@ -23,14 +23,14 @@ import { systemClock } from '@podwire/shared/runtime/clock';
 import type { Logger } from '@podwire/shared/runtime/log';
 import { expect, vi } from 'vitest';
 
-/** The dataplane with a list of wires as its kernel. */
+/** The dataplane with a list of interfaces as its kernel. */
 export class FakeDataplane {
   readonly #wires = new Map<string, PodNetwork>();
   readonly #foreign = new Set<string>();
   readonly #stubborn = new Set<string>();
   readonly #drift: { object: string; wanted: string; actual: string }[] = [];
 
-  /** Puts an interface into a pod that is not Podwire's. */
+  /** Puts an interface that is not Podwire's into a pod. */
   addForeignInterface(netns: string, name: string): void {
     this.#foreign.add(`${netns} ${name}`);
   }
@@ -40,7 +40,7 @@ export class FakeDataplane {
     this.#drift.push(difference);
   }
 
-  /** The wires, each as `host-interface -> interface@netns mac addresses mtu forwarding`. */
+  /** The interfaces, each as `host-interface -> interface@netns mac addresses mtu forwarding`. */
   toString(): string {
     const lines = [...this.#wires.values()].map((pod) => {
       const { hostInterfaceName: host, netns, macAddress, addresses, mtuBytes, ipForwarding } = pod;
@@ -81,7 +81,7 @@ export class FakeDataplane {
     return [service];
   }
 
-  /** Makes the kernel keep an interface whatever is asked. */
+  /** Makes the kernel keep an interface that is to be deleted. */
   makeStubborn(attachment: Attachment): void {
     this.#stubborn.add(formatAttachment(attachment));
   }
@@ -128,7 +128,7 @@ export class FakeDataplane {
     return { differences: [...this.#drift], moreDifferences: 0 };
   }
 
-  /** One attachment a page, so that readers have to turn it. */
+  /** One attachment a page, so that readers have to page. */
   #list(pageToken: string) {
     const index = Number(pageToken);
     const pods = [...this.#wires.values()].map(({ attachment, addresses }) => ({
@@ -154,14 +154,14 @@ function checkedPod(pod: PodNetwork | undefined): PodNetwork {
 
 const POOL_ADDRESSES = 64;
 
-/** What this fake looks at of a request. */
+/** The fields of a request that this fake reads. */
 type Asked = Pick<Endpoint, 'attachment' | 'nodeName' | 'pod' | 'netns'> & { readonly addresses: readonly string[] };
 
 function hostCidr(address: string): string {
   return `${address}/${address.includes(':') ? 128 : 32}`;
 }
 
-/** IPAM with one pool of 64 addresses, which it gives first-in-first-out. */
+/** IPAM with one pool of 64 addresses, which it allocates first-in-first-out. */
 export class FakeIpam {
   readonly #free = Array.from({ length: POOL_ADDRESSES }, (_, i) => `10.65.0.${i}/32`);
   readonly #endpoints = new Map<string, Endpoint>();
@@ -179,14 +179,14 @@ export class FakeIpam {
     return lines.join('\n');
   }
 
-  /** Records what nobody asked for, as an earlier boot or another node left it. */
+  /** Records an allocation without a request, as an earlier boot or another node left it. */
   put(attachment: Attachment, rest: Partial<Endpoint> = {}): void {
     const request = { attachment, nodeName: 'node-1', pod: undefined, netns: undefined, addresses: [] };
     const { endpoint } = this.#allocate(request);
     this.#endpoints.set(formatAttachment(attachment), { ...endpoint, ...rest });
   }
 
-  /** As if the attachment had given its address back and got another one, unseen by this node. */
+  /** As if the attachment had released its address and got another one, unseen by this node. */
   reallocate(attachment: Attachment): void {
     this.#release(attachment);
     this.put(attachment);
@@ -298,7 +298,7 @@ export class FakeIpam {
     return { addresses };
   }
 
-  /** Only the allocation that is meant goes. */
+  /** Releases the requested allocation only. */
   #releaseEach(releases: readonly AddressRelease[]) {
     const addresses = releases.map(({ address, handleId: handle, sequenceNumber }) => {
       const held = [...this.#endpoints.values()].find(({ addresses: [first] }) => first?.address === `${address}/32`);
@@ -327,7 +327,7 @@ export class FakeIpam {
     };
   }
 
-  /** One endpoint a page, so that readers have to turn it. */
+  /** One endpoint a page, so that readers have to page. */
   #list({ nodeName, pageToken }: { readonly nodeName: string; readonly pageToken: string }) {
     const index = Number(pageToken);
     const endpoints = [...this.#endpoints.values()].filter((endpoint) => endpoint.nodeName === nodeName);
@@ -346,7 +346,7 @@ interface ServedFake {
   readonly fake: FakeIpam | FakeDataplane;
   readonly script: Script;
   readonly log: Logger;
-  /** Release that it is of; this one's when undefined. */
+  /** Its release; this one's when undefined. */
   readonly release?: number | undefined;
 }
 
@@ -384,19 +384,19 @@ export type Method =
 interface PlannedFault {
   readonly method: Method;
   readonly error: Error;
-  /** Whether the work is done all the same, so that only the answer is lost. */
+  /** Whether the work is done, so that only the answer is lost. */
   readonly afterWork: boolean;
 }
 
-/** What the services were asked, and what they are to answer instead. */
+/** The calls to the services, and the answers that a test plans instead. */
 export class Script {
   /** Method and attachment of every call, in order of arrival. */
   readonly calls: string[] = [];
-  /** Trace that each call came under. */
+  /** The trace of each call. */
   readonly traceIds: (string | undefined)[] = [];
   /** The calls' messages. */
   readonly requests: { readonly method: Method; readonly request: object }[] = [];
-  /** Methods that the services lack, as those of an earlier release. */
+  /** Methods that the services lack, as in an earlier release. */
   readonly lacks = new Set<Method>();
   readonly #faults: PlannedFault[] = [];
   readonly #holds = new Map<Method, Promise<void>>();
@@ -405,12 +405,12 @@ export class Script {
     this.#faults.push({ method, error, afterWork });
   }
 
-  /** Failures that nobody ran into: a test that planned one has to meet it. */
+  /** Planned failures that no call met: a test that plans one has to meet it. */
   unusedFaults(): string[] {
     return this.#faults.map(({ method, error }) => `${method}: ${error.message}`);
   }
 
-  /** Makes the calls of a method wait. @returns what lets them go on */
+  /** Makes the calls of a method wait. @returns what lets them continue */
   hold(method: Method): () => void {
     let letGo = () => undefined;
     const held = new Promise<void>((resolve) => {
@@ -428,7 +428,7 @@ export class Script {
     await vi.waitFor(() => expect(this.calls.join('\n')).toContain(method), { interval: 2, timeout: 20_000 });
   }
 
-  /** A handler that notes its calls, waits where it is held, and fails where that is planned. */
+  /** A handler that records its calls, waits where it is held, and fails where that is planned. */
   play<Request extends object, Response>(
     method: Method,
     work: (request: Request) => Response,

@@ -1,4 +1,4 @@
-// Builds the shim, runs it as a container runtime does, and plays the resident plugin on the other side of its socket.
+// Builds the shim, runs it as a container runtime does, and fakes the resident plugin at its socket.
 import { execFileSync, spawn, type StdioOptions } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { createServer as createHttpServer, type IncomingHttpHeaders, type ServerResponse } from 'node:http';
@@ -10,13 +10,13 @@ import { afterAll, afterEach, beforeAll, expect } from 'vitest';
 
 const SOURCE = join(import.meta.dirname, '..', 'shim');
 
-/** The limits of a test build: the shipped program's code, in other time. */
+/** The limits of a test build: the shipped program's code with shorter times. */
 export interface Limits {
   connectWindowMs: number;
   overallDeadlineMs: number;
 }
 
-/** Longer than a busy machine takes for whatever is to happen before. */
+/** Longer than a busy machine takes for the steps before. */
 export const PATIENT: Limits = { connectWindowMs: 20_000, overallDeadlineMs: 25_000 };
 
 /** For tests that wait until the shim gives up. */
@@ -118,7 +118,7 @@ export interface Resident extends Listening {
   requests: SeenRequest[];
 }
 
-/** A resident plugin that records each request and answers it as told. */
+/** A resident plugin that records each request and returns the given answer. */
 export async function startResident(
   path: string,
   answer: (response: ServerResponse, request: SeenRequest) => void,
@@ -137,7 +137,7 @@ export async function startResident(
   return { requests, ...(await listen(server, path)) };
 }
 
-/** Something that speaks whatever it likes, from the first byte it receives. */
+/** A peer that sends any bytes, from the first byte it receives. */
 function startRawPeer(path: string, speak: (connection: Socket) => void): Promise<Listening> {
   const server = createRawServer((connection) => {
     connection.once('data', () => speak(connection));
@@ -195,7 +195,7 @@ export function errorOf(outcome: Outcome): Record<string, unknown> {
     msg: expect.stringMatching(/./),
     details: expect.stringMatching(/./),
   });
-  // containerd takes a DEL whose error says one of these for done.
+  // containerd takes a DEL whose error has one of these phrases for done.
   expect(outcome.stdout).not.toMatch(/not found|no such file or directory/i);
   return Object.fromEntries(Object.entries(document ?? {}));
 }

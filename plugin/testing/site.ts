@@ -28,7 +28,7 @@ export function scriptShim(release = '1'): Buffer {
 # podwire: CNI plugin; hands each call to the resident podwire-plugin, release ${release}
 case "$CNI_COMMAND" in
 VERSION) echo '{"cniVersion":"1.1.0","supportedVersions":["1.0.0","1.1.0"]}' ;;
-STATUS) test -e "\${0%/*}/../ready" && exit 0; echo '{"code":50,"msg":"IPAM is away"}'; exit 1 ;;
+STATUS) test -e "\${0%/*}/../ready" && exit 0; echo '{"code":50,"msg":"IPAM is down"}'; exit 1 ;;
 esac
 `);
 }

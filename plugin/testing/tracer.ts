@@ -1,4 +1,4 @@
-// A tracer that keeps what the code under test reports, for the API's global provider.
+// A tracer that keeps the spans of the code under test, for the API's global provider.
 import {
   context,
   INVALID_SPAN_CONTEXT,

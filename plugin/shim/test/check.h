@@ -1,4 +1,4 @@
-// The little that the unit tests need of a test framework.
+// The few parts of a test framework that the unit tests need.
 #pragma once
 
 #include <string_view>

@@ -91,7 +91,7 @@ void FuzzRequest(std::string_view bytes) {
   for (const std::string_view word : FirstWords(head.View())) Require(known.count(word) == 1);
 }
 
-// A path that is chosen fits into the address of a unix socket.
+// A valid path fits into the address of a unix socket.
 void FuzzSocketChoice(std::string_view text) {
   const Buffer version = StatedVersion(text);
   Require(version.Size() > 0 && version.Size() <= 64);

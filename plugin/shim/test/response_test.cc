@@ -8,7 +8,7 @@ namespace {
 
 using State = ResponseParser::State;
 
-// Feeds the bytes in pieces, and puts what came of it into one text.
+// Feeds the bytes in pieces, and renders the result as one text.
 Buffer Parse(std::string_view bytes, std::size_t piece) {
   ResponseParser parser;
   State state = State::kIncomplete;
@@ -22,7 +22,7 @@ Buffer Parse(std::string_view bytes, std::size_t piece) {
   return Concat({Decimal(static_cast<unsigned>(parser.Status())), " ", parser.Body()});
 }
 
-// How the bytes are cut must not matter.
+// The result does not depend on how the bytes are cut.
 void ExpectParsed(std::string_view bytes, std::string_view expected) {
   for (const std::size_t piece : {std::size_t{1}, std::size_t{2}, std::size_t{7}, bytes.size() + 1}) {
     EXPECT_EQUAL(Parse(bytes, piece).View(), expected);

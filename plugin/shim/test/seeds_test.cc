@@ -1,4 +1,4 @@
-// What libFuzzer looks at for longer, with a compiler that has it: each of its seeds, and what becomes of them by chance.
+// The seeds of libFuzzer and random mutations of them; libFuzzer itself runs longer, with a compiler that has it.
 #include <dirent.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ constexpr char kSeeds[] = "test/seeds";
 constexpr int kRoundsOfEachSeed = 2000;
 constexpr int kMaxEdits = 4;
 
-// The same numbers each time, so that what is found once is found again.
+// The same numbers each time, so that a failure can be reproduced.
 using Chance = std::mt19937;
 
 std::size_t Below(std::size_t limit, Chance& chance) { return chance() % limit; }

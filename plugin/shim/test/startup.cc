@@ -1,5 +1,5 @@
-// Measures what one run of the shim costs from spawn to exit, beside /bin/true: the floor for anything that is executed.
-// The two take turns, so that a busy machine slows both alike.
+// Measures what one run of the shim costs from spawn to exit, beside /bin/true: the floor for any executed program.
+// The two alternate, so that a busy machine slows both alike.
 
 #include <algorithm>
 #include <cstdint>
