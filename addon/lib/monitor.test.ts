@@ -11,7 +11,7 @@ function neighbour(address: string): NativeEvent {
 }
 
 describe('EventQueue', () => {
-  it('gives events in their order, to readers that came before and after', async () => {
+  it('returns events in order, to readers that came before and after', async () => {
     const queue = new EventQueue('of this process');
     const reader = queue[Symbol.asyncIterator]();
     const first = reader.next();
@@ -20,7 +20,7 @@ describe('EventQueue', () => {
     expect(await reader.next()).toEqual({ done: false, value: neighbour('10.0.0.2') });
   });
 
-  it('drops events that are not read, and reports it once', async () => {
+  it('drops events that are not read, and reports that once', async () => {
     const queue = new EventQueue('of this process');
     queue.push(Array.from({ length: 65_536 }, () => neighbour('10.0.0.1')));
     queue.push([neighbour('10.0.0.2'), neighbour('10.0.0.3')]);
@@ -42,7 +42,7 @@ describe('EventQueue', () => {
     expect(unsubscribed).toBe(1);
   });
 
-  it('rejects for its readers when the subscription breaks, after what was heard before', async () => {
+  it('rejects for its readers when the subscription breaks, after the events before', async () => {
     const queue = new EventQueue('of this process');
     queue.push([OVERRUN, { object: 'failure', error: { errno: 9, text: null } }]);
     const reader = queue[Symbol.asyncIterator]();

@@ -6,7 +6,7 @@ import { failureOf, ip, makePod, open, run } from './ip.js';
 
 const STALE_MAC = '02:00:00:00:00:99';
 
-/** A node, and a neighbour that knows the node's addresses at another MAC address. */
+/** A node, and a neighbour that has another MAC address for the node's addresses. */
 async function makeNeighbours() {
   const [node, neighbour] = [makePod(), makePod()];
   run('ip', '-n', node.name, 'link', 'add', 'eth0', 'type', 'veth', 'peer', 'name', 'eth0', 'netns', neighbour.name);
@@ -18,14 +18,14 @@ async function makeNeighbours() {
     run('ip', '-n', name, 'address', 'add', `2001:db8::${host}/64`, 'dev', 'eth0', 'nodad');
     run('ip', '-n', name, 'link', 'set', 'eth0', 'up');
   }
-  // A link that has just come up takes no IPv6 until the kernel has looked at it once more.
+  // A link that was just set up accepts no IPv6 until the kernel has checked it again.
   const pings = () => spawnSync('ip', ['netns', 'exec', node.name, 'ping', '-c', '1', '-W', '1', '2001:db8::2']).status;
   await expect.poll(pings, { timeout: 20_000 }).toBe(0);
   const [link] = ip('-n', node.name, 'link', 'show', 'eth0');
   return { node, neighbour, index: Number(link!.ifindex), mac: String(link!.address) };
 }
 
-/** What the neighbour knows of an address. */
+/** The neighbour's entry of an address. */
 function known(neighbour: string, address: string): Record<string, unknown> | undefined {
   return ip('-n', neighbour, 'neighbour', 'show', address)[0];
 }
@@ -43,13 +43,13 @@ describe('announceAddress', () => {
     await expect.poll(() => known(neighbour.name, address)).toMatchObject({ lladdr: mac });
     expect(known(neighbour.name, address)).not.toHaveProperty('router');
 
-    // Twice within the second in which a neighbour takes nothing else (locktime).
+    // Twice within the second in which a neighbour accepts no other update (locktime).
     believe(neighbour.name, address);
     await within.announceAddress({ index, address });
     await expect.poll(() => known(neighbour.name, address)).toMatchObject({ lladdr: mac });
   });
 
-  it('says of IPv6 whether the node is a router, and makes no neighbour know what it did not', async () => {
+  it('marks IPv6 announcements of a router, and adds no new entry to neighbours', async () => {
     const { node, neighbour, index, mac } = await makeNeighbours();
     const within = await open(node.path);
     run('ip', '-n', node.name, 'address', 'add', '2001:db8::3/64', 'dev', 'eth0', 'nodad');

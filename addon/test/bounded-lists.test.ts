@@ -3,7 +3,7 @@ import { expect, it } from 'vitest';
 import type { ListBounds, Namespace, Request } from '../lib/index.js';
 import { codes, makePod, open, vethPair } from './ip.js';
 
-/** Lists of a namespace that others fill are given up at a bound, and the namespace stays usable. */
+/** Lists of a namespace that others fill end at a limit, and the namespace stays usable. */
 
 const COUNT = 300;
 const MAC = '02:00:00:00:00:01';
@@ -12,7 +12,7 @@ const LINK = { name: 'near0' };
 const each = (request: (number: number, last: string) => Request): Request[] =>
   Array.from({ length: COUNT }, (_, number) => request(number, `${number >> 8}.${number & 255}`));
 
-/** A namespace that holds at least {@link COUNT} of everything that is listed. */
+/** A namespace with at least {@link COUNT} objects of every listed kind. */
 async function filled(): Promise<Namespace> {
   const inside = await open(makePod().path);
   const batches: Request[][] = [
@@ -27,7 +27,7 @@ async function filled(): Promise<Namespace> {
   return inside;
 }
 
-it('each list is refused where it is longer than asked for, and the next one is whole', async () => {
+it('each list beyond its limit is refused, and the next one is complete', async () => {
   const inside = await filled();
   const lists: readonly ((bounds: ListBounds) => Promise<readonly unknown[]>)[] = [
     (bounds) => inside.links(bounds),
@@ -35,7 +35,7 @@ it('each list is refused where it is longer than asked for, and the next one is 
     (bounds) => inside.neighbours(bounds),
     (bounds) => inside.rules(bounds),
     (bounds) => inside.routes(bounds),
-    // What is filtered out here counts as well.
+    // Filtered entries count as well.
     (bounds) => inside.routes({ destination: '10.4.0.7/32', ...bounds }),
   ];
   for (const list of lists) {

@@ -4,7 +4,7 @@ import { openNamespace, type RouteRequest } from '../lib/index.js';
 import { ADDON_FOLDER, codes, makePod, open, run } from './ip.js';
 
 const COUNT = 10_000;
-/** Each of these is asked for with host bits, which the kernel refuses. */
+/** Each has host bits, which the kernel refuses. */
 const WRONG_EVERY = 1000;
 
 function blackhole(n: number, type: RouteRequest['type']): RouteRequest {
@@ -22,7 +22,7 @@ function requests(type: RouteRequest['type']): RouteRequest[] {
 const EXPECTED = Array.from({ length: COUNT }, (_, n) => (n % WRONG_EVERY === WRONG_EVERY - 1 ? 'EINVAL' : 'ok'));
 
 describe('ten thousand routes', () => {
-  it('are made, listed and deleted by one batch each, an outcome for each in its place', async () => {
+  it('are added, listed and deleted by one batch each, with an outcome for each in its place', async () => {
     const pod = makePod();
     const inside = await open(pod.path);
     expect(codes(await inside.batch(requests('route.add')))).toEqual(EXPECTED);
@@ -38,7 +38,7 @@ describe('ten thousand routes', () => {
     expect(await inside.routes({ protocol: 80 })).toEqual([]);
   });
 
-  it('are refused whole when one of them is wrong in itself', async () => {
+  it('are refused as a whole when one of them is invalid', async () => {
     const inside = await open(makePod().path);
     const wrong = { ...blackhole(1, 'route.add'), metric: -1 };
     await expect(inside.batch([...requests('route.add'), wrong])).rejects.toMatchObject({
@@ -47,7 +47,7 @@ describe('ten thousand routes', () => {
     expect(await inside.routes({ protocol: 80 })).toEqual([]);
   });
 
-  it('let other calls in between, and are finished when the namespace is closed meanwhile', async () => {
+  it('let other calls run between them, and complete when the namespace is closed meanwhile', async () => {
     const { path } = makePod();
     const [inside, beside] = [await openNamespace(path), await open(path)];
     const order: string[] = [];
@@ -61,8 +61,8 @@ describe('ten thousand routes', () => {
   });
 });
 
-describe('a socket whose buffers are the small ones of a process without CAP_NET_ADMIN', () => {
-  it('gets all answers of a batch, as it sends no more together than fit', () => {
+describe('a socket with the small buffers of a process without CAP_NET_ADMIN', () => {
+  it('gets all answers of a batch, as it sends no more at once than fits', () => {
     const script = `const binding = require('node-gyp-build')(${JSON.stringify(ADDON_FOLDER)});
       const get = { op: 'link.get', optional: false, within: null, link: { index: 1, name: null } };
       binding.openNamespace(null)

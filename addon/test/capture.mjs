@@ -1,7 +1,7 @@
 #!/usr/bin/env node
-// Records the captures again: the messages between `ip` and the kernel, from strace, as hex with the command that caused them.
-// usage: node test/support/isolated.mjs node addon/test/capture.mjs   (strace and iproute2 must be there)
-// The line `# expect` of a capture that exists is kept: it is written by hand, from `ip`'s own output.
+// Records the captures again: the messages between `ip` and the kernel, from strace, as hex with their command.
+// usage: node test/support/isolated.mjs node addon/test/capture.mjs   (requires strace and iproute2)
+// The line `# expect` of an existing capture is kept: it is written by hand, from `ip`'s own output.
 import { Buffer } from 'node:buffer';
 import { execFileSync, spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
@@ -11,7 +11,7 @@ import { fileURLToPath } from 'node:url';
 
 const FOLDER = join(dirname(fileURLToPath(import.meta.url)), 'captures');
 
-/** In this order: each builds on those before it. The request is the last thing that `ip` sends. */
+/** In this order: each builds on those before it. The request is the last message that `ip` sends. */
 const REQUESTS = {
   'link-add-veth':
     'ip link add name podw0 address ee:ee:ee:ee:ee:ee mtu 1450 type veth peer name eth0 address 02:00:00:00:00:01 mtu 1450 netns pod',
@@ -31,7 +31,7 @@ const REQUESTS = {
   'route-add-unknown': 'ip route add 10.68.0.0/24 metric 9 dev podw0 mtu 1300 protocol static',
 };
 
-/** What the kernel answers. */
+/** The kernel's answers. */
 const REPLIES = {
   'link-list': 'ip -details link show',
   'address-list-ipv4': 'ip -4 address show',
@@ -66,16 +66,16 @@ const LATER_REPLIES = {
   'rule-list-ipv6': 'ip -6 rule show',
 };
 
-/** The kernel that the captures were taken with has no IPIP: the request is refused, and as good a capture as any. */
+/** The kernel of the captures has no IPIP: the refused request is as good a capture as any. */
 const REFUSED = ['link-add-ipip'];
 
-/** What the kernel answers to requests of `ip` that it refuses, with words and without. */
+/** The kernel's answers to refused requests of `ip`, with and without a text. */
 const REFUSALS = {
   'acknowledgement-invalid-prefix': 'ip route add 10.0.0.1/8 dev lo',
   'acknowledgement-exists': 'ip route add blackhole 10.67.0.0/26 protocol 80',
 };
 
-/** Flows of both families, for the kernel to remember and to list. */
+/** Flows of both families, for the kernel to track and to list. */
 const FLOWS = `nft add table inet seen
 nft add chain inet seen input { type filter hook input priority 0; }
 nft add rule inet seen input ct state new counter accept
@@ -117,7 +117,7 @@ function trace(command, mayFail = false) {
 /** Of linux/netfilter/nfnetlink.h; IPCTNL_MSG_CT_NEW is 0. */
 const NFNL_SUBSYS_CTNETLINK = 1;
 
-/** RTM_NEW* and their like: what the answers to a question for a list are. */
+/** RTM_NEW* and similar: the types of answers to a list request. */
 const TYPES = {
   link: 16,
   address: 20,
@@ -128,7 +128,7 @@ const TYPES = {
   conntrack: NFNL_SUBSYS_CTNETLINK << 8,
 };
 
-/** The first datagram of the answer, behind those that `ip` needs for itself. */
+/** The first datagram of the answer, after those that `ip` reads for itself. */
 function answerTo(name, command, mayFail = false) {
   const type = TYPES[name.split('-')[0]];
   const isWanted = (hex) => Buffer.from(hex.slice(8, 12), 'hex').readUInt16LE() === type;

@@ -1,4 +1,4 @@
-// The codec against what `ip` and the kernel really said (captures/), under sanitizers.
+// The codec against the recorded messages of `ip` and the kernel (captures/), under sanitizers.
 //
 // usage: codec FOLDER   prints one line per check that failed; exit code 1 when there is any, or nothing was checked
 #include <linux/netfilter/nfnetlink.h>
@@ -28,7 +28,7 @@ using Bytes = std::vector<uint8_t>;
 constexpr unsigned kSeed = 20;
 constexpr int kDamagesPerCapture = 500;
 
-/** A file of captures/: the datagram, and what must be read from its messages. */
+/** A file of captures/: the datagram, and the expected values of its messages. */
 struct Capture {
   std::string name;
   Bytes bytes;
@@ -51,7 +51,7 @@ Capture load(const std::filesystem::path& path) {
 
 ByteView view(const Bytes& bytes) { return {bytes.data(), bytes.size()}; }
 
-/** netlink header, family header and attributes apart; the attributes sorted, as their order means nothing. */
+/** Netlink header, family header and attributes separately; the attributes sorted, as their order has no meaning. */
 std::vector<Bytes> parts(const Bytes& message, size_t header_size) {
   const size_t start = sizeof(nlmsghdr) + header_size;
   std::vector<Bytes> attributes;
@@ -74,13 +74,13 @@ size_t header_size(uint16_t type) {
   return sizes[(type - 16) / 4];
 }
 
-/** Of a conntrack entry only what identifies it is written, as the kernel sent it; an acknowledgement is not written at all. */
+/** Of a conntrack entry only its identity is written, as the kernel sent it; an acknowledgement is not written at all. */
 bool is_part(const Bytes& written, const Bytes& sent) {
   if (written.empty()) return true;
   constexpr size_t header = sizeof(nfgenmsg);
   const auto part = parts(written, header);
   const auto whole = parts(sent, header);
-  // The last is the headers, which have the length in them.
+  // The last one holds the headers, which include the length.
   return part.size() > 1 && std::all_of(part.begin(), part.end() - 1, [&](const Bytes& attribute) {
            return std::find(whole.begin(), whole.end(), attribute) != whole.end();
          });
@@ -89,7 +89,7 @@ bool is_part(const Bytes& written, const Bytes& sent) {
 /** Objects of rtnetlink keep everything. */
 bool is_kept_whole(const Message& message) { return message.type >= RTM_BASE && message.type <= RTM_GETRULE; }
 
-/** A request of `ip` comes back byte for byte; of the kernel's answer every attribute does. */
+/** A request of `ip` is written byte for byte; of the kernel's answer every attribute is. */
 void check_message(const Capture& capture, const Message& message, const Bytes& original, size_t position) {
   // Sender's port and flags for which the writer has no field.
   Bytes sent = original;
@@ -126,7 +126,7 @@ void check_capture(const Capture& capture) {
   check(position == capture.expected.size(), capture.name + ": has another number of messages than it should");
 }
 
-/** An attribute that no object knows, behind the others of the first message, is still there afterwards. */
+/** An unknown attribute after those of the first message is kept. */
 void check_unknown_survives(const Capture& capture) {
   const Bytes unknown = {0x07, 0x00, 0xfe, 0x3f, 'o', 'd', 'd', 0x00};
   uint32_t length = 0;

@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest';
 
 import { makePod, open, run } from './ip.js';
 
-/** What `conntrack` of Debian knows of a family's flows; one line each. */
+/** The flows of a family that Debian's `conntrack` lists; one line each. */
 function flows(router: string, family: 4 | 6): string[] {
   const listed = run('ip', 'netns', 'exec', router, 'conntrack', '-L', '-f', family === 4 ? 'ipv4' : 'ipv6');
   return listed.split('\n').filter((line) => line.includes('src='));
@@ -17,7 +17,7 @@ const RULES = `table inet flows {
   chain seen { type filter hook forward priority 0; ct state new counter accept; }
 }`;
 
-/** Two ends and a router between them that remembers what it forwards. */
+/** Two ends and a router between them that tracks what it forwards. */
 function makeRouted() {
   const [left, router, right] = [makePod().name, makePod().name, makePod().name];
   for (const [pod, name, net] of [
@@ -43,7 +43,7 @@ function makeRouted() {
 }
 
 describe('deleteConntrack', () => {
-  it('deletes the flows from, to and behind an address, of its family, and no other', async () => {
+  it('deletes flows from, to and behind an address, of its family, and no others', async () => {
     const { left, router, right, path } = makeRouted();
     const node = await open(path);
     const ping = (from: string, to: string) => inside(from, `ping -c 1 -W 5 ${to}`);

@@ -79,7 +79,7 @@ std::string describe(const IpTunnel& tunnel) {
   return fields.text();
 }
 
-/** What it says of a tunnel is the same when it is written and read again. */
+/** The description of a tunnel is the same when it is written and read again. */
 template <typename Tunnel>
 std::string described_twice(const Tunnel& tunnel, const Tunnel& again) {
   if (describe(tunnel) != describe(again)) std::abort();

@@ -8,7 +8,7 @@ import { ADDON_FOLDER, deletePod, failureOf, ip, link0, makePod, noLink, open, r
 
 const MANY = 50;
 
-/** Pairs in namespaces of their own, so that the numbers of their groups and names are theirs alone. */
+/** Pairs in namespaces of their own, so that their group numbers and names are unique. */
 async function manyPairs() {
   const node = makePod();
   const host = await open(node.path);
@@ -19,7 +19,7 @@ async function manyPairs() {
   return { node, host, pod, names };
 }
 
-/** How many deletions the links went with: those by group, and those of links that were in none. */
+/** The number of deletions that removed the links: deletions by group, and links without a group. */
 async function deletionsHeard(monitor: Monitor, names: readonly string[]): Promise<number> {
   const groups = new Map<string, number>();
   for await (const event of monitor) {
@@ -49,7 +49,7 @@ describe('deleteLink', () => {
     expect(ip('link', 'show').map(({ ifname }) => ifname)).not.toContain(link0);
   });
 
-  it('says what is not there, and what cannot be deleted', async () => {
+  it('reports an absent link, and one that cannot be deleted', async () => {
     const host = await open();
     expect(await failureOf(host.deleteLink({ name: noLink }))).toMatchObject({
       name: 'NetlinkError',
@@ -61,19 +61,19 @@ describe('deleteLink', () => {
     expect(await failureOf(host.deleteLink({ name: 'lo' }))).toMatchObject({ code: 'EOPNOTSUPP', object: 'lo' });
   });
 
-  it('deletes fifty at once, all that were named and no other', async () => {
+  it('deletes fifty named links at once, and no other', async () => {
     const { node, host, names } = await manyPairs();
     const spared = names.pop()!;
     const monitor = await host.monitor({ groups: ['links'] });
     await Promise.all(names.map((name) => host.deleteLink({ name })));
-    // The desk subscribes first, by when all are asked for; each link is announced with the group that it was deleted with.
+    // The subscription starts before the deletion; each link is announced with its group at deletion.
     expect(await deletionsHeard(monitor, names)).toBe(1);
     const left = ip('-n', node.name, 'link', 'show');
     expect(left.map(({ ifname }) => ifname)).toEqual(['lo', spared]);
     expect(left.map(({ group }) => group)).toEqual(['default', 'default']);
   });
 
-  it('gathers what is asked for until the one before is announced', async () => {
+  it('collects requests until the previous deletion is announced', async () => {
     const { host, names } = await manyPairs();
     await host.deleteLink({ name: names.pop()! });
     const monitor = await host.monitor({ groups: ['links'] });
@@ -81,11 +81,11 @@ describe('deleteLink', () => {
     expect(await deletionsHeard(monitor, names)).toBe(2);
   });
 
-  it('gives each of many its own outcome, also where one link of a group cannot be deleted', async () => {
+  it('returns each outcome, also where one link of a group cannot be deleted', async () => {
     const { node, host, names } = await manyPairs();
     const asked = [...names.slice(0, 20), 'lo', 'gone', ...names.slice(20), names[0]!];
-    const settled = await Promise.allSettled(asked.map((name) => host.deleteLink({ name })));
-    const refused = settled.flatMap((result, position) =>
+    const results = await Promise.allSettled(asked.map((name) => host.deleteLink({ name })));
+    const refused = results.flatMap((result, position) =>
       result.status === 'rejected' ? [[asked[position], result.reason.code]] : [],
     );
     expect(refused.filter(([name]) => name !== names[0])).toEqual([
@@ -95,12 +95,12 @@ describe('deleteLink', () => {
     expect(ip('-n', node.name, 'link', 'show').map(({ ifname }) => ifname)).toEqual(['lo']);
   });
 
-  it('resolves by the kernel’s answers where announcements are lost, also of what was gathered meanwhile', async () => {
+  it('resolves by the kernel’s answers where announcements are lost, also for collected requests', async () => {
     const { node, names } = await manyPairs();
     const select = (name: string) => JSON.stringify({ index: 0, name });
     const script = `const binding = require('node-gyp-build')(${JSON.stringify(ADDON_FOLDER)});
       binding.openNamespace(${JSON.stringify(node.path)}).then(async (host) => {
-        // The first one is announced long before it is answered, so that the others are asked for in between.
+        // The first one is announced long before it is answered, so that the others are requested in between.
         const first = host.deleteLink(${select(names[0]!)});
         setTimeout(() => process.exit(4), 30_000);
         setTimeout(async () => {
@@ -108,7 +108,7 @@ describe('deleteLink', () => {
           process.exit(3);
         }, 10);
       });`;
-    // The process's own thread hears what is announced, and nothing else; others ask and are answered.
+    // The process's own thread receives announcements, and nothing else; other threads send and are answered.
     const deaf = ['-qq', '-o', '/dev/null', '-e', 'trace=recvfrom', '-e', 'inject=recvfrom:error=ENOBUFS'];
     const command = [...deaf, process.execPath, '-e', script];
     const { status } = spawnSync('strace', command, { stdio: 'ignore', timeout: 50_000, killSignal: 'SIGKILL' });
@@ -146,7 +146,7 @@ describe('deleteLink', () => {
     expect(ip('-n', node.name, 'link', 'show').map(({ ifname }) => ifname)).toEqual(['lo']);
   });
 
-  it('does not wait for batches, nor keep them waiting', async () => {
+  it('neither waits for batches nor blocks them', async () => {
     const { host, names } = await manyPairs();
     const deletions = Promise.all(names.slice(0, 10).map((name) => host.deleteLink({ name })));
     const outcomes = await host.batch([{ type: 'link.get', link: { name: names[40]! } }]);
@@ -154,7 +154,7 @@ describe('deleteLink', () => {
     expect(outcomes[0]).toMatchObject({ ok: true, link: { name: names[40] } });
   });
 
-  it('settles what was asked for before the namespace is closed', async () => {
+  it('completes requests made before the namespace is closed', async () => {
     const { node, host, names } = await manyPairs();
     const deletions = names.map((name) => host.deleteLink({ name }));
     await host.close();
@@ -164,7 +164,7 @@ describe('deleteLink', () => {
 });
 
 describe('a namespace that vanishes', () => {
-  it('stays usable for who has it open, and its end of a pair goes with it', async () => {
+  it('stays usable for the process that has it open, and its end of a pair is deleted with it', async () => {
     const pod = makePod();
     const [host, inside] = [await open(), await open(pod.path)];
     await host.batch([vethPair(link0, inside)]);

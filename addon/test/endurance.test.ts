@@ -5,7 +5,7 @@ import { describe, expect, it } from 'vitest';
 import { ADDON_FOLDER, FILTER } from './ip.js';
 
 /**
- * What a process may grow by from its middle to its end, in bytes, as the garbage collector takes more in steps. One socket's buffer is 64 KiB, so that a leak of it shows after 300 namespaces; one of 1 KiB per request, at once.
+ * The allowed growth of a process from its middle to its end, in bytes, as the garbage collector reserves memory in steps. One socket's buffer is 64 KiB, so that a leak of it shows after 300 namespaces; one of 1 KiB per request, at once.
  */
 const GROWTH_MAX_BYTES = 12 * 1024 * 1024;
 
@@ -23,7 +23,7 @@ const PRELUDE = `
   const get = { op: 'link.get', optional: false, within: null, link: { index: 1, name: null } };
   const wrong = { op: 'link.get', optional: false, within: null, link: { index: 0, name: 'none' } };
   const run = (pod, count) => pod.run(Array.from({ length: count }, (_, n) => (n % 10 ? get : wrong)), { sequential: false, timeoutMs: 60000 });
-  /** Threads and files go a little later than what used them. */
+  /** Threads and files end a little later than the object that used them. */
   const usage = async () => {
     let now, before;
     do {
@@ -33,7 +33,7 @@ const PRELUDE = `
     } while (JSON.stringify(now) !== before);
     return { ...now, rss: process.memoryUsage.rss() };
   };
-  /** Twice the same: the first time everything takes what it keeps. */
+  /** The same work twice: the first time fills every cache. */
   const compare = async (work) => {
     await work();
     const middle = await usage();
@@ -41,7 +41,7 @@ const PRELUDE = `
     console.log(JSON.stringify([middle, await usage()]));
   };`;
 
-/** What a process of its own used in its middle and at its end. */
+/** The memory of a separate process in its middle and at its end. */
 function measure(script: string): [middle: Usage, end: Usage] {
   const { stdout, stderr, status } = spawnSync(process.execPath, ['--expose-gc', '-e', PRELUDE + script], {
     encoding: 'utf8',
@@ -56,7 +56,7 @@ function expectFlat([middle, end]: [Usage, Usage]): void {
   expect((end.rss - middle.rss) / 2 ** 20).toBeLessThan(GROWTH_MAX_BYTES / 2 ** 20);
 }
 
-describe('memory, files and threads stay what they are', () => {
+describe('memory, files and threads stay constant', () => {
   it('over 20,000 requests, a tenth of which fail, and 1000 lists', () => {
     const script = `binding.openNamespace(null).then((own) => compare(async () => {
       for (let round = 0; round < 100; round++) {
@@ -67,7 +67,7 @@ describe('memory, files and threads stay what they are', () => {
     expectFlat(measure(script));
   }, 300_000);
 
-  it('over 1000 namespaces, half of which are dropped unclosed', () => {
+  it('over 1000 namespaces, half of which are dropped without close', () => {
     const script = `
       const names = Array.from({ length: 100 }, (_, n) => 'e' + process.pid + 'n' + n);
       const batch = (verb) => {

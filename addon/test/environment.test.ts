@@ -10,7 +10,7 @@ import { ADDON_FOLDER, FILTER, makePod, run } from './ip.js';
 
 const LOAD = `const binding = require('node-gyp-build')(${JSON.stringify(ADDON_FOLDER)});`;
 
-/** Runs JavaScript in a process of its own; `binding` is the compiled addon. */
+/** Runs JavaScript in a separate process; `binding` is the compiled addon. */
 function runNode(script: string) {
   return spawnSync(process.execPath, ['--expose-gc', '-e', LOAD + script], { encoding: 'utf8', timeout: 50_000 });
 }
@@ -24,7 +24,7 @@ async function inWorker(script: string): Promise<unknown> {
 }
 
 describe('worker threads', () => {
-  it('have the addon each for themselves, one after the other and at the same time', async () => {
+  it('load the addon separately, one after another and concurrently', async () => {
     const { path } = makePod();
     const script = `binding.openNamespace(${JSON.stringify(path)})
       .then((pod) => pod.dumpLinks(${FILTER}))
@@ -33,7 +33,7 @@ describe('worker threads', () => {
     expect(await Promise.all([inWorker(script), inWorker(script), inWorker(script)])).toEqual([['lo'], ['lo'], ['lo']]);
   });
 
-  it('may be ended while everything is under way', () => {
+  it('may be terminated with calls in flight', () => {
     const { path } = makePod();
     const work = `binding.openNamespace(${JSON.stringify(path)}).then(async (pod) => {
         await pod.monitor([1], 0, () => {});
@@ -55,7 +55,7 @@ describe('worker threads', () => {
 });
 
 describe('a handle that is dropped', () => {
-  it('does not keep the process alive, whatever it was used for', () => {
+  it('does not keep the process alive, after any use', () => {
     const { path } = makePod();
     const script = `binding.openNamespace(${JSON.stringify(path)}).then(async (pod) => {
         await pod.monitor([1], 0, () => {});
@@ -66,7 +66,7 @@ describe('a handle that is dropped', () => {
     expect(runNode(script)).toMatchObject({ status: 0, signal: null, stdout: '19\n', stderr: '' });
   });
 
-  it('lets go of its files and threads', () => {
+  it('releases its files and threads', () => {
     const { path } = makePod();
     const script = `const { readdirSync } = require('node:fs');
       const count = (what) => readdirSync('/proc/self/' + what).length;
@@ -76,19 +76,19 @@ describe('a handle that is dropped', () => {
         await pod.deleteLink({ index: 7777, name: null }).catch(() => {});
       };
       const open = () => [count('fd'), count('task')];
-      const settle = async (isSettled) => {
-        for (let turn = 0; turn < 20 || (turn < 1000 && !isSettled()); turn++) {
+      const collectGarbage = async (isDone) => {
+        for (let turn = 0; turn < 20 || (turn < 1000 && !isDone()); turn++) {
           global.gc();
           await new Promise((resolve) => setTimeout(resolve, 10));
         }
       };
       (async () => {
         await use();
-        await settle(() => true);
+        await collectGarbage(() => true);
         const before = open();
         for (let round = 0; round < 50; round++) await use();
         // Threads end when the kernel lets them.
-        await settle(() => String(open()) === String(before));
+        await collectGarbage(() => String(open()) === String(before));
         console.log(JSON.stringify([before, open()]));
       })();`;
     const { stdout, status } = runNode(script);
@@ -99,7 +99,7 @@ describe('a handle that is dropped', () => {
 });
 
 describe('an addon that cannot be loaded', () => {
-  it('says why and what to do', () => {
+  it('fails with the reason and the remedy', () => {
     const folder = mkdtempSync(join(tmpdir(), 'podwire-addon-'));
     try {
       run(

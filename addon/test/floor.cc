@@ -1,5 +1,5 @@
-// The kernel's part of one pod's network, and nothing else: what every implementation has to wait for. Each iteration attaches
-// a fresh network namespace and prints, over all, nanoseconds as JSON; making the namespaces and deleting links is not counted
+// The kernel's part of one pod's network alone: the minimum for every implementation. Each iteration attaches
+// a fresh network namespace and prints, over all, nanoseconds as JSON; creating namespaces and deleting links is not counted
 // in `attachNs`.
 //
 // usage: floor [ITERATIONS]   in a network namespace of its own, as root

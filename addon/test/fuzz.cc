@@ -1,4 +1,4 @@
-// One input: a datagram. Whatever it holds, reading it stays within it, and what could be read survives being written and read
+// One input: any datagram. Reading stays within it, and what could be read survives being written and read
 // again unchanged. `make fuzz` builds it for libFuzzer; the codec's test runs it on damaged captures.
 #include <cstdlib>
 
@@ -8,7 +8,7 @@ namespace {
 
 using namespace podwire::netlink;
 
-/** What has a writer is read again from what that wrote. */
+/** Objects that have a writer are read again from its output. */
 void check_again(const test::Decoded& first) {
   if (first.encoded.empty()) return;
   MessageReader reader({first.encoded.data(), first.encoded.size()});

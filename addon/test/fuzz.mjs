@@ -1,7 +1,7 @@
 #!/usr/bin/env node
-// Feeds the readers with whatever libFuzzer makes of the captures, for a given time, under sanitizers.
+// Feeds the readers with libFuzzer's mutations of the captures, for a given time, under sanitizers.
 // usage: npm run fuzz -w @podwire/netlink -- SECONDS   (default 60; exit code 1 for a finding, 2 when it cannot be run)
-// What was found stays in build/fuzz; as a file of captures/ it is tried by every `npm run test:codec` from then on.
+// A finding stays in build/fuzz; as a file of captures/ it is tried by every `npm run test:codec` from then on.
 import { Buffer } from 'node:buffer';
 import { spawnSync } from 'node:child_process';
 import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';

@@ -11,10 +11,10 @@ import { ADDON_FOLDER, codes, FILTER, makePod, open, vethPair } from './ip.js';
 
 const STABLE = 150;
 
-/** A line of the child's: it begins to read a list, has read one, or was refused one. */
+/** A line of the child's output: it begins to read a list, has read one, or was refused one. */
 type Line = 'begun' | { names?: string[]; error?: { errno: number; text: string } };
 
-/** Lists links until one list is refused; each datagram of a list arrives late, so that there is time for changes. */
+/** Lists links until one list is refused; each datagram of a list is delayed, so that there is time for changes. */
 function listSlowly(path: string, datagramMs: number): ChildProcessWithoutNullStreams {
   const script = `const binding = require('node-gyp-build')(${JSON.stringify(ADDON_FOLDER)});
     binding.openNamespace(${JSON.stringify(path)}).then(async (pod) => {
@@ -45,9 +45,9 @@ async function change(within: Namespace, number: number): Promise<void> {
   expect(codes(await within.batch([vxlan]))).toEqual(['ok']);
 }
 
-it('a list of links that changes once while it is read is read again, and has nothing twice', async () => {
+it('a list of links that changes once while it is read is read again, without duplicates', async () => {
   const { pod, beside, stable } = await manyLinks();
-  // The change is to come before the list ends, also where this process waits for its turn.
+  // The change has to come before the list ends, also where this process is scheduled late.
   const child = listSlowly(pod.path, 200);
   try {
     const lists: (readonly string[])[] = [];
@@ -55,7 +55,7 @@ it('a list of links that changes once while it is read is read again, and has no
     for await (const text of createInterface({ input: child.stdout })) {
       const line: Line = JSON.parse(text);
       if (line === 'begun') {
-        // Some datagrams have come by then, and more are to come.
+        // Some datagrams have arrived by then, and more will.
         await setTimeout(100);
         await change(beside, made++);
       } else if (lists.push(line.names ?? []) === 3) break;
@@ -70,7 +70,7 @@ it('a list of links that changes once while it is read is read again, and has no
   }
 }, 120_000);
 
-it('a list of links in a storm of changes is complete, or refused with EINTR after the addon tried again', async () => {
+it('a list of links in a storm of changes is complete, or fails with EINTR after the addon’s retries', async () => {
   const { pod, inside, beside, stable } = await manyLinks();
   const child = listSlowly(pod.path, 30);
   try {

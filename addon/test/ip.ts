@@ -10,16 +10,16 @@ import type { NativeDumpFilter } from '../lib/native.js';
 export const ADDON_FOLDER = fileURLToPath(new URL('..', import.meta.url));
 
 /**
- * Test files run side by side in one network namespace, the process's own, so what they make there has the process in its
+ * Test files run in parallel in one network namespace, the process's own, so their objects have the process in their
  * name.
  */
 const MARK = process.pid.toString(36);
 
 export const [link0, link1, link2] = [`t${MARK}n0`, `t${MARK}n1`, `t${MARK}n2`];
-/** Never there. */
+/** A link that never exists. */
 export const noLink = `t${MARK}none`;
 
-/** Everything, in the shape of the compiled addon's lists; as source text for processes and threads of their own. */
+/** No filter, in the shape of the compiled addon's lists; as source text for threads and separate processes. */
 const EVERYTHING: NativeDumpFilter = {
   family: 0,
   index: 0,
@@ -37,12 +37,12 @@ let count = 0;
 const podNames: string[] = [];
 const opened: Namespace[] = [];
 
-/** What a program prints. */
+/** The output of a program. */
 export function run(program: string, ...args: string[]): string {
   return execFileSync(program, args, { encoding: 'utf8' });
 }
 
-/** What `ip -j -d …` says, as its own JSON. */
+/** The JSON output of `ip -j -d …`. */
 export function ip(...args: string[]): Record<string, unknown>[] {
   return JSON.parse(run('ip', '-j', '-d', ...args) || '[]');
 }
@@ -79,7 +79,7 @@ export function codes(outcomes: readonly Outcome[]): string[] {
   return outcomes.map((outcome) => (outcome.ok ? 'ok' : outcome.error.code));
 }
 
-/** What a promise was rejected with. */
+/** The rejection of a promise. */
 export async function failureOf(promise: Promise<unknown>): Promise<unknown> {
   return promise.then(
     (value) => `resolved with ${String(value)}`,
@@ -95,6 +95,6 @@ afterEach(async () => {
   await Promise.all(opened.splice(0).map((namespace) => namespace.close()));
   for (const name of podNames.splice(0)) run('ip', 'netns', 'delete', name);
   const left = linkNames().filter((link) => link.startsWith(`t${MARK}n`));
-  // A namespace takes its end of a pair along, a little later; so one that is gone by itself is no error.
+  // A namespace deletes its end of a pair a little later; so an absent one is no error.
   for (const name of left) spawnSync('ip', ['link', 'delete', name]);
 });

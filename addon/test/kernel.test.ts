@@ -9,7 +9,7 @@ import { NotANetworkNamespaceError, openNamespace } from '../lib/index.js';
 import { ADDON_FOLDER, codes, failureOf, ip, link0, link1, link2, makePod, noLink, open, run, vethPair } from './ip.js';
 
 describe('openNamespace', () => {
-  it('tells the own namespace from another, by identity', async () => {
+  it('distinguishes the own namespace from another, by identity', async () => {
     const pod = makePod();
     const own = await open();
     const same = await open('/proc/self/ns/net');
@@ -19,7 +19,7 @@ describe('openNamespace', () => {
     expect(other.identity.inode).toBe(BigInt(run('stat', '-Lc', '%i', pod.path)));
   });
 
-  it('tells a namespace by its cookie from all that had its inode before', async () => {
+  it('distinguishes a namespace by its cookie from earlier ones with its inode', async () => {
     const pods = Array.from({ length: 20 }, () => makePod());
     const cookies: (bigint | null)[] = [];
     for (const { name, path } of pods) {
@@ -35,7 +35,7 @@ describe('openNamespace', () => {
     expect((await open()).identity.cookie).toBe((await open('/proc/self/ns/net')).identity.cookie);
   });
 
-  it('tells a missing path from one that is no network namespace', async () => {
+  it('distinguishes a missing path from one that is not a network namespace', async () => {
     const folder = mkdtempSync(join(tmpdir(), 'podwire-addon-'));
     onTestFinished(() => rmSync(folder, { recursive: true }));
     const file = join(folder, 'not-a-namespace');
@@ -53,7 +53,7 @@ describe('openNamespace', () => {
     }
   });
 
-  it('opens without waiting what the kernel has in its cache, as a thread does, and nothing that is no namespace', async () => {
+  it('opens cached paths without waiting, like a thread does, and nothing that is not a namespace', async () => {
     const binding = createRequire(import.meta.url)('node-gyp-build')(ADDON_FOLDER);
     const folder = mkdtempSync(join(tmpdir(), 'podwire-addon-'));
     onTestFinished(() => rmSync(folder, { recursive: true }));
@@ -77,7 +77,7 @@ describe('openNamespace', () => {
 });
 
 describe('links', () => {
-  it('creates a veth pair with its peer born in the pod, both with MAC and MTU from the one message', async () => {
+  it('creates a veth pair with its peer in the pod, both with MAC and MTU in one message', async () => {
     const [host, pod] = [await open(), makePod()];
     const inside = await open(pod.path);
     const [made] = await host.batch([vethPair(link0, inside)]);
@@ -105,7 +105,7 @@ describe('links', () => {
     });
   });
 
-  it('sets what is asked for and nothing else, and reads it back', async () => {
+  it('sets the given attributes and no others, and reads them back', async () => {
     const [host, pod] = [await open(), await open(makePod().path)];
     const link = { name: link0 };
     const alias = 'ü'.repeat(127);
@@ -215,7 +215,7 @@ describe('addresses, routes and neighbours', () => {
     },
   );
 
-  it.each(CASES)('replaces and deletes for IPv$family, and says what is not there', async ({ address, flag }) => {
+  it.each(CASES)('replaces and deletes for IPv$family, and reports absent objects', async ({ address, flag }) => {
     const [host, pod] = [await open(), await open(makePod().path)];
     const link = { name: link0 };
     const mac = '02:00:00:00:00:01';
@@ -258,7 +258,7 @@ describe('addresses, routes and neighbours', () => {
     ).toEqual(['ok', 'EEXIST', 'ok', 'ok', 'EADDRNOTAVAIL']);
   });
 
-  it('makes blackholes in tables beyond 255, and lists that table alone', async () => {
+  it('adds blackholes in tables beyond 255, and lists that table alone', async () => {
     const inside = await open(makePod().path);
     const blackhole = { destination: '10.65.0.0/26', table: 1000, protocol: 80, routeType: 'blackhole' } as const;
     expect(await inside.routes({ table: 1000, family: 4 })).toEqual([]);
@@ -304,7 +304,7 @@ describe('rules', () => {
       expect(rules.filter(({ protocol }) => protocol === 87)).toEqual([
         { family, ...rule, destination, action: 'lookup', flags: 0 },
       ]);
-      // Another rule than this one stays.
+      // A different rule stays.
       const other = { ...rule, type: 'rule.delete', table: 101 } as const;
       expect(codes(await inside.batch([other]))).toEqual(['ENOENT']);
       expect(codes(await inside.batch([{ type: 'rule.delete', source, table }]))).toEqual(['ok']);
@@ -312,7 +312,7 @@ describe('rules', () => {
     },
   );
 
-  it('send packets by the table that they name', async () => {
+  it('route packets by the table that they name', async () => {
     const [host, pod] = [await open(), makePod()];
     const inside = await open(pod.path);
     const link = { name: 'eth0' };
@@ -356,7 +356,7 @@ describe('failures', () => {
     });
   });
 
-  it('do not keep the kernel from the rest of a batch, and end a sequence', async () => {
+  it('do not stop the rest of a batch, and end a sequence', async () => {
     const [host, pod] = [await open(), await open(makePod().path)];
     const steps = [
       vethPair(link0, pod),
@@ -373,7 +373,7 @@ describe('failures', () => {
     ]);
   });
 
-  it('name the link that could not be looked up', async () => {
+  it('name a link that was not found', async () => {
     const host = await open();
     const address = { type: 'address.add', link: { name: noLink }, address: '10.65.0.1/32' } as const;
     for (const [outcome] of [await host.batch([address]), await host.sequence([address])]) {

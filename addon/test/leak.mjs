@@ -12,7 +12,7 @@ const TEST = dirname(fileURLToPath(import.meta.url));
 const ISOLATED = join(TEST, '..', '..', 'test', 'support', 'isolated.mjs');
 const SOCKETS = join(TEST, '..', 'build', 'test', 'sockets-plain');
 
-/** What a thread leaves that ended by itself is “possibly lost” to valgrind, so that is shown and is no failure. */
+/** Valgrind reports memory of an ended thread as “possibly lost”, so that is shown and is no failure. */
 const VALGRIND = [
   '--leak-check=full',
   '--show-leak-kinds=definite,indirect,possible',

@@ -10,7 +10,7 @@ import { ADDON_FOLDER, codes, failureOf, link0, makePod, noLink, open, vethPair 
 setFlagsFromString('--expose-gc');
 const collectGarbage: () => void = runInNewContext('gc');
 
-/** A method called as a caller in JavaScript may, with arguments that no type checker saw; what it was rejected with. */
+/** A method called as from JavaScript, with unchecked arguments; its rejection. */
 async function misuse(namespace: Namespace, method: string, ...args: unknown[]): Promise<unknown> {
   const found: unknown = Reflect.get(namespace, method);
   if (typeof found !== 'function') throw new Error(`no method ${method}`);
@@ -21,7 +21,7 @@ function codeOf(failure: unknown): unknown {
   return failure instanceof NetlinkError ? failure.code : failure;
 }
 
-/** Every method that asks the kernel, with arguments that are right and an outcome that is known. */
+/** Every method that calls the kernel, with valid arguments and a known outcome. */
 const METHODS: Readonly<Record<string, (namespace: Namespace) => Promise<unknown>>> = {
   batch: async (namespace) => codes(await namespace.batch([{ type: 'link.get', link: { index: 1 } }])),
   sequence: async (namespace) => codes(await namespace.sequence([{ type: 'link.get', link: { name: 'lo' } }])),
@@ -34,7 +34,7 @@ const METHODS: Readonly<Record<string, (namespace: Namespace) => Promise<unknown
   readSysctls: async (namespace) => namespace.readSysctls([['net', 'ipv4', 'ip_default_ttl']]),
   writeSysctls: async (namespace) =>
     codes(await namespace.writeSysctls([{ key: ['net', 'ipv4', 'ip_default_ttl'], value: '64' }])),
-  // An error keeps who threw it for its stack.
+  // An error keeps its creator for its stack.
   deleteLink: async (namespace) => codeOf(await failureOf(namespace.deleteLink({ name: noLink }))),
   announceAddress: async (namespace) =>
     codeOf(await failureOf(namespace.announceAddress({ index: 2 ** 31 - 1, address: '192.0.2.1' }))),
@@ -64,21 +64,21 @@ describe.each(Object.entries(METHODS))('%s', (name, call) => {
     expect(await call(await open(makePod().path))).toEqual(EXPECTED[name]);
   });
 
-  it('answers on a busy one', async () => {
+  it('answers on a namespace with other calls in flight', async () => {
     const namespace = await open(makePod().path);
     const others = Array.from({ length: 20 }, () => namespace.links());
     expect(await call(namespace)).toEqual(EXPECTED[name]);
     expect((await Promise.all(others)).flat()).toHaveLength(20);
   });
 
-  it('finishes on one that is closed meanwhile', async () => {
+  it('completes on one that is closed meanwhile', async () => {
     const namespace = await openNamespace(makePod().path);
     const answer = call(namespace);
     await namespace.close();
     expect(await answer).toEqual(EXPECTED[name]);
   });
 
-  it('finishes on one that is dropped meanwhile, which is then let go', async () => {
+  it('completes on one that is dropped meanwhile, which is then released', async () => {
     const { path } = makePod();
     const start = async () => {
       const namespace = await openNamespace(path);
@@ -94,7 +94,7 @@ describe.each(Object.entries(METHODS))('%s', (name, call) => {
     const namespace = await openNamespace(makePod().path);
     await namespace.close();
     await namespace.close();
-    // Those whose answer is a failure tell nothing of who is to blame.
+    // Methods whose answer is a failure do not show the cause of the rejection.
     const failure =
       name === 'deleteLink'
         ? failureOf(namespace.deleteLink({ name: 'lo' }))
@@ -310,7 +310,7 @@ describe('the compiled addon', () => {
     expect(() => own[method]!(...args)).toThrow(new TypeError(message));
   });
 
-  it('makes no namespace for who calls its constructor', () => {
+  it('cannot be used to construct a namespace', () => {
     expect(() => Reflect.construct(own.constructor, [])).toThrow('a namespace is made by openNamespace');
     expect(() => Reflect.apply(own.run!, {}, [[], options])).toThrow();
   });

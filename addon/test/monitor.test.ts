@@ -8,11 +8,11 @@ import { makePod, open, run } from './ip.js';
 /** Of src/socket/subscription.cc. */
 const DATAGRAMS_PER_TURN = 64;
 
-/** As long as announcements may be let gather. */
+/** Gather time of these tests. */
 const GATHER_MS = 1000;
 
 /**
- * What comes of `work`, which is to be done while announcements gather: it is repeated where the machine was too busy for that.
+ * The result of `work`, which has to run within one gather time: it is repeated where the machine was too busy for that.
  * @param work - makes its own subscription, after this has begun
  */
 async function whileGathering<Result>(work: () => Promise<Result>): Promise<Result> {
@@ -23,7 +23,7 @@ async function whileGathering<Result>(work: () => Promise<Result>): Promise<Resu
   }
 }
 
-/** The events up to the first one that fits. */
+/** The events up to the first one that matches. */
 async function until(monitor: Monitor, fits: (event: MonitorEvent) => boolean): Promise<MonitorEvent[]> {
   const events: MonitorEvent[] = [];
   for await (const event of monitor) {
@@ -34,7 +34,7 @@ async function until(monitor: Monitor, fits: (event: MonitorEvent) => boolean): 
 }
 
 describe('monitor', () => {
-  it('tells of links, addresses, routes and neighbours, in their order', async () => {
+  it('receives links, addresses, routes and neighbours, in their order', async () => {
     const pod = makePod();
     const inside = await open(pod.path);
     const monitor = await inside.monitor({ groups: ['links', 'addresses', 'routes', 'neighbours'] });
@@ -55,7 +55,7 @@ describe('monitor', () => {
     });
   });
 
-  it('hears only the groups that were asked for', async () => {
+  it('receives only the requested groups', async () => {
     const pod = makePod();
     const inside = await open(pod.path);
     const monitor = await inside.monitor({ groups: ['addresses'] });
@@ -66,53 +66,53 @@ describe('monitor', () => {
     expect(new Set(events.map(({ object }) => object))).toEqual(new Set(['address']));
   });
 
-  it('reports an overrun when the process was too busy to read, and goes on', async () => {
+  it('reports an overrun when the process was too busy to read, and continues', async () => {
     const pod = makePod();
     const inside = await open(pod.path);
     const monitor = await inside.monitor({ groups: ['routes'] });
-    // The event loop stands still meanwhile; each notification takes some hundred bytes of the socket's buffer.
+    // The event loop is blocked meanwhile; each notification takes some hundred bytes of the socket's buffer.
     execIpBatch(pod.name, blackholes(40_000));
     const events = await until(monitor, ({ object }) => object === 'overrun');
     expect(events.at(-1)).toEqual({ object: 'overrun' });
     expect(events.length).toBeGreaterThan(1);
   });
 
-  it('hears what comes after an overrun', async () => {
+  it('receives events after an overrun', async () => {
     const pod = makePod();
     const inside = await open(pod.path);
     const monitor = await inside.monitor({ groups: ['routes'] });
     execIpBatch(pod.name, blackholes(40_000));
     const isLast = (event: MonitorEvent) => event.object === 'route' && event.value.destination === '192.0.2.0/24';
-    const heard: string[] = [];
+    const events: string[] = [];
     for await (const event of monitor) {
-      heard.push(event.object);
-      // Once it is told the queue is empty, and the kernel puts in what comes.
+      events.push(event.object);
+      // After the report the queue is empty, and the kernel adds new events.
       if (event.object === 'overrun') execIpBatch(pod.name, Buffer.from('route replace blackhole 192.0.2.0/24'));
       if (isLast(event)) break;
     }
-    expect(heard.slice(-2)).toEqual(['overrun', 'route']);
+    expect(events.slice(-2)).toEqual(['overrun', 'route']);
   });
 
-  it('leaves the event loop its turns in a storm, a bounded number of events to each', async () => {
+  it('yields to the event loop in a storm, after a bounded number of events', async () => {
     const inside = await open(makePod().path);
     const monitor = await inside.monitor({ groups: ['routes'] });
     const storm = routesTo(10_000);
-    const turns = new Turns();
+    const loop = new LoopCounter();
     const done = inside.batch(storm);
-    const heardIn = new Map<number, number>();
+    const readIn = new Map<number, number>();
     let events = 0;
     for await (const event of monitor) {
       if (event.object !== 'route') continue;
-      heardIn.set(turns.count, (heardIn.get(turns.count) ?? 0) + 1);
+      readIn.set(loop.count, (readIn.get(loop.count) ?? 0) + 1);
       if (++events === storm.length) break;
     }
-    turns.end();
+    loop.end();
     await done;
-    expect(Math.max(...heardIn.values())).toBeLessThanOrEqual(DATAGRAMS_PER_TURN);
-    expect(turns.count).toBeGreaterThanOrEqual(Math.floor(storm.length / DATAGRAMS_PER_TURN));
+    expect(Math.max(...readIn.values())).toBeLessThanOrEqual(DATAGRAMS_PER_TURN);
+    expect(loop.count).toBeGreaterThanOrEqual(Math.floor(storm.length / DATAGRAMS_PER_TURN));
   });
 
-  it('tells the same of an object as a list of them does', async () => {
+  it('receives the same object as a list returns', async () => {
     const pod = makePod();
     const inside = await open(pod.path);
     const monitor = await inside.monitor({ groups: ['links', 'addresses', 'routes', 'neighbours'] });
@@ -132,77 +132,79 @@ describe('monitor', () => {
       { type: 'route.add', destination: 'fd65::/122', gateway: 'fd00::7', output: link, metric: 5 },
     ]);
     expect(outcomes.filter(({ ok }) => !ok)).toEqual([]);
-    // The kernel tells of an IPv6 address from a work queue, before or after what came later.
+    // The kernel announces an IPv6 address from a work queue, before or after later changes.
     const missing = new Set(['fd00::1/64', 'fd65::/122']);
     const events = await until(monitor, (event) => {
       if (event.object === 'address') missing.delete(event.value.address);
       if (event.object === 'route') missing.delete(event.value.destination);
       return missing.size === 0;
     });
-    const told = (object: MonitorEvent['object']) =>
+    const received = (object: MonitorEvent['object']) =>
       events.flatMap((event) => (event.object === object && event.object !== 'overrun' ? [event.value] : []));
     const [links, addresses, routes] = [await inside.links(), await inside.addresses(), await inside.routes()];
     const index = links.find(({ name }) => name === 'vx')!.index;
-    expect(told('link').at(-1)).toEqual(links.find(({ name }) => name === 'vx'));
-    expect(told('address')).toEqual(expect.arrayContaining(addresses.filter(({ linkIndex }) => linkIndex === index)));
-    expect(told('neighbour')).toEqual(
+    expect(received('link').at(-1)).toEqual(links.find(({ name }) => name === 'vx'));
+    expect(received('address')).toEqual(
+      expect.arrayContaining(addresses.filter(({ linkIndex }) => linkIndex === index)),
+    );
+    expect(received('neighbour')).toEqual(
       expect.arrayContaining((await inside.neighbours({ index })).filter(({ permanent }) => permanent)),
     );
-    expect(told('fdb')).toEqual(await inside.fdbEntries({ index }));
+    expect(received('fdb')).toEqual(await inside.fdbEntries({ index }));
     const metric5 = routes.filter(({ metric }) => metric === 5);
     expect(metric5).toHaveLength(2);
-    expect(told('route')).toEqual(expect.arrayContaining(metric5));
+    expect(received('route')).toEqual(expect.arrayContaining(metric5));
   });
 
-  it('reads together what is announced within the time that it lets gather, a bounded number to each turn', async () => {
+  it('reads events of the gather time together, a bounded number in each iteration of the event loop', async () => {
     const storm = routesTo(4 * DATAGRAMS_PER_TURN);
-    const { monitor, turns, before } = await whileGathering(async () => {
+    const { monitor, loop, before } = await whileGathering(async () => {
       const inside = await open(makePod().path);
       const monitor = await inside.monitor({ groups: ['routes'], gatherMs: GATHER_MS });
-      const turns = new Turns();
-      // One after the other, so that each would be heard in a turn of its own.
+      const loop = new LoopCounter();
+      // One after the other, so that each would be received in an iteration of its own.
       for (const route of storm) await inside.batch([route]);
-      return { monitor, turns, before: turns.count };
+      return { monitor, loop, before: loop.count };
     });
-    const heardIn: number[] = [];
+    const readIn: number[] = [];
     for await (const event of monitor) {
       if (event.object !== 'route') continue;
-      heardIn.push(turns.count);
-      if (heardIn.length === storm.length) break;
+      readIn.push(loop.count);
+      if (readIn.length === storm.length) break;
     }
-    turns.end();
+    loop.end();
     expect(before).toBeGreaterThanOrEqual(storm.length);
-    expect(new Set(heardIn).size).toBeLessThan(storm.length / 4);
-    expect(new Set(heardIn).size).toBeGreaterThanOrEqual(4);
-    // To wait again for what is left would take thousands.
-    expect(heardIn.at(-1)! - heardIn[0]!).toBeLessThan(50);
+    expect(new Set(readIn).size).toBeLessThan(storm.length / 4);
+    expect(new Set(readIn).size).toBeGreaterThanOrEqual(4);
+    // Another gather time for the rest would take thousands.
+    expect(readIn.at(-1)! - readIn[0]!).toBeLessThan(50);
   });
 
-  it('lets gather anew once it has read everything', async () => {
+  it('gathers again once it has read everything', async () => {
     const inside = await open(makePod().path);
     const monitor = await inside.monitor({ groups: ['routes'], gatherMs: 1 });
-    const heard = monitor[Symbol.asyncIterator]();
+    const events = monitor[Symbol.asyncIterator]();
     for (const route of routesTo(3)) {
       await inside.batch([route]);
-      expect(await heard.next()).toMatchObject({ value: { value: { destination: route.destination } } });
+      expect(await events.next()).toMatchObject({ value: { value: { destination: route.destination } } });
     }
     monitor.close();
   });
 
-  it('that lets gather is closed while it waits, or by who hears of it', async () => {
-    const told = await whileGathering(async () => {
+  it('can be closed while it gathers, or by its reader', async () => {
+    const received = await whileGathering(async () => {
       const inside = await open(makePod().path);
       const waiting = await inside.monitor({ groups: ['routes'], gatherMs: GATHER_MS });
-      const heard = await inside.monitor({ groups: ['routes'], gatherMs: 1 });
+      const events = await inside.monitor({ groups: ['routes'], gatherMs: 1 });
       await inside.batch(routesTo(3));
-      expect(await until(heard, () => true)).toHaveLength(1);
+      expect(await until(events, () => true)).toHaveLength(1);
       waiting.close();
       return await until(waiting, () => false);
     });
-    expect(told).toEqual([]);
+    expect(received).toEqual([]);
   });
 
-  it('reports an overrun while it lets gather', async () => {
+  it('reports an overrun while it gathers', async () => {
     const pod = makePod();
     const inside = await open(pod.path);
     const monitor = await inside.monitor({ groups: ['routes'], gatherMs: 5 });
@@ -220,7 +222,7 @@ describe('monitor', () => {
     expect(await reading).toEqual([]);
   });
 
-  it('outlives the namespace it was made by', async () => {
+  it('outlives the namespace that created it', async () => {
     const pod = makePod();
     const inside = await open(pod.path);
     const monitor = await inside.monitor({ groups: ['links'] });
@@ -240,8 +242,8 @@ function routesTo(count: number) {
   }));
 }
 
-/** Counts the turns of the event loop. */
-class Turns {
+/** Counts the iterations of the event loop. */
+class LoopCounter {
   count = 0;
   #turn = setImmediate(() => this.#next());
 

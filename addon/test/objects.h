@@ -8,7 +8,7 @@
 
 namespace podwire::netlink::test {
 
-/** Requests as src/binding makes them of the API's. */
+/** Requests as src/binding makes them from the API's. */
 Request add_veth(const std::string& name, const std::string& peer, const std::shared_ptr<const Netns>& peer_namespace);
 Request add_vxlan(const std::string& name, uint32_t vni);
 Request set_up(uint32_t index);
@@ -18,7 +18,7 @@ Request add_route(const std::string& destination, uint8_t length);
 Request add_neighbour(uint32_t index, const std::string& address);
 Request append_fdb(uint32_t index, const std::string& destination);
 
-/** A network namespace that nobody else has, and that goes with its last owner. Aborts when there is none to be had. */
+/** A network namespace without another user, which ends with its last owner. Aborts when none can be created. */
 std::shared_ptr<Namespace> make_namespace();
 
 }  // namespace podwire::netlink::test

@@ -1,6 +1,6 @@
 // The layers below the binding against the real kernel, in network namespaces of their own: lists that change while they are
-// read or are too long, notifications that are lost, links that are deleted, flows that are forgotten, addresses that are announced. Run under AddressSanitizer by the tests,
-// and under valgrind by leak.mjs; whatever it opens and starts must be gone at its end.
+// read or are too long, lost notifications, deleted links, forgotten flows, announced addresses. Run under AddressSanitizer by the tests,
+// and under valgrind by leak.mjs; everything that it opens and starts is gone at its end.
 //
 // usage: sockets   as root; prints one line per check that failed; exit code 1 when there is any
 #include <linux/netfilter/nfnetlink.h>
@@ -100,7 +100,7 @@ void fill_with_links(const std::shared_ptr<Namespace>& within, int pairs) {
   exchange(*within, std::move(requests), "veth pairs");
 }
 
-/** A list that is given up leaves the namespace usable, the next list included, and hands over no more than was allowed. */
+/** A list beyond its limit leaves the namespace usable, the next list included, and returns no more than was allowed. */
 void bounded_lists() {
   const auto within = make_namespace();
   fill_with_links(within, 60);
@@ -121,7 +121,7 @@ void bounded_lists() {
   check(!list(*within, list_of_links()).failure, "the list after one that was late");
 }
 
-/** A list of several datagrams, and a second socket that changes what it lists. */
+/** A list of several datagrams, and a second socket that changes the listed objects. */
 struct Disturbed {
   std::shared_ptr<Namespace> listed = make_namespace();
   std::function<Request(int)> change;
@@ -158,7 +158,7 @@ void check_interrupted(Disturbed& disturbed, const DumpRequest& request, const s
   check(number(always.failure) == EINTR, what + ": EINTR expected, got " + std::to_string(number(always.failure)));
   check(always.attempts == kAttemptsMax, what + ": tried " + std::to_string(always.attempts) + " times");
 
-  // The socket is as good as before.
+  // The socket is still usable.
   auto after = list(*disturbed.listed, request);
   check(!after.failure && after.attempts == 1 && after.messages == before + 2 + kAttemptsMax, what + ": not complete again");
 }
@@ -214,7 +214,7 @@ std::vector<Request> routes(int first, int count) {
   return requests;
 }
 
-/** ENOBUFS, twice: said once each time, and not before the queue is empty. */
+/** ENOBUFS, twice: reported once each time, and not before the queue is empty. */
 void lost_notifications() {
   const auto within = make_namespace();
   auto subscription = subscribe(*within->netns(), {{RTNLGRP_IPV4_ROUTE}, std::nullopt});
@@ -230,20 +230,20 @@ void lost_notifications() {
       ++reads;
       before += heard.routes;
       overruns += heard.overrun ? 1 : 0;
-      check(!heard.overrun || is_drained(subscription), "an overrun is told before the queue is empty");
+      check(!heard.overrun || is_drained(subscription), "an overrun is reported before the queue is empty");
     }
-    check(overruns == 1, "an overrun is told");
+    check(overruns == 1, "an overrun is reported");
     check(reads > 1, "the queue has more than one reading holds");
     check(before > 0 && before < 1900, "some notifications are heard and some lost");
     const auto none = read(subscription);
-    check(none.routes == 0 && !none.overrun, "an overrun is told once");
+    check(none.routes == 0 && !none.overrun, "an overrun is reported once");
     exchange(*within, routes(2000 * round + 1900, 1), "a route");
     const auto after = read(subscription);
     check(after.routes == 1 && !after.overrun, "what comes after an overrun is heard");
   }
 }
 
-/** As many results as were asked for, by id. */
+/** As many results as requests, by id. */
 std::map<uint64_t, int> collect(Deleter& deleter, size_t count) {
   std::map<uint64_t, int> results;
   while (results.size() < count) {
@@ -267,7 +267,7 @@ void deletions() {
   check(list(*within, list_of_links()).messages == 1, "only lo is left");
 }
 
-/** Nobody keeps the namespace but those at work in it; what was submitted is still done. */
+/** Only running work keeps the namespace open; submitted work is completed. */
 void vanishing() {
   const auto host = make_namespace();
   auto pod = make_namespace();
@@ -285,7 +285,7 @@ void vanishing() {
   check(made == 2000, "routes of a namespace that goes");
   check(read(subscription).routes > 0, "are heard by who subscribed");
   subscription = subscribe(*host->netns(), {{RTNLGRP_LINK}, RTM_DELLINK});
-  // The kernel deletes the far ends once nobody has the namespace any more.
+  // The kernel deletes the far ends once the namespace has no user.
   std::set<std::string> gone;
   while (list(*host, list_of_links()).messages > 1) {
     pollfd waiting{subscription.fd(), POLLIN, 0};
@@ -410,7 +410,7 @@ int main() {
   vanishing();
   flows();
   announcements();
-  // Threads that delete are on their way out by themselves, and have what they need until then.
+  // Threads that delete end by themselves, and own what they need until then.
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   while (entries("/proc/self/task") > 1 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
   check(entries("/proc/self/task") == 1, "a thread is left");

@@ -6,7 +6,7 @@ import { expect, it } from 'vitest';
 
 import { ADDON_FOLDER } from './ip.js';
 
-it('the sockets read lists again that changed, tell of lost notifications and leave nothing, under sanitizers', () => {
+it('the sockets repeat changed lists, report lost notifications and leak nothing, under sanitizers', () => {
   const make = ['-C', join(ADDON_FOLDER, 'test'), '-j', String(availableParallelism()), 'sockets'];
   const made = spawnSync('make', make, { encoding: 'utf8' });
   expect(made.status, made.stdout + made.stderr).toBe(0);

@@ -5,7 +5,7 @@ import { describe, expect, it } from 'vitest';
 import { setProcDirectory } from '../lib/index.js';
 import { ADDON_FOLDER, codes, link0, makePod, noLink, open, run, vethPair } from './ip.js';
 
-/** Of each namespace, and of no consequence to what runs beside these tests. */
+/** Of each namespace, and without effect on tests that run beside these. */
 const TTL = ['net', 'ipv4', 'ip_default_ttl'];
 
 function sysctlIn(pod: string, key: string): string {
@@ -49,7 +49,7 @@ describe('sysctls', () => {
   });
 
   it('are refused when /proc/sys is read-only', () => {
-    // In a mount namespace of its own, as others need theirs writable.
+    // In a separate mount namespace, as others need theirs writable.
     const script = `const binding = require('node-gyp-build')(${JSON.stringify(ADDON_FOLDER)});
       const where = { optional: false, within: null, path: 'net/ipv4/ip_default_ttl' };
       const step = { op: 'sysctl.write', ...where, value: '60', readPrevious: false };
@@ -63,7 +63,7 @@ describe('sysctls', () => {
 
   it('are written below another mount of proc when that is selected, in the namespace of the handle', async () => {
     const pod = makePod();
-    // In a process of its own, as the selection is the process's.
+    // In a separate process, as the selection is global.
     const script = `const binding = require('node-gyp-build')(${JSON.stringify(ADDON_FOLDER)});
       const where = { optional: false, within: null, path: 'net/ipv4/ip_default_ttl' };
       const step = { op: 'sysctl.write', ...where, value: '71', readPrevious: true };
@@ -85,7 +85,7 @@ describe('sysctls', () => {
     expect(() => setProcDirectory('proc')).toThrow('directory: must be an absolute path');
   });
 
-  it('of a namespace are written by a sequence that began elsewhere', async () => {
+  it('are written by a sequence that began in another namespace', async () => {
     const pod = makePod();
     const [host, inside] = [await open(), await open(pod.path)];
     const outcomes = await host.sequence([
@@ -98,7 +98,7 @@ describe('sysctls', () => {
     expect(run('sysctl', '-n', 'net.ipv4.ip_default_ttl').trim()).toBe('63');
   });
 
-  it('are told as they were before, where that is asked for, and are not written where that cannot be read', async () => {
+  it('are returned with their previous value on request, and are not written where it cannot be read', async () => {
     const inside = await open(makePod().path);
     const host = await open();
     const write = { type: 'sysctl.write', key: TTL, within: inside, readPrevious: true } as const;

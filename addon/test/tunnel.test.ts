@@ -3,7 +3,7 @@ import { describe, expect, it } from 'vitest';
 import type { Namespace, VxlanAdd } from '../lib/index.js';
 import { codes, ip, link0, link1, makePod, open, run, vethPair } from './ip.js';
 
-/** What `bridge -j fdb` says of a device. */
+/** The output of `bridge -j fdb` for a device. */
 function bridgeFdb(pod: string, device: string): Record<string, unknown>[] {
   return JSON.parse(run('bridge', '-n', pod, '-j', 'fdb', 'show', 'dev', device) || '[]');
 }
@@ -17,7 +17,7 @@ const CASES = [
   { family: 6, local: '2001:db8::1', mtuBytes: 1430, far: '2001:db8::9', other: '2001:db8::10', bits: 64 },
 ] as const;
 
-/** A node of its own whose uplink has the local address. */
+/** A node whose uplink has the local address. */
 async function makeNode({ local, bits }: { readonly local: string; readonly bits: number }) {
   const pod = makePod();
   const [node, wire] = [await open(pod.path), await open(makePod().path)];
@@ -42,7 +42,7 @@ async function getLink(namespace: Namespace, name: string) {
 }
 
 describe.each(CASES)('a VXLAN device over IPv$family', ({ family, local, mtuBytes, far, other, bits }) => {
-  it('is what ip shows, and is read back whole', async () => {
+  it('is shown by ip, and is read back completely', async () => {
     const { node, name } = await makeNode({ local, bits });
     const parentIndex = (await getLink(node, link0)).index;
     const [made] = await node.batch([vxlan(local, { parent: { name: link0 }, mtuBytes, txQueueLength: 500, ttl: 9 })]);
@@ -68,7 +68,7 @@ describe.each(CASES)('a VXLAN device over IPv$family', ({ family, local, mtuByte
     });
   });
 
-  it('can be made with learning and other checksums, by the index of its parent or without one', async () => {
+  it('can be created with learning and other checksums, by the index of its parent or without one', async () => {
     const { node } = await makeNode({ local, bits });
     const parent = { index: (await getLink(node, link0)).index };
     const checksums = { udpChecksum: false, udp6ZeroChecksumTx: true, udp6ZeroChecksumRx: true };
@@ -82,7 +82,7 @@ describe.each(CASES)('a VXLAN device over IPv$family', ({ family, local, mtuByte
     expect((await getLink(node, 'vx1')).vxlan).toMatchObject({ vni: 7, parentIndex: null, learning: false });
   });
 
-  it('is made by a sequence whose earlier step made its parent', async () => {
+  it('is created by a sequence whose earlier step created its parent', async () => {
     const node = await open(makePod().path);
     const outcomes = await node.sequence([
       vethPair(link0, node, link1),
@@ -178,7 +178,7 @@ describe('the settings of interfaces', () => {
     expect(await getLink(inside, 'eth0')).toMatchObject({ ...far, txQueueLength: 77 });
   });
 
-  it('keep a link from making an IPv6 address of its own', async () => {
+  it('keep a link from generating an IPv6 address', async () => {
     const node = await open(makePod().path);
     const links = [link0, link1].map((name) => ({ name }));
     const outcomes = await node.sequence([
@@ -193,7 +193,7 @@ describe('the settings of interfaces', () => {
     expect(await node.addresses({ index: eui64!.index })).toMatchObject([{ address: 'fe80::ff:fe00:1/64' }]);
   });
 
-  it('say clearly that the kernel has no IPIP', async () => {
+  it('report clearly that the kernel has no IPIP', async () => {
     const node = await open(makePod().path);
     const [outcome] = await node.batch([{ type: 'link.add', kind: 'ipip', name: 'ipip0', local: '192.0.2.1' }]);
     expect(outcome).toMatchObject({

@@ -22,7 +22,7 @@ function ok(count: number): string[] {
   return Array.from({ length: count }, () => 'ok');
 }
 
-/** What a namespace with one VXLAN device answers; the calls take from one message to ten thousand. */
+/** The answers of a namespace with one VXLAN device; the calls take from one message to ten thousand. */
 const CALLS: Readonly<Record<string, { call: (inside: Namespace) => Promise<unknown>; answer: unknown }>> = {
   'a batch': { call: async (inside) => codes(await inside.batch(blackholes(COUNT))), answer: ok(COUNT) },
   'a sequence': {
@@ -75,7 +75,7 @@ async function startProcess() {
   return { path: `/proc/${child.pid}/ns/net`, end };
 }
 
-/** Until no far end of a pair holds the near one: the kernel lets a namespace go a little after its last user. */
+/** Until no far end of a pair holds the near one: the kernel releases a namespace a little after its last user. */
 async function untilGone(name: string): Promise<void> {
   const host = await open();
   const monitor = await host.monitor({ groups: ['links'] });
@@ -87,7 +87,7 @@ async function untilGone(name: string): Promise<void> {
 }
 
 describe.each(Object.entries(CALLS))('%s', (_, { call, answer }) => {
-  it('is finished though the name of its namespace goes meanwhile', async () => {
+  it('completes after the name of its namespace is deleted meanwhile', async () => {
     const pod = makePod();
     const inside = await openWithVxlan(pod.path);
     const answering = call(inside);
@@ -96,7 +96,7 @@ describe.each(Object.entries(CALLS))('%s', (_, { call, answer }) => {
     expect(await failureOf(openNamespace(pod.path))).toMatchObject({ code: 'ENOENT' });
   });
 
-  it('is finished though the process that had the namespace dies meanwhile', async () => {
+  it('completes after the process of the namespace dies meanwhile', async () => {
     const { path, end } = await startProcess();
     const inside = await openWithVxlan(path);
     const answering = call(inside);
@@ -105,7 +105,7 @@ describe.each(Object.entries(CALLS))('%s', (_, { call, answer }) => {
     expect(await failureOf(openNamespace(path))).toMatchObject({ code: 'ENOENT' });
   });
 
-  it('is finished though name and handle go meanwhile', async () => {
+  it('completes after name and handle are gone meanwhile', async () => {
     const pod = makePod();
     const inside = await openWithVxlan(pod.path);
     const answering = call(inside);
@@ -117,7 +117,7 @@ describe.each(Object.entries(CALLS))('%s', (_, { call, answer }) => {
 });
 
 describe('a namespace', () => {
-  it('goes with its last user, whatever was under way in it', async () => {
+  it('ends with its last user, with any work in flight', async () => {
     const pod = makePod();
     const [host, inside] = [await open(), await open(pod.path)];
     expect(codes(await host.batch([vethPair(link0, inside)]))).toEqual(['ok']);
@@ -135,14 +135,14 @@ describe('a namespace', () => {
     await untilGone(link0);
   });
 
-  it('that is gone as the far end of a pair takes nothing along but the pair', async () => {
+  it('deletes only its own pair when it ends as the far end', async () => {
     const pod = makePod();
     const [host, inside] = [await open(makePod().path), await open(pod.path)];
     const pairs = Array.from({ length: 50 }, (_, n) => vethPair(`near${n}`, inside, `far${n}`));
     const answering = host.batch(pairs);
     deletePod(pod.name);
     await inside.close();
-    // The requests hold it until the last is answered; afterwards nobody does.
+    // The requests hold it until the last is answered.
     expect(codes(await answering)).toEqual(ok(pairs.length));
     const monitor = await host.monitor({ groups: ['links'] });
     const left = async () => (await host.links()).length;
@@ -154,7 +154,7 @@ describe('a namespace', () => {
     expect(links).toBe(1);
   });
 
-  it('is heard until the subscription ends, when name and handle are gone', async () => {
+  it('is monitored until the subscription ends, when name and handle are gone', async () => {
     const pod = makePod();
     const [inside, second] = [await openNamespace(pod.path), await open(pod.path)];
     const monitor = await inside.monitor({ groups: ['routes'] });
@@ -167,7 +167,7 @@ describe('a namespace', () => {
     }
   });
 
-  it('is worked in by two threads at a time, each with its own answers, and vanishes under both', async () => {
+  it('serves two threads at a time, each with its own answers, and vanishes under both', async () => {
     const pod = makePod();
     const script = `const { parentPort, workerData } = require('node:worker_threads');
       const binding = require('node-gyp-build')(${JSON.stringify(ADDON_FOLDER)});
