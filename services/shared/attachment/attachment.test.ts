@@ -25,13 +25,13 @@ describe('network and container ID', () => {
   test.each([
     ['network', MAX_NETWORK_BYTES],
     ['containerId', MAX_CONTAINER_ID_BYTES],
-  ] as const)('%s is taken up to %i bytes', (field, maxBytes) => {
+  ] as const)('%s is accepted up to %i bytes', (field, maxBytes) => {
     expect(attachmentFaults({ ...VALID, [field]: 'a'.repeat(maxBytes) })).toEqual([]);
     const reason = `is longer than ${maxBytes} bytes`;
     expect(attachmentFaults({ ...VALID, [field]: 'a'.repeat(maxBytes + 1) })).toEqual([{ field, reason }]);
   });
 
-  test('every wrong part is named', () => {
+  test('every invalid part is named', () => {
     const faults = attachmentFaults({ network: '', containerId: '/', interfaceName: 'lo' });
     expect(faults.map(({ field }) => field)).toEqual(['network', 'containerId', 'interfaceName']);
     expect(faults.filter(({ reason }) => reason === '')).toEqual([]);
@@ -39,8 +39,8 @@ describe('network and container ID', () => {
 });
 
 describe('interface name', () => {
-  // Each was seen to be refused by Linux 6.18 (`ip link add name NAME type veth`), but for "eth%d", of which it makes eth0, and
-  // for the white space beyond ASCII, which the CNI specification's library refuses.
+  // Linux 6.18 refuses each (`ip link add name NAME type veth`), except "eth%d", of which it makes eth0, and
+  // white space beyond ASCII, which the CNI specification's library refuses.
   test.each([
     '',
     '.',
@@ -75,7 +75,7 @@ describe('interface name', () => {
     },
   );
 
-  test('the loopback interface is refused in a pod only', () => {
+  test('the loopback interface is refused as a pod interface only', () => {
     expect(interfaceNameFault('lo')).toBeUndefined();
     expect(podInterfaceNameFault('lo')).toMatch(/loopback/);
   });
@@ -94,7 +94,7 @@ describe('text', () => {
   });
 
   test.each(['', 'a', 'a/b', 'a/b/', '/b/c', 'a//c', 'a/b/c/d', 'a/b/c/', 'a/b/lo', '-a/b/c', ' a/b/c', 'a/b/c\n'])(
-    '%j is no attachment',
+    '%j is not an attachment',
     (text) => {
       expect(parseAttachment(text)).toBeUndefined();
     },

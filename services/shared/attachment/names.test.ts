@@ -17,7 +17,7 @@ test('the host interface fills the 15 bytes that the kernel has for a name', () 
   );
 });
 
-test("a pod's MAC address is a local unicast one", () => {
+test("a pod's MAC address is a local unicast address", () => {
   fc.assert(
     fc.property(attachments, (attachment) => {
       expect(parseMac(podMac(attachment))).toBe(podMac(attachment));
@@ -27,8 +27,8 @@ test("a pod's MAC address is a local unicast one", () => {
   expect(parseMac(HOST_MAC)).toBe(HOST_MAC);
 });
 
-// Written down, because an interface of an older release has to be found again by the next one.
-test('names stay what they are', () => {
+// Fixed values, because an interface of an older release has to be found by the next one.
+test('names are the same in every release', () => {
   const names = [hostInterfaceName(ATTACHMENT), podMac(ATTACHMENT), handleId(ATTACHMENT)];
   expect(names).toEqual(['podwaaebae2a3f2', '3a:c8:09:d7:aa:3a', 'podwire.c0ffee']);
 });
@@ -61,7 +61,7 @@ const UUID_8 = /^[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]
 
 const endpointUid = (attachment: Attachment, createdAtMs: number): string => endpointNames(attachment, createdAtMs).uid;
 
-test('the UID of an endpoint is a UUID, another one for each time an attachment is made', () => {
+test('the UID of an endpoint is a UUID, a new one for each creation of an attachment', () => {
   const uid = endpointUid(ATTACHMENT, 1000);
   expect(uid).toMatch(UUID_8);
   expect(endpointUid({ ...ATTACHMENT }, 1000)).toBe(uid);
@@ -69,7 +69,7 @@ test('the UID of an endpoint is a UUID, another one for each time an attachment 
   expect(endpointUid({ ...ATTACHMENT, interfaceName: 'eth1' }, 1000)).not.toBe(uid);
 });
 
-test('the UID is a UUID at any time that a Date can tell', () => {
+test('the UID is a UUID for every time that a Date can hold', () => {
   const times = fc.integer({ min: -8.64e15, max: 8.64e15 });
   fc.assert(
     fc.property(attachments, times, (attachment, at) => {
@@ -78,7 +78,7 @@ test('the UID is a UUID at any time that a Date can tell', () => {
   );
 });
 
-test('all names at once are what each of them is by itself', () => {
+test('all names together equal the names computed one by one', () => {
   fc.assert(
     fc.property(attachments, fc.nat(), (attachment, at) => {
       const names = { hostInterfaceName: hostInterfaceName(attachment), mac: podMac(attachment) };

@@ -25,7 +25,7 @@ describe('programs of a chain', () => {
     expect(programsOf({ plugins })).toEqual(['ptp', 'host-local', 'podwire', 'tuning']);
   });
 
-  test('are without Podwire’s own IPAM, which is a program under other plugins alone', () => {
+  test('are without Podwire’s own IPAM, which is a program under other plugins only', () => {
     const plugins = [
       { type: 'podwire', ipam: { type: 'podwire-ipam' } },
       { type: 'calico', ipam: { type: 'calico-ipam' } },
@@ -36,7 +36,7 @@ describe('programs of a chain', () => {
 });
 
 describe('versions', () => {
-  test('that one program lacks are left out, and named', () => {
+  test('that one program lacks are left out and reported', () => {
     const versions = new Map([
       ['podwire', answered(...ALL)],
       ['portmap', answered('0.3.1', '0.4.0', '1.0.0')],
@@ -50,7 +50,7 @@ describe('versions', () => {
     });
   });
 
-  test('of a runtime without cniVersions are the highest that is left', () => {
+  test('of a runtime without cniVersions are reduced to the highest common one', () => {
     const versions = new Map([['old', answered('0.3.1', '0.4.0')]]);
     expect(removeUnsupportedVersions(chain('old'), versions)).toMatchObject({
       cniVersion: '0.4.0',
@@ -60,16 +60,16 @@ describe('versions', () => {
 
   test.each([
     ['every program has them', chain('podwire'), answered(...ALL)],
-    ['a program does not tell', chain('podwire'), { kind: 'failed', reason: 'EACCES' } as const],
+    ['a program does not answer', chain('podwire'), { kind: 'failed', reason: 'EACCES' } as const],
     ['a program is missing', chain('podwire'), { kind: 'missing' } as const],
-    ['none would be left', chain('podwire'), answered('9.0.0')],
-    ['there is one alone', { cniVersion: '1.1.0', plugins: [{ type: 'podwire' }] }, answered('1.0.0')],
+    ['no version would remain', chain('podwire'), answered('9.0.0')],
+    ['cniVersions is absent', { cniVersion: '1.1.0', plugins: [{ type: 'podwire' }] }, answered('1.0.0')],
   ])('stay where %s', (_, offered, known) => {
     expect(removeUnsupportedVersions(offered, new Map([['podwire', known]]))).toEqual(offered);
   });
 });
 
-test('programs without which pods fail are named, loopback too', () => {
+test('programs without which pods fail are reported, loopback too', () => {
   const versions = new Map<string, ProgramVersions>([
     ['podwire', answered('1.0.0')],
     ['portmap', { kind: 'missing' }],

@@ -26,14 +26,14 @@ test('Debian’s portmap, which lacks 1.1.0, answers', async () => {
 });
 
 test.each([
-  ['one that is no CNI program', 'echo hello', 0o755, 'exit code 0, "hello\\n"'],
-  ['one that fails', 'exit 3', 0o755, 'exit code 3'],
-  ['one that may not be run', 'exit 0', 0o644, 'EACCES'],
-])('%s is told', async (name, script, mode, reason) => {
+  ['a program that does not speak CNI', 'echo hello', 0o755, 'exit code 0, "hello\\n"'],
+  ['a program that fails', 'exit 3', 0o755, 'exit code 3'],
+  ['a program that is not executable', 'exit 0', 0o644, 'EACCES'],
+])('%s is reported', async (name, script, mode, reason) => {
   expect(await ask(program(name, script, mode))).toEqual({ kind: 'failed', reason });
 });
 
-test('each program of a chain is asked, and loopback', async () => {
+test('each program of a chain is called, and loopback', async () => {
   program('one', `echo '{"cniVersion":"1.0.0","supportedVersions":["1.0.0"]}'`);
   const versions = await readChainVersions({ plugins: [{ type: 'one' }, { type: 'two' }] }, folder, ask);
   expect([...versions]).toEqual([

@@ -31,18 +31,18 @@ describe('registry', () => {
     expect(about).toMatch(/^[A-Z].*\.$/);
   });
 
-  test('no two codes mean the same', () => {
+  test('all codes differ in their meaning', () => {
     expect(new Set(entries.map(([, { about }]) => about)).size).toBe(entries.length);
   });
 
-  test('knows its own names and no others', () => {
+  test('has its own names and no others', () => {
     expect(entries.every(([code]) => isFailureCode(code))).toBe(true);
     expect(['', 'NO_SUCH', 'internal', 'toString', '__proto__'].filter(isFailureCode)).toEqual([]);
   });
 });
 
 describe('codes of the CNI specification', () => {
-  // Which failure may say what the specification reserves (1.1.0, section 2 "Error"); all others have codes of Podwire's own.
+  // The failures that map to codes reserved by the specification (1.1.0, section 2 "Error"); all others have codes of Podwire's own.
   test.each([
     [1, 'incompatible CNI version', ['INCOMPATIBLE_CNI_VERSION']],
     [2, 'unsupported field', []],
@@ -69,7 +69,7 @@ describe('codes of the CNI specification', () => {
         'UNREACHABLE',
       ],
     ],
-  ])('%i (%s) is said by %j alone', (cni, _, failures) => {
+  ])('%i (%s) is used by %j alone', (cni, _, failures) => {
     expect(
       entries
         .filter(([, entry]) => entry.cni === cni)
@@ -83,14 +83,14 @@ describe('codes of the CNI specification', () => {
     expect(new Set(reserved)).toEqual(new Set([1, 4, 6, 7, 11, 50, 51]));
   });
 
-  test('what may pass by itself says so', () => {
+  test('retryable failures are marked as such', () => {
     const codes = entries.filter(([, { retryable }]) => retryable).map(([, { cni }]) => cni);
     expect(new Set(codes)).toEqual(new Set([11, 50, 51]));
   });
 });
 
 describe('README.md', () => {
-  test('lists every code as the registry has it, in its order', () => {
+  test('lists every code like the registry, in its order', () => {
     const expected = entries.map(([code, { status: grpc, cni, retryable, about }]) => [
       code,
       status[grpc],

@@ -12,13 +12,13 @@ test('a failure carries code, message, violations, details and cause', () => {
   expect(failure.details).toEqual({ key: 'a' });
 });
 
-test('a failure without more has no violations, no details and no cause', () => {
+test('violations, details and cause are optional', () => {
   const failure = new Failure('CONFLICT', 'busy');
   expect([failure.violations, failure.details]).toEqual([[], {}]);
   expect(failure).not.toHaveProperty('cause');
 });
 
-test('whether it may be repeated is a property of its code', () => {
+test('whether a failure is retryable is a property of its code', () => {
   const repeated = Object.entries(FAILURE_CODES).filter(([, { retryable }]) => retryable);
   expect(new Failure('STORE_UNAVAILABLE', 'x').retryable).toBe(true);
   expect(new Failure('INVALID_REQUEST', 'x').retryable).toBe(false);
@@ -36,7 +36,7 @@ test('whether it may be repeated is a property of its code', () => {
   ]);
 });
 
-test('wrong fields are listed in the message, each with its reason', () => {
+test('invalid fields are listed in the message, each with its reason', () => {
   const violations = [
     { field: 'CNI_IFNAME', reason: 'is empty' },
     { field: 'CNI_NETNS', reason: 'is missing' },

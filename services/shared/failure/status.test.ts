@@ -9,7 +9,7 @@ import { failureOfError, statusOfError, tracedMessage } from './status.js';
 const PEER = 'podwire-ipam at unix:/run/podwire/ipam.sock';
 const DETAILS_KEY = 'grpc-status-details-bin';
 
-/** The error that grpc-js makes of a status on the client's side. */
+/** The error that grpc-js creates for a status on the client's side. */
 function errorOf({ code, details, metadata }: StatusObject): ServiceError {
   return Object.assign(new Error(`${code} ${status[code]}: ${details}`), { code, details, metadata });
 }
@@ -20,7 +20,7 @@ function peerError(code: status, details: string, packed?: Buffer): ServiceError
   return errorOf({ code, details, metadata });
 }
 
-/** Bytes that a status takes up in the trailers: an escaped message, and details in base64. */
+/** The size of a status in the trailers: an escaped message, and details in base64. */
 function wireBytes({ details, metadata }: StatusObject): number {
   const packed = metadata.get(DETAILS_KEY).map((value) => Buffer.from(value).toString('base64').length);
   return encodeURI(details).length + packed.reduce((sum, bytes) => sum + bytes, 0);
@@ -54,7 +54,7 @@ describe('failure → status → failure', () => {
     );
   });
 
-  test('fits into the 16 KiB that gRPC takes, whatever the failure holds', () => {
+  test('fits into gRPC’s limit of 16 KiB, for any failure', () => {
     const long = fc.string({ unit: fc.constantFrom('a', ' ', '…', '\ud800', '💥'), maxLength: 9000, size: 'max' });
     const many = { maxLength: 3000, size: 'max' } as const;
     const big = fc
@@ -70,18 +70,18 @@ describe('failure → status → failure', () => {
         expect(wireBytes(sent)).toBeLessThan(16 * 1024 - 256);
         expect(failureOfError(errorOf(sent), PEER).code).toBe('POOLS_EXHAUSTED');
       }),
-      // Shrinking such sizes takes minutes and tells nothing that the size does not.
+      // Shrinking such sizes takes minutes and shows no more than the size does.
       { numRuns: 50, endOnFailure: true },
     );
   });
 
-  test('a message that is too long is cut, and says so', () => {
+  test('a message that is too long is cut, with a note', () => {
     const sent = statusOfError(new Failure('POOLS_EXHAUSTED', 'x'.repeat(2049)));
     expect(sent.details).toMatch(/^x{2048}… \(truncated;/);
     expect(statusOfError(new Failure('POOLS_EXHAUSTED', 'x'.repeat(2048))).details).toBe('x'.repeat(2048));
   });
 
-  test('violations and details that do not fit are left out from the end', () => {
+  test('violations and details that do not fit are dropped from the end', () => {
     const violations = Array.from({ length: 1000 }, (_, n) => ({ field: `field[${n}]`, reason: 'is wrong' }));
     const received = failureOfError(errorOf(statusOfError(new Failure('INVALID_REQUEST', 'm', { violations }))), PEER);
     expect(received.violations.length).toBeGreaterThan(50);
@@ -89,13 +89,13 @@ describe('failure → status → failure', () => {
   });
 });
 
-describe('what is no failure', () => {
+describe('a thrown value that is not a failure', () => {
   test.each([
     ['an error', new TypeError('password is hunter2')],
     ['a text', 'password is hunter2'],
     ['nothing', undefined],
-    ['what looks like a failure', { code: 'POOL_IN_USE', message: 'password is hunter2' }],
-  ])('%s becomes a neutral text that leaks nothing', (_, thrown) => {
+    ['an object like a failure', { code: 'POOL_IN_USE', message: 'password is hunter2' }],
+  ])('%s becomes a neutral text without its content', (_, thrown) => {
     const sent = statusOfError(thrown);
     expect(sent).toMatchObject({
       code: status.INTERNAL,
@@ -107,26 +107,26 @@ describe('what is no failure', () => {
     expect(failureOfError(errorOf(sent), PEER)).toMatchObject({ code: 'INTERNAL', details: {}, violations: [] });
   });
 
-  test('and is told with the trace that it refers to, where there is one', () => {
+  test('refers to its trace, where there is one', () => {
     const trace = '0af7651916cd43dd8448eb211c80319c';
-    const told = (thrown: unknown, traceId?: string) =>
+    const messageOf = (thrown: unknown, traceId?: string) =>
       tracedMessage(failureOfError(errorOf(statusOfError(thrown)), PEER, traceId));
-    expect(told(new Error('x'), trace)).toBe(`internal error: see the service’s log under trace ${trace}`);
-    expect(told(new Error('x'))).toBe('internal error: see the service’s log under this trace');
-    expect(told(new Failure('CONFLICT', 'x'.repeat(10_000)), trace)).toMatch(
+    expect(messageOf(new Error('x'), trace)).toBe(`internal error: see the service’s log under trace ${trace}`);
+    expect(messageOf(new Error('x'))).toBe('internal error: see the service’s log under this trace');
+    expect(messageOf(new Failure('CONFLICT', 'x'.repeat(10_000)), trace)).toMatch(
       new RegExp(`has the whole message under trace ${trace}\\)$`),
     );
-    expect(told(new Failure('CONFLICT', 'busy'), trace)).toBe('busy');
+    expect(messageOf(new Failure('CONFLICT', 'busy'), trace)).toBe('busy');
   });
 
-  test('the cause of a failure stays inside', () => {
+  test('the cause of a failure is not sent', () => {
     const sent = statusOfError(new Failure('STORE_UNAVAILABLE', 'gone', { cause: new Error('hunter2') }));
     const bytes = Buffer.concat(sent.metadata.get(DETAILS_KEY).map((value) => Buffer.from(value)));
     expect(bytes.toString('latin1')).not.toContain('hunter2');
   });
 });
 
-describe('a status without a failure of ours', () => {
+describe('a status without Podwire’s failure', () => {
   test.each([
     [status.UNAVAILABLE, 'UNREACHABLE', /^podwire-ipam at .* does not answer; check that it runs.*\(refused\)$/],
     [status.DEADLINE_EXCEEDED, 'DEADLINE_EXCEEDED', /^podwire-ipam at .* did not answer in time.*\(refused\)$/],
@@ -141,7 +141,7 @@ describe('a status without a failure of ours', () => {
     expect(failure.message).toMatch(message);
   });
 
-  test('a deadline that came before there was a connection does not lead to a log without the request', () => {
+  test('a deadline before there was a connection has no reference to the peer’s log', () => {
     const details = 'Deadline exceeded after 2.000s,name resolution: 0.001s,wait_for_ready,Waiting for LB pick';
     const { code, message } = failureOfError(peerError(status.DEADLINE_EXCEEDED, details), PEER);
     expect(code).toBe('DEADLINE_EXCEEDED');
@@ -150,14 +150,14 @@ describe('a status without a failure of ours', () => {
     );
   });
 
-  test('a deadline is not told in the words of the library', () => {
+  test('a deadline has Podwire’s message, not the library’s', () => {
     const details = 'Deadline exceeded after 1.490s,name resolution: 0.001s,remote_addr=/run/podwire/ipam.sock';
     const { message, cause } = failureOfError(peerError(status.DEADLINE_EXCEEDED, details), PEER);
     expect(message).toMatch(/^podwire-ipam at .*: did not answer in time; see its log under this trace$/);
     expect(cause).toMatchObject({ details });
   });
 
-  test('details that cannot be read are passed over, whatever their bytes', () => {
+  test('unreadable details are ignored, whatever their bytes', () => {
     fc.assert(
       fc.property(fc.uint8Array({ maxLength: 60 }), (bytes) => {
         const error = peerError(status.UNAVAILABLE, 'refused', Buffer.from(bytes));
@@ -166,7 +166,7 @@ describe('a status without a failure of ours', () => {
     );
   });
 
-  test('a failure that was damaged on its way is passed over', () => {
+  test('a damaged failure is ignored', () => {
     const [packed] = statusOfError(new Failure('POOL_IN_USE', 'busy', { details: { pool: 'a' } })).metadata.get(
       DETAILS_KEY,
     );
@@ -174,7 +174,7 @@ describe('a status without a failure of ours', () => {
     expect(failureOfError(peerError(status.FAILED_PRECONDITION, 'busy', cut), PEER).code).toBe('INTERNAL');
   });
 
-  test('a code of another domain is none of ours, and one of a later release is taken for what its status says', () => {
+  test('a code of another domain is ignored, and one of a later release is mapped by its status', () => {
     const replaced = (from: string, to: string) => {
       const [packed] = statusOfError(new Failure('CONFLICT', 'busy')).metadata.get(DETAILS_KEY);
       expect(from).toHaveLength(to.length);
@@ -198,7 +198,7 @@ describe('a status without a failure of ours', () => {
       'UNKNOWN_REASON',
       'UNKNOWN_REASON',
     ]);
-    // What the other side says is told as it is, and under the name that it has there.
+    // The peer's text is kept, with the reason of the peer.
     for (const failure of seen) expect(failure).toMatchObject({ message: 'busy', details: { reason: 'CONFLACT' } });
   });
 });

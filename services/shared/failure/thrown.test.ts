@@ -19,13 +19,13 @@ test('an error of the operating system has its message and its code', () => {
   expect(codeOf(error)).toBe('ENOENT');
 });
 
-test('what is no error is its text, and has no code', () => {
+test('a value that is not an Error has its text as message, and no code', () => {
   const other = { code: 'ENOENT', toString: () => 'a text' };
   expect([messageOf(other), codeOf(other)]).toEqual(['a text', undefined]);
   expect([messageOf(undefined), codeOf(undefined)]).toEqual(['undefined', undefined]);
 });
 
-test('a code that is no text is none', () => {
+test('a code that is not a string is ignored', () => {
   expect(codeOf(Object.assign(new Error('exited'), { code: 1 }))).toBeUndefined();
   expect(codeOf(new Error('without'))).toBeUndefined();
 });

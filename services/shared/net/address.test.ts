@@ -7,7 +7,7 @@ import { compareAddresses, familyBits, formatAddress, parseAddress, type Address
 
 const ipv4 = fc.bigInt({ min: 0n, max: 2n ** 32n - 1n }).map((value): Address => ({ family: 4, value }));
 
-/** Groups of an IPv6 address, often zero, so that runs of zeros of all lengths and places occur. */
+/** Groups of an IPv6 address, often zero, so that runs of zeros of all lengths and positions occur. */
 const groups = fc.array(fc.oneof(fc.constant(0), fc.integer({ min: 0, max: 0xffff })), { minLength: 8, maxLength: 8 });
 
 const valueOf = (parts: readonly number[]) => BigInt(`0x${parts.map((part) => hex(part).padStart(4, '0')).join('')}`);
@@ -62,7 +62,7 @@ describe('IPv4', () => {
 });
 
 describe('IPv6', () => {
-  test('is written as RFC 5952 asks', () => {
+  test('is written in the form of RFC 5952', () => {
     fc.assert(
       fc.property(groups, (parts) => {
         expect(formatAddress({ family: 6, value: valueOf(parts) })).toBe(canonical(parts));
@@ -126,7 +126,7 @@ describe('IPv6', () => {
   });
 });
 
-test('what is read is what the system reads, but for zones and IPv4-mapped and IPv4-compatible addresses', () => {
+test('addresses are parsed like the system does, except zones, IPv4-mapped and IPv4-compatible addresses', () => {
   const units = ['0', '1', 'f', 'F0', 'ffff', '01', '255', '256', ':', '::', '.', '1.2.3.4', '0.0.1', '%1', 'g', ' '];
   const texts = fc.oneof(
     fc.array(fc.constantFrom(...units), { maxLength: 12 }).map((parts) => parts.join('')),
@@ -159,6 +159,6 @@ test('addresses are ordered by family, then as numbers', () => {
   );
 });
 
-test('a family has as many bits as its addresses', () => {
+test('a family has the number of bits of its addresses', () => {
   expect([familyBits(4), familyBits(6)]).toEqual([32, 128]);
 });

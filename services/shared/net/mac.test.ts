@@ -9,7 +9,7 @@ const written = (mac: Uint8Array) =>
     .toString('hex')
     .replace(/..(?=.)/g, '$&:');
 
-test('a unicast address is read in either case, a multicast one and zero are refused', () => {
+test('a unicast address is accepted in either case, a multicast one and zero are refused', () => {
   fc.assert(
     fc.property(bytes, (mac) => {
       const text = written(mac);

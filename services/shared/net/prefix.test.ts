@@ -27,7 +27,7 @@ const address = fc
   );
 const addressAndLength = address.chain((of) => fc.tuple(fc.constant(of), fc.nat(BITS[of.family])));
 
-/** Prefixes of 1 to 32 addresses that lie close together, so that they often touch; of both families. */
+/** Prefixes of 1 to 32 addresses that lie close together, so that they often overlap; of both families. */
 const small = fc
   .record({ family: fc.constantFrom<Family>(4, 6), offset: fc.nat(63), hostBits: fc.nat(5) })
   .map(({ family, offset, hostBits }): Prefix => {
@@ -93,7 +93,7 @@ describe('text', () => {
     expect(splitCidr(text)).toBeUndefined();
   });
 
-  test("an interface's address keeps the bits behind its network's length", () => {
+  test("an interface'an interface’s address keeps the bits after its network’s length's length", () => {
     expect(splitCidr('10.0.0.5/24')).toEqual({ address: { family: 4, value: 0x0a000005n }, length: 24 });
   });
 });
@@ -121,7 +121,7 @@ describe('sets of addresses', () => {
     );
   });
 
-  test('an address is contained as its host prefix is', () => {
+  test('an address is contained exactly when its host prefix is', () => {
     fc.assert(
       fc.property(small, small, (prefix, { family, value }) => {
         const expected = members(prefix).includes(formatAddress({ family, value }));
@@ -137,7 +137,7 @@ describe('sets of addresses', () => {
     expect(prefixContains(parsed('10.0.0.0/16'), parsed('10.0.0.0/16'))).toBe(true);
   });
 
-  test('size, place and address count the members', () => {
+  test('size, position and address count the members', () => {
     fc.assert(
       fc.property(small, (prefix) => {
         const all = members(prefix);

@@ -29,7 +29,7 @@ function options(clock: FakeClock, others: Partial<RetryOptions> = {}): RetryOpt
 const errors = ['first', 'second', 'third', 'fourth', 'fifth'].map((text) => new Error(text));
 
 describe('retry', () => {
-  test('gives the first success, after a growing delay for each failure', async () => {
+  test('returns the first success, after a growing delay for each failure', async () => {
     const clock = new FakeClock();
     const { calls, operation } = failing(...errors.slice(0, 3));
     await expect(retry(operation, options(clock))).resolves.toBe('done');
@@ -43,7 +43,7 @@ describe('retry', () => {
     expect(clock.sleepsMs).toEqual([]);
   });
 
-  test('throws what the last attempt threw, and does not wait after it', async () => {
+  test('throws the error of the last attempt, without a wait after it', async () => {
     const clock = new FakeClock();
     const { calls, operation } = failing(...errors);
     await expect(retry(operation, options(clock))).rejects.toBe(errors[3]);
@@ -51,7 +51,7 @@ describe('retry', () => {
     expect(clock.sleepsMs).toHaveLength(3);
   });
 
-  test('throws at once what may not be repeated', async () => {
+  test('throws a permanent failure at once', async () => {
     const clock = new FakeClock();
     const { calls, operation } = failing(...errors);
     await expect(retry(operation, options(clock, { retryable: (error) => error !== errors[1] }))).rejects.toBe(
@@ -61,7 +61,7 @@ describe('retry', () => {
     expect(clock.sleepsMs).toEqual([10]);
   });
 
-  test('ends the waiting when the signal fires', async () => {
+  test('ends the wait when the signal is aborted', async () => {
     const clock = new FakeClock();
     const controller = new AbortController();
     clock.beforeSleep = () => controller.abort();
@@ -71,7 +71,7 @@ describe('retry', () => {
     expect(clock.sleepsMs).toEqual([10]);
   });
 
-  test('does not wait when the signal has fired during the attempt', async () => {
+  test('does not wait when the signal was aborted during the attempt', async () => {
     const clock = new FakeClock();
     const { calls, operation } = failing(...errors);
     await expect(retry(operation, options(clock, { signal: AbortSignal.abort() }))).rejects.toBe(errors[0]);
@@ -79,7 +79,7 @@ describe('retry', () => {
     expect(clock.sleepsMs).toEqual([]);
   });
 
-  test('one attempt is no repeat', async () => {
+  test('a single attempt is not a retry', async () => {
     const clock = new FakeClock();
     await expect(retry(failing(...errors).operation, options(clock, { attempts: 1 }))).rejects.toBe(errors[0]);
     expect(clock.sleepsMs).toEqual([]);

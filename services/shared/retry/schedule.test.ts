@@ -14,7 +14,7 @@ function ceilingMs(attempt: number, { baseMs, maxMs }: { baseMs: number; maxMs: 
 }
 
 describe('the delay', () => {
-  test('is the given part of the ceiling, for any number of attempts', () => {
+  test('is the given fraction of the ceiling, for any number of attempts', () => {
     fc.assert(
       fc.property(bounds, fc.nat(2000), random, (limits, attempt, part) => {
         const delayMs = backoffMs(attempt, limits, part);
@@ -30,7 +30,7 @@ describe('the delay', () => {
     expect(means).toEqual([10, 20, 40, 80]);
   });
 
-  test('keeps those apart who have collided often', () => {
+  test('spreads clients that have collided often', () => {
     const [one, other] = [0.4, 0.6].map((part) => backoffMs(30, { baseMs: 10, maxMs: 1000 }, part));
     expect([one, other]).toEqual([400, 600]);
   });

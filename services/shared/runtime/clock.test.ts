@@ -30,7 +30,7 @@ test.each([0, -1])(
 );
 
 test.each([60_000, MAX_TIMER_MS, MAX_TIMER_MS + 1, Number.MAX_VALUE, Infinity])(
-  'a sleep of %d ms ends early with the signal alone',
+  'a sleep of %d ms ends early only with the signal',
   async (durationMs) => {
     const controller = new AbortController();
     const slept = systemClock.sleep(durationMs, controller.signal);
@@ -41,11 +41,11 @@ test.each([60_000, MAX_TIMER_MS, MAX_TIMER_MS + 1, Number.MAX_VALUE, Infinity])(
   },
 );
 
-test('a sleep under a signal that has fired does not begin', async () => {
+test('a sleep under an aborted signal does not begin', async () => {
   await expect(systemClock.sleep(60_000, AbortSignal.abort())).resolves.toBe('aborted');
 });
 
-test('what is to be done after a time is done then, once', async () => {
+test('a timer runs its action after its time, once', async () => {
   const before = performance.now();
   let acts = 0;
   await new Promise<void>((resolve) => {
@@ -59,11 +59,11 @@ test('what is to be done after a time is done then, once', async () => {
   expect(acts).toBe(1);
 });
 
-test.each([20, Infinity])('what was to be done after %d ms is not done once it is called off', async (durationMs) => {
+test.each([20, Infinity])('a timer of %d ms does not run after it is cancelled', async (durationMs) => {
   let acts = 0;
-  const callOff = systemClock.after(durationMs, () => acts++);
-  callOff();
-  callOff();
+  const cancel = systemClock.after(durationMs, () => acts++);
+  cancel();
+  cancel();
   await systemClock.sleep(50, never);
   expect(acts).toBe(0);
 });

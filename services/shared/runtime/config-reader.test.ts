@@ -62,7 +62,7 @@ const variables = Object.values(settings).map(({ variable }) => variable);
 const everyVariable = (value: string) => Object.fromEntries(variables.map((variable) => [variable, value]));
 
 describe('values', () => {
-  test('are the defaults where nothing is said', () => {
+  test('are the defaults without a variable', () => {
     expect(read({})).toEqual(DEFAULTS);
     expect(read({ PODWIRE_IPAM_LISTEN: undefined, HOME: '/root' })).toEqual(DEFAULTS);
   });
@@ -89,8 +89,8 @@ describe('values', () => {
   });
 });
 
-describe('refusal', () => {
-  test('lists every wrong variable at once, with its value and what it is for', () => {
+describe('a refusal', () => {
+  test('lists every invalid variable at once, with its value and purpose', () => {
     const failure = refusal({ ...everyVariable('?'), PODWIRE_IPAM_TIMEOUT: '5' });
     expect(failure.code).toBe('INVALID_SETTINGS');
     expect(failure.violations.map(({ field }) => field).sort()).toEqual([...variables, 'PODWIRE_IPAM_TIMEOUT'].sort());
@@ -120,11 +120,11 @@ describe('refusal', () => {
     'PODWIRE_BIRD_RUN',
     'podwire_ipam_listen',
     'MY_PODWIRE_IPAM_X',
-  ])('%s is none of this process’s business', (variable) => {
+  ])('%s of another process is ignored', (variable) => {
     expect(read({ [variable]: '?' })).toEqual(DEFAULTS);
   });
 
-  test('a process with further prefixes refuses what is misspelled under them', () => {
+  test('covers misspelled variables under further prefixes of a process', () => {
     const source = { settings, prefix: 'PODWIRE_IPAM_', furtherPrefixes: ['PODWIRE_BIRD_'] };
     const env = { PODWIRE_BIRD_RNU: 'child', PODWIRE_ROUTING: 'bird' };
     expect(() => readSettings({ ...source, env })).toThrow(/PODWIRE_BIRD_RNU is an unknown setting/);
@@ -141,11 +141,11 @@ describe('refusal', () => {
     'PODWIRE_IPAM_PORT_50051_TCP_PORT',
     'PODWIRE_IPAM_PORT_50051_TCP_ADDR',
     'PODWIRE_SERVICE_HOST',
-  ])('%s is a link to a Service, no misspelling', (variable) => {
+  ])('%s is a link to a Service, not a misspelling', (variable) => {
     expect(read({ [variable]: 'tcp://10.96.0.7:50051' })).toEqual(DEFAULTS);
   });
 
-  test('a default that does not parse is a fault of the declaration that every start shows', () => {
+  test('covers an invalid default, which is a fault of the declaration that every start shows', () => {
     const broken = {
       count: { variable: 'PODWIRE_IPAM_COUNT', schema: wholeNumber(1, 9), default: '10', about: 'Count.' },
     };

@@ -17,24 +17,24 @@ beforeEach(() => {
 
 afterEach(() => rmSync(directory, { recursive: true }));
 
-/** Asks for the lock as a process of this ID does. */
-const asked = (owner: string, name = 'lock') => tryLockDirectory({ directory, name, owner });
+/** Requests the lock as a process of this ID does. */
+const tryLock = (owner: string, name = 'lock') => tryLockDirectory({ directory, name, owner });
 
 async function locked(owner: string, name?: string) {
-  const outcome = await asked(owner, name);
+  const outcome = await tryLock(owner, name);
   if (!('lock' in outcome)) throw new Error(`held by ${outcome.holder}`);
   return outcome.lock;
 }
 
-test('who comes second is told who has the lock, and gets it when that lets go', async () => {
+test('the second process learns the holder of the lock, and gets it after the release', async () => {
   const first = await locked('17');
-  await expect(asked('18')).resolves.toEqual({ holder: '17', isSilent: false });
+  await expect(tryLock('18')).resolves.toEqual({ holder: '17', isSilent: false });
   first.release();
   (await locked('18')).release();
   expect(readdirSync(directory)).toEqual(['lock.2']);
 });
 
-/** Another process that has the lock. */
+/** Another process that holds the lock. */
 async function lockedElsewhere(owner: string): Promise<ChildProcess> {
   const module = join(import.meta.dirname, '../dist/runtime/directory-lock.js');
   const program = `
@@ -47,14 +47,14 @@ async function lockedElsewhere(owner: string): Promise<ChildProcess> {
   return child;
 }
 
-test('who has the lock is told also while it is frozen, and its name goes with its lock', async () => {
+test('a frozen holder is still known, and its name is deleted with its lock', async () => {
   const child = await lockedElsewhere('the frozen');
   try {
-    await expect(asked('18')).resolves.toEqual({ holder: 'the frozen', isSilent: false });
+    await expect(tryLock('18')).resolves.toEqual({ holder: 'the frozen', isSilent: false });
     child.kill('SIGSTOP');
-    await expect(asked('18')).resolves.toEqual({ holder: 'the frozen', isSilent: true });
+    await expect(tryLock('18')).resolves.toEqual({ holder: 'the frozen', isSilent: true });
     rmSync(join(directory, 'lock.1.owner'));
-    await expect(asked('18')).resolves.toEqual({ holder: 'unknown', isSilent: true });
+    await expect(tryLock('18')).resolves.toEqual({ holder: 'unknown', isSilent: true });
   } finally {
     child.kill('SIGKILL');
     await once(child, 'exit');
@@ -63,12 +63,12 @@ test('who has the lock is told also while it is frozen, and its name goes with i
   expect(readdirSync(directory)).toEqual(['lock.2']);
 });
 
-test('one that is frozen keeps its lock also where no more can connect to ask it', async () => {
+test('a frozen holder keeps its lock also when its accept queue is full', async () => {
   const child = await lockedElsewhere('the frozen');
   const asking: Socket[] = [];
   try {
     child.kill('SIGSTOP');
-    // As many as may wait to be accepted, and some: the kernel refuses further ones with EAGAIN.
+    // More than fit into the accept queue: the kernel refuses further ones with EAGAIN.
     const refused = new Promise<string>((resolve) => {
       for (let count = 0; count < 600; count++) {
         const socket = connect(join(directory, 'lock.1'));
@@ -76,7 +76,7 @@ test('one that is frozen keeps its lock also where no more can connect to ask it
       }
     });
     expect(await refused).toContain('EAGAIN');
-    await expect(asked('18')).resolves.toEqual({ holder: 'the frozen', isSilent: true });
+    await expect(tryLock('18')).resolves.toEqual({ holder: 'the frozen', isSilent: true });
   } finally {
     for (const socket of asking) socket.destroy();
     child.kill('SIGKILL');
@@ -84,7 +84,7 @@ test('one that is frozen keeps its lock also where no more can connect to ask it
   }
 });
 
-test('what others left, killed, goes with the next lock', async () => {
+test('the files of killed holders are deleted with the next lock', async () => {
   for (let count = 0; count < 2; count++) {
     const child = await lockedElsewhere('killed');
     child.kill('SIGKILL');
@@ -95,22 +95,22 @@ test('what others left, killed, goes with the next lock', async () => {
   lock.release();
 });
 
-test('a name that another left, killed, is not told for the next', async () => {
+test('the name of a killed holder is not reported for the next', async () => {
   symlinkSync('killed', join(directory, 'lock.1.owner'));
   const lock = await locked('17');
   expect(readlinkSync(join(directory, 'lock.1.owner'))).toBe('17');
   lock.release();
 });
 
-test('locks of other names are others', async () => {
+test('locks of different names are independent', async () => {
   const locks = [await locked('17'), await locked('17', '.lock'), await locked('17', 'lock.lock')];
-  await expect(asked('18', '.lock')).resolves.toEqual({ holder: '17', isSilent: false });
+  await expect(tryLock('18', '.lock')).resolves.toEqual({ holder: '17', isSilent: false });
   for (const lock of locks) lock.release();
 });
 
-test('of processes that ask at the same moment one gets it, also where they have the same ID in PID namespaces of their own', async () => {
+test('one of several concurrent processes gets the lock, also with equal IDs in separate PID namespaces', async () => {
   for (let round = 0; round < 20; round++) {
-    const outcomes = await Promise.all(['1', '1', '1'].map((owner) => asked(owner)));
+    const outcomes = await Promise.all(['1', '1', '1'].map((owner) => tryLock(owner)));
     const locks = outcomes.flatMap((outcome) => ('lock' in outcome ? [outcome.lock] : []));
     expect(locks).toHaveLength(1);
     locks[0]?.release();

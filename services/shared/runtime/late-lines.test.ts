@@ -34,7 +34,7 @@ const lines = (): Record<string, unknown>[] =>
   written.flatMap((text) => text.trimEnd().split('\n')).map((line) => JSON.parse(line));
 const turn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
 
-test('lines are made after the turn in which they were logged, in one write, in their order', async () => {
+test('lines are written after the event loop turn in which they were logged, in one write, in order', async () => {
   log.info('first');
   log.child({ part: 1 }).warn({ extra: true }, 'second %d', 2);
   await Promise.resolve();
@@ -61,7 +61,7 @@ test('a line has the time and the context in which it was logged', async () => {
   ]);
 });
 
-test('later turns have writes of their own, and those without lines none', async () => {
+test('later turns have their own writes, and turns without lines have none', async () => {
   log.info('first');
   await turn();
   await turn();

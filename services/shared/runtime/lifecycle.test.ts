@@ -9,7 +9,7 @@ import { describe, expect, test } from 'vitest';
 import { builtFile, Program, type ProgramResult } from '../testing/program.js';
 
 interface Signalled {
-  /** What the program says before it is sent the signals. */
+  /** Output of the program before it gets the signals. */
   readonly word?: string;
   readonly signals?: readonly NodeJS.Signals[];
 }
@@ -40,12 +40,12 @@ describe.concurrent('a signal', () => {
     await expect(program.result).resolves.toMatchObject({ exitCode: 0, stdout: 'started\nstop\n' });
   });
 
-  test('during the start stops it when it has started', async ({ expect }) => {
+  test('during the start stops it once it has started', async ({ expect }) => {
     const ended = await live('starts slowly', { word: 'starting', signals: ['SIGTERM'] });
     expect(ended).toMatchObject({ exitCode: 0, stdout: 'starting\nstarted\nstop\n' });
   });
 
-  test('ends cleanly a start that gives up for it', async ({ expect }) => {
+  test('cleanly ends a start that it cancels', async ({ expect }) => {
     const ended = await live('gives up its start', { word: 'starting', signals: ['SIGTERM'] });
     expect(ended).toMatchObject({ exitCode: 0, stdout: 'starting\n' });
     expect(messages(ended)).toEqual(['info: stopping: SIGTERM received', 'info: stopped']);
@@ -54,7 +54,7 @@ describe.concurrent('a signal', () => {
   test.for([
     ['hangs at the stop', 'started'],
     ['hangs at the start', 'starting'],
-  ] as const)('ends a process that %s when the time is over', async ([life, word], { expect }) => {
+  ] as const)('ends a process that %s after the stop timeout', async ([life, word], { expect }) => {
     const ended = await live(life, { word, signals: ['SIGTERM'] });
     expect(ended.exitCode).toBe(1);
     expect(messages(ended).at(-1)).toBe('error: stop timed out after 600 ms: exiting');
@@ -76,7 +76,7 @@ describe.concurrent('a failure', () => {
     ]);
   });
 
-  test('at the stop is told, with exit code 1', async ({ expect }) => {
+  test('at the stop is reported, with exit code 1', async ({ expect }) => {
     const ended = await live('fails at the stop', { signals: ['SIGTERM'] });
     expect(ended.exitCode).toBe(1);
     expect(messages(ended)).toEqual(['info: stopping: SIGTERM received', 'fatal: the store is gone']);
@@ -84,8 +84,8 @@ describe.concurrent('a failure', () => {
 
   test.for([
     ['has a defect at the start', 'start failed'],
-    ['throws where nobody catches', 'process ended by a defect; please report it with this line'],
-    ['rejects where nobody catches', 'process ended by a defect; please report it with this line'],
+    ['throws without a handler', 'process ended by a defect; please report it with this line'],
+    ['rejects without a handler', 'process ended by a defect; please report it with this line'],
   ] as const)('of a process that %s is one line with its stack', async ([life, msg], { expect }) => {
     const { exitCode, log } = await live(life);
     expect(exitCode).toBe(1);
@@ -96,7 +96,7 @@ describe.concurrent('a failure', () => {
   });
 });
 
-test('a warning of Node.js is a line of log, and the only word of it', async () => {
+test('a warning of Node.js is one log line, and printed nowhere else', async () => {
   const program = new Program('lifecycle.ts', ['is warned']);
   await program.waitForLine('started');
   program.child.kill('SIGTERM');
@@ -107,7 +107,7 @@ test('a warning of Node.js is a line of log, and the only word of it', async () 
   ]);
 });
 
-test('what libraries write to the console are lines of log, and the only word of it', async () => {
+test('console output of libraries is one log line each, and printed nowhere else', async () => {
   const ended = await live('has libraries that talk', { signals: ['SIGTERM'] });
   expect(ended).toMatchObject({ exitCode: 0, stdout: 'started\nstop\n' });
   expect(ended.log.slice(0, 2)).toMatchObject([
@@ -120,7 +120,7 @@ test('what libraries write to the console are lines of log, and the only word of
   ]);
 });
 
-test('files are their owner’s alone', async () => {
+test('files are accessible to their owner only', async () => {
   const folder = mkdtempSync(join(tmpdir(), 'podwire-umask-'));
   try {
     const program = new Program('lifecycle.ts', ['makes a file', join(folder, 'file')]);
@@ -133,7 +133,7 @@ test('files are their owner’s alone', async () => {
   }
 });
 
-describe('arguments start nothing', () => {
+describe('a process with arguments does not start', () => {
   const program = builtFile(fileURLToPath(new URL('../testing/lifecycle.ts', import.meta.url)));
   const asked = (...args: readonly string[]) => {
     const command = [program, 'takes no arguments', ...args];
@@ -141,11 +141,11 @@ describe('arguments start nothing', () => {
     return { status, stdout, stderr };
   };
 
-  test.each([['--help'], ['-h'], ['serve', '--help']])('%s tells the usage', (...args) => {
+  test.each([['--help'], ['-h'], ['serve', '--help']])('%s prints the usage', (...args) => {
     expect(asked(...args)).toEqual({ status: 0, stdout: 'usage: fixture\n', stderr: '' });
   });
 
-  test('--version tells the release', () => {
+  test('--version prints the release', () => {
     expect(asked('--version')).toEqual({
       status: 0,
       stdout: expect.stringMatching(/^fixture \d+\.\d+\.\d+\n$/),
@@ -153,7 +153,7 @@ describe('arguments start nothing', () => {
     });
   });
 
-  test('anything else is refused, and names the help', () => {
+  test('any other argument is refused with a reference to the help', () => {
     const stderr = 'fixture: unknown argument: serve --now\ntry: fixture --help\n';
     expect(asked('serve', '--now')).toEqual({ status: 2, stdout: '', stderr });
   });

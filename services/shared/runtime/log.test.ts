@@ -75,7 +75,7 @@ describe('a line', () => {
     expect(lines.map(({ attachment }) => attachment)).toEqual(['podwire/c0ffee/eth1', 'podwire/c0ffee/eth0']);
   });
 
-  test('that tells of an error at a border carries the attachment that it was thrown under', async () => {
+  test('with an error at a border has the attachment that it was thrown under', async () => {
     const { log, lines } = logger();
     const failure = new Failure('POOL_IN_USE', 'busy');
     const inner = () => withAttachment(OTHER, () => Promise.reject(failure));
@@ -87,7 +87,7 @@ describe('a line', () => {
     expect(lines.map(({ attachment }) => attachment)).toEqual(['podwire/c0ffee/eth1', undefined]);
   });
 
-  test('that tells of an error that several requests share carries the attachment of its own', async () => {
+  test('with an error of several requests has its own request’s attachment', async () => {
     const { log, lines } = logger();
     const shared = new Failure('STORE_UNAVAILABLE', 'the store is gone');
     const fail = (attachment: typeof ATTACHMENT) =>
@@ -107,7 +107,7 @@ describe('an error', () => {
     return lines[0]?.err;
   };
 
-  test('of ours is told by code and details, without a stack, with its cause', () => {
+  test('of Podwire has code and details, without a stack, with its cause', () => {
     const cause = new RangeError('too far');
     const failure = new Failure('STORE_UNAVAILABLE', 'the store is gone', { details: { path: '/a' }, cause });
     expect(logged(failure)).toEqual({
@@ -119,7 +119,7 @@ describe('an error', () => {
     });
   });
 
-  test('of a call is told with the trace of the call, which need not be that of the line', () => {
+  test('of a call has the trace of the call, which may differ from that of the line', () => {
     const failure = new Failure('CONFLICT', 'busy', { traceId: '0af7651916cd43dd8448eb211c80319c' });
     expect(logged(failure)).toMatchObject({ trace_id: '0af7651916cd43dd8448eb211c80319c' });
   });
@@ -129,7 +129,7 @@ describe('an error', () => {
     expect(logged(new Failure('INTERNAL', 'x'))).toHaveProperty('stack');
   });
 
-  test('of several tells each', () => {
+  test('with several errors has each', () => {
     const error = new AggregateError([new Error('one'), 'two']);
     expect(logged(error)).toMatchObject({ errors: [{ message: 'one' }, { type: 'string', message: "'two'" }] });
   });
@@ -138,7 +138,7 @@ describe('an error', () => {
     ['a text', "'a text'", 'string'],
     [null, 'null', 'object'],
     [{ code: 7 }, '{ code: 7 }', 'object'],
-  ])('%j that is no Error is shown as it is', (thrown, message, type) => {
+  ])('that is %j, not an Error, is shown unchanged', (thrown, message, type) => {
     expect(logged(thrown)).toEqual({ type, message });
   });
 

@@ -20,13 +20,13 @@ test.each(['main.js', 'dist/main.js', 'dist/install/main.js'])('is found from %s
   expect(await readOwnPackage(moduleIn(path), 'mine')).toEqual({ folder: `${folder}/`, version: '1.2.3' });
 });
 
-test('another package between is passed over', async () => {
+test('another package in between is skipped', async () => {
   writeFileSync(join(folder, 'package.json'), '{"name":"mine","version":"1.2.3"}');
   mkdirSync(join(folder, 'dist'));
   writeFileSync(join(folder, 'dist', 'package.json'), '{"name":"other","version":"9.0.0"}');
   expect((await readOwnPackage(moduleIn('dist/main.js'), 'mine')).version).toBe('1.2.3');
 });
 
-test('where there is none, that is said', async () => {
+test('a missing package.json is an error', async () => {
   await expect(readOwnPackage(moduleIn('main.js'), 'mine')).rejects.toThrow('package.json of mine not found above');
 });

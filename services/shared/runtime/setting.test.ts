@@ -3,7 +3,7 @@ import type { z } from 'zod';
 
 import { absolutePath, flag, listOf, oneOf, rpcAddress, text, wholeNumber } from './setting.js';
 
-/** What a form makes of a text, or what it says is wrong. */
+/** The value that a form reads from a text, or its error. */
 function read(form: z.ZodType, written: string): unknown {
   const result = form.safeParse(written);
   return result.success ? { value: result.data } : result.error.issues.map(({ message }) => message);
@@ -122,7 +122,7 @@ describe('list', () => {
     expect(read(listOf(wholeNumber(0, 9)), written)).toContain('is not a whole number');
   });
 
-  test('says what is wrong with each item', () => {
+  test('names the error of each item', () => {
     expect(read(listOf(wholeNumber(0, 9)), '1,x,10')).toEqual(['is not a whole number', 'is not from 0 to 9']);
   });
 });

@@ -22,7 +22,7 @@ afterAll(() => {
   context.disable();
 });
 
-test('a span ends with its work, is active in it, and gives its result', async () => {
+test('a span ends with its work, is active in it, and returns its result', async () => {
   const result = withSpan('outer', { 'podwire.pool': 'a' }, async (span) => {
     await Promise.resolve();
     expect(trace.getActiveSpan()).toBe(span);
@@ -46,7 +46,7 @@ test('a span that the work starts is its child', async () => {
   expect(inner?.spanContext().traceId).toBe(outer?.spanContext().traceId);
 });
 
-describe('below a span of another process', () => {
+describe('under a span of another process', () => {
   const caller = { traceId: '0af7651916cd43dd8448eb211c80319c', spanId: 'b7ad6b7169203331', isRemote: true };
   const below = (traceFlags: TraceFlags) => trace.wrapSpanContext({ ...caller, traceFlags });
   const activeBelow = (parent: Span) =>
@@ -54,13 +54,13 @@ describe('below a span of another process', () => {
       withSpan('inner', {}, (span) => Promise.resolve(span.spanContext())),
     );
 
-  test('that is recorded a span is made', async () => {
+  test('that is recorded, a span is created', async () => {
     const { traceId, spanId } = await activeBelow(below(TraceFlags.SAMPLED));
     expect(exporter.getFinishedSpans().map((span) => span.spanContext().spanId)).toEqual([spanId]);
     expect([traceId, spanId === caller.spanId]).toEqual([caller.traceId, false]);
   });
 
-  test('that nobody records none is made, and the work runs in that one', async () => {
+  test('that is not recorded, no span is created, and the work runs in the caller’s', async () => {
     expect(await activeBelow(below(TraceFlags.NONE))).toMatchObject({ traceId: caller.traceId, spanId: caller.spanId });
     expect(exporter.getFinishedSpans()).toEqual([]);
   });
@@ -69,8 +69,8 @@ describe('below a span of another process', () => {
 test.each([
   ['a failure', new Failure('POOL_IN_USE', 'busy'), 'POOL_IN_USE', 'busy'],
   ['a defect', new TypeError('x'), 'TypeError', 'x'],
-  ['what is no Error', 'text', '_OTHER', 'text'],
-])('%s marks the span and goes on', async (_, thrown, type, message) => {
+  ['a thrown value that is not an Error', 'text', '_OTHER', 'text'],
+])('%s marks the span and is thrown on', async (_, thrown, type, message) => {
   const aborted = AbortSignal.abort(thrown);
   const work = async () => {
     await Promise.resolve();

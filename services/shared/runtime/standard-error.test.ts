@@ -41,7 +41,7 @@ interface Reader {
   readonly file: string;
 }
 
-/** Runs it with a reader of its standard error, which has read so much so far. */
+/** Runs it with a reader of its standard error; the result has the text that was read so far. */
 async function runWith({ through = 'pipe', file }: Reader, args: readonly string[]) {
   // Node.js itself makes sockets for its children.
   const pipe = '"$@" 2>&1 >"$OUT" 3>&- | { while ! [ -e "$FILE" ]; do sleep 0.05; done; cat >&3; }';
@@ -57,7 +57,7 @@ async function runWith({ through = 'pipe', file }: Reader, args: readonly string
   standardError.setEncoding('utf8').on('data', (text: string) => (read += text));
   return {
     read: () => read,
-    /** Lets the program go on from `mayEnd()`. @returns all that it wrote */
+    /** Lets the program continue from `mayEnd()`. @returns everything that it wrote */
     end: async () => {
       child.stdin?.end();
       await ended;
@@ -76,7 +76,7 @@ const messages = (read: string) => linesOf(read).map(({ msg }) => msg);
 const numbered = (count: number) => Array.from({ length: count }, (_, line) => `line ${line}`);
 
 test.each(['pipe', 'socket'] as const)(
-  'a %s that nobody reads keeps nobody from work, and has all lines later',
+  'a %s without a reader does not block the process, and has all lines later',
   async (through) => {
     const file = join(folder, 'written');
     const args = program(`
@@ -89,7 +89,7 @@ test.each(['pipe', 'socket'] as const)(
   },
 );
 
-test('what was too much to be kept is told', async () => {
+test('the number of lost lines is logged', async () => {
   const file = join(folder, 'written');
   const args = program(`
     await write(2000);
@@ -99,16 +99,16 @@ test('what was too much to be kept is told', async () => {
   const { read, end } = await runWith({ file }, args);
   await expect.poll(read, { timeout: 20_000 }).toContain('log lines were lost');
   const lines = linesOf(await end());
-  const told = lines.find(({ msg }) => msg.startsWith('log lines were lost'));
+  const lossReport = lines.find(({ msg }) => msg.startsWith('log lines were lost'));
   const kept = lines.filter(({ msg }) => msg.startsWith('line ')).map(({ msg }) => msg);
   expect(kept.length).toBeGreaterThan(900);
   expect(kept).toEqual(numbered(kept.length));
-  expect(told?.lines).toBe(2000 - kept.length);
+  expect(lossReport?.lines).toBe(2000 - kept.length);
   expect(lines.at(-1)?.msg).toBe('later');
 });
 
 test('a process that exits waits for its reader', async () => {
-  // Time stands still for it, as it waits no longer than a second, and its reader may not get its turn so soon.
+  // Its clock is stopped, as it waits a second at most, and its reader may be scheduled later.
   const args = program(`
     performance.now = () => 0;
     for (let line = 0; line < 500; line++) log.info({ filler }, 'line ' + line);`);
@@ -116,7 +116,7 @@ test('a process that exits waits for its reader', async () => {
   expect(messages(await end())).toEqual(numbered(500));
 });
 
-test('a process that exits does not wait for ever', async () => {
+test('a process that exits does not wait forever', async () => {
   const file = join(folder, 'exited');
   const args = program(`process.on('exit', () => writeFileSync(${JSON.stringify(file)}, '')); await write(200);`);
   const { end } = await runWith({ file }, args);
@@ -126,7 +126,7 @@ test('a process that exits does not wait for ever', async () => {
   expect(whole).toEqual(numbered(whole.length));
 });
 
-test('a disk without room ends no process, and has the lines once there is some', () => {
+test('a full disk ends no process, which writes its lines once there is room', () => {
   execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=64k', 'tmpfs', folder]);
   try {
     const [filler, file] = [join(folder, 'filler'), join(folder, 'log')];

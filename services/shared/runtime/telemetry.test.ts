@@ -9,7 +9,7 @@ import { Program } from '../testing/program.js';
 const TRACE = '0af7651916cd43dd8448eb211c80319c';
 const PARENT = 'b7ad6b7169203331';
 
-/** What arrived at a collector. */
+/** The data that arrived at a collector. */
 const arrived: { path: string; authorization: string | undefined; body: Buffer }[] = [];
 
 const collector = createServer((request, response) => {
@@ -55,7 +55,7 @@ describe.each([
   const given = () =>
     Object.fromEntries(Object.entries(env).map(([name, value]) => [name, value.replace('COLLECTOR', endpoint)]));
 
-  test.each(['00', '01'])('the trace comes in, goes out and is in the log; its flag %s is kept', async (flags) => {
+  test.each(['00', '01'])('the trace is accepted, passed on and logged; its flag %s is kept', async (flags) => {
     const { sent, line } = await run(given(), `00-${TRACE}-${PARENT}-${flags}`);
     expect(sent).toEqual({
       traceparent: expect.stringMatching(`^00-${TRACE}-[0-9a-f]{16}-${flags}$`),
@@ -65,7 +65,7 @@ describe.each([
     expect(arrived).toEqual([]);
   });
 
-  test('a trace begins here where none comes in, so that lines can be joined', async () => {
+  test('a trace begins in the process where the request has none, so that lines can be joined', async () => {
     const { sent, line } = await run(given(), '');
     expect(sent).toMatchObject({ traceparent: expect.stringMatching(/^00-[0-9a-f]{32}-[0-9a-f]{16}-00$/) });
     expect(sent).toMatchObject({ traceparent: expect.stringContaining(String(line?.trace_id)) });
@@ -74,9 +74,9 @@ describe.each([
 
 describe('with an OTLP endpoint', () => {
   test.each([
-    ['of its own name', {}, 'podwire-fixture'],
-    ['of the name that OTEL_SERVICE_NAME gives', { OTEL_SERVICE_NAME: 'other-name' }, 'other-name'],
-  ])('spans arrive there under the service %s', async (_, env, name) => {
+    ['with its default name', {}, 'podwire-fixture'],
+    ['with the name of OTEL_SERVICE_NAME', { OTEL_SERVICE_NAME: 'other-name' }, 'other-name'],
+  ])('spans %s arrive there', async (_, env, name) => {
     const { sent } = await run({ OTEL_EXPORTER_OTLP_ENDPOINT: endpoint, ...env }, `00-${TRACE}-${PARENT}-01`);
     expect(sent).toMatchObject({ traceparent: expect.stringMatching(`^00-${TRACE}-[0-9a-f]{16}-01$`) });
     const spans = arrived.filter(({ path }) => path === '/v1/traces');
@@ -104,17 +104,17 @@ describe('with an OTLP endpoint', () => {
 describe('with metrics alone', () => {
   const METRICS = 'OTEL_EXPORTER_OTLP_METRICS_ENDPOINT';
 
-  test('OTEL_METRICS_EXPORTER needs no other variable, and traces are passed on as without', async () => {
+  test('OTEL_METRICS_EXPORTER works alone, and traces are passed on as without it', async () => {
     const env = { OTEL_METRICS_EXPORTER: 'console' };
     const { exitCode, stdout, log } = await new Program('telemetry.ts', [`00-${TRACE}-${PARENT}-01`], env).result;
     expect(exitCode, JSON.stringify(log)).toBe(0);
     expect(stdout).toContain('fixture.works');
     expect(stdout).toMatch(new RegExp(`00-${TRACE}-[0-9a-f]{16}-01`));
-    // None is sent anywhere, or the log would say that no collector is there.
+    // Spans are not exported, or the log would report a missing collector.
     expect(log).toEqual([expect.objectContaining({ msg: 'worked', trace_id: TRACE })]);
   });
 
-  test('they arrive at an endpoint of their own, with headers and attributes', async () => {
+  test('they arrive at their own endpoint, with headers and attributes', async () => {
     const { sent } = await run(
       {
         [METRICS]: `${endpoint}/own`,
@@ -129,7 +129,7 @@ describe('with metrics alone', () => {
     expect(sent).toMatchObject({ traceparent: expect.stringMatching(/^00-[0-9a-f]{32}-[0-9a-f]{16}-00$/) });
   });
 
-  test('what the SDK complains of is in the log, and stops nothing', async () => {
+  test('errors of the SDK are logged, and stop nothing', async () => {
     const env = { [METRICS]: `${endpoint}/refused`, OTEL_TRACES_EXPORTER: 'nowhere', OTEL_LOG_LEVEL: 'WARN' };
     const { exitCode, log } = await new Program('telemetry.ts', [''], env).result;
     expect(exitCode).toBe(0);
@@ -139,7 +139,7 @@ describe('with metrics alone', () => {
   });
 });
 
-test('OTEL_TRACES_SAMPLER decides what is recorded', async () => {
+test('OTEL_TRACES_SAMPLER decides which spans are recorded', async () => {
   const env = {
     OTEL_EXPORTER_OTLP_ENDPOINT: endpoint,
     OTEL_METRICS_EXPORTER: 'none',

@@ -6,12 +6,12 @@ import { expect, test } from 'vitest';
 
 import { currentProcessId, currentUserId } from './user.js';
 
-test('is the owner of the files that the process makes', () => {
+test('the current user owns files that the process creates', () => {
   const folder = mkdtempSync(join(tmpdir(), 'podwire-user-'));
   expect(statSync(folder).uid).toBe(currentUserId());
   rmSync(folder, { recursive: true });
 });
 
-test('the process is the one that has this memory', () => {
+test('the current process ID is that of /proc/self', () => {
   expect(realpathSync('/proc/self')).toBe(`/proc/${currentProcessId()}`);
 });

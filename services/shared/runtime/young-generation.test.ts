@@ -3,10 +3,10 @@ import process from 'node:process';
 
 import { expect, test } from 'vitest';
 
-/** The same as the module says to V8; the process of the tests has grown by then, so another is asked. */
+/** The module sets V8 flags; the process of the tests has grown by then, so a separate one is measured. */
 const MODULE = new URL('../dist/runtime/young-generation.js', import.meta.url).href;
 
-/** What survives a collection and dies soon after it, as what commands need that run at the same time. */
+/** Objects that survive a collection and die soon after it, like those of concurrent commands. */
 const WORK = `
   const { getHeapSpaceStatistics } = await import('node:v8');
   const { setImmediate: turn } = await import('node:timers/promises');
@@ -27,7 +27,7 @@ function largestMib(code: string): number {
   return Number(execFileSync(process.execPath, ['--input-type=module', '-e', code], { encoding: 'utf8' }));
 }
 
-test('the young generation grows to what commands need, and no further', () => {
+test('the young generation grows to the need of commands, and no further', () => {
   expect(largestMib(`await import(${JSON.stringify(MODULE)});${WORK}`)).toBe(8);
   expect(largestMib(WORK)).toBeGreaterThan(8);
 });

@@ -6,7 +6,7 @@ import { Failure } from '../failure/failure.js';
 import { runProcess, type Running } from '../runtime/lifecycle.js';
 import { createLogger } from '../runtime/log.js';
 
-/** A program that lives as its argument says. What happens is on standard output, a word a line. */
+/** A program whose lifecycle follows its argument. It prints each step to standard output, one word a line. */
 
 const say = (word: string) => process.stdout.write(`${word}\n`);
 const never = new Promise<never>(() => setInterval(() => undefined, 1000));
@@ -83,6 +83,6 @@ if (!start) throw new Error(`no such life: ${scenario}`);
 const args = scenario === 'takes no arguments' ? rest : [];
 const usage = () => Promise.resolve('usage: fixture\n');
 const log = createLogger({ service: 'fixture', level: 'info' });
-// What is to end in time has more of it than a busy machine takes.
+// The time limits are longer than a busy machine takes.
 const stopTimeoutMs = scenario.startsWith('hangs') ? 600 : 30_000;
 await runProcess({ log, start, stopTimeoutMs, args, usage });

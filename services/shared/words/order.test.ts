@@ -9,17 +9,17 @@ test.each([
   ['a', 'a', 0],
   ['', 'a', -1],
   ['a', 'ab', -1],
-  // A locale puts the small letter first.
+  // A locale sorts the small letter first.
   ['B', 'a', -1],
   ['z', 'ä', -1],
-  // By numbers it would be the other way round.
+  // Numerically, the order would be reversed.
   ['10', '9', -1],
 ])('%j and %j: %d', (a, b, expected) => {
   expect(compareTexts(a, b)).toBe(expected);
   expect(compareNames({ name: a }, { name: b })).toBe(expected);
 });
 
-test('sorts as the default order does', () => {
+test('sorts like the default order', () => {
   fc.assert(
     fc.property(fc.array(fc.string({ unit: 'grapheme' })), (texts) => {
       expect(texts.toSorted(compareTexts)).toEqual(texts.toSorted());
