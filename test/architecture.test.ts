@@ -14,7 +14,7 @@ import { ROOT } from './support/root.js';
 
 const GENERATED = FILES.filter((file) => isGenerated(file) && file.endsWith('.ts'));
 
-test('there is something to look at', () => {
+test('the repository has files to check', () => {
   expect(SOURCES.length).toBeGreaterThan(100);
   expect(GENERATED.length).toBeGreaterThan(5);
   expect(importsOf('services/shared/rpc/server.ts')).toEqual([
@@ -36,8 +36,8 @@ test('there is something to look at', () => {
   ]);
 });
 
-describe('a planted violation is red', () => {
-  // Each text would be another program to the rules that go by types. None of these does, and they are most of the time.
+describe('a planted violation fails the lint', () => {
+  // Each text would be a new program for the rules that use types. None of these does, and they take most of the time.
   const eslint = new ESLint({ cwd: ROOT, overrideConfig: [tseslint.configs.disableTypeChecked] });
 
   /** Lints a text as if it were the content of a file. */
@@ -53,7 +53,7 @@ describe('a planted violation is red', () => {
     await faults('services/shared/net/mac.ts', 'export {};\n');
   });
 
-  test('and what is allowed is green', async () => {
+  test('and an allowed import passes', async () => {
     const allowed = "import { familyBits } from './address.js';\n\nexport const bits = familyBits(4);\n";
     await expect(faults('services/shared/net/prefix.ts', allowed)).resolves.toEqual([]);
   });
@@ -111,7 +111,7 @@ describe('a planted violation is red', () => {
     ['import() of a type', `export type A = import('${BAD}').B;\n`],
     ['export from', `export { a } from '${BAD}';\n`],
     ['export *', `export * from '${BAD}';\n`],
-  ])('whatever its form: %s', async (_, text) => {
+  ])('in each form: %s', async (_, text) => {
     const found = await faults('services/shared/net/prefix.ts', text);
     expect(found.filter((fault) => fault.startsWith('podwire/allowed-imports'))).toHaveLength(1);
   });
@@ -174,7 +174,7 @@ describe('a planted violation is red', () => {
 });
 
 describe('zones', () => {
-  test.each(SOURCES)('%s lies in one', (file) => {
+  test.each(SOURCES)('%s belongs to one', (file) => {
     expect(zoneOf(file)).toBeDefined();
   });
 
@@ -182,7 +182,7 @@ describe('zones', () => {
     expect(existsSync(join(ROOT, path))).toBe(true);
   });
 
-  test('list paths that are zones or lie in one', () => {
+  test('list only paths that belong to a zone', () => {
     const listed = ZONES.flatMap(({ zones }) => zones.map((place) => place.replace(/\/\*$|#.*$/, '')));
     expect(listed.filter((path) => path !== '*' && !existsSync(join(ROOT, path)))).toEqual([]);
   });
@@ -196,7 +196,7 @@ describe('zones', () => {
 /** The files of ours that each file imports, types included. */
 type Graph = ReadonlyMap<string, readonly string[]>;
 
-/** Files that import themselves by way of others; the lint rule sees no cycle that imports of types close. */
+/** Files that import themselves through others; the lint rule sees no cycle through imports of types. */
 function inCycles(graph: Graph): string[] {
   const reaches = (from: string, to: string, seen = new Set<string>()): boolean =>
     (graph.get(from) ?? []).some((next) => {
@@ -217,7 +217,7 @@ describe('cycles', () => {
     expect(inCycles(graph)).toEqual([]);
   });
 
-  test('a planted one is seen', () => {
+  test('a planted cycle is found', () => {
     const graph = new Map([
       ['a', ['b']],
       ['b', ['c', 'd']],
@@ -243,7 +243,7 @@ describe('generated code', () => {
   );
 });
 
-describe('who may know it', () => {
+describe('restricted packages', () => {
   test.each([
     ['lmdb', 'services/ipam/engine/embedded/'],
     ['etcd3', 'services/ipam/engine/etcd/'],
@@ -253,7 +253,7 @@ describe('who may know it', () => {
     ['@opentelemetry/sdk-node', 'services/shared/runtime/'],
     ['pino', 'services/shared/runtime/'],
     ['ipaddr.js', 'services/shared/net/'],
-  ])('%s: %s alone', (name, folder) => {
+  ])('%s is imported only below %s', (name, folder) => {
     const importers = SOURCES.filter((file) => importsOf(file).some((specifier) => isOf(specifier, name)));
     const outside = importers.filter((file) => !file.startsWith(folder) && !isTest(file));
     expect(outside).toEqual([]);
@@ -273,7 +273,7 @@ describe('dependencies', () => {
     expect([...new Set(imported)].filter((name) => !declared.has(name))).toEqual([]);
   });
 
-  test.each(folders)('%s declares no package that it does not name', (folder) => {
+  test.each(folders)('%s declares no unused package', (folder) => {
     const { dependencies = {} }: { dependencies?: object } = JSON.parse(read(`${folder}/package.json`));
     const own = FILES.filter((file) => workspaceOf(file) === folder && basename(file) !== 'package.json');
     const texts = own.filter((file) => /\.(ts|mjs|gyp)$/.test(file)).map(read);
@@ -301,7 +301,7 @@ describe('shared code', () => {
 describe('exports', () => {
   const words = new Map(FILES.filter((file) => /\.(ts|mts|mjs)$/.test(file)).map((file) => [file, wordsOf(file)]));
 
-  test('what does something and is exported is named by another file', () => {
+  test('every exported function, class or value is imported by another file', () => {
     const unused = SOURCES.flatMap((file) => {
       const exported = [...read(file).matchAll(/^export (?:async )?(?:function\*?|class|const) (\w+)/gm)];
       const isNamed = (name: string) => [...words].some(([other, named]) => other !== file && named.has(name));
@@ -329,7 +329,7 @@ describe('names and sizes', () => {
     expect(long.map((file) => `${file}: ${lineCount(file)}`)).toEqual([]);
   });
 
-  test.each(code.filter((file) => basename(file) === 'main.ts'))('%s only connects: 40 lines at most', (file) => {
+  test.each(code.filter((file) => basename(file) === 'main.ts'))('%s has 40 lines at most', (file) => {
     expect(lineCount(file)).toBeLessThanOrEqual(40);
   });
 
@@ -345,14 +345,14 @@ describe('names and sizes', () => {
 });
 
 describe('tests', () => {
-  /** Longer than one short function, and exports something that does something. */
+  /** Longer than one short function, and exports something with behaviour. */
   function isNonTrivial(file: string): boolean {
     const exportsWork =
       /^export (default )?(abstract )?(async )?(function|class|const \w+(: [^=]+)? = (async )?(\(|<))/m;
     return lineCount(file) > 40 && exportsWork.test(read(file));
   }
 
-  /** What a test imports: a test is of the file whose name it has, or of what several files do together. */
+  /** The imports of a test: it covers the file of its own name, or several files together. */
   const importedByTests = new Set(
     SOURCES.filter((file) => /\.test\.ts$|\/testing\/.*-contract\.ts$/.test(file)).flatMap((file) =>
       importsOf(file).map((specifier) => join(dirname(file), specifier).replace(/\.js$/, '.ts')),
@@ -361,7 +361,7 @@ describe('tests', () => {
   const isTested = (file: string) => importedByTests.has(file) || FILES.includes(file.replace(/\.ts$/, '.test.ts'));
   const untested = SOURCES.filter((file) => !isTest(file) && isNonTrivial(file) && !isTested(file));
 
-  test('every file that does something is imported by a test, or is listed with the one that tests it', () => {
+  test('every file with behaviour is imported by a test, or is listed with the test that covers it', () => {
     expect(untested.filter((file) => !(file in TESTED_BY))).toEqual([]);
   });
 
@@ -370,7 +370,7 @@ describe('tests', () => {
     expect(FILES).toContain(by);
   });
 
-  test('none is skipped, focused or left for later', () => {
+  test('no test is skipped, focused or marked as todo', () => {
     const marks =
       /\b(test|it|describe)\.(skip|only|todo|fails)\b|\b(TODO|FIXME|XXX)\b|eslint-disable|@ts-(ignore|nocheck)/;
     const own = 'test/architecture.test.ts';
@@ -399,7 +399,7 @@ describe('the contract', () => {
 });
 
 describe('the lint configuration', () => {
-  test('names no file or folder that is not there', async () => {
+  test('names only existing files and folders', async () => {
     const { default: config } = await import(pathToFileURL(join(ROOT, 'eslint.config.mjs')).href);
     const entries: readonly { readonly files?: readonly string[]; readonly ignores?: readonly string[] }[] = config;
     const own = entries.filter(({ files }) => files !== undefined);
@@ -408,12 +408,12 @@ describe('the lint configuration', () => {
     expect([...globs].filter((glob) => !FILES.some((file) => patternOf(glob).test(file)))).toEqual([]);
   });
 
-  test('a glob that matches nothing is seen', () => {
+  test('a glob that matches nothing is found', () => {
     expect(FILES.filter((file) => patternOf('services/{ipam,dataplane}/gone/*.ts').test(file))).toEqual([]);
     expect(FILES.filter((file) => patternOf('services/{ipam,ctl}/main.ts').test(file))).toHaveLength(2);
   });
 
-  /** A glob of the configuration as a regular expression: `**`, `*` and `{a,b}` are all that it uses. */
+  /** A glob of the configuration as a regular expression; it uses `**`, `*` and `{a,b}` only. */
   function patternOf(glob: string): RegExp {
     const parts: Readonly<Record<string, string>> = {
       '**/': '(?:.*/)?',
@@ -432,7 +432,7 @@ function isOf(specifier: string, name: string): boolean {
   return specifier === name || specifier.startsWith(`${name}/`);
 }
 
-/** The npm package that a specifier names: none for files of the same workspace and for built-in modules. */
+/** The npm package of a specifier: none for files of the same workspace and for built-in modules. */
 function packageOf(specifier: string): string[] {
   if (specifier.startsWith('.') || specifier.startsWith('node:')) return [];
   const [first = '', second = ''] = specifier.split('/');

@@ -13,14 +13,14 @@ import { ROOT } from './support/root.js';
 describe('documents', () => {
   const documents = FILES.filter((file) => file.endsWith('.md'));
 
-  test.each(documents)('the links of %s lead somewhere', (file) => {
+  test.each(documents)('the links of %s have targets', (file) => {
     const links = [...read(file).matchAll(/\]\(([^)\s]+)\)/g)].map(([, link]) => link!.replace(/#.*$/, ''));
     const local = links.filter((link) => link !== '' && !/^[a-z]+:/.test(link));
     const missing = local.filter((link) => !existsSync(join(ROOT, normalize(join(dirname(file), link)))));
     expect(missing).toEqual([]);
   });
 
-  test.each(documents)('the headings that %s links to are there', (file) => {
+  test.each(documents)('the headings that %s links to exist', (file) => {
     const links = [...read(file).matchAll(/\]\(([\w./-]*)#([^)\s]+)\)/g)];
     const targets = links.map(([, path, heading]) => ({
       heading: heading!,
@@ -29,25 +29,25 @@ describe('documents', () => {
     expect(targets.filter(({ heading, target }) => !anchorsOf(target).includes(heading))).toEqual([]);
   });
 
-  test.each(documents)('the tests that %s names are there', (file) => {
+  test.each(documents)('the tests that %s names exist', (file) => {
     expect(quotedTests(read(file)).flatMap(missingOf)).toEqual([]);
   });
 
-  // The changelog tells of commands as they were.
+  // The changelog has commands as they were.
   const lasting = documents.filter((file) => file !== 'CHANGELOG.md');
 
-  test.each(lasting)('podwirectl takes the commands that %s shows', (file) => {
+  test.each(lasting)('podwirectl accepts the commands that %s shows', (file) => {
     expect(commandsIn(read(file)).filter((words) => !isTaken(words))).toEqual([]);
   });
 
-  test('a command that podwirectl does not take is seen', () => {
+  test('an unknown podwirectl command is found', () => {
     const text = 'Say `podwirectl who 10.0.0.1 --since 2h`:\n\npodwirectl pools   # how full\npodwirectl pool list\n';
     const commands = commandsIn(text);
     expect(commands.map((words) => words.join(' '))).toEqual(['pools', 'pool list', 'who 10.0.0.1 --since 2h']);
     expect(commands.map(isTaken)).toEqual([true, false, false]);
   });
 
-  test('a test that is not there is seen', () => {
+  test('a missing test is found', () => {
     const text =
       'by `net/prefix.test.ts`, `net/gone.test.ts` "a", and `mac.test.ts` "of … that\nis gone", "a unicast … zero"';
     const [prefix, gone, mac] = quotedTests(text);
@@ -70,12 +70,12 @@ describe('plain language', () => {
     expect(left, `fewer are left: lower the number of ${area}`).toBe(hits.length);
   });
 
-  test('an area that has none is not listed', () => {
+  test('only areas with phrases are listed', () => {
     const names = areas.map(([area]) => area);
     expect(Object.keys(LEFT).filter((area) => !names.includes(area))).toEqual([]);
   });
 
-  test('a planted phrase is seen, with what to write instead', () => {
+  test('a planted phrase is found, with its replacement', () => {
     expect(hitsIn('a.ts', 'const a = 1;\n// Nobody is told.\n')).toEqual([
       { file: 'a.ts', line: 2, phrase: 'Nobody', instead: 'name the actor: the plugin, an operator, another process' },
       { file: 'a.ts', line: 2, phrase: 'is told', instead: 'is reported, is logged, is notified' },
@@ -83,13 +83,13 @@ describe('plain language', () => {
   });
 });
 
-/** What the headings of a document are linked by. */
+/** The anchors of a document's headings. */
 function anchorsOf(file: string): string[] {
   const headings = [...read(file).matchAll(/^#+ (.+)$/gm)].map(([, text]) => text!.toLowerCase());
   return headings.map((text) => text.replace(/[^\p{L}\p{N}\s_-]/gu, '').replaceAll(' ', '-'));
 }
 
-/** What stands behind `podwirectl` in code, comments left out. */
+/** The arguments after `podwirectl` in code, without comments. */
 function commandsIn(text: string): string[][] {
   const shown = [...text.matchAll(/^podwirectl ([^#\n]+)/gm), ...text.matchAll(/`podwirectl ([^`]+)`/g)];
   return shown.map(([, words]) => words!.trim().split(/\s+/)).filter((words) => !words.includes('COMMAND'));

@@ -36,7 +36,7 @@ describe('the image', () => {
   const folders = manifestOf('.').workspaces!;
   const folderOf = new Map(folders.map((folder) => [manifestOf(folder).name!, folder]));
 
-  test('has every workspace with a program, and all that they need', () => {
+  test('has every workspace with a program, and everything they need', () => {
     const needed = new Set(
       folders.filter((folder) => manifestOf(folder).bin !== undefined && !folder.startsWith('test')),
     );
@@ -60,7 +60,7 @@ describe('the image', () => {
     ]);
   });
 
-  test('has the health probe, which is the shim, under a name of its own', () => {
+  test('has the health probe, which is the shim under another name', () => {
     expect(PROGRAMS).toEqual({ 'podwire-probe': 'plugin/shim/build/podwire' });
     expect(WORKSPACES.plugin?.files).toContain('shim/build/podwire');
   });
@@ -72,7 +72,7 @@ describe('the image', () => {
       ),
     ).toEqual([]);
     const own = FILES.filter((file) => file.startsWith(`${folder}/`)).map((file) => file.slice(folder.length + 1));
-    // What is compiled is not there before the build.
+    // Compiled files do not exist before the build.
     const committed = files.filter((glob) => !/(^|\/)(dist|build)\//.test(glob));
     expect(committed.filter((glob) => !own.some((file) => matches(glob, file)))).toEqual([]);
     expect(FILES.some((file) => file === project || file === `${project}/tsconfig.json`)).toBe(true);
@@ -92,7 +92,7 @@ describe('the image', () => {
     expect(matches('package.json', 'packageXjson')).toBe(false);
   });
 
-  test('of npm packages it ships what Node.js loads', () => {
+  test('ships the files of npm packages that Node.js loads', () => {
     const paths = [
       'zod/index.js',
       'zod/index.d.ts',
@@ -114,14 +114,14 @@ describe('the image', () => {
     ]);
   });
 
-  test('packages that it leaves out are imported by no service', () => {
+  test('leaves out packages that no service imports', () => {
     const importing = Object.keys(WORKSPACES)
       .flatMap((folder) => FILES.filter((file) => file.startsWith(`${folder}/`) && /(?<!\.d)\.ts$/.test(file)))
       .filter((file) => COMPILED_IN.some((name) => read(file).includes(`'${name}'`)));
     expect(importing).toEqual([]);
   });
 
-  test('runs as a user that it knows, who is not root', () => {
+  test('runs as a known user other than root', () => {
     const [id] = CONFIG.user.split(':').map(Number);
     expect(USERS.filter((user) => user.id === id).map(({ name }) => name)).toEqual(['podwire']);
     expect(id).not.toBe(0);
@@ -136,7 +136,7 @@ describe('the Dockerfile', () => {
   const text = read('deploy/image/Dockerfile');
   const last = text.slice(text.lastIndexOf('\nFROM '));
 
-  test('builds with the Node.js and the Debian of the recipe, and by its script', () => {
+  test('builds with the Node.js and the Debian of the recipe, with its script', () => {
     expect(text).toContain(`node:${NODE.version.split('.')[0]}-${DEBIAN.codename}-slim`);
     expect(text).toContain('node /source/deploy/image/rootfs.mjs');
   });

@@ -12,7 +12,7 @@ import { ROOT } from './support/root.js';
 const GUIDES = ['deploy/README.md', 'deploy/systemd/README.md'];
 const PROGRAMS = join(ROOT, 'node_modules', '.bin');
 
-/** The commands in the console blocks of a document, with continued lines joined. */
+/** The commands in the console blocks of a document, with continuation lines joined. */
 function commandsIn(file: string): string[] {
   const blocks = [...read(file).matchAll(/```console\n([^`]*)```/g)].map(([, block]) => block!);
   return blocks.flatMap((block) => block.replaceAll('\\\n', ' ').split('\n')).filter((line) => line.trim() !== '');
@@ -33,13 +33,13 @@ describe('the operator’s guides', () => {
     expect(read('deploy/README.md').split('\n').length).toBeLessThanOrEqual(200);
   });
 
-  test('podwire-ipam takes the commands of a backup', () => {
+  test('podwire-ipam accepts the commands of a backup', () => {
     const lines = commands.flatMap((line) => /(?:^|\s)podwire-ipam ((?:export|import) .+)$/.exec(line)?.[1] ?? []);
     expect(lines.length).toBeGreaterThan(0);
     expect(lines.map((line) => parseCommandLine(line.split(/\s+/)).name)).not.toContain('wrong');
   });
 
-  test('a backup by the guide’s commands is restored by them', () => {
+  test('a backup made with the guide’s commands is restored with them', () => {
     const folder = mkdtempSync(join(tmpdir(), 'podwire-backup-'));
     try {
       const [save, check, restore] = commandsIn('deploy/README.md').filter((line) => line.startsWith('podwire-ipam '));
@@ -76,10 +76,10 @@ describe('the operator’s guides', () => {
     }
   });
 
-  // The chart is a folder of its own: what a guide names of it is checked where it is there.
+  // The chart is a separate folder: references of a guide to it are checked where it exists.
   const hasChart = FILES.some((file) => file.startsWith('deploy/kubernetes/chart/'));
 
-  test.runIf(hasChart)('the files of the chart that a guide names are there', () => {
+  test.runIf(hasChart)('the files of the chart that a guide names exist', () => {
     const named = GUIDES.flatMap((file) =>
       [...read(file).matchAll(/deploy\/kubernetes\/[\w./-]*\w/g)].map(([path]) => path),
     );

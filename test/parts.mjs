@@ -1,4 +1,4 @@
-// Everything that is tested, cut into parts that run side by side in namespaces of their own: `test/run.mjs` starts them.
+// The whole test suite, cut into parts that run in parallel in separate namespaces: `test/run.mjs` starts them.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { closeSync, existsSync, mkdirSync, openSync, readFileSync } from 'node:fs';
@@ -6,13 +6,13 @@ import { constants } from 'node:os';
 import { join } from 'node:path';
 import process from 'node:process';
 
-/** How a process ended, as a shell tells it: its exit code, or 128 and the number of the signal. */
+/** How a process ended, in the convention of shells: its exit code, or 128 and the number of the signal. */
 export async function statusOf(child) {
   const [code, signal] = await once(child, 'exit');
   return code ?? 128 + constants.signals[signal];
 }
 
-/** Carries out all tasks, each as soon as one of so many workers is free. @returns their results, in the order of the tasks */
+/** Runs all tasks, each as soon as one of the workers is free. @returns their results, in the order of the tasks */
 export async function queue(tasks, workersCount) {
   const results = [];
   const waiting = tasks.entries();
@@ -24,8 +24,8 @@ export async function queue(tasks, workersCount) {
 }
 
 /**
- * What runs at the moment, so that a signal to this process ends it as well: `kill` of one process reaches no other. Each is a
- * `test/support/isolated.mjs`, which takes all that is in its namespaces along.
+ * The running processes, so that a signal to this process ends them as well: `kill` of one process reaches no other. Each is a
+ * `test/support/isolated.mjs`, which ends every process in its namespaces.
  */
 export class Running {
   #children = new Set();
@@ -35,7 +35,7 @@ export class Running {
     for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.on(signal, () => this.#stop(signal));
   }
 
-  /** Where a signal has come, its number and 128: the exit code that shells know. */
+  /** After a signal, its number and 128: the exit code that shells know. */
   get stoppedWith() {
     return this.#signal === undefined ? undefined : 128 + constants.signals[this.#signal];
   }
@@ -56,9 +56,9 @@ export class Running {
 }
 
 /**
- * Has each part tested, `workersCount` at a time, and shows what one has written once it has ended; a single one is seen as it runs.
- * @param args - arguments of Node.js for one part, made of its folder and what selects it
- * @returns of each part its name, its exit code, the report that it is to have written, and where its output is kept
+ * Tests each part, `workersCount` at a time, and prints the output of one when it has ended; a single one is printed as it runs.
+ * @param args - arguments of Node.js for one part, made of its folder and its selection
+ * @returns name, exit code, report and output file of each part
  */
 export function runParts({ running, folder, count, workersCount, args, options }) {
   const parts = Array.from({ length: count }, (_, index) => ({
@@ -70,7 +70,7 @@ export function runParts({ running, folder, count, workersCount, args, options }
     const report = join(own, 'report.json');
     const log = count === 1 ? undefined : join(own, 'output');
     if (running.stoppedWith !== undefined) return { name, status: running.stoppedWith, report, log };
-    // Others may pass through, as tests of access rights need.
+    // Other users may enter it, as tests of access rights need.
     mkdirSync(own, { mode: 0o711 });
     const output = log === undefined ? 'inherit' : openSync(log, 'w');
     const env = { ...options.env, TMPDIR: own };
@@ -86,7 +86,7 @@ export function runParts({ running, folder, count, workersCount, args, options }
   return queue(tasks, workersCount);
 }
 
-/** How much of one failure is shown again at the end. */
+/** The part of a failure that is shown again at the end. */
 const FAILURE_LINES_COUNT = 40;
 
 const shortened = (lines) => [
@@ -94,7 +94,7 @@ const shortened = (lines) => [
   ...(lines.length > FAILURE_LINES_COUNT ? [`… ${lines.length - FAILURE_LINES_COUNT} more lines`] : []),
 ];
 
-/** What a report says of each test that failed, and of each file that could not be run. */
+/** The failures in a report: each test that failed, and each file that could not be run. */
 function failuresOf(report) {
   const read = JSON.parse(readFileSync(report, 'utf8'));
   return (read.testResults ?? []).flatMap(({ name, status, message, assertionResults }) => {
@@ -107,7 +107,7 @@ function failuresOf(report) {
   });
 }
 
-/** What a part that ended with a failure has written last, where its report does not say which test failed. */
+/** The last lines of a failed part whose report has no failed test. */
 function lastWords({ name, status, log }) {
   const words = log === undefined || !existsSync(log) ? '' : readFileSync(log, 'utf8');
   const text = words.trimEnd().split('\n').slice(-FAILURE_LINES_COUNT).join('\n');
@@ -115,8 +115,8 @@ function lastWords({ name, status, log }) {
 }
 
 /**
- * Every failure of all parts, to be shown at the end of the run: whoever keeps only the end of a long output has them.
- * @returns one text each: the file, the test and what it met; of a part whose report names none, its last lines
+ * Every failure of all parts, for the end of the run: a reader with only the end of a long output has them.
+ * @returns one text each: the file, the test and its error; for a part whose report has none, its last lines
  */
 export function failures(parts) {
   const found = parts
@@ -133,7 +133,7 @@ export function failures(parts) {
 }
 
 /**
- * What the reports of all parts say together. A part that was killed leaves none, and counts as one that failed; `missing` says which.
+ * The total of all reports. A killed part leaves no report, and counts as failed; `missing` names it.
  * @returns passed, failed and skipped tests
  */
 export function total(parts) {

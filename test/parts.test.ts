@@ -17,7 +17,7 @@ beforeEach(() => {
 afterEach(() => rmSync(folder, { recursive: true }));
 
 describe('queue', () => {
-  test('gives whoever is free the next task, and the results in the order of the tasks', async () => {
+  test('gives a free worker the next task, and returns the results in the order of the tasks', async () => {
     const begun: number[] = [];
     const ends: (() => void)[] = [];
     const tasks = Array.from({ length: 5 }, (_, index) => async () => {
@@ -31,7 +31,7 @@ describe('queue', () => {
       ends[index]!();
       await setImmediate();
     }
-    // The first has taken long, and the other worker all others.
+    // The first task took long, and the other worker ran all others.
     expect(begun).toEqual([0, 1, 2, 3, 4]);
     ends[4]!();
     ends[0]!();
@@ -54,9 +54,9 @@ describe('the total', () => {
   });
 
   test.each([
-    ['is not there', undefined],
+    ['is absent', undefined],
     ['was cut off', '{"numPassedTests": 9'],
-  ])('counts a part whose report %s as one that failed, and names it', (_, report) => {
+  ])('counts a part whose report %s as failed, and names it', (_, report) => {
     const { missing, ...sums } = total([part('a', counts(3, 0, 0)), part('b', report)]);
     expect(sums).toEqual({ passed: 3, failed: 1, skipped: 0 });
     expect(missing).toEqual([expect.stringMatching(/^b ended with exit code \d+, and left no report/)]);
@@ -74,19 +74,19 @@ describe('the failures', () => {
   const failed = { fullName: 'pods have routes', status: 'failed', failureMessages: ['Error: none\n    at a.ts:1'] };
   const lines = (count: number) => Array.from({ length: count }, (_, index) => `line ${index + 1}`);
 
-  test('name the file, the test and what it met', () => {
+  test('have the file, the test and its error', () => {
     const result = { name: '/a.test.ts', status: 'failed', message: '', assertionResults: [passed, failed] };
     expect(failures([part(1, { report: { testResults: [result] } })])).toEqual([
       '/a.test.ts: pods have routes\n  Error: none\n      at a.ts:1',
     ]);
   });
 
-  test('name a file that could not be run', () => {
+  test('include a file that could not be run', () => {
     const result = { name: '/a.test.ts', status: 'failed', message: 'no such module', assertionResults: [] };
     expect(failures([part(1, { report: { testResults: [result] } })])).toEqual(['/a.test.ts\n  no such module']);
   });
 
-  test('are cut where they are long', () => {
+  test('are cut when they are long', () => {
     const long = { ...failed, failureMessages: [lines(50).join('\n')] };
     const result = { name: '/a.test.ts', status: 'failed', message: '', assertionResults: [long] };
     const [text] = failures([part(1, { report: { testResults: [result] } })]);
@@ -95,20 +95,20 @@ describe('the failures', () => {
 
   test.each([
     ['names no test', { testResults: [{ name: '/a', status: 'passed', message: '', assertionResults: [passed] }] }],
-    ['is not there', undefined],
+    ['is absent', undefined],
   ])('are the last lines of a part whose report %s', (_, report) => {
     const [text] = failures([part(137, { ...(report && { report }), output: `${lines(50).join('\n')}\n` })]);
     expect(text?.split('\n').slice(0, 2)).toEqual(['part 2 of 3 ended with exit code 137', '  line 11']);
     expect(text?.split('\n').at(-1)).toBe('  line 50');
   });
 
-  test('are none of a part that passed', () => {
+  test('are empty for a part that passed', () => {
     const result = { name: '/a.test.ts', status: 'failed', message: '', assertionResults: [failed] };
     expect(failures([part(0, { report: { testResults: [result] } })])).toEqual([]);
   });
 });
 
-/** A run of four parts, each of which does as told, in a process of its own. @param script - has `report` and `selection` */
+/** A run of four parts, each with a separate script in a process of its own. @param script - has `report` and `selection` */
 function runInProcess(script: string) {
   const program = `
     import { runParts, Running, total } from ${JSON.stringify(join(ROOT, 'test', 'parts.mjs'))};
@@ -128,7 +128,7 @@ function runInProcess(script: string) {
 }
 
 describe('parts', () => {
-  test('write whole, one after the other, and one that is killed is seen', async () => {
+  test('write their output as a whole, one after the other; a killed one is reported', async () => {
     const script = `['-e', \`
       const [part] = \${JSON.stringify(selection)};
       console.log('begin ' + part);
@@ -149,7 +149,7 @@ describe('parts', () => {
     }
   });
 
-  test('end with the run that a signal ends, and all that runs in their namespaces; no other is begun', async () => {
+  test('end with the run at a signal, with every process in their namespaces; no other begins', async () => {
     const isolated = JSON.stringify(join(ROOT, 'test', 'support', 'isolated.mjs'));
     const script = `[${isolated}, 'sh', '-c', 'touch "$TMPDIR/begun"; while sleep 0.1; do touch "$TMPDIR/alive"; done']`;
     const { child, ended } = runInProcess(script);
@@ -158,7 +158,7 @@ describe('parts', () => {
     child.kill('SIGTERM');
     expect(await ended).toBe(128 + 15);
     expect(readdirSync(folder)).toEqual(['part-1', 'part-2']);
-    // What goes on would say so, unless it is all gone.
+    // A process that survived would write this.
     for (const part of begun()) rmSync(join(folder, part, 'alive'), { force: true });
     await sleep(500);
     for (const part of begun()) expect(readdirSync(join(folder, part))).not.toContain('alive');

@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-// `npm test`: installs and builds what is missing, then runs every test in namespaces of its own.
+// `npm test`: installs and builds what is missing, then runs every test in separate namespaces.
 // usage: test/run.mjs [VITEST ARGS…]
 import { chmodSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -22,15 +22,15 @@ function fail(message) {
 }
 
 /**
- * How many parts everything is tested in. The more there are, the less the last one to end makes the other worker wait; each
- * costs a start of vitest, some two seconds, as what one has compiled serves the others.
+ * The number of parts. The more there are, the less the other workers wait for the last part; each
+ * costs a start of vitest, some two seconds, as parts share the compiled code.
  */
 const PARTS_COUNT = 20;
 
-/** How many of them run side by side: what waits for the kernel in one leaves the processors to the others. */
+/** The number of concurrent parts: while one waits for the kernel, the others use the processors. */
 const WORKERS_COUNT = 3;
 
-/** Whatever a test leaves in the folder for temporary files goes with it, also after a test that was killed. */
+/** Files that tests leave in the folder for temporary files are deleted with it, also after a killed test. */
 async function runVitest(wanted, { folder, count }) {
   const isolated = join(ROOT, 'test', 'support', 'isolated.mjs');
   const compiled = join(folder, 'compiled');
@@ -45,7 +45,7 @@ async function runVitest(wanted, { folder, count }) {
   return running.stoppedWith ?? conclude(parts);
 }
 
-/** The last line for people and machines, and what no green run may hold: nothing run, or, in CI, anything skipped. */
+/** The last line for people and machines, and the rules for a green run: some tests ran, and, in CI, none was skipped. */
 function conclude(parts) {
   const { missing, passed, failed, skipped } = total(parts);
   for (const failure of failures(parts)) process.stdout.write(`\n── failed: ${failure}\n`);
@@ -60,7 +60,7 @@ function conclude(parts) {
 }
 
 /**
- * What takes minutes by itself, or needs what nothing else does, left out where everything is tested: `npm run test:conformance`, the
+ * Tests that take minutes, or have special requirements, excluded from a full run: `npm run test:conformance`, the
  * addon's soak and its sockets under sanitizers, `npm test -- addon/test/endurance.test.ts addon/test/sockets.test.ts`, and Go's libcni, `npm run test:libcni`.
  */
 const LONG_TESTS = [
@@ -72,7 +72,7 @@ const LONG_TESTS = [
   'test/libcni/libcni.test.ts',
 ];
 
-/** Container runtimes need more of root than a user namespace gives; where there is no more, their tests are left out. */
+/** Container runtimes need more privileges than a user namespace has; their tests are skipped without. */
 const RUNTIME_TESTS = 'test/runtime/**';
 
 async function main(args) {
@@ -90,10 +90,10 @@ async function main(args) {
   const leftOut = [...(isRoot ? [] : [RUNTIME_TESTS]), ...(args.length === 0 ? LONG_TESTS : [])];
   const wanted = [...args, ...leftOut.flatMap((path) => ['--exclude', path])];
   const folder = mkdtempSync(join(tmpdir(), 'podwire-test-'));
-  // Others may pass through, as tests of access rights need.
+  // Other users may enter it, as tests of access rights need.
   chmodSync(folder, 0o711);
   try {
-    // Some tests alone are not worth a second start.
+    // A few selected tests are not worth a second start.
     const count = args.length === 0 ? PARTS_COUNT : 1;
     return await runVitest(wanted, { folder, count });
   } finally {

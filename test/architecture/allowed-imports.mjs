@@ -1,22 +1,22 @@
-// Lint rule: an import has to be one that `directions.mjs` allows.
+// Lint rule: an import must be one that `directions.mjs` allows.
 import { dirname, join, relative, sep } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
 import { TEST_IMPORTS, WORKSPACES, ZONES } from './directions.mjs';
 
 const ROOT = join(dirname(fileURLToPath(import.meta.url)), '..', '..');
-/** Tests, and what exists for them alone. */
+/** Tests and test support. */
 export const TEST_FILE = /\.test\.ts$|(^|\/)test(ing)?\//;
 
-/** Where packages keep what they build or are built from; what they offer is named otherwise. */
+/** Folders of packages with sources or build results; a package's API has other paths. */
 const LIBRARY_INSIDE = /\/(build|dist|src)\//;
 
-/** What a file is by its name: the contract's messages and handlers, operations on the datastore, or rules. */
+/** The kind of a file by its name: the contract's messages and handlers, operations on the datastore, or rules. */
 export function kindOf(file) {
   return /-(rpc|operations)\.ts$/.exec(file)?.[1] ?? 'rules';
 }
 
-/** Whether a file is one of those that `place` names: a file or folder, `folder/*` without subfolders, or `folder#kind`. */
+/** Whether `place` covers a file: a file or folder, `folder/*` without subfolders, or `folder#kind`. */
 function lies(file, place) {
   if (place.endsWith('/*')) return dirname(file) === place.slice(0, -2);
   const [folder, kind] = place.split('#');

@@ -6,7 +6,7 @@ const DATAPLANE = 'services/dataplane';
 
 const at = (...folders) => folders.map((folder) => `${DATAPLANE}/${folder}`);
 
-/** What every feature stands on. */
+/** The base of every feature. */
 const BASE = ['services/shared', ...at('conditions', 'cluster', 'wiring')];
 
 export const DATAPLANE_ZONES = [
@@ -17,7 +17,7 @@ export const DATAPLANE_ZONES = [
     ...NODE,
   },
 
-  // What the node complains of, what is known of the cluster, and the plan of one pod's interface.
+  // The node's conditions, the cluster as the node knows it, and the plan of one pod's interface.
   { path: `${DATAPLANE}/conditions`, zones: ['services/shared'], packages: ['@opentelemetry/api'], ...PURE },
   { path: `${DATAPLANE}/cluster`, zones: ['services/shared'], packages: [], ...PURE },
   {
@@ -27,7 +27,7 @@ export const DATAPLANE_ZONES = [
     ...PURE,
   },
 
-  // Four columns that do not know each other.
+  // Four independent columns.
   {
     path: `${DATAPLANE}/pods`,
     zones: BASE,
@@ -39,7 +39,7 @@ export const DATAPLANE_ZONES = [
     kind: 'rpc',
     zones: [...BASE, `${DATAPLANE}/pods`, 'proto/gen'],
     packages: [],
-    // SHA-1, which container IDs of Calico's plugin are made of.
+    // SHA-1, which Calico's plugin makes container IDs of.
     builtins: ['node:crypto'],
   },
   {
@@ -48,7 +48,7 @@ export const DATAPLANE_ZONES = [
     packages: [],
     ...PURE,
   },
-  // SHA-1, which tunnels' MAC addresses are made of.
+  // SHA-1, which the MAC addresses of tunnels are made of.
   { path: `${DATAPLANE}/routes`, zones: BASE, packages: ['@opentelemetry/api'], builtins: ['node:crypto'] },
   { path: `${DATAPLANE}/filters`, zones: BASE, packages: ['@opentelemetry/api'], ...PURE },
   { path: `${DATAPLANE}/bird`, zones: BASE, packages: ['@opentelemetry/api', 'yaml', 'zod'], ...NODE },
@@ -61,7 +61,7 @@ export const DATAPLANE_ZONES = [
     ...PURE,
   },
 
-  // The kernel by netlink and nft: what the features declare, implemented.
+  // The kernel by netlink and nft: implements the interfaces of the features.
   {
     path: `${DATAPLANE}/kernel`,
     zones: [...BASE, ...at('pods', 'routes', 'filters', 'node'), 'addon/lib'],

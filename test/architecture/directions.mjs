@@ -11,12 +11,12 @@ import { DATAPLANE_ZONES } from './dataplane-zones.mjs';
 import { IPAM_ZONES } from './ipam-zones.mjs';
 import { NODE, PURE } from './zone-builtins.mjs';
 
-/** What a test may import besides what its zone may. */
+/** The imports of a test besides those of its zone. */
 export const TEST_IMPORTS = {
   packages: [
     'vitest',
     'fast-check',
-    // What a test needs to look at the spans that the code under test makes.
+    // A test needs these to read the spans of the code under test.
     '@opentelemetry/api',
     '@opentelemetry/context-async-hooks',
     '@opentelemetry/core',
@@ -28,7 +28,7 @@ export const TEST_IMPORTS = {
 export const ZONES = [
   { path: 'proto/gen', zones: [], packages: ['@bufbuild/protobuf', '@grpc/grpc-js'], ...PURE },
 
-  // Values that every other part stands on.
+  // Values at the base of every other part.
   { path: 'services/shared/json', zones: [], packages: [], ...PURE },
   { path: 'services/shared/net', zones: [], packages: ['ipaddr.js'], ...PURE },
   { path: 'services/shared/attachment', zones: ['services/shared/net'], packages: [], builtins: ['node:crypto'] },
@@ -61,14 +61,14 @@ export const ZONES = [
     ],
     ...NODE,
   },
-  // Programs of a network configuration, as a container runtime runs them; what follows from their versions is pure.
+  // Programs of a network configuration, as a container runtime runs them; the decisions about their versions are pure.
   {
     path: 'services/shared/chain',
     zones: ['services/shared/failure', 'services/shared/json', 'services/shared/runtime'],
     packages: ['zod'],
     ...NODE,
   },
-  // Certificates, and who their holders are.
+  // Certificates, and the identity of their holders.
   {
     path: 'services/shared/tls',
     zones: ['services/shared/failure', 'services/shared/runtime'],
@@ -100,7 +100,7 @@ export const ZONES = [
   ...IPAM_ZONES,
   ...DATAPLANE_ZONES,
 
-  // An operator's terminal knows the services by their contract only.
+  // podwirectl knows the services by their contract only.
   {
     path: 'services/ctl',
     zones: ['services/shared', 'proto/gen', 'services/ctl'],
@@ -190,7 +190,7 @@ export const ZONES = [
     ...NODE,
   },
   { path: 'plugin', zones: ['services/shared', 'plugin'], packages: ['@opentelemetry/api', 'zod'], ...NODE },
-  // The installer knows the plugin by its shim alone. What it leaves behind is decided without I/O.
+  // The installer knows the plugin by its shim only. Its decisions are pure.
   { path: 'plugin/install', zones: ['services/shared', 'plugin/install'], packages: ['zod'], ...NODE },
   ...['conflist', 'spec'].map((name) => ({
     path: `plugin/install/${name}.ts`,
@@ -232,7 +232,7 @@ export const ZONES = [
   { path: 'test', zones: ['*'], packages: ['*'], ...NODE },
 ];
 
-/** Where the workspaces are; an import of `@podwire/x/y` is one of the file `y` in the folder of `@podwire/x`. */
+/** The folders of the workspaces; an import of `@podwire/x/y` is one of the file `y` in the folder of `@podwire/x`. */
 export const WORKSPACES = {
   '@podwire/proto': 'proto/gen',
   '@podwire/shared': 'services/shared',

@@ -1,4 +1,4 @@
-// Lint rule: no literal that begins with a spread and adds fields to it, where every request passes.
+// Lint rule: on the request path, a literal that begins with a spread may not add fields to it.
 
 /**
  * On Node.js 20 (V8 11.3) each object made by `{ ...a, b }` gets a separate hidden class if `a` has no `b`: creation
@@ -13,11 +13,11 @@ export const growingSpread = {
   },
   create(context) {
     const { program, esTreeNodeToTSNodeMap } = context.sourceCode.parserServices;
-    // A text that is in no project has no types.
+    // A text outside any project has no types.
     if (!program) return {};
     const checker = program.getTypeChecker();
 
-    // Where any name may be there already, as in a Record, the literal's own field may not stand before it.
+    // Where any name may be present, as in a Record, the literal's own field may not come before the spread.
     const isThere = (type, name) =>
       (type.isUnion() ? type.types : [type]).every(
         (each) => each.getProperty(name) !== undefined || each.getStringIndexType() !== undefined,
@@ -36,7 +36,7 @@ export const growingSpread = {
   },
 };
 
-/** Options that an object of a class has for as long as it lives. */
+/** Options of a class instance, created once. */
 function isMadeOnce(node) {
   for (let outer = node.parent; outer; outer = outer.parent) {
     if (outer.type === 'MethodDefinition') return outer.kind === 'constructor';

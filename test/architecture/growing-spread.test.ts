@@ -49,12 +49,12 @@ test.each([
 
 test.each([
   ['the spread is last', 'export const x = { c: 1, ...known }'],
-  ['all is there already', 'export const x = { ...known, a: 2 }'],
-  // It may not stand before the spread, which could have it.
-  ['it may be there already', "export const x = { ...known, b: '' }"],
-  ['any name may be there already', "export const x = { ...any, c: '' }"],
+  ['all fields are present', 'export const x = { ...known, a: 2 }'],
+  // It may not come before the spread, which could have it.
+  ['the field may be present', "export const x = { ...known, b: '' }"],
+  ['any name may be present', "export const x = { ...any, c: '' }"],
   ['nothing follows', 'export const x = { ...known }'],
-  ['it is made once', 'export class K { readonly x: object; constructor() { this.x = { ...known, c: 1 }; } }'],
-])('nothing is wrong where %s', (_, expression) => {
+  ['it is created once', 'export class K { readonly x: object; constructor() { this.x = { ...known, c: 1 }; } }'],
+])('a literal is allowed where %s', (_, expression) => {
   expect(faults(expression)).toEqual([]);
 });

@@ -4,10 +4,10 @@ import { NODE, PURE } from './zone-builtins.mjs';
 
 const IPAM = 'services/ipam';
 
-/** What a rule may use of the shared code. */
+/** The shared code that a rule may use. */
 const VALUES = ['net', 'attachment', 'failure', 'words'].map((folder) => `services/shared/${folder}`);
 
-/** The stored values, and what can be said of one value alone. */
+/** The stored values, and the rules about a single value. */
 const RECORDS = [`${IPAM}/selectors`, `${IPAM}/records/*`];
 
 /** The records with their stored form. */
@@ -28,11 +28,11 @@ const FEATURES = [
   ['access'],
 ];
 
-/** What every operation stands on. */
+/** The base of every operation. */
 const UPDATES = [`${IPAM}/engine/updates/operation.ts`, `${IPAM}/engine/events.ts`, `${IPAM}/records/json/keys.ts`];
 
 /**
- * The three zones of a feature. Which one a file is in, its name says: `-rpc.ts` converts messages and serves them,
+ * The three zones of a feature. The name of a file shows its zone: `-rpc.ts` converts messages and serves them,
  * `-operations.ts` hands decisions to the update loop, everything else is a rule without I/O.
  */
 function featureZones(folder, lower) {
@@ -73,7 +73,7 @@ export const IPAM_ZONES = [
   { path: `${IPAM}/records`, zones: [...VALUES, `${IPAM}/selectors`], packages: [], ...PURE },
   { path: `${IPAM}/records/json`, zones: ['services/shared', ...RECORDS], packages: [], ...NODE },
 
-  // The datastores, the copy of them in memory, and the one compare-and-swap loop.
+  // The datastores, their copy in memory, and the one compare-and-swap loop.
   { path: `${IPAM}/engine`, zones: ['services/shared', ...STORED], packages: ['@opentelemetry/api'], ...NODE },
   {
     path: `${IPAM}/engine/mirror`,
@@ -117,7 +117,7 @@ export const IPAM_ZONES = [
     ...PURE,
   },
 
-  // Streams of what changes. Their messages are those of the features.
+  // Streams of changes. Their messages are those of the features.
   {
     path: `${IPAM}/watch`,
     zones: ['services/shared', ...STORED, `${IPAM}/engine`, ...ALL_FEATURES.map((name) => `${IPAM}/${name}#rules`)],

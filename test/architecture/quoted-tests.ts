@@ -6,7 +6,7 @@ import { FILES, importsOf, read } from './tree.js';
 export interface QuotedTest {
   /** The end of the file's path. */
   readonly file: string;
-  /** With `…` for what is left out. */
+  /** With `…` for omitted parts. */
   readonly titles: readonly string[];
 }
 
@@ -20,7 +20,7 @@ export function quotedTests(text: string): QuotedTest[] {
   }));
 }
 
-/** @returns what there is none of: the file, or titles that are neither in it nor in a fixture that it takes its cases from */
+/** @returns what is missing: the file, or titles that are neither in it nor in a test double that has its cases */
 export function missingOf({ file, titles }: QuotedTest): string[] {
   const candidates = FILES.filter((each) => each === file || each.endsWith(`/${file}`));
   if (candidates.length === 0) return [file];

@@ -1,9 +1,9 @@
 /**
- * Files that do something and have no test of their own name: the test that goes through them. A file is here when what it
- * does shows only together with its callers, or when one table of cases covers several files.
+ * Files with behaviour and without a test of their own name: the test that covers them. A file is here when its behaviour
+ * shows only together with its callers, or when one table of cases covers several files.
  */
 export const TESTED_BY: Readonly<Record<string, string>> = {
-  // Seen through a real client that has no files of the contract.
+  // Tested through a real client that has no files of the contract.
   'services/dataplane/wiring/repair-link.ts': 'services/dataplane/wiring/diff.test.ts',
   'services/dataplane/wiring/repair-neighbours.ts': 'services/dataplane/wiring/diff.test.ts',
   'services/shared/rpc/reflection.ts': 'services/shared/rpc/server.test.ts',
@@ -20,7 +20,7 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/shared/tls/certificate-source.ts': 'services/shared/tls/server-tls.test.ts',
   'services/shared/tls/tls-settings.ts': 'services/ipam/config.test.ts',
 
-  // The border of all calls, by both kinds of them.
+  // The border of all calls, with both kinds of them.
   'services/shared/rpc/border.ts': 'services/shared/rpc/unary.test.ts',
 
   // Every wrong argument of every method, through the API.
@@ -28,7 +28,7 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'addon/lib/scalars.ts': 'addon/test/misuse.test.ts',
   'addon/lib/steps.ts': 'addon/test/misuse.test.ts',
   'addon/lib/link-steps.ts': 'addon/test/misuse.test.ts',
-  // The kernel's answers, beside those of `ip`.
+  // The kernel's answers, compared with those of `ip`.
   'addon/lib/describe.ts': 'addon/test/kernel.test.ts',
   'addon/lib/namespace.ts': 'addon/test/kernel.test.ts',
   'addon/lib/load.ts': 'addon/test/environment.test.ts',
@@ -45,7 +45,7 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'plugin/addresses/ipam-result.ts': 'plugin/addresses/under-another-plugin.test.ts',
   'plugin/clients/upkeep.ts': 'plugin/commands/gc.test.ts',
 
-  // Every command as it is typed, in front of fake services; and every command's help.
+  // Every command as it is typed, with fake services; and every command's help.
   'services/ctl/command-line/verb.ts': 'services/ctl/command-line/parse.test.ts',
   'services/ctl/clients/network-config.ts': 'services/ctl/commands/node-commands.test.ts',
   'services/ctl/clients/services.ts': 'services/ctl/commands/node-commands.test.ts',
@@ -60,7 +60,7 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   // One table of routes, and an oracle that decides address by address.
   'services/dataplane/routes/block-routes.ts': 'services/dataplane/routes/routes.test.ts',
 
-  // Real BIRDs on real nodes, started, killed, refusing and away.
+  // Real BIRDs on real nodes, started, killed, refusing and down.
   'services/dataplane/kernel/proc-directory.ts': 'services/dataplane/test/proc-directory.kernel.test.ts',
   'services/dataplane/bird/bird-process.ts': 'services/dataplane/bird/bird.kernel.test.ts',
 
@@ -77,18 +77,18 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   // The node side: its exchange with IPAM, over real sockets, with the fake and with podwire-ipam.
   'services/dataplane/node/tunnel-addresses.ts': 'services/dataplane/startup.test.ts',
 
-  // A node that is killed, restarted, meddled with and left, on the fake kernel; IPAM's answers over the wire.
+  // A node that is killed, restarted, changed by others and left, on the fake kernel; IPAM's answers over gRPC.
   'services/dataplane/pods/pod-repair.ts': 'services/dataplane/test/filled-pod.kernel.test.ts',
   'services/dataplane/pods/address-book-client.ts': 'test/e2e/dead-pods.test.ts',
 
-  // Over the wire, with every field.
+  // Over gRPC, with every field.
   'services/ipam/blocks/blocks-rpc.ts': 'services/ipam/service.test.ts',
   'services/ipam/records/absence.ts': 'services/ipam/test/interleavings.test.ts',
   'services/ipam/addresses/assign-rpc.ts': 'services/ipam/addresses/allocate-rpc.test.ts',
   'services/ipam/reservations/reservations-operations.ts': 'services/ipam/reservations/reservations-rpc.test.ts',
   'services/ipam/messages/request-parts.ts': 'services/ipam/policies/policies-rpc.test.ts',
 
-  // Each kind of finding, and what repairs it, from one broken datastore after the other.
+  // Each kind of finding, and its repair, in one damaged datastore after another.
   'services/ipam/audit/block-findings.ts': 'services/ipam/audit/audit.test.ts',
   'services/ipam/audit/endpoint-findings.ts': 'services/ipam/audit/audit.test.ts',
   'services/ipam/audit/foreign-endpoint-findings.ts': 'services/ipam/addresses/left-endpoints.test.ts',
@@ -98,13 +98,13 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/ipam/audit/record-findings.ts': 'services/ipam/audit/audit.test.ts',
   'services/ipam/audit/context.ts': 'services/ipam/audit/audit.test.ts',
 
-  // What a stream is sent, after any changes and cuts.
+  // The messages of a stream, after any changes and cuts.
   'services/ipam/watch/batches.ts': 'services/ipam/watch/hub.test.ts',
   'services/ipam/watch/wait-queue.ts': 'services/ipam/watch/hub.test.ts',
-  // From store to file to store, cut off at each transaction.
+  // From store to file to store, interrupted at each transaction.
   'services/ipam/transfer/import.ts': 'services/ipam/transfer/transfer.test.ts',
 
-  // The store's contract, run on every store, and the mirror that is fed by it.
+  // The store's contract, run on every store, and the mirror that reads from it.
   'services/ipam/engine/change-log.ts': 'services/ipam/engine/testing/memory-store.test.ts',
   // Tested on real servers: selection, loss, users, TLS, limits; every setting, alone and combined.
   'services/ipam/engine/etcd/cluster.ts': 'services/ipam/engine/etcd/faults.test.ts',
@@ -115,12 +115,12 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/ipam/records/json/pool.ts': 'services/ipam/records/json/registry.test.ts',
   'services/ipam/records/json/reservation.ts': 'services/ipam/records/json/cluster-records.test.ts',
 
-  // Releases, claims and the history: the decisions by their tables, the rest over the wire.
+  // Releases, claims and the history: the decisions by their tables, the rest over gRPC.
   'services/ipam/handles/handles-rpc.ts': 'services/ipam/addresses/releases.test.ts',
   'services/ipam/affinities/affinities-rpc.ts': 'services/ipam/addresses/addresses-rpc.test.ts',
   'services/ipam/history/history-rpc.ts': 'services/ipam/addresses/addresses-rpc.test.ts',
 
-  // Through the operations and handlers that stand on them.
+  // Through the operations and handlers that use them.
   'services/ipam/blocks/lookup.ts': 'services/ipam/blocks/search.test.ts',
   'services/ipam/configuration/configuration-rpc.ts': 'services/ipam/configuration/configuration.test.ts',
   'services/ipam/engine/updates/operation.ts': 'services/ipam/pools/pools-operations.test.ts',

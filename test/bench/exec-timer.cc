@@ -1,4 +1,4 @@
-// Runs programs as a container runtime does, and measures each from exec to exit, free of what a JavaScript caller would add.
+// Runs programs as a container runtime does, and measures each from exec to exit, without the overhead of a JavaScript caller.
 //
 // Requests on standard input, until its end: a count, then that many strings: the program, its standard input, and its
 // environment variables. Answers on standard output: nanoseconds, the exit code (128 + signal for a killed program), and its
@@ -71,7 +71,7 @@ std::string ReadToEnd(int fd) {
   return all;
 }
 
-/** `fields`: program, standard input, environment. The input has to fit into a pipe, as it is written before anybody reads. */
+/** `fields`: program, standard input, environment. The input has to fit into a pipe, as it is written before it is read. */
 Outcome Execute(std::vector<std::string>& fields) {
   int in[2];
   int out[2];

@@ -10,10 +10,10 @@ export interface Figure {
   readonly goal: number;
 }
 
-/** The `share` quantile (0 to 1) of a list, by nearest rank. */
-export function quantile(values: readonly number[], share: number): number {
+/** The `fraction` quantile (0 to 1) of a list, by nearest rank. */
+export function quantile(values: readonly number[], fraction: number): number {
   const sorted = [...values].sort((a, b) => a - b);
-  const value = sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * share))];
+  const value = sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * fraction))];
   if (value === undefined) throw new Error('a quantile of nothing');
   return value;
 }

@@ -7,7 +7,7 @@ import { measureIpam } from './groups/ipam.js';
 import { measureNode } from './groups/node.js';
 import { measureRuntime } from './groups/runtime.js';
 
-/** What can be measured, each side by side in one run with what it is compared with. */
+/** The groups of measurements, each alternating in one run with its comparison. */
 export const GROUPS: Readonly<Record<string, (report: (line: string) => void) => Promise<Figure[]>>> = {
   cni: measureCni,
   'cni-answers': measureCniAnswers,

@@ -4,10 +4,10 @@ import { run } from '../support/programs.js';
 import { ROOT } from '../support/root.js';
 import type { Stack } from '../support/stack.js';
 
-/** Pods that the program makes one after the other; their median counts. */
+/** Pods that the program creates one after another; their median counts. */
 const BATCH = 3;
 
-/** Milliseconds that the kernel's part of one pod takes in a minimal native program, on the node of a stack. */
+/** Milliseconds of the kernel's part of one pod in a minimal native program, on the node of a stack. */
 export function kernelFloor(stack: Stack): () => number {
   run('make', '-s', '-C', join(ROOT, 'addon', 'test'), 'floor');
   const program = join(ROOT, 'addon', 'build', 'test', 'floor');

@@ -4,7 +4,7 @@ import { Bench } from './bench.js';
 import { run } from './machine/program.js';
 import { PRESETS, subjectOf } from './subject.js';
 
-test('what earlier plugins made for a container of the case before need not be gone from a node that cases share', () => {
+test('on a shared node, the links of an earlier case’s container may still be being removed', () => {
   const node = `cnf-${process.pid}-shared`;
   run('ip', 'netns', 'add', node);
   const nodeNetns = `/run/netns/${node}`;

@@ -22,7 +22,7 @@ export interface Pod {
   readonly preceding?: PrecedingInterface;
 }
 
-/** How the plugin is called: what is left out is as a runtime would have it. */
+/** How the plugin is called: omitted values are the usual ones of a runtime. */
 export interface Call {
   readonly pod?: Pod;
   readonly version: Version;
@@ -33,30 +33,30 @@ export interface Call {
   /** Standard input instead of a configuration. */
   readonly stdin?: string;
   readonly killAfterMs?: number;
-  /** The program that is run; the plugin under judgement when undefined. */
+  /** The program to run; the plugin under test when undefined. */
   readonly program?: string;
 }
 
-/** How long a plugin may take, in milliseconds: longer than any runtime on a busy machine would wait. */
+/** Time limit of a plugin call, in milliseconds: longer than any runtime on a busy machine would wait. */
 const PATIENCE_MS = 120_000;
 
-/** How long what a plugin left may take to go away by itself, in milliseconds. */
+/** Time limit for a plugin's leftovers to disappear, in milliseconds. */
 const SETTLES_WITHIN_MS = 20_000;
 
-/** How much evidence a case keeps: the newest. */
+/** The number of newest lines of evidence that a case keeps. */
 const EVIDENCE_KEPT = 60;
 
-/** The node's ends of what earlier plugins made: the kit's own, and so nothing that is left. */
+/** The node's ends of earlier plugins' interfaces: the kit's own, and so not leftovers. */
 const FAR_END = 'cnf-far-';
 
 export const NETWORK = 'conformance-net';
 
 let benches = 0;
 
-/** Counted over all cases: on a node that they share, the kernel may still be at removing those of the one before. */
+/** Counted over all cases: on a node that they share, the kernel may still be removing those of the case before. */
 let farEnds = 0;
 
-/** Where one case is asked: a node and containers of its own, and what has been seen. */
+/** The environment of one case: its node, its containers, and its evidence. */
 export class Bench {
   readonly occasion: Occasion;
   readonly faults: string[] = [];
@@ -66,7 +66,7 @@ export class Bench {
   readonly #folder = mkdtempSync(join(tmpdir(), 'podwire-conformance-'));
   readonly #namespaces: string[] = [];
   readonly #id: string;
-  /** What DEL is owed for, by container and interface. */
+  /** Open DELs, by container and interface. */
   readonly #called = new Map<string, Call>();
   #pods = 0;
 
@@ -83,7 +83,7 @@ export class Bench {
     if (own.length + links.length > 0) this.node.shell(...own, ...links);
   }
 
-  /** Makes a container. Where the plugin works on what others made, or `isChained`, those others have been there. */
+  /** Creates a container. Where the plugin works on others' results, or `isChained`, those others have run in it. */
   pod({ isChained = this.occasion.subject.kind === 'meta' } = {}): Pod {
     const number = this.#pods++;
     const namespace = this.#namespace(`pod${number}`);
@@ -105,7 +105,7 @@ export class Bench {
     return { containerId, namespace, preceding: { ...preceding, far: node } };
   }
 
-  /** Makes an interface that no plugin knows of. */
+  /** Creates an interface that no plugin knows. */
   foreignInterface({ namespace }: Pod, name = this.occasion.subject.interfaceName): void {
     namespace.shell(...wireCommands(name), `ip address add 203.0.113.7/24 dev ${name}`);
   }
@@ -135,7 +135,7 @@ export class Bench {
     return Object.fromEntries(Object.entries(all).filter(([, value]) => value !== undefined));
   }
 
-  /** ADD that has to succeed; its answer is checked in a case of its own. @throws Hopeless where it fails */
+  /** ADD that has to succeed; its answer is checked in a separate case. @throws Hopeless where it fails */
   async add(call: Call): Promise<{ readonly value: unknown; readonly result: Result }> {
     const outcome = await this.call('ADD', call);
     this.expectSuccess('ADD', outcome);
@@ -174,7 +174,7 @@ export class Bench {
     this.fault(`${what} failed with status ${exitCode}: ${said.trim().slice(0, 300)}`);
   }
 
-  /** The plugin has to fail, and to say so in an error document. `codes` that are empty allow every one. */
+  /** The plugin has to fail with an error document. Empty `codes` allow every one. */
   expectError(
     what: string,
     outcome: Outcome,
@@ -198,7 +198,7 @@ export class Bench {
     throw new NotApplicable(reason);
   }
 
-  /** What there is on the node and in the plugin's records. */
+  /** The objects of the node and in the plugin's records. */
   async holdings(): Promise<readonly string[]> {
     const { holdings, keeps } = this.occasion.subject;
     const own = (await holdings?.()) ?? [];
@@ -207,8 +207,8 @@ export class Bench {
   }
 
   /**
-   * Fails unless there is no more than before. What the plugin is still at may take its time.
-   * @param what - what ought to have left nothing
+   * Fails unless there is no more than before. The plugin may still be working for a while.
+   * @param what - the call that should have left nothing
    */
   async expectNothingLeft(what: string, before: readonly string[]): Promise<void> {
     const endMs = performance.now() + (this.occasion.settlesWithinMs ?? SETTLES_WITHIN_MS);
@@ -223,7 +223,7 @@ export class Bench {
     }
   }
 
-  /** Fails where a container has an interface that its loopback and what preceded are not, or a process of the plugin's. */
+  /** Fails where a container has an interface besides loopback and the earlier ones, or a process of the plugin's. */
   expectPodEmpty(what: string, pod: Pod): void {
     const own = ['lo', pod.preceding?.name];
     const left = pod.namespace.links().filter(({ name }) => !own.includes(name));
@@ -238,13 +238,13 @@ export class Bench {
     this.#namespaces.splice(this.#namespaces.indexOf(nameOf(namespace)), 1);
   }
 
-  /** Notes what the kernel says of a container, as evidence. */
+  /** Records the kernel's state of a container, as evidence. */
   look({ namespace }: Pod): void {
     const commands = ['ip address', 'ip route'];
     this.#keep(`$ nsenter --net=${namespace.path} ${commands.join('; ')}\n${namespace.shell(...commands)}`);
   }
 
-  /** DEL of every container that the plugin was called for, in versions as they were asked. */
+  /** DEL of every container that the plugin was called for, in the versions of its calls. */
   async takeBack(): Promise<void> {
     const calls = [...this.#called.values()];
     this.#called.clear();
@@ -252,9 +252,9 @@ export class Bench {
     this.#called.clear();
   }
 
-  /** Takes everything away that the case made. */
+  /** Removes everything that the case created. */
   dispose(): void {
-    // One that is gone keeps none of the others.
+    // A container that is gone does not keep the others.
     succeeds('sh', '-c', 'for name; do ip netns delete "$name"; done', 'sh', ...this.#namespaces);
     rmSync(this.#folder, { recursive: true, force: true });
   }
@@ -303,7 +303,7 @@ function nameOf({ path }: Namespace): string {
   return path.slice('/run/netns/'.length);
 }
 
-/** Both ends of a wire, in one namespace. */
+/** Both ends of a veth pair, in one namespace. */
 function wireCommands(name: string): readonly string[] {
   const far = `${name}-far`;
   return [`ip link add ${name} type veth peer name ${far}`, `ip link set ${name} up`, `ip link set ${far} up`];

@@ -2,19 +2,19 @@ import type { Bench } from './bench.js';
 
 export { Hopeless, NotApplicable, type Occasion } from './occasion.js';
 
-/** What the specification asks for, in its own words for how much, or what we advise beside it. */
+/** The specification's requirement level, or this kit's own advice. */
 export type Level = 'MUST' | 'SHOULD' | 'ADVICE';
 
-/** One question to a plugin. */
+/** One test of a plugin. */
 export interface Case {
   /** Stable, unique, made of words with dots between. */
   readonly id: string;
   /** Where the specification says so. */
   readonly section: string;
   readonly level: Level;
-  /** What a plugin that passes does. */
+  /** The behaviour of a plugin that passes. */
   readonly title: string;
-  /** Asks. Faults go to the bench; an Error is a fault of the kit or of the machine. */
+  /** Runs the test. Faults go to the bench; an Error is a fault of the kit or of the machine. */
   readonly ask: (bench: Bench) => Promise<void>;
 }
 
@@ -26,9 +26,9 @@ export interface Verdict {
   readonly level: Level;
   readonly title: string;
   readonly status: Status;
-  /** What is wrong, or why the question does not arise. */
+  /** The fault, or why the test does not apply. */
   readonly reasons: readonly string[];
-  /** What was run, and what came of it. */
+  /** The commands and their results. */
   readonly evidence: readonly string[];
   readonly durationMs: number;
 }

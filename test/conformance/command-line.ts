@@ -9,10 +9,10 @@ import { jsonReport, junitReport } from './report/machines.js';
 import { mustFailures, summaryText, verdictText } from './report/people.js';
 import type { Subject } from './subject.js';
 
-/** What the process gives. */
+/** The environment of the process. */
 export interface Invocation {
   readonly args: readonly string[];
-  /** Path of Node.js and of this program, to start it once more inside namespaces. */
+  /** Path of Node.js and of this program, to start it again inside namespaces. */
   readonly self: readonly string[];
   readonly env: Readonly<Record<string, string | undefined>>;
   readonly pid: number;
@@ -30,11 +30,11 @@ const INSIDE = 'PODWIRE_CONFORMANCE_INSIDE';
 
 const NAMESPACES = ['--net', '--mount', '--propagation', 'private', '--pid', '--fork', '--kill-child', '--mount-proc'];
 
-/** Nothing of the machine's is seen by the plugin: not its namespaces, nor what plugins hold for its containers. */
+/** The plugin sees no object of the machine: not its namespaces, nor the records of plugins for its containers. */
 const SET_UP =
   'mkdir -p /run/netns /var/lib/cni && mount -t tmpfs tmpfs /run/netns && mount -t tmpfs tmpfs /var/lib/cni && ip link set lo up && exec "$@"';
 
-/** Judges what the command line names. @returns the exit status */
+/** Tests the plugin of the command line. @returns the exit status */
 export async function runCommandLine(invocation: Invocation): Promise<number> {
   const { args, write, complain } = invocation;
   try {

@@ -2,7 +2,7 @@ import { expect, test } from 'vitest';
 
 import { failed, judgeBroken, reasonsOf } from './testing/sound-plugin.js';
 
-/** The kit's own oracle: a plugin that breaks one rule fails the cases of that rule, and no other. */
+/** The kit's own oracle: a plugin that breaks one rule fails the cases of that rule, and no others. */
 
 const LIFE = ['add', 'del', 'check', 'chain', 'gc', 'status', 'error'];
 const FAULTS = ['version', 'env', 'config', 'error'];
@@ -72,19 +72,19 @@ test.each<[flaw: string, only: readonly string[], expected: readonly string[]]>(
   ['error-reserved-code', ['config.name.empty'], ['config.name.empty']],
   ['error-is-text', ['config.name.empty'], ['config.name.empty']],
   ['error-status-zero', ['config.name.empty'], ['config.name.empty']],
-])('%s: fails where it is wrong, and nowhere else', { timeout: 900_000 }, async (flaw, only, expected) => {
-  // What the broken plugin leaves does not go away, and so is not waited for as long.
+])('%s: fails the cases of its rule, and no others', { timeout: 900_000 }, async (flaw, only, expected) => {
+  // The leftovers of the broken plugin do not disappear, and so are not waited for as long.
   const verdicts = await judgeBroken({ flaw, only, trial: { settlesWithinMs: 5_000 } });
   expect(failed(verdicts), reasonsOf(verdicts)).toEqual([...expected].sort());
-  // What is caught is caught by a question, and not by a kit that stumbles.
+  // The fault is found by a case, not by a failure of the kit.
   expect(verdicts.filter(({ status }) => status === 'error')).toEqual([]);
 });
 
-test('a verb in a version that has it not', { timeout: 600_000 }, async () => {
+test('a verb in a version that does not have it fails its case', { timeout: 600_000 }, async () => {
   const verdicts = await judgeBroken({ flaw: 'any-verb', versions: ['0.2.0', '1.1.0'], only: ['check.too-old'] });
   expect(failed(verdicts)).toEqual(['check.too-old.0.2.0']);
 });
 
-test('what does not exist cannot be asked', async () => {
+test('an unknown case is an error', async () => {
   await expect(judgeBroken({ flaw: '', only: ['nonsense'] })).rejects.toThrow('there is no case nonsense');
 });

@@ -8,15 +8,15 @@ import { judged } from './specification/versions.js';
 export interface Trial extends Omit<Occasion, 'versions'> {
   /** Cases with one of these IDs, or one that begins with one of them and a dot; all where it is empty. */
   readonly only: readonly string[];
-  /** Of this process: part of the names of what is made. */
+  /** Of this process: part of the names of created objects. */
   readonly pid: number;
-  /** Hears of every verdict as it is reached. */
+  /** Called with every verdict as soon as it is known. */
   readonly onVerdict?: (verdict: Verdict) => void;
 }
 
 /**
- * Asks a plugin every question, one after the other, each on a node of its own.
- * @throws Error where the machine gives no namespaces, or `only` names no case
+ * Runs every case against a plugin, one after another, each on a separate node.
+ * @throws Error where namespaces cannot be created, or `only` names no case
  */
 export async function judge(trial: Trial): Promise<readonly Verdict[]> {
   const occasion = { ...trial, versions: judged(await versionsOf(trial)) };
@@ -68,7 +68,7 @@ async function ask(
   }
 }
 
-/** A resident outlives its containers: what a case made is taken back before its namespaces go. */
+/** A resident outlives its containers: its objects of a case are released before the namespaces end. */
 async function cleanUp(bench: Bench): Promise<void> {
   if (bench.occasion.subject.isResident) await bench.takeBack();
   bench.dispose();

@@ -3,7 +3,7 @@ import process from 'node:process';
 
 import { runCommandLine } from './command-line.js';
 
-// Whoever reads what is printed, such as head, may have seen enough.
+// A reader of the output, such as head, may have closed it.
 process.stdout.on('error', () => undefined);
 process.exitCode = await runCommandLine({
   args: process.argv.slice(2),

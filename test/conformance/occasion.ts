@@ -1,24 +1,24 @@
 import type { Version } from './specification/versions.js';
 import type { Subject } from './subject.js';
 
-/** What is known of the plugin before the first question, and what is wished of the run. */
+/** Facts about the plugin before the first case, and options of the run. */
 export interface Occasion {
   readonly subject: Subject;
-  /** Versions that its VERSION lists and this kit judges, oldest first. */
+  /** Versions that its VERSION lists and this kit knows, oldest first. */
   readonly versions: readonly Version[];
   readonly seed: number;
-  /** How many containers a storm has. */
+  /** The number of containers of a storm. */
   readonly pods: number;
-  /** How many commands of a storm run at a time. */
+  /** The number of concurrent commands of a storm. */
   readonly parallel: number;
   /** How many times a plugin is killed in ADD, and again in DEL. */
   readonly kills: number;
-  /** How long what a plugin left may take to go away by itself, in milliseconds; 20 s where it is not given. */
+  /** Time limit for a plugin's leftovers to disappear, in milliseconds; 20 s by default. */
   readonly settlesWithinMs?: number;
 }
 
-/** Ends a case whose question does not arise. */
+/** Ends a case that does not apply. */
 export class NotApplicable extends Error {}
 
-/** Ends a case whose further questions make no sense after a fault, which the bench has. */
+/** Ends a case that cannot continue after a fault, which the bench has recorded. */
 export class Hopeless extends Error {}

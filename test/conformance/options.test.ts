@@ -13,23 +13,23 @@ const FILES: Readonly<Record<string, string>> = {
   '/list': JSON.stringify({ plugins: [{ type: 'other' }, { type: 'own', key: '{leases}' }] }),
   '/text': '[',
 };
-const surroundings = { exists: (path: string) => path in FILES, read: (path: string) => FILES[path] ?? '', seed: 11 };
-const read = (...args: readonly string[]) => readOptions(args, surroundings);
+const deps = { exists: (path: string) => path in FILES, read: (path: string) => FILES[path] ?? '', seed: 11 };
+const read = (...args: readonly string[]) => readOptions(args, deps);
 
 describe('the command line', () => {
-  test('names a plugin that is known', () => {
+  test('accepts a known plugin', () => {
     const options = read('--plugin', 'ptp', '--kills', '3', '--only', 'add', '--only', 'del');
     expect(options).toMatchObject({ seed: 11, kills: 3, pods: 110, parallel: 16, only: ['add', 'del'] });
     expect(options?.subject).toMatchObject({ program: '/usr/lib/cni/ptp', binDir: '/usr/lib/cni', kind: 'interface' });
   });
 
-  test('names one that is not, with its configuration', () => {
+  test('accepts another plugin with its configuration', () => {
     const { subject } = read('--plugin', '/mine/own', '--config', '/list', '--ipam', 'static', '--kind', 'meta')!;
     expect(subject).toMatchObject({ name: 'own', program: '/mine/own', kind: 'meta', makesInterface: false });
     expect(subject.template).toMatchObject({ type: 'own', key: '{leases}', ipam: { type: 'static' } });
   });
 
-  test('says where a resident and its records are', () => {
+  test('accepts the socket and the records of a resident', () => {
     const { subject } = read('--plugin', '/mine/own', '--resident', '--node-netns', '/n', '--socket', '/s')!;
     expect(subject).toMatchObject({ isResident: true, nodeNetns: '/n', template: { socket: '/s' } });
   });
@@ -48,13 +48,13 @@ describe('the command line', () => {
     expect(() => read(...args)).toThrow(message);
   });
 
-  test('every option is explained', () => {
+  test('explains every option', () => {
     for (const [, option] of USAGE.matchAll(/^ {2}(--[a-z-]+) /gm))
       expect(() => read(option!)).not.toThrow('Unknown option');
     expect(read('--help')).toBeUndefined();
   });
 
-  test('needs root, and judges nothing without', async () => {
+  test('requires root, and runs no case without it', async () => {
     const said: string[] = [];
     const write = (text: string) => void said.push(text);
     const process = { self: [], env: {}, pid: 1, isRoot: false, chance: () => 0.5, write, complain: write };
@@ -84,12 +84,12 @@ describe('reports', () => {
     verdict('e', { status: 'error', reasons: ['r'] }),
   ];
 
-  test('count what fails', () => {
+  test('count the failures', () => {
     expect(mustFailures(verdicts)).toBe(2);
     expect(summaryText('p', verdicts)).toMatch(/MUST +1 +1 +1 +1\nSHOULD +0 +1 +0 +0\n/);
   });
 
-  test('show evidence where it is asked for', () => {
+  test('show evidence on request', () => {
     expect(verdictText(verdicts[1]!, { isVerbose: false })).not.toContain('$ plugin');
     expect(verdictText(verdicts[1]!, { isVerbose: true })).toContain('      | $ plugin');
   });

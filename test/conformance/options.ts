@@ -4,7 +4,7 @@ import { parseArgs } from 'node:util';
 import { isObject, parseJson, type JsonObject } from './specification/json.js';
 import { DEFAULT_BIN_DIRS, IPAM, PRESETS, subjectOf, type Kind, type Subject } from './subject.js';
 
-/** What was asked for on the command line. */
+/** The options of the command line. */
 export interface Options {
   readonly subject: Subject;
   readonly only: readonly string[];
@@ -15,7 +15,7 @@ export interface Options {
   readonly isVerbose: boolean;
   readonly junit: string | undefined;
   readonly json: string | undefined;
-  /** A folder that the plugin's records are in, beside the case's own; a command that prints them, one a line. */
+  /** A folder with the plugin's records, beside the case's own; a command that prints them, one a line. */
   readonly leases: string | undefined;
   readonly holdings: string | undefined;
 }
@@ -70,29 +70,29 @@ const DEFINITIONS = {
   help: { type: 'boolean' },
 } as const;
 
-export interface Surroundings {
+export interface OptionsDeps {
   readonly exists: (path: string) => boolean;
   /** @throws Error where it cannot be read */
   readonly read: (path: string) => string;
-  /** Seed where none is given. */
+  /** Default seed. */
   readonly seed: number;
 }
 
-/** What is wrong with a command line. */
+/** An error of the command line. */
 export class UsageError extends Error {}
 
 /**
  * Reads a command line.
- * @returns undefined where help is asked for
- * @throws UsageError that says what is wrong
+ * @returns undefined for a request for help
+ * @throws UsageError with the error
  */
-export function readOptions(args: readonly string[], surroundings: Surroundings): Options | undefined {
+export function readOptions(args: readonly string[], deps: OptionsDeps): Options | undefined {
   const values = parsed(args);
   if (values.help === true) return undefined;
   return {
-    subject: readSubject(values, surroundings),
+    subject: readSubject(values, deps),
     only: values.only ?? [],
-    seed: count('seed', values.seed, surroundings.seed),
+    seed: count('seed', values.seed, deps.seed),
     kills: count('kills', values.kills, 20),
     pods: count('pods', values.pods, 110),
     parallel: Math.max(1, count('parallel', values.parallel, 16)),
@@ -120,17 +120,17 @@ function count(name: string, text: string | undefined, otherwise: number): numbe
   return Number(text);
 }
 
-function readSubject(values: Values, surroundings: Surroundings): Subject {
+function readSubject(values: Values, deps: OptionsDeps): Subject {
   const { plugin } = values;
-  if (plugin === undefined) throw new UsageError('--plugin is missing: name what is to be judged');
+  if (plugin === undefined) throw new UsageError('--plugin is missing: name the plugin to test');
   const name = plugin.split('/').at(-1) ?? plugin;
-  const binDir = binDirOf(plugin, values, surroundings);
+  const binDir = binDirOf(plugin, values, deps);
   const program = plugin.includes('/') ? plugin : join(binDir, plugin);
   if (!isAbsolute(program)) throw new UsageError(`${program} is no absolute path`);
-  if (!surroundings.exists(program)) throw new UsageError(`there is no ${program}: give its path, or --bin-dir`);
+  if (!deps.exists(program)) throw new UsageError(`there is no ${program}: give its path, or --bin-dir`);
   const preset = Object.hasOwn(PRESETS, name) ? PRESETS[name] : undefined;
   const kind = readKind(values.kind) ?? preset?.kind ?? 'interface';
-  const template = withOptions(configOf(name, values, surroundings) ?? preset?.template ?? { type: name }, values);
+  const template = withOptions(configOf(name, values, deps) ?? preset?.template ?? { type: name }, values);
   const isResident = values.resident ?? preset?.isResident ?? false;
   const netns = values['node-netns'];
   const subject = subjectOf({ ...preset, name, binDir, program, kind, template, isResident });
@@ -141,7 +141,7 @@ function readSubject(values: Values, surroundings: Surroundings): Subject {
   };
 }
 
-function binDirOf(plugin: string, values: Values, { exists }: Surroundings): string {
+function binDirOf(plugin: string, values: Values, { exists }: OptionsDeps): string {
   const given = values['bin-dir'];
   if (given !== undefined) return given;
   const found = DEFAULT_BIN_DIRS.find((folder) => exists(plugin.includes('/') ? folder : join(folder, plugin)));
@@ -161,7 +161,7 @@ function readKind(text: string | undefined): Kind | undefined {
   throw new UsageError(`--kind ${text} is none of interface, ipam, meta`);
 }
 
-function configOf(name: string, { config }: Values, { read }: Surroundings): JsonObject | undefined {
+function configOf(name: string, { config }: Values, { read }: OptionsDeps): JsonObject | undefined {
   if (config === undefined) return undefined;
   const value = parseJson(read(config));
   if (!isObject(value)) throw new UsageError(`${config} holds no JSON object`);

@@ -7,7 +7,7 @@ import { judgePeer, PEERS } from './peers.js';
 import { cellsOf } from './report/table.js';
 import { reasonsOf } from './testing/sound-plugin.js';
 
-/** README's table is what Debian's containernetworking-plugins come to: what they fail, and nothing else. */
+/** README's table lists the failures of Debian's containernetworking-plugins, and no others. */
 
 const README = readFileSync(join(import.meta.dirname, 'README.md'), 'utf8');
 
@@ -22,7 +22,7 @@ const rows = README.split('\n').flatMap((line) =>
     : [],
 );
 
-test.each(PEERS)('%s comes to what README says', { timeout: 1_800_000 }, async (name) => {
+test.each(PEERS)('%s has the results of the README', { timeout: 1_800_000 }, async (name) => {
   const entry = await judgePeer(name, process.pid);
   expect(cellsOf(entry), reasonsOf(entry.verdicts)).toEqual(rows.find(([first]) => first === name));
 });

@@ -22,10 +22,10 @@ const BIN_DIR = '/usr/lib/cni';
 
 const SEED = 1;
 
-/** What a plugin that is killed leaves depends on the moment, and that on the machine's speed: no table can tell. */
+/** The leftovers of a killed plugin depend on the moment, and that on the machine's speed: they are in no table. */
 const isOfChance = (id: string) => id.startsWith('kill.');
 
-/** Judges one of Debian's plugins by everything that comes out the same each time. @param pid - of this process */
+/** Tests one of Debian's plugins with all cases whose results are reproducible. @param pid - of this process */
 export async function judgePeer(name: (typeof PEERS)[number], pid: number): Promise<TableEntry> {
   const preset = PRESETS[name];
   if (preset === undefined) throw new Error(`there is no preset ${name}`);

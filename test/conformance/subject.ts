@@ -3,12 +3,12 @@ import { join } from 'node:path';
 import { isObject, type JsonObject } from './specification/json.js';
 
 /**
- * What a plugin does, which decides what can be asked of it: it makes an interface in the container, it only gives addresses to
- * the plugin that called it, or it works on what earlier plugins of its chain made.
+ * The kind of a plugin, which selects its cases: it creates an interface in the container, it only returns addresses to
+ * the plugin that called it, or it works on the results of earlier plugins of its chain.
  */
 export type Kind = 'interface' | 'ipam' | 'meta';
 
-/** The plugin under judgement. */
+/** The plugin under test. */
 export interface Subject {
   readonly name: string;
   /** Path of its program. */
@@ -16,23 +16,23 @@ export interface Subject {
   /** Folder of the plugins that it may call: CNI_PATH. */
   readonly binDir: string;
   readonly kind: Kind;
-  /** Its configuration without `cniVersion` and `name`. `{leases}` in a text becomes a folder of the case's own. */
+  /** Its configuration without `cniVersion` and `name`. `{leases}` in a text becomes a folder of the case. */
   readonly template: JsonObject;
-  /** The interface that runtimes ask it for. */
+  /** The interface that runtimes request from it. */
   readonly interfaceName: string;
-  /** Whether it makes that interface; `loopback` finds it there. */
+  /** Whether it creates that interface; `loopback` finds it there. */
   readonly makesInterface: boolean;
   /** Whether two containers get different addresses. */
   readonly givesDistinctAddresses: boolean;
-  /** A link that it needs on the node. */
+  /** A link that it requires on the node. */
   readonly uplink?: string;
-  /** Where it is a process of its own: it must see the containers' namespaces, so the kit stays in its mount namespace. */
+  /** For a plugin with a resident process: it must see the containers' namespaces, so the kit stays in its mount namespace. */
   readonly isResident?: boolean;
-  /** Path of the network namespace that it calls the node; undefined where it takes the caller's. */
+  /** Path of its node's network namespace; undefined where it uses the caller's. */
   readonly nodeNetns?: string;
-  /** What may stay on the node when containers have gone, as `expectNothingLeft` words it: what is the node's, not a container's. */
+  /** Objects that may stay on the node after its containers, as `expectNothingLeft` prints them: the node's own, not a container's. */
   readonly keeps?: RegExp;
-  /** What it holds, one line for each allocation, where that is in no folder. */
+  /** A command for its allocations, one line each, where they are in no folder. */
   readonly holdings?: () => Promise<readonly string[]>;
 }
 
@@ -117,7 +117,7 @@ export const PRESETS: Readonly<Record<string, Preset>> = {
 
 export const DEFAULT_BIN_DIRS = ['/opt/cni/bin', '/usr/lib/cni'];
 
-/** A subject of what is known of it; the rest is what most plugins are. */
+/** A subject with defaults for its remaining fields. */
 export function subjectOf(known: Preset & Pick<Subject, 'name' | 'binDir'>): Subject {
   const usual = { interfaceName: 'eth0', makesInterface: known.kind === 'interface', givesDistinctAddresses: true };
   return { ...usual, program: join(known.binDir, known.name), ...known };

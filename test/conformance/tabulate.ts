@@ -1,6 +1,6 @@
 #!/usr/bin/env node
-// Judges Debian's plugins, and puts what they come to between two comments of README.md: `npm run table -w @podwire/conformance`,
-// as root or in namespaces of a user's own. Names on the command line stand for some of them, whose table is printed alone.
+// Tests Debian's plugins, and writes the results between two comments of README.md: `npm run table -w @podwire/conformance`,
+// as root or in namespaces of a user's own. Names on the command line select some of them, whose table is only printed.
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import process from 'node:process';

@@ -7,7 +7,7 @@ import { makePod, removePod, type CniAnswer, type Pod } from '../support/pods.js
 import { pings, readTcp, rpc, run } from '../support/programs.js';
 import { NODE_ADDRESS, Stack } from '../support/stack.js';
 
-/** Podwire in chains with Debian's containernetworking-plugins, which speak CNI up to 1.0.0. */
+/** Podwire in chains with Debian's containernetworking-plugins, which support CNI up to 1.0.0. */
 
 interface Result {
   readonly cniVersion: string;
@@ -93,7 +93,7 @@ describe.each(['0.3.1', '0.4.0', '1.0.0'])('in CNI %s', (cniVersion) => {
   });
 });
 
-test('a hostPort is reached by the node’s 127.0.0.1, which pods do not reach', async () => {
+test('a hostPort is reachable at the node’s 127.0.0.1, and pods cannot reach that', async () => {
   const ports = { portMappings: [{ hostPort: 8088, containerPort: 8080, protocol: 'tcp' }] };
   const members = [PODWIRE, { ...PORTMAP, runtimeConfig: ports }];
   const target = pod('e2e-chain-host-port');
@@ -110,7 +110,7 @@ test('a hostPort is reached by the node’s 127.0.0.1, which pods do not reach',
   succeeded(await chain.del(), members.length);
 });
 
-test('a pod whose MAC address is given by tuning is reached by it', async () => {
+test('a pod whose MAC address is set by tuning is reachable', async () => {
   const mac = '02:00:5e:00:53:01';
   const members = [PODWIRE, { ...TUNING, mac }];
   const target = pod('e2e-chain-mac');
@@ -118,16 +118,16 @@ test('a pod whose MAC address is given by tuning is reached by it', async () => 
   succeeded(await chain.add(), members.length);
   expect(run('ip', '-n', target.name, '-o', 'link', 'show', 'eth0')).toContain(mac);
   const address = resultOf(chain).ips[0]?.address.split('/')[0] ?? '';
-  // The node's neighbour entry follows two seconds after the wiring, not with the check of all pods.
+  // The node's neighbour entry follows two seconds after the attachment, not with the check of all pods.
   await expect.poll(() => pings(address, stack.netnsPath), { timeout: 20_000 }).toBe(true);
   expect(onNode('ip', 'neigh', 'show', address)).toContain(`lladdr ${mac} PERMANENT`);
   succeeded(await chain.del(), members.length);
 });
 
-test('in CNI 1.0.0 a dual-stack pod in a chain with firewall is checked whole', async () => {
+test('in CNI 1.0.0 CHECK covers a dual-stack pod in a chain with firewall', async () => {
   rpc(stack.sockets.ipam, 'podwire.ipam.v1.PoolService/CreatePool', { pool: { name: 'six', cidr: 'fd65::/48' } });
   const ipam = { type: 'podwire-ipam', assign_ipv4: 'true', assign_ipv6: 'true' };
-  // What tuning sets in place of podwire is no difference. Without portmap, whose CHECK looks for IPv4's rules among IPv6's.
+  // Values that tuning sets after podwire are no difference. Without portmap, whose CHECK looks for IPv4's rules among IPv6's.
   const members = [{ ...PODWIRE, ipam }, { ...TUNING, mtu: 0 }, FIREWALL, BANDWIDTH];
   const chain = new ChainRun({ stack, cniVersion: '1.0.0', members }, pod('e2e-chain-check'));
   succeeded(await chain.add(), members.length);
@@ -143,7 +143,7 @@ test('in CNI 1.0.0 a dual-stack pod in a chain with firewall is checked whole', 
   expect(await attachedPods(stack)).toEqual([]);
 });
 
-test('in CNI 1.1.0 podwire keeps what came before, and tells the MTU', async () => {
+test('in CNI 1.1.0 podwire keeps the prevResult, and adds the MTU', async () => {
   const target = pod('e2e-chain-1.1.0');
   const before = {
     cniVersion: '1.1.0',

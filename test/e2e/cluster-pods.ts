@@ -5,7 +5,7 @@ import { Cluster, type ClusterOptions, type Node } from '../support/cluster.js';
 import { callCni, makePod, removePod, type Pod } from '../support/pods.js';
 import { pings } from '../support/programs.js';
 
-/** Pods of clusters: made through the shim, and looked at by what reaches them. */
+/** Pods of clusters: created through the shim, and checked by what they reach. */
 
 export interface Wired {
   readonly name: string;
@@ -18,7 +18,7 @@ interface CniResult {
   readonly ips: readonly { readonly address: string }[];
 }
 
-/** What a test made, last first. */
+/** The objects of a test, last first. */
 const cleanups: (() => unknown)[] = [];
 
 /** After each test. */
@@ -36,8 +36,8 @@ export async function startCluster(options: ClusterOptions, pools: readonly obje
 let pods = 0;
 
 /**
- * A pod on a node. While the node is being registered, an ADD is told to come again.
- * @param families - how many it has addresses of
+ * A pod on a node. While the node is being registered, an ADD fails with the retryable code 11.
+ * @param families - the number of families that it has addresses of
  */
 export async function wire({ name, stack }: Node, families = 1): Promise<Wired> {
   const pod = makePod(`nodes-${pods++}`);
@@ -72,12 +72,12 @@ export function silentPairs(wired: readonly Wired[]): string[] {
 
 const ROUTES_COME = { timeout: 90_000, interval: 500 };
 
-/** Routes come once every node knows of every block. */
+/** Routes appear once every node knows every block. */
 export async function expectAllToReachEachOther(wired: readonly Wired[]): Promise<void> {
   await vi.waitFor(() => expect(silentPairs(wired)).toEqual([]), ROUTES_COME);
 }
 
-/** Outside nobody sees a pod's address, between pods everybody does: once each node has its rules for that, which come beside its routes. */
+/** Outside hosts never see a pod's address, other pods do: once each node has its rules for that, which are set beside its routes. */
 export async function expectAddressesSeen(
   { nodes, outside, outsideNetns }: Cluster,
   wired: readonly Wired[],
@@ -100,7 +100,7 @@ export async function expectAddressesSeen(
   }
 }
 
-/** Podwire's routes of a node, one a line, in their order. */
+/** Podwire's routes of a node, one a line, in order. */
 export function routesOf({ stack }: Node): string[] {
   const lines = ['-4', '-6'].flatMap((family) => stack.ip(family, 'route', 'show', 'proto', '87').split('\n'));
   return lines

@@ -12,10 +12,10 @@ import { SHIM } from '../support/root.js';
 import { Stack } from '../support/stack.js';
 import { PEERS } from './delegation.js';
 
-/** Podwire before the same judge as everybody else. */
+/** Podwire under the conformance kit. */
 
 const stack = new Stack();
-/** Folder of the plugins: Podwire's under both names, and those that run it for its addresses. */
+/** Folder of the plugins: Podwire's under both names, and those that call it for addresses. */
 const bin = mkdtempSync(join(tmpdir(), 'podwire-conformance-e2e-'));
 
 beforeAll(async () => {
@@ -51,18 +51,18 @@ function judged(name: 'podwire' | 'podwire-ipam'): Promise<readonly Verdict[]> {
   return judge({ subject, pid: process.pid, seed: 1, kills: 10, pods: 110, parallel: 16, only: [] });
 }
 
-/** All that was not passed although it applies, with its reasons: nothing, on every level. */
+/** The cases that apply and did not pass, with their reasons: none, on every level. */
 const unpassed = (verdicts: readonly Verdict[]) =>
   verdicts.filter(({ status }) => status === 'fail' || status === 'error').map(({ id, reasons }) => ({ id, reasons }));
 
-test('the network plugin passes all, in every version, in a chain and outside', { timeout: 1_800_000 }, async () => {
+test('the network plugin passes every case in every version', { timeout: 1_800_000 }, async () => {
   const verdicts = await judged('podwire');
   expect(unpassed(verdicts)).toEqual([]);
   expect(verdicts.length).toBeGreaterThan(130);
   expect(verdicts.find(({ id }) => id === 'storm')?.status).toBe('pass');
 });
 
-test('the IPAM plugin passes all, in every version, also under ptp and bridge', { timeout: 1_800_000 }, async () => {
+test('the IPAM plugin passes every case, also under ptp and bridge', { timeout: 1_800_000 }, async () => {
   const verdicts = await judged('podwire-ipam');
   expect(unpassed(verdicts)).toEqual([]);
   expect(verdicts.filter(({ id }) => id.startsWith('delegate.'))).toHaveLength(12);

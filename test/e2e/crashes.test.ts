@@ -11,10 +11,10 @@ import { Stack, type ProcessName } from '../support/stack.js';
 
 const PODS = 100;
 
-/** A pool that the pods of one round fill twice over, so that a leaked address would be missed soon. */
+/** A pool that the pods of one round fill twice, so that a leaked address is noticed soon. */
 const POOL = { PODWIRE_IPAM_DEFAULT_POOL_CIDR: '10.65.0.0/24', PODWIRE_IPAM_DEFAULT_POOL_BLOCK_SIZE: '26' };
 
-/** The plugin's answer to an ADD that meets a process that is gone for good, within the test's patience. */
+/** The plugin's answer to an ADD without the killed process, within the test's patience. */
 const SHORT_DEADLINES = { PODWIRE_PLUGIN_ADD_TIMEOUT_MS: '3000', PODWIRE_PLUGIN_CLEAN_UP_TIMEOUT_MS: '2000' };
 
 const addressOf = (answer: CniAnswer): string => JSON.parse(answer.stdout).ips[0].address.split('/')[0];
@@ -36,7 +36,7 @@ describe.each<ProcessName>(['ipam', 'dataplane', 'plugin'])(
       pods.forEach(removePod);
     });
 
-    test('every pod that was answered has its address and its wire, and every other address can be had again', async () => {
+    test('every pod with a result has its address and interface, and every other address can be allocated again', async () => {
       const adding = pods.map((pod) => call('ADD', pod));
       await Promise.any(adding);
       await stack.kill(victim);
@@ -58,7 +58,7 @@ describe.each<ProcessName>(['ipam', 'dataplane', 'plugin'])(
         expect(pings(address, stack.netnsPath), `${pod.name} at ${address}`).toBe(true);
       }
 
-      // What the runtime does after a failed ADD.
+      // The runtime's reaction to a failed ADD.
       const deleted = await Promise.all(refused.map((pod) => call('DEL', pod)));
       expect(deleted.filter(({ exitCode }) => exitCode !== 0)).toEqual([]);
       const held = (handles: readonly { handleId: string }[]) => handles.map(({ handleId }) => handleId).sort();
@@ -75,7 +75,7 @@ describe.each<ProcessName>(['ipam', 'dataplane', 'plugin'])(
   },
 );
 
-describe('a process that stays away', () => {
+describe('a process that stays down', () => {
   const stack = new Stack({ env: { ...POOL, ...SHORT_DEADLINES } });
   const pod = makePod('away');
   const call = (command: string) => callCni({ command, pod, socket: stack.sockets.plugin });
@@ -87,24 +87,24 @@ describe('a process that stays away', () => {
     removePod(pod);
   });
 
-  test('ADD without the dataplane fails within its deadline, says so, and leaks no address', async () => {
+  test('ADD without the dataplane fails within its deadline with the reason, and leaks no address', async () => {
     await stack.kill('dataplane');
     const startMs = Date.now();
     const answer = await call('ADD');
     const elapsedMs = Date.now() - startMs;
     expect(answer.exitCode).toBe(1);
     expect(JSON.parse(answer.stdout)).toMatchObject({ code: 11, msg: expect.stringContaining('podwire-dataplane') });
-    // Within its own deadline of a few seconds, not that of a minute which a stack has.
+    // Within its own deadline of a few seconds, not the minute that a stack has.
     expect(elapsedMs).toBeLessThan(30_000);
     await stack.start('dataplane');
-    // Until the dataplane says that no wire leads to it, nobody else may have the address.
+    // Until the dataplane reports that no interface uses it, the address is not allocated again.
     await expect.poll(() => allocations(stack), { timeout: 60_000 }).toEqual([]);
-    // A machine under load may take longer than the few seconds that an ADD has here.
+    // A machine under load may take longer than this ADD's few seconds.
     await expect.poll(() => call('ADD'), { timeout: 60_000 }).toMatchObject({ exitCode: 0 });
     expect(await call('DEL')).toMatchObject({ exitCode: 0 });
   }, 180_000);
 
-  test('ADD without IPAM fails with "try again later" and wires nothing', async () => {
+  test('ADD without IPAM fails with "try again later" and attaches nothing', async () => {
     await stack.kill('ipam');
     const answer = await call('ADD');
     expect(answer.exitCode).toBe(1);
@@ -120,7 +120,7 @@ describe('STATUS', () => {
     callCni({ command: 'STATUS', pod, socket: stack.sockets.plugin, config: { name, cniVersion: '1.1.0' } });
   const READY = { exitCode: 0, stdout: '' };
 
-  describe('by the strict reading', () => {
+  describe('with strict readiness', () => {
     const stack = new Stack({ env: { PODWIRE_PLUGIN_STRICT_STATUS: 'true' } });
     const pod = makePod('strict');
 
@@ -130,11 +130,11 @@ describe('STATUS', () => {
       removePod(pod);
     });
 
-    test.each(['ipam', 'dataplane'] as const)('does not wait for podwire-%s that hangs, and names it', async (name) => {
+    test.each(['ipam', 'dataplane'] as const)('does not wait for a hanging podwire-%s, and names it', async (name) => {
       const pid = stack.pid(name);
       process.kill(pid, 'SIGSTOP');
       try {
-        // What is known of one network is no answer for another.
+        // The answer for one network is not used for another.
         for (let network = 0; network < 3; network++) {
           const answer = await status(stack, pod, `hangs-${name}-${network}`);
           expect(answer.exitCode).toBe(1);
@@ -150,7 +150,7 @@ describe('STATUS', () => {
     });
   });
 
-  test('of a node that was ready goes on without podwire-ipam, also after a restart of the plugin', async () => {
+  test('of a node that was ready succeeds without podwire-ipam, also after a restart of the plugin', async () => {
     const stack = new Stack({ env: { ...POOL, ...SHORT_DEADLINES } });
     const pod = makePod('keeps');
     await stack.start('dataplane', 'plugin');
@@ -163,7 +163,7 @@ describe('STATUS', () => {
     await expect.poll(() => statSync(lease).mtimeMs - Date.now(), { timeout: 30_000 }).toBeGreaterThan(10_000);
     await stack.kill('ipam');
     await stack.kill('plugin');
-    // For as long as the plugin left word of, the shim answers by itself.
+    // The shim answers by itself until the end of the plugin's lease.
     expect(await status(stack, pod, 'net')).toMatchObject(READY);
     await stack.start('plugin');
     expect(await status(stack, pod, 'net')).toMatchObject(READY);
@@ -174,7 +174,7 @@ describe('STATUS', () => {
   }, 180_000);
 });
 
-test('ADD waits for a dataplane that comes back within the deadline', async () => {
+test('ADD waits for a dataplane that returns within the deadline', async () => {
   const stack = new Stack({ env: POOL });
   const pod = makePod('waits');
   const call = (command: string) => callCni({ command, pod, socket: stack.sockets.plugin });

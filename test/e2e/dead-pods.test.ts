@@ -10,13 +10,13 @@ import { callCni, makePod, NETWORK, removePod } from '../support/pods.js';
 import { run } from '../support/programs.js';
 import { Stack } from '../support/stack.js';
 
-/** Pods that died unheard: their addresses come back to IPAM, and nobody else's do. */
+/** Pods that died without a DEL: their addresses return to IPAM, and no other addresses do. */
 
 const stack = new Stack();
 const EARLIER_BOOT = '11111111-1111-4111-8111-111111111111';
 const THIS_BOOT = readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim();
 
-/** Two looks with their intervals, as the pod's namespace goes right after the first; more where the machine is busy. */
+/** Two checks with their intervals, as the pod's namespace ends right after the first; more where the machine is busy. */
 const NOTICED_MS = 120_000;
 
 const limits = () => ({ deadlineMs: Date.now() + 20_000 });
@@ -40,11 +40,11 @@ async function allocate(containerId: string, netns: { readonly bootId: string; r
 beforeAll(() => stack.start('ipam'));
 afterAll(() => stack.destroy());
 
-test('what is not known to have died with an earlier boot stays', async () => {
+test('an attachment that is not proven to be of an earlier boot stays', async () => {
   await allocate('untold', undefined);
   await allocate('this-boot', { bootId: THIS_BOOT, inode: 4_026_532_999n });
   await allocate('other-node', { bootId: EARLIER_BOOT, inode: 4_026_532_998n });
-  // Given since this boot began: the machine that these tests run on cannot have been booted meanwhile.
+  // Allocated since this boot began: the machine of these tests cannot have been booted meanwhile.
   await allocate('twin', { bootId: EARLIER_BOOT, inode: 4_026_532_997n });
   await stack.start('dataplane', 'plugin');
   await expect
@@ -53,7 +53,7 @@ test('what is not known to have died with an earlier boot stays', async () => {
   expect(await holders()).toEqual(['net.other-node', 'net.this-boot', 'net.twin', 'net.untold']);
 });
 
-test('a namespace that goes without a DEL is noticed, and its address given back; the pod beside it lives on', async () => {
+test('a namespace that ends without a DEL is noticed, and its address released; the pod beside it is unaffected', async () => {
   const [dies, lives] = [makePod('dead-dies'), makePod('dead-lives')];
   for (const pod of [dies, lives]) {
     const answer = await callCni({ command: 'ADD', pod, socket: stack.sockets.plugin });
@@ -72,7 +72,7 @@ test('a namespace that goes without a DEL is noticed, and its address given back
   expect(await holders()).toEqual(['net.other-node', 'net.this-boot', 'net.twin', 'net.untold']);
 }, 240_000);
 
-test('an interface that is deleted comes back while IPAM has its address, and not after another tool has released that', async () => {
+test('a deleted interface is restored while IPAM has its address, and not after another tool has released that', async () => {
   const pod = makePod('dead-cut');
   const add = () => callCni({ command: 'ADD', pod, socket: stack.sockets.plugin });
   expect(await add()).toMatchObject({ exitCode: 0 });
@@ -82,7 +82,7 @@ test('an interface that is deleted comes back while IPAM has its address, and no
   cut();
   await expect.poll(isWired, { timeout: NOTICED_MS }).toBe(true);
 
-  // As a DEL of Calico's plugin does it, with the release first, so that no answer of IPAM comes before it.
+  // Like a DEL of Calico's plugin, with the release first, so that no answer of IPAM comes before it.
   const ipam = new Peer('podwire-ipam', `unix:${stack.sockets.ipam}`);
   const handleId = `${NETWORK}.${pod.containerId}`;
   const release = () => ipam.call(HandleServiceService.releaseHandle, { handleId, searchAllBlocks: false }, limits());

@@ -18,7 +18,7 @@ interface Result {
   readonly dns?: object;
 }
 
-/** A node where other people's plugins and Podwire's are in one `CNI_PATH`. */
+/** A node with plugins of other projects and Podwire's in one `CNI_PATH`. */
 export class DelegatingNode {
   readonly stack: Stack;
   /** Folder with the shim under its name as IPAM plugin. */
@@ -64,7 +64,7 @@ export class DelegatingNode {
     rmSync(this.bin, { recursive: true });
   }
 
-  /** Each as `container addresses`. */
+  /** One text each: `container addresses`. */
   #held(): string[] {
     const { endpoints = [] } = this.#endpoints();
     return endpoints.map(

@@ -12,7 +12,7 @@ const START = join(ROOT, 'deploy', 'local', 'start.mjs');
 
 const start = (...args: readonly string[]) => spawnSync(process.execPath, [START, ...args], { encoding: 'utf8' });
 
-/** Runs `npm start`, in a process group of its own as a terminal does, until it says that it is running. */
+/** Runs `npm start`, in a process group of its own as a terminal does, until it prints that it is running. */
 async function running() {
   const child = spawn(process.execPath, [START], { stdio: ['ignore', 'pipe', 'inherit'], detached: true });
   let output = '';
@@ -27,7 +27,7 @@ async function running() {
   return { child, ended, output: () => output };
 }
 
-test('a commit of several requests is a span of each one’s trace', async () => {
+test('a commit of several requests is a span in the trace of each', async () => {
   const receiver = new SpanReceiver();
   const url = await receiver.listen();
   const times = { startTimeUnixNano: '1', endTimeUnixNano: '2000001' };
@@ -48,7 +48,7 @@ test('a commit of several requests is a span of each one’s trace', async () =>
 });
 
 describe('npm start', () => {
-  test('--once shows two pods that reach each other, and ends with exit code 0', () => {
+  test('--once shows two connected pods, and ends with exit code 0', () => {
     const { status, stdout, stderr } = start('--once');
     expect(status, stdout + stderr).toBe(0);
     expect(stdout.match(/✓/g)).toHaveLength(6);
@@ -66,7 +66,7 @@ describe('npm start', () => {
     expect(stdout).toMatch(/default-ipv4-ippool +10\.65\.0\.0\/16 +65536/);
   }, 300_000);
 
-  test('a second one is refused while the first runs; Ctrl-C ends that and takes everything away', async () => {
+  test('a second one is refused while the first runs; Ctrl-C ends the first and removes everything', async () => {
     const before = run('ip', '-br', 'link');
     const first = await running();
     const folder = /logs: (\S+)\/log/.exec(first.output())![1]!;
@@ -85,11 +85,11 @@ describe('npm start', () => {
     expect(run('sh', '-c', 'ps ax -o args | grep -c "[d]ist/main.js" || true').trim()).toBe('0');
   }, 300_000);
 
-  test('what it proposes to try works from outside, on the node of the demonstration', async () => {
+  test('the suggested commands work from outside, on the node of the demonstration', async () => {
     const first = await running();
     const proposed = first.output().split('try, in another terminal in this folder:\n')[1]!.split('logs: ')[0]!;
     const lines = proposed.split('\n').filter((line) => line.startsWith('  '));
-    // What CI may lack, and the one that does not end; npm links the programs only where it has installed.
+    // Commands that CI may lack, and the one that does not end; npm links the programs only where it has installed.
     const runnable = lines.filter((line) => !line.includes('grpcurl')).map((line) => line.trim().replace(/^sudo /, ''));
     const script = runnable
       .map((line) => line.replace('npx podwirectl', 'services/ctl/bin/podwirectl.mjs'))
@@ -104,7 +104,7 @@ describe('npm start', () => {
     expect(stdout).toMatch(/inet 10\.65\.\d+\.\d+\/32 .*eth0/);
   }, 300_000);
 
-  test('takes everything away also when it is killed', async () => {
+  test('removes everything also when it is killed', async () => {
     const first = await running();
     const folder = /logs: (\S+)\/log/.exec(first.output())![1]!;
     first.child.kill('SIGKILL');
@@ -124,7 +124,7 @@ describe('npm start', () => {
     ['darwin', '20.20.0', 'Run it on Linux'],
     ['linux', '18.20.0', 'needs Node.js 20.19'],
     ['linux', '20.18.0', 'needs Node.js 20.19'],
-  ])('on %s with Node.js %s it says what is wrong', (platform, version, message) => {
+  ])('on %s with Node.js %s it fails with the reason', (platform, version, message) => {
     const program = `import { systemFault } from ${JSON.stringify(join(ROOT, 'deploy', 'local', 'prepare.mjs'))};
       process.stdout.write(systemFault(${JSON.stringify({ platform, version })}))`;
     expect(run(process.execPath, '--input-type=module', '-e', program)).toContain(message);

@@ -17,7 +17,7 @@ const pods: Pod[] = [];
 const call = (command: string, pod: Pod, rest: Partial<CniCall> = {}) =>
   callCni({ command, pod, socket: stack.sockets.plugin, ...rest });
 
-/** A pod for which IPAM holds addresses of some families; the plugin finds them, and wires what was found. */
+/** A pod with addresses of some families in IPAM; the plugin finds them, and attaches the pod with these. */
 function podWith(name: string, ...families: readonly string[]): Pod {
   const pod = makePod(name);
   pods.push(pod);
@@ -38,7 +38,7 @@ beforeAll(async () => {
   await stack.start();
   const pool = { name: 'ipv6', cidr: 'fd65::/48' };
   rpc(stack.sockets.ipam, 'podwire.ipam.v1.PoolService/CreatePool', { pool });
-  // The node forwards IPv6 once it has heard of the pool.
+  // The node forwards IPv6 once it knows the pool.
   const forwarding = () => run('ip', 'netns', 'exec', stack.netns, 'sysctl', '-n', 'net.ipv6.conf.all.forwarding');
   await vi.waitFor(() => expect(forwarding().trim()).toBe('1'), { timeout: 30_000 });
 });
@@ -66,7 +66,7 @@ describe('pods of both families', () => {
     expect(stack.ip('-6', 'route', 'show', 'table', 'all')).not.toContain('podw');
   });
 
-  test('get a result in older forms that tells the families apart, and pass CHECK', async () => {
+  test('get a result in older versions that separates the families, and pass CHECK', async () => {
     const pod = podWith('e2e-dual-old', ...BOTH);
     const result = await add(pod, { cniVersion: '0.4.0' });
     expect(result.ips.map(({ version, interface: at }) => [version, at])).toEqual([

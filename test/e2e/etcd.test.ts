@@ -15,7 +15,7 @@ const folder = mkdtempSync(join(tmpdir(), 'podwire-e2e-etcd-'));
 const children: ChildProcess[] = [];
 let etcd: EtcdServer;
 
-/** Starts podwire-ipam as a process of its own. @returns its socket, once it is healthy */
+/** Starts podwire-ipam as a separate process. @returns its socket, once it is healthy */
 async function startReplica(name: string): Promise<string> {
   const socket = join(folder, name, 'ipam.sock');
   const logFile = join(folder, `${name}.log`);
@@ -40,7 +40,7 @@ async function startReplica(name: string): Promise<string> {
   return socket;
 }
 
-/** Starts podwire-dataplane as node-1: with etcd, IPAM takes no node that is not registered. */
+/** Starts podwire-dataplane as node-1: with etcd, IPAM accepts only registered nodes. */
 function startDataplane(ipamSocket: string): void {
   const log = openSync(join(folder, 'dataplane.log'), 'a');
   const env = {
@@ -70,7 +70,7 @@ afterAll(async () => {
     }),
   );
   await etcd.dispose();
-  // The dataplane's tables stay in force without it.
+  // The dataplane's tables stay active without it.
   requireThrowawayNamespace();
   run('nft', 'flush', 'ruleset');
   rmSync(folder, { recursive: true, force: true });
@@ -79,7 +79,7 @@ afterAll(async () => {
 const attachment = (containerId: string) => ({ network: 'net', containerId, interfaceName: 'eth0' });
 
 describe('podwire-ipam on etcd', () => {
-  test('allocates over gRPC what etcdctl finds, and every replica knows it', async () => {
+  test('allocates over gRPC what etcdctl shows, and every replica knows it', async () => {
     const sockets = [await startReplica('first'), await startReplica('second')] as const;
     const allocate = (socket: string) =>
       rpc(socket, 'podwire.ipam.v1.AddressService/Allocate', { attachment: attachment('c1'), nodeName: 'node-1' });

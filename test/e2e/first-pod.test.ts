@@ -76,7 +76,7 @@ describe('two pods of one node', () => {
 });
 
 describe('ADD', () => {
-  test.each(['0.3.1', '0.4.0', '1.0.0'])('answers in the form of cniVersion %s', async (cniVersion) => {
+  test.each(['0.3.1', '0.4.0', '1.0.0'])('returns a result of cniVersion %s', async (cniVersion) => {
     const target = pod(`e2e-version-${cniVersion}`);
     const result = await add(target, { config: { cniVersion } });
     expect(result.cniVersion).toBe(cniVersion);
@@ -91,7 +91,7 @@ describe('ADD', () => {
     expect((await call('DEL', target, { config: { cniVersion } })).exitCode).toBe(0);
   });
 
-  test('repeated, and twice at once, gives one address', async () => {
+  test('repeated, and twice at once, allocates one address', async () => {
     const target = pod('e2e-twice');
     const results = await Promise.all([add(target), add(target), add(target)]);
     results.push(await add(target));
@@ -99,7 +99,7 @@ describe('ADD', () => {
     expect(await call('DEL', target)).toMatchObject({ exitCode: 0 });
   });
 
-  test('wires a second interface beside the first, each with routes of its own', async () => {
+  test('attaches a second interface beside the first, each with routes of its own', async () => {
     const target = pod('e2e-two-interfaces');
     const address = addressOf(await add(target));
     const second = await add(target, { interfaceName: 'net1' });
@@ -121,7 +121,7 @@ describe('ADD', () => {
 });
 
 describe('CHECK', () => {
-  test('succeeds on a sound pod, and names the first difference on another', async () => {
+  test('succeeds for an intact pod, and names the first difference of another', async () => {
     const target = pod('e2e-check');
     const prevResult = await add(target);
     expect(await call('CHECK', target, { config: { prevResult } })).toMatchObject({ exitCode: 0, stdout: '' });
@@ -134,7 +134,7 @@ describe('CHECK', () => {
 });
 
 describe('DEL', () => {
-  test('succeeds however often it comes, without a namespace, and for what never was', async () => {
+  test('succeeds repeatedly, without a namespace, and for an unknown attachment', async () => {
     const target = pod('e2e-del');
     await add(target);
     for (const env of [{}, {}, { CNI_NETNS: '' }, { CNI_NETNS: '/run/netns/gone' }]) {
@@ -144,7 +144,7 @@ describe('DEL', () => {
     expect(await call('DEL', never)).toMatchObject({ exitCode: 0, stdout: '' });
   });
 
-  test('frees the address when the namespace has died first', async () => {
+  test('releases the address when the namespace ended first', async () => {
     const target = makePod('e2e-dead');
     const address = addressOf(await add(target));
     removePod(target);

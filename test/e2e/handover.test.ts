@@ -34,7 +34,7 @@ describe.each<readonly [string, readonly ProcessName[]]>([
     pods.forEach(removePod);
   });
 
-  /** Adds and deletes one pod again and again, each time as another container. */
+  /** Adds and deletes one pod repeatedly, each time as another container. */
   async function load(pod: Pod, ended: AbortSignal): Promise<void> {
     for (let round = 0; !ended.aborted; round++) {
       const container = { ...pod, containerId: `${round.toString(16)}-${pod.containerId}`.slice(0, 64) };
@@ -54,7 +54,7 @@ describe.each<readonly [string, readonly ProcessName[]]>([
       for (let count = 0; count < HANDOVERS; count++) {
         const before = added;
         await Promise.all(names.map((name) => stack.handOver(name)));
-        // Each successor carries out ADDs.
+        // Each successor executes ADDs.
         await expect.poll(() => added, { timeout: 60_000 }).toBeGreaterThan(before + WORKERS);
       }
       ended.abort();
@@ -92,7 +92,7 @@ describe('a process that is killed three times in a row', () => {
         startsMs.push(performance.now() - startMs);
         await sleep(100);
       }
-      // Where other tests leave no processor, starting Node.js alone takes long.
+      // Where other tests use every processor, starting Node.js alone takes long.
       const limitMs = Math.max(2000, 20 * bareStartMs());
       expect(Math.max(...startsMs), `${startsMs.join(', ')} ms`).toBeLessThan(limitMs);
     },

@@ -1,4 +1,4 @@
-// podwire install beside the real processes: the network configuration waits for them, and pods can be made by what it leaves.
+// podwire install beside the real processes: the network configuration waits for them, and pods work with it.
 import { execFileSync, spawn } from 'node:child_process';
 import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -22,7 +22,7 @@ afterAll(async () => {
   rmSync(host, { recursive: true });
 });
 
-test('the configuration is written once IPAM is back, and makes a pod', { timeout: 120_000 }, async () => {
+test('the configuration is written once IPAM is reachable, and a pod works with it', { timeout: 120_000 }, async () => {
   await stack.kill('ipam');
   const member = { type: 'podwire', socket: stack.sockets.plugin };
   const config = { cniVersion: '1.0.0', cniVersions: ['1.0.0', '1.1.0'], name: 'net', plugins: [member] };

@@ -4,7 +4,7 @@ import { allocations, attachedPods } from '../support/leftovers.js';
 import { callCni, makePod, removePod } from '../support/pods.js';
 import { Stack } from '../support/stack.js';
 
-/** DELs while everything is away, the plugin killed after its answer: what they left is done by its next process. */
+/** DELs while both services are down, the plugin killed after its answer: its next process completes them. */
 
 const stack = new Stack({ env: { PODWIRE_PLUGIN_DEL_SERVICE_TIMEOUT_MS: '300' } });
 const SUCCESS = { exitCode: 0, stdout: '' };
@@ -14,7 +14,7 @@ const call = (command: string, pod: ReturnType<typeof makePod>, config = {}) =>
 beforeAll(() => stack.start());
 afterAll(() => stack.destroy());
 
-test('a DEL succeeds with IPAM and dataplane killed, and leaves nothing once they are back', async () => {
+test('a DEL succeeds with IPAM and dataplane killed, and leaves nothing once they are reachable', async () => {
   const pods = ['journal-a', 'journal-b'].map(makePod);
   const stays = makePod('journal-c');
   for (const pod of [...pods, stays]) {
@@ -32,7 +32,7 @@ test('a DEL succeeds with IPAM and dataplane killed, and leaves nothing once the
   await stack.start('ipam', 'dataplane', 'plugin');
   await expect.poll(async () => (await allocations(stack)).length, { timeout: 60_000 }).toBe(held - 2);
   expect((await attachedPods(stack)).map(({ attachment }) => attachment?.containerId)).toEqual([stays.containerId]);
-  // It gives services less time than a busy machine may need.
+  // STATUS gives services less time than a busy machine may need.
   await expect.poll(() => call('STATUS', stays, { cniVersion: '1.1.0' }), { timeout: 30_000 }).toMatchObject(SUCCESS);
   const list = { cniVersion: '1.1.0', 'cni.dev/valid-attachments': [] };
   expect(await call('GC', stays, list)).toMatchObject(SUCCESS);

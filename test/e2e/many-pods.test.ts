@@ -8,7 +8,7 @@ import { Stack } from '../support/stack.js';
 /** Addresses of a block. */
 const BLOCK = 64;
 
-/** Pods of one after the other: more than a block has addresses, so that each comes to be used again. */
+/** Pods one after the other: more than a block has addresses, so that each is used again. */
 const CYCLES = 100;
 const PARALLEL = 100;
 
@@ -34,7 +34,7 @@ test(`${CYCLES} pods, one after the other, get every address of the block in tur
     const deleted = await call('DEL', each);
     expect(deleted.exitCode, deleted.stdout).toBe(0);
   }
-  // An address comes back into use only after all others of its block.
+  // An address is used again only after all others of its block.
   for (let i = 0; i + BLOCK <= CYCLES; i++) expect(new Set(addresses.slice(i, i + BLOCK)).size).toBe(BLOCK);
   expect(await footprint(stack)).toEqual(before);
   removePod(pod);

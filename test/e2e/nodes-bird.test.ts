@@ -16,7 +16,7 @@ import {
   wire,
 } from './cluster-pods.js';
 
-// Up to a dozen processes start, on a machine that does other things as well.
+// Up to a dozen processes start, on a machine with other load.
 vi.setConfig({ testTimeout: 240_000, hookTimeout: 240_000 });
 
 const BIRD = { PODWIRE_ROUTING: 'bird', PODWIRE_BIRD_RUN: 'child', PODWIRE_BIRD_POLL_MS: '500' };
@@ -34,7 +34,7 @@ function folder(): string {
   return path;
 }
 
-/** The router as the nodes' route reflector, which takes their routes itself too. */
+/** The router as the nodes' route reflector, which uses their routes itself too. */
 async function startReflector({ nodes, routerNetns }: Cluster): Promise<void> {
   const path = folder();
   const neighbours = nodes.map(({ ipv4 }, index) => `protocol bgp n${index} from node { neighbor ${ipv4} as 64512; }`);
@@ -57,7 +57,7 @@ async function startReflector({ nodes, routerNetns }: Cluster): Promise<void> {
   });
 }
 
-test('pods reach each other by what BGP tells, every node a peer of every other', async () => {
+test('pods reach each other over BGP, every node a peer of every other', async () => {
   const made = await startCluster({ subnets: ['a', 'a', 'a'], env: BIRD }, [IPV4_POOL]);
   const wired = await Promise.all(made.nodes.map((node) => wire(node)));
   await expectAllToReachEachOther(wired);
@@ -68,7 +68,7 @@ test('pods reach each other by what BGP tells, every node a peer of every other'
   }
 });
 
-test('pods of two subnets reach each other by a router that reflects routes', async () => {
+test('pods of two subnets reach each other through a router that reflects routes', async () => {
   const peersFile = join(folder(), 'peers.yaml');
   const peers = [
     { name: 'router-a', nodes: ['node-1', 'node-2'], address: '192.0.2.1', asNumber: 64512 },

@@ -18,10 +18,10 @@ import {
   type Wired,
 } from './cluster-pods.js';
 
-// Up to nine processes start, on a machine that does other things as well.
+// Up to nine processes start, on a machine with other load.
 vi.setConfig({ testTimeout: 240_000, hookTimeout: 240_000 });
 
-describe('pods of several nodes reach each other, and what is outside with their node’s address', () => {
+describe('pods of several nodes reach each other, and outside hosts with their node’s address', () => {
   afterEach(cleanUp);
 
   test('without encapsulation, in one subnet', async () => {
@@ -32,7 +32,7 @@ describe('pods of several nodes reach each other, and what is outside with their
     await expectAddressesSeen(made, wired);
   });
 
-  test('on both families, by VXLAN always, and then between subnets alone', async () => {
+  test('on both families, by VXLAN always, and then between subnets only', async () => {
     const pools = [IPV4_POOL, IPV6_POOL];
     const made = await startCluster(
       { subnets: ['a', 'a', 'b'] },
@@ -52,21 +52,21 @@ describe('pods of several nodes reach each other, and what is outside with their
   });
 });
 
-describe('a node whose interface is made anew', () => {
+describe('a node whose interface is recreated', () => {
   afterEach(cleanUp);
 
-  test('is reached by its neighbours and by others at once, though they know its earlier MAC address', async () => {
+  test('is reached by neighbours and other hosts at once, though they know its earlier MAC address', async () => {
     const pools = [IPV4_POOL, IPV6_POOL].map((pool) => ({ ...pool, ...VXLAN_CROSS_SUBNET }));
     const made = await startCluster({ subnets: ['a', 'a', 'b'] }, pools);
     const wired = await Promise.all(made.nodes.map((node) => wire(node, pools.length)));
     await expectAllToReachEachOther(wired);
     const [replaced, neighbour, other] = wired;
-    // One way alone: whoever is asked by the node itself learns where it is.
+    // One way only: a host that the node asks learns its address.
     const silent = () =>
       [neighbour!, other!].flatMap(({ name, pod }) =>
         replaced!.addresses.filter((address) => !pings(address, pod.netns)).map((address) => `${name} → ${address}`),
       );
-    // They are to believe what they know for longer than the test takes.
+    // Their entries last longer than the test takes.
     const believing = [made.routerNetns, made.nodes[1]!.stack.netns];
     for (const netns of believing) run('nsenter', `--net=/run/netns/${netns}`, 'sh', '-c', BELIEVE);
     expect(silent()).toEqual([]);
@@ -76,11 +76,11 @@ describe('a node whose interface is made anew', () => {
   });
 });
 
-/** Neighbours are asked for once more, and known for ten minutes then. */
+/** Neighbours are asked again, and stay known for ten minutes. */
 const BELIEVE =
   'for file in /proc/sys/net/ipv[46]/neigh/*/base_reachable_time_ms; do echo 1200000 > "$file"; done; ip neigh flush all';
 
-/** By how many routes the pods of other nodes are reached, by the interface that they go out of. */
+/** The number of routes to pods of other nodes, by outgoing interface. */
 function devices(node: Node): Record<string, number> {
   const through = (device: string) =>
     routesOf(node).filter((route) => route.includes(' via ') && route.includes(` dev ${device} `));
@@ -92,7 +92,7 @@ async function detach({ stack }: Node, { pod }: Wired): Promise<void> {
   expect(answer).toMatchObject({ exitCode: 0 });
 }
 
-/** To its pod, to the other node's block, and the blackhole of its own, without which pods reach each other as well: it may come last. */
+/** To its pod, to the other node's block, and the blackhole of its own, which may come last, as pods reach each other without it. */
 async function allRoutesOf(node: Node): Promise<string[]> {
   await expect.poll(() => routesOf(node), { timeout: 60_000 }).toHaveLength(3);
   return routesOf(node);
@@ -111,7 +111,7 @@ describe('a node of a cluster', () => {
 
   afterAll(cleanUp);
 
-  test('keeps its routes while podwire-ipam is away, and applies what changed meanwhile once it is back', async () => {
+  test('keeps its routes while podwire-ipam is down, and applies changes once it is reachable', async () => {
     const [first, second] = [made.nodes[0]!, made.nodes[1]!];
     const before = await allRoutesOf(second);
 
@@ -128,13 +128,13 @@ describe('a node of a cluster', () => {
     await detach(second, later);
   });
 
-  test('mends what somebody took out of the kernel', async () => {
+  test('repairs routes that were removed from the kernel', async () => {
     const [first] = made.nodes;
     const before = await allRoutesOf(first!);
     const status = () => rpc(first!.stack.sockets.dataplane, 'podwire.dataplane.v1.NodeService/GetNodeStatus');
     const there = { tunnels: 1, peers: 1, routes: before.length - 1 };
     const settled = { routingState: 'ROUTING_STATE_AS_WANTED', wanted: there, present: there, attachmentCount: 1 };
-    // What it wants is known from before podwire-ipam was away; that it listens again may take longer.
+    // The wanted state is known from before podwire-ipam was down; until it listens again may take longer.
     await vi.waitFor(
       () => {
         const found = status();
@@ -150,7 +150,7 @@ describe('a node of a cluster', () => {
     await expectAllToReachEachOther(wired);
     await expect.poll(() => routesOf(first!), { timeout: 30_000 }).toEqual(before);
 
-    // The last pool that is encapsulated ends with its pods, though the nodes' tunnels had addresses of it.
+    // The last pool with encapsulation ends with its pods, though the nodes' tunnels had addresses of it.
     made.ipam('PoolService/DeletePool', { name: IPV4_POOL.name });
     for (const [at, each] of wired.entries()) await detach(made.nodes[at]!, each);
     await expect.poll(() => made.ipam('PoolService/ListPools'), { timeout: 90_000, interval: 500 }).toEqual({});

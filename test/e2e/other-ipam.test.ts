@@ -1,4 +1,4 @@
-// Podwire's wires with the addresses of Debian's IPAM plugins.
+// Podwire's attachments with addresses of Debian's IPAM plugins.
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 
@@ -10,14 +10,14 @@ import { addressOf, DelegatingNode } from './delegation.js';
 const node = new DelegatingNode();
 
 beforeAll(async () => {
-  // Where IPAM has a pool of IPv6, the dataplane does it.
+  // With an IPv6 pool in IPAM, the dataplane does it.
   run('ip', 'netns', 'exec', node.stack.netns, 'sysctl', '-qw', 'net.ipv6.conf.all.forwarding=1');
   await node.stack.start();
 });
 
 afterAll(() => node.destroy());
 
-test('host-local: pods reach each other, and DEL gives the leases back', async () => {
+test('host-local: pods reach each other, and DEL releases the leases', async () => {
   const dataDir = join(node.stack.folder, 'leases');
   const ranges = [[{ subnet: '192.0.2.0/24' }], [{ subnet: 'fd65:1::/64' }]];
   const config = { name: 'lease', ipam: { type: 'host-local', dataDir, ranges } };
@@ -35,7 +35,7 @@ test('host-local: pods reach each other, and DEL gives the leases back', async (
   expect(await node.call('CHECK', a, { config: { ...config, prevResult: toA } })).toMatchObject({ exitCode: 0 });
   expect(leases()).toHaveLength(4);
 
-  // A second ADD is refused by host-local, and must not take the pod's lease.
+  // A second ADD is refused by host-local, and must not release the pod's lease.
   expect(await node.call('ADD', a, { config })).toMatchObject({
     exitCode: 1,
     stdout: expect.stringContaining('host-local'),
@@ -51,7 +51,7 @@ test('host-local: pods reach each other, and DEL gives the leases back', async (
   expect(node.holders()).toEqual([]);
 });
 
-test('static: a pod has the addresses of its configuration', async () => {
+test('static: a pod has the configured addresses', async () => {
   const config = (address: string) => ({
     name: 'fixed',
     ipam: { type: 'static', addresses: [{ address: `${address}/24` }], dns: { nameservers: ['192.0.2.53'] } },
@@ -68,7 +68,7 @@ test('static: a pod has the addresses of its configuration', async () => {
   expect(node.stack.ip('-br', 'link')).not.toContain('podw');
 });
 
-test('dhcp is refused: routed pods have no link with a server', async () => {
+test('dhcp is refused: routed pods have no link to a server', async () => {
   const pod = node.pod('dhcp');
   const config = { name: 'dhcp', ipam: { type: 'dhcp' } };
   const answer = await node.call('ADD', pod, { config });
@@ -80,7 +80,7 @@ test('dhcp is refused: routed pods have no link with a server', async () => {
   expect(node.stack.ip('-br', 'link')).not.toContain('podw');
 });
 
-test('a change of ipam.type across a restart: DEL gives an address back to whom it is of', async () => {
+test('a change of ipam.type across a restart: DEL releases an address at its own provider', async () => {
   const dataDir = join(node.stack.folder, 'former');
   const leases = () => readdirSync(join(dataDir, 'former')).filter((name) => /^[0-9a-f]/.test(name));
   const leased = { name: 'former', ipam: { type: 'host-local', dataDir, ranges: [[{ subnet: '192.0.2.0/24' }]] } };

@@ -55,7 +55,7 @@ test('podwire-ipam under macvlan: pods reach each other on the link, in both fam
   node.stack.ip('link', 'delete', 'uplink');
 });
 
-test('podwire-ipam gives an address for the node itself where the runtime says that it is meant', async () => {
+test('podwire-ipam allocates an address for the node itself where the runtime requests that', async () => {
   const program = join(node.bin, 'podwire-ipam');
   const config = { cniVersion: '1.0.0', name: 'ingress', type: 'cilium-cni', ipam: { type: 'podwire-ipam' } };
   const pod = { ...node.pod('ingress'), netns: node.stack.netnsPath };
@@ -68,12 +68,12 @@ test('podwire-ipam gives an address for the node itself where the runtime says t
   expect(node.holders()).toEqual([]);
 });
 
-test('STATUS of podwire-ipam goes by IPAM alone: the dataplane need not run', async () => {
+test('STATUS of podwire-ipam queries IPAM only: the dataplane need not run', async () => {
   const pod = node.pod('status');
   const config = { cniVersion: '1.1.0', name: 'status', type: 'ptp', ipam: { type: 'podwire-ipam' } };
   const status = (program?: string) => node.call('STATUS', pod, { config, ...(program !== undefined && { program }) });
   const ofIpam = () => status(join(node.bin, 'podwire-ipam'));
-  // It gives services less time than a busy machine may need.
+  // STATUS gives services less time than a busy machine may need.
   await expect.poll(ofIpam, { timeout: 30_000 }).toEqual({ exitCode: 0, stdout: '', stderr: '' });
   const refusal = async (answer: ReturnType<typeof status>) => {
     const { exitCode, stdout } = await answer;
@@ -81,7 +81,7 @@ test('STATUS of podwire-ipam goes by IPAM alone: the dataplane need not run', as
   };
   expect(await refusal(status())).toMatchObject({ code: 50, msg: expect.stringMatching(/podwire-dataplane/) });
   await node.stack.kill('ipam');
-  // Its pods are healthy: the ADD has the error.
+  // Its pods are healthy: the ADD fails.
   expect(await ofIpam()).toEqual({ exitCode: 0, stdout: '', stderr: '' });
   await node.stack.start('ipam');
 });
@@ -92,7 +92,7 @@ for (const type of ['ptp', 'bridge']) {
       const rest = { program: `${PEERS}/${type}`, config: configuration(type, families) };
       const [a, b] = [node.pod(`${type}-${families.slice(-2)}-a`), node.pod(`${type}-${families.slice(-2)}-b`)];
       const [toA, toB] = [await node.add(a, rest), await node.add(b, rest)];
-      // Debian's bridge puts its own DNS settings in place of those of its IPAM plugin.
+      // Debian's bridge replaces the DNS settings of its IPAM plugin by its own.
       if (type === 'ptp') expect(toA.dns).toEqual({ nameservers: ['10.65.0.53'] });
       expect(toA.ips.map(({ gateway }) => gateway)).toEqual(toB.ips.map(({ gateway }) => gateway));
       for (const family of families === 'dual stack'
@@ -100,7 +100,7 @@ for (const type of ['ptp', 'bridge']) {
         : families === 'IPv4'
           ? ([4] as const)
           : ([6] as const)) {
-        // These plugins leave IPv6 addresses to the detection of duplicates, which takes its time.
+        // These plugins wait for the detection of duplicate IPv6 addresses.
         await until(
           () => pings(addressOf(toB, family), a.netns),
           () => `a → b, IPv${family}: no answer`,
@@ -119,20 +119,20 @@ for (const type of ['ptp', 'bridge']) {
       for (const pod of [a, b, a, b])
         expect(await node.call('DEL', pod, rest)).toMatchObject({ exitCode: 0, stdout: '' });
       expect(node.holders()).toEqual([]);
-      // It keeps its address when it has no pods, and with it the route to the pool.
+      // It keeps its address without pods, and with it the route to the pool.
       if (rest.config.bridge !== undefined) node.stack.ip('link', 'delete', rest.config.bridge);
     });
   });
 }
 
-test('gateways stay when the pods go, and are given back with the node', async () => {
+test('gateways stay after the pods, and are released with the node', async () => {
   const rest = { program: `${PEERS}/ptp`, config: configuration('ptp', 'IPv4') };
   const pod = node.pod('gateway');
   const { ips } = await node.add(pod, rest);
   expect(await node.call('DEL', pod, rest)).toMatchObject({ exitCode: 0, stdout: '' });
   expect(node.holders()).toEqual([]);
   expect(node.gateways()).toContainEqual(expect.stringContaining(`${ips[0]?.gateway}/32`));
-  // The next pod finds it where the last one did, as a bridge that is still there would.
+  // The next pod gets the same gateway, as a bridge that still exists would need.
   expect((await node.add(pod, rest)).ips[0]?.gateway).toBe(ips[0]?.gateway);
   expect(await node.call('DEL', pod, rest)).toMatchObject({ exitCode: 0, stdout: '' });
   rpc(node.stack.sockets.ipam, 'podwire.ipam.v1.NodeService/DeleteNode', { name: 'node-1' });

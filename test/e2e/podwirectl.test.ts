@@ -150,7 +150,7 @@ test('discards a release that host-local always refuses, after which GC succeeds
   expect(again).toMatchObject({ exitCode: 3, stderr: expect.stringContaining('not found') });
 });
 
-test('gc keeps a wire of Calico’s plugin while its address is allocated', async () => {
+test('gc keeps an interface of Calico’s plugin while its address is allocated', async () => {
   const [ipam, dataplane] = [stack.sockets.ipam, stack.sockets.dataplane].map(
     (path) => new Peer('peer', `unix:${path}`),
   );

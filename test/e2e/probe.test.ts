@@ -39,13 +39,13 @@ describe('the processes of a node', () => {
   afterAll(() => stack.destroy());
 
   describe.each<ProcessName>(['ipam', 'dataplane', 'plugin'])('%s', (name) => {
-    test('that serves is healthy and alive', async () => {
+    test('is healthy and alive while it serves', async () => {
       await stack.untilServing(name);
       expect(await probe(stack.sockets[name])).toEqual(HEALTHY);
       expect(await probe('--live', stack.sockets[name])).toEqual(HEALTHY);
     });
 
-    test('that is stopped is neither, within about a second', async () => {
+    test('is neither after a stop, within about a second', async () => {
       const pid = stack.pid(name);
       process.kill(pid, 'SIGSTOP');
       try {
@@ -58,7 +58,7 @@ describe('the processes of a node', () => {
       await stack.untilServing(name);
     });
 
-    test('that was killed is neither', async () => {
+    test('is neither after a SIGKILL', async () => {
       await stack.kill(name);
       expect(await probe(stack.sockets[name])).toEqual(
         unhealthy(stack.sockets[name], 'cannot connect: no process listens on the socket'),
@@ -67,11 +67,11 @@ describe('the processes of a node', () => {
     }, 60_000);
   });
 
-  test('are probed by the shim as well, under its own name', () => {
+  test('are probed with the shim as well, under its own name', () => {
     expect(spawnSync(SHIM, ['probe', stack.sockets.dataplane]).status).toBe(0);
   });
 
-  test('cost little more than the start of a program', () => {
+  test('take little more time than the start of a program', () => {
     const timeMs = (program: string, args: readonly string[]) => {
       const startMs = performance.now();
       spawnSync(program, args);
@@ -127,7 +127,7 @@ describe('other sockets', () => {
     await server.stop();
   });
 
-  test('a missing socket and a file are named', async () => {
+  test('a missing socket and a file are reported', async () => {
     expect(await probe(path('none'))).toEqual(unhealthy(path('none'), 'cannot connect: the socket does not exist'));
     writeFileSync(path('file'), '');
     expect(await probe(path('file'))).toEqual(unhealthy(path('file'), 'cannot connect: it is a file or a directory'));
@@ -144,8 +144,8 @@ describe('other sockets', () => {
     expect(await probe(closing)).toEqual(unhealthy(closing, 'the connection was closed without an answer'));
   });
 
-  test('an answer without end is cut off by size and time', async () => {
-    // SETTINGS and then PINGs, which say nothing about the health.
+  test('an endless answer is cut off by size and time', async () => {
+    // SETTINGS and then PINGs, which do not contain the health.
     const settings = Buffer.from('000000040000000000', 'hex');
     const ping = Buffer.from('0000080600000000000000000000000000', 'hex');
     const endless = await speak('endless', (socket) => {

@@ -10,7 +10,7 @@ interface Manifest {
   readonly bin?: Readonly<Record<string, string>>;
 }
 
-/** Each program that a workspace has npm link, and the file that it is. */
+/** Each program that npm links for a workspace, and its file. */
 const PROGRAMS = FILES.filter((file) => file.endsWith('/package.json')).flatMap((file) => {
   const manifest: Manifest = JSON.parse(read(file));
   const folder = file.replace(/\/package\.json$/, '');
@@ -22,7 +22,7 @@ const asked = (path: string, ...args: readonly string[]) => {
   return { status, stdout, stderr };
 };
 
-test('every program of the documents is one that npm links', () => {
+test('every program of the documents is linked by npm', () => {
   expect(PROGRAMS.map(([name]) => name).sort()).toEqual([
     'podwire',
     'podwire-conformance',
@@ -41,19 +41,19 @@ describe.each(PROGRAMS)('%s', (name, path) => {
     expect(mode).toBe('100755');
   });
 
-  test('tells its usage, and starts nothing', () => {
+  test('prints its usage, and starts nothing', () => {
     const { status, stdout, stderr } = asked(path, '--help');
     expect({ status, stderr }).toEqual({ status: 0, stderr: '' });
     expect(stdout).toContain(`usage: ${name}`);
   });
 
-  test('ends well where nobody reads what it prints any more', () => {
+  test('exits normally when its output is closed', () => {
     const script = '{ "$0" --help; echo "exit code $?" >&2; } | true';
     const { stderr } = spawnSync('sh', ['-c', script, join(ROOT, path)], { encoding: 'utf8', timeout: 30_000 });
     expect(stderr).toBe('exit code 0\n');
   });
 
-  test('refuses what it does not know, and says where to look', () => {
+  test('refuses unknown arguments, with a reference to the help', () => {
     const { status, stdout, stderr } = asked(path, '--nonsense');
     expect({ isRefused: status === 2 || status === 254, stdout }).toEqual({ isRefused: true, stdout: '' });
     expect(stderr).toContain('--nonsense');

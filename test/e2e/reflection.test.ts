@@ -73,7 +73,7 @@ const METHODS = {
   ],
 } as const;
 
-describe.each(['ipam', 'dataplane'] as const)('%s, known by reflection alone', (service) => {
+describe.each(['ipam', 'dataplane'] as const)('%s, known by reflection only', (service) => {
   const socket = stack.sockets[service];
 
   test('lists every method', () => {
@@ -84,7 +84,7 @@ describe.each(['ipam', 'dataplane'] as const)('%s, known by reflection alone', (
     expect(listed).toEqual([...health, ...METHODS[service]].sort());
   });
 
-  test.each(METHODS[service])('%s takes a call and answers, or refuses with a typed error', (method) => {
+  test.each(METHODS[service])('%s answers a call, or refuses it with a typed error', (method) => {
     const { ok, text } = bufCurl(socket, '-d', '{}', `http://localhost/${method}`);
     const answer = ok ? {} : JSON.parse(text);
     expect(ok ? 'ok' : answer.code).toMatch(/^(ok|invalid_argument)$/);

@@ -12,13 +12,13 @@ const stack = new Stack({
 });
 const pod = makePod('refused');
 
-/** Without those of the node's own blocks, which come and go in the node's own time. */
+/** Without those of the node's own blocks, which the node adds and removes at its own time. */
 const routes = (): string => {
   const all: readonly { readonly type?: string }[] = JSON.parse(stack.ip('-j', 'route'));
   return JSON.stringify(all.filter(({ type }) => type !== 'blackhole'));
 };
 
-/** Everything that a refused request could have changed, as text. */
+/** Every state that a refused request could have changed, as text. */
 const state = () =>
   [
     stack.ip('-j', 'link'),
@@ -53,10 +53,10 @@ describe('the plugin refuses with an error object, and nothing changes', () => {
     ['an interface name of 16 bytes', 4, () => ({ interfaceName: 'x'.repeat(16) }), /CNI_IFNAME/],
     ['the loopback interface', 4, () => ({ interfaceName: 'lo' }), /CNI_IFNAME/],
     ['a netns path that does not exist', 4, () => ({ env: { CNI_NETNS: '/run/netns/nowhere' } }), /nowhere/],
-    ['a netns path that is no namespace', 4, () => ({ env: { CNI_NETNS: file() } }), /no-namespace/],
+    ['a netns path that is not a namespace', 4, () => ({ env: { CNI_NETNS: file() } }), /no-namespace/],
     ['the node’s own namespace', 4, () => ({ env: { CNI_NETNS: stack.netnsPath } }), /own/],
     [
-      'the node’s own namespace, though it is to be let pass',
+      'the node’s own namespace, with CNI_NETNS_OVERRIDE',
       4,
       () => ({ env: { CNI_NETNS: stack.netnsPath, CNI_NETNS_OVERRIDE: '1' } }),
       /own/,
@@ -87,7 +87,7 @@ describe('the plugin refuses with an error object, and nothing changes', () => {
     expect(JSON.parse(answer.stdout).msg).toMatch(/eth0/);
     const withoutBlocks = (text: string) => text.split('\n').slice(0, 3).join('\n');
     expect(withoutBlocks(state())).toBe(withoutBlocks(before));
-    // What an ADD on a busy machine has no time left to give back is given back later.
+    // The journal releases what an ADD on a busy machine has no time to release.
     await expect.poll(state, { timeout: 40_000 }).not.toContain('handleId');
     run('ip', '-n', pod.name, 'link', 'delete', 'eth0');
   });
@@ -117,7 +117,7 @@ describe('IPAM refuses', () => {
     expect(state()).toBe(before);
   });
 
-  test('an ADD when the pools are exhausted, naming every pool and why it could not serve', async () => {
+  test('an ADD when the pools are exhausted, with the reason for each pool', async () => {
     const pods = Array.from({ length: 9 }, (_, i) => makePod(`full-${i}`));
     const answers = [];
     for (const each of pods) answers.push(await add({ pod: each }));
@@ -132,7 +132,7 @@ describe('IPAM refuses', () => {
   });
 });
 
-describe('settings are refused at start, all faults at once', () => {
+describe('settings are refused at start, with all errors at once', () => {
   const wrong = {
     ipam: { PODWIRE_IPAM_STORE: 'paper', PODWIRE_IPAM_LISTN: 'x', PODWIRE_IPAM_DEFAULT_POOL_CIDR: 'y' },
     dataplane: { PODWIRE_DATAPLANE_LISTEN: 'nowhere', PODWIRE_DATAPLANE_COLOUR: 'blue' },
@@ -147,10 +147,10 @@ describe('settings are refused at start, all faults at once', () => {
   });
 });
 
-/** In a user namespace that maps root alone there is nobody else to be. */
+/** In a user namespace that maps root only there is no other user. */
 const hasOtherUsers = !/^\s*0\s+\d+\s+1\s*$/.test(readFileSync('/proc/self/uid_map', 'utf8'));
 
-describe.runIf(hasOtherUsers)('the unix sockets are root’s alone', () => {
+describe.runIf(hasOtherUsers)('the unix sockets are accessible to root only', () => {
   test.each(['ipam', 'dataplane', 'plugin'] as const)('%s', (name) => {
     const probe = 'socket(S, PF_UNIX, SOCK_STREAM, 0); print connect(S, sockaddr_un($ARGV[0])) ? "connected" : $!';
     run('chmod', '755', stack.folder, join(stack.folder, 'run'));

@@ -29,13 +29,13 @@ const links = () =>
     .replace(/[@ ].*/gm, '')
     .trim();
 
-test('a pod’s host interface that is renamed has its name again at once; where another has it, CHECK tells and DEL works', async () => {
+test('a renamed host interface gets its name back at once; with the name taken, CHECK reports it and DEL works', async () => {
   const name = hostInterfaceName({ network: NETWORK, containerId: pod.containerId, interfaceName: 'eth0' });
   const added = await call('ADD');
   expect(added).toMatchObject({ exitCode: 0 });
   const prevResult: { ips: { address: string }[] } = JSON.parse(added.stdout);
   const address = prevResult.ips[0]!.address.split('/')[0]!;
-  // While the kernel may still tell of the wiring.
+  // While events of the attachment may still arrive.
   stack.ip('link', 'set', name, 'name', 'foo');
   await expect.poll(links, { timeout: 20_000 }).toBe(name);
   expect(pings(address, stack.netnsPath)).toBe(true);

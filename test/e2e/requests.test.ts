@@ -5,7 +5,7 @@ import { callCni, makePod, removePod, type CniCall, type Pod } from '../support/
 import { pings, rpc, run } from '../support/programs.js';
 import { Stack } from '../support/stack.js';
 
-/** What pods ask for, from the runtime's words to the kernel. */
+/** Requests of pods, from the runtime to the kernel. */
 
 interface Result {
   readonly interfaces: readonly { readonly name: string; readonly mac: string }[];
@@ -65,13 +65,13 @@ afterEach(async () => {
 afterAll(() => stack.destroy());
 
 describe('a pod gets', () => {
-  test('an address of the pools that the configuration names, of both families', async () => {
+  test('addresses of the configured pools, of both families', async () => {
     const ipam = { type: 'calico-ipam', assign_ipv6: 'true', ipv4_pools: ['10.66.0.0/24'], ipv6_pools: ['sixth'] };
     const result = await add(pod('e2e-pools'), { config: { type: 'calico', ipam } });
     expect(addressesOf(result)).toEqual([expect.stringMatching(/^10\.66\.0\./), expect.stringMatching(/^fd66:/)]);
   });
 
-  test('an address of the pool that its annotation names', async () => {
+  test('an address of its annotated pool', async () => {
     const request = annotated({ 'cni.projectcalico.org/ipv4pools': '["second"]' });
     expect(addressesOf(await add(pod('e2e-annotated-pool'), request))).toEqual([expect.stringMatching(/^10\.66\.0\./)]);
   });
@@ -92,7 +92,7 @@ describe('a pod gets', () => {
     expect(addressesOf(await add(pod('e2e-both'), request))).toEqual(['10.66.0.78/32', 'fd66::78/128']);
   });
 
-  test('addresses that IPAM never hears of, where that is allowed', async () => {
+  test('addresses without IPAM, where that is allowed', async () => {
     const annotations = { 'cni.projectcalico.org/ipAddrsNoIpam': '["10.77.0.7"]' };
     const target = pod('e2e-no-ipam');
     expect((await refusal(target, annotated(annotations))).msg).toContain('feature_control.ip_addrs_no_ipam');
@@ -111,7 +111,7 @@ describe('by a request policy', () => {
     return { ...annotated(named, { feature_control: GATES, ...rest }), env: { CNI_ARGS } };
   };
   const GATES = { ip_addrs_no_ipam: true, allowed_source_prefixes: true, floating_ips: true };
-  /** What an ADD changes of the node, and of the pod. */
+  /** The changes of an ADD to the node and to the pod. */
   const kernel = async ({ name }: Pod) => ({
     ...(await footprint(stack)),
     neighbours: undefined,
@@ -148,10 +148,10 @@ describe('by a request policy', () => {
       rpc(stack.sockets.ipam, 'podwire.ipam.v1.RequestPolicyService/DeleteRequestPolicy', { name });
   });
 
-  test('a namespace gets what it may have', async () => {
+  test('a namespace gets allowed requests', async () => {
     const target = pod('e2e-policy-red');
-    const wishes = { ipv4pools: '["second"]', hwAddr: MAC, allowedSourcePrefixes: '["10.8.3.0/24"]' };
-    const result = await add(target, asking('red', wishes));
+    const requested = { ipv4pools: '["second"]', hwAddr: MAC, allowedSourcePrefixes: '["10.8.3.0/24"]' };
+    const result = await add(target, asking('red', requested));
     expect(addressesOf(result)).toEqual([expect.stringMatching(/^10\.66\.0\./)]);
     expect(run('ip', '-n', target.name, '-o', 'link', 'show', 'eth0')).toContain(MAC);
     expect(addressesOf(await add(pod('e2e-policy-own'), asking('red', { ipAddrsNoIpam: '["10.77.0.9"]' })))).toEqual([
@@ -167,10 +167,10 @@ describe('by a request policy', () => {
     ['red', { hwAddr: '02:01:00:00:00:07' }, 'MAC address 02:01:00:00:00:07'],
     ['red', { allowedSourcePrefixes: '["10.0.0.0/8"]' }, 'allow it only source prefixes 10.8.0.0/16'],
     ['red', { ipAddrsNoIpam: '["10.78.0.9"]' }, 'allow it only addresses without IPAM 10.77.0.0/24'],
-  ])('namespace %s is refused %j, and nothing changes', async (namespace, wishes, message) => {
+  ])('namespace %s is refused %j, and nothing changes', async (namespace, requested, message) => {
     const target = pod('e2e-policy-no');
     const before = await kernel(target);
-    expect(await refusal(target, asking(namespace, wishes))).toMatchObject({
+    expect(await refusal(target, asking(namespace, requested))).toMatchObject({
       code: 109,
       msg: expect.stringContaining(message),
     });
@@ -178,7 +178,7 @@ describe('by a request policy', () => {
     expect(await allocations(stack)).toEqual([]);
   });
 
-  test('what it may ask for, and Podwire does not make, is refused all the same', async () => {
+  test('an allowed request that Podwire does not support is refused all the same', async () => {
     const target = pod('e2e-policy-nat');
     const before = await kernel(target);
     expect(await refusal(target, asking('red', { floatingIPs: '["192.0.2.7"]' }))).toMatchObject({
@@ -190,14 +190,14 @@ describe('by a request policy', () => {
     expect(await kernel(target)).toEqual(before);
   });
 
-  test('the network’s configuration is not', async () => {
+  test('the network’s configuration is not evaluated', async () => {
     const request = asking('blue', {}, { ipam: { type: 'podwire-ipam', ipv4_pools: ['second'] } });
     expect(addressesOf(await add(pod('e2e-policy-conf'), request))).toEqual([expect.stringMatching(/^10\.66\.0\./)]);
   });
 });
 
 describe('a pod is refused, and gets nothing, for', () => {
-  test('a pool of the other family, though its name does not tell', async () => {
+  test('a pool of the other family, whatever its name suggests', async () => {
     const pools = {
       'cni.projectcalico.org/ipv4pools': '["sixth"]',
       'cni.projectcalico.org/ipFamilies': '["IPv4","IPv6"]',
@@ -206,7 +206,7 @@ describe('a pod is refused, and gets nothing, for', () => {
     expect([code, msg]).toEqual([7, expect.stringContaining('requested as an IPv4 pool')]);
   });
 
-  test('an address that another has', async () => {
+  test('an address of another pod', async () => {
     const env = { CNI_ARGS: 'IP=10.66.0.79' };
     await add(pod('e2e-first'), { env });
     expect(await refusal(pod('e2e-late'), { env })).toMatchObject({
@@ -215,12 +215,12 @@ describe('a pod is refused, and gets nothing, for', () => {
     });
   });
 
-  test('a pool that there is not', async () => {
+  test('an unknown pool', async () => {
     const request = annotated({ 'cni.projectcalico.org/ipv4pools': '["third"]' });
     expect((await refusal(pod('e2e-no-pool'), request)).msg).toContain('third');
   });
 
-  test('addresses that contradict each other, with both places', async () => {
+  test('contradictory addresses, with both sources', async () => {
     const request = { config: { args: { cni: { ips: ['10.66.0.80'] } }, runtimeConfig: { ips: ['10.66.0.81'] } } };
     expect(await refusal(pod('e2e-contradiction'), request)).toMatchObject({
       code: 7,

@@ -14,7 +14,7 @@ import { pings, rpc } from '../support/programs.js';
 import { ROOT } from '../support/root.js';
 import { Stack } from '../support/stack.js';
 
-/** Workload endpoints in a real etcd, with what Calico and its tools leave there, while pods come, fail and go on a real kernel. */
+/** Workload endpoints in a real etcd, with records of Calico and its tools, while pods come, fail and go on a real kernel. */
 
 const ENDPOINTS = '/calico/resources/v3/projectcalico.org/workloadendpoints/';
 const BLOCKS = '/calico/ipam/v2/assignment/';
@@ -64,7 +64,7 @@ async function added(name: string): Promise<{ readonly pod: Pod; readonly addres
   return { pod, address: result.ips[0]!.address.replace(/\/\d+$/, '') };
 }
 
-/** The texts of all endpoints and handles, and who holds which address. */
+/** The texts of all endpoints and handles, and the holder of each address. */
 function recorded(): unknown {
   const held = [...etcd.dump(BLOCKS)].map(([key, text]) => {
     const block: { allocations: (number | null)[]; attributes: unknown[] } = JSON.parse(text);
@@ -87,7 +87,7 @@ async function podwirectl(...args: readonly string[]): Promise<{ readonly exitCo
   return { exitCode, stdout };
 }
 
-/** What `calicoctl ipam release --ip` does: block and handle lose the address, and endpoints are left as they are. */
+/** Like `calicoctl ipam release --ip`: block and handle lose the address, and endpoints are left as they are. */
 function releaseAsCalicoctl(address: string, handle: string): void {
   const [key, text] = [...etcd.dump(BLOCKS)].find(([, value]) => value.includes(handle)) ?? ['', '{}'];
   const block: {
@@ -117,7 +117,7 @@ describe.each([
   ['on a second network for the same interface', { config: { name: 'second-network' } }, (pod: Pod) => pod],
   ['of a second sandbox of the pod', {}, (pod: Pod) => ({ ...pod, containerId: `${pod.containerId}-2` })],
 ] as const)('an ADD %s that cannot be attached', (_, rest, sandboxOf) => {
-  test('leaves etcd as it was, and the pod its address, also after the DEL that follows it', async () => {
+  test('leaves etcd unchanged, and the pod its address, also after the DEL that follows', async () => {
     const { pod, address } = await added(`shared-${pods.length}`);
     const before = recorded();
     const second = sandboxOf(pod);
@@ -133,7 +133,7 @@ describe.each([
   }, 120_000);
 });
 
-test('an endpoint that was lost is written again, and the address of its pod is not given away', async () => {
+test('a lost endpoint is written again, and the address of its pod is not allocated to another', async () => {
   const { pod, address } = await added('lost');
   const before = etcd.dump(ENDPOINTS);
   const [text = ''] = before.values();
@@ -152,7 +152,7 @@ test('an endpoint that was lost is written again, and the address of its pod is 
   expect([...etcd.dump(ENDPOINTS).keys()]).toEqual([]);
 }, 120_000);
 
-test('an endpoint whose address another tool released goes with the DEL, and an audit gives the address to no dead pod', async () => {
+test('an endpoint whose address another tool released is deleted by DEL, and an audit keeps no address for a dead pod', async () => {
   const { pod, address } = await added('released');
   releaseAsCalicoctl(address, `${NETWORK}.${pod.containerId}`);
   await expect.poll(() => podwirectl('audit')).toMatchObject({ exitCode: 4 });
@@ -163,9 +163,9 @@ test('an endpoint whose address another tool released goes with the DEL, and an 
   expect(await podwirectl('audit')).toMatchObject({ exitCode: 0 });
 }, 120_000);
 
-test('a pod that Calico made is listed with who wrote it, and goes with Podwire’s DEL', async () => {
+test('a pod of Calico is listed with its creator, and deleted by Podwire’s DEL', async () => {
   const { pod, address } = await added('calicos');
-  // As Calico's plugin writes it: the attributes tell neither network nor interface, and the endpoint has no annotations.
+  // As Calico's plugin writes it: the attributes have neither network nor interface, and the endpoint has no annotations.
   const [key, text] = [...etcd.dump(BLOCKS)].find(([, value]) => value.includes(pod.containerId)) ?? ['', ''];
   etcd.ctl('put', key, text.replace(`"network":"${NETWORK}","interface":"eth0",`, ''));
   const endpoint: { metadata: { annotations?: unknown } } = JSON.parse(

@@ -48,7 +48,7 @@ describe.each<[string, string | undefined]>([
     collector?.kill('SIGKILL');
   });
 
-  test('holds up the stop of no process', async () => {
+  test('does not delay the stop of any process', async () => {
     const call = (command: string) => callCni({ command, pod, socket: stack.sockets.plugin });
     expect(await call('ADD')).toMatchObject({ exitCode: 0 });
     expect(await call('DEL')).toMatchObject({ exitCode: 0 });

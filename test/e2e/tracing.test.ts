@@ -14,7 +14,7 @@ const logs = new Map<ProcessName, string>();
 
 beforeAll(async () => {
   await stack.start();
-  // What it changes would else be committed together with the pod's addresses, in a span of either's trace.
+  // Other changes would be committed together with the pod's addresses, in a span of either's trace.
   await vi.waitFor(() => expect(stack.log('dataplane')).toContain('is registered with'), { timeout: 20_000 });
   const call = (command: string) => callCni({ command, pod, socket: stack.sockets.plugin, env: { TRACEPARENT } });
   expect(await call('ADD')).toMatchObject({ exitCode: 0 });
@@ -62,11 +62,11 @@ describe('one trace from the runtime to the datastore and the kernel', () => {
         'podwire.kernel.batch',
       ],
     ],
-  ])('%s exports its spans under it', (name, expected) => {
+  ])('%s exports its spans with this trace', (name, expected) => {
     expect([...spansOf(name)]).toEqual(expect.arrayContaining([...expected]));
   });
 
-  test.each(PROCESSES)('every line that %s logs about the pod carries trace and attachment', (name) => {
+  test.each(PROCESSES)('every log line of %s about the pod has trace and attachment', (name) => {
     const lines = logs
       .get(name)!
       .split('\n')

@@ -8,16 +8,16 @@ import { callCni, makePod, removePod, type CniCall, type Pod } from '../support/
 import { pings, rpc, run } from '../support/programs.js';
 import { Stack } from '../support/stack.js';
 
-// Processes start again and again, on a machine that does other things as well.
+// Processes start repeatedly, on a machine with other load.
 vi.setConfig({ testTimeout: 240_000 });
 
-/** A pod with an interface on each of two networks, of both families, answers on both: by the shim, IPAM, the dataplane and the kernel. */
+/** A pod with an interface on each of two networks, of both families, answers on both: with the shim, IPAM, the dataplane and the kernel. */
 
 interface CniResult {
   readonly ips: readonly { readonly address: string }[];
 }
 
-// Less than a stack gives of itself: one test waits for a dataplane in vain.
+// Less than a stack's default: one test waits for an absent dataplane.
 const stack = new Stack({ env: { PODWIRE_PLUGIN_DEL_SERVICE_TIMEOUT_MS: '3000' } });
 const pods: Pod[] = [];
 
@@ -83,7 +83,7 @@ beforeAll(async () => {
   ]) {
     rpc(stack.sockets.ipam, 'podwire.ipam.v1.PoolService/CreatePool', { pool: { name, cidr } });
   }
-  // The node forwards IPv6 once it has heard of the pools.
+  // The node forwards IPv6 once it knows the pools.
   const forwarding = () => run('ip', 'netns', 'exec', stack.netns, 'sysctl', '-n', 'net.ipv6.conf.all.forwarding');
   await vi.waitFor(() => expect(forwarding().trim()).toBe('1'), { timeout: 30_000 });
 });
@@ -118,7 +118,7 @@ test('a pod on two networks answers on each, with strict filters, for as long as
     expect(ruled(target)).toEqual(second);
     expect(await check(target, result)).toMatchObject({ exitCode: 0, stdout: '' });
 
-    // Somebody deletes a rule: a CHECK names it, and the service, when it looks, puts it back.
+    // A rule is deleted: a CHECK names it, and the service's next check restores it.
     run('ip', '-n', target.name, 'rule', 'delete', 'from', second[0]!);
     expect([pings(second[0]!, peer.netns), pings(second[1]!, peer.netns)]).toEqual([false, true]);
     const answer = await check(target, result);
@@ -138,7 +138,7 @@ test('a pod on two networks answers on each, with strict filters, for as long as
   for (const each of [target, peer]) expect((await call('DEL', each, FIRST)).exitCode).toBe(0);
 });
 
-test('rules of an interface whose record was lost go with the next look at the pod, once the interface is gone', async () => {
+test('rules of an interface whose record was lost are removed with the next check, once the interface is gone', async () => {
   const target = pod('e2e-networks-lost');
   const first = addressesOf(await add(target, FIRST));
   const second = addressesOf(await add(target, SECOND));
@@ -161,7 +161,7 @@ test('rules of an interface whose record was lost go with the next look at the p
   expect(pings(first[0]!, stack.netnsPath)).toBe(true);
 });
 
-test('rules that nobody knew of when the dataplane was away go with the journal’s detach', async () => {
+test('unknown rules from before a dataplane outage are removed by the journal’s detach', async () => {
   const target = pod('e2e-networks-away');
   await add(target, FIRST);
   const second = addressesOf(await add(target, SECOND));

@@ -6,7 +6,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import type { History } from './model.js';
 import type { Replica } from './replica.js';
 
-/** Time for one call: shorter than the faults last, so that outcomes become unknown. */
+/** Time limit for one call: shorter than the faults last, so that outcomes become unknown. */
 const CALL_TIMEOUT_MS = 2_000;
 
 export interface CallersOptions {
@@ -18,8 +18,8 @@ export interface CallersOptions {
 }
 
 /**
- * Callers as container runtimes are: each wants an address for a container, asks any replica, repeats or gives up and releases
- * until that is acknowledged; keeps the address for a while; releases it, twice at times; and begins again.
+ * Callers that behave like container runtimes: each allocates an address for a container, asks any replica, retries or releases
+ * until that is acknowledged; keeps the address for a while; releases it, sometimes twice; and begins again.
  */
 export class Callers {
   readonly #options: CallersOptions;
@@ -30,7 +30,7 @@ export class Callers {
     this.#options = options;
   }
 
-  /** Runs until {@link stop}; then everyone settles what they do not know. */
+  /** Runs until {@link stop}; then every caller resolves its unknown outcomes. */
   async run(count: number): Promise<void> {
     await Promise.all(Array.from({ length: count }, () => this.#live()));
   }
@@ -49,7 +49,7 @@ export class Callers {
       else if (this.#options.random() < 0.85) {
         await sleep(this.#options.random() * 200);
         await this.#release(container);
-        // A runtime's second DEL, late: it must not take what somebody else has by now.
+        // A runtime's second DEL, late: it must not release an address that another container has by now.
         if (this.#options.random() < 0.2) await this.#release(container);
       }
     }
@@ -92,7 +92,7 @@ export class Callers {
     }
   }
 
-  /** The one that the node's plugin is connected to, as a rule; any other when that connection is made anew. */
+  /** Usually the replica that the node's plugin is connected to; another one when the plugin reconnects. */
   #replica(node: number): Replica {
     const { replicas, random } = this.#options;
     const index = random() < 0.8 ? node : Math.floor(random() * replicas.length);
@@ -104,7 +104,7 @@ export class Callers {
 
 interface Container {
   readonly id: string;
-  /** Number of the node it runs on. */
+  /** Number of its node. */
   readonly node: number;
 }
 

@@ -20,13 +20,13 @@ import { Replica } from './replica.js';
 
 const REPLICAS = 3;
 const CALLERS = 200;
-/** How often everything is broken, in an order of its own each time: more with `HISTORY_ROUNDS=20`. */
+/** The number of rounds of all faults, each in a new order: more with `HISTORY_ROUNDS=20`. */
 const ROUNDS = Number(process.env.HISTORY_ROUNDS ?? 1);
-/** Allocations that have to succeed for a run to say something. */
+/** The minimum of successful allocations for a meaningful run. */
 const ALLOCATIONS = 600;
 const START_TIMEOUT_MS = 60_000;
 
-/** One replica's clock is hours behind, one's ahead: nothing that must hold may rest on it. */
+/** One replica's clock is hours behind, one's ahead: no invariant may depend on it. */
 const CLOCK_SKEWS_MS = [0, -3 * 3_600_000, 5 * 3_600_000];
 
 const seed = Number(process.env.HISTORY_SEED ?? Date.now() % 1_000_000);
@@ -68,12 +68,12 @@ describe(`hundreds of callers of three replicas under faults (HISTORY_SEED=${see
     rmSync(folder, { recursive: true, force: true });
   });
 
-  test('no address is held twice, and in the end what was acknowledged is there, and nothing else', async () => {
+  test('no address is held twice, and in the end exactly the acknowledged addresses are allocated', async () => {
     const callers = new Callers({ replicas, history, nodesCount: 12, random });
     const running = callers.run(CALLERS);
     const breaking = async (): Promise<void> => {
       for (let round = 0; round < ROUNDS; round++) await breakEverything({ etcd, replicas, proxies, random });
-      // In peace everything goes on, however little went through before.
+      // Without faults every caller continues, however few calls succeeded before.
       await until(() => (history.outcomes.get('allocated') ?? 0) >= ALLOCATIONS);
       callers.stop();
     };

@@ -5,7 +5,7 @@ import type { EtcdServer } from '@podwire/ipam/engine/testing/etcd-server';
 import type { FlakyProxy } from '../support/flaky-proxy.js';
 import type { Replica } from './replica.js';
 
-/** What can be broken: the datastore, the replicas, and the way from each replica to the datastore, in the same order. */
+/** The targets of faults: the datastore, the replicas, and the connection of each replica to the datastore, in the same order. */
 export interface Victims {
   readonly etcd: EtcdServer;
   readonly replicas: readonly Replica[];
@@ -14,7 +14,7 @@ export interface Victims {
   readonly random: () => number;
 }
 
-/** One fault: it breaks something, and mends it before it returns. */
+/** One fault: it breaks something, and repairs it before it returns. */
 type Fault = (victims: Victims) => Promise<void>;
 
 export const FAULTS = {
@@ -38,7 +38,7 @@ export const FAULTS = {
     const proxy = pick(proxies, random);
     proxy.mode = 'silent';
     await sleep(500 + 2500 * random());
-    // Half of the time what was held is lost, else it arrives late.
+    // Half of the time the held bytes are lost, else they arrive late.
     if (random() < 0.5) proxy.cut();
     proxy.mode = 'open';
   },
@@ -67,14 +67,14 @@ export const FAULTS = {
     await etcd.restart();
   },
   'etcd compacted': ({ etcd, random }) => {
-    // Whatever became of the callers, there is something to forget; and others write to the same etcd.
+    // Compaction has revisions to remove in any case; other clients write to the same etcd too.
     etcd.ctl('put', '/others', String(random()));
     etcd.compact();
     return Promise.resolve();
   },
 } as const satisfies Record<string, Fault>;
 
-/** Every fault once, in an order that `random` decides, with a moment of peace between them. */
+/** Every fault once, in random order, with a pause without faults between them. */
 export async function breakEverything(victims: Victims): Promise<void> {
   const faults = Object.values(FAULTS)
     .map((fault) => ({ fault, place: victims.random() }))

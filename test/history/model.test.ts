@@ -3,7 +3,7 @@ import { describe, expect, it } from 'vitest';
 import { History } from './model.js';
 
 describe('a history', () => {
-  it('has nothing against an address that is held by one caller after the other', () => {
+  it('accepts an address that is held by one caller after another', () => {
     const history = new History();
     history.allocated('a', '10.0.0.1', 1);
     history.releasing('a', 2);
@@ -18,7 +18,7 @@ describe('a history', () => {
     );
   });
 
-  it('names two callers who held one address at the same time, however they were recorded', () => {
+  it('reports two callers that held one address at the same time, in any order of their records', () => {
     const history = new History();
     history.allocated('late', '10.0.0.1', 5);
     history.allocated('early', '10.0.0.1', 1);
@@ -26,7 +26,7 @@ describe('a history', () => {
     expect(history.violations()).toEqual(['early and late held 10.0.0.1 at the same time']);
   });
 
-  it('finds a long hold behind a short one', () => {
+  it('finds a long hold that began before a short one', () => {
     const history = new History();
     history.allocated('long', '10.0.0.1', 1);
     history.allocated('short', '10.0.0.1', 2);
@@ -38,7 +38,7 @@ describe('a history', () => {
     ]);
   });
 
-  it('takes a repeated answer as the same hold, and another address for it as a contradiction', () => {
+  it('counts a repeated answer as the same hold, and another address for it as a contradiction', () => {
     const history = new History();
     history.allocated('a', '10.0.0.1', 1);
     history.allocated('a', '10.0.0.1', 2);

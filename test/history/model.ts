@@ -1,6 +1,6 @@
 /**
- * What callers saw, and what must follow from it. A caller knows that it holds an address from the answer of its Allocate to
- * the sending of its Release; what it does not know (a call that failed may have been executed) it settles as a container
+ * Observations of callers, and the invariants on them. A caller knows that it holds an address from the answer of its Allocate to
+ * the sending of its Release; an unknown outcome (a call that failed may have been executed) it resolves like a container
  * runtime does, by releasing until that succeeds.
  */
 
@@ -13,7 +13,7 @@ export interface Hold {
   releaseSentMs: number | undefined;
 }
 
-/** What one caller after the other recorded. */
+/** The records of one caller after another. */
 export class History {
   readonly holds: Hold[] = [];
   readonly #current = new Map<string, Hold>();
@@ -38,17 +38,17 @@ export class History {
     this.#current.delete(attachment);
   }
 
-  /** Counts what calls came to, so that a run in which nothing went wrong, or nothing went right, is seen. */
+  /** Counts the outcomes of calls, so that a run without faults, or without successes, is noticed. */
   count(outcome: string): void {
     this.outcomes.set(outcome, (this.outcomes.get(outcome) ?? 0) + 1);
   }
 
-  /** What is held at the end, by its attachment. */
+  /** The allocations that are held at the end, by attachment. */
   get held(): ReadonlyMap<string, string> {
     return new Map([...this.#current].map(([attachment, { address }]) => [attachment, address]));
   }
 
-  /** Every pair of callers who held one address at the same time, and every other contradiction. */
+  /** Every pair of callers that held one address at the same time, and every other contradiction. */
   violations(): string[] {
     return [...this.#violations, ...overlaps(this.holds)];
   }

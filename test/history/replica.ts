@@ -10,15 +10,15 @@ import { ROOT } from '../support/root.js';
 
 export interface ReplicaOptions {
   readonly name: string;
-  /** Where sockets and logs go. */
+  /** Folder of its sockets and logs. */
   readonly folder: string;
-  /** Settings that join it to its datastore. */
+  /** Settings that connect it to its datastore. */
   readonly env: Readonly<Record<string, string>>;
-  /** What its clock is ahead of the machine's, in milliseconds; behind when negative. */
+  /** The offset of its clock from the machine's, in milliseconds; negative when behind. */
   readonly clockSkewMs?: number;
 }
 
-/** One podwire-ipam process of several on one datastore, and the way to call it. */
+/** One podwire-ipam process of several on one datastore, with a client. */
 export class Replica {
   readonly name: string;
   readonly #options: ReplicaOptions;
@@ -34,7 +34,7 @@ export class Replica {
     this.#logFile = join(options.folder, `${options.name}.log`);
   }
 
-  /** Calls wait for the process while it is away. */
+  /** Calls wait for the process while it is down. */
   get peer(): Peer {
     this.#peer ??= new Peer(`podwire-ipam ${this.name}`, `unix:${this.#socket}`);
     return this.#peer;
@@ -68,12 +68,12 @@ export class Replica {
     }
   }
 
-  /** Ends the process at once, as a crash does. */
+  /** Kills the process, like a crash. */
   async kill(): Promise<void> {
     await this.#end('SIGKILL');
   }
 
-  /** Ends the process as an operator does, and closes the way to it. */
+  /** Stops the process as an operator does, and closes its client. */
   async stop(): Promise<void> {
     await this.#end('SIGTERM');
     this.#peer?.close();

@@ -1,4 +1,4 @@
-// Imported before a program: moves its wall clock by CLOCK_SKEW_MS. The monotonic clock stays.
+// Imported before a program: shifts its wall clock by CLOCK_SKEW_MS. The monotonic clock is unchanged.
 import process from 'node:process';
 
 const skewMs = Number(process.env.CLOCK_SKEW_MS);

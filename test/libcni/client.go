@@ -1,7 +1,7 @@
-// A container runtime made of nothing but Go's libcni: runs one verb for one attachment, as Debian's and everybody's do.
+// A container runtime with nothing but Go's libcni: runs one verb for one attachment, like all common runtimes.
 //
 // usage: client VERB CONFLIST CONTAINER-ID NETNS INTERFACE CACHE-DIRECTORY BIN-DIRECTORIES CAPABILITIES
-// CAPABILITIES is a JSON object, as a runtime has it for the pod. What the verb gives is printed as JSON; a failure is printed as
+// CAPABILITIES is a JSON object, as a runtime has it for the pod. The result is printed as JSON; a failure is printed as
 // libcni's error on standard error, with exit code 1.
 package main
 
@@ -52,7 +52,7 @@ func call(arguments []string) (interface{}, error) {
 func main() {
 	answer, err := call(os.Args[1:])
 	if err != nil {
-		// What a plugin answered, with its code, wherever libcni has put it.
+		// The plugin's error with its code, wherever libcni keeps it.
 		var answered *types.Error
 		if errors.As(err, &answered) {
 			fmt.Fprintf(os.Stderr, "code %d: ", answered.Code)

@@ -1,4 +1,4 @@
-// Podwire driven by Go's libcni, the library of all common runtimes, out of Debian's packaged sources: `npm run test:libcni`.
+// Podwire driven by Go's libcni, the library of all common runtimes, from Debian's packaged sources: `npm run test:libcni`.
 import { spawn, spawnSync } from 'node:child_process';
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -12,7 +12,7 @@ import { pings, run } from '../support/programs.js';
 import { ROOT, SHIM } from '../support/root.js';
 import { NODE_ADDRESS, Stack } from '../support/stack.js';
 
-/** Where Debian's golang-github-appc-cni-dev is. */
+/** The path of Debian's golang-github-appc-cni-dev. */
 const GOPATH = '/usr/share/gocode';
 
 const stack = new Stack();
@@ -33,7 +33,7 @@ interface Result {
 }
 
 beforeAll(async () => {
-  // Off: modules, which would look for the library on the network.
+  // Modules are off: they would load the library from the network.
   const env = { ...process.env, GO111MODULE: 'off', GOPATH, GOCACHE: join(folder, 'cache'), CGO_ENABLED: '0' };
   const source = join(import.meta.dirname, 'client.go');
   const built = spawnSync('go', ['build', '-o', client, source], { env, encoding: 'utf8' });
@@ -49,7 +49,7 @@ afterAll(async () => {
   rmSync(folder, { recursive: true });
 });
 
-/** Writes a list of plugins, and gives its path. */
+/** Writes a list of plugins, and returns its path. */
 function conflist(name: string, keys: object): string {
   const path = join(folder, `${name}.conflist`);
   writeFileSync(path, JSON.stringify({ name, ...keys }));
@@ -80,7 +80,7 @@ async function succeeded(verb: string, list: string, pod: Pod): Promise<string> 
 const podwire = () => ({ type: 'podwire', socket: stack.sockets.plugin, ipam: { type: 'podwire-ipam' } });
 
 describe.each(['0.3.1', '0.4.0', '1.0.0'])('in CNI %s', (cniVersion) => {
-  test('a pod comes, is looked at, and goes, twice over, in a chain', async () => {
+  test('ADD, CHECK and DEL work, twice, in a chain', async () => {
     const pod = makePod(`libcni-${cniVersion}`);
     const tuning = { type: 'tuning', sysctl: { 'net.ipv4.conf.eth0.arp_filter': '1' } };
     const portmap = { type: 'portmap', capabilities: { portMappings: true } };
@@ -104,7 +104,7 @@ describe.each(['0.3.1', '0.4.0', '1.0.0'])('in CNI %s', (cniVersion) => {
   });
 });
 
-test('CHECK passes what ADD made, and names what somebody changed', async () => {
+test('CHECK accepts the result of ADD, and names a later change', async () => {
   const pod = makePod('libcni-check');
   const list = conflist('check', { cniVersion: '1.0.0', plugins: [podwire()] });
   await succeeded('add', list, pod);
@@ -116,7 +116,7 @@ test('CHECK passes what ADD made, and names what somebody changed', async () => 
   removePod(pod);
 });
 
-test('the shipped configuration is taken in its version, whatever later ones it lists', async () => {
+test('the shipped configuration is used in its version, whatever later ones it lists', async () => {
   const shipped = JSON.parse(readFileSync(join(ROOT, 'plugin', 'conflist', '10-podwire.conflist'), 'utf8'));
   const plugins = [{ ...shipped.plugins[0], socket: stack.sockets.plugin }];
   const list = conflist('shipped', { ...shipped, plugins });

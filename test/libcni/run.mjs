@@ -1,4 +1,4 @@
-// `npm run test:libcni`: tests with Go's libcni. They need Go and Debian's sources of the library, which nothing else here does.
+// `npm run test:libcni`: tests with Go's libcni. Only they require Go and Debian's sources of the library.
 import { spawnSync } from 'node:child_process';
 import { dirname, join } from 'node:path';
 import process from 'node:process';

@@ -5,7 +5,7 @@ import type { ProcessName } from '../support/stack.js';
 import { until } from '../support/until.js';
 import { RuntimeNode } from './node.js';
 
-// What waits here waits for a frozen process, and must not end by itself before that goes on.
+// These calls wait for a frozen process, and must not time out before it resumes.
 const DEADLINES = { PODWIRE_PLUGIN_ADD_TIMEOUT_MS: '60000', PODWIRE_PLUGIN_DEL_TIMEOUT_MS: '60000' };
 
 const node = new RuntimeNode({ env: DEADLINES });
@@ -13,7 +13,7 @@ const node = new RuntimeNode({ env: DEADLINES });
 beforeAll(() => node.start(), 120_000);
 
 afterEach(async () => {
-  // A test that has failed must not leave the others a process that never answers.
+  // A failed test must not leave the others a process that never answers.
   for (const letGo of frozen.splice(0)) letGo();
   await node.expectNothingLeft();
 }, 120_000);
@@ -22,7 +22,7 @@ afterAll(() => node.destroy());
 
 const frozen: (() => void)[] = [];
 
-/** Stops a process without ending it, as a machine does that swaps; the returned function lets it go on. */
+/** Freezes a process, like a swapping machine; the returned function resumes it. */
 function freeze(name: ProcessName): () => void {
   const pid = node.stack.pid(name);
   process.kill(pid, 'SIGSTOP');
@@ -42,7 +42,7 @@ const untilEnded = (command: 'ADD' | 'DEL') =>
     () => `the ${command} does not end`,
   );
 
-/** A pod whose ADD has got as far as a frozen process. */
+/** A pod whose ADD has reached a frozen process. */
 async function beginning(name: string, at: ProcessName) {
   const letGo = freeze(at);
   const outcome = node.run(name).catch(String);
@@ -57,7 +57,7 @@ async function beginning(name: string, at: ProcessName) {
 }
 
 describe.each(['ipam', 'dataplane'] as const)('containerd killed while an ADD waits for podwire-%s', (at) => {
-  test('that goes on before containerd is back: the pod’s DEL takes everything away', async () => {
+  test('that resumes before containerd restarts: the pod’s DEL removes everything', async () => {
     const { letGo, outcome } = await beginning(`orphan-${at}`, at);
     await node.containerd.kill();
     letGo();
@@ -67,7 +67,7 @@ describe.each(['ipam', 'dataplane'] as const)('containerd killed while an ADD wa
     await node.removeAll();
   }, 120_000);
 
-  test('that goes on while the DEL waits, too', async () => {
+  test('that resumes while the DEL waits: the same', async () => {
     const { letGo, outcome } = await beginning(`overtaken-${at}`, at);
     await node.containerd.kill();
     await outcome;
@@ -80,13 +80,13 @@ describe.each(['ipam', 'dataplane'] as const)('containerd killed while an ADD wa
   }, 120_000);
 });
 
-test('kubelet gives up on a pod while its ADD waits for IPAM', async () => {
+test('kubelet drops a pod while its ADD waits for IPAM', async () => {
   const letGo = freeze('ipam');
   const config = node.containerd.pod('given-up');
   const outcome = node.containerd.cri.run(config, 1000).catch(String);
   expect(await outcome).toMatch(/DEADLINE_EXCEEDED|Deadline/);
   letGo();
-  // containerd has killed the plugin and deletes what it may have made; kubelet deletes what it sees.
+  // containerd has killed the plugin and deletes its possible results; kubelet deletes the pods it sees.
   const isClean = async () => {
     await node.removeAll();
     return (await node.containerd.leftovers()).length === 0;
@@ -94,7 +94,7 @@ test('kubelet gives up on a pod while its ADD waits for IPAM', async () => {
   await until(isClean, () => `the sandbox is not removed:\n${node.containerd.log()}`);
 }, 120_000);
 
-test('containerd that is killed leaves pods their network, and the next one can delete them', async () => {
+test('killed containerd leaves pods their network, and its next process can delete them', async () => {
   const pods = [await node.run('survivor-a', { ports: { 18080: 8080 } }), await node.run('survivor-b')];
   await node.containerd.kill();
   node.expectReachable(pods);
@@ -104,7 +104,7 @@ test('containerd that is killed leaves pods their network, and the next one can 
   await node.removeAll();
 }, 120_000);
 
-test('a pod’s next sandbox lives beside the one that died, whose late DELs do not reach it', async () => {
+test('a pod’s next sandbox is unaffected by late DELs of the one that died', async () => {
   const died = await node.run('again');
   await node.containerd.killPod(died.id);
   const next = await node.run('again', { attempt: 1 });
@@ -117,14 +117,14 @@ test('a pod’s next sandbox lives beside the one that died, whose late DELs do 
   await node.remove(next);
 }, 120_000);
 
-test('after a reboot every pod gets an address that nobody has, and what the old ones held comes back', async () => {
+test('after a reboot every pod gets a unique address, and the old addresses are released', async () => {
   const names = ['web', 'db', 'cache'];
   const old = await Promise.all(names.map((name, i) => node.run(name, { ports: { [18080 + i]: 8080 } })));
   await node.reboot();
   expect(await attachedPods(node.stack)).toEqual([]);
   const states = (await node.containerd.cri.list()).map(({ id, state }) => `${id} ${state}`);
   expect(states.sort()).toEqual(old.map(({ id }) => `${id} SANDBOX_NOTREADY`).sort());
-  // One comes up before the old ones are taken down, two after.
+  // One starts before the old ones are deleted, two after.
   const [first, ...others] = names;
   const young = [await node.run(first!, { ports: { 18080: 8080 }, attempt: 1 })];
   expect(old.map(({ address }) => address)).not.toContain(young[0]!.address);

@@ -8,7 +8,7 @@ import { RuntimeNode } from './node.js';
 
 const PARALLEL = 50;
 
-// A burst of pods on a machine under load must not run into the deadline of one ADD.
+// A burst of pods on a machine under load must not exceed the deadline of one ADD.
 const DEADLINES = { PODWIRE_PLUGIN_ADD_TIMEOUT_MS: '60000', PODWIRE_PLUGIN_DEL_TIMEOUT_MS: '60000' };
 
 const node = new RuntimeNode({ env: DEADLINES });
@@ -19,7 +19,7 @@ afterEach(() => node.expectNothingLeft(), 120_000);
 
 afterAll(() => node.destroy());
 
-test('pods of containerd reach each other and the node, and leave nothing, however often they are stopped', async () => {
+test('pods of containerd reach each other and the node, and leave nothing after repeated stops', async () => {
   const mac = '02:00:00:00:00:07';
   const annotations = { 'cni.projectcalico.org/hwAddr': mac, 'example.com/team': 'a' };
   const pods = [await node.run('a', { annotations }), await node.run('b'), await node.run('c')];
@@ -37,7 +37,7 @@ test('pods of containerd reach each other and the node, and leave nothing, howev
   for (const pod of others) await cri.remove(pod.id);
 }, 120_000);
 
-test('a port of the node leads to the pod through portmap, until the pod goes', async () => {
+test('a port of the node leads to the pod through portmap, until the pod is deleted', async () => {
   const [server, client] = [await node.run('server', { ports: { 18080: 8080 } }), await node.run('client')];
   await node.containerd.serve(server.id, { config: server.config, port: 8080 });
   const inPod = { address: server.address, port: 8080 };
@@ -54,12 +54,12 @@ test('a port of the node leads to the pod through portmap, until the pod goes', 
   await node.remove(client);
 }, 120_000);
 
-test('a pod that is refused says why, and leaves nothing', async () => {
+test('a refused pod has the reason, and leaves nothing', async () => {
   const { containerd, stack } = node;
   const { plugin: socket } = stack.sockets;
   containerd.configure(conflist(socket, { mtu: 5 }));
   try {
-    // containerd reads the configuration when the kernel tells it of the file.
+    // containerd reads the configuration when the kernel notifies it of the file.
     const refused = async () => {
       const outcome = await node.run('refused').catch((error: unknown) => String(error));
       if (typeof outcome === 'string') return outcome;
@@ -85,7 +85,7 @@ test('a pod that is refused says why, and leaves nothing', async () => {
   );
 }, 120_000);
 
-test(`${PARALLEL} pods at once each get an address and a wire`, async () => {
+test(`${PARALLEL} pods at once each get an address and an interface`, async () => {
   const names = Array.from({ length: PARALLEL }, (_, i) => `burst-${i}`);
   const pods = await Promise.all(names.map((name) => node.run(name)));
   await node.expectHolding(pods);
@@ -93,7 +93,7 @@ test(`${PARALLEL} pods at once each get an address and a wire`, async () => {
   await Promise.all(pods.map((pod) => node.remove(pod)));
 }, 300_000);
 
-test('pods keep their network while each process of Podwire, and all at once, are killed and started again', async () => {
+test('pods keep their network while each process of Podwire, and all at once, are killed and restarted', async () => {
   const pods = [await node.run('kept'), await node.run('kept-with-port', { ports: { 18080: 8080 } })];
   for (const victims of [['plugin'], ['dataplane'], ['ipam'], ['plugin', 'dataplane', 'ipam']] as const) {
     for (const victim of victims) await node.stack.kill(victim);

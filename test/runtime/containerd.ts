@@ -24,7 +24,7 @@ import { Cri, type SandboxConfig, type SandboxStatus } from './cri.js';
 import { IMAGE, makeImage } from './image.js';
 import { controlGroups, mountsBelow, prepareMachine, processesIn, processesOf, removeControlGroup } from './machine.js';
 
-/** Where Debian's package containernetworking-plugins puts them. */
+/** The folder of Debian's package containernetworking-plugins. */
 const PEER_PLUGINS = '/usr/lib/cni';
 
 export interface ContainerdOptions {
@@ -35,14 +35,14 @@ export interface ContainerdOptions {
 }
 
 export interface PodOptions {
-  /** TCP ports of the node, each with the pod's port that it leads to. */
+  /** TCP ports of the node, each with its port of the pod. */
   readonly ports?: Readonly<Record<number, number>>;
   readonly annotations?: Readonly<Record<string, string>>;
-  /** How many sandboxes of this pod there were before. */
+  /** The number of earlier sandboxes of this pod. */
   readonly attempt?: number;
 }
 
-/** What containerd tells beside the CRI's fields. */
+/** Data of containerd besides the CRI's fields. */
 const info = z.object({
   pid: z.number(),
   runtimeSpec: z.object({
@@ -52,7 +52,7 @@ const info = z.object({
 
 /**
  * Debian's containerd and runc as they run on a node, with folders, socket and control group of their own, in a network
- * namespace that is the node's. Its sandboxes go on without it, as on a node; destroy() ends them.
+ * namespace that is the node's. Its sandboxes continue without it, as on a node; destroy() ends them.
  *
  * Three things are shared with other containerds of the same test run, none with the machine's: /run/containerd, libcni's
  * cache, and the mount namespace, in which Podwire's processes find the pods' namespaces by their paths.
@@ -100,7 +100,7 @@ export class Containerd {
     run('ctr', '-a', this.socket, '-n', 'k8s.io', 'images', 'import', '--snapshotter', 'native', makeImage(images));
   }
 
-  /** Ends containerd alone, as a crash does. Pods and plugins that it has started go on. */
+  /** Kills containerd alone, like a crash. Pods and plugins that it has started continue. */
   async kill(): Promise<void> {
     const child = this.#process;
     this.#process = undefined;
@@ -110,12 +110,12 @@ export class Containerd {
     await exited;
   }
 
-  /** What containerd has logged. */
+  /** The log of containerd. */
   log(): string {
     return readFileSync(this.#logFile, 'utf8');
   }
 
-  /** A pod as kubelet describes it, to be given to `cri.run`. */
+  /** A pod as kubelet describes it, for `cri.run`. */
   pod(name: string, { ports = {}, annotations = {}, attempt = 0 }: PodOptions = {}): SandboxConfig {
     return {
       metadata: { name, uid: `uid-of-${name}`, namespace: 'default', attempt },
@@ -134,7 +134,7 @@ export class Containerd {
     };
   }
 
-  /** Starts a container that says hello to whoever connects to a TCP port. */
+  /** Starts a container that greets each client of a TCP port. */
   async serve(id: string, { config, port }: { readonly config: SandboxConfig; readonly port: number }): Promise<void> {
     const container = {
       metadata: { name: 'server' },
@@ -158,12 +158,12 @@ export class Containerd {
     await until(noticed, () => `containerd still calls ${id} ready`);
   }
 
-  /** Processes of Podwire's plugin that containerd has started for a command; they go on when it is killed. */
+  /** Processes of Podwire's plugin that containerd has started for a command; they continue when it is killed. */
   plugins(command: 'ADD' | 'DEL'): readonly number[] {
     return processesOf(join(this.folder, 'bin', 'podwire'), `CNI_COMMAND=${command}`);
   }
 
-  /** What sandboxes leave behind when something leaks; empty when nothing does. */
+  /** Objects that sandboxes leave behind when something leaks; empty otherwise. */
   async leftovers(): Promise<readonly string[]> {
     return [
       ...(await this.cri.list()).map(({ id }) => `sandbox ${id}`),
@@ -174,14 +174,14 @@ export class Containerd {
     ];
   }
 
-  /** Takes away what a reboot of the machine takes: every process, mount and network namespace, and what is below /run. */
+  /** Removes what a reboot of the machine removes: every process, mount and network namespace, and the files below /run. */
   async reboot(): Promise<void> {
     await this.#endAll();
     for (const id of this.#bundles()) rmSync(join('/run/containerd/runc/k8s.io', id), { recursive: true, force: true });
     rmSync(join(this.folder, 'state'), { recursive: true, force: true });
   }
 
-  /** Ends containerd and all its pods, and removes everything of theirs. */
+  /** Ends containerd and all its pods, and removes all their objects. */
   async destroy(): Promise<void> {
     this.cri.close();
     await this.#endAll();
@@ -196,13 +196,13 @@ export class Containerd {
     return processesOf(`-address ${this.socket}`);
   }
 
-  /** IDs of the sandboxes and containers that there are folders of in containerd's state. */
+  /** IDs of the sandboxes and containers with folders in containerd's state. */
   #bundles(): readonly string[] {
     const folder = join(this.folder, 'state', 'io.containerd.runtime.v2.task', 'k8s.io');
     return existsSync(folder) ? readdirSync(folder) : [];
   }
 
-  /** Entries whose name has the ID of one of this containerd's sandboxes, as its root folder remembers them. */
+  /** Entries whose name has the ID of one of this containerd's sandboxes, as its root folder lists them. */
   #entriesOfOwn(folder: string): readonly string[] {
     const sandboxes = join(this.folder, 'root', 'io.containerd.grpc.v1.cri', 'sandboxes');
     const ids = existsSync(sandboxes) ? readdirSync(sandboxes) : [];
@@ -212,7 +212,7 @@ export class Containerd {
 
   async #endAll(): Promise<void> {
     await this.kill();
-    // The shims first: they would notice that their pods end, and clean up at the same time.
+    // The shims first: they would notice the end of their pods, and clean up at the same time.
     for (const processes of [() => this.#shims(), () => processesIn(this.cgroup)]) {
       await until(
         () => {
@@ -231,7 +231,7 @@ function killIfThere(pid: number): void {
   try {
     process.kill(pid, 'SIGKILL');
   } catch {
-    // It has ended by itself.
+    // The process has already ended.
   }
 }
 
@@ -242,7 +242,7 @@ function netnsOf(status: SandboxStatus): string {
   return path;
 }
 
-/** Everything in one folder. What differs from Debian's defaults for another reason says why. */
+/** Everything in one folder. Other differences from Debian's defaults have their reason beside them. */
 function configuration(folder: string): string {
   return `
 version = 2

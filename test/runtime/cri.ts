@@ -57,10 +57,10 @@ const runtimeStatus = z.object({
   }),
 });
 
-/** A runtime that was killed is back sooner than gRPC would look again. */
+/** A killed runtime restarts sooner than gRPC would reconnect. */
 const RECONNECT = { 'grpc.initial_reconnect_backoff_ms': 50, 'grpc.max_reconnect_backoff_ms': 200 };
 
-/** What kubelet says to a container runtime, over the runtime's unix socket. Errors are gRPC's, with the runtime's text. */
+/** Kubelet's calls of a container runtime, over the runtime's unix socket. Errors are gRPC's, with the runtime's text. */
 export class Cri {
   readonly #client: Client;
   readonly #methods: Readonly<Record<string, MethodDefinition<object, object>>>;
@@ -73,7 +73,7 @@ export class Cri {
     this.#methods = definition;
   }
 
-  /** What keeps the runtime from starting pods; empty when nothing does. */
+  /** The reason why the runtime cannot start pods; empty otherwise. */
   async faults(): Promise<readonly string[]> {
     const { status } = runtimeStatus.parse(await this.#call('Status', {}));
     return status.conditions.filter((each) => !each.status).map(({ type, message }) => `${type}: ${message}`);
@@ -89,7 +89,7 @@ export class Cri {
     await this.#call('StopPodSandbox', { pod_sandbox_id: id });
   }
 
-  /** Idempotent. Stops it where that has not been done. */
+  /** Idempotent. Stops a running one first. */
   async remove(id: string): Promise<void> {
     await this.#call('RemovePodSandbox', { pod_sandbox_id: id });
   }

@@ -15,7 +15,7 @@ export interface RunningPod {
   readonly netns: string;
 }
 
-/** Podwire followed by others' plugins, as a cluster's configuration has it. */
+/** Podwire followed by plugins of other projects, as in a cluster's configuration. */
 export function conflist(socket: string, keys: object = {}): object {
   const capabilities = { 'io.kubernetes.cri.pod-annotations': true };
   const podwire = { type: 'podwire', socket, ipam: { type: 'podwire-ipam' }, capabilities, ...keys };
@@ -29,9 +29,9 @@ export function packetFilter(stack: Stack): object {
   return { nat: inNode('iptables', '-t', 'nat', '-S'), ruleset: inNode('nft', '--stateless', 'list', 'ruleset') };
 }
 
-/** What pods leave on the node and in the records when something leaks. Equal before and after pods came and went. */
+/** Objects that pods leave on the node and in the records when something leaks. Equal before and after pods came and went. */
 export async function nodeFootprint(stack: Stack): Promise<object> {
-  // What guards the pods' sources comes beside the first pods, whom nothing of it holds up.
+  // The source guard is set up beside the first pods, without delaying them.
   await until(
     () => run('nsenter', `--net=${stack.netnsPath}`, 'nft', 'list', 'tables').includes('table inet podwire\n'),
     () => `the node has no table that guards its pods' sources:\n${stack.log('dataplane')}`,
@@ -39,7 +39,7 @@ export async function nodeFootprint(stack: Stack): Promise<object> {
   return { ...(await footprint(stack)), ...packetFilter(stack), findings: await auditFindings(stack) };
 }
 
-/** Every pod has its address alone and its wire, in the kernel and in the records, and nobody else has one. */
+/** Every pod has a unique address and its interface, in the kernel and in the records, and there are no others. */
 export async function expectHolding(stack: Stack, pods: readonly RunningPod[]): Promise<void> {
   const expected = pods.map(({ id, address }) => `${NETWORK}.${id} ${address}`).sort();
   const held = (await allocations(stack)).map(({ handleId, address }) => `${handleId} ${address}`);

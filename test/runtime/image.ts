@@ -5,16 +5,16 @@ import { join } from 'node:path';
 import { run } from '../support/programs.js';
 import { ROOT } from '../support/root.js';
 
-/** Name of the tests' image. Nobody looks for it in a registry: it is imported. */
+/** Name of the tests' image. It is imported, not pulled from a registry. */
 export const IMAGE = 'registry.invalid/podwire/pod:1';
 
 /** The image's program (pod-program.c). */
 export const PROGRAM = '/pod';
 
-/** Entries of an archive in one order, with one time and owner, so that the same content is the same archive. */
+/** Entries of an archive in a fixed order, with one time and owner, so that the same content is the same archive. */
 const TAR = ['--sort=name', '--mtime=@0', '--owner=0', '--group=0', '--numeric-owner'];
 
-/** Makes the tests' image in a folder, in the form of `docker save`, from nothing but the compiler. @returns its path */
+/** Creates the tests' image in a folder, in the form of `docker save`, with nothing but the compiler. @returns its path */
 export function makeImage(folder: string): string {
   const [root, archive] = [join(folder, 'root'), join(folder, 'archive')];
   for (const name of ['etc', 'proc', 'sys', 'dev', 'tmp']) mkdirSync(join(root, name), { recursive: true });

@@ -6,7 +6,7 @@ import { run } from '../support/programs.js';
 const CGROUPS = '/sys/fs/cgroup';
 
 /**
- * What runtimes write outside of the folders that they are given, and that no setting of theirs moves: states of runc and
+ * Paths that runtimes write outside of their configured folders, without a setting: states of runc and
  * sockets of the shims, libcni's cache, and what podman knows of images elsewhere.
  */
 const FIXED_FOLDERS = ['/run/containerd', '/var/lib/cni', '/var/lib/containers'];
@@ -15,10 +15,10 @@ const AS_ROOT =
   'Run the tests as root on a machine of its own, or without them: npm test -- --exclude "test/runtime/**"';
 
 /**
- * Makes the machine fit for a container runtime: its fixed folders empty ones of the tests' own mount namespace. Idempotent,
+ * Prepares the machine for a container runtime: its fixed folders become empty ones in the tests' own mount namespace. Idempotent,
  * also at the same time. Only in the namespaces of test/support/isolated.mjs.
- * @returns the control group below which runtimes are to make theirs
- * @throws Error that says what the machine does not allow
+ * @returns the control group below which runtimes have to create theirs
+ * @throws Error with the operation that the machine does not allow
  */
 export function prepareMachine(): string {
   const cgroup = process.env.ISOLATED_CGROUP;
@@ -63,7 +63,7 @@ export function controlGroups(cgroup: string): readonly string[] {
   return hierarchies().flatMap((path) => below(join(path, cgroup)));
 }
 
-/** Removes a control group in which no process is left. */
+/** Removes a control group without processes. */
 export function removeControlGroup(cgroup: string): void {
   const paths = [...hierarchies().map((path) => join(path, cgroup)), ...controlGroups(cgroup)].reverse();
   for (const path of paths) if (existsSync(path)) rmdirSync(path);
@@ -79,7 +79,7 @@ export function processesIn(cgroup: string): readonly number[] {
   return [...new Set(pids)];
 }
 
-/** Processes whose command line has a text, and whose environment, where it is asked for, a variable; zombies left out. */
+/** Processes whose command line contains a text, and whose environment contains a variable, if given; without zombies. */
 export function processesOf(text: string, variable?: string): readonly number[] {
   return readdirSync('/proc')
     .filter((name) => /^\d+$/.test(name))
@@ -88,7 +88,7 @@ export function processesOf(text: string, variable?: string): readonly number[] 
     .map(Number);
 }
 
-/** What the kernel tells of a process as strings ended by zero; nothing once it has ended. */
+/** The kernel's zero-terminated strings of a process; none once it has ended. */
 function stringsOf(pid: string, file: 'cmdline' | 'environ'): readonly string[] {
   try {
     return readFileSync(`/proc/${pid}/${file}`, 'utf8').split('\0');
@@ -97,7 +97,7 @@ function stringsOf(pid: string, file: 'cmdline' | 'environ'): readonly string[] 
   }
 }
 
-/** What is mounted at or below a folder, in the order in which it can be unmounted. */
+/** The mounts at or below a folder, in the order in which they can be unmounted. */
 export function mountsBelow(folder: string): readonly string[] {
   return readFileSync('/proc/self/mounts', 'utf8')
     .split('\n')

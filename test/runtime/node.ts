@@ -11,20 +11,20 @@ export interface RunningSandbox extends RunningPod {
   readonly config: SandboxConfig;
 }
 
-/** A node with containerd, the three processes of Podwire, and what they leave when pods have come and gone. */
+/** A node with containerd and the three processes of Podwire, and its state after pods came and went. */
 export class RuntimeNode {
   readonly stack: Stack;
   readonly containerd: Containerd;
   #before: object = {};
 
-  /** @throws Error that says what the machine does not allow, before anything is made */
+  /** @throws Error with the operation that the machine does not allow, before anything is created */
   constructor(options: StackOptions = {}) {
     prepareMachine();
     this.stack = new Stack(options);
     this.containerd = new Containerd({ netns: this.stack.netnsPath, conflist: conflist(this.stack.sockets.plugin) });
   }
 
-  /** Starts everything, and looks at what there is when the first pod, with a port, has come and gone. */
+  /** Starts everything, and records the state after the first pod, with a port, came and went. */
   async start(): Promise<void> {
     await Promise.all([this.stack.start(), this.containerd.start()]);
     const first = await this.run('first', { ports: { 18099: 8080 } });
@@ -44,12 +44,12 @@ export class RuntimeNode {
     await this.containerd.cri.remove(id);
   }
 
-  /** Ends every pod that containerd knows of, whatever has become of it. */
+  /** Ends every pod that containerd knows, in any state. */
   async removeAll(): Promise<void> {
     for (const pod of await this.containerd.cri.list()) await this.remove(pod);
   }
 
-  /** The machine goes down and comes up again: what is on disk stays, and nothing else. */
+  /** The machine is rebooted: files on disk stay, and nothing else. */
   async reboot(): Promise<void> {
     await this.containerd.reboot();
     await this.stack.reboot();
@@ -64,7 +64,7 @@ export class RuntimeNode {
     expectReachable(this.stack, pods);
   }
 
-  /** Everything is as it was before there were pods. */
+  /** Everything is as it was before the first pod. */
   async expectNothingLeft(): Promise<void> {
     // A shim ends by itself, soon after its sandbox is removed.
     let leftovers: readonly string[] = [];

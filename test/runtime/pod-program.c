@@ -1,5 +1,5 @@
 // The one program of the tests' image, linked statically. Without arguments it waits, as a pod's first process does.
-//   serve PORT   tells everybody who connects to this TCP port the address that they come from, one line each
+// serve PORT   sends each client of this TCP port the address that it comes from, one line each
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <signal.h>

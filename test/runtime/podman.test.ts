@@ -54,7 +54,7 @@ test('containers of podman reach each other, the node, and a port of it that lea
   await remove('client');
 }, 120_000);
 
-test('a container that is stopped gives its address back, and gets one when it is started again', async () => {
+test('a stopped container releases its address, and gets one when it is started again', async () => {
   await podman.run('stopped');
   await podman.command('stop', '--time', '0', 'stopped');
   await expectHolding(stack, []);
@@ -69,7 +69,7 @@ test('a container that is stopped gives its address back, and gets one when it i
   await remove('stopped');
 }, 120_000);
 
-test('a container whose network is reloaded loses its wire and gets another, in the same namespace', async () => {
+test('a container whose network is reloaded loses its interface and gets a new one, in the same namespace', async () => {
   const first = await podman.run('reloaded', { options: ['--publish', '18081:8080'], args: ['serve', '8080'] });
   await podman.command('network', 'reload', 'reloaded');
   const reloaded = await podman.inspect('reloaded');
@@ -80,7 +80,7 @@ test('a container whose network is reloaded loses its wire and gets another, in 
   await remove('reloaded');
 }, 120_000);
 
-test('a container that is disconnected lives on without a wire, until it is connected again', async () => {
+test('a disconnected container runs without an interface, until it is connected again', async () => {
   const { netns } = await podman.run('disconnected');
   await podman.command('network', 'disconnect', NETWORK, 'disconnected');
   expect(await nodeFootprint(stack)).toEqual(before);
@@ -93,7 +93,7 @@ test('a container that is disconnected lives on without a wire, until it is conn
   await remove('disconnected');
 }, 120_000);
 
-test('eight containers at once, removed at once', async () => {
+test('eight containers are created at once and removed at once', async () => {
   const names = Array.from({ length: 8 }, (_, i) => `burst-${i}`);
   const pods = await Promise.all(names.map((name) => podman.run(name)));
   await expectHolding(stack, pods);

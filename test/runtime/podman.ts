@@ -84,7 +84,7 @@ export class Podman {
     return { id, address: network.Networks[NETWORK]?.IPAddress ?? '', netns: network.SandboxKey };
   }
 
-  /** What containers leave behind when something leaks; empty when nothing does. */
+  /** Objects that containers leave behind when something leaks; empty otherwise. */
   async leftovers(): Promise<readonly string[]> {
     return [
       ...(await this.command('ps', '--all', '--quiet')).split('\n').filter(Boolean),
@@ -117,7 +117,7 @@ interface ContainerOptions {
   readonly args?: readonly string[];
 }
 
-/** What differs from Debian's defaults for another reason than the folder says why. */
+/** Other differences from Debian's defaults than the folder have their reason beside them. */
 function configuration(folder: string): string {
   return `
 [containers]

@@ -28,7 +28,7 @@ export class ChainRun {
     this.#pod = pod;
   }
 
-  /** @returns what each plugin answered, up to the first that failed */
+  /** @returns the result of each plugin, up to the first that failed */
   async add(): Promise<readonly CniAnswer[]> {
     const answers: CniAnswer[] = [];
     for (const member of this.#chain.members) {

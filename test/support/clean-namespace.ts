@@ -14,15 +14,15 @@ function links(): readonly string[] {
   return lines.map((line) => line.split(':')[0]?.trim() ?? '').filter((name) => name !== '' && name !== 'lo');
 }
 
-/** None where there is no `nft` that could have made any. */
+/** None without an `nft` that could have created any. */
 const tables = () => {
   const { error, stdout } = spawnSync('nft', ['list', 'tables'], { encoding: 'utf8' });
   return error ? [] : stdout.split('\n').filter(Boolean);
 };
 
 /**
- * After every file of tests (`setupFiles`): files share one network namespace, and what one leaves there would make another
- * fail that has done nothing wrong. A pod's wires go some time after its namespace, so this waits; the next file begins without tables.
+ * After every test file (`setupFiles`): files share one network namespace, and leftovers of one would make another
+ * fail. A pod's interfaces disappear some time after its namespace, so this waits; the next file begins without tables.
  */
 afterAll(async () => {
   if (!isThrowaway()) return;

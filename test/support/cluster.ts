@@ -4,7 +4,7 @@ import { Stack } from './stack.js';
 /** One of the two subnets that nodes are in. */
 export type Subnet = 'a' | 'b';
 
-/** Ranges for documentation (RFC 5737, RFC 3849), by what of the address belongs to the subnet. */
+/** Ranges for documentation (RFC 5737, RFC 3849), by the number of bits of the subnet. */
 const NETWORKS: Readonly<Record<Subnet | 'outside', { readonly ipv4: string; readonly ipv6: string }>> = {
   a: { ipv4: '192.0.2', ipv6: '2001:db8:a:' },
   b: { ipv4: '198.51.100', ipv6: '2001:db8:b:' },

@@ -6,7 +6,7 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 
 import { FlakyProxy } from './flaky-proxy.js';
 
-/** Not `once`, which takes the reset that comes first for its own failure. */
+/** Not `once`, which takes the earlier reset for its own failure. */
 function closing(socket: Socket): Promise<void> {
   return new Promise((resolve) => socket.once('close', () => resolve()));
 }
@@ -42,7 +42,7 @@ describe('a flaky proxy', () => {
     expect(String((await once(client, 'data'))[0])).toBe('hello');
   });
 
-  it('cuts what stands, and lets new connections through', async () => {
+  it('cuts open connections, and lets new ones through', async () => {
     const client = dial();
     await once(client, 'connect');
     client.write('hello');
@@ -56,7 +56,7 @@ describe('a flaky proxy', () => {
     expect(String((await once(again, 'data'))[0])).toBe('again');
   });
 
-  it('refuses', async () => {
+  it('refuses connections', async () => {
     proxy.mode = 'refusing';
     const client = dial();
     await closing(client);

@@ -1,13 +1,13 @@
 import { once } from 'node:events';
 import { connect, createServer, type AddressInfo, type Server, type Socket } from 'node:net';
 
-/** What becomes of connections through a proxy. */
+/** The modes of connections through a proxy. */
 export type ProxyMode =
   /** Bytes pass both ways. */
   | 'open'
   /** New connections are closed at once. */
   | 'refusing'
-  /** Connections stand, and nothing passes: what a network without routes looks like. What was held passes when it opens. */
+  /** Connections stay open, and nothing passes, like a network without routes. Held bytes pass when it opens. */
   | 'silent';
 
 /** A TCP proxy on 127.0.0.1 whose connections can be cut or held at any moment. */
@@ -45,7 +45,7 @@ export class FlakyProxy {
     }
   }
 
-  /** Breaks every connection, as a firewall that forgets its state does: with a reset. */
+  /** Breaks every connection with a reset, like a firewall that loses its state. */
   cut(): void {
     for (const socket of this.#sockets) {
       this.cuts++;
@@ -73,7 +73,7 @@ export class FlakyProxy {
   #join(socket: Socket, other: Socket): void {
     this.#sockets.add(socket);
     socket.setNoDelay(true);
-    // Not `pipe`, which would resume a socket that is to be silent.
+    // Not `pipe`, which would resume a socket that has to be silent.
     socket.on('data', (chunk) => other.write(chunk));
     socket.on('end', () => other.end());
     socket.on('error', () => other.destroy());

@@ -1,6 +1,6 @@
 #!/usr/bin/env node
-// Runs a command in a network, mount and process namespace of its own, so that nothing a test does can reach the host's
-// network configuration, and every process and device it makes is gone when it ends, also after SIGKILL.
+// Runs a command in separate network, mount and process namespaces, so that tests cannot reach the host's
+// network configuration, and their processes and devices are gone when it ends, also after SIGKILL.
 // usage: isolated.mjs [vitest ARGS… | COMMAND ARGS…]   (default: vitest run)
 import { spawn, spawnSync } from 'node:child_process';
 import { existsSync, readdirSync, rmdirSync } from 'node:fs';
@@ -8,7 +8,7 @@ import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
 import process from 'node:process';
 
-/** The programs without which nothing here works, each with the Debian package that brings it. */
+/** The required programs, each with its Debian package. */
 const PROGRAMS = { unshare: 'util-linux', ip: 'iproute2', mount: 'mount' };
 
 const NAMESPACES = ['--net', '--mount', '--propagation', 'private', '--pid', '--fork', '--kill-child', '--mount-proc'];
@@ -26,7 +26,7 @@ function missingPrograms() {
     .map(([program, debianPackage]) => `${program} (apt-get install ${debianPackage})`);
 }
 
-/** Root makes the namespaces directly; everybody else first needs a user namespace in which they are root. */
+/** Root creates the namespaces directly; other users first need a user namespace in which they are root. */
 function unshareFlags() {
   const flags = process.getuid() === 0 ? NAMESPACES : ['--user', '--map-root-user', ...NAMESPACES];
   return spawnSync('unshare', [...flags, 'true']).status === 0 ? flags : undefined;
@@ -55,7 +55,7 @@ function removeControlGroup(path, endMs = Date.now() + KILLED_WITHIN_MS) {
   while (!removed(path, endMs)) Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 20);
 }
 
-/** @returns false where a process is still in the control group, and may yet end in time */
+/** @returns false while a process is still in the control group, and may yet end in time */
 function removed(path, endMs) {
   try {
     rmdirSync(path);
@@ -66,7 +66,7 @@ function removed(path, endMs) {
   }
 }
 
-/** Removes what the command left, once all its processes are gone. */
+/** Removes the command's leftovers, once all its processes are gone. */
 function removeControlGroups() {
   const root = '/sys/fs/cgroup';
   if (!existsSync(root)) return;
@@ -89,7 +89,7 @@ function main(argv) {
 
   const env = { ...process.env, ISOLATED_CGROUP: `/${CGROUP}` };
   const child = spawn('unshare', [...flags, 'sh', '-c', SET_UP, 'sh', ...commandLine(argv)], { stdio: 'inherit', env });
-  // `unshare` does nothing about signals but this. Ctrl-C reaches the command as well, which ends as it likes; this is to remain meanwhile.
+  // `unshare` ignores signals except this one. Ctrl-C reaches the command as well, which ends by itself; this process stays meanwhile.
   for (const signal of ['SIGTERM', 'SIGHUP']) process.on(signal, () => child.kill('SIGKILL'));
   process.on('SIGINT', () => {});
   child.on('exit', (code, signal) => {

@@ -16,7 +16,7 @@ export async function allocations(stack: Stack): Promise<readonly BlockAllocatio
   return blocks.flatMap((block) => block.allocations);
 }
 
-/** What IPAM finds wrong in its datastore. */
+/** IPAM's findings in its datastore. */
 export async function auditFindings(stack: Stack): Promise<readonly Finding[]> {
   const ipam = new Peer('podwire-ipam', `unix:${stack.sockets.ipam}`);
   const request = { pageSize: 1000, pageToken: '', kinds: [], includeInformation: false, topNodes: 0 };
@@ -25,7 +25,7 @@ export async function auditFindings(stack: Stack): Promise<readonly Finding[]> {
   return findings;
 }
 
-/** Every attachment that the node's kernel holds. */
+/** Every attachment in the node's kernel. */
 export async function attachedPods(stack: Stack): Promise<readonly AttachedPod[]> {
   const dataplane = new Peer('podwire-dataplane', `unix:${stack.sockets.dataplane}`);
   const { pods } = await dataplane.call(PodServiceService.listPods, { pageSize: 1000, pageToken: '' }, LIMITS());
@@ -33,14 +33,14 @@ export async function attachedPods(stack: Stack): Promise<readonly AttachedPod[]
   return pods;
 }
 
-/** Without the blackholes of the node's own blocks, which it keeps when their pods are gone. */
+/** Without the blackholes of the node's own blocks, which it keeps without pods. */
 function routes(stack: Stack): string[] {
   const lines = stack.ip('route', 'show', 'table', 'all').split('\n');
   return lines.filter((line) => !line.startsWith('blackhole '));
 }
 
 /**
- * What pods leave behind when something leaks: the node's links and routes, and the addresses that IPAM holds. Equal before
+ * Objects that pods leave behind when something leaks: the node's links and routes, and the addresses in IPAM. Equal before
  * and after pods came and went.
  */
 export async function footprint(stack: Stack): Promise<object> {

@@ -12,7 +12,7 @@ export interface Pod {
   readonly netns: string;
 }
 
-/** Makes a network namespace for a pod. Only in the namespaces of test/support/isolated.mjs. */
+/** Creates a network namespace for a pod. Only in the namespaces of test/support/isolated.mjs. */
 export function makePod(name: string): Pod {
   run('ip', 'netns', 'add', name);
   return { name, containerId: createHash('sha256').update(name).digest('hex'), netns: `/run/netns/${name}` };
@@ -34,9 +34,9 @@ export interface CniCall {
   readonly env?: Readonly<Record<string, string | undefined>>;
   /** Standard input instead of the configuration. */
   readonly stdin?: string;
-  /** The program that is run; the shim when undefined. */
+  /** The program to run; the shim when undefined. */
   readonly program?: string;
-  /** Path of the network namespace that the program is run in; the caller's own when undefined. */
+  /** Path of the program's network namespace; the caller's own when undefined. */
   readonly node?: string;
 }
 

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 
 import { ROOT } from './root.js';
 
-/** Runs a program and gives its standard output. @throws Error with its standard error when it fails */
+/** Runs a program and returns its standard output. @throws Error with its standard error when it fails */
 export function run(program: string, ...args: readonly string[]): string {
   return execFileSync(program, args, { encoding: 'utf8', stdio: ['ignore', 'pipe', 'pipe'] });
 }
@@ -43,7 +43,7 @@ export interface BufAnswer {
 }
 
 /**
- * The program itself, of the package for this machine. The one in `node_modules/.bin` starts a Node.js that does nothing but start it,
+ * The program itself, of the package for this machine. The one in `node_modules/.bin` starts a Node.js that only starts it,
  * and takes three times as long as the call.
  */
 function bufProgram(): string {
@@ -52,14 +52,14 @@ function bufProgram(): string {
   return existsSync(own) ? own : join(ROOT, 'node_modules', '.bin', 'buf');
 }
 
-/** Calls a gRPC server on a unix socket with `buf curl`, which learns the contract by reflection. */
+/** Calls a gRPC server on a unix socket with `buf curl`, which reads the contract by reflection. */
 export function bufCurl(socket: string, ...args: readonly string[]): BufAnswer {
   const base = ['curl', '--protocol', 'grpc', '--http2-prior-knowledge', '--unix-socket', socket];
   const { status, stdout, stderr } = spawnSync(bufProgram(), [...base, ...args], { encoding: 'utf8' });
   return { ok: status === 0, text: status === 0 ? stdout : stderr };
 }
 
-/** Calls one method and gives its answer. @throws Error with the server's own when it fails */
+/** Calls one method and returns its answer. @throws Error with the server's own when it fails */
 export function rpc(socket: string, method: string, request: object = {}): unknown {
   const answer = bufCurl(socket, '-d', JSON.stringify(request), `http://localhost/${method}`);
   if (!answer.ok) throw new Error(`${method}: ${answer.text}`);

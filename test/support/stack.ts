@@ -27,8 +27,8 @@ export interface StackOptions {
 }
 
 /**
- * What commands have of it: tests look at what a DEL has done, and on a busy machine services take longer than the seconds after
- * which it leaves the rest to the journal. Tests of these times set their own.
+ * Time limits of commands: tests check the results of a DEL, and on a busy machine services take longer than the seconds after
+ * which the journal completes it. Tests of these limits set their own.
  */
 const COMMAND_TIMES = {
   PODWIRE_PLUGIN_ADD_TIMEOUT_MS: '60000',
@@ -42,7 +42,7 @@ export const NODE_ADDRESS = '198.18.0.1';
 let stacks = 0;
 
 /**
- * Podwire as it runs on one machine: three processes on the embedded datastore, with sockets and store in a folder of their
+ * Podwire as on one machine: three processes on the embedded datastore, with sockets and store in a folder of their
  * own, and a network namespace that is the node. Every process can be killed, stopped and started again.
  */
 export class Stack {
@@ -92,12 +92,12 @@ export class Stack {
     await Promise.all(wanted.map((name) => this.#untilAnswering(name)));
   }
 
-  /** Ends a process at once, as a crash does. */
+  /** Kills a process, like a crash. */
   async kill(name: ProcessName): Promise<void> {
     await this.#end(name, 'SIGKILL');
   }
 
-  /** Ends a process as an operator does. @returns its exit code */
+  /** Stops a process as an operator does. @returns its exit code */
   async stop(name: ProcessName): Promise<number | null> {
     return this.#end(name, 'SIGTERM');
   }
@@ -123,7 +123,7 @@ export class Stack {
     await this.#until(name, () => spawnSync(PROBE, [this.sockets[name]]).status === 0);
   }
 
-  /** What a process has logged, for assertions and for the report of a failed test. */
+  /** The log of a process, for assertions and for the report of a failed test. */
   log(name: ProcessName): string {
     return readFileSync(this.#logFile(name), 'utf8');
   }
@@ -145,8 +145,8 @@ export class Stack {
   }
 
   /**
-   * Takes away what a reboot of the node takes: its processes, sockets and network namespace. Records stay, and the identity of
-   * the boot, which namespaces do not separate. The processes are to be started again.
+   * Removes what a reboot of the node removes: its processes, sockets and network namespace. Records stay, and the identity of
+   * the boot, which namespaces do not separate. The processes have to be started again.
    */
   async reboot(): Promise<void> {
     for (const name of [...this.#processes.keys()]) await this.kill(name);

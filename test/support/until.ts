@@ -3,7 +3,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 /** Long enough for any operation on a machine under heavy load, in milliseconds. */
 const PATIENCE_MS = 60_000;
 
-/** Waits for a condition. @param complaint - what to say when it does not come true @throws Error that says it */
+/** Waits for a condition. @param complaint - the error when it does not come true @throws Error with it */
 export async function until(isTrue: () => boolean | Promise<boolean>, complaint: () => string): Promise<void> {
   const endMs = Date.now() + PATIENCE_MS;
   while (!(await isTrue())) {

@@ -7,12 +7,12 @@ import type { Execution } from '../exec-timer.js';
 /** Debian's package containernetworking-plugins. */
 const PEER_PLUGINS = '/usr/lib/cni';
 
-/** Who takes a pod's CNI calls. */
+/** The callers of a pod's CNI plugin. */
 export type Side = 'own' | 'ptp';
 
 export const SIDES: readonly Side[] = ['own', 'ptp'];
 
-/** What a call has of its machine. */
+/** The machine of a call. */
 export interface Site {
   /** The resident plugin's socket. */
   readonly socket: string;
@@ -43,12 +43,12 @@ function ownCall(command: string, pod: Pod, { socket }: Site): Execution {
   return { program: SHIM, stdin: cniConfiguration(call), env: cniEnvironment(call) };
 }
 
-/** STATUS came with CNI 1.1.0, and is about no pod. */
+/** STATUS was added in CNI 1.1.0, and concerns no pod. */
 export function statusCall(socket: string): Execution {
   return nodeCall('STATUS', socket);
 }
 
-/** libcni states a version with VERSION too. */
+/** libcni sends a version with VERSION too. */
 export function versionCall(socket: string): Execution {
   return nodeCall('VERSION', socket);
 }

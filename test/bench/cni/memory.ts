@@ -4,7 +4,7 @@ import { readFileSync } from 'node:fs';
 export interface Memory {
   /** All pages, those of mapped files included, however many processes map them. */
   readonly rssMib: number;
-  /** The same, with each shared page divided among those who share it. */
+  /** The same, with each shared page divided among its processes. */
   readonly pssMib: number;
 }
 

@@ -40,7 +40,7 @@ export class NodeEtcd {
     );
   }
 
-  /** Ends it and removes what it stored. */
+  /** Ends it and removes its data. */
   async destroy(): Promise<void> {
     const child = this.#process;
     if (child?.exitCode === null && child.signalCode === null) {

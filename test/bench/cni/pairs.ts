@@ -15,13 +15,13 @@ export interface PodTimes {
 export interface Pairs {
   readonly timer: ExecTimer;
   readonly site: Site;
-  /** How many pods of each side are measured. */
+  /** The number of measured pods of each side. */
   readonly count: number;
   /** Done once for each pair, between ADD and DEL, so that it meets the same noise. */
   readonly between?: () => void;
 }
 
-/** One pod at a time through Podwire and through `ptp` + `host-local`, in turns; every second time in the other order. */
+/** One pod at a time through Podwire and through `ptp` + `host-local`, alternating; every second time in the other order. */
 export async function measurePairs({ timer, site, count, between }: Pairs): Promise<Record<Side, PodTimes>> {
   await warmUp(timer, site);
   const times: Record<Side, PodTimes> = { own: { add: [], del: [] }, ptp: { add: [], del: [] } };

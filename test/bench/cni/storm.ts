@@ -2,7 +2,7 @@ import { makePod, removePod, type Pod } from '../../support/pods.js';
 import type { ExecTimer } from '../exec-timer.js';
 import { CALLS, SIDES, type Side, type Site } from './calls.js';
 
-/** As many pods as kubelet lets a node have unless it is told otherwise. */
+/** The number of pods that kubelet allows a node by default. */
 const PODS = 110;
 const ROUNDS = 5;
 
@@ -13,12 +13,12 @@ export interface Rates {
 }
 
 export interface Storm {
-  /** As many as pods are made at a time. */
+  /** The number of pods created at a time. */
   readonly timers: readonly ExecTimer[];
   readonly site: Site;
 }
 
-/** A node's pods all at once, through Podwire and through `ptp` + `host-local` in turns, after one round that is not measured. */
+/** A node's pods all at once, through Podwire and through `ptp` + `host-local` alternating, after one unmeasured round. */
 export async function measureStorms({ timers, site }: Storm): Promise<Record<Side, Rates>> {
   const rates: Record<Side, Rates> = { own: { add: [], del: [] }, ptp: { add: [], del: [] } };
   for (let round = 0; round <= ROUNDS; round++) {

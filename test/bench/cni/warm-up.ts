@@ -2,10 +2,10 @@ import { makePod, removePod } from '../../support/pods.js';
 import type { ExecTimer } from '../exec-timer.js';
 import { CALLS, type Site } from './calls.js';
 
-/** What a first Allocate takes is 8 ms, the 500th 4.3, the 2,000th 3.3. A node has had so many in days. */
+/** A first Allocate takes 8 ms, the 500th 4.3, the 2,000th 3.3. A node reaches that number within days. */
 const PODS = 2000;
 
-/** Pods of Podwire's alone, through the shim, until the just-in-time compilers have settled. */
+/** Podwire's pods only, through the shim, until the just-in-time compilers are warm. */
 export async function warmUp(timer: ExecTimer, site: Site): Promise<void> {
   for (let count = 0; count < PODS; count++) {
     const pod = makePod(`bench-warm-up-${count}`);

@@ -5,7 +5,7 @@ import type { Node } from '@podwire/ipam/records/node';
 import type { Address } from '@podwire/shared/net/address';
 import type { Prefix } from '@podwire/shared/net/prefix';
 
-/** The subnet that all nodes of a measurement are in (RFC 2544). The first 256 addresses are not given to them. */
+/** The subnet of all nodes of a measurement (RFC 2544). The first 256 addresses are not used. */
 export const NODE_SUBNET: Prefix = { family: 4, value: 0xc612_0000n, length: 15 };
 
 export function nodeAddress(number: number): Address {
@@ -14,7 +14,7 @@ export function nodeAddress(number: number): Address {
 
 const NODES_PER_TRANSACTION = 500;
 
-/** Writes nodes to IPAM's datastore, as their registrations leave them. @param names - in the order of their addresses */
+/** Writes nodes to IPAM's datastore, as their registrations do. @param names - in the order of their addresses */
 export async function writeNodes(store: Store, names: readonly string[]): Promise<void> {
   const keys = new RecordKeys('/calico');
   const signal = new AbortController().signal;

@@ -28,7 +28,7 @@ const ENSURE_BLOCK = '/podwire.ipam.v1.AffinityService/EnsureBlock';
 type Report = (line: string) => void;
 
 /**
- * Both processes, over the embedded datastore with 5,000 nodes: from the answer that a block is a node's, which IPAM gives right
+ * Both processes, over the embedded datastore with 5,000 nodes: from the answer that a node has claimed a block, which IPAM sends right
  * after its commit, to the kernel's announcement of the block's route.
  */
 export async function measureConvergence(report: Report): Promise<Figure[]> {
@@ -71,7 +71,7 @@ export async function measureConvergence(report: Report): Promise<Figure[]> {
 
 const newcomer = (number: number): string => `newcomer-${number}`;
 
-/** Has the service make its pool at a first start, and writes all else past it. */
+/** Has the service create its pool at a first start, and writes the rest directly. */
 async function fill(stack: Stack): Promise<void> {
   await stack.start('ipam');
   const caller = new IpamCaller(stack.sockets.ipam);
@@ -114,7 +114,7 @@ async function measure(node: Namespace, client: LightClient): Promise<Times[]> {
     const answered = client.call(ENSURE_BLOCK, request.finish()).then(() => performance.now() - startMs);
     for (;;) {
       const { value, done } = await seen.next();
-      if (done === true) throw new Error('the kernel tells of no more routes');
+      if (done === true) throw new Error('the kernel reports no more routes');
       if (value.object === 'route' && !value.deleted && value.value.protocol === 87) break;
     }
     const routedMs = performance.now() - startMs;

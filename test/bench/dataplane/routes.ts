@@ -31,8 +31,8 @@ const POOL = 'bench';
 type Report = (line: string) => void;
 
 /**
- * The node's side itself, planner to kernel, in this process's own network namespace: handed a cluster of 10,000 blocks, as IPAM,
- * which would be what is measured otherwise, would tell it.
+ * The node's side alone, planner to kernel, in this process's own network namespace: it gets a cluster of 10,000 blocks directly,
+ * as IPAM would otherwise be measured too.
  */
 export async function measureRoutes(report: Report): Promise<Figure[]> {
   run('ip', 'link', 'add', UPLINK, 'type', 'bridge');
@@ -64,7 +64,7 @@ interface Round {
   readonly checksMs: readonly number[];
 }
 
-/** Tells when a reading of everything, and all that followed from it, is done. */
+/** Reports when a full reading, and all updates after it, are done. */
 class ToldEvents extends ReconcileEvents {
   onChecked = (): void => undefined;
 
@@ -91,7 +91,7 @@ async function measureRound(view: ClusterView): Promise<Round> {
     const { user, system } = process.cpuUsage(before);
     const checksMs: number[] = [];
     for (let round = 0; round < CHECKS_PER_ROUND; round++) {
-      // The kernel's announcements of what was done are not the check's.
+      // The kernel's announcements of these updates are not part of the check.
       await sleep(SETTLE_MS);
       checksMs.push(await untilChecked(() => reconciler.check()));
     }

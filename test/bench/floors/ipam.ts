@@ -22,8 +22,8 @@ const MEASURED_CALLS = 200;
 type Report = (line: string) => void;
 
 /**
- * What podwire-ipam's figures would be if its own code took no time, beside what they are: allocations that only write. Rates are measured in
- * turns, as the machine may be twice as fast in another minute.
+ * The floors of podwire-ipam's figures, as if its own code took no time, beside the figures: allocations that only write. Rates
+ * alternate, as the machine may be twice as fast in another minute.
  */
 export async function measureIpamFloors(report: Report): Promise<Figure[]> {
   return [...(await measureEmbedded(report)), ...(await measureEtcd(report))];
@@ -51,7 +51,7 @@ async function measureEmbedded(report: Report): Promise<Figure[]> {
   }
 }
 
-/** One caller's call beside a durable put of the same size, in turns. @returns its part of the put's time */
+/** One caller's call beside a durable put of the same size, alternating. @returns its part of the put's time */
 async function compareWithPut(client: LightClient, place: Place, report: Report): Promise<number> {
   const bare = await EmbeddedStore.open({ directory: place.path('bare'), pid: process.pid });
   const { signal } = new AbortController();
@@ -68,7 +68,7 @@ async function compareWithPut(client: LightClient, place: Place, report: Report)
   return median(calls) / median(puts);
 }
 
-/** The same rates on etcd, of which each has one of its own. */
+/** The same rates on etcd, each on a separate one. */
 async function measureEtcd(report: Report): Promise<Figure[]> {
   const [place, floorPlace] = [new Place(), new Place()];
   const processes = new FloorProcesses(floorPlace.folder);

@@ -1,4 +1,4 @@
-// A resident plugin that asks both services one after the other, and decides nothing. usage: plugin.js SOCKET IPAM DATAPLANE
+// A resident plugin that calls both services one after the other, and decides nothing. usage: plugin.js SOCKET IPAM DATAPLANE
 import '@podwire/shared/runtime/young-generation';
 
 import { createServer } from 'node:http';
@@ -13,7 +13,7 @@ const CALL_TIMEOUT_MS = 10_000;
 
 const REQUEST = Buffer.from('node');
 
-/** What a pod with one address is answered. */
+/** The answer for a pod with one address. */
 const RESULT = JSON.stringify({
   cniVersion: '1.0.0',
   interfaces: [{ name: 'eth0', sandbox: '/run/netns/pod', mac: 'aa:bb:cc:dd:ee:ff' }],

@@ -6,7 +6,7 @@ import { ServingProcess } from '../ipam/processes.js';
 
 const PROGRAMS = join(ROOT, 'test', 'dist', 'bench', 'floors');
 
-/** What is started here, and ended in the reverse order. */
+/** The processes started here, which end in the reverse order. */
 export class FloorProcesses {
   readonly #started: ServingProcess[] = [];
   readonly #folder: string;

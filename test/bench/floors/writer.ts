@@ -2,7 +2,7 @@ import type { Store, Transaction } from '@podwire/ipam/engine/store';
 
 import { barePuts } from '../ipam/bare-transaction.js';
 
-/** As etcd allows; an allocation writes three records. */
+/** Etcd's limit; an allocation writes three records. */
 const MAX_PUTS = 126;
 const MAX_IN_FLIGHT = 2;
 
@@ -13,7 +13,7 @@ interface Waiting {
 }
 
 /**
- * Writes what allocations write, without a decision: those that wait are committed together, two transactions at a time, as
+ * Writes the records of allocations, without a decision: waiting ones are committed together, two transactions at a time, as
  * podwire-ipam does it (`services/ipam/engine/updates/update-loop.ts`).
  */
 export class Writer {

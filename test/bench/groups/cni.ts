@@ -15,10 +15,10 @@ const PAIRS = 300;
 const ETCD_PAIRS = 150;
 const ANSWERS = 500;
 
-/** Rounds before the measured ones, until the just-in-time compilers have settled. */
+/** Unmeasured rounds before the measured ones, until the just-in-time compilers are warm. */
 const WARM_UP_ANSWERS = 200;
 
-/** How many pods are made at a time when a node's pods come all at once. */
+/** The number of pods created at a time when all pods of a node come at once. */
 const STORM_CALLERS = 16;
 
 type Report = (line: string) => void;
@@ -34,7 +34,7 @@ interface Bench {
   readonly anotherTimer: () => ExecTimer;
 }
 
-/** Podwire on a node of its own, beside what the measured calls need. */
+/** Podwire on its own node, with the requirements of the measured calls. */
 async function withStack<Result>(options: StackOptions, measure: (bench: Bench) => Promise<Result>): Promise<Result> {
   const stack = new Stack(options);
   const timers: ExecTimer[] = [];
@@ -85,7 +85,7 @@ export function measureCniOnEtcd(report: Report): Promise<Figure[]> {
   });
 }
 
-/** A node's pods all at once, as after a reboot, and all taken away at once. */
+/** A node's pods all at once, as after a reboot, and all removed at once. */
 export function measureCniStorm(report: Report): Promise<Figure[]> {
   return withStack({}, async ({ site, anotherTimer }) => {
     const timers = Array.from({ length: STORM_CALLERS }, anotherTimer);
@@ -98,7 +98,7 @@ export function measureCniStorm(report: Report): Promise<Figure[]> {
   });
 }
 
-/** What a runtime asks that is about no pod, beside the cheapest program there is. */
+/** The calls of a runtime without a pod, beside the cheapest program there is. */
 export function measureCniAnswers(report: Report): Promise<Figure[]> {
   return withStack({}, async ({ site, timer }) => {
     const nothing: Execution = { program: '/bin/true', stdin: '', env: {} };

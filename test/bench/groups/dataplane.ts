@@ -12,14 +12,14 @@ import { LightClient } from '../ipam/light-client.js';
 import { timed } from '../ipam/load.js';
 import { kernelFloor } from '../kernel-floor.js';
 
-/** Pods by themselves before the others, until the just-in-time compilers have settled: as many as for ADDs (`cni/pairs.ts`). */
+/** Unmeasured pods alone, until the just-in-time compilers are warm: as many as for ADDs (`cni/pairs.ts`). */
 const OWN_WARM_UP = 2000;
 
-/** Pods with all that is measured beside them, before the measured ones. */
+/** Unmeasured pods with everything that is measured beside them. */
 const WARM_UP = 20;
 const MEASURED = 200;
 
-/** A node's worth of pods, and how many of them kubelet starts at once. */
+/** The number of pods of a node, and how many of them kubelet starts at once. */
 const STORM_PODS = 110;
 const STORM_CALLERS = 16;
 const STORM_ROUNDS = 5;
@@ -56,7 +56,7 @@ class DataplaneCaller {
     return this.#client.call(`${SERVICE}/DetachPod`, DetachPodRequest.encode(request).finish());
   }
 
-  /** A pod that no other call of this process wanted. */
+  /** A pod that no other call of this process used. */
   wanted(pod: Pod): WantedPod {
     const number = this.#pods++;
     const attachment = { network: 'bench', containerId: `bench-${number}`, interfaceName: 'eth0' };
@@ -75,7 +75,7 @@ interface WantedPod {
   readonly address: string;
 }
 
-/** Milliseconds until the kernel acknowledges the deletion of one veth pair, by nothing but a netlink message. */
+/** Milliseconds until the kernel acknowledges the deletion of one veth pair, with a single netlink message. */
 async function acknowledgedDeletion(node: Namespace, pod: Namespace, name: string): Promise<number> {
   const [made] = await node.sequence([
     { type: 'link.add', kind: 'veth', name, peer: { name: 'eth0', namespace: pod } },
@@ -129,7 +129,7 @@ async function measureSingly(stack: Stack, caller: DataplaneCaller, report: Repo
   ];
 }
 
-/** Calls per second when so many callers share the pods, each taking the next as soon as it is answered. */
+/** Calls per second of that many callers together, each taking the next pod as soon as it is answered. */
 async function stormRate(pods: readonly WantedPod[], call: (pod: WantedPod) => Promise<void>): Promise<number> {
   let next = 0;
   const run = async (): Promise<void> => {
@@ -157,7 +157,7 @@ async function measureStorms(caller: DataplaneCaller, report: Report): Promise<F
   ];
 }
 
-/** Pods: one after the other beside what the kernel needs for it, and a node's worth of them at once. Then routes between nodes. */
+/** Pods: one after another beside the kernel's minimum, and a node's worth of them at once. Then routes between nodes. */
 export async function measureDataplane(report: Report): Promise<Figure[]> {
   const routes = [...(await measureRoutes(report)), ...(await measureConvergence(report))];
   return [...(await measurePods(report)), ...routes];

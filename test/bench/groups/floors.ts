@@ -21,8 +21,8 @@ const MEASURED_CALLS = 200;
 type Report = (line: string) => void;
 
 /**
- * What would be measured if our own code took no time: the same processes, sockets and libraries, which decide nothing. Each figure
- * has the name and goal of ours that cannot be better than it.
+ * The figures if Podwire's own code took no time: the same processes, sockets and libraries, without decisions. Each figure
+ * has the name and goal of the figure that it is a floor of.
  */
 export async function measureFloors(report: Report): Promise<Figure[]> {
   return [...(await measureNode(report)), ...(await measureIpamFloors(report))];
@@ -72,7 +72,7 @@ async function measureNode(report: Report): Promise<Figure[]> {
 const LOWER = { unit: 'ratio', better: 'lower' } as const;
 const HIGHER = { unit: 'ratio', better: 'higher' } as const;
 
-/** Milliseconds of a call that does nothing, each after a program has run, as AttachPod is measured. */
+/** Milliseconds of an empty call, each after a program has run, as AttachPod is measured. */
 async function measureCall(socket: string, between: () => void): Promise<number> {
   const client = new LightClient(socket);
   const call = () => client.call(DO.path, Buffer.alloc(200));

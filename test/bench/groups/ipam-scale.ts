@@ -25,16 +25,16 @@ const MEASURED_CALLS = 300;
 const EARLY_PAIRS = 20_000;
 const LATE_PAIRS = 200_000;
 const PAIRS_PER_LOOK = 4_000;
-/** Looks at the memory of which the least counts. */
+/** Readings of memory; the lowest counts. */
 const LOOKS = 5;
 const CALLERS = 64;
 
-/** Files there are memory. */
+/** A file system in memory. */
 const MEMORY_FOLDER = '/dev/shm';
 
 type Report = (line: string) => void;
 
-/** What a large datastore costs, beside an empty one, and whether memory grows with use. */
+/** The cost of a large datastore, beside an empty one, and whether memory grows with use. */
 export async function measureIpamScale(report: Report): Promise<Figure[]> {
   return [
     ...(await measureScale(report)),
@@ -62,7 +62,7 @@ async function measureScale(report: Report): Promise<Figure[]> {
     const claim = await compare(callers, (call) => `claiming-${call}`);
     const [ownMib, residentMib] = [full.ipam.process.residentOwnMib(), full.ipam.process.residentMib()];
     report(`${full.text}; allocate ${allocate.text}; claim ${claim.text}`);
-    // The datastore's file is mapped, and read once at the start: its pages are the kernel's cache, not what the service needs.
+    // The datastore's file is mapped, and read once at the start: its pages are the kernel's cache, not the service's memory.
     report(`${ownMib.toFixed(0)} MiB resident, and ${(residentMib - ownMib).toFixed(0)} MiB of pages of files`);
     for (const caller of Object.values(callers)) caller.close();
     const lower = { unit: 'ratio', better: 'lower' } as const;
@@ -130,7 +130,7 @@ interface Filling {
   readonly report: Report;
 }
 
-/** Has the service make its pool at a first start, and writes all else past it. */
+/** Has the service create its pool at a first start, and writes the rest directly. */
 async function fill(place: Place, { env, open, nodesPerTransaction, report }: Filling): Promise<void> {
   const first = await startIpam(place, env);
   const caller = new IpamCaller(first.socket);
@@ -149,7 +149,7 @@ interface Pair<Value> {
   readonly empty: Value;
 }
 
-/** One caller's allocations in a full datastore and an empty one, in turns. */
+/** One caller's allocations in a full datastore and an empty one, alternating. */
 async function compare(
   { full, empty }: Pair<IpamCaller>,
   nodeOf: (call: number) => string,
@@ -167,8 +167,8 @@ async function compare(
 }
 
 /**
- * The store is in memory: what the disk takes for 400,000 transactions would be nearly all of the time, and nothing of the memory. The
- * memory is the least of several looks, from the one point on and up to the other: between two collections of garbage it varies by
+ * The store is in memory: with a disk, 400,000 transactions would take nearly all of the time, and none of the memory. The
+ * memory is the lowest of several readings, from one point on and up to the other: between two collections of garbage it varies by
  * a third.
  */
 async function measureGrowth(report: Report): Promise<Figure> {

@@ -109,12 +109,12 @@ async function measureEtcd(report: Report): Promise<Figure[]> {
 }
 
 /**
- * All replicas serving all callers, and one of them serving all, in turns. The idle ones watch all the same.
+ * All replicas serving all callers, and one of them serving all, alternating. The idle ones watch all the same.
  * @returns for each round how many times as fast all were
  */
 async function ratiosSideBySide(replicas: readonly IpamCaller[], report: Report): Promise<readonly number[]> {
   const load = { ...LOAD, nodes: CALLERS };
-  // Those that have just been started run code that is not compiled yet.
+  // Processes that have just started run code that is not compiled yet.
   await allocationRate(replicas, { ...load, warmUpMs: REPLICAS_WARM_UP_MS });
   const ratios: number[] = [];
   for (let round = 0; round < REPLICAS_ROUNDS; round++) {
@@ -142,12 +142,12 @@ async function medianRate(services: readonly IpamCaller[], load: Load): Promise<
 interface Latency {
   readonly allocateMs: number;
   readonly bareMs: number;
-  /** Of a call that does nothing, by the same client. */
+  /** Of an empty call, by the same client. */
   readonly emptyMs: number;
   readonly ratio: number;
 }
 
-/** One caller's allocation beside a bare transaction of the same size, in turns. */
+/** One caller's allocation beside a bare transaction of the same size, alternating. */
 async function compareLatency(caller: IpamCaller, store: Store): Promise<Latency> {
   const signal = new AbortController().signal;
   const allocate: number[] = [];

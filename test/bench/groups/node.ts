@@ -7,15 +7,15 @@ import { memoryOf } from '../cni/memory.js';
 import { ExecTimer } from '../exec-timer.js';
 import type { Figure } from '../figure.js';
 
-/** Pods that came and went before: a process that never worked is small. */
+/** Earlier pods: a process that never worked is small. */
 const PODS = 300;
 
-/** Until a process is idle: V8 gives back what it does not need some 10 to 45 s after the last command. */
+/** Until a process is idle: V8 releases unused memory some 10 to 45 s after the last command. */
 const QUIET_MS = 60_000;
 
 /**
- * What a node gives of its memory, after some work. Resident memory as tools show it, so that Node.js's program, which the two
- * processes share, is counted twice; what they take together of the machine is less, and reported beside it.
+ * The memory that a node needs for Podwire, after some work. Resident memory as tools show it, so that Node.js's program, which the two
+ * processes share, is counted twice; their total on the machine is less, and reported beside it.
  */
 export async function measureNode(report: (line: string) => void): Promise<Figure[]> {
   const stack = new Stack();

@@ -62,7 +62,7 @@ async function warmUpStack({ folder, netnsPath, sockets }: Stack): Promise<void>
   }
 }
 
-/** What kubelet waits for, containerd's and runc's own share included, pair by pair with `ptp` + `host-local`. */
+/** The time that kubelet waits, containerd's and runc's own part included, pair by pair with `ptp` + `host-local`. */
 export async function measureRuntime(report: (line: string) => void): Promise<Figure[]> {
   const stack = new Stack();
   const containerds: Containerd[] = [];

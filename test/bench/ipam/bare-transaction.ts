@@ -1,11 +1,11 @@
 import type { Transaction } from '@podwire/ipam/engine/store';
 
-/** Bytes of what an allocation writes: a block of 64 addresses that is half full, a handle and an endpoint. */
+/** Bytes that an allocation writes: a block of 64 addresses that is half full, a handle and an endpoint. */
 const BLOCK_BYTES = 9_000;
 const HANDLE_BYTES = 60;
 const ENDPOINT_BYTES = 900;
 
-/** As many keys and bytes as an allocation writes. @param number - no other of the same block has it */
+/** As many keys and bytes as an allocation writes. @param number - unique in the block */
 export function barePuts(block: string, number: number): Transaction['puts'] {
   const value = (bytes: number) => Buffer.alloc(bytes, number % 256);
   return [
@@ -15,7 +15,7 @@ export function barePuts(block: string, number: number): Transaction['puts'] {
   ];
 }
 
-/** A transaction that compares nothing, and writes what an allocation writes. */
+/** A transaction that compares nothing, and writes as much as an allocation. */
 export function bareTransaction(number: number): Transaction {
   return { comparisons: [], puts: barePuts('bare', number), deletes: [] };
 }

@@ -30,7 +30,7 @@ export async function startEtcd(place: Place): Promise<Etcd> {
   return { process, url };
 }
 
-/** A store of ours on it. @param keyPrefix - what the datastore's keys begin with */
+/** Podwire's store on it. @param keyPrefix - prefix of the datastore's keys */
 export function openEtcdStore({ url }: Pick<Etcd, 'url'>, keyPrefix: string): Promise<EtcdStore> {
   const none = { caFile: undefined, certFile: undefined, keyFile: undefined };
   return EtcdStore.open({
@@ -45,7 +45,7 @@ export function openEtcdStore({ url }: Pick<Etcd, 'url'>, keyPrefix: string): Pr
   });
 }
 
-/** A port of the loopback interface that nobody listens at now. */
+/** A free port of the loopback interface. */
 function freePort(): Promise<number> {
   return new Promise((resolve, reject) => {
     const server = createServer();

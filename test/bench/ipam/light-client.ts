@@ -1,8 +1,8 @@
 import { connect, type Socket } from 'node:net';
 
 /**
- * A gRPC client for load: what it spends of the processors that it shares with the service is not to be measured. Unary calls over
- * one HTTP/2 connection (RFC 9113), with header blocks made once and answers looked at only as far as success goes: a server that
+ * A gRPC client for load, which takes little of the processors that it shares with the service. Unary calls over
+ * one HTTP/2 connection (RFC 9113), with header blocks encoded once and answers parsed only for success: a server that
  * fails a call sends no message.
  *
  * It sends less than the 65,535 bytes that a connection allows at first between two of the server's window updates, so it
@@ -48,7 +48,7 @@ export class LightClient {
     return made;
   }
 
-  /** One write for all calls of a turn. */
+  /** One write for all calls of an event loop turn. */
   #flush(): void {
     this.#socket.write(Buffer.concat(this.#unsent));
     this.#unsent = [];
@@ -120,7 +120,7 @@ function makeFrame({ type, flags, stream, payload }: Frame): Buffer {
 
 const PREFACE = Buffer.from('PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n');
 
-/** No header table (setting 1), and all the window there is for each stream (setting 4). */
+/** No header table (setting 1), and the largest window for each stream (setting 4). */
 const OWN_SETTINGS = makeFrame({
   type: FRAME.settings,
   flags: 0,
@@ -136,7 +136,7 @@ const OWN_WINDOW = makeFrame({
   payload: Buffer.from([0x7f, 0xff, 0, 0]),
 });
 
-/** RFC 7541: `:method POST` and `:scheme http` from the static table, all else as literals that are not indexed. */
+/** RFC 7541: `:method POST` and `:scheme http` from the static table, the rest as literals that are not indexed. */
 function headerBlock(method: string): Buffer {
   const [path, authority, contentType] = [[0x04], [0x01], [0x0f, 0x10]].map((bytes) => Buffer.from(bytes));
   const parts = [Buffer.from([0x83, 0x86]), path, literal(method), authority, literal('localhost'), contentType];

@@ -28,7 +28,7 @@ export class IpamCaller {
     return this.#client.call(`${SERVICE}/Release`, ReleaseRequest.encode(ReleaseRequest.fromPartial(request)).finish());
   }
 
-  /** A call that does nothing (grpc.health.v1): what gRPC itself costs, on both sides. */
+  /** An empty call (grpc.health.v1): the cost of gRPC itself, on both sides. */
   checkHealth(): Promise<void> {
     return this.#client.call('/grpc.health.v1.Health/Check', new Uint8Array());
   }
@@ -50,7 +50,7 @@ export function newContainerId(): string {
 }
 
 /**
- * Waits until the service has read its datastore: what comes before waits for that, each call until its own deadline.
+ * Waits until the service has read its datastore: earlier calls wait for that, each until its own deadline.
  * @throws Error of the last call when it takes longer than two minutes
  */
 export async function untilServing(caller: IpamCaller): Promise<void> {
@@ -67,7 +67,7 @@ export async function untilServing(caller: IpamCaller): Promise<void> {
 
 export interface Load {
   readonly callers: number;
-  /** The callers are spread over so many nodes. */
+  /** The callers are spread over this number of nodes. */
   readonly nodes: number;
   readonly warmUpMs: number;
   readonly measureMs: number;
@@ -111,7 +111,7 @@ export async function callRate(
   return rate;
 }
 
-/** Milliseconds that one call takes. */
+/** Milliseconds of one call. */
 export async function timed(call: () => Promise<unknown>): Promise<number> {
   const startMs = performance.now();
   await call();

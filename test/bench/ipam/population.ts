@@ -9,19 +9,19 @@ import { takeAddress } from '@podwire/ipam/testing/records';
 import { handleId } from '@podwire/shared/attachment/names';
 import { addressAt, formatPrefix, hostPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 
-/** A datastore as that many nodes with that many containers each leave it. */
+/** A datastore with that many nodes and that many containers on each. */
 export interface Population {
   readonly nodes: number;
   readonly containersPerNode: number;
   /** Every block is in it. */
   readonly pool: string;
-  /** How many nodes' records are written in one transaction: as many as the store takes, for it syncs each to the disk. */
+  /** The number of nodes whose records are written in one transaction: as many as the store accepts, for it syncs each to the disk. */
   readonly nodesPerTransaction: number;
 }
 
 const BLOCK_BITS = 26;
 
-/** Blocks are this far apart, so that the space between them can be claimed. */
+/** Blocks have this distance, so that the space between them can be claimed. */
 const BLOCK_STRIDE = 16n;
 
 /** Writes the records of a population. */

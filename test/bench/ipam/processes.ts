@@ -11,7 +11,7 @@ import { ROOT } from '../../support/root.js';
 /** Longest time for a process to answer at its socket, in milliseconds. */
 const START_TIMEOUT_MS = 120_000;
 
-/** A folder for sockets, stores and logs, gone with {@link Place.remove}. */
+/** A folder for sockets, stores and logs, deleted by {@link Place.remove}. */
 export class Place {
   readonly folder: string;
 
@@ -30,7 +30,7 @@ export class Place {
 }
 
 export interface ProcessOptions {
-  /** Where it answers: the path of a unix socket, or a port of the loopback interface. */
+  /** Its address: the path of a unix socket, or a port of the loopback interface. */
   readonly endpoint: string | number;
   readonly logFile: string;
   readonly env?: Readonly<Record<string, string>>;
@@ -61,7 +61,7 @@ export class ServingProcess {
     return this.#memoryMib('VmRSS');
   }
 
-  /** Resident memory in MiB that is the process's own: without pages of files, which the kernel drops when it wants them. */
+  /** Resident memory in MiB of the process itself: without pages of files, which the kernel drops on demand. */
   residentOwnMib(): number {
     return this.#memoryMib('RssAnon');
   }
@@ -71,7 +71,7 @@ export class ServingProcess {
     return Number(new RegExp(`^${name}:\\s+(\\d+) kB$`, 'm').exec(status)?.[1]) / 1024;
   }
 
-  /** Processor time that it has taken so far, in milliseconds, to 10 ms. */
+  /** Processor time so far, in milliseconds, to 10 ms. */
   processorMs(): number {
     const fields = readFileSync(`/proc/${this.#child.pid}/stat`, 'utf8')
       .replace(/^.*\) /, '')
@@ -118,7 +118,7 @@ export interface IpamProcess {
   readonly socket: string;
 }
 
-/** Starts podwire-ipam with a pool that no measurement uses up. */
+/** Starts podwire-ipam with a pool larger than any measurement needs. */
 export async function startIpam(place: Place, env: Readonly<Record<string, string>>): Promise<IpamProcess> {
   const name = `ipam-${services++}`;
   const run = place.path('run');

@@ -14,14 +14,14 @@ import { NO_REQUESTS } from '@podwire/ipam/records/request-policy';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import { createLogger } from '@podwire/shared/runtime/log';
 
-/** Round trips to the datastore that each kind of request makes, counted at the store. */
+/** Round trips to the datastore for each kind of request, counted at the store. */
 export interface RoundTrips {
   readonly allocate: number;
   readonly allocateFirstOfNode: number;
   readonly release: number;
 }
 
-/** What the watch delivers by itself is no round trip: nobody waits for it. */
+/** An event of the watch is not a round trip: no caller waits for it. */
 const UNASKED: readonly Operation[] = ['watch'];
 
 /** One caller at a time on an otherwise idle datastore. */

@@ -20,7 +20,7 @@ const BLOCKS = 10_000;
 const ADDRESSES_PER_BLOCK = 25;
 const ROUNDS = 5;
 
-/** How long a watcher that comes anew waits for all blocks of a large cluster, decoded; each round with a connection of its own. */
+/** How long a new watcher waits for all blocks of a large cluster, decoded; each round with a new connection. */
 export async function measureWatch(report: (line: string) => void): Promise<Figure[]> {
   const place = new Place();
   try {

@@ -19,8 +19,8 @@ const MESSAGE_HEADER_BYTES = 5;
 const MAX_WAIT_MS = 300_000;
 
 /**
- * What 5,000 streams cost that watch all blocks, as many of a connection's as nodes have plugins: memory each, and processor time
- * and waiting for one block that changes.
+ * The cost of 5,000 streams that watch all blocks, as many on a connection as nodes have plugins: memory each, and processor time
+ * and waiting time for one block that changes.
  */
 export async function measureWatchers(report: (line: string) => void): Promise<Figure[]> {
   const place = new Place();
@@ -60,7 +60,7 @@ export async function measureWatchers(report: (line: string) => void): Promise<F
   }
 }
 
-/** Streams of Watch, of whose messages nothing is looked at but that they came: 5,000 clients that decode would be the load. */
+/** Streams of Watch, whose messages are only counted: 5,000 clients that decode would be the load. */
 class Watchers {
   readonly #socket: string;
   readonly #sessions: ClientHttp2Session[] = [];
@@ -85,7 +85,7 @@ class Watchers {
     await this.untilQuiet();
   }
 
-  /** Nothing has come for a second, as the rounds in which the service tells its streams have pauses of a second at most. */
+  /** True after a second without messages, as the service's rounds of notification have pauses of a second at most. */
   async untilQuiet(): Promise<void> {
     for (let before = -1; before !== this.#received;) {
       before = this.#received;
@@ -105,7 +105,7 @@ class Watchers {
   async #until(condition: () => boolean): Promise<void> {
     for (const startMs = performance.now(); !condition();) {
       const endedCount = this.#watchers.filter(({ isEnded }) => isEnded).length;
-      // The service lets go of a connection that does not answer for 10 s: nothing can be measured on such a machine.
+      // The service drops a connection that does not answer for 10 s: nothing can be measured on such a machine.
       if (endedCount > 0) throw new Error(`${endedCount} of ${this.#watchers.length} streams were ended`);
       if (performance.now() - startMs > MAX_WAIT_MS) throw new Error('the watchers are not told');
       await sleep(5);

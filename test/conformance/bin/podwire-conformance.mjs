@@ -1,3 +1,3 @@
 #!/usr/bin/env node
-// Committed and executable, as npm links only programs that are there when it installs: what is built comes later.
+// Committed and executable, as npm links only programs that exist when it installs; the build comes later.
 import '../dist/main.js';

@@ -5,7 +5,7 @@ import { isObject, parseJson } from '../specification/json.js';
 import { readResult } from '../specification/result.js';
 import { newest } from './newest.js';
 
-/** ADD where it cannot work, and ADD again. */
+/** ADD that cannot work, and repeated ADD. */
 export function attachmentCases({ subject }: Occasion): readonly Case[] {
   const makesInterface = subject.kind === 'interface' && subject.makesInterface;
   return [
@@ -23,7 +23,7 @@ function existingInterface(): Case {
     id: 'add.interface-exists',
     section: '2 ADD',
     level: 'MUST',
-    title: 'ADD of an interface name that somebody else has taken fails, and harms nothing of theirs',
+    title: 'ADD of an interface name that is already taken fails, and leaves that interface unchanged',
     ask: async (bench) => {
       const version = newest(bench);
       const pod = bench.pod();
@@ -31,7 +31,7 @@ function existingInterface(): Case {
       const before = steadyText(pod.namespace.links());
       bench.expectError('ADD', await bench.call('ADD', { pod, version }));
       const after = steadyText(pod.namespace.links());
-      bench.require(after === before, `somebody else's interface is no longer what it was: ${after} after ${before}`);
+      bench.require(after === before, `the existing interface has changed: ${after} after ${before}`);
     },
   };
 }

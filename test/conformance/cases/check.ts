@@ -42,7 +42,7 @@ const DAMAGES: readonly Damage[] = [
   },
 ];
 
-/** CHECK of what has been meddled with. That it succeeds otherwise is asked version by version. */
+/** CHECK of a changed container. That it succeeds otherwise is tested version by version. */
 export function checkCases({ subject }: Occasion): readonly Case[] {
   const damages = subject.kind === 'interface' ? DAMAGES.map(damageCase) : [];
   return [...damages, withoutResult(), ...(subject.kind === 'meta' ? [] : [ofNothing()])];
@@ -67,7 +67,7 @@ function damageCase({ id, title, done }: Damage): Case {
   };
 }
 
-/** A plugin with a process of its own may have put back what had gone, before it was asked. */
+/** A plugin with a resident process may have restored the object before the CHECK. */
 function wasMended(bench: Bench, pod: Pod, result: Result): boolean {
   const before = bench.faults.length;
   expectKernelAgrees(bench, pod, result);

@@ -6,10 +6,10 @@ import { added } from '../machine/residue.js';
 const SECTION = '2 GC';
 const VERSION = '1.1.0';
 
-/** The key's name in the specification, and the one that an earlier text of it had; libcni writes both. */
+/** The key's name in the specification, and in an earlier draft of it; libcni writes both. */
 const KEYS = ['cni.dev/valid-attachments', 'cni.dev/attachments'];
 
-/** GC and STATUS, which came with 1.1.0. */
+/** GC and STATUS, which were added in 1.1.0. */
 export function collectionCases({ versions, subject }: Occasion): readonly Case[] {
   if (!versions.includes(VERSION)) return [];
   const keepsRecords = subject.kind !== 'meta' && (subject.givesDistinctAddresses || subject.makesInterface);
@@ -81,7 +81,7 @@ async function spares(bench: Bench): Promise<void> {
   }
 }
 
-/** @param kept - how many of two attachments are listed */
+/** @param kept - the number of listed attachments, of two */
 function collects(id: string, kept: number): Case {
   return {
     id: `gc.collects.${id}`,

@@ -96,7 +96,7 @@ function unknownIpam(): Case {
   };
 }
 
-/** The runtime's DEL cannot succeed either where the IPAM plugin is not there. */
+/** The runtime's DEL cannot succeed either when the IPAM plugin is missing. */
 function unknownIpamKeepsNothing(): Case {
   return {
     id: 'config.ipam.unknown-keeps-nothing',
@@ -124,7 +124,7 @@ function errorVersion(): Case {
     id: 'error.version',
     section: '5 Error',
     level: 'SHOULD',
-    title: 'an error document tells the cniVersion of the configuration',
+    title: 'an error document has the cniVersion of the configuration',
     ask: async (bench) => {
       const version = newest(bench);
       const { stdout } = await bench.call('ADD', { pod: bench.pod(), version, env: { CNI_IFNAME: undefined } });

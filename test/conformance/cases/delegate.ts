@@ -5,7 +5,7 @@ import type { Case, Occasion } from '../case.js';
 import { isAtLeast, SINCE, type Version } from '../specification/versions.js';
 import { expectInterfaceMade, expectKernelAgrees } from './kernel-agreement.js';
 
-/** The newest version that every release of the plugins that call has. */
+/** The newest version that every release of the calling plugins has. */
 const NEWEST_OF_CALLERS = '1.0.0';
 
 const CALLERS: Readonly<Record<string, Readonly<Record<string, unknown>>>> = {
@@ -13,7 +13,7 @@ const CALLERS: Readonly<Record<string, Readonly<Record<string, unknown>>>> = {
   bridge: { type: 'bridge', bridge: 'conformance0', isGateway: true },
 };
 
-/** An IPAM plugin called by somebody else's plugin, in every version that both have. */
+/** An IPAM plugin called by a plugin of another project, in every version that both have. */
 export function delegateCases({ subject, versions }: Occasion): readonly Case[] {
   if (subject.kind !== 'ipam') return [];
   const shared = versions.filter((version) => isAtLeast(NEWEST_OF_CALLERS, version));

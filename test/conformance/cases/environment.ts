@@ -44,7 +44,7 @@ function missing(): readonly Fault[] {
       {
         id: `env.empty.${verb.toLowerCase()}.${kebab(variable)}`,
         verb,
-        // Runtimes send variables that do not apply so.
+        // Runtimes send variables that do not apply like this.
         level: 'SHOULD',
         title: `an empty ${variable} counts as absent for ${verb}`,
         env: { [variable]: '' },
@@ -132,7 +132,7 @@ function commandCases(occasion: Occasion): readonly Case[] {
   ];
 }
 
-/** The reference implementation says what it is on standard error, and calls that a success. */
+/** The reference implementation prints its name on standard error, and succeeds. */
 async function noCommand(bench: Bench): Promise<void> {
   const pod = bench.pod();
   const outcome = await bench.call('ADD', { pod, version: newest(bench), env: { CNI_COMMAND: undefined } });

@@ -11,7 +11,7 @@ import { stormCases } from './storm.js';
 import { suddenDeathCases } from './sudden-death.js';
 import { versionCases } from './version.js';
 
-/** Every question that can be asked of a plugin. */
+/** Every case for a plugin. */
 export function casesFor(occasion: Occasion): readonly Case[] {
   return [
     versionCases,

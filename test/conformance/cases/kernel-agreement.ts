@@ -2,7 +2,7 @@ import type { Bench, Pod } from '../bench.js';
 import type { KernelLink } from '../machine/namespace.js';
 import type { Result, ResultInterface } from '../specification/result.js';
 
-/** Compares what a result says with what the kernel has. */
+/** Compares a result with the kernel's state. */
 export function expectKernelAgrees(bench: Bench, pod: Pod, result: Result): void {
   bench.look(pod);
   const { links: inPod, routes } = pod.namespace.contents();
@@ -63,7 +63,7 @@ function expectAddressesAgree(bench: Bench, { result, inPod, onNode }: AddressCo
   });
 }
 
-/** The interface that was asked for is there, up, and of the result, where its form can say so. */
+/** The requested interface exists, is up, and is in the result, where its form can show that. */
 export function expectInterfaceMade(bench: Bench, pod: Pod, result: Result): void {
   const { interfaceName, makesInterface } = bench.occasion.subject;
   const link = pod.namespace.link(interfaceName);

@@ -5,7 +5,7 @@ import { previousResult } from '../specification/previous-result.js';
 import { isAtLeast, SINCE, type Version } from '../specification/versions.js';
 import { expectInterfaceMade, expectKernelAgrees } from './kernel-agreement.js';
 
-/** Where the plugin stands in its chain. */
+/** The position of the plugin in its chain. */
 type Position = 'native' | 'chained';
 
 interface Cell {
@@ -13,7 +13,7 @@ interface Cell {
   readonly position: Position;
 }
 
-/** Every verb × version × position, as far as the specification has them. */
+/** Every verb × version × position that the specification has. */
 export function matrix(occasion: Occasion): readonly Case[] {
   const cells = occasion.versions.flatMap((version) =>
     positions(occasion, version).map((position): Cell => ({ version, position })),
@@ -21,7 +21,7 @@ export function matrix(occasion: Occasion): readonly Case[] {
   return [...cells.flatMap(attachmentCases), ...occasion.versions.flatMap((version) => refusals(version, occasion))];
 }
 
-/** prevResult came with 0.3.0. A plugin that gives addresses has no place in a chain; one of the third kind none outside. */
+/** prevResult was added in 0.3.0. An IPAM plugin has no position in a chain; a chained plugin has none outside. */
 function positions({ subject }: Occasion, version: Version): readonly Position[] {
   const canChain = isAtLeast(version, '0.3.0');
   if (subject.kind === 'ipam') return ['native'];
@@ -71,7 +71,7 @@ async function agreement(bench: Bench, cell: Cell): Promise<void> {
   const { result } = await bench.add({ pod, version: cell.version });
   if (kind === 'ipam') {
     bench.require(result.ips.length > 0, 'gave no address');
-    bench.require(result.interfaces.length === 0, 'an IPAM plugin has no interfaces to tell of');
+    bench.require(result.interfaces.length === 0, 'an IPAM plugin reports no interfaces');
     bench.require(
       result.ips.every((ip) => ip.interface === undefined),
       'an IPAM plugin knows no index of interfaces',
@@ -88,11 +88,11 @@ async function takesAway(bench: Bench, cell: Cell): Promise<void> {
   const first = podOf(bench, cell);
   await bench.add({ pod: first, version });
   await bench.del({ pod: first, version });
-  // What the first container of a node brings about may stay: a bridge, a chain of the packet filter.
+  // Objects that the first container of a node creates may stay: a bridge, a chain of the packet filter.
   const before = await bench.holdings();
   const pod = podOf(bench, cell);
   const { value } = await bench.add({ pod, version });
-  // Before 0.4.0 runtimes had no result to give.
+  // Before 0.4.0 runtimes had no result to pass.
   const config = isAtLeast(version, '0.4.0') && bench.occasion.subject.kind !== 'ipam' ? { prevResult: value } : {};
   await bench.del({ pod, version, config });
   await bench.expectNothingLeft('DEL', before);
@@ -134,14 +134,14 @@ function passesOnCase(cell: Cell): Case {
   };
 }
 
-/** An entry without its index, which interfaces put before it may move, and without the order of its keys. */
+/** An entry without its index, which earlier interfaces may shift, and without the order of its keys. */
 function essence(entry: unknown): string {
   if (!isObject(entry)) return JSON.stringify(entry);
   const kept = Object.entries(entry).filter(([key]) => key !== 'interface');
   return JSON.stringify(kept.sort(([a], [b]) => (a < b ? -1 : 1)));
 }
 
-/** Verbs that a version does not have. A plugin of an older release knows no such command, and says that. */
+/** Verbs that a version does not have. A plugin of an older release knows no such command, and fails. */
 function refusals(version: Version, { versions }: Occasion): readonly Case[] {
   const level: Level = 'MUST';
   return (['CHECK', 'GC', 'STATUS'] as const)

@@ -1,7 +1,7 @@
 import type { Bench } from '../bench.js';
 import { isAtLeast, type Version } from '../specification/versions.js';
 
-/** The newest version that the plugin lists. @throws NotApplicable where that is older than what the question needs */
+/** The newest version that the plugin lists. @throws NotApplicable where that is older than the case needs */
 export function newest(bench: Bench, least: Version = '0.1.0'): Version {
   const found = bench.occasion.versions.at(-1);
   if (found === undefined) return bench.notApplicable('VERSION lists no version that this kit judges');

@@ -5,7 +5,7 @@ import { newest } from './newest.js';
 
 const SECTION = '2 DEL';
 
-/** DEL, however little there is to remove. */
+/** DEL, with little or nothing to remove. */
 export function removalCases({ subject }: Occasion): readonly Case[] {
   return [
     thrice(),
@@ -21,7 +21,7 @@ export function removalCases({ subject }: Occasion): readonly Case[] {
   ];
 }
 
-/** What was there when a container had come and gone. */
+/** The objects after one container was added and deleted. */
 async function afterFirst(bench: Bench, version: Version): Promise<readonly string[]> {
   const first = bench.pod();
   await bench.add({ pod: first, version });
@@ -79,7 +79,7 @@ function withoutInterface(): Case {
     id: 'del.interface-gone',
     section: SECTION,
     level: 'MUST',
-    title: 'DEL succeeds when somebody else has removed the interface',
+    title: 'DEL succeeds when the interface was already removed',
     ask: async (bench) => {
       const { subject } = bench.occasion;
       if (subject.kind !== 'interface' || !subject.makesInterface) bench.notApplicable('it makes no interface');
@@ -94,7 +94,7 @@ function withoutInterface(): Case {
   };
 }
 
-/** The path of a namespace may be another's by the time that DEL comes: it is used again. */
+/** The path of a namespace may belong to another one at the time of DEL: it is used again. */
 function foreign(): readonly Case[] {
   const rest = { section: SECTION, level: 'ADVICE' } as const;
   return [
@@ -126,5 +126,5 @@ function foreign(): readonly Case[] {
 
 function expectThere(bench: Bench, pod: Pod): void {
   const link = pod.namespace.link(bench.occasion.subject.interfaceName);
-  bench.require(link !== undefined, "somebody else's interface has gone");
+  bench.require(link !== undefined, 'an interface of another owner has gone');
 }

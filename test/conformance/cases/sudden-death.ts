@@ -3,7 +3,7 @@ import type { Case, Occasion } from '../case.js';
 import { chance } from '../machine/chance.js';
 import { newest } from './newest.js';
 
-/** How far beyond the time that a command usually takes its process may be killed. */
+/** The latest time to kill a process, relative to the usual duration of a command. */
 const BEYOND = 1.1;
 
 /** The plugin is killed with SIGKILL in the middle of a command, at moments that the seed chooses; DEL then has to clean up. */
@@ -44,7 +44,7 @@ async function killed(bench: Bench, verb: 'ADD' | 'DEL'): Promise<void> {
   }
 }
 
-/** The longest of three, and the node as the first containers leave it. */
+/** The longest of three, and the node after the first containers. */
 async function usualDuration(bench: Bench, verb: 'ADD' | 'DEL'): Promise<number> {
   const version = newest(bench);
   let longestMs = 1;

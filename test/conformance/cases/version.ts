@@ -6,7 +6,7 @@ import { ABSURD_VERSION, VERSIONS, type Version } from '../specification/version
 
 const SECTION = '2 VERSION';
 
-/** VERSION, and what its answer leaves out. */
+/** VERSION, and the versions that its answer omits. */
 export function versionCases({ versions }: Occasion): readonly Case[] {
   const unlisted = [...VERSIONS.filter((version) => !versions.includes(version)), ABSURD_VERSION];
   return [
@@ -65,7 +65,7 @@ async function echoes(bench: Bench): Promise<void> {
   }
 }
 
-/** A configuration without a version is one of 0.1.0, the only one that had none. */
+/** A configuration without a version has version 0.1.0, the only one without the field. */
 function absentVersion(versions: readonly Version[]): Case {
   return {
     id: 'version.absent',

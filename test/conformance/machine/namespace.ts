@@ -4,7 +4,7 @@ import { canonicalCidr } from '../specification/addresses.js';
 import { numberOf, objectsOf, parseJson, textOf, type JsonObject } from '../specification/json.js';
 import { run } from './program.js';
 
-/** An interface as the kernel has it. */
+/** An interface in the kernel. */
 export interface KernelLink {
   readonly index: number;
   readonly name: string;
@@ -15,19 +15,19 @@ export interface KernelLink {
   readonly addresses: readonly string[];
 }
 
-/** A route as the kernel has it. */
+/** A route in the kernel. */
 export interface KernelRoute {
   /** With prefix length. */
   readonly dst: string;
   readonly dev: string;
   readonly gateway: string | undefined;
-  /** Made by the kernel itself, with an address. */
+  /** Added by the kernel itself, with an address. */
   readonly isKernels: boolean;
-  /** As `ip` prints it, without what changes by itself. */
+  /** As `ip` prints it, without fields that change by themselves. */
   readonly text: string;
 }
 
-/** What stays as it is as long as nobody changes it: the kernel adds link-local addresses, and says of links that they are up, late. */
+/** The state that only explicit changes affect: the kernel adds link-local addresses, and reports links as up, late. */
 export function steadyText(links: readonly KernelLink[]): string {
   const lasting = links.map(({ index, name, mac, mtu, addresses }) => {
     const own = addresses.filter((address) => !address.startsWith('fe80:'));
@@ -36,17 +36,17 @@ export function steadyText(links: readonly KernelLink[]): string {
   return lasting.join('\n');
 }
 
-/** What a namespace holds, read with one start of a process, as everything that is asked looks often. */
+/** The objects of a namespace, read with one process, as every check reads them often. */
 export interface Contents {
   readonly links: readonly KernelLink[];
   readonly routes: readonly KernelRoute[];
   /** One line each, as `ip rule` prints them. */
   readonly rules: readonly string[];
-  /** Lines of the packet filter; none where there is no `nft`. */
+  /** Lines of the packet filter; none without `nft`. */
   readonly packetFilter: readonly string[];
 }
 
-/** Between the parts of what one shell prints. */
+/** Separates the parts of a shell's output. */
 const SEPARATOR = '=== conformance ===';
 
 const CONTENTS = [
@@ -57,7 +57,7 @@ const CONTENTS = [
   'if command -v nft >/dev/null; then nft -s list ruleset; fi',
 ];
 
-/** A network namespace, looked at with `ip`, which shares no code with any plugin. */
+/** A network namespace, read with `ip`, which shares no code with any plugin. */
 export class Namespace {
   readonly path: string;
 

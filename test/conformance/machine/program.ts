@@ -1,13 +1,13 @@
 import { spawn, spawnSync } from 'node:child_process';
 
-/** What a process was given, and what came of it. */
+/** The input of a process, and its result. */
 export interface Outcome {
   readonly command: readonly string[];
   readonly env: Readonly<Record<string, string>>;
   readonly stdin: string;
   readonly stdout: string;
   readonly stderr: string;
-  /** null where a signal ended it. */
+  /** null after a signal. */
   readonly exitCode: number | null;
   readonly signal: string | null;
   readonly durationMs: number;
@@ -21,13 +21,13 @@ export interface Execution {
   readonly killAfterMs: number;
 }
 
-/** Runs a program to its end. What it leaves behind in processes of its own does not keep this waiting. */
+/** Runs a program to its end, without waiting for its child processes. */
 export async function execute({ command, env, stdin, killAfterMs }: Execution): Promise<Outcome> {
   const [program = '', ...args] = command;
   const startMs = performance.now();
   const child = spawn(program, args, { env, stdio: 'pipe' });
   const [stdout, stderr] = [collect(child.stdout), collect(child.stderr)];
-  // A plugin need not read what it does not need.
+  // A plugin need not read its whole input.
   child.stdin.on('error', () => undefined).end(stdin);
   const timer = setTimeout(() => child.kill('SIGKILL'), killAfterMs);
   const end = await new Promise<{ exitCode: number | null; signal: string | null }>((resolve, reject) => {
@@ -58,7 +58,7 @@ export function run(program: string, ...args: readonly string[]): string {
   throw new Error(`${[program, ...args].join(' ')}: ${error?.message ?? stderr.trim()}`);
 }
 
-/** Whether a program is there and answers with status 0. */
+/** Whether a program exists and exits with status 0. */
 export function succeeds(program: string, ...args: readonly string[]): boolean {
   return spawnSync(program, args, { stdio: 'ignore' }).status === 0;
 }

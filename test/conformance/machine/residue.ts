@@ -3,15 +3,15 @@ import { join } from 'node:path';
 
 import type { Namespace } from './namespace.js';
 
-/** Files in which host-local remembers where it was: no allocation. */
+/** Files with host-local's last position: not allocations. */
 const NO_LEASE = /(^|\/)(last_reserved_ip\.\d+|lock)$/;
 
-/** What the kernel holds in a namespace, one line each: links, addresses, routes, rules, packet filter. */
+/** The kernel's objects in a namespace, one line each: links, addresses, routes, rules, packet filter. */
 export function kernelHoldings(namespace: Namespace): readonly string[] {
   const contents = namespace.contents();
   const links = contents.links.flatMap(({ name, addresses }) => [
     `link ${name}`,
-    // The kernel makes link-local addresses by itself, some time after a link comes up.
+    // The kernel adds link-local addresses by itself, some time after a link is up.
     ...addresses.filter((address) => !address.startsWith('fe80:')).map((address) => `address ${address} dev ${name}`),
   ]);
   const routes = contents.routes.map(({ text }) => `route ${text}`);
@@ -19,7 +19,7 @@ export function kernelHoldings(namespace: Namespace): readonly string[] {
   return [...links, ...routes, ...rules, ...contents.packetFilter.map((line) => `nft ${line.trim()}`)];
 }
 
-/** What an IPAM plugin keeps in a folder, one line for each file. */
+/** The records of an IPAM plugin in a folder, one line for each file. */
 export function leases(folder: string): readonly string[] {
   const files = readdirSync(folder, { recursive: true, withFileTypes: true }).filter((entry) => entry.isFile());
   const paths = files.map((entry) => join(entry.parentPath, entry.name)).filter((path) => !NO_LEASE.test(path));
@@ -30,12 +30,12 @@ function contentOf(path: string): string {
   try {
     return readFileSync(path, 'utf8');
   } catch {
-    // Released between the look at the folder and this one.
+    // Released between the listing of the folder and this one.
     return '';
   }
 }
 
-/** What is there now and was not before; several times where it is more often. */
+/** The objects that were added since; repeated according to their number. */
 export function added(before: readonly string[], after: readonly string[]): readonly string[] {
   const rest = [...before];
   return after.filter((line) => {

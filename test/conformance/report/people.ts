@@ -3,7 +3,7 @@ import type { Level, Verdict } from '../case.js';
 const MARKS = { pass: 'pass', fail: 'FAIL', 'not applicable': 'n/a', error: 'ERROR' } as const;
 const LEVELS: readonly Level[] = ['MUST', 'SHOULD', 'ADVICE'];
 
-/** One line for a verdict, and why, where it is no pass; with its evidence where it failed and `isVerbose`. */
+/** One line for a verdict, with the reason where it is not a pass; with its evidence where it failed and `isVerbose`. */
 export function verdictText(verdict: Verdict, { isVerbose }: { readonly isVerbose: boolean }): string {
   const { status, level, id, title, section, reasons, evidence } = verdict;
   const line = `${MARKS[status].padEnd(5)} ${level.padEnd(6)} ${id.padEnd(34)} ${title} [${section}]\n`;
@@ -14,7 +14,7 @@ export function verdictText(verdict: Verdict, { isVerbose }: { readonly isVerbos
   return [line, ...why, ...shown].join('');
 }
 
-/** How many cases came to what, level by level. */
+/** The number of cases with each verdict, level by level. */
 export function summaryText(name: string, verdicts: readonly Verdict[]): string {
   const count = (level: Level, status: Verdict['status']) =>
     String(verdicts.filter((verdict) => verdict.level === level && verdict.status === status).length);
@@ -28,7 +28,7 @@ export function summaryText(name: string, verdicts: readonly Verdict[]): string 
   return [`\n${name}\n`, row(['', ...statuses]), ...rows].join('');
 }
 
-/** Cases of the level MUST that were not passed although they apply. */
+/** Cases of the level MUST that did not pass although they apply. */
 export function mustFailures(verdicts: readonly Verdict[]): number {
   return verdicts.filter(({ level, status }) => level === 'MUST' && (status === 'fail' || status === 'error')).length;
 }

@@ -7,7 +7,7 @@ function verdict(id: string, level: Level, status: Status): Verdict {
   return { id, level, status, section: '', title: '', reasons: [], evidence: [], durationMs: 0 };
 }
 
-test('counts failures level by level, and names them once for all their versions', () => {
+test('counts failures level by level, and lists each once for all its versions', () => {
   const good = [verdict('a', 'MUST', 'pass'), verdict('b', 'SHOULD', 'not applicable')];
   const bad = [
     ...good,

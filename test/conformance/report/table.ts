@@ -1,6 +1,6 @@
 import type { Level, Verdict } from '../case.js';
 
-/** A plugin and what came of judging it. */
+/** A plugin and its verdicts. */
 export interface TableEntry {
   readonly name: string;
   readonly verdicts: readonly Verdict[];
@@ -28,14 +28,14 @@ export function cellsOf({ name, verdicts }: TableEntry): readonly string[] {
   return [name, String(passed), ...LEVELS.map(count), failedText(failed)];
 }
 
-/** Whether it counts as failed: a question that cannot be asked is one that was not passed. */
+/** Whether it counts as failed: a case that cannot be run has not passed. */
 function isFailure({ status }: Verdict): boolean {
   return status === 'fail' || status === 'error';
 }
 
 const VERSION = /^(.+)\.(\d+\.\d+\.\d+)$/;
 
-/** The IDs, those that differ in the version alone as one, the gravest first. */
+/** The IDs, those that differ in the version only as one, the most severe first. */
 function failedText(failed: readonly Verdict[]): string {
   const versions = new Map<string, readonly string[]>();
   for (const level of LEVELS) {

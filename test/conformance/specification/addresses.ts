@@ -1,6 +1,6 @@
 import { isIP, SocketAddress } from 'node:net';
 
-/** The one spelling of an address that addresses are compared in; undefined where the text is none. */
+/** The canonical spelling of an address, for comparisons; undefined for an invalid one. */
 export function canonicalAddress(text: string): string | undefined {
   const family = isIP(text);
   if (family === 0) return undefined;
@@ -11,7 +11,7 @@ export function familyOf(text: string): 4 | 6 {
   return text.includes(':') ? 6 : 4;
 }
 
-/** The one spelling of an address with prefix length, host bits kept; undefined where the text is none. */
+/** The canonical spelling of an address with prefix length, host bits kept; undefined for an invalid one. */
 export function canonicalCidr(text: string): string | undefined {
   const match = /^([^/]+)\/(\d{1,3})$/.exec(text);
   const address = canonicalAddress(match?.[1] ?? '');

@@ -1,12 +1,12 @@
 import { isObject, numberOf, parseJson, textOf } from './json.js';
 
-/** Codes that the specification gives a meaning (section 5, Error); 8 is libcni's, which runtimes know. */
+/** Codes with a meaning in the specification (section 5, Error); 8 is libcni's, which runtimes know. */
 const KNOWN_CODES: readonly number[] = [1, 2, 3, 4, 5, 6, 7, 8, 11, 50, 51];
 
-/** The first code that plugins may give a meaning of their own. */
+/** The first code that plugins may define. */
 const FIRST_OWN_CODE = 100;
 
-/** What a failing plugin says on standard output. */
+/** The standard output of a failing plugin. */
 export interface ErrorDocument {
   readonly cniVersion: string | undefined;
   readonly code: number;
@@ -21,7 +21,7 @@ export function readErrorDocument(stdout: string): ErrorDocument | undefined {
   return { code, msg, cniVersion: textOf(value.cniVersion) };
 }
 
-/** What is wrong with the standard output of a plugin that failed. `cniVersion` is left to a case of its own. */
+/** The faults in the standard output of a failed plugin. `cniVersion` has a separate case. */
 export function errorDocumentFaults(stdout: string): readonly string[] {
   const value = parseJson(stdout);
   if (!isObject(value)) return ['standard output is not one JSON object, which an error is'];

@@ -4,7 +4,7 @@ export function isObject(value: unknown): value is JsonObject {
   return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 
-/** The value of a JSON text, or undefined where it is none: also where anything but white space stands before or after. */
+/** The value of a JSON text, or undefined when it is invalid: also with anything but white space before or after it. */
 export function parseJson(text: string): unknown {
   try {
     const value: unknown = JSON.parse(text);
@@ -14,7 +14,7 @@ export function parseJson(text: string): unknown {
   }
 }
 
-/** The objects of an array; none where the value is no array. */
+/** The objects of an array; none for other values. */
 export function objectsOf(value: unknown): readonly JsonObject[] {
   return listOf(value).filter(isObject);
 }

@@ -1,6 +1,6 @@
 import { isAtLeast, type Version } from './versions.js';
 
-/** An interface that stands in a container before the plugin comes, one end of a wire to the node. */
+/** An interface in a container from before the plugin, one end of a veth pair to the node. */
 export interface PrecedingInterface {
   readonly name: string;
   readonly mac: string;
@@ -11,7 +11,7 @@ export interface PrecedingInterface {
   readonly far: { readonly name: string; readonly mac: string };
 }
 
-/** The result of a plugin earlier in the chain, in the form of a version of 0.3.0 or later. */
+/** The result of an earlier plugin in the chain, in the form of version 0.3.0 or later. */
 export function previousResult(version: Version, { address, far, ...entry }: PrecedingInterface): object {
   const form = isAtLeast(version, '1.0.0') ? {} : { version: '4' };
   return {

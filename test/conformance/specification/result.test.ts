@@ -16,7 +16,7 @@ const v04 = { cniVersion: '0.4.0', ips: [{ version: '4', address: '10.0.0.2/24' 
 const v02 = { cniVersion: '0.2.0', ip4: { ip: '10.0.0.2/24', routes: [{ dst: '0.0.0.0/0' }] } };
 
 describe('the form of results', () => {
-  test('is right', () => {
+  test('a valid result has no fault', () => {
     expect(resultFaults('1.1.0', v1)).toEqual([]);
     expect(resultFaults('0.4.0', v04)).toEqual([]);
     expect(resultFaults('0.2.0', v02)).toEqual([]);
@@ -24,7 +24,7 @@ describe('the form of results', () => {
   });
 
   test.each<[string, Parameters<typeof resultFaults>, RegExp]>([
-    ['no object', ['1.1.0', [v1]], /not one JSON object/],
+    ['not an object', ['1.1.0', [v1]], /not one JSON object/],
     ['another version', ['1.0.0', v1], /cniVersion is "1.1.0"/],
     ['no version', ['0.2.0', { ...v02, cniVersion: undefined }], /cniVersion is undefined/],
     [
@@ -43,18 +43,18 @@ describe('the form of results', () => {
     ['no MAC', ['1.1.0', { ...v1, interfaces: [{ name: 'a', mac: 'x' }], ips: [] }], /no hardware address/],
     ['a scope out of range', ['1.1.0', { ...v1, routes: [{ dst: '0.0.0.0/0', scope: 256 }] }], /scope is out of range/],
     ['a route without destination', ['1.1.0', { ...v1, routes: [{ gw: '10.0.0.1' }] }], /routes\[0\]\.dst/],
-    ['routes that are no list', ['1.1.0', { ...v1, routes: {} }], /routes is no list/],
-    ['dns that is no object', ['1.1.0', { ...v1, dns: [] }], /dns is no object/],
-    ['nameservers that are no texts', ['1.1.0', { ...v1, dns: { nameservers: [1] } }], /dns.nameservers/],
+    ['routes that are not a list', ['1.1.0', { ...v1, routes: {} }], /routes is no list/],
+    ['dns that is not an object', ['1.1.0', { ...v1, dns: [] }], /dns is no object/],
+    ['nameservers that are not strings', ['1.1.0', { ...v1, dns: { nameservers: [1] } }], /dns.nameservers/],
     ['lists in 0.2.0', ['0.2.0', { ...v02, ips: [] }], /ips came with 0.3.0/],
     ['nothing in 0.2.0', ['0.2.0', { cniVersion: '0.2.0' }], /neither ip4 nor ip6/],
     ['the other family in 0.2.0', ['0.2.0', { cniVersion: '0.2.0', ip4: { ip: 'fd00::2/64' } }], /other family/],
     ['ip4 in 1.0.0', ['1.0.0', { ...v02, cniVersion: '1.0.0' }], /ip4 went with 0.3.0/],
-  ])('%s is wrong, and nothing else', (_, [version, value], fault) => {
+  ])('%s is the only fault', (_, [version, value], fault) => {
     expect(resultFaults(version, value)).toEqual([expect.stringMatching(fault)]);
   });
 
-  test('reads the same of every version', () => {
+  test('results of all versions are read alike', () => {
     const said = { address: '10.0.0.2/24', gateway: undefined, interface: undefined };
     expect(readResult('0.4.0', v04).ips).toEqual([said]);
     expect(readResult('0.2.0', v02)).toEqual({
@@ -73,7 +73,7 @@ test.each([
   ['10.0.0.1/', undefined],
   ['10.0.0.256/8', undefined],
   ['fd00::/129', undefined],
-])('%s is spelt %s', (text, expected) => {
+])('%s is normalised to %s', (text, expected) => {
   expect(canonicalCidr(text)).toBe(expected);
 });
 

@@ -2,7 +2,7 @@ import { canonicalAddress, canonicalCidr, familyOf } from './addresses.js';
 import { isObject, listOf, numberOf, objectsOf, textOf, type JsonObject } from './json.js';
 import { isAtLeast, type Version } from './versions.js';
 
-/** What a result says, whatever the version of its form. Addresses have their one spelling. */
+/** The content of a result in any version. Addresses have their canonical spelling. */
 export interface Result {
   readonly interfaces: readonly ResultInterface[];
   readonly ips: readonly ResultIp[];
@@ -31,7 +31,7 @@ export interface ResultRoute {
 
 const MAC = /^([0-9a-f]{2}:){5,}[0-9a-f]{2}$/i;
 
-/** What is wrong with a result's form in its version (section 5, Success, and the same of earlier releases). */
+/** The faults in the form of a result in its version (section 5, Success, and the same of earlier releases). */
 export function resultFaults(version: Version, value: unknown): readonly string[] {
   if (!isObject(value)) return ['standard output is not one JSON object, which a result is'];
   const forms = isAtLeast(version, '0.3.0') ? listFaults(version, value) : familyFaults(value);
@@ -138,7 +138,7 @@ function interfaceFaults(path: string, entry: JsonObject): readonly string[] {
 
 interface IpContext {
   readonly version: Version;
-  /** How many interfaces there are. */
+  /** The number of interfaces. */
   readonly count: number;
 }
 
@@ -158,7 +158,7 @@ function ipFaults(path: string, entry: JsonObject, { version, count }: IpContext
   return faults;
 }
 
-/** Attributes of routes that 1.1.0 brought, all numbers. */
+/** Attributes of routes that 1.1.0 added, all numbers. */
 const ROUTE_NUMBERS = ['mtu', 'advmss', 'priority', 'table', 'scope'] as const;
 const MAX_SCOPE = 255;
 

@@ -1,6 +1,6 @@
 import { isObject } from './json.js';
 
-/** What is wrong with the answer to VERSION (section 2, VERSION). */
+/** The faults in the answer to VERSION (section 2, VERSION). */
 export function versionAnswerFaults(value: unknown): readonly string[] {
   if (!isObject(value)) return ['standard output is not one JSON object'];
   const faults: string[] = [];

@@ -10,12 +10,12 @@ export function isAtLeast(version: Version, least: Version): boolean {
   return VERSIONS.indexOf(version) >= VERSIONS.indexOf(least);
 }
 
-/** The versions among those that a plugin lists that this kit judges, oldest first. */
+/** The versions that both a plugin and this kit know, oldest first. */
 export function judged(listed: readonly string[]): readonly Version[] {
   return VERSIONS.filter((version) => listed.includes(version));
 }
 
 export type Verb = 'ADD' | 'DEL' | 'CHECK' | 'GC' | 'STATUS' | 'VERSION';
 
-/** The version that brought each verb that has not always been there. */
+/** The version that added each verb, where that is not the first. */
 export const SINCE = { CHECK: '0.4.0', GC: '1.1.0', STATUS: '1.1.0' } as const satisfies Partial<Record<Verb, Version>>;

@@ -1,4 +1,4 @@
-// Runs the kit against the plugin beside this file, which keeps every rule but the one that it is told to break.
+// Runs the kit against the plugin beside this file, which keeps every rule except the one given.
 import { chmodSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -8,7 +8,7 @@ import { judge, type Trial } from '../judge.js';
 import { subjectOf } from '../subject.js';
 
 interface Broken {
-  /** The rule that is broken; none where it is empty. */
+  /** The rule to break; none where it is empty. */
   readonly flaw: string;
   readonly versions?: readonly string[];
   readonly only: readonly string[];
@@ -35,13 +35,13 @@ export async function judgeBroken({
   }
 }
 
-/** Why it was not, for whoever reads a failed test. */
+/** The reasons of a failed case, for the output of a failed test. */
 export function reasonsOf(verdicts: readonly Verdict[]): string {
   const bad = verdicts.filter(({ status }) => status !== 'pass');
   return bad.map(({ id, status, reasons }) => `\n${id} (${status}): ${reasons.join('; ')}`).join('');
 }
 
-/** IDs of what was not passed although it applies. */
+/** IDs of the cases that did not pass although they apply. */
 export function failed(verdicts: readonly Verdict[]): readonly string[] {
   return verdicts.flatMap(({ id, status }) => (status === 'fail' || status === 'error' ? [id] : [])).sort();
 }
