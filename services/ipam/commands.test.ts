@@ -76,7 +76,7 @@ describe('the command line', () => {
     [['--version'], { name: 'version' }],
     [['--help'], { name: 'help' }],
     [['import', '-h'], { name: 'help' }],
-  ])('%j is understood', (args, command) => {
+  ])('%j is accepted', (args, command) => {
     expect(parseCommandLine(args)).toEqual(command);
   });
 
@@ -88,13 +88,13 @@ describe('the command line', () => {
     [['export', '--merge'], '"export": unknown option "--merge"'],
     [['import'], '"import" requires a file'],
     [['import', '--force', 'f'], '"import": unknown option "--force"'],
-  ])('%j is not, and answered with the usage', async (args, reason) => {
+  ])('%j is refused with the usage', async (args, reason) => {
     const { exitCode, stdout, stderr } = await run(args);
     expect([exitCode, stdout]).toEqual([2, '']);
     expect(stderr).toBe(`podwire-ipam: ${reason}\n\n${USAGE}`);
   });
 
-  test('help and version are answered on the standard output', async () => {
+  test('help and version are printed to the standard output', async () => {
     const help = await run(['--help']);
     expect(help).toEqual({ exitCode: 0, stdout: expect.stringContaining(USAGE), stderr: '' });
     for (const { variable, about } of Object.values(SETTINGS)) {
@@ -106,7 +106,7 @@ describe('the command line', () => {
 });
 
 describe('export', () => {
-  test('writes a whole file that is its owner’s, and import brings it back', async () => {
+  test('writes a complete file that only its owner can read, and import restores it', async () => {
     const records = sampleRecords();
     await withStore('a', (store) => fill(store, records));
     const outcome = await run(['export', file()]);
@@ -128,7 +128,7 @@ describe('export', () => {
     expect(body(again.stdout)).toBe(body(readFileSync(file(), 'utf8')));
   });
 
-  test('leaves what was there when it fails, and nothing beside it', async () => {
+  test('keeps the previous file when it fails, and no temporary one', async () => {
     writeFileSync(file(), 'before');
     await withStore('a', async () => {
       const { exitCode, stderr } = await run(['export', file()]);
@@ -140,8 +140,8 @@ describe('export', () => {
   });
 
   test.each([
-    ['a folder that is not there', ['export', '/nowhere/export'], 'EXPORT_IO'],
-    ['a file that is not there', ['import', '/nowhere/export'], 'EXPORT_IO'],
+    ['a missing folder', ['export', '/nowhere/export'], 'EXPORT_IO'],
+    ['a missing file', ['import', '/nowhere/export'], 'EXPORT_IO'],
     ['wrong settings', ['export'], 'INVALID_SETTINGS'],
   ])('fails with %s in one line for people', async (name, args, code) => {
     const env = name === 'wrong settings' ? { PODWIRE_IPAM_NO_SUCH: 'x' } : envOf('a');
@@ -166,7 +166,7 @@ function spawnProgram(args: readonly string[], env: Record<string, string>) {
 
 describe('the program', () => {
   test(
-    'that is killed in mid-import leaves a datastore that is not served until the import is repeated',
+    'killed during an import leaves a datastore that is not served until the import is repeated',
     { timeout: 120_000 },
     async () => {
       await withStore('a', (store) => fill(store, sampleRecords('/calico', 40_000)));

@@ -47,7 +47,7 @@ test('an empty environment gives the documented defaults', () => {
   });
 });
 
-test('every setting has a variable of the process, and says what it does', () => {
+test('every setting has a variable of the process, and a description', () => {
   for (const { variable, about } of Object.values(SETTINGS)) {
     expect(variable).toMatch(/^PODWIRE_IPAM_[A-Z_]+$/);
     expect(about.length).toBeGreaterThan(20);
@@ -119,7 +119,7 @@ test('every setting is read', () => {
 test.each([
   ['embedded', 'register'],
   ['etcd', 'refuse'],
-])('nodes that are not registered are by default for the %s store: %s', (store, expected) => {
+])('the default for unregistered nodes with the %s store: %s', (store, expected) => {
   expect(readConfig({ PODWIRE_IPAM_STORE: store }).unknownNodes).toBe(expected);
 });
 
@@ -157,7 +157,7 @@ describe('the network listener', () => {
   });
 });
 
-describe('nonsense is refused', () => {
+describe('invalid values are refused', () => {
   test('in every variable at once', () => {
     const wrong = {
       PODWIRE_IPAM_LISTEN: 'nowhere',
@@ -201,7 +201,7 @@ describe('nonsense is refused', () => {
       { PODWIRE_IPAM_DEFAULT_POOL_CIDR: '10.0.0.0/16', PODWIRE_IPAM_DEFAULT_POOL_BLOCK_SIZE: '122' },
       /DEFAULT_POOL_BLOCK_SIZE.*from 20 to 32/,
     ],
-  ])('in a default pool that no pool could be: %o', (env, expected) => {
+  ])('in an impossible default pool: %o', (env, expected) => {
     expect(refusal(env).message).toMatch(expected);
   });
 
@@ -211,14 +211,14 @@ describe('nonsense is refused', () => {
     [{ ENDPOINTS: 'https://a:1', KEY_FILE: '/k', USERNAME: 'u' }, ['CERT_FILE', 'PASSWORD_FILE']],
     [{ ENDPOINTS: 'https://a:1', CERT_FILE: '/c', PASSWORD_FILE: '/p' }, ['KEY_FILE', 'USERNAME']],
     [{ CA_FILE: '/a', CERT_FILE: '/c', KEY_FILE: '/k' }, ['CA_FILE', 'CERT_FILE']],
-  ])('in settings of etcd that do not go together: %o', (settings, wrong) => {
+  ])('in contradictory settings of etcd: %o', (settings, wrong) => {
     const named = (name: string): string => `PODWIRE_IPAM_ETCD_${name}`;
     const env = Object.fromEntries(Object.entries(settings).map(([name, value]) => [named(name), value]));
     const violations = refusal({ ...env, PODWIRE_IPAM_STORE: 'etcd' }).violations;
     expect(violations.map(({ field }) => field).sort()).toEqual(wrong.map(named).sort());
   });
 
-  test('whatever they are about, all at once', () => {
+  test('of every kind, all at once', () => {
     const env = { PODWIRE_IPAM_ETCD_USERNAME: 'u', PODWIRE_IPAM_DEFAULT_POOL_CIDR: '10.0.0.0/27' };
     expect(refusal(env).violations).toHaveLength(2);
   });

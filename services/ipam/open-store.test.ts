@@ -29,7 +29,7 @@ const etcd = (rest: Record<string, string> = {}) => ({
   PODWIRE_IPAM_UNKNOWN_NODES: 'register',
   PODWIRE_IPAM_ETCD_ENDPOINTS: server.url,
   PODWIRE_IPAM_ETCD_DIAL_TIMEOUT_MS: '1000',
-  // A disk that others write to may take longer than the usual time-out.
+  // A disk with other writers may be slower than the usual time limit.
   PODWIRE_IPAM_ETCD_REQUEST_TIMEOUT_MS: '10000',
   ...rest,
 });
@@ -64,7 +64,7 @@ describe('the service on etcd', () => {
     expect(await first.allocateAddress('c2')).not.toBe('none');
   });
 
-  test('keeps its prefix, and leaves what other prefixes have', async () => {
+  test('keeps to its prefix, and leaves other prefixes unchanged', async () => {
     const { caller } = await startReplica({ PODWIRE_IPAM_DATASTORE_PREFIX: '/mine/calico' });
     server.ctl('put', '/calico/ipam/v2/x', 'other');
     await caller.allocateAddress('c1');
@@ -89,7 +89,7 @@ describe('the service on etcd', () => {
     for (const { poolName } of await second.allBlocks()) expect(poolName).toMatch(/^split-default-\d+$/);
   });
 
-  test('continues when etcd is killed and started again', async () => {
+  test('continues after etcd is killed and restarted', async () => {
     const { caller } = await startReplica();
     const address = await caller.allocateAddress('c1');
     await server.kill();
@@ -111,7 +111,7 @@ describe('settings', () => {
     return openStore(readConfig(env), { pid: process.pid, newUid: randomUUID, events });
   };
 
-  test('decide on the store; where it was found and lost is logged', async () => {
+  test('select the store; finding and losing it is logged', async () => {
     const lines: string[] = [];
     const opened = await untilAnswered(() => open(etcd({ PODWIRE_IPAM_ETCD_MAX_TXN_OPS: '500' }), lines));
     expect(opened).toMatchObject({ maxOperationsCount: 499, isExclusiveWriter: false });
@@ -123,7 +123,7 @@ describe('settings', () => {
     expect(lines.join('')).toMatch(/using the datastore at http.*does not answer/s);
   });
 
-  test('say where etcd is; when it is not there, the failure says so', async () => {
+  test('have the address of etcd; when it is unreachable, the failure names it', async () => {
     await server.stop();
     await expect(open(etcd({ PODWIRE_IPAM_ETCD_DIAL_TIMEOUT_MS: '200' }), [])).rejects.toMatchObject({
       code: 'STORE_UNAVAILABLE',

@@ -12,18 +12,18 @@ import { attachment, failureOf, servedForEachTest } from './testing/service.js';
 
 const { IP_FAMILY_UNSPECIFIED: UNSPECIFIED, IP_FAMILY_IPV4: IPV4, IP_FAMILY_IPV6: IPV6 } = IpFamily;
 
-/** As an older or wrong client may send it: field 4, packed, with the value 5. */
+/** As an older or invalid client may send it: field 4, packed, with the value 5. */
 const NO_FAMILY = AllocateRequest.decode(Uint8Array.of(0x22, 1, 5)).families;
 
 const { POOL_DELETION_MODE_REFUSE_IF_IN_USE: REFUSE } = PoolDeletionMode;
 
-/** The answer to a deletion that found nothing but the pool. */
+/** The answer to a deletion that found only the pool. */
 const GONE = DeletePoolResponse.fromPartial({});
 
 const served = servedForEachTest();
 
 describe('an attachment', () => {
-  test('gets an endpoint, gets it again, is found by it, and gives it back', async () => {
+  test('gets an endpoint, gets it again, is found by it, and releases it', async () => {
     const rest = {
       pod: { namespace: 'default', name: 'web-0', uid: 'f5a1' },
       netns: { bootId: '0f8fad5b-d9cb-469f-a165-70867728950e', inode: 4026532198n },
@@ -55,7 +55,7 @@ describe('an attachment', () => {
     expect(await failureOf(served.caller.getEndpoint('c1'))).toMatchObject({ code: 'ENDPOINT_NOT_FOUND' });
   });
 
-  test('gets both families, in the order in which it asks', async () => {
+  test('gets both families, in the requested order', async () => {
     await served.caller.createPool({ name: 'six', cidr: 'fd65::/48' });
     const { endpoint } = await served.caller.allocate('c1', { families: [IPV6, IPV4] });
     const families = endpoint!.addresses.map(({ address }) => (address.includes(':') ? 6 : 4));
@@ -63,7 +63,7 @@ describe('an attachment', () => {
     expect((await served.caller.release('c1')).addresses).toHaveLength(2);
   });
 
-  test('is refused when there is no pool of a family, and when the pools are used up', async () => {
+  test('is refused when there is no pool of a family, and when the pools are exhausted', async () => {
     expect(await failureOf(served.caller.allocate('c1', { families: [IPV4, IPV6] }))).toMatchObject({
       code: 'NO_POOL',
     });
@@ -85,7 +85,7 @@ describe('an attachment', () => {
   });
 });
 
-describe('wrong requests are refused, with all that is wrong, and nothing changes', () => {
+describe('invalid requests are refused, with all errors, and nothing changes', () => {
   const pod = { namespace: 'Bad', name: '-', uid: 'x'.repeat(129) };
   const netns = { bootId: 'boot', inode: 0n };
   const allocations: readonly (readonly [string, Partial<AllocateRequest>, readonly string[]])[] = [
@@ -143,7 +143,7 @@ describe('wrong requests are refused, with all that is wrong, and nothing change
       ['pool.cidr'],
     ],
     [
-      'CreatePool with blocks of no size',
+      'CreatePool with a block size of zero',
       () => served.caller.createPool({ name: 'a', cidr: '10.0.0.0/16', blockSize: 33 }),
       'INVALID_REQUEST',
       ['pool.block_size'],
@@ -162,7 +162,7 @@ describe('wrong requests are refused, with all that is wrong, and nothing change
     ],
     ['CreatePool over another', () => served.caller.createPool({ name: 'a', cidr: '10.0.0.0/8' }), 'POOL_OVERLAP', []],
     [
-      'CreatePool of a name that is taken',
+      'CreatePool of a used name',
       () => served.caller.createPool({ name: 'default', cidr: '10.1.0.0/16' }),
       'POOL_EXISTS',
       [],
@@ -201,7 +201,7 @@ describe('wrong requests are refused, with all that is wrong, and nothing change
 });
 
 describe('pools and blocks', () => {
-  test('a pool is made, read, counted and deleted', async () => {
+  test('a pool is created, read, counted and deleted', async () => {
     const { pool } = await served.caller.createPool({
       name: 'second',
       cidr: '10.66.0.0/26',
@@ -225,7 +225,7 @@ describe('pools and blocks', () => {
     expect(await failureOf(served.caller.getPool('second'))).toMatchObject({ code: 'POOL_NOT_FOUND' });
   });
 
-  test('a pool counts what is allocated, is kept while it is, and goes with its blocks after', async () => {
+  test('a pool counts its allocations, is kept while it has some, and is deleted with its blocks after', async () => {
     await served.caller.allocate('c1');
     await served.caller.allocate('c2');
     expect((await served.caller.getPool('default')).pool!.utilization).toEqual({
@@ -276,7 +276,7 @@ describe('pools and blocks', () => {
     ]);
   });
 
-  test('lists go page by page, with tokens that are good for their filters alone', async () => {
+  test('lists are read page by page, with tokens that are valid for their filters only', async () => {
     for (const nodeName of ['node-1', 'node-2', 'node-3']) await served.caller.allocate(`c-${nodeName}`, { nodeName });
     const all = await served.caller.listBlocks();
     expect(all).toMatchObject({ blocks: { length: 3 }, nextPageToken: '' });
@@ -324,12 +324,12 @@ describe('the service', () => {
     expect((await served.caller.listPools()).pools.map(({ name }) => name)).toEqual(['default']);
   });
 
-  test('refuses a datastore that another has open', async () => {
+  test('refuses a datastore that another process has open', async () => {
     const second = served.place.start({ PODWIRE_IPAM_LISTEN: '127.0.0.1:0', PODWIRE_IPAM_PLAINTEXT_LOOPBACK: 'true' });
     expect(await failureOf(second)).toMatchObject({ code: 'STORE_IN_USE' });
   });
 
-  test('refuses an address where another answers, and lets go of the datastore', async () => {
+  test('refuses an address where another process answers, and releases the datastore', async () => {
     const elsewhere = { PODWIRE_IPAM_STORE_DIRECTORY: `${served.place.directory}/other` };
     expect(await failureOf(served.place.start(elsewhere))).toMatchObject({ code: 'INVALID_SETTINGS' });
     const third = await served.place.start({
@@ -341,12 +341,12 @@ describe('the service', () => {
     await third.stop();
   });
 
-  test('says that it serves, and listens for its owner alone', async () => {
+  test('reports that it serves, and its socket is accessible to its owner only', async () => {
     expect(await served.caller.health()).toBe(1);
     expect(lstatSync(served.place.address.slice('unix:'.length)).mode & 0o777).toBe(0o600);
   });
 
-  test('keeps what it has answered when it is stopped in the middle', async () => {
+  test('keeps acknowledged allocations when it is stopped in the middle', async () => {
     await served.caller.health();
     const calls = Array.from({ length: 50 }, (_, i) => served.caller.allocate(`c${i}`));
     await Promise.any(calls);

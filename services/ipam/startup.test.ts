@@ -17,7 +17,7 @@ async function keysOf(store: MemoryStore): Promise<string[]> {
 }
 
 describe('the first start', () => {
-  test('makes the default pool and Calico’s ClusterInformation, in one transaction', async () => {
+  test('creates the default pool and Calico’s ClusterInformation, in one transaction', async () => {
     const store = new MemoryStore();
     const { revision } = await store.list('', forever);
     expect(await begin(store)).toMatchObject([{ name: 'default', uid: newUid() }]);
@@ -35,7 +35,7 @@ describe('the first start', () => {
     expect(events).toEqual([]);
   });
 
-  test('happens once: a pool that was deleted does not come back', async () => {
+  test('happens once: a deleted pool does not return', async () => {
     const store = new MemoryStore();
     await begin(store);
     await store.commit({ comparisons: [], puts: [], deletes: [keys.pool('default')] }, forever);
@@ -50,7 +50,7 @@ describe('the first start', () => {
     expect(await keysOf(store)).toEqual([MARKER]);
   });
 
-  test('adds no pool to a datastore that is in use already', async () => {
+  test('adds no pool to a datastore in use', async () => {
     const store = new MemoryStore();
     const handle = { key: keys.handle('a.b'), value: Buffer.from('{}') };
     await store.commit({ comparisons: [], puts: [handle], deletes: [] }, forever);
@@ -58,7 +58,7 @@ describe('the first start', () => {
     expect(await keysOf(store)).toEqual([handle.key, MARKER].sort());
   });
 
-  test('of two replicas makes one pool', async () => {
+  test('of two replicas creates one pool', async () => {
     const store = new MemoryStore();
     const made = await Promise.all([begin(store), begin(store)]);
     expect(made.flat()).toHaveLength(1);

@@ -40,11 +40,11 @@ class ManualClock {
     if (!sleep)
       throw new Error(`no sleep of ${durationMs} ms, but ${this.sleeps.map((each) => each.durationMs).join()}`);
     sleep.end();
-    await settle();
+    await untilIdle();
   }
 }
 
-async function settle(): Promise<void> {
+async function untilIdle(): Promise<void> {
   for (let turn = 0; turn < 3; turn++) await new Promise((resolve) => setImmediate(resolve));
 }
 
@@ -69,7 +69,7 @@ describe('upkeep', () => {
     const done: string[] = [];
     const task = (name: string): UpkeepTask => ({ name, run: () => mark(done, name) });
     const { clock, upkeep } = start(task('a'), task('b'));
-    await settle();
+    await untilIdle();
     expect(done).toEqual(['a', 'b']);
     await clock.elapse(750);
     expect(done).toEqual(['a', 'b', 'a', 'b']);
@@ -83,16 +83,16 @@ describe('upkeep', () => {
       { name: 'bad', run: () => Promise.reject(new Error('no')) },
       { name: 'good', run: () => mark(done, 'good') },
     );
-    await settle();
+    await untilIdle();
     await clock.elapse(750);
     expect(failures).toEqual(['bad: Error: no', 'bad: Error: no']);
     expect(done).toEqual(['good', 'good']);
     await upkeep.stop();
   });
 
-  test('ends a task that takes too long', async () => {
+  test('aborts a task that takes too long', async () => {
     const { clock, failures, upkeep } = start({ name: 'slow', run: waitsFor });
-    await settle();
+    await untilIdle();
     await clock.elapse(300);
     expect(failures).toEqual(['slow: Error: aborted']);
     await upkeep.stop();
@@ -104,7 +104,7 @@ describe('upkeep', () => {
       { name: 'slow', run: waitsFor },
       { name: 'next', run: () => mark(done, 'next') },
     );
-    await settle();
+    await untilIdle();
     await upkeep.stop();
     await upkeep.stop();
     expect([failures, done, clock.sleeps]).toEqual([[], [], []]);
@@ -120,7 +120,7 @@ test('a task’s signal may have any number of listeners without a leak warning 
     return Promise.resolve();
   };
   const { upkeep } = start({ name: 'task', run });
-  await settle();
+  await untilIdle();
   await upkeep.stop();
   process.off('warning', note);
   expect(warnings).toEqual([]);
@@ -166,7 +166,7 @@ function taskOf(report: RepairReport) {
   return { limits, warned, task: garbageTask({ audits: { collectGarbage }, events }) };
 }
 
-test('the first round leaves everything as it is, the later ones collect', async () => {
+test('the first round changes nothing, the later ones collect', async () => {
   const { task, limits, warned } = taskOf({ results: [], more: false });
   await task.run(forever);
   expect(limits).toEqual([]);
@@ -175,7 +175,7 @@ test('the first round leaves everything as it is, the later ones collect', async
   expect([limits, warned]).toEqual([[1000, 1000], []]);
 });
 
-test('more garbage than one round removes is reported', async () => {
+test('garbage beyond the limit of a round is reported', async () => {
   const { task, warned } = taskOf({ results: [], more: true });
   await task.run(forever);
   await task.run(forever);

@@ -50,7 +50,7 @@ const SERVICES: Readonly<Record<string, RpcService['definition']>> = {
 
 const METHODS = Object.values(SERVICES).flatMap((definition) => Object.values(definition));
 
-/** Method and, for each role, whether README.md says that it may be called. */
+/** Method and, for each role, whether README.md allows the call. */
 const TABLE = new Map(
   [
     ...readFileSync(join(import.meta.dirname, '..', 'README.md'), 'utf8').matchAll(
@@ -95,7 +95,7 @@ function peerWith(files: TlsFiles): Peer {
 
 const peerOf = async (role: Role, name: string): Promise<Peer> => peerWith(await folder.client(role, name));
 
-/** Calls with a request that has no field set. @returns the failure's code; undefined for an answer */
+/** Calls with an empty request. @returns the failure's code; undefined for an answer */
 async function call(peer: Peer, method: (typeof METHODS)[number], timeoutMs = 10_000): Promise<string | undefined> {
   const empty = method.requestDeserialize(Buffer.alloc(0));
   const signal = AbortSignal.timeout(timeoutMs);
@@ -149,7 +149,7 @@ describe('a node', () => {
   const attachmentOf = (containerId: string) => ({ network: 'net', containerId, interfaceName: 'eth0' });
   const denied = { code: 'ACCESS_DENIED' };
 
-  test('allocates, finds and releases addresses of its own', async () => {
+  test('allocates, finds and releases its own addresses', async () => {
     const node = await peerOf('node', 'worker-1');
     const attachment = attachmentOf('own');
     const request = AllocateRequest.fromPartial({ attachment, nodeName: 'worker-1' });
@@ -169,7 +169,7 @@ describe('a node', () => {
     expect(released.addresses).toHaveLength(1);
   });
 
-  test("cannot touch another node's attachment and addresses, which it still holds afterwards", async () => {
+  test("cannot touch another node's attachment and addresses, which stay allocated", async () => {
     const node = await peerOf('node', 'worker-1');
     const held = (await local.allocateAddress('other', { nodeName: 'worker-2' })).split('/')[0] ?? '';
     const attachment = attachmentOf('other');
@@ -235,7 +235,7 @@ describe('a node', () => {
     await expect(send(await peerOf('node', 'worker-1'))).rejects.toMatchObject(denied);
   });
 
-  test('watches nodes, pools and routes of the cluster, and the endpoints of its own only', async () => {
+  test('watches nodes, pools and routes of the cluster, and only its own endpoints', async () => {
     const node = await peerOf('node', 'worker-1');
     const watch = async (kind: WatchKind, nodeName: string): Promise<string> => {
       const request = WatchRequest.fromPartial({ kinds: [kind], nodeName });

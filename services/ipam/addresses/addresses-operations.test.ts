@@ -51,7 +51,7 @@ describe('an assignment', () => {
     expect(countHeld(await agree(store))).toBe(128);
   });
 
-  test('that fails in a later step reports how many addresses stay, and a retry continues', async () => {
+  test('that fails in a later step reports the number of assigned addresses, and a retry continues', async () => {
     let commits = 0;
     const before = (operation: string): Promise<void> => {
       if (operation === 'commit' && ++commits === 4)

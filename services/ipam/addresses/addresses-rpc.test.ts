@@ -32,7 +32,7 @@ afterEach(async () => {
 const limits = () => ({ deadlineMs: Date.now() + 30_000 });
 const page = { pageSize: 0, pageToken: '' };
 
-/** The fields that an answer says are wrong. */
+/** The invalid fields of an answer. */
 async function wrongFields(call: Promise<unknown>): Promise<string[]> {
   const error: unknown = await call.then(
     () => undefined,
@@ -47,7 +47,7 @@ const releaseAddresses = (...releases: AddressRelease[]) =>
 const getAddress = (address: string) => caller.peer.call(AddressServiceService.getAddress, { address }, limits());
 
 describe('addresses', () => {
-  test('are reported, given back under conditions, and remembered', async () => {
+  test('are reported, released under conditions, and recorded in the history', async () => {
     const given = await caller.allocate('c1');
     const { sequenceNumber = 0n } = given.endpoint?.addresses[0] ?? {};
     expect(await getAddress('10.65.0.0')).toMatchObject({
@@ -78,7 +78,7 @@ describe('addresses', () => {
     });
   });
 
-  test('that are malformed are refused, all of them in one answer', async () => {
+  test('that are malformed are all refused in one answer', async () => {
     const call = releaseAddresses(
       { address: 'x' },
       { address: '10.0.0.1', handleId: 'a/b' },
@@ -114,7 +114,7 @@ describe('addresses', () => {
   });
 });
 
-test('handles are listed, looked into and released', async () => {
+test('handles are listed, read and released', async () => {
   for (const id of ['c1', 'c2']) await caller.allocate(id);
   const list = await caller.peer.call(HandleServiceService.listHandles, { pageSize: 1, pageToken: '' }, limits());
   expect(list.handles).toEqual([{ handleId: 'net.c1', blocks: [{ cidr: '10.65.0.0/26', addressCount: 1 }] }]);
@@ -131,7 +131,7 @@ test('handles are listed, looked into and released', async () => {
   expect(await wrongFields(release(''))).toEqual(['handle_id']);
 });
 
-test('blocks are claimed, listed, ensured and given up', async () => {
+test('blocks are claimed, listed, ensured and released', async () => {
   await caller.createPool({ name: 'second', cidr: '10.66.0.0/25' });
   const claimed = await caller.peer.call(
     AffinityServiceService.claimAffinity,

@@ -60,23 +60,27 @@ describe('the attributes of an address', () => {
     expect(view.blocks()[0]!.attributes).toHaveLength(2);
   });
 
-  test('that are so already are not written', () => {
+  test('that are unchanged are not written', () => {
     expect(setAttributes(start(), change({ attributes: { ...VM } })).changes).toEqual([]);
   });
 
   test.each([
     ['another handle holds it', { handleId: 'net.x' }, /held by handle net.vmi.vms.a, not by net.x/],
     ['it was allocated at another time', { sequenceNumber: 1n }, /with sequence number \d+, not 1/],
-    ['they were others before', { expected: { pod: 'y' } }, /has the attributes .*launcher-1/],
-    ['there were some before', { expected: {} }, /has the attributes/],
+    ['they had other attributes before', { expected: { pod: 'y' } }, /has the attributes .*launcher-1/],
+    ['they had attributes before', { expected: {} }, /has the attributes/],
     ['there is no such second owner', { expectedAlternate: { pod: 'y' } }, /has the attributes {} of a second owner/],
-    ['they would be a container’s with the second owner’s', { alternate: VM, expectedAlternate: VM }, /a second owner/],
     [
-      'they would make it a container’s',
+      'they would become a container’s with the second owner’s',
+      { alternate: VM, expectedAlternate: VM },
+      /a second owner/,
+    ],
+    [
+      'they would become a container’s',
       { attributes: { interface: 'eth0', network: 'net' } },
       /keeps its attributes network, interface/,
     ],
-    ['its endpoint goes by them', { address: address('10.0.0.2') }, /keeps its attributes network, interface, node/],
+    ['its endpoint depends on them', { address: address('10.0.0.2') }, /keeps its attributes network, interface, node/],
   ])('stay when %s', (_, rest, message) => {
     const view = start();
     const before = view.snapshot();
@@ -105,13 +109,13 @@ describe('the attributes of an address', () => {
     );
     expect(step({ attributes: {} })).toEqual([{}, VM]);
     expect(step({ alternate: {} })).toEqual([{}, undefined]);
-    // The address that shared them has never had a second owner.
+    // The address that shared them never had a second owner.
     expect(getAddress(view, address('10.0.0.1'), NOW_MS).state).toMatchObject({
       holder: { owner: VM, alternateOwner: undefined },
     });
   });
 
-  test('of two addresses that differ in the second owner alone stay apart, and go with the release', () => {
+  test('of two addresses that differ in the second owner only stay separate, and are removed with the release', () => {
     const view = start();
     view.apply(setAttributes(view, change({ attributes: undefined, alternate: { pod: 'b' } })));
     expect(view.blocks()[0]!.attributes).toHaveLength(3);
@@ -122,7 +126,7 @@ describe('the attributes of an address', () => {
     expect(view.blocks()[0]!.attributes.map(({ alternateOwner }) => alternateOwner)).toEqual([undefined]);
   });
 
-  test('that a container’s endpoint does not go by can be changed', () => {
+  test('that a container’s endpoint does not depend on can be changed', () => {
     const view = start();
     const attributes = { network: 'net', interface: 'eth0', node: 'n1', note: 'y' };
     view.apply(setAttributes(view, change({ address: address('10.0.0.2'), attributes })));
@@ -194,8 +198,8 @@ describe('handles', () => {
     };
     expect(list('net.a')).toEqual(['10.0.0.1', true]);
     expect(list('net.a', '10.0.0.1')).toEqual(['fd00::1', false]);
-    started.put(handleRecord('stray', ['10.0.0.0/26', 1]));
-    for (const id of ['stray', 'nobody'])
+    started.put(handleRecord('orphan', ['10.0.0.0/26', 1]));
+    for (const id of ['orphan', 'unknown'])
       expect(() => list(id)).toThrow(expect.objectContaining({ code: 'HANDLE_NOT_FOUND' }));
   });
 });

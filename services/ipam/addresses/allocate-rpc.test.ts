@@ -12,7 +12,7 @@ import { describe, expect, test } from 'vitest';
 
 import { attachment, clientLimits, failureOf, Served, servedForEachTest } from '../testing/service.js';
 
-/** What allocation can do, over gRPC, on a service with one pool 10.65.0.0/24. */
+/** Allocation over gRPC, on a service with one pool 10.65.0.0/24. */
 
 const served = servedForEachTest();
 
@@ -74,7 +74,7 @@ describe('Allocate', () => {
     expect(endpoint?.addresses.map(({ address }) => address)).toEqual(['fd00::5/128']);
   });
 
-  test('refuses what makes no sense, all of it, and changes nothing', async () => {
+  test('refuses invalid requests with every error, and changes nothing', async () => {
     const failure = await failureOf(
       served.caller.allocate('c1', {
         families: [IpFamily.IP_FAMILY_IPV6],
@@ -168,7 +168,7 @@ describe('AssignAddresses', () => {
     expect(addresses[0]?.poolName).toBe('lb');
   });
 
-  test('refuses what makes no sense, all of it', async () => {
+  test('refuses invalid requests with every error', async () => {
     const failure = await failureOf(
       assign({
         handleId: 'a/b',
@@ -248,7 +248,7 @@ describe('ExplainAllocation', () => {
     expect([refusalCode, families[0]?.grant?.poolName]).toEqual(['', 'blue']);
   });
 
-  test('refuses what cannot be read', async () => {
+  test('refuses unreadable values', async () => {
     expect((await failureOf(explain(undefined))).violations.map(({ field }) => field)).toEqual(['request']);
     const failure = await failureOf(explain({ nodeName: '', pools: ['A'] }, 10_001));
     expect(failure.violations.map(({ field }) => field)).toEqual(['max_blocks', 'node_name', 'pools[0]']);

@@ -138,7 +138,7 @@ function releaseBoth(view: MapView, oracle: Oracle, attachment: Attachment): voi
   }
 }
 
-/** Blocks, handles, endpoints and affinities say the same, and what the oracle says. */
+/** Blocks, handles, endpoints and affinities agree with one another and with the oracle. */
 function checkState(view: MapView, oracle: Oracle): void {
   const held = view.blocks().flatMap((block) => {
     expect(validateBlock(block, NOW_MS)).toEqual([]);
@@ -177,13 +177,13 @@ function checkState(view: MapView, oracle: Oracle): void {
   for (const { value } of view.all('affinity')) expect(view.block(value.block)?.owner).toEqual(value.owner);
 }
 
-test('the oracle’s idea of a block’s addresses is the obvious one', () => {
+test('the oracle lists the addresses of a block in the obvious order', () => {
   expect(addressesOf('10.0.0.6/31')).toEqual(['10.0.0.6/32', '10.0.0.7/32']);
   expect(addressesOf('fd00::/126')).toEqual(['fd00::/128', 'fd00::1/128', 'fd00::2/128', 'fd00::3/128']);
   expect(addressesOf('fd00::4/126')).toEqual(['fd00::4/128', 'fd00::5/128', 'fd00::6/128', 'fd00::7/128']);
 });
 
-test('property: after any operations everybody has what the oracle says, and all records agree', () => {
+test('property: after any operations the holders are those of the oracle, and all records agree', () => {
   fc.assert(
     fc.property(operations, (sequence) => {
       const view = start();

@@ -47,7 +47,7 @@ const onePool = () => new MapView([poolRecord('p', '10.0.0.0/26')]);
 const dualStack = () => new MapView([poolRecord('four', '10.0.0.0/26'), poolRecord('six', 'fd00::/122')]);
 
 describe('the first address of a node', () => {
-  test('claims a block, and writes block, affinity, handle and endpoint with one another', () => {
+  test('claims a block, and writes block, affinity, handle and endpoint together', () => {
     const view = onePool();
     const decision = allocate(view, { request: request('c1'), nowMs: NOW_MS });
     expect(decision.changes.map(({ type, ...rest }) => [type, 'record' in rest ? rest.record.kind : ''])).toEqual([
@@ -173,7 +173,7 @@ describe('the node’s own blocks', () => {
     },
   );
 
-  test('are not made from an affinity when the pool’s blocks have another size by now', () => {
+  test('are not created from an affinity when the pool’s block size has changed', () => {
     const view = new MapView([...pools(), { kind: 'affinity', value: affinity('10.0.0.128/28', 'n1', 'pending') }]);
     expect(run(view, request('c1')).endpoint.addresses[0]!.block.length).toBe(26);
   });
@@ -181,8 +181,8 @@ describe('the node’s own blocks', () => {
   test.each<[string, Block['owner']]>([
     ['another node’s', host('n2')],
     ['a virtual owner’s of the same name', { kind: 'virtual', name: 'n1' }],
-    ['nobody’s', undefined],
-  ])('that turned out to be %s are left alone, and the stale affinity goes', (_, owner) => {
+    ['without an owner', undefined],
+  ])('that turned out to be %s are unchanged, and the stale affinity is deleted', (_, owner) => {
     const others = block('10.0.0.64/26', 'n1', { owner });
     const view = new MapView([
       ...pools(),
@@ -195,7 +195,7 @@ describe('the node’s own blocks', () => {
     expect(view.affinitiesOf(host('n1'))).toHaveLength(1);
   });
 
-  test('without an affinity, as a claim of another writer that did not end leaves them, get one', () => {
+  test('without an affinity, as an incomplete claim of another writer leaves them, get one', () => {
     const view = new MapView([poolRecord('p', '10.0.0.0/26'), { kind: 'block', value: block('10.0.0.0/26', 'n1') }]);
     expect(addressesOf(run(view, request('c1')))).toEqual(['10.0.0.0']);
     expect(view.affinitiesOf(host('n1'))).toEqual([affinity('10.0.0.0/26', 'n1')]);
@@ -203,7 +203,7 @@ describe('the node’s own blocks', () => {
 });
 
 describe('many addresses', () => {
-  test('a /24 gives all its 256, over four blocks, to one node, then says that all are in use', () => {
+  test('a /24 has 256 addresses, over four blocks, for one node; then all are in use', () => {
     const view = new MapView([poolRecord('p', '10.0.0.0/24')]);
     const given = Array.from({ length: 256 }, (_, i) => addressesOf(run(view, request(`c${i}`)))).flat();
     expect(new Set(given).size).toBe(256);
@@ -226,7 +226,7 @@ describe('many addresses', () => {
     ]);
   });
 
-  test('single-address blocks start at a place of the container’s own', () => {
+  test('single-address blocks start at a place derived from the container', () => {
     const view = new MapView([poolRecord('p', '10.0.0.0/24', { blockSizeBits: 32 })]);
     const given = ['a', 'b', 'c', 'd'].map((id) => addressesOf(run(view, request(id)))[0]!);
     expect(new Set(given).size).toBe(4);
@@ -252,13 +252,13 @@ describe('the choice of pools', () => {
       'its namespaceSelector "has(team)" does not match the namespace',
     ],
     [
-      'of nobody can tell whom',
+      'with an unreadable selector',
       { nodeSelector: 'zone = "a"' },
       'its nodeSelector "zone = "a"" cannot be read: at character 6: ',
     ],
   ];
 
-  test.each(skipReason)('passes over a pool that is %s, and says so when there is no other', (_, rest, reason) => {
+  test.each(skipReason)('skips a pool that is %s, and reports it when there is no other', (_, rest, reason) => {
     const only = new MapView([poolRecord('a', '10.0.0.0/26', rest)]);
     expect(refusalOf(only, request('c1'))).toMatchObject({
       code: 'NO_POOL_SERVES',
@@ -268,7 +268,7 @@ describe('the choice of pools', () => {
     expect(addressesOf(run(other, request('c1')))).toEqual(['10.1.0.0']);
   });
 
-  test.each(['', 'all()', ' all() '])('takes the selector "%s" for everything', (selector) => {
+  test.each(['', 'all()', ' all() '])('matches everything with the selector "%s"', (selector) => {
     const view = new MapView([poolRecord('p', '10.0.0.0/26', { nodeSelector: selector, namespaceSelector: selector })]);
     expect(addressesOf(run(view, request('c1')))).toEqual(['10.0.0.0']);
   });
@@ -291,7 +291,7 @@ describe('the choice of pools', () => {
     });
   });
 
-  test('gives both families or neither, and names the one that is short', () => {
+  test('allocates both families or neither, and names the exhausted one', () => {
     const view = new MapView([poolRecord('four', '10.0.0.0/26'), poolRecord('six', 'fd00::/122', { disabled: true })]);
     expect(refusalOf(view, request('c1', { families: [4, 6] }))).toMatchObject({
       code: 'NO_POOL_SERVES',
@@ -301,7 +301,7 @@ describe('the choice of pools', () => {
 });
 
 describe('a repeat for the same attachment', () => {
-  test('answers the same and changes nothing', () => {
+  test('returns the same and changes nothing', () => {
     const view = dualStack();
     const asked = request('c1', { families: [6, 4], netns: { bootId: 'boot', inode: 7n } });
     const first = run(view, asked);
@@ -310,14 +310,14 @@ describe('a repeat for the same attachment', () => {
     expect(again.outcome).toEqual({ ...first, added: [], claimed: [] });
   });
 
-  test('works when the pools could not serve any more', () => {
+  test('works when the pools could not serve a new request', () => {
     const view = onePool();
     const first = run(view, request('c1'));
     view.put(poolRecord('p', '10.0.0.0/26', { disabled: true }));
     expect(run(view, request('c1')).endpoint).toEqual(first.endpoint);
   });
 
-  test('that requests fewer addresses gets all that it holds', () => {
+  test('that requests fewer addresses gets all held ones', () => {
     const view = dualStack();
     run(view, request('c1', { families: [4, 6] }));
     const again = allocate(view, { request: request('c1', { families: [6] }), nowMs: NOW_MS });
@@ -343,7 +343,7 @@ describe('a repeat for the same attachment', () => {
     expect(view.all('endpoint').map(({ value }) => value.netns)).toEqual([{ bootId: 'two', inode: 8n }]);
   });
 
-  test('writes an endpoint again that was deleted by hand, unless the address is released meanwhile', () => {
+  test('restores an endpoint that was deleted by hand, unless the address is released meanwhile', () => {
     const view = onePool();
     const first = run(view, request('c1'));
     view.records.delete('endpoint default/n1-k8s-pod--c1-eth0');
@@ -406,14 +406,14 @@ describe('attachments that look alike', () => {
   });
 });
 
-test('a handle that counts too much, as Calico leaves it after a crash, is set right by the next change', () => {
+test('a handle whose count is too high, as after a crash of Calico, is corrected by the next change', () => {
   const view = onePool();
   view.put({ kind: 'handle', value: { id: 'net.c1', blocks: new Map([['10.9.0.0/26', 3]]) } });
   run(view, request('c1'));
   expect(view.handle('net.c1')?.blocks).toEqual(new Map([['10.0.0.0/26', 1]]));
 });
 
-test('addresses of the same handle that Calico gave are not taken for the attachment’s', () => {
+test('addresses that Calico allocated under the same handle are not the attachment’s', () => {
   const view = onePool();
   const calico = { handleId: 'net.c1', owner: { node: 'n1', pod: 'x', namespace: 'y' }, releasedAtMs: undefined };
   const taken = takeAddress(block('10.0.0.0/26', 'n1'), calico)!.block;

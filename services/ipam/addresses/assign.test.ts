@@ -34,7 +34,7 @@ const refused = (view: MapView, asked: AssignmentRequest) => {
   return failure;
 };
 
-/** As in Calico's ipam_test.go, with what it calls AutoAssign. */
+/** As in Calico's ipam_test.go, where it is called AutoAssign. */
 describe('many addresses for one handle', () => {
   test.each([
     ['10.0.0.0/24', 32, 'fd00::/120', 128],
@@ -70,7 +70,7 @@ describe('many addresses for one handle', () => {
     expect(none.short[6]).toMatch(/pool "six" fd80::\/120: all/);
   });
 
-  test('from a block that is too large for a request only when no other has any', () => {
+  test('from a block that is too large for a request only when no other has a free address', () => {
     const pools = [poolRecord('four', '10.0.0.0/21', { blockSizeBits: 22 }), poolRecord('six', 'fd80::/120')];
     const large = takeOrdinals(block('10.0.0.0/22', 'n1'), [0], {
       handleId: 'other',
@@ -89,7 +89,7 @@ describe('many addresses for one handle', () => {
     expect(rest.steps).toBe(2);
   });
 
-  test('257 of 256: all there are, and why there are no more', () => {
+  test('257 of 256: all that are free, and why there are no more', () => {
     const view = new MapView([poolRecord('p', '192.168.1.0/24')]);
     const { newAddresses, short } = assign(view, assignment('h', { counts: count(257) }));
     expect(newAddresses).toHaveLength(256);
@@ -117,7 +117,7 @@ describe('many addresses for one handle', () => {
     expect(steps).toBeGreaterThan(4);
   });
 
-  test('with strict affinity, only from the requested pool, and the text says so', () => {
+  test('with strict affinity, only from the requested pool, and the message names it', () => {
     const view = new MapView([
       config({ strictAffinity: true }),
       poolRecord('a', '10.0.0.0/25'),
@@ -130,7 +130,7 @@ describe('many addresses for one handle', () => {
     expect(short[4]).not.toContain('"b"');
   });
 
-  test('in the order in which each block’s have been free, block after block', () => {
+  test('in the order in which the addresses became free, block after block', () => {
     const view = new MapView([
       poolRecord('p', '10.0.0.0/29', { blockSizeBits: 31 }),
       ...claimedBlock(block('10.0.0.4/31', 'n1', { unallocated: [1, 0] })),
@@ -197,7 +197,7 @@ describe('pools', () => {
 describe('a maximum per handle', () => {
   const start = () => new MapView([poolRecord('p', '10.0.0.0/29', { blockSizeBits: 30 })]);
 
-  test('of one: the repeat gives nothing and returns what the handle has', () => {
+  test('of one: the repeat assigns nothing and returns what the handle has', () => {
     const view = start();
     const asked = assignment('vm', { maxPerHandleCount: 1 });
     const first = assign(view, asked);
@@ -206,7 +206,7 @@ describe('a maximum per handle', () => {
     expect(view.snapshot()).toEqual(before);
   });
 
-  test('of two: two calls give one each, the third none', () => {
+  test('of two: two calls assign one each, the third none', () => {
     const view = start();
     const asked = assignment('vm', { maxPerHandleCount: 2 });
     const all = [...assign(view, asked).newAddresses, ...assign(view, asked).newAddresses];
@@ -214,7 +214,7 @@ describe('a maximum per handle', () => {
     expect(assign(view, asked)).toMatchObject({ newAddresses: [], held: all });
   });
 
-  test('lets a repeat go on where a failure has left off', () => {
+  test('lets a repeat continue after a failure', () => {
     const view = start();
     const asked = assignment('vm', { counts: count(5), maxPerHandleCount: 5 });
     assign(view, assignment('vm', { counts: count(2) }));
@@ -225,12 +225,12 @@ describe('a maximum per handle', () => {
 });
 
 describe('all or nothing', () => {
-  test('gives all', () => {
+  test('assigns all', () => {
     const view = new MapView([poolRecord('p', '10.0.0.0/28', { blockSizeBits: 30 })]);
     expect(assign(view, assignment('h', { counts: count(16), allOrNothing: true })).newAddresses).toHaveLength(16);
   });
 
-  test('gives nothing where one family is short', () => {
+  test('assigns nothing where one family is short', () => {
     const view = new MapView([poolRecord('four', '10.0.0.0/28'.replace('28', '26')), poolRecord('six', 'fd00::/122')]);
     expect(refused(view, assignment('h', { counts: count(10, 65), allOrNothing: true }))).toMatchObject({
       code: 'POOLS_EXHAUSTED',
@@ -238,7 +238,7 @@ describe('all or nothing', () => {
     });
   });
 
-  test('refuses what one transaction cannot hold', () => {
+  test('refuses more than one transaction can hold', () => {
     const view = new MapView([poolRecord('p', '10.0.0.0/24', { blockSizeBits: 32 })]);
     expect(refused(view, assignment('h', { counts: count(200), allOrNothing: true }))).toMatchObject({
       code: 'INVALID_REQUEST',
@@ -253,7 +253,7 @@ describe('requested addresses', () => {
   const requestFor = (...texts: string[]) =>
     assignment('vm', { counts: count(0), addresses: texts.map(address), maxPerHandleCount: 3 });
 
-  test('are given together, several of one block too; a repeat returns them', () => {
+  test('are assigned together, also several of one block; a repeat returns them', () => {
     const view = start();
     const asked = requestFor('10.0.0.3', 'fd00::1', '10.0.0.1', '10.0.0.17');
     expect(assign(view, asked).newAddresses.toSorted()).toEqual([
@@ -288,8 +288,8 @@ describe('requested addresses', () => {
   });
 });
 
-describe('whose they are', () => {
-  test('the handle’s, with what the owner says, the node and the time', () => {
+describe('the holder', () => {
+  test('is the handle, with the owner’s attributes, the node and the time', () => {
     const view = new MapView([poolRecord('p', '10.0.0.0/26')]);
     assign(view, assignment('vm', { attributes: { 'vmi-name': 'db', namespace: 'prod' } }));
     expect(attributesAt(view.blocks()[0]!, 0)).toEqual({
@@ -299,7 +299,7 @@ describe('whose they are', () => {
     });
   });
 
-  test('no attachment’s, even if its handle has the same name', () => {
+  test('is not an attachment, even if its handle has the same name', () => {
     const view = new MapView([poolRecord('p', '10.0.0.0/26')]);
     assign(view, assignment('net.c1'));
     const { endpoint } = view.apply(allocate(view, { request: request('c1'), nowMs: NOW_MS }));
@@ -307,7 +307,7 @@ describe('whose they are', () => {
     expect(view.handle('net.c1')?.blocks).toEqual(new Map([['10.0.0.0/26', 2]]));
   });
 
-  test('a load balancer’s come from blocks of the virtual owner, which no node is needed for', () => {
+  test('of a load balancer’s address is the handle; its block has the virtual owner, and no node', () => {
     const owner = { kind: 'virtual', name: 'load-balancer' } as const;
     const view = new MapView([poolRecord('lb', '10.0.0.0/26', { allowedUses: ['LoadBalancer'] })]);
     const asked = assignment('lb-1', { owner, use: 'LoadBalancer', unknownNodes: { policy: 'refuse' } });
@@ -327,13 +327,13 @@ describe('whose they are', () => {
     expect(assign(view, assignment('l', { owner, use: 'LoadBalancer' })).blocks).toEqual(['10.0.0.0/26']);
   });
 
-  test('a node that is not registered gets none where that is refused', () => {
+  test('on an unregistered node gets none where that is refused', () => {
     const view = new MapView([poolRecord('p', '10.0.0.0/26')]);
     expect(refused(view, assignment('h', { unknownNodes: { policy: 'refuse' } })).code).toBe('NODE_NOT_FOUND');
   });
 });
 
-test('what others’ full blocks have is named, with at most a hundred blocks', () => {
+test('full blocks of other owners are listed, a hundred at most', () => {
   const cidrs = Array.from({ length: 128 }, (_, i) => `10.0.0.${i * 2}/31`);
   const view = new MapView([
     poolRecord('p', '10.0.0.0/24', { blockSizeBits: 31 }),

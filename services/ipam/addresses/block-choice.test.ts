@@ -47,7 +47,7 @@ const four = (rest: Partial<Pool> = {}) => poolRecord('four', '10.0.0.0/24', res
 const start = (...records: RecordValue[]) => new MapView([four(), poolRecord('six', 'fd00::/120'), ...records]);
 
 describe('a requested address is allocated', () => {
-  test('with its block, which is the node’s then, in both families', () => {
+  test('with its block, which becomes the node’s, in both families', () => {
     const view = start();
     const given = run(view, wanting(['fd00::77', '10.0.0.130']));
     expect(addressesOf(given)).toEqual(['fd00::77/128', '10.0.0.130/32']);
@@ -55,7 +55,7 @@ describe('a requested address is allocated', () => {
     expect(view.affinitiesOf(host('n1'))).toHaveLength(2);
   });
 
-  test('and one that is not, of the other family', () => {
+  test('together with another of the other family', () => {
     expect(addressesOf(run(start(), wanting(['10.0.0.130'], 'c1', { families: [4, 6] })))[0]).toBe('10.0.0.130/32');
   });
 
@@ -69,7 +69,7 @@ describe('a requested address is allocated', () => {
     ['selectors', { nodeSelector: 'has(nothing)', namespaceSelector: 'not one' }, [], {}],
     ['Manual', { assignmentMode: 'Manual' }, [], {}],
     ['the cap of blocks', {}, [...claimedBlock(block('10.0.0.0/26', 'n1'))], { maxBlocksCount: 1 }],
-    ['claims being switched off', {}, [config({ autoAllocateBlocks: false, strictAffinity: true })], {}],
+    ['claims that are disabled', {}, [config({ autoAllocateBlocks: false, strictAffinity: true })], {}],
   ])('in spite of %s', (_, rest, records, asked) => {
     const view = start(...records);
     view.put(four(rest));
@@ -86,7 +86,7 @@ describe('a requested address is allocated', () => {
     });
   });
 
-  test('from the node’s own block, also under strict affinity, whose claim another writer has not ended', () => {
+  test('from the node’s own block whose claim is incomplete, also under strict affinity', () => {
     for (const records of [
       claimedBlock(block('10.0.0.128/26', 'n1')),
       claimedBlock(block('10.0.0.128/26', 'n1'), 'pending'),
@@ -120,7 +120,7 @@ describe('a requested address is allocated', () => {
     expect(run(view, wanting(['10.0.0.130'])).borrowed.map(formatPrefix)).toEqual(['10.0.0.128/26']);
   });
 
-  test('as the configuration says it, where a cool-down of its block is over', () => {
+  test('by the stored cool-down, when that of its block is over', () => {
     const view = start(config({ cooldownSeconds: 30 }));
     run(view, wanting(['10.0.0.130']));
     view.apply(release(view, attachment('c1'), NOW_MS));
@@ -132,13 +132,13 @@ describe('a requested address is allocated', () => {
     expect(decide('10.0.0.131')).toHaveLength(1);
   });
 
-  test('from a block of another size that a former pool left around it', () => {
+  test('from a surrounding block of another size that a former pool left', () => {
     const view = new MapView([four(), ...claimedBlock(block('10.0.0.128/25', 'n1'))]);
     const decision = allocate(view, { request: wanting(['10.0.0.130']), nowMs: NOW_MS });
     expect(decision.outcome.endpoint.addresses.map(({ block: from }) => formatPrefix(from))).toEqual(['10.0.0.128/25']);
   });
 
-  test('again to the attachment that holds it, without a change', () => {
+  test('again for the attachment that holds it, without a change', () => {
     const view = start();
     const asked = wanting(['10.0.0.130']);
     run(view, asked);
@@ -187,7 +187,7 @@ describe('a requested address is refused', () => {
   test.each<[string, Partial<Pool>, string]>([
     ['is disabled', { disabled: true }, 'which is disabled'],
     ['is being deleted', { deletionTimeMs: NOW_MS }, 'which is being deleted'],
-    ['is for something else', { allowedUses: ['Tunnel'] }, 'which is not for containers: its allowedUses are Tunnel'],
+    ['has other uses', { allowedUses: ['Tunnel'] }, 'which is not for containers: its allowedUses are Tunnel'],
   ])('when its pool %s', (_, rest, expected) => {
     const view = start(four(rest));
     expect(refusal(view, wanting(['10.0.0.130']))).toMatchObject({
@@ -203,14 +203,14 @@ describe('a requested address is refused', () => {
     });
   });
 
-  test('when blocks of another size lie where its block would be', () => {
+  test('when blocks of another size overlap its block', () => {
     const view = new MapView([four(), ...claimedBlock(block('10.0.0.136/30', 'n2'))]);
     expect(refusal(view, wanting(['10.0.0.130'])).message).toContain(
       'needs block 10.0.0.128/26, which overlaps block 10.0.0.136/30',
     );
   });
 
-  test('in one family: then neither is given', () => {
+  test('in one family: then neither is allocated', () => {
     const view = start();
     run(view, wanting(['fd00::5'], 'other'));
     expect(refusal(view, wanting(['10.0.0.130', 'fd00::5'])).code).toBe('ADDRESS_IN_USE');
@@ -219,7 +219,7 @@ describe('a requested address is refused', () => {
 
 const inPool = pool('p', '10.0.0.0/8', { blockSizeBits: 22 });
 
-/** A block that takes about so much in the datastore. */
+/** A block of about this size in the datastore. */
 function blockOf(kibibytes: number): Block {
   const owner = { note: 'x'.repeat((kibibytes - 16) * 1024) };
   return { ...block('10.0.0.0/22', 'n1'), attributes: [{ handleId: undefined, owner, releasedAtMs: undefined }] };
@@ -247,7 +247,7 @@ test.each([
     ],
     [900, 500],
   ],
-  ['a smaller one of the first, where the later has none', [[900, 800, 500], [900]], [500, 900]],
+  ['a smaller one of the first demand, where the later has none', [[900, 800, 500], [900]], [500, 900]],
   [
     'the best, where none fit',
     [
@@ -256,16 +256,16 @@ test.each([
     ],
     [1000, 1000],
   ],
-  ['nothing for a demand that has no place', [[900], []], [900, undefined]],
+  ['nothing for a demand without a block', [[900], []], [900, undefined]],
 ])('%s', (_, sizes, expected) => {
   expect(chosen(sizes.map((each) => placesOf(...each)))).toEqual(expected);
 });
 
-test('what else is written counts', () => {
+test('the size of other writes counts', () => {
   expect(chosen([placesOf(900, 500)], [blockOf(900)])).toEqual([500]);
 });
 
-test('blocks without end that are all too large are not all looked at', () => {
+test('only a bounded number of blocks that are too large is examined', () => {
   const [place] = placesOf(900);
   const endless = {
     *[Symbol.iterator]() {
@@ -275,7 +275,7 @@ test('blocks without end that are all too large are not all looked at', () => {
   expect(chosen([endless], [blockOf(900)])).toEqual([900]);
 });
 
-test('takes no second choice from the iterator: finding it may walk a whole pool', () => {
+test('takes no second choice from the iterator: finding it may search a whole pool', () => {
   const [place] = placesOf(100);
   const one = {
     *[Symbol.iterator]() {

@@ -22,7 +22,7 @@ const ADDRESSES = 1024;
 const cidrOf = (index: number): string => `10.0.${index * 4}.0/22`;
 const sixOf = (index: number): string => `fd00::${(index * ADDRESSES).toString(16)}/118`;
 
-/** Refuses what etcd would. */
+/** Refuses transactions beyond etcd's limits. */
 class LimitedStore extends MemoryStore {
   override commit(transaction: Transaction, signal: AbortSignal): Promise<CommitResult> {
     encodeTransaction(transaction, { guard: absent('/guard'), limits: LIMITS });
@@ -38,7 +38,7 @@ class LimitedStore extends MemoryStore {
   }
 }
 
-/** What Calico's plugin says of a container, with names of a usual length. */
+/** The attributes of Calico's plugin for a container, with names of a usual length. */
 function pod(serial: string, nodeName: string): AllocationAttributes {
   const owner = {
     namespace: 'production',
@@ -51,7 +51,7 @@ function pod(serial: string, nodeName: string): AllocationAttributes {
 
 interface Filling {
   readonly freeCount: number;
-  /** Who has the first address instead of a pod. */
+  /** The holder of the first address instead of a pod. */
   readonly first: AllocationAttributes | undefined;
   readonly isOwned: boolean;
 }
@@ -79,7 +79,7 @@ function handlesOf(blocks: readonly Block[]): RecordValue[] {
   return [...handles].map(([id, counts]) => ({ kind: 'handle', value: { id, blocks: counts } }));
 }
 
-/** IPAM on pools whose blocks are full, each of a node of its own. */
+/** IPAM on pools whose blocks are full, each of another node. */
 function start(rest: Partial<Filling> = {}, cidrs = BLOCKS.map(cidrOf)) {
   const filling = { freeCount: 0, first: undefined, isOwned: true, ...rest };
   return startOn(cidrs.map((cidr, index) => filled(cidr, `n${index}`, filling)));
@@ -105,7 +105,7 @@ async function startOn(blocks: readonly Block[]) {
 
 const shared: AllocationAttributes = { handleId: 'shared', owner: { node: 'gone' }, releasedAtMs: undefined };
 
-describe('what concerns many large blocks takes as many transactions as etcd wants', () => {
+describe('work on many large blocks takes as many transactions as etcd requires', () => {
   test('releases by address', async () => {
     const { ipam, faults } = await start({ isOwned: false });
     const releases = BLOCKS.map((index) => ({
@@ -124,7 +124,7 @@ describe('what concerns many large blocks takes as many transactions as etcd wan
     expect(await faults()).toEqual([]);
   });
 
-  test('the deletion of a node that has borrowed', async () => {
+  test('the deletion of a node with borrowed addresses', async () => {
     const { ipam, faults } = await start({ first: shared });
     const deleted = await ipam.nodes.delete({ name: 'gone', resourceVersion: '' }, forever);
     expect(deleted).toMatchObject({ addressesCount: BLOCKS.length });
@@ -161,7 +161,7 @@ describe('what concerns many large blocks takes as many transactions as etcd wan
   });
 });
 
-describe('a pod of both families writes two blocks at once, and takes what etcd takes together', () => {
+describe('a pod of both families writes two blocks at once, within etcd’s limits', () => {
   const [four, six] = ['10.0.0.0/20', 'fd00::/116'];
   const both = (id: string) => request(id, { nodeName: 'n0', families: [4, 6] });
   const startHalfFull = (freeCount: number) =>

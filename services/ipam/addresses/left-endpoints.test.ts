@@ -51,7 +51,7 @@ describe('an endpoint whose address another tool released', () => {
     ['its handle', releaseHandle],
     ['the allocation that it names', (view: MapView) => void releaseNamed(view)],
     ['its node', (view: MapView) => deleteNode(view, 'n1')],
-  ])('goes with a release of %s', (_, run) => {
+  ])('is deleted with a release of %s', (_, run) => {
     test('while the address is free', () => {
       const { view } = started();
       run(view);
@@ -59,13 +59,13 @@ describe('an endpoint whose address another tool released', () => {
       expect(found(view)).toEqual([]);
     });
 
-    test('and no other does, once another container has the address', () => {
+    test('but not the endpoint of another container that has the address by then', () => {
       const { view } = started();
       const other = heir(view);
       run(view);
       const left = view.endpoints().map(({ value }) => value);
       expect(left.filter(({ attachment: { containerId } }) => containerId === 'c1')).toEqual([]);
-      // The whole node's release is meant for both.
+      // The node's release covers both.
       if (view.node('n1')) expect(left).toEqual([other]);
     });
   });
@@ -94,7 +94,7 @@ describe('an endpoint whose address another tool released', () => {
     expect(view.endpoints().map(({ value }) => value.attachment.containerId)).toEqual(['c2']);
   });
 
-  test('is repaired once another container has the address: it goes, and the other keeps what it has', () => {
+  test('is repaired once another container has the address: it is deleted, and the other keeps its records', () => {
     const { view } = started();
     const other = heir(view);
     expect(found(view)).toEqual(['addressOfSeveralOwners 10.0.0.0']);
@@ -123,14 +123,14 @@ describe('an endpoint that Calico wrote', () => {
     ['the attachment', releaseAttachment],
     ['its handle', releaseHandle],
     ['its node', (view: MapView) => deleteNode(view, 'n1')],
-  ])('goes with a release of %s', (_, run) => {
+  ])('is deleted with a release of %s', (_, run) => {
     const view = started();
     run(view);
     expect(view.foreignEndpoints()).toEqual([]);
     expect(found(view)).toEqual([]);
   });
 
-  test('goes when its address was released before', () => {
+  test('is deleted when its address was released before', () => {
     const view = started();
     releaseOutOfBand(view, '10.0.0.0');
     releaseAttachment(view);
@@ -154,7 +154,7 @@ describe('an endpoint that Calico wrote', () => {
     expect(view.foreignEndpoints()).toHaveLength(1);
   });
 
-  test('comes back when an ADD of Podwire’s for the same pod is undone, for as long as its container has its address', () => {
+  test('returns when a later ADD of Podwire’s for the same pod is undone, while its container holds its address', () => {
     const view = started('calico.c1');
     const before = view.snapshot().filter(([, { kind }]) => kind !== 'block');
     const second = request('c2', { pod: { namespace: 'default', name: 'web', uid: '' } });
@@ -178,7 +178,7 @@ describe('an endpoint that Calico wrote', () => {
         view.apply(allocate(view, { request: request('c2', { addresses: [address('10.0.0.0')] }), nowMs }));
       },
     ],
-    ['of a node that is gone', (view: MapView) => void view.records.delete('node n1')],
+    ['of a deleted node', (view: MapView) => void view.records.delete('node n1')],
   ])('%s is removed only by a repair with releases enabled', (_, damage) => {
     const view = started('calico.c1');
     damage(view);
@@ -191,7 +191,7 @@ describe('an endpoint that Calico wrote', () => {
     expect(found(view)).toEqual([]);
   });
 
-  test('is left alone while it names another address that its container has, or that is in no pool', () => {
+  test('is kept while it names another address that its container holds, or that is in no pool', () => {
     for (const other of ['10.0.0.0/32', '192.168.7.7/32']) {
       const view = started('calico.c1', { addresses: [prefix(other), prefix('10.0.0.1/32')] });
       expect(found(view)).toContain('addressUnallocated 10.0.0.1');
@@ -207,8 +207,8 @@ describe('the address of a virtual machine', () => {
   const { owner } = calicoAttributes('c1', 'virt-launcher-vm1');
 
   test.each([
-    ['that the attributes name', { handleId, owner: { ...owner, 'vmi-name': 'vm1', 'vm-uid': 'u' } }],
-    ['that is stopped, so that only the handle names it', { handleId, owner: {} }],
+    ['named by the attributes', { handleId, owner: { ...owner, 'vmi-name': 'vm1', 'vm-uid': 'u' } }],
+    ['of a stopped machine, named by the handle only', { handleId, owner: {} }],
     ['with a name too long for its handle', { handleId: 'net.vmi._0a1b', owner }],
   ])('%s is reported as unexplained, and stays', (_, attributes) => {
     const view = new MapView([

@@ -37,13 +37,13 @@ async function lostAnswer(type: 'fails' | 'failsAfterCommit') {
 describe.each(['fails', 'failsAfterCommit'] as const)(
   'a requested address, where the commit %s and the caller gets a failure,',
   (type) => {
-    test('is the answer to the repeat', async () => {
+    test('is returned to the retry', async () => {
       const { store, ipam } = await lostAnswer(type);
       expect(await allocate(ipam, 'c1')).toBe('10.0.0.9/32');
       expect(inconsistencies(await readAll(store, keys), NOW_MS)).toEqual([]);
     });
 
-    test('is the next container’s, after the release that follows a failed ADD', async () => {
+    test('is free for the next container, after the release that follows a failed ADD', async () => {
       const { store, ipam } = await lostAnswer(type);
       await ipam.addresses.release(attachment('c1'), forever);
       expect(await allocate(ipam, 'c2')).toBe('10.0.0.9/32');

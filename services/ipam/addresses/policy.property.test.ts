@@ -89,7 +89,7 @@ function addressesOf(cidr: string): string[] {
   return Array.from({ length: size }, (_, i) => formatPrefix(hostPrefix(addressAt(range, i))));
 }
 
-/** Whether a node could have any address at all, found by trying each. */
+/** Whether a node could get any address at all, found by trying each. */
 function canHave(view: MapView, oracle: Oracle, { node, family }: { node: string; family: Family }): boolean {
   const zone = view.node(node)?.labels.zone;
   const pools = view
@@ -328,7 +328,7 @@ class Run {
     this.view.put({ kind: 'reservation', value });
   }
 
-  /** Everything agrees, with itself and with the oracle; a block that has gone took nothing with it. */
+  /** Everything agrees, with itself and with the oracle; a deleted block removed no other object. */
   check(): void {
     const { view, oracle } = this;
     expect(inconsistencies(view, oracle.nowMs)).toEqual([]);

@@ -34,7 +34,7 @@ async function allocate(
 const REPAIR = { kinds: [], dryRun: false, releases: true, graceMs: 0, limit: 100 };
 
 // Duplicates and leaked endpoints after a reboot: projectcalico/calicoctl#1523 and #1550, projectcalico/calico#13858.
-test('sandboxes that a reboot killed unheard keep theirs from the pods’ new ones, until an audit gives them back', async () => {
+test('old sandboxes after a reboot keep their addresses from new ones until an audit releases them', async () => {
   const { store, ipam } = await start();
   const old = await Promise.all(PODS.map((pod) => allocate(ipam, `old-${pod}`, { pod, bootId: 'one' })));
   const young = await Promise.all(PODS.map((pod) => allocate(ipam, `new-${pod}`, { pod, bootId: 'two' })));

@@ -36,7 +36,7 @@ type Fill = 'free' | 'used' | 'cooling';
 
 function blockOf(cidr: string, owner: BlockOwner | undefined, fills: readonly Fill[]): Block {
   return {
-    ...block(cidr, 'nobody'),
+    ...block(cidr, 'unowned'),
     owner,
     attributes: [USED, COOLING],
     allocations: fills.map((fill) => (fill === 'free' ? null : fill === 'used' ? 0 : 1)),
@@ -44,7 +44,7 @@ function blockOf(cidr: string, owner: BlockOwner | undefined, fills: readonly Fi
   };
 }
 
-/** An entry that no address refers to is left out, as in every stored block. */
+/** An entry without an address is left out, as in every stored block. */
 function tidy(value: Block): Block {
   const isReferred = (index: number): boolean => value.allocations.includes(index);
   const kept = [0, 1].filter(isReferred);

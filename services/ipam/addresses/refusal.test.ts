@@ -66,7 +66,7 @@ describe('a refusal names the pools and blocks', () => {
   }, 60_000);
 });
 
-describe('a refusal says why there is no further block', () => {
+describe('a refusal explains why there is no further block', () => {
   const own = claimedBlock(fullBlock('10.0.0.0/26', 'n1'));
   const p = poolRecord('p', '10.0.0.0/24');
 
@@ -83,7 +83,7 @@ describe('a refusal says why there is no further block', () => {
       { maxBlocksCount: 1 },
       'node n1 has 1 block in the serving pools, and its limit is 1',
     ],
-    ['no claims of its own', [config({ autoAllocateBlocks: false })], {}, 'autoAllocateBlocks is off'],
+    ['disabled claims', [config({ autoAllocateBlocks: false })], {}, 'autoAllocateBlocks is off'],
     [
       'reservations of the rest',
       [reserve('10.0.0.64/26', '10.0.0.128/25')],
@@ -121,7 +121,7 @@ describe('the explanation matches the allocation', () => {
   interface Told {
     readonly skipReason?: string;
     readonly noClaim?: string;
-    /** How it ends: with where the address comes from, or with the refusal that says the reason. */
+    /** The outcome: where the address comes from, or the refusal with its reason. */
     readonly end: 'claimed' | 'own' | 'borrowed' | 'refused';
   }
 
@@ -129,9 +129,9 @@ describe('the explanation matches the allocation', () => {
     ['a pool without blocks', [p], { end: 'claimed' }],
     ['a pool without blocks, strict', [p, STRICT], { end: 'claimed' }],
     ['room in the own block', [p, ...claimedBlock(block('10.0.0.64/26', 'n1'))], { end: 'own' }],
-    ['only another node’s block, and more to claim', [p, STRICT, ...foreign], { end: 'claimed' }],
+    ['only another node’s block, and unclaimed ones', [p, STRICT, ...foreign], { end: 'claimed' }],
     [
-      'only another node’s block, strict, and nothing to claim',
+      'only another node’s block, strict, and none to claim',
       [poolRecord('p', '10.0.0.0/26'), STRICT, ...foreign],
       { end: 'refused' },
     ],
@@ -188,7 +188,7 @@ describe('the explanation matches the allocation', () => {
       const text = refusal(view);
       expect(refused?.message).toBe(text);
       expect(text).toContain(skipReason ?? noClaim ?? 'block 10.0.0.0/26 belongs to node n2');
-      // It is a reason only where others have something.
+      // It is a reason only where other owners have free addresses.
       expect(text.includes('Affinity is strict')).toBe(records.includes(foreign[0]!));
     } else {
       expect(families[0]?.grant?.origin).toBe(end);

@@ -20,7 +20,7 @@ import { allocate } from './allocate.js';
 import { assignAddresses } from './assign.js';
 import { explainAllocation } from './preview.js';
 
-/** What each way to an address answers where none can be had. */
+/** The answer of each kind of request when no address is available. */
 
 const REGISTERED = { policy: 'register', uid: 'uid-node' } as const;
 const CREATE = /[Cc]reate (a|or enable a) pool/;
@@ -32,7 +32,7 @@ const refused = (view: MapView) => failureOf(() => allocate(view, { request: req
 
 const IN_ZONE_A = nodeRecord('n1', { labels: { zone: 'a' } });
 
-describe('a refusal has one code for one reason, whichever the request', () => {
+describe('a refusal has one code for one reason, for every kind of request', () => {
   test.each<[string, readonly RecordValue[], string]>([
     ['there is no pool of the family', [poolRecord('six', 'fd00::/64')], 'NO_POOL'],
     [
@@ -55,7 +55,7 @@ describe('a refusal has one code for one reason, whichever the request', () => {
     expect(codes).toEqual({ Allocate: code, ExplainAllocation: code, AssignAddresses: code, EnsureBlock: code });
   });
 
-  test('pools that serve and have nothing to give are exhausted', () => {
+  test('pools that serve and are empty are exhausted', () => {
     const view = new MapView([poolRecord('p', '10.0.0.0/26'), ...claimedBlock(fullBlock('10.0.0.0/26', 'n2'))]);
     const input = { request: assignment('h', { allOrNothing: true }), nowMs: NOW_MS, left: undefined };
     const failures = [refused(view), failureOf(() => assignAddresses(view, input)), failureOf(() => ensure(view))];
@@ -85,7 +85,7 @@ describe('a refusal names the remedy of its own reason', () => {
       'Remedy: change the pool’s namespaceSelector or the labels of the namespace',
     ],
     [
-      'a selector that cannot be read',
+      'an unreadable selector',
       [poolRecord('p', '10.0.0.0/24', { nodeSelector: 'zone ==' })],
       'Remedy: correct the pool’s nodeSelector',
     ],
@@ -106,7 +106,7 @@ describe('a refusal names the remedy of its own reason', () => {
       'Remedy: raise max_blocks_per_node, or release addresses of the node’s blocks',
     ],
     [
-      'claims that are switched off',
+      'disabled claims',
       [p, config({ strictAffinity: true, autoAllocateBlocks: false })],
       'Remedy: switch auto_allocate_blocks on, or claim a block for the node',
     ],
@@ -131,7 +131,7 @@ describe('a refusal names the remedy of its own reason', () => {
     expect(refused(view).message).toMatch(/\. Remedies: create a pool, or release addresses; enable the pool$/);
   });
 
-  test('patience where released addresses cool down', () => {
+  test('waiting where released addresses cool down', () => {
     const cooling = { handleId: undefined, owner: {}, releasedAtMs: NOW_MS - 1000 };
     const view = new MapView([
       config({ cooldownSeconds: 30 }),

@@ -23,7 +23,7 @@ const of = (text: string, rest: Partial<AddressRelease> = {}): AddressRelease =>
   ...rest,
 });
 
-/** Releases all of them, in as many steps as it takes. @returns the states in their order */
+/** Releases all of them, step by step. @returns the states in their order */
 function releaseAll(view: MapView, releases: readonly AddressRelease[]) {
   const states: string[] = [];
   let steps = 0;
@@ -46,7 +46,7 @@ function withOne() {
 
 describe('an address', () => {
   test.each([
-    ['nothing else is said', {}, true],
+    ['there is no condition', {}, true],
     ['its handle is named', { handleId: 'net.c1' }, true],
     ['another handle is named', { handleId: 'net.c2' }, false],
     ['its sequence number is named', { offset: 0n }, true],
@@ -72,10 +72,10 @@ describe('an address', () => {
   });
 
   test.each([
-    ['it is recorded for', { bootId: 'one', inode: 7n }, 'released'],
+    ['of its record', { bootId: 'one', inode: 7n }, 'released'],
     ['of another inode', { bootId: 'one', inode: 8n }, 'mismatch'],
     ['of another boot', { bootId: 'two', inode: 7n }, 'mismatch'],
-  ])('is given back for the namespace %s', (_, netns, state) => {
+  ])('is released for the namespace %s', (_, netns, state) => {
     const view = new MapView([poolRecord('p', '10.0.0.0/26')]);
     const wanted = request('c1', { netns: { bootId: 'one', inode: 7n } });
     view.apply(allocate(view, { request: wanted, nowMs: NOW_MS }));
@@ -90,7 +90,7 @@ describe('an address', () => {
     expect(releaseAll(view, [of('10.9.0.3', { netns: { bootId: 'one', inode: 7n } })]).states).toEqual(['mismatch']);
   });
 
-  test('that was released and given to another is not freed by the old sequence number', () => {
+  test('that was released and allocated to another is not freed by the old sequence number', () => {
     const view = new MapView([poolRecord('p', '10.0.0.0/32', { blockSizeBits: 32 })]);
     const { endpoint } = view.apply(allocate(view, { request: request('c1'), nowMs: NOW_MS }));
     view.apply(release(view, attachment('c1'), NOW_MS));
@@ -117,7 +117,7 @@ describe('an address', () => {
     expect([view.all('handle'), view.blocks(), view.all('affinity')]).toEqual([[], [], []]);
   });
 
-  test('that no handle holds can be given back', () => {
+  test('without a handle can be released', () => {
     const held = withAllocations(block('10.0.0.0/28', 'n1'), {
       ordinals: [3],
       attributes: calico(undefined, { note: 'gateway' }),
@@ -137,7 +137,7 @@ describe('an address', () => {
     expect(view.snapshot()).toEqual(before);
   });
 
-  test('of two leaves the endpoint the other', () => {
+  test('of two leaves the other to the endpoint', () => {
     const view = new MapView([poolRecord('four', '10.0.0.0/26'), poolRecord('six', 'fd00::/122')]);
     view.apply(allocate(view, { request: request('c1', { families: [4, 6] }), nowMs: NOW_MS }));
     expect(releaseAll(view, [of('10.0.0.0')]).states).toEqual(['released']);
@@ -150,7 +150,7 @@ describe('an address', () => {
 });
 
 describe('addresses', () => {
-  test('one with another holder does not stop the others, in the same block or not', () => {
+  test('one with another holder does not affect the others, in the same block or not', () => {
     const held = withAllocations(
       block('10.0.0.0/30', 'n1'),
       { ordinals: [0, 1], attributes: calico('a') },
@@ -195,7 +195,7 @@ describe('addresses', () => {
   });
 });
 
-test('an address in a block that cannot be read is not taken for free, nor given back', () => {
+test('an address in an unreadable block is not treated as free, nor released', () => {
   const view = new MapView([poolRecord('p', '10.0.0.0/24')]);
   const key = '/calico/ipam/v2/assignment/ipv4/block/10.0.0.0-26';
   const { prefix } = block('10.0.0.0/26', 'n1');

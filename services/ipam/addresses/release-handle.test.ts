@@ -11,7 +11,7 @@ import { continueHandleRelease } from './release.js';
 const step = (view: View, handleId: string, searchesAllBlocks = false) =>
   continueHandleRelease(view, { handleId, nowMs: NOW_MS, searchesAllBlocks });
 
-/** Releases to the end. @returns what was given back, and in how many steps */
+/** Releases to the end. @returns the released addresses, and the number of steps */
 function releaseAll(view: MapView, handleId: string, searchesAllBlocks = false) {
   const addresses: string[] = [];
   for (let steps = 1; ; steps++) {
@@ -24,7 +24,7 @@ function releaseAll(view: MapView, handleId: string, searchesAllBlocks = false) 
 }
 
 describe('a handle', () => {
-  test('of a container goes with its addresses of both families and its endpoint, in one step', () => {
+  test('of a container is deleted with its addresses of both families and its endpoint, in one step', () => {
     const view = new MapView([poolRecord('four', '10.0.0.0/26'), poolRecord('six', 'fd00::/122')]);
     view.apply(allocate(view, { request: request('c1', { families: [4, 6] }), nowMs: NOW_MS }));
     view.apply(allocate(view, { request: request('c2'), nowMs: NOW_MS }));
@@ -35,7 +35,7 @@ describe('a handle', () => {
   });
 
   test.each(['default.web-0', '9f2c0a', 'lb-9f2c', 'ipip-tunnel-addr-n1', 'vxlan-tunnel-addr-n1'])(
-    'of Calico’s old or other kind goes: %s',
+    'of an old or other kind of Calico is deleted: %s',
     (id) => {
       const held = withAllocations(block('10.0.0.0/30', 'n1'), { ordinals: [0, 2], attributes: calico(id) });
       const view = new MapView([poolRecord('p', '10.0.0.0/26'), ...claimedBlock(held)]);
@@ -46,7 +46,7 @@ describe('a handle', () => {
     },
   );
 
-  test('that is not there has nothing, and changes nothing', () => {
+  test('that does not exist has nothing, and changes nothing', () => {
     const view = new MapView([poolRecord('p', '10.0.0.0/26')]);
     expect(step(view, 'net.c1')).toEqual({
       changes: [{ type: 'release', handleId: 'net.c1', nowMs: NOW_MS }],
@@ -66,7 +66,7 @@ describe('a handle', () => {
       ['10.0.0.1/32'],
     ],
     ['a CIDR that is none', [['x', 1]], []],
-  ] as const)('that counts by mistake goes all the same: %s', (_, counts, addresses) => {
+  ] as const)('with a wrong count is deleted: %s', (_, counts, addresses) => {
     const held = withAllocations(block('10.0.0.0/30', 'n1'), { ordinals: [1], attributes: calico('h') });
     const view = new MapView([...claimedBlock(addresses.length > 0 ? held : block('10.0.0.0/30', 'n1'))]);
     view.put(handleRecord('h', ...counts));
@@ -74,7 +74,7 @@ describe('a handle', () => {
     expect(view.all('handle')).toEqual([]);
   });
 
-  test('to whose name an old migration appended a carriage return goes', () => {
+  test('whose name has a carriage return from an old migration is deleted', () => {
     const held = withAllocations(block('10.0.0.0/30', 'n1'), { ordinals: [1], attributes: calico('h') });
     const view = new MapView([...claimedBlock(held), handleRecord('h\r', ['10.0.0.0/30', 1])]);
     expect(releaseAll(view, 'h').addresses).toEqual(['10.0.0.1/32']);
@@ -88,7 +88,7 @@ describe('a handle', () => {
     expect(releaseAll(view, 'h', true).addresses).toEqual(['10.0.0.1/32']);
   });
 
-  test('in more blocks than a transaction takes goes in steps, and after each the counts are right', () => {
+  test('in more blocks than a transaction holds is deleted in steps, with correct counts after each', () => {
     const blocks = Array.from({ length: 300 }, (_, i) => `10.0.${i >> 6}.${(i & 63) * 4}/30`);
     const view = new MapView([poolRecord('p', '10.0.0.0/16', { blockSizeBits: 30 })]);
     for (const cidr of blocks) {
@@ -109,14 +109,14 @@ describe('a handle', () => {
     expect(Object.keys(storedHandles(view))).toEqual(['other']);
   });
 
-  test('in many blocks that are gone goes in steps', () => {
+  test('in many missing blocks is deleted in steps', () => {
     const gone = Array.from({ length: 250 }, (_, i) => [`10.9.${i}.0/26`, 1] as const);
     const view = new MapView([handleRecord('h', ...gone)]);
     expect(releaseAll(view, 'h')).toEqual({ addresses: [], steps: 3 });
     expect(view.all('handle')).toEqual([]);
   });
 
-  test('does not go with another whose name begins as its own', () => {
+  test('does not include another one whose name begins with its own', () => {
     const held = withAllocations(
       block('10.0.0.0/30', 'n1'),
       { ordinals: [0], attributes: calico('net.c1') },

@@ -18,14 +18,14 @@ import { allocate, type AllocationRequest } from './allocate.js';
 import { release } from './release.js';
 
 const add = (view: MapView, asked: AllocationRequest) => view.apply(allocate(view, { request: asked, nowMs: NOW_MS }));
-/** What keeps an allocation under way from coming after the release. */
+/** Prevents an allocation in flight from completing after the release. */
 const onlyMark = (handleId: string) => ({
   changes: [{ type: 'release', handleId, nowMs: NOW_MS }],
   outcome: { addresses: [] },
 });
 const onePool = () => new MapView([poolRecord('p', '10.0.0.0/26')]);
 
-test('gives back every address, the handle and the endpoint; the block stays with its node', () => {
+test('releases every address, the handle and the endpoint; the block stays with its node', () => {
   const view = new MapView([poolRecord('four', '10.0.0.0/26'), poolRecord('six', 'fd00::/122')]);
   add(view, request('c1', { families: [4, 6] }));
   const { addresses } = view.apply(release(view, attachment('c1'), NOW_MS));
@@ -36,7 +36,7 @@ test('gives back every address, the handle and the endpoint; the block stays wit
   expect(view.blocks().map(({ unallocated }) => unallocated.at(-1))).toEqual([0, 0]);
 });
 
-test('of nothing, or for the second time, changes nothing', () => {
+test('of nothing, or a second time, changes nothing', () => {
   const view = onePool();
   add(view, request('c1'));
   view.apply(release(view, attachment('c1'), NOW_MS));
@@ -72,8 +72,8 @@ test('works after the pool was deleted', () => {
   expect(view.apply(release(view, attachment('c1'), NOW_MS)).addresses.map(formatPrefix)).toEqual(['10.0.0.0/32']);
 });
 
-describe('what a handle says by mistake', () => {
-  test('goes with the release: a block that is gone, and a count that is too high', () => {
+describe('wrong counts of a handle', () => {
+  test('are deleted with the release: a missing block, and a count that is too high', () => {
     const view = onePool();
     add(view, request('c1'));
     const blocks = new Map([
@@ -85,7 +85,7 @@ describe('what a handle says by mistake', () => {
     expect(view.all('handle')).toEqual([]);
   });
 
-  test('goes also when there is nothing to release', () => {
+  test('are deleted also when there is nothing to release', () => {
     const view = onePool();
     view.put({ kind: 'handle', value: { id: 'net.c1', blocks: new Map([['10.9.0.0/26', 1]]) } });
     const { addresses } = view.apply(release(view, attachment('c1'), NOW_MS));
@@ -94,7 +94,7 @@ describe('what a handle says by mistake', () => {
   });
 });
 
-test('leaves addresses that cool down in the same block, and their queue, as they are', () => {
+test('leaves addresses that cool down in the same block, and their queue, unchanged', () => {
   const cooling = { handleId: undefined, owner: {}, releasedAtMs: NOW_MS - 1000 };
   const taken = takeAddress(block('10.0.0.0/26', 'n1'), cooling)!.block;
   const config = { strictAffinity: false, autoAllocateBlocks: true, maxBlocksPerHostCount: 0, cooldownSeconds: 60 };

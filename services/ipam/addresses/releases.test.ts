@@ -17,8 +17,8 @@ import { address } from '../testing/allocations.js';
 import { attachment, host, NOW_MS, request } from '../testing/records.js';
 
 /**
- * Each look at the clock is a later moment: the sequence numbers of a recreated block begin at the clock, and one that
- * stands still would repeat those of the block that was there before.
+ * Each reading of the clock is a later moment: the sequence numbers of a recreated block begin at the clock, and a frozen
+ * clock would repeat those of the earlier block.
  */
 async function startOn(store: MemoryStore, clock: { nowMs: () => number }): Promise<Ipam> {
   const { updater } = await startReplica(store);
@@ -100,7 +100,7 @@ const operation = fc.oneof(
 );
 type Operation = typeof operation extends fc.Arbitrary<infer Value> ? Value : never;
 
-/** Runs an operation. @returns the handle and the addresses that were given back */
+/** Runs an operation. @returns the handle and the released addresses */
 async function run(ipam: Ipam, asked: Operation): Promise<readonly string[]> {
   switch (asked.type) {
     case 'allocate':
@@ -136,7 +136,7 @@ async function run(ipam: Ipam, asked: Operation): Promise<readonly string[]> {
   }
 }
 
-test('property: of up to six operations at the same time on two replicas, each release frees what it was meant for, once, and says so in the history', async () => {
+test('property: of up to six concurrent operations on two replicas, each release frees its own addresses, once, with a history entry', async () => {
   const operations = fc.array(operation, { maxLength: 6 });
   const concurrent = fc.array(fc.tuple(operation, fc.constantFrom(0, 1)), { minLength: 2, maxLength: 6 });
   await fc.assert(
@@ -169,13 +169,13 @@ test('property: of up to six operations at the same time on two replicas, each r
   );
 }, 60_000);
 
-/** What an operation may be refused with. A defect is none of these. */
+/** Possible refusals of an operation. A defect is none of these. */
 function expectRefusal(error: unknown): readonly string[] {
   expect(error).toMatchObject({ code: expect.stringMatching(/^(POOLS_EXHAUSTED|CONFLICT)$/) });
   return [];
 }
 
-describe('a release for a namespace, and the attachment added again with another one', () => {
+describe('a release for a namespace, and a later attach in another one', () => {
   const dead = { bootId: 'boot', inode: 7n };
   const alive = { bootId: 'boot', inode: 8n };
 
@@ -194,7 +194,7 @@ describe('a release for a namespace, and the attachment added again with another
       return result?.state;
     };
     const addAgain = (ipam: Ipam) => ipam.addresses.allocate({ ...asked, netns: alive }, forever);
-    /** In any order, the attachment that was added again has the addresses of its response. */
+    /** In any order, the later attachment has the addresses of its response. */
     const expectHeld = async ({ endpoint: told }: Awaited<ReturnType<typeof addAgain>>) => {
       const view = await readAll(store, keys);
       expect(inconsistencies(view, NOW_MS)).toEqual([]);
@@ -205,14 +205,14 @@ describe('a release for a namespace, and the attachment added again with another
     return { replicas, release, addAgain, expectHeld };
   }
 
-  test('leaves it what it has when that came first', async () => {
+  test('keeps the addresses when the attach came first', async () => {
     const { replicas, release, addAgain, expectHeld } = await added();
     const again = await addAgain(replicas[0]);
     expect(await release(replicas[1])).toBe('mismatch');
     await expectHeld(again);
   });
 
-  test('gives back what the dead had when it came first', async () => {
+  test('releases those of the dead pod when it came first', async () => {
     const { replicas, release, addAgain, expectHeld } = await added();
     expect(await release(replicas[0])).toBe('released');
     await expectHeld(await addAgain(replicas[1]));
@@ -223,7 +223,7 @@ describe('a release for a namespace, and the attachment added again with another
     [0, 1],
     [1, 0],
     [0, 0],
-  ] as const)('at the same time, on replicas %i and %i, are one after the other', async (first, second) => {
+  ] as const)('at the same time, on replicas %i and %i, are executed one after the other', async (first, second) => {
     const { replicas, release, addAgain, expectHeld } = await added();
     const [state, again] = await Promise.all([release(replicas[first]), addAgain(replicas[second])]);
     expect(['released', 'mismatch']).toContain(state);

@@ -22,10 +22,10 @@ function started(): MapView {
   ]);
 }
 
-/** All but the blocks, whose sequence numbers and free lists show that there was an allocation. */
+/** All but the blocks, whose sequence numbers and free lists show an earlier allocation. */
 const recorded = (view: MapView) => view.snapshot().filter(([, { kind }]) => kind !== 'block' && kind !== 'affinity');
 
-/** The first one has both families, in an order of its own. */
+/** The first one has both families, in another order. */
 const FIRST = request('c1', { pod: POD, netns: NETNS, families: [6, 4] });
 
 const LATER = [
@@ -36,7 +36,7 @@ const LATER = [
   ['a second sandbox of the pod', request('c2', { pod: POD })],
 ] as const;
 
-describe.each(LATER)('an ADD of %s that is undone', (_, second) => {
+describe.each(LATER)('an undone ADD of %s', (_, second) => {
   test.each([
     ['by a release of the attachment', (view: MapView) => void view.apply(release(view, second.attachment, NOW_MS))],
     [
@@ -51,20 +51,20 @@ describe.each(LATER)('an ADD of %s that is undone', (_, second) => {
         view.apply(continueAddressRelease(view, { releases, nowMs: NOW_MS }));
       },
     ],
-  ])('%s leaves everything as it was', (_name, undo) => {
+  ])('%s leaves everything unchanged', (_name, undo) => {
     const view = started();
     add(view, FIRST);
     const before = recorded(view);
     add(view, second);
     undo(view);
     expect(recorded(view)).toEqual(before);
-    // A runtime sends a DEL after an ADD that failed.
+    // A runtime sends a DEL after a failed ADD.
     view.apply(release(view, second.attachment, NOW_MS));
     expect(recorded(view)).toEqual(before);
   });
 });
 
-test('property: of attachments that share a key, those that hold addresses are recorded, and one that comes and goes changes nothing', () => {
+test('property: of attachments that share a key, those with addresses are recorded, and a temporary one changes nothing', () => {
   const steps = fc.array(
     fc.record({
       type: fc.constantFrom('add', 'add', 'release', 'come and go'),

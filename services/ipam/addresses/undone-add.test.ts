@@ -13,7 +13,7 @@ const NETNS = { bootId: '8d3ff0c2-1d3f-4a51-94dd-0e7d3a1b1b5a', inode: 4_026_532
 const KEY = keys.endpoint({ namespace: 'default', name: 'n1-k8s-web-eth0' });
 const SECOND = { pod: POD, attachment: attachment('c1', { network: 'second' }) };
 
-/** As Calico's plugin writes it, with what only its own programs know. */
+/** As Calico's plugin writes it, with fields that only its own programs know. */
 const CALICOS = JSON.stringify({
   kind: 'WorkloadEndpoint',
   apiVersion: 'projectcalico.org/v3',
@@ -54,14 +54,14 @@ async function texts(store: MemoryStore): Promise<Record<string, string>> {
   return Object.fromEntries(kept.map(({ key, value }) => [key, Buffer.from(value).toString()]));
 }
 
-test('an ADD of the same interface on a second network that is undone leaves every text as it was', async () => {
+test('an undone ADD of the same interface on a second network leaves every text unchanged', async () => {
   const { store, ipam } = await start();
   const first = request('c1', { pod: POD, netns: NETNS });
   const { endpoint } = await ipam.addresses.allocate(first, forever);
   const before = await texts(store);
   await ipam.addresses.allocate(request('c1', SECOND), forever);
   expect((await texts(store))[KEY]).toContain('"podwire.dev/network":"second"');
-  // What is recorded of the first one is known meanwhile.
+  // The records of the first one are known meanwhile.
   expect(await ipam.addresses.getEndpoint(attachment('c1'), forever)).toEqual(endpoint);
   await ipam.addresses.release(SECOND.attachment, forever);
   expect(await texts(store)).toEqual(before);
@@ -70,7 +70,7 @@ test('an ADD of the same interface on a second network that is undone leaves eve
   expect(addresses.map(({ address }) => formatPrefix(address))).toEqual(['10.0.0.0/32']);
 });
 
-test('an ADD for a pod of Calico’s that is undone puts its endpoint back, with all that only Calico knows', async () => {
+test('an undone ADD for a pod of Calico restores its endpoint, with every unknown field', async () => {
   const { store, ipam } = await start({ [KEY]: CALICOS });
   const before = await texts(store);
   await ipam.addresses.allocate(request('c1', SECOND), forever);

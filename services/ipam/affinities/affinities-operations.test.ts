@@ -28,7 +28,7 @@ const end = (ipam: Ipam, nodeName: string, mustBeEmpty = false) =>
   ipam.affinities.release({ scope: { kind: 'range', cidr: CIDR, owner: host(nodeName) }, mustBeEmpty }, forever);
 
 describe('the claim of a block and its end at the same time on three replicas, in any order of the transactions', () => {
-  // Once each step has come to its own wait, which takes turns of the event loop.
+  // Once each step has reached its own wait, which takes iterations of the event loop.
   const orders = fc.scheduler({
     act: async (step) => {
       await step();
@@ -49,7 +49,7 @@ describe('the claim of a block and its end at the same time on three replicas, i
     await claim(ipams[0]!, 'n1');
     await settleEvents();
     isOrdered = true;
-    // An operation that has nothing to commit is over when it begins; so its begin is in the order, too.
+    // An operation without a commit is over when it begins; so its begin is in the order, too.
     const begun = operations(ipams).map((run) => scheduler.schedule(Promise.resolve()).then(run));
     const results = Promise.allSettled(begun);
     await settleEvents();
@@ -117,7 +117,7 @@ describe('a block that has to be reclaimed from another node', () => {
     return { store, ipam };
   }
 
-  test('is, in one transaction', async () => {
+  test('is reclaimed in one transaction', async () => {
     const { store, ipam } = await startReclaimable();
     const { revision } = await store.list(keys.root, forever);
     const { endpoint } = await ipam.addresses.allocate(request('c1'), forever);
@@ -131,7 +131,7 @@ describe('a block that has to be reclaimed from another node', () => {
     expect(view.affinitiesOf(host('n2'))).toHaveLength(1);
   });
 
-  test('stays as it is when the datastore fails, and the caller gets the failure', async () => {
+  test('stays unchanged when the datastore fails, and the caller gets the failure', async () => {
     const { store, ipam } = await startReclaimable();
     const before = store.toString();
     const failure = new Failure('STORE_UNAVAILABLE', 'gone');
@@ -141,7 +141,7 @@ describe('a block that has to be reclaimed from another node', () => {
     expect(store.toString()).toBe(before);
   });
 
-  test('stays as it is when the caller cancels, and the call fails', async () => {
+  test('stays unchanged when the caller cancels, and the call fails', async () => {
     const { store, ipam } = await startReclaimable();
     const before = store.toString();
     const calling = new AbortController();

@@ -67,7 +67,7 @@ const blocksOf = (view: MapView) =>
 const small = () => new MapView([poolRecord('p', '10.0.0.0/24', { blockSizeBits: 30 })]);
 
 describe('a claim of a range', () => {
-  test('makes every block the node’s, more than a transaction takes, and is the same when repeated', () => {
+  test('makes every block the node’s, over several transactions, and a repeat changes nothing', () => {
     const view = new MapView([poolRecord('p', '10.0.0.0/16', { blockSizeBits: 26 })]);
     expect(claim(view, '10.0.0.0/18')).toMatchObject({ claimed: { length: 256 }, refused: [] });
     expect(view.all('affinity').every(({ value }) => value.state === 'confirmed')).toBe(true);
@@ -133,7 +133,7 @@ describe('a claim of a range', () => {
     expect([again.changes, again.outcome.gained, again.outcome.claimed.length]).toEqual([[], [], 2]);
   });
 
-  test('passes over what cannot be read, and says so', () => {
+  test('skips unreadable blocks, and reports them', () => {
     const view = small();
     const [unread, ownerless] = [prefix('10.0.0.0/30'), prefix('10.0.0.4/30')];
     view.setAside.push({ key: '/b', name: { kind: 'block', prefix: unread }, reason: 'it is not JSON' });
@@ -169,7 +169,7 @@ describe('the end of a claim', () => {
     expect(end(view, scope, true)).toEqual([]);
   });
 
-  test('of full blocks whose pool was deleted leaves them without an owner; they go with their last address', () => {
+  test('of full blocks whose pool was deleted leaves them without an owner; they are deleted with their last address', () => {
     const view = new MapView([poolRecord('p', '10.0.0.0/24', { blockSizeBits: 31 })]);
     for (let i = 0; i < 6; i++) view.apply(allocate(view, { request: request(`c${i}`), nowMs: NOW_MS }));
     view.records.delete('pool p');
@@ -179,7 +179,7 @@ describe('the end of a claim', () => {
     expect(view.blocks()).toEqual([]);
   });
 
-  test('of a virtual owner does not touch that of a node of its name, and the other way round', () => {
+  test('of a virtual owner does not touch that of a node of its name, and vice versa', () => {
     const virtual = { kind: 'virtual', name: 'n1' } as const;
     const view = small();
     for (const record of claimedBlock(block('10.0.0.0/30', 'n1'))) view.put(record);
@@ -190,7 +190,7 @@ describe('the end of a claim', () => {
     expect(view.affinity(host('n1'), prefix('10.0.0.0/30'))?.state).toBe('confirmed');
   });
 
-  test('keeps to its range, and to its pool, of which it ends virtual owners’ claims as well', () => {
+  test('keeps to its range, and to its pool, where it ends virtual owners’ claims as well', () => {
     const view = small();
     claim(view, '10.0.0.0/27');
     claim(view, '10.0.0.32/28', { nodeName: 'n2' });
@@ -214,10 +214,10 @@ describe('the end of a claim', () => {
   });
 
   test('of an unknown node is none', () => {
-    expect(end(small(), ofNode('nobody'))).toEqual([]);
+    expect(end(small(), ofNode('unknown'))).toEqual([]);
   });
 
-  test('of a block in which only Windows keeps addresses removes it with them, in whichever case the handle is', () => {
+  test('of a block in which only Windows keeps addresses removes it with them, with a handle in any case', () => {
     const id = 'Windows-Reserved-IPAM-Handle';
     const held = withAllocations(block('10.0.0.0/30', 'n1'), {
       ordinals: [0, 1, 3],
@@ -268,7 +268,7 @@ describe('a block for a node', () => {
     ['a pool of another family', { pools: ['six'] }, 'INVALID_REQUEST'],
     ['a disabled pool', { pools: ['off'] }, 'NO_POOL_SERVES'],
     ['a family without a pool', { family: 6, without: 'six' }, 'NO_POOL'],
-    ['pools whose blocks are others’', { nodeName: 'n2', pools: ['a'], taken: true }, 'POOLS_EXHAUSTED'],
+    ['pools whose blocks belong to other nodes', { nodeName: 'n2', pools: ['a'], taken: true }, 'POOLS_EXHAUSTED'],
   ] as const)('is refused for %s', (_, { ...asked }, code) => {
     const view = pools();
     view.put(poolRecord('off', '10.2.0.0/26', { disabled: true }));
@@ -295,7 +295,7 @@ describe('a block whose addresses cool down', () => {
   };
   const collect = (of: MapView) => collectCooledBlock(of, { block: of.blocks()[0]!, nowMs: NOW_MS });
 
-  test('gets those back whose time is over, with one more change of the block', () => {
+  test('gets those back whose cool-down is over, with one more change of the block', () => {
     const of = view('n1', 60_000, 5_000, 31_000);
     const { sequenceNumber } = of.blocks()[0]!;
     expect(of.apply(collect(of))).toBe(true);
@@ -307,7 +307,7 @@ describe('a block whose addresses cool down', () => {
     expect(of.history).toEqual([]);
   });
 
-  test('is not written while there is nothing to do, nor when it is gone', () => {
+  test('is not written without such addresses, nor when it no longer exists', () => {
     expect(collect(view('n1', 5_000))).toEqual({ changes: [], outcome: false });
     const gone = collectCooledBlock(new MapView(), { block: block('10.0.0.0/30', 'n1'), nowMs: NOW_MS });
     expect(gone).toEqual({ changes: [], outcome: false });

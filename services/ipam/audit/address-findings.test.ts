@@ -20,7 +20,7 @@ import { repair } from './repair.js';
 const CIDR = 'fd00::c/126';
 const ADDRESS = 'fd00::c';
 
-/** A healthy view with an address of Calico's own plugin, and endpoints that may be its. */
+/** A healthy view with an address of Calico's own plugin, and endpoints that may use it. */
 function withCalico(...endpoints: Partial<ForeignEndpoint>[]): MapView {
   const view = healthyView();
   claimedBlock(takeUnrecorded(block(CIDR, 'n1'), calicoAttributes('c9', 'web'))).forEach((record) => view.put(record));
@@ -46,7 +46,7 @@ describe('an address of Calico’s own plugin', () => {
     expect(found(withCalico(endpoint))).toEqual([]);
   });
 
-  test('is not called unused while an endpoint cannot be read', () => {
+  test('is not reported as unused while an endpoint cannot be read', () => {
     const view = withCalico();
     const key = { namespace: 'default', name: 'x' };
     view.setAside.push({ key: '/x', name: { kind: 'endpoint', key }, reason: 'no' });
@@ -60,14 +60,14 @@ describe('an address of Calico’s own plugin', () => {
   });
 });
 
-test('an endpoint of another writer’s may use an address outside the pools, and not one that is free', () => {
+test('an endpoint of another writer may use an address outside the pools, and not a free one', () => {
   const view = withCalico({ addresses: [...ITS_ADDRESS, prefix('192.168.7.7/32'), prefix('fd00::d/128')] });
   expect(found(view)).toEqual(['addressOutsidePools 192.168.7.7', 'addressUnallocated fd00::d']);
   expect(repairAll(view).map(({ state }) => state)).not.toContain('repaired');
 });
 
 describe('an allocation that is unused', () => {
-  /** Its container is on a node that is gone. */
+  /** Its container is on a deleted node. */
   function withoutEndpoints(): MapView {
     const view = healthyView();
     drop(view, 'endpoint', (record) => record.kind === 'endpoint' && record.value.attachment.containerId === 'c3');
@@ -116,7 +116,7 @@ test('an allocation without a time is released after being seen unused for the g
   expect(stateAt(LATER_MS - GRACE_MS)).toBe('repaired');
 });
 
-test('nothing is concluded from a block that cannot be read', () => {
+test('an unreadable block leads to no finding', () => {
   const view = healthyView();
   const lost = view.blocks()[0]!;
   drop(view, 'block', (record) => record.kind === 'block' && record.value === lost);

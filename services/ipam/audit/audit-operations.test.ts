@@ -40,7 +40,7 @@ async function start() {
   return { audits, clock, left, lines };
 }
 
-test('garbage is removed once it was seen a minute before, and told', async () => {
+test('garbage is removed once it was seen a minute before, and reported', async () => {
   const { audits, clock, left, lines } = await start();
   expect((await audits.collectGarbage(10, forever)).results).toEqual([]);
   clock.now += 59_000;
@@ -52,7 +52,7 @@ test('garbage is removed once it was seen a minute before, and told', async () =
   expect([more, await left(), lines.length]).toEqual([false, 0, 3]);
 });
 
-test('a run does no more than it may, and says that there is more', async () => {
+test('a run respects its limit, and reports that there is more', async () => {
   const { audits, clock, left } = await start();
   await audits.collectGarbage(2, forever);
   clock.now += 60_000;
@@ -70,7 +70,7 @@ test('a dry run changes nothing and reports no event', async () => {
   expect([await left(), lines]).toEqual([3, []]);
 });
 
-test('a caller who gives up ends the audit', async () => {
+test('a caller that cancels ends the audit', async () => {
   const { audits } = await start();
   const query = { after: '', limit: 10, kinds: [], information: false, nodesLimit: 0 };
   await expect(audits.audit(query, AbortSignal.abort())).rejects.toMatchObject({ code: 'CANCELLED' });

@@ -21,7 +21,7 @@ import { Caller, Place } from '../testing/service.js';
 const IPAM = '/calico/ipam/v2';
 const CR = '\r';
 
-/** An old Calico's leavings, as it writes them: the address of a pod that is gone, its handles, claims and blocks that did not end. */
+/** Leftovers of an old Calico, as it writes them: the address of a deleted pod, its handles, and incomplete claims and blocks. */
 const LEFT_BEHIND: Readonly<Record<string, unknown>> = {
   [`${IPAM}/assignment/ipv4/block/10.65.0.0-26`]: {
     cidr: '10.65.0.0/26',
@@ -82,7 +82,7 @@ afterEach(async () => {
   [place, service, caller] = [undefined, undefined, undefined];
 });
 
-/** A service on a datastore in which a pod of Podwire's lives beside what was left behind. */
+/** A service on a datastore with a live pod of Podwire beside the leftovers. */
 async function start(): Promise<Caller> {
   place = new Place();
   service = await place.start();
@@ -111,8 +111,8 @@ function repair({ peer }: Caller, rest: Partial<RepairRequest> = {}) {
 
 const shown = ({ findings }: AuditResponse) => findings.map(({ kind, objects: [first] }) => [kind, first?.name]);
 
-describe('what an old Calico left behind', () => {
-  test('is found, page by page, with a summary', async () => {
+describe('leftovers of an old Calico', () => {
+  test('are found, page by page, with a summary', async () => {
     const ipam = await start();
     const all = await audit(ipam);
     expect(shown(all)).toEqual(FOUND.map(([, kind, name]) => [kind, name]));
@@ -132,7 +132,7 @@ describe('what an old Calico left behind', () => {
     expect(shown(await audit(ipam, { kinds: affinities }))).toEqual([[affinities[0], 'host:node-1/10.65.0.64/26']]);
   });
 
-  test('is only looked at unless a repair is asked for', async () => {
+  test('are only reported without a repair', async () => {
     const ipam = await start();
     const before = shown(await audit(ipam));
     const { results } = await repair(ipam, { releaseUnused: true });
@@ -142,7 +142,7 @@ describe('what an old Calico left behind', () => {
     expect(shown(await audit(ipam))).toEqual(before);
   });
 
-  test('is removed, the unused address only when that is asked for, and what lives stays', async () => {
+  test('are removed, the unused address only on request, and live objects stay', async () => {
     const ipam = await start();
     const living = await ipam.getEndpoint('c1');
     const first = await repair(ipam, { dryRun: false });
@@ -168,7 +168,7 @@ describe('what an old Calico left behind', () => {
       const handles = view.all('handle').map(({ value }) => [value.id, ...value.blocks]);
       expect(handles).toContainEqual(['k8s-pod-network.77aa', ['10.65.0.0/26', 1]]);
       expect(handles.map(([id]) => id)).not.toContain('k8s-pod-network.9f2c');
-      // The agreement wants an endpoint of Podwire's for every address; the other writer's has its own.
+      // The agreement requires an endpoint of Podwire's for every address; the other writer's has its own.
       const left = inconsistencies(view, Date.now()).filter((text) => !text.startsWith('10.65.0.1/32 is held without'));
       expect(left).toEqual([]);
     } finally {
@@ -177,7 +177,7 @@ describe('what an old Calico left behind', () => {
   }
 });
 
-test('an endpoint of Calico’s is listed without an attachment, and goes with the release of its container', async () => {
+test('an endpoint of Calico’s is listed without an attachment, and deleted with the release of its container', async () => {
   const ipam = await start();
   const list = async () => {
     const message = ListEndpointsRequest.fromPartial({});

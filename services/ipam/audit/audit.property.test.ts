@@ -34,7 +34,7 @@ const operations = fc.array(operation, { maxLength: 25 });
 
 type Operation = typeof operation extends fc.Arbitrary<infer Value> ? Value : never;
 
-/** What the allocator's decisions come to; each pod is of one container, so that all endpoints are there. */
+/** The results of the allocator's decisions; each pod is of one container, so that all endpoints exist. */
 function stateAfter(sequence: readonly Operation[], { sharedPods }: { readonly sharedPods: boolean }): MapView {
   const view = new MapView([
     poolRecord('four', '10.0.0.0/28', { blockSizeBits: 30 }),
@@ -52,7 +52,7 @@ function stateAfter(sequence: readonly Operation[], { sharedPods }: { readonly s
   return view;
 }
 
-/** Who holds which address, with its sequence number. */
+/** The holder of each address, with its sequence number. */
 function held(view: MapView): string[] {
   return view
     .blocks()
@@ -73,7 +73,7 @@ test('property: what the allocator comes to has no findings, however long ago it
   );
 });
 
-test('property: where sandboxes share a pod, only those whose endpoint went to another are said to be unused, and late', () => {
+test('property: of sandboxes that share a pod, only those whose endpoint was taken over are reported as unused, and late', () => {
   fc.assert(
     fc.property(operations, (sequence) => {
       const view = stateAfter(sequence, { sharedPods: true });
@@ -105,7 +105,7 @@ const DAMAGES: Readonly<Record<string, (view: MapView, choice: number) => void>>
     const blocks = new Map([...(record?.value.blocks ?? [])].map(([cidr, count]) => [cidr, count + 1]));
     if (record) view.put({ ...record, value: { ...record.value, blocks: blocks.set('10.0.0.12/30', 1) } });
   },
-  'a handle is left behind': (view, choice) => view.put(handleRecord(`net.stray${choice}`, { '10.0.0.0/30': 1 })),
+  'a handle is left behind': (view, choice) => view.put(handleRecord(`net.orphan${choice}`, { '10.0.0.0/30': 1 })),
   'an affinity is left behind': (view, choice) => {
     const kind = choice % 2 === 0 ? 'pending' : 'pendingDeletion';
     view.put({ kind: 'affinity', value: affinity('10.0.0.12/30', `n${10 + (choice % 5)}`, kind) });
@@ -154,7 +154,7 @@ const damages = fc.array(fc.tuple(fc.constantFrom(...Object.keys(DAMAGES)), fc.n
   maxLength: 5,
 });
 
-test('property: whatever is damaged is found and repaired, and who held an address holds it as before', () => {
+test('property: whatever is damaged is found and repaired, and every holder keeps its addresses', () => {
   let damagedCount = 0;
   fc.assert(
     fc.property(operations, damages, (sequence, chosen) => {
@@ -162,7 +162,7 @@ test('property: whatever is damaged is found and repaired, and who held an addre
       const before = held(view);
       const healthy = view.snapshot();
       for (const [name, choice] of chosen) DAMAGES[name]!(view, choice);
-      // Not every damage finds what it needs.
+      // Not every damage finds a suitable object.
       if (JSON.stringify(view.snapshot(), bigints) === JSON.stringify(healthy, bigints)) return;
       damagedCount++;
       const disagreeing = inconsistencies(view, LATER_MS);

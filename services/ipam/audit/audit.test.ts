@@ -32,7 +32,7 @@ describe.each(DAMAGES)('$name', ({ kind, of, damage, besides = [], repaired, rel
     expect(['error', 'warning', 'information']).toContain(severityOf(finding!));
   });
 
-  test(repaired ? 'is repaired, and nothing else is touched' : 'is left as it is', () => {
+  test(repaired ? 'is repaired, and nothing else changes' : 'is left as it is', () => {
     const view = healthyView();
     damage(view);
     const before = held(view);
@@ -58,12 +58,12 @@ describe.each(DAMAGES)('$name', ({ kind, of, damage, besides = [], repaired, rel
   });
 });
 
-test('every kind of finding is among the damages, but one that needs a foreign endpoint', () => {
+test('every kind of finding is among the damages, except one that needs a foreign endpoint', () => {
   const known = new Set<string>(DAMAGES.map(({ kind }) => kind));
   expect(Object.keys(FINDING_KINDS).filter((kind) => !known.has(kind))).toEqual(['addressOutsidePools']);
 });
 
-/** Who holds which address, with its sequence number. */
+/** The holder of each address, with its sequence number. */
 function held(view: MapView): string[] {
   return view
     .blocks()

@@ -16,7 +16,7 @@ function view() {
   return made;
 }
 
-test('what is in use is counted by the pool and the node that uses it', () => {
+test('used addresses are counted by pool and by node', () => {
   const { nodeUsages, pools, cooling } = usageOf(view());
   const text = nodeUsages.map((share) =>
     [share.poolName, share.nodeName, share.blocks, share.inUse, share.borrowed].join(' '),
@@ -37,7 +37,7 @@ test('what is in use is counted by the pool and the node that uses it', () => {
   ]);
 });
 
-test('a report names the nodes with the most addresses first, as many as asked for', () => {
+test('a report lists the nodes with the most addresses first, up to the limit', () => {
   const query = { after: '', limit: 10, kinds: [], information: false, nodesLimit: 2 };
   const report = makeReport([], usageOf(view()), query);
   expect(report.nodes).toEqual([

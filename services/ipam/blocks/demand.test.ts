@@ -19,7 +19,7 @@ test.each([REFUSE, REGISTER])('a registered node is expected to stay as it is, w
   });
 });
 
-test('a node that is not registered is registered with what it gets, without labels', () => {
+test('an unregistered node is registered with its addresses, without labels', () => {
   const view = new MapView([poolRecord('p', '10.0.0.0/26')]);
   const asked = request('c1', { unknownNodes: REGISTER });
   view.apply(allocate(view, { request: asked, nowMs: NOW_MS }));
@@ -28,8 +28,8 @@ test('a node that is not registered is registered with what it gets, without lab
   expect(view.nodes()).toHaveLength(1);
 });
 
-describe('nothing is given', () => {
-  test('to a node that is not registered where that is refused, and nothing is written', () => {
+describe('no address is allocated', () => {
+  test('to an unregistered node where that is refused, and nothing is written', () => {
     const view = new MapView([poolRecord('p', '10.0.0.0/26')]);
     const asked = request('c1', { unknownNodes: REFUSE });
     expect(failureOf(() => allocate(view, { request: asked, nowMs: NOW_MS }))).toMatchObject({

@@ -31,11 +31,11 @@ function walkAll(view: MapView, finding: Finding): string[] {
     const found = findUnclaimed(view, finding);
     if (!found) return offered;
     offered.push(formatPrefix(found));
-    view.put({ kind: 'block', value: block(formatPrefix(found), 'somebody') });
+    view.put({ kind: 'block', value: block(formatPrefix(found), 'other') });
   }
 }
 
-/** A view of many blocks that counts how many of them are looked at. */
+/** A view of many blocks that counts how many of them are read. */
 class CountingView extends MapView {
   looked = 0;
   readonly #sorted: readonly Block[];
@@ -98,7 +98,7 @@ describe('the walk', () => {
     expect(met).toContainEqual({ kind: 'existing', block: mine });
   });
 
-  test('meets neither what an affinity leads to nor what has nothing to give', () => {
+  test('skips blocks that an affinity leads to, and blocks without a free address', () => {
     const walked = pool('p', '10.0.0.0/28', { blockSizeBits: 29 });
     const full = fullBlock('10.0.0.8/29', 'n1');
     const view = new MapView([...claimedBlock(block('10.0.0.0/29', 'n1')), { kind: 'block', value: full }]);
@@ -108,7 +108,7 @@ describe('the walk', () => {
     expect(cidrs(idleBlocks(view, { pool: walked, seed: 'n1' }))).toEqual(['10.0.0.0/29']);
   });
 
-  test('does not offer a block that cannot be read, nor one around or within it', () => {
+  test('does not offer an unreadable block, nor one around or within it', () => {
     const setAside = (cidr: string) => {
       const view = new MapView();
       view.setAside.push({ key: cidr, name: { kind: 'block', prefix: prefix(cidr) }, reason: 'it is not JSON' });
@@ -120,14 +120,14 @@ describe('the walk', () => {
     expect(setAside('10.0.0.0/16'), 'larger than any block').toHaveLength(4);
   });
 
-  test('offers no block that is reserved as a whole, and one that is not quite', () => {
+  test('offers no block that is completely reserved, and one that is partly reserved', () => {
     const walked = pool('p', '10.0.0.0/28', { blockSizeBits: 30 });
     const reserved = new ReservedAddresses(['10.0.0.0/29', '10.0.0.12/31', '10.0.0.14/32'].map(prefix));
     const offered = walkAll(new MapView(), { pool: walked, seed: 'n1', reserved });
     expect(offered.sort()).toEqual(['10.0.0.12/30', '10.0.0.8/30']);
   });
 
-  test('steps over a reservation of half a /48 at once', () => {
+  test('skips a reservation of half a /48 at once', () => {
     const walked = pool('p', 'fd00:1::/48');
     const halves = ['fd00:1::/49', 'fd00:1:0:8000::/49'].map(prefix);
     for (const [index, half] of halves.entries()) {
@@ -157,7 +157,7 @@ describe('the walk', () => {
 });
 
 describe('the cost', () => {
-  test('of a claim in a /48 with 2^74 blocks is that of the blocks behind the start', () => {
+  test('of a claim in a /48 with 2^74 blocks is that of the blocks after the start', () => {
     const walked = pool('p', 'fd00:1::/48');
     expect(blockCount(walked)).toBe(1n << 74n);
     const view = new CountingView([]);
@@ -167,7 +167,7 @@ describe('the cost', () => {
   });
 });
 
-test('property: meets what trying every candidate in turn meets, in the same order', () => {
+test('property: offers what trying every candidate in turn offers, in the same order', () => {
   const places = fc.uniqueArray(fc.integer({ min: 0, max: 31 }), { maxLength: 32 });
   const scenario = fc.record({ taken: places, bound: places, reserved: places, seed: fc.string() });
   fc.assert(

@@ -32,7 +32,7 @@ describe('a release ends the deletion of a pool', () => {
     ['not with a block of another pool', emptied([DRAINING], [block('10.9.0.0/26', 'n1')])],
     ['not without a block', emptied([DRAINING], [])],
     ['not of a pool that is not being deleted', emptied([poolRecord('p', '10.0.0.0/24', { disabled: true })])],
-    ['not while another replica’s claim may be on its way', emptied([DRAINING], BLOCKS, true)],
+    ['not while another replica’s claim may be in flight', emptied([DRAINING], BLOCKS, true)],
     [
       'not while it has claims of others, which the next step removes',
       emptied([DRAINING, { kind: 'affinity', value: affinity('10.0.0.128/26', 'n3', 'pending') }]),
@@ -45,7 +45,7 @@ describe('a release ends the deletion of a pool', () => {
     expect(pools).toEqual([]);
   });
 
-  test('whatever claims lie outside of it', () => {
+  test('with any claims outside of it', () => {
     const outside = {
       owner: { kind: 'virtual', name: 'load-balancer' },
       block: prefix('10.0.1.0/26'),

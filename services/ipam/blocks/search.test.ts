@@ -48,7 +48,7 @@ const small = (...records: RecordValue[]) =>
 describe('borrowing', () => {
   const others = [...claimedBlock(block('10.0.0.0/30', 'n2')), ...claimedBlock(block('10.0.0.4/30', 'n3'))];
 
-  test('begins when every block is another’s, changes no owner, and is expected to be allowed still', () => {
+  test('begins when every block is another node’s, changes no owner, and compares that it is still allowed', () => {
     const view = small(...others);
     const decision = allocate(view, { request: request('c1'), nowMs: NOW_MS });
     const expected = decision.changes.flatMap((change) => (change.type === 'expect' ? [change.record.kind] : []));
@@ -79,8 +79,8 @@ describe('borrowing', () => {
   test.each<[string, RecordValue[], Partial<AllocationRequest>]>([
     ['the cap of the configuration', [config({ maxBlocksPerHostCount: 1 })], {}],
     ['the cap of the request', [], { maxBlocksCount: 1 }],
-    ['the switched-off claims', [config({ autoAllocateBlocks: false })], {}],
-  ])('takes over where %s ends', (_, records, rest) => {
+    ['the disabled claims', [config({ autoAllocateBlocks: false })], {}],
+  ])('is used beyond %s', (_, records, rest) => {
     const view = small(...records, ...claimedBlock(fullBlock('10.0.0.0/30', 'n1')));
     expect(refusal(view, request('c1', rest)).code).toBe('POOLS_EXHAUSTED');
     for (const record of claimedBlock(block('10.0.0.4/30', 'n2', OLD))) view.put(record);
@@ -88,17 +88,17 @@ describe('borrowing', () => {
   });
 
   test('takes nothing from blocks of a virtual owner, unless for a load balancer', () => {
-    const owner = { kind: 'virtual', name: 'somebody' } as const;
+    const owner = { kind: 'virtual', name: 'other' } as const;
     const view = new MapView([
       poolRecord('p', '10.0.0.0/30', { blockSizeBits: 30, allowedUses: ['Workload', 'LoadBalancer'] }),
       ...claimedBlock(block('10.0.0.0/30', 'n1', { owner, ...OLD })),
     ]);
-    expect(refusal(view, request('c1')).message).toContain('block 10.0.0.0/30 belongs to somebody');
+    expect(refusal(view, request('c1')).message).toContain('block 10.0.0.0/30 belongs to other');
     const asked = assignment('lb', { owner: { kind: 'virtual', name: 'load-balancer' }, use: 'LoadBalancer' });
     expect(assign(view, asked).newAddresses).toEqual(['10.0.0.0/32']);
   });
 
-  test('also from a block without an owner that is not empty', () => {
+  test('includes a block without an owner that is not empty', () => {
     const taken = takeAddress(block('10.0.0.0/30', 'n1'), { handleId: 'x', owner: {}, releasedAtMs: undefined })!.block;
     const ownerless = { kind: 'block', value: { ...taken, owner: undefined } } as const;
     const only = new MapView([poolRecord('p', '10.0.0.0/30', { blockSizeBits: 30 }), ownerless]);
@@ -109,7 +109,7 @@ describe('borrowing', () => {
 });
 
 describe('the cap of blocks', () => {
-  test('is the smaller of both, and counts per family, and the pools that serve alone', () => {
+  test('is the smaller of both, and counts per family, and the serving pools only', () => {
     const view = new MapView([
       config({ strictAffinity: true, maxBlocksPerHostCount: 2 }),
       poolRecord('p', '10.0.0.0/28', { blockSizeBits: 31 }),
@@ -124,7 +124,7 @@ describe('the cap of blocks', () => {
     ).toHaveLength(2);
   });
 
-  test('is none unless it is set: 64 blocks for one node', () => {
+  test('is none by default: 64 blocks for one node', () => {
     const view = new MapView([poolRecord('p', '10.0.0.0/25', { blockSizeBits: 31 })]);
     expect(assign(view, assignment('h', { counts: { 4: 128, 6: 0 } })).blocks).toHaveLength(64);
   });
@@ -140,7 +140,7 @@ describe('an empty block of another node', () => {
 
   test.each([
     ['a minute ago', OLD.claimTimeMs],
-    ['before blocks told when', undefined],
+    ['before blocks recorded the time', undefined],
     ['by a clock that is a day ahead', NOW_MS + 86_400_000],
   ])('that was claimed %s becomes the node’s, in one transaction', (_, claimTimeMs) => {
     const view = full({ claimTimeMs });
@@ -155,13 +155,13 @@ describe('an empty block of another node', () => {
     expect(inconsistencies(view, NOW_MS)).toEqual([]);
   });
 
-  test('that was claimed just now stays: its first address may be on its way', () => {
+  test('that was claimed just now stays: its first address may be in flight', () => {
     const view = full({ claimTimeMs: NOW_MS - MINUTE_MS + 1000 });
     view.put(STRICT);
     expect(refusal(view, request('c1')).message).toContain('0 of 4 addresses in use, claimed just now');
   });
 
-  test('in which an address cools down stays, until it has', () => {
+  test('with an address that cools down stays until that is over', () => {
     const cooling = { handleId: undefined, owner: {}, releasedAtMs: NOW_MS - 10_000 };
     const rest = { allocations: [0, null, null, null], unallocated: [1, 2, 3], attributes: [cooling] };
     const view = full({ ...OLD, ...rest });
@@ -186,7 +186,7 @@ describe('an empty block of another node', () => {
     expect(blocks[3]).toBe('10.0.0.0/30');
   });
 
-  test('is left alone for a node that may have no further block, and borrowed from', () => {
+  test('is not reclaimed for a node at its cap, which borrows from it', () => {
     const view = full(OLD);
     view.put(config({ maxBlocksPerHostCount: 1 }));
     expect(run(view, request('c1')).borrowed.map(formatPrefix)).toEqual(['10.0.0.4/30']);
@@ -205,7 +205,7 @@ describe('an empty block of another node', () => {
 });
 
 describe('reservations', () => {
-  test('leave what they cover free and in its place', () => {
+  test('keep the covered addresses free and in their place', () => {
     const view = small(reserve('10.0.0.0/31', '10.0.0.3/32'), ...claimedBlock(block('10.0.0.0/30', 'n1')));
     expect(addressOf(run(view, request('c1')))).toBe('10.0.0.2/32');
     expect(view.block(prefix('10.0.0.0/30'))!.unallocated).toEqual([0, 1, 3]);
@@ -220,7 +220,7 @@ describe('reservations', () => {
     expect(newAddresses).toHaveLength(4);
   });
 
-  test('of half a /48: 2^73 blocks are stepped over', () => {
+  test('of half a /48: 2^73 blocks are skipped', () => {
     const view = new MapView([
       poolRecord('six', 'fd00:1::/48'),
       reserve('fd00:1::/49', 'fd00:1:0:8000::/50', 'fd00:1:0:c000::/51'),
@@ -239,7 +239,7 @@ describe('the cool-down', () => {
   const one = (cooldownSeconds: number) =>
     new MapView([config({ cooldownSeconds }), poolRecord('p', '10.0.0.0/31', { blockSizeBits: 31 })]);
 
-  test('keeps an address from use for as long as it is set, and the other is used instead', () => {
+  test('blocks an address for its time, and the other is used instead', () => {
     const view = one(30);
     run(view, request('a'));
     view.apply(release(view, attachment('a'), NOW_MS));
@@ -248,7 +248,7 @@ describe('the cool-down', () => {
     expect(addressOf(run(view, request('c'), NOW_MS + 30_000))).toBe('10.0.0.0/32');
   });
 
-  test('ends for no address while the configuration cannot be read, and the others of the node’s own block are given', () => {
+  test('ends for no address while the configuration cannot be read, and free addresses of the node’s own block are allocated', () => {
     const stored = new MapView([poolRecord('p', '10.0.0.0/24'), config({ cooldownSeconds: 600 })]);
     run(stored, request('c0'));
     stored.apply(release(stored, attachment('c0'), NOW_MS));
@@ -265,7 +265,7 @@ describe('the cool-down', () => {
     });
   });
 
-  test('is not said to be why there is no address while the configuration cannot be read', () => {
+  test('is not reported as the reason while the configuration cannot be read', () => {
     const stored = new MapView([
       poolRecord('p', '10.0.0.0/32', { blockSizeBits: 32 }),
       config({ cooldownSeconds: 600 }),
@@ -286,7 +286,7 @@ describe('the cool-down', () => {
     expect(['c', 'd'].map((id) => addressOf(run(view, request(id), later)))).toEqual(['10.0.0.1/32', '10.0.0.0/32']);
   });
 
-  test('of addresses that another replica’s wrong clock released in the future ends for all that', () => {
+  test('of addresses that another replica’s wrong clock released in the future ends nevertheless', () => {
     const view = one(30);
     for (const id of ['a', 'b']) run(view, request(id));
     view.apply(release(view, attachment('b'), NOW_MS + 86_400_000));
@@ -297,7 +297,7 @@ describe('the cool-down', () => {
   });
 });
 
-describe('empty blocks in pools that do not select the node any more', () => {
+describe('empty blocks in pools that no longer select the node', () => {
   const start = (nodeSelector: string, held: Block = block('10.1.0.0/30', 'n1')) =>
     new MapView([
       nodeRecord('n1', { labels: { zone: 'b' } }),
@@ -306,14 +306,14 @@ describe('empty blocks in pools that do not select the node any more', () => {
       ...claimedBlock(held),
     ]);
 
-  test('are given up when the node gets another', () => {
+  test('are released when the node gets another', () => {
     const view = start('zone == "a"');
     run(view, request('c1'));
     expect(view.blocks().map(({ prefix: of }) => formatPrefix(of))).not.toContain('10.1.0.0/30');
     expect(inconsistencies(view, NOW_MS)).toEqual([]);
   });
 
-  test('are given up with the node’s next address, also where that is of a block that the node has', () => {
+  test('are released with the node’s next address, also from a block that it has', () => {
     const view = start('zone == "a"');
     claimedBlock(block('10.0.0.0/30', 'n1')).forEach((record) => view.put(record));
     expect(addressOf(run(view, request('c1')))).toBe('10.0.0.0/32');
@@ -325,7 +325,7 @@ describe('empty blocks in pools that do not select the node any more', () => {
   test.each([
     ['another family', ['p', 'six'], 'fd00::/122'],
     ['its own family', ['z', 'six'], '10.1.0.0/30'],
-  ])('stay where the same request takes an address of %s from them', (_, pools, stays) => {
+  ])('stay when the same request takes an address of %s from them', (_, pools, stays) => {
     const view = start('zone == "a"');
     view.put(poolRecord('six', 'fd00::/120', { nodeSelector: 'zone == "a"' }));
     claimedBlock(block('fd00::/122', 'n1')).forEach((record) => view.put(record));

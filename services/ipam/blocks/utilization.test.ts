@@ -54,7 +54,7 @@ test('a reserved address is available neither in its block nor in its pool, and 
   });
 });
 
-test('half of a /48 is reserved without looking at its addresses', () => {
+test('half of a /48 is reserved without reading its addresses', () => {
   const view = new MapView([
     poolRecord('six', 'fd65::/48'),
     ...claimedBlock(blockOf('fd65::/122', 'uu')),
@@ -68,7 +68,7 @@ test('half of a /48 is reserved without looking at its addresses', () => {
   });
 });
 
-/** What each address of a prefix is, by looking at every block and every reservation. */
+/** The state of each address of a prefix, from every block and every reservation. */
 function countEach(view: MapView, range: Prefix) {
   const counts = { allocated: 0, cooling: 0, reserved: 0, available: 0 };
   for (let at = 0; at < Number(prefixSize(range)); at++) {
@@ -85,9 +85,9 @@ function countEach(view: MapView, range: Prefix) {
   return counts;
 }
 
-test('property: every address counts once, as looking at each of them says', () => {
+test('property: every address counts once, as reading each of them confirms', () => {
   const states = fc.string({ unit: fc.constantFrom('f', 'u', 'c'), minLength: 16, maxLength: 16 });
-  // A block of another size than the pool's is one that a former pool left.
+  // A block of another size than the pool's, from a former pool.
   const made = fc.record({ at: fc.integer({ min: 0, max: 15 }), length: fc.constantFrom(28, 29, 30), states });
   const cidr = fc
     .record({ at: fc.integer({ min: 0, max: 511 }), length: fc.integer({ min: 22, max: 32 }) })

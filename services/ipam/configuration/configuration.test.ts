@@ -35,7 +35,7 @@ describe('while none is stored', () => {
 });
 
 describe('a change', () => {
-  test('leaves what it does not name, and nothing to do when it names what holds', () => {
+  test('keeps what it does not name, and is empty when it names the current values', () => {
     const view = new MapView([config({ strictAffinity: true, cooldownSeconds: 5 })]);
     expect(update(view, { maxBlocksPerHostCount: 3 }).listing.config).toEqual({
       strictAffinity: true,
@@ -46,7 +46,7 @@ describe('a change', () => {
     expect(updateConfig(view, { changes: { maxBlocksPerHostCount: 3 }, resourceVersion: '' }).changes).toEqual([]);
   });
 
-  test('of the version that was read is made, of an older one refused, also where none was stored', () => {
+  test('of the version that was read is made, of an older one refused, also when none was stored', () => {
     const view = new MapView();
     const version = configVersion(getConfig(view));
     const { listing } = update(view, { strictAffinity: false }, version);
@@ -61,7 +61,7 @@ describe('a change', () => {
     [{ autoAllocateBlocks: false }, ['neither claim']],
     [{ maxBlocksPerHostCount: 3 }, ['3 blocks']],
     [{ autoAllocateBlocks: false, maxBlocksPerHostCount: 3 }, ['neither claim', '3 blocks']],
-  ])('to %j without strict affinity is refused with all that speaks against it', (changes, texts) => {
+  ])('to %j without strict affinity is refused with every reason', (changes, texts) => {
     const view = new MapView([config()]);
     const failure = failureOf(() => update(view, changes));
     expect(failure.code).toBe('CONFIG_CONTRADICTION');
@@ -71,8 +71,8 @@ describe('a change', () => {
     expect(failureOf(() => update(view, { strictAffinity: false })).code).toBe('CONFIG_CONTRADICTION');
   });
 
-  test('of a stored one that contradicts itself has to resolve that', () => {
-    // What Calico reads from `{}`.
+  test('of a stored contradiction has to resolve it', () => {
+    // Calico's reading of `{}`.
     const view = new MapView([config({ autoAllocateBlocks: false })]);
     expect(getConfig(view).config.autoAllocateBlocks).toBe(false);
     expect(failureOf(() => update(view, { cooldownSeconds: 1 })).code).toBe('CONFIG_CONTRADICTION');

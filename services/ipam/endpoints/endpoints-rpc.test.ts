@@ -48,14 +48,14 @@ function namesOf(endpoints: readonly Endpoint[]): string[] {
 }
 
 describe('a list of endpoints', () => {
-  test('has all of them, in order, whatever the size of the pages', async () => {
+  test('has all of them, in order, with any page size', async () => {
     const names = namesOf(await all());
     expect(names).toHaveLength(13);
     expect(names).toEqual(names.toSorted());
     for (const pageSize of [1, 2, 5, 13]) expect(namesOf(await all({ pageSize }))).toEqual(names);
   });
 
-  test('shows each as Allocate gave it', async () => {
+  test('shows each like Allocate', async () => {
     const { endpoint } = await served.caller.getEndpoint('node-1-apps-web-0');
     const [listed] = await all({ nodeName: 'node-1', namespace: 'apps', podName: 'web-0' });
     expect(listed).toEqual(endpoint);
@@ -110,7 +110,7 @@ describe('an attachment whose parts end with a dash', () => {
     );
   };
 
-  test('gets no endpoint, whose name another attachment could have', async () => {
+  test('gets no endpoint, as another attachment could have its name', async () => {
     const fault = 'begins or ends with "-", which is not allowed in the name of a workload endpoint';
     expect(await faultsOf(allocate('a-', '-b'))).toEqual([
       `attachment.container_id ${fault}`,
@@ -121,7 +121,7 @@ describe('an attachment whose parts end with a dash', () => {
     expect(await all({ podName: 'p' })).toEqual([]);
   });
 
-  test('may do so where that is not in the name', async () => {
+  test('is accepted where the dash is not part of the name', async () => {
     const pod = { namespace: 'default', name: 'dashed', uid: '' };
     expect((await allocate('a-', 'a-b', { pod })).endpoint?.name).toBe('node-k8s-dashed-a--b');
     expect(await served.caller.release('a-', 'a-b')).toMatchObject({ addresses: [expect.any(String)] });

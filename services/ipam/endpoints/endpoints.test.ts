@@ -14,13 +14,13 @@ import type { RecordValue } from '../records/view.js';
 import { attachment, foreignRecord, NOW_MS, poolRecord, prefix } from '../testing/records.js';
 import { endpointsOfNode, listEndpoints, type EndpointFilter } from './endpoints.js';
 
-/** Of two pools; endpoints are stored with the names that these had once. */
+/** Of two pools; endpoints are stored with the earlier names of these. */
 const BLOCKS = { p: '10.0.0.0/26', q: '10.1.0.0/26' };
 const POOLS = [poolRecord('p', '10.0.0.0/16'), poolRecord('q', '10.1.0.0/16')];
 
 const NONE: EndpointFilter = { nodeName: '', namespace: '', podName: '', poolName: '' };
 
-// Names that begin with each other, and that dashes could confuse.
+// Names that are prefixes of each other, and that dashes could confuse.
 const names = fc.constantFrom('a', 'a-b', 'a--b', 'a-k8s-b', 'b', 'k8s', 'cni');
 
 const endpoints = fc
@@ -125,7 +125,7 @@ describe('a list', () => {
     expect(sizes).toEqual([0, 0, 1]);
   });
 
-  test('of one node does not look at those of others', () => {
+  test('of one node does not read those of others', () => {
     const on = (nodeName: string, containerId: string) =>
       makeEndpoint(
         { attachment: attachment(containerId), nodeName, pod: undefined, netns: undefined, createdAtMs: 0 },
@@ -150,7 +150,7 @@ describe('the name of an endpoint', () => {
   const part = fc.stringMatching(/^[ab]([ab-]{0,2}[ab])?$/);
   const identity = fc.record({ nodeName: names, containerId: part, interfaceName: part });
 
-  test('is of one attachment alone, where it is not refused', () => {
+  test('is unique to an attachment, where it is not refused', () => {
     const make = ({
       nodeName,
       containerId,

@@ -4,7 +4,7 @@ import { MarkExpiry } from './release-marks.js';
 import { MemoryStore } from './testing/memory-store.js';
 import { forever, instantClock, keys } from './testing/stores.js';
 
-/** So many runs, each a quarter of a minute after the one before at least, are a quarter of an hour. */
+/** This number of runs, at least a quarter of a minute apart, takes a quarter of an hour. */
 const KEPT_RUNS = 60;
 const RUNS_PER_LOOK = 10;
 const RUN_MS = 30_000;
@@ -44,7 +44,7 @@ class EtcdFixture {
 }
 
 describe('marks of releases', () => {
-  it('go once they were seen for a quarter of an hour, those too that cannot be read', async () => {
+  it('are removed after a quarter of an hour, also unreadable ones', async () => {
     const scene = new EtcdFixture();
     await scene.put(mark('c1', scene.nowMs), { key: keys.release('broken'), value: Buffer.from('{') });
     await scene.run(KEPT_RUNS);
@@ -66,7 +66,7 @@ describe('marks of releases', () => {
     expect(await scene.marks()).toEqual([]);
   });
 
-  it('go when their time has come though the clock was set back meanwhile', async () => {
+  it('are removed at their time though the clock was set back meanwhile', async () => {
     const scene = new EtcdFixture();
     await scene.put(mark('c1', scene.nowMs));
     await scene.run(RUNS_PER_LOOK);
@@ -75,7 +75,7 @@ describe('marks of releases', () => {
     expect(await scene.marks()).toEqual([]);
   });
 
-  it('go however many there are', async () => {
+  it('are removed in any number', async () => {
     const scene = new EtcdFixture();
     await scene.put(...Array.from({ length: 1001 }, (_, index) => mark(`c${index}`, 0)));
     await scene.run(KEPT_RUNS + RUNS_PER_LOOK);
@@ -110,7 +110,7 @@ describe('clocks that differ', () => {
     expect(scene.differences).toEqual([told]);
   });
 
-  it('are not told of where a mark was made between two runs, or before the first, or the own clock was set', async () => {
+  it('are not reported when a mark was made between two runs, or before the first, or the own clock was set', async () => {
     const scene = new EtcdFixture();
     await scene.put(mark('before', 0));
     await scene.run(3);

@@ -61,7 +61,7 @@ async function daysIn(store: MemoryStore): Promise<number[]> {
   return [...new Set(days)];
 }
 
-test('removes what is older than it is kept, the oldest first, a day in 720 runs', async () => {
+test('removes entries past their retention, the oldest first, a day in 720 runs', async () => {
   const store = await start([-40, -10, -9, -8, -7, -6, -1, 0], 250);
   const { run, removed } = expiryOn(store);
   await run(1);
@@ -75,7 +75,7 @@ test('removes what is older than it is kept, the oldest first, a day in 720 runs
   expect(removed).toEqual([250, 250, 250, 250]);
 });
 
-test('keeps pace with the days that fall due, and takes no more than four in a day', async () => {
+test('keeps pace with the expiring days, and removes no more than four in a day', async () => {
   const store = await start(Array.from({ length: 50 }, (_, index) => -100 + index).concat(0));
   const { run } = expiryOn(store);
   await run(RUNS_PER_DAY);
@@ -101,39 +101,39 @@ test('of several replicas at once is harmless', async () => {
   expect(await daysIn(store)).toEqual([-5, 0]);
 });
 
-test('by a clock that is years ahead takes nothing newer than the newest entry less the time to keep', async () => {
+test('by a clock that is years ahead removes nothing newer than the newest entry less the retention', async () => {
   const days = Array.from({ length: KEPT_DAYS }, (_, index) => index - KEPT_DAYS + 1);
   const store = await start(days);
   await expiryOn(store, { aheadDays: 20_000 }).run(2 * RUNS_PER_DAY);
   expect(await daysIn(store)).toEqual(days);
 });
 
-test('by a clock that is years ahead, whose own releases are entries, takes four days of the history in a day', async () => {
+test('by a clock that is years ahead, whose own releases are entries, removes four days of the history in a day', async () => {
   const days = Array.from({ length: KEPT_DAYS }, (_, index) => index - KEPT_DAYS + 1);
   const store = await start([...days, 20_000]);
   await expiryOn(store, { aheadDays: 20_000 }).run(RUNS_PER_DAY);
   expect(await daysIn(store)).toEqual([...days.slice(4), 20_000]);
 });
 
-test('by a clock that is behind takes too little', async () => {
+test('by a clock that is behind removes too little', async () => {
   const store = await start([-34, -20, 0]);
   await expiryOn(store, { aheadDays: -30 }).run(RUNS_PER_DAY);
   expect(await daysIn(store)).toEqual([-34, -20, 0]);
 });
 
-test('takes everything, at its pace, where none is kept any more', async () => {
+test('removes everything, at its pace, when the retention is zero', async () => {
   const store = await start([-3, -2, -1, 0, 5]);
   await expiryOn(store, { keptDays: 0 }).run(2 * RUNS_PER_DAY);
   expect(await daysIn(store)).toEqual([]);
 });
 
-test('by replicas that are started again and again takes nothing', async () => {
+test('by replicas that restart repeatedly removes nothing', async () => {
   const store = await start([-40, 0]);
   for (let started = 0; started < 5; started++) await expiryOn(store, { isNew: true }).run(RUNS_PER_HOUR - 1);
   expect(await daysIn(store)).toEqual([-40, 0]);
 });
 
-test('records from when on the history is complete, also after a longer retention or a disabled history', async () => {
+test('records the start of the complete history, also after a longer retention or a disabled history', async () => {
   const store = await start([-40, -10, -9, -1, 0, 5]);
   const keptFrom = async () => (await new HistoryLog(store, keys).keptFromDay(forever)) - TODAY;
   expect(await keptFrom()).toBe(-TODAY);

@@ -102,8 +102,8 @@ async function write(store: MemoryStore, entries: readonly HistoryEntry[]): Prom
     await store.commit({ comparisons: [], puts: puts.slice(start, start + 100), deletes: [] }, forever);
 }
 
-describe('who held an address', () => {
-  test('lists all tenures, newest first, with handle, attributes and times', async () => {
+describe('the holders of an address', () => {
+  test('are listed with all tenures, newest first, with handle, attributes and times', async () => {
     const started = await withPool('10.0.0.0/32');
     const { ipam, time } = started;
     for (const id of ['c1', 'c2', 'c3']) {
@@ -122,7 +122,7 @@ describe('who held an address', () => {
     expect(tenures[2]).toMatchObject({ owner: { node: 'n1', namespace: 'default', pod: 'pod-c1', interface: 'eth0' } });
   });
 
-  test('lists tenures by handle and by pod', async () => {
+  test('are listed by handle and by pod', async () => {
     const started = await withPool('10.0.0.0/26');
     const { ipam, time } = started;
     const pod = { namespace: 'shop', name: 'web', uid: '' };
@@ -138,7 +138,7 @@ describe('who held an address', () => {
     expect(await handles({ kind: 'pod', pod: { namespace: 'default', name: 'web' } })).toEqual([]);
   });
 
-  test('keeps to the span that is asked for', async () => {
+  test('are limited to the requested span', async () => {
     const started = await withPool('10.0.0.0/26');
     const releases = [1, 2, 3, 4].map((hours) => NOW_MS - hours * HOUR_MS);
     await write(
@@ -155,7 +155,7 @@ describe('who held an address', () => {
     expect(await within(releases[2]! - 1, releases[1]! - 999)).toEqual([2, 3]);
   });
 
-  test('does not miss what is released while it is asked', async () => {
+  test('include what is released during the query', async () => {
     const started = await withPool('10.0.0.0/32');
     const { ipam, store, time } = started;
     await ipam.addresses.allocate(request('c1'), forever);
@@ -174,7 +174,7 @@ describe('who held an address', () => {
     expect(tenures.map(({ handleId, releasedAtMs }) => [handleId, releasedAtMs])).toEqual([['net.c1', NOW_MS + 1000]]);
   });
 
-  test('leaves out unreadable entries and returns the others', async () => {
+  test('leave out unreadable entries and return the others', async () => {
     const started = await withPool('10.0.0.0/26');
     await write(started.store, [entry('10.0.0.1', NOW_MS - 2000), entry('10.0.0.1', NOW_MS - 1000)]);
     for (const text of ['{', '[]', '{"address":"10.0.0.1"}', '{"address":"10.0.0.1","block":"x","releasedAt":"y"}']) {
@@ -186,7 +186,7 @@ describe('who held an address', () => {
     expect(await allOf(started, { kind: 'handle', handleId: 'net.c1' })).toHaveLength(2);
   });
 
-  test('is refused where no history is kept, and then none is written', async () => {
+  test('are refused where no history is kept, and then none is written', async () => {
     const started = await withPool('10.0.0.0/26', 0);
     const { ipam, store } = started;
     await ipam.addresses.allocate(request('c1'), forever);
@@ -234,7 +234,7 @@ describe('pages', () => {
     );
   });
 
-  test('of what is held now end where they have to, and go on to the past', async () => {
+  test('of current holders end at their limit, and continue with the past', async () => {
     const started = await withPool('10.0.0.0/26');
     const { ipam } = started;
     const pod = { namespace: 'shop', name: 'web', uid: '' };
@@ -248,7 +248,7 @@ describe('pages', () => {
     }
   });
 
-  test('of an address read each day that is kept once, and no more than 512', async () => {
+  test('of an address read each kept day once, and no more than 512', async () => {
     const { ipam, scans } = await start(87_600);
     scans.length = 0;
     const page = await ipam.history.query(
@@ -259,7 +259,7 @@ describe('pages', () => {
     expect(scans.length).toBeLessThanOrEqual(512 + 2);
   });
 
-  test('of a week take ten reads at most, however many releases it had, and one moment eight', async () => {
+  test('of a week take ten reads at most, with any number of releases, and one moment eight', async () => {
     const { ipam, scans, store } = await start();
     const releases = Array.from({ length: KEPT_HOURS }, (_, hour) => NOW_MS - hour * HOUR_MS);
     for (const text of ['10.0.0.1', '10.0.0.2'])
@@ -279,8 +279,8 @@ describe('pages', () => {
   });
 });
 
-describe('who held an address at a moment', () => {
-  test('property: is whom a list of all tenures names', async () => {
+describe('the holder of an address at a moment', () => {
+  test('property: is the one that a list of all tenures names', async () => {
     const steps = fc.array(
       fc.record({ gapMs: fc.integer({ min: 0, max: 5 * HOUR_MS }), id: fc.constantFrom('c1', 'c2') }),
       {
@@ -310,7 +310,7 @@ describe('who held an address at a moment', () => {
     );
   });
 
-  test('is not known of days that were removed, though more is kept since', async () => {
+  test('is unknown for removed days, even if the retention is longer since', async () => {
     const { ipam, store } = await withPool('10.0.0.0/26');
     const day = dayOf(NOW_MS) - 1;
     await new HistoryLog(store, keys).recordKeptFrom(day, forever);
@@ -319,7 +319,7 @@ describe('who held an address at a moment', () => {
     expect(await at(dayStartMs(day))).toEqual({ tenure: undefined, isCovered: true });
   });
 
-  test('is not known beyond what is kept, and not before it has come', async () => {
+  test('is unknown beyond the retention, and for the future', async () => {
     const { ipam } = await withPool('10.0.0.0/26');
     const old = await ipam.history.at(address('10.0.0.1'), NOW_MS - (KEPT_HOURS + 1) * HOUR_MS, forever);
     expect(old).toEqual({ tenure: undefined, isCovered: false });

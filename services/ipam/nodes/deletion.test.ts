@@ -29,7 +29,7 @@ import {
 import { beginNodeDeletion, continueNodeDeletion, continueNodeRelease, type NodeDeletionStep } from './deletion.js';
 import { assignTunnel } from './tunnels.js';
 
-/** What etcd takes in one transaction. */
+/** etcd's limits of one transaction. */
 const MAX_OPERATIONS = 128;
 
 function begin(view: MapView, name: string, resourceVersion = '') {
@@ -89,23 +89,23 @@ describe('a node that is deleted', () => {
     expect(steps.reduce((sum, { blocks }) => sum + blocks, 0)).toBe(4);
   });
 
-  test('leaves nothing where it was alone', () => {
+  test('leaves nothing when it was alone', () => {
     const view = new MapView([poolRecord('p', '10.0.0.0/24'), nodeRecord('n1'), config()]);
     allocateOn(view, 'n1', 'c1');
     deleteNode(view, 'n1');
     expect(kinds(view)).toEqual(['config', 'pool p']);
   });
 
-  test('gets nothing any more', () => {
+  test('gets nothing afterwards', () => {
     const view = twoNodes();
     begin(view, 'n1');
     expect(failureOf(() => allocateOn(view, 'n1', 'late')).code).toBe('NODE_BEING_DELETED');
   });
 
-  test('also gives up what only its affinities and endpoints name', () => {
+  test('also releases what only its affinities and endpoints name', () => {
     const identity = { attachment: attachment('c9'), nodeName: 'n-1', pod: undefined, netns: undefined };
     const value = makeEndpoint({ ...identity, createdAtMs: NOW_MS }, []);
-    const stray: RecordValue[] = [
+    const orphans: RecordValue[] = [
       { kind: 'affinity', value: affinity('10.0.9.0/26', 'n-1', 'pending') },
       { kind: 'endpoint', key: endpointKey(value), value },
       ...claimedBlock(block('10.0.8.0/26', 'n-1')),
@@ -116,7 +116,7 @@ describe('a node that is deleted', () => {
       nodeRecord('n'),
       { kind: 'affinity', value: affinity('10.0.6.0/26', 'n', 'pending') },
     ];
-    const view = new MapView([poolRecord('p', '10.0.0.0/16'), nodeRecord('n-1'), ...stray, ...others]);
+    const view = new MapView([poolRecord('p', '10.0.0.0/16'), nodeRecord('n-1'), ...orphans, ...others]);
     deleteNode(view, 'n-1');
     expect(kinds(view)).toEqual(['affinity host:n 10.0.6.0/26', 'node n', 'pool p']);
   });
@@ -127,17 +127,17 @@ describe('a node that is deleted', () => {
     expect(view.node('n1')?.deletionTimeMs).toBeUndefined();
     begin(view, 'n1', versionOf(node('n1', { labels: { a: '1' } })));
     expect(view.node('n1')?.deletionTimeMs).toBe(Date.parse('2026-08-22T06:33:25Z'));
-    // The version of before the mark is good for a repeat.
+    // The version before the mark is valid for a repeat.
     expect(begin(view, 'n1', versionOf(node('n1', { labels: { a: '1' } }))).deletionTimeMs).toBeDefined();
   });
 });
 
-describe('a node that is not known', () => {
-  test('and holds nothing is not found', () => {
+describe('an unknown node', () => {
+  test('without records is not found', () => {
     expect(failureOf(() => begin(new MapView(), 'n1')).code).toBe('NODE_NOT_FOUND');
   });
 
-  test('but holds something is marked, and deleted as any other', () => {
+  test('with records is marked, and deleted like any other', () => {
     const view = new MapView([poolRecord('p', '10.0.0.0/24')]);
     allocateOn(view, 'n1', 'c1');
     view.apply({ changes: [{ type: 'delete', record: nodeRecord('n1') }], outcome: undefined });
@@ -150,7 +150,7 @@ describe('a node that is not known', () => {
 });
 
 describe('a step', () => {
-  test('ends when the node is gone, or another one of its name', () => {
+  test('ends when the node is gone, or replaced by another one of its name', () => {
     const view = new MapView([nodeRecord('n1')]);
     const progress = { node: begin(view, 'n1'), nowMs: NOW_MS };
     view.put(nodeRecord('n1', { uid: 'another' }));
@@ -168,7 +168,7 @@ describe('a step', () => {
     expect(failureOf(() => continueNodeDeletion(view, progress)).code).toBe('CONFLICT');
   });
 
-  test('does not remove the record while what was given before the mark may be unknown', () => {
+  test('does not remove the record while allocations from before the mark may be unknown', () => {
     const view = new MapView([nodeRecord('n1')]);
     const progress = { node: begin(view, 'n1'), nowMs: NOW_MS };
     view.isBehind = true;
@@ -177,10 +177,10 @@ describe('a step', () => {
     expect(continueNodeDeletion(view, progress).outcome).toMatchObject({ state: 'done', isRemoved: true });
   });
 
-  test('of any number may come at any time: the prefix of what they do is what is left to the next', () => {
+  test('may be interrupted anywhere: the work so far is a prefix, and the rest is left to the next', () => {
     const view = twoNodes();
     const progress = { node: begin(view, 'n1'), nowMs: NOW_MS };
-    // Interrupted after each step, and started again.
+    // Interrupted after each step, and restarted.
     for (let count = 0; view.node('n1'); count++) {
       expect(begin(view, 'n1')).toEqual(progress.node);
       applySmall(view, continueNodeDeletion(view, progress));
@@ -191,7 +191,7 @@ describe('a step', () => {
   });
 });
 
-/** Steps to the end; after each the counts of the handles are right. @returns what was given back */
+/** Steps to the end; after each the counts of the handles are correct. @returns the released addresses */
 function toTheEnd(view: MapView, step: () => Decision<ReleaseStep>): string[] {
   const addresses: string[] = [];
   for (let steps = 0; steps < 100; steps++) {
@@ -213,7 +213,7 @@ const releaseNode = (view: MapView, nodeName = 'n1') =>
 const releasePool = (view: MapView, poolName = 'p') =>
   toTheEnd(view, () => continuePoolRelease(view, { poolName, nowMs: NOW_MS }));
 
-describe('a node gives back', () => {
+describe('a node releases', () => {
   test('all addresses, endpoints and blocks of its containers, over several transactions, and no others', () => {
     const view = new MapView([poolRecord('four', '10.0.0.0/22'), poolRecord('six', 'fd00::/118')]);
     for (let i = 0; i < 150; i++)
@@ -278,7 +278,7 @@ describe('a node gives back', () => {
   });
 
   test('nothing for an unknown node', () => {
-    expect(releaseNode(new MapView(), 'nobody')).toEqual([]);
+    expect(releaseNode(new MapView(), 'unknown')).toEqual([]);
   });
 
   test('addresses into their cool-down; the block without an owner stays until its end', () => {
@@ -290,7 +290,7 @@ describe('a node gives back', () => {
   });
 });
 
-describe('a pool gives back', () => {
+describe('a pool releases', () => {
   test('every address of any holder, and keeps its blocks; others keep theirs', () => {
     const view = new MapView([poolRecord('p', '10.0.0.0/24'), poolRecord('q', '10.1.0.0/24')]);
     for (let i = 0; i < 100; i++)
@@ -309,7 +309,7 @@ describe('a pool gives back', () => {
     const pod = { namespace: 'default', name: 'web', uid: '' };
     const view = new MapView([poolRecord('p', '10.0.0.0/26')]);
     for (const id of order) view.apply(allocate(view, { request: request(id, { pod }), nowMs: NOW_MS }));
-    // The second took the endpoint over; where it is the first's address that comes first, so it does again.
+    // The second took the endpoint over; where the first's address comes first, it does so again.
     view.apply(release(view, attachment(order[0]), NOW_MS));
     for (let i = 0; i < 62; i++) view.apply(allocate(view, { request: request(`x${i}`), nowMs: NOW_MS }));
     view.apply(allocate(view, { request: request(order[0], { pod }), nowMs: NOW_MS }));
@@ -339,7 +339,7 @@ describe('a block whose pool selects its node no more', () => {
     },
   };
 
-  test.each(Object.entries(ways))('stays while it has addresses, and goes with the last: %s', (_, give) => {
+  test.each(Object.entries(ways))('stays while it has addresses, and is deleted with the last: %s', (_, give) => {
     const view = new MapView([poolRecord('p', '10.0.0.0/26'), nodeRecord('n1', { labels: { rack: 'a' } })]);
     for (const id of ['c1', 'c2', 'c3']) view.apply(allocate(view, { request: request(id), nowMs: NOW_MS }));
     give(view, 'c1');

@@ -35,8 +35,8 @@ async function podAddress(ipam: Ipam, id: string, nodeName: string): Promise<str
   return endpoint.addresses.map(({ address }: { address: Prefix }) => formatPrefix(address)).join();
 }
 
-// A node that was deleted and came back used its old tunnel's address while a pod had it (projectcalico/calico#3589).
-test('a node that is deleted and comes back does not use the tunnel’s address that a container has by now', async () => {
+// A recreated node used its old tunnel's address while a pod had it (projectcalico/calico#3589).
+test('a node that is deleted and recreated does not use the tunnel address that a container has by now', async () => {
   const { store, ipam } = await start();
   const old = formatPrefix((await ipam.nodes.assignTunnel(TUNNEL, forever)).address);
   await podAddress(ipam, 'c1', 'n1');
@@ -53,7 +53,7 @@ test('a node that is deleted and comes back does not use the tunnel’s address 
   expect(inconsistencies(await readAll(store, keys), NOW_MS)).toEqual([]);
 });
 
-test('a tunnel’s address is no container’s for as long as the node’s record names it', async () => {
+test('a tunnel’s address is not allocated to a container while the node’s record names it', async () => {
   const { ipam } = await start();
   const tunnel = formatPrefix((await ipam.nodes.assignTunnel(TUNNEL, forever)).address);
   const pods = [];

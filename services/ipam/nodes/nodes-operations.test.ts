@@ -33,7 +33,7 @@ function remove(ipam: Ipam, name: string, resourceVersion = '') {
 const allocateOn = (ipam: Ipam, nodeName: string, id: string) =>
   ipam.addresses.allocate(request(id, { nodeName }), forever);
 
-/** Everything that is there of a node, or because of it. */
+/** Every record of a node, or created for it. */
 async function traces(store: MemoryStore, nodeName: string): Promise<string[]> {
   const view = await readAll(store, keys);
   const held = view.blocks().filter(({ attributes }) => attributes.some(({ owner }) => owner.node === nodeName));
@@ -63,7 +63,7 @@ describe('deleting a node', () => {
     ).toEqual(['deleted node n1 and released 10 addresses and 3 blocks']);
   });
 
-  test('that fails at any of its transactions is finished by a repeat, or by itself', async () => {
+  test('that fails at any of its transactions is finished by a repeat, or in the background', async () => {
     for (const type of ['fails', 'failsAfterCommit'] as const) {
       for (let failing = 0; ; failing++) {
         const { ipam, store } = await withPool();
@@ -185,7 +185,7 @@ describe('on two replicas at the same time', () => {
     expect(versionOf(mine!.node)).not.toBe(versionOf(listing.node));
   });
 
-  test('of two changes on one version one is refused', async () => {
+  test('of two changes of one version one is refused', async () => {
     const { ipam, store } = await withPool();
     const other = await startIpam(store);
     const { listing } = await register(ipam, 'n1');
@@ -204,7 +204,7 @@ interface Commits {
   readonly isUnused: () => boolean;
 }
 
-/** Lets a commit fail, after as many as `index` that do not. */
+/** Fails a commit, after `index` successful ones. */
 function countCommits(store: MemoryStore, index: number, fault: Parameters<MemoryStore['injectFault']>[1]): Commits {
   const commit = store.commit.bind(store);
   let count = 0;

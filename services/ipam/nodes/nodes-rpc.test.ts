@@ -95,7 +95,7 @@ describe('a node', () => {
     await served.caller.allocate('c1', { nodeName: 'node-1' });
   });
 
-  test('keeps what operators labelled across its registrations', async () => {
+  test('keeps the labels of operators across its registrations', async () => {
     await register('node-1', { labels: { rack: 'r1' } });
     await updateNode('node-1', { rack: 'r2', owner: 'x' });
     const { node } = await register('node-1', { labels: { rack: 'r1' } });
@@ -142,7 +142,7 @@ describe('a tunnel', () => {
     await register('node-1');
   });
 
-  test('gets an address of a pool that is encapsulated as it is, and gives it back', async () => {
+  test('gets an address of a pool with its encapsulation, and releases it', async () => {
     const given = await allocateTunnel('node-1', IPIP);
     expect(given).toEqual({
       address: expect.stringMatching(/^10\.66\.0\.\d+\/32$/),
@@ -157,7 +157,7 @@ describe('a tunnel', () => {
     expect((await getNode('node-1'))?.tunnels).toEqual([]);
   });
 
-  test('is refused for nodes that are not registered, and where no pool is for it', async () => {
+  test('is refused for unregistered nodes, and without a pool for it', async () => {
     expect((await failureOf(allocateTunnel('node-9', IPIP))).code).toBe('NODE_NOT_FOUND');
     expect((await failureOf(allocateTunnel('node-1', VXLAN6))).code).toBe('NO_POOL');
     expect(await releaseTunnel('node-9', IPIP)).toEqual({ addresses: [] });
@@ -200,7 +200,7 @@ describe('a node that is deleted', () => {
     expect((await failureOf(getNode('node-1'))).code).toBe('NODE_NOT_FOUND');
   });
 
-  test('of which a former process did not see the end is finished by itself', async () => {
+  test('whose deletion a former process did not complete is deleted in the background', async () => {
     await register('node-1');
     await served.caller.allocate('c1', { nodeName: 'node-1' });
     await served.stop();
@@ -223,7 +223,7 @@ describe('a node that is deleted', () => {
   });
 });
 
-describe('what is malformed is refused, all at once', () => {
+describe('malformed requests are refused, with all errors at once', () => {
   test('in a registration', async () => {
     const many = Object.fromEntries(Array.from({ length: 257 }, (_, i) => [`l${i}`, '']));
     expect(

@@ -19,7 +19,7 @@ import { getNode, listNodes, registerNode, updateNode, type Registration } from 
 
 const ATTRIBUTES = { handleId: 'net.c1', owner: { node: 'n1' }, releasedAtMs: undefined };
 
-test('a node has the blocks that it and they agree on', () => {
+test('a node has the blocks whose owner and affinity agree', () => {
   const view = new MapView([
     nodeRecord('n1'),
     ...claimedBlock(takeOrdinals(block('10.0.0.0/30', 'n1'), [0, 1], ATTRIBUTES)),
@@ -49,7 +49,7 @@ test('nodes are listed in the order of their names, in pages', () => {
   ]);
 });
 
-test('a node that is not known is not found', () => {
+test('an unknown node is not found', () => {
   expect(failureOf(() => getNode(new MapView(), 'n1'))).toMatchObject({
     code: 'NODE_NOT_FOUND',
     details: { node: 'n1' },
@@ -84,7 +84,7 @@ describe('a node that registers', () => {
     expect(view.node('n1')).toEqual(listing.node);
   });
 
-  test('again, with the same, changes nothing', () => {
+  test('again, unchanged, writes nothing', () => {
     const view = new MapView();
     register(view, { labels: { rack: 'r1' } });
     const decision = registerNode(view, {
@@ -124,7 +124,7 @@ describe('a node that registers', () => {
 });
 
 describe('labels', () => {
-  test('that an operator changed, added or removed stay so, whatever the node gives', () => {
+  test('that an operator changed, added or removed stay, whatever the node registers', () => {
     const view = new MapView();
     register(view, { labels: { rack: 'r1', arch: 'arm', os: 'linux' } });
     update(view, { rack: 'r9', own: 'x', os: 'linux' });
@@ -138,7 +138,7 @@ describe('labels', () => {
     }
   });
 
-  test('that the node gives no more go', () => {
+  test('that the node no longer registers are removed', () => {
     const view = new MapView();
     register(view, { labels: { rack: 'r1', arch: 'arm' } });
     register(view, { labels: { arch: 'arm64' } });
@@ -152,7 +152,7 @@ describe('labels', () => {
     expect(view.node('n1')?.labels).toEqual({ role: 'gateway' });
   });
 
-  test('that an operator takes away from his own come back as the node’s', () => {
+  test('that an operator removes return as the node’s', () => {
     const view = new MapView();
     register(view, { labels: { rack: 'r1' } });
     update(view, { rack: 'r9' });
@@ -165,7 +165,7 @@ describe('labels', () => {
   const labels = fc.dictionary(fc.constantFrom('a', 'b', 'c'), fc.constantFrom('1', '2', '3'));
   const step = fc.record({ by: fc.constantFrom('node', 'operator'), labels });
 
-  test('that an operator gave another value than the node stay, after whatever came before and comes after', () => {
+  test('with another value of an operator stay, in any sequence of registrations', () => {
     fc.assert(
       fc.property(fc.array(step), labels, fc.array(labels, { minLength: 1 }), (before, wanted, registrations) => {
         const view = new MapView();
@@ -180,14 +180,14 @@ describe('labels', () => {
         for (const labels of registrations) {
           register(view, { labels });
           expect(view.node('n1')?.labels).toMatchObject(Object.fromEntries(changed));
-          // Once more changes nothing.
+          // A repeat changes nothing.
           expect(register(view, { labels }).outcome).toBe('unchanged');
         }
       }),
     );
   });
 
-  test('that no operator touched are those that the node gave last', () => {
+  test('without a change of an operator are those of the last registration', () => {
     fc.assert(
       fc.property(fc.array(labels, { minLength: 1 }), (registrations) => {
         const view = new MapView();

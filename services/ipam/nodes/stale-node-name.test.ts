@@ -7,7 +7,7 @@ import { block, claimedBlock, failureOf, foreignRecord, nodeRecord, NOW_MS, pref
 import { beginNodeDeletion, continueNodeDeletion } from './deletion.js';
 
 /**
- * What Calico's plugin leaves where a machine's name and its node's differ: attributes that name a node which is gone, of an address
+ * Records of Calico's plugin where a machine's name and its node's differ: attributes that name a deleted node, of an address
  * that a container on another one uses (projectcalico/calico#12257).
  */
 const CIDR = 'fd00::c/126';
@@ -34,8 +34,8 @@ function deleteNode(view: MapView, name: string): void {
   while (view.apply(continueNodeDeletion(view, { node, nowMs: NOW_MS })).state === 'more');
 }
 
-describe('an address whose attributes name a node that is gone, and that a container elsewhere uses', () => {
-  test('is not called unused, and no repair gives it back', () => {
+describe('an address whose attributes name a deleted node, and that a container elsewhere uses', () => {
+  test('is not reported as unused, and no repair releases it', () => {
     const view = start();
     expect(audit(view).filter(({ remedy }) => remedy.type === 'release')).toEqual([]);
     repairAll(view);
@@ -51,7 +51,7 @@ describe('an address whose attributes name a node that is gone, and that a conta
     expect(isHeld(view)).toBe(true);
   });
 
-  test('goes when the container was on that very node', () => {
+  test('is released when the container was on that very node', () => {
     const view = start({ endpointNode: 'former' });
     deleteNode(view, 'former');
     expect(isHeld(view)).toBe(false);

@@ -63,7 +63,7 @@ describe('a tunnel gets an address', () => {
     expect(assign(view)).toEqual({ ...first, isKept: true });
   });
 
-  test('that its handle holds already, where the node’s record lost it', () => {
+  test('that its handle holds already, where the node’s record lacks it', () => {
     const view = start();
     const { address } = assign(view);
     view.put(nodeRecord('n1'));
@@ -78,8 +78,8 @@ describe('a tunnel gets an address', () => {
   });
 });
 
-describe('an address that is not right is replaced', () => {
-  test('one that another holder keeps', () => {
+describe('a wrong address is replaced', () => {
+  test('one that another holder has', () => {
     const view = start();
     const pod = view.apply(allocate(view, { request: request('c1', { pools: ['v'] }), nowMs: NOW_MS }));
     const theirs = pod.endpoint.addresses[0]!.address;
@@ -93,8 +93,8 @@ describe('an address that is not right is replaced', () => {
   test.each<[string, Partial<Pool>]>([
     ['is disabled', { disabled: true }],
     ['has another encapsulation', { vxlanMode: 'Never' }],
-    ['is not for tunnels any more', { allowedUses: ['Workload'] }],
-  ])('one whose pool %s, and it goes back', (_, rest) => {
+    ['is no longer for tunnels', { allowedUses: ['Workload'] }],
+  ])('one whose pool %s, and it is released', (_, rest) => {
     const view = start();
     const old = assign(view).address;
     view.put(vxlanPool(rest));
@@ -107,7 +107,7 @@ describe('an address that is not right is replaced', () => {
     expect(view.history.map(({ handleId }) => handleId)).toEqual(['vxlan-tunnel-addr-n1']);
   });
 
-  test('one that cools down after its release is not taken back', () => {
+  test('one that cools down after its release is not reused', () => {
     const view = start(config({ cooldownSeconds: 30 }));
     const old = assign(view).address;
     view.apply(releaseTunnel(view, { nodeName: 'n1', kind: VXLAN, nowMs: NOW_MS }));
@@ -117,7 +117,7 @@ describe('an address that is not right is replaced', () => {
 });
 
 describe('the end of a tunnel', () => {
-  test('gives its address back and clears the record; a repeat does nothing', () => {
+  test('releases its address and clears the record; a repeat does nothing', () => {
     const view = start();
     const { address } = assign(view);
     const { released } = view.apply(releaseTunnel(view, { nodeName: 'n1', kind: VXLAN, nowMs: NOW_MS }));
@@ -146,7 +146,7 @@ describe('is refused, and nothing changes', () => {
     return failure;
   };
 
-  test('for a node that is not registered, or on its way out', () => {
+  test('for a node that is unregistered, or being deleted', () => {
     expect(refused(new MapView([vxlanPool()])).code).toBe('NODE_NOT_FOUND');
     expect(refused(start(nodeRecord('n1', { deletionTimeMs: NOW_MS }))).code).toBe('NODE_BEING_DELETED');
   });

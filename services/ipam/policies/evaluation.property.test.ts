@@ -6,12 +6,12 @@ import { address, policyInput, policy, viewWith, type PolicyTexts } from '../tes
 import { evaluateRequests, type PolicyInput } from './evaluation.js';
 
 /**
- * Policies against an oracle that knows no prefixes, no selectors and no rules' order: it writes out the addresses of every range one
- * by one, tries every value that an untold label may have, and asks of each thing whether a line says so.
+ * Policies against an oracle without prefixes, selectors and an order of rules: it writes out the addresses of every range one
+ * by one, tries every value of an unknown label, and asks of each item whether a line allows it.
  */
 
 const ADDRESSES = Array.from({ length: 16 }, (_, index) => `10.0.0.${index}`);
-/** Which addresses a range has; the pools are `a` 10.0.0.0/30 and `b` 10.0.0.4/30, and no others of these addresses. */
+/** The addresses of each range; the pools are `a` 10.0.0.0/30 and `b` 10.0.0.4/30, and no others of these addresses. */
 const RANGES: Readonly<Record<string, readonly string[]>> = {
   '10.0.0.0/28': ADDRESSES,
   '10.0.0.0/29': ADDRESSES.slice(0, 8),
@@ -25,7 +25,7 @@ const RANGES: Readonly<Record<string, readonly string[]>> = {
 const POOLS: Readonly<Record<string, readonly string[]>> = { a: ADDRESSES.slice(0, 4), b: ADDRESSES.slice(4, 8) };
 const TIERS = [undefined, 'front', 'back'] as const;
 
-/** What selectors mean, by the namespace's name and its tier. */
+/** The meaning of selectors, by the namespace's name and its tier. */
 const SELECTORS: Readonly<Record<string, (name: string, tier: string | undefined) => boolean>> = {
   'all()': () => true,
   "tier == 'front'": (_, tier) => tier === 'front',
@@ -100,7 +100,7 @@ function policyInputOf(
   });
 }
 
-/** Whether a policy is about the namespace: in all, in no, or in some of the ways that it may be. */
+/** Whether a policy applies to the namespace: for all, no, or some values of the unknown labels. */
 function concern({ namespaces = [], namespaceSelector = '' }: PolicyTexts, { name, tier, isTold }: Told): string {
   const ways = (isTold ? [tier] : TIERS).map((each) => {
     if (namespaceSelector === '' && namespaces.length === 0) return true;
@@ -110,7 +110,7 @@ function concern({ namespaces = [], namespaceSelector = '' }: PolicyTexts, { nam
   return ways.some(Boolean) ? 'unknown' : 'no';
 }
 
-/** What each policy says of a thing by one kind of rule; undefined when it has none of that kind. */
+/** The verdict of each policy on an item by one kind of rule; undefined when it has none of that kind. */
 type Line = (policy: PolicyTexts) => boolean | undefined;
 
 const someRange = (ranges: readonly string[] | undefined, wanted: readonly string[]): boolean | undefined =>
@@ -130,7 +130,7 @@ function poolLine(names: readonly string[]): Line {
 
 const poolsWith = (one: string) => Object.keys(POOLS).filter((name) => POOLS[name]?.includes(one));
 
-/** Each thing, and the kinds of rules that it is judged by, the first that there is. */
+/** Each item, and the kinds of rules that apply to it, the first that exists. */
 function things({ pools, addresses, without, prefixes, families }: Asked): (readonly [string, readonly Line[]])[] {
   return [
     ...pools.map((name) => [name, [poolLine([name])]] as const),
@@ -168,7 +168,7 @@ test('property: the verdicts are those of the oracle', () => {
       const expected = things(wanted).map(([value, lines]) => [value, mayHave(lines, policies, namespace)]);
       const actual = judged(policies, policyInputOf(wanted, namespace));
       expect(actual.map(({ value, isAllowed }) => [value, isAllowed])).toEqual(expected);
-      // Each verdict has its reason: the restricting policies, the allowing one, or what is allowed instead.
+      // Each verdict has its reason: the restricting policies, the allowing one, or the alternatives.
       for (const { isAllowed, policyNames, allowedBy, reason } of actual) {
         expect(policyNames.length > 0 || (isAllowed && allowedBy === undefined)).toBe(true);
         expect(reason !== '').toBe(!isAllowed);
@@ -190,10 +190,10 @@ test('property: the order of policies does not matter, and the same one twice ch
   );
 });
 
-test('property: knowing more labels of a namespace never denies what was allowed', () => {
+test('property: more known labels of a namespace never deny what was allowed', () => {
   fc.assert(
     fc.property(fc.array(texts, { maxLength: 3 }), asked, told, (policies, wanted, namespace) => {
-      // Without labels a policy may bind by one kind where it is not about the namespace: kinds that others stand in for may change sides.
+      // Without labels a policy may restrict by one kind where it does not apply: items of kinds with substitutes may change sides.
       const plain = { ...wanted, addresses: [], without: [] };
       const allowed = (isTold: boolean) =>
         judged(policies, policyInputOf(plain, { ...namespace, isTold })).map(({ isAllowed }) => isAllowed);

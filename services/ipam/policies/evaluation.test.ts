@@ -18,7 +18,7 @@ import {
 
 const MAC = '02:00:00:00:00:07';
 
-/** What of a policyInput may not be had, each by its value. */
+/** The denied items of a policyInput, each by its value. */
 function denied(asked: PolicyInput, ...policies: readonly PolicyTexts[]): string[] {
   const view = viewWith(...policies.map((texts, index) => policy(`p${index}`, texts)));
   return evaluateRequests(view, asked).flatMap(({ value, isAllowed }) => (isAllowed ? [] : [value]));
@@ -58,18 +58,18 @@ const ALL_BOUND: PolicyTexts = {
 };
 
 describe('a requested item', () => {
-  test('is free without policies, and where those there are say nothing of it or are about others', () => {
+  test('is allowed without policies, and where no policy applies to it or to the namespace', () => {
     expect(denied(EVERYTHING)).toEqual([]);
     expect(denied(EVERYTHING, { ...ALL_BOUND, namespaces: ['blue'] })).toEqual([]);
     expect(denied(policyInput({ requests: { mac: MAC } }), { ...ALL_BOUND, macAddresses: undefined })).toEqual([]);
   });
 
-  test('is all forbidden by rules that allow nothing', () => {
+  test('is completely denied by rules that allow nothing', () => {
     const values = ['a', 'six', '10.0.0.5', '10.9.0.1', '10.8.0.0/24', '192.0.2.7', MAC, 'IPv4', 'IPv6'];
     expect(denied(EVERYTHING, ALL_BOUND)).toEqual(values);
   });
 
-  test('may be had where one of the policies allows it', () => {
+  test('is allowed where one of the policies allows it', () => {
     const asked = policyInput({ pools: ['a', 'b'] });
     expect(denied(asked, { pools: {} }, { namespaces: ['red'], pools: { names: ['b'] } })).toEqual(['a']);
     expect(denied(asked, { pools: {} }, { namespaces: ['blue'], pools: { names: ['b'] } })).toEqual(['a', 'b']);
@@ -143,7 +143,7 @@ describe('a requested item', () => {
     ],
     ['families', policyInput({ requests: { families: [4, 6] } }), { families: [4] }, ['IPv6']],
   ];
-  test.each(cases)('is judged: %s', (_, asked, texts, expected) => expect(denied(asked, texts)).toEqual(expected));
+  test.each(cases)('is evaluated: %s', (_, asked, texts, expected) => expect(denied(asked, texts)).toEqual(expected));
 
   test('is the pod’s and not the network configuration’s', () => {
     const choice = (pool: string, isConfigured: boolean) => ({ pool, family: undefined, isConfigured });
@@ -157,14 +157,14 @@ describe('where labels of the namespace are not known', () => {
   const asked = policyInput({ requests: { mac: MAC } });
   const byLabel = { namespaceSelector: "tier == 'lab'", macAddresses: ['00:00:00:00:00:00/0'] };
 
-  test('a policy that depends on them binds, and allows nothing', () => {
+  test('a policy that depends on them restricts, and allows nothing', () => {
     expect(denied(asked, byLabel)).toEqual([MAC]);
     expect(refusal(asked, byLabel).message).toBe(
       `namespace "red" may not request MAC address ${MAC}: whether request policy "p0" applies depends on labels of the namespace, which the runtime did not pass; name the namespace in a policy that allows it`,
     );
   });
 
-  test('one that names the namespace allows it all the same', () => {
+  test('a policy that names the namespace still allows', () => {
     expect(denied(asked, byLabel, { namespaces: ['red'], macAddresses: ['02:00:00:00:00:00/24'] })).toEqual([]);
   });
 
@@ -202,7 +202,7 @@ describe('a refusal', () => {
     expect(message.length).toBeLessThan(2048);
   });
 
-  test('also happens if the policies cannot be read, but only for requests with an item', () => {
+  test('is also returned when the policies cannot be read, but only for requests with an item', () => {
     const view = viewWith();
     view.setAside.push({ key: '/calico/podwire/requestpolicies', name: { kind: 'requestPolicies' }, reason: 'torn' });
     expect(() => authorizeRequests(view, policyInput({ pools: ['a'] }))).toThrow(
@@ -224,7 +224,7 @@ test('an authorization compares the policies, even if there are none; without a 
   expect(authorizeRequests(viewWith(...policies), policyInput())).toEqual([]);
 });
 
-describe('a policy is about a namespace', () => {
+describe('a policy applies to a namespace', () => {
   const labels = { tier: 'front' };
   test.each([
     [{}, {}, 'yes'],
@@ -250,7 +250,7 @@ describe('a policy is about a namespace', () => {
   });
 });
 
-describe('of a namespace whose name alone is known', () => {
+describe('a namespace whose name alone is known', () => {
   const key = fc.constantFrom(NAME_LABEL, 'tier', 'team');
   const value = fc.constantFrom('red', 'blue', '');
   const { selector } = fc.letrec<{ selector: Selector }>((tie) => ({
@@ -279,7 +279,7 @@ describe('of a namespace whose name alone is known', () => {
     );
   });
 
-  test('property: nothing is unknown that depends on the name alone', () => {
+  test('property: conditions on the name alone are never unknown', () => {
     const byName = fc.record({
       type: fc.constantFrom('equals' as const, 'notEquals' as const),
       key: fc.constant(NAME_LABEL),

@@ -9,11 +9,11 @@ import { startIpam } from '../testing/ipam.js';
 import { request } from '../testing/records.js';
 import { rules } from '../testing/request-policies.js';
 
-/** Two replicas on one datastore, of which the second hears of the first's changes only when it asks how far the datastore is. */
+/** Two replicas on one datastore, of which the second receives the first's changes only when it reads the current revision. */
 
 let first: Ipam;
 let second: Ipam;
-/** What the second asked of the datastore. */
+/** The second replica's reads of the datastore. */
 let operations: Operation[];
 
 class LateWatch implements Store {
@@ -87,7 +87,7 @@ describe('an allocation with a requested item', () => {
     expect(after.endpoint.addresses.map(({ address }) => address.value & 3n)).toEqual([1n]);
   });
 
-  test('is allowed by one that another replica made, though the view as it was forbids it', async () => {
+  test('is allowed by a policy that another replica created, though its own view forbids it', async () => {
     await first.requestPolicies.create(spec('closed', {}), forever);
     await expect(asking('c1')).rejects.toMatchObject({ code: 'REQUEST_DENIED' });
     await first.requestPolicies.create(spec('open', { names: ['p'] }), forever);
@@ -100,11 +100,11 @@ describe('an allocation with a requested item', () => {
 test('an allocation without a requested item depends on no policy', async () => {
   await first.requestPolicies.create(spec('closed', {}), forever);
   await second.addresses.allocate(request('c1'), forever);
-  // That it is the first in its view to take from the block costs it the same as without policies.
+  // As the first in its view that uses the block, it costs the same as without policies.
   expect(operations.filter((operation) => operation === 'revision')).toEqual([]);
 });
 
-test('policies that two replicas make at once are both there', async () => {
+test('policies that two replicas create concurrently both exist', async () => {
   await Promise.all([
     first.requestPolicies.create(spec('a', {}), forever),
     second.requestPolicies.create(spec('b', {}), forever),

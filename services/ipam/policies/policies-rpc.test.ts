@@ -52,7 +52,7 @@ const FULL = {
 };
 
 describe('a request policy', () => {
-  test('is made, shown, changed and deleted', async () => {
+  test('is created, shown, changed and deleted', async () => {
     const made = await create(FULL);
     expect(made).toEqual({ ...FULL, createTime: expect.any(Date), resourceVersion: expect.stringMatching(/./) });
     expect(await get('tenants')).toEqual({ requestPolicy: made });
@@ -80,7 +80,7 @@ describe('a request policy', () => {
     expect((await failureOf(list(-1, 'nonsense'))).violations).toHaveLength(2);
   });
 
-  test('is there after a restart, to the last rule, and is obeyed', async () => {
+  test('survives a restart with every rule, and is obeyed', async () => {
     const made = await create({ ...FULL, namespaceSelector: '' });
     await served.restart();
     expect(await get('tenants')).toEqual({ requestPolicy: made });
@@ -134,7 +134,7 @@ describe('Allocate', () => {
     await create({ name: 'red', namespaces: ['red'], pools: { names: ['second'] } });
   });
 
-  test('gives a namespace what it may have, and another nothing of it', async () => {
+  test('allows a namespace its items, and another none of them', async () => {
     expect(await served.caller.allocateAddress('c1', { pod: pod('red'), pools: ['second'] })).toMatch(/^10\.66\.0\./);
     const failure = await failureOf(served.caller.allocate('c2', { pod: pod('blue'), pools: ['10.66.0.0/24'] }));
     expect(failure).toMatchObject({
@@ -151,7 +151,7 @@ describe('Allocate', () => {
     expect(await served.caller.allocateAddress('c5', configured)).toMatch(/^10\.66\./);
   });
 
-  test('refuses what only the dataplane would do before anything changes, also to whom holds an address', async () => {
+  test('refuses unsupported items before any change, also for a holder of an address', async () => {
     await served.caller.allocate('c1', { pod: pod('red') });
     const before = await served.caller.allBlocks();
     const requests = PodRequests.fromPartial({ macAddress: '02:00:00:00:00:07', sourcePrefixes: ['10.8.0.0/24'] });
@@ -217,7 +217,7 @@ describe('Allocate', () => {
     ]);
   });
 
-  test('checks what comes with it', async () => {
+  test('checks the other fields', async () => {
     const { violations } = await failureOf(
       served.caller.allocate('c1', {
         pod: pod('red'),

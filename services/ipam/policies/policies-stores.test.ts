@@ -11,7 +11,7 @@ import { EtcdServer } from '../engine/testing/etcd-server.js';
 import { exported, forever, imported, recordLines } from '../testing/archives.js';
 import { Caller, Place } from '../testing/service.js';
 
-/** Request policies on a real etcd with two replicas, and on their way from there to an embedded datastore. */
+/** Request policies on a real etcd with two replicas, and exported from there to an embedded datastore. */
 
 const KEY = '/calico/podwire/requestpolicies';
 const { createRequestPolicy, listRequestPolicies, updateRequestPolicy } = RequestPolicyServiceService;
@@ -82,7 +82,7 @@ test('a policy created on one replica on etcd applies on the other at once, and 
     .replace('"name":"red-only"', '"name":"red-only","annotations":{"by":"ops"},"later":18446744073709551615')
     .replace('"items"', '"resourceHint":"x","items"');
   await write(etcd, annotated);
-  // The other replica has not necessarily heard of it: its comparison finds out.
+  // The other replica may not have received it yet: its comparison finds it.
   await second.peer.call(updateRequestPolicy, { requestPolicy: { ...made, namespaces: ['blue'] } }, limits());
   expect(await stored(etcd)).toBe(annotated.replace('["blue","red"]', '["blue"]'));
   await expect(askPool(first, 'c3', 'blue')).rejects.toMatchObject({ code: 'REQUEST_DENIED' });
@@ -91,7 +91,7 @@ test('a policy created on one replica on etcd applies on the other at once, and 
   ).rejects.toMatchObject({ code: 'STALE_VERSION' });
 });
 
-/** What an import of the export into an embedded datastore leads to, served. */
+/** The service on an embedded datastore after an import of the export. */
 async function moved(file: Buffer): Promise<{ readonly caller: Caller; readonly lines: string }> {
   const place = new Place();
   const store = await EmbeddedStore.open({ directory: place.storeDirectory, pid: process.pid });
@@ -101,7 +101,7 @@ async function moved(file: Buffer): Promise<{ readonly caller: Caller; readonly 
   return { caller: await serve(place), lines };
 }
 
-test('they are exported from etcd and imported into an embedded datastore to the byte, and hold there', async () => {
+test('they are exported from etcd and imported into an embedded datastore byte for byte, and apply there', async () => {
   await create({ name: 'closed', addresses: { cidrs: ['10.65.0.7', 'fd00::/64'] }, pools: { selector: 'has(open)' } });
   await create({ name: 'red', namespaces: ['red'], pools: { names: ['default'] } });
   await write(etcd, (await stored(etcd)).replace('"name":"red"', '"name" : "red","later":18446744073709551615'));
@@ -113,7 +113,7 @@ test('they are exported from etcd and imported into an embedded datastore to the
   await expect(askPool(caller, 'c1', 'blue')).rejects.toMatchObject({ code: 'REQUEST_DENIED' });
   expect(await askPool(caller, 'c2', 'red')).toMatch(/^10\.65\.0\./);
 
-  // Malformed ones are moved as they are, named by the audit, and forbid what they may be about.
+  // Malformed ones are moved unchanged, reported by the audit, and forbid what they may apply to.
   const text = (await stored(etcd)).replace('"namespaces"', '"serviceAccounts":["x"],"namespaces"');
   await write(etcd, text);
   const spoiled = await moved(await exported(etcd));

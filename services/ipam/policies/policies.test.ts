@@ -53,7 +53,7 @@ describe('request policies', () => {
     });
   });
 
-  test('have together to fit a value of the datastore', () => {
+  test('have to fit together into a value of the datastore', () => {
     const view = new MapView();
     const namespaces = Array.from({ length: 1000 }, (_, index) => `${'n'.repeat(55)}-${index}`);
     const big = (name: string) => createRequestPolicy(view, { spec: spec(name, namespaces), uid: '', nowMs: NOW_MS });

@@ -36,12 +36,12 @@ describe('a pool is refused', () => {
     expect(failure.message).toContain('overlaps pool "other" 10.0.0.0/16');
   });
 
-  test('with a name that is taken', () => {
+  test('with a used name', () => {
     const view = new MapView([poolRecord('p', '10.9.0.0/16')]);
     expect(failureOf(() => create(view, {})).code).toBe('POOL_EXISTS');
   });
 
-  test('with the name or the range of one that is being deleted, and says so', () => {
+  test('with the name or the range of one that is being deleted, with that reason', () => {
     const view = new MapView([poolRecord('p', '10.0.0.0/16', { deletionTimeMs: NOW_MS })]);
     const texts = [failureOf(() => create(view, {})), failureOf(() => create(view, { name: 'q' }))];
     for (const { message } of texts)
@@ -75,13 +75,13 @@ describe('a pool is refused', () => {
   });
 });
 
-describe('a pool is made', () => {
-  test('over blocks of its own size, and beside others, that cannot be read', () => {
+describe('a pool is created', () => {
+  test('over unreadable blocks of its own size, and beside others', () => {
     for (const cidr of ['10.0.0.64/26', '10.9.0.0/28', '10.1.0.0/20'])
       expect(create(unreadableBlock(cidr), { cidr: '10.0.0.0/16' }).outcome.pool.name).toBe('p');
   });
 
-  test('with Calico’s defaults, provided that no other was', () => {
+  test('with Calico’s defaults, if there is no other', () => {
     const decision = create(new MapView(), {});
     expect(decision.changes).toEqual([
       { type: 'expectPools' },
@@ -197,7 +197,7 @@ describe('a pool is split', () => {
     expect(changes.length).toBeLessThanOrEqual(128);
   });
 
-  test('on the condition that no pool was made or changed, and that it is as it was seen', () => {
+  test('on the condition that no pool was created or changed, and that it is as it was seen', () => {
     const { changes } = decide(new MapView([poolRecord('p', '10.0.0.0/24')]));
     expect(changes.map(({ type }) => type)).toEqual(['expectPools', 'delete', 'put', 'put']);
   });
@@ -207,7 +207,7 @@ describe('a pool is split', () => {
     expect(split(new MapView([{ kind: 'pool', value }]), { resourceVersion: poolVersion(value) })).toHaveLength(2);
   });
 
-  test('into parts of which only those stay out of use that overlap another pool', () => {
+  test('into parts of which only those that overlap another pool stay out of use', () => {
     const view = new MapView([
       poolRecord('p', '10.0.0.0/24', { notAllocatable: 'CIDROverlap' }),
       poolRecord('other', '10.0.0.0/26'),
@@ -215,7 +215,7 @@ describe('a pool is split', () => {
     expect(split(view).map(({ notAllocatable }) => notAllocatable)).toEqual(['CIDROverlap', undefined]);
   });
 
-  test('and the next address is of the node’s own block, in the part that has it', () => {
+  test('and the next address is from the node’s own block, in the part that has it', () => {
     const view = new MapView([
       poolRecord('p', '10.0.0.0/24'),
       ...claimedBlock(block('10.0.0.192/26', 'n1')),
@@ -293,7 +293,7 @@ describe('a split is refused, and changes nothing,', () => {
     ]);
   });
 
-  test('of a pool whose parts would have just too long a name, and of none with a shorter one', () => {
+  test('of a pool whose parts would have too long a name, and of none with a shorter one', () => {
     const longest = 'p'.repeat(253 - 'split--0'.length);
     expect(
       split(new MapView([poolRecord(longest, '10.0.0.0/24')]), { pool: { by: 'name', name: longest } }),
@@ -327,7 +327,7 @@ describe('a split is refused, and changes nothing,', () => {
     expect(failure.message).toContain('there is a pool "split-p-1" already');
   });
 
-  test('when a block that an older writer left, of another size, lies across two parts', () => {
+  test('when a block of another size, from an older writer, lies across two parts', () => {
     const wide = { kind: 'block', value: block('10.0.0.0/23', 'n1') } as const;
     const view = new MapView([poolRecord('p', '10.0.0.0/23'), wide]);
     const failure = refusalOf(view);
@@ -337,7 +337,7 @@ describe('a split is refused, and changes nothing,', () => {
     expect(split(new MapView([poolRecord('p', '10.0.0.0/23'), narrow]))).toHaveLength(2);
   });
 
-  test('when such a block cannot be read; one within a part is no hindrance', () => {
+  test('when such a block is unreadable; one within a part does not matter', () => {
     const unreadable = (cidr: string) => {
       const view = new MapView([poolRecord('p', '10.0.0.0/23')]);
       view.setAside.push({ key: '/x', name: { kind: 'block', prefix: prefix(cidr) }, reason: 'no' });
@@ -371,7 +371,7 @@ describe('a pool is changed', () => {
     { allowedUses: ['Tunnel'] },
     { allowedUses: ['LoadBalancer'] },
     { assignmentMode: 'Manual' },
-  ])('to %o, and in nothing else', (rest) => {
+  ])('to %o, and not in other fields', (rest) => {
     expect(changed(rest)).toEqual({ ...pool('p', '10.0.0.0/16'), ...rest });
   });
 
@@ -379,7 +379,7 @@ describe('a pool is changed', () => {
     expect(changed({ cidr: '10.0.0.0/16', blockSizeBits: 26, natOutgoing: true }).natOutgoing).toBe(true);
   });
 
-  test('not at all when it is so already', () => {
+  test('not at all when nothing differs', () => {
     const view = new MapView([poolRecord('p', '10.0.0.0/16', { natOutgoing: true })]);
     const decision = updatePool(view, change({ natOutgoing: true }));
     expect(decision).toMatchObject({ changes: [], outcome: { ok: true, changed: false } });
@@ -435,7 +435,7 @@ describe('a change is refused', () => {
     },
   );
 
-  test('of what breaks a rule together with what stays, all at once', () => {
+  test('that breaks a rule together with existing fields, with every error', () => {
     const texts = faults({ cidr: '10.0.0.0/8', vxlanMode: 'Always', namespaceSelector: '(' }, { ipipMode: 'Always' });
     expect(texts).toEqual([
       expect.stringMatching(/^cidr is immutable/),
@@ -453,7 +453,7 @@ describe('a change is refused', () => {
     expect(texts).toEqual([expect.stringMatching(/^cidr is smaller than one block of \/26/)]);
   });
 
-  test('of a pool that is not there, or is being deleted', () => {
+  test('of a pool that does not exist, or is being deleted', () => {
     expect(failureOf(() => updatePool(new MapView(), change({}))).code).toBe('POOL_NOT_FOUND');
     const view = new MapView([poolRecord('p', '10.0.0.0/16', { deletionTimeMs: NOW_MS })]);
     expect(failureOf(() => updatePool(view, change({ disabled: true }))).code).toBe('POOL_BEING_DELETED');

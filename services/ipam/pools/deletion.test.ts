@@ -67,18 +67,18 @@ describe.each<WhenInUse>(['drain', 'refuse'])('a deletion that would %s', (whenI
     expect([...view.records.keys()]).toEqual([]);
   });
 
-  test('removes claims of other writers that did not end', () => {
-    const stray = [affinity('10.0.0.0/26', 'n2', 'pending'), affinity('10.0.9.0/26', 'n1', 'pendingDeletion')];
+  test('removes incomplete claims of other writers', () => {
+    const incomplete = [affinity('10.0.0.0/26', 'n2', 'pending'), affinity('10.0.9.0/26', 'n1', 'pendingDeletion')];
     const view = new MapView([
       poolRecord('p', P),
       ...claimedBlock(block('10.0.0.0/26', 'n1')),
-      ...stray.map((value) => ({ kind: 'affinity', value }) as const),
+      ...incomplete.map((value) => ({ kind: 'affinity', value }) as const),
     ]);
     expect(run(view, whenInUse).at(-1)).toMatchObject({ state: 'done' });
     expect([...view.records.keys()]).toEqual([]);
   });
 
-  test('leaves other pools’ blocks and affinities alone', () => {
+  test('leaves other pools’ blocks and affinities unchanged', () => {
     const others: RecordValue[] = [
       poolRecord('q', '10.1.0.0/16'),
       ...claimedBlock(block('10.1.0.0/26', 'n1')),
@@ -91,10 +91,10 @@ describe.each<WhenInUse>(['drain', 'refuse'])('a deletion that would %s', (whenI
 
   test('takes steps that fit into one of etcd’s transactions', () => {
     const blocks = Array.from({ length: 120 }, (_, i) => claimedBlock(block(`10.0.${i}.0/26`, 'n1'))).flat();
-    const strays = Array.from({ length: 150 }, (_, i): RecordValue => {
+    const incomplete = Array.from({ length: 150 }, (_, i): RecordValue => {
       return { kind: 'affinity', value: affinity(`10.0.${i}.64/26`, 'n1', 'pending') };
     });
-    const view = new MapView([poolRecord('p', P), ...blocks, ...strays]);
+    const view = new MapView([poolRecord('p', P), ...blocks, ...incomplete]);
     const original = begin(view, { whenInUse });
     const sizes: number[] = [];
     for (let state = 'more'; state === 'more';) {
@@ -106,7 +106,7 @@ describe.each<WhenInUse>(['drain', 'refuse'])('a deletion that would %s', (whenI
     expect(view.records.size).toBe(0);
   });
 
-  test('leaves the pool while another replica’s claim may be on its way', () => {
+  test('leaves the pool while another replica’s claim may be in flight', () => {
     const view = new MapView([poolRecord('p', P), ...claimedBlock(block('10.0.0.0/26', 'n1'))]);
     view.isBehind = true;
     expect(run(view, whenInUse)).toEqual([{ state: 'behind', removedBlocks: 1 }]);
@@ -116,7 +116,7 @@ describe.each<WhenInUse>(['drain', 'refuse'])('a deletion that would %s', (whenI
     expect(proceed(view, pool('p', P), whenInUse).state).toBe(whenInUse === 'drain' ? 'held' : 'refused');
   });
 
-  test('is done when another has ended it meanwhile, also when a new pool has its name', () => {
+  test('is done when another has completed it meanwhile, also when a new pool has its name', () => {
     const view = new MapView([poolRecord('p', P)]);
     const original = begin(view, { whenInUse });
     view.records.clear();
@@ -185,7 +185,7 @@ describe('a pool with addresses in use', () => {
     expect(view.snapshot()).toEqual(before);
   });
 
-  test('is refused with how many and where, where that was asked, and nothing changes', () => {
+  test('is refused with the number of addresses and their nodes, where requested, and nothing changes', () => {
     const view = used();
     const before = view.snapshot();
     const failure = failureOf(() => begin(view, { whenInUse: 'refuse' }));
@@ -196,14 +196,14 @@ describe('a pool with addresses in use', () => {
     expect(view.snapshot()).toEqual(before);
   });
 
-  test('names 8 nodes, and counts the others', () => {
+  test('names 8 nodes, and counts the rest', () => {
     const blocks = Array.from({ length: 12 }, (_, i) => blockRecord(fullBlock(`10.0.${i}.0/30`, `n${i + 10}`)));
     const view = new MapView([poolRecord('p', P), ...blocks]);
     const { message } = failureOf(() => begin(view, { whenInUse: 'refuse' }));
     expect(message).toContain('4 on node n17, and more on 4 other nodes)');
   });
 
-  test('is refused, and is as it was, when an address was given just before the first step', () => {
+  test('is refused, and unchanged, when an address was allocated just before the first step', () => {
     const view = new MapView([poolRecord('p', P)]);
     const decided = beginPoolDeletion(view, { name: 'p', resourceVersion: '', whenInUse: 'refuse', nowMs: NOW_MS });
     for (const record of claimedBlock(usedBlock('10.0.1.0/26', 'n1'))) view.put(record);

@@ -14,8 +14,8 @@ import { attachment, NOW_MS, request } from '../testing/records.js';
 import type { PoolDeleted } from './deletion.js';
 import { checkPool } from './rules.js';
 
-/** What a replica has logged of pools since. */
-function told(lines: string[]): string[] {
+/** New log lines of a replica about pools. */
+function newLines(lines: string[]): string[] {
   return lines.splice(0).flatMap((line) => {
     const message = /"msg":"((?:[^"\\]|\\.)*)"/.exec(line)?.[1]?.replaceAll('\\"', '"') ?? '';
     return message.includes('pool') ? [message] : [];
@@ -31,7 +31,7 @@ async function startDraining() {
   for (const id of ['c1', 'c2']) await first.ipam.addresses.allocate(request(id), forever);
   await first.ipam.pools.delete({ name: 'p', resourceVersion: '', whenInUse: 'drain' }, forever);
   await settleEvents();
-  for (const { lines } of [first, second]) told(lines);
+  for (const { lines } of [first, second]) newLines(lines);
   return { store, first, second };
 }
 
@@ -40,12 +40,12 @@ const GONE = 'deleted pool "p" 10.0.0.0/24 with the release of its last address'
 test('the replica that releases the last address of a draining pool reports its deletion, once', async () => {
   const { first, second } = await startDraining();
   await second.ipam.addresses.release(attachment('c1'), forever);
-  expect(told(second.lines)).toEqual([]);
+  expect(newLines(second.lines)).toEqual([]);
   await second.ipam.handles.release({ handleId: 'net.c2', searchesAllBlocks: false }, forever);
-  expect(told(second.lines)).toEqual([GONE]);
+  expect(newLines(second.lines)).toEqual([GONE]);
   await second.ipam.addresses.release(attachment('c2'), forever);
   await second.ipam.pools.finishDeletions(forever);
-  expect([told(first.lines), told(second.lines)]).toEqual([[], []]);
+  expect([newLines(first.lines), newLines(second.lines)]).toEqual([[], []]);
 });
 
 test('a draining pool is reported only after its last address is released', async () => {
@@ -54,9 +54,9 @@ test('a draining pool is reported only after its last address is released', asyn
   store.injectFault('commit', { type: 'losesRace' });
   store.injectFault('commit', { type: 'fails', failure: new Error('planned') });
   await expect(second.ipam.addresses.release(attachment('c2'), forever)).rejects.toThrow('planned');
-  expect([store.unusedFaults(), told(second.lines)]).toEqual([[], []]);
+  expect([store.unusedFaults(), newLines(second.lines)]).toEqual([[], []]);
   await second.ipam.nodes.delete({ name: 'n1', resourceVersion: '' }, forever);
-  expect(told(second.lines)).toEqual([GONE]);
+  expect(newLines(second.lines)).toEqual([GONE]);
 });
 
 /** The same store, whose watch brings each change only after a wait. */
@@ -95,7 +95,7 @@ async function withPool(cidr: string, options: MemoryStoreOptions = {}) {
 }
 
 /**
- * Orders of what waits. After each step all that follows from it comes to its own wait, which takes turns of the event
+ * Orders of waiting work. After each step all following work reaches its own wait, which takes iterations of the event
  * loop; else a single entry of the queue would always be next.
  */
 const orders = fc.scheduler({
@@ -114,13 +114,13 @@ const listed = async (ipam: Ipam) =>
 
 const messages = (lines: readonly string[]): string[] => lines.map((line) => JSON.parse(line).msg);
 
-/** Keys below the root of what a pool has: itself, its blocks, and what stands for addresses of it. */
+/** Keys of a pool below the root: itself, its blocks, and records of its addresses. */
 async function leftOf(store: MemoryStore): Promise<string[]> {
   const view = await readAll(store, keys);
   return [...view.records.keys()].filter((key) => !key.startsWith('node '));
 }
 
-test('two pools that overlap, made at the same time on two replicas: one is refused', async () => {
+test('two overlapping pools created concurrently on two replicas: one is refused', async () => {
   const { ipam, store } = await start();
   const other = await startIpam(store);
   const results = await Promise.allSettled([
@@ -131,7 +131,7 @@ test('two pools that overlap, made at the same time on two replicas: one is refu
   expect(await listed(ipam)).toHaveLength(1);
 });
 
-test('of two changes on the same version, made at the same time on two replicas, one is refused', async () => {
+test('of two concurrent changes of the same version on two replicas, one is refused', async () => {
   const { ipam, store } = await withPool('10.0.0.0/24');
   const other = await startIpam(store);
   const { pool } = await ipam.pools.get('p', forever);
@@ -147,7 +147,7 @@ test('of two changes on the same version, made at the same time on two replicas,
 });
 
 describe('deleting a pool', () => {
-  test('takes its empty blocks, more than one transaction may hold', async () => {
+  test('deletes its empty blocks, in several transactions', async () => {
     const { ipam, store } = await start();
     await ipam.pools.create(spec('p', '10.0.0.0/24', 32), forever);
     await Promise.all(Array.from({ length: 130 }, (_, i) => ipam.addresses.allocate(request(`c${i}`), forever)));
@@ -296,7 +296,7 @@ describe('deleting a pool', () => {
       return { ipam, other: other.ipam, store, deleted, allocated, pool: view.pool('p'), heldCount };
     }
 
-    test('property: refused, or nothing was given', async () => {
+    test('property: refused, or nothing was allocated', async () => {
       await fc.assert(
         fc.asyncProperty(orders, async (scheduler) => {
           const { deleted, allocated, pool, heldCount } = await race(scheduler, REFUSE);
@@ -327,7 +327,7 @@ describe('deleting a pool', () => {
       );
     });
 
-    test('property: gone with what was given', async () => {
+    test('property: deleted with the allocated addresses', async () => {
       await fc.assert(
         fc.asyncProperty(orders, async (scheduler) => {
           const { deleted, store } = await race(scheduler, RELEASE);
@@ -339,7 +339,7 @@ describe('deleting a pool', () => {
     });
   });
 
-  test('property: two releases of the last addresses at the same time leave a pool that the background ends', async () => {
+  test('property: two concurrent releases of the last addresses leave a pool that the background deletes', async () => {
     await fc.assert(
       fc.asyncProperty(orders, async (scheduler) => {
         let ordered = false;

@@ -28,7 +28,7 @@ const WISH = {
   assignmentMode: AssignmentMode.ASSIGNMENT_MODE_MANUAL,
 };
 
-/** What the pool's key holds in the stopped service's datastore. */
+/** The stored value of the pool in the stopped service's datastore. */
 async function storedPool(name: string): Promise<unknown> {
   await served.stop();
   const store = await EmbeddedStore.open({ directory: served.place.storeDirectory, pid: 1 });
@@ -40,7 +40,7 @@ async function storedPool(name: string): Promise<unknown> {
 }
 
 describe('CreatePool', () => {
-  test('stores every field as Calico does, and answers with all of them', async () => {
+  test('stores every field like Calico, and returns all of them', async () => {
     const { pool } = await served.caller.createPool(WISH);
     expect(pool).toMatchObject({
       ...WISH,
@@ -69,8 +69,8 @@ describe('CreatePool', () => {
     });
   });
 
-  test('names every fault by its field, those of numbers that mean nothing too', async () => {
-    // As a client of another release may send them: fields 8, 14 and 15 with values of which this one knows nothing.
+  test('names every error by its field, also unknown enum values', async () => {
+    // A client of another release may send them: fields 8, 14 and 15 with values that are unknown to this one.
     const bytes = Uint8Array.of(0x40, 9, 0x72, 2, 0, 7, 0x78, 9);
     const { ipipMode, allowedUses, assignmentMode } = Pool.decode(bytes);
     const call = served.caller.createPool({
@@ -97,7 +97,7 @@ describe('CreatePool', () => {
 });
 
 describe('UpdatePool', () => {
-  test('changes the fields of the mask alone, and survives a restart', async () => {
+  test('changes the fields of the mask only, and survives a restart', async () => {
     await served.caller.createPool(WISH);
     const { pool } = await served.caller.updatePool(
       { name: 'second', disabled: true, nodeSelector: 'all()' },
@@ -114,7 +114,7 @@ describe('UpdatePool', () => {
     expect(await served.caller.getPool('second')).toEqual({ pool });
   });
 
-  test('without a mask sets every field, to its default where it is left out', async () => {
+  test('without a mask sets every field, omitted ones to their default', async () => {
     const { pool: made } = await served.caller.createPool(WISH);
     const { pool } = await served.caller.updatePool({ name: 'second', natOutgoing: true });
     expect(pool).toMatchObject({
@@ -130,7 +130,7 @@ describe('UpdatePool', () => {
     expect(pool!.resourceVersion).not.toBe(made!.resourceVersion);
   });
 
-  test('takes back what it answered with, and nothing changes', async () => {
+  test('accepts its own answer, and nothing changes', async () => {
     const { pool } = await served.caller.createPool(WISH);
     expect(await served.caller.updatePool(pool!)).toEqual({ pool });
   });
@@ -163,7 +163,7 @@ describe('UpdatePool', () => {
 });
 
 describe('DeletePool', () => {
-  test('drains a pool in use, which goes with the release of its last address', async () => {
+  test('drains a pool in use, which is deleted with the release of its last address', async () => {
     await served.caller.allocate('c1');
     await served.caller.allocate('c2', { nodeName: 'node-2' });
     expect(await served.caller.deletePool('default')).toEqual({
@@ -203,7 +203,7 @@ describe('DeletePool', () => {
     expect((await failureOf(served.caller.getEndpoint('c1'))).code).toBe('ENDPOINT_NOT_FOUND');
   });
 
-  test('refuses a mode that it does not know', async () => {
+  test('refuses an unknown mode', async () => {
     const { mode } = DeletePoolRequest.decode(Uint8Array.of(0x18, 9));
     expect(await faultsOf(served.caller.deletePool('default', { mode }))).toEqual([
       'mode is 9, which is not a valid PoolDeletionMode',
@@ -230,7 +230,7 @@ describe('DeletePool', () => {
 });
 
 describe('SplitPool', () => {
-  test('puts pools with every field in its place, which hold what it held, and survives a restart', async () => {
+  test('replaces the pool by pools with every field, which have its addresses, and survives a restart', async () => {
     await served.caller.createPool({ ...WISH, assignmentMode: AssignmentMode.ASSIGNMENT_MODE_AUTOMATIC });
     await served.caller.allocate('c1');
     const { pools } = await served.caller.splitPool('default', { number: 4 });
@@ -251,7 +251,7 @@ describe('SplitPool', () => {
     expect((await served.caller.allBlocks()).map(({ poolName }) => poolName)).toEqual(used);
   });
 
-  test('takes a pool by its range, and keeps its fields', async () => {
+  test('accepts a pool by its range, and keeps its fields', async () => {
     await served.caller.createPool(WISH);
     const pool = { $case: 'cidr', value: WISH.cidr } as const;
     const { pools } = await served.caller.splitPool('', { pool, number: 2 });

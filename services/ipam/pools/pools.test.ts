@@ -77,7 +77,7 @@ describe('lists', () => {
     expect(blocks({ limit: 2, after: prefix('10.0.0.64/26') })).toEqual({ cidrs: all.slice(2), more: false });
   });
 
-  test('blocks in pages that stay small enough for a message, with one block at least', () => {
+  test('blocks in pages small enough for a message, with at least one block', () => {
     const large = ['10.0.0.0/20', '10.0.16.0/21', '10.0.24.0/21', '10.0.32.0/26'].map((cidr) => fullBlock(cidr, 'n1'));
     const full = new MapView(large.map((value) => ({ kind: 'block', value })));
     const sizes: number[] = [];

@@ -16,7 +16,7 @@ const selectorOf = (length: number): string => `has(${'a'.repeat(500)}) || has($
 describe('a pool is refused', () => {
   const cases: readonly (readonly [string, Partial<PoolRequest>, readonly (readonly [string, RegExp])[]])[] = [
     ['without a name', { name: '' }, [['name', /is empty/]]],
-    ['with a name that is no subdomain', { name: 'A_b' }, [['name', /RFC 1123/]]],
+    ['with a name that is not a subdomain', { name: 'A_b' }, [['name', /RFC 1123/]]],
     ['with a name too long', { name: 'a'.repeat(254) }, [['name', /longer than 253 bytes/]]],
     ['with a malformed CIDR', { cidr: '10.0.0/8' }, [['cidr', /is not a CIDR/]]],
     ['with host bits', { cidr: '10.0.0.1/24' }, [['cidr', /has host bits set/]]],
@@ -84,12 +84,12 @@ describe('a pool is refused', () => {
       [['allowedUses', /has 11 entries; at most 10/]],
     ],
     [
-      'for load balancers and others',
+      'for load balancers and other uses',
       { allowedUses: ['LoadBalancer', 'Tunnel'] },
       [['allowedUses', /must be the only one/]],
     ],
     [
-      'for load balancers with what they cannot have',
+      'for load balancers with fields that do not apply to them',
       { allowedUses: ['LoadBalancer'], vxlanMode: 'Always', nodeSelector: 'has(a)', disableBgpExport: true },
       [
         ['vxlanMode', /for LoadBalancer; use Never/],
@@ -115,7 +115,7 @@ describe('a pool is refused', () => {
       ],
     ],
     [
-      'for all that is wrong with its range',
+      'with every error of its range',
       { cidr: '169.254.0.0/28' },
       [
         ['cidr', /smaller/],
@@ -149,7 +149,7 @@ describe('a pool may', () => {
     ],
     ['name ten uses', { allowedUses: Array(10).fill('Workload') }, { allowedUses: ['Workload'] }],
     [
-      'have no namespace selector but blanks, and tunnels',
+      'have a blank namespace selector, and tunnels',
       { namespaceSelector: ' ' },
       { allowedUses: ['Workload', 'Tunnel'] },
     ],
@@ -158,13 +158,13 @@ describe('a pool may', () => {
       { allowedUses: ['LoadBalancer'], nodeSelector: ' all()', natOutgoing: true },
       {},
     ],
-    ['have nothing but a range', {}, { blockSizeBits: 26, nodeSelector: 'all()', allowedUses: ['Workload', 'Tunnel'] }],
+    ['have a range only', {}, { blockSizeBits: 26, nodeSelector: 'all()', allowedUses: ['Workload', 'Tunnel'] }],
     ['be smaller than a block while it is disabled', { cidr: '10.0.0.0/27', disabled: true }, { blockSizeBits: 26 }],
     ['be one block of one address', { cidr: '10.0.0.0/32', blockSizeBits: 32 }, { blockSizeBits: 32 }],
     ['have IPIP to other subnets', { ipipMode: 'CrossSubnet' }, { ipipMode: 'CrossSubnet', vxlanMode: 'Never' }],
     ['have IPv6 in VXLAN', { cidr: 'fd00::/64', vxlanMode: 'Always' }, { vxlanMode: 'Always' }],
     ['choose nodes', { nodeSelector: 'zone == "a"' }, { nodeSelector: 'zone == "a"' }],
-    ['choose all nodes by saying nothing', { nodeSelector: ' ' }, { nodeSelector: 'all()' }],
+    ['choose all nodes by default', { nodeSelector: ' ' }, { nodeSelector: 'all()' }],
     [
       'choose namespaces when it is for pods alone',
       { namespaceSelector: 'has(a)', allowedUses: ['Workload'] },
@@ -172,7 +172,7 @@ describe('a pool may', () => {
     ],
     ['name a use twice', { allowedUses: ['Tunnel', 'Tunnel'] }, { allowedUses: ['Tunnel'] }],
     ['be for load balancers', { allowedUses: ['LoadBalancer'] }, { allowedUses: ['LoadBalancer'] }],
-    ['serve those alone that name it', { assignmentMode: 'Manual' }, { assignmentMode: 'Manual' }],
+    ['serve explicit requests only', { assignmentMode: 'Manual' }, { assignmentMode: 'Manual' }],
   ])('%s', (_, rest, expected) => {
     expect(checkPool(poolRequest(rest))).toMatchObject({ ok: true, spec: expected });
   });

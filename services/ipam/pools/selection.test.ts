@@ -39,19 +39,19 @@ describe('selectors', () => {
     expect(reason({ nodeSelector, namespaceSelector }) === undefined).toBe(expected);
   });
 
-  test('of namespaces see no labels where no namespace is known', () => {
+  test('of namespaces match no labels without a namespace', () => {
     expect(reason({ namespaceSelector: 'has(team)' }, { namespaceLabels: {} })).toContain('which has no labels');
     expect(reason({ namespaceSelector: '!has(team)' }, { namespaceLabels: {} })).toBeUndefined();
   });
 
-  test('of namespaces that are left open rule nothing out, but those that cannot be read', () => {
+  test('of namespaces without a value exclude nothing, except unreadable ones', () => {
     const open = { namespaceLabels: {}, isAnyNamespace: true };
     expect(reason({ namespaceSelector: 'has(team)' }, open)).toBeUndefined();
     expect(reason({ nodeSelector: 'zone == "b"', namespaceSelector: 'has(team)' }, open)).toContain('nodeSelector');
     expect(reason({ namespaceSelector: '&& x' }, open)).toContain('cannot be read');
   });
 
-  test('that cannot be read rule their own pool out, with the place, and no other', () => {
+  test('that are unreadable exclude their own pool, with the position, and no other', () => {
     const view = new MapView([
       poolRecord('a', '10.0.0.0/24', { nodeSelector: 'zone == ' }),
       poolRecord('b', '10.1.0.0/24', { namespaceSelector: '&& x' }),
@@ -98,7 +98,7 @@ describe('requested pools', () => {
     expect(names(view, { pools: ['six'], family: 6 })).toEqual(['six']);
   });
 
-  test('that do not exist, or are of a family that is not wanted, are all named', () => {
+  test('that do not exist, or are of an unrequested family, are all named', () => {
     const failure = failureOf(() =>
       checkRequestedPools(view, { pools: ['nope', 'c', '10.9.0.0/24', 'six'], families: [4] }),
     );
@@ -124,6 +124,6 @@ test.each<[string, Partial<Pool>, string]>([
   ['kept out of use', { notAllocatable: 'CIDROverlap' }, 'not allocatable: CIDROverlap'],
   ['manual', { assignmentMode: 'Manual' }, 'its assignmentMode is Manual, so it serves only requests that name it'],
   ['without uses', { allowedUses: [] }, 'not for containers: its allowedUses are empty'],
-])('a pool that is %s is passed over', (_, rest, expected) => {
+])('a pool that is %s is skipped', (_, rest, expected) => {
   expect(reason(rest)).toBe(expected);
 });

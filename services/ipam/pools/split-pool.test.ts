@@ -88,7 +88,7 @@ describe('unknown stored fields of the pool', () => {
     return { ipam, store, parts };
   }
 
-  test('is the parts’ as well', async () => {
+  test('is copied to the parts', async () => {
     const { ipam, parts } = await startWithStored();
     await partNames(ipam);
     expect((await parts()).map(({ spec: { cidr } }) => cidr)).toEqual(['10.0.0.0/25', '10.0.0.128/25']);
@@ -100,7 +100,7 @@ describe('unknown stored fields of the pool', () => {
     }
   });
 
-  test('is the parts’ of a part that is split in the same transaction', async () => {
+  test('is copied to the parts of a part that is split in the same transaction', async () => {
     const { ipam, store, parts } = await startWithStored();
     const { revision } = await store.list(keys.root, forever);
     await Promise.all([
@@ -116,7 +116,7 @@ describe('unknown stored fields of the pool', () => {
   });
 });
 
-test('of two splits on one version, made at the same time on two replicas, one is refused', async () => {
+test('of two concurrent splits of one version on two replicas, one is refused', async () => {
   const { ipam, store } = await start('10.0.0.0/24');
   const other = await startIpam(store);
   const resourceVersion = poolVersion((await ipam.pools.get('p', forever)).pool);
@@ -129,7 +129,7 @@ test('of two splits on one version, made at the same time on two replicas, one i
   expect([2, 4]).toContain((await listed(ipam)).length);
 });
 
-describe('at the same time as others, on two replicas, in any order of the transactions', () => {
+describe('concurrent operations on two replicas, in any order of the transactions', () => {
   const orders = fc.scheduler({
     act: async (step) => {
       await step();
@@ -184,7 +184,7 @@ describe('at the same time as others, on two replicas, in any order of the trans
     );
   });
 
-  test('property: an address of the pool by its name is given before it, or refused', async () => {
+  test('property: an address of the pool by its name is allocated before it, or refused', async () => {
     await fc.assert(
       fc.asyncProperty(orders, async (scheduler) => {
         const { view, results } = await race(scheduler, (other) => [

@@ -49,7 +49,7 @@ describe('a new block', () => {
 });
 
 describe('taking', () => {
-  test('gives the head of the queue, with the block’s number before the change', () => {
+  test('returns the head of the queue, with the block’s number before the change', () => {
     const taken = takeAddress(block('10.0.0.0/30', 'n1', { unallocated: [2, 0, 1, 3] }), by('a'))!;
     expect(taken).toMatchObject({ ordinal: 2, sequenceNumber: START });
     expect(taken.block).toMatchObject({
@@ -67,11 +67,11 @@ describe('taking', () => {
     expect(taken.allocations).toEqual([0, 1, 0, null]);
   });
 
-  test('gives nothing from a full block', () => {
+  test('returns nothing from a full block', () => {
     expect(takeAddress(fullBlock('10.0.0.0/30', 'n1'), by('a'))).toBeUndefined();
   });
 
-  test('leaves addresses alone that cool down after a release', () => {
+  test('leaves addresses that cool down after a release', () => {
     const cooling = { handleId: undefined, owner: {}, releasedAtMs: NOW_MS - 1000 };
     const rest = { allocations: [0, 0, null, 0], unallocated: [2], attributes: [cooling] };
     const taken = takeAddress(block('10.0.0.0/30', 'n1', rest), by('a'))!;
@@ -154,8 +154,8 @@ describe('cooling down', () => {
 
   test.each([
     ['less than the cool-down ahead is awaited', -29_999, [6]],
-    ['the cool-down ahead, or years, is none', -30_000, [6, 0]],
-    ['years ahead is none', -1e11, [6, 0]],
+    ['the cool-down ahead, or years, is ignored', -30_000, [6, 0]],
+    ['years ahead is ignored', -1e11, [6, 0]],
   ])('a stamp %s', (_, agoMs, unallocated) => {
     const future = block('10.0.0.0/29', 'n1', {
       allocations: [0, 1, 1, 1, 1, 1, null, 1],

@@ -8,7 +8,7 @@ test.each([
   ['02:42:00:00:00:00/16', '02:42:00:00:00:00/16'],
   ['0A:B0:00:00:00:00/12', '0a:b0:00:00:00:00/12'],
   ['00:00:00:00:00:00/0', '00:00:00:00:00:00/0'],
-  // Multicast, all zero, further bits, too long, no MAC address at all.
+  // Multicast, all zero, more bits, too long, not a MAC address.
   ['01:00:00:00:00:07', undefined],
   ['00:00:00:00:00:00', undefined],
   ['02:42:00:00:00:01/16', undefined],

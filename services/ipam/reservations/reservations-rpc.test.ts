@@ -56,7 +56,7 @@ async function updateConfig(change: Partial<UpdateConfigRequest>) {
 }
 
 describe('a reservation', () => {
-  test('is made, shown, changed and deleted', async () => {
+  test('is created, shown, changed and deleted', async () => {
     const made = await create('printers', '10.65.0.0/31', '10.65.0.3', 'FD00::1', 'fd00:1::/64');
     expect(made).toEqual({
       name: 'printers',
@@ -81,7 +81,7 @@ describe('a reservation', () => {
       expect((await failureOf(call)).code).toBe('RESERVATION_NOT_FOUND');
   });
 
-  test('keeps its addresses from being given out', async () => {
+  test('keeps its addresses from being allocated', async () => {
     await create('most', '10.65.0.0/31', '10.65.0.3');
     expect(await served.caller.allocateAddress('c1')).toBe('10.65.0.2/32');
     expect((await failureOf(served.caller.allocate('c2'))).code).toBe('POOLS_EXHAUSTED');
@@ -89,7 +89,7 @@ describe('a reservation', () => {
     expect(await served.caller.allocateAddress('c2')).toBe('10.65.0.0/32');
   });
 
-  test('is a figure of its own of pools, blocks and nodes, and not available', async () => {
+  test('is counted separately in pools, blocks and nodes, and not as available', async () => {
     expect(await served.caller.allocateAddress('c1')).toBe('10.65.0.0/32');
     await create('some', '10.65.0.0/31', '10.65.0.1', '10.65.0.3', '10.65.1.0/24');
     const ofBlock = { allocated: 1, cooling: 0, reserved: 2, available: 1 };
@@ -107,7 +107,7 @@ describe('a reservation', () => {
     expect(node!.utilization).toMatchObject({ allocated: 1n, cooling: 0n, reserved: 2n, available: 1n });
   });
 
-  test('is there after a restart', async () => {
+  test('survives a restart', async () => {
     const made = await create('printers', '10.65.0.0/31');
     await served.restart();
     expect(await get('printers')).toEqual({ reservation: made });
@@ -165,7 +165,7 @@ describe('the configuration', () => {
     stored: false,
   };
 
-  test('is the defaults until it is changed, field by field', async () => {
+  test('has its defaults until it is changed, field by field', async () => {
     const before = await getConfig();
     expect(before).toEqual(DEFAULTS);
     const strict = await updateConfig({ strictAffinity: true, resourceVersion: before.resourceVersion });
@@ -184,7 +184,7 @@ describe('the configuration', () => {
     expect((await updateConfig({ cooldownSeconds: 0 })).cooldownSeconds).toBe(0);
   });
 
-  test('that contradicts itself, or is out of range, is refused and stays', async () => {
+  test('that contradicts itself, or is out of range, is refused and unchanged', async () => {
     expect(await failureOf(updateConfig({ autoAllocateBlocks: false, maxBlocksPerNode: 4 }))).toMatchObject({
       code: 'CONFIG_CONTRADICTION',
       message: expect.stringMatching(/neither claim.*4 blocks/),

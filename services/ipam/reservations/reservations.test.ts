@@ -25,7 +25,7 @@ function create(view: MapView, name: string): Reservation {
 }
 
 describe('a reservation', () => {
-  test('is there once it is made, and not made twice', () => {
+  test('exists once it is created, and is not created twice', () => {
     const view = new MapView();
     const made = create(view, 'printers');
     expect(made).toEqual({
@@ -98,7 +98,7 @@ describe('counting', () => {
     expect(reserved(...cidrs).countIn(prefix('10.0.0.0/24'))).toBe(count);
   });
 
-  test('of ranges larger than any number of machine size', () => {
+  test('of ranges larger than a machine integer', () => {
     expect(reserved('fd00::/48', 'fd00::/64').countIn(prefix('fd00::/32'))).toBe(1n << 80n);
     expect(reserved('::/0').countIn(prefix('fd00::/8'))).toBe(1n << 120n);
   });
@@ -119,7 +119,7 @@ describe('a block', () => {
     expect([...freeOrdinals(queue, set)]).toEqual([5, 2]);
   });
 
-  test('has room for as long as one address is neither used nor reserved', () => {
+  test('has room while one address is neither used nor reserved', () => {
     const left = block('10.0.0.0/30', 'n1', { unallocated: [1, 3] });
     expect(hasRoom(left, reserved('10.0.0.1/32'))).toBe(true);
     expect(hasRoom(left, reserved('10.0.0.1/32', '10.0.0.3/32'))).toBe(false);
@@ -127,7 +127,7 @@ describe('a block', () => {
   });
 });
 
-test('property: the first that a block has to give is the first of all that it has', () => {
+test('property: the first available address of a block is the first of all its available ones', () => {
   const ordinals = fc.shuffledSubarray(Array.from({ length: 8 }, (_, ordinal) => ordinal));
   const cidrs = fc.subarray(['10.0.0.0/30', '10.0.0.5/32', '10.0.0.6/31', '10.0.0.0/8', '10.0.1.0/24', 'fd00::/8']);
   fc.assert(
@@ -139,7 +139,7 @@ test('property: the first that a block has to give is the first of all that it h
   );
 });
 
-test('property: says of every address and prefix what looking at each reservation says', () => {
+test('property: covers every address and prefix like a check of each reservation', () => {
   const reservation = fc.record({ at: fc.integer({ min: 0, max: 63 }), length: fc.integer({ min: 26, max: 32 }) });
   fc.assert(
     fc.property(fc.array(reservation, { maxLength: 8 }), (reservations) => {

@@ -35,7 +35,7 @@ describe('a selector', () => {
     ['a in {}', { type: 'in', key: 'a', values: [] }],
     ['a not in {"x"}', { type: 'notIn', key: 'a', values: ['x'] }],
     ['a notin{"x"}', { type: 'notIn', key: 'a', values: ['x'] }],
-    // Words mean what they do by their place, so every one of them can be a label's key.
+    // The position of a word decides its meaning, so each of them can be a label's key.
     ['in in {"x"}', { type: 'in', key: 'in', values: ['x'] }],
     ['has == "x"', { type: 'equals', key: 'has', value: 'x' }],
     ['all == "x"', { type: 'equals', key: 'all', value: 'x' }],
@@ -109,7 +109,7 @@ describe('a selector', () => {
     expect(parseSelector(text).ok).toBe(ok);
   });
 
-  test('never throws and points into the text, whatever the text', () => {
+  test('never throws and points into the text, for any text', () => {
     const pieces = [
       'a',
       ' ',

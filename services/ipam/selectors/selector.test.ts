@@ -42,7 +42,7 @@ describe('a selector matches', () => {
     ['zone ends with "eu"', false],
     ['missing ends with ""', false],
     ['!(missing contains "x")', true],
-    // Labels are those that a node has, not what every object of the language has.
+    // Labels are those of the node, not the properties of every object.
     ['has(constructor)', false],
     ['toString != "x"', true],
     ['has(__proto__)', false],
@@ -51,21 +51,21 @@ describe('a selector matches', () => {
     expect(matches(text, LABELS), 'also when it is remembered').toEqual({ matches: expected, fault: undefined });
   });
 
-  test('nothing when it cannot be read, and says why', () => {
+  test('nothing when it cannot be read, with the reason', () => {
     const fault = 'at character 10: "=" found, == expected';
     expect(matches('a == "b" = c', {})).toEqual({ matches: false, fault });
     expect(matches('a == "b" = c', {}), 'also when it is remembered').toEqual({ matches: false, fault });
     expect(matches('a == "🙂" = c', {}), 'counts characters').toEqual({ matches: false, fault });
   });
 
-  test('also after more texts than are remembered', () => {
+  test('also after more texts than are cached', () => {
     for (let index = 0; index < 3_000; index++)
       expect(matches(`zone == "eu-${index}"`, LABELS).matches).toBe(index === 1);
     expect(matches('zone == "eu-1"', LABELS).matches).toBe(true);
   });
 });
 
-/** A selector's text, and what it means, said without the language: the two are composed side by side. */
+/** A selector's text, and its meaning, expressed without the language: the two are composed side by side. */
 interface Told {
   readonly text: string;
   readonly holds: (labels: Labels) => boolean;
@@ -147,7 +147,7 @@ const { told } = fc.letrec<{ told: Told }>((tie) => ({
   ),
 }));
 
-test('any selector matches the labels that it means', () => {
+test('any selector matches the labels of its meaning', () => {
   const labels = fc.dictionary(keys, values, { noNullPrototype: true });
   fc.assert(
     fc.property(told, labels, ({ text, holds }, of) => {
@@ -167,9 +167,9 @@ describe("a pool's selector", () => {
     ['a ==', 'is not a valid selector: at character 5: the end of the selector found, a text in quotes expected'],
     [`a == "${'x'.repeat(LONGEST_SELECTOR - 7)}"`, undefined],
     [`a == "${'x'.repeat(LONGEST_SELECTOR - 6)}"`, 'is 1025 characters long; at most 1024 are allowed'],
-    // Characters are counted as people count them, not in halves of them.
+    // Characters are counted as code points, not as UTF-16 units.
     [`a == "${'🙂'.repeat(LONGEST_SELECTOR - 7)}"`, undefined],
-  ])('%j is judged', (text, fault) => {
+  ])('%j is validated', (text, fault) => {
     expect(selectorFault(text)).toEqual(fault);
   });
 

@@ -27,8 +27,8 @@ import {
 } from '../testing/records.js';
 
 /**
- * A replica that has read some records again after a lost comparison, but got nothing from its watch: it knows one of two records
- * that were written together. What it takes to be missing it compares, so it finds the other, and nothing is left behind.
+ * A replica that has read some records again after a lost comparison, but received nothing from its watch: it knows one of two records
+ * that were written together. It compares the records that it takes for missing, so it finds the other, and nothing is left behind.
  */
 
 const OLD = { claimTimeMs: NOW_MS - 3_600_000 };
@@ -56,9 +56,9 @@ async function write(store: MemoryStore, records: readonly RecordValue[]): Promi
 }
 
 interface Beginning {
-  /** What is known to the replica. */
+  /** The records that the replica knows. */
   readonly known: readonly RecordValue[];
-  /** What is written behind its back. */
+  /** The records that another replica wrote. */
   readonly then: readonly RecordValue[];
   /** The records that it has read again. */
   readonly reads: readonly string[];
@@ -81,7 +81,7 @@ function knownPool(): MapView {
   return new MapView([poolRecord('p', CIDR), ...NODES]);
 }
 
-test('a block changes hands with the affinity of an owner of which only the block is known', async () => {
+test('a block changes its owner together with the affinity, of which only the block is known', async () => {
   const { store, updater } = await begin({
     known: [poolRecord('p', CIDR), ...NODES],
     then: claimedBlock(block(CIDR, 'n2', OLD)),
@@ -94,7 +94,7 @@ test('a block changes hands with the affinity of an owner of which only the bloc
   expect(inconsistencies(after, NOW_MS)).toEqual([]);
 });
 
-test('a block that goes with its last address takes along an affinity that is not known', async () => {
+test('a block that is deleted with its last address takes an unknown affinity with it', async () => {
   const given = allocate(knownPool(), { request: request('c1', { nodeName: 'n2' }), nowMs: NOW_MS });
   const records = given.changes.flatMap((change) => (change.type === 'put' ? [change.record] : []));
   const { store, updater } = await begin({
@@ -108,7 +108,7 @@ test('a block that goes with its last address takes along an affinity that is no
   expect([after.blocks(), after.affinities(), after.handles(), after.endpoints()]).toEqual([[], [], [], []]);
 });
 
-test('a handle is not removed before the addresses in a block that is not known', async () => {
+test('a handle is not removed before the addresses in an unknown block', async () => {
   const given = allocate(knownPool(), { request: request('c1', { nodeName: 'n2' }), nowMs: NOW_MS });
   const records = given.changes.flatMap((change) => (change.type === 'put' ? [change.record] : []));
   const { store, updater } = await begin({
@@ -125,7 +125,7 @@ test('a handle is not removed before the addresses in a block that is not known'
   expect(inconsistencies(after, NOW_MS)).toEqual([]);
 });
 
-test('the end of a claim takes along its block, where that is not known', async () => {
+test('the end of a claim deletes its block, even if it is unknown', async () => {
   const { store, updater } = await begin({
     known: [poolRecord('p', CIDR), ...NODES],
     then: claimedBlock(block(CIDR, 'n2', OLD)),

@@ -29,7 +29,7 @@ afterEach(() => {
   place.remove();
 });
 
-/** Starts podwire-ipam as a process of its own. */
+/** Starts podwire-ipam as a separate process. */
 function startProcess(): ChildProcess {
   child = spawn(process.execPath, [builtFile(join(import.meta.dirname, '../main.ts'))], {
     env: { ...process.env, ...place.env() },
@@ -56,15 +56,15 @@ async function checkDatastore(): Promise<number> {
   return countHeld(view);
 }
 
-/** What callers know of the containers they asked for. */
+/** The callers' knowledge of their containers. */
 interface History {
   readonly held: Map<string, Endpoint>;
   readonly released: Set<string>;
-  /** Asked for, or being released, without an answer. */
+  /** Requested, or being released, without an answer. */
   readonly unknown: Set<string>;
 }
 
-/** One of many who allocate without a pause, each releasing its last container but one, until a call fails. */
+/** One of many that allocate without a pause, each releasing its last container but one, until a call fails. */
 async function churn(caller: Caller, number: number, { held, released, unknown }: History): Promise<void> {
   for (let i = 0; ; i++) {
     const [newest, oldest] = [`c${number}-${i}`, `c${number}-${i - 1}`];
@@ -81,25 +81,25 @@ async function churn(caller: Caller, number: number, { held, released, unknown }
   }
 }
 
-/** Lets every node take what is left to it. @returns the addresses given */
+/** Allocates the remaining addresses for every node. @returns the allocated addresses */
 async function fill(caller: Caller): Promise<string[]> {
-  const given: string[] = [];
+  const allocated: string[] = [];
   for (const nodeName of NODES) {
     for (let i = 0; ; i++) {
       const [result] = await Promise.allSettled([caller.allocateAddress(`fill-${nodeName}-${i}`, { nodeName })]);
       if (result.status === 'fulfilled') {
-        given.push(result.value);
+        allocated.push(result.value);
         continue;
       }
       expect(result.reason).toMatchObject({ code: 'POOLS_EXHAUSTED' });
       break;
     }
   }
-  return given;
+  return allocated;
 }
 
 test.each([1, 40, 150])(
-  'SIGKILL in the middle of 100 parallel callers, %i ms after the first answer: all that was answered is there, all else can be had',
+  'SIGKILL in the middle of 100 parallel callers, %i ms after the first answer: all answered addresses are held, all others can be allocated',
   async (delayMs) => {
     const killed = startProcess();
     const caller = new Caller(place.address);
@@ -126,7 +126,7 @@ test.each([1, 40, 150])(
       ...[...held].map(async ([id, endpoint]) => expect(await again.getEndpoint(id)).toEqual({ endpoint })),
       ...[...released].map((id) => expect(again.getEndpoint(id)).rejects.toMatchObject({ code: 'ENDPOINT_NOT_FOUND' })),
     ]);
-    // What the runtime does after a failed ADD, and after a DEL without an answer.
+    // The runtime's reaction to a failed ADD, and to a DEL without an answer.
     await Promise.all([...unknown].map((id) => again.release(id)));
     const kept = [...held.values()].map(({ addresses }) => addresses[0]!.address);
     const all = [...kept, ...(await fill(again)).map((address) => address)];

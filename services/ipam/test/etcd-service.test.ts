@@ -13,7 +13,7 @@ import { HoldingProxy } from '../engine/testing/etcd-faults.js';
 import { CertificateAuthority, EtcdServer, type EtcdServerOptions } from '../engine/testing/etcd-server.js';
 import { Caller, Place } from '../testing/service.js';
 
-/** What etcd's ways and limits mean to who calls the service. */
+/** The effects of etcd's behaviour and limits on callers of the service. */
 
 const TIMEOUT_MS = 40_000;
 const cleanups: (() => unknown)[] = [];
@@ -87,7 +87,7 @@ test('a watch continues without a gap, though its replica missed compacted chang
   expect(seen).toEqual({ pools: new Set(['default', 'second', 'third']), removed: new Set(['first']), resets: 1 });
 });
 
-test('certificates, members, prefix and time-outs are those of the settings', async () => {
+test('certificates, members, prefix and time limits are those of the settings', async () => {
   const directory = mkdtempSync(join(tmpdir(), 'podwire-etcd-service-'));
   cleanups.push(() => rmSync(directory, { recursive: true, force: true }));
   const authority = new CertificateAuthority(join(directory, 'ca'));
@@ -102,7 +102,7 @@ test('certificates, members, prefix and time-outs are those of the settings', as
     PODWIRE_IPAM_ETCD_DIAL_TIMEOUT_MS: '1000',
   });
   const allocated = () => caller.allocateAddress('c1').catch(String);
-  // A disk that others write to may take longer than the time-out that is set.
+  // A disk with other writers may be slower than the configured time limit.
   let address = '';
   await expect.poll(async () => (address = await allocated()), { timeout: TIMEOUT_MS }).toMatch(/\/32$/);
   const keys = [...server.dump('/').keys()];
@@ -128,7 +128,7 @@ test('an expiring certificate is logged while its connection is open', async () 
     PODWIRE_IPAM_ETCD_CERT_FILE: files.cert,
     PODWIRE_IPAM_ETCD_KEY_FILE: files.key,
   };
-  // It holds for two days.
+  // It is valid for two days.
   const service = await place.start(settings, { ...systemClock, nowMs: () => Date.now() + 46 * 3_600_000 });
   cleanups.push(() => service.stop());
   await expect.poll(() => place.log, { timeout: TIMEOUT_MS }).toMatch(/CERT_FILE expires at 20\S+Z; etcd then refuses/);
@@ -155,7 +155,7 @@ test('an etcd without space serves reads, and serves writes when it has space ag
   expect(await caller.allocateAddress('c2')).toMatch(/\/32$/);
 });
 
-test('the largest blocks are given whole and taken back whole, both families together', async () => {
+test('the largest blocks are allocated and released completely, both families together', async () => {
   const server = await startEtcd();
   const caller = await startReplica(server.url);
   await caller.createPool({ name: 'four', cidr: '10.80.0.0/19', blockSize: 20 });

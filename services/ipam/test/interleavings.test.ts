@@ -35,14 +35,14 @@ import { NOW_MS } from '../testing/records.js';
 const destination = new Writable({ write: (_chunk, _encoding, done) => done() });
 const events = new Events(createLogger({ service: 'test', level: 'fatal', destination }));
 
-/** Where the operations run. */
+/** The replicas of the operations. */
 interface Way {
   /** On one replica, or each on its own. */
   readonly isShared: boolean;
   readonly deliveries: Deliveries;
 }
 
-/** A replica on a store: what a process is. */
+/** A replica on a store: the state of a process. */
 async function startReplica(options: HeldStoreOptions) {
   const store = new ControlledStore(options);
   const { clock } = options.controller;
@@ -67,7 +67,7 @@ async function startReplica(options: HeldStoreOptions) {
 
 const ALONE = { replica: 0, deliveries: 'prompt' } as const;
 
-/** The records that a scenario begins with. */
+/** The initial records of a scenario. */
 async function prepare({ before = [], damage = [] }: Scenario) {
   const store = new MemoryStore();
   const { ipam, end } = await startReplica({ ...ALONE, store, controller: new Controller(NOW_MS) });
@@ -151,7 +151,7 @@ function orders<Value>(values: readonly Value[]): Value[][] {
   return values.flatMap((value, index) => orders(values.toSpliced(index, 1)).map((rest) => [value, ...rest]));
 }
 
-/** What comes of the operations one after another, in this order. */
+/** The outcome of the operations one after another, in this order. */
 async function inTurn(records: Records, operations: readonly Operation[], order: readonly number[]): Promise<Outcome> {
   const store = await storeWith(records);
   const { ipam, end } = await startReplica({ ...ALONE, store, controller: new Controller(NOW_MS) });
@@ -165,7 +165,7 @@ interface Concurrency {
   readonly operations: readonly Operation[];
   readonly way: Way;
   readonly records: Records;
-  /** What may come of them; undefined where some are not done at once. */
+  /** The possible outcomes; undefined where some operations are not a single transaction. */
   readonly explained: ReadonlySet<string> | undefined;
 }
 
@@ -177,7 +177,7 @@ async function beginRun({ operations, way, records, explained }: Concurrency): P
   const replicas = await Promise.all(
     Array.from({ length: count }, (_, replica) => startReplica({ store, controller, replica, deliveries })),
   );
-  await controller.settle();
+  await controller.untilIdle();
   controller.arm();
   const answers: string[] = [];
   const failures: unknown[] = [];
@@ -199,10 +199,10 @@ async function beginRun({ operations, way, records, explained }: Concurrency): P
     check: async (steps) => {
       expect(failures).toEqual([]);
       const view = await readAll(store, keys);
-      const told = `after ${steps.join(', ')}`;
-      expect(inconsistencies(view, NOW_MS), told).toEqual([]);
-      expectOwned(view, told);
-      if (explained) expect(explained, told).toContain(outcomeText({ answers, meaning: meaningOf(view) }));
+      const order = `after ${steps.join(', ')}`;
+      expect(inconsistencies(view, NOW_MS), order).toEqual([]);
+      expectOwned(view, order);
+      if (explained) expect(explained, order).toContain(outcomeText({ answers, meaning: meaningOf(view) }));
     },
     end: async () => {
       await Promise.all(replicas.map(({ end }) => end()));
@@ -211,9 +211,9 @@ async function beginRun({ operations, way, records, explained }: Concurrency): P
 }
 
 /** Every address that an endpoint names is held once. */
-function expectOwned(view: MapView, told: string): void {
+function expectOwned(view: MapView, order: string): void {
   const named = view.endpoints().flatMap(({ value }) => value.addresses.map(({ address }) => formatPrefix(address)));
-  expect(new Set(named).size, told).toBe(named.length);
+  expect(new Set(named).size, order).toBe(named.length);
   const held = view
     .blocks()
     .flatMap(({ prefix: cidr, allocations }) =>
@@ -221,14 +221,14 @@ function expectOwned(view: MapView, told: string): void {
         index === null ? [] : [formatPrefix(hostPrefix(addressAt(cidr, ordinal)))],
       ),
     );
-  expect(new Set(held).size, told).toBe(held.length);
-  expect(tunnelsIn(view), told).toEqual(tunnelsHeld(view));
-  // Notes are for c1 alone.
+  expect(new Set(held).size, order).toBe(held.length);
+  expect(tunnelsIn(view), order).toEqual(tunnelsHeld(view));
+  // Notes are for c1 only.
   const noted = view.blocks().flatMap(({ attributes }) => attributes.filter(({ owner }) => owner.note !== undefined));
-  expect(new Set(['net.c1', ...noted.map(({ handleId }) => handleId)]), told).toEqual(new Set(['net.c1']));
+  expect(new Set(['net.c1', ...noted.map(({ handleId }) => handleId)]), order).toEqual(new Set(['net.c1']));
 }
 
-/** What the nodes' records say of the addresses of their tunnels. */
+/** The addresses of tunnels in the nodes' records. */
 function tunnelsIn(view: MapView): string[] {
   return view
     .nodes()
@@ -238,7 +238,7 @@ function tunnelsIn(view: MapView): string[] {
     .sort();
 }
 
-/** What the blocks say of them. */
+/** The addresses of tunnels in the blocks. */
 function tunnelsHeld(view: MapView): string[] {
   const handleOf = ({ allocations, attributes }: Block, ordinal: number): string =>
     attributes[allocations[ordinal] ?? -1]?.handleId ?? '';
@@ -281,7 +281,7 @@ describe.each(SCENARIOS)('$name', (scenario) => {
     async (way) => {
       const { ordersCount } = await exploreScenario(scenario, way);
       expect(ordersCount).toBeGreaterThan(0);
-      // Where changes are brought at any moment, each of the two commits at least may be brought before the other's begin, or after.
+      // Where changes are delivered at any moment, each of the two commits at least may be delivered before the other's begin, or after.
       if (way === THOROUGH) expect(ordersCount).toBeGreaterThan(10);
     },
     60_000,

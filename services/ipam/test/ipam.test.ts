@@ -100,7 +100,7 @@ describe('concurrent requests', () => {
   });
 });
 
-test('an allocation on a node with a block is one transaction, and so is its release; a repeat is none', async () => {
+test('an allocation on a node with a block is one transaction, and so is its release; a repeat has none', async () => {
   const commits: string[] = [];
   const before = (operation: string) => {
     if (operation === 'commit') commits.push(operation);
@@ -158,7 +158,7 @@ describe('interleavings', () => {
     }
   }
 
-  /** After each step all that follows from it comes to its own wait; what is alone in the queue would always go next. */
+  /** After each step all following work reaches its own wait; a single entry of the queue would always be next. */
   const orders = fc.scheduler({
     act: async (step) => {
       await step();
@@ -169,7 +169,7 @@ describe('interleavings', () => {
   test('property: of up to six concurrent operations on a tiny pool, all records agree after each order of transactions', async () => {
     const operations = fc.array(operation, { minLength: 2, maxLength: 6 });
     await fc.assert(
-      // The scheduler comes last: its choices begin with the same random numbers as what is drawn after it.
+      // The scheduler comes last: its choices begin with the same random numbers as later values.
       fc.asyncProperty(operations, operations, orders, async (sequence, concurrent, scheduler) => {
         let ordered = false;
         const before = async (step: string) => {
@@ -190,7 +190,7 @@ describe('interleavings', () => {
   }, 60_000);
 });
 
-/** What an operation may be refused with. A defect is none of these. */
+/** Possible refusals of an operation. A defect is none of these. */
 function expectFailure(error: unknown): void {
   expect(error).toMatchObject({
     code: expect.stringMatching(
@@ -202,7 +202,7 @@ function expectFailure(error: unknown): void {
 describe('failures of the datastore', () => {
   const failure = new Failure('STORE_UNAVAILABLE', 'the datastore is unavailable');
 
-  test('before the commit: nothing is allocated, and the repeat works', async () => {
+  test('before the commit: nothing is allocated, and the retry works', async () => {
     const { ipam, store } = await withPool('10.0.0.0/24');
     store.injectFault('commit', { type: 'fails', failure });
     await expect(ipam.addresses.allocate(request('c1'), forever)).rejects.toBe(failure);
@@ -211,7 +211,7 @@ describe('failures of the datastore', () => {
     expect((await ipam.addresses.allocate(request('c1'), forever)).added).toEqual([4]);
   });
 
-  test('after the commit: the repeat finds the address, a release frees it', async () => {
+  test('after the commit: the retry finds the address, a release frees it', async () => {
     const { ipam, store } = await withPool('10.0.0.0/24');
     store.injectFault('commit', { type: 'failsAfterCommit', failure });
     await expect(ipam.addresses.allocate(request('c1'), forever)).rejects.toBe(failure);
@@ -220,7 +220,7 @@ describe('failures of the datastore', () => {
     expect((await ipam.addresses.release(attachment('c1'), forever)).addresses).toHaveLength(1);
   });
 
-  test('a caller that has given up already gets nothing', async () => {
+  test('a caller that has already cancelled gets nothing', async () => {
     const { ipam } = await withPool('10.0.0.0/24');
     const gone = AbortSignal.abort(new Failure('CANCELLED', 'the caller gave up'));
     await expect(ipam.addresses.allocate(request('c1'), gone)).rejects.toMatchObject({ code: 'CANCELLED' });
@@ -228,7 +228,7 @@ describe('failures of the datastore', () => {
   });
 });
 
-test('what happened is logged once it is durable', async () => {
+test('events are logged once they are durable', async () => {
   const { ipam, lines } = await withPool('10.0.0.0/26');
   const pod = { namespace: 'default', name: 'web', uid: '' };
   await ipam.addresses.allocate(request('old', { pod }), forever);

@@ -10,7 +10,7 @@ import { expect, test } from 'vitest';
 
 import { clientLimits, servedForEachTest, type Caller } from '../testing/service.js';
 
-/** A page is of its own moment: between two of them others make and remove what is listed. */
+/** Each page is of its own moment: between two pages others create and remove listed objects. */
 
 interface Pages {
   readonly pageSize: number;

@@ -12,7 +12,7 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { EtcdServer } from '../engine/testing/etcd-server.js';
 import { attachment, Caller, failureOf, Place } from '../testing/service.js';
 
-/** What Calico's `calicoctl datastore migrate lock` means to the service. */
+/** The effects of Calico's `calicoctl datastore migrate lock` on the service. */
 
 const USE = AddressUse.ADDRESS_USE_WORKLOAD;
 const TIMEOUT_MS = 40_000;
@@ -75,12 +75,12 @@ const LOCKED = {
 };
 
 describe('while Calico has locked the datastore', () => {
-  test('nothing is allocated or released, and what is written of it stays', { timeout: TIMEOUT_MS }, async () => {
+  test('nothing is allocated or released, and written records stay', { timeout: TIMEOUT_MS }, async () => {
     await caller.allocate('held');
     setReady(true);
     await caller.allocate('before');
     setReady(false);
-    // The lock is compared in the transaction: the first request after it is refused, whether or not the watch has told of it.
+    // The lock is compared in the transaction: the first request after it is refused, whether or not the watch has delivered it.
     expect(await failureOf(caller.allocate('c1'))).toMatchObject(LOCKED);
     const stored = etcd.dump('/calico/');
     const { peer } = caller;
@@ -103,7 +103,7 @@ describe('while Calico has locked the datastore', () => {
     expect([...etcd.dump('/calico/').keys()].filter((key) => key.endsWith('/net.held'))).toEqual([]);
   });
 
-  test('what operators and nodes write besides is taken', { timeout: TIMEOUT_MS }, async () => {
+  test('other writes of operators and nodes are accepted', { timeout: TIMEOUT_MS }, async () => {
     setReady(false);
     expect(await caller.createPool({ name: 'second', cidr: '10.66.0.0/24' })).toMatchObject({
       pool: { name: 'second' },
@@ -116,7 +116,7 @@ describe('while Calico has locked the datastore', () => {
     expect(await caller.allBlocks()).toEqual([]);
   });
 
-  test('an explanation says so, and so does a service that starts then', { timeout: TIMEOUT_MS }, async () => {
+  test('an explanation reports it, and so does a service that starts then', { timeout: TIMEOUT_MS }, async () => {
     setReady(false);
     const [, late] = await startReplica();
     const request = { attachment: attachment('c1'), nodeName: 'node-1', families: [IpFamily.IP_FAMILY_IPV4] };
@@ -128,7 +128,7 @@ describe('while Calico has locked the datastore', () => {
     expect(await failureOf(late.allocate('c1'))).toMatchObject(LOCKED);
   });
 
-  test('repairs wait, and a record without datastoreReady is no lock', { timeout: TIMEOUT_MS }, async () => {
+  test('repairs wait, and a record without datastoreReady is not a lock', { timeout: TIMEOUT_MS }, async () => {
     await caller.allocate('c1');
     etcd.ctl('del', '/calico/ipam/v2/handle/net.c1');
     setReady(false);

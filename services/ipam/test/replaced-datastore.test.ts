@@ -12,7 +12,7 @@ import { EtcdServer } from '../engine/testing/etcd-server.js';
 import { startService } from '../service.js';
 import { Caller, failureOf, outsideOfKubernetes, Place } from '../testing/service.js';
 
-/** An etcd that goes back in time under a service that runs. */
+/** An etcd that is restored to an older state under a running service. */
 
 const TIMEOUT_MS = 40_000;
 const cleanups: (() => unknown)[] = [];
@@ -20,7 +20,7 @@ afterEach(async () => {
   for (const clean of cleanups.splice(0).reverse()) await clean();
 });
 
-/** A service on the server, with what it logs. */
+/** A service on the server, with its log. */
 async function startOn(server: EtcdServer) {
   const place = new Place();
   cleanups.push(() => place.remove());

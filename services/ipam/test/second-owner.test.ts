@@ -10,7 +10,7 @@ import { afterEach, expect, test } from 'vitest';
 import { EtcdServer } from '../engine/testing/etcd-server.js';
 import { Caller, Place } from '../testing/service.js';
 
-/** An address that goes from one owner to another, as a virtual machine's does when it moves, on each kind of datastore. */
+/** An address that moves from one owner to another, like that of a migrating virtual machine, on each kind of datastore. */
 
 const { assignAddresses, getAddress, setAttributes } = AddressServiceService;
 const HANDLE = 'net.vmi.vms.a';
@@ -64,11 +64,11 @@ test.each(['embedded', 'etcd'] as const)('an address changes its owner, on %s', 
   const source = (await get()).attributes;
   expect(await get()).toMatchObject({ attributes: SOURCE, alternateAttributes: {} });
 
-  // Of two targets at once one is named.
-  const wishes = ['launcher-2', 'launcher-3'].map((pod) =>
+  // Of two concurrent targets one is accepted.
+  const requests = ['launcher-2', 'launcher-3'].map((pod) =>
     set({ expectedAlternate: { values: {} }, alternate: { values: { ...TARGET, pod } } }),
   );
-  expect((await Promise.allSettled(wishes)).map(({ status }) => status).sort()).toEqual(['fulfilled', 'rejected']);
+  expect((await Promise.allSettled(requests)).map(({ status }) => status).sort()).toEqual(['fulfilled', 'rejected']);
   await set({ alternate: { values: TARGET } });
   caller = await restart();
   expect(await get()).toMatchObject({ attributes: source, alternateAttributes: TARGET });

@@ -13,7 +13,7 @@ import { expect, test } from 'vitest';
 import { attachment } from '../testing/service.js';
 import { correct, keys, limits, onEmbedded, onEtcd, spoil, unreadable } from '../testing/unreadable-records.js';
 
-/** Unreadable records are excluded and named, on each kind of datastore, and the others are served. */
+/** Unreadable records are excluded and reported, on each kind of datastore, and the others are served. */
 
 function prefixOfText(text: string) {
   const parsed = parsePrefix(text);
@@ -26,7 +26,7 @@ const STORES = [
   ['etcd', onEtcd],
 ] as const;
 
-test.each(STORES)('on %s a block that cannot be read is set aside, named, and serves again', async (_, start) => {
+test.each(STORES)('on %s an unreadable block is set aside, named, and serves again later', async (_, start) => {
   const bench = await start();
   const { caller } = bench;
   const { endpoint } = await caller.allocate('c1');
@@ -36,7 +36,7 @@ test.each(STORES)('on %s a block that cannot be read is set aside, named, and se
   const text = await spoil(bench, key);
 
   expect(await unreadable(caller)).toEqual([key]);
-  // Of four blocks three are left, for all nodes, and for the block's own; every walk comes past it.
+  // Of four blocks three are left, for all nodes, and for the block's own; every search passes it.
   const nodes = Array.from({ length: 12 }, (_, index) => `node-${index + 1}`);
   const given = await Promise.all(nodes.map((nodeName) => caller.allocateAddress(`more-${nodeName}`, { nodeName })));
   expect(new Set(given).size).toBe(12);
@@ -75,7 +75,7 @@ test.each(STORES)('on %s a block that cannot be read is set aside, named, and se
   await caller.release('c1');
 });
 
-test.each(STORES)('on %s a handle that cannot be read concerns its attachment alone', async (_, start) => {
+test.each(STORES)('on %s an unreadable handle affects its attachment only', async (_, start) => {
   const bench = await start();
   const { caller } = bench;
   const held = await caller.allocateAddress('c1');
@@ -91,7 +91,7 @@ test.each(STORES)('on %s a handle that cannot be read concerns its attachment al
 });
 
 test.each(STORES)(
-  'on %s a pool with a block that cannot be read stays, and goes once it is corrected',
+  'on %s a pool with an unreadable block stays, and is deleted once that is corrected',
   async (_, start) => {
     const bench = await start();
     const { caller } = bench;
@@ -102,7 +102,7 @@ test.each(STORES)(
     expect(await caller.deletePool('default')).toMatchObject({ heldAddresses: 0n, unreadableRecord: key });
     await expect(caller.getPool('default')).resolves.toMatchObject({ pool: { name: 'default' } });
     await correct(bench, key, text);
-    // Unless it went in the background.
+    // Unless it was deleted in the background.
     await caller.deletePool('default').catch(() => undefined);
     await expect(caller.getPool('default')).rejects.toMatchObject({ code: 'POOL_NOT_FOUND' });
   },

@@ -9,7 +9,7 @@ import { expect, test } from 'vitest';
 import type { Caller } from '../testing/service.js';
 import { correct, keys, limits, onEtcd, spoil, textOf } from '../testing/unreadable-records.js';
 
-/** What becomes of requests where a record of a kind cannot be read: the table of DESIGN.md, "Unreadable records". */
+/** Requests with an unreadable record of each kind: the table of DESIGN.md, "Unreadable records". */
 
 function blockOf(text: string | undefined): Prefix {
   const parsed = parsePrefix(text ?? '');
@@ -59,7 +59,7 @@ test('an endpoint: its attachment gets nothing, and its release leaves the endpo
   expect(await caller.allocateAddress('c4', { addresses: [address.replace('/32', '')] })).toBe(address);
 });
 
-test('a node: what is asked for it is refused, and others go on', async () => {
+test('a node: requests for it are refused, and other nodes are served', async () => {
   const bench = await onEtcd();
   const { caller } = bench;
   const address = await caller.allocateAddress('c1');
@@ -83,7 +83,7 @@ test('a node: what is asked for it is refused, and others go on', async () => {
   await caller.allocate('c2');
 });
 
-test('a pool: nothing comes from it, and no pool is created, as it might overlap', async () => {
+test('a pool: nothing is allocated from it, and no pool is created, as it might overlap', async () => {
   const bench = await onEtcd();
   const { caller } = bench;
   await caller.createPool({ name: 'second', cidr: '10.66.0.0/24' });
@@ -136,7 +136,7 @@ test('the configuration: dependent requests are refused, and the node’s own bl
   await caller.allocate('c3', { nodeName: 'node-2' });
 });
 
-test('a reservation: it is not kept, as availability comes first', async () => {
+test('a reservation: it is ignored, as availability comes first', async () => {
   const bench = await onEtcd();
   const { caller } = bench;
   const reservation = Reservation.fromPartial({ name: 'all', cidrs: ['10.65.0.0/24'] });
@@ -151,7 +151,7 @@ test('a reservation: it is not kept, as availability comes first', async () => {
   await expect(caller.allocate('c2')).rejects.toMatchObject({ code: 'POOLS_EXHAUSTED' });
 });
 
-test('a handle, or a block that it names: what is asked of them is not said to be nothing', async () => {
+test('a handle, or a block that it names: requests for it are not answered with nothing', async () => {
   const bench = await onEtcd();
   const { caller } = bench;
   const { endpoint } = await caller.allocate('c1');

@@ -14,20 +14,20 @@ import {
 } from './damages.js';
 import { block, claimedBlock, NOW_MS, prefix, request } from './records.js';
 
-/** Of handles, endpoints and tunnels, and of addresses and who holds them. */
+/** Damages of handles, endpoints and tunnels, and of addresses and their holders. */
 export const ALLOCATION_DAMAGES: readonly Damage[] = [
   {
     name: 'a handle without addresses',
     kind: 'handleWithoutAddresses',
-    of: 'net.stray',
-    damage: (view) => view.put(handleRecord('net.stray', { [B1]: 1, '10.0.0.12/30': 1 })),
+    of: 'net.orphan',
+    damage: (view) => view.put(handleRecord('net.orphan', { [B1]: 1, '10.0.0.12/30': 1 })),
     repaired: true,
   },
   {
     name: 'a handle that counts nothing',
     kind: 'handleWithoutAddresses',
-    of: 'net.stray',
-    damage: (view) => view.put(handleRecord('net.stray', {})),
+    of: 'net.orphan',
+    damage: (view) => view.put(handleRecord('net.orphan', {})),
     repaired: true,
   },
   {
@@ -87,7 +87,7 @@ export const ALLOCATION_DAMAGES: readonly Damage[] = [
     repaired: false,
   },
   {
-    name: 'an endpoint whose address was given to another since',
+    name: 'an endpoint whose address was allocated to another since',
     kind: 'addressOfSeveralOwners',
     of: OF_C1,
     damage: (view) => {

@@ -36,7 +36,7 @@ export async function fill(store: Store, records: ReadonlyMap<string, Buffer>): 
     await store.commit({ comparisons: [], puts: entries.slice(index, index + 100), deletes: [] }, forever);
 }
 
-/** Everything that is stored below the prefix, what is the processes' own left out. */
+/** Every stored record below the prefix, without the processes' own. */
 export async function contentOf(store: Store, prefix = '/calico'): Promise<Map<string, string>> {
   const records: StoredRecord[] = [];
   for (const root of rootsOf(prefix)) records.push(...(await store.list(root, forever)).records);

@@ -14,7 +14,7 @@ import {
 } from './damages.js';
 import { affinity, block, claimedBlock, fullBlock, poolRecord } from './records.js';
 
-/** Of records as such, of pools, and of blocks and who owns them. */
+/** Damages of whole records, of pools, and of blocks and their owners. */
 export const BLOCK_DAMAGES: readonly Damage[] = [
   {
     name: 'a record that cannot be read',

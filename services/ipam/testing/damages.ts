@@ -16,15 +16,15 @@ import { NOW_MS, poolRecord, prefix, request } from './records.js';
 export interface Damage {
   readonly name: string;
   readonly kind: FindingKind;
-  /** What the finding is about. */
+  /** The object of the finding. */
   readonly of: string;
   /** Damages a healthy view of two pools. */
   readonly damage: (view: MapView) => void;
-  /** Other findings that the damage brings along, as `kind object`. */
+  /** Further findings of the damage, as `kind object`. */
   readonly besides?: readonly string[];
   /** Whether a repair ends it. */
   readonly repaired: boolean;
-  /** Held addresses that the repair gives back or, below 0, takes again; 0 unless said. */
+  /** Held addresses that the repair releases or, below 0, takes again; 0 by default. */
   readonly released?: number;
 }
 
@@ -64,11 +64,11 @@ export const B1 = firstBlock(HEALTHY);
 export const OF_C1 = bare(HEALTHY, 'c1');
 export const IN_NO_BLOCK = '10.9.9.9';
 
-/** What the tests of audit and repair share. */
+/** Shared by the tests of audit and repair. */
 
 export const GRACE_MS = 15 * 60 * 1000;
 
-/** When the tests look: long after everything was allocated. */
+/** The time of the audits: long after everything was allocated. */
 export const LATER_MS = NOW_MS + 2 * GRACE_MS;
 
 /** Two small pools with three containers on two nodes, one of them with both families. */
@@ -96,7 +96,7 @@ export function audit(view: MapView, nowMs = LATER_MS): Finding[] {
   return distinctFindings([...auditSteps(context(view, nowMs))].flat());
 }
 
-/** What an audit finds, each as `kind object`, sorted. */
+/** The findings of an audit, each as `kind object`, sorted. */
 export function found(view: MapView, nowMs = LATER_MS): string[] {
   return audit(view, nowMs)
     .map(({ kind, objects: [first] }) => `${kind} ${first!.name}`)
@@ -104,11 +104,11 @@ export function found(view: MapView, nowMs = LATER_MS): string[] {
 }
 
 interface RepairAllInput extends Partial<Omit<RepairInput, 'finding'>> {
-  /** Of several passes each finds what the ones before have brought to light. */
+  /** Each of several passes finds what the ones before have revealed. */
   readonly passes?: number;
 }
 
-/** Repairs all that an audit finds. @returns what came of each finding, over all passes */
+/** Repairs all findings of an audit. @returns the outcome of each finding, over all passes */
 export function repairAll(view: MapView, { passes = 3, ...rest }: RepairAllInput = {}): RepairResult[] {
   const input = { nowMs: LATER_MS, graceMs: GRACE_MS, releases: true, firstSeenMs: 0, dryRun: false, ...rest };
   const results: RepairResult[] = [];
@@ -127,7 +127,7 @@ export function putBlock(view: MapView, value: Block): void {
   view.put({ kind: 'block', value });
 }
 
-/** Changes a block behind everybody's back. */
+/** Changes a block past its writers. */
 export function change(view: MapView, cidr: string, by: (block: Block) => Partial<Block>): void {
   const block = blockAt(view, cidr);
   putBlock(view, { ...block, ...by(block) });
@@ -138,7 +138,7 @@ export function drop(view: MapView, kind: RecordValue['kind'], which: (record: R
   for (const [key, record] of view.records) if (record.kind === kind && which(record)) view.records.delete(key);
 }
 
-/** Allocates the next free address of a block behind everybody's back: what Calico's plugin leaves, without a handle. */
+/** Allocates the next free address of a block past its writers: like Calico's plugin, without a handle. */
 export function takeUnrecorded(block: Block, attributes: Partial<AllocationAttributes>): Block {
   const [ordinal = 0, ...unallocated] = block.unallocated;
   const taken = { handleId: undefined, owner: {}, releasedAtMs: undefined, ...attributes };

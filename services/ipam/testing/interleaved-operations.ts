@@ -8,11 +8,11 @@ import { attachment, NOW_MS, prefix, request } from './records.js';
 
 /** Operations of several callers, for every order in which their steps can come. */
 
-/** An operation in words for the answer that its caller gets, which is all that it can be judged by. */
+/** An operation; its answer, as text, is all that a test can evaluate. */
 export interface Operation {
   readonly name: string;
   readonly run: (ipam: Ipam) => Promise<string>;
-  /** Whether it is one transaction, so that some order of whole operations has to explain what came of it. */
+  /** Whether it is one transaction, so that some order of whole operations has to explain the outcome. */
   readonly isAtomic: boolean;
 }
 

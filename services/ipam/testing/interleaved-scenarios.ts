@@ -24,12 +24,12 @@ import { affinity, attachment, block, claimedBlock, NOW_MS, prefix } from './rec
 
 export interface Scenario {
   readonly name: string;
-  /** Done one after another before. */
+  /** Executed one after another before. */
   readonly before?: readonly Operation[];
-  /** Written behind everybody's back before. */
+  /** Written directly before. */
   readonly damage?: readonly RecordValue[];
   readonly operations: readonly Operation[];
-  /** Whether changes are brought to replicas at every possible moment, which makes very many orders. */
+  /** Whether changes are delivered to replicas at every possible moment, which makes very many orders. */
   readonly isThorough?: boolean;
 }
 
@@ -43,9 +43,9 @@ const given = (id: string, nodeName = 'n1', ordinal = 1): Operation =>
   allocate(id, { nodeName, addresses: [addressAt(prefix('10.0.0.0/30'), ordinal)] });
 /** The second block is full. */
 const FULL = [given('c7', 'n2', 2), given('c8', 'n2', 3)];
-/** The first one has an address left, which others can borrow. */
+/** The first one has a free address, which others can borrow. */
 const LENDING = [...FULL, given('c3', 'n3')];
-/** The first one is empty, and another node's, for so long that it can be had. */
+/** The first one is empty, and was claimed by another node long enough ago to be reclaimed. */
 const IDLE = claimedBlock(block('10.0.0.0/31', 'n9', { claimTimeMs: NOW_MS - 3_600_000 }));
 const owner = allocate('c9', { nodeName: 'n9' });
 const lender = allocate('c5', { nodeName: 'n3' });

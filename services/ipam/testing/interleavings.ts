@@ -18,12 +18,12 @@ import type { MemoryStore } from '../engine/testing/memory-store.js';
  * tried: one after another, each run from the beginning.
  *
  * Orders that differ only in independent steps are equivalent. Of those, one is tried
- * (Godefroid's sleep sets: what was tried first at a choice is not tried behind the others before something touches it).
+ * (Godefroid's sleep sets: what was tried first at a choice is not tried after the others before something touches it).
  */
 
-/** A held call, a change on its way to a replica, or the begin of an operation. */
+/** A held call, a change in flight to a replica, or the begin of an operation. */
 interface Step {
-  /** The same in every run that comes to it by the same steps. */
+  /** The same in every run that reaches it by the same steps. */
   readonly label: string;
   readonly replica: number;
   readonly effect: Effect;
@@ -32,19 +32,19 @@ interface Step {
 const OWN: Effect = { type: 'own' };
 const READS: Effect = { type: 'reads' };
 
-/** The begin of an operation: what it does depends on what its replica has learnt. */
+/** The begin of an operation: its effect depends on the knowledge of its replica. */
 export function beginEffect(deliveries: Deliveries): Effect {
   return deliveries === 'prompt' ? READS : OWN;
 }
 
-/** What a step of a replica does to what others see. */
+/** The effect of a replica's step on others. */
 type Effect =
-  /** Nothing: it begins an operation, or brings a change to its own replica. */
+  /** Nothing: it begins an operation, or delivers a change to its own replica. */
   | { readonly type: 'own' }
   | { readonly type: 'reads' }
   | { readonly type: 'commits'; readonly keys: ReadonlySet<string> | 'all' };
 
-/** Whether two steps come to the same in either order. */
+/** Whether two steps have the same result in either order. */
 function areIndependent(a: Step, b: Step): boolean {
   if (a.replica === b.replica) return false;
   if (a.effect.type === 'own' || b.effect.type === 'own') return true;
@@ -69,7 +69,7 @@ export class Controller {
   #activity = 0;
   #shortWaits = 0;
 
-  /** Waits of 20 ms and more are over when nothing else can happen; shorter ones, which only put conflicts apart, at once. */
+  /** Waits of 20 ms and more end when nothing else can happen; shorter ones, which only separate conflicts, at once. */
   readonly clock: Clock;
 
   constructor(nowMs: number) {
@@ -110,12 +110,12 @@ export class Controller {
     return new Promise((release) => this.#held.set(label, { step: { label, replica, effect }, release }));
   }
 
-  /** The steps that can be chosen now, in an order that does not depend on how they came to be held. */
+  /** The steps that can be chosen now, in an order independent of their arrival. */
   async enabled(): Promise<Step[]> {
-    await this.settle();
+    await this.untilIdle();
     while (this.#held.size === 0 && this.#waits.length > 0) {
       for (const wake of this.#waits.splice(0)) wake();
-      await this.settle();
+      await this.untilIdle();
     }
     return [...this.#held.values()].map(({ step }) => step).sort((a, b) => (a.label < b.label ? -1 : 1));
   }
@@ -133,8 +133,8 @@ export class Controller {
     held.release();
   }
 
-  /** Lets everybody go on until they are held. */
-  async settle(): Promise<void> {
+  /** Runs everything until it is held. */
+  async untilIdle(): Promise<void> {
     for (let before = -1; before !== this.#activity || this.#shortWaits > 0;) {
       before = this.#activity;
       await new Promise((resolve) => setImmediate(resolve));
@@ -152,7 +152,7 @@ export class Controller {
   }
 }
 
-/** When a replica learns by its watch what was committed. */
+/** When a replica receives committed changes from its watch. */
 export type Deliveries =
   /** At any moment: each change is a step of its own, and so is the answer of each commit. */
   | 'anytime'
@@ -168,7 +168,7 @@ export interface HeldStoreOptions {
   readonly deliveries: Deliveries;
 }
 
-/** A replica's way to a store, whose calls are held. */
+/** A replica's connection to a store, whose calls are held. */
 export class ControlledStore implements Store {
   readonly #store: MemoryStore;
   readonly #controller: Controller;
@@ -203,7 +203,7 @@ export class ControlledStore implements Store {
   }
 
   async commit(transaction: Transaction, signal: AbortSignal): Promise<CommitResult> {
-    // Where all replicas learn of it at once, it changes what each of them does next.
+    // Where all replicas receive it at once, it changes the next step of each.
     const keys = this.#deliveries === 'prompt' ? 'all' : keysOf(transaction);
     await this.#hold('commit', { type: 'commits', keys });
     const result = await this.#store.commit(transaction, signal);
@@ -242,12 +242,12 @@ export interface Run {
   readonly controller: Controller;
   /** Whether every operation has its answer. Undelivered changes no longer matter then. */
   readonly isDone: () => boolean;
-  /** Looks at what came of it, after everything has passed. */
+  /** Checks the outcome, after everything has passed. */
   readonly check: (steps: readonly string[]) => Promise<void>;
   readonly end: () => Promise<void>;
 }
 
-/** A choice: what could go on, what need not be tried, what was tried, and what is tried in this run. */
+/** A choice: the possible steps, those that need no try, those already tried, and the one of this run. */
 interface Choice {
   readonly enabled: readonly Step[];
   readonly sleeping: readonly Step[];
@@ -258,7 +258,7 @@ interface Choice {
 interface Explored {
   /** Runs that came to their end. */
   readonly ordersCount: number;
-  /** Runs that were given up, as another comes to the same. */
+  /** Runs that were abandoned, as another is equivalent. */
   readonly redundantCount: number;
 }
 

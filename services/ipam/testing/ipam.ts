@@ -12,11 +12,11 @@ import { NOW_MS } from './records.js';
 export interface StartedIpam {
   readonly ipam: Ipam;
   readonly events: Events;
-  /** What was logged, each line as JSON. */
+  /** The log, each line as JSON. */
   readonly lines: string[];
 }
 
-/** All of IPAM but its borders, as one replica on a store, at a time that stands still. */
+/** All of IPAM but its borders, as one replica on a store, with a frozen clock. */
 export async function startIpam(store: Store): Promise<StartedIpam> {
   const { updater } = await startReplica(store);
   const lines: string[] = [];

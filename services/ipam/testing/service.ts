@@ -21,7 +21,7 @@ export function outsideOfKubernetes(): never {
   throw new Error('the test has no API server');
 }
 
-/** A directory with a socket and a datastore, gone when the test is over. */
+/** A directory with a socket and a datastore, deleted after the test. */
 export class Place {
   readonly directory = mkdtempSync(join(tmpdir(), 'podwire-ipam-'));
   readonly address = `unix:${join(this.directory, 'run', 'ipam.sock')}`;
@@ -57,7 +57,7 @@ export class Place {
     return startService(readConfig(this.env(rest)), surroundings);
   }
 
-  /** What was logged. */
+  /** The log lines. */
   get log(): string {
     return this.#log;
   }
@@ -73,7 +73,7 @@ export function attachment(containerId: string, interfaceName = 'eth0') {
   return { network: 'net', containerId, interfaceName };
 }
 
-/** The methods of the service, with all fields of a request optional but what the call is about. */
+/** The methods of the service, with all fields of a request optional except the required ones. */
 export class Caller {
   readonly peer: Peer;
 
@@ -169,7 +169,7 @@ function limits() {
 
 type Environment = Readonly<Record<string, string>>;
 
-/** A service in this process with an embedded datastore, and who calls it. */
+/** A service in this process with an embedded datastore, and its clients. */
 export class Served {
   #begun: { readonly place: Place; readonly caller: Caller } | undefined;
   #service: RunningService | undefined;
@@ -182,7 +182,7 @@ export class Served {
     return this.#now().caller;
   }
 
-  /** With a datastore of its own. */
+  /** With a new datastore. */
   async begin(env: Environment = {}): Promise<void> {
     const place = new Place();
     this.#begun = { place, caller: new Caller(place.address) };
@@ -199,7 +199,7 @@ export class Served {
     this.#service = await this.place.start(env);
   }
 
-  /** The datastore stays. */
+  /** The datastore is kept. */
   async stop(): Promise<void> {
     await this.#service?.stop();
     this.#service = undefined;
@@ -216,7 +216,7 @@ export class Served {
   }
 }
 
-/** A service for the tests of a file, for each with a datastore of its own. */
+/** A service for the tests of a file, each with a new datastore. */
 export function servedForEachTest(env: Environment = {}): Served {
   const served = new Served();
   beforeEach(() => served.begin(env));
@@ -226,7 +226,7 @@ export function servedForEachTest(env: Environment = {}): Served {
 
 export const clientLimits = () => ({ deadlineMs: Date.now() + 60_000 });
 
-/** The failure of a call; whatever else comes of it is the test's end. */
+/** The failure of a call; any other outcome fails the test. */
 export async function failureOf(call: Promise<unknown>): Promise<Failure> {
   const [result] = await Promise.allSettled([call]);
   if (result.status === 'fulfilled') throw new Error('the call did not fail');
@@ -234,7 +234,7 @@ export async function failureOf(call: Promise<unknown>): Promise<Failure> {
   throw result.reason;
 }
 
-/** What a request is refused for: `<field> <reason>` for each. */
+/** The reasons of a refused request: `<field> <reason>` each. */
 export async function faultsOf(call: Promise<unknown>): Promise<string[]> {
   const { code, violations } = await failureOf(call);
   expect(code).toBe('INVALID_REQUEST');

@@ -11,7 +11,7 @@ import { RecordKeys } from '../records/json/keys.js';
 import type { RunningService } from '../service.js';
 import { Caller, Place } from './service.js';
 
-/** A service whose datastore others write nonsense into. */
+/** A service whose datastore gets invalid records from others. */
 
 export const keys = new RecordKeys('/calico');
 const { signal } = new AbortController();
@@ -24,11 +24,11 @@ afterEach(async () => {
 
 interface Bench {
   readonly caller: Caller;
-  /** Looks into the datastore, or changes it, as an operator does: beside the service where it can be shared. */
+  /** Reads or changes the datastore, as an operator does: beside the service where it can be shared. */
   readonly inStore: <Result>(act: (store: Store) => Promise<Result>) => Promise<Result>;
 }
 
-/** The datastore is one process's alone, so the service is stopped for it. */
+/** The datastore has one process, so the service is stopped for it. */
 export async function onEmbedded(): Promise<Bench> {
   const place = new Place();
   cleanups.push(() => place.remove());
@@ -78,7 +78,7 @@ async function write(store: Store, key: string, text: string): Promise<void> {
 
 export const limits = () => ({ deadlineMs: Date.now() + 30_000 });
 
-/** The keys that the audit says cannot be read. */
+/** The keys that the audit reports as unreadable. */
 export async function unreadable({ peer }: Caller): Promise<string[]> {
   const kinds = [FindingKind.FINDING_KIND_RECORD_UNREADABLE];
   const { findings } = await peer.call(AuditServiceService.audit, AuditRequest.fromPartial({ kinds }), limits());

@@ -38,7 +38,7 @@ const SAMPLE = [
   { key: '/calico/c', value: Buffer.alloc(0) },
 ];
 
-test('a file gives back what went into it, whatever the bytes', async () => {
+test('a file returns its input, with any bytes', async () => {
   const record = fc.record({
     key: fc.string({ minLength: 1, unit: 'grapheme' }),
     value: fc.uint8Array({ maxLength: 50 }),
@@ -55,7 +55,7 @@ test('a file gives back what went into it, whatever the bytes', async () => {
   );
 });
 
-test('values that are text can be read by people', () => {
+test('text values are readable', () => {
   const [, text, binary, , trailer] = encode(SAMPLE).toString().split('\n');
   expect(text).toBe('{"key":"/calico/a","value":"{\\"a\\":\\"ä\\"}"}');
   expect(binary).toBe('{"key":"/calico/b","base64":"/wCA"}');
@@ -72,7 +72,7 @@ describe('a file is refused', () => {
       });
   });
 
-  test('whichever byte of it is another', async () => {
+  test('with any changed byte', async () => {
     const outcomes: unknown[] = [];
     for (let at = 0; at < whole.length - 1; at++) {
       const changed = Buffer.from(whole);
@@ -89,7 +89,7 @@ describe('a file is refused', () => {
 
   test.each<[string, Buffer, string]>([
     ['that is empty', Buffer.alloc(0), 'line 1 is missing'],
-    ['that is something else', Buffer.from('hello\n'), 'line 1 is not a header'],
+    ['that is not an export', Buffer.from('hello\n'), 'line 1 is not a header'],
     [
       'of another format',
       Buffer.from(whole.toString().replace('Datastore":1', 'Datastore":2')),

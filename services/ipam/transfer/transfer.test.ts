@@ -71,7 +71,7 @@ describe('a datastore comes out as it went in', () => {
       await fill(store, new Map(keys.map((key) => [key, Buffer.from('old')])));
       const ended = new AbortController();
       const file = exported(store).finally(() => ended.abort());
-      // Behind the pages that were read, and before: one after the other, so that half of it would show.
+      // After the pages that were read, and before them: one after the other, so that half of a pair would show.
       let round = 0;
       for (; !ended.signal.aborted; round++)
         await fill(
@@ -81,7 +81,7 @@ describe('a datastore comes out as it went in', () => {
       expect(round).toBeGreaterThan(2);
       const lines = recordLines(await file).split('\n');
       const seen = lines.filter((line) => line.includes('new')).length;
-      // The moment is one of those between two writes: whatever was written by then is there, in pairs.
+      // The moment is one between two writes: everything written by then is present, in pairs.
       expect(seen % 2).toBe(0);
       expect(lines).toHaveLength(1000);
     } finally {
@@ -90,7 +90,7 @@ describe('a datastore comes out as it went in', () => {
     }
   });
 
-  test('with another prefix, when that is wanted', async () => {
+  test('with another prefix, if requested', async () => {
     const file = await exported(await filled());
     const target = new MemoryStore();
     await expect(imported(target, file, { prefix: '/other' })).rejects.toMatchObject({
@@ -151,7 +151,7 @@ describe('an import is refused, and changes nothing', () => {
     expect(target.toString()).toBe(before);
   });
 
-  test('when a record of the same key has another value, though merging is wanted', async () => {
+  test('when a record of the same key has another value, even with merging', async () => {
     const target = await filled(
       new Map([
         ['/calico/empty', Buffer.from('not')],
@@ -176,7 +176,7 @@ describe('an import is refused, and changes nothing', () => {
     expect(target.toString()).toBe('');
   });
 
-  test('when it is only tried out', async () => {
+  test('when it is a dry run', async () => {
     const target = await filled(new Map([['/calico/empty', Buffer.alloc(0)]]));
     const before = target.toString();
     const file = await exported(await filled());
@@ -189,7 +189,7 @@ describe('an import is refused, and changes nothing', () => {
   });
 });
 
-test('merging leaves what is there, and adds what is not', async () => {
+test('merging keeps existing records, and adds missing ones', async () => {
   const own = new Map([
     ['/calico/empty', Buffer.alloc(0)],
     ['/calico/own', Buffer.from('{}')],
@@ -216,7 +216,7 @@ test('merging histories that are whole from different days on makes one that is 
   }
 });
 
-describe('what is the processes’ own and passes', () => {
+describe('transient records of the processes', () => {
   const passing = (value: string): Map<string, Buffer> =>
     new Map(
       ['/podwire/calico/releases/net.c1', '/podwire/calico/fences/s/0', '/calico/podwire/barrier'].map((key) => [
@@ -225,12 +225,12 @@ describe('what is the processes’ own and passes', () => {
       ]),
     );
 
-  test('is not exported', async () => {
+  test('are not exported', async () => {
     const source = await filled(new Map([...sampleRecords(), ...passing('{}')]));
     expect(recordLines(await exported(source))).toBe(recordLines(await exported(await filled())));
   });
 
-  test('is left out of what an earlier release exported, and hinders no merging', async () => {
+  test('are left out of an earlier release’s export, and do not block merging', async () => {
     const encoder = new ArchiveEncoder();
     const records = new Map([...sampleRecords(), ...passing('{"of":"the file"}')]);
     const lines = [encoder.header({ prefix: '/calico', store: 'etcd', revision: 1 })];
@@ -286,7 +286,7 @@ describe('an import that is cut off', () => {
           () => false,
         );
         expect(whole).toBe(!isRunning);
-        // Where nothing, or all of it, has been done, there is nothing to go on with.
+        // After none or all of the records, there is nothing to continue.
         const repeat = imported(target, file, { merge: mark?.mark.state === 'complete' });
         expect(await repeat).toMatchObject({ records: records.size, resumed: isRunning });
         expect(await contentOf(target)).toEqual(hex(records));
@@ -296,7 +296,7 @@ describe('an import that is cut off', () => {
     },
   );
 
-  test('keeps the datastore from being served or exported, and is not gone on with by another file', async () => {
+  test('keeps the datastore from being served or exported, and cannot be continued with another file', async () => {
     const target = new MemoryStore();
     const file = await exported(await filled(records));
     await expect(imported(failing(target, 3, 'fails'), file)).rejects.toBe(failure);
@@ -311,13 +311,13 @@ describe('an import that is cut off', () => {
     });
   });
 
-  test('is not gone on with while it moves', async () => {
+  test('cannot be continued while it progresses', async () => {
     const target = new MemoryStore();
     const file = await exported(await filled(records));
     await expect(imported(failing(target, 3, 'fails'), file)).rejects.toBe(failure);
     const clock = {
       nowMs: () => 0,
-      // As the other import does, all the time.
+      // Like the other import, all the time.
       sleep: async () => {
         const puts = (await target.read([importMarkKey('/calico')], forever)).records;
         await target.commit({ comparisons: [], puts, deletes: [] }, forever);
@@ -332,7 +332,7 @@ describe('an import that is cut off', () => {
   });
 });
 
-test('of two imports at once one ends, and what is there is whole', async () => {
+test('of two imports at once one completes, and the records are complete', async () => {
   const records = sampleRecords('/calico', 60);
   const file = await exported(await filled(records));
   const target = new MemoryStore({ before: () => new Promise((resolve) => setImmediate(resolve)) });
@@ -346,7 +346,7 @@ test('of two imports at once one ends, and what is there is whole', async () => 
   expect((await readMark(target, '/calico', forever))?.mark.state).toBe('complete');
 });
 
-test('an import that stood still writes nothing any more once another has taken its place', async () => {
+test('a halted import writes nothing once another has replaced it', async () => {
   const records = sampleRecords('/calico', 60);
   const file = await exported(await filled(records));
   const target = new MemoryStore();
@@ -364,7 +364,7 @@ test('an import that stood still writes nothing any more once another has taken 
   const first = imported(halting, file);
   while (commits < 4) await new Promise((resolve) => setImmediate(resolve));
   await imported(target, file);
-  // The service has begun, and has released what the halted transaction would bring back.
+  // The service has begun, and has released what the halted transaction would restore.
   await target.commit({ comparisons: [], puts: [], deletes: [...records.keys()] }, forever);
   releaseNext();
   await expect(first).rejects.toMatchObject({ code: 'IMPORT_REFUSED' });

@@ -25,16 +25,16 @@ function makeHub(): WatchHub {
   return new WatchHub({ keys, codec: new LineCodec(), clock: systemClock, datastore: 'd', currentRevision });
 }
 
-test('a large datastore is taken over at the start with other work in between, and then is as a fresh list has it', async () => {
+test('a large datastore is loaded at the start with other work in between, and equals a fresh list then', async () => {
   const cidrs = Array.from({ length: 2_100 }, (_, index) => `10.${70 + (index >> 8)}.${index & 255}.0/26`);
   // Pools come last, as in the order of the keys.
   const records = [...cidrs.flatMap((cidr) => claimedBlock(block(cidr, 'n1'))), poolRecord('q', '10.64.0.0/10')];
   const store = new MemoryStore();
   await write(store, ...records);
-  let turns = 0;
+  let iterations = 0;
   let ticking = true;
   const tick = (): void => {
-    turns++;
+    iterations++;
     if (ticking) setImmediate(tick);
   };
   const hub = makeHub();
@@ -42,7 +42,7 @@ test('a large datastore is taken over at the start with other work in between, a
   tick();
   await hub.observe({ type: 'listed', revision: 1, records: listed });
   ticking = false;
-  expect(turns).toBeGreaterThanOrEqual(3);
+  expect(iterations).toBeGreaterThanOrEqual(3);
   const client = new WatchingClient();
   const wanted = query({ kinds: ['block', 'route'] });
   await client.readUntil(hub, wanted, 1);
@@ -51,7 +51,7 @@ test('a large datastore is taken over at the start with other work in between, a
   expect(client.objects.size).toBe(2 * cidrs.length);
 });
 
-// As the records of one process: blocks share the owner and the attributes that they had before.
+// Like the records of one process: blocks share unchanged owners and attributes.
 const CIDRS = ['10.65.0.0/26', '10.65.0.64/26'];
 const OWNERS = [host('n1'), host('n2'), { kind: 'virtual', name: 'n1' } as const, undefined];
 const USERS = ['n1', 'n2', undefined].flatMap((name) =>
@@ -113,7 +113,7 @@ test('a watcher of changes of records with shared parts ends with the objects of
           else known.delete(key);
         }
         void hub.observe({ type: 'changed', revision: index + 2, changes });
-        // One reads on with each change, one now and then, and one at the end only.
+        // One reads with each change, one sometimes, and one at the end only.
         for (const [each, client] of clients.entries())
           if (each < 2 && index % (1 + 4 * each) === 0) await client.readUntil(hub, QUERIES[each]!, index + 2);
       }
@@ -138,7 +138,7 @@ function listing(nodeName: string): WatchedObject {
   return { kind: 'block', value };
 }
 
-test('are those of all that are of the node, whenever they are first asked for', () => {
+test('are those of all objects of the node, at any first query', () => {
   const step = fc.record({ key: fc.constantFrom('a', 'b', 'c', 'd'), nodeName: fc.constantFrom(...NODES, undefined) });
   fc.assert(
     fc.property(fc.array(step, { maxLength: 30 }), fc.nat(30), (steps, askedAt) => {

@@ -104,7 +104,7 @@ type Step =
   /** Transactions one after the other; the replicas learn of them when they do. */
   | { readonly type: 'write'; readonly records: readonly RecordValue[] }
   | { readonly type: 'remove'; readonly records: readonly RecordValue[] }
-  /** A client reads some messages, on one of the replicas, and is cut off; the last one may have got lost on the way. */
+  /** A client reads some messages, on one of the replicas, and is cut off; the last one may have been lost. */
   | {
       readonly type: 'read';
       readonly client: number;
@@ -112,9 +112,9 @@ type Step =
       readonly count: number;
       readonly lost: boolean;
     }
-  /** The mirrors' watches break, and what they missed is no longer kept. */
+  /** The mirrors' watches break, and missed changes are no longer kept. */
   | { readonly type: 'compact' }
-  /** The replicas learn of all there is. */
+  /** The replicas receive all changes. */
   | { readonly type: 'settle' };
 
 const step: fc.Arbitrary<Step> = fc.oneof(
@@ -181,7 +181,7 @@ class Model {
     await until(() => this.replicas.every(({ hub }) => hub.revision >= revision));
   }
 
-  /** Whether each client, read to the end, has what a fresh list has; and nothing is left open. */
+  /** Whether each client, read to the end, equals a fresh list; and nothing is left open. */
   async check(): Promise<void> {
     await this.settle();
     const revision = await this.store.revision(new AbortController().signal);
@@ -214,7 +214,7 @@ function newest(records: readonly RecordValue[]): RecordValue[] {
   return [...new Map(records.map((value) => [keys.of(value), value])).values()];
 }
 
-test('after any changes, cuts and resumes on either replica, each client has what a fresh list has', async () => {
+test('after any changes, cuts and resumes on either replica, each client equals a fresh list', async () => {
   await fc.assert(
     fc.asyncProperty(fc.array(step, { maxLength: 30 }), fc.constantFrom(2, 8, 1000), async (steps, capacity) => {
       const model = new Model();

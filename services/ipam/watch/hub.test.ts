@@ -58,7 +58,7 @@ async function removed(...names: readonly string[]): Promise<void> {
   await until(() => replica.hub.revision >= revision);
 }
 
-/** A stream that is read one message at a time, bookmarks left out. */
+/** A stream that is read one message at a time, without bookmarks. */
 class Reader {
   readonly client = new WatchingClient();
   readonly #controller = new AbortController();
@@ -117,7 +117,7 @@ describe('a stream', () => {
     expect(await new Reader().next()).toMatchObject({ phase: 'snapshotComplete', reset: true, changes: [] });
   });
 
-  test('ends when its signal fires, also while it waits', async () => {
+  test('ends when its signal aborts, also while it waits', async () => {
     const controller = new AbortController();
     const read = (async () => {
       const messages: Uint8Array[] = [];
@@ -148,7 +148,7 @@ describe('a stream', () => {
     expect(resumed.client.resets).toBe(0);
   });
 
-  test('gets bookmarks while nothing changes, whose token is that of what did not concern it', async () => {
+  test('gets bookmarks while nothing changes, with the token after irrelevant changes', async () => {
     const reader = await new Reader(query({ kinds: ['pool'] })).whole();
     const revision = await put(blockRecord('10.65.0.0/26', 'n1'));
     const waiting = reader.next();
@@ -171,7 +171,7 @@ describe('a block', () => {
     expect((await reader.next())?.changes[0]?.object).not.toContain('poolName');
   });
 
-  test('is not told when a change does not concern it', async () => {
+  test('is not sent for an irrelevant change', async () => {
     await put(POOL, blockRecord('10.65.0.0/26', 'n1'));
     const reader = await new Reader(query({ kinds: ['block'] })).whole();
     await put({ kind: 'pool', value: pool('p', '10.65.0.0/16', { disabled: true }) });
@@ -257,7 +257,7 @@ describe('a token', () => {
     const resumed = new Reader(query(), reader.client.token, behind);
     const message = resumed.next();
     await until(() => gates.length > 0);
-    // It learns now what the other one has told already.
+    // It receives now what the other one has sent already.
     gates.shift()?.();
     await until(() => behind.hub.revision >= reader.client.revision);
     await new Promise((resolve) => setTimeout(resolve, 100));
@@ -288,7 +288,7 @@ describe('a token', () => {
     await stream.return();
   });
 
-  test('for another question leads to a snapshot', async () => {
+  test('of other filters leads to a snapshot', async () => {
     const reader = await new Reader().whole();
     expect(await new Reader(query({ nodeName: 'n1' }), reader.client.token).next()).toMatchObject({ reset: true });
   });
@@ -316,8 +316,8 @@ describe('a token', () => {
   });
 });
 
-describe('who reads slowly', () => {
-  test('gets the last state alone of what changed often', async () => {
+describe('a slow reader', () => {
+  test('gets only the last state of frequent changes', async () => {
     const reader = await new Reader().whole();
     for (let index = 1; index <= 50; index++) await put(blockRecord('10.65.0.0/26', 'n1', BigInt(index)));
     await until(() => replica.hub.waitersCount === 0 && replica.codec.encoded === 0);
@@ -339,7 +339,7 @@ describe('who reads slowly', () => {
   });
 });
 
-describe('who does not read', () => {
+describe('a client that does not read', () => {
   test('a snapshot that must restart keeps none of its objects', async () => {
     await restart({ recentCapacity: 16, messageBytes: 1 });
     for (let index = 0; index < 3; index++) await put(blockRecord(`10.65.${index}.0/26`, 'n1'));
@@ -363,19 +363,19 @@ describe('who does not read', () => {
 });
 
 describe('many streams', () => {
-  test('of which each asks for something else keep no message for others', async () => {
+  test('with different filters keep no message for others', async () => {
     const wanted = (index: number) => query({ kinds: ['block'], nodeName: `n${index}` });
     const readers = await Promise.all([0, 1, 2].map((index) => new Reader(wanted(index)).whole()));
     await put(...readers.map((_, index) => blockRecord(`10.65.${index}.0/26`, `n${index}`)));
-    const told = await Promise.all(readers.map((reader) => reader.next()));
-    expect(told.map((message) => message?.changes.length)).toEqual([1, 1, 1]);
+    const messages = await Promise.all(readers.map((reader) => reader.next()));
+    expect(messages.map((message) => message?.changes.length)).toEqual([1, 1, 1]);
     expect(replica.hub.sharedCount).toBe(0);
   });
 
   test.each<[string, (last: Reader) => Promise<unknown>]>([
     ['has it', (last) => last.next()],
     ['has ended', (last) => last.cancel()],
-  ])('that ask for the same keep a message until the last of them %s', async (_, end) => {
+  ])('with equal filters keep a message until the last of them %s', async (_, end) => {
     await restart({ bookmarkAfterMs: 60_000 });
     const readers = [await new Reader().whole(), await new Reader().whole()] as const;
     await put(blockRecord('10.65.0.0/26', 'n1'));
@@ -385,7 +385,7 @@ describe('many streams', () => {
     expect(replica.hub.sharedCount).toBe(0);
   });
 
-  test('share what is encoded, objects and messages', { timeout: LIMIT_MS }, async () => {
+  test('share encoded objects and messages', { timeout: LIMIT_MS }, async () => {
     await restart({ bookmarkAfterMs: 60_000 });
     await put(POOL, blockRecord('10.65.0.0/26', 'n1'));
     const readers = await Promise.all(Array.from({ length: 50 }, () => new Reader().whole()));
@@ -401,7 +401,7 @@ describe('many streams', () => {
     expect(replica.hub.waitersCount).toBe(0);
   });
 
-  test('of which each asks for its node are woken for their own changes alone', { timeout: LIMIT_MS }, async () => {
+  test('with their own node as filter are woken for their own changes only', { timeout: LIMIT_MS }, async () => {
     await restart({ bookmarkAfterMs: 60_000 });
     const wanted = (index: number) => query({ kinds: ['block'], nodeName: `n${index}` });
     const readers = await Promise.all(Array.from({ length: 50 }, (_, index) => new Reader(wanted(index)).whole()));
@@ -450,7 +450,7 @@ describe('many streams', () => {
     await expect.poll(encodedBy).toBe(2);
   });
 
-  test('beyond the room for encoded objects are served all the same', async () => {
+  test('beyond the limit of encoded objects are served nevertheless', async () => {
     await restart({ cacheBytes: 0 });
     await put(POOL);
     const readers = await Promise.all([1, 2].map(() => new Reader().whole()));

@@ -64,7 +64,7 @@ function changesOf(steps: readonly { readonly key: string; readonly after: strin
 }
 
 describe('recent changes', () => {
-  test(`are what a list of all changes says of those that are kept (seed ${SEED})`, () => {
+  test(`equal a list of all changes for the kept ones (seed ${SEED})`, () => {
     fc.assert(
       fc.property(fc.array(step, { maxLength: 80 }), fc.constantFrom(4, 16, 1000), (steps, capacity) => {
         const all = changesOf(steps).filter(({ before, after }) => before ?? after);
@@ -86,7 +86,7 @@ describe('recent changes', () => {
             const former = entry.formerScopes.flatMap(({ poolNames }) => poolNames);
             expect(former).not.toContain(nameOfPool(after));
             expect(new Set(former).size).toBe(former.length);
-            // At least every scope that it was in since the first change that is kept.
+            // At least every scope that it was in since the first kept change.
             const before = (changes: readonly RecentChange[]): (string | undefined)[] =>
               changes.filter((other) => other.key === key && other.before).map((other) => nameOfPool(other.before));
             const wanted = before(all.slice(first)).filter((name) => name !== nameOfPool(after));
@@ -106,7 +106,7 @@ describe('recent changes', () => {
     );
   });
 
-  test('share what removed objects were in, and hold nothing of what changed again but its place', () => {
+  test('share the scopes of removed objects, and keep only the place of objects that changed again', () => {
     const told = new Telling(100);
     const { recent } = told;
     for (const key of ['a', 'b']) {

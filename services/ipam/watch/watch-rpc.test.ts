@@ -99,7 +99,7 @@ async function put(...records: Parameters<typeof write>[1][]): Promise<void> {
 }
 
 describe('Watch', () => {
-  test('sends objects as the lists have them, then changes, then bookmarks', async () => {
+  test('sends objects like the lists, then changes, then bookmarks', async () => {
     await put(poolRecord('p', '10.65.0.0/16'), ...claimedBlock(block('10.65.0.0/26', 'n1')));
     const stream = peer.stream(WATCH, request(), forever);
     const { value: snapshot } = await stream.next();
@@ -125,7 +125,7 @@ describe('Watch', () => {
     await until(() => hub.streamsCount === 0 && server.streamsCount === 0 && hub.waitersCount === 0);
   });
 
-  test('sends nodes and reservations as the lists have them', async () => {
+  test('sends nodes and reservations like the lists', async () => {
     const prefixes = [block('10.65.0.0/26', 'n1').prefix];
     const node = JSON.stringify({ metadata: { name: 'n1', uid: 'u', labels: { zone: 'x' } }, spec: {} });
     await store.commit(
@@ -198,8 +198,8 @@ describe('Watch', () => {
     expect([hub.streamsCount, hub.waitersCount]).toEqual([0, 0]);
   });
 
-  test('does not keep more than a message for who does not read', async () => {
-    // 12 MB, of which HTTP/2 and the client take 4 MiB without being asked.
+  test('does not keep more than a message for a client that does not read', async () => {
+    // 12 MB, of which HTTP/2 and the client buffer 4 MiB.
     const cidrs = Array.from({ length: 120 }, (_, index) => `10.${65 + (index >> 6)}.${(index & 63) * 4}.0/22`);
     const round = (sequenceNumber: bigint) =>
       cidrs.map((cidr) => ({ kind: 'block', value: { ...fullBlock(cidr, 'n1'), sequenceNumber } }) as const);
@@ -224,7 +224,7 @@ describe('Watch', () => {
       const newest = [...seen.values()].filter((sequenceNumber) => sequenceNumber === 10n ** 15n + 5n);
       if (newest.length === cidrs.length) break;
     }
-    // The rest of the snapshot, and each block once more: not every state that it had.
+    // The rest of the snapshot, and each block once more: not every intermediate state.
     expect(sent).toBeLessThanOrEqual(2 * cidrs.length + 1);
     await until(() => hub.streamsCount === 0);
   });
@@ -258,7 +258,7 @@ describe('Watch', () => {
       ['pool_name', 'node_name', 'kinds', 'resume_token'],
     ],
     [
-      'a token with something behind it',
+      'a token with trailing bytes',
       { resumeToken: `${Buffer.from('w1...5').toString('base64url')}A` },
       ['resume_token'],
     ],

@@ -18,7 +18,7 @@ import { blockRoute, isSameBlockRoute } from './watched-objects.js';
 
 const CIDR = '10.65.0.0/26';
 
-/** The block, with an address in use by a node, or by one that does not say which it is on. */
+/** The block, with an address in use by a node, or by one without a node. */
 function used(value: Block, ordinal: number, node?: string): Block {
   const owner = node === undefined ? {} : { node };
   return takeOrdinals(value, [ordinal], { handleId: `h${ordinal}`, owner, releasedAtMs: undefined });
@@ -27,7 +27,7 @@ function used(value: Block, ordinal: number, node?: string): Block {
 describe('the route to a block', () => {
   const own = used(used(block(CIDR, 'n1'), 3, 'n1'), 5);
 
-  test('names the owner, and of the addresses only those of other nodes, in their order', () => {
+  test('names the owner, and only the addresses of other nodes, in order', () => {
     const route = blockRoute(used(used(own, 9, 'n3'), 7, 'n2'), 'p');
     expect(route).toEqual({
       prefix: block(CIDR, 'n1').prefix,
@@ -62,11 +62,11 @@ describe('the route to a block', () => {
     ['another owner', false, { ...own, owner: { kind: 'host', name: 'n2' } }, 'p'],
     ['another pool', false, own, 'q'],
     ['no pool', false, own, undefined],
-  ])('after %s is the same: %s', (_, same, after, poolName) => {
+  ])('after %s is unchanged: %s', (_, same, after, poolName) => {
     expect(isSameBlockRoute(blockRoute(own, 'p'), blockRoute(after, poolName))).toBe(same);
   });
 
-  test('is another when an address went from one borrower to another, or another address from the same', () => {
+  test('changes when an address moved from one borrower to another, or the borrower uses another address', () => {
     const borrowed = blockRoute(used(own, 20, 'n2'), 'p');
     expect(isSameBlockRoute(borrowed, blockRoute(used(own, 20, 'n3'), 'p'))).toBe(false);
     expect(isSameBlockRoute(borrowed, blockRoute(used(own, 21, 'n2'), 'p'))).toBe(false);
@@ -90,7 +90,7 @@ describe('a watcher of routes', () => {
     await until(() => replica.hub.revision >= revision);
   }
 
-  test('is sent nothing for 1,000 allocations and as many releases in own blocks, and one message for a borrowed address', async () => {
+  test('gets nothing for 1,000 allocations and releases in own blocks, and one message for a borrowed address', async () => {
     const empty = Array.from({ length: 16 }, (_, index) => block(`10.65.${index}.0/26`, `n${index}`));
     await write(store, poolRecord('p', '10.65.0.0/16'), ...empty.flatMap((value) => claimedBlock(value)));
     await until(() => replica.hub.revision > 0 && replica.mirror.view.pools().length === 1);
@@ -127,7 +127,7 @@ describe('a watcher of routes', () => {
     for (let phase = ''; phase !== 'snapshotComplete';) phase = readMessage((await stream.next()).value!).phase;
     const named = { ...own, attributes: [other] };
     const allocations = own.allocations.map((_, ordinal) => (ordinal === 3 ? 0 : null));
-    // As of one process, whose records share what has not changed.
+    // Like records of one process, which share unchanged parts.
     for (const value of [named, { ...named, allocations }]) {
       const changes = [{ key: keys.block(own.prefix), record: { kind: 'block', value } } as const];
       void hub.observe({ type: 'changed', revision: hub.revision + 1, changes });

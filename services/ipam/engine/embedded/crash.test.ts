@@ -43,7 +43,7 @@ async function commitUntilKilled(aliveMs: number): Promise<number[]> {
 
 describe('the embedded store when its process is killed', () => {
   it.each([3, 11, 29, 47, 83, 130])(
-    'has every acknowledged transaction, each whole, after SIGKILL within %i ms',
+    'has every acknowledged transaction, each complete, after SIGKILL within %i ms',
     async (aliveMs) => {
       const acknowledged = [...(await commitUntilKilled(aliveMs)), ...(await commitUntilKilled(aliveMs / 2))];
       const store = await openStore();
@@ -86,7 +86,7 @@ describe('the embedded store when its process is killed', () => {
 });
 
 /**
- * Puts together the calls that strace prints in two lines, as another thread's came in between: where they ended, but for an
+ * Joins the calls that strace prints in two lines, as another thread ran in between: at their end, except for an
  * acknowledgement, which counts from when it began.
  */
 function inOnePiece(lines: readonly string[]): readonly string[] {

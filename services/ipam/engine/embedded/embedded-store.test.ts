@@ -44,7 +44,7 @@ describe('the embedded store on disk', () => {
     await second.close();
   });
 
-  it('grows beyond the address space it began with', async () => {
+  it('grows beyond its first address space', async () => {
     const store = await EmbeddedStore.open({ directory, pid: process.pid, initialMapBytes: 2 ** 20 });
     const value = Buffer.alloc(2 ** 20, 7);
     for (let index = 0; index < 8; index++)
@@ -55,7 +55,7 @@ describe('the embedded store on disk', () => {
     await store.close();
   });
 
-  it('judges a transaction by those that are still being written when it comes', async () => {
+  it('evaluates a transaction after those that are still being written when it comes', async () => {
     const store = await openStore();
     const puts = ['/0', '/1', '/2', '/3', '/4'].map((key) => ({ key, value: Buffer.from(key) }));
     const comparisons = [{ type: 'record', key: '/0', modRevision: 0 } as const];
@@ -74,7 +74,7 @@ describe('the embedded store on disk', () => {
     await store.close();
   });
 
-  it('judges by what is stored, whether it was written lately, long ago or deleted', async () => {
+  it('evaluates against the stored values, whether they were written lately, long ago or deleted', async () => {
     const store = await openStore();
     const keys = Array.from({ length: 1500 }, (_, at) => `/${at}`);
     const value = Buffer.from('value');
@@ -94,7 +94,7 @@ describe('the embedded store on disk', () => {
     await store.close();
   });
 
-  it('keeps its directory to its owner', async () => {
+  it('is accessible to its owner only', async () => {
     const store = await openStore();
     expect(statSync(directory).mode & 0o777).toBe(0o700);
     await store.close();
@@ -120,7 +120,7 @@ describe('the embedded store on disk', () => {
   });
 });
 
-test('what was written last is known, and what was deleted', () => {
+test('the latest writes and deletions are known', () => {
   const recent = new RecentRevisions();
   recent.set('/a', 2);
   recent.set('/b', 3);
@@ -129,7 +129,7 @@ test('what was written last is known, and what was deleted', () => {
   expect(['/a', '/b', '/c'].map((key) => recent.get(key))).toEqual([4, 0, undefined]);
 });
 
-test('the last 1,024 are known, and what was not written for twice as long is forgotten', () => {
+test('the last 1,024 are known, and keys that were not written for twice as long are dropped', () => {
   const recent = new RecentRevisions();
   recent.set('/kept', 1);
   recent.set('/forgotten', 1);

@@ -12,7 +12,7 @@ import { IndexedRecords } from './snapshot.js';
 const BLOCKS = 4096;
 const OLD = { claimTimeMs: NOW_MS - 3_600_000 };
 
-/** Counts what it is asked for. */
+/** Counts its calls. */
 class CountingImage extends IndexedRecords {
   asked = 0;
 
@@ -60,7 +60,7 @@ function allocation(image: CountingImage) {
 const LEFT = 1234;
 
 describe('of 4096 blocks, an address', () => {
-  test('of the only block without an owner takes a few lookups, whether the others have room or not', () => {
+  test('of the only block without an owner takes a few lookups, whether the others are full or not', () => {
     for (const make of [fullBlock, (cidr: string, name: string) => block(cidr, name, OLD)]) {
       const found = allocation(imageOf(blocksBut(LEFT, make)));
       expect(found.blocks).toEqual([cidrAt(LEFT)]);
@@ -69,7 +69,7 @@ describe('of 4096 blocks, an address', () => {
     }
   });
 
-  test('of the only one that is empty costs a few looks', () => {
+  test('of the only empty one takes a few lookups', () => {
     const records = claimedBlock(block(cidrAt(LEFT), 'another', OLD));
     const found = allocation(imageOf([...blocksBut(LEFT, fullBlock), ...records]));
     expect(found.blocks).toEqual([cidrAt(LEFT)]);
@@ -77,7 +77,7 @@ describe('of 4096 blocks, an address', () => {
     expect(found.asked).toBeLessThan(100);
   });
 
-  test('of the only one that has room costs a few looks', () => {
+  test('of the only one with room takes a few lookups', () => {
     const taken = { ...fullBlock(cidrAt(LEFT), 'another'), unallocated: [7] };
     const roomy = { ...taken, allocations: taken.allocations.with(7, null) };
     const found = allocation(imageOf([...blocksBut(LEFT, fullBlock), ...claimedBlock(roomy)]));

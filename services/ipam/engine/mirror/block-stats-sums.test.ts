@@ -25,7 +25,7 @@ import { IndexedRecords } from './snapshot.js';
 const PLACES = 2048;
 const cidrAt = (place: number): string => `${formatAddress({ family: 4, value: BigInt(0x0a000000 + place * 4) })}/30`;
 
-test('property: the sums of any range are those of its blocks, whatever comes, changes and goes', () => {
+test('property: the sums of any range are those of its blocks, after any additions, changes and removals', () => {
   const change = fc.record({ place: fc.nat(PLACES - 1), become: fc.constantFrom('full', 'empty', 'gone') });
   fc.assert(
     fc.property(
@@ -86,7 +86,7 @@ describe('a refusal in a pool of 4,096 blocks', () => {
   test.each<[string, (cidr: string, node: string) => Block, RegExp]>([
     ['that are full', fullBlock, /all 4096 blocks are full \(16384 of 16384 addresses in use\)/],
     ['of others, with strict affinity', roomyBlock, /and 4092 more blocks of other owners/],
-  ])('%s looks at a handful of them', (_, make, expected) => {
+  ])('%s reads a few of them', (_, make, expected) => {
     const image = new CountingImage(keys, () => true);
     const blocks = Array.from({ length: 4096 }, (_, place) => claimedBlock(make(cidrAt(place), `node-${place % 500}`)));
     const rules = config({ strictAffinity: true });

@@ -28,7 +28,7 @@ const endpoint = fc.oneof(
 );
 const step = fc.record({ name: fc.constantFrom('a', 'b', 'c', 'd'), endpoint: fc.option(endpoint) });
 
-test('property: keys are found by container and in order, whatever comes and goes', () => {
+test('property: keys are found by container and in order, after any additions and removals', () => {
   fc.assert(
     fc.property(fc.array(step, { maxLength: 30 }), (steps) => {
       const index = new EndpointIndex();

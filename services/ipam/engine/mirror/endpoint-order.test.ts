@@ -20,7 +20,7 @@ const endpoint = fc
     return { kind: 'endpoint', key: endpointKey(value), value };
   });
 
-test('a draft shows the endpoints in the order of their keys, with what it changes', async () => {
+test('a draft shows the endpoints in the order of their keys, with its changes', async () => {
   const change = fc.record({ type: fc.constantFrom('put', 'delete', 'expect'), record: endpoint });
   await fc.assert(
     fc.asyncProperty(

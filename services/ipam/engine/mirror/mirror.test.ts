@@ -41,7 +41,7 @@ async function remove(store: MemoryStore, key: string): Promise<void> {
 const NOT_POOLS = { poolsCompared: false };
 
 describe('the mirror', () => {
-  it('has what was there, and what comes', async () => {
+  it('has the existing records, and later changes', async () => {
     const store = new MemoryStore();
     await writeHandle(store, handle('a', 1));
     const { mirror } = await startReplica(store);
@@ -54,7 +54,7 @@ describe('the mirror', () => {
     expect([mirror.modRevision(KEY), mirror.modRevision(keys.handle('b'))]).toEqual([3, 0]);
   });
 
-  it('is not set back by older changes that the watch brings after an own commit', async () => {
+  it('is not set back by older changes that the watch delivers after an own commit', async () => {
     const store = new MemoryStore();
     const { mirror } = await startReplica(store);
     mirror.applyOwn(9, [own('a', 9), { key: keys.handle('b'), decoded: undefined, value: undefined }], NOT_POOLS);
@@ -75,7 +75,7 @@ describe('the mirror', () => {
     expect(count(mirror)).toBe(5);
   });
 
-  it('takes what a lost comparison has met as the watch would bring it, and is not set back by it', async () => {
+  it('applies the conflict of a lost comparison like a change of the watch, and is not set back by it', async () => {
     const never = new Promise<void>(() => undefined);
     const store = new MemoryStore({ before: (operation) => (operation === 'watch' ? never : Promise.resolve()) });
     await writeHandle(store, handle('a', 1));
@@ -146,7 +146,7 @@ describe('the mirror', () => {
     expect(count(mirror)).toBe(3);
   });
 
-  it('sets a record aside that cannot be read, says so once, and serves the rest', async () => {
+  it('sets a record aside that cannot be read, reports it once, and serves the rest', async () => {
     const store = new MemoryStore();
     await putText(store, KEY, '{"block":7}');
     await writeHandle(store, handle('b', 1));
@@ -159,7 +159,7 @@ describe('the mirror', () => {
     expect(count(mirror)).toBe(4);
   });
 
-  it('shows what it sets aside, and other writers’ endpoints, apart from the records', async () => {
+  it('shows records set aside, and other writers’ endpoints, apart from the records', async () => {
     const store = new MemoryStore();
     const foreign = keys.endpoint({ namespace: 'default', name: 'n1-k8s-web-eth0' });
     const networks = '["10.0.0.7/32","fd00::7",7,"10.0.0.0/24"]';
@@ -248,7 +248,7 @@ describe('the mirror', () => {
     await mirror.close();
   });
 
-  it('shows, after any changes, what a fresh list would', async () => {
+  it('shows, after any changes, the same as a new list', async () => {
     const command = fc.record({
       id: fc.constantFrom('a', 'b', 'c'),
       count: fc.option(fc.nat(9)),

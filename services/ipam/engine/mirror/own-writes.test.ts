@@ -7,7 +7,7 @@ const decodedAs = (text: string): DecodedRecord => ({ record: { kind: 'requestPo
 const put = (key: string, text: string): OwnWrite => ({ key, decoded: decodedAs(text), value: Buffer.from(text) });
 const removal = (key: string): OwnWrite => ({ key, decoded: undefined, value: undefined });
 
-test('what was sent is known by its bytes until it was answered', () => {
+test('a sent transaction is known by its bytes until it is answered', () => {
   const own = new OwnWrites();
   const first = [put('a', 'one'), removal('b')];
   own.markSent(first);
@@ -19,7 +19,7 @@ test('what was sent is known by its bytes until it was answered', () => {
   expect(own.decoded('a', Buffer.from('one'))).toBeUndefined();
 });
 
-test('the answer of an earlier transaction does not end what a later one has sent', () => {
+test('the answer of an earlier transaction does not end a later one', () => {
   const own = new OwnWrites();
   const [earlier, later] = [[put('a', 'one')], [put('a', 'two')]];
   own.markSent(earlier);
@@ -28,7 +28,7 @@ test('the answer of an earlier transaction does not end what a later one has sen
   expect(own.decoded('a', Buffer.from('two'))).toEqual(decodedAs('two'));
 });
 
-test('what was committed is known at its revision until the watch has told of it', () => {
+test('a commit is known at its revision until the watch has reported it', () => {
   const own = new OwnWrites();
   own.addCommit(8, [put('a', 'eight')]);
   own.addCommit(7, [put('a', 'seven'), removal('b')]);

@@ -35,14 +35,14 @@ describe('a list in parts', () => {
     expect(parts).toBeLessThanOrEqual(1 + Math.ceil(count / 2000));
   });
 
-  it('has small parts where records are large', async () => {
+  it('has small parts when records are large', async () => {
     const store = await filled(150, 100_000);
     const sizes: number[] = [];
     for await (const { records } of listInParts(store, '/a/', forever)) sizes.push(records.length);
     expect(sizes).toEqual(Array.from({ length: 15 }, () => 10));
   });
 
-  it('asks for few pages, each while the one before is worked on', async () => {
+  it('reads few pages ahead, each while the previous one is processed', async () => {
     const scans: number[] = [];
     let given = 0;
     const count = (operation: Operation): Promise<void> => {

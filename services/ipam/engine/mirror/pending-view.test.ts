@@ -17,7 +17,7 @@ const OWNERS: readonly BlockOwner[] = [
 const CIDRS = ['10.0.0.0/31', '10.0.0.2/31', '10.0.0.4/31'];
 const RANGES = ['10.0.0.0/24', '10.0.0.0/30', '10.0.0.4/31', '10.0.0.5/32', '10.0.0.8/29'].map(prefix);
 const LARGE = '10.0.0.0/16';
-/** Where blocks may be that cannot be read; the last is larger than any block. */
+/** Ranges of unreadable blocks; the last is larger than any block. */
 const NONSENSE = ['10.0.0.6/31', '10.0.0.8/30', '10.0.0.0/20', LARGE];
 
 type Fill = 'empty' | 'full' | 'cooling';
@@ -82,7 +82,7 @@ async function putText(store: MemoryStore, cidr: string, text: string): Promise<
   await store.commit({ comparisons: [], puts, deletes: [] }, forever);
 }
 
-it('mirror and draft show, after any changes, what looking at every record would', async () => {
+it('mirror and draft show, after any changes, the same as reading every record', async () => {
   await fc.assert(
     fc.asyncProperty(scenarios, async ({ stored, nonsense, corrected, committed, drafted }) => {
       const store = new MemoryStore();

@@ -11,8 +11,8 @@ function blockAt(place: number): Prefix {
   return { family: 4, value: START + BigInt(place) * 16n, length: 28 };
 }
 
-test('property: lists, and counts those that follow each other, as looking at each would', () => {
-  // Enough for several runs: whole stretches come and go, in any order.
+test('property: lists and counts neighbours, as reading each would', () => {
+  // Enough for several runs: whole ranges are added and removed, in any order.
   const step = fc.record({ adds: fc.boolean(), from: fc.nat(3000), count: fc.nat(1500), isBackwards: fc.boolean() });
   const scenario = fc.record({
     steps: fc.array(step, { maxLength: 5 }),
@@ -57,7 +57,7 @@ test('keeps each once', () => {
   expect(sorted.consecutiveFrom(blockAt(2))).toBe(0);
 });
 
-test('holds what a sorted set holds, whatever is added and deleted', () => {
+test('holds the same as a sorted set, after any additions and removals', () => {
   const text = fc.oneof(fc.stringMatching(/^[ab/]{0,6}$/), fc.string({ unit: 'binary', maxLength: 3 }));
   const step = fc.record({ add: fc.boolean(), text, behind: text });
   fc.assert(

@@ -9,7 +9,7 @@ import { decodeRecord } from '../../records/json/registry.js';
 import { MapView } from '../../records/testing/map-view.js';
 import type { Store } from '../store.js';
 
-/** Everything a store holds. */
+/** Every record of a store. */
 export async function readAll(store: Store, keys: RecordKeys): Promise<MapView> {
   const { records } = await store.list(keys.root, new AbortController().signal);
   const view = new MapView();
@@ -40,7 +40,7 @@ export function heldByHandle(view: MapView): ReadonlyMap<string, string> {
   return held;
 }
 
-/** Every way in which the records break I1–I3, P1 or P2 of DESIGN.md, one line each. Looks at everything, in the obvious way. */
+/** Every violation of I1–I3, P1 or P2 of DESIGN.md in the records, one line each. Reads everything, in the obvious way. */
 export function inconsistencies(view: MapView, nowMs: number): string[] {
   return [
     ...poolFaults(view),

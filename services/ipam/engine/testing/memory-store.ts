@@ -15,13 +15,13 @@ import {
 } from '../store.js';
 import { closedFailure, effectiveChanges, evaluateComparisons, throwIfAborted } from '../transaction.js';
 
-/** What can be made to go wrong with the next operation of a kind. */
+/** The possible faults of the next operation of a kind. */
 type Fault =
   /** Fails before it has any effect. */
   | { readonly type: 'fails'; readonly failure: Error }
   /** Commits, and then fails, as when the answer is lost. */
   | { readonly type: 'failsAfterCommit'; readonly failure: Error }
-  /** Answers that a comparison was lost without saying which, as etcd does where its store's own condition was lost. */
+  /** Answers that a comparison was lost without naming it, like etcd where its store's own condition was lost. */
   | { readonly type: 'losesRace' };
 
 export type Operation = 'list' | 'read' | 'scan' | 'revision' | 'commit' | 'watch';
@@ -35,7 +35,7 @@ export interface MemoryStoreOptions {
 
 const DEFAULT_WATCH_HISTORY_COUNT = 1000;
 
-/** The fake: a store in memory with the real rules, which can be told to fail. Prints itself as `etcdctl get --prefix ''` does. */
+/** The fake: a store in memory with the real rules, and planned failures. Prints itself as `etcdctl get --prefix ''` does. */
 export class MemoryStore implements Store {
   readonly #records = new Map<string, StoredRecord>();
   readonly #log: ChangeLog;

@@ -7,9 +7,9 @@ import { RevisionCompacted, type Comparison, type RevisionChanges, type Store, t
 
 interface StoreUnderTest {
   readonly store: Store;
-  /** Makes the store forget the changes so far, at least those older than the newest. */
+  /** Makes the store compact the changes so far, at least those older than the newest. */
   readonly forgetChanges: () => Promise<void>;
-  /** Lets go of everything, the store included. */
+  /** Releases everything, the store included. */
   readonly dispose: () => Promise<void>;
 }
 
@@ -106,7 +106,7 @@ export function describeStoreContract(name: string, open: () => Promise<StoreUnd
     });
 
     describe('scanning', () => {
-      it('gives the records of a prefix in pages, in key order, each once', async () => {
+      it('returns the records of a prefix in pages, in key order, each once', async () => {
         const keys = Array.from({ length: 25 }, (_, index) => `/s/${String(index).padStart(2, '0')}`);
         await commit(store, { puts: Object.fromEntries(keys.map((key) => [key, key])) });
         const revision = await commit(store, {
@@ -127,7 +127,7 @@ export function describeStoreContract(name: string, open: () => Promise<StoreUnd
         expect(sizes).toEqual([10, 10, 5]);
       });
 
-      it('says that there is no more after a page that is just full', async () => {
+      it('reports the end after a page that is exactly full', async () => {
         await commit(store, { puts: { '/s/1': '1', '/s/2': '2', '/t': '3' } });
         const page = await store.scan({ prefix: '/s/', after: undefined, limit: 2 }, signal);
         expect([page.records.length, page.more]).toEqual([2, false]);
@@ -143,7 +143,7 @@ export function describeStoreContract(name: string, open: () => Promise<StoreUnd
         expect(more).toBe(false);
       });
 
-      it('gives pages of one moment, or says that the store no longer has it', async () => {
+      it('returns pages of one moment, or reports that the store no longer has it', async () => {
         const revision = await commit(store, { puts: { '/s/1': 'old', '/s/2': 'old' } });
         const page = async (after: string | undefined): Promise<string> => {
           const { records } = await store.scan({ prefix: '/s/', after, limit: 1, revision }, signal);
@@ -182,7 +182,7 @@ export function describeStoreContract(name: string, open: () => Promise<StoreUnd
         expect(new Set(revisions).size).toBe(3);
       });
 
-      it('makes a record only once', async () => {
+      it('creates a record only once', async () => {
         const create = { puts: { '/a': '1' }, if: [record('/a', 0)] };
         expect((await store.commit(transaction(create), signal)).committed).toBe(true);
         expect((await store.commit(transaction(create), signal)).committed).toBe(false);
@@ -204,7 +204,7 @@ export function describeStoreContract(name: string, open: () => Promise<StoreUnd
         ]);
       });
 
-      it('treats a deleted record as never made', async () => {
+      it('treats a deleted record as never created', async () => {
         await commit(store, { puts: { '/a': '1' } });
         await commit(store, { deletes: ['/a'] });
         await commit(store, { puts: { '/a': '2' }, if: [record('/a', 0)] });
@@ -336,7 +336,7 @@ export function describeStoreContract(name: string, open: () => Promise<StoreUnd
         expect(await ended).toEqual([]);
       });
 
-      it('says when the changes asked for are no longer kept', async () => {
+      it('reports when the requested changes are no longer kept', async () => {
         const start = await commit(store, { puts: { '/a': '1' } });
         for (const value of ['2', '3', '4']) await commit(store, { puts: { '/a': value } });
         await subject.forgetChanges();
@@ -347,7 +347,7 @@ export function describeStoreContract(name: string, open: () => Promise<StoreUnd
     });
 
     describe('ending', () => {
-      it('refuses a call whose signal has fired, without effect', async () => {
+      it('refuses a call whose signal is aborted, without effect', async () => {
         const aborted = AbortSignal.abort();
         const put = transaction({ puts: { '/a': '1' } });
         await expect(store.commit(put, aborted)).rejects.toMatchObject({ code: 'CANCELLED' });
@@ -357,7 +357,7 @@ export function describeStoreContract(name: string, open: () => Promise<StoreUnd
         expect((await store.list('/', signal)).records).toEqual([]);
       });
 
-      it('leaves nothing with the signal of a call that has ended, which may be the next one’s too', async () => {
+      it('leaves no listener on the signal of a completed call, which may be the next one’s too', async () => {
         const { signal: kept } = new AbortController();
         await store.commit(transaction({ puts: { '/a': '1' } }), kept);
         await store.commit(transaction({ puts: { '/a': '2' }, if: [record('/a', 0)] }), kept);
@@ -368,7 +368,7 @@ export function describeStoreContract(name: string, open: () => Promise<StoreUnd
         expect(getEventListeners(kept, 'abort')).toEqual([]);
       });
 
-      it('fails every call once it is closed, and closes twice', async () => {
+      it('fails every call once it is closed, and can be closed twice', async () => {
         const watching = take(
           store.watch({ prefix: '/', afterRevision: (await store.list('/', signal)).revision }, signal),
           1,
@@ -387,7 +387,7 @@ export function describeStoreContract(name: string, open: () => Promise<StoreUnd
         await watchFailed;
       });
 
-      it('commits what was handed over before it is closed', async () => {
+      it('completes commits made before it is closed', async () => {
         const handedOver = store.commit(transaction({ puts: { '/a': '1' } }), signal);
         await Promise.resolve();
         await store.close();

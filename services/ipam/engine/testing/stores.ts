@@ -12,7 +12,7 @@ import type { Store } from '../store.js';
 import { Updater, type Decide, type UpdaterOptions } from '../updates/update-loop.js';
 import { MemoryStore } from './memory-store.js';
 
-/** What the tests of mirror, draft and update loop share. */
+/** Shared by the tests of mirror, draft and update loop. */
 
 export const keys = new RecordKeys('/calico');
 export const BLOCK = '10.0.0.0/26';
@@ -21,7 +21,7 @@ export const BLOCK = '10.0.0.0/26';
 export const forever: AbortSignal = new AbortController().signal;
 setMaxListeners(0, forever);
 
-/** Waits end in the next turn of the event loop, and time limits never come. */
+/** Waits end in the next iteration of the event loop, and time limits never expire. */
 export const instantClock: Clock = {
   nowMs: () => 0,
   sleep: (_, signal) =>
@@ -32,7 +32,7 @@ export const instantClock: Clock = {
   after: () => () => undefined,
 };
 
-/** A store that holds every commit back until it is let go. */
+/** A store that holds every commit back until it is released. */
 export function blockingStore(): {
   readonly store: MemoryStore;
   readonly releaseNext: () => void;
@@ -88,7 +88,7 @@ export function emptyBlock(cidr: string): Block {
   };
 }
 
-/** Makes the handle's count one higher. The outcome is the count. */
+/** Increments the handle's count. The outcome is the count. */
 export function increment(id: string): Decide<number> {
   return (view) => {
     const count = (view.handle(id)?.blocks.get(BLOCK) ?? 0) + 1;
@@ -100,14 +100,14 @@ export function readCount(id: string): Decide<number> {
   return (view) => ({ changes: [], outcome: view.handle(id)?.blocks.get(BLOCK) ?? 0 });
 }
 
-/** Writes a handle as another replica would, behind the mirrors' backs. */
+/** Writes a handle as another replica would, past the mirrors. */
 export async function writeHandle(store: MemoryStore, value: Handle): Promise<void> {
   const bytes = serialize(encodeRecord({ kind: 'handle', value }, undefined));
   const puts = [{ key: keys.handle(value.id), value: bytes }];
   await store.commit({ comparisons: [], puts, deletes: [] }, forever);
 }
 
-/** Lets everything that is ready to run do so. */
+/** Runs everything that is ready to run. */
 export async function settleEvents(): Promise<void> {
   for (let turn = 0; turn < 5; turn++) await new Promise((resolve) => setImmediate(resolve));
 }

@@ -5,13 +5,13 @@ import { forever, handle, blockingStore, put, settleEvents, startReplica } from 
 
 const give = (): Decision<string> => ({ changes: [put(handle('net.c1', 1))], outcome: 'given' });
 
-/** As a release: it has something to change where it finds the handle. */
+/** Like a release: it changes a handle that it finds. */
 const release = (view: View): Decision<string> => ({
   changes: [{ type: 'release', handleId: 'net.c1', nowMs: 0 }],
   outcome: view.handle('net.c1') ? 'found' : 'nothing to release',
 });
 
-it('finds what a caller who gave up has left on its way to the only writer’s store', async () => {
+it('finds the commit of a caller that gave up, in flight to the only writer’s store', async () => {
   const { store, releaseNext } = blockingStore();
   const { updater } = await startReplica(store, { isExclusiveWriter: true });
   const caller = new AbortController();

@@ -11,7 +11,7 @@ interface TimeLimit {
   isOff: boolean;
 }
 
-/** Its time limits are over when a test says so. */
+/** Its time limits expire when a test says so. */
 class LimitClock {
   readonly limits: TimeLimit[] = [];
   readonly nowMs = instantClock.nowMs.bind(undefined);
@@ -24,7 +24,7 @@ class LimitClock {
   }
 }
 
-/** While it is silent it never answers a commit, but for its signal. */
+/** While it is silent it answers no commit, except when the signal aborts. */
 class SilentStore extends MemoryStore {
   isSilent = true;
 
@@ -39,14 +39,14 @@ class SilentStore extends MemoryStore {
 
 const write = (): Decision<string> => ({ changes: [put(handle('net.c1', 1))], outcome: 'written' });
 
-it('calls the time limit of a transaction off with its answer', async () => {
+it('cancels the time limit of a transaction at its answer', async () => {
   const clock = new LimitClock();
   const { updater } = await startReplica(new MemoryStore(), { clock });
   expect(await updater.update('n', write, { signal: forever })).toBe('written');
   expect(clock.limits).toMatchObject([{ durationMs: 10_000, isOff: true }]);
 });
 
-it('gives a transaction up that the store does not answer in time, and commits the next', async () => {
+it('abandons a transaction that the store does not answer in time, and commits the next', async () => {
   const clock = new LimitClock();
   const store = new SilentStore();
   const { updater } = await startReplica(store, { clock });

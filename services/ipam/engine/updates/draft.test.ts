@@ -59,7 +59,7 @@ function endpoint(containerId: string): RecordValue {
 const change = (type: 'put' | 'delete' | 'expect', record: RecordValue): Change => ({ type, record });
 
 describe('a draft', () => {
-  it('knows whether all is shown that was committed before a pool was last written', async () => {
+  it('knows whether it shows everything that was committed before a pool was last written', async () => {
     const store = new MemoryStore();
     const { mirror } = await startReplica(store);
     const record: RecordValue = { kind: 'pool', value: pool('p') };
@@ -67,7 +67,7 @@ describe('a draft', () => {
     draft.fold([change('put', record)]);
     const { writes } = draft.build();
     expect(draft.showsAllBefore({ kind: 'pool', value: pool('p') }), 'while it is not committed').toBe(false);
-    // Committed after another replica’s change, of revision 2, which the watch has not brought yet.
+    // Committed after another replica’s change, of revision 2, which the watch has not delivered yet.
     mirror.applyOwn(3, writes, { poolsCompared: false });
     const shows = () =>
       new Draft(mirror, keys, { marksReleases: false }).showsAllBefore({ kind: 'pool', value: pool('p') });
@@ -85,7 +85,7 @@ describe('a draft', () => {
     expect(expecting.showsAllBefore({ kind: 'pool', value: pool('p') })).toBe(true);
   });
 
-  it('lists what is only compared as it is stored, beside what is written', async () => {
+  it('lists compared records as stored, beside written ones', async () => {
     const recordsOf = (name: string, cidr: string): RecordValue[] => [
       { kind: 'pool', value: pool(name) },
       { kind: 'handle', value: handle(name, 1) },
@@ -141,7 +141,7 @@ describe('a draft', () => {
     expect(draft.block(prefix('10.0.0.0/30'))).toBeUndefined();
   });
 
-  it('compares every named record with the revision that was seen, and writes each once', async () => {
+  it('compares every named record with its seen revision, and writes each once', async () => {
     const draft = await draftOver([{ kind: 'handle', value: handle('a', 1) }, block('10.0.0.0/30')]);
     draft.fold([put(handle('a', 2)), change('expect', block('10.0.0.0/30'))]);
     draft.fold([put(handle('a', 3)), put(handle('new', 1)), { type: 'expectPools' }]);
@@ -159,7 +159,7 @@ describe('a draft', () => {
     expect(transaction.deletes).toEqual([]);
   });
 
-  it('neither writes nor deletes a record that was made and removed within it', async () => {
+  it('neither writes nor deletes a record that was created and removed within it', async () => {
     const draft = await draftOver([]);
     draft.fold([put(handle('a', 1))]);
     draft.fold([change('delete', { kind: 'handle', value: handle('a', 1) })]);
@@ -168,7 +168,7 @@ describe('a draft', () => {
     expect(transaction.comparisons).toHaveLength(1);
   });
 
-  it('folds nothing of a decision that would replace a record that cannot be read', async () => {
+  it('folds nothing of a decision that would replace an unreadable record', async () => {
     const store = new MemoryStore();
     const puts = [{ key: keys.handle('bad'), value: Buffer.from('[]') }];
     await store.commit({ comparisons: [], puts, deletes: [] }, forever);
@@ -217,7 +217,7 @@ describe('a lock of the datastore', () => {
   const lockKeys = new RecordKeys('/calico', { hasLock: true });
   const comparison = { type: 'record', key: lockKeys.clusterInformation, modRevision: 0 };
 
-  it('is compared once by a transaction that changes who holds what, and by no other', async () => {
+  it('is compared once by a transaction that changes a holder, and by no other', async () => {
     const { mirror } = await startReplica(new MemoryStore());
     const comparisonsOf = (changes: readonly Change[]) => {
       const draft = new Draft(mirror, lockKeys, { marksReleases: false });
@@ -245,7 +245,7 @@ describe('the size of a transaction', () => {
     { maxLength: 6 },
   );
 
-  it('property: is as many operations as was said before, or fewer where a mark is compared twice', async () => {
+  it('property: is as many operations as estimated, or fewer where a mark is compared twice', async () => {
     const { mirror } = await startReplica(new MemoryStore());
     fc.assert(
       fc.property(changes, changes, fc.boolean(), fc.boolean(), (first, second, marksReleases, hasLock) => {
@@ -267,14 +267,14 @@ describe('the size of a transaction', () => {
     const draft = await draftOver([]);
     expect(draft.bytesWith(puts)).toBe(3000);
     draft.fold(puts);
-    // What is written already grows by an allocation each.
+    // The written records already grow by an allocation each.
     expect(draft.bytesWith(puts)).toBe(4000);
     expect(draft.bytesWith([])).toBe(3000);
   });
 });
 
 describe('lists of records by name', () => {
-  it('show what the draft has changed', async () => {
+  it('show the draft’s changes', async () => {
     const named = (name: string, prefixes = ['10.0.0.1/32']): RecordValue => ({
       kind: 'reservation',
       value: { name, uid: '', createTimeMs: 0, prefixes: prefixes.map(prefix) },
@@ -305,7 +305,7 @@ describe('marks of releases', () => {
     draft.fold([allocate]);
     const { transaction, doubtful } = draft.build();
     expect(transaction.puts).toEqual([{ key, value: Buffer.from('{"releasedAt":"1970-01-01T00:00:00.000Z"}') }]);
-    // A release rests on what it knows of the handle, also on there being none.
+    // A release depends on its knowledge of the handle, also on its absence.
     expect(transaction.comparisons).toEqual([
       { type: 'record', key: '/calico/ipam/v2/handle/net.c1', modRevision: 0 },
       { type: 'record', key, modRevision: 0 },

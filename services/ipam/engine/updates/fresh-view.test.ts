@@ -5,7 +5,7 @@ import { MemoryStore, type Operation } from '../testing/memory-store.js';
 import { forever, handle, instantClock, keys, readCount, startReplica, writeHandle } from '../testing/stores.js';
 import { FreshView } from './fresh-view.js';
 
-/** A store that counts what it is asked for, and whose watches stand still until they are let go. */
+/** A store that counts its calls, and whose watches are held until a test releases them. */
 function countingStore() {
   const asked: Operation[] = [];
   let release = (): void => undefined;
@@ -26,7 +26,7 @@ async function freshViewOf(store: MemoryStore) {
 }
 
 describe('a fresh view', () => {
-  it('waits until the watch has brought what was acknowledged before', async () => {
+  it('waits until the watch has delivered what was acknowledged before', async () => {
     const { store, letWatchGo } = countingStore();
     const { mirror, fresh } = await freshViewOf(store);
     await writeHandle(store, handle('a', 3));
@@ -39,7 +39,7 @@ describe('a fresh view', () => {
     expect(mirror.view.handle('a')).toEqual(handle('a', 3));
   });
 
-  it('asks once for all who come before it asks, and again for those who come later', async () => {
+  it('asks once for all earlier waiters, and again for later ones', async () => {
     const { store, count, letWatchGo } = countingStore();
     letWatchGo();
     const { fresh } = await freshViewOf(store);
@@ -61,7 +61,7 @@ describe('a fresh view', () => {
     expect(mirror.position).toBe(revision);
   });
 
-  it('lists everything, once, where the store has no space for that key', async () => {
+  it('lists everything, once, where the store is too full for that key', async () => {
     const { store, count } = countingStore();
     await writeHandle(store, handle('gone', 1));
     const { mirror, fresh } = await freshViewOf(store);
@@ -71,14 +71,14 @@ describe('a fresh view', () => {
     store.injectFault('commit', { type: 'fails', failure: new Failure('STORE_FULL', 'planned') });
     await fresh.reach(forever);
     expect([mirror.view.handle('gone'), mirror.view.handle('made')]).toEqual([undefined, handle('made', 2)]);
-    // Who follows the changes is still told of each.
+    // Followers of the changes are still notified of each.
     expect(mirror.position).toBe(position);
     const scans = count('scan');
     await fresh.reach(forever);
     expect([store.unusedFaults(), count('scan')]).toEqual([[], scans]);
   });
 
-  it('fails those who asked when the store cannot be asked, and serves the next', async () => {
+  it('fails the waiters when the store cannot be read, and serves the next', async () => {
     const { store, letWatchGo } = countingStore();
     letWatchGo();
     const { fresh } = await freshViewOf(store);
@@ -89,7 +89,7 @@ describe('a fresh view', () => {
     await fresh.reach(forever);
   });
 
-  it('lets who gives up go', async () => {
+  it('releases a waiter that cancels', async () => {
     const { store } = countingStore();
     const { fresh } = await freshViewOf(store);
     await writeHandle(store, handle('a', 1));

@@ -26,7 +26,7 @@ describe('a lane', () => {
     expect(lane.isIdle).toBe(true);
   });
 
-  it('is not served while it has a transaction under way, or waits', () => {
+  it('is not served while it has a transaction in flight, or waits', () => {
     const lane = new Lane('n');
     lane.add(request());
     expect([lane.isReady, lane.isOccupied]).toEqual([true, true]);
@@ -39,14 +39,14 @@ describe('a lane', () => {
     expect(lane.isReady).toBe(true);
   });
 
-  it('goes alone for a while after it lost', () => {
+  it('is served alone for a while after it lost', () => {
     const lane = new Lane('n');
     expect(lane.isExclusive(0)).toBe(false);
     lane.markLost(1000);
     expect([lane.isReady, lane.isExclusive(1499), lane.isExclusive(1500)]).toEqual([false, true, false]);
   });
 
-  it('goes with others again after two transactions without a loss, and knows which came first', () => {
+  it('is served with others after two transactions without a loss, and keeps the order', () => {
     const lane = new Lane('n');
     lane.markLost(0);
     expect([lane.markCommitted(), lane.isExclusive(0)]).toEqual([true, true]);

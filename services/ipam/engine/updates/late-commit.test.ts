@@ -6,19 +6,19 @@ import { forever, handle, keys, put, settleEvents, startReplica } from '../testi
 
 const MARKS = { marksReleases: true };
 
-/** As an allocation changes a handle. */
+/** Changes a handle like an allocation. */
 const give = (): Decision<string> => ({
   changes: [put(handle('net.c1', 1)), { type: 'expectUnreleased', handleId: 'net.c1' }],
   outcome: 'given',
 });
 
-/** As a release that finds nothing. */
+/** Like a release that finds nothing. */
 const release = (): Decision<string> => ({
   changes: [{ type: 'release', handleId: 'net.c1', nowMs: 0 }],
   outcome: 'released',
 });
 
-/** Commits stay on their way to it while it is slow, until they are let go. */
+/** Commits to it are delayed while it is slow, until they are released. */
 class SlowStore extends MemoryStore {
   isSlow = true;
   readonly #waiting: (() => void)[] = [];
@@ -43,7 +43,7 @@ async function storedHandles(store: MemoryStore): Promise<number> {
 }
 
 describe('a transaction that arrives late', () => {
-  it('gives nothing any more once the release of its handle was acknowledged elsewhere', async () => {
+  it('allocates nothing once the release of its handle was acknowledged elsewhere', async () => {
     const { store, first, second } = await twoReplicas();
     const caller = new AbortController();
     const allocation = first.updater.update('n', give, { signal: caller.signal });
@@ -57,7 +57,7 @@ describe('a transaction that arrives late', () => {
     expect(await storedHandles(store)).toBe(0);
   });
 
-  it('is decided again, and given, for a caller who still waits', async () => {
+  it('is decided again, and allocates, for a caller that still waits', async () => {
     const { store, first, second } = await twoReplicas();
     const allocation = first.updater.update('n', give, { signal: forever });
     await settleEvents();
@@ -79,11 +79,11 @@ describe('a transaction that arrives late', () => {
   });
 });
 
-it('a release by a replica that has not heard of the allocation finds it all the same', async () => {
+it('a release by a replica that has not received the allocation finds it nevertheless', async () => {
   const { store, first, second } = await twoReplicas();
   store.isSlow = false;
   await first.updater.update('n', give, { signal: forever });
-  // In the same turn of the event loop: the second replica's watch has told it nothing yet.
+  // In the same iteration of the event loop: the second replica's watch has delivered nothing yet.
   const seen: boolean[] = [];
   await second.updater.update(
     'n',

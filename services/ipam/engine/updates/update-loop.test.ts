@@ -60,7 +60,7 @@ describe('folding', () => {
     expect((await store.list('', forever)).revision).toBe(2);
   });
 
-  it('has no more transactions under way than it may, and none with a lane twice', async () => {
+  it('has no more transactions in flight than its limit, and none with a lane twice', async () => {
     const { store, releaseNext, blockedCount } = blockingStore();
     const { updater } = await startReplica(store, { maxInFlightCount: 2 });
     const first = updater.update('n', increment('a'), always);
@@ -100,7 +100,7 @@ describe('folding', () => {
     ]);
   });
 
-  it('answers what rests on an uncommitted change only once that is committed', async () => {
+  it('answers what depends on an uncommitted change only once that is committed', async () => {
     const store = new MemoryStore();
     const { updater } = await startReplica(store, { isExclusiveWriter: true });
     store.injectFault('commit', { type: 'fails', failure: unavailable });
@@ -142,7 +142,7 @@ describe('folding', () => {
 });
 
 describe('lost comparisons', () => {
-  it('decides again on what another replica has written', async () => {
+  it('decides again on the records of another replica', async () => {
     const store = new MemoryStore();
     const [first, second] = [await startReplica(store), await startReplica(store)];
     await first.updater.update('n', increment('a'), always);
@@ -151,7 +151,7 @@ describe('lost comparisons', () => {
     expect(await second.updater.update('n', increment('a'), always)).toBe(11);
   });
 
-  it('cost one more transaction and no read, though the watch has told of nothing', async () => {
+  it('cost one more transaction and no read, though the watch has delivered nothing', async () => {
     const never = new Promise<void>(() => undefined);
     const asked: Operation[] = [];
     const store = new MemoryStore({
@@ -167,7 +167,7 @@ describe('lost comparisons', () => {
     expect(asked).toEqual(['commit', 'commit']);
   });
 
-  it('are repeated at once, and wait, for longer and longer, only after many in a row', async () => {
+  it('are retried at once, and with a growing back-off only after many in a row', async () => {
     const waits: number[] = [];
     const clock: Clock = {
       ...instantClock,
@@ -180,7 +180,7 @@ describe('lost comparisons', () => {
     const { updater } = await startReplica(store, { clock });
     for (let attempt = 0; attempt < 10; attempt++) store.injectFault('commit', { type: 'losesRace' });
     await updater.update('n', increment('a'), always);
-    // The turn that it leaves to others, after a transaction that took no time.
+    // The iteration that it leaves to others, after a transaction that took no time.
     expect(waits).toEqual([0]);
     for (let attempt = 0; attempt < 13; attempt++) store.injectFault('commit', { type: 'losesRace' });
     await updater.update('n', increment('a'), always);
@@ -188,7 +188,7 @@ describe('lost comparisons', () => {
     expect(store.unusedFaults()).toEqual([]);
   });
 
-  it('repeats when the store says so without a reason', async () => {
+  it('retries when the store reports a conflict without a reason', async () => {
     const store = new MemoryStore();
     const { updater } = await startReplica(store);
     store.injectFault('commit', { type: 'losesRace' });
@@ -196,7 +196,7 @@ describe('lost comparisons', () => {
     expect(store.unusedFaults()).toEqual([]);
   });
 
-  it('lets a lane that lost go alone, so that the others do not lose with it', async () => {
+  it('serves a lane that lost alone, so that the others do not lose with it', async () => {
     const never = new Promise<void>(() => undefined);
     const before = (operation: Operation) => (operation === 'watch' ? never : Promise.resolve());
     const store = new MemoryStore({ before });
@@ -214,7 +214,7 @@ describe('lost comparisons', () => {
     expect((await store.list('', forever)).revision).toBe(1 + 1 + 1 + 2 + 2 + 1);
   });
 
-  it('gives up after the attempts it has', async () => {
+  it('gives up after the maximum of attempts', async () => {
     const store = new MemoryStore();
     const { updater } = await startReplica(store, { maxAttemptsCount: 3 });
     for (let attempt = 0; attempt < 4; attempt++) store.injectFault('commit', { type: 'losesRace' });
@@ -253,7 +253,7 @@ describe('failures of the store', () => {
     },
   );
 
-  it('decides nothing while what is in doubt cannot be read', async () => {
+  it('decides nothing while doubtful records cannot be read', async () => {
     const store = new MemoryStore();
     const { updater } = await startReplica(store);
     store.injectFault('commit', { type: 'failsAfterCommit', failure: unavailable });
@@ -265,7 +265,7 @@ describe('failures of the store', () => {
   });
 });
 
-describe('callers who give up', () => {
+describe('callers that give up', () => {
   it('before anything: nothing is decided', async () => {
     const { updater } = await startReplica(new MemoryStore());
     const aborted = updater.update('n', increment('a'), { signal: AbortSignal.abort() });
@@ -317,7 +317,7 @@ describe('callers who give up', () => {
     expect(store.unusedFaults()).toEqual([]);
   });
 
-  it('closing fails those who wait, and waits for what is in flight', async () => {
+  it('closing fails the waiters, and waits for transactions in flight', async () => {
     const { store, releaseNext } = blockingStore();
     const { updater } = await startReplica(store);
     const inFlight = updater.update('n', increment('a'), always);
@@ -334,7 +334,7 @@ describe('callers who give up', () => {
 });
 
 describe('interleavings', () => {
-  it('of two replicas and three requests keep every count, in whatever order the store answers', async () => {
+  it('of two replicas and three requests keep every count, in any order of the store’s answers', async () => {
     await fc.assert(
       fc.asyncProperty(
         fc.scheduler(),

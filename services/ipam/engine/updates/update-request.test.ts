@@ -57,7 +57,7 @@ test('a commit without a recorded trace has no span, and is executed', async () 
   expect(exporter.getFinishedSpans()).toEqual([]);
 });
 
-test('a commit that no request asked for is a trace of its own', async () => {
+test('a commit without a request has its own trace', async () => {
   await withCommitSpan(TRANSACTION, [ROOT_CONTEXT], commit);
   expect(exporter.getFinishedSpans().map(({ name }) => name)).toEqual(['podwire.store.commit']);
 });

@@ -8,7 +8,7 @@ import { encodeRecord, serialize } from './registry.js';
 
 const storedBytes = (value: Block): number => serialize(encodeRecord({ kind: 'block', value }, undefined)).length;
 
-/** A block of which each address has attributes of its own. */
+/** A block in which each address has its own attributes. */
 function filled(cidr: string, attributes: (ordinal: number) => Partial<AllocationAttributes>): Block {
   const free = block(cidr, 'node-1.example.com');
   return free.unallocated.reduce<Block>((taken, ordinal) => {
@@ -33,13 +33,13 @@ test.each<[string, Block]>([
     filled('10.0.0.0/26', (i) => ({ handleId: `"${i}"`, owner: { ü: '\u0001"\\'.repeat(i) } })),
   ],
   ['of one address', filled('10.0.0.0/32', () => ({}))],
-])('a block that is %s takes nearly the estimated size, and not more', (_, value) => {
+])('a block that is %s has nearly the estimated size, and not more', (_, value) => {
   const real = storedBytes(value);
   expect(blockBytes(value)).toBeGreaterThanOrEqual(real);
   expect(blockBytes(value)).toBeLessThan(1000 + real * 1.6);
 });
 
-test('as many blocks are written at once as a request has room for, and one however large it is', () => {
+test('as many blocks are written at once as fit into a request, or one of any size', () => {
   const long = 'x'.repeat(BLOCK_BYTES_PER_STEP / 4);
   const large = [1, 2, 3, 4, 5].map((count) =>
     filled(`10.0.${count}.0/32`, () => ({ owner: { long: `${long}${count}` } })),

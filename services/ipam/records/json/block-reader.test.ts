@@ -24,7 +24,7 @@ const holder = (name: string, nowMs = NOW_MS) => ({
   releasedAtMs: undefined,
 });
 
-/** What others may do to a block between two looks. */
+/** Changes of other writers to a block between two reads. */
 const steps = fc.array(
   fc.record({
     type: fc.constantFrom('take', 'take', 'take', 'release', 'cool', 'replace'),
@@ -33,7 +33,7 @@ const steps = fc.array(
   }),
   { minLength: 1, maxLength: 12 },
 );
-/** A stroke of the pen: mostly one digit for another. */
+/** A small edit of the text: mostly one digit for another. */
 const edits = fc.oneof(
   fc.record({
     put: fc.constantFrom(...Array.from({ length: 10 }, (_, digit) => String(digit)), 'null', ',', '"x":'),
@@ -51,8 +51,8 @@ function carryOut(block: Block, { type, at, name }: Step): Block {
   return type === 'cool' ? coolAddresses(block, [at], NOW_MS) : replaceAttributes(block, at, holder(name, NOW_MS + 1));
 }
 
-describe('a block that was written again', () => {
-  test('property: is read as by itself, and each of its attributes once', () => {
+describe('a block that was rewritten', () => {
+  test('property: is read like a new one, with each of its attributes once', () => {
     fc.assert(
       fc.property(steps, steps, (earlier, later) => {
         const before = decoded(bytesOf(earlier.reduce(carryOut, EMPTY)));
@@ -71,7 +71,7 @@ describe('a block that was written again', () => {
     );
   });
 
-  test('property: whatever was done to its text, it is read as by itself or not at all', () => {
+  test('property: after any edit of its text, it is read like a new one or not at all', () => {
     fc.assert(
       fc.property(steps, steps, fc.nat(), edits, (earlier, later, at, { put, cut }) => {
         const before = decoded(bytesOf(earlier.reduce(carryOut, EMPTY)));
@@ -91,12 +91,12 @@ describe('a block that was written again', () => {
 
   test.each([
     ['that names another owner', text.replace('host:node', 'host:other')],
-    ['that has fields of others', text.replace(/\}$/, ',"other":1}')],
+    ['with fields of other writers', text.replace(/\}$/, ',"other":1}')],
     ['that has white space', text.replace('"unallocated":[', '"unallocated": [')],
-    ['with an ordinal that is no address of the block', text.replace('"unallocated":[2,', '"unallocated":[16,')],
+    ['with an ordinal outside the block', text.replace('"unallocated":[2,', '"unallocated":[16,')],
     ['with an ordinal beyond all numbers', text.replace('"unallocated":[2,', '"unallocated":[1e999,')],
-    ['with an address that is free and taken', text.replace('"unallocated":[2,', '"unallocated":[0,')],
-    ['with attributes that are not there', text.replace('"allocations":[0,1', '"allocations":[0,2')],
+    ['with an address that is free and allocated', text.replace('"unallocated":[2,', '"unallocated":[0,')],
+    ['with missing attributes', text.replace('"allocations":[0,1', '"allocations":[0,2')],
     ['with a number of more than 64 bits', text.replace(/"sequenceNumber":\d+/, `"sequenceNumber":${1n << 64n}`)],
     ['of another block', text.replace('10.0.0.0/28', '10.0.0.16/28')],
     ['that ends too early', text.slice(0, -1)],
@@ -107,7 +107,7 @@ describe('a block that was written again', () => {
     expect(readAgain(text)).toBeDefined();
   });
 
-  test('keeps what others wrote on an allocation, to the letter', () => {
+  test('keeps fields of other writers on an allocation byte for byte', () => {
     const foreign = text.replace(
       '"secondary":{"node":"node-1","timestamp"',
       '"other":18446744073709551615,"secondary":{"node":"node-1","timestamp"',
@@ -128,7 +128,7 @@ describe('a block that was written again', () => {
     expect(decodeRewritten(bytes, before)).toBeUndefined();
   });
 
-  test('is nothing else: other kinds are not read so', () => {
+  test('is the only kind that is read this way', () => {
     const handle = { kind: 'handle', value: { id: 'a', blocks: new Map([['10.0.0.0/28', 1]]) } } as const;
     expect(decodeRewritten(serialize({}), { record: handle, raw: {} })).toBeUndefined();
   });

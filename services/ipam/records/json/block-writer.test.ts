@@ -12,10 +12,10 @@ import { decodeRecord } from './registry.js';
 
 const items = fc.array(fc.constantFrom('', 'a', 'bü', '"c,"', '€'), { maxLength: 8 });
 
-describe('bytes that are put together', () => {
+describe('joined bytes', () => {
   const writer = new ByteWriter();
 
-  test('property: have the texts of a list with commas between them, whichever it was before', () => {
+  test('property: equal the texts of a list with commas between them, whatever it was before', () => {
     const property = fc.property(fc.array(items, { minLength: 1, maxLength: 6 }), (states) => {
       let before;
       let bytes: Buffer | undefined;
@@ -41,7 +41,7 @@ describe('bytes that are put together', () => {
     expect(`[${writer.end().toString()}]`).toBe(JSON.stringify(values));
   });
 
-  test('are as many as there are, and stay as they are when others are put together', () => {
+  test('have the exact length, and are unchanged when others are joined', () => {
     const long = '€'.repeat(100_000);
     writer.begin(undefined);
     writer.text('a');
@@ -67,8 +67,8 @@ const holder = (name: string) => ({
   releasedAtMs: undefined,
 });
 
-/** What may be done to a block, and what becomes of it: stored; lost, so that the next change is one of what was before; or read again, when others
- * had changed what is theirs. */
+/** Changes to a block, and their outcome: stored; lost, so that the next change starts from the earlier state; or read again, when other writers
+ * have changed their fields. */
 const steps = fc.array(
   fc.record({
     type: fc.constantFrom('take', 'take', 'take', 'release', 'cool', 'replace', 'disown', 'split'),
@@ -96,7 +96,7 @@ function carryOut(block: Block, { type, at, count, name }: Step): Block {
   return type === 'cool' ? coolAddresses(block, taken, NOW_MS) : replaceAttributes(block, first, holder(name));
 }
 
-/** As a block of half the size is made like it. */
+/** A block of half the size, created in the same way. */
 function half(block: Block): Block {
   const size = block.allocations.length / 2;
   if (size < 4) return block;
@@ -155,7 +155,7 @@ function writeAll(
 describe('the bytes of a block', () => {
   test.each<[string, JsonObject]>([
     ['', {}],
-    [', with fields of others', { deleted: true, other: { ü: [2n ** 63n] }, more: null }],
+    [', with fields of other writers', { deleted: true, other: { ü: [2n ** 63n] }, more: null }],
   ])('property: are its JSON, whatever was written before%s', (_, raw) => {
     const property = fc.property(steps, (all) => {
       writeAll(all, { value: undefined, raw }, (bytes, block, stored) =>
@@ -168,7 +168,7 @@ describe('the bytes of a block', () => {
   const OTHERS = '"other":18446744073709551615';
   const countIn = (bytes: Buffer) => bytes.toString().split(OTHERS).length - 1;
 
-  /** A block with addresses 4 to 15 taken, each with a field of others. */
+  /** A block with addresses 4 to 15 allocated, each with a field of another writer. */
   function readWithOthers() {
     const holders = EMPTY.unallocated.slice(4).reduce((block, at) => takeOrdinals(block, [at], holder(`${at}`)), EMPTY);
     const text = plainly(holders, {}).replaceAll('{"handle_id"', `{${OTHERS},"handle_id"`);
@@ -177,7 +177,7 @@ describe('the bytes of a block', () => {
     return { value: record.value, raw };
   }
 
-  test('property: have the fields of others on allocations, whatever was written before', () => {
+  test('property: have the fields of other writers on allocations, after any earlier write', () => {
     const property = fc.property(steps, (all) => {
       const start = readWithOthers();
       const kept = new Set(start.value.attributes);
@@ -189,14 +189,14 @@ describe('the bytes of a block', () => {
     fc.assert(property, { seed: 20261124, numRuns: 500 });
   });
 
-  test('have the fields of others on an allocation that is given again with the same content', () => {
+  test('have the fields of other writers on an allocation that is repeated with the same content', () => {
     const start = readWithOthers();
     const moved = takeOrdinals(releaseAddresses(start.value, [7]), [0], holder('7'));
     expect(countIn(writeBlock(moved, start))).toBe(12);
     expect(countIn(writeBlock(takeOrdinals(moved, [1], holder('new')), { ...start, value: moved }))).toBe(12);
   });
 
-  test('are right for the largest blocks, and for more blocks than are remembered', () => {
+  test('are correct for the largest blocks, and for more blocks than are cached', () => {
     const blocks = Array.from({ length: 150 }, (_, index) =>
       makeBlock({ prefix: prefix(`10.${index}.0.0/20`), owner, nowMs: NOW_MS }),
     );

@@ -66,7 +66,7 @@ describe('the cluster information', () => {
 });
 
 describe('the IPAM configuration', () => {
-  it('reads a field that is left out as its zero value', () => {
+  it('reads an omitted field as its zero value', () => {
     expect(decode(CONFIG_KEY, '{}').record).toEqual({
       kind: 'config',
       value: { strictAffinity: false, autoAllocateBlocks: false, maxBlocksPerHostCount: 0, cooldownSeconds: 0 },
@@ -81,7 +81,7 @@ describe('the IPAM configuration', () => {
     expect(() => decode(CONFIG_KEY, text)).toThrow(reason);
   });
 
-  it('keeps what it does not know', () => {
+  it('keeps unknown fields', () => {
     const text = '{"auto_allocate_blocks":true,"kubeVirtVMAddressPersistence":"Disabled","ipCooldownSeconds":-1}';
     expect(rewrite(CONFIG_KEY, text)).toEqual({
       strict_affinity: false,
@@ -106,7 +106,7 @@ describe('a reservation', () => {
     });
   });
 
-  it('keeps its text where the addresses stay', () => {
+  it('keeps its text when the addresses are unchanged', () => {
     expect(rewrite(RESERVATION_KEY, RESERVATION)).toEqual(JSON.parse(RESERVATION));
   });
 
@@ -152,11 +152,11 @@ describe('a node', () => {
     });
   });
 
-  it('is rewritten with every field it does not know', () => {
+  it('is rewritten with every unknown field', () => {
     expect(rewrite(NODE_KEY, NODE)).toEqual(JSON.parse(NODE));
   });
 
-  it('loses the fields of a tunnel that it has no more', () => {
+  it('loses the fields of a removed tunnel', () => {
     const changed = rewrite(NODE_KEY, NODE, (record) => {
       if (record.kind !== 'node') throw new Error(record.kind);
       return {
@@ -176,7 +176,7 @@ describe('a node', () => {
     });
   });
 
-  it('reads an address without a subnet, and leaves it so', () => {
+  it('reads an address without a subnet, and keeps it', () => {
     const text = '{"metadata":{"name":"n"},"spec":{"bgp":{"ipv4Address":"192.0.2.1"}}}';
     expect(decode(NODE_KEY, text).record).toMatchObject({ value: { ipv4: { subnetBits: 32 } } });
     expect(rewrite(NODE_KEY, text)).toMatchObject({ spec: { bgp: { ipv4Address: '192.0.2.1' } } });

@@ -6,7 +6,7 @@ import { decodeRecord } from './registry.js';
 
 const KEY = { namespace: 'default', name: 'n1-k8s-web-eth0' };
 
-/** What is read of an endpoint that Calico's own plugin wrote. */
+/** The fields read from an endpoint of Calico's own plugin. */
 function read(spec: Record<string, unknown>) {
   const stored = { kind: 'WorkloadEndpoint', metadata: { name: KEY.name, namespace: KEY.namespace }, spec };
   const value = Buffer.from(JSON.stringify(stored));
@@ -23,16 +23,16 @@ describe('an endpoint of another writer', () => {
     expect(foreign.value.addresses.map(formatPrefix)).toEqual(['10.0.0.1/32', 'fd00::c/128']);
   });
 
-  // Compared as texts, live addresses looked unused, and were given back (projectcalico/calico#5044).
+  // Compared as texts, live addresses looked unused, and were released (projectcalico/calico#5044).
   test.each(['fd00::c/128', 'FD00::C/128', 'fd00:0:0:0:0:0:0:c/128', 'fd00:0000::000c/128', 'fd00::c'])(
-    'has the same address however it is written: %s',
+    'has the same address in each notation: %s',
     (text) => {
       expect(read({ ipNetworks: [text] }).value.addresses.map(formatPrefix)).toEqual(['fd00::c/128']);
     },
   );
 
   test.each([[undefined], [null], ['10.0.0.1'], [[7, '', 'x', '10.0.0.0/24']]])(
-    'is read all the same where its addresses make no sense: %j',
+    'is read although its addresses are invalid: %j',
     (ipNetworks) => {
       expect(read({ node: 'n1', ipNetworks }).value).toMatchObject({ nodeName: 'n1', addresses: [] });
     },

@@ -9,7 +9,7 @@ function handle(id: string): RecordValue {
 
 const blocksOf = ({ record }: DecodedRecord) => record.kind === 'handle' && record.value.blocks;
 
-it('shares its map of blocks with others that name the same, whether they were written or read', () => {
+it('shares its map of blocks with equal handles, written or read', () => {
   const [first, second] = ['net.a', 'net.b'].map((id) => writeRecord(handle(id), undefined));
   expect(second?.decoded.record).toEqual(handle('net.b'));
   expect(first && second && blocksOf(first.decoded) === blocksOf(second.decoded)).toBe(true);

@@ -22,7 +22,7 @@ const { value } = fc.letrec((tie) => ({
   ),
 }));
 
-/** What JSON.stringify makes of the value when bigints are let through as they are. */
+/** The output of JSON.stringify with bigints as integers. */
 function oracle(json: unknown): string {
   if (typeof json === 'bigint') return String(json);
   if (Array.isArray(json)) return `[${json.map(oracle).join()}]`;
@@ -33,7 +33,7 @@ function oracle(json: unknown): string {
 }
 
 describe('JSON with exact integers', () => {
-  it('reads what was written, whatever strings look like', () => {
+  it('reads what was written, with any strings', () => {
     fc.assert(
       fc.property(value, (json) => {
         const written = oracle(json);
@@ -43,7 +43,7 @@ describe('JSON with exact integers', () => {
     );
   });
 
-  it('reads as JSON.parse does where no integer is large', () => {
+  it('reads like JSON.parse where no integer is large', () => {
     fc.assert(
       fc.property(
         fc.json().filter((source) => !/\d{16}/.test(source)),

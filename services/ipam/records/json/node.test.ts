@@ -33,7 +33,7 @@ function prefix(text: string): Prefix {
   return parsed.prefix;
 }
 
-describe('the labels that the node gave', () => {
+describe('the labels that the node registered', () => {
   const metadata = { annotations: { a: 'b', 'podwire.dev/registered-labels': '{"rack":"r1","arch":"arm"}' } };
 
   test('are read from an annotation', () => {
@@ -65,13 +65,13 @@ describe('the AS number', () => {
     ['1.10', 65546],
     [4294967295, 4294967295],
     [undefined, undefined],
-  ])('%j is %j, and stays as it is written', (asNumber, expected) => {
+  ])('%j is %j, and keeps its notation', (asNumber, expected) => {
     const bgp = asNumber === undefined ? {} : { asNumber };
     expect(decode({ spec: { bgp } }).node.asNumber).toBe(expected);
     expect(rewrite({ spec: { bgp: { ...bgp, more: 1 } } })).toMatchObject({ spec: { bgp: { ...bgp, more: 1 } } });
   });
 
-  test.each([-1, 1.5, 4294967296, '1.65536', 'x', '1.2.3', true])('%j is none', (asNumber) => {
+  test.each([-1, 1.5, 4294967296, '1.65536', 'x', '1.2.3', true])('%j is invalid', (asNumber) => {
     expect(() => decode({ spec: { bgp: { asNumber } } })).toThrow('expected an AS number');
   });
 });
@@ -90,11 +90,11 @@ describe('interfaces', () => {
     ],
   };
 
-  test('are read as far as they can be', () => {
+  test('are read as far as possible', () => {
     expect(decode({ spec: { interfaces } }).node.interfaces).toEqual([eth0, { name: 'eth1', addresses: [] }]);
   });
 
-  test('that are the same stay as they are written', () => {
+  test('that are unchanged keep their notation', () => {
     expect(rewrite({ spec: { interfaces } })).toMatchObject({ spec: { interfaces } });
   });
 
@@ -117,6 +117,6 @@ describe('the MAC address of a tunnel', () => {
   });
 });
 
-test('a missing creation time is not invented', () => {
+test('a missing creation time stays missing', () => {
   expect(rewrite({ metadata: { name: 'node-1' } })).toMatchObject({ metadata: { creationTimestamp: null } });
 });

@@ -15,7 +15,7 @@ const keys = new RecordKeys('/calico');
 const seed = Number(process.env.PODWIRE_TEST_SEED ?? Date.now() % 2 ** 31);
 
 const name = fc.stringMatching(/^[a-z0-9][a-z0-9.-]{0,20}$/);
-/** Mostly what Kubernetes allows; now and then what has to be escaped. */
+/** Mostly names that Kubernetes allows; sometimes characters that have to be escaped. */
 const loose = fc.oneof({ weight: 9, arbitrary: name }, fc.string({ unit: 'grapheme', maxLength: 5 }));
 const uint64 = fc.bigInt({ min: 0n, max: (1n << 64n) - 1n });
 const address = fc.oneof(
@@ -59,7 +59,7 @@ function textOf(record: EndpointRecord): string {
   return Buffer.from(serialize(encodeRecord(record, undefined))).toString();
 }
 
-/** By the way over the JSON: a text with a space behind it is not one that Podwire wrote. */
+/** Through JSON: a text with a space at the end is not one that Podwire wrote. */
 function slowly(key: string, text: string): { readonly value: unknown } | undefined {
   const parsed = keys.parse(key);
   if (!parsed) throw new Error(`${key} names no record`);
@@ -71,8 +71,8 @@ function slowly(key: string, text: string): { readonly value: unknown } | undefi
   }
 }
 
-describe('an endpoint that is packed', () => {
-  it('is what reading its JSON says, when it is written and when it is read', () => {
+describe('a packed endpoint', () => {
+  it('equals its parsed JSON, when it is written and when it is read', () => {
     let packed = 0;
     const property = fc.property(endpoints, (record) => {
       const key = keys.of(record);
@@ -90,7 +90,7 @@ describe('an endpoint that is packed', () => {
     expect(packed).toBeGreaterThan(300);
   });
 
-  it('is never what a changed text does not say', () => {
+  it('never has a value that a changed text does not have', () => {
     const edits = fc.record({
       at: fc.nat(1200),
       cut: fc.nat(3),
@@ -109,7 +109,7 @@ describe('an endpoint that is packed', () => {
     fc.assert(property, { seed, numRuns: 3000 });
   });
 
-  it('is not made of a text with fields of others, or of one that is refused', () => {
+  it('is not created from a text with fields of other writers, or from a refused one', () => {
     const [record] = fc.sample(
       endpoints.filter(({ value }) => /^[a-z]*$/.test(value.nodeName) && value.pod === undefined),
       { seed: 1, numRuns: 1 },

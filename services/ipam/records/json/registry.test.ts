@@ -115,7 +115,7 @@ describe('records as Calico stores them', () => {
     ['handle', HANDLE_KEY, '{"block":{"10.65.79.0/26":1,"fd80::/122":2},"deleted":false,"later":1755842000123456789}'],
     ['affinity', AFFINITY_KEY, '{"state":"pendingDeletion","deleted":false,"later":{"x":[1,null]}}'],
     ['pool', POOL_KEY, POOL],
-  ])('rewrites a %s with every field it does not know', (_, key, text) => {
+  ])('rewrites a %s with every unknown field', (_, key, text) => {
     expect(canonical(rewrite(key, text))).toEqual(canonical(text));
   });
 
@@ -135,7 +135,7 @@ describe('records as Calico stores them', () => {
     ]);
   });
 
-  it('keeps the unknown fields of an allocation that is made to say something else, and no others get them', () => {
+  it('keeps the unknown fields of a changed allocation, and gives them to no other', () => {
     const decoded = decode(BLOCK_KEY, BLOCK);
     if (decoded.record.kind !== 'block') throw new Error('not a block');
     const { value } = decoded.record;
@@ -155,7 +155,7 @@ describe('records as Calico stores them', () => {
       },
       { handle_id: 'k8s-pod-network.9f2c', secondary: { pod: 'x' } },
     ]);
-    // Entries that differ only in the second owner stay two.
+    // Entries that differ only in the second owner stay separate.
     const apart = replaceAttributes(value, 2, { ...vm!, alternateOwner: undefined });
     expect(encodeRecord({ kind: 'block', value: apart }, decoded).attributes).toContainEqual({
       handle_id: 'k8s-pod-network.9f2c',
@@ -247,7 +247,7 @@ describe('records as Calico stores them', () => {
     expect(raw).toMatchObject({ status: { conditions: { length: left } } });
   });
 
-  it('takes a selector that is gone out of a stored pool, and leaves labels and annotations', () => {
+  it('removes a missing selector from a stored pool, and keeps labels and annotations', () => {
     const metadata = '"metadata":{"labels":{"a":"b"},"annotations":{"c":"d"},';
     const text = POOL.replace('"metadata":{', metadata).replace('"spec":{', '"spec":{"namespaceSelector":"has(a)",');
     const decoded = decode(POOL_KEY, text);
@@ -284,7 +284,7 @@ describe('workload endpoints', () => {
     });
   });
 
-  it('come back as they were written', () => {
+  it('are read as they were written', () => {
     for (const value of [ENDPOINT, { ...ENDPOINT, pod: undefined, netns: undefined, addresses: [] }]) {
       const own: RecordValue = { kind: 'endpoint', key: endpointKey(value), value };
       const text = Buffer.from(serialize(encodeRecord(own, undefined))).toString();
@@ -309,7 +309,7 @@ describe('workload endpoints', () => {
     });
   });
 
-  it('of Calico’s own plugin have no meaning, but keep their fields when they are taken over', () => {
+  it('of Calico’s own plugin are not interpreted, but keep their fields when they are taken over', () => {
     const theirs = '{"metadata":{"uid":"1","labels":{"app":"web"}},"spec":{"node":"node-1","profiles":["p"]}}';
     const decoded = decode(key, theirs);
     expect(decoded.record.kind).toBe('foreignEndpoint');
@@ -328,7 +328,7 @@ describe('workload endpoints', () => {
     expect(encodeRecord(record, decoded)).toMatchObject({ metadata: { uid: ENDPOINT.uid } });
   });
 
-  it('lose the annotations that no longer hold', () => {
+  it('lose outdated annotations', () => {
     const before = { record, raw: encodeRecord(record, undefined) };
     const value: Endpoint = { ...ENDPOINT, netns: undefined };
     const text = formatJson(encodeRecord({ ...record, value }, before));
@@ -387,5 +387,5 @@ describe('keys', () => {
     '/calico/ipam/v2/config/x',
     '/calico/ipam/v2/handle/a/b',
     '/calico/ipam/v2/host/n',
-  ])('%s names no record that is read', (key) => expect(keys.parse(key)).toBeUndefined());
+  ])('%s does not name a known record', (key) => expect(keys.parse(key)).toBeUndefined());
 });

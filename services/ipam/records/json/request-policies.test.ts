@@ -32,14 +32,14 @@ function decode(text: string): DecodedRecord {
   return decodeRecord(KEY, name, Buffer.from(text));
 }
 
-test('policies are read, and written as they were, with what else is stored', () => {
+test('policies are read, and written back unchanged, with other stored fields', () => {
   const decoded = decode(STORED);
   const value = [{ ...TENANTS, createTimeMs: Date.parse('2026-08-22T06:33:25Z') }];
   expect(decoded.record).toEqual({ kind: 'requestPolicies', value });
   expect(encodeRecord({ kind: 'requestPolicies', value }, decoded)).toEqual(parseJson(STORED.replaceAll('\n', '')));
 });
 
-test('a rule that goes is not stored any more; a policy that comes has nothing of others', () => {
+test('a removed rule is no longer stored; a new policy has no fields of others', () => {
   const rest = { ...policy('next', { families: [] }), createTimeMs: 0 };
   const text = formatJson(encodeRecord({ kind: 'requestPolicies', value: [rest] }, decode(STORED)));
   expect(decode(text).record).toEqual({ kind: 'requestPolicies', value: [rest] });
@@ -57,7 +57,7 @@ test.each([
   ['"10.0.0.0/28"', '"10.0.0.1/28"', 'items[0].spec.rules.addresses[0]'],
   ['"02:42:00:00:00:00/16"', '"02"', 'items[0].spec.rules.macAddresses[0]'],
   ['"name":"tenants"', '"name":"T"', 'items[0].metadata.name'],
-])('%s in place of %s makes all of them unreadable, as less would be forbidden', (from, to, path) => {
+])('%s in place of %s makes all of them unreadable, as more would be allowed otherwise', (from, to, path) => {
   expect(() => decode(STORED.replace(from, to))).toThrow(
     expect.objectContaining({ code: 'STORE_CORRUPT', message: expect.stringContaining(path) }),
   );
