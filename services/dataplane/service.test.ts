@@ -197,8 +197,8 @@ describe('on the real kernel', () => {
     try {
       // The first check runs at the start; a test should not wait for later ones.
       service = await startService(bench.config(), bench.deps());
-      const told = async () => (await bench.nodeStatus()).conditions.map(({ reason }) => reason);
-      await expect.poll(told, { timeout: 30_000 }).toContain('StrictReversePathFilter');
+      const reasons = async () => (await bench.nodeStatus()).conditions.map(({ reason }) => reason);
+      await expect.poll(reasons, { timeout: 30_000 }).toContain('StrictReversePathFilter');
       await expect.poll(() => run('sysctl', '-n', 'net.ipv4.ip_forward'), { timeout: 30_000 }).toBe('1\n');
     } finally {
       run('sysctl', '-qw', 'net.ipv4.conf.all.rp_filter=0');

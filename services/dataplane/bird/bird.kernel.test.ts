@@ -285,8 +285,8 @@ describe('as a child', () => {
     expect(nodes.a.logged.join('')).toContain('was ended by SIGKILL');
     // Until BIRD has announced its routes again, neighbours keep the earlier ones, and only once.
     await soon(() => {
-      const told = nodes.a.bird.status().sessions.map(({ state }) => state?.exportedCount);
-      expect(told).toContain(2);
+      const exported = nodes.a.bird.status().sessions.map(({ state }) => state?.exportedCount);
+      expect(exported).toContain(2);
       expect(nodes.b.routes()).toEqual(TOLD_BY_A);
     });
 

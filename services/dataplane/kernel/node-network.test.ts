@@ -57,46 +57,46 @@ test('links, permanent addresses and routes match the output of ip', async () =>
 });
 
 test('changes of addresses are reported until the watch is closed', async () => {
-  let told = 0;
-  const unwatch = await network.watch(listener(() => told++));
+  let changeCount = 0;
+  const unwatch = await network.watch(listener(() => changeCount++));
   ip('address', 'add', '192.0.2.7/24', 'dev', 'clt0');
-  await expect.poll(() => told).toBe(1);
+  await expect.poll(() => changeCount).toBe(1);
   ip('address', 'delete', '192.0.2.7/24', 'dev', 'clt0');
-  await expect.poll(() => told).toBe(2);
+  await expect.poll(() => changeCount).toBe(2);
   let others = 0;
   await network.watch(listener(() => others++));
   unwatch();
   ip('address', 'add', '192.0.2.9/24', 'dev', 'clt0');
   await expect.poll(() => others).toBe(1);
-  expect(told).toBeLessThanOrEqual(3);
+  expect(changeCount).toBeLessThanOrEqual(3);
 });
 
 test('a changed default route, and a changed MAC address or state of a link with addresses, are reported; other links are not', async () => {
   ip('address', 'add', '192.0.2.7/24', 'dev', 'clt0');
   ip('link', 'set', 'clt1', 'up');
   await network.read();
-  let told = 0;
-  await network.watch(listener(() => told++));
+  let changeCount = 0;
+  await network.watch(listener(() => changeCount++));
   ip('route', 'add', 'default', 'via', '192.0.2.1');
-  await expect.poll(() => told).toBe(1);
+  await expect.poll(() => changeCount).toBe(1);
   ip('link', 'set', 'clt1', 'address', '02:00:00:00:00:77');
   ip('route', 'add', '203.0.113.0/24', 'via', '192.0.2.1');
   ip('link', 'set', 'clt0', 'address', '02:00:00:00:00:78');
-  await expect.poll(() => told).toBe(2);
+  await expect.poll(() => changeCount).toBe(2);
   await network.read();
   ip('link', 'set', 'clt0', 'down');
-  await expect.poll(() => told).toBeGreaterThan(2);
+  await expect.poll(() => changeCount).toBeGreaterThan(2);
 });
 
 test('routes to a target are reported, except Podwire’s own; other routes are not', async () => {
   ip('address', 'add', '192.0.2.7/24', 'dev', 'clt0');
   ip('address', 'add', '2001:db8::7/64', 'dev', 'clt0', 'nodad');
   await network.read();
-  let told = 0;
+  let changeCount = 0;
   let others = 0;
   const targets = ['203.0.113.9', '2001:db8:9::9'].map((text) => parseAddress(text)!);
   await network.watch(
-    listener(() => told++),
+    listener(() => changeCount++),
     targets,
   );
   await network.watch(listener(() => others++));
@@ -105,9 +105,9 @@ test('routes to a target are reported, except Podwire’s own; other routes are 
     ip('route', 'add', '203.0.113.8/30', 'via', '192.0.2.1', 'protocol', '87');
     for (const added of ['203.0.114.0/24', '203.0.113.8/30']) ip('route', 'delete', added);
     ip('route', 'add', destination, 'dev', 'clt0', 'protocol', '4');
-    await expect.poll(() => told).toBe(2 * step + 1);
+    await expect.poll(() => changeCount).toBe(2 * step + 1);
     ip('route', 'delete', destination, 'dev', 'clt0');
-    await expect.poll(() => told).toBe(2 * step + 2);
+    await expect.poll(() => changeCount).toBe(2 * step + 2);
   }
   expect(others).toBe(0);
 });

@@ -14,9 +14,9 @@ test.each([
   ['skip-interface=docker0', 4, 'skip-interface=docker0'],
   ['cidr=10.0.0.0/8, 192.0.2.0/24', 4, 'cidr=10.0.0.0/8,192.0.2.0/24'],
   ['can-reach=8.8.8.8', 4, 'can-reach=8.8.8.8'],
-] as const)('%s of IPv%i is read, and told as %s', (text, family, told) => {
+] as const)('%s of IPv%i is read, and described as %s', (text, family, described) => {
   const read = readAddressMethod(text, family);
-  expect(read.ok ? describeMethod(read.method) : read.fault).toBe(told);
+  expect(read.ok ? describeMethod(read.method) : read.fault).toBe(described);
 });
 
 test.each([

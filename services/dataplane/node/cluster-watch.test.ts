@@ -15,10 +15,10 @@ const TIMEOUT_MS = 30_000;
 vi.setConfig({ testTimeout: 4 * TIMEOUT_MS });
 
 class RecordingFollower implements IpamFollower {
-  readonly told: { readonly view: IpamView; readonly change: ClusterChange }[] = [];
+  readonly received: { readonly view: IpamView; readonly change: ClusterChange }[] = [];
 
   follow(view: IpamView, change: ClusterChange): void {
-    this.told.push({ view, change });
+    this.received.push({ view, change });
   }
 
   stop(): Promise<void> {
@@ -26,7 +26,7 @@ class RecordingFollower implements IpamFollower {
   }
 
   get last() {
-    return this.told.at(-1)!;
+    return this.received.at(-1)!;
   }
 }
 
@@ -75,8 +75,8 @@ test('followers receive the first complete view, then each change, with immutabl
   await ipam.start();
   expect(cluster.view).toBeUndefined();
   cluster.start();
-  await poll(() => follower.told.length).toBe(1);
-  const [first] = follower.told;
+  await poll(() => follower.received.length).toBe(1);
+  const [first] = follower.received;
   expect(first?.change).toEqual({ blocks: 'all', hasOtherChanges: true });
   expect(first?.view.self).toBe('n1');
   expect(names(first!.view.cluster.nodes)).toEqual(['n1', 'n2', 'n3']);
@@ -115,24 +115,24 @@ describe('a stream that is cut', () => {
     cluster.start();
     await poll(() => pausesMs.length).toBeGreaterThanOrEqual(3);
     const [first = 0, second = 0, third = 0] = pausesMs;
-    expect([first < second, second < third, follower.told.length]).toEqual([true, true, 0]);
+    expect([first < second, second < third, follower.received.length]).toEqual([true, true, 0]);
     ipam.cutAfterCount = Infinity;
-    await poll(() => follower.told.length).toBe(1);
+    await poll(() => follower.received.length).toBe(1);
     for (let times = 1; times <= 3; times++) {
       pausesMs.length = 0;
       ipam.cut();
       ipam.putRoute(routeMessage(`10.65.0.${times * 64}/26`, 'n1'));
-      await poll(() => follower.told.length).toBe(times + 1);
+      await poll(() => follower.received.length).toBe(times + 1);
       expect(pausesMs).toEqual([first]);
     }
   });
 
   test('resumes at its token, without repeating known changes', async () => {
     cluster.start();
-    await poll(() => follower.told.length).toBe(1);
+    await poll(() => follower.received.length).toBe(1);
     ipam.cut();
     ipam.putRoute(routeMessage('10.65.0.0/26', 'n1'));
-    await poll(() => follower.told.length).toBe(2);
+    await poll(() => follower.received.length).toBe(2);
     expect(follower.last.change).toEqual({ blocks: new Set(['10.65.0.0/26']), hasOtherChanges: false });
     expect(ipam.watchRequests.at(-1)?.resumeToken).not.toBe('');
   });
@@ -142,28 +142,28 @@ describe('a stream that is cut', () => {
     ipam.snapshotPartCount = 1;
     cluster.start();
     await poll(() => ipam.watchRequests.length).toBeGreaterThan(2);
-    expect(follower.told).toEqual([]);
+    expect(follower.received).toEqual([]);
     ipam.cutAfterCount = Infinity;
-    await poll(() => follower.told.length).toBe(1);
+    await poll(() => follower.received.length).toBe(1);
     expect(names(follower.last.view.cluster.pools)).toEqual(['p', 'q']);
   });
 
   test('whose changes IPAM no longer has leads to a snapshot without the removed objects', async () => {
     cluster.start();
-    await poll(() => follower.told.length).toBe(1);
+    await poll(() => follower.received.length).toBe(1);
     await ipam.stop();
     await poll(() => cluster.connection).toBe('lost');
     ipam.remove('pool', 'q');
     ipam.forgetChanges();
     await ipam.start();
-    await poll(() => follower.told.length).toBe(2);
+    await poll(() => follower.received.length).toBe(2);
     expect(follower.last.change).toEqual({ blocks: 'all', hasOtherChanges: true });
     expect(names(follower.last.view.cluster.pools)).toEqual(['p']);
   });
 
   test('again and again is logged once, as is its recovery; the last state stays in use', async () => {
     cluster.start();
-    await poll(() => follower.told.length).toBe(1);
+    await poll(() => follower.received.length).toBe(1);
     const watches = ipam.watchRequests.length;
     const failure = new Failure('TOO_MANY_STREAMS', 'too many');
     ipam.refusals.push(...Array.from({ length: 10_000 }, () => ({ method: 'Watch', failure })));
@@ -178,16 +178,16 @@ describe('a stream that is cut', () => {
     await poll(() => cluster.connection).toBe('connected');
     expect(messagesAt('warn')).toEqual([expect.stringContaining('watch of podwire-ipam at')]);
     expect(lines.filter(({ msg }) => String(msg).startsWith('watching the cluster through'))).toHaveLength(2);
-    expect(follower.told).toHaveLength(1);
+    expect(follower.received).toHaveLength(1);
     expect(cluster.conditions()).toEqual([]);
   });
 
   test('by an invalid message starts again with a snapshot', async () => {
     cluster.start();
-    await poll(() => follower.told.length).toBe(1);
+    await poll(() => follower.received.length).toBe(1);
     ipam.nonsense = { phase: WatchPhase.WATCH_PHASE_SNAPSHOT, reset: false, changes: [], resumeToken: '' };
     ipam.putRoute(routeMessage('10.65.0.0/26', 'n1'));
-    await poll(() => follower.told.length).toBe(2);
+    await poll(() => follower.received.length).toBe(2);
     expect(follower.last.change.blocks).toBe('all');
     expect(ipam.watchRequests.at(-1)?.resumeToken).toBe('');
     expect(names(follower.last.view.cluster.blocks)).toEqual(['10.65.0.0/26']);
@@ -201,10 +201,10 @@ test('IPAM that is unreachable at the start is logged once, and watched when it 
   expect(cluster.conditions()).toMatchObject([
     { reason: 'IpamUnreachable', message: expect.stringContaining('stay unchanged') },
   ]);
-  expect(follower.told).toEqual([]);
+  expect(follower.received).toEqual([]);
   ipam.putNode(nodeMessage('n1', '192.0.2.1/24'));
   await ipam.start();
-  await poll(() => follower.told.length).toBe(1);
+  await poll(() => follower.received.length).toBe(1);
   expect(messagesAt('warn')).toEqual([expect.stringContaining('has not answered yet')]);
 });
 
@@ -225,7 +225,7 @@ test('an invalid object is logged and skipped, and the others are applied', asyn
   ipam.putPool(poolMessage('good', '10.65.0.0/16'));
   await ipam.start();
   cluster.start();
-  await poll(() => follower.told.length).toBe(1);
+  await poll(() => follower.received.length).toBe(1);
   expect(names(follower.last.view.cluster.pools)).toEqual(['good']);
   expect(messagesAt('error')).toEqual([expect.stringContaining('skipped pool bad')]);
   expect(cluster.conditions()).toMatchObject([{ reason: 'ObjectsSkipped' }]);
@@ -237,21 +237,21 @@ test('a follower that fails does not affect the others', async () => {
   cluster = make({ followers: [failing, other] });
   await ipam.start();
   cluster.start();
-  await poll(() => other.told.length).toBe(1);
+  await poll(() => other.received.length).toBe(1);
   ipam.putNode(nodeMessage('n1', '192.0.2.1/24'));
-  await poll(() => other.told.length).toBe(2);
+  await poll(() => other.received.length).toBe(2);
   expect(messagesAt('error')).toHaveLength(2);
 });
 
 test('stopping ends the stream, and followers are not called again', async () => {
   await ipam.start();
   cluster.start();
-  await poll(() => follower.told.length).toBe(1);
+  await poll(() => follower.received.length).toBe(1);
   await cluster.stop();
   await cluster.stop();
   await poll(() => ipam.streamsCount).toBe(0);
   ipam.putNode(nodeMessage('n1', '192.0.2.1/24'));
-  expect(follower.told).toHaveLength(1);
+  expect(follower.received).toHaveLength(1);
   expect(messagesAt('warn')).toEqual([]);
 });
 

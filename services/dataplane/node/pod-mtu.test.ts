@@ -37,31 +37,31 @@ async function start(fixedBytes = 0, links = new MemoryLinks(), wires: readonly 
     mtuUnknown: (failure: Failure) => lines.push(failure.message),
   };
   const mtu = new PodMtu({ links, clock, random: () => 0.5, events, fixedBytes, patterns: ['eth*'] });
-  const told: number[] = [];
-  mtu.onChange((bytes) => told.push(bytes));
+  const reported: number[] = [];
+  mtu.onChange((bytes) => reported.push(bytes));
   links.put({ name: 'eth0', mtuBytes: 1500, up: true });
   await mtu.start(wires);
-  return { mtu, links, clock, lines, told };
+  return { mtu, links, clock, lines, reported };
 }
 
 const until = (check: () => void) => vi.waitFor(check, { timeout: 20_000, interval: 2 });
 
 describe('a detected MTU', () => {
   test('is the node’s before the pools are known, and listeners are not called', async () => {
-    const { mtu, lines, told } = await start();
-    expect([mtu.mtuBytes, lines, told]).toEqual([1500, ['1500 by eth0'], []]);
+    const { mtu, lines, reported } = await start();
+    expect([mtu.mtuBytes, lines, reported]).toEqual([1500, ['1500 by eth0'], []]);
     await mtu.stop();
   });
 
   test('equals that of existing pods before the pools are known, and follows the interfaces', async () => {
     const links = new MemoryLinks();
     for (const wire of ['podw1', 'podw2']) links.put({ name: wire, mtuBytes: 1450, up: true });
-    const { mtu, lines, told } = await start(0, links, ['podw1', 'podw2']);
-    expect([mtu.mtuBytes, lines, told]).toEqual([1450, ['1450 by eth0'], []]);
+    const { mtu, lines, reported } = await start(0, links, ['podw1', 'podw2']);
+    expect([mtu.mtuBytes, lines, reported]).toEqual([1450, ['1450 by eth0'], []]);
     links.put({ name: 'eth0', mtuBytes: 1400, up: true });
     await until(() => expect(mtu.mtuBytes).toBe(1350));
     mtu.follow(view('ipip'), ALL);
-    await until(() => expect(told).toEqual([1380]));
+    await until(() => expect(reported).toEqual([1380]));
     await mtu.stop();
   });
 
@@ -74,29 +74,29 @@ describe('a detected MTU', () => {
   });
 
   test('follows the pools', async () => {
-    const { mtu, lines, told } = await start();
+    const { mtu, lines, reported } = await start();
     mtu.follow(view('vxlan'), ALL);
-    await until(() => expect(told).toEqual([1450]));
+    await until(() => expect(reported).toEqual([1450]));
     expect(mtu.mtuBytes).toBe(1450);
     mtu.follow(view('none'), ALL);
-    await until(() => expect(told).toEqual([1450, 1500]));
+    await until(() => expect(reported).toEqual([1450, 1500]));
     expect(lines).toEqual(['1500 by eth0', '1450 by eth0', '1500 by eth0']);
     await mtu.stop();
   });
 
   test('is reported once, however often it is detected', async () => {
-    const { mtu, links, told } = await start();
+    const { mtu, links, reported } = await start();
     mtu.follow(view('vxlan'), ALL);
-    await until(() => expect(told).toEqual([1450]));
+    await until(() => expect(reported).toEqual([1450]));
     const { lists } = links;
     links.put({ name: 'eth0', mtuBytes: 1500, up: true });
     await until(() => expect(links.lists).toBe(lists + 1));
     await mtu.stop();
-    expect(told).toEqual([1450]);
+    expect(reported).toEqual([1450]);
   });
 
   test('follows the interfaces: changed, added, set down, removed', async () => {
-    const { mtu, links, told } = await start();
+    const { mtu, links, reported } = await start();
     mtu.follow(view('vxlan'), ALL);
     const changes = [
       [() => links.put({ name: 'eth0', mtuBytes: 9000, up: true }), 8950],
@@ -106,16 +106,16 @@ describe('a detected MTU', () => {
     ] as const;
     for (const [change, expected] of changes) {
       change();
-      await until(() => expect(told.at(-1)).toBe(expected));
+      await until(() => expect(reported.at(-1)).toBe(expected));
       expect(mtu.mtuBytes).toBe(expected);
     }
     await mtu.stop();
   });
 
   test('is reported at once to a listener that is added later', async () => {
-    const { mtu, told } = await start();
+    const { mtu, reported } = await start();
     mtu.follow(view('ipip'), ALL);
-    await until(() => expect(told).toEqual([1480]));
+    await until(() => expect(reported).toEqual([1480]));
     const late: number[] = [];
     mtu.onChange((bytes) => late.push(bytes));
     expect(late).toEqual([1480]);
@@ -123,9 +123,9 @@ describe('a detected MTU', () => {
   });
 
   test('is not detected again for pods’ interfaces and for blocks', async () => {
-    const { mtu, links, told } = await start();
+    const { mtu, links, reported } = await start();
     mtu.follow(view('none'), ALL);
-    await until(() => expect(told).toEqual([1500]));
+    await until(() => expect(reported).toEqual([1500]));
     const { lists } = links;
     for (let pod = 0; pod < 100; pod++) links.put({ name: `podw${pod}`, mtuBytes: 1500, up: true });
     mtu.follow(view('none', 'vxlan'), BLOCKS);
@@ -223,11 +223,11 @@ describe('a change without a notification', () => {
 });
 
 test('a configured MTU is reported at once, and neither pools nor interfaces change it', async () => {
-  const { mtu, links, lines, told } = await start(8000);
+  const { mtu, links, lines, reported } = await start(8000);
   mtu.follow(view('vxlan'), ALL);
   links.put({ name: 'eth0', mtuBytes: 1200, up: true });
   await mtu.stop();
-  expect([mtu.mtuBytes, lines, told, links.lists, links.watches]).toEqual([8000, ['8000 set'], [8000], 0, 0]);
+  expect([mtu.mtuBytes, lines, reported, links.lists, links.watches]).toEqual([8000, ['8000 set'], [8000], 0, 0]);
 });
 
 const PATTERNS = ['en*', 'eth*'];

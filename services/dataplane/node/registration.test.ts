@@ -107,7 +107,7 @@ describe('the watch of the node’s addresses', () => {
 
 const [IPV4, IPV6] = ['192.0.2.7', '2001:db8::7'].map((text): Address => parseAddress(text) ?? expect.unreachable());
 const INTERFACES = { eth0: ['192.0.2.7/24', '2001:db8::7/64'], eth1: ['198.51.100.7/24'] };
-const settled = () => new Promise((resolve) => setImmediate(resolve));
+const idle = () => new Promise((resolve) => setImmediate(resolve));
 
 function announcing() {
   const network = new FakeNodeNetwork(INTERFACES);
@@ -123,7 +123,7 @@ function announcing() {
   });
   const look = async () => {
     announcer.observe(await network.read(), [IPV4!, IPV6!]);
-    await settled();
+    await idle();
   };
   return { network, clock, events, announcer, look };
 }

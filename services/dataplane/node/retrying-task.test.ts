@@ -16,16 +16,16 @@ function repeated(task: (signal: AbortSignal, run: number) => Promise<void>) {
   return { one, clock, failures, runs: () => runs };
 }
 
-const settled = () => new Promise((resolve) => setImmediate(resolve));
+const idle = () => new Promise((resolve) => setImmediate(resolve));
 
 test('runs once for each request', async () => {
   const { one, runs } = repeated(() => Promise.resolve());
   expect(runs()).toBe(0);
   one.request();
-  await settled();
+  await idle();
   expect(runs()).toBe(1);
   one.request();
-  await settled();
+  await idle();
   expect(runs()).toBe(2);
 });
 
@@ -36,10 +36,10 @@ test('runs once more for many requests during a run, never twice at once', async
   expect([runs(), gates.length]).toEqual([1, 1]);
   one.request();
   gates.shift()?.();
-  await settled();
+  await idle();
   expect([runs(), gates.length]).toEqual([2, 1]);
   gates.shift()?.();
-  await settled();
+  await idle();
   expect(runs()).toBe(2);
 });
 
@@ -48,11 +48,11 @@ test('retries a failed run with a growing back-off, which a success resets', asy
     run <= 4 || run === 6 ? Promise.reject(new Error(`run ${run}`)) : Promise.resolve(),
   );
   one.request();
-  await settled();
+  await idle();
   expect(runs()).toBe(5);
   expect(clock.sleepsMs).toEqual([10, 20, 20, 20]);
   one.request();
-  await settled();
+  await idle();
   expect(runs()).toBe(7);
   expect(clock.sleepsMs.slice(4)).toEqual([10]);
   expect(failures).toHaveLength(5);
@@ -76,16 +76,16 @@ test('restart cancels a run or a wait, without counting it as a failure', async 
     return new Promise((_, reject) => signal.addEventListener('abort', () => reject(new Error('aborted'))));
   });
   one.request();
-  await settled();
+  await idle();
   one.request();
-  await settled();
+  await idle();
   expect(runs()).toBe(1);
   one.restart();
-  await settled();
+  await idle();
   expect([runs(), failures]).toEqual([2, []]);
   clock.beforeSleep = () => one.restart();
   one.restart();
-  await settled();
+  await idle();
   expect(runs()).toBe(4);
   expect(failures).toHaveLength(1);
   expect(clock.nowMs()).toBe(1_000_000);

@@ -126,7 +126,7 @@ describe('IPv6', () => {
 let links: MemoryLinks;
 let clock: ManualClock;
 let looks: SettingsCheck[];
-let told: string[];
+let reported: string[];
 let use: SettingsRequirements;
 let probe: () => Promise<void>;
 let sysctls: NodeSysctls;
@@ -136,7 +136,7 @@ beforeEach(() => {
   links.sysctls.set('net/ipv4/conf/all/rp_filter', '0');
   links.sysctls.set('net/ipv4/ip_forward', '0');
   clock = new ManualClock();
-  [looks, told] = [[], []];
+  [looks, reported] = [[], []];
   use = { families: [], parents: { 4: undefined, 6: undefined }, tunnels: [], unfiltered: [] };
   probe = () => Promise.resolve();
   sysctls = new NodeSysctls({
@@ -145,10 +145,11 @@ beforeEach(() => {
     probe: () => probe(),
     clock,
     events: {
-      conditionsChanged: (reason, { length }) => void told.push(`${reason} ${length}`),
+      conditionsChanged: (reason, { length }) => void reported.push(`${reason} ${length}`),
       settingsApplied: (settings) =>
-        void told.push(...settings.map(({ key, value }) => `first ${key.join('.')}=${value}`)),
-      settingsRepaired: (settings) => void told.push(...settings.map(({ key, value }) => `${key.join('.')}=${value}`)),
+        void reported.push(...settings.map(({ key, value }) => `first ${key.join('.')}=${value}`)),
+      settingsRepaired: (settings) =>
+        void reported.push(...settings.map(({ key, value }) => `${key.join('.')}=${value}`)),
     },
     onCheck: (look) => void looks.push(look),
   });
@@ -189,7 +190,7 @@ test('forwarding is enabled for the families of pools once they are known, and r
   links.sysctls.set('net/ipv4/ip_forward', '0');
   await lookAgain();
   expect(links.sysctls.get('net/ipv4/ip_forward')).toBe('1');
-  expect(told).toEqual(['first net.ipv4.ip_forward=1', 'net.ipv4.ip_forward=1']);
+  expect(reported).toEqual(['first net.ipv4.ip_forward=1', 'net.ipv4.ip_forward=1']);
 });
 
 test('families of existing pods count before the pools are known', async () => {
@@ -207,7 +208,7 @@ test('pods whose filter another program enabled are passed to the pods’ reconc
   links.sysctls.set('net/ipv4/conf/podw2/rp_filter', '2');
   await lookAgain();
   expect(looks.map(({ changedPods }) => changedPods)).toEqual([[], ['podw2']]);
-  expect([links.sysctls.get('net/ipv4/conf/podw2/rp_filter'), told]).toEqual(['2', []]);
+  expect([links.sysctls.get('net/ipv4/conf/podw2/rp_filter'), reported]).toEqual(['2', []]);
 });
 
 test('a condition is logged when it begins and when it is resolved', async () => {
@@ -218,7 +219,7 @@ test('a condition is logged when it begins and when it is resolved', async () =>
   links.sysctls.set('net/ipv6/conf/all/disable_ipv6', '0');
   await lookAgain();
   expect(reasons()).toEqual([]);
-  expect(told).toEqual(['Ipv6Missing 1', 'Ipv6Missing 0']);
+  expect(reported).toEqual(['Ipv6Missing 1', 'Ipv6Missing 0']);
 });
 
 test('a failure to read, write or probe is a condition, and is retried', async () => {

@@ -22,7 +22,7 @@ describe('an address of two pods', () => {
     const { node, attachPod } = await scene();
     await attachPod('first');
     const second = await attachPod('second');
-    const told = () => node.lines.filter(({ reason }) => reason === 'AddressShared');
+    const reported = () => node.lines.filter(({ reason }) => reason === 'AddressShared');
     for (let time = 0; time < 3; time++) await node.reconciler.check();
     expect(node.reconciler.conditions()).toEqual([
       {
@@ -30,10 +30,10 @@ describe('an address of two pods', () => {
         message: expect.stringMatching(/^10\.65\.0\.7 .*net\/second\/eth0.*net\/first\/eth0/),
       },
     ]);
-    expect(told()).toMatchObject([{ level: 'error', msg: node.reconciler.conditions()[0]!.message }]);
+    expect(reported()).toMatchObject([{ level: 'error', msg: node.reconciler.conditions()[0]!.message }]);
     await node.dataplane.detach(detachRequest(second), never());
     await node.reconciler.check();
-    expect([node.reconciler.conditions(), told().length]).toEqual([[], 2]);
+    expect([node.reconciler.conditions(), reported().length]).toEqual([[], 2]);
   });
 
   test('belongs to the later pod even when the clock was set back, and to the earlier one when the later could not be wired', async () => {

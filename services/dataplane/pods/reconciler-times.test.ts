@@ -29,14 +29,14 @@ afterEach(async () => {
 });
 
 /** Resolves after all pending work of the fakes. */
-async function settle(): Promise<void> {
+async function idle(): Promise<void> {
   for (let turn = 0; turn < 20; turn++) await new Promise((resolve) => setImmediate(resolve));
 }
 
 /** @returns the seconds until the condition holds; undefined when it does not hold within the limit */
 async function secondsUntil(isSo: () => boolean, limit: number): Promise<number | undefined> {
   for (let second = 0; second <= limit; second++) {
-    await settle();
+    await idle();
     if (isSo()) return second;
     clock.advance(1000);
   }
@@ -72,7 +72,7 @@ describe('periodically, from its start', () => {
     await wire('a');
     const wired = kernel.print();
     node.reconciler.start();
-    await settle();
+    await idle();
     for (let time = 0; time < 3; time++) {
       kernel.host.routes.splice(0);
       const seconds = await secondsUntil(() => kernel.print() === wired, 90 * 1.2 + 1);
@@ -88,7 +88,7 @@ describe('periodically, from its start', () => {
     const wired = kernel.print();
     kernel.host.sysctls.set(`net/ipv4/conf/${hostInterfaceName}/rp_filter`, '2');
     looks.mockClear();
-    for (let told = 0; told < 3; told++)
+    for (let count = 0; count < 3; count++)
       for (const name of [hostInterfaceName, 'podwb']) node.reconciler.handleLinkChange(name);
     expect(await secondsUntil(() => kernel.print() === wired, 10)).toBe(2);
     expect(await secondsUntil(() => looks.mock.calls.length > 1, 10), 'once, and no other pod').toBeUndefined();
@@ -100,7 +100,7 @@ describe('periodically, from its start', () => {
     const { hostInterfaceName: name } = network;
     const commands = kernel.commands.length;
     node.reconciler.handleLinkChange(name, false);
-    await settle();
+    await idle();
     kernel.host.routes.splice(0);
     node.reconciler.handleLinkChange(name, true);
     expect(await secondsUntil(() => kernel.print() === wired, 5)).toBe(0);
@@ -111,7 +111,7 @@ describe('periodically, from its start', () => {
     await pause.reached;
     kernel.host.links.find((link) => link.name === name)!.mtuBytes = 1300;
     node.reconciler.handleLinkChange(name, true);
-    await settle();
+    await idle();
     pause.release();
     await wiring;
     kernel.host.routes.splice(0);
@@ -131,16 +131,16 @@ describe('periodically, from its start', () => {
     const four = hostPrefix(address('192.0.2.1'));
     const { hostInterfaceName, attachment } = await wire('a', { sourcePrefixes: [four] });
     node.reconciler.handleLinkChange(hostInterfaceName);
-    await settle();
+    await idle();
     clock.advance(1500);
-    await settle();
+    await idle();
     await node.dataplane.detach({ attachment, hostInterfaceName }, never());
     await wire('b', { sourcePrefixes: [four], hostInterfaceName });
     const wired = kernel.print();
     node.reconciler.handleLinkChange(hostInterfaceName);
-    await settle();
+    await idle();
     clock.advance(1000);
-    await settle();
+    await idle();
     // systemd's change comes after the check that was due by then.
     kernel.host.sysctls.set(`net/ipv4/conf/${hostInterfaceName}/rp_filter`, '2');
     expect(await secondsUntil(() => kernel.print() === wired, 10)).toBe(1);
@@ -155,7 +155,7 @@ describe('periodically, from its start', () => {
     kernel.failNext('link-delete');
     kernel.failNext('link-delete');
     node.reconciler.start();
-    await settle();
+    await idle();
     expect(kernel.unusedFaults).toBe(0);
     expect(kernel.host.links).toHaveLength(3);
     const names = () => kernel.host.links.map(({ name }) => name);
@@ -169,7 +169,7 @@ describe('periodically, from its start', () => {
     kernel.host.addLink({ name: 'podwbare', mac: 'ee:ee:ee:ee:ee:ee', mtuBytes: 1500 }, 'veth');
     kernel.failNext('link-list');
     node.reconciler.start();
-    await settle();
+    await idle();
     expect(await secondsUntil(() => kernel.print() === wired, 90 * 1.2 + 1)).toBeGreaterThan(0);
   });
 
@@ -183,7 +183,7 @@ describe('periodically, from its start', () => {
   test('no work is done after the stop', async () => {
     const { netns } = await wire('a');
     node.reconciler.start();
-    await settle();
+    await idle();
     await node.reconciler.stop();
     kernel.removeNamespace(netns);
     expect(await secondsUntil(() => addressBook.released.length > 0, 300)).toBeUndefined();
@@ -196,11 +196,11 @@ describe('drift with a kernel event', () => {
     const wired = kernel.print();
     const looks = vi.spyOn(node.dataplane, 'repairRecorded');
     // Event of the wiring itself.
-    for (let told = 0; told < 3; told++) node.reconciler.handleLinkChange(hostInterfaceName);
+    for (let count = 0; count < 3; count++) node.reconciler.handleLinkChange(hostInterfaceName);
     expect(await secondsUntil(() => looks.mock.calls.length > 0, 1)).toBeUndefined();
     clock.setBack(1000);
     kernel.host.routes.splice(0);
-    for (let told = 0; told < 3; told++) node.reconciler.handleLinkChange(hostInterfaceName);
+    for (let count = 0; count < 3; count++) node.reconciler.handleLinkChange(hostInterfaceName);
     expect(await secondsUntil(() => kernel.print() === wired, 10)).toBe(1);
     expect(looks).toHaveBeenCalledTimes(1);
   });
@@ -238,9 +238,9 @@ describe('drift with a kernel event', () => {
     await pause.reached;
     node.reconciler.handleLinkChange(undefined);
     node.reconciler.handleLinkChange(undefined);
-    await settle();
+    await idle();
     pause.release();
-    await settle();
+    await idle();
     kernel.host.removeLink(kernel.host.find(hostInterfaceName));
     const opening = vi.spyOn(kernel, 'open');
     node.reconciler.handleLinkChange(undefined);
@@ -256,9 +256,9 @@ describe('drift with a kernel event', () => {
     await observe.reached;
     clock.advance(2000);
     observe.release();
-    await settle();
+    await idle();
     expect(opening).toHaveBeenCalledTimes(1);
-    for (let told = 0; told < 3; told++) node.reconciler.handleLinkChange(undefined);
+    for (let count = 0; count < 3; count++) node.reconciler.handleLinkChange(undefined);
     expect(await secondsUntil(() => opening.mock.calls.length > 1, 30)).toBe(18);
     expect(opening).toHaveBeenCalledTimes(2);
   });
@@ -285,7 +285,7 @@ describe('drift with a kernel event', () => {
       });
       kernel.host.routes.splice(0);
       for (const name of names) node.reconciler.handleLinkChange(name, true);
-      await settle();
+      await idle();
       expect(opening.mock.calls.length).toBeLessThanOrEqual(4);
       letGo.abort();
       expect(await secondsUntil(() => kernel.print() === wired, 10)).toBeDefined();

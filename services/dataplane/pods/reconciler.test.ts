@@ -65,7 +65,7 @@ describe('drift later', () => {
     node.reconciler.handleLinkChange(a.hostInterfaceName);
     node.reconciler.handleLinkChange('eth0');
     await node.reconciler.stop();
-    expect(kernel.print(), 'told right after the wiring').toBe(broken);
+    expect(kernel.print(), 'reported right after the wiring').toBe(broken);
 
     const later = await restart();
     await advance(2000);
@@ -145,8 +145,8 @@ describe('a renamed host interface', () => {
     kernel.host.renameLink(kernel.host.find(a.hostInterfaceName), 'foo');
     await node.reconciler.check();
     expect(kernel.print()).toBe(before);
-    const told = node.lines.filter(({ msg }) => String(msg).includes('repaired: '));
-    expect(told).toMatchObject([{ object: `host link ${a.hostInterfaceName} name`, actual: 'foo' }]);
+    const repairs = node.lines.filter(({ msg }) => String(msg).includes('repaired: '));
+    expect(repairs).toMatchObject([{ object: `host link ${a.hostInterfaceName} name`, actual: 'foo' }]);
   });
 
   test('gets its name back after a start, with other drift repaired', async () => {

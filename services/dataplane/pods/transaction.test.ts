@@ -155,7 +155,7 @@ describe('a plan that fails', () => {
     });
   });
 
-  const mended = podNetwork('a', {
+  const repaired = podNetwork('a', {
     mac: '02:00:00:00:00:99',
     mtuBytes: 1400,
     ipForwarding: true,
@@ -170,7 +170,7 @@ describe('a plan that fails', () => {
       await apply(session);
       const before = kernel.print();
       kernel.failNext('any step', { after: position });
-      const plan = diff(wantedState(mended), await session.observe(wantedState(mended)));
+      const plan = diff(wantedState(repaired), await session.observe(wantedState(repaired)));
       expect(plan).toHaveLength(steps);
       const result = await apply(session, { steps: plan, later: [] });
       outcomes.push({ applied: result.applied, asBefore: kernel.print() === before, unused: kernel.unusedFaults });

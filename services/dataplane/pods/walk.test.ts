@@ -5,7 +5,7 @@ import { MemoryKernel } from '../testing/memory-kernel.js';
 import { walkSteps, walk, type NodeOperator } from '../testing/pods-walk.js';
 import type { PodNetwork } from '../wiring/network.js';
 
-/** Fixed, so that every run is the same; change it to look elsewhere. A failure prints it, with the moves. */
+/** Fixed, so that every run is the same; change it for other walks. A failure prints it, with the moves. */
 const SEED = 20_261_121;
 
 function hands(): NodeOperator {

@@ -89,8 +89,8 @@ describe('tunnel devices', () => {
 
 describe('VXLAN peers', () => {
   test('have their reported MAC address, or one derived from their name', () => {
-    const told = node('c', { ipv4: '192.0.2.3/24', vxlan4: '10.0.3.1', mac: '02:00:00:00:00:03' });
-    const wanted = planNode(view('a', { nodes: [told, B, A], pools: POOLS('vxlan') }), facts());
+    const registered = node('c', { ipv4: '192.0.2.3/24', vxlan4: '10.0.3.1', mac: '02:00:00:00:00:03' });
+    const wanted = planNode(view('a', { nodes: [registered, B, A], pools: POOLS('vxlan') }), facts());
     expect(wanted.peers.map(peerText)).toEqual([
       `10.0.7.1 lladdr ${tunnelMac('b', 4)} dev vxlan4.podwire; ${tunnelMac('b', 4)} dst 198.51.100.7`,
       `10.0.3.1 lladdr 02:00:00:00:00:03 dev vxlan4.podwire; 02:00:00:00:00:03 dst 192.0.2.3`,

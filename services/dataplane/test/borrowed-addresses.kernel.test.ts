@@ -22,7 +22,7 @@ import {
 import { BY_FAMILY, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
 import { routesOf, startLoop, type Loop } from '../testing/routes.js';
 
-/** An address that another node had borrowed comes back to its owner, and a pod there gets it, while the old route still stands. */
+/** A borrowed address returns to its owner, and a pod there gets it, while the old route still exists. */
 
 const BORROWED: WantedNode = {
   tunnels: [vxlan],
@@ -79,7 +79,7 @@ async function checked(): Promise<void> {
   await expect.poll(() => loop.reconciler.status().checkedAtMs ?? 0, { timeout: 25_000 }).toBeGreaterThan(before);
 }
 
-test('the pod’s routes replace the node’s, which does not fight over them, before and after it knows', async () => {
+test('the pod’s routes replace the node’s, which accepts them, before and after it knows of the return', async () => {
   await dataplane.attach(network, never());
   expect(routes()).toEqual(toPod);
   const reasons = () => loop.reconciler.conditions().map(({ reason }) => reason);
@@ -96,7 +96,7 @@ test('the pod’s routes replace the node’s, which does not fight over them, b
   expect(loop.reconciler.status().driftCount).toBe(0);
 });
 
-test('the node hears at the same time that the address is not borrowed any more', async () => {
+test('a concurrent notification that the address is no longer borrowed changes nothing', async () => {
   loop.setWanted(NOT_BORROWED);
   await dataplane.attach(network, never());
   await checked();
@@ -104,7 +104,7 @@ test('the node hears at the same time that the address is not borrowed any more'
   expect(await dataplane.check(network, never())).toEqual([]);
 });
 
-/** The dataplane's kernel, which refuses the step that comes so many after the first replacement of a route. */
+/** The dataplane's kernel, which refuses the step at the given distance after the first replacement of a route. */
 function refusingAfterReplacement(steps: number): Kernel {
   let isArmed = true;
   const open = async (netns: string): Promise<PodSession> => {
@@ -135,9 +135,9 @@ function passed(session: PodSession): PodSession {
 }
 
 test.each([0, 1])(
-  'an attach that fails %i steps behind the first replacement leaves the node’s routes',
+  'an attach that fails %i steps after the first replacement leaves the node’s routes',
   async (steps) => {
-    // Nothing but the dataplane puts them back.
+    // Only the dataplane restores them.
     await loop.reconciler.stop();
     const before = snapshot('a');
     const failing = dataplaneOf(refusingAfterReplacement(steps));

@@ -14,13 +14,13 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { addPod, cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
 
-/** The process itself, killed and started again. Built by `npm run build`, which `npm test` does first. */
+/** The process itself, killed and restarted. Built by `npm run build`, which `npm test` does first. */
 const MAIN = join(dirname(fileURLToPath(import.meta.url)), '..', 'dist', 'main.js');
 
-/** Threads that delete links, but for the first: each with a socket, made when all others are at work (`addon/src/socket/deleter.cc`). */
+/** Threads that delete links, except the first: each with a socket, created when all others are busy (`addon/src/socket/deleter.cc`). */
 const OTHER_DELETERS = 3;
 
-/** Fixed, so that every run is the same; change it to look elsewhere. */
+/** Fixed, so that every run is the same; change it for other walks. */
 const SEED = 20_261_121;
 
 let folder: string;
@@ -88,7 +88,7 @@ describe('SIGKILL in storms of attach and detach', () => {
   test('after each start kernel, records and answers agree', async () => {
     const all = pods(16);
     for (const { attachment } of all) addPod(attachment!.containerId);
-    // Both have to occur, or nothing was tested.
+    // Both have to occur, or the test is meaningless.
     const seen = { answered: 0, cutOff: 0 };
     const answers = new Map<PodNetwork, boolean | undefined>(all.map((pod) => [pod, false]));
     const storms = fc.sample(
@@ -134,7 +134,7 @@ describe('SIGKILL in storms of attach and detach', () => {
     await start();
     await Promise.all(all.map((pod) => detach(pod)));
     expect([veths(), records()]).toEqual([[], []]);
-    // Killed, it would leave what it runs at the moment: an `nft` that makes a table when all are cleaned up.
+    // A SIGKILL would leave its child: an `nft` that creates a table after the cleanup.
     expect(await end('SIGTERM')).toBe(0);
   }, 300_000);
 });
@@ -154,13 +154,13 @@ describe('five hundred pods that came and went', () => {
       descriptors: readdirSync(`/proc/${child.pid}/fd`).length,
       threads: readdirSync(`/proc/${child.pid}/task`).length,
     });
-    // Once before, as threads and sockets that stay are made when they are needed first.
+    // One warm-up, as permanent threads and sockets are created on first use.
     const together = async (few: readonly PodNetwork[]): Promise<void> => {
       await Promise.all(few.map((pod) => attach(pod, 60_000)));
       await Promise.all(few.map((pod) => detach(pod, 60_000)));
     };
     await together(all.slice(0, 32));
-    // What a call has had for itself alone may be given back after its answer.
+    // Resources of a call may be released after its answer.
     let held = open();
     const isLasting = () => isDeepStrictEqual(held, (held = open()));
     await expect.poll(isLasting, { interval: 500 }).toBe(true);
@@ -168,7 +168,7 @@ describe('five hundred pods that came and went', () => {
     for (let at = 0; at < all.length; at += 50) await together(all.slice(at, at + 50));
     expect(left()).toEqual(before);
     expect(before).toEqual({ links: 0, routes: '', neighbours: '', records: 0 });
-    // A further thread that deletes, with its socket, may have been needed only now, and stays.
+    // A further thread that deletes, with its socket, may have been created only now, and stays.
     await expect.poll(() => open().threads).toBeLessThanOrEqual(held.threads + OTHER_DELETERS);
     await expect.poll(() => open().descriptors - open().threads).toBe(held.descriptors - held.threads);
     expect(await end('SIGTERM')).toBe(0);

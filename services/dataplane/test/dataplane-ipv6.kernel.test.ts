@@ -34,7 +34,7 @@ const check = async (network: PodNetwork) => (await dataplane.check(network, nev
 const inPod = (name: string, ...command: readonly string[]) => run('ip', 'netns', 'exec', name, ...command);
 const sysctl = (key: string, value: string) => ['sysctl', '-q', '-w', `net.ipv6.conf.${key}=${value}`];
 
-/** A namespace in which every setting is another than is wanted, as some runtimes leave them, so that every step is needed. */
+/** A namespace in which every setting differs from the wanted one, as some runtimes leave them, so that every step is needed. */
 function pod(name: string, rest: Partial<PodNetwork> = {}): PodNetwork {
   addPod(name);
   inPod(name, 'sysctl', '-q', '-w', 'net.ipv4.ip_forward=1');
@@ -46,7 +46,7 @@ function pod(name: string, rest: Partial<PodNetwork> = {}): PodNetwork {
 beforeEach(async () => {
   requireThrowawayNamespace();
   for (const each of NODE_ADDRESSES) run('ip', 'address', 'replace', each, 'dev', 'lo');
-  // What the node's routing sets where there are pools of IPv6.
+  // The node's routing sets these where there are pools of IPv6.
   run(...(['sysctl', '-q', '-w', 'net.ipv6.conf.all.forwarding=1'] as const));
   kernel = intercept(await NetlinkKernel.open());
   const recording = recordingLog();
@@ -61,9 +61,9 @@ afterEach(async () => {
 });
 
 describe('packets', () => {
-  test('reach pods from pods and from the node, and the node from pods, at once and in both families', async () => {
+  test('pass between pods and between pods and the node, at once and in both families', async () => {
     await attach(pod('a', BOTH));
-    // The first packet is answered: nothing waits for duplicate address detection.
+    // The first packet is answered, without a wait for duplicate address detection.
     expect([canPing('10.65.0.7'), canPing('fd65::7')]).toEqual([true, true]);
     await attach(pod('b', OTHER));
     const pairs: [string, string][] = [
@@ -74,14 +74,14 @@ describe('packets', () => {
     expect(pairs.filter(([to, from]) => !canPing(to, from))).toEqual([]);
   });
 
-  test('of IPv6 alone flow as well', async () => {
+  test('of IPv6-only pods pass as well', async () => {
     await attach(pod('a', BY_FAMILY.IPv6));
     await attach(pod('b', { ...BY_FAMILY.IPv6, addresses: [address('fd65::8')] }));
     expect([canPing('fd65::8', 'a'), canPing('fd65::7'), canPing('fd99::1', 'b')]).toEqual([true, true, true]);
     expect(inPod('a', 'ip', '-4', '-br', 'address', 'show', 'dev', 'eth0')).toBe('');
   });
 
-  test('find the gateway where the node makes link-local addresses of another kind', async () => {
+  test('find the gateway where the node generates other link-local addresses', async () => {
     for (const mode of ['1', '3']) {
       run('sysctl', '-q', '-w', `net.ipv6.conf.default.addr_gen_mode=${mode}`);
       run('sysctl', '-q', '-w', 'net.ipv6.conf.default.disable_ipv6=1');
@@ -91,7 +91,7 @@ describe('packets', () => {
       run('sysctl', '-q', '-w', 'net.ipv6.conf.default.addr_gen_mode=0');
       run('sysctl', '-q', '-w', 'net.ipv6.conf.default.disable_ipv6=0');
       inPod(name, 'ip', 'neigh', 'flush', 'all', 'nud', 'permanent');
-      // Asked for, the address is told once the kernel takes it for its own, a moment after the carrier.
+      // Asked for the address, the kernel answers once it has confirmed it, a moment after the carrier.
       await vi.waitFor(() => expect(canPing('fd99::1', name)).toBe(true), { timeout: 20_000 });
       // And again after the host's end was down.
       run('ip', 'link', 'set', network.hostInterfaceName, 'down');
@@ -101,11 +101,11 @@ describe('packets', () => {
     }
   });
 
-  test('a given MAC address is the pod’s, in its link-local address too', async () => {
+  test('a given MAC address is the pod’s, also in its link-local address', async () => {
     const mac = '02:16:3e:12:34:56';
     await attach(pod('a', { ...BOTH, mac }));
     expect(JSON.parse(inPod('a', 'ip', '-j', 'link', 'show', 'dev', 'eth0'))).toMatchObject([{ address: mac }]);
-    // The kernel makes it once it has seen the carrier.
+    // The kernel creates it once it has the carrier.
     const own = () => inPod('a', 'ip', '-6', 'address', 'show', 'dev', 'eth0', 'scope', 'link', '-tentative');
     await vi.waitFor(() => expect(own()).toContain(`inet6 ${formatAddress(linkLocal(mac))}/64`), { timeout: 20_000 });
   });
@@ -114,7 +114,7 @@ describe('packets', () => {
 const families = Object.entries(BY_FAMILY);
 
 describe.each(families)('a pod of %s', (_, of) => {
-  test('is left alone when it is as wanted', async () => {
+  test('is unchanged when it is as wanted', async () => {
     const a = pod('a', of);
     await attach(a);
     const before = snapshot('a');
@@ -123,7 +123,7 @@ describe.each(families)('a pod of %s', (_, of) => {
     expect(await check(a)).toEqual([]);
   });
 
-  test('that fails at any step leaves everything as it was', async () => {
+  test('that fails at any step leaves everything unchanged', async () => {
     const a = pod('a', of);
     const before = snapshot('a');
     let position = 0;
@@ -137,7 +137,7 @@ describe.each(families)('a pod of %s', (_, of) => {
     expect(position).toBeGreaterThanOrEqual(15);
   });
 
-  test('that fails at any step of mending keeps what it has', async () => {
+  test('that fails at any step of a repair keeps what it has', async () => {
     const a = pod('a', of);
     await attach(a);
     const addresses = [address('fd65::9'), address('10.65.0.9')];
@@ -155,7 +155,7 @@ describe.each(families)('a pod of %s', (_, of) => {
     expect(await check(other)).toEqual([]);
   });
 
-  test('is made anew in a namespace that took the place of the first', async () => {
+  test('is recreated in a namespace that replaced the first', async () => {
     const a = pod('a', of);
     await attach(a);
     removePod('a');
@@ -189,7 +189,7 @@ describe('a check', () => {
     [`host link ${host}`, ['ip', 'link', 'set', host, 'down']],
     [`host link ${host} mtu`, ['ip', 'link', 'set', host, 'mtu', '1400']],
     [`host link ${host} txqueuelen`, ['ip', 'link', 'set', host, 'txqueuelen', '10']],
-    // Its address and the route to the pod go with it.
+    // Its address and the route to the pod are deleted with it.
     [`host sysctl net.ipv6.conf.${host}.disable_ipv6`, sysctl('all.disable_ipv6', '1')],
     [`host sysctl net.ipv6.conf.${host}.proxy_ndp`, sysctl(`${host}.proxy_ndp`, '0')],
     [`host sysctl net.ipv6.conf.${host}.forwarding`, sysctl(`${host}.forwarding`, '0')],
@@ -216,7 +216,7 @@ describe('a check', () => {
     [`host link ${host}`, ['ip', 'link', 'delete', host]],
   ];
 
-  test.each(cases)('names %s first, and attaching mends it', async (object, [first = '', ...rest]) => {
+  test.each(cases)('names %s first, and an attach repairs it', async (object, [first = '', ...rest]) => {
     const a = pod('a', { ...BOTH, txQueueLength: 500 });
     await attach(a);
     if (first === 'in') inPod('a', ...rest);
@@ -237,7 +237,7 @@ describe('several interfaces of one pod', () => {
       mac: `02:00:00:00:01:0${number}`,
     });
 
-  test('are wired at the same time, checked, and detached each by itself', async () => {
+  test('are wired at the same time, checked, and detached separately', async () => {
     const first = pod('a', BOTH);
     const all = [first, ...[1, 2, 3].map((number) => second(first, `net${number}`, number))];
     await Promise.all(all.map(attach));
@@ -257,7 +257,7 @@ describe('several interfaces of one pod', () => {
     expect(await check(first)).toEqual([]);
   });
 
-  test('have their queues, and a number of them that differs is refused', async () => {
+  test('have their queues, and a different number of them is refused', async () => {
     const first = pod('a', { ...BOTH, queueCount: 3, txQueueLength: 77 });
     await attach(first);
     const shown = JSON.parse(run('ip', '-d', '-j', 'link', 'show', first.hostInterfaceName));
@@ -270,10 +270,10 @@ describe('several interfaces of one pod', () => {
   });
 });
 
-test('a node without IPv6 says so to pods that want it, and serves those of IPv4', async () => {
+test('a node without IPv6 refuses pods of IPv6, and serves those of IPv4', async () => {
   const [a, b] = [pod('a', BOTH), pod('b', BY_FAMILY.IPv4)];
   const before = snapshot('a');
-  // What a kernel shows that was started with ipv6.disable=1.
+  // Like a kernel that was started with ipv6.disable=1.
   run('mount', '-t', 'tmpfs', 'tmpfs', '/proc/sys/net/ipv6');
   try {
     const failure = { code: 'KERNEL_UNSUPPORTED', message: expect.stringContaining('has no IPv6') };

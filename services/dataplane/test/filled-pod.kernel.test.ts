@@ -28,7 +28,7 @@ afterEach(async () => {
   rmSync(folder, { recursive: true });
 });
 
-/** Adds or deletes routes in a pod as quickly as it can. */
+/** Adds or deletes routes in a pod as fast as it can. */
 function routes(verb: 'add' | 'del', count: number, pod: string): void {
   const lines = Array.from(
     { length: count },
@@ -46,8 +46,8 @@ async function scene() {
   const other = podNetwork('other', { addresses: [address('10.65.0.8')] });
   for (const network of [filled, other]) addPod(network.attachment.containerId);
   await node.dataplane.attach(filled, never());
-  const told = () => node.lines.filter(({ reason }) => reason === 'PodUnreadable').map(({ msg }) => String(msg));
-  return { node, filled, other, told };
+  const reported = () => node.lines.filter(({ reason }) => reason === 'PodUnreadable').map(({ msg }) => String(msg));
+  return { node, filled, other, reported };
 }
 
 const UNREADABLE = {
@@ -55,8 +55,8 @@ const UNREADABLE = {
   message: `pod namespace /run/netns/filled: more than ${POD_LIST_BOUNDS.maxCount} routes; remove them in the pod, or delete the pod`,
 };
 
-describe('a pod with more routes than are read', () => {
-  test('is refused a check and a repair, and others are wired, checked and repaired', async () => {
+describe('a pod with more routes than the dataplane reads', () => {
+  test('fails a check and a repair, and other pods are wired, checked and repaired', async () => {
     const { node, filled, other } = await scene();
     routes('add', FLOOD, 'filled');
     await expect(node.dataplane.check(filled, never())).rejects.toMatchObject(UNREADABLE);
@@ -69,11 +69,11 @@ describe('a pod with more routes than are read', () => {
     expect(canPing('10.65.0.7', 'other')).toBe(true);
   });
 
-  test('is told once, is no failure, and is repaired once it can be read', async () => {
-    const { node, filled, told } = await scene();
+  test('is reported once, is not a failure, and is repaired once it can be read', async () => {
+    const { node, filled, reported } = await scene();
     routes('add', FLOOD, 'filled');
     for (let round = 0; round < 3; round++) await node.reconciler.check();
-    expect(told()).toEqual([`net/filled/eth0 is neither checked nor repaired: ${UNREADABLE.message}`]);
+    expect(reported()).toEqual([`net/filled/eth0 is neither checked nor repaired: ${UNREADABLE.message}`]);
     expect(node.reconciler.conditions()).toMatchObject([{ reason: 'PodUnreadable' }]);
     expect(node.lines.filter(({ msg }) => String(msg).startsWith('failed'))).toEqual([]);
 
@@ -82,10 +82,10 @@ describe('a pod with more routes than are read', () => {
     expect(node.reconciler.conditions()).toEqual([]);
     expect(await node.dataplane.check(filled, never())).toEqual([]);
     await node.reconciler.check();
-    expect(told().at(-1)).toBe('PodUnreadable resolved');
+    expect(reported().at(-1)).toBe('PodUnreadable resolved');
   });
 
-  test('is removed, and its end takes the condition along', async () => {
+  test('is detached, which resolves the condition', async () => {
     const { node, filled } = await scene();
     routes('add', FLOOD, 'filled');
     await node.reconciler.check();
@@ -94,16 +94,16 @@ describe('a pod with more routes than are read', () => {
     expect(run('ip', '-br', 'link', 'show', 'type', 'veth')).toBe('');
   });
 
-  test('is left as it is by a start', async () => {
-    const { node, told } = await scene();
+  test('is unchanged by a start', async () => {
+    const { node, reported } = await scene();
     routes('add', FLOOD, 'filled');
     await node.reconciler.recover();
-    expect(told()).toHaveLength(1);
+    expect(reported()).toHaveLength(1);
     expect(run('ip', '-br', 'link', 'show', 'type', 'veth')).not.toBe('');
   });
 });
 
-test('rules beyond the bound do not keep a second interface from its detach', async () => {
+test('rules beyond the limit do not block the detach of a second interface', async () => {
   const { node, filled } = await scene();
   const attachment = { ...filled.attachment, interfaceName: 'net1' };
   const second = podNetwork('filled', {

@@ -21,7 +21,7 @@ import { AttachmentEvents, Events } from '../pods/events.js';
 import { ReconcileEvents } from '../routes/events.js';
 import { recordingLog } from '../testing/pods.js';
 
-/** What operators are told of metrics, and what is counted. */
+/** The descriptions of metrics, and what is counted. */
 
 const README = join(dirname(fileURLToPath(import.meta.url)), '..', 'README.md');
 const PREFIX = 'podwire.dataplane.';
@@ -32,11 +32,11 @@ class ReadMetrics {
   readonly lines: string[] = [];
   readonly #callbacks: (() => unknown)[] = [];
   readonly meter: Meter = Object.assign(createNoopMeter(), {
-    createCounter: (name: string) => ({ add: this.#teller(name) }),
-    createGauge: (name: string) => ({ record: this.#teller(name) }),
-    createHistogram: (name: string) => ({ record: this.#teller(name) }),
+    createCounter: (name: string) => ({ add: this.#recorderOf(name) }),
+    createGauge: (name: string) => ({ record: this.#recorderOf(name) }),
+    createHistogram: (name: string) => ({ record: this.#recorderOf(name) }),
     createObservableGauge: (name: string): Observable => {
-      const observe = this.#teller(name);
+      const observe = this.#recorderOf(name);
       return {
         addCallback: (callback: ObservableCallback) => void this.#callbacks.push(() => callback({ observe })),
         removeCallback: () => undefined,
@@ -44,7 +44,7 @@ class ReadMetrics {
     },
   });
 
-  #teller(name: string) {
+  #recorderOf(name: string) {
     expect(name.startsWith(PREFIX), name).toBe(true);
     const short = name.slice(PREFIX.length);
     this.names.add(short);
@@ -54,7 +54,7 @@ class ReadMetrics {
     };
   }
 
-  /** What was counted since it was last asked. */
+  /** The counts since the last reading. */
   async read(): Promise<string[]> {
     for (const callback of this.#callbacks) await callback();
     return this.lines.splice(0);
@@ -105,7 +105,7 @@ afterEach(() => metrics.disable());
 
 const RECOVERED = { kept: 1, repaired: 2, adopted: 3, undone: 4, withoutNamespace: 5, waiting: 7, failed: 6 };
 
-/** Each event with what it counts. */
+/** Each event with its counts. */
 const COUNTED: readonly (readonly [what: string, event: () => void, counted: readonly string[]])[] = [
   ['a pod is wired', () => pods.podAttached('podw1', 14), ['pods.attached result=changed 1']],
   ['a pod was wired already', () => pods.podAttached('podw1', 0), ['pods.attached result=unchanged 1']],
@@ -118,7 +118,7 @@ const COUNTED: readonly (readonly [what: string, event: () => void, counted: rea
   ],
   ['a route is taken over', () => pods.routeTakenOver('10.65.0.7/32', 'podw2'), ['routes.taken_over 1']],
   [
-    'drift of a pod is mended',
+    'drift of a pod is repaired',
     () => pods.driftRepaired(attachment, [difference, difference]),
     ['differences.mended 2'],
   ],
@@ -179,11 +179,11 @@ const COUNTED: readonly (readonly [what: string, event: () => void, counted: rea
   ],
   ['a full check is done', () => node.checked('drift', 12), ['node.checks result=drift 1', 'node.check.duration 12']],
   ['announcements are lost', () => node.overrun(), ['node.overruns 1']],
-  ['settings are put right', () => node.settingsRepaired([{ key, value: '1' }]), ['settings.repaired 1']],
+  ['settings are repaired', () => node.settingsRepaired([{ key, value: '1' }]), ['settings.repaired 1']],
   ['IPAM is lost', () => cluster.lost('podwire-ipam', failure), ['ipam.losses 1']],
   ['a snapshot has come', () => cluster.snapshot({ nodes: 1, pools: 1, blocks: 1, skipped: 0 }), ['ipam.snapshots 1']],
   ['a change has come', () => cluster.changed(), ['ipam.changes 1']],
-  ['an object makes no sense', () => cluster.objectSkipped('block a', failure), ['ipam.skipped 1']],
+  ['an object is invalid', () => cluster.objectSkipped('block a', failure), ['ipam.skipped 1']],
   ['IPAM is asked again', () => cluster.retried('register', failure, 100), ['ipam.retries task=register 1']],
   ['BIRD configuration applied', () => bird.configured(2), ['bird.configurations result=applied 1']],
   ['BIRD refuses it', () => bird.refused('no'), ['bird.configurations result=refused 1']],
@@ -198,12 +198,12 @@ const COUNTED: readonly (readonly [what: string, event: () => void, counted: rea
   ],
 ];
 
-test.each(COUNTED)('when %s, that is counted', async (_what, event, counted) => {
+test.each(COUNTED)('counts when %s', async (_what, event, counted) => {
   event();
   expect(await read.read()).toEqual(counted);
 });
 
-test('how the node is can be read at any time', async () => {
+test('the state of the node can be read at any time', async () => {
   const end = cluster.observe(() => ({ nodes: 3, pools: 1, blocks: 7, skipped: 2, connected: true }));
   const endConditions = observeConditions(read.meter, () => [{ reason: 'NotOnLink', message: '' }]);
   expect(await read.read()).toEqual([

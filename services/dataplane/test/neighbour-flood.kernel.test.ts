@@ -12,9 +12,9 @@ import { reconcilerOptions, until } from '../testing/nft.js';
 import { address, BY_FAMILY, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
 import { GATEWAY, type PodNetwork } from '../wiring/network.js';
 
-/** A pod that fills the kernel's neighbour table, which all namespaces share, and others that need it. */
+/** A pod that fills the kernel's neighbour table, which all namespaces share, and other pods that need it. */
 
-/** Three times what the table holds (gc_thresh3), sent in less time than an entry is kept for. */
+/** Three times the table's size (gc_thresh3), sent in less time than an entry is kept. */
 const FLOOD_COUNT = 3072;
 
 const BOTH = BY_FAMILY['both families'];
@@ -64,7 +64,7 @@ afterEach(async () => {
 });
 
 describe('while a pod floods its node with neighbour solicitations', () => {
-  test('others keep their IPv6 and IPv4, and a new pod can be added', async () => {
+  test('other pods keep their IPv6 and IPv4, and a new pod can be added', async () => {
     const [attacker] = [await attach('a', 7), await attach('b', 8), await attach('c', 9)];
     flood();
     const entries = entriesOf(attacker.hostInterfaceName);
@@ -76,7 +76,7 @@ describe('while a pod floods its node with neighbour solicitations', () => {
     expect(entries).toBeLessThan(16);
   });
 
-  test('its own discovery goes on, once it names no more sources than it may', async () => {
+  test('its own discovery works again once it names no more sources than allowed', async () => {
     const { hostInterfaceName } = await attach('a', 7);
     flood();
     run('ip', '-n', 'a', '-6', 'neigh', 'flush', 'dev', 'eth0', 'nud', 'permanent');
@@ -94,7 +94,7 @@ describe('the node’s neighbour entries of a pod', () => {
         .filter((line) => line !== ''),
     );
 
-  test('are permanent, compared, repaired, and follow its addresses', async () => {
+  test('are permanent, checked, repaired, and follow its addresses', async () => {
     const network = await attach('a', 7);
     const { hostInterfaceName: device, mac } = network;
     const entries = ['10.65.0.7', 'fd65::7'].map((own) => `${own} lladdr ${mac} PERMANENT`);
@@ -121,7 +121,7 @@ describe('the node’s neighbour entries of a pod', () => {
     expect(permanentOf(device)).toEqual([`10.65.0.17 lladdr ${mac} PERMANENT`]);
   });
 
-  test('have the MAC address that the pod gave itself, once it is looked at', async () => {
+  test('follow the MAC address that the pod set, at the next check', async () => {
     const { attachment, hostInterfaceName } = await attach('a', 7);
     const mac = '02:00:00:00:00:99';
     run('ip', '-n', 'a', 'link', 'set', 'eth0', 'address', mac);

@@ -17,17 +17,17 @@ import { reconcilerOptions, until } from '../testing/nft.js';
 import { address, BY_FAMILY, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
 import { GATEWAY } from '../wiring/network.js';
 
-/** What a pod must not reach on its node, with packets that its own kernel would not send. */
+/** Packets to the node that a pod must not send, and that its own kernel would not. */
 
 const NODE = { 4: '198.18.0.1', 6: 'fd99::1' } as const;
 const POD = { 4: '10.65.0.7', 6: 'fd65::7' } as const;
 const LOOPBACK = { 4: '127.0.0.1', 6: '::1' } as const;
 const FAMILIES = [4, 6] as const;
 
-/** As any node's tunnel device, its MAC address is derived from the node's name. */
+/** Like any node's tunnel device, it has a MAC address derived from the node's name. */
 const TUNNEL_MAC = '66:11:22:33:44:55';
 
-/** Where packets of another pod would come from. */
+/** The source of another pod's packets. */
 const OTHER_POD = { 4: '10.65.9.9', 6: 'fd65::9:9' } as const;
 
 const never = () => new AbortController().signal;
@@ -67,7 +67,7 @@ async function serve(family: 4 | 6, bound: string) {
 describe.each(FAMILIES)('IPv%i: a service on the node’s loopback address', (family) => {
   const [own, loopback, node] = [POD[family], LOOPBACK[family], NODE[family]];
 
-  test('gets nothing from a pod that sends to it, or under its address', async () => {
+  test('gets nothing from a pod that sends to it or with its address', async () => {
     addPod('a');
     await dataplane.attach(podNetwork('a', BY_FAMILY['both families']), never());
     const [inside, outside] = [await serve(family, loopback), await serve(family, node)];
@@ -82,7 +82,7 @@ describe.each(FAMILIES)('IPv%i: a service on the node’s loopback address', (fa
   });
 });
 
-/** The node's end of a tunnel over a family, which takes packets from everywhere. */
+/** The node's end of a tunnel over a family, which accepts packets from everywhere. */
 function addTunnel(family: 4 | 6): void {
   const device = VXLAN_DEVICE[family];
   const options = ['id', String(VXLAN_VNI), 'dstport', String(VXLAN_PORT), 'local', NODE[family], 'nolearning'];
@@ -90,7 +90,7 @@ function addTunnel(family: 4 | 6): void {
   run('ip', 'link', 'set', device, 'up');
 }
 
-/** Counts encapsulated packets that come in, or are forwarded, behind all filters. */
+/** Counts encapsulated packets that are received or forwarded, after all filters. */
 function witness(): (hook: 'input' | 'forward') => number {
   const counted = `udp dport ${VXLAN_PORT} counter; meta l4proto ${IPIP} counter;`;
   const chain = (hook: string) => `chain ${hook} { type filter hook ${hook} priority 10; ${counted} };`;
@@ -123,7 +123,7 @@ describe.each(FAMILIES)('IPv%i: the overlay', (family) => {
 });
 
 describe.each(FAMILIES)('IPv%i: packets in VXLAN or IPIP from a pod', (family) => {
-  test('reach neither the node nor what is behind it', async () => {
+  test('reach neither the node nor hosts behind it', async () => {
     setNodeForwarding();
     for (const name of ['a', 'b']) addPod(name);
     await dataplane.attach(podNetwork('a', BY_FAMILY['both families']), never());
@@ -142,13 +142,13 @@ describe.each(FAMILIES)('IPv%i: packets in VXLAN or IPIP from a pod', (family) =
     await guard.stop();
     run('nft', 'delete', 'table', 'inet', 'podwire');
     send('a', packets);
-    // Without the guard each arrives, so that the test looks in the right place.
+    // Without the guard each arrives, so that the test counts the right packets.
     await until(() => seen('input') === 2 && seen('forward') === 2);
   });
 });
 
 describe('a service of the node, by IPv6 over the pod’s interface alone', () => {
-  /** What arrives of packets to each of the node's addresses, and to all nodes of the link. */
+  /** The packets that arrive at each of the node's addresses, and at all nodes of the link. */
   async function arrivals(): Promise<readonly string[]> {
     const [four, six] = [await serve(4, NODE[4]), await serve(6, '::')];
     const destinations = [NODE[6], GATEWAY[6], 'ff02::1'];
@@ -168,13 +168,13 @@ describe('a service of the node, by IPv6 over the pod’s interface alone', () =
     expect(run('ip', '-6', 'address', 'show', 'dev', network.hostInterfaceName)).toBe('');
   });
 
-  test('is not cut off from a pod that has IPv6', async () => {
+  test('is reachable from a pod that has IPv6', async () => {
     addPod('a');
     await dataplane.attach(podNetwork('a', BY_FAMILY['both families']), never());
     expect(await arrivals()).toContain(`to ${NODE[6]}`);
   });
 
-  test('gets nothing any more once a pod that an earlier release wired is repaired, whose IPv4 is not touched', async () => {
+  test('gets nothing once a pod of an earlier release is repaired, whose IPv4 is unchanged', async () => {
     addPod('a');
     const network = podNetwork('a', BY_FAMILY.IPv4);
     await dataplane.attach(network, never());
@@ -184,19 +184,19 @@ describe('a service of the node, by IPv6 over the pod’s interface alone', () =
     const changes = spawn('ip', ['-4', 'monitor', 'link', 'address', 'route'], {
       stdio: ['ignore', 'pipe', 'inherit'],
     });
-    const told: string[] = [];
-    changes.stdout.on('data', (bytes: Buffer) => told.push(bytes.toString()));
+    const reported: string[] = [];
+    changes.stdout.on('data', (bytes: Buffer) => reported.push(bytes.toString()));
     expect(await dataplane.repair(network, never())).toEqual([
       { object: `host sysctl ${key}`, wanted: '1', actual: '0' },
     ]);
     expect(await arrivals()).toEqual([]);
     changes.kill('SIGKILL');
     await once(changes, 'close');
-    expect(told).toEqual([]);
+    expect(reported).toEqual([]);
     expect(await dataplane.check(network, never())).toEqual([]);
   });
 
-  test('gets nothing from a pod that has given its IPv6 address back, and something once it has one again', async () => {
+  test('gets nothing from a pod that has released its IPv6 address, and something once it has one again', async () => {
     addPod('a');
     const [both, one] = [podNetwork('a', BY_FAMILY['both families']), podNetwork('a', BY_FAMILY.IPv4)];
     await dataplane.attach(both, never());

@@ -8,17 +8,17 @@ import { addPod, cleanUp, canPing, requireThrowawayNamespace, run } from '../tes
 import { MemoryRecordStore } from '../testing/memory-record-store.js';
 import { address, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
 
-/** What chains and workloads set in a pod, and what they have to, on the real kernel. */
+/** Settings that chains and workloads make in a pod, on the real kernel. */
 
 const TUNED_MAC = '02:00:00:00:00:99';
 
 let kernel: NetlinkKernel;
-/** Of pods that ask for none, in bytes. */
+/** Of pods without a requested MTU, in bytes. */
 let mtuBytes: number;
 
 const never = () => new AbortController().signal;
 
-/** A service, as a start makes it of what is recorded. */
+/** A service as a start creates it from the records. */
 async function start(store: RecordStore = new MemoryRecordStore()): Promise<Dataplane> {
   const registry = testRegistry(store);
   await registry.load();
@@ -44,7 +44,7 @@ afterEach(async () => {
   cleanUp();
 });
 
-test('what tuning set stays through looks and restarts, and an MTU that nobody touched follows the node’s', async () => {
+test('settings of tuning survive checks and restarts, and an unchanged MTU follows the node’s', async () => {
   const store = new MemoryRecordStore();
   const dataplane = await start(store);
   const plain = podNetwork('plain', { mtuBytes: undefined });
@@ -54,7 +54,7 @@ test('what tuning set stays through looks and restarts, and an MTU that nobody t
     await dataplane.attach(network, never());
   }
   run('ip', '-n', 'tuned', 'link', 'set', 'eth0', 'mtu', '1380', 'address', TUNED_MAC);
-  // The kernel forgets permanent neighbours with the MAC address, and the next look brings them back.
+  // The kernel drops permanent neighbours with the MAC address, and the next check restores them.
   const look = async (service: Dataplane) => {
     for (const { attachment } of [plain, tuned]) await service.repairRecorded(attachment, never());
     return { plain: inPod('plain').mtu, tuned: inPod('tuned') };
@@ -71,14 +71,14 @@ test('what tuning set stays through looks and restarts, and an MTU that nobody t
   expect([canPing('10.65.0.8', 'plain'), canPing('10.65.0.7', 'tuned')]).toEqual([true, true]);
 });
 
-test('a MAC address of the pod’s own is no difference, stays through a repair, and is set by another attach', async () => {
+test('a MAC address that the pod set is no difference, survives a repair, and is reset by another attach', async () => {
   const dataplane = await start();
   const network = podNetwork('a');
   for (const pod of ['a', 'b']) addPod(pod);
   await dataplane.attach(network, never());
   await dataplane.attach(podNetwork('b', { addresses: [address('10.65.0.8')] }), never());
   run('ip', '-n', 'a', 'link', 'set', 'eth0', 'address', TUNED_MAC);
-  // The pod's neighbours go with its MAC address, and the node's entry has the old one, until both are repaired.
+  // The pod's neighbours are dropped with its MAC address, and the node's entry has the old one, until both are repaired.
   const lost = await dataplane.check(network, never());
   expect(lost.map(({ object }) => object)).toEqual([
     expect.stringMatching(/^pod neighbour 169\.254\.1\.1 /),
@@ -92,7 +92,7 @@ test('a MAC address of the pod’s own is no difference, stays through a repair,
   expect(await dataplane.check(network, never())).toEqual([]);
 });
 
-test('rules of the workload’s own stay, go before those of a second interface, and are no difference', async () => {
+test('the workload’s own rules stay, precede those of a second interface, and are no difference', async () => {
   const dataplane = await start();
   addPod('a');
   const first = podNetwork('a');

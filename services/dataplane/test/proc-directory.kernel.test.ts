@@ -46,7 +46,7 @@ test.each([
 });
 
 test('with a read-only /proc/sys and another mount of proc pods are attached and detached', async () => {
-  // Before the process gets its mount namespace, which has no later mounts.
+  // Before the process gets its mount namespace, which receives no later mounts.
   addPod('procpod');
   const { child, exited, log } = start({ PODWIRE_DATAPLANE_PROC_DIRECTORY: '/mnt/proc' });
   await expect.poll(log, { timeout: 30_000 }).toContain('listening');

@@ -31,7 +31,7 @@ beforeEach(() => {
   bench = new ServiceFixture();
   output = [];
   setNodeForwarding();
-  // What other programs have, in part with Podwire's names.
+  // Objects of other programs, some with Podwire's names.
   for (const command of [
     'ip link add podwforeign type veth peer name foreign1',
     'ip link set podwforeign up',
@@ -63,7 +63,7 @@ const remove = (agreed: boolean) => {
 const state = () =>
   `${snapshot()}\n${run('ip', 'rule')}\n${run('nft', 'list', 'ruleset').replace(/ expires \w+/g, '')}`;
 
-/** Two pods by a service that has ended, and the routes, tunnels and tables of a cluster. */
+/** Two pods of a service that has ended, and the routes, tunnels and tables of a cluster. */
 async function usedNode(): Promise<void> {
   for (const name of ['one', 'two']) addPod(name);
   const service = await startService(bench.config(), bench.deps());

@@ -18,11 +18,11 @@ import { FakeIpam, nodeMessage, poolMessage, routeMessage, vxlanPool } from '../
 import { addPod, cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
 import { BOOT, recordingLog } from '../testing/pods.js';
 
-/** The whole service as a part of a cluster, on the real kernel, with a podwire-ipam that does as the test says. */
+/** The whole service as a part of a cluster, on the real kernel, with a fake podwire-ipam. */
 
 vi.setConfig({ testTimeout: 120_000, hookTimeout: 60_000 });
 
-/** Much less than the 90 seconds after which everything is looked at anyway. */
+/** Much less than the 90 seconds of the full check. */
 const AT_ONCE = { timeout: 20_000, interval: 50 };
 
 const SELF = 'node-1';
@@ -66,7 +66,7 @@ afterEach(async () => {
   await service.stop();
   peer.close();
   await ipam.dispose();
-  // Its far end and a tunnel over it go along.
+  // Its far end and a tunnel over it are deleted with it.
   run('ip', 'link', 'delete', 'eth0');
   if (run('ip', '-br', 'link').includes('ipip.podwire')) run('ip', 'link', 'delete', 'ipip.podwire');
   cleanUp();
@@ -77,7 +77,7 @@ afterEach(async () => {
 const limits = () => ({ deadlineMs: Date.now() + 30_000 });
 const status = () => peer.call(NodeServiceService.getNodeStatus, {}, limits());
 
-/** A pod that asks for no MTU of its own. */
+/** A pod without a requested MTU. */
 async function attach(name: string, address: string): Promise<PodNetwork> {
   addPod(name);
   const attachment = { network: 'net', containerId: name, interfaceName: 'eth0' };
@@ -98,7 +98,7 @@ async function attach(name: string, address: string): Promise<PodNetwork> {
   return pod;
 }
 
-/** Podwire's of the node, one a line of `ip route`. */
+/** Podwire's routes of the node, one a line of `ip route`. */
 const routes = (): string[] => {
   const lines = run('ip', 'route', 'show', 'proto', '87')
     .split('\n')
@@ -114,7 +114,7 @@ const mtusOf = ({ netns, hostInterfaceName: name }: PodNetwork): number[] => [
   mtuOf(run('nsenter', `--net=${netns}`, 'ip', 'link', 'show', 'eth0')),
 ];
 
-test('pods that run get another MTU as soon as the node’s network or the pools’ encapsulation leaves another', async () => {
+test('running pods get another MTU as soon as the node’s network or the pools’ encapsulation requires it', async () => {
   const pod = await attach('a', '10.65.0.7');
   expect(mtusOf(pod)).toEqual([1500, 1500]);
 
@@ -129,10 +129,10 @@ test('pods that run get another MTU as soon as the node’s network or the pools
   await expect.poll(() => mtusOf(pod), AT_ONCE).toEqual([1450, 1450]);
 });
 
-test('pods keep their MTU over a restart while podwire-ipam, which knows of the encapsulation, is away', async () => {
+test('pods keep their MTU over a restart while podwire-ipam, which knows the encapsulation, is down', async () => {
   const pod = await attach('a', '10.65.0.7');
   ipam.putPool(vxlanPool('p', '10.65.0.0/16'));
-  // A stop would take back a repair that is under way.
+  // A stop would revert a repair in flight.
   await expect.poll(() => logged.lines.some(({ msg }) => String(msg).includes('drift of ')), AT_ONCE).toBe(true);
   expect(mtusOf(pod)).toEqual([1450, 1450]);
   await service.stop();
@@ -145,10 +145,10 @@ test('pods keep their MTU over a restart while podwire-ipam, which knows of the 
   expect(mtusOf(pod)).toEqual([1450, 1450]);
 });
 
-test('what somebody does to a pod’s wire is mended at once: its route, its end on the node, the wire itself', async () => {
+test('changes to a pod’s route, its end on the node and the wire itself are repaired at once', async () => {
   const pod = await attach('a', '10.65.0.7');
   await expect.poll(async () => (await status()).wanted, AT_ONCE).toBeDefined();
-  // What the kernel tells right after a pod was wired is its wiring.
+  // The kernel's events right after an attach are those of the wiring.
   await sleep(2500);
   const route = () => run('ip', 'route', 'show', '10.65.0.7').trim();
   const wired = `10.65.0.7 dev ${pod.hostInterfaceName} proto 87 scope link`;
@@ -165,13 +165,13 @@ test('what somebody does to a pod’s wire is mended at once: its route, its end
   await expect.poll(reached, AT_ONCE).not.toBe('');
 });
 
-/** Asks the kernel itself, in a namespace that goes with the question. */
+/** Asks the kernel itself, in a temporary namespace. */
 function kernelHasIpip(): boolean {
   const command = ['ip', 'link', 'add', 'dev', 'probe', 'type', 'ipip', 'remote', '192.0.2.1'];
   return spawnSync('unshare', ['--net', ...command]).status === 0;
 }
 
-test('a pool of IPIP has its tunnel; where the kernel has no IPIP a condition says so, and other pools go on', async () => {
+test('a pool of IPIP has its tunnel; without IPIP in the kernel a condition reports that, and other pools work', async () => {
   const hasIpip = kernelHasIpip();
   ipam.putNode(nodeMessage('node-2', '198.51.100.8/24'));
   ipam.putPool(poolMessage('p', '10.65.0.0/16', { ipipMode: EncapsulationMode.ENCAPSULATION_MODE_ALWAYS }));
@@ -182,13 +182,13 @@ test('a pool of IPIP has its tunnel; where the kernel has no IPIP a condition sa
   const tunnelled = ['10.65.1.0/26 via 198.51.100.8 dev ipip.podwire onlink'];
   const plain = '10.66.1.0/26 via 192.0.2.9 dev eth0 onlink';
   await expect.poll(routes, AT_ONCE).toEqual([...(hasIpip ? tunnelled : []), plain]);
-  const told = async () => (await status()).conditions.filter(({ reason }) => reason === 'IpipUnsupported');
+  const unsupported = async () => (await status()).conditions.filter(({ reason }) => reason === 'IpipUnsupported');
   const message =
     'the kernel of node node-1 has no IPIP, which pools p use; load the module ipip, or use VXLAN for the pools';
-  await expect.poll(told, AT_ONCE).toEqual(hasIpip ? [] : [{ reason: 'IpipUnsupported', message }]);
+  await expect.poll(unsupported, AT_ONCE).toEqual(hasIpip ? [] : [{ reason: 'IpipUnsupported', message }]);
 });
 
-/** What `ip monitor` tells of Podwire's routes. */
+/** The output of `ip monitor` for Podwire's routes. */
 class RouteMonitor {
   readonly #child: ChildProcess;
   #text = '';
@@ -198,7 +198,7 @@ class RouteMonitor {
     this.#child.stdout?.setEncoding('utf8').on('data', (part: string) => (this.#text += part));
   }
 
-  /** Resolves once it hears. */
+  /** Resolves once it receives events. */
   static async start(): Promise<RouteMonitor> {
     const monitor = new RouteMonitor();
     for (let marker = 1; !monitor.#text.includes('198.51.100.'); marker++) {
@@ -221,7 +221,7 @@ class RouteMonitor {
   }
 }
 
-test('while podwire-ipam is away the node keeps its routes, and on its return the difference alone is applied', async () => {
+test('while podwire-ipam is down the node keeps its routes, and after its return only the difference is applied', async () => {
   ipam.putNode(nodeMessage('node-2', '192.0.2.8/24'));
   const blocks = Array.from({ length: 30 }, (_, at) => `10.65.${at + 1}.0/26`);
   for (const cidr of blocks) ipam.putRoute(routeMessage(cidr, 'node-2'));
@@ -236,7 +236,7 @@ test('while podwire-ipam is away the node keeps its routes, and on its return th
       .poll(async () => (await status()).conditions.map(({ reason }) => reason), AT_ONCE)
       .toContain('IpamUnreachable');
     expect(routes()).toEqual(before);
-    // What it says on its return is everything, from the beginning.
+    // After its return it sends everything, from the beginning.
     ipam.remove('route', '10.65.1.0/26');
     ipam.putRoute(routeMessage('10.65.99.0/26', 'node-2'));
     ipam.forgetChanges();

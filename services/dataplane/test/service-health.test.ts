@@ -22,18 +22,18 @@ import { MemoryNodeKernel } from '../testing/memory-node-kernel.js';
 import { BOOT, recordingLog } from '../testing/pods.js';
 import { HEALTH } from '../testing/service.js';
 
-/** What the whole service says of how it is, and does about it, in front of kernels that fail. */
+/** The health and the conditions of the whole service, with failing kernels. */
 
 const AT_ONCE = { timeout: 20_000, interval: 20 };
 
-/** Time as it is, but for pauses, of which a test has no patience. */
+/** The system's clock with shorter pauses. */
 const impatientClock: Clock = {
   ...systemClock,
   sleep: (durationMs, signal) => systemClock.sleep(Math.min(durationMs, 200), signal),
 };
 
-/** Time as it is, but for the pauses between two looks at the node's settings. */
-const clockOfLooks: Clock = {
+/** The system's clock with shorter pauses between two checks of the node's settings. */
+const fastCheckClock: Clock = {
   ...systemClock,
   sleep: (durationMs, signal) => systemClock.sleep(durationMs === SYSCTL_CHECK_INTERVAL_MS ? 50 : durationMs, signal),
 };
@@ -86,7 +86,7 @@ const reasons = async () => {
   return conditions.map(({ reason }) => reason);
 };
 
-/** As a node of a cluster of two, in which the other one has a block of the pool. */
+/** A node of a cluster of two, whose other node has a block of the pool. */
 async function startInCluster(pool: Pool): Promise<void> {
   for (const command of ['link add eth0 type veth', 'link set eth0 up', 'address add 192.0.2.7/24 dev eth0'])
     runNodeCommand(nodeKernel.node, `ip ${command}`);
@@ -97,7 +97,7 @@ async function startInCluster(pool: Pool): Promise<void> {
   ipam.putNode(nodeMessage('node-2', '192.0.2.8/24'));
   ipam.putRoute(routeMessage('10.65.1.0/26', 'node-2'));
   await ipam.start();
-  await start({ clock: clockOfLooks, ipamAddress: ipam.address });
+  await start({ clock: fastCheckClock, ipamAddress: ipam.address });
 }
 
 async function attach(name: string, rest: Partial<PodNetwork>): Promise<void> {
@@ -108,8 +108,8 @@ async function attach(name: string, rest: Partial<PodNetwork>): Promise<void> {
   await peer.call(PodServiceService.attachPod, { pod: PodNetwork.fromPartial({ ...names, ...rest }) }, limits());
 }
 
-test('a kernel that can wire no pod any more is told, and health with it, until it can again', async () => {
-  // The first is that of the start.
+test('a kernel that can wire no pod is a condition, and unhealthy, until it can again', async () => {
+  // The first probe is that of the start.
   for (let look = 0; look < 8; look++) kernel.failNext('probe', { errno: 'EMFILE', after: look === 0 ? 1 : 0 });
   await start();
   await expect.poll(health, AT_ONCE).toBe(2);
@@ -119,7 +119,7 @@ test('a kernel that can wire no pod any more is told, and health with it, until 
   expect(kernel.unusedFaults).toBe(0);
 });
 
-test('a guard that cannot be had is told as long as that is so; pods of IPv4 are served all the same', async () => {
+test('a missing source guard is a condition until it works; pods of IPv4 are served meanwhile', async () => {
   for (let attempt = 0; attempt < 10; attempt++) {
     nft.failNext('apply', new Failure('KERNEL_UNSUPPORTED', 'nft cannot be run: install it'));
   }
@@ -130,13 +130,13 @@ test('a guard that cannot be had is told as long as that is so; pods of IPv4 are
   expect(nft.unusedFaults).toBe(0);
 });
 
-test('what a pod may send from besides its addresses is in force again from the start of the next process on', async () => {
+test('the source prefixes of a pod are allowed again from the next start', async () => {
   await start();
   await attach('a', { addresses: ['10.65.0.7/32'], sourcePrefixes: ['10.99.0.0/24'] });
   const before = nft.print();
   expect(before).toContain('10.99.0.0');
   await service?.stop();
-  // The next one finds nothing of all that, and knows of the pod by its record alone.
+  // The next process has an empty kernel, and knows the pod by its record only.
   nft = new MemoryNft();
   nodeKernel = new MemoryNodeKernel();
   links = new MemoryLinks();
@@ -145,7 +145,7 @@ test('what a pod may send from besides its addresses is in force again from the 
   await expect.poll(() => nft.print(), AT_ONCE).toBe(before);
 });
 
-test('what the dead could send from is not in force from the next start on, nor what earlier pods of an interface could', async () => {
+test('the source prefixes of dead pods and of earlier pods of an interface are not allowed after the next start', async () => {
   await start();
   const sandboxes = ['a', 'b', 'c', 'd'];
   for (const [at, name] of sandboxes.entries()) {
@@ -169,7 +169,7 @@ test('what the dead could send from is not in force from the next start on, nor 
   expect(nft.print()).not.toMatch(/10\.99\.[012]\.|10\.98\./);
 });
 
-test('the node’s settings are judged by the pods, the interface and the tunnels that it has', async () => {
+test('the node’s settings are evaluated with its pods, interfaces and tunnels', async () => {
   await startInCluster(vxlanPool('p', '10.65.0.0/16'));
   links.sysctls.set('net/ipv4/conf/all/rp_filter', '1');
   links.sysctls.set('net/ipv4/conf/eth0/forwarding', '0');
@@ -184,7 +184,7 @@ test('the node’s settings are judged by the pods, the interface and the tunnel
   await expect.poll(reasons, AT_ONCE).toContain('StrictReversePathFilter');
 });
 
-test('a filter that others switch on for a pod with further IPv4 prefixes is off again with the next look', async () => {
+test('a filter that another program enables for a pod with additional IPv4 prefixes is disabled at the next check', async () => {
   await startInCluster(poolMessage('p', '10.65.0.0/16'));
   await attach('b', { addresses: ['10.65.0.8/32'], sourcePrefixes: ['10.99.0.0/24'] });
   const [host] = kernel.host.links.filter(({ name }) => name.startsWith('podw'));
@@ -193,13 +193,13 @@ test('a filter that others switch on for a pod with further IPv4 prefixes is off
   await expect.poll(() => kernel.host.sysctls.get(key), AT_ONCE).toBe('0');
 });
 
-test('a setting that was put right has the node’s routes read anew: they may have gone with it without a word', async () => {
+test('a repaired setting causes a reading of the routes, which may have vanished without a notification', async () => {
   await startInCluster(poolMessage('p', '10.65.0.0/16'));
   const routes = () => nodeKernel.node.routes.map(({ destination }) => destination);
   await expect.poll(routes, AT_ONCE).toContain('10.65.1.0/26');
   nodeKernel.lostNotificationCount = 1;
   runNodeCommand(nodeKernel.node, 'ip route delete 10.65.1.0/26');
   links.sysctls.set('net/ipv4/ip_forward', '0');
-  // By itself it would be read after 90 seconds.
+  // The next periodic reading is after 90 seconds.
   await expect.poll(routes, AT_ONCE).toContain('10.65.1.0/26');
 });

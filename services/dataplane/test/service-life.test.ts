@@ -31,7 +31,7 @@ beforeEach(() => {
 });
 afterEach(() => bench.clear());
 
-test('a second one on its socket waits, and has touched nothing of the first when it is told to end', async () => {
+test('a second process at its socket waits, and has changed nothing of the first when it is stopped', async () => {
   requireThrowawayNamespace();
   setNodeForwarding();
   const service = await startService(bench.config(), bench.deps());
@@ -56,7 +56,7 @@ test('a second one on its socket waits, and has touched nothing of the first whe
 test('of two processes that start at the same moment one serves, and the other takes over when that one ends', async () => {
   requireThrowawayNamespace();
   const logs = [join(bench.folder, 'a.log'), join(bench.folder, 'b.log')];
-  // Reading them takes long, so that the other process could begin as well.
+  // Reading the records takes long, so that the other process could begin as well.
   mkdirSync(bench.records);
   for (let count = 0; count < 5000; count++) writeFileSync(join(bench.records, `${count}.json`), '{');
   const children = logs.map((path) => {
@@ -79,7 +79,7 @@ test('of two processes that start at the same moment one serves, and the other t
 }, 150_000);
 
 describe('life and death', () => {
-  test('it is healthy only once the kernel is known to have what pods need', async () => {
+  test('it is healthy only once the kernel is known to support pods', async () => {
     const kernel = new MemoryKernel();
     const probing = kernel.pauseBefore('probe');
     const starting = serve(kernel, { config: bench.config(), deps: bench.deps() });
@@ -100,7 +100,7 @@ describe('life and death', () => {
     expect(kernel.unusedFaults).toBe(0);
   });
 
-  test('it stops after what is under way is done', async () => {
+  test('it completes calls in flight before it stops', async () => {
     const kernel = new MemoryKernel();
     kernel.addNamespace('/run/netns/a');
     const service = await serve(kernel, { config: bench.config(), deps: bench.deps() });
@@ -153,7 +153,7 @@ describe('SIGKILL in the middle of twenty attaches, then another start', () => {
   });
   afterEach(cleanUp);
 
-  // Chance decides where it strikes; how many answers it comes after, and that all agrees then, is crashes.kernel.test.ts.
+  // The moment is random; crashes.kernel.test.ts checks the number of answers, and that all agrees then.
   test.each([0, 6])(
     'after %i ms: every pod can be attached, checked and detached, and nothing is left',
     async (afterMs) => {

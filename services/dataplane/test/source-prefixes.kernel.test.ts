@@ -10,12 +10,12 @@ import { arrivalsFrom, inside } from '../testing/nft-contract.js';
 import { reconcilerOptions, prefix } from '../testing/nft.js';
 import { address, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
 
-/** What pods can send from, as the dataplane wires them: the settings of their interfaces and the guard together. */
+/** The allowed sources of pods as the dataplane wires them: the settings of their interfaces and the guard together. */
 
 const NODE = '198.18.0.1';
 const OWN = '10.65.0.7';
 const OTHERS = '10.65.0.8';
-/** Behind the pod; the node has no route there but, like any node, its default one. */
+/** Behind the pod; the node has only its default route to it. */
 const BEHIND = '10.99.0.1';
 const ELSEWHERE = '10.98.0.1';
 
@@ -39,7 +39,7 @@ afterEach(async () => {
   await guard.stop();
   await kernel.close();
   allInterfaces('0');
-  // Its far end goes along.
+  // Its far end is deleted with it.
   run('ip', 'link', 'delete', 'uplink');
   run('ip', 'address', 'delete', `${NODE}/32`, 'dev', 'lo');
   cleanUp();
@@ -49,7 +49,7 @@ function allInterfaces(value: string): void {
   run('sysctl', '-qw', `net.ipv4.conf.all.rp_filter=${value}`);
 }
 
-/** A pod that has, besides its address, others' and those behind it; another pod beside it. */
+/** A pod that has, besides its address, foreign ones and those behind it; another pod beside it. */
 async function wire(sourcePrefixes: readonly string[], by?: SourceGuard): Promise<void> {
   const events = new Events(recordingLog().log);
   const dataplane = new Dataplane({ kernel, registry: testRegistry(), events, ...(by && { guard: by }) });
@@ -63,21 +63,21 @@ async function wire(sourcePrefixes: readonly string[], by?: SourceGuard): Promis
 
 const arrivals = () => [OWN, OTHERS, BEHIND, ELSEWHERE].map((from) => arrivalsFrom('a', from, NODE));
 
-test('a pod sends from its address and the prefixes that it is allowed, and from nothing else', async () => {
+test('a pod sends from its address and its allowed prefixes, and from nothing else', async () => {
   await guard.start(new Map());
   await wire(['10.99.0.0/24'], guard);
   expect(arrivals()).toEqual([1, 0, 1, 0]);
 });
 
 describe.each(['1', '2'])('net.ipv4.conf.all.rp_filter of %s', (value) => {
-  test('keeps a pod from its further prefixes, which is told', async () => {
+  test('blocks a pod’s additional prefixes, which is a condition', async () => {
     await guard.start(new Map());
     await wire(['10.99.0.0/24'], guard);
     allInterfaces(value);
     expect(arrivals()).toEqual([1, 0, 0, 0]);
   });
 
-  test('opens nothing, also without the guard', async () => {
+  test('allows nothing more, also without the guard', async () => {
     await wire([]);
     allInterfaces(value);
     expect(arrivals()).toEqual([1, 0, 0, 0]);

@@ -19,7 +19,7 @@ import { addPod, cleanUp, requireThrowawayNamespace, run } from '../testing/kern
 import { reconcilerOptions, prefix, RecordedEvents, until } from '../testing/nft.js';
 import { address } from '../testing/pods.js';
 
-/** The node and its subnet: another node, `node-b`, and a host that is none. Both are one namespace that sends what the test says. */
+/** The node and its subnet: another node, `node-b`, and an unknown host. Both are one namespace that sends the test's packets. */
 
 const NODE = { 4: '192.0.2.1', 6: '2001:db8::1' } as const;
 const NODE_B = { 4: '192.0.2.2', 6: '2001:db8::2' } as const;
@@ -93,7 +93,7 @@ async function serve(family: 4 | 6): Promise<number> {
   return service.address().port;
 }
 
-/** What of the tunnel packets that both send arrives, in the packets' order: others are sent behind them. */
+/** The tunnel packets of both that arrive, in order: marker packets are sent after them. */
 async function arrivals(family: 4 | 6, port: number): Promise<string[]> {
   received.splice(0);
   const destination = NODE[family];
@@ -112,7 +112,7 @@ async function arrivals(family: 4 | 6, port: number): Promise<string[]> {
 }
 
 describe.each(FAMILIES)('IPv%i: packets in VXLAN', (family) => {
-  test('are accepted from known nodes alone, as nodes come and go', async () => {
+  test('are accepted from known nodes only, as nodes come and go', async () => {
     const port = await serve(family);
     const both = [NODE_B[family], STRANGER[family]];
     expect(await arrivals(family, port)).toEqual(both);
@@ -131,7 +131,7 @@ describe.each(FAMILIES)('IPv%i: packets in VXLAN', (family) => {
     expect(events.lines.map((line) => line.replace(/^.*: /, ''))).toEqual(['found', 'wanted', 'wanted', 'wanted']);
   });
 
-  test('are another program’s matter where no pool is encapsulated', async () => {
+  test('are left to other programs where no pool is encapsulated', async () => {
     const port = await serve(family);
     guard.follow(view(['a']), ALL);
     await written(1);
@@ -142,7 +142,7 @@ describe.each(FAMILIES)('IPv%i: packets in VXLAN', (family) => {
   });
 });
 
-test('packets in IPIP are accepted from known nodes alone', async () => {
+test('packets in IPIP are accepted from known nodes only', async () => {
   const port = await serve(4);
   guard.follow(view(['a', 'b'], 'ipip-cross-subnet'), ALL);
   await written(1);
@@ -160,7 +160,7 @@ test('packets in IPIP are accepted from known nodes alone', async () => {
   expect(run('nft', '-n', 'list', 'table', 'inet', 'podwire_tunnels')).toContain('meta l4proto 4 counter packets 1 ');
 });
 
-test('the rules of before stay until the cluster is known, and the next start leaves them alone', async () => {
+test('the earlier rules stay until the cluster is known, and the next start keeps them', async () => {
   guard.follow(view(['a', 'b']), ALL);
   await written(1);
   await guard.stop();

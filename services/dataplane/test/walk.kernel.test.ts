@@ -6,7 +6,7 @@ import { addPod, cleanUp, removePod, requireThrowawayNamespace, run } from '../t
 import { walkSteps, walk, type NodeOperator } from '../testing/pods-walk.js';
 import type { PodNetwork } from '../wiring/network.js';
 
-/** Fixed, so that every run is the same; change it to look elsewhere. A failure prints it, with the moves. */
+/** Fixed, so that every run is the same; change it for other walks. A failure prints it, with the moves. */
 const SEED = 20_261_121;
 
 let kernel: NetlinkKernel;

@@ -54,7 +54,7 @@ describe('the fake kernel, with rules', () => {
 const network = podNetwork('a', { hostInterfaceName: 'podwa', mac: '02:00:00:00:00:07' });
 const steps = diff(wantedState(network), emptyObservation());
 
-describe('what only a fake can do', () => {
+describe('functions of the fake alone', () => {
   test('it prints itself as `ip` does', async () => {
     const kernel = new MemoryKernel();
     kernel.addNamespace('/run/netns/a');
@@ -81,7 +81,7 @@ describe('what only a fake can do', () => {
     ]);
   });
 
-  test('it fails the operation that it was told to fail, once, and knows whether it came to that', async () => {
+  test('it fails the requested operation once, and reports unused faults', async () => {
     const kernel = new MemoryKernel();
     kernel.failNext('link-get', { errno: 'ENOBUFS', after: 1 });
     await kernel.hostLink('x');
@@ -91,7 +91,7 @@ describe('what only a fake can do', () => {
     expect(await kernel.hostLink('x')).toBeUndefined();
   });
 
-  test('it kills a pod with its wire', async () => {
+  test('it destroys a pod with its wire', async () => {
     const kernel = new MemoryKernel();
     kernel.addNamespace('/run/netns/a');
     const session = await kernel.open('/run/netns/a');

@@ -479,15 +479,15 @@ export function linkSourceContract(open: () => Promise<OpenedLinks>): void {
       const names: (string | undefined)[] = [];
       const ended = vi.fn();
       const watch = await source.watch({ changed: (name) => names.push(name), ended });
-      const told = async (change: () => void) => {
+      const notified = async (change: () => void) => {
         names.splice(0);
         change();
         await vi.waitFor(() => expect(names).toContain('eth7'), { timeout: 20_000 });
       };
-      await told(() => changer.put({ name: 'eth7', mtuBytes: 1400, up: false }));
-      await told(() => changer.put({ name: 'eth7', mtuBytes: 1300, up: false }));
-      await told(() => changer.put({ name: 'eth7', mtuBytes: 1300, up: true }));
-      await told(() => changer.remove('eth7'));
+      await notified(() => changer.put({ name: 'eth7', mtuBytes: 1400, up: false }));
+      await notified(() => changer.put({ name: 'eth7', mtuBytes: 1300, up: false }));
+      await notified(() => changer.put({ name: 'eth7', mtuBytes: 1300, up: true }));
+      await notified(() => changer.remove('eth7'));
       watch.close();
       names.splice(0);
       changer.put({ name: 'eth8', mtuBytes: 1400, up: false });

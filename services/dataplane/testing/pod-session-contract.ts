@@ -29,10 +29,10 @@ const podRoute = (destination: string, gateway: string | undefined): Route => ({
   protocol: 87,
 });
 
-/** What the kernels of this contract are to read of a pod, for {@link KernelFixture.kernel}. */
+/** The limits of these kernels when they read a pod, for {@link KernelFixture.kernel}. */
 export const SMALL_BOUNDS = { maxCount: 40, timeoutMs: 60_000 };
 
-/** What every kernel has to do in a pod's session: observe it, and carry out steps, each with its inverse. */
+/** The contract of every kernel in a pod's session: observe it, and apply steps, each with its inverse. */
 export function podSessionContract(setUp: () => Promise<KernelFixture>): void {
   const under = new KernelUnderTest(setUp);
   const applyAll = (steps: readonly Step[]) => under.applyAll(steps);
@@ -136,43 +136,43 @@ export function podSessionContract(setUp: () => Promise<KernelFixture>): void {
         'EEXIST ROUTE_TAKEN',
       ],
       [
-        'to delete a route that is not there',
+        'to delete a missing route',
         fresh,
         { type: 'route-delete', side: 'pod', route: podRoute('10.0.0.0/8', undefined) },
         'ESRCH KERNEL_REFUSED',
       ],
       [
-        'a route by a link that is not there',
+        'a route by a missing link',
         [],
         { type: 'route-add', side: 'pod', route: podRoute('10.0.0.0/8', undefined) },
         'ENODEV KERNEL_REFUSED',
       ],
       [
-        'to delete an address that is not there',
+        'to delete a missing address',
         [linkAdd!],
         { type: 'address-delete', side: 'pod', device: 'eth0', address: '10.0.0.1/32' },
         'EADDRNOTAVAIL KERNEL_REFUSED',
       ],
       [
-        'an address on a link that is not there',
+        'an address on a missing link',
         [],
         { type: 'address-add', side: 'pod', device: 'eth0', address: '10.0.0.1/32' },
         'ENODEV KERNEL_REFUSED',
       ],
       [
-        'a neighbour on a link that is not there',
+        'a neighbour on a missing link',
         [],
         { type: 'neighbour-set', side: 'pod', neighbour, previous: undefined },
         'ENODEV KERNEL_REFUSED',
       ],
       [
-        'to delete a neighbour that is not there',
+        'to delete a missing neighbour',
         [linkAdd!, ...fresh.filter((step) => step.type === 'link-set')],
         { type: 'neighbour-delete', side: 'pod', neighbour },
         'ENOENT KERNEL_REFUSED',
       ],
       [
-        'to set a link that is not there',
+        'to set a missing link',
         [],
         { type: 'link-set', side: 'pod', name: 'eth0', change: { up: true }, previous: { up: false } },
         'ENODEV KERNEL_REFUSED',
@@ -183,20 +183,15 @@ export function podSessionContract(setUp: () => Promise<KernelFixture>): void {
         { type: 'link-set', side: 'pod', name: 'eth0', change: { mtuBytes: 67 }, previous: {} },
         'EINVAL KERNEL_REFUSED',
       ],
+      ['to delete a missing link', [], { type: 'link-delete', side: 'host', name: HOST }, 'ENODEV KERNEL_REFUSED'],
       [
-        'to delete a link that is not there',
-        [],
-        { type: 'link-delete', side: 'host', name: HOST },
-        'ENODEV KERNEL_REFUSED',
-      ],
-      [
-        'a sysctl that is not there',
+        'a missing sysctl',
         [],
         { ...forward, key: ['net', 'ipv4', 'nonsense'], value: '1' },
         'ENOENT KERNEL_UNSUPPORTED',
       ],
       [
-        'a sysctl’s value that is no number',
+        'a sysctl’s value that is not a number',
         [],
         { ...forward, key: ['net', 'ipv4', 'ip_forward'], value: 'x' },
         'EINVAL KERNEL_REFUSED',

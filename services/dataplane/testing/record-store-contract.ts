@@ -7,9 +7,9 @@ import type { PodNetwork } from '../wiring/network.js';
 import { MemoryRecordStore } from './memory-record-store.js';
 import { BY_FAMILY, detachRequest, never, podNetwork, startNode } from './pods.js';
 
-/** A store to test, and what happens to it from outside. */
+/** A store to test, and changes to it from outside. */
 interface RecordStoreFixture {
-  /** A process that starts: on what the one before has left. */
+  /** Starts a process, with what the previous one stored. */
   open(): RecordStore;
   /** Overwrites every stored record with a text. */
   corrupt(text: string): void;

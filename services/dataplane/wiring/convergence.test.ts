@@ -10,7 +10,7 @@ import { wantedState, familiesOf, type PodNetwork } from './network.js';
 import { rollbackSteps, type Step } from './step.js';
 import { findObstacle } from './wire.js';
 
-/** Fixed, so that every run is the same; change it to look elsewhere. */
+/** Fixed, so that every run is the same; change it for other walks. */
 const SEED = 20_261_121;
 const RUNS = { seed: SEED, numRuns: 300 };
 
