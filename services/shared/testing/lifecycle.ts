@@ -40,7 +40,7 @@ const SCENARIOS: Record<string, (signal: AbortSignal) => Promise<Running>> = {
     return new Promise((_, reject) => {
       signal.addEventListener('abort', () => {
         clearInterval(waiting);
-        reject(new Failure('STORE_UNAVAILABLE', 'etcd is away'));
+        reject(new Failure('STORE_UNAVAILABLE', 'etcd is down'));
       });
     });
   },
@@ -52,13 +52,13 @@ const SCENARIOS: Record<string, (signal: AbortSignal) => Promise<Running>> = {
   'has a defect at the start': () => {
     throw new TypeError('x is not a function');
   },
-  'throws where nobody catches': () => {
+  'throws without a handler': () => {
     setTimeout(() => {
       throw new TypeError('x is not a function');
     }, 20);
     return running(() => Promise.resolve());
   },
-  'rejects where nobody catches': () => {
+  'rejects without a handler': () => {
     setTimeout(() => void Promise.reject(new TypeError('x is not a function')), 20);
     return running(() => Promise.resolve());
   },
