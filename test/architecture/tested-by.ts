@@ -116,7 +116,7 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/ipam/records/json/reservation.ts': 'services/ipam/records/json/cluster-records.test.ts',
 
   // Releases, claims and the history: the decisions by their tables, the rest over gRPC.
-  'services/ipam/handles/handles-rpc.ts': 'services/ipam/addresses/releases.test.ts',
+  'services/ipam/handles/handles-rpc.ts': 'services/ipam/addresses/addresses-operations.test.ts',
   'services/ipam/affinities/affinities-rpc.ts': 'services/ipam/addresses/addresses-rpc.test.ts',
   'services/ipam/history/history-rpc.ts': 'services/ipam/addresses/addresses-rpc.test.ts',
 
