@@ -6,9 +6,11 @@ import { emptyObservation } from '../wiring/wire.js';
 import { ipv6Contract } from './ipv6-contract.js';
 import type { KernelFixture } from './kernels.js';
 import { MemoryKernel } from './memory-kernel.js';
+import { MemoryRecordStore } from './memory-record-store.js';
 import { kernelContract } from './pod-kernel-contract.js';
 import { podSessionContract, SMALL_BOUNDS } from './pod-session-contract.js';
 import { podNetwork } from './pods.js';
+import { recordStoreContract, storedRecord } from './record-store-contract.js';
 import { rulesContract } from './rules-contract.js';
 
 function memoryFixture(): Promise<KernelFixture> {
@@ -98,5 +100,21 @@ describe('functions of the fake alone', () => {
     await session.apply(steps);
     kernel.removeNamespace('/run/netns/a');
     expect(kernel.print()).toBe('/run/netns/node: sysctl net/ipv4/ip_forward=0');
+  });
+});
+
+describe('records in memory', () => {
+  recordStoreContract(() => {
+    const store = new MemoryRecordStore();
+    return {
+      open: () => store,
+      corrupt: (text) => [...store.texts.keys()].forEach((key) => store.texts.set(key, text)),
+    };
+  });
+
+  test('can be full', async () => {
+    const store = new MemoryRecordStore();
+    store.isFull = true;
+    await expect(store.put(storedRecord('a'))).rejects.toMatchObject({ code: 'STATE_IO' });
   });
 });

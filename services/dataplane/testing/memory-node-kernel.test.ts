@@ -1,9 +1,13 @@
+import { Failure } from '@podwire/shared/failure/failure';
 import { describe, expect, test } from 'vitest';
 
-import { blackhole, vxlan, type NodeKernelFixture } from './kernels.js';
+import { blackhole, type NodeKernelFixture, vxlan } from './kernels.js';
+import { MemoryLinks } from './memory-links.js';
+import { MemoryNft } from './memory-nft.js';
 import { runNodeCommand } from './memory-node-commands.js';
 import { MemoryNodeKernel } from './memory-node-kernel.js';
-import { nodeKernelContract } from './node-kernel-contract.js';
+import { nftContract } from './nft-contract.js';
+import { linkSourceContract, nodeKernelContract } from './node-kernel-contract.js';
 
 function memoryFixture(): Promise<NodeKernelFixture> {
   const kernel = new MemoryNodeKernel();
@@ -55,4 +59,27 @@ describe('functions of the fake alone', () => {
     expect(kernel.unusedFaults).toBe(0);
     expect((await kernel.observe(scope)).routes).toEqual([]);
   });
+});
+
+linkSourceContract(() => {
+  const source = new MemoryLinks();
+  source.sysctls.set('net/ipv6/conf/lo/accept_ra', '1');
+  return Promise.resolve({
+    source,
+    changer: source,
+    sysctl: { key: ['net', 'ipv6', 'conf', 'lo', 'accept_ra'], value: '2' },
+  });
+});
+
+nftContract(() => new MemoryNft());
+
+test('a fault fails the next call of its method, once', async () => {
+  const nft = new MemoryNft();
+  const table = { family: 'ip', name: 'podwire' } as const;
+  nft.failNext('read', new Failure('KERNEL_REFUSED', 'for once'));
+  await nft.apply([{ add: { table } }]);
+  expect(nft.unusedFaults).toBe(1);
+  await expect(nft.read(table)).rejects.toThrow('for once');
+  expect(await nft.read(table)).toEqual([{ table }]);
+  expect([nft.unusedFaults, nft.reads, nft.transactions]).toEqual([0, 2, 1]);
 });

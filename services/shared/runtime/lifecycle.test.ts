@@ -1,12 +1,13 @@
 import { spawnSync } from 'node:child_process';
-import { mkdtempSync, rmSync, statSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
+import { fileURLToPath, pathToFileURL } from 'node:url';
 
-import { describe, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { builtFile, Program, type ProgramResult } from '../testing/program.js';
+import { readOwnPackage } from './own-package.js';
 
 interface Signalled {
   /** Output of the program before it gets the signals. */
@@ -156,5 +157,31 @@ describe('a process with arguments does not start', () => {
   test('any other argument is refused with a reference to the help', () => {
     const stderr = 'fixture: unknown argument: serve --now\ntry: fixture --help\n';
     expect(asked('serve', '--now')).toEqual({ status: 2, stdout: '', stderr });
+  });
+});
+
+describe('the own package', () => {
+  let folder: string;
+  beforeEach(() => {
+    folder = mkdtempSync(join(tmpdir(), 'podwire-own-package-'));
+  });
+  afterEach(() => rmSync(folder, { recursive: true }));
+
+  const moduleIn = (path: string) => pathToFileURL(join(folder, path)).href;
+
+  test.each(['main.js', 'dist/main.js', 'dist/install/main.js'])('is found from %s', async (path) => {
+    writeFileSync(join(folder, 'package.json'), '{"name":"mine","version":"1.2.3"}');
+    expect(await readOwnPackage(moduleIn(path), 'mine')).toEqual({ folder: `${folder}/`, version: '1.2.3' });
+  });
+
+  test('another package in between is skipped', async () => {
+    writeFileSync(join(folder, 'package.json'), '{"name":"mine","version":"1.2.3"}');
+    mkdirSync(join(folder, 'dist'));
+    writeFileSync(join(folder, 'dist', 'package.json'), '{"name":"other","version":"9.0.0"}');
+    expect((await readOwnPackage(moduleIn('dist/main.js'), 'mine')).version).toBe('1.2.3');
+  });
+
+  test('a missing package.json is an error', async () => {
+    await expect(readOwnPackage(moduleIn('main.js'), 'mine')).rejects.toThrow('package.json of mine not found above');
   });
 });

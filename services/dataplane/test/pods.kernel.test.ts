@@ -6,21 +6,13 @@ import { HOST_MAC } from '@podwire/shared/attachment/names';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { NetlinkKernel } from '../kernel/pod-kernel.js';
-import {
-  addPod,
-  cleanUp,
-  intercept,
-  canPing,
-  removePod,
-  requireThrowawayNamespace,
-  run,
-  snapshot,
-  type InterceptedKernel,
-} from '../testing/kernels.js';
+import { Events } from '../pods/events.js';
+import type { Kernel } from '../pods/kernel.js';
+import { Dataplane } from '../pods/pods.js';
+import { addPod, canPing, cleanUp, intercept, type InterceptedKernel, removePod, requireThrowawayNamespace, run, snapshot } from '../testing/kernels.js';
 import { address, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
+import { describeSharedAddresses } from '../testing/record-store-contract.js';
 import type { PodNetwork } from '../wiring/network.js';
-import { Events } from './events.js';
-import { Dataplane } from './pods.js';
 
 /** The whole dataplane on the real kernel. */
 
@@ -297,5 +289,28 @@ describe('detach', () => {
       expect([(await attaching).changes, await detaching]).toEqual([FRESH_STEPS - 1, true]);
     }
     expect(snapshot('a')).toBe(before);
+  });
+});
+
+/** Like `pods/conflicts.test.ts`, which has the fake kernel. */
+describe('two pods', () => {
+  let opened: Kernel | undefined;
+
+  afterEach(async () => {
+    await opened?.close();
+    cleanUp();
+  });
+
+  describeSharedAddresses(async () => {
+    requireThrowawayNamespace();
+    const shared = await NetlinkKernel.open();
+    opened = shared;
+    return {
+      kernel: shared,
+      addPod,
+      print: () => JSON.stringify(snapshot('first', 'second')),
+      deviceOf: (address) => / dev (\S+)/.exec(run('ip', 'route', 'get', address))?.[1] ?? '',
+      removeLink: (name) => void run('ip', 'link', 'delete', name),
+    };
   });
 });

@@ -5,21 +5,11 @@ import { formatAddress } from '@podwire/shared/net/address';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { NetlinkKernel } from '../kernel/pod-kernel.js';
-import {
-  addPod,
-  cleanUp,
-  intercept,
-  setNodeForwarding,
-  canPing,
-  requireThrowawayNamespace,
-  run,
-  snapshot,
-  type InterceptedKernel,
-} from '../testing/kernels.js';
+import { Events } from '../pods/events.js';
+import { Dataplane } from '../pods/pods.js';
+import { addPod, canPing, cleanUp, intercept, type InterceptedKernel, requireThrowawayNamespace, run, setNodeForwarding, snapshot } from '../testing/kernels.js';
 import { address, BY_FAMILY, podNetwork, recordingLog, secondInterface, testRegistry } from '../testing/pods.js';
-import { tableOf, type PodNetwork } from '../wiring/network.js';
-import { Events } from './events.js';
-import { Dataplane } from './pods.js';
+import { type PodNetwork, tableOf } from '../wiring/network.js';
 
 /** A pod answers by the interface that received the request: on the real kernel, whose strict filter drops other packets. */
 
