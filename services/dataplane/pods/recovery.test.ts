@@ -5,7 +5,18 @@ import { describe, expect, test } from 'vitest';
 import { MemoryKernel } from '../testing/memory-kernel.js';
 import { MemoryRecordStore } from '../testing/memory-record-store.js';
 import { type NodeOperator, walk, walkSteps } from '../testing/pods-walk.js';
-import { address, BY_FAMILY, detachRequest, killableKernel, never, podNetwork, scene, secondInterface, startNode, summaryOf } from '../testing/pods.js';
+import {
+  address,
+  BY_FAMILY,
+  detachRequest,
+  killableKernel,
+  never,
+  podNetwork,
+  scene,
+  secondInterface,
+  startNode,
+  summaryOf,
+} from '../testing/pods.js';
 import { storedRecord } from '../testing/record-store-contract.js';
 import type { PodNetwork } from '../wiring/network.js';
 

@@ -9,7 +9,17 @@ import { NetlinkKernel } from '../kernel/pod-kernel.js';
 import { Events } from '../pods/events.js';
 import type { Kernel } from '../pods/kernel.js';
 import { Dataplane } from '../pods/pods.js';
-import { addPod, canPing, cleanUp, intercept, type InterceptedKernel, removePod, requireThrowawayNamespace, run, snapshot } from '../testing/kernels.js';
+import {
+  addPod,
+  canPing,
+  cleanUp,
+  intercept,
+  type InterceptedKernel,
+  removePod,
+  requireThrowawayNamespace,
+  run,
+  snapshot,
+} from '../testing/kernels.js';
 import { address, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
 import { describeSharedAddresses } from '../testing/record-store-contract.js';
 import type { PodNetwork } from '../wiring/network.js';

@@ -7,7 +7,17 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { NetlinkKernel } from '../kernel/pod-kernel.js';
 import { Events } from '../pods/events.js';
 import { Dataplane } from '../pods/pods.js';
-import { addPod, canPing, cleanUp, intercept, type InterceptedKernel, requireThrowawayNamespace, run, setNodeForwarding, snapshot } from '../testing/kernels.js';
+import {
+  addPod,
+  canPing,
+  cleanUp,
+  intercept,
+  type InterceptedKernel,
+  requireThrowawayNamespace,
+  run,
+  setNodeForwarding,
+  snapshot,
+} from '../testing/kernels.js';
 import { address, BY_FAMILY, podNetwork, recordingLog, secondInterface, testRegistry } from '../testing/pods.js';
 import { type PodNetwork, tableOf } from '../wiring/network.js';
 

@@ -21,8 +21,8 @@ afterEach(async () => {
   cleanUp();
 });
 
-function hands(): NodeOperator {
-  const meddlings: readonly ((network: PodNetwork) => unknown)[] = [
+function nodeOperator(): NodeOperator {
+  const changes: readonly ((network: PodNetwork) => unknown)[] = [
     ({ hostInterfaceName }) => run('ip', 'link', 'delete', hostInterfaceName),
     ({ hostInterfaceName }) => run('ip', 'link', 'set', hostInterfaceName, 'down'),
     ({ hostInterfaceName }) => run('sysctl', '-q', '-w', `net.ipv4.conf.${hostInterfaceName}.rp_filter=0`),
@@ -35,7 +35,7 @@ function hands(): NodeOperator {
     addPod,
     removePod,
     changePod: (network, kind) => {
-      if (exists(network.hostInterfaceName)) meddlings[kind]?.(network);
+      if (exists(network.hostInterfaceName)) changes[kind]?.(network);
     },
   };
 }
@@ -43,7 +43,7 @@ function hands(): NodeOperator {
 test('kernel, records and answers agree after any walk of attach, detach, kill, restart and drift', async () => {
   const property = fc.asyncProperty(walkSteps, async (path) => {
     try {
-      await walk(hands(), path);
+      await walk(nodeOperator(), path);
     } finally {
       cleanUp();
     }
