@@ -29,9 +29,8 @@ await runProcess({
     ]);
     const settings = readPluginSettings(process.env, hostname());
     log.level = settings.logLevel;
-    const stopTelemetry = await startTelemetry({ service: NAME, env: process.env, log });
     const own = { clock: systemClock, stopwatch: performance, random: Math.random, pid: process.pid };
-    const plugin = await startPlugin(settings, { log, stopped, ...own });
-    return { stop: () => plugin.stop().then(stopTelemetry) };
+    const telemetry = { startTelemetry: () => startTelemetry({ service: NAME, env: process.env, log }) };
+    return startPlugin(settings, { log, stopped, ...own, ...telemetry });
   },
 });

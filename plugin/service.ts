@@ -11,6 +11,7 @@ import { acquireExclusive } from '@podwire/shared/rpc/exclusive';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
 import type { Logger } from '@podwire/shared/runtime/log';
+import type { StopTelemetry } from '@podwire/shared/runtime/telemetry';
 import { ipamTls } from '@podwire/shared/tls/certificate-source';
 
 import { IpamCircuitBreaker } from './addresses/circuit-breaker.js';
@@ -58,6 +59,11 @@ export interface PluginDeps {
   readonly stopped?: AbortSignal;
   /** For the error of another process that finds the journal locked. */
   readonly pid: number;
+  /**
+   * Called once no other process of this program runs, as its port for metrics is free from then on. What it returns is
+   * called before another one may take over. Default: no telemetry.
+   */
+  readonly startTelemetry?: () => Promise<StopTelemetry>;
 }
 
 /**
@@ -82,11 +88,17 @@ export async function startPlugin(settings: PluginSettings, deps: PluginDeps): P
         'the journal cannot be locked: another plugin that uses it would not be detected',
       ),
   });
-  try {
-    const plugin = await serve(settings, deps);
-    return { stop: () => plugin.stop().finally(() => lock.release()) };
-  } catch (error) {
+  let stopTelemetry: StopTelemetry | undefined;
+  const end = async (): Promise<void> => {
+    await stopTelemetry?.();
     lock.release();
+  };
+  try {
+    stopTelemetry = await deps.startTelemetry?.();
+    const plugin = await serve(settings, deps);
+    return { stop: () => plugin.stop().finally(end) };
+  } catch (error) {
+    await end();
     throw error;
   }
 }

@@ -26,13 +26,8 @@ await runProcess({
     const [{ startService }, { readConfig }] = await Promise.all([import('./service.js'), import('./config.js')]);
     const config = readConfig(process.env, hostname());
     log.level = config.logLevel;
-    const stopTelemetry = await startTelemetry({ service: NAME, env: process.env, log });
     const own = { clock: systemClock, random: Math.random, boot: readBoot(), pid: process.pid, stopped };
-    const service = await startService(config, { log, ...own });
-    const stop = async () => {
-      await service.stop();
-      await stopTelemetry();
-    };
-    return { stop };
+    const telemetry = { startTelemetry: () => startTelemetry({ service: NAME, env: process.env, log }) };
+    return startService(config, { log, ...own, ...telemetry });
   },
 });

@@ -5,6 +5,7 @@ import { acquireExclusive } from '@podwire/shared/rpc/exclusive';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
 import type { Logger } from '@podwire/shared/runtime/log';
+import type { StopTelemetry } from '@podwire/shared/runtime/telemetry';
 import { ipamTls } from '@podwire/shared/tls/certificate-source';
 
 import { BirdEvents } from './bird/bird-events.js';
@@ -54,6 +55,11 @@ export interface ServiceDeps {
   readonly stopped?: AbortSignal;
   /** ID of this process, for the message to other processes that its lock on the records excludes. */
   readonly pid: number;
+  /**
+   * Called once no other process of this program runs, as its port for metrics is free from then on. What it returns is
+   * called before another one may take over. Default: no telemetry.
+   */
+  readonly startTelemetry?: () => Promise<StopTelemetry>;
 }
 
 /** A running service. */
@@ -70,7 +76,7 @@ export interface RunningService extends Running {
 export async function startService(config: Config, deps: ServiceDeps): Promise<RunningService> {
   const peerPlan = await readPeerPlan(config);
   await useProcDirectory(config.procDirectory);
-  const { clock, pid, stopped, log } = deps;
+  const { clock, pid, stopped, log, startTelemetry } = deps;
   const { listen: addresses, stateDirectory } = config;
   // The lock comes first: records and nftables may belong to another dataplane that runs or starts.
   const lock = await acquireExclusive({
@@ -89,7 +95,13 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
     opened.push(part);
     return part;
   };
+  let stopTelemetry: StopTelemetry | undefined;
+  const end = async (): Promise<void> => {
+    await stopTelemetry?.();
+    lock.release();
+  };
   try {
+    stopTelemetry = await startTelemetry?.();
     const kernel = await open(NetlinkKernel.open());
     const monitor = new NodeMonitor();
     const network = await open(NetlinkNodeNetwork.open(monitor));
@@ -97,10 +109,10 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
     const links = await open(NetlinkLinks.open(monitor));
     const nodeSide = { network, kernel: nodeKernel, links, nft: new ProgramNft(), peerPlan };
     const service = await serve(kernel, { config, deps, nodeSide });
-    return { ...service, stop: () => service.stop().finally(() => lock.release()) };
+    return { ...service, stop: () => service.stop().finally(end) };
   } catch (error) {
     await Promise.all(opened.map((part) => part.close()));
-    lock.release();
+    await end();
     throw error;
   }
 }

@@ -53,6 +53,18 @@ test('a second process at its socket waits, and has changed nothing of the first
   }
 });
 
+/** Both processes of an update have the same port. */
+const METRICS = {
+  OTEL_METRICS_EXPORTER: 'prometheus',
+  OTEL_EXPORTER_PROMETHEUS_HOST: '127.0.0.1',
+  OTEL_EXPORTER_PROMETHEUS_PORT: '19464',
+};
+
+async function servedMetrics(): Promise<string> {
+  const answer = await fetch(`http://127.0.0.1:${METRICS.OTEL_EXPORTER_PROMETHEUS_PORT}/metrics`);
+  return answer.text();
+}
+
 test('of two processes that start at the same moment one serves, and the other takes over when that one ends', async () => {
   requireThrowawayNamespace();
   const logs = [join(bench.folder, 'a.log'), join(bench.folder, 'b.log')];
@@ -61,7 +73,8 @@ test('of two processes that start at the same moment one serves, and the other t
   for (let count = 0; count < 5000; count++) writeFileSync(join(bench.records, `${count}.json`), '{');
   const children = logs.map((path) => {
     const log = openSync(path, 'a');
-    return spawn(process.execPath, [MAIN], { env: { ...process.env, ...bench.env }, stdio: ['ignore', log, log] });
+    const env = { ...process.env, ...bench.env, ...METRICS };
+    return spawn(process.execPath, [MAIN], { env, stdio: ['ignore', log, log] });
   });
   const said = () => logs.map((path) => readFileSync(path, 'utf8'));
   const listening = () => said().findIndex((text) => text.includes('listening'));
@@ -69,10 +82,12 @@ test('of two processes that start at the same moment one serves, and the other t
   const [serving, waiting] = [children[listening()]!, 1 - listening()];
   expect(said()[waiting]!.trim().split('\n')).toEqual([expect.stringContaining('waiting until it ends')]);
   expect(await bench.nodeStatus()).toMatchObject({ nodeName: hostname() });
+  expect(await servedMetrics()).toContain('podwire_');
   serving.kill('SIGTERM');
   await expect.poll(() => said()[waiting], { timeout: 60_000 }).toContain('listening');
   bench.reconnect();
   expect(await bench.nodeStatus()).toMatchObject({ nodeName: hostname() });
+  expect(await servedMetrics()).toContain('podwire_');
   children[waiting]!.kill('SIGTERM');
   await once(children[waiting]!, 'exit');
   cleanUp();

@@ -34,7 +34,8 @@ export interface TelemetrySource {
 
 /**
  * Starts OpenTelemetry as configured by the `OTEL_*` variables (opentelemetry.io, "Environment Variable Specification";
- * README.md lists them). `main.ts` calls it before anything else; all other code uses the API only.
+ * README.md lists them). Called before the parts of a service are made: an instrument made earlier would stay without
+ * effect. All other code uses the API only.
  *
  * A signal without configuration is not exported, although the specification's default is a local collector. With no
  * signal configured, the SDK, which takes 100 ms and 30 MB, is not loaded. Without exported spans, W3C trace context is
