@@ -3,10 +3,29 @@ import process from 'node:process';
 
 import { systemClock } from '@podwire/shared/runtime/clock';
 import { tolerateBrokenPipe } from '@podwire/shared/runtime/broken-pipe';
+import { runProcess } from '@podwire/shared/runtime/lifecycle';
+import { createLogger } from '@podwire/shared/runtime/log';
 import { propagateTraces } from '@podwire/shared/runtime/telemetry';
 
+import type { CommandProcess } from './clients/services.js';
 import { run } from './run.js';
+
+/** Timeout of the end of a command that serves, in milliseconds. */
+const STOP_TIMEOUT_MS = 1000;
+
+function stopSignal(): AbortSignal {
+  const stopped = new AbortController();
+  // A second signal ends a process that does not react.
+  for (const signal of ['SIGTERM', 'SIGINT'] as const) process.once(signal, () => stopped.abort());
+  return stopped.signal;
+}
+
+const serve: CommandProcess['serve'] = (start) => {
+  const log = createLogger({ service: 'podwirectl', level: 'info' });
+  return runProcess({ log, start: () => Promise.resolve(start(log)), stopTimeoutMs: STOP_TIMEOUT_MS, args: [] });
+};
 
 tolerateBrokenPipe('podwirectl');
 propagateTraces();
-process.exitCode = await run(process.argv.slice(2), { process, clock: systemClock });
+const deps = { process, clock: systemClock, random: Math.random, stopSignal, serve };
+process.exitCode = await run(process.argv.slice(2), deps);

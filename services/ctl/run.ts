@@ -1,22 +1,17 @@
 import type { Writable } from 'node:stream';
 
-import { Failure, violationsFailure } from '@podwire/shared/failure/failure';
+import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
+import { createLogger, type Logger } from '@podwire/shared/runtime/log';
 import { readOwnPackage } from '@podwire/shared/runtime/own-package';
+import { z } from 'zod';
 
 import { PluginSocket } from './clients/plugin-socket.js';
-import { GrpcService, type Context } from './clients/services.js';
-import {
-  DATAPLANE,
-  IPAM,
-  OUTPUT,
-  PLUGIN,
-  TIMEOUT,
-  DEFAULT_TIMEOUT_MS,
-  type ServiceAddress,
-} from './command-line/global-options.js';
+import { GrpcService, type CommandProcess, type Context } from './clients/services.js';
+import { DATAPLANE, IPAM, OUTPUT, PLUGIN, TIMEOUT, DEFAULT_TIMEOUT_MS } from './command-line/global-options.js';
 import { helpOf } from './command-line/help.js';
 import { parseCommandLine } from './command-line/parse.js';
+import { serviceOptionWords, serviceSettingsOf } from './command-line/service-settings.js';
 import type { Input, Verb } from './command-line/verb.js';
 import { ContractJson, render } from './output/render.js';
 import { DONE, exitCodeOf, INVALID_USAGE, type Report } from './output/report.js';
@@ -24,7 +19,7 @@ import { failureLine } from './output/words.js';
 import { VERBS } from './verbs.js';
 
 /** Dependencies on the process that podwirectl runs in. */
-export interface RunDeps {
+export interface RunDeps extends CommandProcess {
   readonly process: {
     readonly env: Readonly<Record<string, string | undefined>>;
     readonly stdout: Writable;
@@ -34,6 +29,10 @@ export interface RunDeps {
 }
 
 const NAME = 'podwirectl';
+
+/** What to do where the role of a certificate does not permit a call. */
+const ACCESS_HINT =
+  'every command is permitted on the unix socket in the pod or on the host of podwire-ipam, and to an operator: --ipam-cert, --ipam-key';
 
 /**
  * Runs a command line. Results go to the standard output, errors and hints to the standard error.
@@ -63,21 +62,27 @@ interface ParsedArguments {
   readonly globals: Input;
 }
 
-async function runVerb(verb: Verb, { input, globals }: ParsedArguments, { process, clock }: RunDeps): Promise<number> {
+async function runVerb(verb: Verb, { input, globals }: ParsedArguments, deps: RunDeps): Promise<number> {
+  const { process, clock } = deps;
   const services: GrpcService[] = [];
   try {
-    const addresses = serviceAddressesOf(globals, process.env);
-    const deadlineMs = clock.nowMs() + (globals.get(TIMEOUT) ?? DEFAULT_TIMEOUT_MS);
-    const grpc = (name: string, address: string, option: string): GrpcService => {
-      const service = new GrpcService({ name, address, option, clock, deadlineMs });
+    const { ipam, dataplane, plugin, ipamTlsFiles } = serviceSettingsOf(globals, process.env);
+    const timeoutMs = globals.get(TIMEOUT);
+    const deadlineMs = clock.nowMs() + (timeoutMs ?? DEFAULT_TIMEOUT_MS);
+    const log = plainLog(process.stderr);
+    const grpc = (options: Pick<ConstructorParameters<typeof GrpcService>[0], GrpcOption>): GrpcService => {
+      const service = new GrpcService({ ...options, log, clock, deadlineMs });
       services.push(service);
       return service;
     };
     const context: Context = {
-      ipam: grpc('podwire-ipam', addresses.ipam, IPAM.name),
-      dataplane: grpc('podwire-dataplane', addresses.dataplane, DATAPLANE.name),
-      plugin: new PluginSocket({ path: addresses.plugin, option: PLUGIN.name, clock, deadlineMs }),
+      ipam: grpc({ name: 'podwire-ipam', address: ipam, option: IPAM.name, tlsFiles: ipamTlsFiles }),
+      dataplane: grpc({ name: 'podwire-dataplane', address: dataplane, option: DATAPLANE.name }),
+      plugin: new PluginSocket({ path: plugin, option: PLUGIN.name, clock, deadlineMs }),
       clock,
+      process: deps,
+      log,
+      timeoutMs,
       json: new ContractJson(),
     };
     const report = await verb.run(input, context);
@@ -88,47 +93,27 @@ async function runVerb(verb: Verb, { input, globals }: ParsedArguments, { proces
   } catch (error) {
     if (!(error instanceof Failure)) throw error;
     process.stderr.write(`${NAME}: ${verb.name} failed: ${failureLine(error)}\n`);
+    if (error.code === 'ACCESS_DENIED') process.stderr.write(`hint: ${ACCESS_HINT}\n`);
     return exitCodeOf(error.code);
   } finally {
     for (const service of services) service.close();
   }
 }
 
-/** Adds the service addresses of this command line to the commands in hints. */
+type GrpcOption = 'name' | 'address' | 'option' | 'tlsFiles';
+
+const LOG_LINE = z.object({ msg: z.string() });
+
+/** A log of plain lines, as the other output for people. */
+function plainLog(stderr: Writable): Logger {
+  const write = (line: string): void => void stderr.write(`${NAME}: ${LOG_LINE.parse(JSON.parse(line)).msg}\n`);
+  return createLogger({ service: NAME, level: 'info', destination: { write } });
+}
+
+/** Adds the options of this command line that lead to services to the commands in hints. */
 function withServiceOptions(report: Report, globals: Input): Report {
-  const options = [IPAM, DATAPLANE, PLUGIN].flatMap((option) => {
-    const value = globals.get(option);
-    return value === undefined ? [] : [`${option.name} ${value}`];
-  });
+  const options = serviceOptionWords(globals);
   if (options.length === 0 || !report.hints) return report;
   const command = `${NAME} ${options.join(' ')} `;
   return { ...report, hints: report.hints.map((hint) => hint.replaceAll(`${NAME} `, command)) };
-}
-
-/** Addresses of the services. */
-interface ServiceAddresses {
-  readonly ipam: string;
-  readonly dataplane: string;
-  readonly plugin: string;
-}
-
-type Environment = Readonly<Record<string, string | undefined>>;
-
-/**
- * The address of each service: from its option, else from its variable, else the default.
- * @throws Failure INVALID_SETTINGS that lists every invalid variable
- */
-function serviceAddressesOf(globals: Input, env: Environment): ServiceAddresses {
-  const violations: { readonly field: string; readonly reason: string }[] = [];
-  const read = (option: ServiceAddress): string => {
-    const configured = globals.get(option) ?? env[option.variable] ?? '';
-    const text = configured === '' ? option.defaultAddress : configured;
-    const result = option.form.read(text);
-    if (result.ok) return result.value;
-    violations.push({ field: option.variable, reason: `is "${text}", which ${result.fault}` });
-    return '';
-  };
-  const addresses = { ipam: read(IPAM), dataplane: read(DATAPLANE), plugin: read(PLUGIN) };
-  if (violations.length > 0) throw violationsFailure('INVALID_SETTINGS', 'Settings refused', violations);
-  return addresses;
 }

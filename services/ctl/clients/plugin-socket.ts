@@ -121,7 +121,8 @@ export class PluginSocket {
   async #exchange(pluginRequest: PluginRequest): Promise<{ readonly status: number; readonly body: string }> {
     const { path: socketPath, option, clock, deadlineMs } = this.#options;
     const timeoutMs = Math.max(1, deadlineMs - clock.nowMs());
-    await assertReachable(NAME, { address: `unix:${socketPath}`, option }, timeoutMs);
+    const endpoint = { service: NAME, address: `unix:${socketPath}`, option };
+    await assertReachable(endpoint, { timeoutMs, timeoutOption: '--timeout' });
     return send({ socketPath, option, timeoutMs, ...pluginRequest });
   }
 

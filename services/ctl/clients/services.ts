@@ -2,6 +2,11 @@ import type { JsonValue } from '@bufbuild/protobuf';
 import type { MethodDefinition } from '@grpc/grpc-js';
 import { Peer } from '@podwire/shared/rpc/client';
 import type { Clock } from '@podwire/shared/runtime/clock';
+import type { Running } from '@podwire/shared/runtime/lifecycle';
+import type { Logger } from '@podwire/shared/runtime/log';
+import { IPAM_SERVER_NAME } from '@podwire/shared/tls/caller';
+import { ipamTls } from '@podwire/shared/tls/certificate-source';
+import type { TlsFiles } from '@podwire/shared/tls/tls-files';
 
 import type { PluginSocket } from './plugin-socket.js';
 import { assertReachable } from './reach.js';
@@ -12,12 +17,30 @@ export interface Service {
   call<Request, Response>(method: MethodDefinition<Request, Response>, request: Request): Promise<Response>;
 }
 
-/** The clients of a command. Each connects with its first call. */
+/** What a command that waits or keeps running needs of its process. */
+export interface CommandProcess {
+  /** A number from 0 (included) to 1 (excluded). */
+  readonly random: () => number;
+  /** The signal fires on SIGTERM or SIGINT. After this call neither ends the process by itself. */
+  readonly stopSignal: () => AbortSignal;
+  /**
+   * Serves until SIGTERM or SIGINT, as Podwire's other processes do, with JSON lines as its log, and ends the process.
+   * @param start - starts the work
+   */
+  readonly serve: (start: (log: Logger) => Running) => Promise<void>;
+}
+
+/** The clients of a command, each of which connects with its first call, and what else a command may use. */
 export interface Context {
   readonly ipam: Service;
   readonly dataplane: Service;
   readonly plugin: PluginSocket;
   readonly clock: Clock;
+  readonly process: CommandProcess;
+  /** Writes plain lines to the standard error. */
+  readonly log: Logger;
+  /** The value of --timeout, in milliseconds; undefined where the command line has none. */
+  readonly timeoutMs: number | undefined;
   /** Converts an answer of a method to protobuf's JSON form. */
   readonly json: {
     of<Request, Response>(method: MethodDefinition<Request, Response>, answer: Response): JsonValue;
@@ -31,6 +54,9 @@ interface GrpcServiceOptions {
   readonly address: string;
   /** The option that sets another address. */
   readonly option: string;
+  /** Files of TLS; undefined for plain text. Called with the first call only. @throws Failure where they are incomplete */
+  readonly tlsFiles?: () => TlsFiles | undefined;
+  readonly log: Logger;
   readonly clock: Clock;
   /** Deadline of the command, in epoch milliseconds. */
   readonly deadlineMs: number;
@@ -39,23 +65,32 @@ interface GrpcServiceOptions {
 /** A service. Connects with the first call, so that a command connects only to the services that it uses. */
 export class GrpcService implements Service {
   readonly #options: GrpcServiceOptions;
-  #peer: Peer | undefined;
+  /** Rejected if the service cannot be reached. */
+  #peer: Promise<Peer> | undefined;
 
   constructor(options: GrpcServiceOptions) {
     this.#options = options;
   }
 
   async call<Request, Response>(method: MethodDefinition<Request, Response>, request: Request): Promise<Response> {
-    const { name, address, option, clock, deadlineMs } = this.#options;
-    if (!this.#peer) {
-      await assertReachable(name, { address, option }, Math.max(1, deadlineMs - clock.nowMs()));
-      this.#peer ??= new Peer(name, address);
-    }
-    return this.#peer.call(method, request, { deadlineMs });
+    this.#peer ??= this.#connect();
+    return (await this.#peer).call(method, request, { deadlineMs: this.#options.deadlineMs });
+  }
+
+  async #connect(): Promise<Peer> {
+    const { name: service, address, option, tlsFiles, log, clock, deadlineMs } = this.#options;
+    const files = tlsFiles?.();
+    const endpoint = { service, address, option, tls: files && { files, serverName: IPAM_SERVER_NAME } };
+    const timeoutMs = Math.max(1, deadlineMs - clock.nowMs());
+    await assertReachable(endpoint, { timeoutMs, timeoutOption: '--timeout' });
+    return new Peer(service, address, { tls: ipamTls(files, { clock, log }) });
   }
 
   close(): void {
-    this.#peer?.close();
+    this.#peer?.then(
+      (peer) => peer.close(),
+      () => undefined,
+    );
   }
 }
 

@@ -2,7 +2,7 @@ import { absolutePath, rpcAddress } from '@podwire/shared/runtime/setting';
 import type { z } from 'zod';
 
 import type { OutputFormat } from '../output/report.js';
-import { durationMs, oneOf, type Form } from './forms.js';
+import { durationMs, oneOf, text, type Form } from './forms.js';
 import type { Flag, Option } from './verb.js';
 
 /** The address of a service: from an option, else from an environment variable, else the default. */
@@ -40,6 +40,31 @@ export const IPAM = addressOption('--ipam', {
   defaultAddress: 'unix:/run/podwire/ipam.sock',
 });
 
+/** A file of TLS: from an option, else from an environment variable, else none. */
+export interface TlsFileOption extends Option<string> {
+  /** The variable with which podwire-plugin is configured. */
+  readonly variable: string;
+}
+
+function tlsFileOption(name: string, content: string, variable: string): TlsFileOption {
+  return { name, form: text('FILE'), variable, about: `PEM file with ${content} (${variable})` };
+}
+
+/** For an address HOST:PORT of podwire-ipam. */
+export const IPAM_TLS = {
+  ca: tlsFileOption(
+    '--ipam-ca',
+    "the authorities of podwire-ipam's certificate, for an address HOST:PORT",
+    'PODWIRE_PLUGIN_IPAM_TLS_CA_FILE',
+  ),
+  certificate: tlsFileOption(
+    '--ipam-cert',
+    'the certificate that is shown to podwire-ipam: an operator may call everything, a reader may read',
+    'PODWIRE_PLUGIN_IPAM_TLS_CERT_FILE',
+  ),
+  key: tlsFileOption('--ipam-key', 'the key of that certificate', 'PODWIRE_PLUGIN_IPAM_TLS_KEY_FILE'),
+} as const;
+
 export const DATAPLANE = addressOption('--dataplane', {
   what: "the node's podwire-dataplane",
   form: RPC,
@@ -72,5 +97,15 @@ export const DEFAULT_TIMEOUT_MS = 10_000;
 export const HELP: Flag = { name: '--help', about: 'help of a command, -h for short' };
 export const VERSION: Flag = { name: '--version', about: 'release of podwirectl' };
 
-export const GLOBAL_OPTIONS: readonly Option<unknown>[] = [IPAM, DATAPLANE, PLUGIN, OUTPUT, TIMEOUT];
+/** Options that lead to a service. */
+export const SERVICE_OPTIONS: readonly Option<string>[] = [
+  IPAM,
+  IPAM_TLS.ca,
+  IPAM_TLS.certificate,
+  IPAM_TLS.key,
+  DATAPLANE,
+  PLUGIN,
+];
+
+export const GLOBAL_OPTIONS: readonly Option<unknown>[] = [...SERVICE_OPTIONS, OUTPUT, TIMEOUT];
 export const GLOBAL_FLAGS: readonly Flag[] = [HELP, VERSION];

@@ -103,7 +103,7 @@ export class Input {
 }
 
 /** Quotes a word for a shell. */
-function quoteForShell(word: string): string {
+export function quoteForShell(word: string): string {
   return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", String.raw`'\''`)}'`;
 }
 

@@ -1,4 +1,5 @@
 // Runs podwirectl in this process against fake services, which listen on sockets in a temporary folder.
+import { once } from 'node:events';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { createServer, type Server } from 'node:http';
 import { tmpdir } from 'node:os';
@@ -10,9 +11,9 @@ import { EncapsulationMode, GetPoolResponse, PoolServiceService, PoolState } fro
 import { RpcServer, type RpcService } from '@podwire/shared/rpc/server';
 import type { Unary } from '@podwire/shared/rpc/unary';
 import { systemClock } from '@podwire/shared/runtime/clock';
-import { createLogger } from '@podwire/shared/runtime/log';
+import { createLogger, type Logger } from '@podwire/shared/runtime/log';
 
-import { run } from '../run.js';
+import { run, type RunDeps } from '../run.js';
 
 /** The answer of a fake service to one of its methods. */
 interface FakeMethod {
@@ -50,8 +51,11 @@ export function fake<Request extends object, Response>(
 export class Fakes {
   readonly folder = mkdtempSync(join(tmpdir(), 'podwire-ctl-'));
   readonly calls: Call[] = [];
-  /** Log lines of the services about failed calls. */
+  /** Log lines of the services, and of a command that serves. */
   readonly logged: Record<string, unknown>[] = [];
+  /** Ends commands that wait or serve. */
+  readonly stopped = new AbortController();
+  #running = { stdout: '', stderr: '' };
   #server: RpcServer | undefined;
   #plugin: Server | undefined;
 
@@ -64,10 +68,9 @@ export class Fakes {
   }
 
   async serve(...methods: readonly FakeMethod[]): Promise<void> {
-    const destination = { write: (line: string) => void this.logged.push(JSON.parse(line)) };
     this.#server = new RpcServer({
       addresses: [`unix:${this.socket}`],
-      log: createLogger({ service: 'fake', level: 'error', destination }),
+      log: this.#log('error'),
       clock: systemClock,
       defaultCallTimeoutMs: 10_000,
       drainTimeoutMs: 1000,
@@ -102,9 +105,15 @@ export class Fakes {
     return this.podwirectlWith({}, ...args);
   }
 
+  /** What the command that runs has written so far. */
+  get written(): { readonly stdout: string; readonly stderr: string } {
+    return this.#running;
+  }
+
   /** Runs podwirectl with further environment variables. */
   async podwirectlWith(variables: Readonly<Record<string, string>>, ...args: readonly string[]) {
     const texts = { stdout: '', stderr: '' };
+    this.#running = texts;
     const stream = (name: keyof typeof texts) =>
       new Writable({
         write: (chunk: Buffer, _, done) => {
@@ -118,12 +127,24 @@ export class Fakes {
       PODWIRE_PLUGIN_SOCKET: this.pluginSocket,
       ...variables,
     };
-    const deps = { env, stdout: stream('stdout'), stderr: stream('stderr') };
-    const exitCode = await run(args, { process: deps, clock: systemClock });
+    const process = { env, stdout: stream('stdout'), stderr: stream('stderr') };
+    const serve: RunDeps['serve'] = async (start) => {
+      const running = start(this.#log('info'));
+      await once(this.stopped.signal, 'abort');
+      await running.stop();
+    };
+    const stopSignal = () => this.stopped.signal;
+    const exitCode = await run(args, { process, clock: systemClock, random: () => 0.1, stopSignal, serve });
     return { exitCode, ...texts };
   }
 
+  #log(level: 'info' | 'error'): Logger {
+    const destination = { write: (line: string) => void this.logged.push(JSON.parse(line)) };
+    return createLogger({ service: 'fake', level, destination });
+  }
+
   async clear(): Promise<void> {
+    this.stopped.abort();
     await this.#server?.stop();
     this.#plugin?.close();
     rmSync(this.folder, { recursive: true });
