@@ -1,3 +1,5 @@
+import { certificatesCreate } from './certificates/create.js';
+import { certificatesEnrol } from './certificates/enrol.js';
 import type { Verb } from './command-line/verb.js';
 import { attributesSet, attributesSwap } from './commands/attributes.js';
 import { audit } from './commands/audit.js';
@@ -71,4 +73,6 @@ export const VERBS: readonly Verb[] = [
   journalShow,
   journalRetry,
   journalDiscard,
+  certificatesCreate,
+  certificatesEnrol,
 ];

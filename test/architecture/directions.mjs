@@ -104,7 +104,7 @@ export const ZONES = [
   {
     path: 'services/ctl',
     zones: ['services/shared', 'proto/gen', 'services/ctl'],
-    packages: ['@bufbuild/protobuf', '@grpc/grpc-js'],
+    packages: ['@bufbuild/protobuf', '@grpc/grpc-js', 'zod'],
     builtins: ['node:process', 'node:stream'],
   },
   {
@@ -124,6 +124,26 @@ export const ZONES = [
     zones: ['services/shared', 'services/ctl/output', 'services/ctl/clients'],
     packages: ['zod'],
     ...PURE,
+  },
+  {
+    path: 'services/ctl/certificates',
+    zones: [
+      'services/shared',
+      'proto/gen',
+      'services/ctl/output',
+      'services/ctl/clients',
+      'services/ctl/command-line',
+      'services/ctl/certificates/certificate.ts',
+    ],
+    packages: [],
+    ...NODE,
+  },
+  // What can be said of a certificate alone.
+  {
+    path: 'services/ctl/certificates/certificate.ts',
+    zones: [],
+    packages: [],
+    builtins: ['node:crypto'],
   },
   {
     path: 'services/ctl/resources',

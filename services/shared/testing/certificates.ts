@@ -8,23 +8,26 @@ import * as x509 from '@peculiar/x509';
 
 import { systemClock } from '../runtime/clock.js';
 import { Authority, type IssuedCertificate, type Validity } from '../tls/authority.js';
-import type { Role } from '../tls/caller.js';
+import { organizationOf, type Role } from '../tls/caller.js';
 import { CertificateSource } from '../tls/certificate-source.js';
 import { filesOrigin, type TlsFiles } from '../tls/tls-files.js';
 import { recordingLog } from './server.js';
 
 const HOUR_MS = 3_600_000;
 
+const ALGORITHM = { name: 'ECDSA', namedCurve: 'P-256', hash: 'SHA-256' };
+
 /** A certificate authority and the files of those it issues certificates to, in a folder. */
 export class CertificateFolder {
   readonly #folder: string;
   readonly #authority: Authority;
-  readonly #caPath: string;
+  /** Path of the authority's certificate. */
+  readonly caPath: string;
 
   private constructor(folder: string, authority: Authority, caPath: string) {
     this.#folder = folder;
     this.#authority = authority;
-    this.#caPath = caPath;
+    this.caPath = caPath;
   }
 
   static async create(folder: string): Promise<CertificateFolder> {
@@ -45,7 +48,23 @@ export class CertificateFolder {
 
   /** Files of a client that trusts this authority and shows no certificate. */
   withoutCertificate(): TlsFiles {
-    return { ca: { setting: 'CA', path: this.#caPath }, identity: undefined };
+    return { ca: { setting: 'CA', path: this.caPath }, identity: undefined };
+  }
+
+  /** Certificate of a node for the public key of a signing request, and the authority's, in PEM. */
+  async answer(request: Buffer, node: string, { fromMs, untilMs }: Validity = validity()) {
+    const { certificate: authorities, key } = await this.#authority.stored();
+    const [pkcs8] = x509.PemConverter.decode(key);
+    const certificate = await x509.X509CertificateGenerator.create({
+      subject: [{ O: [organizationOf('node')] }, { CN: [node] }],
+      issuer: new x509.X509Certificate(authorities).subject,
+      notBefore: new Date(fromMs),
+      notAfter: new Date(untilMs),
+      publicKey: new x509.Pkcs10CertificateRequest(request).publicKey,
+      signingKey: await webcrypto.subtle.importKey('pkcs8', pkcs8!, ALGORITHM, true, ['sign']),
+      signingAlgorithm: ALGORITHM,
+    });
+    return { certificate: certificate.toString('pem'), authorities };
   }
 
   #write(name: string, { certificate, key }: IssuedCertificate): TlsFiles {
