@@ -1,11 +1,12 @@
 import { NodeServiceService } from '@podwire/proto/podwire/dataplane/v1/node';
 import { PodServiceService, type DetachPodResponse } from '@podwire/proto/podwire/dataplane/v1/pod';
 import { AddressServiceService, AddressState } from '@podwire/proto/podwire/ipam/v1/address';
+import { BlockServiceService } from '@podwire/proto/podwire/ipam/v1/block';
 import { EndpointServiceService, type Endpoint } from '@podwire/proto/podwire/ipam/v1/endpoint';
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 
-import type { Context, Service } from '../clients/services.js';
+import { allPages, type Context, type Service } from '../clients/services.js';
 import { text } from '../command-line/forms.js';
 import { previewReport, YES } from '../command-line/options.js';
 import type { Option, Verb } from '../command-line/verb.js';
@@ -88,8 +89,9 @@ async function findOrphans(network: string | undefined, { ipam, dataplane }: Con
   const stray: Attachment[] = [];
   const heldNetworks = new Set<string>();
   const held = holdingsOf(endpoints.map(holdingOf));
+  const allocations = new Allocations(ipam);
   for (const wire of wires.filter(({ attachment }) => isSelected(attachment.network))) {
-    if (hasMatch(held, wire) || (await isHeld(wire, ipam))) heldNetworks.add(wire.attachment.network);
+    if (hasMatch(held, wire) || (await isHeld(wire, ipam, allocations))) heldNetworks.add(wire.attachment.network);
     else stray.push(wire.attachment);
   }
   const isKnown = (attachment: Attachment): boolean => network !== undefined || heldNetworks.has(attachment.network);
@@ -131,11 +133,9 @@ function hasMatch(holdings: Holdings, { attachment, addresses }: Holding): boole
 }
 
 /** Queried per wire, because the list may be older than the wire, or the endpoint may have another node name. */
-async function isHeld({ attachment, addresses }: Holding, ipam: Service): Promise<boolean> {
+async function isHeld({ attachment, addresses }: Holding, ipam: Service, allocations: Allocations): Promise<boolean> {
   for (const cidr of addresses) {
-    const address = cidr.replace(/\/\d+$/, '');
-    const { state } = await ipam.call(AddressServiceService.getAddress, { address });
-    if (state === AddressState.ADDRESS_STATE_ALLOCATED) return true;
+    if (await allocations.has(cidr.replace(/\/\d+$/, ''))) return true;
   }
   try {
     await ipam.call(AddressServiceService.getEndpoint, { attachment });
@@ -145,6 +145,38 @@ async function isHeld({ attachment, addresses }: Holding, ipam: Service): Promis
     throw error;
   }
 }
+
+/** The allocated addresses. A node's certificate permits no query of one address, but the list of all blocks. */
+class Allocations {
+  readonly #ipam: Service;
+  /** Undefined while queries are permitted. */
+  #listed: ReadonlySet<string> | undefined;
+
+  constructor(ipam: Service) {
+    this.#ipam = ipam;
+  }
+
+  async has(address: string): Promise<boolean> {
+    if (this.#listed) return this.#listed.has(address);
+    try {
+      const { state } = await this.#ipam.call(AddressServiceService.getAddress, { address });
+      return state === AddressState.ADDRESS_STATE_ALLOCATED;
+    } catch (error) {
+      if (!(error instanceof Failure) || error.code !== 'ACCESS_DENIED') throw error;
+    }
+    const listed = await this.#list();
+    this.#listed = listed;
+    return listed.has(address);
+  }
+
+  async #list(): Promise<ReadonlySet<string>> {
+    const filter = { poolName: '', nodeName: '' };
+    const pages = await allPages((page) => this.#ipam.call(BlockServiceService.listBlocks, { ...page, ...filter }));
+    return new Set(pages.flatMap(({ blocks }) => blocks.flatMap(({ allocations }) => allocations.map(addressOf))));
+  }
+}
+
+const addressOf = ({ address }: { readonly address: string }): string => address;
 
 function countByNetwork(attachments: readonly Attachment[]): SkippedNetwork[] {
   const counts = new Map<string, number>();

@@ -9,6 +9,7 @@ import {
   PodServiceService,
 } from '@podwire/proto/podwire/dataplane/v1/pod';
 import { AddressServiceService, AddressState, GetAddressResponse } from '@podwire/proto/podwire/ipam/v1/address';
+import { BlockServiceService, ListBlocksResponse } from '@podwire/proto/podwire/ipam/v1/block';
 import { EndpointServiceService, ListEndpointsResponse } from '@podwire/proto/podwire/ipam/v1/endpoint';
 import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
@@ -308,6 +309,32 @@ describe('gc', () => {
     expect(preview.stderr).not.toMatch(/--network|release attachment/);
     await fakes.podwirectl('gc', '--network', 'calico', '--yes');
     expect(requestsTo('DetachPod')).toEqual([{ attachment: attachmentOf('x', 'calico'), hostInterfaceName: '' }]);
+  });
+
+  test('with the certificate of a node reads the blocks, as it may not query addresses', async () => {
+    const blockOf = (address: string) => ({ allocations: [{ address }] });
+    await fakes.serve(
+      listing(podOf('abc', 'calico'), podOf('defgh', 'calico'), podOf('x', 'calico')),
+      status,
+      fake(AddressServiceService.getAddress, (): GetAddressResponse => {
+        throw new Failure('ACCESS_DENIED', 'node "node-1": may not call GetAddress');
+      }),
+      fake(BlockServiceService.listBlocks, ({ pageToken }) =>
+        ListBlocksResponse.fromPartial(
+          pageToken === ''
+            ? { blocks: [blockOf('10.65.0.3')], nextPageToken: 'second' }
+            : { blocks: [blockOf('10.65.0.5')] },
+        ),
+      ),
+      fake(EndpointServiceService.listEndpoints, () => ListEndpointsResponse.fromPartial({})),
+      fake(AddressServiceService.getEndpoint, () => {
+        throw new Failure('ENDPOINT_NOT_FOUND', 'none');
+      }),
+    );
+    const preview = await fakes.podwirectl('gc');
+    expect(preview).toMatchObject({ exitCode: 2, stdout: expect.stringMatching(/^calico\/x\/eth0$/m) });
+    expect(preview.stdout).not.toMatch(/calico\/(abc|defgh)/);
+    expect([requestsTo('GetAddress').length, requestsTo('ListBlocks').length]).toEqual([1, 2]);
   });
 
   test('removes only orphaned wires, after confirmation', async () => {
