@@ -1,6 +1,8 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 
+import { parseCommandLine } from '@podwire/ctl/command-line/parse';
+import { VERBS } from '@podwire/ctl/verbs';
 import { describe, expect, test } from 'vitest';
 import { parse, parseAllDocuments } from 'yaml';
 import { z } from 'zod';
@@ -145,6 +147,16 @@ describe('the manifests', () => {
     expect(find('Namespace', NAMESPACE).metadata.labels).toMatchObject({
       'pod-security.kubernetes.io/enforce': 'privileged',
     });
+  });
+
+  test('run podwirectl with arguments that it takes, once to wait and once to follow', () => {
+    const commands = [...node.initContainers, ...node.containers].flatMap(({ command }) =>
+      command[0] === 'podwirectl'
+        ? [command.map((word) => word.replace('$(PODWIRE_IPAM_SERVICE_HOST)', '10.96.0.9'))]
+        : [],
+    );
+    expect(commands.map(([, ...args]) => parseCommandLine(args, VERBS).kind)).toEqual(['run', 'run']);
+    expect(commands.map((command) => command.includes('--follow'))).toEqual([false, true]);
   });
 
   test('grant capabilities by name, and only to the dataplane and to the owner of the storage directory', () => {

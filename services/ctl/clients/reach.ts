@@ -133,5 +133,5 @@ function refusalReason({ files }: EndpointTls, error?: Error): string {
   const text = error ? ` (${error.message})` : '';
   if (!files.identity) return `it closed the connection during the TLS handshake${text}; see its log`;
   const { setting, path } = files.identity.certificate;
-  return `it refuses the certificate of ${setting} ${path}: another authority has signed it, or it has expired${text}; use a valid one`;
+  return `it refuses the certificate of ${setting} ${path}: another authority has signed it, it has expired, or it is not for clients${text}; use another`;
 }
