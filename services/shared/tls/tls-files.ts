@@ -50,7 +50,7 @@ export interface TlsMaterial {
  * Reads the files as they are now. While they are being replaced one after the other, key and certificate may not match.
  * @throws Failure INVALID_SETTINGS that lists every file that cannot be read or used
  */
-function readTlsFiles({ ca: caFile, identity }: TlsFiles): TlsMaterial {
+export function readTlsFiles({ ca: caFile, identity }: TlsFiles): TlsMaterial {
   const violations: Violation[] = [];
   const attempt = <Result>({ setting: field }: NamedFile, fault: string, use: () => Result): Result | undefined => {
     try {
