@@ -17,13 +17,11 @@ function isLoader(loaded: unknown): loaded is (folder: string) => unknown {
   return typeof loaded === 'function';
 }
 
+/** Functions of the current addon; one of an earlier build may lack the later ones. */
+const EXPORTS = ['openNamespace', 'peerCredentials'] as const satisfies readonly (keyof NativeBinding)[];
+
 function isBinding(loaded: unknown): loaded is NativeBinding {
-  return (
-    typeof loaded === 'object' &&
-    loaded !== null &&
-    'openNamespace' in loaded &&
-    typeof loaded.openNamespace === 'function'
-  );
+  return typeof loaded === 'object' && loaded !== null && EXPORTS.every((name) => name in loaded);
 }
 
 /** The addon could not be loaded; the message names cause and remedy. */
@@ -50,5 +48,5 @@ export function loadBinding(): NativeBinding {
   } catch (error) {
     throw new AddonLoadError(folder, error);
   }
-  throw new AddonLoadError(folder, 'it does not export openNamespace, so it is of another version');
+  throw new AddonLoadError(folder, `it does not export ${EXPORTS.join(' and ')}, so it is of another version`);
 }

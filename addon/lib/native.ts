@@ -243,11 +243,18 @@ export interface NativeNamespace {
   close(): Promise<void>;
 }
 
-/** Opens a namespace by path, or the calling process's own. */
+export interface NativePeer {
+  readonly pid: number;
+  readonly uid: number;
+  readonly gid: number;
+}
+
 export interface NativeBinding {
+  /** Opens a namespace by path, or the calling process's own. */
   openNamespace(path: string | null): Promise<NativeNamespace>;
   /** Null: it cannot be opened, or not without waiting for the file system or another thread. */
   openNamespaceAtOnce(path: string): NativeNamespace | null;
+  peerCredentials(descriptor: number): NativePeer | NativeError;
   /** For all threads of the process. */
   setProcDirectory(directory: string): void;
 }

@@ -2,6 +2,8 @@
 
 #include "binding/environment.h"
 #include "binding/namespace_handle.h"
+#include "binding/values.h"
+#include "socket/peer.h"
 #include "socket/sysctl.h"
 
 namespace {
@@ -14,12 +16,29 @@ void set_proc_directory(const Napi::CallbackInfo& info) {
   podwire::netlink::set_proc_directory(info[0].As<Napi::String>().Utf8Value());
 }
 
+/** NativePeer of lib/native.ts, or its NativeError. */
+Napi::Value peer_credentials(const Napi::CallbackInfo& info) {
+  const Napi::Env env = info.Env();
+  if (!info[0].IsNumber()) {
+    Napi::TypeError::New(env, "descriptor: must be a number").ThrowAsJavaScriptException();
+    return env.Undefined();
+  }
+  auto peer = podwire::netlink::peer_credentials(info[0].As<Napi::Number>().Int32Value());
+  if (!peer) return to_js(env, peer.error());
+  auto object = Napi::Object::New(env);
+  object.Set("pid", Napi::Number::New(env, peer->pid));
+  object.Set("uid", Napi::Number::New(env, peer->uid));
+  object.Set("gid", Napi::Number::New(env, peer->gid));
+  return object;
+}
+
 Napi::Object initialize(Napi::Env env, Napi::Object exports) {
   using podwire::netlink::NamespaceHandle;
   env.SetInstanceData(new podwire::netlink::Environment{NamespaceHandle::define(env), {}});
   exports.Set("openNamespace", Napi::Function::New<NamespaceHandle::open>(env, "openNamespace"));
   exports.Set("openNamespaceAtOnce",
               Napi::Function::New<NamespaceHandle::open_at_once>(env, "openNamespaceAtOnce"));
+  exports.Set("peerCredentials", Napi::Function::New<peer_credentials>(env, "peerCredentials"));
   exports.Set("setProcDirectory", Napi::Function::New<set_proc_directory>(env, "setProcDirectory"));
   return exports;
 }
