@@ -4,6 +4,7 @@ import { setImmediate } from 'node:timers/promises';
 
 import { Failure } from '@podwire/shared/failure/failure';
 import { bindSocket } from '@podwire/shared/rpc/listen';
+import { PeerCheck } from '@podwire/shared/rpc/peer-check';
 import { watchSocket, removeOwnSocket, type SocketFile } from '@podwire/shared/rpc/socket-owner';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Logger } from '@podwire/shared/runtime/log';
@@ -42,7 +43,7 @@ const REQUEST_HEAD_TIMEOUT_MS = 500;
 const CHECKS_PER_TIMEOUT = 10;
 
 /**
- * The socket between the shim and the resident plugin: HTTP/1.1 on a unix socket accessible to root only. {@link
+ * The socket between the shim and the resident plugin: HTTP/1.1 on a unix socket that serves root only. {@link
  * answer} defines the requests and answers.
  *
  * A caller may die at any moment, send invalid data, or never complete its request. The process must survive that and answer
@@ -51,6 +52,7 @@ const CHECKS_PER_TIMEOUT = 10;
  */
 export class CniServer {
   readonly #options: CniServerOptions;
+  readonly #peers: PeerCheck;
   readonly #servers = new Set<Server>();
   /** Requests in flight, with their cancellation. */
   readonly #inFlight = new Map<Promise<void>, AbortController>();
@@ -63,8 +65,10 @@ export class CniServer {
   readonly #onNoIdle: (() => void)[] = [];
   #own: SocketFile | undefined;
 
+  /** @throws Error as {@link PeerCheck} */
   constructor(options: CniServerOptions) {
     this.#options = options;
+    this.#peers = new PeerCheck(options);
   }
 
   /** @throws Failure INVALID_SETTINGS when the socket is in use or cannot be created */
@@ -133,6 +137,7 @@ export class CniServer {
       connectionsCheckingInterval: requestTimeoutMs / CHECKS_PER_TIMEOUT,
     });
     server.on('connection', (socket) => {
+      if (!this.#peers.admits(socket)) return;
       this.#idle.add(socket);
       socket.once('close', () => this.#removeIdle(socket));
       const shortage = this.#options.shortage();

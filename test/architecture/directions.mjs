@@ -77,8 +77,21 @@ export const ZONES = [
   },
   {
     path: 'services/shared/rpc',
-    zones: ['services/shared/failure', 'services/shared/runtime', 'services/shared/tls', 'proto/gen'],
+    zones: [
+      'services/shared/failure',
+      'services/shared/runtime',
+      'services/shared/tls',
+      'services/shared/rpc',
+      'proto/gen',
+    ],
     packages: ['@bufbuild/protobuf', '@grpc/grpc-js', '@grpc/reflection', '@opentelemetry/api', 'grpc-health-check'],
+    ...NODE,
+  },
+  // Node.js has no system call for the credentials of a connection's other end.
+  {
+    path: 'services/shared/rpc/peer-check.ts',
+    zones: ['services/shared/failure', 'services/shared/runtime', 'addon/lib/peer-credentials.ts'],
+    packages: [],
     ...NODE,
   },
 

@@ -151,19 +151,29 @@ describe('settings are refused at start, with all errors at once', () => {
 const hasOtherUsers = !/^\s*0\s+\d+\s+1\s*$/.test(readFileSync('/proc/self/uid_map', 'utf8'));
 
 describe.runIf(hasOtherUsers)('the unix sockets are accessible to root only', () => {
-  test.each(['ipam', 'dataplane', 'plugin'] as const)('%s', (name) => {
-    const probe = 'socket(S, PF_UNIX, SOCK_STREAM, 0); print connect(S, sockaddr_un($ARGV[0])) ? "connected" : $!';
-    run('chmod', '755', stack.folder, join(stack.folder, 'run'));
-    const asNobody = [
-      '--reuid=65534',
-      '--regid=65534',
-      '--clear-groups',
-      'perl',
-      '-MSocket',
-      '-e',
-      probe,
-      stack.sockets[name],
-    ];
-    expect(run('setpriv', ...asNobody)).toBe('Permission denied');
+  const NAMES = ['ipam', 'dataplane', 'plugin'] as const;
+
+  /** Connects as another user, and prints what becomes of it. */
+  function connectAsNobody(socket: string): string {
+    const script =
+      '$SIG{PIPE} = "IGNORE"; socket(S, PF_UNIX, SOCK_STREAM, 0); connect(S, sockaddr_un($ARGV[0])) or print($!), exit; syswrite(S, "PRI"); print sysread(S, $b, 1) ? "served" : "refused"';
+    const user = ['--reuid=65534', '--regid=65534', '--clear-groups'];
+    return run('setpriv', ...user, 'perl', '-MSocket', '-e', script, socket);
+  }
+
+  beforeAll(() => void run('chmod', '755', stack.folder, join(stack.folder, 'run')));
+
+  test.each(NAMES)('%s', (name) => {
+    expect(connectAsNobody(stack.sockets[name])).toBe('Permission denied');
+  });
+
+  test.each(NAMES)('%s, also when a permission lets other users connect', async (name) => {
+    const socket = stack.sockets[name];
+    run('chmod', '666', socket);
+    expect([connectAsNobody(socket), connectAsNobody(socket)]).toEqual(['refused', 'refused']);
+    const lines = () => stack.log(name).match(/socket [^"]*: refused a connection of user 65534 [^"]*/g);
+    await expect.poll(lines).toHaveLength(1);
+    await stack.untilServing(name);
+    run('chmod', '600', socket);
   });
 });

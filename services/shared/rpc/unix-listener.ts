@@ -3,6 +3,7 @@ import { createServer, type Server, type Socket } from 'node:net';
 import type { Clock } from '../runtime/clock.js';
 import type { Logger } from '../runtime/log.js';
 import { bindSocket } from './listen.js';
+import { PeerCheck } from './peer-check.js';
 import { watchSocket, removeOwnSocket, type SocketFile } from './socket-owner.js';
 
 export interface UnixListenerOptions {
@@ -14,19 +15,22 @@ export interface UnixListenerOptions {
 }
 
 /**
- * Accepts connections at a unix socket, and creates a deleted socket again. gRPC's own rebind closes the connections of
- * the address; connections accepted here are unaffected.
+ * Accepts connections of root and of the own user at a unix socket, and creates a deleted socket again. gRPC's own
+ * rebind closes the connections of the address; connections accepted here are unaffected.
  */
 export class UnixListener {
   readonly #options: UnixListenerOptions;
+  readonly #peers: PeerCheck;
   readonly #stopped = new AbortController();
   /** The open connections, each with a promise that resolves at its end. */
   readonly #connections = new Map<Socket, Promise<void>>();
   #server: Server | undefined;
   #own: SocketFile | undefined;
 
+  /** @throws Error as {@link PeerCheck} */
   constructor(options: UnixListenerOptions) {
     this.#options = options;
+    this.#peers = new PeerCheck(options);
   }
 
   /** @throws Failure INVALID_SETTINGS when the socket is in use or cannot be created */
@@ -56,6 +60,7 @@ export class UnixListener {
       connection.destroy();
       return;
     }
+    if (!this.#peers.admits(connection)) return;
     const ended = new Promise<void>((resolve) => connection.once('close', () => resolve()));
     this.#connections.set(connection, ended);
     void ended.then(() => this.#connections.delete(connection));
