@@ -1,10 +1,21 @@
-import { execFileSync } from 'node:child_process';
-import { chmodSync, rmSync, statSync, symlinkSync, utimesSync, writeFileSync } from 'node:fs';
+import { execFileSync, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import {
+  chmodSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  utimesSync,
+  writeFileSync,
+} from 'node:fs';
 import type { Socket } from 'node:net';
+import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 
 import { RELEASE } from '@podwire/shared/rpc/release';
-import { describe, expect, it } from 'vitest';
+import { afterEach, describe, expect, it } from 'vitest';
 
 import { OWN_VERSION, SUPPORTED_VERSIONS } from '../cni/version.js';
 import { CONFIGURATION, errorOf, HASTY, make, PATIENT, run, ShimUnderTest, type Run } from '../testing/shim.js';
@@ -346,6 +357,71 @@ describe('an absent resident plugin', () => {
     writeFileSync(file, '');
     const error = errorOf(await add({ stdin: JSON.stringify({ socket: `${file}/cni.sock` }) }));
     expect(error).toMatchObject({ code: 5, msg: expect.stringContaining('Not a directory') });
+  });
+});
+
+/** In a user namespace that maps root alone there are no other users. */
+const hasOtherUsers = !/^\s*0\s+\d+\s+1\s*$/.test(readFileSync('/proc/self/uid_map', 'utf8'));
+
+describe.runIf(hasOtherUsers)('a socket of another user', () => {
+  const ends: (() => Promise<void>)[] = [];
+
+  afterEach(async () => {
+    for (const end of ends.splice(0)) await end();
+  });
+
+  /** A process of that user: it listens, says what it receives, and closes each connection after the first bytes. */
+  async function listener(user: number) {
+    const folder = mkdtempSync(join(tmpdir(), 'shim-user-'));
+    chmodSync(folder, 0o777);
+    const socket = join(folder, 'cni.sock');
+    const script = `process.setuid(${user});
+      const say = (text) => process.stdout.write(text);
+      require('net').createServer((connection) => {
+        connection.on('data', (bytes) => say(bytes) && connection.end());
+        connection.on('close', () => say('closed'));
+        connection.on('error', () => undefined);
+      }).listen(${JSON.stringify(socket)}, () => say('listens'));`;
+    const child = spawn(process.execPath, ['-e', script], { stdio: ['ignore', 'pipe', 'inherit'] });
+    let said = '';
+    child.stdout.setEncoding('utf8').on('data', (text: string) => (said += text));
+    ends.push(async () => {
+      child.kill('SIGKILL');
+      await once(child, 'close');
+      rmSync(folder, { recursive: true });
+    });
+    await expect.poll(() => said).toBe('listens');
+    const stdin = JSON.stringify({ cniVersion: '1.0.0', name: 'net', type: 'podwire', socket });
+    return { socket, pid: child.pid, received: () => said.slice('listens'.length), stdin };
+  }
+
+  it('gets no call', async () => {
+    const { socket, pid, received, stdin } = await listener(1234);
+    for (const CNI_COMMAND of ['ADD', 'DEL', 'STATUS']) {
+      const error = errorOf(await add({ environment: { ...ADD, CNI_COMMAND }, stdin }));
+      expect(error).toMatchObject({ cniVersion: '1.0.0', code: 5 });
+      expect(error.msg).toBe(`the socket ${socket} belongs to a process of user 1234, not of root`);
+      expect(error.details).toContain(`end process ${pid}, `);
+    }
+    await expect.poll(received).toBe('closed'.repeat(3));
+  });
+
+  it.each<[string, number, Record<string, unknown>]>([
+    ['gets the calls of that user', 1234, { code: 11, msg: expect.stringContaining('without an answer') }],
+    [
+      'gets no call where the user stands for those that a user namespace does not map',
+      65_534,
+      { code: 5, msg: expect.stringContaining('a process of user 65534') },
+    ],
+  ])('%s', async (_, user, outcome) => {
+    const { stdin, received } = await listener(user);
+    const script = join(shim.build.folder, `as-${user}`);
+    chmodSync(shim.build.folder, 0o755);
+    writeFileSync(script, `#!/bin/sh\nexec setpriv --reuid=${user} --clear-groups "${shim.build.shim}"\n`, {
+      mode: 0o755,
+    });
+    expect(errorOf(await add({ program: script, stdin }))).toMatchObject(outcome);
+    expect(received().startsWith('POST /cni')).toBe(outcome.code === 11);
   });
 });
 

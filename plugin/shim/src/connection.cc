@@ -22,6 +22,12 @@ namespace {
 
 constexpr std::size_t kReceiveBytes = 64u << 10;
 
+// No user has this ID (setuid(2)).
+constexpr uid_t kNoUser = static_cast<uid_t>(-1);
+
+// Stands for every user that this user namespace does not map (user_namespaces(7)).
+constexpr uid_t kUnmappedUser = 65534;
+
 // Transient: the resident plugin is restarting, or (EAGAIN) its accept queue is full.
 bool IsTransient(int error) { return error == ENOENT || error == ECONNREFUSED || error == EAGAIN; }
 
@@ -49,6 +55,26 @@ Failure Unreachable(const Connection& connection, int error) {
 Failure BadResponse(std::string_view path, std::string_view fault) {
   return {CniCode::kInputOutput, Concat({"the answer at ", path, " cannot be used: ", fault}),
           Concat({"check that the podwire plugin owns this socket, and its log; ", DebugHint(path).View()})};
+}
+
+// The user whose process listens at the socket, and that process, as the kernel noted them at its listen (unix(7)).
+ucred Listener(const Socket& socket) {
+  ucred listener{};
+  socklen_t size = sizeof(listener);
+  if (getsockopt(socket.Descriptor(), SOL_SOCKET, SO_PEERCRED, &listener, &size) != 0) listener.uid = kNoUser;
+  return listener;
+}
+
+// An answer decides what network a pod has, so it is taken from root or from the own user alone.
+bool IsTrusted(const ucred& listener) {
+  return listener.uid == 0 || (listener.uid == geteuid() && listener.uid != kUnmappedUser);
+}
+
+Failure UntrustedListener(std::string_view path, const ucred& listener) {
+  return {CniCode::kInputOutput,
+          Concat({"the socket ", path, " belongs to a process of user ", Decimal(listener.uid), ", not of root"}),
+          Concat({"end process ", Decimal(static_cast<unsigned>(listener.pid)),
+                  ", make the directory of the socket writable by root only, and start podwire-plugin as root"})};
 }
 
 Failure NoAnswerInTime(std::string_view path) {
@@ -158,7 +184,10 @@ std::optional<Failure> Connect(Connection& connection) {
   const Deadline window = Deadline::In(connection.window_ms);
   for (;;) {
     const int error = TryToConnect(connection.path, connection.socket);
-    if (error == 0) return std::nullopt;
+    if (error == 0) {
+      const ucred listener = Listener(connection.socket);
+      return IsTrusted(listener) ? std::nullopt : std::optional(UntrustedListener(connection.path, listener));
+    }
     if (!IsTransient(error) || window.HasPassed() || connection.deadline.HasPassed()) return Unreachable(connection, error);
     PauseMs(kConnectPauseMs);
   }

@@ -47,7 +47,8 @@ int TryToConnect(std::string_view path, Socket& socket);
 // Why TryToConnect failed, for a message.
 std::string_view WhyUnreachable(int error);
 
-// Fails with code 11 if the socket is still missing or refuses connections after window_ms. Nothing was sent then.
+// Fails with code 11 if the socket is still missing or refuses connections after window_ms, and with code 5 if another user
+// than root or the own one listens at it. Nothing was sent then.
 std::optional<Failure> Connect(Connection& connection);
 
 // Sends the request and receives the response. Fails with code 11 when the deadline passes, and with code 5 when the response
