@@ -7,7 +7,7 @@ import {
   type ChannelOptions,
 } from '@grpc/grpc-js';
 
-import type { ClientTls } from '../tls/certificate-source.js';
+import type { CertificateSource, ClientTls } from '../tls/certificate-source.js';
 
 import { MAX_REQUEST_BYTES } from './message-size.js';
 
@@ -74,6 +74,9 @@ function tlsCredentials({ certificates }: ClientTls): ChannelCredentials {
  * a client whose connect hangs, for which gRPC has no timeout, is replaced. Calls in flight then fail with UNAVAILABLE.
  * A unix socket needs neither: the kernel always reports the end of the peer.
  *
+ * The service refuses calls on a connection whose certificate has expired since it was made. So a renewed certificate
+ * replaces the client; calls in flight end on the former connection.
+ *
  * Closing a client does not end its pending connect: it stays until the kernel gives up (tcp(7), `tcp_syn_retries`), or
  * until the peer closes. So the connect timeout grows with each attempt, to limit the number of pending connects.
  */
@@ -84,6 +87,8 @@ export class Connection {
   readonly #serverName: ChannelOptions;
   #client: Client;
   #isClosed = false;
+  /** Ends the notifications of renewed certificates. */
+  #unfollow: () => void = () => undefined;
   #connectTimer: NodeJS.Timeout | undefined;
   #connectFactor = 1;
 
@@ -94,6 +99,7 @@ export class Connection {
     this.#credentials = tls ? tlsCredentials(tls) : credentials.createInsecure();
     this.#timeouts = address.startsWith('unix:') ? undefined : timeouts;
     this.#client = this.#open();
+    if (tls?.certificates.hasIdentity === true) this.#follow(tls.certificates);
   }
 
   /** The current client. It may be replaced, so callers must get it for each call. */
@@ -110,7 +116,26 @@ export class Connection {
   close(): void {
     this.#isClosed = true;
     clearTimeout(this.#connectTimer);
+    this.#unfollow();
     this.#client.close();
+  }
+
+  #follow(certificates: CertificateSource): void {
+    let isFirst = true;
+    const listener = (): void => {
+      // The first one says what there is. gRPC's own listener takes a later one in the same turn.
+      if (!isFirst) queueMicrotask(() => this.#renew());
+      isFirst = false;
+    };
+    certificates.addIdentityCertificateListener(listener);
+    this.#unfollow = () => certificates.removeIdentityCertificateListener(listener);
+  }
+
+  #renew(): void {
+    if (this.#isClosed) return;
+    this.#replaceClient();
+    // Connects at once, so that no call has to wait for it.
+    this.#client.getChannel().getConnectivityState(true);
   }
 
   #open(): Client {
@@ -147,8 +172,12 @@ export class Connection {
 
   #reconnect(): void {
     this.#connectFactor = Math.min(2 * this.#connectFactor, MAX_CONNECT_FACTOR);
-    const stalledClient = this.#client;
+    this.#replaceClient();
+  }
+
+  #replaceClient(): void {
+    const former = this.#client;
     this.#client = this.#open();
-    stalledClient.close();
+    former.close();
   }
 }

@@ -8,7 +8,7 @@ import { Failure } from '../failure/failure.js';
 import type { AccessRequest } from '../rpc/access.js';
 import { certificateSource, CertificateFolder, validity } from '../testing/certificates.js';
 import { ManualClock } from '../testing/manual-clock.js';
-import { TestServers, GET_POOL, callLimits } from '../testing/server.js';
+import { callLimits, echoPool, Gate, GET_POOL, TestServers } from '../testing/server.js';
 import { IPAM_SERVER_NAME } from './caller.js';
 import type { TlsFiles } from './tls-files.js';
 
@@ -17,12 +17,14 @@ import type { TlsFiles } from './tls-files.js';
 let servers: TestServers;
 let folder: CertificateFolder;
 let requests: AccessRequest[];
+let slow: Gate;
 let serversCount = 0;
 
 beforeEach(async () => {
   servers = new TestServers();
   folder = await CertificateFolder.create(join(servers.folder, 'certificates'));
   requests = [];
+  slow = new Gate();
   serversCount = 0;
 });
 
@@ -33,6 +35,10 @@ async function serve(files?: TlsFiles): Promise<string> {
   const { addresses } = await servers.serve({
     addresses: ['127.0.0.1:0', servers.address(`ipam-${++serversCount}`)],
     certificates: source,
+    getPool: async (request, call) => {
+      if (request.name === 'slow') await slow.opened;
+      return echoPool(request, call);
+    },
     authorize: (request) => {
       requests.push(request);
       const { caller } = request;
@@ -156,6 +162,29 @@ test('uses replaced files for new connections, keeps the former ones while a pai
   expect(certificates).toHaveLength(2);
   expect(certificates[1]).not.toEqual(certificates[0]);
   expect(lines.at(-1)).toMatchObject({ msg: 'TLS certificates: read new ones; new connections use them' });
+});
+
+test('a client shows a renewed certificate at its next call, and the call in flight is answered', async () => {
+  const address = await serve();
+  const files = await folder.client('node', 'worker-1');
+  const renewed = await folder.client('node', 'worker-2');
+  const clock = new ManualClock();
+  const tls = { certificates: certificateSource(files, clock).source, serverName: IPAM_SERVER_NAME };
+  const peer = servers.peer(address, { tls });
+  const names = () => requests.map(({ caller }) => (caller.kind === 'certificate' ? caller.name : caller.kind));
+  await peer.call(GET_POOL, { name: 'web' }, callLimits());
+  const inFlight = peer.call(GET_POOL, { name: 'slow' }, callLimits());
+  await expect.poll(names).toEqual(['worker-1', 'worker-1']);
+
+  copyFileSync(renewed.identity!.certificate.path, files.identity!.certificate.path);
+  copyFileSync(renewed.identity!.key.path, files.identity!.key.path);
+  clock.advance(10_000);
+  await settled();
+  await peer.call(GET_POOL, { name: 'web' }, callLimits());
+  slow.open();
+
+  await expect(inFlight).resolves.toHaveProperty('pool.name', 'slow');
+  expect(names()).toEqual(['worker-1', 'worker-1', 'worker-2']);
 });
 
 test.each([
