@@ -55,7 +55,8 @@ export async function openNetworkIdentity(config: IdentityConfig, deps: NetworkI
   const directory = new AuthorityDirectory(config.authorityDirectory);
   const publication = api && new AuthorityConfigMap(api);
   const authority = await openAuthority({ directory, publication, clock, log }, deps);
-  const origin = { read: () => authority.material(), certificateName: 'of podwire-ipam' };
+  const certificate = { setting: 'PODWIRE_IPAM_AUTHORITY_DIRECTORY', path: 'of podwire-ipam itself' };
+  const origin = { read: () => authority.material(), certificate };
   return {
     certificates: source(origin),
     enrolment:

@@ -3,13 +3,14 @@ import { RpcServer } from '@podwire/shared/rpc/server';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
 import type { Logger } from '@podwire/shared/runtime/log';
+import { ExpiryWarning } from '@podwire/shared/tls/certificate-expiry';
 
 import { authorizer } from './access/access-rpc.js';
 import { AuditEvents } from './audit/audit-operations.js';
 import { observeUsage } from './audit/usage-operations.js';
 import type { Config } from './config.js';
 import { readDefaultPools } from './default-pools.js';
-import { CertificateExpiryCheck } from './engine/etcd/credentials.js';
+import { etcdCertificate } from './engine/etcd/credentials.js';
 import { Events } from './engine/events.js';
 import { Mirror, type MirrorEvent } from './engine/mirror/mirror.js';
 import { MarkExpiry } from './engine/release-marks.js';
@@ -187,17 +188,15 @@ function startUpkeep(ipam: Ipam, upkeep: UpkeepDeps): Upkeep {
     pause.unlessLocked({ name: 'finish node deletions', run: (signal) => ipam.nodes.finishDeletions(signal) }),
     { name: 'remove old history', run: (signal: AbortSignal) => expiry.run(signal) },
     { name: 'remove old release marks', run: (signal: AbortSignal) => marks.run(signal) },
-    ...certificateTasks({ config, events, deps }),
+    ...certificateTasks(config, deps),
   ];
   return new Upkeep({ tasks, clock, random, reportFailure: (task, error) => events.upkeepFailed(task, error) });
 }
 
-function certificateTasks({ config, events, deps }: LoadDeps): UpkeepTask[] {
-  const { store, etcdCertFile: file } = config;
-  if (store !== 'etcd' || file === '') return [];
-  const reportExpiry = (end: Date, hasEnded: boolean): void => events.storeCertificateEnding(end, hasEnded);
-  const life = new CertificateExpiryCheck({ file, clock: deps.clock, reportExpiry });
-  return [{ name: 'check the certificate for etcd', run: () => Promise.resolve().then(() => life.run()) }];
+function certificateTasks({ store, etcdCertFile }: Config, { clock, log }: ServiceDeps): UpkeepTask[] {
+  if (store !== 'etcd' || etcdCertFile === '') return [];
+  const warning = new ExpiryWarning({ file: etcdCertificate(etcdCertFile), clock, log });
+  return [{ name: 'check the certificate for etcd', run: () => Promise.resolve().then(() => warning.checkFile()) }];
 }
 
 interface MaintenanceDeps extends LoadDeps {

@@ -110,6 +110,7 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/ipam/engine/change-log.ts': 'services/ipam/engine/testing/memory-store.test.ts',
   // Tested on real servers: selection, loss, users, TLS, limits; every setting, alone and combined.
   'services/ipam/engine/etcd/cluster.ts': 'services/ipam/engine/etcd/faults.test.ts',
+  'services/ipam/engine/etcd/credentials.ts': 'services/ipam/engine/etcd/certificates.test.ts',
   'services/ipam/engine/transaction.ts': 'services/ipam/engine/testing/memory-store.test.ts',
   // Stored forms as Calico writes them, and their round trips.
   'services/ipam/records/json/endpoint.ts': 'services/ipam/records/json/registry.test.ts',

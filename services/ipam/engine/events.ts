@@ -117,14 +117,6 @@ export class Events {
     this.log.warn({ err: failure }, `using the previous credentials for the datastore: ${failure.message}`);
   }
 
-  /** The certificate for the datastore's cluster expires soon or has expired, and was not renewed. */
-  storeCertificateEnding(end: Date, hasEnded: boolean): void {
-    const when = `${hasEnded ? 'has expired' : 'expires'} at ${end.toISOString()}`;
-    this.log.warn(
-      `the certificate of PODWIRE_IPAM_ETCD_CERT_FILE ${when}; etcd then refuses new connections: renew it and its key; podwire-ipam rereads the files`,
-    );
-  }
-
   /** The datastore is not the one that was read before: nothing is served from it until a restart. */
   datastoreReplaced(failure: Failure): void {
     this.log.error({ err: failure }, `refusing every request until a restart: ${failure.message}`);

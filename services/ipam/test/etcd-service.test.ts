@@ -131,7 +131,9 @@ test('an expiring certificate is logged while its connection is open', async () 
   // It is valid for two days.
   const service = await place.start(settings, { ...systemClock, nowMs: () => Date.now() + 46 * 3_600_000 });
   cleanups.push(() => service.stop());
-  await expect.poll(() => place.log, { timeout: TIMEOUT_MS }).toMatch(/CERT_FILE expires at 20\S+Z; etcd then refuses/);
+  await expect
+    .poll(() => place.log, { timeout: TIMEOUT_MS })
+    .toMatch(/of PODWIRE_IPAM_ETCD_CERT_FILE: expires at 20\S+Z; renew it/);
 });
 
 test('an etcd without space serves reads, and serves writes when it has space again', async () => {

@@ -1,22 +1,13 @@
-import { X509Certificate } from 'node:crypto';
-
 import type { experimental } from '@grpc/grpc-js';
 
-import { Failure } from '../failure/failure.js';
-import { messageOf } from '../failure/thrown.js';
 import type { Clock } from '../runtime/clock.js';
 import type { Logger } from '../runtime/log.js';
 import { IPAM_SERVER_NAME } from './caller.js';
-import { filesOrigin, isSameMaterial, type TlsFiles, type TlsMaterial, type TlsOrigin } from './tls-files.js';
+import { ExpiryWarning } from './certificate-expiry.js';
+import { FileContent, filesOrigin, isSameMaterial, type TlsFiles, type TlsMaterial, type TlsOrigin } from './tls-files.js';
 
 /** Interval between two readings of the origin, in milliseconds. Kubernetes updates a mounted Secret within a minute or two. */
 const READ_INTERVAL_MS = 10_000;
-
-/** Part of its life that a certificate has left when the warnings begin. Issuers renew it when a third or a fifth is left. */
-const WARNING_PART = 1 / 10;
-
-/** Interval between two warnings, in milliseconds. */
-const WARNING_INTERVAL_MS = 3_600_000;
 
 export interface CertificateSourceOptions {
   readonly origin: TlsOrigin;
@@ -36,22 +27,26 @@ export class CertificateSource implements experimental.CertificateProvider {
   readonly #options: CertificateSourceOptions;
   readonly #caListeners = new Set<CaListener>();
   readonly #identityListeners = new Set<IdentityListener>();
-  #material: TlsMaterial;
-  /** The fault that was logged last; undefined once the files are usable again. */
-  #reportedFault: string | undefined;
-  #warnedAtMs = -Infinity;
+  readonly #expiry: ExpiryWarning | undefined;
+  readonly #files: FileContent<TlsMaterial>;
   /** Ends the reading; undefined while nothing listens. */
   #following: AbortController | undefined;
 
   /** @throws Failure INVALID_SETTINGS that lists every file that cannot be read or used */
   constructor(options: CertificateSourceOptions) {
+    const { origin, clock, log } = options;
     this.#options = options;
-    this.#material = options.origin.read();
+    this.#files = new FileContent({
+      read: origin.read,
+      isSame: isSameMaterial,
+      report: ({ message }) => log.warn(`TLS certificates: the former ones stay in use: ${message}`),
+    });
+    this.#expiry = origin.certificate && new ExpiryWarning({ file: origin.certificate, clock, log });
   }
 
   /** Whether this side shows a certificate. */
   get hasIdentity(): boolean {
-    return this.#material.identity !== undefined;
+    return this.#files.content.identity !== undefined;
   }
 
   addCaCertificateListener(listener: CaListener): void {
@@ -78,12 +73,12 @@ export class CertificateSource implements experimental.CertificateProvider {
   }
 
   #caUpdate(): Parameters<CaListener>[0] {
-    const { ca } = this.#material;
+    const { ca } = this.#files.content;
     return ca ? { caCertificate: ca } : null;
   }
 
   #identityUpdate(): Parameters<IdentityListener>[0] {
-    const { identity } = this.#material;
+    const { identity } = this.#files.content;
     return identity ? { certificate: identity.certificate, privateKey: identity.key } : null;
   }
 
@@ -106,43 +101,18 @@ export class CertificateSource implements experimental.CertificateProvider {
   }
 
   #readAgain(): void {
-    const { origin, log } = this.#options;
-    try {
-      const material = origin.read();
-      this.#reportedFault = undefined;
-      if (!isSameMaterial(material, this.#material)) {
-        this.#material = material;
-        for (const listener of this.#caListeners) listener(this.#caUpdate());
-        for (const listener of this.#identityListeners) listener(this.#identityUpdate());
-        log.info('TLS certificates: read new ones; new connections use them');
-      }
-    } catch (error) {
-      const fault = error instanceof Failure ? faultText(error) : messageOf(error);
-      if (fault !== this.#reportedFault) log.warn(`TLS certificates: the former ones stay in use: ${fault}`);
-      this.#reportedFault = fault;
+    if (this.#files.readAgain()) {
+      for (const listener of this.#caListeners) listener(this.#caUpdate());
+      for (const listener of this.#identityListeners) listener(this.#identityUpdate());
+      this.#options.log.info('TLS certificates: read new ones; new connections use them');
     }
     this.#warnBeforeExpiry();
   }
 
-  /** A connection outlives its certificate, so an expiry would show only when the next connection is refused. */
   #warnBeforeExpiry(): void {
-    const { origin, clock, log } = this.#options;
-    const nowMs = clock.nowMs();
-    const { identity } = this.#material;
-    if (!identity || nowMs - this.#warnedAtMs < WARNING_INTERVAL_MS) return;
-    const { validFrom, validTo } = new X509Certificate(identity.certificate);
-    const endMs = Date.parse(validTo);
-    if (endMs - nowMs > (endMs - Date.parse(validFrom)) * WARNING_PART) return;
-    this.#warnedAtMs = nowMs;
-    const path = origin.certificateName;
-    const end = new Date(endMs).toISOString();
-    if (endMs > nowMs) log.warn({ path, end }, `certificate ${path}: expires at ${end}; renew it`);
-    else log.error({ path, end }, `certificate ${path}: expired at ${end}; no new connection is accepted; renew it`);
+    const { identity } = this.#files.content;
+    if (identity) this.#expiry?.check(identity.certificate);
   }
-}
-
-function faultText({ message, violations }: Failure): string {
-  return violations.length === 0 ? message : violations.map(({ field, reason }) => `${field} ${reason}`).join('; ');
 }
 
 /** How a client and a server prove to each other who they are. */

@@ -2,7 +2,7 @@ import { X509Certificate } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { createSecureContext } from 'node:tls';
 
-import { violationsFailure, type Violation } from '../failure/failure.js';
+import { Failure, violationsFailure, type Violation } from '../failure/failure.js';
 import { messageOf } from '../failure/thrown.js';
 
 /** A file that a setting names. */
@@ -25,13 +25,13 @@ export interface TlsFiles {
 export interface TlsOrigin {
   /** What is in force now. @throws Failure INVALID_SETTINGS when it cannot be used; the former stays in force */
   readonly read: () => TlsMaterial;
-  /** The certificate that this side shows, for messages: its path. */
-  readonly certificateName: string;
+  /** The certificate that this side shows, for messages; undefined where it shows none. */
+  readonly certificate: NamedFile | undefined;
 }
 
 /** Files that are read again and again. */
 export function filesOrigin(files: TlsFiles): TlsOrigin {
-  return { read: () => readTlsFiles(files), certificateName: files.identity?.certificate.path ?? 'none' };
+  return { read: () => readTlsFiles(files), certificate: files.identity?.certificate };
 }
 
 /** The certificates of a PEM text, one by one, each with a line feed at its end. */
@@ -44,6 +44,16 @@ export function splitCertificates(text: string): readonly string[] {
 export interface TlsMaterial {
   readonly ca: Buffer | undefined;
   readonly identity: { readonly certificate: Buffer; readonly key: Buffer } | undefined;
+}
+
+/** @throws Failure INVALID_SETTINGS when the file cannot be read */
+export function readNamedFile({ setting: field, path }: NamedFile): Buffer {
+  try {
+    return readFileSync(path);
+  } catch (error) {
+    const reason = `names a file that cannot be read: ${messageOf(error)}`;
+    throw violationsFailure('INVALID_SETTINGS', 'Settings refused', [{ field, reason }]);
+  }
 }
 
 /**
@@ -90,4 +100,46 @@ export function isSameMaterial(one: TlsMaterial, other: TlsMaterial): boolean {
     isSame(one.identity?.certificate, other.identity?.certificate) &&
     isSame(one.identity?.key, other.identity?.key)
   );
+}
+
+export interface FileContentOptions<Content> {
+  /** Reads the files as they are now. @throws Failure when they cannot be read or used */
+  readonly read: () => Content;
+  readonly isSame: (one: Content, other: Content) => boolean;
+  /** Reports that the files cannot be used, once for each reason in a row. Must not throw. */
+  readonly report: (failure: Failure) => void;
+}
+
+/** What some files hold, read again on demand. While they cannot be used, what was read last stays in use. */
+export class FileContent<Content> {
+  readonly #options: FileContentOptions<Content>;
+  #content: Content;
+  #reportedFault: string | undefined;
+
+  /** @throws Failure of `read` */
+  constructor(options: FileContentOptions<Content>) {
+    this.#options = options;
+    this.#content = options.read();
+  }
+
+  get content(): Content {
+    return this.#content;
+  }
+
+  /** @returns whether the content has changed */
+  readAgain(): boolean {
+    const { read, isSame, report } = this.#options;
+    try {
+      const content = read();
+      this.#reportedFault = undefined;
+      if (isSame(content, this.#content)) return false;
+      this.#content = content;
+      return true;
+    } catch (error) {
+      if (!(error instanceof Failure)) throw error;
+      if (error.message !== this.#reportedFault) report(error);
+      this.#reportedFault = error.message;
+      return false;
+    }
+  }
 }

@@ -1,5 +1,6 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
+import { FileContent } from '@podwire/shared/tls/tls-files';
 
 import { closedFailure, throwIfAborted, untilAborted } from '../transaction.js';
 import { EtcdEndpoint, type EtcdResponse, type SendRequest } from './connection.js';
@@ -55,9 +56,7 @@ export class EtcdCluster {
   readonly #options: ClusterOptions;
   readonly #endpoints: readonly EtcdEndpoint[];
   readonly #stop = new AbortController();
-  #credentials: Credentials;
-  /** The last reported reason why the files are unusable. */
-  #lastCredentialsError: string | undefined;
+  readonly #credentials: FileContent<Credentials>;
   #connecting: Promise<ActiveEndpoint> | undefined;
   #current: { readonly active: ActiveEndpoint; readonly abort: () => void } | undefined;
   #clusterId: string | undefined;
@@ -67,9 +66,14 @@ export class EtcdCluster {
   /** @throws Failure INVALID_SETTINGS when a file with credentials cannot be read or used */
   constructor(options: ClusterOptions) {
     this.#options = options;
-    this.#credentials = readCredentials(options.credentials);
-    const { clock } = options;
-    this.#endpoints = options.endpoints.map((url) => new EtcdEndpoint(url, { credentials: this.#credentials, clock }));
+    const { clock, report } = options;
+    this.#credentials = new FileContent({
+      read: () => readCredentials(options.credentials),
+      isSame: sameCredentials,
+      report: (failure) => report({ type: 'credentialsRefused', failure }),
+    });
+    const { content: credentials } = this.#credentials;
+    this.#endpoints = options.endpoints.map((url) => new EtcdEndpoint(url, { credentials, clock }));
   }
 
   /**
@@ -186,7 +190,7 @@ export class EtcdCluster {
   #wereCredentialsReplaced(error: unknown): boolean {
     if (!(error instanceof Failure && error.code === 'STORE_DENIED')) return false;
     try {
-      return !sameCredentials(readCredentials(this.#options.credentials), this.#credentials);
+      return !sameCredentials(readCredentials(this.#options.credentials), this.#credentials.content);
     } catch {
       // The files are being replaced.
       return false;
@@ -194,25 +198,8 @@ export class EtcdCluster {
   }
 
   #renewCredentials(): void {
-    const credentials = this.#rereadCredentials();
-    if (!credentials || sameCredentials(credentials, this.#credentials)) return;
-    this.#credentials = credentials;
-    for (const endpoint of this.#endpoints) endpoint.renew(credentials);
-  }
-
-  /** @returns undefined while the files cannot be used */
-  #rereadCredentials(): Credentials | undefined {
-    try {
-      const credentials = readCredentials(this.#options.credentials);
-      this.#lastCredentialsError = undefined;
-      return credentials;
-    } catch (error) {
-      if (!(error instanceof Failure)) throw error;
-      if (error.message !== this.#lastCredentialsError)
-        this.#options.report({ type: 'credentialsRefused', failure: error });
-      this.#lastCredentialsError = error.message;
-      return undefined;
-    }
+    if (!this.#credentials.readAgain()) return;
+    for (const endpoint of this.#endpoints) endpoint.renew(this.#credentials.content);
   }
 
   /** Probes until the endpoint answers: a restarting server is back within a second. */

@@ -1,3 +1,5 @@
+import { rootCertificates } from 'node:tls';
+
 import { InterceptingCall, status, type CallOptions, type ChannelOptions, type Interceptor } from '@grpc/grpc-js';
 import { failureOfSignal } from '@podwire/shared/failure/signal';
 import type { Clock } from '@podwire/shared/runtime/clock';
@@ -119,7 +121,7 @@ export class EtcdEndpoint {
   }
 
   failure(error: unknown): Error | RevisionGone {
-    const certificate = this.#credentials.tls?.client?.certificate;
+    const certificate = this.#credentials.tls.identity?.certificate;
     return failureOfEtcd(error, this.url, certificate && { certificate, nowMs: this.#clock.nowMs() });
   }
 
@@ -141,15 +143,16 @@ export class EtcdEndpoint {
   }
 }
 
-function connect(url: string, { tls }: Credentials): Etcd3 {
+function connect(url: string, { tls: { ca, identity } }: Credentials): Etcd3 {
   return new Etcd3({
     hosts: url,
     grpcOptions: CHANNEL,
     faultHandling: { global: noop, host: () => noop },
-    ...(tls && {
+    // Without files, the scheme of the URL alone selects TLS.
+    ...((ca ?? identity) && {
       credentials: {
-        rootCertificate: tls.ca,
-        ...(tls.client && { privateKey: tls.client.key, certChain: tls.client.certificate }),
+        rootCertificate: ca ?? Buffer.from(rootCertificates.join('\n')),
+        ...(identity && { privateKey: identity.key, certChain: identity.certificate }),
       },
     }),
   });

@@ -1,11 +1,13 @@
-import { X509Certificate } from 'node:crypto';
-import { readFileSync } from 'node:fs';
-import { createSecureContext, rootCertificates } from 'node:tls';
-
 import { InterceptingCall, type Interceptor } from '@grpc/grpc-js';
-import { violationsFailure, type Violation } from '@podwire/shared/failure/failure';
-import { messageOf } from '@podwire/shared/failure/thrown';
-import type { Clock } from '@podwire/shared/runtime/clock';
+import { Failure, violationsFailure, type Violation } from '@podwire/shared/failure/failure';
+import {
+  isSameMaterial,
+  readNamedFile,
+  readTlsFiles,
+  type NamedFile,
+  type TlsFiles,
+  type TlsMaterial,
+} from '@podwire/shared/tls/tls-files';
 import type { Etcd3 } from 'etcd3';
 
 /** File names of the credentials of this process and of etcd's authorities. */
@@ -21,14 +23,13 @@ export interface CredentialFiles {
 }
 
 export interface Credentials {
-  /** Undefined when only the URL's scheme selects TLS. */
-  readonly tls:
-    | {
-        readonly ca: Buffer;
-        readonly client: { readonly key: Buffer; readonly certificate: Buffer } | undefined;
-      }
-    | undefined;
+  readonly tls: TlsMaterial;
   readonly user: { readonly name: string; readonly password: string } | undefined;
+}
+
+/** The certificate for etcd, with the setting that names it. */
+export function etcdCertificate(path: string): NamedFile {
+  return { setting: 'PODWIRE_IPAM_ETCD_CERT_FILE', path };
 }
 
 /**
@@ -37,120 +38,42 @@ export interface Credentials {
  */
 export function readCredentials(files: CredentialFiles): Credentials {
   const violations: Violation[] = [];
-  const read = (variable: string, path: string): Buffer => {
+  const attempt = <Result>(read: () => Result): Result | undefined => {
     try {
-      return readFileSync(path);
+      return read();
     } catch (error) {
-      const reason = messageOf(error);
-      violations.push({ field: variable, reason: `names a file that cannot be read: ${reason}` });
-      return Buffer.alloc(0);
+      if (!(error instanceof Failure)) throw error;
+      violations.push(...error.violations);
+      return undefined;
     }
   };
-  const { caFile, certFile, keyFile, username, passwordFile } = files;
-  const ca = caFile === undefined ? undefined : read('PODWIRE_IPAM_ETCD_CA_FILE', caFile);
-  const client =
-    certFile === undefined || keyFile === undefined
-      ? undefined
-      : {
-          certificate: read('PODWIRE_IPAM_ETCD_CERT_FILE', certFile),
-          key: read('PODWIRE_IPAM_ETCD_KEY_FILE', keyFile),
-        };
-  const password =
-    passwordFile === undefined
-      ? ''
-      : read('PODWIRE_IPAM_ETCD_PASSWORD_FILE', passwordFile)
-          .toString()
-          .replace(/\r?\n$/, '');
-  if (violations.length === 0) violations.push(...credentialFaults(ca, client));
-  if (violations.length > 0) throw violationsFailure('INVALID_SETTINGS', 'Settings refused', violations);
-  return {
-    tls: ca || client ? { ca: ca ?? Buffer.from(rootCertificates.join('\n')), client } : undefined,
-    user: username === undefined ? undefined : { name: username, password },
-  };
+  const tls = attempt(() => readTlsFiles(tlsFilesOf(files)));
+  const user = attempt(() => readUser(files));
+  if (!tls || violations.length > 0) throw violationsFailure('INVALID_SETTINGS', 'Settings refused', violations);
+  return { tls, user };
 }
 
-/** Checks what TLS would refuse only at the first connection, without naming the file. */
-function credentialFaults(
-  ca: Buffer | undefined,
-  client: { readonly key: Buffer; readonly certificate: Buffer } | undefined,
-): readonly Violation[] {
-  const violations: Violation[] = [];
-  const check = (field: string, what: string, use: () => unknown): void => {
-    try {
-      use();
-    } catch (error) {
-      const reason = messageOf(error);
-      violations.push({ field, reason: `${what}: ${reason}` });
-    }
+function tlsFilesOf({ caFile, certFile, keyFile }: CredentialFiles): TlsFiles {
+  const named = (setting: string, path: string | undefined) => (path === undefined ? undefined : { setting, path });
+  const certificate = certFile === undefined ? undefined : etcdCertificate(certFile);
+  const key = named('PODWIRE_IPAM_ETCD_KEY_FILE', keyFile);
+  return { ca: named('PODWIRE_IPAM_ETCD_CA_FILE', caFile), identity: certificate && key && { certificate, key } };
+}
+
+function readUser({ username: name, passwordFile }: CredentialFiles): Credentials['user'] {
+  if (name === undefined || passwordFile === undefined) return undefined;
+  const file = { setting: 'PODWIRE_IPAM_ETCD_PASSWORD_FILE', path: passwordFile };
+  return {
+    name,
+    password: readNamedFile(file)
+      .toString()
+      .replace(/\r?\n$/, ''),
   };
-  if (ca) check('PODWIRE_IPAM_ETCD_CA_FILE', 'names a file without a certificate', () => new X509Certificate(ca));
-  if (!client) return violations;
-  const { key, certificate: cert } = client;
-  check('PODWIRE_IPAM_ETCD_CERT_FILE', 'names a file without a certificate', () => createSecureContext({ cert }));
-  check('PODWIRE_IPAM_ETCD_KEY_FILE', 'names a file without a key', () => createSecureContext({ key }));
-  if (violations.length > 0) return violations;
-  check('PODWIRE_IPAM_ETCD_KEY_FILE', 'names a key that does not belong to the certificate', () =>
-    createSecureContext({ cert, key }),
-  );
-  return violations;
 }
 
 /** Whether two sets of credentials are the same, byte by byte. */
 export function sameCredentials(a: Credentials, b: Credentials): boolean {
-  return fingerprint(a) === fingerprint(b);
-}
-
-function fingerprint({ tls, user }: Credentials): string {
-  const { ca, client } = tls ?? {};
-  const parts = [ca, client?.key, client?.certificate].map((bytes) => bytes?.toString('base64'));
-  return JSON.stringify([...parts, user?.name, user?.password]);
-}
-
-interface CertificateLifeOptions {
-  /** PEM; the process's own certificate first. */
-  readonly file: string;
-  readonly clock: Clock;
-  /** Reports that the certificate expires soon, or has expired. Must not throw. */
-  readonly reportExpiry: (end: Date, hasEnded: boolean) => void;
-}
-
-/** Later than usual renewals, at a third or a fifth of the lifetime. */
-const WARNING_FRACTION = 1 / 10;
-
-/** An hour, with a run every 30 s. */
-const RUNS_PER_CHECK = 120;
-
-/**
- * Warns before the client certificate for etcd expires. A connection outlives its certificate, so the expiry would
- * otherwise show only when the next connection is refused.
- */
-export class CertificateExpiryCheck {
-  readonly #options: CertificateLifeOptions;
-  #runs = 0;
-
-  constructor(options: CertificateLifeOptions) {
-    this.#options = options;
-  }
-
-  /** Call it periodically; checks at the first call and then hourly. */
-  run(): void {
-    if (this.#runs++ % RUNS_PER_CHECK > 0) return;
-    const { clock, reportExpiry } = this.#options;
-    const validity = this.#validity();
-    const nowMs = clock.nowMs();
-    if (!validity || validity.endMs - nowMs > (validity.endMs - validity.beginMs) * WARNING_FRACTION) return;
-    reportExpiry(new Date(validity.endMs), validity.endMs <= nowMs);
-  }
-
-  /** @returns undefined for a file that cannot be read, as during its replacement; its next use reports that */
-  #validity(): { readonly beginMs: number; readonly endMs: number } | undefined {
-    try {
-      const { validFrom, validTo } = new X509Certificate(readFileSync(this.#options.file));
-      return { beginMs: Date.parse(validFrom), endMs: Date.parse(validTo) };
-    } catch {
-      return undefined;
-    }
-  }
+  return isSameMaterial(a.tls, b.tls) && a.user?.name === b.user?.name && a.user?.password === b.user?.password;
 }
 
 /**
