@@ -1,13 +1,31 @@
 import { execFileSync, spawnSync } from 'node:child_process';
-import { chmodSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import {
+  chmodSync,
+  copyFileSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-import { dataplaneSettings } from '@podwire/dataplane/config';
+import { dataplaneSettings, readConfig as readDataplaneConfig } from '@podwire/dataplane/config';
 import { SETTINGS as IPAM_SETTINGS } from '@podwire/ipam/config';
+import type { RunningService } from '@podwire/ipam/service';
+import { clientLimits, Place } from '@podwire/ipam/testing/service';
 import { INSTALL_SETTINGS } from '@podwire/plugin/install/settings';
-import { pluginSettings } from '@podwire/plugin/settings';
+import { pluginSettings, readPluginSettings } from '@podwire/plugin/settings';
+import { NodeServiceService, RegisterNodeRequest } from '@podwire/proto/podwire/ipam/v1/node';
+import { Peer } from '@podwire/shared/rpc/client';
+import { systemClock } from '@podwire/shared/runtime/clock';
 import type { Setting } from '@podwire/shared/runtime/config-reader';
+import { recordingLog } from '@podwire/shared/testing/server';
+import { ipamTls } from '@podwire/shared/tls/certificate-source';
+import type { TlsFiles } from '@podwire/shared/tls/tls-files';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { z } from 'zod';
 
@@ -129,6 +147,76 @@ describe('the environment files', () => {
   });
 });
 
+describe('several hosts', () => {
+  const place = new Place();
+  const tls = join(place.directory, 'tls');
+  const log = recordingLog().log;
+  const peers: Peer[] = [];
+  let service: RunningService;
+
+  /** The lines about TLS of an environment file, filled for this machine. */
+  function tlsLines(name: string, address: string): Record<string, string> {
+    const paragraph = readFileSync(join(FOLDER, 'env', name), 'utf8')
+      .split('\n\n')
+      .find((part) => part.includes('_TLS_'));
+    const values = [...paragraph!.matchAll(/^#?([A-Z][A-Z0-9_]*)=(.*)$/gm)].map(([, variable, value]) => {
+      const own = value!.replaceAll('/etc/podwire/tls', tls).replace('unix:/run/podwire-ipam/ipam.sock', place.address);
+      return [variable!, own.replace('192.0.2.1:9650', address)];
+    });
+    return Object.fromEntries(values);
+  }
+
+  beforeAll(async () => {
+    mkdirSync(tls);
+    const [, commands] = /```sh\n([^`]*)```/.exec(readFileSync(join(FOLDER, 'README.md'), 'utf8'))!;
+    // The user is made by a package.
+    const script = commands!.replace('chgrp podwire', 'chgrp 0');
+    execFileSync('sh', ['-e', '-c', script], { cwd: tls, stdio: 'pipe' });
+    for (const kind of ['crt', 'key']) copyFileSync(join(tls, `node-1.${kind}`), join(tls, `node.${kind}`));
+    service = await place.start(tlsLines('ipam.env', '127.0.0.1:0'));
+  });
+  afterAll(async () => {
+    for (const peer of peers) peer.close();
+    await service.stop();
+    place.remove();
+  });
+
+  /** Registers a node as podwire-dataplane or podwire-plugin with the settings of the environment file. */
+  function register(name: string, files: (env: Record<string, string>) => TlsFiles | undefined) {
+    const address = service.addresses.find((each) => !each.startsWith('unix:'))!;
+    const env = tlsLines(name, address);
+    expect(Object.values(env)).toContain(address);
+    const peer = new Peer('podwire-ipam', address, { tls: ipamTls(files(env), { clock: systemClock, log }) });
+    peers.push(peer);
+    return (node: string) => {
+      const request = RegisterNodeRequest.fromPartial({ name: node, ipv4Address: '192.0.2.7/24' });
+      return peer.call(NodeServiceService.registerNode, request, clientLimits());
+    };
+  }
+
+  test.each<[string, (env: Record<string, string>) => TlsFiles | undefined]>([
+    ['dataplane.env', (env) => readDataplaneConfig(env, 'node-1').ipamTls],
+    ['plugin.env', (env) => readPluginSettings(env, 'node-1').ipamTls],
+  ])('reach podwire-ipam with the README’s certificates and %s, each for its own node', async (name, files) => {
+    const registerAs = register(name, files);
+    await expect(registerAs('node-1')).resolves.toMatchObject({ node: { name: 'node-1' } });
+    await expect(registerAs('node-2')).rejects.toMatchObject({ code: 'ACCESS_DENIED' });
+  });
+
+  test('have every setting of TLS in the environment files', () => {
+    const names = (settings: Readonly<Record<string, { readonly variable: string }>>) =>
+      Object.values(settings)
+        .map(({ variable }) => variable)
+        .filter((variable) => variable.includes('_TLS_'));
+    const examples = ['ipam.env', 'dataplane.env', 'plugin.env'].flatMap((name) =>
+      assignmentsIn(name).map(([variable]) => variable),
+    );
+    const settings = [IPAM_SETTINGS, dataplaneSettings('node-1'), pluginSettings('node-1')].flatMap(names);
+    expect(settings.length).toBeGreaterThanOrEqual(9);
+    expect(settings.filter((variable) => !examples.includes(variable))).toEqual([]);
+  });
+});
+
 test('systemd reads the user and the directories', () => {
   const root = mkdtempSync(join(tmpdir(), 'podwire-root-'));
   try {
@@ -137,6 +225,10 @@ test('systemd reads the user and the directories', () => {
     writeFileSync(join(root, 'usr/lib/sysusers.d/podwire.conf'), readFileSync(join(FOLDER, 'podwire.sysusers')));
     execFileSync('systemd-sysusers', [`--root=${root}`, 'podwire.conf'], { stdio: 'pipe' });
     expect(readFileSync(join(root, 'etc/passwd'), 'utf8')).toMatch(/^podwire:/m);
+    writeFileSync(join(root, 'usr/lib/tmpfiles.d/podwire.conf'), readFileSync(join(FOLDER, 'podwire.tmpfiles')));
+    execFileSync('systemd-tmpfiles', [`--root=${root}`, '--create', 'podwire.conf'], { stdio: 'pipe' });
+    const modes = ['run/podwire', 'run/podwire-ipam', 'etc/podwire/tls'].map((path) => statSync(join(root, path)).mode);
+    expect(modes.map((mode) => (mode & 0o777).toString(8))).toEqual(['700', '700', '750']);
   } finally {
     rmSync(root, { recursive: true });
   }
