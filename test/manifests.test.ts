@@ -3,6 +3,10 @@ import { join } from 'node:path';
 
 import { parseCommandLine } from '@podwire/ctl/command-line/parse';
 import { VERBS } from '@podwire/ctl/verbs';
+import { dataplaneSettings } from '@podwire/dataplane/config';
+import { SETTINGS as IPAM_SETTINGS } from '@podwire/ipam/config';
+import { INSTALL_SETTINGS } from '@podwire/plugin/install/settings';
+import { pluginSettings } from '@podwire/plugin/settings';
 import { describe, expect, test } from 'vitest';
 import { parse, parseAllDocuments } from 'yaml';
 import { z } from 'zod';
@@ -233,6 +237,49 @@ describe('the manifests', () => {
     const conflist = data.parse(find('ConfigMap', 'podwire-cni')).data['podwire.conflist']!.replace('__CNI_MTU__', '0');
     const shipped: unknown = JSON.parse(readFileSync(join(ROOT, 'plugin/conflist/10-podwire.conflist'), 'utf8'));
     expect(JSON.parse(conflist)).toMatchObject(objectOf.parse(shipped));
+  });
+});
+
+describe('the settings of the chart', () => {
+  const variablesOf = (settings: Readonly<Record<string, { readonly variable: string }>>) =>
+    Object.values(settings).map(({ variable }) => variable);
+  /** The variables that each program reads. */
+  const DECLARED: Readonly<Record<string, readonly string[]>> = {
+    'podwire-ipam': variablesOf(IPAM_SETTINGS),
+    'podwire-dataplane': variablesOf(dataplaneSettings('node-1')),
+    'podwire-plugin': variablesOf(pluginSettings('node-1')),
+    podwire: variablesOf(INSTALL_SETTINGS),
+  };
+  const isOurs = (name: string) => name.startsWith('PODWIRE_');
+  const undeclared = (program: string, names: readonly string[]) =>
+    names.filter((name) => isOurs(name) && DECLARED[program]?.includes(name) !== true);
+  const configMapSchema = z.object({ data: z.record(z.string(), z.string()).nullish() });
+
+  test.each(containers.map((container) => [container.name, container] as const))(
+    'are read by the program of the container %s',
+    (_, { command: [program = ''], env, envFrom }) => {
+      const fromMaps = envFrom.flatMap(({ configMapRef }) =>
+        Object.keys(configMapSchema.parse(find('ConfigMap', configMapRef.name)).data ?? {}),
+      );
+      expect(undeclared(program, [...env.map(({ name }) => name), ...fromMaps])).toEqual([]);
+    },
+  );
+
+  test.each(['ipam', 'dataplane', 'plugin'])('are read by podwire-%s, whatever the values choose', (name) => {
+    const template = readChart('templates/settings.yaml');
+    const [, body] = template.split(`name: podwire-${name}-settings\n`);
+    const names = [...body!.split('\n---\n')[0]!.matchAll(/^ +([A-Z][A-Z0-9_]+):/gm)].map(([, variable]) => variable!);
+    expect(names.length > 0 || name === 'plugin').toBe(true);
+    expect(undeclared(`podwire-${name}`, names)).toEqual([]);
+  });
+
+  test('are read by the dataplane and by the plugin where both have them', () => {
+    const suffixes = [...readChart('templates/_node.tpl').matchAll(/^- name: \{\{ \.prefix \}\}(\w+)$/gm)];
+    expect(suffixes.length).toBeGreaterThan(0);
+    for (const program of ['dataplane', 'plugin']) {
+      const names = suffixes.map(([, suffix]) => `PODWIRE_${program.toUpperCase()}_${suffix!}`);
+      expect(undeclared(`podwire-${program}`, names)).toEqual([]);
+    }
   });
 });
 
