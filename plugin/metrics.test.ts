@@ -148,7 +148,7 @@ test('readiness is a gauge, and so is each reason why an ADD would fail, from th
   );
 });
 
-test('durations are in seconds, a command’s from the start of the shim, in buckets from STATUS to the longest ADD', () => {
+test('durations are in seconds, from the start of the shim, in buckets from STATUS to the longest ADD', () => {
   const clock = new ManualClock();
   const duration = new Duration({ startedNs: 1_000_000_000n, arrivedNs: 1_250_000_000n }, clock);
   clock.advance(500);
@@ -188,7 +188,7 @@ test('commands cut off by their caller and by a DEL are counted separately, and 
   expect(read.values('commands.under_way')).toEqual([1, -1, 1, 1, -1, -1]);
 });
 
-test('a command cut off by the end of the process is not counted as the caller’s, nor its superseded ADD', async () => {
+test('a command cut off by the end of the process is not counted as the caller’s, nor is a superseded ADD', async () => {
   const cancel = new AbortController();
   plugin.script.hold('AttachPod');
   const first = plugin.run('ADD', { rest: { cancel } });

@@ -7,7 +7,7 @@ import { expect, it } from 'vitest';
 
 import { ADDON_FOLDER } from './ip.js';
 
-it('the codec reads and writes recorded messages of ip and the kernel, and survives damage, under sanitizers', () => {
+it('the codec reads and writes recorded messages, and survives damage, under sanitizers', () => {
   const made = spawnSync('make', ['-C', join(ADDON_FOLDER, 'test'), '-j', String(availableParallelism()), 'codec'], {
     encoding: 'utf8',
   });

@@ -125,7 +125,7 @@ describe('addresses of another IPAM plugin', () => {
   });
 });
 
-test('addresses of podwire-ipam are released there even when the configuration names another plugin by then', async () => {
+test('addresses of podwire-ipam are released there when the configuration names another plugin by then', async () => {
   install('exit 0');
   expect(await run('ADD', { config: { ipam: {} } })).toMatchObject({ exitCode: 0 });
   expect(await run('DEL')).toEqual({ exitCode: 0, stdout: '' });

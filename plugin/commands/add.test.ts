@@ -290,7 +290,7 @@ describe('ADD without', () => {
 
   afterEach(() => lonely.end());
 
-  test('the dataplane fails in time with code 11, and releases its address once the dataplane reports no interface', async () => {
+  test('the dataplane fails in time with code 11, and releases its address once no interface is left', async () => {
     await lonely.start('ipam');
     expect(await failed(lonely.run('ADD'))).toMatchObject({
       code: 11,

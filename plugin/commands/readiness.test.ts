@@ -178,7 +178,7 @@ test('a lack of addresses is reported as podwire-ipam words it', async () => {
   });
 });
 
-test('a service that refuses is named once, also when its message names it, and with one reason for both questions', async () => {
+test('a service that refuses is named once, with one reason for both questions', async () => {
   const refuses = () => Promise.reject(new Failure('STORE_UNAVAILABLE', 'podwire-ipam at unix:/run/i.sock: EACCES'));
   [refusal, ipamServes] = [refuses, refuses];
   answer = () => Promise.reject(new Failure('KERNEL_REFUSED', 'link add: EPERM'));

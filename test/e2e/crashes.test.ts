@@ -36,7 +36,7 @@ describe.each<ProcessName>(['ipam', 'dataplane', 'plugin'])(
       pods.forEach(removePod);
     });
 
-    test('every pod with a result has its address and interface, and every other address can be allocated again', async () => {
+    test('every pod with a result has address and interface, and all other addresses can be allocated', async () => {
       const adding = pods.map((pod) => call('ADD', pod));
       await Promise.any(adding);
       await stack.kill(victim);

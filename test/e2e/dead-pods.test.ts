@@ -53,7 +53,7 @@ test('an attachment that is not proven to be of an earlier boot stays', async ()
   expect(await holders()).toEqual(['net.other-node', 'net.this-boot', 'net.twin', 'net.untold']);
 });
 
-test('a namespace that ends without a DEL is noticed, and its address released; the pod beside it is unaffected', async () => {
+test('a namespace that ends without a DEL is noticed, and its address released; other pods stay', async () => {
   const [dies, lives] = [makePod('dead-dies'), makePod('dead-lives')];
   for (const pod of [dies, lives]) {
     const answer = await callCni({ command: 'ADD', pod, socket: stack.sockets.plugin });
@@ -72,7 +72,7 @@ test('a namespace that ends without a DEL is noticed, and its address released; 
   expect(await holders()).toEqual(['net.other-node', 'net.this-boot', 'net.twin', 'net.untold']);
 }, 240_000);
 
-test('a deleted interface is restored while IPAM has its address, and not after another tool has released that', async () => {
+test('a deleted interface is restored while IPAM has its address, not after another tool released it', async () => {
   const pod = makePod('dead-cut');
   const add = () => callCni({ command: 'ADD', pod, socket: stack.sockets.plugin });
   expect(await add()).toMatchObject({ exitCode: 0 });

@@ -29,7 +29,7 @@ const links = () =>
     .replace(/[@ ].*/gm, '')
     .trim();
 
-test('a renamed host interface gets its name back at once; with the name taken, CHECK reports it and DEL works', async () => {
+test('a renamed host interface gets its name back; with the name taken, CHECK reports it and DEL works', async () => {
   const name = hostInterfaceName({ network: NETWORK, containerId: pod.containerId, interfaceName: 'eth0' });
   const added = await call('ADD');
   expect(added).toMatchObject({ exitCode: 0 });

@@ -152,7 +152,7 @@ test('a lost endpoint is written again, and the address of its pod is not alloca
   expect([...etcd.dump(ENDPOINTS).keys()]).toEqual([]);
 }, 120_000);
 
-test('an endpoint whose address another tool released is deleted by DEL, and an audit keeps no address for a dead pod', async () => {
+test('DEL deletes an endpoint whose address another tool released; an audit keeps none for a dead pod', async () => {
   const { pod, address } = await added('released');
   releaseAsCalicoctl(address, `${NETWORK}.${pod.containerId}`);
   await expect.poll(() => podwirectl('audit')).toMatchObject({ exitCode: 4 });

@@ -171,7 +171,7 @@ function kernelHasIpip(): boolean {
   return spawnSync('unshare', ['--net', ...command]).status === 0;
 }
 
-test('a pool of IPIP has its tunnel; without IPIP in the kernel a condition reports that, and other pools work', async () => {
+test('a pool of IPIP has its tunnel; without IPIP in the kernel there is a condition, and others work', async () => {
   const hasIpip = kernelHasIpip();
   ipam.putNode(nodeMessage('node-2', '198.51.100.8/24'));
   ipam.putPool(poolMessage('p', '10.65.0.0/16', { ipipMode: EncapsulationMode.ENCAPSULATION_MODE_ALWAYS }));
@@ -221,7 +221,7 @@ class RouteMonitor {
   }
 }
 
-test('while podwire-ipam is down the node keeps its routes, and after its return only the difference is applied', async () => {
+test('while podwire-ipam is down the node keeps its routes; after its return the difference is applied', async () => {
   ipam.putNode(nodeMessage('node-2', '192.0.2.8/24'));
   const blocks = Array.from({ length: 30 }, (_, at) => `10.65.${at + 1}.0/26`);
   for (const cidr of blocks) ipam.putRoute(routeMessage(cidr, 'node-2'));

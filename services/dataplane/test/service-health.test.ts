@@ -145,7 +145,7 @@ test('the source prefixes of a pod are allowed again from the next start', async
   await expect.poll(() => nft.print(), AT_ONCE).toBe(before);
 });
 
-test('the source prefixes of dead pods and of earlier pods of an interface are not allowed after the next start', async () => {
+test('source prefixes of dead pods and of an interface’s earlier pods are not allowed after a restart', async () => {
   await start();
   const sandboxes = ['a', 'b', 'c', 'd'];
   for (const [at, name] of sandboxes.entries()) {
@@ -184,7 +184,7 @@ test('the node’s settings are evaluated with its pods, interfaces and tunnels'
   await expect.poll(reasons, AT_ONCE).toContain('StrictReversePathFilter');
 });
 
-test('a filter that another program enables for a pod with additional IPv4 prefixes is disabled at the next check', async () => {
+test('a filter that another program enables for a pod with IPv4 prefixes is disabled at the next check', async () => {
   await startInCluster(poolMessage('p', '10.65.0.0/16'));
   await attach('b', { addresses: ['10.65.0.8/32'], sourcePrefixes: ['10.99.0.0/24'] });
   const [host] = kernel.host.links.filter(({ name }) => name.startsWith('podw'));
@@ -193,7 +193,7 @@ test('a filter that another program enables for a pod with additional IPv4 prefi
   await expect.poll(() => kernel.host.sysctls.get(key), AT_ONCE).toBe('0');
 });
 
-test('a repaired setting causes a reading of the routes, which may have vanished without a notification', async () => {
+test('a repaired setting causes a reading of the routes, which may have vanished silently', async () => {
   await startInCluster(poolMessage('p', '10.65.0.0/16'));
   const routes = () => nodeKernel.node.routes.map(({ destination }) => destination);
   await expect.poll(routes, AT_ONCE).toContain('10.65.1.0/26');

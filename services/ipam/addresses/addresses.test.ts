@@ -115,7 +115,7 @@ describe('the attributes of an address', () => {
     });
   });
 
-  test('of two addresses that differ in the second owner only stay separate, and are removed with the release', () => {
+  test('of addresses that differ in the second owner only stay separate, and are removed with the release', () => {
     const view = start();
     view.apply(setAttributes(view, change({ attributes: undefined, alternate: { pod: 'b' } })));
     expect(view.blocks()[0]!.attributes).toHaveLength(3);

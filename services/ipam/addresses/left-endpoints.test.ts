@@ -154,7 +154,7 @@ describe('an endpoint that Calico wrote', () => {
     expect(view.foreignEndpoints()).toHaveLength(1);
   });
 
-  test('returns when a later ADD of Podwire’s for the same pod is undone, while its container holds its address', () => {
+  test('returns when a later ADD for the same pod is undone, while its container holds its address', () => {
     const view = started('calico.c1');
     const before = view.snapshot().filter(([, { kind }]) => kind !== 'block');
     const second = request('c2', { pod: { namespace: 'default', name: 'web', uid: '' } });

@@ -70,7 +70,7 @@ describe.each(LATER)('an undone ADD of %s', (_, second) => {
   });
 });
 
-test('property: of attachments that share a key, those with addresses are recorded, and a temporary one changes nothing', () => {
+test('property: attachments with a shared key are recorded with their addresses; a temporary one has no trace', () => {
   const steps = fc.array(
     fc.record({
       type: fc.constantFrom('add', 'add', 'release', 'come and go'),

@@ -169,7 +169,7 @@ describe('the end of a claim', () => {
     expect(end(view, scope, true)).toEqual([]);
   });
 
-  test('of full blocks whose pool was deleted leaves them without an owner; they are deleted with their last address', () => {
+  test('of full blocks whose pool was deleted leaves them without an owner, until their last address', () => {
     const view = new MapView([poolRecord('p', '10.0.0.0/24', { blockSizeBits: 31 })]);
     for (let i = 0; i < 6; i++) view.apply(allocate(view, { request: request(`c${i}`), nowMs: NOW_MS }));
     view.records.delete('pool p');

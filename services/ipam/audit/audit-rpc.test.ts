@@ -177,7 +177,7 @@ describe('leftovers of an old Calico', () => {
   }
 });
 
-test('an endpoint of Calico’s is listed without an attachment, and deleted with the release of its container', async () => {
+test('an endpoint of Calico’s is listed without an attachment, and released with its container', async () => {
   const ipam = await start();
   const list = async () => {
     const message = ListEndpointsRequest.fromPartial({});

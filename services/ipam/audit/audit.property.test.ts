@@ -73,7 +73,7 @@ test('property: what the allocator comes to has no findings, however long ago it
   );
 });
 
-test('property: of sandboxes that share a pod, only those whose endpoint was taken over are reported as unused, and late', () => {
+test('property: of sandboxes of one pod, only those whose endpoint was taken over are reported, and late', () => {
   fc.assert(
     fc.property(operations, (sequence) => {
       const view = stateAfter(sequence, { sharedPods: true });

@@ -248,7 +248,7 @@ describe('the cool-down', () => {
     expect(addressOf(run(view, request('c'), NOW_MS + 30_000))).toBe('10.0.0.0/32');
   });
 
-  test('ends for no address while the configuration cannot be read, and free addresses of the node’s own block are allocated', () => {
+  test('ends for no address while the configuration is unreadable; free addresses are allocated', () => {
     const stored = new MapView([poolRecord('p', '10.0.0.0/24'), config({ cooldownSeconds: 600 })]);
     run(stored, request('c0'));
     stored.apply(release(stored, attachment('c0'), NOW_MS));

@@ -108,7 +108,7 @@ test('by a clock that is years ahead removes nothing newer than the newest entry
   expect(await daysIn(store)).toEqual(days);
 });
 
-test('by a clock that is years ahead, whose own releases are entries, removes four days of the history in a day', async () => {
+test('by a clock that is years ahead, with its own entries, removes four days of the history in a day', async () => {
   const days = Array.from({ length: KEPT_DAYS }, (_, index) => index - KEPT_DAYS + 1);
   const store = await start([...days, 20_000]);
   await expiryOn(store, { aheadDays: 20_000 }).run(RUNS_PER_DAY);

@@ -125,7 +125,7 @@ describe('deleting a node', () => {
     expect(await traces(store, 'n1')).toEqual([]);
   });
 
-  test('while addresses are given to it, in any order of the transactions, leaves nothing and gives nothing later', async () => {
+  test('while addresses are given to it, in any order of transactions, leaves nothing and allows none later', async () => {
     await fc.assert(
       fc.asyncProperty(fc.scheduler({ act: async (step) => step().then(settleEvents) }), async (scheduler) => {
         let ordered = false;

@@ -90,7 +90,7 @@ describe('a watcher of routes', () => {
     await until(() => replica.hub.revision >= revision);
   }
 
-  test('gets nothing for 1,000 allocations and releases in own blocks, and one message for a borrowed address', async () => {
+  test('gets nothing for 1,000 allocations and releases in own blocks, and a message for a borrowed address', async () => {
     const empty = Array.from({ length: 16 }, (_, index) => block(`10.65.${index}.0/26`, `n${index}`));
     await write(store, poolRecord('p', '10.65.0.0/16'), ...empty.flatMap((value) => claimedBlock(value)));
     await until(() => replica.hub.revision > 0 && replica.mirror.view.pools().length === 1);
