@@ -59,9 +59,11 @@ async function load(directory: string, files: IssuedCertificate, nowMs: number):
   let certificate: X509Certificate | undefined;
   try {
     [certificate] = parseCertificates(files.certificate);
-    authority = await Authority.load(files);
+    // Other programs store keys in other forms, such as cert-manager in that of SEC 1.
+    const key = createPrivateKey(files.key).export({ type: 'pkcs8', format: 'pem' }).toString();
+    authority = await Authority.load({ certificate: files.certificate, key });
   } catch (cause) {
-    const reason = `${CA_CERTIFICATE} and ${CA_KEY} are not a certificate and its key of ECDSA P-256 in PEM (PKCS #8)`;
+    const reason = `${CA_CERTIFICATE} and ${CA_KEY} are not a certificate and its key of ECDSA P-256 in PEM`;
     throw refusal(directory, `${reason}; use another directory (${messageOf(cause)})`);
   }
   if (!certificate?.checkPrivateKey(createPrivateKey(files.key)))

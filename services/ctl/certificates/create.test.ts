@@ -1,4 +1,4 @@
-import { X509Certificate } from 'node:crypto';
+import { createPrivateKey, X509Certificate } from 'node:crypto';
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 
@@ -122,6 +122,15 @@ describe('the authority of another directory', () => {
     });
   });
 
+  test('may have its key in the form of SEC 1, as cert-manager stores it', async () => {
+    await create('--server');
+    const key = createPrivateKey(content('ca.key')).export({ type: 'sec1', format: 'pem' });
+    writeFileSync(join(directory, 'ca.key'), key);
+
+    expect(await create('--operator', 'alice')).toMatchObject({ exitCode: 0 });
+    expect(certificate('operator-alice.crt').verify(certificate('ca.crt').publicKey)).toBe(true);
+  });
+
   test('is not made', async () => {
     expect(await create('--authority', join(fakes.folder, 'none'), '--operator', 'alice')).toMatchObject({
       exitCode: 2,
@@ -144,7 +153,11 @@ describe('an authority that cannot be used', () => {
   test.each<[string, () => void | Promise<void>, RegExp]>([
     ['without its key', () => rmSync(join(directory, 'ca.key')), /ca\.key does not exist; restore it/],
     ['without its certificate', () => rmSync(join(directory, 'ca.crt')), /ca\.crt does not exist; restore it/],
-    ['with a damaged key', () => writeFileSync(join(directory, 'ca.key'), 'key'), /are not a certificate and its key/],
+    [
+      'with a damaged key',
+      () => writeFileSync(join(directory, 'ca.key'), 'key'),
+      /are not a certificate and its key of ECDSA P-256/,
+    ],
     ['with a damaged certificate', () => writeFileSync(join(directory, 'ca.crt'), 'x'), /are not a certificate/],
     [
       'with the key of another',
