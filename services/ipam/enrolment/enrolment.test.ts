@@ -18,7 +18,7 @@ import { afterEach, beforeEach, expect, test } from 'vitest';
 import type { KubernetesApi } from '../kubernetes/api.js';
 import { AuthorityConfigMap } from '../kubernetes/authority-config-map.js';
 import type { RunningService } from '../service.js';
-import { ApiServer, NAMESPACE } from '../testing/api-server.js';
+import { EnrolmentApi, NAMESPACE } from '../testing/enrolment-api.js';
 import { Place } from '../testing/service.js';
 import { AuthorityDirectory } from './authority-directory.js';
 import { OwnAuthority } from './own-authority.js';
@@ -30,7 +30,7 @@ const { signal } = new AbortController();
 
 let folder: string;
 let path: string;
-let server: ApiServer;
+let server: EnrolmentApi;
 let api: KubernetesApi;
 let place: Place;
 let clock: ManualClock;
@@ -39,7 +39,7 @@ const ends: (() => unknown)[] = [];
 beforeEach(async () => {
   folder = mkdtempSync(join(tmpdir(), 'podwire-enrolment-'));
   path = join(folder, 'storage', 'authority');
-  server = await ApiServer.start(join(folder, 'account'));
+  server = await EnrolmentApi.start(join(folder, 'account'));
   api = server.connect();
   place = new Place();
   clock = new ManualClock();

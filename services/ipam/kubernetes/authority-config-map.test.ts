@@ -4,18 +4,18 @@ import { join } from 'node:path';
 
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
-import { ApiServer, NAMESPACE } from '../testing/api-server.js';
+import { EnrolmentApi, NAMESPACE } from '../testing/enrolment-api.js';
 import { KubernetesApi } from './api.js';
 import { AuthorityConfigMap } from './authority-config-map.js';
 import { nodeOfReview, nodeOfToken } from './node-token.js';
 
 let directory: string;
-let server: ApiServer;
+let server: EnrolmentApi;
 let api: KubernetesApi;
 
 beforeEach(async () => {
   directory = mkdtempSync(join(tmpdir(), 'podwire-kubernetes-'));
-  server = await ApiServer.start(join(directory, 'account'));
+  server = await EnrolmentApi.start(join(directory, 'account'));
   api = server.connect();
 });
 
@@ -58,7 +58,7 @@ test('a server that has ended is unreachable, and a cancelled request is cancell
   const cancelled = AbortSignal.abort();
   await expect(api.send({ ...get, signal: cancelled })).rejects.toMatchObject({ code: 'CANCELLED' });
 
-  const other = await ApiServer.start(join(directory, 'other'));
+  const other = await EnrolmentApi.start(join(directory, 'other'));
   const client = other.connect();
   await other.stop();
   await expect(client.send(get)).rejects.toMatchObject({ code: 'UNREACHABLE' });

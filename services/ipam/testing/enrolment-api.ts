@@ -9,7 +9,7 @@ import { z } from 'zod';
 
 import { KubernetesApi } from '../kubernetes/api.js';
 
-/** Namespace of the service account that {@link ApiServer.connect} uses. */
+/** Namespace of the service account that {@link EnrolmentApi.connect} uses. */
 export const NAMESPACE = 'podwire-system';
 
 const TOKEN = 'token-of-podwire-ipam';
@@ -42,9 +42,9 @@ interface TokenUser {
 
 /**
  * A double of the API server, over HTTPS: token reviews, and the ConfigMap of the authority with its resource version.
- * {@link ApiServer.answer} replaces its answers.
+ * {@link EnrolmentApi.answer} replaces its answers.
  */
-export class ApiServer {
+export class EnrolmentApi {
   readonly requests: ReceivedRequest[] = [];
   /** Users by token. */
   readonly tokens = new Map<string, TokenUser>();
@@ -68,14 +68,14 @@ export class ApiServer {
   }
 
   /** @param directory - for the files of the service account; created */
-  static async start(directory: string): Promise<ApiServer> {
+  static async start(directory: string): Promise<EnrolmentApi> {
     const { certificate, key } = await selfSignedServer();
     mkdirSync(directory, { recursive: true });
     const files = { 'ca.crt': certificate, token: `${TOKEN}\n`, namespace: NAMESPACE };
     for (const [name, content] of Object.entries(files)) writeFileSync(join(directory, name), content);
     const server = createServer({ cert: certificate, key });
     await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
-    return new ApiServer(server, directory);
+    return new EnrolmentApi(server, directory);
   }
 
   connect(): KubernetesApi {
