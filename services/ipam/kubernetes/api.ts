@@ -1,6 +1,8 @@
 import { readFileSync } from 'node:fs';
+import type { IncomingMessage } from 'node:http';
 import { Agent, request as httpsRequest } from 'node:https';
 import { join } from 'node:path';
+import { StringDecoder } from 'node:string_decoder';
 
 import { Failure } from '@podwire/shared/failure/failure';
 import { messageOf } from '@podwire/shared/failure/thrown';
@@ -16,8 +18,14 @@ const SERVICE_ACCOUNT_DIRECTORY = '/var/run/secrets/kubernetes.io/serviceaccount
 const DEFAULT_PORT = '443';
 const REQUEST_TIMEOUT_MS = 10_000;
 
-/** Longest answer that is read, in bytes: etcd limits objects to 1.5 MiB, and lists are read in pages. */
+/** Longest answer, or line of a watch, that is read, in bytes: etcd limits objects to 1.5 MiB; lists are read in pages. */
 const MAX_ANSWER_BYTES = 32 * 1024 * 1024;
+
+/** How long a watch may be silent. The API server sends a bookmark each minute (KEP-956). */
+const WATCH_IDLE_MS = 180_000;
+
+/** HTTP status of a resource version that the API server does not keep any more. */
+const GONE = 410;
 
 export interface ApiRequest {
   readonly method: 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE';
@@ -39,11 +47,28 @@ export interface ApiAnswer {
   readonly body: unknown;
 }
 
+export interface WatchRequest {
+  /** With its query: `/api/v1/nodes?watch=1&resourceVersion=7`. */
+  readonly path: string;
+  readonly signal: AbortSignal;
+  /** Called when the API server has accepted the watch, before the first event. */
+  readonly opened?: () => void;
+}
+
+/** One event of a watch (Kubernetes API concepts, "Efficient detection of changes"). */
+export interface WatchEvent {
+  /** ADDED, MODIFIED, DELETED, BOOKMARK, or ERROR, of which the object is a Status. */
+  readonly type: string;
+  readonly object: unknown;
+}
+
 export interface KubernetesApiOptions {
   readonly host: string;
   readonly port: string;
   /** Directory with `token`, `ca.crt` and `namespace`. They are read again for each request: tokens expire. */
   readonly directory: string;
+  /** How long a watch may be silent before it ends with a failure, in milliseconds. Default: 180,000. */
+  readonly watchIdleMs?: number;
 }
 
 /** Statuses that the caller decides on: the object is missing, or was changed meanwhile. */
@@ -96,6 +121,27 @@ export class KubernetesApi {
     throw this.#refusal(request, status, body);
   }
 
+  /**
+   * Reads a watch until the API server ends it, as it does after some minutes. An expired resource version is an event
+   * of type ERROR with the code 410.
+   * @throws Failure UNREACHABLE when the connection fails or is silent, ACCESS_DENIED, CANCELLED
+   */
+  async *watch({ path, signal, opened }: WatchRequest): AsyncGenerator<WatchEvent, void, void> {
+    const request = { method: 'GET', path, signal } as const;
+    try {
+      const response = await this.#open(request, signal, REQUEST_TIMEOUT_MS);
+      response.setTimeout(this.#options.watchIdleMs ?? WATCH_IDLE_MS);
+      const status = response.statusCode ?? 0;
+      if (status === GONE) yield { type: 'ERROR', object: { code: GONE } };
+      else if (status !== OK) throw this.#refusal(request, status, parse(await readText(response)));
+      if (status !== OK) return;
+      opened?.();
+      for await (const line of linesOf(response)) yield eventOf(line);
+    } catch (error) {
+      throw this.#failureOf(request, error);
+    }
+  }
+
   close(): void {
     this.#agent.destroy();
   }
@@ -105,7 +151,13 @@ export class KubernetesApi {
     return `API server at ${this.#options.host}:${this.#options.port}`;
   }
 
-  #exchange(request: ApiRequest, signal: AbortSignal): Promise<{ status: number; text: string }> {
+  async #exchange(request: ApiRequest, signal: AbortSignal): Promise<{ status: number; text: string }> {
+    const response = await this.#open(request, signal);
+    return { status: response.statusCode ?? 0, text: await readText(response) };
+  }
+
+  /** @param idleMs - how long the connection may be silent; undefined for any time */
+  #open(request: ApiRequest, signal: AbortSignal, idleMs?: number): Promise<IncomingMessage> {
     const { host, port } = this.#options;
     const { method, path, body, contentType = 'application/json', accept = 'application/json' } = request;
     const payload = body === undefined ? undefined : JSON.stringify(body);
@@ -120,29 +172,20 @@ export class KubernetesApi {
       },
     };
     return new Promise((resolve, reject) => {
-      const sent = httpsRequest(options, (response) => {
-        const chunks: Buffer[] = [];
-        let bytes = 0;
-        response.on('data', (chunk: Buffer) => {
-          bytes += chunk.length;
-          if (bytes > MAX_ANSWER_BYTES) sent.destroy(new Error(`its answer is longer than ${MAX_ANSWER_BYTES} bytes`));
-          else chunks.push(chunk);
-        });
-        response.on('end', () =>
-          resolve({ status: response.statusCode ?? 0, text: Buffer.concat(chunks).toString('utf8') }),
-        );
-        response.on('error', reject);
-      });
+      let response: IncomingMessage | undefined;
+      const sent = httpsRequest(options, (message) => resolve((response = message)));
       sent.on('error', reject);
+      const end = (): unknown => (response ?? sent).destroy(new Error('sent nothing for too long; connecting again'));
+      if (idleMs !== undefined) sent.setTimeout(idleMs, end);
       sent.end(payload);
     });
   }
 
-  #failureOf({ method, path, signal }: ApiRequest, error: unknown, timeout: AbortSignal): Failure {
+  #failureOf({ method, path, signal }: ApiRequest, error: unknown, timeout?: AbortSignal): Failure {
     if (error instanceof Failure) return error;
     const subject = `${this.subject}: ${method} ${path}`;
     if (signal?.aborted) return new Failure('CANCELLED', `${subject}: cancelled`, { cause: error });
-    if (timeout.aborted)
+    if (timeout?.aborted)
       return new Failure('DEADLINE_EXCEEDED', `${subject}: no answer within ${REQUEST_TIMEOUT_MS} ms`, {
         cause: error,
       });
@@ -151,7 +194,7 @@ export class KubernetesApi {
 
   #refusal({ method, path }: ApiRequest, status: number, body: unknown): Failure {
     const text = `${this.subject}: ${method} ${path}: answered ${status}: ${reasonOf(body)}`;
-    if (status === 429 || status >= 500) return new Failure('UNREACHABLE', text);
+    if (status === 429 || status === GONE || status >= 500) return new Failure('UNREACHABLE', text);
     return new Failure(
       'ACCESS_DENIED',
       `${text}; apply the role of podwire-ipam in deploy/kubernetes, and check its service account`,
@@ -168,6 +211,41 @@ export class KubernetesApi {
       });
     }
   }
+}
+
+const OK = 200;
+
+/** @throws Error when the answer is cut off or too long */
+async function readText(response: IncomingMessage): Promise<string> {
+  const stream: AsyncIterable<Buffer> = response;
+  const chunks: Buffer[] = [];
+  let bytes = 0;
+  for await (const chunk of stream) {
+    bytes += chunk.length;
+    if (bytes > MAX_ANSWER_BYTES) throw new Error(`its answer is longer than ${MAX_ANSWER_BYTES} bytes`);
+    chunks.push(chunk);
+  }
+  return Buffer.concat(chunks).toString('utf8');
+}
+
+/** The lines of a stream; a last one without a line feed was cut off, and is left out. */
+async function* linesOf(response: IncomingMessage): AsyncGenerator<string, void, void> {
+  const stream: AsyncIterable<Buffer> = response;
+  const decoder = new StringDecoder('utf8');
+  let rest = '';
+  for await (const chunk of stream) {
+    const lines = (rest + decoder.write(chunk)).split('\n');
+    rest = lines.pop() ?? '';
+    if (rest.length > MAX_ANSWER_BYTES) throw new Error(`an event is longer than ${MAX_ANSWER_BYTES} bytes`);
+    yield* lines;
+  }
+}
+
+function eventOf(line: string): WatchEvent {
+  const event = parse(line);
+  if (typeof event !== 'object' || event === null || !('type' in event) || typeof event.type !== 'string')
+    throw new Error('sent a line that is not an event of a watch');
+  return { type: event.type, object: 'object' in event ? event.object : undefined };
 }
 
 function parse(text: string): unknown {

@@ -1,0 +1,60 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import { z } from 'zod';
+
+import type { KubernetesApi } from './api.js';
+
+/** Accepted by every list: names and labels without spec and status, a tenth of the bytes. */
+export const METADATA_ONLY = 'application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1';
+
+/** Items of a page; the API server's own controllers read as many. */
+const PAGE_SIZE = 500;
+
+const listSchema = z.object({
+  metadata: z.object({ resourceVersion: z.string().min(1), continue: z.string().default('') }),
+  items: z
+    .array(z.unknown())
+    .nullable()
+    .transform((items) => items ?? []),
+});
+
+export interface ListRequest {
+  /** `/api/v1/nodes`. */
+  readonly path: string;
+  /** Empty for all objects. */
+  readonly labelSelector?: string;
+  /** Default: whole objects. */
+  readonly accept?: string;
+  readonly signal: AbortSignal;
+}
+
+interface ListPage {
+  /** Of the whole list: a watch from here misses nothing. */
+  readonly resourceVersion: string;
+  readonly items: readonly unknown[];
+}
+
+/**
+ * Reads a list in pages. Without a resource version in the request, the API server answers with the latest state, by a
+ * quorum of etcd; all pages are of one moment.
+ * @throws Failure of {@link KubernetesApi.send}; UNREACHABLE when the list expires before its last page
+ */
+export async function* listPages(api: KubernetesApi, request: ListRequest): AsyncGenerator<ListPage, void, void> {
+  const { path, labelSelector = '', accept, signal } = request;
+  let token = '';
+  do {
+    const query = new URLSearchParams({ limit: String(PAGE_SIZE) });
+    if (labelSelector !== '') query.set('labelSelector', labelSelector);
+    if (token !== '') query.set('continue', token);
+    const answer = await api.send({
+      method: 'GET',
+      path: `${path}?${query}`,
+      ...(accept === undefined ? {} : { accept }),
+      signal,
+    });
+    const page = listSchema.safeParse(answer.body);
+    if (!page.success) throw new Failure('UNREACHABLE', `${api.subject}: GET ${path}: ${answer.status} is not a list`);
+    const { metadata, items } = page.data;
+    yield { resourceVersion: metadata.resourceVersion, items };
+    token = metadata.continue;
+  } while (token !== '');
+}
