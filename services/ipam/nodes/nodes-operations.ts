@@ -12,10 +12,12 @@ import { beginNodeDeletion, continueNodeDeletion, type NodeDeletionStep } from '
 import {
   getNode,
   listNodes,
+  recordCluster,
   registerNode,
   updateNode,
   type NodeListing,
   type NodeQuery,
+  type NodeSighting,
   type NodeUpdate,
   type RegistrationResult,
   type Registration,
@@ -104,6 +106,17 @@ export class Nodes {
 
   list(query: NodeQuery, signal: AbortSignal): Promise<Page<NodeListing>> {
     return read(this.#options, (view) => listNodes(view, query), signal);
+  }
+
+  /** All registered nodes. */
+  registered(signal: AbortSignal): Promise<readonly Node[]> {
+    return read(this.#options, (view) => view.nodes(), signal);
+  }
+
+  /** Records that a Kubernetes cluster has a Node of this name. Idempotent. */
+  recordCluster(sighting: NodeSighting, signal: AbortSignal): Promise<undefined> {
+    const { updates } = this.#options;
+    return updates.update(nodeLane(sighting.name), (view) => recordCluster(view, sighting), { signal });
   }
 
   /** Idempotent without a version. @throws Failure NODE_NOT_FOUND, NODE_BEING_DELETED, STALE_VERSION */

@@ -15,7 +15,7 @@ import {
   NOW_MS,
   prefix,
 } from '../testing/records.js';
-import { getNode, listNodes, registerNode, updateNode, type Registration } from './nodes.js';
+import { getNode, listNodes, recordCluster, registerNode, updateNode, type Registration } from './nodes.js';
 
 const ATTRIBUTES = { handleId: 'net.c1', owner: { node: 'n1' }, releasedAtMs: undefined };
 
@@ -53,6 +53,26 @@ test('an unknown node is not found', () => {
   expect(failureOf(() => getNode(new MapView(), 'n1'))).toMatchObject({
     code: 'NODE_NOT_FOUND',
     details: { node: 'n1' },
+  });
+});
+
+describe('the Kubernetes cluster of a node', () => {
+  const sighting = { name: 'n1', clusterUid: 'uid-1' };
+
+  test('is recorded once, and stays when the node registers again', () => {
+    const view = new MapView([nodeRecord('n1', { kubernetesCluster: 'earlier' })]);
+    const [change] = recordCluster(view, sighting).changes;
+    expect(change).toMatchObject({ type: 'put', record: { value: { name: 'n1', kubernetesCluster: 'uid-1' } } });
+    const recorded = new MapView([nodeRecord('n1', { kubernetesCluster: 'uid-1' })]);
+    expect(recordCluster(recorded, sighting).changes).toEqual([]);
+    const { listing } = registerNode(recorded, { registration: registration({}), uid: 'x', nowMs: NOW_MS }).outcome;
+    expect(listing.node.kubernetesCluster).toBe('uid-1');
+  });
+
+  test('is not recorded for a node that is unknown or being deleted', () => {
+    expect(recordCluster(new MapView(), sighting).changes).toEqual([]);
+    const deleting = new MapView([nodeRecord('n1', { deletionTimeMs: NOW_MS })]);
+    expect(recordCluster(deleting, sighting).changes).toEqual([]);
   });
 });
 

@@ -155,3 +155,22 @@ export function updateNode(view: View, { name, labels, resourceVersion }: NodeUp
     outcome: { listing: describeNode(view, node), outcome: isChanged ? 'changed' : 'unchanged' },
   };
 }
+
+/** A Kubernetes cluster that has a Node of the name. */
+export interface NodeSighting {
+  readonly name: string;
+  /** UID of the cluster's namespace kube-system. */
+  readonly clusterUid: string;
+}
+
+/**
+ * Records that a Kubernetes cluster has a Node of this name. Idempotent; without effect on a node that is not registered
+ * or is being deleted.
+ */
+export function recordCluster(view: View, { name, clusterUid }: NodeSighting): Decision<undefined> {
+  const stored = view.node(name);
+  if (!stored || stored.deletionTimeMs !== undefined || stored.kubernetesCluster === clusterUid)
+    return { changes: [], outcome: undefined };
+  const value = { ...stored, kubernetesCluster: clusterUid };
+  return { changes: [{ type: 'put', record: { kind: 'node', value } }], outcome: undefined };
+}

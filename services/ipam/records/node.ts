@@ -51,6 +51,11 @@ export interface Node {
   readonly interfaces: readonly NodeInterface[];
   /** BGP autonomous system number; undefined for the cluster's. Never written. */
   readonly asNumber: number | undefined;
+  /**
+   * The Kubernetes cluster that has a Node of this name, by the UID of its namespace kube-system: proof that a missing
+   * Node was deleted. Undefined while none was seen, as on hosts without Kubernetes.
+   */
+  readonly kubernetesCluster?: string | undefined;
 }
 
 /** How requests for unregistered nodes are handled. */

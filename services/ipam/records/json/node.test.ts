@@ -58,6 +58,19 @@ describe('the labels that the node registered', () => {
   });
 });
 
+describe('the Kubernetes cluster of a node', () => {
+  const metadata = { annotations: { a: 'b', 'podwire.dev/kubernetes-cluster': 'uid-1' } };
+
+  test('is kept in an annotation', () => {
+    expect(decode({ metadata }).node.kubernetesCluster).toBe('uid-1');
+    expect(decode({}).node.kubernetesCluster).toBeUndefined();
+    expect(rewrite({ metadata })).toMatchObject({ metadata });
+    expect(rewrite({}, { kubernetesCluster: 'uid-2' })).toMatchObject({
+      metadata: { annotations: { 'podwire.dev/kubernetes-cluster': 'uid-2' } },
+    });
+  });
+});
+
 describe('the AS number', () => {
   test.each([
     [64512, 64512],

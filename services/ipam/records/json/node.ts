@@ -26,6 +26,9 @@ import type { RecordName } from './keys.js';
 /** JSON object of the labels of the node's last registration. */
 const REGISTERED_LABELS = 'podwire.dev/registered-labels';
 
+/** UID of the Kubernetes cluster that has the node. */
+const KUBERNETES_CLUSTER = 'podwire.dev/kubernetes-cluster';
+
 /** The fields of each tunnel in the spec: its address, and its MAC address where it has one. */
 const TUNNELS: readonly TunnelField[] = [
   { kind: 'ipipTunnelAddress', group: 'bgp', address: 'ipv4IPIPTunnelAddr' },
@@ -63,6 +66,7 @@ export function decodeNode(raw: JsonObject, name: RecordName & { kind: 'node' })
     tunnelMacs: new Map(TUNNELS.flatMap((place) => decodeMac(spec, place))),
     interfaces: decodeInterfaces(spec),
     asNumber: decodeAsNumber(field(bgp, 'asNumber', 'spec.bgp')),
+    kubernetesCluster: readOptionalText(field(annotations, KUBERNETES_CLUSTER, 'metadata.annotations')),
   };
 }
 
@@ -175,11 +179,12 @@ export function encodeNode(node: Node, raw: JsonObject): JsonObject {
   };
 }
 
-function encodeAnnotations({ registeredLabels }: Node, stored: JsonObject): JsonObject {
+function encodeAnnotations({ registeredLabels, kubernetesCluster }: Node, stored: JsonObject): JsonObject {
   const none = Object.keys(registeredLabels).length === 0;
   return {
-    ...omitFields(stored, [REGISTERED_LABELS]),
+    ...omitFields(stored, [REGISTERED_LABELS, KUBERNETES_CLUSTER]),
     ...(none ? {} : { [REGISTERED_LABELS]: keepJson(registeredLabels, stored[REGISTERED_LABELS]) }),
+    ...(kubernetesCluster === undefined ? {} : { [KUBERNETES_CLUSTER]: kubernetesCluster }),
   };
 }
 
