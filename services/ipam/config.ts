@@ -2,7 +2,7 @@ import { violationsFailure, type Violation } from '@podwire/shared/failure/failu
 import { parsePrefix } from '@podwire/shared/net/prefix';
 import { readSettings, type Setting, type SettingValues } from '@podwire/shared/runtime/config-reader';
 import { LOG_LEVELS } from '@podwire/shared/runtime/log';
-import { absolutePath, listOf, oneOf, rpcAddress, text, wholeNumber } from '@podwire/shared/runtime/setting';
+import { absolutePath, flag, listOf, oneOf, rpcAddress, text, wholeNumber } from '@podwire/shared/runtime/setting';
 import { SERVER_TLS_SETTINGS, serverTlsFaults } from '@podwire/shared/tls/tls-settings';
 import { z } from 'zod';
 
@@ -182,6 +182,20 @@ export const SETTINGS = {
     default: '300',
     about:
       'Mean interval between garbage collections, in seconds, 1 to 86400; 0 disables them. They remove what older Calico versions leave behind: orphaned handles and affinities, empty blocks without an owner, and addresses whose cool-down is over. Any number of replicas may run them.',
+  },
+  nodeController: {
+    variable: 'PODWIRE_IPAM_NODE_CONTROLLER',
+    schema: flag,
+    default: 'false',
+    about:
+      'Whether to follow the Nodes and Pods of the Kubernetes cluster that podwire-ipam runs in: true releases what deleted ones held, and shows in each Node that its network works; needs the role in deploy/kubernetes. Any number of replicas may do it.',
+  },
+  nodeGraceSeconds: {
+    variable: 'PODWIRE_IPAM_NODE_GRACE_SECONDS',
+    schema: wholeNumber(1, 604_800),
+    default: '900',
+    about:
+      'How long a Node or Pod must be missing in Kubernetes before its addresses are released, in seconds, 1 to 604800. Used only with PODWIRE_IPAM_NODE_CONTROLLER.',
   },
   historyHours: {
     variable: 'PODWIRE_IPAM_HISTORY_HOURS',

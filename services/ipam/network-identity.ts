@@ -31,7 +31,7 @@ export interface NetworkIdentityDeps {
   readonly clock: Clock;
   readonly log: Logger;
   readonly retry: Omit<StartRetry, 'report'>;
-  /** The API server; undefined without an enrolment listener. */
+  /** The API server; used with an enrolment listener only. */
   readonly api: KubernetesApi | undefined;
 }
 
@@ -46,7 +46,8 @@ type IdentityConfig = Pick<
  * @throws Failure INVALID_SETTINGS; UNREACHABLE or DEADLINE_EXCEEDED when the signal fired first
  */
 export async function openNetworkIdentity(config: IdentityConfig, deps: NetworkIdentityDeps): Promise<NetworkIdentity> {
-  const { clock, log, api } = deps;
+  const { clock, log } = deps;
+  const api = config.enrolmentListen === '' ? undefined : deps.api;
   const source = (origin: TlsOrigin): CertificateSource => new CertificateSource({ origin, clock, log });
   if (config.authorityDirectory === '') {
     const files = serverTlsFiles(config);

@@ -28,6 +28,7 @@ import { openNetworkIdentity, type NetworkIdentity } from './network-identity.js
 import { PoolEvents } from './pools/pools-operations.js';
 import { RecordKeys } from './records/json/keys.js';
 import { initializeDatastore, openStore, retryUntilAvailable, type OpenStore, type StartRetry } from './startup.js';
+import { startNodeController } from './start-controller.js';
 import { requireCompleteImport } from './transfer/scope.js';
 import { garbageTask, LockGuard, Upkeep, type UpkeepTask } from './upkeep.js';
 import { WatchHub, type WatchSource } from './watch/hub.js';
@@ -65,7 +66,7 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
   const { log, clock, pid, newUid } = deps;
   const events = new Events(log);
   const retry = startRetryOptions(deps, events);
-  const api = config.enrolmentListen === '' ? undefined : deps.kubernetes();
+  const api = config.enrolmentListen !== '' || config.nodeController ? deps.kubernetes() : undefined;
   const identity = await openNetworkIdentity(config, { clock, log, retry, api });
   const raw = await retryUntilAvailable(() => openStore(config, { pid, newUid, events }), retry);
   const store = timedStore(raw.store, { clock, report: (answer) => events.storeCallEnded(answer) });
@@ -92,7 +93,7 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
   });
   const enrolment = enrolmentServer(identity, config, deps);
   const pause = new LockGuard({ isLocked: () => ipam.configuration.isLocked(), log });
-  const upkeeps: Upkeep[] = [];
+  const upkeeps: Pick<Upkeep, 'stop'>[] = [];
   let stopMetrics = (): void => undefined;
   const stop = async (): Promise<void> => {
     stopMetrics();
@@ -112,6 +113,7 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
     upkeeps.push(
       startUpkeep(ipam, { config, events, deps, history, store, pause }),
       ...startMaintenance(ipam, { config, events, deps, pause }),
+      ...startController(ipam, { config, events, deps, pause, api }),
     );
     serveUntilRefused(refused, server);
     return { addresses, stop };
@@ -175,6 +177,14 @@ function startMaintenance(ipam: Ipam, { config, events, deps, pause }: Maintenan
   return [new Upkeep({ tasks, clock, random, reportFailure, intervalMs })];
 }
 
+/** Starts the node controller, if enabled. */
+function startController(ipam: Ipam, controller: ControllerDeps): Pick<Upkeep, 'stop'>[] {
+  const { config, api, events, deps, pause } = controller;
+  if (!config.nodeController || !api) return [];
+  const { clock, random } = deps;
+  return [startNodeController(ipam, { config, api, events, pause, clock, random })];
+}
+
 /** Starts the periodic background tasks. */
 function startUpkeep(ipam: Ipam, upkeep: UpkeepDeps): Upkeep {
   const { config, events, deps, history, store, pause } = upkeep;
@@ -201,6 +211,10 @@ function certificateTasks({ store, etcdCertFile }: Config, { clock, log }: Servi
 
 interface MaintenanceDeps extends LoadDeps {
   readonly pause: LockGuard;
+}
+
+interface ControllerDeps extends MaintenanceDeps {
+  readonly api: KubernetesApi | undefined;
 }
 
 interface UpkeepDeps extends MaintenanceDeps {

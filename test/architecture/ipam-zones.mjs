@@ -140,6 +140,19 @@ export const IPAM_ZONES = [
   },
   // The API server of the cluster, and what podwire-ipam does there.
   { path: `${IPAM}/kubernetes`, zones: ['services/shared'], packages: ['zod'], ...NODE },
+  // Deleted Nodes and pods, and Nodes whose network works.
+  {
+    path: `${IPAM}/node-controller`,
+    zones: [
+      'services/shared',
+      ...RECORDS,
+      ...UPDATES,
+      `${IPAM}/kubernetes`,
+      ...['endpoints', 'addresses', 'nodes'].flatMap((name) => [`${IPAM}/${name}#rules`, `${IPAM}/${name}#operations`]),
+    ],
+    packages: ['@opentelemetry/api'],
+    ...PURE,
+  },
   // Certificates for the nodes of the cluster.
   { path: `${IPAM}/enrolment`, zones: ['services/shared', `${IPAM}/kubernetes`], packages: [], ...NODE },
   {

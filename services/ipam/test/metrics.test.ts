@@ -7,6 +7,7 @@ import { afterEach, expect, test } from 'vitest';
 import { observeUsage } from '../audit/usage-operations.js';
 import { MemoryStore } from '../engine/testing/memory-store.js';
 import { HistoryEvents } from '../history/expiry-operations.js';
+import { ControllerEvents } from '../node-controller/controller-events.js';
 import { startIpam } from '../testing/ipam.js';
 
 afterEach(() => metrics.disable());
@@ -32,6 +33,7 @@ test('the README lists every metric, and no other', async () => {
   metrics.setGlobalMeterProvider({ getMeter: () => meter });
   const { events } = await startIpam(new MemoryStore());
   new HistoryEvents(events);
+  new ControllerEvents(events);
   observeUsage(meter, () => Promise.reject(new Error('nothing is asked')));
 
   const section = readFileSync(join(import.meta.dirname, '../README.md'), 'utf8').split('## Metrics\n')[1]!;
