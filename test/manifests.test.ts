@@ -124,6 +124,7 @@ describe('the chart', () => {
     { pools: [{ name: 'a', cidr: '10.0.0.0/16', encapsulation: 'gre' }] },
     { ipam: { address: 'fd00::1' } },
     { node: { plugin: { settings: { LANG: 'C' } } } },
+    { ipam: { nodeController: { graceSeconds: 0 } } },
   ])('has a schema that refuses %j', (wrong) => {
     expect(check.safeParse(wrong).success).toBe(false);
   });
@@ -177,16 +178,17 @@ describe('the manifests', () => {
     ]);
   });
 
-  test('grant nothing on the API server but token reviews and one ConfigMap', () => {
+  test('grant podwire-ipam what enrolment and the node controller use, and the nodes nothing', () => {
+    const core = (resource: string, ...verbs: string[]) => ({ apiGroups: [''], resources: [resource], verbs });
     const rules = objects.flatMap((object) => ruleSchema.safeParse(object).data?.rules ?? []);
     expect(rules).toEqual([
       { apiGroups: ['authentication.k8s.io'], resources: ['tokenreviews'], verbs: ['create'] },
-      {
-        apiGroups: [''],
-        resources: ['configmaps'],
-        resourceNames: ['podwire-authority'],
-        verbs: ['get', 'update', 'patch'],
-      },
+      core('nodes', 'list', 'watch', 'patch'),
+      core('nodes/status', 'patch'),
+      core('pods', 'list'),
+      { ...core('namespaces', 'get'), resourceNames: ['kube-system'] },
+      { ...core('configmaps', 'get', 'update', 'patch'), resourceNames: ['podwire-authority'] },
+      core('pods', 'list', 'watch'),
     ]);
     expect(ipam.serviceAccountName).toBe('podwire-ipam');
     expect(node.serviceAccountName).toBe('podwire-node');

@@ -88,8 +88,6 @@ export function validity({ byHours = 0 } = {}): Validity {
   return { fromMs: middleMs - HOUR_MS, untilMs: middleMs + HOUR_MS };
 }
 
-const ALGORITHM = { name: 'ECDSA', namedCurve: 'P-256', hash: 'SHA-256' };
-
 /** A certificate that a server at 127.0.0.1 signs itself, and its key, in PEM. */
 export async function selfSignedServer(): Promise<IssuedCertificate> {
   const keys = await webcrypto.subtle.generateKey(ALGORITHM, true, ['sign', 'verify']);

@@ -225,7 +225,7 @@ describe('requests that have nothing to do with a fault', () => {
   it('are not disturbed by another that is given up before there is a connection', async () => {
     const server = await scene.start();
     const endpoint = new EtcdEndpoint(server.url, {
-      credentials: { tls: undefined, user: undefined },
+      credentials: { tls: { ca: undefined, identity: undefined }, user: undefined },
       clock: systemClock,
     });
     scene.onEnd(() => endpoint.close());
