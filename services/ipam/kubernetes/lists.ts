@@ -47,7 +47,7 @@ export async function* listPages(api: KubernetesApi, request: ListRequest): Asyn
     if (token !== '') query.set('continue', token);
     const answer = await api.send({
       method: 'GET',
-      path: `${path}?${query}`,
+      path: `${path}?${query.toString()}`,
       ...(accept === undefined ? {} : { accept }),
       signal,
     });

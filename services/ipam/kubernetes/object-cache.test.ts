@@ -32,7 +32,8 @@ afterEach(async () => {
 });
 
 const changed = (change: CacheChange): number => changes.push(change);
-const report = (failure: unknown): number => reports.push(failure === undefined ? 'answers' : String(failure));
+const report = (failure: unknown): number =>
+  reports.push(failure === undefined ? 'answers' : failure instanceof Error ? failure.message : 'no error');
 
 function start(): ObjectCache<ClusterNode> {
   cache = new ObjectCache({ api, path: NODES, read: readNode, clock, random: () => 0.5, changed, report });

@@ -131,7 +131,7 @@ export class ObjectCache<Value extends NamedObject> {
     let hasEvent = false;
     try {
       const opened = (): void => this.#opened();
-      for await (const { type, object } of api.watch({ path: `${path}?${query}`, signal, opened })) {
+      for await (const { type, object } of api.watch({ path: `${path}?${query.toString()}`, signal, opened })) {
         if (type === 'ERROR') {
           this.#restart(object);
           return false;

@@ -288,10 +288,9 @@ describe('a node whose Kubernetes Node was deleted', () => {
 
 describe('a node is never deleted', () => {
   test('if this cluster was not seen to have it: a host of containerd, or another cluster’s node', async () => {
-    await join('n1', 'n2');
-    await started.ipam.nodes.register({ ...REGISTRATION, name: 'plain' }, forever);
+    await join('n1');
+    for (const name of ['n2', 'plain']) await started.ipam.nodes.register({ ...REGISTRATION, name }, forever);
     await started.ipam.nodes.recordCluster({ name: 'n2', clusterUid: 'cluster-2' }, forever);
-    cluster.nodes.delete('n2');
     await rounds();
     expect(await registered()).toEqual(['n1', 'n2', 'plain']);
     expect(count('missing')).toBe(0);
@@ -333,6 +332,15 @@ describe('a node is never deleted', () => {
     await rounds(ROUND_MS);
     expect(await registered()).toEqual(['n3', 'n4']);
   });
+});
+
+test('a Node that was there for a moment between two rounds is known', async () => {
+  await join('n1', 'n2', 'n3');
+  remove('n1');
+  await rounds(GRACE_MS);
+  expect(await registered()).toEqual(['n1', 'n2', 'n3']);
+  await rounds(ROUND_MS);
+  expect(await registered()).toEqual(['n2', 'n3']);
 });
 
 test('what was seen is kept over restarts: a Node that was deleted while podwire-ipam was down', async () => {

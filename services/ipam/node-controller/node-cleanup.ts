@@ -70,10 +70,16 @@ export class NodeCleanup {
       return;
     }
     const registered = (await nodes.registered(signal)).filter(({ deletionTimeMs }) => deletionTimeMs === undefined);
-    for (const { name, kubernetesCluster } of registered)
-      if (kubernetesCluster !== clusterUid && cluster.nodes.has(name))
+    const own: Node[] = [];
+    for (const node of registered) {
+      const { name, kubernetesCluster } = node;
+      if (kubernetesCluster === clusterUid) own.push(node);
+      // Also one that was deleted since the last round.
+      else if (cluster.nodes.has(name) || this.#returned.has(name)) {
         await nodes.recordCluster({ name, clusterUid }, signal);
-    const own = registered.filter(({ kubernetesCluster }) => kubernetesCluster === clusterUid);
+        own.push({ ...node, kubernetesCluster: clusterUid });
+      }
+    }
     const due = this.#observe(own);
     if (due.length === 0) this.#options.events.nodesRefused([], '');
     else await this.#deleteDue(due, own, clusterUid, signal);
@@ -94,6 +100,8 @@ export class NodeCleanup {
     const nowMs = clock.nowMs();
     const elapsedMs = observedMs(nowMs, this.#lastMs, longestRoundMs);
     this.#lastMs = nowMs;
+    const names = new Set(own.map(({ name }) => name));
+    for (const name of this.#deleted) if (!names.has(name)) this.#deleted.delete(name);
     const before = this.#times;
     this.#times = trackMissing(before, { missing: missing.map(keyOf), returned, elapsedMs });
     for (const node of missing) if (!before.has(keyOf(node))) events.nodeMissing(node.name, graceMs);
