@@ -25,7 +25,6 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/ipam/node-controller/cluster-state.ts': 'services/ipam/start-controller.test.ts',
   'services/ipam/node-controller/controller-events.ts': 'services/ipam/start-controller.test.ts',
   'services/ipam/node-controller/node-controller.ts': 'services/ipam/start-controller.test.ts',
-  'services/ipam/node-controller/node-readiness.ts': 'services/ipam/start-controller.test.ts',
 
   // The border of all calls, with both kinds of them.
   'services/shared/rpc/border.ts': 'services/shared/rpc/unary.test.ts',

@@ -23,6 +23,8 @@ class FakeCluster {
   isCurrent = true;
   uid: string | undefined = 'cluster-1';
   listsCount = 0;
+  /** Called in the middle of a list. */
+  listing: () => void = () => undefined;
 
   clusterUid(): Promise<string | undefined> {
     return Promise.resolve(this.uid);
@@ -30,6 +32,7 @@ class FakeCluster {
 
   nodeNames(): Promise<ReadonlySet<string> | undefined> {
     this.listsCount++;
+    this.listing();
     if (this.listed === 'no answer') return Promise.resolve(undefined);
     return Promise.resolve(this.listed ?? new Set(this.nodes.keys()));
   }
@@ -308,6 +311,16 @@ describe('a node is never deleted', () => {
     expect(await registered()).toEqual(['n1', 'n2', 'n3']);
   });
 
+  test('if the last list is of another cluster', async () => {
+    await join('n1', 'n2', 'n3');
+    await rounds(ROUND_MS);
+    remove('n1');
+    cluster.listing = () => void (cluster.uid = 'cluster-2');
+    await rounds();
+    expect(cluster.listsCount).toBe(1);
+    expect(await registered()).toEqual(['n1', 'n2', 'n3']);
+  });
+
   test('if the API server has no Node at all', async () => {
     await join('n1', 'n2');
     await rounds(ROUND_MS);
@@ -332,6 +345,19 @@ describe('a node is never deleted', () => {
     await rounds(ROUND_MS);
     expect(await registered()).toEqual(['n3', 'n4']);
   });
+});
+
+test('a deletion that was seen does not count after the Node was in a list again', async () => {
+  await join('n1', 'n2', 'n3');
+  await rounds(ROUND_MS);
+  remove('n1', 'n2');
+  for (const name of ['n1', 'n2']) cluster.nodes.set(name, { name });
+  cleanup.changed({ type: 'listed' });
+  await rounds(ROUND_MS);
+  lose('n1', 'n2');
+  await rounds();
+  expect(await registered()).toEqual(['n1', 'n2', 'n3']);
+  expect(count('2 of 3 nodes are missing')).toBe(1);
 });
 
 test('a Node that was there for a moment between two rounds is known', async () => {

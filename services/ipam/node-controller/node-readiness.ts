@@ -79,28 +79,42 @@ export class NodeReadiness {
 
   /** @returns whether every node is as it should be */
   async #apply(signal: AbortSignal): Promise<boolean> {
-    const { clock, notServing } = this.#options;
+    const { clock, events, notServing } = this.#options;
     const cluster = this.#options.cluster();
     const serving = cluster.servingNodes();
-    let isDone = true;
+    const outcomes: Outcome[] = [];
     for (const [name, node] of [...cluster.nodes]) {
       if (!serving.has(name)) notServing(name);
       else if (cluster.isCurrent)
-        for (const patch of patchesOf(node, clock.nowMs())) isDone = (await this.#send(node, patch, signal)) && isDone;
+        for (const patch of patchesOf(node, clock.nowMs())) outcomes.push(await this.#send(node, patch, signal));
     }
-    return isDone;
+    if (signal.aborted) return false;
+    // One node may be refused while others are not: that is one failure, not an end and a begin with each node.
+    const failed = outcomes.find(({ type }) => type === 'failed');
+    if (failed) events.apiFailed(PURPOSE, failed.error);
+    else if (outcomes.some(({ type }) => type === 'answered')) events.apiAnswered(PURPOSE);
+    return !failed;
   }
 
-  async #send(node: ClusterNode, patch: NodePatch, signal: AbortSignal): Promise<boolean> {
+  async #send(node: ClusterNode, patch: NodePatch, signal: AbortSignal): Promise<Outcome> {
     const { api, events } = this.#options;
     const { path, contentType, body, effect } = patch;
     const sent = this.#sent.get(node) ?? new Set();
-    if (sent.has(path)) return true;
-    const answer = await events.attempt('change Nodes', signal, () =>
-      api.send({ method: 'PATCH', path, contentType, body, signal }),
-    );
-    if (answer) this.#sent.set(node, sent.add(path));
-    if (answer && !OUTDATED.includes(answer.status)) events.nodePatched(node.name, effect);
-    return answer !== undefined;
+    if (sent.has(path)) return { type: 'sent before' };
+    try {
+      const { status } = await api.send({ method: 'PATCH', path, contentType, body, signal });
+      this.#sent.set(node, sent.add(path));
+      if (!OUTDATED.includes(status)) events.nodePatched(node.name, effect);
+      return { type: 'answered' };
+    } catch (error) {
+      return { type: 'failed', error };
+    }
   }
+}
+
+const PURPOSE = 'change Nodes';
+
+interface Outcome {
+  readonly type: 'sent before' | 'answered' | 'failed';
+  readonly error?: unknown;
 }

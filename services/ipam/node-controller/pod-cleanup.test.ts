@@ -119,7 +119,8 @@ describe('the address of a pod that was deleted', () => {
     expect(count('was deleted from Kubernetes')).toBe(1);
   });
 
-  test('costs one list of pods in half a grace period, and none without addresses', async () => {
+  test('costs one list of pods in half a grace period, and none without a pod that could be released', async () => {
+    await add('static', { uid: '' });
     await sweeps(4 * SWEEP_MS);
     expect(cluster.listsCount).toBe(0);
     await add('here');
@@ -188,6 +189,18 @@ describe('the address of a pod that was deleted', () => {
       await sweeps(SWEEP_MS);
     }
     expect(await holders()).toEqual(['gone']);
+  });
+
+  test('is kept for another grace period after an interruption', async () => {
+    await add('gone');
+    await sweeps(SWEEP_MS);
+    remove('gone');
+    await sweeps(GRACE_MS);
+    cleanup.interrupted();
+    await sweeps(GRACE_MS);
+    expect(await holders()).toEqual(['gone']);
+    await sweeps(SWEEP_MS);
+    expect(await holders()).toEqual([]);
   });
 
   test('is kept if its node stops serving during the last list', async () => {

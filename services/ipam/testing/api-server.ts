@@ -172,13 +172,28 @@ export class FakeApiServer {
     this.onRequest(`${method} ${url}`);
     const { pathname, searchParams } = new URL(url, 'https://localhost');
     await this.gate;
-    if (request.headers.authorization !== 'Bearer token-1') return answer(response, 401, status(401));
-    if (this.refusal !== undefined) return answer(response, this.refusal, status(this.refusal));
-    if (pathname === KUBE_SYSTEM) return answer(response, 200, { metadata: { uid: this.clusterUid } });
-    if (method === 'PATCH') return this.#patch(pathname, await bodyOf(request), response);
-    if (searchParams.has('watch')) return this.#watch(pathname, searchParams, response);
+    if (request.headers.authorization !== 'Bearer token-1') {
+      answer(response, 401, status(401));
+      return;
+    }
+    if (this.refusal !== undefined) {
+      answer(response, this.refusal, status(this.refusal));
+      return;
+    }
+    if (pathname === KUBE_SYSTEM) {
+      answer(response, 200, { metadata: { uid: this.clusterUid } });
+      return;
+    }
+    if (method === 'PATCH') {
+      this.#patch(pathname, await bodyOf(request), response);
+      return;
+    }
+    if (searchParams.has('watch')) {
+      this.#watch(pathname, searchParams, response);
+      return;
+    }
     const isMetadata = request.headers.accept?.includes('PartialObjectMetadataList') ?? false;
-    return this.#list(pathname, searchParams, isMetadata, response);
+    this.#list(pathname, searchParams, isMetadata, response);
   }
 
   #list(collection: string, query: URLSearchParams, isMetadata: boolean, response: ServerResponse): void {
@@ -186,13 +201,16 @@ export class FakeApiServer {
     const [id = '', offset = '0'] = token.split(':');
     const items = this.#select(collection, query.get('labelSelector') ?? '');
     const snapshot = token === '' ? { version: this.#version, items } : this.#snapshots.get(id);
-    if (!snapshot) return answer(response, 410, status(410));
+    if (!snapshot) {
+      answer(response, 410, status(410));
+      return;
+    }
     const start = Number(offset);
     const end = start + Math.min(this.pageSize, Number(query.get('limit') ?? this.pageSize));
     const key = token === '' ? `s${this.#snapshots.size}` : id;
     this.#snapshots.set(key, snapshot);
     const page = snapshot.items.slice(start, end);
-    return answer(response, 200, {
+    answer(response, 200, {
       metadata: {
         resourceVersion: String(snapshot.version),
         ...(end < snapshot.items.length ? { continue: `${key}:${end}` } : {}),
@@ -228,15 +246,21 @@ export class FakeApiServer {
     const isStatus = path.endsWith('/status');
     const name = path.replace(/\/status$/, '').slice(NODES.length + 1);
     const node = this.#objects(NODES).get(name);
-    if (!node) return answer(response, 404, status(404));
+    if (!node) {
+      answer(response, 404, status(404));
+      return;
+    }
     const expected = body.metadata?.resourceVersion;
-    if (expected !== undefined && expected !== node.metadata.resourceVersion) return answer(response, 409, status(409));
+    if (expected !== undefined && expected !== node.metadata.resourceVersion) {
+      answer(response, 409, status(409));
+      return;
+    }
     if (isStatus) {
       const added = body.status?.conditions ?? [];
       const kept = (node.status?.conditions ?? []).filter(({ type }) => !added.some((one) => one.type === type));
       this.put(NODES, { ...node, status: { ...node.status, conditions: [...kept, ...added] } });
     } else this.put(NODES, { ...node, spec: { ...node.spec, taints: body.spec?.taints ?? undefined } });
-    return answer(response, 200, this.object(NODES, name));
+    answer(response, 200, this.object(NODES, name));
   }
 }
 
