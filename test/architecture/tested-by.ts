@@ -23,7 +23,6 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   // The API server of a test, and the service in front of it.
   'services/ipam/kubernetes/lists.ts': 'services/ipam/kubernetes/object-cache.test.ts',
   'services/ipam/node-controller/cluster-state.ts': 'services/ipam/start-controller.test.ts',
-  'services/ipam/node-controller/controller-events.ts': 'services/ipam/start-controller.test.ts',
   'services/ipam/node-controller/node-controller.ts': 'services/ipam/start-controller.test.ts',
 
   // The border of all calls, with both kinds of them.
