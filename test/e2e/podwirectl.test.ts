@@ -9,9 +9,9 @@ import { AddressServiceService, AssignAddressesRequest } from '@podwire/proto/po
 import { HandleServiceService } from '@podwire/proto/podwire/ipam/v1/handle';
 import { AddressUse } from '@podwire/proto/podwire/ipam/v1/pool';
 import { Peer } from '@podwire/shared/rpc/client';
-import { systemClock } from '@podwire/shared/runtime/clock';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 
+import { COMMAND_DEPS } from '../support/command-deps.js';
 import { callCni, makePod, NETWORK, removePod, type Pod } from '../support/pods.js';
 import { run } from '../support/programs.js';
 import { ROOT, SHIM } from '../support/root.js';
@@ -62,8 +62,8 @@ async function podwirectl(...args: readonly string[]): Promise<Answer> {
         done();
       },
     });
-  const deps = { env, stdout: stream('stdout'), stderr: stream('stderr') };
-  const exitCode = await runPodwirectl(['--timeout', '60s', ...args], { process: deps, clock: systemClock });
+  const streams = { env, stdout: stream('stdout'), stderr: stream('stderr') };
+  const exitCode = await runPodwirectl(['--timeout', '60s', ...args], { process: streams, ...COMMAND_DEPS });
   return { exitCode, ...texts };
 }
 

@@ -6,9 +6,9 @@ import { Writable } from 'node:stream';
 
 import { run as runPodwirectl } from '@podwire/ctl/run';
 import { EtcdServer } from '@podwire/ipam/engine/testing/etcd-server';
-import { systemClock } from '@podwire/shared/runtime/clock';
 import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
 
+import { COMMAND_DEPS } from '../support/command-deps.js';
 import { callCni, makePod, NETWORK, removePod, type CniCall, type Pod } from '../support/pods.js';
 import { pings, rpc } from '../support/programs.js';
 import { ROOT } from '../support/root.js';
@@ -83,7 +83,7 @@ async function podwirectl(...args: readonly string[]): Promise<{ readonly exitCo
   };
   const env = { PATH: process.env.PATH, PODWIRE_PLUGIN_IPAM_ADDRESS: `unix:${stack.sockets.ipam}` };
   const around = { env, stdout: new Writable({ write }), stderr: new Writable({ write }) };
-  const exitCode = await runPodwirectl(['--timeout', '60s', ...args], { process: around, clock: systemClock });
+  const exitCode = await runPodwirectl(['--timeout', '60s', ...args], { process: around, ...COMMAND_DEPS });
   return { exitCode, stdout };
 }
 
