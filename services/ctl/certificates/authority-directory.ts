@@ -1,4 +1,3 @@
-import { createPrivateKey, type X509Certificate } from 'node:crypto';
 import { link, mkdir, mkdtemp, readFile, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 
@@ -8,7 +7,7 @@ import { putDurably } from '@podwire/shared/runtime/durable-file';
 import { syncDirectory } from '@podwire/shared/runtime/sync-directory';
 import type { Authority, IssuedCertificate } from '@podwire/shared/tls/authority';
 
-import { lifeOf, parseCertificates, timeText } from './certificate.js';
+import { timeText } from './certificate.js';
 
 /** Accessible to its owner only, as it has keys. */
 const DIRECTORY_MODE = 0o700;
@@ -27,11 +26,10 @@ const AUTHORITY_LIFE_MS = 3650 * DAY_MS;
 /** Certificates hold from some minutes ago on, as the clocks of machines differ. */
 export const BACKDATED_MS = 300_000;
 
-/** An authority with its certificate. */
+/** An authority as its directory has it. */
 export interface StoredAuthority {
   readonly authority: Authority;
-  readonly certificate: X509Certificate;
-  /** In PEM. */
+  /** Content of `ca.crt`. */
   readonly text: string;
   /** Whether it was made now. */
   readonly isNew: boolean;
@@ -56,23 +54,15 @@ async function load(directory: string, files: IssuedCertificate, nowMs: number):
   // Loaded for this only: the library doubles the memory and the time that a command takes to start.
   const { Authority } = await import('@podwire/shared/tls/authority');
   let authority: Authority;
-  let certificate: X509Certificate | undefined;
   try {
-    [certificate] = parseCertificates(files.certificate);
-    // Other programs store keys in other forms, such as cert-manager in that of SEC 1.
-    const key = createPrivateKey(files.key).export({ type: 'pkcs8', format: 'pem' }).toString();
-    authority = await Authority.load({ certificate: files.certificate, key });
+    authority = await Authority.load(files);
   } catch (cause) {
-    const reason = `${CA_CERTIFICATE} and ${CA_KEY} are not a certificate and its key of ECDSA P-256 in PEM`;
-    throw refusal(directory, `${reason}; use another directory (${messageOf(cause)})`);
+    const advice = `restore ${CA_CERTIFICATE} and ${CA_KEY}, or use another directory`;
+    throw refusal(directory, `cannot be used: ${messageOf(cause)}; ${advice}`);
   }
-  if (!certificate?.checkPrivateKey(createPrivateKey(files.key)))
-    throw refusal(directory, `${CA_KEY} does not belong to ${CA_CERTIFICATE}; restore both, or use another directory`);
-  if (!certificate.ca) throw refusal(directory, `${CA_CERTIFICATE} is not the certificate of an authority`);
-  const { untilMs } = lifeOf(certificate);
-  if (untilMs <= nowMs)
-    throw refusal(directory, `${CA_CERTIFICATE} expired at ${timeText(untilMs)}; use another directory`);
-  return { authority, certificate, text: files.certificate, isNew: false };
+  if (authority.untilMs <= nowMs)
+    throw refusal(directory, `${CA_CERTIFICATE} expired at ${timeText(authority.untilMs)}; use another directory`);
+  return { authority, text: files.certificate, isNew: false };
 }
 
 /** The key is put in its place only if there is none: two commands at once must not mix their authorities. */
@@ -81,12 +71,10 @@ async function create(directory: string, nowMs: number): Promise<StoredAuthority
   const validity = { fromMs: nowMs - BACKDATED_MS, untilMs: nowMs + AUTHORITY_LIFE_MS };
   const authority = await Authority.create(AUTHORITY_NAME, validity);
   const { certificate: text, key } = await authority.stored();
-  const [certificate] = parseCertificates(text);
-  if (!certificate) throw new Error('a new authority has no certificate');
   if (!(await writeNewFile(directory, CA_KEY, key)))
     throw refusal(directory, 'another command makes an authority there; repeat the command');
   await writeFile(directory, CA_CERTIFICATE, text);
-  return { authority, certificate, text, isNew: true };
+  return { authority, text, isNew: true };
 }
 
 /**

@@ -156,16 +156,16 @@ describe('an authority that cannot be used', () => {
     [
       'with a damaged key',
       () => writeFileSync(join(directory, 'ca.key'), 'key'),
-      /are not a certificate and its key of ECDSA P-256/,
+      /cannot be used: .*; restore ca\.crt and ca\.key/,
     ],
-    ['with a damaged certificate', () => writeFileSync(join(directory, 'ca.crt'), 'x'), /are not a certificate/],
+    ['with a damaged certificate', () => writeFileSync(join(directory, 'ca.crt'), 'x'), /cannot be used: /],
     [
       'with the key of another',
       async () => {
         const other = await Authority.create('other', { fromMs: 0, untilMs: Date.now() + 86_400_000 });
         writeFileSync(join(directory, 'ca.key'), (await other.stored()).key);
       },
-      /ca\.key does not belong to ca\.crt/,
+      /the key does not belong to the certificate/,
     ],
     [
       'that is a client certificate',
@@ -176,7 +176,7 @@ describe('an authority that cannot be used', () => {
         writeFileSync(join(directory, 'ca.crt'), crt);
         writeFileSync(join(directory, 'ca.key'), key);
       },
-      /is not the certificate of an authority/,
+      /the certificate is not one of an authority/,
     ],
   ])('%s', async (_, damage, reason) => {
     await stored();

@@ -17,7 +17,7 @@ import {
   writeNewFile,
   type StoredAuthority,
 } from './authority-directory.js';
-import { lifeOf, timeText } from './certificate.js';
+import { timeText } from './certificate.js';
 
 const DIRECTORY: Option<string> = {
   name: '--directory',
@@ -142,8 +142,8 @@ function preview(existing: readonly string[], directory: string, input: Input): 
 }
 
 /** @throws Failure INVALID_REQUEST for more days than the authority has left */
-function validityOf({ certificate }: StoredAuthority, days: number | undefined, nowMs: number): Validity {
-  const endMs = lifeOf(certificate).untilMs;
+function validityOf({ authority }: StoredAuthority, days: number | undefined, nowMs: number): Validity {
+  const endMs = authority.untilMs;
   const untilMs = nowMs + (days ?? DEFAULT_DAYS) * DAY_MS;
   if (days !== undefined && untilMs > endMs) {
     const most = Math.floor((endMs - nowMs) / DAY_MS);
@@ -190,7 +190,7 @@ interface Written extends Destination {
 }
 
 function reportOf({ stored, directory, orders, validity }: Written): Report {
-  const end = timeText(lifeOf(stored.certificate).untilMs);
+  const end = timeText(stored.authority.untilMs);
   const until = timeText(validity.untilMs);
   const authorityRow = [CA_CERTIFICATE, `authority, ${stored.isNew ? 'new' : 'existing'}`, end];
   const rows = orders.map((order) => [`${order.file}.crt, .key`, subjectOf(order), until]);

@@ -8,14 +8,12 @@ import * as x509 from '@peculiar/x509';
 
 import { systemClock } from '../runtime/clock.js';
 import { Authority, type IssuedCertificate, type Validity } from '../tls/authority.js';
-import { organizationOf, type Role } from '../tls/caller.js';
+import type { Role } from '../tls/caller.js';
 import { CertificateSource } from '../tls/certificate-source.js';
 import { filesOrigin, type TlsFiles } from '../tls/tls-files.js';
 import { recordingLog } from './server.js';
 
 const HOUR_MS = 3_600_000;
-
-const ALGORITHM = { name: 'ECDSA', namedCurve: 'P-256', hash: 'SHA-256' };
 
 /** A certificate authority and the files of those it issues certificates to, in a folder. */
 export class CertificateFolder {
@@ -52,19 +50,9 @@ export class CertificateFolder {
   }
 
   /** Certificate of a node for the public key of a signing request, and the authority's, in PEM. */
-  async answer(request: Buffer, node: string, { fromMs, untilMs }: Validity = validity()) {
-    const { certificate: authorities, key } = await this.#authority.stored();
-    const [pkcs8] = x509.PemConverter.decode(key);
-    const certificate = await x509.X509CertificateGenerator.create({
-      subject: [{ O: [organizationOf('node')] }, { CN: [node] }],
-      issuer: new x509.X509Certificate(authorities).subject,
-      notBefore: new Date(fromMs),
-      notAfter: new Date(untilMs),
-      publicKey: new x509.Pkcs10CertificateRequest(request).publicKey,
-      signingKey: await webcrypto.subtle.importKey('pkcs8', pkcs8!, ALGORITHM, true, ['sign']),
-      signingAlgorithm: ALGORITHM,
-    });
-    return { certificate: certificate.toString('pem'), authorities };
+  async answer(request: Buffer, node: string, lifetime = validity()) {
+    const certificate = await this.#authority.issueForRequest('node', node, request, lifetime);
+    return { certificate, authorities: (await this.#authority.stored()).certificate };
   }
 
   #write(name: string, { certificate, key }: IssuedCertificate): TlsFiles {
