@@ -6,7 +6,7 @@ test('a request that is right becomes its value', () => {
   expect(readChecked('GetPool', (checks) => (checks.check('name', undefined), 7))).toBe(7);
 });
 
-test('everything that is wrong is told at once', () => {
+test('one failure lists everything that is wrong', () => {
   const read = (checks: Checks) => {
     checks.check('name', 'is empty');
     checks.check('cidr', undefined);

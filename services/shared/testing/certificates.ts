@@ -15,6 +15,8 @@ import { recordingLog } from './server.js';
 
 const HOUR_MS = 3_600_000;
 
+const ALGORITHM = { name: 'ECDSA', namedCurve: 'P-256', hash: 'SHA-256' };
+
 /** A certificate authority and the files of those it issues certificates to, in a folder. */
 export class CertificateFolder {
   readonly #folder: string;
