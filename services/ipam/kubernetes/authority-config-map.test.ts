@@ -69,7 +69,9 @@ test('a service account that is not mounted is refused with its path', () => {
   const options = { host: '127.0.0.1', port: '1', directory: join(directory, 'missing') };
 
   expect(() => new KubernetesApi(options)).toThrow(/missing\/namespace: ENOENT.*; mount the service account/);
-  expect(() => KubernetesApi.inCluster({})).toThrow(/^KUBERNETES_SERVICE_HOST: is empty; run podwire-ipam in a pod/);
+  expect(() => KubernetesApi.inCluster({})).toThrow(
+    /^KUBERNETES_SERVICE_HOST: is empty, and .* need the API server; run podwire-ipam in a pod/,
+  );
 });
 
 const NODE_USER = `system:serviceaccount:${NAMESPACE}:podwire-node`;

@@ -15,10 +15,11 @@ import { createLogger } from '@podwire/shared/runtime/log';
 import { afterEach, beforeEach, expect } from 'vitest';
 
 import { readConfig } from '../config.js';
+import { KubernetesApi } from '../kubernetes/api.js';
 import { startService, type RunningService, type ServiceDeps } from '../service.js';
 
-export function outsideOfKubernetes(): never {
-  throw new Error('the test has no API server');
+export function outsideOfKubernetes(): KubernetesApi {
+  return KubernetesApi.inCluster({});
 }
 
 /** A directory with a socket and a datastore, deleted after the test. */
