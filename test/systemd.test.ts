@@ -140,7 +140,7 @@ describe('the environment files', () => {
     );
     for (const [variable, value] of assignmentsIn(name)) {
       const setting = byVariable.get(variable);
-      expect(setting, `${variable} is no setting`).toBeDefined();
+      expect(setting, `${variable} is not a setting`).toBeDefined();
       const read = setting!.schema.safeParse(value);
       expect(read.success, `${variable}=${value}: ${read.error?.message}`).toBe(true);
     }

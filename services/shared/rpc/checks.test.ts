@@ -2,11 +2,11 @@ import { expect, test } from 'vitest';
 
 import { readChecked, Checks } from './checks.js';
 
-test('a request that is right becomes its value', () => {
+test('a valid request becomes its value', () => {
   expect(readChecked('GetPool', (checks) => (checks.check('name', undefined), 7))).toBe(7);
 });
 
-test('one failure lists everything that is wrong', () => {
+test('all violations are reported at once', () => {
   const read = (checks: Checks) => {
     checks.check('name', 'is empty');
     checks.check('cidr', undefined);
@@ -24,6 +24,6 @@ test('one failure lists everything that is wrong', () => {
   );
 });
 
-test('settling without faults does nothing', () => {
+test('finishing without violations does nothing', () => {
   expect(() => new Checks().throwIfAny('GetPool')).not.toThrow();
 });

@@ -16,7 +16,7 @@ afterEach(() => servers.clear());
 
 const call = (peer = servers.peer(), durationMs?: number) => peer.call(GET_POOL, { name: 'a' }, callLimits(durationMs));
 
-describe('a service that is away', () => {
+describe('a service that is down', () => {
   test('is waited for', async () => {
     const answer = call();
     await new Promise((resolve) => setTimeout(resolve, 200));
@@ -24,13 +24,13 @@ describe('a service that is away', () => {
     await expect(answer).resolves.toMatchObject({ pool: { name: 'a' } });
   });
 
-  test('is waited for until the deadline, and named', async () => {
+  test('is waited for until the deadline, and named in the failure', async () => {
     const failed = call(servers.peer(), 150);
     await expect(failed).rejects.toMatchObject({ code: 'DEADLINE_EXCEEDED', retryable: true });
     await expect(failed).rejects.toThrow(`podwire-ipam at ${servers.address()}: did not answer in time`);
   });
 
-  test('is not waited for once the caller gives up', async () => {
+  test('is not waited for once the caller cancels', async () => {
     const signal = AbortSignal.timeout(50);
     const failed = servers.peer().call(GET_POOL, { name: 'a' }, { ...callLimits(), signal });
     await expect(failed).rejects.toMatchObject({ code: 'CANCELLED' });
@@ -45,7 +45,7 @@ describe('a service that is away', () => {
     }
   });
 
-  test('may be cut off: the call that was under way is UNREACHABLE or cancelled, and may be repeated', async () => {
+  test('may be cut off: the call in flight is UNREACHABLE or cancelled, and may be retried', async () => {
     const begun = new Gate();
     const { server } = await servers.serve({
       drainTimeoutMs: 50,
@@ -63,14 +63,14 @@ describe('a service that is away', () => {
 });
 
 describe('a call', () => {
-  test('whose time is over is not made', async () => {
+  test('whose deadline has passed is not made', async () => {
     let calls = 0;
     await servers.serve({ getPool: () => Promise.reject(new Failure('INTERNAL', `call ${++calls}`)) });
     await expect(call(servers.peer(), -1)).rejects.toMatchObject({ code: 'DEADLINE_EXCEEDED' });
     expect(calls).toBe(0);
   });
 
-  test('whose signal has fired is not made', async () => {
+  test('whose signal is aborted is not made', async () => {
     let calls = 0;
     await servers.serve({ getPool: () => Promise.reject(new Failure('INTERNAL', `call ${++calls}`)) });
     const limits = { ...callLimits(), signal: AbortSignal.abort() };
@@ -78,7 +78,7 @@ describe('a call', () => {
     expect(calls).toBe(0);
   });
 
-  test('leaves nothing on the caller’s signal', async () => {
+  test('leaves no listener on the caller’s signal', async () => {
     await servers.serve();
     const { signal } = new AbortController();
     const listening = new Set<unknown>();
@@ -96,7 +96,7 @@ describe('a call', () => {
     expect(listening.size).toBe(0);
   });
 
-  test.each(['call', 'open'] as const)('whose request is too large is not made, and says why (%s)', async (way) => {
+  test.each(['call', 'open'] as const)('whose request is too large is not made, with the reason (%s)', async (way) => {
     let calls = 0;
     await servers.serve({ getPool: () => Promise.reject(new Failure('INTERNAL', `call ${++calls}`)) });
     const [peer, request] = [servers.peer(), { name: 'a'.repeat(1024 * 1024) }];
@@ -110,7 +110,7 @@ describe('a call', () => {
     expect(calls).toBe(0);
   });
 
-  test('over a closed channel fails as every call does', async () => {
+  test('over a closed channel fails like every call', async () => {
     const peer = servers.peer();
     peer.close();
     peer.close();
@@ -119,7 +119,7 @@ describe('a call', () => {
 });
 
 describe('an answer', () => {
-  /** Serves GetPool: the message at once, the status when `gate` opens, and other than success where one is given. */
+  /** Serves GetPool: the message at once, the status when `gate` opens, with a failure where one is given. */
   const serveWith = async (gate: Gate, other?: Partial<StatusObject>): Promise<string> => {
     const server = new Server({
       interceptors: [
@@ -143,7 +143,7 @@ describe('an answer', () => {
 
   afterEach(() => ends.splice(0).forEach((end) => end()));
 
-  test('counts from when its message is there, and whoever gives up after that does not harm it', async () => {
+  test('counts from the arrival of its message, and a later cancellation does not change it', async () => {
     const gate = new Gate();
     const peer = servers.peer(await serveWith(gate));
     const given = new AbortController();
@@ -154,7 +154,7 @@ describe('an answer', () => {
     await expect(peer.call(GET_POOL, { name: 'a' }, callLimits())).resolves.toMatchObject({ pool: { name: 'a' } });
   });
 
-  test('stands, whatever its status says afterwards', async () => {
+  test('is kept, with any later status', async () => {
     const gate = new Gate();
     const peer = servers.peer(await serveWith(gate, { code: status.INTERNAL, details: 'late' }));
     await expect(call(peer)).resolves.toMatchObject({ pool: { name: 'a' } });
@@ -163,7 +163,7 @@ describe('an answer', () => {
     await expect(call(peer)).resolves.toMatchObject({ pool: { name: 'a' } });
   });
 
-  test('that is success without a message is a defect of the service, and no method that it lacks', async () => {
+  test('of success without a message is a defect of the service, not a missing method', async () => {
     const server = createServer();
     server.on('stream', (stream) => {
       stream.respond({ ':status': 200, 'content-type': 'application/grpc' }, { waitForTrailers: true });

@@ -33,7 +33,7 @@ function connected(timeouts?: ConnectionTimeouts, address = proxy.address): Conn
   return connection;
 }
 
-/** Waits for the service as long as it takes. @throws the error that gRPC tells */
+/** Waits for the service without a time limit. @throws the error that gRPC reports */
 function call(client: Client): Promise<string | undefined> {
   const { path, requestSerialize, responseDeserialize } = GET_POOL;
   const metadata = new Metadata({ waitForReady: true });
@@ -46,15 +46,15 @@ function call(client: Client): Promise<string | undefined> {
   });
 }
 
-/** A machine that is too busy to answer in time is taken for silent, and the call fails; the next one is made over another connection. */
+/** A machine that is too busy to answer in time counts as silent, and the call fails; the next one uses another connection. */
 async function untilAnswered(connection: Connection): Promise<void> {
   await expect.poll(() => call(connection.client).catch(String)).toBe('a');
 }
 
-describe('a connection on which the other side has fallen silent', () => {
+describe('a connection whose peer has fallen silent', () => {
   const timeouts = { keepaliveIntervalMs: 50, keepaliveTimeoutMs: 2000, connectTimeoutMs: NEVER_MS };
 
-  test('is given up with the call under way, and the next one goes over another', async () => {
+  test('is closed with the call in flight, and the next call uses another', async () => {
     const connection = connected(timeouts);
     await untilAnswered(connection);
     proxy.fallSilent();
@@ -64,7 +64,7 @@ describe('a connection on which the other side has fallen silent', () => {
     await untilAnswered(connection);
   });
 
-  test('is given up without a call, so that the next one does not find out', async () => {
+  test('is closed without a call, so that the next one does not notice', async () => {
     const connection = connected(timeouts);
     await untilAnswered(connection);
     proxy.fallSilent();
@@ -74,10 +74,10 @@ describe('a connection on which the other side has fallen silent', () => {
   });
 });
 
-describe('a connection that does not come about', () => {
+describe('a connection that cannot be established', () => {
   const timeouts = { keepaliveIntervalMs: NEVER_MS, keepaliveTimeoutMs: NEVER_MS, connectTimeoutMs: 200 };
 
-  test('is given up, as often as it takes, and what waited for it fails', async () => {
+  test('is abandoned, repeatedly, and the waiting calls fail', async () => {
     proxy.fallSilent();
     const connection = connected(timeouts);
     for (const round of [1, 2, 3]) {
@@ -87,7 +87,7 @@ describe('a connection that does not come about', () => {
     await untilAnswered(connection);
   });
 
-  test('of a closed client is not made again', async () => {
+  test('of a closed client is not established again', async () => {
     proxy.fallSilent();
     const connection = connected(timeouts);
     const lost = call(connection.client);
@@ -100,7 +100,7 @@ describe('a connection that does not come about', () => {
   });
 });
 
-test('a connection in use is kept, however seldom', async () => {
+test('a connection with rare calls is kept', async () => {
   const connection = connected({ keepaliveIntervalMs: 20, keepaliveTimeoutMs: NEVER_MS, connectTimeoutMs: 2000 });
   await untilAnswered(connection);
   const { client } = connection;
@@ -111,7 +111,7 @@ test('a connection in use is kept, however seldom', async () => {
   expect([connection.client === client, proxy.connections]).toEqual([true, 1]);
 });
 
-test('a service of this machine is neither asked nor given up', async () => {
+test('a connection to a service of this machine is neither probed nor closed', async () => {
   const connection = connected(
     { keepaliveIntervalMs: 1, keepaliveTimeoutMs: 1, connectTimeoutMs: 1 },
     servers.address('later'),
@@ -124,7 +124,7 @@ test('a service of this machine is neither asked nor given up', async () => {
   expect(connection.client).toBe(client);
 });
 
-test('tells whether it is there, before and with the service, and when that falls silent', async () => {
+test('the state of the connection is known, before and with the service, and when that falls silent', async () => {
   const connection = connected({ keepaliveIntervalMs: 50, keepaliveTimeoutMs: 2000, connectTimeoutMs: NEVER_MS });
   expect(connection.isConnected).toBe(false);
   await untilAnswered(connection);

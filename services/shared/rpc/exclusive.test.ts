@@ -42,14 +42,14 @@ const take = ({
     clock,
   });
 
-/** A clock whose sleeps take seconds longer, as those of a busy machine. */
+/** A clock whose sleeps take seconds longer, as on a busy machine. */
 class SlowClock extends FakeClock {
   override sleep(durationMs: number, signal: AbortSignal): Promise<'elapsed' | 'aborted'> {
     return super.sleep(durationMs + 4_900, signal);
   }
 }
 
-test('records and socket are one process’s until it lets go', async () => {
+test('records and socket belong to one process until it releases them', async () => {
   const first = await take({ owner: '4711' });
   const clock = new SlowClock(0);
   const told: string[] = [];
@@ -59,7 +59,7 @@ test('records and socket are one process’s until it lets go', async () => {
       /another podwire-dataplane \(process 4711\) uses .*state: stop it first, or set PODWIRE_DATAPLANE_LISTEN and /,
     ),
   });
-  // More than the longest end of a process takes, as it may be ending.
+  // More than the longest stop of a process takes, as it may be stopping.
   expect(clock.nowMs()).toBe(130_000);
   expect(told).toEqual([
     `another podwire-dataplane (process 4711) uses ${join(folder, 'state')}: waiting until it ends`,
@@ -69,7 +69,7 @@ test('records and socket are one process’s until it lets go', async () => {
   second.release();
 });
 
-test('one that says nothing, as it is frozen, is not waited for as long, and is named all the same', async () => {
+test('a frozen holder is not waited for as long, and is still named', async () => {
   const silent = createServer();
   mkdirSync(join(folder, 'state'), { recursive: true });
   await new Promise<void>((resolve) => silent.listen(join(folder, 'state/lock.1'), resolve));
@@ -82,7 +82,7 @@ test('one that says nothing, as it is frozen, is not waited for as long, and is 
   silent.close();
 });
 
-test('who is told to end while it waits does', async () => {
+test('a waiting process that is stopped ends', async () => {
   const first = await take();
   const stopped = new AbortController();
   const onWait = () => stopped.abort(new Failure('CANCELLED', 'the end'));
@@ -90,7 +90,7 @@ test('who is told to end while it waits does', async () => {
   first.release();
 });
 
-test('neither the records of another socket nor another’s socket are taken, and what was taken before is let go', async () => {
+test('neither the records of another socket nor a used socket are taken, and earlier locks are released', async () => {
   const first = await take();
   await expect(take({ socket: 'run/other.sock' })).rejects.toMatchObject({ code: 'INVALID_SETTINGS' });
   await expect(take({ state: 'other' })).rejects.toMatchObject({
@@ -140,7 +140,7 @@ test('a successor waits for a predecessor that serves', async () => {
   second.release();
 });
 
-test('directories that cannot be made are told', async () => {
+test('directories that cannot be created are reported', async () => {
   await expect(take({ state: '\0' })).rejects.toMatchObject({
     code: 'STATE_IO',
     message: expect.stringMatching(/^cannot lock .*: grant this process write access, or set PODWIRE_/),
@@ -148,7 +148,7 @@ test('directories that cannot be made are told', async () => {
   expect(existsSync(join(folder, 'state'))).toBe(false);
 });
 
-test('a state directory that cannot be locked is no reason not to start where that is so; the socket still is one process’s', async () => {
+test('a state directory that cannot be locked does not prevent a start; the socket still has one owner', async () => {
   writeFileSync(join(folder, 'file'), '');
   const told: string[] = [];
   const onUnlockable = ({ code, message }: Failure) => void told.push(`${code} ${message}`);

@@ -44,7 +44,7 @@ async function listenAt(at: string): Promise<Server> {
   return server;
 }
 
-/** Leaves a socket that nobody listens at, as a killed process does. */
+/** Leaves a socket without a listener, as a killed process does. */
 async function leaveStaleSocket(): Promise<void> {
   const program = 'require("net").createServer().listen(process.argv[1], () => process.kill(process.pid, "SIGKILL"))';
   await once(spawn(process.execPath, ['-e', program, path]), 'close');
@@ -57,28 +57,28 @@ const refusal = (reason: RegExp) => ({
   message: expect.stringMatching(new RegExp(`^cannot listen at ${path}: .*${reason.source}`)),
 });
 
-describe('way is made for a socket', () => {
-  test('whose folders are missing: they are their owner’s alone', async () => {
+describe('the socket’s path is prepared', () => {
+  test('with missing folders, which only their owner can access', async () => {
     await prepareSocket(path);
     expect([join(folder, 'run'), dirname(path)].map(mode)).toEqual(['700', '700']);
     expect(existsSync(path)).toBe(false);
   });
 
-  test('in a folder that is there, whose mode stays', async () => {
+  test('in an existing folder, whose mode is kept', async () => {
     mkdirSync(dirname(path), { recursive: true });
     chmodSync(dirname(path), 0o755);
     await prepareSocket(path);
     expect(mode(dirname(path))).toBe('755');
   });
 
-  test('by removing what a dead process left', async () => {
+  test('after removing the socket of a dead process', async () => {
     await prepareSocket(path);
     await leaveStaleSocket();
     await prepareSocket(path);
     expect(existsSync(path)).toBe(false);
   });
 
-  test('which is then its owner’s alone', async () => {
+  test('for a socket that only its owner can access', async () => {
     const server = createServer();
     servers.push(server);
     await bindSocket(server, path);
@@ -86,7 +86,7 @@ describe('way is made for a socket', () => {
   });
 });
 
-describe('refused, and left as it is, is', () => {
+describe('refused and left unchanged is', () => {
   test('a socket where a process listens', async () => {
     await prepareSocket(path);
     const server = await listenAt(path);
@@ -97,7 +97,7 @@ describe('refused, and left as it is, is', () => {
   test.each([
     ['a file', () => writeFileSync(path, 'precious')],
     ['a folder', () => mkdirSync(path)],
-    ['a link, wherever it leads', () => symlinkSync('/nowhere', path)],
+    ['a link to any target', () => symlinkSync('/nowhere', path)],
   ])('%s', async (_, make) => {
     await prepareSocket(path);
     make();
@@ -126,7 +126,7 @@ describe('refused, and left as it is, is', () => {
 });
 
 describe('at the same moment', () => {
-  /** A server that begins to listen some rounds of the event loop later. */
+  /** A server that begins to listen some iterations of the event loop later. */
   async function begin(at: string, rounds: number): Promise<Server> {
     for (let round = 0; round < rounds; round++) await setImmediate();
     const server = createServer((socket) => socket.end());
@@ -161,14 +161,14 @@ describe('at the same moment', () => {
     },
   );
 
-  test('servers with sockets of their own in one directory all listen', async () => {
+  test('servers with their own sockets in one directory all listen', async () => {
     const paths = ['a.sock', 'b.sock', 'c.sock'].map((name) => join(dirname(path), name));
     await Promise.all(paths.map((each) => begin(each, 0)));
     expect(paths.map((each) => statSync(each).isSocket())).toEqual([true, true, true]);
   });
 });
 
-test('a process that is frozen while it begins to listen holds others up for some seconds, and is named', async () => {
+test('a process that freezes while it begins to listen delays others by some seconds, and is named', async () => {
   await prepareSocket(path);
   const silent = await listenAt(join(dirname(path), '.socket-lock.7'));
   symlinkSync('4711', join(dirname(path), '.socket-lock.7.owner'));
@@ -176,14 +176,14 @@ test('a process that is frozen while it begins to listen holds others up for som
   silent.on('connection', () => looksCount++);
   const reason = /another process \(4711, which does not answer\) has held the lock of .* for too long; stop it first/;
   await expect(prepareSocket(path)).rejects.toMatchObject(refusal(reason));
-  // Each look waits a second for its word.
+  // Each check waits a second for its answer.
   expect(looksCount).toBeLessThan(10);
 }, 30_000);
 
-/** In a user namespace that maps root alone, files cannot be given to anybody else. */
+/** In a user namespace that maps root only, files cannot belong to another user. */
 const hasOtherUsers = !/^\s*0\s+\d+\s+1\s*$/.test(readFileSync('/proc/self/uid_map', 'utf8'));
 
-test.runIf(hasOtherUsers)('refused is a folder of another user, who could put a socket of his own there', async () => {
+test.runIf(hasOtherUsers)('a folder of another user is refused, who could create a socket there', async () => {
   await prepareSocket(path);
   chownSync(dirname(path), 65534, 65534);
   await expect(prepareSocket(path)).rejects.toMatchObject(refusal(/belongs to user 65534; change its owner/));

@@ -45,11 +45,11 @@ describe('page token', () => {
     );
   });
 
-  test('that is none begins at the first page', () => {
+  test('that is empty begins at the first page', () => {
     expect(token('', ['pools'])).toBe('');
   });
 
-  test('that was not given is refused, whatever it is', () => {
+  test('that is invalid is refused', () => {
     const strange = ['x', '!', 'null', '[]', '{}', '["pools"]', '["pools",1]', '["pools",""]', '["pools","a"] '];
     const encoded = strange.map((text) => Buffer.from(text).toString('base64url'));
     for (const each of [...strange, ...encoded, `${formatPageToken(['pools'], 'a')}=`]) {

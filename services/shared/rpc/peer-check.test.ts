@@ -27,7 +27,7 @@ describe('trusted is', () => {
     [65_532, 65_532, true],
     [65_532, 0, false],
     [1000, 65_532, false],
-    // Stands for all users that the user namespace does not map, also where the service itself runs as nobody.
+    // Stands for all users that the user namespace does not map, also where the service itself runs as 65534.
     [65_534, 0, false],
     [65_534, 65_534, false],
     [0, 65_534, true],

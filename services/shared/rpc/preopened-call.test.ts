@@ -10,7 +10,7 @@ beforeEach(() => {
   servers = new TestServers();
 });
 
-/** A server that notes the calls that reach it, those that ask, and those that are over, in whatever way. */
+/** A server that counts the calls that reach it, those with a request, and those that ended, in any way. */
 const serveNoting = async () => {
   const asked: string[] = [];
   const noted = { opened: 0, ended: 0, asked };
@@ -41,7 +41,7 @@ const ends: (() => void)[] = [];
 /** Of `preopened-call.ts`. */
 const MAX_OPEN_MS = 250;
 
-/** From here on a call grows old when the test says so, however long this machine takes to get it to the server. */
+/** From here on a call expires when the test says so, however long this machine takes to get it to the server. */
 const holdTimers = () => vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout'] });
 
 afterEach(async () => {
@@ -50,7 +50,7 @@ afterEach(async () => {
   await servers.clear();
 });
 
-test('a call that is opened reaches the server, which answers when it is asked', async () => {
+test('an opened call reaches the server, which answers its request', async () => {
   const { noted, address } = await serveNoting();
   holdTimers();
   const opened = servers.peer(address).open(GET_POOL, callLimits());
@@ -60,7 +60,7 @@ test('a call that is opened reaches the server, which answers when it is asked',
   expect(noted).toMatchObject({ opened: 1, asked: ['a'] });
 });
 
-test('it is made with its request where that comes at once, and each later time', async () => {
+test('a call is made with its request when that follows at once, and at each later time', async () => {
   const { noted, address } = await serveNoting();
   const opened = servers.peer(address).open(GET_POOL, callLimits());
   await Promise.all(['a', 'b'].map((name) => opened.send({ name }, callLimits())));
@@ -68,7 +68,7 @@ test('it is made with its request where that comes at once, and each later time'
   expect(noted).toMatchObject({ opened: 3, asked: ['a', 'b', 'c'] });
 });
 
-test('one that is closed has asked nothing', async () => {
+test('a closed call has sent no request', async () => {
   const { noted, address } = await serveNoting();
   holdTimers();
   const opened = servers.peer(address).open(GET_POOL, callLimits());
@@ -82,7 +82,7 @@ test('one that is closed has asked nothing', async () => {
   expect(noted).toEqual({ opened: 1, ended: 1, asked: [] });
 });
 
-test('one that grows old is closed, and its request is a call of its own', async () => {
+test('an expired call is closed, and its request is a new call', async () => {
   const { noted, address } = await serveNoting();
   holdTimers();
   const opened = servers.peer(address).open(GET_POOL, callLimits());
@@ -94,7 +94,7 @@ test('one that grows old is closed, and its request is a call of its own', async
   await expect.poll(() => noted).toEqual({ opened: 2, ended: 2, asked: ['a'] });
 });
 
-test('one that has failed meanwhile is made anew', async () => {
+test('a call that has failed meanwhile is replaced', async () => {
   const { noted, address, server } = await serveNoting();
   holdTimers();
   const peer = servers.peer(address);
@@ -108,7 +108,7 @@ test('one that has failed meanwhile is made anew', async () => {
   expect(again.noted.asked).toEqual(['a']);
 });
 
-test('it fails as every call does', async () => {
+test('a failed call fails like every call', async () => {
   await servers.serve({ getPool: () => Promise.reject(new Failure('POOL_NOT_FOUND', 'no such pool')) });
   const peer = servers.peer();
   const opened = peer.open(GET_POOL, callLimits());
@@ -123,7 +123,7 @@ test('it fails as every call does', async () => {
   });
 });
 
-test('its opening fails nothing where the channel is closed before it', async () => {
+test('opening a call does not fail when the channel was closed before', async () => {
   const { noted, address } = await serveNoting();
   const peer = servers.peer(address);
   const opened = peer.open(GET_POOL, callLimits());
@@ -134,7 +134,7 @@ test('its opening fails nothing where the channel is closed before it', async ()
   expect(noted.opened).toBe(0);
 });
 
-test('it ends when its caller gives up', async () => {
+test('a call ends when its caller cancels', async () => {
   await servers.serve({ getPool: () => new Promise(() => undefined) });
   const opened = servers.peer().open(GET_POOL, callLimits());
   await new Promise((resolve) => setTimeout(resolve, 20));

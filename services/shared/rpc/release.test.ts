@@ -23,13 +23,13 @@ describe('releases', () => {
     expect(stated.map((each) => releaseFault(own, each))).toEqual(stated.map(() => undefined));
   });
 
-  test.each(['1', '5', '0', '999999999'])('that are not neighbours are told apart: 3 and %s', (stated) => {
+  test.each(['1', '5', '0', '999999999'])('that are not neighbours are recognised: 3 and %s', (stated) => {
     expect(releaseFault(3, stated)).toBe(
       `is of release 3 and works with releases 2 to 4, while the caller is of release ${stated}; update the older of the two, one release at a time`,
     );
   });
 
-  test.each(['', '-1', '1.0', 'v1', '3\n', '9999999999', '٣'])('what is no number is none: %j', (stated) => {
+  test.each(['', '-1', '1.0', 'v1', '3\n', '9999999999', '٣'])('that are no number count as absent: %j', (stated) => {
     expect(releaseFault(3, stated)).toContain('the caller is of an invalid release');
   });
 
@@ -67,7 +67,7 @@ describe('a service', () => {
     ).resolves.toBeDefined();
   });
 
-  test('serves who states no release, as Calico, grpcurl and the releases before the first number', async () => {
+  test('serves callers without a release, such as Calico, grpcurl and early releases', async () => {
     await servers.serve({ release: 7 });
     const client = new Client(servers.address(), credentials.createInsecure());
     const answer = await new Promise((resolve, reject) => {
@@ -80,7 +80,7 @@ describe('a service', () => {
     expect(answer).toMatchObject({ pool: { name: 'a' } });
   });
 
-  test('answers a neighbour that knows a method more with UNIMPLEMENTED', async () => {
+  test('answers a neighbour’s unknown method with UNIMPLEMENTED', async () => {
     await servers.serve({ release: 2 });
     const asked = { pageSize: 1, pageToken: '' };
     await expect(
@@ -90,7 +90,7 @@ describe('a service', () => {
     });
   });
 
-  test('puts up with fields that it does not know, and so does who asks it', async () => {
+  test('ignores unknown fields, and so does its caller', async () => {
     await servers.serve();
     // Field 2000, a text, as a later contract may have it.
     const unknown = Buffer.from([0x82, 0x7d, 0x03, 0x6e, 0x65, 0x77]);
@@ -105,7 +105,7 @@ describe('a service', () => {
     });
   });
 
-  test('refuses also to say whether it serves', async () => {
+  test('refuses health checks as well', async () => {
     const { server } = await servers.serve({ release: 2 });
     server.setServing();
     const check = {
@@ -123,7 +123,7 @@ describe('a service', () => {
   });
 });
 
-test('the refusal is one that callers of every release can read', async () => {
+test('callers of every release can read the refusal', async () => {
   await servers.serve({ release: 2 });
   const client = new Client(servers.address(), credentials.createInsecure());
   const { path, requestSerialize, responseDeserialize } = GET_POOL;

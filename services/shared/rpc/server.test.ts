@@ -23,7 +23,7 @@ beforeEach(() => {
 
 afterEach(() => servers.clear());
 
-/** Calls the servers's server with `buf curl`, which has no files of the contract. */
+/** Calls the server with `buf curl`, which has no files of the contract. */
 async function curl(...args: readonly string[]): Promise<{ readonly ok: boolean; readonly text: string }> {
   const socket = servers.address().slice('unix:'.length);
   const base = ['curl', '--protocol', 'grpc', '--http2-prior-knowledge', '--unix-socket', socket];
@@ -42,7 +42,7 @@ const health = async (service = '') => {
   return answer;
 };
 
-describe('by reflection alone, a client', () => {
+describe('with reflection only, a client', () => {
   test('lists the services and their methods', async () => {
     await servers.serve();
     const { ok, text } = await curl('--list-methods', 'http://localhost');
@@ -67,7 +67,7 @@ describe('by reflection alone, a client', () => {
   );
 });
 
-/** Files that reflection (grpc.reflection.v1) knows a symbol from, as text; none for one that it does not know. */
+/** Files with a symbol according to reflection (grpc.reflection.v1), as text; none for an unknown symbol. */
 async function filesOf(symbol: string): Promise<string[]> {
   const client = new Client(servers.address(), credentials.createInsecure());
   const FILE_CONTAINING_SYMBOL = 4;
@@ -102,7 +102,7 @@ async function filesOf(symbol: string): Promise<string[]> {
   return files;
 }
 
-test('a server that cannot do what it is for is not healthy, and is again', async () => {
+test('a server that cannot do its work is unhealthy, until it can again', async () => {
   const { server } = await servers.serve();
   server.setServing();
   server.setNotServing();
@@ -121,7 +121,7 @@ test('a server is healthy from setServing to stop', async () => {
 });
 
 describe('listening', () => {
-  test('at a unix socket, which is its owner’s alone', async () => {
+  test('at a unix socket, which only its owner can access', async () => {
     const { addresses } = await servers.serve();
     const path = servers.address().slice('unix:'.length);
     expect(addresses).toEqual([servers.address()]);
@@ -164,11 +164,11 @@ describe('listening', () => {
   });
 });
 
-describe('a unix socket that somebody removes', () => {
+describe('a unix socket that is removed', () => {
   const socket = () => servers.address().slice('unix:'.length);
   const isAnew = () => expect.poll(() => existsSync(socket()), { timeout: 20_000 }).toBe(true);
 
-  test('is made anew, as often as it happens, and is said to be', async () => {
+  test('is created again, repeatedly, with a log line', async () => {
     const { lines } = await servers.serve();
     for (const remove of [() => rmSync(socket()), () => rmSync(dirname(socket()), { recursive: true })]) {
       remove();
@@ -181,7 +181,7 @@ describe('a unix socket that somebody removes', () => {
     expect(lines.map(({ msg }) => msg)).toEqual([`listening at ${servers.address()}`, ...told, ...told]);
   });
 
-  test('is missed neither by a call under way nor by the connection that it came by', async () => {
+  test('affects neither a call in flight nor its connection', async () => {
     const held = new Gate();
     const begun = new Gate();
     await servers.serve({
@@ -209,14 +209,14 @@ describe('a unix socket that somebody removes', () => {
     client.close();
   });
 
-  test('is left to another process that has put its own there, which is said once', async () => {
+  test('is left to another process that listens there, with one log line', async () => {
     const { server, lines } = await servers.serve();
     rmSync(socket());
     const other = createServer().listen(socket());
     await once(other, 'listening');
     const { ino } = statSync(socket());
     await expect.poll(() => lines.length).toBe(3);
-    // Time for two more looks.
+    // Time for two more checks.
     await sleep(2200);
     expect(lines.slice(1).map(({ msg }) => msg)).toEqual([
       `socket ${socket()} was deleted: creating it again`,
@@ -227,7 +227,7 @@ describe('a unix socket that somebody removes', () => {
     other.close();
   });
 
-  test('is not made anew by a server that is stopped', async () => {
+  test('is not created again by a stopped server', async () => {
     const { server, lines } = await servers.serve();
     rmSync(socket());
     await server.stop();
@@ -238,7 +238,7 @@ describe('a unix socket that somebody removes', () => {
 });
 
 describe('stopping', () => {
-  /** A call under way, and what lets it end. */
+  /** A call in flight, and the function that ends it. */
   async function callUnderWay(drainTimeoutMs: number) {
     const begun = new Gate();
     const held = new Gate();
@@ -259,7 +259,7 @@ describe('stopping', () => {
     return { server, answer, release: held.open, signals };
   }
 
-  test('lets calls under way end, takes no more, and frees the socket', async () => {
+  test('completes calls in flight, accepts no more, and frees the socket', async () => {
     const { server, answer, release } = await callUnderWay(10_000);
     let stopped = false;
     const stopping = server.stop().then(() => (stopped = true));
@@ -273,14 +273,14 @@ describe('stopping', () => {
     await expect(servers.peer().call(GET_POOL, { name: 'c' }, callLimits())).resolves.toHaveProperty('pool.name', 'c');
   });
 
-  test('cuts calls off that go on after the drain time-out, and tells their handlers', async () => {
+  test('cuts off calls that continue after the drain time-out, and aborts their signals', async () => {
     const { server, answer, signals } = await callUnderWay(100);
     await server.stop();
     await expect(answer).rejects.toMatchObject({ name: 'Failure', retryable: true });
     await expect.poll(() => signals[0]?.aborted).toBe(true);
   });
 
-  test('is told to those who watch the health, before their streams are cut', async () => {
+  test('is reported to watchers of the health before their streams are cut', async () => {
     const { server } = await callUnderWay(1500);
     const client = new Client(servers.address(), credentials.createInsecure());
     const { path, requestSerialize, responseDeserialize } = healthService.Watch!;
@@ -295,7 +295,7 @@ describe('stopping', () => {
     client.close();
   });
 
-  test('works before listening and twice', async () => {
+  test('works before listening and repeatedly', async () => {
     const { server } = await servers.serve();
     await server.stop();
     await server.stop();

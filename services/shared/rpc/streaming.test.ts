@@ -61,7 +61,7 @@ async function serve(
   return { server, peer, lines, address };
 }
 
-/** Tokens of all messages, and what ended the stream. */
+/** Tokens of all messages, and the end of the stream. */
 async function received(stream: AsyncIterable<WatchResponse>): Promise<{ tokens: string[]; error: unknown }> {
   const tokens: string[] = [];
   try {
@@ -76,7 +76,7 @@ async function until(condition: () => boolean): Promise<void> {
   while (!condition()) await new Promise((resolve) => setTimeout(resolve, 5));
 }
 
-/** Sends one message, and then waits for its end; tells when it was left. */
+/** Sends one message, and then waits for its end; records when it was cancelled. */
 function endless() {
   const left = new Gate();
   const watch: Watch = async function* (_, { signal }) {
@@ -108,7 +108,7 @@ test('a stream has no time limit of the server’s', async () => {
   await expect(received(peer.stream(WATCH, REQUEST, forever))).resolves.toMatchObject({ tokens: ['late'] });
 });
 
-test('a failure in mid-stream comes whole after the messages before it, and is logged', async () => {
+test('a failure in mid-stream arrives completely after the messages before it, and is logged', async () => {
   const { peer, lines } = await serve(async function* () {
     yield message('one');
     await Promise.resolve();
@@ -147,7 +147,7 @@ describe('the end', () => {
     expect(lines.filter(({ level }) => level === 'error')).toEqual([]);
   });
 
-  test('by leaving the iteration does so, too', async () => {
+  test('by the end of the iteration has the same effect', async () => {
     const { watch, left } = endless();
     const { peer, server } = await serve(watch);
     for await (const { resumeToken } of peer.stream(WATCH, REQUEST, forever)) {
@@ -158,7 +158,7 @@ describe('the end', () => {
     await until(() => server.streamsCount === 0);
   });
 
-  test('of the server is told with UNAVAILABLE at once, also to those who come then', async () => {
+  test('of the server is UNAVAILABLE at once, also for later callers', async () => {
     const { watch, left } = endless();
     const { peer, server } = await serve(watch, { drainTimeoutMs: 600_000 });
     const ends = [1, 2, 3].map(() => received(peer.stream(WATCH, REQUEST, forever)));
@@ -175,7 +175,7 @@ describe('the end', () => {
     expect(server.streamsCount).toBe(0);
   });
 
-  test('of the server does not wait for who reads nothing', async () => {
+  test('of the server does not wait for a client that does not read', async () => {
     const { peer, server } = await serve(
       async function* () {
         for (;;) yield await Promise.resolve(message('x'.repeat(100_000)));
@@ -190,7 +190,7 @@ describe('the end', () => {
   });
 });
 
-test('who does not read is sent no more than the connection holds', async () => {
+test('a client that does not read is sent no more than the connection holds', async () => {
   let yielded = 0;
   const { peer, server } = await serve(async function* () {
     for (; yielded < 2000; yielded++) yield await Promise.resolve(message('x'.repeat(100_000)));
@@ -209,7 +209,7 @@ test('who does not read is sent no more than the connection holds', async () => 
   await until(() => server.streamsCount === 0);
 });
 
-test('one stream more than the server may have is refused, until one ends', async () => {
+test('one stream beyond the server’s limit is refused, until one ends', async () => {
   const { watch } = endless();
   const { peer, server } = await serve(watch, { maxStreamsCount: 1 });
   const first = peer.stream(WATCH, REQUEST, forever);
@@ -223,14 +223,14 @@ test('one stream more than the server may have is refused, until one ends', asyn
   await second.return();
 });
 
-test('messages that are bytes already go out as they are', () => {
+test('messages that are bytes already are sent unchanged', () => {
   const method = preparedMethod(WATCH);
   const bytes = WatchResponse.encode(message('t')).finish();
   expect(WATCH.responseDeserialize(method.responseSerialize(bytes))).toEqual(message('t'));
   expect(method.responseSerialize(bytes).buffer).toBe(bytes.buffer);
 });
 
-test('a channel that is closed opens no stream', async () => {
+test('a closed channel opens no stream', async () => {
   const { peer } = await serve(endless().watch);
   peer.close();
   const { error } = await received(peer.stream(WATCH, REQUEST, forever));

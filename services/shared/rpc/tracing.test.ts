@@ -61,7 +61,7 @@ test('a call opened before its request begins with its request where it is recor
     await opened.send({ name: 'a' }, callLimits());
   });
   const [meanwhile, client, server] = [spanNamed('meanwhile'), spanOf(SpanKind.CLIENT), spanOf(SpanKind.SERVER)];
-  // Starts are told in whole milliseconds.
+  // Starts are recorded in whole milliseconds.
   const lateMs = hrTimeToMilliseconds(client!.startTime) - hrTimeToMilliseconds(meanwhile!.startTime);
   expect(lateMs).toBeGreaterThanOrEqual(15);
   expect(server?.parentSpanContext?.spanId).toBe(client?.spanContext().spanId);
@@ -84,7 +84,7 @@ test('a call opened before its request belongs to its caller’s trace', async (
   expect(traceIds).toEqual([traceId]);
 });
 
-test('a call without a trace has no parent, whatever is active where it comes in', async () => {
+test('a call without a trace has no parent, whatever span is active in the server', async () => {
   await withSpan('start of the server', {}, (span) => {
     expect(trace.getActiveSpan()).toBe(span);
     expect(trace.getSpan(contextOf(new Metadata()))).toBeUndefined();

@@ -26,7 +26,7 @@ const reject = (error: Error): GetPool => {
   return () => Promise.reject(error);
 };
 
-/** A handler that waits for its signal, tells of it, and throws its reason. */
+/** A handler that waits for its signal, reports it, and throws its reason. */
 function waiting() {
   const begun = new Gate();
   const ended = new Gate();
@@ -48,7 +48,7 @@ test('a call is answered', async () => {
   expect(answer.pool).toMatchObject({ name: 'a', createTime: new Date(0) });
 });
 
-test('any number of things may heed a call’s signal, and Node does not warn of a leak', async () => {
+test('a call’s signal may have any number of listeners, without a leak warning of Node', async () => {
   const warnings: Error[] = [];
   const note = (warning: Error): unknown => warnings.push(warning);
   process.on('warning', note);
@@ -64,7 +64,7 @@ test('any number of things may heed a call’s signal, and Node does not warn of
 });
 
 describe('a failure', () => {
-  test('crosses the wire whole, and is logged with what it was about', async () => {
+  test('is sent completely, and is logged with its details', async () => {
     const failure = new Failure('POOL_IN_USE', 'pool a: 3 addresses are in use; release them first', {
       violations: [{ field: 'name', reason: 'is in use' }],
       details: { pool: 'a' },
@@ -87,7 +87,7 @@ describe('a failure', () => {
     });
   });
 
-  test('of several calls at once, as of a group commit, is logged with the attachment of each', async () => {
+  test('of several calls, as of a group commit, is logged with the attachment of each', async () => {
     const shared = new Failure('STORE_UNAVAILABLE', 'the store is gone');
     const both = new Gate();
     const names: string[] = [];
@@ -105,7 +105,7 @@ describe('a failure', () => {
     expect(failed.map(({ attachment }) => attachment).sort()).toEqual(['n/a/eth0', 'n/b/eth0']);
   });
 
-  test('that is very long is cut, and the connection goes on', async () => {
+  test('that is very long is cut, and the connection stays usable', async () => {
     const { lines } = await servers.serve({
       getPool: (request, call) => {
         if (request.name === 'long') throw new Failure('POOLS_EXHAUSTED', 'pool '.repeat(40_000));
@@ -120,7 +120,7 @@ describe('a failure', () => {
     await expect(peer.call(GET_POOL, { name: 'a' }, callLimits())).resolves.toMatchObject({ pool: { name: 'a' } });
   });
 
-  test('that is a defect becomes a neutral text outside, and is whole in the log', async () => {
+  test('that is a defect becomes a neutral text for the caller, and is complete in the log', async () => {
     const { lines } = await servers.serve({ getPool: reject(new TypeError('password is hunter2')) });
     const call = servers.peer().call(GET_POOL, { name: 'a' }, callLimits());
     await expect(call).rejects.toMatchObject({
@@ -134,7 +134,7 @@ describe('a failure', () => {
     });
   });
 
-  test('of a handler that throws at once is one as well', async () => {
+  test('of a handler that throws synchronously counts as well', async () => {
     await servers.serve({
       getPool: () => {
         throw new Failure('POOL_NOT_FOUND', 'pool a: there is none');
@@ -144,7 +144,7 @@ describe('a failure', () => {
     await expect(call).rejects.toMatchObject({ code: 'POOL_NOT_FOUND' });
   });
 
-  test('UNIMPLEMENTED is what a method gives that the server lacks', async () => {
+  test('UNIMPLEMENTED is the answer for a missing method', async () => {
     await servers.serve();
     const call = servers.peer().call(LIST_POOLS, { pageSize: 0, pageToken: '' }, callLimits());
     await expect(call).rejects.toMatchObject({
@@ -155,16 +155,16 @@ describe('a failure', () => {
 });
 
 describe('the signal', () => {
-  test('fires at the caller’s deadline, on both sides', async () => {
+  test('aborts at the caller’s deadline, on both sides', async () => {
     const { getPool, reason } = waiting();
     await servers.serve({ getPool });
     const call = servers.peer().call(GET_POOL, { name: 'a' }, callLimits(1000));
     await expect(call).rejects.toMatchObject({ code: 'DEADLINE_EXCEEDED' });
-    // The time that is left is counted on from when the call arrives, so the caller may be heard to give up before it is over.
+    // The remaining time counts from the arrival of the call, so the caller may cancel before it is over.
     await expect(reason).resolves.toMatchObject({ code: expect.stringMatching(/^(DEADLINE_EXCEEDED|CANCELLED)$/) });
   });
 
-  test('fires at the deadline that the caller has told, though it goes on waiting', async () => {
+  test('aborts at the deadline that the caller sent, though the caller keeps waiting', async () => {
     const { getPool, reason } = waiting();
     await servers.serve({ getPool });
     const metadata = new Metadata({ waitForReady: true });
@@ -182,7 +182,7 @@ describe('the signal', () => {
     client.close();
   });
 
-  test('fires when the caller cancels', async () => {
+  test('aborts when the caller cancels', async () => {
     const { getPool, reason, started } = waiting();
     await servers.serve({ getPool });
     const controller = new AbortController();
@@ -194,7 +194,7 @@ describe('the signal', () => {
     await expect(reason).resolves.toMatchObject({ code: 'CANCELLED', message: 'the caller cancelled the call' });
   });
 
-  test('fires after the default time where the caller set none', async () => {
+  test('aborts after the default time where the caller set none', async () => {
     const { getPool } = waiting();
     await servers.serve({ getPool, defaultCallTimeoutMs: 100 });
     const call = servers.peer().call(GET_POOL, { name: 'a' }, { deadlineMs: Infinity });
@@ -204,7 +204,7 @@ describe('the signal', () => {
     });
   });
 
-  test('does not fire while there is time, however far the deadline, nor when the call was answered', async () => {
+  test('does not abort before the deadline, however far it is, nor after the answer', async () => {
     const signals: AbortSignal[] = [];
     await servers.serve({
       defaultCallTimeoutMs: Number.MAX_SAFE_INTEGER,
