@@ -13,6 +13,7 @@ import {
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
+import { Fakes } from '@podwire/ctl/testing/ctl';
 import { dataplaneSettings, readConfig as readDataplaneConfig } from '@podwire/dataplane/config';
 import { SETTINGS as IPAM_SETTINGS } from '@podwire/ipam/config';
 import type { RunningService } from '@podwire/ipam/service';
@@ -149,6 +150,7 @@ describe('the environment files', () => {
 
 describe('several hosts', () => {
   const place = new Place();
+  const fakes = new Fakes();
   const tls = join(place.directory, 'tls');
   const log = recordingLog().log;
   const peers: Peer[] = [];
@@ -169,15 +171,22 @@ describe('several hosts', () => {
   beforeAll(async () => {
     mkdirSync(tls);
     const [, commands] = /```sh\n([^`]*)```/.exec(readFileSync(join(FOLDER, 'README.md'), 'utf8'))!;
+    const [create, ...others] = commands!.trim().split('\n');
+    const certificates = join(place.directory, 'certificates');
+    const words = create!.replace('--directory certificates', `--directory ${certificates}`).split(' ');
+    expect(words.shift()).toBe('podwirectl');
+    expect(await fakes.podwirectl(...words)).toMatchObject({ exitCode: 0 });
     // The user is made by a package.
-    const script = commands!.replace('chgrp podwire', 'chgrp 0');
-    execFileSync('sh', ['-e', '-c', script], { cwd: tls, stdio: 'pipe' });
-    for (const kind of ['crt', 'key']) copyFileSync(join(tls, `node-1.${kind}`), join(tls, `node.${kind}`));
+    const script = others.join('\n').replace('-g podwire', '-g 0').replaceAll('/etc/podwire/tls', tls);
+    execFileSync('sh', ['-e', '-c', script], { cwd: place.directory, stdio: 'pipe' });
+    for (const kind of ['crt', 'key'])
+      copyFileSync(join(certificates, `node-node-2.${kind}`), join(tls, `node.${kind}`));
     service = await place.start(tlsLines('ipam.env', '127.0.0.1:0'));
   });
   afterAll(async () => {
     for (const peer of peers) peer.close();
     await service.stop();
+    await fakes.clear();
     place.remove();
   });
 
@@ -195,12 +204,12 @@ describe('several hosts', () => {
   }
 
   test.each<[string, (env: Record<string, string>) => TlsFiles | undefined]>([
-    ['dataplane.env', (env) => readDataplaneConfig(env, 'node-1').ipamTls],
-    ['plugin.env', (env) => readPluginSettings(env, 'node-1').ipamTls],
+    ['dataplane.env', (env) => readDataplaneConfig(env, 'node-2').ipamTls],
+    ['plugin.env', (env) => readPluginSettings(env, 'node-2').ipamTls],
   ])('reach podwire-ipam with the README’s certificates and %s, each for its own node', async (name, files) => {
     const registerAs = register(name, files);
-    await expect(registerAs('node-1')).resolves.toMatchObject({ node: { name: 'node-1' } });
-    await expect(registerAs('node-2')).rejects.toMatchObject({ code: 'ACCESS_DENIED' });
+    await expect(registerAs('node-2')).resolves.toMatchObject({ node: { name: 'node-2' } });
+    await expect(registerAs('node-1')).rejects.toMatchObject({ code: 'ACCESS_DENIED' });
   });
 
   test('have every setting of TLS in the environment files', () => {
