@@ -54,6 +54,9 @@ const CHANNEL: ChannelOptions = {
   'grpc.max_send_message_length': MAX_REQUEST_BYTES,
 };
 
+/** Longer than the calls of an ADD and a DEL with their default timeouts, in milliseconds. */
+const LONGEST_CALL_MS = 30_000;
+
 interface ConnectionOptions {
   readonly tls?: ClientTls | undefined;
   readonly timeouts?: ConnectionTimeouts | undefined;
@@ -74,8 +77,9 @@ function tlsCredentials({ certificates }: ClientTls): ChannelCredentials {
  * a client whose connect hangs, for which gRPC has no timeout, is replaced. Calls in flight then fail with UNAVAILABLE.
  * A unix socket needs neither: the kernel always reports the end of the peer.
  *
- * The service refuses calls on a connection whose certificate has expired since it was made. So a renewed certificate
- * replaces the client; calls in flight end on the former connection.
+ * The service refuses calls on a connection whose certificate has expired since it was made. So a client with a renewed
+ * certificate replaces the current one as soon as it is connected: a certificate that the service does not accept changes
+ * nothing. Calls in flight end on the former client; a stream that outlives them is to be opened again.
  *
  * Closing a client does not end its pending connect: it stays until the kernel gives up (tcp(7), `tcp_syn_retries`), or
  * until the peer closes. So the connect timeout grows with each attempt, to limit the number of pending connects.
@@ -87,6 +91,10 @@ export class Connection {
   readonly #serverName: ChannelOptions;
   #client: Client;
   #isClosed = false;
+  /** Connects with a renewed certificate, to replace the current client. */
+  #next: Client | undefined;
+  /** Clients of former certificates, for the calls in flight. */
+  readonly #former = new Set<Client>();
   /** Ends the notifications of renewed certificates. */
   #unfollow: () => void = () => undefined;
   #connectTimer: NodeJS.Timeout | undefined;
@@ -117,7 +125,9 @@ export class Connection {
     this.#isClosed = true;
     clearTimeout(this.#connectTimer);
     this.#unfollow();
-    this.#client.close();
+    this.#next?.close();
+    for (const client of [this.#client, ...this.#former]) client.close();
+    this.#former.clear();
   }
 
   #follow(certificates: CertificateSource): void {
@@ -133,9 +143,24 @@ export class Connection {
 
   #renew(): void {
     if (this.#isClosed) return;
-    this.#replaceClient();
-    // Connects at once, so that no call has to wait for it.
-    this.#client.getChannel().getConnectivityState(true);
+    this.#next?.close();
+    const next = this.#open();
+    this.#next = next;
+    next.waitForReady(Infinity, (error) => {
+      if (error || this.#isClosed || this.#next !== next) return;
+      this.#next = undefined;
+      this.#retire(this.#client);
+      this.#client = next;
+      if (this.#timeouts) this.#limitConnecting(next, this.#timeouts.connectTimeoutMs);
+    });
+  }
+
+  #retire(client: Client): void {
+    this.#former.add(client);
+    const close = (): void => {
+      if (this.#former.delete(client)) client.close();
+    };
+    setTimeout(close, LONGEST_CALL_MS).unref();
   }
 
   #open(): Client {
@@ -172,12 +197,8 @@ export class Connection {
 
   #reconnect(): void {
     this.#connectFactor = Math.min(2 * this.#connectFactor, MAX_CONNECT_FACTOR);
-    this.#replaceClient();
-  }
-
-  #replaceClient(): void {
-    const former = this.#client;
+    const stalledClient = this.#client;
     this.#client = this.#open();
-    former.close();
+    stalledClient.close();
   }
 }

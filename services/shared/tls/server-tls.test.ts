@@ -2,7 +2,7 @@ import { copyFileSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { connect } from 'node:tls';
 
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { Failure } from '../failure/failure.js';
 import type { AccessRequest } from '../rpc/access.js';
@@ -164,27 +164,48 @@ test('uses replaced files for new connections, keeps the former ones while a pai
   expect(lines.at(-1)).toMatchObject({ msg: 'TLS certificates: read new ones; new connections use them' });
 });
 
-test('a client shows a renewed certificate at its next call, and the call in flight is answered', async () => {
-  const address = await serve();
-  const files = await folder.client('node', 'worker-1');
-  const renewed = await folder.client('node', 'worker-2');
-  const clock = new ManualClock();
-  const tls = { certificates: certificateSource(files, clock).source, serverName: IPAM_SERVER_NAME };
-  const peer = servers.peer(address, { tls });
+describe('a client whose certificate is renewed', () => {
   const names = () => requests.map(({ caller }) => (caller.kind === 'certificate' ? caller.name : caller.kind));
-  await peer.call(GET_POOL, { name: 'web' }, callLimits());
-  const inFlight = peer.call(GET_POOL, { name: 'slow' }, callLimits());
-  await expect.poll(names).toEqual(['worker-1', 'worker-1']);
 
-  copyFileSync(renewed.identity!.certificate.path, files.identity!.certificate.path);
-  copyFileSync(renewed.identity!.key.path, files.identity!.key.path);
-  clock.advance(10_000);
-  await settled();
-  await peer.call(GET_POOL, { name: 'web' }, callLimits());
-  slow.open();
+  /** A client that has made a call, and puts the identity of other files in the place of its own. */
+  async function connected(files: TlsFiles) {
+    const clock = new ManualClock();
+    const tls = { certificates: certificateSource(files, clock).source, serverName: IPAM_SERVER_NAME };
+    const peer = servers.peer(await serve(), { tls });
+    const send = (name: string) => peer.call(GET_POOL, { name }, callLimits());
+    await send('web');
+    const renew = async ({ identity }: TlsFiles): Promise<void> => {
+      for (const kind of ['certificate', 'key'] as const)
+        copyFileSync(identity![kind].path, files.identity![kind].path);
+      clock.advance(10_000);
+      await settled();
+    };
+    return { send, renew };
+  }
 
-  await expect(inFlight).resolves.toHaveProperty('pool.name', 'slow');
-  expect(names()).toEqual(['worker-1', 'worker-1', 'worker-2']);
+  test('shows the renewed one, and the call in flight is answered', async () => {
+    const { send, renew } = await connected(await folder.client('node', 'worker-1'));
+    const inFlight = send('slow');
+    await expect.poll(names).toEqual(['worker-1', 'worker-1']);
+
+    await renew(await folder.client('node', 'worker-2'));
+
+    await expect.poll(() => send('web').then(() => names().at(-1))).toBe('worker-2');
+    slow.open();
+    await expect(inFlight).resolves.toHaveProperty('pool.name', 'slow');
+  });
+
+  test('keeps its connection where the server does not accept the renewed one', async () => {
+    const { send, renew } = await connected(await folder.client('node', 'worker-1'));
+    const other = await CertificateFolder.create(join(servers.folder, 'other'));
+
+    await renew(await other.client('node', 'worker-2'));
+
+    await expect(send('web')).resolves.toHaveProperty('pool.name', 'web');
+    expect(names()).toEqual(['worker-1', 'worker-1']);
+    await renew(await folder.client('node', 'worker-3'));
+    await expect.poll(() => send('web').then(() => names().at(-1))).toBe('worker-3');
+  });
 });
 
 test.each([
