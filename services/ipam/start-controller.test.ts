@@ -102,6 +102,18 @@ describe('the node controller', () => {
     expect(patches.every((line) => line.includes('/n1'))).toBe(true);
   });
 
+  test('shows it also if it became so while the API server was unreachable', async () => {
+    server.put(NODES, nodeObject('n1'));
+    await start();
+    await until(() => server.watchersCount === 2);
+    server.refusal = 503;
+    server.disconnect();
+    server.put(OWN_PODS, nodePod('n1'));
+    await until(() => logged('the node controller cannot watch') === 1);
+    server.refusal = undefined;
+    await until(() => logged('node n1: set the condition NetworkUnavailable to False') === 1);
+  });
+
   test('serves allocations while the API server is down, and logs the outage once', async () => {
     server.refusal = 503;
     await start();

@@ -22,6 +22,8 @@ export interface ClusterStateOptions {
   readonly podChanged: () => void;
   /** The copy of the cluster is not current any more. */
   readonly interrupted: () => void;
+  /** It may be current again. */
+  readonly resumed: () => void;
 }
 
 /** The cluster as the API server shows it: copies of Nodes and of podwire-node's pods, and consistent lists. */
@@ -110,10 +112,11 @@ export class ClusterState {
   }
 
   #reporter(purpose: string): (failure: unknown) => void {
-    const { events, interrupted } = this.#options;
+    const { events, interrupted, resumed } = this.#options;
     return (failure) => {
       if (failure === undefined) {
         events.apiAnswered(purpose);
+        resumed();
         return;
       }
       interrupted();

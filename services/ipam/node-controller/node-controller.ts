@@ -54,6 +54,7 @@ export class NodeController {
         this.#nodes.interrupted();
         this.#pods.interrupted();
       },
+      resumed: () => this.#readiness.changed(),
     });
   }
 

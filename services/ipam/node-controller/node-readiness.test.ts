@@ -105,6 +105,17 @@ test('a failure is retried without a change, and does not hold up the next Node'
   expect(logged('the API server answers the node controller again')).toBe(1);
 });
 
+test('a failure ends with its Node', async () => {
+  answer = () => Promise.reject(new Failure('ACCESS_DENIED', 'a webhook refuses'));
+  show('n1');
+  serving.add('n1');
+  await change();
+  nodes.clear();
+  for (let turn = 0; turn < 10; turn++) await settleEvents();
+  expect(logged('the node controller cannot change Nodes')).toBe(1);
+  expect(logged('the API server answers the node controller again')).toBe(1);
+});
+
 test('an old copy changes nothing', async () => {
   isCurrent = false;
   show('n1');

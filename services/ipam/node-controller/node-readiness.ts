@@ -92,7 +92,7 @@ export class NodeReadiness {
     // One node may be refused while others are not: that is one failure, not an end and a begin with each node.
     const failed = outcomes.find(({ type }) => type === 'failed');
     if (failed) events.apiFailed(PURPOSE, failed.error);
-    else if (outcomes.some(({ type }) => type === 'answered')) events.apiAnswered(PURPOSE);
+    else events.apiAnswered(PURPOSE);
     return !failed;
   }
 
@@ -100,7 +100,7 @@ export class NodeReadiness {
     const { api, events } = this.#options;
     const { path, contentType, body, effect } = patch;
     const sent = this.#sent.get(node) ?? new Set();
-    if (sent.has(path)) return { type: 'sent before' };
+    if (sent.has(path)) return { type: 'answered' };
     try {
       const { status } = await api.send({ method: 'PATCH', path, contentType, body, signal });
       this.#sent.set(node, sent.add(path));
@@ -115,6 +115,6 @@ export class NodeReadiness {
 const PURPOSE = 'change Nodes';
 
 interface Outcome {
-  readonly type: 'sent before' | 'answered' | 'failed';
+  readonly type: 'answered' | 'failed';
   readonly error?: unknown;
 }
