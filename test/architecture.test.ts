@@ -30,6 +30,8 @@ test('the repository has files to check', () => {
     './message-size.js',
     './reflection.js',
     './release.js',
+    './request-queue.js',
+    './rpc-events.js',
     './streaming.js',
     './unary.js',
     './unix-listener.js',

@@ -2,6 +2,8 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 
 import { createNoopMeter, metrics, type Meter, type Observable } from '@opentelemetry/api';
+import { RpcEvents } from '@podwire/shared/rpc/rpc-events';
+import { systemClock } from '@podwire/shared/runtime/clock';
 import { afterEach, expect, test } from 'vitest';
 
 import { observeUsage } from '../audit/usage-operations.js';
@@ -25,6 +27,10 @@ test('the README lists every metric, and no other', async () => {
       note(name);
       return { record: () => undefined };
     },
+    createUpDownCounter: (name: string) => {
+      note(name);
+      return { add: () => undefined };
+    },
     createObservableGauge: (name: string) => {
       note(name);
       return observable;
@@ -34,6 +40,8 @@ test('the README lists every metric, and no other', async () => {
   const { events } = await startIpam(new MemoryStore());
   new HistoryEvents(events);
   new ControllerEvents(events);
+  const caller = { kind: 'certificate', role: 'node', name: 'worker-1' } as const;
+  new RpcEvents({ log: events.log, clock: systemClock }).started(caller, 0);
   observeUsage(meter, () => Promise.reject(new Error('nothing is asked')));
 
   const section = readFileSync(join(import.meta.dirname, '../README.md'), 'utf8').split('## Metrics\n')[1]!;

@@ -65,6 +65,7 @@ describe('codes of the CNI specification', () => {
         'STORE_FULL',
         'STORE_LOCKED',
         'STORE_UNAVAILABLE',
+        'TOO_MANY_REQUESTS',
         'TOO_MANY_STREAMS',
         'UNREACHABLE',
       ],

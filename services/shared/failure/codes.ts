@@ -298,7 +298,13 @@ export const FAILURE_CODES = {
     status: status.RESOURCE_EXHAUSTED,
     cni: 11,
     retryable: true,
-    about: 'The server has reached its limit of open streams.',
+    about: 'The server or the caller has reached its limit of open streams.',
+  },
+  TOO_MANY_REQUESTS: {
+    status: status.RESOURCE_EXHAUSTED,
+    cni: 11,
+    retryable: true,
+    about: 'Too many requests of the caller wait.',
   },
   UNREACHABLE: { status: status.UNAVAILABLE, cni: 11, retryable: true, about: 'A Podwire service does not answer.' },
   DEADLINE_EXCEEDED: {

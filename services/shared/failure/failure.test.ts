@@ -31,6 +31,7 @@ test('whether a failure is retryable is a property of its code', () => {
     'NOT_READY',
     'PODS_AT_RISK',
     'STORE_UNAVAILABLE',
+    'TOO_MANY_REQUESTS',
     'TOO_MANY_STREAMS',
     'UNREACHABLE',
   ]);

@@ -8,6 +8,7 @@ import {
 import { Failure } from '../failure/failure.js';
 import type { Clock } from '../runtime/clock.js';
 import { callerOf, LOCAL_CALLER, type Caller } from '../tls/caller.js';
+import type { Leave, RequestQueue } from './request-queue.js';
 
 /** A call that its caller may be refused. */
 export interface AccessRequest {
@@ -42,25 +43,45 @@ export const markNetworkCall: ServerInterceptor = (_, call) =>
     },
   });
 
-export interface AccessControl {
-  readonly authorize: Authorize;
+export interface Admission {
   readonly clock: Clock;
+  /** Undefined where every caller that reaches the server may call everything. */
+  readonly authorize?: Authorize | undefined;
+  readonly queue: RequestQueue;
 }
+
+/** A call that may execute. */
+export interface AdmittedCall {
+  readonly caller: Caller;
+  /** Has to be called when the call has ended. */
+  readonly leave: Leave;
+}
+
+const NOTHING_TO_LEAVE: Leave = () => undefined;
 
 /**
- * Refuses a call before its handler runs.
- * @throws Failure ACCESS_DENIED
+ * Waits for the turn of a call, and refuses it if its caller may not make it. A local call waits for no turn: podwirectl
+ * must work while nodes flood the service.
+ * @throws Failure ACCESS_DENIED, TOO_MANY_REQUESTS, or the signal's
  */
-export async function checkAccess(
-  access: AccessControl,
+export async function admitCall(
+  { clock, authorize, queue }: Admission,
   call: IdentifiableCall,
-  request: Omit<AccessRequest, 'caller'>,
-): Promise<void> {
-  const caller = identify(access, call);
-  if (caller.kind !== 'local') await access.authorize({ caller, ...request });
+  { signal, ...request }: Omit<AccessRequest, 'caller'> & { readonly signal: AbortSignal },
+): Promise<AdmittedCall> {
+  const caller = identify(clock, call);
+  if (caller.kind === 'local') return { caller, leave: NOTHING_TO_LEAVE };
+  const leave = await queue.enter(caller, signal);
+  try {
+    await authorize?.({ caller, ...request });
+    return { caller, leave };
+  } catch (error) {
+    leave();
+    throw error;
+  }
 }
 
-function identify({ clock }: AccessControl, call: IdentifiableCall): Caller {
+function identify(clock: Clock, call: IdentifiableCall): Caller {
   if (call.metadata.get(NETWORK_KEY).length === 0) return LOCAL_CALLER;
   const { sslPeerCertificate } = call.getAuthContext();
   if (!sslPeerCertificate)

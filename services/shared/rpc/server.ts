@@ -18,6 +18,8 @@ import { UNIX } from './listen.js';
 import { MAX_REQUEST_BYTES } from './message-size.js';
 import { addReflection } from './reflection.js';
 import { RELEASE, releaseInterceptor } from './release.js';
+import { RequestQueue, type QueueLimits } from './request-queue.js';
+import { RpcEvents } from './rpc-events.js';
 import { Streams, type Streaming } from './streaming.js';
 import { unaryHandlers, type Unary } from './unary.js';
 import { UnixListener } from './unix-listener.js';
@@ -50,6 +52,8 @@ export interface RpcServerOptions {
   readonly certificates?: CertificateSource | undefined;
   /** Whether clients over the network have to show a certificate. Default: required. */
   readonly clientCertificates?: 'required' | 'none';
+  /** Limits of the requests of clients with certificates. Default: {@link QUEUE_LIMITS}. */
+  readonly queueLimits?: QueueLimits;
   /** Decides over the calls of clients with certificates. Default: they may call everything. */
   readonly authorize?: Authorize;
   /** Makes the services out of the server's ways to make handlers. */
@@ -57,6 +61,12 @@ export interface RpcServerOptions {
 }
 
 const DEFAULT_MAX_STREAMS_COUNT = 10_000;
+
+/**
+ * Maximum number of calls that a connection may have open; the client delays further ones. All that a client sends at once
+ * take processor time in one turn of the event loop, before they can wait in the queue of their caller.
+ */
+const MAX_CALLS_PER_CONNECTION = 100;
 
 /** A connection whose peer vanished without closing it, as by a power failure, ends within the sum of both. */
 const KEEPALIVE = { 'grpc.keepalive_time_ms': 30_000, 'grpc.keepalive_timeout_ms': 10_000 } as const;
@@ -83,16 +93,19 @@ export class RpcServer {
       maxStreamsCount = DEFAULT_MAX_STREAMS_COUNT,
       release = RELEASE,
       authorize,
+      queueLimits: limits,
     } = options;
-    const access = authorize && { authorize, clock };
+    const events = new RpcEvents({ log, clock });
+    const admission = { authorize, clock, queue: new RequestQueue({ clock, events, limits }) };
     this.#server = new Server({
       'grpc.max_receive_message_length': MAX_REQUEST_BYTES,
+      'grpc.max_concurrent_streams': MAX_CALLS_PER_CONNECTION,
       ...KEEPALIVE,
       interceptors: [releaseInterceptor(release)],
     });
-    this.#streams = new Streams({ log, clock, maxStreamsCount, access });
+    this.#streams = new Streams({ log, clock, maxStreamsCount, admission, events });
     this.#services = options.services(
-      unaryHandlers({ log, clock, defaultTimeoutMs: defaultCallTimeoutMs, access }),
+      unaryHandlers({ log, clock, defaultTimeoutMs: defaultCallTimeoutMs, admission }),
       this.#streams.handlers,
     );
     for (const { definition, implementation } of this.#services) this.#server.addService(definition, implementation);

@@ -5,8 +5,10 @@ import { Failure } from '../failure/failure.js';
 import { failureOfSignal } from '../failure/signal.js';
 import type { Clock } from '../runtime/clock.js';
 import type { Logger } from '../runtime/log.js';
-import { checkAccess, type AccessControl } from './access.js';
+import { formatCaller, type Caller } from '../tls/caller.js';
+import { admitCall, type Admission } from './access.js';
 import { openCall, type Call, type ServedCall } from './border.js';
+import type { QueueEvents } from './request-queue.js';
 
 /**
  * Answers one request with any number of messages. The next message is pulled only after the previous one was handed to
@@ -26,9 +28,15 @@ export interface StreamsOptions {
   readonly clock: Clock;
   /** Maximum number of open streams; a further one is refused with TOO_MANY_STREAMS. Range: 1 and more. */
   readonly maxStreamsCount: number;
-  /** Undefined where every caller that reaches the server may call everything. */
-  readonly access?: AccessControl | undefined;
+  readonly admission: Admission;
+  readonly events: Pick<QueueEvents, 'refused'>;
 }
+
+/**
+ * Maximum number of open streams of a caller over the network. A node has one to three; those of a connection that was
+ * cut without notice stay until its keepalive timeout.
+ */
+export const MAX_STREAMS_PER_CALLER = 32;
 
 /**
  * The open streams of a server. A stream has no timeout except its caller's deadline. It ends when the caller cancels, when its
@@ -36,7 +44,8 @@ export interface StreamsOptions {
  */
 export class Streams {
   readonly #options: StreamsOptions;
-  readonly #open = new Set<ServedCall>();
+  /** The open streams, with the name of the caller. */
+  readonly #open = new Map<ServedCall, string>();
   #draining = false;
 
   constructor(options: StreamsOptions) {
@@ -49,13 +58,16 @@ export class Streams {
   }
 
   readonly handlers: Streaming = (method, handler) => (call) => {
-    const { access, ...options } = this.#options;
+    const { admission, ...options } = this.#options;
     const { path, requestSerialize } = method;
     const served = openCall(call, { path, defaultTimeoutMs: undefined, ...options });
     void context.with(served.context, async () => {
       try {
-        if (access) await checkAccess(access, call, { path, encodeRequest: () => requestSerialize(call.request) });
-        this.#admit(served);
+        const encodeRequest = (): Buffer => requestSerialize(call.request);
+        const { caller, leave } = await admitCall(admission, call, { path, encodeRequest, signal: served.signal });
+        // An open stream executes only while it makes a message, at the pace of its reader.
+        leave();
+        this.#add(served, caller);
         for await (const response of handler(call.request, served)) await sendMessage(call, response, served.signal);
         if (served.signal.aborted) throw failureOfSignal(served.signal);
         served.succeed();
@@ -73,19 +85,30 @@ export class Streams {
   /** Ends every stream with UNREACHABLE, later ones too. */
   drain(): void {
     this.#draining = true;
-    for (const served of this.#open) served.abort(stoppingFailure());
+    for (const served of this.#open.keys()) served.abort(stoppingFailure());
   }
 
   /** @throws Failure TOO_MANY_STREAMS, or UNREACHABLE while the server drains */
-  #admit(served: ServedCall): void {
+  #add(served: ServedCall, caller: Caller): void {
     if (this.#draining) throw stoppingFailure();
-    const { maxStreamsCount } = this.#options;
+    const { maxStreamsCount, events } = this.#options;
     if (this.#open.size >= maxStreamsCount)
       throw new Failure(
         'TOO_MANY_STREAMS',
         `stream limit of ${maxStreamsCount} reached; close streams, or call another replica`,
       );
-    this.#open.add(served);
+    const name = formatCaller(caller);
+    if (caller.kind === 'certificate' && this.#countOf(name) >= MAX_STREAMS_PER_CALLER) {
+      events.refused(caller, 'streams');
+      throw new Failure('TOO_MANY_STREAMS', `${name}: it has ${MAX_STREAMS_PER_CALLER} open streams; close streams`);
+    }
+    this.#open.set(served, name);
+  }
+
+  #countOf(name: string): number {
+    let count = 0;
+    for (const other of this.#open.values()) if (other === name) count++;
+    return count;
   }
 }
 

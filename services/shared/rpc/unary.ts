@@ -1,10 +1,12 @@
 import type { handleUnaryCall, MethodDefinition } from '@grpc/grpc-js';
 import { context } from '@opentelemetry/api';
 
+import { Failure } from '../failure/failure.js';
 import type { Clock } from '../runtime/clock.js';
 import type { Logger } from '../runtime/log.js';
-import { checkAccess, type AccessControl } from './access.js';
+import { admitCall, type Admission } from './access.js';
 import { openCall, type Call } from './border.js';
+import type { Leave } from './request-queue.js';
 
 export type Handler<Request, Response> = (request: Request, call: Call) => Promise<Response>;
 
@@ -13,8 +15,7 @@ export interface UnaryOptions {
   readonly clock: Clock;
   /** Timeout of a call without a deadline, in milliseconds. */
   readonly defaultTimeoutMs: number;
-  /** Undefined where every caller that reaches the server may call everything. */
-  readonly access?: AccessControl | undefined;
+  readonly admission: Admission;
 }
 
 /** Converts handlers of unary methods to gRPC's. One per server. */
@@ -24,19 +25,25 @@ export type Unary = <Request, Response>(
 ) => handleUnaryCall<Request, Response>;
 
 /** Methods with one request and one answer, behind the server's border. */
-export function unaryHandlers({ access, ...options }: UnaryOptions): Unary {
+export function unaryHandlers({ admission, ...options }: UnaryOptions): Unary {
   return (method, handler) => (call, reply) => {
     const { path, requestSerialize } = method;
     const served = openCall(call, { path, ...options });
     void context.with(served.context, async () => {
+      const { signal } = served;
+      const encodeRequest = (): Buffer => requestSerialize(call.request);
+      let leave: Leave | undefined;
       try {
-        if (access) await checkAccess(access, call, { path, encodeRequest: () => requestSerialize(call.request) });
-        const response = await handler(call.request, { signal: served.signal });
+        ({ leave } = await admitCall(admission, call, { path, encodeRequest, signal }));
+        const response = await handler(call.request, { signal });
         served.succeed();
         reply(null, response);
       } catch (error) {
-        reply(served.fail(error));
+        // The queue reports the requests that did not execute, in one line for many.
+        const isReported = !leave && error instanceof Failure && error.code !== 'ACCESS_DENIED';
+        reply(served.fail(error, isReported ? { expected: true } : undefined));
       } finally {
+        leave?.();
         served.release();
       }
     });

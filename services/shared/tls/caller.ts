@@ -9,14 +9,15 @@ export type Role = (typeof ROLES)[number];
 /** Who calls, as the transport proves it. */
 export type Caller =
   /** A process on the same machine: over a unix socket that only its owner reaches, or over loopback where that is allowed. */
-  | { readonly kind: 'local' }
-  /** The holder of a client certificate. */
-  | {
-      readonly kind: 'certificate';
-      readonly role: Role;
-      /** The certificate's common name; of a node, the node's name as Kubernetes knows it. */
-      readonly name: string;
-    };
+  { readonly kind: 'local' } | NetworkCaller;
+
+/** The holder of a client certificate. */
+export interface NetworkCaller {
+  readonly kind: 'certificate';
+  readonly role: Role;
+  /** The certificate's common name; of a node, the node's name as Kubernetes knows it. */
+  readonly name: string;
+}
 
 export const LOCAL_CALLER: Caller = { kind: 'local' };
 

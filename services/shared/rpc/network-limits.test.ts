@@ -1,0 +1,225 @@
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+
+import { Client, compressionAlgorithms, credentials, status, type ChannelOptions } from '@grpc/grpc-js';
+import { PoolServiceService } from '@podwire/proto/podwire/ipam/v1/pool';
+import { WatchResponse, WatchServiceService } from '@podwire/proto/podwire/ipam/v1/watch';
+import { service as healthService } from 'grpc-health-check';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+
+import { Failure } from '../failure/failure.js';
+import { systemClock } from '../runtime/clock.js';
+import { certificateSource, CertificateFolder } from '../testing/certificates.js';
+import { callLimits, echoPool, Gate, GET_POOL, recordingLog, TestServers } from '../testing/server.js';
+import { IPAM_SERVER_NAME, type Role } from '../tls/caller.js';
+import type { Peer } from './client.js';
+import { MAX_REQUEST_BYTES } from './message-size.js';
+import { RpcServer } from './server.js';
+import { MAX_STREAMS_PER_CALLER } from './streaming.js';
+
+/** What a client with a certificate can take of the network listener. Requests with the name "held" wait for a gate. */
+
+const QUEUE_LIMITS = { maxExecutingCount: 16, maxExecutingPerCallerCount: 4, maxWaitingPerCallerCount: 20 };
+/** More than execute at once. */
+const FLOOD = 15;
+
+const REQUEST = { kinds: [], nodeName: '', poolName: '', resumeToken: '' };
+const { watch: WATCH } = WatchServiceService;
+
+/** Its folder and clients are used. */
+let clients: TestServers;
+let folder: CertificateFolder;
+let server: RpcServer;
+let gate: Gate;
+let address: string;
+let localAddress: string;
+/** Names of the requests that were executed. */
+let executed: string[];
+let lines: Record<string, unknown>[];
+
+beforeEach(async () => {
+  clients = new TestServers();
+  folder = await CertificateFolder.create(join(clients.folder, 'certificates'));
+  gate = new Gate();
+  executed = [];
+  localAddress = clients.address();
+  const recording = recordingLog();
+  ({ lines } = recording);
+  server = new RpcServer({
+    addresses: ['127.0.0.1:0', localAddress],
+    defaultCallTimeoutMs: 60_000,
+    drainTimeoutMs: 0,
+    certificates: certificateSource(await folder.server()).source,
+    queueLimits: QUEUE_LIMITS,
+    log: recording.log,
+    clock: systemClock,
+    services: (unary, streaming) => [
+      {
+        name: 'podwire.ipam.v1.PoolService',
+        definition: PoolServiceService,
+        implementation: {
+          getPool: unary(GET_POOL, async (request, call) => {
+            executed.push(request.name);
+            if (request.name === 'held') await gate.opened;
+            return echoPool(request, call);
+          }),
+        },
+      },
+      {
+        name: 'podwire.ipam.v1.WatchService',
+        definition: WatchServiceService,
+        implementation: {
+          watch: streaming(WATCH, async function* (_, { signal }) {
+            yield WatchResponse.fromPartial({ resumeToken: 'first' });
+            if (!signal.aborted) await new Promise((resolve) => signal.addEventListener('abort', resolve));
+          }),
+        },
+      },
+    ],
+  });
+  [address = ''] = await server.listen();
+  server.setServing();
+});
+
+afterEach(async () => {
+  gate.open();
+  await server.stop();
+  await clients.clear();
+});
+
+async function peerOf(role: Role, name: string): Promise<Peer> {
+  const tls = { certificates: certificateSource(await folder.client(role, name)).source, serverName: IPAM_SERVER_NAME };
+  return clients.peer(address, { tls });
+}
+
+const getPool = (peer: Peer, name: string, timeoutMs?: number) => peer.call(GET_POOL, { name }, callLimits(timeoutMs));
+
+const failureOf = (call: Promise<unknown>): Promise<unknown> =>
+  call.then(() => undefined).catch((error: unknown) => error);
+
+/** Sends requests that are held, and waits until as many execute as may. */
+async function flood(peer: Peer, count = FLOOD): Promise<{ readonly outcomes: Promise<unknown>[] }> {
+  const outcomes = Array.from({ length: count }, () => failureOf(getPool(peer, 'held')));
+  await expect.poll(() => executed).toHaveLength(QUEUE_LIMITS.maxExecutingPerCallerCount);
+  return { outcomes };
+}
+
+describe('while one node floods', () => {
+  test('another node is served after no more of its requests than execute at once, and all are served in the end', async () => {
+    const { outcomes } = await flood(await peerOf('node', 'worker-1'));
+
+    await getPool(await peerOf('node', 'worker-2'), 'web');
+
+    expect(executed.indexOf('web')).toBe(QUEUE_LIMITS.maxExecutingPerCallerCount);
+    gate.open();
+    expect(await Promise.all(outcomes)).toEqual(outcomes.map(() => undefined));
+    expect(executed).toHaveLength(FLOOD + 1);
+  });
+
+  test('operators, local calls and health checks are served', async () => {
+    const flooder = await peerOf('node', 'worker-1');
+    await flood(flooder);
+
+    await getPool(await peerOf('operator', 'worker-1'), 'operator');
+    await getPool(clients.peer(localAddress), 'local');
+    const { path, requestSerialize, requestDeserialize, responseSerialize, responseDeserialize } = healthService.Check!;
+    const check = { path, requestSerialize, requestDeserialize, responseSerialize, responseDeserialize };
+    const health = await flooder.call(
+      { ...check, requestStream: false, responseStream: false },
+      { service: '' },
+      callLimits(),
+    );
+
+    expect(executed.slice(-2)).toEqual(['operator', 'local']);
+    expect(health).toEqual({ status: 'SERVING' });
+  });
+
+  test('its waiting requests end with their deadline and never execute', async () => {
+    const flooder = await peerOf('node', 'worker-1');
+    await flood(flooder);
+
+    expect(await failureOf(getPool(flooder, 'late', 100))).toMatchObject({ code: 'DEADLINE_EXCEEDED' });
+    gate.open();
+    await getPool(flooder, 'last');
+
+    expect(executed).not.toContain('late');
+  });
+
+  test('its requests beyond the limit are refused, and one line of the log names it', async () => {
+    const count = QUEUE_LIMITS.maxExecutingPerCallerCount + QUEUE_LIMITS.maxWaitingPerCallerCount + 10;
+    const { outcomes } = await flood(await peerOf('node', 'worker-1'), count);
+    const refusedCalls = outcomes.slice(-10);
+
+    for (const failure of await Promise.all(refusedCalls)) {
+      expect(failure).toBeInstanceOf(Failure);
+      expect(failure).toMatchObject({ code: 'TOO_MANY_REQUESTS', retryable: true });
+    }
+    const warnings = lines.filter(({ level }) => level === 'warn');
+    expect(warnings.map(({ msg }) => msg)).toEqual([
+      expect.stringMatching(/^node "worker-1": too many of its requests wait, .*; check/),
+    ]);
+    expect(lines.filter(({ err }) => err !== undefined)).toEqual([]);
+  });
+});
+
+describe('streams of one caller', () => {
+  test('are limited, while another caller and local clients may open more', async () => {
+    const peer = await peerOf('node', 'worker-1');
+    const open = async (from: Peer) => {
+      const stream = from.stream(WATCH, REQUEST, new AbortController().signal);
+      await stream.next();
+      return stream;
+    };
+    const first = await open(peer);
+    for (let count = 1; count < MAX_STREAMS_PER_CALLER; count++) await open(peer);
+
+    await expect(open(peer)).rejects.toMatchObject({
+      code: 'TOO_MANY_STREAMS',
+      message: `node "worker-1": it has ${MAX_STREAMS_PER_CALLER} open streams; close streams`,
+    });
+    await open(await peerOf('node', 'worker-2'));
+    const local = clients.peer(localAddress);
+    await Promise.all(Array.from({ length: MAX_STREAMS_PER_CALLER + 1 }, () => open(local)));
+    const openCount = server.streamsCount;
+    await first.return();
+    await expect.poll(() => server.streamsCount).toBe(openCount - 1);
+    await open(peer);
+  });
+});
+
+describe('a request that is too large', () => {
+  /** A client without Podwire's own limit. */
+  async function send(name: string, options: ChannelOptions = {}): Promise<number | undefined> {
+    const { ca, identity } = await folder.client('node', 'worker-1');
+    const [caBytes, key, certificate] = [ca, identity?.key, identity?.certificate].map((file) =>
+      readFileSync(file?.path ?? ''),
+    );
+    const client = new Client(address, credentials.createSsl(caBytes, key, certificate), {
+      'grpc.ssl_target_name_override': IPAM_SERVER_NAME,
+      'grpc.max_send_message_length': -1,
+      ...options,
+    });
+    const { path, requestSerialize, responseDeserialize } = GET_POOL;
+    const code = await new Promise<number | undefined>((resolve) => {
+      const deadline = { deadline: Date.now() + 10_000 };
+      client.makeUnaryRequest(path, requestSerialize, responseDeserialize, { name }, deadline, (error) =>
+        resolve(error?.code),
+      );
+    });
+    client.close();
+    return code;
+  }
+
+  test('is refused without being executed', async () => {
+    expect(await send('x'.repeat(MAX_REQUEST_BYTES))).toBe(status.RESOURCE_EXHAUSTED);
+    expect(executed).toEqual([]);
+    expect(await send('web')).toBeUndefined();
+  });
+
+  test('is refused when it is small only as it is compressed', async () => {
+    const compressed = { 'grpc.default_compression_algorithm': compressionAlgorithms.gzip };
+    expect(await send('x'.repeat(8 * MAX_REQUEST_BYTES), compressed)).toBe(status.RESOURCE_EXHAUSTED);
+    expect(executed).toEqual([]);
+    expect(await send('web', compressed)).toBeUndefined();
+  });
+});

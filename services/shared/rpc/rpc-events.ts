@@ -1,0 +1,84 @@
+import { metrics } from '@opentelemetry/api';
+
+import type { Clock } from '../runtime/clock.js';
+import type { Logger } from '../runtime/log.js';
+import { formatCaller, type NetworkCaller } from '../tls/caller.js';
+import type { QueueEvents, RefusalReason } from './request-queue.js';
+
+const MS_PER_SECOND = 1000;
+
+/** Waits from a turn of the event loop up to the timeout of a call. */
+const WAIT_BUCKETS_SECONDS = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10];
+
+/** Interval between two log lines about one caller, in milliseconds. */
+const LOG_INTERVAL_MS = 60_000;
+
+/** Callers whose last log line is remembered. A cluster has as many nodes, and an authority may sign any name. */
+const MAX_LOGGED_CALLERS = 10_000;
+
+const REASONS: Readonly<Record<RefusalReason, string>> = {
+  requests: 'too many of its requests wait, and further ones are refused',
+  streams: 'it has too many open streams, and further ones are refused',
+  deadline: 'requests of it waited for their turn until their deadline',
+};
+
+/** @returns the instruments; created for the first call over the network, as most servers have no network listener */
+function createInstruments() {
+  const meter = metrics.getMeter('podwire');
+  return {
+    waiting: meter.createUpDownCounter('podwire.rpc.requests.waiting', {
+      unit: '{request}',
+      description: 'Requests over the network that wait for their turn',
+    }),
+    wait: meter.createHistogram('podwire.rpc.wait.duration', {
+      unit: 's',
+      description: 'Time for which requests over the network waited for their turn',
+      advice: { explicitBucketBoundaries: WAIT_BUCKETS_SECONDS },
+    }),
+    refused: meter.createCounter('podwire.rpc.requests.refused', {
+      unit: '{request}',
+      description: 'Requests over the network that were refused because of a limit, or waited until their deadline',
+    }),
+  };
+}
+
+/**
+ * Reports the queue of requests over the network. The metrics have the caller's role, as names would be as many as the
+ * cluster has nodes; the log has the name.
+ */
+export class RpcEvents implements QueueEvents {
+  readonly #log: Logger;
+  readonly #clock: Clock;
+  #created: ReturnType<typeof createInstruments> | undefined;
+  /** When each caller was logged last, in the order of these times. */
+  readonly #loggedAtMs = new Map<string, number>();
+
+  constructor({ log, clock }: { readonly log: Logger; readonly clock: Clock }) {
+    this.#log = log;
+    this.#clock = clock;
+  }
+
+  get #instruments() {
+    return (this.#created ??= createInstruments());
+  }
+
+  waitingChanged({ role }: NetworkCaller, change: 1 | -1): void {
+    this.#instruments.waiting.add(change, { role });
+  }
+
+  started({ role }: NetworkCaller, waitedMs: number): void {
+    this.#instruments.wait.record(waitedMs / MS_PER_SECOND, { role });
+  }
+
+  refused(caller: NetworkCaller, reason: RefusalReason): void {
+    this.#instruments.refused.add(1, { role: caller.role, reason });
+    const name = formatCaller(caller);
+    const nowMs = this.#clock.nowMs();
+    if (nowMs - (this.#loggedAtMs.get(name) ?? -Infinity) < LOG_INTERVAL_MS) return;
+    this.#loggedAtMs.delete(name);
+    this.#loggedAtMs.set(name, nowMs);
+    const [oldest] = this.#loggedAtMs.keys();
+    if (this.#loggedAtMs.size > MAX_LOGGED_CALLERS && oldest !== undefined) this.#loggedAtMs.delete(oldest);
+    this.#log.warn({ 'podwire.caller': name, reason }, `${name}: ${REASONS[reason]}; check its processes`);
+  }
+}
