@@ -2,6 +2,7 @@ import type { Figure } from './figure.js';
 import { measureCni, measureCniAnswers, measureCniOnEtcd, measureCniStorm } from './groups/cni.js';
 import { measureDataplane } from './groups/dataplane.js';
 import { measureFloors } from './groups/floors.js';
+import { measureIpamFlood } from './groups/ipam-flood.js';
 import { measureIpamScale } from './groups/ipam-scale.js';
 import { measureIpam } from './groups/ipam.js';
 import { measureNode } from './groups/node.js';
@@ -16,6 +17,7 @@ export const GROUPS: Readonly<Record<string, (report: (line: string) => void) =>
   dataplane: measureDataplane,
   floors: measureFloors,
   ipam: measureIpam,
+  'ipam-flood': measureIpamFlood,
   'ipam-scale': measureIpamScale,
   node: measureNode,
   runtime: measureRuntime,

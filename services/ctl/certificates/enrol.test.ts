@@ -37,7 +37,7 @@ beforeEach(async () => {
 });
 afterEach(async () => {
   await fakes.clear();
-  service.stop();
+  await service.stop();
   rmSync(folder, { recursive: true });
 });
 
@@ -88,7 +88,7 @@ describe('without a certificate', () => {
 
   test('waits for the service, and logs the failure once', async () => {
     await service.start();
-    service.stop();
+    await service.stop();
 
     const { exitCode, stderr } = await enrolDuring(async (line) => {
       await line('connection refused');
@@ -146,14 +146,14 @@ describe('without a certificate', () => {
 
     const { exitCode } = await enrolDuring(async (line) => {
       await line(`its certificate is not signed by an authority of --ca-file ${service.caFile}`);
-      service.stop();
+      await service.stop();
       await service.start({ files: await service.certificates.client('node', 'worker-2') });
       writeFileSync(service.caFile, ca);
       await line('its certificate is not one of podwire-ipam');
-      service.stop();
+      await service.stop();
       await service.start({ files: await service.certificates.server(validity({ byHours: -10 })) });
       await line('its certificate has expired');
-      service.stop();
+      await service.stop();
       await service.start();
     });
 
@@ -192,7 +192,7 @@ describe('without a certificate', () => {
 
   test('fails when --timeout is over, with the last failure', async () => {
     await service.start();
-    service.stop();
+    await service.stop();
 
     expect(await enrol('--timeout', '300ms')).toMatchObject({
       exitCode: 5,
@@ -222,7 +222,7 @@ describe('with a certificate', () => {
   test('that is young: the service is not called', async () => {
     await service.start();
     const key = await storeOldCertificate(0.5);
-    service.stop();
+    await service.stop();
 
     expect(await enrol()).toMatchObject({ exitCode: 0, stdout: expect.stringMatching(/^Certificate +unchanged$/m) });
     expect(storedKey()).toBe(key);
@@ -231,7 +231,7 @@ describe('with a certificate', () => {
   test('that is old: it is renewed, or kept while the service is down', async () => {
     await service.start();
     const key = await storeOldCertificate(-0.5);
-    service.stop();
+    await service.stop();
 
     const kept = await enrol();
     expect(kept).toMatchObject({ exitCode: 0, stdout: expect.stringMatching(/^Certificate +unchanged$/m) });
@@ -337,7 +337,7 @@ describe('--follow', () => {
     await expect.poll(() => service.tokens, STARTING).toHaveLength(1);
     await expect.poll(() => stored()).toBeDefined();
 
-    service.stop();
+    await service.stop();
     const rotated = await CertificateFolder.create(join(folder, 'rotated'));
     service.answer = ({ certificateSigningRequest }) => rotated.answer(certificateSigningRequest, 'worker-1');
     await service.start({ files: await rotated.server() });
@@ -359,7 +359,7 @@ describe('--follow', () => {
       await new Promise((resolve) => setTimeout(resolve, 8 * round));
       program.child.kill('SIGKILL');
       await once(program.child, 'exit');
-      service.stop();
+      await service.stop();
 
       expect(await enrol()).toMatchObject({ exitCode: 0, stdout: expect.stringMatching(/^Certificate +unchanged$/m) });
       await service.start();

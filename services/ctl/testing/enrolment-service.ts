@@ -2,13 +2,12 @@
 import { rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 
-import { experimental, Server } from '@grpc/grpc-js';
 import {
   EnrolmentServiceService,
   type IssueNodeCertificateRequest,
   type IssueNodeCertificateResponse,
 } from '@podwire/proto/podwire/ipam/v1/enrolment';
-import { unaryHandlers } from '@podwire/shared/rpc/unary';
+import { RpcServer } from '@podwire/shared/rpc/server';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import { certificateSource, CertificateFolder } from '@podwire/shared/testing/certificates';
 import { recordingLog } from '@podwire/shared/testing/server';
@@ -31,7 +30,7 @@ export class EnrolmentService {
   answer: Answer = ({ certificateSigningRequest }) => this.certificates.answer(certificateSigningRequest, 'worker-1');
   /** Tokens of the calls. */
   readonly tokens: string[] = [];
-  #server: Server | undefined;
+  #server: RpcServer | undefined;
   #port = 0;
 
   private constructor(folder: string, certificates: CertificateFolder) {
@@ -80,26 +79,34 @@ export class EnrolmentService {
   /** Listens; after {@link stop}, at the same port. */
   async start({ port = this.#port, files }: ServiceOptions = {}): Promise<void> {
     const { source } = certificateSource(files ?? (await this.certificates.server()));
-    const unary = unaryHandlers({ log: recordingLog().log, clock: systemClock, defaultTimeoutMs: 10_000 });
-    const server = new Server();
-    server.addService(EnrolmentServiceService, {
-      issueNodeCertificate: unary(EnrolmentServiceService.issueNodeCertificate, (request) => {
-        this.tokens.push(request.token);
-        return this.answer(request);
-      }),
+    const server = new RpcServer({
+      addresses: [`127.0.0.1:${port}`],
+      log: recordingLog().log,
+      clock: systemClock,
+      defaultCallTimeoutMs: 10_000,
+      drainTimeoutMs: 0,
+      certificates: source,
+      clientCertificates: 'none',
+      services: (unary) => [
+        {
+          name: 'podwire.ipam.v1.EnrolmentService',
+          definition: EnrolmentServiceService,
+          implementation: {
+            issueNodeCertificate: unary(EnrolmentServiceService.issueNodeCertificate, (request) => {
+              this.tokens.push(request.token);
+              return this.answer(request);
+            }),
+          },
+        },
+      ],
     });
-    const credentials = experimental.createCertificateProviderServerCredentials(source, null, false);
-    this.#port = await new Promise<number>((resolve, reject) => {
-      server.bindAsync(`127.0.0.1:${port}`, credentials, (error, bound) => {
-        if (error) reject(error);
-        else resolve(bound);
-      });
-    });
+    const [address] = await server.listen();
+    this.#port = Number(address?.split(':').at(-1));
     this.#server = server;
   }
 
-  stop(): void {
-    this.#server?.forceShutdown();
+  async stop(): Promise<void> {
+    await this.#server?.stop();
     this.#server = undefined;
   }
 }

@@ -107,6 +107,7 @@ export function authorizer({ updates }: Pick<IpamOptions, 'updates'>): Authorize
     if (caller.kind === 'local' || caller.role === 'operator') return;
     const denied = (reason: string): Failure =>
       new Failure('ACCESS_DENIED', `${formatCaller(caller)}: may not call ${path.slice(1)}: ${reason}`);
+    if (caller.kind === 'anonymous') throw denied('it needs a client certificate');
     if (caller.role === 'reader') {
       if (!READER_METHODS.includes(path)) throw denied('a reader only reads; use the certificate of an operator');
       return;

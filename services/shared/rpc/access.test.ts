@@ -12,11 +12,12 @@ function closedCall(metadata: Metadata) {
   return { metadata, getAuthContext: () => ({}) };
 }
 
-function admit(metadata: Metadata) {
+function admit(metadata: Metadata, clientCertificates: 'required' | 'none' = 'required') {
   const requests: AccessRequest[] = [];
   const events = new RpcEvents({ ...recordingLog(), clock: systemClock });
   const queue = new RequestQueue({ clock: systemClock, events });
-  const admission = { authorize: (request: AccessRequest) => void requests.push(request), clock: systemClock, queue };
+  const authorize = (request: AccessRequest) => void requests.push(request);
+  const admission = { authorize, clock: systemClock, queue, clientCertificates };
   const { signal } = new AbortController();
   const request = { path: '/a.B/C', encodeRequest: () => Buffer.alloc(0), signal };
   return { requests, outcome: admitCall(admission, closedCall(metadata), request) };
@@ -37,4 +38,14 @@ test('a local call needs no permission', async () => {
 
   await expect(outcome).resolves.toMatchObject({ caller: { kind: 'local' } });
   expect(requests).toEqual([]);
+});
+
+test('a listener that asks for no certificates knows its callers as anonymous, and never as local', async () => {
+  const metadata = new Metadata();
+  metadata.set('podwire-network', 'true');
+
+  const { requests, outcome } = admit(metadata, 'none');
+
+  expect((await outcome).caller).toEqual({ kind: 'anonymous', role: 'none' });
+  expect(requests).toMatchObject([{ caller: { kind: 'anonymous' } }]);
 });

@@ -7,7 +7,7 @@ import {
 
 import { Failure } from '../failure/failure.js';
 import type { Clock } from '../runtime/clock.js';
-import { callerOf, LOCAL_CALLER, type Caller } from '../tls/caller.js';
+import { callerOf, LOCAL_CALLER, ANONYMOUS_CALLER, type Caller } from '../tls/caller.js';
 import type { Leave, RequestQueue } from './request-queue.js';
 
 /** A call that its caller may be refused. */
@@ -48,6 +48,8 @@ export interface Admission {
   /** Undefined where every caller that reaches the server may call everything. */
   readonly authorize?: Authorize | undefined;
   readonly queue: RequestQueue;
+  /** Whether clients over the network show certificates. */
+  readonly clientCertificates: 'required' | 'none';
 }
 
 /** A call that may execute. */
@@ -65,11 +67,11 @@ const NOTHING_TO_LEAVE: Leave = () => undefined;
  * @throws Failure ACCESS_DENIED, TOO_MANY_REQUESTS, or the signal's
  */
 export async function admitCall(
-  { clock, authorize, queue }: Admission,
+  { clock, authorize, queue, clientCertificates }: Admission,
   call: IdentifiableCall,
   { signal, ...request }: Omit<AccessRequest, 'caller'> & { readonly signal: AbortSignal },
 ): Promise<AdmittedCall> {
-  const caller = identify(clock, call);
+  const caller = identify(call, clientCertificates, clock);
   if (caller.kind === 'local') return { caller, leave: NOTHING_TO_LEAVE };
   const leave = await queue.enter(caller, signal);
   try {
@@ -81,8 +83,9 @@ export async function admitCall(
   }
 }
 
-function identify(clock: Clock, call: IdentifiableCall): Caller {
+function identify(call: IdentifiableCall, certificates: Admission['clientCertificates'], clock: Clock): Caller {
   if (call.metadata.get(NETWORK_KEY).length === 0) return LOCAL_CALLER;
+  if (certificates === 'none') return ANONYMOUS_CALLER;
   const { sslPeerCertificate } = call.getAuthContext();
   if (!sslPeerCertificate)
     throw new Failure('ACCESS_DENIED', 'connection: it has no client certificate; connect with one');

@@ -2,12 +2,13 @@ import { describe, expect, test } from 'vitest';
 
 import { Failure } from '../failure/failure.js';
 import { ManualClock } from '../testing/manual-clock.js';
-import type { NetworkCaller } from '../tls/caller.js';
+import type { CertificateCaller, NetworkCaller } from '../tls/caller.js';
 import { QUEUE_LIMITS, RequestQueue, type Leave, type QueueLimits } from './request-queue.js';
 
 const LIMITS: QueueLimits = { maxExecutingCount: 6, maxExecutingPerCallerCount: 4, maxWaitingPerCallerCount: 100 };
 
-const node = (name: string): NetworkCaller => ({ kind: 'certificate', role: 'node', name });
+const node = (name: string): CertificateCaller => ({ kind: 'certificate', role: 'node', name });
+const nameOf = (caller: NetworkCaller): string => (caller.kind === 'certificate' ? caller.name : caller.kind);
 const [FLOODER, OTHER, THIRD] = [node('flooder'), node('other'), node('third')];
 
 /** A queue with turns of the event loop that a test makes, and what it reported. */
@@ -29,17 +30,17 @@ class Place {
       nextTurn: (act) => void this.#nextTurn.push(act),
       events: {
         waitingChanged: (_, change) => void (this.waitingCount += change),
-        started: ({ name }, waitedMs) => {
-          this.starts.push(name);
+        started: (caller, waitedMs) => {
+          this.starts.push(nameOf(caller));
           this.waitsMs.push(waitedMs);
         },
-        refused: ({ name }, limit) => void this.refusals.push(`${name}: ${limit}`),
+        refused: (caller, limit) => void this.refusals.push(`${nameOf(caller)}: ${limit}`),
       },
     });
   }
 
   /** Sends requests. @returns the failure of each; undefined for one that starts */
-  send(caller: NetworkCaller, count: number, signal?: AbortSignal): { readonly outcomes: Promise<unknown>[] } {
+  send(caller: CertificateCaller, count: number, signal?: AbortSignal): { readonly outcomes: Promise<unknown>[] } {
     const outcomes = Array.from({ length: count }, async () => {
       try {
         const leave = await this.#queue.enter(caller, signal ?? new AbortController().signal);
@@ -61,7 +62,7 @@ class Place {
   }
 
   /** Ends the oldest executing request of a caller. */
-  async end({ name }: NetworkCaller): Promise<void> {
+  async end({ name }: CertificateCaller): Promise<void> {
     const index = this.#leaves.findIndex((each) => each.name === name);
     for (const { leave } of this.#leaves.splice(index, 1)) {
       leave();

@@ -94,9 +94,11 @@ export class RpcServer {
       release = RELEASE,
       authorize,
       queueLimits: limits,
+      clientCertificates = 'required',
     } = options;
     const events = new RpcEvents({ log, clock });
-    const admission = { authorize, clock, queue: new RequestQueue({ clock, events, limits }) };
+    const queue = new RequestQueue({ clock, events, limits });
+    const admission = { authorize, clock, queue, clientCertificates };
     this.#server = new Server({
       'grpc.max_receive_message_length': MAX_REQUEST_BYTES,
       'grpc.max_concurrent_streams': MAX_CALLS_PER_CONNECTION,

@@ -98,7 +98,7 @@ export class Streams {
         `stream limit of ${maxStreamsCount} reached; close streams, or call another replica`,
       );
     const name = formatCaller(caller);
-    if (caller.kind === 'certificate' && this.#countOf(name) >= MAX_STREAMS_PER_CALLER) {
+    if (caller.kind !== 'local' && this.#countOf(name) >= MAX_STREAMS_PER_CALLER) {
       events.refused(caller, 'streams');
       throw new Failure('TOO_MANY_STREAMS', `${name}: it has ${MAX_STREAMS_PER_CALLER} open streams; close streams`);
     }

@@ -11,8 +11,17 @@ export type Caller =
   /** A process on the same machine: over a unix socket that only its owner reaches, or over loopback where that is allowed. */
   { readonly kind: 'local' } | NetworkCaller;
 
+export type NetworkCaller = CertificateCaller | AnonymousCaller;
+
+/** A client of a listener that asks for no certificate. The queue of requests treats all of them as one caller. */
+export interface AnonymousCaller {
+  readonly kind: 'anonymous';
+  /** For metrics. */
+  readonly role: 'none';
+}
+
 /** The holder of a client certificate. */
-export interface NetworkCaller {
+export interface CertificateCaller {
   readonly kind: 'certificate';
   readonly role: Role;
   /** The certificate's common name; of a node, the node's name as Kubernetes knows it. */
@@ -20,6 +29,7 @@ export interface NetworkCaller {
 }
 
 export const LOCAL_CALLER: Caller = { kind: 'local' };
+export const ANONYMOUS_CALLER: Caller = { kind: 'anonymous', role: 'none' };
 
 /** DNS name that the certificate of podwire-ipam has, whatever address it is reached at. */
 export const IPAM_SERVER_NAME = 'podwire-ipam';
@@ -58,5 +68,12 @@ export function callerOf({ subject, valid_to: validTo }: PeerCertificate, nowMs:
 
 /** For messages and logs: `node "worker-1"`. */
 export function formatCaller(caller: Caller): string {
-  return caller.kind === 'local' ? 'local process' : `${caller.role} ${JSON.stringify(caller.name)}`;
+  switch (caller.kind) {
+    case 'local':
+      return 'local process';
+    case 'anonymous':
+      return 'clients without a certificate';
+    case 'certificate':
+      return `${caller.role} ${JSON.stringify(caller.name)}`;
+  }
 }

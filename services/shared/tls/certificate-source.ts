@@ -4,7 +4,14 @@ import type { Clock } from '../runtime/clock.js';
 import type { Logger } from '../runtime/log.js';
 import { IPAM_SERVER_NAME } from './caller.js';
 import { ExpiryWarning } from './certificate-expiry.js';
-import { FileContent, filesOrigin, isSameMaterial, type TlsFiles, type TlsMaterial, type TlsOrigin } from './tls-files.js';
+import {
+  FileContent,
+  filesOrigin,
+  isSameMaterial,
+  type TlsFiles,
+  type TlsMaterial,
+  type TlsOrigin,
+} from './tls-files.js';
 
 /** Interval between two readings of the origin, in milliseconds. Kubernetes updates a mounted Secret within a minute or two. */
 const READ_INTERVAL_MS = 10_000;

@@ -46,7 +46,7 @@ export function openEtcdStore({ url }: Pick<Etcd, 'url'>, keyPrefix: string): Pr
 }
 
 /** A free port of the loopback interface. */
-function freePort(): Promise<number> {
+export function freePort(): Promise<number> {
   return new Promise((resolve, reject) => {
     const server = createServer();
     server.once('error', reject);

@@ -16,8 +16,10 @@ export class LightClient {
   #unsent: Buffer[] = [];
   #rest = Buffer.alloc(0);
 
-  constructor(path: string) {
-    this.#socket = connect(path);
+  /** @param endpoint - path of a unix socket, or a connection, such as one over TLS that has agreed on HTTP/2 */
+  constructor(endpoint: string | Socket) {
+    const path = typeof endpoint === 'string' ? endpoint : 'service';
+    this.#socket = typeof endpoint === 'string' ? connect(endpoint) : endpoint;
     this.#socket.on('data', (chunk) => this.#read(chunk));
     this.#socket.on('error', (error) => this.#failAll(error));
     this.#socket.on('close', () => this.#failAll(new Error(`${path}: the connection was closed`)));

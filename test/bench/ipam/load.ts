@@ -1,3 +1,4 @@
+import type { Socket } from 'node:net';
 import { performance } from 'node:perf_hooks';
 import { setTimeout as sleep } from 'node:timers/promises';
 
@@ -11,8 +12,9 @@ const SERVICE = '/podwire.ipam.v1.AddressService';
 export class IpamCaller {
   readonly #client: LightClient;
 
-  constructor(socket: string) {
-    this.#client = new LightClient(socket);
+  /** @param endpoint - of {@link LightClient} */
+  constructor(endpoint: string | Socket) {
+    this.#client = new LightClient(endpoint);
   }
 
   allocate(containerId: string, nodeName: string): Promise<void> {

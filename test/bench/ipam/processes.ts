@@ -118,8 +118,15 @@ export interface IpamProcess {
   readonly socket: string;
 }
 
-/** Starts podwire-ipam with a pool larger than any measurement needs. */
-export async function startIpam(place: Place, env: Readonly<Record<string, string>>): Promise<IpamProcess> {
+/**
+ * Starts podwire-ipam with a pool larger than any measurement needs.
+ * @param network - `host:port` to listen at besides the socket
+ */
+export async function startIpam(
+  place: Place,
+  env: Readonly<Record<string, string>>,
+  network?: string,
+): Promise<IpamProcess> {
   const name = `ipam-${services++}`;
   const run = place.path('run');
   mkdirSync(run, { recursive: true, mode: 0o700 });
@@ -128,7 +135,8 @@ export async function startIpam(place: Place, env: Readonly<Record<string, strin
     endpoint: socket,
     logFile: place.path(`${name}.log`),
     env: {
-      PODWIRE_IPAM_LISTEN: `unix:${socket}`,
+      // The socket last, as it is waited for.
+      PODWIRE_IPAM_LISTEN: [...(network === undefined ? [] : [network]), `unix:${socket}`].join(','),
       PODWIRE_IPAM_DEFAULT_POOL_CIDR: '10.0.0.0/8',
       PODWIRE_IPAM_UNKNOWN_NODES: 'register',
       ...env,
