@@ -1,6 +1,7 @@
 import type { handleUnaryCall, MethodDefinition } from '@grpc/grpc-js';
 import { context } from '@opentelemetry/api';
 
+import type { FailureCode } from '../failure/codes.js';
 import { Failure } from '../failure/failure.js';
 import type { Clock } from '../runtime/clock.js';
 import type { Logger } from '../runtime/log.js';
@@ -24,6 +25,9 @@ export type Unary = <Request, Response>(
   handler: Handler<Request, Response>,
 ) => handleUnaryCall<Request, Response>;
 
+/** Failures of a request that did not execute, which the queue reports: in one line for many. */
+const REPORTED_CODES: readonly FailureCode[] = ['TOO_MANY_REQUESTS', 'DEADLINE_EXCEEDED', 'CANCELLED'];
+
 /** Methods with one request and one answer, behind the server's border. */
 export function unaryHandlers({ admission, ...options }: UnaryOptions): Unary {
   return (method, handler) => (call, reply) => {
@@ -39,8 +43,7 @@ export function unaryHandlers({ admission, ...options }: UnaryOptions): Unary {
         served.succeed();
         reply(null, response);
       } catch (error) {
-        // The queue reports the requests that did not execute, in one line for many.
-        const isReported = !leave && error instanceof Failure && error.code !== 'ACCESS_DENIED';
+        const isReported = !leave && error instanceof Failure && REPORTED_CODES.includes(error.code);
         reply(served.fail(error, isReported ? { expected: true } : undefined));
       } finally {
         leave?.();
