@@ -61,7 +61,8 @@ describe('the image', () => {
   });
 
   test('has the health probe, which is the shim under another name', () => {
-    expect(PROGRAMS).toEqual({ 'podwire-probe': 'plugin/shim/build/podwire' });
+    const shim = 'plugin/shim/build/podwire';
+    expect(PROGRAMS).toEqual({ 'podwire-probe': shim, 'podwire-run': shim });
     expect(WORKSPACES.plugin?.files).toContain('shim/build/podwire');
   });
 

@@ -21,7 +21,8 @@ const probeSchema = z.object({ exec: z.object({ command: z.array(z.string()) }) 
 const containerSchema = z.object({
   name: z.string(),
   image: z.string(),
-  command: z.array(z.string()),
+  // The program that podwire-run starts, where it does.
+  command: z.array(z.string()).transform((words) => (words[0] === 'podwire-run' ? words.slice(1) : words)),
   env: z.array(z.object({ name: z.string(), value: z.string().optional() })).default([]),
   envFrom: z.array(z.object({ configMapRef: z.object({ name: z.string() }) })).default([]),
   ports: z.array(z.unknown()).default([]),

@@ -73,8 +73,8 @@ export const WORKSPACES = {
   },
 };
 
-/** Programs on PATH that no package.json names. The shim is the health probe under this name: `podwire` is the installer. */
-export const PROGRAMS = { 'podwire-probe': 'plugin/shim/build/podwire' };
+/** Programs on PATH that no package.json names: further names of the shim. `podwire` in the image is the installer. */
+export const PROGRAMS = { 'podwire-probe': 'plugin/shim/build/podwire', 'podwire-run': 'plugin/shim/build/podwire' };
 
 /** npm packages of headers: compiled into native modules, so that only their licence is in the image. */
 export const COMPILED_IN = ['node-addon-api'];

@@ -15,6 +15,7 @@
 #include "ready_lease.h"
 #include "request.h"
 #include "stream.h"
+#include "supervisor.h"
 
 namespace podwire {
 namespace {
@@ -151,6 +152,7 @@ int main(int argument_count, char** arguments) {
   podwire::PrepareStandardStreams();
   const std::string_view name = podwire::PluginName(argument_count, arguments);
   if (name == "podwire-probe") return podwire::RunProbe(argument_count - 1, arguments + 1);
+  if (name == "podwire-run") return podwire::RunSupervisor(argument_count - 1, arguments + 1);
   if (argument_count > 1 && std::string_view(arguments[1]) == "probe") {
     return podwire::RunProbe(argument_count - 2, arguments + 2);
   }
