@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "connection.h"
-#include "json_scan.h"
+#include "text/json_scan.h"
 #include "protocol.h"
 #include "stream.h"
 

@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "buffer.h"
+#include "text/buffer.h"
 #include "deadline.h"
 #include "failure.h"
 

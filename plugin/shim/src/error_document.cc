@@ -1,7 +1,7 @@
 #include "error_document.h"
 
 #include "configuration.h"
-#include "utf8.h"
+#include "text/utf8.h"
 
 namespace podwire {
 namespace {

@@ -1,7 +1,7 @@
 // What went wrong, in the terms of the CNI specification's error document.
 #pragma once
 
-#include "buffer.h"
+#include "text/buffer.h"
 
 namespace podwire {
 

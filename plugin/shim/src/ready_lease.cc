@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <sys/stat.h>
 
-#include "buffer.h"
+#include "text/buffer.h"
 #include "deadline.h"
 #include "protocol.h"
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string_view>
 
-#include "buffer.h"
+#include "text/buffer.h"
 #include "deadline.h"
 #include "environment.h"
 #include "failure.h"

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <string_view>
 
-#include "buffer.h"
+#include "text/buffer.h"
 
 namespace podwire {
 

@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "buffer.h"
+#include "text/buffer.h"
 #include "deadline.h"
 #include "stream.h"
 

@@ -1,7 +1,7 @@
 #include "error_document.h"
 
 #include "check.h"
-#include "json_scan.h"
+#include "text/json_scan.h"
 
 namespace podwire {
 namespace {

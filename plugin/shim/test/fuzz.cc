@@ -11,8 +11,8 @@
 #include "configuration.h"
 #include "deadline.h"
 #include "error_document.h"
-#include "health_parser.h"
-#include "json_scan.h"
+#include "probe/health_parser.h"
+#include "text/json_scan.h"
 #include "request.h"
 #include "response.h"
 

@@ -1,4 +1,4 @@
-#include "health_parser.h"
+#include "probe/health_parser.h"
 
 #include "check.h"
 #include "protocol.h"

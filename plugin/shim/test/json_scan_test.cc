@@ -1,4 +1,4 @@
-#include "json_scan.h"
+#include "text/json_scan.h"
 
 #include "check.h"
 

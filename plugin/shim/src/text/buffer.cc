@@ -1,4 +1,4 @@
-#include "buffer.h"
+#include "text/buffer.h"
 
 #include <cstdlib>
 #include <cstring>

@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include "buffer.h"
+#include "text/buffer.h"
 
 namespace podwire {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "buffer.h"
+#include "text/buffer.h"
 
 namespace podwire {
 

@@ -1,4 +1,4 @@
-#include "probe.h"
+#include "probe/probe.h"
 
 #include <cerrno>
 #include <poll.h>
@@ -7,7 +7,7 @@
 
 #include "connection.h"
 #include "deadline.h"
-#include "health_parser.h"
+#include "probe/health_parser.h"
 #include "protocol.h"
 #include "response.h"
 #include "stream.h"

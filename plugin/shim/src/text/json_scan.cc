@@ -1,8 +1,8 @@
-#include "json_scan.h"
+#include "text/json_scan.h"
 
 #include <cstdint>
 
-#include "utf8.h"
+#include "text/utf8.h"
 
 namespace podwire {
 namespace {
