@@ -1,14 +1,15 @@
 #!/usr/bin/env node
 // `npm run test:cluster`: Podwire on a real Kubernetes cluster, in namespaces of its own. See README.md.
-// usage: run.mjs [--family=ipv4|ipv6|dual] [--only=REGEXP] [--image=ARCHIVE]
+// usage: run.mjs [--family=ipv4|ipv6|dual] [--store=embedded|etcd] [--only=REGEXP] [--image=ARCHIVE]
 import { spawn, spawnSync } from 'node:child_process';
 import { cpSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { dirname, join } from 'node:path';
+import { dirname, join, resolve } from 'node:path';
 import process from 'node:process';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 
+import { findHelm } from '../../deploy/kubernetes/helm.mjs';
 import { ensurePrograms, NAMESPACE_PROGRAMS } from '../../deploy/local/programs.mjs';
 import { cgroupFault } from './lane/machine.mjs';
 import { buildPrograms, CACHE } from './programs.mjs';
@@ -16,6 +17,14 @@ import { buildPrograms, CACHE } from './programs.mjs';
 const FOLDER = dirname(fileURLToPath(import.meta.url));
 const ROOT = join(FOLDER, '..', '..');
 const FAMILIES = ['ipv4', 'ipv6', 'dual'];
+const STORES = ['embedded', 'etcd'];
+
+/** The clusters of a run without `--family` and `--store`, one after the other. */
+const CLUSTERS = [
+  { family: 'ipv4', store: 'embedded' },
+  { family: 'dual', store: 'etcd' },
+  { family: 'ipv6', store: 'embedded' },
+];
 
 /** Programs of the host that the nodes use. */
 const PROGRAMS = { ...NAMESPACE_PROGRAMS, nft: 'nftables', openssl: 'openssl', pgrep: 'procps', git: 'git' };
@@ -42,11 +51,17 @@ function imageOf(version) {
   return kept;
 }
 
-/** Logs of the last run, for a look after a failure. Everything else of a run is removed. */
-function keepLogs(folder) {
-  const logs = join(CACHE, 'last-run');
+/** The folder of helm, with which Podwire is rendered and installed. */
+function helmFolder() {
+  const { stdout } = spawnSync('sh', ['-c', `command -v ${findHelm()}`], { encoding: 'utf8' });
+  return dirname(stdout.trim());
+}
+
+/** Logs of the last run of a cluster, for a look after a failure. Everything else of a run is removed. */
+function keepLogs(folder, cluster) {
+  const logs = join(CACHE, 'last-run', cluster);
   rmSync(logs, { recursive: true, force: true });
-  for (const machine of ['control-plane', 'node-a', 'node-b']) {
+  for (const machine of ['control-plane', 'podwire-etcd', 'node-a', 'node-b']) {
     const parts = { daemons: join(folder, machine, 'logs'), pods: join(folder, machine, 'var', 'log', 'pods') };
     for (const [name, path] of Object.entries(parts)) {
       if (existsSync(path)) cpSync(path, join(logs, machine, name), { recursive: true });
@@ -55,35 +70,63 @@ function keepLogs(folder) {
   return logs;
 }
 
+let isStopped = false;
+
 function runLane(settings) {
   const command = [join(ROOT, 'test', 'support', 'isolated.mjs'), process.execPath, join(FOLDER, 'lane', 'main.mjs')];
   const lane = spawn(process.execPath, [...command, JSON.stringify(settings)], { stdio: 'inherit', cwd: ROOT });
   // isolated.mjs ends everything that it started, and removes its control groups.
-  for (const signal of ['SIGTERM', 'SIGHUP', 'SIGINT']) process.on(signal, () => lane.kill('SIGTERM'));
+  for (const signal of ['SIGTERM', 'SIGHUP', 'SIGINT']) {
+    process.on(signal, () => {
+      isStopped = true;
+      lane.kill('SIGTERM');
+    });
+  }
   return new Promise((resolve) => lane.on('exit', (code) => resolve(code ?? 1)));
 }
 
+function readOptions() {
+  const text = { type: 'string' };
+  const { values } = parseArgs({ options: { family: text, store: text, only: text, image: text } });
+  const { family, store, only, image } = values;
+  const check = (name, value, known) => {
+    if (value !== undefined && !known.includes(value))
+      fail(`--${name}=${value}: unknown; use one of ${known.join(', ')}`);
+  };
+  check('family', family, FAMILIES);
+  check('store', store, STORES);
+  const isOne = family !== undefined || store !== undefined;
+  return { clusters: isOne ? [{ family: family ?? 'ipv4', store: store ?? 'embedded' }] : CLUSTERS, only, image };
+}
+
+/** @returns whether all scenarios of the cluster passed */
+async function runCluster(cluster, settings) {
+  const folder = mkdtempSync(join(tmpdir(), 'podwire-cluster-'));
+  try {
+    const status = await runLane({ ...settings, ...cluster, folder });
+    const logs = keepLogs(folder, `${cluster.family}-${cluster.store}`);
+    if (status !== 0) process.stdout.write(`logs: ${logs}\n`);
+    return status === 0;
+  } finally {
+    rmSync(folder, { recursive: true, force: true });
+  }
+}
+
 async function main() {
-  const options = { family: { type: 'string', default: 'ipv4' }, only: { type: 'string' }, image: { type: 'string' } };
-  const { family, only, image } = parseArgs({ options }).values;
-  if (!FAMILIES.includes(family)) fail(`--family=${family}: unknown; use one of ${FAMILIES.join(', ')}`);
+  const { clusters, only, image } = readOptions();
   if (process.platform !== 'linux' || process.getuid() !== 0) fail('needs root on Linux, as container runtimes do');
   const fault = ensurePrograms(PROGRAMS) ?? cgroupFault();
   if (fault) fail(fault);
   mkdirSync(CACHE, { recursive: true });
-  const programs = buildPrograms();
+  const programs = { ...buildPrograms(), helm: helmFolder() };
   const { version } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8'));
-  const imageArchive = image ?? imageOf(version);
-  const folder = mkdtempSync(join(tmpdir(), 'podwire-cluster-'));
-  try {
-    const settings = { folder, programs, image: `localhost/podwire:${version}`, imageArchive, family, only };
-    const status = await runLane(settings);
-    const logs = keepLogs(folder);
-    if (status !== 0) process.stdout.write(`logs: ${logs}\n`);
-    return status;
-  } finally {
-    rmSync(folder, { recursive: true, force: true });
-  }
+  const imageArchive = image === undefined ? imageOf(version) : resolve(image);
+  const settings = { programs, image: `localhost/podwire:${version}`, imageArchive, only };
+  const startMs = Date.now();
+  const results = [];
+  for (const cluster of clusters) if (!isStopped) results.push(await runCluster(cluster, settings));
+  process.stdout.write(`${((Date.now() - startMs) / 60_000).toFixed(1)} minutes\n`);
+  return results.every(Boolean) ? 0 : 1;
 }
 
 try {

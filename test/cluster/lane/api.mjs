@@ -11,6 +11,7 @@ const PATHS = {
   ServiceAccount: '/api/v1/namespaces/NAMESPACE/serviceaccounts',
   Deployment: '/apis/apps/v1/namespaces/NAMESPACE/deployments',
   DaemonSet: '/apis/apps/v1/namespaces/NAMESPACE/daemonsets',
+  StatefulSet: '/apis/apps/v1/namespaces/NAMESPACE/statefulsets',
   Node: '/api/v1/nodes',
 };
 

@@ -1,4 +1,5 @@
 // The cluster as scenarios see it: nodes, API, pods, and Podwire.
+import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 
 import { ControlPlane } from './control-plane.mjs';
@@ -12,14 +13,14 @@ import { until } from './wait.mjs';
 const SOON = 120;
 
 export class Cluster {
-  constructor({ folder, cgroup, programs, image, imageArchive, families }) {
-    Object.assign(this, { folder, cgroup, programs, image, imageArchive, families });
+  constructor({ folder, cgroup, programs, image, imageArchive, families, store }) {
+    Object.assign(this, { folder, cgroup, programs, image, imageArchive, families, store });
     this.podwire = new Podwire(this);
   }
 
   /** Starts everything; the nodes stay NotReady until Podwire is installed. */
   async start() {
-    const path = ['kubernetes', 'containerd', 'runc', 'etcd'].map((group) => this.programs[group]).join(':');
+    const path = ['kubernetes', 'containerd', 'runc', 'etcd', 'helm'].map((group) => this.programs[group]).join(':');
     makeNetwork(join(this.programs.pod, 'pod'));
     this.controlPlane = new ControlPlane({ folder: this.folder, path });
     this.api = await this.controlPlane.start(this.families);
@@ -28,17 +29,16 @@ export class Cluster {
     this.nodes = NODES.map(make);
     await Promise.all(this.nodes.map((node) => node.start()));
     const podImage = makePodImage(this.folder, join(this.programs.pod, 'pod'));
-    for (const node of this.nodes) {
-      node.importImage(podImage);
-      node.importImage(this.imageArchive);
-    }
+    for (const node of this.nodes) node.importImage(podImage);
     await until('nodes to register', async () => (await this.api.list('Node')).length === NODES.length, SOON);
+    // One control-plane node keeps the embedded datastore; with etcd each runs a podwire-ipam.
     const label = { metadata: { labels: { 'node-role.kubernetes.io/control-plane': '' } } };
-    await this.api.patch('Node', undefined, NODES[0].name, label);
+    for (const { name } of this.store === 'etcd' ? NODES : NODES.slice(0, 1)) {
+      await this.api.patch('Node', undefined, name, label);
+    }
   }
 
   async nodesReady(timeoutSeconds = SOON) {
-    const isReady = ({ status }) => status.conditions.some(({ type, status: is }) => type === 'Ready' && is === 'True');
     await until(
       'nodes to be Ready',
       async () => (await this.api.list('Node')).every(isReady),
@@ -47,6 +47,11 @@ export class Cluster {
         return this.controlPlane.kubectl(['get', 'nodes']);
       },
     );
+  }
+
+  /** Waits until the control plane has noticed that a node is gone. */
+  async nodeLost(name) {
+    await until(`${name} to be NotReady`, async () => !isReady(await this.api.get('Node', undefined, name)), SOON);
   }
 
   async namespace(name) {
@@ -58,6 +63,26 @@ export class Cluster {
   async removeNamespace(name) {
     await this.api.remove('Namespace', undefined, name);
     await this.api.removed('Namespace', undefined, name, SOON);
+  }
+
+  /** Writes the state of pods and the latest events beside the logs, before a failed scenario's objects are removed. */
+  diagnose(name) {
+    const commands = [
+      ['get', 'nodes,pods', '-A', '-o', 'wide'],
+      ['get', 'events', '-A', '--sort-by=.lastTimestamp'],
+      ['describe', 'pods', '-n', 'podwire-system'],
+    ];
+    const outputs = commands.map((args) => {
+      try {
+        return this.controlPlane.kubectl(args);
+      } catch (error) {
+        return error.message;
+      }
+    });
+    writeFileSync(
+      join(this.controlPlane.logs, `failed ${name.replaceAll(/\W+/g, ' ').trim()}.txt`),
+      outputs.join('\n'),
+    );
   }
 
   /** Pods that serve HTTP on port 8080. `annotations` and `environment` are those of each pod. */
@@ -86,9 +111,7 @@ export class Cluster {
 
   /** Waits until exactly `count` pods run. @returns them */
   async running(namespace, count, timeoutSeconds = SOON) {
-    const isRunning = ({ metadata, status }) =>
-      !metadata.deletionTimestamp &&
-      status.conditions?.some(({ type, status: is }) => type === 'Ready' && is === 'True');
+    const isRunning = (pod) => !pod.metadata.deletionTimestamp && isReady(pod);
     const found = async () => {
       const pods = await this.api.list('Pod', namespace);
       return pods.length === count && pods.every(isRunning) ? pods : undefined;
@@ -117,6 +140,10 @@ export class Cluster {
     }
     return addresses;
   }
+}
+
+function isReady({ status }) {
+  return status.conditions?.some(({ type, status: is }) => type === 'Ready' && is === 'True') ?? false;
 }
 
 function podSpec({ ports, spread }) {

@@ -1,14 +1,19 @@
 // etcd, API server, controller manager and scheduler: in the namespaces of the lane itself, at the bridge's address.
 import { Buffer } from 'node:buffer';
-import { spawn } from 'node:child_process';
+import { execFile, spawn } from 'node:child_process';
 import { mkdirSync, openSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { promisify } from 'node:util';
 
 import { Api } from './api.mjs';
-import { CONTROL_PLANE, NODES, SERVICES } from './network.mjs';
+import { makeAuthority, makeCertificate } from './certificates.mjs';
+import { ROOT } from './guide.mjs';
+import { CONTROL_PLANE, CONTROL_PLANE_IPV6, NODES, SERVICE_OF_API, SERVICES } from './network.mjs';
 import { must, until } from './wait.mjs';
 
-export const ETCD_ADDRESS = `http://${CONTROL_PLANE}:2379`;
+const execute = promisify(execFile);
+
+const ETCD_ADDRESS = `http://${CONTROL_PLANE}:2379`;
 const SERVER = `https://${CONTROL_PLANE}:6443`;
 const ADMIN_TOKEN = 'admin';
 
@@ -52,11 +57,13 @@ export class ControlPlane {
     ]);
   }
 
-  #startApiServer(families) {
+  #startApiServer({ families, certificate }) {
     this.#spawn('kube-apiserver', [
       `--etcd-servers=${ETCD_ADDRESS}`,
-      `--advertise-address=${families.name === 'ipv6' ? 'fd00:18::1' : CONTROL_PLANE}`,
+      `--advertise-address=${families.name === 'ipv6' ? CONTROL_PLANE_IPV6 : CONTROL_PLANE}`,
       '--bind-address=::',
+      `--tls-cert-file=${certificate.cert}`,
+      `--tls-private-key-file=${certificate.key}`,
       `--cert-dir=${this.#folder}`,
       `--token-auth-file=${join(this.#folder, 'tokens')}`,
       '--authorization-mode=Node,RBAC',
@@ -70,14 +77,23 @@ export class ControlPlane {
     ]);
   }
 
+  /** Nodes, and pods by the cluster IP of the Service `kubernetes`, connect to the API server by these. */
+  #makeCertificate() {
+    const authority = makeAuthority(this.#folder, 'kubernetes');
+    const addresses = [CONTROL_PLANE, CONTROL_PLANE_IPV6, ...Object.values(SERVICE_OF_API)];
+    const names = addresses.map((address) => `IP:${address}`);
+    return { authority, certificate: makeCertificate(this.#folder, { authority, name: 'kube-apiserver', names }) };
+  }
+
   /** @returns the connection of an administrator */
   async start(families) {
     must('openssl', ['genrsa', '-out', join(this.#folder, 'accounts.key'), '2048']);
     const nodes = NODES.map(({ name }) => `${name},system:node:${name},${name},"system:nodes"`);
     writeFileSync(join(this.#folder, 'tokens'), [`${ADMIN_TOKEN},admin,1,"system:masters"`, ...nodes, ''].join('\n'));
+    const { authority, certificate } = this.#makeCertificate();
     this.#startEtcd();
-    this.#startApiServer(families);
-    const ca = await until('the API server’s certificate', () => readFileSync(join(this.#folder, 'apiserver.crt')), 30);
+    this.#startApiServer({ families, certificate });
+    const ca = readFileSync(authority.cert);
     this.ca = ca;
     writeFileSync(this.kubeconfig, kubeconfig(ca, ADMIN_TOKEN));
     const api = new Api({ host: CONTROL_PLANE, port: 6443, ca, token: ADMIN_TOKEN });
@@ -85,7 +101,7 @@ export class ControlPlane {
     this.#spawn('kube-controller-manager', [
       `--kubeconfig=${this.kubeconfig}`,
       `--service-account-private-key-file=${join(this.#folder, 'accounts.key')}`,
-      `--root-ca-file=${join(this.#folder, 'apiserver.crt')}`,
+      `--root-ca-file=${authority.cert}`,
       `--cert-dir=${join(this.#folder, 'controller-manager')}`,
       '--node-monitor-grace-period=16s',
       '--leader-elect=false',
@@ -94,8 +110,27 @@ export class ControlPlane {
     return api;
   }
 
+  /**
+   * Runs a command line of an administrator in the repository's folder, such as of kubectl and helm.
+   * @returns its output
+   * @throws Error when it fails, or takes longer than five minutes
+   */
+  async shell(line) {
+    try {
+      const { stdout } = await execute('sh', ['-c', line], { ...this.#options(), timeout: 300_000 });
+      return stdout;
+    } catch (error) {
+      const reason = error.killed ? 'no end in 5 minutes' : error.stderr || error.message;
+      throw new Error(`${line}: ${reason}`, { cause: error });
+    }
+  }
+
   kubectl(args, input) {
+    return must('kubectl', args, { ...this.#options(), input });
+  }
+
+  #options() {
     const env = { PATH: `${this.#path}:/usr/bin:/bin`, HOME: this.#folder, KUBECONFIG: this.kubeconfig };
-    return must('kubectl', args, { env, input, maxBuffer: 64 * 1024 * 1024 });
+    return { env, cwd: ROOT, maxBuffer: 64 * 1024 * 1024 };
   }
 }

@@ -1,42 +1,155 @@
-// Installs Podwire, and removes it: the one step that knows the manifests.
-import { readFileSync } from 'node:fs';
-import { dirname, join } from 'node:path';
-import { fileURLToPath } from 'node:url';
+// Installs Podwire as deploy/README.md says, changes its values, and removes it: the one step that knows the manifests.
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
 
-import { ETCD_ADDRESS } from './control-plane.mjs';
+import { NAMESPACE, RENDER } from '../../../deploy/kubernetes/checksum.mjs';
+import { makeAuthority } from './certificates.mjs';
+import { Guide } from './guide.mjs';
 import { EXTRA_PODS, PODS } from './network.mjs';
+import { PODWIRE_ETCD_ADDRESS, PodwireEtcd } from './podwire-etcd.mjs';
 import { until } from './wait.mjs';
 
-const MANIFEST = join(dirname(fileURLToPath(import.meta.url)), '..', 'podwire.yaml');
-export const NAMESPACE = 'podwire-system';
 const NODE_POD = 'app.kubernetes.io/name=podwire-node';
+const SECRETS = { etcd: 'podwire-etcd', authority: 'podwire-authority' };
 
-function conflist(families) {
-  const has = (family) => String(families.families.includes(family));
-  const ipam = { type: 'podwire-ipam', assign_ipv4: has('ipv4'), assign_ipv6: has('ipv6') };
-  const capabilities = { 'io.kubernetes.cri.pod-annotations': true };
-  const podwire = { type: 'podwire', capabilities, ipam };
-  const portmap = { type: 'portmap', capabilities: { portMappings: true }, snat: true, backend: 'nftables' };
-  const versions = { cniVersion: '1.0.0', cniVersions: ['0.4.0', '1.0.0', '1.1.0'] };
-  return JSON.stringify({ ...versions, name: 'k8s-pod-network', plugins: [podwire, portmap] });
-}
+/** Commands of podwirectl about the node where it runs. */
+const OF_NODES = ['node', 'gc', 'journal', 'pods'];
+
+/** Of the next release: the same image by another name. */
+const NEXT_TAG = 'next';
 
 export class Podwire {
   #cluster;
+  #values;
 
   constructor(cluster) {
     this.#cluster = cluster;
+    this.guide = new Guide();
+    this.isOnEtcd = cluster.store === 'etcd';
+    // A cluster of one family, IPv4, with the embedded store needs no value.
+    this.isDefault = !this.isOnEtcd && cluster.families.name === 'ipv4';
+    this.#values = this.isDefault ? {} : { ...this.#familyValues(), ...this.#storeValues() };
   }
 
-  #manifest(image) {
-    const values = { IMAGE: image, ETCD: ETCD_ADDRESS, CONFLIST: JSON.stringify(conflist(this.#cluster.families)) };
-    return readFileSync(MANIFEST, 'utf8').replaceAll(/__(\w+)__/g, (_, name) => values[name]);
+  #familyValues() {
+    const { families } = this.#cluster;
+    const pools = families.families.map((family) => ({
+      name: `pods-${family}`,
+      cidr: PODS[family],
+      encapsulation: 'vxlan',
+      natOutgoing: true,
+    }));
+    return { pools, ipam: families.name === 'ipv6' ? { serviceFamily: 'IPv6' } : {} };
   }
 
-  /** Applies the manifests and makes the pools. Nodes become Ready afterwards. */
+  #storeValues() {
+    if (!this.isOnEtcd) return {};
+    const etcd = { endpoints: [PODWIRE_ETCD_ADDRESS], secretName: SECRETS.etcd };
+    return { ipam: { ...this.#familyValues().ipam, store: 'etcd', etcd, authoritySecretName: SECRETS.authority } };
+  }
+
+  get #ipam() {
+    return this.isOnEtcd ? { kind: 'Deployment', replicas: 2 } : { kind: 'StatefulSet', replicas: 1 };
+  }
+
+  /** Executes a command of the guide, as an administrator or on all nodes. */
+  async execute(line) {
+    const { controlPlane, nodes, imageArchive } = this.#cluster;
+    const [program] = line.split(' ');
+    // run.mjs has built the image.
+    if (program === 'npm') return;
+    // The guide says that the kind depends on the store.
+    const ofStore = this.isOnEtcd ? line.replace('statefulset/podwire-ipam', 'deployment/podwire-ipam') : line;
+    if (program === 'kubectl' || program === 'helm') await controlPlane.shell(ofStore);
+    else if (program === 'ctr') {
+      for (const node of nodes) node.shell(line.replace(/deploy\/image\/build\/\S+/, imageArchive));
+    } else if (program === 'podwirectl') await this.#executePodwirectl(line.split(' ').slice(1));
+    else throw new Error(`deploy/README.md: the lane cannot execute: ${line}`);
+  }
+
+  async #executePodwirectl(args) {
+    if (!OF_NODES.includes(args[0])) return this.podwirectl(args);
+    for (const { name } of this.#cluster.nodes) await this.podwirectlOn(name, args);
+  }
+
+  follow(section, block, pattern) {
+    return this.guide.follow(section, block, (line) => this.execute(line), pattern);
+  }
+
+  /** Nodes become Ready afterwards. */
   async install() {
-    this.#cluster.controlPlane.kubectl(['apply', '-f', '-'], this.#manifest(this.#cluster.image));
-    await this.#makePools();
+    const { controlPlane } = this.#cluster;
+    await this.#checkByServer();
+    if (this.isDefault) return this.follow('Installing', 0);
+    await this.follow('Installing', 0, /^ctr /);
+    if (this.isOnEtcd) await this.#prepareEtcd();
+    await controlPlane.shell(`helm install ${this.#release()} --create-namespace`);
+  }
+
+  /** The API server accepts the manifests. The namespace must exist for this: a dry run makes none. */
+  async #checkByServer() {
+    const { controlPlane } = this.#cluster;
+    await controlPlane.shell(`kubectl create namespace ${NAMESPACE}`);
+    await controlPlane.shell('kubectl apply --dry-run=server -f deploy/kubernetes/podwire.yaml');
+    if (this.isDefault) await controlPlane.shell(`kubectl delete namespace ${NAMESPACE}`);
+  }
+
+  /** podwirectl answers in the pod of podwire-ipam, and says on a node that pods can be added. */
+  check() {
+    return this.follow('Installing', 2);
+  }
+
+  async #prepareEtcd() {
+    const { controlPlane, folder, programs } = this.#cluster;
+    this.etcd = new PodwireEtcd({ folder, path: programs.etcd });
+    await this.etcd.start();
+    const files = Object.entries(this.etcd.clientFiles()).map(([name, path]) => `--from-file=${name}=${path}`);
+    const { cert, key } = makeAuthority(folder, 'podwire-authority');
+    controlPlane.kubectl(['-n', NAMESPACE, 'create', 'secret', 'generic', SECRETS.etcd, ...files]);
+    controlPlane.kubectl([
+      '-n',
+      NAMESPACE,
+      'create',
+      'secret',
+      'tls',
+      SECRETS.authority,
+      `--cert=${cert}`,
+      `--key=${key}`,
+    ]);
+  }
+
+  /** Arguments of helm that install or upgrade. */
+  #release() {
+    return `podwire deploy/kubernetes/chart --namespace ${NAMESPACE} --values ${this.#valuesFile()}`;
+  }
+
+  #valuesFile() {
+    const file = join(this.#cluster.folder, 'values.json');
+    writeFileSync(file, JSON.stringify(this.#values));
+    return file;
+  }
+
+  /** Changes values of the chart, and waits until all pods have them. */
+  async configure(change) {
+    this.#values = merge(this.#values, change);
+    const { controlPlane } = this.#cluster;
+    if (this.isDefault) {
+      const manifest = await controlPlane.shell(`helm ${RENDER.join(' ')} --values ${this.#valuesFile()}`);
+      controlPlane.kubectl(['apply', '-f', '-'], manifest);
+    } else {
+      await controlPlane.shell(`helm upgrade ${this.#release()}`);
+    }
+    await this.ready(180);
+  }
+
+  /** Upgrades to an image of another name, and back. */
+  async upgrade() {
+    for (const node of this.#cluster.nodes) node.tagImage(this.#cluster.image, NEXT_TAG);
+    await this.configure({ image: { tag: NEXT_TAG } });
+  }
+
+  downgrade() {
+    return this.configure({ image: { tag: '' } });
   }
 
   /** The pod of a node, by the node's name. */
@@ -47,40 +160,47 @@ export class Podwire {
     return pod.metadata.name;
   }
 
-  async podwirectl(args, node = 'node-a') {
+  /** podwirectl beside podwire-ipam, whose unix socket permits every call. */
+  podwirectl(args) {
+    const { controlPlane } = this.#cluster;
+    const pod = `${this.#ipam.kind.toLowerCase()}/podwire-ipam`;
+    return controlPlane.kubectl(['exec', '-n', NAMESPACE, pod, '-c', 'ipam', '--', 'podwirectl', ...args]);
+  }
+
+  /** podwirectl beside the plugin of a node. */
+  async podwirectlOn(node, args) {
     const exec = ['exec', '-n', NAMESPACE, await this.podOn(node), '-c', 'plugin', '--', 'podwirectl'];
     return this.#cluster.controlPlane.kubectl([...exec, ...args]);
   }
 
-  #pools() {
-    const { families } = this.#cluster.families;
-    return [
-      ...families.map((family) => [`pods-${family}`, PODS[family], '--nat-outgoing', 'true']),
-      ['extra', EXTRA_PODS, '--assignment', 'manual', '--vxlan', 'always'],
-    ];
-  }
-
-  async #makePools() {
-    for (const pool of this.#pools()) {
-      await until(`pool ${pool[0]}`, async () => Boolean(await this.podwirectl(['pools', 'create', ...pool])), 60);
-    }
-  }
-
-  /** All containers of all nodes run and pass their probes. */
+  /** All containers of podwire-ipam and of all nodes run and pass their probes. */
   async ready(timeoutSeconds) {
-    const { api } = this.#cluster;
-    const state = async () => {
+    const { api, nodes } = this.#cluster;
+    const isNodeReady = async () => {
       const { metadata, status } = await api.get('DaemonSet', NAMESPACE, 'podwire-node');
       const wanted = status.desiredNumberScheduled;
       const isUpToDate = status.observedGeneration === metadata.generation && status.updatedNumberScheduled === wanted;
-      return isUpToDate && wanted === this.#cluster.nodes.length && status.numberReady === wanted;
+      return isUpToDate && wanted === nodes.length && status.numberReady === wanted;
     };
-    await until('DaemonSet podwire-node', state, timeoutSeconds);
+    const isIpamReady = async () => {
+      const { kind, replicas } = this.#ipam;
+      const { metadata, status } = await api.get(kind, NAMESPACE, 'podwire-ipam');
+      const isUpToDate = status.observedGeneration === metadata.generation && status.updatedReplicas === replicas;
+      return isUpToDate && status.readyReplicas === replicas && status.replicas === replicas;
+    };
+    const state = async () => (await isIpamReady()) && (await isNodeReady());
+    const describe = () => this.#cluster.controlPlane.kubectl(['get', 'pods', '-n', NAMESPACE, '-o', 'wide']);
+    await until('podwire-ipam and podwire-node', state, timeoutSeconds, describe);
   }
 
   async restart() {
     const template = { metadata: { annotations: { 'cluster-test/restarted': String(Date.now()) } } };
     await this.#cluster.api.patch('DaemonSet', NAMESPACE, 'podwire-node', { spec: { template } });
+  }
+
+  /** A pool that pods get by their annotation only. */
+  makeExtraPool() {
+    return this.podwirectl(['pools', 'create', 'extra', EXTRA_PODS, '--assignment', 'manual']);
   }
 
   /** Runs `during` while podwire-ipam does not answer: its processes are frozen, as a dead machine's are silent. */
@@ -94,54 +214,77 @@ export class Podwire {
     }
   }
 
-  /**
-   * Removes Podwire as an operator does: without pools the dataplane removes routes, tunnels and NAT. The installer ends
-   * with the DaemonSet, before the files are removed: it would restore them.
-   */
-  async uninstall() {
-    const { api, nodes } = this.#cluster;
-    for (const [name] of this.#pools()) await this.podwirectl(['pools', 'drain', name, '--yes']);
-    const list = async () => JSON.parse(await this.podwirectl(['pools', 'list', '-o', 'json']));
-    await until(
-      'pools to go',
-      async () => ((await list()).pools ?? []).length === 0,
-      60,
-      () => {
-        return this.podwirectl(['pools', 'list']);
+  /** Saves the embedded datastore, loses it, and restores it. */
+  async backUpAndRestore() {
+    const [{ machine }] = this.#cluster.nodes;
+    const restore = (line) => {
+      const imports = line.replace('podwire-ipam export /var/lib/podwire/backup.jsonl', 'podwire-ipam import');
+      for (const args of ['--dry-run /var/lib/podwire/backup.jsonl', '/var/lib/podwire/backup.jsonl']) {
+        this.#onIpamNode(`${imports} ${args}`);
+      }
+    };
+    await this.follow('Backup and restore', 0, /scale .*=0/);
+    await this.#ipamPods(0);
+    await this.guide.follow(
+      'Backup and restore',
+      0,
+      (line) => {
+        this.#onIpamNode(line);
+        machine.run('sh', ['-c', 'rm /var/lib/podwire/server/ipam/*']);
+        restore(line);
       },
+      /^ctr /,
     );
-    await api.remove('DaemonSet', NAMESPACE, 'podwire-node');
-    await until('pods of Podwire to go', async () => (await api.list('Pod', NAMESPACE)).length === 0, 60);
-    await Promise.all(nodes.map((node) => this.#removeFiles(node)));
-    await api.remove('Namespace', undefined, NAMESPACE);
-    await api.removed('Namespace', undefined, NAMESPACE, 60);
+    await this.follow('Backup and restore', 0, /scale .*=1/);
+    await this.ready(120);
+    await this.follow('Backup and restore', 3);
+    machine.run('rm', ['/var/lib/podwire/server/backup.jsonl']);
   }
 
-  /** Runs `podwire uninstall` on a node, then removes the state. */
-  async #removeFiles({ name, machine }) {
-    const { api, image } = this.#cluster;
-    const folders = { 'cni-bin': '/opt/cni/bin', 'cni-net': '/etc/cni/net.d' };
-    const container = {
-      name: 'uninstall',
-      image,
-      command: ['podwire', 'uninstall'],
-      env: [{ name: 'PODWIRE_INSTALL_ROOT', value: '/host' }],
-      volumeMounts: Object.entries(folders).map(([each, path]) => ({ name: each, mountPath: `/host${path}` })),
-    };
-    const spec = {
-      nodeName: name,
-      hostNetwork: true,
-      restartPolicy: 'Never',
-      tolerations: [{ operator: 'Exists' }],
-      securityContext: { runAsUser: 0 },
-      automountServiceAccountToken: false,
-      containers: [container],
-      volumes: Object.entries(folders).map(([each, path]) => ({ name: each, hostPath: { path } })),
-    };
-    const pod = `uninstall-${name}`;
-    await api.apply({ apiVersion: 'v1', kind: 'Pod', metadata: { namespace: NAMESPACE, name: pod }, spec });
-    const isDone = async () => (await api.get('Pod', NAMESPACE, pod)).status.phase === 'Succeeded';
-    await until(`${name}: podwire uninstall`, isDone, 60);
-    machine.run('rm', ['-rf', '/var/lib/podwire', '/run/podwire']);
+  #onIpamNode(line) {
+    this.#cluster.nodes[0].shell(line);
   }
+
+  async #ipamPods(count) {
+    const list = () => this.#cluster.api.list('Pod', NAMESPACE, 'app.kubernetes.io/name=podwire-ipam');
+    await until(`${count} pods of podwire-ipam`, async () => (await list()).length === count, 60);
+  }
+
+  /** Releases what a node holds that does not come back. */
+  forget(node) {
+    return this.guide.follow('Uninstalling', 2, (line) => this.execute(line.replace('node-1', node)));
+  }
+
+  async installWithHelm() {
+    await this.follow('Installing', 1);
+    await this.ready(180);
+  }
+
+  async upgradeWithHelm() {
+    const ofNextRelease = (line) => (line.startsWith('helm ') ? `${line} --set image.tag=${NEXT_TAG}` : line);
+    await this.guide.follow('Upgrading', 0, (line) => this.execute(ofNextRelease(line)));
+    await this.ready(180);
+  }
+
+  async rollBackWithHelm() {
+    await this.follow('Downgrading', 0);
+    await this.ready(180);
+  }
+
+  /** By the guide. */
+  async uninstall() {
+    const { api } = this.#cluster;
+    await this.follow('Uninstalling', 0);
+    await api.removed('Namespace', undefined, NAMESPACE, 60);
+  }
+}
+
+const isObject = (value) => typeof value === 'object' && value !== null && !Array.isArray(value);
+
+function merge(values, change) {
+  const merged = { ...values };
+  for (const [key, value] of Object.entries(change)) {
+    merged[key] = isObject(value) && isObject(values[key]) ? merge(values[key], value) : value;
+  }
+  return merged;
 }

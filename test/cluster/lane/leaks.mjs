@@ -3,7 +3,7 @@ import { until } from './wait.mjs';
 
 /** Blackholes and routes to other nodes' blocks stay with the blocks; link-local addresses change at a reboot. */
 const NOT_OF_PODS =
-  /^blackhole |^unreachable |via 198\.18\.|via fd00:18:|^default |proto kernel metric 256 pref|^multicast |fe80::\S* dev (eth0|vxlan)/;
+  /^blackhole |^unreachable |via 198\.18\.|via fd00:18:|^default |proto kernel metric 256 pref|^multicast |fe80::\S* dev (eth0|vxlan)|via \S+ dev vxlan/;
 
 const COMMANDS = {
   links: 'ip -o link | cut -d: -f2 | cut -d@ -f1',
@@ -13,6 +13,14 @@ const COMMANDS = {
   neighbours: 'ip neigh show nud permanent',
   'network namespaces': 'ls /run/netns',
   files: 'find /var/lib/cni /var/lib/podwire /run/podwire -type f 2>/dev/null',
+};
+
+/** What the node has without pods too, until the uninstall. 87 is the protocol of Podwire's routes. */
+const NODE_COMMANDS = {
+  'routes of the node': 'ip -4 route show table all proto 87; ip -6 route show table all proto 87',
+  tables: 'nft list tables | grep -i podw',
+  folders: 'ls -d /run/podwire /var/lib/podwire 2>/dev/null',
+  'CNI files': 'find /opt/cni/bin /etc/cni/net.d -type f',
 };
 
 /** Lines of rules and set elements; tables and chains that a plugin keeps empty are no leak. */
@@ -26,6 +34,12 @@ function rulesOf(text) {
   return lines;
 }
 
+/** The embedded datastore and locks change without pods; a renewed certificate is in a folder of another name. */
+function filesOf(lines) {
+  const ofPods = lines.filter((line) => !/\.(mdb|lock)$|node-ready$|\/ipam\/|\/lock$/.test(line));
+  return ofPods.map((line) => line.replace(/\/\.version-\w+\//, '/.version/'));
+}
+
 function linesOf(name, text) {
   if (name === 'packet filter') return rulesOf(text);
   const lines = text
@@ -33,22 +47,26 @@ function linesOf(name, text) {
     .map((line) => line.trim())
     .filter(Boolean);
   if (name === 'routes') return lines.filter((line) => !NOT_OF_PODS.test(line));
-  // The embedded datastore and locks change without pods.
-  if (name === 'files') return lines.filter((line) => !/\.(mdb|lock)$|node-ready$|\/ipam\/|\/lock$/.test(line));
+  if (name === 'files') return filesOf(lines);
   return lines;
 }
 
-function onNode(node) {
+function onNode(node, commands) {
   const found = {};
-  for (const [name, command] of Object.entries(COMMANDS)) {
+  for (const [name, command] of Object.entries(commands)) {
     found[name] = linesOf(name, node.machine.enter(['sh', '-c', command]).stdout).sort();
   }
   return found;
 }
 
-/** What each node has, by name. */
-export function footprint(cluster) {
-  return Object.fromEntries(cluster.nodes.map((node) => [node.name, onNode(node)]));
+/** What each node has of pods, by name. */
+export function footprint(cluster, commands = COMMANDS) {
+  return Object.fromEntries(cluster.nodes.map((node) => [node.name, onNode(node, commands)]));
+}
+
+/** What each node has of pods and of Podwire. */
+export function wholeFootprint(cluster) {
+  return footprint(cluster, { ...COMMANDS, ...NODE_COMMANDS });
 }
 
 /** The runtime removes a sandbox a moment after its pod is gone. */
@@ -81,7 +99,7 @@ async function ipamFaults(cluster) {
   await cluster.podwire.podwirectl(['audit', '--timeout', '30s']);
   const faults = left.map((endpoint) => `IPAM: endpoint left: ${JSON.stringify(endpoint).slice(0, 300)}`);
   for (const { name } of cluster.nodes) {
-    const journal = JSON.parse(await cluster.podwire.podwirectl(['journal', 'list', '-o', 'json'], name));
+    const journal = JSON.parse(await cluster.podwire.podwirectlOn(name, ['journal', 'list', '-o', 'json']));
     const entries = Array.isArray(journal) ? journal : (journal.entries ?? []);
     faults.push(...entries.map((entry) => `${name}: journal: ${JSON.stringify(entry).slice(0, 300)}`));
   }
@@ -89,12 +107,23 @@ async function ipamFaults(cluster) {
 }
 
 /** @throws Error with everything that is left after the grace time */
-export async function expectNothingLeaked(cluster, before, { withIpam = true, timeoutSeconds = 60 } = {}) {
+export async function expectNothingLeaked(cluster, before) {
+  await expectNoFaults(async () => {
+    const found = differences(before, footprint(cluster));
+    return found.length > 0 ? found : ipamFaults(cluster);
+  });
+}
+
+/** @throws Error when the nodes are not as `before`, which is a whole footprint */
+export async function expectUntouched(cluster, before) {
+  await expectNoFaults(() => differences(before, wholeFootprint(cluster)));
+}
+
+async function expectNoFaults(find) {
   let faults = [];
   const isClean = async () => {
-    faults = differences(before, footprint(cluster));
-    if (withIpam && faults.length === 0) faults = await ipamFaults(cluster);
+    faults = await find();
     return faults.length === 0;
   };
-  await until('nothing leaked', isClean, timeoutSeconds, () => `\n${faults.slice(0, 12).join('\n')}`);
+  await until('nothing leaked', isClean, 60, () => `\n${faults.slice(0, 12).join('\n')}`);
 }

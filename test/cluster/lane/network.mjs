@@ -4,7 +4,10 @@ import { spawn } from 'node:child_process';
 import { must } from './wait.mjs';
 
 export const CONTROL_PLANE = '198.18.0.1';
+export const CONTROL_PLANE_IPV6 = 'fd00:18::1';
 export const SERVICES = { ipv4: '10.96.0.0/16', ipv6: 'fd96::/108' };
+/** Cluster IP of the Service "kubernetes": the first one of the range. */
+export const SERVICE_OF_API = { ipv4: '10.96.0.1', ipv6: 'fd96::1' };
 export const PODS = { ipv4: '10.65.0.0/16', ipv6: 'fd65::/48' };
 /** Of a pool that pods get only by their annotation. */
 export const EXTRA_PODS = '10.66.0.0/16';
@@ -34,7 +37,7 @@ export function makeNetwork(podProgram) {
   const lines = [
     'link add lan type bridge',
     `address add ${CONTROL_PLANE}/24 dev lan`,
-    'address add fd00:18::1/64 dev lan nodad',
+    `address add ${CONTROL_PLANE_IPV6}/64 dev lan nodad`,
     'link set lan up',
     'netns add outside',
     'link add port-outside type veth peer name eth0 netns outside',

@@ -3,6 +3,7 @@ import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 
 import { kubeconfig } from './control-plane.mjs';
+import { ROOT } from './guide.mjs';
 import { Machine } from './machine.mjs';
 import { addressesOf, PODS } from './network.mjs';
 import { PAUSE_IMAGE } from './pod-image.mjs';
@@ -99,5 +100,15 @@ export class Node {
 
   importImage(archive) {
     this.machine.run('ctr', ['-n', 'k8s.io', 'images', 'import', archive]);
+  }
+
+  /** Gives an image another tag. */
+  tagImage(image, tag) {
+    this.machine.run('ctr', ['-n', 'k8s.io', 'images', 'tag', '--force', image, image.replace(/:[^:]*$/, `:${tag}`)]);
+  }
+
+  /** Runs a command line in the repository's folder. @returns its output. @throws Error when it fails */
+  shell(line) {
+    return this.machine.run('sh', ['-c', `cd '${ROOT}' && ${line}`]);
   }
 }

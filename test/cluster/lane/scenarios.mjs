@@ -3,6 +3,7 @@ import { rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 
 import { bracketed } from './cluster.mjs';
+import { expectUntouched } from './leaks.mjs';
 import { OUTSIDE } from './network.mjs';
 import { POD_IMAGE } from './pod-image.mjs';
 import { sleep, until } from './wait.mjs';
@@ -10,6 +11,7 @@ import { sleep, until } from './wait.mjs';
 const PODS_COUNT = 40;
 const ANNOTATION = 'cni.projectcalico.org';
 const MINUTE_MS = 60_000;
+const SOON = 60;
 
 const url = (address, port = 8080) => `http://${bracketed(address)}:${port}/`;
 
@@ -20,13 +22,14 @@ function expectNoDuplicates(cluster, pods) {
   return addresses;
 }
 
-/** The first pod of each node makes what stays: blocks, the folder of runtimes, tables that are kept empty. */
+/** The first pod of each node makes what stays: blocks and the folder of runtimes. */
 async function nodesReady({ cluster, namespace }) {
   await cluster.podwire.install();
-  await cluster.podwire.ready(120);
+  await cluster.podwire.ready(180);
   await cluster.nodesReady();
-  const ports = [{ containerPort: 8080, hostPort: 18081 }];
-  for (const { name } of cluster.nodes) await cluster.pod({ namespace, name: `first-on-${name}`, node: name, ports });
+  await cluster.podwire.check();
+  if (cluster.families.families.includes('ipv4')) await cluster.podwire.makeExtraPool();
+  for (const { name } of cluster.nodes) await cluster.pod({ namespace, name: `first-on-${name}`, node: name });
   await cluster.running(namespace, cluster.nodes.length);
 }
 
@@ -112,8 +115,16 @@ async function staticPod({ cluster, namespace }) {
   await cluster.running(namespace, 0);
 }
 
+/** A value that an operator changes later: portmap in the chain. */
 async function hostPort({ cluster, namespace }) {
   const [first, second] = cluster.nodes;
+  await cluster.podwire.configure({ cni: { hostPorts: true } });
+  for (const node of cluster.nodes) {
+    const configuration = () => node.machine.run('cat', ['/etc/cni/net.d/10-podwire.conflist']);
+    await until(`${node.name}: portmap`, () => configuration().includes('portmap'), SOON);
+  }
+  // The runtime reads the file a moment later.
+  await sleep(1000);
   await cluster.pod({ namespace, name: 'port', node: first.name, ports: [{ containerPort: 8080, hostPort: 18080 }] });
   await cluster.running(namespace, 1);
   for (const ip of cluster.families.pick(first)) {
@@ -184,6 +195,13 @@ function daemonSetRestart({ cluster, namespace }) {
   });
 }
 
+function upgrade({ cluster, namespace }) {
+  return whilePodsChange({ cluster, namespace }, async () => {
+    await cluster.podwire.upgrade();
+    await cluster.podwire.downgrade();
+  });
+}
+
 const PROCESSES = [/podwire-plugin/, /podwire-dataplane/, /podwire-ipam/];
 
 function killedProcesses({ cluster, namespace }) {
@@ -215,12 +233,37 @@ async function reboot({ cluster, namespace }) {
   await cluster.running(namespace, 10);
   const node = cluster.nodes[1];
   await node.machine.powerOff();
+  // Otherwise the states below could be those of before.
+  await cluster.nodeLost(node.name);
   await node.start();
-  await sleep(5000);
   await cluster.podwire.ready(180);
   await cluster.nodesReady();
   const pods = await cluster.running(namespace, 10, 180);
   const addresses = expectNoDuplicates(cluster, pods);
+  cluster.sweep(
+    addresses,
+    addresses.map((ip) => url(ip)),
+  );
+}
+
+/** A node is lost, Podwire and the API server forget it, and later it returns with its disk. */
+async function nodeRemoval({ cluster, namespace }) {
+  await cluster.deployment({ namespace, name: 'web', replicas: 8 });
+  await cluster.running(namespace, 8);
+  const node = cluster.nodes[1];
+  await node.machine.powerOff();
+  await cluster.api.remove('Node', undefined, node.name);
+  // The controller of the node's pods waits longer than a test needs to.
+  for (const { metadata, spec } of await cluster.api.list('Pod', namespace)) {
+    if (spec.nodeName === node.name) await cluster.api.remove('Pod', namespace, metadata.name, 0);
+  }
+  await cluster.podwire.forget(node.name);
+  await cluster.running(namespace, 8);
+  await node.start();
+  await cluster.podwire.ready(180);
+  await cluster.nodesReady();
+  await cluster.deployment({ namespace, name: 'later', replicas: 8 });
+  const addresses = expectNoDuplicates(cluster, await cluster.running(namespace, 16));
   cluster.sweep(
     addresses,
     addresses.map((ip) => url(ip)),
@@ -248,33 +291,87 @@ async function withoutIpam({ cluster, namespace }) {
   });
 }
 
-/** The last one: the nodes are as before the installation. */
-async function uninstall({ cluster, untouched, compare }) {
-  await cluster.podwire.uninstall();
-  await compare(untouched);
-  for (const { name, machine } of cluster.nodes) {
-    const left = machine
-      .run('sh', ['-c', 'ls /opt/cni/bin /etc/cni/net.d /run /var/lib | grep -i podwire || true'])
-      .trim();
-    if (left !== '') throw new Error(`${name}: left after the uninstall: ${left}`);
-  }
+/** Deletions go through, a start waits, and what the deleted pods held is released afterwards. */
+async function withoutEtcd({ cluster, namespace }) {
+  await cluster.deployment({ namespace, name: 'web', replicas: 20 });
+  await cluster.running(namespace, 20);
+  await cluster.podwire.etcd.outage(MINUTE_MS, async () => {
+    await cluster.deployment({ namespace, name: 'web', replicas: 0 });
+    await cluster.running(namespace, 0, 60);
+    await cluster.deployment({ namespace, name: 'late', replicas: 4 });
+  });
+  const pods = await cluster.running(namespace, 4);
+  const addresses = expectNoDuplicates(cluster, pods);
+  cluster.sweep(
+    addresses,
+    addresses.map((ip) => url(ip)),
+  );
 }
 
-/** `leavesPodwire: false`: the scenario ends with a check of its own. `families`: those that it needs. */
-export const SCENARIOS = [
+/** The addresses of running pods are those of the backup, and stay theirs. */
+async function backup({ cluster, namespace }) {
+  const { podwire } = cluster;
+  await cluster.deployment({ namespace, name: 'web', replicas: 6 });
+  const before = expectNoDuplicates(cluster, await cluster.running(namespace, 6));
+  await podwire.backUpAndRestore();
+  await cluster.deployment({ namespace, name: 'web', replicas: 12 });
+  const after = expectNoDuplicates(cluster, await cluster.running(namespace, 12));
+  const lost = before.filter((address) => !after.includes(address));
+  if (lost.length > 0) throw new Error(`addresses of pods changed: ${lost.join(', ')}`);
+}
+
+/** The nodes are as before the installation. */
+async function uninstall({ cluster, untouched }) {
+  await cluster.podwire.uninstall();
+  await expectUntouched(cluster, untouched);
+}
+
+/** The other way of installing, with the guide's commands. */
+async function withHelm({ cluster, namespace, untouched }) {
+  const { podwire } = cluster;
+  await podwire.installWithHelm();
+  await cluster.nodesReady();
+  await cluster.deployment({ namespace, name: 'web', replicas: 4 });
+  const pods = await cluster.running(namespace, 4);
+  await podwire.upgradeWithHelm();
+  await podwire.rollBackWithHelm();
+  const addresses = expectNoDuplicates(cluster, pods);
+  cluster.sweep(
+    addresses,
+    addresses.map((ip) => url(ip)),
+  );
+  await cluster.removeNamespace(namespace);
+  await uninstall({ cluster, untouched });
+}
+
+const isDefault = ({ family, store }) => family === 'ipv4' && store === 'embedded';
+const isOnEtcd = ({ store }) => store === 'etcd';
+
+/** `leavesPodwire: false`: the scenario ends with a check of its own. `serves`: the clusters that it is for. */
+const SCENARIOS = [
   { name: 'nodes become Ready', run: nodesReady },
   { name: `${PODS_COUNT} pods reach each other, nodes, service, outside`, run: reachability },
-  { name: 'scale 20, 60, 0', run: scaling },
-  { name: 'rolling update', run: rollingUpdate },
-  { name: 'namespace deletion', run: namespaceDeletion },
-  { name: 'static pod', run: staticPod },
+  { name: 'scale 20, 60, 0', run: scaling, serves: isDefault },
+  { name: 'rolling update', run: rollingUpdate, serves: isDefault },
+  { name: 'namespace deletion', run: namespaceDeletion, serves: isDefault },
+  { name: 'static pod', run: staticPod, serves: isDefault },
   { name: 'hostPort through portmap', run: hostPort },
-  { name: 'annotations for address and pool', run: annotations, families: ['ipv4'] },
-  { name: 'DaemonSet restart while pods change', run: daemonSetRestart },
+  { name: 'annotations for address and pool', run: annotations, serves: ({ family }) => family !== 'ipv6' },
+  { name: 'DaemonSet restart while pods change', run: daemonSetRestart, serves: isDefault },
+  { name: 'image upgrade and downgrade while pods change', run: upgrade },
   { name: 'kill -9 of each process while pods change', run: killedProcesses },
-  { name: 'kubelet and containerd restart while pods change', run: runtimeRestart },
+  { name: 'kubelet and containerd restart while pods change', run: runtimeRestart, serves: isDefault },
   { name: 'node reboot', run: reboot },
+  { name: 'node removal and return', run: nodeRemoval, serves: isDefault },
   { name: 'forced deletion', run: forcedDeletion },
-  { name: 'podwire-ipam down for a minute', run: withoutIpam },
+  { name: 'podwire-ipam down for a minute', run: withoutIpam, serves: isDefault },
+  { name: 'etcd down for a minute', run: withoutEtcd, serves: isOnEtcd },
+  { name: 'backup and restore', run: backup, serves: isDefault },
   { name: 'uninstall', run: uninstall, leavesPodwire: false },
+  { name: 'helm: install, upgrade, roll back, uninstall', run: withHelm, leavesPodwire: false, serves: isDefault },
 ];
+
+/** The scenarios of a cluster, by family and store. */
+export function scenariosOf(cluster) {
+  return SCENARIOS.filter(({ serves = () => true }) => serves(cluster));
+}

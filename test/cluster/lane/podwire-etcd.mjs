@@ -1,0 +1,98 @@
+// An etcd of Podwire's own, so that its outage is not one of the API server: with client certificates, and users that may
+// use the keys of their role only.
+import { spawn } from 'node:child_process';
+import { mkdirSync, openSync } from 'node:fs';
+import { join } from 'node:path';
+
+import { makeAuthority, makeCertificate } from './certificates.mjs';
+import { CONTROL_PLANE } from './network.mjs';
+import { must, sleep, until } from './wait.mjs';
+
+export const PODWIRE_ETCD_ADDRESS = `https://${CONTROL_PLANE}:2479`;
+
+/** What services/ipam needs: Calico's records, and Podwire's history and release marks. */
+const PREFIXES = ['/calico/', '/podwire/calico/'];
+
+export class PodwireEtcd {
+  #folder;
+  #path;
+  #process;
+  #files;
+
+  constructor({ folder, path }) {
+    this.#folder = join(folder, 'podwire-etcd');
+    this.#path = path;
+    mkdirSync(join(this.#folder, 'logs'), { recursive: true });
+  }
+
+  async start() {
+    const authority = makeAuthority(this.#folder, 'etcd-authority');
+    const make = (name, names) => makeCertificate(this.#folder, { authority, name, names });
+    const server = make('server', [`IP:${CONTROL_PLANE}`, 'IP:127.0.0.1']);
+    this.#files = { authority, server, root: make('root'), podwire: make('podwire') };
+    this.#run();
+    await this.#answers();
+    const commands = [
+      ['user', 'add', 'root', '--no-password'],
+      ['user', 'grant-role', 'root', 'root'],
+      ['role', 'add', 'podwire'],
+      ...PREFIXES.map((prefix) => ['role', 'grant-permission', 'podwire', '--prefix=true', 'readwrite', prefix]),
+      ['user', 'add', 'podwire', '--no-password'],
+      ['user', 'grant-role', 'podwire', 'podwire'],
+      ['auth', 'enable'],
+    ];
+    for (const command of commands) this.ctl(command);
+  }
+
+  #run() {
+    const log = openSync(join(this.#folder, 'logs', 'etcd.log'), 'a');
+    const { authority, server } = this.#files;
+    const args = [
+      `--data-dir=${join(this.#folder, 'data')}`,
+      `--listen-client-urls=${PODWIRE_ETCD_ADDRESS}`,
+      `--advertise-client-urls=${PODWIRE_ETCD_ADDRESS}`,
+      '--listen-peer-urls=http://127.0.0.1:2480',
+      '--initial-advertise-peer-urls=http://127.0.0.1:2480',
+      '--initial-cluster=default=http://127.0.0.1:2480',
+      `--cert-file=${server.cert}`,
+      `--key-file=${server.key}`,
+      `--trusted-ca-file=${authority.cert}`,
+      '--client-cert-auth',
+    ];
+    const env = { PATH: `${this.#path}:/usr/bin:/bin` };
+    this.#process = spawn('etcd', args, { env, stdio: ['ignore', log, log], cwd: '/' });
+  }
+
+  #answers() {
+    return until('Podwire’s etcd', () => Boolean(this.ctl(['endpoint', 'health'])), 30);
+  }
+
+  /** Runs etcdctl as the user root. @returns its output */
+  ctl(args) {
+    const { authority, root } = this.#files;
+    const files = [`--cacert=${authority.cert}`, `--cert=${root.cert}`, `--key=${root.key}`];
+    const env = { PATH: `${this.#path}:/usr/bin:/bin` };
+    return must('etcdctl', [`--endpoints=${PODWIRE_ETCD_ADDRESS}`, ...files, ...args], { env, cwd: this.#folder });
+  }
+
+  /** The client's files for a Secret of the chart. */
+  clientFiles() {
+    const { authority, podwire } = this.#files;
+    return { 'ca.crt': authority.cert, 'tls.crt': podwire.cert, 'tls.key': podwire.key };
+  }
+
+  /** Kills etcd, and starts it again after the time with the same data. `during` runs meanwhile. */
+  async outage(durationMs, during) {
+    const ended = new Promise((resolve) => this.#process.on('exit', resolve));
+    this.#process.kill('SIGKILL');
+    await ended;
+    const endMs = Date.now() + durationMs;
+    try {
+      await during();
+      await sleep(Math.max(0, endMs - Date.now()));
+    } finally {
+      this.#run();
+    }
+    await this.#answers();
+  }
+}
