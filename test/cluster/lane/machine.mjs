@@ -1,6 +1,15 @@
 // A machine: network, mount, process, host name, IPC and control group namespaces, with PID 1, a disk and a network card.
 import { spawn, spawnSync } from 'node:child_process';
-import { closeSync, existsSync, mkdirSync, openSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import {
+  closeSync,
+  existsSync,
+  mkdirSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  rmdirSync,
+  writeFileSync,
+} from 'node:fs';
 import { dirname, join } from 'node:path';
 import process from 'node:process';
 import { fileURLToPath } from 'node:url';
@@ -154,7 +163,28 @@ export class Machine {
       () => spawnSync('ip', ['link', 'show', `port-${this.name}`]).status !== 0,
       10,
     );
+    for (const group of this.#groups()) await until(`${group} to be free`, () => removeBelow(group), 10);
   }
+}
+
+/**
+ * Removes the control groups below one, which a machine that is off does not have either. A kubelet asks the runtime for
+ * 3 s about each group of a container that it finds at its start, one after the other.
+ * @returns false while processes end
+ */
+function removeBelow(group) {
+  const children = readdirSync(group, { withFileTypes: true }).filter((entry) => entry.isDirectory());
+  for (const { name } of children) {
+    const child = join(group, name);
+    if (!removeBelow(child)) return false;
+    try {
+      rmdirSync(child);
+    } catch (error) {
+      if (error.code === 'EBUSY') return false;
+      throw error;
+    }
+  }
+  return true;
 }
 
 function childOf(pid) {
