@@ -23,13 +23,17 @@ const NODE_COMMANDS = {
   'CNI files': 'find /opt/cni/bin /etc/cni/net.d -type f',
 };
 
+/** portmap keeps its rule for marked packets, of no pod, in a chain of iptables or of nftables. */
+const OF_PORTMAP = /0x0*2000\b/;
+
 /** Lines of rules and set elements; tables and chains that a plugin keeps empty are no leak. */
 function rulesOf(text) {
   const lines = [];
   let table = '';
   for (const line of text.split('\n')) {
     if (line.startsWith('table ')) table = line;
-    if (!table.includes('kube-proxy') && /dnat|snat|masquerade|"podw/.test(line)) lines.push(line.trim());
+    const isOfPods = /dnat|snat|masquerade|"podw/.test(line) && !OF_PORTMAP.test(line);
+    if (isOfPods && !table.includes('kube-proxy')) lines.push(line.trim());
   }
   return lines;
 }
@@ -71,7 +75,7 @@ export function wholeFootprint(cluster) {
 
 /** The runtime removes a sandbox a moment after its pod is gone. */
 export async function settledFootprint(cluster) {
-  const ofPods = (lines) => lines.some((line) => /^podw|"podw/.test(line));
+  const ofPods = (lines) => lines.some((line) => /^podw|"podw\w/.test(line));
   const isFree = (parts) =>
     parts['network namespaces'].length === 0 && !ofPods(parts.links) && !ofPods(parts['packet filter']);
   const settled = () => Object.values(footprint(cluster)).every(isFree);

@@ -17,12 +17,15 @@ for hierarchy in "$@"; do
     mount -t cgroup -o "$hierarchy" "$hierarchy" "/sys/fs/cgroup/$hierarchy"
   fi
 done
-mkdir -p "$folder"/{var/log,var/lib,var/tmp,opt/cni/bin,etc,etc-work,settings}
+mkdir -p "$folder"/{var/log,var/lib,var/tmp,opt/cni/bin,etc,etc-work,cni/net.d,settings}
 mount --bind "$folder/var" /var
 mount --bind "$folder/opt" /opt
 mount -t overlay -o "lowerdir=/etc,upperdir=$folder/etc,workdir=$folder/etc-work" overlay /etc
+# Without the network configurations of the host.
+mkdir -p /etc/cni
+mount --bind "$folder/cni" /etc/cni
 mount -t tmpfs run /run
-mkdir -p /run/netns /run/lock /etc/cni/net.d
+mkdir -p /run/netns /run/lock
 # Container runtimes and CNI name the same folder by both paths.
 ln -sfn /run /var/run
 # Settings of the kernel that the kubelet insists on: it reads these values, and the host keeps its own.

@@ -12,6 +12,7 @@ const PODS_COUNT = 40;
 const ANNOTATION = 'cni.projectcalico.org';
 const MINUTE_MS = 60_000;
 const SOON = 60;
+const CHANGING_PODS_MAX = 32;
 
 const url = (address, port = 8080) => `http://${bracketed(address)}:${port}/`;
 
@@ -162,6 +163,11 @@ async function whilePodsChange({ cluster, namespace }, disturb) {
   let rounds = 0;
   const change = async () => {
     while (!isDone) {
+      // Pods that cannot go meanwhile would add up.
+      if ((await cluster.api.list('Pod', namespace)).length > CHANGING_PODS_MAX) {
+        await sleep(1000);
+        continue;
+      }
       rounds += 1;
       await cluster.deployment({
         namespace,
