@@ -82,6 +82,26 @@ test('a frozen holder is not waited for as long, and is still named', async () =
   silent.close();
 });
 
+test('a holder that is too busy to answer once, after a long wait, is waited for', async () => {
+  let isBusy = false;
+  const owner = createServer((socket) => (isBusy ? undefined : socket.end('4711')));
+  mkdirSync(join(folder, 'state'), { recursive: true });
+  await new Promise<void>((resolve) => owner.listen(join(folder, 'state/lock.1'), resolve));
+  let sleepsCount = 0;
+  class StagedClock extends SlowClock {
+    override sleep(durationMs: number, signal: AbortSignal): Promise<'elapsed' | 'aborted'> {
+      sleepsCount += 1;
+      isBusy = sleepsCount === 4;
+      if (sleepsCount === 5) owner.close();
+      return super.sleep(durationMs, signal);
+    }
+  }
+  const clock = new StagedClock(0);
+  const lock = await take({ clock });
+  expect(clock.nowMs()).toBe(25_000);
+  lock.release();
+});
+
 test('a waiting process that is stopped ends', async () => {
   const first = await take();
   const stopped = new AbortController();

@@ -31,8 +31,9 @@ export interface ExclusiveOptions {
 }
 
 /**
- * Timeouts of the wait for another process, in milliseconds. The first is longer than any of Podwire's processes takes to stop with
- * calls in flight, and than Kubernetes takes to stop the old pod of an update once the new one is ready. The second is for a process that does not answer on its lock's socket, because it is frozen.
+ * Timeouts of the wait for another process, in milliseconds. The first is longer than any of Podwire's processes takes to
+ * stop with calls in flight, and than Kubernetes takes to stop the old pod of an update once the new one is ready. The
+ * second is for a process that has not answered on its lock's socket for that time, because it is frozen.
  */
 const WAIT_MS = 130_000;
 const SILENT_WAIT_MS = 10_000;
@@ -54,6 +55,7 @@ const DIRECTORY_MODE = 0o700;
 export async function acquireExclusive(options: ExclusiveOptions): Promise<DirectoryLock> {
   const { addresses, clock, program, settings, signal = NEVER, onWait } = options;
   const startMs = clock.nowMs();
+  let answeredMs = startMs;
   for (let isReported = false; ; isReported = true) {
     if (signal.aborted) throw failureOfSignal(signal);
     prepareDirectories(addresses);
@@ -61,7 +63,9 @@ export async function acquireExclusive(options: ExclusiveOptions): Promise<Direc
     if ('lock' in outcome) return withSockets(outcome.lock, options);
     const { holder, isSilent, directory } = outcome;
     const holderText = `another ${program} (process ${holder}${isSilent ? ', which does not answer' : ''}) uses ${directory}`;
-    if (clock.nowMs() - startMs >= (isSilent ? SILENT_WAIT_MS : WAIT_MS)) {
+    const nowMs = clock.nowMs();
+    if (!isSilent) answeredMs = nowMs;
+    if (nowMs - startMs >= WAIT_MS || nowMs - answeredMs >= SILENT_WAIT_MS) {
       throw new Failure('INVALID_SETTINGS', `${holderText}: stop it first, or set ${settings} to other paths`);
     }
     if (!isReported) onWait?.(`${holderText}: waiting until it ends`);
