@@ -125,9 +125,10 @@ export class Enrolment {
       if (held) return { held, state: isIssued ? 'issued' : 'unchanged' };
       if (signal.aborted)
         throw new Failure('CANCELLED', `certificate in ${directory.path}: stopped before it was issued`);
+      const untilDeadlineMs = (deadlineMs ?? Infinity) - clock.nowMs();
+      await this.#pause(Math.min(this.#delayMs(round, attempt), untilDeadlineMs), signal);
+      // An attempt without time would hide why the earlier one failed.
       if (deadlineMs !== undefined && clock.nowMs() >= deadlineMs) throw this.#overdue(failure);
-      const delayMs = Math.min(this.#delayMs(round, attempt), (deadlineMs ?? Infinity) - clock.nowMs());
-      await this.#pause(delayMs, signal);
     }
   }
 
