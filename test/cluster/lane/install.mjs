@@ -142,9 +142,13 @@ export class Podwire {
     await this.ready(180);
   }
 
+  #tagImages() {
+    for (const node of this.#cluster.nodes) node.tagImage(this.#cluster.image, NEXT_TAG);
+  }
+
   /** Upgrades to an image of another name, and back. */
   async upgrade() {
-    for (const node of this.#cluster.nodes) node.tagImage(this.#cluster.image, NEXT_TAG);
+    this.#tagImages();
     await this.configure({ image: { tag: NEXT_TAG } });
   }
 
@@ -261,6 +265,7 @@ export class Podwire {
   }
 
   async upgradeWithHelm() {
+    this.#tagImages();
     const ofNextRelease = (line) => (line.startsWith('helm ') ? `${line} --set image.tag=${NEXT_TAG}` : line);
     await this.guide.follow('Upgrading', 0, (line) => this.execute(ofNextRelease(line)));
     await this.ready(180);
