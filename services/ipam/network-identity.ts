@@ -8,9 +8,8 @@ import { filesOrigin, type TlsOrigin } from '@podwire/shared/tls/tls-files';
 import { serverTlsFiles } from '@podwire/shared/tls/tls-settings';
 
 import type { Config } from './config.js';
-import { AuthorityDirectory } from './enrolment/authority-directory.js';
 import { enrolmentService } from './enrolment/enrolment-rpc.js';
-import { OwnAuthority, type OwnAuthorityOptions } from './enrolment/own-authority.js';
+import type { OwnAuthority, OwnAuthorityOptions } from './enrolment/own-authority.js';
 import type { KubernetesApi } from './kubernetes/api.js';
 import { AuthorityConfigMap } from './kubernetes/authority-config-map.js';
 import { nodeOfToken } from './kubernetes/node-token.js';
@@ -53,6 +52,7 @@ export async function openNetworkIdentity(config: IdentityConfig, deps: NetworkI
     const files = serverTlsFiles(config);
     return { certificates: files && source(filesOrigin(files)), enrolment: undefined, tasks: [] };
   }
+  const { AuthorityDirectory } = await import('./enrolment/authority-directory.js');
   const directory = new AuthorityDirectory(config.authorityDirectory);
   const publication = api && new AuthorityConfigMap(api);
   const authority = await openAuthority({ directory, publication, clock, log }, deps);
@@ -68,7 +68,9 @@ export async function openNetworkIdentity(config: IdentityConfig, deps: NetworkI
   };
 }
 
-function openAuthority(options: OwnAuthorityOptions, { retry, log }: NetworkIdentityDeps): Promise<OwnAuthority> {
+async function openAuthority(options: OwnAuthorityOptions, { retry, log }: NetworkIdentityDeps): Promise<OwnAuthority> {
+  // Loaded only where it is needed: the library for certificates takes 18 MiB.
+  const { OwnAuthority } = await import('./enrolment/own-authority.js');
   let reported = '';
   const report = ({ message }: Failure): void => {
     if (message !== reported) log.warn(`certificate authority: not ready: ${message}; trying again`);
@@ -84,5 +86,5 @@ function openAuthority(options: OwnAuthorityOptions, { retry, log }: NetworkIden
       throw error;
     }
   };
-  return retryUntilAvailable(open, { ...retry, report });
+  return await retryUntilAvailable(open, { ...retry, report });
 }
