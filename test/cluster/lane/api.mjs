@@ -25,21 +25,27 @@ export class Api {
   /** @returns status and body, as an object where it is JSON */
   send(method, path, body, contentType = 'application/json') {
     const { host, port, agent, token } = this.#options;
-    const headers = { authorization: `Bearer ${token}`, 'content-type': contentType };
+    const text = body === undefined ? '' : JSON.stringify(body);
+    const headers = {
+      authorization: `Bearer ${token}`,
+      'content-type': contentType,
+      // Node.js frames the body of a DELETE only so; without, the API server took it for the next request.
+      'content-length': Buffer.byteLength(text),
+    };
     return new Promise((resolve, reject) => {
       const call = request({ host, port, agent, method, path, headers, timeout: 10_000 }, (response) => {
         const chunks = [];
         response.on('data', (chunk) => chunks.push(chunk));
         response.on('error', reject);
         response.on('end', () => {
-          const text = Buffer.concat(chunks).toString();
+          const answer = Buffer.concat(chunks).toString();
           const isJson = String(response.headers['content-type']).includes('json');
-          resolve({ status: response.statusCode, body: isJson ? JSON.parse(text) : text });
+          resolve({ status: response.statusCode, body: isJson ? JSON.parse(answer) : answer });
         });
       });
       call.on('timeout', () => call.destroy(new Error(`${method} ${path}: no answer in 10 s`)));
       call.on('error', reject);
-      call.end(body === undefined ? undefined : JSON.stringify(body));
+      call.end(text);
     });
   }
 
