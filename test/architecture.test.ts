@@ -198,7 +198,7 @@ describe('zones', () => {
 /** The files of ours that each file imports, types included. */
 type Graph = ReadonlyMap<string, readonly string[]>;
 
-/** Files that import themselves through others; the lint rule sees no cycle through imports of types. */
+/** Files that import themselves through other files; the lint rule sees no cycle through imports of types. */
 function inCycles(graph: Graph): string[] {
   const reaches = (from: string, to: string, seen = new Set<string>()): boolean =>
     (graph.get(from) ?? []).some((next) => {

@@ -3,7 +3,7 @@ import { expect, it } from 'vitest';
 import type { ListBounds, Namespace, Request } from '../lib/index.js';
 import { codes, makePod, open, vethPair } from './ip.js';
 
-/** Lists of a namespace that others fill end at a limit, and the namespace stays usable. */
+/** Lists of a namespace that another program fills end at a limit, and the namespace stays usable. */
 
 const COUNT = 300;
 const MAC = '02:00:00:00:00:01';

@@ -66,7 +66,7 @@ const LATER_REPLIES = {
   'rule-list-ipv6': 'ip -6 rule show',
 };
 
-/** The kernel of the captures has no IPIP: the refused request is as good a capture as any. */
+/** The kernel of the captures has no IPIP. The test compares requests, and a refused request is complete. */
 const REFUSED = ['link-add-ipip'];
 
 /** The kernel's answers to refused requests of `ip`, with and without a text. */

@@ -42,7 +42,7 @@ function descriptorOf(socket: Socket): number {
   return Reflect.get(Reflect.get(socket, '_handle'), 'fd');
 }
 
-/** Connects to the socket as a user and group, who need not be allowed to execute Node.js. */
+/** Connects to the socket as a user and group that need no permission to execute Node.js. */
 const CONNECT_AS = `const [user, group, path] = process.argv.slice(1);
   process.setgroups([]);
   process.setgid(Number(group));

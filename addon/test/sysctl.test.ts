@@ -49,7 +49,7 @@ describe('sysctls', () => {
   });
 
   it('are refused when /proc/sys is read-only', () => {
-    // In a separate mount namespace, as others need theirs writable.
+    // In a separate mount namespace, as other tests need theirs writable.
     const script = `const binding = require('node-gyp-build')(${JSON.stringify(ADDON_FOLDER)});
       const where = { optional: false, within: null, path: 'net/ipv4/ip_default_ttl' };
       const step = { op: 'sysctl.write', ...where, value: '60', readPrevious: false };

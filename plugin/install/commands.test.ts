@@ -127,7 +127,7 @@ describe('podwire install', () => {
       readFileSync(join(import.meta.dirname, '..', 'conflist', '10-podwire.conflist'), 'utf8'),
     );
     expect(site.json(PATHS[2]!)).toEqual({ ...shipped, plugins: [{ ...plugins[0], nodename: 'node-1' }] });
-    // Runtimes before CNI 1.1.0 know `cniVersion`, the others choose the highest of `cniVersions`.
+    // Runtimes before CNI 1.1.0 know `cniVersion`, later ones choose the highest of `cniVersions`.
     expect(shipped).toMatchObject({ cniVersion: '1.0.0', cniVersions: ['0.3.1', '0.4.0', '1.0.0', '1.1.0'] });
     expect(isShim(readFileSync(SHIPPED))).toBe(true);
   });

@@ -69,7 +69,7 @@ describe('the configuration to install', () => {
   });
 });
 
-describe('plugins that others added to the chain', () => {
+describe('plugins that another program added to the chain', () => {
   test.each([
     ['podwire', 'podwire bandwidth', 'podwire bandwidth'],
     ['podwire portmap', 'podwire bandwidth portmap', 'podwire bandwidth portmap'],

@@ -55,7 +55,7 @@ describe('an installation', () => {
     expect(site.read('bin/podwire')).toBe(scriptShim('0').toString());
   });
 
-  test('keeps plugins that others added to the chain', async () => {
+  test('keeps plugins that another program added to the chain', async () => {
     const bandwidth = { type: 'bandwidth', capabilities: { bandwidth: true } };
     const existing = { name: 'net', disableGC: true, plugins: [{ type: 'podwire', mtu: 9000 }, bandwidth] };
     site.write('net.d/10-podwire.conflist', JSON.stringify(existing));
@@ -112,7 +112,7 @@ describe('programs of the chain', () => {
     expect(versions()).toMatchObject({ cniVersions: ['1.0.0', '1.1.0'] });
   });
 
-  test('include those that others added: Debian’s portmap', async () => {
+  test('include those that another program added: Debian’s portmap', async () => {
     mkdirSync(site.bin);
     symlinkSync('/usr/lib/cni/portmap', join(site.bin, 'portmap'));
     const existing = { ...site.spec().conflist, plugins: [{ type: 'podwire' }, portmap] };
@@ -173,7 +173,7 @@ describe('supplied programs', () => {
     expect(site.state()).toEqual({});
   });
 
-  test('stay when Podwire is uninstalled, as others may use them', async () => {
+  test('stay when Podwire is uninstalled, as other plugins may use them', async () => {
     await site.install(given('portmap'));
     await uninstall(site.spec(given('portmap')), { disk: systemDisk(randomUUID), log: site.log, scope: 'all' });
     expect(Object.keys(site.state())).toEqual(['bin/portmap']);
@@ -440,7 +440,7 @@ describe('a comparison', () => {
     expect((await found()).at(-1)).toBe('net.d/10-podwire.conflist foreign');
   });
 
-  test('accepts plugins that others added, and another layout of the text', async () => {
+  test('accepts plugins that another program added, and another layout of the text', async () => {
     await site.install();
     const { conflist } = site.spec();
     site.write(
@@ -468,7 +468,7 @@ describe('removal', () => {
     expect(await remove()).toEqual([]);
   });
 
-  test('keeps the files of others', async () => {
+  test('keeps the files of other programs', async () => {
     site.write('bin/podwire', '#!/bin/sh\n');
     site.write('bin/podwire-ipam', scriptShim('0'));
     site.write('bin/bandwidth', 'x');

@@ -41,7 +41,7 @@ export interface ApiRequest {
 }
 
 export interface ApiAnswer {
-  /** 200 to 299, 404 or 409; others are failures. */
+  /** 200 to 299, 404 or 409; every other status is a failure. */
   readonly status: number;
   /** The parsed JSON. */
   readonly body: unknown;

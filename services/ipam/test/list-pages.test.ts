@@ -10,7 +10,7 @@ import { expect, test } from 'vitest';
 
 import { clientLimits, servedForEachTest, type Caller } from '../testing/service.js';
 
-/** Each page is of its own moment: between two pages others create and remove listed objects. */
+/** Each page is of its own moment: between two pages other callers create and remove listed objects. */
 
 interface Pages {
   readonly pageSize: number;

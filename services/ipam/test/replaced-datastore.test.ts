@@ -88,7 +88,7 @@ test('is reported by health, each request and one log line; no stream shows outd
   expect(server.dump('/calico').size).toBe(0);
 });
 
-test('is reported by the first write of an older record, after others have raised its revision', async () => {
+test('is reported by the first write of an older record, after other writers have raised its revision', async () => {
   const [server, copy] = [await EtcdServer.start(), await EtcdServer.start()];
   cleanups.push(
     () => server.dispose(),

@@ -37,7 +37,7 @@ export function beginEffect(deliveries: Deliveries): Effect {
   return deliveries === 'prompt' ? READS : OWN;
 }
 
-/** The effect of a replica's step on others. */
+/** The effect of a replica's step on other replicas. */
 type Effect =
   /** Nothing: it begins an operation, or delivers a change to its own replica. */
   | { readonly type: 'own' }

@@ -11,7 +11,7 @@ import { RecordKeys } from '../records/json/keys.js';
 import type { RunningService } from '../service.js';
 import { Caller, Place } from './service.js';
 
-/** A service whose datastore gets invalid records from others. */
+/** A service whose datastore gets invalid records from other writers. */
 
 export const keys = new RecordKeys('/calico');
 const { signal } = new AbortController();

@@ -168,7 +168,7 @@ describe('at the same moment', () => {
   });
 });
 
-test('a process that freezes while it begins to listen delays others by some seconds, and is named', async () => {
+test('a process that freezes while it begins to listen delays other processes by some seconds, and is named', async () => {
   await prepareSocket(path);
   const silent = await listenAt(join(dirname(path), '.socket-lock.7'));
   symlinkSync('4711', join(dirname(path), '.socket-lock.7.owner'));
@@ -183,7 +183,7 @@ test('a process that freezes while it begins to listen delays others by some sec
 /** In a user namespace that maps root only, files cannot belong to another user. */
 const hasOtherUsers = !/^\s*0\s+\d+\s+1\s*$/.test(readFileSync('/proc/self/uid_map', 'utf8'));
 
-test.runIf(hasOtherUsers)('a folder of another user is refused, who could create a socket there', async () => {
+test.runIf(hasOtherUsers)('a folder in which another user could create a socket is refused', async () => {
   await prepareSocket(path);
   chownSync(dirname(path), 65534, 65534);
   await expect(prepareSocket(path)).rejects.toMatchObject(refusal(/belongs to user 65534; change its owner/));

@@ -188,7 +188,7 @@ describe('limits', () => {
     expect(place.waitingCount).toBe(2);
   });
 
-  test('of this release leave the places of seven callers to others', () => {
+  test('of this release leave the places of seven callers to other callers', () => {
     const { maxExecutingCount, maxExecutingPerCallerCount, maxWaitingPerCallerCount } = QUEUE_LIMITS;
     expect(maxExecutingCount).toBeGreaterThanOrEqual(8 * maxExecutingPerCallerCount);
     expect(maxWaitingPerCallerCount).toBeGreaterThan(maxExecutingPerCallerCount);

@@ -66,7 +66,7 @@ interface CallerQueue {
 }
 
 /**
- * Gives callers turns, so that a caller that sends many requests does not delay the others. The service decides and
+ * Gives callers turns, so that a caller that sends many requests does not delay the other callers. The service decides and
  * encodes in one thread. What makes it hard:
  *
  * - A started request cannot be interrupted, and requests arrive only between two turns of the event loop. So a caller

@@ -99,7 +99,7 @@ export async function signingRequest(namedCurve = 'P-256'): Promise<{ request: B
   const algorithm = { ...ALGORITHM, namedCurve };
   const keys = await webcrypto.subtle.generateKey(algorithm, true, ['sign', 'verify']);
   const request = await x509.Pkcs10CertificateRequestGenerator.create({
-    // Ignored: the node's token says who it is.
+    // Ignored: the token names the node.
     name: 'O=podwire:operator, CN=root',
     keys,
     signingAlgorithm: algorithm,

@@ -50,9 +50,10 @@ async function main({ folder, programs, image, imageArchive, family, store, only
   rows.push({ name: `cluster start (${family}, ${store})`, result: 'ok', took: seconds(startMs) });
   process.stdout.write(`${table(rows.slice(-1))}\n`);
   const state = { untouched: wholeFootprint(cluster) };
-  const selected = scenariosOf({ family, store }).filter(
-    ({ name }, index) => index === 0 || only === undefined || new RegExp(only, 'i').test(name),
-  );
+  const scenarios = scenariosOf({ family, store });
+  const isWanted = ({ name }) => only === undefined || new RegExp(only, 'i').test(name);
+  const isNeeded = ({ name }) => scenarios.some((other) => other.after === name && isWanted(other));
+  const selected = scenarios.filter((scenario, index) => index === 0 || isWanted(scenario) || isNeeded(scenario));
   for (const [index, scenario] of selected.entries()) {
     const begunMs = Date.now();
     let failure;

@@ -353,7 +353,10 @@ async function withHelm({ cluster, namespace, untouched }) {
 const isDefault = ({ family, store }) => family === 'ipv4' && store === 'embedded';
 const isOnEtcd = ({ store }) => store === 'etcd';
 
-/** `leavesPodwire: false`: the scenario ends with a check of its own. `serves`: the clusters that it is for. */
+/**
+ * `leavesPodwire: false`: the scenario ends with a check of its own. `serves`: the clusters that it is for. `after`: the
+ * scenario that has to run before.
+ */
 const SCENARIOS = [
   { name: 'nodes become Ready', run: nodesReady },
   { name: `${PODS_COUNT} pods reach each other, nodes, service, outside`, run: reachability },
@@ -374,7 +377,13 @@ const SCENARIOS = [
   { name: 'etcd down for a minute', run: withoutEtcd, serves: isOnEtcd },
   { name: 'backup and restore', run: backup, serves: isDefault },
   { name: 'uninstall', run: uninstall, leavesPodwire: false },
-  { name: 'helm: install, upgrade, roll back, uninstall', run: withHelm, leavesPodwire: false, serves: isDefault },
+  {
+    name: 'helm: install, upgrade, roll back, uninstall',
+    run: withHelm,
+    leavesPodwire: false,
+    serves: isDefault,
+    after: 'uninstall',
+  },
 ];
 
 /** The scenarios of a cluster, by family and store. */

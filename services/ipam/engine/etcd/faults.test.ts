@@ -194,7 +194,7 @@ describe('a datastore that is not the one that was read', () => {
     expect(server.dump('/a').size).toBe(0);
   });
 
-  it('is refused permanently by its first older record, after others have raised its revision', async () => {
+  it('is refused permanently by its first older record, after other writers have raised its revision', async () => {
     const server = await scene.start();
     const store = await scene.open([server]);
     await commit(store, put('/a', 'old'));
