@@ -9,7 +9,7 @@ import { hostInterfaceName } from '@podwire/shared/attachment/names';
 import { Failure } from '@podwire/shared/failure/failure';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
-import { startTelemetry } from '@podwire/shared/runtime/telemetry';
+import { startTelemetry } from '@podwire/shared/telemetry/telemetry';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 
 import { startPlugin } from './service.js';

@@ -8,7 +8,7 @@ import process from 'node:process';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import { runProcess } from '@podwire/shared/runtime/lifecycle';
 import { createLogger } from '@podwire/shared/runtime/log';
-import { startTelemetry } from '@podwire/shared/runtime/telemetry';
+import { startTelemetry } from '@podwire/shared/telemetry/telemetry';
 
 const NAME = 'podwire-plugin';
 

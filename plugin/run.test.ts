@@ -1,5 +1,5 @@
 import { Failure } from '@podwire/shared/failure/failure';
-import { startTelemetry } from '@podwire/shared/runtime/telemetry';
+import { startTelemetry } from '@podwire/shared/telemetry/telemetry';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 
 import { SUPPORTED_VERSIONS } from './cni/version.js';

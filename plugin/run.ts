@@ -1,7 +1,7 @@
 import { context, propagation, ROOT_CONTEXT, trace, type HrTime, type Span } from '@opentelemetry/api';
 import { Failure } from '@podwire/shared/failure/failure';
 import { withAttachment } from '@podwire/shared/runtime/log';
-import { markFailed, withSpan } from '@podwire/shared/runtime/span';
+import { markFailed, withSpan } from '@podwire/shared/telemetry/span';
 
 import { statedVersion } from './cni/config.js';
 import { COMMANDS, readCommand, type Pod } from './cni/environment.js';

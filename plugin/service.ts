@@ -11,7 +11,7 @@ import { acquireExclusive } from '@podwire/shared/rpc/exclusive';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
 import type { Logger } from '@podwire/shared/runtime/log';
-import type { StopTelemetry } from '@podwire/shared/runtime/telemetry';
+import type { StopTelemetry } from '@podwire/shared/telemetry/telemetry';
 import { ipamTls } from '@podwire/shared/tls/certificate-source';
 
 import { IpamCircuitBreaker } from './addresses/circuit-breaker.js';

@@ -1,5 +1,5 @@
 import { trace } from '@opentelemetry/api';
-import { startTelemetry } from '@podwire/shared/runtime/telemetry';
+import { startTelemetry } from '@podwire/shared/telemetry/telemetry';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 
 import { Plugin, recordingLog } from './testing/plugin.js';

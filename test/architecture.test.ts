@@ -252,7 +252,7 @@ describe('restricted packages', () => {
     ['@podwire/netlink', 'services/dataplane/kernel/', 'services/shared/rpc/peer-check.ts'],
     ['grpc-health-check', 'services/shared/rpc/'],
     ['@grpc/reflection', 'services/shared/rpc/'],
-    ['@opentelemetry/sdk-node', 'services/shared/runtime/'],
+    ['@opentelemetry/sdk-node', 'services/shared/telemetry/'],
     ['pino', 'services/shared/runtime/'],
     ['ipaddr.js', 'services/shared/net/'],
   ])('%s is imported only below %s', (name, ...places) => {

@@ -1,7 +1,7 @@
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
-import { withSpan } from '@podwire/shared/runtime/span';
+import { withSpan } from '@podwire/shared/telemetry/span';
 
 import { NS_PER_MS } from './request.js';
 

@@ -3,7 +3,7 @@ import { fileURLToPath } from 'node:url';
 
 import { PoolServiceService, type ListPoolsResponse } from '@podwire/proto/podwire/ipam/v1/pool';
 import { Failure } from '@podwire/shared/failure/failure';
-import { propagateTraces } from '@podwire/shared/runtime/telemetry';
+import { propagateTraces } from '@podwire/shared/telemetry/telemetry';
 import { builtFile } from '@podwire/shared/testing/program';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 

@@ -5,7 +5,7 @@ import { systemClock } from '@podwire/shared/runtime/clock';
 import { tolerateBrokenPipe } from '@podwire/shared/runtime/broken-pipe';
 import { runProcess } from '@podwire/shared/runtime/lifecycle';
 import { createLogger } from '@podwire/shared/runtime/log';
-import { propagateTraces } from '@podwire/shared/runtime/telemetry';
+import { propagateTraces } from '@podwire/shared/telemetry/telemetry';
 
 import type { CommandProcess } from './clients/services.js';
 import { run } from './run.js';

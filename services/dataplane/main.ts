@@ -6,7 +6,7 @@ import '@podwire/shared/runtime/young-generation';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import { runProcess } from '@podwire/shared/runtime/lifecycle';
 import { createLogger } from '@podwire/shared/runtime/log';
-import { startTelemetry } from '@podwire/shared/runtime/telemetry';
+import { startTelemetry } from '@podwire/shared/telemetry/telemetry';
 
 import { readBoot } from './pods/orphans.js';
 

@@ -6,7 +6,7 @@ import { systemClock as clock } from '@podwire/shared/runtime/clock';
 import { runProcess } from '@podwire/shared/runtime/lifecycle';
 import { createLogger } from '@podwire/shared/runtime/log';
 import { tolerateBrokenPipe } from '@podwire/shared/runtime/broken-pipe';
-import { startTelemetry } from '@podwire/shared/runtime/telemetry';
+import { startTelemetry } from '@podwire/shared/telemetry/telemetry';
 
 import { parseCommandLine, runCommand } from './commands.js';
 import { readConfig } from './config.js';

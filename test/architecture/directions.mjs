@@ -50,14 +50,18 @@ export const ZONES = [
   {
     path: 'services/shared/runtime',
     zones: ['services/shared/failure', 'services/shared/attachment'],
+    packages: ['@opentelemetry/api', 'pino', 'zod'],
+    ...NODE,
+  },
+  {
+    path: 'services/shared/telemetry',
+    zones: ['services/shared/failure', 'services/shared/runtime'],
     packages: [
       '@opentelemetry/api',
       '@opentelemetry/context-async-hooks',
       '@opentelemetry/core',
       '@opentelemetry/sdk-node',
       '@opentelemetry/sdk-trace-base',
-      'pino',
-      'zod',
     ],
     ...NODE,
   },
@@ -80,6 +84,7 @@ export const ZONES = [
     zones: [
       'services/shared/failure',
       'services/shared/runtime',
+      'services/shared/telemetry',
       'services/shared/tls',
       'services/shared/rpc',
       'proto/gen',

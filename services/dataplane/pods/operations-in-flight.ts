@@ -1,7 +1,7 @@
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { failureOfSignal } from '@podwire/shared/failure/signal';
 import { withAttachment } from '@podwire/shared/runtime/log';
-import { withSpan } from '@podwire/shared/runtime/span';
+import { withSpan } from '@podwire/shared/telemetry/span';
 
 import type { NetnsIdentity } from './kernel.js';
 

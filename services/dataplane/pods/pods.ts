@@ -1,7 +1,7 @@
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { hostInterfaceName as derivedName } from '@podwire/shared/attachment/names';
 import { Failure } from '@podwire/shared/failure/failure';
-import { withSpan } from '@podwire/shared/runtime/span';
+import { withSpan } from '@podwire/shared/telemetry/span';
 
 import { corrections, diff, differences, withoutLostRoutes, withPodChanges } from '../wiring/diff.js';
 import type { Difference } from '../wiring/difference.js';

@@ -1,6 +1,6 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import { failureOfSignal } from '@podwire/shared/failure/signal';
-import { markFailed, withSpan } from '@podwire/shared/runtime/span';
+import { markFailed, withSpan } from '@podwire/shared/telemetry/span';
 
 import { formatStep, rollbackSteps, type Side, type Step } from '../wiring/step.js';
 import type { BatchOutcome, Links, PodSession, StepFailure } from './kernel.js';

@@ -8,7 +8,7 @@ import { Failure } from '../failure/failure.js';
 import { statusOfError } from '../failure/status.js';
 import { MAX_TIMER_MS, type Clock } from '../runtime/clock.js';
 import { requestContext, type Logger } from '../runtime/log.js';
-import { markFailed } from '../runtime/span.js';
+import { markFailed } from '../telemetry/span.js';
 import { contextOf, methodName, rpcAttributes } from './tracing.js';
 
 /** A call as its handler sees it, in addition to the request. */

@@ -4,7 +4,7 @@ import { SpanKind, trace, context, isSpanContextValid, type Context, type Span }
 import { Failure } from '../failure/failure.js';
 import { failureOfSignal } from '../failure/signal.js';
 import { failureOfError } from '../failure/status.js';
-import { markFailed } from '../runtime/span.js';
+import { markFailed } from '../telemetry/span.js';
 import type { ClientTls } from '../tls/certificate-source.js';
 import { PreopenedCall } from './preopened-call.js';
 import { Connection } from './connection.js';

@@ -6,7 +6,7 @@ import { BasicTracerProvider, InMemorySpanExporter, SimpleSpanProcessor } from '
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest';
 
 import { Failure } from '../failure/failure.js';
-import { withSpan } from '../runtime/span.js';
+import { withSpan } from '../telemetry/span.js';
 import { echoPool, TestServers, GET_POOL, callLimits } from '../testing/server.js';
 import { contextOf } from './tracing.js';
 

@@ -7,7 +7,7 @@ import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } fr
 
 import { Failure } from '../failure/failure.js';
 import { withAttachment } from '../runtime/log.js';
-import { propagateTraces } from '../runtime/telemetry.js';
+import { propagateTraces } from '../telemetry/telemetry.js';
 import { echoPool, TestServers, Gate, GET_POOL, LIST_POOLS, callLimits, type GetPool } from '../testing/server.js';
 
 let servers: TestServers;

@@ -17,7 +17,7 @@ export function settingsUsage(settings: Settings): string {
 
 /** {@link settingsUsage} of a process that exports telemetry. */
 export function serverSettingsUsage(settings: Settings): string {
-  const about = 'Export of telemetry: see services/shared/runtime/README.md.';
+  const about = 'Export of telemetry: see services/shared/telemetry/README.md.';
   return `${settingsUsage(settings)}  OTEL_…\n${wrapped(about)}`;
 }
 

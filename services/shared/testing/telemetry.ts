@@ -4,8 +4,8 @@ import { setTimeout as pause } from 'node:timers/promises';
 import { context, metrics, propagation, ROOT_CONTEXT } from '@opentelemetry/api';
 
 import { createLogger } from '../runtime/log.js';
-import { withSpan } from '../runtime/span.js';
-import { startTelemetry } from '../runtime/telemetry.js';
+import { withSpan } from '../telemetry/span.js';
+import { startTelemetry } from '../telemetry/telemetry.js';
 
 /** A program that continues the trace context of its argument, and prints the context that it would propagate. */
 

@@ -1,7 +1,7 @@
 import { context, trace, type Context } from '@opentelemetry/api';
 import { Failure } from '@podwire/shared/failure/failure';
 import { failureOfSignal } from '@podwire/shared/failure/signal';
-import { withSpan } from '@podwire/shared/runtime/span';
+import { withSpan } from '@podwire/shared/telemetry/span';
 
 import { requireUnlocked } from '../../records/datastore-lock.js';
 import type { Decision, View } from '../../records/view.js';

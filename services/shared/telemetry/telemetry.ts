@@ -9,7 +9,7 @@ import {
 import { AlwaysOffSampler, BasicTracerProvider, ParentBasedSampler } from '@opentelemetry/sdk-trace-base';
 
 import { messageOf } from '../failure/thrown.js';
-import type { Logger } from './log.js';
+import type { Logger } from '../runtime/log.js';
 
 /**
  * Stops telemetry: exports the spans and metrics of the last seconds, with the timeout {@link EXPORT_AT_STOP_MS}. Never rejects.
