@@ -3,6 +3,7 @@ import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Unary } from '@podwire/shared/rpc/unary';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Logger } from '@podwire/shared/runtime/log';
+import { AuthorityDirectory } from '@podwire/shared/tls/authority-directory';
 import { CertificateSource } from '@podwire/shared/tls/certificate-source';
 import { filesOrigin, type TlsOrigin } from '@podwire/shared/tls/tls-files';
 import { serverTlsFiles } from '@podwire/shared/tls/tls-settings';
@@ -52,11 +53,14 @@ export async function openNetworkIdentity(config: IdentityConfig, deps: NetworkI
     const files = serverTlsFiles(config);
     return { certificates: files && source(filesOrigin(files)), enrolment: undefined, tasks: [] };
   }
-  const { AuthorityDirectory } = await import('./enrolment/authority-directory.js');
-  const directory = new AuthorityDirectory(config.authorityDirectory);
+  const setting = 'PODWIRE_IPAM_AUTHORITY_DIRECTORY';
+  const directory = new AuthorityDirectory(
+    config.authorityDirectory,
+    (reason, cause) => new Failure('INVALID_SETTINGS', `${setting} ${config.authorityDirectory}: ${reason}`, { cause }),
+  );
   const publication = api && new AuthorityConfigMap(api);
   const authority = await openAuthority({ directory, publication, clock, log }, deps);
-  const certificate = { setting: 'PODWIRE_IPAM_AUTHORITY_DIRECTORY', path: 'of podwire-ipam itself' };
+  const certificate = { setting, path: 'of podwire-ipam itself' };
   const origin = { read: () => authority.material(), certificate };
   return {
     certificates: source(origin),

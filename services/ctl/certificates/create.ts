@@ -2,21 +2,19 @@ import { join, resolve } from 'node:path';
 
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Validity } from '@podwire/shared/tls/authority';
+import {
+  AUTHORITY_CERTIFICATE,
+  AuthorityDirectory,
+  CLOCK_TOLERANCE_MS,
+  type StoredAuthority,
+} from '@podwire/shared/tls/authority-directory';
 import { ROLES, type Role } from '@podwire/shared/tls/caller';
 
 import { text, wholeNumber, type Form } from '../command-line/forms.js';
 import { previewReport, YES } from '../command-line/options.js';
 import type { Flag, Input, Option, Verb } from '../command-line/verb.js';
 import type { Fields, Report, Table } from '../output/report.js';
-import {
-  BACKDATED_MS,
-  CA_CERTIFICATE,
-  openAuthority,
-  readOptional,
-  writeFile,
-  writeNewFile,
-  type StoredAuthority,
-} from './authority-directory.js';
+import { readOptional, writeFile, writeNewFile } from './certificate-files.js';
 import { timeText } from './certificate.js';
 
 const DIRECTORY: Option<string> = {
@@ -88,6 +86,32 @@ export const certificatesCreate: Verb = {
   },
 };
 
+interface OpenedAuthority extends StoredAuthority {
+  /** Whether it was made now. */
+  readonly isNew: boolean;
+}
+
+/**
+ * The authority of a directory; made where there is none.
+ * @param mayCreate - whether an authority may be made
+ * @throws Failure INVALID_REQUEST where it cannot be used or made
+ */
+async function openAuthority(path: string, mayCreate: boolean, nowMs: number): Promise<OpenedAuthority> {
+  const refusal = (reason: string, cause?: unknown): Failure =>
+    new Failure('INVALID_REQUEST', `authority in ${path}: ${reason}`, { cause });
+  const directory = new AuthorityDirectory(path, refusal);
+  const stored = await directory.read();
+  if (stored && stored.authority.untilMs <= nowMs) {
+    const end = timeText(stored.authority.untilMs);
+    throw refusal(`${AUTHORITY_CERTIFICATE} expired at ${end}; use another directory`);
+  }
+  if (stored) return { ...stored, isNew: false };
+  if (!mayCreate) throw refusal(`${AUTHORITY_CERTIFICATE} does not exist; restore it, or use another directory`);
+  const created = await directory.create(nowMs);
+  if (!created) throw refusal('another command makes an authority there; repeat the command');
+  return { ...created, isNew: true };
+}
+
 /** A certificate to issue. */
 interface Order {
   /** Name of its files, without `.crt` and `.key`. */
@@ -152,18 +176,18 @@ function validityOf({ authority }: StoredAuthority, days: number | undefined, no
       `--days ${days}: the authority ends at ${timeText(endMs)}; use at most ${most}`,
     );
   }
-  return { fromMs: nowMs - BACKDATED_MS, untilMs: Math.min(untilMs, endMs) };
+  return { fromMs: nowMs - CLOCK_TOLERANCE_MS, untilMs: Math.min(untilMs, endMs) };
 }
 
 /** @throws Failure INVALID_REQUEST where the directory has another authority */
-async function copyAuthority({ text: certificate }: StoredAuthority, directory: string): Promise<void> {
-  const present = await readOptional(join(directory, CA_CERTIFICATE));
-  if (present !== undefined && present.trim() !== certificate.trim())
+async function copyAuthority({ certificates }: StoredAuthority, directory: string): Promise<void> {
+  const present = await readOptional(join(directory, AUTHORITY_CERTIFICATE));
+  if (present !== undefined && present.trim() !== certificates.trim())
     throw new Failure(
       'INVALID_REQUEST',
-      `${join(directory, CA_CERTIFICATE)}: is of another authority; use another ${DIRECTORY.name}`,
+      `${join(directory, AUTHORITY_CERTIFICATE)}: is of another authority; use another ${DIRECTORY.name}`,
     );
-  await writeFile(directory, CA_CERTIFICATE, certificate);
+  await writeFile(directory, AUTHORITY_CERTIFICATE, certificates);
 }
 
 interface Destination {
@@ -185,14 +209,14 @@ async function issue({ authority }: StoredAuthority, order: Order, destination: 
 }
 
 interface Written extends Destination {
-  readonly stored: StoredAuthority;
+  readonly stored: OpenedAuthority;
   readonly orders: readonly Order[];
 }
 
 function reportOf({ stored, directory, orders, validity }: Written): Report {
   const end = timeText(stored.authority.untilMs);
   const until = timeText(validity.untilMs);
-  const authorityRow = [CA_CERTIFICATE, `authority, ${stored.isNew ? 'new' : 'existing'}`, end];
+  const authorityRow = [AUTHORITY_CERTIFICATE, `authority, ${stored.isNew ? 'new' : 'existing'}`, end];
   const rows = orders.map((order) => [`${order.file}.crt, .key`, subjectOf(order), until]);
   const files: Table = {
     kind: 'table',
@@ -231,7 +255,7 @@ function subjectOf({ role, name }: Order): string {
 /** The variables, or podwirectl's options, that the files of a certificate belong to. */
 function settingsOf(order: Order, directory: string): (readonly [name: string, path: string])[] {
   const [key, certificate] = filesOf(order).map((name) => join(directory, name));
-  const ca = join(directory, CA_CERTIFICATE);
+  const ca = join(directory, AUTHORITY_CERTIFICATE);
   const values = (names: { readonly ca: string; readonly certificate: string; readonly key: string }) =>
     [
       [names.ca, ca],

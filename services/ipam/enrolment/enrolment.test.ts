@@ -1,16 +1,18 @@
 import { X509Certificate } from 'node:crypto';
-import { chmodSync, existsSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { chmodSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
 import { EnrolmentServiceService } from '@podwire/proto/podwire/ipam/v1/enrolment';
 import { NodeServiceService, ReleaseTunnelAddressRequest } from '@podwire/proto/podwire/ipam/v1/node';
 import { PoolServiceService } from '@podwire/proto/podwire/ipam/v1/pool';
+import { Failure } from '@podwire/shared/failure/failure';
 import { Peer } from '@podwire/shared/rpc/client';
 import { certificateSource, selfSignedServer, signingRequest } from '@podwire/shared/testing/certificates';
 import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { recordingLog } from '@podwire/shared/testing/server';
-import { Authority } from '@podwire/shared/tls/authority';
+import { Authority, type IssuedCertificate } from '@podwire/shared/tls/authority';
+import { AuthorityDirectory } from '@podwire/shared/tls/authority-directory';
 import { IPAM_SERVER_NAME } from '@podwire/shared/tls/caller';
 import { splitCertificates, type TlsFiles } from '@podwire/shared/tls/tls-files';
 import { afterEach, beforeEach, expect, test } from 'vitest';
@@ -20,7 +22,6 @@ import { AuthorityConfigMap } from '../kubernetes/authority-config-map.js';
 import type { RunningService } from '../service.js';
 import { EnrolmentApi, NAMESPACE } from '../testing/enrolment-api.js';
 import { Place } from '../testing/service.js';
-import { AuthorityDirectory } from './authority-directory.js';
 import { OwnAuthority } from './own-authority.js';
 
 /** podwire-ipam's authority, and nodes that get certificates of it, with a double of the API server. */
@@ -54,10 +55,18 @@ afterEach(async () => {
   rmSync(folder, { recursive: true });
 });
 
+const refusal = (reason: string) => new Failure('INVALID_SETTINGS', `${path}: ${reason}`);
+
+function store({ certificate, key }: IssuedCertificate): void {
+  mkdirSync(path, { recursive: true });
+  writeFileSync(join(path, 'ca.crt'), certificate);
+  writeFileSync(join(path, 'ca.key'), key);
+}
+
 function open(directory = path) {
   const { log, lines } = recordingLog();
   const publication = new AuthorityConfigMap(api);
-  const options = { directory: new AuthorityDirectory(directory), publication, clock, log };
+  const options = { directory: new AuthorityDirectory(directory, refusal), publication, clock, log };
   return OwnAuthority.open(options, signal).then((authority) => ({ authority, lines }));
 }
 
@@ -153,7 +162,7 @@ test('podwire-ipam renews its own certificate at half of its life, and expired a
 test('a node’s certificate has its name and role whatever the request says, and does not outlive the authority', async () => {
   const until = Math.floor(Date.now() / 1000) * 1000 + DAY_MS;
   const short = await Authority.create('short', { fromMs: Date.now() - 1000, untilMs: until });
-  await new AuthorityDirectory(path).write(await short.stored());
+  store(await short.stored());
   const { authority } = await open();
 
   const { request } = await signingRequest();
@@ -184,12 +193,12 @@ test.each(['ca.crt', 'ca.key'])('a directory without its %s is refused, and stay
   await open();
   rmSync(join(path, name));
 
-  await expect(open()).rejects.toThrow(`no ${name}`);
+  await expect(open()).rejects.toThrow(`${name} does not exist; restore it`);
 });
 
 test('a certificate of no authority, and a key of another kind, are refused', async () => {
   const leaf = await selfSignedServer();
-  await new AuthorityDirectory(path).write(leaf);
+  store(leaf);
   await expect(open()).rejects.toThrow('the certificate is not one of an authority');
 });
 

@@ -3,24 +3,23 @@ import { X509Certificate } from 'node:crypto';
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Logger } from '@podwire/shared/runtime/log';
-import { Authority, type IssuedCertificate, type Validity } from '@podwire/shared/tls/authority';
+import type { Authority, IssuedCertificate, Validity } from '@podwire/shared/tls/authority';
+import {
+  CLOCK_TOLERANCE_MS,
+  type AuthorityDirectory,
+  type StoredAuthority,
+} from '@podwire/shared/tls/authority-directory';
 import { splitCertificates, type TlsMaterial } from '@podwire/shared/tls/tls-files';
 
 import type { AuthorityConfigMap } from '../kubernetes/authority-config-map.js';
-import type { AuthorityDirectory, StoredAuthority } from './authority-directory.js';
 
 const DAY_MS = 86_400_000;
-
-const AUTHORITY_LIFE_MS = 3650 * DAY_MS;
 
 /** podwire-ipam makes its own certificate again when half of this is over. */
 const SERVER_LIFE_MS = 90 * DAY_MS;
 
 /** A node renews its certificate when half of this is over, so podwire-ipam may be down for two weeks. */
 const NODE_LIFE_MS = 30 * DAY_MS;
-
-/** Certificates begin this long before they are issued, as the clocks of nodes differ. */
-const CLOCK_TOLERANCE_MS = 300_000;
 
 export interface OwnAuthorityOptions {
   readonly directory: AuthorityDirectory;
@@ -144,14 +143,10 @@ async function createAuthority(options: OwnAuthorityOptions, signal: AbortSignal
       `${publication.subject}: has the certificate of another authority, and the storage of this podwire-ipam is empty; run it on the node with its storage, or restore that. To begin with a new authority, empty the ConfigMap`,
     );
   }
-  const nowMs = clock.nowMs();
-  const authority = await Authority.create('podwire', {
-    fromMs: nowMs - CLOCK_TOLERANCE_MS,
-    untilMs: nowMs + AUTHORITY_LIFE_MS,
-  });
-  const stored = await authority.stored();
-  await directory.write(stored);
-  const { certificate: certificates } = stored;
+  const stored = await directory.create(clock.nowMs());
+  if (!stored)
+    throw new Failure('UNREACHABLE', 'authority: another process makes one in its directory; it is read again');
+  const { certificates } = stored;
   if (publication && published) {
     const isPublished = await publication
       .replace({ ...published, certificates }, signal)
@@ -165,7 +160,7 @@ async function createAuthority(options: OwnAuthorityOptions, signal: AbortSignal
     }
   }
   log.info('certificate authority: created');
-  return { authority, certificates };
+  return stored;
 }
 
 async function withServerCertificate(stored: StoredAuthority, clock: Clock): Promise<State> {

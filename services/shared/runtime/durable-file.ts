@@ -1,6 +1,7 @@
-import { open, rename, rm } from 'node:fs/promises';
-import { dirname } from 'node:path';
+import { link, mkdtemp, open, rename, rm } from 'node:fs/promises';
+import { basename, dirname, join } from 'node:path';
 
+import { codeOf } from '../failure/thrown.js';
 import { syncDirectory } from './sync-directory.js';
 
 /** Suffix of the name of a file that is being written. */
@@ -24,6 +25,28 @@ export async function putDurably(path: string, text: string): Promise<void> {
     throw error;
   }
   await syncDirectory(dirname(path));
+}
+
+/**
+ * Writes a file durably unless there is one of its name, also if another process writes it at the same time. Its directory
+ * has to exist.
+ * @returns whether it was written
+ * @throws Error of the file system
+ */
+export async function putNewDurably(path: string, text: string): Promise<boolean> {
+  const folder = await mkdtemp(join(dirname(path), '.new-'));
+  try {
+    const file = join(folder, basename(path));
+    await writeSynced(file, text);
+    await link(file, path);
+  } catch (error) {
+    if (codeOf(error) === 'EEXIST') return false;
+    throw error;
+  } finally {
+    await rm(folder, { recursive: true, force: true });
+  }
+  await syncDirectory(dirname(path));
+  return true;
 }
 
 async function writeSynced(path: string, text: string): Promise<void> {
