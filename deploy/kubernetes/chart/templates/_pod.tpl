@@ -116,6 +116,15 @@ readinessProbe:
   value: {{ . | quote }}
 {{- end -}}
 
+{{/* Variables of OpenTelemetry, in a ConfigMap of settings. */}}
+{{- define "podwire.telemetrySettings" -}}
+{{- if .Values.telemetry.endpoint }}
+OTEL_EXPORTER_OTLP_ENDPOINT: {{ .Values.telemetry.endpoint | quote }}
+OTEL_TRACES_SAMPLER: parentbased_traceidratio
+OTEL_TRACES_SAMPLER_ARG: {{ .Values.telemetry.samplingRatio | toString | quote }}
+{{- end }}
+{{- end -}}
+
 {{- define "podwire.nodeIp" -}}
 - name: NODE_IP
   valueFrom:
