@@ -5,45 +5,39 @@ import { Duration } from './events.js';
 
 const arrivedNs = 1_700_000_000_000_000_000n;
 
-test('the event has the time in the queue, in each service call, and in total', () => {
+test('the log has the time since the start of the shim, and of each phase', () => {
   const clock = new ManualClock();
   const duration = new Duration({ startedNs: arrivedNs - 3_000_000n, arrivedNs }, clock);
+  const wait = duration.recorder.begin('attachment queue', 'queue');
   clock.advance(200);
-  duration.noteQueueWait();
-  const listPods = { service: 'podwire-dataplane', method: 'ListPods' };
-  duration.noteService(listPods, 4);
-  duration.noteService(listPods, 5);
-  duration.noteService({ ...listPods, method: 'DetachPod' }, 6);
-  clock.advance(300);
-  duration.noteQueueWait();
-  expect(duration.fields()).toEqual({
-    elapsed_ms: 500,
-    shim_ms: 3,
-    waited_ms: 200,
-    services_ms: { ListPods: 9, DetachPod: 6 },
+  duration.recorder.end(wait);
+  const call = duration.recorder.begin('podwire-dataplane ListPods', 'rpc');
+  clock.advance(20);
+  const timing = {
+    name: 'podwire-dataplane',
+    phase: 'dataplane',
+    sentMs: 203,
+    text: '15000;kernel,batch,0,5000,0',
+  } as const;
+  duration.recorder.addReturned(call, timing);
+  duration.recorder.end(call);
+  clock.advance(300.04);
+  expect(duration.fields({ namespace: 'red', name: 'web-0', uid: '' })).toEqual({
+    elapsed_ms: 523,
+    pod: 'red/web-0',
+    phases_ms: { shim: 3, queue: 200, rpc: 5, dataplane: 10, kernel: 5, plugin: 300 },
   });
-  expect(duration.parts()).toEqual([
-    { name: 'podwire-dataplane', durationMs: 15 },
-    { name: 'turn', durationMs: 200 },
-    { name: 'shim', durationMs: 3 },
-  ]);
-  expect(duration.totalMs).toBe(503);
+  expect(duration.elapsedMs).toBeCloseTo(520.04);
 });
 
-test('a clock that is set back makes no duration negative', () => {
+test('a clock that is set back changes no duration', () => {
   const clock = new ManualClock();
   const duration = new Duration({ startedNs: undefined, arrivedNs }, clock);
-  clock.advance(-1000);
-  duration.noteQueueWait();
-  expect(duration.fields()).toEqual({ elapsed_ms: 0, waited_ms: 0 });
+  clock.setBack(1000);
+  expect(duration.fields()).toEqual({ elapsed_ms: 0, phases_ms: { plugin: 0 } });
 });
 
-test.each([[undefined], [arrivedNs + 1n]])('the shim’s duration is absent where its start is %s', (startedNs) => {
-  const fields = new Duration({ startedNs, arrivedNs }, new ManualClock()).fields();
-  expect(fields).not.toHaveProperty('shim_ms');
-});
-
-test('wait and services are absent where there were none', () => {
-  const fields = new Duration({ startedNs: undefined, arrivedNs }, new ManualClock()).fields();
-  expect(fields).toEqual({ elapsed_ms: 0 });
+test.each([[undefined], [arrivedNs + 1n]])('the shim’s time is absent where its start is %s', (startedNs) => {
+  const duration = new Duration({ startedNs, arrivedNs }, new ManualClock());
+  expect([...duration.phases().keys()]).toEqual(['plugin']);
 });

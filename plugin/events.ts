@@ -2,8 +2,9 @@ import { metrics } from '@opentelemetry/api';
 import { Failure } from '@podwire/shared/failure/failure';
 import { RELEASE, releaseFault } from '@podwire/shared/rpc/release';
 import type { Clock } from '@podwire/shared/runtime/clock';
+import { IntervalRecorder } from '@podwire/shared/telemetry/intervals';
+import { timeByPhase, type Phase } from '@podwire/shared/telemetry/phases';
 
-import type { ServiceMethod } from './clients/clients.js';
 import type { Command, Pod } from './cni/environment.js';
 import type { OnceLogger } from './requests/once-logger.js';
 import type { CniRequest } from './requests/request.js';
@@ -24,8 +25,11 @@ interface CommandEnd {
 
 const MS_PER_SECOND = 1000;
 
-/** Upper bounds of the histogram buckets, in seconds: from a cached STATUS to the longest configurable command. */
-const BUCKETS_SECONDS = [0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60];
+/** Upper bounds of the histogram buckets, in seconds: close together around the usual 10 ms, up to the longest command. */
+const BUCKETS_SECONDS = [
+  0.001, 0.002, 0.003, 0.005, 0.007, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1, 2, 5, 10,
+  20, 60,
+];
 
 /** Metrics of commands. No label depends on a pod. */
 export class CommandEvents {
@@ -34,13 +38,13 @@ export class CommandEvents {
     'command.duration',
     'Time of a command, from the start of the shim to the answer',
   );
-  readonly #part = this.#histogram('command.part.duration', 'Time of a part of a command');
+  readonly #phase = this.#histogram('command.phase.duration', 'Time of a phase of a command; the phases add up');
   readonly #cutOff = this.#meter.createCounter('podwire.plugin.commands.cut_off', {
     unit: '{command}',
     description:
       'Commands that were cut off: past the deadline, caller disconnected, superseded by a DEL, or process stopping',
   });
-  readonly #inFlight = this.#meter.createUpDownCounter('podwire.plugin.commands.under_way', {
+  readonly #inFlight = this.#meter.createUpDownCounter('podwire.plugin.commands.in_flight', {
     unit: '{command}',
     description: 'Commands in flight',
   });
@@ -51,9 +55,10 @@ export class CommandEvents {
 
   ended(command: CommandName, { result, duration, cutOff }: CommandEnd): void {
     this.#inFlight.add(-1, { command });
-    this.#duration.record(duration.totalMs / MS_PER_SECOND, { command, result });
-    for (const { name, durationMs } of duration.parts()) {
-      this.#part.record(durationMs / MS_PER_SECOND, { command, part: name });
+    this.#duration.record(duration.recorder.elapsedMs / MS_PER_SECOND, { command, result });
+    const outcome = result === 'success' ? 'success' : 'failure';
+    for (const [phase, durationMs] of duration.phases()) {
+      this.#phase.record(durationMs / MS_PER_SECOND, { command, phase, result: outcome });
     }
     if (cutOff) this.#cutOff.add(1, { command, reason: cutOff });
   }
@@ -66,69 +71,45 @@ export class CommandEvents {
 
 const NS_PER_MS = 1_000_000;
 
-/** One part of a command's time: the shim, the wait in the queue, or a service. */
-interface Part {
-  readonly name: string;
-  readonly durationMs: number;
-}
-
-/** Measures one command, for its last log line and for the metrics. */
+/** Measures one command, for its last log line, the metrics and the list of recent commands. */
 export class Duration {
-  readonly #clock: Clock;
-  readonly #startMs: number;
-  readonly #shimMs: number | undefined;
-  readonly #methodsMs: Record<string, number> = {};
-  readonly #servicesMs = new Map<string, number>();
-  #queuedMs: number | undefined;
+  /** Its origin is the start of the shim, or the arrival of the request if that is unknown. */
+  readonly recorder: IntervalRecorder;
+  readonly #shimMs: number;
 
   constructor({ startedNs, arrivedNs }: Pick<CniRequest, 'startedNs' | 'arrivedNs'>, clock: Clock) {
-    this.#clock = clock;
-    this.#startMs = clock.nowMs();
     const isKnown = startedNs !== undefined && startedNs <= arrivedNs;
-    this.#shimMs = isKnown ? Number(arrivedNs - startedNs) / NS_PER_MS : undefined;
+    this.#shimMs = isKnown ? Number(arrivedNs - startedNs) / NS_PER_MS : 0;
+    this.recorder = new IntervalRecorder(clock, this.#shimMs);
+    if (isKnown) this.recorder.add('shim', 'shim', { startMs: 0, durationMs: this.#shimMs });
   }
 
   /** Time in the plugin until now, in milliseconds. */
   get elapsedMs(): number {
-    return Math.max(0, this.#clock.nowMs() - this.#startMs);
+    return this.recorder.elapsedMs - this.#shimMs;
   }
 
-  /** Time since the shim started, or since the request arrived if that is unknown; in milliseconds. */
-  get totalMs(): number {
-    return (this.#shimMs ?? 0) + this.elapsedMs;
-  }
-
-  /** The wait in the queue is over. Only the first call counts. */
-  noteQueueWait(): void {
-    this.#queuedMs ??= this.elapsedMs;
-  }
-
-  readonly noteService = ({ service, method }: ServiceMethod, durationMs: number): void => {
-    this.#methodsMs[method] = (this.#methodsMs[method] ?? 0) + durationMs;
-    this.#servicesMs.set(service, (this.#servicesMs.get(service) ?? 0) + durationMs);
-  };
-
-  /** The known parts. Parallel calls may add up to more than the total. */
-  parts(): readonly Part[] {
-    const parts = [...this.#servicesMs].map(([name, durationMs]) => ({ name, durationMs }));
-    if (this.#queuedMs !== undefined) parts.push({ name: 'turn', durationMs: this.#queuedMs });
-    if (this.#shimMs !== undefined) parts.push({ name: 'shim', durationMs: this.#shimMs });
-    return parts;
+  /** Milliseconds of each phase until now; they add up to the time since the start. */
+  phases(): Map<Phase, number> {
+    return timeByPhase(this.recorder.intervals(), this.recorder.elapsedMs);
   }
 
   /**
-   * Log fields, in milliseconds: time in the plugin, of that the wait in the queue and each service method, and the shim's time.
+   * Log fields, in milliseconds: the time since the start, and of that each phase.
    * @param pod - undefined for a container that is not a Kubernetes pod
    */
   fields(pod?: Pod): object {
+    const phases = [...this.phases()].map(([phase, durationMs]) => [phase, roundToTenths(durationMs)] as const);
     return {
-      elapsed_ms: this.elapsedMs,
+      elapsed_ms: roundToTenths(this.recorder.elapsedMs),
       ...(pod && { pod: `${pod.namespace}/${pod.name}` }),
-      ...(this.#shimMs !== undefined && { shim_ms: Math.floor(this.#shimMs) }),
-      ...(this.#queuedMs !== undefined && { waited_ms: this.#queuedMs }),
-      ...(Object.keys(this.#methodsMs).length > 0 && { services_ms: this.#methodsMs }),
+      phases_ms: Object.fromEntries(phases),
     };
   }
+}
+
+function roundToTenths(value: number): number {
+  return Math.round(value * 10) / 10;
 }
 
 /**

@@ -99,7 +99,7 @@ async function dispatch(call: Call): Promise<Outcome> {
 
 async function runGc({ request, tools, queue, timeoutMs, duration }: Call): Promise<Outcome> {
   const deadlineMs = tools.clock.nowMs() + timeoutMs.GC;
-  const limits = { deadlineMs, signal: request.cancel.signal, noteDuration: duration.noteService };
+  const limits = { deadlineMs, signal: request.cancel.signal, recorder: duration.recorder };
   await gc(request, { limits, ...tools }, queue);
   tools.log.info(duration.fields(), 'GC done');
   return success(undefined);
@@ -122,18 +122,19 @@ function runAttachmentCommand<Request extends ContainerRequest>(
   const { attachment, pod } = request;
   setAttributes(span, request);
   const deadlineMs = tools.clock.nowMs() + timeoutMs[command];
-  const limits = { deadlineMs, signal: cancel.signal, noteDuration: duration.noteService };
+  const limits = { deadlineMs, signal: cancel.signal, recorder: duration.recorder };
+  const wait = duration.recorder.begin('attachment queue', 'queue');
   return withAttachment(attachment, async () => {
     try {
       const queued = { command, attachment, startedNs, deadlineMs, cancel };
       const result = await queue.run(queued, () => {
-        duration.noteQueueWait();
+        duration.recorder.end(wait);
         return work(request, { limits, ...tools });
       });
       tools.log.info(duration.fields(pod), `${command} done`);
       return success(result);
     } catch (error) {
-      duration.noteQueueWait();
+      duration.recorder.end(wait);
       return fail(error, call, pod);
     }
   });

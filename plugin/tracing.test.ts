@@ -45,7 +45,7 @@ describe('the trace of an ADD', () => {
     ]);
     const children = tracer.spans.filter(({ parent }) => parent === 'CNI ADD').map(({ name }) => name);
     expect(children).toEqual([
-      'podwire.plugin.turn_wait',
+      'podwire.plugin.queue_wait',
       'podwire.ipam.v1.AddressService/Allocate',
       'podwire.dataplane.v1.PodService/AttachPod',
     ]);

@@ -80,12 +80,11 @@ export async function callDelegate(delegate: Delegate, command: Command, tools: 
   const path = programOf(delegate, command);
   const variables = { ...delegate.variables, CNI_COMMAND: command };
   const callLimits = { signal: limits.signal, deadlineMs: Math.min(limits.deadlineMs, clock.nowMs() + TIMEOUT_MS) };
-  const begunMs = clock.nowMs();
+  const interval = limits.recorder?.begin(`IPAM plugin ${delegate.type} ${command}`, 'delegate');
   const outcome = await withDelegateName(delegate, command, () =>
     execute({ path, variables, stdin: configuration }, callLimits, clock),
   ).finally(() => {
-    const method = { service: `IPAM plugin ${delegate.type}`, method: `${delegate.type} ${command}` };
-    limits.noteDuration?.(method, clock.nowMs() - begunMs);
+    if (interval) limits.recorder?.end(interval);
   });
   if (outcome.exitCode !== 0) throw errorOf(delegate, command, outcome);
   return outcome;

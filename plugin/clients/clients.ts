@@ -1,6 +1,7 @@
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import type { Family } from '@podwire/shared/net/address';
 import type { Mac } from '@podwire/shared/net/mac';
+import type { IntervalRecorder } from '@podwire/shared/telemetry/intervals';
 
 import type { Pod } from '../cni/environment.js';
 import type { PodRequest } from '../cni/pod-request.js';
@@ -13,14 +14,8 @@ export interface Limits {
   readonly deadlineMs: number;
   /** Cancels the call; its reason is a Failure, which the call then throws. */
   readonly signal: AbortSignal;
-  /** Receives the duration of a method, including retries and the pauses between them. */
-  readonly noteDuration?: (method: ServiceMethod, durationMs: number) => void;
-}
-
-/** For example `podwire-ipam`, `Allocate`. */
-export interface ServiceMethod {
-  readonly service: string;
-  readonly method: string;
+  /** Records the calls of a command. */
+  readonly recorder?: IntervalRecorder;
 }
 
 /**

@@ -2,8 +2,10 @@ import type { FailureCode } from '@podwire/shared/failure/codes';
 import { Failure } from '@podwire/shared/failure/failure';
 import { retry } from '@podwire/shared/retry/retry';
 import type { BackoffBounds } from '@podwire/shared/retry/schedule';
-import type { Peer } from '@podwire/shared/rpc/client';
+import type { CallLimits, Peer } from '@podwire/shared/rpc/client';
 import type { Clock } from '@podwire/shared/runtime/clock';
+import type { OpenInterval } from '@podwire/shared/telemetry/intervals';
+import type { Phase } from '@podwire/shared/telemetry/phases';
 
 import type { PreparedCall, Limits } from './clients.js';
 
@@ -16,6 +18,12 @@ export interface PeerOptions {
   /** A number from 0 (included) to 1 (excluded). */
   readonly random: () => number;
 }
+
+/** Phase of the time that a call spends in a service. */
+const SERVICE_PHASES: Readonly<Record<string, Phase>> = {
+  'podwire-ipam': 'ipam',
+  'podwire-dataplane': 'dataplane',
+};
 
 type Method<Request, Response> = Parameters<typeof Peer.prototype.call<Request, Response>>[0];
 
@@ -40,14 +48,15 @@ export class RetryingPeer {
 
   /** @throws Failure of the last attempt, or the reason of the signal that ended it */
   call<Request, Response>(method: Method<Request, Response>, request: Request, limits: Limits): Promise<Response> {
-    return this.#retry(method, limits, () => this.#options.peer.call(method, request, limits));
+    return this.#retry(method, limits, (attemptLimits) => this.#options.peer.call(method, request, attemptLimits));
   }
 
   /** Opens a call whose request is sent later, as {@link Peer.open} does. */
   open<Request, Response>(method: Method<Request, Response>, limits: Limits): PreparedCall<Request, Response> {
     const opened = this.#options.peer.open(method, limits);
     return {
-      send: (request, sendLimits) => this.#retry(method, sendLimits, () => opened.send(request, sendLimits)),
+      send: (request, sendLimits) =>
+        this.#retry(method, sendLimits, (attemptLimits) => opened.send(request, attemptLimits)),
       close: () => opened.close(),
     };
   }
@@ -55,10 +64,11 @@ export class RetryingPeer {
   async #retry<Request, Response>(
     { path }: Method<Request, Response>,
     limits: Limits,
-    attempt: () => Promise<Response>,
+    attempt: (limits: CallLimits) => Promise<Response>,
   ): Promise<Response> {
     const { peer, clock, random } = this.#options;
-    const begunMs = clock.nowMs();
+    const interval = limits.recorder?.begin(`${peer.service} ${path.split('/').at(-1)}`, 'rpc');
+    const timedAttempt = () => attempt(interval ? this.#timed(limits, interval) : limits);
     const isInTime = () => clock.nowMs() < limits.deadlineMs;
     let lastAnswer: Failure | undefined;
     const isRetryable = (failure: unknown): boolean => {
@@ -67,7 +77,7 @@ export class RetryingPeer {
       return failure.retryable && isInTime();
     };
     try {
-      return await retry(attempt, {
+      return await retry(timedAttempt, {
         attempts: Number.POSITIVE_INFINITY,
         backoff: BACKOFF,
         clock,
@@ -79,9 +89,18 @@ export class RetryingPeer {
       limits.signal.throwIfAborted();
       throw lastAnswer ? withLastAnswer(failure, lastAnswer) : failure;
     } finally {
-      const method = { service: peer.service, method: path.split('/').at(-1) ?? '' };
-      limits.noteDuration?.(method, clock.nowMs() - begunMs);
+      if (interval) limits.recorder?.end(interval);
     }
+  }
+
+  /** Limits of one attempt, whose time in the service is recorded inside the call's interval. */
+  #timed({ recorder, ...limits }: Limits, interval: OpenInterval): CallLimits {
+    const { service } = this.#options.peer;
+    const phase = SERVICE_PHASES[service];
+    if (!recorder || !phase) return limits;
+    const sentMs = recorder.elapsedMs;
+    const onTiming = (text: string): void => recorder.addReturned(interval, { name: service, phase, sentMs, text });
+    return { onTiming, ...limits };
   }
 
   /** Returns a field that the contract requires. @throws Failure INTERNAL when it is missing */

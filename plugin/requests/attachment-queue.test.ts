@@ -15,6 +15,7 @@ beforeEach(() => {
   nowMs = 1_000;
   queue = new AttachmentQueue({
     nowMs: () => nowMs,
+    monotonicMs: () => nowMs,
     sleep: () => Promise.resolve('elapsed'),
     after: () => () => undefined,
   });
@@ -250,6 +251,7 @@ test('two commands of one attachment never overlap, in any sequence', async () =
     fc.asyncProperty(fc.array(command, { maxLength: 12 }), fc.scheduler(), async (commands, scheduler) => {
       const own = new AttachmentQueue({
         nowMs: () => 0,
+        monotonicMs: () => 0,
         sleep: () => Promise.resolve('elapsed'),
         after: () => () => undefined,
       });

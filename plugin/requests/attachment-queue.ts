@@ -84,7 +84,7 @@ export class AttachmentQueue {
     this.#cancelSuperseded(key, { queued, pending });
 
     const { tail } = pending;
-    const done = withSpan('podwire.plugin.turn_wait', {}, () => tail).then(() => this.#begin(queued, work));
+    const done = withSpan('podwire.plugin.queue_wait', {}, () => tail).then(() => this.#begin(queued, work));
     pending.tail = done.catch(() => undefined);
     pending.count++;
     try {

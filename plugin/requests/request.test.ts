@@ -7,7 +7,7 @@ const sleep = () => Promise.resolve('elapsed' as const);
 test('the time has the stopwatch’s fractions between the milliseconds of the clock', () => {
   let trueMs = 1_700_000_000_000.2;
   const nowNs = wallClockNs(
-    { nowMs: () => Math.floor(trueMs), sleep, after: () => () => undefined },
+    { nowMs: () => Math.floor(trueMs), monotonicMs: () => 0, sleep, after: () => () => undefined },
     { now: () => trueMs - 1_699_999_999_000 },
   );
   // The clock's next millisecond shows where within it the stopwatch is.
@@ -22,7 +22,10 @@ test('the time has the stopwatch’s fractions between the milliseconds of the c
 
 test('the time stays within the millisecond of a clock that is set, and of one that drifts', () => {
   let [clockMs, stopwatchMs] = [5_000, 0];
-  const nowNs = wallClockNs({ nowMs: () => clockMs, sleep, after: () => () => undefined }, { now: () => stopwatchMs });
+  const nowNs = wallClockNs(
+    { nowMs: () => clockMs, monotonicMs: () => 0, sleep, after: () => () => undefined },
+    { now: () => stopwatchMs },
+  );
   const expectWithin = () => {
     const offNs = nowNs() - BigInt(clockMs) * 1_000_000n;
     expect(offNs >= 0n && offNs <= 1_000_000n).toBe(true);

@@ -18,6 +18,7 @@ function patience(signal = new AbortController().signal): StartRetry & { readonl
   const reported: Failure[] = [];
   const clock = {
     nowMs: () => 0,
+    monotonicMs: () => 0,
     sleep: () => Promise.resolve(signal.aborted ? ('aborted' as const) : ('elapsed' as const)),
     after: () => () => undefined,
   };

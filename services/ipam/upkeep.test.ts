@@ -12,6 +12,10 @@ import { garbageTask, LockGuard, Upkeep, type UpkeepTask } from './upkeep.js';
 class ManualClock {
   readonly sleeps: { readonly durationMs: number; readonly end: () => void }[] = [];
 
+  monotonicMs(): number {
+    return 0;
+  }
+
   nowMs(): number {
     return 0;
   }

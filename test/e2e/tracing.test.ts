@@ -43,7 +43,7 @@ describe('one trace from the runtime to the datastore and the kernel', () => {
         'CNI ADD',
         'CNI DEL',
         'podwire.shim',
-        'podwire.plugin.turn_wait',
+        'podwire.plugin.queue_wait',
         'podwire.ipam.v1.AddressService/Allocate',
         'podwire.ipam.v1.AddressService/Release',
         'podwire.dataplane.v1.PodService/AttachPod',

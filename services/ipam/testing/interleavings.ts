@@ -75,6 +75,7 @@ export class Controller {
   constructor(nowMs: number) {
     this.clock = {
       nowMs: () => nowMs,
+      monotonicMs: () => nowMs,
       sleep: (durationMs, signal) =>
         new Promise((resolve) => {
           if (signal.aborted) resolve('aborted');

@@ -317,6 +317,7 @@ describe('an import that is cut off', () => {
     await expect(imported(failing(target, 3, 'fails'), file)).rejects.toBe(failure);
     const clock = {
       nowMs: () => 0,
+      monotonicMs: () => 0,
       // Like the other import, all the time.
       sleep: async () => {
         const puts = (await target.read([importMarkKey('/calico')], forever)).records;

@@ -9,13 +9,15 @@ import type { ClientTls } from '../tls/certificate-source.js';
 import { PreopenedCall } from './preopened-call.js';
 import { Connection } from './connection.js';
 import { RELEASE, writeRelease } from './release.js';
-import { injectContext, methodName, rpcAttributes } from './tracing.js';
+import { askForTiming, injectContext, methodName, rpcAttributes, timingOf } from './tracing.js';
 
 /** Limits of one call. */
 export interface CallLimits {
   /** Deadline, in epoch milliseconds. It is sent to the server. */
   readonly deadlineMs: number;
   readonly signal?: AbortSignal;
+  /** Asks the server for the intervals of the call, and receives them before the call ends. */
+  readonly onTiming?: (text: string) => void;
 }
 
 /** A call that is opened before its request is known. */
@@ -124,9 +126,14 @@ export class Peer {
           this.#failed(span, error && !isWithoutMessage(error) ? this.#failureOf(error, span) : this.#noMessage()),
         );
       };
+      const receiveTiming = (metadata: Metadata): void => {
+        const text = timingOf(metadata);
+        if (text !== undefined) limits.onTiming?.(text);
+      };
       const begin = (): (() => void) => {
         const { path, requestSerialize } = method;
         const metadata = this.#metadata(trace.setSpan(context.active(), span));
+        if (limits.onTiming) askForTiming(metadata);
         const options = { deadline: limits.deadlineMs };
         const call = this.#connection.client.makeUnaryRequest(
           path,
@@ -137,9 +144,10 @@ export class Peer {
           options,
           ended,
         );
+        if (limits.onTiming) call.on('metadata', receiveTiming);
         return () => call.cancel();
       };
-      const cancel = opened?.send(request, { receive, ended }) ?? begin();
+      const cancel = opened?.send(request, { receive, ended, receiveTiming }) ?? begin();
       limits.signal?.addEventListener('abort', cancel, { once: true });
       if (limits.signal?.aborted) cancel();
     });
@@ -191,10 +199,11 @@ export class Peer {
     deadlineMs: number,
   ): PreopenedCall<Request, Response> {
     const options = { deadline: deadlineMs };
-    return new PreopenedCall(({ receive, ended }) => {
+    return new PreopenedCall(({ receive, ended, receiveTiming }) => {
       // On a closed channel gRPC would throw, and the error would be uncaught.
       if (this.#closed) return undefined;
       const metadata = this.#metadata(context.active());
+      askForTiming(metadata);
       const stream = this.#connection.client.makeClientStreamRequest(
         path,
         requestSerialize,
@@ -203,6 +212,7 @@ export class Peer {
         options,
         ended,
       );
+      stream.on('metadata', receiveTiming);
       // `ended` reports the error.
       return stream.on('error', () => undefined);
     });

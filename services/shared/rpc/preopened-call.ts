@@ -1,4 +1,4 @@
-import type { ServiceError } from '@grpc/grpc-js';
+import type { Metadata, ServiceError } from '@grpc/grpc-js';
 
 /** Callbacks of a call. */
 export interface CallHandler<Response> {
@@ -6,6 +6,8 @@ export interface CallHandler<Response> {
   readonly receive: (message: Buffer) => Response;
   /** Called exactly once, at the end of the call. */
   readonly ended: (error: ServiceError | null) => void;
+  /** Receives the metadata of the response, before the answer. */
+  readonly receiveTiming: (metadata: Metadata) => void;
 }
 
 /** An open call of gRPC. */
@@ -76,6 +78,7 @@ export class PreopenedCall<Request, Response> {
         this.#call = undefined;
         this.#handler?.ended(error);
       },
+      receiveTiming: (metadata) => this.#handler?.receiveTiming(metadata),
     });
   }
 }

@@ -1,5 +1,5 @@
 import { propagation, ROOT_CONTEXT, type Context, type TextMapGetter, type TextMapSetter } from '@opentelemetry/api';
-import type { Metadata } from '@grpc/grpc-js';
+import { Metadata } from '@grpc/grpc-js';
 
 /** W3C trace context in gRPC metadata, incoming and outgoing. */
 
@@ -20,6 +20,26 @@ export function contextOf(metadata: Metadata): Context {
 /** Writes a trace context into the metadata of a call. */
 export function injectContext(from: Context, metadata: Metadata): void {
   propagation.inject(from, metadata, setter);
+}
+
+/** Metadata by which a client asks for the intervals of a call, and a server returns them. */
+const TIMING_KEY = 'podwire-timing';
+
+export function askForTiming(metadata: Metadata): void {
+  metadata.set(TIMING_KEY, 'true');
+}
+
+/** @returns undefined where the other side gave none */
+export function timingOf(metadata: Metadata): string | undefined {
+  const [text] = metadata.get(TIMING_KEY);
+  return text?.toString();
+}
+
+/** Metadata of a response with the intervals of its call. */
+export function timingMetadata(text: string): Metadata {
+  const metadata = new Metadata();
+  metadata.set(TIMING_KEY, text);
+  return metadata;
 }
 
 /** Attributes of a call's span (OpenTelemetry semantic conventions 1.44, RPC). `path` is `/package.Service/Method`. */

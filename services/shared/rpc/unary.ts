@@ -5,9 +5,11 @@ import type { FailureCode } from '../failure/codes.js';
 import { Failure } from '../failure/failure.js';
 import type { Clock } from '../runtime/clock.js';
 import type { Logger } from '../runtime/log.js';
+import { beginInterval, IntervalRecorder, withRecorder } from '../telemetry/intervals.js';
 import { admitCall, type Admission } from './access.js';
 import { openCall, type Call } from './border.js';
 import type { Leave } from './request-queue.js';
+import { timingMetadata, timingOf } from './tracing.js';
 
 export type Handler<Request, Response> = (request: Request, call: Call) => Promise<Response>;
 
@@ -33,18 +35,26 @@ export function unaryHandlers({ admission, ...options }: UnaryOptions): Unary {
   return (method, handler) => (call, reply) => {
     const { path, requestSerialize } = method;
     const served = openCall(call, { path, ...options });
-    void context.with(served.context, async () => {
+    const isTimed = timingOf(call.metadata) !== undefined;
+    const recorder = isTimed ? new IntervalRecorder(options.clock) : undefined;
+    const handlerContext = recorder ? withRecorder(served.context, recorder) : served.context;
+    void context.with(handlerContext, async () => {
       const { signal } = served;
       const encodeRequest = (): Buffer => requestSerialize(call.request);
       let leave: Leave | undefined;
       try {
+        const endWait = beginInterval(handlerContext, 'podwire.rpc.queue_wait', 'ipam_queue');
         ({ leave } = await admitCall(admission, call, { path, encodeRequest, signal }));
+        endWait();
         const response = await handler(call.request, { signal });
         served.succeed();
+        if (recorder) call.sendMetadata(timingMetadata(recorder.encode()));
         reply(null, response);
       } catch (error) {
         const isReported = !leave && error instanceof Failure && REPORTED_CODES.includes(error.code);
-        reply(served.fail(error, isReported ? { expected: true } : undefined));
+        const answer = served.fail(error, isReported ? { expected: true } : undefined);
+        if (recorder) call.sendMetadata(timingMetadata(recorder.encode()));
+        reply(answer);
       } finally {
         leave?.();
         served.release();

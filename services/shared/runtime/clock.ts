@@ -1,7 +1,11 @@
+import { performance } from 'node:perf_hooks';
+
 /** The source of time, which tests replace. */
 export interface Clock {
   /** Wall clock, in milliseconds since the epoch. */
   nowMs(): number;
+  /** Milliseconds, with fractions, since an arbitrary moment. Never goes back, so durations are measured with it. */
+  monotonicMs(): number;
   /**
    * Waits. A negative duration is 0, and {@link MAX_TIMER_MS} is the longest. Resolves with `aborted` when the signal fires. Never
    * rejects.
@@ -20,6 +24,7 @@ export const MAX_TIMER_MS = 2 ** 31 - 1;
 
 export const systemClock: Clock = {
   nowMs: () => Date.now(),
+  monotonicMs: () => performance.now(),
   // Not timers/promises, which creates an error with a stack for each aborted sleep. Most timeouts are aborted.
   sleep: (durationMs, signal) =>
     new Promise((resolve) => {

@@ -15,6 +15,10 @@ export class FakeClock implements Clock {
     return this.#nowMs;
   }
 
+  monotonicMs(): number {
+    return this.#nowMs;
+  }
+
   sleep(durationMs: number, signal: AbortSignal): Promise<'elapsed' | 'aborted'> {
     this.sleepsMs.push(durationMs);
     this.beforeSleep();

@@ -8,10 +8,15 @@ interface Sleeper {
 /** A clock that only a test advances. */
 export class ManualClock implements Clock {
   #nowMs = 1_000_000;
+  #elapsedMs = 0;
   #sleepers: Sleeper[] = [];
 
   nowMs(): number {
     return this.#nowMs;
+  }
+
+  monotonicMs(): number {
+    return this.#elapsedMs;
   }
 
   /** Number of sleepers and timers. */
@@ -65,6 +70,7 @@ export class ManualClock implements Clock {
   /** Advances the clock, and wakes the sleepers that are due. */
   advance(durationMs: number): void {
     this.#nowMs += durationMs;
+    this.#elapsedMs += Math.max(0, durationMs);
     for (const { wakesAtMs, wake } of [...this.#sleepers]) if (wakesAtMs <= this.#nowMs) wake();
   }
 }

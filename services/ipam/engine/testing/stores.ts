@@ -24,6 +24,7 @@ setMaxListeners(0, forever);
 /** Waits end in the next iteration of the event loop, and time limits never expire. */
 export const instantClock: Clock = {
   nowMs: () => 0,
+  monotonicMs: () => 0,
   sleep: (_, signal) =>
     new Promise((resolve) => {
       signal.addEventListener('abort', () => resolve('aborted'));

@@ -15,6 +15,7 @@ interface TimeLimit {
 class LimitClock {
   readonly limits: TimeLimit[] = [];
   readonly nowMs = instantClock.nowMs.bind(undefined);
+  readonly monotonicMs = instantClock.monotonicMs.bind(undefined);
   readonly sleep = instantClock.sleep.bind(undefined);
 
   after(durationMs: number, act: () => void): () => void {

@@ -1,5 +1,6 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
+import { recordInterval } from '@podwire/shared/telemetry/intervals';
 
 import type { RecordKeys } from '../../records/json/keys.js';
 import type { Mirror } from '../mirror/mirror.js';
@@ -49,7 +50,8 @@ export class FreshView {
    */
   reach(signal: AbortSignal): Promise<void> {
     this.#next ??= this.#begin();
-    return untilAborted(this.#next, signal);
+    const next = this.#next;
+    return recordInterval('podwire.store.fresh_view', 'datastore', () => untilAborted(next, signal));
   }
 
   #begin(): Promise<void> {

@@ -1,6 +1,7 @@
 import { context, trace, type Context } from '@opentelemetry/api';
 import { Failure } from '@podwire/shared/failure/failure';
 import { failureOfSignal } from '@podwire/shared/failure/signal';
+import { beginInterval } from '@podwire/shared/telemetry/intervals';
 import { withSpan } from '@podwire/shared/telemetry/span';
 
 import { requireUnlocked } from '../../records/datastore-lock.js';
@@ -127,24 +128,43 @@ function foldWithin(
 
 /** Spans of the update loop. Without a recorder of the trace they are not made: a span costs as much as a decision. */
 
-const NO_OPERATION = (): void => undefined;
+const LANE_WAIT = 'podwire.ipam.lane_wait';
+const COMMIT = 'podwire.store.commit';
 
-/** Starts the span of a request's wait. @returns a function that ends it; idempotent */
+/** Starts the span and the interval of a request's wait. @returns a function that ends them; idempotent */
 export function startWaitSpan(): () => void {
-  if (trace.getActiveSpan()?.isRecording() !== true) return NO_OPERATION;
-  let end = NO_OPERATION;
+  const endInterval = beginInterval(context.active(), LANE_WAIT, 'ipam_queue');
+  if (trace.getActiveSpan()?.isRecording() !== true) return endInterval;
+  let endSpan = (): void => undefined;
   const waited = new Promise<void>((resolve) => {
-    end = resolve;
+    endSpan = resolve;
   });
-  void withSpan('podwire.ipam.lane_wait', {}, () => waited);
-  return end;
+  void withSpan(LANE_WAIT, {}, () => waited);
+  return () => {
+    endInterval();
+    endSpan();
+  };
 }
 
 /**
- * Runs a commit in a span of the first recorded trace; that span and the remaining traces link to each other.
+ * Runs a commit as an interval of each request, and in a span of the first recorded trace; that span and the remaining
+ * traces link to each other.
  * @param requests - the contexts of the requests whose changes are committed
  */
-export function withCommitSpan(
+export async function withCommitSpan(
+  transaction: Transaction,
+  requests: readonly Context[],
+  commit: () => Promise<CommitResult>,
+): Promise<CommitResult> {
+  const endIntervals = requests.map((each) => beginInterval(each, COMMIT, 'datastore'));
+  try {
+    return await inSpan(transaction, requests, commit);
+  } finally {
+    for (const end of endIntervals) end();
+  }
+}
+
+function inSpan(
   { puts, deletes, comparisons }: Transaction,
   requests: readonly Context[],
   commit: () => Promise<CommitResult>,
@@ -159,7 +179,7 @@ export function withCommitSpan(
     'podwire.store.group_size': requests.length,
   };
   return context.with(first, () =>
-    withSpan('podwire.store.commit', attributes, async (span) => {
+    withSpan(COMMIT, attributes, async (span) => {
       for (const other of others.flatMap((each) => trace.getSpan(each) ?? [])) {
         span.addLink({ context: other.spanContext() });
         other.addLink({ context: span.spanContext() });
