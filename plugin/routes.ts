@@ -13,6 +13,8 @@ import type { CniRequest } from './requests/request.js';
 import type { CniAnswer } from './run.js';
 
 export interface RouteOptions {
+  /** The recent commands, as JSON. */
+  readonly commands: () => string;
   readonly journal: JournalApi;
   /** Runs a command; does not throw. */
   readonly run: (request: CniRequest) => Promise<CniAnswer>;
@@ -38,6 +40,7 @@ const DISCARD_STATUS: Partial<Record<FailureCode, number>> = { ATTACHMENT_NOT_FO
 const ROUTES: ReadonlyMap<string, Handler> = new Map([
   ['POST /cni', runCni],
   ['GET /healthz', sendHealth],
+  ['GET /commands', sendCommands],
   ['GET /journal', sendJournal],
   ['POST /journal/retry', retryJournal],
   ['POST /journal/discard', discardEntry],
@@ -60,6 +63,7 @@ const HEADER: Readonly<Record<Variable, string>> = {
  * | ----------------------- | -------------------------------------------------------------------------------------------- |
  * | `POST /cni`             | 200 and the result, or another status and a CNI error document                               |
  * | `GET /healthz`          | 200                                                                                          |
+ * | `GET /commands`         | the recent commands, as `RecentCommands.text` has them                                       |
  * | `GET /journal`          | the entries                                                                                  |
  * | `POST /journal/retry`   | the remaining entries, after each was tried once                                             |
  * | `POST /journal/discard` | the discarded entry, or 410 if there is none                                                 |
@@ -109,6 +113,10 @@ async function runCni({ request, response, cancel }: Exchange, { run, nowNs }: R
 
 function sendHealth({ response }: Exchange): void {
   send(response, { status: 200, body: 'ok\n', type: 'text/plain' });
+}
+
+function sendCommands({ response }: Exchange, { commands }: RouteOptions): void {
+  send(response, { status: 200, body: commands(), type: 'application/json' });
 }
 
 function sendJournal({ response }: Exchange, { journal }: RouteOptions): void {

@@ -1,5 +1,6 @@
 import { context, propagation, ROOT_CONTEXT, trace, type HrTime, type Span } from '@opentelemetry/api';
 import { Failure } from '@podwire/shared/failure/failure';
+import { messageOf } from '@podwire/shared/failure/thrown';
 import { withAttachment } from '@podwire/shared/runtime/log';
 import { markFailed, withSpan } from '@podwire/shared/telemetry/span';
 
@@ -15,6 +16,7 @@ import { gc } from './commands/gc.js';
 import type { Readiness } from './commands/readiness.js';
 import { status, version } from './commands/status.js';
 import { Duration, requireCompatibleShim, type CommandEvents, type CommandName, type CutOff } from './events.js';
+import type { RecentCommand, RecentCommands } from './recent-commands.js';
 import { Superseded, type AttachmentQueue } from './requests/attachment-queue.js';
 import {
   readDelRequest,
@@ -40,6 +42,7 @@ export interface RunOptions {
   readonly timeoutMs: Readonly<Record<TimedCommand, number>>;
   readonly readiness: Readiness;
   readonly events: CommandEvents;
+  readonly recent: RecentCommands;
 }
 
 /** Commands with a configurable timeout. STATUS has a fixed one; VERSION calls no service. */
@@ -56,13 +59,17 @@ interface Call extends RunOptions {
 interface Outcome {
   readonly answer: CniAnswer;
   readonly error?: unknown;
+  /** Of a command of a container. */
+  readonly request?: ContainerRequest;
+  /** Of an ADD, without prefix length. */
+  readonly addresses?: readonly string[];
 }
 
 /** Runs one CNI command in its own span. Never throws: a failure becomes a CNI error object. */
 export function run(request: CniRequest, options: RunOptions): Promise<CniAnswer> {
   const command = COMMANDS.find((known) => known === request.variables.CNI_COMMAND) ?? 'unknown';
   const caller = propagation.extract(ROOT_CONTEXT, request.traceContext);
-  const { events, tools } = options;
+  const { events, tools, recent } = options;
   const duration = new Duration(request, tools.clock);
   events.started(command);
   return context.with(caller, () =>
@@ -70,7 +77,10 @@ export function run(request: CniRequest, options: RunOptions): Promise<CniAnswer
       recordShimSpan(request);
       const call = { request, span, duration, ...options };
       const outcome = await dispatch(call).catch((error: unknown) => fail(error, call));
-      events.ended(command, { result: resultOf(outcome), duration, cutOff: cutOff(command, call) });
+      const result = resultOf(outcome);
+      events.ended(command, { result, duration, cutOff: cutOff(command, call) });
+      recent.add(recentCommand(command, result, outcome, call));
+      setOutcome(span, result, outcome, tools.nodeName);
       return isForNextProcess(outcome, request) ? { isForNextProcess: true, ...outcome.answer } : outcome.answer;
     }),
   );
@@ -132,12 +142,42 @@ function runAttachmentCommand<Request extends ContainerRequest>(
         return work(request, { limits, ...tools });
       });
       tools.log.info(duration.fields(pod), `${command} done`);
-      return success(result);
+      return { ...success(result), request, addresses: command === 'ADD' ? addressesOf(result) : [] };
     } catch (error) {
       duration.recorder.end(wait);
-      return fail(error, call, pod);
+      return { ...fail(error, call, pod), request };
     }
   });
+}
+
+/** The addresses of a CNI result, which has them as CIDRs in every version. */
+function addressesOf(result: object | undefined): string[] {
+  if (!result || !('ips' in result) || !Array.isArray(result.ips)) return [];
+  return result.ips.flatMap((ip: { readonly address?: unknown }) =>
+    typeof ip.address === 'string' ? [ip.address.split('/')[0] ?? ''] : [],
+  );
+}
+
+function recentCommand(command: CommandName, result: string, outcome: Outcome, call: Call): RecentCommand {
+  const { span, duration, tools } = call;
+  const { traceId } = span.spanContext();
+  const durationMs = duration.recorder.elapsedMs;
+  return {
+    startedMs: tools.clock.nowMs() - durationMs,
+    command,
+    request: outcome.request,
+    result,
+    message: outcome.error === undefined ? undefined : messageOf(outcome.error),
+    durationMs,
+    addresses: outcome.addresses ?? [],
+    traceId: trace.isSpanContextValid(span.spanContext()) ? traceId : undefined,
+    intervals: duration.recorder.intervals(),
+  };
+}
+
+function setOutcome(span: Span, result: string, { addresses = [] }: Outcome, nodeName: string): void {
+  span.setAttributes({ 'podwire.result': result, 'k8s.node.name': nodeName });
+  if (addresses.length > 0) span.setAttribute('podwire.addresses', [...addresses]);
 }
 
 function success(result: object | undefined): Outcome {

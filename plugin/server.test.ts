@@ -49,6 +49,7 @@ function serverWith(requestTimeoutMs: number): CniServer {
     path,
     log: record.log,
     clock,
+    commands: () => 'ten',
     journal: {
       text: () => journal.content,
       retry: async () => {
@@ -336,6 +337,7 @@ test('a second resident is refused with the remedy, and the first one continues'
     path,
     log: record.log,
     clock,
+    commands: () => '',
     journal: { text: () => '', retry: () => Promise.resolve(), discard: () => Promise.resolve('') },
     nowNs: () => ARRIVED_NS,
     requestTimeoutMs: PATIENT_MS,
@@ -391,6 +393,7 @@ test('a burst of connections in the accept queue is answered', async () => {
 });
 
 test('the journal can be listed and retried', async () => {
+  expect(await send('', { method: 'GET', path: '/commands' })).toMatchObject({ status: 200, body: 'ten' });
   expect(await send('', { method: 'GET', path: '/journal' })).toMatchObject({ status: 200, body: 'two' });
   expect(journal.retried).toBe(0);
   expect(await send('', { method: 'POST', path: '/journal/retry' })).toMatchObject({ status: 200, body: 'one' });

@@ -31,6 +31,7 @@ import { JournalEvents } from './journal/events.js';
 import { Journal } from './journal/journal.js';
 import { KnownAllocations } from './journal/known-allocations.js';
 import { Replay } from './journal/replay.js';
+import { RecentCommands } from './recent-commands.js';
 import { AttachmentQueue } from './requests/attachment-queue.js';
 import { nodeNetnsReader } from './requests/netns.js';
 import { OnceLogger } from './requests/once-logger.js';
@@ -119,25 +120,20 @@ async function serve(settings: PluginSettings, deps: PluginDeps): Promise<Runnin
   });
   const queue = new AttachmentQueue(clock);
   const replay = makeReplay(tools, queue, deps);
-  const { addTimeoutMs, delTimeoutMs } = settings;
   // Read the journal before the socket exists: an ADD must know the pending releases.
   await tools.journal.load();
   await tools.providerHistory.load();
   const { readiness, lease } = await makeReadiness(settings, tools);
-  const options: RunOptions = {
-    tools,
-    queue,
-    timeoutMs: { ADD: addTimeoutMs, CHECK: addTimeoutMs, DEL: delTimeoutMs, GC: addTimeoutMs },
-    readiness,
-    events: new CommandEvents(),
-  };
+  const recent = new RecentCommands(settings.nodeName);
+  const events = new CommandEvents();
+  const options: RunOptions = { tools, queue, timeoutMs: timeoutsOf(settings), readiness, events, recent };
   const fdLimit = new FdLimit(log);
   const server = new CniServer({
     path: settings.socket,
     log,
     clock,
     run: (request) => run(request, options),
-    journal: makeJournalApi(tools, queue, replay),
+    ...socketApi(tools, queue, replay, recent),
     nowNs: wallClockNs(clock, stopwatch),
     requestTimeoutMs: REQUEST_TIMEOUT_MS,
     drainTimeoutMs: settings.drainTimeoutMs,
@@ -162,6 +158,15 @@ async function serve(settings: PluginSettings, deps: PluginDeps): Promise<Runnin
       dataplane.close();
     },
   };
+}
+
+function timeoutsOf({ addTimeoutMs, delTimeoutMs }: PluginSettings): RunOptions['timeoutMs'] {
+  return { ADD: addTimeoutMs, CHECK: addTimeoutMs, DEL: delTimeoutMs, GC: addTimeoutMs };
+}
+
+/** The API of the unix socket, besides the commands. */
+function socketApi(tools: Tools, queue: AttachmentQueue, replay: Replay, recent: RecentCommands) {
+  return { commands: () => recent.text(), journal: makeJournalApi(tools, queue, replay) };
 }
 
 interface Connections {

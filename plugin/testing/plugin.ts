@@ -26,6 +26,7 @@ import { JournalEvents } from '../journal/events.js';
 import { Journal } from '../journal/journal.js';
 import { KnownAllocations } from '../journal/known-allocations.js';
 import type { Replay } from '../journal/replay.js';
+import { RecentCommands } from '../recent-commands.js';
 import { AttachmentQueue } from '../requests/attachment-queue.js';
 import type { NetnsReader } from '../requests/netns.js';
 import { OnceLogger } from '../requests/once-logger.js';
@@ -105,6 +106,7 @@ export class Plugin {
   readonly providerHistory: ProviderHistory;
   /** Signals that the process stops. */
   readonly stopping = new AbortController();
+  readonly recent = new RecentCommands('node-1');
   /** Cuts off work that continues without a caller, as the end of the process does. */
   readonly ending = new AbortController();
   readonly #replay: Replay;
@@ -161,7 +163,7 @@ export class Plugin {
     const record = new ReadinessRecord({ path: join(this.folder, 'node-ready'), bootId: BOOT_ID, log });
     const readiness = new Readiness({ ...tools, record, events: new ReadinessEvents(log), isStrict });
     const limits = { ADD: timeoutMs, CHECK: timeoutMs, DEL: timeoutMs, GC: timeoutMs };
-    this.options = { tools, queue, timeoutMs: limits, readiness, events: new CommandEvents() };
+    this.options = { tools, queue, timeoutMs: limits, readiness, events: new CommandEvents(), recent: this.recent };
     this.#replay = makeReplay(tools, queue, { log, ...deps });
   }
 

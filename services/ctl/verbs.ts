@@ -6,9 +6,11 @@ import { audit } from './commands/audit.js';
 import { explain } from './commands/explain.js';
 import { gc } from './commands/gc.js';
 import { history } from './commands/history.js';
+import { latency } from './commands/latency.js';
 import { nodeReady, nodeStatus } from './commands/node.js';
 import { podsCheck, podsRepair } from './commands/pods.js';
 import { releaseAddress, releaseAttachment, releaseHandle } from './commands/release.js';
+import { trace } from './commands/trace.js';
 import { utilisation } from './commands/utilisation.js';
 import { who } from './commands/who.js';
 import { blocksList } from './resources/blocks.js';
@@ -65,6 +67,8 @@ export const VERBS: readonly Verb[] = [
   policiesDelete,
   nodeStatus,
   nodeReady,
+  latency,
+  trace,
   podsList,
   podsCheck,
   podsRepair,

@@ -31,6 +31,33 @@ const JOURNAL = z.object({
 
 const DISCARD_ANSWER = z.object({ discarded: ENTRY, fault: JOURNAL.shape.fault });
 
+const INTERVAL = z.object({
+  name: z.string(),
+  /** Of PHASES; a plugin of a later release may have further ones. */
+  phase: z.string(),
+  startMs: z.number(),
+  durationMs: z.number(),
+  depth: z.number(),
+});
+
+const COMMAND = z.object({
+  startedAt: z.iso.datetime(),
+  command: z.string(),
+  pod: z.object({ namespace: z.string(), name: z.string(), uid: z.string() }).nullable().default(null),
+  containerId: z.string().nullable().default(null),
+  network: z.string().nullable().default(null),
+  interface: z.string().nullable().default(null),
+  /** `success`, or the failure's code. */
+  result: z.string(),
+  message: z.string().nullable().default(null),
+  durationMs: z.number(),
+  addresses: z.array(z.string()),
+  traceId: z.string().nullable().default(null),
+  intervals: z.array(INTERVAL),
+});
+
+const COMMANDS = z.object({ node: z.string(), commands: z.array(COMMAND) });
+
 /** The CNI error object of the plugin. */
 const REFUSAL = z.object({ msg: z.string() });
 
@@ -41,6 +68,8 @@ const NOT_READY = z.object({ code: z.literal([50, 51]), msg: z.string() });
 const CNI_PATH = '/opt/cni/bin';
 
 export type DiscardAnswer = z.infer<typeof DISCARD_ANSWER>;
+export type Command = z.infer<typeof COMMAND>;
+export type Commands = z.infer<typeof COMMANDS>;
 export type Journal = z.infer<typeof JOURNAL>;
 export type JournalEntry = z.infer<typeof ENTRY>;
 
@@ -65,6 +94,11 @@ export class PluginSocket {
 
   constructor(options: PluginSocketOptions) {
     this.#options = options;
+  }
+
+  /** The last CNI commands of the node, newest first. */
+  commands(): Promise<Commands> {
+    return this.#request({ method: 'GET', path: '/commands' }, COMMANDS);
   }
 
   /** The node's pending releases. */

@@ -13,7 +13,7 @@ const NODE_POD = 'app.kubernetes.io/name=podwire-node';
 const SECRETS = { etcd: 'podwire-etcd', authority: 'podwire-authority' };
 
 /** Commands of podwirectl about the node where it runs. */
-const OF_NODES = ['node', 'gc', 'journal', 'pods'];
+const OF_NODES = ['node', 'gc', 'journal', 'pods', 'latency', 'trace'];
 
 /** Of the next release: the same image by another name. */
 const NEXT_TAG = 'next';

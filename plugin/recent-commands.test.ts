@@ -1,0 +1,84 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import { z } from 'zod';
+
+import { RecentCommands, type RecentCommand } from './recent-commands.js';
+import { Plugin } from './testing/plugin.js';
+
+const COMMANDS = z.object({ node: z.string(), commands: z.array(z.record(z.string(), z.unknown())) });
+
+let plugin: Plugin;
+
+beforeEach(async () => {
+  plugin = await new Plugin().start();
+});
+
+afterEach(() => plugin.end());
+
+const commands = () => COMMANDS.parse(JSON.parse(plugin.recent.text())).commands;
+
+test('an ADD is listed with its pod, addresses and intervals, and a failed one with its reason; newest first', async () => {
+  const arrivedNs = 1_700_000_000_000_000_000n;
+  await plugin.run('ADD', { rest: { startedNs: arrivedNs - 2_000_000n, arrivedNs } });
+  plugin.script.failNext('Allocate', new Failure('POOLS_EXHAUSTED', 'no free address'));
+  await plugin.run('ADD', { variables: { CNI_CONTAINERID: 'f00' } });
+  await plugin.run('DEL');
+  const [deleted, failed, added] = commands();
+  expect(added).toMatchObject({
+    startedAt: expect.stringMatching(/^\d{4}-\d\d-\d\dT[\d:.]+Z$/),
+    command: 'ADD',
+    pod: { namespace: 'default', name: 'web-0', uid: 'u-1' },
+    containerId: 'c0ffee',
+    network: 'net',
+    interface: 'eth0',
+    result: 'success',
+    addresses: [expect.stringMatching(/^[\d.]+$/)],
+  });
+  expect(added).not.toHaveProperty('message');
+  expect(added?.intervals).toEqual(
+    expect.arrayContaining([
+      { name: 'shim', phase: 'shim', startMs: 0, durationMs: 2, depth: 0 },
+      expect.objectContaining({ name: 'attachment queue', phase: 'queue', depth: 0 }),
+      expect.objectContaining({ name: 'podwire-ipam Allocate', phase: 'rpc', depth: 0 }),
+      expect.objectContaining({ name: 'podwire-dataplane AttachPod', phase: 'rpc', depth: 0 }),
+    ]),
+  );
+  expect(failed).toMatchObject({
+    command: 'ADD',
+    containerId: 'f00',
+    result: 'POOLS_EXHAUSTED',
+    message: expect.stringContaining('no free address'),
+    addresses: [],
+  });
+  expect(deleted).toMatchObject({ command: 'DEL', result: 'success', addresses: [] });
+});
+
+test('an invalid command has no container, and STATUS and VERSION are omitted', async () => {
+  await plugin.run('STATUS', { config: { cniVersion: '1.1.0' } });
+  await plugin.run('VERSION');
+  await plugin.run('x'.repeat(100));
+  expect(commands()).toEqual([expect.objectContaining({ command: 'unknown', result: 'INVALID_ENVIRONMENT' })]);
+  expect(commands()[0]).not.toHaveProperty('containerId');
+});
+
+test('the oldest of more than 500 commands is dropped', () => {
+  const recent = new RecentCommands('node-1');
+  const command: RecentCommand = {
+    startedMs: 0,
+    command: 'GC',
+    request: undefined,
+    result: 'success',
+    message: undefined,
+    durationMs: 1,
+    addresses: [],
+    traceId: undefined,
+    intervals: [],
+  };
+  for (let index = 0; index <= 500; index++) recent.add({ ...command, startedMs: index });
+  const listed = COMMANDS.parse(JSON.parse(recent.text())).commands;
+  expect(listed).toHaveLength(500);
+  expect([listed.at(0)?.startedAt, listed.at(-1)?.startedAt]).toEqual([
+    '1970-01-01T00:00:00.500Z',
+    '1970-01-01T00:00:00.001Z',
+  ]);
+});
