@@ -32,6 +32,7 @@ const GROUPS = {
       ctr: 'github.com/containerd/containerd/v2/cmd/ctr',
     },
   },
+  collector: { packages: { otelcol: '.' } },
   kubernetes: { packages: { kubernetes: '.' }, links: KUBERNETES },
 };
 

@@ -45,10 +45,12 @@ async function main({ folder, programs, image, imageArchive, family, store, only
   const cgroup = process.env.ISOLATED_CGROUP.slice(1);
   const cluster = new Cluster({ folder, cgroup, programs, image, imageArchive, families, store });
   const rows = [];
+  const prefix = `[${family}, ${store}] `;
+  const print = (text) => process.stdout.write(text.replaceAll(/^(?=.)/gm, prefix));
   const startMs = Date.now();
   await cluster.start();
-  rows.push({ name: `cluster start (${family}, ${store})`, result: 'ok', took: seconds(startMs) });
-  process.stdout.write(`${table(rows.slice(-1))}\n`);
+  rows.push({ name: 'cluster start', result: 'ok', took: seconds(startMs) });
+  print(`${table(rows.slice(-1))}\n`);
   const state = { untouched: wholeFootprint(cluster) };
   const scenarios = scenariosOf({ family, store });
   const isWanted = ({ name }) => only === undefined || new RegExp(only, 'i').test(name);
@@ -63,15 +65,15 @@ async function main({ folder, programs, image, imageArchive, family, store, only
       failure = error;
     }
     rows.push({ name: scenario.name, result: failure ? 'FAILED' : 'ok', took: seconds(begunMs) });
-    process.stdout.write(`${table(rows.slice(-1))}\n`);
-    if (failure) process.stdout.write(`${failure.message}\n`);
+    print(`${table(rows.slice(-1))}\n`);
+    if (failure) print(`${failure.message}\n`);
     if (failure && index === 0) break;
     // What a failed scenario left is not the next one's fault.
     if (index === 0 || failure) state.before = await settledFootprint(cluster).catch(() => footprint(cluster));
   }
   if (only === undefined) rows.push(...guideRows(cluster));
   const failed = rows.filter(({ result }) => result !== 'ok').length;
-  process.stdout.write(`\n${table(rows)}\n\n${rows.length - failed} passed, ${failed} failed\n`);
+  print(`\n${table(rows)}\n${rows.length - failed} passed, ${failed} failed\n\n`);
   return failed === 0 ? 0 : 1;
 }
 

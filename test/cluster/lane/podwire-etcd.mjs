@@ -2,13 +2,20 @@
 // use the keys of their role only.
 import { spawn } from 'node:child_process';
 import { mkdirSync, openSync } from 'node:fs';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
+import process from 'node:process';
+import { fileURLToPath } from 'node:url';
 
 import { makeAuthority, makeCertificate } from './certificates.mjs';
 import { CONTROL_PLANE } from './network.mjs';
 import { must, sleep, until } from './wait.mjs';
 
-export const PODWIRE_ETCD_ADDRESS = `https://${CONTROL_PLANE}:2479`;
+const PORT = 2479;
+export const PODWIRE_ETCD_ADDRESS = `https://${CONTROL_PLANE}:${PORT}`;
+
+/** Where etcd listens, behind the proxy that can slow it. */
+const LISTEN = { host: '127.0.0.1', port: 2481 };
+const DELAY_PROXY = join(dirname(fileURLToPath(import.meta.url)), 'delay-proxy.mjs');
 
 /** What services/ipam needs: Calico's records, and Podwire's history and release marks. */
 const PREFIXES = ['/calico/', '/podwire/calico/'];
@@ -17,6 +24,7 @@ export class PodwireEtcd {
   #folder;
   #path;
   #process;
+  #proxy;
   #files;
 
   constructor({ folder, path }) {
@@ -31,6 +39,8 @@ export class PodwireEtcd {
     const server = make('server', [`IP:${CONTROL_PLANE}`, 'IP:127.0.0.1']);
     this.#files = { authority, server, root: make('root'), podwire: make('podwire') };
     this.#run();
+    const proxy = [DELAY_PROXY, CONTROL_PLANE, PORT, LISTEN.host, LISTEN.port].map(String);
+    this.#proxy = spawn(process.execPath, proxy, { stdio: ['pipe', 'ignore', 'inherit'] });
     await this.#answers();
     const commands = [
       ['user', 'add', 'root', '--no-password'],
@@ -49,7 +59,7 @@ export class PodwireEtcd {
     const { authority, server } = this.#files;
     const args = [
       `--data-dir=${join(this.#folder, 'data')}`,
-      `--listen-client-urls=${PODWIRE_ETCD_ADDRESS}`,
+      `--listen-client-urls=https://${LISTEN.host}:${LISTEN.port}`,
       `--advertise-client-urls=${PODWIRE_ETCD_ADDRESS}`,
       '--listen-peer-urls=http://127.0.0.1:2480',
       '--initial-advertise-peer-urls=http://127.0.0.1:2480',
@@ -73,6 +83,11 @@ export class PodwireEtcd {
     const files = [`--cacert=${authority.cert}`, `--cert=${root.cert}`, `--key=${root.key}`];
     const env = { PATH: `${this.#path}:/usr/bin:/bin` };
     return must('etcdctl', [`--endpoints=${PODWIRE_ETCD_ADDRESS}`, ...files, ...args], { env, cwd: this.#folder });
+  }
+
+  /** Delays each request and each answer by half of this. */
+  slowDown(delayMs) {
+    this.#proxy.stdin.write(`${delayMs / 2}\n`);
   }
 
   /** The client's files for a Secret of the chart. */
