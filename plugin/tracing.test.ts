@@ -54,7 +54,7 @@ describe('the trace of an ADD', () => {
   test('has no pod where the runtime names none', async () => {
     await plugin.run('ADD', { variables: { CNI_ARGS: '' } });
     const names = Object.keys(tracer.named('CNI ADD')[0]!.attributes);
-    expect(names.filter((name) => name.startsWith('k8s'))).toEqual([]);
+    expect(names.filter((name) => name.startsWith('k8s'))).toEqual(['k8s.node.name']);
   });
 
   test('has a span of the shim, from its start to the arrival of its request', async () => {
