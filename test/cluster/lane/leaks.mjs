@@ -5,6 +5,9 @@ import { until } from './wait.mjs';
 const NOT_OF_PODS =
   /^blackhole |^unreachable |via 198\.18\.|via fd00:18:|^default |proto kernel metric 256 pref|^multicast |fe80::\S* dev (eth0|vxlan)|via \S+ dev vxlan/;
 
+/** The kubelet removes the sandboxes of pods that it no longer knows once a minute, their containers first. */
+const LEAK_TIMEOUT_SECONDS = 150;
+
 const COMMANDS = {
   links: 'ip -o link | cut -d: -f2 | cut -d@ -f1',
   routes: 'ip -4 route show table all; ip -6 route show table all',
@@ -129,5 +132,5 @@ async function expectNoFaults(find) {
     faults = await find();
     return faults.length === 0;
   };
-  await until('nothing leaked', isClean, 60, () => `\n${faults.slice(0, 12).join('\n')}`);
+  await until('nothing leaked', isClean, LEAK_TIMEOUT_SECONDS, () => `\n${faults.slice(0, 12).join('\n')}`);
 }
