@@ -9,7 +9,7 @@ import { hostInterfaceName } from '@podwire/shared/attachment/names';
 import { Failure } from '@podwire/shared/failure/failure';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
-import { startTelemetry } from '@podwire/shared/telemetry/telemetry';
+import { propagateTraces } from '@podwire/shared/telemetry/telemetry';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 
 import { startPlugin } from './service.js';
@@ -31,10 +31,10 @@ let record: ReturnType<typeof recordingLog>;
 
 const ip = (...args: string[]) => execFileSync('ip', args, { stdio: 'pipe' });
 
-beforeAll(async () => {
+beforeAll(() => {
   execFileSync('make', ['-C', SHIM_FOLDER], { stdio: 'pipe' });
   ip('netns', 'add', 'plugin-e2e');
-  await startTelemetry({ service: 'podwire-plugin', env: {}, log: recordingLog().log });
+  propagateTraces();
 });
 
 afterAll(() => {

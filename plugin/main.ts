@@ -30,7 +30,9 @@ await runProcess({
     const settings = readPluginSettings(process.env, hostname());
     log.level = settings.logLevel;
     const own = { clock: systemClock, stopwatch: performance, random: Math.random, pid: process.pid };
-    const telemetry = { startTelemetry: () => startTelemetry({ service: NAME, env: process.env, log }) };
+    const { nodeName } = settings;
+    const source = { service: NAME, instance: nodeName, nodeName, metricsPort: 9092, clock: systemClock };
+    const telemetry = { startTelemetry: () => startTelemetry({ env: process.env, log, ...source }) };
     return startPlugin(settings, { log, stopped, ...own, ...telemetry });
   },
 });

@@ -1,9 +1,9 @@
 import { Failure } from '@podwire/shared/failure/failure';
-import { startTelemetry } from '@podwire/shared/telemetry/telemetry';
+import { propagateTraces } from '@podwire/shared/telemetry/telemetry';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 
 import { SUPPORTED_VERSIONS } from './cni/version.js';
-import { CONFIG, NOTHING, Plugin, recordingLog, type Command } from './testing/plugin.js';
+import { CONFIG, NOTHING, Plugin, type Command } from './testing/plugin.js';
 
 let plugin: Plugin;
 
@@ -230,7 +230,7 @@ test('ipam may be absent or empty', async () => {
 
 test('each command is logged with its attachment, a refusal without one', async () => {
   // Log lines take the attachment from the context of the trace.
-  const stopTelemetry = await startTelemetry({ service: 'podwire-plugin', env: {}, log: recordingLog().log });
+  propagateTraces();
   const own = await new Plugin().start();
   await own.run('ADD');
   await own.run('ADD', { variables: { CNI_IFNAME: '' } });
@@ -246,7 +246,6 @@ test('each command is logged with its attachment, a refusal without one', async 
   ]);
   expect(own.record.lines()[1]).not.toHaveProperty('attachment');
   await own.end();
-  await stopTelemetry();
 });
 
 test('a command’s event names its pod and its durations, with success and failure', async () => {

@@ -1,8 +1,8 @@
 import { trace } from '@opentelemetry/api';
-import { startTelemetry } from '@podwire/shared/telemetry/telemetry';
+import { propagateTraces } from '@podwire/shared/telemetry/telemetry';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 
-import { Plugin, recordingLog } from './testing/plugin.js';
+import { Plugin } from './testing/plugin.js';
 import { RecordingTracer } from './testing/tracer.js';
 
 const TRACE_ID = '0af7651916cd43dd8448eb211c80319c';
@@ -14,7 +14,7 @@ let plugin: Plugin;
 beforeAll(async () => {
   // The first provider stays, and telemetry adds the rest.
   trace.setGlobalTracerProvider({ getTracer: () => tracer });
-  await startTelemetry({ service: 'podwire-plugin', env: {}, log: recordingLog().log });
+  propagateTraces();
   plugin = await new Plugin().start();
 });
 

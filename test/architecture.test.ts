@@ -252,7 +252,8 @@ describe('restricted packages', () => {
     ['@podwire/netlink', 'services/dataplane/kernel/', 'services/shared/rpc/peer-check.ts'],
     ['grpc-health-check', 'services/shared/rpc/'],
     ['@grpc/reflection', 'services/shared/rpc/'],
-    ['@opentelemetry/sdk-node', 'services/shared/telemetry/'],
+    ['@opentelemetry/sdk-metrics', 'services/shared/telemetry/'],
+    ['@opentelemetry/sdk-trace-base', 'services/shared/telemetry/'],
     ['pino', 'services/shared/runtime/'],
     ['ipaddr.js', 'services/shared/net/'],
   ])('%s is imported only below %s', (name, ...places) => {

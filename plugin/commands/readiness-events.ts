@@ -26,11 +26,11 @@ export class ReadinessEvents {
   observe(level: () => ReadinessLevel | undefined): void {
     const meter = metrics.getMeter('podwire-plugin');
     const ready = meter.createObservableGauge('podwire.plugin.ready', {
-      unit: '1',
+      unit: '',
       description: 'Whether STATUS succeeds: 1 or 0',
     });
     const blocked = meter.createObservableGauge('podwire.plugin.add_blocked', {
-      unit: '1',
+      unit: '',
       description: 'Whether an ADD would fail for the reason: 1 or 0',
     });
     meter.addBatchObservableCallback(

@@ -15,6 +15,9 @@ const NAME = 'podwire-dataplane';
 /** Longer than the greatest drain timeout. */
 const STOP_TIMEOUT_MS = 65_000;
 
+/** Default port of the Prometheus endpoint. */
+const METRICS_PORT = 9091;
+
 const log = createLogger({ service: NAME, level: 'info' });
 
 await runProcess({
@@ -27,7 +30,9 @@ await runProcess({
     const config = readConfig(process.env, hostname());
     log.level = config.logLevel;
     const own = { clock: systemClock, random: Math.random, boot: readBoot(), pid: process.pid, stopped };
-    const telemetry = { startTelemetry: () => startTelemetry({ service: NAME, env: process.env, log }) };
+    const { nodeName } = config;
+    const source = { service: NAME, instance: nodeName, nodeName, metricsPort: METRICS_PORT, clock: systemClock };
+    const telemetry = { startTelemetry: () => startTelemetry({ env: process.env, log, ...source }) };
     return startService(config, { log, ...own, ...telemetry });
   },
 });

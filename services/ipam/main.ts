@@ -1,5 +1,6 @@
 #!/usr/bin/env node
 import { randomUUID } from 'node:crypto';
+import { hostname } from 'node:os';
 import process from 'node:process';
 
 import { systemClock as clock } from '@podwire/shared/runtime/clock';
@@ -11,28 +12,27 @@ import { startTelemetry } from '@podwire/shared/telemetry/telemetry';
 import { parseCommandLine, runCommand } from './commands.js';
 import { readConfig } from './config.js';
 import { KubernetesApi } from './kubernetes/api.js';
+import { TELEMETRY } from './metrics.js';
 import { startService } from './service.js';
 
-const NAME = 'podwire-ipam';
 const own = { clock, random: Math.random, newUid: randomUUID, pid: process.pid };
 const kubernetes = (): KubernetesApi => KubernetesApi.inCluster(process.env);
 
-tolerateBrokenPipe(NAME);
+tolerateBrokenPipe(TELEMETRY.service);
 const command = parseCommandLine(process.argv.slice(2));
 if (command.name === 'serve') await serve();
 else process.exitCode = await runCommand(command, { ...own, process });
 
 function serve(): Promise<void> {
-  const log = createLogger({ service: NAME, level: 'info' });
+  const log = createLogger({ service: TELEMETRY.service, level: 'info' });
   return runProcess({
     log,
     args: [],
-    // More than the largest drain timeout that can be configured.
-    stopTimeoutMs: 75_000,
+    stopTimeoutMs: 75_000, // More than the largest drain timeout.
     start: async (signal) => {
       const config = readConfig(process.env);
       log.level = config.logLevel;
-      const stopTelemetry = await startTelemetry({ service: NAME, env: process.env, log });
+      const stopTelemetry = await startTelemetry({ ...TELEMETRY, instance: hostname(), env: process.env, log, clock });
       const service = await startService(config, { ...own, kubernetes, log, signal });
       return { stop: () => service.stop().then(stopTelemetry) };
     },

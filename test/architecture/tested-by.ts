@@ -25,6 +25,9 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/ipam/node-controller/cluster-state.ts': 'services/ipam/start-controller.test.ts',
   'services/ipam/node-controller/node-controller.ts': 'services/ipam/start-controller.test.ts',
 
+  // Programs that export.
+  'services/shared/telemetry/exporters.ts': 'services/shared/telemetry/telemetry.test.ts',
+
   // The border of all calls, with both kinds of them.
   'services/shared/rpc/border.ts': 'services/shared/rpc/unary.test.ts',
 

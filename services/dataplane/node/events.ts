@@ -121,7 +121,7 @@ export class ClusterEvents {
   /** Reports the state at each metrics collection. @returns a function that ends that */
   observe(state: () => ClusterState): () => void {
     const gauges = [
-      { name: 'podwire.dataplane.ipam.connected', unit: '1', value: () => (state().connected ? 1 : 0) },
+      { name: 'podwire.dataplane.ipam.connected', unit: '', value: () => (state().connected ? 1 : 0) },
       { name: 'podwire.dataplane.cluster.nodes', unit: '{node}', value: () => state().nodes },
       { name: 'podwire.dataplane.cluster.blocks', unit: '{block}', value: () => state().blocks },
       { name: 'podwire.dataplane.cluster.skipped', unit: '{object}', value: () => state().skipped },

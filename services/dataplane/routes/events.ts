@@ -9,6 +9,8 @@ import type { NodeSysctl } from './wanted.js';
 /** Result of a full check. */
 type CheckResult = 'clean' | 'drift' | 'failed';
 
+const MS_PER_SECOND = 1000;
+
 /** Most messages in one log line; the rest is counted. */
 const MESSAGES_LOGGED_COUNT = 20;
 
@@ -29,8 +31,8 @@ export class ReconcileEvents {
     '{setting}',
     'Repaired settings of the node that pods need',
   );
-  readonly #checkMs = this.#meter.createHistogram('podwire.dataplane.node.check.duration', {
-    unit: 'ms',
+  readonly #checkTime = this.#meter.createHistogram('podwire.dataplane.node.check.duration', {
+    unit: 's',
     description: 'Time for reading the kernel in full',
   });
 
@@ -56,7 +58,7 @@ export class ReconcileEvents {
 
   checked(result: CheckResult, durationMs: number): void {
     this.#checks.add(1, { result });
-    this.#checkMs.record(durationMs);
+    this.#checkTime.record(durationMs / MS_PER_SECOND);
   }
 
   overrun(): void {

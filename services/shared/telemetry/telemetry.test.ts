@@ -134,7 +134,9 @@ describe('with metrics alone', () => {
     const { exitCode, log } = await new Program('telemetry.ts', [''], env).result;
     expect(exitCode).toBe(0);
     const warnings = log.filter(({ level }) => level === 'warn').map(({ msg }) => String(msg));
-    expect(warnings).toContainEqual(expect.stringContaining('Unrecognized OTEL_TRACES_EXPORTER value: nowhere'));
+    expect(warnings).toContainEqual(
+      expect.stringContaining('OTEL_TRACES_EXPORTER: unknown exporter "nowhere"; use otlp, console or none'),
+    );
     expect(warnings).toContainEqual(expect.stringContaining('Bad Request'));
   });
 });

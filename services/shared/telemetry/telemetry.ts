@@ -1,4 +1,4 @@
-import { context, diag, DiagLogLevel, propagation, trace } from '@opentelemetry/api';
+import { context, diag, DiagLogLevel, metrics, propagation, ROOT_CONTEXT, trace } from '@opentelemetry/api';
 import { AsyncLocalStorageContextManager } from '@opentelemetry/context-async-hooks';
 import {
   CompositePropagator,
@@ -6,10 +6,15 @@ import {
   W3CBaggagePropagator,
   W3CTraceContextPropagator,
 } from '@opentelemetry/core';
+import type { Resource } from '@opentelemetry/resources';
 import { AlwaysOffSampler, BasicTracerProvider, ParentBasedSampler } from '@opentelemetry/sdk-trace-base';
 
 import { messageOf } from '../failure/thrown.js';
+import type { Clock } from '../runtime/clock.js';
 import type { Logger } from '../runtime/log.js';
+import { readOwnPackage } from '../runtime/own-package.js';
+import { PreciseTracerProvider } from './precise-tracer.js';
+import { observeProcess } from './process-metrics.js';
 
 /**
  * Stops telemetry: exports the spans and metrics of the last seconds, with the timeout {@link EXPORT_AT_STOP_MS}. Never rejects.
@@ -23,11 +28,29 @@ export type StopTelemetry = () => Promise<void>;
  */
 const EXPORT_AT_STOP_MS = 500;
 
+const MAX_PORT = 65_535;
+
+type Signal = 'TRACES' | 'METRICS';
+
+/** An outage of a collector is logged again after this time, in milliseconds. */
+const REPEAT_MS = 600_000;
+const TEXTS_MAX = 100;
+const TEXT_MAX_LENGTH = 300;
+
 export interface TelemetrySource {
   /** The service name in traces and metrics, unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES sets one. */
   readonly service: string;
-  /** The process's environment, which the SDK also reads itself. OTEL_LOG_LEVEL is cleared in it. */
+  /** Distinguishes this process from those of the same service; the same after a restart. */
+  readonly instance: string;
+  /** The Kubernetes node, for a process that serves one node. */
+  readonly nodeName?: string;
+  /** The port of the Prometheus endpoint, unless OTEL_EXPORTER_PROMETHEUS_PORT sets one. */
+  readonly metricsPort: number;
+  /** Second names of metrics at the Prometheus endpoint. */
+  readonly aliases?: Readonly<Record<string, string>>;
+  /** The process's environment, which the SDK also reads itself. */
   readonly env: NodeJS.ProcessEnv;
+  readonly clock: Clock;
   /** Receives the SDK's diagnostics: an unknown exporter, an unreachable collector. */
   readonly log: Logger;
 }
@@ -37,36 +60,91 @@ export interface TelemetrySource {
  * README.md lists them). Called before the parts of a service are made: an instrument made earlier would stay without
  * effect. All other code uses the API only.
  *
- * A signal without configuration is not exported, although the specification's default is a local collector. With no
- * signal configured, the SDK, which takes 100 ms and 30 MB, is not loaded. Without exported spans, W3C trace context is
- * still received, propagated and logged, so that a request can be followed through all processes.
+ * By default metrics are served to Prometheus on the loopback address, and nothing is sent. W3C trace context is received,
+ * propagated and logged in any case, so that a request can be followed through all processes.
  */
-export async function startTelemetry({ service, env, log }: TelemetrySource): Promise<StopTelemetry> {
-  const [traces, metrics] = [isExported('TRACES', env), isExported('METRICS', env)];
-  if (!traces && !metrics) {
-    propagateTraces();
-    return () => Promise.resolve();
-  }
-  const { NodeSDK, resources } = await import('@opentelemetry/sdk-node');
-  forwardDiagnostics(env, log);
-  // If it were set, the SDK would install its own logger, whose lines are not JSON.
-  env.OTEL_LOG_LEVEL = '';
-  const { detectResources, envDetector, processDetector, hostDetector } = resources;
-  const detected = detectResources({ detectors: [envDetector, processDetector, hostDetector] });
-  // Without it, a Prometheus scrape that reads the attributes before they are ready logs a warning.
+export async function startTelemetry(source: TelemetrySource): Promise<StopTelemetry> {
+  const { env, log, clock } = source;
+  const spans = exportersOf('TRACES', env, []);
+  const values = exportersOf('METRICS', env, ['prometheus']);
+  propagateContext();
+  if (spans.length === 0) propagateWithoutRecording();
+  if (spans.length === 0 && values.length === 0) return () => Promise.resolve();
+  forwardDiagnostics(env, log, clock);
+  const { version } = await readOwnPackage(import.meta.url, '@podwire/shared');
+  const resource = await resourceOf(source, version);
+  const stopMetrics = values.length > 0 ? await startMetrics(values, resource, source) : undefined;
+  if (stopMetrics) observeProcess(version);
+  const stopTraces = spans.length > 0 ? await startTraces(spans, resource, source) : undefined;
+  const stop = async (): Promise<void> => {
+    await stopTraces?.();
+    await stopMetrics?.();
+  };
+  return () => exportAtStop(stop, log);
+}
+
+/** Attributes that are the same after a restart: others would make new series each time. */
+async function resourceOf({ service, instance, nodeName }: TelemetrySource, version: string): Promise<Resource> {
+  const { defaultResource, detectResources, envDetector, hostDetector, resourceFromAttributes } =
+    await import('@opentelemetry/resources');
+  const detected = detectResources({ detectors: [hostDetector, envDetector] });
+  // Without it, a scrape that reads the attributes before they are ready logs a warning.
   await detected.waitForAsyncAttributes?.();
-  const own = resources.resourceFromAttributes({ 'service.name': service });
-  const sdk = new NodeSDK({
-    resource: resources.defaultResource().merge(own).merge(detected),
-    autoDetectResources: false,
-    ...(!traces && { spanProcessors: [] }),
-    ...(!metrics && { metricReaders: [] }),
-    // Logs are not exported: they go to standard error, where log collectors read them.
-    logRecordProcessors: [],
+  const own = resourceFromAttributes({
+    'service.name': service,
+    'service.namespace': 'podwire',
+    'service.version': version,
+    'service.instance.id': instance,
+    ...(nodeName !== undefined && { 'k8s.node.name': nodeName }),
   });
-  sdk.start();
-  if (!traces) propagateWithoutRecording();
-  return () => exportAtStop(() => sdk.shutdown(), log);
+  return defaultResource().merge(own).merge(detected);
+}
+
+async function startMetrics(
+  exporters: readonly string[],
+  resource: Resource,
+  source: TelemetrySource,
+): Promise<StopTelemetry> {
+  const { env, log, clock, aliases = {}, metricsPort } = source;
+  const [{ MeterProvider }, { metricReaders }, { PrometheusEndpoint }] = await Promise.all([
+    import('@opentelemetry/sdk-metrics'),
+    import('./exporters.js'),
+    import('./prometheus.js'),
+  ]);
+  const host = textOf(env, 'OTEL_EXPORTER_PROMETHEUS_HOST') ?? '127.0.0.1';
+  const port = portOf(env, metricsPort, log);
+  const isScraped = exporters.includes('prometheus');
+  const endpoint = isScraped ? new PrometheusEndpoint({ host, port, aliases, log, clock }) : undefined;
+  const pushed = await metricReaders({ names: exporters.filter((name) => name !== 'prometheus'), env, log });
+  const provider = new MeterProvider({ resource, readers: [...(endpoint ? [endpoint.reader] : []), ...pushed] });
+  metrics.setGlobalMeterProvider(provider);
+  await endpoint?.start();
+  return async () => {
+    await endpoint?.stop();
+    await provider.shutdown();
+  };
+}
+
+async function startTraces(
+  names: readonly string[],
+  resource: Resource,
+  source: TelemetrySource,
+): Promise<StopTelemetry> {
+  const { env, log, clock } = source;
+  const { spanProcessors } = await import('./exporters.js');
+  const processors = await spanProcessors({ names, env, log }, metrics.getMeterProvider());
+  // Samples by OTEL_TRACES_SAMPLER, which the SDK reads itself.
+  const provider = new BasicTracerProvider({ resource, spanProcessors: processors });
+  trace.setGlobalTracerProvider(new PreciseTracerProvider(provider, clock));
+  return () => provider.shutdown();
+}
+
+function portOf(env: NodeJS.ProcessEnv, fallback: number, log: Logger): number {
+  const text = textOf(env, 'OTEL_EXPORTER_PROMETHEUS_PORT');
+  if (text === undefined) return fallback;
+  if (/^\d{1,5}$/.test(text) && Number(text) <= MAX_PORT) return Number(text);
+  log.warn(`OTEL_EXPORTER_PROMETHEUS_PORT: "${text}" is not a port; using ${fallback}`);
+  return fallback;
 }
 
 async function exportAtStop(shutdown: () => Promise<void>, log: Logger): Promise<void> {
@@ -81,12 +159,25 @@ async function exportAtStop(shutdown: () => Promise<void>, log: Logger): Promise
   log.warn(`OpenTelemetry: spans and metrics of the last seconds are lost: ${failure}; check the collector`);
 }
 
-function isExported(signal: 'TRACES' | 'METRICS', env: NodeJS.ProcessEnv): boolean {
-  if (textOf(env, 'OTEL_SDK_DISABLED')?.toLowerCase() === 'true') return false;
+function isDisabled(env: NodeJS.ProcessEnv): boolean {
+  return textOf(env, 'OTEL_SDK_DISABLED')?.toLowerCase() === 'true';
+}
+
+/** @returns the names of exporters; without a variable for them `defaults`, and OTLP if it has an endpoint */
+function exportersOf(signal: Signal, env: NodeJS.ProcessEnv, defaults: readonly string[]): readonly string[] {
+  if (isDisabled(env)) return [];
   const exporters = textOf(env, `OTEL_${signal}_EXPORTER`);
-  if (exporters !== undefined) return !exporters.split(',').some((name) => name.trim() === 'none');
-  const endpoints = ['OTEL_EXPORTER_OTLP_ENDPOINT', `OTEL_EXPORTER_OTLP_${signal}_ENDPOINT`];
-  return endpoints.some((name) => textOf(env, name) !== undefined);
+  if (exporters === undefined) return hasOtlpEndpoint(signal, env) ? [...defaults, 'otlp'] : defaults;
+  return namesIn(exporters).includes('none') ? [] : namesIn(exporters);
+}
+
+function namesIn(text: string): string[] {
+  return text.split(',').map((name) => name.trim());
+}
+
+function hasOtlpEndpoint(signal: Signal, env: NodeJS.ProcessEnv): boolean {
+  const names = ['OTEL_EXPORTER_OTLP_ENDPOINT', `OTEL_EXPORTER_OTLP_${signal}_ENDPOINT`];
+  return names.some((name) => textOf(env, name) !== undefined);
 }
 
 /** A variable's text; undefined for an empty one, which the specification treats as unset. */
@@ -95,13 +186,28 @@ function textOf(env: NodeJS.ProcessEnv, name: string): string | undefined {
   return text === '' ? undefined : text;
 }
 
-function forwardDiagnostics(env: NodeJS.ProcessEnv, log: Logger): void {
+/** The first line, without the stack and the headers that the SDK appends as JSON. */
+function diagnosticText(text: string): string {
+  const message = /"message":"((?:[^"\\]|\\.)*)"/.exec(text)?.[1] ?? text;
+  return message.split('\n', 1)[0]?.slice(0, TEXT_MAX_LENGTH) ?? '';
+}
+
+/** A message is logged at most once in {@link REPEAT_MS}: the SDK repeats it with each failed export. */
+function forwardDiagnostics(env: NodeJS.ProcessEnv, log: Logger, clock: Clock): void {
   const level = textOf(env, 'OTEL_LOG_LEVEL');
   const logLevel = (level === undefined ? undefined : diagLogLevelFromString(level)) ?? DiagLogLevel.WARN;
+  const loggedMs = new Map<string, number>();
   const at =
     (write: 'warn' | 'info' | 'debug' | 'trace') =>
-    (message: string, ...rest: readonly unknown[]) =>
-      log[write](`OpenTelemetry: ${[message, ...rest.map(String)].join(' ')}`);
+    (message: string, ...rest: readonly unknown[]): void => {
+      const text = diagnosticText([message, ...rest.map(String)].join(' '));
+      const nowMs = clock.monotonicMs();
+      if (nowMs - (loggedMs.get(text) ?? -Infinity) < REPEAT_MS) return;
+      if (loggedMs.size >= TEXTS_MAX) loggedMs.clear();
+      loggedMs.set(text, nowMs);
+      // Not in the trace of the request during which the SDK noticed it.
+      context.with(ROOT_CONTEXT, () => log[write](`OpenTelemetry: ${text}`));
+    };
   // Errors of the SDK are logged as warnings, because Podwire works without telemetry.
   const logger = { error: at('warn'), warn: at('warn'), info: at('info'), debug: at('debug'), verbose: at('trace') };
   diag.setLogger(logger, { logLevel, suppressOverrideMessage: true });
@@ -112,11 +218,15 @@ function forwardDiagnostics(env: NodeJS.ProcessEnv, log: Logger): void {
  * processes without a configured exporter.
  */
 export function propagateTraces(): void {
+  propagateContext();
+  propagateWithoutRecording();
+}
+
+function propagateContext(): void {
   context.setGlobalContextManager(new AsyncLocalStorageContextManager().enable());
   propagation.setGlobalPropagator(
     new CompositePropagator({ propagators: [new W3CTraceContextPropagator(), new W3CBaggagePropagator()] }),
   );
-  propagateWithoutRecording();
 }
 
 /** Propagates trace context without recording spans. */

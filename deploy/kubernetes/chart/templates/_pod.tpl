@@ -108,8 +108,6 @@ readinessProbe:
 
 {{/* Environment of a Prometheus endpoint. NODE_IP must be set before. */}}
 {{- define "podwire.metricsEnv" -}}
-- name: OTEL_METRICS_EXPORTER
-  value: prometheus
 - name: OTEL_EXPORTER_PROMETHEUS_HOST
   value: $(NODE_IP)
 - name: OTEL_EXPORTER_PROMETHEUS_PORT
@@ -118,6 +116,9 @@ readinessProbe:
 
 {{/* Variables of OpenTelemetry, in a ConfigMap of settings. */}}
 {{- define "podwire.telemetrySettings" -}}
+{{- if not .Values.metrics.enabled }}
+OTEL_METRICS_EXPORTER: {{ ternary "otlp" "none" (ne .Values.telemetry.endpoint "") }}
+{{- end }}
 {{- if .Values.telemetry.endpoint }}
 OTEL_EXPORTER_OTLP_ENDPOINT: {{ .Values.telemetry.endpoint | quote }}
 OTEL_TRACES_SAMPLER: parentbased_traceidratio

@@ -1,0 +1,12 @@
+/** The service in traces and metrics. The default port is that of Calico's kube-controllers. */
+export const TELEMETRY = {
+  service: 'podwire-ipam',
+  metricsPort: 9094,
+  /** Names of Calico's kube-controllers for the same values, so that existing dashboards find them at the endpoint. */
+  aliases: {
+    'podwire.ipam.allocations.in_use': 'ipam_allocations_in_use',
+    'podwire.ipam.allocations.borrowed': 'ipam_allocations_borrowed',
+    'podwire.ipam.blocks': 'ipam_blocks',
+    'podwire.ipam.ippool.size': 'ipam_ippool_size',
+  },
+} as const;
