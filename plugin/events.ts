@@ -1,9 +1,9 @@
-import { metrics } from '@opentelemetry/api';
 import { Failure } from '@podwire/shared/failure/failure';
 import { RELEASE, releaseFault } from '@podwire/shared/rpc/release';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { IntervalRecorder } from '@podwire/shared/telemetry/intervals';
 import { timeByPhase, type Phase } from '@podwire/shared/telemetry/phases';
+import { counter, histogram, upDownCounter } from '@podwire/shared/telemetry/instruments';
 
 import type { Command, Pod } from './cni/environment.js';
 import type { OnceLogger } from './requests/once-logger.js';
@@ -25,29 +25,13 @@ interface CommandEnd {
 
 const MS_PER_SECOND = 1000;
 
-/** Upper bounds of the histogram buckets, in seconds: close together around the usual 10 ms, up to the longest command. */
-const BUCKETS_SECONDS = [
-  0.001, 0.002, 0.003, 0.005, 0.007, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1, 2, 5, 10,
-  20, 60,
-];
-
 /** Metrics of commands. No label depends on a pod. */
 export class CommandEvents {
-  readonly #meter = metrics.getMeter('podwire-plugin');
-  readonly #duration = this.#histogram(
-    'command.duration',
-    'Time of a command, from the start of the shim to the answer',
-  );
-  readonly #phase = this.#histogram('command.phase.duration', 'Time of a phase of a command; the phases add up');
-  readonly #cutOff = this.#meter.createCounter('podwire.plugin.commands.cut_off', {
-    unit: '{command}',
-    description:
-      'Commands that were cut off: past the deadline, caller disconnected, superseded by a DEL, or process stopping',
-  });
-  readonly #inFlight = this.#meter.createUpDownCounter('podwire.plugin.commands.in_flight', {
-    unit: '{command}',
-    description: 'Commands in flight',
-  });
+  readonly #duration = histogram('podwire.plugin.command.duration');
+  readonly #phase = histogram('podwire.plugin.command.phase.duration');
+  readonly #failed = counter('podwire.plugin.commands.failed');
+  readonly #cutOff = counter('podwire.plugin.commands.cut_off');
+  readonly #inFlight = upDownCounter('podwire.plugin.commands.in_flight');
 
   started(command: CommandName): void {
     this.#inFlight.add(1, { command });
@@ -60,12 +44,10 @@ export class CommandEvents {
     for (const [phase, durationMs] of duration.phases()) {
       this.#phase.record(durationMs / MS_PER_SECOND, { command, phase, result: outcome });
     }
+    if (outcome === 'failure' && (command === 'ADD' || command === 'DEL')) {
+      this.#failed.add(1, { command, reason: result });
+    }
     if (cutOff) this.#cutOff.add(1, { command, reason: cutOff });
-  }
-
-  #histogram(name: string, description: string) {
-    const advice = { explicitBucketBoundaries: BUCKETS_SECONDS };
-    return this.#meter.createHistogram(`podwire.plugin.${name}`, { unit: 's', description, advice });
   }
 }
 

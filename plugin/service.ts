@@ -2,7 +2,6 @@ import { setMaxListeners } from 'node:events';
 import { closeSync, openSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 
-import { metrics } from '@opentelemetry/api';
 import { Failure } from '@podwire/shared/failure/failure';
 import { tracedMessage } from '@podwire/shared/failure/status';
 import { Peer } from '@podwire/shared/rpc/client';
@@ -13,6 +12,7 @@ import type { Running } from '@podwire/shared/runtime/lifecycle';
 import type { Logger } from '@podwire/shared/runtime/log';
 import type { StopTelemetry } from '@podwire/shared/telemetry/telemetry';
 import { ipamTls } from '@podwire/shared/tls/certificate-source';
+import { counter } from '@podwire/shared/telemetry/instruments';
 
 import { IpamCircuitBreaker } from './addresses/circuit-breaker.js';
 import { ProviderHistory } from './addresses/provider-history.js';
@@ -270,10 +270,7 @@ const PROBE_FILE = '/dev/null';
  */
 export class FdLimit {
   readonly #log: Logger;
-  readonly #rejected = metrics.getMeter('podwire-plugin').createCounter('podwire.plugin.calls.refused', {
-    unit: '{call}',
-    description: 'Calls that were rejected because the process had no file descriptor left',
-  });
+  readonly #rejected = counter('podwire.plugin.calls.refused');
   #isShort = false;
 
   constructor(log: Logger) {

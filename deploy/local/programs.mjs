@@ -18,6 +18,7 @@ export const TEST_PROGRAMS = {
   bird: 'bird2',
   '/usr/lib/cni/host-local': 'containernetworking-plugins',
   'systemd-analyze': 'systemd',
+  promtool: 'prometheus',
 };
 
 /** What the addon's layers are looked at with for memory: `npm run test:leak -w @podwire/netlink`, and nothing else. */
@@ -58,6 +59,7 @@ const SERVICES = {
   'etcd-server': ['etcd.service'],
   containerd: ['containerd.service'],
   bird2: ['bird.service'],
+  prometheus: ['prometheus.service', 'prometheus-node-exporter.service'],
   podman: ['podman.service', 'podman.socket', 'podman-restart.service', 'podman-auto-update.timer'],
 };
 

@@ -1,5 +1,5 @@
-import { metrics } from '@opentelemetry/api';
 import type { Logger } from '@podwire/shared/runtime/log';
+import { observeMetrics } from '@podwire/shared/telemetry/instruments';
 
 import { PARTS, type Reason } from './readiness-probe.js';
 
@@ -24,26 +24,15 @@ export class ReadinessEvents {
    * @param level - called at each export; returns undefined while no runtime calls STATUS
    */
   observe(level: () => ReadinessLevel | undefined): void {
-    const meter = metrics.getMeter('podwire-plugin');
-    const ready = meter.createObservableGauge('podwire.plugin.ready', {
-      unit: '',
-      description: 'Whether STATUS succeeds: 1 or 0',
+    observeMetrics(['podwire.plugin.ready', 'podwire.plugin.add_blocked'], (observe) => {
+      const known = level();
+      if (!known) return;
+      observe('podwire.plugin.ready', known.isReady ? 1 : 0);
+      for (const reason of PARTS) {
+        const isBlocked = known.reasons.some(({ part }) => part === reason);
+        observe('podwire.plugin.add_blocked', isBlocked ? 1 : 0, { reason });
+      }
     });
-    const blocked = meter.createObservableGauge('podwire.plugin.add_blocked', {
-      unit: '',
-      description: 'Whether an ADD would fail for the reason: 1 or 0',
-    });
-    meter.addBatchObservableCallback(
-      (result) => {
-        const known = level();
-        if (!known) return;
-        result.observe(ready, known.isReady ? 1 : 0);
-        for (const reason of PARTS) {
-          result.observe(blocked, known.reasons.some(({ part }) => part === reason) ? 1 : 0, { reason });
-        }
-      },
-      [ready, blocked],
-    );
   }
 
   /** An ADD of the network would fail now, or fails for other reasons than before. */

@@ -1,14 +1,7 @@
-import {
-  createNoopMeter,
-  metrics,
-  type Attributes,
-  type BatchObservableCallback,
-  type Counter,
-  type Meter,
-  type Observable,
-} from '@opentelemetry/api';
+import { metrics } from '@opentelemetry/api';
 import { Failure } from '@podwire/shared/failure/failure';
 import { ManualClock } from '@podwire/shared/testing/manual-clock';
+import { ReadMetrics } from '@podwire/shared/testing/metrics';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
 import { journalEntry } from '../testing/journal-store-contract.js';
@@ -17,45 +10,25 @@ import { recordingLog } from '../testing/plugin.js';
 import { JournalEvents } from './events.js';
 import { Journal } from './journal.js';
 
-/** A meter whose values can be read, as an exporter reads them. */
-class ReadMeter {
-  readonly #counts = new Map<string, number>();
-  readonly #gauges = new Map<Observable, string>();
-  readonly #callbacks = new Set<BatchObservableCallback>();
-  readonly meter: Meter = Object.assign(createNoopMeter(), {
-    createCounter: (name: string): Counter => ({ add: (value, attributes) => this.#count(name, value, attributes) }),
-    createObservableGauge: (name: string): Observable => {
-      const gauge: Observable = { addCallback: () => undefined, removeCallback: () => undefined };
-      this.#gauges.set(gauge, name);
-      return gauge;
-    },
-    addBatchObservableCallback: (callback: BatchObservableCallback) => void this.#callbacks.add(callback),
-  });
-
-  #count(name: string, value: number, attributes: Attributes = {}): void {
-    const key = [name, ...Object.values(attributes)].join(' ');
-    this.#counts.set(key, (this.#counts.get(key) ?? 0) + value);
+/** The journal's metrics by name and labels. */
+async function readJournal(): Promise<Readonly<Record<string, number>>> {
+  const lines = (await read.read()).map((line) => line.replace(/(todo|operation)=/, '').split(' '));
+  for (const [name = '', ...rest] of lines) {
+    const key = [name, ...rest.slice(0, -1)].join(' ');
+    const value = Number(rest.at(-1));
+    totals.set(key, /^(written|done|discarded|faults)$/.test(name) ? (totals.get(key) ?? 0) + value : value);
   }
-
-  async read(): Promise<Readonly<Record<string, number>>> {
-    const levels = new Map<string, number>();
-    const observe = (gauge: Observable, value: number) => void levels.set(this.#gauges.get(gauge) ?? '', value);
-    for (const callback of this.#callbacks) await callback({ observe });
-    const all = [...this.#counts, ...levels].map(([name, value]) => [
-      name.replace('podwire.plugin.journal.', ''),
-      value,
-    ]);
-    return Object.fromEntries(all);
-  }
+  return Object.fromEntries(totals);
 }
 
-let read: ReadMeter;
+const totals = new Map<string, number>();
+let read: ReadMetrics;
 let clock: ManualClock;
 let store: MemoryJournalStore;
 
 beforeEach(() => {
-  read = new ReadMeter();
-  metrics.setGlobalMeterProvider({ getMeter: () => read.meter });
+  read = new ReadMetrics('podwire.plugin.journal.');
+  totals.clear();
   clock = new ManualClock();
   store = new MemoryJournalStore();
 });
@@ -71,12 +44,12 @@ const attachment = (name: string) => journalEntry(name).attachment;
 test('metrics report the pending releases, their age, and those that a restart would lose', async () => {
   const journal = open();
   await journal.load();
-  expect(await read.read()).toEqual({ entries: 0, volatile_entries: 0, unreadable_entries: 0, oldest_age: 0 });
+  expect(await readJournal()).toEqual({ entries: 0, volatile_entries: 0, unreadable_entries: 0, oldest_age: 0 });
   await journal.add(journalEntry('a'));
   clock.advance(1_500);
   await journal.add(journalEntry('b'));
   clock.advance(500);
-  expect(await read.read()).toEqual({
+  expect(await readJournal()).toEqual({
     entries: 2,
     volatile_entries: 0,
     unreadable_entries: 0,
@@ -85,12 +58,12 @@ test('metrics report the pending releases, their age, and those that a restart w
   });
   // One more than the store accepts.
   await journal.add(journalEntry('c'));
-  expect(await read.read()).toMatchObject({ entries: 3, volatile_entries: 1, 'faults write': 1 });
+  expect(await readJournal()).toMatchObject({ entries: 3, volatile_entries: 1, 'faults write': 1 });
   await journal.done(attachment('a'));
   await journal.done(attachment('a'));
   await journal.discard(journal.get(attachment('c'))!, ['host-local']);
   await journal.retryStorage();
-  expect(await read.read()).toMatchObject({
+  expect(await readJournal()).toMatchObject({
     entries: 1,
     volatile_entries: 0,
     oldest_age: 0.5,
@@ -105,11 +78,11 @@ test('an entry that is lost with the process counts as a fault; one that is stor
   await journal.add(journalEntry('a'));
   store.broken = 'no';
   await journal.close();
-  expect(await read.read()).toMatchObject({ volatile_entries: 0, 'faults write': 1 });
+  expect(await readJournal()).toMatchObject({ volatile_entries: 0, 'faults write': 1 });
   store.broken = 'full';
   await journal.add(journalEntry('b'));
   await journal.close();
-  expect(await read.read()).toMatchObject({ volatile_entries: 1, 'faults write': 3 });
+  expect(await readJournal()).toMatchObject({ volatile_entries: 1, 'faults write': 3 });
 });
 
 test('metrics count failures of the storage, by operation', async () => {
@@ -119,20 +92,20 @@ test('metrics count failures of the storage, by operation', async () => {
   await journal.add(journalEntry('b'));
   await journal.done(attachment('a'));
   await open().load();
-  expect(await read.read()).toMatchObject({ 'faults write': 1, 'faults remove': 1, 'faults load': 1 });
+  expect(await readJournal()).toMatchObject({ 'faults write': 1, 'faults remove': 1, 'faults load': 1 });
 });
 
 test('metrics report unreadable entries for as long as they exist', async () => {
   const journal = open();
   for (const name of ['a', 'b']) store.texts.set(`net/${name}/eth0`, '{');
   await journal.load();
-  expect(await read.read()).toMatchObject({ entries: 0, unreadable_entries: 2, 'faults read': 2 });
+  expect(await readJournal()).toMatchObject({ entries: 0, unreadable_entries: 2, 'faults read': 2 });
   await journal.done(attachment('a'));
-  expect(await read.read()).toMatchObject({ unreadable_entries: 1 });
+  expect(await readJournal()).toMatchObject({ unreadable_entries: 1 });
 });
 
 test('an entry that cannot be read is a fault', async () => {
   new JournalEvents(recordingLog().log).unreadable({ path: '/state/a.json.unreadable', fault: 'is no JSON' });
   new JournalEvents(recordingLog().log).notRemoved('net/a/eth0', new Failure('STATE_IO', 'EROFS'));
-  expect(await read.read()).toEqual({ 'faults read': 1, 'faults remove': 1 });
+  expect(await readJournal()).toEqual({ 'faults read': 1, 'faults remove': 1 });
 });

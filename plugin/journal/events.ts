@@ -1,8 +1,8 @@
-import { metrics, type Meter } from '@opentelemetry/api';
 import { formatAttachment } from '@podwire/shared/attachment/attachment';
 import type { Failure } from '@podwire/shared/failure/failure';
 import type { Logger } from '@podwire/shared/runtime/log';
 import { formatCount } from '@podwire/shared/words/format-count';
+import { counter, observeMetrics } from '@podwire/shared/telemetry/instruments';
 
 import type { JournalEntry, UnreadableEntry } from './entry.js';
 
@@ -22,7 +22,6 @@ const MS_PER_SECOND = 1000;
 /** Reports journal changes after they happen: a counter and a log line. */
 export class JournalEvents {
   readonly #log: Logger;
-  readonly #meter: Meter;
   readonly #written;
   readonly #done;
   readonly #discarded;
@@ -30,46 +29,28 @@ export class JournalEvents {
 
   constructor(log: Logger) {
     this.#log = log;
-    const meter = (this.#meter = metrics.getMeter('podwire-plugin'));
-    this.#written = meter.createCounter('podwire.plugin.journal.written', {
-      unit: '{entry}',
-      description: 'Pending releases that were written to the journal, by action',
-    });
-    this.#done = meter.createCounter('podwire.plugin.journal.done', {
-      unit: '{entry}',
-      description: 'Pending releases that were completed',
-    });
-    this.#discarded = meter.createCounter('podwire.plugin.journal.discarded', {
-      unit: '{entry}',
-      description: 'Pending releases that were discarded, by action',
-    });
-    this.#faults = meter.createCounter('podwire.plugin.journal.faults', {
-      unit: '{fault}',
-      description: 'Entries that could not be stored, read or removed',
-    });
+    this.#written = counter('podwire.plugin.journal.written');
+    this.#done = counter('podwire.plugin.journal.done');
+    this.#discarded = counter('podwire.plugin.journal.discarded');
+    this.#faults = counter('podwire.plugin.journal.faults');
   }
 
   /** Registers the gauges. */
   observe(level: () => JournalLevel): void {
-    const gauge = (name: string, unit: string, description: string) =>
-      this.#meter.createObservableGauge(`podwire.plugin.journal.${name}`, { unit, description });
-    const entries = gauge('entries', '{entry}', 'Pending releases');
-    const volatile = gauge('volatile_entries', '{entry}', 'Pending releases that a restart would lose');
-    const unreadable = gauge(
-      'unreadable_entries',
-      '{entry}',
-      'Entries that this release cannot read and does not execute',
-    );
-    const age = gauge('oldest_age', 's', 'Age of the oldest pending release');
-    this.#meter.addBatchObservableCallback(
-      (result) => {
-        const { entries: count, volatileEntries, unreadableEntries, oldestAgeMs } = level();
-        result.observe(entries, count);
-        result.observe(volatile, volatileEntries);
-        result.observe(unreadable, unreadableEntries);
-        result.observe(age, oldestAgeMs / MS_PER_SECOND);
+    observeMetrics(
+      [
+        'podwire.plugin.journal.entries',
+        'podwire.plugin.journal.volatile_entries',
+        'podwire.plugin.journal.unreadable_entries',
+        'podwire.plugin.journal.oldest_age',
+      ],
+      (observe) => {
+        const { entries, volatileEntries, unreadableEntries, oldestAgeMs } = level();
+        observe('podwire.plugin.journal.entries', entries);
+        observe('podwire.plugin.journal.volatile_entries', volatileEntries);
+        observe('podwire.plugin.journal.unreadable_entries', unreadableEntries);
+        observe('podwire.plugin.journal.oldest_age', oldestAgeMs / MS_PER_SECOND);
       },
-      [entries, volatile, unreadable, age],
     );
   }
 

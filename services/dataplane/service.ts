@@ -1,10 +1,10 @@
-import { metrics } from '@opentelemetry/api';
 import { Peer } from '@podwire/shared/rpc/client';
 import { RpcServer } from '@podwire/shared/rpc/server';
 import { acquireExclusive } from '@podwire/shared/rpc/exclusive';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
 import type { Logger } from '@podwire/shared/runtime/log';
+import { observeReadiness } from '@podwire/shared/telemetry/instruments';
 import type { StopTelemetry } from '@podwire/shared/telemetry/telemetry';
 import { ipamTls } from '@podwire/shared/tls/certificate-source';
 
@@ -35,7 +35,7 @@ import { AttachmentReconciler } from './pods/reconciler.js';
 import { DirectoryRecordStore } from './pods/record-store.js';
 import type { AttachmentRecord } from './pods/record.js';
 import { AttachmentRegistry } from './pods/registry.js';
-import { ReconcileEvents } from './routes/events.js';
+import { observeRoutes, ReconcileEvents } from './routes/events.js';
 import type { NodeKernel } from './routes/kernel.js';
 import { RoutePlanner } from './routes/planner.js';
 import { RouteReconciler } from './routes/reconciler.js';
@@ -150,7 +150,6 @@ export async function serve(kernel: Kernel, options: ServeOptions): Promise<Runn
   };
   const clusterPart = createClusterPart(options, { kernel, node, environment, onCheck });
   const parts = { node, environment, clusterPart };
-  const unobserve = observeConditions(metrics.getMeter('podwire-dataplane'), () => conditionsOf(parts));
   const server = new RpcServer({
     addresses: config.listen,
     log,
@@ -159,8 +158,13 @@ export async function serve(kernel: Kernel, options: ServeOptions): Promise<Runn
     drainTimeoutMs: config.drainTimeoutMs,
     services: (unary) => dataplaneServices({ ...node, overview: () => overviewOf(config, parts) }, unary),
   });
+  const unobserve = [
+    observeReadiness(() => server.isServing),
+    observeConditions(() => conditionsOf(parts)),
+    observeRoutes(() => clusterPart?.routes.status()),
+  ];
   const stop = async (): Promise<void> => {
-    unobserve();
+    for (const end of unobserve) end();
     await Promise.all([server.stop(), node.keeper.stop(), clusterPart?.nodeSide.stop()]);
     // Cancelled calls may still be rolling back.
     await node.dataplane.idle();

@@ -1,12 +1,13 @@
-import { metrics } from '@opentelemetry/api';
 import { RpcServer } from '@podwire/shared/rpc/server';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
 import type { Logger } from '@podwire/shared/runtime/log';
+import { observeReadiness } from '@podwire/shared/telemetry/instruments';
 import { ExpiryWarning } from '@podwire/shared/tls/certificate-expiry';
 
 import { authorizer } from './access/access-rpc.js';
 import { AuditEvents } from './audit/audit-operations.js';
+import { observeFindings } from './audit/findings-operations.js';
 import { observeUsage } from './audit/usage-operations.js';
 import type { Config } from './config.js';
 import { readDefaultPools } from './default-pools.js';
@@ -69,7 +70,7 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
   const api = config.enrolmentListen !== '' || config.nodeController ? deps.kubernetes() : undefined;
   const identity = await openNetworkIdentity(config, { clock, log, retry, api });
   const raw = await retryUntilAvailable(() => openStore(config, { pid, newUid, events }), retry);
-  const store = timedStore(raw.store, { clock, report: (answer) => events.storeCallEnded(answer) });
+  const store = timedStore(raw.store, { clock, events });
   const opened = { ...raw, store };
   const { refused } = opened;
   const loading = retryUntilAvailable(() => loadDatastore(opened, { config, deps, events }), retry);
@@ -109,7 +110,7 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
     enrolment?.setServing();
     const addresses = [...(await server.listen()), ...enrolmentAddresses];
     await loading;
-    stopMetrics = observeUsage(metrics.getMeter('podwire-ipam'), () => ipam.audits.usage());
+    stopMetrics = observeIpam(ipam, server);
     upkeeps.push(
       startUpkeep(ipam, { config, events, deps, history, store, pause }),
       ...startMaintenance(ipam, { config, events, deps, pause }),
@@ -121,6 +122,16 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
     await stop();
     throw error;
   }
+}
+
+/** @returns a function that removes the gauges */
+function observeIpam(ipam: Ipam, server: RpcServer): () => void {
+  const ends = [
+    observeReadiness(() => server.isServing),
+    observeUsage(() => ipam.audits.usage()),
+    observeFindings(() => ipam.audits.latestFindings),
+  ];
+  return () => ends.forEach((end) => end());
 }
 
 /** The listener at which nodes without a certificate get one; undefined where it is not set. */

@@ -116,6 +116,7 @@ export const ZONES = [
       '@bufbuild/protobuf',
       '@grpc/grpc-js',
       '@opentelemetry/api',
+      '@opentelemetry/sdk-metrics',
       '@peculiar/x509',
       'pino',
       'reflect-metadata',
@@ -249,6 +250,12 @@ export const ZONES = [
   { path: 'addon/test', zones: ['addon/lib'], packages: [], ...NODE },
 
   { path: 'deploy', zones: [], packages: [], ...NODE },
+  {
+    path: 'deploy/observability',
+    zones: ['services/shared/telemetry'],
+    packages: ['@grafana/grafana-foundation-sdk', '@grafana/lezer-traceql', '@prometheus-io/lezer-promql', 'yaml'],
+    ...NODE,
+  },
   // Published separately: it tests any plugin, and shares no code with ours.
   {
     path: 'test/conformance',

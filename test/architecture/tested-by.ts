@@ -25,6 +25,10 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/ipam/node-controller/cluster-state.ts': 'services/ipam/start-controller.test.ts',
   'services/ipam/node-controller/node-controller.ts': 'services/ipam/start-controller.test.ts',
 
+  // All documents and queries of the folder.
+  'deploy/observability/metrics-document.ts': 'deploy/observability/documents.test.ts',
+  'deploy/observability/panels.ts': 'deploy/observability/queries.test.ts',
+
   // Programs that export.
   'services/shared/telemetry/exporters.ts': 'services/shared/telemetry/telemetry.test.ts',
 

@@ -1,27 +1,15 @@
-import { metrics } from '@opentelemetry/api';
 import type { Logger } from '@podwire/shared/runtime/log';
+import { counter, gauge } from '@podwire/shared/telemetry/instruments';
 
 import type { BirdStatus, SessionStatus } from './sessions.js';
 
 /** Reports events of BIRD and its sessions: counters, gauges, and a log line on each change. */
 export class BirdEvents {
   readonly #log: Logger;
-  readonly #meter = metrics.getMeter('podwire-dataplane');
-  readonly #configurations = this.#meter.createCounter('podwire.dataplane.bird.configurations', {
-    unit: '{configuration}',
-    description: 'Configurations sent to BIRD, by result',
-  });
-  readonly #changes = this.#meter.createCounter('podwire.dataplane.bird.session.changes', {
-    unit: '{change}',
-    description: 'BGP sessions that were established or lost',
-  });
-  readonly #sessions = this.#meter.createGauge('podwire.dataplane.bird.sessions', {
-    unit: '{session}',
-    description: 'BGP sessions, by whether they are established',
-  });
-  readonly #reachable = this.#meter.createGauge('podwire.dataplane.bird.reachable', {
-    description: 'Whether BIRD answers on its control socket: 1 or 0',
-  });
+  readonly #configurations = counter('podwire.dataplane.bird.configurations');
+  readonly #changes = counter('podwire.dataplane.bird.session.changes');
+  readonly #sessions = gauge('podwire.dataplane.bird.sessions');
+  readonly #reachable = gauge('podwire.dataplane.bird.reachable');
 
   constructor(log: Logger) {
     this.#log = log;

@@ -1,4 +1,5 @@
-import { createNoopMeter, type ObservableCallback } from '@opentelemetry/api';
+import { metrics } from '@opentelemetry/api';
+import { ReadMetrics } from '@podwire/shared/testing/metrics';
 import { expect, test } from 'vitest';
 
 import {
@@ -46,27 +47,15 @@ test('lists name their items in order', () => {
 });
 
 test('conditions are counted by reason at collection, and a resolved reason has no value', async () => {
-  const callbacks = new Set<ObservableCallback>();
-  const meter = Object.assign(createNoopMeter(), {
-    createObservableGauge: () => ({
-      addCallback: (callback: ObservableCallback) => void callbacks.add(callback),
-      removeCallback: (callback: ObservableCallback) => void callbacks.delete(callback),
-    }),
-  });
-  const collect = async (): Promise<string[]> => {
-    const lines: string[] = [];
-    const observe = (value: number, attributes: object = {}) =>
-      void lines.push([...Object.values(attributes), value].join(' '));
-    for (const callback of callbacks) await callback({ observe });
-    return lines;
-  };
+  const shown = new ReadMetrics('podwire.dataplane.');
   let reasons = ['NotOnLink', 'IpamUnreachable', 'NotOnLink'];
-  const stop = observeConditions(meter, () => reasons.map((reason) => ({ reason, message: '' })));
-  expect(await collect()).toEqual(['NotOnLink 2', 'IpamUnreachable 1']);
+  const stop = observeConditions(() => reasons.map((reason) => ({ reason, message: '' })));
+  expect(await shown.read()).toEqual(['conditions reason=IpamUnreachable 1', 'conditions reason=NotOnLink 2']);
   reasons = ['IpamUnreachable'];
-  expect(await collect()).toEqual(['IpamUnreachable 1']);
+  expect(await shown.read()).toEqual(['conditions reason=IpamUnreachable 1']);
   stop();
-  expect(await collect()).toEqual([]);
+  expect(await shown.read()).toEqual([]);
+  metrics.disable();
 });
 
 const about = (...blockedFamilies: readonly (4 | 6)[]): Condition => ({ reason: 'Some', message: '', blockedFamilies });

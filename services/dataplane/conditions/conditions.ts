@@ -1,5 +1,5 @@
-import type { Meter, ObservableResult } from '@opentelemetry/api';
 import type { Family } from '@podwire/shared/net/address';
+import { observeMetrics } from '@podwire/shared/telemetry/instruments';
 import { compareTexts } from '@podwire/shared/words/order';
 
 /** Reasons why a destination cannot be routed, with their messages. The first argument is the fault's subject. */
@@ -91,16 +91,12 @@ function groupKey({ reason, subject }: RouteFault): string {
  * @param conditions - must not throw
  * @returns a function that ends it
  */
-export function observeConditions(meter: Meter, conditions: () => readonly Condition[]): () => void {
-  const gauge = meter.createObservableGauge('podwire.dataplane.conditions', {
-    unit: '{condition}',
-    description: 'Current conditions of the node, by reason',
+export function observeConditions(conditions: () => readonly Condition[]): () => void {
+  return observeMetrics(['podwire.dataplane.conditions'], (observe) => {
+    for (const [reason, count] of countReasons(conditions())) {
+      observe('podwire.dataplane.conditions', count, { reason });
+    }
   });
-  const observe = (result: ObservableResult): void => {
-    for (const [reason, count] of countReasons(conditions())) result.observe(count, { reason });
-  };
-  gauge.addCallback(observe);
-  return () => gauge.removeCallback(observe);
 }
 
 function countReasons(conditions: readonly Condition[]): ReadonlyMap<string, number> {

@@ -1,11 +1,15 @@
 import { NetlinkError } from '@podwire/netlink';
 import type { Failure } from '@podwire/shared/failure/failure';
+import { counter, onFirstUse } from '@podwire/shared/telemetry/instruments';
 
 import { kernelFailure, type Refusal } from '../pods/errno.js';
+
+const errors = onFirstUse(() => counter('podwire.dataplane.netlink.errors'));
 
 /** Converts the addon's error for `kernelFailure`, the only place that translates kernel errors. */
 export function refusalOf(error: NetlinkError): Refusal {
   const { operation, object, code: errno, message } = error;
+  errors().add(1, { errno });
   return { operation, object, errno, message, cause: error };
 }
 

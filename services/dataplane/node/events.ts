@@ -1,6 +1,6 @@
-import { metrics } from '@opentelemetry/api';
 import type { Failure } from '@podwire/shared/failure/failure';
 import type { Logger } from '@podwire/shared/runtime/log';
+import { counter, observeMetrics } from '@podwire/shared/telemetry/instruments';
 
 /** State of the watch of IPAM: no answer yet, answered at the last attempt, or disconnected since. */
 export type Connection = 'connecting' | 'connected' | 'lost';
@@ -30,12 +30,11 @@ interface RegisteredNode {
 /** Reports what happens between IPAM and this node: a counter and a log line. */
 export class ClusterEvents {
   readonly #log: Logger;
-  readonly #meter = metrics.getMeter('podwire-dataplane');
-  readonly #losses = this.#counter('podwire.dataplane.ipam.losses', '{loss}', 'Losses of the watch of IPAM');
-  readonly #snapshots = this.#counter('podwire.dataplane.ipam.snapshots', '{snapshot}', 'Snapshots of the cluster');
-  readonly #changes = this.#counter('podwire.dataplane.ipam.changes', '{message}', 'Changes of the cluster');
-  readonly #skipped = this.#counter('podwire.dataplane.ipam.skipped', '{object}', 'Invalid objects, skipped');
-  readonly #retries = this.#counter('podwire.dataplane.ipam.retries', '{retry}', 'Failed calls of IPAM, by the task');
+  readonly #losses = counter('podwire.dataplane.ipam.losses');
+  readonly #snapshots = counter('podwire.dataplane.ipam.snapshots');
+  readonly #changes = counter('podwire.dataplane.ipam.changes');
+  readonly #skipped = counter('podwire.dataplane.ipam.skipped');
+  readonly #retries = counter('podwire.dataplane.ipam.retries');
 
   constructor(log: Logger) {
     this.#log = log;
@@ -120,21 +119,20 @@ export class ClusterEvents {
 
   /** Reports the state at each metrics collection. @returns a function that ends that */
   observe(state: () => ClusterState): () => void {
-    const gauges = [
-      { name: 'podwire.dataplane.ipam.connected', unit: '', value: () => (state().connected ? 1 : 0) },
-      { name: 'podwire.dataplane.cluster.nodes', unit: '{node}', value: () => state().nodes },
-      { name: 'podwire.dataplane.cluster.blocks', unit: '{block}', value: () => state().blocks },
-      { name: 'podwire.dataplane.cluster.skipped', unit: '{object}', value: () => state().skipped },
-    ].map(({ name, unit, value }) => {
-      const gauge = this.#meter.createObservableGauge(name, { unit });
-      const callback = (result: { observe(value: number): void }): void => result.observe(value());
-      gauge.addCallback(callback);
-      return () => gauge.removeCallback(callback);
-    });
-    return () => gauges.forEach((remove) => remove());
-  }
-
-  #counter(name: string, unit: string, description: string) {
-    return this.#meter.createCounter(name, { unit, description });
+    return observeMetrics(
+      [
+        'podwire.dataplane.ipam.connected',
+        'podwire.dataplane.cluster.nodes',
+        'podwire.dataplane.cluster.blocks',
+        'podwire.dataplane.cluster.skipped',
+      ],
+      (observe) => {
+        const { connected, nodes, blocks, skipped } = state();
+        observe('podwire.dataplane.ipam.connected', connected ? 1 : 0);
+        observe('podwire.dataplane.cluster.nodes', nodes);
+        observe('podwire.dataplane.cluster.blocks', blocks);
+        observe('podwire.dataplane.cluster.skipped', skipped);
+      },
+    );
   }
 }

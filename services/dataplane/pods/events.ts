@@ -1,7 +1,8 @@
-import { metrics, trace } from '@opentelemetry/api';
+import { trace } from '@opentelemetry/api';
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Logger } from '@podwire/shared/runtime/log';
+import { counter, gauge } from '@podwire/shared/telemetry/instruments';
 
 import type { Condition } from '../conditions/conditions.js';
 import type { Difference } from '../wiring/difference.js';
@@ -17,45 +18,17 @@ const LOGGED_MAX = 20;
  */
 export class Events {
   readonly #log: Logger;
-  readonly #meter = metrics.getMeter('podwire-dataplane');
-  readonly #attached = this.#counter('podwire.dataplane.pods.attached', '{pod}', 'AttachPod calls, by result');
-  readonly #detached = this.#counter('podwire.dataplane.pods.detached', '{pod}', 'DetachPod calls, by result');
-  readonly #skipped = this.#counter(
-    'podwire.dataplane.steps.skipped',
-    '{step}',
-    'Optional settings that the kernel refused',
-  );
-  readonly #takeovers = this.#counter(
-    'podwire.dataplane.routes.taken_over',
-    '{route}',
-    'Routes taken over from earlier pods',
-  );
-  readonly #tables = this.#counter('podwire.dataplane.nft.writes', '{write}', 'Writes of nftables tables, by reason');
-  readonly #tableFailures = this.#counter(
-    'podwire.dataplane.nft.failures',
-    '{failure}',
-    'Failed reconciliations of nftables tables',
-  );
-  readonly #cniRefusals = this.#counter(
-    'podwire.dataplane.cni.refusals',
-    '{call}',
-    'Failed calls of Calico’s contract',
-  );
-  readonly #mtu = this.#meter.createGauge('podwire.dataplane.pod_mtu', {
-    unit: 'By',
-    description: 'MTU of pods that request none',
-  });
-  readonly #differences = this.#counter(
-    'podwire.dataplane.differences',
-    '{difference}',
-    'Differences found by CheckPod',
-  );
+  readonly #attached = counter('podwire.dataplane.pods.attached');
+  readonly #detached = counter('podwire.dataplane.pods.detached');
+  readonly #skipped = counter('podwire.dataplane.steps.skipped');
+  readonly #takeovers = counter('podwire.dataplane.routes.taken_over');
+  readonly #tables = counter('podwire.dataplane.nft.writes');
+  readonly #tableFailures = counter('podwire.dataplane.nft.failures');
+  readonly #cniRefusals = counter('podwire.dataplane.cni.refusals');
+  readonly #mtu = gauge('podwire.dataplane.pod_mtu');
+  readonly #differences = counter('podwire.dataplane.differences');
 
-  readonly #driftRepairs = this.#counter(
-    'podwire.dataplane.differences.mended',
-    '{difference}',
-    'Repaired drift of pods',
-  );
+  readonly #driftRepairs = counter('podwire.dataplane.differences.repaired');
 
   constructor(log: Logger) {
     this.#log = log;
@@ -212,10 +185,6 @@ export class Events {
       `cni.CniDataplane/${method} failed`,
     );
   }
-
-  #counter(name: string, unit: string, description: string) {
-    return this.#meter.createCounter(name, { unit, description });
-  }
 }
 
 /** Number of attachments per outcome of the recovery after a start. */
@@ -238,23 +207,14 @@ export interface RecoverySummary {
 /** Reports what happens to attachments outside of calls: a counter and a log line each. */
 export class AttachmentEvents {
   readonly #log: Logger;
-  readonly #meter = metrics.getMeter('podwire-dataplane');
-  readonly #recovered = this.#counter('recovered', '{attachment}', 'Attachments found at the start, by outcome');
-  readonly #unreadable = this.#counter('records.unreadable', '{record}', 'Unreadable records found at the start');
-  readonly #refused = this.#counter('records.refused', '{record}', 'Record changes that could not be stored');
-  readonly #dead = this.#counter(
-    'dead',
-    '{attachment}',
-    'Attachments whose namespaces disappeared without a DetachPod',
-  );
-  readonly #released = this.#counter('addresses_released', '{address}', 'Addresses released at IPAM, by reason');
-  readonly #delayed = this.#counter('releases_delayed', '{release}', 'Release attempts that IPAM did not answer');
-  readonly #collected = this.#counter(
-    'collected',
-    '{attachment}',
-    'Attachments that CollectGarbage processed, by result',
-  );
-  readonly #failed = this.#counter('failures', '{failure}', 'Failures of work outside of calls');
+  readonly #recovered = counter('podwire.dataplane.attachments.recovered');
+  readonly #unreadable = counter('podwire.dataplane.attachments.records.unreadable');
+  readonly #refused = counter('podwire.dataplane.attachments.records.refused');
+  readonly #dead = counter('podwire.dataplane.attachments.dead');
+  readonly #released = counter('podwire.dataplane.attachments.addresses_released');
+  readonly #delayed = counter('podwire.dataplane.attachments.releases_delayed');
+  readonly #collected = counter('podwire.dataplane.attachments.collected');
+  readonly #failed = counter('podwire.dataplane.attachments.failures');
 
   constructor(log: Logger) {
     this.#log = log;
@@ -263,7 +223,7 @@ export class AttachmentEvents {
   recoveryFinished(summary: RecoverySummary): void {
     const { kept, repaired, adopted, undone, withoutNamespace, waiting, failed } = summary;
     // Metric labels and log fields keep the name of earlier releases.
-    const counts = { kept, mended: repaired, adopted, undone, withoutNamespace, waiting, failed };
+    const counts = { kept, repaired, adopted, undone, withoutNamespace, waiting, failed };
     for (const [result, count] of Object.entries(counts)) if (count > 0) this.#recovered.add(count, { result });
     this.#log.info(
       counts,
@@ -355,9 +315,5 @@ export class AttachmentEvents {
   taskFailed(task: string, error: unknown): void {
     this.#failed.add(1);
     this.#log.error({ err: error }, `${task} failed; it is retried later`);
-  }
-
-  #counter(name: string, unit: string, description: string) {
-    return this.#meter.createCounter(`podwire.dataplane.attachments.${name}`, { unit, description });
   }
 }

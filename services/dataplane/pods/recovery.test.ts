@@ -33,7 +33,7 @@ describe('after a restart', () => {
     expect(kernel.print()).toBe(before);
     expect(summaryOf(lines)).toMatchObject({
       kept: 2,
-      mended: 0,
+      repaired: 0,
       adopted: 0,
       undone: 0,
       withoutNamespace: 0,
@@ -51,7 +51,7 @@ describe('after a restart', () => {
     const { reconciler, lines } = await restart();
     await reconciler.recover();
     expect(kernel.print()).toBe(before);
-    expect(summaryOf(lines)).toMatchObject({ mended: 1 });
+    expect(summaryOf(lines)).toMatchObject({ repaired: 1 });
     expect(lines.filter(({ msg }) => String(msg).includes('repaired: ')).map(({ object }) => object)).toEqual([
       expect.stringContaining('rp_filter'),
       expect.stringContaining('169.254.1.1'),

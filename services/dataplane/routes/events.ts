@@ -1,8 +1,9 @@
-import { metrics } from '@opentelemetry/api';
 import type { Failure } from '@podwire/shared/failure/failure';
 import type { Logger } from '@podwire/shared/runtime/log';
+import { counter, histogram, observeMetrics } from '@podwire/shared/telemetry/instruments';
 
 import type { Condition } from '../conditions/conditions.js';
+import type { NodeStatus } from './status.js';
 import { formatNodeStep, type NodeObject } from './step.js';
 import type { NodeSysctl } from './wanted.js';
 
@@ -17,24 +18,12 @@ const MESSAGES_LOGGED_COUNT = 20;
 /** Reports what happened to the node's kernel: a counter and, for changes of state, a log line. */
 export class ReconcileEvents {
   readonly #log: Logger;
-  readonly #meter = metrics.getMeter('podwire-dataplane');
-  readonly #steps = this.#counter('podwire.dataplane.node.steps', '{step}', 'Changes of the node’s kernel, by result');
-  readonly #drift = this.#counter(
-    'podwire.dataplane.node.drift',
-    '{object}',
-    'Objects of Podwire that other programs changed, by kind',
-  );
-  readonly #checks = this.#counter('podwire.dataplane.node.checks', '{check}', 'Full checks of the kernel, by result');
-  readonly #overruns = this.#counter('podwire.dataplane.node.overruns', '{overrun}', 'Losses of kernel notifications');
-  readonly #repairs = this.#counter(
-    'podwire.dataplane.settings.repaired',
-    '{setting}',
-    'Repaired settings of the node that pods need',
-  );
-  readonly #checkTime = this.#meter.createHistogram('podwire.dataplane.node.check.duration', {
-    unit: 's',
-    description: 'Time for reading the kernel in full',
-  });
+  readonly #steps = counter('podwire.dataplane.node.steps');
+  readonly #drift = counter('podwire.dataplane.node.drift');
+  readonly #checks = counter('podwire.dataplane.node.checks');
+  readonly #overruns = counter('podwire.dataplane.node.overruns');
+  readonly #repairs = counter('podwire.dataplane.settings.repaired');
+  readonly #checkTime = histogram('podwire.dataplane.node.check.duration');
 
   constructor(log: Logger) {
     this.#log = log;
@@ -101,12 +90,21 @@ export class ReconcileEvents {
   kernelReadable(): void {
     this.#log.info('the node’s kernel is readable again');
   }
-
-  #counter(name: string, unit: string, description: string) {
-    return this.#meter.createCounter(name, { unit, description });
-  }
 }
 
 function commandsOf(settings: readonly NodeSysctl[]): string {
   return settings.map((setting) => formatNodeStep({ type: 'sysctl-write', ...setting })).join(', ');
+}
+
+/**
+ * A gauge of the routes that the cluster requires, and of those that the kernel has.
+ * @param status - undefined where the node is in no cluster
+ * @returns a function that removes it
+ */
+export function observeRoutes(status: () => NodeStatus | undefined): () => void {
+  return observeMetrics(['podwire.dataplane.routes'], (observe) => {
+    const { wanted, present } = status() ?? {};
+    if (wanted) observe('podwire.dataplane.routes', wanted.routes, { state: 'wanted' });
+    if (present) observe('podwire.dataplane.routes', present.routes, { state: 'present' });
+  });
 }

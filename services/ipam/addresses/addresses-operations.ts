@@ -5,6 +5,7 @@ import { formatAddress, type Address, type Family } from '@podwire/shared/net/ad
 import { formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
 import type { Logger } from '@podwire/shared/runtime/log';
 import { formatCount } from '@podwire/shared/words/format-count';
+import { counter } from '@podwire/shared/telemetry/instruments';
 
 import { blockOf, unreadableBlockOf } from '../blocks/lookup.js';
 import { getEndpoint } from '../endpoints/endpoints.js';
@@ -46,18 +47,10 @@ class AddressEvents {
   constructor(events: Events) {
     this.#engine = events;
     this.#log = events.log;
-    this.#allocations = events.counter('podwire.ipam.allocations', '{request}', 'Allocate requests by their result');
-    this.#addresses = events.counter('podwire.ipam.addresses.allocated', '{address}', 'Addresses allocated');
-    this.#borrowed = events.counter(
-      'podwire.ipam.addresses.borrowed',
-      '{address}',
-      'Addresses borrowed from blocks of other owners',
-    );
-    this.#replacedEndpoints = events.counter(
-      'podwire.ipam.endpoints.replaced',
-      '{endpoint}',
-      'Endpoints replaced by a new sandbox',
-    );
+    this.#allocations = counter('podwire.ipam.allocations');
+    this.#addresses = counter('podwire.ipam.addresses.allocated');
+    this.#borrowed = counter('podwire.ipam.addresses.borrowed');
+    this.#replacedEndpoints = counter('podwire.ipam.endpoints.replaced');
   }
 
   /** An attachment got its addresses, or those of a further family. */

@@ -1,6 +1,7 @@
 import type { Counter } from '@opentelemetry/api';
 import { formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
 import type { Logger } from '@podwire/shared/runtime/log';
+import { counter } from '@podwire/shared/telemetry/instruments';
 
 import type { Events } from '../engine/events.js';
 import { blockLane, nodeLane, POOLS_LANE, read, unknownNodes, type IpamOptions } from '../engine/updates/operation.js';
@@ -37,11 +38,7 @@ class AffinityEvents {
 
   constructor(events: Events) {
     this.#log = events.log;
-    this.#affinities = events.counter(
-      'podwire.ipam.affinities.released',
-      '{affinity}',
-      'Released affinities of blocks',
-    );
+    this.#affinities = counter('podwire.ipam.affinities.released');
   }
 
   /** Affinities were released, or their release was refused. */

@@ -3,6 +3,7 @@ import type { FailureCode } from '@podwire/shared/failure/codes';
 import { Failure } from '@podwire/shared/failure/failure';
 import { failureOfSignal } from '@podwire/shared/failure/signal';
 import type { Logger } from '@podwire/shared/runtime/log';
+import { counter } from '@podwire/shared/telemetry/instruments';
 
 import type { Events } from '../engine/events.js';
 import type { IpamOptions } from '../engine/updates/operation.js';
@@ -65,7 +66,7 @@ export class AuditEvents {
 
   constructor(events: Events) {
     this.#log = events.log;
-    this.#repairs = events.counter('podwire.ipam.repairs', '{finding}', 'Audit findings by repair result');
+    this.#repairs = counter('podwire.ipam.repairs');
   }
 
   /** A repair ran. Results of a dry run are not reported. */
@@ -90,6 +91,7 @@ export class Audits {
   readonly #events: AuditEvents;
   /** When each fault was first seen by this process, in epoch milliseconds. Contains only faults of the last audit. */
   #firstSeen: ReadonlyMap<string, number> = new Map();
+  #latest: readonly Finding[] | undefined;
 
   constructor(options: IpamOptions) {
     this.#options = options;
@@ -100,6 +102,11 @@ export class Audits {
   async audit(query: AuditQuery, signal: AbortSignal): Promise<AuditReport> {
     const findings = await this.#findAll(DEFAULT_GRACE_MS, signal);
     return makeReport(findings, await this.usage(), query);
+  }
+
+  /** What the last audit, repair or garbage collection of this process found; undefined before. */
+  get latestFindings(): readonly Finding[] | undefined {
+    return this.#latest;
   }
 
   /** Usage per pool and node, as currently known to this replica. */
@@ -152,6 +159,7 @@ export class Audits {
     };
     await this.#runInSlices(rechecks, recheck, signal);
     this.#recordFirstSeen(findings, clock.nowMs());
+    this.#latest = findings;
     return findings;
   }
 

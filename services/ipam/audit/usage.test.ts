@@ -32,8 +32,8 @@ test('used addresses are counted by pool and by node', () => {
   ]);
   expect(cooling).toBe(1);
   expect(pools).toEqual([
-    { poolName: 'four', size: 16n, reserved: 4n, available: 11n },
-    { poolName: 'six', size: 16n, reserved: 0n, available: 15n },
+    { poolName: 'four', family: 4, size: 16n, reserved: 4n, available: 11n },
+    { poolName: 'six', family: 6, size: 16n, reserved: 0n, available: 15n },
   ]);
 });
 

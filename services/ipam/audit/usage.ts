@@ -29,6 +29,7 @@ interface NodePoolUsage {
 
 interface PoolSize {
   readonly poolName: string;
+  readonly family: Family;
   readonly size: bigint;
   /** Covered by reservations, allocated or not, as Calico's metric counts them. */
   readonly reserved: bigint;
@@ -94,7 +95,8 @@ export function usageOf(view: View): Usage {
     nodeUsages: nodeUsages.sorted(),
     pools: pools.map((pool) => {
       const { capacity, available } = poolUtilization(view, pool);
-      return { poolName: pool.name, size: capacity, reserved: reserved.countIn(pool.prefix), available };
+      const { family } = pool.prefix;
+      return { poolName: pool.name, family, size: capacity, reserved: reserved.countIn(pool.prefix), available };
     }),
     cooling,
   };

@@ -1,22 +1,16 @@
-import { metrics, trace, type Counter } from '@opentelemetry/api';
+import { trace } from '@opentelemetry/api';
 import type { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress } from '@podwire/shared/net/address';
 import { formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
 import type { Logger } from '@podwire/shared/runtime/log';
+import { counter, histogram } from '@podwire/shared/telemetry/instruments';
 
-/** A datastore call that a request waited for. */
-interface StoreCall {
-  readonly operation: 'commit' | 'revision';
-  readonly durationMs: number;
-}
+import type { StoreCall, TransactionEnd } from './timed-store.js';
 
 /** Duration from which on a datastore call is logged as slow, in milliseconds. */
 const SLOW_CALL_MS = 1000;
 
 const MS_PER_SECOND = 1000;
-
-/** Durations from an in-memory transaction up to the timeout. */
-const STORE_BUCKETS_SECONDS = [0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10];
 
 /**
  * Reports durable events of the engine and of several features: a counter, a log line, attributes of the active
@@ -26,33 +20,18 @@ const STORE_BUCKETS_SECONDS = [0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.
  */
 export class Events {
   readonly log: Logger;
-  readonly #meter = metrics.getMeter('podwire-ipam');
-  readonly #counters = new Map<string, Counter>();
-  readonly #releases = this.counter('podwire.ipam.addresses.released', '{address}', 'Released addresses');
-  readonly #blocks = this.counter('podwire.ipam.blocks.claimed', '{block}', 'Blocks claimed by nodes');
-  readonly #endpointsLost = this.counter(
-    'podwire.store.endpoints.lost',
-    '{endpoint}',
-    'Datastore endpoints abandoned after failures',
-  );
-  readonly #storeDuration = this.#meter.createHistogram('podwire.store.duration', {
-    unit: 's',
-    description: 'Time for which requests wait for the datastore',
-    advice: { explicitBucketBoundaries: STORE_BUCKETS_SECONDS },
-  });
+  readonly #releases = counter('podwire.ipam.addresses.released');
+  readonly #blocks = counter('podwire.ipam.blocks.claimed');
+  readonly #endpointsLost = counter('podwire.store.endpoints.lost');
+  readonly #storeDuration = histogram('podwire.store.duration');
+  readonly #transactionSize = histogram('podwire.store.transaction.operations');
+  readonly #conflicts = counter('podwire.store.conflicts');
   /** Also counts deletions of pools and nodes that fail in the background. */
-  readonly upkeepFailures = this.counter('podwire.ipam.upkeep.failures', '{task}', 'Failed background tasks');
-  readonly #clocks = this.counter('podwire.ipam.clocks.differ', '{look}', 'Checks that found a clock difference');
+  readonly upkeepFailures = counter('podwire.ipam.upkeep.failures');
+  readonly #clocks = counter('podwire.ipam.clocks.differ');
 
   constructor(log: Logger) {
     this.log = log;
-  }
-
-  /** A counter of the meter `podwire-ipam`. Every caller with the same name gets the same counter. */
-  counter(name: string, unit: string, description: string): Counter {
-    const counter = this.#counters.get(name) ?? this.#meter.createCounter(name, { unit, description });
-    this.#counters.set(name, counter);
-    return counter;
   }
 
   /** Addresses were released; the list may be empty. */
@@ -108,8 +87,14 @@ export class Events {
   storeCallEnded({ operation, durationMs }: StoreCall): void {
     this.#storeDuration.record(durationMs / MS_PER_SECOND, { operation });
     if (durationMs < SLOW_CALL_MS) return;
-    const facts = { 'podwire.store.operation': operation, elapsed_ms: durationMs };
-    this.log.warn(facts, `requests waited ${durationMs} ms for the datastore (${operation})`);
+    const facts = { 'podwire.store.operation': operation, elapsed_ms: Math.round(durationMs) };
+    this.log.warn(facts, `requests waited ${Math.round(durationMs)} ms for the datastore (${operation})`);
+  }
+
+  /** The datastore answered a transaction. */
+  transactionEnded({ operationsCount, isCommitted }: TransactionEnd): void {
+    this.#transactionSize.record(operationsCount);
+    if (!isCommitted) this.#conflicts.add(1);
   }
 
   /** The datastore credential files are unusable; the previous credentials stay in use. */

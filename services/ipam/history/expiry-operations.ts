@@ -2,6 +2,7 @@ import type { Counter } from '@opentelemetry/api';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Logger } from '@podwire/shared/runtime/log';
 import { formatCount } from '@podwire/shared/words/format-count';
+import { counter } from '@podwire/shared/telemetry/instruments';
 
 import type { Events } from '../engine/events.js';
 import { dayOf, dayStartMs } from '../records/json/keys.js';
@@ -15,7 +16,7 @@ export class HistoryEvents {
 
   constructor(events: Events) {
     this.#log = events.log;
-    this.#expired = events.counter('podwire.ipam.history.expired', '{entry}', 'Removed history entries');
+    this.#expired = counter('podwire.ipam.history.expired');
   }
 
   /** Entries older than the retention time were removed. */

@@ -3,6 +3,7 @@ import type { FailureCode } from '@podwire/shared/failure/codes';
 import { Failure } from '@podwire/shared/failure/failure';
 import { messageOf } from '@podwire/shared/failure/thrown';
 import type { Logger } from '@podwire/shared/runtime/log';
+import { counter } from '@podwire/shared/telemetry/instruments';
 
 import type { Events } from '../engine/events.js';
 import type { PodAttachment } from './dead-pods.js';
@@ -23,16 +24,8 @@ export class ControllerEvents {
 
   constructor(events: Events) {
     this.#log = events.log;
-    this.#releases = events.counter(
-      'podwire.ipam.kubernetes.releases',
-      '{object}',
-      'Deleted Nodes and Pods whose addresses were released, or not',
-    );
-    this.#failures = events.counter(
-      'podwire.ipam.kubernetes.failures',
-      '{request}',
-      'Failed requests to the API server',
-    );
+    this.#releases = counter('podwire.ipam.kubernetes.releases');
+    this.#failures = counter('podwire.ipam.kubernetes.failures');
   }
 
   /** A Node is missing for the first time. */

@@ -3,6 +3,7 @@ import { formatAddress } from '@podwire/shared/net/address';
 import type { Prefix } from '@podwire/shared/net/prefix';
 import type { Logger } from '@podwire/shared/runtime/log';
 import { formatCount } from '@podwire/shared/words/format-count';
+import { counter } from '@podwire/shared/telemetry/instruments';
 
 import type { Events } from '../engine/events.js';
 import { nodeLane, read, type IpamOptions } from '../engine/updates/operation.js';
@@ -41,7 +42,7 @@ class NodeEvents {
 
   constructor(events: Events) {
     this.#log = events.log;
-    this.#nodes = events.counter('podwire.ipam.nodes', '{node}', 'Nodes by event');
+    this.#nodes = counter('podwire.ipam.nodes');
     this.#upkeepFailures = events.upkeepFailures;
   }
 

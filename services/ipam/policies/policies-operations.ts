@@ -1,6 +1,7 @@
 import type { Counter } from '@opentelemetry/api';
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Logger } from '@podwire/shared/runtime/log';
+import { counter } from '@podwire/shared/telemetry/instruments';
 
 import type { Events } from '../engine/events.js';
 import { read, type IpamOptions } from '../engine/updates/operation.js';
@@ -30,16 +31,8 @@ class RequestPolicyEvents {
 
   constructor(events: Events) {
     this.#log = events.log;
-    this.#requestPolicies = events.counter(
-      'podwire.ipam.request_policies',
-      '{policy}',
-      'Changes of request policies by event',
-    );
-    this.#denials = events.counter(
-      'podwire.ipam.requests.denied',
-      '{request}',
-      'AuthorizeRequests calls that a policy denied; for Allocate see the result of podwire.ipam.allocations',
-    );
+    this.#requestPolicies = counter('podwire.ipam.request_policies');
+    this.#denials = counter('podwire.ipam.requests.denied');
   }
 
   requestPolicyChanged(event: 'created' | 'updated' | 'deleted', { name, rules }: RequestPolicy): void {

@@ -2,6 +2,7 @@ import type { Counter } from '@opentelemetry/api';
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import type { Logger } from '@podwire/shared/runtime/log';
 import { formatCount } from '@podwire/shared/words/format-count';
+import { counter } from '@podwire/shared/telemetry/instruments';
 
 import type { Events } from '../engine/events.js';
 import { POOLS_LANE, read, type IpamOptions } from '../engine/updates/operation.js';
@@ -44,7 +45,7 @@ export class PoolEvents {
 
   constructor(events: Events) {
     this.#log = events.log;
-    this.#pools = events.counter('podwire.ipam.pools', '{pool}', 'Changes of pools by event');
+    this.#pools = counter('podwire.ipam.pools');
     this.#upkeepFailures = events.upkeepFailures;
   }
 

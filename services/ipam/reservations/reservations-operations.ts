@@ -1,6 +1,7 @@
 import type { Counter } from '@opentelemetry/api';
 import type { Logger } from '@podwire/shared/runtime/log';
 import { formatCount } from '@podwire/shared/words/format-count';
+import { counter } from '@podwire/shared/telemetry/instruments';
 
 import type { Events } from '../engine/events.js';
 import { read, type IpamOptions } from '../engine/updates/operation.js';
@@ -27,11 +28,7 @@ class ReservationEvents {
 
   constructor(events: Events) {
     this.#log = events.log;
-    this.#reservations = events.counter(
-      'podwire.ipam.reservations',
-      '{reservation}',
-      'Changes of reservations by event',
-    );
+    this.#reservations = counter('podwire.ipam.reservations');
   }
 
   reservationChanged(event: 'created' | 'updated' | 'deleted', { name, prefixes }: Reservation): void {

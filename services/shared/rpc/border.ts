@@ -9,7 +9,7 @@ import { statusOfError } from '../failure/status.js';
 import { MAX_TIMER_MS, type Clock } from '../runtime/clock.js';
 import { requestContext, type Logger } from '../runtime/log.js';
 import { markFailed } from '../telemetry/span.js';
-import { contextOf, methodName, rpcAttributes } from './tracing.js';
+import { contextOf, methodName, recordCall, rpcAttributes } from './tracing.js';
 
 /** A call as its handler sees it, in addition to the request. */
 export interface Call {
@@ -68,9 +68,13 @@ export function openCall(call: IncomingCall, { log, clock, path, defaultTimeoutM
   const caller = contextOf(call.metadata);
   const options = { kind: SpanKind.SERVER, attributes: rpcAttributes(path) };
   const span = trace.getTracer('podwire').startSpan(name, options, caller);
+  const startedMs = clock.monotonicMs();
   const finish = (code: status): void => {
     span.setAttribute('rpc.response.status_code', status[code]);
     span.end();
+    // A stream lasts as long as its reader wants.
+    if (defaultTimeoutMs !== undefined)
+      recordCall('server', { path, code, durationMs: clock.monotonicMs() - startedMs });
   };
   const fail: ServedCall['fail'] = (error, expected) => {
     const answer = statusOfError(error);

@@ -4,12 +4,13 @@ import { SpanKind, trace, context, isSpanContextValid, type Context, type Span }
 import { Failure } from '../failure/failure.js';
 import { failureOfSignal } from '../failure/signal.js';
 import { failureOfError } from '../failure/status.js';
+import { systemClock } from '../runtime/clock.js';
 import { markFailed } from '../telemetry/span.js';
 import type { ClientTls } from '../tls/certificate-source.js';
 import { PreopenedCall } from './preopened-call.js';
 import { Connection } from './connection.js';
 import { RELEASE, writeRelease } from './release.js';
-import { askForTiming, injectContext, methodName, rpcAttributes, timingOf } from './tracing.js';
+import { askForTiming, injectContext, methodName, recordCall, rpcAttributes, timingOf } from './tracing.js';
 
 /** Limits of one call. */
 export interface CallLimits {
@@ -107,8 +108,10 @@ export class Peer {
         return;
       }
       let isAnswered = false;
+      const startedMs = systemClock.monotonicMs();
       const answered = (code: status): void => {
         isAnswered = true;
+        recordCall('client', { path: method.path, code, durationMs: systemClock.monotonicMs() - startedMs });
         limits.signal?.removeEventListener('abort', cancel);
         span.setAttribute('rpc.response.status_code', status[code]);
       };

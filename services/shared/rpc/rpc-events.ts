@@ -1,4 +1,4 @@
-import { metrics } from '@opentelemetry/api';
+import { counter, histogram, upDownCounter } from '../telemetry/instruments.js';
 
 import type { Clock } from '../runtime/clock.js';
 import type { Logger } from '../runtime/log.js';
@@ -6,9 +6,6 @@ import { formatCaller, type NetworkCaller } from '../tls/caller.js';
 import type { QueueEvents, RefusalReason } from './request-queue.js';
 
 const MS_PER_SECOND = 1000;
-
-/** Waits from a turn of the event loop up to the timeout of a call. */
-const WAIT_BUCKETS_SECONDS = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10];
 
 /** Interval between two log lines about one caller, in milliseconds. */
 const LOG_INTERVAL_MS = 60_000;
@@ -24,21 +21,10 @@ const REASONS: Readonly<Record<RefusalReason, string>> = {
 
 /** @returns the instruments; created for the first call over the network, as most servers have no network listener */
 function createInstruments() {
-  const meter = metrics.getMeter('podwire');
   return {
-    waiting: meter.createUpDownCounter('podwire.rpc.requests.waiting', {
-      unit: '{request}',
-      description: 'Requests over the network that wait for their turn',
-    }),
-    wait: meter.createHistogram('podwire.rpc.wait.duration', {
-      unit: 's',
-      description: 'Time for which requests over the network waited for their turn',
-      advice: { explicitBucketBoundaries: WAIT_BUCKETS_SECONDS },
-    }),
-    refused: meter.createCounter('podwire.rpc.requests.refused', {
-      unit: '{request}',
-      description: 'Requests over the network that were refused because of a limit, or waited until their deadline',
-    }),
+    waiting: upDownCounter('podwire.rpc.requests.waiting'),
+    wait: histogram('podwire.rpc.wait.duration'),
+    refused: counter('podwire.rpc.requests.refused'),
   };
 }
 

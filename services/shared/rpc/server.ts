@@ -83,6 +83,7 @@ export class RpcServer {
   readonly #services: readonly RpcService[];
   readonly #unixListeners: UnixListener[] = [];
   #isStopping = false;
+  #isServing = false;
 
   constructor(options: RpcServerOptions) {
     this.#options = options;
@@ -141,6 +142,11 @@ export class RpcServer {
     this.#setHealth('NOT_SERVING');
   }
 
+  /** The health status. */
+  get isServing(): boolean {
+    return this.#isServing;
+  }
+
   /** Number of open streams. */
   get streamsCount(): number {
     return this.#streams.count;
@@ -184,6 +190,7 @@ export class RpcServer {
   }
 
   #setHealth(status: 'SERVING' | 'NOT_SERVING'): void {
+    this.#isServing = status === 'SERVING';
     for (const service of ['', ...this.#names()]) this.#health.setStatus(service, status);
   }
 

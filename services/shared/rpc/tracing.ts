@@ -1,5 +1,7 @@
 import { propagation, ROOT_CONTEXT, type Context, type TextMapGetter, type TextMapSetter } from '@opentelemetry/api';
-import { Metadata } from '@grpc/grpc-js';
+import { Metadata, status } from '@grpc/grpc-js';
+
+import { histogram, onFirstUse } from '../telemetry/instruments.js';
 
 /** W3C trace context in gRPC metadata, incoming and outgoing. */
 
@@ -50,4 +52,24 @@ export function rpcAttributes(path: string) {
 /** The method's full name, which is also its span's: `package.Service/Method`. */
 export function methodName(path: string): string {
   return path.slice(1);
+}
+
+const MS_PER_SECOND = 1000;
+
+const callDurations = {
+  server: onFirstUse(() => histogram('rpc.server.call.duration')),
+  client: onFirstUse(() => histogram('rpc.client.call.duration')),
+};
+
+interface CallEnd {
+  /** `/package.Service/Method`. */
+  readonly path: string;
+  readonly code: status;
+  readonly durationMs: number;
+}
+
+/** Records the time of a call, sampled or not. */
+export function recordCall(side: 'server' | 'client', { path, code, durationMs }: CallEnd): void {
+  const attributes = { 'rpc.response.status_code': status[code], ...rpcAttributes(path) };
+  callDurations[side]().record(durationMs / MS_PER_SECOND, attributes);
 }

@@ -2,7 +2,7 @@ import { readdirSync } from 'node:fs';
 import { monitorEventLoopDelay, performance } from 'node:perf_hooks';
 import process from 'node:process';
 
-import { metrics, type BatchObservableResult, type Observable } from '@opentelemetry/api';
+import { observeMetrics } from './instruments.js';
 
 const NS_PER_SECOND = 1e9;
 
@@ -11,50 +11,42 @@ const SAMPLE_MS = 10;
 const US_PER_SECOND = 1e6;
 const MS_PER_SECOND = 1000;
 
+const NAMES = [
+  'podwire.build.info',
+  'process.cpu.time',
+  'process.memory.usage',
+  'process.unix.file_descriptor.count',
+  'v8js.memory.heap.used',
+  'nodejs.eventloop.utilization',
+  'nodejs.eventloop.delay.p50',
+  'nodejs.eventloop.delay.p99',
+  'nodejs.eventloop.delay.max',
+] as const;
+
 /**
  * Metrics of the process, with the names of OpenTelemetry's semantic conventions (1.44, "Process", "Node.js", "V8"), and the
  * build. Read when they are collected.
  */
 export function observeProcess(version: string): void {
-  const meter = metrics.getMeter('podwire-process');
-  const gauge = (name: string, unit: string, description: string): Observable =>
-    meter.createObservableGauge(name, { unit, description });
-  const build = gauge('podwire.build.info', '', 'Always 1; the labels name the build');
-  const memory = gauge('process.memory.usage', 'By', 'Resident memory');
-  const files = gauge('process.unix.file_descriptor.count', '{file_descriptor}', 'Open file descriptors');
-  const heap = gauge('v8js.memory.heap.used', 'By', 'Used JavaScript heap');
-  const utilization = gauge(
-    'nodejs.eventloop.utilization',
-    '',
-    'Share of the time since the last collection that the event loop was busy',
-  );
-  const delays = {
-    p50: gauge('nodejs.eventloop.delay.p50', 's', 'Delay of the event loop since the last collection, median'),
-    p99: gauge('nodejs.eventloop.delay.p99', 's', 'Delay of the event loop since the last collection, 99th percentile'),
-    max: gauge('nodejs.eventloop.delay.max', 's', 'Delay of the event loop since the last collection, maximum'),
-  };
-  const cpu = meter.createObservableCounter('process.cpu.time', { unit: 's', description: 'Processor time' });
   const histogram = monitorEventLoopDelay({ resolution: SAMPLE_MS });
   histogram.enable();
+  const delay = (durationNs: number): number => Math.max(0, durationNs / NS_PER_SECOND - SAMPLE_MS / MS_PER_SECOND);
   let before = performance.eventLoopUtilization();
-  const observe = (result: BatchObservableResult): void => {
-    result.observe(build, 1, { version, node_version: process.version });
-    result.observe(memory, process.memoryUsage.rss());
-    result.observe(heap, process.memoryUsage().heapUsed);
-    result.observe(files, readdirSync('/proc/self/fd').length);
+  observeMetrics(NAMES, (observe) => {
+    observe('podwire.build.info', 1, { version, node_version: process.version });
+    observe('process.memory.usage', process.memoryUsage.rss());
+    observe('v8js.memory.heap.used', process.memoryUsage().heapUsed);
+    observe('process.unix.file_descriptor.count', readdirSync('/proc/self/fd').length);
     const { user, system } = process.cpuUsage();
-    result.observe(cpu, user / US_PER_SECOND, { 'cpu.mode': 'user' });
-    result.observe(cpu, system / US_PER_SECOND, { 'cpu.mode': 'system' });
+    observe('process.cpu.time', user / US_PER_SECOND, { 'cpu.mode': 'user' });
+    observe('process.cpu.time', system / US_PER_SECOND, { 'cpu.mode': 'system' });
     const now = performance.eventLoopUtilization();
-    result.observe(utilization, performance.eventLoopUtilization(now, before).utilization);
+    observe('nodejs.eventloop.utilization', performance.eventLoopUtilization(now, before).utilization);
     before = now;
-    if (histogram.count > 0) {
-      const delay = (durationNs: number): number => Math.max(0, durationNs / NS_PER_SECOND - SAMPLE_MS / MS_PER_SECOND);
-      result.observe(delays.p50, delay(histogram.percentile(50)));
-      result.observe(delays.p99, delay(histogram.percentile(99)));
-      result.observe(delays.max, delay(histogram.max));
-      histogram.reset();
-    }
-  };
-  meter.addBatchObservableCallback(observe, [build, memory, files, heap, utilization, cpu, ...Object.values(delays)]);
+    if (histogram.count === 0) return;
+    observe('nodejs.eventloop.delay.p50', delay(histogram.percentile(50)));
+    observe('nodejs.eventloop.delay.p99', delay(histogram.percentile(99)));
+    observe('nodejs.eventloop.delay.max', delay(histogram.max));
+    histogram.reset();
+  });
 }

@@ -3,32 +3,35 @@ import { SpanStatusCode, trace, TraceFlags, type Attributes, type Span } from '@
 import { Failure } from '../failure/failure.js';
 import { messageOf } from '../failure/thrown.js';
 import { recordInterval } from './intervals.js';
-import type { Phase } from './phases.js';
+import { startOperation } from './operations.js';
 
 const tracer = trace.getTracer('podwire');
 
-/** Phases of the command that a span's time belongs to, by the span's name. */
-const SPAN_PHASES: Readonly<Record<string, Phase>> = {
-  'podwire.dataplane.lock_wait': 'lock',
-  'podwire.kernel.open': 'kernel',
-  'podwire.kernel.observe': 'kernel',
-  'podwire.kernel.batch': 'kernel',
-};
+/** Spans that are also measured without a trace, by name: the phase of the command that their time belongs to, and the operation. */
+const MEASURED = {
+  'podwire.dataplane.lock_wait': ['lock', 'dataplane.lock_wait'],
+  'podwire.kernel.open': ['kernel', 'kernel.open'],
+  'podwire.kernel.observe': ['kernel', 'kernel.observe'],
+  'podwire.kernel.batch': ['kernel', 'kernel.batch'],
+} as const;
+
+function isMeasured(name: string): name is keyof typeof MEASURED {
+  return name in MEASURED;
+}
 
 /**
  * Runs `work` in a new span, which is the parent of every span that `work` starts. An error marks the span as failed, with
  * the failure's code as `error.type`, and is rethrown.
  *
- * Under an unrecorded span no new one is created: `work` runs in the active span. Its time is recorded as an interval in
- * either case, if the caller asked for intervals and the span has a phase.
+ * Under an unrecorded span no new one is created: `work` runs in the active span. Its time is measured in either case, if
+ * the span is one of {@link MEASURED}.
  */
 export function withSpan<Result>(
   name: string,
   attributes: Attributes,
   work: (span: Span) => Promise<Result>,
 ): Promise<Result> {
-  const phase = SPAN_PHASES[name];
-  const timed = (span: Span): Promise<Result> => (phase ? recordInterval(name, phase, () => work(span)) : work(span));
+  const timed = (span: Span): Promise<Result> => (isMeasured(name) ? measure(name, () => work(span)) : work(span));
   const parent = trace.getActiveSpan();
   if (parent && isUnrecorded(parent)) return timed(parent);
   return tracer.startActiveSpan(name, { attributes }, async (span) => {
@@ -41,6 +44,16 @@ export function withSpan<Result>(
       span.end();
     }
   });
+}
+
+async function measure<Result>(name: keyof typeof MEASURED, work: () => Promise<Result>): Promise<Result> {
+  const [phase, operation] = MEASURED[name];
+  const end = startOperation(operation);
+  try {
+    return await recordInterval(name, phase, work);
+  } finally {
+    end();
+  }
 }
 
 /** Whether a span is recorded neither here nor by a called service. */

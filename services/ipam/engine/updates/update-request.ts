@@ -2,6 +2,7 @@ import { context, trace, type Context } from '@opentelemetry/api';
 import { Failure } from '@podwire/shared/failure/failure';
 import { failureOfSignal } from '@podwire/shared/failure/signal';
 import { beginInterval } from '@podwire/shared/telemetry/intervals';
+import { startOperation } from '@podwire/shared/telemetry/operations';
 import { withSpan } from '@podwire/shared/telemetry/span';
 
 import { requireUnlocked } from '../../records/datastore-lock.js';
@@ -133,16 +134,13 @@ const COMMIT = 'podwire.store.commit';
 
 /** Starts the span and the interval of a request's wait. @returns a function that ends them; idempotent */
 export function startWaitSpan(): () => void {
-  const endInterval = beginInterval(context.active(), LANE_WAIT, 'ipam_queue');
-  if (trace.getActiveSpan()?.isRecording() !== true) return endInterval;
-  let endSpan = (): void => undefined;
-  const waited = new Promise<void>((resolve) => {
-    endSpan = resolve;
-  });
-  void withSpan(LANE_WAIT, {}, () => waited);
+  const ends = [beginInterval(context.active(), LANE_WAIT, 'ipam_queue'), startOperation('ipam.lane_wait')];
+  if (trace.getActiveSpan()?.isRecording() === true) {
+    const waited = new Promise<void>((resolve) => ends.push(resolve));
+    void withSpan(LANE_WAIT, {}, () => waited);
+  }
   return () => {
-    endInterval();
-    endSpan();
+    for (const end of ends.splice(0)) end();
   };
 }
 

@@ -1,0 +1,207 @@
+import { percentile, percentiles, type DashboardDefinition } from './panels.js';
+
+const AVAILABLE = 'max by (ippool) (podwire_ipam_ippool_available)';
+const SIZE = 'max by (ippool) (podwire_ipam_ippool_size)';
+
+/** The dashboard of addresses, blocks and the datastore. */
+export const IPAM: DashboardDefinition = {
+  uid: 'podwire-ipam',
+  title: 'Podwire: IPAM',
+  rows: [
+    {
+      title: 'Pools',
+      panels: [
+        {
+          title: 'Pools in use',
+          description: 'Share of each pool that is in use, cooling down or reserved.',
+          kind: 'lines',
+          unit: 'percentunit',
+          width: 8,
+          queries: [{ expression: `1 - ${AVAILABLE} / ${SIZE}`, legend: '{{ippool}}' }],
+        },
+        {
+          title: 'Free addresses',
+          description: 'Addresses of each pool that a pod can get.',
+          kind: 'lines',
+          unit: 'short',
+          width: 8,
+          queries: [{ expression: AVAILABLE, legend: '{{ippool}}' }],
+        },
+        {
+          title: 'Time until a pool is full',
+          description: 'At the rate of the last hour; 0 where a pool does not fill.',
+          kind: 'lines',
+          unit: 's',
+          width: 8,
+          queries: [
+            {
+              expression: `${AVAILABLE} / (max by (ippool) (-deriv(podwire_ipam_ippool_available[1h])) > 0) or ${AVAILABLE} * 0`,
+              legend: '{{ippool}}',
+            },
+          ],
+        },
+        {
+          title: 'Addresses by state',
+          description: 'In use by pods and nodes, cooling down after a release, and reserved.',
+          kind: 'stack',
+          unit: 'short',
+          width: 12,
+          queries: [
+            {
+              expression: 'sum(max by (ippool, node) (podwire_ipam_allocations_in_use))',
+              legend: 'in use',
+            },
+            { expression: 'max(podwire_ipam_allocations_cooling)', legend: 'cooling down' },
+            { expression: 'sum(max by (ippool) (podwire_ipam_ippool_reserved))', legend: 'reserved' },
+          ],
+        },
+        {
+          title: 'Allocations by result',
+          description: 'repeated: the same request again, after a lost answer. Others are failures.',
+          kind: 'stack',
+          unit: 'short',
+          width: 12,
+          queries: [
+            {
+              expression:
+                'sum by (result) (increase(podwire_ipam_allocations_total[$__rate_interval])) > 0 or on () vector(0)',
+              legend: '{{result}}',
+            },
+          ],
+        },
+      ],
+    },
+    {
+      title: 'Nodes and blocks',
+      panels: [
+        {
+          title: 'Addresses by node',
+          description: 'Addresses in use on each node.',
+          kind: 'lines',
+          unit: 'short',
+          width: 8,
+          queries: [
+            {
+              expression: 'sum by (node) (max by (ippool, node) (podwire_ipam_allocations_in_use))',
+              legend: '{{node}}',
+            },
+          ],
+        },
+        {
+          title: 'Blocks by node',
+          description: 'no_affinity: blocks that no node owns, which any node can claim once they are empty.',
+          kind: 'lines',
+          unit: 'short',
+          width: 8,
+          queries: [{ expression: 'sum by (node) (max by (ippool, node) (podwire_ipam_blocks))', legend: '{{node}}' }],
+        },
+        {
+          title: 'Borrowed addresses by node',
+          description: 'Addresses from blocks of other nodes: the pool is short of blocks.',
+          kind: 'lines',
+          unit: 'short',
+          width: 8,
+          queries: [
+            {
+              expression: 'sum by (node) (max by (ippool, node) (podwire_ipam_allocations_borrowed))',
+              legend: '{{node}}',
+            },
+          ],
+        },
+        {
+          title: 'Findings of the audit',
+          description:
+            'Faults of the datastore by kind. See the runbooks of PodwireAddressesLeaked and PodwireDatastoreFaulty.',
+          kind: 'lines',
+          unit: 'short',
+          width: 8,
+          queries: [
+            {
+              expression: 'sum by (severity, kind) (max by (severity, kind) (podwire_ipam_audit_findings))',
+              legend: '{{severity}} {{kind}}',
+            },
+          ],
+        },
+        {
+          title: 'Leaked addresses and other findings',
+          description: 'The object of each finding, with the pod. "podwirectl audit --repair" repairs what is safe.',
+          kind: 'table',
+          unit: 'short',
+          width: 16,
+          queries: [
+            { expression: 'max by (kind, object, explanation) (podwire_ipam_audit_finding) or on () vector(0)' },
+          ],
+        },
+      ],
+    },
+    {
+      title: 'Requests and datastore',
+      panels: [
+        {
+          title: 'Allocate',
+          description: 'Time of Allocate in podwire-ipam.',
+          kind: 'lines',
+          unit: 's',
+          width: 8,
+          queries: percentiles(
+            'rpc_server_call_duration_seconds',
+            'rpc_method="podwire.ipam.v1.AddressService/Allocate"',
+          ),
+        },
+        {
+          title: 'Datastore commit',
+          description: 'Time for which requests wait for a transaction.',
+          kind: 'lines',
+          unit: 's',
+          width: 8,
+          queries: percentiles('podwire_store_duration_seconds', 'operation="commit"'),
+        },
+        {
+          title: 'Waits before a transaction',
+          description: 'Wait for the transaction before, of requests of the same node (p99).',
+          kind: 'lines',
+          unit: 's',
+          width: 8,
+          queries: [
+            {
+              expression: percentile(0.99, 'podwire_operation_duration_seconds', 'operation="ipam.lane_wait"'),
+              legend: 'p99',
+            },
+          ],
+        },
+        {
+          title: 'Transactions and conflicts',
+          description: 'Conflicts are decided again; many mean that replicas change the same blocks.',
+          kind: 'lines',
+          unit: 'ops',
+          width: 8,
+          queries: [
+            {
+              expression: 'sum(rate(podwire_store_transaction_operations_count[$__rate_interval]))',
+              legend: 'transactions',
+            },
+            { expression: 'sum(rate(podwire_store_conflicts_total[$__rate_interval]))', legend: 'conflicts' },
+          ],
+        },
+        {
+          title: 'Operations of a transaction',
+          description: 'Comparisons, puts and deletes. Requests that arrive together share a transaction.',
+          kind: 'lines',
+          unit: 'short',
+          width: 8,
+          queries: percentiles('podwire_store_transaction_operations', ''),
+        },
+        {
+          title: 'Waits by fair queueing',
+          description: 'Wait of requests over the network for their caller’s turn (p99).',
+          kind: 'lines',
+          unit: 's',
+          width: 8,
+          queries: [
+            { expression: percentile(0.99, 'podwire_rpc_wait_duration_seconds', '', ['role']), legend: '{{role}}' },
+          ],
+        },
+      ],
+    },
+  ],
+};

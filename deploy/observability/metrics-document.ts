@@ -1,0 +1,75 @@
+import { METRICS, metricOf, type MetricName } from '@podwire/shared/telemetry/metrics';
+
+import { ALERTS, type Alert } from './alerts.js';
+import { labelName, seriesName, seriesNames } from './series.js';
+
+/** Sections of the document, by the beginning of a metric's name; the last one has the rest. */
+const SECTIONS = [
+  ['podwire-plugin', /^podwire\.plugin\./],
+  ['podwire-ipam', /^podwire\.(ipam|store)\./],
+  ['podwire-dataplane', /^podwire\.dataplane\./],
+  ['Every process', /^/],
+] as const;
+
+const HEAD = `# Metrics
+
+Generated from the catalog in \`services/shared/telemetry\` by \`npm run dashboards\`. The names are those in Prometheus,
+whether it scrapes the processes or receives the metrics by OTLP; a histogram has \`_bucket\`, \`_sum\` and \`_count\`. Times
+are in seconds. A counter exists with 0 from the start of its process, unless the table says since when it exists.
+
+Counters of podwire-ipam are per replica. Its gauges describe the whole datastore and are the same on every replica: use
+\`max\`, not \`sum\`, over replicas. It also has four of its gauges under the names that Calico's kube-controllers use:
+\`ipam_allocations_in_use\`, \`ipam_allocations_borrowed\`, \`ipam_blocks\` and \`ipam_ippool_size\`.
+`;
+
+/** A label with more values has only its first ones in the table. */
+const LISTED_VALUES_COUNT = 12;
+const FIRST_VALUES_COUNT = 3;
+
+/** The content of METRICS.md. */
+export function metricsDocument(): string {
+  const rest = new Set(Object.keys(METRICS).filter((name): name is MetricName => name in METRICS));
+  const sections = SECTIONS.map(([title, pattern]) => {
+    const names = [...rest].filter((name) => pattern.test(name));
+    for (const name of names) rest.delete(name);
+    return `## ${title}\n\n${table(names)}`;
+  });
+  return [HEAD, ...sections].join('\n');
+}
+
+function table(names: readonly MetricName[]): string {
+  const rows = names.map((name) => [
+    `\`${seriesName(name)}\``,
+    metricOf(name).kind,
+    labels(name),
+    about(name),
+    alerts(name),
+  ]);
+  const lines = [['Name', 'Type', 'Labels', 'Meaning', 'Alerts'], ['---', '---', '---', '---', '---'], ...rows];
+  return `${lines.map((cells) => `| ${cells.join(' | ')} |`).join('\n')}\n`;
+}
+
+function labels(name: MetricName): string {
+  const texts = Object.entries(metricOf(name).labels ?? {}).map(
+    ([label, values]) => `\`${labelName(label)}\`: ${typeof values === 'string' ? values : listed(values)}`,
+  );
+  return texts.join('; ');
+}
+
+function listed(values: readonly string[]): string {
+  if (values.length <= LISTED_VALUES_COUNT) return values.join(', ');
+  return `${values.slice(0, FIRST_VALUES_COUNT).join(', ')} and ${values.length - FIRST_VALUES_COUNT} more`;
+}
+
+function about(name: MetricName): string {
+  const { about: text, when } = metricOf(name);
+  return when === undefined ? text : `${text}. Exists ${when}`;
+}
+
+function alerts(name: MetricName): string {
+  const series = seriesNames(name);
+  const uses = ({ expression }: Alert): boolean => series.some((each) => new RegExp(`\\b${each}\\b`).test(expression));
+  return ALERTS.filter(uses)
+    .map((alert) => alert.name)
+    .join(', ');
+}

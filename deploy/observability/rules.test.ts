@@ -1,0 +1,52 @@
+import { spawnSync } from 'node:child_process';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import { afterAll, beforeAll, expect, test } from 'vitest';
+
+import { ALERTS } from './alerts.js';
+import { ruleTests, rulesFile, runbook } from './rules.js';
+
+let folder: string;
+
+beforeAll(() => {
+  folder = mkdtempSync(join(tmpdir(), 'podwire-rules-'));
+  writeFileSync(join(folder, 'rules.yaml'), rulesFile());
+});
+
+afterAll(() => rmSync(folder, { recursive: true }));
+
+function promtool(...args: string[]) {
+  const { status, stdout, stderr } = spawnSync('promtool', args, { cwd: folder, encoding: 'utf8' });
+  return { status, text: stdout + stderr };
+}
+
+test('Prometheus accepts the rules', () => {
+  expect(promtool('check', 'rules', 'rules.yaml')).toEqual({
+    status: 0,
+    text: expect.stringContaining(`${ALERTS.length} rules found`),
+  });
+});
+
+test('each alert fires for its example, and is silent for the other', () => {
+  writeFileSync(join(folder, 'tests.yaml'), ruleTests('rules.yaml'));
+  const { status, text } = promtool('test', 'rules', 'tests.yaml');
+  expect(status, text).toBe(0);
+});
+
+test('an example that does not fire fails the test', () => {
+  const [alert] = ALERTS;
+  const { fires, silent } = alert!.example;
+  const swapped = ruleTests('rules.yaml', [{ ...alert!, example: { fires: silent, silent: fires } }]);
+  writeFileSync(join(folder, 'swapped.yaml'), swapped);
+  const { status, text } = promtool('test', 'rules', 'swapped.yaml');
+  expect([status, text.match(/alertname/g)?.length]).toEqual([1, 2]);
+});
+
+test.each(ALERTS)('$name says what it means and what to do', ({ name, summary, meaning, action }) => {
+  expect(name).toMatch(/^Podwire([A-Z][a-z]+)+$/);
+  for (const text of [meaning, action]) expect(text).toMatch(/[^.]\.$/);
+  expect(summary).not.toMatch(/\.$/);
+  expect(runbook()).toContain(`## ${name}\n`);
+});

@@ -1,0 +1,97 @@
+import { metrics } from '@opentelemetry/api';
+import { MeterProvider } from '@opentelemetry/sdk-metrics';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+
+import { ManualClock } from '../testing/manual-clock.js';
+import { ReadMetrics } from '../testing/metrics.js';
+import { recordingLog } from '../testing/server.js';
+import { counter, histogram, observeMetrics, observeReadiness, onFirstUse, upDownCounter } from './instruments.js';
+import { METRICS, metricOf, type MetricName } from './metrics.js';
+import { PrometheusEndpoint } from './prometheus.js';
+
+afterEach(() => metrics.disable());
+
+describe('a counter', () => {
+  const clock = new ManualClock();
+  const options = { host: '127.0.0.1', port: 0, aliases: {}, log: recordingLog().log, clock };
+  let endpoint: PrometheusEndpoint;
+
+  beforeEach(() => {
+    endpoint = new PrometheusEndpoint(options);
+    metrics.setGlobalMeterProvider(new MeterProvider({ readers: [endpoint.reader] }));
+  });
+
+  const collected = async (name: string) => {
+    const { resourceMetrics } = await endpoint.reader.collect();
+    const found = resourceMetrics.scopeMetrics.flatMap((scope) => scope.metrics);
+    const { dataPoints = [] } = found.find(({ descriptor }) => descriptor.name === name) ?? {};
+    return dataPoints.map(({ value, attributes }) => ({ value, attributes }));
+  };
+
+  test('exists with 0 for each combination of its labels, so that an increase shows its first event', async () => {
+    counter('podwire.plugin.journal.faults').add(1, { operation: 'load' });
+    expect(await collected('podwire.plugin.journal.faults')).toEqual([
+      { value: 0, attributes: { operation: 'write' } },
+      { value: 0, attributes: { operation: 'remove' } },
+      { value: 1, attributes: { operation: 'load' } },
+      { value: 0, attributes: { operation: 'read' } },
+    ]);
+    counter('podwire.rpc.requests.refused');
+    expect(await collected('podwire.rpc.requests.refused')).toHaveLength(9);
+  });
+
+  test('without labels exists with 0', async () => {
+    counter('podwire.store.conflicts');
+    expect(await collected('podwire.store.conflicts')).toEqual([{ value: 0, attributes: {} }]);
+  });
+
+  test('with a label of unknown values does not exist before its first event', async () => {
+    counter('podwire.ipam.upkeep.failures');
+    expect(await collected('podwire.ipam.upkeep.failures')).toEqual([]);
+  });
+});
+
+test('a gauge of differences has their sum, and metrics that are read are read until their end', async () => {
+  const read = new ReadMetrics('podwire.');
+  const inFlight = upDownCounter('podwire.plugin.commands.in_flight');
+  inFlight.add(2, { command: 'ADD' });
+  inFlight.add(-1, { command: 'ADD' });
+  let isReady = true;
+  const ends = [
+    observeReadiness(() => isReady),
+    observeMetrics(['podwire.plugin.journal.entries'], (observe) => observe('podwire.plugin.journal.entries', 7)),
+  ];
+  histogram('podwire.store.duration').record(0.5, { operation: 'commit' });
+  const lines = await read.read();
+  expect(lines).toEqual(
+    expect.arrayContaining([
+      'plugin.commands.in_flight command=ADD 1',
+      'plugin.journal.entries 7',
+      'ready 1',
+      'store.duration operation=commit 0.5',
+    ]),
+  );
+  isReady = false;
+  expect(await read.read()).toContain('ready 0');
+  for (const end of ends) end();
+  expect((await read.read()).filter((line) => /^(ready|plugin.journal)/.test(line))).toEqual([]);
+});
+
+test('an instrument of a module is made at its first use, once', () => {
+  let made = 0;
+  const use = onFirstUse(() => ++made);
+  expect(made).toBe(0);
+  expect([use(), use()]).toEqual([1, 1]);
+});
+
+test.each(Object.keys(METRICS).filter((name): name is MetricName => name in METRICS))(
+  '%s is well described',
+  (name) => {
+    const { kind, unit, about, buckets } = metricOf(name);
+    expect(name).toMatch(/^(podwire|process|v8js|nodejs|rpc)(\.[a-z0-9]+(_[a-z0-9]+)*)+$/);
+    expect(unit).toMatch(/^(s|By|\{[a-z_]+\}|)$/);
+    expect(about).toMatch(/^[A-Z0-9].*[^.]$/);
+    expect(buckets !== undefined).toBe(kind === 'histogram');
+    expect(buckets ?? []).toEqual([...(buckets ?? [])].sort((a, b) => a - b));
+  },
+);

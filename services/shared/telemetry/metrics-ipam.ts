@@ -1,0 +1,191 @@
+import { FAILURE_CODES } from '../failure/codes.js';
+import { FINE_SECONDS, type MetricCatalog } from './metric-entry.js';
+
+const COUNTS = [1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000];
+
+const FAMILIES = ['ipv4', 'ipv6'];
+const FAILURES = Object.keys(FAILURE_CODES);
+const POOL = { ippool: 'names of pools, or no_ippool' };
+const POOL_AND_NODE = { ...POOL, node: 'names of nodes, unknown_node or no_affinity' };
+
+/** Of podwire-ipam. Counters are per replica. Gauges describe the whole datastore and are the same on every replica. */
+export const IPAM_METRICS = {
+  'podwire.ipam.allocations': {
+    kind: 'counter',
+    unit: '{request}',
+    about: 'Allocate requests by their result: allocated, repeated, or the name of a failure',
+    labels: { result: ['allocated', 'repeated', ...FAILURES] },
+  },
+  'podwire.ipam.addresses.allocated': {
+    kind: 'counter',
+    unit: '{address}',
+    about: 'Addresses allocated',
+    labels: { family: FAMILIES },
+  },
+  'podwire.ipam.addresses.released': {
+    kind: 'counter',
+    unit: '{address}',
+    about: 'Addresses released',
+    labels: { family: FAMILIES },
+  },
+  'podwire.ipam.addresses.borrowed': {
+    kind: 'counter',
+    unit: '{address}',
+    about: 'Addresses allocated from blocks of other nodes',
+    labels: { family: FAMILIES },
+  },
+  'podwire.ipam.blocks.claimed': {
+    kind: 'counter',
+    unit: '{block}',
+    about: 'Blocks claimed by nodes',
+    labels: { family: FAMILIES },
+  },
+  'podwire.ipam.affinities.released': {
+    kind: 'counter',
+    unit: '{affinity}',
+    about: 'Affinities of blocks that were released, or were requested to be',
+    labels: { result: 'of the release' },
+    when: 'after the first one',
+  },
+  'podwire.ipam.endpoints.replaced': {
+    kind: 'counter',
+    unit: '{endpoint}',
+    about: 'Endpoints replaced by another sandbox or network of the pod',
+  },
+  'podwire.ipam.requests.denied': {
+    kind: 'counter',
+    unit: '{request}',
+    about: 'AuthorizeRequests calls that a policy denied; for Allocate see the result of podwire.ipam.allocations',
+  },
+  'podwire.ipam.pools': {
+    kind: 'counter',
+    unit: '{pool}',
+    about: 'Changes of pools',
+    labels: { event: ['created', 'updated', 'split', 'draining', 'deleted'] },
+  },
+  'podwire.ipam.nodes': {
+    kind: 'counter',
+    unit: '{node}',
+    about: 'Changes of nodes',
+    labels: { event: ['registered', 'changed', 'deleted'] },
+  },
+  'podwire.ipam.reservations': {
+    kind: 'counter',
+    unit: '{reservation}',
+    about: 'Changes of reservations',
+    labels: { event: ['created', 'updated', 'deleted'] },
+  },
+  'podwire.ipam.request_policies': {
+    kind: 'counter',
+    unit: '{policy}',
+    about: 'Changes of request policies',
+    labels: { event: ['created', 'updated', 'deleted'] },
+  },
+  'podwire.ipam.repairs': {
+    kind: 'counter',
+    unit: '{finding}',
+    about: 'Audit findings that a repair handled',
+    labels: { kind: 'of the finding', result: ['repaired', 'gone', 'refused'] },
+    when: 'after the first repair',
+  },
+  'podwire.ipam.audit.findings': {
+    kind: 'gauge',
+    unit: '{finding}',
+    about: 'Findings of the audit in the background, every 5 minutes',
+    labels: { kind: 'of the finding', severity: ['error', 'warning'] },
+    when: 'after the first audit; 0 for a severity without findings',
+  },
+  'podwire.ipam.audit.finding': {
+    kind: 'gauge',
+    unit: '',
+    about: 'Always 1; names the object of a finding, of at most 20 findings',
+    labels: { kind: 'of the finding', object: 'name of the object', explanation: 'in one sentence, with the pod' },
+    when: 'while there are findings',
+  },
+  'podwire.ipam.kubernetes.releases': {
+    kind: 'counter',
+    unit: '{object}',
+    about: 'Deleted Nodes and Pods whose addresses were released, or not',
+    labels: { object: ['node', 'pod'], result: ['released', 'refused', 'failed'] },
+    when: 'with PODWIRE_IPAM_NODE_CONTROLLER=true',
+  },
+  'podwire.ipam.kubernetes.failures': {
+    kind: 'counter',
+    unit: '{request}',
+    about: 'Failed requests to the API server',
+    when: 'with PODWIRE_IPAM_NODE_CONTROLLER=true',
+  },
+  'podwire.ipam.history.expired': { kind: 'counter', unit: '{entry}', about: 'Removed history entries' },
+  'podwire.ipam.upkeep.failures': {
+    kind: 'counter',
+    unit: '{task}',
+    about: 'Failed background tasks, which are retried',
+    labels: { task: 'what failed' },
+    when: 'after the first failure',
+  },
+  'podwire.ipam.clocks.differ': { kind: 'counter', unit: '{look}', about: 'Checks that found a clock difference' },
+  'podwire.ipam.allocations.in_use': {
+    kind: 'gauge',
+    unit: '{address}',
+    about: 'Addresses in use, by their pool and the node that uses them',
+    labels: POOL_AND_NODE,
+  },
+  'podwire.ipam.allocations.borrowed': {
+    kind: 'gauge',
+    unit: '{address}',
+    about: 'Addresses in use from blocks of other nodes',
+    labels: POOL_AND_NODE,
+  },
+  'podwire.ipam.allocations.cooling': {
+    kind: 'gauge',
+    unit: '{address}',
+    about: 'Addresses that cool down after their release',
+  },
+  'podwire.ipam.blocks': {
+    kind: 'gauge',
+    unit: '{block}',
+    about: 'Blocks, by their pool and the node that owns them',
+    labels: POOL_AND_NODE,
+  },
+  'podwire.ipam.ippool.size': {
+    kind: 'gauge',
+    unit: '{address}',
+    about: 'Addresses of a pool',
+    labels: { ...POOL, family: FAMILIES },
+  },
+  'podwire.ipam.ippool.reserved': {
+    kind: 'gauge',
+    unit: '{address}',
+    about: 'Addresses of a pool that reservations cover, allocated or not',
+    labels: { ...POOL, family: FAMILIES },
+  },
+  'podwire.ipam.ippool.available': {
+    kind: 'gauge',
+    unit: '{address}',
+    about: 'Addresses of a pool that are neither in use, nor cooling down, nor reserved',
+    labels: { ...POOL, family: FAMILIES },
+  },
+  'podwire.store.duration': {
+    kind: 'histogram',
+    unit: 's',
+    about: 'Time for which requests wait for the datastore',
+    labels: { operation: ['commit', 'revision'] },
+    buckets: FINE_SECONDS,
+  },
+  'podwire.store.transaction.operations': {
+    kind: 'histogram',
+    unit: '{operation}',
+    about: 'Comparisons, puts and deletes of a transaction',
+    buckets: COUNTS,
+  },
+  'podwire.store.conflicts': {
+    kind: 'counter',
+    unit: '{transaction}',
+    about: 'Transactions that were decided again, because another replica had changed what they compare',
+  },
+  'podwire.store.endpoints.lost': {
+    kind: 'counter',
+    unit: '{endpoint}',
+    about: 'Datastore endpoints abandoned after failures',
+  },
+} as const satisfies MetricCatalog;

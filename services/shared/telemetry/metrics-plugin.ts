@@ -1,0 +1,100 @@
+import { FAILURE_CODES } from '../failure/codes.js';
+import { PHASES } from './phases.js';
+import { FINE_SECONDS, type MetricCatalog } from './metric-entry.js';
+
+const COMMANDS = ['ADD', 'DEL', 'CHECK', 'GC', 'STATUS', 'VERSION', 'unknown'];
+const FAILURES = Object.keys(FAILURE_CODES);
+const ACTION = { todo: ['detach-and-release', 'release', 'release-unless-attached'] };
+
+/** Of podwire-plugin. */
+export const PLUGIN_METRICS = {
+  'podwire.plugin.command.duration': {
+    kind: 'histogram',
+    unit: 's',
+    about: 'Time of a command, from the start of the shim to the answer',
+    labels: { command: COMMANDS, result: 'success, or the name of a failure' },
+    when: 'after the first command',
+    buckets: FINE_SECONDS,
+  },
+  'podwire.plugin.command.phase.duration': {
+    kind: 'histogram',
+    unit: 's',
+    about: 'Time of a phase of a command; the phases add up',
+    labels: { command: COMMANDS, phase: PHASES, result: ['success', 'failure'] },
+    when: 'after the first command',
+    buckets: FINE_SECONDS,
+  },
+  'podwire.plugin.commands.failed': {
+    kind: 'counter',
+    unit: '{command}',
+    about: 'Failed ADD and DEL commands, by the name of the failure',
+    labels: { command: ['ADD', 'DEL'], reason: FAILURES },
+  },
+  'podwire.plugin.commands.in_flight': {
+    kind: 'gauge',
+    unit: '{command}',
+    about: 'Commands in flight',
+    labels: { command: COMMANDS },
+  },
+  'podwire.plugin.commands.cut_off': {
+    kind: 'counter',
+    unit: '{command}',
+    about:
+      'Commands that were cut off: past the deadline, caller disconnected, superseded by a DEL, or process stopping',
+    labels: { command: COMMANDS, reason: ['deadline', 'caller', 'overtaken', 'stop'] },
+  },
+  'podwire.plugin.calls.refused': {
+    kind: 'counter',
+    unit: '{call}',
+    about: 'Calls that were refused because the process had no file descriptor left',
+  },
+  'podwire.plugin.ready': {
+    kind: 'gauge',
+    unit: '',
+    about: '1 if STATUS succeeds, else 0',
+    when: 'while a runtime calls STATUS',
+  },
+  'podwire.plugin.add_blocked': {
+    kind: 'gauge',
+    unit: '',
+    about: '1 if an ADD would fail for the reason, else 0',
+    labels: { reason: ['addresses', 'ipam', 'ipam-plugin', 'dataplane', 'journal'] },
+    when: 'while a runtime calls STATUS',
+  },
+  'podwire.plugin.journal.entries': { kind: 'gauge', unit: '{entry}', about: 'Pending releases' },
+  'podwire.plugin.journal.volatile_entries': {
+    kind: 'gauge',
+    unit: '{entry}',
+    about: 'Pending releases that a restart would lose',
+  },
+  'podwire.plugin.journal.unreadable_entries': {
+    kind: 'gauge',
+    unit: '{entry}',
+    about: 'Entries that this release cannot read and does not execute',
+  },
+  'podwire.plugin.journal.oldest_age': { kind: 'gauge', unit: 's', about: 'Age of the oldest pending release' },
+  'podwire.plugin.journal.written': {
+    kind: 'counter',
+    unit: '{entry}',
+    about: 'Pending releases that were written to the journal',
+    labels: ACTION,
+  },
+  'podwire.plugin.journal.done': {
+    kind: 'counter',
+    unit: '{entry}',
+    about: 'Pending releases that were completed',
+    labels: ACTION,
+  },
+  'podwire.plugin.journal.discarded': {
+    kind: 'counter',
+    unit: '{entry}',
+    about: 'Pending releases that were discarded',
+    labels: ACTION,
+  },
+  'podwire.plugin.journal.faults': {
+    kind: 'counter',
+    unit: '{fault}',
+    about: 'Entries that could not be stored, read or removed',
+    labels: { operation: ['write', 'remove', 'load', 'read'] },
+  },
+} as const satisfies MetricCatalog;

@@ -1,0 +1,100 @@
+import { COARSE_SECONDS, FINE_SECONDS, type MetricCatalog } from './metric-entry.js';
+
+const ROLE = { role: ['node', 'operator', 'reader'] };
+const RPC = {
+  'rpc.system.name': ['grpc'],
+  'rpc.method': 'methods of the contract',
+  'rpc.response.status_code': 'names of gRPC',
+};
+const NETWORK = 'after the first request over the network';
+
+/** Of every process. */
+export const PROCESS_METRICS = {
+  'podwire.build.info': {
+    kind: 'gauge',
+    unit: '',
+    about: 'Always 1; the labels name the build',
+    labels: { version: 'the release', node_version: 'of Node.js' },
+  },
+  'podwire.ready': {
+    kind: 'gauge',
+    unit: '',
+    about: '1 if the service answers with success, as its gRPC health status says, else 0',
+  },
+  'process.cpu.time': {
+    kind: 'counter',
+    unit: 's',
+    about: 'Processor time',
+    labels: { 'cpu.mode': ['user', 'system'] },
+  },
+  'process.memory.usage': { kind: 'gauge', unit: 'By', about: 'Resident memory' },
+  'process.unix.file_descriptor.count': { kind: 'gauge', unit: '{file_descriptor}', about: 'Open file descriptors' },
+  'v8js.memory.heap.used': { kind: 'gauge', unit: 'By', about: 'Used JavaScript heap' },
+  'nodejs.eventloop.utilization': {
+    kind: 'gauge',
+    unit: '',
+    about: 'Share of the time since the last collection that the event loop was busy',
+  },
+  'nodejs.eventloop.delay.p50': {
+    kind: 'gauge',
+    unit: 's',
+    about: 'Delay of the event loop since the last collection, median',
+  },
+  'nodejs.eventloop.delay.p99': {
+    kind: 'gauge',
+    unit: 's',
+    about: 'Delay of the event loop since the last collection, 99th percentile',
+  },
+  'nodejs.eventloop.delay.max': {
+    kind: 'gauge',
+    unit: 's',
+    about: 'Delay of the event loop since the last collection, maximum',
+  },
+
+  'rpc.server.call.duration': {
+    kind: 'histogram',
+    unit: 's',
+    about: 'Time of served calls',
+    labels: RPC,
+    when: 'after the first call',
+    buckets: COARSE_SECONDS,
+  },
+  'rpc.client.call.duration': {
+    kind: 'histogram',
+    unit: 's',
+    about: 'Time of calls to other services, with connecting and retries of the transport',
+    labels: RPC,
+    when: 'after the first call',
+    buckets: COARSE_SECONDS,
+  },
+  'podwire.operation.duration': {
+    kind: 'histogram',
+    unit: 's',
+    about: 'Time of a part of a call: requests to the kernel, and waits for a lock or for the transaction before',
+    labels: { operation: ['kernel.open', 'kernel.observe', 'kernel.batch', 'dataplane.lock_wait', 'ipam.lane_wait'] },
+    when: 'after the first one',
+    buckets: FINE_SECONDS,
+  },
+  'podwire.rpc.requests.waiting': {
+    kind: 'gauge',
+    unit: '{request}',
+    about: 'Requests over the network that wait for their turn',
+    labels: ROLE,
+    when: NETWORK,
+  },
+  'podwire.rpc.wait.duration': {
+    kind: 'histogram',
+    unit: 's',
+    about: 'Time for which requests over the network waited for their turn',
+    labels: ROLE,
+    when: NETWORK,
+    buckets: COARSE_SECONDS,
+  },
+  'podwire.rpc.requests.refused': {
+    kind: 'counter',
+    unit: '{request}',
+    about: 'Requests over the network that were refused because of a limit, or waited until their deadline',
+    labels: { ...ROLE, reason: ['requests', 'streams', 'deadline'] },
+    when: NETWORK,
+  },
+} as const satisfies MetricCatalog;

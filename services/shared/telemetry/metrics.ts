@@ -1,0 +1,18 @@
+import { DATAPLANE_METRICS } from './metrics-dataplane.js';
+import type { MetricEntry } from './metric-entry.js';
+import { IPAM_METRICS } from './metrics-ipam.js';
+import { PLUGIN_METRICS } from './metrics-plugin.js';
+import { PROCESS_METRICS } from './metrics-process.js';
+
+/**
+ * Every metric of Podwire: the source of the instruments, of deploy/observability/METRICS.md, and of the checks of
+ * dashboards and alerts. A counter whose label values are all listed exists with 0 from the start of the process, so that
+ * `increase` sees its first event.
+ */
+export const METRICS = { ...PROCESS_METRICS, ...PLUGIN_METRICS, ...IPAM_METRICS, ...DATAPLANE_METRICS };
+
+export type MetricName = keyof typeof METRICS;
+
+export function metricOf(name: MetricName): MetricEntry {
+  return METRICS[name];
+}
