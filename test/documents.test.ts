@@ -59,8 +59,7 @@ describe('documents', () => {
 
 describe('plain language', () => {
   /** Phrases of the word list that stay: names and labels of metrics, which are stable over releases. None may be added. */
-  const LEFT: Readonly<Record<string, number>> = {
-  };
+  const LEFT: Readonly<Record<string, number>> = {};
 
   const areas = [...hitsByArea()].filter(([, hits]) => hits.length > 0);
 

@@ -90,9 +90,7 @@ const COUNTED: readonly (readonly [what: string, event: () => void, counted: rea
   [
     'a start has found attachments',
     () => attachments.recoveryFinished(RECOVERED),
-    Object.entries(RECOVERED).map(
-      ([result, count]) => `attachments.recovered result=${result} ${count}`,
-    ),
+    Object.entries(RECOVERED).map(([result, count]) => `attachments.recovered result=${result} ${count}`),
   ],
   [
     'a record cannot be read',

@@ -101,7 +101,9 @@ export class PrometheusEndpoint {
     const { resourceMetrics, errors } = await this.reader.collect();
     for (const error of errors) this.#options.log.debug({ err: error }, 'a metric could not be collected');
     const text = this.#serializer.serialize(withPrometheusNames(resourceMetrics, this.#options.aliases));
-    response.writeHead(200, { 'content-type': 'text/plain; version=0.0.4; charset=utf-8' }).end(text);
+    response.writeHead(200, { 'content-type': 'text/plain; version=0.0.4; charset=utf-8' });
+    // The format demands a line feed at the end, which the serializer omits.
+    response.end(`${text}\n`);
   }
 }
 
