@@ -2,7 +2,6 @@ import { execFile, execFileSync, spawn } from 'node:child_process';
 import { existsSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { connect } from 'node:net';
 import { join } from 'node:path';
-import { performance } from 'node:perf_hooks';
 import process from 'node:process';
 
 import { hostInterfaceName } from '@podwire/shared/attachment/names';
@@ -59,7 +58,6 @@ beforeEach(async () => {
     startPlugin(settings, {
       log: record.log,
       clock: systemClock,
-      stopwatch: performance,
       random: Math.random,
       pid: process.pid,
     });
@@ -286,7 +284,7 @@ describe('the resident', () => {
       PODWIRE_PLUGIN_SOCKET: join(services.folder, 'run', 'b.sock'),
       PODWIRE_PLUGIN_STATE_DIRECTORY: file,
     };
-    const deps = { log: record.log, clock: systemClock, stopwatch: performance, random: Math.random, pid: 1 };
+    const deps = { log: record.log, clock: systemClock, random: Math.random, pid: 1 };
     const other = await startPlugin(readPluginSettings(places, 'node-1'), deps);
     expect(record.lines().map(({ msg }) => msg)).toContain(
       'the journal cannot be locked: another plugin that uses it would not be detected',
@@ -302,7 +300,6 @@ describe('the resident', () => {
         {
           log: record.log,
           clock: systemClock,
-          stopwatch: performance,
           random: Math.random,
           pid: process.pid,
           stopped,

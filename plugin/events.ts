@@ -53,6 +53,14 @@ export class CommandEvents {
 
 const NS_PER_MS = 1_000_000;
 
+/** The clocks of the shim and the plugin may differ by the rounding to a millisecond. */
+const ROUNDING_NS = 1_000_000n;
+
+/** Whether the start of a shim is known, and not after the arrival of its request: the clock may have been set back. */
+export function isPast(startedNs: bigint | undefined, arrivedNs: bigint): startedNs is bigint {
+  return startedNs !== undefined && startedNs - arrivedNs < ROUNDING_NS;
+}
+
 /** Measures one command, for its last log line, the metrics and the list of recent commands. */
 export class Duration {
   /** Its origin is the start of the shim, or the arrival of the request if that is unknown. */
@@ -60,8 +68,8 @@ export class Duration {
   readonly #shimMs: number;
 
   constructor({ startedNs, arrivedNs }: Pick<CniRequest, 'startedNs' | 'arrivedNs'>, clock: Clock) {
-    const isKnown = startedNs !== undefined && startedNs <= arrivedNs;
-    this.#shimMs = isKnown ? Number(arrivedNs - startedNs) / NS_PER_MS : 0;
+    const isKnown = isPast(startedNs, arrivedNs);
+    this.#shimMs = isKnown ? Math.max(0, Number(arrivedNs - startedNs) / NS_PER_MS) : 0;
     this.recorder = new IntervalRecorder(clock, this.#shimMs);
     if (isKnown) this.recorder.add('shim', 'shim', { startMs: 0, durationMs: this.#shimMs });
   }

@@ -2,7 +2,6 @@
 import '@podwire/shared/runtime/young-generation';
 
 import { hostname } from 'node:os';
-import { performance } from 'node:perf_hooks';
 import process from 'node:process';
 
 import { systemClock } from '@podwire/shared/runtime/clock';
@@ -29,7 +28,7 @@ await runProcess({
     ]);
     const settings = readPluginSettings(process.env, hostname());
     log.level = settings.logLevel;
-    const own = { clock: systemClock, stopwatch: performance, random: Math.random, pid: process.pid };
+    const own = { clock: systemClock, random: Math.random, pid: process.pid };
     const { nodeName } = settings;
     const source = { service: NAME, instance: nodeName, nodeName, metricsPort: 9092, clock: systemClock };
     const telemetry = { startTelemetry: () => startTelemetry({ env: process.env, log, ...source }) };

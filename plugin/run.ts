@@ -1,4 +1,13 @@
-import { context, propagation, ROOT_CONTEXT, trace, type HrTime, type Span } from '@opentelemetry/api';
+import {
+  context,
+  propagation,
+  ROOT_CONTEXT,
+  SpanKind,
+  trace,
+  type Context,
+  type HrTime,
+  type Span,
+} from '@opentelemetry/api';
 import { Failure } from '@podwire/shared/failure/failure';
 import { messageOf } from '@podwire/shared/failure/thrown';
 import { withAttachment } from '@podwire/shared/runtime/log';
@@ -15,7 +24,14 @@ import { del } from './commands/del.js';
 import { gc } from './commands/gc.js';
 import type { Readiness } from './commands/readiness.js';
 import { status, version } from './commands/status.js';
-import { Duration, requireCompatibleShim, type CommandEvents, type CommandName, type CutOff } from './events.js';
+import {
+  Duration,
+  isPast,
+  requireCompatibleShim,
+  type CommandEvents,
+  type CommandName,
+  type CutOff,
+} from './events.js';
 import type { RecentCommand, RecentCommands } from './recent-commands.js';
 import { Superseded, type AttachmentQueue } from './requests/attachment-queue.js';
 import {
@@ -52,6 +68,8 @@ type TimedCommand = 'ADD' | 'CHECK' | 'DEL' | 'GC';
 interface Call extends RunOptions {
   readonly request: CniRequest;
   readonly span: Span;
+  /** The command's span, after the shim's. */
+  readonly spans: readonly Span[];
   readonly duration: Duration;
 }
 
@@ -72,17 +90,21 @@ export function run(request: CniRequest, options: RunOptions): Promise<CniAnswer
   const { events, tools, recent } = options;
   const duration = new Duration(request, tools.clock);
   events.started(command);
-  return context.with(caller, () =>
-    withSpan(`CNI ${command}`, { 'cni.command': command }, async (span) => {
-      recordShimSpan(request);
-      const call = { request, span, duration, ...options };
-      const outcome = await dispatch(call).catch((error: unknown) => fail(error, call));
-      const result = resultOf(outcome);
-      events.ended(command, { result, duration, cutOff: cutOff(command, call) });
-      recent.add(recentCommand(command, result, outcome, call));
-      setOutcome(span, result, outcome, tools.nodeName);
-      return isForNextProcess(outcome, request) ? { isForNextProcess: true, ...outcome.answer } : outcome.answer;
-    }),
+  return inShimSpan(request, caller, (shim) =>
+    withSpan(
+      `CNI ${command}`,
+      { 'cni.command': command },
+      async (span) => {
+        const call = { request, span, spans: shim ? [shim, span] : [span], duration, ...options };
+        const outcome = await dispatch(call).catch((error: unknown) => fail(error, call));
+        const result = resultOf(outcome);
+        events.ended(command, { result, duration, cutOff: cutOff(command, call) });
+        recent.add(recentCommand(command, result, outcome, call));
+        for (const each of call.spans) setOutcome(each, result, outcome, tools.nodeName);
+        return isForNextProcess(outcome, request) ? { isForNextProcess: true, ...outcome.answer } : outcome.answer;
+      },
+      { kind: SpanKind.SERVER },
+    ),
   );
 }
 
@@ -127,10 +149,10 @@ function runAttachmentCommand<Request extends ContainerRequest>(
   call: Call,
 ): Promise<Outcome> {
   const { command, request, work } = attachmentCommand;
-  const { tools, queue, timeoutMs, span, duration } = call;
+  const { tools, queue, timeoutMs, spans, duration } = call;
   const { cancel, startedNs } = call.request;
   const { attachment, pod } = request;
-  setAttributes(span, request);
+  for (const span of spans) setAttributes(span, request);
   const deadlineMs = tools.clock.nowMs() + timeoutMs[command];
   const limits = { deadlineMs, signal: cancel.signal, recorder: duration.recorder };
   const wait = duration.recorder.begin('attachment queue', 'queue');
@@ -232,16 +254,20 @@ function setAttributes(span: Span, { attachment, pod }: ContainerRequest): void 
   if (pod.uid !== '') span.setAttribute('k8s.pod.uid', pod.uid);
 }
 
-/**
- * Records the shim's span, from its start until its request arrived. It starts before its parent, the command's span: without
- * a trace of the runtime, only that parent keeps both in one trace.
- */
-function recordShimSpan({ startedNs, arrivedNs }: CniRequest): void {
-  if (startedNs === undefined || startedNs > arrivedNs) return;
-  trace
-    .getTracer('podwire')
-    .startSpan('podwire.shim', { startTime: hrTime(startedNs) })
-    .end(hrTime(arrivedNs));
+/** Runs a command in the span of its shim, from the start of that process to the answer; without one if the start is unknown. */
+async function inShimSpan<Result>(
+  { startedNs, arrivedNs }: CniRequest,
+  caller: Context,
+  work: (shim: Span | undefined) => Promise<Result>,
+): Promise<Result> {
+  if (!isPast(startedNs, arrivedNs)) return context.with(caller, () => work(undefined));
+  const startTime = hrTime(startedNs);
+  const span = trace.getTracer('podwire').startSpan('podwire.shim', { kind: SpanKind.CLIENT, startTime }, caller);
+  try {
+    return await context.with(trace.setSpan(caller, span), () => work(span));
+  } finally {
+    span.end();
+  }
 }
 
 const NS_PER_SECOND = 1_000_000_000n;

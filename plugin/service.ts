@@ -8,6 +8,7 @@ import { Peer } from '@podwire/shared/rpc/client';
 import { UNIX } from '@podwire/shared/rpc/listen';
 import { acquireExclusive } from '@podwire/shared/rpc/exclusive';
 import type { Clock } from '@podwire/shared/runtime/clock';
+import { wallClockNs } from '@podwire/shared/runtime/wall-clock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
 import type { Logger } from '@podwire/shared/runtime/log';
 import type { StopTelemetry } from '@podwire/shared/telemetry/telemetry';
@@ -35,7 +36,6 @@ import { RecentCommands } from './recent-commands.js';
 import { AttachmentQueue } from './requests/attachment-queue.js';
 import { nodeNetnsReader } from './requests/netns.js';
 import { OnceLogger } from './requests/once-logger.js';
-import { wallClockNs, type Stopwatch } from './requests/request.js';
 import { run, type RunOptions } from './run.js';
 import { CniServer } from './server.js';
 import type { PluginSettings } from './settings.js';
@@ -53,7 +53,6 @@ const READY_FILE = 'node-ready';
 export interface PluginDeps {
   readonly log: Logger;
   readonly clock: Clock;
-  readonly stopwatch: Stopwatch;
   /** A number from 0 (included) to 1 (excluded). */
   readonly random: () => number;
   /** Fires on SIGTERM. */
@@ -105,7 +104,7 @@ export async function startPlugin(settings: PluginSettings, deps: PluginDeps): P
 }
 
 async function serve(settings: PluginSettings, deps: PluginDeps): Promise<Running> {
-  const { log, clock, stopwatch } = deps;
+  const { log, clock } = deps;
   const ipam = new Peer('podwire-ipam', settings.ipamAddress, { tls: ipamTls(settings.ipamTls, { clock, log }) });
   const dataplane = new Peer('podwire-dataplane', settings.dataplaneAddress);
   const ending = new AbortController();
@@ -134,7 +133,7 @@ async function serve(settings: PluginSettings, deps: PluginDeps): Promise<Runnin
     clock,
     run: (request) => run(request, options),
     ...socketApi(tools, queue, replay, recent),
-    nowNs: wallClockNs(clock, stopwatch),
+    nowNs: wallClockNs(clock),
     requestTimeoutMs: REQUEST_TIMEOUT_MS,
     drainTimeoutMs: settings.drainTimeoutMs,
     shortage: () => fdLimit.shortage(),

@@ -57,16 +57,21 @@ describe('the trace of an ADD', () => {
     expect(names.filter((name) => name.startsWith('k8s'))).toEqual(['k8s.node.name']);
   });
 
-  test('has a span of the shim, from its start to the arrival of its request', async () => {
+  test('is below the span of the shim, from the start of that process to the answer', async () => {
     await plugin.run('ADD', { rest: { startedNs: 1_700_000_000_000_000_001n, arrivedNs: 1_700_000_001_000_000_005n } });
     expect(tracer.named('podwire.shim')).toMatchObject([
-      { parent: 'CNI ADD', startTime: [1_700_000_000, 1], endTime: [1_700_000_001, 5] },
+      {
+        parent: undefined,
+        startTime: [1_700_000_000, 1],
+        attributes: { 'k8s.pod.name': 'web-0', 'podwire.result': 'success' },
+      },
     ]);
+    expect(tracer.named('CNI ADD')).toMatchObject([{ parent: 'podwire.shim' }]);
   });
 
   test.each([
     ['unknown', undefined],
-    ['in the future', 2n],
+    ['in the future', 2_000_000n],
   ])('has no span of a shim whose start is %s', async (_, startedNs) => {
     await plugin.run('ADD', { rest: { startedNs, arrivedNs: 1n } });
     expect(tracer.named('podwire.shim')).toEqual([]);

@@ -1,6 +1,7 @@
 import { DASHBOARDS, grafanaDashboard } from './dashboards.js';
 import { metricsDocument } from './metrics-document.js';
 import { rulesFile, runbook } from './rules.js';
+import { spansDocument } from './spans-document.js';
 
 /** The generated files of this folder, by their paths. */
 export function generatedFiles(): Readonly<Record<string, string>> {
@@ -11,6 +12,7 @@ export function generatedFiles(): Readonly<Record<string, string>> {
   return {
     'METRICS.md': metricsDocument(),
     'RUNBOOK.md': runbook(),
+    'SPANS.md': spansDocument(),
     'rules.yaml': rulesFile(),
     ...Object.fromEntries(dashboards),
   };

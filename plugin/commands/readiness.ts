@@ -1,3 +1,4 @@
+import { context, ROOT_CONTEXT } from '@opentelemetry/api';
 import { Failure } from '@podwire/shared/failure/failure';
 
 import type { Journal } from '../journal/journal.js';
@@ -144,7 +145,8 @@ export class Readiness {
     }
     const cached: CachedReadiness = { request, usedAtMs: nowMs, loggedParts: '' };
     this.#cache.set(key, cached);
-    void this.#refresh(cached).finally(() => this.#cache.delete(key));
+    // Outside the trace of this STATUS, which would grow as long as the runtime calls STATUS.
+    void context.with(ROOT_CONTEXT, () => this.#refresh(cached)).finally(() => this.#cache.delete(key));
     return cached;
   }
 

@@ -42,7 +42,7 @@ export class Journal {
   #loadFault: string | undefined = 'it has not been read yet';
   #writeFault: string | undefined;
   #lastOrder = 0;
-  #onAdd: () => void = () => undefined;
+  #onAdd: (entry: JournalEntry) => void = () => undefined;
 
   constructor(options: JournalOptions) {
     this.#options = options;
@@ -50,7 +50,7 @@ export class Journal {
   }
 
   /** Sets the callback after each {@link Journal.add}. */
-  onAdd(listener: () => void): void {
+  onAdd(listener: (entry: JournalEntry) => void): void {
     this.#onAdd = listener;
   }
 
@@ -138,7 +138,7 @@ export class Journal {
     events.written(entry);
     const fault = await this.#store(key, entry);
     if (fault !== undefined) events.notStored(entry, fault);
-    this.#onAdd();
+    this.#onAdd(entry);
     return entry;
   }
 

@@ -1,9 +1,12 @@
+import { context, ROOT_CONTEXT, trace, type SpanContext } from '@opentelemetry/api';
+import { formatAttachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 import { tracedMessage } from '@podwire/shared/failure/status';
 import { messageOf } from '@podwire/shared/failure/thrown';
 import type { BackoffBounds } from '@podwire/shared/retry/schedule';
 import { backoffMs } from '@podwire/shared/retry/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
+import { withSpan } from '@podwire/shared/telemetry/span';
 
 import type { JournalEntry } from './entry.js';
 import type { JournalEvents } from './events.js';
@@ -54,24 +57,33 @@ export class Replay {
   readonly #faults = new Map<number, string>();
   /** The last round in which an entry found a service unavailable, by the entry's order. */
   readonly #unavailableIn = new Map<number, number>();
+  /** The spans in which entries were added, by the entry's order. */
+  readonly #causes = new Map<number, SpanContext>();
   #roundsCount = 0;
   /** Callers that wait for a round that has not started. */
   #waiting: (() => void)[] = [];
 
   constructor(options: ReplayOptions) {
     this.#options = options;
-    options.journal.onAdd(() => this.start());
+    options.journal.onAdd((entry) => {
+      const cause = trace.getActiveSpan()?.spanContext();
+      if (cause) this.#causes.set(entry.order, cause);
+      this.start();
+    });
   }
 
   /** Starts if the journal has work. An entry that is added during a pause waits for the next round. */
   start(): void {
     if (this.#stop.signal.aborted || this.#running || this.#options.journal.isIdle) return;
-    this.#running = this.#run().finally(() => {
-      this.#running = undefined;
-      // An entry may have been added while the last round ended.
-      this.start();
-      this.#releaseWaiting();
-    });
+    // Outside the trace of the command that added the entry, which has ended.
+    this.#running = context
+      .with(ROOT_CONTEXT, () => this.#run())
+      .finally(() => {
+        this.#running = undefined;
+        // An entry may have been added while the last round ended.
+        this.start();
+        this.#releaseWaiting();
+      });
   }
 
   /**
@@ -135,7 +147,7 @@ export class Replay {
     for (const entry of this.#orderedEntries()) {
       if (signal.aborted) break;
       try {
-        const failed = await execute(entry, new Set(unavailable.keys()), signal);
+        const failed = await this.#inSpan(entry, () => execute(entry, new Set(unavailable.keys()), signal));
         if (!failed) {
           hasProgress = true;
           continue;
@@ -155,9 +167,16 @@ export class Replay {
     }
     this.#rejections = rejections;
     const pendingOrders = new Set(journal.entries().map(({ order }) => order));
-    for (const known of [this.#faults, this.#unavailableIn])
+    for (const known of [this.#faults, this.#unavailableIn, this.#causes])
       for (const order of known.keys()) if (!pendingOrders.has(order)) known.delete(order);
     return hasProgress;
+  }
+
+  /** Runs an attempt in a trace of its own, which links to the command that added the entry, if that was in this process. */
+  #inSpan<Result>({ order, attachment }: JournalEntry, attempt: () => Promise<Result>): Promise<Result> {
+    const cause = this.#causes.get(order);
+    const attributes = { 'podwire.attachment': formatAttachment(attachment) };
+    return withSpan('podwire.plugin.replay', attributes, attempt, { links: cause ? [{ context: cause }] : [] });
   }
 
   /** Entries in their order; those that found a service unavailable come last, the most recent at the end. */

@@ -1,6 +1,5 @@
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
-import type { Clock } from '@podwire/shared/runtime/clock';
 
 import { modeOf, type Mode } from '../addresses/mode.js';
 import {
@@ -158,24 +157,3 @@ export class ProcessStopping extends Failure {
 }
 
 export const NS_PER_MS = 1_000_000n;
-
-/** A monotonic clock in milliseconds, with fractions. */
-export interface Stopwatch {
-  now(): number;
-}
-
-/**
- * Wall clock in epoch nanoseconds, to compare with the shim's: its request arrives within a millisecond of its start. The
- * fractions come from the stopwatch and are kept within the clock's millisecond, even if the two drift apart.
- */
-export function wallClockNs(clock: Clock, stopwatch: Stopwatch): () => bigint {
-  let offsetMs = clock.nowMs() - stopwatch.now();
-  return () => {
-    const earliestMs = clock.nowMs();
-    const latestMs = earliestMs + 1;
-    const elapsedMs = stopwatch.now();
-    offsetMs = Math.min(Math.max(offsetMs, earliestMs - elapsedMs), latestMs - elapsedMs);
-    const fractionNs = Math.floor((offsetMs + elapsedMs - earliestMs) * Number(NS_PER_MS));
-    return BigInt(earliestMs) * NS_PER_MS + BigInt(fractionNs);
-  };
-}

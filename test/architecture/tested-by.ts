@@ -29,6 +29,9 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'deploy/observability/metrics-document.ts': 'deploy/observability/documents.test.ts',
   'deploy/observability/panels.ts': 'deploy/observability/queries.test.ts',
 
+  // Every span that a trace of the three processes has.
+  'services/shared/telemetry/spans.ts': 'test/e2e/tracing.test.ts',
+
   // Programs that export.
   'services/shared/telemetry/exporters.ts': 'services/shared/telemetry/telemetry.test.ts',
 

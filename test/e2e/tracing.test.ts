@@ -1,39 +1,129 @@
+import { spawn, type ChildProcess } from 'node:child_process';
+import { existsSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import process from 'node:process';
+
+import { ATTRIBUTES, SPANS, spanOf, type AttributeName } from '@podwire/shared/telemetry/spans';
 import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
+import { z } from 'zod';
 
 import { callCni, makePod, NETWORK, removePod } from '../support/pods.js';
+import { ROOT } from '../support/root.js';
 import { Stack, type ProcessName } from '../support/stack.js';
 
 const PROCESSES: readonly ProcessName[] = ['plugin', 'ipam', 'dataplane'];
 const TRACE_ID = '0af7651916cd43dd8448eb211c80319c';
-const TRACEPARENT = `00-${TRACE_ID}-b7ad6b7169203331-01`;
+const PARENT_ID = 'b7ad6b7169203331';
+const TRACEPARENT = `00-${TRACE_ID}-${PARENT_ID}-01`;
+const PORT = 4318;
 
-/** The SDK's console exporter writes spans between the log lines; batches go out when the process stops. */
-const stack = new Stack({ env: { OTEL_TRACES_EXPORTER: 'console', OTEL_METRICS_EXPORTER: 'none' } });
-const pod = makePod('traced');
+/** Kinds in OTLP. */
+const KINDS = ['', 'INTERNAL', 'SERVER', 'CLIENT'];
+const STATUS_ERROR = 2;
+
+const valueSchema = z.record(z.string(), z.unknown());
+const attributesSchema = z.array(z.object({ key: z.string(), value: valueSchema })).default([]);
+const spanSchema = z.object({
+  traceId: z.string(),
+  spanId: z.string(),
+  parentSpanId: z.string().optional(),
+  name: z.string(),
+  kind: z.number(),
+  startTimeUnixNano: z.coerce.bigint(),
+  endTimeUnixNano: z.coerce.bigint(),
+  attributes: attributesSchema,
+  status: z.object({ code: z.number().optional() }).default({}),
+  links: z.array(z.object({ traceId: z.string() })).default([]),
+});
+const bodySchema = z.object({
+  resourceSpans: z.array(
+    z.object({
+      resource: z.object({ attributes: attributesSchema }),
+      scopeSpans: z.array(z.object({ spans: z.array(spanSchema) })),
+    }),
+  ),
+});
+
+type Span = z.infer<typeof spanSchema> & { readonly service: string };
+
+const stack = new Stack({
+  env: {
+    OTEL_EXPORTER_OTLP_ENDPOINT: `http://127.0.0.1:${PORT}`,
+    OTEL_EXPORTER_OTLP_PROTOCOL: 'http/json',
+    OTEL_METRICS_EXPORTER: 'none',
+    OTEL_BSP_SCHEDULE_DELAY: '100',
+  },
+});
+const file = join(stack.folder, 'spans.json');
+const [pod, other] = [makePod('traced'), makePod('untraced')];
 const logs = new Map<ProcessName, string>();
+let receiver: ChildProcess;
+let spans: readonly Span[] = [];
+
+function received(): Span[] {
+  if (!existsSync(file)) return [];
+  const bodies = readFileSync(file, 'utf8').split('\n').slice(0, -1);
+  return bodies.flatMap((body) =>
+    bodySchema.parse(JSON.parse(body)).resourceSpans.flatMap(({ resource, scopeSpans }) => {
+      const service = String(resource.attributes.find(({ key }) => key === 'service.name')?.value.stringValue);
+      return scopeSpans.flatMap((scope) => scope.spans.map((span) => ({ service, ...span })));
+    }),
+  );
+}
 
 beforeAll(async () => {
+  const program = [
+    'exec',
+    stack.netns,
+    process.execPath,
+    join(ROOT, 'test/support/span-receiver.mjs'),
+    `${PORT}`,
+    file,
+  ];
+  receiver = spawn('ip', ['netns', ...program], { stdio: 'inherit' });
   await stack.start();
   // Other changes would be committed together with the pod's addresses, in a span of either's trace.
   await vi.waitFor(() => expect(stack.log('dataplane')).toContain('is registered with'), { timeout: 20_000 });
-  const call = (command: string) => callCni({ command, pod, socket: stack.sockets.plugin, env: { TRACEPARENT } });
-  expect(await call('ADD')).toMatchObject({ exitCode: 0 });
-  expect(await call('DEL')).toMatchObject({ exitCode: 0 });
+  const call = (command: string, of = pod, env: Record<string, string> = { TRACEPARENT }, prevResult?: unknown) =>
+    callCni({ command, pod: of, socket: stack.sockets.plugin, env, config: { cniVersion: '1.1.0', prevResult } });
+  const { stdout } = await call('ADD');
+  expect(await call('CHECK', pod, { TRACEPARENT }, JSON.parse(stdout))).toMatchObject({ exitCode: 0 });
+  for (const command of ['STATUS', 'DEL', 'DEL']) await call(command);
+  // Without a trace of the runtime; the ADD fails in podwire-dataplane, and is undone.
+  await call('ADD', { ...other, netns: '/run/netns/none' }, {});
+  await call('ADD', other, {});
+  const isReceived = (name: string) => received().some((span) => span.service === 'podwire-ipam' && span.name === name);
+  await vi.waitFor(() => expect(isReceived('podwire.ipam.v1.AddressService/Release')).toBe(true), { timeout: 20_000 });
+  await stack.kill('ipam');
+  await call('DEL', other, {});
+  await stack.start('ipam');
+  const replayed = () => received().filter(({ name }) => name === 'podwire.plugin.replay');
+  await vi.waitFor(() => expect(replayed().some(({ status }) => status.code !== STATUS_ERROR)).toBe(true), {
+    timeout: 60_000,
+  });
   for (const name of PROCESSES) expect(await stack.stop(name)).toBe(0);
   for (const name of PROCESSES) logs.set(name, stack.log(name));
-});
+  spans = received();
+}, 180_000);
 
 afterAll(async () => {
+  receiver.kill();
   await stack.destroy();
-  removePod(pod);
+  for (const each of [pod, other]) removePod(each);
 });
 
-/** Names of the spans that a process exported under the trace. */
-function spansOf(name: ProcessName): Set<string> {
-  // At the margin of two: a parent and links have trace IDs, too.
-  const spans = logs.get(name)!.matchAll(/\n {2}traceId: '(\w+)',[^]*?\n {2}name: '([^']+)'/g);
-  return new Set([...spans].filter(([, traceId]) => traceId === TRACE_ID).map(([, , span]) => span!));
-}
+const ofTrace = (name: ProcessName) =>
+  new Set(
+    spans
+      .filter(({ service, traceId }) => service === `podwire-${name}` && traceId === TRACE_ID)
+      .map((span) => span.name),
+  );
+
+const attributesOf = ({ attributes }: Span) =>
+  Object.fromEntries(attributes.map(({ key, value }) => [key, Object.values(value)[0]]));
+
+const addOf = (of: { readonly containerId: string }) =>
+  spans.filter((span) => span.name === 'CNI ADD' && attributesOf(span)['container.id'] === of.containerId);
 
 describe('one trace from the runtime to the datastore and the kernel', () => {
   test.each<[ProcessName, readonly string[]]>([
@@ -63,7 +153,7 @@ describe('one trace from the runtime to the datastore and the kernel', () => {
       ],
     ],
   ])('%s exports its spans with this trace', (name, expected) => {
-    expect([...spansOf(name)]).toEqual(expect.arrayContaining([...expected]));
+    expect([...ofTrace(name)]).toEqual(expect.arrayContaining([...expected]));
   });
 
   test.each(PROCESSES)('every log line of %s about the pod has trace and attachment', (name) => {
@@ -73,9 +163,97 @@ describe('one trace from the runtime to the datastore and the kernel', () => {
       .filter((line) => line.startsWith('{"level"'))
       .map((line): Record<string, unknown> => JSON.parse(line));
     const attachment = `${NETWORK}/${pod.containerId}/eth0`;
-    const about = lines.filter((line) => line.trace_id === TRACE_ID);
+    const about = lines.filter((line) => line.trace_id === TRACE_ID && line.attachment !== undefined);
     expect(about.length).toBeGreaterThan(0);
     expect(about.filter((line) => line.attachment !== attachment)).toEqual([]);
     expect(lines.filter((line) => line.attachment === attachment && line.trace_id !== TRACE_ID)).toEqual([]);
+  });
+
+  test('the shim’s span is below the runtime’s and contains the command, which names pod, node, result and addresses', () => {
+    const [add] = addOf(pod);
+    const shim = spans.find(({ spanId }) => spanId === add!.parentSpanId);
+    expect(shim).toMatchObject({ name: 'podwire.shim', parentSpanId: PARENT_ID });
+    expect(shim!.startTimeUnixNano).toBeLessThan(add!.startTimeUnixNano);
+    expect(shim!.endTimeUnixNano).toBeGreaterThanOrEqual(add!.endTimeUnixNano);
+    for (const span of [shim!, add!]) {
+      expect(attributesOf(span)).toMatchObject({
+        'container.id': pod.containerId,
+        'k8s.pod.name': pod.name,
+        'k8s.node.name': 'node-1',
+        'podwire.result': 'success',
+        'podwire.addresses': { values: [{ stringValue: expect.stringMatching(/^10\.65\./) }] },
+      });
+    }
+  });
+
+  test('spans have microseconds, and begin after their parents', () => {
+    expect(spans.some(({ startTimeUnixNano }) => startTimeUnixNano % 1_000_000n !== 0n)).toBe(true);
+    const byId = new Map(spans.map((span) => [span.spanId, span]));
+    const early = spans.filter((span) => {
+      const parent = byId.get(span.parentSpanId ?? '');
+      return parent?.service === span.service && span.startTimeUnixNano < parent.startTimeUnixNano;
+    });
+    expect(early.map(({ name }) => name)).toEqual([]);
+  });
+});
+
+describe('a trace that begins here', () => {
+  test('begins with a shim, a received request or a replayed release, and never with a background check', () => {
+    const roots = spans.filter(({ parentSpanId = '' }) => parentSpanId === '');
+    expect(new Set(roots.map(({ name }) => name))).toEqual(new Set(['podwire.shim', 'podwire.plugin.replay']));
+  });
+
+  test('of a replayed release links to the command that left it', () => {
+    const del = spans.find(
+      (span) => span.name === 'CNI DEL' && attributesOf(span)['container.id'] === other.containerId,
+    );
+    const replays = spans.filter(({ name }) => name === 'podwire.plugin.replay');
+    expect(replays.length).toBeGreaterThan(0);
+    for (const { links } of replays) expect(links).toMatchObject([{ traceId: del!.traceId }]);
+  });
+
+  test('a failed ADD is an error, and what its undo does not find is none', () => {
+    const [failed] = addOf(other);
+    expect(failed).toMatchObject({ status: { code: STATUS_ERROR } });
+    expect(attributesOf(failed!)).toMatchObject({ 'podwire.result': 'INVALID_NETNS', 'error.type': 'INVALID_NETNS' });
+    const notFound = spans.filter((span) => attributesOf(span)['rpc.response.status_code'] === 'NOT_FOUND');
+    expect(notFound.filter(({ status }) => status.code === STATUS_ERROR)).toEqual([]);
+  });
+
+  test('does not grow while the runtime calls STATUS', () => {
+    const status = spans.find(({ name }) => name === 'CNI STATUS')!;
+    const late = status.endTimeUnixNano + 1_000_000_000n;
+    const calls = ['podwire.ipam.v1.AddressService/ExplainAllocation', 'grpc.health.v1.Health/Check'];
+    expect(spans.filter((span) => calls.includes(span.name) && span.startTimeUnixNano > late)).toEqual([]);
+  });
+});
+
+describe('every span', () => {
+  test('is in the table of spans, with its kind', () => {
+    for (const { name, kind } of spans) {
+      const expected = spanOf(name)?.kind;
+      if (expected === undefined) {
+        expect(name).toMatch(/^(podwire|grpc)\.[a-z0-9.]+\.[A-Z][A-Za-z]+\/[A-Z][A-Za-z]+$/);
+        expect(['SERVER', 'CLIENT']).toContain(KINDS[kind]);
+      } else expect([name, KINDS[kind]]).toEqual([name, expected]);
+    }
+  });
+
+  test('of the table is exported', () => {
+    const names = new Set(spans.map(({ name }) => name));
+    // Waits that this test does not cause.
+    const rare = ['podwire.dataplane.lock_wait', 'podwire.ipam.lane_wait'];
+    expect(Object.keys(SPANS).filter((name) => !names.has(name) && !rare.includes(name))).toEqual([]);
+  });
+
+  test('has only attributes of the table, with their types', () => {
+    const types = { stringValue: 'string', intValue: 'int', boolValue: 'boolean', arrayValue: 'string[]' };
+    const isKnown = (key: string): key is AttributeName => key in ATTRIBUTES;
+    for (const { name, attributes } of spans) {
+      for (const { key, value } of attributes) {
+        const type = Object.entries(types).find(([field]) => field in value)?.[1];
+        expect([name, key, type]).toEqual([name, key, isKnown(key) ? ATTRIBUTES[key].type : 'not in the table']);
+      }
+    }
   });
 });

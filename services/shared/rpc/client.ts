@@ -1,6 +1,15 @@
 import { Metadata, status, type MethodDefinition, type ServiceError } from '@grpc/grpc-js';
-import { SpanKind, trace, context, isSpanContextValid, type Context, type Span } from '@opentelemetry/api';
+import {
+  SpanKind,
+  trace,
+  context,
+  isSpanContextValid,
+  type Attributes,
+  type Context,
+  type Span,
+} from '@opentelemetry/api';
 
+import { FAILURE_CODES } from '../failure/codes.js';
 import { Failure } from '../failure/failure.js';
 import { failureOfSignal } from '../failure/signal.js';
 import { failureOfError } from '../failure/status.js';
@@ -10,7 +19,15 @@ import type { ClientTls } from '../tls/certificate-source.js';
 import { PreopenedCall } from './preopened-call.js';
 import { Connection } from './connection.js';
 import { RELEASE, writeRelease } from './release.js';
-import { askForTiming, injectContext, methodName, recordCall, rpcAttributes, timingOf } from './tracing.js';
+import {
+  askForTiming,
+  injectContext,
+  methodName,
+  recordCall,
+  rpcAttributes,
+  serverAttributes,
+  timingOf,
+} from './tracing.js';
 
 /** Limits of one call. */
 export interface CallLimits {
@@ -51,12 +68,14 @@ export class Peer {
   readonly description: string;
   readonly #connection: Connection;
   readonly #release: number;
+  readonly #serverAttributes: Attributes;
   #closed = false;
 
   constructor(service: string, address: string, { release = RELEASE, tls }: PeerOptions = {}) {
     this.service = service;
     this.description = `${service} at ${address}`;
     this.#release = release;
+    this.#serverAttributes = serverAttributes(address);
     this.#connection = new Connection(address, { tls });
   }
 
@@ -98,8 +117,7 @@ export class Peer {
   }
 
   #exchange<Request, Response>({ method, request, limits, opened }: Exchange<Request, Response>): Promise<Response> {
-    const options = { kind: SpanKind.CLIENT, attributes: rpcAttributes(method.path) };
-    const span = trace.getTracer('podwire').startSpan(methodName(method.path), options);
+    const span = this.#startSpan(method.path);
     return new Promise((resolve, reject) => {
       if (this.#closed) {
         reject(
@@ -168,8 +186,7 @@ export class Peer {
   ): AsyncGenerator<Response, void, void> {
     if (this.#closed || signal.aborted) throw failureOfSignal(signal);
     const { path, requestSerialize, responseDeserialize } = method;
-    const options = { kind: SpanKind.CLIENT, attributes: rpcAttributes(path) };
-    const span = trace.getTracer('podwire').startSpan(methodName(path), options);
+    const span = this.#startSpan(path);
     const metadata = this.#metadata(trace.setSpan(context.active(), span));
     const call = this.#connection.client.makeServerStreamRequest(
       path,
@@ -245,8 +262,16 @@ export class Peer {
     return new Failure(failure.code, `${this.description}: ${failure.message}`, { cause: failure });
   }
 
+  #startSpan(path: string): Span {
+    const span = trace
+      .getTracer('podwire')
+      .startSpan(methodName(path), { kind: SpanKind.CLIENT, attributes: rpcAttributes(path) });
+    return span.setAttributes(this.#serverAttributes).setAttribute('podwire.rpc.connected', this.isConnected);
+  }
+
   #failed(span: Span, failure: Failure): Failure {
-    markFailed(span, failure);
+    // What does not exist is an answer: an undo, for example, reads what it is to remove.
+    if (FAILURE_CODES[failure.code].status !== status.NOT_FOUND) markFailed(span, failure);
     span.end();
     return failure;
   }

@@ -8,7 +8,7 @@ import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest
 import { Failure } from '../failure/failure.js';
 import { withSpan } from '../telemetry/span.js';
 import { echoPool, TestServers, GET_POOL, callLimits } from '../testing/server.js';
-import { contextOf } from './tracing.js';
+import { contextOf, serverAttributes } from './tracing.js';
 
 const exporter = new InMemorySpanExporter();
 const METHOD = 'podwire.ipam.v1.PoolService/GetPool';
@@ -99,17 +99,35 @@ test('the log line of a failed call carries its trace', async () => {
 });
 
 test.each([
-  ['a refusal', 'POOL_NOT_FOUND', 'NOT_FOUND', SpanStatusCode.UNSET],
-  ['a fault of the server', 'STORE_UNAVAILABLE', 'UNAVAILABLE', SpanStatusCode.ERROR],
-] as const)(
-  '%s fails the client’s span, and the server’s where it is to blame',
-  async (_, code, grpc, serverStatus) => {
-    await servers.serve({ getPool: () => Promise.reject(new Failure(code, 'refused')) });
-    await expect(servers.peer().call(GET_POOL, { name: 'a' }, callLimits())).rejects.toMatchObject({ code });
-    const [client, server] = [spanOf(SpanKind.CLIENT), spanOf(SpanKind.SERVER)];
-    expect(client?.attributes).toMatchObject({ 'rpc.response.status_code': grpc, 'error.type': code });
-    expect(client?.status.code).toBe(SpanStatusCode.ERROR);
-    expect(server?.attributes).toMatchObject({ 'rpc.response.status_code': grpc });
-    expect(server?.status.code).toBe(serverStatus);
-  },
-);
+  ['a refusal', 'POOL_EXISTS', 'ALREADY_EXISTS', SpanStatusCode.ERROR, SpanStatusCode.UNSET],
+  ['an answer that there is none', 'POOL_NOT_FOUND', 'NOT_FOUND', SpanStatusCode.UNSET, SpanStatusCode.UNSET],
+  ['a defect', 'INTERNAL', 'INTERNAL', SpanStatusCode.ERROR, SpanStatusCode.ERROR],
+] as const)('%s marks the spans of the client and the server', async (_, code, grpc, clientStatus, serverStatus) => {
+  await servers.serve({ getPool: () => Promise.reject(new Failure(code, 'refused')) });
+  await expect(servers.peer().call(GET_POOL, { name: 'a' }, callLimits())).rejects.toMatchObject({ code });
+  const [client, server] = [spanOf(SpanKind.CLIENT), spanOf(SpanKind.SERVER)];
+  for (const span of [client, server]) expect(span?.attributes).toMatchObject({ 'rpc.response.status_code': grpc });
+  expect(client?.attributes['error.type']).toBe(clientStatus === SpanStatusCode.ERROR ? code : undefined);
+  expect([client?.status.code, server?.status.code]).toEqual([clientStatus, serverStatus]);
+});
+
+test('the client’s span has the server’s address, and whether there was a connection', async () => {
+  await servers.serve();
+  const peer = servers.peer();
+  for (let call = 0; call < 2; call++) await peer.call(GET_POOL, { name: 'a' }, callLimits());
+  const clients = exporter.getFinishedSpans().filter(({ kind }) => kind === SpanKind.CLIENT);
+  const socket = servers.address().replace('unix:', '');
+  expect(clients.map(({ attributes }) => [attributes['server.address'], attributes['podwire.rpc.connected']])).toEqual([
+    [socket, false],
+    [socket, true],
+  ]);
+});
+
+test.each([
+  ['unix:/run/a.sock', { 'server.address': '/run/a.sock', 'network.transport': 'unix' }],
+  ['127.0.0.1:4444', { 'server.address': '127.0.0.1', 'server.port': 4444 }],
+  ['[fd00::1]:4444', { 'server.address': 'fd00::1', 'server.port': 4444 }],
+  ['ipam.example', { 'server.address': 'ipam.example' }],
+])('the server %s is named by the attributes of the conventions', (address, attributes) => {
+  expect(serverAttributes(address)).toEqual(attributes);
+});

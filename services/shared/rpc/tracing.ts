@@ -1,4 +1,11 @@
-import { propagation, ROOT_CONTEXT, type Context, type TextMapGetter, type TextMapSetter } from '@opentelemetry/api';
+import {
+  propagation,
+  ROOT_CONTEXT,
+  type Attributes,
+  type Context,
+  type TextMapGetter,
+  type TextMapSetter,
+} from '@opentelemetry/api';
 import { Metadata, status } from '@grpc/grpc-js';
 
 import { histogram, onFirstUse } from '../telemetry/instruments.js';
@@ -47,6 +54,14 @@ export function timingMetadata(text: string): Metadata {
 /** Attributes of a call's span (OpenTelemetry semantic conventions 1.44, RPC). `path` is `/package.Service/Method`. */
 export function rpcAttributes(path: string) {
   return { 'rpc.system.name': 'grpc', 'rpc.method': methodName(path) } as const;
+}
+
+/** Attributes of the server of a call (OpenTelemetry semantic conventions 1.44). @param address - `unix:/path` or `host:port` */
+export function serverAttributes(address: string): Attributes {
+  const [, path] = /^unix:(.+)$/.exec(address) ?? [];
+  if (path !== undefined) return { 'server.address': path, 'network.transport': 'unix' };
+  const [, host = address, port] = /^\[?(.*?)\]?:(\d+)$/.exec(address) ?? [];
+  return { 'server.address': host, ...(port !== undefined && { 'server.port': Number(port) }) };
 }
 
 /** The method's full name, which is also its span's: `package.Service/Method`. */

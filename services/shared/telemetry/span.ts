@@ -1,4 +1,4 @@
-import { SpanStatusCode, trace, TraceFlags, type Attributes, type Span } from '@opentelemetry/api';
+import { SpanStatusCode, trace, TraceFlags, type Attributes, type Span, type SpanOptions } from '@opentelemetry/api';
 
 import { Failure } from '../failure/failure.js';
 import { messageOf } from '../failure/thrown.js';
@@ -30,11 +30,12 @@ export function withSpan<Result>(
   name: string,
   attributes: Attributes,
   work: (span: Span) => Promise<Result>,
+  options: Omit<SpanOptions, 'attributes'> = {},
 ): Promise<Result> {
   const timed = (span: Span): Promise<Result> => (isMeasured(name) ? measure(name, () => work(span)) : work(span));
   const parent = trace.getActiveSpan();
   if (parent && isUnrecorded(parent)) return timed(parent);
-  return tracer.startActiveSpan(name, { attributes }, async (span) => {
+  return tracer.startActiveSpan(name, { attributes, ...options }, async (span) => {
     try {
       return await timed(span);
     } catch (error) {

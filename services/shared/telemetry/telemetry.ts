@@ -13,8 +13,8 @@ import { messageOf } from '../failure/thrown.js';
 import type { Clock } from '../runtime/clock.js';
 import type { Logger } from '../runtime/log.js';
 import { readOwnPackage } from '../runtime/own-package.js';
-import { PreciseTracerProvider } from './precise-tracer.js';
 import { observeProcess } from './process-metrics.js';
+import { PodwireTracerProvider } from './tracer-provider.js';
 
 /**
  * Stops telemetry: exports the spans and metrics of the last seconds, with the timeout {@link EXPORT_AT_STOP_MS}. Never rejects.
@@ -135,7 +135,7 @@ async function startTraces(
   const processors = await spanProcessors({ names, env, log }, metrics.getMeterProvider());
   // Samples by OTEL_TRACES_SAMPLER, which the SDK reads itself.
   const provider = new BasicTracerProvider({ resource, spanProcessors: processors });
-  trace.setGlobalTracerProvider(new PreciseTracerProvider(provider, clock));
+  trace.setGlobalTracerProvider(new PodwireTracerProvider(provider, clock));
   return () => provider.shutdown();
 }
 

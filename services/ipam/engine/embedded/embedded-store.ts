@@ -1,6 +1,7 @@
 import { chmodSync, mkdirSync } from 'node:fs';
 import { setImmediate as setImmediatePromise } from 'node:timers/promises';
 
+import { trace } from '@opentelemetry/api';
 import { Failure } from '@podwire/shared/failure/failure';
 import { failureOfSignal } from '@podwire/shared/failure/signal';
 import { messageOf } from '@podwire/shared/failure/thrown';
@@ -161,6 +162,7 @@ export class EmbeddedStore implements Store {
   }
 
   commit(transaction: Transaction, signal: AbortSignal): Promise<CommitResult> {
+    trace.getActiveSpan()?.setAttribute('db.system.name', 'lmdb');
     return new Promise((resolve, reject) => {
       this.#check(signal);
       if (this.#pending.length === 0) setImmediate(() => this.#commitPending());

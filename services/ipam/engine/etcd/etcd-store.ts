@@ -48,6 +48,9 @@ const MAX_PAGE_COUNT = 20_000;
 /** Maximum attempts at a list whose first page's revision is compacted before the last page. */
 const MAX_LIST_ATTEMPTS = 3;
 
+/** Of an endpoint without a port. */
+const DEFAULT_PORT = 2379;
+
 /**
  * The store of a cluster: etcd, version 3.4 or newer. What makes it hard:
  *
@@ -185,7 +188,9 @@ export class EtcdStore implements Store {
   async #commit(transaction: Transaction, signal: AbortSignal): Promise<CommitResult> {
     await this.#ready(signal);
     const active = await this.#cluster.connect(signal);
-    trace.getActiveSpan()?.setAttributes({ 'db.system.name': 'etcd', 'server.address': active.endpoint.url });
+    const { hostname, port } = new URL(active.endpoint.url);
+    const server = { 'server.address': hostname, 'server.port': Number(port || DEFAULT_PORT) };
+    trace.getActiveSpan()?.setAttributes({ 'db.system.name': 'etcd', ...server });
     // Read when the request is sent: the fence may have been repaired during the endpoint lookup.
     const { guard } = this.#fence;
     const request = encodeTransaction(transaction, { guard, limits: this.#options });

@@ -1,4 +1,4 @@
-import { context, trace, type Context } from '@opentelemetry/api';
+import { context, SpanKind, trace, type Context, type Span } from '@opentelemetry/api';
 import { Failure } from '@podwire/shared/failure/failure';
 import { failureOfSignal } from '@podwire/shared/failure/signal';
 import { beginInterval } from '@podwire/shared/telemetry/intervals';
@@ -171,20 +171,20 @@ function inSpan(
   const [first, ...others] = [...recorded, ...requests.filter((each) => !trace.getSpan(each))];
   if (!first) return commit();
   const attributes = {
+    'db.operation.name': 'txn',
     'podwire.store.puts': puts.length,
     'podwire.store.deletes': deletes.length,
     'podwire.store.comparisons': comparisons.length,
     'podwire.store.group_size': requests.length,
   };
-  return context.with(first, () =>
-    withSpan(COMMIT, attributes, async (span) => {
-      for (const other of others.flatMap((each) => trace.getSpan(each) ?? [])) {
-        span.addLink({ context: other.spanContext() });
-        other.addLink({ context: span.spanContext() });
-      }
-      const result = await commit();
-      span.setAttribute('podwire.store.committed', result.committed);
-      return result;
-    }),
-  );
+  const work = async (span: Span): Promise<CommitResult> => {
+    for (const other of others.flatMap((each) => trace.getSpan(each) ?? [])) {
+      span.addLink({ context: other.spanContext() });
+      other.addLink({ context: span.spanContext() });
+    }
+    const result = await commit();
+    span.setAttribute('podwire.store.committed', result.committed);
+    return result;
+  };
+  return context.with(first, () => withSpan(COMMIT, attributes, work, { kind: SpanKind.CLIENT }));
 }

@@ -1,16 +1,11 @@
 import { expect, test } from 'vitest';
 
-import { wallClockNs } from './request.js';
+import { wallClockNs } from './wall-clock.js';
 
-const sleep = () => Promise.resolve('elapsed' as const);
-
-test('the time has the stopwatch’s fractions between the milliseconds of the clock', () => {
+test('the time has the fractions of the monotonic clock between the milliseconds of the clock', () => {
   let trueMs = 1_700_000_000_000.2;
-  const nowNs = wallClockNs(
-    { nowMs: () => Math.floor(trueMs), monotonicMs: () => 0, sleep, after: () => () => undefined },
-    { now: () => trueMs - 1_699_999_999_000 },
-  );
-  // The clock's next millisecond shows where within it the stopwatch is.
+  const nowNs = wallClockNs({ nowMs: () => Math.floor(trueMs), monotonicMs: () => trueMs - 1_699_999_999_000 });
+  // The clock's next millisecond shows where within it the monotonic clock is.
   for (let step = 0; step < 1_000; step++) {
     trueMs += 0.01;
     nowNs();
@@ -21,11 +16,8 @@ test('the time has the stopwatch’s fractions between the milliseconds of the c
 });
 
 test('the time stays within the millisecond of a clock that is set, and of one that drifts', () => {
-  let [clockMs, stopwatchMs] = [5_000, 0];
-  const nowNs = wallClockNs(
-    { nowMs: () => clockMs, monotonicMs: () => 0, sleep, after: () => () => undefined },
-    { now: () => stopwatchMs },
-  );
+  let [clockMs, elapsedMs] = [5_000, 0];
+  const nowNs = wallClockNs({ nowMs: () => clockMs, monotonicMs: () => elapsedMs });
   const expectWithin = () => {
     const offNs = nowNs() - BigInt(clockMs) * 1_000_000n;
     expect(offNs >= 0n && offNs <= 1_000_000n).toBe(true);
@@ -37,7 +29,7 @@ test('the time stays within the millisecond of a clock that is set, and of one t
   expectWithin();
   for (let i = 0; i < 100; i++) {
     clockMs += 3;
-    stopwatchMs += 2.5;
+    elapsedMs += 2.5;
     expectWithin();
   }
 });
