@@ -32,7 +32,7 @@ const ROUNDS = [
 ];
 
 /** Programs of the host that the nodes use. */
-const PROGRAMS = { ...NAMESPACE_PROGRAMS, nft: 'nftables', openssl: 'openssl', pgrep: 'procps', git: 'git' };
+const PROGRAMS = { ...NAMESPACE_PROGRAMS, nft: 'nftables', openssl: 'openssl', pgrep: 'procps', git: 'git', prometheus: 'prometheus' };
 
 function fail(message) {
   process.stderr.write(`npm run test:cluster: ${message}\n`);
@@ -66,7 +66,7 @@ function helmFolder() {
 function keepLogs(folder, cluster) {
   const logs = join(CACHE, 'last-run', cluster);
   rmSync(logs, { recursive: true, force: true });
-  for (const machine of ['control-plane', 'podwire-etcd', 'node-a', 'node-b']) {
+  for (const machine of ['control-plane', 'podwire-etcd', 'observability', 'node-a', 'node-b']) {
     const parts = { daemons: join(folder, machine, 'logs'), pods: join(folder, machine, 'var', 'log', 'pods') };
     for (const [name, path] of Object.entries(parts)) {
       if (existsSync(path)) cpSync(path, join(logs, machine, name), { recursive: true });

@@ -6,6 +6,7 @@ import { ControlPlane } from './control-plane.mjs';
 import { Podwire } from './install.mjs';
 import { makeNetwork, NODES } from './network.mjs';
 import { Node } from './node.mjs';
+import { Observability } from './observability.mjs';
 import { makePodImage, POD_IMAGE } from './pod-image.mjs';
 import { until } from './wait.mjs';
 
@@ -25,7 +26,13 @@ export class Cluster {
     this.controlPlane = new ControlPlane({ folder: this.folder, path });
     this.api = await this.controlPlane.start(this.families);
     const { folder, cgroup, programs, controlPlane, families } = this;
-    const make = (node) => new Node({ node, folder, cgroup, path, programs, controlPlane, families });
+    // With etcd: the cluster whose dashboards are looked at.
+    const isTraced = this.store === 'etcd';
+    if (isTraced) {
+      this.observability = new Observability({ folder, programs });
+      await this.observability.start();
+    }
+    const make = (node) => new Node({ node, folder, cgroup, path, programs, controlPlane, families, isTraced });
     this.nodes = NODES.map(make);
     await Promise.all(this.nodes.map((node) => node.start()));
     const podImage = makePodImage(this.folder, join(this.programs.pod, 'pod'));

@@ -6,6 +6,7 @@ import { NAMESPACE, RENDER } from '../../../deploy/kubernetes/checksum.mjs';
 import { makeAuthority } from './certificates.mjs';
 import { Guide } from './guide.mjs';
 import { EXTRA_PODS, PODS } from './network.mjs';
+import { COLLECTOR } from './observability.mjs';
 import { PODWIRE_ETCD_ADDRESS, PodwireEtcd } from './podwire-etcd.mjs';
 import { until } from './wait.mjs';
 
@@ -45,7 +46,10 @@ export class Podwire {
   #storeValues() {
     if (!this.isOnEtcd) return {};
     const etcd = { endpoints: [PODWIRE_ETCD_ADDRESS], secretName: SECRETS.etcd };
-    return { ipam: { ...this.#familyValues().ipam, store: 'etcd', etcd, authoritySecretName: SECRETS.authority } };
+    // Audits often, so that its findings are seen soon.
+    const settings = { PODWIRE_IPAM_MAINTENANCE_INTERVAL_SECONDS: '10' };
+    const ipam = { store: 'etcd', etcd, authoritySecretName: SECRETS.authority, settings };
+    return { ipam: { ...this.#familyValues().ipam, ...ipam }, telemetry: { endpoint: COLLECTOR.http } };
   }
 
   get #ipam() {

@@ -110,14 +110,14 @@ export class Machine {
   }
 
   /** Starts a daemon on the machine, and again a second after it ended, until the machine is off. */
-  spawn(command, args) {
+  spawn(command, args, env = {}) {
     const log = openSync(join(this.logs, `${command}.log`), 'a');
     const stdio = ['ignore', log, log];
-    const options = { env: this.#environment(), stdio, cwd: '/' };
+    const options = { env: { ...this.#environment(), ...env }, stdio, cwd: '/' };
     const starts = this.#starts;
     const daemon = spawn('sh', this.#enterArgs([command, ...args]), options);
     closeSync(log);
-    const restart = () => (starts === this.#starts ? this.spawn(command, args) : undefined);
+    const restart = () => (starts === this.#starts ? this.spawn(command, args, env) : undefined);
     daemon.on('exit', () => setTimeout(restart, RESTART_MS));
   }
 

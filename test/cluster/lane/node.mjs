@@ -6,6 +6,7 @@ import { kubeconfig } from './control-plane.mjs';
 import { ROOT } from './guide.mjs';
 import { Machine } from './machine.mjs';
 import { addressesOf, PODS } from './network.mjs';
+import { COLLECTOR } from './observability.mjs';
 import { PAUSE_IMAGE } from './pod-image.mjs';
 import { must, until } from './wait.mjs';
 
@@ -40,6 +41,16 @@ const KUBELET = {
   evictionHard: { 'memory.available': '50Mi' },
 };
 
+/** As deploy/observability/README.md says. */
+const TRACING = {
+  kubelet: { tracing: { endpoint: COLLECTOR.grpc, samplingRatePerMillion: 1_000_000 } },
+  containerd: {
+    OTEL_EXPORTER_OTLP_ENDPOINT: COLLECTOR.http,
+    OTEL_EXPORTER_OTLP_PROTOCOL: 'http/protobuf',
+    OTEL_SERVICE_NAME: 'containerd',
+  },
+};
+
 /** No value of conntrack is set: they are the host's. */
 const PROXY = (name, families) => ({
   apiVersion: 'kubeproxy.config.k8s.io/v1alpha1',
@@ -52,8 +63,8 @@ const PROXY = (name, families) => ({
 });
 
 export class Node {
-  constructor({ node, folder, cgroup, path, programs, controlPlane, families }) {
-    Object.assign(this, { ...node, programs, families });
+  constructor({ node, folder, cgroup, path, programs, controlPlane, families, isTraced }) {
+    Object.assign(this, { ...node, programs, families, isTraced });
     this.folder = join(folder, node.name);
     this.machine = new Machine({ name: node.name, folder: this.folder, cgroup, path, ...addressesOf(node) });
     const disk = join(this.folder, 'var', 'lib');
@@ -62,7 +73,7 @@ export class Node {
     mkdirSync(join(this.folder, 'opt', 'cni', 'bin'), { recursive: true });
     const write = (name, text) => writeFileSync(join(disk, 'cluster', name), text);
     write('containerd.toml', CONTAINERD(join(programs.runc, 'runc')));
-    write('kubelet.yaml', JSON.stringify(KUBELET));
+    write('kubelet.yaml', JSON.stringify(isTraced ? { ...KUBELET, ...TRACING.kubelet } : KUBELET));
     write('proxy.yaml', JSON.stringify(PROXY(node.name, families)));
     write('kubeconfig', kubeconfig(controlPlane.ca, node.name));
     write('admin', kubeconfig(controlPlane.ca, 'admin'));
@@ -84,7 +95,8 @@ export class Node {
   }
 
   #startContainerd() {
-    this.machine.spawn('containerd', ['-c', '/var/lib/cluster/containerd.toml']);
+    const tracing = this.isTraced ? TRACING.containerd : {};
+    this.machine.spawn('containerd', ['-c', '/var/lib/cluster/containerd.toml'], tracing);
   }
 
   #startKubelet() {

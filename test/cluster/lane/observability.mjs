@@ -19,6 +19,7 @@ export const COLLECTOR = { grpc: `${CONTROL_PLANE}:4317`, http: `http://${CONTRO
 
 /** The differences from deploy/observability/collector.yaml: span metrics are scraped, and traces go to a file. */
 const collectorChanges = (traces) => ({
+  processors: { tail_sampling: { decision_wait: '5s' } },
   exporters: {
     'prometheus/cluster': {
       endpoint: `${CONTROL_PLANE}:${SPAN_METRICS_PORT}`,
@@ -26,9 +27,16 @@ const collectorChanges = (traces) => ({
       send_timestamps: true,
     },
     'file/cluster': { path: traces, flush_interval: '1s' },
+    'file/kept': { path: `${traces}.kept`, flush_interval: '1s' },
   },
   service: {
     telemetry: { metrics: { level: 'none' } },
+    pipelines: {
+      // Each trace, whatever the sampling keeps.
+      'traces/all': { receivers: ['otlp'], processors: ['memory_limiter'], exporters: ['spanmetrics', 'file/cluster'] },
+      'traces/kept': { receivers: ['otlp'], processors: ['memory_limiter', 'tail_sampling'], exporters: ['file/kept'] },
+      metrics: { receivers: ['spanmetrics'], processors: ['batch'], exporters: ['prometheus/cluster'] },
+    },
   },
 });
 
@@ -107,10 +115,10 @@ export class Observability {
     return data.alerts.filter(({ state }) => state === 'firing').map(({ labels }) => labels.alertname);
   }
 
-  /** @returns all spans that the collector has kept, each with the name of its service */
-  spans() {
-    if (!existsSync(this.traces)) return [];
-    const lines = readFileSync(this.traces, 'utf8').split('\n').slice(0, -1);
+  /** @returns all spans that arrived, or those that the sampling kept, each with the name of its service */
+  spans(file = this.traces) {
+    if (!existsSync(file)) return [];
+    const lines = readFileSync(file, 'utf8').split('\n').slice(0, -1);
     return lines.flatMap((line) =>
       JSON.parse(line).resourceSpans.flatMap(({ resource, scopeSpans }) => {
         const service = resource.attributes.find(({ key }) => key === 'service.name')?.value.stringValue;

@@ -90,6 +90,19 @@ export class PodwireEtcd {
     this.#proxy.stdin.write(`${delayMs / 2}\n`);
   }
 
+  /** Loses the endpoint of a pod, whose addresses were allocated years ago from now on. */
+  loseEndpoint(namespace, name) {
+    const lines = (prefix) => this.ctl(['get', '--prefix', prefix]).split('\n');
+    const endpoints = '/calico/resources/v3/projectcalico.org/workloadendpoints/';
+    const key = lines(`${endpoints}${namespace}/`).find((line) => line.startsWith(endpoints) && line.includes(name));
+    this.ctl(['del', key]);
+    const blocks = lines('/calico/ipam/v2/assignment/');
+    for (const [index, line] of blocks.entries()) {
+      if (!line.startsWith('/calico/') || !blocks[index + 1].includes(`"${name}"`)) continue;
+      this.ctl(['put', line, aged(blocks[index + 1], name)]);
+    }
+  }
+
   /** The client's files for a Secret of the chart. */
   clientFiles() {
     const { authority, podwire } = this.#files;
@@ -110,4 +123,13 @@ export class PodwireEtcd {
     }
     await this.#answers();
   }
+}
+
+/** A block, with an old time of the allocations of a pod. */
+function aged(text, pod) {
+  const block = JSON.parse(text);
+  for (const { secondary } of block.attributes) {
+    if (secondary?.pod === pod) secondary.timestamp = '2020-01-01 00:00:00 +0000 UTC';
+  }
+  return JSON.stringify(block);
 }

@@ -3,6 +3,7 @@ import { rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 
 import { bracketed } from './cluster.mjs';
+import { dashboards } from './dashboards.mjs';
 import { expectUntouched } from './leaks.mjs';
 import { OUTSIDE } from './network.mjs';
 import { POD_IMAGE } from './pod-image.mjs';
@@ -366,6 +367,7 @@ const SCENARIOS = [
   { name: 'static pod', run: staticPod, serves: isDefault },
   { name: 'hostPort through portmap', run: hostPort, serves: ({ family }) => family !== 'dual' },
   { name: 'annotations for address and pool', run: annotations, serves: ({ family }) => family !== 'ipv6' },
+  { name: 'dashboards answer from a collector and Prometheus', run: dashboards, serves: isOnEtcd },
   { name: 'DaemonSet restart while pods change', run: daemonSetRestart, serves: isDefault },
   { name: 'image upgrade and downgrade while pods change', run: upgrade, serves: isDefault },
   {

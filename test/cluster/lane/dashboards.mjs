@@ -1,0 +1,163 @@
+// The dashboards against the truth: every panel has data, and questions of an operator are answered by panels alone.
+import { panelQueries } from '../../../deploy/observability/dist/dashboards.js';
+import { expectOneTrace, expectSamplingKeepsFailures } from './traces.mjs';
+import { sleep, until } from './wait.mjs';
+
+/** In place of Grafana's interval; Prometheus scrapes every 2 s. */
+const INTERVAL = '30s';
+const WINDOW_MS = 30_000;
+const SOON = 90;
+const ETCD_DELAY_MS = 50;
+const POOL = 'filling';
+const ANNOTATION = 'cni.projectcalico.org';
+
+const QUERIES = panelQueries(INTERVAL).filter(({ language }) => language === 'promql');
+
+/** The series of a panel's only query. */
+async function panel({ observability }, title) {
+  const found = QUERIES.filter((query) => query.panel === title);
+  if (found.length !== 1) throw new Error(`panel “${title}”: has ${found.length} queries`);
+  return observability.query(found[0].expression);
+}
+
+const largest = (series) => series.reduce((a, b) => (b.value > (a?.value ?? -Infinity) ? b : a), undefined);
+
+async function expectPanel(cluster, { title, what, isAnswer }) {
+  let series = [];
+  const answered = async () => {
+    series = await panel(cluster, title);
+    return isAnswer(series);
+  };
+  await until(what, answered, SOON, () => JSON.stringify(series));
+}
+
+async function load({ cluster, namespace }, name, replicas = 6) {
+  await cluster.deployment({ namespace, name, replicas });
+  await cluster.running(namespace, replicas);
+  await cluster.deployment({ namespace, name, replicas: 0 });
+  await cluster.running(namespace, 0);
+}
+
+async function everyPanelHasData({ cluster }) {
+  let empty = [];
+  const isComplete = async () => {
+    const results = await Promise.all(
+      QUERIES.map(async (query) => ({ ...query, series: await cluster.observability.query(query.expression) })),
+    );
+    empty = results.filter(({ series }) => !series.some(({ value }) => Number.isFinite(value)));
+    return empty.length === 0;
+  };
+  await until('every panel to have data', isComplete, SOON, () =>
+    empty.map(({ dashboard, panel: title, expression }) => `\n${dashboard}: ${title}: ${expression}`).join(''),
+  );
+}
+
+/** Which phase makes pods slow? */
+async function slowEtcd(context) {
+  const { cluster } = context;
+  const isOf = (phase) => (series) => largest(series)?.labels.phase === phase;
+  cluster.podwire.etcd.slowDown(ETCD_DELAY_MS);
+  try {
+    await load(context, 'slow', 10);
+    await expectPanel(cluster, {
+      title: 'Mean ADD by phase',
+      what: 'the datastore to be the slowest phase',
+      isAnswer: (series) => isOf('datastore')(series) && largest(series).value > ETCD_DELAY_MS / 1000,
+    });
+  } finally {
+    cluster.podwire.etcd.slowDown(0);
+  }
+}
+
+/** Which node fails, and why? */
+async function stoppedDataplane({ cluster, namespace }) {
+  const node = cluster.nodes[1];
+  node.machine.signal(/podwire-dataplane/, 'SIGSTOP');
+  try {
+    await cluster.pod({ namespace, name: 'waits', node: node.name });
+    const isNode = ({ labels }) => labels.instance?.startsWith(`${node.ipv4}:`);
+    await expectPanel(cluster, {
+      title: 'Nodes that cannot add pods',
+      what: 'the node and the dataplane to be named',
+      isAnswer: (series) =>
+        series.some((each) => isNode(each) && each.labels.reason === 'dataplane' && each.value === 1) &&
+        !series.some((each) => !isNode(each) && each.value === 1),
+    });
+    await expectPanel(cluster, {
+      title: 'Failed ADDs by node',
+      what: 'the failed ADD to be counted on the node only',
+      isAnswer: (series) => series.some(isNode) && series.every((each) => isNode(each) || each.value === 0),
+    });
+  } finally {
+    node.machine.signal(/podwire-dataplane/, 'SIGCONT');
+  }
+  await cluster.running(namespace, 1);
+  await cluster.api.remove('Pod', namespace, 'waits', 0);
+  await cluster.running(namespace, 0);
+}
+
+/** When will the pool be full? */
+async function fillingPool({ cluster, namespace }) {
+  const { podwire, observability } = cluster;
+  await podwire.podwirectl(['pools', 'create', POOL, '10.67.0.0/27', '--assignment', 'manual', '--block-size', '28']);
+  const free = async () => (await panel(cluster, 'Free addresses')).find(({ labels }) => labels.ippool === POOL)?.value;
+  await until('the pool to be shown', async () => (await free()) !== undefined, SOON);
+  const annotations = { [`${ANNOTATION}/ipv4pools`]: JSON.stringify([POOL]) };
+  const start = { free: await free(), ms: Date.now() };
+  const names = Array.from({ length: 8 }, (_, index) => `fills-${index}`);
+  for (const [index, name] of names.entries()) {
+    await cluster.pod({ namespace, name, node: cluster.nodes[0].name, annotations });
+    await cluster.running(namespace, index + 1);
+    await sleep(2000);
+  }
+  await until('the pool to be less free', async () => (await free()) <= start.free - names.length, SOON);
+  const left = await free();
+  const rate = (start.free - left) / ((Date.now() - start.ms) / 1000);
+  const isNear = ({ value }) => value > left / rate / 3 && value < (left / rate) * 3;
+  await expectPanel(cluster, {
+    title: 'Time until a pool is full',
+    what: `the pool to be full in about ${Math.round(left / rate)} s`,
+    isAnswer: (series) => series.some((each) => each.labels.ippool === POOL && isNear(each)),
+  });
+  for (const name of names) await cluster.api.remove('Pod', namespace, name, 0);
+  await cluster.running(namespace, 0);
+  await podwire.podwirectl(['pools', 'delete', POOL]);
+  return observability;
+}
+
+/** Which pod leaked an address? One whose endpoint is lost, and whose allocation is old. */
+async function leakedAddress({ cluster, namespace }) {
+  const { api, podwire } = cluster;
+  await cluster.pod({ namespace, name: 'leaks', node: cluster.nodes[0].name });
+  await cluster.running(namespace, 1);
+  const [pod] = await api.list('Pod', namespace);
+  const [address] = cluster.addressesOf(pod);
+  podwire.etcd.loseEndpoint(namespace, 'leaks');
+  const isNamed = ({ labels }) => labels.object?.includes(address) && labels.explanation?.includes(address);
+  try {
+    await expectPanel(cluster, {
+      title: 'Leaked addresses and other findings',
+      what: `the address ${address} of the pod to be named`,
+      isAnswer: (series) => series.some(isNamed),
+    });
+  } finally {
+    await api.remove('Pod', namespace, 'leaks', 0);
+    await cluster.running(namespace, 0);
+  }
+}
+
+export async function dashboards(context) {
+  const { cluster } = context;
+  await load(context, 'first');
+  await expectOneTrace(cluster.observability);
+  await slowEtcd(context);
+  await stoppedDataplane(context);
+  await expectSamplingKeepsFailures(cluster.observability);
+  await fillingPool(context);
+  await leakedAddress(context);
+  await load(context, 'last');
+  await everyPanelHasData(context);
+  const unreachable = await cluster.observability.unreachableTargets();
+  if (unreachable.length > 0) throw new Error(`not scraped: ${unreachable.join('; ')}`);
+  await sleep(WINDOW_MS);
+}
