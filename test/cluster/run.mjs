@@ -32,7 +32,14 @@ const ROUNDS = [
 ];
 
 /** Programs of the host that the nodes use. */
-const PROGRAMS = { ...NAMESPACE_PROGRAMS, nft: 'nftables', openssl: 'openssl', pgrep: 'procps', git: 'git', prometheus: 'prometheus' };
+const PROGRAMS = {
+  ...NAMESPACE_PROGRAMS,
+  nft: 'nftables',
+  openssl: 'openssl',
+  pgrep: 'procps',
+  git: 'git',
+  prometheus: 'prometheus',
+};
 
 function fail(message) {
   process.stderr.write(`npm run test:cluster: ${message}\n`);
