@@ -1,6 +1,6 @@
 // What a container runtime does: makes the pod's network namespace, and execs the CNI plugin with environment and stdin.
 import { spawn } from 'node:child_process';
-import { createHash, randomBytes } from 'node:crypto';
+import { createHash } from 'node:crypto';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import process from 'node:process';
@@ -17,7 +17,7 @@ export function makePod(folder, name) {
   return netns;
 }
 
-function environment({ command, name, netns, traceparent }) {
+function environment({ command, name, netns }) {
   const containerId = createHash('sha256').update(name).digest('hex');
   const args = {
     IgnoreUnknown: '1',
@@ -35,7 +35,6 @@ function environment({ command, name, netns, traceparent }) {
     CNI_ARGS: Object.entries(args)
       .map(([key, value]) => `${key}=${value}`)
       .join(';'),
-    TRACEPARENT: traceparent,
   };
 }
 
@@ -66,14 +65,13 @@ function execute(program, { env, input }) {
 
 /**
  * Runs one CNI command through the shim.
- * @returns the parsed result, the time from exec to exit, and the trace that the command began
+ * @returns the parsed result, and the time from exec to exit
  * @throws Error with the CNI error object's message
  */
-export async function runShim({ shim, sockets }, { command, name, netns }) {
-  const traceId = randomBytes(16).toString('hex');
-  const traceparent = `00-${traceId}-${randomBytes(8).toString('hex')}-01`;
-  const env = environment({ command, name, netns, traceparent });
+export async function runShim({ shim, sockets }, call) {
+  const { command, name } = call;
+  const env = environment(call);
   const { exitCode, stdout, elapsedMs } = await execute(shim, { env, input: configuration(sockets.cni) });
   if (exitCode !== 0) throw new Error(`CNI ${command} of pod ${name}: ${stdout.trim()}`);
-  return { result: stdout === '' ? undefined : JSON.parse(stdout), elapsedMs, traceId };
+  return { result: stdout === '' ? undefined : JSON.parse(stdout), elapsedMs };
 }

@@ -3,47 +3,52 @@
 // usage (by start.mjs): demo.mjs FOLDER [--once]
 import process from 'node:process';
 
+import { PluginSocket } from '@podwire/ctl/clients/plugin-socket';
+import { systemClock } from '@podwire/shared/runtime/clock';
+import { PHASES } from '@podwire/shared/telemetry/phases';
+
 import { NAMESPACE, runShim, makePod } from './cni.mjs';
+import { summarize } from './dist/latency-summary.js';
 import { NODE_ADDRESS, setUpNode, takeDownNode } from './node.mjs';
 import { pinger } from './ping.mjs';
-import { Processes } from './processes.mjs';
-import { SpanReceiver } from './spans.mjs';
-import { Starter } from './starter.mjs';
-import { ADD_SPANS, whereTimeWent } from './time.mjs';
-import { ms, table } from './table.mjs';
 import { NODE_NAME, startPodwire } from './podwire.mjs';
+import { Processes } from './processes.mjs';
+import { Starter } from './starter.mjs';
+import { ms, table } from './table.mjs';
 
 const PODS = ['web-0', 'web-1'];
+
+/** Timeout of a request to the plugin, in milliseconds. */
+const READ_TIMEOUT_MS = 5000;
 
 /** Cycles after the demonstration's first, cold ones: enough for the just-in-time compilers to settle. */
 const WARM_CYCLES = 60;
 
 const say = (text) => process.stdout.write(`${text}\n`);
 
-/** Adds the two pods and prints what each was given, and where the time of its ADD went. */
-async function addPods({ folder, podwire, spans }) {
+/** The last commands of the node, as podwirectl reads them. */
+function readCommands({ sockets }) {
+  const deadlineMs = systemClock.nowMs() + READ_TIMEOUT_MS;
+  return new PluginSocket({ path: sockets.cni, option: 'npm start', clock: systemClock, deadlineMs }).commands();
+}
+
+/** Adds the two pods and prints the result of each, and where the time of its ADD went. */
+async function addPods({ folder, podwire }) {
   const pods = [];
   for (const name of PODS) {
     const netns = makePod(folder, name);
-    pods.push({ name, netns, added: await runShim(podwire, { command: 'ADD', name, netns }) });
+    pods.push({ name, netns, result: (await runShim(podwire, { command: 'ADD', name, netns })).result });
   }
-  const rows = [];
-  for (const { name, added } of pods) {
-    const [host, pod] = added.result.interfaces;
-    const time = whereTimeWent(await spans.traceOf(added.traceId, ADD_SPANS), added.elapsedMs);
-    rows.push([
-      name,
-      added.result.ips[0].address,
-      host.name,
-      pod.mac,
-      ms(added.elapsedMs),
-      ...Object.values(time).map(ms),
-    ]);
-  }
-  const head = ['pod', 'address', 'host interface', 'MAC', 'ADD ms'];
-  say(`\n${table([...head, 'shim', 'plugin', 'IPAM', 'datastore', 'dataplane', 'kernel'], rows)}`);
+  const { newest } = summarize(await readCommands(podwire));
+  const phases = PHASES.filter((phase) => newest.some((add) => add.phases.some((part) => part.phase === phase)));
+  const rows = pods.map(({ name, result }) => {
+    const add = newest.find(({ pod }) => pod === `${NAMESPACE}/${name}`);
+    const times = phases.map((phase) => ms(add.phases.find((part) => part.phase === phase)?.ms ?? 0));
+    return [name, result.ips[0].address, result.interfaces[0].name, ms(add.durationMs), ...times];
+  });
+  say(`\n${table(['pod', 'address', 'host interface', 'ADD ms', ...phases], rows)}`);
   say('  the first ADDs of a process are its slowest; below is what comes after');
-  return pods.map(({ name, netns, added }) => ({ name, netns, address: added.result.ips[0].address.split('/')[0] }));
+  return pods.map(({ name, netns, result }) => ({ name, netns, address: result.ips[0].address.split('/')[0] }));
 }
 
 /** @returns whether every ping was answered */
@@ -68,12 +73,11 @@ function pingAll(folder, [a, b]) {
 
 /** One pod after the other, as a busy node sees them: what an ADD and a DEL cost once everything is warm. */
 async function measureWarm({ folder, podwire }) {
-  const name = 'batch';
-  const netns = makePod(folder, name);
+  const netns = makePod(folder, 'batch');
   const times = { ADD: [], DEL: [] };
   for (let cycle = 0; cycle < WARM_CYCLES; cycle++) {
     for (const command of ['ADD', 'DEL'])
-      times[command].push((await runShim(podwire, { command, name, netns })).elapsedMs);
+      times[command].push((await runShim(podwire, { command, name: `batch-${cycle}`, netns })).elapsedMs);
   }
   const median = (list) => list.slice(list.length / 2).sort((x, y) => x - y)[Math.floor(list.length / 4)];
   say(
@@ -132,12 +136,11 @@ async function main([folder, ...flags]) {
   const starter = new Starter();
   const stopped = untilStopped(starter);
   const processes = new Processes();
-  const spans = new SpanReceiver();
   let ok = false;
   try {
     setUpNode(folder);
-    const podwire = await startPodwire({ folder, processes, spansUrl: await spans.listen() });
-    const pods = await addPods({ folder, podwire, spans });
+    const podwire = await startPodwire({ folder, processes });
+    const pods = await addPods({ folder, podwire });
     const answered = pingAll(folder, pods);
     await measureWarm({ folder, podwire });
     await showPools(podwire);
@@ -152,7 +155,6 @@ async function main([folder, ...flags]) {
     process.stderr.write(`\nthe demonstration failed: ${error.message}\n`);
   }
   await processes.stopAll();
-  spans.close();
   takeDownNode(folder);
   say(ok ? '\ndone: everything taken away' : '\nended with a failure: everything taken away');
   process.exit(ok ? 0 : 1);

@@ -11,9 +11,6 @@ import { ROOT } from './prepare.mjs';
 /** Time for the processes to start, in milliseconds: a machine under load takes seconds to load the modules. */
 const START_TIMEOUT_MS = 30_000;
 
-/** Spans go out often, so that the demonstration need not wait for the SDK's usual five seconds. */
-const SPAN_DELAY_MS = '100';
-
 export const NODE_NAME = 'demo-node';
 
 function settings(sockets, folder) {
@@ -75,23 +72,14 @@ function rpc(socket, method) {
 }
 
 /** Starts the three processes and waits until they answer. */
-export async function startPodwire({ folder, processes, spansUrl }) {
+export async function startPodwire({ folder, processes }) {
   const startMs = Date.now();
   const sockets = Object.fromEntries(
     ['ipam', 'dataplane', 'cni'].map((name) => [name, join(folder, 'run', `${name}.sock`)]),
   );
   const logFolder = join(folder, 'log');
   for (const [name, variables] of Object.entries(settings(sockets, folder))) {
-    const env = {
-      ...cleanEnvironment(),
-      ...variables,
-      OTEL_SERVICE_NAME: `podwire-${name}`,
-      OTEL_EXPORTER_OTLP_ENDPOINT: spansUrl,
-      OTEL_EXPORTER_OTLP_PROTOCOL: 'http/json',
-      OTEL_METRICS_EXPORTER: 'none',
-      OTEL_LOGS_EXPORTER: 'none',
-      OTEL_BSP_SCHEDULE_DELAY: SPAN_DELAY_MS,
-    };
+    const env = { ...cleanEnvironment(), ...variables };
     const command = [process.execPath, join(ROOT, MAIN[name])];
     processes.start({ name: `podwire-${name}`, command, env, logFile: join(logFolder, `${name}.log`) });
   }

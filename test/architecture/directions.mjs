@@ -250,6 +250,7 @@ export const ZONES = [
   { path: 'addon/test', zones: ['addon/lib'], packages: [], ...NODE },
 
   { path: 'deploy', zones: [], packages: [], ...NODE },
+  { path: 'deploy/local', zones: ['services/shared', 'services/ctl'], packages: [], ...NODE },
   {
     path: 'deploy/observability',
     zones: ['services/shared/telemetry'],

@@ -4,7 +4,6 @@ import { join } from 'node:path';
 
 import { describe, expect, test } from 'vitest';
 
-import { SpanReceiver } from '../../deploy/local/spans.mjs';
 import { run } from '../support/programs.js';
 import { ROOT } from '../support/root.js';
 
@@ -27,26 +26,6 @@ async function running() {
   return { child, ended, output: () => output };
 }
 
-test('a commit of several requests is a span in the trace of each', async () => {
-  const receiver = new SpanReceiver();
-  const url = await receiver.listen();
-  const times = { startTimeUnixNano: '1', endTimeUnixNano: '2000001' };
-  const first = '1'.repeat(32);
-  const second = '2'.repeat(32);
-  const spans = [
-    { name: 'commit', traceId: first, ...times, links: [{ traceId: second }] },
-    { name: 'Allocate', traceId: second, ...times, links: [{ traceId: first }] },
-  ];
-  const body = JSON.stringify({ resourceSpans: [{ scopeSpans: [{ spans }] }] });
-  expect((await fetch(`${url}/v1/traces`, { method: 'POST', body })).ok).toBe(true);
-  const names = (await receiver.traceOf(second, { Allocate: 1 })).map(({ name, durationMs }) => [name, durationMs]);
-  expect(names).toEqual([
-    ['commit', 2],
-    ['Allocate', 2],
-  ]);
-  receiver.close();
-});
-
 describe('npm start', () => {
   test('--once shows two connected pods, and ends with exit code 0', () => {
     const { status, stdout, stderr } = start('--once');
@@ -54,14 +33,9 @@ describe('npm start', () => {
     expect(stdout.match(/✓/g)).toHaveLength(6);
     expect(stdout).not.toContain('✗');
     expect(stdout).toMatch(/web-0 +10\.65\.\d+\.\d+\/32 +podw[0-9a-f]{11}/);
-    expect(stdout).toMatch(/shim +plugin +IPAM +datastore +dataplane +kernel/);
-    const columns = /web-1 +\S+ +\S+ +\S+ +(.*)/.exec(stdout)![1]!.split(/ +/).map(Number);
-    const [total, ...parts] = columns;
-    expect(parts).toHaveLength(6);
-    expect(
-      parts.filter((part) => !(part > 0)),
-      stdout,
-    ).toEqual([]);
+    expect(stdout).toMatch(/ADD ms +shim .*plugin .*rpc .*ipam .*datastore .*dataplane .*kernel/);
+    const [total, ...parts] = /web-1 +\S+ +\S+ +(.*)/.exec(stdout)![1]!.split(/ +/).map(Number);
+    expect(parts.length).toBeGreaterThanOrEqual(7);
     expect(parts.reduce((sum, part) => sum + part)).toBeCloseTo(total!, 0);
     expect(stdout).toMatch(/default-ipv4-ippool +10\.65\.0\.0\/16 +65536/);
   }, 300_000);

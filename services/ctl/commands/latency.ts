@@ -45,11 +45,16 @@ export const latency: Verb = {
  */
 export function percentile(values: readonly number[], share: number): number | undefined {
   const sorted = values.toSorted((a, b) => a - b);
+  return nearestRank(sorted, share);
+}
+
+/** The member at a share, above 0 and at most 1, of an ascending list. */
+export function nearestRank<Member>(sorted: readonly Member[], share: number): Member | undefined {
   return sorted[Math.max(0, Math.ceil(share * sorted.length) - 1)];
 }
 
 /** Milliseconds of a command by phase. Intervals of phases that this release does not know count as the plugin's. */
-function phasesOf({ intervals, durationMs }: Pick<Command, 'intervals' | 'durationMs'>): Map<Phase, number> {
+export function phasesOf({ intervals, durationMs }: Pick<Command, 'intervals' | 'durationMs'>): Map<Phase, number> {
   const known = intervals.flatMap((interval): Interval[] => {
     const phase = PHASES.find((name) => name === interval.phase);
     return phase ? [{ ...interval, phase }] : [];
