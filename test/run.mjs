@@ -8,6 +8,7 @@ import process from 'node:process';
 
 import { prepare, ROOT } from '../deploy/local/prepare.mjs';
 import {
+  ensureBrowser,
   ensurePrograms,
   ETCD_PROGRAMS,
   NAMESPACE_PROGRAMS,
@@ -84,7 +85,7 @@ async function main(args) {
     fail(error.message);
   }
   const programs = { ...NAMESPACE_PROGRAMS, ...TEST_PROGRAMS, ...ETCD_PROGRAMS, ...(isRoot ? RUNTIME_PROGRAMS : {}) };
-  const missing = ensurePrograms(programs);
+  const missing = ensurePrograms(programs) ?? ensureBrowser();
   if (missing) fail(missing);
   if (!isRoot) process.stdout.write(`left out, as they need root: ${RUNTIME_TESTS}\n`);
   const leftOut = [...(isRoot ? [] : [RUNTIME_TESTS]), ...(args.length === 0 ? LONG_TESTS : [])];

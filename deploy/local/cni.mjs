@@ -17,13 +17,14 @@ export function makePod(folder, name) {
   return netns;
 }
 
-function environment({ command, name, netns }) {
+function environment({ command, name, netns, args: requested }) {
   const containerId = createHash('sha256').update(name).digest('hex');
   const args = {
     IgnoreUnknown: '1',
     K8S_POD_NAMESPACE: NAMESPACE,
     K8S_POD_NAME: name,
     K8S_POD_INFRA_CONTAINER_ID: containerId,
+    ...requested,
   };
   return {
     ...process.env,
@@ -65,6 +66,7 @@ function execute(program, { env, input }) {
 
 /**
  * Runs one CNI command through the shim.
+ * @param call - {command, name, netns, args}: args has further variables of CNI_ARGS
  * @returns the parsed result, and the time from exec to exit
  * @throws Error with the CNI error object's message
  */

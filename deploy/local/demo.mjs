@@ -1,6 +1,7 @@
 // The demonstration, inside the node's own namespaces: starts Podwire's three processes, gives two pods a network through
 // the real CNI binary, shows that they reach each other, and takes everything away again.
-// usage (by start.mjs): demo.mjs FOLDER [--once]
+// usage (by start.mjs): demo.mjs FOLDER
+import { join } from 'node:path';
 import process from 'node:process';
 
 import { PluginSocket } from '@podwire/ctl/clients/plugin-socket';
@@ -9,10 +10,13 @@ import { PHASES } from '@podwire/shared/telemetry/phases';
 
 import { NAMESPACE, runShim, makePod } from './cni.mjs';
 import { summarize } from './dist/latency-summary.js';
+import { pageServer } from './dist/page-server.js';
 import { NODE_ADDRESS, setUpNode, takeDownNode } from './node.mjs';
 import { pinger } from './ping.mjs';
 import { NODE_NAME, startPodwire } from './podwire.mjs';
+import { ROOT } from './prepare.mjs';
 import { Processes } from './processes.mjs';
+import { Rollout } from './rollout.mjs';
 import { Starter } from './starter.mjs';
 import { ms, table } from './table.mjs';
 
@@ -123,6 +127,19 @@ the node's routes, and what ${name} sees:
 logs: ${logFolder}`);
 }
 
+/** Serves the page at a socket of the machine's loopback; pods come and go while the page is open. */
+function servePage({ folder, podwire, socket }) {
+  const rollout = new Rollout(folder, podwire);
+  const page = pageServer({
+    folder: join(ROOT, 'deploy', 'local'),
+    readCommands: () => readCommands(podwire),
+    onViewed: rollout.viewed,
+  });
+  socket.on('connection', (connection) => page.emit('connection', connection));
+  say(`\nwhere the milliseconds go, live: http://127.0.0.1:${socket.address().port}/`);
+  return rollout;
+}
+
 /** Ctrl-C reaches this process, too; any other end of start.mjs closes the pipe between them. */
 function untilStopped(starter) {
   const signalled = new Promise((resolve) => {
@@ -131,23 +148,25 @@ function untilStopped(starter) {
   return Promise.race([signalled, starter.gone]);
 }
 
-async function main([folder, ...flags]) {
-  const once = flags.includes('--once');
+async function main([folder]) {
   const starter = new Starter();
   const stopped = untilStopped(starter);
   const processes = new Processes();
   let ok = false;
   try {
+    const { namespacesPid, pageSocket } = await starter.greeting;
     setUpNode(folder);
     const podwire = await startPodwire({ folder, processes });
     const pods = await addPods({ folder, podwire });
     const answered = pingAll(folder, pods);
     await measureWarm({ folder, podwire });
     await showPools(podwire);
-    if (!once) {
-      showCommands(podwire, pods, await starter.namespacesPid);
+    if (pageSocket !== undefined) {
+      showCommands(podwire, pods, namespacesPid);
+      const rollout = servePage({ folder, podwire, socket: pageSocket });
       say('\nrunning; Ctrl-C takes everything away');
-      await Promise.race([stopped, processes.unexpectedEnd()]);
+      await Promise.race([stopped, processes.unexpectedEnd(), rollout.failed()]);
+      await rollout.stop();
     }
     for (const { name, netns } of pods) await runShim(podwire, { command: 'DEL', name, netns });
     ok = answered;

@@ -47,6 +47,21 @@ export const RUNTIME_PROGRAMS = {
 /** Go's libcni, for `npm run test:libcni` and nothing else. */
 export const LIBCNI_PROGRAMS = { go: 'golang-go golang-github-appc-cni-dev' };
 
+/** Any of them shows the demonstration's page. The first is Debian's; it needs no display. */
+const BROWSERS = ['chromium-headless-shell', 'chromium', 'google-chrome'];
+const BROWSER_PACKAGES = 'chromium-headless-shell fonts-liberation';
+
+/** @returns the path of a browser; undefined without one */
+export function browserPath() {
+  const { stdout } = spawnSync('sh', ['-c', BROWSERS.map((name) => `command -v ${name}`).join(' || ')]);
+  return String(stdout).trim() || undefined;
+}
+
+/** Installs a browser as {@link ensurePrograms} does, if there is none. @returns undefined, or the error */
+export function ensureBrowser() {
+  return browserPath() === undefined ? ensurePrograms({ [BROWSERS[0]]: BROWSER_PACKAGES }) : undefined;
+}
+
 export function hasProgram(program) {
   return spawnSync('sh', ['-c', `command -v ${program}`]).status === 0;
 }

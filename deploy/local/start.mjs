@@ -56,19 +56,29 @@ function unshareFlags() {
   );
 }
 
-function runDemonstration(flags, { once }) {
+/** A socket at a free port of this machine's loopback, for the page. */
+function loopbackSocket() {
+  return new Promise((resolve) => {
+    const socket = createServer();
+    socket.listen(0, '127.0.0.1', () => resolve(socket));
+  });
+}
+
+async function runDemonstration(flags, { once }) {
   const folder = mkdtempSync(join(tmpdir(), 'podwire-'));
   const script = join(ROOT, 'deploy', 'local', 'demo.mjs');
-  const args = [...flags, process.execPath, script, folder, ...(once ? ['--once'] : [])];
-  // unshare passes no signals on. The end of this pipe is the word to stop, and comes also when this process is killed.
-  const child = spawn('unshare', args, { stdio: ['inherit', 'inherit', 'inherit', 'pipe'] });
-  // unshare itself is in the namespaces for network and mounts, and waits there for its child.
-  child.stdio[3].on('error', () => undefined).write(`${child.pid}\n`);
-  for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.on(signal, () => child.stdio[3].end());
+  const args = [...flags, process.execPath, script, folder];
+  // unshare passes no signals on. The end of this channel is the word to stop, and comes also when this process is killed.
+  const child = spawn('unshare', args, { stdio: ['inherit', 'inherit', 'inherit', 'ipc'] });
+  for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.on(signal, () => child.connected && child.disconnect());
   child.on('exit', (code) => {
     rmSync(folder, { recursive: true, force: true });
     process.exit(code ?? 1);
   });
+  const pageSocket = once ? undefined : await loopbackSocket();
+  // unshare itself is in the namespaces for network and mounts, and waits there for its child.
+  const greeting = { namespacesPid: child.pid };
+  child.send(greeting, pageSocket, () => pageSocket?.close());
 }
 
 async function main() {
@@ -84,7 +94,7 @@ async function main() {
   }
   const missing = ensurePrograms(NAMESPACE_PROGRAMS);
   if (missing) fail(missing);
-  runDemonstration(unshareFlags(), options);
+  await runDemonstration(unshareFlags(), options);
 }
 
 await main();

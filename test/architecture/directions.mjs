@@ -21,6 +21,8 @@ export const TEST_IMPORTS = {
     '@opentelemetry/context-async-hooks',
     '@opentelemetry/core',
     '@opentelemetry/sdk-trace-base',
+    // The page of the demonstration, in a browser.
+    'playwright-core',
   ],
   builtins: ['*'],
 };
@@ -251,6 +253,13 @@ export const ZONES = [
 
   { path: 'deploy', zones: [], packages: [], ...NODE },
   { path: 'deploy/local', zones: ['services/shared', 'services/ctl'], packages: [], ...NODE },
+  // Runs in the browser: of other files it imports types only.
+  {
+    path: 'deploy/local/page',
+    zones: ['services/shared/telemetry/phases.ts', 'deploy/local/latency-summary.ts'],
+    packages: [],
+    ...PURE,
+  },
   {
     path: 'deploy/observability',
     zones: ['services/shared/telemetry'],

@@ -50,6 +50,11 @@ describe('npm start', () => {
     expect(second.status).toBe(1);
     expect(second.stderr).toContain('runs already');
 
+    const link = /live: (http:\/\/127\.0\.0\.1:\d+\/)/.exec(first.output())![1]!;
+    const data = async () => (await fetch(`${link}data.json`)).text();
+    await expect.poll(data).toContain('"pod":"demo/rollout-1"');
+    expect(await (await fetch(link)).text()).toContain('<h1>Pod setup latency</h1>');
+
     // A terminal's Ctrl-C goes to every process of the group.
     process.kill(-first.child.pid!, 'SIGINT');
     expect(await first.ended).toBe(0);
