@@ -154,9 +154,10 @@ async function main([folder]) {
   const processes = new Processes();
   let ok = false;
   try {
-    const { namespacesPid, pageSocket } = await starter.greeting;
+    const { namespacesPid, pageSocket, hasCollector } = await starter.greeting;
     setUpNode(folder);
-    const podwire = await startPodwire({ folder, processes });
+    const collectorUrl = hasCollector ? await starter.collectorUrl() : undefined;
+    const podwire = await startPodwire({ folder, processes, collectorUrl });
     const pods = await addPods({ folder, podwire });
     const answered = pingAll(folder, pods);
     await measureWarm({ folder, podwire });

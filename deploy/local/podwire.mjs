@@ -11,6 +11,9 @@ import { ROOT } from './prepare.mjs';
 /** Time for the processes to start, in milliseconds: a machine under load takes seconds to load the modules. */
 const START_TIMEOUT_MS = 30_000;
 
+/** A collector gets the first figures soon, not after the SDK's usual minute. */
+const METRICS_INTERVAL_MS = '5000';
+
 export const NODE_NAME = 'demo-node';
 
 function settings(sockets, folder) {
@@ -71,15 +74,24 @@ function rpc(socket, method) {
   return JSON.parse(stdout);
 }
 
-/** Starts the three processes and waits until they answer. */
-export async function startPodwire({ folder, processes }) {
+/** Of all processes. Without a collector they only serve their metrics. */
+function telemetrySettings(collectorUrl) {
+  if (collectorUrl === undefined) return {};
+  return { OTEL_EXPORTER_OTLP_ENDPOINT: collectorUrl, OTEL_METRIC_EXPORT_INTERVAL: METRICS_INTERVAL_MS };
+}
+
+/**
+ * Starts the three processes and waits until they answer.
+ * @param options - collectorUrl: where they send traces and metrics by OTLP/HTTP; undefined for nowhere
+ */
+export async function startPodwire({ folder, processes, collectorUrl }) {
   const startMs = Date.now();
   const sockets = Object.fromEntries(
     ['ipam', 'dataplane', 'cni'].map((name) => [name, join(folder, 'run', `${name}.sock`)]),
   );
   const logFolder = join(folder, 'log');
   for (const [name, variables] of Object.entries(settings(sockets, folder))) {
-    const env = { ...cleanEnvironment(), ...variables };
+    const env = { ...cleanEnvironment(), ...telemetrySettings(collectorUrl), ...variables };
     const command = [process.execPath, join(ROOT, MAIN[name])];
     processes.start({ name: `podwire-${name}`, command, env, logFile: join(logFolder, `${name}.log`) });
   }

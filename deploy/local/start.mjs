@@ -8,12 +8,15 @@ import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import process from 'node:process';
+import { URL } from 'node:url';
+import { parseArgs } from 'node:util';
 
 import { prepare, ROOT, systemFault } from './prepare.mjs';
 import { ensurePrograms, NAMESPACE_PROGRAMS } from './programs.mjs';
 
-const USAGE = `usage: npm start [-- --once]
-  --once   end after the demonstration: exit code 0 when everything worked`;
+const USAGE = `usage: npm start [-- [--once] [--otlp URL]]
+  --once       end after the demonstration: exit code 0 when everything worked
+  --otlp URL   send traces and metrics to this collector by OTLP/HTTP, such as http://127.0.0.1:4318`;
 
 const NAMESPACES = ['--net', '--mount', '--propagation', 'private', '--pid', '--fork', '--kill-child', '--mount-proc'];
 
@@ -26,9 +29,19 @@ function fail(message) {
 }
 
 function readArguments(args) {
-  const unknown = args.filter((arg) => arg !== '--once');
-  if (unknown.length > 0) fail(`unknown argument ${unknown.join(' ')}\n${USAGE}`);
-  return { once: args.includes('--once') };
+  try {
+    const { values } = parseArgs({ args, options: { once: { type: 'boolean' }, otlp: { type: 'string' } } });
+    return { once: values.once ?? false, collector: values.otlp === undefined ? undefined : collectorAt(values.otlp) };
+  } catch (error) {
+    return fail(`${error.message}\n${USAGE}`);
+  }
+}
+
+/** @throws Error when the text is not a URL of HTTP */
+function collectorAt(text) {
+  const url = URL.canParse(text) ? new URL(text) : undefined;
+  if (/^https?:$/.test(url?.protocol ?? '')) return url;
+  throw new Error(`--otlp ${text}: must be a URL such as http://127.0.0.1:4318`);
 }
 
 /** Holds the lock for as long as this process lives. */
@@ -64,7 +77,15 @@ function loopbackSocket() {
   });
 }
 
-async function runDemonstration(flags, { once }) {
+/** Serves a port of the demonstration, from whose network this machine's is out of reach. */
+async function relayToCollector(socket, url) {
+  // The build, which makes this file, has just ended.
+  const { collectorRelay } = await import('./dist/collector-relay.js');
+  const relay = collectorRelay({ url, report: (text) => process.stdout.write(`${text}\n`) });
+  socket.on('connection', (connection) => relay.emit('connection', connection));
+}
+
+async function runDemonstration(flags, { once, collector }) {
   const folder = mkdtempSync(join(tmpdir(), 'podwire-'));
   const script = join(ROOT, 'deploy', 'local', 'demo.mjs');
   const args = [...flags, process.execPath, script, folder];
@@ -75,9 +96,10 @@ async function runDemonstration(flags, { once }) {
     rmSync(folder, { recursive: true, force: true });
     process.exit(code ?? 1);
   });
+  child.on('message', (_message, socket) => void relayToCollector(socket, collector));
   const pageSocket = once ? undefined : await loopbackSocket();
   // unshare itself is in the namespaces for network and mounts, and waits there for its child.
-  const greeting = { namespacesPid: child.pid };
+  const greeting = { namespacesPid: child.pid, hasCollector: collector !== undefined };
   child.send(greeting, pageSocket, () => pageSocket?.close());
 }
 

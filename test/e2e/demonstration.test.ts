@@ -1,6 +1,10 @@
 import { spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
 import { existsSync } from 'node:fs';
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
+import { text } from 'node:stream/consumers';
 
 import { describe, expect, test } from 'vitest';
 
@@ -10,6 +14,35 @@ import { ROOT } from '../support/root.js';
 const START = join(ROOT, 'deploy', 'local', 'start.mjs');
 
 const start = (...args: readonly string[]) => spawnSync(process.execPath, [START, ...args], { encoding: 'utf8' });
+
+/** Runs `npm start` until it ends, while this process serves it. */
+async function end(...args: readonly string[]) {
+  const child = spawn(process.execPath, [START, ...args], { stdio: ['ignore', 'pipe', 'pipe'] });
+  const ended = once(child, 'exit');
+  const [stdout, stderr] = await Promise.all([text(child.stdout), text(child.stderr)]);
+  const [code]: unknown[] = await ended;
+  return { code, stdout, stderr };
+}
+
+/** A collector that takes everything, outside of the demonstration's namespaces. */
+async function startCollector() {
+  const bodies: { readonly path: string | undefined; readonly body: string }[] = [];
+  const collector = createServer((request, response) => {
+    void text(request).then((body) => {
+      bodies.push({ path: request.url, body });
+      response.end();
+    });
+  });
+  await once(collector.listen(0, '127.0.0.1'), 'listening');
+  const address: AddressInfo | string | null = collector.address();
+  const url = `http://127.0.0.1:${typeof address === 'object' ? address!.port : 0}`;
+  const received = (path: string) =>
+    bodies
+      .filter((each) => each.path === path)
+      .map(({ body }) => body)
+      .join('');
+  return { collector, received, url };
+}
 
 /** Runs `npm start`, in a process group of its own as a terminal does, until it prints that it is running. */
 async function running() {
@@ -27,9 +60,11 @@ async function running() {
 }
 
 describe('npm start', () => {
-  test('--once shows two connected pods, and ends with exit code 0', () => {
-    const { status, stdout, stderr } = start('--once');
-    expect(status, stdout + stderr).toBe(0);
+  test('--once shows two connected pods, and ends with exit code 0; --otlp sends traces and metrics', async () => {
+    const { collector, received, url } = await startCollector();
+    const { code, stdout, stderr } = await end('--once', '--otlp', url);
+    collector.close();
+    expect(code, stdout + stderr).toBe(0);
     expect(stdout.match(/✓/g)).toHaveLength(6);
     expect(stdout).not.toContain('✗');
     expect(stdout).toMatch(/web-0 +10\.65\.\d+\.\d+\/32 +podw[0-9a-f]{11}/);
@@ -38,6 +73,13 @@ describe('npm start', () => {
     expect(parts.length).toBeGreaterThanOrEqual(7);
     expect(parts.reduce((sum, part) => sum + part)).toBeCloseTo(total!, 0);
     expect(stdout).toMatch(/default-ipv4-ippool +10\.65\.0\.0\/16 +65536/);
+    expect(stdout).toContain('receives traces and metrics');
+    for (const service of ['podwire-ipam', 'podwire-dataplane', 'podwire-plugin']) {
+      expect(received('/v1/traces')).toContain(service);
+      expect(received('/v1/metrics')).toContain(service);
+    }
+    expect(received('/v1/traces')).toContain('CNI ADD');
+    expect(received('/v1/metrics')).toContain('podwire.plugin.command.duration');
   }, 300_000);
 
   test('a second one is refused while the first runs; Ctrl-C ends the first and removes everything', async () => {
@@ -93,10 +135,13 @@ describe('npm start', () => {
       .toBe('0');
   }, 300_000);
 
-  test('an unknown argument is refused', () => {
-    const { status, stderr } = start('--twice');
+  test.each([
+    ['an unknown argument', ['--twice'], /--twice.*usage/s],
+    ['a collector that is no URL of HTTP', ['--otlp', 'localhost:4318'], /localhost:4318: must be a URL.*usage/s],
+  ])('%s is refused', (_, args, message) => {
+    const { status, stderr } = start(...args);
     expect(status).toBe(1);
-    expect(stderr).toMatch(/--twice.*usage/s);
+    expect(stderr).toMatch(message);
   });
 
   test.each([
