@@ -252,7 +252,7 @@ export const ZONES = [
   { path: 'addon/test', zones: ['addon/lib'], packages: [], ...NODE },
 
   { path: 'deploy', zones: [], packages: [], ...NODE },
-  { path: 'deploy/local', zones: ['services/shared', 'services/ctl'], packages: [], ...NODE },
+  { path: 'deploy/local', zones: ['services/shared', 'services/ctl'], packages: ['playwright-core'], ...NODE },
   // Runs in the browser: of other files it imports types only.
   {
     path: 'deploy/local/page',
