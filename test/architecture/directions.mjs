@@ -251,7 +251,7 @@ export const ZONES = [
   { path: 'addon/lib', zones: [], packages: ['node-gyp-build'], ...NODE },
   { path: 'addon/test', zones: ['addon/lib'], packages: [], ...NODE },
 
-  { path: 'deploy', zones: [], packages: [], ...NODE },
+  { path: 'deploy', zones: ['deploy/local'], packages: [], ...NODE },
   { path: 'deploy/local', zones: ['services/shared', 'services/ctl'], packages: ['playwright-core'], ...NODE },
   // Runs in the browser: of other files it imports types only.
   {

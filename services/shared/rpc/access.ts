@@ -4,9 +4,11 @@ import {
   type ServerInterceptor,
   type ServerUnaryCall,
 } from '@grpc/grpc-js';
+import { context } from '@opentelemetry/api';
 
 import { Failure } from '../failure/failure.js';
 import type { Clock } from '../runtime/clock.js';
+import { beginInterval } from '../telemetry/intervals.js';
 import { callerOf, LOCAL_CALLER, ANONYMOUS_CALLER, type Caller } from '../tls/caller.js';
 import type { Leave, RequestQueue } from './request-queue.js';
 
@@ -73,7 +75,8 @@ export async function admitCall(
 ): Promise<AdmittedCall> {
   const caller = identify(call, clientCertificates, clock);
   if (caller.kind === 'local') return { caller, leave: NOTHING_TO_LEAVE };
-  const leave = await queue.enter(caller, signal);
+  const endWait = beginInterval(context.active(), 'podwire.rpc.queue_wait', 'ipam_queue');
+  const leave = await queue.enter(caller, signal).finally(endWait);
   try {
     await authorize?.({ caller, ...request });
     return { caller, leave };

@@ -5,7 +5,7 @@ import type { FailureCode } from '../failure/codes.js';
 import { Failure } from '../failure/failure.js';
 import type { Clock } from '../runtime/clock.js';
 import type { Logger } from '../runtime/log.js';
-import { beginInterval, IntervalRecorder, withRecorder } from '../telemetry/intervals.js';
+import { IntervalRecorder, withRecorder } from '../telemetry/intervals.js';
 import { admitCall, type Admission } from './access.js';
 import { openCall, type Call } from './border.js';
 import type { Leave } from './request-queue.js';
@@ -43,9 +43,7 @@ export function unaryHandlers({ admission, ...options }: UnaryOptions): Unary {
       const encodeRequest = (): Buffer => requestSerialize(call.request);
       let leave: Leave | undefined;
       try {
-        const endWait = beginInterval(handlerContext, 'podwire.rpc.queue_wait', 'ipam_queue');
         ({ leave } = await admitCall(admission, call, { path, encodeRequest, signal }));
-        endWait();
         const response = await handler(call.request, { signal });
         served.succeed();
         if (recorder) call.sendMetadata(timingMetadata(recorder.encode()));

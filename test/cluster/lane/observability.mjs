@@ -19,7 +19,8 @@ export const COLLECTOR = { grpc: `${CONTROL_PLANE}:4317`, http: `http://${CONTRO
 
 /** The differences from deploy/observability/collector.yaml: span metrics are scraped, and traces go to a file. */
 const collectorChanges = (traces) => ({
-  processors: { tail_sampling: { decision_wait: '5s' } },
+  // Longer than the timeout of an ADD, or its end would come too late.
+  processors: { tail_sampling: { decision_wait: '20s' } },
   exporters: {
     'prometheus/cluster': {
       endpoint: `${CONTROL_PLANE}:${SPAN_METRICS_PORT}`,
