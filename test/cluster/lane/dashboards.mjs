@@ -1,6 +1,6 @@
 // The dashboards against the truth: every panel has data, and questions of an operator are answered by panels alone.
 import { panelQueries } from '../../../deploy/observability/dist/dashboards.js';
-import { expectOneTrace, expectSamplingKeepsFailures } from './traces.mjs';
+import { expectExemplars, expectOneTrace, expectSamplingKeepsFailures } from './traces.mjs';
 import { sleep, until } from './wait.mjs';
 
 /** In place of Grafana's interval; Prometheus scrapes every 2 s. */
@@ -123,7 +123,7 @@ async function fillingPool({ cluster, namespace }) {
   });
   for (const name of names) await cluster.api.remove('Pod', namespace, name, 0);
   await cluster.running(namespace, 0);
-  await podwire.podwirectl(['pools', 'delete', POOL]);
+  await podwire.podwirectl(['pools', 'delete', POOL, '--yes']);
 }
 
 /** Which pod leaked an address? One whose endpoint is lost, and whose allocation is old. */
@@ -151,6 +151,7 @@ export async function dashboards(context) {
   const { cluster } = context;
   await load(context, 'first');
   await expectOneTrace(cluster.observability);
+  await expectExemplars(cluster.observability);
   await slowEtcd(context);
   await stoppedDataplane(context);
   await expectSamplingKeepsFailures(cluster.observability);

@@ -102,6 +102,13 @@ export class Observability {
     return series.map(({ metric, value: [, text] }) => ({ labels: metric, value: Number(text) }));
   }
 
+  /** @returns the traces that lead from a histogram's series to an example */
+  async exemplarTraces(series) {
+    const range = { start: String(Date.now() / 1000 - 600), end: String(Date.now() / 1000) };
+    const { data } = await (await this.#get('/api/v1/query_exemplars', { query: series, ...range })).json();
+    return data.flatMap(({ exemplars }) => exemplars.map(({ labels }) => labels.trace_id));
+  }
+
   /** @returns the endpoints that Prometheus cannot scrape, with the reason */
   async unreachableTargets() {
     const { data } = await (await this.#get('/api/v1/targets', { state: 'active' })).json();

@@ -51,3 +51,11 @@ export async function expectSamplingKeepsFailures(observability) {
   const kept = () => failed(observability.spans(`${observability.traces}.kept`));
   await until('the failed ADDs to be kept', () => [...all()].every((id) => kept().has(id)), SOON);
 }
+
+/** A point of the histogram of ADD spans leads to the trace of an ADD. */
+export async function expectExemplars(observability) {
+  const isTraceOfAdd = (id) => observability.spans().some((span) => span.traceId === id && span.name === 'CNI ADD');
+  const series = 'podwire_span_duration_seconds_bucket{span_name="CNI ADD"}';
+  const found = async () => (await observability.exemplarTraces(series)).some(isTraceOfAdd);
+  await until('an exemplar of an ADD', found, SOON);
+}
