@@ -1,4 +1,5 @@
 import { trace } from '@opentelemetry/api';
+import { Failure } from '@podwire/shared/failure/failure';
 import { propagateTraces } from '@podwire/shared/telemetry/telemetry';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 
@@ -75,6 +76,12 @@ describe('the trace of an ADD', () => {
   ])('has no span of a shim whose start is %s', async (_, startedNs) => {
     await plugin.run('ADD', { rest: { startedNs, arrivedNs: 1n } });
     expect(tracer.named('podwire.shim')).toEqual([]);
+  });
+
+  test('has an event for each repeated call', async () => {
+    plugin.script.failNext('AttachPod', new Failure('UNREACHABLE', 'restarting'));
+    expect(await plugin.run('ADD')).toMatchObject({ exitCode: 0 });
+    expect(tracer.named('CNI ADD')).toMatchObject([{ events: ['podwire.retry'] }]);
   });
 
   test('is marked as failed with the failure’s name', async () => {

@@ -4,7 +4,7 @@ const HEAD = `# Spans
 
 Generated from the table in \`services/shared/telemetry/spans.ts\` by \`npm run dashboards\`. A span of a call is named after
 its method, such as \`podwire.ipam.v1.AddressService/Allocate\`: CLIENT at the caller, SERVER at the service. Background
-checks have no spans.
+checks have no spans. A repeated call is an event \`podwire.retry\` of the command's span, with \`error.type\`.
 `;
 
 /** The content of SPANS.md. */

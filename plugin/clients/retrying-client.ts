@@ -1,3 +1,4 @@
+import { trace } from '@opentelemetry/api';
 import type { FailureCode } from '@podwire/shared/failure/codes';
 import { Failure } from '@podwire/shared/failure/failure';
 import { retry } from '@podwire/shared/retry/retry';
@@ -74,7 +75,9 @@ export class RetryingPeer {
     const isRetryable = (failure: unknown): boolean => {
       if (!(failure instanceof Failure)) return false;
       if (!NO_ANSWER_CODES.includes(failure.code)) lastAnswer = failure;
-      return failure.retryable && isInTime();
+      const isRetried = failure.retryable && isInTime();
+      if (isRetried) trace.getActiveSpan()?.addEvent('podwire.retry', { 'error.type': failure.code });
+      return isRetried;
     };
     try {
       return await retry(timedAttempt, {

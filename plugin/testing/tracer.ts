@@ -21,6 +21,8 @@ interface RecordedSpan {
   readonly startTime: TimeInput | undefined;
   endTime: TimeInput | undefined;
   failed: boolean;
+  /** Names of events. */
+  readonly events: string[];
 }
 
 export class RecordingTracer implements Tracer {
@@ -40,6 +42,7 @@ export class RecordingTracer implements Tracer {
       startTime: options.startTime,
       endTime: undefined,
       failed: false,
+      events: [],
     };
     this.spans.push(recorded);
     return recordingSpan(recorded, spanId);
@@ -68,7 +71,10 @@ function recordingSpan(recorded: RecordedSpan, spanId: string): Span {
       Object.assign(recorded.attributes, attributes);
       return span;
     },
-    addEvent: () => span,
+    addEvent(name) {
+      recorded.events.push(name);
+      return span;
+    },
     addLink: () => span,
     addLinks: () => span,
     setStatus() {
