@@ -133,7 +133,8 @@ async function fillingPool({ cluster, namespace }) {
   });
   for (const name of names) await cluster.api.remove('Pod', namespace, name, 0);
   await cluster.running(namespace, 0);
-  await podwire.podwirectl(['pools', 'delete', POOL, '--yes']);
+  // The runtime releases the addresses of pods that were deleted by force a moment later.
+  await until('the pool to be deleted', () => podwire.podwirectl(['pools', 'delete', POOL, '--yes']), SOON);
 }
 
 /** Which pod leaked an address? One whose endpoint is lost, and whose allocation is old. */
