@@ -353,6 +353,8 @@ async function withHelm({ cluster, namespace, untouched }) {
 
 const isDefault = ({ family, store }) => family === 'ipv4' && store === 'embedded';
 const isOnEtcd = ({ store }) => store === 'etcd';
+/** Of what no setting of Podwire changes: this cluster has time, beside the one on etcd. */
+const isIpv6 = ({ family }) => family === 'ipv6';
 
 /**
  * `leavesPodwire: false`: the scenario ends with a check of its own. `serves`: the clusters that it is for. `after`: the
@@ -361,11 +363,11 @@ const isOnEtcd = ({ store }) => store === 'etcd';
 const SCENARIOS = [
   { name: 'nodes become Ready', run: nodesReady },
   { name: `${PODS_COUNT} pods reach each other, nodes, service, outside`, run: reachability },
-  { name: 'scale 20, 60, 0', run: scaling, serves: isDefault },
-  { name: 'rolling update', run: rollingUpdate, serves: isDefault },
-  { name: 'namespace deletion', run: namespaceDeletion, serves: isDefault },
-  { name: 'static pod', run: staticPod, serves: isDefault },
-  { name: 'hostPort through portmap', run: hostPort, serves: ({ family }) => family !== 'dual' },
+  { name: 'scale 20, 60, 0', run: scaling, serves: isIpv6 },
+  { name: 'rolling update', run: rollingUpdate, serves: isIpv6 },
+  { name: 'namespace deletion', run: namespaceDeletion, serves: isIpv6 },
+  { name: 'static pod', run: staticPod, serves: isIpv6 },
+  { name: 'hostPort through portmap', run: hostPort, serves: isIpv6 },
   { name: 'annotations for address and pool', run: annotations, serves: ({ family }) => family !== 'ipv6' },
   { name: 'dashboards answer from a collector and Prometheus', run: dashboards, serves: isOnEtcd },
   { name: 'DaemonSet restart while pods change', run: daemonSetRestart, serves: isDefault },
@@ -376,7 +378,7 @@ const SCENARIOS = [
     serves: ({ family }) => family !== 'ipv6',
   },
   { name: 'kubelet and containerd restart while pods change', run: runtimeRestart, serves: isDefault },
-  { name: 'node reboot', run: reboot, serves: ({ family }) => family !== 'dual' },
+  { name: 'node reboot', run: reboot, serves: isIpv6 },
   { name: 'node removal and return', run: nodeRemoval, serves: isDefault },
   { name: 'forced deletion', run: forcedDeletion, serves: isDefault },
   { name: 'podwire-ipam down for a minute', run: withoutIpam, serves: isDefault },
