@@ -90,6 +90,11 @@ export class Observability {
     await until('Prometheus', async () => (await this.#get('/-/ready')).ok, 30);
   }
 
+  /** Keeps a text beside the logs of the run. */
+  keep(name, text) {
+    writeFileSync(join(this.#folder, 'logs', name), text);
+  }
+
   #get(path, parameters = {}) {
     return globalThis.fetch(`http://127.0.0.1:${PROMETHEUS_PORT}${path}?${new URLSearchParams(parameters)}`);
   }

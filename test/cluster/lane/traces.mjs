@@ -16,6 +16,21 @@ const ONE_TRACE = [
   ['podwire-dataplane', /^podwire\.kernel\.batch$/],
 ];
 
+/** The spans of a trace as text, each below its parent: {service, name, offset and duration in milliseconds}. */
+function waterfall(spans) {
+  const sorted = spans.toSorted((a, b) => Number(BigInt(a.startTimeUnixNano) - BigInt(b.startTimeUnixNano)));
+  const originNs = BigInt(sorted[0].startTimeUnixNano);
+  const ms = (ns) => (Number(ns) / 1e6).toFixed(2).padStart(9);
+  const ids = new Set(spans.map(({ spanId }) => spanId));
+  const lines = (parent, depth) =>
+    sorted.filter(parent).flatMap(({ spanId, service, name, startTimeUnixNano, endTimeUnixNano }) => {
+      const [start, end] = [BigInt(startTimeUnixNano), BigInt(endTimeUnixNano)];
+      const line = `${ms(start - originNs)} ${ms(end - start)}  ${'  '.repeat(depth)}${service}: ${name}`;
+      return [line, ...lines(({ parentSpanId }) => parentSpanId === spanId, depth + 1)];
+    });
+  return `${lines(({ parentSpanId = '' }) => !ids.has(parentSpanId), 0).join('\n')}\n`;
+}
+
 function byTrace(spans) {
   const traces = new Map();
   for (const span of spans) traces.set(span.traceId, [...(traces.get(span.traceId) ?? []), span]);
@@ -25,12 +40,14 @@ function byTrace(spans) {
 /** Some trace leads from the kubelet's sync of a pod to the batch of kernel requests. */
 export async function expectOneTrace(observability) {
   let best = [];
+  const partsOf = (spans) =>
+    ONE_TRACE.filter(([service, name]) => spans.some((span) => span.service === service && name.test(span.name)));
   const isWhole = () => {
-    const found = byTrace(observability.spans()).map((spans) =>
-      ONE_TRACE.filter(([service, name]) => spans.some((span) => span.service === service && name.test(span.name))),
-    );
-    best = found.reduce((a, b) => (b.length > a.length ? b : a), []);
-    return best.length === ONE_TRACE.length;
+    const traces = byTrace(observability.spans());
+    best = traces.map(partsOf).reduce((a, b) => (b.length > a.length ? b : a), []);
+    const whole = traces.find((spans) => partsOf(spans).length === ONE_TRACE.length);
+    if (whole !== undefined) observability.keep('one-trace.txt', waterfall(whole));
+    return whole !== undefined;
   };
   await until('one trace from the kubelet to the kernel', isWhole, SOON, () => {
     const services = [...new Set(observability.spans().map(({ service }) => service))];
