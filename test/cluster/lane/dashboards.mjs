@@ -1,5 +1,6 @@
 // The dashboards against the truth: every panel has data, and questions of an operator are answered by panels alone.
-import { panelQueries } from '../../../deploy/observability/dist/dashboards.js';
+import { NAMESPACE } from '../../../deploy/kubernetes/checksum.mjs';
+import { DASHBOARDS, panelQueries } from '../../../deploy/observability/dist/dashboards.js';
 import { expectExemplars, expectOneTrace, expectSamplingKeepsFailures } from './traces.mjs';
 import { sleep, until } from './wait.mjs';
 
@@ -158,8 +159,17 @@ async function leakedAddress({ cluster, namespace }) {
   }
 }
 
+/** The chart installs each dashboard, as Grafana's sidecar looks for it. */
+async function expectInstalled({ api }) {
+  const maps = await api.list('ConfigMap', NAMESPACE, 'grafana_dashboard=1');
+  const titles = maps.flatMap(({ data }) => Object.values(data).map((text) => JSON.parse(text).title));
+  const missing = DASHBOARDS.filter(({ title }) => !titles.includes(title));
+  if (missing.length > 0) throw new Error(`not installed: ${missing.map(({ title }) => title).join(', ')}`);
+}
+
 export async function dashboards(context) {
   const { cluster } = context;
+  await expectInstalled(cluster);
   await load(context, 'first');
   await expectOneTrace(cluster.observability);
   await expectExemplars(cluster.observability);

@@ -49,7 +49,11 @@ export class Podwire {
     // Audits often, so that its findings are seen soon.
     const settings = { PODWIRE_IPAM_MAINTENANCE_INTERVAL_SECONDS: '10' };
     const ipam = { store: 'etcd', etcd, authoritySecretName: SECRETS.authority, settings };
-    return { ipam: { ...this.#familyValues().ipam, ...ipam }, telemetry: { endpoint: COLLECTOR.http } };
+    return {
+      ipam: { ...this.#familyValues().ipam, ...ipam },
+      telemetry: { endpoint: COLLECTOR.http },
+      dashboards: { enabled: true },
+    };
   }
 
   get #ipam() {
