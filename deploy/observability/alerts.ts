@@ -48,6 +48,14 @@ const eventLoop = (delay: string): readonly Series[] => [
   { series: 'nodejs_eventloop_delay_p99_seconds{instance="a",job="podwire-ipam"}', values: delay },
 ];
 
+const lostSpans = (lost: string): readonly Series[] => [
+  { series: 'podwire_build_info{instance="a",job="podwire-ipam",version="1"}', values: '1x90' },
+  {
+    series: 'otel_sdk_processor_span_processed_total{instance="a",job="podwire-ipam",error_type="Error"}',
+    values: lost,
+  },
+];
+
 /** Every alert. `instance` is the node, or the scraped address. */
 export const ALERTS: readonly Alert[] = [
   {
@@ -396,6 +404,20 @@ export const ALERTS: readonly Alert[] = [
     example: {
       fires: one('podwire_dataplane_bird_sessions{instance="a",established="false"}', '1x60'),
       silent: one('podwire_dataplane_bird_sessions{instance="a",established="true"}', '4x60'),
+    },
+  },
+  {
+    name: 'PodwireSpansLost',
+    severity: 'warning',
+    for: '15m',
+    expression:
+      'sum by (job, instance) (increase(otel_sdk_processor_span_processed_total{error_type!=""}[10m])) > 0 and on (job, instance) podwire_build_info',
+    summary: '{{ $labels.job }} on {{ $labels.instance }} loses spans',
+    meaning: 'The collector is down, slow or refuses spans. No pod is affected.',
+    action: 'Check the collector, and `OTEL_EXPORTER_OTLP_ENDPOINT`. The log of the process has the reason.',
+    example: {
+      fires: lostSpans('0+5x90'),
+      silent: lostSpans('0x5 5x90'),
     },
   },
   {

@@ -20,6 +20,9 @@ are in seconds. A counter exists with 0 from the start of its process, unless th
 Counters of podwire-ipam are per replica. Its gauges describe the whole datastore and are the same on every replica: use
 \`max\`, not \`sum\`, over replicas. It also has four of its gauges under the names that Calico's kube-controllers use:
 \`ipam_allocations_in_use\`, \`ipam_allocations_borrowed\`, \`ipam_blocks\` and \`ipam_ippool_size\`.
+
+A process that exports spans also has the SDK's \`otel_sdk_processor_span_*\`: spans that were exported, that were lost
+(label \`error_type\`), and that wait.
 `;
 
 /** A label with more values has only its first ones in the table. */

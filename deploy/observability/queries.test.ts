@@ -13,6 +13,7 @@ const TARGET_LABELS = ['job', 'instance', 'le'];
 /** Series of other programs, with the labels that queries use. */
 const FOREIGN: Readonly<Record<string, readonly string[]>> = {
   kubelet_run_podsandbox_duration_seconds_sum: [],
+  otel_sdk_processor_span_processed_total: ['error_type'],
   podwire_span_duration_seconds_bucket: ['span_name'],
 };
 

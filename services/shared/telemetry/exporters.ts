@@ -67,7 +67,7 @@ export async function metricReaders({ names, env, log }: ExporterSource): Promis
 
 /** An option of the SDK that its type for the variables of the environment omits. */
 interface Counted {
-  readonly meterProvider: MeterProvider;
+  readonly selfObsMeterProvider: MeterProvider;
 }
 
 /**
@@ -82,7 +82,7 @@ export async function spanProcessors(
   for (const name of names) {
     if (name === 'otlp') {
       const exporter = await SPAN_EXPORTERS[protocolOf('TRACES', env, log)]();
-      const counted: BufferConfig & Counted = { meterProvider };
+      const counted: BufferConfig & Counted = { selfObsMeterProvider: meterProvider };
       processors.push(new BatchSpanProcessor(exporter, counted));
     } else if (name === 'console') {
       processors.push(new SimpleSpanProcessor(new ConsoleSpanExporter()));

@@ -141,6 +141,16 @@ describe('with metrics alone', () => {
   });
 });
 
+test('spans that a collector does not take are counted', async () => {
+  const env = {
+    OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: `${endpoint}/refused`,
+    OTEL_METRICS_EXPORTER: 'console',
+  };
+  const { exitCode, stdout, log } = await new Program('telemetry.ts', [`00-${TRACE}-${PARENT}-01`], env).result;
+  expect(exitCode, JSON.stringify(log)).toBe(0);
+  expect(stdout).toMatch(/otel\.sdk\.processor\.span\.processed[^]*'error\.type': 'OTLPExporterError'/);
+});
+
 test('OTEL_TRACES_SAMPLER decides which spans are recorded', async () => {
   const env = {
     OTEL_EXPORTER_OTLP_ENDPOINT: endpoint,

@@ -77,8 +77,8 @@ export async function startTelemetry(source: TelemetrySource): Promise<StopTelem
   if (stopMetrics) observeProcess(version);
   const stopTraces = spans.length > 0 ? await startTraces(spans, resource, source) : undefined;
   const stop = async (): Promise<void> => {
-    await stopTraces?.();
-    await stopMetrics?.();
+    // The last export of metrics counts the spans that were lost.
+    await (stopTraces?.() ?? Promise.resolve()).finally(stopMetrics);
   };
   return () => exportAtStop(stop, log);
 }
