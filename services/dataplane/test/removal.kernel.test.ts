@@ -121,6 +121,8 @@ test('a removal is refused while podwire-dataplane runs', async () => {
   mkdirSync(bench.records);
   const service = await startService(bench.config(), bench.deps());
   try {
+    // The service writes the table in the background, after its start.
+    await expect.poll(() => new ProgramNft().read(GUARD_TABLE)).toBeDefined();
     const before = state();
     await expect(remove(true)).resolves.toBe(1);
     expect(output.join('')).toContain('podwire-dataplane runs on this node; stop it first');
