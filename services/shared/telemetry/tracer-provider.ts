@@ -30,6 +30,7 @@ export class PodwireTracerProvider implements TracerProvider {
   readonly #provider: TracerProvider;
   readonly #nowNs: () => bigint;
   readonly #ids = new RandomIdGenerator();
+  readonly #changed = new WeakSet<Tracer>();
 
   constructor(provider: TracerProvider, clock: Pick<Clock, 'nowMs' | 'monotonicMs'>) {
     this.#provider = provider;
@@ -38,6 +39,9 @@ export class PodwireTracerProvider implements TracerProvider {
 
   getTracer(...source: Parameters<TracerProvider['getTracer']>): Tracer {
     const tracer = this.#provider.getTracer(...source);
+    // Asked for with each call; the SDK returns the same one.
+    if (this.#changed.has(tracer)) return tracer;
+    this.#changed.add(tracer);
     const startSpan = tracer.startSpan.bind(tracer);
     // The SDK's startActiveSpan calls it too.
     tracer.startSpan = (name, options = {}, parent = context.active()) => {
