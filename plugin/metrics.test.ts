@@ -75,15 +75,15 @@ test('readiness is a gauge, and so is each reason why an ADD would fail, from th
   const status = () => plugin.run('STATUS', { config: { cniVersion: '1.1.0' } });
   await vi.waitFor(async () => expect(await status()).toMatchObject({ exitCode: 0 }), { timeout: 20_000 });
   const levels = async () => (await read.read()).filter((line) => /^(ready|add_blocked) /.test(line));
-  const others = ['dataplane', 'ipam', 'ipam-plugin', 'journal'].map((reason) => `add_blocked reason=${reason} 0`);
-  expect(await levels()).toEqual(['add_blocked reason=addresses 0', ...others, 'ready 1']);
+  const unblocked = ['dataplane', 'ipam', 'ipam-plugin', 'journal'].map((reason) => `add_blocked reason=${reason} 0`);
+  expect(await levels()).toEqual(['add_blocked reason=addresses 0', ...unblocked, 'ready 1']);
   for (let count = 0; count < 64; count++) {
     plugin.ipam.put({ network: 'net', containerId: `c${count}`, interfaceName: 'eth0' });
   }
   await vi.waitFor(
     async () => {
       await status();
-      expect(await levels()).toEqual(['add_blocked reason=addresses 1', ...others, 'ready 1']);
+      expect(await levels()).toEqual(['add_blocked reason=addresses 1', ...unblocked, 'ready 1']);
     },
     { timeout: 20_000 },
   );

@@ -1,7 +1,6 @@
 import { DASHBOARDS, grafanaDashboard } from './dashboards.js';
-import { metricsDocument } from './metrics-document.js';
+import { metricsDocument, spansDocument } from './reference-documents.js';
 import { rulesFile, runbook } from './rules.js';
-import { spansDocument } from './spans-document.js';
 
 /** The generated files of this folder, by their paths. */
 export function generatedFiles(): Readonly<Record<string, string>> {

@@ -57,7 +57,8 @@ export const IPAM: DashboardDefinition = {
         },
         {
           title: 'Allocations by result',
-          description: 'repeated: the same request again, after a lost answer. Others are failures.',
+          description:
+            'repeated: the same request again, after a lost answer. Every other result is the name of a failure.',
           kind: 'stack',
           unit: 'short',
           width: 12,

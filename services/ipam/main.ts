@@ -12,8 +12,8 @@ import { startTelemetry } from '@podwire/shared/telemetry/telemetry';
 import { parseCommandLine, runCommand } from './commands.js';
 import { readConfig } from './config.js';
 import { KubernetesApi } from './kubernetes/api.js';
-import { TELEMETRY } from './metrics.js';
 import { startService } from './service.js';
+import { TELEMETRY } from './telemetry.js';
 
 const own = { clock, random: Math.random, newUid: randomUUID, pid: process.pid };
 const kubernetes = (): KubernetesApi => KubernetesApi.inCluster(process.env);

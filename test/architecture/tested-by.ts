@@ -26,7 +26,7 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/ipam/node-controller/node-controller.ts': 'services/ipam/start-controller.test.ts',
 
   // All documents and queries of the folder.
-  'deploy/observability/metrics-document.ts': 'deploy/observability/documents.test.ts',
+  'deploy/observability/reference-documents.ts': 'deploy/observability/documents.test.ts',
   'deploy/observability/panels.ts': 'deploy/observability/queries.test.ts',
 
   // Every span that a trace of the three processes has.

@@ -17,7 +17,7 @@ const PROCESSES: readonly (readonly [ProcessName, port: number, own: RegExp])[] 
 ];
 
 /** Names of Calico's kube-controllers, and what the SDK adds. */
-const OTHERS = /^(ipam_(allocations_in_use|allocations_borrowed|blocks|ippool_size)|target_info)$/;
+const NOT_OF_CATALOG = /^(ipam_(allocations_in_use|allocations_borrowed|blocks|ippool_size)|target_info)$/;
 
 const CATALOG = Object.keys(METRICS).filter((name): name is MetricName => name in METRICS);
 const bySeries = new Map(CATALOG.map((name) => [seriesName(name), name]));
@@ -72,7 +72,7 @@ afterAll(async () => {
 describe.each(PROCESSES)('a scrape of the %s', (service, _, own) => {
   test('has only metrics of the catalog, as it describes them', () => {
     for (const [series, { help, type, labels }] of scraped.get(service)!) {
-      if (OTHERS.test(series)) continue;
+      if (NOT_OF_CATALOG.test(series)) continue;
       const name = bySeries.get(series);
       expect(name, `${series} is not in the catalog`).toBeDefined();
       const { about, kind, labels: described = {} } = metricOf(name!);

@@ -83,7 +83,7 @@ export async function startTelemetry(source: TelemetrySource): Promise<StopTelem
   return () => exportAtStop(stop, log);
 }
 
-/** Attributes that are the same after a restart: others would make new series each time. */
+/** Attributes that are the same after a restart: an attribute that changes would make new series at each restart. */
 async function resourceOf({ service, instance, nodeName }: TelemetrySource, version: string): Promise<Resource> {
   const { defaultResource, detectResources, envDetector, hostDetector, resourceFromAttributes } =
     await import('@opentelemetry/resources');

@@ -62,9 +62,7 @@ describe('a span', () => {
   test('is made once, however often its tracer was asked for', () => {
     const own = new PodwireTracerProvider(provider, clock);
     const first = own.getTracer('asked often');
-    const { startSpan } = first;
     for (let count = 0; count < 20_000; count++) expect(own.getTracer('asked often')).toBe(first);
-    expect(first.startSpan).toBe(startSpan);
     first.startSpan('podwire.shim').end();
     expect(exporter.getFinishedSpans()).toHaveLength(1);
   });

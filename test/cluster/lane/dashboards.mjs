@@ -56,8 +56,8 @@ async function everyPanelHasData({ cluster }) {
 }
 
 /**
- * Which phase makes pods slow? The pods come one after the other: of several at a time, most would wait for the transactions of
- * the others.
+ * Which phase makes pods slow? The pods come one after the other: of several at a time, most would wait for the
+ * transactions of earlier pods.
  */
 async function slowEtcd({ cluster, namespace }) {
   const title = 'Mean ADD by phase';

@@ -1,4 +1,6 @@
+// METRICS.md and SPANS.md.
 import { METRICS, metricOf, type MetricName } from '@podwire/shared/telemetry/metrics';
+import { ATTRIBUTES, SPANS } from '@podwire/shared/telemetry/spans';
 
 import { ALERTS, type Alert } from './alerts.js';
 import { labelName, seriesName, seriesNames } from './series.js';
@@ -11,7 +13,7 @@ const SECTIONS = [
   ['Every process', /^/],
 ] as const;
 
-const HEAD = `# Metrics
+const METRICS_HEAD = `# Metrics
 
 Generated from the catalog in \`services/shared/telemetry\` by \`npm run dashboards\`. The names are those in Prometheus,
 whether it scrapes the processes or receives the metrics by OTLP; a histogram has \`_bucket\`, \`_sum\` and \`_count\`. Times
@@ -35,21 +37,20 @@ export function metricsDocument(): string {
   const sections = SECTIONS.map(([title, pattern]) => {
     const names = [...rest].filter((name) => pattern.test(name));
     for (const name of names) rest.delete(name);
-    return `## ${title}\n\n${table(names)}`;
+    return `## ${title}\n\n${metricsTable(names)}`;
   });
-  return [HEAD, ...sections].join('\n');
+  return [METRICS_HEAD, ...sections].join('\n');
 }
 
-function table(names: readonly MetricName[]): string {
-  const rows = names.map((name) => [
+function metricsTable(names: readonly MetricName[]): string {
+  const row = (name: MetricName) => [
     `\`${seriesName(name)}\``,
     metricOf(name).kind,
     labels(name),
     about(name),
     alerts(name),
-  ]);
-  const lines = [['Name', 'Type', 'Labels', 'Meaning', 'Alerts'], ['---', '---', '---', '---', '---'], ...rows];
-  return `${lines.map((cells) => `| ${cells.join(' | ')} |`).join('\n')}\n`;
+  ];
+  return table(['Name', 'Type', 'Labels', 'Meaning', 'Alerts'], names.map(row));
 }
 
 function labels(name: MetricName): string {
@@ -75,4 +76,28 @@ function alerts(name: MetricName): string {
   return ALERTS.filter(uses)
     .map((alert) => alert.name)
     .join(', ');
+}
+
+const SPANS_HEAD = `# Spans
+
+Generated from the table in \`services/shared/telemetry/spans.ts\` by \`npm run dashboards\`. A span of a call is named after
+its method, such as \`podwire.ipam.v1.AddressService/Allocate\`: CLIENT at the caller, SERVER at the service. Background
+checks have no spans. A repeated call is an event \`podwire.retry\` of the command's span, with \`error.type\`.
+`;
+
+/** The content of SPANS.md. */
+export function spansDocument(): string {
+  const spans = Object.entries(SPANS).map(([name, { kind, about: text }]) => [`\`${name}\``, kind, text]);
+  const attributes = Object.entries(ATTRIBUTES).map(([name, { type, about: text }]) => [`\`${name}\``, type, text]);
+  const tables = [
+    table(['Span', 'Kind', 'Meaning'], spans),
+    '## Attributes\n',
+    table(['Attribute', 'Type', 'Meaning'], attributes),
+  ];
+  return [SPANS_HEAD, ...tables].join('\n');
+}
+
+function table(head: readonly string[], rows: readonly (readonly string[])[]): string {
+  const lines = [head, head.map(() => '---'), ...rows];
+  return `${lines.map((cells) => `| ${cells.join(' | ')} |`).join('\n')}\n`;
 }
