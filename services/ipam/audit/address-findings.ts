@@ -34,8 +34,6 @@ const TUNNELS: ReadonlySet<string> = new Set<TunnelKind>([
   'ipipTunnelAddress',
   'vxlanTunnelAddress',
   'vxlanV6TunnelAddress',
-  'wireguardTunnelAddress',
-  'wireguardV6TunnelAddress',
 ]);
 
 /**

@@ -14,7 +14,13 @@ import { NOW_MS, prefix, request } from '../testing/records.js';
 async function withPool(options: MemoryStoreOptions = {}) {
   const store = new MemoryStore(options);
   const started = { store, ...(await startIpam(store)) };
-  const checked = checkPool({ name: 'p', cidr: '10.0.0.0/27', blockSizeBits: 30, disabled: false });
+  const checked = checkPool({
+    name: 'p',
+    cidr: '10.0.0.0/27',
+    blockSizeBits: 30,
+    vxlanMode: 'Always',
+    disabled: false,
+  });
   if (!checked.ok) throw new Error('the pool is at fault');
   await started.ipam.pools.create(checked.spec, forever);
   return started;
@@ -139,7 +145,7 @@ describe('deleting a node', () => {
           Promise.allSettled([
             remove(ipam, 'n1'),
             allocateOn(other, 'n1', 'c1'),
-            other.nodes.assignTunnel({ nodeName: 'n1', kind: 'wireguardTunnelAddress' }, forever),
+            other.nodes.assignTunnel({ nodeName: 'n1', kind: 'vxlanTunnelAddress' }, forever),
             register(other, 'n1'),
           ]),
         );
@@ -178,7 +184,7 @@ describe('on two replicas at the same time', () => {
     const labels = { b: '1', a: '2' };
     const told = { name: 'n1', ipv4, ipv6: undefined, labels, interfaces, tunnelMacs };
     const { listing } = await ipam.nodes.register(told, forever);
-    await ipam.nodes.assignTunnel({ nodeName: 'n1', kind: 'wireguardTunnelAddress' }, forever);
+    await ipam.nodes.assignTunnel({ nodeName: 'n1', kind: 'vxlanTunnelAddress' }, forever);
     const [mine, others] = await Promise.all([ipam, other.ipam].map((replica) => replica.nodes.get('n1', forever)));
     expect(mine).toEqual(others);
     expect(versionOf(mine!.node)).toBe(versionOf(others!.node));

@@ -128,8 +128,6 @@ const KINDS: readonly (readonly [TunnelKindMessage, TunnelKind])[] = [
   [TunnelKindMessage.TUNNEL_KIND_IPIP, 'ipipTunnelAddress'],
   [TunnelKindMessage.TUNNEL_KIND_VXLAN_IPV4, 'vxlanTunnelAddress'],
   [TunnelKindMessage.TUNNEL_KIND_VXLAN_IPV6, 'vxlanV6TunnelAddress'],
-  [TunnelKindMessage.TUNNEL_KIND_WIREGUARD_IPV4, 'wireguardTunnelAddress'],
-  [TunnelKindMessage.TUNNEL_KIND_WIREGUARD_IPV6, 'wireguardV6TunnelAddress'],
 ];
 
 const WITH_MAC: readonly TunnelKind[] = ['vxlanTunnelAddress', 'vxlanV6TunnelAddress'];

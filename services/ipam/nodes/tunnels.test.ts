@@ -37,8 +37,6 @@ describe('a tunnel gets an address', () => {
     ['ipipTunnelAddress', { ipipMode: 'Always' }, '10.8.0.0/28', 'ipip-tunnel-addr-n1'],
     ['vxlanTunnelAddress', { vxlanMode: 'Always' }, '10.8.0.0/28', 'vxlan-tunnel-addr-n1'],
     ['vxlanV6TunnelAddress', { vxlanMode: 'CrossSubnet' }, 'fd00::/124', 'vxlan-v6-tunnel-addr-n1'],
-    ['wireguardTunnelAddress', {}, '10.8.0.0/28', 'wireguard-tunnel-addr-n1'],
-    ['wireguardV6TunnelAddress', {}, 'fd00::/124', 'wireguard-v6-tunnel-addr-n1'],
   ])('%s: under the handle and with the attributes of Calico’s, in the node’s record', (kind, rest, cidr, handle) => {
     const blockSizeBits = cidr.includes(':') ? 126 : 30;
     const view = new MapView([nodeRecord('n1'), poolRecord('p', cidr, { blockSizeBits, ...rest })]);

@@ -33,8 +33,6 @@ const VXLAN = {
   encapsulation: 'VXLAN',
   isEncapsulated: ({ vxlanMode }: Pool): boolean => vxlanMode !== 'Never',
 };
-/** WireGuard is a node setting, so it carries packets of any pool. */
-const WIREGUARD = { encapsulation: 'WireGuard', isEncapsulated: (): boolean => true };
 
 const TUNNELS: Readonly<Record<TunnelKind, TunnelProperties>> = {
   ipipTunnelAddress: {
@@ -45,8 +43,6 @@ const TUNNELS: Readonly<Record<TunnelKind, TunnelProperties>> = {
   },
   vxlanTunnelAddress: { family: 4, handle: 'vxlan-tunnel-addr-', ...VXLAN },
   vxlanV6TunnelAddress: { family: 6, handle: 'vxlan-v6-tunnel-addr-', ...VXLAN },
-  wireguardTunnelAddress: { family: 4, handle: 'wireguard-tunnel-addr-', ...WIREGUARD },
-  wireguardV6TunnelAddress: { family: 6, handle: 'wireguard-v6-tunnel-addr-', ...WIREGUARD },
 };
 
 /** ID of the handle that holds the address of a node's tunnel. */

@@ -4,12 +4,7 @@ import type { Prefix } from '@podwire/shared/net/prefix';
 import { wholeSeconds } from './block.js';
 
 /** Kinds of a node's tunnels, by the `type` among the attributes of their addresses. */
-export type TunnelKind =
-  | 'ipipTunnelAddress'
-  | 'vxlanTunnelAddress'
-  | 'vxlanV6TunnelAddress'
-  | 'wireguardTunnelAddress'
-  | 'wireguardV6TunnelAddress';
+export type TunnelKind = 'ipipTunnelAddress' | 'vxlanTunnelAddress' | 'vxlanV6TunnelAddress';
 
 /** A node's address with its subnet: the first `subnetBits` bits of `address`. */
 export interface NodeAddress {

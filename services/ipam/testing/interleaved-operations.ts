@@ -51,7 +51,7 @@ export const releaseHandle = (id: string): Operation =>
 
 export function poolSpec(name: string, cidr: string) {
   const blockSizeBits = cidr.includes(':') ? 127 : 31;
-  const checked = checkPool({ name, cidr, blockSizeBits, disabled: false });
+  const checked = checkPool({ name, cidr, blockSizeBits, vxlanMode: 'Always', disabled: false });
   if (!checked.ok) throw new Error('the pool is at fault');
   return checked.spec;
 }
@@ -125,7 +125,7 @@ export const makeStrict = operation('make affinity strict, and look at what ther
   return `${config.strictAffinity} ${state.kind}`;
 });
 
-const TUNNEL = 'wireguardTunnelAddress';
+const TUNNEL = 'vxlanTunnelAddress';
 
 export const tunnel = (nodeName: string): Operation =>
   operation(`an address for the tunnel of ${nodeName}`, async (ipam) =>

@@ -140,7 +140,6 @@ describe('a node', () => {
           ['ipipTunnelAddress', { address: prefix('10.65.0.1/32') }],
           ['vxlanTunnelAddress', { address: prefix('10.65.0.2/32') }],
           ['vxlanV6TunnelAddress', { address: prefix('fd00::2/128') }],
-          ['wireguardTunnelAddress', { address: prefix('10.65.0.4/32') }],
         ]),
         tunnelMacs: new Map([
           ['vxlanTunnelAddress', '66:00:00:00:00:01'],
@@ -169,7 +168,7 @@ describe('a node', () => {
       metadata: { name: 'node-1', uid: '77', creationTimestamp: '2026-08-22T06:00:00Z', annotations: { a: 'b' } },
       spec: {
         bgp: { ipv4Address: '192.0.2.1/24', asNumber: 64512 },
-        wireguard: { later: true },
+        wireguard: { interfaceIPv4Address: '10.65.0.4', later: true },
         addresses: [{ address: '192.0.2.1/24', type: 'CalicoNodeIP' }],
         orchRefs: [{ nodeName: 'node-1', orchestrator: 'k8s' }],
       },

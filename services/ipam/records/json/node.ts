@@ -34,14 +34,12 @@ const TUNNELS: readonly TunnelField[] = [
   { kind: 'ipipTunnelAddress', group: 'bgp', address: 'ipv4IPIPTunnelAddr' },
   { kind: 'vxlanTunnelAddress', address: 'ipv4VXLANTunnelAddr', mac: 'vxlanTunnelMACAddr' },
   { kind: 'vxlanV6TunnelAddress', address: 'ipv6VXLANTunnelAddr', mac: 'vxlanTunnelMACAddrV6' },
-  { kind: 'wireguardTunnelAddress', group: 'wireguard', address: 'interfaceIPv4Address' },
-  { kind: 'wireguardV6TunnelAddress', group: 'wireguard', address: 'interfaceIPv6Address' },
 ];
 
 interface TunnelField {
   readonly kind: TunnelKind;
   /** Name of the object within the spec that holds the field; the spec itself when left out. */
-  readonly group?: 'bgp' | 'wireguard';
+  readonly group?: 'bgp';
   readonly address: string;
   readonly mac?: string;
 }
@@ -206,19 +204,16 @@ function omitIfEmpty(name: string, object: JsonObject): JsonObject {
 
 function encodeSpec(node: Node, stored: JsonObject): JsonObject {
   const bgp = readObject(field(stored, 'bgp', 'spec'));
-  const wireguard = readObject(field(stored, 'wireguard', 'spec'));
   const newBgp = {
     ...omitFields(bgp, ['ipv4Address', 'ipv6Address', ...fieldsOf('bgp')]),
     ...(node.ipv4 ? { ipv4Address: keepAddress(node.ipv4, bgp.ipv4Address) } : {}),
     ...(node.ipv6 ? { ipv6Address: keepAddress(node.ipv6, bgp.ipv6Address) } : {}),
     ...encodeTunnels(node, 'bgp'),
   };
-  const newWireguard = { ...omitFields(wireguard, fieldsOf('wireguard')), ...encodeTunnels(node, 'wireguard') };
   return {
-    ...omitFields(stored, ['bgp', 'wireguard', 'interfaces', ...fieldsOf(undefined)]),
+    ...omitFields(stored, ['bgp', 'interfaces', ...fieldsOf(undefined)]),
     ...encodeTunnels(node, undefined),
     ...omitIfEmpty('bgp', newBgp),
-    ...omitIfEmpty('wireguard', newWireguard),
     ...encodeInterfaces(node, stored),
   };
 }

@@ -30,10 +30,6 @@ export enum TunnelKind {
   TUNNEL_KIND_VXLAN_IPV4 = 2,
   /** TUNNEL_KIND_VXLAN_IPV6 - VXLAN over IPv6, RFC 7348. */
   TUNNEL_KIND_VXLAN_IPV6 = 3,
-  /** TUNNEL_KIND_WIREGUARD_IPV4 - WireGuard with an IPv4 address inside. */
-  TUNNEL_KIND_WIREGUARD_IPV4 = 4,
-  /** TUNNEL_KIND_WIREGUARD_IPV6 - WireGuard with an IPv6 address inside. */
-  TUNNEL_KIND_WIREGUARD_IPV6 = 5,
   UNRECOGNIZED = -1,
 }
 
@@ -2111,7 +2107,7 @@ export const NodeServiceService = {
   },
   /**
    * AllocateTunnelAddress ensures that a node's tunnel has an address of a suitable pool: enabled, with the same
-   * encapsulation, and allowed for tunnels. WireGuard accepts any encapsulation. A suitable current address is kept,
+   * encapsulation, and allowed for tunnels. A suitable current address is kept,
    * another one is replaced. The address is written to the node in the same transaction.
    *
    * Idempotent.
@@ -2201,7 +2197,7 @@ export interface NodeServiceServer extends UntypedServiceImplementation {
   deleteNode: handleUnaryCall<DeleteNodeRequest, DeleteNodeResponse>;
   /**
    * AllocateTunnelAddress ensures that a node's tunnel has an address of a suitable pool: enabled, with the same
-   * encapsulation, and allowed for tunnels. WireGuard accepts any encapsulation. A suitable current address is kept,
+   * encapsulation, and allowed for tunnels. A suitable current address is kept,
    * another one is replaced. The address is written to the node in the same transaction.
    *
    * Idempotent.
@@ -2341,7 +2337,7 @@ export interface NodeServiceClient extends Client {
   ): ClientUnaryCall;
   /**
    * AllocateTunnelAddress ensures that a node's tunnel has an address of a suitable pool: enabled, with the same
-   * encapsulation, and allowed for tunnels. WireGuard accepts any encapsulation. A suitable current address is kept,
+   * encapsulation, and allowed for tunnels. A suitable current address is kept,
    * another one is replaced. The address is written to the node in the same transaction.
    *
    * Idempotent.
