@@ -90,7 +90,7 @@ export const IPAM_ZONES = [
   {
     path: `${IPAM}/engine/etcd`,
     zones: ['services/shared', ...STORED, `${IPAM}/engine/*`],
-    packages: ['@grpc/grpc-js', '@opentelemetry/api', 'cockatiel', 'etcd3'],
+    packages: ['@grpc/grpc-js', '@opentelemetry/api', 'etcd3'],
     ...NODE,
   },
   {

@@ -3,8 +3,14 @@ import { rootCertificates } from 'node:tls';
 import { InterceptingCall, status, type CallOptions, type ChannelOptions, type Interceptor } from '@grpc/grpc-js';
 import { failureOfSignal } from '@podwire/shared/failure/signal';
 import type { Clock } from '@podwire/shared/runtime/clock';
-import { noop } from 'cockatiel';
-import { Etcd3, type IDuplexStream, type IResponseHeader, type IWatchRequest, type IWatchResponse } from 'etcd3';
+import {
+  Etcd3,
+  type IDuplexStream,
+  type IOptions,
+  type IResponseHeader,
+  type IWatchRequest,
+  type IWatchResponse,
+} from 'etcd3';
 
 import { withToken, isStaleTokenError, UserToken, type Credentials } from './credentials.js';
 import { failureOfEtcd, timeoutFailure, type RevisionGone } from './failure.js';
@@ -143,11 +149,28 @@ export class EtcdEndpoint {
   }
 }
 
+type FaultHandling = NonNullable<NonNullable<IOptions['faultHandling']>['global']>;
+
+const noEvents: FaultHandling['onSuccess'] & FaultHandling['onFailure'] = () => ({ dispose: () => undefined });
+
+/** Each request is executed once, whatever its result. */
+class NoFaultHandling implements FaultHandling {
+  /** Exists in the type only. */
+  declare readonly _altReturn: never;
+  readonly onSuccess = noEvents;
+  readonly onFailure = noEvents;
+  readonly #signal = new AbortController().signal;
+
+  async execute<T>(request: (context: { signal: AbortSignal }) => PromiseLike<T> | T): Promise<T> {
+    return await request({ signal: this.#signal });
+  }
+}
+
 function connect(url: string, { tls: { ca, identity } }: Credentials): Etcd3 {
   return new Etcd3({
     hosts: url,
     grpcOptions: CHANNEL,
-    faultHandling: { global: noop, host: () => noop },
+    faultHandling: { global: new NoFaultHandling(), host: () => new NoFaultHandling() },
     // Without files, the scheme of the URL alone selects TLS.
     ...((ca ?? identity) && {
       credentials: {
