@@ -1,6 +1,4 @@
 #!/usr/bin/env node
-import '@podwire/shared/runtime/young-generation';
-
 import { hostname } from 'node:os';
 import process from 'node:process';
 
@@ -8,6 +6,9 @@ import { systemClock } from '@podwire/shared/runtime/clock';
 import { runProcess } from '@podwire/shared/runtime/lifecycle';
 import { createLogger } from '@podwire/shared/runtime/log';
 import { startTelemetry } from '@podwire/shared/telemetry/telemetry';
+
+import { startPlugin } from './service.js';
+import { pluginUsage, readPluginSettings } from './settings.js';
 
 const NAME = 'podwire-plugin';
 
@@ -19,13 +20,8 @@ const log = createLogger({ service: NAME, level: 'info' });
 await runProcess({
   log,
   stopTimeoutMs: STOP_TIMEOUT_MS,
-  usage: async () => (await import('./settings.js')).pluginUsage(hostname()),
+  usage: () => pluginUsage(hostname()),
   start: async (stopped) => {
-    // Loaded after the young generation is limited; otherwise loading would grow it.
-    const [{ startPlugin }, { readPluginSettings }] = await Promise.all([
-      import('./service.js'),
-      import('./settings.js'),
-    ]);
     const settings = readPluginSettings(process.env, hostname());
     log.level = settings.logLevel;
     const own = { clock: systemClock, random: Math.random, pid: process.pid };

@@ -2,13 +2,14 @@
 import { hostname } from 'node:os';
 import process from 'node:process';
 
-import '@podwire/shared/runtime/young-generation';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import { runProcess } from '@podwire/shared/runtime/lifecycle';
 import { createLogger } from '@podwire/shared/runtime/log';
 import { startTelemetry } from '@podwire/shared/telemetry/telemetry';
 
+import { dataplaneUsage, readConfig } from './config.js';
 import { readBoot } from './pods/orphans.js';
+import { startService } from './service.js';
 
 const NAME = 'podwire-dataplane';
 
@@ -23,10 +24,8 @@ const log = createLogger({ service: NAME, level: 'info' });
 await runProcess({
   log,
   stopTimeoutMs: STOP_TIMEOUT_MS,
-  usage: async () => (await import('./config.js')).dataplaneUsage(hostname()),
+  usage: () => dataplaneUsage(hostname()),
   start: async (stopped) => {
-    // Loaded after young-generation has limited the heap, which would grow meanwhile.
-    const [{ startService }, { readConfig }] = await Promise.all([import('./service.js'), import('./config.js')]);
     const config = readConfig(process.env, hostname());
     log.level = config.logLevel;
     const own = { clock: systemClock, random: Math.random, boot: readBoot(), pid: process.pid, stopped };

@@ -27,7 +27,7 @@ export interface ProcessOptions {
    */
   readonly args?: readonly string[];
   /** The text of `--help`. Default: usage without arguments. */
-  readonly usage?: () => Promise<string>;
+  readonly usage?: () => string;
 }
 
 const INVALID_USAGE = 2;
@@ -101,7 +101,7 @@ function redirectConsole(log: Logger): void {
 async function answerArguments(args: readonly string[], { log, usage }: ProcessOptions): Promise<never> {
   const name = String(log.bindings().service);
   if (args.some((arg) => arg === '--help' || arg === '-h')) {
-    process.stdout.write((await usage?.()) ?? `usage: ${name}\n\nSettings are environment variables.\n`);
+    process.stdout.write(usage?.() ?? `usage: ${name}\n\nSettings are environment variables.\n`);
   } else if (args.length === 1 && args[0] === '--version') {
     // Podwire's packages have one version.
     process.stdout.write(`${name} ${(await readOwnPackage(import.meta.url, '@podwire/shared')).version}\n`);

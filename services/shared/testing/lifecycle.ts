@@ -81,7 +81,7 @@ const [scenario = '', ...rest] = process.argv.slice(2);
 const start = SCENARIOS[scenario];
 if (!start) throw new Error(`no such life: ${scenario}`);
 const args = scenario === 'takes no arguments' ? rest : [];
-const usage = () => Promise.resolve('usage: fixture\n');
+const usage = () => 'usage: fixture\n';
 const log = createLogger({ service: 'fixture', level: 'info' });
 // The time limits are longer than a busy machine takes.
 const stopTimeoutMs = scenario.startsWith('hangs') ? 600 : 30_000;

@@ -1,6 +1,4 @@
 // A resident plugin that calls both services one after the other, and decides nothing. usage: plugin.js SOCKET IPAM DATAPLANE
-import '@podwire/shared/runtime/young-generation';
-
 import { createServer } from 'node:http';
 import process from 'node:process';
 import { buffer } from 'node:stream/consumers';

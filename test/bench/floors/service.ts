@@ -1,7 +1,6 @@
 // A gRPC service that decides nothing. usage: service.js SOCKET [embedded DIRECTORY | etcd URL]
 import process from 'node:process';
 
-import '@podwire/shared/runtime/young-generation';
 import { Server, ServerCredentials, type handleUnaryCall } from '@grpc/grpc-js';
 import { EmbeddedStore } from '@podwire/ipam/engine/embedded/embedded-store';
 import type { Store } from '@podwire/ipam/engine/store';
