@@ -3,7 +3,6 @@ import importX, { createNodeResolver } from 'eslint-plugin-import-x';
 import tseslint from 'typescript-eslint';
 
 import { allowedImports } from './test/architecture/allowed-imports.mjs';
-import { growingSpread } from './test/architecture/growing-spread.mjs';
 
 const TESTS = ['**/*.test.ts', '**/testing/**/*.ts', '**/test/**/*.ts'];
 
@@ -14,21 +13,6 @@ const EDGES = [
   'services/shared/telemetry/process-metrics.ts',
   'deploy/**',
   'addon/lib/load.ts',
-];
-
-/** What every pod's ADD and DEL, and every change of a block, goes through. */
-const REQUEST_PATH = [
-  'addon/lib/**/*.ts',
-  'plugin/{clients,commands,requests}/*.ts',
-  'plugin/cni/{annotations,environment,pod-request}.ts',
-  'plugin/{run,events}.ts',
-  'services/shared/{attachment,rpc}/*.ts',
-  'services/shared/runtime/{log,late-lines}.ts',
-  'services/shared/telemetry/span.ts',
-  'services/dataplane/{kernel,pods,wiring}/*.ts',
-  'services/ipam/{addresses,blocks,watch}/*.ts',
-  'services/ipam/engine/{mirror,updates}/*.ts',
-  'services/ipam/records/json/block.ts',
 ];
 
 const CAST = {
@@ -59,7 +43,7 @@ export default tseslint.config(
       },
     },
     plugins: {
-      podwire: { rules: { 'allowed-imports': allowedImports, 'growing-spread': growingSpread } },
+      podwire: { rules: { 'allowed-imports': allowedImports } },
       'import-x': importX,
     },
     settings: {
@@ -102,11 +86,6 @@ export default tseslint.config(
       'no-restricted-globals': ['error', { name: 'process', message: 'The process is touched in main.ts only.' }],
       'no-restricted-imports': ['error', { name: 'node:process', message: 'The process is touched in main.ts only.' }],
     },
-  },
-  {
-    files: REQUEST_PATH,
-    ignores: TESTS,
-    rules: { 'podwire/growing-spread': 'error' },
   },
   {
     files: TESTS,
