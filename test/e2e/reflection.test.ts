@@ -20,7 +20,6 @@ const METHODS = {
     'podwire.ipam.v1.AddressService/ReleaseAddresses',
     'podwire.ipam.v1.AddressService/SetAttributes',
     'podwire.ipam.v1.AffinityService/ClaimAffinity',
-    'podwire.ipam.v1.AffinityService/EnsureBlock',
     'podwire.ipam.v1.AffinityService/ListAffinities',
     'podwire.ipam.v1.AffinityService/ReleaseAffinity',
     'podwire.ipam.v1.AuditService/Audit',

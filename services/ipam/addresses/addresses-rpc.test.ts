@@ -2,7 +2,6 @@ import {
   AddressReleaseResult,
   AddressServiceService,
   AddressState,
-  IpFamily,
   type AddressRelease,
 } from '@podwire/proto/podwire/ipam/v1/address';
 import { AffinityReleaseResult, AffinityServiceService, OwnerKind } from '@podwire/proto/podwire/ipam/v1/affinity';
@@ -131,7 +130,7 @@ test('handles are listed, read and released', async () => {
   expect(await wrongFields(release(''))).toEqual(['handle_id']);
 });
 
-test('blocks are claimed, listed, ensured and released', async () => {
+test('blocks are claimed, listed and released', async () => {
   await caller.createPool({ name: 'second', cidr: '10.66.0.0/25' });
   const claimed = await caller.peer.call(
     AffinityServiceService.claimAffinity,
@@ -139,11 +138,6 @@ test('blocks are claimed, listed, ensured and released', async () => {
     limits(),
   );
   expect(claimed).toEqual({ claimed: ['10.66.0.0/26', '10.66.0.64/26'], refused: [] });
-  const ensured = { nodeName: 'node-9', family: IpFamily.IP_FAMILY_IPV4, pools: ['second'] };
-  expect(await caller.peer.call(AffinityServiceService.ensureBlock, ensured, limits())).toEqual({
-    cidr: '10.66.0.0/26',
-    newlyClaimed: false,
-  });
   const query = { pageSize: 1, pageToken: '', nodeName: 'node-9', poolName: 'second' };
   const first = await caller.peer.call(AffinityServiceService.listAffinities, query, limits());
   const second = { ...query, pageToken: first.nextPageToken };

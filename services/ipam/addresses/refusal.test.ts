@@ -1,6 +1,5 @@
 import { describe, expect, test } from 'vitest';
 
-import { ensureBlock } from '../affinities/affinities.js';
 import type { Block } from '../records/block.js';
 import { MapView } from '../records/testing/map-view.js';
 import type { RecordValue } from '../records/view.js';
@@ -208,11 +207,7 @@ function reserve(...cidrs: string[]): RecordValue {
 
 /** The answer of each kind of request when no address is available. */
 
-const REGISTERED = { policy: 'register', uid: 'uid-node' } as const;
 const CREATE = /[Cc]reate (a|or enable a) pool/;
-
-const ensure = (view: MapView) =>
-  ensureBlock(view, { nodeName: 'n1', family: 4, pools: [], unknownNodes: REGISTERED, nowMs: NOW_MS });
 
 const refused = (view: MapView) => failureOf(() => allocate(view, { request: request('c1'), nowMs: NOW_MS }));
 
@@ -236,16 +231,15 @@ describe('a refusal has one code for one reason, for every kind of request', () 
       Allocate: refused(view).code,
       ExplainAllocation: explainAllocation(view, { ...allocation, maxBlocksCount: 9 }).refusal?.code,
       AssignAddresses: failureOf(() => assign(view, assignment('h'))).code,
-      EnsureBlock: failureOf(() => ensure(view)).code,
     };
-    expect(codes).toEqual({ Allocate: code, ExplainAllocation: code, AssignAddresses: code, EnsureBlock: code });
+    expect(codes).toEqual({ Allocate: code, ExplainAllocation: code, AssignAddresses: code });
   });
 
   test('pools that serve and are empty are exhausted', () => {
     const view = new MapView([poolRecord('p', '10.0.0.0/26'), ...claimedBlock(fullBlock('10.0.0.0/26', 'n2'))]);
     const input = { request: assignment('h', { allOrNothing: true }), nowMs: NOW_MS, left: undefined };
-    const failures = [refused(view), failureOf(() => assignAddresses(view, input)), failureOf(() => ensure(view))];
-    expect(failures.map(({ code }) => code)).toEqual(['POOLS_EXHAUSTED', 'POOLS_EXHAUSTED', 'POOLS_EXHAUSTED']);
+    const failures = [refused(view), failureOf(() => assignAddresses(view, input))];
+    expect(failures.map(({ code }) => code)).toEqual(['POOLS_EXHAUSTED', 'POOLS_EXHAUSTED']);
   });
 });
 

@@ -9,15 +9,12 @@ import type { Page } from '../records/page.js';
 import {
   continueAffinityClaim,
   continueAffinityRelease,
-  ensureBlock,
   listAffinities,
   type AffinityClaim,
   type AffinityListing,
   type AffinityQuery,
   type AffinityRelease,
   type AffinityScope,
-  type BlockDemand,
-  type EnsuredBlock,
   type RefusedClaim,
   type ReleasedAffinity,
 } from './affinities.js';
@@ -100,15 +97,6 @@ export class Affinities {
       if (!step.next) return results;
       after = step.next;
     }
-  }
-
-  /** Idempotent. @throws Failure NO_POOL, POOLS_EXHAUSTED, INVALID_REQUEST, NODE_NOT_FOUND, NODE_BEING_DELETED */
-  async ensureBlock(request: Requested<BlockDemand>, signal: AbortSignal): Promise<EnsuredBlock> {
-    const { updates, events, clock } = this.#options;
-    const demand = { nowMs: clock.nowMs(), unknownNodes: unknownNodes(this.#options), ...request };
-    const ensured = await updates.update(nodeLane(request.nodeName), (view) => ensureBlock(view, demand), { signal });
-    if (ensured.isNew) events.blocksClaimed([ensured.block], request.nodeName);
-    return ensured;
   }
 
   async #laneOf(scope: AffinityScope): Promise<string> {

@@ -7,8 +7,6 @@ import {
   type BlockOwner as OwnerMessage,
   type ClaimAffinityRequest,
   type ClaimAffinityResponse,
-  type EnsureBlockRequest,
-  type EnsureBlockResponse,
   type ListAffinitiesRequest,
   type ListAffinitiesResponse,
   type ReleaseAffinityRequest,
@@ -22,8 +20,6 @@ import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 
 import { AFFINITY_STATES } from '../blocks/blocks-rpc.js';
-import { FAMILIES } from '../messages/parts.js';
-import { readPools } from '../messages/request-parts.js';
 import type { BlockOwner } from '../records/block.js';
 import { subdomainFault } from '../records/names.js';
 import type {
@@ -42,7 +38,6 @@ export function affinityService(affinities: Affinities, unary: Unary): RpcServic
     listAffinities: unary(AffinityServiceService.listAffinities, listAffinitiesHandler(affinities)),
     claimAffinity: unary(AffinityServiceService.claimAffinity, claimAffinityHandler(affinities)),
     releaseAffinity: unary(AffinityServiceService.releaseAffinity, releaseAffinityHandler(affinities)),
-    ensureBlock: unary(AffinityServiceService.ensureBlock, ensureBlockHandler(affinities)),
   };
   return { name: 'podwire.ipam.v1.AffinityService', definition: AffinityServiceService, implementation };
 }
@@ -103,19 +98,6 @@ function releaseAffinityHandler(affinities: Affinities): Handler<ReleaseAffinity
   return async (message, { signal }) => {
     const released = await affinities.release(readReleaseAffinityRequest(message), signal);
     return { affinities: released.map(releasedAffinityMessage) };
-  };
-}
-
-function ensureBlockHandler(affinities: Affinities): Handler<EnsureBlockRequest, EnsureBlockResponse> {
-  return async ({ nodeName, family: message, pools: texts }, { signal }) => {
-    const demand = readChecked('EnsureBlock', (checks) => {
-      checks.check('node_name', subdomainFault(nodeName));
-      const family = FAMILIES[message];
-      checks.check('family', family ? undefined : `is ${message}; it must be 4 for IPv4 or 6 for IPv6`);
-      return { nodeName, family: family ?? 4, pools: readPools(texts, checks) };
-    });
-    const { block, isNew } = await affinities.ensureBlock(demand, signal);
-    return { cidr: formatPrefix(block), newlyClaimed: isNew };
   };
 }
 

@@ -23,7 +23,6 @@ import {
 import {
   continueAffinityClaim,
   continueAffinityRelease,
-  ensureBlock,
   listAffinities,
   type AffinityClaim,
   type AffinityScope,
@@ -240,44 +239,6 @@ describe('the end of a claim', () => {
     };
     expect(ofCooldown(30)).toEqual(['10.0.0.0/30 n1 notEmpty']);
     expect(ofCooldown(5)).toEqual(['10.0.0.0/30 n1 removed']);
-  });
-});
-
-describe('a block for a node', () => {
-  const ensure = (view: MapView, rest: { family?: 4 | 6; pools?: string[]; nodeName?: string } = {}) => {
-    const demand = { nodeName: 'n1', family: 4 as const, pools: [], unknownNodes: REGISTERED, nowMs: NOW_MS, ...rest };
-    const { block: each, isNew } = view.apply(ensureBlock(view, demand));
-    return [formatPrefix(each), isNew];
-  };
-  const pools = () =>
-    new MapView([poolRecord('a', '10.0.0.0/26'), poolRecord('b', '10.1.0.0/26'), poolRecord('six', 'fd00::/122')]);
-
-  test('is claimed once and then found, full or not, in the requested family and pools', () => {
-    const view = pools();
-    expect(ensure(view, { pools: ['b', 'a'] })).toEqual(['10.1.0.0/26', true]);
-    expect(ensure(view, { pools: ['b', 'a'] })).toEqual(['10.1.0.0/26', false]);
-    expect(ensure(view, { family: 6 })).toEqual(['fd00::/122', true]);
-    expect(ensure(view, { family: 6 })).toEqual(['fd00::/122', false]);
-    expect(view.all('affinity').every(({ value }) => value.state === 'confirmed')).toBe(true);
-    for (let i = 0; i < 64; i++) view.apply(allocate(view, { request: request(`c${i}`), nowMs: NOW_MS }));
-    expect(ensure(view)).toEqual(['10.1.0.0/26', false]);
-  });
-
-  test.each([
-    ['a pool that is not there', { pools: ['x'] }, 'INVALID_REQUEST'],
-    ['a pool of another family', { pools: ['six'] }, 'INVALID_REQUEST'],
-    ['a disabled pool', { pools: ['off'] }, 'NO_POOL_SERVES'],
-    ['a family without a pool', { family: 6, without: 'six' }, 'NO_POOL'],
-    ['pools whose blocks belong to other nodes', { nodeName: 'n2', pools: ['a'], taken: true }, 'POOLS_EXHAUSTED'],
-  ] as const)('is refused for %s', (_, { ...asked }, code) => {
-    const view = pools();
-    view.put(poolRecord('off', '10.2.0.0/26', { disabled: true }));
-    if ('without' in asked) view.records.delete(`pool ${asked.without}`);
-    if ('taken' in asked) view.apply(allocate(view, { request: request('c1', { pools: ['a'] }), nowMs: NOW_MS }));
-    const before = view.snapshot();
-    const { pools: names = [] } = 'pools' in asked ? asked : {};
-    expect(() => ensure(view, { ...asked, pools: [...names] })).toThrow(expect.objectContaining({ code }));
-    expect(view.snapshot()).toEqual(before);
   });
 });
 

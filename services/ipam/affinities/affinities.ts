@@ -1,5 +1,5 @@
 import { Failure } from '@podwire/shared/failure/failure';
-import { familyBits, type Family } from '@podwire/shared/net/address';
+import { familyBits } from '@podwire/shared/net/address';
 import {
   comparePrefixes,
   formatPrefix,
@@ -9,12 +9,10 @@ import {
 } from '@podwire/shared/net/prefix';
 import { compareTexts } from '@podwire/shared/words/order';
 
-import { refusalOf } from '../addresses/refusal.js';
-import { authorizeNode, type Demand } from '../blocks/demand.js';
+import { authorizeNode } from '../blocks/demand.js';
 import { allBlocks, overlappingBlock } from '../blocks/lookup.js';
 import { OPERATIONS_PER_STEP, removeBlocks } from '../blocks/release-changes.js';
-import { beginSearch, confirmAffinity, blockOffers } from '../blocks/search.js';
-import { checkRequestedPools, servingPools } from '../pools/selection.js';
+import { confirmAffinity } from '../blocks/search.js';
 import { cannotRead, expectNoBlock, requirePool } from '../records/absence.js';
 import { firstWritable } from '../records/block-stats.js';
 import {
@@ -291,69 +289,6 @@ function describeAffinity(view: View, affinity: Affinity): AffinityListing {
     isBacked: block !== undefined && sameOwner(block.owner, affinity.owner),
     usedCount: block ? usedCount(block) : 0,
   };
-}
-
-export interface BlockDemand {
-  readonly nodeName: string;
-  readonly family: Family;
-  /** Names or CIDRs of the pools that may serve, in this order; empty to let selectors decide. */
-  readonly pools: readonly string[];
-  readonly unknownNodes: UnknownNodes;
-  readonly nowMs: number;
-}
-
-export interface EnsuredBlock {
-  readonly block: Prefix;
-  /** Whether the node claimed it with this request. */
-  readonly isNew: boolean;
-}
-
-/**
- * Finds or claims a block of the node; it may be full. Idempotent: the answer is always the node's first block in the
- * serving pools. The configured block cap still applies to a claim.
- * @throws Failure NO_POOL, NO_POOL_SERVES, POOLS_EXHAUSTED with the reason for each pool, INVALID_REQUEST for pools
- * that do not exist or are of another family, NODE_NOT_FOUND, NODE_BEING_DELETED; STORE_CORRUPT in place of
- * POOLS_EXHAUSTED when the configuration cannot be read
- */
-export function ensureBlock(view: View, request: BlockDemand): Decision<EnsuredBlock> {
-  const { nodeName, family, pools, unknownNodes, nowMs } = request;
-  const node = authorizeNode(view, { nodeName, unknownNodes, nowMs });
-  checkRequestedPools(view, { pools, families: [family] });
-  const owner: BlockOwner = { kind: 'host', name: nodeName };
-  const demand: Demand = {
-    family,
-    use: 'Workload',
-    owner,
-    nodeLabels: node.labels,
-    namespaceLabels: {},
-    pools,
-    maxBlocksCount: 0,
-    seed: nodeName,
-    nowMs,
-  };
-  const own = ownBlock(view, demand);
-  if (own) return { changes: [], outcome: { block: own.prefix, isNew: false } };
-  const search = beginSearch(view, demand, servingPools(view, demand));
-  for (const { origin, block, changes } of blockOffers(search)) {
-    if (origin === 'borrowed') break;
-    return {
-      changes: [...node.changes, ...changes, { type: 'put', record: { kind: 'block', value: block } }],
-      outcome: { block: block.prefix, isNew: origin !== 'own' },
-    };
-  }
-  throw refusalOf(view, [demand], { subject: 'a block', details: { node: nodeName } });
-}
-
-/** The node's first block with a confirmed affinity, in the order of the pools and then of the addresses. */
-function ownBlock(view: View, demand: Demand): Block | undefined {
-  const affinities = view.affinitiesOf(demand.owner).filter(({ state }) => state === 'confirmed');
-  for (const pool of servingPools(view, demand)) {
-    for (const { block: prefix } of affinities) {
-      const block = poolOf([pool], prefix) && view.block(prefix);
-      if (block && sameOwner(block.owner, demand.owner)) return block;
-    }
-  }
-  return undefined;
 }
 
 /** The claims to release. */

@@ -6,8 +6,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 
 import { EmbeddedStore } from '@podwire/ipam/engine/embedded/embedded-store';
 import { openNamespace, type Namespace } from '@podwire/netlink';
-import { IpFamily } from '@podwire/proto/podwire/ipam/v1/address';
-import { EnsureBlockRequest } from '@podwire/proto/podwire/ipam/v1/affinity';
+import { ClaimAffinityRequest } from '@podwire/proto/podwire/ipam/v1/affinity';
 
 import { NODE_ADDRESS, Stack } from '../../support/stack.js';
 import { median, type Figure } from '../figure.js';
@@ -23,7 +22,7 @@ const TIMEOUT_MS = 180_000;
 
 const IDLE_MS = 5000;
 
-const ENSURE_BLOCK = '/podwire.ipam.v1.AffinityService/EnsureBlock';
+const CLAIM_AFFINITY = '/podwire.ipam.v1.AffinityService/ClaimAffinity';
 
 type Report = (line: string) => void;
 
@@ -71,6 +70,9 @@ export async function measureConvergence(report: Report): Promise<Figure[]> {
 
 const newcomer = (number: number): string => `newcomer-${number}`;
 
+/** The population's blocks end before 10.79.0.0. */
+const freeBlock = (number: number): string => `10.200.${number}.0/26`;
+
 /** Has the service create its pool at a first start, and writes the rest directly. */
 async function fill(stack: Stack): Promise<void> {
   await stack.start('ipam');
@@ -106,12 +108,8 @@ async function measure(node: Namespace, client: LightClient): Promise<Times[]> {
   const seen = monitor[Symbol.asyncIterator]();
   for (let number = 0; number < MEASURED; number++) {
     const startMs = performance.now();
-    const request = EnsureBlockRequest.encode({
-      nodeName: newcomer(number),
-      family: IpFamily.IP_FAMILY_IPV4,
-      pools: [],
-    });
-    const answered = client.call(ENSURE_BLOCK, request.finish()).then(() => performance.now() - startMs);
+    const request = ClaimAffinityRequest.encode({ cidr: freeBlock(number), nodeName: newcomer(number) });
+    const answered = client.call(CLAIM_AFFINITY, request.finish()).then(() => performance.now() - startMs);
     for (;;) {
       const { value, done } = await seen.next();
       if (done === true) throw new Error('the kernel reports no more routes');

@@ -18,7 +18,6 @@ import {
   type ServiceError,
   type UntypedServiceImplementation,
 } from "@grpc/grpc-js";
-import { IpFamily } from "./address.js";
 import { AffinityState } from "./block.js";
 
 /** OwnerKind is a kind of owner of a block. */
@@ -162,27 +161,6 @@ export interface ReleasedAffinity {
 export interface ReleaseAffinityResponse {
   /** The claims, in the order of their blocks. */
   affinities: ReleasedAffinity[];
-}
-
-/** EnsureBlockRequest names a node that needs a block. */
-export interface EnsureBlockRequest {
-  /** Name of the node. */
-  nodeName: string;
-  /** Family of the block. */
-  family: IpFamily;
-  /**
-   * Pools to claim from, by name or by their exact CIDR, tried in this order; at most 64. Empty means the pools that
-   * selectors choose.
-   */
-  pools: string[];
-}
-
-/** EnsureBlockResponse names a block that the node owns. */
-export interface EnsureBlockResponse {
-  /** The block's range. */
-  cidr: string;
-  /** Whether this call claimed it. */
-  newlyClaimed: boolean;
 }
 
 function createBaseBlockOwner(): BlockOwner {
@@ -1060,152 +1038,6 @@ export const ReleaseAffinityResponse: MessageFns<ReleaseAffinityResponse> = {
   },
 };
 
-function createBaseEnsureBlockRequest(): EnsureBlockRequest {
-  return { nodeName: "", family: 0, pools: [] };
-}
-
-export const EnsureBlockRequest: MessageFns<EnsureBlockRequest> = {
-  encode(message: EnsureBlockRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
-    if (message.nodeName !== "") {
-      writer.uint32(10).string(message.nodeName);
-    }
-    if (message.family !== 0) {
-      writer.uint32(16).int32(message.family);
-    }
-    for (const v of message.pools) {
-      writer.uint32(26).string(v!);
-    }
-    return writer;
-  },
-
-  decode(input: BinaryReader | Uint8Array, length?: number): EnsureBlockRequest {
-    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
-    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
-    if (previousRecursionDepth >= 100) {
-      throw new globalThis.Error("protobuf decode recursion limit exceeded");
-    }
-    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
-    try {
-      const end = length === undefined ? reader.len : reader.pos + length;
-      const message = createBaseEnsureBlockRequest();
-      while (reader.pos < end) {
-        const tag = reader.uint32();
-        switch (tag >>> 3) {
-          case 1: {
-            if (tag !== 10) {
-              break;
-            }
-
-            message.nodeName = reader.string();
-            continue;
-          }
-          case 2: {
-            if (tag !== 16) {
-              break;
-            }
-
-            message.family = reader.int32() as any;
-            continue;
-          }
-          case 3: {
-            if (tag !== 26) {
-              break;
-            }
-
-            message.pools.push(reader.string());
-            continue;
-          }
-        }
-        if ((tag & 7) === 4 || tag === 0) {
-          break;
-        }
-        reader.skip(tag & 7);
-      }
-      return message;
-    } finally {
-      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
-    }
-  },
-
-  create(base?: DeepPartial<EnsureBlockRequest>): EnsureBlockRequest {
-    return EnsureBlockRequest.fromPartial(base ?? {});
-  },
-  fromPartial(object: DeepPartial<EnsureBlockRequest>): EnsureBlockRequest {
-    const message = createBaseEnsureBlockRequest();
-    message.nodeName = object.nodeName ?? "";
-    message.family = object.family ?? 0;
-    message.pools = object.pools?.map((e) => e) || [];
-    return message;
-  },
-};
-
-function createBaseEnsureBlockResponse(): EnsureBlockResponse {
-  return { cidr: "", newlyClaimed: false };
-}
-
-export const EnsureBlockResponse: MessageFns<EnsureBlockResponse> = {
-  encode(message: EnsureBlockResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
-    if (message.cidr !== "") {
-      writer.uint32(10).string(message.cidr);
-    }
-    if (message.newlyClaimed !== false) {
-      writer.uint32(16).bool(message.newlyClaimed);
-    }
-    return writer;
-  },
-
-  decode(input: BinaryReader | Uint8Array, length?: number): EnsureBlockResponse {
-    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
-    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
-    if (previousRecursionDepth >= 100) {
-      throw new globalThis.Error("protobuf decode recursion limit exceeded");
-    }
-    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
-    try {
-      const end = length === undefined ? reader.len : reader.pos + length;
-      const message = createBaseEnsureBlockResponse();
-      while (reader.pos < end) {
-        const tag = reader.uint32();
-        switch (tag >>> 3) {
-          case 1: {
-            if (tag !== 10) {
-              break;
-            }
-
-            message.cidr = reader.string();
-            continue;
-          }
-          case 2: {
-            if (tag !== 16) {
-              break;
-            }
-
-            message.newlyClaimed = reader.bool();
-            continue;
-          }
-        }
-        if ((tag & 7) === 4 || tag === 0) {
-          break;
-        }
-        reader.skip(tag & 7);
-      }
-      return message;
-    } finally {
-      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
-    }
-  },
-
-  create(base?: DeepPartial<EnsureBlockResponse>): EnsureBlockResponse {
-    return EnsureBlockResponse.fromPartial(base ?? {});
-  },
-  fromPartial(object: DeepPartial<EnsureBlockResponse>): EnsureBlockResponse {
-    const message = createBaseEnsureBlockResponse();
-    message.cidr = object.cidr ?? "";
-    message.newlyClaimed = object.newlyClaimed ?? false;
-    return message;
-  },
-};
-
 /** AffinityService lists, claims and releases the ownership of blocks. Allocations claim blocks by themselves. */
 export type AffinityServiceService = typeof AffinityServiceService;
 export const AffinityServiceService = {
@@ -1270,26 +1102,6 @@ export const AffinityServiceService = {
       Buffer.from(ReleaseAffinityResponse.encode(value).finish()),
     responseDeserialize: (value: Buffer): ReleaseAffinityResponse => ReleaseAffinityResponse.decode(value),
   },
-  /**
-   * EnsureBlock returns a block that the node owns, and claims one if it owns none. The block may be full.
-   *
-   * Idempotent: the answer stays the same while the node owns the block.
-   *
-   * Errors: INVALID_ARGUMENT (a field is malformed, or a requested pool does not exist or is of another family),
-   * RESOURCE_EXHAUSTED (no pool that serves has a block left; the message says why for each), FAILED_PRECONDITION (the
-   * family has no pool, or no pool serves the request, or the node is being deleted), NOT_FOUND (the node is not
-   * registered, and the service does not register unknown nodes), ABORTED (too many conflicts; repeat), UNAVAILABLE,
-   * DEADLINE_EXCEEDED.
-   */
-  ensureBlock: {
-    path: "/podwire.ipam.v1.AffinityService/EnsureBlock" as const,
-    requestStream: false as const,
-    responseStream: false as const,
-    requestSerialize: (value: EnsureBlockRequest): Buffer => Buffer.from(EnsureBlockRequest.encode(value).finish()),
-    requestDeserialize: (value: Buffer): EnsureBlockRequest => EnsureBlockRequest.decode(value),
-    responseSerialize: (value: EnsureBlockResponse): Buffer => Buffer.from(EnsureBlockResponse.encode(value).finish()),
-    responseDeserialize: (value: Buffer): EnsureBlockResponse => EnsureBlockResponse.decode(value),
-  },
 } as const;
 
 export interface AffinityServiceServer extends UntypedServiceImplementation {
@@ -1325,18 +1137,6 @@ export interface AffinityServiceServer extends UntypedServiceImplementation {
    * must_be_empty, and it is not empty), ABORTED (too many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   releaseAffinity: handleUnaryCall<ReleaseAffinityRequest, ReleaseAffinityResponse>;
-  /**
-   * EnsureBlock returns a block that the node owns, and claims one if it owns none. The block may be full.
-   *
-   * Idempotent: the answer stays the same while the node owns the block.
-   *
-   * Errors: INVALID_ARGUMENT (a field is malformed, or a requested pool does not exist or is of another family),
-   * RESOURCE_EXHAUSTED (no pool that serves has a block left; the message says why for each), FAILED_PRECONDITION (the
-   * family has no pool, or no pool serves the request, or the node is being deleted), NOT_FOUND (the node is not
-   * registered, and the service does not register unknown nodes), ABORTED (too many conflicts; repeat), UNAVAILABLE,
-   * DEADLINE_EXCEEDED.
-   */
-  ensureBlock: handleUnaryCall<EnsureBlockRequest, EnsureBlockResponse>;
 }
 
 export interface AffinityServiceClient extends Client {
@@ -1413,32 +1213,6 @@ export interface AffinityServiceClient extends Client {
     metadata: Metadata,
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: ReleaseAffinityResponse) => void,
-  ): ClientUnaryCall;
-  /**
-   * EnsureBlock returns a block that the node owns, and claims one if it owns none. The block may be full.
-   *
-   * Idempotent: the answer stays the same while the node owns the block.
-   *
-   * Errors: INVALID_ARGUMENT (a field is malformed, or a requested pool does not exist or is of another family),
-   * RESOURCE_EXHAUSTED (no pool that serves has a block left; the message says why for each), FAILED_PRECONDITION (the
-   * family has no pool, or no pool serves the request, or the node is being deleted), NOT_FOUND (the node is not
-   * registered, and the service does not register unknown nodes), ABORTED (too many conflicts; repeat), UNAVAILABLE,
-   * DEADLINE_EXCEEDED.
-   */
-  ensureBlock(
-    request: EnsureBlockRequest,
-    callback: (error: ServiceError | null, response: EnsureBlockResponse) => void,
-  ): ClientUnaryCall;
-  ensureBlock(
-    request: EnsureBlockRequest,
-    metadata: Metadata,
-    callback: (error: ServiceError | null, response: EnsureBlockResponse) => void,
-  ): ClientUnaryCall;
-  ensureBlock(
-    request: EnsureBlockRequest,
-    metadata: Metadata,
-    options: Partial<CallOptions>,
-    callback: (error: ServiceError | null, response: EnsureBlockResponse) => void,
   ): ClientUnaryCall;
 }
 
