@@ -8,11 +8,12 @@ import {
   type IDuplexStream,
   type IOptions,
   type IResponseHeader,
+  type IWatchCreateRequest,
   type IWatchRequest,
   type IWatchResponse,
 } from 'etcd3';
 
-import { withToken, isStaleTokenError, UserToken, type Credentials } from './credentials.js';
+import type { Credentials } from './credentials.js';
 import { failureOfEtcd, timeoutFailure, type RevisionGone } from './failure.js';
 
 /**
@@ -45,7 +46,7 @@ export interface EtcdResponse {
   readonly header: IResponseHeader;
 }
 
-export type WatchStream = IDuplexStream<IWatchRequest, IWatchResponse>;
+type WatchStream = IDuplexStream<IWatchRequest, IWatchResponse>;
 
 /** Sends one request; must pass the options to the client's method. */
 export type SendRequest<Response extends EtcdResponse> = (client: Etcd3, options: CallOptions) => Promise<Response>;
@@ -56,8 +57,9 @@ interface CallBounds {
 }
 
 /**
- * One server of the cluster. etcd3's own fault handling is disabled: it repeats transactions, and selects servers without checking
- * for a leader.
+ * One server of the cluster. Only this file depends on how etcd3 works inside. It uses etcd3's messages, stubs and
+ * channel. It replaces etcd3's fault handling ({@link NoFaultHandling}), tokens ({@link UserToken}), and watcher
+ * ({@link WatchResponses}), and adds the cancellation of a request ({@link CancellableCall}).
  */
 export class EtcdEndpoint {
   readonly url: string;
@@ -119,11 +121,14 @@ export class EtcdEndpoint {
     });
   }
 
-  /** Opens a stream for watches. It requires a leader, so that it ends instead of stalling when the server loses it. */
-  async openWatch(): Promise<WatchStream> {
+  /**
+   * Opens a stream for watches. It requires a leader, so that it ends instead of stalling when the server loses it.
+   * @param ends - ends the iteration of its responses
+   */
+  async openWatch(ends: AbortSignal): Promise<WatchResponses> {
     const token = await this.#token?.get(this.#client);
     const interceptors = [requireLeader, ...(token === undefined ? [] : [withToken(token)])];
-    return await this.#client.watchClient.watch({ interceptors });
+    return new WatchResponses(await this.#client.watchClient.watch({ interceptors }), ends);
   }
 
   failure(error: unknown): Error | RevisionGone {
@@ -153,7 +158,7 @@ type FaultHandling = NonNullable<NonNullable<IOptions['faultHandling']>['global'
 
 const noEvents: FaultHandling['onSuccess'] & FaultHandling['onFailure'] = () => ({ dispose: () => undefined });
 
-/** Each request is executed once, whatever its result. */
+/** Each request is sent once. etcd3's own repeats transactions, and selects servers without checking for a leader. */
 class NoFaultHandling implements FaultHandling {
   /** Exists in the type only. */
   declare readonly _altReturn: never;
@@ -215,3 +220,114 @@ const requireLeader: Interceptor = (options, nextCall) =>
       next(own, listener);
     },
   });
+
+/**
+ * How etcd refuses a token that it issued (api/v3rpc/rpctypes/error.go): it has expired, or was lost with a restart or
+ * a new password; or, for a JSON web token, users or roles have changed since. The request has not been executed.
+ */
+const STALE_TEXTS = ['etcdserver: invalid auth token', 'etcdserver: revision of auth store is old'];
+
+/** Replaces etcd's own text for an invalid token: etcd3 retries a call that fails with that exact text, without end. */
+const STALE_TOKEN_MESSAGE = 'etcd rejects the token';
+
+/**
+ * A user's token, sent with every request. It replaces etcd3's own, which is kept until etcd reports it as invalid, and
+ * is fetched on a separate connection without a timeout and through any proxy in the environment.
+ */
+class UserToken {
+  readonly #user: NonNullable<Credentials['user']>;
+  #latest: Promise<string> | undefined;
+
+  constructor(user: NonNullable<Credentials['user']>) {
+    this.#user = user;
+  }
+
+  /** The current token; requests one if there is none. @throws Error of etcd3 */
+  get({ auth }: Etcd3): Promise<string> {
+    const { name, password } = this.#user;
+    if (this.#latest) return this.#latest;
+    const pending = auth.authenticate({ name, password }).then(({ token }) => token);
+    this.#latest = pending;
+    pending.catch(() => this.forget(pending));
+    return pending;
+  }
+
+  /** Drops a refused token, so that the next call requests a new one. */
+  forget(pending: Promise<string>): void {
+    if (this.#latest === pending) this.#latest = undefined;
+  }
+}
+
+/** Whether a request failed only because of its token. */
+function isStaleTokenError(error: unknown): boolean {
+  return error instanceof Error && [STALE_TOKEN_MESSAGE, ...STALE_TEXTS].some((text) => error.message.includes(text));
+}
+
+/** Adds a token to each call. */
+function withToken(token: string): Interceptor {
+  return (options, nextCall) =>
+    new InterceptingCall(nextCall(options), {
+      start: (metadata, _listener, next) => {
+        // etcd3 uses one object for all calls.
+        const own = metadata.clone();
+        own.set('token', token);
+        next(own, {
+          onReceiveStatus: (status, forward) => {
+            const isStale = STALE_TEXTS.some((text) => status.details.includes(text));
+            forward(isStale ? { ...status, details: STALE_TOKEN_MESSAGE } : status);
+          },
+        });
+      },
+    });
+}
+
+/**
+ * The responses of one watch stream, for one iteration. Ends when the signal fires; fails when the stream does, or when the
+ * server ends it, after the buffered responses.
+ */
+class WatchResponses implements AsyncIterable<IWatchResponse> {
+  readonly #stream: WatchStream;
+  readonly #ends: AbortSignal;
+  readonly #buffered: IWatchResponse[] = [];
+  #failure: Error | undefined;
+  #wake = (): void => undefined;
+  readonly #onAbort = (): void => this.#wake();
+
+  constructor(stream: WatchStream, ends: AbortSignal) {
+    this.#stream = stream;
+    this.#ends = ends;
+    stream.on('data', (response) => {
+      this.#buffered.push(response);
+      this.#wake();
+    });
+    stream.on('error', (error) => this.#fail(error));
+    stream.on('end', () => this.#fail(new Error('the server has ended the watch')));
+    ends.addEventListener('abort', this.#onAbort);
+  }
+
+  create(request: IWatchCreateRequest): void {
+    this.#stream.write({ create_request: request });
+  }
+
+  async *[Symbol.asyncIterator](): AsyncGenerator<IWatchResponse, void, void> {
+    while (!this.#ends.aborted) {
+      const response = this.#buffered.shift();
+      if (response) yield response;
+      else if (this.#failure) throw this.#failure;
+      else await new Promise<void>((resolve) => (this.#wake = resolve));
+    }
+  }
+
+  /** Idempotent. */
+  close(): void {
+    this.#ends.removeEventListener('abort', this.#onAbort);
+    // Ended first: etcd3 attributes the error of a cancelled open stream to the server and drops the connection.
+    this.#stream.end();
+    this.#stream.cancel();
+  }
+
+  #fail(error: Error): void {
+    this.#failure ??= error;
+    this.#wake();
+  }
+}

@@ -1,10 +1,9 @@
 import { Failure } from '@podwire/shared/failure/failure';
-import type { IEvent, IWatchCreateRequest, IWatchResponse } from 'etcd3';
+import type { IEvent, IWatchResponse } from 'etcd3';
 
 import { RevisionCompacted, type RecordChange, type RevisionChanges, type WatchRequest } from '../store.js';
 import { closedFailure, isAborted } from '../transaction.js';
 import type { ActiveEndpoint, EtcdCluster } from './cluster.js';
-import type { WatchStream } from './connection.js';
 import { RevisionGone } from './failure.js';
 import { prefixRange } from './request.js';
 
@@ -60,7 +59,7 @@ async function* watchStream(
   const active = await cluster.connect(signal);
   await requireKeptChanges({ prefix, afterRevision }, { cluster, active, signal });
   const ends = AbortSignal.any([signal, stop, active.lost]);
-  const responses = new WatchResponses(await active.endpoint.openWatch(), ends);
+  const responses = await active.endpoint.openWatch(ends);
   const sorter = new RevisionSorter(afterRevision);
   try {
     responses.create({
@@ -160,55 +159,4 @@ export class RevisionSorter {
 function changeOf({ type, kv }: IEvent): RecordChange {
   const key = kv.key.toString();
   return type === 'Delete' ? { type: 'delete', key } : { type: 'put', key, value: kv.value };
-}
-
-/**
- * The responses of one watch stream, for one iteration. Ends when the signal fires; fails when the stream does, or when the
- * server ends it, after the buffered responses.
- */
-class WatchResponses implements AsyncIterable<IWatchResponse> {
-  readonly #stream: WatchStream;
-  readonly #ends: AbortSignal;
-  readonly #buffered: IWatchResponse[] = [];
-  #failure: Error | undefined;
-  #wake = (): void => undefined;
-  readonly #onAbort = (): void => this.#wake();
-
-  constructor(stream: WatchStream, ends: AbortSignal) {
-    this.#stream = stream;
-    this.#ends = ends;
-    stream.on('data', (response) => {
-      this.#buffered.push(response);
-      this.#wake();
-    });
-    stream.on('error', (error) => this.#fail(error));
-    stream.on('end', () => this.#fail(new Error('the server has ended the watch')));
-    ends.addEventListener('abort', this.#onAbort);
-  }
-
-  create(request: IWatchCreateRequest): void {
-    this.#stream.write({ create_request: request });
-  }
-
-  async *[Symbol.asyncIterator](): AsyncGenerator<IWatchResponse, void, void> {
-    while (!this.#ends.aborted) {
-      const response = this.#buffered.shift();
-      if (response) yield response;
-      else if (this.#failure) throw this.#failure;
-      else await new Promise<void>((resolve) => (this.#wake = resolve));
-    }
-  }
-
-  /** Idempotent. */
-  close(): void {
-    this.#ends.removeEventListener('abort', this.#onAbort);
-    // Ended first: etcd3 attributes the error of a cancelled open stream to the server and drops the connection.
-    this.#stream.end();
-    this.#stream.cancel();
-  }
-
-  #fail(error: Error): void {
-    this.#failure ??= error;
-    this.#wake();
-  }
 }
