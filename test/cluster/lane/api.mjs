@@ -10,6 +10,7 @@ const PATHS = {
   Service: '/api/v1/namespaces/NAMESPACE/services',
   ServiceAccount: '/api/v1/namespaces/NAMESPACE/serviceaccounts',
   Deployment: '/apis/apps/v1/namespaces/NAMESPACE/deployments',
+  ConfigMap: '/api/v1/namespaces/NAMESPACE/configmaps',
   DaemonSet: '/apis/apps/v1/namespaces/NAMESPACE/daemonsets',
   StatefulSet: '/apis/apps/v1/namespaces/NAMESPACE/statefulsets',
   Node: '/api/v1/nodes',
