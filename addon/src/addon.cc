@@ -1,6 +1,6 @@
 #include <napi.h>
 
-#include "binding/environment.h"
+#include "binding/shape.h"
 #include "binding/namespace_handle.h"
 #include "binding/values.h"
 #include "socket/peer.h"

@@ -11,12 +11,11 @@
 #include "object/acknowledgement.h"
 #include "object/address.h"
 #include "object/conntrack.h"
-#include "object/ip_tunnel.h"
 #include "object/link.h"
 #include "object/neighbour.h"
 #include "object/route.h"
 #include "object/rule.h"
-#include "object/vxlan.h"
+#include "object/tunnel.h"
 
 namespace podwire::netlink::test {
 

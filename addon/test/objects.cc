@@ -11,7 +11,7 @@
 #include <cstdlib>
 #include <thread>
 
-#include "object/vxlan.h"
+#include "object/tunnel.h"
 
 namespace podwire::netlink::test {
 

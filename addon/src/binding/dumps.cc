@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <chrono>
 
-#include "binding/fields.h"
 #include "binding/object_reader.h"
 
 namespace podwire::netlink {
@@ -36,7 +35,7 @@ std::optional<Filter> read_filter(Napi::Value value) {
   filter.table = reader.number("table");
   filter.proxy = reader.flag("proxy");
   filter.protocol = static_cast<uint8_t>(reader.number("protocol"));
-  filter.destination = read_address(reader, "destination");
+  filter.destination = reader.optional_address("destination");
   filter.prefix_length = static_cast<uint8_t>(reader.number("prefixLengthBits"));
   filter.max_count = reader.number("maxCount");
   filter.timeout = std::chrono::milliseconds(reader.number("timeoutMs"));

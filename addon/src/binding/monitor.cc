@@ -2,22 +2,57 @@
 
 #include <linux/rtnetlink.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
+#include <cstdint>
+#include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "binding/job.h"
 #include "binding/loop_poll.h"
-#include "binding/loop_timer.h"
 #include "binding/shape.h"
 #include "binding/values.h"
 #include "socket/subscription.h"
+#include "socket/unique_fd.h"
 
 namespace podwire::netlink {
 
 namespace {
+
+/** Calls back on the environment's thread some time after it was started. Does not keep the process alive. */
+class LoopTimer {
+ public:
+  /** `elapsed` runs as the callback of a {@link LoopPoll} does, and may destroy this object. */
+  LoopTimer(Napi::Env env, std::function<void()> elapsed);
+
+  /** Calls back once. False when the kernel has no timer to spare; then nothing is called. */
+  bool start(std::chrono::milliseconds delay);
+
+ private:
+  UniqueFd fd_;
+  std::optional<LoopPoll> poll_;
+};
+
+LoopTimer::LoopTimer(Napi::Env env, std::function<void()> elapsed)
+    : fd_(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)) {
+  if (!fd_) return;
+  poll_.emplace(env, fd_.get(), [this, elapsed = std::move(elapsed)] {
+    uint64_t expirations = 0;
+    if (::read(fd_.get(), &expirations, sizeof expirations) == sizeof expirations) elapsed();
+  });
+}
+
+bool LoopTimer::start(std::chrono::milliseconds delay) {
+  itimerspec when{};
+  when.it_value.tv_sec = delay.count() / 1000;
+  when.it_value.tv_nsec = delay.count() % 1000 * 1'000'000;
+  return fd_ && ::timerfd_settime(fd_.get(), 0, &when, nullptr) == 0;
+}
 
 bool is_ip(uint8_t family) { return family == AF_INET || family == AF_INET6; }
 /** Bridges announce their ports in a family of their own. */

@@ -1,7 +1,7 @@
 #include "binding/namespace_handle.h"
 
 #include "binding/dumps.h"
-#include "binding/environment.h"
+#include "binding/shape.h"
 #include "binding/monitor.h"
 #include "binding/object_reader.h"
 #include "binding/steps.h"

@@ -60,6 +60,14 @@ std::optional<std::string> ObjectReader::optional_text(const char* name) {
   return text(name);
 }
 
+std::optional<IpAddress> ObjectReader::optional_address(const char* name) {
+  const auto text = optional_text(name);
+  if (!text) return std::nullopt;
+  const auto address = IpAddress::parse(*text);
+  if (!address) fail(name, "an IP address");
+  return address;
+}
+
 ObjectReader ObjectReader::object(const char* name) { return {value(name), path(name)}; }
 
 std::optional<ObjectReader> ObjectReader::optional_object(const char* name) {

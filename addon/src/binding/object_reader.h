@@ -5,6 +5,8 @@
 #include <optional>
 #include <string>
 
+#include "object/ip_address.h"
+
 namespace podwire::netlink {
 
 /**
@@ -26,6 +28,7 @@ class ObjectReader {
   std::optional<std::string> optional_text(const char* name);
   ObjectReader object(const char* name);
   std::optional<ObjectReader> optional_object(const char* name);
+  std::optional<IpAddress> optional_address(const char* name);
   Napi::Value value(const char* name);
 
   void fail(const char* name, const char* expected);

@@ -2,8 +2,6 @@
 
 #include <string>
 
-#include "binding/environment.h"
-
 namespace podwire::netlink {
 
 namespace {

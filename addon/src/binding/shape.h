@@ -24,6 +24,13 @@ class Shapes {
   std::array<Napi::FunctionReference, 8> factories_;
 };
 
+/** What each environment (the main thread, every worker thread) has for itself. */
+struct Environment {
+  /** The constructor of NativeNamespace. */
+  Napi::FunctionReference namespaces;
+  Shapes shapes;
+};
+
 /**
  * An object with these properties, in one call: setting a dozen properties one by one through Node-API takes many times as
  * long, which a list of ten thousand routes shows. The names of a shape must be the same each time.

@@ -1,15 +1,166 @@
 #include "binding/steps.h"
 
 #include <linux/fib_rules.h>
+#include <linux/if.h>
 #include <linux/rtnetlink.h>
 #include <sys/socket.h>
 
-#include "binding/fields.h"
-#include "binding/link_steps.h"
+#include <array>
+#include <cstdio>
+
+#include "binding/namespace_handle.h"
+#include "binding/object_reader.h"
+#include "object/tunnel.h"
 
 namespace podwire::netlink {
 
 namespace {
+
+std::optional<std::vector<uint8_t>> read_mac(ObjectReader& reader, const char* name) {
+  const auto text = reader.optional_text(name);
+  if (!text) return std::nullopt;
+  std::array<unsigned, 6> parts{};
+  int end = 0;
+  const int count = std::sscanf(text->c_str(), "%2x:%2x:%2x:%2x:%2x:%2x%n", &parts[0], &parts[1], &parts[2], &parts[3],
+                                &parts[4], &parts[5], &end);
+  if (count != 6 || static_cast<size_t>(end) != text->size()) reader.fail(name, "a MAC address");
+  return std::vector<uint8_t>(parts.begin(), parts.end());
+}
+
+std::optional<std::shared_ptr<Namespace>> read_namespace(ObjectReader& reader, const char* name) {
+  const auto value = reader.value(name);
+  if (value.IsNull()) return std::nullopt;
+  auto found = NamespaceHandle::namespace_of(value);
+  if (found) return found;
+  reader.fail(name, "an open namespace");
+  return std::nullopt;
+}
+
+/** A link: an index goes into the request's object at once, a name is looked up when the request's turn comes. */
+void read_selector(ObjectReader reader, Request& request) {
+  const uint32_t index = reader.number("index");
+  request.lookup = reader.optional_text("name");
+  if (!request.lookup) request.set_link_index(index);
+}
+
+/** Attributes of every new link. */
+Link read_new_link(ObjectReader& reader) {
+  Link link;
+  link.name = reader.text("name");
+  link.mac = read_mac(reader, "mac");
+  link.mtu = reader.optional_number("mtuBytes");
+  link.tx_queue_length = reader.optional_number("txQueueLength");
+  link.tx_queues = reader.optional_number("txQueueCount");
+  link.rx_queues = reader.optional_number("rxQueueCount");
+  return link;
+}
+
+Request create(ObjectReader& reader, LinkInfo info) {
+  Link link = read_new_link(reader);
+  link.info = std::move(info);
+  Request request;
+  request.type = RTM_NEWLINK;
+  request.flags = NLM_F_CREATE | NLM_F_EXCL;
+  request.object = std::move(link);
+  return request;
+}
+
+Request read_veth(ObjectReader& reader) {
+  auto other_end = reader.object("peer");
+  Link peer = read_new_link(other_end);
+  const auto peer_namespace = read_namespace(other_end, "namespace");
+  if (!peer_namespace) other_end.fail("namespace", "an open namespace");
+  auto peer_netns = peer_namespace ? (*peer_namespace)->netns() : nullptr;
+  if (peer_netns) peer.namespace_fd = static_cast<uint32_t>(peer_netns->fd());
+  LinkInfo info;
+  info.kind = "veth";
+  info.peer.push_back(std::move(peer));
+  Request request = create(reader, std::move(info));
+  // The echo has both ends' indexes, which spares their look-up. Of a VXLAN device the kernel sends none.
+  request.flags |= NLM_F_ECHO;
+  request.peer_namespace = std::move(peer_netns);
+  return request;
+}
+
+Request create_tunnel(ObjectReader& reader, LinkInfo info) {
+  Request request = create(reader, std::move(info));
+  if (const auto parent = reader.optional_object("parent")) read_selector(*parent, request);
+  return request;
+}
+
+Request read_vxlan(ObjectReader& reader) {
+  Vxlan vxlan;
+  vxlan.vni = reader.number("vni");
+  vxlan.port = static_cast<uint16_t>(reader.number("port"));
+  vxlan.local = reader.optional_address("local");
+  vxlan.learning = reader.flag("learning");
+  vxlan.ttl = static_cast<uint8_t>(reader.number("ttl"));
+  vxlan.tos = static_cast<uint8_t>(reader.number("tos"));
+  vxlan.udp_checksum = reader.optional_flag("udpChecksum");
+  vxlan.udp6_zero_checksum_tx = reader.optional_flag("udp6ZeroChecksumTx");
+  vxlan.udp6_zero_checksum_rx = reader.optional_flag("udp6ZeroChecksumRx");
+  LinkInfo info;
+  info.kind = "vxlan";
+  info.data = encode_vxlan(vxlan);
+  return create_tunnel(reader, std::move(info));
+}
+
+Request read_ipip(ObjectReader& reader) {
+  IpTunnel tunnel;
+  tunnel.local = reader.optional_address("local");
+  tunnel.remote = reader.optional_address("remote");
+  tunnel.ttl = static_cast<uint8_t>(reader.number("ttl"));
+  tunnel.tos = static_cast<uint8_t>(reader.number("tos"));
+  tunnel.path_mtu_discovery = reader.flag("pathMtuDiscovery");
+  LinkInfo info;
+  info.kind = "ipip";
+  info.data = encode_ip_tunnel(tunnel);
+  return create_tunnel(reader, std::move(info));
+}
+
+Request read_link_add(ObjectReader& reader) {
+  const std::string kind = reader.text("kind");
+  if (kind == "veth") return read_veth(reader);
+  if (kind == "vxlan") return read_vxlan(reader);
+  if (kind == "ipip") return read_ipip(reader);
+  reader.fail("kind", "veth, vxlan or ipip");
+  return {};
+}
+
+Request read_link_set(ObjectReader& reader) {
+  Link link;
+  if (const auto up = reader.optional_flag("up")) {
+    link.flags = *up ? IFF_UP : 0;
+    link.change = IFF_UP;
+  }
+  link.mac = read_mac(reader, "mac");
+  link.mtu = reader.optional_number("mtuBytes");
+  link.alias = reader.optional_text("alias");
+  link.group = reader.optional_number("group");
+  link.name = reader.optional_text("name");
+  link.tx_queue_length = reader.optional_number("txQueueLength");
+  const auto generation = reader.optional_number("addressGeneration");
+  if (generation) set_address_generation(link, static_cast<uint8_t>(*generation));
+
+  Request request;
+  request.type = RTM_SETLINK;
+  request.object = std::move(link);
+  read_selector(reader.object("link"), request);
+  // Without a new name in it, the message itself can say which link is meant.
+  auto& object = std::get<Link>(request.object);
+  if (!object.name) object.name = std::exchange(request.lookup, std::nullopt);
+  return request;
+}
+
+Request read_link_get(ObjectReader& reader) {
+  auto selector = reader.object("link");
+  return get_link(selector.number("index"), selector.optional_text("name").value_or(""));
+}
+
+Request read_link_delete(ObjectReader& reader) {
+  auto selector = reader.object("link");
+  return delete_link(selector.number("index"), selector.optional_text("name").value_or(""));
+}
 
 /** RTM_NEW* or RTM_DEL*, with its flags. */
 Request read_verb(ObjectReader& reader, uint16_t added, uint16_t deleted) {
@@ -31,7 +182,7 @@ Request read_verb(ObjectReader& reader, uint16_t added, uint16_t deleted) {
 Request read_address_step(ObjectReader& reader) {
   Request request = read_verb(reader, RTM_NEWADDR, RTM_DELADDR);
   Address address;
-  address.local = read_address(reader, "address");
+  address.local = reader.optional_address("address");
   address.address = address.local;
   address.family = address.local ? address.local->family : AF_UNSPEC;
   address.prefix_length = static_cast<uint8_t>(reader.number("prefixLengthBits"));
@@ -45,12 +196,12 @@ Request read_address_step(ObjectReader& reader) {
 Request read_route_step(ObjectReader& reader) {
   Request request = read_verb(reader, RTM_NEWROUTE, RTM_DELROUTE);
   Route route;
-  const auto destination = read_address(reader, "destination");
+  const auto destination = reader.optional_address("destination");
   route.family = destination ? destination->family : AF_UNSPEC;
   route.destination_length = static_cast<uint8_t>(reader.number("prefixLengthBits"));
   if (route.destination_length > 0) route.destination = destination;
-  route.gateway = read_address(reader, "gateway");
-  route.preferred_source = read_address(reader, "source");
+  route.gateway = reader.optional_address("gateway");
+  route.preferred_source = reader.optional_address("source");
   route.scope = static_cast<uint8_t>(reader.number("scope"));
   route.protocol = static_cast<uint8_t>(reader.number("protocol"));
   route.type = static_cast<uint8_t>(reader.number("routeType"));
@@ -70,7 +221,7 @@ Request read_route_step(ObjectReader& reader) {
 Request read_rule_step(ObjectReader& reader) {
   Request request = read_verb(reader, RTM_NEWRULE, RTM_DELRULE);
   Rule rule;
-  const auto source = read_address(reader, "source");
+  const auto source = reader.optional_address("source");
   rule.family = source ? source->family : AF_UNSPEC;
   rule.source_length = static_cast<uint8_t>(reader.number("sourceLengthBits"));
   if (rule.source_length > 0) rule.source = source;
@@ -90,7 +241,7 @@ Request read_rule_step(ObjectReader& reader) {
 Request read_neighbour_step(ObjectReader& reader) {
   Request request = read_verb(reader, RTM_NEWNEIGH, RTM_DELNEIGH);
   Neighbour neighbour;
-  neighbour.destination = read_address(reader, "address");
+  neighbour.destination = reader.optional_address("address");
   neighbour.family = neighbour.destination ? neighbour.destination->family : AF_UNSPEC;
   neighbour.mac = read_mac(reader, "mac");
   neighbour.state = NUD_PERMANENT;
@@ -106,7 +257,7 @@ Request read_fdb_step(ObjectReader& reader) {
   Neighbour entry;
   entry.family = AF_BRIDGE;
   entry.mac = read_mac(reader, "mac");
-  entry.destination = read_address(reader, "destination");
+  entry.destination = reader.optional_address("destination");
   entry.state = NUD_PERMANENT | NUD_NOARP;
   entry.flags = NTF_SELF;
   request.object = std::move(entry);

@@ -9,8 +9,7 @@
 #include <cstdio>
 
 #include "binding/shape.h"
-#include "object/ip_tunnel.h"
-#include "object/vxlan.h"
+#include "object/tunnel.h"
 
 namespace podwire::netlink {
 
