@@ -36,6 +36,9 @@ const COMMAND_TIMES = {
   PODWIRE_PLUGIN_DEL_SERVICE_TIMEOUT_MS: '25000',
 };
 
+/** Of the processes of a node, as the chart and the systemd units set it. */
+const NODE_ENVIRONMENT = { NODE_OPTIONS: '--max-semi-space-size=4' };
+
 /** The node's own address in its network namespace, from the range for benchmarks between networks (RFC 2544). */
 export const NODE_ADDRESS = '198.18.0.1';
 
@@ -180,7 +183,8 @@ export class Stack {
   #spawn(name: ProcessName, within: readonly string[] = []): void {
     const log = openSync(this.#logFile(name), 'a', 0o600);
     const command = [`--net=${this.netnsPath}`, ...within, process.execPath, join(ROOT, MAIN[name])];
-    const child = spawn('nsenter', command, { env: this.#env, stdio: ['ignore', log, log] });
+    const env = { ...(name !== 'ipam' && NODE_ENVIRONMENT), ...this.#env };
+    const child = spawn('nsenter', command, { env, stdio: ['ignore', log, log] });
     this.#processes.set(name, child);
   }
 

@@ -21,6 +21,9 @@
 
 {{/* Environment of the dataplane and the plugin. */}}
 {{- define "podwire.nodeEnv" -}}
+# By default V8 keeps up to 32 MiB for new objects, even in an idle process: 60 MiB more for each node.
+- name: NODE_OPTIONS
+  value: --max-semi-space-size=4
 - name: {{ .prefix }}NODE_NAME
   valueFrom:
     fieldRef:
