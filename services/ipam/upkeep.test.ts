@@ -2,51 +2,12 @@ import process from 'node:process';
 import { Writable } from 'node:stream';
 
 import { createLogger } from '@podwire/shared/runtime/log';
+import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { describe, expect, test } from 'vitest';
 
 import type { RepairReport } from './audit/repair.js';
 import { forever } from './engine/testing/stores.js';
 import { garbageTask, LockGuard, Upkeep, type UpkeepTask } from './upkeep.js';
-
-/** A clock whose waits end when the test says so. */
-class ManualClock {
-  readonly sleeps: { readonly durationMs: number; readonly end: () => void }[] = [];
-
-  monotonicMs(): number {
-    return 0;
-  }
-
-  nowMs(): number {
-    return 0;
-  }
-
-  sleep(durationMs: number, signal: AbortSignal): Promise<'elapsed' | 'aborted'> {
-    return new Promise((resolve) => {
-      const sleep = { durationMs, end: () => done('elapsed') };
-      const done = (how: 'elapsed' | 'aborted'): void => {
-        const index = this.sleeps.indexOf(sleep);
-        if (index >= 0) this.sleeps.splice(index, 1);
-        resolve(how);
-      };
-      this.sleeps.push(sleep);
-      if (signal.aborted) done('aborted');
-      signal.addEventListener('abort', () => done('aborted'));
-    });
-  }
-
-  after(): () => void {
-    return () => undefined;
-  }
-
-  /** Ends the wait of this length. */
-  async elapse(durationMs: number): Promise<void> {
-    const sleep = this.sleeps.find((each) => each.durationMs === durationMs);
-    if (!sleep)
-      throw new Error(`no sleep of ${durationMs} ms, but ${this.sleeps.map((each) => each.durationMs).join()}`);
-    sleep.end();
-    await untilIdle();
-  }
-}
 
 async function untilIdle(): Promise<void> {
   for (let turn = 0; turn < 3; turn++) await new Promise((resolve) => setImmediate(resolve));
@@ -57,7 +18,11 @@ function start(...tasks: UpkeepTask[]) {
   const failures: string[] = [];
   const reportFailure = (task: string, error: unknown): number => failures.push(`${task}: ${String(error)}`);
   const upkeep = new Upkeep({ tasks, clock, random: () => 0.25, reportFailure, intervalMs: 1000, taskTimeoutMs: 300 });
-  return { clock, failures, upkeep };
+  const elapse = async (durationMs: number): Promise<void> => {
+    clock.advance(durationMs);
+    await untilIdle();
+  };
+  return { clock, elapse, failures, upkeep };
 }
 
 function mark(done: string[], name: string): Promise<void> {
@@ -72,32 +37,32 @@ describe('upkeep', () => {
   test('does every task at once, and again after each pause', async () => {
     const done: string[] = [];
     const task = (name: string): UpkeepTask => ({ name, run: () => mark(done, name) });
-    const { clock, upkeep } = start(task('a'), task('b'));
+    const { clock, elapse, upkeep } = start(task('a'), task('b'));
     await untilIdle();
     expect(done).toEqual(['a', 'b']);
-    await clock.elapse(750);
+    await elapse(750);
     expect(done).toEqual(['a', 'b', 'a', 'b']);
     await upkeep.stop();
-    expect(clock.sleeps).toEqual([]);
+    expect(clock.sleeping).toBe(0);
   });
 
   test('continues after a failed task, and reports it', async () => {
     const done: string[] = [];
-    const { clock, failures, upkeep } = start(
+    const { elapse, failures, upkeep } = start(
       { name: 'bad', run: () => Promise.reject(new Error('no')) },
       { name: 'good', run: () => mark(done, 'good') },
     );
     await untilIdle();
-    await clock.elapse(750);
+    await elapse(750);
     expect(failures).toEqual(['bad: Error: no', 'bad: Error: no']);
     expect(done).toEqual(['good', 'good']);
     await upkeep.stop();
   });
 
   test('aborts a task that takes too long', async () => {
-    const { clock, failures, upkeep } = start({ name: 'slow', run: waitsFor });
+    const { elapse, failures, upkeep } = start({ name: 'slow', run: waitsFor });
     await untilIdle();
-    await clock.elapse(300);
+    await elapse(300);
     expect(failures).toEqual(['slow: Error: aborted']);
     await upkeep.stop();
   });
@@ -111,7 +76,7 @@ describe('upkeep', () => {
     await untilIdle();
     await upkeep.stop();
     await upkeep.stop();
-    expect([failures, done, clock.sleeps]).toEqual([[], [], []]);
+    expect([failures, done, clock.sleeping]).toEqual([[], [], 0]);
   });
 });
 

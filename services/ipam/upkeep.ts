@@ -1,5 +1,4 @@
-import { setMaxListeners } from 'node:events';
-
+import { WorkQueue } from '@podwire/shared/reconcile/work-queue';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Logger } from '@podwire/shared/runtime/log';
 
@@ -20,66 +19,39 @@ export interface UpkeepOptions {
   readonly random: () => number;
   /** Receives each failed task; the next round retries it. Must not throw. */
   readonly reportFailure: (task: string, error: unknown) => void;
-  /** Mean time from the end of a round to the begin of the next. Default: 30,000. */
+  /** Mean time from the end of a task to its next run. Default: 30,000. */
   readonly intervalMs?: number;
-  /** How long a task may take in one round. Default: 60,000. */
+  /** Time limit of a run. Default: 60,000. */
   readonly taskTimeoutMs?: number;
 }
 
-const DEFAULT_INTERVAL_MS = 30_000;
-const DEFAULT_TASK_TIMEOUT_MS = 60_000;
-
 /**
- * Runs its tasks one after another, immediately and then periodically. The rounds of replicas drift apart: each waits for
- * 0.5 to 1.5 times the interval.
+ * Runs its tasks one at a time, immediately and then periodically. Those of replicas drift apart: each pause is 0.5 to 1.5 times
+ * the interval.
  */
 export class Upkeep {
-  readonly #options: Required<UpkeepOptions>;
-  readonly #stop = new AbortController();
-  readonly #done: Promise<void>;
+  readonly #queue: WorkQueue<UpkeepTask>;
 
   /** The creator stops it before it closes the dependencies of its tasks. */
-  constructor(options: UpkeepOptions) {
-    this.#options = { intervalMs: DEFAULT_INTERVAL_MS, taskTimeoutMs: DEFAULT_TASK_TIMEOUT_MS, ...options };
-    this.#done = this.#run();
+  constructor({ tasks, clock, random, reportFailure, intervalMs = 30_000, taskTimeoutMs = 60_000 }: UpkeepOptions) {
+    const pauseMs = (): number => intervalMs * (0.5 + random());
+    this.#queue = new WorkQueue({
+      reconcile: async (task, signal) => {
+        await task.run(signal);
+        return { inMs: pauseMs() };
+      },
+      retryInMs: pauseMs,
+      onFailure: (error, _, { name }) => reportFailure(name, error),
+      timeoutMs: taskTimeoutMs,
+      concurrency: 1,
+      clock,
+    });
+    for (const task of tasks) this.#queue.request(task);
   }
 
   /** Aborts the task in progress and waits for its end. Idempotent. */
-  async stop(): Promise<void> {
-    this.#stop.abort();
-    await this.#done;
-  }
-
-  async #run(): Promise<void> {
-    const { tasks, clock, random, intervalMs } = this.#options;
-    while (!this.#stop.signal.aborted) {
-      for (const task of tasks) await this.#do(task);
-      await clock.sleep(intervalMs * (0.5 + random()), this.#stop.signal);
-    }
-  }
-
-  async #do({ name, run }: UpkeepTask): Promise<void> {
-    const { clock, taskTimeoutMs, reportFailure } = this.#options;
-    if (this.#stop.signal.aborted) return;
-    const ended = new AbortController();
-    const timeout = new AbortController();
-    void clock.sleep(taskTimeoutMs, ended.signal).then((end) => {
-      if (end === 'elapsed') timeout.abort();
-    });
-    const signal = AbortSignal.any([this.#stop.signal, timeout.signal]);
-    // A task adds many listeners concurrently; Node warns of a leak above ten.
-    setMaxListeners(0, signal);
-    try {
-      await run(signal);
-    } catch (error) {
-      if (!this.#isStopped()) reportFailure(name, error);
-    } finally {
-      ended.abort();
-    }
-  }
-
-  #isStopped(): boolean {
-    return this.#stop.signal.aborted;
+  stop(): Promise<void> {
+    return this.#queue.stop();
   }
 }
 

@@ -50,6 +50,12 @@ export const ZONES = [
     ...PURE,
   },
   {
+    path: 'services/shared/reconcile',
+    zones: ['services/shared/retry', 'services/shared/runtime'],
+    packages: ['@opentelemetry/api'],
+    ...NODE,
+  },
+  {
     path: 'services/shared/runtime',
     zones: ['services/shared/failure', 'services/shared/attachment'],
     packages: ['@opentelemetry/api', 'pino', 'zod'],

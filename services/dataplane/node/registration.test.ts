@@ -181,10 +181,7 @@ test('a later location cancels the announcements of an earlier one, and the stop
   const { network, clock, announcer, look } = announcing();
   await look();
   network.macs.set('eth0', '02:00:00:00:00:99');
-  let sleeps = 0;
-  clock.beforeSleep = () => {
-    if (++sleeps === 3) void announcer.stop();
-  };
+  clock.beforeSleep = () => void announcer.stop();
   await look();
   await announcer.stop();
   const sent = network.announced.length;

@@ -1,6 +1,8 @@
 import { NodeServiceService, TunnelKind, type RegisterNodeRequest } from '@podwire/proto/podwire/ipam/v1/node';
+import { failureOfSignal } from '@podwire/shared/failure/signal';
 import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
-import { backoffMs, type BackoffBounds } from '@podwire/shared/retry/schedule';
+import { exponentialBackoff, WorkQueue, type NextRun } from '@podwire/shared/reconcile/work-queue';
+import type { BackoffBounds } from '@podwire/shared/retry/schedule';
 import type { Peer } from '@podwire/shared/rpc/client';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
@@ -17,7 +19,6 @@ import {
 } from './address-method.js';
 import type { ClusterEvents } from './events.js';
 import type { NetworkLink, NodeNetwork, NodeNetworkState } from './links.js';
-import { RetryingTask } from './retrying-task.js';
 
 /** A node's addresses in IPAM: each with prefix length, or empty. */
 export interface RegisteredAddresses {
@@ -61,12 +62,10 @@ const FAMILIES: readonly Family[] = [4, 6];
  */
 export class Registration implements IpamFollower {
   readonly #options: Required<RegistrationOptions>;
-  readonly #stopping = new AbortController();
-  readonly #task: RetryingTask;
+  readonly #queue: WorkQueue<'registration' | 'watch'>;
   readonly #announcer: AddressAnnouncer;
-  #polling: Promise<unknown> | undefined;
-  /** Ends the pause before the next reading of the addresses. */
-  #changed = new AbortController();
+  /** Cancels the reading that follows a change of addresses. */
+  #cancelReading: (() => void) | undefined;
   /** The last registration; undefined: none, or IPAM has lost it. */
   #registered: RegisterNodeRequest | undefined;
   #isAddressMissing = false;
@@ -76,25 +75,32 @@ export class Registration implements IpamFollower {
     this.#options = { pollMs: 30_000, ...options };
     const { network, clock, random, events } = this.#options;
     this.#announcer = new AddressAnnouncer({ network, clock, events });
-    this.#task = new RetryingTask({
-      task: (signal) => this.#register(signal),
-      onFailure: (error, retryInMs) => events.retried('register this node', error, retryInMs),
-      backoff: BACKOFF,
+    this.#queue = new WorkQueue({
+      reconcile: (key, signal) => (key === 'watch' ? this.#watchAddresses(signal) : this.#register(signal)),
+      retryInMs: exponentialBackoff(BACKOFF, random),
+      resetAfterMs: BACKOFF.maxMs,
+      onFailure: (error, retryInMs, key) => {
+        if (key === 'registration') {
+          events.retried('register this node', error, retryInMs);
+          return;
+        }
+        events.kernelWatchFailed('addresses', error, retryInMs);
+        this.#queue.request('registration');
+      },
       clock,
-      random,
     });
   }
 
-  /** Starts; call once. */
+  /** Starts; call once. The first reading happens once the watch is open or has failed. */
   start(): void {
-    this.#polling ??= Promise.all([this.#watchAddresses(), this.#poll()]);
+    this.#queue.request('watch');
   }
 
   follow({ cluster, self }: IpamView): void {
     this.#ipamNode = cluster.nodes.get(self);
     if (this.#ipamNode || !this.#registered) return;
     this.#registered = undefined;
-    this.#task.request();
+    this.#queue.request('registration');
   }
 
   /** The last registration; undefined: none yet, or IPAM has lost it. */
@@ -117,8 +123,8 @@ export class Registration implements IpamFollower {
   }
 
   async stop(): Promise<void> {
-    this.#stopping.abort();
-    await Promise.all([this.#task.stop(), this.#polling]);
+    this.#cancelReading?.();
+    await this.#queue.stop();
     await this.#announcer.stop();
   }
 
@@ -131,34 +137,36 @@ export class Registration implements IpamFollower {
     return known.find((text, at) => text !== own[at]);
   }
 
-  /** Requests the first reading once the watch is open or has failed. */
-  #watchAddresses(): Promise<void> {
-    const { network, methods, clock, random, events } = this.#options;
+  /** Watches the node's addresses, as long as the kernel announces them. */
+  async #watchAddresses(signal: AbortSignal): Promise<undefined> {
+    const { network, methods } = this.#options;
     const targets = Object.values(methods).flatMap((method) => (method.type === 'can-reach' ? method.address : []));
-    const changed = (): void => this.#changed.abort();
-    const opened = (): void => this.#task.request();
-    const lost = (error: unknown, retryInMs: number): void => {
-      events.kernelWatchFailed('addresses', error, retryInMs);
-      this.#task.request();
-    };
-    return watchAddresses({ network, targets, clock, random, changed, opened, lost }, this.#stopping.signal);
-  }
-
-  async #poll(): Promise<void> {
-    const { clock, pollMs } = this.#options;
-    const { signal } = this.#stopping;
-    while (!signal.aborted) {
-      const woken = await clock.sleep(pollMs, AbortSignal.any([signal, this.#changed.signal]));
-      if (woken === 'aborted') await clock.sleep(DEBOUNCE_MS, signal);
-      this.#changed = new AbortController();
-      // A call in flight may use an interface that is gone.
-      if (woken === 'aborted') this.#task.restart();
-      else this.#task.request();
+    let end: (failure: unknown) => void = () => undefined;
+    const over = new Promise<never>((_, reject) => (end = reject));
+    // It may end before it is awaited.
+    over.catch(() => undefined);
+    signal.addEventListener('abort', () => end(failureOfSignal(signal)));
+    const unwatch = await network.watch({ changed: () => this.#readSoon(), ended: end }, targets);
+    // Earlier changes were not announced.
+    this.#queue.request('registration');
+    try {
+      return await over;
+    } finally {
+      unwatch();
     }
   }
 
-  async #register(signal: AbortSignal): Promise<void> {
-    const { network, ipam, events, clock } = this.#options;
+  /** Restarts, because a call in flight may use an interface that is gone. */
+  #readSoon(): void {
+    this.#cancelReading ??= this.#options.clock.after(DEBOUNCE_MS, () => {
+      this.#cancelReading = undefined;
+      this.#queue.restart('registration');
+    });
+  }
+
+  async #register(signal: AbortSignal): Promise<NextRun> {
+    const { network, ipam, events, clock, pollMs } = this.#options;
+    const next = { inMs: pollMs };
     const state = await network.read();
     const request = this.#requestOf(state);
     this.#announcer.observe(
@@ -166,11 +174,12 @@ export class Registration implements IpamFollower {
       FAMILIES.flatMap((family) => this.#choose(family, state)?.address ?? []),
     );
     this.#isAddressMissing = request.ipv4Address === '' && request.ipv6Address === '';
-    if (this.#isAddressMissing || isSameRequest(request, this.#registered)) return;
+    if (this.#isAddressMissing || isSameRequest(request, this.#registered)) return next;
     const limits = { deadlineMs: clock.nowMs() + CALL_TIMEOUT_MS, signal };
     const { created } = await ipam.call(NodeServiceService.registerNode, request, limits);
     this.#registered = request;
     events.registered(request, created);
+    return next;
   }
 
   #choose(family: Family, state: NodeNetworkState): ChosenAddress | undefined {
@@ -215,60 +224,6 @@ function isSameRequest(a: RegisterNodeRequest, b: RegisterNodeRequest | undefine
   return JSON.stringify(a) === JSON.stringify(b);
 }
 
-interface AddressWatchOptions {
-  readonly network: Pick<NodeNetwork, 'watch'>;
-  /** Destinations whose routes matter. */
-  readonly targets: readonly Address[];
-  readonly clock: Clock;
-  /** Uniform in [0, 1). */
-  readonly random: () => number;
-  readonly changed: () => void;
-  /** The watch is open; earlier changes were not announced. */
-  readonly opened: () => void;
-  /** The watch failed, and is retried. None of the functions may throw. */
-  readonly lost: (error: unknown, retryInMs: number) => void;
-}
-
-const ADDRESS_BACKOFF: BackoffBounds = { baseMs: 250, maxMs: 30_000 };
-
-/** Watches the node's addresses until the signal fires; reopens a watch that fails or is refused. Never rejects. */
-async function watchAddresses(options: AddressWatchOptions, signal: AbortSignal): Promise<void> {
-  const { clock, random, lost } = options;
-  for (let attempt = 0; ; attempt++) {
-    const sinceMs = clock.nowMs();
-    const failure = await watchOnce(options, signal);
-    if (signal.aborted) return;
-    // A watch that fails right after opening counts as refused, for the back-off.
-    if (clock.nowMs() - sinceMs >= ADDRESS_BACKOFF.maxMs) attempt = 0;
-    const retryInMs = backoffMs(attempt, ADDRESS_BACKOFF, random());
-    lost(failure, retryInMs);
-    await clock.sleep(retryInMs, signal);
-  }
-}
-
-/** @returns the failure that ended it */
-async function watchOnce(
-  { network, targets, changed, opened }: AddressWatchOptions,
-  signal: AbortSignal,
-): Promise<unknown> {
-  let end: (failure: unknown) => void = () => undefined;
-  const over = new Promise<unknown>((resolve) => (end = resolve));
-  const stop = (): void => end(undefined);
-  signal.addEventListener('abort', stop, { once: true });
-  try {
-    const unwatch = await network.watch({ changed, ended: end }, targets);
-    if (signal.aborted) stop();
-    else opened();
-    const failure = await over;
-    unwatch();
-    return failure;
-  } catch (error) {
-    return error;
-  } finally {
-    signal.removeEventListener('abort', stop);
-  }
-}
-
 interface AddressAnnouncerOptions {
   readonly network: Pick<NodeNetwork, 'announce'>;
   readonly clock: Clock;
@@ -276,9 +231,10 @@ interface AddressAnnouncerOptions {
 }
 
 /**
- * Times of the announcements of an address, in milliseconds: a link that has just come up, or its switch port, may lose packets.
+ * Pauses before the second and the third announcement of an address, in milliseconds: a link that has just come up, or its switch
+ * port, may lose packets.
  */
-const ANNOUNCE_TIMES_MS = [0, 1000, 3000];
+const ANNOUNCE_PAUSES_MS = [1000, 2000];
 
 /**
  * Notifies this node's neighbours when its address moved to another MAC address, as with a recreated interface. Otherwise they
@@ -286,13 +242,20 @@ const ANNOUNCE_TIMES_MS = [0, 1000, 3000];
  */
 export class AddressAnnouncer {
   readonly #options: AddressAnnouncerOptions;
-  readonly #stopping = new AbortController();
+  readonly #queue: WorkQueue<string>;
   /** Last known link and MAC address of each address. */
   readonly #locations = new Map<string, string>();
-  readonly #inFlight = new Map<string, { readonly end: AbortController; readonly done: Promise<void> }>();
+  /** The announcements in progress, by address. */
+  readonly #announcements = new Map<string, Announcement>();
 
   constructor(options: AddressAnnouncerOptions) {
     this.#options = options;
+    this.#queue = new WorkQueue({
+      reconcile: (text) => this.#announce(text),
+      retryInMs: () => 0,
+      onFailure: () => undefined,
+      clock: options.clock,
+    });
   }
 
   /**
@@ -311,41 +274,43 @@ export class AddressAnnouncer {
       const location = `${link.index} ${link.mac}`;
       const earlier = this.#locations.get(text);
       this.#locations.set(text, location);
-      if (earlier !== undefined && earlier !== location) this.#begin(link, address);
+      if (earlier === undefined || earlier === location) continue;
+      this.#announcements.set(text, { link, address, count: 0, isAnnounced: false, failure: undefined });
+      this.#queue.restart(text);
     }
   }
 
   /** Ends the announcements. Idempotent. */
-  async stop(): Promise<void> {
-    this.#stopping.abort();
-    await Promise.all([...this.#inFlight.values()].map(({ done }) => done));
+  stop(): Promise<void> {
+    return this.#queue.stop();
   }
 
-  #begin(link: NetworkLink, address: Address): void {
-    const text = formatAddress(address);
-    this.#inFlight.get(text)?.end.abort();
-    const end = new AbortController();
-    const done = this.#announce(link, address, AbortSignal.any([end.signal, this.#stopping.signal]));
-    this.#inFlight.set(text, { end, done });
-  }
-
-  async #announce(link: NetworkLink, address: Address, signal: AbortSignal): Promise<void> {
-    const { network, clock, events } = this.#options;
-    const text = formatAddress(address);
-    const startMs = clock.nowMs();
-    let isAnnounced = false;
-    let failure: unknown;
-    for (const atMs of ANNOUNCE_TIMES_MS) {
-      await clock.sleep(startMs + atMs - clock.nowMs(), signal);
-      if (signal.aborted) return;
-      try {
-        await network.announce(link, address);
-        if (!isAnnounced) events.announced(text, link.name);
-        isAnnounced = true;
-      } catch (error) {
-        failure = error;
-      }
+  /** One announcement of an address. */
+  async #announce(text: string): Promise<NextRun | undefined> {
+    const { network, events } = this.#options;
+    const announcement = this.#announcements.get(text);
+    if (!announcement) return undefined;
+    const { link, address } = announcement;
+    try {
+      await network.announce(link, address);
+      if (!announcement.isAnnounced) events.announced(text, link.name);
+      announcement.isAnnounced = true;
+    } catch (error) {
+      announcement.failure = error;
     }
-    if (!isAnnounced) events.notAnnounced(text, failure);
+    const pauseMs = ANNOUNCE_PAUSES_MS[announcement.count++];
+    if (pauseMs !== undefined) return { inMs: pauseMs };
+    if (!announcement.isAnnounced) events.notAnnounced(text, announcement.failure);
+    return undefined;
   }
+}
+
+interface Announcement {
+  readonly link: NetworkLink;
+  readonly address: Address;
+  /** Earlier announcements. */
+  count: number;
+  isAnnounced: boolean;
+  /** Of the last one that failed. */
+  failure: unknown;
 }

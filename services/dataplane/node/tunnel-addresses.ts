@@ -3,6 +3,7 @@ import { NodeServiceService, TunnelKind } from '@podwire/proto/podwire/ipam/v1/n
 import { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
 import { prefixContains } from '@podwire/shared/net/prefix';
+import { exponentialBackoff, WorkQueue, type NextRun } from '@podwire/shared/reconcile/work-queue';
 import type { BackoffBounds } from '@podwire/shared/retry/schedule';
 import type { CallLimits, Peer } from '@podwire/shared/rpc/client';
 import type { Clock } from '@podwire/shared/runtime/clock';
@@ -17,7 +18,6 @@ import type {
   IpamView,
 } from '../cluster/cluster.js';
 import type { ClusterEvents } from './events.js';
-import { RetryingTask } from './retrying-task.js';
 
 interface TunnelAddressesOptions {
   readonly ipam: Pick<Peer, 'call'>;
@@ -41,42 +41,34 @@ const BACKOFF: BackoffBounds = { baseMs: 250, maxMs: 30_000 };
  */
 export class TunnelAddresses implements IpamFollower {
   readonly #options: TunnelAddressesOptions;
-  readonly #tasks: ReadonlyMap<PoolTunnelKind, RetryingTask>;
+  readonly #queue: WorkQueue<PoolTunnelKind>;
   /**
    * IPAM's answers since the start: a node's record alone does not prove that its address is allocated. An address is requested
    * again only when the pools change, or when the node's record has another address.
    */
   readonly #allocations = new Map<PoolTunnelKind, Allocation>();
-  /** Scheduled checks of tunnels whose address may be released soon. */
-  readonly #pendingChecks = new Map<PoolTunnelKind, Promise<void>>();
-  readonly #stopping = new AbortController();
   #view: IpamView | undefined;
 
   constructor(options: TunnelAddressesOptions) {
     this.#options = options;
     const { events, clock, random } = options;
-    const createTask = (kind: PoolTunnelKind) =>
-      new RetryingTask({
-        task: (signal) => this.#reconcile(kind, signal),
-        onFailure: (error, retryInMs) =>
-          events.retried(`settle the address of the ${TUNNELS[kind].label} tunnel`, error, retryInMs),
-        backoff: BACKOFF,
-        clock,
-        random,
-      });
-    this.#tasks = new Map(TUNNEL_KINDS.map((kind) => [kind, createTask(kind)]));
+    this.#queue = new WorkQueue({
+      reconcile: (kind, signal) => this.#reconcile(kind, signal),
+      retryInMs: exponentialBackoff(BACKOFF, random),
+      onFailure: (error, retryInMs, kind) =>
+        events.retried(`settle the address of the ${TUNNELS[kind].label} tunnel`, error, retryInMs),
+      clock,
+    });
   }
 
   follow(view: IpamView, { hasOtherChanges }: ClusterChange): void {
     this.#view = view;
     if (!hasOtherChanges) return;
-    for (const [kind, task] of this.#tasks) if (this.#isActionDue(kind, view)) task.request();
+    for (const kind of TUNNEL_KINDS) if (this.#isActionDue(kind, view)) this.#queue.request(kind);
   }
 
-  async stop(): Promise<void> {
-    this.#stopping.abort();
-    await Promise.all([...this.#tasks.values()].map((task) => task.stop()));
-    await Promise.all(this.#pendingChecks.values());
+  stop(): Promise<void> {
+    return this.#queue.stop();
   }
 
   #isActionDue(kind: PoolTunnelKind, view: IpamView): boolean {
@@ -88,26 +80,27 @@ export class TunnelAddresses implements IpamFollower {
     return action === 'allocate' && allocation.pools !== view.cluster.pools;
   }
 
-  async #reconcile(kind: PoolTunnelKind, signal: AbortSignal): Promise<void> {
+  async #reconcile(kind: PoolTunnelKind, signal: AbortSignal): Promise<NextRun | undefined> {
     const view = this.#view;
-    if (!view || !this.#isActionDue(kind, view)) return;
+    if (!view || !this.#isActionDue(kind, view)) return undefined;
     const action = addressAction(kind, view);
-    if (action === 'release' || (action === 'release-when-vacant' && (await this.#isVacant(kind, view, signal)))) {
-      await this.#release({ nodeName: view.self, kind }, signal);
-      return;
+    if (action === 'release-when-vacant' && !(await this.#isVacant(kind, view, signal))) {
+      // IPAM does not notify of the release of a pod's address.
+      return { inMs: VACANCY_CHECK_INTERVAL_MS };
     }
-    if (action === 'release-when-vacant') {
-      this.#checkLater(kind);
-      return;
-    }
+    if (action === 'release' || action === 'release-when-vacant') await this.#release(kind, view, signal);
+    else await this.#allocate(kind, view, signal);
+    return undefined;
+  }
+
+  async #allocate(kind: PoolTunnelKind, { self, cluster }: IpamView, signal: AbortSignal): Promise<void> {
     const { ipam, events } = this.#options;
-    const limits = this.#limits(signal);
-    const request = { nodeName: view.self, kind };
-    const { label: label } = TUNNELS[kind];
+    const request = { nodeName: self, kind };
+    const method = NodeServiceService.allocateTunnelAddress;
     try {
-      const { address, alreadyAllocated } = await ipam.call(NodeServiceService.allocateTunnelAddress, request, limits);
-      this.#allocations.set(kind, { address: address.replace(/\/.*$/, ''), pools: view.cluster.pools });
-      if (!alreadyAllocated) events.tunnelAllocated(label, address);
+      const { address, alreadyAllocated } = await ipam.call(method, request, this.#limits(signal));
+      this.#allocations.set(kind, { address: address.replace(/\/.*$/, ''), pools: cluster.pools });
+      if (!alreadyAllocated) events.tunnelAllocated(TUNNELS[kind].label, address);
     } catch (error) {
       // The pools changed meanwhile. The view with that change causes another request.
       if (error instanceof Failure && error.code === 'NO_POOL') return;
@@ -115,14 +108,12 @@ export class TunnelAddresses implements IpamFollower {
     }
   }
 
-  async #release(
-    request: { readonly nodeName: string; readonly kind: PoolTunnelKind },
-    signal: AbortSignal,
-  ): Promise<void> {
+  async #release(kind: PoolTunnelKind, { self }: IpamView, signal: AbortSignal): Promise<void> {
     const { ipam, events } = this.#options;
-    this.#allocations.delete(request.kind);
+    this.#allocations.delete(kind);
+    const request = { nodeName: self, kind };
     const { addresses } = await ipam.call(NodeServiceService.releaseTunnelAddress, request, this.#limits(signal));
-    if (addresses.length > 0) events.tunnelReleased(TUNNELS[request.kind].label, addresses);
+    if (addresses.length > 0) events.tunnelReleased(TUNNELS[kind].label, addresses);
   }
 
   /** Whether this node uses no address of the pools with the encapsulation, including borrowed ones, except the tunnel's own. */
@@ -146,17 +137,6 @@ export class TunnelAddresses implements IpamFollower {
     return ![...cluster.blocks.values()].some(
       ({ poolName, borrowed }) => poolName !== undefined && names.includes(poolName) && borrowed.some(isOtherOwn),
     );
-  }
-
-  /** Polls, as IPAM does not notify of the release of a pod's address. */
-  #checkLater(kind: PoolTunnelKind): void {
-    const { clock } = this.#options;
-    if (this.#pendingChecks.has(kind)) return;
-    const check = clock.sleep(VACANCY_CHECK_INTERVAL_MS, this.#stopping.signal).then(() => {
-      this.#pendingChecks.delete(kind);
-      this.#tasks.get(kind)?.request();
-    });
-    this.#pendingChecks.set(kind, check);
   }
 
   #limits(signal: AbortSignal): CallLimits {

@@ -1,0 +1,240 @@
+import { context, createContextKey, ROOT_CONTEXT } from '@opentelemetry/api';
+import fc from 'fast-check';
+import { expect, test } from 'vitest';
+
+import { FakeClock } from '../testing/clock.js';
+import { ManualClock } from '../testing/manual-clock.js';
+import { exponentialBackoff, WorkQueue, type NextRun, type WorkQueueOptions } from './work-queue.js';
+
+type Reconcile = (signal: AbortSignal, run: number) => Promise<NextRun | undefined>;
+
+const idle = () => new Promise((resolve) => setImmediate(resolve));
+
+const untilAborted = (signal: AbortSignal) =>
+  new Promise<never>((_, reject) => signal.addEventListener('abort', () => reject(new Error('aborted'))));
+
+const done = () => Promise.resolve(undefined);
+
+/** A queue whose back-offs are 10, 20 and then 40 ms. */
+function start(reconcile: Reconcile, rest: Partial<WorkQueueOptions<string>> = {}) {
+  const clock = new FakeClock();
+  const failures: [unknown, number][] = [];
+  let runs = 0;
+  const queue = new WorkQueue<string>({
+    reconcile: (_, signal) => reconcile(signal, ++runs),
+    retryInMs: exponentialBackoff({ baseMs: 10, maxMs: 40 }, () => 0.5),
+    onFailure: (error, retryInMs) => failures.push([error, retryInMs]),
+    clock,
+    ...rest,
+  });
+  return { queue, clock, failures, runs: () => runs };
+}
+
+test('runs once for each request', async () => {
+  const { queue, runs } = start(done);
+  expect(runs()).toBe(0);
+  queue.request('a');
+  await idle();
+  expect(runs()).toBe(1);
+  queue.request('a');
+  await idle();
+  expect(runs()).toBe(2);
+});
+
+test('runs once more for many requests during a run, never twice at once', async () => {
+  const gates: (() => void)[] = [];
+  const { queue, runs } = start(() => new Promise((resolve) => gates.push(() => resolve(undefined))));
+  for (let count = 0; count < 5; count++) queue.request('a');
+  expect([runs(), gates.length]).toEqual([1, 1]);
+  queue.request('a');
+  gates.shift()?.();
+  await idle();
+  expect([runs(), gates.length]).toEqual([2, 1]);
+  gates.shift()?.();
+  await idle();
+  expect(runs()).toBe(2);
+});
+
+test('retries a failed run with a growing back-off, which a success resets', async () => {
+  const { queue, runs, clock, failures } = start((_, run) =>
+    run <= 4 || run === 6 ? Promise.reject(new Error(`run ${run}`)) : done(),
+  );
+  queue.request('a');
+  await idle();
+  expect(runs()).toBe(5);
+  expect(clock.sleepsMs).toEqual([10, 20, 20, 20]);
+  queue.request('a');
+  await idle();
+  expect(runs()).toBe(7);
+  expect(clock.sleepsMs.slice(4)).toEqual([10]);
+  expect(failures).toHaveLength(5);
+});
+
+test('cancels a run and a wait when it is stopped, and runs no more', async () => {
+  const { queue, runs, failures } = start(untilAborted);
+  queue.request('a');
+  await queue.stop();
+  queue.request('a');
+  await queue.stop();
+  expect([runs(), failures]).toEqual([1, []]);
+});
+
+test('restart cancels a run or a wait, without counting it as a failure', async () => {
+  const { queue, runs, failures, clock } = start((signal, run) => {
+    if (run === 3) return Promise.reject(new Error('refused'));
+    return run > 3 ? done() : untilAborted(signal);
+  });
+  queue.request('a');
+  await idle();
+  queue.request('a');
+  await idle();
+  expect(runs()).toBe(1);
+  queue.restart('a');
+  await idle();
+  expect([runs(), failures]).toEqual([2, []]);
+  clock.beforeSleep = () => queue.restart('a');
+  queue.restart('a');
+  await idle();
+  expect(runs()).toBe(4);
+  expect(failures).toHaveLength(1);
+  expect(clock.monotonicMs()).toBe(1_000_000);
+});
+
+test('a request brings the next run forward, but not the retry of a failure', async () => {
+  const clock = new ManualClock();
+  const { queue, runs } = start(
+    (_, run) => (run === 3 ? Promise.reject(new Error('no')) : Promise.resolve({ inMs: 500 })),
+    {
+      clock,
+    },
+  );
+  queue.request('a', 100);
+  await idle();
+  expect([runs(), clock.nextMs]).toEqual([0, 100]);
+  queue.request('a', 200);
+  queue.request('a', 30);
+  await idle();
+  expect([runs(), clock.nextMs]).toEqual([0, 30]);
+  clock.advance(30);
+  await idle();
+  expect([runs(), clock.nextMs]).toEqual([1, 500]);
+  queue.request('a');
+  await idle();
+  expect([runs(), clock.nextMs]).toEqual([2, 500]);
+  queue.request('a');
+  await idle();
+  queue.request('a');
+  await idle();
+  expect([runs(), clock.nextMs]).toEqual([3, 10]);
+  clock.setBack(3_600_000);
+  clock.advance(10);
+  await idle();
+  expect([runs(), clock.nextMs]).toEqual([4, 500]);
+  await queue.stop();
+  expect(clock.sleeping).toBe(0);
+});
+
+test('a failure after a long run resets the back-off', async () => {
+  const clock = new ManualClock();
+  const gates: (() => void)[] = [];
+  const fail = () => new Promise<never>((_, reject) => gates.push(() => reject(new Error('no'))));
+  const { queue, failures } = start(fail, { clock, resetAfterMs: 1000 });
+  queue.request('a');
+  for (const [runMs, pauseMs] of [
+    [0, 10],
+    [999, 20],
+    [1000, 10],
+    [0, 20],
+  ] as const) {
+    clock.advance(runMs);
+    gates.shift()?.();
+    await idle();
+    expect(failures.at(-1)?.[1]).toBe(pauseMs);
+    clock.advance(pauseMs);
+    await idle();
+  }
+  gates.shift()?.();
+  await queue.stop();
+});
+
+test('a run that exceeds its time limit is aborted, and counts as a failure', async () => {
+  const clock = new ManualClock();
+  const { queue, failures, runs } = start((signal, run) => (run === 1 ? untilAborted(signal) : done()), {
+    clock,
+    timeoutMs: 300,
+  });
+  queue.request('a');
+  await idle();
+  clock.advance(300);
+  await idle();
+  expect(failures).toEqual([[new Error('aborted'), 10]]);
+  clock.advance(10);
+  await idle();
+  expect([runs(), clock.sleeping]).toEqual([2, 0]);
+});
+
+test('runs belong to no caller’s trace', async () => {
+  const key = createContextKey('caller');
+  const seen: unknown[] = [];
+  const { queue } = start(() => {
+    seen.push(context.active().getValue(key));
+    return done();
+  });
+  context.with(ROOT_CONTEXT.setValue(key, 'pod'), () => queue.request('a'));
+  await idle();
+  expect(seen).toEqual([undefined]);
+});
+
+test('property: runs of a key never overlap, at most so many run at once, and no request is lost', async () => {
+  const step = fc.oneof(
+    fc.record({ type: fc.constant('request'), key: fc.constantFrom('a', 'b', 'c'), afterMs: fc.nat(30) }),
+    fc.record({ type: fc.constant('restart'), key: fc.constantFrom('a', 'b', 'c'), afterMs: fc.constant(0) }),
+    fc.record({ type: fc.constantFrom('advance', 'succeed', 'fail'), key: fc.constant(''), afterMs: fc.nat(60) }),
+  );
+  await fc.assert(
+    fc.asyncProperty(fc.array(step, { maxLength: 60 }), fc.integer({ min: 1, max: 3 }), async (steps, concurrency) => {
+      const clock = new ManualClock();
+      const running = new Map<string, { readonly resolve: () => void; readonly reject: () => void }>();
+      /** The keys for which a run began since their last request. */
+      const unserved = new Set<string>();
+      let most = 0;
+      const queue = new WorkQueue<string>({
+        reconcile: (key, signal) =>
+          new Promise((resolve, reject) => {
+            expect(running.has(key)).toBe(false);
+            unserved.delete(key);
+            const end = (act: () => void) => () => {
+              running.delete(key);
+              act();
+            };
+            const entry = { resolve: end(() => resolve(undefined)), reject: end(() => reject(new Error('no'))) };
+            running.set(key, entry);
+            most = Math.max(most, running.size);
+            signal.addEventListener('abort', entry.reject);
+          }),
+        retryInMs: exponentialBackoff({ baseMs: 10, maxMs: 40 }, () => 0.5),
+        onFailure: () => undefined,
+        concurrency,
+        clock,
+      });
+      for (const { type, key, afterMs } of steps) {
+        if (type === 'advance') clock.advance(afterMs);
+        else if (type === 'request') queue.request(key, afterMs);
+        else if (type === 'restart') queue.restart(key);
+        else [...running.values()][0]?.[type === 'fail' ? 'reject' : 'resolve']();
+        if (key !== '') unserved.add(key);
+        await idle();
+      }
+      for (let turn = 0; turn < 12; turn++) {
+        for (const { resolve } of [...running.values()]) resolve();
+        clock.advance(100);
+        await idle();
+      }
+      expect([...unserved]).toEqual([]);
+      expect(most).toBeLessThanOrEqual(concurrency);
+      await queue.stop();
+      expect([running.size, clock.sleeping]).toEqual([0, 0]);
+    }),
+    { numRuns: 200, verbose: fc.VerbosityLevel.Verbose },
+  );
+}, 60_000);
