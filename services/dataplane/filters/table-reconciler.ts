@@ -1,4 +1,5 @@
 import { Failure } from '@podwire/shared/failure/failure';
+import { WorkQueue, type NextRun } from '@podwire/shared/reconcile/work-queue';
 import { backoffMs } from '@podwire/shared/retry/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
@@ -60,7 +61,7 @@ type Wanted = NftTable | 'absent';
 export class TableReconciler {
   readonly #options: TableReconcilerOptions;
   readonly #name: string;
-  readonly #stopping = new AbortController();
+  readonly #queue: WorkQueue<'check'>;
   #wanted: Wanted | undefined;
   /** Commands from the actual to the wanted state; undefined: unknown, or a full replacement is needed. */
   #delta: readonly NftCommand[] | undefined;
@@ -72,12 +73,20 @@ export class TableReconciler {
   #last: Promise<void> = Promise.resolve();
   #failure: Failure | undefined;
   #failures = 0;
-  #polling: Promise<void> | undefined;
-  #wake = new AbortController();
 
   constructor(options: TableReconcilerOptions) {
     this.#options = options;
     this.#name = formatTableName(options.table);
+    this.#queue = new WorkQueue({
+      reconcile: () =>
+        this.check().then(
+          () => this.#nextCheck(),
+          () => this.#nextCheck(),
+        ),
+      retryInMs: () => CHECK_INTERVAL_MS,
+      onFailure: () => undefined,
+      clock: options.clock,
+    });
   }
 
   /** The failure; undefined when the table matches, or none is wanted yet. */
@@ -102,7 +111,7 @@ export class TableReconciler {
     if (before === undefined || !isSame(before, table)) {
       this.#delta = this.#delta && delta ? [...this.#delta, ...delta] : undefined;
     }
-    this.#polling ??= this.#poll();
+    if (before === undefined) this.#queue.request('check', CHECK_INTERVAL_MS);
     return this.#run();
   }
 
@@ -113,9 +122,7 @@ export class TableReconciler {
 
   /** Leaves the table unchanged. Resolves when no run is in flight. */
   async stop(): Promise<void> {
-    this.#stopping.abort();
-    this.#wake.abort();
-    await this.#polling;
+    await this.#queue.stop();
     await this.#last.catch(() => undefined);
   }
 
@@ -152,7 +159,7 @@ export class TableReconciler {
       this.#failures++;
       if (this.#failure?.message !== failure.message) events.tableFailed(this.#name, failure);
       this.#failure = failure;
-      this.#wake.abort();
+      this.#queue.request('check', this.#nextCheck().inMs);
       throw failure;
     }
   }
@@ -218,16 +225,9 @@ export class TableReconciler {
     return actual.structure === structure && actual.elements === expected.elements;
   }
 
-  async #poll(): Promise<void> {
-    const { clock, random } = this.#options;
-    while (!this.#stopping.signal.aborted) {
-      const failures = this.#failures;
-      const waitMs = failures === 0 ? CHECK_INTERVAL_MS : backoffMs(failures - 1, RETRY, random());
-      this.#wake = new AbortController();
-      const woken = await clock.sleep(waitMs, this.#wake.signal);
-      // When a failure interrupted the sleep, the loop computes a shorter one.
-      if (woken === 'elapsed') await this.check().catch(() => undefined);
-    }
+  #nextCheck(): NextRun {
+    const failures = this.#failures;
+    return { inMs: failures === 0 ? CHECK_INTERVAL_MS : backoffMs(failures - 1, RETRY, this.#options.random()) };
   }
 }
 

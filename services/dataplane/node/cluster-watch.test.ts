@@ -123,7 +123,8 @@ describe('a stream that is cut', () => {
       ipam.cut();
       ipam.putRoute(routeMessage(`10.65.0.${times * 64}/26`, 'n1'));
       await poll(() => follower.received.length).toBe(times + 1);
-      expect(pausesMs).toEqual([first]);
+      expect(pausesMs).toHaveLength(1);
+      expect(pausesMs[0]).toBeLessThan(1.5 * first);
     }
   });
 

@@ -1,7 +1,8 @@
 import { WatchServiceService } from '@podwire/proto/podwire/ipam/v1/watch';
 import { Failure } from '@podwire/shared/failure/failure';
 import { failureOfSignal } from '@podwire/shared/failure/signal';
-import { backoffMs, type BackoffBounds } from '@podwire/shared/retry/schedule';
+import { exponentialBackoff, WorkQueue } from '@podwire/shared/reconcile/work-queue';
+import type { BackoffBounds } from '@podwire/shared/retry/schedule';
 import type { Peer } from '@podwire/shared/rpc/client';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
@@ -37,21 +38,30 @@ const { watch: WATCH } = WatchServiceService;
 export class ClusterWatch {
   readonly #options: Required<ClusterWatchOptions>;
   readonly #watched: WatchedCluster;
-  readonly #stopping = new AbortController();
+  readonly #queue: WorkQueue<'watch'>;
   readonly #unobserve: () => void;
   #connection: Connection = 'connecting';
-  #running: Promise<void> | undefined;
 
   constructor(options: ClusterWatchOptions) {
     this.#options = { idleTimeoutMs: 120_000, slowStartMs: 10_000, ...options };
-    const { events } = this.#options;
+    const { events, clock, random } = this.#options;
+    const retryInMs = exponentialBackoff(BACKOFF, random);
+    this.#queue = new WorkQueue({
+      reconcile: async (_, signal) => {
+        await this.#follow(signal);
+        return { inMs: retryInMs(0) };
+      },
+      onFailure: (error) => this.#lost(error),
+      retryInMs,
+      clock,
+    });
     this.#watched = new WatchedCluster((object, failure) => events.objectSkipped(object, failure));
     this.#unobserve = events.observe(() => ({ connected: this.#connection === 'connected', ...this.#size() }));
   }
 
   /** Starts the watch; call once. */
   start(): void {
-    this.#running ??= this.#run();
+    this.#queue.request('watch');
   }
 
   /** Undefined until the first complete snapshot. */
@@ -85,49 +95,36 @@ export class ClusterWatch {
 
   /** Ends the calls to followers. Idempotent. */
   async stop(): Promise<void> {
-    this.#stopping.abort();
     this.#unobserve();
-    await this.#running;
+    await this.#queue.stop();
   }
 
-  async #run(): Promise<void> {
-    const { signal } = this.#stopping;
-    const { clock, random } = this.#options;
-    for (let attempt = 0; !signal.aborted; attempt++) {
-      try {
-        await this.#follow(() => (attempt = 0));
-      } catch (error) {
-        if (this.#isStopped()) return;
-        this.#lost(error);
-      }
-      if (this.#isStopped()) return;
-      await clock.sleep(backoffMs(attempt, BACKOFF, random()), signal);
-    }
-  }
-
-  /** Runs one stream. @throws Failure that ended it */
-  async #follow(onProgress: () => void): Promise<void> {
+  /** Runs one stream. @throws Failure that ended it before there was any progress */
+  async #follow(stopping: AbortSignal): Promise<void> {
     const { ipam } = this.#options;
     const idleTimeout = new IdleTimeout({ ...this.#options, onSlowStart: () => this.#slowStart() });
-    const signal = AbortSignal.any([this.#stopping.signal, idleTimeout.expired]);
+    const signal = AbortSignal.any([stopping, idleTimeout.expired]);
     this.#watched.beginStream();
     const { resumeToken } = this.#watched;
+    let hasProgressed = false;
     try {
       const request = { kinds: [...WATCHED_KINDS], nodeName: '', poolName: '', resumeToken };
       for await (const response of ipam.stream(WATCH, request, signal)) {
         idleTimeout.restart();
         const change = this.#watched.apply(response);
         this.#connected();
-        if (response.resumeToken !== '') onProgress();
-        if (change && !this.#isStopped()) this.#notify(change);
+        if (response.resumeToken !== '') hasProgressed = true;
+        if (change && !stopping.aborted) this.#notify(change);
       }
+      throw new Failure('UNREACHABLE', `${ipam.description}: the watch ended`);
     } catch (error) {
       // The stream itself only reports its cancellation.
-      throw idleTimeout.expired.aborted ? failureOfSignal(idleTimeout.expired) : error;
+      const failure = idleTimeout.expired.aborted ? failureOfSignal(idleTimeout.expired) : error;
+      if (!hasProgressed) throw failure;
+      if (!stopping.aborted) this.#lost(failure);
     } finally {
       idleTimeout.stop();
     }
-    throw new Failure('UNREACHABLE', `${ipam.description}: the watch ended`);
   }
 
   #notify(change: ClusterChange): void {
@@ -173,10 +170,6 @@ export class ClusterWatch {
       skipped: skippedCount,
     };
   }
-
-  #isStopped(): boolean {
-    return this.#stopping.signal.aborted;
-  }
 }
 
 interface IdleTimeoutOptions {
@@ -209,7 +202,7 @@ export class IdleTimeout {
 
   /** Restarts the idle timeout after a message. */
   restart(): void {
-    this.#receivedAtMs = this.#options.clock.nowMs();
+    this.#receivedAtMs = this.#options.clock.monotonicMs();
   }
 
   /** Stops the timers at the end of the stream. Idempotent. */
@@ -220,11 +213,11 @@ export class IdleTimeout {
   async #run(): Promise<void> {
     const { clock, idleTimeoutMs, slowStartMs, onSlowStart: onAwaited } = this.#options;
     const { signal } = this.#stopped;
-    const startedAtMs = clock.nowMs();
+    const startedAtMs = clock.monotonicMs();
     if ((await clock.sleep(slowStartMs, signal)) === 'aborted') return;
     if (this.#receivedAtMs === undefined) onAwaited();
     for (;;) {
-      const remainingMs = (this.#receivedAtMs ?? startedAtMs) + idleTimeoutMs - clock.nowMs();
+      const remainingMs = (this.#receivedAtMs ?? startedAtMs) + idleTimeoutMs - clock.monotonicMs();
       if (remainingMs <= 0) break;
       if ((await clock.sleep(remainingMs, signal)) === 'aborted') return;
     }

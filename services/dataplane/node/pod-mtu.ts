@@ -1,5 +1,6 @@
 import { Failure } from '@podwire/shared/failure/failure';
-import { backoffMs, type BackoffBounds } from '@podwire/shared/retry/schedule';
+import { exponentialBackoff, WorkQueue } from '@podwire/shared/reconcile/work-queue';
+import type { BackoffBounds } from '@podwire/shared/retry/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import {
@@ -51,7 +52,8 @@ type MtuListener = (mtuBytes: number) => void;
 export class PodMtu implements Follower {
   readonly #options: PodMtuOptions;
   readonly #listeners: MtuListener[] = [];
-  readonly #stopping = new AbortController();
+  readonly #queue: WorkQueue<'links'>;
+  readonly #backoff: (failures: number) => number;
   #pools: readonly ClusterPool[] | undefined;
   /** Host interfaces of the pods that existed at the start and request no MTU. */
   #hostInterfaces: ReadonlySet<string> = new Set();
@@ -61,17 +63,26 @@ export class PodMtu implements Follower {
   /** The last MTU that listeners received. */
   #reportedMtuBytes: number | undefined;
   #watch: LinkWatch | undefined;
-  /** Consecutive failures of the watch or a reading, for the back-off. */
-  #attempt = 0;
-  /** Ends the pause before the next poll. */
-  #wake = new AbortController();
-  #checking: Promise<void> = Promise.resolve();
-  #isCheckQueued = false;
-  #polling: Promise<void> = Promise.resolve();
+  /** Watches in a row that ended soon, for the back-off. */
+  #shortWatches = 0;
   #failure: string | undefined;
+  /** Called after each reading, successful or not. */
+  #onReading = (): void => undefined;
 
   constructor(options: PodMtuOptions) {
     this.#options = options;
+    this.#backoff = exponentialBackoff(BACKOFF, options.random);
+    this.#queue = new WorkQueue({
+      reconcile: async (_, signal) => {
+        await this.#check(signal);
+        return { inMs: LINK_CHECK_INTERVAL_MS };
+      },
+      retryInMs: this.#backoff,
+      onFailure: (error) => {
+        if (!(error instanceof Failure)) throw error;
+      },
+      clock: options.clock,
+    });
   }
 
   /**
@@ -86,8 +97,9 @@ export class PodMtu implements Follower {
       this.#notify();
       return;
     }
-    await this.#check();
-    this.#polling = this.#poll();
+    const firstReading = new Promise<void>((resolve) => (this.#onReading = resolve));
+    this.#queue.request('links');
+    await firstReading;
   }
 
   /**
@@ -107,7 +119,7 @@ export class PodMtu implements Follower {
   follow({ cluster }: ClusterView, change: ClusterChange): void {
     if (this.#pools && !change.hasOtherChanges) return;
     this.#pools = [...cluster.pools.values()];
-    if (this.#options.fixedBytes === 0) void this.#check();
+    if (this.#options.fixedBytes === 0) this.#queue.request('links');
   }
 
   /** Why the MTU may be wrong. */
@@ -117,27 +129,15 @@ export class PodMtu implements Follower {
   }
 
   async stop(): Promise<void> {
-    this.#stopping.abort();
+    await this.#queue.stop();
     this.#watch?.close();
-    await this.#polling;
-    await this.#checking;
   }
 
-  /** Reads the links, after a reading in flight, which may have missed the change. */
-  #check(): Promise<void> {
-    if (this.#isCheckQueued) return this.#checking;
-    this.#isCheckQueued = true;
-    this.#checking = this.#checking.then(async () => {
-      this.#isCheckQueued = false;
-      await this.#checkOnce();
-    });
-    return this.#checking;
-  }
-
-  async #checkOnce(): Promise<void> {
+  /** Reads the links. @throws Failure when they cannot be read or watched */
+  async #check(signal: AbortSignal): Promise<void> {
     const { links, patterns, events } = this.#options;
     try {
-      if (!this.#watch && !this.#stopping.signal.aborted) this.#watch = await this.#open();
+      this.#watch ??= await this.#open(signal);
       const before = this.#detected;
       const found = await links.links();
       const overheadBytes = this.#pools ? maxOverheadBytes(this.#pools) : this.#assumeOverheadBytes(found);
@@ -147,9 +147,13 @@ export class PodMtu implements Follower {
       if (!before || !isSame(before, detected)) events.mtuDetected(detected);
       if (this.#pools) this.#notify();
     } catch (error) {
-      if (!(error instanceof Failure)) throw error;
-      if (error.message !== this.#failure) events.mtuUnknown(error);
-      this.#failure = error.message;
+      if (error instanceof Failure && error.message !== this.#failure) {
+        this.#failure = error.message;
+        events.mtuUnknown(error);
+      }
+      throw error;
+    } finally {
+      this.#onReading();
     }
   }
 
@@ -166,38 +170,24 @@ export class PodMtu implements Follower {
   }
 
   /** @returns undefined when the watch has failed already */
-  async #open(): Promise<LinkWatch | undefined> {
-    const { clock } = this.#options;
+  async #open(signal: AbortSignal): Promise<LinkWatch | undefined> {
+    const { clock, links, patterns } = this.#options;
+    const openedAtMs = clock.monotonicMs();
     const ended = new AbortController();
-    const openedAtMs = clock.nowMs();
-    const watch = await this.#options.links.watch({
+    const watch = await links.watch({
       changed: (name) => {
-        if (name === undefined || isNodeInterface(name, this.#options.patterns)) void this.#check();
+        if (name === undefined || isNodeInterface(name, patterns)) this.#queue.restart('links');
       },
       ended: () => {
         ended.abort();
         this.#watch = undefined;
-        // A watch that fails right after opening counts as refused, for the back-off.
-        if (clock.nowMs() - openedAtMs >= BACKOFF.maxMs) this.#attempt = 0;
-        this.#wake.abort();
+        const isShort = clock.monotonicMs() - openedAtMs < BACKOFF.maxMs;
+        this.#shortWatches = isShort ? this.#shortWatches + 1 : 0;
+        this.#queue.request('links', this.#backoff(Math.max(0, this.#shortWatches - 1)));
       },
     });
-    if (this.#stopping.signal.aborted) watch.close();
-    return ended.signal.aborted ? undefined : watch;
-  }
-
-  /** Polls the links; with a back-off while the watch or a reading fails, as changes may have been missed. */
-  async #poll(): Promise<void> {
-    const { clock, random } = this.#options;
-    const { signal } = this.#stopping;
-    while (!signal.aborted) {
-      this.#wake = new AbortController();
-      const isWatching = this.#watch !== undefined && this.#failure === undefined;
-      const pauseMs = isWatching ? LINK_CHECK_INTERVAL_MS : backoffMs(this.#attempt++, BACKOFF, random());
-      const pause = await clock.sleep(pauseMs, AbortSignal.any([signal, this.#wake.signal]));
-      if (pause === 'elapsed') await this.#check();
-      if (pause === 'elapsed' && isWatching) this.#attempt = 0;
-    }
+    if (signal.aborted) watch.close();
+    return ended.signal.aborted || signal.aborted ? undefined : watch;
   }
 
   #notify(): void {

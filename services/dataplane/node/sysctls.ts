@@ -1,5 +1,6 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Family } from '@podwire/shared/net/address';
+import { WorkQueue } from '@podwire/shared/reconcile/work-queue';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { ClusterChange, ClusterView, Follower } from '../cluster/cluster.js';
@@ -49,28 +50,37 @@ const FAMILIES: readonly Family[] = [4, 6];
 export class NodeSysctls implements Follower {
   readonly #options: NodeSysctlsOptions;
   readonly #reporter: ConditionReporter;
-  readonly #stopping = new AbortController();
-  #wake = new AbortController();
+  readonly #queue: WorkQueue<'settings'>;
   #poolFamilies: readonly Family[] | undefined;
   /** Keys of the settings that an earlier check found correct, or repaired. */
   #verifiedKeys: ReadonlySet<string> = new Set();
-  #running: Promise<void> | undefined;
 
   constructor(options: NodeSysctlsOptions) {
     this.#options = options;
     this.#reporter = new ConditionReporter(options);
+    this.#queue = new WorkQueue({
+      reconcile: async (_, signal) => {
+        await this.#check(signal);
+        return { inMs: SYSCTL_CHECK_INTERVAL_MS };
+      },
+      retryInMs: () => SYSCTL_CHECK_INTERVAL_MS,
+      onFailure: (defect) => {
+        throw defect;
+      },
+      clock: options.clock,
+    });
   }
 
   /** Starts; call once. */
   start(): void {
-    this.#running ??= this.#run();
+    this.#queue.request('settings');
   }
 
   follow({ cluster }: ClusterView, { hasOtherChanges }: ClusterChange): void {
     if (this.#poolFamilies && !hasOtherChanges) return;
     const pools = [...cluster.pools.values()];
     this.#poolFamilies = FAMILIES.filter((family) => pools.some(({ cidr }) => cidr.family === family));
-    this.#wake.abort();
+    this.#queue.request('settings');
   }
 
   /** Conditions of the settings. */
@@ -79,25 +89,14 @@ export class NodeSysctls implements Follower {
   }
 
   /** Leaves the settings unchanged. Idempotent. */
-  async stop(): Promise<void> {
-    this.#stopping.abort();
-    await this.#running;
+  stop(): Promise<void> {
+    return this.#queue.stop();
   }
 
-  async #run(): Promise<void> {
-    const { signal } = this.#stopping;
-    const { clock } = this.#options;
-    while (!signal.aborted) {
-      this.#wake = new AbortController();
-      await this.#check();
-      await clock.sleep(SYSCTL_CHECK_INTERVAL_MS, AbortSignal.any([signal, this.#wake.signal]));
-    }
-  }
-
-  async #check(): Promise<void> {
+  async #check(signal: AbortSignal): Promise<void> {
     const unusable = await this.#probe();
     const { conditions, applied, repaired, changedPods } = await this.#evaluate();
-    if (this.#stopping.signal.aborted) return;
+    if (signal.aborted) return;
     this.#reporter.report([...unusable, ...conditions]);
     if (applied.length > 0) this.#options.events.settingsApplied(applied);
     if (repaired.length > 0) this.#options.events.settingsRepaired(repaired);

@@ -17,7 +17,7 @@ export interface WorkQueueOptions<Key> {
   readonly reconcile: (key: Key, signal: AbortSignal) => Promise<NextRun | undefined>;
   /** Time until a failed run is repeated, in milliseconds. `failures`: of this key in a row, before this one. */
   readonly retryInMs: (failures: number) => number;
-  /** Called on each failure. Must not throw. */
+  /** Called on each failure. An error that it throws ends the process: rethrow defects. */
   readonly onFailure: (error: unknown, retryInMs: number, key: Key) => void;
   readonly clock: Pick<Clock, 'monotonicMs' | 'sleep' | 'after'>;
   /** Time limit of a run, in milliseconds; then its signal fires. Default: none. */
@@ -97,7 +97,7 @@ export class WorkQueue<Key> {
 
   async #serve(key: Key, work: Work): Promise<void> {
     while (work.dueMs !== undefined && !this.#isStopped()) {
-      const waitMs = work.dueMs - this.#options.clock.monotonicMs();
+      const waitMs = Math.ceil(work.dueMs - this.#options.clock.monotonicMs());
       if (waitMs > 0 && (await this.#wait(work, waitMs)) === 'aborted') continue;
       if (this.#slots) await this.#slots.take();
       if (!this.#isStopped()) await this.#run(key, work);
