@@ -1,4 +1,5 @@
 import { Failure } from '@podwire/shared/failure/failure';
+import { WorkQueue } from '@podwire/shared/reconcile/work-queue';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { ClusterChange, ClusterView, Follower } from '../cluster/cluster.js';
@@ -47,9 +48,9 @@ interface WantedConfig {
 /**
  * Reconciles BIRD with the cluster's state: configures it on disk and in the daemon, and polls its sessions.
  *
- * A single loop runs rounds one after another. A round connects if necessary, lets BIRD check and load a changed configuration,
- * and polls the sessions. It starts on a relevant view, on a lost connection, or at the polling interval. The next round retries
- * any failure; BIRD and its routes in the kernel stay as they are meanwhile.
+ * A round connects if necessary, lets BIRD check and load a changed configuration, and polls the sessions. It starts on a
+ * relevant view, on a lost connection, or at the polling interval. The next round retries any failure; BIRD and its routes in
+ * the kernel stay as they are meanwhile.
  */
 export class Bird implements Follower {
   readonly #settings: BirdSettings;
@@ -58,8 +59,7 @@ export class Bird implements Follower {
   readonly #file: ConfigFile;
   readonly #advertised = new AdvertisedBlocks();
   readonly #stopping = new AbortController();
-  readonly #loop: Promise<void>;
-  #round = new AbortController();
+  readonly #rounds: WorkQueue<'round'>;
   #view: ClusterView | undefined;
   #isStale = true;
   #wanted: WantedConfig | undefined;
@@ -79,7 +79,18 @@ export class Bird implements Follower {
     this.#clock = clock;
     this.#events = events;
     this.#file = new ConfigFile(settings.files.configPath);
-    this.#loop = this.#run();
+    this.#rounds = new WorkQueue({
+      reconcile: async () => {
+        await this.#attempt();
+        return { inMs: settings.pollMs };
+      },
+      retryInMs: () => settings.pollMs,
+      onFailure: (defect) => {
+        throw defect;
+      },
+      clock,
+    });
+    this.#rounds.request('round');
   }
 
   follow(view: ClusterView, change: ClusterChange): void {
@@ -88,7 +99,7 @@ export class Bird implements Follower {
     // Without this node's registration there are no sessions: BIRD keeps those of the last one.
     if (!view.cluster.nodes.has(view.self)) return;
     this.#view = view;
-    if (this.#isStale) this.#round.abort();
+    if (this.#isStale) this.#rounds.request('round');
   }
 
   status(): BirdStatus {
@@ -126,19 +137,9 @@ export class Bird implements Follower {
 
   async stop(): Promise<void> {
     this.#stopping.abort();
-    this.#round.abort();
-    await this.#loop;
+    await this.#rounds.stop();
     if (this.#process) await this.#stopProcess(this.#process);
     this.#control?.close();
-  }
-
-  async #run(): Promise<void> {
-    while (!this.#stopping.signal.aborted) {
-      this.#round = new AbortController();
-      await this.#attempt();
-      // A change during the round ends the wait at once.
-      await this.#clock.sleep(this.#settings.pollMs, this.#round.signal);
-    }
   }
 
   async #attempt(): Promise<void> {
@@ -197,19 +198,19 @@ export class Bird implements Follower {
       // A failed attempt is retried at the polling interval, a lost connection at once.
       if (!this.#control) return;
       this.#control = undefined;
-      this.#round.abort();
+      this.#rounds.request('round');
     };
     return openControl({ path: socketPath, clock: this.#clock, replyTimeoutMs: REPLY_TIMEOUT_MS, onLost });
   }
 
   /** Connects to a BIRD that was just started, as soon as it accepts connections. */
   async #openSoon(): Promise<BirdControl> {
-    const endMs = this.#clock.nowMs() + REPLY_TIMEOUT_MS;
+    const endMs = this.#clock.monotonicMs() + REPLY_TIMEOUT_MS;
     for (;;) {
       try {
         return await this.#open();
       } catch (error) {
-        if (!this.#process || this.#stopping.signal.aborted || this.#clock.nowMs() > endMs) throw error;
+        if (!this.#process || this.#stopping.signal.aborted || this.#clock.monotonicMs() > endMs) throw error;
       }
       await this.#clock.sleep(START_POLL_MS, this.#stopping.signal);
     }
@@ -227,7 +228,7 @@ export class Bird implements Follower {
   /** @returns whether to wait for a BIRD process of this service; it is restarted after a delay */
   async #start(): Promise<boolean> {
     if (this.#process) return true;
-    const nowMs = this.#clock.nowMs();
+    const nowMs = this.#clock.monotonicMs();
     if (nowMs - this.#startedAtMs < this.#settings.pollMs) return false;
     if ((await this.#file.read()) === undefined) return false;
     this.#startedAtMs = nowMs;
