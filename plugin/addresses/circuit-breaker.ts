@@ -26,9 +26,9 @@ export class IpamCircuitBreaker {
 
   /** Types of the plugins of a network whose circuit is open. */
   openFor(network: string): readonly string[] {
-    const nowMs = this.#clock.nowMs();
+    const nowMs = this.#clock.monotonicMs();
     const timeouts = [...(this.#timeouts.get(network) ?? [])];
-    return timeouts.flatMap(([type, { atMs }]) => (atMs <= nowMs && nowMs < atMs + OPEN_MS ? [type] : []));
+    return timeouts.flatMap(([type, { atMs }]) => (nowMs < atMs + OPEN_MS ? [type] : []));
   }
 
   /** Calls a plugin. Opens its circuit on a timeout, closes it on any answer. @throws what the call throws */
@@ -45,7 +45,7 @@ export class IpamCircuitBreaker {
 
   #open(network: string, { type }: Delegate): void {
     const timeouts = this.#timeouts.get(network) ?? new Map<string, Timeout>();
-    this.#timeouts.set(network, timeouts.set(type, { atMs: this.#clock.nowMs() }));
+    this.#timeouts.set(network, timeouts.set(type, { atMs: this.#clock.monotonicMs() }));
   }
 
   #close(network: string, { type }: Delegate): void {

@@ -254,12 +254,13 @@ test('a defect is reported to the next request, and is not kept', async () => {
   await ready();
 });
 
-test('an answer from the future does not count: the clock was set back', async () => {
+test('a clock that is set back does not prolong an answer', async () => {
   answer = silence;
   await expect(ready()).rejects.toMatchObject({ code: 'NOT_READY' });
   answer = () => Promise.resolve(true);
   await paused();
-  clock.advance(-3_600_000);
+  clock.setBack(3_600_000);
+  clock.advance(1000);
   await ready();
 });
 
@@ -345,12 +346,11 @@ describe('a node that was ready once since its boot', () => {
     ]);
   });
 
-  test('gets no longer outage, and no new one, from a clock that was set back', async () => {
+  test('has an outage of the same length when the clock is set back', async () => {
     answer = silence;
     await askedFor(OUTAGE_MS - PAUSE_MS);
-    clock.advance(-3_600_000);
+    clock.setBack(3_600_000);
     await ready();
-    await askedFor(OUTAGE_MS - PAUSE_MS);
     await pass(3 * PAUSE_MS);
     await expect(ready()).rejects.toMatchObject({ code: 'NOT_READY' });
   });

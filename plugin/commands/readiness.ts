@@ -35,8 +35,6 @@ const OUTAGE_MS = 30_000;
 
 interface ProbeResult {
   readonly reasons: readonly Reason[];
-  /** In the future when the clock was set back. */
-  readonly sinceMs: number;
   readonly untilMs: number;
 }
 
@@ -126,7 +124,7 @@ export class Readiness {
   }
 
   #isOutageLong(): boolean {
-    return this.#outageSinceMs !== undefined && this.#options.clock.nowMs() - this.#outageSinceMs > OUTAGE_MS;
+    return this.#outageSinceMs !== undefined && this.#options.clock.monotonicMs() - this.#outageSinceMs > OUTAGE_MS;
   }
 
   #journalReason(): Reason | undefined {
@@ -136,7 +134,7 @@ export class Readiness {
   }
 
   #cached(request: NodeRequest): CachedReadiness {
-    const nowMs = this.#options.clock.nowMs();
+    const nowMs = this.#options.clock.monotonicMs();
     const key = JSON.stringify(request);
     const known = this.#cache.get(key);
     if (known) {
@@ -155,15 +153,15 @@ export class Readiness {
     const { clock } = this.#options;
     const hasDelegate = cached.request.mode.kind === 'delegated-ipam';
     while ((await clock.sleep(REFRESH_PAUSE_MS, this.#stopped.signal)) === 'elapsed') {
-      if (clock.nowMs() - cached.usedAtMs >= UNUSED_TTL_MS) return;
+      if (clock.monotonicMs() - cached.usedAtMs >= UNUSED_TTL_MS) return;
       // A defect is logged by the probe, and reported to the next strict STATUS.
       if (!hasDelegate) await this.#probe(cached).result.catch(() => undefined);
     }
   }
 
   #validReasons({ latest }: CachedReadiness): readonly Reason[] | undefined {
-    const nowMs = this.#options.clock.nowMs();
-    return latest && latest.sinceMs <= nowMs && nowMs < latest.untilMs ? latest.reasons : undefined;
+    const nowMs = this.#options.clock.monotonicMs();
+    return latest && nowMs < latest.untilMs ? latest.reasons : undefined;
   }
 
   /** The result of a probe, or its partial result after {@link WAIT_MS}. The probe continues, for the next STATUS. */
@@ -179,8 +177,7 @@ export class Readiness {
       done.abort();
     }
     const reasons = probe.partialResult(WAIT_MS);
-    const nowMs = clock.nowMs();
-    cached.latest = { reasons, sinceMs: nowMs, untilMs: nowMs + UNREADY_TTL_MS };
+    cached.latest = { reasons, untilMs: clock.monotonicMs() + UNREADY_TTL_MS };
     return reasons;
   }
 
@@ -192,13 +189,13 @@ export class Readiness {
 
   #startProbe(cached: CachedReadiness): ReadinessProbe {
     const { clock } = this.#options;
-    const startedAtMs = clock.nowMs();
+    const startedAtMs = clock.monotonicMs();
     const probe = probeServices(cached.request, this.#options);
     const result = probe.result
       .then((reasons) => {
-        const sinceMs = reasons.length === 0 ? startedAtMs : clock.nowMs();
+        const sinceMs = reasons.length === 0 ? startedAtMs : clock.monotonicMs();
         const untilMs = sinceMs + (reasons.length === 0 ? READY_TTL_MS : UNREADY_TTL_MS);
-        cached.latest = { reasons, sinceMs, untilMs };
+        cached.latest = { reasons, untilMs };
         this.#evaluate(cached, reasons);
         return reasons;
       })
@@ -213,8 +210,7 @@ export class Readiness {
     const { network, mode } = cached.request;
     if (mode.kind !== 'ipam-only') {
       const isUnavailable = reasons.some(({ part }) => part === 'dataplane');
-      // A clock that was set back must not prolong an outage.
-      this.#outageSinceMs = isUnavailable ? Math.min(this.#outageSinceMs ?? Infinity, clock.nowMs()) : undefined;
+      this.#outageSinceMs = isUnavailable ? (this.#outageSinceMs ?? clock.monotonicMs()) : undefined;
     }
     if (reasons.length === 0 && journal.fault === undefined) record.add(mode.kind);
     const parts = reasons.map(({ part }) => part).join(' ');

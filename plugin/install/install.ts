@@ -151,10 +151,10 @@ async function waitUntilReady(spec: InstallSpec, options: InstallOptions): Promi
   if ((await disk.inspect(path)).kind === 'absent') {
     throw new Failure('INSTALL_REFUSED', `${path} is missing, but STATUS needs it: do not skip it`);
   }
-  const endMs = clock.nowMs() + waitMs;
+  const endMs = clock.monotonicMs() + waitMs;
   let lastReason: string | undefined;
   for (;;) {
-    const timeoutMs = Math.max(MIN_STATUS_MS, endMs - clock.nowMs());
+    const timeoutMs = Math.max(MIN_STATUS_MS, Math.ceil(endMs - clock.monotonicMs()));
     const configuration = statusRequest(spec.conflist);
     const binaryDirectory = spec.runtimeBinaryDirectory;
     const reason = await runner.status({ path, binaryDirectory, configuration, timeoutMs, signal });
@@ -162,7 +162,7 @@ async function waitUntilReady(spec: InstallSpec, options: InstallOptions): Promi
     if (reason === undefined) return;
     if (reason !== lastReason) log.info(`the plugin is not ready: ${reason}`);
     lastReason = reason;
-    if (clock.nowMs() + STATUS_PAUSE_MS >= endMs) {
+    if (clock.monotonicMs() + STATUS_PAUSE_MS >= endMs) {
       throw new Failure(
         'DEADLINE_EXCEEDED',
         `the plugin is not ready after ${waitMs} ms, so the network configuration was not written: ${reason}; ` +

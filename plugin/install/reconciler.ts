@@ -92,7 +92,7 @@ class Reconciler {
 
   async #repair(damage: readonly Finding[]): Promise<void> {
     const { repair, events, clock } = this.#options;
-    if (this.#limiter.isExhausted(clock.nowMs())) {
+    if (this.#limiter.isExhausted(clock.monotonicMs())) {
       if (!this.#isSuspended) damage.forEach((finding) => events.suspended(finding));
       this.#isSuspended = true;
       return;
@@ -101,7 +101,7 @@ class Reconciler {
     damage.forEach((finding) => events.repairing(finding));
     await repair(damage);
     // Only a successful repair counts: a failed one changed nothing.
-    this.#limiter.record(clock.nowMs());
+    this.#limiter.record(clock.monotonicMs());
   }
 
   #reportKept(findings: readonly Finding[]): void {

@@ -48,7 +48,7 @@ export class ConditionReporter {
   #reportReason(reason: string, conditions: readonly Condition[]): void {
     const text = conditions.map(({ message }) => message).join('\n');
     const last = this.#reports.get(reason);
-    const nowMs = this.#clock.nowMs();
+    const nowMs = this.#clock.monotonicMs();
     if (last && (last.text === text || nowMs - last.atMs < REPEAT_INTERVAL_MS)) return;
     this.#reports.set(reason, { text, atMs: nowMs });
     this.#events.conditionsChanged(reason, conditions);

@@ -79,10 +79,9 @@ export class LostWireQueue {
   }
 
   #isDeletionOver(record: AttachmentRecord): boolean {
-    const nowMs = this.#options.clock.nowMs();
+    const nowMs = this.#options.clock.monotonicMs();
     const sinceMs = this.#withoutEndpointSinceMs.get(record) ?? nowMs;
-    // A clock that was set back restarts the period.
-    this.#withoutEndpointSinceMs.set(record, Math.min(sinceMs, nowMs));
+    this.#withoutEndpointSinceMs.set(record, sinceMs);
     return nowMs - sinceMs >= DELETION_TIMEOUT_MS;
   }
 

@@ -89,9 +89,8 @@ export class OrphanCollector {
       return false;
     }
     const suspectedAtMs = this.#suspectedAtMs.get(record);
-    const nowMs = clock.nowMs();
-    // After the clock was set back the elapsed time is unknown.
-    if (suspectedAtMs === undefined || nowMs < suspectedAtMs) this.#suspectedAtMs.set(record, nowMs);
+    const nowMs = clock.monotonicMs();
+    if (suspectedAtMs === undefined) this.#suspectedAtMs.set(record, nowMs);
     else if (nowMs - suspectedAtMs >= CONFIRMATION_MS) return this.#removeDead(record, signal);
     return false;
   }

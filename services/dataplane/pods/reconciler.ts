@@ -236,12 +236,13 @@ export class AttachmentReconciler {
    */
   async check(): Promise<void> {
     const { clock } = this.#options;
-    const sinceMs = clock.nowMs();
+    const sinceMs = clock.monotonicMs();
     this.#checking = this.#checkAll();
     try {
       await this.#checking;
     } finally {
-      this.#lastCheck = { atMs: clock.nowMs(), tookMs: clock.nowMs() - sinceMs };
+      const atMs = clock.monotonicMs();
+      this.#lastCheck = { atMs, tookMs: atMs - sinceMs };
     }
   }
 
@@ -271,7 +272,7 @@ export class AttachmentReconciler {
       const { clock } = this.#options;
       const { atMs, tookMs } = this.#lastCheck;
       const fullMs = Math.min(CHECK_PAUSE_FACTOR * tookMs, CHECK_INTERVAL_MS);
-      const pauseMs = fullMs - Math.max(0, clock.nowMs() - atMs);
+      const pauseMs = fullMs - (clock.monotonicMs() - atMs);
       if (pauseMs > 0) await clock.sleep(pauseMs, this.#stopped.signal);
       this.#isCheckQueued = false;
       if (!this.#isStopped()) await this.#try('check of all pods', () => this.check());

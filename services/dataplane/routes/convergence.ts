@@ -255,7 +255,7 @@ export class StepBackoff {
   isHeld(step: NodeStep): boolean {
     if (this.#entries.size === 0) return false;
     const entry = this.#entries.get(stepKey(step));
-    return entry !== undefined && entry.dueMs > this.#clock.nowMs();
+    return entry !== undefined && entry.dueMs > this.#clock.monotonicMs();
   }
 
   /** @returns whether it was the first refusal in a row */
@@ -269,7 +269,7 @@ export class StepBackoff {
 
   /** Records a change by another program. After too many, the repair has to wait. */
   recordDrift(step: NodeStep): void {
-    const nowMs = this.#clock.nowMs();
+    const nowMs = this.#clock.monotonicMs();
     const entry = this.#at(stepKey(step));
     const isReset = nowMs - entry.repairedMs > REPAIR_RESET_MS;
     if (isReset) entry.count = 0;
@@ -284,21 +284,13 @@ export class StepBackoff {
     if (!entry) return;
     entry.refusal = undefined;
     entry.dueMs = 0;
-    if (this.#clock.nowMs() - entry.repairedMs > REPAIR_RESET_MS) this.#entries.delete(key);
+    if (this.#clock.monotonicMs() - entry.repairedMs > REPAIR_RESET_MS) this.#entries.delete(key);
     else if (entry.repairs <= REPAIRS_MAX) entry.count = 0;
   }
 
   /** Retries refused steps now: they may succeed after a change. */
   retryRefused(): void {
     for (const entry of this.#entries.values()) if (entry.refusal) entry.dueMs = 0;
-  }
-
-  /** Ends all waits after the clock was set back. */
-  clockSetBack(nowMs: number): void {
-    for (const entry of this.#entries.values()) {
-      entry.dueMs = Math.min(entry.dueMs, nowMs);
-      entry.repairedMs = Math.min(entry.repairedMs, nowMs);
-    }
   }
 
   /** Records success for all keys except these, of steps still to be applied. */
@@ -315,7 +307,7 @@ export class StepBackoff {
 
   /** Keys whose wait is over; each is returned once. */
   takeDue(): string[] {
-    const nowMs = this.#clock.nowMs();
+    const nowMs = this.#clock.monotonicMs();
     const due = [...this.#entries.entries()].filter(([, { dueMs }]) => dueMs > 0 && dueMs <= nowMs);
     for (const [, entry] of due) entry.dueMs = 0;
     return due.map(([key]) => key);
@@ -348,6 +340,6 @@ export class StepBackoff {
 
   #postpone(entry: BackoffEntry): void {
     const delayMs = backoffMs(entry.count++, REFUSAL_BACKOFF, this.#random());
-    entry.dueMs = Math.ceil((this.#clock.nowMs() + delayMs + 1) / RETRY_GRANULARITY_MS) * RETRY_GRANULARITY_MS;
+    entry.dueMs = Math.ceil((this.#clock.monotonicMs() + delayMs + 1) / RETRY_GRANULARITY_MS) * RETRY_GRANULARITY_MS;
   }
 }

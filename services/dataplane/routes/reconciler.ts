@@ -55,8 +55,6 @@ const EVENT_DELAY_MS = 5;
  */
 const CHECK_PAUSE_FACTOR = 9;
 
-/** Least setback of the clock that is detected. */
-const CLOCK_SET_BACK_MS = 1000;
 /** Abort reason of a wait that ends early. */
 const WAKE_REASON = 'woken';
 
@@ -99,12 +97,13 @@ export class RouteReconciler implements Follower {
   /** When notifications are processed; undefined while there are none. */
   #eventsDueAtMs: number | undefined;
   #checkAtMs = 0;
+  /** End of the last full check by the wall clock, for the status. */
   #checkedAtMs: number | undefined;
+  /** The same by the monotonic clock, as all other times here. */
+  #checkEndMs = 0;
   #checkDurationMs = 0;
   #failedRounds = 0;
   #retryAtMs = 0;
-  /** The clock's last value, to detect that it was set back. */
-  #lastNowMs = 0;
   #driftCount = 0;
   readonly #loop: Promise<void>;
 
@@ -130,7 +129,7 @@ export class RouteReconciler implements Follower {
 
   /** Requests a full check as soon as possible. */
   check(): void {
-    this.#checkAtMs = this.#options.clock.nowMs();
+    this.#checkAtMs = this.#options.clock.monotonicMs();
     this.#wake();
   }
 
@@ -188,7 +187,7 @@ export class RouteReconciler implements Follower {
   #roundFailed(error: unknown): void {
     const { events, clock, random } = this.#options;
     this.#known = undefined;
-    this.#retryAtMs = clock.nowMs() + 1 + backoffMs(this.#failedRounds, ROUND_BACKOFF, random());
+    this.#retryAtMs = clock.monotonicMs() + 1 + backoffMs(this.#failedRounds, ROUND_BACKOFF, random());
     if (!(error instanceof Failure)) events.roundFailed(error);
     else if (this.#failedRounds === 0) events.kernelUnreadable(error);
     this.#failedRounds++;
@@ -200,22 +199,10 @@ export class RouteReconciler implements Follower {
     const { clock } = this.#options;
     for (;;) {
       this.#sleep = new AbortController();
-      const nowMs = clock.nowMs();
-      if (nowMs < this.#lastNowMs - CLOCK_SET_BACK_MS) this.#clockSetBack(nowMs);
-      this.#lastNowMs = nowMs;
-      const waitMs = this.#dueMs() - nowMs;
+      const waitMs = Math.ceil(this.#dueMs() - clock.monotonicMs());
       if (waitMs <= 0 || this.#isStopping()) return;
       await clock.sleep(waitMs, this.#sleep.signal);
     }
-  }
-
-  /** Ends all waits, which would otherwise last until the clock reaches its earlier value. */
-  #clockSetBack(nowMs: number): void {
-    this.#backoff.clockSetBack(nowMs);
-    this.#checkAtMs = nowMs;
-    this.#retryAtMs = nowMs;
-    this.#abilitiesAtMs = nowMs;
-    if (this.#eventsDueAtMs !== undefined) this.#eventsDueAtMs = nowMs;
   }
 
   #wake(): void {
@@ -245,7 +232,7 @@ export class RouteReconciler implements Follower {
     }
     const abilities = await this.#readAbilities();
     const before = this.#known;
-    const isCheck = !before || clock.nowMs() >= this.#checkAtMs;
+    const isCheck = !before || clock.monotonicMs() >= this.#checkAtMs;
     const known = isCheck ? await this.#readAll() : before;
     // The reading covers all earlier notifications.
     const effects = isCheck ? undefined : this.#applyEvents(known);
@@ -280,7 +267,7 @@ export class RouteReconciler implements Follower {
       changed: (change) => {
         this.#buffer.put(change);
         if (this.#eventsDueAtMs !== undefined) return;
-        this.#eventsDueAtMs = this.#options.clock.nowMs() + EVENT_DELAY_MS;
+        this.#eventsDueAtMs = this.#options.clock.monotonicMs() + EVENT_DELAY_MS;
         this.#wake();
       },
       failed: (failure) => {
@@ -300,16 +287,17 @@ export class RouteReconciler implements Follower {
   async #readAll(): Promise<NodeStateCache> {
     const { clock, events, kernel, random, checkIntervalMs = CHECK_INTERVAL_MS } = this.#options;
     this.#flushEvents();
-    const startMs = clock.nowMs();
+    const startMs = clock.monotonicMs();
     try {
       this.#known = await observeNode(kernel, this.#wanted);
     } catch (error) {
-      events.checked('failed', clock.nowMs() - startMs);
+      events.checked('failed', clock.monotonicMs() - startMs);
       throw error;
     }
     this.#checkedAtMs = clock.nowMs();
-    this.#checkDurationMs = this.#checkedAtMs - startMs;
-    this.#checkAtMs = this.#checkedAtMs + checkIntervalMs * (1 + CHECK_JITTER * (2 * random() - 1));
+    this.#checkEndMs = clock.monotonicMs();
+    this.#checkDurationMs = this.#checkEndMs - startMs;
+    this.#checkAtMs = this.#checkEndMs + checkIntervalMs * (1 + CHECK_JITTER * (2 * random() - 1));
     return this.#known;
   }
 
@@ -350,8 +338,8 @@ export class RouteReconciler implements Follower {
 
   /** Schedules a full check: now, or after a pause when the last one has just ended, so that a storm causes few readings. */
   #checkSoon(): void {
-    const earliestMs = (this.#checkedAtMs ?? 0) + CHECK_PAUSE_FACTOR * this.#checkDurationMs;
-    this.#checkAtMs = Math.min(this.#checkAtMs, Math.max(earliestMs, this.#options.clock.nowMs()));
+    const earliestMs = this.#checkEndMs + CHECK_PAUSE_FACTOR * this.#checkDurationMs;
+    this.#checkAtMs = Math.min(this.#checkAtMs, Math.max(earliestMs, this.#options.clock.monotonicMs()));
     // Refused steps may succeed after the change.
     this.#backoff.retryRefused();
   }
@@ -359,8 +347,8 @@ export class RouteReconciler implements Follower {
   async #readAbilities(): Promise<NodeAbilities> {
     const { clock, kernel, checkIntervalMs = CHECK_INTERVAL_MS } = this.#options;
     const known = this.#abilities;
-    if (known && ((known.hasVxlan && known.hasIpip) || clock.nowMs() < this.#abilitiesAtMs)) return known;
-    this.#abilitiesAtMs = clock.nowMs() + checkIntervalMs;
+    if (known && ((known.hasVxlan && known.hasIpip) || clock.monotonicMs() < this.#abilitiesAtMs)) return known;
+    this.#abilitiesAtMs = clock.monotonicMs() + checkIntervalMs;
     return (this.#abilities = await kernel.abilities());
   }
 

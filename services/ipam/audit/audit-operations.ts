@@ -170,14 +170,14 @@ export class Audits {
   async #runInSlices<Step>(steps: Iterator<Step>, take: (step: Step) => void, signal: AbortSignal): Promise<void> {
     const { clock } = this.#options;
     let count = 0;
-    let beganMs = clock.nowMs();
+    let beganMs = clock.monotonicMs();
     for (let step = steps.next(); step.done !== true; step = steps.next()) {
       take(step.value);
-      if (++count < SLICE_STEPS_COUNT && clock.nowMs() - beganMs < SLICE_MS) continue;
+      if (++count < SLICE_STEPS_COUNT && clock.monotonicMs() - beganMs < SLICE_MS) continue;
       await clock.sleep(0, signal);
       if (signal.aborted) throw failureOfSignal(signal);
       count = 0;
-      beganMs = clock.nowMs();
+      beganMs = clock.monotonicMs();
     }
   }
 

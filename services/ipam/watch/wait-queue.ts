@@ -78,7 +78,7 @@ export class WaitQueue {
     return new Promise((resolve) => {
       const group = this.#groupOf(query, key);
       const waiting: WaitingStream = {
-        sinceMs: this.#options.clock.nowMs(),
+        sinceMs: this.#options.clock.monotonicMs(),
         wake: (reason) => {
           signal.removeEventListener('abort', onAbort);
           this.#all.delete(waiting);
@@ -164,7 +164,7 @@ export class WaitQueue {
       this.#isBookmarkScheduled = false;
       if (end === 'aborted' || this.#all.size === 0) return;
       this.#scheduleBookmarks();
-      const dueMs = clock.nowMs() - bookmarkAfterMs;
+      const dueMs = clock.monotonicMs() - bookmarkAfterMs;
       let room = Math.ceil(this.#all.size * BOOKMARK_ROUND_PART);
       for (const { sinceMs, wake } of this.#all) {
         if (sinceMs > dueMs || room-- === 0) return;

@@ -96,10 +96,10 @@ function limitCall(
   call: IncomingCall,
   { clock, defaultTimeoutMs }: Pick<BorderOptions, 'clock' | 'defaultTimeoutMs'>,
 ): Pick<ServedCall, 'signal' | 'abort' | 'release'> {
-  const startMs = clock.nowMs();
+  const startMs = clock.monotonicMs();
   const callerDeadlineMs = Number(call.getDeadline());
   const timeoutMs = Number.isFinite(callerDeadlineMs)
-    ? Math.max(0, callerDeadlineMs - startMs)
+    ? Math.max(0, callerDeadlineMs - clock.nowMs())
     : (defaultTimeoutMs ?? Infinity);
   const controller = new AbortController();
   // Every concurrent operation of a call listens to the signal. Node warns of a leak at more than ten listeners.
@@ -108,7 +108,7 @@ function limitCall(
   const onTimeout = () =>
     abort(new Failure('DEADLINE_EXCEEDED', `no answer within the call's timeout of ${timeoutMs} ms`));
   const onCancelled = () => {
-    if (clock.nowMs() >= startMs + timeoutMs - TIMER_SLACK_MS) onTimeout();
+    if (clock.monotonicMs() >= startMs + timeoutMs - TIMER_SLACK_MS) onTimeout();
     else abort(new Failure('CANCELLED', 'the caller cancelled the call'));
   };
   const timer = timeoutMs === Infinity ? undefined : setTimeout(onTimeout, Math.min(timeoutMs, MAX_TIMER_MS));

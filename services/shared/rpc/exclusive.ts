@@ -54,7 +54,7 @@ const DIRECTORY_MODE = 0o700;
  */
 export async function acquireExclusive(options: ExclusiveOptions): Promise<DirectoryLock> {
   const { addresses, clock, program, settings, signal = NEVER, onWait } = options;
-  const startMs = clock.nowMs();
+  const startMs = clock.monotonicMs();
   let answeredMs = startMs;
   for (let isReported = false; ; isReported = true) {
     if (signal.aborted) throw failureOfSignal(signal);
@@ -63,7 +63,7 @@ export async function acquireExclusive(options: ExclusiveOptions): Promise<Direc
     if ('lock' in outcome) return withSockets(outcome.lock, options);
     const { holder, isSilent, directory } = outcome;
     const holderText = `another ${program} (process ${holder}${isSilent ? ', which does not answer' : ''}) uses ${directory}`;
-    const nowMs = clock.nowMs();
+    const nowMs = clock.monotonicMs();
     if (!isSilent) answeredMs = nowMs;
     if (nowMs - startMs >= WAIT_MS || nowMs - answeredMs >= SILENT_WAIT_MS) {
       throw new Failure('INVALID_SETTINGS', `${holderText}: stop it first, or set ${settings} to other paths`);

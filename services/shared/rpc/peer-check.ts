@@ -74,10 +74,8 @@ export class PeerCheck {
   }
 
   #isLogDue(uid: number | undefined): boolean {
-    const nowMs = this.#options.clock.nowMs();
-    // The clock may be set back.
-    for (const [logged, atMs] of this.#loggedMs)
-      if (Math.abs(nowMs - atMs) >= LOG_INTERVAL_MS) this.#loggedMs.delete(logged);
+    const nowMs = this.#options.clock.monotonicMs();
+    for (const [logged, atMs] of this.#loggedMs) if (nowMs - atMs >= LOG_INTERVAL_MS) this.#loggedMs.delete(logged);
     if (this.#loggedMs.has(uid)) return false;
     this.#loggedMs.set(uid, nowMs);
     return true;

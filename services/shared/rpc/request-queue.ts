@@ -106,7 +106,7 @@ export class RequestQueue {
     const isExcess = queue.waiting.size >= this.#limits.maxWaitingPerCallerCount;
     const line = isExcess ? queue.excess : queue.waiting;
     return new Promise((resolve, reject) => {
-      const arrivedMs = clock.nowMs();
+      const arrivedMs = clock.monotonicMs();
       const endWait = (): void => {
         signal.removeEventListener('abort', onAbort);
         line.delete(takeTurn);
@@ -125,7 +125,7 @@ export class RequestQueue {
           events.refused(caller, 'requests');
           reject(tooManyFailure(caller, this.#limits.maxWaitingPerCallerCount));
         } else {
-          events.started(caller, clock.nowMs() - arrivedMs);
+          events.started(caller, clock.monotonicMs() - arrivedMs);
           resolve(this.#execute(queue));
         }
       };

@@ -59,7 +59,7 @@ export class RpcEvents implements QueueEvents {
   refused(caller: NetworkCaller, reason: RefusalReason): void {
     this.#instruments.refused.add(1, { role: caller.role, reason });
     const name = formatCaller(caller);
-    const nowMs = this.#clock.nowMs();
+    const nowMs = this.#clock.monotonicMs();
     if (nowMs - (this.#loggedAtMs.get(name) ?? -Infinity) < LOG_INTERVAL_MS) return;
     this.#loggedAtMs.delete(name);
     this.#loggedAtMs.set(name, nowMs);

@@ -6,13 +6,19 @@ export class FakeClock implements Clock {
   /** Called at the beginning of a sleep, so that a test can fire its signal. */
   beforeSleep: () => void = () => undefined;
   #nowMs: number;
+  #setBackMs = 0;
 
   constructor(nowMs = 1_000_000) {
     this.#nowMs = nowMs;
   }
 
   nowMs(): number {
-    return this.#nowMs;
+    return this.#nowMs - this.#setBackMs;
+  }
+
+  /** Sets the wall clock back, like NTP. */
+  setBack(durationMs: number): void {
+    this.#setBackMs += durationMs;
   }
 
   monotonicMs(): number {

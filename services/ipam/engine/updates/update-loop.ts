@@ -252,7 +252,7 @@ export class Updater {
   /** Takes requests off their lanes while the transaction has room. */
   #fold(draft: Draft): Group {
     const group = new Map<Lane, UpdateRequest[]>();
-    const nowMs = this.#options.clock.nowMs();
+    const nowMs = this.#options.clock.monotonicMs();
     for (const lane of this.#lanes.values()) {
       const isExclusive = lane.isExclusive(nowMs);
       if (lane.isIdle && !isExclusive) this.#lanes.delete(lane.name);
@@ -306,7 +306,7 @@ export class Updater {
     for (const lane of group.keys()) lane.isBusy = true;
     let drafted: DraftedTransaction | undefined;
     const { mirror, clock } = this.#options;
-    const beganMs = clock.nowMs();
+    const beganMs = clock.monotonicMs();
     try {
       drafted = draft.build();
       const { transaction, writes, doubtful } = drafted;
@@ -316,7 +316,7 @@ export class Updater {
       if (result.committed) {
         mirror.applyOwn(result.revision, writes, { poolsCompared: doubtful.pools });
         for (const request of requests) request.succeed();
-        for (const lane of group.keys()) if (lane.markCommitted()) this.#yieldTurn(lane, clock.nowMs() - beganMs);
+        for (const lane of group.keys()) if (lane.markCommitted()) this.#yieldTurn(lane, clock.monotonicMs() - beganMs);
       } else this.#handleLost(drafted, group, result);
     } catch (error) {
       if (drafted) mirror.markDoubtful(drafted.doubtful);
@@ -366,7 +366,7 @@ export class Updater {
 
   #backOff(lane: Lane, attempt: number): void {
     const { clock, random } = this.#options;
-    lane.markLost(clock.nowMs());
+    lane.markLost(clock.monotonicMs());
     if (attempt < PROMPT_ATTEMPTS) return;
     this.#pause(lane, backoffMs(attempt - PROMPT_ATTEMPTS, CONFLICT_BACKOFF, random()));
   }
