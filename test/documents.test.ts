@@ -1,7 +1,7 @@
 import { existsSync } from 'node:fs';
 import { dirname, join, normalize } from 'node:path';
 
-import { parseCommandLine } from '@podwire/ctl/command-line/parse';
+import { parseCommandLine } from '@podwire/ctl/command-line/program';
 import { VERBS } from '@podwire/ctl/verbs';
 import { describe, expect, test } from 'vitest';
 
@@ -106,5 +106,6 @@ function commandsIn(text: string): string[][] {
 }
 
 function isTaken(words: readonly string[]): boolean {
-  return ['run', 'help'].includes(parseCommandLine(words, VERBS).kind);
+  const parsed = parseCommandLine(words, VERBS);
+  return parsed.kind === 'run' || parsed.exitCode === 0;
 }

@@ -1,7 +1,7 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 
-import { parseCommandLine } from '@podwire/ctl/command-line/parse';
+import { parseCommandLine } from '@podwire/ctl/command-line/program';
 import { VERBS } from '@podwire/ctl/verbs';
 import { dataplaneSettings } from '@podwire/dataplane/config';
 import { SETTINGS as IPAM_SETTINGS } from '@podwire/ipam/config';

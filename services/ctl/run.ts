@@ -8,13 +8,20 @@ import { z } from 'zod';
 
 import { PluginSocket } from './clients/plugin-socket.js';
 import { GrpcService, type CommandProcess, type Context } from './clients/services.js';
-import { DATAPLANE, IPAM, OUTPUT, PLUGIN, TIMEOUT, DEFAULT_TIMEOUT_MS } from './command-line/global-options.js';
-import { helpOf } from './command-line/help.js';
-import { parseCommandLine } from './command-line/parse.js';
+import {
+  DATAPLANE,
+  IPAM,
+  NO_HEADERS,
+  OUTPUT,
+  PLUGIN,
+  TIMEOUT,
+  DEFAULT_TIMEOUT_MS,
+} from './command-line/global-options.js';
+import { parseCommandLine } from './command-line/program.js';
 import { serviceOptionWords, serviceSettingsOf } from './command-line/service-settings.js';
 import type { Input, Verb } from './command-line/verb.js';
 import { ContractJson, render } from './output/render.js';
-import { DONE, exitCodeOf, INVALID_USAGE, type Report } from './output/report.js';
+import { DONE, exitCodeOf, type Report } from './output/report.js';
 import { failureLine } from './output/words.js';
 import { VERBS } from './verbs.js';
 
@@ -41,20 +48,12 @@ const ACCESS_HINT =
  */
 export async function run(args: readonly string[], deps: RunDeps): Promise<number> {
   const { stdout, stderr } = deps.process;
-  const command = parseCommandLine(args, VERBS);
-  switch (command.kind) {
-    case 'help':
-      stdout.write(helpOf(command.words, VERBS));
-      return DONE;
-    case 'version':
-      stdout.write(`${NAME} ${(await readOwnPackage(import.meta.url, '@podwire/ctl')).version}\n`);
-      return DONE;
-    case 'invalid':
-      stderr.write(`${NAME}: ${command.reason}\ntry: ${[NAME, ...command.words, '--help'].join(' ')}\n`);
-      return INVALID_USAGE;
-    case 'run':
-      return runVerb(command.verb, command, deps);
-  }
+  const { version } = await readOwnPackage(import.meta.url, '@podwire/ctl');
+  const command = parseCommandLine(args, VERBS, version);
+  if (command.kind === 'run') return runVerb(command.verb, command, deps);
+  stdout.write(command.stdout);
+  stderr.write(command.stderr);
+  return command.exitCode;
 }
 
 interface ParsedArguments {
@@ -86,7 +85,8 @@ async function runVerb(verb: Verb, { input, globals }: ParsedArguments, deps: Ru
       json: new ContractJson(),
     };
     const report = await verb.run(input, context);
-    const text = render(withServiceOptions(report, globals), globals.get(OUTPUT) ?? 'table');
+    const format = globals.get(OUTPUT) ?? 'table';
+    const text = render(withServiceOptions(report, globals), { format, hasHeadings: !globals.has(NO_HEADERS) });
     process.stdout.write(text.stdout);
     process.stderr.write(text.stderr);
     return report.exitCode ?? DONE;

@@ -157,7 +157,7 @@ export const ZONES = [
   {
     path: 'services/ctl/command-line',
     zones: ['services/shared', 'services/ctl/output', 'services/ctl/clients'],
-    packages: ['zod'],
+    packages: ['commander', 'zod'],
     ...PURE,
   },
   {

@@ -61,7 +61,7 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'plugin/clients/upkeep.ts': 'plugin/commands/gc.test.ts',
 
   // Every command as it is typed, with fake services; and every command's help.
-  'services/ctl/command-line/verb.ts': 'services/ctl/command-line/parse.test.ts',
+  'services/ctl/command-line/verb.ts': 'services/ctl/command-line/program.test.ts',
   'services/ctl/clients/network-config.ts': 'services/ctl/commands/node-commands.test.ts',
   'services/ctl/clients/services.ts': 'services/ctl/commands/node-commands.test.ts',
   'services/ctl/clients/plugin-socket.ts': 'services/ctl/commands/node-commands.test.ts',

@@ -81,8 +81,9 @@ export const PLUGIN = addressOption('--plugin', {
 
 export const OUTPUT: Option<OutputFormat> = {
   name: '--output',
+  short: '-o',
   form: oneOf<OutputFormat>({ table: 'table', yaml: 'yaml', json: 'json' }),
-  about: "output format, -o for short (table); yaml and json are the contract's messages in protobuf's JSON form",
+  about: "output format (table); yaml and json are the contract's messages in protobuf's JSON form",
 };
 
 export const TIMEOUT: Option<number> = {
@@ -94,8 +95,7 @@ export const TIMEOUT: Option<number> = {
 
 export const DEFAULT_TIMEOUT_MS = 10_000;
 
-export const HELP: Flag = { name: '--help', about: 'help of a command, -h for short' };
-export const VERSION: Flag = { name: '--version', about: 'release of podwirectl' };
+export const NO_HEADERS: Flag = { name: '--no-headers', about: 'print tables without their headings' };
 
 /** Options that lead to a service. */
 export const SERVICE_OPTIONS: readonly Option<string>[] = [
@@ -108,4 +108,4 @@ export const SERVICE_OPTIONS: readonly Option<string>[] = [
 ];
 
 export const GLOBAL_OPTIONS: readonly Option<unknown>[] = [...SERVICE_OPTIONS, OUTPUT, TIMEOUT];
-export const GLOBAL_FLAGS: readonly Flag[] = [HELP, VERSION];
+export const GLOBAL_FLAGS: readonly Flag[] = [NO_HEADERS];

@@ -6,6 +6,8 @@ import type { Form } from './forms.js';
 export interface Option<Value> {
   /** With its dashes: `--pool`. */
   readonly name: string;
+  /** `-n`. */
+  readonly short?: string;
   readonly form: Form<Value>;
   /** Effect, default, and when the option has no effect, for the help. */
   readonly about: string;
@@ -16,6 +18,7 @@ export interface Option<Value> {
 /** An option without a value. */
 export interface Flag {
   readonly name: string;
+  readonly short?: string;
   readonly about: string;
 }
 
@@ -23,11 +26,11 @@ export interface Flag {
 export interface Positional<Value> {
   readonly form: Form<Value>;
   readonly about: string;
-  /** A repeated one is the last, and has at least one value. */
-  readonly presence: 'required' | 'optional' | 'repeated';
+  /** A repeated one, with at least one value, and one with any number of values are the last. */
+  readonly presence: 'required' | 'optional' | 'repeated' | 'any';
 }
 
-/** A command of podwirectl. The parser and the help both read this, so that they cannot diverge. */
+/** A command of podwirectl: its arguments for the parser and the help, and its work. */
 export interface Verb {
   /** One or two words: `pools list`. */
   readonly name: string;
@@ -48,10 +51,17 @@ export interface Verb {
 export class Input {
   readonly #verb: Verb;
   readonly #options: ReadonlyMap<string, readonly string[]>;
-  readonly #positionals: readonly string[];
+  readonly #positionals: readonly (readonly string[])[];
 
-  /** @param options - values by the option's name; empty for a flag */
-  constructor(verb: Verb, options: ReadonlyMap<string, readonly string[]>, positionals: readonly string[]) {
+  /**
+   * @param options - values by the option's name; empty for a flag
+   * @param positionals - values of each argument
+   */
+  constructor(
+    verb: Verb,
+    options: ReadonlyMap<string, readonly string[]>,
+    positionals: readonly (readonly string[])[],
+  ) {
     this.#verb = verb;
     this.#options = options;
     this.#positionals = positionals;
@@ -82,7 +92,7 @@ export class Input {
     const optionWords = [...options].flatMap(([name, values]) =>
       values.length === 0 ? [name] : values.flatMap((value) => [name, value]),
     );
-    const words = [...(overrides.positionals ?? this.#positionals), ...optionWords].map(quoteForShell);
+    const words = [...(overrides.positionals ?? this.#positionals.flat()), ...optionWords].map(quoteForShell);
     return [this.#verb.name, ...words].join(' ');
   }
 
@@ -97,8 +107,7 @@ export class Input {
   rest<Value>(positional: Positional<Value>): Value[] {
     const place = this.#verb.positionals?.indexOf(positional) ?? -1;
     if (place < 0) throw new Error(`"${this.#verb.name}" does not list one of its arguments`);
-    const end = positional.presence === 'repeated' ? undefined : place + 1;
-    return this.#positionals.slice(place, end).map((value) => valueOf(positional.form, value));
+    return (this.#positionals[place] ?? []).map((value) => valueOf(positional.form, value));
   }
 }
 

@@ -19,21 +19,29 @@ const YAML_OPTIONS = { compat: 'yaml-1.1', lineWidth: 0 } as const;
 
 const GAP = '  ';
 
+export interface RenderOptions {
+  readonly format: OutputFormat;
+  /** Whether tables have headings. */
+  readonly hasHeadings: boolean;
+}
+
 /** A report as text. Hints are for people, and only accompany tables. */
-export function render(report: Report, format: OutputFormat): Rendered {
+export function render(report: Report, options: RenderOptions): Rendered {
+  const { format } = options;
   if (format !== 'table') return { stdout: renderData(report.data(), format), stderr: '' };
   const hints = report.hints?.map((hint) => `hint: ${hint}\n`) ?? [];
-  return { stdout: report.sections.map(renderSection).join('\n'), stderr: hints.join('') };
+  const sections = report.sections.map((section) => renderSection(section, options));
+  return { stdout: sections.join('\n'), stderr: hints.join('') };
 }
 
 function renderData(data: JsonValue, format: 'json' | 'yaml'): string {
   return format === 'json' ? `${JSON.stringify(data, undefined, 2)}\n` : stringify(data, YAML_OPTIONS);
 }
 
-function renderSection(section: Section): string {
+function renderSection(section: Section, options: RenderOptions): string {
   switch (section.kind) {
     case 'table':
-      return titled(section.title, renderTable(section));
+      return titled(section.title, renderTable(section, options));
     case 'fields':
       return titled(section.title, renderFields(section));
     case 'sentence':
@@ -47,9 +55,10 @@ function titled(title: string | undefined, text: string): string {
 
 const headOf = (column: Column): string => (typeof column === 'string' ? column : column.right);
 
-function renderTable({ columns, rows, none }: Table): string {
+function renderTable({ columns, rows, none }: Table, { hasHeadings }: RenderOptions): string {
   if (rows.length === 0) return `${none}\n`;
-  const cells = [columns.map(headOf), ...rows.map((row) => row.map((cell) => printable(cell) || '-'))];
+  const headings = hasHeadings ? [columns.map(headOf)] : [];
+  const cells = [...headings, ...rows.map((row) => row.map((cell) => printable(cell) || '-'))];
   const widths = columns.map((_, place) => Math.max(...cells.map((row) => widthOf(row[place] ?? ''))));
   const line = (row: readonly string[]): string =>
     row

@@ -41,7 +41,7 @@ const ADDRESS = repeatedOption('--address', 'CIDR', 'addresses that pods may req
 const WITHOUT_IPAM = repeatedOption('--without-ipam', 'CIDR', 'addresses that pods may use without IPAM');
 const SOURCE = repeatedOption('--source-prefix', 'CIDR', 'source addresses that pods may use in addition to their own');
 const FLOATING = repeatedOption('--floating-ip', 'CIDR', 'floating IPs that pods may request');
-const MAC = repeatedOption('--mac', 'MAC[/BITS]', 'MAC addresses that pods may request');
+const MAC = repeatedOption('--mac', 'MAC|MAC/BITS', 'MAC addresses that pods may request');
 const FAMILY: Option<IpFamily> = {
   name: '--family',
   form: oneOf({ 4: IpFamily.IP_FAMILY_IPV4, 6: IpFamily.IP_FAMILY_IPV6 }),

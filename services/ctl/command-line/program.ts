@@ -1,0 +1,172 @@
+import { Argument, Command, CommanderError, InvalidArgumentError, Option as ProgramOption } from 'commander';
+
+import { DONE, EXIT_CODES, INVALID_USAGE } from '../output/report.js';
+import type { Form } from './forms.js';
+import { GLOBAL_FLAGS, GLOBAL_OPTIONS } from './global-options.js';
+import { Input, type Flag, type Option, type Positional, type Verb } from './verb.js';
+
+/** A parsed command line: a command to run; or the text of a help, a version or a usage error. */
+export type CommandLine =
+  | { readonly kind: 'run'; readonly verb: Verb; readonly input: Input; readonly globals: Input }
+  | { readonly kind: 'text'; readonly stdout: string; readonly stderr: string; readonly exitCode: number };
+
+const NAME = 'podwirectl';
+const EVERY_COMMAND = 'options of every command:';
+
+/** What a noun alone means: the first of these that the noun has. */
+const DEFAULT_SUBCOMMANDS = ['list', 'get', 'status'];
+
+const HELP_WORD = 'help';
+
+/**
+ * Parses a command line with commander. The options of every command may be anywhere.
+ * @param args - the arguments behind the program's name
+ * @param version - of podwirectl, for --version
+ */
+export function parseCommandLine(args: readonly string[], verbs: readonly Verb[], version = ''): CommandLine {
+  const texts = { stdout: '', stderr: '' };
+  let chosen: CommandLine | undefined;
+  const program = programOf(verbs, (verb, command) => (chosen = { kind: 'run', verb, ...argumentsOf(verb, command) }));
+  program.version(`${NAME} ${version}`, '--version', 'release of podwirectl');
+  for (const command of withSubcommands(program))
+    command.configureOutput({
+      writeOut: (text) => void (texts.stdout += text),
+      writeErr: (text) => void (texts.stderr += text),
+      outputError: (text, write) => write(`${NAME}: ${plainError(text)}`),
+    });
+  const [first, ...rest] = args;
+  try {
+    // Commander's own help command takes one word; the option works at any depth.
+    program.parse(first === HELP_WORD ? [...rest, '--help'] : args, { from: 'user' });
+  } catch (error) {
+    if (!(error instanceof CommanderError)) throw error;
+    return { kind: 'text', ...texts, exitCode: error.exitCode === 0 ? DONE : INVALID_USAGE };
+  }
+  return chosen ?? { kind: 'text', ...texts, exitCode: INVALID_USAGE };
+}
+
+/** Commander's error with the reason alone where a value is invalid. */
+function plainError(text: string): string {
+  return text
+    .replace(/^error: /, '')
+    .replace(/^option '(?:-., )?(--[\w-]+) .*?' argument '[^]*?' is invalid\. /, '$1 ')
+    .replace(/^command-argument value '[^]*?' is invalid for argument '(.*?)'\. /, '$1 ');
+}
+
+/** The tree of all commands. */
+export function programOf(verbs: readonly Verb[], run: (verb: Verb, command: Command) => void): Command {
+  const program = new Command(NAME)
+    .description('podwirectl shows and changes the state of a running Podwire.')
+    .exitOverride()
+    .enablePositionalOptions()
+    .configureHelp({ showGlobalOptions: false, helpWidth: 120 })
+    .helpCommand(`${HELP_WORD} [COMMAND...]`, 'help of a command')
+    .addHelpText('after', `\nexit codes: ${EXIT_CODES.map(({ code, about }) => `${code} ${about}`).join(', ')}`);
+  addGlobals(program);
+  for (const verb of verbs) {
+    const [first = '', second] = verb.name.split(' ');
+    const command = second === undefined ? program.command(first) : addSubcommand(program, first, second, verbs);
+    addVerb(command, verb, run);
+  }
+  return program;
+}
+
+function addSubcommand(program: Command, noun: string, name: string, verbs: readonly Verb[]): Command {
+  const names = verbs.map((verb) => verb.name);
+  const isDefault = name === DEFAULT_SUBCOMMANDS.find((each) => names.includes(`${noun} ${each}`));
+  return nounOf(program, noun, names).command(name, { isDefault });
+}
+
+function nounOf(program: Command, noun: string, names: readonly string[]): Command {
+  const known = program.commands.find((command) => command.name() === noun);
+  if (known) return known;
+  const own = names.filter((name) => name.startsWith(`${noun} `)).map((name) => name.slice(noun.length + 1));
+  const made = program.command(noun).description(own.join(', ')).helpCommand(false);
+  made.showHelpAfterError(`try: ${NAME} ${noun} --help`);
+  addGlobals(made);
+  return made;
+}
+
+function addVerb(command: Command, verb: Verb, run: (verb: Verb, command: Command) => void): void {
+  const { name, about, details, positionals = [], options = [], flags = [], examples = [] } = verb;
+  command.description(details === undefined ? `${about}.` : `${about}.\n${details}`).summary(about);
+  command.showHelpAfterError(`try: ${NAME} ${name} --help`);
+  for (const positional of positionals) command.addArgument(argumentOf(positional));
+  for (const option of options) command.addOption(optionOf(option));
+  for (const flag of flags) command.addOption(flagOf(flag));
+  addGlobals(command);
+  if (examples.length > 0)
+    command.addHelpText('after', `\nexamples:\n${examples.map((each) => `  ${NAME} ${each}`).join('\n')}`);
+  command.action(() => run(verb, command));
+}
+
+function addGlobals(command: Command): void {
+  for (const option of GLOBAL_OPTIONS) command.addOption(optionOf(option).helpGroup(EVERY_COMMAND));
+  for (const flag of GLOBAL_FLAGS) command.addOption(flagOf(flag).helpGroup(EVERY_COMMAND));
+  command.helpOption('-h, --help', 'help of a command');
+}
+
+function argumentOf({ form, about, presence }: Positional<unknown>): Argument {
+  const isMany = presence === 'repeated' || presence === 'any';
+  const name = isMany ? `${form.placeholder}...` : form.placeholder;
+  const isOptional = presence === 'optional' || presence === 'any';
+  const argument = new Argument(isOptional ? `[${name}]` : `<${name}>`, about);
+  return argument.argParser((value: string, previous: unknown) => [...textsOf(previous), validated(form, value)]);
+}
+
+function optionOf({ name, short, form, about, repeated = false }: Option<unknown>): ProgramOption {
+  const option = new ProgramOption(
+    `${short === undefined ? '' : `${short}, `}${name} <${form.placeholder}>`,
+    repeated ? `${about}; may be repeated` : about,
+  );
+  return option.argParser((value: string, previous: unknown) => {
+    const before = textsOf(previous);
+    if (before.length > 0 && !repeated) throw new InvalidArgumentError('is repeated; it may be used once');
+    return [...before, validated(form, value)];
+  });
+}
+
+function flagOf({ name, short, about }: Flag): ProgramOption {
+  return new ProgramOption(short === undefined ? name : `${short}, ${name}`, about);
+}
+
+function validated(form: Form<unknown>, value: string): string {
+  const read = form.read(value);
+  if (!read.ok) throw new InvalidArgumentError(`"${value}" ${read.fault}`);
+  return value;
+}
+
+function textsOf(value: unknown): string[] {
+  return Array.isArray(value) ? value.filter((each) => typeof each === 'string') : [];
+}
+
+function argumentsOf(verb: Verb, command: Command): { readonly input: Input; readonly globals: Input } {
+  const { options = [], flags = [] } = verb;
+  const own = valuesOf([command], [...options, ...flags]);
+  const globals = valuesOf(withParents(command), [...GLOBAL_OPTIONS, ...GLOBAL_FLAGS]);
+  const positionals = command.processedArgs.map(textsOf);
+  return { input: new Input(verb, own, positionals), globals: new Input(verb, globals, []) };
+}
+
+/** The values of the options that the command line has; none for a flag. */
+function valuesOf(
+  commands: readonly Command[],
+  options: readonly { readonly name: string }[],
+): ReadonlyMap<string, readonly string[]> {
+  const values = new Map<string, readonly string[]>();
+  for (const command of commands)
+    for (const { name } of options) {
+      const key = new ProgramOption(name).attributeName();
+      if (command.getOptionValueSource(key) === 'cli') values.set(name, textsOf(command.getOptionValue(key)));
+    }
+  return values;
+}
+
+/** Outermost first, so that a value further right counts. */
+function withParents(command: Command): Command[] {
+  return command.parent ? [...withParents(command.parent), command] : [command];
+}
+
+function withSubcommands(command: Command): Command[] {
+  return [command, ...command.commands.flatMap(withSubcommands)];
+}
