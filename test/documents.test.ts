@@ -41,9 +41,10 @@ describe('documents', () => {
   });
 
   test('an unknown podwirectl command is found', () => {
-    const text = 'Say `podwirectl who 10.0.0.1 --since 2h`:\n\npodwirectl pools   # how full\npodwirectl pool list\n';
+    const text =
+      'Say `podwirectl who 10.0.0.1 --since 2h`:\n\npodwirectl get ippools   # how full\npodwirectl pool list\n';
     const commands = commandsIn(text);
-    expect(commands.map((words) => words.join(' '))).toEqual(['pools', 'pool list', 'who 10.0.0.1 --since 2h']);
+    expect(commands.map((words) => words.join(' '))).toEqual(['get ippools', 'pool list', 'who 10.0.0.1 --since 2h']);
     expect(commands.map(isTaken)).toEqual([true, false, false]);
   });
 

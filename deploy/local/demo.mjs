@@ -32,7 +32,8 @@ const say = (text) => process.stdout.write(`${text}\n`);
 
 /** The last commands of the node, as podwirectl reads them. */
 function readCommands({ sockets }) {
-  const deadlineMs = systemClock.nowMs() + READ_TIMEOUT_MS;
+  const deadlineAtMs = systemClock.nowMs() + READ_TIMEOUT_MS;
+  const deadlineMs = () => deadlineAtMs;
   return new PluginSocket({ path: sockets.cni, option: 'npm start', clock: systemClock, deadlineMs }).commands();
 }
 

@@ -214,7 +214,7 @@ export const ALERTS: readonly Alert[] = [
     summary: 'Pool {{ $labels.ippool }} has no free address',
     meaning: 'Pods that need an address of the pool do not start.',
     action:
-      'Add a pool (`podwirectl pools create NAME CIDR`). `podwirectl audit` lists addresses that nothing uses; deleted pods with a long cool-down count as used.',
+      'Add a pool (`podwirectl create ippool NAME cidr=CIDR`). `podwirectl audit` lists addresses that nothing uses; deleted pods with a long cool-down count as used.',
     example: { fires: pool('5-1x5 0x60'), silent: pool('5x60') },
   },
   {
@@ -224,7 +224,7 @@ export const ALERTS: readonly Alert[] = [
     expression: 'max by (ippool) (podwire_ipam_ippool_available) < 0.1 * max by (ippool) (podwire_ipam_ippool_size)',
     summary: 'Pool {{ $labels.ippool }} has {{ $value }} free addresses, less than a tenth',
     meaning: 'Soon pods that need an address of the pool do not start.',
-    action: 'Add a pool, or see what uses the addresses: `podwirectl utilisation`.',
+    action: 'Add a pool, or see what uses the addresses: `podwirectl ipam show`.',
     example: { fires: pool('20x60'), silent: pool('100x60') },
   },
   {

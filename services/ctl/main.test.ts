@@ -26,7 +26,7 @@ async function poolsFailWith(error: Error): Promise<string> {
       throw error;
     }),
   );
-  const args = [MAIN, '--ipam', `unix:${fakes.socket}`, 'pools'];
+  const args = [MAIN, '--ipam', `unix:${fakes.socket}`, 'get', 'ippools'];
   return new Promise((resolve) => execFile(process.execPath, args, (_error, _stdout, stderr) => resolve(stderr)));
 }
 

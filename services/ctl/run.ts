@@ -1,4 +1,4 @@
-import type { Writable } from 'node:stream';
+import type { Readable, Writable } from 'node:stream';
 
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
@@ -7,7 +7,9 @@ import { readOwnPackage } from '@podwire/shared/runtime/own-package';
 import { z } from 'zod';
 
 import { PluginSocket } from './clients/plugin-socket.js';
+import { askYes } from './clients/terminal.js';
 import { GrpcService, type CommandProcess, type Context } from './clients/services.js';
+import { candidates, COMPLETE } from './command-line/completion.js';
 import {
   DATAPLANE,
   IPAM,
@@ -21,7 +23,7 @@ import { parseCommandLine } from './command-line/program.js';
 import { serviceOptionWords, serviceSettingsOf } from './command-line/service-settings.js';
 import type { Input, Verb } from './command-line/verb.js';
 import { ContractJson, render } from './output/render.js';
-import { DONE, exitCodeOf, type Report } from './output/report.js';
+import { DONE, exitCodeOf, INVALID_USAGE, type OutputFormat, type Report } from './output/report.js';
 import { failureLine } from './output/words.js';
 import { VERBS } from './verbs.js';
 
@@ -29,7 +31,8 @@ import { VERBS } from './verbs.js';
 export interface RunDeps extends CommandProcess {
   readonly process: {
     readonly env: Readonly<Record<string, string | undefined>>;
-    readonly stdout: Writable;
+    readonly stdin: Readable & { readonly isTTY?: boolean };
+    readonly stdout: Writable & { readonly isTTY?: boolean };
     readonly stderr: Writable;
   };
   readonly clock: Clock;
@@ -48,6 +51,14 @@ const ACCESS_HINT =
  */
 export async function run(args: readonly string[], deps: RunDeps): Promise<number> {
   const { stdout, stderr } = deps.process;
+  if (args[0] === COMPLETE) {
+    stdout.write(
+      candidates(args.slice(1), VERBS)
+        .map((word) => `${word}\n`)
+        .join(''),
+    );
+    return DONE;
+  }
   const { version } = await readOwnPackage(import.meta.url, '@podwire/ctl');
   const command = parseCommandLine(args, VERBS, version);
   if (command.kind === 'run') return runVerb(command.verb, command, deps);
@@ -63,11 +74,17 @@ interface ParsedArguments {
 
 async function runVerb(verb: Verb, { input, globals }: ParsedArguments, deps: RunDeps): Promise<number> {
   const { process, clock } = deps;
+  const output = new Output(globals, process);
   const services: GrpcService[] = [];
   try {
+    if (output.format === 'name' && !verb.hasNames)
+      throw new Failure('INVALID_REQUEST', `-o name: ${verb.name} lists no objects; use another format`);
     const { ipam, dataplane, plugin, ipamTlsFiles } = serviceSettingsOf(globals, process.env);
     const timeoutMs = globals.get(TIMEOUT);
-    const deadlineMs = clock.nowMs() + (timeoutMs ?? DEFAULT_TIMEOUT_MS);
+    const deadline = { atMs: 0 };
+    const restartTimeout = (): void => void (deadline.atMs = clock.nowMs() + (timeoutMs ?? DEFAULT_TIMEOUT_MS));
+    restartTimeout();
+    const deadlineMs = (): number => deadline.atMs;
     const log = plainLog(process.stderr);
     const grpc = (options: Pick<ConstructorParameters<typeof GrpcService>[0], GrpcOption>): GrpcService => {
       const service = new GrpcService({ ...options, log, clock, deadlineMs });
@@ -81,15 +98,22 @@ async function runVerb(verb: Verb, { input, globals }: ParsedArguments, deps: Ru
       clock,
       process: deps,
       log,
+      stdin: process.stdin,
+      output: output.format,
+      print: (report, options) => output.print(report, options),
+      restartTimeout,
       timeoutMs,
       json: new ContractJson(),
     };
     const report = await verb.run(input, context);
-    const format = globals.get(OUTPUT) ?? 'table';
-    const text = render(withServiceOptions(report, globals), { format, hasHeadings: !globals.has(NO_HEADERS) });
-    process.stdout.write(text.stdout);
-    process.stderr.write(text.stderr);
-    return report.exitCode ?? DONE;
+    if (!report.confirmation || !output.isInteractive) return output.print(report);
+    output.print(report);
+    if (!(await askYes('execute it? [y/N] ', process.stdin, process.stderr))) {
+      process.stderr.write('nothing was changed\n');
+      return INVALID_USAGE;
+    }
+    restartTimeout();
+    return output.print(await report.confirmation.execute());
   } catch (error) {
     if (!(error instanceof Failure)) throw error;
     process.stderr.write(`${NAME}: ${verb.name} failed: ${failureLine(error)}\n`);
@@ -97,6 +121,49 @@ async function runVerb(verb: Verb, { input, globals }: ParsedArguments, deps: Ru
     return exitCodeOf(error.code);
   } finally {
     for (const service of services) service.close();
+  }
+}
+
+/** The output of one command line. */
+class Output {
+  readonly #globals: Input;
+  readonly #process: RunDeps['process'];
+  readonly format: OutputFormat;
+  /** Whether an operator sees the output and can answer. */
+  readonly isInteractive: boolean;
+
+  constructor(globals: Input, process: RunDeps['process']) {
+    this.#globals = globals;
+    this.#process = process;
+    this.format = globals.get(OUTPUT) ?? 'table';
+    const isForPeople = this.format === 'table' || this.format === 'wide';
+    this.isInteractive = isForPeople && process.stdin.isTTY === true && process.stdout.isTTY === true;
+  }
+
+  /** @returns the exit code of the report */
+  print(report: Report, { hasHeadings = true } = {}): number {
+    const { stdout, stderr, env } = this.#process;
+    if (report.isPrinted) return report.exitCode ?? DONE;
+    const text = render(this.#withHints(report), {
+      format: this.format,
+      hasHeadings: hasHeadings && !this.#globals.has(NO_HEADERS),
+      isColoured: stdout.isTTY === true && (env.NO_COLOR ?? '') === '',
+    });
+    stdout.write(text.stdout);
+    stderr.write(text.stderr);
+    return report.exitCode ?? DONE;
+  }
+
+  /** With the command that confirms a preview, and with the options of this command line that lead to services. */
+  #withHints(report: Report): Report {
+    const { hints = [], confirmation } = report;
+    const confirm =
+      confirmation && !this.isInteractive
+        ? [`nothing was changed; to execute it: ${NAME} ${confirmation.command}`]
+        : [];
+    const options = serviceOptionWords(this.#globals);
+    const command = [NAME, ...options, ''].join(' ');
+    return { ...report, hints: [...hints, ...confirm].map((hint) => hint.replaceAll(`${NAME} `, command)) };
   }
 }
 
@@ -108,12 +175,4 @@ const LOG_LINE = z.object({ msg: z.string() });
 function plainLog(stderr: Writable): Logger {
   const write = (line: string): void => void stderr.write(`${NAME}: ${LOG_LINE.parse(JSON.parse(line)).msg}\n`);
   return createLogger({ service: NAME, level: 'info', destination: { write } });
-}
-
-/** Adds the options of this command line that lead to services to the commands in hints. */
-function withServiceOptions(report: Report, globals: Input): Report {
-  const options = serviceOptionWords(globals);
-  if (options.length === 0 || !report.hints) return report;
-  const command = `${NAME} ${options.join(' ')} `;
-  return { ...report, hints: report.hints.map((hint) => hint.replaceAll(`${NAME} `, command)) };
 }

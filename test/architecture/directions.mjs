@@ -146,11 +146,11 @@ export const ZONES = [
     path: 'services/ctl/output',
     zones: ['services/shared/attachment', 'services/shared/failure'],
     packages: ['@bufbuild/protobuf', '@grpc/grpc-js', 'yaml'],
-    builtins: ['node:fs', 'node:module'],
+    builtins: ['node:fs', 'node:module', 'node:util'],
   },
   {
     path: 'services/ctl/clients',
-    zones: ['services/shared'],
+    zones: ['services/shared', 'services/ctl/output'],
     packages: ['@bufbuild/protobuf', '@grpc/grpc-js', 'zod'],
     ...NODE,
   },
@@ -183,8 +183,8 @@ export const ZONES = [
   {
     path: 'services/ctl/resources',
     zones: ['services/shared', 'proto/gen', 'services/ctl/output', 'services/ctl/clients', 'services/ctl/command-line'],
-    packages: [],
-    ...PURE,
+    packages: ['yaml', 'zod'],
+    builtins: ['node:util'],
   },
   {
     path: 'services/ctl/commands',
@@ -196,7 +196,7 @@ export const ZONES = [
       'services/ctl/command-line',
       'services/ctl/resources',
     ],
-    packages: [],
+    packages: ['zod'],
     ...PURE,
   },
 

@@ -1,7 +1,7 @@
 import { spawnSync } from 'node:child_process';
 import { mkdirSync, symlinkSync } from 'node:fs';
 import { join } from 'node:path';
-import { Writable } from 'node:stream';
+import { Readable, Writable } from 'node:stream';
 
 import { run as runPodwirectl } from '@podwire/ctl/run';
 import { addRequest, CalicoPlugin } from '@podwire/dataplane/testing/service';
@@ -62,7 +62,7 @@ async function podwirectl(...args: readonly string[]): Promise<Answer> {
         done();
       },
     });
-  const streams = { env, stdout: stream('stdout'), stderr: stream('stderr') };
+  const streams = { env, stdin: Readable.from([]), stdout: stream('stdout'), stderr: stream('stderr') };
   const exitCode = await runPodwirectl(['--timeout', '60s', ...args], { process: streams, ...COMMAND_DEPS });
   return { exitCode, ...texts };
 }
@@ -86,7 +86,7 @@ test('shows a pod, its history, and its pending release while IPAM is down', asy
   expect(now.stdout).toMatch(/^Netns +inode \d+ of boot [0-9a-f-]{36}$/m);
   expect(now.stdout).toContain(`k8s-pod-network/${pod.containerId}/eth0`);
 
-  expect((await podwirectl('endpoints', '--pod', 'default/ctl-web')).stdout).toContain(address);
+  expect((await podwirectl('get', 'wep', '--pod', 'default/ctl-web')).stdout).toContain(address);
   expect(await nodeReady()).toMatchObject({ exitCode: 0 });
 
   expect(await podwirectl('pods', 'check', 'default/ctl-web')).toMatchObject({ exitCode: 0 });
@@ -104,7 +104,7 @@ test('shows a pod, its history, and its pending release while IPAM is down', asy
   const pending = await podwirectl('journal');
   expect(pending, pending.stderr).toMatchObject({ exitCode: 0, stdout: expect.stringContaining(pod.containerId) });
   expect(pending.stdout).toContain(address);
-  expect(await podwirectl('pools')).toMatchObject({ exitCode: 5, stderr: expect.stringContaining('--ipam') });
+  expect(await podwirectl('get', 'ippools')).toMatchObject({ exitCode: 5, stderr: expect.stringContaining('--ipam') });
   const isReported = async () => (await nodeReady()).stdout.includes('podwire-ipam');
   await until(isReported, () => stack.log('plugin'));
 

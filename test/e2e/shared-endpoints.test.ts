@@ -2,7 +2,7 @@ import { spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
-import { Writable } from 'node:stream';
+import { Readable, Writable } from 'node:stream';
 
 import { run as runPodwirectl } from '@podwire/ctl/run';
 import { EtcdServer } from '@podwire/ipam/engine/testing/etcd-server';
@@ -82,7 +82,7 @@ async function podwirectl(...args: readonly string[]): Promise<{ readonly exitCo
     done();
   };
   const env = { PATH: process.env.PATH, PODWIRE_PLUGIN_IPAM_ADDRESS: `unix:${stack.sockets.ipam}` };
-  const around = { env, stdout: new Writable({ write }), stderr: new Writable({ write }) };
+  const around = { env, stdin: Readable.from([]), stdout: new Writable({ write }), stderr: new Writable({ write }) };
   const exitCode = await runPodwirectl(['--timeout', '60s', ...args], { process: around, ...COMMAND_DEPS });
   return { exitCode, stdout };
 }
@@ -158,7 +158,7 @@ test('DEL deletes an endpoint whose address another tool released; an audit keep
   await expect.poll(() => podwirectl('audit')).toMatchObject({ exitCode: 4 });
   expect(await call('DEL', pod)).toMatchObject({ exitCode: 0 });
   expect([...etcd.dump(ENDPOINTS).keys()]).toEqual([]);
-  await podwirectl('audit', '--repair');
+  await podwirectl('audit', '--repair', '--yes');
   expect([...etcd.dump(HANDLES).keys()]).toEqual([]);
   expect(await podwirectl('audit')).toMatchObject({ exitCode: 0 });
 }, 120_000);
@@ -174,7 +174,7 @@ test('a pod of Calico is listed with its creator, and deleted by Podwire’s DEL
   delete endpoint.metadata.annotations;
   etcd.ctl('put', endpointKeyOf(pod), JSON.stringify(endpoint));
   const row = new RegExp(`^default/calicos +${address.replaceAll('.', '\\.')} +node-1 .* Calico `, 'm');
-  await expect.poll(async () => (await podwirectl('endpoints')).stdout).toMatch(row);
+  await expect.poll(async () => (await podwirectl('get', 'workloadendpoints', '-A')).stdout).toMatch(row);
   expect(await podwirectl('audit')).toMatchObject({ exitCode: 0 });
   expect(await call('DEL', pod)).toMatchObject({ exitCode: 0 });
   expect([...etcd.dump(ENDPOINTS).keys(), ...etcd.dump(HANDLES).keys()]).toEqual([]);

@@ -240,7 +240,7 @@ test('a server and an operator with these files talk to each other', async () =>
     ] as const)
       words.push(option, join(directory, name));
 
-    const { exitCode, stdout } = await fakes.podwirectl(...words, 'pools', 'show', 'web', '-o', 'json');
+    const { exitCode, stdout } = await fakes.podwirectl(...words, 'describe', 'ippool', 'web', '-o', 'json');
     expect([exitCode, JSON.parse(stdout).pool.name]).toEqual([0, 'web']);
   } finally {
     await servers.clear();

@@ -1,6 +1,7 @@
 import { join, resolve } from 'node:path';
 
 import { Failure } from '@podwire/shared/failure/failure';
+import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Validity } from '@podwire/shared/tls/authority';
 import {
   AUTHORITY_CERTIFICATE,
@@ -76,15 +77,32 @@ export const certificatesCreate: Verb = {
     const authorityDirectory = resolve(input.get(AUTHORITY) ?? directory);
     const orders = ordersOf(input);
     const existing = await existingFiles(directory, orders);
-    if (existing.length > 0 && !input.has(YES)) return preview(existing, directory, input);
-    const stored = await openAuthority(authorityDirectory, authorityDirectory === directory, clock.nowMs());
-    const validity = validityOf(stored, input.get(DAYS), clock.nowMs());
-    if (authorityDirectory !== directory) await copyAuthority(stored, directory);
-    const destination = { directory, validity, isConfirmed: input.has(YES) };
-    for (const order of orders) await issue(stored, order, destination);
-    return reportOf({ ...destination, stored, orders });
+    const execute = (isConfirmed: boolean) =>
+      createAll({ directory, authorityDirectory, orders, isConfirmed, days: input.get(DAYS) }, clock);
+    if (existing.length > 0 && !input.has(YES))
+      return preview(existing, directory, input.toCommandLine(), () => execute(true));
+    return execute(input.has(YES));
   },
 };
+
+interface Creation {
+  readonly directory: string;
+  readonly authorityDirectory: string;
+  readonly orders: readonly Order[];
+  /** Whether existing files are replaced. */
+  readonly isConfirmed: boolean;
+  readonly days: number | undefined;
+}
+
+async function createAll(creation: Creation, clock: Clock): Promise<Report> {
+  const { directory, authorityDirectory, orders, isConfirmed, days } = creation;
+  const stored = await openAuthority(authorityDirectory, authorityDirectory === directory, clock.nowMs());
+  const validity = validityOf(stored, days, clock.nowMs());
+  if (authorityDirectory !== directory) await copyAuthority(stored, directory);
+  const destination = { directory, validity, isConfirmed };
+  for (const order of orders) await issue(stored, order, destination);
+  return reportOf({ ...destination, stored, orders });
+}
 
 interface OpenedAuthority extends StoredAuthority {
   /** Whether it was made now. */
@@ -151,7 +169,12 @@ async function existingFiles(directory: string, orders: readonly Order[]): Promi
   return existing;
 }
 
-function preview(existing: readonly string[], directory: string, input: Input): Report {
+function preview(
+  existing: readonly string[],
+  directory: string,
+  command: string,
+  execute: () => Promise<Report>,
+): Report {
   const table: Table = {
     kind: 'table',
     title: `existing files in ${directory}, which would be replaced`,
@@ -159,10 +182,8 @@ function preview(existing: readonly string[], directory: string, input: Input): 
     rows: existing.map((name) => [name]),
     none: '',
   };
-  return previewReport(
-    { sections: [table], data: () => ({ directory, replaced: [...existing] }) },
-    input.toCommandLine(),
-  );
+  const data = () => ({ directory, replaced: [...existing] });
+  return previewReport({ sections: [table], data }, command, execute);
 }
 
 /** @throws Failure INVALID_REQUEST for more days than the authority has left */

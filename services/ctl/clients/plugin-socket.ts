@@ -80,7 +80,7 @@ export interface PluginSocketOptions {
   readonly option: string;
   readonly clock: Clock;
   /** Deadline of the command, in epoch milliseconds. */
-  readonly deadlineMs: number;
+  readonly deadlineMs: () => number;
 }
 
 const NAME = 'podwire-plugin';
@@ -154,7 +154,7 @@ export class PluginSocket {
 
   async #exchange(pluginRequest: PluginRequest): Promise<{ readonly status: number; readonly body: string }> {
     const { path: socketPath, option, clock, deadlineMs } = this.#options;
-    const timeoutMs = Math.max(1, deadlineMs - clock.nowMs());
+    const timeoutMs = Math.max(1, deadlineMs() - clock.nowMs());
     const endpoint = { service: NAME, address: `unix:${socketPath}`, option };
     await assertReachable(endpoint, { timeoutMs, timeoutOption: '--timeout' });
     return send({ socketPath, option, timeoutMs, ...pluginRequest });

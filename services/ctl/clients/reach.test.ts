@@ -39,7 +39,7 @@ async function serve(files: TlsFiles): Promise<string> {
   return addresses[0]!;
 }
 
-const SHOW = ['pools', 'show', 'web', '-o', 'json'];
+const SHOW = ['describe', 'ippool', 'web', '-o', 'json'];
 
 function optionsOf({ ca, identity }: TlsFiles): string[] {
   const files = [
@@ -177,6 +177,6 @@ describe('missing files', () => {
 
 test('the commands of hints have the options that lead to the service', async () => {
   const files = await folder.client('operator', 'alice');
-  const { stderr } = await fakes.podwirectl('--ipam', address, ...optionsOf(files), 'pools', 'delete', 'web');
+  const { stderr } = await fakes.podwirectl('--ipam', address, ...optionsOf(files), 'delete', 'ippool', 'web');
   expect(stderr).toContain(`podwirectl --ipam ${address} --ipam-ca ${files.ca!.path} --ipam-cert`);
 });

@@ -1,3 +1,5 @@
+import type { Readable } from 'node:stream';
+
 import type { JsonValue } from '@bufbuild/protobuf';
 import type { MethodDefinition } from '@grpc/grpc-js';
 import { Peer } from '@podwire/shared/rpc/client';
@@ -8,6 +10,7 @@ import { IPAM_SERVER_NAME } from '@podwire/shared/tls/caller';
 import { ipamTls } from '@podwire/shared/tls/certificate-source';
 import type { TlsFiles } from '@podwire/shared/tls/tls-files';
 
+import type { OutputFormat, Report } from '../output/report.js';
 import type { PluginSocket } from './plugin-socket.js';
 import { assertReachable } from './reach.js';
 
@@ -39,6 +42,12 @@ export interface Context {
   readonly process: CommandProcess;
   /** Writes plain lines to the standard error. */
   readonly log: Logger;
+  readonly stdin: Readable;
+  readonly output: OutputFormat;
+  /** Prints a report before the command ends. */
+  readonly print: (report: Report, options?: { readonly hasHeadings: boolean }) => void;
+  /** Begins the timeout of the command again, for one that waits. */
+  readonly restartTimeout: () => void;
   /** The value of --timeout, in milliseconds; undefined where the command line has none. */
   readonly timeoutMs: number | undefined;
   /** Converts an answer of a method to protobuf's JSON form. */
@@ -59,7 +68,7 @@ interface GrpcServiceOptions {
   readonly log: Logger;
   readonly clock: Clock;
   /** Deadline of the command, in epoch milliseconds. */
-  readonly deadlineMs: number;
+  readonly deadlineMs: () => number;
 }
 
 /** A service. Connects with the first call, so that a command connects only to the services that it uses. */
@@ -74,14 +83,14 @@ export class GrpcService implements Service {
 
   async call<Request, Response>(method: MethodDefinition<Request, Response>, request: Request): Promise<Response> {
     this.#peer ??= this.#connect();
-    return (await this.#peer).call(method, request, { deadlineMs: this.#options.deadlineMs });
+    return (await this.#peer).call(method, request, { deadlineMs: this.#options.deadlineMs() });
   }
 
   async #connect(): Promise<Peer> {
     const { name: service, address, option, tlsFiles, log, clock, deadlineMs } = this.#options;
     const files = tlsFiles?.();
     const endpoint = { service, address, option, tls: files && { files, serverName: IPAM_SERVER_NAME } };
-    const timeoutMs = Math.max(1, deadlineMs - clock.nowMs());
+    const timeoutMs = Math.max(1, deadlineMs() - clock.nowMs());
     await assertReachable(endpoint, { timeoutMs, timeoutOption: '--timeout' });
     return new Peer(service, address, { tls: ipamTls(files, { clock, log }) });
   }

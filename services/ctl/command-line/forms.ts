@@ -9,6 +9,8 @@ export type ReadResult<Value> =
 export interface Form<Value> {
   /** For the help: `NAME`. */
   readonly placeholder: string;
+  /** The words that it may be, for completion. */
+  readonly words?: readonly string[];
   readonly read: (text: string) => ReadResult<Value>;
 }
 
@@ -49,6 +51,7 @@ export function oneOf<Value>(values: Readonly<Record<string, Value>>): Form<Valu
   const words = Object.keys(values);
   return {
     placeholder: words.join('|'),
+    words,
     read: (input) => {
       const value = Object.hasOwn(values, input) ? values[input] : undefined;
       return value === undefined ? invalid(`is not one of ${words.join(', ')}`) : ok(value);

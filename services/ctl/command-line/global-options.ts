@@ -82,15 +82,27 @@ export const PLUGIN = addressOption('--plugin', {
 export const OUTPUT: Option<OutputFormat> = {
   name: '--output',
   short: '-o',
-  form: oneOf<OutputFormat>({ table: 'table', yaml: 'yaml', json: 'json' }),
-  about: "output format (table); yaml and json are the contract's messages in protobuf's JSON form",
+  form: {
+    ...oneOf<OutputFormat>({
+      table: 'table',
+      wide: 'wide',
+      json: 'json',
+      yaml: 'yaml',
+      name: 'name',
+      ps: 'table',
+      yml: 'yaml',
+    }),
+    placeholder: 'table|wide|json|yaml|name',
+  },
+  about:
+    "output format (table): yaml and json of get are manifests, of other commands the contract's messages in protobuf's JSON form",
 };
 
 export const TIMEOUT: Option<number> = {
   name: '--timeout',
   // Timers of Node.js are limited to 24 days.
   form: durationMs(1),
-  about: 'timeout of the whole command, up to 1d (10s)',
+  about: 'timeout of the whole command, of each read with --watch, up to 1d (10s)',
 };
 
 export const DEFAULT_TIMEOUT_MS = 10_000;

@@ -2,20 +2,27 @@ import { INVALID_USAGE, type Report } from '../output/report.js';
 import { text } from './forms.js';
 import type { Flag, Option } from './verb.js';
 
-export const YES: Flag = { name: '--yes', about: 'execute; without it, only show what would be done' };
+export const YES: Flag = {
+  name: '--yes',
+  about: 'execute without a question; without it, a preview is shown, and a terminal is asked',
+};
 
 /**
- * The report of an irreversible action without `--yes`.
+ * The report of a change without `--yes`. On a terminal the change is executed once the operator confirms it.
  * @param command - executes exactly the preview, once `--yes` is added
  */
-export function previewReport(preview: Omit<Report, 'exitCode'>, command: string): Report {
-  const hints = [...(preview.hints ?? []), `nothing was changed; to execute it: podwirectl ${command} ${YES.name}`];
-  return { ...preview, hints, exitCode: INVALID_USAGE };
+export function previewReport(
+  preview: Omit<Report, 'exitCode' | 'confirmation'>,
+  command: string,
+  execute: () => Promise<Report>,
+): Report {
+  const confirmation = { command: `${command} ${YES.name}`, execute };
+  return { ...preview, confirmation, exitCode: INVALID_USAGE };
 }
 
 /** Rejects a change of an object that was modified since it was read. */
 export const RESOURCE_VERSION: Option<string> = {
   name: '--resource-version',
   form: text('VERSION'),
-  about: 'only if the object still has this version, as "show --output json" prints it',
+  about: 'only if the object still has this version, as "get -o yaml" prints it',
 };

@@ -2,7 +2,7 @@ import { Argument, Command, CommanderError, InvalidArgumentError, Option as Prog
 
 import { DONE, EXIT_CODES, INVALID_USAGE } from '../output/report.js';
 import type { Form } from './forms.js';
-import { GLOBAL_FLAGS, GLOBAL_OPTIONS } from './global-options.js';
+import { GLOBAL_FLAGS, GLOBAL_OPTIONS, OUTPUT } from './global-options.js';
 import { Input, type Flag, type Option, type Positional, type Verb } from './verb.js';
 
 /** A parsed command line: a command to run; or the text of a help, a version or a usage error. */
@@ -94,14 +94,16 @@ function addVerb(command: Command, verb: Verb, run: (verb: Verb, command: Comman
   for (const positional of positionals) command.addArgument(argumentOf(positional));
   for (const option of options) command.addOption(optionOf(option));
   for (const flag of flags) command.addOption(flagOf(flag));
-  addGlobals(command);
+  addGlobals(command, options);
   if (examples.length > 0)
     command.addHelpText('after', `\nexamples:\n${examples.map((each) => `  ${NAME} ${each}`).join('\n')}`);
   command.action(() => run(verb, command));
 }
 
-function addGlobals(command: Command): void {
-  for (const option of GLOBAL_OPTIONS) command.addOption(optionOf(option).helpGroup(EVERY_COMMAND));
+/** @param own - options of the command, which replace those of every command with the same name */
+function addGlobals(command: Command, own: readonly Option<unknown>[] = []): void {
+  for (const option of GLOBAL_OPTIONS.filter(({ name }) => own.every((each) => each.name !== name)))
+    command.addOption(optionOf(option).helpGroup(EVERY_COMMAND));
   for (const flag of GLOBAL_FLAGS) command.addOption(flagOf(flag).helpGroup(EVERY_COMMAND));
   command.helpOption('-h, --help', 'help of a command');
 }
@@ -144,6 +146,10 @@ function argumentsOf(verb: Verb, command: Command): { readonly input: Input; rea
   const { options = [], flags = [] } = verb;
   const own = valuesOf([command], [...options, ...flags]);
   const globals = valuesOf(withParents(command), [...GLOBAL_OPTIONS, ...GLOBAL_FLAGS]);
+  // -o names a file where the command has such an option, unless it is a format.
+  const file = own.get(OUTPUT.name)?.find((value) => !OUTPUT.form.read(value).ok);
+  if (file === undefined) own.delete(OUTPUT.name);
+  else globals.delete(OUTPUT.name);
   const positionals = command.processedArgs.map(textsOf);
   return { input: new Input(verb, own, positionals), globals: new Input(verb, globals, []) };
 }
@@ -152,7 +158,7 @@ function argumentsOf(verb: Verb, command: Command): { readonly input: Input; rea
 function valuesOf(
   commands: readonly Command[],
   options: readonly { readonly name: string }[],
-): ReadonlyMap<string, readonly string[]> {
+): Map<string, readonly string[]> {
   const values = new Map<string, readonly string[]>();
   for (const command of commands)
     for (const { name } of options) {

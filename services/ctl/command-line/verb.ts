@@ -43,6 +43,8 @@ export interface Verb {
   readonly details?: string;
   /** Command lines without the program's name. */
   readonly examples?: readonly string[];
+  /** Whether it prints `-o name`. */
+  readonly hasNames?: boolean;
   /** @throws Failure */
   readonly run: (input: Input, context: Context) => Promise<Report>;
 }

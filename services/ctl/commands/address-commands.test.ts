@@ -284,11 +284,11 @@ describe('release', () => {
       exitCode: 0,
       stdout: '10.65.0.7/32 of net/c0ffee/eth0 released\n',
     });
-    expect(await fakes.podwirectl('release', 'handle', 'net.c0ffee')).toMatchObject({
+    expect(await fakes.podwirectl('delete', 'handle', 'net.c0ffee')).toMatchObject({
       exitCode: 2,
       stdout: expect.stringContaining('default/web-0'),
     });
-    expect(await fakes.podwirectl('release', 'handle', 'net.c0ffee', '--search-all-blocks', '--yes')).toMatchObject({
+    expect(await fakes.podwirectl('delete', 'handle', 'net.c0ffee', '--search-all-blocks', '--yes')).toMatchObject({
       exitCode: 0,
       stdout: 'net.c0ffee holds no address; its endpoints, if any, are removed\n',
     });
@@ -304,10 +304,10 @@ describe('release', () => {
       fake(HandleServiceService.getHandle, missing('HANDLE_NOT_FOUND')),
     );
     for (const which of [
-      ['attachment', 'net/c0ffee/eth0'],
-      ['handle', 'net.c0ffee'],
+      ['release', 'attachment', 'net/c0ffee/eth0'],
+      ['delete', 'handle', 'net.c0ffee'],
     ]) {
-      const preview = await fakes.podwirectl('release', ...which);
+      const preview = await fakes.podwirectl(...which);
       expect(preview).toMatchObject({
         exitCode: 2,
         stdout: expect.stringMatching(/(holds no address|addresses: none); .* removed/),

@@ -42,7 +42,10 @@ const LIMIT: Option<number> = {
   about: 'maximum number of findings to repair (1000). No effect without --repair',
 };
 const INFORMATION: Flag = { name: '--information', about: 'also findings that are not errors' };
-const REPAIR: Flag = { name: '--repair', about: 'repair the findings whose repair releases no address' };
+const REPAIR: Flag = {
+  name: '--repair',
+  about: 'repair the findings whose repair releases no address, once it is confirmed',
+};
 const DRY_RUN: Flag = { name: '--dry-run', about: 'with --repair: only show what would be done' };
 const RELEASE_UNUSED: Flag = {
   name: '--release-unused',
@@ -57,12 +60,18 @@ export const audit: Verb = {
   options: [KIND, GRACE, LIMIT],
   flags: [INFORMATION, REPAIR, DRY_RUN, RELEASE_UNUSED, YES],
   examples: ['audit', 'audit --repair --dry-run', 'audit --repair --kind handle-counts-wrong'],
-  run: (input, context) => (input.has(REPAIR) ? repair(input, context) : listFindings(input, context)),
+  run: (input, context) =>
+    input.has(REPAIR)
+      ? repair(input, context)
+      : listFindings({ kinds: input.all(KIND), includeInformation: input.has(INFORMATION) }, context),
 };
 
-async function listFindings(input: Input, { ipam, json }: Context): Promise<Report> {
-  const filter = { kinds: input.all(KIND), includeInformation: input.has(INFORMATION), topNodes: 0 };
-  const pages = await allPages((page) => ipam.call(AuditServiceService.audit, { ...page, ...filter }));
+export async function listFindings(
+  filter: { readonly kinds: FindingKind[]; readonly includeInformation: boolean },
+  { ipam, json }: Context,
+): Promise<Report> {
+  const request = { ...filter, topNodes: 0 };
+  const pages = await allPages((page) => ipam.call(AuditServiceService.audit, { ...page, ...request }));
   const findings = pages.flatMap((page) => page.findings);
   const answer: AuditResponse = { findings, nextPageToken: '', summary: pages.at(-1)?.summary };
   const wrong = findings.filter(isProblem);
@@ -105,25 +114,28 @@ function summaryOf({ findings, blocks, addressesInUse, addressesCooling }: Audit
   return sentence(`checked: ${checked}, ${addressesCooling} cooling${found}`);
 }
 
-async function repair(input: Input, { ipam, json }: Context): Promise<Report> {
-  const releaseUnused = input.has(RELEASE_UNUSED);
-  const isConfirmed = !releaseUnused || input.has(YES);
-  const isDryRun = input.has(DRY_RUN) || !isConfirmed;
+async function repair(input: Input, context: Context): Promise<Report> {
+  const isConfirmed = input.has(YES);
+  const report = await repairOnce(input, input.has(DRY_RUN) || !isConfirmed, context);
+  if (isConfirmed || input.has(DRY_RUN)) return report;
+  return previewReport(report, input.toCommandLine(), () => repairOnce(input, false, context));
+}
+
+async function repairOnce(input: Input, dryRun: boolean, { ipam, json }: Context): Promise<Report> {
   const graceMs = input.get(GRACE);
   const answer = await ipam.call(AuditServiceService.repair, {
-    dryRun: isDryRun,
+    dryRun,
     kinds: input.all(KIND),
-    releaseUnused,
+    releaseUnused: input.has(RELEASE_UNUSED),
     graceSeconds: graceMs === undefined ? undefined : Math.round(graceMs / 1000),
     limit: input.get(LIMIT) ?? 0,
   });
-  const report = {
+  return {
     sections: [resultTable(answer)],
     hints: answer.more ? ['more findings than the limit: run the command again, or raise --limit'] : [],
     data: () => json.of(AuditServiceService.repair, answer),
+    exitCode: answer.more || answer.results.some(isUnresolved) ? PROBLEM_FOUND : DONE,
   };
-  if (!isConfirmed && !input.has(DRY_RUN)) return previewReport(report, input.toCommandLine());
-  return { ...report, exitCode: answer.more || answer.results.some(isUnresolved) ? PROBLEM_FOUND : DONE };
 }
 
 /** Whether the finding of this result is still present. */

@@ -10,9 +10,9 @@ import { allPages, type Context, type Service } from '../clients/services.js';
 import { text } from '../command-line/forms.js';
 import { previewReport, YES } from '../command-line/options.js';
 import type { Option, Verb } from '../command-line/verb.js';
-import { DONE, FAILED, type Section } from '../output/report.js';
+import { DONE, FAILED, type Report, type Section } from '../output/report.js';
 import { attachmentText, failureText } from '../output/words.js';
-import { listEndpoints, podText } from '../resources/endpoints.js';
+import { listEndpoints, podText } from '../resources/workloadendpoint.js';
 import { listPods } from '../resources/pods.js';
 
 const NETWORK: Option<string> = {
@@ -62,20 +62,21 @@ export const gc: Verb = {
       leftAlone: stray.skippedNetworks.map(({ network, wiresCount }) => ({ network, wiresCount })),
       endpoints: json.of(EndpointServiceService.listEndpoints, { endpoints: [...stray.endpoints], nextPageToken: '' }),
     });
-    if (!input.has(YES)) {
-      const report = { sections: [wireTable(stray), ...otherSections(stray)], hints, data };
-      return stray.wires.length === 0 ? report : previewReport(report, input.toCommandLine());
-    }
-    const removals = await removeAll(stray.wires, context);
-    return {
-      sections: [removalTable(removals, stray), ...otherSections(stray)],
-      hints,
-      data: () => ({
-        ...data(),
-        removals: removals.map(({ attachment, told: outcome }) => ({ attachment, told: outcome })),
-      }),
-      exitCode: removals.some(({ isDone }) => !isDone) ? FAILED : DONE,
+    const execute = async (): Promise<Report> => {
+      const removals = await removeAll(stray.wires, context);
+      return {
+        sections: [removalTable(removals, stray), ...otherSections(stray)],
+        hints,
+        data: () => ({
+          ...data(),
+          removals: removals.map(({ attachment, told: outcome }) => ({ attachment, told: outcome })),
+        }),
+        exitCode: removals.some(({ isDone }) => !isDone) ? FAILED : DONE,
+      };
     };
+    if (input.has(YES)) return execute();
+    const report = { sections: [wireTable(stray), ...otherSections(stray)], hints, data };
+    return stray.wires.length === 0 ? report : previewReport(report, input.toCommandLine(), execute);
   },
 };
 
@@ -83,7 +84,7 @@ export const gc: Verb = {
 async function findOrphans(network: string | undefined, { ipam, dataplane }: Context): Promise<Orphans> {
   const pods = await listPods(dataplane);
   const { nodeName } = await dataplane.call(NodeServiceService.getNodeStatus, {});
-  const endpoints = await listEndpoints(ipam, { nodeName, namespace: '', podName: '', poolName: '' });
+  const endpoints = await listEndpoints(ipam, { node: nodeName });
   const isSelected = (name: string | undefined): boolean => network === undefined || name === network;
   const wires = pods.flatMap(({ attachment, addresses }) => (attachment ? [{ attachment, addresses }] : []));
   const stray: Attachment[] = [];

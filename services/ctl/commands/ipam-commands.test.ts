@@ -12,7 +12,11 @@ import {
   NodeServiceService,
 } from '@podwire/proto/podwire/ipam/v1/node';
 import { PoolServiceService } from '@podwire/proto/podwire/ipam/v1/pool';
-import { ListReservationsResponse, ReservationServiceService } from '@podwire/proto/podwire/ipam/v1/reservation';
+import {
+  ListReservationsResponse,
+  Reservation,
+  ReservationServiceService,
+} from '@podwire/proto/podwire/ipam/v1/reservation';
 import { Failure } from '@podwire/shared/failure/failure';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
@@ -45,14 +49,14 @@ test('nodes are listed, shown, and deleted after confirmation', async () => {
       DeleteNodeResponse.fromPartial({ releasedAddresses: 3n, releasedBlocks: 1n }),
     ),
   );
-  expect((await fakes.podwirectl('nodes')).stdout).toMatch(
+  expect((await fakes.podwirectl('get', 'nodes')).stdout).toMatch(
     /^node-1 +192\.0\.2\.7\/24 +- +vxlan-ipv4 10\.65\.0\.1 +\d/m,
   );
-  expect((await fakes.podwirectl('nodes', 'show', 'node-1')).stdout).toMatch(/^Labels +zone=a$/m);
-  const preview = await fakes.podwirectl('nodes', 'delete', 'node-1');
+  expect((await fakes.podwirectl('describe', 'node', 'node-1')).stdout).toMatch(/^Labels +zone=a$/m);
+  const preview = await fakes.podwirectl('delete', 'node', 'node-1');
   expect(preview).toMatchObject({ exitCode: 2, stdout: expect.stringContaining('would register the node again') });
   expect(requestsTo('DeleteNode')).toEqual([]);
-  expect(await fakes.podwirectl('nodes', 'delete', 'node-1', '--yes')).toMatchObject({
+  expect(await fakes.podwirectl('delete', 'node', 'node-1', '--yes')).toMatchObject({
     exitCode: 0,
     stdout: 'node node-1 is deleted; released: 3 addresses and 1 block\n',
   });
@@ -83,10 +87,14 @@ describe('audit', () => {
     expect(await fakes.podwirectl('audit', '--information')).toMatchObject({ exitCode: 0 });
   });
 
-  test('repairs, and releases unused addresses only after confirmation', async () => {
+  test('repairs and releases unused addresses only after confirmation', async () => {
     const results = [{ finding, outcome: RepairOutcome.REPAIR_OUTCOME_REPAIRED, explanation: 'counted again' }];
     await fakes.serve(fake(AuditServiceService.repair, () => RepairResponse.fromPartial({ results })));
     expect(await fakes.podwirectl('audit', '--repair')).toMatchObject({
+      exitCode: 2,
+      stderr: expect.stringContaining('to execute it: podwirectl audit --repair --yes'),
+    });
+    expect(await fakes.podwirectl('audit', '--repair', '--yes')).toMatchObject({
       exitCode: 0,
       stdout: expect.stringContaining('repaired'),
     });
@@ -109,6 +117,7 @@ describe('audit', () => {
     expect([...suggested].sort()).toEqual([...chosen, '--yes'].sort());
     await fakes.podwirectl('audit', '--repair', '--release-unused', '--yes', '--grace', '2m');
     expect(requestsTo('Repair')).toMatchObject([
+      { dryRun: true, releaseUnused: false },
       { dryRun: false, releaseUnused: false },
       { dryRun: true, releaseUnused: false },
       { dryRun: true, releaseUnused: true },
@@ -123,30 +132,35 @@ test('config is shown, and only the given settings are changed', async () => {
     fake(ConfigServiceService.getConfig, () => GetConfigResponse.fromPartial({ config })),
     fake(ConfigServiceService.updateConfig, () => UpdateConfigResponse.fromPartial({ config })),
   );
-  expect((await fakes.podwirectl('config', 'get')).stdout).toMatch(/^cooldown +30s$/m);
-  await fakes.podwirectl('config', 'set', '--strict-affinity', 'false', '--cooldown', '0');
+  expect((await fakes.podwirectl('describe', 'ipamconfig')).stdout).toMatch(/^ipCooldownSeconds +30$/m);
+  expect((await fakes.podwirectl('ipam', 'show', '--show-configuration')).stdout).toMatch(/^ipCooldownSeconds +30$/m);
+  await fakes.podwirectl('ipam', 'configure', '--strictaffinity=false', '--ip-cooldown-seconds=0');
   expect(requestsTo('UpdateConfig')).toEqual([{ strictAffinity: false, cooldownSeconds: 0, resourceVersion: '' }]);
-  expect(await fakes.podwirectl('config', 'set')).toMatchObject({ exitCode: 2 });
+  expect(await fakes.podwirectl('ipam', 'configure')).toMatchObject({ exitCode: 2 });
 });
 
 test('reservations are created, updated, listed and deleted', async () => {
-  const reservation = { name: 'routers', cidrs: ['10.65.0.0/28'] };
-  const { createReservation, updateReservation, deleteReservation, listReservations } = ReservationServiceService;
+  const reservation = Reservation.fromPartial({ name: 'routers', cidrs: ['10.65.0.0/28'], resourceVersion: '3' });
+  const { createReservation, updateReservation, deleteReservation, listReservations, getReservation } =
+    ReservationServiceService;
   await fakes.serve(
     fake(createReservation, ({ reservation: made }) => ({ reservation: made })),
     fake(updateReservation, () => ({ reservation: undefined })),
     fake(deleteReservation, () => ({})),
+    fake(getReservation, () => ({ reservation })),
     fake(listReservations, () => ListReservationsResponse.fromPartial({ reservations: [reservation] })),
   );
-  const made = await fakes.podwirectl('reservations', 'create', 'routers', '10.65.0.0/28', '10.65.0.99');
-  expect(made).toMatchObject({
-    exitCode: 0,
-    stdout: expect.stringMatching(/^routers +10\.65\.0\.0\/28, 10\.65\.0\.99 /m),
-  });
-  await fakes.podwirectl('reservations', 'update', 'routers', '10.65.0.1', '--resource-version', '3');
+  const made = await fakes.podwirectl('create', 'ipreservation', 'routers', 'reservedCIDRs=[10.65.0.0/28, 10.65.0.99]');
+  expect(made).toMatchObject({ exitCode: 0, stdout: 'ipreservation/routers created\n' });
+  expect(requestsTo('CreateReservation')).toMatchObject([
+    { reservation: { name: 'routers', cidrs: ['10.65.0.0/28', '10.65.0.99'] } },
+  ]);
+  await fakes.podwirectl('patch', 'ipreservation', 'routers', 'reservedCIDRs=[10.65.0.1]');
   expect(requestsTo('UpdateReservation')).toEqual([{ name: 'routers', cidrs: ['10.65.0.1'], resourceVersion: '3' }]);
-  expect((await fakes.podwirectl('reservations')).stdout).toContain('10.65.0.0/28');
-  expect(await fakes.podwirectl('reservations', 'delete', 'routers')).toMatchObject({
+  expect((await fakes.podwirectl('get', 'ipreservations')).stdout).toContain('10.65.0.0/28');
+  expect(await fakes.podwirectl('delete', 'ipreservation', 'routers')).toMatchObject({ exitCode: 2 });
+  expect(requestsTo('DeleteReservation')).toEqual([]);
+  expect(await fakes.podwirectl('delete', 'ipreservation', 'routers', '--yes')).toMatchObject({
     exitCode: 0,
     stdout: 'reservation routers is deleted\n',
   });
@@ -159,11 +173,11 @@ test('a failure prints its reason and code, and the exit code depends on the kin
       throw new Failure(code, 'there is no pool "main"');
     }),
   );
-  const show = () => fakes.podwirectl('pools', 'show', 'main');
+  const show = () => fakes.podwirectl('describe', 'ippool', 'main');
   expect(await show()).toEqual({
     exitCode: 3,
     stdout: '',
-    stderr: 'podwirectl: pools show failed: there is no pool "main" (POOL_NOT_FOUND)\n',
+    stderr: 'podwirectl: describe failed: there is no pool "main" (POOL_NOT_FOUND)\n',
   });
   code = 'POOL_IN_USE';
   expect((await show()).exitCode).toBe(1);

@@ -187,9 +187,15 @@ describe('pods', () => {
   const difference = { object: 'pod route default', wanted: 'present', actual: 'missing' };
 
   test('are listed', async () => {
-    await fakes.serve(listing(podOf('a'), { ...podOf('bb'), up: false }));
+    const endpoints = [{ attachment: attachmentOf('bb'), pod: { namespace: 'default', name: 'web-0' } }];
+    await fakes.serve(
+      listing(podOf('a'), { ...podOf('bb'), up: false }),
+      fake(NodeServiceService.getNodeStatus, () => GetNodeStatusResponse.fromPartial({ nodeName: 'node-1' })),
+      fake(EndpointServiceService.listEndpoints, () => ListEndpointsResponse.fromPartial({ endpoints })),
+    );
     const { stdout, stderr } = await fakes.podwirectl('pods');
-    expect(stdout).toMatch(/^podw-bb +down +10\.65\.0\.2\/32 +1500 +net\/bb\/eth0$/m);
+    expect(requestsTo('ListEndpoints')).toMatchObject([{ nodeName: 'node-1' }]);
+    expect(stdout).toMatch(/^default\/web-0 +podw-bb +down +10\.65\.0\.2\/32 +1500 +net\/bb\/eth0$/m);
     expect(stderr).toContain('pods check');
   });
 
@@ -379,7 +385,7 @@ describe('gc', () => {
 
 describe('an unreachable service', () => {
   test.each([
-    ['pools', '--ipam'],
+    ['get pools', '--ipam'],
     ['node status', '--dataplane'],
     ['journal', '--plugin'],
   ])('fails %s immediately, and the error names the option', async (line, option) => {
@@ -389,10 +395,10 @@ describe('an unreachable service', () => {
   });
 
   test('by host and port, and one that does not answer in time', async () => {
-    const refused = await fakes.podwirectl('pools', '--ipam', '127.0.0.1:1');
+    const refused = await fakes.podwirectl('get', 'pools', '--ipam', '127.0.0.1:1');
     expect(refused).toMatchObject({ exitCode: 5, stderr: expect.stringContaining('podwire-ipam at 127.0.0.1:1') });
     await fakes.servePlugin(() => '{}');
-    const silent = await fakes.podwirectl('pools', '--ipam', `unix:${fakes.pluginSocket}`, '--timeout', '300ms');
+    const silent = await fakes.podwirectl('get', 'pools', '--ipam', `unix:${fakes.pluginSocket}`, '--timeout', '300ms');
     expect(silent).toMatchObject({ exitCode: 5 });
   });
 
@@ -400,7 +406,7 @@ describe('an unreachable service', () => {
     await fakes.serve();
     const journal = await fakes.podwirectl('journal', '--plugin', fakes.socket);
     expect([journal.exitCode, journal.stderr]).toEqual([5, expect.stringMatching(/another program.*--plugin/)]);
-    const pools = await fakes.podwirectl('pools');
+    const pools = await fakes.podwirectl('get', 'pools');
     expect([pools.exitCode, pools.stderr]).toEqual([1, expect.stringContaining('another service')]);
   });
 

@@ -15,7 +15,7 @@ import { ADDRESS, POD_NAME, text } from '../command-line/forms.js';
 import type { Input, Positional, Verb } from '../command-line/verb.js';
 import { DONE, FAILED, PROBLEM_FOUND, type Table } from '../output/report.js';
 import { attachmentText, failureText } from '../output/words.js';
-import { listEndpoints } from '../resources/endpoints.js';
+import { listEndpoints } from '../resources/workloadendpoint.js';
 import { listPods } from '../resources/pods.js';
 
 interface PodCheck {
@@ -108,7 +108,7 @@ async function attachmentsOf(choice: string, ipam: Service): Promise<string[]> {
   const pod = POD_NAME.read(choice);
   if (!pod.ok || ADDRESS.read(choice).ok) return [];
   const { namespace, name } = pod.value;
-  const endpoints = await listEndpoints(ipam, { namespace, podName: name, nodeName: '', poolName: '' });
+  const endpoints = await listEndpoints(ipam, { namespace, pod: name });
   return endpoints.map(({ attachment }) => attachmentText(attachment));
 }
 

@@ -12,13 +12,31 @@ import {
 import { Failure } from '@podwire/shared/failure/failure';
 
 import type { Context } from '../clients/services.js';
-import { ADDRESS, dateOf, MOMENT, wholeNumber, type Moment } from '../command-line/forms.js';
+import { ADDRESS, dateOf, MOMENT, wholeNumber, type Form, type Moment } from '../command-line/forms.js';
 import type { Option, Positional, Verb } from '../command-line/verb.js';
 import { DONE, NOT_FOUND, sentence, type Fields, type Report } from '../output/report.js';
 import { attachmentOf, attachmentText, moment, momentAndAge, wordOf } from '../output/words.js';
+import { NAMESPACE } from '../resources/reading.js';
+import { listEndpoints } from '../resources/workloadendpoint.js';
 import { holderFields, tenureTable } from './history.js';
 
-const ADDRESS_ARGUMENT: Positional<string> = { form: ADDRESS, about: 'the address', presence: 'required' };
+type Subject = { readonly address: string } | { readonly pod: string };
+
+const SUBJECT: Form<Subject> = {
+  placeholder: 'ADDRESS|POD',
+  read: (input) => {
+    const address = ADDRESS.read(input);
+    if (address.ok) return { ok: true, value: { address: address.value } };
+    const isPod = /^[a-z0-9][a-z0-9.-]*(\/[a-z0-9][a-z0-9.-]*)?$/.test(input) && /[a-z]/.test(input);
+    return isPod && !/^[\d.:]+(\/\d+)?$/.test(input) ? { ok: true, value: { pod: input } } : address;
+  },
+};
+
+const SUBJECT_ARGUMENT: Positional<Subject> = {
+  form: SUBJECT,
+  about: 'an address, or a pod: NAMESPACE/NAME, or NAME with --namespace',
+  presence: 'required',
+};
 
 const AT: Option<Moment> = {
   name: '--at',
@@ -35,18 +53,46 @@ const DEFAULT_LIMIT = 10;
 
 export const who: Verb = {
   name: 'who',
-  about: 'the current owner of an address, its allocation, and earlier owners',
-  details: 'podwire-ipam keeps the history for PODWIRE_IPAM_HISTORY_HOURS. Exit code 3: the address has no owner.',
-  positionals: [ADDRESS_ARGUMENT],
-  options: [AT, LIMIT],
-  examples: ['who 10.65.0.7', 'who 10.65.0.7 --at 2026-05-04T12:30:00Z', 'who fd65::7 --at 2h'],
-  run: (input, context) => {
-    const address = input.at(ADDRESS_ARGUMENT);
+  about: 'the current owner of an address or of a pod’s addresses, its allocation, and earlier owners',
+  details:
+    'podwire-ipam keeps the history for PODWIRE_IPAM_HISTORY_HOURS. Exit code 3: the address has no owner, or the pod no address.',
+  positionals: [SUBJECT_ARGUMENT],
+  options: [AT, LIMIT, NAMESPACE],
+  examples: ['who 10.65.0.7', 'who default/web-0', 'who 10.65.0.7 --at 2026-05-04T12:30:00Z', 'who fd65::7 --at 2h'],
+  run: async (input, context) => {
+    const subject = input.at(SUBJECT_ARGUMENT);
     const at = input.get(AT);
-    if (at === undefined) return currentOwner(address, input.get(LIMIT) ?? DEFAULT_LIMIT, context);
-    return ownerAt(address, dateOf(at, context.clock.nowMs()), context);
+    const ownerOf = (address: string): Promise<Report> =>
+      at === undefined
+        ? currentOwner(address, input.get(LIMIT) ?? DEFAULT_LIMIT, context)
+        : ownerAt(address, dateOf(at, context.clock.nowMs()), context);
+    if ('address' in subject) return ownerOf(subject.address);
+    const [first = '', name] = subject.pod.split('/');
+    const pod = name ?? first;
+    const namespace = name === undefined ? (input.get(NAMESPACE) ?? 'default') : first;
+    return ownersOfPod({ namespace, pod }, ownerOf, context);
   },
 };
+
+async function ownersOfPod(
+  { namespace, pod }: { readonly namespace: string; readonly pod: string },
+  ownerOf: (address: string) => Promise<Report>,
+  { ipam }: Context,
+): Promise<Report> {
+  const endpoints = await listEndpoints(ipam, { namespace, pod });
+  const addresses = endpoints.flatMap((endpoint) => endpoint.addresses.map(({ address }) => address));
+  if (addresses.length === 0) {
+    const message = `pod ${namespace}/${pod} has no address; podwirectl history ${namespace}/${pod} shows earlier ones`;
+    return { sections: [sentence(message)], data: () => [], exitCode: NOT_FOUND };
+  }
+  const reports = await Promise.all(addresses.map((address) => ownerOf(address.replace(/\/\d+$/, ''))));
+  return {
+    sections: reports.flatMap(({ sections }) => sections),
+    hints: reports.flatMap(({ hints = [] }) => hints),
+    data: () => reports.map(({ data }) => data()),
+    exitCode: Math.max(DONE, ...reports.map(({ exitCode = DONE }) => exitCode)),
+  };
+}
 
 async function ownerAt(address: string, time: Date, { ipam, json, clock }: Context): Promise<Report> {
   const answer = await ipam.call(HistoryServiceService.queryAt, { address, time });
@@ -75,7 +121,7 @@ function noOwnerText(address: string, time: Date, { covered }: QueryAtResponse):
     : `owner of ${address} at ${moment(time)}: unknown, because the time is before the history begins`;
 }
 
-async function currentOwner(address: string, pageSize: number, context: Context): Promise<Report> {
+export async function currentOwner(address: string, pageSize: number, context: Context): Promise<Report> {
   const { ipam, json, clock } = context;
   const found = await ipam.call(AddressServiceService.getAddress, { address });
   const [endpoint, history] = await Promise.all([endpointOf(found, context), historyOf(address, pageSize, context)]);

@@ -32,7 +32,7 @@ const report: Report = {
 };
 
 test('a table is aligned, with numbers to the right and a dash for an empty cell; fields without a value are omitted; hints go to stderr', () => {
-  expect(render(report, { format: 'table', hasHeadings: true })).toEqual({
+  expect(render(report, { format: 'table', hasHeadings: true, isColoured: false })).toEqual({
     stdout: [
       'pools:',
       'NAME      IN USE  STATE',
@@ -50,15 +50,15 @@ test('a table is aligned, with numbers to the right and a dash for an empty cell
 });
 
 test('without headings a table has its rows alone', () => {
-  const { stdout } = render(report, { format: 'table', hasHeadings: false });
+  const { stdout } = render(report, { format: 'table', hasHeadings: false, isColoured: false });
   expect(stdout.split('\n').slice(0, 3)).toEqual(['pools:', 'a              7  active', 'second  12345678  -']);
 });
 
 test('json and yaml are the data, without hints', () => {
-  const json = render(report, { format: 'json', hasHeadings: true });
+  const json = render(report, { format: 'json', hasHeadings: true, isColoured: false });
   expect(JSON.parse(json.stdout)).toEqual(report.data());
   expect(json.stderr).toBe('');
-  expect(render(report, { format: 'yaml', hasHeadings: true }).stdout).toBe(
+  expect(render(report, { format: 'yaml', hasHeadings: true, isColoured: false }).stdout).toBe(
     [
       'name: a',
       'cidrs:',
@@ -79,7 +79,9 @@ test('an empty table prints its text, and control characters are replaced', () =
     ],
     data: () => null,
   };
-  expect(render(empty, { format: 'table', hasHeadings: true }).stdout).toBe('There is none.\n\nPod  a\uFFFD[2J b\n');
+  expect(render(empty, { format: 'table', hasHeadings: true, isColoured: false }).stdout).toBe(
+    'There is none.\n\nPod  a\uFFFD[2J b\n',
+  );
 });
 
 test('messages are converted to protobuf’s JSON form, with every field', () => {

@@ -1,5 +1,6 @@
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
+import { styleText } from 'node:util';
 
 import { createFileRegistry, fromBinary, toJson, type FileRegistry, type JsonValue } from '@bufbuild/protobuf';
 import { FileDescriptorSetSchema } from '@bufbuild/protobuf/wkt';
@@ -23,13 +24,16 @@ export interface RenderOptions {
   readonly format: OutputFormat;
   /** Whether tables have headings. */
   readonly hasHeadings: boolean;
+  /** Whether headings are bold and hints dim, for a terminal. */
+  readonly isColoured: boolean;
 }
 
 /** A report as text. Hints are for people, and only accompany tables. */
 export function render(report: Report, options: RenderOptions): Rendered {
   const { format } = options;
-  if (format !== 'table') return { stdout: renderData(report.data(), format), stderr: '' };
-  const hints = report.hints?.map((hint) => `hint: ${hint}\n`) ?? [];
+  if (format === 'json' || format === 'yaml') return { stdout: renderData(report.data(), format), stderr: '' };
+  if (format === 'name') return { stdout: (report.names ?? []).map((name) => `${name}\n`).join(''), stderr: '' };
+  const hints = report.hints?.map((hint) => `${styled('dim', `hint: ${hint}`, options)}\n`) ?? [];
   const sections = report.sections.map((section) => renderSection(section, options));
   return { stdout: sections.join('\n'), stderr: hints.join('') };
 }
@@ -46,6 +50,8 @@ function renderSection(section: Section, options: RenderOptions): string {
       return titled(section.title, renderFields(section));
     case 'sentence':
       return `${printable(section.text)}\n`;
+    case 'text':
+      return section.text;
   }
 }
 
@@ -55,9 +61,13 @@ function titled(title: string | undefined, text: string): string {
 
 const headOf = (column: Column): string => (typeof column === 'string' ? column : column.right);
 
-function renderTable({ columns, rows, none }: Table, { hasHeadings }: RenderOptions): string {
+function styled(style: 'bold' | 'dim', text: string, { isColoured }: RenderOptions): string {
+  return isColoured ? styleText(style, text, { validateStream: false }) : text;
+}
+
+function renderTable({ columns, rows, none }: Table, options: RenderOptions): string {
   if (rows.length === 0) return `${none}\n`;
-  const headings = hasHeadings ? [columns.map(headOf)] : [];
+  const headings = options.hasHeadings ? [columns.map(headOf)] : [];
   const cells = [...headings, ...rows.map((row) => row.map((cell) => printable(cell) || '-'))];
   const widths = columns.map((_, place) => Math.max(...cells.map((row) => widthOf(row[place] ?? ''))));
   const line = (row: readonly string[]): string =>
@@ -68,7 +78,10 @@ function renderTable({ columns, rows, none }: Table, { hasHeadings }: RenderOpti
       })
       .join(GAP)
       .trimEnd();
-  return `${cells.map(line).join('\n')}\n`;
+  const lines = cells.map(line);
+  const [first = '', ...rest] = lines;
+  const shown = options.hasHeadings ? [styled('bold', first, options), ...rest] : lines;
+  return `${shown.join('\n')}\n`;
 }
 
 function renderFields({ fields }: Fields): string {

@@ -10,11 +10,24 @@ export interface Report {
   readonly data: () => JsonValue;
   /** Suggested next commands. They go to the standard error, so that a table can be piped. */
   readonly hints?: readonly string[];
+  /** Whether the command has printed its output itself. */
+  readonly isPrinted?: boolean;
+  /** Names of the objects, for `-o name`. */
+  readonly names?: readonly string[];
+  /** The change that this report previews. */
+  readonly confirmation?: Confirmation;
   /** Default: {@link DONE}. */
   readonly exitCode?: number;
 }
 
-export type Section = Table | Fields | Sentence;
+/** A change that is only executed once it is confirmed. */
+export interface Confirmation {
+  /** Command line that executes exactly the preview, without the program's name. */
+  readonly command: string;
+  readonly execute: () => Promise<Report>;
+}
+
+export type Section = Table | Fields | Sentence | Text;
 
 export interface Table {
   readonly kind: 'table';
@@ -40,6 +53,12 @@ export interface Sentence {
   readonly text: string;
 }
 
+/** Lines that are printed as they are. */
+export interface Text {
+  readonly kind: 'text';
+  readonly text: string;
+}
+
 export const sentence = (text: string): Sentence => ({ kind: 'sentence', text });
 
 export const DONE = 0;
@@ -53,7 +72,7 @@ const NO_ANSWER = 5;
 export const EXIT_CODES = [
   { code: DONE, about: 'done' },
   { code: FAILED, about: 'failed or refused' },
-  { code: INVALID_USAGE, about: 'usage error, or not confirmed with --yes' },
+  { code: INVALID_USAGE, about: 'usage error, or not confirmed' },
   { code: NOT_FOUND, about: 'object not found' },
   { code: PROBLEM_FOUND, about: 'problem found' },
   { code: NO_ANSWER, about: 'a service did not answer' },
@@ -71,4 +90,4 @@ export function exitCodeOf(code: FailureCode): number {
 }
 
 /** How results are printed. */
-export type OutputFormat = 'table' | 'yaml' | 'json';
+export type OutputFormat = 'table' | 'wide' | 'yaml' | 'json' | 'name';

@@ -11,14 +11,9 @@ interface AddressCounts {
   readonly available: bigint | number | string;
 }
 
-/** Columns for the cells of {@link countCells}. In use, cooling, reserved and available ones add up to all. */
-export const COUNT_COLUMNS: readonly Column[] = [
-  { right: 'IN USE' },
-  { right: 'USED' },
-  { right: 'COOLING' },
-  { right: 'RESERVED' },
-  { right: 'AVAILABLE' },
-];
+/** Headings of the cells of {@link countCells}. In use, cooling, reserved and available ones add up to all. */
+export const COUNT_HEADS = ['IN USE', 'USED', 'COOLING', 'RESERVED', 'AVAILABLE'] as const;
+export const COUNT_COLUMNS: readonly Column[] = COUNT_HEADS.map((right) => ({ right }));
 
 export function countCells({ capacity, allocated, cooling, reserved, available }: AddressCounts): string[] {
   const inUse = inUseOf({ allocated, cooling });

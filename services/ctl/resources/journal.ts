@@ -1,7 +1,7 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import { formatCount } from '@podwire/shared/words/format-count';
 
-import type { Journal, JournalEntry } from '../clients/plugin-socket.js';
+import type { Journal, JournalEntry, PluginSocket } from '../clients/plugin-socket.js';
 import { text } from '../command-line/forms.js';
 import { previewReport, YES } from '../command-line/options.js';
 import type { Positional, Verb } from '../command-line/verb.js';
@@ -65,23 +65,26 @@ Exit code 4: the entry is discarded, but a restart of the plugin may restore it.
   run: async (input, { plugin, clock }) => {
     const which = input.at(ENTRY_ARGUMENT);
     const entry = singleEntry(which, findEntries(which, await plugin.journal()));
-    if (!input.has(YES)) {
-      const sections = [sentence(discardText(entry, 'would be')), entryFields(entry, clock.nowMs())];
-      const data = () => ({ entry });
-      return previewReport({ sections, data }, input.toCommandLine({ positionals: [entry.attachment] }));
-    }
-    const { discarded, fault } = await plugin.discardEntry(entry.attachment);
-    return {
-      sections: [
-        sentence(discardText(discarded, 'is')),
-        ...(fault === null ? [] : [sentence(`journal not durable: ${fault}`)]),
-      ],
-      hints: remedies(discarded),
-      data: () => ({ discarded, fault }),
-      exitCode: fault === null ? DONE : PROBLEM_FOUND,
-    };
+    const execute = () => discard(entry.attachment, plugin);
+    if (input.has(YES)) return execute();
+    const sections = [sentence(discardText(entry, 'would be')), entryFields(entry, clock.nowMs())];
+    const data = () => ({ entry });
+    return previewReport({ sections, data }, input.toCommandLine({ positionals: [entry.attachment] }), execute);
   },
 };
+
+async function discard(attachment: string, plugin: PluginSocket): Promise<Report> {
+  const { discarded, fault } = await plugin.discardEntry(attachment);
+  return {
+    sections: [
+      sentence(discardText(discarded, 'is')),
+      ...(fault === null ? [] : [sentence(`journal not durable: ${fault}`)]),
+    ],
+    hints: remedies(discarded),
+    data: () => ({ discarded, fault }),
+    exitCode: fault === null ? DONE : PROBLEM_FOUND,
+  };
+}
 
 function singleEntry(which: string, found: readonly JournalEntry[]): JournalEntry {
   const [entry, ...others] = found;

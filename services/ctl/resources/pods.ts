@@ -1,21 +1,27 @@
+import { NodeServiceService } from '@podwire/proto/podwire/dataplane/v1/node';
 import { PodServiceService, type AttachedPod } from '@podwire/proto/podwire/dataplane/v1/pod';
+import { Failure } from '@podwire/shared/failure/failure';
 
 import { allPages, type Service } from '../clients/services.js';
 import type { Verb } from '../command-line/verb.js';
-import { attachmentText } from '../output/words.js';
+import { attachmentText, failureLine } from '../output/words.js';
+import { listEndpoints, podText } from './workloadendpoint.js';
 
 export const podsList: Verb = {
   name: 'pods list',
   about: 'the pods that are wired on this node, as its kernel reports them',
-  details: 'Addresses are those that the node routes to the pod.',
-  run: async (_, { dataplane, json }) => {
+  details:
+    'Addresses are those that the node routes to the pod. Names of pods are those that podwire-ipam has recorded.',
+  run: async (_, { dataplane, ipam, json }) => {
     const pods = await listPods(dataplane);
+    const { names, fault } = await podNames(dataplane, ipam);
     return {
       sections: [
         {
           kind: 'table',
-          columns: ['HOST INTERFACE', 'STATE', 'ADDRESSES', { right: 'MTU' }, 'ATTACHMENT'],
+          columns: ['POD', 'HOST INTERFACE', 'STATE', 'ADDRESSES', { right: 'MTU' }, 'ATTACHMENT'],
           rows: pods.map(({ attachment, hostInterface, addresses, up }) => [
+            names.get(attachmentText(attachment)) ?? '',
             hostInterface?.name ?? '',
             up ? 'up' : 'down',
             addresses.join(', '),
@@ -25,7 +31,10 @@ export const podsList: Verb = {
           none: 'pods: none',
         },
       ],
-      hints: pods.some(({ up }) => !up) ? ['a wire is down; to check it: podwirectl pods check'] : [],
+      hints: [
+        ...(pods.some(({ up }) => !up) ? ['a wire is down; to check it: podwirectl pods check'] : []),
+        ...(fault === undefined ? [] : [`names of pods are unknown: ${fault}`]),
+      ],
       data: () => json.of(PodServiceService.listPods, { pods, nextPageToken: '' }),
     };
   },
@@ -34,4 +43,23 @@ export const podsList: Verb = {
 export async function listPods(dataplane: Service): Promise<AttachedPod[]> {
   const pages = await allPages((page) => dataplane.call(PodServiceService.listPods, page));
   return pages.flatMap(({ pods }) => pods);
+}
+
+interface PodNames {
+  /** `default/web-0` by attachment. */
+  readonly names: ReadonlyMap<string, string>;
+  /** Why they are unknown. */
+  readonly fault?: string;
+}
+
+/** The wires are listed without names while podwire-ipam does not answer. */
+async function podNames(dataplane: Service, ipam: Service): Promise<PodNames> {
+  const { nodeName } = await dataplane.call(NodeServiceService.getNodeStatus, {});
+  try {
+    const endpoints = await listEndpoints(ipam, { node: nodeName });
+    return { names: new Map(endpoints.map((each) => [attachmentText(each.attachment), podText(each)])) };
+  } catch (error) {
+    if (error instanceof Failure) return { names: new Map(), fault: failureLine(error) };
+    throw error;
+  }
 }

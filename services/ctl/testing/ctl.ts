@@ -4,7 +4,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { createServer, type Server } from 'node:http';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { Writable } from 'node:stream';
+import { Readable, Writable } from 'node:stream';
 
 import type { MethodDefinition, UntypedHandleCall } from '@grpc/grpc-js';
 import { EncapsulationMode, GetPoolResponse, PoolServiceService, PoolState } from '@podwire/proto/podwire/ipam/v1/pool';
@@ -53,6 +53,12 @@ export class Fakes {
   readonly calls: Call[] = [];
   /** Log lines of the services, and of a command that serves. */
   readonly logged: Record<string, unknown>[] = [];
+  /** Content of the standard input. */
+  input = '';
+  /** Whether the command runs on a terminal. */
+  isTerminal = false;
+  /** Replaces the waits of commands. */
+  sleep: typeof systemClock.sleep = (durationMs, signal) => systemClock.sleep(durationMs, signal);
   /** Ends commands that wait or serve. */
   readonly stopped = new AbortController();
   #running = { stdout: '', stderr: '' };
@@ -127,14 +133,23 @@ export class Fakes {
       PODWIRE_PLUGIN_SOCKET: this.pluginSocket,
       ...variables,
     };
-    const process = { env, stdout: stream('stdout'), stderr: stream('stderr') };
+    const isTTY = this.isTerminal;
+    const stdin = Object.assign(Readable.from([this.input]), { isTTY });
+    const stdout = Object.assign(stream('stdout'), { isTTY });
+    const process = { env: { NO_COLOR: '1', ...env }, stdin, stdout, stderr: stream('stderr') };
     const serve: RunDeps['serve'] = async (start) => {
       const running = start(this.#log('info'));
       await once(this.stopped.signal, 'abort');
       await running.stop();
     };
     const stopSignal = () => this.stopped.signal;
-    const exitCode = await run(args, { process, clock: systemClock, random: () => 0.1, stopSignal, serve });
+    const exitCode = await run(args, {
+      process,
+      clock: { ...systemClock, sleep: this.sleep },
+      random: () => 0.1,
+      stopSignal,
+      serve,
+    });
     return { exitCode, ...texts };
   }
 

@@ -62,7 +62,7 @@ export class ControllerEvents {
     const more = names.length > LOGGED_NODES ? ` and ${names.length - LOGGED_NODES} more` : '';
     const text = names.length === 0 ? '' : `${reason}: not deleting ${listed}${more}`;
     if (text !== '' && text !== this.#refusedText)
-      this.#log.warn(`${text}; check the API server, and run "podwirectl nodes delete NODE" for nodes that are gone`);
+      this.#log.warn(`${text}; check the API server, and run "podwirectl delete node NODE" for nodes that are gone`);
     this.#refusedText = text;
   }
 

@@ -112,7 +112,7 @@ async function stoppedDataplane({ cluster, namespace }) {
 /** When will the pool be full? */
 async function fillingPool({ cluster, namespace }) {
   const { podwire } = cluster;
-  await podwire.podwirectl(['pools', 'create', POOL, '10.67.0.0/27', '--assignment', 'manual', '--block-size', '28']);
+  await podwire.podwirectl(['create', 'ippool', POOL, 'cidr=10.67.0.0/27', 'assignmentMode=Manual', 'blockSize=28']);
   const free = async () => (await panel(cluster, 'Free addresses')).find(({ labels }) => labels.ippool === POOL)?.value;
   await until('the pool to be shown', async () => (await free()) !== undefined, SOON);
   const annotations = { [`${ANNOTATION}/ipv4pools`]: JSON.stringify([POOL]) };
@@ -135,7 +135,7 @@ async function fillingPool({ cluster, namespace }) {
   for (const name of names) await cluster.api.remove('Pod', namespace, name, 0);
   await cluster.running(namespace, 0);
   // The runtime releases the addresses of pods that were deleted by force a moment later.
-  await until('the pool to be deleted', () => podwire.podwirectl(['pools', 'delete', POOL, '--yes']), SOON);
+  await until('the pool to be deleted', () => podwire.podwirectl(['delete', 'ippool', POOL, '--yes']), SOON);
 }
 
 /** Which pod leaked an address? One whose endpoint is lost, and whose allocation is old. */

@@ -212,7 +212,7 @@ export class Podwire {
 
   /** A pool that pods get by their annotation only. */
   makeExtraPool() {
-    return this.podwirectl(['pools', 'create', 'extra', EXTRA_PODS, '--assignment', 'manual']);
+    return this.podwirectl(['create', 'ippool', 'extra', `cidr=${EXTRA_PODS}`, 'assignmentMode=Manual']);
   }
 
   /** Runs `during` while podwire-ipam does not answer: its processes are frozen, as a dead machine's are silent. */

@@ -100,8 +100,8 @@ function differences(before, after) {
 }
 
 async function ipamFaults(cluster) {
-  const endpoints = JSON.parse(await cluster.podwire.podwirectl(['endpoints', 'list', '-o', 'json']));
-  const left = Array.isArray(endpoints) ? endpoints : (endpoints.endpoints ?? []);
+  const listed = await cluster.podwire.podwirectl(['get', 'workloadendpoints', '-A', '-o', 'json']);
+  const { items: left } = JSON.parse(listed);
   // The exit code 4 of a finding is an error of `podwirectl`.
   await cluster.podwire.podwirectl(['audit', '--timeout', '30s']);
   const faults = left.map((endpoint) => `IPAM: endpoint left: ${JSON.stringify(endpoint).slice(0, 300)}`);

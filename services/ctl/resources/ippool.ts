@@ -1,0 +1,269 @@
+import {
+  AddressUse,
+  AssignmentMode,
+  EncapsulationMode,
+  Pool,
+  PoolDeletionMode,
+  PoolServiceService,
+  PoolState,
+  PoolUtilization,
+  type DeletePoolResponse,
+} from '@podwire/proto/podwire/ipam/v1/pool';
+import { Failure } from '@podwire/shared/failure/failure';
+import { formatCount } from '@podwire/shared/words/format-count';
+import { z } from 'zod';
+
+import { allPages, type Service } from '../clients/services.js';
+import type { Flag, Input } from '../command-line/verb.js';
+import { sentence, type Fields, type Report } from '../output/report.js';
+import { count, moment, momentAndAge, percent, wordOf } from '../output/words.js';
+import { COUNT_HEADS, countCells, inUseOf } from './address-counts.js';
+import { resource, type Wanted } from './resource.js';
+
+/** Utilisation from which a pool is reported as nearly full. */
+const NEARLY_FULL = 0.9;
+
+/** All pools, ordered by name. */
+export async function listPools(ipam: Service): Promise<Pool[]> {
+  const pages = await allPages((page) => ipam.call(PoolServiceService.listPools, page));
+  return pages.flatMap(({ pools }) => pools);
+}
+
+/** Counts of a pool; zero where the service has not counted its blocks. */
+export function countsOf(utilization: PoolUtilization | undefined): PoolUtilization {
+  return utilization ?? PoolUtilization.fromPartial({ capacity: '0' });
+}
+
+/** Reserved addresses are not available to pods, so the capacity excludes them. */
+function isNearlyFull({ utilization, state }: Pool): boolean {
+  const { allocated, capacity, reserved } = countsOf(utilization);
+  const assignable = Number(capacity) - Number(reserved);
+  return state === PoolState.POOL_STATE_ACTIVE && Number(allocated) >= NEARLY_FULL * assignable;
+}
+
+function encapsulationOf({ ipipMode, vxlanMode }: Pool): string {
+  const never = ['', 'never'];
+  const of = (kind: string, mode: EncapsulationMode): string[] => {
+    const word = wordOf(EncapsulationMode[mode], 'ENCAPSULATION_MODE_');
+    return never.includes(word) ? [] : [`${kind} ${word}`];
+  };
+  return [...of('ipip', ipipMode), ...of('vxlan', vxlanMode)].join(', ') || 'none';
+}
+
+function stateOf({ state }: Pool): string {
+  return wordOf(PoolState[state], 'POOL_STATE_');
+}
+
+export function poolFields(pool: Pool, nowMs: number): Fields {
+  const counts = countsOf(pool.utilization);
+  const inUse = inUseOf(counts);
+  const uses = pool.allowedUses.map((use) => wordOf(AddressUse[use], 'ADDRESS_USE_'));
+  const state = stateOf(pool);
+  return {
+    kind: 'fields',
+    fields: [
+      ['Name', pool.name],
+      ['CIDR', pool.cidr],
+      ['Block size', `/${pool.blockSize}`],
+      ['State', ['', state].includes(pool.stateReason) ? state : `${state}: ${pool.stateReason}`],
+      ['Deleted since', momentAndAge(pool.deleteTime, nowMs)],
+      ['Addresses', count(counts.capacity)],
+      ['In use', `${inUse} (${percent(inUse, counts.capacity)}), in ${formatCount(counts.blocks, 'block')}`],
+      ['Cooling', String(counts.cooling)],
+      ['Reserved', count(counts.reserved)],
+      ['Available', count(counts.available)],
+      ['Encapsulation', encapsulationOf(pool)],
+      ['NAT outgoing', pool.natOutgoing ? 'yes' : 'no'],
+      ['BGP export', pool.disableBgpExport ? 'no' : 'yes'],
+      ['Nodes', pool.nodeSelector || 'all()'],
+      ['Namespaces', pool.namespaceSelector || 'all'],
+      ['Use', uses.join(', ') || 'workload, tunnel'],
+      ['Assignment', wordOf(AssignmentMode[pool.assignmentMode], 'ASSIGNMENT_MODE_') || 'automatic'],
+      ['Created', moment(pool.createTime)],
+      ['Version', pool.resourceVersion],
+    ],
+  };
+}
+
+const MODES = {
+  Never: EncapsulationMode.ENCAPSULATION_MODE_NEVER,
+  Always: EncapsulationMode.ENCAPSULATION_MODE_ALWAYS,
+  CrossSubnet: EncapsulationMode.ENCAPSULATION_MODE_CROSS_SUBNET,
+} as const;
+const USES = {
+  Workload: AddressUse.ADDRESS_USE_WORKLOAD,
+  Tunnel: AddressUse.ADDRESS_USE_TUNNEL,
+  LoadBalancer: AddressUse.ADDRESS_USE_LOAD_BALANCER,
+} as const;
+const ASSIGNMENTS = {
+  Automatic: AssignmentMode.ASSIGNMENT_MODE_AUTOMATIC,
+  Manual: AssignmentMode.ASSIGNMENT_MODE_MANUAL,
+} as const;
+
+/** Calico's name of a constant. */
+function nameIn<Value>(names: Readonly<Record<string, Value>>, value: Value): string | undefined {
+  return Object.entries(names).find(([, each]) => each === value)?.[0];
+}
+
+const MODE = z.enum(['Never', 'Always', 'CrossSubnet']).default('Never');
+
+/** Calico's IPPoolSpec (projectcalico/api, pkg/apis/projectcalico/v3/ippool.go). */
+const SPEC = z.strictObject({
+  cidr: z.string(),
+  blockSize: z.int().min(0).max(128).default(0),
+  vxlanMode: MODE,
+  ipipMode: MODE,
+  natOutgoing: z.boolean().default(false),
+  disabled: z.boolean().default(false),
+  disableBGPExport: z.boolean().default(false),
+  nodeSelector: z.string().default(''),
+  namespaceSelector: z.string().default(''),
+  allowedUses: z.array(z.enum(['Workload', 'Tunnel', 'LoadBalancer'])).default([]),
+  assignmentMode: z.enum(['Automatic', 'Manual']).default('Automatic'),
+});
+
+function poolOf({ name, resourceVersion = '', spec }: Wanted<z.infer<typeof SPEC>>): Pool {
+  const { disableBGPExport, vxlanMode, ipipMode, allowedUses, assignmentMode, ...same } = spec;
+  return Pool.fromPartial({
+    ...same,
+    name,
+    resourceVersion,
+    disableBgpExport: disableBGPExport,
+    vxlanMode: MODES[vxlanMode],
+    ipipMode: MODES[ipipMode],
+    allowedUses: allowedUses.map((use) => USES[use]),
+    assignmentMode: ASSIGNMENTS[assignmentMode],
+  });
+}
+
+const DRAIN: Flag = {
+  name: '--drain',
+  about: 'ippools: stop allocation, and delete the pool when its last address is released. Irreversible',
+};
+const RELEASE: Flag = {
+  name: '--release-addresses',
+  about: 'ippools: release all addresses of the pool, including those of running pods',
+};
+
+interface PoolDeletion {
+  readonly mode: PoolDeletionMode;
+  readonly warning: string;
+}
+
+function deletionOf(input: Input): PoolDeletion {
+  if (input.has(DRAIN) && input.has(RELEASE))
+    throw new Failure('INVALID_REQUEST', '--drain: contradicts --release-addresses; remove one of them');
+  if (input.has(DRAIN))
+    return {
+      mode: PoolDeletionMode.POOL_DELETION_MODE_DRAIN,
+      warning:
+        'This pool would allocate no more addresses, and be deleted when its last one is released. This is irreversible:',
+    };
+  if (input.has(RELEASE))
+    return {
+      mode: PoolDeletionMode.POOL_DELETION_MODE_RELEASE_ADDRESSES,
+      warning:
+        'All addresses of this pool would be released, including those of running pods, and may be allocated again:',
+    };
+  return {
+    mode: PoolDeletionMode.POOL_DELETION_MODE_REFUSE_IF_IN_USE,
+    warning: 'This pool would be deleted if none of its addresses is in use:',
+  };
+}
+
+function deletionReport(name: string, answer: DeletePoolResponse): Omit<Report, 'data'> {
+  const { state, heldAddresses, coolingAddresses, holders, unreadableRecord, releasedAddresses } = answer;
+  const released =
+    releasedAddresses > 0n ? `; released: ${formatCount(releasedAddresses, 'address', 'addresses')}` : '';
+  if (state !== PoolState.POOL_STATE_DRAINING) return { sections: [sentence(`pool ${name} is deleted${released}`)] };
+  const unreadable = `the pool is not deleted until the record ${unreadableRecord} is corrected or deleted in the datastore`;
+  return {
+    sections: [
+      sentence(
+        `pool ${name} is draining${released}: ${formatCount(heldAddresses, 'address', 'addresses')} in use, ${coolingAddresses} cooling down; ` +
+          'it allocates no addresses, and is deleted when the last one is released',
+      ),
+      {
+        kind: 'table',
+        columns: ['NODE', { right: 'ADDRESSES' }],
+        rows: holders.map(({ nodeName, addresses }) => [nodeName, String(addresses)]),
+        none: 'nodes with addresses: none',
+      },
+    ],
+    hints: [
+      `to list the owners: podwirectl get addresses --pool ${name}`,
+      ...(unreadableRecord === '' ? [] : [unreadable]),
+    ],
+  };
+}
+
+export const IP_POOL = resource<Pool, z.infer<typeof SPEC>>({
+  kind: 'IPPool',
+  apiVersion: 'projectcalico.org/v3',
+  names: ['ippool', 'ippools', 'ipp', 'ipps', 'pool', 'pools'],
+  about: 'ranges that addresses are allocated from, with settings and utilisation',
+  columns: [
+    { head: 'NAME', cell: ({ name }) => name },
+    { head: 'CIDR', cell: ({ cidr }) => cidr },
+    { head: 'BLOCK SIZE', isNumber: true, cell: ({ blockSize }) => `/${blockSize}` },
+    { head: 'ENCAPSULATION', cell: encapsulationOf },
+    { head: 'NAT', cell: ({ natOutgoing }) => (natOutgoing ? 'yes' : 'no') },
+    ...COUNT_HEADS.map((head, place) => ({
+      head,
+      isNumber: true,
+      cell: ({ utilization }: Pool) => countCells(countsOf(utilization))[place] ?? '',
+    })),
+    { head: 'STATE', cell: stateOf },
+    { head: 'SELECTOR', isWide: true, cell: ({ nodeSelector }) => nodeSelector || 'all()' },
+    { head: 'NAMESPACES', isWide: true, cell: ({ namespaceSelector }) => namespaceSelector || 'all' },
+    {
+      head: 'ASSIGNMENT',
+      isWide: true,
+      cell: ({ assignmentMode }) => wordOf(AssignmentMode[assignmentMode], 'ASSIGNMENT_MODE_') || 'automatic',
+    },
+  ],
+  none: 'ippools: none; no pod gets an address',
+  nameOf: ({ name }) => name,
+  metadata: ({ createTime, resourceVersion }) => ({ creationTimestamp: moment(createTime), resourceVersion }),
+  spec: (pool) => ({
+    cidr: pool.cidr,
+    blockSize: pool.blockSize,
+    vxlanMode: nameIn(MODES, pool.vxlanMode) ?? 'Never',
+    ipipMode: nameIn(MODES, pool.ipipMode) ?? 'Never',
+    natOutgoing: pool.natOutgoing,
+    disabled: pool.disabled,
+    disableBGPExport: pool.disableBgpExport,
+    nodeSelector: pool.nodeSelector || 'all()',
+    ...(pool.namespaceSelector === '' ? {} : { namespaceSelector: pool.namespaceSelector }),
+    ...(pool.allowedUses.length === 0 ? {} : { allowedUses: pool.allowedUses.map((use) => nameIn(USES, use) ?? '') }),
+    assignmentMode: nameIn(ASSIGNMENTS, pool.assignmentMode) ?? 'Automatic',
+  }),
+  details: (pool, nowMs) => [poolFields(pool, nowMs)],
+  data: (pool, { json }) => json.of(PoolServiceService.getPool, { pool }),
+  list: (_, { ipam }) => listPools(ipam),
+  get: async (name, { ipam }) => (await ipam.call(PoolServiceService.getPool, { name })).pool,
+  notFound: 'POOL_NOT_FOUND',
+  hints: (pools) => [
+    ...(pools.length === 0 ? ['to create a pool: podwirectl create ippool NAME cidr=CIDR'] : []),
+    ...pools
+      .filter(isNearlyFull)
+      .map(({ name }) => `pool ${name} is nearly full; create another pool, or delete unneeded reservations`),
+    ...pools
+      .filter(({ state }) => state === PoolState.POOL_STATE_NOT_ALLOCATABLE)
+      .map(({ name, stateReason }) => `pool ${name} allocates no addresses: ${stateReason}`),
+  ],
+  schema: SPEC,
+  create: async (wanted, { ipam }) => (await ipam.call(PoolServiceService.createPool, { pool: poolOf(wanted) })).pool,
+  // An empty mask replaces all fields.
+  update: async (wanted, { ipam }) =>
+    (await ipam.call(PoolServiceService.updatePool, { pool: poolOf(wanted), updateMask: [] })).pool,
+  deletion: {
+    flags: [DRAIN, RELEASE],
+    warning: (input) => deletionOf(input).warning,
+    run: async (name, resourceVersion, input, { ipam, json }) => {
+      const { mode } = deletionOf(input);
+      const answer = await ipam.call(PoolServiceService.deletePool, { name, resourceVersion, mode });
+      return { ...deletionReport(name, answer), data: () => json.of(PoolServiceService.deletePool, answer) };
+    },
+  },
+});

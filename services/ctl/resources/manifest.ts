@@ -1,0 +1,104 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import { parse, parseAllDocuments } from 'yaml';
+import { z } from 'zod';
+
+const OBJECT = z.record(z.string(), z.json());
+
+const METADATA = z.object({
+  name: z.string().min(1),
+  namespace: z.string().optional(),
+  uid: z.string().optional(),
+  creationTimestamp: z.string().nullish(),
+  labels: z.record(z.string(), z.string()).optional(),
+  resourceVersion: z.string().optional(),
+});
+
+const MANIFEST = z.strictObject({
+  apiVersion: z.enum(['projectcalico.org/v3', 'podwire.dev/v1']),
+  kind: z.string(),
+  metadata: METADATA,
+  spec: OBJECT.optional(),
+  status: z.unknown().optional(),
+});
+
+/** A JSON object. */
+export type ManifestObject = Readonly<z.infer<typeof OBJECT>>;
+export type Metadata = Readonly<z.infer<typeof METADATA>>;
+
+/** An object as Calico's tools and kubectl write it. */
+export interface Manifest {
+  readonly apiVersion: string;
+  readonly kind: string;
+  readonly metadata: Metadata;
+  readonly spec?: ManifestObject | undefined;
+}
+
+const LIST = z.object({ items: z.array(z.unknown()) });
+
+/**
+ * The manifests of a text in YAML or JSON: documents, lists of objects, and objects of kind List.
+ * @param file - for messages
+ * @throws Failure INVALID_REQUEST that names the document
+ */
+export function parseManifests(text: string, file: string): Manifest[] {
+  const documents = parseAllDocuments(text, { version: '1.2' });
+  if ('empty' in documents) return [];
+  const faults = documents.flatMap(({ errors }) => errors.map(({ message }) => message));
+  if (faults.length > 0) throw new Failure('INVALID_REQUEST', `${file}: is not YAML: ${faults.join('; ')}`);
+  const objects = documents.map((document): unknown => document.toJS()).flatMap(itemsOf);
+  return objects.map((object, place) => manifestOf(object, `${file}, object ${place + 1}`));
+}
+
+function itemsOf(object: unknown): unknown[] {
+  if (object === null) return [];
+  if (Array.isArray(object)) return object.flatMap(itemsOf);
+  const list = LIST.safeParse(object);
+  return list.success ? list.data.items : [object];
+}
+
+/** @param subject - for messages */
+export function manifestOf(object: unknown, subject: string): Manifest {
+  const parsed = MANIFEST.safeParse(object);
+  if (parsed.success) return parsed.data;
+  const faults = parsed.error.issues.map(({ path, message }) => [...path, message].join(': '));
+  throw new Failure('INVALID_REQUEST', `${subject}: ${faults.join('; ')}`);
+}
+
+/** The value of FIELD=VALUE, in YAML: `true`, `26`, `[a, b]`. What is not YAML is a text, such as a selector `!has(a)`. */
+export function fieldValue(text: string): z.infer<ReturnType<typeof z.json>> {
+  try {
+    const value = z.json().safeParse(parse(text, { logLevel: 'silent' }));
+    return value.success && value.data !== null && !text.startsWith('!') ? value.data : text;
+  } catch {
+    return text;
+  }
+}
+
+/** Changes an object by a merge patch (RFC 7396). */
+export function mergePatch(target: unknown, patch: unknown): unknown {
+  const changes = OBJECT.safeParse(patch);
+  if (!changes.success) return patch;
+  const before = OBJECT.safeParse(target);
+  const merged = new Map<string, unknown>(Object.entries(before.success ? before.data : {}));
+  for (const [name, value] of Object.entries(changes.data)) {
+    if (value === null) merged.delete(name);
+    else merged.set(name, mergePatch(merged.get(name), value));
+  }
+  return Object.fromEntries(merged);
+}
+
+/** One object, or a list of the kind. */
+export function manifestData(
+  manifests: readonly Manifest[],
+  { kind, apiVersion }: Pick<Manifest, 'kind' | 'apiVersion'>,
+) {
+  return { apiVersion, kind: `${kind}List`, metadata: {}, items: manifests.map(plain) };
+}
+
+/** Without empty fields of the metadata. */
+export function plain({ apiVersion, kind, metadata, spec }: Manifest): z.infer<typeof OBJECT> {
+  const known = Object.entries(metadata).flatMap(([name, value]) =>
+    value === undefined || value === '' ? [] : [[name, value] as const],
+  );
+  return { apiVersion, kind, metadata: Object.fromEntries(known), ...(spec && { spec }) };
+}

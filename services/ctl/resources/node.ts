@@ -1,0 +1,146 @@
+import { isDeepStrictEqual } from 'node:util';
+
+import { NodeServiceService, NodeUtilization, TunnelKind, type Node } from '@podwire/proto/podwire/ipam/v1/node';
+import { Failure } from '@podwire/shared/failure/failure';
+import { formatCount } from '@podwire/shared/words/format-count';
+import { z } from 'zod';
+
+import { allPages, type Context } from '../clients/services.js';
+import { sentence, type Fields } from '../output/report.js';
+import { age, moment, momentAndAge, percent, wordOf } from '../output/words.js';
+import { COUNT_HEADS, countCells, inUseOf } from './address-counts.js';
+import type { ManifestObject } from './manifest.js';
+import { resource, type Wanted } from './resource.js';
+
+/** `vxlan-ipv4 10.65.0.1`. An entry without an address is not a tunnel, but the MAC address that a node announces in advance. */
+function tunnelsOf({ tunnels }: Node): string {
+  const active = tunnels.filter(({ address }) => address !== '');
+  return active.map(({ kind, address }) => `${wordOf(TunnelKind[kind], 'TUNNEL_KIND_')} ${address}`).join(', ');
+}
+
+function labelsText({ labels }: Node): string {
+  return Object.entries(labels)
+    .map(([key, value]) => `${key}=${value}`)
+    .join(', ');
+}
+
+function nodeFields(node: Node, nowMs: number): Fields {
+  const counts = node.utilization ?? NodeUtilization.create();
+  const inUse = inUseOf(counts);
+  return {
+    kind: 'fields',
+    fields: [
+      ['Name', node.name],
+      ['IPv4', node.ipv4Address],
+      ['IPv6', node.ipv6Address],
+      ['Registered', momentAndAge(node.createTime, nowMs)],
+      ['Deleted since', momentAndAge(node.deleteTime, nowMs)],
+      ['Blocks', `${counts.blocks}, with ${formatCount(counts.capacity, 'address', 'addresses')}`],
+      ['In use', `${inUse} (${percent(inUse, counts.capacity)})`],
+      ['Cooling', String(counts.cooling)],
+      ['Reserved', String(counts.reserved)],
+      ['Available', String(counts.available)],
+      ['Tunnels', tunnelsOf(node)],
+      ['AS number', node.asNumber === undefined ? '' : String(node.asNumber)],
+      ['Labels', labelsText(node)],
+      ['Version', node.resourceVersion],
+    ],
+  };
+}
+
+/** Calico's NodeSpec (libcalico-go/lib/apis/internalapi/node.go); without empty fields, as Calico writes it. */
+function specOf(node: Node): ManifestObject {
+  const tunnel = (kind: TunnelKind) => node.tunnels.find((each) => each.kind === kind);
+  const [vxlan4, vxlan6] = [tunnel(TunnelKind.TUNNEL_KIND_VXLAN_IPV4), tunnel(TunnelKind.TUNNEL_KIND_VXLAN_IPV6)];
+  const { asNumber, interfaces } = node;
+  const bgp = {
+    ...(asNumber === undefined ? {} : { asNumber }),
+    ...stated('ipv4Address', node.ipv4Address),
+    ...stated('ipv6Address', node.ipv6Address),
+    ...stated('ipv4IPIPTunnelAddr', tunnel(TunnelKind.TUNNEL_KIND_IPIP)?.address),
+  };
+  return {
+    bgp,
+    ...stated('ipv4VXLANTunnelAddr', vxlan4?.address),
+    ...stated('vxlanTunnelMACAddr', vxlan4?.macAddress),
+    ...stated('ipv6VXLANTunnelAddr', vxlan6?.address),
+    ...stated('vxlanTunnelMACAddrV6', vxlan6?.macAddress),
+    ...(interfaces.length === 0 ? {} : { interfaces: interfaces.map(({ name, addresses }) => ({ name, addresses })) }),
+  };
+}
+
+function stated(name: string, value = ''): Record<string, string> {
+  return value === '' ? {} : { [name]: value };
+}
+
+const readNode = async (name: string, { ipam }: Context): Promise<Node | undefined> =>
+  (await ipam.call(NodeServiceService.getNode, { name })).node;
+
+/** The node itself writes its spec, so that only its labels can be changed. */
+async function updateNode(wanted: Wanted<ManifestObject>, context: Context): Promise<Node | undefined> {
+  const { name, labels = {}, resourceVersion = '', spec } = wanted;
+  const stored = await readNode(name, context);
+  if (stored && Object.keys(spec).length > 0 && !isDeepStrictEqual(spec, specOf(stored)))
+    throw new Failure(
+      'INVALID_REQUEST',
+      `Node "${name}": its spec is written by the node; change metadata.labels only, and omit spec`,
+    );
+  return (await context.ipam.call(NodeServiceService.updateNode, { name, labels, resourceVersion })).node;
+}
+
+export const NODE = resource<Node, ManifestObject>({
+  kind: 'Node',
+  apiVersion: 'projectcalico.org/v3',
+  names: ['node', 'nodes', 'no', 'nos'],
+  about: 'the registered nodes, with their blocks and addresses',
+  columns: [
+    { head: 'NAME', cell: ({ name }) => name },
+    { head: 'IPV4', cell: ({ ipv4Address }) => ipv4Address },
+    { head: 'IPV6', cell: ({ ipv6Address }) => ipv6Address },
+    { head: 'TUNNELS', cell: tunnelsOf },
+    { head: 'BLOCKS', isNumber: true, cell: ({ utilization }) => String(utilization?.blocks ?? 0) },
+    ...COUNT_HEADS.map((head, place) => ({
+      head,
+      isNumber: true,
+      cell: ({ utilization }: Node) => countCells(utilization ?? NodeUtilization.create())[place] ?? '',
+    })),
+    { head: 'STATE', cell: ({ deleteTime }) => (deleteTime === undefined ? 'registered' : 'being deleted') },
+    { head: 'AGE', cell: ({ createTime }, nowMs) => age(createTime, nowMs) },
+    { head: 'ASN', isWide: true, cell: ({ asNumber }) => String(asNumber ?? '') },
+    { head: 'LABELS', isWide: true, cell: labelsText },
+  ],
+  none: 'nodes: none',
+  nameOf: ({ name }) => name,
+  metadata: ({ uid, createTime, labels, resourceVersion }) => ({
+    uid,
+    creationTimestamp: moment(createTime),
+    labels,
+    resourceVersion,
+  }),
+  spec: specOf,
+  details: (node, nowMs) => [nodeFields(node, nowMs)],
+  data: (node, { json }) => json.of(NodeServiceService.getNode, { node }),
+  list: async (_, { ipam }) => {
+    const pages = await allPages((page) => ipam.call(NodeServiceService.listNodes, page));
+    return pages.flatMap(({ nodes }) => nodes);
+  },
+  get: readNode,
+  notFound: 'NODE_NOT_FOUND',
+  schema: z.record(z.string(), z.json()),
+  update: updateNode,
+  deletion: {
+    warning: () =>
+      'All addresses and blocks of this node would be released, including those of running pods. Its containers must have ended first. ' +
+      'A podwire-dataplane that still runs there would register the node again:',
+    run: async (name, resourceVersion, _, { ipam, json }) => {
+      const answer = await ipam.call(NodeServiceService.deleteNode, { name, resourceVersion });
+      const { releasedAddresses, releasedBlocks } = answer;
+      const released = `${formatCount(releasedAddresses, 'address', 'addresses')} and ${formatCount(releasedBlocks, 'block')}`;
+      return {
+        sections: [sentence(`node ${name} is deleted; released: ${released}`)],
+        data: () => json.of(NodeServiceService.deleteNode, answer),
+      };
+    },
+  },
+  instead: 'podwire-dataplane registers its node',
+});

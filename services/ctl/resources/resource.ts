@@ -1,0 +1,165 @@
+import type { FailureCode } from '@podwire/shared/failure/codes';
+import { Failure } from '@podwire/shared/failure/failure';
+import type { z } from 'zod';
+
+import type { Context } from '../clients/services.js';
+import type { Flag, Input } from '../command-line/verb.js';
+import type { Report, Section } from '../output/report.js';
+import type { Manifest, ManifestObject, Metadata } from './manifest.js';
+
+/** What a list is restricted to; an empty text does not restrict it. */
+export interface Filter {
+  readonly node: string;
+  readonly pool: string;
+  readonly namespace: string;
+  readonly pod: string;
+}
+
+export const NO_FILTER: Filter = { node: '', pool: '', namespace: '', pod: '' };
+
+export interface ResourceColumn {
+  readonly head: string;
+  /** Aligned to the right, as numbers are. */
+  readonly isNumber?: boolean;
+  /** Only with `-o wide`. */
+  readonly isWide?: boolean;
+}
+
+interface ColumnOf<Item> extends ResourceColumn {
+  readonly cell: (item: Item, nowMs: number) => string;
+}
+
+/** The object that a manifest describes, with a valid spec. */
+export interface Wanted<Spec> extends Metadata {
+  readonly spec: Spec;
+}
+
+/** How a kind is deleted. */
+export interface Deletion {
+  readonly flags?: readonly Flag[];
+  /** Describes the deletion, for the preview. */
+  readonly warning: (input: Input) => string;
+  /** @param resourceVersion - empty for any */
+  readonly run: (name: string, resourceVersion: string, input: Input, context: Context) => Promise<Report>;
+}
+
+/** One kind of resource: its names, its columns, and its verbs. */
+export interface Definition<Item, Spec> {
+  /** As manifests have it: `IPPool`. */
+  readonly kind: string;
+  readonly apiVersion: 'projectcalico.org/v3' | 'podwire.dev/v1';
+  /** Singular, plural, and short names. */
+  readonly names: readonly [string, string, ...string[]];
+  readonly about: string;
+  readonly isNamespaced?: boolean;
+  /** Options that restrict its list. */
+  readonly filters?: readonly (keyof Filter)[];
+  readonly columns: readonly ColumnOf<Item>[];
+  /** Printed for an empty list. */
+  readonly none: string;
+  readonly nameOf: (item: Item) => string;
+  readonly metadata?: (item: Item) => Omit<Metadata, 'name'>;
+  readonly spec: (item: Item) => ManifestObject;
+  readonly details: (item: Item, nowMs: number, context: Context) => Section[] | Promise<Section[]>;
+  /** The service's answer for one object. */
+  readonly data: (item: Item, context: Context) => ReturnType<Report['data']>;
+  readonly list: (filter: Filter, context: Context) => Promise<Item[]>;
+  /** Reads one object. Without it, the list is searched. @throws Failure where it does not exist */
+  readonly get?: (name: string, context: Context) => Promise<Item | undefined>;
+  readonly notFound?: FailureCode;
+  readonly hints?: (items: readonly Item[]) => string[];
+  /** Shape of a manifest's spec; undefined where the kind is read-only. */
+  readonly schema?: z.ZodType<Spec>;
+  readonly create?: (wanted: Wanted<Spec>, context: Context) => Promise<Item | undefined>;
+  readonly update?: (wanted: Wanted<Spec>, context: Context) => Promise<Item | undefined>;
+  readonly deletion?: Deletion;
+  /** Why a verb does not exist, and what to do instead. */
+  readonly instead?: string;
+}
+
+/** An object of any kind, ready for output. */
+export interface ResourceObject {
+  readonly name: string;
+  readonly namespace: string;
+  readonly cells: readonly string[];
+  readonly resourceVersion: string;
+  readonly manifest: Manifest;
+  readonly details: () => Promise<Section[]>;
+  readonly data: () => ReturnType<Report['data']>;
+}
+
+/** An object that a manifest describes, which can be stored. */
+export interface WantedObject {
+  readonly name: string;
+  readonly create: (context: Context) => Promise<ResourceObject | undefined>;
+  readonly update: (context: Context) => Promise<ResourceObject | undefined>;
+}
+
+/** A kind of resource, for the verbs that are common to all kinds. */
+export interface Resource extends Pick<
+  Definition<never, never>,
+  'kind' | 'apiVersion' | 'names' | 'about' | 'isNamespaced' | 'filters' | 'none' | 'deletion' | 'instead'
+> {
+  readonly columns: readonly ResourceColumn[];
+  readonly list: (
+    filter: Filter,
+    context: Context,
+  ) => Promise<{ readonly objects: ResourceObject[]; readonly hints: string[] }>;
+  /** @throws Failure where it does not exist */
+  readonly find: (name: string, filter: Filter, context: Context) => Promise<ResourceObject>;
+  /** @throws Failure INVALID_REQUEST for a manifest that is not valid */
+  readonly parse: (manifest: Manifest) => WantedObject;
+}
+
+/** Joins the definition of a kind with its type, so that one table can have all kinds. */
+export function resource<Item, Spec = never>(definition: Definition<Item, Spec>): Resource {
+  const { kind, apiVersion, names, columns, nameOf, create, update, schema, instead = '' } = definition;
+  const unsupported = (verb: string): Failure =>
+    new Failure('INVALID_REQUEST', `${names[1]}: cannot be ${verb}; ${instead}`);
+  const objectOf = (item: Item, context: Context): ResourceObject => {
+    const metadata = { name: nameOf(item), ...definition.metadata?.(item) };
+    const nowMs = context.clock.nowMs();
+    return {
+      name: metadata.name,
+      namespace: metadata.namespace ?? '',
+      cells: columns.map(({ cell }) => cell(item, nowMs)),
+      resourceVersion: metadata.resourceVersion ?? '',
+      manifest: { apiVersion, kind, metadata, spec: definition.spec(item) },
+      details: async () => definition.details(item, nowMs, context),
+      data: () => definition.data(item, context),
+    };
+  };
+  const list: Resource['list'] = async (filter, context) => {
+    const items = await definition.list(filter, context);
+    return { objects: items.map((item) => objectOf(item, context)), hints: definition.hints?.(items) ?? [] };
+  };
+  const find: Resource['find'] = async (name, filter, context) => {
+    const item = await definition.get?.(name, context);
+    if (item !== undefined) return objectOf(item, context);
+    const { objects } = definition.get ? { objects: [] } : await list(filter, context);
+    const found = objects.find((each) => each.name === name);
+    if (found) return found;
+    const code = definition.notFound ?? 'ATTACHMENT_NOT_FOUND';
+    throw new Failure(code, `${names[0]} "${name}" not found; "podwirectl get ${names[1]}" lists them`);
+  };
+  const parse: Resource['parse'] = ({ metadata, spec = {} }) => {
+    if (!schema) throw unsupported('created or changed');
+    const parsed = schema.safeParse(spec);
+    if (!parsed.success) {
+      const faults = parsed.error.issues.map(({ path, message }) => `${['spec', ...path].join('.')}: ${message}`);
+      throw new Failure('INVALID_REQUEST', `${kind} "${metadata.name}": ${faults.join('; ')}`);
+    }
+    const wanted = { ...metadata, spec: parsed.data };
+    const store =
+      (write: typeof create, verb: string): WantedObject['create'] =>
+      async (context) => {
+        if (!write) throw unsupported(verb);
+        const item = await write(wanted, context);
+        return item === undefined ? undefined : objectOf(item, context);
+      };
+    return { name: metadata.name, create: store(create, 'created'), update: store(update, 'changed') };
+  };
+  const { about, none, deletion, filters = [], isNamespaced = false } = definition;
+  const common = { kind, apiVersion, names, about, none, filters, isNamespaced, instead, columns };
+  return { ...common, ...(deletion && { deletion }), list, find, parse };
+}

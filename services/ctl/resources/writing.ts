@@ -1,0 +1,417 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import { formatCount } from '@podwire/shared/words/format-count';
+
+import type { Context } from '../clients/services.js';
+import { readTexts } from '../clients/terminal.js';
+import { text, type Form } from '../command-line/forms.js';
+import { RESOURCE_VERSION, previewReport, YES } from '../command-line/options.js';
+import type { Flag, Input, Option, Positional, Verb } from '../command-line/verb.js';
+import { DONE, exitCodeOf, NOT_FOUND, sentence, type Report, type Section } from '../output/report.js';
+import { failureLine } from '../output/words.js';
+import {
+  fieldValue,
+  manifestOf,
+  mergePatch,
+  parseManifests,
+  plain,
+  type Manifest,
+  type ManifestObject,
+} from './manifest.js';
+import { NO_FILTER, type Resource, type ResourceObject, type WantedObject } from './resource.js';
+import { KIND, KINDS_TEXT, resourceOf, RESOURCES } from './table.js';
+
+const FILE: Option<string> = {
+  ...{ name: '--filename', short: '-f', form: text('FILE') },
+  about: 'manifests in YAML or JSON; - is the standard input, a directory all its .yaml, .yml and .json files',
+};
+const RECURSIVE: Flag = { name: '--recursive', short: '-R', about: 'with a directory: its folders too' };
+const SKIP_EMPTY: Flag = { name: '--skip-empty', about: 'succeed where the files have no object' };
+const SKIP_EXISTS: Flag = { name: '--skip-exists', about: 'skip objects that exist' };
+const SKIP_NOT_EXISTS: Flag = { name: '--skip-not-exists', short: '-s', about: 'skip objects that do not exist' };
+
+const FILE_ARGUMENTS: Pick<Verb, 'options' | 'flags'> = { options: [FILE], flags: [RECURSIVE, SKIP_EMPTY] };
+
+interface Field {
+  readonly name: string;
+  readonly value: ManifestObject[string];
+}
+
+const FIELD: Form<Field> = {
+  placeholder: 'FIELD=VALUE',
+  read: (input) => {
+    const at = input.indexOf('=');
+    if (at < 1) return { ok: false, fault: 'is not FIELD=VALUE' };
+    return { ok: true, value: { name: input.slice(0, at), value: fieldValue(input.slice(at + 1)) } };
+  },
+};
+
+const KIND_ARGUMENT: Positional<Resource> = {
+  form: KIND,
+  about: 'a kind, unless -f has manifests',
+  presence: 'optional',
+};
+const NAME_ARGUMENT: Positional<string> = { form: text('NAME'), about: 'name of the object', presence: 'optional' };
+const FIELDS: Positional<Field> = {
+  form: FIELD,
+  about: 'fields of its spec, with values in YAML: natOutgoing=true, reservedCIDRs=[10.65.0.0/28]',
+  presence: 'any',
+};
+
+/** A manifest with its kind, validated. */
+interface Work {
+  readonly resource: Resource;
+  readonly manifest: Manifest;
+  readonly wanted: WantedObject;
+}
+
+/** All objects are validated before the first is stored. @throws Failure INVALID_REQUEST */
+async function workOf(input: Input, context: Context): Promise<Work[]> {
+  const manifests = await manifestsOf(input, context);
+  return manifests.map((manifest) => {
+    const resource = requireResource(manifest);
+    return { resource, manifest, wanted: resource.parse(manifest) };
+  });
+}
+
+async function manifestsOf(input: Input, context: Context): Promise<Manifest[]> {
+  const path = input.get(FILE);
+  if (path === undefined)
+    throw new Failure('INVALID_REQUEST', '--filename: is missing; name a file, or - for the standard input');
+  const texts = await readTexts(path, input.has(RECURSIVE), context.stdin);
+  const manifests = texts.flatMap((each) => parseManifests(each.text, each.file));
+  if (manifests.length === 0 && !input.has(SKIP_EMPTY))
+    throw new Failure('INVALID_REQUEST', `${path}: has no object; add one, or --skip-empty`);
+  return manifests;
+}
+
+function requireResource(manifest: Manifest): Resource {
+  const resource = resourceOf(manifest);
+  if (resource) return resource;
+  const known = RESOURCES.map(({ kind, apiVersion }) => `${kind} of ${apiVersion}`).join(', ');
+  const { kind, apiVersion } = manifest;
+  throw new Failure('INVALID_REQUEST', `${kind} of ${apiVersion}: is not known; Podwire stores ${known}`);
+}
+
+/** One object's result, or the failure that ended the command. */
+interface Step {
+  readonly sections: readonly Section[];
+  readonly names: readonly string[];
+  readonly data: () => ReturnType<Report['data']>;
+  readonly hints?: readonly string[] | undefined;
+  readonly exitCode?: number | undefined;
+}
+
+/** Executes a change of each object in turn. The first failure ends the command; what was done before is reported. */
+async function eachInTurn<Item>(items: readonly Item[], change: (item: Item) => Promise<Step>): Promise<Report> {
+  const steps: Step[] = [];
+  for (const item of items) {
+    try {
+      steps.push(await change(item));
+    } catch (error) {
+      if (!(error instanceof Failure) || steps.length === 0) throw error;
+      const message = `failed: ${failureLine(error)}; not executed: ${formatCount(items.length - steps.length - 1, 'object')}`;
+      const data = () => ({ failure: failureLine(error) });
+      steps.push({ sections: [sentence(message)], names: [], data, exitCode: exitCodeOf(error.code) });
+      break;
+    }
+  }
+  const [only, ...others] = steps;
+  return {
+    sections: steps.flatMap(({ sections }) => sections),
+    names: steps.flatMap(({ names }) => names),
+    hints: steps.flatMap(({ hints = [] }) => hints),
+    data: () => (only && others.length === 0 ? only.data() : steps.map(({ data }) => data())),
+    exitCode: Math.max(DONE, ...steps.map(({ exitCode = DONE }) => exitCode)),
+  };
+}
+
+function stored({ resource, wanted }: Work, outcome: string, object: ResourceObject | undefined): Step {
+  const name = `${resource.names[0]}/${wanted.name}`;
+  const data = () => (object ? plain(object.manifest) : { kind: resource.kind, name: wanted.name });
+  return { sections: [sentence(`${name} ${outcome}`)], names: [name], data };
+}
+
+const isMissing = (error: unknown): boolean => error instanceof Failure && exitCodeOf(error.code) === NOT_FOUND;
+
+/** Codes of an object that exists. */
+const EXISTS = ['POOL_EXISTS', 'RESERVATION_EXISTS', 'REQUEST_POLICY_EXISTS'];
+
+/** @returns undefined where it does not exist */
+async function findOptional(resource: Resource, name: string, context: Context): Promise<ResourceObject | undefined> {
+  try {
+    return await resource.find(name, NO_FILTER, context);
+  } catch (error) {
+    if (isMissing(error)) return undefined;
+    throw error;
+  }
+}
+
+export const create: Verb = {
+  name: 'create',
+  about: 'create objects from manifests, or one from its fields',
+  details: `Fails where an object exists. Kinds, with their other names:\n${KINDS_TEXT}`,
+  positionals: [KIND_ARGUMENT, NAME_ARGUMENT, FIELDS],
+  options: [FILE],
+  flags: [RECURSIVE, SKIP_EMPTY, SKIP_EXISTS],
+  hasNames: true,
+  examples: [
+    'create -f pools.yaml',
+    'create ippool pods cidr=10.65.0.0/16 natOutgoing=true',
+    'create ipreservation routers reservedCIDRs=[10.65.0.0/28,10.65.0.99]',
+    'create policy closed pools={}',
+  ],
+  run: async (input, context) => {
+    const [resource] = input.rest(KIND_ARGUMENT);
+    const work = resource ? [fieldWork(resource, input)] : await workOf(input, context);
+    return eachInTurn(work, async (each) => {
+      try {
+        return stored(each, 'created', await each.wanted.create(context));
+      } catch (error) {
+        const isSkipped = input.has(SKIP_EXISTS) && error instanceof Failure && EXISTS.includes(error.code);
+        if (!isSkipped) throw error;
+        return stored(each, 'skipped: it exists', undefined);
+      }
+    });
+  },
+};
+
+function fieldWork(resource: Resource, input: Input): Work {
+  const [name] = input.rest(NAME_ARGUMENT);
+  if (name === undefined || input.get(FILE) !== undefined)
+    throw new Failure('INVALID_REQUEST', 'KIND: requires NAME, and no --filename; see "podwirectl create --help"');
+  const { apiVersion, kind } = resource;
+  const manifest = { apiVersion, kind, metadata: { name }, spec: specOf(input) };
+  return { resource, manifest, wanted: resource.parse(manifest) };
+}
+
+function specOf(input: Input): ManifestObject {
+  return Object.fromEntries(input.rest(FIELDS).map(({ name, value }) => [name, value]));
+}
+
+/** `unchanged` where the service stored nothing. */
+function outcomeOf(before: ResourceObject, after: ResourceObject | undefined): string {
+  const isSame = before.resourceVersion !== '' && before.resourceVersion === after?.resourceVersion;
+  return isSame ? 'unchanged' : 'configured';
+}
+
+export const apply: Verb = {
+  name: 'apply',
+  about: 'create the objects of manifests, or replace those that exist',
+  details:
+    'A field that a manifest omits gets its default. An object with a resourceVersion is only replaced while it has this version.',
+  ...FILE_ARGUMENTS,
+  hasNames: true,
+  examples: ['apply -f pools.yaml'],
+  run: async (input, context) =>
+    eachInTurn(await workOf(input, context), async (each) => {
+      const before = await findOptional(each.resource, each.wanted.name, context);
+      if (!before) return stored(each, 'created', await each.wanted.create(context));
+      const after = await each.wanted.update(context);
+      return stored(each, outcomeOf(before, after), after);
+    }),
+};
+
+export const replace: Verb = {
+  name: 'replace',
+  about: 'replace existing objects with those of manifests',
+  details: 'Fails where an object does not exist. A field that a manifest omits gets its default.',
+  ...FILE_ARGUMENTS,
+  hasNames: true,
+  examples: ['replace -f pools.yaml'],
+  run: async (input, context) =>
+    eachInTurn(await workOf(input, context), async (each) => {
+      const before = await each.resource.find(each.wanted.name, NO_FILTER, context);
+      const after = await each.wanted.update(context);
+      return stored(each, outcomeOf(before, after).replace('configured', 'replaced'), after);
+    }),
+};
+
+export const validate: Verb = {
+  name: 'validate',
+  about: 'check manifests without storing them',
+  ...FILE_ARGUMENTS,
+  hasNames: true,
+  examples: ['validate -f pools.yaml'],
+  run: async (input, context) =>
+    eachInTurn(await workOf(input, context), (each) => Promise.resolve(stored(each, 'valid', undefined))),
+};
+
+const REQUIRED_KIND: Positional<Resource> = { form: KIND, about: 'a kind, as "get" lists them', presence: 'required' };
+const REQUIRED_NAME: Positional<string> = { form: text('NAME'), about: 'name of the object', presence: 'required' };
+
+/** JSON or YAML of an object. */
+const PATCH_FORM: Form<ManifestObject[string]> = {
+  placeholder: 'PATCH',
+  read: (input) => {
+    const value = fieldValue(input);
+    const isObject = typeof value === 'object' && !Array.isArray(value);
+    return isObject ? { ok: true, value } : { ok: false, fault: 'is not an object in JSON or YAML' };
+  },
+};
+const PATCH: Option<ManifestObject[string]> = {
+  ...{ name: '--patch', short: '-p', form: PATCH_FORM },
+  about: 'changes of the manifest as a merge patch (RFC 7396): null removes a field',
+};
+const PATCH_TYPE: Option<string> = {
+  ...{ name: '--type', short: '-t' },
+  form: {
+    placeholder: 'strategic|merge',
+    read: (input) =>
+      ['strategic', 'merge'].includes(input)
+        ? { ok: true, value: input }
+        : { ok: false, fault: 'is not strategic or merge, which are the same here' },
+  },
+  about: 'kind of the patch; lists are replaced with both (strategic)',
+};
+
+export const patch: Verb = {
+  name: 'patch',
+  about: 'change fields of an object; others stay unchanged',
+  positionals: [REQUIRED_KIND, REQUIRED_NAME, FIELDS],
+  options: [PATCH, PATCH_TYPE],
+  hasNames: true,
+  examples: [
+    'patch ippool default-ipv4-ippool disabled=true',
+    `patch ippool default-ipv4-ippool --patch '{"spec":{"natOutgoing":true}}'`,
+  ],
+  run: async (input, context) => {
+    const spec = specOf(input);
+    const hasFields = Object.keys(spec).length > 0;
+    const changes = [...(hasFields ? [{ spec }] : []), ...input.all(PATCH)];
+    if (changes.length === 0) throw new Failure('INVALID_REQUEST', 'no field to change; see "podwirectl patch --help"');
+    return changeObject(input, changes, context);
+  },
+};
+
+async function changeObject(input: Input, changes: readonly unknown[], context: Context): Promise<Report> {
+  const [resource, name] = [input.at(REQUIRED_KIND), input.at(REQUIRED_NAME)];
+  const before = await resource.find(name, NO_FILTER, context);
+  const merged = changes.reduce((object, change) => mergePatch(object, change), plain(before.manifest));
+  const manifest = manifestOf(merged, `${resource.names[0]} ${name}`);
+  if (manifest.metadata.name !== name || manifest.kind !== resource.kind)
+    throw new Failure('INVALID_REQUEST', `${resource.names[0]} ${name}: name and kind cannot be changed`);
+  const wanted = resource.parse(manifest);
+  const after = await wanted.update(context);
+  const outcome = outcomeOf(before, after).replace('configured', 'patched');
+  return eachInTurn([wanted], () => Promise.resolve(stored({ resource, manifest, wanted }, outcome, after)));
+}
+
+const OVERWRITE: Flag = { name: '--overwrite', about: 'replace labels that have another value' };
+const REMOVE: Flag = { name: '--remove', about: 'remove the label; name its KEY alone' };
+const LABELS: Positional<string> = {
+  form: text('KEY=VALUE'),
+  about: 'labels, or keys with --remove',
+  presence: 'repeated',
+};
+
+export const label: Verb = {
+  name: 'label',
+  about: 'change labels of a node, which node selectors of pools look at',
+  positionals: [REQUIRED_KIND, REQUIRED_NAME, LABELS],
+  flags: [OVERWRITE, REMOVE],
+  hasNames: true,
+  examples: ['label nodes node-1 zone=a', 'label nodes node-1 zone --remove'],
+  run: async (input, context) => {
+    const resource = input.at(REQUIRED_KIND);
+    if (resource.kind !== 'Node')
+      throw new Failure('INVALID_REQUEST', `${resource.names[1]}: have no labels; only nodes have`);
+    const { manifest } = await resource.find(input.at(REQUIRED_NAME), NO_FILTER, context);
+    const labels = Object.fromEntries(input.rest(LABELS).map((each) => labelOf(each, input, manifest)));
+    return changeObject(input, [{ metadata: { labels } }], context);
+  },
+};
+
+function labelOf(each: string, input: Input, { metadata }: Manifest): [string, string | null] {
+  const at = each.indexOf('=');
+  if (input.has(REMOVE)) return [each, null];
+  if (at < 1) throw new Failure('INVALID_REQUEST', `${each}: is not KEY=VALUE; to remove the label, add --remove`);
+  const [key, value] = [each.slice(0, at), each.slice(at + 1)];
+  const before = metadata.labels?.[key];
+  if (before !== undefined && before !== value && !input.has(OVERWRITE))
+    throw new Failure('INVALID_REQUEST', `${key}: is "${before}"; to replace it, add --overwrite`);
+  return [key, value];
+}
+
+const NAMES: Positional<string> = { form: text('NAME'), about: 'names of objects', presence: 'any' };
+
+const DELETION_FLAGS = RESOURCES.flatMap(({ deletion }) => deletion?.flags ?? []);
+
+interface Target {
+  readonly resource: Resource;
+  readonly name: string;
+  readonly resourceVersion: string;
+}
+
+export const remove: Verb = {
+  name: 'delete',
+  about: 'delete objects by name, or those of manifests',
+  details:
+    'ippools: refused while addresses are in use; the error lists their nodes. --drain waits for their release. To stop allocation\n' +
+    'and keep the pool: patch ippool NAME disabled=true.',
+  positionals: [KIND_ARGUMENT, NAMES],
+  options: [FILE, RESOURCE_VERSION],
+  flags: [RECURSIVE, SKIP_EMPTY, SKIP_NOT_EXISTS, ...DELETION_FLAGS, YES],
+  hasNames: true,
+  examples: ['delete ippool old --drain', 'delete ipreservation routers --yes', 'delete -f pools.yaml'],
+  run: async (input, context) => {
+    const targets = await targetsOf(input, context);
+    if (input.has(YES)) return deleteAll(targets, input, context);
+    const found: { readonly target: Target; readonly object: ResourceObject }[] = [];
+    for (const target of targets) {
+      const { resource, name } = target;
+      const skip = input.has(SKIP_NOT_EXISTS);
+      const object = skip ? await findOptional(resource, name, context) : await resource.find(name, NO_FILTER, context);
+      if (object) found.push({ target, object });
+    }
+    const sections = await Promise.all(
+      found.map(async ({ target, object }) => [
+        sentence(target.resource.deletion?.warning(input) ?? ''),
+        ...(await object.details()),
+      ]),
+    );
+    const [only, ...others] = found;
+    const data = () => (only && others.length === 0 ? only.object.data() : found.map(({ object }) => object.data()));
+    const preview = { sections: sections.flat(), names: found.map(({ target }) => targetName(target)), data };
+    return previewReport(preview, input.toCommandLine(), () => deleteAll(targets, input, context));
+  },
+};
+
+const targetName = ({ resource, name }: Target): string => `${resource.names[0]}/${name}`;
+
+async function targetsOf(input: Input, context: Context): Promise<Target[]> {
+  const [kind] = input.rest(KIND_ARGUMENT);
+  const names = input.rest(NAMES);
+  const version = input.get(RESOURCE_VERSION) ?? '';
+  if (kind !== undefined && names.length === 0)
+    throw new Failure('INVALID_REQUEST', 'NAME: is missing; name the objects to delete');
+  if (version !== '' && names.length !== 1)
+    throw new Failure('INVALID_REQUEST', `${RESOURCE_VERSION.name}: requires one name; delete the objects one by one`);
+  const targets = kind
+    ? names.map((name) => ({ resource: kind, name, resourceVersion: version }))
+    : (await manifestsOf(input, context)).map((manifest) => ({
+        resource: requireResource(manifest),
+        name: manifest.metadata.name,
+        resourceVersion: '',
+      }));
+  for (const { resource } of targets)
+    if (!resource.deletion)
+      throw new Failure('INVALID_REQUEST', `${resource.names[1]}: cannot be deleted; ${resource.instead ?? ''}`);
+  for (const flag of DELETION_FLAGS)
+    if (input.has(flag) && !targets.every(({ resource }) => resource.deletion?.flags?.includes(flag)))
+      throw new Failure('INVALID_REQUEST', `${flag.name}: is not an option of this kind; remove it`);
+  return targets;
+}
+
+function deleteAll(targets: readonly Target[], input: Input, context: Context): Promise<Report> {
+  return eachInTurn(targets, async (target) => {
+    const { resource, name, resourceVersion } = target;
+    try {
+      const report = await resource.deletion?.run(name, resourceVersion, input, context);
+      return { ...(report ?? { sections: [], data: () => null }), names: [targetName(target)] };
+    } catch (error) {
+      if (!input.has(SKIP_NOT_EXISTS) || !isMissing(error)) throw error;
+      const data = () => ({ kind: resource.kind, name, skipped: true });
+      return { sections: [sentence(`${targetName(target)} skipped: it does not exist`)], names: [], data };
+    }
+  });
+}
