@@ -124,11 +124,12 @@ test('shows a pod, its history, and its pending release while IPAM is down', asy
     exitCode: 0,
     stdout: expect.stringContaining('audit: no findings'),
   });
-  const pools = spawnSync(process.execPath, [MAIN, 'pools', '--output', 'json'], { env, encoding: 'utf8' });
-  expect(pools).toMatchObject({ status: 0, stderr: '' });
-  expect(JSON.parse(pools.stdout)).toMatchObject({
-    pools: [{ cidr: '10.65.0.0/16', utilization: { allocated: '0' } }],
+  const pools = spawnSync(process.execPath, [MAIN, 'describe', 'ippools', '--output', 'json'], {
+    env,
+    encoding: 'utf8',
   });
+  expect(pools).toMatchObject({ status: 0, stderr: '' });
+  expect(JSON.parse(pools.stdout)).toMatchObject([{ pool: { cidr: '10.65.0.0/16', utilization: { allocated: '0' } } }]);
 }, 240_000);
 
 test('discards a release that host-local always refuses, after which GC succeeds', async () => {

@@ -140,7 +140,8 @@ test('config is shown, and only the given settings are changed', async () => {
 });
 
 test('reservations are created, updated, listed and deleted', async () => {
-  const reservation = Reservation.fromPartial({ name: 'routers', cidrs: ['10.65.0.0/28'], resourceVersion: '3' });
+  const cidrs = ['10.65.0.0/28', '10.65.0.99', 'fd65::7'];
+  const reservation = Reservation.fromPartial({ name: 'routers', cidrs, resourceVersion: '3' });
   const { createReservation, updateReservation, deleteReservation, listReservations, getReservation } =
     ReservationServiceService;
   await fakes.serve(
@@ -158,6 +159,11 @@ test('reservations are created, updated, listed and deleted', async () => {
   await fakes.podwirectl('patch', 'ipreservation', 'routers', 'reservedCIDRs=[10.65.0.1]');
   expect(requestsTo('UpdateReservation')).toEqual([{ name: 'routers', cidrs: ['10.65.0.1'], resourceVersion: '3' }]);
   expect((await fakes.podwirectl('get', 'ipreservations')).stdout).toContain('10.65.0.0/28');
+  const manifest = await fakes.podwirectl('get', 'ipreservation', 'routers', '-o', 'json');
+  expect(JSON.parse(manifest.stdout)).toMatchObject({
+    kind: 'IPReservation',
+    spec: { reservedCIDRs: ['10.65.0.0/28', '10.65.0.99/32', 'fd65::7/128'] },
+  });
   expect(await fakes.podwirectl('delete', 'ipreservation', 'routers')).toMatchObject({ exitCode: 2 });
   expect(requestsTo('DeleteReservation')).toEqual([]);
   expect(await fakes.podwirectl('delete', 'ipreservation', 'routers', '--yes')).toMatchObject({

@@ -12,6 +12,11 @@ const SPEC = z.strictObject({ reservedCIDRs: z.array(z.string()) });
 const { createReservation, updateReservation, getReservation, listReservations, deleteReservation } =
   ReservationServiceService;
 
+/** Calico takes only CIDRs, also for single addresses. */
+function fullCidr(text: string): string {
+  return text.includes('/') ? text : `${text}/${text.includes(':') ? 128 : 32}`;
+}
+
 export const IP_RESERVATION = resource<Reservation, z.infer<typeof SPEC>>({
   kind: 'IPReservation',
   apiVersion: 'projectcalico.org/v3',
@@ -26,7 +31,7 @@ export const IP_RESERVATION = resource<Reservation, z.infer<typeof SPEC>>({
   none: 'reservations: none',
   nameOf: ({ name }) => name,
   metadata: ({ createTime, resourceVersion }) => ({ creationTimestamp: moment(createTime), resourceVersion }),
-  spec: ({ cidrs }) => ({ reservedCIDRs: cidrs }),
+  spec: ({ cidrs }) => ({ reservedCIDRs: cidrs.map(fullCidr) }),
   details: ({ name, cidrs, createTime, resourceVersion }) => [
     {
       kind: 'fields',

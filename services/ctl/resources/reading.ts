@@ -174,11 +174,12 @@ export const describe: Verb = {
     const resource = input.at(KIND_ARGUMENT);
     const { objects } = await select(resource, input, context);
     const details = await Promise.all(objects.map((object) => object.details()));
-    const [only, ...others] = objects;
+    const [first] = objects;
+    const isOne = input.rest(NAMES).length === 1;
     return {
       sections: objects.length === 0 ? [sentence(resource.none)] : details.flat(),
       names: objects.map((object) => nameText(resource, object)),
-      data: () => (only && others.length === 0 ? only.data() : objects.map((object) => object.data())),
+      data: () => (isOne && first ? first.data() : objects.map((object) => object.data())),
     };
   },
 };
