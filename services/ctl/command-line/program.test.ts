@@ -37,13 +37,13 @@ describe('a command line', () => {
   });
 
   test.each([
-    ['', 'Usage: podwirectl'],
+    ['', 'usage: podwirectl'],
     ['gte', "unknown command 'gte'\n(Did you mean get?)"],
-    ['kubectl', /unknown command 'kubectl'\n$/],
-    ['help polls', 'Usage: podwirectl'],
+    ['kubectl', /unknown command 'kubectl'\ntry: podwirectl --help\n$/],
+    ['help polls', 'usage: podwirectl'],
     ['pods lst', 'Expected 0 arguments but got 1'],
     ['ipam configure --strict-affinity true', "unknown option '--strict-affinity'\n(Did you mean --strictaffinity?)"],
-    ['release', /Commands:\n +address[^]*\n +attachment/],
+    ['release', /commands:\n +address[^]*\n +attachment/],
     ['--verbose get pools', "unknown option '--verbose'"],
     ['get pools --verbose', "unknown option '--verbose'"],
     ['get', "missing required argument 'KIND'"],
@@ -70,7 +70,7 @@ describe('a command line', () => {
     const usage = (line: string) => ({
       kind: 'text',
       exitCode: 0,
-      stdout: expect.stringContaining(`Usage: ${line} [`),
+      stdout: expect.stringContaining(`usage: ${line} [`),
     });
     expect(parse('--help')).toMatchObject(usage('podwirectl'));
     expect(parse('journal -h')).toMatchObject(usage('podwirectl journal'));
@@ -94,7 +94,7 @@ describe('the help', () => {
     (name, verb) => {
       const help = helpOf(name);
       const plain = help.replaceAll(/\s+/g, ' ');
-      expect(help).toContain(`Usage: podwirectl ${name}`);
+      expect(help).toContain(`usage: podwirectl ${name}`);
       for (const { name: option } of [
         ...(verb.options ?? []),
         ...(verb.flags ?? []),

@@ -59,7 +59,8 @@ export function programOf(verbs: readonly Verb[], run: (verb: Verb, command: Com
     .description('podwirectl shows and changes the state of a running Podwire.')
     .exitOverride()
     .enablePositionalOptions()
-    .configureHelp({ showGlobalOptions: false, helpWidth: 120 })
+    .configureHelp({ helpWidth: 120, styleTitle: (title) => title.toLowerCase() })
+    .showHelpAfterError(`try: ${NAME} --help`)
     .helpCommand(`${HELP_WORD} [COMMAND...]`, 'help of a command')
     .addHelpText('after', `\nexit codes: ${EXIT_CODES.map(({ code, about }) => `${code} ${about}`).join(', ')}`);
   addGlobals(program);
