@@ -18,16 +18,6 @@ export interface Limits {
   readonly recorder?: IntervalRecorder;
 }
 
-/**
- * A call whose stream is opened before its request is known, to save that time later. The caller always closes it. A call
- * that is opened and never sent has no effect.
- */
-export interface PreparedCall<Subject, Answer> {
-  readonly send: (subject: Subject, limits: Limits) => Promise<Answer>;
-  /** Idempotent. */
-  readonly close: () => void;
-}
-
 /** One address of an allocation. The sequence number distinguishes it from later allocations of the same address. */
 export interface HeldAddress {
   /** Without prefix length (`10.65.0.7`). */
@@ -99,8 +89,6 @@ export interface Ipam {
   authorize(request: AuthorizationRequest, limits: Limits): Promise<void>;
   /** Releasing what is not held succeeds. */
   release(attachment: Attachment, limits: Limits): Promise<void>;
-  /** Prepares a {@link release}. */
-  openRelease(limits: Limits): PreparedCall<Attachment, void>;
   /** @returns undefined when the attachment has no allocation */
   getEndpoint(attachment: Attachment, limits: Limits): Promise<Endpoint | undefined>;
   poolCidr(name: string, limits: Limits): Promise<string>;
@@ -149,8 +137,8 @@ export interface Detachment {
 
 /** podwire-dataplane. Methods throw the service's Failure, or UNREACHABLE, DEADLINE_EXCEEDED or the signal's reason. */
 export interface Dataplane {
-  /** Prepares an AttachPod. A failure of the service means that it rolled back; after a lost answer the outcome is unknown. */
-  openAttachPod(limits: Limits): PreparedCall<DesiredPod, Wire>;
+  /** A failure of the service means that it rolled back; after a lost answer the outcome is unknown. */
+  attachPod(pod: DesiredPod, limits: Limits): Promise<Wire>;
   /** Detaching what is not attached succeeds. */
   detachPod(detachment: Detachment, limits: Limits): Promise<void>;
   /** @returns the first difference, in the order of repair, or undefined */

@@ -23,9 +23,8 @@ export function dataplaneClient(options: PeerOptions): Dataplane {
     podInterface: interfaceOf(peer.required(podInterface, 'a pod interface')),
   });
   return {
-    openAttachPod(limits) {
-      const { send, close } = peer.open(attachPod, limits);
-      return { send: async (pod, sendLimits) => wireOf(await send({ pod: messageOf(pod) }, sendLimits)), close };
+    async attachPod(pod, limits) {
+      return wireOf(await peer.call(attachPod, { pod: messageOf(pod) }, limits));
     },
 
     async detachPod({ attachment, netns }, limits) {

@@ -57,11 +57,6 @@ export function ipamClient(options: PeerOptions): Ipam {
       await peer.call(release, { attachment }, limits);
     },
 
-    openRelease(limits) {
-      const { send, close } = peer.open(release, limits);
-      return { send: (attachment, sendLimits) => send({ attachment }, sendLimits).then(() => undefined), close };
-    },
-
     async getEndpoint(attachment, limits) {
       try {
         const response = await peer.call(getEndpoint, { attachment }, limits);

@@ -8,7 +8,7 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 import type { OpenInterval } from '@podwire/shared/telemetry/intervals';
 import type { Phase } from '@podwire/shared/telemetry/phases';
 
-import type { PreparedCall, Limits } from './clients.js';
+import type { Limits } from './clients.js';
 
 /** Short compared with a pod's start, long compared with a service's request. */
 const BACKOFF: BackoffBounds = { baseMs: 20, maxMs: 500 };
@@ -48,28 +48,14 @@ export class RetryingPeer {
   }
 
   /** @throws Failure of the last attempt, or the reason of the signal that ended it */
-  call<Request, Response>(method: Method<Request, Response>, request: Request, limits: Limits): Promise<Response> {
-    return this.#retry(method, limits, (attemptLimits) => this.#options.peer.call(method, request, attemptLimits));
-  }
-
-  /** Opens a call whose request is sent later, as {@link Peer.open} does. */
-  open<Request, Response>(method: Method<Request, Response>, limits: Limits): PreparedCall<Request, Response> {
-    const opened = this.#options.peer.open(method, limits);
-    return {
-      send: (request, sendLimits) =>
-        this.#retry(method, sendLimits, (attemptLimits) => opened.send(request, attemptLimits)),
-      close: () => opened.close(),
-    };
-  }
-
-  async #retry<Request, Response>(
-    { path }: Method<Request, Response>,
+  async call<Request, Response>(
+    method: Method<Request, Response>,
+    request: Request,
     limits: Limits,
-    attempt: (limits: CallLimits) => Promise<Response>,
   ): Promise<Response> {
     const { peer, clock, random } = this.#options;
-    const interval = limits.recorder?.begin(`${peer.service} ${path.split('/').at(-1)}`, 'rpc');
-    const timedAttempt = () => attempt(interval ? this.#timed(limits, interval) : limits);
+    const interval = limits.recorder?.begin(`${peer.service} ${method.path.split('/').at(-1)}`, 'rpc');
+    const attempt = () => peer.call(method, request, interval ? this.#timed(limits, interval) : limits);
     const isInTime = () => clock.nowMs() < limits.deadlineMs;
     let lastAnswer: Failure | undefined;
     const isRetryable = (failure: unknown): boolean => {
@@ -80,7 +66,7 @@ export class RetryingPeer {
       return isRetried;
     };
     try {
-      return await retry(timedAttempt, {
+      return await retry(attempt, {
         attempts: Number.POSITIVE_INFINITY,
         backoff: BACKOFF,
         clock,

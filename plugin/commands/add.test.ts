@@ -180,14 +180,10 @@ describe('ADD that fails leaves nothing', () => {
     const limits = { deadlineMs: tools.clock.nowMs() + timeoutMs.ADD, signal: cancel.signal };
     const dataplane: Dataplane = {
       ...tools.dataplane,
-      openAttachPod(opening) {
-        const call = tools.dataplane.openAttachPod(opening);
-        const send: typeof call.send = async (pod, sendLimits) => {
-          const wire = await call.send(pod, sendLimits);
-          cancel.abort(new Failure('CANCELLED', 'the caller disconnected'));
-          return wire;
-        };
-        return { ...call, send };
+      attachPod: async (...args) => {
+        const wire = await tools.dataplane.attachPod(...args);
+        cancel.abort(new Failure('CANCELLED', 'the caller disconnected'));
+        return wire;
       },
     };
     const configuration = JSON.stringify(CONFIG);

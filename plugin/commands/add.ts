@@ -42,13 +42,12 @@ export async function add(request: AttachRequest, tools: CommandTools): Promise<
   await tools.providerHistory.record(attachment.network, delegateOf(request.mode));
 
   let progress: Progress = { reached: 'allocating' };
-  const attaching = dataplane.openAttachPod(limits);
   try {
     const { endpoint, alreadyAllocated, dns } = await obtainEndpoint(request, netns, tools);
     const held = alreadyAllocated && (await dataplane.isAttached(attachment, limits));
 
     progress = { reached: 'attaching', held, allocation: endpoint.held };
-    const wire = await attaching.send(desiredPod(request, endpoint), limits);
+    const wire = await dataplane.attachPod(desiredPod(request, endpoint), limits);
     limits.signal.throwIfAborted();
     tools.knownAllocations.record(attachment, endpoint.held);
     await tools.journal.added(attachment);
@@ -64,8 +63,6 @@ export async function add(request: AttachRequest, tools: CommandTools): Promise<
     });
   } catch (error) {
     throw await undo({ attachment, delegate: delegateOf(request.mode), progress, error }, tools);
-  } finally {
-    attaching.close();
   }
 }
 

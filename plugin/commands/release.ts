@@ -4,7 +4,7 @@ import { withAttachment, type Logger } from '@podwire/shared/runtime/log';
 
 import { callDelegate } from '../addresses/ipam-plugin.js';
 import type { Delegate } from '../addresses/mode.js';
-import type { HeldAddress, Limits, PreparedCall } from '../clients/clients.js';
+import type { HeldAddress, Limits } from '../clients/clients.js';
 import type { PendingRelease, JournalEntry, ReleaseAction } from '../journal/entry.js';
 import type { AttachmentQueue } from '../requests/attachment-queue.js';
 import type { CommandTools, Tools } from './context.js';
@@ -34,30 +34,9 @@ export interface ReleaseOptions {
  * @returns the remaining action; undefined when done
  */
 export async function release(
-  pending: Omit<PendingRelease, 'reason'>,
-  tools: Tools,
-  options: ReleaseOptions,
-): Promise<FailedRelease | undefined> {
-  const { action, held, delegate } = pending;
-  const callsRelease =
-    action === 'detach-and-release' && !delegate && !isKnown(held) && !options.skip?.has('podwire-ipam');
-  const preparedRelease = callsRelease ? tools.ipam.openRelease(options.limitsOf('podwire-ipam')) : undefined;
-  try {
-    return await releaseInOrder(pending, tools, { preparedRelease, ...options });
-  } finally {
-    preparedRelease?.close();
-  }
-}
-
-interface PreparedReleaseOptions extends ReleaseOptions {
-  /** Its stream is opened while the wire is removed. */
-  readonly preparedRelease: PreparedCall<Attachment, void> | undefined;
-}
-
-async function releaseInOrder(
   { attachment, action, held, netns, delegate }: Omit<PendingRelease, 'reason'>,
   tools: Tools,
-  { limitsOf, skip = new Set(), isProviderKnown = false, preparedRelease }: PreparedReleaseOptions,
+  { limitsOf, skip = new Set(), isProviderKnown = false }: ReleaseOptions,
 ): Promise<FailedRelease | undefined> {
   const { dataplane, ipam, log } = tools;
   const attempt = <Value>(service: Service, work: (limits: Limits) => Promise<Value>): Promise<Outcome<Value>> =>
@@ -88,7 +67,7 @@ async function releaseInOrder(
   }
   for (const provider of providersOf({ attachment, held, delegate, isProviderKnown }, tools)) {
     const service = serviceOf(provider);
-    const target = { attachment, held: provider === delegate ? held : undefined, delegate: provider, preparedRelease };
+    const target = { attachment, held: provider === delegate ? held : undefined, delegate: provider };
     const released = await attempt(service, (limits) => releaseFrom(target, tools, limits));
     if (!released.ok) return { action: remaining, service, failure: released.failure };
   }
@@ -130,18 +109,14 @@ interface ReleaseTarget {
   readonly delegate: Delegate | undefined;
 }
 
-async function releaseFrom(
-  { attachment, held, delegate, preparedRelease }: ReleaseTarget & Pick<PreparedReleaseOptions, 'preparedRelease'>,
-  tools: Tools,
-  limits: Limits,
-): Promise<void> {
+async function releaseFrom({ attachment, held, delegate }: ReleaseTarget, tools: Tools, limits: Limits): Promise<void> {
   const { ipam, upkeep, clock, circuitBreaker } = tools;
   if (delegate) {
     await circuitBreaker.run(attachment.network, delegate, () => callDelegate(delegate, 'DEL', { clock, limits }));
     return;
   }
   if (isKnown(held)) await upkeep.ipam.releaseHeld(attachment, held, limits);
-  else await (preparedRelease ? preparedRelease.send(attachment, limits) : ipam.release(attachment, limits));
+  else await ipam.release(attachment, limits);
 }
 
 type Outcome<Value> = { readonly ok: true; readonly value: Value } | { readonly ok: false; readonly failure: Failure };

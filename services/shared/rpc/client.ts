@@ -16,7 +16,6 @@ import { failureOfError } from '../failure/status.js';
 import { systemClock } from '../runtime/clock.js';
 import { markFailed } from '../telemetry/span.js';
 import type { ClientTls } from '../tls/certificate-source.js';
-import { PreopenedCall } from './preopened-call.js';
 import { Connection } from './connection.js';
 import { RELEASE, writeRelease } from './release.js';
 import {
@@ -36,21 +35,6 @@ export interface CallLimits {
   readonly signal?: AbortSignal;
   /** Asks the server for the intervals of the call, and receives them before the call ends. */
   readonly onTiming?: (text: string) => void;
-}
-
-/** A call that is opened before its request is known. */
-export interface OpenedCall<Request, Response> {
-  /** Like {@link Peer.call}. The first use sends over the opened call, unless that has failed or expired. */
-  send(request: Request, limits: CallLimits): Promise<Response>;
-  /** Cancels the opened call if it was not used. Idempotent. */
-  close(): void;
-}
-
-interface Exchange<Request, Response> {
-  readonly method: MethodDefinition<Request, Response>;
-  readonly request: Request;
-  readonly limits: CallLimits;
-  readonly opened?: PreopenedCall<Request, Response> | undefined;
 }
 
 export interface PeerOptions {
@@ -96,27 +80,6 @@ export class Peer {
     request: Request,
     limits: CallLimits,
   ): Promise<Response> {
-    return this.#exchange({ method, request, limits });
-  }
-
-  /**
-   * Opens a call before its request is known. Both peers then do the work of opening while the caller waits for
-   * something else.
-   *
-   * Under a recording trace no call is opened in advance, so that the span shows the duration of the whole call.
-   */
-  open<Request, Response>(
-    method: MethodDefinition<Request, Response>,
-    { deadlineMs }: Pick<CallLimits, 'deadlineMs'>,
-  ): OpenedCall<Request, Response> {
-    const opened = this.#closed || trace.getActiveSpan()?.isRecording() ? undefined : this.#open(method, deadlineMs);
-    return {
-      send: (request, limits) => this.#exchange({ method, request, limits, opened }),
-      close: () => opened?.close(),
-    };
-  }
-
-  #exchange<Request, Response>({ method, request, limits, opened }: Exchange<Request, Response>): Promise<Response> {
     const span = this.#startSpan(method.path);
     return new Promise((resolve, reject) => {
       if (this.#closed) {
@@ -151,24 +114,14 @@ export class Peer {
         const text = timingOf(metadata);
         if (text !== undefined) limits.onTiming?.(text);
       };
-      const begin = (): (() => void) => {
-        const { path, requestSerialize } = method;
-        const metadata = this.#metadata(trace.setSpan(context.active(), span));
-        if (limits.onTiming) askForTiming(metadata);
-        const options = { deadline: limits.deadlineMs };
-        const call = this.#connection.client.makeUnaryRequest(
-          path,
-          requestSerialize,
-          receive,
-          request,
-          metadata,
-          options,
-          ended,
-        );
-        if (limits.onTiming) call.on('metadata', receiveTiming);
-        return () => call.cancel();
-      };
-      const cancel = opened?.send(request, { receive, ended, receiveTiming }) ?? begin();
+      const { path, requestSerialize } = method;
+      const metadata = this.#metadata(trace.setSpan(context.active(), span));
+      if (limits.onTiming) askForTiming(metadata);
+      const options = { deadline: limits.deadlineMs };
+      const { client } = this.#connection;
+      const call = client.makeUnaryRequest(path, requestSerialize, receive, request, metadata, options, ended);
+      const cancel = (): void => call.cancel();
+      if (limits.onTiming) call.on('metadata', receiveTiming);
       limits.signal?.addEventListener('abort', cancel, { once: true });
       if (limits.signal?.aborted) cancel();
     });
@@ -212,30 +165,6 @@ export class Peer {
   close(): void {
     this.#closed = true;
     this.#connection.close();
-  }
-
-  #open<Request, Response>(
-    { path, requestSerialize }: MethodDefinition<Request, Response>,
-    deadlineMs: number,
-  ): PreopenedCall<Request, Response> {
-    const options = { deadline: deadlineMs };
-    return new PreopenedCall(({ receive, ended, receiveTiming }) => {
-      // On a closed channel gRPC would throw, and the error would be uncaught.
-      if (this.#closed) return undefined;
-      const metadata = this.#metadata(context.active());
-      askForTiming(metadata);
-      const stream = this.#connection.client.makeClientStreamRequest(
-        path,
-        requestSerialize,
-        receive,
-        metadata,
-        options,
-        ended,
-      );
-      stream.on('metadata', receiveTiming);
-      // `ended` reports the error.
-      return stream.on('error', () => undefined);
-    });
   }
 
   /** @param from - context of the trace that the call belongs to */

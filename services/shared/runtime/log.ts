@@ -5,7 +5,6 @@ import { pino, type DestinationStream, type Logger } from 'pino';
 
 import { formatAttachment, type Attachment } from '../attachment/attachment.js';
 import { Failure } from '../failure/failure.js';
-import { LateLines } from './late-lines.js';
 import { openStandardError } from './standard-error.js';
 
 export type { Logger } from 'pino';
@@ -17,7 +16,7 @@ export interface LogOptions {
   /** Name of the process, on every line. */
   readonly service: string;
   readonly level: (typeof LOG_LEVELS)[number];
-  /** Destination that lines are written to immediately. Default: {@link LateLines} on standard error. */
+  /** Destination that lines are written to immediately. Default: standard error. */
   readonly destination?: DestinationStream;
 }
 
@@ -72,13 +71,10 @@ function requestErrors(of: Context): RequestErrors | undefined {
   return errors instanceof RequestErrors ? errors : undefined;
 }
 
-let standardError: LateLines | undefined;
+let standardError: DestinationStream | undefined;
 
 /** A logger of JSON lines, each with its trace and attachment. */
 export function createLogger({ service, level, destination }: LogOptions): Logger {
-  const late = destination
-    ? undefined
-    : (standardError ??= new LateLines(openStandardError((lines) => reportLostLines(lines))));
   const log = pino(
     {
       level,
@@ -87,9 +83,8 @@ export function createLogger({ service, level, destination }: LogOptions): Logge
       formatters: { level: (label) => ({ level: label }) },
       serializers: { err: (error: unknown) => describeError(error) },
       mixin: scope,
-      ...late?.options(),
     },
-    late ?? destination,
+    destination ?? (standardError ??= openStandardError((lines) => reportLostLines(lines))),
   );
   const reportLostLines = (lines: number): void =>
     log.warn({ lines }, 'log lines were lost, because standard error was blocked');

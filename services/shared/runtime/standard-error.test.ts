@@ -147,3 +147,16 @@ test('a full disk ends no process, which writes its lines once there is room', (
     execFileSync('umount', [folder]);
   }
 });
+
+test.each([
+  ['ends by itself', ''],
+  ['exits', 'process.exit(3);'],
+  ['throws', "throw new Error('a defect');"],
+])('a process that %s has written its lines, of several loggers in their order', (_, end) => {
+  const script = program(`
+    const second = createLogger({ service: 'test', level: 'info' });
+    log.info('first'); second.info('second'); ${end}`);
+  const { stderr } = spawnSync(process.execPath, script, { encoding: 'utf8' });
+  const lines = stderr.split('\n').filter((line) => line.startsWith('{"level"'));
+  expect(lines.map((line) => JSON.parse(line).msg)).toEqual(['first', 'second']);
+});
