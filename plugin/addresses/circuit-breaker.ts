@@ -7,7 +7,7 @@ import type { Delegate } from './mode.js';
 /** How long a circuit stays open after a timeout, in milliseconds. The journal retries within that time and closes it. */
 const OPEN_MS = 30_000;
 
-/** When a call timed out. In the future if the clock was set back. */
+/** When a call timed out, by the monotonic clock. */
 interface Timeout {
   readonly atMs: number;
 }

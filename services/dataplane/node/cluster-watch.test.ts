@@ -125,6 +125,7 @@ describe('a stream that is cut', () => {
       await poll(() => follower.received.length).toBe(times + 1);
       expect(pausesMs).toHaveLength(1);
       expect(pausesMs[0]).toBeLessThan(1.5 * first);
+      expect(pausesMs[0]).toBeGreaterThan(0.5 * first);
     }
   });
 

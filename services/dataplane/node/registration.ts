@@ -94,6 +94,8 @@ export class Registration implements IpamFollower {
   /** Starts; call once. The first reading happens once the watch is open or has failed. */
   start(): void {
     this.#queue.request('watch');
+    // A watch that hangs while it opens must not prevent the registration.
+    this.#queue.request('registration', this.#options.pollMs);
   }
 
   follow({ cluster, self }: IpamView): void {

@@ -333,7 +333,13 @@ export class StepBackoff {
   }
 
   #at(key: string): BackoffEntry {
-    const entry = this.#entries.get(key) ?? { count: 0, dueMs: 0, refusal: undefined, repairs: 0, repairedMs: 0 };
+    const entry = this.#entries.get(key) ?? {
+      count: 0,
+      dueMs: 0,
+      refusal: undefined,
+      repairs: 0,
+      repairedMs: -Infinity,
+    };
     this.#entries.set(key, entry);
     return entry;
   }

@@ -1,4 +1,5 @@
 import { context, createContextKey, ROOT_CONTEXT } from '@opentelemetry/api';
+import { AsyncLocalStorageContextManager } from '@opentelemetry/context-async-hooks';
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 
@@ -173,16 +174,106 @@ test('a run that exceeds its time limit is aborted, and counts as a failure', as
   expect([runs(), clock.sleeping]).toEqual([2, 0]);
 });
 
-test('runs belong to no caller’s trace', async () => {
-  const key = createContextKey('caller');
-  const seen: unknown[] = [];
-  const { queue } = start(() => {
-    seen.push(context.active().getValue(key));
-    return done();
+/** The same by a clock that the test advances; the back-offs are 10, 20, 40, … ms. */
+function startManual(
+  reconcile: (key: string, signal: AbortSignal, run: number) => Promise<NextRun | undefined>,
+  rest: Partial<WorkQueueOptions<string>> = {},
+) {
+  const clock = new ManualClock();
+  const failures: number[] = [];
+  let runs = 0;
+  const queue = new WorkQueue<string>({
+    reconcile: (key, signal) => reconcile(key, signal, ++runs),
+    retryInMs: (count) => 10 * 2 ** count,
+    onFailure: (_, inMs) => failures.push(inMs),
+    clock,
+    ...rest,
   });
-  context.with(ROOT_CONTEXT.setValue(key, 'pod'), () => queue.request('a'));
+  return { queue, clock, failures, runs: () => runs };
+}
+
+test('stop waits for a run that ends late', async () => {
+  let end = (): void => undefined;
+  const { queue } = startManual(() => new Promise((resolve) => (end = () => resolve(undefined))));
+  queue.request('a');
+  let isStopped = false;
+  const stopped = queue.stop().then(() => (isStopped = true));
   await idle();
-  expect(seen).toEqual([undefined]);
+  expect(isStopped).toBe(false);
+  end();
+  await stopped;
+});
+
+test('a request during a run is not postponed to the time that the run returns', async () => {
+  const ends: (() => void)[] = [];
+  const { queue, runs } = startManual(() => new Promise((resolve) => ends.push(() => resolve({ inMs: 500 }))));
+  queue.request('a');
+  queue.request('a');
+  ends.shift()?.();
+  await idle();
+  expect(runs()).toBe(2);
+  ends.shift()?.();
+  await queue.stop();
+});
+
+test('a later request does not postpone an earlier one', async () => {
+  const { queue, clock } = startManual(() => Promise.resolve(undefined));
+  queue.request('a', 30);
+  queue.request('a', 200);
+  await idle();
+  expect(clock.nextMs).toBe(30);
+  await queue.stop();
+});
+
+test('a success that returns a time resets the back-off', async () => {
+  const { queue, clock, failures } = startManual((_, __, run) =>
+    run === 3 ? Promise.resolve({ inMs: 5 }) : Promise.reject(new Error('no')),
+  );
+  queue.request('a');
+  for (const ms of [10, 20, 5, 10]) {
+    await idle();
+    clock.advance(ms);
+  }
+  await idle();
+  expect(failures.slice(0, 3)).toEqual([10, 20, 10]);
+  await queue.stop();
+});
+
+test('a key that waits for a place does not run after stop', async () => {
+  const seen: string[] = [];
+  const { queue } = startManual(
+    (key, signal) => {
+      seen.push(key);
+      return new Promise((resolve) => signal.addEventListener('abort', () => resolve(undefined)));
+    },
+    { concurrency: 1 },
+  );
+  queue.request('a');
+  queue.request('b');
+  await idle();
+  await queue.stop();
+  expect(seen).toEqual(['a']);
+});
+
+test('runs belong to no caller’s trace', async () => {
+  context.setGlobalContextManager(new AsyncLocalStorageContextManager().enable());
+  try {
+    const key = createContextKey('caller');
+    const seen: unknown[] = [];
+    const record = () => seen.push(context.active().getValue(key));
+    const { queue } = startManual(() => {
+      record();
+      return done();
+    });
+    context.with(ROOT_CONTEXT.setValue(key, 'pod'), () => {
+      record();
+      queue.request('a');
+    });
+    await idle();
+    expect(seen).toEqual(['pod', undefined]);
+  } finally {
+    context.disable();
+  }
 });
 
 test('property: runs of a key never overlap, at most so many run at once, and no request is lost', async () => {
