@@ -54,13 +54,7 @@ export interface AllocationRequest {
 /** The parts of a pod's request that request policies evaluate. */
 export type PolicyInput = Pick<
   PodRequest,
-  | 'chosenFamilies'
-  | 'addressesWithoutIpam'
-  | 'macAddress'
-  | 'sourcePrefixes'
-  | 'floatingIps'
-  | 'poolChoices'
-  | 'namespaceLabels'
+  'chosenFamilies' | 'addressesWithoutIpam' | 'macAddress' | 'sourcePrefixes' | 'poolChoices' | 'namespaceLabels'
 >;
 
 /** A request whose addresses podwire-ipam does not allocate. */

@@ -79,14 +79,12 @@ function requestsOf({
   addressesWithoutIpam,
   macAddress = '',
   sourcePrefixes,
-  floatingIps,
 }: PolicyInput): PodRequests {
   return {
     families: chosenFamilies.map(familyMessage),
     addressesWithoutIpam: [...addressesWithoutIpam],
     macAddress,
     sourcePrefixes: [...sourcePrefixes],
-    floatingIps: [...floatingIps],
   };
 }
 

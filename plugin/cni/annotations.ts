@@ -16,8 +16,6 @@ export interface Annotations {
   readonly mac: RequestedMac | undefined;
   /** Source prefixes that the pod may use beside its own addresses, as CIDRs. */
   readonly sourcePrefixes: readonly string[];
-  /** External addresses to map to the pod. */
-  readonly floatingIps: readonly string[];
 }
 
 /** Requests in Calico's annotations of a namespace, for its pods. */
@@ -26,14 +24,10 @@ export type NamespaceAnnotations = Pick<Annotations, 'ipv4Pools' | 'ipv6Pools' |
 /** `feature_control`: what the network configuration allows pods to request. */
 export interface Features {
   readonly ip_addrs_no_ipam: boolean;
-  readonly floating_ips: boolean;
   readonly allowed_source_prefixes: boolean;
 }
 
 const PREFIX = 'cni.projectcalico.org/';
-
-const FLOATING_IPS = 'floatingIPs';
-export const FLOATING_IPS_SOURCE = `annotation ${PREFIX}${FLOATING_IPS}`;
 
 /** Prefix of Calico's annotations that Podwire does not implement. */
 const IGNORED_PREFIX = 'qos.projectcalico.org/';
@@ -52,13 +46,13 @@ export function readAnnotations(
   const sourceOf = (name: string) => `annotation ${PREFIX}${name}`;
   const list = (name: string) => readList(sourceOf(name), annotations[`${PREFIX}${name}`], report);
   reportDisabledFeatures(annotations, features, report);
+  reportFloatingIps(sourceOf('floatingIPs'), list('floatingIPs'), report);
   const choices = readChoices('annotation', annotations, report);
   return {
     addresses: readAddresses(sourceOf('ipAddrs'), list('ipAddrs'), report),
     addressesWithoutIpam: readAddresses(sourceOf('ipAddrsNoIpam'), list('ipAddrsNoIpam'), report),
     mac: readMac(sourceOf('hwAddr'), annotations[`${PREFIX}hwAddr`] ?? '', report),
     sourcePrefixes: readPrefixes(sourceOf('allowedSourcePrefixes'), list('allowedSourcePrefixes'), report),
-    floatingIps: readFloatingIps(FLOATING_IPS_SOURCE, list(FLOATING_IPS), report),
     ...choices,
   };
 }
@@ -105,19 +99,21 @@ function reportDisabledFeatures(
   const gates = [
     ['ipAddrsNoIpam', 'ip_addrs_no_ipam'],
     ['allowedSourcePrefixes', 'allowed_source_prefixes'],
-    [FLOATING_IPS, 'floating_ips'],
   ] as const;
   for (const [name, key] of gates) {
     const text = annotations[`${PREFIX}${name}`];
     if (text === undefined || text === '' || text.trim() === '[]') continue;
     const field = `annotation ${PREFIX}${name}`;
     if (features[key]) continue;
-    const reason =
-      name === FLOATING_IPS
-        ? 'requests floating IPs, which feature_control.floating_ips of the network configuration does not allow and Podwire does not support; remove it'
-        : `needs feature_control.${key} to be true in the network configuration`;
-    report({ field, reason });
+    report({ field, reason: `needs feature_control.${key} to be true in the network configuration` });
   }
+}
+
+/** Reports floating IPs, as podwire-dataplane has no NAT for them. */
+function reportFloatingIps(source: string, texts: readonly string[], report: ReportViolation): void {
+  if (texts.length === 0) return;
+  const reason = `requests floating IPs (${texts.join(', ')}), which Podwire does not support, as podwire-dataplane has no NAT for them; remove it and publish a port of the pod by portMappings or a Service`;
+  report({ field: source, reason });
 }
 
 const FAMILY: Readonly<Record<string, Family>> = { IPv4: 4, IPv6: 6 };
@@ -142,15 +138,6 @@ function readPrefixes(source: string, texts: readonly string[], report: ReportVi
     const parsed = parsePrefix(text);
     if (parsed.ok) return [formatPrefix(parsed.prefix)];
     report({ field: source, reason: `has ${JSON.stringify(text)}, which ${reasonOf(parsed.fault)}` });
-    return [];
-  });
-}
-
-function readFloatingIps(source: string, texts: readonly string[], report: ReportViolation): string[] {
-  return texts.flatMap((text) => {
-    const address = parseAddress(text);
-    if (address) return [formatAddress(address)];
-    report({ field: source, reason: `has ${JSON.stringify(text)}, which is not an IP address` });
     return [];
   });
 }

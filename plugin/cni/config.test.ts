@@ -13,7 +13,7 @@ const READ = {
   device_type: 'veth',
   nodename: 'node-1',
   hostname: 'node-1',
-  feature_control: { ip_addrs_no_ipam: true, floating_ips: true, allowed_source_prefixes: true },
+  feature_control: { ip_addrs_no_ipam: true, allowed_source_prefixes: true },
   container_settings: { allow_ip_forwarding: true },
 };
 

@@ -14,7 +14,6 @@ const NOTHING: PodRequest = {
   addressesWithoutIpam: [],
   macAddress: undefined,
   sourcePrefixes: [],
-  floatingIps: [],
   chosenFamilies: [],
   poolChoices: [],
   namespaceLabels: {},
@@ -44,7 +43,7 @@ const annotated = (annotations: Readonly<Record<string, unknown>>, keys: Keys = 
   runtimeConfig: { 'io.kubernetes.cri.pod-annotations': prefixed(annotations) },
 });
 
-const ALLOWED = { feature_control: { ip_addrs_no_ipam: true, floating_ips: true, allowed_source_prefixes: true } };
+const ALLOWED = { feature_control: { ip_addrs_no_ipam: true, allowed_source_prefixes: true } };
 const MAC = '02:00:00:00:00:07';
 
 type Case = readonly [string, Keys, string, Partial<PodRequest>];
@@ -189,18 +188,7 @@ describe('a pod gets', () => {
       '',
       { sourcePrefixes: ['8.8.8.0/24', 'fd00::/8'] },
     ],
-    [
-      'floating IPs, where they are allowed',
-      annotated({ floatingIPs: ['1.2.3.4', 'FD00::1', '1.2.3.5'] }, ALLOWED),
-      '',
-      { floatingIps: ['1.2.3.4', 'fd00::1', '1.2.3.5'] },
-    ],
-    [
-      'no floating IP from an empty annotation',
-      annotated({ floatingIPs: '[]', ipAddrsNoIpam: '[ ]'.replace(' ', '') }),
-      '',
-      {},
-    ],
+    ['nothing from empty annotations', annotated({ floatingIPs: '[]', ipAddrsNoIpam: '[ ]'.replace(' ', '') }), '', {}],
     [
       'nothing from annotations of other projects',
       {
@@ -296,16 +284,10 @@ describe('a request is refused, with its source, for', () => {
       `${PLACE}allowedSourcePrefixes has "8.8.8.8/24", which has host bits set`,
     ],
     [
-      'floating IPs that are not allowed',
-      annotated({ floatingIPs: ['1.2.3.4'] }),
+      'floating IPs, even if the configuration allows them as for Calico',
+      annotated({ floatingIPs: ['1.2.3.4', 'fd00::1'] }, { feature_control: { floating_ips: true } }),
       '',
-      `${PLACE}floatingIPs requests floating IPs, which feature_control.floating_ips of the network configuration does not allow and Podwire does not support; remove it`,
-    ],
-    [
-      'floating IPs that are not addresses',
-      annotated({ floatingIPs: ['1.2.3.4/32'] }, ALLOWED),
-      '',
-      `${PLACE}floatingIPs has "1.2.3.4/32", which is not an IP address`,
+      `${PLACE}floatingIPs requests floating IPs (1.2.3.4, fd00::1), which Podwire does not support, as podwire-dataplane has no NAT for them; remove it and publish a port of the pod by portMappings or a Service`,
     ],
     [
       'a multicast MAC address',

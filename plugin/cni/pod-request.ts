@@ -19,8 +19,6 @@ export interface PodRequest {
   readonly macAddress: Mac | undefined;
   /** Source prefixes that the pod may use beside its own addresses, as CIDRs. */
   readonly sourcePrefixes: readonly string[];
-  /** External addresses to map to the pod. Podwire does not support them; ADD reports that. */
-  readonly floatingIps: readonly string[];
   /** The families, if the pod or its namespace chose them. */
   readonly chosenFamilies: readonly Family[];
   /** The pools, each with its origin. */
@@ -77,7 +75,6 @@ export function resolvePodRequest(requestSources: RequestSources, args: ArgsRequ
   const chosen = {
     macAddress: mac?.value,
     sourcePrefixes: annotations.sourcePrefixes,
-    floatingIps: annotations.floatingIps,
     chosenFamilies: chosenFamilies ?? [],
     namespaceLabels: requestSources.namespaceLabels,
     addresses: withoutIpam ? [] : (addresses?.value ?? []),

@@ -90,10 +90,7 @@ export const DNS = z.looseObject(
 export const REQUEST_KEYS = {
   dns: DNS.nullish(),
   feature_control: z
-    .object(
-      { ip_addrs_no_ipam: FLAG, floating_ips: FLAG, allowed_source_prefixes: FLAG },
-      { error: 'must be an object' },
-    )
+    .object({ ip_addrs_no_ipam: FLAG, allowed_source_prefixes: FLAG }, { error: 'must be an object' })
     .prefault({}),
   runtimeConfig: z
     .looseObject(

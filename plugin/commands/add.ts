@@ -14,7 +14,7 @@ import {
 } from '../addresses/ipam-result.js';
 import { delegateOf } from '../addresses/mode.js';
 import type { Allocation, Endpoint, Interface, NetnsIdentity, DesiredPod } from '../clients/clients.js';
-import { FLOATING_IPS_SOURCE, isIpv6 } from '../cni/annotations.js';
+import { isIpv6 } from '../cni/annotations.js';
 import { addResult, writeResult, type ResultIp } from '../cni/result.js';
 import type { AttachRequest } from '../requests/request.js';
 import type { CommandTools } from './context.js';
@@ -31,7 +31,6 @@ import { undo, type Progress } from './undo.js';
 export async function add(request: AttachRequest, tools: CommandTools): Promise<object> {
   const { attachment, config } = request;
   const { dataplane, limits } = tools;
-  await rejectUnsupported(request, tools);
   if (request.mode.kind === 'ipam-only') return addAddresses(request, tools);
   warnIgnored(request, tools);
   const netns = tools.netns.identify(request.netns);
@@ -98,19 +97,6 @@ export function endpointWithoutIpam({ attachment, podRequest }: AttachRequest): 
 }
 
 /**
- * Rejects unsupported requests before ADD changes anything. Authorizes first: an unauthorized namespace gets REQUEST_DENIED
- * even for an unsupported request.
- * @throws Failure REQUEST_DENIED, or INVALID_CONFIG with the alternative
- */
-async function rejectUnsupported(request: AttachRequest, tools: CommandTools): Promise<void> {
-  const { floatingIps } = request.podRequest;
-  if (floatingIps.length === 0) return;
-  await authorize(request, tools);
-  const reason = `requests floating IPs (${floatingIps.join(', ')}), which Podwire does not support, as podwire-dataplane has no NAT for them; remove it and publish a port of the pod by portMappings or a Service`;
-  throw violationsFailure('INVALID_CONFIG', 'request refused', [{ field: FLOATING_IPS_SOURCE, reason }]);
-}
-
-/**
  * Allocates an attachment's addresses. Addresses without IPAM count as already allocated, so that only a wire decides
  * whether an earlier ADD holds them.
  */
@@ -132,8 +118,8 @@ async function obtainEndpoint(request: AttachRequest, netns: NetnsIdentity, tool
  * @throws Failure REQUEST_DENIED
  */
 async function authorize({ pod, podRequest }: AttachRequest, { ipam, limits }: CommandTools): Promise<void> {
-  const { addresses, addressesWithoutIpam, chosenFamilies, macAddress, sourcePrefixes, floatingIps } = podRequest;
-  const lists = [addresses, addressesWithoutIpam, chosenFamilies, sourcePrefixes, floatingIps];
+  const { addresses, addressesWithoutIpam, chosenFamilies, macAddress, sourcePrefixes } = podRequest;
+  const lists = [addresses, addressesWithoutIpam, chosenFamilies, sourcePrefixes];
   const hasRequests = macAddress !== undefined || lists.some((list) => list.length > 0);
   if (pod && hasRequests) await ipam.authorize({ pod, addresses, policyInput: podRequest }, limits);
 }

@@ -121,7 +121,6 @@ describe('the input of request policies', () => {
           addressesWithoutIpam: [],
           macAddress: MAC,
           sourcePrefixes: ['8.8.8.0/24'],
-          floatingIps: [],
         },
       }),
     ]);
@@ -187,27 +186,6 @@ describe('the input of request policies', () => {
     expect(asked('AuthorizeRequests')).toEqual([]);
   });
 
-  test('is evaluated before unsupported requests are refused, without any effect', async () => {
-    const config = {
-      feature_control: { floating_ips: true },
-      runtimeConfig: { [CAPABILITY]: { 'cni.projectcalico.org/floatingIPs': '["192.0.2.7"]' } },
-    };
-    plugin.script.failNext('AuthorizeRequests', denial);
-    for (const [code, text] of [
-      [109, denial.message],
-      [
-        7,
-        'annotation cni.projectcalico.org/floatingIPs requests floating IPs (192.0.2.7), which Podwire does not support',
-      ],
-    ]) {
-      const { exitCode, stdout } = await plugin.run('ADD', { config });
-      expect([exitCode, JSON.parse(stdout)]).toMatchObject([1, { code, msg: expect.stringContaining(String(text)) }]);
-    }
-    expect(asked('AuthorizeRequests').at(-1)).toMatchObject({ requests: { floatingIps: ['192.0.2.7'] } });
-    expect(plugin.script.calls).toEqual(['AuthorizeRequests', 'AuthorizeRequests']);
-    expect(plugin.state()).toBe(NOTHING);
-  });
-
   test('is refused, and the attachment keeps what it has', async () => {
     await add({});
     const before = plugin.state();
@@ -217,14 +195,22 @@ describe('the input of request policies', () => {
   });
 });
 
-test('a refused request calls no service', async () => {
+test.each([
+  ['of two sources that differ', { ips: ['10.65.0.7'] }, 'CNI_ARGS IP requests 10.65.0.8'],
+  [
+    'for floating IPs',
+    { [CAPABILITY]: { 'cni.projectcalico.org/floatingIPs': '["192.0.2.7"]' } },
+    'annotation cni.projectcalico.org/floatingIPs requests floating IPs (192.0.2.7), which Podwire does not support',
+  ],
+])('a refused request %s calls no service', async (_, runtimeConfig, message) => {
   const { exitCode, stdout } = await plugin.run('ADD', {
-    config: { runtimeConfig: { ips: ['10.65.0.7'] } },
+    config: { runtimeConfig },
     variables: { CNI_ARGS: 'IP=10.65.0.8' },
   });
   expect(exitCode).toBe(1);
-  expect(JSON.parse(stdout)).toMatchObject({ code: 7, msg: expect.stringContaining('CNI_ARGS IP requests 10.65.0.8') });
+  expect(JSON.parse(stdout)).toMatchObject({ code: 7, msg: expect.stringContaining(message) });
   expect(plugin.script.calls).toEqual([]);
+  expect(plugin.state()).toBe(NOTHING);
 });
 
 describe('a configuration that was written for Calico', () => {
@@ -280,7 +266,7 @@ describe('a configuration that was written for Calico', () => {
 
   test.each([
     [{ num_queues: -1 }, /num_queues must be from 0 to 4096/],
-    [{ feature_control: { floating_ips: 1 } }, /feature_control\.floating_ips must be true or false/],
+    [{ feature_control: { ip_addrs_no_ipam: 1 } }, /feature_control\.ip_addrs_no_ipam must be true or false/],
     [{ hostname: 'A_b' }, /hostname is not a valid name of a Kubernetes node/],
   ])('is refused as %j', async (config, message) => {
     const { stdout } = await plugin.run('ADD', { config });

@@ -44,6 +44,13 @@ const annotated = (annotations: Readonly<Record<string, string>>, config: object
   config: { ...config, runtimeConfig: { [CAPABILITY]: annotations } },
 });
 
+/** The changes of an ADD to the node and to the pod. */
+const kernel = async ({ name }: Pod) => ({
+  ...(await footprint(stack)),
+  neighbours: undefined,
+  pod: run('ip', '-n', name, '-o', 'link', 'show'),
+});
+
 beforeAll(async () => {
   await stack.start();
   for (const pool of [
@@ -110,13 +117,7 @@ describe('by a request policy', () => {
     const CNI_ARGS = `IgnoreUnknown=1;K8S_POD_NAMESPACE=${namespace};K8S_POD_NAME=web-0`;
     return { ...annotated(named, { feature_control: GATES, ...rest }), env: { CNI_ARGS } };
   };
-  const GATES = { ip_addrs_no_ipam: true, allowed_source_prefixes: true, floating_ips: true };
-  /** The changes of an ADD to the node and to the pod. */
-  const kernel = async ({ name }: Pod) => ({
-    ...(await footprint(stack)),
-    neighbours: undefined,
-    pod: run('ip', '-n', name, '-o', 'link', 'show'),
-  });
+  const GATES = { ip_addrs_no_ipam: true, allowed_source_prefixes: true };
 
   beforeAll(() => {
     const policies = [
@@ -127,7 +128,6 @@ describe('by a request policy', () => {
         addresses_without_ipam: {},
         mac_addresses: {},
         source_prefixes: {},
-        floating_ips: {},
       },
       {
         name: 'red',
@@ -136,7 +136,6 @@ describe('by a request policy', () => {
         mac_addresses: { ranges: ['02:00:00:00:00:00/16'] },
         source_prefixes: { cidrs: ['10.8.0.0/16'] },
         addresses_without_ipam: { cidrs: ['10.77.0.0/24'] },
-        floating_ips: { cidrs: ['192.0.2.0/24'] },
       },
     ];
     for (const request_policy of policies)
@@ -160,7 +159,6 @@ describe('by a request policy', () => {
   });
 
   test.each([
-    ['blue', { floatingIPs: '["192.0.2.7"]' }, 'floating IP 192.0.2.7'],
     ['blue', { ipv4pools: '["second"]' }, 'pool "second"'],
     ['red', { ipFamilies: '["IPv6"]', ipv6pools: '["sixth"]' }, 'allow it only pools "second"'],
     ['blue', { ipAddrs: '["10.66.0.9"]' }, 'address 10.66.0.9'],
@@ -178,10 +176,17 @@ describe('by a request policy', () => {
     expect(await allocations(stack)).toEqual([]);
   });
 
-  test('an allowed request that Podwire does not support is refused all the same', async () => {
-    const target = pod('e2e-policy-nat');
+  test('the network’s configuration is not evaluated', async () => {
+    const request = asking('blue', {}, { ipam: { type: 'podwire-ipam', ipv4_pools: ['second'] } });
+    expect(addressesOf(await add(pod('e2e-policy-conf'), request))).toEqual([expect.stringMatching(/^10\.66\.0\./)]);
+  });
+});
+
+describe('a pod is refused, and gets nothing, for', () => {
+  test('floating IPs', async () => {
+    const target = pod('e2e-floating');
     const before = await kernel(target);
-    expect(await refusal(target, asking('red', { floatingIPs: '["192.0.2.7"]' }))).toMatchObject({
+    expect(await refusal(target, annotated({ 'cni.projectcalico.org/floatingIPs': '["192.0.2.7"]' }))).toMatchObject({
       code: 7,
       msg: expect.stringMatching(
         /floatingIPs requests floating IPs \(192\.0\.2\.7\), which Podwire does not support.*remove it/,
@@ -190,13 +195,6 @@ describe('by a request policy', () => {
     expect(await kernel(target)).toEqual(before);
   });
 
-  test('the network’s configuration is not evaluated', async () => {
-    const request = asking('blue', {}, { ipam: { type: 'podwire-ipam', ipv4_pools: ['second'] } });
-    expect(addressesOf(await add(pod('e2e-policy-conf'), request))).toEqual([expect.stringMatching(/^10\.66\.0\./)]);
-  });
-});
-
-describe('a pod is refused, and gets nothing, for', () => {
   test('a pool of the other family, whatever its name suggests', async () => {
     const pools = {
       'cni.projectcalico.org/ipv4pools': '["sixth"]',

@@ -21,7 +21,6 @@ const SPEC = z.strictObject({
   addresses: TEXTS.optional(),
   addressesWithoutIPAM: TEXTS.optional(),
   sourcePrefixes: TEXTS.optional(),
-  floatingIPs: TEXTS.optional(),
   macAddresses: TEXTS.optional(),
   families: z.array(z.enum(['IPv4', 'IPv6'])).optional(),
 });
@@ -36,7 +35,6 @@ function policyOf({ name, resourceVersion = '', spec }: Wanted<z.infer<typeof SP
     addresses: ranges(spec.addresses),
     addressesWithoutIpam: ranges(spec.addressesWithoutIPAM),
     sourcePrefixes: ranges(spec.sourcePrefixes),
-    floatingIps: ranges(spec.floatingIPs),
     macAddresses: spec.macAddresses && { ranges: spec.macAddresses },
     families: spec.families && { families: spec.families.map((family) => FAMILIES[family]) },
     createTime: undefined,
@@ -53,7 +51,6 @@ function specOf(policy: RequestPolicy): ManifestObject {
     ...(policy.addresses && { addresses: policy.addresses.cidrs }),
     ...(policy.addressesWithoutIpam && { addressesWithoutIPAM: policy.addressesWithoutIpam.cidrs }),
     ...(policy.sourcePrefixes && { sourcePrefixes: policy.sourcePrefixes.cidrs }),
-    ...(policy.floatingIps && { floatingIPs: policy.floatingIps.cidrs }),
     ...(macAddresses && { macAddresses: macAddresses.ranges }),
     ...(families && { families: families.families.map(familyName) }),
   };
@@ -75,7 +72,6 @@ function rulesOf(policy: RequestPolicy): (readonly [name: string, allowed: strin
     ['Addresses', policy.addresses?.cidrs],
     ['Without IPAM', policy.addressesWithoutIpam?.cidrs],
     ['Source prefixes', policy.sourcePrefixes?.cidrs],
-    ['Floating IPs', policy.floatingIps?.cidrs],
     ['MACs', policy.macAddresses?.ranges],
     ['Families', families?.families.map(familyName)],
   ];

@@ -36,7 +36,6 @@ const TENANTS = RequestPolicy.fromPartial({
   addresses: { cidrs: ['10.65.0.0/28'] },
   addressesWithoutIpam: {},
   sourcePrefixes: { cidrs: ['10.8.0.0/16'] },
-  floatingIps: { cidrs: ['192.0.2.7'] },
   macAddresses: { ranges: ['02:42:00:00:00:00/16'] },
   families: { families: [IpFamily.IP_FAMILY_IPV4, IpFamily.IP_FAMILY_IPV6] },
 });
@@ -51,7 +50,6 @@ spec:
   addresses: [10.65.0.0/28]
   addressesWithoutIPAM: []
   sourcePrefixes: [10.8.0.0/16]
-  floatingIPs: [192.0.2.7]
   macAddresses: ['02:42:00:00:00:00/16']
   families: [IPv4, IPv6]
 `;
@@ -81,7 +79,6 @@ test('apply creates a request policy, and replaces an existing one', async () =>
     'Addresses | 10.65.0.0/28',
     'Without IPAM | none',
     'Source prefixes | 10.8.0.0/16',
-    'Floating IPs | 192.0.2.7',
     'MACs | 02:42:00:00:00:00/16',
     'Families | IPv4, IPv6',
     '',
@@ -275,7 +272,7 @@ test('request policies are listed, shown and deleted', async () => {
   const { stdout } = await fakes.podwirectl('get', 'policies');
   expect(stdout).toMatch(/^tenants +red, tier == 'lab' +pools: a, b, 10\.64\.0\.0\/12, has\(open\); addresses: /m);
   expect(stdout).toMatch(/^closed +all +pools: none/m);
-  expect((await fakes.podwirectl('describe', 'policies', 'tenants')).stdout).toContain('Floating IPs');
+  expect((await fakes.podwirectl('describe', 'policies', 'tenants')).stdout).toContain('Source prefixes');
   expect(await fakes.podwirectl('delete', 'policy', 'tenants')).toMatchObject({ exitCode: 2 });
   expect(requestsTo('DeleteRequestPolicy')).toEqual([]);
   const deleted = await fakes.podwirectl('delete', 'policy', 'tenants', '--resource-version', '7', '--yes');

@@ -28,7 +28,6 @@ export function readRequests(message: RequestsMessage | undefined, checks: Check
     addressesWithoutIpam: readHosts('requests.addresses_without_ipam', message.addressesWithoutIpam, checks),
     mac,
     sourcePrefixes: readPrefixes('requests.source_prefixes', message.sourcePrefixes, checks),
-    floatingIps: readHosts('requests.floating_ips', message.floatingIps, checks),
   };
 }
 

@@ -124,7 +124,6 @@ const NOUNS: Readonly<Record<RuleKind, string>> = {
   addresses: 'addresses',
   addressesWithoutIpam: 'addresses without IPAM',
   sourcePrefixes: 'source prefixes',
-  floatingIps: 'floating IPs',
   macAddresses: 'MAC addresses',
   families: 'families',
 };
@@ -258,13 +257,12 @@ interface RuleTest {
 
 /** The requested items. Pools that do not exist are left out, because nothing can be allocated from them. */
 function requestedItems(view: View, { pools, poolChoices, addresses, requests }: PolicyInput): RequestedItem[] {
-  const { families, addressesWithoutIpam, mac, sourcePrefixes, floatingIps } = requests;
+  const { families, addressesWithoutIpam, mac, sourcePrefixes } = requests;
   return [
     ...requestedPools(view, pools, poolChoices).map(poolItem),
     ...addresses.map((address) => addressItem(view, 'addresses', address)),
     ...addressesWithoutIpam.map((address) => addressItem(view, 'addressesWithoutIpam', address)),
-    ...sourcePrefixes.map((prefix) => rangeItem('sourcePrefixes', formatPrefix(prefix), prefix)),
-    ...floatingIps.map((address) => rangeItem('floatingIps', formatAddress(address), address)),
+    ...sourcePrefixes.map(sourcePrefixItem),
     ...(mac === undefined ? [] : [macItem(mac)]),
     ...families.map(familyItem),
   ];
@@ -314,11 +312,12 @@ function addressItem(view: View, kind: 'addresses' | 'addressesWithoutIpam', add
   };
 }
 
-type RangeKind = 'addresses' | 'addressesWithoutIpam' | 'sourcePrefixes' | 'floatingIps';
+type RangeKind = 'addresses' | 'addressesWithoutIpam' | 'sourcePrefixes';
 
-function rangeItem(kind: 'sourcePrefixes' | 'floatingIps', value: string, requested: Address | Prefix): RequestedItem {
-  const noun = kind === 'sourcePrefixes' ? 'source prefix' : 'floating IP';
-  return { kind, value, subject: `${noun} ${value}`, tests: [rangeTest(kind, requested)] };
+function sourcePrefixItem(prefix: Prefix): RequestedItem {
+  const kind = 'sourcePrefixes';
+  const value = formatPrefix(prefix);
+  return { kind, value, subject: `source prefix ${value}`, tests: [rangeTest(kind, prefix)] };
 }
 
 function rangeTest(kind: RangeKind, requested: Address | Prefix): RuleTest {

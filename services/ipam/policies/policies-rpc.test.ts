@@ -46,7 +46,6 @@ const FULL = {
   addresses: { cidrs: ['10.65.0.0/28', '10.65.0.99', 'fd00::/64'] },
   addressesWithoutIpam: { cidrs: [] },
   sourcePrefixes: { cidrs: ['10.8.0.0/16'] },
-  floatingIps: { cidrs: ['192.0.2.7'] },
   macAddresses: { ranges: ['02:42:00:00:00:00/16', '02:00:00:00:00:07'] },
   families: { families: [IpFamily.IP_FAMILY_IPV4] },
 };
@@ -228,7 +227,6 @@ describe('Allocate', () => {
           macAddress: '01:00:00:00:00:07',
           sourcePrefixes: ['10.8.0.1/24'],
           addressesWithoutIpam: ['10.9.0.1/24'],
-          floatingIps: ['x'],
         }),
       }),
     );
@@ -237,7 +235,6 @@ describe('Allocate', () => {
       'requests.mac_address',
       'requests.addresses_without_ipam[0]',
       'requests.source_prefixes[0]',
-      'requests.floating_ips[0]',
       'namespace_labels["kubernetes.io/metadata.name"]',
     ]);
   });

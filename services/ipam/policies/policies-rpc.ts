@@ -163,7 +163,6 @@ const NO_RULES: RequestRules = {
   addresses: undefined,
   addressesWithoutIpam: undefined,
   sourcePrefixes: undefined,
-  floatingIps: undefined,
   macAddresses: undefined,
   families: undefined,
 };
@@ -195,7 +194,6 @@ function readRules(message: PolicyMessage, checks: Checks): RequestRules {
     addresses: ranges('addresses', message.addresses),
     addressesWithoutIpam: ranges('addresses_without_ipam', message.addressesWithoutIpam),
     sourcePrefixes: ranges('source_prefixes', message.sourcePrefixes),
-    floatingIps: ranges('floating_ips', message.floatingIps),
     macAddresses: message.macAddresses && readMacRule(message.macAddresses, checks),
     families:
       message.families && readFamilies('request_policy.families.families', message.families.families, checks).sort(),
@@ -282,7 +280,6 @@ function requestPolicyMessage(policy: RequestPolicy): PolicyMessage {
     addresses: ranges(rules.addresses),
     addressesWithoutIpam: ranges(rules.addressesWithoutIpam),
     sourcePrefixes: ranges(rules.sourcePrefixes),
-    floatingIps: ranges(rules.floatingIps),
     macAddresses: rules.macAddresses && { ranges: rules.macAddresses.map(formatMacRange) },
     families: rules.families && { families: rules.families.map((family): IpFamily => FAMILY_MESSAGES[family]) },
     createTime: new Date(createTimeMs),
@@ -311,7 +308,6 @@ const KINDS: Readonly<Record<RuleKind, RequestKind>> = {
   addresses: RequestKind.REQUEST_KIND_ADDRESS,
   addressesWithoutIpam: RequestKind.REQUEST_KIND_ADDRESS_WITHOUT_IPAM,
   sourcePrefixes: RequestKind.REQUEST_KIND_SOURCE_PREFIX,
-  floatingIps: RequestKind.REQUEST_KIND_FLOATING_IP,
   macAddresses: RequestKind.REQUEST_KIND_MAC_ADDRESS,
   families: RequestKind.REQUEST_KIND_FAMILY,
 };

@@ -18,14 +18,13 @@ export interface RequestPolicy {
 
 /**
  * The rules of a policy. A missing rule does not restrict its kind; an empty rule allows nothing. At least one is
- * defined.
+ * defined, unless the stored policy has only a retired rule.
  */
 export interface RequestRules {
   readonly pools: PoolRule | undefined;
   readonly addresses: readonly Prefix[] | undefined;
   readonly addressesWithoutIpam: readonly Prefix[] | undefined;
   readonly sourcePrefixes: readonly Prefix[] | undefined;
-  readonly floatingIps: readonly Prefix[] | undefined;
   readonly macAddresses: readonly MacRange[] | undefined;
   readonly families: readonly Family[] | undefined;
 }
@@ -38,7 +37,6 @@ export const RULE_KINDS: readonly RuleKind[] = [
   'addresses',
   'addressesWithoutIpam',
   'sourcePrefixes',
-  'floatingIps',
   'macAddresses',
   'families',
 ];
@@ -62,7 +60,6 @@ export interface PodRequests {
   readonly addressesWithoutIpam: readonly Address[];
   readonly mac: Mac | undefined;
   readonly sourcePrefixes: readonly Prefix[];
-  readonly floatingIps: readonly Address[];
 }
 
 export const NO_REQUESTS: PodRequests = {
@@ -70,7 +67,6 @@ export const NO_REQUESTS: PodRequests = {
   addressesWithoutIpam: [],
   mac: undefined,
   sourcePrefixes: [],
-  floatingIps: [],
 };
 
 /** The source of a requested pool. */
@@ -95,7 +91,6 @@ export function allowedTexts(rules: RequestRules, kind: RuleKind): string[] {
     case 'addresses':
     case 'addressesWithoutIpam':
     case 'sourcePrefixes':
-    case 'floatingIps':
       return (rules[kind] ?? []).map(formatRange);
     case 'macAddresses':
       return (rules.macAddresses ?? []).map(formatMacRange);

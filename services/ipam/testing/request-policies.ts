@@ -25,7 +25,6 @@ interface RuleTexts {
   readonly addresses?: readonly string[] | undefined;
   readonly addressesWithoutIpam?: readonly string[] | undefined;
   readonly sourcePrefixes?: readonly string[] | undefined;
-  readonly floatingIps?: readonly string[] | undefined;
   readonly macAddresses?: readonly string[] | undefined;
   readonly families?: readonly (4 | 6)[] | undefined;
 }
@@ -45,7 +44,6 @@ export function rules({ pools, macAddresses, families, ...ranges }: RuleTexts): 
     addresses: ranges.addresses?.map(prefix),
     addressesWithoutIpam: ranges.addressesWithoutIpam?.map(prefix),
     sourcePrefixes: ranges.sourcePrefixes?.map(prefix),
-    floatingIps: ranges.floatingIps?.map(prefix),
     macAddresses: macAddresses?.map(macRange),
     families,
   };

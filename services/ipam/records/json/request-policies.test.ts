@@ -11,7 +11,7 @@ const KEY = '/calico/podwire/requestpolicies';
 const STORED = `{"kind":"RequestPolicyList","apiVersion":"podwire.dev/v1","metadata":{"note":"x"},"items":[{"metadata":{"name":"tenants","uid":"uid-tenants",
  "creationTimestamp":"2026-08-22T06:33:25Z","annotations":{"a":"b"}},"spec":{"namespaces":["red"],"namespaceSelector":"has(lab)","rules":{
  "pools":{"names":["a"],"cidrs":["10.0.0.0/8"],"selector":"has(open)"},"addresses":["10.0.0.0/28","10.0.0.99","fd00::/64"],
- "addressesWithoutIPAM":[],"sourcePrefixes":["10.8.0.0/16"],"floatingIPs":["192.0.2.7"],"macAddresses":["02:42:00:00:00:00/16"],
+ "addressesWithoutIPAM":[],"sourcePrefixes":["10.8.0.0/16"],"macAddresses":["02:42:00:00:00:00/16"],
  "families":["IPv4","IPv6"]}}}]}`;
 
 const TENANTS = policy('tenants', {
@@ -21,7 +21,6 @@ const TENANTS = policy('tenants', {
   addresses: ['10.0.0.0/28', '10.0.0.99/32', 'fd00::/64'],
   addressesWithoutIpam: [],
   sourcePrefixes: ['10.8.0.0/16'],
-  floatingIps: ['192.0.2.7/32'],
   macAddresses: ['02:42:00:00:00:00/16'],
   families: [4, 6],
 });
@@ -47,9 +46,18 @@ test('a removed rule is no longer stored; a new policy has no fields of others',
   expect(text).not.toContain('annotations');
 });
 
+test('the retired rule for floating IPs is ignored, and no longer stored', () => {
+  const decoded = decode(STORED.replace('"sourcePrefixes"', '"floatingIPs":["192.0.2.7"],"sourcePrefixes"'));
+  const value = [{ ...TENANTS, createTimeMs: Date.parse('2026-08-22T06:33:25Z') }];
+  expect(decoded.record).toEqual({ kind: 'requestPolicies', value });
+  expect(encodeRecord({ kind: 'requestPolicies', value }, decoded)).toEqual(parseJson(STORED.replaceAll('\n', '')));
+  const alone = STORED.replace(/"rules":\{[^]*\}\}\}/, '"rules":{"floatingIPs":["192.0.2.7"]}}}');
+  expect(decode(alone).record).toMatchObject({ value: [{ name: 'tenants', rules: policy('tenants', {}).rules }] });
+});
+
 test.each([
   ['"families":["IPv4","IPv6"]', '"families":["IPv5"]', 'items[0].spec.rules.families[0]'],
-  ['"floatingIPs"', '"ports"', 'items[0].spec.rules.ports'],
+  ['"sourcePrefixes"', '"ports"', 'items[0].spec.rules.ports'],
   ['"namespaces"', '"serviceAccounts":["x"],"namespaces"', 'items[0].spec.serviceAccounts'],
   ['"names":["a"]', '"names":["a"],"families":[4]', 'items[0].spec.rules.pools.families'],
   ['"has(lab)"', '"has("', 'items[0].spec.namespaceSelector'],

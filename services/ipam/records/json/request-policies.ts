@@ -34,15 +34,10 @@ import { isArray, isObject, type Json, type JsonObject } from './json.js';
  * of a policy would forbid less than its author intended. So a field of a later release makes the record unreadable.
  */
 
-const RULES = [
-  'pools',
-  'addresses',
-  'addressesWithoutIPAM',
-  'sourcePrefixes',
-  'floatingIPs',
-  'macAddresses',
-  'families',
-] as const;
+const RULES = ['pools', 'addresses', 'addressesWithoutIPAM', 'sourcePrefixes', 'macAddresses', 'families'] as const;
+
+/** A rule of earlier releases. Ignoring it allows nothing, because the plugin refuses all requests of this kind. */
+const RETIRED_RULE = 'floatingIPs';
 
 /** An unknown field may narrow the scope of a policy or allow more. */
 const SPEC = ['namespaces', 'namespaceSelector', 'rules'] as const;
@@ -72,7 +67,7 @@ function decodePolicy(source: Field): RequestPolicy {
 }
 
 function decodeRules(source: Field): RequestRules {
-  const raw = readKnownFields(source, RULES);
+  const raw = readKnownFields(source, [...RULES, RETIRED_RULE]);
   const rule = <Value>(name: (typeof RULES)[number], read: (source: Field) => Value): Value | undefined => {
     const found = field(raw, name, source.path);
     return isAbsent(found) ? undefined : read(found);
@@ -83,7 +78,6 @@ function decodeRules(source: Field): RequestRules {
     addresses: rule('addresses', ranges),
     addressesWithoutIpam: rule('addressesWithoutIPAM', ranges),
     sourcePrefixes: rule('sourcePrefixes', ranges),
-    floatingIps: rule('floatingIPs', ranges),
     macAddresses: rule('macAddresses', (found) => readList(found).map(readMacRange)),
     families: rule('families', (found) => readList(found).map(readFamily)),
   };
@@ -158,13 +152,12 @@ function encodePolicy({ name, uid, createTimeMs, ...spec }: RequestPolicy, raw: 
 }
 
 function encodeRules({ pools, families, macAddresses, ...ranges }: RequestRules): JsonObject {
-  const { addresses, addressesWithoutIpam, sourcePrefixes, floatingIps } = ranges;
+  const { addresses, addressesWithoutIpam, sourcePrefixes } = ranges;
   const rules: Record<(typeof RULES)[number], Json | undefined> = {
     pools: pools && { names: pools.names, cidrs: pools.prefixes.map(formatPrefix), selector: pools.selector },
     addresses: addresses?.map(formatRange),
     addressesWithoutIPAM: addressesWithoutIpam?.map(formatRange),
     sourcePrefixes: sourcePrefixes?.map(formatRange),
-    floatingIPs: floatingIps?.map(formatRange),
     macAddresses: macAddresses?.map(formatMacRange),
     families: families?.map((family) => `IPv${family}`),
   };

@@ -46,8 +46,6 @@ export enum RequestKind {
   REQUEST_KIND_ADDRESS_WITHOUT_IPAM = 3,
   /** REQUEST_KIND_SOURCE_PREFIX - A prefix to send from. */
   REQUEST_KIND_SOURCE_PREFIX = 4,
-  /** REQUEST_KIND_FLOATING_IP - A floating IP. */
-  REQUEST_KIND_FLOATING_IP = 5,
   /** REQUEST_KIND_MAC_ADDRESS - A MAC address. */
   REQUEST_KIND_MAC_ADDRESS = 6,
   /** REQUEST_KIND_FAMILY - A family. */
@@ -195,11 +193,6 @@ export interface PodRequests {
   macAddress: string;
   /** Prefixes that the pod may send from besides its own addresses (`10.65.8.0/24`), without host bits; at most 256. */
   sourcePrefixes: string[];
-  /**
-   * Floating IPs (`192.0.2.7`); at most 32. podwire-plugin always refuses them, as podwire-dataplane has no NAT for
-   * them.
-   */
-  floatingIps: string[];
 }
 
 /** PoolChoice states the origin of a requested pool. A pool may have several. */
@@ -869,7 +862,7 @@ export const AllocateRequest_NamespaceLabelsEntry: MessageFns<AllocateRequest_Na
 };
 
 function createBasePodRequests(): PodRequests {
-  return { families: [], addressesWithoutIpam: [], macAddress: "", sourcePrefixes: [], floatingIps: [] };
+  return { families: [], addressesWithoutIpam: [], macAddress: "", sourcePrefixes: [] };
 }
 
 export const PodRequests: MessageFns<PodRequests> = {
@@ -889,9 +882,6 @@ export const PodRequests: MessageFns<PodRequests> = {
     }
     for (const v of message.sourcePrefixes) {
       writer.uint32(34).string(v!);
-    }
-    for (const v of message.floatingIps) {
-      writer.uint32(42).string(v!);
     }
     return writer;
   },
@@ -951,14 +941,6 @@ export const PodRequests: MessageFns<PodRequests> = {
             message.sourcePrefixes.push(reader.string());
             continue;
           }
-          case 5: {
-            if (tag !== 42) {
-              break;
-            }
-
-            message.floatingIps.push(reader.string());
-            continue;
-          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -980,7 +962,6 @@ export const PodRequests: MessageFns<PodRequests> = {
     message.addressesWithoutIpam = object.addressesWithoutIpam?.map((e) => e) || [];
     message.macAddress = object.macAddress ?? "";
     message.sourcePrefixes = object.sourcePrefixes?.map((e) => e) || [];
-    message.floatingIps = object.floatingIps?.map((e) => e) || [];
     return message;
   },
 };

@@ -54,10 +54,6 @@ export interface RequestPolicy {
   sourcePrefixes?:
     | RangeRule
     | undefined;
-  /** The floating IPs that may be requested. */
-  floatingIps?:
-    | RangeRule
-    | undefined;
   /** The MAC addresses that may be requested. */
   macAddresses?:
     | MacRule
@@ -210,7 +206,6 @@ function createBaseRequestPolicy(): RequestPolicy {
     addresses: undefined,
     addressesWithoutIpam: undefined,
     sourcePrefixes: undefined,
-    floatingIps: undefined,
     macAddresses: undefined,
     families: undefined,
     createTime: undefined,
@@ -240,9 +235,6 @@ export const RequestPolicy: MessageFns<RequestPolicy> = {
     }
     if (message.sourcePrefixes !== undefined) {
       RangeRule.encode(message.sourcePrefixes, writer.uint32(58).fork()).join();
-    }
-    if (message.floatingIps !== undefined) {
-      RangeRule.encode(message.floatingIps, writer.uint32(66).fork()).join();
     }
     if (message.macAddresses !== undefined) {
       MacRule.encode(message.macAddresses, writer.uint32(74).fork()).join();
@@ -328,14 +320,6 @@ export const RequestPolicy: MessageFns<RequestPolicy> = {
             message.sourcePrefixes = RangeRule.decode(reader, reader.uint32());
             continue;
           }
-          case 8: {
-            if (tag !== 66) {
-              break;
-            }
-
-            message.floatingIps = RangeRule.decode(reader, reader.uint32());
-            continue;
-          }
           case 9: {
             if (tag !== 74) {
               break;
@@ -399,9 +383,6 @@ export const RequestPolicy: MessageFns<RequestPolicy> = {
       : undefined;
     message.sourcePrefixes = (object.sourcePrefixes !== undefined && object.sourcePrefixes !== null)
       ? RangeRule.fromPartial(object.sourcePrefixes)
-      : undefined;
-    message.floatingIps = (object.floatingIps !== undefined && object.floatingIps !== null)
-      ? RangeRule.fromPartial(object.floatingIps)
       : undefined;
     message.macAddresses = (object.macAddresses !== undefined && object.macAddresses !== null)
       ? MacRule.fromPartial(object.macAddresses)
