@@ -2,6 +2,7 @@ import { certificatesCreate } from './certificates/create.js';
 import { certificatesEnrol } from './certificates/enrol.js';
 import { completion } from './command-line/completion.js';
 import type { Verb } from './command-line/verb.js';
+import { ipamAssign } from './commands/assign.js';
 import { attributesSet, attributesSwap } from './commands/attributes.js';
 import { audit } from './commands/audit.js';
 import { explain } from './commands/explain.js';
@@ -32,6 +33,7 @@ export const VERBS: readonly Verb[] = [
   remove,
   ipamShow,
   ipamCheck,
+  ipamAssign,
   ipamRelease,
   ipamConfigure,
   ipamSplit,

@@ -5,9 +5,7 @@ import { Readable, Writable } from 'node:stream';
 
 import { run as runPodwirectl } from '@podwire/ctl/run';
 import { addRequest, CalicoPlugin } from '@podwire/dataplane/testing/service';
-import { AddressServiceService, AssignAddressesRequest } from '@podwire/proto/podwire/ipam/v1/address';
 import { HandleServiceService } from '@podwire/proto/podwire/ipam/v1/handle';
-import { AddressUse } from '@podwire/proto/podwire/ipam/v1/pool';
 import { Peer } from '@podwire/shared/rpc/client';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 
@@ -158,14 +156,9 @@ test('gc keeps an interface of Calico’s plugin while its address is allocated'
   const limits = () => ({ deadlineMs: Date.now() + 30_000 });
   // Like calico-ipam: a handle and an address, without an endpoint of Podwire.
   const handleId = `${NETWORK}.${pod.containerId}`;
-  const request = AssignAddressesRequest.fromPartial({
-    handleId,
-    nodeName: 'node-1',
-    use: AddressUse.ADDRESS_USE_WORKLOAD,
-    ipv4Count: 1,
-  });
-  const { addresses } = await ipam!.call(AddressServiceService.assignAddresses, request, limits());
-  const [address = ''] = addresses.map((each) => each.address.split('/')[0]);
+  const address = '10.65.0.77';
+  const assigned = await podwirectl('ipam', 'assign', address, '--handle', handleId, '--node', 'node-1', '--yes');
+  expect(assigned).toMatchObject({ exitCode: 0, stdout: expect.stringMatching(/^10\.65\.0\.77 +assigned /m) });
   const calico = new CalicoPlugin(dataplane!);
   expect(await calico.add(addRequest(pod.name, address))).toMatchObject({ successful: true });
   const kept = await podwirectl('gc', '--network', 'calico');
