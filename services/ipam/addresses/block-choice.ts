@@ -240,7 +240,7 @@ function existingOffer(search: Search, { stored, pool, address }: RequestedAddre
     const rules = block === stored ? [expectPool(pool)] : expectRules(search, pool);
     return { block, pool, origin: 'own', changes: [...rules, ...confirmation] };
   }
-  if (!block.owner && usedCount(block) === 0) return takeoverOffer(search, { block, pool });
+  if (!block.owner && usedCount(block) === 0) return takeoverOffer(search, pool, block);
   if (config.strictAffinity) throw strictAffinityFailure(address, block, demand);
   return { block, pool, origin: 'borrowed', changes: expectRules(search, pool) };
 }
@@ -248,7 +248,7 @@ function existingOffer(search: Search, { stored, pool, address }: RequestedAddre
 function newOffer(search: Search, pool: Pool, address: Address): Offer {
   const prefix = prefixOf(address, pool.blockSizeBits);
   const across = overlappingRange(search.view, prefix);
-  if (!across) return claimOffer(search, { pool, prefix });
+  if (!across) return claimOffer(search, pool, prefix);
   const text = `${formatAddress(address)} needs block ${formatPrefix(prefix)}, which overlaps block ${formatPrefix(across)} of a former pool; release the addresses of that block`;
   throw refusedFailure(address, text);
 }

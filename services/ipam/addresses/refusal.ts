@@ -4,10 +4,10 @@ import { formatPrefix, prefixContains, prefixOf, type Prefix } from '@podwire/sh
 import { formatCount } from '@podwire/shared/words/format-count';
 
 import type { Demand } from '../blocks/demand.js';
-import { blockCount } from '../blocks/pool-walk.js';
 import {
   beginSearch,
   blockCap,
+  blockCount,
   collectBlock,
   isClaimable,
   isInGracePeriod,

@@ -7,8 +7,16 @@ import type { Pool } from '../records/pool.js';
 import { MapView } from '../records/testing/map-view.js';
 import { fnv1a32 } from '../records/versions.js';
 import { ReservedAddresses } from '../reservations/reservations.js';
-import { affinity, block, claimedBlock, fullBlock, pool, prefix } from '../testing/records.js';
-import { blockCount, idleBlocks, blocksWithRoom, walkBlocks, type WalkResult } from './pool-walk.js';
+import { affinity, block, claimedBlock, fullBlock, host, NOW_MS, pool, prefix } from '../testing/records.js';
+import {
+  beginSearch,
+  blockCount,
+  blocksWithRoom,
+  idleBlocks,
+  walkBlocks,
+  type Search,
+  type WalkResult,
+} from './search.js';
 
 const NOTHING = new ReservedAddresses([]);
 
@@ -18,9 +26,17 @@ interface Finding {
   readonly reserved?: ReservedAddresses;
 }
 
+/** A search whose walks start where the seed decides, for blocks of any size. */
+function searchFrom(view: MapView, seed: string, reserved = NOTHING): Search {
+  const rest = { nodeLabels: {}, namespaceLabels: {}, pools: [], maxBlocksCount: 0, nowMs: NOW_MS };
+  const search = beginSearch(view, { family: 4, use: 'Workload', owner: host(seed), seed, ...rest }, []);
+  return { ...search, reserved };
+}
+
 /** The first unclaimed block. */
-function findUnclaimed(view: MapView, { reserved = NOTHING, ...walk }: Finding): Prefix | undefined {
-  for (const met of walkBlocks(view, { ...walk, reserved })) if (met.kind === 'unclaimed') return met.prefix;
+function findUnclaimed(view: MapView, { pool: walked, seed, reserved }: Finding): Prefix | undefined {
+  for (const met of walkBlocks(searchFrom(view, seed, reserved), walked))
+    if (met.kind === 'unclaimed') return met.prefix;
   return undefined;
 }
 
@@ -93,7 +109,7 @@ describe('the walk', () => {
     const walked = pool('p', '10.0.0.0/28', { blockSizeBits: 30 });
     const mine = block('10.0.0.4/30', 'n1');
     const view = new MapView([{ kind: 'block', value: mine }]);
-    const met = [...walkBlocks(view, { pool: walked, seed: 'n1', reserved: NOTHING })];
+    const met = [...walkBlocks(searchFrom(view, 'n1'), walked)];
     expect(met.map(cidrOf).sort()).toEqual(['10.0.0.0/30', '10.0.0.12/30', '10.0.0.4/30', '10.0.0.8/30']);
     expect(met).toContainEqual({ kind: 'existing', block: mine });
   });
@@ -102,10 +118,10 @@ describe('the walk', () => {
     const walked = pool('p', '10.0.0.0/28', { blockSizeBits: 29 });
     const full = fullBlock('10.0.0.8/29', 'n1');
     const view = new MapView([...claimedBlock(block('10.0.0.0/29', 'n1')), { kind: 'block', value: full }]);
-    expect([...walkBlocks(view, { pool: walked, seed: 'n1', reserved: NOTHING })]).toEqual([]);
+    expect([...walkBlocks(searchFrom(view, 'n1'), walked)]).toEqual([]);
     const cidrs = (blocks: Iterable<Block>) => [...blocks].map((found) => formatPrefix(found.prefix));
-    expect(cidrs(blocksWithRoom(view, { pool: walked, seed: 'n1' }))).toEqual(['10.0.0.0/29']);
-    expect(cidrs(idleBlocks(view, { pool: walked, seed: 'n1' }))).toEqual(['10.0.0.0/29']);
+    expect(cidrs(blocksWithRoom(searchFrom(view, 'n1'), walked))).toEqual(['10.0.0.0/29']);
+    expect(cidrs(idleBlocks(searchFrom(view, 'n1'), walked))).toEqual(['10.0.0.0/29']);
   });
 
   test('does not offer an unreadable block, nor one around or within it', () => {
@@ -184,13 +200,12 @@ test('property: offers what trying every candidate in turn offers, in the same o
         isTaken(cidr) ? !isBound(cidr) : !reserved.some((i) => cidrs[i] === cidr),
       );
       const set = new ReservedAddresses(reserved.map((i) => prefix(cidrs[i]!)));
-      const met = [...walkBlocks(view, { pool: walked, seed, reserved: set })];
+      const search = searchFrom(view, seed, set);
+      const met = [...walkBlocks(search, walked)];
       expect(met.map(cidrOf)).toEqual(expected);
       expect(met.map(({ kind }) => kind === 'existing')).toEqual(expected.map(isTaken));
       for (const all of [blocksWithRoom, idleBlocks])
-        expect([...all(view, { pool: walked, seed })].map(({ prefix: of }) => formatPrefix(of))).toEqual(
-          order.filter(isTaken),
-        );
+        expect([...all(search, walked)].map(({ prefix: of }) => formatPrefix(of))).toEqual(order.filter(isTaken));
     }),
     { numRuns: 500, verbose: fc.VerbosityLevel.Verbose },
   );

@@ -1,5 +1,5 @@
 import { familyBits } from '@podwire/shared/net/address';
-import { formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
+import { formatPrefix, prefixSize, type Prefix } from '@podwire/shared/net/prefix';
 
 import { cannotRead, expectNoAffinity, expectNoBlock } from '../records/absence.js';
 import {
@@ -14,12 +14,12 @@ import {
 } from '../records/block.js';
 import { DEFAULT_CONFIG, type IpamConfig } from '../records/config.js';
 import { unavailableReason, poolOf, type Pool } from '../records/pool.js';
+import { fnv1a32 } from '../records/versions.js';
 import type { Change, View } from '../records/view.js';
 import { hasRoom, reservedIn, type ReservedAddresses } from '../reservations/reservations.js';
 import { matches } from '../selectors/selector.js';
 import type { Demand } from './demand.js';
 import { overlappingRange } from './lookup.js';
-import { idleBlocks, blocksWithRoom, walkBlocks } from './pool-walk.js';
 
 /** A demand with everything that the search for an address depends on. */
 export interface Search {
@@ -38,15 +38,6 @@ export function beginSearch(view: View, demand: Demand, pools: readonly Pool[]):
   const config = view.config() ?? DEFAULT_CONFIG;
   const cooldownSeconds = cannotRead(view, { kind: 'config' }) ? Number.POSITIVE_INFINITY : config.cooldownSeconds;
   return { view, demand, pools, config, cooldownSeconds, reserved: reservedIn(view) };
-}
-
-/** The block cap of the owner in the pools of a search: the smaller of the configured and the requested limit. */
-export function blockCap({ config, demand }: Pick<Search, 'config' | 'demand'>): number {
-  return Math.min(capOf(config.maxBlocksPerHostCount), capOf(demand.maxBlocksCount));
-}
-
-function capOf(count: number): number {
-  return count > 0 ? count : Number.POSITIVE_INFINITY;
 }
 
 /** Why an address can be allocated from a block. */
@@ -70,6 +61,271 @@ export interface Offer {
   readonly changes: readonly Change[];
 }
 
+/**
+ * The blocks to allocate from, best first: the owner's own in address order, unclaimed ones, empty ones of other nodes,
+ * and then, unless affinity is strict, any other block with room. Lazy and without duplicates: a caller that needs
+ * several blocks takes further offers.
+ *
+ * Both phases of Calico's claim are one transaction here, so no crash leaves a pending affinity. Pending affinities of
+ * other writers are completed when their block is available, and removed when another owner has the block.
+ */
+export function* blockOffers(search: Search): Generator<Offer, void, void> {
+  const affinities = ownAffinities(search);
+  const stale: Change[] = [];
+  yield* withCleanup(search, affinities, stale, candidates());
+
+  function* candidates(): Generator<Offer, void, void> {
+    const { autoAllocateBlocks, strictAffinity } = search.config;
+    const ownCount = yield* ownOffers(search, affinities, stale);
+    const maxNewCount = autoAllocateBlocks ? blockCap(search) - ownCount : 0;
+    const unclaimed = yield* upTo(maxNewCount, unclaimedOffers(search));
+    const reclaimed = yield* upTo(maxNewCount - unclaimed.length, reclaimableOffers(search));
+    if (!strictAffinity) yield* borrowedOffers(search, [...unclaimed, ...reclaimed]);
+  }
+}
+
+/** Yields a limited number of offers and returns their blocks. Finding one offer more may walk a whole pool. */
+function* upTo(limit: number, offers: Iterable<Offer>): Generator<Offer, readonly Prefix[], void> {
+  const blocks: Prefix[] = [];
+  if (limit <= 0) return blocks;
+  for (const offer of offers) {
+    yield offer;
+    blocks.push(offer.block.prefix);
+    if (blocks.length >= limit) break;
+  }
+  return blocks;
+}
+
+/** The block cap of the owner in the pools of a search: the smaller of the configured and the requested limit. */
+export function blockCap({ config, demand }: Pick<Search, 'config' | 'demand'>): number {
+  return Math.min(capOf(config.maxBlocksPerHostCount), capOf(demand.maxBlocksCount));
+}
+
+function capOf(count: number): number {
+  return count > 0 ? count : Number.POSITIVE_INFINITY;
+}
+
+/** Own blocks: those that the owner's affinities name. */
+
+/** The owner's affinities. Those of full blocks are included only if they count against a block cap. */
+function ownAffinities(search: Search): readonly Affinity[] {
+  const { view, demand } = search;
+  return Number.isFinite(blockCap(search)) ? view.affinitiesOf(demand.owner) : view.usableAffinitiesOf(demand.owner);
+}
+
+/**
+ * The owner's blocks with available addresses. A block that an affinity names and that is missing is created.
+ * @param stale - gets the changes that remove affinities whose block is not the owner's
+ * @returns the number of blocks that count against the owner's cap, with or without available addresses
+ */
+function* ownOffers(search: Search, affinities: readonly Affinity[], stale: Change[]): Generator<Offer, number, void> {
+  let count = 0;
+  for (const affinity of affinities) {
+    const pool = poolOf(search.pools, affinity.block);
+    if (!pool) continue;
+    const block = search.view.block(affinity.block);
+    if (!isOwned(search, pool, affinity.block, block)) {
+      if (block) stale.push(...dropStale(affinity, block));
+      continue;
+    }
+    count++;
+    const offer = block ? ownOffer(search, pool, block, affinity) : claimOffer(search, pool, affinity.block);
+    if (offer) yield offer;
+  }
+  return count;
+}
+
+/** Number of blocks that count against the owner's cap. */
+export function ownedCount(search: Search): number {
+  const { view, demand, pools } = search;
+  return view.affinitiesOf(demand.owner).filter(({ block }) => {
+    const pool = poolOf(pools, block);
+    return pool !== undefined && isOwned(search, pool, block, view.block(block));
+  }).length;
+}
+
+/**
+ * Whether a block that the owner's affinity names is the owner's, or can be created. It cannot if the pool's blocks have
+ * another size, or a block overlaps it.
+ */
+function isOwned({ view, demand, reserved }: Search, pool: Pool, prefix: Prefix, block: Block | undefined): boolean {
+  if (block) return sameOwner(block.owner, demand.owner);
+  return prefix.length === pool.blockSizeBits && !overlappingRange(view, prefix) && !reserved.coversAll(prefix);
+}
+
+/** A block of the owner. Its next use confirms an affinity that is pending or in pending deletion. */
+function ownOffer(search: Search, pool: Pool, stored: Block, { owner, state }: Affinity): Offer | undefined {
+  const block = collectBlock(search, stored);
+  if (!hasRoom(block, search.reserved)) return undefined;
+  // Whether a cool-down is over depends on the configuration.
+  const changes = block === stored ? [expectPool(pool)] : expectRules(search, pool);
+  if (state !== 'confirmed') changes.push(confirmAffinity(owner, block.prefix));
+  return { block, pool, origin: 'own', changes };
+}
+
+/** Unclaimed blocks: possible ones that do not exist, and orphans. */
+
+function* unclaimedOffers(search: Search): Generator<Offer, void, void> {
+  for (const pool of search.pools) yield* unclaimedIn(search, pool);
+}
+
+/**
+ * Whether a pool has a block that the owner may claim under the pool's rules: an unclaimed one, or one from an
+ * unfinished claim.
+ */
+export function isClaimable(search: Search, pool: Pool): boolean {
+  return !unclaimedIn(search, pool).next().done;
+}
+
+function* unclaimedIn(search: Search, pool: Pool): Generator<Offer, void, void> {
+  for (const result of walkBlocks(search, pool)) {
+    if (result.kind === 'unclaimed') {
+      if (canChangeAffinity(search, search.demand.owner, result.prefix)) yield claimOffer(search, pool, result.prefix);
+      continue;
+    }
+    const block = collectBlock(search, result.block);
+    if (isOrphan(search, block)) yield adoptOffer(search, pool, block);
+  }
+}
+
+/** A block that is created with the allocation. */
+export function claimOffer(search: Search, pool: Pool, prefix: Prefix): Offer {
+  const { owner, nowMs } = search.demand;
+  return {
+    block: makeBlock({ prefix, owner, nowMs }),
+    pool,
+    origin: 'claimed',
+    changes: [...expectRules(search, pool), confirmAffinity(owner, prefix)],
+  };
+}
+
+/**
+ * A block that names the owner without an affinity, as after an unfinished claim of another writer, or an empty block
+ * without an owner.
+ */
+function isOrphan(search: Search, block: Block): boolean {
+  const { view, demand, reserved } = search;
+  if (!hasRoom(block, reserved)) return false;
+  if (!canChangeAffinity(search, demand.owner, block.prefix)) return false;
+  if (!block.owner) return usedCount(block) === 0;
+  return sameOwner(block.owner, demand.owner) && !view.affinity(demand.owner, block.prefix);
+}
+
+/** An offer of an orphan (see {@link isOrphan}), owned by the demand's owner. */
+function adoptOffer(search: Search, pool: Pool, block: Block): Offer {
+  if (!block.owner) return takeoverOffer(search, pool, block);
+  return { block, pool, origin: 'claimed', changes: [confirmAffinity(block.owner, block.prefix)] };
+}
+
+/** A block that changes its owner with the allocation. The affinity of the previous owner is removed. */
+export function takeoverOffer(search: Search, pool: Pool, block: Block): Offer {
+  const { view, demand } = search;
+  const { owner: before, prefix, sequenceNumber } = block;
+  const affinity = before && view.affinity(before, prefix);
+  const missing = before && !affinity ? expectNoAffinity(view, before, prefix) : [];
+  const dropped = affinity ? [dropAffinity(affinity)] : missing;
+  return {
+    block: {
+      ...block,
+      owner: demand.owner,
+      claimTimeMs: wholeSeconds(demand.nowMs),
+      sequenceNumber: sequenceNumber + 1n,
+    },
+    pool,
+    origin: before ? 'reclaimed' : 'claimed',
+    changes: [...expectRules(search, pool), ...dropped, confirmAffinity(demand.owner, prefix)],
+  };
+}
+
+/**
+ * Reclaimable blocks: empty ones of other nodes. One transaction names the new owner, removes the old affinity and
+ * confirms the new one. A concurrent allocation from the block makes that transaction lose its comparison and is not
+ * affected.
+ */
+
+function* reclaimableOffers(search: Search): Generator<Offer, void, void> {
+  for (const { pool, block } of goneFirst(search.view, reclaimableBlocks(search)))
+    yield takeoverOffer(search, pool, block);
+}
+
+type PoolBlock = Pick<Offer, 'pool' | 'block'>;
+
+function* reclaimableBlocks(search: Search): Generator<PoolBlock, void, void> {
+  for (const pool of search.pools) {
+    for (const stored of idleBlocks(search, pool)) {
+      const block = collectBlock(search, stored);
+      if (isReclaimable(search, block)) yield { pool, block };
+    }
+  }
+}
+
+/** @param block - with the cooled addresses freed; an address that still cools down keeps the block with its owner */
+function isReclaimable(search: Search, block: Block): boolean {
+  const { demand, reserved } = search;
+  const { owner, claimTimeMs, prefix } = block;
+  if (owner?.kind !== 'host' || sameOwner(owner, demand.owner)) return false;
+  if (usedCount(block) > 0 || isInGracePeriod(claimTimeMs, demand.nowMs) || !hasRoom(block, reserved)) return false;
+  return canChangeAffinity(search, demand.owner, prefix) && canChangeAffinity(search, owner, prefix);
+}
+
+/**
+ * Grace period before an unused claimed block may be reclaimed, in milliseconds: its first address may be in flight.
+ */
+const CLAIM_GRACE_MS = 60_000;
+
+/** A claim time in the future comes from another replica's clock and is ignored. Old blocks have no claim time. */
+export function isInGracePeriod(claimTimeMs: number | undefined, nowMs: number): boolean {
+  return claimTimeMs !== undefined && Math.abs(nowMs - claimTimeMs) < CLAIM_GRACE_MS;
+}
+
+/** Number of blocks searched for one of a deleted node, to bound the cost. */
+const MAX_COMPARED_BLOCKS = 64;
+
+/** Blocks of deleted nodes first, among the first {@link MAX_COMPARED_BLOCKS}; then the rest. Lazy. */
+function* goneFirst(view: View, blocks: Generator<PoolBlock, void, void>): Generator<PoolBlock, void, void> {
+  const compared: PoolBlock[] = [];
+  // Not for…of: leaving such a loop would end the generator.
+  for (let next = blocks.next(); !next.done; next = blocks.next()) {
+    compared.push(next.value);
+    if (compared.length === MAX_COMPARED_BLOCKS) break;
+  }
+  yield* compared.filter(({ block }) => isGone(view, block));
+  yield* compared.filter(({ block }) => !isGone(view, block));
+  yield* blocks;
+}
+
+function isGone(view: View, { owner }: Block): boolean {
+  const node = owner && view.node(owner.name);
+  if (node) return node.deletionTimeMs !== undefined;
+  return !owner || !cannotRead(view, { kind: 'node', name: owner.name });
+}
+
+/** Borrowed addresses: those of other blocks with room. */
+
+/**
+ * Blocks of other owners and without an owner that have available addresses. They keep their owners; each borrowed
+ * address gets its own route. Blocks of a virtual owner serve load balancers only.
+ * @param offered - the blocks that were offered as new ones
+ */
+function* borrowedOffers(search: Search, offered: readonly Prefix[]): Generator<Offer, void, void> {
+  const excluded = new Set(offered.map(formatPrefix));
+  for (const pool of search.pools) {
+    for (const stored of blocksWithRoom(search, pool)) {
+      const block = collectBlock(search, stored);
+      if (!isBorrowable(search, block) || !hasRoom(block, search.reserved)) continue;
+      if (excluded.has(formatPrefix(block.prefix))) continue;
+      yield { block, pool, origin: 'borrowed', changes: expectRules(search, pool) };
+    }
+  }
+}
+
+/** The owner's own blocks were offered before, or exceed its block cap. */
+function isBorrowable({ demand }: Search, { owner }: Block): boolean {
+  return !sameOwner(owner, demand.owner) && (owner?.kind !== 'virtual' || demand.use === 'LoadBalancer');
+}
+
+/** Comparisons and changes of all kinds of offers. */
+
 /** The block with its cooled addresses freed. */
 export function collectBlock({ demand, cooldownSeconds }: Search, block: Block): Block {
   return collectCooled(block, demand.nowMs, cooldownSeconds);
@@ -79,8 +335,8 @@ export function confirmAffinity(owner: BlockOwner, block: Prefix): Change {
   return { type: 'put', record: { kind: 'affinity', value: { owner, block, state: 'confirmed' } } };
 }
 
-/** Whether the owner's affinity can be written: not if its record cannot be read. */
-function canConfirm({ view, demand: { owner } }: Search, block: Prefix): boolean {
+/** Whether an affinity can be written or removed: not if its record cannot be read. */
+function canChangeAffinity({ view }: Search, owner: BlockOwner, block: Prefix): boolean {
   return !cannotRead(view, { kind: 'affinity', owner, block });
 }
 
@@ -101,289 +357,40 @@ export function expectRules({ config }: Search, pool: Pool): Change[] {
   ];
 }
 
-interface Claim {
-  readonly pool: Pool;
-  readonly prefix: Prefix;
-}
-
-/** A block that is created with the allocation. */
-export function claimOffer(search: Search, { pool, prefix }: Claim): Offer {
-  const { owner, nowMs } = search.demand;
-  return {
-    block: makeBlock({ prefix, owner, nowMs }),
-    pool,
-    origin: 'claimed',
-    changes: [...expectRules(search, pool), confirmAffinity(owner, prefix)],
-  };
-}
-
-export interface ExistingBlock {
-  readonly block: Block;
-  readonly pool: Pool;
-}
-
-/** A block that changes its owner with the allocation. The affinity of the previous owner is removed. */
-export function takeoverOffer(search: Search, { block, pool }: ExistingBlock): Offer {
-  const { view, demand } = search;
-  const { owner: before, prefix, sequenceNumber } = block;
-  const affinity = before && view.affinity(before, prefix);
-  const dropped: Change[] = affinity
-    ? [{ type: 'delete', record: { kind: 'affinity', value: affinity } }]
-    : before
-      ? expectNoAffinity(view, before, prefix)
-      : [];
-  return {
-    block: {
-      ...block,
-      owner: demand.owner,
-      claimTimeMs: wholeSeconds(demand.nowMs),
-      sequenceNumber: sequenceNumber + 1n,
-    },
-    pool,
-    origin: before ? 'reclaimed' : 'claimed',
-    changes: [...expectRules(search, pool), ...dropped, confirmAffinity(demand.owner, prefix)],
-  };
-}
-
-/** Each owner starts elsewhere. For blocks of a single address, each request does. */
-function walkSeed({ demand }: Search, { blockSizeBits }: Pool): string {
-  return blockSizeBits === familyBits(demand.family) ? demand.seed : demand.owner.name;
-}
-
-/**
- * Blocks of other owners and without an owner that have available addresses. They keep their owners; each borrowed
- * address gets its own route. Blocks of a virtual owner serve load balancers only.
- */
-function* borrowOffers(search: Search): Generator<Offer, void, void> {
-  for (const pool of search.pools) {
-    for (const stored of blocksWithRoom(search.view, { pool, seed: walkSeed(search, pool) })) {
-      const block = collectBlock(search, stored);
-      if (isBorrowable(search, block) && hasRoom(block, search.reserved))
-        yield { block, pool, origin: 'borrowed', changes: expectRules(search, pool) };
-    }
-  }
-}
-
-/** The owner's own blocks were offered before, or exceed its block cap. */
-function isBorrowable({ demand }: Search, { owner }: Block): boolean {
-  return !sameOwner(owner, demand.owner) && (owner?.kind !== 'virtual' || demand.use === 'LoadBalancer');
-}
+/** Cleanup of the owner's affinities and blocks, in the transactions of the offers. */
 
 /** Maximum number of changes for stale affinities per offer, two for each affinity. */
 const STALE_PER_OFFER = 16;
 
-/**
- * The blocks to allocate from, best first: the owner's own in address order, unclaimed ones, empty ones of other nodes,
- * and then, unless affinity is strict, any other block with room. Lazy and without duplicates: a caller that needs
- * several blocks takes further offers.
- *
- * Both phases of Calico's claim are one transaction here, so no crash leaves a pending affinity. Pending affinities of
- * other writers are completed when their block is available, and removed when another owner has the block.
- */
-export function* blockOffers(search: Search): Generator<Offer, void, void> {
-  const stale: Change[] = [];
-  const used: Prefix[] = [];
-  const affinities = ownAffinities(search);
-  const withCleanup = (offer: Offer): Offer => {
-    const released = used.length === 0 ? releaseDeselectedBlocks(search, affinities) : [];
-    used.push(offer.block.prefix);
-    if (stale.length === 0 && released.length === 0) return offer;
-    return { ...offer, changes: [...stale.splice(0, STALE_PER_OFFER), ...released, ...offer.changes] };
-  };
-  let owned = 0;
-  for (const affinity of affinities) {
-    const found = ownBlock(search, affinity);
-    if (!found) continue;
-    if (found.kind === 'stale') {
-      // The view may have the affinity of a new claim, but the block from before the claim.
-      stale.push(
-        { type: 'delete', record: { kind: 'affinity', value: affinity } },
-        { type: 'expect', record: { kind: 'block', value: found.block } },
-      );
-      continue;
-    }
-    owned++;
-    if (found.offer) yield withCleanup(found.offer);
-  }
-  for (const offer of newOffers(search, blockCap(search) - owned)) yield withCleanup(offer);
-  if (search.config.strictAffinity) return;
-  const offered = new Set(used.map(formatPrefix));
-  for (const offer of borrowOffers(search))
-    if (!offered.has(formatPrefix(offer.block.prefix))) yield withCleanup(offer);
-}
-
-type OwnBlock =
-  | { readonly kind: 'stale'; readonly block: Block }
-  /** Without an offer if the block has no available address. */
-  | { readonly kind: 'own'; readonly offer: Offer | undefined };
-
-/** The owner's affinities. Those of full blocks are included only if they count against a block cap. */
-function ownAffinities(search: Search): readonly Affinity[] {
-  const { view, demand } = search;
-  return Number.isFinite(blockCap(search)) ? view.affinitiesOf(demand.owner) : view.usableAffinitiesOf(demand.owner);
-}
-
-/** The block of one of the owner's affinities; undefined if it is in no pool of the search, or cannot be created. */
-function ownBlock(search: Search, affinity: Affinity): OwnBlock | undefined {
-  const { view, demand, pools } = search;
-  const pool = poolOf(pools, affinity.block);
-  if (!pool) return undefined;
-  const block = view.block(affinity.block);
-  if (block && !sameOwner(block.owner, demand.owner)) return { kind: 'stale', block };
-  if (block) return { kind: 'own', offer: ownOffer(search, { affinity, block, pool }) };
-  if (!isCreatable(search, affinity.block, pool)) return undefined;
-  return { kind: 'own', offer: claimOffer(search, { pool, prefix: affinity.block }) };
-}
-
-/**
- * Whether a block that an affinity names can be created: not if the pool's blocks have another size, or a block
- * overlaps it.
- */
-function isCreatable({ view, reserved }: Search, prefix: Prefix, pool: Pool): boolean {
-  return prefix.length === pool.blockSizeBits && !overlappingRange(view, prefix) && !reserved.coversAll(prefix);
-}
-
-interface OwnBlockInput {
-  readonly affinity: Affinity;
-  readonly block: Block;
-  readonly pool: Pool;
-}
-
-/** A block of the owner. Its next use confirms an affinity that is pending or in pending deletion. */
-function ownOffer(search: Search, { affinity, block, pool }: OwnBlockInput): Offer | undefined {
-  const collected = collectBlock(search, block);
-  if (!hasRoom(collected, search.reserved)) return undefined;
-  // Whether a cool-down is over depends on the configuration.
-  const changes = collected === block ? [expectPool(pool)] : expectRules(search, pool);
-  if (affinity.state !== 'confirmed') changes.push(confirmAffinity(affinity.owner, affinity.block));
-  return { block: collected, pool, origin: 'own', changes };
-}
-
-/** Blocks that the owner may claim, up to the limit. */
-function* newOffers(search: Search, limit: number): Generator<Offer, void, void> {
-  if (!search.config.autoAllocateBlocks || limit <= 0) return;
-  let offeredCount = 0;
-  for (const offer of claimOffers(search)) {
-    yield offer;
-    if (++offeredCount >= limit) return;
-  }
-}
-
-/** Number of blocks that count against the owner's cap. */
-export function ownedCount(search: Search): number {
-  const { view, demand, pools } = search;
-  return view.affinitiesOf(demand.owner).filter(({ block: prefix }) => {
-    const pool = poolOf(pools, prefix);
-    const block = pool && view.block(prefix);
-    return block ? sameOwner(block.owner, demand.owner) : pool !== undefined && isCreatable(search, prefix, pool);
-  }).length;
-}
-
-/**
- * Whether a pool has a block that the owner may claim under the pool's rules: an unclaimed one, or one from an
- * unfinished claim.
- */
-export function isClaimable(search: Search, pool: Pool): boolean {
-  return !claimsIn(search, pool).next().done;
-}
-
-/** Unclaimed blocks of all pools come before reclaimed ones; among those, blocks of deleted nodes come first. */
-function* claimOffers(search: Search): Generator<Offer, void, void> {
-  for (const pool of search.pools) yield* claimsIn(search, pool);
-  for (const existing of reclaimOrder(search, reclaimable(search))) yield takeoverOffer(search, existing);
-}
-
-function* claimsIn(search: Search, pool: Pool): Generator<Offer, void, void> {
-  const { view, reserved } = search;
-  for (const result of walkBlocks(view, { pool, seed: walkSeed(search, pool), reserved })) {
-    if (result.kind === 'unclaimed') {
-      if (canConfirm(search, result.prefix)) yield claimOffer(search, { pool, prefix: result.prefix });
-      continue;
-    }
-    const block = collectBlock(search, result.block);
-    if (isOrphan(search, block)) yield adoptOffer(search, { block, pool });
-  }
-}
-
-function* reclaimable(search: Search): Generator<ExistingBlock, void, void> {
-  for (const pool of search.pools) {
-    for (const stored of idleBlocks(search.view, { pool, seed: walkSeed(search, pool) })) {
-      const block = collectBlock(search, stored);
-      if (isReclaimable(search, block)) yield { block, pool };
-    }
-  }
-}
-
-/**
- * A block that names the owner without an affinity, as after an unfinished claim of another writer, or an empty block
- * without an owner.
- */
-function isOrphan(search: Search, block: Block): boolean {
-  const { view, demand, reserved } = search;
-  if (!hasRoom(block, reserved)) return false;
-  if (!canConfirm(search, block.prefix)) return false;
-  if (!block.owner) return usedCount(block) === 0;
-  return sameOwner(block.owner, demand.owner) && !view.affinity(demand.owner, block.prefix);
-}
-
-/** An offer of an orphan (see {@link isOrphan}), owned by the demand's owner. */
-function adoptOffer(search: Search, { block, pool }: ExistingBlock): Offer {
-  if (!block.owner) return takeoverOffer(search, { block, pool });
-  return { block, pool, origin: 'claimed', changes: [confirmAffinity(block.owner, block.prefix)] };
-}
-
-/**
- * Empty blocks of other nodes, which are reclaimed if no pool has an unclaimed block left. One transaction names the
- * new owner, removes the old affinity and confirms the new one. A concurrent allocation from the block makes that
- * transaction lose its comparison and is not affected.
- */
-
-/**
- * Grace period before an unused claimed block may be reclaimed, in milliseconds: its first address may be in flight.
- */
-const CLAIM_GRACE_MS = 60_000;
-
-/** @param block - with the cooled addresses freed; an address that still cools down keeps the block with its owner */
-function isReclaimable(search: Search, block: Block): boolean {
-  const { view, demand, reserved } = search;
-  const { owner, claimTimeMs, prefix } = block;
-  if (owner?.kind !== 'host' || sameOwner(owner, demand.owner)) return false;
-  if (usedCount(block) > 0 || isInGracePeriod(claimTimeMs, demand.nowMs) || !hasRoom(block, reserved)) return false;
-  return canConfirm(search, prefix) && !cannotRead(view, { kind: 'affinity', owner, block: prefix });
-}
-
-/** A claim time in the future comes from another replica's clock and is ignored. Old blocks have no claim time. */
-export function isInGracePeriod(claimTimeMs: number | undefined, nowMs: number): boolean {
-  return claimTimeMs !== undefined && Math.abs(nowMs - claimTimeMs) < CLAIM_GRACE_MS;
-}
-
-/** Number of blocks searched for one of a deleted node, to bound the cost. */
-const MAX_COMPARED_BLOCKS = 64;
-
-/** Blocks of deleted nodes first, among the first {@link MAX_COMPARED_BLOCKS}; then the rest. Lazy. */
-function* reclaimOrder<Item extends { readonly block: Block }>(
-  { view }: Search,
-  items: Iterable<Item>,
-): Generator<Item, void, void> {
-  const first: Item[] = [];
-  const all = items[Symbol.iterator]();
-  for (let next = all.next(); !next.done; next = all.next()) {
-    first.push(next.value);
-    if (first.length === MAX_COMPARED_BLOCKS) break;
-  }
-  yield* first.filter(({ block }) => isGone(view, block));
-  yield* first.filter(({ block }) => !isGone(view, block));
-  for (let next = all.next(); !next.done; next = all.next()) yield next.value;
-}
-
-function isGone(view: View, { owner }: Block): boolean {
-  const node = owner && view.node(owner.name);
-  if (node) return node.deletionTimeMs !== undefined;
-  return !owner || !cannotRead(view, { kind: 'node', name: owner.name });
-}
-
 /** Maximum number of blocks released with one allocation; the next allocation releases more. */
 const DESELECTED_PER_ALLOCATION = 4;
+
+/**
+ * The offers with the changes for stale affinities found so far. The first offer also releases deselected blocks.
+ * @param stale - each change is removed from it when an offer has it
+ */
+function* withCleanup(
+  search: Search,
+  affinities: readonly Affinity[],
+  stale: Change[],
+  offers: Iterable<Offer>,
+): Generator<Offer, void, void> {
+  let isFirst = true;
+  for (const offer of offers) {
+    const released = isFirst ? releaseDeselectedBlocks(search, affinities) : [];
+    isFirst = false;
+    yield { ...offer, changes: [...stale.splice(0, STALE_PER_OFFER), ...released, ...offer.changes] };
+  }
+}
+
+/** The view may have the affinity of a new claim, but the block from before the claim. */
+function dropStale(affinity: Affinity, value: Block): Change[] {
+  return [dropAffinity(affinity), { type: 'expect', record: { kind: 'block', value } }];
+}
+
+function dropAffinity(value: Affinity): Change {
+  return { type: 'delete', record: { kind: 'affinity', value } };
+}
 
 /**
  * Releases empty blocks of the node in pools that no longer select it, with the node's next allocation, so that
@@ -410,14 +417,120 @@ function isDeselected({ view, demand, pools }: Search, { block }: Affinity): boo
   return !selected && fault === undefined;
 }
 
+/** A claim writes block and affinity; the view may have the new state of only one of them. */
 function releaseBlock(search: Search, affinity: Affinity): Change[] {
-  const stored = search.view.block(affinity.block);
-  const blockName = { kind: 'block', prefix: affinity.block } as const;
-  const dropped: Change = { type: 'delete', record: { kind: 'affinity', value: affinity } };
-  // A claim writes block and affinity; the view may have the new state of only one of them.
-  if (!stored) return cannotRead(search.view, blockName) ? [] : [dropped, expectNoBlock(affinity.block)];
-  if (!sameOwner(stored.owner, affinity.owner))
-    return [dropped, { type: 'expect', record: { kind: 'block', value: stored } }];
+  const { view } = search;
+  const stored = view.block(affinity.block);
+  if (!stored && cannotRead(view, { kind: 'block', prefix: affinity.block })) return [];
+  if (!stored) return [dropAffinity(affinity), expectNoBlock(affinity.block)];
+  if (!sameOwner(stored.owner, affinity.owner)) return dropStale(affinity, stored);
   if (usedCount(collectBlock(search, stored)) > 0) return [];
-  return [dropped, { type: 'delete', record: { kind: 'block', value: stored } }];
+  return [dropAffinity(affinity), { type: 'delete', record: { kind: 'block', value: stored } }];
+}
+
+/**
+ * The walk: once around a pool's possible blocks, from a start that differs by owner. Existing blocks that cannot serve
+ * cost no time, and neither does the size of the pool.
+ */
+
+/** A result of a walk: a possible block that is unclaimed, or an existing block without an affinity. */
+export type WalkResult =
+  { readonly kind: 'unclaimed'; readonly prefix: Prefix } | { readonly kind: 'existing'; readonly block: Block };
+
+/**
+ * Every unclaimed block of a pool, once, in the order of the walk: possible blocks, and existing blocks without an
+ * affinity. Lazy, because the blocks of a large pool are too many to list.
+ */
+export function* walkBlocks(search: Search, pool: Pool): Generator<WalkResult, void, void> {
+  const run = { from: 0n, end: 0n };
+  for (const part of partsOf(search, pool)) {
+    const withoutAffinity = search.view.blocksWithoutAffinityIn(part)[Symbol.iterator]();
+    let next = withoutAffinity.next();
+    for (const prefix of missingBlocks(search, pool, part, run)) {
+      for (; !next.done && next.value.prefix.value < prefix.value; next = withoutAffinity.next())
+        yield { kind: 'existing', block: next.value };
+      yield { kind: 'unclaimed', prefix };
+    }
+    for (; !next.done; next = withoutAffinity.next()) yield { kind: 'existing', block: next.value };
+  }
+}
+
+/** The blocks of a pool that have free or cooling addresses, once each, in the order of the walk. */
+export function* blocksWithRoom(search: Search, pool: Pool): Generator<Block, void, void> {
+  for (const part of partsOf(search, pool)) yield* search.view.blocksWithRoomIn(part);
+}
+
+/** The blocks of a pool that hosts own without an allocated address, once each, in the order of the walk. */
+export function* idleBlocks(search: Search, pool: Pool): Generator<Block, void, void> {
+  for (const part of partsOf(search, pool)) yield* search.view.idleBlocksIn(part);
+}
+
+/** The pool in the order of the walk, as prefixes. */
+function* partsOf({ demand }: Search, pool: Pool): Generator<Prefix, void, void> {
+  const count = blockCount(pool);
+  if (count === 0n) return;
+  const start = BigInt(fnv1a32(walkSeed(demand, pool))) % count;
+  yield* alignedParts(pool, start, count);
+  yield* alignedParts(pool, 0n, start);
+}
+
+/** Each owner starts elsewhere, so they seldom collide. For blocks of a single address, each request does. */
+function walkSeed({ owner, seed }: Demand, { prefix, blockSizeBits }: Pool): string {
+  return blockSizeBits === familyBits(prefix.family) ? seed : owner.name;
+}
+
+/** Number of blocks that fit into a pool; 0 if the pool is smaller than a block. */
+export function blockCount({ prefix, blockSizeBits }: Pool): bigint {
+  return blockSizeBits < prefix.length ? 0n : 1n << BigInt(blockSizeBits - prefix.length);
+}
+
+/**
+ * A range of a pool's blocks as the fewest possible prefixes, in order: at most two per bit of the range.
+ * @param first - number of the first block, counted from 0
+ * @param end - number of the block after the last one
+ */
+function* alignedParts({ prefix, blockSizeBits }: Pool, first: bigint, end: bigint): Generator<Prefix, void, void> {
+  const hostBits = BigInt(familyBits(prefix.family) - blockSizeBits);
+  for (let index = first; index < end;) {
+    let bits = 0n;
+    while ((index >> bits) % 2n === 0n && index + (1n << (bits + 1n)) <= end) bits++;
+    yield { ...prefix, value: prefix.value + (index << hostBits), length: blockSizeBits - Number(bits) };
+    index += 1n << bits;
+  }
+}
+
+/**
+ * The possible blocks of a part that do not exist. Existing blocks are skipped in runs. A surrounding block of another
+ * size, an unreadable block, and a reservation of the whole block rule a block out; the range they cover is skipped in
+ * one step.
+ * @param run - the last run of existing blocks: it may extend over the next parts
+ */
+function* missingBlocks(
+  { view, reserved }: Search,
+  pool: Pool,
+  part: Prefix,
+  run: { from: bigint; end: bigint },
+): Generator<Prefix, void, void> {
+  const step = 1n << BigInt(familyBits(part.family) - pool.blockSizeBits);
+  const end = part.value + prefixSize(part);
+  for (let value = run.end > part.value && run.from <= part.value ? run.end : part.value; value < end;) {
+    const prefix: Prefix = { family: part.family, value, length: pool.blockSizeBits };
+    const next = value + step;
+    const existing = view.consecutiveBlocks(prefix);
+    if (existing > 0) {
+      run.from = value;
+      run.end = value + BigInt(existing) * step;
+      value = run.end;
+      continue;
+    }
+    if (reserved.coversAll(prefix)) {
+      const free = reserved.nextFree(prefix);
+      value += ((free - value) / step) * step;
+      continue;
+    }
+    const across = overlappingRange(view, prefix);
+    if (!across) yield prefix;
+    const acrossEnd = across ? across.value + prefixSize(across) : next;
+    value = acrossEnd > next ? acrossEnd : next;
+  }
 }
