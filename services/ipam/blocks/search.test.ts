@@ -130,6 +130,16 @@ describe('the cap of blocks', () => {
   });
 });
 
+describe('an affinity without a block', () => {
+  test.each(['10.0.0.0/30', '10.0.0.4/30'])('of %s gets the block, which is offered once', (cidr) => {
+    const view = small({ kind: 'affinity', value: affinity(cidr, 'n1', 'pending') });
+    const { blocks, newAddresses } = assign(view, assignment('h', { counts: { 4: 8, 6: 0 } }));
+    expect(new Set(newAddresses).size).toBe(8);
+    expect(blocks[0]).toBe(cidr);
+    expect(inconsistencies(view, NOW_MS)).toEqual([]);
+  });
+});
+
 describe('an empty block of another node', () => {
   const full = (value: Partial<Block>) =>
     small(

@@ -165,8 +165,15 @@ function ownOffer(search: Search, pool: Pool, stored: Block, { owner, state }: A
 
 /** Unclaimed blocks: possible ones that do not exist, and orphans. */
 
+/** A missing block that an affinity of the owner names is left out: it was offered as an own one. */
 function* unclaimedOffers(search: Search): Generator<Offer, void, void> {
-  for (const pool of search.pools) yield* unclaimedIn(search, pool);
+  const { view, demand, pools } = search;
+  for (const pool of pools) {
+    for (const offer of unclaimedIn(search, pool)) {
+      const { prefix } = offer.block;
+      if (!view.affinity(demand.owner, prefix) || view.block(prefix)) yield offer;
+    }
+  }
 }
 
 /**
