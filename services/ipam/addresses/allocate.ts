@@ -14,12 +14,13 @@ import {
   recordedEndpoint,
   requireHandleReadable,
   sameAttachment,
+  touchBlocks,
 } from '../blocks/holding.js';
 import { beginSearch, type OfferOrigin } from '../blocks/search.js';
 import { labelsWithName, authorizeRequests, type PolicyInput } from '../policies/evaluation.js';
 import { checkRequestedPools, servingPools } from '../pools/selection.js';
 import { calicoTime, type AllocationAttributes, type NetnsIdentity, type PodIdentity } from '../records/attributes.js';
-import { takeOrdinals, touchBlock, type Block, type HeldAddress } from '../records/block.js';
+import { takeOrdinals, type Block, type HeldAddress } from '../records/block.js';
 import { endpointKey, makeEndpoint, sameNetns, type Endpoint, type EndpointAddress } from '../records/endpoint.js';
 import type { UnknownNodes } from '../records/node.js';
 import type { PodRequests, PoolChoice } from '../records/request-policy.js';
@@ -32,6 +33,34 @@ import {
   type BlockChoices,
 } from './block-choice.js';
 import { refusalOf } from './refusal.js';
+
+/** The input of Allocate. */
+export interface AllocationRequest {
+  readonly attachment: Attachment;
+  readonly nodeName: string;
+  readonly pod: PodIdentity | undefined;
+  readonly netns: NetnsIdentity | undefined;
+  /** At least one, without duplicates. */
+  readonly families: readonly Family[];
+  /** Requested addresses, at most one per family, each of one of the families. */
+  readonly addresses: readonly Address[];
+  /** Names or CIDRs of pools to allocate from, in this order. For a family without a pool here, selectors decide. */
+  readonly pools: readonly string[];
+  /** Details of some of the pools. A pool without an entry was chosen by the pod's author. */
+  readonly poolChoices: readonly PoolChoice[];
+  /** Further requests of the pod's author. They only affect the authorization. */
+  readonly requests: PodRequests;
+  /** Labels of the pod's namespace; empty when unknown. */
+  readonly namespaceLabels: Readonly<Record<string, string>>;
+  /** Whether to ignore namespace selectors, used by previews only. Default: false. */
+  readonly isAnyNamespace?: boolean | undefined;
+  /** Limit of the node's blocks per family in the serving pools; 0 for the configured one. */
+  readonly maxBlocksCount: number;
+  readonly unknownNodes: UnknownNodes;
+}
+
+/** The part of the input that the caller of Allocate provides. */
+export type RequestedAllocation = Omit<AllocationRequest, 'unknownNodes'>;
 
 export interface AllocationInput {
   readonly request: AllocationRequest;
@@ -68,68 +97,35 @@ export function allocate(view: View, { request, nowMs }: AllocationInput): Decis
   const { attachment } = request;
   const policyInput = policyInputOf(request);
   const policyComparisons = policyInput ? authorizeRequests(view, policyInput) : [];
-  const handle = requireHandleReadable(view, handleId(attachment));
-  const [first, ...rest] = handle ? heldAddressesOf(view, attachment) : [];
-  const decision = first
-    ? allocateMissing(view, { request, nowMs, held: [first, ...rest] })
-    : allocateFirst(view, { request, nowMs });
-  const { changes, outcome } = decision;
-  // A decision without changes runs on a view with all acknowledged commits, so it needs no comparison.
-  if (policyComparisons.length === 0 || changes.length === 0) return decision;
-  return { changes: [...changes, ...policyComparisons], outcome };
+  requireHandleReadable(view, handleId(attachment));
+  const held = heldAddressesOf(view, attachment);
+  for (const address of request.addresses) requireHeld(held, address, attachment);
+  const [first, ...others] = held;
+  const known = first && describeEndpoint(view, attachment, [first, ...others]);
+  // The container is on the node of its first address; its other family is allocated there too.
+  const { nodeName, pod } = known ?? request;
+  const families = request.families.filter((family) => !held.some(({ block }) => block.prefix.family === family));
+  const granted = grantAll(view, { request: { ...request, nodeName, pod, families }, nowMs }, held);
+  const netns = request.netns ?? known?.netns;
+  const base = known ?? makeEndpoint({ attachment, nodeName, pod, netns, createdAtMs: nowMs }, []);
+  const added = granted.grants.map(({ address }) => address);
+  const endpoint = { ...base, netns, addresses: [...base.addresses, ...added] };
+  const endpointChanges = known
+    ? refreshEndpoint(view, known, endpoint, held)
+    : [takeOverKey(view, endpointKey(endpoint), endpoint)];
+  const changes = [...granted.changes, ...endpointChanges];
+  const replaced = known ? undefined : otherOnKey(view, endpoint);
+  return {
+    // A decision without changes runs on a view with all acknowledged commits, so it needs no comparison.
+    changes: changes.length > 0 ? [...changes, ...policyComparisons] : [],
+    outcome: { endpoint, added: families, ...blocksGainedBy(granted.grants), replaced },
+  };
 }
 
 /** The input of request policies; undefined without a pod, and so without a namespace. */
 export function policyInputOf(request: AllocationRequest): PolicyInput | undefined {
   const { pod, namespaceLabels: labels, pools, poolChoices, addresses, requests } = request;
   return pod && { namespace: { name: pod.namespace, labels }, pools, poolChoices, addresses, requests };
-}
-
-interface PartialInput extends AllocationInput {
-  readonly held: readonly [HeldAddress, ...HeldAddress[]];
-}
-
-/** Allocates the requested families that an attachment does not hold yet. */
-function allocateMissing(view: View, { request, nowMs, held }: PartialInput): Decision<Allocation> {
-  const { attachment } = request;
-  for (const address of request.addresses) requireHeld(held, address, attachment);
-  const known = describeEndpoint(view, attachment, held);
-  const missing = request.families.filter((family) => !held.some(({ block }) => block.prefix.family === family));
-  // The container is on the node of its first address; its other family is allocated there too.
-  const subject = { ...request, nodeName: known.nodeName, pod: known.pod };
-  const written = [...new Set(held.map(({ block }) => block))];
-  const granted = grantAll(view, { request: { ...subject, families: missing }, nowMs }, written);
-  const { grants } = granted;
-  const netns = request.netns ?? known.netns;
-  const endpoint = { ...known, netns, addresses: [...known.addresses, ...grants.map(({ address }) => address)] };
-  return {
-    changes: [
-      ...allocationChanges(view, attachment, granted),
-      ...refreshEndpoint(view, {
-        endpoint,
-        held,
-        changed: missing.length > 0 || !sameNetns(endpoint.netns, known.netns),
-      }),
-    ],
-    outcome: { endpoint, added: missing, ...blocksGainedBy(grants), replaced: undefined },
-  };
-}
-
-function allocateFirst(view: View, { request, nowMs }: AllocationInput): Decision<Allocation> {
-  const { attachment, nodeName, pod, netns, families } = request;
-  const granted = grantAll(view, { request, nowMs });
-  const { grants } = granted;
-  const endpoint = makeEndpoint(
-    { attachment, nodeName, pod, netns, createdAtMs: nowMs },
-    grants.map(({ address }) => address),
-  );
-  const key = endpointKey(request);
-  const before = view.endpoint(key);
-  const replaced = before && !sameAttachment(before.attachment, attachment) ? before.attachment : undefined;
-  const changes = allocationChanges(view, attachment, granted);
-  changes.push(takeOverKey(view, key, endpoint));
-  const { claimed, reclaimed, borrowed } = blocksGainedBy(grants);
-  return { changes, outcome: { endpoint, added: families, claimed, reclaimed, borrowed, replaced } };
 }
 
 /** @throws Failure ADDRESS_DIFFERS when the attachment holds another address of the family */
@@ -148,35 +144,39 @@ interface Grant {
   readonly block: Block;
   readonly address: EndpointAddress;
   readonly origin: OfferOrigin;
+  readonly changes: readonly Change[];
 }
 
 interface Granted {
   readonly grants: readonly Grant[];
-  /** The comparisons that they depend on, and the changed blocks. */
+  /** Those of the grants, with the comparisons that they depend on and the handle. */
   readonly changes: readonly Change[];
 }
 
-/** @param written - further blocks of the same transaction */
-function grantAll(view: View, { request, nowMs }: AllocationInput, written: readonly Block[] = []): Granted {
-  const { families, pools, poolChoices, nodeName, unknownNodes } = request;
+/** @param held - the attachment's addresses of other families, whose blocks the transaction may write too */
+function grantAll(view: View, { request, nowMs }: AllocationInput, held: readonly HeldAddress[]): Granted {
+  const { attachment, families, pools, poolChoices, nodeName, unknownNodes } = request;
   if (families.length === 0) return { grants: [], changes: [] };
   const node = authorizeNode(view, { nodeName, unknownNodes, nowMs });
   checkRequestedPools(view, { pools, poolChoices, families });
   const demands = families.map((family) => demandOf(family, { request, nowMs, node }));
   const choices = chooseBlocks(
     demands.map((demand) => choicesFor(view, demand, request)),
-    written,
+    [...new Set(held.map(({ block }) => block))],
   );
   const refused = demands.filter((_, index) => !choices[index]);
-  if (refused.length > 0) throw refusal(view, refused, request);
-  const grants: Grant[] = [];
-  const changes = [...node.changes];
-  for (const choice of choices) {
-    if (!choice) continue;
-    const granted = grant(view, choice, { request, nowMs });
-    grants.push(granted);
-    changes.push(...choice.offer.changes, { type: 'put', record: { kind: 'block', value: granted.block } });
-  }
+  if (refused.length > 0)
+    throw refusalOf(view, refused, { subject: formatAttachment(attachment), details: { node: nodeName } });
+  const attributes = attributesFor(request, nowMs);
+  const grants = choices.flatMap((choice) => (choice ? [grant(view, choice, attributes)] : []));
+  const id = handleId(attachment);
+  const blocks = grants.map(({ block }) => block);
+  const changes: Change[] = [
+    ...node.changes,
+    ...grants.flatMap((granted) => granted.changes),
+    ...handleChanges(view, id, blocks),
+    { type: 'expectUnreleased', handleId: id },
+  ];
   return { grants, changes };
 }
 
@@ -205,26 +205,16 @@ function choicesFor(view: View, demand: Demand, { addresses }: AllocationRequest
     : blockChoices(beginSearch(view, demand, servingPools(view, demand)));
 }
 
-function grant(view: View, { offer, ordinal }: BlockChoice, { request, nowMs }: AllocationInput): Grant {
-  const block = takeOrdinals(offer.block, [ordinal], attributesFor(request, nowMs));
-  return { block, address: endpointAddress(view, { block, ordinal }), origin: offer.origin };
+function grant(view: View, { offer, ordinal }: BlockChoice, attributes: AllocationAttributes): Grant {
+  const block = takeOrdinals(offer.block, [ordinal], attributes);
+  const changes: Change[] = [...offer.changes, { type: 'put', record: { kind: 'block', value: block } }];
+  return { block, address: endpointAddress(view, { block, ordinal }), origin: offer.origin, changes };
 }
 
-function refusal(view: View, demands: readonly Demand[], { attachment, nodeName }: AllocationRequest): Failure {
-  return refusalOf(view, demands, { subject: formatAttachment(attachment), details: { node: nodeName } });
-}
-
-function allocationChanges(view: View, attachment: Attachment, { grants, changes }: Granted): Change[] {
-  if (grants.length === 0) return [];
-  const blocks = grants.map(({ block }) => block);
-  const id = handleId(attachment);
-  return [...changes, ...handleChanges(view, id, blocks), { type: 'expectUnreleased', handleId: id }];
-}
-
-interface EndpointRefresh {
-  readonly endpoint: Endpoint;
-  readonly held: readonly HeldAddress[];
-  readonly changed: boolean;
+/** Another attachment that has the endpoint's key. */
+function otherOnKey(view: View, endpoint: Endpoint): Attachment | undefined {
+  const current = view.endpoint(endpointKey(endpoint))?.attachment;
+  return current && !sameAttachment(current, endpoint.attachment) ? current : undefined;
 }
 
 /**
@@ -232,57 +222,24 @@ interface EndpointRefresh {
  * alone. A concurrent release that does not see the endpoint would leave it over; the changed blocks make that release
  * lose its comparison.
  */
-function refreshEndpoint(view: View, { endpoint, held, changed }: EndpointRefresh): Change[] {
+function refreshEndpoint(view: View, known: Endpoint, endpoint: Endpoint, held: readonly HeldAddress[]): Change[] {
   const key = endpointKey(endpoint);
   const isRecorded = recordedEndpoint(view, key, endpoint.attachment) !== undefined;
-  const needsWrite = isRecorded ? changed : !endpointAt(view, key);
+  const isChanged = endpoint.addresses.length > known.addresses.length || !sameNetns(endpoint.netns, known.netns);
+  const needsWrite = isRecorded ? isChanged : !endpointAt(view, key);
   if (!needsWrite) return [];
-  const blocks = held.map(({ block }): Change => ({
-    type: 'put',
-    record: { kind: 'block', value: touchBlock(block) },
-  }));
-  return [...blocks, rewriteEndpoint(view, key, endpoint) ?? takeOverKey(view, key, endpoint)];
+  return [...touchBlocks(held), rewriteEndpoint(view, key, endpoint) ?? takeOverKey(view, key, endpoint)];
 }
 
 function blocksGainedBy(grants: readonly Grant[]): Pick<Allocation, 'claimed' | 'reclaimed' | 'borrowed'> {
-  const claimed: Prefix[] = [];
-  const reclaimed: Prefix[] = [];
-  const borrowed: Prefix[] = [];
-  for (const { origin, block } of grants) {
-    if (origin === 'claimed' || origin === 'reclaimed') claimed.push(block.prefix);
-    if (origin === 'reclaimed') reclaimed.push(block.prefix);
-    if (origin === 'borrowed') borrowed.push(block.prefix);
-  }
-  return { claimed, reclaimed, borrowed };
+  const blocksOf = (...origins: OfferOrigin[]): Prefix[] =>
+    grants.filter(({ origin }) => origins.includes(origin)).map(({ block }) => block.prefix);
+  return {
+    claimed: blocksOf('claimed', 'reclaimed'),
+    reclaimed: blocksOf('reclaimed'),
+    borrowed: blocksOf('borrowed'),
+  };
 }
-
-/** The input of Allocate. */
-export interface AllocationRequest {
-  readonly attachment: Attachment;
-  readonly nodeName: string;
-  readonly pod: PodIdentity | undefined;
-  readonly netns: NetnsIdentity | undefined;
-  /** At least one, without duplicates. */
-  readonly families: readonly Family[];
-  /** Requested addresses, at most one per family, each of one of the families. */
-  readonly addresses: readonly Address[];
-  /** Names or CIDRs of pools to allocate from, in this order. For a family without a pool here, selectors decide. */
-  readonly pools: readonly string[];
-  /** Details of some of the pools. A pool without an entry was chosen by the pod's author. */
-  readonly poolChoices: readonly PoolChoice[];
-  /** Further requests of the pod's author. They only affect the authorization. */
-  readonly requests: PodRequests;
-  /** Labels of the pod's namespace; empty when unknown. */
-  readonly namespaceLabels: Readonly<Record<string, string>>;
-  /** Whether to ignore namespace selectors, used by previews only. Default: false. */
-  readonly isAnyNamespace?: boolean | undefined;
-  /** Limit of the node's blocks per family in the serving pools; 0 for the configured one. */
-  readonly maxBlocksCount: number;
-  readonly unknownNodes: UnknownNodes;
-}
-
-/** The part of the input that the caller of Allocate provides. */
-export type RequestedAllocation = Omit<AllocationRequest, 'unknownNodes'>;
 
 export function attributesFor(
   { attachment, nodeName, pod }: Pick<AllocationRequest, 'attachment' | 'nodeName' | 'pod'>,
