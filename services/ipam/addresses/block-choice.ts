@@ -6,12 +6,11 @@ import type { Demand } from '../blocks/demand.js';
 import { overlappingBlock, overlappingRange } from '../blocks/lookup.js';
 import {
   beginSearch,
+  blockOffers,
+  borrowOffer,
   claimOffer,
   collectBlock,
-  confirmAffinity,
-  expectPool,
-  expectRules,
-  blockOffers,
+  ownOffer,
   takeoverOffer,
   type Offer,
   type Search,
@@ -203,7 +202,7 @@ export function chooseRequestedAddress(view: View, demand: Demand, address: Addr
   const stored = overlappingBlock(view, hostPrefix(address));
   const unreadable = stored ? undefined : view.unreadableBlock(hostPrefix(address));
   if (unreadable) throw corruptFailure(unreadable);
-  const offer = stored ? existingOffer(search, { stored, pool, address }) : newOffer(search, pool, address);
+  const offer = stored ? existingOffer(search, pool, stored, address) : newOffer(search, pool, address);
   return { offer, ordinal: ordinalOf(offer.block.prefix, address) };
 }
 
@@ -221,28 +220,18 @@ function requirePoolFor(view: View, demand: Demand, address: Address): Pool {
   throw refusedFailure(address, `${name}, which is ${reason}; request an address of another pool`);
 }
 
-interface RequestedAddressInput {
-  readonly stored: Block;
-  readonly pool: Pool;
-  readonly address: Address;
-}
-
-function existingOffer(search: Search, { stored, pool, address }: RequestedAddressInput): Offer {
+function existingOffer(search: Search, pool: Pool, stored: Block, address: Address): Offer {
   const { view, demand, config } = search;
   const block = collectBlock(search, stored);
   const attributes = attributesAt(block, ordinalOf(block.prefix, address));
   // The configuration defines the cool-down, so without it the end of the cool-down is unknown.
   if (attributes?.releasedAtMs !== undefined) requireReadable(view, { kind: 'config' });
   if (attributes) throw inUseFailure(address, attributes, config.cooldownSeconds);
-  if (sameOwner(block.owner, demand.owner)) {
-    const isConfirmed = view.affinity(demand.owner, block.prefix)?.state === 'confirmed';
-    const confirmation = isConfirmed ? [] : [confirmAffinity(demand.owner, block.prefix)];
-    const rules = block === stored ? [expectPool(pool)] : expectRules(search, pool);
-    return { block, pool, origin: 'own', changes: [...rules, ...confirmation] };
-  }
+  if (sameOwner(block.owner, demand.owner))
+    return ownOffer(search, pool, stored, view.affinity(demand.owner, block.prefix));
   if (!block.owner && usedCount(block) === 0) return takeoverOffer(search, pool, block);
   if (config.strictAffinity) throw strictAffinityFailure(address, block, demand);
-  return { block, pool, origin: 'borrowed', changes: expectRules(search, pool) };
+  return borrowOffer(search, pool, block);
 }
 
 function newOffer(search: Search, pool: Pool, address: Address): Offer {

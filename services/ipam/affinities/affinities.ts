@@ -12,7 +12,7 @@ import { compareTexts } from '@podwire/shared/words/order';
 import { authorizeNode } from '../blocks/demand.js';
 import { allBlocks, overlappingBlock } from '../blocks/lookup.js';
 import { OPERATIONS_PER_STEP, removeBlocks } from '../blocks/release-changes.js';
-import { confirmAffinity } from '../blocks/search.js';
+import { confirmAffinity, expectPool } from '../blocks/search.js';
 import { cannotRead, expectNoBlock, requirePool } from '../records/absence.js';
 import { firstWritable } from '../records/block-stats.js';
 import {
@@ -163,10 +163,6 @@ function claimBlock(view: View, { block, owner, nowMs }: ClaimedBlock): ClaimRes
 function ownerText(owner: BlockOwner | undefined): string {
   if (!owner) return 'it has no owner, and is removed with the release of its last address';
   return owner.kind === 'host' ? `it belongs to node ${owner.name}` : `it belongs to ${owner.name}`;
-}
-
-function expectPool(value: Pool): Change {
-  return { type: 'expect', record: { kind: 'pool', value } };
 }
 
 interface ClaimReleaseInput {

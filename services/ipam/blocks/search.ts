@@ -130,7 +130,7 @@ function* ownOffers(search: Search, affinities: readonly Affinity[], stale: Chan
     }
     count++;
     const offer = block ? ownOffer(search, pool, block, affinity) : claimOffer(search, pool, affinity.block);
-    if (offer) yield offer;
+    if (hasRoom(offer.block, search.reserved)) yield offer;
   }
   return count;
 }
@@ -153,13 +153,12 @@ function isOwned({ view, demand, reserved }: Search, pool: Pool, prefix: Prefix,
   return prefix.length === pool.blockSizeBits && !overlappingRange(view, prefix) && !reserved.coversAll(prefix);
 }
 
-/** A block of the owner. Its next use confirms an affinity that is pending or in pending deletion. */
-function ownOffer(search: Search, pool: Pool, stored: Block, { owner, state }: Affinity): Offer | undefined {
+/** A block of the owner. Its next use writes a missing affinity and confirms one that is pending or being deleted. */
+export function ownOffer(search: Search, pool: Pool, stored: Block, affinity: Affinity | undefined): Offer {
   const block = collectBlock(search, stored);
-  if (!hasRoom(block, search.reserved)) return undefined;
   // Whether a cool-down is over depends on the configuration.
   const changes = block === stored ? [expectPool(pool)] : expectRules(search, pool);
-  if (state !== 'confirmed') changes.push(confirmAffinity(owner, block.prefix));
+  if (affinity?.state !== 'confirmed') changes.push(confirmAffinity(search.demand.owner, block.prefix));
   return { block, pool, origin: 'own', changes };
 }
 
@@ -309,24 +308,27 @@ function isGone(view: View, { owner }: Block): boolean {
 
 /** Borrowed addresses: those of other blocks with room. */
 
-/**
- * Blocks of other owners and without an owner that have available addresses. They keep their owners; each borrowed
- * address gets its own route. Blocks of a virtual owner serve load balancers only.
- * @param offered - the blocks that were offered as new ones
- */
+/** @param offered - the blocks that were offered as new ones */
 function* borrowedOffers(search: Search, offered: readonly Prefix[]): Generator<Offer, void, void> {
   const excluded = new Set(offered.map(formatPrefix));
   for (const pool of search.pools) {
     for (const stored of blocksWithRoom(search, pool)) {
       const block = collectBlock(search, stored);
       if (!isBorrowable(search, block) || !hasRoom(block, search.reserved)) continue;
-      if (excluded.has(formatPrefix(block.prefix))) continue;
-      yield { block, pool, origin: 'borrowed', changes: expectRules(search, pool) };
+      if (!excluded.has(formatPrefix(block.prefix))) yield borrowOffer(search, pool, block);
     }
   }
 }
 
-/** The owner's own blocks were offered before, or exceed its block cap. */
+/** A block that keeps its other owner, or stays without one. Each borrowed address gets its own route. */
+export function borrowOffer(search: Search, pool: Pool, block: Block): Offer {
+  return { block, pool, origin: 'borrowed', changes: expectRules(search, pool) };
+}
+
+/**
+ * The owner's own blocks were offered before, or exceed its block cap. Blocks of a virtual owner serve load balancers
+ * only.
+ */
 function isBorrowable({ demand }: Search, { owner }: Block): boolean {
   return !sameOwner(owner, demand.owner) && (owner?.kind !== 'virtual' || demand.use === 'LoadBalancer');
 }
@@ -356,7 +358,7 @@ export function expectPool(value: Pool): Change {
  * Creating a block or borrowing from it requires that pool and configuration are unchanged at the commit. So a disabled
  * pool gets no new block, and borrowing stops when affinity becomes strict.
  */
-export function expectRules({ config }: Search, pool: Pool): Change[] {
+function expectRules({ config }: Search, pool: Pool): Change[] {
   return [
     expectPool(pool),
     // If none is stored, this compares that there is still none.
