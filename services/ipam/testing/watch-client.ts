@@ -2,6 +2,7 @@ import { setMaxListeners } from 'node:events';
 
 import { addressAt, defaultRoute } from '@podwire/shared/net/prefix';
 import { systemClock } from '@podwire/shared/runtime/clock';
+import { compareTexts } from '@podwire/shared/words/order';
 
 import { withPoolNames } from '../blocks/holding.js';
 import { Mirror } from '../engine/mirror/mirror.js';
@@ -43,9 +44,17 @@ function describe(object: WatchedObject): string {
     const { owner, sequenceNumber } = block;
     return JSON.stringify({ owner, sequenceNumber: String(sequenceNumber), poolName, affinityState });
   }
-  return JSON.stringify(object, (_, value: unknown) =>
-    typeof value === 'bigint' ? String(value) : value instanceof Map ? [...value] : value,
-  );
+  return JSON.stringify(object, (_, value: unknown) => {
+    if (typeof value === 'bigint') return String(value);
+    return typeof value === 'object' && value !== null ? inOrder(value) : value;
+  });
+}
+
+/** Independent of the order in which fields were set. */
+function inOrder(value: object): unknown {
+  if (value instanceof Map) return [...value];
+  if (Array.isArray(value)) return value;
+  return Object.fromEntries(Object.entries(value).sort(([a], [b]) => compareTexts(a, b)));
 }
 
 /** Messages as lines of JSON, and a count of what was encoded. */

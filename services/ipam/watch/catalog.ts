@@ -6,7 +6,6 @@ import type { Observed, ObservedList, ObservedRecord } from '../engine/mirror/mi
 import { sortByName } from '../engine/mirror/record-lists.js';
 import type { AffinityState, Block } from '../records/block.js';
 import type { RecordKeys } from '../records/json/keys.js';
-import { PackedEndpoint, type EndpointOrigin } from '../records/json/packed-endpoint.js';
 import { poolOf, type Pool } from '../records/pool.js';
 import type { RecordValue } from '../records/view.js';
 import { RecentChanges } from './recent-changes.js';
@@ -235,20 +234,19 @@ export class Catalog {
   #touchEndpointsIn(ranges: readonly Prefix[], endpoints: Map<string, EndpointRecord>): void {
     for (const [key, { object }] of this.#items.endpoint) {
       if (object.kind !== 'endpoint' || endpoints.has(key)) continue;
-      const isIn = originsOf(object).some(({ block }) => ranges.some((range) => prefixContains(range, block)));
+      const isIn = object.value.addresses.some(({ block }) => ranges.some((range) => prefixContains(range, block)));
       if (isIn) endpoints.set(key, this.#storedEndpoints.get(object) ?? object);
     }
   }
 
   #setEndpoint(key: string, stored: EndpointRecord, at: ChangeContext): void {
-    if (originsOf(stored).every(({ block, poolName }) => this.#poolNameOf(block) === poolName)) {
+    if (stored.value.addresses.every(({ block, poolName }) => this.#poolNameOf(block) === poolName)) {
       this.#set(key, stored, at);
       return;
     }
     const value = withPoolNames(this.#pools, stored.value);
     const before = this.#items.endpoint.get(key)?.object;
-    const renamed = { kind: stored.kind, key: stored.key, value };
-    const object = PackedEndpoint.of(renamed) ?? renamed;
+    const object = { ...stored, value };
     const same =
       before?.kind === 'endpoint' &&
       this.#storedEndpoints.get(before) === stored &&
@@ -336,10 +334,6 @@ export class Catalog {
     if (isNodeKind(kind)) this.#ofNode[kind].removed(key, item.object);
     recent?.removed(item, revision);
   }
-}
-
-function originsOf(endpoint: EndpointRecord): readonly EndpointOrigin[] {
-  return endpoint instanceof PackedEndpoint ? endpoint.origins : endpoint.value.addresses;
 }
 
 function isNodeKind(kind: WatchedKind): kind is NodeKind {

@@ -4,7 +4,6 @@ import { addressAt, formatPrefix, type Prefix } from '@podwire/shared/net/prefix
 import type { BlockListing } from '../blocks/blocks.js';
 import type { AllocationAttributes } from '../records/attributes.js';
 import type { Block } from '../records/block.js';
-import { PackedEndpoint } from '../records/json/packed-endpoint.js';
 import { fnv1a64 } from '../records/versions.js';
 import type { RecordName, RecordValue } from '../records/view.js';
 
@@ -82,10 +81,8 @@ export function scopeOf(object: WatchedObject): Scope {
       const { poolName } = object.value;
       return { nodeName: nodeNameOf(object), poolNames: poolName === undefined ? [] : [poolName] };
     }
-    case 'endpoint': {
-      const origins = object instanceof PackedEndpoint ? object.origins : object.value.addresses;
-      return { nodeName: nodeNameOf(object), poolNames: origins.map(({ poolName }) => poolName) };
-    }
+    case 'endpoint':
+      return { nodeName: nodeNameOf(object), poolNames: object.value.addresses.map(({ poolName }) => poolName) };
     case 'node':
       return { nodeName: object.value.name, poolNames: [] };
     case 'pool':
@@ -95,7 +92,6 @@ export function scopeOf(object: WatchedObject): Scope {
   }
 }
 
-/** As in {@link scopeOf}, but without unpacking endpoints. */
 export function nodeNameOf(object: WatchedObject): string {
   switch (object.kind) {
     case 'block': {
@@ -105,7 +101,7 @@ export function nodeNameOf(object: WatchedObject): string {
     case 'route':
       return object.value.nodeName ?? '';
     case 'endpoint':
-      return object instanceof PackedEndpoint ? object.nodeName : object.value.nodeName;
+      return object.value.nodeName;
     case 'node':
       return object.value.name;
     case 'pool':

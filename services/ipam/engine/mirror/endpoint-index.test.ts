@@ -1,8 +1,7 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 
-import { endpointKey, formatEndpointKey, makeEndpoint, type AnyEndpoint } from '../../records/endpoint.js';
-import { PackedEndpoint } from '../../records/json/packed-endpoint.js';
+import { makeEndpoint, type AnyEndpoint } from '../../records/endpoint.js';
 import type { EndpointRecord } from '../../records/view.js';
 import { attachment, foreignRecord } from '../../testing/records.js';
 import { containerIdsOf, EndpointIndex } from './endpoint-index.js';
@@ -39,8 +38,7 @@ test('property: keys are found by container and in order, after any additions an
         shown.delete(name);
         if (!wanted) continue;
         const record = { key: { namespace: 'default', name }, ...wanted };
-        const stored = (record.kind === 'endpoint' ? PackedEndpoint.of(record) : undefined) ?? record;
-        index.add(name, stored);
+        index.add(name, record);
         shown.set(name, record);
       }
       expect([...index.behind('')]).toEqual([...shown.keys()].sort());
@@ -56,12 +54,4 @@ test('property: keys are found by container and in order, after any additions an
     }),
     { numRuns: 200, verbose: fc.VerbosityLevel.Verbose },
   );
-});
-
-test('a packed endpoint names its container as an unpacked one does', () => {
-  const record = own('c0ffee');
-  if (record.kind !== 'endpoint') throw new Error('it is another writer’s');
-  const stored = { ...record, key: endpointKey(record.value) };
-  expect(formatEndpointKey(stored.key)).toContain('c0ffee');
-  expect(PackedEndpoint.of(stored)?.containerId).toBe('c0ffee');
 });

@@ -1,4 +1,3 @@
-import { PackedEndpoint } from '../../records/json/packed-endpoint.js';
 import type { EndpointRecord } from '../../records/view.js';
 import { SortedTexts } from './sorted-runs.js';
 
@@ -55,7 +54,6 @@ export class EndpointIndex {
 /** The containers of an endpoint, and of those whose key it took over. */
 export function containerIdsOf(record: EndpointRecord): string[] {
   if (record.kind === 'foreignEndpoint') return [record.value.containerId];
-  if (record instanceof PackedEndpoint) return [record.containerId];
   const { attachment, replaced = [] } = record.value;
   const others = replaced.map((one) =>
     one.kind === 'endpoint' ? one.value.attachment.containerId : one.value.containerId,

@@ -2,8 +2,8 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { backoffMs, type BackoffBounds } from '@podwire/shared/retry/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { RecordKeys, RecordName } from '../../records/json/keys.js';
-import { decodeRewritten, decodeRecord, type DecodedRecord } from '../../records/json/registry.js';
+import type { RecordKeys } from '../../records/json/keys.js';
+import { decodeRecord, type DecodedRecord } from '../../records/json/registry.js';
 import type { RecordValue } from '../../records/view.js';
 import { RevisionCompacted, type LostComparison, type RecordChange, type Snapshot, type Store } from '../store.js';
 import { isPermanent, isAborted, throwIfAborted, untilAborted } from '../transaction.js';
@@ -141,13 +141,6 @@ export class Mirror {
     const entry = this.#entries.get(key);
     if (entry?.state === 'unreadable') throw entry.failure;
     return entry?.state === 'present' ? entry.decoded : undefined;
-  }
-
-  /** @throws Failure STORE_CORRUPT */
-  #decode(key: string, name: RecordName, value: Uint8Array): DecodedRecord {
-    const entry = this.#entries.get(key);
-    const again = entry?.state === 'present' ? decodeRewritten(value, entry.decoded) : undefined;
-    return again ?? decodeRecord(key, name, value);
   }
 
   /** Size of the value that is stored under the key; 0 when there is none. */
@@ -317,7 +310,7 @@ export class Mirror {
     const name = this.#options.keys.parse(key);
     if (!name) return undefined;
     try {
-      return this.#decode(key, name, value).record;
+      return decodeRecord(key, name, value).record;
     } catch (error) {
       if (error instanceof Failure) return undefined;
       throw error;
@@ -348,7 +341,7 @@ export class Mirror {
     const name = this.#options.keys.parse(key);
     if (!name) return;
     try {
-      const decoded = this.own.decoded(key, value) ?? this.#decode(key, name, value);
+      const decoded = this.own.decoded(key, value) ?? decodeRecord(key, name, value);
       this.#apply(key, { state: 'present', revision, decoded, bytes: value.length });
     } catch (error) {
       if (!(error instanceof Failure)) throw error;

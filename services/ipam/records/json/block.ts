@@ -2,9 +2,8 @@ import { familyBits } from '@podwire/shared/net/address';
 import { formatPrefix } from '@podwire/shared/net/prefix';
 
 import { sameAttributes, type AllocationAttributes } from '../attributes.js';
-import type { Block, BlockOwner, Ordinal } from '../block.js';
+import type { Block, BlockOwner } from '../block.js';
 import { cutHandle } from '../names.js';
-import { parseRewrittenBlock, type BlockFormat } from './block-reader.js';
 import {
   field,
   isAbsent,
@@ -20,7 +19,6 @@ import {
   unreadable,
   Unreadable,
   type Field,
-  type PreviousState,
 } from './fields.js';
 import { formatJson, isObject, parseJson, type Json, type JsonObject } from './json.js';
 
@@ -115,47 +113,10 @@ function checkPartition({ allocations, unallocated }: Block): void {
 }
 
 /**
- * Reads a text that differs from the previous one only in the fields that allocations and releases change.
- * @returns undefined for any other text, which is then parsed as JSON
- */
-export function readRewrittenBlock(text: string, previous: PreviousState<Block>): Block | undefined {
-  try {
-    const block = parseRewrittenBlock(text, previous, BLOCK_FORMAT);
-    if (!block) return undefined;
-    checkParsedBlock(block);
-    return formatBlock(block, previous) === text ? block : undefined;
-  } catch {
-    // The JSON parser reports the fault.
-    return undefined;
-  }
-}
-
-/**
  * Cache of the stored form of attributes: their source JSON if it has unknown fields, or their text after they were
  * written. A block is written whole with every allocation, and all but one of its attributes are unchanged.
  */
 const attributeForms = new WeakMap<AllocationAttributes, JsonObject | string>();
-
-const BLOCK_FORMAT: BlockFormat = {
-  head: formatHead,
-  middle: formatMiddle,
-  formOf: storedAttributesText,
-  readAttributes: (text) => decodeAttributes({ path: '', value: parseJson(text) }),
-};
-
-/** @throws Unreadable if decoding its JSON would */
-function checkParsedBlock(block: Block): void {
-  const size = block.allocations.length;
-  const source = (value: Json): Field => ({ path: '', value });
-  for (const index of block.allocations) if (index !== null) readCount(source(index), block.attributes.length - 1);
-  for (const ordinal of block.unallocated) readCount(source(ordinal), size - 1);
-  if (size !== 2 ** (familyBits(block.prefix.family) - block.prefix.length)) throw new Unreadable('allocations');
-  readUint64(source(block.sequenceNumber));
-  for (const number of block.sequenceNumbers) if (number !== null) readUint64(source(number));
-  checkPartition(block);
-}
-
-/** The parts of a block's JSON text. */
 
 /** The fields that Podwire reads and writes. Others belong to other releases and are kept. */
 const KNOWN_FIELDS = new Set([
@@ -186,43 +147,31 @@ export interface StoredBlock {
 
 /** The block's JSON text, in the order of fields that Calico's encoder has. */
 export function formatBlock(block: Block, { value: before, raw }: StoredBlock): string {
-  const writing = { block, before, gone: before?.attributes ?? [] };
-  let attributes = '';
-  for (const entry of block.attributes) {
-    if (attributes !== '') attributes += ',';
-    attributes += attributesText(entry, writing);
-  }
-  let numbers = '';
-  for (let ordinal = 0; ordinal < block.sequenceNumbers.length; ordinal++) {
-    const number = formatSequenceNumber(block.sequenceNumbers[ordinal] ?? null, ordinal);
-    if (number !== '') numbers += numbers === '' ? number : `,${number}`;
-  }
-  let text = formatHead(block, raw);
-  text += `,"allocations":${JSON.stringify(block.allocations)},"unallocated":${JSON.stringify(block.unallocated)}`;
-  text += `,"attributes":[${attributes}]${formatMiddle(raw)}${block.sequenceNumber}`;
-  return `${text},"sequenceNumberForAllocation":{${numbers}}${formatTail(raw)}`;
-}
-
-/** Empty for a free address. */
-export function formatSequenceNumber(number: bigint | null, ordinal: Ordinal): string {
-  return number === null ? '' : `"${ordinal}":${number}`;
+  const attributes = block.attributes.map((entry) => attributesText(entry, { block, before }));
+  const numbers = block.sequenceNumbers.flatMap((number, ordinal) =>
+    number === null ? [] : [`"${ordinal}":${number}`],
+  );
+  return [
+    formatHead(block, raw),
+    `"allocations":${JSON.stringify(block.allocations)}`,
+    `"unallocated":${JSON.stringify(block.unallocated)}`,
+    `"attributes":[${attributes.join(',')}]`,
+    `"deleted":${formatJson(raw.deleted ?? false)}`,
+    `"sequenceNumber":${block.sequenceNumber}`,
+    `"sequenceNumberForAllocation":{${numbers.join(',')}}${formatTail(raw)}`,
+  ].join(',');
 }
 
 /** The text before the allocations. */
-export function formatHead({ prefix, owner, claimTimeMs }: Block, raw: JsonObject): string {
+function formatHead({ prefix, owner, claimTimeMs }: Block, raw: JsonObject): string {
   const affinity = owner ? formatJson(`${owner.kind}:${owner.name}`) : 'null';
   const head = `{"cidr":"${formatPrefix(prefix)}","affinity":${affinity}`;
   if (claimTimeMs === undefined) return head;
   return `${head},"affinity_claim_time":${formatJson(keepTime(claimTimeMs, raw.affinity_claim_time))}`;
 }
 
-/** The text between the attributes and the sequence number. */
-export function formatMiddle({ deleted }: JsonObject): string {
-  return `,"deleted":${formatJson(deleted ?? false)},"sequenceNumber":`;
-}
-
 /** The unknown fields and the end of the text. */
-export function formatTail(raw: JsonObject): string {
+function formatTail(raw: JsonObject): string {
   let text = '';
   for (const name of Object.keys(raw))
     if (!KNOWN_FIELDS.has(name)) text += `,${formatJson(name)}:${formatJson(raw[name] ?? null)}`;
@@ -237,29 +186,18 @@ function keepSource(value: AllocationAttributes, raw: JsonObject): void {
   if (!isMadeFrom) attributeForms.set(value, raw);
 }
 
-/** The stored text of attributes. */
-function storedAttributesText(value: AllocationAttributes): string {
-  const known = cachedText(value);
-  if (known !== undefined) return known;
-  const text = JSON.stringify(encodeAttributes(value));
-  attributeForms.set(value, text);
-  return text;
-}
-
 /** The block that attributes are written for. */
 interface AttributesInput {
   readonly block: Block;
   /** The stored block. */
   readonly before: Block | undefined;
-  /** Its attributes that the new block may lack. */
-  readonly gone: readonly AllocationAttributes[];
 }
 
 /** The text of attributes. A new entry with the content of a stored one takes over its unknown fields. */
-export function attributesText(value: AllocationAttributes, { block, before, gone }: AttributesInput): string {
+function attributesText(value: AllocationAttributes, { block, before }: AttributesInput): string {
   const known = cachedText(value);
   if (known !== undefined) return known;
-  const equal = gone.find((stored) => sameAttributes(stored, value));
+  const equal = before?.attributes.find((stored) => sameAttributes(stored, value));
   const unknown = equal ? undefined : unknownFieldsBefore(value, block, before);
   const encoded = encodeAttributes(value);
   // JSON.stringify returns a flat string. Concatenation returns a tree that each write traverses again.

@@ -24,10 +24,3 @@ export function decodeHandle(raw: JsonObject, name: RecordName & { kind: 'handle
 export function encodeHandle({ blocks }: Handle, stored: JsonObject): JsonObject {
   return { deleted: false, ...stored, block: Object.fromEntries(blocks) };
 }
-
-/** The JSON text of a new handle; CIDRs need no escapes. */
-export function formatNewHandle({ blocks }: Handle): string {
-  let counts = '';
-  for (const [cidr, count] of blocks) counts += `${counts === '' ? '' : ','}"${cidr}":${count}`;
-  return `{"deleted":false,"block":{${counts}}}`;
-}

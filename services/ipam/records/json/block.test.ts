@@ -4,62 +4,21 @@ import { describe, expect, test } from 'vitest';
 
 import { NOW_MS, prefix } from '../../testing/records.js';
 import { coolAddresses, makeBlock, releaseAddresses, replaceAttributes, takeOrdinals, type Block } from '../block.js';
-import { ByteWriter, sharedEnds, writeBlock } from './block-writer.js';
 import { formatBlock, type StoredBlock } from './block.js';
 import { formatJson, type JsonObject } from './json.js';
 import { RecordKeys } from './keys.js';
 import { decodeRecord } from './registry.js';
 
-const items = fc.array(fc.constantFrom('', 'a', 'bü', '"c,"', '€'), { maxLength: 8 });
-
-describe('joined bytes', () => {
-  const writer = new ByteWriter();
-
-  test('property: equal the texts of a list with commas between them, whatever it was before', () => {
-    const property = fc.property(fc.array(items, { minLength: 1, maxLength: 6 }), (states) => {
-      let before;
-      let bytes: Buffer | undefined;
-      let earlier: readonly string[] = [];
-      for (const state of states) {
-        writer.begin(bytes);
-        writer.text('ü[');
-        const shared = sharedEnds(earlier, state);
-        before = writer.list(state, { before, shared, textOf: (item) => item });
-        writer.text(']');
-        bytes = writer.end();
-        earlier = state;
-        expect(bytes.toString()).toBe(`ü[${state.filter((item) => item !== '').join(',')}]`);
-      }
-    });
-    fc.assert(property, { seed: 20261125, numRuns: 2000 });
-  });
-
-  test('have integers as JSON has them', () => {
-    const values = [0, 7, 10, 99, 100, null, 4095, Number.MAX_SAFE_INTEGER];
-    writer.begin(undefined);
-    writer.integers(values);
-    expect(`[${writer.end().toString()}]`).toBe(JSON.stringify(values));
-  });
-
-  test('have the exact length, and are unchanged when others are joined', () => {
-    const long = '€'.repeat(100_000);
-    writer.begin(undefined);
-    writer.text('a');
-    writer.text(long);
-    expect(writer.count).toBe(300_001);
-    const first = writer.end();
-    writer.begin(first);
-    writer.copy(1, 300_001);
-    writer.integers(Array.from({ length: 100_000 }, () => Number.MAX_SAFE_INTEGER));
-    expect(writer.end().subarray(0, 300_000).toString()).toBe(long);
-    expect(first.toString()).toBe(`a${long}`);
-  });
-});
-
 const owner = { kind: 'host', name: 'node "1" \\ ü' } as const;
 const EMPTY = makeBlock({ prefix: prefix('10.0.0.0/28'), owner, nowMs: NOW_MS });
 const CLAIMED_OTHERWISE = '2026-08-22T08:33:25+02:00';
 const KEY = new RecordKeys('/calico').block(EMPTY.prefix);
+
+function read(text: string, of: Block) {
+  const { record, raw } = decodeRecord(KEY, { kind: 'block', prefix: of.prefix }, Buffer.from(text));
+  if (record.kind !== 'block') throw new Error('no block');
+  return { value: record.value, raw };
+}
 
 const holder = (name: string) => ({
   handleId: `podwire.${name}`,
@@ -134,16 +93,16 @@ function plainly(block: Block, raw: JsonObject): string {
   });
 }
 
-/** Writes each change from the stored state. @param check - gets the written bytes and the state before */
+/** Writes each change from the stored state. @param check - gets the written text and the state before */
 function writeAll(
   all: readonly Step[],
   start: StoredBlock,
-  check: (bytes: Buffer, block: Block, stored: StoredBlock) => void,
+  check: (text: string, block: Block, stored: StoredBlock) => void,
 ): void {
   let stored = start;
   for (const step of all) {
     const block = carryOut(stored.value ?? EMPTY, step);
-    check(writeBlock(block, stored), block, stored);
+    check(formatBlock(block, stored), block, stored);
     if (step.fate !== 'lost')
       stored = {
         value: block,
@@ -152,65 +111,70 @@ function writeAll(
   }
 }
 
-describe('the bytes of a block', () => {
+describe('the text of a block', () => {
   test.each<[string, JsonObject]>([
     ['', {}],
     [', with fields of other writers', { deleted: true, other: { ü: [2n ** 63n] }, more: null }],
-  ])('property: are its JSON, whatever was written before%s', (_, raw) => {
+  ])('property: is its JSON, and is read as the same block%s', (_, raw) => {
     const property = fc.property(steps, (all) => {
-      writeAll(all, { value: undefined, raw }, (bytes, block, stored) =>
-        expect([bytes.toString(), formatBlock(block, stored)]).toEqual(Array(2).fill(plainly(block, stored.raw))),
-      );
+      writeAll(all, { value: undefined, raw }, (text, block, stored) => {
+        expect(text).toBe(plainly(block, stored.raw));
+        expect(read(text, block).value).toEqual(block);
+      });
     });
     fc.assert(property, { seed: 20261123, numRuns: 1000 });
   });
 
   const OTHERS = '"other":18446744073709551615';
-  const countIn = (bytes: Buffer) => bytes.toString().split(OTHERS).length - 1;
+  const countIn = (text: string) => text.split(OTHERS).length - 1;
 
   /** A block with addresses 4 to 15 allocated, each with a field of another writer. */
   function readWithOthers() {
     const holders = EMPTY.unallocated.slice(4).reduce((block, at) => takeOrdinals(block, [at], holder(`${at}`)), EMPTY);
     const text = plainly(holders, {}).replaceAll('{"handle_id"', `{${OTHERS},"handle_id"`);
-    const { record, raw } = decodeRecord(KEY, { kind: 'block', prefix: EMPTY.prefix }, Buffer.from(text));
-    if (record.kind !== 'block') throw new Error('no block');
-    return { value: record.value, raw };
+    return read(text, EMPTY);
   }
 
-  test('property: have the fields of other writers on allocations, after any earlier write', () => {
+  test('property: has the fields of other writers on allocations, after any earlier write', () => {
     const property = fc.property(steps, (all) => {
       const start = readWithOthers();
       const kept = new Set(start.value.attributes);
-      writeAll(all, start, (bytes, block, stored) => {
-        expect(bytes.toString()).toBe(formatBlock(block, stored));
-        expect(countIn(bytes)).toBeGreaterThanOrEqual(block.attributes.filter((entry) => kept.has(entry)).length);
+      writeAll(all, start, (text, block) => {
+        expect(countIn(text)).toBeGreaterThanOrEqual(block.attributes.filter((entry) => kept.has(entry)).length);
       });
     });
     fc.assert(property, { seed: 20261124, numRuns: 500 });
   });
 
-  test('have the fields of other writers on an allocation that is repeated with the same content', () => {
+  test('has the fields of other writers on an allocation that is repeated with the same content', () => {
     const start = readWithOthers();
     const moved = takeOrdinals(releaseAddresses(start.value, [7]), [0], holder('7'));
-    expect(countIn(writeBlock(moved, start))).toBe(12);
-    expect(countIn(writeBlock(takeOrdinals(moved, [1], holder('new')), { ...start, value: moved }))).toBe(12);
+    expect(countIn(formatBlock(moved, start))).toBe(12);
+    expect(countIn(formatBlock(takeOrdinals(moved, [1], holder('new')), { ...start, value: moved }))).toBe(12);
   });
 
-  test('are correct for the largest blocks, and for more blocks than are cached', () => {
-    const blocks = Array.from({ length: 150 }, (_, index) =>
-      makeBlock({ prefix: prefix(`10.${index}.0.0/20`), owner, nowMs: NOW_MS }),
-    );
-    const write = (earlier: readonly StoredBlock[], change: (block: Block) => Block) =>
-      earlier.map(({ value, raw }): StoredBlock => {
-        const block = change(value ?? EMPTY);
-        expect(writeBlock(block, { value, raw }).toString()).toBe(plainly(block, raw));
-        return { value: block, raw };
-      });
-    const raw = {};
-    const first = write(
-      blocks.map((value) => ({ value, raw })),
-      (block) => takeOrdinals(block, [4095, 0, 1000], holder('a')),
-    );
-    write(first, (block) => takeOrdinals(block, [7], holder('b')));
+  test('is its JSON for the largest blocks', () => {
+    const largest = makeBlock({ prefix: prefix('10.1.0.0/20'), owner, nowMs: NOW_MS });
+    const block = takeOrdinals(largest, [4095, 0, 1000], holder('a'));
+    expect(formatBlock(block, { value: largest, raw: {} })).toBe(plainly(block, {}));
+  });
+});
+
+describe('the text of a block is refused', () => {
+  const valid = takeOrdinals(takeOrdinals(EMPTY, [0], holder('a')), [1], holder('b'));
+  const text = formatBlock(valid, { value: undefined, raw: {} });
+
+  test.each([
+    ['with an ordinal outside the block', text.replace('"unallocated":[2,', '"unallocated":[16,')],
+    ['with an ordinal beyond all numbers', text.replace('"unallocated":[2,', '"unallocated":[1e999,')],
+    ['with an address that is free and allocated', text.replace('"unallocated":[2,', '"unallocated":[0,')],
+    ['with missing attributes', text.replace('"allocations":[0,1', '"allocations":[0,2')],
+    ['with a number of more than 64 bits', text.replace(/"sequenceNumber":\d+/, `"sequenceNumber":${1n << 64n}`)],
+    ['of another block', text.replace('10.0.0.0/28', '10.0.0.16/28')],
+    ['that ends too early', text.slice(0, -1)],
+  ])('%s', (_, changed) => {
+    expect(changed).not.toBe(text);
+    expect(() => read(changed, EMPTY)).toThrow(/cannot be read/);
+    expect(read(text, EMPTY).value).toEqual(valid);
   });
 });
