@@ -1,4 +1,5 @@
 // Shim, plugin and services of different releases, at each border between them.
+import { Failure } from '@podwire/shared/failure/failure';
 import { RELEASE } from '@podwire/shared/rpc/release';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
@@ -65,8 +66,25 @@ describe('a service of an earlier release', () => {
     expect(plugin.state()).toBe('\n--\n');
   });
 
-  test('without ListPods: the first ADD works, and a repeat is 105 and removes nothing', async () => {
-    lacking('ListPods');
+  test('without GetPod: a repeated ADD that fails keeps what ListPods lists', async () => {
+    lacking('GetPod');
+    const second = { variables: { CNI_CONTAINERID: 'second' } };
+    expect(await plugin.run('ADD')).toMatchObject({ exitCode: 0 });
+    expect(await plugin.run('ADD', second)).toMatchObject({ exitCode: 0 });
+    const state = plugin.state();
+    plugin.script.failNext('AttachPod', new Failure('KERNEL_REFUSED', 'sysctl: EROFS'));
+    expect(errorOf(await plugin.run('ADD', second))).toMatchObject({ code: 101 });
+    expect(plugin.state()).toBe(state);
+    // An interrupted ADD had allocated.
+    const unwired = { ...ATTACHMENT, containerId: 'third' };
+    plugin.ipam.put(unwired);
+    plugin.script.failNext('AttachPod', new Failure('KERNEL_REFUSED', 'link add: EPERM'));
+    await plugin.run('ADD', { variables: { CNI_CONTAINERID: 'third' } });
+    expect(plugin.state()).toBe(state);
+  });
+
+  test('without ListPods and GetPod: the first ADD works, and a repeat is 105 and removes nothing', async () => {
+    lacking('ListPods', 'GetPod');
     expect(await plugin.run('ADD')).toMatchObject({ exitCode: 0 });
     const state = plugin.state();
     expect(errorOf(await plugin.run('ADD'))).toMatchObject({ code: 105 });

@@ -1,5 +1,6 @@
 import {
   PodServiceService,
+  type AttachedPod,
   type AttachPodResponse,
   type Interface as InterfaceMessage,
   type PodNetwork,
@@ -17,7 +18,7 @@ const PAGE_SIZE = 1000;
 /** podwire-dataplane over gRPC. */
 export function dataplaneClient(options: PeerOptions): Dataplane {
   const peer = new RetryingPeer(options);
-  const { attachPod, detachPod, checkPod } = PodServiceService;
+  const { attachPod, detachPod, checkPod, getPod } = PodServiceService;
   const wireOf = ({ hostInterface, podInterface }: AttachPodResponse): Wire => ({
     hostInterface: interfaceOf(peer.required(hostInterface, 'a host interface')),
     podInterface: interfaceOf(peer.required(podInterface, 'a pod interface')),
@@ -41,20 +42,36 @@ export function dataplaneClient(options: PeerOptions): Dataplane {
       return differences[0];
     },
 
-    isAttached: (attachment, limits) => isListed(peer, attachment, limits),
+    async isAttached(attachment, limits) {
+      try {
+        await peer.call(getPod, { attachment }, limits);
+        return true;
+      } catch (failure) {
+        if (failure instanceof Failure && failure.code === 'ATTACHMENT_NOT_FOUND') return false;
+        // A dataplane of an earlier release lacks GetPod.
+        if (!(failure instanceof Failure && failure.code === 'UNIMPLEMENTED')) throw failure;
+        return isListed(peer, attachment, limits);
+      }
+    },
   };
 }
 
-/** Scans the list of all attachments: the API has no lookup of one, and this is called rarely. */
 async function isListed(peer: RetryingPeer, attachment: Attachment, limits: Limits): Promise<boolean> {
   const key = formatAttachment(attachment);
+  for await (const pod of listedPods(peer, limits)) {
+    if (pod.attachment && formatAttachment(pod.attachment) === key) return true;
+  }
+  return false;
+}
+
+/** The attachments that the kernel holds, page after page. */
+export async function* listedPods(peer: RetryingPeer, limits: Limits): AsyncGenerator<AttachedPod, void> {
   let pageToken = '';
   do {
     const page = await peer.call(PodServiceService.listPods, { pageSize: PAGE_SIZE, pageToken }, limits);
-    if (page.pods.some((pod) => pod.attachment && formatAttachment(pod.attachment) === key)) return true;
+    yield* page.pods;
     pageToken = page.nextPageToken;
   } while (pageToken !== '');
-  return false;
 }
 
 /** Fields whose default podwire-dataplane chooses. */

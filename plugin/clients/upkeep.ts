@@ -8,6 +8,7 @@ import type { Peer } from '@podwire/shared/rpc/client';
 
 import type { PodRequest } from '../cni/pod-request.js';
 import type { HeldAddress, Limits } from './clients.js';
+import { listedPods } from './dataplane.js';
 import { familyMessage, heldAddresses, poolChoiceMessage } from './ipam.js';
 import { RetryingPeer, type PeerOptions } from './retrying-client.js';
 
@@ -142,15 +143,10 @@ export function dataplaneUpkeep(options: PeerOptions): DataplaneUpkeep {
 
     async wires(limits) {
       const found = new Map<string, NodeWire>();
-      let pageToken = '';
-      do {
-        const page = await peer.call(PodServiceService.listPods, { pageSize: PAGE_SIZE, pageToken }, limits);
-        for (const { attachment, addresses: cidrs } of page.pods) {
-          const addresses = cidrs.map((cidr) => cidr.replace(/\/\d+$/, ''));
-          if (attachment) found.set(formatAttachment(attachment), { attachment, addresses });
-        }
-        pageToken = page.nextPageToken;
-      } while (pageToken !== '');
+      for await (const { attachment, addresses: cidrs } of listedPods(peer, limits)) {
+        const addresses = cidrs.map((cidr) => cidr.replace(/\/\d+$/, ''));
+        if (attachment) found.set(formatAttachment(attachment), { attachment, addresses });
+      }
       return [...found.values()];
     },
 

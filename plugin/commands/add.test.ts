@@ -120,7 +120,7 @@ describe('ADD that fails leaves nothing', () => {
   test('when IPAM allocated and then failed', async () => {
     plugin.script.failNext('Allocate', new Failure('STORE_CORRUPT', 'bad record'), { afterWork: true });
     expect(await failed()).toMatchObject({ code: 100, msg: 'bad record' });
-    expect(calls()).toEqual(['Allocate', 'GetEndpoint', 'ListPods', 'Release']);
+    expect(calls()).toEqual(['Allocate', 'GetEndpoint', 'GetPod', 'Release']);
     expect(plugin.state()).toBe(NOTHING);
   });
 
@@ -240,7 +240,7 @@ describe('a failed ADD keeps what an earlier ADD of the attachment holds', () =>
   test('when the dataplane refuses', async () => {
     plugin.script.failNext('AttachPod', new Failure('KERNEL_REFUSED', 'sysctl: EROFS'));
     expect(await failed()).toMatchObject({ code: 101 });
-    expect(calls()).toEqual(['Allocate', 'ListPods', 'AttachPod']);
+    expect(calls()).toEqual(['Allocate', 'GetPod', 'AttachPod']);
     expect(plugin.state()).toBe(HELD);
   });
 
@@ -260,8 +260,8 @@ describe('a failed ADD keeps what an earlier ADD of the attachment holds', () =>
   });
 
   test('when no service can confirm that it holds anything', async () => {
-    plugin.script.failNext('ListPods', new Failure('KERNEL_REFUSED', 'dump: EIO'));
-    plugin.script.failNext('ListPods', new Failure('KERNEL_REFUSED', 'dump: EIO'));
+    plugin.script.failNext('GetPod', new Failure('KERNEL_REFUSED', 'dump: EIO'));
+    plugin.script.failNext('GetPod', new Failure('KERNEL_REFUSED', 'dump: EIO'));
     expect((await failed()).msg).toContain("in the node's journal");
     expect(plugin.state()).toBe(HELD);
     await plugin.replayed();

@@ -51,7 +51,7 @@ export class FakeDataplane {
   }
 
   services(unary: Unary, script: Script): RpcService[] {
-    const { attachPod, detachPod, checkPod, listPods, collectGarbage } = PodServiceService;
+    const { attachPod, detachPod, checkPod, getPod, listPods, collectGarbage } = PodServiceService;
     const service = {
       name: 'podwire.dataplane.v1.PodService',
       definition: PodServiceService,
@@ -67,6 +67,10 @@ export class FakeDataplane {
         checkPod: unary(
           checkPod,
           script.play('CheckPod', ({ pod }) => this.#check(pod)),
+        ),
+        getPod: unary(
+          getPod,
+          script.play('GetPod', ({ attachment }) => this.#get(checked(attachment))),
         ),
         listPods: unary(
           listPods,
@@ -128,17 +132,22 @@ export class FakeDataplane {
     return { differences: [...this.#drift], moreDifferences: 0 };
   }
 
+  #get(attachment: Attachment) {
+    const wire = this.#wires.get(formatAttachment(attachment));
+    if (!wire) throw new Failure('ATTACHMENT_NOT_FOUND', `${formatAttachment(attachment)} has no veth pair`);
+    return { pod: attachedPod(wire) };
+  }
+
   /** One attachment a page, so that readers have to page. */
   #list(pageToken: string) {
     const index = Number(pageToken);
-    const pods = [...this.#wires.values()].map(({ attachment, addresses }) => ({
-      attachment,
-      addresses,
-      hostInterface: undefined,
-      up: true,
-    }));
+    const pods = [...this.#wires.values()].map(attachedPod);
     return { pods: pods.slice(index, index + 1), nextPageToken: index + 1 < pods.length ? String(index + 1) : '' };
   }
+}
+
+function attachedPod({ attachment, addresses }: PodNetwork) {
+  return { attachment, addresses, hostInterface: undefined, up: true };
 }
 
 function checkedPod(pod: PodNetwork | undefined): PodNetwork {
@@ -378,6 +387,7 @@ export type Method =
   | 'AttachPod'
   | 'DetachPod'
   | 'CheckPod'
+  | 'GetPod'
   | 'ListPods'
   | 'CollectGarbage';
 

@@ -61,6 +61,8 @@ describe('on the real kernel', () => {
       ['b', ['10.65.0.8/32'], true],
     ]);
     expect(second.nextPageToken).toBe('');
+    const listed = [...first.pods, ...second.pods].find(({ attachment }) => attachment?.containerId === 'b');
+    expect(await bench.get(b)).toEqual({ pod: listed });
 
     expect([await bench.detach(a), await bench.detach(a), await bench.detach(b)]).toEqual([
       { removed: true },
@@ -68,6 +70,7 @@ describe('on the real kernel', () => {
       { removed: true },
     ]);
     expect(await bench.list(0)).toEqual({ pods: [], nextPageToken: '' });
+    await expect(bench.get(b)).rejects.toMatchObject({ code: 'ATTACHMENT_NOT_FOUND' });
     expect((await bench.check(a)).differences[0]).toEqual({
       object: `host link ${a.hostInterfaceName}`,
       wanted: 'present',

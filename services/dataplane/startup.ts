@@ -31,6 +31,7 @@ import {
   checkPod,
   collectGarbage,
   detachPod,
+  getPod,
   listPods,
   repairPod,
   type RecordedNetworkLookup,
@@ -204,6 +205,7 @@ export function dataplaneServices(parts: ServedParts, unary: Unary): readonly Rp
     checkPod: unary(PodServiceService.checkPod, checkPod(dataplane, recorded)),
     repairPod: unary(PodServiceService.repairPod, repairPod(dataplane, recorded)),
     collectGarbage: unary(PodServiceService.collectGarbage, collectGarbage(garbage)),
+    getPod: unary(PodServiceService.getPod, getPod(dataplane)),
     listPods: unary(PodServiceService.listPods, listPods(dataplane)),
   };
   return [

@@ -67,6 +67,7 @@ const METHODS = {
     'podwire.dataplane.v1.PodService/CheckPod',
     'podwire.dataplane.v1.PodService/CollectGarbage',
     'podwire.dataplane.v1.PodService/DetachPod',
+    'podwire.dataplane.v1.PodService/GetPod',
     'podwire.dataplane.v1.PodService/ListPods',
     'podwire.dataplane.v1.PodService/RepairPod',
   ],

@@ -8,6 +8,8 @@ import type {
   CollectGarbageResponse,
   DetachPodRequest,
   DetachPodResponse,
+  GetPodRequest,
+  GetPodResponse,
   Interface,
   ListPodsRequest,
   ListPodsResponse,
@@ -43,8 +45,9 @@ import type { Handler } from '@podwire/shared/rpc/unary';
 import type { Difference } from '../wiring/difference.js';
 import { familiesOf, GATEWAY, GATEWAY_ADDRESS, type PodNetwork } from '../wiring/network.js';
 import type { ObservedLink } from '../wiring/observed.js';
-import type { AttachedPage, DetachRequest, PageRequest } from './conflicts.js';
+import type { DetachRequest, PageRequest } from './conflicts.js';
 import type { GarbageCollector, GarbageRequest } from './garbage.js';
+import type { AttachedLink } from './kernel.js';
 import type { Dataplane } from './pods.js';
 
 /** Messages of the contract to values and back. Field names are those of the contract, from the request's root. */
@@ -306,6 +309,18 @@ function readDetachment({ attachment, hostInterfaceName, netns }: DetachPodReque
   });
 }
 
+/** Fails with ATTACHMENT_NOT_FOUND when the kernel holds no pair of the attachment. */
+export function getPod(dataplane: Dataplane): Handler<GetPodRequest, GetPodResponse> {
+  return async (message) => {
+    const attachment = readChecked('GetPod', (check) =>
+      readAttachment(message.attachment, { at: 'attachment', check }),
+    );
+    const attached = await dataplane.find(attachment);
+    if (!attached) throw notFoundFailure(attachment, 'has no veth pair');
+    return { pod: attachedPodMessage(attached) };
+  };
+}
+
 const SCOPE: ListScope = ['pods'];
 
 export function listPods(dataplane: Dataplane): Handler<ListPodsRequest, ListPodsResponse> {
@@ -325,7 +340,7 @@ function readPage(message: ListPodsRequest): PageRequest {
   }));
 }
 
-function attachedPodMessage({ attachment, link, addresses }: AttachedPage['links'][number]): AttachedPod {
+function attachedPodMessage({ attachment, link, addresses }: AttachedLink): AttachedPod {
   return { attachment, hostInterface: interfaceMessage(link), addresses: [...addresses], up: link.running };
 }
 
@@ -372,9 +387,10 @@ function wantedNetwork(
   });
   const network = recordOf(attachment);
   if (network) return network;
-  const name = formatAttachment(attachment);
-  throw new Failure(
-    'ATTACHMENT_NOT_FOUND',
-    `${name} is not recorded on this node; list the node’s attachments with ListPods`,
-  );
+  throw notFoundFailure(attachment, 'is not recorded');
+}
+
+function notFoundFailure(attachment: Attachment, reason: string): Failure {
+  const message = `${formatAttachment(attachment)} ${reason} on this node; list the node’s attachments with ListPods`;
+  return new Failure('ATTACHMENT_NOT_FOUND', message);
 }

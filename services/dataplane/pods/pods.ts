@@ -1,4 +1,4 @@
-import type { Attachment } from '@podwire/shared/attachment/attachment';
+import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { hostInterfaceName as derivedName } from '@podwire/shared/attachment/names';
 import { Failure } from '@podwire/shared/failure/failure';
 import { withSpan } from '@podwire/shared/telemetry/span';
@@ -21,7 +21,7 @@ import {
 import { isOfMissingLink } from './errno.js';
 import type { Events } from './events.js';
 import { renameDifference, wireDifferences, findHostLinks, findRenamedHostLink } from './host-links.js';
-import type { Kernel, PodGuard, PodSession } from './kernel.js';
+import type { AttachedLink, Kernel, PodGuard, PodSession } from './kernel.js';
 import { OperationsInFlight, type LockKeys } from './operations-in-flight.js';
 import { compareIdentities, type AttachmentRecord } from './record.js';
 import type { AttachmentRegistry } from './registry.js';
@@ -224,6 +224,12 @@ export class Dataplane {
   /** Whether a wiring call for the attachment is running or queued. */
   isWiring(attachment: Attachment): boolean {
     return this.#inFlight.isWiring(attachment);
+  }
+
+  /** The attachment as the kernel holds it, under any name of its host interface; undefined when it has no wire. */
+  async find(attachment: Attachment): Promise<AttachedLink | undefined> {
+    const key = formatAttachment(attachment);
+    return (await this.#kernel.attachedLinks()).find((each) => formatAttachment(each.attachment) === key);
   }
 
   /** The attachments that the kernel holds, in the order of their host interfaces' names. */

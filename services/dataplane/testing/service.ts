@@ -68,6 +68,10 @@ export class ServiceFixture {
     return this.#peer.call(PodServiceService.collectGarbage, { validAttachments, network }, limits());
   }
 
+  get({ attachment }: PodNetwork) {
+    return this.#peer.call(PodServiceService.getPod, { attachment }, limits());
+  }
+
   list(pageSize: number, pageToken = '') {
     return this.#peer.call(PodServiceService.listPods, { pageSize, pageToken }, limits());
   }

@@ -203,6 +203,18 @@ export interface CollectionFailure {
   message: string;
 }
 
+/** GetPodRequest names an attachment. */
+export interface GetPodRequest {
+  /** The attachment. */
+  attachment: Attachment | undefined;
+}
+
+/** GetPodResponse is the attachment as the kernel holds it. */
+export interface GetPodResponse {
+  /** The attachment. */
+  pod: AttachedPod | undefined;
+}
+
 /** ListPodsRequest asks for one page of attachments. */
 export interface ListPodsRequest {
   /** Largest number of attachments to return, 1 to 1000; 0 means 100, and more than 1000 means 1000. */
@@ -1425,6 +1437,118 @@ export const CollectionFailure: MessageFns<CollectionFailure> = {
   },
 };
 
+function createBaseGetPodRequest(): GetPodRequest {
+  return { attachment: undefined };
+}
+
+export const GetPodRequest: MessageFns<GetPodRequest> = {
+  encode(message: GetPodRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.attachment !== undefined) {
+      Attachment.encode(message.attachment, writer.uint32(10).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): GetPodRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseGetPodRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.attachment = Attachment.decode(reader, reader.uint32());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<GetPodRequest>): GetPodRequest {
+    return GetPodRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<GetPodRequest>): GetPodRequest {
+    const message = createBaseGetPodRequest();
+    message.attachment = (object.attachment !== undefined && object.attachment !== null)
+      ? Attachment.fromPartial(object.attachment)
+      : undefined;
+    return message;
+  },
+};
+
+function createBaseGetPodResponse(): GetPodResponse {
+  return { pod: undefined };
+}
+
+export const GetPodResponse: MessageFns<GetPodResponse> = {
+  encode(message: GetPodResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.pod !== undefined) {
+      AttachedPod.encode(message.pod, writer.uint32(10).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): GetPodResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseGetPodResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.pod = AttachedPod.decode(reader, reader.uint32());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<GetPodResponse>): GetPodResponse {
+    return GetPodResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<GetPodResponse>): GetPodResponse {
+    const message = createBaseGetPodResponse();
+    message.pod = (object.pod !== undefined && object.pod !== null) ? AttachedPod.fromPartial(object.pod) : undefined;
+    return message;
+  },
+};
+
 function createBaseListPodsRequest(): ListPodsRequest {
   return { pageSize: 0, pageToken: "" };
 }
@@ -1755,6 +1879,21 @@ export const PodServiceService = {
     responseDeserialize: (value: Buffer): CollectGarbageResponse => CollectGarbageResponse.decode(value),
   },
   /**
+   * GetPod returns one attachment that the kernel holds, as ListPods lists it.
+   *
+   * Errors: INVALID_ARGUMENT, NOT_FOUND (the kernel holds no veth pair of the attachment), INTERNAL (the kernel does not
+   * list its interfaces).
+   */
+  getPod: {
+    path: "/podwire.dataplane.v1.PodService/GetPod" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: GetPodRequest): Buffer => Buffer.from(GetPodRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): GetPodRequest => GetPodRequest.decode(value),
+    responseSerialize: (value: GetPodResponse): Buffer => Buffer.from(GetPodResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): GetPodResponse => GetPodResponse.decode(value),
+  },
+  /**
    * ListPods returns the attachments that the kernel holds, in the order of their host interfaces' names.
    *
    * Errors: INVALID_ARGUMENT (negative page size, or a page token that is not from ListPods).
@@ -1826,6 +1965,13 @@ export interface PodServiceServer extends UntypedServiceImplementation {
    * does not list its interfaces), DEADLINE_EXCEEDED (earlier removals remain).
    */
   collectGarbage: handleUnaryCall<CollectGarbageRequest, CollectGarbageResponse>;
+  /**
+   * GetPod returns one attachment that the kernel holds, as ListPods lists it.
+   *
+   * Errors: INVALID_ARGUMENT, NOT_FOUND (the kernel holds no veth pair of the attachment), INTERNAL (the kernel does not
+   * list its interfaces).
+   */
+  getPod: handleUnaryCall<GetPodRequest, GetPodResponse>;
   /**
    * ListPods returns the attachments that the kernel holds, in the order of their host interfaces' names.
    *
@@ -1959,6 +2105,27 @@ export interface PodServiceClient extends Client {
     metadata: Metadata,
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: CollectGarbageResponse) => void,
+  ): ClientUnaryCall;
+  /**
+   * GetPod returns one attachment that the kernel holds, as ListPods lists it.
+   *
+   * Errors: INVALID_ARGUMENT, NOT_FOUND (the kernel holds no veth pair of the attachment), INTERNAL (the kernel does not
+   * list its interfaces).
+   */
+  getPod(
+    request: GetPodRequest,
+    callback: (error: ServiceError | null, response: GetPodResponse) => void,
+  ): ClientUnaryCall;
+  getPod(
+    request: GetPodRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: GetPodResponse) => void,
+  ): ClientUnaryCall;
+  getPod(
+    request: GetPodRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: GetPodResponse) => void,
   ): ClientUnaryCall;
   /**
    * ListPods returns the attachments that the kernel holds, in the order of their host interfaces' names.
