@@ -15,7 +15,7 @@ import type { StopTelemetry } from '@podwire/shared/telemetry/telemetry';
 import { ipamTls } from '@podwire/shared/tls/certificate-source';
 import { counter } from '@podwire/shared/telemetry/instruments';
 
-import { IpamCircuitBreaker } from './addresses/circuit-breaker.js';
+import { IpamCircuitBreaker } from './addresses/ipam-plugin.js';
 import { ProviderHistory } from './addresses/provider-history.js';
 import { dataplaneClient } from './clients/dataplane.js';
 import { ipamClient } from './clients/ipam.js';

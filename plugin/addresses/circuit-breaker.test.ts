@@ -2,7 +2,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { beforeEach, expect, test } from 'vitest';
 
-import { IpamCircuitBreaker } from './circuit-breaker.js';
+import { IpamCircuitBreaker } from './ipam-plugin.js';
 
 const DELEGATE = { type: 'whereabouts', configuration: '{}', variables: {} };
 

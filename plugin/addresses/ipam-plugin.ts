@@ -13,18 +13,26 @@ import { killProcessGroup } from '@podwire/shared/runtime/process-group';
 import { z } from 'zod';
 
 import type { Limits } from '../clients/clients.js';
+import { statedVersion } from '../cni/config.js';
 import type { Command, Variables } from '../cni/environment.js';
-import { nonEmptyDns, DNS, type Dns } from '../cni/request-sources.js';
+import { nonEmptyDns, DNS } from '../cni/request-sources.js';
 import { resultSchema, type Result } from '../cni/result.js';
-import { readVersion, type CniVersion } from '../cni/version.js';
-import type { Delegate } from './mode.js';
+import { readVersion } from '../cni/version.js';
 
-/** Result of a delegated ADD. */
-interface DelegatedAddresses {
-  /** As CIDRs of full length, at least one. */
-  readonly addresses: readonly string[];
-  /** DNS settings for the result; undefined if there are none. */
-  readonly dns: Dns | undefined;
+/** Another IPAM plugin and its full input. A later process needs the same input to release the addresses. */
+export interface Delegate {
+  /** `ipam.type`: name of its program. */
+  readonly type: string;
+  /** The CNI variables as the runtime set them; its program is looked for in `CNI_PATH`. */
+  readonly variables: Variables;
+  /** The whole network configuration, JSON in UTF-8. */
+  readonly configuration: string;
+}
+
+export type PluginName = `IPAM plugin ${string}`;
+
+export function pluginName({ type }: Pick<Delegate, 'type'>): PluginName {
+  return `IPAM plugin ${type}`;
 }
 
 /** Timeout of a call, in milliseconds: an ADD needs the rest of its time for the wire. */
@@ -47,26 +55,33 @@ const ERROR = z.looseObject({ code: z.int(), msg: z.string(), details: z.string(
 /** Most characters of a program's output that an error quotes. */
 const MAX_QUOTED_CHARACTERS = 300;
 
-export interface DelegateTools {
+interface DelegateTools {
   readonly clock: Clock;
   readonly limits: Limits;
 }
 
 /**
  * ADD of the delegate.
+ * @returns the addresses as CIDRs of full length, at least one, and DNS settings for the result, if there are any
  * @throws Failure, as {@link callDelegate}; DELEGATE_FAILED when the result is invalid or has no address. The delegate may
  *   hold addresses all the same.
  */
-export async function addByDelegate(delegate: Delegate, tools: DelegateTools): Promise<DelegatedAddresses> {
+export async function addByDelegate(delegate: Delegate, tools: DelegateTools) {
   const { stdout } = await callDelegate(delegate, 'ADD', tools);
   const { ips, rest } = readResult(delegate, stdout);
   const addresses = ips.map(({ address }) => {
-    const parts = splitCidr(address);
-    if (!parts) throw delegateFailure(delegate, 'ADD', `returned the address ${quote(address)}, which is not a CIDR`);
-    return `${formatAddress(parts.address)}/${familyBits(parts.address.family)}`;
+    const cidr = fullLength(address);
+    if (cidr !== undefined) return cidr;
+    throw delegateFailure(delegate, 'ADD', `returned the address ${quote(address)}, which is not a CIDR`);
   });
   if (addresses.length === 0) throw delegateFailure(delegate, 'ADD', 'returned no address');
   return { addresses, dns: nonEmptyDns(DNS.safeParse(rest.dns).data) };
+}
+
+/** The address of a result with its full prefix length; undefined if it is not a CIDR. */
+export function fullLength(cidr: string): string | undefined {
+  const address = splitCidr(cidr)?.address;
+  return address && `${formatAddress(address)}/${familyBits(address.family)}`;
 }
 
 /**
@@ -76,14 +91,16 @@ export async function addByDelegate(delegate: Delegate, tools: DelegateTools): P
  */
 export async function callDelegate(delegate: Delegate, command: Command, tools: DelegateTools): Promise<Outcome> {
   const { clock, limits } = tools;
-  const { configuration } = delegate;
   const path = programOf(delegate, command);
-  const variables = { ...delegate.variables, CNI_COMMAND: command };
+  const execution = {
+    path,
+    label: `${pluginName(delegate)}: ${command}: ${path}`,
+    variables: { ...delegate.variables, CNI_COMMAND: command },
+    stdin: delegate.configuration,
+  };
   const callLimits = { signal: limits.signal, deadlineMs: Math.min(limits.deadlineMs, clock.nowMs() + TIMEOUT_MS) };
-  const interval = limits.recorder?.begin(`IPAM plugin ${delegate.type} ${command}`, 'delegate');
-  const outcome = await withDelegateName(delegate, command, () =>
-    execute({ path, variables, stdin: configuration }, callLimits, clock),
-  ).finally(() => {
+  const interval = limits.recorder?.begin(`${pluginName(delegate)} ${command}`, 'delegate');
+  const outcome = await execute(execution, callLimits, clock).finally(() => {
     if (interval) limits.recorder?.end(interval);
   });
   if (outcome.exitCode !== 0) throw errorOf(delegate, command, outcome);
@@ -99,28 +116,12 @@ export function programOf(delegate: Delegate, command: Command): string {
   throw delegateFailure(delegate, command, reason);
 }
 
-/** Prefixes the failures of running the delegate with its name. */
-async function withDelegateName<Value>(
-  delegate: Delegate,
-  command: Command,
-  work: () => Promise<Value>,
-): Promise<Value> {
-  try {
-    return await work();
-  } catch (error) {
-    const isRunFailure =
-      error instanceof Failure && (error.code === 'DELEGATE_FAILED' || error.code === 'DELEGATE_UNAVAILABLE');
-    if (!isRunFailure) throw error;
-    throw new Failure(error.code, `IPAM plugin ${delegate.type}: ${command}: ${error.message}`, { cause: error });
-  }
-}
-
 function errorOf(delegate: Delegate, command: Command, outcome: Outcome): Failure {
   const { exitCode, signal, stdout, stderr } = outcome;
   const error = ERROR.safeParse(parseJson(stdout)).data;
   if (error) {
     const code = CODE_OF[error.code] ?? 'DELEGATE_FAILED';
-    return new Failure(code, `IPAM plugin ${delegate.type}: ${command}: ${error.msg}`, {
+    return new Failure(code, `${pluginName(delegate)}: ${command}: ${error.msg}`, {
       details: {
         delegate: delegate.type,
         code: String(error.code),
@@ -138,12 +139,13 @@ function errorOf(delegate: Delegate, command: Command, outcome: Outcome): Failur
 }
 
 /** Whether a failure is an error that the delegate returned, not a timeout or an invalid answer. */
-export function isRefusal(error: unknown, delegate: Delegate | undefined): boolean {
-  return error instanceof Failure && delegate !== undefined && error.details.delegate === delegate.type;
+export function isRefusal(error: unknown, { type }: Delegate): boolean {
+  return error instanceof Failure && error.details.delegate === type;
 }
 
 function readResult(delegate: Delegate, stdout: string): Result {
-  const read = resultSchema(versionOf(delegate)).safeParse(parseJson(stdout));
+  const version = readVersion(statedVersion(delegate.configuration));
+  const read = resultSchema(version).safeParse(parseJson(stdout));
   if (read.success && read.data) return read.data;
   const faults = read.error?.issues.map(({ path, message }) => `${path.join('.')} ${message}`.trim()) ?? [
     'is not JSON',
@@ -151,15 +153,8 @@ function readResult(delegate: Delegate, stdout: string): Result {
   throw delegateFailure(delegate, 'ADD', `returned an invalid CNI result (${faults.join('; ')}): ${quote(stdout)}`);
 }
 
-const STATED = z.object({ cniVersion: z.unknown() });
-
-/** The version of the configuration, which was validated before. */
-function versionOf({ configuration }: Delegate): CniVersion {
-  return readVersion(STATED.safeParse(parseJson(configuration)).data?.cniVersion);
-}
-
-function delegateFailure({ type }: Delegate, command: Command, reason: string): Failure {
-  return new Failure('DELEGATE_FAILED', `IPAM plugin ${type}: ${command}: ${type} ${reason}`);
+function delegateFailure(delegate: Delegate, command: Command, reason: string): Failure {
+  return new Failure('DELEGATE_FAILED', `${pluginName(delegate)}: ${command}: ${delegate.type} ${reason}`);
 }
 
 function quote(text: string): string {
@@ -180,6 +175,8 @@ interface Outcome {
 interface Execution {
   /** Absolute path. */
   readonly path: string;
+  /** For failures. */
+  readonly label: string;
   /** The whole environment, beside {@link PATH}. */
   readonly variables: Variables;
   readonly stdin: string;
@@ -227,18 +224,15 @@ async function execute(execution: Execution, limits: Limits, clock: Clock): Prom
     const outcome = await executeOnce(execution, limits, clock);
     if (outcome !== 'busy') return outcome;
     if (clock.nowMs() >= limits.deadlineMs)
-      throw new Failure('DELEGATE_UNAVAILABLE', `${execution.path} is being written`);
+      throw new Failure('DELEGATE_UNAVAILABLE', `${execution.label} is being written`);
     await clock.sleep(BUSY_PAUSE_MS, limits.signal);
   }
 }
 
-async function executeOnce(
-  { path, variables, stdin }: Execution,
-  limits: Limits,
-  clock: Clock,
-): Promise<Outcome | 'busy'> {
+async function executeOnce(execution: Execution, limits: Limits, clock: Clock): Promise<Outcome | 'busy'> {
+  const { label, stdin } = execution;
   const ended = new AbortController();
-  const child = start(path, variables);
+  const child = start(execution);
   if (!child) return 'busy';
   // Not AbortSignal.any: Node.js 20 keeps it as long as its sources live, and one may live as long as the process.
   const onAbort = (): void => ended.abort();
@@ -247,11 +241,11 @@ async function executeOnce(
     const timer = clock.sleep(limits.deadlineMs - clock.nowMs(), ended.signal);
     const expired = timer.then((outcome): never => {
       if (outcome === 'aborted') limits.signal.throwIfAborted();
-      throw new Failure('DELEGATE_UNAVAILABLE', `${path} timed out and was killed`);
+      throw new Failure('DELEGATE_UNAVAILABLE', `${label} timed out and was killed`);
     });
     expired.catch(() => undefined);
     child.stdin.on('error', () => undefined).end(stdin);
-    return await Promise.race([outcomeOf(child, path), expired]);
+    return await Promise.race([outcomeOf(child, label), expired]);
   } catch (error) {
     if (child.pid !== undefined) killProcessGroup(child.pid);
     for (const stream of [child.stdin, child.stdout, child.stderr]) stream.destroy();
@@ -262,16 +256,16 @@ async function executeOnce(
   }
 }
 
-function start(path: string, variables: Variables): ChildProcessWithoutNullStreams | undefined {
+function start({ path, label, variables }: Execution): ChildProcessWithoutNullStreams | undefined {
   try {
     return spawn(path, [], { env: { ...variables, PATH }, cwd: '/', detached: true, stdio: 'pipe' });
   } catch (error) {
     if (codeOf(error) === 'ETXTBSY') return undefined;
-    throw spawnFailure(path, error);
+    throw spawnFailure(label, error);
   }
 }
 
-function outcomeOf(child: ChildProcessWithoutNullStreams, path: string): Promise<Outcome | 'busy'> {
+function outcomeOf(child: ChildProcessWithoutNullStreams, label: string): Promise<Outcome | 'busy'> {
   return new Promise((resolve, reject) => {
     const stdout: Buffer[] = [];
     const stderr: Buffer[] = [];
@@ -279,7 +273,8 @@ function outcomeOf(child: ChildProcessWithoutNullStreams, path: string): Promise
     child.stdout.on('data', (chunk: Buffer) => {
       stdoutBytes += chunk.length;
       if (stdoutBytes <= MAX_STDOUT_BYTES) stdout.push(chunk);
-      else reject(new Failure('DELEGATE_FAILED', `${path} printed more than ${MAX_STDOUT_BYTES} bytes and was killed`));
+      else
+        reject(new Failure('DELEGATE_FAILED', `${label} printed more than ${MAX_STDOUT_BYTES} bytes and was killed`));
     });
     child.stderr.on('data', (chunk: Buffer) => {
       if (stderrBytes < MAX_STDERR_BYTES) stderr.push(chunk.subarray(0, MAX_STDERR_BYTES - stderrBytes));
@@ -287,7 +282,7 @@ function outcomeOf(child: ChildProcessWithoutNullStreams, path: string): Promise
     });
     child.once('error', (error) => {
       if (codeOf(error) === 'ETXTBSY') resolve('busy');
-      else reject(spawnFailure(path, error));
+      else reject(spawnFailure(label, error));
     });
     child.once('close', (exitCode, signal) => {
       const text = (chunks: readonly Buffer[]) => Buffer.concat(chunks).toString();
@@ -296,7 +291,58 @@ function outcomeOf(child: ChildProcessWithoutNullStreams, path: string): Promise
   });
 }
 
-function spawnFailure(path: string, cause: unknown): Failure {
+function spawnFailure(label: string, cause: unknown): Failure {
   const reason = messageOf(cause);
-  return new Failure('DELEGATE_FAILED', `${path} cannot be run: ${reason}`, { cause });
+  return new Failure('DELEGATE_FAILED', `${label} cannot be run: ${reason}`, { cause });
+}
+
+/** How long a circuit stays open after a timeout, in milliseconds. The journal retries within that time and closes it. */
+const OPEN_MS = 30_000;
+
+/**
+ * Delegated IPAM plugins whose last call timed out. DEL leaves their addresses to the journal instead of waiting again; the
+ * journal calls such a plugin once a round. Kept by network, as a plugin's back end depends on the network configuration.
+ */
+export class IpamCircuitBreaker {
+  readonly #clock: Clock;
+  /** When a call timed out, by network and type, by the monotonic clock. */
+  readonly #timeouts = new Map<string, Map<string, number>>();
+
+  constructor(clock: Clock) {
+    this.#clock = clock;
+  }
+
+  /** Types of the plugins of a network whose circuit is open. */
+  openFor(network: string): readonly string[] {
+    const nowMs = this.#clock.monotonicMs();
+    const timeouts = [...(this.#timeouts.get(network) ?? [])];
+    return timeouts.flatMap(([type, atMs]) => (nowMs < atMs + OPEN_MS ? [type] : []));
+  }
+
+  /** Calls a plugin. Opens its circuit on a timeout, closes it on any answer. @throws what the call throws */
+  async run(network: string, delegate: Delegate, call: () => Promise<unknown>): Promise<void> {
+    try {
+      await call();
+      this.#close(network, delegate);
+    } catch (error) {
+      if (isTimeout(error, delegate)) this.#open(network, delegate);
+      else if (isRefusal(error, delegate)) this.#close(network, delegate);
+      throw error;
+    }
+  }
+
+  #open(network: string, { type }: Delegate): void {
+    const timeouts = this.#timeouts.get(network) ?? new Map<string, number>();
+    this.#timeouts.set(network, timeouts.set(type, this.#clock.monotonicMs()));
+  }
+
+  #close(network: string, { type }: Delegate): void {
+    const timeouts = this.#timeouts.get(network);
+    if (timeouts?.delete(type) && timeouts.size === 0) this.#timeouts.delete(network);
+  }
+}
+
+/** Whether the call timed out. An answer with the retryable code 11 is not a timeout. */
+function isTimeout(error: unknown, delegate: Delegate): boolean {
+  return error instanceof Failure && error.code === 'DELEGATE_UNAVAILABLE' && !isRefusal(error, delegate);
 }

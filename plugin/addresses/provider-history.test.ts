@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { NOTHING, Plugin, recordingLog } from '../testing/plugin.js';
-import type { Delegate } from './mode.js';
+import type { ProviderSource } from './address-provider.js';
 import { ProviderHistory } from './provider-history.js';
 
 const ATTACHMENT = { network: 'net', containerId: 'c0ffee', interfaceName: 'eth0' };
@@ -42,11 +42,10 @@ const calls = (): string[] => {
 
 const path = () => join(folder, 'state', 'address-givers');
 const variables = () => ({ CNI_PATH: folder });
-const delegate = (type: string, rest: object = {}): Delegate => ({
-  type,
-  variables: variables(),
-  configuration: JSON.stringify({ cniVersion: '1.0.0', name: 'net', ipam: { type }, ...rest }),
-});
+const delegate = (type: string, rest: object = {}): ProviderSource => {
+  const configuration = JSON.stringify({ cniVersion: '1.0.0', name: 'net', ipam: { type }, ...rest });
+  return { delegate: { type, variables: variables(), configuration } };
+};
 
 function openHistory(bootId = 'boot-1') {
   const { log, lines } = recordingLog();
@@ -56,10 +55,10 @@ function openHistory(bootId = 'boot-1') {
 test('no provider allocates before its name is stored, also while the same name is already being written', async () => {
   const path = join(folder, 'state', 'history');
   const history = new ProviderHistory({ path, bootId: 'boot', log: recordingLog().log });
-  const first = history.record('net', undefined);
+  const first = history.record('net', {});
   // By then it is being written.
   for (let turn = 0; turn < 3; turn++) await Promise.resolve();
-  await history.record('net', undefined);
+  await history.record('net', {});
   expect(existsSync(path)).toBe(true);
   await first;
 });
@@ -153,7 +152,7 @@ describe('a change of ipam.type, with a restart of the plugin in between', () =>
 describe('the stored provider history', () => {
   test('is readable by root alone, has each provider once, and no data of single pods', async () => {
     const first = openHistory().history;
-    await first.record('net', undefined);
+    await first.record('net', {});
     await first.record(
       'net',
       delegate('other-ipam', { runtimeConfig: { mac: 'secret' }, prevResult: {}, subnet: 'a' }),
@@ -162,7 +161,7 @@ describe('the stored provider history', () => {
     expect(mode & 0o777).toBe(0o600);
     expect(readFileSync(path(), 'utf8')).not.toContain('secret');
     await first.record('net', delegate('other-ipam', { runtimeConfig: { mac: 'other' }, subnet: 'a' }));
-    await first.record('net', undefined);
+    await first.record('net', {});
     // Each write creates a new file.
     expect(statSync(path()).ino).toBe(ino);
     await first.record('net', delegate('other-ipam', { subnet: 'b' }));
@@ -171,7 +170,7 @@ describe('the stored provider history', () => {
   });
 
   test('keeps podwire-ipam for one boot: the dataplane releases the addresses of dead pods', async () => {
-    await openHistory().history.record('net', undefined);
+    await openHistory().history.record('net', {});
     const [same, later] = [openHistory().history, openHistory('boot-2').history];
     await Promise.all([same.load(), later.load()]);
     expect([same, later].map((each) => each.formerProviders(ATTACHMENT, delegate('other-ipam')).isIpam)).toEqual([
@@ -184,9 +183,9 @@ describe('the stored provider history', () => {
     install('other-ipam');
     const { history: all, lines } = openHistory();
     await all.record('net', delegate('other-ipam'));
-    expect(all.formerProviders(ATTACHMENT, undefined).delegates).toMatchObject([{ type: 'other-ipam' }]);
+    expect(all.formerProviders(ATTACHMENT, {}).delegates).toMatchObject([{ type: 'other-ipam' }]);
     rmSync(join(folder, 'other-ipam'));
-    for (let count = 0; count < 2; count++) expect(all.formerProviders(ATTACHMENT, undefined).delegates).toEqual([]);
+    for (let count = 0; count < 2; count++) expect(all.formerProviders(ATTACHMENT, {}).delegates).toEqual([]);
     expect(lines().map(({ msg }) => msg)).toEqual([
       expect.stringContaining('other-ipam allocated addresses in network net'),
     ]);
@@ -194,7 +193,7 @@ describe('the stored provider history', () => {
 
   test('is bounded', async () => {
     const { history: all } = openHistory();
-    for (let count = 0; count < 300; count++) await all.record(`net-${count}`, undefined);
+    for (let count = 0; count < 300; count++) await all.record(`net-${count}`, {});
     expect(Object.keys(JSON.parse(readFileSync(path(), 'utf8')).networks)).toHaveLength(256);
     expect([all.hasIpamAllocated('net-0'), all.hasIpamAllocated('net-299')]).toEqual([false, true]);
   });
@@ -214,11 +213,11 @@ describe('the stored provider history', () => {
   test('that cannot be stored fails no command, is reported once, and is stored later', async () => {
     writeFileSync(join(folder, 'state'), 'a file where the directory is to be');
     const { history: all, lines } = openHistory();
-    for (let count = 0; count < 2; count++) await all.record('net', undefined);
+    for (let count = 0; count < 2; count++) await all.record('net', {});
     expect(lines()).toMatchObject([{ level: 'warn', msg: expect.stringContaining('cannot be written') }]);
     expect(all.hasIpamAllocated('net')).toBe(true);
     rmSync(join(folder, 'state'));
-    await all.record('net', undefined);
+    await all.record('net', {});
     expect(readFileSync(path(), 'utf8')).toContain('"net"');
   });
 });

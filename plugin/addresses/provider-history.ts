@@ -7,8 +7,36 @@ import { putDurably } from '@podwire/shared/runtime/durable-file';
 import type { Logger } from '@podwire/shared/runtime/log';
 import { z } from 'zod';
 
-import { findProgram } from './ipam-plugin.js';
-import type { Delegate } from './mode.js';
+import type { HeldAddress } from '../clients/clients.js';
+import type { AddressProvider, ProviderSource } from './address-provider.js';
+import { IPAM_ADDRESSES } from './ipam-addresses.js';
+import { findProgram, type Delegate } from './ipam-plugin.js';
+import { pluginAddresses } from './plugin-addresses.js';
+
+export function providerOf({ delegate }: ProviderSource): AddressProvider {
+  return delegate ? pluginAddresses(delegate) : IPAM_ADDRESSES;
+}
+
+/** An allocation to release. */
+interface ProvidedAllocation extends ProviderSource {
+  readonly attachment: Attachment;
+  readonly held: readonly HeldAddress[] | undefined;
+}
+
+/**
+ * Providers that may hold the addresses of an attachment: its own, then those of earlier configurations.
+ * @param isProviderKnown - whether no other one does. Implied if `held` is known
+ */
+export function providersOf(
+  { attachment, held, delegate }: ProvidedAllocation,
+  history: ProviderHistory,
+  isProviderKnown = false,
+): AddressProvider[] {
+  const own = providerOf({ delegate });
+  if (isProviderKnown || (held && held.length > 0)) return [own];
+  const former = history.formerProviders(attachment, { delegate });
+  return [own, ...(former.isIpam ? [IPAM_ADDRESSES] : []), ...former.delegates.map(pluginAddresses)];
+}
 
 /** A delegated IPAM plugin that allocated addresses in a network: the input of its DEL, without the pod's own. */
 const STORED_DELEGATE = z.strictObject({ type: z.string(), cniPath: z.string(), configuration: z.string() });
@@ -40,8 +68,6 @@ interface FormerProviders {
   readonly isIpam: boolean;
   readonly delegates: readonly Delegate[];
 }
-
-const NO_FORMER_PROVIDERS: FormerProviders = { isIpam: false, delegates: [] };
 
 interface ProviderHistoryOptions {
   /** Absolute path of the file; a missing directory is created. */
@@ -84,11 +110,8 @@ export class ProviderHistory {
     }
   }
 
-  /**
-   * Records the provider of a network's addresses; persisted before the provider allocates any.
-   * @param delegate - undefined for podwire-ipam
-   */
-  async record(network: string, delegate: Delegate | undefined): Promise<void> {
+  /** Records the provider of a network's addresses; persisted before the provider allocates any. */
+  async record(network: string, { delegate }: ProviderSource): Promise<void> {
     const known = this.#networks.get(network) ?? { ipamBootId: null, delegates: [] };
     const next = delegate ? withDelegate(known, delegate) : this.#withIpam(known);
     if (next !== known) {
@@ -103,16 +126,12 @@ export class ProviderHistory {
     await this.#storing;
   }
 
-  /**
-   * Providers of the attachment's network other than the configured one.
-   * @param current - the configured delegate; undefined for podwire-ipam
-   */
-  formerProviders(attachment: Attachment, current: Delegate | undefined): FormerProviders {
-    const known = this.#networks.get(attachment.network);
-    if (!known) return NO_FORMER_PROVIDERS;
-    const others = known.delegates.filter(({ type }) => type !== current?.type);
+  /** Providers of the attachment's network other than the configured one. */
+  formerProviders(attachment: Attachment, { delegate }: ProviderSource): FormerProviders {
+    const known = this.#networks.get(attachment.network)?.delegates ?? [];
+    const others = known.filter(({ type }) => type !== delegate?.type);
     return {
-      isIpam: current !== undefined && this.hasIpamAllocated(attachment.network),
+      isIpam: delegate !== undefined && this.hasIpamAllocated(attachment.network),
       delegates: others.flatMap((former) => this.#delegateOf(former, attachment)),
     };
   }

@@ -29,6 +29,8 @@ export interface HeldAddress {
 export interface Endpoint {
   /** Addresses as CIDRs of full length (`10.65.0.7/32`), at least one. */
   readonly addresses: readonly string[];
+  /** Whether podwire-ipam allocated them. */
+  readonly addressesFromIpam: boolean;
   /** The same addresses with sequence numbers, so that a release frees no later allocation. */
   readonly held: readonly HeldAddress[];
   readonly macAddress: Mac;
@@ -100,8 +102,6 @@ export interface DesiredPod extends Endpoint {
   readonly sourcePrefixes: readonly string[];
   /** Number of transmit and of receive queues; 0 leaves it to the kernel. */
   readonly queueCount: number;
-  /** Whether podwire-ipam allocated the addresses. */
-  readonly addressesFromIpam: boolean;
 }
 
 /** One end of a veth pair. */

@@ -90,7 +90,7 @@ function requestsOf({
 
 function endpointOf({ addresses, macAddress, hostInterfaceName }: EndpointMessage): Endpoint {
   const cidrs = addresses.map(({ address }) => address);
-  return { addresses: cidrs, held: heldAddresses(addresses), macAddress, hostInterfaceName };
+  return { addresses: cidrs, addressesFromIpam: true, held: heldAddresses(addresses), macAddress, hostInterfaceName };
 }
 
 /** The addresses of an endpoint with their sequence numbers. */

@@ -1,7 +1,6 @@
 import { Failure } from '@podwire/shared/failure/failure';
 
-import { callDelegate } from '../addresses/ipam-plugin.js';
-import { endpointFromResult } from '../addresses/ipam-result.js';
+import { providerOf } from '../addresses/provider-history.js';
 import type { Difference, Endpoint } from '../clients/clients.js';
 import type { Result } from '../cni/result.js';
 import type { AttachRequest } from '../requests/request.js';
@@ -9,13 +8,13 @@ import { endpointWithoutIpam, desiredPod } from './add.js';
 import type { CommandTools } from './context.js';
 
 /**
- * CHECK: compares the result of ADD with podwire-ipam's record, and both with the kernel. Read-only.
+ * CHECK: compares the result of ADD with the provider's record, and both with the kernel. Read-only.
  * @throws Failure NOT_AS_WANTED that names the first difference
  */
 export async function check(request: AttachRequest, tools: CommandTools): Promise<undefined> {
   const hasWire = request.mode.kind !== 'ipam-only';
   tools.netns.identify(request.netns, { allowsOwn: request.overridesNetns && !hasWire });
-  const difference = hasWire ? await firstDifference(request, tools) : await addressesDifference(request, tools);
+  const difference = await firstDifference(request, hasWire, tools);
   if (!difference) return;
   const { object, wanted, actual } = difference;
   const { interfaceName, containerId } = request.attachment;
@@ -26,28 +25,22 @@ export async function check(request: AttachRequest, tools: CommandTools): Promis
   );
 }
 
-async function firstDifference(request: AttachRequest, tools: CommandTools): Promise<Difference | undefined> {
-  const { attachment, config } = request;
-  const endpoint = endpointWithoutIpam(request) ?? (await recordedEndpoint(request, tools));
+async function firstDifference(
+  request: AttachRequest,
+  hasWire: boolean,
+  tools: CommandTools,
+): Promise<Difference | undefined> {
+  const { attachment, config, mode } = request;
+  const fixed = hasWire ? endpointWithoutIpam(request) : undefined;
+  const endpoint = fixed ?? (await providerOf(mode).check(request, tools));
   if (!endpoint) return { object: "IPAM's endpoint", wanted: 'present', actual: 'missing' };
+  // The main plugin checks its interfaces. Its result has the prefix lengths of the pools.
+  if (!hasWire) return recordDifference(endpoint, config.prevResult, withoutLength);
 
   if (!hasPodInterface(request))
     return { object: `prevResult interface ${attachment.interfaceName}`, wanted: 'present', actual: 'missing' };
-  const resultDifference = recordDifference(endpoint, config.prevResult);
-  if (resultDifference) return resultDifference;
-
-  return tools.dataplane.checkPod(desiredPod(request, endpoint), tools.limits);
-}
-
-/** The addresses recorded by the provider. A delegated IPAM plugin does not list them; its own CHECK verifies the result. */
-async function recordedEndpoint(
-  request: AttachRequest,
-  { ipam, clock, limits }: CommandTools,
-): Promise<Endpoint | undefined> {
-  const { attachment, mode, config } = request;
-  if (mode.kind !== 'delegated-ipam') return ipam.getEndpoint(attachment, limits);
-  await callDelegate(mode.delegate, 'CHECK', { clock, limits });
-  return endpointFromResult(attachment, config.prevResult);
+  const resultDifference = recordDifference(endpoint, config.prevResult, (cidr) => cidr);
+  return resultDifference ?? tools.dataplane.checkPod(desiredPod(request, endpoint), tools.limits);
 }
 
 /** Whether the result has the pod's interface, inside a container. Its MAC address is not compared: the pod may change it. */
@@ -57,26 +50,13 @@ function hasPodInterface({ attachment, config }: AttachRequest): boolean {
 }
 
 /** The result must have at least the recorded addresses: the chain may have added others. */
-function recordDifference(endpoint: Endpoint, prevResult: Result | undefined): Difference | undefined {
-  const resultAddresses = (prevResult?.ips ?? []).map(({ address }) => address);
-  const missing = endpoint.addresses.find((address) => !resultAddresses.includes(address));
-  if (missing === undefined) return undefined;
-  return {
-    object: 'prevResult ips',
-    wanted: missing,
-    actual: resultAddresses.length === 0 ? 'missing' : resultAddresses.join(', '),
-  };
-}
-
-/** CHECK of `podwire-ipam`: compares the result with podwire-ipam's record. The main plugin checks the interfaces. */
-async function addressesDifference(
-  { attachment, config }: AttachRequest,
-  { ipam, limits }: CommandTools,
-): Promise<Difference | undefined> {
-  const endpoint = await ipam.getEndpoint(attachment, limits);
-  if (!endpoint) return { object: "IPAM's endpoint", wanted: 'present', actual: 'missing' };
-  const resultAddresses = (config.prevResult?.ips ?? []).map(({ address }) => withoutLength(address));
-  const missing = endpoint.addresses.map(withoutLength).find((address) => !resultAddresses.includes(address));
+function recordDifference(
+  endpoint: Endpoint,
+  prevResult: Result | undefined,
+  addressOf: (cidr: string) => string,
+): Difference | undefined {
+  const resultAddresses = (prevResult?.ips ?? []).map(({ address }) => addressOf(address));
+  const missing = endpoint.addresses.map(addressOf).find((address) => !resultAddresses.includes(address));
   if (missing === undefined) return undefined;
   return {
     object: 'prevResult ips',

@@ -1,7 +1,7 @@
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Logger } from '@podwire/shared/runtime/log';
 
-import type { IpamCircuitBreaker } from '../addresses/circuit-breaker.js';
+import type { IpamCircuitBreaker } from '../addresses/ipam-plugin.js';
 import type { ProviderHistory } from '../addresses/provider-history.js';
 import type { Dataplane, Ipam, Limits } from '../clients/clients.js';
 import type { DataplaneUpkeep, IpamUpkeep } from '../clients/upkeep.js';

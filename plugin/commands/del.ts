@@ -1,10 +1,12 @@
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { tracedMessage } from '@podwire/shared/failure/status';
 
-import { delegateOf } from '../addresses/mode.js';
+import { IPAM_ADDRESSES } from '../addresses/ipam-addresses.js';
+import { pluginName } from '../addresses/ipam-plugin.js';
+import { providerOf } from '../addresses/provider-history.js';
 import { ProcessStopping, type DelRequest } from '../requests/request.js';
 import type { CommandTools, Tools } from './context.js';
-import { limitsAfterDisconnect, persistRelease, release, serviceOf } from './release.js';
+import { limitsAfterDisconnect, persistRelease, release } from './release.js';
 
 /**
  * DEL: removes a pod's wire and releases its addresses.
@@ -24,23 +26,21 @@ export async function del(
   const limitsOf = () => limitsAfterDisconnect(tools, Math.min(limits.deadlineMs, clock.nowMs() + delServiceTimeoutMs));
   const held = knownAllocations.of(attachment);
   // The configuration may have changed since ADD. Addresses known to be podwire-ipam's are released there, whichever provider
-  // is configured now. A delegate that ADD never called is not called: its missing program would leave a permanent entry.
-  const isDelegated = !(held && held.length > 0) && !knownAllocations.wasUnrequested(attachment);
-  const delegate = isDelegated ? delegateOf(mode) : undefined;
+  // is configured now. A provider that ADD never called is not called: its missing program would leave a permanent entry.
+  const isOfIpam = held !== undefined && held.length > 0;
+  const provider = isOfIpam || knownAllocations.wasUnrequested(attachment) ? IPAM_ADDRESSES : providerOf(mode);
   const action = mode.kind === 'ipam-only' ? 'release' : 'detach-and-release';
   // A repeated DEL may lack the namespace that an earlier DEL had.
   const netns = requestedNetns ?? journal.get(attachment)?.netns;
-  const failed = await release({ attachment, action, held: undefined, netns, delegate }, tools, {
+  const pending = { attachment, action, netns, ...provider.source } as const;
+  const failed = await release({ ...pending, held: undefined }, tools, {
     limitsOf,
-    isProviderKnown: held !== undefined && held.length > 0,
-    skip: new Set(circuitBreaker.openFor(attachment.network).map((type) => serviceOf({ type }))),
+    isProviderKnown: isOfIpam,
+    skip: new Set(circuitBreaker.openFor(attachment.network).map((type) => pluginName({ type }))),
   });
   if (failed) {
     const { action: remaining, failure } = failed;
-    await persistRelease(
-      { attachment, action: remaining, held, netns, delegate, reason: tracedMessage(failure) },
-      tools,
-    );
+    await persistRelease({ ...pending, action: remaining, held, reason: tracedMessage(failure) }, tools);
     requireStoredWhileStopping(attachment, tools);
   } else {
     await journal.done(attachment);

@@ -8,9 +8,9 @@ import {
 import { Failure, violationsFailure } from '@podwire/shared/failure/failure';
 import { z } from 'zod';
 
-import { callDelegate } from '../addresses/ipam-plugin.js';
-import { isGatewayHolder } from '../addresses/ipam-result.js';
-import type { Delegate, Mode } from '../addresses/mode.js';
+import type { AddressCollection, Mode } from '../addresses/address-provider.js';
+import { IPAM_ADDRESSES } from '../addresses/ipam-addresses.js';
+import { providerOf } from '../addresses/provider-history.js';
 import type { NodeEndpoint } from '../clients/upkeep.js';
 import type { QueuePosition, AttachmentQueue } from '../requests/attachment-queue.js';
 import { startedAtMs, readNodeRequest, type CniRequest } from '../requests/request.js';
@@ -32,8 +32,8 @@ interface Collection {
 
 /**
  * GC: removes the wires and releases the addresses of this network on this node that the runtime does not list. Without a
- * list it collects only proven garbage: pending releases of the journal and allocations of earlier boots. A delegated IPAM
- * plugin gets GC in both cases.
+ * list it collects only proven garbage: pending releases of the journal and allocations of earlier boots. An IPAM plugin gets
+ * GC in both cases.
  *
  * Keeps attachments whose ADD is queued, in flight, or has ended since GC started. Releases an address in the attachment's
  * queue, only when no wire uses it, and never a later allocation. Idempotent; continues after errors.
@@ -46,9 +46,7 @@ export async function gc(request: CniRequest, tools: CommandTools, queue: Attach
   const collection: Collection = { network, nodeName, mode, tools, queue, since, failures: [] };
 
   await replayJournal(collection);
-  if (mode.kind === 'delegated-ipam') await collectOfDelegate(mode.delegate, valid, collection);
-  else if (valid) await collect(valid, collection);
-  else await releaseOfEarlierBoots(collection);
+  await collect(valid, collection);
 
   const { failures } = collection;
   const [first] = failures;
@@ -78,58 +76,53 @@ async function replayJournal({ network, tools, queue, failures }: Collection): P
   }
 }
 
-/** Collects Podwire's wires, then passes GC to the delegate for its addresses. */
-async function collectOfDelegate(
-  delegate: Delegate,
-  listed: readonly Attachment[] | undefined,
-  collection: Collection,
-): Promise<void> {
-  const { tools } = collection;
+/** @param listed - undefined if the runtime passed no list */
+async function collect(listed: readonly Attachment[] | undefined, collection: Collection): Promise<void> {
+  const { network, nodeName, mode, tools, queue, since } = collection;
+  const keep: AttachmentsToKeep = () =>
+    new Map([...(listed ?? []), ...queue.addedSince(since)].map((each) => [formatAttachment(each), each]));
+  // In ipam-only mode the main plugin creates the interfaces and collects them before it calls its IPAM plugin.
+  const hasWires = listed !== undefined && mode.kind !== 'ipam-only';
   // Addresses are released only after their wires are removed.
-  if (
-    listed &&
-    !(await attempt(() => collectWires(() => attachmentsToKeep(listed, collection), collection), collection))
-  )
-    return;
-  await attempt(async () => {
-    await callDelegate(delegate, 'GC', tools);
-  }, collection);
-  // Addresses that podwire-ipam allocated before the configuration named a delegate.
-  if (listed && tools.providerHistory.hasIpamAllocated(collection.network)) {
-    await attempt(() => collectAddresses(() => attachmentsToKeep(listed, collection), collection), collection);
+  if (hasWires && !(await attempt(() => collectWires(keep, collection), collection))) return;
+  const isKept = ({ attachment }: NodeEndpoint) => keep().has(formatAttachment(attachment));
+  const releaseGarbage: AddressCollection['releaseGarbage'] = async (allocations, release) => {
+    const isGarbage = listed ? await unwiredTest(collection) : earlierBootTest(tools);
+    for (const allocation of allocations) {
+      if (!isGarbage(allocation) || isKept(allocation)) continue;
+      const releaseUnlessKept = async () => {
+        if (!isKept(allocation)) await release(allocation);
+      };
+      await attempt(() => runQueued(allocation.attachment, releaseUnlessKept, collection), collection);
+    }
+  };
+  // podwire-ipam may have allocated addresses before the configuration named another provider.
+  const isIpamFormer = listed !== undefined && tools.providerHistory.hasIpamAllocated(network);
+  for (const provider of new Set([providerOf(mode), ...(isIpamFormer ? [IPAM_ADDRESSES] : [])])) {
+    await attempt(() => provider.collect({ network, nodeName, releaseGarbage }, tools), collection);
   }
 }
 
-async function collect(listed: readonly Attachment[], collection: Collection): Promise<void> {
-  const { mode } = collection;
-  const keep = () => attachmentsToKeep(listed, collection);
-  // In ipam-only mode the main plugin creates the interfaces and collects them before it calls its IPAM plugin.
-  const hasWires = mode.kind !== 'ipam-only';
-  if (hasWires && !(await attempt(() => collectWires(keep, collection), collection))) return;
-  await attempt(() => collectAddresses(keep, collection), collection);
-}
+type GarbageTest = (allocation: NodeEndpoint) => boolean;
 
-async function collectAddresses(keep: AttachmentsToKeep, collection: Collection): Promise<void> {
-  const { network, nodeName, mode, tools } = collection;
-  // Read the kernel last: an attachment absent then, with no ADD in flight, has no wire.
-  const endpoints = await tools.upkeep.ipam.endpointsOf({ nodeName, network }, tools.limits);
+/** Selects allocations without a wire. Reads the kernel last: an attachment absent then, with no ADD in flight, has none. */
+async function unwiredTest({ mode, tools }: Collection): Promise<GarbageTest> {
   const wires = mode.kind === 'ipam-only' ? [] : await tools.upkeep.dataplane.wires(tools.limits);
   const attached = new Set(wires.map(({ attachment }) => formatAttachment(attachment)));
   // Calico's plugin wires a pod under another attachment than its address has.
   const routed = new Set(wires.flatMap(({ addresses }) => addresses));
-  for (const endpoint of endpoints) {
-    const key = formatAttachment(endpoint.attachment);
-    const isWired = attached.has(key) || endpoint.held.some(({ address }) => routed.has(address));
-    if (isWired || keep().has(key) || isGatewayHolder(endpoint.attachment)) continue;
-    await attempt(() => releaseQueued(endpoint, keep, collection), collection);
-  }
+  return ({ attachment, held }) =>
+    !attached.has(formatAttachment(attachment)) && !held.some(({ address }) => routed.has(address));
 }
 
-function attachmentsToKeep(
-  listed: readonly Attachment[],
-  { queue, since }: Collection,
-): ReadonlyMap<string, Attachment> {
-  return new Map([...listed, ...queue.addedSince(since)].map((each) => [formatAttachment(each), each]));
+/**
+ * Selects allocations of earlier boots, as no network namespace survives a reboot. Skips an allocation that is younger than this
+ * boot: it belongs to another node with the same name.
+ */
+function earlierBootTest({ netns }: CommandTools): GarbageTest {
+  const { id, startedAtMs } = netns.boot;
+  return ({ bootId, createdAtMs }) =>
+    bootId !== undefined && bootId !== id && createdAtMs !== undefined && createdAtMs < startedAtMs;
 }
 
 /** Called again before each step, as ADDs may arrive meanwhile. */
@@ -165,51 +158,13 @@ async function detachEach(keep: AttachmentsToKeep, collection: Collection): Prom
   }
 }
 
-function releaseQueued(endpoint: NodeEndpoint, keep: AttachmentsToKeep, collection: Collection): Promise<void> {
-  const { attachment, held } = endpoint;
-  const { ipam, upkeep, limits } = collection.tools;
-  const release = async () => {
-    if (keep().has(formatAttachment(attachment))) return;
-    if (held.length === 0) await ipam.release(attachment, limits);
-    else await upkeep.ipam.releaseHeld(attachment, held, limits);
-  };
-  return runQueued(attachment, release, collection);
-}
-
-/**
- * Releases allocations of earlier boots, as no network namespace survives a reboot. Skips an allocation that is younger than
- * this boot: it belongs to another node with the same name.
- */
-async function releaseOfEarlierBoots(collection: Collection): Promise<void> {
-  const { network, nodeName, tools } = collection;
-  await attempt(async () => {
-    const { id, startedAtMs } = tools.netns.boot;
-    const endpoints = await tools.upkeep.ipam.endpointsOf({ nodeName, network }, tools.limits);
-    for (const endpoint of endpoints) {
-      const { bootId, createdAtMs } = endpoint;
-      const isOfEarlierBoot =
-        bootId !== undefined && bootId !== id && createdAtMs !== undefined && createdAtMs < startedAtMs;
-      const keep = () => attachmentsToKeep([], collection);
-      if (isOfEarlierBoot) await attempt(() => releaseQueued(endpoint, keep, collection), collection);
-    }
-  }, collection);
-}
-
 function runQueued(attachment: Attachment, work: () => Promise<void>, { queue, tools }: Collection): Promise<void> {
-  const { deadlineMs } = tools.limits;
-  const queued = {
-    command: 'GC',
-    attachment,
-    startedNs: undefined,
-    deadlineMs,
-    cancel: new AbortController(),
-  } as const;
-  return queue.run(queued, work);
+  return queue.run({ command: 'GC', attachment, deadlineMs: tools.limits.deadlineMs }, work);
 }
 
 /** Adds a failure to the collection's. @returns whether the work succeeded */
 async function attempt(work: () => Promise<void>, { tools, failures }: Collection): Promise<boolean> {
-  const failure = await failureOf(work, { log: tools.log, what: 'GC' });
+  const failure = await failureOf('GC', work, tools.log);
   if (failure) failures.push(failure);
   return failure === undefined;
 }

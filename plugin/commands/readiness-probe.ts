@@ -2,8 +2,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { tracedMessage } from '@podwire/shared/failure/status';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import { callDelegate } from '../addresses/ipam-plugin.js';
-import type { Delegate } from '../addresses/mode.js';
+import { providerOf } from '../addresses/provider-history.js';
 import type { Limits } from '../clients/clients.js';
 import type { DataplaneUpkeep, IpamUpkeep } from '../clients/upkeep.js';
 import type { NodeRequest } from '../requests/request.js';
@@ -42,41 +41,30 @@ export function probeServices(
   const { network, nodeName = defaultNodeName, podRequest, mode } = request;
   const limits: Limits = { deadlineMs: clock.nowMs() + PROBE_TIMEOUT_MS, signal: new AbortController().signal };
   const results = new ProbeResults();
-  const ipam: ProbedService = {
-    part: 'ipam',
-    service: 'podwire-ipam',
-    unreachablePeer: () => upkeep.ipam.unreachablePeer(),
-  };
-  const probeIpam = () => [
-    results.add(ipam, async () => servingReason(ipam, await upkeep.ipam.isServing(limits))),
-    results.add(ipam, async () => {
-      const refusal = await upkeep.ipam.refusalOf({ nodeName, network, podRequest }, limits);
-      if (refusal === undefined) return undefined;
-      return { part: 'addresses', text: `podwire-ipam has no address for a pod: ${refusal}` };
-    }),
-  ];
-  const probeDelegate = (delegate: Delegate) => {
-    const service: ProbedService = {
-      part: 'ipam-plugin',
-      service: `IPAM plugin ${delegate.type}`,
-      unreachablePeer: () => undefined,
-    };
-    return results.add(service, async () => {
-      await callDelegate(delegate, 'STATUS', { clock, limits });
-      return undefined;
-    });
+  const provider = providerOf(mode);
+  const tools = { upkeep, clock, limits };
+  const addresses: ProbedService = {
+    part: provider.part,
+    service: provider.name,
+    unreachablePeer: () => provider.unreachablePeer?.(tools),
   };
   const dataplane: ProbedService = {
     part: 'dataplane',
     service: 'podwire-dataplane',
     unreachablePeer: () => upkeep.dataplane.unreachablePeer(),
   };
-  const probeDataplane = () =>
-    results.add(dataplane, async () => servingReason(dataplane, await upkeep.dataplane.isServing(limits)));
   const probes = [
-    ...(mode.kind === 'delegated-ipam' ? [probeDelegate(mode.delegate)] : probeIpam()),
-    ...(mode.kind === 'ipam-only' ? [] : [probeDataplane()]),
+    results.add(addresses, async () => servingReason(addresses, await provider.isServing(tools))),
+    results.add(addresses, async () => {
+      const refusal = await provider.refusalOf?.({ nodeName, network, podRequest }, tools);
+      if (refusal === undefined) return undefined;
+      return { part: 'addresses', text: `${provider.name} has no address for a pod: ${refusal}` };
+    }),
   ];
+  if (mode.kind !== 'ipam-only') {
+    const isServing = () => upkeep.dataplane.isServing(limits);
+    probes.push(results.add(dataplane, async () => servingReason(dataplane, await isServing())));
+  }
   return {
     result: Promise.all(probes).then(() => results.reasons(0)),
     partialResult: (waitedMs) => results.reasons(waitedMs),

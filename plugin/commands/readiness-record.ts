@@ -6,7 +6,7 @@ import { putDurably } from '@podwire/shared/runtime/durable-file';
 import type { Logger } from '@podwire/shared/runtime/log';
 import { z } from 'zod';
 
-import type { Mode } from '../addresses/mode.js';
+import type { Mode } from '../addresses/address-provider.js';
 
 type ModeKind = Mode['kind'];
 

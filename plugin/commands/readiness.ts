@@ -1,6 +1,7 @@
 import { context, ROOT_CONTEXT } from '@opentelemetry/api';
 import { Failure } from '@podwire/shared/failure/failure';
 
+import { providerOf } from '../addresses/provider-history.js';
 import type { Journal } from '../journal/journal.js';
 import type { NodeRequest } from '../requests/request.js';
 import type { ReadinessEvents, ReadinessLevel } from './readiness-events.js';
@@ -57,7 +58,7 @@ interface CachedReadiness {
  *   any reason only until the node has been ready once since boot. Afterwards it fails only while podwire-dataplane has
  *   been unable to wire pods for longer than {@link OUTAGE_MS}. All other reasons appear as ADD errors and metrics.
  * - Runtimes call STATUS every few seconds under a lock. While runtimes call it, Podwire's services are probed about
- *   every two seconds, and STATUS returns the last result. A delegated IPAM plugin is a program that has to be started: it
+ *   every two seconds, and STATUS returns the last result. An IPAM plugin is a program that has to be started: it
  *   is probed only by STATUS.
  */
 export class Readiness {
@@ -151,11 +152,11 @@ export class Readiness {
   /** Refreshes a result as long as runtimes call STATUS. */
   async #refresh(cached: CachedReadiness): Promise<void> {
     const { clock } = this.#options;
-    const hasDelegate = cached.request.mode.kind === 'delegated-ipam';
+    const startsProgram = providerOf(cached.request.mode).part === 'ipam-plugin';
     while ((await clock.sleep(REFRESH_PAUSE_MS, this.#stopped.signal)) === 'elapsed') {
       if (clock.monotonicMs() - cached.usedAtMs >= UNUSED_TTL_MS) return;
       // A defect is logged by the probe, and reported to the next strict STATUS.
-      if (!hasDelegate) await this.#probe(cached).result.catch(() => undefined);
+      if (!startsProgram) await this.#probe(cached).result.catch(() => undefined);
     }
   }
 

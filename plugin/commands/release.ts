@@ -2,14 +2,14 @@ import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 import { withAttachment, type Logger } from '@podwire/shared/runtime/log';
 
-import { callDelegate } from '../addresses/ipam-plugin.js';
-import type { Delegate } from '../addresses/mode.js';
-import type { HeldAddress, Limits } from '../clients/clients.js';
+import type { AddressProvider } from '../addresses/address-provider.js';
+import { providerOf, providersOf } from '../addresses/provider-history.js';
+import type { Limits } from '../clients/clients.js';
 import type { PendingRelease, JournalEntry, ReleaseAction } from '../journal/entry.js';
 import type { AttachmentQueue } from '../requests/attachment-queue.js';
 import type { CommandTools, Tools } from './context.js';
 
-export type Service = 'podwire-dataplane' | 'podwire-ipam' | `IPAM plugin ${string}`;
+export type Service = 'podwire-dataplane' | AddressProvider['name'];
 
 /** The remaining action of a release that failed. */
 export interface FailedRelease {
@@ -24,7 +24,7 @@ export interface ReleaseOptions {
   readonly limitsOf: (service: Service) => Limits;
   /** Services that are not called, as they did not answer before. */
   readonly skip?: ReadonlySet<string>;
-  /** Whether the addresses' provider is known to be `delegate`, or podwire-ipam without one. Implied if `held` is known. */
+  /** Whether no other provider may hold the addresses. Implied if `held` is known. */
   readonly isProviderKnown?: boolean;
 }
 
@@ -34,115 +34,63 @@ export interface ReleaseOptions {
  * @returns the remaining action; undefined when done
  */
 export async function release(
-  { attachment, action, held, netns, delegate }: Omit<PendingRelease, 'reason'>,
+  pending: Omit<PendingRelease, 'reason'>,
   tools: Tools,
   { limitsOf, skip = new Set(), isProviderKnown = false }: ReleaseOptions,
 ): Promise<FailedRelease | undefined> {
-  const { dataplane, ipam, log } = tools;
-  const attempt = <Value>(service: Service, work: (limits: Limits) => Promise<Value>): Promise<Outcome<Value>> =>
-    skip.has(service)
-      ? Promise.resolve({ ok: false, failure: new Failure('UNREACHABLE', `${service} does not answer`) })
-      : outcomeOf(() => work(limitsOf(service)), { log, what: `${action} of an attachment` });
-
+  const { attachment, action, held, netns } = pending;
+  const own = providerOf(pending);
   let remaining = action;
-  if (action === 'detach-and-release') {
-    const detached = await attempt('podwire-dataplane', (limits) => dataplane.detachPod({ attachment, netns }, limits));
-    if (!detached.ok) return { action, service: 'podwire-dataplane', failure: detached.failure };
-    remaining = 'release';
-  }
-  if (action === 'release-unless-attached') {
-    // A delegated IPAM plugin cannot list the addresses of an attachment.
-    if (!delegate) {
-      const endpoint = await attempt('podwire-ipam', (limits) => ipam.getEndpoint(attachment, limits));
-      if (!endpoint.ok) return { action, service: 'podwire-ipam', failure: endpoint.failure };
-      if (!endpoint.value) {
-        // The Allocate may still be in flight after its caller gave up. No allocation outlives an answered Release.
-        const released = await attempt('podwire-ipam', (limits) => ipam.release(attachment, limits));
-        return released.ok ? undefined : { action, service: 'podwire-ipam', failure: released.failure };
-      }
+  let service: Service = own.name;
+  const call = <Value>(called: Service, work: (callTools: CommandTools) => Promise<Value>): Promise<Value> => {
+    service = called;
+    if (skip.has(called)) throw new Failure('UNREACHABLE', `${called} does not answer`);
+    return work({ ...tools, limits: limitsOf(called) });
+  };
+  const detachAndRelease = async (): Promise<void> => {
+    if (action === 'detach-and-release') {
+      await call('podwire-dataplane', ({ dataplane, limits }) => dataplane.detachPod({ attachment, netns }, limits));
+      remaining = 'release';
     }
-    const attached = await attempt('podwire-dataplane', (limits) => dataplane.isAttached(attachment, limits));
-    if (!attached.ok) return { action, service: 'podwire-dataplane', failure: attached.failure };
-    if (attached.value) return undefined;
-  }
-  for (const provider of providersOf({ attachment, held, delegate, isProviderKnown }, tools)) {
-    const service = serviceOf(provider);
-    const target = { attachment, held: provider === delegate ? held : undefined, delegate: provider };
-    const released = await attempt(service, (limits) => releaseFrom(target, tools, limits));
-    if (!released.ok) return { action: remaining, service, failure: released.failure };
-  }
-  return undefined;
-}
-
-/** @param delegate - undefined for podwire-ipam */
-export function serviceOf(delegate: Pick<Delegate, 'type'> | undefined): Service {
-  return delegate ? `IPAM plugin ${delegate.type}` : 'podwire-ipam';
-}
-
-/** Providers to release the addresses from; undefined is podwire-ipam. Providers of earlier configurations come last. */
-function providersOf(
-  { attachment, held, delegate, isProviderKnown }: ReleaseTarget & Pick<ReleaseOptions, 'isProviderKnown'>,
-  { providerHistory }: Pick<Tools, 'providerHistory'>,
-): (Delegate | undefined)[] {
-  if (isProviderKnown || isKnown(held)) return [delegate];
-  const former = providerHistory.formerProviders(attachment, delegate);
-  return [delegate, ...(former.isIpam ? [undefined] : []), ...former.delegates];
+    if (action === 'release-unless-attached') {
+      const { hasAllocation } = own;
+      if (hasAllocation && !(await call(own.name, (callTools) => hasAllocation(attachment, callTools)))) {
+        // The Allocate may still be in flight after its caller gave up. No allocation outlives an answered Release.
+        return call(own.name, (callTools) => own.release(attachment, undefined, callTools));
+      }
+      const isAttached = ({ dataplane, limits }: CommandTools) => dataplane.isAttached(attachment, limits);
+      if (await call('podwire-dataplane', isAttached)) return;
+    }
+    for (const [index, provider] of providersOf(pending, tools.providerHistory, isProviderKnown).entries()) {
+      const ownHeld = index === 0 ? held : undefined;
+      await call(provider.name, (callTools) => provider.release(attachment, ownHeld, callTools));
+    }
+  };
+  const failure = await failureOf(`${action} of an attachment`, detachAndRelease, tools.log);
+  return failure && { action: remaining, service, failure };
 }
 
 /** Names of the providers that a pending release calls; `podwire-ipam` for Podwire's own. */
 export function providerNamesOf(
-  { attachment, held, delegate }: PendingRelease,
-  tools: Pick<Tools, 'providerHistory'>,
+  pending: PendingRelease,
+  { providerHistory }: Pick<Tools, 'providerHistory'>,
 ): readonly string[] {
-  const names = providersOf({ attachment, held, delegate }, tools).map((provider) => provider?.type ?? 'podwire-ipam');
-  return [...new Set(names)];
+  return [...new Set(providersOf(pending, providerHistory).map(({ type }) => type))];
 }
 
-/** Whether the allocation is known. Otherwise all addresses of the attachment are released. */
-function isKnown(held: readonly HeldAddress[] | undefined): held is readonly HeldAddress[] {
-  return held !== undefined && held.length > 0;
-}
-
-interface ReleaseTarget {
-  readonly attachment: Attachment;
-  readonly held: readonly HeldAddress[] | undefined;
-  readonly delegate: Delegate | undefined;
-}
-
-async function releaseFrom({ attachment, held, delegate }: ReleaseTarget, tools: Tools, limits: Limits): Promise<void> {
-  const { ipam, upkeep, clock, circuitBreaker } = tools;
-  if (delegate) {
-    await circuitBreaker.run(attachment.network, delegate, () => callDelegate(delegate, 'DEL', { clock, limits }));
-    return;
-  }
-  if (isKnown(held)) await upkeep.ipam.releaseHeld(attachment, held, limits);
-  else await ipam.release(attachment, limits);
-}
-
-type Outcome<Value> = { readonly ok: true; readonly value: Value } | { readonly ok: false; readonly failure: Failure };
-
-interface DefectContext {
-  readonly log: Logger;
-  /** Names the work in the log. */
-  readonly what: string;
-}
-
-/** Catches a failure, so that the caller can continue with other work. Logs a defect. */
-async function outcomeOf<Value>(work: () => Promise<Value>, { log, what }: DefectContext): Promise<Outcome<Value>> {
+/**
+ * Returns the failure of a piece of work instead of throwing it, so that the caller can continue. Logs a defect.
+ * @param what - names the work in the log
+ */
+export async function failureOf(what: string, work: () => Promise<unknown>, log: Logger): Promise<Failure | undefined> {
   try {
-    return { ok: true, value: await work() };
+    await work();
+    return undefined;
   } catch (error) {
-    if (error instanceof Failure) return { ok: false, failure: error };
+    if (error instanceof Failure) return error;
     log.error({ err: error }, `defect: ${what}`);
-    const failure = new Failure('INTERNAL', 'internal error: see the log of podwire-plugin', { cause: error });
-    return { ok: false, failure };
+    return new Failure('INTERNAL', 'internal error: see the log of podwire-plugin', { cause: error });
   }
-}
-
-/** Returns the failure of a piece of work instead of throwing it. Logs a defect. */
-export async function failureOf(work: () => Promise<unknown>, context: DefectContext): Promise<Failure | undefined> {
-  const outcome = await outcomeOf(work, context);
-  return outcome.ok ? undefined : outcome.failure;
 }
 
 interface DiscardOptions {
@@ -163,19 +111,12 @@ export function discardEntry(
   { queue, cancel }: DiscardOptions,
 ): Promise<JournalEntry | undefined> {
   const { journal } = tools;
-  const queued = {
-    command: 'DISCARD',
-    attachment,
-    startedNs: undefined,
-    deadlineMs: Number.POSITIVE_INFINITY,
-    cancel,
-  } as const;
   const work = async () => {
     const entry = journal.get(attachment);
     if (entry) await journal.discard(entry, providerNamesOf(entry, tools));
     return entry;
   };
-  return withAttachment(attachment, () => queue.run(queued, work));
+  return withAttachment(attachment, () => queue.run({ command: 'DISCARD', attachment, cancel }, work));
 }
 
 interface ReplayEntryOptions extends ReleaseOptions {
@@ -192,13 +133,6 @@ export function replayEntry(
   tools: Tools,
   { queue, ...options }: ReplayEntryOptions,
 ): Promise<FailedRelease | undefined> {
-  const queued = {
-    command: 'REPLAY',
-    attachment,
-    startedNs: undefined,
-    deadlineMs: Number.POSITIVE_INFINITY,
-    cancel: new AbortController(),
-  } as const;
   const work = async () => {
     const entry = tools.journal.get(attachment);
     if (!entry) return undefined;
@@ -206,7 +140,7 @@ export function replayEntry(
     if (!failed) await tools.journal.done(attachment);
     return failed;
   };
-  return withAttachment(attachment, () => queue.run(queued, work));
+  return withAttachment(attachment, () => queue.run({ command: 'REPLAY', attachment }, work));
 }
 
 /**
@@ -246,7 +180,7 @@ export function limitsAfterDisconnect({ limits, ending, clock }: CommandTools, d
 const MAX_REFUSED_COUNT = 16;
 
 /**
- * Writes a pending release to the node's journal. Keeps only the latest entries whose delegate rejected both the ADD and the
+ * Writes a pending release to the node's journal. Keeps only the latest entries whose IPAM plugin rejected both the ADD and the
  * DEL: by CNI it holds nothing then, and a rejected configuration would add an entry for each attempt to start a pod.
  */
 export async function persistRelease(pending: Omit<PendingRelease, 'refused'>, tools: Tools): Promise<void> {
@@ -258,6 +192,6 @@ export async function persistRelease(pending: Omit<PendingRelease, 'refused'>, t
   if (!isRefused) return;
   const refused = journal.entries().filter((entry) => entry.refused);
   for (const entry of refused.slice(0, -MAX_REFUSED_COUNT)) {
-    await failureOf(() => journal.discard(entry, providerNamesOf(entry, tools)), { log, what: 'discarding an entry' });
+    await failureOf('discarding an entry', () => journal.discard(entry, providerNamesOf(entry, tools)), log);
   }
 }

@@ -2,8 +2,7 @@ import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 import { tracedMessage } from '@podwire/shared/failure/status';
 
-import { isRefusal } from '../addresses/ipam-plugin.js';
-import type { Delegate } from '../addresses/mode.js';
+import type { AddressProvider } from '../addresses/address-provider.js';
 import type { HeldAddress } from '../clients/clients.js';
 import type { PendingRelease } from '../journal/entry.js';
 import type { CommandTools } from './context.js';
@@ -11,7 +10,6 @@ import {
   limitsAfterDisconnect,
   persistRelease,
   release,
-  serviceOf,
   UNRESPONSIVE_SERVICE_TIMEOUT_MS,
   type Service,
 } from './release.js';
@@ -32,8 +30,7 @@ export type Progress =
 
 export interface FailedAdd {
   readonly attachment: Attachment;
-  /** The delegated IPAM plugin, if one is configured. */
-  readonly delegate?: Delegate | undefined;
+  readonly provider: AddressProvider;
   readonly progress: Progress;
   readonly error: unknown;
 }
@@ -43,18 +40,16 @@ export interface FailedAdd {
  * runtime need not send a DEL after a failed ADD.
  * @returns the error for ADD to throw: its own, with the failure of the rollback if there is one
  */
-export async function undo(
-  { attachment, delegate, progress, error }: FailedAdd,
-  tools: CommandTools,
-): Promise<unknown> {
+export async function undo(failedAdd: FailedAdd, tools: CommandTools): Promise<unknown> {
+  const { attachment, provider, error } = failedAdd;
   // ADD has not changed anything. What the attachment holds is an earlier ADD's, and a pod may use it.
   if (error instanceof Failure && error.code === 'REQUEST_DENIED') return error;
-  const rollback = rollbackOf({ attachment, progress });
+  const rollback = rollbackOf(failedAdd);
   if (!rollback) return error;
-  const pending = { ...rollback, delegate };
+  const pending = { ...rollback, ...provider.source };
   const { clock, cleanUpTimeoutMs } = tools;
   const overallMs = clock.nowMs() + cleanUpTimeoutMs;
-  const unresponsive = unresponsiveServices({ delegate, progress, error });
+  const unresponsive = unresponsiveServices(failedAdd);
   const limitsOf = (service: Service) => {
     const deadlineMs = unresponsive.includes(service)
       ? Math.min(overallMs, clock.nowMs() + UNRESPONSIVE_SERVICE_TIMEOUT_MS)
@@ -64,16 +59,13 @@ export async function undo(
   const failed = await release(pending, tools, { limitsOf });
   if (!failed) return error;
   const { action, service, failure } = failed;
-  // The rollback calls the delegate only after it found no wire.
-  if (isRefusal(error, delegate) && service === serviceOf(delegate)) tools.knownAllocations.recordRefused(attachment);
+  // The rollback calls the provider only after it found no wire.
+  if (provider.isRefusal(error) && service === provider.name) tools.knownAllocations.recordRefused(attachment);
   await persistRelease({ reason: tracedMessage(failure), ...pending, action }, tools);
   return withUndoFailure(error, failure);
 }
 
-function rollbackOf({
-  attachment,
-  progress,
-}: Pick<FailedAdd, 'attachment' | 'progress'>): Omit<PendingRelease, 'reason'> | undefined {
+function rollbackOf({ attachment, progress }: FailedAdd): Omit<PendingRelease, 'reason'> | undefined {
   switch (progress.reached) {
     case 'addresses':
       return progress.held ? undefined : { attachment, action: 'release', held: progress.allocation };
@@ -86,11 +78,10 @@ function rollbackOf({
 }
 
 /** Podwire's services that may have caused the ADD's timeout. */
-function unresponsiveServices({ delegate, progress, error }: Omit<FailedAdd, 'attachment'>): readonly Service[] {
+function unresponsiveServices({ provider, progress, error }: FailedAdd): readonly Service[] {
   const hasNoAnswer = error instanceof Failure && (error.code === 'UNREACHABLE' || error.code === 'DEADLINE_EXCEEDED');
   if (!hasNoAnswer) return [];
-  if (progress.reached === 'attaching') return ['podwire-dataplane'];
-  return delegate ? [] : ['podwire-ipam', 'podwire-dataplane'];
+  return progress.reached === 'attaching' ? ['podwire-dataplane'] : provider.services;
 }
 
 function withUndoFailure(error: unknown, undoFailure: Failure): Failure {

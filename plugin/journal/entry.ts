@@ -3,7 +3,7 @@ import { handleId } from '@podwire/shared/attachment/names';
 import { parseJson } from '@podwire/shared/json/parse';
 import { z } from 'zod';
 
-import type { Delegate } from '../addresses/mode.js';
+import type { Delegate } from '../addresses/ipam-plugin.js';
 import type { HeldAddress } from '../clients/clients.js';
 import { VARIABLES } from '../cni/environment.js';
 

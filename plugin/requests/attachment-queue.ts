@@ -17,6 +17,9 @@ export interface QueuedCommand {
   readonly cancel: AbortController;
 }
 
+/** A command without a start time, a deadline or a caller may omit them. */
+type QueueableCommand = Pick<QueuedCommand, 'command' | 'attachment'> & Partial<QueuedCommand>;
+
 /** The commands of an attachment that are queued or in flight. */
 interface PendingCommands {
   /** Settles when the last of them has ended. */
@@ -72,7 +75,9 @@ export class AttachmentQueue {
    * Runs the work after all earlier commands of the attachment.
    * @throws errors of the work; Failure DEADLINE_EXCEEDED, or the reason of `cancel`, if the work was not started
    */
-  async run<Result>(queued: QueuedCommand, work: () => Promise<Result>): Promise<Result> {
+  async run<Result>(command: QueueableCommand, work: () => Promise<Result>): Promise<Result> {
+    const defaults = { startedNs: undefined, deadlineMs: Number.POSITIVE_INFINITY, cancel: new AbortController() };
+    const queued: QueuedCommand = { ...defaults, ...command };
     const key = formatAttachment(queued.attachment);
     const pending: PendingCommands = this.#pending.get(key) ?? {
       tail: Promise.resolve(),

@@ -1,7 +1,7 @@
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 
-import { modeOf, type Mode } from '../addresses/mode.js';
+import { modeOf, type Mode } from '../addresses/address-provider.js';
 import {
   readAttachConfig,
   readNetworkConfig,

@@ -11,7 +11,7 @@ import { systemClock } from '@podwire/shared/runtime/clock';
 import { createLogger, type Logger } from '@podwire/shared/runtime/log';
 import { expect, vi } from 'vitest';
 
-import { IpamCircuitBreaker } from '../addresses/circuit-breaker.js';
+import { IpamCircuitBreaker } from '../addresses/ipam-plugin.js';
 import { ProviderHistory } from '../addresses/provider-history.js';
 import { dataplaneClient } from '../clients/dataplane.js';
 import { ipamClient } from '../clients/ipam.js';

@@ -1,62 +1,68 @@
 import { hash } from 'node:crypto';
 
-import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
-import { derivedNames } from '@podwire/shared/attachment/names';
+import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure, violationsFailure } from '@podwire/shared/failure/failure';
 import { familyBits, formatAddress, parseAddress, type Address } from '@podwire/shared/net/address';
 import { parsePrefix, prefixContains, prefixSize, splitCidr, type Prefix } from '@podwire/shared/net/prefix';
 import { z } from 'zod';
 
-import type { Allocation, Endpoint, Ipam, Limits } from '../clients/clients.js';
-import type { PodRequest } from '../cni/pod-request.js';
+import type { Allocation } from '../clients/clients.js';
 import { DNS, type Dns } from '../cni/request-sources.js';
-import type { Result, ResultRoute } from '../cni/result.js';
-import { addByDelegate, type DelegateTools } from './ipam-plugin.js';
-import type { Delegate } from './mode.js';
+import type { ResultIp, ResultRoute } from '../cni/result.js';
+import type { AddressProvider, AddressRequest, AddressTools } from './address-provider.js';
 
-interface DelegatedRequest {
-  readonly attachment: Attachment;
-  readonly podRequest: PodRequest;
-  readonly delegate: Delegate;
-}
+/** podwire-ipam, which lists its allocations and evaluates request policies itself. */
+export const IPAM_ADDRESSES: AddressProvider = {
+  type: 'podwire-ipam',
+  name: 'podwire-ipam',
+  source: {},
+  part: 'ipam',
+  services: ['podwire-ipam', 'podwire-dataplane'],
+
+  prepare: () => undefined,
+
+  allocate({ attachment, config, pod, podRequest }, netns, { ipam, limits, ...tools }) {
+    const { families, pools, addresses } = podRequest;
+    const nodeName = config.nodeName ?? tools.nodeName;
+    const allocation = { attachment, nodeName, pod, netns, families, pools, addresses, policyInput: podRequest };
+    return ipam.allocate(allocation, limits);
+  },
+
+  isRefusal: () => false,
+
+  async hasAllocation(attachment, { ipam, limits }) {
+    return (await ipam.getEndpoint(attachment, limits)) !== undefined;
+  },
+
+  async release(attachment, held = [], { ipam, upkeep, limits }) {
+    if (held.length > 0) await upkeep.ipam.releaseHeld(attachment, held, limits);
+    else await ipam.release(attachment, limits);
+  },
+
+  check: ({ attachment }, { ipam, limits }) => ipam.getEndpoint(attachment, limits),
+
+  async collect({ network, nodeName, releaseGarbage }, tools) {
+    const endpoints = await tools.upkeep.ipam.endpointsOf({ nodeName, network }, tools.limits);
+    const ofPods = endpoints.filter(({ attachment }) => !isGatewayHolder(attachment));
+    await releaseGarbage(ofPods, ({ attachment, held }) => IPAM_ADDRESSES.release(attachment, held, tools));
+  },
+
+  isServing: ({ upkeep, limits }) => upkeep.ipam.isServing(limits),
+  refusalOf: (pod, { upkeep, limits }) => upkeep.ipam.refusalOf(pod, limits),
+  unreachablePeer: ({ upkeep }) => upkeep.ipam.unreachablePeer(),
+};
+
+type IpamCall = Pick<AddressTools, 'ipam' | 'limits'>;
 
 /**
- * Requests an attachment's addresses from another IPAM plugin. The plugin does not report whether an earlier ADD
- * allocated them, so they count as allocated before: an existing wire then proves that a pod uses them.
- * @throws Failure, as {@link addByDelegate}; ADDRESS_REFUSED when a requested address is missing from the result
+ * Authorizes what Allocate does not: it evaluates the policies itself. A pod without requests does not need podwire-ipam.
+ * @throws Failure REQUEST_DENIED
  */
-export async function delegatedEndpoint(request: DelegatedRequest, tools: DelegateTools): Promise<Allocation> {
-  const { attachment, podRequest, delegate } = request;
-  const { addresses, dns } = await addByDelegate(delegate, tools);
-  const returned = addresses.map((cidr) => cidr.split('/')[0]);
-  const missing = podRequest.addresses.find((address) => !returned.includes(address));
-  if (missing !== undefined) {
-    throw new Failure(
-      'ADDRESS_REFUSED',
-      `${formatAttachment(attachment)} requests ${missing}, but IPAM plugin ${delegate.type} returned ${returned.join(', ')}; request it in the way that plugin supports`,
-    );
-  }
-  return { endpoint: endpointOf(attachment, addresses), alreadyAllocated: true, poolNames: [], dns };
-}
-
-/** The pod's addresses according to a result of ADD: the only record of a delegate's addresses. */
-export function endpointFromResult(attachment: Attachment, prevResult: Result | undefined): Endpoint | undefined {
-  const { interfaces = [], ips = [] } = prevResult ?? {};
-  const podInterfaceIndex = interfaces.findIndex(
-    ({ name, sandbox }) => name === attachment.interfaceName && (sandbox ?? '') !== '',
-  );
-  const addresses = ips.flatMap((each) => (each.interface === podInterfaceIndex ? fullLength(each.address) : []));
-  return addresses.length === 0 ? undefined : endpointOf(attachment, addresses);
-}
-
-function fullLength(cidr: string): string[] {
-  const address = splitCidr(cidr)?.address;
-  return address ? [`${formatAddress(address)}/${familyBits(address.family)}`] : [];
-}
-
-function endpointOf(attachment: Attachment, addresses: readonly string[]): Endpoint {
-  const { hostInterfaceName, mac } = derivedNames(attachment);
-  return { addresses, held: [], macAddress: mac, hostInterfaceName };
+export async function authorize({ pod, podRequest }: AddressRequest, { ipam, limits }: IpamCall): Promise<void> {
+  const { addresses, addressesWithoutIpam, chosenFamilies, macAddress, sourcePrefixes } = podRequest;
+  const lists = [addresses, addressesWithoutIpam, chosenFamilies, sourcePrefixes];
+  const hasRequests = macAddress !== undefined || lists.some((list) => list.length > 0);
+  if (pod && hasRequests) await ipam.authorize({ pod, addresses, policyInput: podRequest }, limits);
 }
 
 /** Prefix of the container IDs that own gateway addresses. */
@@ -82,12 +88,12 @@ function gatewayHolder({ network, nodeName, poolName }: GatewayScope): Attachmen
 }
 
 /** Whether an attachment owns a node's gateway address instead of a pod's address. */
-export function isGatewayHolder({ containerId, interfaceName }: Attachment): boolean {
+function isGatewayHolder({ containerId, interfaceName }: Attachment): boolean {
   return containerId.startsWith(CONTAINER_ID_PREFIX) && interfaceName === 'gateway';
 }
 
 /** The node's gateway address in a pool, allocated from that pool. Idempotent. */
-export async function nodeGateway(scope: GatewayScope, prefix: Prefix, call: GatewayCall): Promise<string | undefined> {
+async function nodeGateway(scope: GatewayScope, prefix: Prefix, call: IpamCall): Promise<string | undefined> {
   const { ipam, limits } = call;
   const { endpoint } = await ipam.allocate(
     {
@@ -106,13 +112,8 @@ export async function nodeGateway(scope: GatewayScope, prefix: Prefix, call: Gat
   return address && formatAddress(address);
 }
 
-interface GatewayCall {
-  readonly ipam: Ipam;
-  readonly limits: Limits;
-}
-
 /** The first configured gateway inside the prefix. */
-export function configuredGateway(gateways: readonly string[], prefix: Prefix): string | undefined {
+function configuredGateway(gateways: readonly string[], prefix: Prefix): string | undefined {
   return gateways.find((text) => {
     const address = parseAddress(text);
     return address !== undefined && prefixContains(prefix, address);
@@ -120,7 +121,7 @@ export function configuredGateway(gateways: readonly string[], prefix: Prefix): 
 }
 
 /** The prefix of a pool. @throws Failure INTERNAL when podwire-ipam returns an invalid CIDR */
-export async function poolPrefix(poolName: string, { ipam, limits }: GatewayCall): Promise<Prefix> {
+async function poolPrefix(poolName: string, { ipam, limits }: IpamCall): Promise<Prefix> {
   const cidr = await ipam.poolCidr(poolName, limits);
   const parsed = parsePrefix(cidr);
   if (parsed.ok) return parsed.prefix;
@@ -134,7 +135,7 @@ export async function poolPrefix(poolName: string, { ipam, limits }: GatewayCall
 const MIN_BROADCAST_BITS = 2;
 
 /** Whether the kernel treats the address as the broadcast address of the prefix. */
-export function isBroadcast(address: Address, prefix: Prefix): boolean {
+function isBroadcast(address: Address, prefix: Prefix): boolean {
   if (address.family === 6 || familyBits(4) - prefix.length < MIN_BROADCAST_BITS) return false;
   return address.value === prefix.value + prefixSize(prefix) - 1n;
 }
@@ -194,4 +195,50 @@ export function readIpamOptions(text: string): IpamOptions {
   }
   const violations = parsed.error.issues.map(({ path, message }) => ({ field: path.join('.'), reason: message }));
   throw violationsFailure('INVALID_CONFIG', 'network configuration refused', violations);
+}
+
+interface ResultAddresses {
+  readonly network: string;
+  readonly nodeName: string;
+  readonly allocation: Allocation;
+  readonly options: IpamOptions;
+}
+
+/**
+ * The addresses of the result of `podwire-ipam`. An address has the prefix length of its pool, because `ptp` and `bridge` derive
+ * routes from it and fail with a full-length one. The gateway is in that prefix: the node's own in the pool, unless the
+ * configuration names one.
+ * @throws Failure ADDRESS_REFUSED for an address that no interface of its pool can have
+ */
+export function resultIps(
+  { network, nodeName, allocation, options }: ResultAddresses,
+  tools: IpamCall,
+): Promise<ResultIp[]> {
+  const { endpoint, poolNames } = allocation;
+  return Promise.all(
+    endpoint.addresses.map(async (cidr, index) => {
+      const poolName = poolNames[index] ?? '';
+      const address = splitCidr(cidr)?.address;
+      if (!address) throw new Failure('INTERNAL', `podwire-ipam: returned the invalid address ${JSON.stringify(cidr)}`);
+      const prefix = await poolPrefix(poolName, tools);
+      const text = cidr.slice(0, cidr.indexOf('/'));
+      if (isBroadcast(address, prefix)) {
+        throw new Failure(
+          'ADDRESS_REFUSED',
+          `${text} is the broadcast address of pool ${poolName}, which no interface can have; reserve it and repeat the request`,
+        );
+      }
+      const scope = { network, nodeName, poolName };
+      const gateway = options.gateways
+        ? configuredGateway(options.gateways, prefix)
+        : await nodeGateway(scope, prefix, tools);
+      if (gateway === text) {
+        throw new Failure(
+          'ADDRESS_REFUSED',
+          `${text} is the gateway of the configuration; reserve it and repeat the request`,
+        );
+      }
+      return { address: `${text}/${prefix.length}`, ...(gateway !== undefined && { gateway }) };
+    }),
+  );
 }

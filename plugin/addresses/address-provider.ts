@@ -1,0 +1,114 @@
+import type { Attachment } from '@podwire/shared/attachment/attachment';
+import type { Clock } from '@podwire/shared/runtime/clock';
+
+import type { Allocation, Endpoint, HeldAddress, Ipam, Limits, NetnsIdentity } from '../clients/clients.js';
+import type { IpamUpkeep, NodeEndpoint, ProbePod } from '../clients/upkeep.js';
+import type { AttachConfig } from '../cni/config.js';
+import type { Pod, Variables } from '../cni/environment.js';
+import type { PodRequest } from '../cni/pod-request.js';
+import type { Delegate, IpamCircuitBreaker, PluginName } from './ipam-plugin.js';
+
+/** Which part of a pod's network Podwire provides. It follows from the request alone, so that DEL needs no record. */
+export type Mode =
+  /** Addresses and wire are Podwire's. */
+  | { readonly kind: 'full'; readonly delegate?: undefined }
+  /** Another plugin creates the interface and runs Podwire as its IPAM plugin. */
+  | { readonly kind: 'ipam-only'; readonly delegate?: undefined }
+  /** The wire is Podwire's; a delegated IPAM plugin allocates the addresses. */
+  | { readonly kind: 'delegated-ipam'; readonly delegate: Delegate };
+
+/** Names of the shim that mean ipam-only mode. */
+const IPAM_PROGRAMS: readonly string[] = ['podwire-ipam', 'calico-ipam'];
+
+/** The parts of a request that determine its mode. */
+interface ModeSource {
+  /** Name that the executable was run as. */
+  readonly plugin: string | undefined;
+  readonly variables: Variables;
+  readonly configuration: string;
+}
+
+/** @param otherIpam - `ipam.type` of the configuration, unless it is Podwire's own */
+export function modeOf({ plugin, variables, configuration }: ModeSource, otherIpam: string | undefined): Mode {
+  if (plugin !== undefined && IPAM_PROGRAMS.includes(plugin)) return { kind: 'ipam-only' };
+  if (otherIpam === undefined) return { kind: 'full' };
+  return { kind: 'delegated-ipam', delegate: { type: otherIpam, variables, configuration } };
+}
+
+/** What determines the provider: a mode, or the stored part of a journal entry. Without a delegate it is podwire-ipam. */
+export interface ProviderSource {
+  readonly delegate?: Delegate | undefined;
+}
+
+/** The part of an ADD or CHECK that concerns addresses. */
+export interface AddressRequest {
+  readonly attachment: Attachment;
+  /** The Kubernetes pod, if the runtime names one. */
+  readonly pod: Pod | undefined;
+  readonly podRequest: PodRequest;
+  readonly config: Pick<AttachConfig, 'nodeName' | 'prevResult'>;
+}
+
+/** Dependencies of the providers in STATUS. */
+export interface StatusTools {
+  readonly upkeep: { readonly ipam: IpamUpkeep };
+  readonly clock: Clock;
+  readonly limits: Limits;
+}
+
+/** Dependencies of the providers. */
+export interface AddressTools extends StatusTools {
+  readonly ipam: Ipam;
+  readonly circuitBreaker: IpamCircuitBreaker;
+  /** Default for network configurations without a node name. */
+  readonly nodeName: string;
+}
+
+/** The addresses that GC collects. */
+export interface AddressCollection {
+  readonly network: string;
+  readonly nodeName: string;
+  /** Calls `release` for each of the allocations that is garbage, in the queue of its attachment. */
+  readonly releaseGarbage: (
+    allocations: readonly NodeEndpoint[],
+    release: (allocation: NodeEndpoint) => Promise<void>,
+  ) => Promise<void>;
+}
+
+/** Allocates and releases the addresses of attachments. Implementations: podwire-ipam, and a delegated IPAM plugin. */
+export interface AddressProvider {
+  /** `ipam.type` of its configurations. */
+  readonly type: string;
+  /** For failures. */
+  readonly name: 'podwire-ipam' | PluginName;
+  /** Its part of a journal entry. */
+  readonly source: ProviderSource;
+  /** The part of an ADD that fails with it; a plugin is a program, which each call starts. */
+  readonly part: 'ipam' | 'ipam-plugin';
+  /** Services that may have caused the timeout of an ADD that did not reach AttachPod. */
+  readonly services: readonly ('podwire-ipam' | 'podwire-dataplane')[];
+
+  /** @throws Failure DELEGATE_FAILED if its program is missing: the DEL after a failed ADD has nothing to release then */
+  prepare(): void;
+  /** @throws Failure, also REQUEST_DENIED; after any other one the attachment may hold addresses */
+  allocate(request: AddressRequest, netns: NetnsIdentity, tools: AddressTools): Promise<Allocation>;
+  /** Whether an error of an ADD is a rejection by a plugin, which by CNI holds no addresses then. */
+  isRefusal(error: unknown): boolean;
+  /** Whether the attachment has an allocation. Absent: the provider cannot list it. */
+  readonly hasAllocation?: (attachment: Attachment, tools: AddressTools) => Promise<boolean>;
+  /**
+   * Releases addresses of an attachment. Releasing what is not held succeeds.
+   * @param held - the allocation; undefined if unknown, which means all addresses of the attachment
+   */
+  release(attachment: Attachment, held: readonly HeldAddress[] | undefined, tools: AddressTools): Promise<void>;
+  /** Verifies the allocation for CHECK. @returns the recorded addresses; undefined if there are none */
+  check(request: AddressRequest, tools: AddressTools): Promise<Endpoint | undefined>;
+  /** Collects the garbage of a network on this node. */
+  collect(collection: AddressCollection, tools: AddressTools): Promise<void>;
+  /** Whether it can serve. @throws Failure why it cannot */
+  isServing(tools: StatusTools): Promise<boolean>;
+  /** Why a pod would get no address; undefined when it would get one. Absent: that is unknown. */
+  readonly refusalOf?: (pod: ProbePod, tools: StatusTools) => Promise<string | undefined>;
+  /** Name and address of the service while there is no connection to it. Absent: it is a program. */
+  readonly unreachablePeer?: (tools: StatusTools) => string | undefined;
+}
