@@ -120,7 +120,6 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/ipam/audit/foreign-endpoint-findings.ts': 'services/ipam/addresses/left-endpoints.test.ts',
   'services/ipam/blocks/endpoint-edits.ts': 'services/ipam/addresses/left-endpoints.test.ts',
   'services/ipam/blocks/endpoint-key.ts': 'services/ipam/addresses/shared-endpoint.test.ts',
-  'services/ipam/engine/mirror/record-lists.ts': 'services/ipam/engine/mirror/pending-view.test.ts',
   'services/ipam/audit/record-findings.ts': 'services/ipam/audit/audit.test.ts',
   'services/ipam/audit/context.ts': 'services/ipam/audit/audit.test.ts',
 
@@ -137,7 +136,6 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/ipam/engine/etcd/credentials.ts': 'services/ipam/engine/etcd/certificates.test.ts',
   'services/ipam/engine/transaction.ts': 'services/ipam/engine/testing/memory-store.test.ts',
   // Stored forms as Calico writes them, and their round trips.
-  'services/ipam/records/json/endpoint.ts': 'services/ipam/records/json/registry.test.ts',
   'services/ipam/records/json/fields.ts': 'services/ipam/records/json/registry.test.ts',
   'services/ipam/records/json/pool.ts': 'services/ipam/records/json/registry.test.ts',
   'services/ipam/records/json/reservation.ts': 'services/ipam/records/json/cluster-records.test.ts',

@@ -7,7 +7,7 @@ import { countHeld, inconsistencies, heldByHandle } from '@podwire/ipam/engine/t
 import { EtcdServer } from '@podwire/ipam/engine/testing/etcd-server';
 import { RecordKeys } from '@podwire/ipam/records/json/keys';
 import { decodeRecord } from '@podwire/ipam/records/json/registry';
-import { MapView } from '@podwire/ipam/records/testing/map-view';
+import { TestView } from '@podwire/ipam/testing/test-view';
 import { AuditRequest, AuditServiceService } from '@podwire/proto/podwire/ipam/v1/maintenance';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 
@@ -107,9 +107,9 @@ function failedAllocations(outcomes: Readonly<Record<string, number>>): number {
   return failed.reduce((sum, [, count]) => sum + count, 0);
 }
 
-function storedIn(etcd: EtcdServer): MapView {
+function storedIn(etcd: EtcdServer): TestView {
   const keys = new RecordKeys('/calico');
-  const view = new MapView();
+  const view = new TestView();
   for (const [key, value] of etcd.dump(keys.root)) {
     const name = keys.parse(key);
     const record = name && decodeRecord(key, name, Buffer.from(value)).record;

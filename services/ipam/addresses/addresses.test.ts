@@ -4,7 +4,7 @@ import { describe, expect, test } from 'vitest';
 
 import { listHandleAddresses, listHandles } from '../handles/handles.js';
 import { validateBlock } from '../records/block.js';
-import { MapView } from '../records/testing/map-view.js';
+import { TestView } from '../testing/test-view.js';
 import { address, calico, withAllocations, handleRecord } from '../testing/allocations.js';
 import { attachment, block, claimedBlock, config, NOW_MS, poolRecord, prefix, request } from '../testing/records.js';
 import { getAddress, setAttributes, type AttributesChange } from './addresses.js';
@@ -20,7 +20,7 @@ function start() {
     { ordinals: [0, 1], attributes: calico('net.vmi.vms.a', VM) },
     { ordinals: [2], attributes: calico('net.c', { network: 'net', interface: 'eth0', node: 'n1', note: 'x' }) },
   );
-  return new MapView([poolRecord('p', '10.0.0.0/26', { blockSizeBits: 29 }), ...claimedBlock(held)]);
+  return new TestView([poolRecord('p', '10.0.0.0/26', { blockSizeBits: 29 }), ...claimedBlock(held)]);
 }
 
 const change = (rest: Partial<AttributesChange> = {}): AttributesChange => ({
@@ -142,7 +142,7 @@ describe('the attributes of an address', () => {
 
 describe('an address is reported as', () => {
   const view = () => {
-    const started = new MapView([poolRecord('p', '10.0.0.0/24'), config({ cooldownSeconds: 60 })]);
+    const started = new TestView([poolRecord('p', '10.0.0.0/24'), config({ cooldownSeconds: 60 })]);
     for (const id of ['c1', 'c2']) started.apply(allocate(started, { request: request(id), nowMs: NOW_MS }));
     started.apply(release(started, attachment('c1'), NOW_MS));
     started.put({
@@ -173,7 +173,7 @@ describe('an address is reported as', () => {
 
 describe('handles', () => {
   const view = () => {
-    const started = new MapView([poolRecord('four', '10.0.0.0/26'), poolRecord('six', 'fd00::/122')]);
+    const started = new TestView([poolRecord('four', '10.0.0.0/26'), poolRecord('six', 'fd00::/122')]);
     for (const id of ['b', 'a', 'c'])
       started.apply(allocate(started, { request: request(id, { families: [6, 4] }), nowMs: NOW_MS }));
     return started;

@@ -9,7 +9,7 @@ import { expect, test } from 'vitest';
 import type { PodIdentity } from '../records/attributes.js';
 import { attributesAt, validateBlock } from '../records/block.js';
 import { endpointKey } from '../records/endpoint.js';
-import { MapView } from '../records/testing/map-view.js';
+import { TestView } from '../testing/test-view.js';
 import { NOW_MS, poolRecord, request as requestOf } from '../testing/records.js';
 import { allocate, type AllocationRequest } from './allocate.js';
 import { release } from './release.js';
@@ -63,12 +63,12 @@ type Operation = {
 
 /** Small enough that nodes run out of blocks, and blocks out of addresses. */
 const start = () =>
-  new MapView([
+  new TestView([
     poolRecord('four', '10.0.0.0/29', { blockSizeBits: 31 }),
     poolRecord('six', 'fd00::/125', { blockSizeBits: 126 }),
   ]);
 
-function allocateBoth(view: MapView, oracle: Oracle, operation: Operation): void {
+function allocateBoth(view: TestView, oracle: Oracle, operation: Operation): void {
   const { attachment, nodeName = 'n1', pod, families = [4] } = operation;
   const me = formatAttachment(attachment);
   const before = view.snapshot();
@@ -121,7 +121,7 @@ function addressesOf(cidr: string): string[] {
   return Array.from({ length: size }, (_, i) => `${base.slice(0, at)}${separator}${text(first + i)}/${bits}`);
 }
 
-function releaseBoth(view: MapView, oracle: Oracle, attachment: Attachment): void {
+function releaseBoth(view: TestView, oracle: Oracle, attachment: Attachment): void {
   const me = formatAttachment(attachment);
   const { addresses } = view.apply(release(view, attachment, NOW_MS));
   const freed = addresses.map(formatPrefix);
@@ -139,7 +139,7 @@ function releaseBoth(view: MapView, oracle: Oracle, attachment: Attachment): voi
 }
 
 /** Blocks, handles, endpoints and affinities agree with one another and with the oracle. */
-function checkState(view: MapView, oracle: Oracle): void {
+function checkState(view: TestView, oracle: Oracle): void {
   const held = view.blocks().flatMap((block) => {
     expect(validateBlock(block, NOW_MS)).toEqual([]);
     expect(view.affinity(block.owner!, block.prefix)?.state).toBe('confirmed');

@@ -5,7 +5,7 @@ import { describe, expect, test } from 'vitest';
 
 import type { Block } from '../records/block.js';
 import type { Pool } from '../records/pool.js';
-import { MapView } from '../records/testing/map-view.js';
+import { TestView } from '../testing/test-view.js';
 import {
   affinity,
   attachment,
@@ -24,7 +24,7 @@ import { release } from './release.js';
 
 const START = BigInt(NOW_MS) * 1_000_000n;
 
-function run(view: MapView, asked: AllocationRequest): Allocation {
+function run(view: TestView, asked: AllocationRequest): Allocation {
   return view.apply(allocate(view, { request: asked, nowMs: NOW_MS }));
 }
 
@@ -32,7 +32,7 @@ function addressesOf({ endpoint }: Allocation): string[] {
   return endpoint.addresses.map(({ address }) => formatAddress(address));
 }
 
-const refusalOf = (view: MapView, asked: AllocationRequest): unknown => {
+const refusalOf = (view: TestView, asked: AllocationRequest): unknown => {
   const before = view.snapshot();
   try {
     allocate(view, { request: asked, nowMs: NOW_MS });
@@ -43,8 +43,8 @@ const refusalOf = (view: MapView, asked: AllocationRequest): unknown => {
   return undefined;
 };
 
-const onePool = () => new MapView([poolRecord('p', '10.0.0.0/26')]);
-const dualStack = () => new MapView([poolRecord('four', '10.0.0.0/26'), poolRecord('six', 'fd00::/122')]);
+const onePool = () => new TestView([poolRecord('p', '10.0.0.0/26')]);
+const dualStack = () => new TestView([poolRecord('four', '10.0.0.0/26'), poolRecord('six', 'fd00::/122')]);
 
 describe('the first address of a node', () => {
   test('claims a block, and writes block, affinity, handle and endpoint together', () => {
@@ -106,7 +106,7 @@ describe('the first address of a node', () => {
     ['10.0.0.0/16', 20, 'fd00::/110', 116],
     ['10.0.0.0/26', 26, 'fd00::/122', 122],
   ])('of each family comes from %s cut to /%i and %s cut to /%i', (four, fourBits, six, sixBits) => {
-    const view = new MapView([
+    const view = new TestView([
       poolRecord('four', four, { blockSizeBits: fourBits }),
       poolRecord('six', six, { blockSizeBits: sixBits }),
     ]);
@@ -131,18 +131,18 @@ describe('the node’s own blocks', () => {
   const two = [block('10.0.0.128/26', 'n1'), block('10.0.0.64/26', 'n1')];
 
   test('come before new ones, in the order of their addresses', () => {
-    const view = new MapView([...pools(), ...two.flatMap((value) => claimedBlock(value))]);
+    const view = new TestView([...pools(), ...two.flatMap((value) => claimedBlock(value))]);
     expect(addressesOf(run(view, request('c1')))).toEqual(['10.0.0.64']);
     expect(view.blocks()).toHaveLength(2);
   });
 
   test('are skipped when they are full', () => {
-    const view = new MapView([...pools(), ...claimedBlock(fullBlock('10.0.0.64/26', 'n1')), ...claimedBlock(two[0]!)]);
+    const view = new TestView([...pools(), ...claimedBlock(fullBlock('10.0.0.64/26', 'n1')), ...claimedBlock(two[0]!)]);
     expect(addressesOf(run(view, request('c1')))).toEqual(['10.0.0.128']);
   });
 
   test('are not used when their pool cannot serve, or was deleted', () => {
-    const view = new MapView([
+    const view = new TestView([
       poolRecord('a', '10.0.0.0/24', { disabled: true }),
       poolRecord('b', '10.1.0.0/26'),
       ...claimedBlock(block('10.0.0.64/26', 'n1')),
@@ -155,7 +155,7 @@ describe('the node’s own blocks', () => {
   test.each(['pending', 'pendingDeletion'] as const)(
     'with an affinity left %s are used, and it is confirmed',
     (state) => {
-      const view = new MapView([...pools(), ...claimedBlock(block('10.0.0.64/26', 'n1'), state)]);
+      const view = new TestView([...pools(), ...claimedBlock(block('10.0.0.64/26', 'n1'), state)]);
       const { claimed } = run(view, request('c1'));
       expect(claimed).toEqual([]);
       expect(view.affinitiesOf(host('n1'))).toEqual([affinity('10.0.0.64/26', 'n1')]);
@@ -165,7 +165,7 @@ describe('the node’s own blocks', () => {
   test.each(['pending', 'confirmed', 'pendingDeletion'] as const)(
     'that do not exist but that a %s affinity names are created',
     (state) => {
-      const view = new MapView([...pools(), { kind: 'affinity', value: affinity('10.0.0.192/26', 'n1', state) }]);
+      const view = new TestView([...pools(), { kind: 'affinity', value: affinity('10.0.0.192/26', 'n1', state) }]);
       const { claimed, endpoint } = run(view, request('c1'));
       expect(endpoint.addresses.map(({ block: from }) => formatPrefix(from))).toEqual(['10.0.0.192/26']);
       expect(claimed.map(formatPrefix)).toEqual(['10.0.0.192/26']);
@@ -174,7 +174,7 @@ describe('the node’s own blocks', () => {
   );
 
   test('are not created from an affinity when the pool’s block size has changed', () => {
-    const view = new MapView([...pools(), { kind: 'affinity', value: affinity('10.0.0.128/28', 'n1', 'pending') }]);
+    const view = new TestView([...pools(), { kind: 'affinity', value: affinity('10.0.0.128/28', 'n1', 'pending') }]);
     expect(run(view, request('c1')).endpoint.addresses[0]!.block.length).toBe(26);
   });
 
@@ -184,7 +184,7 @@ describe('the node’s own blocks', () => {
     ['without an owner', undefined],
   ])('that turned out to be %s are unchanged, and the stale affinity is deleted', (_, owner) => {
     const others = block('10.0.0.64/26', 'n1', { owner });
-    const view = new MapView([
+    const view = new TestView([
       ...pools(),
       { kind: 'block', value: others },
       { kind: 'affinity', value: affinity('10.0.0.64/26', 'n1', 'pending') },
@@ -196,7 +196,7 @@ describe('the node’s own blocks', () => {
   });
 
   test('without an affinity, as an incomplete claim of another writer leaves them, get one', () => {
-    const view = new MapView([poolRecord('p', '10.0.0.0/26'), { kind: 'block', value: block('10.0.0.0/26', 'n1') }]);
+    const view = new TestView([poolRecord('p', '10.0.0.0/26'), { kind: 'block', value: block('10.0.0.0/26', 'n1') }]);
     expect(addressesOf(run(view, request('c1')))).toEqual(['10.0.0.0']);
     expect(view.affinitiesOf(host('n1'))).toEqual([affinity('10.0.0.0/26', 'n1')]);
   });
@@ -204,7 +204,7 @@ describe('the node’s own blocks', () => {
 
 describe('many addresses', () => {
   test('a /24 has 256 addresses, over four blocks, for one node; then all are in use', () => {
-    const view = new MapView([poolRecord('p', '10.0.0.0/24')]);
+    const view = new TestView([poolRecord('p', '10.0.0.0/24')]);
     const given = Array.from({ length: 256 }, (_, i) => addressesOf(run(view, request(`c${i}`)))).flat();
     expect(new Set(given).size).toBe(256);
     expect(view.affinitiesOf(host('n1'))).toHaveLength(4);
@@ -215,7 +215,7 @@ describe('many addresses', () => {
   });
 
   test('an address is reused only after all that were free before it', () => {
-    const view = new MapView([poolRecord('p', '10.0.0.0/30', { blockSizeBits: 30 })]);
+    const view = new TestView([poolRecord('p', '10.0.0.0/30', { blockSizeBits: 30 })]);
     for (const id of ['a', 'b', 'c']) run(view, request(id));
     view.apply(release(view, attachment('b'), NOW_MS));
     view.apply(release(view, attachment('a'), NOW_MS));
@@ -227,7 +227,7 @@ describe('many addresses', () => {
   });
 
   test('single-address blocks start at a place derived from the container', () => {
-    const view = new MapView([poolRecord('p', '10.0.0.0/24', { blockSizeBits: 32 })]);
+    const view = new TestView([poolRecord('p', '10.0.0.0/24', { blockSizeBits: 32 })]);
     const given = ['a', 'b', 'c', 'd'].map((id) => addressesOf(run(view, request(id)))[0]!);
     expect(new Set(given).size).toBe(4);
     const last = given.map((address) => Number(address.split('.')[3])).sort((a, b) => a - b);
@@ -259,27 +259,29 @@ describe('the choice of pools', () => {
   ];
 
   test.each(skipReason)('skips a pool that is %s, and reports it when there is no other', (_, rest, reason) => {
-    const only = new MapView([poolRecord('a', '10.0.0.0/26', rest)]);
+    const only = new TestView([poolRecord('a', '10.0.0.0/26', rest)]);
     expect(refusalOf(only, request('c1'))).toMatchObject({
       code: 'NO_POOL_SERVES',
       message: expect.stringContaining(`pool "a" 10.0.0.0/26: ${reason}`),
     });
-    const other = new MapView([poolRecord('a', '10.0.0.0/26', rest), poolRecord('b', '10.1.0.0/26')]);
+    const other = new TestView([poolRecord('a', '10.0.0.0/26', rest), poolRecord('b', '10.1.0.0/26')]);
     expect(addressesOf(run(other, request('c1')))).toEqual(['10.1.0.0']);
   });
 
   test.each(['', 'all()', ' all() '])('matches everything with the selector "%s"', (selector) => {
-    const view = new MapView([poolRecord('p', '10.0.0.0/26', { nodeSelector: selector, namespaceSelector: selector })]);
+    const view = new TestView([
+      poolRecord('p', '10.0.0.0/26', { nodeSelector: selector, namespaceSelector: selector }),
+    ]);
     expect(addressesOf(run(view, request('c1')))).toEqual(['10.0.0.0']);
   });
 
   test('tries pools in the order of their names', () => {
-    const view = new MapView([poolRecord('b', '10.0.0.0/26'), poolRecord('a', '10.1.0.0/26')]);
+    const view = new TestView([poolRecord('b', '10.0.0.0/26'), poolRecord('a', '10.1.0.0/26')]);
     expect(addressesOf(run(view, request('c1')))).toEqual(['10.1.0.0']);
   });
 
   test('continues with the next pool when one is exhausted, 128 addresses from two of 64', () => {
-    const view = new MapView([poolRecord('a', '10.0.0.0/26'), poolRecord('b', '10.1.0.0/26')]);
+    const view = new TestView([poolRecord('a', '10.0.0.0/26'), poolRecord('b', '10.1.0.0/26')]);
     const given = Array.from({ length: 128 }, (_, i) => addressesOf(run(view, request(`c${i}`)))).flat();
     expect(new Set(given).size).toBe(128);
   });
@@ -292,7 +294,7 @@ describe('the choice of pools', () => {
   });
 
   test('allocates both families or neither, and names the exhausted one', () => {
-    const view = new MapView([poolRecord('four', '10.0.0.0/26'), poolRecord('six', 'fd00::/122', { disabled: true })]);
+    const view = new TestView([poolRecord('four', '10.0.0.0/26'), poolRecord('six', 'fd00::/122', { disabled: true })]);
     expect(refusalOf(view, request('c1', { families: [4, 6] }))).toMatchObject({
       code: 'NO_POOL_SERVES',
       message: expect.stringMatching(/^no IPv6 address .*pool "six" fd00::\/122: disabled/),
@@ -346,7 +348,7 @@ describe('a repeat for the same attachment', () => {
   test('restores an endpoint that was deleted by hand, unless the address is released meanwhile', () => {
     const view = onePool();
     const first = run(view, request('c1'));
-    view.records.delete('endpoint default/n1-k8s-pod--c1-eth0');
+    view.remove({ kind: 'endpoint', key: { namespace: 'default', name: 'n1-k8s-pod--c1-eth0' } });
     const again = allocate(view, { request: request('c1'), nowMs: NOW_MS });
     const [before] = view.blocks();
     const touched = { ...before, sequenceNumber: before!.sequenceNumber + 1n };

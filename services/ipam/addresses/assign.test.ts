@@ -3,7 +3,7 @@ import { formatCount } from '@podwire/shared/words/format-count';
 import { describe, expect, test } from 'vitest';
 
 import { attributesAt, takeOrdinals } from '../records/block.js';
-import { MapView } from '../records/testing/map-view.js';
+import { TestView } from '../testing/test-view.js';
 import { assign, assignment } from '../testing/allocations.js';
 import {
   block,
@@ -27,7 +27,7 @@ const count = (four: number, six = 0) => ({ 4: four, 6: six });
 const handleOf = (id: string, cidr: string) => ({ id, blocks: new Map([[cidr, 1]]) });
 const address = (text: string) => parseAddress(text)!;
 
-const refused = (view: MapView, asked: AssignmentRequest) => {
+const refused = (view: TestView, asked: AssignmentRequest) => {
   const before = view.snapshot();
   const failure = failureOf(() => assignAddresses(view, { request: asked, nowMs: NOW_MS, left: undefined }));
   expect(view.snapshot()).toEqual(before);
@@ -40,7 +40,7 @@ describe('many addresses for one handle', () => {
     ['10.0.0.0/24', 32, 'fd00::/120', 128],
     ['10.0.0.0/16', 20, 'fd00::/110', 116],
   ])('one of each family from %s cut to /%i and %s cut to /%i', (four, fourBits, six, sixBits) => {
-    const view = new MapView([
+    const view = new TestView([
       poolRecord('four', four, { blockSizeBits: fourBits }),
       poolRecord('six', six, { blockSizeBits: sixBits }),
     ]);
@@ -54,7 +54,7 @@ describe('many addresses for one handle', () => {
     [30, 126],
     [32, 128],
   ])('all 256 of a /24 and a /120 cut to /%i and /%i, and no more', (fourBits, sixBits) => {
-    const view = new MapView([
+    const view = new TestView([
       poolRecord('four', '192.168.1.0/24', { blockSizeBits: fourBits }),
       poolRecord('six', 'fd80::/120', { blockSizeBits: sixBits }),
     ]);
@@ -77,7 +77,7 @@ describe('many addresses for one handle', () => {
       owner: { note: 'x'.repeat(1.6e6) },
       releasedAtMs: undefined,
     });
-    const view = new MapView([
+    const view = new TestView([
       ...pools,
       ...claimedBlock(large),
       { kind: 'handle', value: handleOf('other', '10.0.0.0/22') },
@@ -90,7 +90,7 @@ describe('many addresses for one handle', () => {
   });
 
   test('257 of 256: all that are free, and why there are no more', () => {
-    const view = new MapView([poolRecord('p', '192.168.1.0/24')]);
+    const view = new TestView([poolRecord('p', '192.168.1.0/24')]);
     const { newAddresses, short } = assign(view, assignment('h', { counts: count(257) }));
     expect(newAddresses).toHaveLength(256);
     expect(short[4]).toContain(
@@ -102,7 +102,7 @@ describe('many addresses for one handle', () => {
     [count(256), 2, 128, 4],
     [count(0, 256), 1, 64, 6],
   ])('%j with a cap of %i blocks: %i, and the cap', (counts, maxBlocksCount, expected, family) => {
-    const view = new MapView([poolRecord('four', '10.0.0.0/24'), poolRecord('six', 'fd00::/120')]);
+    const view = new TestView([poolRecord('four', '10.0.0.0/24'), poolRecord('six', 'fd00::/120')]);
     const { newAddresses, short } = assign(view, assignment('h', { counts, maxBlocksCount }));
     expect(newAddresses).toHaveLength(expected);
     expect(short[family]).toContain(
@@ -111,14 +111,14 @@ describe('many addresses for one handle', () => {
   });
 
   test('4096 from blocks of one address: in many transactions, each within the limit', () => {
-    const view = new MapView([poolRecord('p', '10.0.0.0/25', { blockSizeBits: 32 })]);
+    const view = new TestView([poolRecord('p', '10.0.0.0/25', { blockSizeBits: 32 })]);
     const { newAddresses, steps } = assign(view, assignment('h', { counts: count(128) }));
     expect(new Set(newAddresses).size).toBe(128);
     expect(steps).toBeGreaterThan(4);
   });
 
   test('with strict affinity, only from the requested pool, and the message names it', () => {
-    const view = new MapView([
+    const view = new TestView([
       config({ strictAffinity: true }),
       poolRecord('a', '10.0.0.0/25'),
       ...claimedBlock(block('10.0.0.64/26', 'n2')),
@@ -131,7 +131,7 @@ describe('many addresses for one handle', () => {
   });
 
   test('in the order in which the addresses became free, block after block', () => {
-    const view = new MapView([
+    const view = new TestView([
       poolRecord('p', '10.0.0.0/29', { blockSizeBits: 31 }),
       ...claimedBlock(block('10.0.0.4/31', 'n1', { unallocated: [1, 0] })),
     ]);
@@ -143,7 +143,7 @@ describe('pools', () => {
   const TWO = [poolRecord('a', '10.0.0.0/24'), poolRecord('b', '10.1.0.0/24')];
 
   test('that allow the use, and no others, serve', () => {
-    const view = new MapView([
+    const view = new TestView([
       poolRecord('a', '10.0.0.0/24', { allowedUses: ['Tunnel'] }),
       poolRecord('b', '10.1.0.0/24', { allowedUses: ['Workload'] }),
       poolRecord('c', '10.2.0.0/24', { allowedUses: ['Workload', 'Tunnel'] }),
@@ -153,7 +153,7 @@ describe('pools', () => {
   });
 
   test('none of which allows the use are no pool at all', () => {
-    const view = new MapView([poolRecord('a', '10.0.0.0/24', { allowedUses: ['Tunnel'] })]);
+    const view = new TestView([poolRecord('a', '10.0.0.0/24', { allowedUses: ['Tunnel'] })]);
     expect(refused(view, assignment('h'))).toMatchObject({
       code: 'NO_POOL_SERVES',
       message: expect.stringContaining('not for containers: its allowedUses are Tunnel'),
@@ -161,18 +161,18 @@ describe('pools', () => {
   });
 
   test('that are requested by CIDR return the same block again', () => {
-    const view = new MapView(TWO);
+    const view = new TestView(TWO);
     const first = assign(view, assignment('h', { pools: ['10.1.0.0/24'] }));
     expect(first.pools).toEqual(['b']);
     expect(assign(view, assignment('i', { pools: ['b'] })).blocks).toEqual(first.blocks);
   });
 
   test('of two requested pools, the first is tried first', () => {
-    expect(assign(new MapView(TWO), assignment('h', { pools: ['b', 'a'] })).pools).toEqual(['b']);
+    expect(assign(new TestView(TWO), assignment('h', { pools: ['b', 'a'] })).pools).toEqual(['b']);
   });
 
   test('that do not select the node are left out: 256 of 300, all from the one that does', () => {
-    const view = new MapView([
+    const view = new TestView([
       nodeRecord('n1', { labels: { foo: 'bar' } }),
       poolRecord('pool1', '10.0.0.0/24', { nodeSelector: 'foo == "bar"' }),
       poolRecord('pool2', '10.1.0.0/24', { nodeSelector: 'foo != "bar"' }),
@@ -184,10 +184,10 @@ describe('pools', () => {
   });
 
   test('that were removed give nothing any more, another one does', () => {
-    const view = new MapView([poolRecord('a', '10.0.0.0/24')]);
+    const view = new TestView([poolRecord('a', '10.0.0.0/24')]);
     assign(view, assignment('h'));
     view.apply(release(view, { network: 'none', containerId: 'none', interfaceName: 'eth0' }, NOW_MS));
-    view.records.delete('pool a');
+    view.remove({ kind: 'pool', name: 'a' });
     view.put(poolRecord('b', '10.1.0.0/24'));
     const decision = assignAddresses(view, { request: assignment('i'), nowMs: NOW_MS, left: undefined });
     expect(decision.outcome.newAddresses.map(({ poolName }) => poolName)).toEqual(['b']);
@@ -195,7 +195,7 @@ describe('pools', () => {
 });
 
 describe('a maximum per handle', () => {
-  const start = () => new MapView([poolRecord('p', '10.0.0.0/29', { blockSizeBits: 30 })]);
+  const start = () => new TestView([poolRecord('p', '10.0.0.0/29', { blockSizeBits: 30 })]);
 
   test('of one: the repeat assigns nothing and returns what the handle has', () => {
     const view = start();
@@ -226,12 +226,12 @@ describe('a maximum per handle', () => {
 
 describe('all or nothing', () => {
   test('assigns all', () => {
-    const view = new MapView([poolRecord('p', '10.0.0.0/28', { blockSizeBits: 30 })]);
+    const view = new TestView([poolRecord('p', '10.0.0.0/28', { blockSizeBits: 30 })]);
     expect(assign(view, assignment('h', { counts: count(16), allOrNothing: true })).newAddresses).toHaveLength(16);
   });
 
   test('assigns nothing where one family is short', () => {
-    const view = new MapView([poolRecord('four', '10.0.0.0/28'.replace('28', '26')), poolRecord('six', 'fd00::/122')]);
+    const view = new TestView([poolRecord('four', '10.0.0.0/28'.replace('28', '26')), poolRecord('six', 'fd00::/122')]);
     expect(refused(view, assignment('h', { counts: count(10, 65), allOrNothing: true }))).toMatchObject({
       code: 'POOLS_EXHAUSTED',
       message: expect.stringContaining('only 64 of 65 IPv6 addresses for handle h are available'),
@@ -239,7 +239,7 @@ describe('all or nothing', () => {
   });
 
   test('refuses more than one transaction can hold', () => {
-    const view = new MapView([poolRecord('p', '10.0.0.0/24', { blockSizeBits: 32 })]);
+    const view = new TestView([poolRecord('p', '10.0.0.0/24', { blockSizeBits: 32 })]);
     expect(refused(view, assignment('h', { counts: count(200), allOrNothing: true }))).toMatchObject({
       code: 'INVALID_REQUEST',
       message: expect.stringContaining('all_or_nothing is set, and one transaction holds'),
@@ -249,7 +249,7 @@ describe('all or nothing', () => {
 
 describe('requested addresses', () => {
   const start = () =>
-    new MapView([poolRecord('p', '10.0.0.0/24', { blockSizeBits: 28 }), poolRecord('six', 'fd00::/122')]);
+    new TestView([poolRecord('p', '10.0.0.0/24', { blockSizeBits: 28 }), poolRecord('six', 'fd00::/122')]);
   const requestFor = (...texts: string[]) =>
     assignment('vm', { counts: count(0), addresses: texts.map(address), maxPerHandleCount: 3 });
 
@@ -290,7 +290,7 @@ describe('requested addresses', () => {
 
 describe('the holder', () => {
   test('is the handle, with the owner’s attributes, the node and the time', () => {
-    const view = new MapView([poolRecord('p', '10.0.0.0/26')]);
+    const view = new TestView([poolRecord('p', '10.0.0.0/26')]);
     assign(view, assignment('vm', { attributes: { 'vmi-name': 'db', namespace: 'prod' } }));
     expect(attributesAt(view.blocks()[0]!, 0)).toEqual({
       handleId: 'vm',
@@ -300,7 +300,7 @@ describe('the holder', () => {
   });
 
   test('is not an attachment, even if its handle has the same name', () => {
-    const view = new MapView([poolRecord('p', '10.0.0.0/26')]);
+    const view = new TestView([poolRecord('p', '10.0.0.0/26')]);
     assign(view, assignment('net.c1'));
     const { endpoint } = view.apply(allocate(view, { request: request('c1'), nowMs: NOW_MS }));
     expect(endpoint.addresses).toHaveLength(1);
@@ -309,7 +309,7 @@ describe('the holder', () => {
 
   test('of a load balancer’s address is the handle; its block has the virtual owner, and no node', () => {
     const owner = { kind: 'virtual', name: 'load-balancer' } as const;
-    const view = new MapView([poolRecord('lb', '10.0.0.0/26', { allowedUses: ['LoadBalancer'] })]);
+    const view = new TestView([poolRecord('lb', '10.0.0.0/26', { allowedUses: ['LoadBalancer'] })]);
     const asked = assignment('lb-1', { owner, use: 'LoadBalancer', unknownNodes: { policy: 'refuse' } });
     expect(assign(view, asked).newAddresses).toEqual(['10.0.0.0/32']);
     expect(view.blocks().map((made) => made.owner)).toEqual([owner]);
@@ -319,7 +319,7 @@ describe('the holder', () => {
 
   test('an affinity of a node and one of a virtual owner of the same name do not meet', () => {
     const owner = { kind: 'virtual', name: 'n1' } as const;
-    const view = new MapView([
+    const view = new TestView([
       poolRecord('p', '10.0.0.0/25', { allowedUses: ['Workload', 'LoadBalancer'] }),
       ...claimedBlock(block('10.0.0.0/26', 'n1', { owner })),
     ]);
@@ -328,14 +328,14 @@ describe('the holder', () => {
   });
 
   test('on an unregistered node gets none where that is refused', () => {
-    const view = new MapView([poolRecord('p', '10.0.0.0/26')]);
+    const view = new TestView([poolRecord('p', '10.0.0.0/26')]);
     expect(refused(view, assignment('h', { unknownNodes: { policy: 'refuse' } })).code).toBe('NODE_NOT_FOUND');
   });
 });
 
 test('full blocks of other owners are listed, a hundred at most', () => {
   const cidrs = Array.from({ length: 128 }, (_, i) => `10.0.0.${i * 2}/31`);
-  const view = new MapView([
+  const view = new TestView([
     poolRecord('p', '10.0.0.0/24', { blockSizeBits: 31 }),
     ...cidrs.map((cidr) => ({ kind: 'block', value: { ...fullBlock(cidr, 'n2'), owner: host('n2') } }) as const),
   ]);

@@ -5,7 +5,7 @@ import { describe, expect, test } from 'vitest';
 import { inconsistencies } from '../engine/testing/consistency.js';
 import type { Block } from '../records/block.js';
 import type { Pool } from '../records/pool.js';
-import { MapView } from '../records/testing/map-view.js';
+import { TestView } from '../testing/test-view.js';
 import type { RecordValue } from '../records/view.js';
 import {
   attachment,
@@ -29,14 +29,14 @@ const wanting = (texts: readonly string[], id = 'c1', rest: Partial<AllocationRe
   return request(id, { addresses, families: addresses.map(({ family }) => family), ...rest });
 };
 
-function run(view: MapView, asked: AllocationRequest, nowMs = NOW_MS): Allocation {
+function run(view: TestView, asked: AllocationRequest, nowMs = NOW_MS): Allocation {
   const outcome = view.apply(allocate(view, { request: asked, nowMs }));
   expect(inconsistencies(view, nowMs)).toEqual([]);
   return outcome;
 }
 
 const addressesOf = ({ endpoint }: Allocation) => endpoint.addresses.map(({ address }) => formatPrefix(address));
-const refusal = (view: MapView, asked: AllocationRequest, nowMs = NOW_MS) => {
+const refusal = (view: TestView, asked: AllocationRequest, nowMs = NOW_MS) => {
   const before = view.snapshot();
   const failure = failureOf(() => allocate(view, { request: asked, nowMs }));
   expect(view.snapshot()).toEqual(before);
@@ -44,7 +44,7 @@ const refusal = (view: MapView, asked: AllocationRequest, nowMs = NOW_MS) => {
 };
 
 const four = (rest: Partial<Pool> = {}) => poolRecord('four', '10.0.0.0/24', rest);
-const start = (...records: RecordValue[]) => new MapView([four(), poolRecord('six', 'fd00::/120'), ...records]);
+const start = (...records: RecordValue[]) => new TestView([four(), poolRecord('six', 'fd00::/120'), ...records]);
 
 describe('a requested address is allocated', () => {
   test('with its block, which becomes the node’s, in both families', () => {
@@ -114,8 +114,8 @@ describe('a requested address is allocated', () => {
     run(held, wanting(['10.0.0.129'], 'c0', { nodeName: 'n2' }));
     const disowned = { ...held.block(prefix('10.0.0.128/26'))!, owner: undefined, claimTimeMs: undefined };
     const records = held.snapshot().flatMap(([, record]) => (record.kind === 'affinity' ? [] : [record]));
-    const view = new MapView([...records, { kind: 'block', value: disowned }]);
-    const strict = new MapView([...view.snapshot().map(([, record]) => record), config({ strictAffinity: true })]);
+    const view = new TestView([...records, { kind: 'block', value: disowned }]);
+    const strict = new TestView([...view.snapshot().map(([, record]) => record), config({ strictAffinity: true })]);
     expect(refusal(strict, wanting(['10.0.0.130'])).message).toMatch(/which has no owner, and affinity is strict/);
     expect(run(view, wanting(['10.0.0.130'])).borrowed.map(formatPrefix)).toEqual(['10.0.0.128/26']);
   });
@@ -133,7 +133,7 @@ describe('a requested address is allocated', () => {
   });
 
   test('from a surrounding block of another size that a former pool left', () => {
-    const view = new MapView([four(), ...claimedBlock(block('10.0.0.128/25', 'n1'))]);
+    const view = new TestView([four(), ...claimedBlock(block('10.0.0.128/25', 'n1'))]);
     const decision = allocate(view, { request: wanting(['10.0.0.130']), nowMs: NOW_MS });
     expect(decision.outcome.endpoint.addresses.map(({ block: from }) => formatPrefix(from))).toEqual(['10.0.0.128/25']);
   });
@@ -204,7 +204,7 @@ describe('a requested address is refused', () => {
   });
 
   test('when blocks of another size overlap its block', () => {
-    const view = new MapView([four(), ...claimedBlock(block('10.0.0.136/30', 'n2'))]);
+    const view = new TestView([four(), ...claimedBlock(block('10.0.0.136/30', 'n2'))]);
     expect(refusal(view, wanting(['10.0.0.130'])).message).toContain(
       'needs block 10.0.0.128/26, which overlaps block 10.0.0.136/30',
     );

@@ -2,7 +2,7 @@ import { describe, expect, test } from 'vitest';
 
 import { beginNodeDeletion, continueNodeDeletion } from '../nodes/deletion.js';
 import type { ForeignEndpoint } from '../records/endpoint.js';
-import { MapView } from '../records/testing/map-view.js';
+import { TestView } from '../testing/test-view.js';
 import { address, handleRecord, releaseOutOfBand } from '../testing/allocations.js';
 import { calicoAttributes, found, repairAll, takeUnrecorded } from '../testing/damages.js';
 import {
@@ -20,28 +20,28 @@ import { allocate } from './allocate.js';
 import { continueAddressRelease, continueHandleRelease, release } from './release.js';
 
 const nowMs = NOW_MS;
-const releaseAttachment = (view: MapView) => void view.apply(release(view, attachment('c1'), nowMs));
-const releaseHandle = (view: MapView) =>
+const releaseAttachment = (view: TestView) => void view.apply(release(view, attachment('c1'), nowMs));
+const releaseHandle = (view: TestView) =>
   void view.apply(continueHandleRelease(view, { handleId: 'net.c1', nowMs, searchesAllBlocks: false }));
 
-function deleteNode(view: MapView, name: string): void {
+function deleteNode(view: TestView, name: string): void {
   const node = view.apply(beginNodeDeletion(view, { name, resourceVersion: '', uid: 'u', nowMs }));
   while (view.apply(continueNodeDeletion(view, { node, nowMs })).state === 'more');
 }
 
 describe('an endpoint whose address another tool released', () => {
   const started = () => {
-    const view = new MapView([poolRecord('p', '10.0.0.0/30', { blockSizeBits: 30 }), nodeRecord('n1')]);
+    const view = new TestView([poolRecord('p', '10.0.0.0/30', { blockSizeBits: 30 }), nodeRecord('n1')]);
     const { endpoint } = view.apply(allocate(view, { request: request('c1'), nowMs }));
     releaseOutOfBand(view, '10.0.0.0');
     return { view, endpoint };
   };
-  const heir = (view: MapView) => {
+  const heir = (view: TestView) => {
     const wanted = request('c2', { addresses: [address('10.0.0.0')] });
     return view.apply(allocate(view, { request: wanted, nowMs })).endpoint;
   };
   const { sequenceNumber = 0n } = started().endpoint.addresses[0] ?? {};
-  const releaseNamed = (view: MapView, offset = 0n) => {
+  const releaseNamed = (view: TestView, offset = 0n) => {
     const named = { address: address('10.0.0.0'), handleId: 'net.c1', sequenceNumber: sequenceNumber + offset };
     return view.apply(continueAddressRelease(view, { releases: [named], nowMs }));
   };
@@ -49,8 +49,8 @@ describe('an endpoint whose address another tool released', () => {
   describe.each([
     ['the attachment', releaseAttachment],
     ['its handle', releaseHandle],
-    ['the allocation that it names', (view: MapView) => void releaseNamed(view)],
-    ['its node', (view: MapView) => deleteNode(view, 'n1')],
+    ['the allocation that it names', (view: TestView) => void releaseNamed(view)],
+    ['its node', (view: TestView) => deleteNode(view, 'n1')],
   ])('is deleted with a release of %s', (_, run) => {
     test('while the address is free', () => {
       const { view } = started();
@@ -109,7 +109,7 @@ describe('an endpoint that Calico wrote', () => {
   const theirs: Partial<ForeignEndpoint> = { containerId: 'c1', podName: 'web', addresses: [prefix('10.0.0.0/32')] };
   const started = (handleId = 'net.c1', rest: Partial<ForeignEndpoint> = {}) => {
     const taken = takeUnrecorded(block(CIDR, 'n1'), { ...calicoAttributes('c1', 'web'), handleId });
-    return new MapView([
+    return new TestView([
       poolRecord('p', '10.0.0.0/30', { blockSizeBits: 30 }),
       nodeRecord('n1'),
       nodeRecord('n2'),
@@ -122,7 +122,7 @@ describe('an endpoint that Calico wrote', () => {
   test.each([
     ['the attachment', releaseAttachment],
     ['its handle', releaseHandle],
-    ['its node', (view: MapView) => deleteNode(view, 'n1')],
+    ['its node', (view: TestView) => deleteNode(view, 'n1')],
   ])('is deleted with a release of %s', (_, run) => {
     const view = started();
     run(view);
@@ -170,15 +170,15 @@ describe('an endpoint that Calico wrote', () => {
   });
 
   test.each([
-    ['whose address is free', (view: MapView) => releaseOutOfBand(view, '10.0.0.0')],
+    ['whose address is free', (view: TestView) => releaseOutOfBand(view, '10.0.0.0')],
     [
       'whose address another pod has',
-      (view: MapView) => {
+      (view: TestView) => {
         releaseOutOfBand(view, '10.0.0.0');
         view.apply(allocate(view, { request: request('c2', { addresses: [address('10.0.0.0')] }), nowMs }));
       },
     ],
-    ['of a deleted node', (view: MapView) => void view.records.delete('node n1')],
+    ['of a deleted node', (view: TestView) => view.remove({ kind: 'node', name: 'n1' })],
   ])('%s is removed only by a repair with releases enabled', (_, damage) => {
     const view = started('calico.c1');
     damage(view);
@@ -211,7 +211,7 @@ describe('the address of a virtual machine', () => {
     ['of a stopped machine, named by the handle only', { handleId, owner: {} }],
     ['with a name too long for its handle', { handleId: 'net.vmi._0a1b', owner }],
   ])('%s is reported as unexplained, and stays', (_, attributes) => {
-    const view = new MapView([
+    const view = new TestView([
       poolRecord('p', '10.0.0.0/30', { blockSizeBits: 30 }),
       ...claimedBlock(takeUnrecorded(block(CIDR, 'n1'), attributes)),
       handleRecord(attributes.handleId, [CIDR, 1]),

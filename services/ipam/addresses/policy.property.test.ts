@@ -10,7 +10,7 @@ import { inconsistencies } from '../engine/testing/consistency.js';
 import { assignTunnel, releaseTunnel } from '../nodes/tunnels.js';
 import { heldAddressesIn, type Block } from '../records/block.js';
 import type { IpamConfig } from '../records/config.js';
-import { MapView } from '../records/testing/map-view.js';
+import { TestView } from '../testing/test-view.js';
 import { assign, assignment } from '../testing/allocations.js';
 import { attachment, config, host, nodeRecord, NOW_MS, poolRecord, prefix, request } from '../testing/records.js';
 import { allocate } from './allocate.js';
@@ -90,7 +90,7 @@ function addressesOf(cidr: string): string[] {
 }
 
 /** Whether a node could get any address at all, found by trying each. */
-function canHave(view: MapView, oracle: Oracle, { node, family }: { node: string; family: Family }): boolean {
+function canHave(view: TestView, oracle: Oracle, { node, family }: { node: string; family: Family }): boolean {
   const zone = view.node(node)?.labels.zone;
   const pools = view
     .pools()
@@ -167,7 +167,7 @@ const LARGE: readonly Shape[] = [
 ];
 
 class Run {
-  readonly view: MapView;
+  readonly view: TestView;
   readonly oracle = new Oracle();
   readonly #shape: Shape;
   readonly #family: Family;
@@ -175,7 +175,7 @@ class Run {
   constructor(shape: Shape) {
     this.#shape = shape;
     this.#family = prefix(shape.pool).family;
-    this.view = new MapView([
+    this.view = new TestView([
       nodeRecord('n1', { labels: { zone: 'a' } }),
       nodeRecord('n2'),
       nodeRecord('n3', { labels: { zone: 'b' } }),

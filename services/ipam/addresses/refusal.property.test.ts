@@ -7,7 +7,7 @@ import { beginSearch, collectBlock } from '../blocks/search.js';
 import { servingPools } from '../pools/selection.js';
 import { coolingCount } from '../records/block-stats.js';
 import type { Block, BlockOwner } from '../records/block.js';
-import { MapView } from '../records/testing/map-view.js';
+import { TestView } from '../testing/test-view.js';
 import type { RecordValue } from '../records/view.js';
 import { block, config, host, NOW_MS, poolRecord, prefix } from '../testing/records.js';
 import { explainDemand, verdictOf, type BlockVerdict } from './refusal.js';
@@ -106,7 +106,7 @@ test('property: the counted verdicts are those of examining each block', () => {
         return [{ kind: 'block', value }, ...(affinity ? [{ kind: 'affinity', value: affinity } as const] : [])];
       });
       const reservation = { name: 'r', uid: 'uid-r', createTimeMs: NOW_MS, prefixes: reserved.map(prefix) };
-      const view = new MapView([
+      const view = new TestView([
         config({ strictAffinity, cooldownSeconds: 30 }),
         poolRecord('p', '10.0.0.0/27', { blockSizeBits: 30, allowedUses: ['Workload', 'LoadBalancer'] }),
         { kind: 'reservation', value: reservation },

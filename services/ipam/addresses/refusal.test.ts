@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest';
 
 import type { Block } from '../records/block.js';
-import { MapView } from '../records/testing/map-view.js';
+import { TestView } from '../testing/test-view.js';
 import type { RecordValue } from '../records/view.js';
 import { assign, assignment } from '../testing/allocations.js';
 import {
@@ -23,11 +23,11 @@ import { explainAllocation } from './preview.js';
 
 const STRICT = config({ strictAffinity: true });
 
-const refusal = (view: MapView, rest: Partial<AllocationRequest> = {}) =>
+const refusal = (view: TestView, rest: Partial<AllocationRequest> = {}) =>
   failureOf(() => allocate(view, { request: request('c1', rest), nowMs: NOW_MS })).message;
 
 /** A view of so many blocks that sorting them for each question would take minutes. */
-class SortedView extends MapView {
+class SortedView extends TestView {
   readonly #sorted = super.blocks();
 
   override blocks(): Block[] {
@@ -38,7 +38,7 @@ class SortedView extends MapView {
 describe('a refusal names the pools and blocks', () => {
   test('with the owner and the fill of each block', () => {
     const cooling = { handleId: undefined, owner: {}, releasedAtMs: NOW_MS - 1000 };
-    const view = new MapView([
+    const view = new TestView([
       config({ strictAffinity: true, cooldownSeconds: 30 }),
       poolRecord('p', '10.0.0.0/24'),
       ...claimedBlock({ ...fullBlock('10.0.0.0/26', 'n1'), attributes: [cooling] }),
@@ -93,11 +93,11 @@ describe('a refusal explains why there is no further block', () => {
       'no further block: the remaining ranges are reserved, or covered by blocks of another size',
     ],
   ])('%s', (_, records, rest, expected) => {
-    expect(refusal(new MapView([p, ...own, ...records]), rest)).toContain(expected);
+    expect(refusal(new TestView([p, ...own, ...records]), rest)).toContain(expected);
   });
 
   test('a reservation of the whole pool', () => {
-    expect(refusal(new MapView([p, reserve('10.0.0.0/8')]))).toContain('pool "p" 10.0.0.0/24: all of it is reserved');
+    expect(refusal(new TestView([p, reserve('10.0.0.0/8')]))).toContain('pool "p" 10.0.0.0/24: all of it is reserved');
   });
 
   test('reservations of a block’s free addresses', () => {
@@ -105,7 +105,7 @@ describe('a refusal explains why there is no further block', () => {
       ...fullBlock('10.0.0.0/26', 'n1'),
       allocations: fullBlock('10.0.0.0/26', 'n1').allocations.with(5, null),
     };
-    const view = new MapView([
+    const view = new TestView([
       poolRecord('p', '10.0.0.0/26'),
       ...claimedBlock({ ...half, unallocated: [5] }),
       reserve('10.0.0.5/32'),
@@ -179,7 +179,7 @@ describe('the explanation matches the allocation', () => {
       { noClaim: 'a block of another size from a former pool covers it', end: 'refused' },
     ],
   ])('%s', (_, records, { skipReason, noClaim, end }) => {
-    const view = new MapView(records);
+    const view = new TestView(records);
     const input = { request: request('c1'), nowMs: NOW_MS };
     const { refusal: refused, families } = explainAllocation(view, { ...input, maxBlocksCount: 9 });
     const [story] = families[0]?.pools ?? [];
@@ -209,7 +209,7 @@ function reserve(...cidrs: string[]): RecordValue {
 
 const CREATE = /[Cc]reate (a|or enable a) pool/;
 
-const refused = (view: MapView) => failureOf(() => allocate(view, { request: request('c1'), nowMs: NOW_MS }));
+const refused = (view: TestView) => failureOf(() => allocate(view, { request: request('c1'), nowMs: NOW_MS }));
 
 const IN_ZONE_A = nodeRecord('n1', { labels: { zone: 'a' } });
 
@@ -225,7 +225,7 @@ describe('a refusal has one code for one reason, for every kind of request', () 
     ['the only pool is Manual', [poolRecord('p', '10.0.0.0/24', { assignmentMode: 'Manual' })], 'NO_POOL_SERVES'],
     ['the only pool is for tunnels', [poolRecord('p', '10.0.0.0/24', { allowedUses: ['Tunnel'] })], 'NO_POOL_SERVES'],
   ])('%s', (_, records, code) => {
-    const view = new MapView(records);
+    const view = new TestView(records);
     const allocation = { request: request('c1'), nowMs: NOW_MS };
     const codes = {
       Allocate: refused(view).code,
@@ -236,7 +236,7 @@ describe('a refusal has one code for one reason, for every kind of request', () 
   });
 
   test('pools that serve and are empty are exhausted', () => {
-    const view = new MapView([poolRecord('p', '10.0.0.0/26'), ...claimedBlock(fullBlock('10.0.0.0/26', 'n2'))]);
+    const view = new TestView([poolRecord('p', '10.0.0.0/26'), ...claimedBlock(fullBlock('10.0.0.0/26', 'n2'))]);
     const input = { request: assignment('h', { allOrNothing: true }), nowMs: NOW_MS, left: undefined };
     const failures = [refused(view), failureOf(() => assignAddresses(view, input))];
     expect(failures.map(({ code }) => code)).toEqual(['POOLS_EXHAUSTED', 'POOLS_EXHAUSTED']);
@@ -294,13 +294,13 @@ describe('a refusal names the remedy of its own reason', () => {
     ],
     ['a reservation', [p, reserve('10.0.0.0/24')], 'Remedy: remove reservations that are not needed'],
   ])('%s', (_, records, remedy) => {
-    const { message } = refused(new MapView(records));
+    const { message } = refused(new TestView(records));
     expect(message).toContain(remedy);
     expect(message).not.toMatch(CREATE);
   });
 
   test('a new pool where one is full, beside the remedy of the pool that does not serve', () => {
-    const view = new MapView([
+    const view = new TestView([
       small,
       ...claimedBlock(fullBlock('10.0.0.0/26', 'n2')),
       poolRecord('q', '10.1.0.0/24', { disabled: true }),
@@ -310,7 +310,7 @@ describe('a refusal names the remedy of its own reason', () => {
 
   test('waiting where released addresses cool down', () => {
     const cooling = { handleId: undefined, owner: {}, releasedAtMs: NOW_MS - 1000 };
-    const view = new MapView([
+    const view = new TestView([
       config({ cooldownSeconds: 30 }),
       small,
       ...claimedBlock({ ...fullBlock('10.0.0.0/26', 'n1'), attributes: [cooling] }),

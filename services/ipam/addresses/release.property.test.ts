@@ -10,7 +10,7 @@ import { collectCooledBlock } from '../blocks/release-changes.js';
 import { continueNodeRelease } from '../nodes/deletion.js';
 import { continuePoolRelease } from '../pools/deletion.js';
 import { attributesAt, validateBlock } from '../records/block.js';
-import { MapView } from '../records/testing/map-view.js';
+import { TestView } from '../testing/test-view.js';
 import { address, countedHandles, releaseOutOfBand, storedHandles } from '../testing/allocations.js';
 import { attachment, config, NOW_MS, poolRecord, request } from '../testing/records.js';
 import { allocate } from './allocate.js';
@@ -88,11 +88,11 @@ type Operation = typeof operation extends fc.Arbitrary<infer Value> ? Value : ne
 
 class World {
   readonly oracle = new Oracle();
-  readonly view: MapView;
+  readonly view: TestView;
   nowMs = NOW_MS;
 
   constructor(cooldownSeconds: number) {
-    this.view = new MapView([poolRecord('p', '10.0.0.0/29', { blockSizeBits: 31 }), config({ cooldownSeconds })]);
+    this.view = new TestView([poolRecord('p', '10.0.0.0/29', { blockSizeBits: 31 }), config({ cooldownSeconds })]);
   }
 
   run(asked: Operation): void {

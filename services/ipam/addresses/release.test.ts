@@ -3,7 +3,7 @@ import { formatPrefix } from '@podwire/shared/net/prefix';
 import { describe, expect, test } from 'vitest';
 
 import { validateBlock } from '../records/block.js';
-import { MapView } from '../records/testing/map-view.js';
+import { TestView } from '../testing/test-view.js';
 import type { View } from '../records/view.js';
 import {
   address,
@@ -30,16 +30,16 @@ import { getAddress } from './addresses.js';
 import { allocate, type AllocationRequest } from './allocate.js';
 import { type AddressRelease, continueAddressRelease, continueHandleRelease, release } from './release.js';
 
-const add = (view: MapView, asked: AllocationRequest) => view.apply(allocate(view, { request: asked, nowMs: NOW_MS }));
+const add = (view: TestView, asked: AllocationRequest) => view.apply(allocate(view, { request: asked, nowMs: NOW_MS }));
 /** Prevents an allocation in flight from completing after the release. */
 const onlyMark = (handleId: string) => ({
   changes: [{ type: 'release', handleId, nowMs: NOW_MS }],
   outcome: { addresses: [] },
 });
-const onePool = () => new MapView([poolRecord('p', '10.0.0.0/26')]);
+const onePool = () => new TestView([poolRecord('p', '10.0.0.0/26')]);
 
 test('releases every address, the handle and the endpoint; the block stays with its node', () => {
-  const view = new MapView([poolRecord('four', '10.0.0.0/26'), poolRecord('six', 'fd00::/122')]);
+  const view = new TestView([poolRecord('four', '10.0.0.0/26'), poolRecord('six', 'fd00::/122')]);
   add(view, request('c1', { families: [4, 6] }));
   const { addresses } = view.apply(release(view, attachment('c1'), NOW_MS));
   expect(addresses.map(formatPrefix)).toEqual(['10.0.0.0/32', 'fd00::/128']);
@@ -58,7 +58,7 @@ test('of nothing, or a second time, changes nothing', () => {
 });
 
 test('a late second release does not free the address that another got meanwhile', () => {
-  const view = new MapView([poolRecord('p', '10.0.0.0/32', { blockSizeBits: 32 })]);
+  const view = new TestView([poolRecord('p', '10.0.0.0/32', { blockSizeBits: 32 })]);
   add(view, request('c1'));
   view.apply(release(view, attachment('c1'), NOW_MS));
   const second = add(view, request('c2'));
@@ -81,7 +81,7 @@ test('deletes a block without an owner when it becomes empty, not before', () =>
 test('works after the pool was deleted', () => {
   const view = onePool();
   add(view, request('c1'));
-  view.records.delete('pool p');
+  view.remove({ kind: 'pool', name: 'p' });
   expect(view.apply(release(view, attachment('c1'), NOW_MS)).addresses.map(formatPrefix)).toEqual(['10.0.0.0/32']);
 });
 
@@ -111,7 +111,11 @@ test('leaves addresses that cool down in the same block, and their queue, unchan
   const cooling = { handleId: undefined, owner: {}, releasedAtMs: NOW_MS - 1000 };
   const taken = takeAddress(block('10.0.0.0/26', 'n1'), cooling)!.block;
   const config = { strictAffinity: false, autoAllocateBlocks: true, maxBlocksPerHostCount: 0, cooldownSeconds: 60 };
-  const view = new MapView([poolRecord('p', '10.0.0.0/26'), ...claimedBlock(taken), { kind: 'config', value: config }]);
+  const view = new TestView([
+    poolRecord('p', '10.0.0.0/26'),
+    ...claimedBlock(taken),
+    { kind: 'config', value: config },
+  ]);
   add(view, request('c1'));
   view.apply(release(view, attachment('c1'), NOW_MS));
   expect(view.block(prefix('10.0.0.0/26'))).toMatchObject({
@@ -125,7 +129,7 @@ const handleStep = (view: View, handleId: string, searchesAllBlocks = false) =>
   continueHandleRelease(view, { handleId, nowMs: NOW_MS, searchesAllBlocks });
 
 /** Releases to the end. @returns the released addresses, and the number of steps */
-function releaseHandle(view: MapView, handleId: string, searchesAllBlocks = false) {
+function releaseHandle(view: TestView, handleId: string, searchesAllBlocks = false) {
   const addresses: string[] = [];
   for (let steps = 1; ; steps++) {
     const decision = handleStep(view, handleId, searchesAllBlocks);
@@ -138,7 +142,7 @@ function releaseHandle(view: MapView, handleId: string, searchesAllBlocks = fals
 
 describe('a handle', () => {
   test('of a container is deleted with its addresses of both families and its endpoint, in one step', () => {
-    const view = new MapView([poolRecord('four', '10.0.0.0/26'), poolRecord('six', 'fd00::/122')]);
+    const view = new TestView([poolRecord('four', '10.0.0.0/26'), poolRecord('six', 'fd00::/122')]);
     view.apply(allocate(view, { request: request('c1', { families: [4, 6] }), nowMs: NOW_MS }));
     view.apply(allocate(view, { request: request('c2'), nowMs: NOW_MS }));
     expect(releaseHandle(view, 'net.c1')).toEqual({ addresses: ['10.0.0.0/32', 'fd00::/128'], steps: 1 });
@@ -151,7 +155,7 @@ describe('a handle', () => {
     'of an old or other kind of Calico is deleted: %s',
     (id) => {
       const held = withAllocations(block('10.0.0.0/30', 'n1'), { ordinals: [0, 2], attributes: calico(id) });
-      const view = new MapView([poolRecord('p', '10.0.0.0/26'), ...claimedBlock(held)]);
+      const view = new TestView([poolRecord('p', '10.0.0.0/26'), ...claimedBlock(held)]);
       view.put(handleRecord(id, ['10.0.0.0/30', 2]));
       expect(releaseHandle(view, id)).toEqual({ addresses: ['10.0.0.0/32', '10.0.0.2/32'], steps: 1 });
       expect(view.all('handle')).toEqual([]);
@@ -160,7 +164,7 @@ describe('a handle', () => {
   );
 
   test('that does not exist has nothing, and changes nothing', () => {
-    const view = new MapView([poolRecord('p', '10.0.0.0/26')]);
+    const view = new TestView([poolRecord('p', '10.0.0.0/26')]);
     expect(handleStep(view, 'net.c1')).toEqual({
       changes: [{ type: 'release', handleId: 'net.c1', nowMs: NOW_MS }],
       outcome: { state: 'done', addresses: [] },
@@ -181,7 +185,7 @@ describe('a handle', () => {
     ['a CIDR that is none', [['x', 1]], []],
   ] as const)('with a wrong count is deleted: %s', (_, counts, addresses) => {
     const held = withAllocations(block('10.0.0.0/30', 'n1'), { ordinals: [1], attributes: calico('h') });
-    const view = new MapView([...claimedBlock(addresses.length > 0 ? held : block('10.0.0.0/30', 'n1'))]);
+    const view = new TestView([...claimedBlock(addresses.length > 0 ? held : block('10.0.0.0/30', 'n1'))]);
     view.put(handleRecord('h', ...counts));
     expect(releaseHandle(view, 'h').addresses).toEqual(addresses);
     expect(view.all('handle')).toEqual([]);
@@ -189,21 +193,21 @@ describe('a handle', () => {
 
   test('whose name has a carriage return from an old migration is deleted', () => {
     const held = withAllocations(block('10.0.0.0/30', 'n1'), { ordinals: [1], attributes: calico('h') });
-    const view = new MapView([...claimedBlock(held), handleRecord('h\r', ['10.0.0.0/30', 1])]);
+    const view = new TestView([...claimedBlock(held), handleRecord('h\r', ['10.0.0.0/30', 1])]);
     expect(releaseHandle(view, 'h').addresses).toEqual(['10.0.0.1/32']);
     expect(view.all('handle')).toEqual([]);
   });
 
   test('whose record was lost is found by searching all blocks, if requested', () => {
     const held = withAllocations(block('10.0.0.0/30', 'n1'), { ordinals: [1], attributes: calico('h') });
-    const view = new MapView(claimedBlock(held));
+    const view = new TestView(claimedBlock(held));
     expect(releaseHandle(view, 'h').addresses).toEqual([]);
     expect(releaseHandle(view, 'h', true).addresses).toEqual(['10.0.0.1/32']);
   });
 
   test('in more blocks than a transaction holds is deleted in steps, with correct counts after each', () => {
     const blocks = Array.from({ length: 300 }, (_, i) => `10.0.${i >> 6}.${(i & 63) * 4}/30`);
-    const view = new MapView([poolRecord('p', '10.0.0.0/16', { blockSizeBits: 30 })]);
+    const view = new TestView([poolRecord('p', '10.0.0.0/16', { blockSizeBits: 30 })]);
     for (const cidr of blocks) {
       const held = withAllocations(
         block(cidr, 'n1'),
@@ -224,7 +228,7 @@ describe('a handle', () => {
 
   test('in many missing blocks is deleted in steps', () => {
     const gone = Array.from({ length: 250 }, (_, i) => [`10.9.${i}.0/26`, 1] as const);
-    const view = new MapView([handleRecord('h', ...gone)]);
+    const view = new TestView([handleRecord('h', ...gone)]);
     expect(releaseHandle(view, 'h')).toEqual({ addresses: [], steps: 3 });
     expect(view.all('handle')).toEqual([]);
   });
@@ -235,7 +239,7 @@ describe('a handle', () => {
       { ordinals: [0], attributes: calico('net.c1') },
       { ordinals: [1], attributes: calico('net.c10') },
     );
-    const view = new MapView([
+    const view = new TestView([
       ...claimedBlock(held),
       handleRecord('net.c1', ['10.0.0.0/30', 1]),
       handleRecord('net.c10', ['10.0.0.0/30', 1]),
@@ -247,7 +251,7 @@ describe('a handle', () => {
 
 test('addresses cool down where that is configured', () => {
   const held = withAllocations(block('10.0.0.0/30', 'n1'), { ordinals: [0, 1], attributes: calico('h') });
-  const view = new MapView([
+  const view = new TestView([
     ...claimedBlock(held),
     handleRecord('h', ['10.0.0.0/30', 2]),
     config({ cooldownSeconds: 5 }),
@@ -268,7 +272,7 @@ const of = (text: string, rest: Partial<AddressRelease> = {}): AddressRelease =>
 });
 
 /** Releases all of them, step by step. @returns the states in their order */
-function releaseEach(view: MapView, releases: readonly AddressRelease[]) {
+function releaseEach(view: TestView, releases: readonly AddressRelease[]) {
   const states: string[] = [];
   let steps = 0;
   while (states.length < releases.length) {
@@ -283,7 +287,7 @@ function releaseEach(view: MapView, releases: readonly AddressRelease[]) {
 }
 
 function withOne() {
-  const view = new MapView([poolRecord('p', '10.0.0.0/26')]);
+  const view = new TestView([poolRecord('p', '10.0.0.0/26')]);
   const { endpoint } = view.apply(allocate(view, { request: request('c1'), nowMs: NOW_MS }));
   return { view, sequenceNumber: endpoint.addresses[0]!.sequenceNumber };
 }
@@ -320,7 +324,7 @@ describe('an address', () => {
     ['of another inode', { bootId: 'one', inode: 8n }, 'mismatch'],
     ['of another boot', { bootId: 'two', inode: 7n }, 'mismatch'],
   ])('is released for the namespace %s', (_, netns, state) => {
-    const view = new MapView([poolRecord('p', '10.0.0.0/26')]);
+    const view = new TestView([poolRecord('p', '10.0.0.0/26')]);
     const wanted = request('c1', { netns: { bootId: 'one', inode: 7n } });
     view.apply(allocate(view, { request: wanted, nowMs: NOW_MS }));
     expect(releaseEach(view, [of('10.0.0.0', { netns })]).states).toEqual([state]);
@@ -335,7 +339,7 @@ describe('an address', () => {
   });
 
   test('that was released and allocated to another is not freed by the old sequence number', () => {
-    const view = new MapView([poolRecord('p', '10.0.0.0/32', { blockSizeBits: 32 })]);
+    const view = new TestView([poolRecord('p', '10.0.0.0/32', { blockSizeBits: 32 })]);
     const { endpoint } = view.apply(allocate(view, { request: request('c1'), nowMs: NOW_MS }));
     view.apply(release(view, attachment('c1'), NOW_MS));
     view.apply(allocate(view, { request: request('c1'), nowMs: NOW_MS + 1 }));
@@ -356,7 +360,7 @@ describe('an address', () => {
 
   test('in no pool is found by its block', () => {
     const held = withAllocations(block('10.9.0.0/28', 'n1'), { ordinals: [3], attributes: calico('h') });
-    const view = new MapView([...claimedBlock(held), handleRecord('h', ['10.9.0.0/28', 1])]);
+    const view = new TestView([...claimedBlock(held), handleRecord('h', ['10.9.0.0/28', 1])]);
     expect(releaseEach(view, [of('10.9.0.3')]).states).toEqual(['released']);
     expect([view.all('handle'), view.blocks(), view.all('affinity')]).toEqual([[], [], []]);
   });
@@ -366,7 +370,7 @@ describe('an address', () => {
       ordinals: [3],
       attributes: calico(undefined, { note: 'gateway' }),
     });
-    const view = new MapView([poolRecord('p', '10.0.0.0/26'), ...claimedBlock(held)]);
+    const view = new TestView([poolRecord('p', '10.0.0.0/26'), ...claimedBlock(held)]);
     expect(releaseEach(view, [of('10.0.0.3', { handleId: 'h' })]).states).toEqual(['mismatch']);
     expect(releaseEach(view, [of('10.0.0.3')]).states).toEqual(['released']);
     expect(view.history).toMatchObject([{ handleId: undefined, owner: { note: 'gateway' } }]);
@@ -382,7 +386,7 @@ describe('an address', () => {
   });
 
   test('of two leaves the other to the endpoint', () => {
-    const view = new MapView([poolRecord('four', '10.0.0.0/26'), poolRecord('six', 'fd00::/122')]);
+    const view = new TestView([poolRecord('four', '10.0.0.0/26'), poolRecord('six', 'fd00::/122')]);
     view.apply(allocate(view, { request: request('c1', { families: [4, 6] }), nowMs: NOW_MS }));
     expect(releaseEach(view, [of('10.0.0.0')]).states).toEqual(['released']);
     const [endpoint] = view.all('endpoint');
@@ -400,7 +404,7 @@ describe('addresses', () => {
       { ordinals: [0, 1], attributes: calico('a') },
       { ordinals: [2], attributes: calico('b') },
     );
-    const view = new MapView([
+    const view = new TestView([
       poolRecord('p', '10.0.0.0/26', { blockSizeBits: 30 }),
       ...claimedBlock(held),
       handleRecord('a', ['10.0.0.0/30', 2]),
@@ -413,7 +417,7 @@ describe('addresses', () => {
   });
 
   test('66 over two blocks, and 100 over 100 blocks, of which half are in a disabled pool, are all freed', () => {
-    const view = new MapView([
+    const view = new TestView([
       poolRecord('p', '10.0.0.0/24'),
       poolRecord('on', '10.1.0.0/24', { blockSizeBits: 30 }),
       poolRecord('off', '10.2.0.0/24', { blockSizeBits: 30 }),
@@ -440,10 +444,10 @@ describe('addresses', () => {
 });
 
 test('an address in an unreadable block is not treated as free, nor released', () => {
-  const view = new MapView([poolRecord('p', '10.0.0.0/24')]);
+  const view = new TestView([poolRecord('p', '10.0.0.0/24')]);
   const key = '/calico/ipam/v2/assignment/ipv4/block/10.0.0.0-26';
   const { prefix } = block('10.0.0.0/26', 'n1');
-  view.setAside.push({ key, name: { kind: 'block', prefix }, reason: 'it is not JSON' });
+  view.setAside({ kind: 'block', prefix }, 'it is not JSON');
   const corrupt = expect.objectContaining({ code: 'STORE_CORRUPT', details: { key, reason: 'it is not JSON' } });
   expect(() => getAddress(view, address('10.0.0.7'), NOW_MS)).toThrow(corrupt);
   expect(releaseEach(view, [of('10.0.0.7'), of('10.0.0.70')]).states).toEqual(['unreadable', 'notAllocated']);

@@ -5,7 +5,7 @@ import { describe, expect, test } from 'vitest';
 import { inconsistencies, readAll } from '../engine/testing/consistency.js';
 import { MemoryStore } from '../engine/testing/memory-store.js';
 import { forever, keys } from '../engine/testing/stores.js';
-import { MapView } from '../records/testing/map-view.js';
+import { TestView } from '../testing/test-view.js';
 import { poolSpec } from '../testing/interleaved-operations.js';
 import { startIpam } from '../testing/ipam.js';
 import { attachment, nodeRecord, NOW_MS, poolRecord, request } from '../testing/records.js';
@@ -18,10 +18,10 @@ const POD = { namespace: 'default', name: 'web', uid: 'u1' };
 const NETNS = { bootId: '8d3ff0c2-1d3f-4a51-94dd-0e7d3a1b1b5a', inode: 4_026_532_001n };
 const KEY = { namespace: 'default', name: 'n1-k8s-web-eth0' };
 
-const add = (view: MapView, asked: AllocationRequest) => view.apply(allocate(view, { request: asked, nowMs: NOW_MS }));
+const add = (view: TestView, asked: AllocationRequest) => view.apply(allocate(view, { request: asked, nowMs: NOW_MS }));
 
-function started(): MapView {
-  return new MapView([
+function started(): TestView {
+  return new TestView([
     poolRecord('four', '10.0.0.0/28', { blockSizeBits: 30 }),
     poolRecord('six', 'fd00::/124', { blockSizeBits: 126 }),
     nodeRecord('n1'),
@@ -29,7 +29,7 @@ function started(): MapView {
 }
 
 /** All but the blocks, whose sequence numbers and free lists show an earlier allocation. */
-const recorded = (view: MapView) => view.snapshot().filter(([, { kind }]) => kind !== 'block' && kind !== 'affinity');
+const recorded = (view: TestView) => view.snapshot().filter(([, { kind }]) => kind !== 'block' && kind !== 'affinity');
 
 /** The first one has both families, in another order. */
 const FIRST = request('c1', { pod: POD, netns: NETNS, families: [6, 4] });
@@ -44,10 +44,10 @@ const LATER = [
 
 describe.each(LATER)('an undone ADD of %s', (_, second) => {
   test.each([
-    ['by a release of the attachment', (view: MapView) => void view.apply(release(view, second.attachment, NOW_MS))],
+    ['by a release of the attachment', (view: TestView) => void view.apply(release(view, second.attachment, NOW_MS))],
     [
       'by a release of the allocation',
-      (view: MapView) => {
+      (view: TestView) => {
         const { addresses } = view.endpoint(KEY)!;
         const releases = addresses.map(({ address, sequenceNumber }) => ({
           address,

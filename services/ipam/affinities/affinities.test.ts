@@ -6,7 +6,7 @@ import { allocate } from '../addresses/allocate.js';
 import { release } from '../addresses/release.js';
 import { collectCooledBlock } from '../blocks/release-changes.js';
 import { smallestItems } from '../records/page.js';
-import { MapView } from '../records/testing/map-view.js';
+import { TestView } from '../testing/test-view.js';
 import { calico, countedHandles, withAllocations, handleRecord, storedHandles } from '../testing/allocations.js';
 import {
   attachment,
@@ -31,7 +31,7 @@ import {
 
 const REGISTERED = { policy: 'register', uid: 'uid-n' } as const;
 
-function claim(view: MapView, cidr: string, rest: Partial<AffinityClaim> = {}) {
+function claim(view: TestView, cidr: string, rest: Partial<AffinityClaim> = {}) {
   const claimed: string[] = [];
   const refused: string[] = [];
   for (let after: AffinityClaim['after']; ;) {
@@ -46,7 +46,7 @@ function claim(view: MapView, cidr: string, rest: Partial<AffinityClaim> = {}) {
   }
 }
 
-function end(view: MapView, scope: AffinityScope, mustBeEmpty = false) {
+function end(view: TestView, scope: AffinityScope, mustBeEmpty = false) {
   const results: string[] = [];
   for (let after: OwnedBlock | undefined; ;) {
     const decision = continueAffinityRelease(view, { scope, mustBeEmpty, nowMs: NOW_MS, after });
@@ -61,13 +61,13 @@ function end(view: MapView, scope: AffinityScope, mustBeEmpty = false) {
 }
 
 const ofNode = (name = 'n1'): AffinityScope => ({ kind: 'owner', owner: host(name) });
-const blocksOf = (view: MapView) =>
+const blocksOf = (view: TestView) =>
   view.blocks().map(({ prefix: each, owner }) => `${formatPrefix(each)} ${owner?.name}`);
-const small = () => new MapView([poolRecord('p', '10.0.0.0/24', { blockSizeBits: 30 })]);
+const small = () => new TestView([poolRecord('p', '10.0.0.0/24', { blockSizeBits: 30 })]);
 
 describe('a claim of a range', () => {
   test('makes every block the node’s, over several transactions, and a repeat changes nothing', () => {
-    const view = new MapView([poolRecord('p', '10.0.0.0/16', { blockSizeBits: 26 })]);
+    const view = new TestView([poolRecord('p', '10.0.0.0/16', { blockSizeBits: 26 })]);
     expect(claim(view, '10.0.0.0/18')).toMatchObject({ claimed: { length: 256 }, refused: [] });
     expect(view.all('affinity').every(({ value }) => value.state === 'confirmed')).toBe(true);
     const before = view.snapshot();
@@ -135,12 +135,15 @@ describe('a claim of a range', () => {
   test('skips unreadable blocks, and reports them', () => {
     const view = small();
     const [unread, ownerless] = [prefix('10.0.0.0/30'), prefix('10.0.0.4/30')];
-    view.setAside.push({ key: '/b', name: { kind: 'block', prefix: unread }, reason: 'it is not JSON' });
+    view.setAside({ kind: 'block', prefix: unread }, 'it is not JSON');
     const name = { kind: 'affinity', owner: host('n1'), block: ownerless } as const;
-    view.setAside.push({ key: '/a', name, reason: 'it is not JSON' });
+    view.setAside(name, 'it is not JSON');
     expect(claim(view, '10.0.0.0/28')).toEqual({
       claimed: ['10.0.0.8/30', '10.0.0.12/30'],
-      refused: ['10.0.0.0/30: record /b cannot be read', '10.0.0.4/30: the record of its affinity cannot be read'],
+      refused: [
+        '10.0.0.0/30: record /calico/ipam/v2/assignment/ipv4/block/10.0.0.0-30 cannot be read',
+        '10.0.0.4/30: the record of its affinity cannot be read',
+      ],
     });
   });
 
@@ -155,7 +158,7 @@ describe('a claim of a range', () => {
 
 describe('the end of a claim', () => {
   test('that must be empty is refused while an address is in use, and then removes the block', () => {
-    const view = new MapView([poolRecord('p', '10.0.0.0/26')]);
+    const view = new TestView([poolRecord('p', '10.0.0.0/26')]);
     view.apply(allocate(view, { request: request('c1'), nowMs: NOW_MS }));
     const scope: AffinityScope = { kind: 'block', block: prefix('10.0.0.0/26') };
     const before = view.snapshot();
@@ -169,9 +172,9 @@ describe('the end of a claim', () => {
   });
 
   test('of full blocks whose pool was deleted leaves them without an owner, until their last address', () => {
-    const view = new MapView([poolRecord('p', '10.0.0.0/24', { blockSizeBits: 31 })]);
+    const view = new TestView([poolRecord('p', '10.0.0.0/24', { blockSizeBits: 31 })]);
     for (let i = 0; i < 6; i++) view.apply(allocate(view, { request: request(`c${i}`), nowMs: NOW_MS }));
-    view.records.delete('pool p');
+    view.remove({ kind: 'pool', name: 'p' });
     expect(end(view, ofNode()).map((text) => text.split(' ')[2])).toEqual(['disowned', 'disowned', 'disowned']);
     expect([view.all('affinity').length, view.blocks().length]).toEqual([0, 3]);
     for (let i = 0; i < 6; i++) view.apply(release(view, attachment(`c${i}`), NOW_MS));
@@ -248,13 +251,13 @@ describe('a block whose addresses cool down', () => {
     const gives = agoMs.map((ago, ordinal) => ({ ordinals: [ordinal], attributes: released(ago) }));
     const held = withAllocations(block('10.0.0.0/30', 'n1'), ...gives);
     const value = { ...held, owner: owner === undefined ? undefined : host(owner) };
-    return new MapView([
+    return new TestView([
       poolRecord('p', '10.0.0.0/30', { blockSizeBits: 30 }),
       ...claimedBlock(value),
       config({ cooldownSeconds: 30 }),
     ]);
   };
-  const collect = (of: MapView) => collectCooledBlock(of, { block: of.blocks()[0]!, nowMs: NOW_MS });
+  const collect = (of: TestView) => collectCooledBlock(of, { block: of.blocks()[0]!, nowMs: NOW_MS });
 
   test('gets those back whose cool-down is over, with one more change of the block', () => {
     const of = view('n1', 60_000, 5_000, 31_000);
@@ -270,7 +273,7 @@ describe('a block whose addresses cool down', () => {
 
   test('is not written without such addresses, nor when it no longer exists', () => {
     expect(collect(view('n1', 5_000))).toEqual({ changes: [], outcome: false });
-    const gone = collectCooledBlock(new MapView(), { block: block('10.0.0.0/30', 'n1'), nowMs: NOW_MS });
+    const gone = collectCooledBlock(new TestView(), { block: block('10.0.0.0/30', 'n1'), nowMs: NOW_MS });
     expect(gone).toEqual({ changes: [], outcome: false });
   });
 

@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest';
 
 import type { ForeignEndpoint } from '../records/endpoint.js';
-import type { MapView } from '../records/testing/map-view.js';
+import type { TestView } from '../testing/test-view.js';
 import {
   audit,
   calicoAttributes,
@@ -21,7 +21,7 @@ const CIDR = 'fd00::c/126';
 const ADDRESS = 'fd00::c';
 
 /** A healthy view with an address of Calico's own plugin, and endpoints that may use it. */
-function withCalico(...endpoints: Partial<ForeignEndpoint>[]): MapView {
+function withCalico(...endpoints: Partial<ForeignEndpoint>[]): TestView {
   const view = healthyView();
   claimedBlock(takeUnrecorded(block(CIDR, 'n1'), calicoAttributes('c9', 'web'))).forEach((record) => view.put(record));
   view.put(handleRecord('k8s-pod-network.c9', { [CIDR]: 1 }));
@@ -49,8 +49,10 @@ describe('an address of Calico’s own plugin', () => {
   test('is not reported as unused while an endpoint cannot be read', () => {
     const view = withCalico();
     const key = { namespace: 'default', name: 'x' };
-    view.setAside.push({ key: '/x', name: { kind: 'endpoint', key }, reason: 'no' });
-    expect(found(view)).toEqual(['recordUnreadable /x']);
+    view.setAside({ kind: 'endpoint', key }, 'no');
+    expect(found(view)).toEqual([
+      'recordUnreadable /calico/resources/v3/projectcalico.org/workloadendpoints/default/x',
+    ]);
   });
 
   test('is of two owners when another pod’s endpoint names it', () => {
@@ -68,7 +70,7 @@ test('an endpoint of another writer may use an address outside the pools, and no
 
 describe('an allocation that is unused', () => {
   /** Its container is on a deleted node. */
-  function withoutEndpoints(): MapView {
+  function withoutEndpoints(): TestView {
     const view = healthyView();
     drop(view, 'endpoint', (record) => record.kind === 'endpoint' && record.value.attachment.containerId === 'c3');
     drop(view, 'node', (record) => record.kind === 'node' && record.value.name === 'n2');
@@ -120,6 +122,6 @@ test('an unreadable block leads to no finding', () => {
   const view = healthyView();
   const lost = view.blocks()[0]!;
   drop(view, 'block', (record) => record.kind === 'block' && record.value === lost);
-  view.setAside.push({ key: '/b', name: { kind: 'block', prefix: lost.prefix }, reason: 'no' });
+  view.setAside({ kind: 'block', prefix: lost.prefix }, 'no');
   expect(audit(view).map(({ kind }) => kind)).toEqual(['recordUnreadable']);
 });

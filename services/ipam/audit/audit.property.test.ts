@@ -7,7 +7,7 @@ import { allocate } from '../addresses/allocate.js';
 import { release } from '../addresses/release.js';
 import { inconsistencies } from '../engine/testing/consistency.js';
 import { heldAddressesIn, type Block } from '../records/block.js';
-import { MapView } from '../records/testing/map-view.js';
+import { TestView } from '../testing/test-view.js';
 import type { RecordValue } from '../records/view.js';
 import {
   audit,
@@ -35,8 +35,8 @@ const operations = fc.array(operation, { maxLength: 25 });
 type Operation = typeof operation extends fc.Arbitrary<infer Value> ? Value : never;
 
 /** The results of the allocator's decisions; each pod is of one container, so that all endpoints exist. */
-function stateAfter(sequence: readonly Operation[], { sharedPods }: { readonly sharedPods: boolean }): MapView {
-  const view = new MapView([
+function stateAfter(sequence: readonly Operation[], { sharedPods }: { readonly sharedPods: boolean }): TestView {
+  const view = new TestView([
     poolRecord('four', '10.0.0.0/28', { blockSizeBits: 30 }),
     poolRecord('six', 'fd00::/124', { blockSizeBits: 126 }),
   ]);
@@ -53,7 +53,7 @@ function stateAfter(sequence: readonly Operation[], { sharedPods }: { readonly s
 }
 
 /** The holder of each address, with its sequence number. */
-function held(view: MapView): string[] {
+function held(view: TestView): string[] {
   return view
     .blocks()
     .flatMap((value) => heldAddressesIn(value, () => true))
@@ -89,7 +89,7 @@ test('property: of sandboxes of one pod, only those whose endpoint was taken ove
 });
 
 /** Damages of a state, each with a parameter. None removes an address permanently. */
-const DAMAGES: Readonly<Record<string, (view: MapView, choice: number) => void>> = {
+const DAMAGES: Readonly<Record<string, (view: TestView, choice: number) => void>> = {
   'a handle goes': (view, choice) => remove(view, pick(view.all('handle'), choice)),
   'an affinity goes': (view, choice) => remove(view, pick(view.all('affinity'), choice)),
   'an affinity becomes pending': (view, choice) => {
@@ -140,11 +140,11 @@ function pick<Value>(values: readonly Value[], choice: number): Value | undefine
   return values[choice % Math.max(1, values.length)];
 }
 
-function remove(view: MapView, record: RecordValue | undefined): void {
-  for (const [key, known] of view.records) if (known === record) view.records.delete(key);
+function remove(view: TestView, record: RecordValue | undefined): void {
+  if (record) view.apply({ changes: [{ type: 'delete', record }], outcome: undefined });
 }
 
-function changeOne(view: MapView, choice: number, by: (value: Block) => Block): void {
+function changeOne(view: TestView, choice: number, by: (value: Block) => Block): void {
   const value = pick(view.blocks(), choice);
   if (value) putBlock(view, by(value));
 }

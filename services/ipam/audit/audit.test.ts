@@ -3,7 +3,7 @@ import { describe, expect, test } from 'vitest';
 
 import { inconsistencies } from '../engine/testing/consistency.js';
 import { heldAddressesIn } from '../records/block.js';
-import type { MapView } from '../records/testing/map-view.js';
+import type { TestView } from '../testing/test-view.js';
 import { ALLOCATION_DAMAGES } from '../testing/allocation-damages.js';
 import { BLOCK_DAMAGES } from '../testing/block-damages.js';
 import { audit, found, healthyView, LATER_MS, repairAll } from '../testing/damages.js';
@@ -64,7 +64,7 @@ test('every kind of finding is among the damages, except one that needs a foreig
 });
 
 /** The holder of each address, with its sequence number. */
-function held(view: MapView): string[] {
+function held(view: TestView): string[] {
   return view
     .blocks()
     .flatMap((value) => heldAddressesIn(value, () => true))

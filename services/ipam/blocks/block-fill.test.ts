@@ -3,13 +3,13 @@ import { expect, test } from 'vitest';
 
 import { getPool } from '../pools/pools.js';
 import { usedCount } from '../records/block.js';
-import { MapView } from '../records/testing/map-view.js';
+import { TestView } from '../testing/test-view.js';
 import { assign, assignment } from '../testing/allocations.js';
 import { block, claimedBlock, poolRecord } from '../testing/records.js';
 import { listBlocks } from './blocks.js';
 
 /** As `calicoctl ipam show --show-blocks` shows them: used addresses, all addresses, and the rest. */
-function fills(view: MapView): string[] {
+function fills(view: TestView): string[] {
   const { items } = listBlocks(view, { after: undefined, limit: 100, poolName: '', nodeName: '' });
   return items.map(({ block: each, poolName }) => {
     const capacity = each.allocations.length;
@@ -18,7 +18,7 @@ function fills(view: MapView): string[] {
 }
 
 test('11 addresses in blocks of /29 fill one, and take three of another; blocks of no pool are shown as well', () => {
-  const view = new MapView([
+  const view = new TestView([
     poolRecord('p', '10.0.0.0/26', { blockSizeBits: 29 }),
     ...claimedBlock(block('10.0.0.0/29', 'n1')),
     ...claimedBlock(block('10.0.0.8/29', 'n1')),

@@ -2,17 +2,17 @@ import { describe, expect, test } from 'vitest';
 
 import { allocate } from '../addresses/allocate.js';
 import type { UnknownNodes } from '../records/node.js';
-import { MapView } from '../records/testing/map-view.js';
+import { TestView } from '../testing/test-view.js';
 import { failureOf, node, nodeRecord, NOW_MS, poolRecord, request } from '../testing/records.js';
 import { authorizeNode } from './demand.js';
 
 const REFUSE: UnknownNodes = { policy: 'refuse' };
 const REGISTER: UnknownNodes = { policy: 'register', uid: 'uid-new' };
-const judge = (view: MapView, unknownNodes: UnknownNodes) =>
+const judge = (view: TestView, unknownNodes: UnknownNodes) =>
   authorizeNode(view, { nodeName: 'n1', unknownNodes, nowMs: NOW_MS });
 
 test.each([REFUSE, REGISTER])('a registered node is expected to stay as it is, whatever the policy', (policy) => {
-  const view = new MapView([nodeRecord('n1', { labels: { zone: 'a' } })]);
+  const view = new TestView([nodeRecord('n1', { labels: { zone: 'a' } })]);
   expect(judge(view, policy)).toEqual({
     labels: { zone: 'a' },
     changes: [{ type: 'expect', record: nodeRecord('n1', { labels: { zone: 'a' } }) }],
@@ -20,7 +20,7 @@ test.each([REFUSE, REGISTER])('a registered node is expected to stay as it is, w
 });
 
 test('an unregistered node is registered with its addresses, without labels', () => {
-  const view = new MapView([poolRecord('p', '10.0.0.0/26')]);
+  const view = new TestView([poolRecord('p', '10.0.0.0/26')]);
   const asked = request('c1', { unknownNodes: REGISTER });
   view.apply(allocate(view, { request: asked, nowMs: NOW_MS }));
   expect(view.nodes()).toEqual([node('n1', { uid: 'uid-new', createTimeMs: NOW_MS - 100 })]);
@@ -30,7 +30,7 @@ test('an unregistered node is registered with its addresses, without labels', ()
 
 describe('no address is allocated', () => {
   test('to an unregistered node where that is refused, and nothing is written', () => {
-    const view = new MapView([poolRecord('p', '10.0.0.0/26')]);
+    const view = new TestView([poolRecord('p', '10.0.0.0/26')]);
     const asked = request('c1', { unknownNodes: REFUSE });
     expect(failureOf(() => allocate(view, { request: asked, nowMs: NOW_MS }))).toMatchObject({
       code: 'NODE_NOT_FOUND',
@@ -39,7 +39,7 @@ describe('no address is allocated', () => {
   });
 
   test('to a node that is being deleted; held addresses are still returned', () => {
-    const view = new MapView([poolRecord('p', '10.0.0.0/26')]);
+    const view = new TestView([poolRecord('p', '10.0.0.0/26')]);
     const held = view.apply(allocate(view, { request: request('c1'), nowMs: NOW_MS }));
     view.put(nodeRecord('n1', { deletionTimeMs: NOW_MS }));
     const refused = failureOf(() => allocate(view, { request: request('c2'), nowMs: NOW_MS }));

@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
 
-import { MapView } from '../records/testing/map-view.js';
+import { TestView } from '../testing/test-view.js';
 import type { RecordValue } from '../records/view.js';
 import { affinity, block, claimedBlock, NOW_MS, poolRecord, prefix } from '../testing/records.js';
 import { poolsEmptiedBy } from './release-changes.js';
@@ -9,8 +9,8 @@ const DRAINING = poolRecord('p', '10.0.0.0/24', { deletionTimeMs: NOW_MS });
 const BLOCKS = [block('10.0.0.0/26', 'n1'), block('10.0.0.64/26', 'n2', { owner: undefined })];
 
 function emptied(records: readonly RecordValue[], removed = BLOCKS, isBehind = false): string[] {
-  const view = new MapView([...records, ...BLOCKS.flatMap((value) => claimedBlock(value))]);
-  view.records.delete('affinity host:none 10.0.0.64/26');
+  const view = new TestView([...records, ...BLOCKS.flatMap((value) => claimedBlock(value))]);
+  view.remove({ kind: 'affinity', owner: { kind: 'host', name: 'none' }, block: prefix('10.0.0.64/26') });
   view.isBehind = isBehind;
   return poolsEmptiedBy(view, removed).map(({ name }) => name);
 }
@@ -22,7 +22,7 @@ describe('a release ends the deletion of a pool', () => {
 
   test('of both families', () => {
     const six = poolRecord('six', 'fd00::/64', { deletionTimeMs: NOW_MS });
-    const view = new MapView([DRAINING, six, ...claimedBlock(block('fd00::/122', 'n1')), ...claimedBlock(BLOCKS[0]!)]);
+    const view = new TestView([DRAINING, six, ...claimedBlock(block('fd00::/122', 'n1')), ...claimedBlock(BLOCKS[0]!)]);
     const removed = [block('fd00::/122', 'n1'), BLOCKS[0]!];
     expect(poolsEmptiedBy(view, removed).map(({ name }) => name)).toEqual(['p', 'six']);
   });

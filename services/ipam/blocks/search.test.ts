@@ -6,7 +6,7 @@ import { allocate, type Allocation, type AllocationRequest } from '../addresses/
 import { release } from '../addresses/release.js';
 import { inconsistencies } from '../engine/testing/consistency.js';
 import type { Block } from '../records/block.js';
-import { MapView } from '../records/testing/map-view.js';
+import { TestView } from '../testing/test-view.js';
 import type { RecordValue } from '../records/view.js';
 import { assign, assignment } from '../testing/allocations.js';
 import {
@@ -29,12 +29,12 @@ import {
 const MINUTE_MS = 60_000;
 const OLD = { claimTimeMs: NOW_MS - MINUTE_MS };
 
-function run(view: MapView, asked: AllocationRequest, nowMs = NOW_MS): Allocation {
+function run(view: TestView, asked: AllocationRequest, nowMs = NOW_MS): Allocation {
   return view.apply(allocate(view, { request: asked, nowMs }));
 }
 
 const addressOf = ({ endpoint }: Allocation): string => formatPrefix(endpoint.addresses[0]!.address);
-const refusal = (view: MapView, asked: AllocationRequest) =>
+const refusal = (view: TestView, asked: AllocationRequest) =>
   failureOf(() => allocate(view, { request: asked, nowMs: NOW_MS }));
 const reserve = (...cidrs: string[]): RecordValue => ({
   kind: 'reservation',
@@ -43,7 +43,7 @@ const reserve = (...cidrs: string[]): RecordValue => ({
 
 const STRICT = config({ strictAffinity: true });
 const small = (...records: RecordValue[]) =>
-  new MapView([poolRecord('p', '10.0.0.0/29', { blockSizeBits: 30 }), ...records]);
+  new TestView([poolRecord('p', '10.0.0.0/29', { blockSizeBits: 30 }), ...records]);
 
 describe('borrowing', () => {
   const others = [...claimedBlock(block('10.0.0.0/30', 'n2')), ...claimedBlock(block('10.0.0.4/30', 'n3'))];
@@ -89,7 +89,7 @@ describe('borrowing', () => {
 
   test('takes nothing from blocks of a virtual owner, unless for a load balancer', () => {
     const owner = { kind: 'virtual', name: 'other' } as const;
-    const view = new MapView([
+    const view = new TestView([
       poolRecord('p', '10.0.0.0/30', { blockSizeBits: 30, allowedUses: ['Workload', 'LoadBalancer'] }),
       ...claimedBlock(block('10.0.0.0/30', 'n1', { owner, ...OLD })),
     ]);
@@ -101,16 +101,16 @@ describe('borrowing', () => {
   test('includes a block without an owner that is not empty', () => {
     const taken = takeAddress(block('10.0.0.0/30', 'n1'), { handleId: 'x', owner: {}, releasedAtMs: undefined })!.block;
     const ownerless = { kind: 'block', value: { ...taken, owner: undefined } } as const;
-    const only = new MapView([poolRecord('p', '10.0.0.0/30', { blockSizeBits: 30 }), ownerless]);
+    const only = new TestView([poolRecord('p', '10.0.0.0/30', { blockSizeBits: 30 }), ownerless]);
     expect(addressOf(run(only, request('c1')))).toBe('10.0.0.1/32');
-    const strict = new MapView([poolRecord('p', '10.0.0.0/30', { blockSizeBits: 30 }), ownerless, STRICT]);
+    const strict = new TestView([poolRecord('p', '10.0.0.0/30', { blockSizeBits: 30 }), ownerless, STRICT]);
     expect(refusal(strict, request('c1')).message).toContain('block 10.0.0.0/30 has no owner');
   });
 });
 
 describe('the cap of blocks', () => {
   test('is the smaller of both, and counts per family, and the serving pools only', () => {
-    const view = new MapView([
+    const view = new TestView([
       config({ strictAffinity: true, maxBlocksPerHostCount: 2 }),
       poolRecord('p', '10.0.0.0/28', { blockSizeBits: 31 }),
       poolRecord('other', '10.1.0.0/28', { blockSizeBits: 31, disabled: true }),
@@ -125,7 +125,7 @@ describe('the cap of blocks', () => {
   });
 
   test('is none by default: 64 blocks for one node', () => {
-    const view = new MapView([poolRecord('p', '10.0.0.0/25', { blockSizeBits: 31 })]);
+    const view = new TestView([poolRecord('p', '10.0.0.0/25', { blockSizeBits: 31 })]);
     expect(assign(view, assignment('h', { counts: { 4: 128, 6: 0 } })).blocks).toHaveLength(64);
   });
 });
@@ -182,7 +182,7 @@ describe('an empty block of another node', () => {
   });
 
   test('comes after unclaimed blocks, and starts with blocks of deleted nodes', () => {
-    const view = new MapView([
+    const view = new TestView([
       poolRecord('p', '10.0.0.0/28', { blockSizeBits: 30 }),
       nodeRecord('n2'),
       nodeRecord('n4', { deletionTimeMs: NOW_MS }),
@@ -204,7 +204,7 @@ describe('an empty block of another node', () => {
   });
 
   test('without an owner is adopted, also under strict affinity', () => {
-    const view = new MapView([
+    const view = new TestView([
       STRICT,
       poolRecord('p', '10.0.0.0/30', { blockSizeBits: 30 }),
       { kind: 'block', value: block('10.0.0.0/30', 'n1', { owner: undefined }) },
@@ -219,7 +219,7 @@ describe('reservations', () => {
     const view = small(reserve('10.0.0.0/31', '10.0.0.3/32'), ...claimedBlock(block('10.0.0.0/30', 'n1')));
     expect(addressOf(run(view, request('c1')))).toBe('10.0.0.2/32');
     expect(view.block(prefix('10.0.0.0/30'))!.unallocated).toEqual([0, 1, 3]);
-    view.records.delete('reservation r');
+    view.remove({ kind: 'reservation', name: 'r' });
     expect(addressOf(run(view, request('c2')))).toBe('10.0.0.0/32');
   });
 
@@ -231,7 +231,7 @@ describe('reservations', () => {
   });
 
   test('of half a /48: 2^73 blocks are skipped', () => {
-    const view = new MapView([
+    const view = new TestView([
       poolRecord('six', 'fd00:1::/48'),
       reserve('fd00:1::/49', 'fd00:1:0:8000::/50', 'fd00:1:0:c000::/51'),
     ]);
@@ -247,7 +247,7 @@ describe('reservations', () => {
 
 describe('the cool-down', () => {
   const one = (cooldownSeconds: number) =>
-    new MapView([config({ cooldownSeconds }), poolRecord('p', '10.0.0.0/31', { blockSizeBits: 31 })]);
+    new TestView([config({ cooldownSeconds }), poolRecord('p', '10.0.0.0/31', { blockSizeBits: 31 })]);
 
   test('blocks an address for its time, and the other is used instead', () => {
     const view = one(30);
@@ -259,12 +259,12 @@ describe('the cool-down', () => {
   });
 
   test('ends for no address while the configuration is unreadable; free addresses are allocated', () => {
-    const stored = new MapView([poolRecord('p', '10.0.0.0/24'), config({ cooldownSeconds: 600 })]);
+    const stored = new TestView([poolRecord('p', '10.0.0.0/24'), config({ cooldownSeconds: 600 })]);
     run(stored, request('c0'));
     stored.apply(release(stored, attachment('c0'), NOW_MS));
     const records = stored.snapshot().flatMap(([, record]) => (record.kind === 'config' ? [] : [record]));
-    const view = new MapView(records);
-    view.setAside.push({ key: '/config', name: { kind: 'config' }, reason: 'it is not JSON' });
+    const view = new TestView(records);
+    view.setAside({ kind: 'config' }, 'it is not JSON');
     const later = NOW_MS + 601_000;
     const { changes, outcome } = allocate(view, { request: request('c1'), nowMs: later });
     expect(addressOf(outcome)).toBe('10.0.0.1/32');
@@ -276,14 +276,14 @@ describe('the cool-down', () => {
   });
 
   test('is not reported as the reason while the configuration cannot be read', () => {
-    const stored = new MapView([
+    const stored = new TestView([
       poolRecord('p', '10.0.0.0/32', { blockSizeBits: 32 }),
       config({ cooldownSeconds: 600 }),
     ]);
     run(stored, request('c0'));
     stored.apply(release(stored, attachment('c0'), NOW_MS));
     expect(refusal(stored, request('c1'))).toMatchObject({ code: 'POOLS_EXHAUSTED' });
-    stored.setAside.push({ key: '/config', name: { kind: 'config' }, reason: 'it is not JSON' });
+    stored.setAside({ kind: 'config' }, 'it is not JSON');
     expect(refusal(stored, request('c1'))).toMatchObject({ code: 'STORE_CORRUPT' });
   });
 
@@ -309,7 +309,7 @@ describe('the cool-down', () => {
 
 describe('empty blocks in pools that no longer select the node', () => {
   const start = (nodeSelector: string, held: Block = block('10.1.0.0/30', 'n1')) =>
-    new MapView([
+    new TestView([
       nodeRecord('n1', { labels: { zone: 'b' } }),
       poolRecord('p', '10.0.0.0/29', { blockSizeBits: 30 }),
       poolRecord('z', '10.1.0.0/29', { blockSizeBits: 30, nodeSelector }),

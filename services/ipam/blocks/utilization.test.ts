@@ -6,7 +6,7 @@ import { getNode } from '../nodes/nodes.js';
 import { getPool } from '../pools/pools.js';
 import type { AllocationAttributes } from '../records/attributes.js';
 import { attributesAt, type Block } from '../records/block.js';
-import { MapView } from '../records/testing/map-view.js';
+import { TestView } from '../testing/test-view.js';
 import type { RecordValue } from '../records/view.js';
 import { block, claimedBlock, nodeRecord, NOW_MS, poolRecord, prefix } from '../testing/records.js';
 import { listBlocks } from './blocks.js';
@@ -32,7 +32,7 @@ function blockOf(cidr: string, states: string): Block {
 }
 
 test('a reserved address is available neither in its block nor in its pool, and counts once', () => {
-  const view = new MapView([
+  const view = new TestView([
     poolRecord('p', '10.0.0.0/24', { blockSizeBits: 29 }),
     nodeRecord('n1'),
     ...claimedBlock(blockOf('10.0.0.0/29', 'uucfffff')),
@@ -55,7 +55,7 @@ test('a reserved address is available neither in its block nor in its pool, and 
 });
 
 test('half of a /48 is reserved without reading its addresses', () => {
-  const view = new MapView([
+  const view = new TestView([
     poolRecord('six', 'fd65::/48'),
     ...claimedBlock(blockOf('fd65::/122', 'uu')),
     reservation('half', ['fd65::/49', 'fd65::1/128']),
@@ -69,7 +69,7 @@ test('half of a /48 is reserved without reading its addresses', () => {
 });
 
 /** The state of each address of a prefix, from every block and every reservation. */
-function countEach(view: MapView, range: Prefix) {
+function countEach(view: TestView, range: Prefix) {
   const counts = { allocated: 0, cooling: 0, reserved: 0, available: 0 };
   for (let at = 0; at < Number(prefixSize(range)); at++) {
     const address = addressAt(range, at);
@@ -99,7 +99,7 @@ test('property: every address counts once, as reading each of them confirms', ()
   const reservations = fc.array(fc.array(cidr, { minLength: 1, maxLength: 4 }), { maxLength: 3 });
   fc.assert(
     fc.property(fc.array(made, { maxLength: 8 }), reservations, (blocks, reserved) => {
-      const view = new MapView([poolRecord('p', '10.0.0.0/24', { blockSizeBits: 29 }), nodeRecord('n1')]);
+      const view = new TestView([poolRecord('p', '10.0.0.0/24', { blockSizeBits: 29 }), nodeRecord('n1')]);
       const cidrs = new Set(blocks.map(({ at }) => at));
       for (const { at, length, states: each } of blocks) {
         if (!cidrs.delete(at)) continue;

@@ -1,32 +1,32 @@
 import { describe, expect, test } from 'vitest';
 
 import type { IpamConfig } from '../records/config.js';
-import { MapView } from '../records/testing/map-view.js';
+import { TestView } from '../testing/test-view.js';
 import { config, failureOf } from '../testing/records.js';
 import { configRangeFaults, configVersion, getConfig, updateConfig } from './configuration.js';
 
 const DEFAULTS = { strictAffinity: false, autoAllocateBlocks: true, maxBlocksPerHostCount: 0, cooldownSeconds: 0 };
 
-function update(view: MapView, changes: Partial<IpamConfig>, resourceVersion = '') {
+function update(view: TestView, changes: Partial<IpamConfig>, resourceVersion = '') {
   return view.apply(updateConfig(view, { changes, resourceVersion }));
 }
 
 describe('while none is stored', () => {
   test('the defaults hold, and reading stores nothing', () => {
-    const view = new MapView();
+    const view = new TestView();
     expect(getConfig(view)).toEqual({ config: DEFAULTS, isStored: false });
     expect(view.snapshot()).toEqual([]);
   });
 
   test('a change stores the defaults with it', () => {
-    const view = new MapView();
+    const view = new TestView();
     const { listing, changed } = update(view, { cooldownSeconds: 60 });
     expect([changed, listing]).toEqual([true, { config: { ...DEFAULTS, cooldownSeconds: 60 }, isStored: true }]);
     expect(view.config()).toEqual(listing.config);
   });
 
   test('a requested default is stored, and an empty change stores nothing', () => {
-    const view = new MapView();
+    const view = new TestView();
     expect(update(view, {}).changed).toBe(false);
     expect(view.config()).toBeUndefined();
     expect(update(view, { strictAffinity: false }).changed).toBe(true);
@@ -36,7 +36,7 @@ describe('while none is stored', () => {
 
 describe('a change', () => {
   test('keeps what it does not name, and is empty when it names the current values', () => {
-    const view = new MapView([config({ strictAffinity: true, cooldownSeconds: 5 })]);
+    const view = new TestView([config({ strictAffinity: true, cooldownSeconds: 5 })]);
     expect(update(view, { maxBlocksPerHostCount: 3 }).listing.config).toEqual({
       strictAffinity: true,
       autoAllocateBlocks: true,
@@ -47,7 +47,7 @@ describe('a change', () => {
   });
 
   test('of the version that was read is made, of an older one refused, also when none was stored', () => {
-    const view = new MapView();
+    const view = new TestView();
     const version = configVersion(getConfig(view));
     const { listing } = update(view, { strictAffinity: false }, version);
     expect(configVersion(listing)).not.toBe(version);
@@ -62,7 +62,7 @@ describe('a change', () => {
     [{ maxBlocksPerHostCount: 3 }, ['3 blocks']],
     [{ autoAllocateBlocks: false, maxBlocksPerHostCount: 3 }, ['neither claim', '3 blocks']],
   ])('to %j without strict affinity is refused with every reason', (changes, texts) => {
-    const view = new MapView([config()]);
+    const view = new TestView([config()]);
     const failure = failureOf(() => update(view, changes));
     expect(failure.code).toBe('CONFIG_CONTRADICTION');
     for (const text of texts) expect(failure.message).toContain(text);
@@ -73,7 +73,7 @@ describe('a change', () => {
 
   test('of a stored contradiction has to resolve it', () => {
     // Calico's reading of `{}`.
-    const view = new MapView([config({ autoAllocateBlocks: false })]);
+    const view = new TestView([config({ autoAllocateBlocks: false })]);
     expect(getConfig(view).config.autoAllocateBlocks).toBe(false);
     expect(failureOf(() => update(view, { cooldownSeconds: 1 })).code).toBe('CONFIG_CONTRADICTION');
     expect(update(view, { cooldownSeconds: 1, autoAllocateBlocks: true }).changed).toBe(true);

@@ -9,7 +9,7 @@ import {
   makeEndpoint,
   type Endpoint,
 } from '../records/endpoint.js';
-import { MapView } from '../records/testing/map-view.js';
+import { TestView } from '../testing/test-view.js';
 import type { RecordValue } from '../records/view.js';
 import { attachment, foreignRecord, NOW_MS, poolRecord, prefix } from '../testing/records.js';
 import { endpointsOfNode, listEndpoints, type EndpointFilter } from './endpoints.js';
@@ -74,7 +74,7 @@ describe('a list', () => {
         filter,
         fc.integer({ min: 1, max: 5 }),
         (all, others, filter, limit) => {
-          const view = new MapView([...POOLS, ...all.map(record), ...others]);
+          const view = new TestView([...POOLS, ...all.map(record), ...others]);
           const found: string[] = [];
           for (let after = ''; ;) {
             const { items, next } = listEndpoints(view, { ...filter, after, limit });
@@ -113,7 +113,7 @@ describe('a list', () => {
       return makeEndpoint({ ...identity, netns: undefined, createdAtMs: NOW_MS }, [address]);
     });
     const sorted = many.map((value) => ({ kind: 'endpoint' as const, key: endpointKey(value), value }));
-    const view = new MapView(POOLS);
+    const view = new TestView(POOLS);
     view.allEndpointsAfter = (after) => sorted.filter(({ key }) => formatEndpointKey(key) > after);
     const sizes: number[] = [];
     for (let after = ''; ;) {
@@ -132,7 +132,7 @@ describe('a list', () => {
         [],
       );
     const all = Array.from({ length: 500 }, (_, i) => on(`n${String(i).padStart(3, '0')}`, 'c'));
-    const view = new MapView(all.map(record));
+    const view = new TestView(all.map(record));
     const behind = view.allEndpointsAfter.bind(view);
     let lookedAt = 0;
     view.allEndpointsAfter = function* (after: string) {

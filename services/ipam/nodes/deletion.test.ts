@@ -7,7 +7,7 @@ import type { ReleaseStep } from '../blocks/release-changes.js';
 import { getEndpoint } from '../endpoints/endpoints.js';
 import { continuePoolRelease } from '../pools/deletion.js';
 import { endpointKey, makeEndpoint } from '../records/endpoint.js';
-import { MapView } from '../records/testing/map-view.js';
+import { TestView } from '../testing/test-view.js';
 import { versionOf } from '../records/versions.js';
 import type { Decision, RecordValue } from '../records/view.js';
 import { calico, countedHandles, withAllocations, handleRecord, storedHandles } from '../testing/allocations.js';
@@ -32,17 +32,17 @@ import { assignTunnel } from './tunnels.js';
 /** etcd's limits of one transaction. */
 const MAX_OPERATIONS = 128;
 
-function begin(view: MapView, name: string, resourceVersion = '') {
+function begin(view: TestView, name: string, resourceVersion = '') {
   return view.apply(beginNodeDeletion(view, { name, resourceVersion, uid: 'uid-mark', nowMs: NOW_MS }));
 }
 
-function applySmall<Outcome>(view: MapView, decision: Decision<Outcome>): Outcome {
+function applySmall<Outcome>(view: TestView, decision: Decision<Outcome>): Outcome {
   expect(decision.changes.length).toBeLessThanOrEqual(MAX_OPERATIONS);
   return view.apply(decision);
 }
 
 /** Deletes to the end. @returns all steps */
-function deleteNode(view: MapView, name: string): NodeDeletionStep[] {
+function deleteNode(view: TestView, name: string): NodeDeletionStep[] {
   const progress = { node: begin(view, name), nowMs: NOW_MS };
   const steps: NodeDeletionStep[] = [];
   for (let state = 'more'; state !== 'done'; state = steps.at(-1)?.state ?? 'done') {
@@ -52,17 +52,17 @@ function deleteNode(view: MapView, name: string): NodeDeletionStep[] {
   return steps;
 }
 
-function allocateOn(view: MapView, nodeName: string, containerId: string): void {
+function allocateOn(view: TestView, nodeName: string, containerId: string): void {
   view.apply(allocate(view, { request: request(containerId, { nodeName }), nowMs: NOW_MS }));
 }
 
-function kinds(view: MapView): string[] {
+function kinds(view: TestView): string[] {
   return view.snapshot().map(([key]) => key);
 }
 
 /** Two nodes with 200 addresses each, in blocks of 64, some of them borrowed by the other, and a tunnel each. */
-function twoNodes(): MapView {
-  const view = new MapView([
+function twoNodes(): TestView {
+  const view = new TestView([
     poolRecord('p', '10.0.0.0/24', { vxlanMode: 'Always' }),
     poolRecord('q', '10.0.1.0/24'),
     nodeRecord('n1'),
@@ -90,7 +90,7 @@ describe('a node that is deleted', () => {
   });
 
   test('leaves nothing when it was alone', () => {
-    const view = new MapView([poolRecord('p', '10.0.0.0/24'), nodeRecord('n1'), config()]);
+    const view = new TestView([poolRecord('p', '10.0.0.0/24'), nodeRecord('n1'), config()]);
     allocateOn(view, 'n1', 'c1');
     deleteNode(view, 'n1');
     expect(kinds(view)).toEqual(['config', 'pool p']);
@@ -116,13 +116,13 @@ describe('a node that is deleted', () => {
       nodeRecord('n'),
       { kind: 'affinity', value: affinity('10.0.6.0/26', 'n', 'pending') },
     ];
-    const view = new MapView([poolRecord('p', '10.0.0.0/16'), nodeRecord('n-1'), ...orphans, ...others]);
+    const view = new TestView([poolRecord('p', '10.0.0.0/16'), nodeRecord('n-1'), ...orphans, ...others]);
     deleteNode(view, 'n-1');
     expect(kinds(view)).toEqual(['affinity host:n 10.0.6.0/26', 'node n', 'pool p']);
   });
 
   test('of the version that was read is deleted, of an older one not', () => {
-    const view = new MapView([nodeRecord('n1', { labels: { a: '1' } })]);
+    const view = new TestView([nodeRecord('n1', { labels: { a: '1' } })]);
     expect(failureOf(() => begin(view, 'n1', versionOf(node('n1')))).code).toBe('STALE_VERSION');
     expect(view.node('n1')?.deletionTimeMs).toBeUndefined();
     begin(view, 'n1', versionOf(node('n1', { labels: { a: '1' } })));
@@ -134,11 +134,11 @@ describe('a node that is deleted', () => {
 
 describe('an unknown node', () => {
   test('without records is not found', () => {
-    expect(failureOf(() => begin(new MapView(), 'n1')).code).toBe('NODE_NOT_FOUND');
+    expect(failureOf(() => begin(new TestView(), 'n1')).code).toBe('NODE_NOT_FOUND');
   });
 
   test('with records is marked, and deleted like any other', () => {
-    const view = new MapView([poolRecord('p', '10.0.0.0/24')]);
+    const view = new TestView([poolRecord('p', '10.0.0.0/24')]);
     allocateOn(view, 'n1', 'c1');
     view.apply({ changes: [{ type: 'delete', record: nodeRecord('n1') }], outcome: undefined });
     const marked = begin(view, 'n1');
@@ -151,7 +151,7 @@ describe('an unknown node', () => {
 
 describe('a step', () => {
   test('ends when the node is gone, or replaced by another one of its name', () => {
-    const view = new MapView([nodeRecord('n1')]);
+    const view = new TestView([nodeRecord('n1')]);
     const progress = { node: begin(view, 'n1'), nowMs: NOW_MS };
     view.put(nodeRecord('n1', { uid: 'another' }));
     expect(continueNodeDeletion(view, progress)).toEqual({
@@ -162,14 +162,14 @@ describe('a step', () => {
   });
 
   test('fails when the mark was removed', () => {
-    const view = new MapView([nodeRecord('n1')]);
+    const view = new TestView([nodeRecord('n1')]);
     const progress = { node: begin(view, 'n1'), nowMs: NOW_MS };
     view.put(nodeRecord('n1'));
     expect(failureOf(() => continueNodeDeletion(view, progress)).code).toBe('CONFLICT');
   });
 
   test('does not remove the record while allocations from before the mark may be unknown', () => {
-    const view = new MapView([nodeRecord('n1')]);
+    const view = new TestView([nodeRecord('n1')]);
     const progress = { node: begin(view, 'n1'), nowMs: NOW_MS };
     view.isBehind = true;
     expect(continueNodeDeletion(view, progress)).toMatchObject({ changes: [], outcome: { state: 'behind' } });
@@ -192,7 +192,7 @@ describe('a step', () => {
 });
 
 /** Steps to the end; after each the counts of the handles are correct. @returns the released addresses */
-function toTheEnd(view: MapView, step: () => Decision<ReleaseStep>): string[] {
+function toTheEnd(view: TestView, step: () => Decision<ReleaseStep>): string[] {
   const addresses: string[] = [];
   for (let steps = 0; steps < 100; steps++) {
     const decision = step();
@@ -208,14 +208,14 @@ function toTheEnd(view: MapView, step: () => Decision<ReleaseStep>): string[] {
   throw new Error('it does not end');
 }
 
-const releaseNode = (view: MapView, nodeName = 'n1') =>
+const releaseNode = (view: TestView, nodeName = 'n1') =>
   toTheEnd(view, () => continueNodeRelease(view, { nodeName, nowMs: NOW_MS }));
-const releasePool = (view: MapView, poolName = 'p') =>
+const releasePool = (view: TestView, poolName = 'p') =>
   toTheEnd(view, () => continuePoolRelease(view, { poolName, nowMs: NOW_MS }));
 
 describe('a node releases', () => {
   test('all addresses, endpoints and blocks of its containers, over several transactions, and no others', () => {
-    const view = new MapView([poolRecord('four', '10.0.0.0/22'), poolRecord('six', 'fd00::/118')]);
+    const view = new TestView([poolRecord('four', '10.0.0.0/22'), poolRecord('six', 'fd00::/118')]);
     for (let i = 0; i < 150; i++)
       view.apply(allocate(view, { request: request(`c${i}`, { families: [4, 6] }), nowMs: NOW_MS }));
     view.apply(allocate(view, { request: request('other', { nodeName: 'n2' }), nowMs: NOW_MS }));
@@ -236,7 +236,7 @@ describe('a node releases', () => {
       ordinals: [2],
       attributes: calico('net.y', { node: 'n1' }),
     });
-    const view = new MapView([
+    const view = new TestView([
       poolRecord('p', '10.0.0.0/26', { blockSizeBits: 30 }),
       ...[own, others, block('10.0.0.8/30', 'n1')].flatMap((each) => claimedBlock(each)),
       handleRecord('vxlan-tunnel-addr-n1', ['10.0.0.0/30', 1]),
@@ -255,7 +255,7 @@ describe('a node releases', () => {
   });
 
   test('claims without blocks, blocks without claims, and stale claims of others’ blocks', () => {
-    const view = new MapView([
+    const view = new TestView([
       { kind: 'block', value: block('10.0.0.0/30', 'n1') },
       { kind: 'affinity', value: { owner: host('n1'), block: prefix('10.0.0.4/30'), state: 'pending' } },
       ...claimedBlock(block('10.0.0.8/30', 'n2')),
@@ -269,7 +269,7 @@ describe('a node releases', () => {
   test('nothing of a virtual owner of its name', () => {
     const owner = { kind: 'virtual', name: 'n1' } as const;
     const value = block('10.0.0.0/30', 'n1', { owner });
-    const view = new MapView([
+    const view = new TestView([
       { kind: 'block', value },
       { kind: 'affinity', value: { owner, block: value.prefix, state: 'confirmed' } },
     ]);
@@ -278,11 +278,11 @@ describe('a node releases', () => {
   });
 
   test('nothing for an unknown node', () => {
-    expect(releaseNode(new MapView(), 'unknown')).toEqual([]);
+    expect(releaseNode(new TestView(), 'unknown')).toEqual([]);
   });
 
   test('addresses into their cool-down; the block without an owner stays until its end', () => {
-    const view = new MapView([poolRecord('p', '10.0.0.0/26'), config({ cooldownSeconds: 60 })]);
+    const view = new TestView([poolRecord('p', '10.0.0.0/26'), config({ cooldownSeconds: 60 })]);
     view.apply(allocate(view, { request: request('c1'), nowMs: NOW_MS }));
     expect(releaseNode(view)).toEqual(['10.0.0.0/32']);
     expect(view.blocks()).toMatchObject([{ owner: undefined, attributes: [{ handleId: undefined }] }]);
@@ -292,7 +292,7 @@ describe('a node releases', () => {
 
 describe('a pool releases', () => {
   test('every address of any holder, and keeps its blocks; others keep theirs', () => {
-    const view = new MapView([poolRecord('p', '10.0.0.0/24'), poolRecord('q', '10.1.0.0/24')]);
+    const view = new TestView([poolRecord('p', '10.0.0.0/24'), poolRecord('q', '10.1.0.0/24')]);
     for (let i = 0; i < 100; i++)
       view.apply(allocate(view, { request: request(`c${i}`, { nodeName: `n${i % 2}`, pools: ['p'] }), nowMs: NOW_MS }));
     view.apply(allocate(view, { request: request('q', { pools: ['q'] }), nowMs: NOW_MS }));
@@ -307,7 +307,7 @@ describe('a pool releases', () => {
     ['new', 'old'],
   ])('the addresses of a pod’s two sandboxes, %s before %s, with the endpoint of one', (...order) => {
     const pod = { namespace: 'default', name: 'web', uid: '' };
-    const view = new MapView([poolRecord('p', '10.0.0.0/26')]);
+    const view = new TestView([poolRecord('p', '10.0.0.0/26')]);
     for (const id of order) view.apply(allocate(view, { request: request(id, { pod }), nowMs: NOW_MS }));
     // The second took the endpoint over; where the first's address comes first, it does so again.
     view.apply(release(view, attachment(order[0]), NOW_MS));
@@ -318,7 +318,7 @@ describe('a pool releases', () => {
   });
 
   test('its blocks and itself with the last address, while it is being deleted', () => {
-    const view = new MapView([poolRecord('p', '10.0.0.0/26')]);
+    const view = new TestView([poolRecord('p', '10.0.0.0/26')]);
     for (const id of ['c1', 'c2']) view.apply(allocate(view, { request: request(id), nowMs: NOW_MS }));
     view.put(poolRecord('p', '10.0.0.0/26', { deletionTimeMs: NOW_MS }));
     expect(releasePool(view)).toHaveLength(2);
@@ -328,10 +328,10 @@ describe('a pool releases', () => {
 
 describe('a block whose pool selects its node no more', () => {
   const ways = {
-    'by attachment': (view: MapView, id: string) => view.apply(release(view, attachment(id), NOW_MS)),
-    'by handle': (view: MapView, id: string) =>
+    'by attachment': (view: TestView, id: string) => view.apply(release(view, attachment(id), NOW_MS)),
+    'by handle': (view: TestView, id: string) =>
       view.apply(continueHandleRelease(view, { handleId: `net.${id}`, nowMs: NOW_MS, searchesAllBlocks: false })),
-    'by address': (view: MapView, id: string) => {
+    'by address': (view: TestView, id: string) => {
       const { addresses } = getEndpoint(view, attachment(id));
       const anybody = { handleId: undefined, sequenceNumber: undefined };
       const releases = addresses.map(({ address }) => ({ address, ...anybody }));
@@ -340,7 +340,7 @@ describe('a block whose pool selects its node no more', () => {
   };
 
   test.each(Object.entries(ways))('stays while it has addresses, and is deleted with the last: %s', (_, give) => {
-    const view = new MapView([poolRecord('p', '10.0.0.0/26'), nodeRecord('n1', { labels: { rack: 'a' } })]);
+    const view = new TestView([poolRecord('p', '10.0.0.0/26'), nodeRecord('n1', { labels: { rack: 'a' } })]);
     for (const id of ['c1', 'c2', 'c3']) view.apply(allocate(view, { request: request(id), nowMs: NOW_MS }));
     give(view, 'c1');
     view.put(poolRecord('p', '10.0.0.0/26', { nodeSelector: 'rack == "b"' }));
@@ -355,7 +355,7 @@ describe('a block whose pool selects its node no more', () => {
     ['has a selector that cannot be read', { nodeSelector: 'rack = b' }],
     ['is disabled', { nodeSelector: 'rack == "b"', disabled: true }],
   ])('stays when the pool %s', (_, rest) => {
-    const view = new MapView([poolRecord('p', '10.0.0.0/26'), nodeRecord('n1', { labels: { rack: 'a' } })]);
+    const view = new TestView([poolRecord('p', '10.0.0.0/26'), nodeRecord('n1', { labels: { rack: 'a' } })]);
     view.apply(allocate(view, { request: request('c1'), nowMs: NOW_MS }));
     view.put(poolRecord('p', '10.0.0.0/26', rest));
     ways['by attachment'](view, 'c1');

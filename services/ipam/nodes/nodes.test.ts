@@ -2,7 +2,7 @@ import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
 import { takeOrdinals } from '../records/block.js';
-import { MapView } from '../records/testing/map-view.js';
+import { TestView } from '../testing/test-view.js';
 import { versionOf } from '../records/versions.js';
 import {
   block,
@@ -20,7 +20,7 @@ import { getNode, listNodes, recordCluster, registerNode, updateNode, type Regis
 const ATTRIBUTES = { handleId: 'net.c1', owner: { node: 'n1' }, releasedAtMs: undefined };
 
 test('a node has the blocks whose owner and affinity agree', () => {
-  const view = new MapView([
+  const view = new TestView([
     nodeRecord('n1'),
     ...claimedBlock(takeOrdinals(block('10.0.0.0/30', 'n1'), [0, 1], ATTRIBUTES)),
     ...claimedBlock(fullBlock('10.0.0.8/29', 'n1')),
@@ -34,7 +34,7 @@ test('a node has the blocks whose owner and affinity agree', () => {
 });
 
 test('nodes are listed in the order of their names, in pages', () => {
-  const view = new MapView(['c', 'a', 'b', 'd'].map((name) => nodeRecord(name)));
+  const view = new TestView(['c', 'a', 'b', 'd'].map((name) => nodeRecord(name)));
   const names = (after: string, limit: number) => {
     const { items, more } = listNodes(view, { after, limit });
     return [items.map(({ node }) => node.name).join(''), more];
@@ -50,7 +50,7 @@ test('nodes are listed in the order of their names, in pages', () => {
 });
 
 test('an unknown node is not found', () => {
-  expect(failureOf(() => getNode(new MapView(), 'n1'))).toMatchObject({
+  expect(failureOf(() => getNode(new TestView(), 'n1'))).toMatchObject({
     code: 'NODE_NOT_FOUND',
     details: { node: 'n1' },
   });
@@ -60,18 +60,18 @@ describe('the Kubernetes cluster of a node', () => {
   const sighting = { name: 'n1', clusterUid: 'uid-1' };
 
   test('is recorded once, and stays when the node registers again', () => {
-    const view = new MapView([nodeRecord('n1', { kubernetesCluster: 'earlier' })]);
+    const view = new TestView([nodeRecord('n1', { kubernetesCluster: 'earlier' })]);
     const [change] = recordCluster(view, sighting).changes;
     expect(change).toMatchObject({ type: 'put', record: { value: { name: 'n1', kubernetesCluster: 'uid-1' } } });
-    const recorded = new MapView([nodeRecord('n1', { kubernetesCluster: 'uid-1' })]);
+    const recorded = new TestView([nodeRecord('n1', { kubernetesCluster: 'uid-1' })]);
     expect(recordCluster(recorded, sighting).changes).toEqual([]);
     const { listing } = registerNode(recorded, { registration: registration({}), uid: 'x', nowMs: NOW_MS }).outcome;
     expect(listing.node.kubernetesCluster).toBe('uid-1');
   });
 
   test('is not recorded for a node that is unknown or being deleted', () => {
-    expect(recordCluster(new MapView(), sighting).changes).toEqual([]);
-    const deleting = new MapView([nodeRecord('n1', { deletionTimeMs: NOW_MS })]);
+    expect(recordCluster(new TestView(), sighting).changes).toEqual([]);
+    const deleting = new TestView([nodeRecord('n1', { deletionTimeMs: NOW_MS })]);
     expect(recordCluster(deleting, sighting).changes).toEqual([]);
   });
 });
@@ -83,17 +83,17 @@ function registration(rest: Partial<Registration> = {}): Registration {
   return { name: 'n1', ipv4: IPV4, ...none, ...rest };
 }
 
-function register(view: MapView, rest: Partial<Registration> = {}) {
+function register(view: TestView, rest: Partial<Registration> = {}) {
   return view.apply(registerNode(view, { registration: registration(rest), uid: 'new', nowMs: NOW_MS }));
 }
 
-function update(view: MapView, labels: Record<string, string>, resourceVersion = '') {
+function update(view: TestView, labels: Record<string, string>, resourceVersion = '') {
   return view.apply(updateNode(view, { name: 'n1', labels, resourceVersion }));
 }
 
 describe('a node that registers', () => {
   test('is known from then on', () => {
-    const view = new MapView();
+    const view = new TestView();
     const { listing, outcome } = register(view, { labels: { rack: 'r1' } });
     expect(outcome).toBe('created');
     expect(listing.node).toEqual({
@@ -105,7 +105,7 @@ describe('a node that registers', () => {
   });
 
   test('again, unchanged, writes nothing', () => {
-    const view = new MapView();
+    const view = new TestView();
     register(view, { labels: { rack: 'r1' } });
     const decision = registerNode(view, {
       registration: registration({ labels: { rack: 'r1' } }),
@@ -124,7 +124,7 @@ describe('a node that registers', () => {
     ] as const);
     const ipv6 = { address: prefix('2001:db8::7/128'), subnetBits: 64 };
     const interfaces = [{ name: 'eth0', addresses: [IPV4] }];
-    const view = new MapView([nodeRecord('n1', { tunnels, tunnelMacs, ipv6, interfaces, asNumber: 64512 })]);
+    const view = new TestView([nodeRecord('n1', { tunnels, tunnelMacs, ipv6, interfaces, asNumber: 64512 })]);
     const mac = new Map([['vxlanTunnelAddress', '66:00:00:00:00:03']] as const);
     expect(register(view, { tunnelMacs: mac }).outcome).toBe('changed');
     expect(view.node('n1')).toEqual(
@@ -138,14 +138,14 @@ describe('a node that registers', () => {
   });
 
   test('while it is being deleted is refused', () => {
-    const view = new MapView([nodeRecord('n1', { deletionTimeMs: NOW_MS })]);
+    const view = new TestView([nodeRecord('n1', { deletionTimeMs: NOW_MS })]);
     expect(failureOf(() => register(view)).code).toBe('NODE_BEING_DELETED');
   });
 });
 
 describe('labels', () => {
   test('that an operator changed, added or removed stay, whatever the node registers', () => {
-    const view = new MapView();
+    const view = new TestView();
     register(view, { labels: { rack: 'r1', arch: 'arm', os: 'linux' } });
     update(view, { rack: 'r9', own: 'x', os: 'linux' });
     for (const labels of [
@@ -159,21 +159,21 @@ describe('labels', () => {
   });
 
   test('that the node no longer registers are removed', () => {
-    const view = new MapView();
+    const view = new TestView();
     register(view, { labels: { rack: 'r1', arch: 'arm' } });
     register(view, { labels: { arch: 'arm64' } });
     expect(view.node('n1')?.labels).toEqual({ arch: 'arm64' });
   });
 
   test('that Calico stored stay', () => {
-    const view = new MapView([nodeRecord('n1', { labels: { role: 'gateway' } })]);
+    const view = new TestView([nodeRecord('n1', { labels: { role: 'gateway' } })]);
     register(view, { labels: { role: 'worker', rack: 'r1' } });
     register(view);
     expect(view.node('n1')?.labels).toEqual({ role: 'gateway' });
   });
 
   test('that an operator removes return as the node’s', () => {
-    const view = new MapView();
+    const view = new TestView();
     register(view, { labels: { rack: 'r1' } });
     update(view, { rack: 'r9' });
     register(view, { labels: { rack: 'r1' } });
@@ -188,7 +188,7 @@ describe('labels', () => {
   test('with another value of an operator stay, in any sequence of registrations', () => {
     fc.assert(
       fc.property(fc.array(step), labels, fc.array(labels, { minLength: 1 }), (before, wanted, registrations) => {
-        const view = new MapView();
+        const view = new TestView();
         register(view);
         let given: Record<string, string> = {};
         for (const { by, labels } of before) {
@@ -210,7 +210,7 @@ describe('labels', () => {
   test('without a change of an operator are those of the last registration', () => {
     fc.assert(
       fc.property(fc.array(labels, { minLength: 1 }), (registrations) => {
-        const view = new MapView();
+        const view = new TestView();
         for (const labels of registrations) {
           register(view, { labels });
           expect(view.node('n1')?.labels).toEqual(labels);
@@ -222,13 +222,13 @@ describe('labels', () => {
 
 describe('an update', () => {
   test('replaces the labels, and nothing when they are the same', () => {
-    const view = new MapView([nodeRecord('n1', { labels: { a: '1', b: '2' } })]);
+    const view = new TestView([nodeRecord('n1', { labels: { a: '1', b: '2' } })]);
     expect(update(view, { b: '3' })).toMatchObject({ outcome: 'changed', listing: { node: { labels: { b: '3' } } } });
     expect(updateNode(view, { name: 'n1', labels: { b: '3' }, resourceVersion: '' }).changes).toEqual([]);
   });
 
   test('of the version that was read is made, of an older one refused', () => {
-    const view = new MapView([nodeRecord('n1')]);
+    const view = new TestView([nodeRecord('n1')]);
     const version = versionOf(node('n1'));
     const { node: updated } = update(view, { a: '1' }, version).listing;
     const stale = failureOf(() => update(view, { a: '2' }, version));
@@ -241,7 +241,7 @@ describe('an update', () => {
     ['n2', 'NODE_NOT_FOUND'],
     ['n3', 'NODE_BEING_DELETED'],
   ])('of node %s is refused', (name, code) => {
-    const view = new MapView([nodeRecord('n1'), nodeRecord('n3', { deletionTimeMs: NOW_MS })]);
+    const view = new TestView([nodeRecord('n1'), nodeRecord('n3', { deletionTimeMs: NOW_MS })]);
     expect(failureOf(() => updateNode(view, { name, labels: {}, resourceVersion: '' })).code).toBe(code);
   });
 });

@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest';
 
 import { ordinalsWhere } from '../records/block.js';
-import type { MapView } from '../records/testing/map-view.js';
+import type { TestView } from '../testing/test-view.js';
 import { audit, calicoAttributes, handleRecord, healthyView, repairAll, takeUnrecorded } from '../testing/damages.js';
 import { block, claimedBlock, failureOf, foreignRecord, nodeRecord, NOW_MS, prefix } from '../testing/records.js';
 import { beginNodeDeletion, continueNodeDeletion } from './deletion.js';
@@ -13,7 +13,7 @@ import { beginNodeDeletion, continueNodeDeletion } from './deletion.js';
 const CIDR = 'fd00::c/126';
 const HANDLE = 'k8s-pod-network.c9';
 
-function start({ endpointNode = 'n1' } = {}): MapView {
+function start({ endpointNode = 'n1' } = {}): TestView {
   const view = healthyView();
   for (const name of ['n1', 'n2']) view.put(nodeRecord(name));
   claimedBlock(takeUnrecorded(block(CIDR, 'n1'), calicoAttributes('c9', 'web', 'former'))).forEach((each) =>
@@ -25,10 +25,10 @@ function start({ endpointNode = 'n1' } = {}): MapView {
   return view;
 }
 
-const isHeld = (view: MapView): boolean =>
+const isHeld = (view: TestView): boolean =>
   ordinalsWhere(view.block(prefix(CIDR)) ?? block(CIDR, 'n1'), ({ handleId }) => handleId === HANDLE).length === 1;
 
-function deleteNode(view: MapView, name: string): void {
+function deleteNode(view: TestView, name: string): void {
   const begin = { name, resourceVersion: '', uid: 'u', nowMs: NOW_MS };
   const node = view.apply(beginNodeDeletion(view, begin));
   while (view.apply(continueNodeDeletion(view, { node, nowMs: NOW_MS })).state === 'more');

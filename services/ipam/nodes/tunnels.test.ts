@@ -6,7 +6,7 @@ import { inconsistencies } from '../engine/testing/consistency.js';
 import { attributesAt } from '../records/block.js';
 import type { TunnelKind } from '../records/node.js';
 import type { Pool } from '../records/pool.js';
-import { MapView } from '../records/testing/map-view.js';
+import { TestView } from '../testing/test-view.js';
 import type { RecordValue } from '../records/view.js';
 import { config, failureOf, nodeRecord, NOW_MS, poolRecord, prefix, request } from '../testing/records.js';
 import { assignTunnel, releaseTunnel, tunnelHandleId } from './tunnels.js';
@@ -16,20 +16,20 @@ const VXLAN: TunnelKind = 'vxlanTunnelAddress';
 const vxlanPool = (rest: Partial<Pool> = {}) =>
   poolRecord('v', '10.0.0.0/28', { blockSizeBits: 30, vxlanMode: 'CrossSubnet', ...rest });
 const start = (...records: RecordValue[]) =>
-  new MapView([nodeRecord('n1'), poolRecord('plain', '10.9.0.0/28', { blockSizeBits: 30 }), vxlanPool(), ...records]);
+  new TestView([nodeRecord('n1'), poolRecord('plain', '10.9.0.0/28', { blockSizeBits: 30 }), vxlanPool(), ...records]);
 
-function assign(view: MapView, kind: TunnelKind = VXLAN) {
+function assign(view: TestView, kind: TunnelKind = VXLAN) {
   const outcome = view.apply(assignTunnel(view, { nodeName: 'n1', kind, nowMs: NOW_MS }));
   expect(inconsistencies(view, NOW_MS)).toEqual([]);
   return { ...outcome, address: formatPrefix(outcome.address), released: outcome.released.map(formatPrefix) };
 }
 
-const recorded = (view: MapView, kind: TunnelKind = VXLAN) => {
+const recorded = (view: TestView, kind: TunnelKind = VXLAN) => {
   const address = view.node('n1')?.tunnels.get(kind)?.address;
   return address && formatPrefix(address);
 };
 
-const held = (view: MapView) =>
+const held = (view: TestView) =>
   view.blocks().flatMap((block) => block.allocations.flatMap((_, ordinal) => attributesAt(block, ordinal) ?? []));
 
 describe('a tunnel gets an address', () => {
@@ -39,7 +39,7 @@ describe('a tunnel gets an address', () => {
     ['vxlanV6TunnelAddress', { vxlanMode: 'CrossSubnet' }, 'fd00::/124', 'vxlan-v6-tunnel-addr-n1'],
   ])('%s: under the handle and with the attributes of Calico’s, in the node’s record', (kind, rest, cidr, handle) => {
     const blockSizeBits = cidr.includes(':') ? 126 : 30;
-    const view = new MapView([nodeRecord('n1'), poolRecord('p', cidr, { blockSizeBits, ...rest })]);
+    const view = new TestView([nodeRecord('n1'), poolRecord('p', cidr, { blockSizeBits, ...rest })]);
     const { address, isKept } = assign(view, kind);
     expect(isKept).toBe(false);
     expect(recorded(view, kind)).toBe(address);
@@ -129,7 +129,7 @@ describe('the end of a tunnel', () => {
   test('works when the node is gone', () => {
     const view = start();
     assign(view);
-    view.records.delete('node n1');
+    view.remove({ kind: 'node', name: 'n1' });
     const { released } = view.apply(releaseTunnel(view, { nodeName: 'n1', kind: VXLAN, nowMs: NOW_MS }));
     expect(released).toHaveLength(1);
     expect(view.all('node')).toEqual([]);
@@ -137,7 +137,7 @@ describe('the end of a tunnel', () => {
 });
 
 describe('is refused, and nothing changes', () => {
-  const refused = (view: MapView) => {
+  const refused = (view: TestView) => {
     const before = view.snapshot();
     const failure = failureOf(() => assignTunnel(view, { nodeName: 'n1', kind: VXLAN, nowMs: NOW_MS }));
     expect(view.snapshot()).toEqual(before);
@@ -145,7 +145,7 @@ describe('is refused, and nothing changes', () => {
   };
 
   test('for a node that is unregistered, or being deleted', () => {
-    expect(refused(new MapView([vxlanPool()])).code).toBe('NODE_NOT_FOUND');
+    expect(refused(new TestView([vxlanPool()])).code).toBe('NODE_NOT_FOUND');
     expect(refused(start(nodeRecord('n1', { deletionTimeMs: NOW_MS }))).code).toBe('NODE_BEING_DELETED');
   });
 

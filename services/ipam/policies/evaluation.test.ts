@@ -202,7 +202,7 @@ describe('a refusal', () => {
 
   test('is also returned when the policies cannot be read, but only for requests with an item', () => {
     const view = viewWith();
-    view.setAside.push({ key: '/calico/podwire/requestpolicies', name: { kind: 'requestPolicies' }, reason: 'torn' });
+    view.setAside({ kind: 'requestPolicies' }, 'torn');
     expect(() => authorizeRequests(view, policyInput({ pools: ['a'] }))).toThrow(
       expect.objectContaining({ code: 'STORE_CORRUPT' }),
     );

@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
 
-import { MapView } from '../records/testing/map-view.js';
+import { TestView } from '../testing/test-view.js';
 import { versionOf } from '../records/versions.js';
 import { NOW_MS } from '../testing/records.js';
 import { rules } from '../testing/request-policies.js';
@@ -19,12 +19,12 @@ const spec = (name: string, namespaces: readonly string[] = []) => ({
   rules: rules({ pools: {} }),
 });
 
-const create = (view: MapView, name: string) =>
+const create = (view: TestView, name: string) =>
   view.apply(createRequestPolicy(view, { spec: spec(name), uid: `uid-${name}`, nowMs: NOW_MS }));
 
 describe('request policies', () => {
   test('are kept in the order of their names, in one record', () => {
-    const view = new MapView();
+    const view = new TestView();
     for (const name of ['m', 'z', 'a']) create(view, name);
     expect(view.snapshot().map(([key]) => key)).toEqual(['requestPolicies']);
     expect(view.requestPolicies().map(({ name }) => name)).toEqual(['a', 'm', 'z']);
@@ -39,7 +39,7 @@ describe('request policies', () => {
   });
 
   test('change only if unchanged since the requested version', () => {
-    const view = new MapView();
+    const view = new TestView();
     const { uid, createTimeMs, ...made } = create(view, 'a');
     const resourceVersion = versionOf({ uid, createTimeMs, ...made });
     const { policy, changed } = view.apply(updateRequestPolicy(view, { spec: spec('a', ['red']), resourceVersion }));
@@ -54,7 +54,7 @@ describe('request policies', () => {
   });
 
   test('have to fit together into a value of the datastore', () => {
-    const view = new MapView();
+    const view = new TestView();
     const namespaces = Array.from({ length: 1000 }, (_, index) => `${'n'.repeat(55)}-${index}`);
     const big = (name: string) => createRequestPolicy(view, { spec: spec(name, namespaces), uid: '', nowMs: NOW_MS });
     for (let count = 0; count < 8; count++) view.apply(big(`p${count}`));
@@ -63,8 +63,8 @@ describe('request policies', () => {
   });
 
   test('that cannot be read are not changed, and not reported as none', () => {
-    const view = new MapView();
-    view.setAside.push({ key: '/calico/podwire/requestpolicies', name: { kind: 'requestPolicies' }, reason: 'torn' });
+    const view = new TestView();
+    view.setAside({ kind: 'requestPolicies' }, 'torn');
     const corrupt = expect.objectContaining({ code: 'STORE_CORRUPT' });
     expect(() => create(view, 'a')).toThrow(corrupt);
     expect(() => listRequestPolicies(view, { after: '', limit: 1 })).toThrow(corrupt);

@@ -4,7 +4,7 @@ import { describe, expect, test } from 'vitest';
 
 import { allocate } from '../addresses/allocate.js';
 import { poolVersion, type Pool } from '../records/pool.js';
-import { MapView } from '../records/testing/map-view.js';
+import { TestView } from '../testing/test-view.js';
 import type { RecordValue } from '../records/view.js';
 import { block, claimedBlock, failureOf, NOW_MS, pool, poolRecord, prefix, request } from '../testing/records.js';
 import { createPool, MAX_PARTS, splitPool, updatePool, type PoolChange, type PoolSplitRequest } from './changes.js';
@@ -12,15 +12,15 @@ import { checkPool, type PoolRequest } from './rules.js';
 
 const blockRecord = (cidr: string): RecordValue => ({ kind: 'block', value: block(cidr, 'n1') });
 
-function create(view: MapView, rest: Partial<PoolRequest>) {
+function create(view: TestView, rest: Partial<PoolRequest>) {
   const checked = checkPool({ name: 'p', cidr: '10.0.0.0/16', blockSizeBits: 0, disabled: false, ...rest });
   if (!checked.ok) throw new Error('the pool request is at fault');
   return createPool(view, { spec: checked.spec, uid: 'uid', nowMs: NOW_MS });
 }
 
-function unreadableBlock(cidr: string): MapView {
-  const view = new MapView();
-  view.setAside.push({ key: cidr, name: { kind: 'block', prefix: prefix(cidr) }, reason: 'it is not JSON' });
+function unreadableBlock(cidr: string): TestView {
+  const view = new TestView();
+  view.setAside({ kind: 'block', prefix: prefix(cidr) }, 'it is not JSON');
   return view;
 }
 
@@ -30,19 +30,19 @@ describe('a pool is refused', () => {
     ['containing', '10.0.0.0/8'],
     ['contained', '10.0.3.0/24'],
   ])('with a range %s to another’s, also a disabled one’s', (_, cidr) => {
-    const view = new MapView([poolRecord('other', '10.0.0.0/16', { disabled: true })]);
+    const view = new TestView([poolRecord('other', '10.0.0.0/16', { disabled: true })]);
     const failure = failureOf(() => create(view, { cidr }));
     expect(failure.code).toBe('POOL_OVERLAP');
     expect(failure.message).toContain('overlaps pool "other" 10.0.0.0/16');
   });
 
   test('with a used name', () => {
-    const view = new MapView([poolRecord('p', '10.9.0.0/16')]);
+    const view = new TestView([poolRecord('p', '10.9.0.0/16')]);
     expect(failureOf(() => create(view, {})).code).toBe('POOL_EXISTS');
   });
 
   test('with the name or the range of one that is being deleted, with that reason', () => {
-    const view = new MapView([poolRecord('p', '10.0.0.0/16', { deletionTimeMs: NOW_MS })]);
+    const view = new TestView([poolRecord('p', '10.0.0.0/16', { deletionTimeMs: NOW_MS })]);
     const texts = [failureOf(() => create(view, {})), failureOf(() => create(view, { name: 'q' }))];
     for (const { message } of texts)
       expect(message).toContain('which is being deleted and is removed with its last address');
@@ -53,7 +53,7 @@ describe('a pool is refused', () => {
     ['10.0.255.0/24', '10.0.0.0/16'],
     ['10.0.16.0/20', '10.0.17.0/24'],
   ])('over the block %s, of another size, with %s', (cidr, range) => {
-    const failure = failureOf(() => create(new MapView([blockRecord(cidr)]), { cidr: range }));
+    const failure = failureOf(() => create(new TestView([blockRecord(cidr)]), { cidr: range }));
     expect(failure.code).toBe('POOL_OVERLAP');
     expect(failure.message).toContain(`overlaps block ${cidr}`);
   });
@@ -68,10 +68,13 @@ describe('a pool is refused', () => {
   });
 
   test('while the range of another cannot be read', () => {
-    const view = new MapView();
-    view.setAside.push({ key: '/pools/q', name: { kind: 'pool', name: 'q' }, reason: 'it is not JSON' });
+    const view = new TestView();
+    view.setAside({ kind: 'pool', name: 'q' }, 'it is not JSON');
     const failure = failureOf(() => create(view, {}));
-    expect(failure).toMatchObject({ code: 'STORE_CORRUPT', details: { key: '/pools/q' } });
+    expect(failure).toMatchObject({
+      code: 'STORE_CORRUPT',
+      details: { key: '/calico/resources/v3/projectcalico.org/ippools/q' },
+    });
   });
 });
 
@@ -82,7 +85,7 @@ describe('a pool is created', () => {
   });
 
   test('with Calico’s defaults, if there is no other', () => {
-    const decision = create(new MapView(), {});
+    const decision = create(new TestView(), {});
     expect(decision.changes).toEqual([
       { type: 'expectPools' },
       { type: 'put', record: { kind: 'pool', value: decision.outcome.pool } },
@@ -109,38 +112,38 @@ describe('a pool is created', () => {
   });
 
   test('beside others, and over blocks of its own size that a former pool left', () => {
-    const view = new MapView([poolRecord('other', '10.1.0.0/16'), blockRecord('10.0.0.64/26')]);
+    const view = new TestView([poolRecord('other', '10.1.0.0/16'), blockRecord('10.0.0.64/26')]);
     const { utilization } = view.apply(create(view, { cidr: '10.0.0.0/24' }));
     expect(utilization).toMatchObject({ capacity: 256n, allocated: 0n, blocks: 1n });
     expect(view.pools().map(({ name }) => name)).toEqual(['other', 'p']);
   });
 
   test('for IPv6 with blocks of /122', () => {
-    expect(create(new MapView(), { cidr: 'fd00::/48' }).outcome.pool.blockSizeBits).toBe(122);
+    expect(create(new TestView(), { cidr: 'fd00::/48' }).outcome.pool.blockSizeBits).toBe(122);
   });
 });
 
 const uidsOf = (count: number): string[] => Array.from({ length: count }, (_, i) => `uid-${i}`);
 
-function decide(view: MapView, rest: Partial<PoolSplitRequest> = {}) {
+function decide(view: TestView, rest: Partial<PoolSplitRequest> = {}) {
   const wanted = { pool: { by: 'name', name: 'p' }, partsCount: 2, resourceVersion: '', ...rest } as const;
   return splitPool(view, { request: wanted, uids: uidsOf(wanted.partsCount), nowMs: NOW_MS + 5000 });
 }
 
-function split(view: MapView, rest: Partial<PoolSplitRequest> = {}): readonly Pool[] {
+function split(view: TestView, rest: Partial<PoolSplitRequest> = {}): readonly Pool[] {
   const outcome = view.apply(decide(view, rest));
   if (!outcome.ok) throw new Error(outcome.faults.map(({ reason }) => reason).join('; '));
   return outcome.parts.map((part) => part.pool);
 }
 
-function faultsOf(view: MapView, rest: Partial<PoolSplitRequest>): string[] {
+function faultsOf(view: TestView, rest: Partial<PoolSplitRequest>): string[] {
   const before = view.snapshot();
   const outcome = view.apply(decide(view, rest));
   expect(view.snapshot()).toEqual(before);
   return outcome.ok ? [] : outcome.faults.map(({ field, reason }) => `${field} ${reason}`);
 }
 
-function refusalOf(view: MapView, rest: Partial<PoolSplitRequest> = {}) {
+function refusalOf(view: TestView, rest: Partial<PoolSplitRequest> = {}) {
   const before = view.snapshot();
   const failure = failureOf(() => view.apply(decide(view, rest)));
   expect(view.snapshot()).toEqual(before);
@@ -161,7 +164,7 @@ const EVERY_FIELD: Partial<Pool> = {
 
 describe('a pool is split', () => {
   test('into parts with all of its fields, named after it in the order of their ranges', () => {
-    const view = new MapView([poolRecord('p', '10.0.0.0/24', EVERY_FIELD), poolRecord('other', '10.1.0.0/24')]);
+    const view = new TestView([poolRecord('p', '10.0.0.0/24', EVERY_FIELD), poolRecord('other', '10.1.0.0/24')]);
     const parts = split(view, { partsCount: 4 });
     expect(parts.map(({ name, prefix: range }) => `${name} ${formatPrefix(range)}`)).toEqual([
       'split-p-0 10.0.0.0/26',
@@ -180,35 +183,35 @@ describe('a pool is split', () => {
   });
 
   test('by its range', () => {
-    const view = new MapView([poolRecord('p', 'fd00::/112')]);
+    const view = new TestView([poolRecord('p', 'fd00::/112')]);
     const parts = split(view, { pool: { by: 'range', range: prefix('fd00::/112') } });
     expect(parts.map(({ prefix: range }) => formatPrefix(range))).toEqual(['fd00::/113', 'fd00::8000/113']);
   });
 
   test('and its parts again, down to one block each', () => {
-    const view = new MapView([poolRecord('p', '10.0.0.0/20', { blockSizeBits: 32 })]);
+    const view = new TestView([poolRecord('p', '10.0.0.0/20', { blockSizeBits: 32 })]);
     expect(split(view, { partsCount: MAX_PARTS })).toHaveLength(64);
     expect(split(view, { pool: { by: 'name', name: 'split-p-63' }, partsCount: MAX_PARTS })).toHaveLength(64);
     expect(view.pools()).toHaveLength(127);
   });
 
   test('in a transaction that etcd takes, however many parts', () => {
-    const { changes } = decide(new MapView([poolRecord('p', '10.0.0.0/16')]), { partsCount: MAX_PARTS });
+    const { changes } = decide(new TestView([poolRecord('p', '10.0.0.0/16')]), { partsCount: MAX_PARTS });
     expect(changes.length).toBeLessThanOrEqual(128);
   });
 
   test('on the condition that no pool was created or changed, and that it is as it was seen', () => {
-    const { changes } = decide(new MapView([poolRecord('p', '10.0.0.0/24')]));
+    const { changes } = decide(new TestView([poolRecord('p', '10.0.0.0/24')]));
     expect(changes.map(({ type }) => type)).toEqual(['expectPools', 'delete', 'put', 'put']);
   });
 
   test('if it still has the version', () => {
     const value = pool('p', '10.0.0.0/24');
-    expect(split(new MapView([{ kind: 'pool', value }]), { resourceVersion: poolVersion(value) })).toHaveLength(2);
+    expect(split(new TestView([{ kind: 'pool', value }]), { resourceVersion: poolVersion(value) })).toHaveLength(2);
   });
 
   test('into parts of which only those that overlap another pool stay out of use', () => {
-    const view = new MapView([
+    const view = new TestView([
       poolRecord('p', '10.0.0.0/24', { notAllocatable: 'CIDROverlap' }),
       poolRecord('other', '10.0.0.0/26'),
     ]);
@@ -216,7 +219,7 @@ describe('a pool is split', () => {
   });
 
   test('and the next address is from the node’s own block, in the part that has it', () => {
-    const view = new MapView([
+    const view = new TestView([
       poolRecord('p', '10.0.0.0/24'),
       ...claimedBlock(block('10.0.0.192/26', 'n1')),
       ...claimedBlock(block('10.0.0.0/26', 'n2')),
@@ -246,7 +249,7 @@ describe('a pool is split', () => {
       .filter(({ range, blockSizeBits }) => range.length <= blockSizeBits);
     fc.assert(
       fc.property(cases, ({ range, blockSizeBits, partsCount }) => {
-        const view = new MapView([
+        const view = new TestView([
           poolRecord('p', formatPrefix(range), { blockSizeBits }),
           poolRecord('other', '172.16.0.0/16'),
           ...claimedBlock(block(formatPrefix(prefixOf(range, blockSizeBits)), 'n1')),
@@ -273,20 +276,20 @@ describe('a split is refused, and changes nothing,', () => {
     ['10.0.0.0/24', 8, 'has room for 4 blocks of /26'],
     ['10.0.0.0/26', 2, 'has room for 1 block of /26'],
   ])('of %s into %s parts that are smaller than a block', (cidr, partsCount, reason) => {
-    const [fault, ...rest] = faultsOf(new MapView([poolRecord('p', cidr)]), { partsCount });
+    const [fault, ...rest] = faultsOf(new TestView([poolRecord('p', cidr)]), { partsCount });
     expect(fault).toMatch(/^number is \d/);
     expect(fault).toContain(reason);
     expect(rest).toEqual([]);
   });
 
   test('of a disabled pool that is smaller than one block', () => {
-    const view = new MapView([poolRecord('p', '10.0.0.0/28', { disabled: true, blockSizeBits: 26 })]);
+    const view = new TestView([poolRecord('p', '10.0.0.0/28', { disabled: true, blockSizeBits: 26 })]);
     expect(faultsOf(view, {})).toEqual([expect.stringContaining('has room for 0 blocks')]);
   });
 
   test('with every fault at once', () => {
     const name = 'p'.repeat(246);
-    const view = new MapView([poolRecord(name, '10.0.0.0/26')]);
+    const view = new TestView([poolRecord(name, '10.0.0.0/26')]);
     expect(faultsOf(view, { pool: { by: 'name', name } })).toEqual([
       expect.stringMatching(/^number is 2/),
       expect.stringMatching(/^name makes a part's name that is longer than 253 bytes/),
@@ -296,32 +299,32 @@ describe('a split is refused, and changes nothing,', () => {
   test('of a pool whose parts would have too long a name, and of none with a shorter one', () => {
     const longest = 'p'.repeat(253 - 'split--0'.length);
     expect(
-      split(new MapView([poolRecord(longest, '10.0.0.0/24')]), { pool: { by: 'name', name: longest } }),
+      split(new TestView([poolRecord(longest, '10.0.0.0/24')]), { pool: { by: 'name', name: longest } }),
     ).toHaveLength(2);
     const name = `${longest}p`;
-    expect(faultsOf(new MapView([poolRecord(name, '10.0.0.0/24')]), { pool: { by: 'name', name } })).toHaveLength(1);
+    expect(faultsOf(new TestView([poolRecord(name, '10.0.0.0/24')]), { pool: { by: 'name', name } })).toHaveLength(1);
   });
 
   test('of a pool that does not exist, by name or by range', () => {
-    const view = new MapView([poolRecord('p', '10.0.0.0/24')]);
+    const view = new TestView([poolRecord('p', '10.0.0.0/24')]);
     expect(refusalOf(view, { pool: { by: 'name', name: 'q' } }).code).toBe('POOL_NOT_FOUND');
     const byRange = refusalOf(view, { pool: { by: 'range', range: prefix('10.0.0.0/25') } });
     expect(byRange.message).toContain('there is no pool 10.0.0.0/25');
   });
 
   test('of a pool that was changed since', () => {
-    expect(refusalOf(new MapView([poolRecord('p', '10.0.0.0/24')]), { resourceVersion: 'old' }).code).toBe(
+    expect(refusalOf(new TestView([poolRecord('p', '10.0.0.0/24')]), { resourceVersion: 'old' }).code).toBe(
       'STALE_VERSION',
     );
   });
 
   test('of a pool that is being deleted', () => {
-    const view = new MapView([poolRecord('p', '10.0.0.0/24', { deletionTimeMs: NOW_MS })]);
+    const view = new TestView([poolRecord('p', '10.0.0.0/24', { deletionTimeMs: NOW_MS })]);
     expect(refusalOf(view).code).toBe('POOL_BEING_DELETED');
   });
 
   test('when the name of a part is taken', () => {
-    const view = new MapView([poolRecord('p', '10.0.0.0/24'), poolRecord('split-p-1', '10.9.0.0/24')]);
+    const view = new TestView([poolRecord('p', '10.0.0.0/24'), poolRecord('split-p-1', '10.9.0.0/24')]);
     const failure = refusalOf(view);
     expect(failure.code).toBe('POOL_EXISTS');
     expect(failure.message).toContain('there is a pool "split-p-1" already');
@@ -329,18 +332,18 @@ describe('a split is refused, and changes nothing,', () => {
 
   test('when a block of another size, from an older writer, lies across two parts', () => {
     const wide = { kind: 'block', value: block('10.0.0.0/23', 'n1') } as const;
-    const view = new MapView([poolRecord('p', '10.0.0.0/23'), wide]);
+    const view = new TestView([poolRecord('p', '10.0.0.0/23'), wide]);
     const failure = refusalOf(view);
     expect(failure.code).toBe('POOL_OVERLAP');
     expect(failure.message).toContain('block 10.0.0.0/23 overlaps several');
     const narrow = { kind: 'block', value: block('10.0.0.0/24', 'n1') } as const;
-    expect(split(new MapView([poolRecord('p', '10.0.0.0/23'), narrow]))).toHaveLength(2);
+    expect(split(new TestView([poolRecord('p', '10.0.0.0/23'), narrow]))).toHaveLength(2);
   });
 
   test('when such a block is unreadable; one within a part does not matter', () => {
     const unreadable = (cidr: string) => {
-      const view = new MapView([poolRecord('p', '10.0.0.0/23')]);
-      view.setAside.push({ key: '/x', name: { kind: 'block', prefix: prefix(cidr) }, reason: 'no' });
+      const view = new TestView([poolRecord('p', '10.0.0.0/23')]);
+      view.setAside({ kind: 'block', prefix: prefix(cidr) }, 'no');
       return view;
     };
     expect(refusalOf(unreadable('10.0.0.0/22')).code).toBe('POOL_OVERLAP');
@@ -352,7 +355,7 @@ describe('a split is refused, and changes nothing,', () => {
 const change = (rest: Partial<PoolChange>): PoolChange => ({ name: 'p', resourceVersion: '', ...rest });
 
 function changed(rest: Partial<PoolChange>, stored: Partial<Pool> = {}) {
-  const view = new MapView([poolRecord('p', '10.0.0.0/16', stored)]);
+  const view = new TestView([poolRecord('p', '10.0.0.0/16', stored)]);
   const updated = view.apply(updatePool(view, change(rest)));
   if (!updated.ok) throw new Error(`refused: ${JSON.stringify(updated.faults)}`);
   expect(view.pool('p')).toEqual(updated.listing.pool);
@@ -380,13 +383,13 @@ describe('a pool is changed', () => {
   });
 
   test('not at all when nothing differs', () => {
-    const view = new MapView([poolRecord('p', '10.0.0.0/16', { natOutgoing: true })]);
+    const view = new TestView([poolRecord('p', '10.0.0.0/16', { natOutgoing: true })]);
     const decision = updatePool(view, change({ natOutgoing: true }));
     expect(decision).toMatchObject({ changes: [], outcome: { ok: true, changed: false } });
   });
 
   test('on the condition of its version, once', () => {
-    const view = new MapView([poolRecord('p', '10.0.0.0/16')]);
+    const view = new TestView([poolRecord('p', '10.0.0.0/16')]);
     const resourceVersion = poolVersion(pool('p', '10.0.0.0/16'));
     const updated = view.apply(updatePool(view, change({ resourceVersion, disabled: true })));
     expect(updated).toMatchObject({ ok: true, changed: true });
@@ -399,8 +402,8 @@ describe('a pool is changed', () => {
 
   test('so that it is in use again once no other overlaps it', () => {
     const record = poolRecord('p', '10.0.0.0/16', { notAllocatable: 'CIDROverlap' });
-    const after = (others: Parameters<MapView['put']>[0][]) => {
-      const view = new MapView([record, ...others]);
+    const after = (others: Parameters<TestView['put']>[0][]) => {
+      const view = new TestView([record, ...others]);
       view.apply(updatePool(view, change({ natOutgoing: true })));
       return view.pool('p')!.notAllocatable;
     };
@@ -412,7 +415,7 @@ describe('a pool is changed', () => {
 
 describe('a change is refused', () => {
   const faults = (rest: Partial<PoolChange>, stored: Partial<Pool> = {}) => {
-    const view = new MapView([poolRecord('p', '10.0.0.0/16', stored)]);
+    const view = new TestView([poolRecord('p', '10.0.0.0/16', stored)]);
     const before = view.snapshot();
     const outcome = view.apply(updatePool(view, change(rest)));
     expect(view.snapshot()).toEqual(before);
@@ -454,8 +457,8 @@ describe('a change is refused', () => {
   });
 
   test('of a pool that does not exist, or is being deleted', () => {
-    expect(failureOf(() => updatePool(new MapView(), change({}))).code).toBe('POOL_NOT_FOUND');
-    const view = new MapView([poolRecord('p', '10.0.0.0/16', { deletionTimeMs: NOW_MS })]);
+    expect(failureOf(() => updatePool(new TestView(), change({}))).code).toBe('POOL_NOT_FOUND');
+    const view = new TestView([poolRecord('p', '10.0.0.0/16', { deletionTimeMs: NOW_MS })]);
     expect(failureOf(() => updatePool(view, change({ disabled: true }))).code).toBe('POOL_BEING_DELETED');
   });
 });

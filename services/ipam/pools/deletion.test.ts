@@ -2,7 +2,7 @@ import { describe, expect, test } from 'vitest';
 
 import { coolAddresses, type Block } from '../records/block.js';
 import { poolVersion, type Pool } from '../records/pool.js';
-import { MapView } from '../records/testing/map-view.js';
+import { TestView } from '../testing/test-view.js';
 import type { RecordValue } from '../records/view.js';
 import {
   affinity,
@@ -32,14 +32,14 @@ function usedBlock(cidr: string, nodeName: string, count = 1): Block {
   return used;
 }
 
-const begin = (view: MapView, rest: { whenInUse?: WhenInUse; resourceVersion?: string } = {}) =>
+const begin = (view: TestView, rest: { whenInUse?: WhenInUse; resourceVersion?: string } = {}) =>
   view.apply(beginPoolDeletion(view, { name: 'p', resourceVersion: '', whenInUse: 'drain', nowMs: NOW_MS, ...rest }));
 
-const proceed = (view: MapView, original: Pool, whenInUse: WhenInUse = 'drain') =>
+const proceed = (view: TestView, original: Pool, whenInUse: WhenInUse = 'drain') =>
   view.apply(continuePoolDeletion(view, { original, whenInUse, nowMs: NOW_MS }));
 
 /** Every step up to the one that would have to wait. */
-function run(view: MapView, whenInUse: WhenInUse = 'drain'): PoolDeletionStep[] {
+function run(view: TestView, whenInUse: WhenInUse = 'drain'): PoolDeletionStep[] {
   const original = begin(view, { whenInUse });
   const steps: PoolDeletionStep[] = [];
   do steps.push(proceed(view, original, whenInUse));
@@ -49,7 +49,7 @@ function run(view: MapView, whenInUse: WhenInUse = 'drain'): PoolDeletionStep[] 
 
 describe.each<WhenInUse>(['drain', 'refuse'])('a deletion that would %s', (whenInUse) => {
   test('takes the pool out of use, then removes it with its empty blocks and their affinities', () => {
-    const view = new MapView([
+    const view = new TestView([
       poolRecord('p', P),
       ...claimedBlock(block('10.0.0.0/26', 'n1')),
       blockRecord(block('10.0.1.0/26', 'n1')),
@@ -69,7 +69,7 @@ describe.each<WhenInUse>(['drain', 'refuse'])('a deletion that would %s', (whenI
 
   test('removes incomplete claims of other writers', () => {
     const incomplete = [affinity('10.0.0.0/26', 'n2', 'pending'), affinity('10.0.9.0/26', 'n1', 'pendingDeletion')];
-    const view = new MapView([
+    const view = new TestView([
       poolRecord('p', P),
       ...claimedBlock(block('10.0.0.0/26', 'n1')),
       ...incomplete.map((value) => ({ kind: 'affinity', value }) as const),
@@ -84,9 +84,9 @@ describe.each<WhenInUse>(['drain', 'refuse'])('a deletion that would %s', (whenI
       ...claimedBlock(block('10.1.0.0/26', 'n1')),
       { kind: 'affinity', value: affinity('10.1.1.0/26', 'n2', 'pending') },
     ];
-    const view = new MapView([poolRecord('p', P), ...claimedBlock(block('10.0.0.0/26', 'n1')), ...others]);
+    const view = new TestView([poolRecord('p', P), ...claimedBlock(block('10.0.0.0/26', 'n1')), ...others]);
     run(view, whenInUse);
-    expect(view.snapshot()).toEqual(new MapView(others).snapshot());
+    expect(view.snapshot()).toEqual(new TestView(others).snapshot());
   });
 
   test('takes steps that fit into one of etcd’s transactions', () => {
@@ -94,7 +94,7 @@ describe.each<WhenInUse>(['drain', 'refuse'])('a deletion that would %s', (whenI
     const incomplete = Array.from({ length: 150 }, (_, i): RecordValue => {
       return { kind: 'affinity', value: affinity(`10.0.${i}.64/26`, 'n1', 'pending') };
     });
-    const view = new MapView([poolRecord('p', P), ...blocks, ...incomplete]);
+    const view = new TestView([poolRecord('p', P), ...blocks, ...incomplete]);
     const original = begin(view, { whenInUse });
     const sizes: number[] = [];
     for (let state = 'more'; state === 'more';) {
@@ -107,7 +107,7 @@ describe.each<WhenInUse>(['drain', 'refuse'])('a deletion that would %s', (whenI
   });
 
   test('leaves the pool while another replica’s claim may be in flight', () => {
-    const view = new MapView([poolRecord('p', P), ...claimedBlock(block('10.0.0.0/26', 'n1'))]);
+    const view = new TestView([poolRecord('p', P), ...claimedBlock(block('10.0.0.0/26', 'n1'))]);
     view.isBehind = true;
     expect(run(view, whenInUse)).toEqual([{ state: 'behind', removedBlocks: 1 }]);
     expect([...view.records.keys()]).toEqual(['pool p']);
@@ -117,9 +117,9 @@ describe.each<WhenInUse>(['drain', 'refuse'])('a deletion that would %s', (whenI
   });
 
   test('is done when another has completed it meanwhile, also when a new pool has its name', () => {
-    const view = new MapView([poolRecord('p', P)]);
+    const view = new TestView([poolRecord('p', P)]);
     const original = begin(view, { whenInUse });
-    view.records.clear();
+    view.remove({ kind: 'pool', name: 'p' });
     expect(proceed(view, original, whenInUse)).toEqual({ state: 'done', removedBlocks: 0 });
     view.put(poolRecord('p', P, { uid: 'another' }));
     expect(proceed(view, original, whenInUse)).toEqual({ state: 'done', removedBlocks: 0 });
@@ -127,15 +127,15 @@ describe.each<WhenInUse>(['drain', 'refuse'])('a deletion that would %s', (whenI
   });
 
   test('fails when the pool is enabled meanwhile', () => {
-    const view = new MapView([poolRecord('p', P)]);
+    const view = new TestView([poolRecord('p', P)]);
     const original = begin(view, { whenInUse });
     view.put({ kind: 'pool', value: original });
     expect(failureOf(() => proceed(view, original, whenInUse)).code).toBe('CONFLICT');
   });
 
   test('needs a pool of that name, and of that version where one is given', () => {
-    const view = new MapView([poolRecord('p', P)]);
-    expect(failureOf(() => begin(new MapView(), { whenInUse })).code).toBe('POOL_NOT_FOUND');
+    const view = new TestView([poolRecord('p', P)]);
+    expect(failureOf(() => begin(new TestView(), { whenInUse })).code).toBe('POOL_NOT_FOUND');
     expect(failureOf(() => begin(view, { whenInUse, resourceVersion: 'old' })).code).toBe('STALE_VERSION');
     expect(begin(view, { whenInUse, resourceVersion: poolVersion(pool('p', P)) }).name).toBe('p');
   });
@@ -143,7 +143,7 @@ describe.each<WhenInUse>(['drain', 'refuse'])('a deletion that would %s', (whenI
 
 describe('a pool with addresses in use', () => {
   const used = () =>
-    new MapView([
+    new TestView([
       poolRecord('p', P),
       ...claimedBlock(fullBlock('10.0.0.0/30', 'n2')),
       ...claimedBlock(usedBlock('10.0.1.0/26', 'n1')),
@@ -198,13 +198,13 @@ describe('a pool with addresses in use', () => {
 
   test('names 8 nodes, and counts the rest', () => {
     const blocks = Array.from({ length: 12 }, (_, i) => blockRecord(fullBlock(`10.0.${i}.0/30`, `n${i + 10}`)));
-    const view = new MapView([poolRecord('p', P), ...blocks]);
+    const view = new TestView([poolRecord('p', P), ...blocks]);
     const { message } = failureOf(() => begin(view, { whenInUse: 'refuse' }));
     expect(message).toContain('4 on node n17, and more on 4 other nodes)');
   });
 
   test('is refused, and unchanged, when an address was allocated just before the first step', () => {
-    const view = new MapView([poolRecord('p', P)]);
+    const view = new TestView([poolRecord('p', P)]);
     const decided = beginPoolDeletion(view, { name: 'p', resourceVersion: '', whenInUse: 'refuse', nowMs: NOW_MS });
     for (const record of claimedBlock(usedBlock('10.0.1.0/26', 'n1'))) view.put(record);
     const original = view.apply(decided);
@@ -213,7 +213,7 @@ describe('a pool with addresses in use', () => {
   });
 
   test('names its parts, which are disabled, when it was split after the first step', () => {
-    const view = new MapView([poolRecord('p', P)]);
+    const view = new TestView([poolRecord('p', P)]);
     const original = begin(view, { whenInUse: 'refuse' });
     const request = { pool: { by: 'name', name: 'p' }, partsCount: 2, resourceVersion: '' } as const;
     view.apply(splitPool(view, { request, uids: ['a', 'b'], nowMs: NOW_MS }));
@@ -224,7 +224,7 @@ describe('a pool with addresses in use', () => {
   });
 
   test('keeps a concurrent change when the deletion is refused after it', () => {
-    const view = new MapView([poolRecord('p', P)]);
+    const view = new TestView([poolRecord('p', P)]);
     const original = begin(view, { whenInUse: 'refuse' });
     for (const record of claimedBlock(usedBlock('10.0.1.0/26', 'n1'))) view.put(record);
     for (const rest of [{ disabled: true, natOutgoing: true }, { deletionTimeMs: NOW_MS }]) {
@@ -240,7 +240,7 @@ describe('a pool with addresses in use', () => {
       value: { strictAffinity: false, autoAllocateBlocks: true, maxBlocksPerHostCount: 0, cooldownSeconds: 60 },
     };
     const cooling = coolAddresses(usedBlock('10.0.1.0/26', 'n1'), [0], NOW_MS);
-    const view = new MapView([config, poolRecord('p', P), ...claimedBlock(cooling)]);
+    const view = new TestView([config, poolRecord('p', P), ...claimedBlock(cooling)]);
     expect(run(view)).toMatchObject([{ state: 'held', holders: { inUseCount: 0, coolingCount: 1, nodes: [] } }]);
     const { message } = failureOf(() => begin(view, { whenInUse: 'refuse' }));
     expect(message).toContain('(1 that cools down)');

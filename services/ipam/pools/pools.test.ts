@@ -5,7 +5,7 @@ import { allocate } from '../addresses/allocate.js';
 import { release } from '../addresses/release.js';
 import { listBlocks } from '../blocks/blocks.js';
 import { unavailableReason, poolVersion } from '../records/pool.js';
-import { MapView } from '../records/testing/map-view.js';
+import { TestView } from '../testing/test-view.js';
 import {
   affinity,
   attachment,
@@ -55,7 +55,7 @@ test('a pool’s version differs with each of its fields', () => {
 });
 
 describe('lists', () => {
-  const view = new MapView([
+  const view = new TestView([
     poolRecord('a', '10.0.0.0/24'),
     poolRecord('b', 'fd00::/48'),
     poolRecord('c', '10.1.0.0/24'),
@@ -79,7 +79,7 @@ describe('lists', () => {
 
   test('blocks in pages small enough for a message, with at least one block', () => {
     const large = ['10.0.0.0/20', '10.0.16.0/21', '10.0.24.0/21', '10.0.32.0/26'].map((cidr) => fullBlock(cidr, 'n1'));
-    const full = new MapView(large.map((value) => ({ kind: 'block', value })));
+    const full = new TestView(large.map((value) => ({ kind: 'block', value })));
     const sizes: number[] = [];
     for (let after: ReturnType<typeof prefix> | undefined, more = true; more;) {
       const page = listBlocks(full, { after, limit: 10, poolName: '', nodeName: '' });
@@ -126,7 +126,7 @@ describe('lists', () => {
 });
 
 test('an empty node keeps its affinity after a release, so its next container is near', () => {
-  const view = new MapView([poolRecord('p', '10.0.0.0/16')]);
+  const view = new TestView([poolRecord('p', '10.0.0.0/16')]);
   view.apply(allocate(view, { request: request('c1'), nowMs: NOW_MS }));
   const before = view.affinitiesOf(host('n1'));
   view.apply(release(view, attachment('c1'), NOW_MS));

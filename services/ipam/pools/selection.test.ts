@@ -2,7 +2,7 @@ import { describe, expect, test } from 'vitest';
 
 import type { Demand } from '../blocks/demand.js';
 import type { Pool } from '../records/pool.js';
-import { MapView } from '../records/testing/map-view.js';
+import { TestView } from '../testing/test-view.js';
 import { failureOf, host, NOW_MS, poolRecord } from '../testing/records.js';
 import { checkRequestedPools, evaluatePools, servingPools } from './selection.js';
 
@@ -19,9 +19,9 @@ const demand = (rest: Partial<Demand> = {}): Demand => ({
   ...rest,
 });
 
-const names = (view: MapView, rest: Partial<Demand> = {}) => servingPools(view, demand(rest)).map(({ name }) => name);
+const names = (view: TestView, rest: Partial<Demand> = {}) => servingPools(view, demand(rest)).map(({ name }) => name);
 const reason = (rest: Partial<Pool>, asked: Partial<Demand> = {}) =>
-  evaluatePools(new MapView([poolRecord('p', '10.0.0.0/24', rest)]), demand(asked))[0]?.skipReason;
+  evaluatePools(new TestView([poolRecord('p', '10.0.0.0/24', rest)]), demand(asked))[0]?.skipReason;
 
 describe('selectors', () => {
   test.each<[string, string, boolean]>([
@@ -52,7 +52,7 @@ describe('selectors', () => {
   });
 
   test('that are unreadable exclude their own pool, with the position, and no other', () => {
-    const view = new MapView([
+    const view = new TestView([
       poolRecord('a', '10.0.0.0/24', { nodeSelector: 'zone == ' }),
       poolRecord('b', '10.1.0.0/24', { namespaceSelector: '&& x' }),
       poolRecord('c', '10.2.0.0/24'),
@@ -64,7 +64,7 @@ describe('selectors', () => {
   });
 
   test('choose between two pools', () => {
-    const view = new MapView([
+    const view = new TestView([
       poolRecord('blue', '10.0.0.0/24', { namespaceSelector: 'team == "blue"' }),
       poolRecord('red', '10.1.0.0/24', { namespaceSelector: 'team == "red"' }),
     ]);
@@ -74,7 +74,7 @@ describe('selectors', () => {
 });
 
 describe('requested pools', () => {
-  const view = new MapView([
+  const view = new TestView([
     poolRecord('a', '10.0.0.0/24', { nodeSelector: 'zone == "x"' }),
     poolRecord('b', '10.1.0.0/24', { assignmentMode: 'Manual', namespaceSelector: 'no selector' }),
     poolRecord('c', '10.2.0.0/24'),

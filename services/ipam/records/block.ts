@@ -290,8 +290,8 @@ export interface Handle {
   readonly blocks: ReadonlyMap<string, number>;
 }
 
-export function sameOwner(a: BlockOwner | undefined, b: BlockOwner): boolean {
-  return a?.kind === b.kind && a.name === b.name;
+export function sameOwner(a: BlockOwner | undefined, b: BlockOwner | undefined): boolean {
+  return a?.kind === b?.kind && a?.name === b?.name;
 }
 
 /**

@@ -3,7 +3,7 @@ import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
 import type { Reservation } from '../records/config.js';
-import { MapView } from '../records/testing/map-view.js';
+import { TestView } from '../testing/test-view.js';
 import { versionOf } from '../records/versions.js';
 import { block, failureOf, NOW_MS, prefix } from '../testing/records.js';
 import {
@@ -20,13 +20,13 @@ import {
 
 const PRINTERS = [prefix('10.0.0.0/28'), prefix('10.0.0.99/32')];
 
-function create(view: MapView, name: string): Reservation {
+function create(view: TestView, name: string): Reservation {
   return view.apply(createReservation(view, { spec: { name, prefixes: PRINTERS }, uid: `uid-${name}`, nowMs: NOW_MS }));
 }
 
 describe('a reservation', () => {
   test('exists once it is created, and is not created twice', () => {
-    const view = new MapView();
+    const view = new TestView();
     const made = create(view, 'printers');
     expect(made).toEqual({
       name: 'printers',
@@ -39,7 +39,7 @@ describe('a reservation', () => {
   });
 
   test('is changed and deleted by the version that was read, or any', () => {
-    const view = new MapView();
+    const view = new TestView();
     const made = create(view, 'printers');
     const change = { name: 'printers', prefixes: [prefix('10.1.0.0/16')] };
     const { reservation, changed } = view.apply(
@@ -58,7 +58,7 @@ describe('a reservation', () => {
   });
 
   test('that does not exist is not found', () => {
-    const view = new MapView();
+    const view = new TestView();
     for (const work of [
       () => getReservation(view, 'x'),
       () => updateReservation(view, { name: 'x', prefixes: PRINTERS, resourceVersion: '' }),
@@ -69,7 +69,7 @@ describe('a reservation', () => {
 });
 
 test('reservations are listed in the order of their names, in pages', () => {
-  const view = new MapView();
+  const view = new TestView();
   for (const name of ['b', 'c', 'a']) create(view, name);
   const names = (after: string, limit: number) => {
     const { items, more } = listReservations(view, { after, limit });

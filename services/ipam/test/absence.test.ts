@@ -9,7 +9,7 @@ import { MemoryStore } from '../engine/testing/memory-store.js';
 import { forever, keys, settleEvents, startReplica } from '../engine/testing/stores.js';
 import { checkPool } from '../pools/rules.js';
 import { encodeRecord, serialize } from '../records/json/registry.js';
-import { MapView } from '../records/testing/map-view.js';
+import { TestView } from '../testing/test-view.js';
 import type { RecordValue, View } from '../records/view.js';
 import { startIpam } from '../testing/ipam.js';
 import {
@@ -77,8 +77,8 @@ const NODES = [nodeRecord('n1'), nodeRecord('n2')];
 const BLOCK_KEY = keys.block(prefix(CIDR));
 
 /** As a replica that knows everything sees it. */
-function knownPool(): MapView {
-  return new MapView([poolRecord('p', CIDR), ...NODES]);
+function knownPool(): TestView {
+  return new TestView([poolRecord('p', CIDR), ...NODES]);
 }
 
 test('a block changes its owner together with the affinity, of which only the block is known', async () => {

@@ -18,7 +18,7 @@ import { tunnelHandleId } from '../nodes/tunnels.js';
 import type { Block } from '../records/block.js';
 import type { Endpoint } from '../records/endpoint.js';
 import { encodeRecord, serialize } from '../records/json/registry.js';
-import type { MapView } from '../records/testing/map-view.js';
+import type { TestView } from '../testing/test-view.js';
 import { poolSpec, type Operation } from '../testing/interleaved-operations.js';
 import { SCENARIOS, type Scenario } from '../testing/interleaved-scenarios.js';
 import {
@@ -98,7 +98,7 @@ async function answerOf(run: () => Promise<string>): Promise<string> {
 }
 
 /** The records without the numbers and times of their writes. */
-function meaningOf(view: MapView): string {
+function meaningOf(view: TestView): string {
   return view
     .snapshot()
     .flatMap(([key, record]) => {
@@ -211,7 +211,7 @@ async function beginRun({ operations, way, records, explained }: Concurrency): P
 }
 
 /** Every address that an endpoint names is held once. */
-function expectOwned(view: MapView, order: string): void {
+function expectOwned(view: TestView, order: string): void {
   const named = view.endpoints().flatMap(({ value }) => value.addresses.map(({ address }) => formatPrefix(address)));
   expect(new Set(named).size, order).toBe(named.length);
   const held = view
@@ -229,7 +229,7 @@ function expectOwned(view: MapView, order: string): void {
 }
 
 /** The addresses of tunnels in the nodes' records. */
-function tunnelsIn(view: MapView): string[] {
+function tunnelsIn(view: TestView): string[] {
   return view
     .nodes()
     .flatMap(({ name, tunnels }) =>
@@ -239,7 +239,7 @@ function tunnelsIn(view: MapView): string[] {
 }
 
 /** The addresses of tunnels in the blocks. */
-function tunnelsHeld(view: MapView): string[] {
+function tunnelsHeld(view: TestView): string[] {
   const handleOf = ({ allocations, attributes }: Block, ordinal: number): string =>
     attributes[allocations[ordinal] ?? -1]?.handleId ?? '';
   return view

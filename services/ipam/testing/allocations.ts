@@ -8,7 +8,7 @@ import { blockOf } from '../blocks/lookup.js';
 import { inconsistencies } from '../engine/testing/consistency.js';
 import type { AllocationAttributes } from '../records/attributes.js';
 import { attributesAt, releaseAddresses, takeOrdinals, type Block } from '../records/block.js';
-import { keyOf, type MapView } from '../records/testing/map-view.js';
+import { keyOf, type TestView } from './test-view.js';
 import type { Change, RecordValue } from '../records/view.js';
 import { host, NOW_MS } from './records.js';
 
@@ -45,7 +45,7 @@ export function handleRecord(id: string, ...counts: readonly (readonly [string, 
 /**
  * Releases an address as another tool would: removes it from its block and handle, and leaves endpoints as they are.
  */
-export function releaseOutOfBand(view: MapView, text: string): void {
+export function releaseOutOfBand(view: TestView, text: string): void {
   const block = blockOf(view, address(text));
   const ordinal = block ? ordinalOf(block.prefix, address(text)) : 0;
   const id = block && attributesAt(block, ordinal)?.handleId;
@@ -58,7 +58,7 @@ export function releaseOutOfBand(view: MapView, text: string): void {
 }
 
 /** The counts of handles, computed from all blocks. */
-export function countedHandles(view: MapView): Record<string, Record<string, number>> {
+export function countedHandles(view: TestView): Record<string, Record<string, number>> {
   const counts: Record<string, Record<string, number>> = {};
   for (const { prefix, allocations, attributes } of view.blocks()) {
     for (const index of allocations) {
@@ -72,7 +72,7 @@ export function countedHandles(view: MapView): Record<string, Record<string, num
   return counts;
 }
 
-export function storedHandles(view: MapView): Record<string, Record<string, number>> {
+export function storedHandles(view: TestView): Record<string, Record<string, number>> {
   return Object.fromEntries(view.all('handle').map(({ value }) => [value.id, Object.fromEntries(value.blocks)]));
 }
 
@@ -109,7 +109,7 @@ interface Assigned {
 }
 
 /** Runs all steps of an assignment. Expects that each fits one transaction and leaves consistent records. */
-export function assign(view: MapView, request: AssignmentRequest, nowMs = NOW_MS): Assigned {
+export function assign(view: TestView, request: AssignmentRequest, nowMs = NOW_MS): Assigned {
   const newAddresses = [];
   const held = [];
   const short: Record<string, string> = {};

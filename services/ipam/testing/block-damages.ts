@@ -20,8 +20,7 @@ export const BLOCK_DAMAGES: readonly Damage[] = [
     name: 'a record that cannot be read',
     kind: 'recordUnreadable',
     of: '/calico/ipam/v2/handle/x',
-    damage: (view) =>
-      void view.setAside.push({ key: '/calico/ipam/v2/handle/x', name: { kind: 'handle', id: 'x' }, reason: 'no' }),
+    damage: (view) => view.setAside({ kind: 'handle', id: 'x' }, 'no'),
     repaired: false,
   },
   {

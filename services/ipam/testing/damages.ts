@@ -8,7 +8,7 @@ import { repair, type RepairInput, type RepairResult } from '../audit/repair.js'
 import type { AllocationAttributes } from '../records/attributes.js';
 import type { Block } from '../records/block.js';
 import type { Node, TunnelKind } from '../records/node.js';
-import { MapView } from '../records/testing/map-view.js';
+import { TestView } from './test-view.js';
 import type { RecordValue } from '../records/view.js';
 import { NOW_MS, poolRecord, prefix, request } from './records.js';
 
@@ -19,7 +19,7 @@ export interface Damage {
   /** The object of the finding. */
   readonly of: string;
   /** Damages a healthy view of two pools. */
-  readonly damage: (view: MapView) => void;
+  readonly damage: (view: TestView) => void;
   /** Further findings of the damage, as `kind object`. */
   readonly besides?: readonly string[];
   /** Whether a repair ends it. */
@@ -29,11 +29,11 @@ export interface Damage {
 }
 
 /** The block of the first container's IPv4 address. */
-function firstBlock(view: MapView): string {
+function firstBlock(view: TestView): string {
   return formatPrefix(view.blocks()[0]!.prefix);
 }
 
-export function first(view: MapView) {
+export function first(view: TestView) {
   return blockAt(view, firstBlock(view));
 }
 
@@ -44,18 +44,18 @@ function anyNode(): Node {
   return node;
 }
 
-export function setNode(view: MapView, name: string, tunnels: readonly (readonly [TunnelKind, string])[] = []): void {
+export function setNode(view: TestView, name: string, tunnels: readonly (readonly [TunnelKind, string])[] = []): void {
   const addresses = tunnels.map(([kind, cidr]) => [kind, { address: prefix(cidr) }] as const);
   view.put({ kind: 'node', value: { ...anyNode(), name, uid: `uid-${name}`, tunnels: new Map(addresses) } });
 }
 
 /** The IPv4 address of a container, of full length. */
-function addressOf(view: MapView, containerId: string): string {
+function addressOf(view: TestView, containerId: string): string {
   const endpoint = view.endpoints().find(({ value }) => value.attachment.containerId === containerId);
   return formatPrefix(endpoint!.value.addresses[0]!.address);
 }
 
-function bare(view: MapView, containerId: string): string {
+function bare(view: TestView, containerId: string): string {
   return addressOf(view, containerId).replace('/32', '');
 }
 
@@ -72,8 +72,8 @@ export const GRACE_MS = 15 * 60 * 1000;
 export const LATER_MS = NOW_MS + 2 * GRACE_MS;
 
 /** Two small pools with three containers on two nodes, one of them with both families. */
-export function healthyView(): MapView {
-  const view = new MapView([
+export function healthyView(): TestView {
+  const view = new TestView([
     poolRecord('four', '10.0.0.0/28', { blockSizeBits: 30 }),
     poolRecord('six', 'fd00::/124', { blockSizeBits: 126 }),
   ]);
@@ -83,21 +83,21 @@ export function healthyView(): MapView {
   return view;
 }
 
-export function allocateFor(view: MapView, wanted: AllocationRequest): void {
+export function allocateFor(view: TestView, wanted: AllocationRequest): void {
   view.apply(allocate(view, { request: wanted, nowMs: NOW_MS }));
 }
 
-function context(view: MapView, nowMs = LATER_MS): AuditContext {
+function context(view: TestView, nowMs = LATER_MS): AuditContext {
   return new AuditContext(view, { nowMs, graceMs: GRACE_MS });
 }
 
 /** The whole audit at once. */
-export function audit(view: MapView, nowMs = LATER_MS): Finding[] {
+export function audit(view: TestView, nowMs = LATER_MS): Finding[] {
   return distinctFindings([...auditSteps(context(view, nowMs))].flat());
 }
 
 /** The findings of an audit, each as `kind object`, sorted. */
-export function found(view: MapView, nowMs = LATER_MS): string[] {
+export function found(view: TestView, nowMs = LATER_MS): string[] {
   return audit(view, nowMs)
     .map(({ kind, objects: [first] }) => `${kind} ${first!.name}`)
     .sort();
@@ -109,7 +109,7 @@ interface RepairAllInput extends Partial<Omit<RepairInput, 'finding'>> {
 }
 
 /** Repairs all findings of an audit. @returns the outcome of each finding, over all passes */
-export function repairAll(view: MapView, { passes = 3, ...rest }: RepairAllInput = {}): RepairResult[] {
+export function repairAll(view: TestView, { passes = 3, ...rest }: RepairAllInput = {}): RepairResult[] {
   const input = { nowMs: LATER_MS, graceMs: GRACE_MS, releases: true, firstSeenMs: 0, dryRun: false, ...rest };
   const results: RepairResult[] = [];
   for (let pass = 0; pass < passes; pass++)
@@ -117,25 +117,26 @@ export function repairAll(view: MapView, { passes = 3, ...rest }: RepairAllInput
   return results;
 }
 
-function blockAt(view: MapView, cidr: string): Block {
+function blockAt(view: TestView, cidr: string): Block {
   const block = view.block(prefix(cidr));
   if (!block) throw new Error(`there is no block ${cidr}`);
   return block;
 }
 
-export function putBlock(view: MapView, value: Block): void {
+export function putBlock(view: TestView, value: Block): void {
   view.put({ kind: 'block', value });
 }
 
 /** Changes a block past its writers. */
-export function change(view: MapView, cidr: string, by: (block: Block) => Partial<Block>): void {
+export function change(view: TestView, cidr: string, by: (block: Block) => Partial<Block>): void {
   const block = blockAt(view, cidr);
   putBlock(view, { ...block, ...by(block) });
 }
 
 /** The records of a kind, removed. */
-export function drop(view: MapView, kind: RecordValue['kind'], which: (record: RecordValue) => boolean = () => true) {
-  for (const [key, record] of view.records) if (record.kind === kind && which(record)) view.records.delete(key);
+export function drop(view: TestView, kind: RecordValue['kind'], which: (record: RecordValue) => boolean = () => true) {
+  for (const record of view.all(kind))
+    if (which(record)) view.apply({ changes: [{ type: 'delete', record }], outcome: undefined });
 }
 
 /** Allocates the next free address of a block past its writers: like Calico's plugin, without a handle. */

@@ -9,7 +9,7 @@ import {
   type RequestPolicy,
   type RequestRules,
 } from '../records/request-policy.js';
-import { MapView } from '../records/testing/map-view.js';
+import { TestView } from './test-view.js';
 import { NOW_MS, pool, prefix } from './records.js';
 
 /** Policies for tests: for all namespaces by default, with the given rules. */
@@ -69,8 +69,8 @@ export function address(text: string): Address {
 }
 
 /** Pools `a` 10.0.0.0/30 with the label `team` of `blue`, `b` 10.0.0.4/30 and `six` fd00::/64, and policies. */
-export function viewWith(...policies: readonly RequestPolicy[]): MapView {
-  return new MapView([
+export function viewWith(...policies: readonly RequestPolicy[]): TestView {
+  return new TestView([
     { kind: 'pool', value: pool('a', '10.0.0.0/30', { blockSizeBits: 30, labels: { team: 'blue' } }) },
     { kind: 'pool', value: pool('b', '10.0.0.4/30', { blockSizeBits: 30 }) },
     { kind: 'pool', value: pool('six', 'fd00::/64') },

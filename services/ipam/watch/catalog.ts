@@ -1,9 +1,9 @@
 import { comparePrefixes, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
+import { compareNames } from '@podwire/shared/words/order';
 
 import type { BlockListing } from '../blocks/blocks.js';
 import { withPoolNames } from '../blocks/holding.js';
 import type { Observed, ObservedList, ObservedRecord } from '../engine/mirror/mirror.js';
-import { sortByName } from '../engine/mirror/record-lists.js';
 import type { AffinityState, Block } from '../records/block.js';
 import type { RecordKeys } from '../records/json/keys.js';
 import { poolOf, type Pool } from '../records/pool.js';
@@ -219,7 +219,7 @@ export class Catalog {
       object.kind === 'pool' ? [object.value] : [],
     );
     // Sorted, because the first matching pool counts.
-    this.#pools = sortByName(pools);
+    this.#pools = pools.sort(compareNames);
     this.#poolNames = new WeakMap();
   }
 

@@ -5,11 +5,17 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 import type { RecordKeys } from '../../records/json/keys.js';
 import { decodeRecord, type DecodedRecord } from '../../records/json/registry.js';
 import type { RecordValue } from '../../records/view.js';
-import { RevisionCompacted, type LostComparison, type RecordChange, type Snapshot, type Store } from '../store.js';
+import {
+  RevisionCompacted,
+  type LostComparison,
+  type RecordChange,
+  type Snapshot as StoredSnapshot,
+  type Store,
+} from '../store.js';
 import { isPermanent, isAborted, throwIfAborted, untilAborted } from '../transaction.js';
 import { OwnWrites, type OwnWrite } from './own-writes.js';
 import { listInParts } from './pages.js';
-import { IndexedRecords, type KeyedView } from './snapshot.js';
+import { Snapshot } from './snapshot.js';
 
 interface MirrorOptions {
   readonly store: Store;
@@ -61,12 +67,11 @@ const WATCH_BACKOFF: BackoffBounds = { baseMs: 100, maxMs: 5_000 };
  * - Unreadable records stay known by key, so that they are not overwritten.
  */
 export class Mirror {
-  readonly view: KeyedView;
+  readonly view: Snapshot;
   /** The commits in flight, from before they are sent until their outcome is known. */
   readonly own = new OwnWrites();
   /** Keys of known and recently deleted records. */
   readonly knownKeys = (): Iterable<string> => this.#entries.keys();
-  readonly #indexed: IndexedRecords;
   readonly #options: MirrorOptions;
   readonly #entries = new Map<string, Entry>();
   /** Keys of the entries in state `deleted`. */
@@ -83,8 +88,7 @@ export class Mirror {
 
   private constructor(options: MirrorOptions) {
     this.#options = options;
-    this.#indexed = new IndexedRecords(options.keys, (key) => this.modRevision(key) <= this.#position);
-    this.view = this.#indexed;
+    this.view = new Snapshot(options.keys, (key) => this.showsAllBefore(key));
   }
 
   /**
@@ -109,6 +113,11 @@ export class Mirror {
     const entry = this.#entries.get(key);
     if (!entry && this.#isMark(key)) return this.#marks.of(key);
     return !entry || entry.state === 'deleted' ? 0 : entry.revision;
+  }
+
+  /** Whether all commits before the last write of the key's record are applied. */
+  showsAllBefore(key: string): boolean {
+    return this.modRevision(key) <= this.#position;
   }
 
   /** All changes up to it are applied. */
@@ -318,7 +327,7 @@ export class Mirror {
   }
 
   /** @param covered - keys that the snapshot would show if they existed */
-  #applySnapshot({ records, revision }: Snapshot, covered: readonly string[]): void {
+  #applySnapshot({ records, revision }: StoredSnapshot, covered: readonly string[]): void {
     const present = covered.length > 0 ? new Set<string>() : undefined;
     for (const { key, value, modRevision } of records) {
       present?.add(key);
@@ -355,15 +364,15 @@ export class Mirror {
     this.#entries.set(key, entry);
     if (entry.state === 'deleted') this.#deleted.add(key);
     else if (this.#deleted.size > 0) this.#deleted.delete(key);
-    this.#updateImage(key, entry);
+    this.#updateView(key, entry);
   }
 
-  #updateImage(key: string, entry: Entry): void {
+  #updateView(key: string, entry: Entry): void {
     const name = entry.state === 'unreadable' ? this.#options.keys.parse(key) : undefined;
-    if (entry.state === 'present') this.#indexed.set(key, entry.decoded.record);
+    if (entry.state === 'present') this.view.set(key, entry.decoded.record);
     else if (entry.state === 'unreadable' && name)
-      this.#indexed.setUnreadable({ key, name, reason: entry.failure.details.reason ?? entry.failure.message });
-    else this.#indexed.delete(key);
+      this.view.setUnreadable({ key, name, reason: entry.failure.details.reason ?? entry.failure.message });
+    else this.view.delete(key);
   }
 
   /** A key without an entry had no record at the position. */

@@ -1,8 +1,15 @@
-import type { Family } from '@podwire/shared/net/address';
 import { comparePrefixes, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
+import { compareNames } from '@podwire/shared/words/order';
 
-import { isIdle, isExhausted, hasFreeOrCooling, type BlockStats } from '../../records/block-stats.js';
-import type { Affinity, Block, BlockOwner, Handle } from '../../records/block.js';
+import { hasFreeOrCooling, isExhausted, type BlockStats } from '../../records/block-stats.js';
+import {
+  rangesAround,
+  sameOwner,
+  type Affinity,
+  type Block,
+  type BlockOwner,
+  type Handle,
+} from '../../records/block.js';
 import type { IpamConfig, Reservation } from '../../records/config.js';
 import type { Endpoint, EndpointKey, ForeignEndpoint } from '../../records/endpoint.js';
 import type { RecordKeys } from '../../records/json/keys.js';
@@ -19,322 +26,413 @@ import type {
   UnreadableRecord,
   View,
 } from '../../records/view.js';
-import { BlockIndex, BlockStatsSums, UnreadableRecords } from './block-index.js';
-import { containerIdsOf, EndpointIndex } from './endpoint-index.js';
-import { AffinityList, NameList } from './record-lists.js';
+import { BlockList } from './block-list.js';
+import { LayeredMap } from './layered-map.js';
+import { lastIndex, SortedList, TEXT_ORDER, WITHOUT_SUM, type ListOrder } from './sorted-list.js';
 
-/** A view of records that are also found by their keys. */
-export interface KeyedView extends View {
-  get(key: string): RecordValue | undefined;
-}
+/** The record of a kind. */
+export type RecordOf<Kind extends RecordValue['kind']> = Extract<RecordValue, { readonly kind: Kind }>;
 
-/** Decoded records with the indexes that decisions need. Knows nothing of revisions or stored forms. */
-export class IndexedRecords implements KeyedView {
-  readonly #keys: RecordKeys;
+const UNREADABLE_BLOCKS: ListOrder<UnreadableBlock, Prefix, undefined> = {
+  ...WITHOUT_SUM,
+  keyOf: ({ name }) => name.prefix,
+  compare: comparePrefixes,
+};
+
+/**
+ * Decoded records with the indexes that decisions need. Knows nothing of revisions or stored forms. A clone shares
+ * everything that it does not change: see {@link Snapshot.clone}.
+ */
+export class Snapshot implements View {
+  protected readonly keys: RecordKeys;
   readonly #showsAllBefore: (key: string) => boolean;
-  readonly #records = new Map<string, RecordValue>();
-  /** Keyed by what begins every affinity of the owner. */
-  readonly #affinities = new AffinityList();
-  /** Affinities of blocks that may have a free address. */
-  readonly #unspent = new AffinityList();
-  readonly #blocks: Readonly<Record<Family, Block[]>> = { 4: [], 6: [] };
-  readonly #index = new BlockIndex();
-  readonly #tallies: Readonly<Record<Family, BlockStatsSums>> = { 4: new BlockStatsSums(), 6: new BlockStatsSums() };
-  readonly #pools = new NameList<Pool>();
-  readonly #reservations = new NameList<Reservation>();
-  readonly #nodes = new NameList<Node>();
-  readonly #endpoints = new EndpointIndex();
-  readonly #unreadable = new UnreadableRecords();
+  #records = new LayeredMap<string, RecordValue>();
+  #pools: readonly Pool[] = [];
+  #reservations: readonly Reservation[] = [];
+  #nodes: readonly Node[] = [];
+  #blocks = new BlockList();
+  /** By what begins every affinity's key of the owner; in the order of their blocks. */
+  #affinities = new LayeredMap<string, readonly Affinity[]>();
+  /** Those of blocks that may have a free address. */
+  #usableAffinities = new LayeredMap<string, readonly Affinity[]>();
+  /** Keys of all endpoints. */
+  #endpoints = new SortedList(TEXT_ORDER);
+  /** Keys of other writers' endpoints. */
+  #foreignEndpoints = new SortedList(TEXT_ORDER);
+  /** Keys of endpoints by a hash of the container's ID, which takes a fraction of the memory of the ID. */
+  #ofContainers = new LayeredMap<number, readonly string[]>();
+  #unreadable = new LayeredMap<string, UnreadableRecord>();
+  #unreadableBlocks = new SortedList(UNREADABLE_BLOCKS);
 
   /** @param showsAllBefore - whether all commits before the last write of the key's record are applied */
   constructor(keys: RecordKeys, showsAllBefore: (key: string) => boolean) {
-    this.#keys = keys;
+    this.keys = keys;
     this.#showsAllBefore = showsAllBefore;
   }
 
+  /**
+   * A snapshot that shows these records and its own changes. This one must not change while the clone is in use.
+   * @param showsAllBefore - as for the constructor
+   */
+  clone(showsAllBefore: (key: string) => boolean): Snapshot {
+    const clone = new Snapshot(this.keys, showsAllBefore);
+    clone.#records = new LayeredMap(this.#records);
+    clone.#pools = this.#pools;
+    clone.#reservations = this.#reservations;
+    clone.#nodes = this.#nodes;
+    clone.#blocks = this.#blocks;
+    clone.#affinities = new LayeredMap(this.#affinities);
+    clone.#usableAffinities = new LayeredMap(this.#usableAffinities);
+    clone.#endpoints = this.#endpoints;
+    clone.#foreignEndpoints = this.#foreignEndpoints;
+    clone.#ofContainers = new LayeredMap(this.#ofContainers);
+    clone.#unreadable = new LayeredMap(this.#unreadable);
+    clone.#unreadableBlocks = this.#unreadableBlocks;
+    return clone;
+  }
+
+  /** The record of a key. */
   get(key: string): RecordValue | undefined {
     return this.#records.get(key);
   }
 
   set(key: string, record: RecordValue): void {
     const before = this.#records.get(key);
-    if (before?.kind === 'block' && record.kind === 'block') {
-      this.#replaceBlock({ key, before: before.value, block: record.value });
-      return;
-    }
-    if (before) this.delete(key);
-    else this.#clearUnreadable(key);
+    if (before && before.kind !== record.kind) this.delete(key);
+    if (!before) this.#clearUnreadable(key);
     this.#records.set(key, record);
-    if (record.kind === 'pool') this.#pools.set(key, record.value);
-    if (record.kind === 'reservation') this.#reservations.set(key, record.value);
-    if (record.kind === 'node') this.#nodes.set(key, record.value);
-    if (isEndpoint(record)) this.#endpoints.add(key, record);
-    if (record.kind === 'block') this.#insertBlock(record.value);
-    if (record.kind === 'affinity') {
-      const { owner, block } = record.value;
-      this.#affinities.set(this.#keys.affinitiesOf(owner), key, record.value);
-      this.#updateUnspent(owner, block);
+    switch (record.kind) {
+      case 'pool':
+        this.#pools = withItem(this.#pools, record.value, compareNames);
+        break;
+      case 'reservation':
+        this.#reservations = withItem(this.#reservations, record.value, compareNames);
+        break;
+      case 'node':
+        this.#nodes = withItem(this.#nodes, record.value, compareNames);
+        break;
+      case 'block':
+        this.#listBlock(record.value, before?.kind === 'block' ? before.value : undefined);
+        break;
+      case 'affinity':
+        this.#listAffinity(record.value);
+        break;
+      case 'endpoint':
+      case 'foreignEndpoint':
+        if (before?.kind === 'endpoint' || before?.kind === 'foreignEndpoint') this.#unlistContainers(key, before);
+        this.#listEndpoint(key, record);
+        break;
+      case 'handle':
+      case 'config':
+      case 'clusterInformation':
+      case 'requestPolicies':
     }
   }
 
   /** Replaces a record by an unreadable one. */
   setUnreadable(record: UnreadableRecord): void {
     this.delete(record.key);
-    this.#unreadable.set(record);
+    this.#unreadable.set(record.key, record);
+    if (isBlock(record)) this.#unreadableBlocks = this.#unreadableBlocks.with(record);
   }
 
+  /** Removes a record, readable or not. */
   delete(key: string): void {
     this.#clearUnreadable(key);
     const record = this.#records.get(key);
     if (!record) return;
     this.#records.delete(key);
-    if (record.kind === 'pool') this.#pools.delete(key);
-    if (record.kind === 'reservation') this.#reservations.delete(key);
-    if (record.kind === 'node') this.#nodes.delete(key);
-    if (isEndpoint(record)) this.#endpoints.delete(key, record);
-    if (record.kind === 'block') this.#removeBlock(record.value);
-    if (record.kind === 'affinity') {
-      const owner = this.#keys.affinitiesOf(record.value.owner);
-      this.#affinities.delete(owner, key);
-      this.#unspent.delete(owner, key);
-      this.#reindexBlock(record.value.block);
+    switch (record.kind) {
+      case 'pool':
+        this.#pools = withoutItem(this.#pools, record.value, compareNames);
+        break;
+      case 'reservation':
+        this.#reservations = withoutItem(this.#reservations, record.value, compareNames);
+        break;
+      case 'node':
+        this.#nodes = withoutItem(this.#nodes, record.value, compareNames);
+        break;
+      case 'block':
+        this.#blocks = this.#blocks.without(record.value);
+        this.#updateUsable(record.value.owner, record.value.prefix);
+        break;
+      case 'affinity':
+        this.#unlistAffinity(record.value);
+        break;
+      case 'endpoint':
+      case 'foreignEndpoint':
+        this.#endpoints = this.#endpoints.without(key);
+        this.#foreignEndpoints = this.#foreignEndpoints.without(key);
+        this.#unlistContainers(key, record);
+        break;
+      case 'handle':
+      case 'config':
+      case 'clusterInformation':
+      case 'requestPolicies':
     }
   }
 
-  /** Removes the unreadable record of a key. */
   #clearUnreadable(key: string): void {
-    if (!this.#unreadable.isEmpty) this.#unreadable.delete(key);
+    const record = this.#unreadable.get(key);
+    if (!record) return;
+    this.#unreadable.delete(key);
+    if (isBlock(record)) this.#unreadableBlocks = this.#unreadableBlocks.without(record.name.prefix);
   }
 
-  pools(): readonly Pool[] {
-    return this.#pools.sorted();
+  #listBlock(block: Block, before: Block | undefined): void {
+    const { owner, prefix } = block;
+    this.#blocks = this.#blocks.with(block, owner && this.affinity(owner, prefix));
+    const isSame = before && sameOwner(before.owner, owner) && hasFreeOrCooling(before) === hasFreeOrCooling(block);
+    if (isSame) return;
+    this.#updateUsable(before?.owner, prefix);
+    this.#updateUsable(owner, prefix);
   }
 
-  pool(name: string): Pool | undefined {
-    const record = this.get(this.#keys.pool(name));
-    return record?.kind === 'pool' ? record.value : undefined;
+  #listAffinity(affinity: Affinity): void {
+    const owner = this.keys.affinitiesOf(affinity.owner);
+    this.#affinities.set(owner, withItem(this.#affinities.get(owner) ?? [], affinity, compareBlocks));
+    this.#updateUsable(affinity.owner, affinity.block);
+    this.#relistBlock(affinity.block);
+  }
+
+  #unlistAffinity(affinity: Affinity): void {
+    const owner = this.keys.affinitiesOf(affinity.owner);
+    for (const affinities of [this.#affinities, this.#usableAffinities]) {
+      const rest = withoutItem(affinities.get(owner) ?? [], affinity, compareBlocks);
+      if (rest.length > 0) affinities.set(owner, rest);
+      else affinities.delete(owner);
+    }
+    this.#relistBlock(affinity.block);
+  }
+
+  /** Evaluates again whether a block lacks an affinity. */
+  #relistBlock(prefix: Prefix): void {
+    const block = this.block(prefix);
+    if (block) this.#blocks = this.#blocks.with(block, block.owner && this.affinity(block.owner, prefix));
+  }
+
+  /** Adds an owner's affinity to the usable ones, or removes it. */
+  #updateUsable(owner: BlockOwner | undefined, block: Prefix): void {
+    const affinity = owner && this.affinity(owner, block);
+    if (!affinity) return;
+    const ownerKey = this.keys.affinitiesOf(owner);
+    const known = this.#usableAffinities.get(ownerKey) ?? [];
+    const change = isExhausted(affinity, this.block(block)) ? withoutItem : withItem;
+    this.#usableAffinities.set(ownerKey, change(known, affinity, compareBlocks));
+  }
+
+  #listEndpoint(key: string, record: EndpointRecord): void {
+    if (this.#endpoints.get(key) === undefined) this.#endpoints = this.#endpoints.with(key);
+    if (record.kind === 'foreignEndpoint') this.#foreignEndpoints = this.#foreignEndpoints.with(key);
+    for (const hash of containerIdsOf(record).map(hashOf)) {
+      const known = this.#ofContainers.get(hash) ?? [];
+      if (!known.includes(key)) this.#ofContainers.set(hash, [...known, key]);
+    }
+  }
+
+  #unlistContainers(key: string, record: EndpointRecord): void {
+    for (const hash of containerIdsOf(record).map(hashOf)) {
+      const rest = (this.#ofContainers.get(hash) ?? []).filter((known) => known !== key);
+      if (rest.length > 0) this.#ofContainers.set(hash, rest);
+      else this.#ofContainers.delete(hash);
+    }
   }
 
   showsAllBefore(record: RecordValue): boolean {
-    return this.#showsAllBefore(this.#keys.of(record));
+    return this.#showsAllBefore(this.keys.of(record));
+  }
+
+  pools(): readonly Pool[] {
+    return this.#pools;
+  }
+
+  pool(name: string): Pool | undefined {
+    return this.#recordOf('pool', this.keys.pool(name))?.value;
   }
 
   block(prefix: Prefix): Block | undefined {
-    const record = this.get(this.#keys.block(prefix));
-    return record?.kind === 'block' ? record.value : undefined;
+    return this.#recordOf('block', this.keys.block(prefix))?.value;
   }
 
-  *blocksIn(prefix: Prefix): Generator<Block, void, void> {
-    const blocks = this.#blocks[prefix.family];
-    for (let index = lowerBound(blocks, prefix); index < blocks.length; index++) {
-      const block = blocks[index];
-      if (!block || !prefixContains(prefix, block.prefix)) return;
-      yield block;
-    }
+  blocksIn(prefix: Prefix): Iterable<Block> {
+    return this.#blocks.within(prefix);
   }
 
   blockStatsIn(prefix: Prefix): BlockStats {
-    return this.#tallies[prefix.family].within(prefix);
+    return this.#blocks.statsWithin(prefix);
   }
 
   blocksWithRoomIn(prefix: Prefix): Iterable<Block> {
-    return this.#blocksOf(this.#index.roomyIn(prefix));
+    return this.#blocks.within(prefix, 'withRoom');
   }
 
   idleBlocksIn(prefix: Prefix): Iterable<Block> {
-    return this.#blocksOf(this.#index.idleIn(prefix));
+    return this.#blocks.within(prefix, 'idle');
   }
 
   blocksWithoutAffinityIn(prefix: Prefix): Iterable<Block> {
-    return this.#blocksOf(this.#index.looseIn(prefix));
+    return this.#blocks.within(prefix, 'withoutAffinity');
   }
 
   consecutiveBlocks(first: Prefix): number {
-    return this.#index.consecutiveFrom(first);
-  }
-
-  *#blocksOf(prefixes: Iterable<Prefix>): Generator<Block, void, void> {
-    for (const prefix of prefixes) {
-      const block = this.block(prefix);
-      if (block) yield block;
-    }
+    return this.#blocks.consecutiveFrom(first);
   }
 
   affinitiesOf(owner: BlockOwner): readonly Affinity[] {
-    return this.#affinities.of(this.#keys.affinitiesOf(owner));
+    return this.#affinities.get(this.keys.affinitiesOf(owner)) ?? [];
   }
 
   usableAffinitiesOf(owner: BlockOwner): readonly Affinity[] {
-    return this.#unspent.of(this.#keys.affinitiesOf(owner));
+    return this.#usableAffinities.get(this.keys.affinitiesOf(owner)) ?? [];
   }
 
   affinity(owner: BlockOwner, block: Prefix): Affinity | undefined {
-    const record = this.get(this.#keys.affinity(owner, block));
-    return record?.kind === 'affinity' ? record.value : undefined;
+    return this.#recordOf('affinity', this.keys.affinity(owner, block))?.value;
   }
 
   handle(id: string): Handle | undefined {
-    const record = this.get(this.#keys.handle(id));
-    return record?.kind === 'handle' ? record.value : undefined;
+    return this.#recordOf('handle', this.keys.handle(id))?.value;
   }
 
   endpoint(key: EndpointKey): Endpoint | undefined {
-    const record = this.get(this.#keys.endpoint(key));
-    return record?.kind === 'endpoint' ? record.value : undefined;
+    return this.#recordOf('endpoint', this.keys.endpoint(key))?.value;
   }
 
   config(): IpamConfig | undefined {
-    const record = this.get(this.#keys.config);
-    return record?.kind === 'config' ? record.value : undefined;
+    return this.#recordOf('config', this.keys.config)?.value;
   }
 
   isLocked(): boolean {
-    const record = this.get(this.#keys.clusterInformation);
-    return record?.kind === 'clusterInformation' && record.value.isLocked;
+    return this.#recordOf('clusterInformation', this.keys.clusterInformation)?.value.isLocked ?? false;
   }
 
   reservations(): readonly Reservation[] {
-    return this.#reservations.sorted();
+    return this.#reservations;
   }
 
   reservation(name: string): Reservation | undefined {
-    const record = this.get(this.#keys.reservation(name));
-    return record?.kind === 'reservation' ? record.value : undefined;
+    return this.#recordOf('reservation', this.keys.reservation(name))?.value;
   }
 
   requestPolicies(): RequestPolicies {
-    const record = this.get(this.#keys.requestPolicies);
-    return record?.kind === 'requestPolicies' ? record.value : [];
+    return this.#recordOf('requestPolicies', this.keys.requestPolicies)?.value ?? [];
   }
 
   nodes(): readonly Node[] {
-    return this.#nodes.sorted();
+    return this.#nodes;
   }
 
   node(name: string): Node | undefined {
-    const record = this.get(this.#keys.node(name));
-    return record?.kind === 'node' ? record.value : undefined;
+    return this.#recordOf('node', this.keys.node(name))?.value;
   }
 
-  *handles(): Generator<Handle, void, void> {
+  *handles(): Iterable<Handle> {
     for (const record of this.#records.values()) if (record.kind === 'handle') yield record.value;
   }
 
-  *affinities(): Generator<Affinity, void, void> {
-    yield* this.#affinities.all();
+  *affinities(): Iterable<Affinity> {
+    for (const ofOwner of this.#affinities.values()) yield* ofOwner;
   }
 
-  *endpoints(): Generator<StoredEndpoint, void, void> {
-    yield* this.endpointsAfter('');
+  endpoints(): Iterable<StoredEndpoint> {
+    return this.endpointsAfter('');
   }
 
-  *endpointsAfter(after: string): Generator<StoredEndpoint, void, void> {
+  *endpointsAfter(after: string): Iterable<StoredEndpoint> {
     for (const record of this.allEndpointsAfter(after)) if (record.kind === 'endpoint') yield record;
   }
 
-  *allEndpointsAfter(after: string): Generator<EndpointRecord, void, void> {
-    yield* this.#endpointsAt(this.#endpoints.behind(this.#keys.endpoints + after));
+  *allEndpointsAfter(after: string): Iterable<EndpointRecord> {
+    const first = this.keys.endpoints + after;
+    for (const record of this.#endpointsAt(this.#endpoints.from(first)))
+      if (this.keys.endpoint(record.key) !== first) yield record;
   }
 
-  *foreignEndpoints(): Generator<StoredForeignEndpoint, void, void> {
-    for (const record of this.#endpointsAt(this.#endpoints.foreign()))
+  *foreignEndpoints(): Iterable<StoredForeignEndpoint> {
+    for (const record of this.#endpointsAt(this.#foreignEndpoints.from('')))
       if (record.kind === 'foreignEndpoint') yield record;
   }
 
   foreignEndpoint(key: EndpointKey): ForeignEndpoint | undefined {
-    const record = this.get(this.#keys.endpoint(key));
-    return record?.kind === 'foreignEndpoint' ? record.value : undefined;
+    return this.#recordOf('foreignEndpoint', this.keys.endpoint(key))?.value;
   }
 
-  *endpointsOfContainer(containerId: string): Generator<EndpointRecord, void, void> {
-    for (const record of this.#endpointsAt(this.#endpoints.ofContainer(containerId)))
+  *endpointsOfContainer(containerId: string): Iterable<EndpointRecord> {
+    for (const record of this.#endpointsAt(this.#ofContainers.get(hashOf(containerId)) ?? []))
       if (containerIdsOf(record).includes(containerId)) yield record;
   }
 
-  *#endpointsAt(keys: Iterable<string>): Generator<EndpointRecord, void, void> {
+  *#endpointsAt(keys: Iterable<string>): Iterable<EndpointRecord> {
     for (const key of keys) {
       const record = this.get(key);
-      if (record && isEndpoint(record)) yield record;
+      if (record?.kind === 'endpoint' || record?.kind === 'foreignEndpoint') yield record;
     }
   }
 
   unreadable(): Iterable<UnreadableRecord> {
-    return this.#unreadable.all();
+    return this.#unreadable.values();
   }
 
   unreadableRecord(name: RecordName): UnreadableRecord | undefined {
-    return this.#unreadable.isEmpty ? undefined : this.#unreadable.get(this.#keys.ofName(name));
+    return this.#unreadable.get(this.keys.ofName(name));
   }
 
   unreadableBlock(prefix: Prefix): UnreadableBlock | undefined {
-    return this.#unreadable.blockAcross(prefix);
+    const [within] = this.#unreadableBlocks.from(prefix);
+    if (within && prefixContains(prefix, within.name.prefix)) return within;
+    for (const range of rangesAround(prefix)) {
+      const around = this.#unreadableBlocks.get(range);
+      if (around) return around;
+    }
+    return undefined;
   }
 
-  #insertBlock(block: Block): void {
-    const blocks = this.#blocks[block.prefix.family];
-    blocks.splice(lowerBound(blocks, block.prefix), 0, block);
-    this.#index.add(block, this.#ownerAffinity(block));
-    this.#tallies[block.prefix.family].put(block);
-    if (block.owner) this.#updateUnspent(block.owner, block.prefix);
-  }
-
-  /** Most changes of a block do not concern the indexes. */
-  #replaceBlock({ key, before, block }: { key: string; before: Block; block: Block }): void {
-    const blocks = this.#blocks[block.prefix.family];
-    this.#records.set(key, { kind: 'block', value: block });
-    blocks[lowerBound(blocks, block.prefix)] = block;
-    this.#tallies[block.prefix.family].put(block);
-    const isSame = sameOwner(before.owner, block.owner) && hasFreeOrCooling(before) === hasFreeOrCooling(block);
-    if (!isSame || isIdle(before) !== isIdle(block)) this.#index.update(block, this.#ownerAffinity(block));
-    if (isSame) return;
-    for (const owner of [before.owner, block.owner]) if (owner) this.#updateUnspent(owner, block.prefix);
-  }
-
-  /** Evaluates again whether an affinity leads to a block. */
-  #reindexBlock(prefix: Prefix): void {
-    const block = this.block(prefix);
-    if (block) this.#index.update(block, this.#ownerAffinity(block));
-  }
-
-  #ownerAffinity({ owner, prefix }: Block): Affinity | undefined {
-    return owner && this.affinity(owner, prefix);
-  }
-
-  /** Adds or removes an affinity in the unspent ones. */
-  #updateUnspent(owner: BlockOwner, block: Prefix): void {
-    const affinity = this.affinity(owner, block);
-    if (!affinity) return;
-    this.#reindexBlock(block);
-    const [ownerKey, key] = [this.#keys.affinitiesOf(owner), this.#keys.affinity(owner, block)];
-    if (isExhausted(affinity, this.block(block))) this.#unspent.delete(ownerKey, key);
-    else this.#unspent.set(ownerKey, key, affinity);
-  }
-
-  #removeBlock(block: Block): void {
-    const blocks = this.#blocks[block.prefix.family];
-    blocks.splice(lowerBound(blocks, block.prefix), 1);
-    this.#index.delete(block);
-    this.#tallies[block.prefix.family].delete(block.prefix);
-    if (block.owner) this.#updateUnspent(block.owner, block.prefix);
+  #recordOf<Kind extends RecordValue['kind']>(kind: Kind, key: string): RecordOf<Kind> | undefined {
+    const record = this.#records.get(key);
+    return record && isOfKind(record, kind) ? record : undefined;
   }
 }
 
-function sameOwner(a: BlockOwner | undefined, b: BlockOwner | undefined): boolean {
-  return a?.kind === b?.kind && a?.name === b?.name;
+function isOfKind<Kind extends RecordValue['kind']>(record: RecordValue, kind: Kind): record is RecordOf<Kind> {
+  return record.kind === kind;
 }
 
-function isEndpoint(record: RecordValue): record is EndpointRecord & RecordValue {
-  return record.kind === 'endpoint' || record.kind === 'foreignEndpoint';
+function isBlock(record: UnreadableRecord): record is UnreadableBlock {
+  return record.name.kind === 'block';
 }
 
-/** Index of the first block not before the prefix. */
-function lowerBound(blocks: readonly Block[], prefix: Prefix): number {
-  let low = 0;
-  for (let high = blocks.length; low < high;) {
-    const middle = (low + high) >>> 1;
-    const block = blocks[middle];
-    if (block && comparePrefixes(block.prefix, prefix) < 0) low = middle + 1;
-    else high = middle;
-  }
-  return low;
+function compareBlocks(a: Affinity, b: Affinity): number {
+  return comparePrefixes(a.block, b.block);
+}
+
+/** A list in order with an item, which replaces an equal one. */
+function withItem<Item>(items: readonly Item[], item: Item, compare: (a: Item, b: Item) => number): readonly Item[] {
+  const index = lastIndex(items, (known) => compare(known, item) <= 0);
+  const known = items[index];
+  const isReplaced = known !== undefined && compare(known, item) === 0;
+  return isReplaced ? items.with(index, item) : items.toSpliced(index + 1, 0, item);
+}
+
+/** A list in order without the item that equals another one. */
+function withoutItem<Item>(items: readonly Item[], item: Item, compare: (a: Item, b: Item) => number): readonly Item[] {
+  const index = lastIndex(items, (known) => compare(known, item) <= 0);
+  const known = items[index];
+  return known !== undefined && compare(known, item) === 0 ? items.toSpliced(index, 1) : items;
+}
+
+/** The containers of an endpoint, and of those whose key it took over. */
+function containerIdsOf(record: EndpointRecord): string[] {
+  if (record.kind === 'foreignEndpoint') return [record.value.containerId];
+  const { attachment, replaced = [] } = record.value;
+  const former = replaced.map((one) =>
+    one.kind === 'endpoint' ? one.value.attachment.containerId : one.value.containerId,
+  );
+  return [...new Set([attachment.containerId, ...former])];
+}
+
+/** Not below 0, and small enough for V8 to store without a heap object. */
+function hashOf(text: string): number {
+  let hash = 0;
+  for (let index = 0; index < text.length; index++) hash = (Math.imul(hash, 31) + text.charCodeAt(index)) | 0;
+  return hash & 0x3fff_ffff;
 }

@@ -6,13 +6,13 @@ import { attributesAt, ordinalsWhere, validateBlock, type Block } from '../../re
 import { endpointKey, type Endpoint } from '../../records/endpoint.js';
 import type { RecordKeys } from '../../records/json/keys.js';
 import { decodeRecord } from '../../records/json/registry.js';
-import { MapView } from '../../records/testing/map-view.js';
+import { TestView } from '../../testing/test-view.js';
 import type { Store } from '../store.js';
 
 /** Every record of a store. */
-export async function readAll(store: Store, keys: RecordKeys): Promise<MapView> {
+export async function readAll(store: Store, keys: RecordKeys): Promise<TestView> {
   const { records } = await store.list(keys.root, new AbortController().signal);
-  const view = new MapView();
+  const view = new TestView();
   for (const { key, value } of records) {
     const name = keys.parse(key);
     const record = name && decodeRecord(key, name, value).record;
@@ -22,14 +22,14 @@ export async function readAll(store: Store, keys: RecordKeys): Promise<MapView> 
 }
 
 /** Number of addresses that are held. */
-export function countHeld(view: MapView): number {
+export function countHeld(view: TestView): number {
   return view
     .blocks()
     .reduce((sum, block) => sum + ordinalsWhere(block, ({ handleId }) => handleId !== undefined).length, 0);
 }
 
 /** The address that each handle has, as a CIDR of full length; its last where there are several. */
-export function heldByHandle(view: MapView): ReadonlyMap<string, string> {
+export function heldByHandle(view: TestView): ReadonlyMap<string, string> {
   const held = new Map<string, string>();
   for (const block of view.blocks()) {
     block.allocations.forEach((_, ordinal) => {
@@ -41,7 +41,7 @@ export function heldByHandle(view: MapView): ReadonlyMap<string, string> {
 }
 
 /** Every violation of I1–I3, P1 or P2 of DESIGN.md in the records, one line each. Reads everything, in the obvious way. */
-export function inconsistencies(view: MapView, nowMs: number): string[] {
+export function inconsistencies(view: TestView, nowMs: number): string[] {
   return [
     ...poolFaults(view),
     ...blockFaults(view, nowMs),
@@ -51,7 +51,7 @@ export function inconsistencies(view: MapView, nowMs: number): string[] {
   ];
 }
 
-function poolFaults(view: MapView): string[] {
+function poolFaults(view: TestView): string[] {
   const pools = view.pools();
   return pools.flatMap((pool) =>
     pools
@@ -60,7 +60,7 @@ function poolFaults(view: MapView): string[] {
   );
 }
 
-function blockFaults(view: MapView, nowMs: number): string[] {
+function blockFaults(view: TestView, nowMs: number): string[] {
   const blocks = view.blocks();
   return blocks.flatMap((block) => {
     const name = `block ${formatPrefix(block.prefix)}`;
@@ -91,7 +91,7 @@ function heldIn(block: Block) {
   });
 }
 
-function affinityFaults(view: MapView): string[] {
+function affinityFaults(view: TestView): string[] {
   return view.all('affinity').flatMap(({ value: { owner, block } }) => {
     const actual = view.block(block)?.owner;
     const named = actual?.kind === owner.kind && actual.name === owner.name;
@@ -99,7 +99,7 @@ function affinityFaults(view: MapView): string[] {
   });
 }
 
-function handleFaults(view: MapView): string[] {
+function handleFaults(view: TestView): string[] {
   const counted = new Map<string, number>();
   for (const block of view.blocks()) {
     for (const index of block.allocations) {
@@ -118,7 +118,7 @@ function handleFaults(view: MapView): string[] {
     .map((entry) => `handle ${entry}: ${stored.get(entry) ?? 0} stored, ${counted.get(entry) ?? 0} counted`);
 }
 
-function endpointFaults(view: MapView): string[] {
+function endpointFaults(view: TestView): string[] {
   const recorded = view.all('endpoint').flatMap(({ key, value }) => {
     const replaced = (value.replaced ?? []).flatMap((one) => (one.kind === 'endpoint' ? [one.value] : []));
     return [value, ...replaced].map((each) => ({ key, value: each }));
@@ -131,7 +131,7 @@ function endpointFaults(view: MapView): string[] {
   });
 }
 
-function heldBy(view: MapView, { attachment }: Endpoint): string[] {
+function heldBy(view: TestView, { attachment }: Endpoint): string[] {
   return view.blocks().flatMap((block) =>
     ordinalsWhere(block, belongsTo(attachment)).map((ordinal) => {
       const address = hostPrefix(addressAt(block.prefix, ordinal));

@@ -66,11 +66,11 @@ describe('a draft', () => {
     const draft = new Draft(mirror, keys, { marksReleases: false });
     draft.fold([change('put', record)]);
     const { writes } = draft.build();
-    expect(draft.showsAllBefore({ kind: 'pool', value: pool('p') }), 'while it is not committed').toBe(false);
+    expect(draft.view.showsAllBefore({ kind: 'pool', value: pool('p') }), 'while it is not committed').toBe(false);
     // Committed after another replica’s change, of revision 2, which the watch has not delivered yet.
     mirror.applyOwn(3, writes, { poolsCompared: false });
     const shows = () =>
-      new Draft(mirror, keys, { marksReleases: false }).showsAllBefore({ kind: 'pool', value: pool('p') });
+      new Draft(mirror, keys, { marksReleases: false }).view.showsAllBefore({ kind: 'pool', value: pool('p') });
     expect([mirror.view.pool('p')?.name, shows()]).toEqual(['p', false]);
     for (const id of ['a', 'b']) {
       const puts = [
@@ -82,7 +82,7 @@ describe('a draft', () => {
     }
     const expecting = new Draft(mirror, keys, { marksReleases: false });
     expecting.fold([change('expect', record)]);
-    expect(expecting.showsAllBefore({ kind: 'pool', value: pool('p') })).toBe(true);
+    expect(expecting.view.showsAllBefore({ kind: 'pool', value: pool('p') })).toBe(true);
   });
 
   it('lists compared records as stored, beside written ones', async () => {
@@ -107,10 +107,10 @@ describe('a draft', () => {
         .map(({ name }) => name)
         .sort();
     const draft = await draftOver([...compared, ...others]);
-    const before = listed(draft);
+    const before = listed(draft.view);
     draft.fold(compared.map((record) => change('expect', record)));
     draft.fold(others.map((record) => change('put', record)));
-    expect(listed(draft)).toEqual(before);
+    expect(listed(draft.view)).toEqual(before);
     expect(before).toHaveLength(16);
   });
 
@@ -131,14 +131,14 @@ describe('a draft', () => {
       change('put', { kind: 'affinity', value: affinity('10.0.0.0/30') }),
       change('delete', { kind: 'handle', value: handle('old', 1) }),
     ]);
-    const blocks = [...draft.blocksIn(prefix('10.0.0.0/27'))].map((item) => item.prefix);
+    const blocks = [...draft.view.blocksIn(prefix('10.0.0.0/27'))].map((item) => item.prefix);
     expect(blocks).toEqual(['10.0.0.4/30', '10.0.0.8/30', '10.0.0.12/30', '10.0.0.16/30'].map(prefix));
-    expect(draft.pools().map(({ name }) => name)).toEqual(['a', 'b']);
-    expect(draft.pool('a')).toEqual(pool('a'));
-    expect(draft.affinitiesOf(owner)).toEqual([affinity('10.0.0.0/30'), affinity('10.0.0.8/30')]);
-    expect(draft.affinity(owner, prefix('10.0.0.0/30'))).toEqual(affinity('10.0.0.0/30'));
-    expect(draft.handle('old')).toBeUndefined();
-    expect(draft.block(prefix('10.0.0.0/30'))).toBeUndefined();
+    expect(draft.view.pools().map(({ name }) => name)).toEqual(['a', 'b']);
+    expect(draft.view.pool('a')).toEqual(pool('a'));
+    expect(draft.view.affinitiesOf(owner)).toEqual([affinity('10.0.0.0/30'), affinity('10.0.0.8/30')]);
+    expect(draft.view.affinity(owner, prefix('10.0.0.0/30'))).toEqual(affinity('10.0.0.0/30'));
+    expect(draft.view.handle('old')).toBeUndefined();
+    expect(draft.view.block(prefix('10.0.0.0/30'))).toBeUndefined();
   });
 
   it('compares every named record with its seen revision, and writes each once', async () => {
@@ -281,13 +281,13 @@ describe('lists of records by name', () => {
     });
     const draft = await draftOver([named('a'), named('c'), named('d')]);
     draft.fold([change('put', named('b')), change('delete', named('d')), change('put', named('c', []))]);
-    expect(draft.reservations().map(({ name, prefixes }) => [name, prefixes.length])).toEqual([
+    expect(draft.view.reservations().map(({ name, prefixes }) => [name, prefixes.length])).toEqual([
       ['a', 1],
       ['b', 1],
       ['c', 0],
     ]);
-    expect(draft.reservation('d')).toBeUndefined();
-    expect(draft.reservation('a')?.name).toBe('a');
+    expect(draft.view.reservation('d')).toBeUndefined();
+    expect(draft.view.reservation('a')?.name).toBe('a');
   });
 });
 

@@ -3,10 +3,10 @@ import type { HistoryEntry } from '../../records/history.js';
 import { encodeHistoryEntry } from '../../records/json/history.js';
 import type { RecordKeys } from '../../records/json/keys.js';
 import { serialize, writeRecord, type DecodedRecord } from '../../records/json/registry.js';
-import type { Change, RecordChange, RecordValue } from '../../records/view.js';
+import type { Change, RecordChange, RecordValue, View } from '../../records/view.js';
 import type { Mirror, DoubtfulRecords } from '../mirror/mirror.js';
 import type { OwnWrite } from '../mirror/own-writes.js';
-import { PendingView } from '../mirror/pending-view.js';
+import type { Snapshot } from '../mirror/snapshot.js';
 import type { Comparison, Transaction } from '../store.js';
 
 /** A change with the key of its record. */
@@ -26,6 +26,14 @@ export interface DraftedTransaction {
   readonly doubtful: DoubtfulRecords;
 }
 
+/** What the folded decisions do with a record that they name. */
+interface TouchedRecord {
+  /** Whether it is put or deleted, not only compared. */
+  readonly written: boolean;
+  /** Key of the record whose stored form provides unknown fields of a new record. */
+  readonly likeKey: string | undefined;
+}
+
 interface DraftOptions {
   /**
    * Whether releases are marked, and allocations compared with the marks: needed where a transaction may be executed
@@ -37,10 +45,16 @@ interface DraftOptions {
 }
 
 /**
- * The mirror with the changes of the decisions folded so far: what the next decision of the same transaction sees. Lives
- * within one turn of the event loop, in which the mirror stands still.
+ * The changes of the decisions folded so far into one transaction. Lives within one turn of the event loop, in which the
+ * mirror stands still.
  */
-export class Draft extends PendingView {
+export class Draft {
+  readonly #mirror: Mirror;
+  readonly #keys: RecordKeys;
+  /** The mirror's until the first change, then a clone of it. */
+  #view: Snapshot;
+  /** By key. */
+  readonly #touched = new Map<string, TouchedRecord>();
   readonly #history: HistoryEntry[] = [];
   /** By the key of the mark: when it was released, in epoch milliseconds. */
   readonly #released = new Map<string, number>();
@@ -62,14 +76,21 @@ export class Draft extends PendingView {
   #lastEstimate: { readonly changes: readonly Change[]; readonly bytes: number } | undefined;
 
   constructor(mirror: Mirror, keys: RecordKeys, { marksReleases, keepsHistory = true }: DraftOptions) {
-    super(mirror, keys);
+    this.#mirror = mirror;
+    this.#keys = keys;
+    this.#view = mirror.view;
     this.#marksReleases = marksReleases;
     this.#keepsHistory = keepsHistory;
   }
 
+  /** The datastore with the folded changes: what the next decision of the same transaction sees. */
+  get view(): View {
+    return this.#view;
+  }
+
   /** Whether there is something to commit. */
   get isEmpty(): boolean {
-    return this.touched.size === 0 && !this.#poolsCompared && this.#history.length === 0 && this.#released.size === 0;
+    return this.#touched.size === 0 && !this.#poolsCompared && this.#history.length === 0 && this.#released.size === 0;
   }
 
   /** Whether the transaction compares a record for the change. */
@@ -85,11 +106,11 @@ export class Draft extends PendingView {
     const fresh = new Set<string>();
     const written = new Set<string>();
     for (const { change, key } of this.#withKeys(changes)) {
-      const before = this.touched.get(key);
+      const before = this.#touched.get(key);
       if (!before) fresh.add(key);
       if (change.type !== 'expect' && !before?.written) written.add(key);
     }
-    let comparisons = this.touched.size + fresh.size + this.#unreleased.size;
+    let comparisons = this.#touched.size + fresh.size + this.#unreleased.size;
     let writes = this.#writtenCount + written.size + this.#history.length + this.#released.size;
     let poolsCompared = this.#poolsCompared;
     let lockCompared = this.#lockCompared;
@@ -124,9 +145,9 @@ export class Draft extends PendingView {
     for (const change of changes) if (!namesRecord(change)) bytes += NEW_RECORD_BYTES;
     for (const { change, key } of this.#withKeys(changes)) {
       if (change.type !== 'put') continue;
-      bytes += this.touched.get(key)?.written
+      bytes += this.#touched.get(key)?.written
         ? ALLOCATION_BYTES
-        : NEW_RECORD_BYTES + Math.max(this.mirror.storedBytes(key), newRecordBytes(change.record));
+        : NEW_RECORD_BYTES + Math.max(this.#mirror.storedBytes(key), newRecordBytes(change.record));
     }
     return bytes;
   }
@@ -138,7 +159,7 @@ export class Draft extends PendingView {
    */
   fold(changes: readonly Change[]): readonly string[] {
     const keyed = this.#withKeys(changes);
-    for (const { key } of keyed) this.mirror.stored(key);
+    for (const { key } of keyed) this.#mirror.stored(key);
     this.#bytes += this.#bytesOf(changes);
     this.#lastEstimate = undefined;
     for (const change of changes) {
@@ -154,7 +175,7 @@ export class Draft extends PendingView {
   }
 
   #needsNoLock(change: Change): boolean {
-    return this.keys.hasLock && isForbiddenByLock(change);
+    return this.#keys.hasLock && isForbiddenByLock(change);
   }
 
   #log(entry: HistoryEntry): void {
@@ -167,34 +188,35 @@ export class Draft extends PendingView {
     const puts: Transaction['puts'][number][] = [];
     const deletes: string[] = [];
     const writes: OwnWrite[] = [];
-    for (const [key, { record, written, likeKey }] of this.touched) {
-      const modRevision = this.mirror.modRevision(key);
+    for (const [key, { written, likeKey }] of this.#touched) {
+      const modRevision = this.#mirror.modRevision(key);
       comparisons.push({ type: 'record', key, modRevision });
       if (!written) continue;
-      const made = record && writeRecord(record, this.mirror.stored(key) ?? this.#storedLike(likeKey));
+      const record = this.#view.get(key);
+      const made = record && writeRecord(record, this.#mirror.stored(key) ?? this.#storedLike(likeKey));
       const value = made?.bytes;
       if (value) puts.push({ key, value });
       else if (modRevision !== 0) deletes.push(key);
       writes.push({ key, decoded: made?.decoded, value });
     }
     for (const entry of this.#history)
-      puts.push({ key: this.keys.historyEntry(entry), value: serialize(encodeHistoryEntry(entry)) });
+      puts.push({ key: this.#keys.historyEntry(entry), value: serialize(encodeHistoryEntry(entry)) });
     for (const [key, atMs] of this.#released)
       puts.push({ key, value: serialize({ releasedAt: new Date(atMs).toISOString() }) });
     for (const key of this.#unreleased)
-      comparisons.push({ type: 'record', key, modRevision: this.mirror.modRevision(key) });
+      comparisons.push({ type: 'record', key, modRevision: this.#mirror.modRevision(key) });
     if (this.#lockCompared) {
-      const key = this.keys.clusterInformation;
-      comparisons.push({ type: 'record', key, modRevision: this.mirror.modRevision(key) });
+      const key = this.#keys.clusterInformation;
+      comparisons.push({ type: 'record', key, modRevision: this.#mirror.modRevision(key) });
     }
     if (this.#poolsCompared) {
-      const notAfterRevision = this.mirror.poolsRevision;
-      comparisons.push({ type: 'prefix', prefix: this.keys.pools, notAfterRevision });
+      const notAfterRevision = this.#mirror.poolsRevision;
+      comparisons.push({ type: 'prefix', prefix: this.#keys.pools, notAfterRevision });
     }
     return {
       transaction: { comparisons, puts, deletes },
       writes,
-      doubtful: { keys: [...this.touched.keys(), ...this.#unreleased], pools: this.#poolsCompared },
+      doubtful: { keys: [...this.#touched.keys(), ...this.#unreleased], pools: this.#poolsCompared },
     };
   }
 
@@ -202,7 +224,7 @@ export class Draft extends PendingView {
   #withKeys(changes: readonly Change[]): readonly KeyedChange[] {
     if (this.#lastKeyed.changes !== changes) {
       const keyed: KeyedChange[] = [];
-      for (const change of changes) if (namesRecord(change)) keyed.push({ change, key: this.keys.of(change.record) });
+      for (const change of changes) if (namesRecord(change)) keyed.push({ change, key: this.#keys.of(change.record) });
       this.#lastKeyed = { changes, keyed };
     }
     return this.#lastKeyed.keyed;
@@ -210,39 +232,49 @@ export class Draft extends PendingView {
 
   #addReleaseMark(change: Extract<Change, { handleId: string }>): void {
     if (!this.#marksReleases) return;
-    const mark = this.keys.release(change.handleId);
+    const mark = this.#keys.release(change.handleId);
     if (change.type === 'expectUnreleased') {
       this.#unreleased.add(mark);
       return;
     }
     this.#released.set(mark, change.nowMs);
     // A release with nothing to release has found no handle, which must still hold at the commit.
-    const handle = this.keys.handle(change.handleId);
-    if (!this.touched.has(handle)) this.addComparison(handle);
+    const handle = this.#keys.handle(change.handleId);
+    if (!this.#touched.has(handle)) this.#touched.set(handle, COMPARED);
   }
 
   #storedLike(key: string | undefined): DecodedRecord | undefined {
-    return key === undefined ? undefined : this.mirror.stored(key);
+    return key === undefined ? undefined : this.#mirror.stored(key);
   }
 
   /** Key of the stored form of a record, which may itself be derived from another in this transaction. */
   #originOf(record: RecordValue): string {
-    const key = this.keys.of(record);
-    return this.touched.get(key)?.likeKey ?? key;
+    const key = this.#keys.of(record);
+    return this.#touched.get(key)?.likeKey ?? key;
   }
 
   #applyChange({ change, key }: KeyedChange): void {
     const { type, record } = change;
-    const before = this.touched.get(key);
+    const before = this.#touched.get(key);
     if (type === 'expect') {
-      if (!before) this.addComparison(key);
+      if (!before) this.#touched.set(key, COMPARED);
       return;
     }
     if (!before?.written) this.#writtenCount++;
     const likeKey = type === 'put' && change.like ? this.#originOf(change.like) : before?.likeKey;
-    this.write(key, record, { record: type === 'put' ? record : undefined, written: true, likeKey });
+    this.#touched.set(key, { written: true, likeKey });
+    if (this.#view === this.#mirror.view) this.#view = this.#mirror.view.clone((of) => this.#showsAllBefore(of));
+    if (type === 'put') this.#view.set(key, record);
+    else this.#view.delete(key);
+  }
+
+  /** Not before a record that is written here. */
+  #showsAllBefore(key: string): boolean {
+    return !this.#touched.get(key)?.written && this.#mirror.showsAllBefore(key);
   }
 }
+
+const COMPARED: TouchedRecord = { written: false, likeKey: undefined };
 
 /** Bytes per free address in a block's text. */
 const FREE_ADDRESS_BYTES = 16;

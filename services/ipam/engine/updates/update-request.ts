@@ -90,8 +90,8 @@ export function makeRequest<Outcome>(caller: RequestInput<Outcome>): UpdateReque
     fail,
     decide: (draft) => {
       try {
-        const { changes, outcome } = decide(draft);
-        requireUnlocked(draft, changes);
+        const { changes, outcome } = decide(draft.view);
+        requireUnlocked(draft.view, changes);
         const isCompared = changes.some((change) => draft.isCompared(change));
         if (!isCompared && !request.isFresh) return 'unsure';
         const keys = foldWithin(draft, changes, limits);

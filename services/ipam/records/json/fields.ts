@@ -126,7 +126,7 @@ export function readTime(source: Field): number {
 let lastTime = { timeMs: Number.NaN, text: '' };
 
 /** Calico's times have whole seconds; fractions are dropped. */
-export function formatTime(timeMs: number): string {
+function formatTime(timeMs: number): string {
   if (timeMs !== lastTime.timeMs) {
     const text = new Date(Math.floor(timeMs / 1000) * 1000).toISOString().replace('.000Z', 'Z');
     lastTime = { timeMs, text };
@@ -155,7 +155,7 @@ const internedPrefixes = new Map<string, Prefix>();
  * tenth of the time and memory.
  * @returns undefined when the text is not a CIDR or has host bits
  */
-export function internPrefix(text: string): Prefix | undefined {
+function internPrefix(text: string): Prefix | undefined {
   const found = internedPrefixes.get(text);
   if (found) return found;
   const parsed = parsePrefix(text);
