@@ -51,7 +51,7 @@ export const ZONES = [
   },
   {
     path: 'services/shared/reconcile',
-    zones: ['services/shared/retry', 'services/shared/runtime'],
+    zones: ['services/shared/failure', 'services/shared/retry', 'services/shared/runtime'],
     packages: ['@opentelemetry/api'],
     ...NODE,
   },

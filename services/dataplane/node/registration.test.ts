@@ -21,7 +21,9 @@ test('a call without an answer is cancelled when the node’s address changes, a
   const call = (_: unknown, { ipv4Address }: RegisterNodeRequest, { signal }: { readonly signal: AbortSignal }) => {
     asked.push(ipv4Address);
     if (ipv4Address === '192.0.2.7/24') return Promise.resolve({ created: false });
-    return new Promise((_resolve, reject) => signal.addEventListener('abort', () => reject(new Error('cancelled'))));
+    return new Promise((_resolve, reject) =>
+      signal.addEventListener('abort', () => reject(new Failure('CANCELLED', 'cancelled'))),
+    );
   };
   const ipam: RegistrationOptions['ipam'] = Object.assign(Object.create(null), { description: 'ipam', call });
   registration = new Registration({

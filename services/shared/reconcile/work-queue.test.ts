@@ -3,6 +3,7 @@ import { AsyncLocalStorageContextManager } from '@opentelemetry/context-async-ho
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 
+import { Failure } from '../failure/failure.js';
 import { FakeClock } from '../testing/clock.js';
 import { ManualClock } from '../testing/manual-clock.js';
 import { exponentialBackoff, WorkQueue, type NextRun, type WorkQueueOptions } from './work-queue.js';
@@ -12,7 +13,9 @@ type Reconcile = (signal: AbortSignal, run: number) => Promise<NextRun | undefin
 const idle = () => new Promise((resolve) => setImmediate(resolve));
 
 const untilAborted = (signal: AbortSignal) =>
-  new Promise<never>((_, reject) => signal.addEventListener('abort', () => reject(new Error('aborted'))));
+  new Promise<never>((_, reject) =>
+    signal.addEventListener('abort', () => reject(new Failure('CANCELLED', 'aborted'))),
+  );
 
 const done = () => Promise.resolve(undefined);
 
@@ -168,7 +171,7 @@ test('a run that exceeds its time limit is aborted, and counts as a failure', as
   await idle();
   clock.advance(300);
   await idle();
-  expect(failures).toEqual([[new Error('aborted'), 10]]);
+  expect(failures).toEqual([[new Failure('CANCELLED', 'aborted'), 10]]);
   clock.advance(10);
   await idle();
   expect([runs(), clock.sleeping]).toEqual([2, 0]);
@@ -191,6 +194,66 @@ function startManual(
   });
   return { queue, clock, failures, runs: () => runs };
 }
+
+test('a restart of a run that exceeded its time limit does not wait for a back-off', async () => {
+  const ends: (() => void)[] = [];
+  const run = () => new Promise<never>((_, reject) => ends.push(() => reject(new Failure('CANCELLED', 'aborted'))));
+  const { queue, clock, failures, runs } = startManual(run, { timeoutMs: 300 });
+  queue.request('a');
+  clock.advance(300);
+  queue.restart('a');
+  ends.shift()?.();
+  await idle();
+  expect([runs(), failures]).toEqual([2, []]);
+  ends.shift()?.();
+  await queue.stop();
+});
+
+test('an error of a restarted run is reported, unless its abortion explains it', async () => {
+  const defect = new TypeError('defect');
+  const errors = [new Failure('CANCELLED', 'aborted'), new DOMException('aborted', 'AbortError'), defect];
+  const seen: unknown[] = [];
+  const { queue, runs } = startManual(
+    (_, signal, run) =>
+      new Promise((_, reject) => signal.addEventListener('abort', () => reject(errors[run - 1] ?? defect))),
+    { onFailure: (...args) => seen.push(args) },
+  );
+  queue.request('a');
+  for (let restarts = 0; restarts < 3; restarts++) {
+    queue.restart('a');
+    await idle();
+  }
+  expect([runs(), seen]).toEqual([4, [[defect, 0, 'a']]]);
+  await queue.stop();
+  expect(seen).toHaveLength(1);
+});
+
+test('hurry ends a back-off, which grows on, and does not abort a run', async () => {
+  const ends: (() => void)[] = [];
+  let aborted = 0;
+  const { queue, clock, failures, runs } = startManual((_, signal) => {
+    signal.addEventListener('abort', () => aborted++);
+    return new Promise((_, reject) => ends.push(() => reject(new Error('no'))));
+  });
+  const end = async () => {
+    ends.shift()?.();
+    await idle();
+  };
+  queue.hurry('a');
+  await end();
+  expect([runs(), clock.nextMs]).toEqual([1, 10]);
+  queue.hurry('a');
+  await idle();
+  expect([runs(), clock.sleeping]).toEqual([2, 0]);
+  queue.hurry('a');
+  await end();
+  expect(runs()).toBe(3);
+  await end();
+  expect([failures, aborted]).toEqual([[10, 0, 40], 0]);
+  await queue.stop();
+  queue.hurry('a');
+  expect(runs()).toBe(3);
+});
 
 test('stop waits for a run that ends late', async () => {
   let end = (): void => undefined;
@@ -279,7 +342,11 @@ test('runs belong to no caller’s trace', async () => {
 test('property: runs of a key never overlap, at most so many run at once, and no request is lost', async () => {
   const step = fc.oneof(
     fc.record({ type: fc.constant('request'), key: fc.constantFrom('a', 'b', 'c'), afterMs: fc.nat(30) }),
-    fc.record({ type: fc.constant('restart'), key: fc.constantFrom('a', 'b', 'c'), afterMs: fc.constant(0) }),
+    fc.record({
+      type: fc.constantFrom('restart', 'hurry'),
+      key: fc.constantFrom('a', 'b', 'c'),
+      afterMs: fc.constant(0),
+    }),
     fc.record({ type: fc.constantFrom('advance', 'succeed', 'fail'), key: fc.constant(''), afterMs: fc.nat(60) }),
   );
   await fc.assert(
@@ -312,6 +379,7 @@ test('property: runs of a key never overlap, at most so many run at once, and no
         if (type === 'advance') clock.advance(afterMs);
         else if (type === 'request') queue.request(key, afterMs);
         else if (type === 'restart') queue.restart(key);
+        else if (type === 'hurry') queue.hurry(key);
         else [...running.values()][0]?.[type === 'fail' ? 'reject' : 'resolve']();
         if (key !== '') unserved.add(key);
         await idle();

@@ -2,6 +2,7 @@ import { setMaxListeners } from 'node:events';
 
 import { context, ROOT_CONTEXT } from '@opentelemetry/api';
 
+import { Failure } from '../failure/failure.js';
 import { backoffMs, type BackoffBounds } from '../retry/schedule.js';
 import type { Clock } from '../runtime/clock.js';
 
@@ -40,6 +41,10 @@ interface Work {
   /** Ends the run or the wait in progress. */
   round: AbortController;
   isRunning: boolean;
+  /** The run in progress is followed by another at once, even if it fails. */
+  isHurried: boolean;
+  /** The run in progress was aborted by {@link WorkQueue.restart}. */
+  isRestarted: boolean;
   done: Promise<void>;
 }
 
@@ -72,12 +77,26 @@ export class WorkQueue<Key> {
     }
   }
 
-  /** Aborts the run or the wait in progress, and requests a run. */
+  /** Requests a run now, even during a back-off. During a run it follows that one, even if that one fails. */
+  hurry(key: Key): void {
+    const work = this.#work.get(key);
+    if (!work) {
+      this.request(key);
+      return;
+    }
+    Object.assign(work, { dueMs: this.#options.clock.monotonicMs(), isHurried: true });
+    if (!work.isRunning) work.round.abort();
+  }
+
+  /**
+   * Aborts the run or the wait in progress, and requests a run without a back-off. A Failure or an AbortError of the aborted run
+   * is no failure of the key; any other error is.
+   */
   restart(key: Key): void {
     const work = this.#work.get(key);
-    if (work) Object.assign(work, { failures: 0, dueMs: undefined });
+    if (work) Object.assign(work, { failures: 0, isRestarted: true });
     work?.round.abort();
-    this.request(key);
+    this.hurry(key);
   }
 
   /** Aborts the runs in progress, and waits for their end. No run begins any more. Idempotent. */
@@ -90,7 +109,8 @@ export class WorkQueue<Key> {
 
   #begin(key: Key, dueMs: number): void {
     const round = new AbortController();
-    const work: Work = { dueMs, failures: 0, round, isRunning: false, done: Promise.resolve() };
+    const idle = { isRunning: false, isHurried: false, isRestarted: false };
+    const work: Work = { dueMs, failures: 0, round, ...idle, done: Promise.resolve() };
     this.#work.set(key, work);
     work.done = context.with(ROOT_CONTEXT, () => this.#serve(key, work));
   }
@@ -117,23 +137,22 @@ export class WorkQueue<Key> {
     const round = new AbortController();
     // A run adds many listeners concurrently; Node warns of a leak above ten.
     setMaxListeners(0, round.signal);
-    Object.assign(work, { dueMs: undefined, isRunning: true, round });
-    const timeout = timeoutMs === undefined ? undefined : new Timeout(clock, timeoutMs, round);
+    Object.assign(work, { dueMs: undefined, isRunning: true, isHurried: false, isRestarted: false, round });
+    const cancelTimeout = timeoutMs === undefined ? undefined : clock.after(timeoutMs, () => round.abort());
     try {
       const next = await reconcile(key, round.signal);
       work.failures = 0;
       if (next) work.dueMs = Math.min(work.dueMs ?? Infinity, clock.monotonicMs() + next.inMs);
     } catch (error) {
-      // Aborted by `restart` or `stop`.
-      if (round.signal.aborted && timeout?.hasElapsed !== true) return;
+      if (this.#isStopped() || (work.isRestarted && isOfAbort(error))) return;
       const nowMs = clock.monotonicMs();
       if (nowMs - startMs >= resetAfterMs) work.failures = 0;
-      const inMs = retryInMs(work.failures);
+      const inMs = work.isHurried ? 0 : retryInMs(work.failures);
       work.failures++;
       work.dueMs = nowMs + inMs;
       onFailure(error, inMs, key);
     } finally {
-      timeout?.cancel();
+      cancelTimeout?.();
       work.isRunning = false;
     }
   }
@@ -143,17 +162,9 @@ export class WorkQueue<Key> {
   }
 }
 
-/** Aborts a run at its time limit. */
-class Timeout {
-  readonly cancel: () => void;
-  hasElapsed = false;
-
-  constructor(clock: Pick<Clock, 'after'>, durationMs: number, round: AbortController) {
-    this.cancel = clock.after(durationMs, () => {
-      this.hasElapsed = true;
-      round.abort();
-    });
-  }
+/** Whether an aborted run ends with such an error; any other is a defect. */
+function isOfAbort(error: unknown): boolean {
+  return error instanceof Failure || (error instanceof Error && error.name === 'AbortError');
 }
 
 /** A number of places, each taken by one at a time, in the order of asking. */
