@@ -28,9 +28,9 @@ const refused = (message: string) => new Failure('KERNEL_REFUSED', message);
 
 const start = () => startOn(new MemoryNft());
 
-function startOn<Kind extends MemoryNft>(nft: Kind) {
+function startOn<Kind extends MemoryNft>(nft: Kind, random = () => 0.5) {
   const { options, ...rest } = reconcilerOptions(nft);
-  return { ...rest, reconciler: new TableReconciler({ ...options, table: NAME }) };
+  return { ...rest, reconciler: new TableReconciler({ ...options, random, table: NAME }) };
 }
 
 describe('a table that is wanted', () => {
@@ -164,6 +164,18 @@ describe('a failure', () => {
       'inet podwire recovered',
     ]);
     expect(nft.unusedFaults).toBe(0);
+    await reconciler.stop();
+  });
+
+  test('of a check draws one back-off', async () => {
+    const draws = [0.75, 0.5, 0.25];
+    const { reconciler, nft, clock } = startOn(new MemoryNft(), () => draws.shift() ?? 0);
+    for (let times = 0; times < 2; times++) nft.failNext('read', refused('busy'));
+    await expect(reconciler.setWanted(table('a'))).rejects.toThrow('busy');
+    expect(clock.nextMs).toBe(1500);
+    clock.advance(1500);
+    await until(() => draws.length === 1 && clock.sleeping === 1);
+    expect(clock.nextMs).toBe(2000);
     await reconciler.stop();
   });
 

@@ -1,5 +1,5 @@
 import { Failure } from '@podwire/shared/failure/failure';
-import { WorkQueue, type NextRun } from '@podwire/shared/reconcile/work-queue';
+import { WorkQueue } from '@podwire/shared/reconcile/work-queue';
 import { backoffMs } from '@podwire/shared/retry/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
@@ -80,8 +80,9 @@ export class TableReconciler {
     this.#queue = new WorkQueue({
       reconcile: () =>
         this.check().then(
-          () => this.#nextCheck(),
-          () => this.#nextCheck(),
+          () => ({ inMs: CHECK_INTERVAL_MS }),
+          // The failure has requested the next check.
+          () => undefined,
         ),
       retryInMs: () => CHECK_INTERVAL_MS,
       onFailure: () => undefined,
@@ -156,10 +157,9 @@ export class TableReconciler {
         this.#clearFailure();
         return;
       }
-      this.#failures++;
       if (this.#failure?.message !== failure.message) events.tableFailed(this.#name, failure);
       this.#failure = failure;
-      this.#queue.request('check', this.#nextCheck().inMs);
+      this.#queue.request('check', backoffMs(this.#failures++, RETRY, this.#options.random()));
       throw failure;
     }
   }
@@ -223,11 +223,6 @@ export class TableReconciler {
     const [expected, actual] = [formOf(objectsOf(wanted)), formOf(objects)];
     const structure = this.#listedForm?.wanted === expected.structure ? this.#listedForm.listed : expected.structure;
     return actual.structure === structure && actual.elements === expected.elements;
-  }
-
-  #nextCheck(): NextRun {
-    const failures = this.#failures;
-    return { inMs: failures === 0 ? CHECK_INTERVAL_MS : backoffMs(failures - 1, RETRY, this.#options.random()) };
   }
 }
 
