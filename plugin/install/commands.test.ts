@@ -1,6 +1,6 @@
 // The program itself, with the shipped shim and a fake resident plugin.
 import { execFileSync, spawn } from 'node:child_process';
-import { chmodSync, existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { chmodSync, existsSync, mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { createServer, type Server } from 'node:http';
 import { join } from 'node:path';
 
@@ -69,6 +69,12 @@ async function startResident(): Promise<{ ready: () => void; refuse: () => void;
   resident = server;
   await new Promise<void>((resolve) => server.listen(socket(), resolve));
   return { ready: () => (isReady = true), refuse: () => (isReady = false), seen };
+}
+
+/** Replaces a program by a rename: a write in place fails while the installer runs the program (ETXTBSY). */
+function overwrite(name: string, content: string | Buffer): void {
+  site.write('staged', content, 0o755);
+  renameSync(join(site.folder, 'staged'), join(site.bin, name));
 }
 
 const messages = ({ log }: { log: readonly Record<string, unknown>[] }) => log.map(({ msg }) => String(msg)).join('\n');
@@ -173,12 +179,15 @@ describe('podwire install', () => {
       const whole = site.state();
       rmSync(join(site.net, '10-podwire.conflist'));
       await vi.waitFor(() => expect(site.state()).toEqual(whole), SLOW_MS);
-      writeFileSync(join(site.bin, 'podwire-ipam'), '#!/bin/sh\n');
+      overwrite('podwire-ipam', '#!/bin/sh\n');
       await vi.waitFor(() => expect(site.state()).toEqual(whole), SLOW_MS);
       const newer = scriptShim('of a later release');
-      writeFileSync(join(site.bin, 'podwire'), newer);
-      rmSync(join(site.bin, 'podwire-ipam'));
-      await vi.waitFor(() => expect(site.state()['bin/podwire-ipam']).toBe(whole['bin/podwire-ipam']), SLOW_MS);
+      overwrite('podwire', newer);
+      // The second repair comes from a check that began after the newer file existed.
+      for (let looks = 0; looks < 2; looks++) {
+        rmSync(join(site.bin, 'podwire-ipam'));
+        await vi.waitFor(() => expect(site.state()['bin/podwire-ipam']).toBe(whole['bin/podwire-ipam']), SLOW_MS);
+      }
       program.child.kill('SIGTERM');
       const ended = await program.result;
       expect(ended.exitCode).toBe(0);
