@@ -1,10 +1,10 @@
-import { context, ROOT_CONTEXT, trace, type SpanContext } from '@opentelemetry/api';
+import { trace, type SpanContext } from '@opentelemetry/api';
 import { formatAttachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 import { tracedMessage } from '@podwire/shared/failure/status';
 import { messageOf } from '@podwire/shared/failure/thrown';
+import { exponentialBackoff, WorkQueue, type NextRun } from '@podwire/shared/reconcile/work-queue';
 import type { BackoffBounds } from '@podwire/shared/retry/schedule';
-import { backoffMs } from '@podwire/shared/retry/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { withSpan } from '@podwire/shared/telemetry/span';
 
@@ -14,6 +14,9 @@ import type { Journal } from './journal.js';
 
 /** The first retry is early, as most outages are restarts. During a long outage there are two rounds a minute. */
 const BACKOFF: BackoffBounds = { baseMs: 500, maxMs: 30_000 };
+
+/** Thrown by a round without progress, so that the next one follows after a back-off. */
+const NO_PROGRESS = new Error('no entry of the journal was done');
 
 /** A service failed for a transient reason. */
 export interface UnavailableService {
@@ -49,8 +52,7 @@ export interface ReplayOptions {
 export class Replay {
   readonly #options: ReplayOptions;
   readonly #stop = new AbortController();
-  #wake = new AbortController();
-  #running: Promise<void> | undefined;
+  readonly #rounds: WorkQueue<'round'>;
   /** Rejections of the last round, by the entry's order, so that each is logged once. */
   #rejections = new Map<number, string>();
   /** Error of the last attempt, by the entry's order. */
@@ -65,6 +67,14 @@ export class Replay {
 
   constructor(options: ReplayOptions) {
     this.#options = options;
+    this.#rounds = new WorkQueue({
+      reconcile: () => this.#run(),
+      retryInMs: exponentialBackoff(BACKOFF, options.random),
+      onFailure: (error) => {
+        if (error !== NO_PROGRESS) throw error;
+      },
+      clock: options.clock,
+    });
     options.journal.onAdd((entry) => {
       const cause = trace.getActiveSpan()?.spanContext();
       if (cause) this.#causes.set(entry.order, cause);
@@ -74,27 +84,14 @@ export class Replay {
 
   /** Starts if the journal has work. An entry that is added during a pause waits for the next round. */
   start(): void {
-    if (this.#stop.signal.aborted || this.#running || this.#options.journal.isIdle) return;
-    // Outside the trace of the command that added the entry, which has ended.
-    this.#running = context
-      .with(ROOT_CONTEXT, () => this.#run())
-      .finally(() => {
-        this.#running = undefined;
-        // An entry may have been added while the last round ended.
-        this.start();
-        this.#releaseWaiting();
-      });
+    if (!this.#options.journal.isIdle) this.#rounds.request('round');
   }
 
-  /**
-   * Ends the pause between two rounds. Resolves when a round that started after the call is over, or at once if the journal
-   * has no work. Never rejects.
-   */
+  /** Ends the pause between two rounds. Resolves when a round that started after the call is over. Never rejects. */
   runNow(): Promise<void> {
+    if (this.#stop.signal.aborted) return Promise.resolve();
     const over = new Promise<void>((resolve) => this.#waiting.push(resolve));
-    this.#wake.abort();
-    this.start();
-    this.#releaseWaiting();
+    this.#rounds.hurry('round');
     return over;
   }
 
@@ -106,32 +103,17 @@ export class Replay {
   /** Cancels the round in flight. Entries that are not done stay in the journal. */
   async stop(): Promise<void> {
     this.#stop.abort(new Failure('CANCELLED', 'podwire-plugin is stopping; the next process continues'));
-    this.#wake.abort();
-    await this.#running;
-    this.#releaseWaiting();
-  }
-
-  /** Without a running loop no round follows, so waiting callers are released. */
-  #releaseWaiting(): void {
-    if (this.#running) return;
+    await this.#rounds.stop();
     for (const resolve of this.#waiting.splice(0)) resolve();
   }
 
-  async #run(): Promise<void> {
-    const { clock, random } = this.#options;
-    for (let attempt = 0; !this.#isOver(); attempt++) {
-      this.#wake = new AbortController();
-      const waiting = this.#waiting.splice(0);
-      const hasProgress = await this.#round();
-      for (const resolve of waiting) resolve();
-      if (hasProgress) attempt = -1;
-      if (hasProgress || this.#isOver()) continue;
-      await clock.sleep(backoffMs(attempt, BACKOFF, random()), this.#wake.signal);
-    }
-  }
-
-  #isOver(): boolean {
-    return this.#options.journal.isIdle || this.#stop.signal.aborted;
+  async #run(): Promise<NextRun | undefined> {
+    const waiting = this.#waiting.splice(0);
+    const hasProgress = await this.#round();
+    for (const resolve of waiting) resolve();
+    if (this.#options.journal.isIdle) return undefined;
+    if (!hasProgress) throw NO_PROGRESS;
+    return { inMs: 0 };
   }
 
   /** @returns whether an entry was done */
