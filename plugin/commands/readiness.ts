@@ -1,5 +1,5 @@
-import { context, ROOT_CONTEXT } from '@opentelemetry/api';
 import { Failure } from '@podwire/shared/failure/failure';
+import { WorkQueue, type NextRun } from '@podwire/shared/reconcile/work-queue';
 
 import { providerOf } from '../addresses/provider-history.js';
 import type { Journal } from '../journal/journal.js';
@@ -64,12 +64,20 @@ interface CachedReadiness {
 export class Readiness {
   readonly #options: ReadinessOptions;
   readonly #cache = new Map<string, CachedReadiness>();
-  readonly #stopped = new AbortController();
+  readonly #refreshes: WorkQueue<CachedReadiness>;
   /** Since when podwire-dataplane has failed every probe. */
   #outageSinceMs: number | undefined;
 
   constructor(options: ReadinessOptions) {
     this.#options = options;
+    this.#refreshes = new WorkQueue({
+      reconcile: (cached) => this.#refresh(cached),
+      retryInMs: () => REFRESH_PAUSE_MS,
+      onFailure: (defect) => {
+        throw defect;
+      },
+      clock: options.clock,
+    });
     options.events.observe(() => this.#level());
   }
 
@@ -104,7 +112,8 @@ export class Readiness {
 
   /** Stops refreshing results. */
   async stop(): Promise<void> {
-    this.#stopped.abort();
+    // Not awaited: a probe in flight waits for services that may hang.
+    void this.#refreshes.stop();
     await this.#options.record.stored();
   }
 
@@ -144,20 +153,20 @@ export class Readiness {
     }
     const cached: CachedReadiness = { request, usedAtMs: nowMs, loggedParts: '' };
     this.#cache.set(key, cached);
-    // Outside the trace of this STATUS, which would grow as long as the runtime calls STATUS.
-    void context.with(ROOT_CONTEXT, () => this.#refresh(cached)).finally(() => this.#cache.delete(key));
+    this.#refreshes.request(cached, REFRESH_PAUSE_MS);
     return cached;
   }
 
   /** Refreshes a result as long as runtimes call STATUS. */
-  async #refresh(cached: CachedReadiness): Promise<void> {
-    const { clock } = this.#options;
-    const startsProgram = providerOf(cached.request.mode).part === 'ipam-plugin';
-    while ((await clock.sleep(REFRESH_PAUSE_MS, this.#stopped.signal)) === 'elapsed') {
-      if (clock.monotonicMs() - cached.usedAtMs >= UNUSED_TTL_MS) return;
-      // A defect is logged by the probe, and reported to the next strict STATUS.
-      if (!startsProgram) await this.#probe(cached).result.catch(() => undefined);
+  async #refresh(cached: CachedReadiness): Promise<NextRun | undefined> {
+    const { request, usedAtMs } = cached;
+    if (this.#options.clock.monotonicMs() - usedAtMs >= UNUSED_TTL_MS) {
+      this.#cache.delete(JSON.stringify(request));
+      return undefined;
     }
+    // A defect is logged by the probe, and reported to the next strict STATUS.
+    if (providerOf(request.mode).part !== 'ipam-plugin') await this.#probe(cached).result.catch(() => undefined);
+    return { inMs: REFRESH_PAUSE_MS };
   }
 
   #validReasons({ latest }: CachedReadiness): readonly Reason[] | undefined {
