@@ -1,3 +1,4 @@
+import { WorkQueue } from '@podwire/shared/reconcile/work-queue';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { Finding } from './inspect.js';
@@ -37,12 +38,24 @@ export const REPAIR_LIMITS: RepairLimits = { count: 5, windowMs: 600_000 };
  * Checks an installation periodically and restores missing, broken or foreign files until the signal fires. A different
  * file that is Podwire's is kept: another release may have written it.
  */
-export async function reconcileInstallation(options: ReconcileOptions): Promise<void> {
-  const { clock, intervalMs, signal } = options;
+export function reconcileInstallation(options: ReconcileOptions): Promise<void> {
+  const { clock, intervalMs, signal, events } = options;
   const reconciler = new Reconciler(options);
-  // The install step has already logged the warnings of this first check.
-  await reconciler.recordWarnings();
-  while ((await clock.sleep(intervalMs, signal)) === 'elapsed') await reconciler.reconcile();
+  const queue = new WorkQueue<'check'>({
+    reconcile: async () => {
+      await reconciler.reconcile();
+      return { inMs: intervalMs };
+    },
+    retryInMs: () => intervalMs,
+    onFailure: (error) => events.failed(error),
+    clock,
+  });
+  queue.request('check');
+  return new Promise((resolve) => {
+    const stop = (): void => resolve(queue.stop());
+    if (signal.aborted) stop();
+    else signal.addEventListener('abort', stop);
+  });
 }
 
 class Reconciler {
@@ -50,8 +63,9 @@ class Reconciler {
   readonly #limiter: RepairLimiter;
   /** Last reported text of each kept file, by path. */
   readonly #reported = new Map<string, string>();
-  /** Warnings of the last check; undefined before the first. */
-  #warnings: readonly string[] | undefined;
+  #isFirstCheck = true;
+  /** Warnings of the last check. */
+  #warnings: readonly string[] = [];
   #isSuspended = false;
 
   constructor(options: ReconcileOptions) {
@@ -59,35 +73,21 @@ class Reconciler {
     this.#limiter = new RepairLimiter(options.limits);
   }
 
-  async recordWarnings(): Promise<void> {
-    try {
-      await this.#checkWarnings();
-    } catch (error) {
-      this.#warnings = [];
-      this.#options.events.failed(error);
-    }
-  }
-
   async reconcile(): Promise<void> {
-    const { inspect, events, signal } = this.#options;
-    try {
-      const findings = await inspect();
-      const damage = findings.filter(({ difference }) => difference !== 'different');
-      this.#reportKept(findings.filter(({ difference }) => difference === 'different'));
-      if (damage.length > 0) await this.#repair(damage);
-      await this.#checkWarnings();
-    } catch (error) {
-      if (!signal.aborted) events.failed(error);
+    const { inspect, warnings, events } = this.#options;
+    if (this.#isFirstCheck) {
+      this.#isFirstCheck = false;
+      // The install step has just written the files and logged these warnings.
+      this.#warnings = await warnings();
+      return;
     }
-  }
-
-  /** Reports warnings that the last check did not have; none at the first check. */
-  async #checkWarnings(): Promise<void> {
-    const { warnings, events } = this.#options;
-    const current = await warnings();
-    const previous = this.#warnings ?? current;
-    this.#warnings = current;
-    for (const text of current) if (!previous.includes(text)) events.warned(text);
+    const findings = await inspect();
+    const damage = findings.filter(({ difference }) => difference !== 'different');
+    this.#reportKept(findings.filter(({ difference }) => difference === 'different'));
+    if (damage.length > 0) await this.#repair(damage);
+    const previous = this.#warnings;
+    this.#warnings = await warnings();
+    for (const text of this.#warnings) if (!previous.includes(text)) events.warned(text);
   }
 
   async #repair(damage: readonly Finding[]): Promise<void> {
