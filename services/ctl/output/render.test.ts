@@ -31,6 +31,15 @@ const report: Report = {
   data: () => ({ name: 'a', cidrs: ['10.65.0.0/16'], at: '2026-05-04T12:30:00Z', note: 'yes: "no"', nothing: null }),
 };
 
+test('sentences that follow each other are lines', () => {
+  const sentences = ['ippool/a created', 'ippool/b unchanged'].map((text) => ({ kind: 'sentence', text }) as const);
+  const { stdout } = render(
+    { sections: sentences, data: () => null },
+    { format: 'table', hasHeadings: true, isColoured: false },
+  );
+  expect(stdout).toBe('ippool/a created\nippool/b unchanged\n');
+});
+
 test('a table is aligned, with numbers to the right and a dash for an empty cell; fields without a value are omitted; hints go to stderr', () => {
   expect(render(report, { format: 'table', hasHeadings: true, isColoured: false })).toEqual({
     stdout: [

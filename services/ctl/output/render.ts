@@ -28,14 +28,17 @@ export interface RenderOptions {
   readonly isColoured: boolean;
 }
 
-/** A report as text. Hints are for people, and only accompany tables. */
+/** A report as text: an empty line between sections, except between sentences. Hints are for people, and only accompany tables. */
 export function render(report: Report, options: RenderOptions): Rendered {
   const { format } = options;
   if (format === 'json' || format === 'yaml') return { stdout: renderData(report.data(), format), stderr: '' };
   if (format === 'name') return { stdout: (report.names ?? []).map((name) => `${name}\n`).join(''), stderr: '' };
   const hints = report.hints?.map((hint) => `${styled('dim', `hint: ${hint}`, options)}\n`) ?? [];
-  const sections = report.sections.map((section) => renderSection(section, options));
-  return { stdout: sections.join('\n'), stderr: hints.join('') };
+  const sections = report.sections.map((section, index) => {
+    const isNextLine = section.kind === 'sentence' && report.sections[index - 1]?.kind === 'sentence';
+    return `${index === 0 || isNextLine ? '' : '\n'}${renderSection(section, options)}`;
+  });
+  return { stdout: sections.join(''), stderr: hints.join('') };
 }
 
 function renderData(data: JsonValue, format: 'json' | 'yaml'): string {
