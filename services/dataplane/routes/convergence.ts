@@ -10,7 +10,7 @@ import { formatNodeStep, hasSideEffects, objectOf, stepKey, type NodeObject, typ
 import type { NodeRoute, WantedNode } from './wanted.js';
 
 /** The objects that may differ from the wanted state. */
-interface DiffScope {
+export interface DiffScope {
   /** Destinations. */
   readonly routes: ReadonlySet<string> | 'all';
   /** Whether to compare devices, objects on them, and settings. */

@@ -240,10 +240,6 @@ export class EventBuffer {
   readonly #changes = new Map<string, NodeChange>();
   #hasOverrun = false;
 
-  get isEmpty(): boolean {
-    return this.#changes.size === 0 && !this.#hasOverrun;
-  }
-
   put(change: NodeChange): void {
     if (change.object === 'overrun' || this.#changes.size >= CHANGES_MAX) {
       this.#hasOverrun = true;
@@ -259,13 +255,9 @@ export class EventBuffer {
   /** Returns and removes the buffered notifications. */
   take(): BufferedEvents {
     const events = { changes: [...this.#changes.values()], hasOverrun: this.#hasOverrun };
-    this.clear();
-    return events;
-  }
-
-  clear(): void {
     this.#changes.clear();
     this.#hasOverrun = false;
+    return events;
   }
 }
 

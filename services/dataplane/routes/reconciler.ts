@@ -1,27 +1,21 @@
 import { Failure } from '@podwire/shared/failure/failure';
-import { backoffMs } from '@podwire/shared/retry/schedule';
+import { exponentialBackoff, WorkQueue, type NextRun } from '@podwire/shared/reconcile/work-queue';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import {
-  joinChanges,
-  type ClusterChange,
-  type ClusterNode,
-  type ClusterView,
-  type Follower,
-} from '../cluster/cluster.js';
+import type { ClusterChange, ClusterView, Follower } from '../cluster/cluster.js';
 import type { Condition } from '../conditions/conditions.js';
 import { ConditionReporter } from '../conditions/reporter.js';
-import { StepBackoff, Convergence, isRouteAsWanted, observeNode, type ConvergenceResult } from './convergence.js';
-import { factsOf } from './diff.js';
+import { StepBackoff, Convergence, observeNode, type ConvergenceResult } from './convergence.js';
 import type { ReconcileEvents } from './events.js';
-import { EventApplier, podInterfacesOf, type EventEffects } from './kernel-events.js';
+import { EventApplier, podInterfacesOf } from './kernel-events.js';
 import type { NodeKernel, NodeWatch } from './kernel.js';
 import { EventBuffer, type NodeStateCache, type BufferedEvents } from './node-state-cache.js';
 import type { NodeAbilities } from './observed.js';
-import { NO_CHANGE, type RoutePlanner } from './planner.js';
+import type { RoutePlanner } from './planner.js';
+import { afterFailure, isDrift, NodePlan, scopeOf, type KernelState, type Reading, type Round } from './round.js';
 import { countPresent, countWanted, kernelConditions, unavailableDevices, type NodeStatus } from './status.js';
-import { destinationOfKey, formatNodeStep, objectOf, type NodeStep } from './step.js';
-import { equalFacts, type NodeFacts, type RoutingMode, type WantedNode } from './wanted.js';
+import { formatNodeStep } from './step.js';
+import type { NodeFacts, RoutingMode, WantedNode } from './wanted.js';
 
 export interface ReconcilerOptions {
   /** The caller closes it, after {@link RouteReconciler.stop}. */
@@ -46,17 +40,14 @@ const NOTHING_WANTED: WantedNode = { tunnels: [], routes: new Map(), peers: [], 
 const CHECK_INTERVAL_MS = 90_000;
 const CHECK_JITTER = 0.1;
 
-/** Time for which the kernel's notifications are collected before they are processed, in milliseconds. */
-const EVENT_DELAY_MS = 5;
-
 /**
  * A full check that notifications cause waits for this multiple of the last check's duration, so checks take at most a tenth of
  * the time.
  */
 const CHECK_PAUSE_FACTOR = 9;
 
-/** Abort reason of a wait that ends early. */
-const WAKE_REASON = 'woken';
+/** Time for which the kernel's notifications are collected before they are processed, in milliseconds. */
+const EVENT_DELAY_MS = 5;
 
 /** Back-off while the kernel cannot be read, or the watch fails. */
 const ROUND_BACKOFF = { baseMs: 250, maxMs: 15_000 };
@@ -70,91 +61,80 @@ const ROUND_BACKOFF = { baseMs: 250, maxMs: 15_000 };
  * - Other programs and the kernel itself change the state too. Notifications arrive late, or also for Podwire's own changes. Some
  *   are missing (IPv4 routes of an interface that goes down), or are lost (overrun). A notification that does not fit the cached
  *   state causes a full reading; one is also made every 90 s.
- * - The cluster's watch must not block. So {@link follow} only stores the last view, and a single loop does all work.
+ * - The cluster's watch must not block. So {@link follow} only stores the last view, and a single loop does all work in rounds.
  */
 export class RouteReconciler implements Follower {
   readonly #options: ReconcilerOptions;
+  readonly #plan: NodePlan;
   readonly #backoff: StepBackoff;
   readonly #reporter: ConditionReporter;
   readonly #buffer = new EventBuffer();
-  readonly #stopping = new AbortController();
-  #sleep = new AbortController();
-  #watch: NodeWatch | undefined;
-  #hasWatched = false;
-  #abilities: NodeAbilities | undefined;
-  /** When missing kernel features are probed again, as a module may have been loaded. */
-  #abilitiesAtMs = 0;
-  /** Why the last round failed; undefined after a success. */
-  #failureCondition: Condition | undefined;
-  #view: ClusterView | undefined;
-  /** This node as last received from IPAM. */
-  #self: ClusterNode | undefined;
-  #pending: ClusterChange | undefined;
-  #facts: NodeFacts | undefined;
-  #wanted: WantedNode | undefined;
-  #known: NodeStateCache | undefined;
-  #isComplete = false;
-  /** When notifications are processed; undefined while there are none. */
-  #eventsDueAtMs: number | undefined;
-  #checkAtMs = 0;
-  /** End of the last full check by the wall clock, for the status. */
+  readonly #rounds: WorkQueue<'round'>;
+  #kernel: KernelState = { phase: 'unwatched', hasMissed: false };
+  /** When the known state is checked. */
+  #checkAtMs = Infinity;
+  /** Notifications cause no check before. */
+  #pauseEndMs = 0;
+  /** End of the last full check by the wall clock; all other times are by the monotonic clock. */
   #checkedAtMs: number | undefined;
-  /** The same by the monotonic clock, as all other times here. */
-  #checkEndMs = 0;
-  #checkDurationMs = 0;
-  #failedRounds = 0;
-  #retryAtMs = 0;
+  /** Missing features are probed again after a time, as a module may have been loaded. */
+  #probed: { readonly abilities: NodeAbilities; readonly againAtMs: number } | undefined;
+  /** Why the last round failed; undefined after a success. */
+  #failure: Condition | undefined;
   #driftCount = 0;
-  readonly #loop: Promise<void>;
 
   constructor(options: ReconcilerOptions) {
     this.#options = options;
+    this.#plan = new NodePlan(options);
     this.#backoff = new StepBackoff(options);
     this.#reporter = new ConditionReporter(options);
-    this.#loop = this.#run();
+    this.#rounds = new WorkQueue({
+      reconcile: () => this.#reconcile(),
+      retryInMs: exponentialBackoff(ROUND_BACKOFF, options.random),
+      onFailure: (error) => this.#roundFailed(error),
+      clock: options.clock,
+    });
+    this.#rounds.request('round');
   }
 
   follow(view: ClusterView, change: ClusterChange): void {
-    this.#view = view;
-    this.#self = view.cluster.nodes.get(view.self) ?? this.#self;
-    this.#pending = this.#pending ? joinChanges(this.#pending, change) : change;
-    this.#wake();
+    this.#plan.follow(view, change);
+    this.#rounds.request('round');
   }
 
   async stop(): Promise<void> {
-    this.#stopping.abort();
-    this.#wake();
-    await this.#loop;
+    await this.#rounds.stop();
+    if ('watch' in this.#kernel) this.#kernel.watch.close();
   }
 
   /** Requests a full check as soon as possible. */
   check(): void {
-    this.#checkAtMs = this.#options.clock.monotonicMs();
-    this.#wake();
+    // Without a known state the next round is a full check.
+    if ('known' in this.#kernel) this.#checkAtMs = this.#options.clock.monotonicMs();
+    this.#rounds.request('round');
   }
 
   /** Parts of the cluster's state that this node cannot apply, with reasons. */
   conditions(): readonly Condition[] {
-    return [...(this.#failureCondition ? [this.#failureCondition] : []), ...this.#reporter.conditions];
+    return [...(this.#failure ? [this.#failure] : []), ...this.#reporter.conditions];
   }
 
   /** Name of the interface with the node's address of a family; undefined while unknown. */
   get parents(): NodeFacts['parents'] {
-    return this.#facts?.parents ?? { 4: undefined, 6: undefined };
+    return this.#plan.parents;
   }
 
   get tunnels(): WantedNode['tunnels'] {
-    return this.#wanted?.tunnels ?? [];
+    return this.#plan.wanted?.tunnels ?? [];
   }
 
   status(): NodeStatus {
-    const wanted = this.#wanted;
-    const known = this.#known;
-    const isUnreadable = this.#failureCondition !== undefined || (wanted && !known);
-    const state = isUnreadable ? 'silent' : !wanted ? 'waiting' : this.#isComplete ? 'as-wanted' : 'reconciling';
+    const { wanted } = this.#plan;
+    const kernel = this.#kernel;
+    const known = 'known' in kernel ? kernel.known : undefined;
     return {
-      state,
-      tunnels: wanted?.tunnels ?? [],
+      state: this.#failure ? 'silent' : !wanted ? 'waiting' : 'known' in kernel ? kernel.phase : 'silent',
+      tunnels: this.tunnels,
       wanted: wanted && countWanted(wanted),
       present: wanted && known && countPresent(wanted, known),
       conditions: this.conditions(),
@@ -163,232 +143,149 @@ export class RouteReconciler implements Follower {
     };
   }
 
-  async #run(): Promise<void> {
-    while (!this.#isStopping()) {
-      await this.#waitForWork();
-      if (this.#isStopping()) break;
-      try {
-        await this.#runRound();
-        if (this.#failedRounds > 0) this.#options.events.kernelReadable();
-        this.#failedRounds = 0;
-        this.#failureCondition = undefined;
-      } catch (error) {
-        this.#roundFailed(error);
-      }
-    }
-    this.#watch?.close();
-  }
-
-  #isStopping(): boolean {
-    return this.#stopping.signal.aborted;
-  }
-
-  /** The cached state may be wrong after a failure, so the next round reads the kernel in full. */
-  #roundFailed(error: unknown): void {
-    const { events, clock, random } = this.#options;
-    this.#known = undefined;
-    this.#retryAtMs = clock.monotonicMs() + 1 + backoffMs(this.#failedRounds, ROUND_BACKOFF, random());
-    if (!(error instanceof Failure)) events.roundFailed(error);
-    else if (this.#failedRounds === 0) events.kernelUnreadable(error);
-    this.#failedRounds++;
-    this.#failureCondition = roundFailureCondition(error);
-  }
-
-  /** Sleeps until work is due. */
-  async #waitForWork(): Promise<void> {
-    const { clock } = this.#options;
-    for (;;) {
-      this.#sleep = new AbortController();
-      const waitMs = Math.ceil(this.#dueMs() - clock.monotonicMs());
-      if (waitMs <= 0 || this.#isStopping()) return;
-      await clock.sleep(waitMs, this.#sleep.signal);
-    }
-  }
-
-  #wake(): void {
-    // A plain reason avoids creating an error with its stack.
-    this.#sleep.abort(WAKE_REASON);
-  }
-
-  #dueMs(): number {
-    const eventsDueAtMs = this.#eventsDueAtMs ?? Number.POSITIVE_INFINITY;
-    const dueMs = !this.#view
-      ? this.#watch
-        ? eventsDueAtMs
-        : 0
-      : this.#pending || !this.#known
-        ? 0
-        : Math.min(this.#checkAtMs, eventsDueAtMs, this.#backoff.nextDueMs() ?? Number.POSITIVE_INFINITY);
-    return Math.max(dueMs, this.#retryAtMs);
-  }
-
-  async #runRound(): Promise<void> {
-    const { kernel, clock } = this.#options;
-    this.#watch ??= await this.#openWatch();
+  /** One round. @throws Failure when the kernel cannot be read, or the watch failed */
+  async #reconcile(): Promise<NextRun> {
+    const watch = await this.#ensureWatch();
+    if (this.#plan.hasView) await this.#converge(watch);
     // The wanted state is still unknown, but pods may need repair.
-    if (!this.#view) {
-      this.#flushEvents();
-      return;
-    }
+    else this.#takeEvents();
+    if (this.#failure) this.#options.events.kernelReadable();
+    this.#failure = undefined;
+    const dueMs = Math.min(this.#checkAtMs, this.#backoff.nextDueMs() ?? Infinity);
+    return { inMs: dueMs - this.#options.clock.monotonicMs() };
+  }
+
+  async #converge(watch: NodeWatch): Promise<void> {
+    const { kernel, clock } = this.#options;
     const abilities = await this.#readAbilities();
-    const before = this.#known;
-    const isCheck = !before || clock.monotonicMs() >= this.#checkAtMs;
-    const known = isCheck ? await this.#readAll() : before;
-    // The reading covers all earlier notifications.
-    const effects = isCheck ? undefined : this.#applyEvents(known);
-    const due = this.#backoff.takeDue();
-    const planned = this.#plan(known, abilities);
-    const { wanted } = planned;
-    const destinations = due.flatMap((key) => destinationOfKey(key) ?? []);
-    const isAll = isCheck || planned.isFirst;
+    const before = 'known' in this.#kernel ? this.#kernel.known : undefined;
+    const isUpToDate = before && clock.monotonicMs() < this.#checkAtMs;
+    const reading = isUpToDate ? this.#applyEvents(before) : await this.#readAll(watch);
+    const retried = this.#backoff.takeDue();
+    const plan = this.#plan.update(reading.known, abilities);
+    const round = { before, reading, plan, retried };
     const converged = await new Convergence({
       kernel,
       backoff: this.#backoff,
-      wanted,
-      known,
-      scope: {
-        routes: isAll ? 'all' : new Set([...destinations, ...planned.routes, ...(effects?.routes ?? [])]),
-        hasDevices:
-          isAll || planned.hasOtherChanges || effects?.hasDeviceObjects === true || destinations.length < due.length,
-      },
-      isDrift: (step) => {
-        if (!before || planned.isFirst) return false;
-        return isDrift(step, { before, effects, planned });
-      },
+      wanted: plan.wanted,
+      known: reading.known,
+      scope: scopeOf(round),
+      isDrift: (step) => isDrift(step, round),
     }).run();
-    this.#report(converged, { isCheck });
+    const phase = this.#report(converged, round);
+    this.#enter({ phase, watch, known: converged.known });
   }
 
-  async #openWatch(): Promise<NodeWatch> {
-    // The watch opens before the reading, which covers earlier changes.
-    this.#known = undefined;
-    const ended = new AbortController();
+  #roundFailed(error: unknown): void {
+    const { events } = this.#options;
+    if (!(error instanceof Failure)) events.roundFailed(error);
+    else if (!this.#failure) events.kernelUnreadable(error);
+    this.#failure = roundFailureCondition(error);
+    this.#kernel = afterFailure(this.#kernel);
+  }
+
+  /** @throws Failure when the watch failed meanwhile: it is reopened after a back-off */
+  #enter(state: KernelState): void {
+    if (this.#kernel.phase === 'lost') throw this.#kernel.failure;
+    this.#kernel = state;
+  }
+
+  /** The watch opens before the kernel is read, which covers earlier changes. */
+  async #ensureWatch(): Promise<NodeWatch> {
+    const state = this.#kernel;
+    if (state.phase === 'lost') throw state.failure;
+    if (state.phase !== 'unwatched') return state.watch;
     const watch = await this.#options.kernel.watch({
       changed: (change) => {
         this.#buffer.put(change);
-        if (this.#eventsDueAtMs !== undefined) return;
-        this.#eventsDueAtMs = this.#options.clock.monotonicMs() + EVENT_DELAY_MS;
-        this.#wake();
+        this.#rounds.request('round', EVENT_DELAY_MS);
       },
       failed: (failure) => {
-        ended.abort(failure);
-        this.#watch = undefined;
-        this.#roundFailed(failure);
-        this.#wake();
+        this.#kernel = { phase: 'lost', failure };
+        this.#rounds.request('round');
       },
     });
-    ended.signal.throwIfAborted();
-    // Notifications between two watches are lost.
-    if (this.#hasWatched) this.#buffer.put({ object: 'overrun' });
-    this.#hasWatched = true;
+    this.#enter({ phase: 'unread', watch });
+    if (state.hasMissed) this.#buffer.put({ object: 'overrun' });
     return watch;
-  }
-
-  async #readAll(): Promise<NodeStateCache> {
-    const { clock, events, kernel, random, checkIntervalMs = CHECK_INTERVAL_MS } = this.#options;
-    this.#flushEvents();
-    const startMs = clock.monotonicMs();
-    try {
-      this.#known = await observeNode(kernel, this.#wanted);
-    } catch (error) {
-      events.checked('failed', clock.monotonicMs() - startMs);
-      throw error;
-    }
-    this.#checkedAtMs = clock.nowMs();
-    this.#checkEndMs = clock.monotonicMs();
-    this.#checkDurationMs = this.#checkEndMs - startMs;
-    this.#checkAtMs = this.#checkEndMs + checkIntervalMs * (1 + CHECK_JITTER * (2 * random() - 1));
-    return this.#known;
-  }
-
-  #applyEvents(known: NodeStateCache): EventEffects {
-    this.#eventsDueAtMs = undefined;
-    const events = this.#buffer.take();
-    const wanted = this.#wanted ?? NOTHING_WANTED;
-    const parents = this.#parents();
-    const unavailable = unavailableDevices(wanted, { known, parents });
-    const applier = new EventApplier({
-      known,
-      wanted,
-      isParent: (device) => parents.includes(device) || unavailable.has(device),
-    });
-    for (const change of events.changes) applier.apply(change);
-    const { effects } = applier;
-    this.#notifyPods(events);
-    if (events.hasOverrun || effects.needsCheck) this.#checkSoon();
-    return effects;
-  }
-
-  #parents(): string[] {
-    return Object.values(this.#facts?.parents ?? {}).filter((name) => name !== undefined);
-  }
-
-  /** Drops notifications that a full reading covers: all except those about pods, which are passed on. */
-  #flushEvents(): void {
-    this.#eventsDueAtMs = undefined;
-    this.#notifyPods(this.#buffer.take());
-  }
-
-  #notifyPods({ changes, hasOverrun }: BufferedEvents): void {
-    const { events, onPodInterface } = this.#options;
-    if (hasOverrun) events.overrun();
-    if (hasOverrun) onPodInterface?.(undefined, false);
-    for (const [name, isInterference] of podInterfacesOf(changes)) onPodInterface?.(name, isInterference);
-  }
-
-  /** Schedules a full check: now, or after a pause when the last one has just ended, so that a storm causes few readings. */
-  #checkSoon(): void {
-    const earliestMs = this.#checkEndMs + CHECK_PAUSE_FACTOR * this.#checkDurationMs;
-    this.#checkAtMs = Math.min(this.#checkAtMs, Math.max(earliestMs, this.#options.clock.monotonicMs()));
-    // Refused steps may succeed after the change.
-    this.#backoff.retryRefused();
   }
 
   async #readAbilities(): Promise<NodeAbilities> {
     const { clock, kernel, checkIntervalMs = CHECK_INTERVAL_MS } = this.#options;
-    const known = this.#abilities;
-    if (known && ((known.hasVxlan && known.hasIpip) || clock.monotonicMs() < this.#abilitiesAtMs)) return known;
-    this.#abilitiesAtMs = clock.monotonicMs() + checkIntervalMs;
-    return (this.#abilities = await kernel.abilities());
+    const { abilities, againAtMs } = this.#probed ?? { againAtMs: 0 };
+    if (abilities && ((abilities.hasVxlan && abilities.hasIpip) || clock.monotonicMs() < againAtMs)) return abilities;
+    const probed = await kernel.abilities();
+    this.#probed = { abilities: probed, againAtMs: clock.monotonicMs() + checkIntervalMs };
+    return probed;
   }
 
-  #plan(known: NodeStateCache, abilities: NodeAbilities): PlanResult {
-    const { planner, routing } = this.#options;
-    const view = this.#view;
-    if (!view) throw new Error('a round needs a view');
-    const facts = factsOf({ known, self: this.#self, abilities, routing });
-    const before = this.#wanted;
-    const isSame = this.#facts !== undefined && equalFacts(this.#facts, facts);
-    if (before && !this.#pending && isSame)
-      return { wanted: before, routes: new Set(), hasOtherChanges: false, isFirst: false };
-    const change = this.#pending ?? NO_CHANGE;
-    // After a failed plan the planner's state is unknown.
-    this.#pending = { blocks: 'all', hasOtherChanges: true };
-    const { wanted, changedRoutes } = planner.update(view, change, facts);
-    this.#pending = undefined;
-    this.#facts = facts;
-    this.#wanted = wanted;
-    const hasOtherChanges =
-      before?.tunnels !== wanted.tunnels || before.peers !== wanted.peers || before.sysctls !== wanted.sysctls;
-    return { wanted, routes: changedRoutes, hasOtherChanges: hasOtherChanges, isFirst: before === undefined };
+  async #readAll(watch: NodeWatch): Promise<Reading> {
+    const { clock, events, kernel, random, checkIntervalMs = CHECK_INTERVAL_MS } = this.#options;
+    // The reading covers all earlier notifications.
+    this.#takeEvents();
+    const startMs = clock.monotonicMs();
+    const known = await observeNode(kernel, this.#plan.wanted).catch((error: unknown) => {
+      events.checked('failed', clock.monotonicMs() - startMs);
+      throw error;
+    });
+    this.#checkedAtMs = clock.nowMs();
+    const endMs = clock.monotonicMs();
+    const checkMs = endMs - startMs;
+    this.#checkAtMs = endMs + checkIntervalMs * (1 + CHECK_JITTER * (2 * random() - 1));
+    this.#pauseEndMs = endMs + CHECK_PAUSE_FACTOR * checkMs;
+    // Until the round ends, the result of the last one counts.
+    this.#enter({ phase: this.#kernel.phase === 'as-wanted' ? 'as-wanted' : 'reconciling', watch, known });
+    return { known, effects: undefined, checkMs };
   }
 
-  #report({ known, done, refused, drift }: ConvergenceResult, { isCheck }: { readonly isCheck: boolean }): void {
+  #applyEvents(known: NodeStateCache): Reading {
+    const wanted = this.#plan.wanted ?? NOTHING_WANTED;
+    const parents = this.#parentNames();
+    const unavailable = unavailableDevices(wanted, { known, parents });
+    const isParent = (device: string): boolean => parents.includes(device) || unavailable.has(device);
+    const applier = new EventApplier({ known, wanted, isParent });
+    const { changes, hasOverrun } = this.#takeEvents();
+    for (const change of changes) applier.apply(change);
+    const { effects } = applier;
+    if (hasOverrun || effects.needsCheck) this.#checkSoon();
+    return { known, effects };
+  }
+
+  /** Takes the collected notifications, and passes on those about pods. */
+  #takeEvents(): BufferedEvents {
+    const { events, onPodInterface } = this.#options;
+    const taken = this.#buffer.take();
+    if (taken.hasOverrun) events.overrun();
+    if (taken.hasOverrun) onPodInterface?.(undefined, false);
+    for (const [name, isInterference] of podInterfacesOf(taken.changes)) onPodInterface?.(name, isInterference);
+    return taken;
+  }
+
+  /** Schedules a full check: now, or after a pause when the last one has just ended, so that a storm causes few readings. */
+  #checkSoon(): void {
+    const earliestMs = Math.max(this.#pauseEndMs, this.#options.clock.monotonicMs());
+    this.#checkAtMs = Math.min(this.#checkAtMs, earliestMs);
+    // Refused steps may succeed after the change.
+    this.#backoff.retryRefused();
+  }
+
+  /** @returns whether the kernel is as wanted */
+  #report({ known, done, refused, drift }: ConvergenceResult, { reading, plan }: Round): 'reconciling' | 'as-wanted' {
     const { events } = this.#options;
     if (done + refused > 0) events.applied({ done, refused });
     if (drift) {
       for (const count of drift.counts.values()) this.#driftCount += count;
       events.drifted(drift.counts, formatNodeStep(drift.example));
     }
-    if (isCheck) events.checked(drift ? 'drift' : 'clean', this.#checkDurationMs);
-    // When the watch failed meanwhile, the next round reads the kernel in full.
-    this.#known = this.#watch && known;
-    const wanted = this.#wanted;
-    if (!wanted) return;
-    const context = { known, attempts: this.#backoff, parents: this.#parents() };
-    const conditions = kernelConditions(wanted, context);
-    this.#isComplete = conditions.length === 0 && this.#backoff.nextDueMs() === undefined;
-    this.#reporter.report([...wanted.conditions, ...conditions]);
+    if (!reading.effects) events.checked(drift ? 'drift' : 'clean', reading.checkMs);
+    const context = { known, attempts: this.#backoff, parents: this.#parentNames() };
+    const conditions = kernelConditions(plan.wanted, context);
+    this.#reporter.report([...plan.wanted.conditions, ...conditions]);
+    return conditions.length === 0 && this.#backoff.nextDueMs() === undefined ? 'as-wanted' : 'reconciling';
+  }
+
+  #parentNames(): string[] {
+    return Object.values(this.parents).filter((name) => name !== undefined);
   }
 }
 
@@ -397,28 +294,4 @@ function roundFailureCondition(error: unknown): Condition {
   const reason = error instanceof Failure ? error.message : 'internal error, see the log of podwire-dataplane';
   const message = `routes between nodes are not reconciled: ${reason}; existing routes stay, retrying`;
   return { reason: 'KernelSilent', message };
-}
-
-interface PlanResult {
-  readonly wanted: WantedNode;
-  /** Destinations whose route changed. */
-  readonly routes: ReadonlySet<string>;
-  readonly hasOtherChanges: boolean;
-  readonly isFirst: boolean;
-}
-
-interface DriftContext {
-  readonly before: NodeStateCache;
-  /** Undefined: a full reading. */
-  readonly effects: EventEffects | undefined;
-  readonly planned: PlanResult;
-}
-
-/** Whether another program caused a difference: neither a new plan nor an earlier difference explains it. */
-function isDrift(step: NodeStep, { before, effects, planned }: DriftContext): boolean {
-  if (objectOf(step) !== 'route')
-    return !planned.hasOtherChanges && (effects === undefined || effects.hasDeviceObjects);
-  const destination = step.type === 'route-delete' || 'route' in step ? step.route.destination : '';
-  if (planned.routes.has(destination)) return false;
-  return effects ? effects.drifted.has(destination) : isRouteAsWanted(destination, planned.wanted, before);
 }
