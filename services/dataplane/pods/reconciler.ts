@@ -1,6 +1,7 @@
 import { setMaxListeners } from 'node:events';
 
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
+import { WorkQueue, type NextRun } from '@podwire/shared/reconcile/work-queue';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { Condition } from '../conditions/conditions.js';
@@ -39,6 +40,12 @@ const CHECK_PAUSE_FACTOR = 9;
 /** Largest relative deviation of an interval from its mean, so that nodes that start together drift apart. */
 const JITTER = 0.2;
 
+/** Work for all pods; `release` waits for IPAM, which may answer late or not at all. */
+type Task = 'recover' | 'check' | 'sweep' | 'release';
+
+/** What is checked when the wiring time of an interface is over; `all` includes `mac`. */
+type LateCheck = 'mac' | 'all';
+
 /** For the log. */
 const RECOVERY = 'recovery of attachments from the previous process';
 
@@ -75,19 +82,17 @@ export class AttachmentReconciler {
   /** Attachments queued for a repair, in order. */
   readonly #waiting = new Map<string, Attachment>();
   #repairWorkers = 0;
-  /** Host interfaces to check again when their wiring time is over. */
-  readonly #lateChecks = new Set<string>();
-  /** Those to check for a changed MAC address of the pod. */
-  readonly #lateMacChecks = new Set<string>();
+  readonly #tasks: WorkQueue<Task>;
+  /** By host interface: runs what {@link #lateChecks} has. */
+  readonly #lateQueue: WorkQueue<string>;
+  readonly #lateChecks = new Map<string, LateCheck>();
   /** The scope of a recovery that is still incomplete. */
   #pendingRecovery: RecoveryScope | undefined;
   #earlierBootsDone = false;
-  #isCheckQueued = false;
-  #checking: Promise<void> = Promise.resolve();
   /** End and duration of the last check of all pods. */
   #lastCheck = { atMs: 0, tookMs: 0 };
-  /** Aborted to end the pause before the next release of addresses. */
-  #releaseNow = new AbortController();
+  /** Addresses are released from the start on. */
+  #isStarted = false;
 
   constructor(options: ReconcilerOptions) {
     this.#options = options;
@@ -96,30 +101,56 @@ export class AttachmentReconciler {
     this.#lostWires = new LostWireQueue({ restore, ...options });
     const onLostWire = (record: AttachmentRecord): void => {
       this.#lostWires.add(record);
-      this.#releaseNow.abort();
+      this.#releaseSoon();
     };
     this.#repairer = new PodRepairer({ onLostWire, ...options });
     this.#reporter = new ConditionReporter(options);
-    // Every delayed or queued check adds a listener; Node warns of a leak above ten.
+    this.#tasks = this.#queue((task: Task) => this.#run(task));
+    this.#lateQueue = this.#queue((name: string) => this.#runLateCheck(name));
+    // Every concurrent check adds a listener; Node warns of a leak above ten.
     setMaxListeners(0, this.#stopped.signal);
   }
 
   /** Starts the work; returns at once. */
   start(): void {
-    this.#spawn(async () => {
-      await this.#try(RECOVERY, () => this.recover());
-      await this.#repeat(CHECK_INTERVAL_MS, () => this.check());
-    });
-    this.#spawn(() => this.#repeat(SWEEP_INTERVAL_MS, () => this.sweep()));
-    // Runs in the background, as IPAM may answer late or not at all.
-    this.#spawn(async () => {
-      await this.releaseAddresses();
-      await this.#repeat(
-        SWEEP_INTERVAL_MS,
-        () => this.releaseAddresses(),
-        () => this.#releaseNow.signal,
-      );
-    });
+    this.#isStarted = true;
+    this.#tasks.request('recover');
+    this.#tasks.request('sweep', this.#jittered(SWEEP_INTERVAL_MS));
+    this.#tasks.request('release');
+  }
+
+  async #run(task: Task): Promise<NextRun | undefined> {
+    switch (task) {
+      case 'recover':
+        await this.#try(RECOVERY, () => this.recover());
+        this.#tasks.request('check', this.#jittered(CHECK_INTERVAL_MS));
+        return undefined;
+      case 'check': {
+        const { atMs, tookMs } = this.#lastCheck;
+        const pauseMs = Math.min(CHECK_PAUSE_FACTOR * tookMs, CHECK_INTERVAL_MS);
+        const leftMs = pauseMs - (this.#options.clock.monotonicMs() - atMs);
+        if (leftMs > 0) return { inMs: leftMs };
+        await this.#try('check of all pods', () => this.check());
+        return { inMs: this.#jittered(CHECK_INTERVAL_MS) };
+      }
+      case 'sweep':
+      case 'release': {
+        const work = () => (task === 'sweep' ? this.sweep() : this.releaseAddresses());
+        await this.#try('periodic check of attachments', work);
+        return { inMs: this.#jittered(SWEEP_INTERVAL_MS) };
+      }
+    }
+  }
+
+  #queue<Key>(reconcile: (key: Key) => Promise<NextRun | undefined>): WorkQueue<Key> {
+    const onFailure = (defect: unknown): void => {
+      throw defect;
+    };
+    return new WorkQueue({ reconcile, retryInMs: () => 0, onFailure, clock: this.#options.clock });
+  }
+
+  #jittered(meanMs: number): number {
+    return meanMs * (1 + JITTER * (2 * this.#options.random() - 1));
   }
 
   /** Conditions of the attachments. */
@@ -130,6 +161,7 @@ export class AttachmentReconciler {
   /** Resolves when no work is in flight. Pods keep their networks. */
   async stop(): Promise<void> {
     this.#stopped.abort();
+    await Promise.all([this.#tasks.stop(), this.#lateQueue.stop()]);
     while (this.#work.size > 0) await Promise.allSettled(this.#work);
   }
 
@@ -179,41 +211,33 @@ export class AttachmentReconciler {
     const isForeign = isForeignChange && !this.#options.dataplane.isWiring(record.network.attachment);
     // Negative after the clock was set back: the wiring time is unknown.
     if (leftMs <= 0 || sinceMs < 0 || isForeign) this.repairByHostInterface(name);
-    else if (sinceMs >= WIRING_REPORTED_MS || isForeignChange || needsLateCheck(record)) this.#checkLater(name, leftMs);
-    else this.#checkMacLater(name, leftMs);
-  }
-
-  /** A later plugin of the chain (`tuning`) may change the pod's MAC address after the wiring, without an event to the node. */
-  #checkMacLater(name: string, afterMs: number): void {
-    if (this.#lateChecks.has(name) || this.#lateMacChecks.has(name) || this.#stopped.signal.aborted) return;
-    this.#lateMacChecks.add(name);
-    const { registry, dataplane, clock } = this.#options;
-    const { signal } = this.#stopped;
-    this.#spawn(async () => {
-      await clock.sleep(afterMs, signal);
-      // Otherwise the full repair is queued, or has run.
-      const isDue = this.#lateMacChecks.delete(name);
-      const record = registry.byHostInterface(name);
-      if (!isDue || !record || signal.aborted) return;
-      await this.#try(`MAC address check of the pod of ${name}`, async () => {
-        if (await dataplane.hasChangedMac(record.network.attachment, signal)) this.repairByHostInterface(name);
-      });
-    });
+    else if (sinceMs >= WIRING_REPORTED_MS || isForeignChange || needsLateCheck(record))
+      this.#checkLater(name, leftMs, 'all');
+    else this.#checkLater(name, leftMs, 'mac');
   }
 
   /**
-   * Checks the interface when its wiring time is over. For example, systemd sets `rp_filter` of each new interface to 2
-   * (50-default.conf) without a kernel event, which cuts a pod off from its additional IPv4 source prefixes.
+   * Checks the interface when its wiring time is over.
+   * - `mac`: a later plugin of the chain (`tuning`) may change the pod's MAC address, without an event to the node.
+   * - `all`: for example, systemd sets `rp_filter` of each new interface to 2 (50-default.conf) without a kernel event, which
+   *   cuts a pod off from its additional IPv4 source prefixes.
    */
-  #checkLater(name: string, afterMs: number): void {
-    if (this.#lateChecks.has(name) || this.#stopped.signal.aborted) return;
-    this.#lateChecks.add(name);
-    this.#lateMacChecks.delete(name);
-    this.#spawn(async () => {
-      await this.#options.clock.sleep(afterMs, this.#stopped.signal);
-      this.#lateChecks.delete(name);
-      // A rewiring meanwhile starts the wiring time again.
-      this.handleLinkChange(name);
+  #checkLater(name: string, afterMs: number, check: LateCheck): void {
+    if (this.#lateChecks.get(name) !== 'all') this.#lateChecks.set(name, check);
+    this.#lateQueue.request(name, afterMs);
+  }
+
+  async #runLateCheck(name: string): Promise<undefined> {
+    const check = this.#lateChecks.get(name);
+    this.#lateChecks.delete(name);
+    // A rewiring meanwhile starts the wiring time again.
+    if (check === 'all') this.handleLinkChange(name);
+    const { registry, dataplane } = this.#options;
+    const record = registry.byHostInterface(name);
+    if (check !== 'mac' || !record) return;
+    await this.#try(`MAC address check of the pod of ${name}`, async () => {
+      const hasChanged = await dataplane.hasChangedMac(record.network.attachment, this.#stopped.signal);
+      if (hasChanged) this.repairByHostInterface(name);
     });
   }
 
@@ -237,9 +261,8 @@ export class AttachmentReconciler {
   async check(): Promise<void> {
     const { clock } = this.#options;
     const sinceMs = clock.monotonicMs();
-    this.#checking = this.#checkAll();
     try {
-      await this.#checking;
+      await this.#checkAll();
     } finally {
       const atMs = clock.monotonicMs();
       this.#lastCheck = { atMs, tookMs: atMs - sinceMs };
@@ -264,24 +287,12 @@ export class AttachmentReconciler {
    * tenth of the time. Returns at once.
    */
   checkSoon(): void {
-    if (this.#isCheckQueued || this.#isStopped()) return;
-    this.#isCheckQueued = true;
-    this.#spawn(async () => {
-      // A check in progress may have passed the change already.
-      await this.#checking.catch(() => undefined);
-      const { clock } = this.#options;
-      const { atMs, tookMs } = this.#lastCheck;
-      const fullMs = Math.min(CHECK_PAUSE_FACTOR * tookMs, CHECK_INTERVAL_MS);
-      const pauseMs = fullMs - (clock.monotonicMs() - atMs);
-      if (pauseMs > 0) await clock.sleep(pauseMs, this.#stopped.signal);
-      this.#isCheckQueued = false;
-      if (!this.#isStopped()) await this.#try('check of all pods', () => this.check());
-    });
+    this.#tasks.request('check');
   }
 
   /** Checks for dead namespaces; releases their addresses at once. @throws Failure KERNEL_REFUSED */
   async sweep(): Promise<void> {
-    if ((await this.#orphans.sweep(this.#stopped.signal)) > 0) this.#releaseNow.abort();
+    if ((await this.#orphans.sweep(this.#stopped.signal)) > 0) this.#releaseSoon();
   }
 
   /**
@@ -289,10 +300,13 @@ export class AttachmentReconciler {
    * unanswered requests.
    */
   async releaseAddresses(): Promise<void> {
-    this.#releaseNow = new AbortController();
     await this.#releaseEarlierBoots();
     await this.#orphans.releaseAddresses(this.#stopped.signal);
     await this.#lostWires.process(this.#stopped.signal);
+  }
+
+  #releaseSoon(): void {
+    if (this.#isStarted) this.#tasks.request('release');
   }
 
   async #releaseEarlierBoots(): Promise<void> {
@@ -317,17 +331,6 @@ export class AttachmentReconciler {
     await this.#try(`detach of ${formatAttachment(attachment)}`, () =>
       dataplane.finishDetach(attachment, this.#stopped.signal),
     );
-  }
-
-  /** @param wakeSignal - returns the signal that ends the pause early */
-  async #repeat(intervalMs: number, work: () => Promise<void>, wakeSignal?: () => AbortSignal): Promise<void> {
-    const { clock, random } = this.#options;
-    const { signal: stopped } = this.#stopped;
-    while (!this.#isStopped()) {
-      const durationMs = intervalMs * (1 + JITTER * (2 * random() - 1));
-      await clock.sleep(durationMs, wakeSignal ? AbortSignal.any([stopped, wakeSignal()]) : stopped);
-      if (!this.#isStopped()) await this.#try('periodic check of attachments', work);
-    }
   }
 
   #isStopped(): boolean {
