@@ -1,8 +1,8 @@
 import { trace } from '@opentelemetry/api';
 import type { FailureCode } from '@podwire/shared/failure/codes';
 import { Failure } from '@podwire/shared/failure/failure';
-import { retry } from '@podwire/shared/retry/retry';
-import type { BackoffBounds } from '@podwire/shared/retry/schedule';
+import { retry } from '@podwire/shared/reconcile/retry';
+import type { BackoffBounds } from '@podwire/shared/reconcile/schedule';
 import type { CallLimits, Peer } from '@podwire/shared/rpc/client';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { OpenInterval } from '@podwire/shared/telemetry/intervals';

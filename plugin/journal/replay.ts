@@ -4,7 +4,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { tracedMessage } from '@podwire/shared/failure/status';
 import { messageOf } from '@podwire/shared/failure/thrown';
 import { exponentialBackoff, WorkQueue, type NextRun } from '@podwire/shared/reconcile/work-queue';
-import type { BackoffBounds } from '@podwire/shared/retry/schedule';
+import type { BackoffBounds } from '@podwire/shared/reconcile/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { withSpan } from '@podwire/shared/telemetry/span';
 

@@ -1,6 +1,6 @@
 import { Failure } from '@podwire/shared/failure/failure';
-import { retry } from '@podwire/shared/retry/retry';
-import type { BackoffBounds } from '@podwire/shared/retry/schedule';
+import { retry } from '@podwire/shared/reconcile/retry';
+import type { BackoffBounds } from '@podwire/shared/reconcile/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { Config } from './config.js';

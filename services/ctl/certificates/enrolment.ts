@@ -1,7 +1,7 @@
 import type { X509Certificate } from 'node:crypto';
 
 import { Failure } from '@podwire/shared/failure/failure';
-import { backoffMs, type BackoffBounds } from '@podwire/shared/retry/schedule';
+import { backoffMs, type BackoffBounds } from '@podwire/shared/reconcile/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Logger } from '@podwire/shared/runtime/log';
 

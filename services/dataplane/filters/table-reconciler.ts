@@ -1,6 +1,6 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import { WorkQueue } from '@podwire/shared/reconcile/work-queue';
-import { backoffMs } from '@podwire/shared/retry/schedule';
+import { backoffMs } from '@podwire/shared/reconcile/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import {

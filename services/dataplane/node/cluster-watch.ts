@@ -2,7 +2,7 @@ import { WatchServiceService } from '@podwire/proto/podwire/ipam/v1/watch';
 import { Failure } from '@podwire/shared/failure/failure';
 import { failureOfSignal } from '@podwire/shared/failure/signal';
 import { exponentialBackoff, WorkQueue } from '@podwire/shared/reconcile/work-queue';
-import type { BackoffBounds } from '@podwire/shared/retry/schedule';
+import type { BackoffBounds } from '@podwire/shared/reconcile/schedule';
 import type { Peer } from '@podwire/shared/rpc/client';
 import type { Clock } from '@podwire/shared/runtime/clock';
 

@@ -1,6 +1,6 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import { exponentialBackoff, WorkQueue } from '@podwire/shared/reconcile/work-queue';
-import type { BackoffBounds } from '@podwire/shared/retry/schedule';
+import type { BackoffBounds } from '@podwire/shared/reconcile/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import {

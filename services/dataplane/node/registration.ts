@@ -2,7 +2,7 @@ import { NodeServiceService, TunnelKind, type RegisterNodeRequest } from '@podwi
 import { failureOfSignal } from '@podwire/shared/failure/signal';
 import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
 import { exponentialBackoff, WorkQueue, type NextRun } from '@podwire/shared/reconcile/work-queue';
-import type { BackoffBounds } from '@podwire/shared/retry/schedule';
+import type { BackoffBounds } from '@podwire/shared/reconcile/schedule';
 import type { Peer } from '@podwire/shared/rpc/client';
 import type { Clock } from '@podwire/shared/runtime/clock';
 

@@ -4,7 +4,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
 import { prefixContains } from '@podwire/shared/net/prefix';
 import { exponentialBackoff, WorkQueue, type NextRun } from '@podwire/shared/reconcile/work-queue';
-import type { BackoffBounds } from '@podwire/shared/retry/schedule';
+import type { BackoffBounds } from '@podwire/shared/reconcile/schedule';
 import type { CallLimits, Peer } from '@podwire/shared/rpc/client';
 import type { Clock } from '@podwire/shared/runtime/clock';
 

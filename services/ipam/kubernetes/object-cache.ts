@@ -1,5 +1,5 @@
 import { Failure } from '@podwire/shared/failure/failure';
-import { backoffMs, type BackoffBounds } from '@podwire/shared/retry/schedule';
+import { backoffMs, type BackoffBounds } from '@podwire/shared/reconcile/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { z } from 'zod';
 

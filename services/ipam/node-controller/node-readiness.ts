@@ -1,4 +1,4 @@
-import { backoffMs, type BackoffBounds } from '@podwire/shared/retry/schedule';
+import { backoffMs, type BackoffBounds } from '@podwire/shared/reconcile/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { KubernetesApi } from '../kubernetes/api.js';

@@ -3,7 +3,7 @@ import { setMaxListeners } from 'node:events';
 import { context, ROOT_CONTEXT } from '@opentelemetry/api';
 
 import { Failure } from '../failure/failure.js';
-import { backoffMs, type BackoffBounds } from '../retry/schedule.js';
+import { backoffMs, type BackoffBounds } from './schedule.js';
 import type { Clock } from '../runtime/clock.js';
 
 /** When to run again by itself; nothing: with the next request only. */

@@ -2,7 +2,7 @@ import { setMaxListeners } from 'node:events';
 
 import { Failure } from '@podwire/shared/failure/failure';
 import { failureOfSignal } from '@podwire/shared/failure/signal';
-import { backoffMs, type BackoffBounds } from '@podwire/shared/retry/schedule';
+import { backoffMs, type BackoffBounds } from '@podwire/shared/reconcile/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { RecordKeys } from '../../records/json/keys.js';
