@@ -4,6 +4,7 @@ import type { Duplex } from 'node:stream';
 import type { FailureCode } from '@podwire/shared/failure/codes';
 import { Failure } from '@podwire/shared/failure/failure';
 import { failureOfSignal } from '@podwire/shared/failure/signal';
+import type { ProcessRelease } from '@podwire/shared/runtime/process-release';
 
 import { VARIABLES, type Variable, type Variables } from './cni/environment.js';
 import { cniErrorOf } from './cni/error.js';
@@ -16,6 +17,7 @@ export interface RouteOptions {
   /** The recent commands, as JSON. */
   readonly commands: () => string;
   readonly journal: JournalApi;
+  readonly release: ProcessRelease;
   /** Runs a command; does not throw. */
   readonly run: (request: CniRequest) => Promise<CniAnswer>;
   /** Wall clock in epoch nanoseconds. */
@@ -40,6 +42,7 @@ const DISCARD_STATUS: Partial<Record<FailureCode, number>> = { ATTACHMENT_NOT_FO
 const ROUTES: ReadonlyMap<string, Handler> = new Map([
   ['POST /cni', runCni],
   ['GET /healthz', sendHealth],
+  ['GET /release', sendRelease],
   ['GET /commands', sendCommands],
   ['GET /journal', sendJournal],
   ['POST /journal/retry', retryJournal],
@@ -63,6 +66,7 @@ const HEADER: Readonly<Record<Variable, string>> = {
  * | ----------------------- | -------------------------------------------------------------------------------------------- |
  * | `POST /cni`             | 200 and the result, or another status and a CNI error document                               |
  * | `GET /healthz`          | 200                                                                                          |
+ * | `GET /release`          | release and start of the process: `{"release", "nodeVersion", "startTime"}`                    |
  * | `GET /commands`         | the recent commands, as `RecentCommands.text` has them                                       |
  * | `GET /journal`          | the entries                                                                                  |
  * | `POST /journal/retry`   | the remaining entries, after each was tried once                                             |
@@ -113,6 +117,10 @@ async function runCni({ request, response, cancel }: Exchange, { run, nowNs }: R
 
 function sendHealth({ response }: Exchange): void {
   send(response, { status: 200, body: 'ok\n', type: 'text/plain' });
+}
+
+function sendRelease({ response }: Exchange, { release }: RouteOptions): void {
+  send(response, { status: 200, body: `${JSON.stringify(release)}\n`, type: 'application/json' });
 }
 
 function sendCommands({ response }: Exchange, { commands }: RouteOptions): void {

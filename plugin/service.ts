@@ -11,6 +11,7 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 import { wallClockNs } from '@podwire/shared/runtime/wall-clock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
 import type { Logger } from '@podwire/shared/runtime/log';
+import { readProcessRelease } from '@podwire/shared/runtime/process-release';
 import type { StopTelemetry } from '@podwire/shared/telemetry/telemetry';
 import { ipamTls } from '@podwire/shared/tls/certificate-source';
 import { counter } from '@podwire/shared/telemetry/instruments';
@@ -133,6 +134,7 @@ async function serve(settings: PluginSettings, deps: PluginDeps): Promise<Runnin
     clock,
     run: (request) => run(request, options),
     ...socketApi(tools, queue, replay, recent),
+    release: await readProcessRelease(),
     nowNs: wallClockNs(clock),
     requestTimeoutMs: REQUEST_TIMEOUT_MS,
     drainTimeoutMs: settings.drainTimeoutMs,

@@ -3,7 +3,7 @@ import type { Readable, Writable } from 'node:stream';
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { createLogger, type Logger } from '@podwire/shared/runtime/log';
-import { readOwnPackage } from '@podwire/shared/runtime/own-package';
+import { readRelease } from '@podwire/shared/runtime/process-release';
 import { z } from 'zod';
 
 import { PluginSocket } from './clients/plugin-socket.js';
@@ -59,8 +59,7 @@ export async function run(args: readonly string[], deps: RunDeps): Promise<numbe
     );
     return DONE;
   }
-  const { version } = await readOwnPackage(import.meta.url, '@podwire/ctl');
-  const command = parseCommandLine(args, VERBS, version);
+  const command = parseCommandLine(args, VERBS, await readRelease());
   if (command.kind === 'run') return runVerb(command.verb, command, deps);
   stdout.write(command.stdout);
   stderr.write(command.stderr);

@@ -14,6 +14,7 @@ import { nodeReady, nodeStatus } from './commands/node.js';
 import { podsCheck, podsRepair } from './commands/pods.js';
 import { releaseAddress, releaseAttachment } from './commands/release.js';
 import { trace } from './commands/trace.js';
+import { version } from './commands/version.js';
 import { who } from './commands/who.js';
 import { journalDiscard, journalList, journalRetry, journalShow } from './resources/journal.js';
 import { podsList } from './resources/pods.js';
@@ -59,5 +60,6 @@ export const VERBS: readonly Verb[] = [
   journalDiscard,
   certificatesCreate,
   certificatesEnrol,
+  version,
   completion,
 ];

@@ -4,6 +4,7 @@ import { acquireExclusive } from '@podwire/shared/rpc/exclusive';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
 import type { Logger } from '@podwire/shared/runtime/log';
+import { readProcessRelease } from '@podwire/shared/runtime/process-release';
 import { observeReadiness } from '@podwire/shared/telemetry/instruments';
 import type { StopTelemetry } from '@podwire/shared/telemetry/telemetry';
 import { ipamTls } from '@podwire/shared/tls/certificate-source';
@@ -142,6 +143,7 @@ export interface NodeSideKernel {
 export async function serve(kernel: Kernel, options: ServeOptions): Promise<RunningService> {
   const { config, deps } = options;
   const { log, clock } = deps;
+  const release = await readProcessRelease();
   const environment = createEnvironment(options);
   const node = await openNode(kernel, { ...options, environment });
   const onCheck = ({ poolFamilies }: SettingsCheck): void => {
@@ -156,7 +158,7 @@ export async function serve(kernel: Kernel, options: ServeOptions): Promise<Runn
     clock,
     defaultCallTimeoutMs: config.callTimeoutMs,
     drainTimeoutMs: config.drainTimeoutMs,
-    services: (unary) => dataplaneServices({ ...node, overview: () => overviewOf(config, parts) }, unary),
+    services: (unary) => dataplaneServices({ ...node, overview: () => overviewOf(config, parts), release }, unary),
   });
   const unobserve = [
     observeReadiness(() => server.isServing),
@@ -283,7 +285,7 @@ function conditionsOf({ node, environment, clusterPart }: OverviewParts): readon
 }
 
 /** The parts that serve and repair this node's pods. */
-interface Node extends Omit<ServedParts, 'overview'> {
+interface Node extends Omit<ServedParts, 'overview' | 'release'> {
   readonly records: () => readonly AttachmentRecord[];
   readonly keeper: AttachmentReconciler;
   readonly ipam: Peer;

@@ -2,10 +2,12 @@ import { NodeServiceService, type NodeServiceServer } from '@podwire/proto/podwi
 import { PodServiceService, type PodServiceServer } from '@podwire/proto/podwire/dataplane/v1/pod';
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Peer } from '@podwire/shared/rpc/client';
+import { releaseService } from '@podwire/shared/rpc/release-service';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Unary } from '@podwire/shared/rpc/unary';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Logger } from '@podwire/shared/runtime/log';
+import type { ProcessRelease } from '@podwire/shared/runtime/process-release';
 
 import type { Follower, IpamFollower } from './cluster/cluster.js';
 import type { Condition } from './conditions/conditions.js';
@@ -193,11 +195,12 @@ export interface ServedParts extends CniDependencies {
   readonly garbage: GarbageCollector;
   readonly overview: () => NodeOverview;
   readonly recorded: RecordedNetworkLookup;
+  readonly release: ProcessRelease;
 }
 
 /** Every method that podwire-dataplane serves. */
 export function dataplaneServices(parts: ServedParts, unary: Unary): readonly RpcService[] {
-  const { dataplane, garbage, overview, recorded } = parts;
+  const { dataplane, garbage, overview, recorded, release } = parts;
   const node: NodeServiceServer = { getNodeStatus: unary(NodeServiceService.getNodeStatus, getNodeStatus(overview)) };
   const pods: PodServiceServer = {
     attachPod: unary(PodServiceService.attachPod, attachPod(dataplane)),
@@ -212,5 +215,6 @@ export function dataplaneServices(parts: ServedParts, unary: Unary): readonly Rp
     { name: 'podwire.dataplane.v1.PodService', definition: PodServiceService, implementation: pods },
     { name: 'podwire.dataplane.v1.NodeService', definition: NodeServiceService, implementation: node },
     cniService(parts, unary),
+    releaseService(release, unary),
   ];
 }

@@ -3,7 +3,7 @@ import type { Writable } from 'node:stream';
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { createLogger } from '@podwire/shared/runtime/log';
-import { readOwnPackage } from '@podwire/shared/runtime/own-package';
+import { readRelease } from '@podwire/shared/runtime/process-release';
 import { serverSettingsUsage } from '@podwire/shared/runtime/usage';
 import { formatCount } from '@podwire/shared/words/format-count';
 
@@ -44,7 +44,7 @@ export async function runCommand(command: Exclude<Command, { name: 'serve' }>, d
       deps.process.stdout.write(`${USAGE}\n${serverSettingsUsage(SETTINGS)}`);
       return 0;
     case 'version':
-      deps.process.stdout.write(`podwire-ipam ${(await readOwnPackage(import.meta.url, '@podwire/ipam')).version}\n`);
+      deps.process.stdout.write(`podwire-ipam ${await readRelease()}\n`);
       return 0;
     case 'wrong':
       deps.process.stderr.write(`podwire-ipam: ${command.reason}\n\n${USAGE}`);

@@ -1,7 +1,9 @@
+import { releaseService } from '@podwire/shared/rpc/release-service';
 import { RpcServer } from '@podwire/shared/rpc/server';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
 import type { Logger } from '@podwire/shared/runtime/log';
+import { readProcessRelease, type ProcessRelease } from '@podwire/shared/runtime/process-release';
 import { observeReadiness } from '@podwire/shared/telemetry/instruments';
 import { ExpiryWarning } from '@podwire/shared/tls/certificate-expiry';
 
@@ -65,6 +67,7 @@ export interface RunningService extends Running {
  */
 export async function startService(config: Config, deps: ServiceDeps): Promise<RunningService> {
   const { log, clock, pid, newUid } = deps;
+  const release = await readProcessRelease();
   const events = new Events(log);
   const retry = startRetryOptions(deps, events);
   const api = config.enrolmentListen !== '' || config.nodeController ? deps.kubernetes() : undefined;
@@ -79,19 +82,8 @@ export async function startService(config: Config, deps: ServiceDeps): Promise<R
   const updates = deferredUpdates(loading.then(({ updater }) => updater));
   const history = historyOptions(store, config);
   const ipam = new Ipam({ updates, events, clock, newUid, history, unknownNodes: config.unknownNodes });
-  const server = new RpcServer({
-    addresses: config.listen,
-    log,
-    clock,
-    defaultCallTimeoutMs: config.callTimeoutMs,
-    drainTimeoutMs: config.drainTimeoutMs,
-    certificates: identity.certificates,
-    authorize: authorizer({ updates }),
-    services: (unary, streaming) => [
-      ...ipamServices(ipam, unary),
-      watchService(deferredWatchSource(loading, refused), streaming),
-    ],
-  });
+  const watches = deferredWatchSource(loading, refused);
+  const server = ipamServer({ ipam, updates, watches, identity, release }, config, deps);
   const enrolment = enrolmentServer(identity, config, deps);
   const pause = new LockGuard({ isLocked: () => ipam.configuration.isLocked(), log });
   const upkeeps: Pick<Upkeep, 'stop'>[] = [];
@@ -132,6 +124,34 @@ function observeIpam(ipam: Ipam, server: RpcServer): () => void {
     observeFindings(() => ipam.audits.latestFindings),
   ];
   return () => ends.forEach((end) => end());
+}
+
+interface ServedParts extends Pick<IpamOptions, 'updates'> {
+  readonly ipam: Ipam;
+  readonly watches: WatchSource;
+  readonly identity: NetworkIdentity;
+  readonly release: ProcessRelease;
+}
+
+function ipamServer(
+  { ipam, updates, watches, identity, release }: ServedParts,
+  { listen: addresses, callTimeoutMs, drainTimeoutMs }: Config,
+  { log, clock }: ServiceDeps,
+): RpcServer {
+  return new RpcServer({
+    addresses,
+    log,
+    clock,
+    defaultCallTimeoutMs: callTimeoutMs,
+    drainTimeoutMs,
+    certificates: identity.certificates,
+    authorize: authorizer({ updates }),
+    services: (unary, streaming) => [
+      ...ipamServices(ipam, unary),
+      watchService(watches, streaming),
+      releaseService(release, unary),
+    ],
+  });
 }
 
 /** The listener at which nodes without a certificate get one; undefined where it is not set. */

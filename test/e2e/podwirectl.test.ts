@@ -7,6 +7,7 @@ import { run as runPodwirectl } from '@podwire/ctl/run';
 import { addRequest, CalicoPlugin } from '@podwire/dataplane/testing/service';
 import { HandleServiceService } from '@podwire/proto/podwire/ipam/v1/handle';
 import { Peer } from '@podwire/shared/rpc/client';
+import { readRelease } from '@podwire/shared/runtime/process-release';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 
 import { COMMAND_DEPS } from '../support/command-deps.js';
@@ -19,6 +20,7 @@ import { until } from '../support/until.js';
 const MAIN = join(ROOT, 'services/ctl/dist/main.js');
 const CONFLIST = join(ROOT, 'plugin/conflist/10-podwire.conflist');
 
+const startedMs = Date.now();
 const stack = new Stack({ env: { PODWIRE_PLUGIN_DEL_SERVICE_TIMEOUT_MS: '300' } });
 const pod = makePod('ctl-web');
 
@@ -75,6 +77,26 @@ async function add(target: Pod): Promise<string> {
   return JSON.parse(answer.stdout).ips[0].address.split('/')[0];
 }
 
+test('shows the releases of all running processes', async () => {
+  const { exitCode, stdout } = await podwirectl('version', '-o', 'json');
+  expect(exitCode, stdout).toBe(0);
+  const release = await readRelease();
+  const { podwirectl: own, ...services } = Object.fromEntries(
+    JSON.parse(stdout).components.map((each: { readonly component: string }) => [each.component, each]),
+  );
+  const running = { release, nodeVersion: process.version, error: null };
+  expect(own).toMatchObject({ ...running, endpoint: null, startTime: null });
+  expect(services).toMatchObject({
+    'podwire-ipam': { ...running, endpoint: `unix:${stack.sockets.ipam}` },
+    'podwire-dataplane': { ...running, endpoint: `unix:${stack.sockets.dataplane}` },
+    'podwire-plugin': { ...running, endpoint: stack.sockets.plugin },
+  });
+  for (const { startTime } of Object.values<{ readonly startTime: string }>(services)) {
+    expect(Date.parse(startTime)).toBeGreaterThanOrEqual(startedMs);
+    expect(Date.parse(startTime)).toBeLessThan(Date.now());
+  }
+});
+
 test('shows a pod, its history, and its pending release while IPAM is down', async () => {
   const address = await add(pod);
   const now = await podwirectl('who', address);
@@ -102,6 +124,8 @@ test('shows a pod, its history, and its pending release while IPAM is down', asy
   const pending = await podwirectl('journal');
   expect(pending, pending.stderr).toMatchObject({ exitCode: 0, stdout: expect.stringContaining(pod.containerId) });
   expect(pending.stdout).toContain(address);
+  const releases = await podwirectl('version');
+  expect([releases.exitCode, releases.stdout]).toEqual([5, expect.stringMatching(/^podwire-ipam +unreachable /m)]);
   expect(await podwirectl('get', 'ippools')).toMatchObject({ exitCode: 5, stderr: expect.stringContaining('--ipam') });
   const isReported = async () => (await nodeReady()).stdout.includes('podwire-ipam');
   await until(isReported, () => stack.log('plugin'));

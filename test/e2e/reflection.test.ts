@@ -58,6 +58,7 @@ const METHODS = {
     'podwire.ipam.v1.ReservationService/ListReservations',
     'podwire.ipam.v1.ReservationService/UpdateReservation',
     'podwire.ipam.v1.WatchService/Watch',
+    'podwire.release.v1.ReleaseService/GetRelease',
   ],
   dataplane: [
     'cni.CniDataplane/Add',
@@ -70,6 +71,7 @@ const METHODS = {
     'podwire.dataplane.v1.PodService/GetPod',
     'podwire.dataplane.v1.PodService/ListPods',
     'podwire.dataplane.v1.PodService/RepairPod',
+    'podwire.release.v1.ReleaseService/GetRelease',
   ],
 } as const;
 

@@ -56,6 +56,8 @@ const COMMAND = z.object({
   intervals: z.array(INTERVAL),
 });
 
+const RELEASE = z.object({ release: z.string(), nodeVersion: z.string(), startTime: z.iso.datetime() });
+
 const COMMANDS = z.object({ node: z.string(), commands: z.array(COMMAND) });
 
 /** The CNI error object of the plugin. */
@@ -72,6 +74,7 @@ export type Command = z.infer<typeof COMMAND>;
 export type Commands = z.infer<typeof COMMANDS>;
 export type Journal = z.infer<typeof JOURNAL>;
 export type JournalEntry = z.infer<typeof ENTRY>;
+export type Release = z.infer<typeof RELEASE>;
 
 export interface PluginSocketOptions {
   /** Absolute path of the resident plugin's unix socket. */
@@ -94,6 +97,16 @@ export class PluginSocket {
 
   constructor(options: PluginSocketOptions) {
     this.#options = options;
+  }
+
+  /** Absolute path of the socket. */
+  get path(): string {
+    return this.#options.path;
+  }
+
+  /** The release of the running process. */
+  release(): Promise<Release> {
+    return this.#request({ method: 'GET', path: '/release' }, RELEASE);
   }
 
   /** The last CNI commands of the node, newest first. */

@@ -16,6 +16,8 @@ import { assertReachable } from './reach.js';
 
 /** One of Podwire's gRPC services. */
 export interface Service {
+  /** `unix:/path` or `host:port`. */
+  readonly address: string;
   /** @throws Failure of the service, or UNREACHABLE, DEADLINE_EXCEEDED, UNIMPLEMENTED */
   call<Request, Response>(method: MethodDefinition<Request, Response>, request: Request): Promise<Response>;
 }
@@ -79,6 +81,10 @@ export class GrpcService implements Service {
 
   constructor(options: GrpcServiceOptions) {
     this.#options = options;
+  }
+
+  get address(): string {
+    return this.#options.address;
   }
 
   async call<Request, Response>(method: MethodDefinition<Request, Response>, request: Request): Promise<Response> {

@@ -12,6 +12,7 @@ import { RequestPolicyServiceService } from '@podwire/proto/podwire/ipam/v1/requ
 import { ReservationServiceService } from '@podwire/proto/podwire/ipam/v1/reservation';
 import { WatchKind, WatchServiceService } from '@podwire/proto/podwire/ipam/v1/watch';
 import type { Attachment as AttachmentMessage } from '@podwire/proto/podwire/net/v1/attachment';
+import { ReleaseServiceService } from '@podwire/proto/podwire/release/v1/release';
 import { Failure } from '@podwire/shared/failure/failure';
 import { parseAddress } from '@podwire/shared/net/address';
 import type { Authorize } from '@podwire/shared/rpc/access';
@@ -43,6 +44,7 @@ const READER_METHODS: readonly string[] = [
   NodeServiceService.listNodes,
   PoolServiceService.getPool,
   PoolServiceService.listPools,
+  ReleaseServiceService.getRelease,
   RequestPolicyServiceService.authorizeRequests,
   RequestPolicyServiceService.getRequestPolicy,
   RequestPolicyServiceService.listRequestPolicies,
@@ -70,6 +72,7 @@ const NODE_METHODS: ReadonlyMap<string, (request: Buffer) => readonly Subject[]>
   // A node needs every node, pool and block to route to the pods of the cluster.
   nodeMethod(BlockServiceService.listBlocks, () => []),
   nodeMethod(PoolServiceService.getPool, () => []),
+  nodeMethod(ReleaseServiceService.getRelease, () => []),
   nodeMethod(RequestPolicyServiceService.authorizeRequests, () => []),
   nodeMethod(WatchServiceService.watch, ({ kinds, nodeName }) =>
     kinds.includes(WatchKind.WATCH_KIND_ENDPOINTS) ? [nodeSubject(nodeName)] : [],

@@ -19,6 +19,7 @@ import { PoolServiceService } from '@podwire/proto/podwire/ipam/v1/pool';
 import { RequestPolicyServiceService } from '@podwire/proto/podwire/ipam/v1/request_policy';
 import { ReservationServiceService } from '@podwire/proto/podwire/ipam/v1/reservation';
 import { WatchKind, WatchRequest, WatchServiceService } from '@podwire/proto/podwire/ipam/v1/watch';
+import { ReleaseServiceService } from '@podwire/proto/podwire/release/v1/release';
 import { Failure } from '@podwire/shared/failure/failure';
 import { Peer } from '@podwire/shared/rpc/client';
 import type { RpcService } from '@podwire/shared/rpc/server';
@@ -43,6 +44,7 @@ const SERVICES: Readonly<Record<string, RpcService['definition']>> = {
   HistoryService: HistoryServiceService,
   NodeService: NodeServiceService,
   PoolService: PoolServiceService,
+  ReleaseService: ReleaseServiceService,
   RequestPolicyService: RequestPolicyServiceService,
   ReservationService: ReservationServiceService,
   WatchService: WatchServiceService,
@@ -109,7 +111,7 @@ async function call(peer: Peer, method: (typeof METHODS)[number], timeoutMs = 10
   }
 }
 
-const nameOf = ({ path }: { readonly path: string }): string => path.replace('/podwire.ipam.v1.', '');
+const nameOf = ({ path }: { readonly path: string }): string => path.replace(/^\/podwire\.\w+\.v1\./, '');
 
 test('the table of README.md has every method', () => {
   expect([...TABLE.keys()].sort()).toEqual(METHODS.map(nameOf).sort());

@@ -4,7 +4,7 @@ import { format } from 'node:util';
 
 import { Failure } from '../failure/failure.js';
 import type { Logger } from './log.js';
-import { readOwnPackage } from './own-package.js';
+import { readRelease } from './process-release.js';
 
 /** Something that runs until it is stopped. */
 export interface Running {
@@ -103,8 +103,7 @@ async function answerArguments(args: readonly string[], { log, usage }: ProcessO
   if (args.some((arg) => arg === '--help' || arg === '-h')) {
     process.stdout.write(usage?.() ?? `usage: ${name}\n\nSettings are environment variables.\n`);
   } else if (args.length === 1 && args[0] === '--version') {
-    // Podwire's packages have one version.
-    process.stdout.write(`${name} ${(await readOwnPackage(import.meta.url, '@podwire/shared')).version}\n`);
+    process.stdout.write(`${name} ${await readRelease()}\n`);
   } else {
     process.stderr.write(`${name}: unknown argument: ${args.join(' ')}\ntry: ${name} --help\n`);
     process.exit(INVALID_USAGE);

@@ -12,7 +12,7 @@ import { AlwaysOffSampler, BasicTracerProvider, ParentBasedSampler } from '@open
 import { messageOf } from '../failure/thrown.js';
 import type { Clock } from '../runtime/clock.js';
 import type { Logger } from '../runtime/log.js';
-import { readOwnPackage } from '../runtime/own-package.js';
+import { readRelease } from '../runtime/process-release.js';
 import { observeProcess } from './process-metrics.js';
 import { PodwireTracerProvider } from './tracer-provider.js';
 
@@ -71,7 +71,7 @@ export async function startTelemetry(source: TelemetrySource): Promise<StopTelem
   if (spans.length === 0) propagateWithoutRecording();
   if (spans.length === 0 && values.length === 0) return () => Promise.resolve();
   forwardDiagnostics(env, log, clock);
-  const { version } = await readOwnPackage(import.meta.url, '@podwire/shared');
+  const version = await readRelease();
   const resource = await resourceOf(source, version);
   const stopMetrics = values.length > 0 ? await startMetrics(values, resource, source) : undefined;
   if (stopMetrics) observeProcess(version);
