@@ -19,6 +19,8 @@ export const TEST_PROGRAMS = {
   '/usr/lib/cni/host-local': 'containernetworking-plugins',
   'systemd-analyze': 'systemd',
   promtool: 'prometheus',
+  zsh: 'zsh',
+  fish: 'fish',
 };
 
 /** What the addon's layers are looked at with for memory: `npm run test:leak -w @podwire/netlink`, and nothing else. */

@@ -1,28 +1,35 @@
 import type { Report } from '../output/report.js';
 import { oneOf } from './forms.js';
 import { GLOBAL_FLAGS, GLOBAL_OPTIONS } from './global-options.js';
-import type { Positional, Verb } from './verb.js';
+import type { Option, Positional, Verb } from './verb.js';
 
 /** The first word of a command line whose output is {@link candidates} of the words after it. */
 export const COMPLETE = '__complete';
 
+/** Where no word is known, the shells complete files. bash splits words at `=`, so its candidates have only the value. */
 const SCRIPTS = {
   bash: `_podwirectl() {
   local IFS=$'\\n'
   COMPREPLY=($(podwirectl ${COMPLETE} "\${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null))
+  COMPREPLY=("\${COMPREPLY[@]#*=}")
 }
 complete -o default -F _podwirectl podwirectl
 `,
   zsh: `#compdef podwirectl
 _podwirectl() {
   local -a found
-  found=("\${(@f)$(podwirectl ${COMPLETE} "\${(@)words[2,CURRENT]}" 2>/dev/null)}")
-  compadd -a found
+  found=(\${(f)"$(podwirectl ${COMPLETE} "\${(@)words[2,CURRENT]}" 2>/dev/null)"})
+  if (( $#found )); then compadd -a found; else _files; fi
 }
-compdef _podwirectl podwirectl
+if [[ $funcstack[1] == _podwirectl ]]; then _podwirectl; else compdef _podwirectl podwirectl; fi
 `,
   fish: `function __podwirectl_complete
-  podwirectl ${COMPLETE} (commandline -opc)[2..-1] (commandline -ct) 2>/dev/null
+  set -l found (podwirectl ${COMPLETE} (commandline -opc)[2..-1] (commandline -ct) 2>/dev/null)
+  if test (count $found) -gt 0
+    printf '%s\\n' $found
+  else
+    __fish_complete_path (commandline -ct)
+  end
 end
 complete -c podwirectl -f -a '(__podwirectl_complete)'
 `,
@@ -37,7 +44,10 @@ const SHELL: Positional<string> = {
 export const completion: Verb = {
   name: 'completion',
   about: 'print the script that completes command lines in a shell',
-  details: 'bash: source <(podwirectl completion bash); zsh: the same; fish: podwirectl completion fish | source',
+  details:
+    'bash: source <(podwirectl completion bash)\n' +
+    'zsh, after compinit: source <(podwirectl completion zsh); or save it as _podwirectl in a directory of $fpath\n' +
+    'fish: podwirectl completion fish | source',
   positionals: [SHELL],
   examples: ['completion bash'],
   run: (input): Promise<Report> => {
@@ -51,30 +61,57 @@ export const completion: Verb = {
  * @param words - the words behind the program's name; the last is the one to complete, which may be empty
  */
 export function candidates(words: readonly string[], verbs: readonly Verb[]): string[] {
-  const [current = '', previous = ''] = [words.at(-1), words.at(-2)];
-  const before = words.slice(0, -1).filter((word) => !word.startsWith('-'));
-  const verb = verbs.find(({ name }) => `${before.join(' ')} `.startsWith(`${name} `));
-  const all = wordsAfter({ before, current, previous }, verb, verbs);
+  const before = joinedAtEquals(words);
+  const current = before.pop() ?? '';
+  const verbWords = plainWords(before, GLOBAL_OPTIONS);
+  const verb = verbs.find(({ name }) => `${verbWords.join(' ')} `.startsWith(`${name} `));
+  const all = wordsAfter({ before, current }, verb, verbs);
   return [...new Set(all)].filter((word) => word.startsWith(current)).sort();
+}
+
+/** Joins an option with its value where bash has split them: `--output`, `=`, `json`. */
+function joinedAtEquals(words: readonly string[]): string[] {
+  const joined: string[] = [];
+  for (const word of words) {
+    const last = joined.at(-1) ?? '';
+    const isSplit = last.startsWith('--') && (word === '=' || last.endsWith('='));
+    if (isSplit) joined.pop();
+    joined.push(isSplit ? last + word : word);
+  }
+  return joined;
+}
+
+/** The words that are neither options nor values of options. */
+function plainWords(words: readonly string[], options: readonly Option<unknown>[]): string[] {
+  return words.filter((word, at) => !word.startsWith('-') && !optionNamed(words[at - 1], options));
+}
+
+function optionNamed(word: string | undefined, options: readonly Option<unknown>[]): Option<unknown> | undefined {
+  return options.find(({ name, short }) => word !== undefined && (word === name || word === short));
 }
 
 interface Place {
   readonly before: readonly string[];
   readonly current: string;
-  readonly previous: string;
 }
 
-function wordsAfter({ before, current, previous }: Place, verb: Verb | undefined, verbs: readonly Verb[]): string[] {
+function wordsAfter({ before, current }: Place, verb: Verb | undefined, verbs: readonly Verb[]): string[] {
   const options = [...(verb?.options ?? []), ...GLOBAL_OPTIONS];
-  const valued = options.find(({ name, short }) => previous !== '' && (name === previous || short === previous));
+  const valued = optionNamed(before.at(-1), options);
   if (valued) return [...(valued.form.words ?? [])];
+  const [assigned] = current.startsWith('--') ? current.split(/(?<==)/) : [];
+  if (assigned?.endsWith('=')) {
+    const option = optionNamed(assigned.slice(0, -1), options);
+    return (option?.form.words ?? []).map((word) => assigned + word);
+  }
   if (current.startsWith('-')) return [...options, ...(verb?.flags ?? []), ...GLOBAL_FLAGS].map(({ name }) => name);
+  const plain = plainWords(before, options);
   if (!verb) {
     const names = verbs.map(({ name }) => name.split(' '));
-    const matching = names.filter((name) => before.every((word, place) => name[place] === word));
-    return matching.flatMap((name) => name[before.length] ?? []);
+    const matching = names.filter((name) => plain.every((word, place) => name[place] === word));
+    return matching.flatMap((name) => name[plain.length] ?? []);
   }
   const { positionals = [] } = verb;
-  const place = before.length - verb.name.split(' ').length;
+  const place = plain.length - verb.name.split(' ').length;
   return [...(positionals[Math.min(place, positionals.length - 1)]?.form.words ?? [])];
 }
