@@ -35,8 +35,12 @@ export interface Manifest {
 
 const LIST = z.object({ items: z.array(z.unknown()) });
 
+/** A version of podwire-ipam. Calico's tools write the revision in the datastore: a shorter number. */
+const RESOURCE_VERSION = /^[0-9a-f]{16}$/;
+
 /**
- * The manifests of a text in YAML or JSON: documents, lists of objects, and objects of kind List.
+ * The manifests of a text in YAML or JSON: documents, lists of objects, and objects of kind List. A resource version of
+ * another tool is left out, as it cannot be compared.
  * @param file - for messages
  * @throws Failure INVALID_REQUEST that names the document
  */
@@ -46,7 +50,13 @@ export function parseManifests(text: string, file: string): Manifest[] {
   const faults = documents.flatMap(({ errors }) => errors.map(({ message }) => message));
   if (faults.length > 0) throw new Failure('INVALID_REQUEST', `${file}: is not YAML: ${faults.join('; ')}`);
   const objects = documents.map((document): unknown => document.toJS()).flatMap(itemsOf);
-  return objects.map((object, place) => manifestOf(object, `${file}, object ${place + 1}`));
+  return objects.map((object, place) => withOwnVersion(manifestOf(object, `${file}, object ${place + 1}`)));
+}
+
+function withOwnVersion(manifest: Manifest): Manifest {
+  const { resourceVersion, ...metadata } = manifest.metadata;
+  const isOwn = resourceVersion !== undefined && RESOURCE_VERSION.test(resourceVersion);
+  return isOwn ? manifest : { ...manifest, metadata };
 }
 
 function itemsOf(object: unknown): unknown[] {

@@ -60,7 +60,8 @@ function specOf(node: Node): ManifestObject {
     ...stated('ipv4IPIPTunnelAddr', tunnel(TunnelKind.TUNNEL_KIND_IPIP)?.address),
   };
   return {
-    bgp,
+    // Calico's tools refuse an empty one.
+    ...(Object.keys(bgp).length === 0 ? {} : { bgp }),
     ...stated('ipv4VXLANTunnelAddr', vxlan4?.address),
     ...stated('vxlanTunnelMACAddr', vxlan4?.macAddress),
     ...stated('ipv6VXLANTunnelAddr', vxlan6?.address),
