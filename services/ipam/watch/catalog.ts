@@ -1,12 +1,12 @@
 import { comparePrefixes, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
-import { compareNames } from '@podwire/shared/words/order';
 
 import type { BlockListing } from '../blocks/blocks.js';
 import { withPoolNames } from '../blocks/holding.js';
 import type { Observed, ObservedList, ObservedRecord } from '../engine/mirror/mirror.js';
-import type { AffinityState, Block } from '../records/block.js';
+import { Snapshot } from '../engine/mirror/snapshot.js';
+import type { Block } from '../records/block.js';
 import type { RecordKeys } from '../records/json/keys.js';
-import { poolOf, type Pool } from '../records/pool.js';
+import { poolOf } from '../records/pool.js';
 import type { RecordValue } from '../records/view.js';
 import { RecentChanges } from './recent-changes.js';
 import {
@@ -62,10 +62,10 @@ export class Catalog {
     block: new ItemsByNode(this.#items.block),
     endpoint: new ItemsByNode(this.#items.endpoint),
   };
-  readonly #affinities = new Map<string, AffinityState>();
+  /** Pools and affinities, on which the messages of blocks and endpoints depend. */
+  readonly #snapshot: Snapshot;
   /** The stored form of endpoints whose reported pool names differ from the stored ones. */
   readonly #storedEndpoints = new WeakMap<WatchedObject, EndpointRecord>();
-  #pools: readonly Pool[] = [];
   /** Names of the pools that blocks lie in; empty where there is none. */
   #poolNames = new WeakMap<Prefix, string>();
   #recent: RecentChanges | undefined;
@@ -79,6 +79,7 @@ export class Catalog {
     readonly onReplaced: (item: Item) => void;
   }) {
     this.#keys = options.keys;
+    this.#snapshot = new Snapshot(options.keys, () => true);
     this.#recentCapacity = options.recentCapacity;
     this.#onReplaced = options.onReplaced;
   }
@@ -150,7 +151,8 @@ export class Catalog {
   /** The records of a list, with deletions of the records that it lacks. */
   #differences(records: readonly ObservedRecord[]): readonly ObservedRecord[] {
     const listed = new Set(records.map(({ key }) => key));
-    const known = [...RECORD_KINDS.flatMap((kind) => [...this.#items[kind].keys()]), ...this.#affinities.keys()];
+    const affinities = [...this.#snapshot.affinities()].map(({ owner, block }) => this.#keys.affinity(owner, block));
+    const known = [...RECORD_KINDS.flatMap((kind) => [...this.#items[kind].keys()]), ...affinities];
     const gone = known.filter((key) => !listed.has(key)).map((key) => ({ key, record: undefined }));
     return [...records, ...gone];
   }
@@ -168,7 +170,7 @@ export class Catalog {
       const record = stored?.kind === 'foreignEndpoint' ? undefined : stored;
       if (record?.kind === 'block' || (!record && this.#items.block.has(key))) blocks.set(key, record?.value);
       else if (record?.kind === 'endpoint') endpoints.set(key, record);
-      else if (record?.kind === 'affinity' || (!record && this.#affinities.has(key))) {
+      else if (record?.kind === 'affinity' || (!record && this.#snapshot.get(key)?.kind === 'affinity')) {
         keepsBlockDetails = false;
         this.#setAffinity(key, record, blocks);
       } else this.#setRecord(key, record, atRanges);
@@ -183,9 +185,8 @@ export class Catalog {
   }
 
   #setAffinity(key: string, record: RecordValue | undefined, blocks: Map<string, Block | undefined>): void {
-    const state = record?.kind === 'affinity' ? record.value.state : undefined;
-    if (state === undefined) this.#affinities.delete(key);
-    else this.#affinities.set(key, state);
+    if (record) this.#snapshot.set(key, record);
+    else this.#snapshot.delete(key);
     const name = this.#keys.parse(key);
     if (name?.kind !== 'affinity') return;
     const blockKey = this.#keys.block(name.block);
@@ -194,33 +195,21 @@ export class Catalog {
   }
 
   #setRecord(key: string, record: RecordValue | undefined, at: ChangeContext & { readonly ranges: Prefix[] }): void {
-    if (record && isWatched(record)) {
-      if (record.kind === 'pool') this.#collectPoolRanges(key, record.value, at.ranges);
-      this.#set(key, record, at);
-      if (record.kind === 'pool') this.#refreshPools();
-      return;
-    }
+    if (record?.kind === 'pool' || (!record && this.#items.pool.has(key))) this.#setPool(key, record, at.ranges);
+    if (record && isWatched(record)) this.#set(key, record, at);
     const kind = record ? undefined : RECORD_KINDS.find((one) => this.#items[one].has(key));
-    if (!kind) return;
-    if (kind === 'pool') this.#collectPoolRanges(key, undefined, at.ranges);
-    this.#remove(kind, key, at);
-    if (kind === 'pool') this.#refreshPools();
+    if (kind) this.#remove(kind, key, at);
   }
 
-  #collectPoolRanges(key: string, after: Pool | undefined, ranges: Prefix[]): void {
-    const item = this.#items.pool.get(key);
-    const before = item?.object.kind === 'pool' ? item.object.value : undefined;
-    if (before && after && comparePrefixes(before.prefix, after.prefix) === 0) return;
-    for (const pool of [before, after]) if (pool) ranges.push(pool.prefix);
-  }
-
-  #refreshPools(): void {
-    const pools = [...this.#items.pool.values()].flatMap(({ object }) =>
-      object.kind === 'pool' ? [object.value] : [],
-    );
-    // Sorted, because the first matching pool counts.
-    this.#pools = pools.sort(compareNames);
+  /** @param ranges - get the ranges of pools that are new, moved or gone */
+  #setPool(key: string, record: RecordValue | undefined, ranges: Prefix[]): void {
+    const before = this.#snapshot.get(key);
+    if (record) this.#snapshot.set(key, record);
+    else this.#snapshot.delete(key);
     this.#poolNames = new WeakMap();
+    const [from, to] = [before, record].map((pool) => (pool?.kind === 'pool' ? pool.value.prefix : undefined));
+    if (from && to && comparePrefixes(from, to) === 0) return;
+    for (const range of [from, to]) if (range) ranges.push(range);
   }
 
   #touchBlocksIn(ranges: readonly Prefix[], blocks: Map<string, Block | undefined>): void {
@@ -244,7 +233,7 @@ export class Catalog {
       this.#set(key, stored, at);
       return;
     }
-    const value = withPoolNames(this.#pools, stored.value);
+    const value = withPoolNames(this.#snapshot.pools(), stored.value);
     const before = this.#items.endpoint.get(key)?.object;
     const object = { ...stored, value };
     const same =
@@ -260,7 +249,7 @@ export class Catalog {
   #poolNameOf(block: Prefix): string {
     const known = this.#poolNames.get(block);
     if (known !== undefined) return known;
-    const name = poolOf(this.#pools, block)?.name ?? '';
+    const name = poolOf(this.#snapshot.pools(), block)?.name ?? '';
     this.#poolNames.set(block, name);
     return name;
   }
@@ -280,8 +269,8 @@ export class Catalog {
       if (before.block !== block) this.#set(key, { kind: 'block', value: { block, poolName, affinityState } }, at);
       return;
     }
-    const poolName = poolOf(this.#pools, prefix)?.name;
-    const affinityState = owner && this.#affinities.get(this.#keys.affinity(owner, prefix));
+    const poolName = poolOf(this.#snapshot.pools(), prefix)?.name;
+    const affinityState = owner && this.#snapshot.affinity(owner, prefix)?.state;
     this.#setRoute(key, blockRoute(block, poolName), at);
     const same = before?.block === block && before.poolName === poolName && before.affinityState === affinityState;
     if (!same) this.#set(key, { kind: 'block', value: { block, poolName, affinityState } }, at);
