@@ -147,10 +147,11 @@ export interface StoredBlock {
 
 /** The block's JSON text, in the order of fields that Calico's encoder has. */
 export function formatBlock(block: Block, { value: before, raw }: StoredBlock): string {
-  const attributes = block.attributes.map((entry) => attributesText(entry, { block, before }));
-  const numbers = block.sequenceNumbers.flatMap((number, ordinal) =>
-    number === null ? [] : [`"${ordinal}":${number}`],
-  );
+  const written = { block, before };
+  const attributes = block.attributes.map((entry) => attributesText(entry, written));
+  const numbers: string[] = [];
+  for (const [ordinal, number] of block.sequenceNumbers.entries())
+    if (number !== null) numbers.push(`"${ordinal}":${number}`);
   return [
     formatHead(block, raw),
     `"allocations":${JSON.stringify(block.allocations)}`,

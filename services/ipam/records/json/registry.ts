@@ -128,8 +128,10 @@ export function writeRecord(record: RecordValue, previous: DecodedRecord | undef
     return { bytes: Buffer.from(text), decoded: { record, raw } };
   }
   const raw = encodeRecord(record, previous);
-  const isMadeOfValue = !previous && (record.kind === 'handle' || record.kind === 'endpoint');
-  return { bytes: serialize(raw), decoded: { record, raw: isMadeOfValue ? NO_UNKNOWN_FIELDS : raw } };
+  if (previous || (record.kind !== 'handle' && record.kind !== 'endpoint'))
+    return { bytes: serialize(raw), decoded: { record, raw } };
+  // Without fields of other writers there are no large integers.
+  return { bytes: Buffer.from(JSON.stringify(raw)), decoded: { record, raw: NO_UNKNOWN_FIELDS } };
 }
 
 /**
