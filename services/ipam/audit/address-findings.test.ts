@@ -113,9 +113,9 @@ test('an allocation without a time is released after being seen unused for the g
   view.put({ kind: 'block', value: { ...rest, attributes: ageless } });
   const [finding] = audit(view);
   const input = { finding: finding!, nowMs: LATER_MS, graceMs: GRACE_MS, releases: true, dryRun: false };
-  const stateAt = (firstSeenMs: number) => repair(view, { ...input, firstSeenMs }).outcome.state;
-  expect([stateAt(LATER_MS), stateAt(LATER_MS - GRACE_MS + 1)]).toEqual(['refused', 'refused']);
-  expect(stateAt(LATER_MS - GRACE_MS)).toBe('repaired');
+  const stateAfter = (seenMs: number) => repair(view, { ...input, seenMs }).outcome.state;
+  expect([stateAfter(0), stateAfter(GRACE_MS - 1)]).toEqual(['refused', 'refused']);
+  expect(stateAfter(GRACE_MS)).toBe('repaired');
 });
 
 test('an unreadable block leads to no finding', () => {

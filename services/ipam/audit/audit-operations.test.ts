@@ -22,7 +22,7 @@ async function start() {
   const puts = GARBAGE.map((record) => ({ key: keys.of(record), value: serialize(encodeRecord(record, undefined)) }));
   await store.commit({ comparisons: [], puts, deletes: [] }, forever);
   const { updater } = await startReplica(store);
-  const clock = { ...instantClock, now: NOW_MS, nowMs: () => clock.now };
+  const clock = { ...instantClock, now: NOW_MS, nowMs: () => clock.now, monotonicMs: () => clock.now };
   const lines: string[] = [];
   const write = (chunk: Buffer, _: unknown, done: () => void): void => {
     lines.push(chunk.toString());

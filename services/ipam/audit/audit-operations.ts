@@ -89,7 +89,7 @@ export class AuditEvents {
 export class Audits {
   readonly #options: IpamOptions;
   readonly #events: AuditEvents;
-  /** When each fault was first seen by this process, in epoch milliseconds. Contains only faults of the last audit. */
+  /** When each fault was first seen by this process, by the monotonic clock. Contains only faults of the last audit. */
   #firstSeen: ReadonlyMap<string, number> = new Map();
   #latest: readonly Finding[] | undefined;
 
@@ -130,13 +130,13 @@ export class Audits {
    * @param limit - maximum repairs
    */
   async collectGarbage(limit: number, signal: AbortSignal): Promise<RepairReport> {
-    const nowMs = this.#options.clock.nowMs();
+    const startMs = this.#options.clock.monotonicMs();
     const findings = await this.#findAll(DEFAULT_GRACE_MS, signal);
     const garbage = findings.filter(
       ({ id, kind, remedy }) =>
         GARBAGE_KINDS.has(kind) &&
         remedy.type === 'safe' &&
-        (kind === 'coolDownOver' || nowMs - (this.#firstSeen.get(id) ?? nowMs) >= GARBAGE_AGE_MS),
+        (kind === 'coolDownOver' || startMs - (this.#firstSeen.get(id) ?? startMs) >= GARBAGE_AGE_MS),
     );
     const options = { kinds: [], dryRun: false, releases: false, graceMs: DEFAULT_GRACE_MS, limit };
     const results = await this.#repairAll(garbage.slice(0, limit), options, signal);
@@ -158,7 +158,7 @@ export class Audits {
       if (found) findings.push(found);
     };
     await this.#runInSlices(rechecks, recheck, signal);
-    this.#recordFirstSeen(findings, clock.nowMs());
+    this.#recordFirstSeen(findings, clock.monotonicMs());
     this.#latest = findings;
     return findings;
   }
@@ -205,8 +205,9 @@ export class Audits {
     const { updates, clock } = this.#options;
     const nowMs = clock.nowMs();
     const { dryRun, releases, graceMs } = options;
-    const firstSeenMs = this.#firstSeen.get(finding.id) ?? nowMs;
-    const input = { finding, nowMs, dryRun, releases, graceMs, firstSeenMs };
+    const startMs = clock.monotonicMs();
+    const seenMs = startMs - (this.#firstSeen.get(finding.id) ?? startMs);
+    const input = { finding, nowMs, dryRun, releases, graceMs, seenMs };
     try {
       const result = await updates.update(LANE, (view) => repair(view, input), { signal, isFresh: true });
       return { finding, result };

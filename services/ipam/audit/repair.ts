@@ -11,8 +11,8 @@ export interface RepairInput {
   readonly graceMs: number;
   /** Whether addresses without a known user may be released. */
   readonly releases: boolean;
-  /** When the fault was first seen, in epoch milliseconds, for allocations without an allocation time. */
-  readonly firstSeenMs: number;
+  /** How long the fault has been seen, in milliseconds, for allocations without an allocation time. */
+  readonly seenMs: number;
   /** Reports the repair without executing it. */
   readonly dryRun: boolean;
 }
@@ -74,9 +74,9 @@ export function repair(view: View, input: RepairInput): Decision<RepairResult> {
 }
 
 function releaseRefusal({ sinceMs }: Remedy & { type: 'release' }, input: RepairInput): string | undefined {
-  const { releases, nowMs, graceMs, firstSeenMs } = input;
+  const { releases, nowMs, graceMs, seenMs } = input;
   if (!releases) return 'the repair releases addresses, which must be requested';
-  const ageMs = nowMs - (sinceMs ?? firstSeenMs);
+  const ageMs = sinceMs === undefined ? seenMs : nowMs - sinceMs;
   if (ageMs >= graceMs) return undefined;
   const since = sinceMs === undefined ? 'was first seen' : 'was allocated';
   return `it ${since} ${Math.max(0, Math.floor(ageMs / 1000))} s ago; the grace period is ${Math.ceil(graceMs / 1000)} s`;

@@ -1,5 +1,5 @@
 /**
- * How long things have been missing, for grace periods. Time counts only while it was observed: a clock that jumps, or
+ * How long things have been missing, for grace periods. Time counts only while it was observed: a machine that slept, or
  * an API server that was down, must not end a grace period.
  */
 
@@ -31,12 +31,12 @@ export function overdue(times: MissingTimes, graceMs: number): string[] {
 }
 
 /**
- * The observed time between two observations, in milliseconds.
+ * The observed time between two observations, in milliseconds. Times are by the monotonic clock.
  * @param lastMs - time of the last one; undefined when there was none
- * @param longestMs - the longest time between two observations; more is a jump of the clock or a sleep of the machine
+ * @param longestMs - the longest time between two observations; more is a pause of the process
  */
 export function observedMs(nowMs: number, lastMs: number | undefined, longestMs: number): number {
-  return lastMs === undefined ? 0 : Math.min(Math.max(0, nowMs - lastMs), longestMs);
+  return lastMs === undefined ? 0 : Math.min(nowMs - lastMs, longestMs);
 }
 
 /** Nodes of IPAM against those of Kubernetes. */

@@ -97,7 +97,7 @@ export class NodeCleanup {
     const missing = own.filter(({ name }) => !present.has(name));
     const returned = new Set(own.filter(({ name }) => this.#returned.has(name)).map(keyOf));
     this.#returned.clear();
-    const nowMs = clock.nowMs();
+    const nowMs = clock.monotonicMs();
     const elapsedMs = observedMs(nowMs, this.#lastMs, longestRoundMs);
     this.#lastMs = nowMs;
     const names = new Set(own.map(({ name }) => name));

@@ -62,9 +62,8 @@ export class PodCleanup {
     const { clock, graceMs } = this.#options;
     const cluster = this.#options.cluster();
     if (!cluster.isCurrent) return;
-    const nowMs = clock.nowMs();
-    const sinceMs = nowMs - (this.#lastMs ?? 0);
-    if (sinceMs >= 0 && sinceMs < graceMs / SWEEPS_PER_GRACE) return;
+    const nowMs = clock.monotonicMs();
+    if (this.#lastMs !== undefined && nowMs - this.#lastMs < graceMs / SWEEPS_PER_GRACE) return;
     const missing = await this.#missing(signal);
     if (!missing) {
       this.interrupted();

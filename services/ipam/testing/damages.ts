@@ -110,7 +110,7 @@ interface RepairAllInput extends Partial<Omit<RepairInput, 'finding'>> {
 
 /** Repairs all findings of an audit. @returns the outcome of each finding, over all passes */
 export function repairAll(view: TestView, { passes = 3, ...rest }: RepairAllInput = {}): RepairResult[] {
-  const input = { nowMs: LATER_MS, graceMs: GRACE_MS, releases: true, firstSeenMs: 0, dryRun: false, ...rest };
+  const input = { nowMs: LATER_MS, graceMs: GRACE_MS, releases: true, seenMs: LATER_MS, dryRun: false, ...rest };
   const results: RepairResult[] = [];
   for (let pass = 0; pass < passes; pass++)
     for (const finding of audit(view, input.nowMs)) results.push(view.apply(repair(view, { finding, ...input })));
