@@ -339,6 +339,24 @@ describe('a slow reader', () => {
   });
 });
 
+describe('a stream that waits', () => {
+  test('gets a snapshot when more changes come at once than are kept, also if only a dropped one concerns it', async () => {
+    await restart({ recentCapacity: 2 });
+    const reader = new Reader(query({ kinds: ['block'], nodeName: 'n1' }));
+    await reader.next();
+    const waiting = reader.next();
+    await until(() => replica.hub.waitersCount === 1);
+    await put(
+      blockRecord('10.65.0.0/26', 'n1'),
+      POOL,
+      ...Array.from({ length: 6 }, (_, i) => blockRecord(`10.65.1.${i * 16}/28`, 'n2')),
+    );
+    expect(await waiting).toMatchObject({ reset: true });
+    await until(() => reader.client.objects.has('block 10.65.0.0/26'));
+    await reader.cancel();
+  });
+});
+
 describe('a client that does not read', () => {
   test('a snapshot that must restart keeps none of its objects', async () => {
     await restart({ recentCapacity: 16, messageBytes: 1 });

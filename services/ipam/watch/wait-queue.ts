@@ -112,9 +112,11 @@ export class WaitQueue {
   #wakeRound(): void {
     const { recent } = this.#options.catalog;
     const end = recent?.nextNumber ?? 0;
-    const affected = new Set<Group>();
     const hasWaiters = this.#groups.size > 0;
-    for (let number = Math.max(this.#nextUnseen, recent?.firstNumber ?? 0); hasWaiters && number < end; number++) {
+    // Changes that are no longer kept may concern every stream: each needs a snapshot.
+    const hasMissed = this.#nextUnseen < (recent?.firstNumber ?? 0);
+    const affected = new Set(hasMissed ? [...this.#groups.values()].flatMap((byKey) => [...byKey.values()]) : []);
+    for (let number = this.#nextUnseen; hasWaiters && !hasMissed && number < end; number++) {
       const entry = recent?.at(number);
       if (entry) this.#collectAffected(entry, affected);
     }
