@@ -129,10 +129,10 @@ export class ProviderHistory {
   /** Providers of the attachment's network other than the configured one. */
   formerProviders(attachment: Attachment, { delegate }: ProviderSource): FormerProviders {
     const known = this.#networks.get(attachment.network)?.delegates ?? [];
-    const others = known.filter(({ type }) => type !== delegate?.type);
+    const former = known.filter(({ type }) => type !== delegate?.type);
     return {
       isIpam: delegate !== undefined && this.hasIpamAllocated(attachment.network),
-      delegates: others.flatMap((former) => this.#delegateOf(former, attachment)),
+      delegates: former.flatMap((one) => this.#delegateOf(one, attachment)),
     };
   }
 
@@ -189,8 +189,8 @@ function withDelegate(known: Network, { type, variables, configuration }: Delega
     (each) => each.type === type && each.cniPath === former.cniPath && each.configuration === former.configuration,
   );
   if (isKnown) return known;
-  const others = known.delegates.filter((each) => each.type !== type);
-  return { ...known, delegates: [...others, former].slice(-MAX_DELEGATES_COUNT) };
+  const rest = known.delegates.filter((each) => each.type !== type);
+  return { ...known, delegates: [...rest, former].slice(-MAX_DELEGATES_COUNT) };
 }
 
 function withoutPodKeys(configuration: string): string {

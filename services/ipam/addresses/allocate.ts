@@ -100,8 +100,8 @@ export function allocate(view: View, { request, nowMs }: AllocationInput): Decis
   requireHandleReadable(view, handleId(attachment));
   const held = heldAddressesOf(view, attachment);
   for (const address of request.addresses) requireHeld(held, address, attachment);
-  const [first, ...others] = held;
-  const known = first && describeEndpoint(view, attachment, [first, ...others]);
+  const [first, ...rest] = held;
+  const known = first && describeEndpoint(view, attachment, [first, ...rest]);
   // The container is on the node of its first address; its other family is allocated there too.
   const { nodeName, pod } = known ?? request;
   const families = request.families.filter((family) => !held.some(({ block }) => block.prefix.family === family));

@@ -402,8 +402,8 @@ describe('a pool is changed', () => {
 
   test('so that it is in use again once no other overlaps it', () => {
     const record = poolRecord('p', '10.0.0.0/16', { notAllocatable: 'CIDROverlap' });
-    const after = (others: Parameters<TestView['put']>[0][]) => {
-      const view = new TestView([record, ...others]);
+    const after = (more: Parameters<TestView['put']>[0][]) => {
+      const view = new TestView([record, ...more]);
       view.apply(updatePool(view, change({ natOutgoing: true })));
       return view.pool('p')!.notAllocatable;
     };

@@ -89,7 +89,7 @@ function allocation(view: CountingView) {
 const LEFT = 1234;
 
 describe('of 4096 blocks, an address', () => {
-  test('of the only block without an owner takes a few lookups, whether the others are full or not', () => {
+  test('of the only block without an owner takes a few lookups, whether the remaining blocks are full or empty', () => {
     for (const make of [fullBlock, (cidr: string, name: string) => block(cidr, name, OLD)]) {
       const found = allocation(viewOf(blocksBut(LEFT, make)));
       expect(found.blocks).toEqual([cidrAt(LEFT)]);
@@ -186,7 +186,7 @@ function roomyBlock(cidr: string, nodeName: string): Block {
 describe('a refusal in a pool of 4,096 blocks', () => {
   test.each<[string, (cidr: string, node: string) => Block, RegExp]>([
     ['that are full', fullBlock, /all 4096 blocks are full \(16384 of 16384 addresses in use\)/],
-    ['of others, with strict affinity', roomyBlock, /and 4092 more blocks of other owners/],
+    ['of other owners, with strict affinity', roomyBlock, /and 4092 more blocks of other owners/],
   ])('%s reads a few of them', (_, make, expected) => {
     const view = new CountingView(keys, () => true);
     const blocks = Array.from({ length: 4096 }, (_, place) =>

@@ -3,7 +3,7 @@ import { expect, test } from 'vitest';
 
 import { LayeredMap } from './layered-map.js';
 
-test('property: a map over others shows theirs with its own changes, and leaves them as they are', () => {
+test('property: an upper map shows the lower map with its own changes, and does not change it', () => {
   const key = fc.constantFrom('a', 'b', 'c', 'd');
   const changes = fc.array(fc.record({ key, value: fc.option(fc.nat(9), { nil: undefined }) }), { maxLength: 6 });
   fc.assert(
