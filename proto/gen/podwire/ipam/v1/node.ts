@@ -67,7 +67,14 @@ export interface Node {
   /** Opaque version: it changes with every change of this message except its utilization. */
   resourceVersion: string;
   /** Utilization of the node's blocks. Not set in a watch. */
-  utilization: NodeUtilization | undefined;
+  utilization:
+    | NodeUtilization
+    | undefined;
+  /**
+   * Number of times that IPAM recalled the node's unbound leases, because other pods found no free address. When it
+   * changes, the node returns them.
+   */
+  leaseRecallCount: bigint;
 }
 
 export interface Node_LabelsEntry {
@@ -271,6 +278,7 @@ function createBaseNode(): Node {
     asNumber: undefined,
     resourceVersion: "",
     utilization: undefined,
+    leaseRecallCount: 0n,
   };
 }
 
@@ -311,6 +319,12 @@ export const Node: MessageFns<Node> = {
     }
     if (message.utilization !== undefined) {
       NodeUtilization.encode(message.utilization, writer.uint32(98).fork()).join();
+    }
+    if (message.leaseRecallCount !== 0n) {
+      if (BigInt.asUintN(64, message.leaseRecallCount) !== message.leaseRecallCount) {
+        throw new globalThis.Error("value provided for field message.leaseRecallCount of type uint64 too large");
+      }
+      writer.uint32(104).uint64(message.leaseRecallCount);
     }
     return writer;
   },
@@ -427,6 +441,14 @@ export const Node: MessageFns<Node> = {
             message.utilization = NodeUtilization.decode(reader, reader.uint32());
             continue;
           }
+          case 13: {
+            if (tag !== 104) {
+              break;
+            }
+
+            message.leaseRecallCount = reader.uint64() as bigint;
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -466,6 +488,9 @@ export const Node: MessageFns<Node> = {
     message.utilization = (object.utilization !== undefined && object.utilization !== null)
       ? NodeUtilization.fromPartial(object.utilization)
       : undefined;
+    message.leaseRecallCount = (object.leaseRecallCount !== undefined && object.leaseRecallCount !== null)
+      ? BigInt(object.leaseRecallCount)
+      : 0n;
     return message;
   },
 };
