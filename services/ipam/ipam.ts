@@ -13,6 +13,8 @@ import { Endpoints, endpointService } from './endpoints/endpoints-rpc.js';
 import { Handles, handleService } from './handles/handles-rpc.js';
 import { History, type HistoryIpamOptions } from './history/history-operations.js';
 import { historyService } from './history/history-rpc.js';
+import { Leases } from './leases/leases-operations.js';
+import { leaseService } from './leases/leases-rpc.js';
 import { Nodes } from './nodes/nodes-operations.js';
 import { nodeService } from './nodes/nodes-rpc.js';
 import { RequestPolicyOperations } from './policies/policies-operations.js';
@@ -30,6 +32,7 @@ import { reservationService } from './reservations/reservations-rpc.js';
 export class Ipam {
   readonly addresses: Addresses;
   readonly assignments: Assignments;
+  readonly leases: Leases;
   readonly handles: Handles;
   readonly affinities: Affinities;
   readonly history: History;
@@ -46,6 +49,7 @@ export class Ipam {
     const reportingOptions = { ...options, updates: reportDrainedPools(options) };
     this.addresses = new Addresses(reportingOptions);
     this.assignments = new Assignments(reportingOptions);
+    this.leases = new Leases(reportingOptions);
     this.handles = new Handles(reportingOptions);
     this.affinities = new Affinities(reportingOptions);
     this.history = new History(reportingOptions);
@@ -64,6 +68,7 @@ export class Ipam {
 export function ipamServices(ipam: Ipam, unary: Unary): readonly RpcService[] {
   return [
     addressService(ipam, unary),
+    leaseService(ipam.leases, unary),
     handleService(ipam.handles, unary),
     historyService(ipam.history, unary),
     affinityService(ipam.affinities, unary),

@@ -23,6 +23,7 @@ const FEATURES = [
   ['pools', 'endpoints'],
   ['policies'],
   ['addresses'],
+  ['leases'],
   ['affinities'],
   ['nodes', 'handles', 'history', 'audit'],
   ['access'],

@@ -60,6 +60,9 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'plugin/addresses/plugin-addresses.ts': 'plugin/addresses/delegated-addresses.test.ts',
   'plugin/clients/upkeep.ts': 'plugin/commands/gc.test.ts',
 
+  // A real service and its clients.
+  'services/ipam/leases/leases-operations.ts': 'services/ipam/leases/leases-rpc.test.ts',
+
   // Every command as it is typed, with fake services; and every command's help.
   'services/ctl/command-line/verb.ts': 'services/ctl/command-line/program.test.ts',
   'services/ctl/clients/network-config.ts': 'services/ctl/commands/node-commands.test.ts',

@@ -5,6 +5,7 @@ import { ConfigServiceService } from '@podwire/proto/podwire/ipam/v1/config';
 import { EndpointServiceService } from '@podwire/proto/podwire/ipam/v1/endpoint';
 import { HandleServiceService } from '@podwire/proto/podwire/ipam/v1/handle';
 import { HistoryServiceService } from '@podwire/proto/podwire/ipam/v1/history';
+import { LeaseServiceService } from '@podwire/proto/podwire/ipam/v1/lease';
 import { AuditServiceService } from '@podwire/proto/podwire/ipam/v1/maintenance';
 import { NodeServiceService } from '@podwire/proto/podwire/ipam/v1/node';
 import { PoolServiceService } from '@podwire/proto/podwire/ipam/v1/pool';
@@ -66,6 +67,15 @@ const NODE_METHODS: ReadonlyMap<string, (request: Buffer) => readonly Subject[]>
     }),
   ),
   nodeMethod(EndpointServiceService.listEndpoints, ({ nodeName }) => [nodeSubject(nodeName)]),
+  nodeMethod(LeaseServiceService.leaseAddresses, ({ nodeName }) => [nodeSubject(nodeName)]),
+  nodeMethod(LeaseServiceService.bindAddresses, ({ nodeName, bindings }) => [
+    nodeSubject(nodeName),
+    ...bindings.flatMap(({ attachment }) => attachmentSubject(attachment)),
+  ]),
+  nodeMethod(LeaseServiceService.returnAddresses, ({ nodeName, returns }) => [
+    nodeSubject(nodeName),
+    ...returns.flatMap(({ attachment }) => attachmentSubject(attachment)),
+  ]),
   nodeMethod(NodeServiceService.registerNode, ({ name }) => [nodeSubject(name)]),
   nodeMethod(NodeServiceService.allocateTunnelAddress, ({ nodeName }) => [nodeSubject(nodeName)]),
   nodeMethod(NodeServiceService.releaseTunnelAddress, ({ nodeName }) => [nodeSubject(nodeName)]),

@@ -13,6 +13,12 @@ import { ConfigServiceService } from '@podwire/proto/podwire/ipam/v1/config';
 import { EndpointServiceService, ListEndpointsRequest } from '@podwire/proto/podwire/ipam/v1/endpoint';
 import { HandleServiceService } from '@podwire/proto/podwire/ipam/v1/handle';
 import { HistoryServiceService } from '@podwire/proto/podwire/ipam/v1/history';
+import {
+  BindAddressesRequest,
+  LeaseAddressesRequest,
+  LeaseServiceService,
+  ReturnAddressesRequest,
+} from '@podwire/proto/podwire/ipam/v1/lease';
 import { AuditServiceService } from '@podwire/proto/podwire/ipam/v1/maintenance';
 import { NodeServiceService, RegisterNodeRequest, TunnelKind } from '@podwire/proto/podwire/ipam/v1/node';
 import { PoolServiceService } from '@podwire/proto/podwire/ipam/v1/pool';
@@ -42,6 +48,7 @@ const SERVICES: Readonly<Record<string, RpcService['definition']>> = {
   EndpointService: EndpointServiceService,
   HandleService: HandleServiceService,
   HistoryService: HistoryServiceService,
+  LeaseService: LeaseServiceService,
   NodeService: NodeServiceService,
   PoolService: PoolServiceService,
   ReleaseService: ReleaseServiceService,
@@ -122,7 +129,7 @@ describe.each(ROLES)('a caller with the role %s', (role) => {
     const code = await call(await peerOf(role, 'worker-1'), method);
 
     // A request without a node's name is not about the caller's own node.
-    const takesNodeName = /Allocate|ListEndpoints|RegisterNode|ReleaseTunnelAddress/.test(name);
+    const takesNodeName = /Allocate|ListEndpoints|RegisterNode|ReleaseTunnelAddress|LeaseService/.test(name);
     const isDenied = TABLE.get(name)?.[role] === 'no' || (TABLE.get(name)?.[role] === 'own' && takesNodeName);
     if (isDenied) expect(code).toBe('ACCESS_DENIED');
     else expect(code).not.toBe('ACCESS_DENIED');
@@ -191,6 +198,13 @@ describe('a node', () => {
       denied,
     );
     await expect(node.call(AddressServiceService.allocate, allocation, clientLimits())).rejects.toMatchObject(denied);
+    const own = { nodeName: 'worker-1' };
+    const binding = BindAddressesRequest.fromPartial({ ...own, bindings: [{ attachment }] });
+    await expect(node.call(LeaseServiceService.bindAddresses, binding, clientLimits())).rejects.toMatchObject(denied);
+    const returned = ReturnAddressesRequest.fromPartial({ ...own, returns: [{ attachment }] });
+    await expect(node.call(LeaseServiceService.returnAddresses, returned, clientLimits())).rejects.toMatchObject(
+      denied,
+    );
 
     const { endpoint } = await local.getEndpoint('other');
     expect(endpoint?.addresses).toHaveLength(1);
@@ -231,6 +245,27 @@ describe('a node', () => {
       (node) => {
         const request = { nodeName: 'worker-2', kind: TunnelKind.TUNNEL_KIND_VXLAN_IPV4 };
         return node.call(NodeServiceService.allocateTunnelAddress, request, clientLimits());
+      },
+    ],
+    [
+      'LeaseAddresses',
+      (node) => {
+        const request = LeaseAddressesRequest.fromPartial({ nodeName: 'worker-2' });
+        return node.call(LeaseServiceService.leaseAddresses, request, clientLimits());
+      },
+    ],
+    [
+      'BindAddresses',
+      (node) => {
+        const request = BindAddressesRequest.fromPartial({ nodeName: 'worker-2' });
+        return node.call(LeaseServiceService.bindAddresses, request, clientLimits());
+      },
+    ],
+    [
+      'ReturnAddresses',
+      (node) => {
+        const request = ReturnAddressesRequest.fromPartial({ nodeName: 'worker-2' });
+        return node.call(LeaseServiceService.returnAddresses, request, clientLimits());
       },
     ],
   ])('cannot call %s for another node', async (_, send) => {

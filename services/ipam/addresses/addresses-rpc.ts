@@ -121,7 +121,7 @@ function readReleaseAddressesRequest({ releases: messages }: ReleaseAddressesReq
   });
 }
 
-const RESULTS: Record<AddressReleaseResult['state'], ResultMessage> = {
+export const RELEASE_RESULTS: Record<AddressReleaseResult['state'], ResultMessage> = {
   released: ResultMessage.ADDRESS_RELEASE_RESULT_RELEASED,
   notAllocated: ResultMessage.ADDRESS_RELEASE_RESULT_NOT_ALLOCATED,
   mismatch: ResultMessage.ADDRESS_RELEASE_RESULT_MISMATCH,
@@ -131,7 +131,7 @@ const RESULTS: Record<AddressReleaseResult['state'], ResultMessage> = {
 function releasedAddressMessage({ address }: AddressRelease, result: AddressReleaseResult): ReleasedAddress {
   return {
     address: formatAddress(address),
-    result: RESULTS[result.state],
+    result: RELEASE_RESULTS[result.state],
     holder: 'holder' in result ? holderMessage(result.holder) : undefined,
   };
 }

@@ -222,7 +222,12 @@ function otherOnKey(view: View, endpoint: Endpoint): Attachment | undefined {
  * alone. A concurrent release that does not see the endpoint would leave it over; the changed blocks make that release
  * lose its comparison.
  */
-function refreshEndpoint(view: View, known: Endpoint, endpoint: Endpoint, held: readonly HeldAddress[]): Change[] {
+export function refreshEndpoint(
+  view: View,
+  known: Endpoint,
+  endpoint: Endpoint,
+  held: readonly HeldAddress[],
+): Change[] {
   const key = endpointKey(endpoint);
   const isRecorded = recordedEndpoint(view, key, endpoint.attachment) !== undefined;
   const isChanged = endpoint.addresses.length > known.addresses.length || !sameNetns(endpoint.netns, known.netns);

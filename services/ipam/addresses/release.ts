@@ -7,7 +7,13 @@ import { EndpointEdits, isSameAllocation, type EndedAllocation } from '../blocks
 import { replacedEndpoints } from '../blocks/endpoint-key.js';
 import { addressOf, blocksOf, handleChanges, isRecounted, requireHandleReadable } from '../blocks/holding.js';
 import { allBlocks, unreadableBlockOf } from '../blocks/lookup.js';
-import { releaseHolder, releaseHeld, nextBatch, type ReleaseStep } from '../blocks/release-changes.js';
+import {
+  releaseHolder,
+  releaseHeld,
+  nextBatch,
+  type EndingAllocation,
+  type ReleaseStep,
+} from '../blocks/release-changes.js';
 import { expectNoBlock } from '../records/absence.js';
 import { belongsTo, containerIdsOf, isUnattached, type NetnsIdentity } from '../records/attributes.js';
 import { heldAddressesIn, type Block, type Handle, type HeldAddress } from '../records/block.js';
@@ -108,6 +114,15 @@ const ENDPOINTS_PER_STEP = 25;
  */
 export function continueAddressRelease(view: View, { releases, nowMs }: AddressReleases): Decision<AddressReleaseStep> {
   const evaluated = releases.map((release) => evaluateRelease(view, release));
+  return releaseEvaluated(view, evaluated, nowMs);
+}
+
+/** One step of releases that were evaluated on the same view: as many of the first ones as fit in a transaction. */
+export function releaseEvaluated(
+  view: View,
+  evaluated: readonly EvaluatedRelease[],
+  nowMs: number,
+): Decision<AddressReleaseStep> {
   const first = evaluated.find(({ held, result, outdated }) => outdated.length > 0 || isReleased({ held, result }));
   const isCorrection = first !== undefined && first.outdated.length > 0;
   const { changes, end } = isCorrection ? correctEndpoints(view, evaluated) : releaseFirst(view, evaluated, nowMs);
@@ -146,8 +161,9 @@ function isReleased({ held, result }: Pick<EvaluatedRelease, 'held' | 'result'>)
   return held !== undefined && result.state === 'released';
 }
 
-interface EvaluatedRelease {
-  readonly held: HeldAddress | undefined;
+/** A release that was compared with the allocation of its address. */
+export interface EvaluatedRelease {
+  readonly held: EndingAllocation | undefined;
   readonly result: AddressReleaseResult;
   /** Endpoints that still name the requested allocation, which has ended. */
   readonly outdated: readonly OutdatedEndpoint[];
@@ -173,7 +189,8 @@ function evaluateRelease(view: View, release: AddressRelease): EvaluatedRelease 
   return { held, result: { state: 'mismatch', holder }, outdated: isSame ? [] : outdatedEndpoints(view, release) };
 }
 
-function outdatedEndpoints(
+/** The endpoints that still name an allocation that a handle and a sequence number name, and that has ended. */
+export function outdatedEndpoints(
   view: View,
   { address, handleId: handle, sequenceNumber, netns }: AddressRelease,
 ): OutdatedEndpoint[] {

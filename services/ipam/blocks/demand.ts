@@ -26,6 +26,8 @@ export interface Demand {
   readonly pools: readonly string[];
   /** Limit of the owner's blocks of the family in these pools; 0 for the configured one. */
   readonly maxBlocksCount: number;
+  /** Whether to take nothing from blocks of other owners: none is reclaimed, and none borrowed from. Default: false. */
+  readonly sparesOthers?: boolean | undefined;
   /**
    * Decides the start of the walk over blocks of a single address. Such blocks need no locality, so each request starts
    * elsewhere.

@@ -14,7 +14,8 @@ import {
   type HeldAddress,
 } from '../records/block.js';
 import { DEFAULT_CONFIG } from '../records/config.js';
-import { historyEntry } from '../records/history.js';
+import { historyEntry, type HistoryEntry } from '../records/history.js';
+import { isLease } from '../records/lease.js';
 import type { Node } from '../records/node.js';
 import { unavailableReason, poolOf, type Pool } from '../records/pool.js';
 import type { Change, Decision, View } from '../records/view.js';
@@ -22,11 +23,19 @@ import { matches } from '../selectors/selector.js';
 import { EndpointEdits, restoreOperations, type ReleaseTarget } from './endpoint-edits.js';
 import { addressOf, handleChanges, handleOperations } from './holding.js';
 
+/** An allocation to end. */
+export interface EndingAllocation extends HeldAddress {
+  /** The entry of the history. Default: the holder's, which ends now; none for an unbound lease. */
+  readonly entry?: HistoryEntry | undefined;
+  /** Whether no container had the address, so that it needs no cool-down. Default: false. */
+  readonly isUnused?: boolean | undefined;
+}
+
 /**
  * The changes that release addresses.
  * @param held - as in the view, without duplicates; few enough for one transaction, see {@link nextBatch}
  */
-export function releaseHeld(view: View, held: readonly HeldAddress[], nowMs: number): Change[] {
+export function releaseHeld(view: View, held: readonly EndingAllocation[], nowMs: number): Change[] {
   return [...blockChanges(view, held, nowMs), ...new EndpointEdits(view, held).changes()];
 }
 
@@ -45,13 +54,17 @@ export function releaseHolder(view: View, { target: ending, held, nowMs }: Holde
   return [...blockChanges(view, held, nowMs), ...new EndpointEdits(view, held).removeAll(ending).changes()];
 }
 
-function blockChanges(view: View, held: readonly HeldAddress[], nowMs: number): Change[] {
+function blockChanges(view: View, held: readonly EndingAllocation[], nowMs: number): Change[] {
   if (held.length === 0) return [];
   const config = view.config() ?? DEFAULT_CONFIG;
   const { cooldownSeconds } = config;
-  const left = groupByBlock(held).map(({ block, ordinals }) => {
+  const left = groupByBlock(held).map(({ block, ending }) => {
+    const cools = ({ isUnused = false }: EndingAllocation): boolean => cooldownSeconds > 0 && !isUnused;
+    const cooling = ending.filter(cools).map(({ ordinal }) => ordinal);
+    const freed = ending.filter((each) => !cools(each)).map(({ ordinal }) => ordinal);
     const collected = collectCooled(block, nowMs, cooldownSeconds);
-    return cooldownSeconds > 0 ? coolAddresses(collected, ordinals, nowMs) : releaseAddresses(collected, ordinals);
+    const cooled = cooling.length > 0 ? coolAddresses(collected, cooling, nowMs) : collected;
+    return freed.length > 0 ? releaseAddresses(cooled, freed) : cooled;
   });
   return [
     ...storeOrRemoveBlocks(view, { blocks: left, ended: held, nowMs }),
@@ -63,7 +76,7 @@ interface ChangedBlocks {
   /** The changed blocks, before the decision whether to keep or remove them. */
   readonly blocks: readonly Block[];
   /** The allocations that end, as they were before. */
-  readonly ended: readonly HeldAddress[];
+  readonly ended: readonly EndingAllocation[];
   readonly nowMs: number;
 }
 
@@ -111,14 +124,20 @@ interface Removal extends ChangedBlocks {
  */
 export function removeBlocks(view: View, { blocks, kept, ended, nowMs }: Removal): Change[] {
   const reserved = blocks.flatMap((block) => heldAddressesIn(block, () => true));
-  const allEnded = [...ended, ...reserved];
+  const allEnded: EndingAllocation[] = [...ended, ...reserved];
   const emptied = blocks.map((block) => ({ ...block, allocations: block.allocations.map(() => null), attributes: [] }));
   const ids = new Set(allEnded.flatMap(({ attributes: { handleId } }) => (handleId === undefined ? [] : [handleId])));
   return [
     ...blocks.flatMap((block) => removal(view, block)),
     ...[...ids].flatMap((id) => handleChanges(view, id, [...kept, ...emptied])),
-    ...allEnded.map((address): Change => ({ type: 'log', entry: historyEntry(address, nowMs) })),
+    ...allEnded.flatMap((address) => logOf(address, nowMs)),
   ];
+}
+
+/** No container is known to have had an unbound lease. */
+function logOf({ entry, ...held }: EndingAllocation, nowMs: number): Change[] {
+  if (entry) return [{ type: 'log', entry }];
+  return isLease(held.attributes) ? [] : [{ type: 'log', entry: historyEntry(held, nowMs) }];
 }
 
 function removal(view: View, block: Block): Change[] {
@@ -135,16 +154,16 @@ function expectNoOwnerAffinity(view: View, { owner, prefix }: Block): Change[] {
   return owner ? expectNoAffinity(view, owner, prefix) : [];
 }
 
-interface HeldOrdinals {
+interface EndingInBlock {
   readonly block: Block;
-  readonly ordinals: readonly number[];
+  readonly ending: readonly EndingAllocation[];
 }
 
-function groupByBlock(held: readonly HeldAddress[]): HeldOrdinals[] {
-  const shares = new Map<string, HeldOrdinals>();
-  for (const { block, ordinal } of held) {
-    const cidr = formatPrefix(block.prefix);
-    shares.set(cidr, { block, ordinals: [...(shares.get(cidr)?.ordinals ?? []), ordinal] });
+function groupByBlock(held: readonly EndingAllocation[]): EndingInBlock[] {
+  const shares = new Map<string, EndingInBlock>();
+  for (const each of held) {
+    const cidr = formatPrefix(each.block.prefix);
+    shares.set(cidr, { block: each.block, ending: [...(shares.get(cidr)?.ending ?? []), each] });
   }
   return [...shares.values()];
 }
@@ -157,8 +176,8 @@ const OPERATIONS_PER_BLOCK = 4;
 const OPERATIONS_PER_ADDRESS = 2;
 
 /** As many of the addresses as one transaction can release, at least one. */
-export function nextBatch(view: View, candidates: Iterable<HeldAddress>): HeldAddress[] {
-  const batch: HeldAddress[] = [];
+export function nextBatch<Held extends HeldAddress>(view: View, candidates: Iterable<Held>): Held[] {
+  const batch: Held[] = [];
   const seen = new Set<string>();
   let [operations, bytes] = [0, 0];
   for (const address of candidates) {

@@ -79,6 +79,7 @@ export function* blockOffers(search: Search): Generator<Offer, void, void> {
     const ownCount = yield* ownOffers(search, affinities, stale);
     const maxNewCount = autoAllocateBlocks ? blockCap(search) - ownCount : 0;
     const unclaimed = yield* upTo(maxNewCount, unclaimedOffers(search));
+    if (search.demand.sparesOthers) return;
     const reclaimed = yield* upTo(maxNewCount - unclaimed.length, reclaimableOffers(search));
     if (!strictAffinity) yield* borrowedOffers(search, [...unclaimed, ...reclaimed]);
   }

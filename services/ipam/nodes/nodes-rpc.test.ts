@@ -69,6 +69,7 @@ describe('a node', () => {
     expect(created).toBe(true);
     expect(node).toEqual({
       name: 'node-1',
+      leaseRecallCount: 0n,
       uid: expect.stringMatching(/^[0-9a-f-]{36}$/),
       createTime: expect.any(Date),
       deleteTime: undefined,

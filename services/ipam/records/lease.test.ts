@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest';
 
-import { isLease, leaseAttributes, leaseBootId, leaseHandle } from './lease.js';
+import { isLease, isLeaseOf, leaseAttributes, leaseBootId, leaseHandle } from './lease.js';
 
 it('names node and boot in the attributes of a lease', () => {
   const attributes = leaseAttributes({ nodeName: 'node-1', bootId: 'b1', nowMs: Date.UTC(2026, 0, 2, 3, 4, 5) });
@@ -18,4 +18,11 @@ it('distinguishes leases from other allocations', () => {
   for (const handleId of [undefined, 'k8s-pod-network.0123', 'podwire-leased.node-1', 'my.podwire-lease.node-1'])
     expect(isLease({ handleId })).toBe(false);
   expect(leaseBootId({ owner: {} })).toBe('');
+});
+
+it('distinguishes the leases of a node from those of others, and from an attachment of the same handle', () => {
+  const attributes = leaseAttributes({ nodeName: 'node-1', bootId: 'b1', nowMs: 0 });
+  expect(isLeaseOf('node-1')(attributes)).toBe(true);
+  expect(isLeaseOf('node-2')(attributes)).toBe(false);
+  expect(isLeaseOf('node-1')({ ...attributes, owner: { network: 'podwire-lease', interface: 'eth0' } })).toBe(false);
 });

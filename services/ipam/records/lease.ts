@@ -18,6 +18,15 @@ export function isLease({ handleId }: Pick<AllocationAttributes, 'handleId'>): b
   return handleId?.startsWith(HANDLE_PREFIX) === true;
 }
 
+/**
+ * Whether an allocation is an unbound lease of a node. An attachment may have the same handle: that of a container
+ * called like the node, on a network `podwire-lease`.
+ */
+export function isLeaseOf(nodeName: string): (attributes: AllocationAttributes) => boolean {
+  const handle = leaseHandle(nodeName);
+  return ({ handleId, owner }) => handleId === handle && owner.interface === undefined;
+}
+
 interface LeaseHolder {
   readonly nodeName: string;
   /** Identity of the node's boot (proc(5), /proc/sys/kernel/random/boot_id). */

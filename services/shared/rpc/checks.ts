@@ -2,11 +2,22 @@ import { violationsFailure, type Violation } from '../failure/failure.js';
 
 /** Collects the faults of a request, so that one answer lists all of them. */
 export class Checks {
-  readonly #violations: Violation[] = [];
+  readonly #violations: Violation[];
+  readonly #prefix: string;
+
+  constructor(violations: Violation[] = [], prefix = '') {
+    this.#violations = violations;
+    this.#prefix = prefix;
+  }
+
+  /** The checks of a message in a field, which names its own fields only. */
+  within(field: string): Checks {
+    return new Checks(this.#violations, `${this.#prefix}${field}.`);
+  }
 
   /** @param reason - undefined when the field is valid */
   check(field: string, reason: string | undefined): void {
-    if (reason !== undefined) this.#violations.push({ field, reason });
+    if (reason !== undefined) this.#violations.push({ field: `${this.#prefix}${field}`, reason });
   }
 
   /** @throws Failure INVALID_REQUEST that lists all faults */

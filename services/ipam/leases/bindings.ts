@@ -1,0 +1,128 @@
+import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
+import { handleId } from '@podwire/shared/attachment/names';
+import { Failure } from '@podwire/shared/failure/failure';
+import { formatAddress, type Address } from '@podwire/shared/net/address';
+
+import { addressHolder, allocationOf } from '../addresses/addresses.js';
+import { attributesFor, refreshEndpoint } from '../addresses/allocate.js';
+import { takeOverKey } from '../blocks/endpoint-key.js';
+import {
+  describeEndpoint,
+  endpointAddress,
+  handleChanges,
+  heldAddressesOf,
+  requireHandleReadable,
+} from '../blocks/holding.js';
+import { belongsTo, type NetnsIdentity, type PodIdentity } from '../records/attributes.js';
+import { replaceAttributes, type HeldAddress } from '../records/block.js';
+import { endpointKey, makeEndpoint, type Endpoint } from '../records/endpoint.js';
+import { isLeaseOf, leaseHandle } from '../records/lease.js';
+import type { Change, Decision, View } from '../records/view.js';
+
+/** Names one allocation of an address, and no later one. */
+export interface AllocationName {
+  readonly address: Address;
+  readonly sequenceNumber: bigint;
+}
+
+/** Leases that a node gave to an attachment. */
+export interface Binding {
+  readonly attachment: Attachment;
+  readonly pod: PodIdentity | undefined;
+  readonly netns: NetnsIdentity | undefined;
+  /** All addresses of the attachment, at least one, at most one of each family. */
+  readonly addresses: readonly AllocationName[];
+  /** When the node gave the addresses to the attachment, in epoch milliseconds. */
+  readonly attachedAtMs: number;
+}
+
+interface BindingInput {
+  readonly nodeName: string;
+  readonly binding: Binding;
+}
+
+/** The result of a binding. */
+export interface Bound {
+  readonly endpoint: Endpoint;
+  /** The addresses that were leases before; empty when the binding was recorded already. */
+  readonly added: readonly Address[];
+}
+
+/**
+ * Turns leases of a node into the addresses of an attachment: all or none. Stores what Allocate would have stored at the
+ * time of the attachment. Idempotent.
+ * @throws Failure ALLOCATION_MISMATCH when an address is not the lease, or the attachment has another of its family;
+ * STORE_CORRUPT when a block, or the attachment's handle or a block that it names, cannot be read
+ */
+export function bindAddresses(view: View, { nodeName, binding }: BindingInput): Decision<Bound> {
+  const { attachment, addresses, attachedAtMs } = binding;
+  const id = handleId(attachment);
+  requireHandleReadable(view, id);
+  const held = heldAddressesOf(view, attachment);
+  const named = addresses.map((name) => requireNamed(view, name, { nodeName, attachment }));
+  requireNoOthers(held, addresses, attachment);
+  const [first, ...rest] = held;
+  const known = first && describeEndpoint(view, attachment, [first, ...rest]);
+  if (known && known.nodeName !== nodeName)
+    throw mismatch(`attachment ${formatAttachment(attachment)} is on node ${known.nodeName}, not on ${nodeName}`);
+  const pod = known ? known.pod : binding.pod;
+  const netns = binding.netns ?? known?.netns;
+  const leases = named.filter(({ attributes }) => isLeaseOf(nodeName)(attributes));
+  const attributes = attributesFor({ attachment, nodeName, pod }, attachedAtMs);
+  const blocks = leases.map(({ block, ordinal }) => replaceAttributes(block, ordinal, attributes));
+  const base = known ?? makeEndpoint({ attachment, nodeName, pod, netns, createdAtMs: attachedAtMs }, []);
+  const added = leases.map((lease) => endpointAddress(view, lease));
+  const endpoint = { ...base, netns, addresses: [...base.addresses, ...added] };
+  const changes: Change[] = [
+    ...blocks.map((value): Change => ({ type: 'put', record: { kind: 'block', value } })),
+    ...(blocks.length > 0
+      ? [
+          ...handleChanges(view, leaseHandle(nodeName), blocks),
+          ...handleChanges(view, id, blocks),
+          { type: 'expectUnreleased', handleId: id } as const,
+        ]
+      : []),
+    ...(known ? refreshEndpoint(view, known, endpoint, held) : [takeOverKey(view, endpointKey(endpoint), endpoint)]),
+  ];
+  return { changes, outcome: { endpoint, added: added.map(({ address }) => address) } };
+}
+
+interface Holders {
+  readonly nodeName: string;
+  readonly attachment: Attachment;
+}
+
+/** @throws Failure ALLOCATION_MISMATCH unless the allocation is the node's lease, or the attachment's already */
+function requireNamed(view: View, { address, sequenceNumber }: AllocationName, holders: Holders): HeldAddress {
+  const held = allocationOf(view, address);
+  const text = formatAddress(address);
+  const lease = `lease ${sequenceNumber} of node ${holders.nodeName}`;
+  if (!held) throw mismatch(`${text} is not allocated: ${lease} was returned`);
+  const { handleId: holder, sequenceNumber: current } = addressHolder(held);
+  if (current !== sequenceNumber)
+    throw mismatch(`${text} was allocated again with sequence number ${current}: ${lease} was returned`);
+  const isMeant = isLeaseOf(holders.nodeName)(held.attributes) || belongsTo(holders.attachment)(held.attributes);
+  if (!isMeant) throw mismatch(`${text} is held by handle ${holder ?? 'unknown'}, and is no ${lease}`);
+  return held;
+}
+
+/** @throws Failure ALLOCATION_MISMATCH when the attachment holds another address of a named family */
+function requireNoOthers(
+  held: readonly HeldAddress[],
+  addresses: readonly AllocationName[],
+  attachment: Attachment,
+): void {
+  for (const { address } of addresses) {
+    const other = held
+      .filter(({ block }) => block.prefix.family === address.family)
+      .map(({ block, ordinal }) => ({ ...address, value: block.prefix.value + BigInt(ordinal) }))
+      .find(({ value }) => value !== address.value);
+    if (!other) continue;
+    const text = `attachment ${formatAttachment(attachment)} holds ${formatAddress(other)}, so ${formatAddress(address)} is not bound to it`;
+    throw mismatch(text);
+  }
+}
+
+function mismatch(text: string): Failure {
+  return new Failure('ALLOCATION_MISMATCH', text);
+}

@@ -1,0 +1,182 @@
+import {
+  AddressReleaseResult,
+  AddressServiceService,
+  AddressState,
+  IpFamily,
+} from '@podwire/proto/podwire/ipam/v1/address';
+import { ConfigServiceService, UpdateConfigRequest } from '@podwire/proto/podwire/ipam/v1/config';
+import { HistoryServiceService } from '@podwire/proto/podwire/ipam/v1/history';
+import {
+  AddressBinding,
+  AddressReturn,
+  BindAddressesRequest,
+  LeaseAddressesRequest,
+  LeaseServiceService,
+  ReturnAddressesRequest,
+  type LeasedAddress,
+} from '@podwire/proto/podwire/ipam/v1/lease';
+import { describe, expect, test } from 'vitest';
+
+import { attachment, clientLimits, failureOf, faultsOf, servedForEachTest } from '../testing/service.js';
+
+/** Leases over gRPC, on a service with one pool 10.65.0.0/24. */
+
+const served = servedForEachTest();
+
+const BOOT = '11111111-1111-4111-8111-111111111111';
+const NODE = 'node-1';
+const ATTACHED = new Date('2026-08-22T06:33:25.250Z');
+const DETACHED = new Date('2026-08-22T06:34:00.500Z');
+
+const lease = (rest: Partial<LeaseAddressesRequest> = {}) => {
+  const usual = { nodeName: NODE, bootId: BOOT, family: IpFamily.IP_FAMILY_IPV4, count: 4 };
+  const message = LeaseAddressesRequest.fromPartial({ ...usual, ...rest });
+  return served.caller.peer.call(LeaseServiceService.leaseAddresses, message, clientLimits());
+};
+
+const bind = (bindings: readonly Partial<AddressBinding>[], nodeName = NODE) => {
+  const messages = bindings.map((each) => AddressBinding.fromPartial({ attachTime: ATTACHED, ...each }));
+  const message = BindAddressesRequest.fromPartial({ nodeName, bindings: messages });
+  return served.caller.peer.call(LeaseServiceService.bindAddresses, message, clientLimits());
+};
+
+const giveBack = (returns: readonly Partial<AddressReturn>[], nodeName = NODE) => {
+  const messages = returns.map((each) => AddressReturn.fromPartial(each));
+  const message = ReturnAddressesRequest.fromPartial({ nodeName, returns: messages });
+  return served.caller.peer.call(LeaseServiceService.returnAddresses, message, clientLimits());
+};
+
+const nameOf = ({ address, sequenceNumber }: LeasedAddress) => ({ address, sequenceNumber });
+
+const stateOf = async (address: string): Promise<AddressState> =>
+  (await served.caller.peer.call(AddressServiceService.getAddress, { address }, clientLimits())).state;
+
+describe('an address', () => {
+  test('is leased, bound and returned, and the history has the times of the node', async () => {
+    const change = UpdateConfigRequest.fromPartial({ cooldownSeconds: 30 });
+    await served.caller.peer.call(ConfigServiceService.updateConfig, change, clientLimits());
+    const { addresses, explanation } = await lease();
+    expect(explanation).toBe('');
+    expect(addresses).toHaveLength(4);
+    expect(addresses[0]).toMatchObject({ poolName: 'default', outdated: false });
+    const [first, second] = addresses.map(nameOf);
+    const pod = { namespace: 'default', name: 'web', uid: 'u' };
+    const netns = { bootId: BOOT, inode: 7n };
+    const { results } = await bind([
+      { attachment: attachment('c1'), pod, netns, addresses: [first!] },
+      { attachment: attachment('c2'), addresses: [{ ...second!, sequenceNumber: 5n }] },
+    ]);
+    expect(results[0]).toMatchObject({
+      endpoint: { addresses: [{ address: `${first!.address}/32`, sequenceNumber: first!.sequenceNumber }], pod, netns },
+      refusalCode: '',
+      refusal: '',
+    });
+    expect(results[1]).toMatchObject({ endpoint: undefined, refusalCode: 'ALLOCATION_MISMATCH' });
+    expect(results[1]!.refusal).toContain(second!.address);
+    expect((await lease({ count: 0 })).addresses.map(nameOf)).toEqual(addresses.slice(1).map(nameOf));
+
+    const returned = await giveBack([
+      { allocation: first!, attachment: attachment('c1'), netns, detachTime: DETACHED },
+      { allocation: second! },
+      { allocation: { address: '10.65.0.200', sequenceNumber: 1n } },
+    ]);
+    expect(returned.results).toEqual([
+      AddressReleaseResult.ADDRESS_RELEASE_RESULT_RELEASED,
+      AddressReleaseResult.ADDRESS_RELEASE_RESULT_RELEASED,
+      AddressReleaseResult.ADDRESS_RELEASE_RESULT_NOT_ALLOCATED,
+    ]);
+    expect(await stateOf(first!.address)).toBe(AddressState.ADDRESS_STATE_COOLING);
+    expect(await stateOf(second!.address)).toBe(AddressState.ADDRESS_STATE_FREE);
+    const subject = { $case: 'address', value: first!.address } as const;
+    const asked = { subject, from: undefined, until: undefined, pageSize: 0, pageToken: '' };
+    const { tenures } = await served.caller.peer.call(HistoryServiceService.getAddressHistory, asked, clientLimits());
+    expect(tenures).toMatchObject([{ handleId: 'net.c1', allocateTime: ATTACHED, releaseTime: DETACHED }]);
+  });
+
+  test('is leased to one node only', async () => {
+    const counts = await Promise.all(
+      ['a', 'b', 'c'].map(async (nodeName) => (await lease({ nodeName, count: 20 })).addresses.map(nameOf)),
+    );
+    const all = counts.flat().map(({ address }) => address);
+    expect(new Set(all).size).toBe(all.length);
+    expect(all.length).toBeGreaterThan(60 - 3);
+  });
+
+  test('leases of a former boot end, and many are bound in one call', async () => {
+    const before = await lease({ count: 24 });
+    const bootId = '22222222-2222-4222-8222-222222222222';
+    const { addresses } = await lease({ bootId, count: 24 });
+    expect(addresses).toHaveLength(24);
+    const bindings = addresses.map((each, index) => ({
+      attachment: attachment(`c${index}`),
+      addresses: [nameOf(each)],
+    }));
+    const { results } = await bind(bindings);
+    expect(results.map(({ refusalCode }) => refusalCode)).toEqual(bindings.map(() => ''));
+    const late = await bind([{ attachment: attachment('late'), addresses: [nameOf(before.addresses[0]!)] }]);
+    expect(late.results[0]!.refusalCode).toBe('ALLOCATION_MISMATCH');
+    expect((await lease({ bootId, count: 0 })).addresses).toEqual([]);
+  });
+});
+
+describe('a request is refused with every fault', () => {
+  test('for leases', async () => {
+    expect(await faultsOf(lease({ nodeName: 'A', bootId: 'x', count: 257, family: IpFamily.UNRECOGNIZED }))).toEqual([
+      expect.stringContaining('node_name '),
+      'boot_id is not a UUID in lower case',
+      'count is 257; at most 256 are allowed',
+      'family is -1; must be 4 (IPv4) or 6 (IPv6)',
+    ]);
+  });
+
+  test('for bindings', async () => {
+    const name = { address: '10.65.0.1', sequenceNumber: 1n };
+    const faults = await faultsOf(
+      bind([
+        { attachment: attachment('c1'), addresses: [name] },
+        { attachment: attachment('c1'), addresses: [name, { ...name, address: '10.65.0.2' }], attachTime: undefined },
+        { pod: { namespace: 'A', name: 'x', uid: '' }, addresses: [{ ...name, address: 'x' }] },
+        { attachment: attachment('c3'), netns: { bootId: BOOT, inode: 0n } },
+      ]),
+    );
+    expect(faults).toEqual([
+      'bindings[1].addresses[1] is a second IPv4 address; an attachment has one of each family',
+      'bindings[1].attach_time is missing',
+      'bindings[1].attachment is repeated; bind all of its addresses together',
+      'bindings[2].attachment is missing',
+      expect.stringContaining('bindings[2].pod.namespace '),
+      'bindings[2].addresses[0].address must be an IPv4 or IPv6 address without prefix length',
+      'bindings[3].netns.inode is 0; inodes are numbered from 1',
+      'bindings[3].addresses is empty',
+    ]);
+  });
+
+  test('for returns', async () => {
+    const allocation = { address: '10.65.0.1', sequenceNumber: 1n };
+    const faults = await faultsOf(
+      giveBack([
+        { allocation },
+        { allocation, netns: { bootId: BOOT, inode: 7n } },
+        { attachment: attachment('c1', '') },
+      ]),
+    );
+    expect(faults).toEqual([
+      'returns[1].netns is set without an attachment',
+      'returns[1].allocation.address is 10.65.0.1 a second time',
+      'returns[2].allocation.address must be an IPv4 or IPv6 address without prefix length',
+      expect.stringContaining('returns[2].attachment.interface_name '),
+      'returns[2].detach_time is missing',
+    ]);
+  });
+
+  test('beyond the limit of a call', async () => {
+    const allocation = { address: '10.65.0.1', sequenceNumber: 1n };
+    const many = Array.from({ length: 257 }, () => ({ allocation }));
+    expect(await faultsOf(giveBack(many))).toContain('returns has 257 entries; at most 256 are allowed');
+  });
+});
+
+test('a node that is not registered gets no lease where the settings say so', async () => {
+  await served.restart({ PODWIRE_IPAM_UNKNOWN_NODES: 'refuse' });
+  expect((await failureOf(lease())).code).toBe('NODE_NOT_FOUND');
+});

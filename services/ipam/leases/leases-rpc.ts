@@ -1,0 +1,176 @@
+import type { IpFamily } from '@podwire/proto/podwire/ipam/v1/address';
+import {
+  LeaseServiceService,
+  type AddressBinding as BindingMessage,
+  type AddressReturn as ReturnMessage,
+  type AllocationName as NameMessage,
+  type BindAddressesRequest,
+  type BindAddressesResponse,
+  type BindingResult as BindingResultMessage,
+  type LeaseAddressesRequest,
+  type LeaseAddressesResponse,
+  type LeasedAddress,
+  type LeaseServiceServer,
+  type ReturnAddressesRequest,
+  type ReturnAddressesResponse,
+} from '@podwire/proto/podwire/ipam/v1/lease';
+import { formatAttachment } from '@podwire/shared/attachment/attachment';
+import { formatAddress, type Family } from '@podwire/shared/net/address';
+import { readChecked, type Checks } from '@podwire/shared/rpc/checks';
+import type { RpcService } from '@podwire/shared/rpc/server';
+import type { Handler, Unary } from '@podwire/shared/rpc/unary';
+
+import { RELEASE_RESULTS } from '../addresses/addresses-rpc.js';
+import { endpointMessage } from '../endpoints/endpoints-rpc.js';
+import { ATTACHMENT_FIELDS, checkBootId, FAMILIES, readAddress, readAttachment, readNetns } from '../messages/parts.js';
+import { readPod } from '../messages/request-parts.js';
+import { endpointNameFaults } from '../records/endpoint.js';
+import { subdomainFault } from '../records/names.js';
+import type { AllocationName, Binding } from './bindings.js';
+import type { BindingResult, Leases } from './leases-operations.js';
+import type { Lease, LeaseRequest } from './leases.js';
+import type { AddressReturn } from './returns.js';
+
+export function leaseService(leases: Leases, unary: Unary): RpcService {
+  const implementation: LeaseServiceServer = {
+    leaseAddresses: unary(LeaseServiceService.leaseAddresses, leaseAddressesHandler(leases)),
+    bindAddresses: unary(LeaseServiceService.bindAddresses, bindAddressesHandler(leases)),
+    returnAddresses: unary(LeaseServiceService.returnAddresses, returnAddressesHandler(leases)),
+  };
+  return { name: 'podwire.ipam.v1.LeaseService', definition: LeaseServiceService, implementation };
+}
+
+function leaseAddressesHandler(leases: Leases): Handler<LeaseAddressesRequest, LeaseAddressesResponse> {
+  return async (message, { signal }) => {
+    const { leases: held, explanation } = await leases.lease(readLeaseRequest(message), signal);
+    return { addresses: held.map(leaseMessage), explanation };
+  };
+}
+
+function bindAddressesHandler(leases: Leases): Handler<BindAddressesRequest, BindAddressesResponse> {
+  return async (message, { signal }) => {
+    const { nodeName, bindings } = readBindRequest(message);
+    const results = await leases.bind(nodeName, bindings, signal);
+    return { results: results.map(bindingResultMessage) };
+  };
+}
+
+function returnAddressesHandler(leases: Leases): Handler<ReturnAddressesRequest, ReturnAddressesResponse> {
+  return async (message, { signal }) => {
+    const { nodeName, returns } = readReturnRequest(message);
+    const results = await leases.giveBack(nodeName, returns, signal);
+    return { results: results.map(({ state }) => RELEASE_RESULTS[state]) };
+  };
+}
+
+/** Limit of leases of a node, and of bindings and returns in a request. */
+const MAX_COUNT = 256;
+
+function readLeaseRequest({ nodeName, bootId, family, count }: LeaseAddressesRequest): LeaseRequest {
+  return readChecked('LeaseAddresses', (checks) => {
+    checks.check('node_name', subdomainFault(nodeName));
+    checkBootId('boot_id', bootId, checks);
+    if (count > MAX_COUNT) checks.check('count', `is ${count}; at most ${MAX_COUNT} are allowed`);
+    return { nodeName, bootId, family: readFamily(family, checks), count };
+  });
+}
+
+function readFamily(message: IpFamily, checks: Checks): Family {
+  const family = FAMILIES[message];
+  if (!family) checks.check('family', `is ${message}; must be 4 (IPv4) or 6 (IPv6)`);
+  return family ?? 4;
+}
+
+interface BindRequest {
+  readonly nodeName: string;
+  readonly bindings: readonly Binding[];
+}
+
+function readBindRequest({ nodeName, bindings: messages }: BindAddressesRequest): BindRequest {
+  return readChecked('BindAddresses', (checks) => {
+    checks.check('node_name', subdomainFault(nodeName));
+    checkCount('bindings', messages, checks);
+    const known = new Set<string>();
+    const bindings = messages.slice(0, MAX_COUNT).map((message, index) => {
+      const within = checks.within(`bindings[${index}]`);
+      const binding = readBinding(message, nodeName, within);
+      const name = formatAttachment(binding.attachment);
+      if (message.attachment && known.has(name))
+        within.check('attachment', 'is repeated; bind all of its addresses together');
+      known.add(name);
+      return binding;
+    });
+    return { nodeName, bindings };
+  });
+}
+
+function readBinding(message: BindingMessage, nodeName: string, checks: Checks): Binding {
+  const attachment = readAttachment(message.attachment, checks);
+  const pod = message.pod && readPod(message.pod, checks);
+  for (const { field, reason } of endpointNameFaults({ attachment, nodeName, pod }))
+    checks.check(ATTACHMENT_FIELDS[field], reason);
+  const netns = message.netns && readNetns('netns', message.netns, checks);
+  if (message.addresses.length === 0) checks.check('addresses', 'is empty');
+  const addresses = message.addresses.map((name, index) => readName(`addresses[${index}]`, name, checks));
+  addresses.forEach(({ address: { family } }, index) => {
+    if (addresses.slice(0, index).some(({ address }) => address.family === family))
+      checks.check(`addresses[${index}]`, `is a second IPv${family} address; an attachment has one of each family`);
+  });
+  if (!message.attachTime) checks.check('attach_time', 'is missing');
+  return { attachment, pod, netns, addresses, attachedAtMs: message.attachTime?.getTime() ?? 0 };
+}
+
+function readName(field: string, { address, sequenceNumber }: NameMessage, checks: Checks): AllocationName {
+  return { address: readAddress(`${field}.address`, address, checks), sequenceNumber };
+}
+
+interface ReturnRequest {
+  readonly nodeName: string;
+  readonly returns: readonly AddressReturn[];
+}
+
+function readReturnRequest({ nodeName, returns: messages }: ReturnAddressesRequest): ReturnRequest {
+  return readChecked('ReturnAddresses', (checks) => {
+    checks.check('node_name', subdomainFault(nodeName));
+    checkCount('returns', messages, checks);
+    const known = new Set<string>();
+    const returns = messages.slice(0, MAX_COUNT).map((message, index) => {
+      const within = checks.within(`returns[${index}]`);
+      const returned = readReturn(message, within);
+      const text = formatAddress(returned.allocation.address);
+      if (message.allocation && known.has(text)) within.check('allocation.address', `is ${text} a second time`);
+      known.add(text);
+      return returned;
+    });
+    return { nodeName, returns };
+  });
+}
+
+const NO_NAME: NameMessage = { address: '', sequenceNumber: 0n };
+
+function readReturn(message: ReturnMessage, checks: Checks): AddressReturn {
+  const allocation = readName('allocation', message.allocation ?? NO_NAME, checks);
+  if (!message.attachment) {
+    if (message.netns) checks.check('netns', 'is set without an attachment');
+    return { allocation, use: undefined };
+  }
+  const attachment = readAttachment(message.attachment, checks);
+  const netns = message.netns && readNetns('netns', message.netns, checks);
+  if (!message.detachTime) checks.check('detach_time', 'is missing');
+  return { allocation, use: { attachment, netns, detachedAtMs: message.detachTime?.getTime() ?? 0 } };
+}
+
+function checkCount(field: string, messages: readonly unknown[], checks: Checks): void {
+  if (messages.length > MAX_COUNT)
+    checks.check(field, `has ${messages.length} entries; at most ${MAX_COUNT} are allowed`);
+}
+
+function leaseMessage({ address, sequenceNumber, poolName, isOutdated }: Lease): LeasedAddress {
+  return { address: formatAddress(address), sequenceNumber, poolName, outdated: isOutdated };
+}
+
+function bindingResultMessage(result: BindingResult): BindingResultMessage {
+  if (result.ok) return { endpoint: endpointMessage(result.endpoint), refusalCode: '', refusal: '' };
+  const { code, message } = result.refusal;
+  return { endpoint: undefined, refusalCode: code, refusal: message };
+}

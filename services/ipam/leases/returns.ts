@@ -1,0 +1,109 @@
+import type { Attachment } from '@podwire/shared/attachment/attachment';
+import { handleId } from '@podwire/shared/attachment/names';
+
+import { addressHolder, allocationOf, netnsOf } from '../addresses/addresses.js';
+import { attributesFor } from '../addresses/allocate.js';
+import {
+  outdatedEndpoints,
+  releaseEvaluated,
+  type AddressReleaseResult,
+  type EvaluatedRelease,
+} from '../addresses/release.js';
+import { sameAttachment } from '../blocks/holding.js';
+import { unreadableBlockOf } from '../blocks/lookup.js';
+import type { EndingAllocation } from '../blocks/release-changes.js';
+import { allocatedAtMs, belongsTo, type NetnsIdentity } from '../records/attributes.js';
+import type { HeldAddress } from '../records/block.js';
+import { sameNetns } from '../records/endpoint.js';
+import { historyEntry } from '../records/history.js';
+import { isLeaseOf } from '../records/lease.js';
+import type { Decision, View } from '../records/view.js';
+import type { AllocationName } from './bindings.js';
+
+/** An address that a node gives back. */
+export interface AddressReturn {
+  readonly allocation: AllocationName;
+  /** Who had the address, and until when; undefined for a lease that no attachment had. */
+  readonly use: AddressUse | undefined;
+}
+
+/** The use of an address by an attachment, whether its binding was recorded or not. */
+interface AddressUse {
+  readonly attachment: Attachment;
+  /** The network namespace that had the address; undefined for any. */
+  readonly netns: NetnsIdentity | undefined;
+  /** When the attachment gave the address up, in epoch milliseconds by the node's clock. */
+  readonly detachedAtMs: number;
+}
+
+interface ReturnInput {
+  readonly nodeName: string;
+  /** Without duplicate addresses. */
+  readonly returns: readonly AddressReturn[];
+  readonly nowMs: number;
+}
+
+/** The result of one step. */
+interface ReturnStep {
+  /** Results of the first returns, in their order. */
+  readonly results: readonly AddressReleaseResult[];
+}
+
+/**
+ * Frees addresses of a node, as many of the first ones as fit in a transaction; call again for the rest. An address is
+ * freed only if it is the named allocation: an unbound lease of the node, or an address of the attachment that had it.
+ * What an attachment had cools down. Idempotent.
+ */
+export function continueReturn(view: View, { nodeName, returns, nowMs }: ReturnInput): Decision<ReturnStep> {
+  const evaluated = returns.map((each) => evaluateReturn(view, each, { nodeName, nowMs }));
+  return releaseEvaluated(view, evaluated, nowMs);
+}
+
+interface ReturnContext {
+  readonly nodeName: string;
+  readonly nowMs: number;
+}
+
+function evaluateReturn(view: View, returned: AddressReturn, context: ReturnContext): EvaluatedRelease {
+  const { address, sequenceNumber } = returned.allocation;
+  if (unreadableBlockOf(view, address)) return { held: undefined, result: { state: 'unreadable' }, outdated: [] };
+  const held = allocationOf(view, address);
+  if (!held) return { held, result: { state: 'notAllocated' }, outdated: endedEndpoints(view, returned) };
+  const holder = addressHolder(held);
+  if (holder.sequenceNumber !== sequenceNumber)
+    return { held, result: { state: 'mismatch', holder }, outdated: endedEndpoints(view, returned) };
+  const ending = endingOf(view, held, { ...returned, ...context });
+  if (!ending) return { held, result: { state: 'mismatch', holder }, outdated: [] };
+  return { held: ending, result: { state: 'released', holder }, outdated: [] };
+}
+
+/** How the allocation ends; undefined if it is not the one that is returned. */
+function endingOf(
+  view: View,
+  held: HeldAddress,
+  { use, nodeName, nowMs }: AddressReturn & ReturnContext,
+): EndingAllocation | undefined {
+  if (!isLeaseOf(nodeName)(held.attributes)) {
+    const isOwn = use && belongsTo(use.attachment)(held.attributes);
+    if (!isOwn || (use.netns && !sameNetns(use.netns, netnsOf(view, held)))) return undefined;
+    return { ...held, entry: historyEntry(held, endMs(held, use, nowMs)) };
+  }
+  if (!use) return { ...held, isUnused: true };
+  // When the attachment got the address is not known: not before the lease began.
+  const sinceMs = allocatedAtMs(held.attributes) ?? use.detachedAtMs;
+  const attributes = attributesFor({ attachment: use.attachment, nodeName, pod: undefined }, sinceMs);
+  return { ...held, entry: historyEntry({ ...held, attributes }, endMs(held, use, nowMs)) };
+}
+
+/** The node's clock may differ: a tenure ends neither before it began, nor in the future. */
+function endMs({ attributes }: HeldAddress, { detachedAtMs }: AddressUse, nowMs: number): number {
+  return Math.max(Math.min(detachedAtMs, nowMs), allocatedAtMs(attributes) ?? 0);
+}
+
+/** Endpoints of the attachment that still name the allocation, which has ended. */
+function endedEndpoints(view: View, { allocation, use }: AddressReturn): EvaluatedRelease['outdated'] {
+  if (!use) return [];
+  const { attachment, netns } = use;
+  const named = outdatedEndpoints(view, { ...allocation, handleId: handleId(attachment), netns });
+  return named.filter((endpoint) => sameAttachment(endpoint.attachment, attachment));
+}
