@@ -15,6 +15,7 @@ import { History, type HistoryIpamOptions } from './history/history-operations.j
 import { historyService } from './history/history-rpc.js';
 import { Leases } from './leases/leases-operations.js';
 import { leaseService } from './leases/leases-rpc.js';
+import { LeaseRecalls } from './leases/recall-operations.js';
 import { Nodes } from './nodes/nodes-operations.js';
 import { nodeService } from './nodes/nodes-rpc.js';
 import { RequestPolicyOperations } from './policies/policies-operations.js';
@@ -47,7 +48,7 @@ export class Ipam {
 
   constructor(options: HistoryIpamOptions) {
     const reportingOptions = { ...options, updates: reportDrainedPools(options) };
-    this.addresses = new Addresses(reportingOptions);
+    this.addresses = new Addresses(reportingOptions, new LeaseRecalls(reportingOptions));
     this.assignments = new Assignments(reportingOptions);
     this.leases = new Leases(reportingOptions);
     this.handles = new Handles(reportingOptions);

@@ -20,7 +20,7 @@ import {
   type AddressReport,
   type AttributesChange,
 } from './addresses.js';
-import { allocate, type Allocation, type RequestedAllocation } from './allocate.js';
+import { allocate, type Allocation, type AllocationRequest, type RequestedAllocation } from './allocate.js';
 import { assignAddresses, type RequestedAssignment, type Assignment, type Counts, type Shortage } from './assign.js';
 import { explainAllocation, type ExplainedAllocation } from './preview.js';
 import {
@@ -110,24 +110,50 @@ class AddressEvents {
   }
 }
 
+/** An allocation that was refused. */
+export interface RefusedAllocation {
+  readonly request: AllocationRequest;
+  readonly failure: Failure;
+}
+
+/** Makes room for an allocation that was refused because addresses are in use. */
+export interface Relief {
+  /**
+   * @param repeat - repeats the allocation
+   * @throws the failure of the allocation, unless a repetition succeeds or fails for another reason
+   */
+  readonly relieve: (
+    refused: RefusedAllocation,
+    repeat: () => Promise<Allocation>,
+    signal: AbortSignal,
+  ) => Promise<Allocation>;
+}
+
 /** Allocates and releases the addresses of attachments. */
 export class Addresses {
   readonly #options: IpamOptions;
   readonly #events: AddressEvents;
+  readonly #relief: Relief | undefined;
 
-  constructor(options: IpamOptions) {
+  constructor(options: IpamOptions, relief?: Relief) {
     this.#options = options;
     this.#events = new AddressEvents(options.events);
+    this.#relief = relief;
   }
 
   /** Allocates the addresses of an attachment. Idempotent. @throws Failure like the decision `allocate` */
   async allocate(input: RequestedAllocation, signal: AbortSignal): Promise<Allocation> {
     const { updates, clock } = this.#options;
-    const nowMs = clock.nowMs();
     const request = { unknownNodes: unknownNodes(this.#options), ...input };
+    const attempt = (): Promise<Allocation> => {
+      const nowMs = clock.nowMs();
+      return updates.update(nodeLane(request.nodeName), (view) => allocate(view, { request, nowMs }), { signal });
+    };
     try {
-      const lane = nodeLane(request.nodeName);
-      const allocation = await updates.update(lane, (view) => allocate(view, { request, nowMs }), { signal });
+      const allocation = await attempt().catch((error: unknown) => {
+        if (!this.#relief || !(error instanceof Failure)) throw error;
+        return this.#relief.relieve({ request, failure: error }, attempt, signal);
+      });
       if (allocation.added.length > 0) this.#events.addressesAllocated(allocation);
       else this.#events.allocationRepeated(allocation);
       return allocation;

@@ -277,7 +277,7 @@ export function nodeMessage({ node, utilization }: Pick<NodeListing, 'node'> & P
     interfaces: node.interfaces.map(({ name, addresses }) => ({ name, addresses: addresses.map(formatNodeAddress) })),
     asNumber: node.asNumber,
     resourceVersion: versionOf(node),
-    leaseRecallCount: 0n,
+    leaseRecallCount: BigInt(node.leaseRecallCount ?? 0),
     utilization: utilization && {
       blocks: BigInt(utilization.blocks),
       capacity: BigInt(utilization.capacity),

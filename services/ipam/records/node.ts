@@ -51,6 +51,8 @@ export interface Node {
    * Node was deleted. Undefined while none was seen, as on hosts without Kubernetes.
    */
   readonly kubernetesCluster?: string | undefined;
+  /** How often its unbound leases were recalled. Default: 0. */
+  readonly leaseRecallCount?: number | undefined;
 }
 
 /** How requests for unregistered nodes are handled. */

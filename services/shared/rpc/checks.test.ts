@@ -24,6 +24,14 @@ test('all violations are reported at once', () => {
   );
 });
 
+test('violations of a nested message are named behind its field', () => {
+  const read = (checks: Checks) => {
+    checks.within('items[1]').within('pod').check('name', 'is empty');
+    checks.check('size', 'is 0');
+  };
+  expect(() => readChecked('Bind', read)).toThrow('Bind refused: items[1].pod.name is empty; size is 0');
+});
+
 test('finishing without violations does nothing', () => {
   expect(() => new Checks().throwIfAny('GetPool')).not.toThrow();
 });

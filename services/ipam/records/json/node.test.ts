@@ -71,6 +71,24 @@ describe('the Kubernetes cluster of a node', () => {
   });
 });
 
+describe('the number of recalls of leases', () => {
+  const metadata = { annotations: { a: 'b', 'podwire.dev/lease-recalls': '7' } };
+
+  test('is kept in an annotation', () => {
+    expect(decode({ metadata }).node.leaseRecallCount).toBe(7);
+    expect(decode({}).node.leaseRecallCount).toBeUndefined();
+    expect(rewrite({ metadata })).toMatchObject({ metadata });
+    expect(rewrite({ metadata }, { leaseRecallCount: 8 })).toMatchObject({
+      metadata: { annotations: { a: 'b', 'podwire.dev/lease-recalls': '8' } },
+    });
+  });
+
+  test.each(['-1', '1e3', 'x', ''])('begins again at %j', (text) => {
+    const annotations = { 'podwire.dev/lease-recalls': text };
+    expect(decode({ metadata: { annotations } }).node.leaseRecallCount).toBeUndefined();
+  });
+});
+
 describe('the AS number', () => {
   test.each([
     [64512, 64512],

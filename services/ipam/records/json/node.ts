@@ -29,6 +29,9 @@ const REGISTERED_LABELS = 'podwire.dev/registered-labels';
 /** UID of the Kubernetes cluster that has the node. */
 const KUBERNETES_CLUSTER = 'podwire.dev/kubernetes-cluster';
 
+/** How often the node's unbound leases were recalled. */
+const LEASE_RECALLS = 'podwire.dev/lease-recalls';
+
 /** The fields of each tunnel in the spec: its address, and its MAC address where it has one. */
 const TUNNELS: readonly TunnelField[] = [
   { kind: 'ipipTunnelAddress', group: 'bgp', address: 'ipv4IPIPTunnelAddr' },
@@ -65,7 +68,14 @@ export function decodeNode(raw: JsonObject, name: RecordName & { kind: 'node' })
     interfaces: decodeInterfaces(spec),
     asNumber: decodeAsNumber(field(bgp, 'asNumber', 'spec.bgp')),
     kubernetesCluster: readOptionalText(field(annotations, KUBERNETES_CLUSTER, 'metadata.annotations')),
+    leaseRecallCount: decodeCount(field(annotations, LEASE_RECALLS, 'metadata.annotations')),
   };
+}
+
+/** A malformed count begins again. */
+function decodeCount(source: Field): number | undefined {
+  const text = isAbsent(source) ? '' : source.value;
+  return typeof text === 'string' && /^\d{1,15}$/.test(text) ? Number(text) : undefined;
 }
 
 function decodeRegistered(source: Field): Record<string, string> {
@@ -177,12 +187,16 @@ export function encodeNode(node: Node, raw: JsonObject): JsonObject {
   };
 }
 
-function encodeAnnotations({ registeredLabels, kubernetesCluster }: Node, stored: JsonObject): JsonObject {
+function encodeAnnotations(
+  { registeredLabels, kubernetesCluster, leaseRecallCount }: Node,
+  stored: JsonObject,
+): JsonObject {
   const none = Object.keys(registeredLabels).length === 0;
   return {
-    ...omitFields(stored, [REGISTERED_LABELS, KUBERNETES_CLUSTER]),
+    ...omitFields(stored, [REGISTERED_LABELS, KUBERNETES_CLUSTER, LEASE_RECALLS]),
     ...(none ? {} : { [REGISTERED_LABELS]: keepJson(registeredLabels, stored[REGISTERED_LABELS]) }),
     ...(kubernetesCluster === undefined ? {} : { [KUBERNETES_CLUSTER]: kubernetesCluster }),
+    ...(leaseRecallCount === undefined ? {} : { [LEASE_RECALLS]: String(leaseRecallCount) }),
   };
 }
 

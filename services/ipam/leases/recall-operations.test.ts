@@ -1,0 +1,84 @@
+import { IpFamily } from '@podwire/proto/podwire/ipam/v1/address';
+import {
+  LeaseAddressesRequest,
+  LeaseServiceService,
+  ReturnAddressesRequest,
+  type LeasedAddress,
+} from '@podwire/proto/podwire/ipam/v1/lease';
+import { NodeServiceService } from '@podwire/proto/podwire/ipam/v1/node';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+
+import { clientLimits, failureOf, Served } from '../testing/service.js';
+
+/** On a service with one pool of 16 addresses, two of which node-1 leases and node-2 does not use. */
+
+const served = new Served();
+let leased: readonly LeasedAddress[];
+
+beforeEach(async () => {
+  await served.begin({ PODWIRE_IPAM_DEFAULT_POOL_CIDR: '' });
+  await served.caller.createPool({ name: 'small', cidr: '10.65.0.0/28', blockSize: 29 });
+  const message = LeaseAddressesRequest.fromPartial({
+    nodeName: 'node-1',
+    bootId: '11111111-1111-4111-8111-111111111111',
+    family: IpFamily.IP_FAMILY_IPV4,
+    count: 4,
+  });
+  ({ addresses: leased } = await served.caller.peer.call(LeaseServiceService.leaseAddresses, message, clientLimits()));
+  expect(leased).toHaveLength(2);
+  await Promise.all(Array.from({ length: 14 }, (_, index) => allocate(`c${index}`)));
+});
+
+afterEach(() => served.end());
+
+const allocate = (id: string, addresses: string[] = []) =>
+  served.caller.allocateAddress(id, { nodeName: 'node-2', addresses });
+
+async function recalls(): Promise<bigint> {
+  const { node } = await served.caller.peer.call(NodeServiceService.getNode, { name: 'node-1' }, clientLimits());
+  return node!.leaseRecallCount;
+}
+
+async function untilRecalled(): Promise<void> {
+  while ((await recalls()) === 0n);
+}
+
+async function giveBack(...leases: readonly LeasedAddress[]): Promise<void> {
+  const returns = leases.map(({ address, sequenceNumber }) => ({ allocation: { address, sequenceNumber } }));
+  const message = ReturnAddressesRequest.fromPartial({ nodeName: 'node-1', returns });
+  await served.caller.peer.call(LeaseServiceService.returnAddresses, message, clientLimits());
+}
+
+test('an allocation without a free address gets a lease that its node returns', async () => {
+  const waiting = [allocate('new'), allocate('other')];
+  await untilRecalled();
+  await giveBack(...leased);
+  const given = await Promise.all(waiting);
+  expect(given.sort()).toEqual(leased.map(({ address }) => `${address}/32`).sort());
+  // The second allocation finds the node asked.
+  expect(await recalls()).toBe(1n);
+  expect(served.place.log).toContain('recalled 2 unbound leases of 1 node');
+});
+
+test('a requested address that is leased comes as well', async () => {
+  const [first] = leased;
+  const waiting = allocate('new', [first!.address]);
+  await untilRecalled();
+  await giveBack(first!);
+  expect(await waiting).toBe(`${first!.address}/32`);
+});
+
+test('is refused for the first reason when none comes, and at once when there is no lease', async () => {
+  const started = performance.now();
+  expect(await failureOf(allocate('new'))).toMatchObject({
+    code: 'POOLS_EXHAUSTED',
+    message: expect.stringContaining('no IPv4 address for net/new/eth0'),
+  });
+  expect(performance.now() - started).toBeGreaterThan(1900);
+  await giveBack(...leased);
+  await allocate('new');
+  await allocate('other');
+  const before = performance.now();
+  expect((await failureOf(allocate('third'))).code).toBe('POOLS_EXHAUSTED');
+  expect(performance.now() - before).toBeLessThan(1000);
+});

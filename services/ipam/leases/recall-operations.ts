@@ -1,0 +1,83 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import { formatCount } from '@podwire/shared/words/format-count';
+
+import type { Relief, RefusedAllocation } from '../addresses/addresses-operations.js';
+import type { Allocation } from '../addresses/allocate.js';
+import { nodeLane, type IpamOptions } from '../engine/updates/operation.js';
+import { leaseHolders, recallLeases, usedInReach, type LeaseHolder, type Refused } from './recall.js';
+
+/** How long an allocation waits for recalled leases, and how long a node is not asked again, in milliseconds. */
+const WAIT_MS = 2000;
+
+/** How often the number of addresses in use is looked at, in milliseconds. */
+const POLL_MS = 20;
+
+/** Nodes asked at once: each recall is sent to every node of the cluster, with the other changes of nodes. */
+const NODES_AT_ONCE = 32;
+
+/**
+ * Recalls unbound leases when an allocation finds no free address, so that a lease denies no pod an address. The
+ * allocation is repeated when addresses are freed, and a last time at the end of the wait.
+ */
+export class LeaseRecalls implements Relief {
+  readonly #options: IpamOptions;
+  /** When this process last recalled the leases of each node, by the monotonic clock. */
+  readonly #recalledAtMs = new Map<string, number>();
+
+  constructor(options: IpamOptions) {
+    this.#options = options;
+  }
+
+  async relieve(
+    { request, failure }: RefusedAllocation,
+    repeat: () => Promise<Allocation>,
+    signal: AbortSignal,
+  ): Promise<Allocation> {
+    const { updates, clock } = this.#options;
+    const refused = { request, code: failure.code, nowMs: clock.nowMs() };
+    const holders = await updates.peek((view) => leaseHolders(view, refused));
+    if (holders.length === 0) throw failure;
+    let used = await this.#used(refused);
+    await this.#recall(holders, signal);
+    for (let pollsLeft = WAIT_MS / POLL_MS; pollsLeft > 0; pollsLeft--) {
+      if ((await clock.sleep(POLL_MS, signal)) === 'aborted') throw failure;
+      const before = used;
+      used = await this.#used(refused);
+      if (used >= before && pollsLeft > 1) continue;
+      const allocation = await repeat().catch((error: unknown) => {
+        if (!(error instanceof Failure && error.code === failure.code)) throw error;
+      });
+      if (allocation) return allocation;
+    }
+    throw failure;
+  }
+
+  #used(refused: Refused): Promise<number> {
+    return this.#options.updates.peek((view) => usedInReach(view, refused));
+  }
+
+  /** Asks the nodes that were not asked just now: those that were not asked for longest first, then those with most. */
+  async #recall(holders: readonly LeaseHolder[], signal: AbortSignal): Promise<void> {
+    const { updates, clock, events } = this.#options;
+    const nowMs = clock.monotonicMs();
+    const askedAtMs = ({ nodeName }: LeaseHolder): number => this.#recalledAtMs.get(nodeName) ?? -WAIT_MS;
+    const asked = holders
+      .filter((holder) => nowMs - askedAtMs(holder) >= WAIT_MS)
+      .sort((a, b) => askedAtMs(a) - askedAtMs(b) || b.count - a.count)
+      .slice(0, NODES_AT_ONCE);
+    if (asked.length === 0) return;
+    for (const { nodeName } of asked) this.#recalledAtMs.set(nodeName, nowMs);
+    await Promise.all(
+      asked.map(({ nodeName }) =>
+        updates.update(nodeLane(nodeName), (view) => recallLeases(view, nodeName), { signal }),
+      ),
+    );
+    const names = asked.map(({ nodeName }) => nodeName);
+    const leases = formatCount(
+      asked.reduce((sum, { count }) => sum + count, 0),
+      'unbound lease',
+    );
+    const nodes = formatCount(asked.length, 'node');
+    events.log.info({ 'podwire.nodes': names }, `recalled ${leases} of ${nodes}: an allocation found no free address`);
+  }
+}

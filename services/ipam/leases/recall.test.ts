@@ -1,0 +1,83 @@
+import { describe, expect, test } from 'vitest';
+
+import { allocate } from '../addresses/allocate.js';
+import type { RecordValue } from '../records/view.js';
+import { address } from '../testing/allocations.js';
+import { TestView } from '../testing/test-view.js';
+import { NOW_MS, nodeRecord, poolRecord, request } from '../testing/records.js';
+import { leaseAddresses } from './leases.js';
+import { leaseHolders, recallLeases, usedInReach } from './recall.js';
+
+function lease(view: TestView, nodeName: string, family: 4 | 6 = 4): string[] {
+  const asked = { nodeName, bootId: 'b1', family, count: 4 } as const;
+  const { leases } = view.apply(
+    leaseAddresses(view, { request: asked, unknownNodes: { policy: 'refuse' }, nowMs: NOW_MS }),
+  );
+  return leases.map(({ address: { value } }) => `10.0.0.${value % 256n}`);
+}
+
+const NODES = [nodeRecord('n1'), nodeRecord('n2'), nodeRecord('n3')];
+
+/** A pool of 32 addresses in blocks of 8, whose other addresses are in use. */
+function fullPool(...rest: readonly RecordValue[]): { view: TestView; leased: readonly string[] } {
+  const view = new TestView([poolRecord('p', '10.0.0.0/27', { blockSizeBits: 29 }), ...NODES, ...rest]);
+  const leased = lease(view, 'n2');
+  for (let index = 0; index < 28; index++) view.apply(allocate(view, { request: request(`c${index}`), nowMs: NOW_MS }));
+  return { view, leased };
+}
+
+const exhausted = { request: request('new'), code: 'POOLS_EXHAUSTED', nowMs: NOW_MS } as const;
+
+describe('the nodes that are asked', () => {
+  test('are those with leases in the pools that serve the request', () => {
+    const { view } = fullPool(poolRecord('other', '10.1.0.0/24', { assignmentMode: 'Manual' }));
+    expect(leaseHolders(view, exhausted)).toEqual([{ nodeName: 'n2', count: 4 }]);
+    const elsewhere = request('new', { pools: ['other'] });
+    expect(leaseHolders(view, { ...exhausted, request: elsewhere })).toEqual([]);
+  });
+
+  test('are none for another failure, and none with leases of another family only', () => {
+    const { view } = fullPool(poolRecord('six', 'fd00::/112'));
+    lease(view, 'n3', 6);
+    expect(leaseHolders(view, { ...exhausted, code: 'NO_POOL' })).toEqual([]);
+    const both = request('new', { families: [4, 6] });
+    expect(leaseHolders(view, { ...exhausted, request: both })).toEqual([{ nodeName: 'n2', count: 4 }]);
+  });
+
+  test('are not being deleted', () => {
+    const { view } = fullPool();
+    view.put(nodeRecord('n2', { deletionTimeMs: NOW_MS }));
+    expect(leaseHolders(view, exhausted)).toEqual([]);
+  });
+
+  test('for a requested address, are the one that leased it', () => {
+    const { view, leased } = fullPool();
+    const wanting = (text: string) => ({
+      ...exhausted,
+      code: 'ADDRESS_IN_USE' as const,
+      request: request('new', { addresses: [address(text)] }),
+    });
+    const held = view.endpoints()[0]!.value.addresses[0]!.address;
+    expect(leaseHolders(view, wanting(leased[0]!))).toEqual([{ nodeName: 'n2', count: 1 }]);
+    expect(leaseHolders(view, wanting(`10.0.0.${held.value % 256n}`))).toEqual([]);
+  });
+});
+
+test('a recall raises the number in the node’s record, and only of a node with leases', () => {
+  const { view } = fullPool();
+  expect(view.apply(recallLeases(view, 'n2'))).toBe(true);
+  expect(view.apply(recallLeases(view, 'n2'))).toBe(true);
+  expect(view.node('n2')?.leaseRecallCount).toBe(2);
+  expect(recallLeases(view, 'n3')).toEqual({ changes: [], outcome: false });
+  expect(recallLeases(view, 'unknown')).toEqual({ changes: [], outcome: false });
+});
+
+test('addresses of other pools and families do not count as in reach', () => {
+  const { view, leased } = fullPool(poolRecord('six', 'fd00::/112'));
+  view.put(poolRecord('q', '10.1.0.0/24'));
+  lease(view, 'n3', 6);
+  expect(usedInReach(view, exhausted)).toBe(32);
+  const requested = request('new', { addresses: [address(leased[0]!)] });
+  view.apply(allocate(view, { request: request('x', { pools: ['q'] }), nowMs: NOW_MS }));
+  expect(usedInReach(view, { ...exhausted, request: requested })).toBe(32);
+});
