@@ -42,7 +42,8 @@ export const IPAM: DashboardDefinition = {
         },
         {
           title: 'Addresses by state',
-          description: 'In use by pods and nodes, cooling down after a release, and reserved.',
+          description:
+            'In use by pods and nodes, leased to nodes for future pods, cooling down after a release, and reserved.',
           kind: 'stack',
           unit: 'short',
           width: 12,
@@ -50,6 +51,10 @@ export const IPAM: DashboardDefinition = {
             {
               expression: 'sum(max by (ippool, node) (podwire_ipam_allocations_in_use))',
               legend: 'in use',
+            },
+            {
+              expression: 'sum(max by (ippool, node) (podwire_ipam_allocations_leased))',
+              legend: 'leased',
             },
             { expression: 'max(podwire_ipam_allocations_cooling)', legend: 'cooling down' },
             { expression: 'sum(max by (ippool) (podwire_ipam_ippool_reserved))', legend: 'reserved' },

@@ -217,6 +217,7 @@ describe('pools and blocks', () => {
       cooling: 0n,
       reserved: '0',
       available: '64',
+      leased: 0n,
     });
     expect(Math.abs(pool!.createTime!.getTime() - Date.now())).toBeLessThan(60_000);
     expect(await served.caller.getPool('second')).toEqual({ pool });
@@ -236,6 +237,7 @@ describe('pools and blocks', () => {
       cooling: 0n,
       reserved: '0',
       available: '254',
+      leased: 0n,
     });
     const failure = await failureOf(served.caller.deletePool('default', { mode: REFUSE }));
     expect(failure).toMatchObject({ code: 'POOL_IN_USE', message: expect.stringContaining('2 on node node-1') });

@@ -148,6 +148,7 @@ function holderMessage({ handleId, owner, alternateOwner, sequenceNumber }: Addr
 const STATES: Record<AddressReport['state']['kind'], StateMessage> = {
   free: StateMessage.ADDRESS_STATE_FREE,
   allocated: StateMessage.ADDRESS_STATE_ALLOCATED,
+  leased: StateMessage.ADDRESS_STATE_LEASED,
   cooling: StateMessage.ADDRESS_STATE_COOLING,
   reserved: StateMessage.ADDRESS_STATE_RESERVED,
   unmanaged: StateMessage.ADDRESS_STATE_UNMANAGED,
@@ -155,12 +156,13 @@ const STATES: Record<AddressReport['state']['kind'], StateMessage> = {
 
 function addressMessage({ state, block, poolName }: AddressReport): GetAddressResponse {
   const { kind } = state;
+  const held = kind === 'allocated' || kind === 'leased' ? state : undefined;
   return {
     state: STATES[kind],
     blockCidr: block ? formatPrefix(block.prefix) : '',
     poolName: poolName ?? '',
-    holder: kind === 'allocated' ? holderMessage(state.holder) : undefined,
-    allocateTime: kind === 'allocated' ? dateOf(state.sinceMs) : undefined,
+    holder: held && holderMessage(held.holder),
+    allocateTime: dateOf(held?.sinceMs),
     releaseTime: kind === 'cooling' ? dateOf(state.releasedAtMs) : undefined,
     coolUntilTime: kind === 'cooling' ? dateOf(state.untilMs) : undefined,
     reservationNames: kind === 'reserved' ? [...state.reservationNames] : [],

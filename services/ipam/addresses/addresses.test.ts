@@ -4,6 +4,7 @@ import { describe, expect, test } from 'vitest';
 
 import { listHandleAddresses, listHandles } from '../handles/handles.js';
 import { validateBlock } from '../records/block.js';
+import { leaseAttributes } from '../records/lease.js';
 import { TestView } from '../testing/test-view.js';
 import { address, calico, withAllocations, handleRecord } from '../testing/allocations.js';
 import { attachment, block, claimedBlock, config, NOW_MS, poolRecord, prefix, request } from '../testing/records.js';
@@ -32,6 +33,17 @@ const change = (rest: Partial<AttributesChange> = {}): AttributesChange => ({
   expectedAlternate: undefined,
   alternate: undefined,
   ...rest,
+});
+
+test('a leased address has its node as its holder', () => {
+  const attributes = leaseAttributes({ nodeName: 'n2', bootId: 'b', nowMs: NOW_MS });
+  const leased = withAllocations(block('10.0.0.0/29', 'n1'), { ordinals: [3], attributes });
+  const view = new TestView([poolRecord('p', '10.0.0.0/26', { blockSizeBits: 29 }), ...claimedBlock(leased)]);
+  expect(getAddress(view, address('10.0.0.3'), NOW_MS).state).toEqual({
+    kind: 'leased',
+    holder: { handleId: 'podwire-lease.n2', owner: attributes.owner, sequenceNumber: leased.sequenceNumbers[3] },
+    sinceMs: NOW_MS,
+  });
 });
 
 describe('the attributes of an address', () => {

@@ -25,12 +25,13 @@ import {
 } from '../records/block.js';
 import { DEFAULT_CONFIG } from '../records/config.js';
 import { endpointKey } from '../records/endpoint.js';
+import { isLease } from '../records/lease.js';
 import type { Decision, View } from '../records/view.js';
 
 /** The current state of an address. */
 type AddressState =
-  /** It is allocated. */
-  | { readonly kind: 'allocated'; readonly holder: AddressHolder; readonly sinceMs: number | undefined }
+  /** It is allocated, or leased to a node without a pod that is known yet. */
+  | { readonly kind: 'allocated' | 'leased'; readonly holder: AddressHolder; readonly sinceMs: number | undefined }
   /** It was released and cools down before its reuse. */
   | { readonly kind: 'cooling'; readonly releasedAtMs: number; readonly untilMs: number }
   /** Free, but allocated only on explicit request. */
@@ -78,7 +79,7 @@ function usedState({ block, address, cooldownSeconds }: AddressLookup): AddressS
   if (releasedAtMs !== undefined)
     return { kind: 'cooling', releasedAtMs, untilMs: releasedAtMs + cooldownSeconds * 1000 };
   return {
-    kind: 'allocated',
+    kind: isLease(attributes) ? 'leased' : 'allocated',
     holder: addressHolder({ block, ordinal, attributes }),
     sinceMs: allocatedAtMs(attributes),
   };

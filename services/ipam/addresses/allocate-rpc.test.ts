@@ -1,5 +1,6 @@
 import {
   AddressServiceService,
+  AddressState,
   AssignAddressesRequest,
   BlockOrigin,
   BlockVerdict,
@@ -235,6 +236,26 @@ describe('ExplainAllocation', () => {
         },
         { name: 'off', passedOverReason: 'disabled', blocks: [] },
       ],
+    });
+  });
+
+  test('returns the leases that an exhausted pool would recall, which count as available', async () => {
+    await assign({ ipv4Count: 192 });
+    const leases = { attributes: { type: 'podwireLease', 'boot-id': 'b' }, ipv4Count: 64 };
+    const { addresses } = await assign({ ...leases, handleId: 'podwire-lease.node-2', nodeName: 'node-2' });
+    const { refusalCode, families } = await explain({});
+    const recalled = { leased: 64n, nodes: [{ nodeName: 'node-2', leased: 64n }] };
+    expect([refusalCode, families[0]?.recall]).toEqual(['', recalled]);
+    expect(families[0]?.pools[0]?.blocks.flatMap((block) => block.leases)).toEqual(recalled.nodes);
+    const counts = { allocated: 192n, available: '64', free: '64', leased: 64n };
+    expect((await served.caller.getPool('default')).pool?.utilization).toMatchObject(counts);
+    const blocks = await served.caller.allBlocks();
+    expect(blocks.map(({ utilization }) => utilization?.leased).sort()).toEqual([0, 0, 0, 64]);
+    const address = addresses[0]?.address.replace('/32', '') ?? '';
+    expect(await served.caller.peer.call(AddressServiceService.getAddress, { address }, clientLimits())).toMatchObject({
+      state: AddressState.ADDRESS_STATE_LEASED,
+      holder: { handleId: 'podwire-lease.node-2', attributes: { node: 'node-2', 'boot-id': 'b' } },
+      allocateTime: expect.any(Date),
     });
   });
 

@@ -34,7 +34,7 @@ import { verdictMessage } from '../policies/policies-rpc.js';
 import { endpointNameFaults } from '../records/endpoint.js';
 import { subdomainFault } from '../records/names.js';
 import type { RequestedAllocation } from './allocate.js';
-import { explainedPool } from './assign-rpc.js';
+import { explainedPool, nodeLeasesMessage } from './assign-rpc.js';
 import type { ExplainedAllocation, ExplainedFamily } from './preview.js';
 import type { Addresses, Assignments } from './addresses-operations.js';
 
@@ -129,7 +129,9 @@ const ORIGINS: Readonly<Record<OfferOrigin, BlockOrigin>> = {
   borrowed: BlockOrigin.BLOCK_ORIGIN_BORROWED,
 };
 
-function familyMessage({ family, grant, pools }: ExplainedFamily): FamilyMessage {
+const MAX_NODES_COUNT = 100;
+
+function familyMessage({ family, grant, recall, pools }: ExplainedFamily): FamilyMessage {
   return {
     family: FAMILY_MESSAGES[family],
     grant: grant && {
@@ -140,5 +142,12 @@ function familyMessage({ family, grant, pools }: ExplainedFamily): FamilyMessage
     },
     pools: pools.slice(0, MAX_POOLS_COUNT).map(explainedPool),
     morePools: Math.max(0, pools.length - MAX_POOLS_COUNT),
+    recall:
+      recall.length > 0
+        ? {
+            leased: recall.reduce((sum, { count }) => sum + BigInt(count), 0n),
+            nodes: recall.slice(0, MAX_NODES_COUNT).map(nodeLeasesMessage),
+          }
+        : undefined,
   };
 }

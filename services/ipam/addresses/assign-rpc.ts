@@ -5,6 +5,7 @@ import {
   type AssignedAddress,
   type ExplainedPool,
   type FamilyAssignment,
+  type NodeLeases as NodeLeasesMessage,
 } from '@podwire/proto/podwire/ipam/v1/address';
 import { AddressUse } from '@podwire/proto/podwire/ipam/v1/pool';
 import { formatPrefix } from '@podwire/shared/net/prefix';
@@ -12,6 +13,7 @@ import { readChecked, type Checks } from '@podwire/shared/rpc/checks';
 import type { Handler } from '@podwire/shared/rpc/unary';
 
 import type { PoolUse } from '../blocks/demand.js';
+import type { NodeLeases } from '../blocks/leased-addresses.js';
 import { FAMILY_MESSAGES, readAddresses } from '../messages/parts.js';
 import { readBlockCap, readLabels, readPools } from '../messages/request-parts.js';
 import { RESERVED_ATTRIBUTES } from '../records/attributes.js';
@@ -160,15 +162,20 @@ const VERDICTS: Readonly<Record<BlockVerdict, VerdictMessage>> = {
   unreadable: VerdictMessage.BLOCK_VERDICT_UNREADABLE,
 };
 
+export function nodeLeasesMessage({ nodeName, count }: NodeLeases): NodeLeasesMessage {
+  return { nodeName, leased: BigInt(count) };
+}
+
 export function explainedPool({ pool, skipReason, blocks, more, noClaim }: PoolExplanation): ExplainedPool {
   return {
     name: pool.name,
     cidr: formatPrefix(pool.prefix),
     passedOverReason: skipReason ?? '',
-    blocks: blocks.map(({ prefix, verdict, reason }) => ({
+    blocks: blocks.map(({ prefix, verdict, reason, leases }) => ({
       cidr: formatPrefix(prefix),
       verdict: VERDICTS[verdict],
       reason,
+      leases: leases.map(nodeLeasesMessage),
     })),
     moreBlocks: [...more].map(([verdict, count]) => ({ verdict: VERDICTS[verdict], count })),
     noClaimReason: noClaim ?? '',

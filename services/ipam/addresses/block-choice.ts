@@ -26,6 +26,7 @@ import {
   fitOneRequest,
 } from '../records/block-stats.js';
 import { attributesAt, sameOwner, usedCount, type Block, type Ordinal } from '../records/block.js';
+import { isLease } from '../records/lease.js';
 import { unavailableReason, type Pool } from '../records/pool.js';
 import type { Change, View } from '../records/view.js';
 import { firstFreeOrdinal, freeOrdinals } from '../reservations/reservations.js';
@@ -260,6 +261,10 @@ function inUseFailure(address: Address, attributes: AllocationAttributes, cooldo
     const freeAt = new Date(releasedAtMs + cooldownSeconds * 1000).toISOString();
     const message = `${text} cools down after its release until ${freeAt}; retry then, or request another address`;
     return new Failure('ADDRESS_IN_USE', message, { details: { address: text, freeAt } });
+  }
+  if (isLease(attributes)) {
+    const message = `${text} is leased to node ${owner.node ?? 'unknown'}, and no pod has it yet; retry, or request another address`;
+    return new Failure('ADDRESS_IN_USE', message, { details: { address: text, handle: handleId ?? '' } });
   }
   const pod = owner.pod === undefined ? '' : `, pod ${owner.namespace ?? ''}/${owner.pod}`;
   const node = owner.node === undefined ? '' : ` on node ${owner.node}`;

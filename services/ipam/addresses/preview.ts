@@ -1,14 +1,19 @@
 import { Failure } from '@podwire/shared/failure/failure';
-import type { Family } from '@podwire/shared/net/address';
+import type { Address, Family } from '@podwire/shared/net/address';
 import { comparePrefixes, type Prefix } from '@podwire/shared/net/prefix';
 
-import type { OfferOrigin } from '../blocks/search.js';
+import type { AuthorizedNode, Demand } from '../blocks/demand.js';
+import { sumLeases, type NodeLeases } from '../blocks/leased-addresses.js';
+import { beginSearch, type OfferOrigin } from '../blocks/search.js';
 import { evaluateRequests, type RequestVerdict } from '../policies/evaluation.js';
+import { holderOf } from '../records/attributes.js';
 import { requireUnlocked } from '../records/datastore-lock.js';
 import type { EndpointAddress } from '../records/endpoint.js';
+import { isLease } from '../records/lease.js';
 import type { View } from '../records/view.js';
+import { allocationOf } from './addresses.js';
 import { allocate, demandOf, policyInputOf, type Allocation, type AllocationInput } from './allocate.js';
-import { explainDemand, type PoolExplanation } from './refusal.js';
+import { explainDemand, isUsable, type PoolExplanation } from './refusal.js';
 
 /** An address that an allocation would return: a new one, or a held one. */
 interface ExplainedGrant {
@@ -21,12 +26,14 @@ export interface ExplainedFamily {
   readonly family: Family;
   /** Undefined when no address would be allocated. */
   readonly grant: ExplainedGrant | undefined;
+  /** The leases that would be recalled for the allocation; empty if it needs none, or if none would serve. */
+  readonly recall: readonly NodeLeases[];
   readonly pools: readonly PoolExplanation[];
 }
 
 /** The preview of an allocation. */
 export interface ExplainedAllocation {
-  /** Undefined if it would succeed. */
+  /** Undefined if it would succeed, at once or after a recall of leases. */
   readonly refusal: Failure | undefined;
   readonly isRepeat: boolean;
   /** The requested ones, in that order. */
@@ -46,20 +53,57 @@ interface ExplainInput extends AllocationInput {
 /** Decides an allocation, reports what it considered, and discards the result. */
 export function explainAllocation(view: View, input: ExplainInput): ExplainedAllocation {
   const decided = attempt(view, input);
-  const allocation = decided instanceof Failure ? undefined : decided;
+  const [refusal, allocation] = decided instanceof Failure ? [decided, undefined] : [undefined, decided];
   let left = input.maxBlocksCount;
-  const families = input.request.families.map((family): ExplainedFamily => {
-    const node = { labels: view.node(input.request.nodeName)?.labels ?? {}, changes: [] };
-    const pools = explainDemand(view, demandOf(family, { node, ...input }), { maxBlocksCount: left });
+  const explained = input.request.families.map((family): FamilyDemand => {
+    const node: AuthorizedNode = { labels: view.node(input.request.nodeName)?.labels ?? {}, changes: [] };
+    const demand = demandOf(family, { node, ...input });
+    const pools = explainDemand(view, demand, { maxBlocksCount: left });
     left -= pools.reduce((sum, { blocks }) => sum + blocks.length, 0);
-    return { family, grant: allocation && grantOf(allocation, family), pools };
+    return { family, demand, pools };
   });
+  const recalls = explained.map((each) => (refusal ? recallFor(view, input, each) : []));
+  const isRecalled = recalls.every((recall) => recall !== undefined);
   return {
-    refusal: decided instanceof Failure ? decided : undefined,
+    refusal: isRecalled ? undefined : refusal,
     isRepeat: allocation?.added.length === 0,
-    families,
+    families: explained.map(({ family, pools }, index) => ({
+      family,
+      grant: allocation && grantOf(allocation, family),
+      recall: recalls[index] ?? [],
+      pools,
+    })),
     verdicts: verdictsOf(view, input),
   };
+}
+
+interface FamilyDemand extends Pick<ExplainedFamily, 'family' | 'pools'> {
+  readonly demand: Demand;
+}
+
+/** The leases that one family of a refused allocation needs; undefined if the refusal has another reason. */
+function recallFor(
+  view: View,
+  input: AllocationInput,
+  { family, demand, pools }: FamilyDemand,
+): readonly NodeLeases[] | undefined {
+  const addresses = input.request.addresses.filter((address) => address.family === family);
+  const decided = attempt(view, { ...input, request: { ...input.request, families: [family], addresses } });
+  if (!(decided instanceof Failure)) return [];
+  const leases =
+    decided.code === 'POOLS_EXHAUSTED'
+      ? sumLeases(pools.map(({ recallable }) => recallable))
+      : decided.code === 'ADDRESS_IN_USE'
+        ? addresses.flatMap((address) => leaseOf(view, demand, address))
+        : [];
+  return leases.length > 0 ? leases : undefined;
+}
+
+/** The lease of a requested address; empty if it is not leased, or lies in a block that the node may not use. */
+function leaseOf(view: View, demand: Demand, address: Address): NodeLeases[] {
+  const held = allocationOf(view, address);
+  if (!held || !isLease(held.attributes) || !isUsable(beginSearch(view, demand, []), held.block)) return [];
+  return [{ nodeName: holderOf(held.attributes).nodeName, count: 1 }];
 }
 
 function verdictsOf(view: View, { request }: AllocationInput): readonly RequestVerdict[] {

@@ -5,7 +5,7 @@ import { expect, test } from 'vitest';
 import type { Demand } from '../blocks/demand.js';
 import { beginSearch, collectBlock } from '../blocks/search.js';
 import { servingPools } from '../pools/selection.js';
-import { coolingCount } from '../records/block-stats.js';
+import { countUnused } from '../records/block-stats.js';
 import type { Block, BlockOwner } from '../records/block.js';
 import { TestView } from '../testing/test-view.js';
 import type { RecordValue } from '../records/view.js';
@@ -30,16 +30,19 @@ const OWNERS: readonly (BlockOwner | undefined)[] = [
 ];
 
 const USED = { handleId: 'h', owner: {}, releasedAtMs: undefined };
+const LEASED = { handleId: 'podwire-lease.n2', owner: { node: 'n2' }, releasedAtMs: undefined };
 const COOLING = { handleId: undefined, owner: {}, releasedAtMs: NOW_MS - 1000 };
 
-type Fill = 'free' | 'used' | 'cooling';
+type Fill = 'free' | 'used' | 'cooling' | 'leased';
+
+const INDEXES: Readonly<Record<Fill, number | null>> = { free: null, used: 0, cooling: 1, leased: 2 };
 
 function blockOf(cidr: string, owner: BlockOwner | undefined, fills: readonly Fill[]): Block {
   return {
     ...block(cidr, 'unowned'),
     owner,
-    attributes: [USED, COOLING],
-    allocations: fills.map((fill) => (fill === 'free' ? null : fill === 'used' ? 0 : 1)),
+    attributes: [USED, COOLING, LEASED],
+    allocations: fills.map((fill) => INDEXES[fill]),
     unallocated: fills.flatMap((fill, ordinal) => (fill === 'free' ? [ordinal] : [])),
   };
 }
@@ -47,7 +50,7 @@ function blockOf(cidr: string, owner: BlockOwner | undefined, fills: readonly Fi
 /** An entry without an address is left out, as in every stored block. */
 function tidy(value: Block): Block {
   const isReferred = (index: number): boolean => value.allocations.includes(index);
-  const kept = [0, 1].filter(isReferred);
+  const kept = [0, 1, 2].filter(isReferred);
   return {
     ...value,
     attributes: kept.flatMap((index) => value.attributes.slice(index, index + 1)),
@@ -55,7 +58,7 @@ function tidy(value: Block): Block {
   };
 }
 
-const fill = fc.constantFrom<Fill>('free', 'used', 'used', 'cooling');
+const fill = fc.constantFrom<Fill>('free', 'used', 'used', 'cooling', 'leased');
 const scenarios = fc.record({
   blocks: fc.uniqueArray(
     fc.record({
@@ -131,7 +134,8 @@ test('property: the counted verdicts are those of examining each block', () => {
       expect(story.usage).toEqual({
         blocks: all.length,
         used: all.reduce((sum, { allocations, unallocated }) => sum + allocations.length - unallocated.length, 0),
-        cooling: all.reduce((sum, each) => sum + coolingCount(each), 0),
+        cooling: all.reduce((sum, each) => sum + countUnused(each).cooling, 0),
+        leased: all.reduce((sum, each) => sum + countUnused(each).leased, 0),
         size: all.length * 4,
       });
     }),

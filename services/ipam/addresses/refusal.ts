@@ -4,6 +4,7 @@ import { formatPrefix, prefixContains, prefixOf, type Prefix } from '@podwire/sh
 import { formatCount } from '@podwire/shared/words/format-count';
 
 import type { Demand } from '../blocks/demand.js';
+import { leasesIn, leasesText, sumLeases, type NodeLeases } from '../blocks/leased-addresses.js';
 import {
   beginSearch,
   blockCap,
@@ -18,8 +19,8 @@ import { evaluatePools, servingPools, type PoolEvaluation, type Obstacle } from 
 import { requireReadable } from '../records/absence.js';
 import {
   addStats,
-  coolingCount,
   countBlocks,
+  countUnused,
   EMPTY_STATS,
   blockState,
   subtractStats,
@@ -39,6 +40,7 @@ interface BlockExplanation {
   readonly verdict: BlockVerdict;
   /** In words, with the block's usage. */
   readonly reason: string;
+  readonly leases: readonly NodeLeases[];
 }
 
 /** A pool that was considered. */
@@ -54,16 +56,20 @@ export interface PoolExplanation {
   readonly noClaim: string | undefined;
   /** How to make the pool serve, or a block claimable; undefined when neither applies. */
   readonly remedy: string | undefined;
+  /** The unbound leases that would serve once their nodes return them. */
+  readonly recallable: readonly NodeLeases[];
   readonly usage: Usage;
 }
 
 /** Usage of a pool's blocks. */
 interface Usage {
   readonly blocks: number;
-  /** Includes cooling addresses. */
+  /** Includes cooling and leased addresses. */
   readonly used: number;
   /** Those of the used ones that cool down. */
   readonly cooling: number;
+  /** Those of the used ones that are unbound leases. */
+  readonly leased: number;
   readonly size: number;
 }
 
@@ -99,27 +105,47 @@ function explainPool(
   maxBlocksCount: number,
 ): PoolExplanation {
   const nothing = { blocks: [], more: new Map<BlockVerdict, number>(), usage: usageOf(EMPTY_STATS) };
-  if (skipReason !== undefined) return { pool, skipReason, ...nothing, noClaim: undefined, remedy };
+  if (skipReason !== undefined) return { pool, skipReason, ...nothing, noClaim: undefined, remedy, recallable: [] };
   const unreadable = unreadableIn(search.view, pool);
   const explanations = unreadable.slice(0, maxBlocksCount).map(({ key, name, reason }): BlockExplanation => {
-    return { prefix: name.prefix, verdict: 'unreadable', reason: `cannot be read (record ${key}: ${reason})` };
+    return {
+      prefix: name.prefix,
+      verdict: 'unreadable',
+      reason: `cannot be read (record ${key}: ${reason})`,
+      leases: [],
+    };
   });
   const named = takeFirst(search.view.blocksIn(pool.prefix), maxBlocksCount - explanations.length);
   for (const stored of named) {
     const block = collectBlock(search, stored);
-    explanations.push({ prefix: block.prefix, verdict: verdictOf(search, block), reason: blockReason(search, block) });
+    const [verdict, reason] = [verdictOf(search, block), blockReason(search, block)];
+    explanations.push({ prefix: block.prefix, verdict, reason, leases: leasesIn(block) });
   }
   const more = countOthers(search, pool, named);
   const hiddenCount = unreadable.length - Math.min(unreadable.length, maxBlocksCount);
   if (hiddenCount > 0) more.set('unreadable', hiddenCount);
   const usage = usageOf(search.view.blockStatsIn(pool.prefix));
   const claim = noClaim(search, pool, usage);
-  return { pool, skipReason, blocks: explanations, more, noClaim: claim?.reason, remedy: claim?.remedy, usage };
+  const recallable = usage.leased > 0 ? recallableLeases(search, pool) : [];
+  const { reason, remedy: claimRemedy } = claim ?? {};
+  return { pool, skipReason, blocks: explanations, more, noClaim: reason, remedy: claimRemedy, recallable, usage };
+}
+
+/** The unbound leases of a pool that the demand could use if they were free. */
+function recallableLeases(search: Search, { prefix }: Pool): NodeLeases[] {
+  const { view, reserved } = search;
+  const usable = [...view.blocksIn(prefix)].filter((block) => isUsable(search, block));
+  return sumLeases(usable.map((block) => leasesIn(block, reserved)));
+}
+
+/** Whether the demand's owner may use a block's free addresses: its own, or one that it may borrow from. */
+export function isUsable(search: Search, { owner }: Block): boolean {
+  return sameOwner(owner, search.demand.owner) || otherOwnerVerdict(search, owner?.kind) === 'open';
 }
 
 function usageOf(stats: BlockStats): Usage {
-  const { used, cooling, size } = stats;
-  return { blocks: countBlocks(stats), used, cooling, size };
+  const { used, cooling, leased, size } = stats;
+  return { blocks: countBlocks(stats), used, cooling, leased, size };
 }
 
 /** Unreadable blocks come first in the report because an operator has to repair them. */
@@ -145,14 +171,18 @@ function blockReason(search: Search, block: Block): string {
 }
 
 function blockUsage({ reserved }: Search, block: Block): string {
-  const parts = [inUse({ used: usedCount(block), cooling: coolingCount(block), size: block.allocations.length })];
+  const leases = leasesText(leasesIn(block));
+  const parts = [
+    inUse({ used: usedCount(block), ...countUnused(block), size: block.allocations.length }),
+    ...(leases === undefined ? [] : [leases]),
+  ];
   const kept = reservedFreeCount(block, reserved);
   if (kept > 0) parts.push(`${kept} free ones reserved`);
   return parts.join(', ');
 }
 
-function inUse({ used, cooling, size }: Omit<Usage, 'blocks'>): string {
-  return `${used} of ${size} addresses in use${cooling > 0 ? `, ${cooling} of them cooling down` : ''}`;
+function inUse({ used, cooling, leased, size }: Omit<Usage, 'blocks'>): string {
+  return `${used - leased} of ${size} addresses in use${cooling > 0 ? `, ${cooling} of them cooling down` : ''}`;
 }
 
 /** Why the owner cannot claim a further block of a pool; undefined when it can, or when every possible block exists. */
@@ -248,6 +278,7 @@ function remediesOf(explanation: PoolExplanation, strictAffinity: boolean): stri
   if (strictAffinity && hasAddressesOfOthers(explanation))
     remedies.push('switch strict affinity off, or release addresses of the node’s blocks');
   if (remedies.length === 0) remedies.push('create a pool, or release addresses');
+  if (explanation.recallable.length > 0) remedies.push('retry, as leased addresses are recalled');
   if (explanation.usage.cooling > 0) remedies.push('wait until released addresses have cooled down');
   return remedies;
 }
@@ -263,19 +294,22 @@ function noPoolText(family: Family): string {
 }
 
 /** The explanation of a pool in one line. */
-function explanationText({ pool, skipReason, blocks, more, noClaim: claim, usage }: PoolExplanation): string {
+function explanationText(explanation: PoolExplanation): string {
+  const { pool, skipReason, blocks, more, noClaim: claim, recallable, usage } = explanation;
   const name = `pool "${pool.name}" ${formatPrefix(pool.prefix)}`;
   if (skipReason !== undefined) return `${name}: ${skipReason}`;
+  const recalled = recallable.length > 0 ? ', recalled' : '';
+  const leased = usage.leased > 0 ? [`${usage.leased} leased by nodes${recalled}`] : [];
   if (usage.used === usage.size && BigInt(usage.blocks) === blockCount(pool))
-    return `${name}: ${usage.blocks === 1 ? 'its one block is' : `all ${usage.blocks} blocks are`} full (${inUse(usage)})`;
+    return `${name}: ${usage.blocks === 1 ? 'its one block is' : `all ${usage.blocks} blocks are`} full (${[inUse(usage), ...leased].join(', ')})`;
   const named = blocks.map(({ prefix, reason }) => `block ${formatPrefix(prefix)} ${reason}`);
   const others = [...more].map(([verdict, count]) => `and ${formatCount(count, 'more block')} ${verdict}`);
-  return `${name}: ${[...named, ...others, ...(claim === undefined ? [] : [claim])].join(', ')}`;
+  return `${name}: ${[...named, ...others, ...(claim === undefined ? [] : [claim]), ...leased].join(', ')}`;
 }
 
 /** Why no address was allocated from a block. */
 export type BlockVerdict =
-  /** Every address is in use, cools down, or is reserved. */
+  /** Every address is in use, cools down, is leased, or is reserved. */
   | 'full'
   /** It has available addresses. */
   | 'open'

@@ -14,7 +14,7 @@ import { allBlocks, overlappingBlock } from '../blocks/lookup.js';
 import { OPERATIONS_PER_STEP, removeBlocks } from '../blocks/release-changes.js';
 import { confirmAffinity, expectPool } from '../blocks/search.js';
 import { cannotRead, expectNoBlock, requirePool } from '../records/absence.js';
-import { firstWritable } from '../records/block-stats.js';
+import { countUnused, firstWritable } from '../records/block-stats.js';
 import {
   collectCooled,
   isUnneeded,
@@ -283,7 +283,7 @@ function describeAffinity(view: View, affinity: Affinity): AffinityListing {
     affinity,
     poolName: poolOf(view.pools(), affinity.block)?.name,
     isBacked: block !== undefined && sameOwner(block.owner, affinity.owner),
-    usedCount: block ? usedCount(block) : 0,
+    usedCount: block ? usedCount(block) - countUnused(block).leased : 0,
   };
 }
 

@@ -1,6 +1,7 @@
 import { describe, expect, test } from 'vitest';
 
 import type { ForeignEndpoint } from '../records/endpoint.js';
+import { leaseAttributes } from '../records/lease.js';
 import type { TestView } from '../testing/test-view.js';
 import {
   audit,
@@ -28,6 +29,48 @@ function withCalico(...endpoints: Partial<ForeignEndpoint>[]): TestView {
   endpoints.forEach((endpoint, index) => view.put(foreignRecord(`e${index}`, endpoint)));
   return view;
 }
+
+describe('a lease', () => {
+  const leased = (nodeName: string, kept = true): TestView => {
+    const view = healthyView();
+    const attributes = leaseAttributes({ nodeName, bootId: 'b', nowMs: NOW_MS });
+    claimedBlock(takeUnrecorded(block(CIDR, 'n1'), attributes)).forEach((record) => view.put(record));
+    if (kept) view.put(handleRecord(`podwire-lease.${nodeName}`, { [CIDR]: 1 }));
+    return view;
+  };
+
+  test('of a registered node is in use without a pod', () => {
+    expect(found(leased('n1'))).toEqual([]);
+  });
+
+  test('of an unknown node is released on request, after the grace period', () => {
+    const view = leased('n9');
+    expect(found(view, NOW_MS + GRACE_MS - 1)).toEqual([]);
+    expect(repairAll(view, { releases: false })).toMatchObject([
+      { state: 'refused' },
+      { state: 'refused' },
+      { state: 'refused' },
+    ]);
+    expect(found(view)).toEqual([`leaseOfGoneNode ${ADDRESS}`]);
+    repairAll(view);
+    expect(found(view)).toEqual([]);
+    expect(view.handle('podwire-lease.n9')).toBeUndefined();
+  });
+
+  test('of an unknown node stays where no node is registered', () => {
+    const view = leased('n9');
+    drop(view, 'node');
+    expect(found(view)).toEqual([]);
+  });
+
+  test('whose handle is missing gets it back', () => {
+    const view = leased('n1', false);
+    expect(found(view)).toEqual(['handleMissing podwire-lease.n1']);
+    repairAll(view);
+    expect(found(view)).toEqual([]);
+    expect(view.handle('podwire-lease.n1')?.blocks).toEqual(new Map([[CIDR, 1]]));
+  });
+});
 
 const ITS_ADDRESS = [prefix(`${ADDRESS}/128`)];
 

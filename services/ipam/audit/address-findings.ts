@@ -22,6 +22,7 @@ import {
 import { attributesAt, heldAddressesIn, isHeld, type Block, type HeldAddress, type Ordinal } from '../records/block.js';
 import { endpointKey, formatEndpointKey, type EndpointKey } from '../records/endpoint.js';
 import type { TunnelKind } from '../records/node.js';
+import { isLease, leaseBootId } from '../records/lease.js';
 import { reservedIn } from '../reservations/reservations.js';
 import { enclosingBlocks } from './block-findings.js';
 import { bareHandle, type AuditContext } from './context.js';
@@ -77,17 +78,31 @@ function findUseFaults(context: AuditContext, held: HeldAddress): Finding[] {
     }
     case 'endpointMissing':
       return endpointMissing(context, use.attachment);
+    case 'leaseWithoutBoot': {
+      const explanation = `${holder}, and does not name the boot of its node`;
+      return [heldAddressFinding('leaseWithoutBoot', held, { explanation, remedy: noRemedy(NO_BOOT_REMEDY) })];
+    }
     case 'replaced':
     case 'unused':
-    case 'unusedByNode': {
+    case 'unusedByNode':
+    case 'leaseOfGoneNode': {
       const sinceMs = allocatedAtMs(held.attributes);
       if (sinceMs !== undefined && context.nowMs - sinceMs < context.graceMs) return [];
-      const kind = use.state === 'unusedByNode' ? 'tunnelAllocationUnused' : 'allocationUnused';
+      const kind = UNUSED_KINDS[use.state];
       const remedy = use.state === 'replaced' ? noRemedy(REPLACED_REMEDY) : releaseOf(context, held);
       return [heldAddressFinding(kind, held, { explanation: `${holder}, ${use.reason}`, remedy })];
     }
   }
 }
+
+const UNUSED_KINDS = {
+  replaced: 'allocationUnused',
+  unused: 'allocationUnused',
+  unusedByNode: 'tunnelAllocationUnused',
+  leaseOfGoneNode: 'leaseOfGoneNode',
+} as const satisfies Record<string, FindingKind>;
+
+const NO_BOOT_REMEDY = 'its node frees it when it leases addresses again; release it if the node leases none';
 
 const REPLACED_REMEDY =
   'only its node knows whether the earlier container still runs; release the attachment once it is gone';
@@ -99,7 +114,9 @@ type Use =
   | { readonly state: 'endpointMissing'; readonly attachment: Attachment }
   /** Another container of the pod has its endpoint; the earlier container may still exist. */
   | { readonly state: 'replaced'; readonly reason: string }
-  | { readonly state: 'unused' | 'unusedByNode'; readonly reason: string };
+  | { readonly state: 'unused' | 'unusedByNode' | 'leaseOfGoneNode'; readonly reason: string }
+  /** A node holds it for a pod, and does not say since which boot. */
+  | { readonly state: 'leaseWithoutBoot' };
 
 const OF_UNKNOWN_ORIGIN: Use = {
   state: 'unexplained',
@@ -119,6 +136,7 @@ function addressUse(context: AuditContext, held: HeldAddress): Use {
   const { attributes, block } = held;
   const { owner, handleId } = attributes;
   if (block.owner?.kind === 'virtual' || handleId?.toLowerCase() === WINDOWS_RESERVED) return USED;
+  if (isLease(attributes)) return useAsLease(context, attributes);
   if (owner.type !== undefined && TUNNELS.has(owner.type)) return useByNode(context, held, owner.type);
   const attachment = attachmentOf(attributes);
   if (attachment) return useByAttachment(context, attributes, attachment);
@@ -131,6 +149,13 @@ function addressUse(context: AuditContext, held: HeldAddress): Use {
     (containerId !== '' && context.users.hasContainer(containerId)) ||
     context.users.hasPod(nodeName, pod.namespace, pod.name);
   return known ? USED : { state: 'unused', reason: 'and no endpoint names the address, the container or the pod' };
+}
+
+/** A node may give a leased address to a pod at any time, so only a node that is gone does not use it. */
+function useAsLease(context: AuditContext, attributes: AllocationAttributes): Use {
+  const { nodeName } = holderOf(attributes);
+  if (context.isNodeGone(nodeName)) return { state: 'leaseOfGoneNode', reason: `and node ${nodeName} is gone` };
+  return leaseBootId(attributes) === '' ? { state: 'leaseWithoutBoot' } : USED;
 }
 
 /** The use of an address that Podwire allocated to a container. */

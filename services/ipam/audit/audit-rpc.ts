@@ -78,6 +78,8 @@ const KINDS: Record<FindingKind, KindMessage> = {
   tunnelAllocationUnused: KindMessage.FINDING_KIND_TUNNEL_ALLOCATION_UNUSED,
   coolDownOver: KindMessage.FINDING_KIND_COOL_DOWN_OVER,
   reservedInUse: KindMessage.FINDING_KIND_RESERVED_IN_USE,
+  leaseOfGoneNode: KindMessage.FINDING_KIND_LEASE_OF_GONE_NODE,
+  leaseWithoutBoot: KindMessage.FINDING_KIND_LEASE_WITHOUT_BOOT,
 };
 
 const SEVERITIES: Record<Severity, SeverityMessage> = {
@@ -175,7 +177,8 @@ function findingMessage(finding: Finding): FindingMessage {
   };
 }
 
-function summaryMessage({ counts, nodes, blocks, addressesInUse, addressesCooling }: AuditReport): AuditSummary {
+function summaryMessage(report: AuditReport): AuditSummary {
+  const { counts, nodes, blocks, addressesInUse, addressesCooling, addressesLeased } = report;
   return {
     findings: counts.map(({ kind, severity, count }) => ({
       kind: KINDS[kind],
@@ -185,11 +188,13 @@ function summaryMessage({ counts, nodes, blocks, addressesInUse, addressesCoolin
     blocks: BigInt(blocks),
     addressesInUse: BigInt(addressesInUse),
     addressesCooling: BigInt(addressesCooling),
-    topNodes: nodes.map(({ nodeName, blocks: ofNode, inUse, borrowed }) => ({
+    addressesLeased: BigInt(addressesLeased),
+    topNodes: nodes.map(({ nodeName, blocks: ofNode, inUse, borrowed, leased }) => ({
       nodeName,
       blocks: BigInt(ofNode),
       addressesInUse: BigInt(inUse),
       addressesBorrowed: BigInt(borrowed),
+      addressesLeased: BigInt(leased),
     })),
   };
 }

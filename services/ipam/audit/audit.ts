@@ -128,6 +128,7 @@ interface NodeUse {
   readonly blocks: number;
   readonly inUse: number;
   readonly borrowed: number;
+  readonly leased: number;
 }
 
 export interface AuditReport {
@@ -140,6 +141,7 @@ export interface AuditReport {
   readonly nodes: readonly NodeUse[];
   readonly addressesInUse: number;
   readonly addressesCooling: number;
+  readonly addressesLeased: number;
   readonly blocks: number;
 }
 
@@ -156,6 +158,7 @@ export function makeReport(findings: readonly Finding[], usage: Usage, query: Au
     nodes: nodes.slice(0, query.nodesLimit),
     addressesInUse: nodes.reduce((sum, { inUse }) => sum + inUse, 0),
     addressesCooling: usage.cooling,
+    addressesLeased: nodes.reduce((sum, { leased }) => sum + leased, 0),
     blocks: nodes.reduce((sum, { blocks }) => sum + blocks, 0),
   };
 }
@@ -179,13 +182,14 @@ function countKinds(findings: readonly Finding[]): KindCount[] {
 /** By the number of addresses, the most first. */
 function nodeUses({ nodeUsages }: Usage): NodeUse[] {
   const nodes = new Map<string, NodeUse>();
-  for (const { nodeName, blocks, inUse, borrowed } of nodeUsages) {
-    const known = nodes.get(nodeName) ?? { blocks: 0, inUse: 0, borrowed: 0 };
+  for (const { nodeName, blocks, inUse, borrowed, leased } of nodeUsages) {
+    const known = nodes.get(nodeName) ?? { blocks: 0, inUse: 0, borrowed: 0, leased: 0 };
     nodes.set(nodeName, {
       nodeName,
       blocks: known.blocks + blocks,
       inUse: known.inUse + inUse,
       borrowed: known.borrowed + borrowed,
+      leased: known.leased + leased,
     });
   }
   return [...nodes.values()].sort((a, b) => b.inUse - a.inUse || compareTexts(a.nodeName, b.nodeName));

@@ -34,6 +34,8 @@ export const FINDING_KINDS = {
   tunnelAllocationUnused: 'warning',
   coolDownOver: 'information',
   reservedInUse: 'information',
+  leaseOfGoneNode: 'warning',
+  leaseWithoutBoot: 'warning',
 } as const satisfies Record<string, Severity>;
 
 export type FindingKind = keyof typeof FINDING_KINDS;

@@ -7,9 +7,9 @@ import type { Usage } from './usage.js';
 
 const USAGE: Usage = {
   nodeUsages: [
-    { poolName: 'p', nodeName: 'n1', blocks: 2, inUse: 5, borrowed: 1 },
-    { poolName: 'p', nodeName: 'no_affinity', blocks: 1, inUse: 0, borrowed: 0 },
-    { poolName: 'no_ippool', nodeName: 'unknown_node', blocks: 0, inUse: 3, borrowed: 3 },
+    { poolName: 'p', nodeName: 'n1', blocks: 2, inUse: 5, borrowed: 1, leased: 4 },
+    { poolName: 'p', nodeName: 'no_affinity', blocks: 1, inUse: 0, borrowed: 0, leased: 0 },
+    { poolName: 'no_ippool', nodeName: 'unknown_node', blocks: 0, inUse: 3, borrowed: 3, leased: 0 },
   ],
   pools: [{ poolName: 'p', family: 4, size: 256n, reserved: 4n, available: 248n }],
   cooling: 7,
@@ -31,6 +31,8 @@ test('usage is counted at collection, until its end', async () => {
     'allocations.cooling 7',
     'allocations.in_use ippool=no_ippool node=unknown_node 3',
     'allocations.in_use ippool=p node=n1 5',
+    'allocations.leased ippool=no_ippool node=unknown_node 0',
+    'allocations.leased ippool=p node=n1 4',
     'blocks ippool=p node=n1 2',
     'blocks ippool=p node=no_affinity 1',
     'ippool.available ippool=p family=ipv4 248',

@@ -5,6 +5,7 @@ import { NO_AFFINITY, type Usage } from './usage.js';
 const GAUGES = [
   'podwire.ipam.allocations.in_use',
   'podwire.ipam.allocations.borrowed',
+  'podwire.ipam.allocations.leased',
   'podwire.ipam.allocations.cooling',
   'podwire.ipam.blocks',
   'podwire.ipam.ippool.size',
@@ -25,11 +26,12 @@ export function observeUsage(usage: () => Promise<Usage>): () => void {
 }
 
 function report({ nodeUsages, pools, cooling }: Usage, observe: Observe<(typeof GAUGES)[number]>): void {
-  for (const { poolName, nodeName, inUse, borrowed, blocks } of nodeUsages) {
+  for (const { poolName, nodeName, inUse, borrowed, leased, blocks } of nodeUsages) {
     const labels = { ippool: poolName, node: nodeName };
     if (nodeName !== NO_AFFINITY) {
       observe('podwire.ipam.allocations.in_use', inUse, labels);
       observe('podwire.ipam.allocations.borrowed', borrowed, labels);
+      observe('podwire.ipam.allocations.leased', leased, labels);
     }
     if (blocks > 0) observe('podwire.ipam.blocks', blocks, labels);
   }

@@ -1,5 +1,6 @@
 import { expect, test } from 'vitest';
 
+import { leaseAttributes } from '../records/lease.js';
 import { calicoAttributes, healthyView, putBlock, takeUnrecorded } from '../testing/damages.js';
 import { block, claimedBlock, NOW_MS, prefix } from '../testing/records.js';
 import { makeReport } from './audit.js';
@@ -9,7 +10,8 @@ function view() {
   const made = healthyView();
   const borrowed = takeUnrecorded(block('192.168.0.0/30', 'n1'), calicoAttributes('x', 'x', 'n7'));
   const cooling = takeUnrecorded(borrowed, { releasedAtMs: NOW_MS });
-  claimedBlock(takeUnrecorded(cooling, { owner: {} })).forEach((record) => made.put(record));
+  const leased = takeUnrecorded(cooling, leaseAttributes({ nodeName: 'n7', bootId: 'b', nowMs: NOW_MS }));
+  claimedBlock(takeUnrecorded(leased, { owner: {} })).forEach((record) => made.put(record));
   putBlock(made, block('192.168.1.0/30', 'n1', { owner: undefined }));
   const prefixes = [prefix('10.0.0.0/30'), prefix('10.0.0.1/32'), prefix('172.16.0.0/12')];
   made.put({ kind: 'reservation', value: { name: 'r', uid: 'u', createTimeMs: NOW_MS, prefixes } });
@@ -19,16 +21,16 @@ function view() {
 test('used addresses are counted by pool and by node', () => {
   const { nodeUsages, pools, cooling } = usageOf(view());
   const text = nodeUsages.map((share) =>
-    [share.poolName, share.nodeName, share.blocks, share.inUse, share.borrowed].join(' '),
+    [share.poolName, share.nodeName, share.blocks, share.inUse, share.borrowed, share.leased].join(' '),
   );
   expect(text).toEqual([
-    'four n1 1 2 0',
-    'four n2 1 1 0',
-    'no_ippool n1 1 0 0',
-    'no_ippool n7 0 1 1',
-    'no_ippool no_affinity 1 0 0',
-    'no_ippool unknown_node 0 1 1',
-    'six n1 1 1 0',
+    'four n1 1 2 0 0',
+    'four n2 1 1 0 0',
+    'no_ippool n1 1 0 0 0',
+    'no_ippool n7 0 1 1 1',
+    'no_ippool no_affinity 1 0 0 0',
+    'no_ippool unknown_node 0 1 1 0',
+    'six n1 1 1 0 0',
   ]);
   expect(cooling).toBe(1);
   expect(pools).toEqual([
@@ -41,8 +43,8 @@ test('a report lists the nodes with the most addresses first, up to the limit', 
   const query = { after: '', limit: 10, kinds: [], information: false, nodesLimit: 2 };
   const report = makeReport([], usageOf(view()), query);
   expect(report.nodes).toEqual([
-    { nodeName: 'n1', blocks: 3, inUse: 3, borrowed: 0 },
-    { nodeName: 'n2', blocks: 1, inUse: 1, borrowed: 0 },
+    { nodeName: 'n1', blocks: 3, inUse: 3, borrowed: 0, leased: 0 },
+    { nodeName: 'n2', blocks: 1, inUse: 1, borrowed: 0, leased: 0 },
   ]);
-  expect(report).toMatchObject({ blocks: 5, addressesInUse: 6, addressesCooling: 1, more: false });
+  expect(report).toMatchObject({ blocks: 5, addressesInUse: 6, addressesCooling: 1, addressesLeased: 1, more: false });
 });

@@ -5,6 +5,7 @@ import { compareTexts } from '@podwire/shared/words/order';
 import { poolUtilization } from '../blocks/utilization.js';
 import { holderOf } from '../records/attributes.js';
 import { isHeld, type Block } from '../records/block.js';
+import { isLease } from '../records/lease.js';
 import { poolOf } from '../records/pool.js';
 import type { View } from '../records/view.js';
 import { reservedIn } from '../reservations/reservations.js';
@@ -25,6 +26,8 @@ interface NodePoolUsage {
   readonly inUse: number;
   /** Of these, from blocks that are not the node's. */
   readonly borrowed: number;
+  /** Addresses leased to the node and not in use, from any block. */
+  readonly leased: number;
 }
 
 interface PoolSize {
@@ -33,7 +36,7 @@ interface PoolSize {
   readonly size: bigint;
   /** Covered by reservations, allocated or not, as Calico's metric counts them. */
   readonly reserved: bigint;
-  /** Neither allocated nor reserved. */
+  /** Neither allocated nor reserved, or leased. */
   readonly available: bigint;
 }
 
@@ -47,6 +50,7 @@ export interface Usage {
 /** How much of a block each node uses. */
 interface BlockUse {
   readonly inUse: ReadonlyMap<string, number>;
+  readonly leased: ReadonlyMap<string, number>;
   readonly cooling: number;
 }
 
@@ -57,6 +61,7 @@ function blockUse(block: Block): BlockUse {
   const known = blockUseCache.get(block);
   if (known) return known;
   const inUse = new Map<string, number>();
+  const leased = new Map<string, number>();
   let cooling = 0;
   for (const index of block.allocations) {
     const attributes = index === null ? undefined : block.attributes[index];
@@ -64,10 +69,11 @@ function blockUse(block: Block): BlockUse {
     if (!isHeld(attributes)) cooling++;
     else {
       const nodeName = holderOf(attributes).nodeName || UNKNOWN_NODE;
-      inUse.set(nodeName, (inUse.get(nodeName) ?? 0) + 1);
+      const counts = isLease(attributes) ? leased : inUse;
+      counts.set(nodeName, (counts.get(nodeName) ?? 0) + 1);
     }
   }
-  const use = { inUse, cooling };
+  const use = { inUse, leased, cooling };
   blockUseCache.set(block, use);
   return use;
 }
@@ -87,6 +93,7 @@ export function usageOf(view: View): Usage {
       nodeUsages.add(poolName, owner, { blocks: 1 });
       for (const [node, count] of use.inUse)
         nodeUsages.add(poolName, node, { inUse: count, borrowed: node === owner ? 0 : count });
+      for (const [node, count] of use.leased) nodeUsages.add(poolName, node, { leased: count });
       cooling += use.cooling;
     }
   }
@@ -102,12 +109,13 @@ export function usageOf(view: View): Usage {
   };
 }
 
-type Counts = Pick<NodePoolUsage, 'blocks' | 'inUse' | 'borrowed'>;
+type Counts = Pick<NodePoolUsage, 'blocks' | 'inUse' | 'borrowed' | 'leased'>;
 
 class UsageByNode {
   readonly #byName = new Map<string, Map<string, NodePoolUsage>>();
 
-  add(poolName: string, nodeName: string, { blocks = 0, inUse = 0, borrowed = 0 }: Partial<Counts>): void {
+  add(poolName: string, nodeName: string, added: Partial<Counts>): void {
+    const { blocks = 0, inUse = 0, borrowed = 0, leased = 0 } = added;
     const ofPool = this.#byName.get(poolName) ?? new Map<string, NodePoolUsage>();
     this.#byName.set(poolName, ofPool);
     const known = ofPool.get(nodeName);
@@ -117,6 +125,7 @@ class UsageByNode {
       blocks: (known?.blocks ?? 0) + blocks,
       inUse: (known?.inUse ?? 0) + inUse,
       borrowed: (known?.borrowed ?? 0) + borrowed,
+      leased: (known?.leased ?? 0) + leased,
     });
   }
 

@@ -1,6 +1,6 @@
 import { prefixSize } from '@podwire/shared/net/prefix';
 
-import { coolingCount, countBlocks } from '../records/block-stats.js';
+import { countBlocks, countUnused } from '../records/block-stats.js';
 import { usedCount, type Block } from '../records/block.js';
 import type { Node } from '../records/node.js';
 import type { Pool } from '../records/pool.js';
@@ -9,7 +9,8 @@ import { reservedFreeCount, reservedIn, type ReservedAddresses } from '../reserv
 
 /**
  * Utilization of a block, a node's blocks or a pool. Every address counts once: capacity = allocated + reserved +
- * available. An address that is both reserved and allocated counts as allocated.
+ * available. An address that is both reserved and allocated counts as allocated. An unbound lease is available, as it
+ * is recalled for a pod of another node.
  */
 export interface BlockUtilization {
   /** In use or cooling down. */
@@ -18,8 +19,10 @@ export interface BlockUtilization {
   readonly cooling: number;
   /** Not allocated, and excluded from automatic allocation by a reservation. */
   readonly reserved: number;
-  /** Neither allocated nor reserved. */
+  /** Neither allocated nor reserved, or leased. */
   readonly available: number;
+  /** Those of the available ones that are leased to nodes. */
+  readonly leased: number;
 }
 
 /** Utilization of a node's blocks, whichever node uses their addresses. */
@@ -36,38 +39,40 @@ export interface PoolUtilization {
   readonly cooling: bigint;
   readonly reserved: bigint;
   readonly available: bigint;
+  readonly leased: bigint;
   readonly blocks: bigint;
 }
 
 export function blockUtilization(block: Block, reserved: ReservedAddresses): BlockUtilization {
+  const { cooling, leased } = countUnused(block);
+  const allocated = usedCount(block) - leased;
   const reservedCount = reservedFreeCount(block, reserved);
-  return {
-    allocated: usedCount(block),
-    cooling: coolingCount(block),
-    reserved: reservedCount,
-    available: block.unallocated.length - reservedCount,
-  };
+  const available = block.allocations.length - allocated - reservedCount;
+  return { allocated, cooling, reserved: reservedCount, available, leased };
 }
 
 export function nodeUtilization(view: View, { name }: Node): NodeUtilization {
   const ofReserved = reservedIn(view);
-  let [blocks, capacity, allocated, cooling, reserved] = [0, 0, 0, 0, 0];
+  const sum = { blocks: 0, capacity: 0, allocated: 0, cooling: 0, reserved: 0, available: 0, leased: 0 };
   for (const { block: prefix } of view.affinitiesOf({ kind: 'host', name })) {
     const block = view.block(prefix);
     if (block?.owner?.kind !== 'host' || block.owner.name !== name) continue;
-    blocks++;
-    capacity += block.allocations.length;
-    allocated += usedCount(block);
-    cooling += coolingCount(block);
-    reserved += reservedFreeCount(block, ofReserved);
+    const { allocated, cooling, reserved, available, leased } = blockUtilization(block, ofReserved);
+    sum.blocks++;
+    sum.capacity += block.allocations.length;
+    sum.allocated += allocated;
+    sum.cooling += cooling;
+    sum.reserved += reserved;
+    sum.available += available;
+    sum.leased += leased;
   }
-  return { blocks, capacity, allocated, cooling, reserved, available: capacity - allocated - reserved };
+  return sum;
 }
 
 export function poolUtilization(view: View, { prefix }: Pool): PoolUtilization {
   const stats = view.blockStatsIn(prefix);
   const capacity = prefixSize(prefix);
-  const allocated = BigInt(stats.used);
+  const allocated = BigInt(stats.used - stats.leased);
   const reserved = reservedInPool(view, prefix);
   return {
     capacity,
@@ -75,6 +80,7 @@ export function poolUtilization(view: View, { prefix }: Pool): PoolUtilization {
     cooling: BigInt(stats.cooling),
     reserved,
     available: capacity - allocated - reserved,
+    leased: BigInt(stats.leased),
     blocks: BigInt(countBlocks(stats)),
   };
 }

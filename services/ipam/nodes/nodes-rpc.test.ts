@@ -23,7 +23,7 @@ const {
 
 const NEVER = new AbortController().signal;
 
-const NO_USE = { blocks: 0n, capacity: 0n, allocated: 0n, cooling: 0n, reserved: 0n, available: 0n };
+const NO_USE = { blocks: 0n, capacity: 0n, allocated: 0n, cooling: 0n, reserved: 0n, available: 0n, leased: 0n };
 
 const served = servedForEachTest({ PODWIRE_IPAM_UNKNOWN_NODES: 'refuse' });
 

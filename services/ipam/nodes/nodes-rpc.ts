@@ -285,6 +285,7 @@ export function nodeMessage({ node, utilization }: Pick<NodeListing, 'node'> & P
       cooling: BigInt(utilization.cooling),
       reserved: BigInt(utilization.reserved),
       available: BigInt(utilization.available),
+      leased: BigInt(utilization.leased),
     },
   };
 }

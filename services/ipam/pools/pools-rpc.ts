@@ -290,7 +290,7 @@ function deletePoolResponse({ isGone, removedBlocks, releasedAddresses, holders 
 }
 
 export function poolMessage({ pool, utilization }: PoolListing): PoolMessage {
-  const { capacity, allocated, cooling, reserved, available, blocks } = utilization;
+  const { capacity, allocated, cooling, reserved, available, leased, blocks } = utilization;
   return {
     ...poolFields(pool),
     utilization: {
@@ -301,6 +301,7 @@ export function poolMessage({ pool, utilization }: PoolListing): PoolMessage {
       cooling,
       reserved: String(reserved),
       available: String(available),
+      leased,
     },
   };
 }

@@ -110,8 +110,8 @@ describe('lists', () => {
     const first = listPools(view, { after: '', limit: 2 });
     expect(first.items.map(({ pool: { name } }) => name)).toEqual(['a', 'b']);
     expect(first.items.map(({ utilization }) => utilization)).toEqual([
-      { capacity: 256n, allocated: 64n, cooling: 0n, reserved: 0n, available: 192n, blocks: 2n },
-      { capacity: 1n << 80n, allocated: 0n, cooling: 0n, reserved: 0n, available: 1n << 80n, blocks: 1n },
+      { capacity: 256n, allocated: 64n, cooling: 0n, reserved: 0n, available: 192n, leased: 0n, blocks: 2n },
+      { capacity: 1n << 80n, allocated: 0n, cooling: 0n, reserved: 0n, available: 1n << 80n, leased: 0n, blocks: 1n },
     ]);
     expect(first.more).toBe(true);
     const second = listPools(view, { after: 'b', limit: 2 });

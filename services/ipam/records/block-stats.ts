@@ -1,5 +1,6 @@
 import type { AllocationAttributes } from './attributes.js';
-import { attributesAt, usedCount, type Affinity, type Block } from './block.js';
+import { usedCount, type Affinity, type Block } from './block.js';
+import { isLease } from './lease.js';
 
 /**
  * What is available in a block according to its own record, independent of the time, the requester and reservations.
@@ -26,6 +27,8 @@ export interface BlockStats {
   readonly used: number;
   /** Number of those that were released. */
   readonly cooling: number;
+  /** Number of those that are unbound leases. */
+  readonly leased: number;
 }
 
 export const EMPTY_STATS: BlockStats = {
@@ -33,6 +36,7 @@ export const EMPTY_STATS: BlockStats = {
   size: 0,
   used: 0,
   cooling: 0,
+  leased: 0,
 };
 
 export function blockState(block: Block): BlockState {
@@ -45,7 +49,7 @@ export function blockStats(block: Block): BlockStats {
     states: { ...EMPTY_STATS.states, [blockState(block)]: 1 },
     size: block.allocations.length,
     used: usedCount(block),
-    cooling: coolingCount(block),
+    ...countUnused(block),
   };
 }
 
@@ -61,10 +65,31 @@ export function countBlocks({ states }: BlockStats): number {
   return states.full + states.cooling + states.host + states.virtual + states.unowned;
 }
 
-/** Number of a block's addresses that were released and are not free yet. */
-export function coolingCount(block: Block): number {
-  if (block.attributes.every(({ releasedAtMs }) => releasedAtMs === undefined)) return 0;
-  return block.allocations.filter((_, ordinal) => attributesAt(block, ordinal)?.releasedAtMs !== undefined).length;
+/** The addresses of a block that are not free, and that no holder uses. */
+interface UnusedCounts {
+  /** Released, and not free yet. */
+  readonly cooling: number;
+  /** Unbound leases. */
+  readonly leased: number;
+}
+
+const NONE_UNUSED: UnusedCounts = { cooling: 0, leased: 0 };
+
+/** The addresses are only looked at if some attributes are of such an address: every change of a block counts twice. */
+export function countUnused({ attributes, allocations }: Block): UnusedCounts {
+  if (!attributes.some(isUnused)) return NONE_UNUSED;
+  let [cooling, leased] = [0, 0];
+  for (const index of allocations) {
+    const entry = index === null ? undefined : attributes[index];
+    if (!entry) continue;
+    if (entry.releasedAtMs !== undefined) cooling++;
+    else if (isLease(entry)) leased++;
+  }
+  return { cooling, leased };
+}
+
+function isUnused(entry: AllocationAttributes): boolean {
+  return entry.releasedAtMs !== undefined || isLease(entry);
 }
 
 function combine(a: BlockStats, b: BlockStats, sign: 1 | -1): BlockStats {
@@ -79,6 +104,7 @@ function combine(a: BlockStats, b: BlockStats, sign: 1 | -1): BlockStats {
     size: a.size + sign * b.size,
     used: a.used + sign * b.used,
     cooling: a.cooling + sign * b.cooling,
+    leased: a.leased + sign * b.leased,
   };
 }
 

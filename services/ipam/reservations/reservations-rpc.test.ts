@@ -92,7 +92,7 @@ describe('a reservation', () => {
   test('is counted separately in pools, blocks and nodes, and not as available', async () => {
     expect(await served.caller.allocateAddress('c1')).toBe('10.65.0.0/32');
     await create('some', '10.65.0.0/31', '10.65.0.1', '10.65.0.3', '10.65.1.0/24');
-    const ofBlock = { allocated: 1, cooling: 0, reserved: 2, available: 1 };
+    const ofBlock = { allocated: 1, cooling: 0, reserved: 2, available: 1, leased: 0 };
     expect((await served.caller.getPool('default')).pool!.utilization).toEqual({
       capacity: '4',
       allocated: 1n,
@@ -101,6 +101,7 @@ describe('a reservation', () => {
       cooling: 0n,
       reserved: '2',
       available: '1',
+      leased: 0n,
     });
     expect((await served.caller.allBlocks()).map(({ utilization }) => utilization)).toEqual([ofBlock]);
     const { node } = await served.caller.peer.call(NodeServiceService.getNode, { name: 'node-1' }, clientLimits());

@@ -1,4 +1,5 @@
 import { release } from '../addresses/release.js';
+import { leaseAttributes } from '../records/lease.js';
 import {
   B1,
   calicoAttributes,
@@ -232,6 +233,29 @@ export const ALLOCATION_DAMAGES: readonly Damage[] = [
     },
     repaired: true,
     released: 1,
+  },
+  {
+    name: 'a lease of a node that is not registered',
+    kind: 'leaseOfGoneNode',
+    of: 'fd00::c',
+    damage: (view) => {
+      const attributes = leaseAttributes({ nodeName: 'n9', bootId: 'b', nowMs: NOW_MS });
+      claimedBlock(takeUnrecorded(block('fd00::c/126', 'n1'), attributes)).forEach((record) => view.put(record));
+      view.put(handleRecord('podwire-lease.n9', { 'fd00::c/126': 1 }));
+    },
+    repaired: true,
+    released: 1,
+  },
+  {
+    name: 'a lease that names no boot',
+    kind: 'leaseWithoutBoot',
+    of: 'fd00::c',
+    damage: (view) => {
+      const attributes = leaseAttributes({ nodeName: 'n1', bootId: '', nowMs: NOW_MS });
+      claimedBlock(takeUnrecorded(block('fd00::c/126', 'n1'), attributes)).forEach((record) => view.put(record));
+      view.put(handleRecord('podwire-lease.n1', { 'fd00::c/126': 1 }));
+    },
+    repaired: false,
   },
   {
     name: 'an address whose cool-down is over',

@@ -136,6 +136,12 @@ export const IPAM_METRICS = {
     about: 'Addresses in use from blocks of other nodes',
     labels: POOL_AND_NODE,
   },
+  'podwire.ipam.allocations.leased': {
+    kind: 'gauge',
+    unit: '{address}',
+    about: 'Addresses leased to nodes and not in use yet; they are recalled when a pool runs short',
+    labels: POOL_AND_NODE,
+  },
   'podwire.ipam.allocations.cooling': {
     kind: 'gauge',
     unit: '{address}',
@@ -162,7 +168,7 @@ export const IPAM_METRICS = {
   'podwire.ipam.ippool.available': {
     kind: 'gauge',
     unit: '{address}',
-    about: 'Addresses of a pool that are neither in use, nor cooling down, nor reserved',
+    about: 'Addresses of a pool that are neither in use, nor cooling down, nor reserved; leased ones included',
     labels: { ...POOL, family: FAMILIES },
   },
   'podwire.store.duration': {

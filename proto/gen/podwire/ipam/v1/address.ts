@@ -74,7 +74,7 @@ export enum BlockVerdict {
   BLOCK_VERDICT_UNSPECIFIED = 0,
   /** BLOCK_VERDICT_OPEN - It has a free address for the request. */
   BLOCK_VERDICT_OPEN = 1,
-  /** BLOCK_VERDICT_FULL - Every address is in use, cools down, or is reserved. */
+  /** BLOCK_VERDICT_FULL - Every address is in use, cools down, is leased to a node, or is reserved. */
   BLOCK_VERDICT_FULL = 2,
   /** BLOCK_VERDICT_OTHER_OWNER - Another owner has it, and its addresses may not be borrowed. */
   BLOCK_VERDICT_OTHER_OWNER = 3,
@@ -119,6 +119,8 @@ export enum AddressState {
   ADDRESS_STATE_RESERVED = 4,
   /** ADDRESS_STATE_UNMANAGED - It lies in no pool. */
   ADDRESS_STATE_UNMANAGED = 5,
+  /** ADDRESS_STATE_LEASED - It is leased to a node, which may give it to a pod at any time. No pod is recorded yet. */
+  ADDRESS_STATE_LEASED = 6,
   UNRECOGNIZED = -1,
 }
 
@@ -324,7 +326,10 @@ export interface ExplainAllocationRequest {
 export interface ExplainAllocationResponse {
   /** Whether the attachment already holds the requested addresses, so that Allocate would change nothing. */
   alreadyAllocated: boolean;
-  /** Code of the failure that Allocate would return (`POOLS_EXHAUSTED`); empty when it would succeed. */
+  /**
+   * Code of the failure that Allocate would return (`POOLS_EXHAUSTED`); empty when it would succeed, at once or after
+   * leased addresses are recalled.
+   */
   refusalCode: string;
   /** Message of that failure. */
   refusal: string;
@@ -362,6 +367,27 @@ export interface ExplainedFamily {
   pools: ExplainedPool[];
   /** Number of further pools. */
   morePools: number;
+  /**
+   * The leased addresses that would be recalled for the allocation; not set if an address is free, or if none of them
+   * would serve it.
+   */
+  recall?: ExplainedRecall | undefined;
+}
+
+/** ExplainedRecall counts leased addresses that would serve an allocation once their nodes return them. */
+export interface ExplainedRecall {
+  /** Number of these addresses. */
+  leased: bigint;
+  /** The nodes that hold them, in the order of their names, at most 100. */
+  nodes: NodeLeases[];
+}
+
+/** NodeLeases counts the unbound leases of a node. */
+export interface NodeLeases {
+  /** Name of the node. */
+  nodeName: string;
+  /** Number of addresses. */
+  leased: bigint;
 }
 
 /** ExplainedGrant is an address that would be allocated. */
@@ -400,6 +426,8 @@ export interface ExplainedBlock {
   verdict: BlockVerdict;
   /** The verdict in words, with the block's utilization. */
   reason: string;
+  /** The unbound leases in it, by their nodes, in the order of their names. */
+  leases: NodeLeases[];
 }
 
 /** BlockCount counts the blocks with one verdict. */
@@ -511,11 +539,11 @@ export interface GetAddressResponse {
   blockCidr: string;
   /** Name of the pool that it lies in; empty when it lies in none. */
   poolName: string;
-  /** Its holder; not set unless it is allocated. */
+  /** Its holder; not set unless it is allocated or leased. */
   holder?:
     | AddressHolder
     | undefined;
-  /** When it was allocated; not set if the attributes do not say, or if it has no holder. */
+  /** When it was allocated or leased; not set if the attributes do not say, or if it has no holder. */
   allocateTime:
     | Date
     | undefined;
@@ -2053,7 +2081,7 @@ export const JudgedRequest: MessageFns<JudgedRequest> = {
 };
 
 function createBaseExplainedFamily(): ExplainedFamily {
-  return { family: 0, grant: undefined, pools: [], morePools: 0 };
+  return { family: 0, grant: undefined, pools: [], morePools: 0, recall: undefined };
 }
 
 export const ExplainedFamily: MessageFns<ExplainedFamily> = {
@@ -2069,6 +2097,9 @@ export const ExplainedFamily: MessageFns<ExplainedFamily> = {
     }
     if (message.morePools !== 0) {
       writer.uint32(32).uint32(message.morePools);
+    }
+    if (message.recall !== undefined) {
+      ExplainedRecall.encode(message.recall, writer.uint32(42).fork()).join();
     }
     return writer;
   },
@@ -2118,6 +2149,14 @@ export const ExplainedFamily: MessageFns<ExplainedFamily> = {
             message.morePools = reader.uint32();
             continue;
           }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.recall = ExplainedRecall.decode(reader, reader.uint32());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -2141,6 +2180,149 @@ export const ExplainedFamily: MessageFns<ExplainedFamily> = {
       : undefined;
     message.pools = object.pools?.map((e) => ExplainedPool.fromPartial(e)) || [];
     message.morePools = object.morePools ?? 0;
+    message.recall = (object.recall !== undefined && object.recall !== null)
+      ? ExplainedRecall.fromPartial(object.recall)
+      : undefined;
+    return message;
+  },
+};
+
+function createBaseExplainedRecall(): ExplainedRecall {
+  return { leased: 0n, nodes: [] };
+}
+
+export const ExplainedRecall: MessageFns<ExplainedRecall> = {
+  encode(message: ExplainedRecall, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.leased !== 0n) {
+      if (BigInt.asUintN(64, message.leased) !== message.leased) {
+        throw new globalThis.Error("value provided for field message.leased of type uint64 too large");
+      }
+      writer.uint32(8).uint64(message.leased);
+    }
+    for (const v of message.nodes) {
+      NodeLeases.encode(v!, writer.uint32(18).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ExplainedRecall {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseExplainedRecall();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.leased = reader.uint64() as bigint;
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.nodes.push(NodeLeases.decode(reader, reader.uint32()));
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ExplainedRecall>): ExplainedRecall {
+    return ExplainedRecall.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ExplainedRecall>): ExplainedRecall {
+    const message = createBaseExplainedRecall();
+    message.leased = (object.leased !== undefined && object.leased !== null) ? BigInt(object.leased) : 0n;
+    message.nodes = object.nodes?.map((e) => NodeLeases.fromPartial(e)) || [];
+    return message;
+  },
+};
+
+function createBaseNodeLeases(): NodeLeases {
+  return { nodeName: "", leased: 0n };
+}
+
+export const NodeLeases: MessageFns<NodeLeases> = {
+  encode(message: NodeLeases, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.nodeName !== "") {
+      writer.uint32(10).string(message.nodeName);
+    }
+    if (message.leased !== 0n) {
+      if (BigInt.asUintN(64, message.leased) !== message.leased) {
+        throw new globalThis.Error("value provided for field message.leased of type uint64 too large");
+      }
+      writer.uint32(16).uint64(message.leased);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): NodeLeases {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseNodeLeases();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.nodeName = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.leased = reader.uint64() as bigint;
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<NodeLeases>): NodeLeases {
+    return NodeLeases.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<NodeLeases>): NodeLeases {
+    const message = createBaseNodeLeases();
+    message.nodeName = object.nodeName ?? "";
+    message.leased = (object.leased !== undefined && object.leased !== null) ? BigInt(object.leased) : 0n;
     return message;
   },
 };
@@ -2352,7 +2534,7 @@ export const ExplainedPool: MessageFns<ExplainedPool> = {
 };
 
 function createBaseExplainedBlock(): ExplainedBlock {
-  return { cidr: "", verdict: 0, reason: "" };
+  return { cidr: "", verdict: 0, reason: "", leases: [] };
 }
 
 export const ExplainedBlock: MessageFns<ExplainedBlock> = {
@@ -2365,6 +2547,9 @@ export const ExplainedBlock: MessageFns<ExplainedBlock> = {
     }
     if (message.reason !== "") {
       writer.uint32(26).string(message.reason);
+    }
+    for (const v of message.leases) {
+      NodeLeases.encode(v!, writer.uint32(34).fork()).join();
     }
     return writer;
   },
@@ -2406,6 +2591,14 @@ export const ExplainedBlock: MessageFns<ExplainedBlock> = {
             message.reason = reader.string();
             continue;
           }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.leases.push(NodeLeases.decode(reader, reader.uint32()));
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -2426,6 +2619,7 @@ export const ExplainedBlock: MessageFns<ExplainedBlock> = {
     message.cidr = object.cidr ?? "";
     message.verdict = object.verdict ?? 0;
     message.reason = object.reason ?? "";
+    message.leases = object.leases?.map((e) => NodeLeases.fromPartial(e)) || [];
     return message;
   },
 };
@@ -3941,8 +4135,8 @@ export const AddressServiceService = {
     responseDeserialize: (value: Buffer): ReleaseAddressesResponse => ReleaseAddressesResponse.decode(value),
   },
   /**
-   * GetAddress returns the state of an address: allocated, and to which holder; cooling down after its release;
-   * reserved; or free.
+   * GetAddress returns the state of an address: allocated, and to which holder; leased, and to which node; cooling down
+   * after its release; reserved; or free.
    *
    * Errors: INVALID_ARGUMENT, DATA_LOSS (its block cannot be read, or the configuration that a cool-down depends on).
    */
@@ -4057,8 +4251,8 @@ export interface AddressServiceServer extends UntypedServiceImplementation {
    */
   releaseAddresses: handleUnaryCall<ReleaseAddressesRequest, ReleaseAddressesResponse>;
   /**
-   * GetAddress returns the state of an address: allocated, and to which holder; cooling down after its release;
-   * reserved; or free.
+   * GetAddress returns the state of an address: allocated, and to which holder; leased, and to which node; cooling down
+   * after its release; reserved; or free.
    *
    * Errors: INVALID_ARGUMENT, DATA_LOSS (its block cannot be read, or the configuration that a cool-down depends on).
    */
@@ -4240,8 +4434,8 @@ export interface AddressServiceClient extends Client {
     callback: (error: ServiceError | null, response: ReleaseAddressesResponse) => void,
   ): ClientUnaryCall;
   /**
-   * GetAddress returns the state of an address: allocated, and to which holder; cooling down after its release;
-   * reserved; or free.
+   * GetAddress returns the state of an address: allocated, and to which holder; leased, and to which node; cooling down
+   * after its release; reserved; or free.
    *
    * Errors: INVALID_ARGUMENT, DATA_LOSS (its block cannot be read, or the configuration that a cool-down depends on).
    */

@@ -68,7 +68,7 @@ export interface Affinity {
   backed: boolean;
   /** Name of the pool that the block lies in; empty when that pool was deleted. */
   poolName: string;
-  /** Number of addresses of the block that are in use, or cool down. */
+  /** Number of addresses of the block that are in use, or cool down. Leased ones do not count. */
   usedCount: number;
 }
 

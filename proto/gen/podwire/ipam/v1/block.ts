@@ -64,19 +64,24 @@ export interface Block {
 export interface BlockUtilization {
   /** Number of addresses that are in use or cool down. */
   allocated: number;
-  /** Number of the allocated addresses that cool down after their release. The others are Block.allocations. */
+  /**
+   * Number of the allocated addresses that cool down after their release. The others, and the leased ones, are
+   * Block.allocations.
+   */
   cooling: number;
   /** Number of addresses that are reserved and not allocated. */
   reserved: number;
-  /** Number of addresses that are neither allocated nor reserved. */
+  /** Number of addresses that are neither allocated nor reserved, or leased. */
   available: number;
+  /** Number of the available addresses that are leased to nodes, and recalled if pods of other nodes need them. */
+  leased: number;
 }
 
-/** BlockAllocation is one address of a block that is in use. */
+/** BlockAllocation is one address of a block that is in use or leased. */
 export interface BlockAllocation {
   /** The address, without prefix length. */
   address: string;
-  /** The handle that owns it, `<network>.<container ID>` for containers. */
+  /** The handle that owns it, `<network>.<container ID>` for containers, `podwire-lease.<node name>` for leases. */
   handleId: string;
   /** Attributes of the owner: `node`, `namespace`, `pod`, `network`, `interface`, `timestamp`. */
   attributes: { [key: string]: string };
@@ -278,7 +283,7 @@ export const Block: MessageFns<Block> = {
 };
 
 function createBaseBlockUtilization(): BlockUtilization {
-  return { allocated: 0, cooling: 0, reserved: 0, available: 0 };
+  return { allocated: 0, cooling: 0, reserved: 0, available: 0, leased: 0 };
 }
 
 export const BlockUtilization: MessageFns<BlockUtilization> = {
@@ -294,6 +299,9 @@ export const BlockUtilization: MessageFns<BlockUtilization> = {
     }
     if (message.available !== 0) {
       writer.uint32(32).uint32(message.available);
+    }
+    if (message.leased !== 0) {
+      writer.uint32(40).uint32(message.leased);
     }
     return writer;
   },
@@ -343,6 +351,14 @@ export const BlockUtilization: MessageFns<BlockUtilization> = {
             message.available = reader.uint32();
             continue;
           }
+          case 5: {
+            if (tag !== 40) {
+              break;
+            }
+
+            message.leased = reader.uint32();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -364,6 +380,7 @@ export const BlockUtilization: MessageFns<BlockUtilization> = {
     message.cooling = object.cooling ?? 0;
     message.reserved = object.reserved ?? 0;
     message.available = object.available ?? 0;
+    message.leased = object.leased ?? 0;
     return message;
   },
 };

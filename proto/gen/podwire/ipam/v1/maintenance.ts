@@ -97,6 +97,10 @@ export enum FindingKind {
    * the blocks.
    */
   FINDING_KIND_ENDPOINT_MISSING = 27,
+  /** FINDING_KIND_LEASE_OF_GONE_NODE - An address is leased to a node that is not registered. Warning; repaired if releases are requested. */
+  FINDING_KIND_LEASE_OF_GONE_NODE = 28,
+  /** FINDING_KIND_LEASE_WITHOUT_BOOT - A lease does not name the boot of its node. Warning; not repairable, as the node frees it when it leases again. */
+  FINDING_KIND_LEASE_WITHOUT_BOOT = 29,
   UNRECOGNIZED = -1,
 }
 
@@ -206,6 +210,8 @@ export interface AuditSummary {
   addressesCooling: bigint;
   /** The nodes with the most addresses in use, the most first. */
   topNodes: NodeUse[];
+  /** Number of addresses that are leased to nodes. */
+  addressesLeased: bigint;
 }
 
 /** FindingCount is the number of findings of one kind. */
@@ -228,6 +234,8 @@ export interface NodeUse {
   addressesInUse: bigint;
   /** Number of these from blocks of other owners. */
   addressesBorrowed: bigint;
+  /** Number of addresses that are leased to it. */
+  addressesLeased: bigint;
 }
 
 /** RepairRequest selects the repairs. */
@@ -668,7 +676,7 @@ export const AuditResponse: MessageFns<AuditResponse> = {
 };
 
 function createBaseAuditSummary(): AuditSummary {
-  return { findings: [], blocks: 0n, addressesInUse: 0n, addressesCooling: 0n, topNodes: [] };
+  return { findings: [], blocks: 0n, addressesInUse: 0n, addressesCooling: 0n, topNodes: [], addressesLeased: 0n };
 }
 
 export const AuditSummary: MessageFns<AuditSummary> = {
@@ -696,6 +704,12 @@ export const AuditSummary: MessageFns<AuditSummary> = {
     }
     for (const v of message.topNodes) {
       NodeUse.encode(v!, writer.uint32(42).fork()).join();
+    }
+    if (message.addressesLeased !== 0n) {
+      if (BigInt.asUintN(64, message.addressesLeased) !== message.addressesLeased) {
+        throw new globalThis.Error("value provided for field message.addressesLeased of type uint64 too large");
+      }
+      writer.uint32(48).uint64(message.addressesLeased);
     }
     return writer;
   },
@@ -753,6 +767,14 @@ export const AuditSummary: MessageFns<AuditSummary> = {
             message.topNodes.push(NodeUse.decode(reader, reader.uint32()));
             continue;
           }
+          case 6: {
+            if (tag !== 48) {
+              break;
+            }
+
+            message.addressesLeased = reader.uint64() as bigint;
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -779,6 +801,9 @@ export const AuditSummary: MessageFns<AuditSummary> = {
       ? BigInt(object.addressesCooling)
       : 0n;
     message.topNodes = object.topNodes?.map((e) => NodeUse.fromPartial(e)) || [];
+    message.addressesLeased = (object.addressesLeased !== undefined && object.addressesLeased !== null)
+      ? BigInt(object.addressesLeased)
+      : 0n;
     return message;
   },
 };
@@ -866,7 +891,7 @@ export const FindingCount: MessageFns<FindingCount> = {
 };
 
 function createBaseNodeUse(): NodeUse {
-  return { nodeName: "", blocks: 0n, addressesInUse: 0n, addressesBorrowed: 0n };
+  return { nodeName: "", blocks: 0n, addressesInUse: 0n, addressesBorrowed: 0n, addressesLeased: 0n };
 }
 
 export const NodeUse: MessageFns<NodeUse> = {
@@ -891,6 +916,12 @@ export const NodeUse: MessageFns<NodeUse> = {
         throw new globalThis.Error("value provided for field message.addressesBorrowed of type uint64 too large");
       }
       writer.uint32(32).uint64(message.addressesBorrowed);
+    }
+    if (message.addressesLeased !== 0n) {
+      if (BigInt.asUintN(64, message.addressesLeased) !== message.addressesLeased) {
+        throw new globalThis.Error("value provided for field message.addressesLeased of type uint64 too large");
+      }
+      writer.uint32(40).uint64(message.addressesLeased);
     }
     return writer;
   },
@@ -940,6 +971,14 @@ export const NodeUse: MessageFns<NodeUse> = {
             message.addressesBorrowed = reader.uint64() as bigint;
             continue;
           }
+          case 5: {
+            if (tag !== 40) {
+              break;
+            }
+
+            message.addressesLeased = reader.uint64() as bigint;
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -964,6 +1003,9 @@ export const NodeUse: MessageFns<NodeUse> = {
       : 0n;
     message.addressesBorrowed = (object.addressesBorrowed !== undefined && object.addressesBorrowed !== null)
       ? BigInt(object.addressesBorrowed)
+      : 0n;
+    message.addressesLeased = (object.addressesLeased !== undefined && object.addressesLeased !== null)
+      ? BigInt(object.addressesLeased)
       : 0n;
     return message;
   },

@@ -115,8 +115,10 @@ export interface NodeUtilization {
   cooling: bigint;
   /** Number of addresses that are reserved and not allocated. */
   reserved: bigint;
-  /** Number of addresses that are neither allocated nor reserved. */
+  /** Number of addresses that are neither allocated nor reserved, or leased. */
   available: bigint;
+  /** Number of the available addresses that are leased, by this node or others. */
+  leased: bigint;
 }
 
 /** RegisterNodeRequest describes a node. */
@@ -709,7 +711,7 @@ export const NodeInterface: MessageFns<NodeInterface> = {
 };
 
 function createBaseNodeUtilization(): NodeUtilization {
-  return { blocks: 0n, capacity: 0n, allocated: 0n, cooling: 0n, reserved: 0n, available: 0n };
+  return { blocks: 0n, capacity: 0n, allocated: 0n, cooling: 0n, reserved: 0n, available: 0n, leased: 0n };
 }
 
 export const NodeUtilization: MessageFns<NodeUtilization> = {
@@ -749,6 +751,12 @@ export const NodeUtilization: MessageFns<NodeUtilization> = {
         throw new globalThis.Error("value provided for field message.available of type uint64 too large");
       }
       writer.uint32(48).uint64(message.available);
+    }
+    if (message.leased !== 0n) {
+      if (BigInt.asUintN(64, message.leased) !== message.leased) {
+        throw new globalThis.Error("value provided for field message.leased of type uint64 too large");
+      }
+      writer.uint32(56).uint64(message.leased);
     }
     return writer;
   },
@@ -814,6 +822,14 @@ export const NodeUtilization: MessageFns<NodeUtilization> = {
             message.available = reader.uint64() as bigint;
             continue;
           }
+          case 7: {
+            if (tag !== 56) {
+              break;
+            }
+
+            message.leased = reader.uint64() as bigint;
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -837,6 +853,7 @@ export const NodeUtilization: MessageFns<NodeUtilization> = {
     message.cooling = (object.cooling !== undefined && object.cooling !== null) ? BigInt(object.cooling) : 0n;
     message.reserved = (object.reserved !== undefined && object.reserved !== null) ? BigInt(object.reserved) : 0n;
     message.available = (object.available !== undefined && object.available !== null) ? BigInt(object.available) : 0n;
+    message.leased = (object.leased !== undefined && object.leased !== null) ? BigInt(object.leased) : 0n;
     return message;
   },
 };

@@ -143,7 +143,7 @@ export interface Pool {
  * PoolUtilization counts addresses and blocks of one pool.
  *
  * capacity = allocated + reserved + available: each address of the range counts once, in a block or not. A reserved
- * address that is in use or cools down counts as allocated only.
+ * address that is in use or cools down counts as allocated only, and one that is leased as available only.
  */
 export interface PoolUtilization {
   /** Number of addresses in the pool's range, in decimal (an IPv6 range may exceed 64 bits). */
@@ -162,10 +162,12 @@ export interface PoolUtilization {
   /** Number of addresses, in decimal, that are reserved and not allocated. Overlapping reservations count once. */
   reserved: string;
   /**
-   * Number of addresses, in decimal, that are neither allocated nor reserved. The pool's state and selectors decide
-   * which nodes and pods can use them.
+   * Number of addresses, in decimal, that are neither allocated nor reserved, or leased. The pool's state and selectors
+   * decide which nodes and pods can use them.
    */
   available: string;
+  /** Number of the available addresses that are leased to nodes, and recalled if pods of other nodes need them. */
+  leased: bigint;
 }
 
 /** CreatePoolRequest holds the pool to make. */
@@ -587,7 +589,7 @@ export const Pool: MessageFns<Pool> = {
 };
 
 function createBasePoolUtilization(): PoolUtilization {
-  return { capacity: "", allocated: 0n, free: "", blocks: 0n, cooling: 0n, reserved: "", available: "" };
+  return { capacity: "", allocated: 0n, free: "", blocks: 0n, cooling: 0n, reserved: "", available: "", leased: 0n };
 }
 
 export const PoolUtilization: MessageFns<PoolUtilization> = {
@@ -621,6 +623,12 @@ export const PoolUtilization: MessageFns<PoolUtilization> = {
     }
     if (message.available !== "") {
       writer.uint32(58).string(message.available);
+    }
+    if (message.leased !== 0n) {
+      if (BigInt.asUintN(64, message.leased) !== message.leased) {
+        throw new globalThis.Error("value provided for field message.leased of type uint64 too large");
+      }
+      writer.uint32(64).uint64(message.leased);
     }
     return writer;
   },
@@ -694,6 +702,14 @@ export const PoolUtilization: MessageFns<PoolUtilization> = {
             message.available = reader.string();
             continue;
           }
+          case 8: {
+            if (tag !== 64) {
+              break;
+            }
+
+            message.leased = reader.uint64() as bigint;
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -718,6 +734,7 @@ export const PoolUtilization: MessageFns<PoolUtilization> = {
     message.cooling = (object.cooling !== undefined && object.cooling !== null) ? BigInt(object.cooling) : 0n;
     message.reserved = object.reserved ?? "";
     message.available = object.available ?? "";
+    message.leased = (object.leased !== undefined && object.leased !== null) ? BigInt(object.leased) : 0n;
     return message;
   },
 };
