@@ -91,6 +91,29 @@ describe('who', () => {
     });
   });
 
+  test('names the node, the time and the boot of a lease, which no pod has yet', async () => {
+    const lease = { node: 'node-1', type: 'podwireLease', 'boot-id': 'b-1' };
+    const leased = GetAddressResponse.fromPartial({
+      state: AddressState.ADDRESS_STATE_LEASED,
+      holder: { handleId: 'podwire-lease.node-1', attributes: lease, sequenceNumber: 3n },
+      allocateTime: new Date(0),
+    });
+    await fakes.serve(
+      history,
+      fake(AddressServiceService.getAddress, () => leased),
+    );
+    for (const command of [
+      ['who', '10.65.0.7'],
+      ['ipam', 'show', '--ip=10.65.0.7'],
+    ]) {
+      const { exitCode, stdout, stderr } = await fakes.podwirectl(...command);
+      expect(exitCode).toBe(0);
+      expect(stdout).toMatch(/^State +leased by node node-1 since 1970-01-01T00:00:00Z \(boot b-1\), no pod yet$/m);
+      expect(stdout).toMatch(/^Handle +podwire-lease\.node-1$/m);
+      expect(stderr).not.toContain('has no endpoint');
+    }
+  });
+
   test.each([
     ['tenure', QueryAtResponse.fromPartial({ tenure: tenures[0]!, covered: true }), 0, /^Pod +x\/old$/m],
     [
@@ -209,6 +232,18 @@ test('explain sends its options, and shows skipped pools', async () => {
       },
     },
   ]);
+});
+
+test('explain names the leases that would be recalled', async () => {
+  const nodes = [
+    { nodeName: 'node-2', leased: 8n },
+    { nodeName: 'node-3', leased: 4n },
+  ];
+  const answer = { families: [{ family: 4, recall: { leased: 12n, nodes } }] };
+  await fakes.serve(fake(AddressServiceService.explainAllocation, () => ExplainAllocationResponse.fromPartial(answer)));
+  const { exitCode, stdout } = await fakes.podwirectl('explain', 'node-1');
+  expect(exitCode).toBe(0);
+  expect(stdout).toContain('IPv4: none is free; 12 leased addresses would be recalled from node-2 (8), node-3 (4)');
 });
 
 describe('release', () => {

@@ -107,11 +107,12 @@ function findingTable(findings: readonly Finding[]): Table {
   };
 }
 
-function summaryOf({ findings, blocks, addressesInUse, addressesCooling }: AuditSummary): Section {
+function summaryOf(summary: AuditSummary): Section {
+  const { findings, blocks, addressesInUse, addressesCooling, addressesLeased } = summary;
   const counts = findings.map(({ kind, count }) => `${count} × ${kindWord(kind)}`);
   const found = counts.length > 0 ? `; all findings, with those of severity information: ${counts.join(', ')}` : '';
   const checked = `${formatCount(blocks, 'block')}, ${formatCount(addressesInUse, 'address', 'addresses')} in use`;
-  return sentence(`checked: ${checked}, ${addressesCooling} cooling${found}`);
+  return sentence(`checked: ${checked}, ${addressesLeased} leased, ${addressesCooling} cooling${found}`);
 }
 
 async function repair(input: Input, context: Context): Promise<Report> {

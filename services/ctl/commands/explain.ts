@@ -8,6 +8,7 @@ import {
   type ExplainAllocationResponse,
   type ExplainedFamily,
   type ExplainedPool,
+  type ExplainedRecall,
 } from '@podwire/proto/podwire/ipam/v1/address';
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { formatCount } from '@podwire/shared/words/format-count';
@@ -121,14 +122,19 @@ function verdict({ refusalCode, refusal, alreadyAllocated }: ExplainAllocationRe
 
 const familyName = (family: IpFamily): string => (family === IpFamily.IP_FAMILY_IPV6 ? 'IPv6' : 'IPv4');
 
-function familySections({ family, grant, pools, morePools }: ExplainedFamily): Section[] {
+function familySections({ family, grant, pools, morePools, recall }: ExplainedFamily): Section[] {
   const origin = grant && wordOf(BlockOrigin[grant.origin], 'BLOCK_ORIGIN_');
   const originText = origin === undefined || origin === '' ? '' : ` (${origin})`;
   const allocation = grant
     ? `${familyName(family)}: ${grant.address} of block ${grant.blockCidr}${originText}, pool ${grant.poolName}`
-    : `${familyName(family)}: none`;
+    : `${familyName(family)}: ${recall ? recallText(recall) : 'none'}`;
   const more = morePools > 0 ? [sentence(`… and ${formatCount(morePools, 'pool')} more`)] : [];
   return [sentence(allocation), poolTable(pools), ...more];
+}
+
+function recallText({ leased, nodes }: ExplainedRecall): string {
+  const holders = nodes.map(({ nodeName, leased: count }) => `${nodeName} (${count})`).join(', ');
+  return `none is free; ${formatCount(leased, 'leased address', 'leased addresses')} would be recalled from ${holders}`;
 }
 
 function poolTable(pools: readonly ExplainedPool[]): Table {

@@ -41,7 +41,7 @@ export const gc: Verb = {
   name: 'gc',
   about: 'find orphaned wires on this node, whose pods hold no address; --yes removes them',
   details:
-    'A pod gets its address before its wire, and its address is released after its wire. A wire is an orphan if IPAM has neither\nits attachment nor any of its addresses allocated. A network without an address in IPAM is listed; its wires are removed only\nwith --network. Addresses without a wire are listed and kept: an ADD may be in progress.',
+    'A pod gets its address before its wire, and its address is released after its wire. A wire is an orphan if IPAM has neither\nits attachment nor any of its addresses allocated or leased. A network without an address in IPAM is listed; its wires are removed only\nwith --network. Addresses without a wire are listed and kept: an ADD may be in progress.',
   options: [NETWORK],
   flags: [YES],
   run: async (input, context) => {
@@ -147,7 +147,7 @@ async function isHeld({ attachment, addresses }: Holding, ipam: Service, allocat
   }
 }
 
-/** The allocated addresses. A node's certificate permits no query of one address, but the list of all blocks. */
+/** The allocated and leased addresses. A node's certificate permits no query of one address, but the list of all blocks. */
 class Allocations {
   readonly #ipam: Service;
   /** Undefined while queries are permitted. */
@@ -161,7 +161,8 @@ class Allocations {
     if (this.#listed) return this.#listed.has(address);
     try {
       const { state } = await this.#ipam.call(AddressServiceService.getAddress, { address });
-      return state === AddressState.ADDRESS_STATE_ALLOCATED;
+      // A pod may have a leased address before IPAM knows the pod.
+      return state === AddressState.ADDRESS_STATE_ALLOCATED || state === AddressState.ADDRESS_STATE_LEASED;
     } catch (error) {
       if (!(error instanceof Failure) || error.code !== 'ACCESS_DENIED') throw error;
     }

@@ -115,23 +115,27 @@ interface NodeUse {
   cooling: number;
   reserved: number;
   available: number;
+  leased: number;
   borrowed: number;
 }
 
-const NO_USE: NodeUse = { blocks: 0, capacity: 0, allocated: 0, cooling: 0, reserved: 0, available: 0, borrowed: 0 };
+const NO_USE: NodeUse = {
+  ...{ blocks: 0, capacity: 0, allocated: 0, cooling: 0, reserved: 0, available: 0, leased: 0, borrowed: 0 },
+};
 
 function nodeTable(blocks: readonly Block[]): Table {
   const uses = new Map<string, NodeUse>();
   for (const block of blocks) {
     const name = block.nodeName || NO_OWNER;
     const use = uses.get(name) ?? { ...NO_USE };
-    const { allocated, cooling, reserved, available } = utilizationOf(block);
+    const { allocated, cooling, reserved, available, leased } = utilizationOf(block);
     use.blocks++;
     use.capacity += block.capacity;
     use.allocated += allocated;
     use.cooling += cooling;
     use.reserved += reserved;
     use.available += available;
+    use.leased += leased;
     use.borrowed += borrowedOf(block).length;
     uses.set(name, use);
   }
@@ -155,7 +159,11 @@ const SHOW_ALL: Flag = { name: '--show-all-ips', about: 'also every address in u
 const SHOW_PROBLEMS: Flag = { name: '--show-problem-ips', about: 'findings with addresses; they are always shown' };
 
 /** Finding kinds of addresses without a user. */
-const LEAK_KINDS = ['FINDING_KIND_ALLOCATION_UNUSED', 'FINDING_KIND_TUNNEL_ALLOCATION_UNUSED'];
+const LEAK_KINDS = [
+  'FINDING_KIND_ALLOCATION_UNUSED',
+  'FINDING_KIND_TUNNEL_ALLOCATION_UNUSED',
+  'FINDING_KIND_LEASE_OF_GONE_NODE',
+];
 
 /** The report of `ipam check`: the audit's findings, and the allocations at that time. */
 const REPORT = z.object({

@@ -317,6 +317,19 @@ describe('gc', () => {
     expect(requestsTo('DetachPod')).toEqual([{ attachment: attachmentOf('x', 'calico'), hostInterfaceName: '' }]);
   });
 
+  test('keeps a wire whose address is leased, as IPAM may not know the pod yet', async () => {
+    await fakes.serve(
+      listing(podOf('abc')),
+      status,
+      fake(AddressServiceService.getAddress, () =>
+        GetAddressResponse.fromPartial({ state: AddressState.ADDRESS_STATE_LEASED }),
+      ),
+      ...ipam(),
+    );
+    const { exitCode, stdout } = await fakes.podwirectl('gc');
+    expect([exitCode, stdout]).toEqual([0, expect.not.stringContaining('abc')]);
+  });
+
   test('with the certificate of a node reads the blocks, as it may not query addresses', async () => {
     const blockOf = (address: string) => ({ allocations: [{ address }] });
     await fakes.serve(

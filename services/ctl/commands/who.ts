@@ -181,15 +181,22 @@ interface AddressAnswers {
   readonly endpoint: GetEndpointResponse | undefined;
 }
 
+function stateText({ state, holder, allocateTime }: GetAddressResponse): string {
+  if (state !== AddressState.ADDRESS_STATE_LEASED) return wordOf(AddressState[state], 'ADDRESS_STATE_');
+  const { node = 'unknown', 'boot-id': bootId = 'unknown' } = holder?.attributes ?? {};
+  const since = allocateTime === undefined ? '' : ` since ${moment(allocateTime)}`;
+  return `leased by node ${node}${since} (boot ${bootId}), no pod yet`;
+}
+
 function nowFields(address: string, { found, endpoint, nowMs }: AddressAnswers & { readonly nowMs: number }): Fields {
-  const { state, holder, poolName, blockCidr, allocateTime, releaseTime, coolUntilTime, reservationNames } = found;
+  const { holder, poolName, blockCidr, allocateTime, releaseTime, coolUntilTime, reservationNames } = found;
   const { netns, macAddress = '', hostInterfaceName = '' } = endpoint?.endpoint ?? {};
   const attachment = holder && attachmentOf(holder.handleId, holder.attributes);
   return {
     kind: 'fields',
     fields: [
       ['Address', address],
-      ['State', wordOf(AddressState[state], 'ADDRESS_STATE_')],
+      ['State', stateText(found)],
       ...(holder ? holderFields(holder) : []),
       ['Attachment', attachmentText(attachment)],
       ['Host interface', hostInterfaceName],

@@ -9,15 +9,17 @@ interface AddressCounts {
   readonly cooling: bigint | number;
   readonly reserved: bigint | number | string;
   readonly available: bigint | number | string;
+  /** Those of the available ones that are leased to nodes. */
+  readonly leased: bigint | number;
 }
 
-/** Headings of the cells of {@link countCells}. In use, cooling, reserved and available ones add up to all. */
-export const COUNT_HEADS = ['IN USE', 'USED', 'COOLING', 'RESERVED', 'AVAILABLE'] as const;
+/** Headings of the cells of {@link countCells}. In use, cooling, reserved and available ones add up to all addresses. */
+export const COUNT_HEADS = ['IN USE', 'USED', 'COOLING', 'RESERVED', 'AVAILABLE', 'LEASED'] as const;
 export const COUNT_COLUMNS: readonly Column[] = COUNT_HEADS.map((right) => ({ right }));
 
-export function countCells({ capacity, allocated, cooling, reserved, available }: AddressCounts): string[] {
+export function countCells({ capacity, allocated, cooling, reserved, available, leased }: AddressCounts): string[] {
   const inUse = inUseOf({ allocated, cooling });
-  return [count(inUse), percent(inUse, capacity), count(cooling), count(reserved), count(available)];
+  return [count(inUse), percent(inUse, capacity), count(cooling), count(reserved), count(available), count(leased)];
 }
 
 /** Addresses that have a holder. */

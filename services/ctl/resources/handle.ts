@@ -56,7 +56,7 @@ export const HANDLE = resource<Handle>({
   details: async ({ handleId }, _, context) => [addressTable(await addressesOf(handleId, context))],
   data: (handle, { json }) => json.of(HandleServiceService.listHandles, { handles: [handle], nextPageToken: '' }),
   list: async (_, { ipam }) => {
-    const pages = await allPages((page) => ipam.call(HandleServiceService.listHandles, page));
+    const pages = await allPages((page) => ipam.call(HandleServiceService.listHandles, { ...page, prefix: '' }));
     return pages.flatMap(({ handles }) => handles);
   },
   // The record of a handle may be lost while blocks name it.

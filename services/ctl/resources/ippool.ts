@@ -72,6 +72,7 @@ export function poolFields(pool: Pool, nowMs: number): Fields {
       ['Cooling', String(counts.cooling)],
       ['Reserved', count(counts.reserved)],
       ['Available', count(counts.available)],
+      ['Leased', String(counts.leased)],
       ['Encapsulation', encapsulationOf(pool)],
       ['NAT outgoing', pool.natOutgoing ? 'yes' : 'no'],
       ['BGP export', pool.disableBgpExport ? 'no' : 'yes'],

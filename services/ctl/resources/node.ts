@@ -40,6 +40,7 @@ function nodeFields(node: Node, nowMs: number): Fields {
       ['Cooling', String(counts.cooling)],
       ['Reserved', String(counts.reserved)],
       ['Available', String(counts.available)],
+      ['Leased', String(counts.leased)],
       ['Tunnels', tunnelsOf(node)],
       ['AS number', node.asNumber === undefined ? '' : String(node.asNumber)],
       ['Labels', labelsText(node)],

@@ -45,9 +45,9 @@ describe('pools', () => {
     const { exitCode, stdout, stderr } = await fakes.podwirectl('get', 'ippools');
     expect(exitCode).toBe(0);
     expect(stdout.split('\n')).toEqual([
-      'NAME    CIDR          BLOCK SIZE  ENCAPSULATION       NAT  IN USE   USED  COOLING  RESERVED  AVAILABLE  STATE',
-      'main    10.65.0.0/16         /26  vxlan cross-subnet  yes   64990  99.2%       10       500         36  active',
-      'second  10.65.0.0/16         /26  vxlan cross-subnet  yes       0      -        0         -          -  draining',
+      'NAME    CIDR          BLOCK SIZE  ENCAPSULATION       NAT  IN USE   USED  COOLING  RESERVED  AVAILABLE  LEASED  STATE',
+      'main    10.65.0.0/16         /26  vxlan cross-subnet  yes   64990  99.2%       10       500         36       8  active',
+      'second  10.65.0.0/16         /26  vxlan cross-subnet  yes       0      -        0         -          -       0  draining',
       '',
     ]);
     expect(stderr).toBe('hint: pool main is nearly full; create another pool, or delete unneeded reservations\n');
@@ -169,7 +169,7 @@ test('blocks and ipam show have the node of a block, and borrowed addresses', as
       affinityState: AffinityState.AFFINITY_STATE_CONFIRMED,
       capacity: 64,
       allocations: [own, borrowed],
-      utilization: { allocated: 3, cooling: 1, reserved: 5, available: 56 },
+      utilization: { allocated: 3, cooling: 1, reserved: 5, available: 56, leased: 4 },
     },
     { cidr: '10.65.0.64/26', capacity: 64, utilization: { available: 64 } },
   ];
@@ -178,19 +178,19 @@ test('blocks and ipam show have the node of a block, and borrowed addresses', as
     fake(PoolServiceService.listPools, () => ListPoolsResponse.fromPartial({ pools: [pool] })),
   );
   const { stdout } = await fakes.podwirectl('get', 'blocks', '--node', 'node-1', '--pool', 'main');
-  expect(stdout).toMatch(/^10\.65\.0\.0\/26 +main +node-1 +confirmed +64 +2 +3\.1% +1 +5 +56 +1 +-$/m);
+  expect(stdout).toMatch(/^10\.65\.0\.0\/26 +main +node-1 +confirmed +64 +2 +3\.1% +1 +5 +56 +4 +1 +-$/m);
   expect(requestsTo('ListBlocks')).toEqual([{ pageSize: 1000, pageToken: '', nodeName: 'node-1', poolName: 'main' }]);
   expect((await fakes.podwirectl('get', 'addresses')).stdout).toMatch(
     /^10\.65\.0\.1 +default\/web-0 +node-1 +eth0 +2026-11-23T12:58:07Z +12 +net\.c0ffee$/m,
   );
   const use = await fakes.podwirectl('ipam', 'show');
-  expect(use.stdout).toMatch(/^node-1 +1 +64 +2 +3\.1% +1 +5 +56 +1$/m);
-  expect(use.stdout).toMatch(/^\(no owner\) +1 +64 +0 +0\.0% +0 +0 +64 +0$/m);
+  expect(use.stdout).toMatch(/^node-1 +1 +64 +2 +3\.1% +1 +5 +56 +4 +1$/m);
+  expect(use.stdout).toMatch(/^\(no owner\) +1 +64 +0 +0\.0% +0 +0 +64 +0 +0$/m);
   const borrowedOnly = await fakes.podwirectl('ipam', 'show', '--show-borrowed');
   expect(borrowedOnly.stdout).toMatch(/^10\.65\.0\.2 +node-2 +10\.65\.0\.0\/26 +node-1 +- +h$/m);
   const withBlocks = await fakes.podwirectl('ipam', 'show', '--show-blocks');
   expect(withBlocks.stdout).toMatch(/^main +10\.65\.0\.0\/26 +node-1 +64 +2 /m);
-  expect(use.stdout).toMatch(/^main +10\.65\.0\.0\/16 +65536 +64990 +99\.2% +10 +500 +36 +1016$/m);
+  expect(use.stdout).toMatch(/^main +10\.65\.0\.0\/16 +65536 +64990 +99\.2% +10 +500 +36 +8 +1016$/m);
 });
 
 describe('a list filtered by something that does not exist', () => {

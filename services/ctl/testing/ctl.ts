@@ -202,6 +202,7 @@ export const pool = {
     cooling: 10n,
     reserved: '500',
     available: '36',
+    leased: 8n,
   },
 };
 export const foundPool = fake(PoolServiceService.getPool, () => GetPoolResponse.fromPartial({ pool }));

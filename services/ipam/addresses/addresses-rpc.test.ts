@@ -5,7 +5,7 @@ import {
   type AddressRelease,
 } from '@podwire/proto/podwire/ipam/v1/address';
 import { AffinityReleaseResult, AffinityServiceService, OwnerKind } from '@podwire/proto/podwire/ipam/v1/affinity';
-import { HandleServiceService } from '@podwire/proto/podwire/ipam/v1/handle';
+import { HandleServiceService, ListHandlesRequest } from '@podwire/proto/podwire/ipam/v1/handle';
 import { HistoryServiceService } from '@podwire/proto/podwire/ipam/v1/history';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
@@ -115,11 +115,17 @@ describe('addresses', () => {
 
 test('handles are listed, read and released', async () => {
   for (const id of ['c1', 'c2']) await caller.allocate(id);
-  const list = await caller.peer.call(HandleServiceService.listHandles, { pageSize: 1, pageToken: '' }, limits());
+  const listed = (rest: Partial<ListHandlesRequest>) =>
+    caller.peer.call(HandleServiceService.listHandles, ListHandlesRequest.fromPartial(rest), limits());
+  const list = await listed({ pageSize: 1 });
   expect(list.handles).toEqual([{ handleId: 'net.c1', blocks: [{ cidr: '10.65.0.0/26', addressCount: 1 }] }]);
   const next = { pageSize: 5, pageToken: list.nextPageToken };
-  const rest = await caller.peer.call(HandleServiceService.listHandles, next, limits());
+  const rest = await listed(next);
   expect([rest.handles.map(({ handleId }) => handleId), rest.nextPageToken]).toEqual([['net.c2'], '']);
+  expect((await listed({ prefix: 'net.c2' })).handles).toMatchObject([{ handleId: 'net.c2' }]);
+  expect((await listed({ prefix: 'podwire-lease.' })).handles).toEqual([]);
+  expect(await wrongFields(listed({ ...next, prefix: 'net.' }))).toEqual(['page_token']);
+  expect(await wrongFields(listed({ prefix: 'x'.repeat(513) }))).toEqual(['prefix']);
   const get = () => caller.peer.call(HandleServiceService.getHandle, { handleId: 'net.c1', ...page }, limits());
   expect((await get()).addresses).toMatchObject([{ address: '10.65.0.0', blockCidr: '10.65.0.0/26' }]);
   const release = (handleId: string) =>

@@ -192,9 +192,9 @@ describe('handles', () => {
   };
 
   test('are listed in the order of their names, in pages', () => {
-    const first = listHandles(view(), { after: '', limit: 2 });
+    const first = listHandles(view(), { after: '', limit: 2, prefix: '' });
     expect([first.items.map(({ id }) => id), first.more]).toEqual([['net.a', 'net.b'], true]);
-    const second = listHandles(view(), { after: 'net.b', limit: 2 });
+    const second = listHandles(view(), { after: 'net.b', limit: 2, prefix: 'net.' });
     expect([second.items.map(({ id }) => id), second.more]).toEqual([['net.c'], false]);
   });
 

@@ -33,21 +33,31 @@ export function handleService(handles: Handles, unary: Unary): RpcService {
   return { name: 'podwire.ipam.v1.HandleService', definition: HandleServiceService, implementation };
 }
 
-const SCOPE: ListScope = ['handles'];
+const MAX_PREFIX_BYTES = 512;
 
 function listHandlesHandler(handles: Handles): Handler<ListHandlesRequest, ListHandlesResponse> {
   return async (message, { signal }) => {
-    const query = readChecked('ListHandles', (checks) => ({
-      limit: readPageSize(message, checks),
-      after: readPageToken(message, SCOPE, checks),
-    }));
+    const query = readListQuery(message);
     const { items, more } = await handles.list(query, signal);
     const last = items.at(-1);
     return {
       handles: items.map(handleMessage),
-      nextPageToken: more && last ? formatPageToken(SCOPE, last.id) : '',
+      nextPageToken: more && last ? formatPageToken(listScopeOf(message), last.id) : '',
     };
   };
+}
+
+function listScopeOf({ prefix }: ListHandlesRequest): ListScope {
+  return ['handles', prefix];
+}
+
+function readListQuery(message: ListHandlesRequest): HandleQuery {
+  return readChecked('ListHandles', (checks) => {
+    const isLong = Buffer.byteLength(message.prefix) > MAX_PREFIX_BYTES;
+    checks.check('prefix', isLong ? `is longer than ${MAX_PREFIX_BYTES} bytes` : undefined);
+    const after = readPageToken(message, listScopeOf(message), checks);
+    return { limit: readPageSize(message, checks), after, prefix: message.prefix };
+  });
 }
 
 function getHandle(handles: Handles): Handler<GetHandleRequest, GetHandleResponse> {

@@ -13,6 +13,8 @@ export interface HandleQuery {
   /** The handle behind which the page begins; empty for the first page. */
   readonly after: string;
   readonly limit: number;
+  /** Only handles whose names begin so; empty for all. */
+  readonly prefix: string;
 }
 
 export interface HandleAddressQuery {
@@ -23,13 +25,13 @@ export interface HandleAddressQuery {
 }
 
 /** A page of the handles, in the order of their names. */
-export function listHandles(view: View, { after, limit }: HandleQuery): Page<Handle> {
-  const items = smallestItems(handlesAfter(view, after), limit + 1, (a, b) => compareTexts(a.id, b.id));
+export function listHandles(view: View, { after, limit, prefix }: HandleQuery): Page<Handle> {
+  const items = smallestItems(handlesAfter(view, { after, prefix }), limit + 1, (a, b) => compareTexts(a.id, b.id));
   return { items: items.slice(0, limit), more: items.length > limit };
 }
 
-function* handlesAfter(view: View, after: string): Generator<Handle, void, void> {
-  for (const handle of view.handles()) if (handle.id > after) yield handle;
+function* handlesAfter(view: View, { after, prefix }: Omit<HandleQuery, 'limit'>): Generator<Handle, void, void> {
+  for (const handle of view.handles()) if (handle.id > after && handle.id.startsWith(prefix)) yield handle;
 }
 
 /**

@@ -106,7 +106,11 @@ const lists: Record<string, Listed> = {
     remove: ({ peer }, name) =>
       peer.call(HandleServiceService.releaseHandle, { handleId: name, searchAllBlocks: false }, clientLimits()),
     page: async ({ peer }, pages) => {
-      const { handles, nextPageToken } = await peer.call(HandleServiceService.listHandles, pages, clientLimits());
+      const { handles, nextPageToken } = await peer.call(
+        HandleServiceService.listHandles,
+        { ...pages, prefix: '' },
+        clientLimits(),
+      );
       return { names: handles.map(({ handleId }) => handleId), nextPageToken };
     },
   },

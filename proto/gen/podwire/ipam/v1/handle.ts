@@ -21,7 +21,7 @@ import {
 
 /** Handle is an index from an owner to its blocks. */
 export interface Handle {
-  /** Name of the handle: `<network>.<container ID>` for containers. */
+  /** Name of the handle: `<network>.<container ID>` for containers, `podwire-lease.<node name>` for unbound leases. */
   handleId: string;
   /** The blocks it has addresses in. */
   blocks: HandleBlock[];
@@ -59,8 +59,10 @@ export interface HandleAddress_AttributesEntry {
 export interface ListHandlesRequest {
   /** Largest number of handles to return, 1 to 1000; 0 means 100, and more than 1000 means 1000. */
   pageSize: number;
-  /** The next_page_token of the previous answer; empty for the first page. */
+  /** The next_page_token of the previous answer; empty for the first page. The prefix must be as in that request. */
   pageToken: string;
+  /** Only handles whose names begin so (`podwire-lease.`); empty means all. At most 512 bytes. */
+  prefix: string;
 }
 
 /** ListHandlesResponse is one page of handles. */
@@ -415,7 +417,7 @@ export const HandleAddress_AttributesEntry: MessageFns<HandleAddress_AttributesE
 };
 
 function createBaseListHandlesRequest(): ListHandlesRequest {
-  return { pageSize: 0, pageToken: "" };
+  return { pageSize: 0, pageToken: "", prefix: "" };
 }
 
 export const ListHandlesRequest: MessageFns<ListHandlesRequest> = {
@@ -425,6 +427,9 @@ export const ListHandlesRequest: MessageFns<ListHandlesRequest> = {
     }
     if (message.pageToken !== "") {
       writer.uint32(18).string(message.pageToken);
+    }
+    if (message.prefix !== "") {
+      writer.uint32(26).string(message.prefix);
     }
     return writer;
   },
@@ -458,6 +463,14 @@ export const ListHandlesRequest: MessageFns<ListHandlesRequest> = {
             message.pageToken = reader.string();
             continue;
           }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.prefix = reader.string();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -477,6 +490,7 @@ export const ListHandlesRequest: MessageFns<ListHandlesRequest> = {
     const message = createBaseListHandlesRequest();
     message.pageSize = object.pageSize ?? 0;
     message.pageToken = object.pageToken ?? "";
+    message.prefix = object.prefix ?? "";
     return message;
   },
 };
