@@ -173,7 +173,8 @@ function deletionOf(input: Input): PoolDeletion {
 }
 
 function deletionReport(name: string, answer: DeletePoolResponse): Omit<Report, 'data'> {
-  const { state, heldAddresses, coolingAddresses, holders, unreadableRecord, releasedAddresses } = answer;
+  const { state, heldAddresses, leasedAddresses, coolingAddresses, holders, unreadableRecord, releasedAddresses } =
+    answer;
   const released =
     releasedAddresses > 0n ? `; released: ${formatCount(releasedAddresses, 'address', 'addresses')}` : '';
   if (state !== PoolState.POOL_STATE_DRAINING) return { sections: [sentence(`pool ${name} is deleted${released}`)] };
@@ -181,7 +182,7 @@ function deletionReport(name: string, answer: DeletePoolResponse): Omit<Report, 
   return {
     sections: [
       sentence(
-        `pool ${name} is draining${released}: ${formatCount(heldAddresses, 'address', 'addresses')} in use, ${coolingAddresses} cooling down; ` +
+        `pool ${name} is draining${released}: ${formatCount(heldAddresses, 'address', 'addresses')} in use, ${leasedAddresses} leased, ${coolingAddresses} cooling down; ` +
           'it allocates no addresses, and is deleted when the last one is released',
       ),
       {

@@ -33,6 +33,7 @@ test('leases of several blocks in words', () => {
     ],
   ]);
   expect(leasesText(sum)).toBe('6 leased to n1 (1), n2 (5)');
+  expect(leasesText([{ nodeName: 'n1', count: 4 }])).toBe('4 leased to n1');
   expect(leasesText([])).toBeUndefined();
   const many = Array.from({ length: 6 }, (_, index) => ({ nodeName: index === 0 ? '' : `n${index}`, count: 1 }));
   expect(leasesText(many)).toBe('6 leased to an unknown node (1), n1 (1), n2 (1), n3 (1), 2 more nodes');

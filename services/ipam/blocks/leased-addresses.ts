@@ -47,13 +47,14 @@ function sorted(counts: ReadonlyMap<string, number>): NodeLeases[] {
 /** Maximum number of nodes named in a message. */
 const NAMED_NODES = 4;
 
-/** `12 leased to n2 (8), n3 (4)`; undefined without a lease. */
+/** `12 leased to n2 (8), n3 (4)`, or `3 leased to n2`; undefined without a lease. */
 export function leasesText(leases: readonly NodeLeases[]): string | undefined {
   if (leases.length === 0) return undefined;
   const total = leases.reduce((sum, { count }) => sum + count, 0);
-  const named = leases
-    .slice(0, NAMED_NODES)
-    .map(({ nodeName, count }) => `${nodeName || 'an unknown node'} (${count})`);
+  const named = leases.slice(0, NAMED_NODES).map(({ nodeName, count }) => {
+    const node = nodeName || 'an unknown node';
+    return leases.length === 1 ? node : `${node} (${count})`;
+  });
   const more = leases.length > NAMED_NODES ? [`${leases.length - NAMED_NODES} more nodes`] : [];
   return `${total} leased to ${[...named, ...more].join(', ')}`;
 }

@@ -1,6 +1,7 @@
 import { describe, expect, test } from 'vitest';
 
-import { coolAddresses, type Block } from '../records/block.js';
+import { coolAddresses, takeOrdinals, type Block } from '../records/block.js';
+import { leaseAttributes } from '../records/lease.js';
 import { poolVersion, type Pool } from '../records/pool.js';
 import { TestView } from '../testing/test-view.js';
 import type { RecordValue } from '../records/view.js';
@@ -150,6 +151,21 @@ describe('a pool with addresses in use', () => {
       ...claimedBlock(block('10.0.2.0/26', 'n1')),
     ]);
 
+  test('stays while addresses are leased, which are counted apart', () => {
+    const attributes = leaseAttributes({ nodeName: 'n1', bootId: 'b', nowMs: NOW_MS });
+    const leased = takeOrdinals(usedBlock('10.0.1.0/26', 'n1'), [7, 8], attributes);
+    const view = new TestView([poolRecord('p', P), ...claimedBlock(leased)]);
+    expect(failureOf(() => begin(view, { whenInUse: 'refuse' })).message).toContain(
+      'addresses of it are in use (1 on node n1, 2 leased to nodes)',
+    );
+    expect(run(view)).toMatchObject([{ state: 'held', holders: { inUseCount: 1, leasedCount: 2 } }]);
+    const unused = new TestView([
+      poolRecord('p', P),
+      ...claimedBlock(takeOrdinals(block('10.0.1.0/26', 'n1'), [0], attributes)),
+    ]);
+    expect(run(unused)).toMatchObject([{ state: 'held', holders: { inUseCount: 0, leasedCount: 1, nodes: [] } }]);
+  });
+
   test('drains: removes empty blocks, and returns the holders of the rest', () => {
     const view = used();
     expect(run(view)).toEqual([
@@ -158,6 +174,7 @@ describe('a pool with addresses in use', () => {
         removedBlocks: 1,
         holders: {
           inUseCount: 5,
+          leasedCount: 0,
           coolingCount: 0,
           nodes: [
             { nodeName: 'n1', count: 1 },

@@ -166,6 +166,7 @@ describe('deleting a pool', () => {
       releasedAddresses: 0,
       holders: {
         inUseCount: 2,
+        leasedCount: 0,
         coolingCount: 0,
         nodes: [
           { nodeName: 'n1', count: 1 },

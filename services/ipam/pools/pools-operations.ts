@@ -30,7 +30,7 @@ import {
 import { getPool, listPools, type PoolHolders, type PoolListing, type PoolQuery } from './pools.js';
 import type { PoolSpec } from './rules.js';
 
-const NO_HOLDERS: PoolHolders = { inUseCount: 0, coolingCount: 0, unreadable: undefined, nodes: [] };
+const NO_HOLDERS: PoolHolders = { inUseCount: 0, leasedCount: 0, coolingCount: 0, unreadable: undefined, nodes: [] };
 
 /**
  * Maximum attempts of a deletion while the view lacks changes of other replicas. After that the background finishes it.

@@ -171,6 +171,7 @@ describe('DeletePool', () => {
       state: PoolState.POOL_STATE_DRAINING,
       heldAddresses: 2n,
       coolingAddresses: 0n,
+      leasedAddresses: 0n,
       releasedAddresses: 0n,
       unreadableRecord: '',
       holders: [

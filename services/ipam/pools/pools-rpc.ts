@@ -281,6 +281,7 @@ function deletePoolResponse({ isGone, removedBlocks, releasedAddresses, holders 
     state: isGone ? PoolState.POOL_STATE_UNSPECIFIED : PoolState.POOL_STATE_DRAINING,
     heldAddresses: BigInt(holders.inUseCount),
     coolingAddresses: BigInt(holders.coolingCount),
+    leasedAddresses: BigInt(holders.leasedCount),
     holders: holders.nodes
       .slice(0, LISTED_HOLDERS)
       .map(({ nodeName, count }) => ({ nodeName, addresses: BigInt(count) })),

@@ -5,7 +5,9 @@ import { compareTexts } from '@podwire/shared/words/order';
 
 import { poolUtilization, type PoolUtilization } from '../blocks/utilization.js';
 import { requirePool } from '../records/absence.js';
+import { countUnused } from '../records/block-stats.js';
 import { collectCooled, isHeld, isUnneeded, type Block } from '../records/block.js';
+import { isLease } from '../records/lease.js';
 import type { Page } from '../records/page.js';
 import { poolVersion, type Pool } from '../records/pool.js';
 import type { UnreadableBlock, View } from '../records/view.js';
@@ -49,6 +51,8 @@ export function listPools(view: View, { after, limit }: PoolQuery): Page<PoolLis
 export interface PoolHolders {
   /** Addresses in use, for any purpose. */
   readonly inUseCount: number;
+  /** Unbound leases: their nodes may give them to pods until they return them. */
+  readonly leasedCount: number;
   /** Addresses whose cool-down is not over: they must not be allocated yet, even from another pool. */
   readonly coolingCount: number;
   /** A block that cannot be read and may hold addresses; undefined when there is none. */
@@ -76,32 +80,32 @@ export function poolBlocks(view: View, pool: Pool, nowMs: number): PoolBlocks {
   const cooldownSeconds = view.config()?.cooldownSeconds ?? 0;
   const empty: Block[] = [];
   const nodes = new Map<string, number>();
-  let coolingCount = 0;
+  let [leasedCount, coolingCount] = [0, 0];
   for (const block of view.blocksIn(pool.prefix)) {
     const current = collectCooled(block, nowMs, cooldownSeconds);
-    if (isUnneeded(current)) empty.push(block);
-    else coolingCount += countHolders(current, nodes);
+    if (isUnneeded(current)) {
+      empty.push(block);
+      continue;
+    }
+    const unused = countUnused(current);
+    leasedCount += unused.leased;
+    coolingCount += unused.cooling;
+    countHolders(current, nodes);
   }
   const inUseCount = [...nodes.values()].reduce((sum, count) => sum + count, 0);
   const unreadable = view.unreadableBlock(pool.prefix);
-  const holders = { inUseCount, coolingCount, unreadable, nodes: sortByNode(nodes) };
-  return { empty, holders: unreadable || inUseCount + coolingCount > 0 ? holders : undefined };
+  const holders = { inUseCount, leasedCount, coolingCount, unreadable, nodes: sortByNode(nodes) };
+  return { empty, holders: unreadable || inUseCount + leasedCount + coolingCount > 0 ? holders : undefined };
 }
 
-/** Adds a block's addresses in use to the counts of their nodes. @returns the number of its cooling addresses */
-function countHolders({ allocations, attributes, owner }: Block, nodes: Map<string, number>): number {
-  let coolingCount = 0;
+/** Adds a block's addresses in use to the counts of their nodes. */
+function countHolders({ allocations, attributes, owner }: Block, nodes: Map<string, number>): void {
   for (const index of allocations) {
     const held = index === null ? undefined : attributes[index];
-    if (!held) continue;
-    if (!isHeld(held)) {
-      coolingCount++;
-      continue;
-    }
+    if (!held || !isHeld(held) || isLease(held)) continue;
     const node = held.owner.node ?? owner?.name ?? 'unknown';
     nodes.set(node, (nodes.get(node) ?? 0) + 1);
   }
-  return coolingCount;
 }
 
 function sortByNode(nodes: ReadonlyMap<string, number>): NodeCount[] {
@@ -111,14 +115,15 @@ function sortByNode(nodes: ReadonlyMap<string, number>): NodeCount[] {
 /** Maximum number of nodes named in a message. */
 const NAMED_NODES = 8;
 
-/** Holders in words: `1 on node n1, 4 on node n2, 3 that cool down, perhaps some of record … which cannot be read`. */
-export function describeHolders({ nodes, coolingCount, unreadable }: PoolHolders): string {
+/** Holders in words: `1 on node n1, 4 on node n2, 2 leased to nodes, 3 that cool down, perhaps some of record … which cannot be read`. */
+export function describeHolders({ nodes, leasedCount, coolingCount, unreadable }: PoolHolders): string {
   const named = nodes.slice(0, NAMED_NODES).map(({ nodeName, count }) => `${count} on node ${nodeName}`);
   const more =
     nodes.length > NAMED_NODES ? [`and more on ${formatCount(nodes.length - NAMED_NODES, 'other node')}`] : [];
+  const leased = leasedCount > 0 ? [`${leasedCount} leased to nodes`] : [];
   const cooling = coolingCount > 0 ? [formatCount(coolingCount, 'that cools down', 'that cool down')] : [];
   const unknown = unreadable ? [`perhaps some of record ${unreadable.key}, which cannot be read`] : [];
-  return [...named, ...more, ...cooling, ...unknown].join(', ');
+  return [...named, ...more, ...leased, ...cooling, ...unknown].join(', ');
 }
 
 /** The text for a pool in messages. */

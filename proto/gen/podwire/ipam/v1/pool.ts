@@ -261,6 +261,8 @@ export interface DeletePoolResponse {
    * corrected or deleted. Empty if there is none.
    */
   unreadableRecord: string;
+  /** Number of its addresses that are leased to nodes, which return them because the pool serves no pods any more. */
+  leasedAddresses: bigint;
 }
 
 /** PoolHolder is a node that holds addresses of a pool. */
@@ -1303,6 +1305,7 @@ function createBaseDeletePoolResponse(): DeletePoolResponse {
     holders: [],
     releasedAddresses: 0n,
     unreadableRecord: "",
+    leasedAddresses: 0n,
   };
 }
 
@@ -1340,6 +1343,12 @@ export const DeletePoolResponse: MessageFns<DeletePoolResponse> = {
     }
     if (message.unreadableRecord !== "") {
       writer.uint32(58).string(message.unreadableRecord);
+    }
+    if (message.leasedAddresses !== 0n) {
+      if (BigInt.asUintN(64, message.leasedAddresses) !== message.leasedAddresses) {
+        throw new globalThis.Error("value provided for field message.leasedAddresses of type uint64 too large");
+      }
+      writer.uint32(64).uint64(message.leasedAddresses);
     }
     return writer;
   },
@@ -1413,6 +1422,14 @@ export const DeletePoolResponse: MessageFns<DeletePoolResponse> = {
             message.unreadableRecord = reader.string();
             continue;
           }
+          case 8: {
+            if (tag !== 64) {
+              break;
+            }
+
+            message.leasedAddresses = reader.uint64() as bigint;
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1445,6 +1462,9 @@ export const DeletePoolResponse: MessageFns<DeletePoolResponse> = {
       ? BigInt(object.releasedAddresses)
       : 0n;
     message.unreadableRecord = object.unreadableRecord ?? "";
+    message.leasedAddresses = (object.leasedAddresses !== undefined && object.leasedAddresses !== null)
+      ? BigInt(object.leasedAddresses)
+      : 0n;
     return message;
   },
 };
