@@ -7,8 +7,9 @@ import { inconsistencies, readAll } from '../engine/testing/consistency.js';
 import { MemoryStore } from '../engine/testing/memory-store.js';
 import { forever, keys } from '../engine/testing/stores.js';
 import { checkPool } from '../pools/rules.js';
+import { assignment } from '../testing/allocations.js';
 import { startIpam, type StartedIpam } from '../testing/ipam.js';
-import { foreignRecord, NOW_MS, request } from '../testing/records.js';
+import { foreignRecord, host, NOW_MS, request } from '../testing/records.js';
 import { ControllerEvents } from './controller-events.js';
 import { PodCleanup, type PodCleanupOptions } from './pod-cleanup.js';
 
@@ -103,6 +104,17 @@ async function holders(): Promise<string[]> {
 
 const lines = (): string[] => started.lines.map((line) => JSON.parse(line).msg);
 const count = (text: string): number => lines().filter((line) => line.includes(text)).length;
+
+test('leased addresses stay, although no pod has them', async () => {
+  const leased = { owner: host('n1'), attributes: { type: 'podwireLease', 'boot-id': 'b' } };
+  await started.ipam.assignments.assign(assignment('podwire-lease.n1', leased), forever);
+  await add('gone');
+  remove('gone');
+  await sweeps(2 * GRACE_MS);
+  expect(await holders()).toEqual([]);
+  const query = { handleId: 'podwire-lease.n1', after: undefined, limit: 10 };
+  expect((await started.ipam.handles.addresses(query, forever)).items).toHaveLength(1);
+});
 
 describe('the address of a pod that was deleted', () => {
   test('is released after the grace period, and no other', async () => {
