@@ -30,7 +30,7 @@ function leasedBlock(cidr: string, owner: string, nodes: readonly string[]): Blo
 }
 
 function explain(records: readonly RecordValue[], rest: Partial<AllocationRequest> = {}): ExplainedAllocation {
-  const view = new TestView([nodeRecord('n1'), ...records]);
+  const view = new TestView([...['n1', 'n2', 'n3'].map((name) => nodeRecord(name)), ...records]);
   return explainAllocation(view, { request: request('c1', rest), nowMs: NOW_MS, maxBlocksCount: 9 });
 }
 
@@ -61,6 +61,20 @@ test('no lease is recalled while an address is free', () => {
   const { refusal, families } = explain([POOL, ...OF_N2]);
   expect(refusal).toBeUndefined();
   expect(families).toMatchObject([{ recall: [], grant: { origin: 'claimed' } }]);
+});
+
+test.each<[string, readonly RecordValue[]]>([
+  ['is not registered', claimedBlock(leasedBlock('10.0.0.4/30', 'n2', ['gone']))],
+  [
+    'is being deleted',
+    [...claimedBlock(leasedBlock('10.0.0.4/30', 'n2', ['n4'])), nodeRecord('n4', { deletionTimeMs: NOW_MS })],
+  ],
+])('a lease of a node that %s is not recalled', (_, records) => {
+  expect(explain([POOL, ...FULL, ...records]).refusal).toMatchObject({
+    code: 'POOLS_EXHAUSTED',
+    message: expect.stringContaining('1 leased by nodes)'),
+  });
+  expect(explain([POOL, ...records], { addresses: [prefix('10.0.0.4/32')] }).refusal?.code).toBe('ADDRESS_IN_USE');
 });
 
 test.each<[string, readonly RecordValue[], string]>([

@@ -13,7 +13,7 @@ import { isLease } from '../records/lease.js';
 import type { View } from '../records/view.js';
 import { allocationOf } from './addresses.js';
 import { allocate, demandOf, policyInputOf, type Allocation, type AllocationInput } from './allocate.js';
-import { explainDemand, isUsable, type PoolExplanation } from './refusal.js';
+import { explainDemand, isRecallable, isUsable, type PoolExplanation } from './refusal.js';
 
 /** An address that an allocation would return: a new one, or a held one. */
 interface ExplainedGrant {
@@ -99,11 +99,12 @@ function recallFor(
   return leases.length > 0 ? leases : undefined;
 }
 
-/** The lease of a requested address; empty if it is not leased, or lies in a block that the node may not use. */
+/** The lease of a requested address; empty if it is not leased, cannot be recalled, or is of a block out of reach. */
 function leaseOf(view: View, demand: Demand, address: Address): NodeLeases[] {
   const held = allocationOf(view, address);
   if (!held || !isLease(held.attributes) || !isUsable(beginSearch(view, demand, []), held.block)) return [];
-  return [{ nodeName: holderOf(held.attributes).nodeName, count: 1 }];
+  const { nodeName } = holderOf(held.attributes);
+  return isRecallable(view, nodeName) ? [{ nodeName, count: 1 }] : [];
 }
 
 function verdictsOf(view: View, { request }: AllocationInput): readonly RequestVerdict[] {

@@ -131,11 +131,18 @@ function explainPool(
   return { pool, skipReason, blocks: explanations, more, noClaim: reason, remedy: claimRemedy, recallable, usage };
 }
 
-/** The unbound leases of a pool that the demand could use if they were free. */
+/** The unbound leases of a pool that the demand could use once their nodes return them. */
 function recallableLeases(search: Search, { prefix }: Pool): NodeLeases[] {
   const { view, reserved } = search;
   const usable = [...view.blocksIn(prefix)].filter((block) => isUsable(search, block));
-  return sumLeases(usable.map((block) => leasesIn(block, reserved)));
+  const lists = usable.map((block) => leasesIn(block, reserved));
+  return sumLeases(lists).filter(({ nodeName }) => isRecallable(view, nodeName));
+}
+
+/** Whether a node returns its leases when they are recalled: it is registered, and not being deleted. */
+export function isRecallable(view: View, nodeName: string): boolean {
+  const node = view.node(nodeName);
+  return node !== undefined && node.deletionTimeMs === undefined;
 }
 
 /** Whether the demand's owner may use a block's free addresses: its own, or one that it may borrow from. */

@@ -16,7 +16,7 @@ it('names node and boot in the attributes of a lease', () => {
 it('distinguishes leases from other allocations', () => {
   expect(leaseHandle('a.b')).toBe('podwire-lease.a.b');
   for (const handleId of [undefined, 'k8s-pod-network.0123', 'podwire-leased.node-1', 'my.podwire-lease.node-1'])
-    expect(isLease({ handleId })).toBe(false);
+    expect(isLease({ handleId, owner: {} })).toBe(false);
   expect(leaseBootId({ owner: {} })).toBe('');
 });
 
@@ -24,5 +24,6 @@ it('distinguishes the leases of a node from those of others, and from an attachm
   const attributes = leaseAttributes({ nodeName: 'node-1', bootId: 'b1', nowMs: 0 });
   expect(isLeaseOf('node-1')(attributes)).toBe(true);
   expect(isLeaseOf('node-2')(attributes)).toBe(false);
-  expect(isLeaseOf('node-1')({ ...attributes, owner: { network: 'podwire-lease', interface: 'eth0' } })).toBe(false);
+  const attached = { ...attributes, owner: { network: 'podwire-lease', interface: 'eth0' } };
+  expect([isLease(attached), isLeaseOf('node-1')(attached)]).toEqual([false, false]);
 });

@@ -13,18 +13,18 @@ export function leaseHandle(nodeName: string): string {
   return `${HANDLE_PREFIX}${nodeName}`;
 }
 
-/** Whether an allocation is an unbound lease of any node. */
-export function isLease({ handleId }: Pick<AllocationAttributes, 'handleId'>): boolean {
-  return handleId?.startsWith(HANDLE_PREFIX) === true;
-}
-
 /**
- * Whether an allocation is an unbound lease of a node. An attachment may have the same handle: that of a container
+ * Whether an allocation is an unbound lease of any node. An attachment may have the same handle: that of a container
  * called like the node, on a network `podwire-lease`.
  */
+export function isLease({ handleId, owner }: Pick<AllocationAttributes, 'handleId' | 'owner'>): boolean {
+  return handleId?.startsWith(HANDLE_PREFIX) === true && owner.interface === undefined;
+}
+
+/** Whether an allocation is an unbound lease of one node. */
 export function isLeaseOf(nodeName: string): (attributes: AllocationAttributes) => boolean {
   const handle = leaseHandle(nodeName);
-  return ({ handleId, owner }) => handleId === handle && owner.interface === undefined;
+  return (attributes) => attributes.handleId === handle && isLease(attributes);
 }
 
 interface LeaseHolder {
