@@ -112,6 +112,33 @@ export const second = (id: string, pod: string): Operation =>
     return String(holder.alternateOwner?.pod);
   });
 
+/** The lease of an address of the first block, by its place: see `LEASES`. */
+const leaseAt = (ordinal: number) => ({
+  address: addressAt(prefix('10.0.0.0/30'), ordinal),
+  sequenceNumber: BigInt(NOW_MS) * 1_000_000n + BigInt(ordinal),
+});
+
+export const bind = (id: string, ordinal: number): Operation =>
+  operation(`bind lease ${ordinal} to ${id}`, async (ipam) => {
+    const binding = { attachment: attachment(id), pod: POD, netns: undefined, attachedAtMs: NOW_MS };
+    const results = await ipam.leases.bind('n1', [{ ...binding, addresses: [leaseAt(ordinal)] }], forever);
+    return results.map((each) => (each.ok ? 'bound' : each.refusal.code)).join();
+  });
+
+/** @param id - the attachment that had it, bound or not */
+export const giveBack = (ordinal: number, id?: string): Operation =>
+  operation(`return lease ${ordinal}${id === undefined ? '' : ` of ${id}`}`, async (ipam) => {
+    const use = id === undefined ? undefined : { attachment: attachment(id), netns: undefined, detachedAtMs: NOW_MS };
+    const results = await ipam.leases.giveBack('n1', [{ allocation: leaseAt(ordinal), use }], forever);
+    return results.map(({ state }) => state).join();
+  });
+
+/** Frees the leases of the former boot. */
+export const reboot = operation('reboot n1', async (ipam) => {
+  const { leases } = await ipam.leases.lease({ nodeName: 'n1', bootId: 'b2', family: 4, count: 0 }, forever);
+  return leases.map(({ address }) => formatPrefix(address)).join();
+});
+
 /** For JSON, which has no such numbers. */
 const text64 = (_key: string, value: unknown): unknown => (typeof value === 'bigint' ? undefined : value);
 

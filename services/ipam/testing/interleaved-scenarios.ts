@@ -1,16 +1,21 @@
 import { addressAt } from '@podwire/shared/net/prefix';
 
+import { takeOrdinals } from '../records/block.js';
+import { leaseAttributes, leaseHandle } from '../records/lease.js';
 import type { RecordValue } from '../records/view.js';
 import {
   allocate,
+  bind,
   claim,
   createPool,
   deleteNode,
   deletePool,
   endTunnel,
+  giveBack,
   makeStrict,
   note,
   POD,
+  reboot,
   release,
   releaseHandle,
   releaseSecond,
@@ -20,7 +25,7 @@ import {
   tunnel,
   type Operation,
 } from './interleaved-operations.js';
-import { affinity, attachment, block, claimedBlock, NOW_MS, prefix } from './records.js';
+import { affinity, attachment, block, claimedBlock, nodeRecord, NOW_MS, prefix } from './records.js';
 
 export interface Scenario {
   readonly name: string;
@@ -47,6 +52,18 @@ const FULL = [given('c7', 'n2', 2), given('c8', 'n2', 3)];
 const LENDING = [...FULL, given('c3', 'n3')];
 /** The first one is empty, and was claimed by another node long enough ago to be reclaimed. */
 const IDLE = claimedBlock(block('10.0.0.0/31', 'n9', { claimTimeMs: NOW_MS - 3_600_000 }));
+/** The first block, both addresses of which node n1 leases. */
+const LEASES: readonly RecordValue[] = [
+  ...claimedBlock(
+    [0, 1].reduce(
+      (leased, ordinal) =>
+        takeOrdinals(leased, [ordinal], leaseAttributes({ nodeName: 'n1', bootId: 'b1', nowMs: NOW_MS })),
+      block('10.0.0.0/31', 'n1'),
+    ),
+  ),
+  { kind: 'handle', value: { id: leaseHandle('n1'), blocks: new Map([['10.0.0.0/31', 2]]) } },
+  nodeRecord('n1'),
+];
 const owner = allocate('c9', { nodeName: 'n9' });
 const lender = allocate('c5', { nodeName: 'n3' });
 const six = createPool('six', 'fd00::/126');
@@ -183,6 +200,47 @@ export const SCENARIOS: readonly Scenario[] = [
     name: 'a tunnel’s address that comes and goes, and a container',
     before: [one, tunnel('n1')],
     operations: [endTunnel('n1'), tunnel('n1'), two],
+  },
+  {
+    name: 'two leases are bound',
+    damage: LEASES,
+    operations: [bind('c1', 0), bind('c2', 1)],
+    isThorough: true,
+  },
+  { name: 'a lease is bound twice', damage: LEASES, operations: [bind('c1', 0), bind('c1', 0)] },
+  { name: 'a lease is bound to two attachments', damage: LEASES, operations: [bind('c1', 0), bind('c2', 0)] },
+  { name: 'two leases are bound to one attachment', damage: LEASES, operations: [bind('c1', 0), bind('c1', 1)] },
+  {
+    name: 'a lease is bound while it is returned unused',
+    damage: LEASES,
+    operations: [bind('c1', 0), giveBack(0)],
+    isThorough: true,
+  },
+  { name: 'a lease is bound while its pod ends', damage: LEASES, operations: [bind('c1', 0), giveBack(0, 'c1')] },
+  { name: 'a lease is bound while the node boots', damage: LEASES, operations: [bind('c1', 0), reboot] },
+  { name: 'a lease is bound while the node goes', damage: LEASES, operations: [bind('c1', 0), deleteNode('n1')] },
+  { name: 'a lease is bound while the pool goes', damage: LEASES, operations: [bind('c1', 0), deletePool('release')] },
+  {
+    name: 'a lease is bound while the attachment is released',
+    damage: LEASES,
+    operations: [bind('c1', 0), release('c1')],
+  },
+  {
+    name: 'a lease is bound while the attachment gets an address otherwise',
+    damage: LEASES,
+    operations: [bind('c1', 0), allocate('c1', { pod: POD })],
+  },
+  {
+    name: 'a lease that is returned goes to another while it is bound',
+    damage: LEASES,
+    operations: [bind('c1', 0), giveBack(0, 'c1'), { ...given('c2', 'n2', 0), isAtomic: false }],
+  },
+  { name: 'leases are returned while the node boots', damage: LEASES, operations: [giveBack(0), reboot] },
+  {
+    name: 'a lease is recalled and returned',
+    before: FULL,
+    damage: LEASES,
+    operations: [{ ...lender, isAtomic: false }, giveBack(0)],
   },
   {
     name: 'a pool, a node and an allocation',
