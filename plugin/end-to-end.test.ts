@@ -6,14 +6,14 @@ import process from 'node:process';
 
 import { hostInterfaceName } from '@podwire/shared/attachment/names';
 import { Failure } from '@podwire/shared/failure/failure';
+import { Peer } from '@podwire/shared/rpc/client';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
 import { propagateTraces } from '@podwire/shared/telemetry/telemetry';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 
-import { startPlugin } from './service.js';
-import { readPluginSettings } from './settings.js';
-import { CONFIG, ENVIRONMENT, NOTHING, Plugin, recordingLog } from './testing/plugin.js';
+import { startPlugin, type PluginDeps } from './service.js';
+import { CONFIG, ENVIRONMENT, NOTHING, Plugin, recordingLog, settingsIn } from './testing/plugin.js';
 
 const SHIM_FOLDER = join(import.meta.dirname, 'shim');
 const SHIM = join(SHIM_FOLDER, 'build', 'podwire');
@@ -27,6 +27,8 @@ let resident: Running;
 let start: () => Promise<Running>;
 let socket: string;
 let record: ReturnType<typeof recordingLog>;
+let ipam: Peer;
+let deps: PluginDeps;
 
 const ip = (...args: string[]) => execFileSync('ip', args, { stdio: 'pipe' });
 
@@ -44,28 +46,21 @@ beforeEach(async () => {
   services = await new Plugin().start();
   socket = join(services.folder, 'run', 'cni.sock');
   record = recordingLog();
-  const settings = readPluginSettings(
-    {
-      PODWIRE_PLUGIN_SOCKET: socket,
-      PODWIRE_PLUGIN_STATE_DIRECTORY: join(services.folder, 'journal'),
-      PODWIRE_PLUGIN_DRAIN_TIMEOUT_MS: '1500',
-      PODWIRE_PLUGIN_IPAM_ADDRESS: services.address('ipam'),
-      PODWIRE_PLUGIN_DATAPLANE_ADDRESS: services.address('dataplane'),
-    },
-    'Node-1',
-  );
-  start = () =>
-    startPlugin(settings, {
-      log: record.log,
-      clock: systemClock,
-      random: Math.random,
-      pid: process.pid,
-    });
+  ipam = new Peer('podwire-ipam', services.address());
+  deps = {
+    log: record.log,
+    clock: systemClock,
+    random: Math.random,
+    ipam,
+    dataplane: services.options.tools.dataplane,
+  };
+  start = () => startPlugin(settingsIn(services.folder), deps);
   resident = await start();
 });
 
 afterEach(async () => {
   await resident.stop();
+  ipam.close();
   await services.end();
 });
 
@@ -215,7 +210,7 @@ describe('the resident', () => {
     const { exitCode, stdout } = await adding;
     expect([exitCode, JSON.parse(stdout)]).toMatchObject([
       1,
-      { code: 11, msg: expect.stringContaining('podwire-plugin is stopping') },
+      { code: 11, msg: expect.stringContaining('podwire-node is stopping') },
     ]);
     letGo();
     resident = await start();
@@ -235,7 +230,7 @@ describe('the resident', () => {
     expect(deleted).toMatchObject({ exitCode: 1, stderr: '' });
     expect(JSON.parse(deleted.stdout)).toMatchObject({
       code: 11,
-      msg: expect.stringContaining('podwire-plugin is stopping'),
+      msg: expect.stringContaining('podwire-node is stopping'),
     });
     expect(record.lines().map(({ msg }) => msg)).toContainEqual(expect.stringContaining('is lost with this process'));
     letGo();
@@ -258,68 +253,25 @@ describe('the resident', () => {
     expect(warnings).toEqual([]);
   });
 
-  test('leaves a DEL stored while it stops to the next process, which starts after it', async () => {
+  test('leaves a DEL stored while it stops to the next process', async () => {
     await shim('ADD');
     const letGo = services.script.hold('DetachPod');
     const deleting = shim('DEL');
     await services.script.untilCalled('DetachPod');
-    // The lock is held as long as the first process lives.
-    for (let count = 0; count < 2; count++)
-      services.script.failNext('DetachPod', new Failure('KERNEL_REFUSED', 'the kernel refuses'));
+    services.script.failNext('DetachPod', new Failure('KERNEL_REFUSED', 'the kernel refuses'));
     const stopped = resident.stop();
     await expect.poll(() => existsSync(socket)).toBe(false);
-    const next = start();
-    await Promise.race([next, new Promise((resolve) => setTimeout(resolve, 500))]);
     letGo();
     expect(await deleting).toMatchObject({ exitCode: 0 });
     await stopped;
-    resident = await next;
+    resident = await start();
     await expect.poll(() => services.state(), { timeout: 40_000 }).toBe(NOTHING);
   });
 
-  test('starts with a journal that can be neither read nor locked, and logs that', async () => {
+  test('refuses a file in the place of its socket', async () => {
     const file = join(services.folder, 'file');
     writeFileSync(file, '');
-    const places = {
-      PODWIRE_PLUGIN_SOCKET: join(services.folder, 'run', 'b.sock'),
-      PODWIRE_PLUGIN_STATE_DIRECTORY: file,
-    };
-    const deps = { log: record.log, clock: systemClock, random: Math.random, pid: 1 };
-    const other = await startPlugin(readPluginSettings(places, 'node-1'), deps);
-    expect(record.lines().map(({ msg }) => msg)).toContain(
-      'the journal cannot be locked: another plugin that uses it would not be detected',
-    );
-    await other.stop();
-  });
-
-  test('waits for the plugin at its socket without touching its journal, and refuses a file in its place', async () => {
-    const stopping = new AbortController();
-    const startAt = (path: string, directory: string, stopped: AbortSignal) =>
-      startPlugin(
-        readPluginSettings({ PODWIRE_PLUGIN_SOCKET: path, PODWIRE_PLUGIN_STATE_DIRECTORY: directory }, 'node-1'),
-        {
-          log: record.log,
-          clock: systemClock,
-          random: Math.random,
-          pid: process.pid,
-          stopped,
-        },
-      );
-    // The journal belongs to the running plugin: nothing is set aside, and no temporary file is removed.
-    const journal = join(services.folder, 'journal');
-    const entries = ['spoilt.json', 'new.json.writing'].map((name) => join(journal, name));
-    for (const entry of entries) writeFileSync(entry, '{');
-    const successor = startAt(socket, journal, stopping.signal).catch((error: unknown) => error);
-    await expect
-      .poll(() => record.lines().map(({ msg }) => msg))
-      .toContainEqual(expect.stringContaining('waiting until it ends'));
-    stopping.abort();
-    expect(await successor).toMatchObject({ code: 'CANCELLED' });
-    expect(entries.filter((entry) => !existsSync(entry))).toEqual([]);
-    const file = join(services.folder, 'file');
-    writeFileSync(file, '');
-    const { signal } = new AbortController();
-    const other = startAt(file, join(services.folder, 'other-journal'), signal);
+    const other = startPlugin(settingsIn(services.folder, { cniSocket: file }), deps);
     await expect(other).rejects.toMatchObject({ code: 'INVALID_SETTINGS' });
   });
 });

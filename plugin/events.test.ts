@@ -11,10 +11,10 @@ test('the log has the time since the start of the shim, and of each phase', () =
   const wait = duration.recorder.begin('attachment queue', 'queue');
   clock.advance(200);
   duration.recorder.end(wait);
-  const call = duration.recorder.begin('podwire-dataplane ListPods', 'rpc');
+  const call = duration.recorder.begin('podwire-node ListPods', 'rpc');
   clock.advance(20);
   const timing = {
-    name: 'podwire-dataplane',
+    name: 'podwire-node',
     phase: 'dataplane',
     sentMs: 203,
     text: '15000;kernel,batch,0,5000,0',

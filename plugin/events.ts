@@ -114,7 +114,7 @@ export function requireCompatibleShim(
 ): void {
   const fault = releaseFault(RELEASE, shimRelease);
   if (fault === undefined || command === 'VERSION') return;
-  const message = `podwire-plugin ${fault}: the caller is the shim in CNI_PATH; replace it with "podwire install" of the plugin's release`;
+  const message = `podwire-node ${fault}: the caller is the shim in CNI_PATH; replace it with "podwire install" of the plugin's release`;
   if (command === 'DEL') {
     onceLogger.warnShimRelease(message);
     return;

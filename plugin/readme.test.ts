@@ -6,7 +6,6 @@ import { expect, test } from 'vitest';
 
 import { readAttachConfig } from './cni/config.js';
 import { INSTALL_SETTINGS } from './install/settings.js';
-import { pluginSettings } from './settings.js';
 
 const read = (name: string) => readFileSync(join(import.meta.dirname, name), 'utf8');
 
@@ -21,11 +20,6 @@ function rows(heading: string, cellsCount = 2): string[][] {
       .map((cell) => cell.trim().replaceAll('`', '')),
   );
 }
-
-test('the README lists every setting with its default', () => {
-  const settings = Object.values(pluginSettings("the host's name in lower case"));
-  expect(rows('Settings')).toEqual(settings.map((setting) => [setting.variable, setting.default]));
-});
 
 test('the README lists every setting of the installer as its help does', () => {
   const settings = Object.values(INSTALL_SETTINGS);

@@ -40,7 +40,7 @@ test('an ADD is listed with its pod, addresses and intervals, and a failed one w
       { name: 'shim', phase: 'shim', startMs: 0, durationMs: 2, depth: 0 },
       expect.objectContaining({ name: 'attachment queue', phase: 'queue', depth: 0 }),
       expect.objectContaining({ name: 'podwire-ipam Allocate', phase: 'rpc', depth: 0 }),
-      expect.objectContaining({ name: 'podwire-dataplane AttachPod', phase: 'rpc', depth: 0 }),
+      expect.objectContaining({ name: 'dataplane AttachPod', phase: 'dataplane', depth: 0 }),
     ]),
   );
   expect(failed).toMatchObject({

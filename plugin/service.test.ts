@@ -33,7 +33,7 @@ test('a process without descriptors rejects calls with the reason, logged once, 
   expect(JSON.parse(text)).toEqual({
     codes: ['UNREACHABLE', 'UNREACHABLE', null],
     logged: [
-      expect.stringMatching(/^calls are rejected: podwire-plugin has no file descriptor left \(EMFILE\)/),
+      expect.stringMatching(/^calls are rejected: podwire-node has no file descriptor left \(EMFILE\)/),
       'file descriptors are available again',
     ],
   });

@@ -4,23 +4,19 @@ import { dirname, join } from 'node:path';
 
 import { Failure } from '@podwire/shared/failure/failure';
 import { tracedMessage } from '@podwire/shared/failure/status';
-import { Peer } from '@podwire/shared/rpc/client';
-import { UNIX } from '@podwire/shared/rpc/listen';
-import { acquireExclusive } from '@podwire/shared/rpc/exclusive';
+import type { Peer } from '@podwire/shared/rpc/client';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { wallClockNs } from '@podwire/shared/runtime/wall-clock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
 import type { Logger } from '@podwire/shared/runtime/log';
 import { readProcessRelease } from '@podwire/shared/runtime/process-release';
-import type { StopTelemetry } from '@podwire/shared/telemetry/telemetry';
-import { ipamTls } from '@podwire/shared/tls/certificate-source';
 import { counter } from '@podwire/shared/telemetry/instruments';
 
 import { IpamCircuitBreaker } from './addresses/ipam-plugin.js';
 import { ProviderHistory } from './addresses/provider-history.js';
-import { dataplaneClient } from './clients/dataplane.js';
+import type { Dataplane } from './clients/clients.js';
 import { ipamClient } from './clients/ipam.js';
-import { dataplaneUpkeep, ipamUpkeep } from './clients/upkeep.js';
+import { ipamUpkeep } from './clients/upkeep.js';
 import type { Tools } from './commands/context.js';
 import { ReadinessEvents } from './commands/readiness-events.js';
 import { Readiness } from './commands/readiness.js';
@@ -56,68 +52,23 @@ export interface PluginDeps {
   readonly clock: Clock;
   /** A number from 0 (included) to 1 (excluded). */
   readonly random: () => number;
-  /** Fires on SIGTERM. */
-  readonly stopped?: AbortSignal;
-  /** For the error of another process that finds the journal locked. */
-  readonly pid: number;
-  /**
-   * Called once no other process of this program runs, as its port for metrics is free from then on. What it returns is
-   * called before another one may take over. Default: no telemetry.
-   */
-  readonly startTelemetry?: () => Promise<StopTelemetry>;
+  /** podwire-ipam. It need not run yet. */
+  readonly ipam: Peer;
+  /** The node's dataplane, which serves until the plugin has stopped. */
+  readonly dataplane: Dataplane;
 }
 
 /**
- * Starts the resident plugin. The services need not run yet.
- * @throws Failure INVALID_SETTINGS when another plugin uses the socket or the journal, or the socket cannot be created
+ * Starts the server of the CNI commands. No other process uses its socket and its journal.
+ * @throws Failure INVALID_SETTINGS when the socket cannot be created
  */
 export async function startPlugin(settings: PluginSettings, deps: PluginDeps): Promise<Running> {
-  // Take the lock before reading the journal: entries that another process still writes would be missed.
-  const lock = await acquireExclusive({
-    program: 'podwire-plugin',
-    settings: 'PODWIRE_PLUGIN_SOCKET and PODWIRE_PLUGIN_STATE_DIRECTORY',
-    addresses: [UNIX + settings.socket],
-    stateDirectory: settings.stateDirectory,
-    owner: String(deps.pid),
-    clock: deps.clock,
-    signal: deps.stopped,
-    onWait: (message) => deps.log.info(message),
-    // Start anyway: pods must be deletable on a node whose disk is full or read-only.
-    onUnlockable: (failure) =>
-      deps.log.warn(
-        { err: failure },
-        'the journal cannot be locked: another plugin that uses it would not be detected',
-      ),
-  });
-  let stopTelemetry: StopTelemetry | undefined;
-  const end = async (): Promise<void> => {
-    await stopTelemetry?.();
-    lock.release();
-  };
-  try {
-    stopTelemetry = await deps.startTelemetry?.();
-    const plugin = await serve(settings, deps);
-    return { stop: () => plugin.stop().finally(end) };
-  } catch (error) {
-    await end();
-    throw error;
-  }
-}
-
-async function serve(settings: PluginSettings, deps: PluginDeps): Promise<Running> {
   const { log, clock } = deps;
-  const ipam = new Peer('podwire-ipam', settings.ipamAddress, { tls: ipamTls(settings.ipamTls, { clock, log }) });
-  const dataplane = new Peer('podwire-dataplane', settings.dataplaneAddress);
   const ending = new AbortController();
   // Each DEL in flight adds a listener; without this, Node.js warns of a leak above ten.
   setMaxListeners(0, ending.signal);
   const stopping = new AbortController();
-  const tools = makeTools(settings, deps, {
-    ipam,
-    dataplane,
-    ending: ending.signal,
-    stopping: stopping.signal,
-  });
+  const tools = makeTools(settings, deps, { ending: ending.signal, stopping: stopping.signal });
   const queue = new AttachmentQueue(clock);
   const replay = makeReplay(tools, queue, deps);
   // Read the journal before the socket exists: an ADD must know the pending releases.
@@ -129,7 +80,7 @@ async function serve(settings: PluginSettings, deps: PluginDeps): Promise<Runnin
   const options: RunOptions = { tools, queue, timeoutMs: timeoutsOf(settings), readiness, events, recent };
   const fdLimit = new FdLimit(log);
   const server = new CniServer({
-    path: settings.socket,
+    path: settings.cniSocket,
     log,
     clock,
     run: (request) => run(request, options),
@@ -140,7 +91,7 @@ async function serve(settings: PluginSettings, deps: PluginDeps): Promise<Runnin
     drainTimeoutMs: settings.drainTimeoutMs,
     shortage: () => fdLimit.shortage(),
     onDrained() {
-      ending.abort(new Failure('CANCELLED', 'podwire-plugin is stopping'));
+      ending.abort(new Failure('CANCELLED', 'podwire-node is stopping'));
       // Queued commands wait for the replay's entries, and API calls for its rounds.
       void replay.stop();
     },
@@ -155,8 +106,6 @@ async function serve(settings: PluginSettings, deps: PluginDeps): Promise<Runnin
       await Promise.all([lease.stop(), readiness.stop()]);
       await replay.stop();
       await tools.journal.close();
-      ipam.close();
-      dataplane.close();
     },
   };
 }
@@ -170,25 +119,17 @@ function socketApi(tools: Tools, queue: AttachmentQueue, replay: Replay, recent:
   return { commands: () => recent.text(), journal: makeJournalApi(tools, queue, replay) };
 }
 
-interface Connections {
-  readonly ipam: Peer;
-  readonly dataplane: Peer;
-  readonly ending: AbortSignal;
-  readonly stopping: AbortSignal;
-}
-
 function makeTools(
   settings: PluginSettings,
-  { log, clock, random }: PluginDeps,
-  { ending, stopping, ...peers }: Connections,
+  { log, clock, random, ipam: peer, dataplane }: PluginDeps,
+  signals: Pick<Tools, 'ending' | 'stopping'>,
 ): Tools {
-  const ipam = { peer: peers.ipam, clock, random };
-  const dataplane = { peer: peers.dataplane, clock, random };
+  const ipam = { peer, clock, random };
   const netns = nodeNetnsReader();
   return {
     ipam: ipamClient(ipam),
-    dataplane: dataplaneClient(dataplane),
-    upkeep: { ipam: ipamUpkeep(ipam), dataplane: dataplaneUpkeep(dataplane) },
+    dataplane,
+    upkeep: ipamUpkeep(ipam),
     journal: new Journal({
       store: new DirectoryJournalStore(settings.stateDirectory),
       maxEntriesCount: settings.journalMaxEntriesCount,
@@ -209,8 +150,7 @@ function makeTools(
     onceLogger: new OnceLogger(log),
     cleanUpTimeoutMs: settings.cleanUpTimeoutMs,
     delServiceTimeoutMs: settings.delServiceTimeoutMs,
-    stopping,
-    ending,
+    ...signals,
   };
 }
 
@@ -221,7 +161,7 @@ interface ReadinessParts {
 
 async function makeReadiness(settings: PluginSettings, tools: Tools): Promise<ReadinessParts> {
   const { clock, log, netns } = tools;
-  const path = join(dirname(settings.socket), READY_FILE);
+  const path = join(dirname(settings.cniSocket), READY_FILE);
   const record = new ReadinessRecord({ path, bootId: netns.boot.id, log });
   await record.load();
   const rest = { record, events: new ReadinessEvents(log), isStrict: settings.strictStatus };
@@ -289,7 +229,7 @@ export class FdLimit {
     this.#rejected.add(1);
     const failure = new Failure(
       'UNREACHABLE',
-      `podwire-plugin has no file descriptor left (${fault}): repeat the call; if that persists, raise its limit (LimitNOFILE of systemd, ulimit -n) and restart it`,
+      `podwire-node has no file descriptor left (${fault}): repeat the call; if that persists, raise its limit (LimitNOFILE of systemd, ulimit -n) and restart it`,
     );
     if (!this.#isShort) this.#log.error({ err: failure }, `calls are rejected: ${failure.message}`);
     this.#isShort = true;

@@ -48,7 +48,7 @@ describe('the trace of an ADD', () => {
     expect(children).toEqual([
       'podwire.plugin.queue_wait',
       'podwire.ipam.v1.AddressService/Allocate',
-      'podwire.dataplane.v1.PodService/AttachPod',
+      'podwire.dataplane.attach',
     ]);
   });
 
@@ -79,7 +79,7 @@ describe('the trace of an ADD', () => {
   });
 
   test('has an event for each repeated call', async () => {
-    plugin.script.failNext('AttachPod', new Failure('UNREACHABLE', 'restarting'));
+    plugin.script.failNext('Allocate', new Failure('UNREACHABLE', 'restarting'));
     expect(await plugin.run('ADD')).toMatchObject({ exitCode: 0 });
     expect(tracer.named('CNI ADD')).toMatchObject([{ events: ['podwire.retry'] }]);
   });
@@ -92,7 +92,7 @@ describe('the trace of an ADD', () => {
   });
 });
 
-test('the journal logs the trace under which a service’s log has its subject', async () => {
+test('the journal logs the trace under which the log has its subject', async () => {
   plugin.script.failNext('DetachPod', new Error('a defect'));
   const attempt = plugin.script.hold('DetachPod');
   const deleting = plugin.run('DEL', { rest: { traceContext: TRACE_CONTEXT } });
@@ -100,7 +100,7 @@ test('the journal logs the trace under which a service’s log has its subject',
   attempt();
   await deleting;
   const { msg } = plugin.record.lines().find(({ todo }) => todo === 'detach-and-release') ?? {};
-  expect(msg).toMatch(new RegExp(`is pending: internal error: .*log under trace ${TRACE_ID}$`));
+  expect(msg).toMatch(new RegExp(`is pending: internal error: .*log of podwire-node under trace ${TRACE_ID}$`));
 });
 
 test.each(['DEL', 'CHECK', 'GC', 'STATUS', 'VERSION'])('%s has its own span', async (command) => {

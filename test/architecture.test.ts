@@ -338,12 +338,7 @@ describe('names and sizes', () => {
 
   test('there is a main.ts for each process', () => {
     const mains = code.filter((file) => /^(services\/[a-z]+|plugin)\/main\.ts$/.test(file));
-    expect(mains).toEqual([
-      'plugin/main.ts',
-      'services/ctl/main.ts',
-      'services/dataplane/main.ts',
-      'services/ipam/main.ts',
-    ]);
+    expect(mains).toEqual(['services/ctl/main.ts', 'services/ipam/main.ts', 'services/node/main.ts']);
   });
 });
 

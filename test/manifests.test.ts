@@ -3,10 +3,9 @@ import { join } from 'node:path';
 
 import { parseCommandLine } from '@podwire/ctl/command-line/program';
 import { VERBS } from '@podwire/ctl/verbs';
-import { dataplaneSettings } from '@podwire/dataplane/config';
 import { SETTINGS as IPAM_SETTINGS } from '@podwire/ipam/config';
+import { nodeSettings } from '@podwire/node/settings';
 import { INSTALL_SETTINGS } from '@podwire/plugin/install/settings';
-import { pluginSettings } from '@podwire/plugin/settings';
 import { describe, expect, test } from 'vitest';
 import { parse, parseAllDocuments } from 'yaml';
 import { z } from 'zod';
@@ -249,8 +248,7 @@ describe('the settings of the chart', () => {
   /** The variables that each program reads. */
   const DECLARED: Readonly<Record<string, readonly string[]>> = {
     'podwire-ipam': variablesOf(IPAM_SETTINGS),
-    'podwire-dataplane': variablesOf(dataplaneSettings('node-1')),
-    'podwire-plugin': variablesOf(pluginSettings('node-1')),
+    'podwire-node': variablesOf(nodeSettings('node-1')),
     podwire: variablesOf(INSTALL_SETTINGS),
   };
   const isOurs = (name: string) => name.startsWith('PODWIRE_');

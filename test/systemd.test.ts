@@ -14,12 +14,11 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
 import { Fakes } from '@podwire/ctl/testing/ctl';
-import { dataplaneSettings, readConfig as readDataplaneConfig } from '@podwire/dataplane/config';
 import { SETTINGS as IPAM_SETTINGS } from '@podwire/ipam/config';
 import type { RunningService } from '@podwire/ipam/service';
 import { clientLimits, Place } from '@podwire/ipam/testing/service';
+import { nodeSettings, readNodeSettings } from '@podwire/node/settings';
 import { INSTALL_SETTINGS } from '@podwire/plugin/install/settings';
-import { pluginSettings, readPluginSettings } from '@podwire/plugin/settings';
 import { NodeServiceService, RegisterNodeRequest } from '@podwire/proto/podwire/ipam/v1/node';
 import { Peer } from '@podwire/shared/rpc/client';
 import { systemClock } from '@podwire/shared/runtime/clock';
@@ -120,8 +119,7 @@ describe('the units', () => {
 describe('the environment files', () => {
   const files = {
     'ipam.env': IPAM_SETTINGS,
-    'dataplane.env': dataplaneSettings('node-1'),
-    'plugin.env': pluginSettings('node-1'),
+    'node.env': nodeSettings('node-1'),
     'install.env': INSTALL_SETTINGS,
   };
 
@@ -204,8 +202,8 @@ describe('several hosts', () => {
   }
 
   test.each<[string, (env: Record<string, string>) => TlsFiles | undefined]>([
-    ['dataplane.env', (env) => readDataplaneConfig(env, 'node-2').ipamTls],
-    ['plugin.env', (env) => readPluginSettings(env, 'node-2').ipamTls],
+    ['dataplane.env', (env) => readNodeSettings(env, 'node-2').ipamTls],
+    ['plugin.env', (env) => readNodeSettings(env, 'node-2').ipamTls],
   ])('reach podwire-ipam with the README’s certificates and %s, each for its own node', async (name, files) => {
     const registerAs = register(name, files);
     await expect(registerAs('node-2')).resolves.toMatchObject({ node: { name: 'node-2' } });
@@ -220,7 +218,7 @@ describe('several hosts', () => {
     const examples = ['ipam.env', 'dataplane.env', 'plugin.env'].flatMap((name) =>
       assignmentsIn(name).map(([variable]) => variable),
     );
-    const settings = [IPAM_SETTINGS, dataplaneSettings('node-1'), pluginSettings('node-1')].flatMap(names);
+    const settings = [IPAM_SETTINGS, nodeSettings('node-1')].flatMap(names);
     expect(settings.length).toBeGreaterThanOrEqual(9);
     expect(settings.filter((variable) => !examples.includes(variable))).toEqual([]);
   });

@@ -6,7 +6,7 @@ const NEXT_STEP: Readonly<Record<string, string>> = {
   EPERM: 'the process needs CAP_NET_ADMIN and CAP_SYS_ADMIN (run it as root)',
   EACCES: 'the process needs CAP_NET_ADMIN (run it as root)',
   EROFS:
-    'mount /proc/sys read-write for this process, or select a writable mount of proc (PODWIRE_DATAPLANE_PROC_DIRECTORY)',
+    'mount /proc/sys read-write for this process, or select a writable mount of proc (PODWIRE_NODE_PROC_DIRECTORY)',
   EOPNOTSUPP: 'the kernel lacks this feature; load the module or use a kernel that has it',
   EINTR: 'the kernel changed during every attempt to list it; try again',
   ETIMEDOUT: 'the kernel did not answer in time; whether the change was made is unknown, read it back',

@@ -51,7 +51,7 @@ export interface AddressRequest {
 
 /** Dependencies of the providers in STATUS. */
 export interface StatusTools {
-  readonly upkeep: { readonly ipam: IpamUpkeep };
+  readonly upkeep: IpamUpkeep;
   readonly clock: Clock;
   readonly limits: Limits;
 }
@@ -86,7 +86,7 @@ export interface AddressProvider {
   /** The part of an ADD that fails with it; a plugin is a program, which each call starts. */
   readonly part: 'ipam' | 'ipam-plugin';
   /** Services that may have caused the timeout of an ADD that did not reach AttachPod. */
-  readonly services: readonly ('podwire-ipam' | 'podwire-dataplane')[];
+  readonly services: readonly ('podwire-ipam' | 'dataplane')[];
 
   /** @throws Failure DELEGATE_FAILED if its program is missing: the DEL after a failed ADD has nothing to release then */
   prepare(): void;

@@ -17,7 +17,7 @@ export const IPAM_ADDRESSES: AddressProvider = {
   name: 'podwire-ipam',
   source: {},
   part: 'ipam',
-  services: ['podwire-ipam', 'podwire-dataplane'],
+  services: ['podwire-ipam', 'dataplane'],
 
   prepare: () => undefined,
 
@@ -35,21 +35,21 @@ export const IPAM_ADDRESSES: AddressProvider = {
   },
 
   async release(attachment, held = [], { ipam, upkeep, limits }) {
-    if (held.length > 0) await upkeep.ipam.releaseHeld(attachment, held, limits);
+    if (held.length > 0) await upkeep.releaseHeld(attachment, held, limits);
     else await ipam.release(attachment, limits);
   },
 
   check: ({ attachment }, { ipam, limits }) => ipam.getEndpoint(attachment, limits),
 
   async collect({ network, nodeName, releaseGarbage }, tools) {
-    const endpoints = await tools.upkeep.ipam.endpointsOf({ nodeName, network }, tools.limits);
+    const endpoints = await tools.upkeep.endpointsOf({ nodeName, network }, tools.limits);
     const ofPods = endpoints.filter(({ attachment }) => !isGatewayHolder(attachment));
     await releaseGarbage(ofPods, ({ attachment, held }) => IPAM_ADDRESSES.release(attachment, held, tools));
   },
 
-  isServing: ({ upkeep, limits }) => upkeep.ipam.isServing(limits),
-  refusalOf: (pod, { upkeep, limits }) => upkeep.ipam.refusalOf(pod, limits),
-  unreachablePeer: ({ upkeep }) => upkeep.ipam.unreachablePeer(),
+  isServing: ({ upkeep, limits }) => upkeep.isServing(limits),
+  refusalOf: (pod, { upkeep, limits }) => upkeep.refusalOf(pod, limits),
+  unreachablePeer: ({ upkeep }) => upkeep.unreachablePeer(),
 };
 
 type IpamCall = Pick<AddressTools, 'ipam' | 'limits'>;

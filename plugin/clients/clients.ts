@@ -129,9 +129,22 @@ export interface Detachment {
   readonly netns?: string | undefined;
 }
 
-/** podwire-dataplane. Methods throw the service's Failure, or UNREACHABLE, DEADLINE_EXCEEDED or the signal's reason. */
+/** An attachment that could not be removed, and why. */
+export interface CollectionFailure {
+  readonly attachment: Attachment;
+  readonly message: string;
+}
+
+/** A pod wire of this node. */
+export interface NodeWire {
+  readonly attachment: Attachment;
+  /** Addresses that the node routes to it, without prefix length. */
+  readonly addresses: readonly string[];
+}
+
+/** The dataplane of this process. Methods throw its Failure, or DEADLINE_EXCEEDED or the signal's reason. */
 export interface Dataplane {
-  /** A failure of the service means that it rolled back; after a lost answer the outcome is unknown. */
+  /** A failure of the dataplane means that it rolled back; after a timeout or an abort the outcome is unknown. */
   attachPod(pod: DesiredPod, limits: Limits): Promise<Wire>;
   /** Detaching what is not attached succeeds. */
   detachPod(detachment: Detachment, limits: Limits): Promise<void>;
@@ -139,6 +152,15 @@ export interface Dataplane {
   checkPod(pod: DesiredPod, limits: Limits): Promise<Difference | undefined>;
   /** Whether the kernel holds a wire of the attachment. */
   isAttached(attachment: Attachment, limits: Limits): Promise<boolean>;
+  /** Removes the network's wires that are not in `valid`. Continues after a wire that cannot be removed. Idempotent. */
+  collectGarbage(
+    garbage: { readonly network: string; readonly valid: readonly Attachment[] },
+    limits: Limits,
+  ): Promise<readonly CollectionFailure[]>;
+  /** The wires of all networks in the kernel. */
+  wires(limits: Limits): Promise<readonly NodeWire[]>;
+  /** Whether the dataplane can wire pods. */
+  isServing(): boolean;
 }
 
 /** Identifies a network namespace uniquely over the lifetime of the node. */

@@ -20,11 +20,8 @@ export interface PeerOptions {
   readonly random: () => number;
 }
 
-/** Phase of the time that a call spends in a service. */
-const SERVICE_PHASES: Readonly<Record<string, Phase>> = {
-  'podwire-ipam': 'ipam',
-  'podwire-dataplane': 'dataplane',
-};
+/** Phase of the time that a call spends in podwire-ipam. */
+const SERVICE_PHASE: Phase = 'ipam';
 
 type Method<Request, Response> = Parameters<typeof Peer.prototype.call<Request, Response>>[0];
 
@@ -84,11 +81,9 @@ export class RetryingPeer {
 
   /** Limits of one attempt, whose time in the service is recorded inside the call's interval. */
   #timed({ recorder, ...limits }: Limits, interval: OpenInterval): CallLimits {
-    const { service } = this.#options.peer;
-    const phase = SERVICE_PHASES[service];
-    if (!recorder || !phase) return limits;
-    const sentMs = recorder.elapsedMs;
-    const onTiming = (text: string): void => recorder.addReturned(interval, { name: service, phase, sentMs, text });
+    if (!recorder) return limits;
+    const call = { name: this.#options.peer.service, phase: SERVICE_PHASE, sentMs: recorder.elapsedMs };
+    const onTiming = (text: string): void => recorder.addReturned(interval, { ...call, text });
     return { onTiming, ...limits };
   }
 

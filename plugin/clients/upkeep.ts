@@ -1,18 +1,16 @@
-import { PodServiceService } from '@podwire/proto/podwire/dataplane/v1/pod';
 import { AddressServiceService } from '@podwire/proto/podwire/ipam/v1/address';
 import { EndpointServiceService, type Endpoint as EndpointMessage } from '@podwire/proto/podwire/ipam/v1/endpoint';
-import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
+import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { handleId } from '@podwire/shared/attachment/names';
 import { Failure } from '@podwire/shared/failure/failure';
 import type { Peer } from '@podwire/shared/rpc/client';
 
 import type { PodRequest } from '../cni/pod-request.js';
 import type { HeldAddress, Limits } from './clients.js';
-import { listedPods } from './dataplane.js';
 import { familyMessage, heldAddresses, poolChoiceMessage } from './ipam.js';
 import { RetryingPeer, type PeerOptions } from './retrying-client.js';
 
-/** Calls of GC, STATUS and the journal. */
+/** Calls of GC, STATUS and the journal to podwire-ipam. */
 
 /** The allocation of an attachment of this node. */
 export interface NodeEndpoint {
@@ -39,33 +37,6 @@ export interface IpamUpkeep {
   endpointsOf(of: { readonly nodeName: string; readonly network: string }, limits: Limits): Promise<NodeEndpoint[]>;
   /** Why a pod of a node would get no address; undefined when it would get one. Not retried. */
   refusalOf(pod: ProbePod, limits: Limits): Promise<string | undefined>;
-  /** Whether the service reports SERVING. Not retried. */
-  isServing(limits: Limits): Promise<boolean>;
-  /** Name and address of the service while there is no connection to it; undefined while there is one. */
-  unreachablePeer(): string | undefined;
-}
-
-/** An attachment that could not be removed, and why. */
-export interface CollectionFailure {
-  readonly attachment: Attachment;
-  readonly message: string;
-}
-
-/** A pod wire of this node. */
-export interface NodeWire {
-  readonly attachment: Attachment;
-  /** Addresses that the node routes to it, without prefix length. */
-  readonly addresses: readonly string[];
-}
-
-export interface DataplaneUpkeep {
-  /** Removes the network's wires that are not in `valid`. Continues after a wire that cannot be removed. Idempotent. */
-  collectGarbage(
-    garbage: { readonly network: string; readonly valid: readonly Attachment[] },
-    limits: Limits,
-  ): Promise<readonly CollectionFailure[]>;
-  /** The wires of all networks in the kernel. */
-  wires(limits: Limits): Promise<readonly NodeWire[]>;
   /** Whether the service reports SERVING. Not retried. */
   isServing(limits: Limits): Promise<boolean>;
   /** Name and address of the service while there is no connection to it; undefined while there is one. */
@@ -124,30 +95,6 @@ export function ipamUpkeep(options: PeerOptions): IpamUpkeep {
       const explanation = { request, maxBlocks: 1, anyNamespace: true };
       const { refusal } = await options.peer.call(AddressServiceService.explainAllocation, explanation, limits);
       return refusal === '' ? undefined : refusal;
-    },
-
-    isServing: (limits) => isServing(options.peer, limits),
-
-    unreachablePeer: () => (options.peer.isConnected ? undefined : options.peer.description),
-  };
-}
-
-export function dataplaneUpkeep(options: PeerOptions): DataplaneUpkeep {
-  const peer = new RetryingPeer(options);
-  return {
-    async collectGarbage({ network, valid }, limits) {
-      const request = { network, validAttachments: { attachments: [...valid] } };
-      const { failures } = await peer.call(PodServiceService.collectGarbage, request, limits);
-      return failures.flatMap(({ attachment, message }) => (attachment ? [{ attachment, message }] : []));
-    },
-
-    async wires(limits) {
-      const found = new Map<string, NodeWire>();
-      for await (const { attachment, addresses: cidrs } of listedPods(peer, limits)) {
-        const addresses = cidrs.map((cidr) => cidr.replace(/\/\d+$/, ''));
-        if (attachment) found.set(formatAttachment(attachment), { attachment, addresses });
-      }
-      return [...found.values()];
     },
 
     isServing: (limits) => isServing(options.peer, limits),

@@ -109,10 +109,10 @@ function reportDisabledFeatures(
   }
 }
 
-/** Reports floating IPs, as podwire-dataplane has no NAT for them. */
+/** Reports floating IPs, as podwire-node has no NAT for them. */
 function reportFloatingIps(source: string, texts: readonly string[], report: ReportViolation): void {
   if (texts.length === 0) return;
-  const reason = `requests floating IPs (${texts.join(', ')}), which Podwire does not support, as podwire-dataplane has no NAT for them; remove it and publish a port of the pod by portMappings or a Service`;
+  const reason = `requests floating IPs (${texts.join(', ')}), which Podwire does not support, as podwire-node has no NAT for them; remove it and publish a port of the pod by portMappings or a Service`;
   report({ field: source, reason });
 }
 

@@ -35,7 +35,7 @@ export function cniErrorOf(error: unknown, { cniVersion, traceId }: ErrorContext
   const failure =
     error instanceof Failure
       ? error
-      : new Failure('INTERNAL', 'internal error: see the log of podwire-plugin, and please report it');
+      : new Failure('INTERNAL', 'internal error: see the log of podwire-node, and please report it');
   const facts = Object.entries(failure.details).map(([name, value]) => `${name}: ${value}`);
   const trace = traceId === undefined ? [] : [`trace: ${traceId}`];
   return {

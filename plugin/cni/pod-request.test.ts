@@ -287,7 +287,7 @@ describe('a request is refused, with its source, for', () => {
       'floating IPs, even if the configuration allows them as for Calico',
       annotated({ floatingIPs: ['1.2.3.4', 'fd00::1'] }, { feature_control: { floating_ips: true } }),
       '',
-      `${PLACE}floatingIPs requests floating IPs (1.2.3.4, fd00::1), which Podwire does not support, as podwire-dataplane has no NAT for them; remove it and publish a port of the pod by portMappings or a Service`,
+      `${PLACE}floatingIPs requests floating IPs (1.2.3.4, fd00::1), which Podwire does not support, as podwire-node has no NAT for them; remove it and publish a port of the pod by portMappings or a Service`,
     ],
     [
       'a multicast MAC address',

@@ -4,7 +4,7 @@ import type { Logger } from '@podwire/shared/runtime/log';
 import type { IpamCircuitBreaker } from '../addresses/ipam-plugin.js';
 import type { ProviderHistory } from '../addresses/provider-history.js';
 import type { Dataplane, Ipam, Limits } from '../clients/clients.js';
-import type { DataplaneUpkeep, IpamUpkeep } from '../clients/upkeep.js';
+import type { IpamUpkeep } from '../clients/upkeep.js';
 import type { Journal } from '../journal/journal.js';
 import type { KnownAllocations } from '../journal/known-allocations.js';
 import type { NetnsReader } from '../requests/netns.js';
@@ -14,8 +14,8 @@ import type { OnceLogger } from '../requests/once-logger.js';
 export interface Tools {
   readonly ipam: Ipam;
   readonly dataplane: Dataplane;
-  /** The same services, for GC, STATUS and the journal. */
-  readonly upkeep: { readonly ipam: IpamUpkeep; readonly dataplane: DataplaneUpkeep };
+  /** podwire-ipam, for GC, STATUS and the journal. */
+  readonly upkeep: IpamUpkeep;
   /** Pending releases of attachments whose DEL has succeeded. */
   readonly journal: Journal;
   readonly knownAllocations: KnownAllocations;

@@ -201,14 +201,6 @@ describe('GC with a list', () => {
     expect(plugin.ipam.toString()).toContain(' 10.65.0.0/32 ');
   });
 
-  test('detaches one by one with a dataplane of a release without CollectGarbage', async () => {
-    for (const id of ['a', 'b', 'c']) await add(id);
-    plugin.script.failNext('CollectGarbage', new Failure('UNIMPLEMENTED', 'unknown method'));
-    expect(await gc({ [VALID]: listed('b') })).toEqual(DONE);
-    expect(holders()).toEqual(['net.b']);
-    expect(plugin.dataplane.toString().split('\n')).toHaveLength(1);
-  });
-
   test('names the service whose release lacks a method', async () => {
     plugin.script.failNext('ListEndpoints', new Failure('UNIMPLEMENTED', 'podwire-ipam: does not know the method'));
     expect(await error({ [VALID]: [] })).toMatchObject({ code: 105, msg: expect.stringContaining('podwire-ipam') });

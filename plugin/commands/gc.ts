@@ -107,7 +107,7 @@ type GarbageTest = (allocation: NodeEndpoint) => boolean;
 
 /** Selects allocations without a wire. Reads the kernel last: an attachment absent then, with no ADD in flight, has none. */
 async function unwiredTest({ mode, tools }: Collection): Promise<GarbageTest> {
-  const wires = mode.kind === 'ipam-only' ? [] : await tools.upkeep.dataplane.wires(tools.limits);
+  const wires = mode.kind === 'ipam-only' ? [] : await tools.dataplane.wires(tools.limits);
   const attached = new Set(wires.map(({ attachment }) => formatAttachment(attachment)));
   // Calico's plugin wires a pod under another attachment than its address has.
   const routed = new Set(wires.flatMap(({ addresses }) => addresses));
@@ -128,33 +128,12 @@ function earlierBootTest({ netns }: CommandTools): GarbageTest {
 /** Called again before each step, as ADDs may arrive meanwhile. */
 type AttachmentsToKeep = () => ReadonlyMap<string, Attachment>;
 
-async function collectWires(keep: AttachmentsToKeep, collection: Collection): Promise<void> {
-  const { network, tools, failures } = collection;
-  try {
-    const valid = [...keep().values()].filter((attachment) => attachment.network === network);
-    for (const { attachment, message } of await tools.upkeep.dataplane.collectGarbage(
-      { network, valid },
-      tools.limits,
-    )) {
-      failures.push(
-        new Failure('KERNEL_REFUSED', `${formatAttachment(attachment)}: its wire was not removed: ${message}`),
-      );
-    }
-  } catch (failure) {
-    if (!(failure instanceof Failure && failure.code === 'UNIMPLEMENTED')) throw failure;
-    await detachEach(keep, collection);
-  }
-}
-
-/** For a dataplane of an earlier release, which lacks CollectGarbage. */
-async function detachEach(keep: AttachmentsToKeep, collection: Collection): Promise<void> {
-  const { network, tools } = collection;
-  for (const { attachment } of await tools.upkeep.dataplane.wires(tools.limits)) {
-    if (attachment.network !== network) continue;
-    const detach = async () => {
-      if (!keep().has(formatAttachment(attachment))) await tools.dataplane.detachPod({ attachment }, tools.limits);
-    };
-    await attempt(() => runQueued(attachment, detach, collection), collection);
+async function collectWires(keep: AttachmentsToKeep, { network, tools, failures }: Collection): Promise<void> {
+  const valid = [...keep().values()].filter((attachment) => attachment.network === network);
+  for (const { attachment, message } of await tools.dataplane.collectGarbage({ network, valid }, tools.limits)) {
+    failures.push(
+      new Failure('KERNEL_REFUSED', `${formatAttachment(attachment)}: its wire was not removed: ${message}`),
+    );
   }
 }
 

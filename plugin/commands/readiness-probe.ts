@@ -3,8 +3,8 @@ import { tracedMessage } from '@podwire/shared/failure/status';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import { providerOf } from '../addresses/provider-history.js';
-import type { Limits } from '../clients/clients.js';
-import type { DataplaneUpkeep, IpamUpkeep } from '../clients/upkeep.js';
+import type { Dataplane, Limits } from '../clients/clients.js';
+import type { IpamUpkeep } from '../clients/upkeep.js';
 import type { NodeRequest } from '../requests/request.js';
 
 /** Timeout of the services. A slow service must not make the node not ready while no STATUS waits for it. */
@@ -27,7 +27,8 @@ export interface ReadinessProbe {
 }
 
 export interface ReadinessProbeOptions {
-  readonly upkeep: { readonly ipam: IpamUpkeep; readonly dataplane: DataplaneUpkeep };
+  readonly upkeep: IpamUpkeep;
+  readonly dataplane: Pick<Dataplane, 'isServing'>;
   /** Default for requests without a node name. */
   readonly nodeName: string;
   readonly clock: Clock;
@@ -36,7 +37,7 @@ export interface ReadinessProbeOptions {
 /** Determines why an ADD would fail. Queries only the services that the ADD would need. */
 export function probeServices(
   request: NodeRequest,
-  { upkeep, nodeName: defaultNodeName, clock }: ReadinessProbeOptions,
+  { upkeep, dataplane, nodeName: defaultNodeName, clock }: ReadinessProbeOptions,
 ): ReadinessProbe {
   const { network, nodeName = defaultNodeName, podRequest, mode } = request;
   const limits: Limits = { deadlineMs: clock.nowMs() + PROBE_TIMEOUT_MS, signal: new AbortController().signal };
@@ -48,11 +49,6 @@ export function probeServices(
     service: provider.name,
     unreachablePeer: () => provider.unreachablePeer?.(tools),
   };
-  const dataplane: ProbedService = {
-    part: 'dataplane',
-    service: 'podwire-dataplane',
-    unreachablePeer: () => upkeep.dataplane.unreachablePeer(),
-  };
   const probes = [
     results.add(addresses, async () => servingReason(addresses, await provider.isServing(tools))),
     results.add(addresses, async () => {
@@ -61,15 +57,17 @@ export function probeServices(
       return { part: 'addresses', text: `${provider.name} has no address for a pod: ${refusal}` };
     }),
   ];
-  if (mode.kind !== 'ipam-only') {
-    const isServing = () => upkeep.dataplane.isServing(limits);
-    probes.push(results.add(dataplane, async () => servingReason(dataplane, await isServing())));
-  }
+  if (mode.kind !== 'ipam-only') results.addKnown(dataplane.isServing() ? undefined : DATAPLANE_REASON);
   return {
     result: Promise.all(probes).then(() => results.reasons(0)),
     partialResult: (waitedMs) => results.reasons(waitedMs),
   };
 }
+
+const DATAPLANE_REASON: Reason = {
+  part: 'dataplane',
+  text: "the node's dataplane is not serving: see the log of podwire-node",
+};
 
 interface ProbedService {
   readonly part: Reason['part'];
@@ -87,6 +85,10 @@ class ProbeResults {
     const index = this.#reasons.push((waitedMs) => noAnswerReason(service, waitedMs)) - 1;
     const reason = await reasonOf(service, probe);
     this.#reasons[index] = () => reason;
+  }
+
+  addKnown(reason: Reason | undefined): void {
+    this.#reasons.push(() => reason);
   }
 
   /** @param waitedMs - time since the probes started, for services that have not answered */

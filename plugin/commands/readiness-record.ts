@@ -89,7 +89,7 @@ export class ReadinessRecord {
   }
 }
 
-/** How long a restart of this process may take before STATUS fails. Equal to the tolerated outage of podwire-dataplane. */
+/** How long a restart of this process may take before STATUS fails. Equal to the tolerated outage of the dataplane. */
 const LEASE_MS = 30_000;
 
 const RENEWAL_MS = 5_000;

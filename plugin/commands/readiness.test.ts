@@ -36,16 +36,16 @@ let record: ReturnType<typeof recordingLog>;
 let readiness: Readiness;
 /** Another process of the plugin on the node. */
 let start: (isStrict: boolean, bootId?: string) => Promise<Readiness>;
-/** How often the dataplane was called, the time limit of the latest call, and its answer. */
+/** How often podwire-ipam was called, the time limit of the latest call, and its answer. */
 let asked: number;
 let givenMs: number;
 let answer: () => Promise<boolean>;
-/** The answer of podwire-ipam. */
-let ipamServes: () => Promise<boolean>;
 /** Why podwire-ipam has no address. */
 let refusal: () => Promise<string | undefined>;
-/** A socket without a dataplane. */
+/** A socket without podwire-ipam. */
 let unreachablePeer: string | undefined;
+/** Whether the dataplane can wire pods. */
+let wires: boolean;
 
 beforeEach(async () => {
   clock = new ManualClock();
@@ -53,9 +53,9 @@ beforeEach(async () => {
   record = recordingLog();
   asked = 0;
   answer = () => Promise.resolve(true);
-  ipamServes = () => Promise.resolve(true);
   refusal = () => Promise.resolve(undefined);
   unreachablePeer = undefined;
+  wires = true;
   const unused = () => Promise.reject(new Error('not for STATUS'));
   const isServing = ({ deadlineMs }: Limits) => {
     asked++;
@@ -66,21 +66,19 @@ beforeEach(async () => {
   const journal = new Journal({ store: new MemoryJournalStore(), maxEntriesCount: 1, clock, events });
   await journal.load();
   const upkeep = {
-    ipam: {
-      releaseHeld: unused,
-      endpointsOf: unused,
-      refusalOf: () => refusal(),
-      isServing: () => ipamServes(),
-      unreachablePeer: () => undefined,
-    },
-    dataplane: { collectGarbage: unused, wires: unused, isServing, unreachablePeer: () => unreachablePeer },
+    releaseHeld: unused,
+    endpointsOf: unused,
+    refusalOf: () => refusal(),
+    isServing,
+    unreachablePeer: () => unreachablePeer,
   };
+  const dataplane = { isServing: () => wires };
   const { log } = record;
   start = async (isStrict, bootId = BOOT_ID) => {
     const record = new ReadinessRecord({ path: join(folder, 'node-ready'), bootId, log });
     await record.load();
     const rest = { journal, record, events: new ReadinessEvents(log), isStrict };
-    return new Readiness({ upkeep, nodeName: 'node-1', clock, ...rest });
+    return new Readiness({ upkeep, dataplane, nodeName: 'node-1', clock, ...rest });
   };
   readiness = await start(true);
 });
@@ -162,12 +160,12 @@ describe('repeated STATUS requests of a runtime', () => {
 });
 
 test('services that still restore their state are reported without a wait', async () => {
-  ipamServes = () => Promise.resolve(false);
   answer = () => Promise.resolve(false);
-  const words = 'is not serving: see its log';
+  wires = false;
   await expect(ready()).rejects.toMatchObject({
     code: 'NOT_READY',
-    message: `podwire-ipam ${words}; podwire-dataplane ${words}`,
+    message:
+      "podwire-ipam is not serving: see its log; the node's dataplane is not serving: see the log of podwire-node",
   });
 });
 
@@ -180,18 +178,15 @@ test('a lack of addresses is reported as podwire-ipam words it', async () => {
 
 test('a service that refuses is named once, with one reason for both questions', async () => {
   const refuses = () => Promise.reject(new Failure('STORE_UNAVAILABLE', 'podwire-ipam at unix:/run/i.sock: EACCES'));
-  [refusal, ipamServes] = [refuses, refuses];
-  answer = () => Promise.reject(new Failure('KERNEL_REFUSED', 'link add: EPERM'));
-  await expect(ready()).rejects.toMatchObject({
-    message: 'podwire-ipam at unix:/run/i.sock: EACCES; podwire-dataplane: link add: EPERM',
-  });
+  [refusal, answer] = [refuses, refuses];
+  await expect(ready()).rejects.toMatchObject({ message: 'podwire-ipam at unix:/run/i.sock: EACCES' });
 });
 
 test('an absent service and one that hangs have different reasons', async () => {
   answer = silence;
-  unreachablePeer = 'podwire-dataplane at unix:/run/d.sock';
+  unreachablePeer = 'podwire-ipam at unix:/run/i.sock';
   await expect(ready()).rejects.toMatchObject({
-    message: 'podwire-dataplane at unix:/run/d.sock is not reached within 800 ms: check that it runs and listens there',
+    message: 'podwire-ipam at unix:/run/i.sock is not reached within 800 ms: check that it runs and listens there',
   });
 });
 
@@ -205,7 +200,7 @@ describe('a service that is slow', () => {
     hold();
     const refused = expect(ready()).rejects.toMatchObject({
       code: 'NOT_READY',
-      message: 'podwire-dataplane does not answer within 300 ms',
+      message: 'podwire-ipam does not answer within 300 ms',
     });
     await vi.waitFor(() => expect(clock.sleeping).toBe(2), { interval: 1, timeout: 20_000 });
     clock.advance(300);
@@ -283,30 +278,26 @@ describe('a node that was ready once since its boot', () => {
 
   test.each([
     ['the pools are exhausted', () => (refusal = () => Promise.resolve('pool pods has no address left'))],
-    ['podwire-ipam is not serving', () => (ipamServes = () => Promise.resolve(false))],
-    ['podwire-ipam is down', () => ([ipamServes, refusal] = [silence, silence])],
+    ['podwire-ipam is not serving', () => (answer = () => Promise.resolve(false))],
+    ['podwire-ipam is down', () => ([answer, refusal] = [silence, silence])],
   ])('stays ready while %s, without a time limit', async (_, fail) => {
     fail();
     await askedFor(60_000);
     await expect(readiness.requireAdd(REQUEST)).rejects.toMatchObject({ code: 'NOT_READY' });
   });
 
-  test.each([
-    ['is dead', silence],
-    ['is not serving', () => Promise.resolve(false)],
-    ['has a kernel that refuses', () => Promise.reject(new Failure('KERNEL_REFUSED', 'link add: EPERM'))],
-  ])('stays ready for 30 s while the dataplane %s, and is not ready after that until it recovers', async (_, fault) => {
-    answer = fault;
+  test('stays ready for 30 s while the dataplane is not serving, and is not ready after that until it recovers', async () => {
+    wires = false;
     await askedFor(OUTAGE_MS);
     await pass(2 * PAUSE_MS);
     await expect(ready()).rejects.toMatchObject({
       code: 'NOT_READY',
-      message: expect.stringMatching(/^podwire-dataplane/),
+      message: expect.stringMatching(/^the node's dataplane is not serving/),
     });
-    answer = () => Promise.resolve(true);
+    wires = true;
     await pass(PAUSE_MS);
     await ready();
-    answer = fault;
+    wires = false;
     await askedFor(OUTAGE_MS);
   });
 
@@ -319,19 +310,19 @@ describe('a node that was ready once since its boot', () => {
 
   test('is not ready after a reboot before an ADD can succeed', async () => {
     await readiness.stop();
-    ipamServes = () => Promise.resolve(false);
+    answer = () => Promise.resolve(false);
     readiness = await start(false, '99999999-2222-4333-8444-555555555555');
     await expect(ready()).rejects.toMatchObject({ code: 'NOT_READY' });
     await paused();
     clock.advance(1000);
-    ipamServes = () => Promise.resolve(true);
+    answer = () => Promise.resolve(true);
     await ready();
   });
 
   test('gets the strict answer where the setting requires it', async () => {
     await readiness.stop();
     readiness = await start(true);
-    ipamServes = () => Promise.resolve(false);
+    answer = () => Promise.resolve(false);
     await expect(ready()).rejects.toMatchObject({ code: 'NOT_READY' });
   });
 
@@ -347,7 +338,7 @@ describe('a node that was ready once since its boot', () => {
   });
 
   test('has an outage of the same length when the clock is set back', async () => {
-    answer = silence;
+    wires = false;
     await askedFor(OUTAGE_MS - PAUSE_MS);
     clock.setBack(3_600_000);
     await ready();
@@ -358,7 +349,7 @@ describe('a node that was ready once since its boot', () => {
   test('counts as never ready when the file is unreadable, with a log line', async () => {
     await readiness.stop();
     writeFileSync(join(folder, 'node-ready'), '{');
-    ipamServes = () => Promise.resolve(false);
+    answer = () => Promise.resolve(false);
     readiness = await start(false);
     await expect(ready()).rejects.toMatchObject({ code: 'NOT_READY' });
     expect(record.lines()[0]).toMatchObject({

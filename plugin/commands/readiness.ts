@@ -31,7 +31,7 @@ const REFRESH_PAUSE_MS = 2000;
 /** A result that no STATUS used for so long is not refreshed any more. Kubelet sends STATUS every 5 s. */
 const UNUSED_TTL_MS = 60_000;
 
-/** STATUS of a node that was ready fails after podwire-dataplane could not wire pods for this long. Restarts are shorter. */
+/** STATUS of a node that was ready fails after the dataplane could not wire pods for this long. Restarts are shorter. */
 const OUTAGE_MS = 30_000;
 
 interface ProbeResult {
@@ -55,7 +55,7 @@ interface CachedReadiness {
  * Answers STATUS from the reports of the services.
  *
  * - Runtimes mark a node not ready when STATUS fails, and Kubernetes then evicts its pods. STATUS therefore fails for
- *   any reason only until the node has been ready once since boot. Afterwards it fails only while podwire-dataplane has
+ *   any reason only until the node has been ready once since boot. Afterwards it fails only while the dataplane has
  *   been unable to wire pods for longer than {@link OUTAGE_MS}. All other reasons appear as ADD errors and metrics.
  * - Runtimes call STATUS every few seconds under a lock. While runtimes call it, Podwire's services are probed about
  *   every two seconds, and STATUS returns the last result. An IPAM plugin is a program that has to be started: it
@@ -65,7 +65,7 @@ export class Readiness {
   readonly #options: ReadinessOptions;
   readonly #cache = new Map<string, CachedReadiness>();
   readonly #refreshes: WorkQueue<CachedReadiness>;
-  /** Since when podwire-dataplane has failed every probe. */
+  /** Since when the dataplane has failed every probe. */
   #outageSinceMs: number | undefined;
 
   constructor(options: ReadinessOptions) {
@@ -121,7 +121,7 @@ export class Readiness {
     return this.#options.isStrict || !this.#options.record.has(request.mode.kind);
   }
 
-  /** Why podwire-dataplane cannot wire pods; empty until it has failed for longer than {@link OUTAGE_MS}. */
+  /** Why the dataplane cannot wire pods; empty until it has failed for longer than {@link OUTAGE_MS}. */
   async #wiringReasons(cached: CachedReadiness): Promise<readonly Reason[]> {
     const validReasons = this.#validReasons(cached);
     if (!this.#isOutageLong()) {

@@ -9,7 +9,7 @@ import type { PendingRelease, JournalEntry, ReleaseAction } from '../journal/ent
 import type { AttachmentQueue } from '../requests/attachment-queue.js';
 import type { CommandTools, Tools } from './context.js';
 
-export type Service = 'podwire-dataplane' | AddressProvider['name'];
+export type Service = 'dataplane' | AddressProvider['name'];
 
 /** The remaining action of a release that failed. */
 export interface FailedRelease {
@@ -49,7 +49,7 @@ export async function release(
   };
   const detachAndRelease = async (): Promise<void> => {
     if (action === 'detach-and-release') {
-      await call('podwire-dataplane', ({ dataplane, limits }) => dataplane.detachPod({ attachment, netns }, limits));
+      await call('dataplane', ({ dataplane, limits }) => dataplane.detachPod({ attachment, netns }, limits));
       remaining = 'release';
     }
     if (action === 'release-unless-attached') {
@@ -59,7 +59,7 @@ export async function release(
         return call(own.name, (callTools) => own.release(attachment, undefined, callTools));
       }
       const isAttached = ({ dataplane, limits }: CommandTools) => dataplane.isAttached(attachment, limits);
-      if (await call('podwire-dataplane', isAttached)) return;
+      if (await call('dataplane', isAttached)) return;
     }
     for (const [index, provider] of providersOf(pending, tools.providerHistory, isProviderKnown).entries()) {
       const ownHeld = index === 0 ? held : undefined;
@@ -89,7 +89,7 @@ export async function failureOf(what: string, work: () => Promise<unknown>, log:
   } catch (error) {
     if (error instanceof Failure) return error;
     log.error({ err: error }, `defect: ${what}`);
-    return new Failure('INTERNAL', 'internal error: see the log of podwire-plugin', { cause: error });
+    return new Failure('INTERNAL', 'internal error: see the log of podwire-node', { cause: error });
   }
 }
 

@@ -81,7 +81,7 @@ function rollbackOf({ attachment, progress }: FailedAdd): Omit<PendingRelease, '
 function unresponsiveServices({ provider, progress, error }: FailedAdd): readonly Service[] {
   const hasNoAnswer = error instanceof Failure && (error.code === 'UNREACHABLE' || error.code === 'DEADLINE_EXCEEDED');
   if (!hasNoAnswer) return [];
-  return progress.reached === 'attaching' ? ['podwire-dataplane'] : provider.services;
+  return progress.reached === 'attaching' ? ['dataplane'] : provider.services;
 }
 
 function withUndoFailure(error: unknown, undoFailure: Failure): Failure {

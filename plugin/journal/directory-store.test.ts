@@ -69,7 +69,7 @@ describe('a journal in a directory', () => {
     writeFileSync(join(folder, 'file'), '');
     await expect(new DirectoryJournalStore(join(folder, 'file')).load()).rejects.toMatchObject({
       code: 'STATE_IO',
-      message: expect.stringContaining('PODWIRE_PLUGIN_STATE_DIRECTORY'),
+      message: expect.stringContaining('PODWIRE_NODE_STATE_DIRECTORY'),
     });
   });
 });

@@ -123,7 +123,7 @@ export class DirectoryJournalStore implements JournalStore {
       const reason = messageOf(cause);
       throw new Failure(
         'STATE_IO',
-        `cannot ${operation} in the journal's directory ${this.#directory}: ${reason}; free disk space or set PODWIRE_PLUGIN_STATE_DIRECTORY`,
+        `cannot ${operation} in the journal's directory ${this.#directory}: ${reason}; free disk space or set PODWIRE_NODE_STATE_DIRECTORY`,
         { details: { directory: this.#directory }, cause },
       );
     }

@@ -95,7 +95,7 @@ describe('entries', () => {
     await add('a');
     await journal.done(attachment('a'));
     expect(record.lines().map(({ msg }) => msg)).toEqual([
-      expect.stringMatching(/release of net\/a\/eth0 is pending: podwire-dataplane/),
+      expect.stringMatching(/release of net\/a\/eth0 is pending: podwire-node/),
       expect.stringMatching(/net\/a\/eth0 is done/),
     ]);
   });
@@ -122,7 +122,7 @@ describe('a store', () => {
     expect(store.texts.size).toBe(3);
     expect(names()).toHaveLength(5);
     expect(journal.fault).toMatch(
-      /^2 entries.*maximum of 3 stored entries; raise PODWIRE_PLUGIN_JOURNAL_MAX_ENTRIES_COUNT/,
+      /^2 entries.*maximum of 3 stored entries; raise PODWIRE_NODE_JOURNAL_MAX_ENTRIES_COUNT/,
     );
     await journal.done(attachment('a'));
     await journal.done(attachment('b'));

@@ -240,7 +240,7 @@ export class Journal {
   async #put(key: string, entry: JournalEntry): Promise<string | undefined> {
     const { store, maxEntriesCount } = this.#options;
     if (!this.#hasRoom(key)) {
-      return `the journal has the maximum of ${maxEntriesCount} stored entries; raise PODWIRE_PLUGIN_JOURNAL_MAX_ENTRIES_COUNT`;
+      return `the journal has the maximum of ${maxEntriesCount} stored entries; raise PODWIRE_NODE_JOURNAL_MAX_ENTRIES_COUNT`;
     }
     this.#files.add(key);
     try {

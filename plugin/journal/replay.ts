@@ -102,7 +102,7 @@ export class Replay {
 
   /** Cancels the round in flight. Entries that are not done stay in the journal. */
   async stop(): Promise<void> {
-    this.#stop.abort(new Failure('CANCELLED', 'podwire-plugin is stopping; the next process continues'));
+    this.#stop.abort(new Failure('CANCELLED', 'podwire-node is stopping; the next process continues'));
     await this.#rounds.stop();
     for (const resolve of this.#waiting.splice(0)) resolve();
   }

@@ -28,7 +28,7 @@ const NSFS_MAGIC = 0x6e736673n;
 /**
  * Reader for this node. The process runs in the node's network namespace.
  *
- * Does not detect namespaces of another kind, as that requires entering them; podwire-dataplane rejects them. The calls are
+ * Does not detect namespaces of another kind, as that requires entering them; the dataplane rejects them. The calls are
  * synchronous: namespaces are in kernel memory, and a thread pool would cost every ADD 0.1 ms.
  */
 export function nodeNetnsReader(): NetnsReader {

@@ -151,7 +151,7 @@ function joinFailures(failures: readonly Failure[]): Failure {
 export class ProcessStopping extends Failure {
   /** @param reason - why the command fails rather than succeeds while the process stops */
   constructor(reason?: string) {
-    const text = 'podwire-plugin is stopping; repeat the call for the next process';
+    const text = 'podwire-node is stopping; repeat the call for the next process';
     super('CANCELLED', reason === undefined ? text : `${text}: ${reason}`);
   }
 }

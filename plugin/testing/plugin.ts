@@ -1,4 +1,4 @@
-// The resident plugin with fake services behind real sockets, in a folder of its own.
+// The resident plugin with a fake podwire-ipam behind a real socket, and a fake dataplane, in a folder of its own.
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -8,14 +8,15 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { Peer } from '@podwire/shared/rpc/client';
 import type { RpcServer } from '@podwire/shared/rpc/server';
 import { systemClock } from '@podwire/shared/runtime/clock';
+import { readSettings } from '@podwire/shared/runtime/config-reader';
 import { createLogger, type Logger } from '@podwire/shared/runtime/log';
 import { expect, vi } from 'vitest';
 
 import { IpamCircuitBreaker } from '../addresses/ipam-plugin.js';
 import { ProviderHistory } from '../addresses/provider-history.js';
-import { dataplaneClient } from '../clients/dataplane.js';
 import { ipamClient } from '../clients/ipam.js';
-import { dataplaneUpkeep, ipamUpkeep } from '../clients/upkeep.js';
+import { LocalCalls } from '../clients/local-calls.js';
+import { ipamUpkeep } from '../clients/upkeep.js';
 import type { Variables } from '../cni/environment.js';
 import type { Tools } from '../commands/context.js';
 import { ReadinessEvents } from '../commands/readiness-events.js';
@@ -33,6 +34,7 @@ import { OnceLogger } from '../requests/once-logger.js';
 import type { CniRequest } from '../requests/request.js';
 import { run, type CniAnswer, type RunOptions } from '../run.js';
 import { makeReplay } from '../service.js';
+import { PLUGIN_SETTINGS, type PluginSettings } from '../settings.js';
 import { MemoryJournalStore } from './journal-store.js';
 import { FakeDataplane, FakeIpam, Script, serve } from './services.js';
 
@@ -64,7 +66,7 @@ export function recordingLog(): { readonly log: Logger; readonly lines: () => Re
   const destination = new PassThrough();
   let text = '';
   destination.setEncoding('utf8').on('data', (chunk: string) => (text += chunk));
-  const log = createLogger({ service: 'podwire-plugin', level: 'info', destination });
+  const log = createLogger({ service: 'podwire-node', level: 'info', destination });
   const lines = () =>
     text
       .trim()
@@ -91,11 +93,23 @@ export const ENVIRONMENT = {
   CNI_PATH: '/opt/cni/bin',
 } as const;
 
+/** The settings of a plugin in a folder of its own. */
+export function settingsIn(folder: string, changes: Partial<PluginSettings> = {}): PluginSettings {
+  return {
+    ...readSettings({ settings: PLUGIN_SETTINGS, prefix: 'PODWIRE_NODE_', env: {} }),
+    cniSocket: join(folder, 'run', 'cni.sock'),
+    stateDirectory: join(folder, 'journal'),
+    nodeName: 'node-1',
+    drainTimeoutMs: 1500,
+    ...changes,
+  };
+}
+
 export const CONFIG = { cniVersion: '1.0.0', name: 'net', type: 'podwire', ipam: { type: 'podwire-ipam' } } as const;
 
 /** The plugin as it runs in the resident process, without its socket. */
 export class Plugin {
-  readonly folder = mkdtempSync(join(tmpdir(), 'podwire-plugin-'));
+  readonly folder = mkdtempSync(join(tmpdir(), 'podwire-node-'));
   readonly script = new Script();
   readonly ipam: FakeIpam;
   readonly dataplane: FakeDataplane;
@@ -110,10 +124,10 @@ export class Plugin {
   /** Cuts off work that continues without a caller, as the end of the process does. */
   readonly ending = new AbortController();
   readonly #replay: Replay;
-  readonly #peers: readonly Peer[];
-  /** Release of the services from their next start on; this one's when undefined. */
+  readonly #peer: Peer;
+  /** Release of podwire-ipam from its next start on; this one's when undefined. */
   release: number | undefined;
-  #servers: RpcServer[] = [];
+  #server: RpcServer | undefined;
 
   /** Time limits are longer than a busy machine takes, as the journal completes what a service does not do within them. */
   constructor({
@@ -129,9 +143,8 @@ export class Plugin {
   } = {}) {
     this.ipam = fakeIpam;
     this.dataplane = fakeDataplane;
-    const ipam = new Peer('podwire-ipam', this.address('ipam'));
-    const dataplane = new Peer('podwire-dataplane', this.address('dataplane'));
-    this.#peers = [ipam, dataplane];
+    const peer = new Peer('podwire-ipam', this.address());
+    this.#peer = peer;
     const deps = { clock: systemClock, random: () => 0.5 };
     const { log } = this.record;
     this.store = store;
@@ -139,12 +152,9 @@ export class Plugin {
     this.providerHistory = new ProviderHistory({ path, bootId: BOOT_ID, log });
     const events = new JournalEvents(log);
     const tools: Tools = {
-      ipam: ipamClient({ peer: ipam, ...deps }),
-      dataplane: dataplaneClient({ peer: dataplane, ...deps }),
-      upkeep: {
-        ipam: ipamUpkeep({ peer: ipam, ...deps }),
-        dataplane: dataplaneUpkeep({ peer: dataplane, ...deps }),
-      },
+      ipam: ipamClient({ peer, ...deps }),
+      dataplane: this.dataplane.client(new LocalCalls({ log, clock: systemClock }), this.script),
+      upkeep: ipamUpkeep({ peer, ...deps }),
       journal: new Journal({ store, maxEntriesCount: 100, clock: systemClock, events }),
       knownAllocations: new KnownAllocations(),
       providerHistory: this.providerHistory,
@@ -177,31 +187,34 @@ export class Plugin {
     await vi.waitFor(() => expect(this.journal.isIdle).toBe(true), { interval: 5, timeout: 20_000 });
   }
 
-  address(service: 'ipam' | 'dataplane'): string {
-    return `unix:${join(this.folder, `${service}.sock`)}`;
+  /** Of podwire-ipam. */
+  address(): string {
+    return `unix:${join(this.folder, 'ipam.sock')}`;
   }
 
-  /** @param services - those to start; both when there is none */
+  /** @param services - podwire-ipam to start, the dataplane to answer; both when there is none */
   async start(...services: readonly ('ipam' | 'dataplane')[]): Promise<this> {
-    const { script, release } = this;
+    const { script, release, ipam: fake } = this;
     await this.journal.load();
     await this.providerHistory.load();
-    const log = recordingLog().log;
-    for (const service of services.length > 0 ? services : (['ipam', 'dataplane'] as const)) {
-      this.#servers.push(await serve(this.address(service), { fake: this[service], script, log, release }));
-    }
+    const wanted = services.length > 0 ? services : ['ipam', 'dataplane'];
+    if (wanted.includes('dataplane')) this.dataplane.serve();
+    if (wanted.includes('ipam'))
+      this.#server = await serve(this.address(), { fake, script, log: recordingLog().log, release });
     return this;
   }
 
-  /** Ends the services at once. */
+  /** Ends podwire-ipam at once, and makes the dataplane hang. */
   async stopServices(): Promise<void> {
-    await Promise.all(this.#servers.splice(0).map((server) => server.stop()));
+    this.dataplane.hang();
+    await this.#server?.stop();
+    this.#server = undefined;
   }
 
   async end(): Promise<void> {
     await this.options.readiness.stop();
     await this.#replay.stop();
-    for (const peer of this.#peers) peer.close();
+    this.#peer.close();
     await this.stopServices();
     rmSync(this.folder, { recursive: true });
   }

@@ -1,10 +1,5 @@
-// podwire-dataplane as the contract describes it, with memory in place of the kernel.
+// podwire-ipam as the contract describes it, and the node's dataplane with memory in place of the kernel.
 import { trace } from '@opentelemetry/api';
-import {
-  PodServiceService,
-  type CollectGarbageRequest,
-  type PodNetwork,
-} from '@podwire/proto/podwire/dataplane/v1/pod';
 import {
   AddressReleaseResult,
   AddressServiceService,
@@ -23,12 +18,36 @@ import { systemClock } from '@podwire/shared/runtime/clock';
 import type { Logger } from '@podwire/shared/runtime/log';
 import { expect, vi } from 'vitest';
 
-/** The dataplane with a list of interfaces as its kernel. */
+import type { Dataplane, DesiredPod, Difference, Limits, Wire } from '../clients/clients.js';
+import { DATAPLANE_CALLS, type LocalCalls } from '../clients/local-calls.js';
+
+/** The node's dataplane with a list of interfaces as its kernel. */
 export class FakeDataplane {
-  readonly #wires = new Map<string, PodNetwork>();
+  readonly #wires = new Map<string, DesiredPod>();
   readonly #foreign = new Set<string>();
   readonly #stubborn = new Set<string>();
-  readonly #drift: { object: string; wanted: string; actual: string }[] = [];
+  readonly #drift: Difference[] = [];
+  /** Whether it can wire pods. */
+  isServing = false;
+  #answering: Promise<void> = Promise.resolve();
+  #answer = (): void => undefined;
+
+  constructor() {
+    this.hang();
+  }
+
+  /** Makes it answer no call. */
+  hang(): void {
+    this.#answer();
+    this.isServing = false;
+    this.#answering = new Promise((resolve) => (this.#answer = resolve));
+  }
+
+  /** Makes it answer, also the calls that wait. */
+  serve(): void {
+    this.isServing = true;
+    this.#answer();
+  }
 
   /** Puts an interface that is not Podwire's into a pod. */
   addForeignInterface(netns: string, name: string): void {
@@ -36,53 +55,51 @@ export class FakeDataplane {
   }
 
   /** Makes the kernel differ from what is wanted. */
-  addDrift(difference: { object: string; wanted: string; actual: string }): void {
+  addDrift(difference: Difference): void {
     this.#drift.push(difference);
   }
 
   /** The interfaces, each as `host-interface -> interface@netns mac addresses mtu forwarding`. */
   toString(): string {
     const lines = [...this.#wires.values()].map((pod) => {
-      const { hostInterfaceName: host, netns, macAddress, addresses, mtuBytes, ipForwarding } = pod;
-      const name = checked(pod.attachment).interfaceName;
-      return `${host} -> ${name}@${netns} ${macAddress} ${addresses.join(',')} mtu ${mtuBytes} forwarding ${ipForwarding}`;
+      const { attachment, hostInterfaceName: host, netns, macAddress, addresses, mtuBytes, ipForwarding } = pod;
+      return `${host} -> ${attachment.interfaceName}@${netns} ${macAddress} ${addresses.join(',')} mtu ${mtuBytes} forwarding ${ipForwarding}`;
     });
     return lines.join('\n');
   }
 
-  services(unary: Unary, script: Script): RpcService[] {
-    const { attachPod, detachPod, checkPod, getPod, listPods, collectGarbage } = PodServiceService;
-    const service = {
-      name: 'podwire.dataplane.v1.PodService',
-      definition: PodServiceService,
-      implementation: {
-        attachPod: unary(
-          attachPod,
-          script.play('AttachPod', ({ pod }) => this.#attach(pod)),
+  /** As the commands call it. */
+  client(local: LocalCalls, script: Script): Dataplane {
+    const call = <Request extends object, Answer>(
+      name: keyof typeof DATAPLANE_CALLS,
+      request: Request,
+      limits: Limits,
+      work: (request: Request) => Answer,
+    ): Promise<Answer> =>
+      local.call(DATAPLANE_CALLS[name], limits, async (signal) => {
+        await this.#answering;
+        signal.throwIfAborted();
+        return script.play(DATAPLANE_CALLS[name].method, work)(request, { signal });
+      });
+    return {
+      isServing: () => this.isServing,
+      attachPod: (pod, limits) => call('attachPod', { pod }, limits, () => this.#attach(pod)),
+      detachPod: (detachment, limits) =>
+        call('detachPod', detachment, limits, ({ attachment }) => {
+          this.#wires.delete(formatAttachment(attachment));
+        }),
+      checkPod: (pod, limits) => call('checkPod', { pod }, limits, () => this.#check(pod)),
+      isAttached: (attachment, limits) =>
+        call('isAttached', { attachment }, limits, () => this.#wires.has(formatAttachment(attachment))),
+      collectGarbage: (garbage, limits) => call('collectGarbage', garbage, limits, (wanted) => this.#collect(wanted)),
+      wires: (limits) =>
+        call('wires', {}, limits, () =>
+          [...this.#wires.values()].map(({ attachment, addresses }) => ({
+            attachment,
+            addresses: addresses.map((cidr) => cidr.replace(/\/\d+$/, '')),
+          })),
         ),
-        detachPod: unary(
-          detachPod,
-          script.play('DetachPod', ({ attachment }) => this.#detach(checked(attachment))),
-        ),
-        checkPod: unary(
-          checkPod,
-          script.play('CheckPod', ({ pod }) => this.#check(pod)),
-        ),
-        getPod: unary(
-          getPod,
-          script.play('GetPod', ({ attachment }) => this.#get(checked(attachment))),
-        ),
-        listPods: unary(
-          listPods,
-          script.play('ListPods', ({ pageToken }) => this.#list(pageToken)),
-        ),
-        collectGarbage: unary(
-          collectGarbage,
-          script.play('CollectGarbage', (request) => this.#collect(request)),
-        ),
-      },
     };
-    return [service];
   }
 
   /** Makes the kernel keep an interface that is to be deleted. */
@@ -90,75 +107,36 @@ export class FakeDataplane {
     this.#stubborn.add(formatAttachment(attachment));
   }
 
-  #collect({ validAttachments, network }: CollectGarbageRequest) {
-    const valid = new Set((validAttachments?.attachments ?? []).map((each) => formatAttachment(checked(each))));
-    const garbage = [...this.#wires.keys()].filter((key) => key.startsWith(`${network}/`) && !valid.has(key));
-    const parts = garbage.map((key) => ({ key, attachment: this.#wires.get(key)?.attachment }));
-    const removed = parts.filter(({ key }) => !this.#stubborn.has(key));
-    for (const { key } of removed) this.#wires.delete(key);
-    const failures = parts.filter(({ key }) => this.#stubborn.has(key));
-    return {
-      removed: removed.flatMap(({ attachment }) => attachment ?? []),
-      failures: failures.map(({ attachment }) => ({ attachment, code: 'KERNEL_REFUSED', message: 'link del: EBUSY' })),
-    };
+  #collect({ network, valid }: { readonly network: string; readonly valid: readonly Attachment[] }) {
+    const kept = new Set(valid.map(formatAttachment));
+    const garbage = [...this.#wires.values()].filter(
+      ({ attachment }) => attachment.network === network && !kept.has(formatAttachment(attachment)),
+    );
+    const keys = garbage.map(({ attachment }) => ({ attachment, key: formatAttachment(attachment) }));
+    for (const { key } of keys) if (!this.#stubborn.has(key)) this.#wires.delete(key);
+    return keys
+      .filter(({ key }) => this.#stubborn.has(key))
+      .map(({ attachment }) => ({ attachment, message: 'link del: EBUSY' }));
   }
 
-  #attach(pod: PodNetwork | undefined) {
-    const wanted = checkedPod(pod);
-    const attachment = checked(wanted.attachment);
-    const key = formatAttachment(attachment);
-    if (this.#foreign.has(`${wanted.netns} ${attachment.interfaceName}`)) {
-      throw new Failure('INTERFACE_EXISTS', `${wanted.netns} has an interface ${attachment.interfaceName} already`);
+  #attach(wanted: DesiredPod): Wire {
+    const { attachment, netns, hostInterfaceName: name, macAddress } = wanted;
+    if (this.#foreign.has(`${netns} ${attachment.interfaceName}`)) {
+      throw new Failure('INTERFACE_EXISTS', `${netns} has an interface ${attachment.interfaceName} already`);
     }
-    const changes = this.#wires.has(key) ? 0 : 1;
-    this.#wires.set(key, wanted);
+    this.#wires.set(formatAttachment(attachment), wanted);
     const mtuBytes = wanted.mtuBytes || 1500;
     return {
-      hostInterface: { name: wanted.hostInterfaceName, index: 7, macAddress: HOST_MAC, mtuBytes },
-      podInterface: { name: attachment.interfaceName, index: 2, macAddress: wanted.macAddress, mtuBytes },
-      changes,
+      hostInterface: { name, macAddress: HOST_MAC, mtuBytes },
+      podInterface: { name: attachment.interfaceName, macAddress, mtuBytes },
     };
   }
 
-  #detach(attachment: Attachment) {
-    return { removed: this.#wires.delete(formatAttachment(attachment)) };
+  #check({ attachment }: DesiredPod): Difference | undefined {
+    const object = `pod link ${attachment.interfaceName}`;
+    if (!this.#wires.has(formatAttachment(attachment))) return { object, wanted: 'present', actual: 'missing' };
+    return this.#drift[0];
   }
-
-  #check(pod: PodNetwork | undefined) {
-    const wanted = checkedPod(pod);
-    const wire = this.#wires.get(formatAttachment(checked(wanted.attachment)));
-    const link = `pod link ${checked(wanted.attachment).interfaceName}`;
-    if (!wire) return { differences: [{ object: link, wanted: 'present', actual: 'missing' }], moreDifferences: 0 };
-    return { differences: [...this.#drift], moreDifferences: 0 };
-  }
-
-  #get(attachment: Attachment) {
-    const wire = this.#wires.get(formatAttachment(attachment));
-    if (!wire) throw new Failure('ATTACHMENT_NOT_FOUND', `${formatAttachment(attachment)} has no veth pair`);
-    return { pod: attachedPod(wire) };
-  }
-
-  /** One attachment a page, so that readers have to page. */
-  #list(pageToken: string) {
-    const index = Number(pageToken);
-    const pods = [...this.#wires.values()].map(attachedPod);
-    return { pods: pods.slice(index, index + 1), nextPageToken: index + 1 < pods.length ? String(index + 1) : '' };
-  }
-}
-
-function attachedPod({ attachment, addresses }: PodNetwork) {
-  return { attachment, addresses, hostInterface: undefined, up: true };
-}
-
-function checkedPod(pod: PodNetwork | undefined): PodNetwork {
-  if (!pod) throw violationsFailure('INVALID_REQUEST', 'request refused', [{ field: 'pod', reason: 'is missing' }]);
-  const violations = [
-    ...(pod.netns.startsWith('/') ? [] : [{ field: 'pod.netns', reason: 'is not an absolute path' }]),
-    ...(pod.addresses.length > 0 ? [] : [{ field: 'pod.addresses', reason: 'is empty' }]),
-    ...(pod.hostInterfaceName === '' ? [{ field: 'pod.host_interface_name', reason: 'is empty' }] : []),
-  ];
-  if (violations.length > 0) throw violationsFailure('INVALID_REQUEST', 'request refused', violations);
-  return pod;
 }
 
 const POOL_ADDRESSES = 64;
@@ -352,14 +330,14 @@ export class FakeIpam {
 }
 
 interface ServedFake {
-  readonly fake: FakeIpam | FakeDataplane;
+  readonly fake: FakeIpam;
   readonly script: Script;
   readonly log: Logger;
   /** Its release; this one's when undefined. */
   readonly release?: number | undefined;
 }
 
-/** Serves one of the two at a gRPC address. */
+/** Serves podwire-ipam at a gRPC address. */
 export async function serve(address: string, { fake, script, log, release }: ServedFake): Promise<RpcServer> {
   const server = new RpcServer({
     addresses: [address],

@@ -92,7 +92,7 @@ async function runVerb(verb: Verb, { input, globals }: ParsedArguments, deps: Ru
     };
     const context: Context = {
       ipam: grpc({ name: 'podwire-ipam', address: ipam, option: IPAM.name, tlsFiles: ipamTlsFiles }),
-      dataplane: grpc({ name: 'podwire-dataplane', address: dataplane, option: DATAPLANE.name }),
+      dataplane: grpc({ name: 'podwire-node', address: dataplane, option: DATAPLANE.name }),
       plugin: new PluginSocket({ path: plugin, option: PLUGIN.name, clock, deadlineMs }),
       clock,
       process: deps,

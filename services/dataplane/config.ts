@@ -1,33 +1,12 @@
 import { interfaceNameFault } from '@podwire/shared/attachment/attachment';
 import type { Family } from '@podwire/shared/net/address';
-import { readSettings, type SettingValues } from '@podwire/shared/runtime/config-reader';
-import { LOG_LEVELS } from '@podwire/shared/runtime/log';
-import {
-  absolutePath,
-  isLocalAddress,
-  listOf,
-  oneOf,
-  rpcAddress,
-  text,
-  wholeNumber,
-} from '@podwire/shared/runtime/setting';
-import { serverUsage } from '@podwire/shared/runtime/usage';
-import type { TlsFiles } from '@podwire/shared/tls/tls-files';
-import { ipamTlsFiles, ipamTlsSettings } from '@podwire/shared/tls/tls-settings';
+import type { SettingValues } from '@podwire/shared/runtime/config-reader';
+import { absolutePath, isLocalAddress, listOf, oneOf, rpcAddress, wholeNumber } from '@podwire/shared/runtime/setting';
 import { z } from 'zod';
 
 import { BIRD_SETTINGS } from './bird/settings.js';
 import { NAT_EXCLUSIONS } from './filters/masquerade.js';
 import { readAddressMethod } from './node/address-method.js';
-
-/** Prefix of podwire-dataplane's environment variables. */
-const PREFIX = 'PODWIRE_DATAPLANE_';
-
-/** Prefixes of the routing settings. */
-const ROUTING_PREFIXES = ['PODWIRE_ROUTING', 'PODWIRE_BIRD_'];
-
-/** Node names as in Kubernetes: an RFC 1123 subdomain of at most 253 bytes. */
-const NODE_NAME = /^(?=.{1,253}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$/;
 
 /** Interface names, or prefixes with a trailing `*`, separated by commas; empty for none. */
 export const interfacePatterns = z
@@ -56,10 +35,10 @@ export const portRange = z
     `must be a range of ports from 1 to ${MAX_PORT}`,
   );
 
-/** The settings that are the same on every node. */
-const SETTINGS = {
+/** The settings of the dataplane. */
+export const DATAPLANE_SETTINGS = {
   listen: {
-    variable: 'PODWIRE_DATAPLANE_LISTEN',
+    variable: 'PODWIRE_NODE_LISTEN',
     schema: listOf(rpcAddress.refine(isLocalAddress, 'is neither a unix socket nor a loopback address')),
     default: 'unix:/run/podwire/dataplane.sock',
     about:
@@ -67,19 +46,13 @@ const SETTINGS = {
       'process of the machine can rewire the node’s pods; several with commas between them.',
   },
   callTimeoutMs: {
-    variable: 'PODWIRE_DATAPLANE_CALL_TIMEOUT_MS',
+    variable: 'PODWIRE_NODE_CALL_TIMEOUT_MS',
     schema: wholeNumber(1, 600_000),
     default: '10000',
     about: 'Timeout of a call without a deadline, in milliseconds, 1 to 600000.',
   },
-  drainTimeoutMs: {
-    variable: 'PODWIRE_DATAPLANE_DRAIN_TIMEOUT_MS',
-    schema: wholeNumber(0, 60_000),
-    default: '5000',
-    about: 'Time after SIGTERM until calls in flight are cancelled, in milliseconds, 0 to 60000.',
-  },
   natExclude: {
-    variable: 'PODWIRE_DATAPLANE_NAT_EXCLUDE',
+    variable: 'PODWIRE_NODE_NAT_EXCLUDE',
     schema: oneOf(NAT_EXCLUSIONS),
     default: 'pools',
     about:
@@ -87,7 +60,7 @@ const SETTINGS = {
       'of nodes. No effect without such a pool.',
   },
   natInterfaces: {
-    variable: 'PODWIRE_DATAPLANE_NAT_INTERFACES',
+    variable: 'PODWIRE_NODE_NAT_INTERFACES',
     schema: interfacePatterns,
     default: '',
     about:
@@ -95,7 +68,7 @@ const SETTINGS = {
       'empty for all. No effect without a pool with natOutgoing.',
   },
   natPorts: {
-    variable: 'PODWIRE_DATAPLANE_NAT_PORTS',
+    variable: 'PODWIRE_NODE_NAT_PORTS',
     schema: portRange,
     default: '',
     about:
@@ -103,7 +76,7 @@ const SETTINGS = {
       'with natOutgoing.',
   },
   mtuBytes: {
-    variable: 'PODWIRE_DATAPLANE_MTU_BYTES',
+    variable: 'PODWIRE_NODE_MTU_BYTES',
     schema: wholeNumber(0, 65_535).refine((value) => value === 0 || value >= 1280, 'must be 0, or from 1280 to 65535'),
     default: '0',
     about:
@@ -111,22 +84,15 @@ const SETTINGS = {
       'encapsulation overhead of the pools.',
   },
   mtuInterfaces: {
-    variable: 'PODWIRE_DATAPLANE_MTU_INTERFACES',
+    variable: 'PODWIRE_NODE_MTU_INTERFACES',
     schema: interfacePatterns,
     default: 'en*,wl*,ww*,sl*,ib*,eth*,wlan*,wwan*',
     about:
       'Interfaces of the node whose MTU counts for pods while they are up: names, or prefixes with a trailing *, separated by ' +
-      'commas. No effect when PODWIRE_DATAPLANE_MTU_BYTES is not 0.',
+      'commas. No effect when PODWIRE_NODE_MTU_BYTES is not 0.',
   },
-  ipamAddress: {
-    variable: 'PODWIRE_DATAPLANE_IPAM_ADDRESS',
-    schema: rpcAddress,
-    default: 'unix:/run/podwire/ipam.sock',
-    about: 'Address of podwire-ipam: unix:/absolute/path, or host:port with TLS.',
-  },
-  ...ipamTlsSettings(PREFIX),
   nodeIpv4: {
-    variable: 'PODWIRE_DATAPLANE_NODE_IPV4',
+    variable: 'PODWIRE_NODE_IPV4',
     schema: addressMethod(4),
     default: 'auto',
     about:
@@ -136,21 +102,21 @@ const SETTINGS = {
       'separated by commas; each matches anywhere in the name. Interfaces of pods, tunnels and container engines are ignored.',
   },
   nodeIpv6: {
-    variable: 'PODWIRE_DATAPLANE_NODE_IPV6',
+    variable: 'PODWIRE_NODE_IPV6',
     schema: addressMethod(6),
     default: 'auto',
     about: 'The same for IPv6: 2001:db8::7/64, auto, …, none. Link-local and temporary addresses are ignored.',
   },
-  stateDirectory: {
-    variable: 'PODWIRE_DATAPLANE_STATE_DIRECTORY',
+  recordsDirectory: {
+    variable: 'PODWIRE_NODE_RECORDS_DIRECTORY',
     schema: absolutePath,
     default: '/run/podwire/attachments',
     about:
       'Absolute path of the directory for the records of attachments. Use tmpfs: records are as short-lived as namespaces, and ' +
-      'each write delays a pod. One directory for each dataplane.',
+      'each write delays a pod. One directory for each podwire-node.',
   },
   procDirectory: {
-    variable: 'PODWIRE_DATAPLANE_PROC_DIRECTORY',
+    variable: 'PODWIRE_NODE_PROC_DIRECTORY',
     schema: absolutePath,
     default: '/proc',
     about:
@@ -158,60 +124,13 @@ const SETTINGS = {
       'privileged has a read-only /proc/sys: mount the host’s /proc at /host/proc, and set this to /host/proc. Checked at start.',
   },
   ...BIRD_SETTINGS,
-  logLevel: {
-    variable: 'PODWIRE_DATAPLANE_LOG_LEVEL',
-    schema: oneOf(LOG_LEVELS),
-    default: 'info',
-    about: `Least severe level that is logged: ${LOG_LEVELS.join(', ')}.`,
-  },
 } as const;
 
-/**
- * Every setting of podwire-dataplane.
- * @param hostName - the host's name, the default for the node's name
- */
-export function dataplaneSettings(hostName: string) {
-  return {
-    ...SETTINGS,
-    nodeName: {
-      variable: 'PODWIRE_DATAPLANE_NODE_NAME',
-      schema: text.regex(NODE_NAME, 'must be the name of a Kubernetes node (RFC 1123 subdomain)'),
-      default: hostName.toLowerCase(),
-      about:
-        'Name of this node in IPAM, the same as in the plugin’s settings: an RFC 1123 subdomain. The default is the host’s name in lower case.',
-    },
-  } as const;
-}
-
-export interface Config extends SettingValues<ReturnType<typeof dataplaneSettings>> {
-  /** For the connection to podwire-ipam; undefined for plain text. */
-  readonly ipamTls: TlsFiles | undefined;
-}
-
-/**
- * Reads podwire-dataplane's settings from its environment.
- * @param hostName - the host's name, the default for the node's name
- * @throws Failure INVALID_SETTINGS that lists every unknown variable and every invalid value
- */
-export function readConfig(env: Readonly<Record<string, string | undefined>>, hostName: string): Config {
-  const values = readSettings({
-    settings: dataplaneSettings(hostName),
-    prefix: PREFIX,
-    furtherPrefixes: ROUTING_PREFIXES,
-    env,
-  });
-  return { ...values, ipamTls: ipamTlsFiles(PREFIX, values) };
-}
-
-/** The output of `podwire-dataplane --help`. */
-export function dataplaneUsage(hostName: string): string {
-  const about =
-    'Programs this node’s interfaces, routes, tunnels and NAT for podwire-plugin, and registers the node with podwire-ipam. As root, in the node’s own network namespace.';
-  const commands =
-    'usage: podwire-dataplane remove [--yes]\n\n' +
-    'Lists every object of Podwire on this node: interfaces of pods, routes, tunnels, nftables tables, records.\n' +
-    '--yes removes them. Refused while podwire-dataplane runs. Exit codes: 0 nothing is left,\n1 failed, 2 objects are left.\n\n';
-  return commands + serverUsage('podwire-dataplane', about, { ...dataplaneSettings(hostName), ...BIRD_SETTINGS });
+export interface Config extends SettingValues<typeof DATAPLANE_SETTINGS> {
+  /** Name of this node in IPAM and in Kubernetes. */
+  readonly nodeName: string;
+  /** Time after SIGTERM until calls in flight are cancelled, in milliseconds. */
+  readonly drainTimeoutMs: number;
 }
 
 /** A name, or a prefix with a trailing `*`. A leading `-` suggests a misplaced option. */

@@ -118,6 +118,8 @@ async function existing(paths: readonly string[]): Promise<readonly string[]> {
   return found;
 }
 
+type RemovalConfig = Pick<Config, 'listen' | 'recordsDirectory' | 'birdConfigFile' | 'routing'>;
+
 /** Dependencies of {@link runRemoval} on its process. */
 interface RemovalDeps {
   readonly clock: Clock;
@@ -130,27 +132,26 @@ interface RemovalDeps {
  * Lists every object of Podwire on this node, and removes them if the operator has agreed. Refused while a dataplane runs.
  * @returns the exit code: 0 nothing is left, 1 failed, 2 objects are left as --yes is missing
  */
-export async function runRemoval(readConfig: () => Config, agreed: boolean, deps: RemovalDeps): Promise<number> {
+export async function runRemoval(readConfig: () => RemovalConfig, agreed: boolean, deps: RemovalDeps): Promise<number> {
   const { clock, pid, stdout, stderr } = deps;
   const opened: { close(): Promise<void> }[] = [];
   try {
-    const { listen: addresses, stateDirectory, birdConfigFile, routing } = readConfig();
+    const { listen: addresses, recordsDirectory, birdConfigFile, routing } = readConfig();
     // The lock creates the directory.
-    const paths = await existing(routing === 'bird' ? [stateDirectory, birdConfigFile] : [stateDirectory]);
-    if (!paths.includes(stateDirectory))
-      opened.push({ close: () => rm(stateDirectory, { recursive: true, force: true }) });
+    const paths = await existing(routing === 'bird' ? [recordsDirectory, birdConfigFile] : [recordsDirectory]);
+    if (!paths.includes(recordsDirectory))
+      opened.push({ close: () => rm(recordsDirectory, { recursive: true, force: true }) });
     const running = new AbortController();
     const lock = await acquireExclusive({
-      program: 'podwire-dataplane',
+      program: 'podwire-node',
       addresses,
-      stateDirectory,
-      settings: 'PODWIRE_DATAPLANE_LISTEN and PODWIRE_DATAPLANE_STATE_DIRECTORY',
+      directories: [{ path: recordsDirectory }],
+      settings: 'PODWIRE_NODE_LISTEN and PODWIRE_NODE_RECORDS_DIRECTORY',
       owner: String(pid),
       clock,
       signal: running.signal,
       // A dataplane that is about to end would restore what is removed.
-      onWait: () =>
-        running.abort(new Failure('INVALID_SETTINGS', 'podwire-dataplane runs on this node; stop it first')),
+      onWait: () => running.abort(new Failure('INVALID_SETTINGS', 'podwire-node runs on this node; stop it first')),
     });
     opened.push({
       close: () => {
@@ -166,7 +167,7 @@ export async function runRemoval(readConfig: () => Config, agreed: boolean, deps
     return agreed ? await removeAll(leftovers, deps) : listAll(leftovers, stdout);
   } catch (error) {
     if (!(error instanceof Failure)) throw error;
-    stderr.write(`podwire-dataplane: remove failed: ${error.message} (${error.code})\n`);
+    stderr.write(`podwire-node: remove failed: ${error.message} (${error.code})\n`);
     return 1;
   } finally {
     for (const part of opened.toReversed()) await part.close();
@@ -194,7 +195,7 @@ async function removeAll(leftovers: readonly Leftover[], { stdout, stderr }: Rem
       stdout.write(`removed: ${text}\n`);
     } catch (error) {
       failedCount++;
-      stderr.write(`podwire-dataplane: ${text}: ${messageOf(error)}\n`);
+      stderr.write(`podwire-node: ${text}: ${messageOf(error)}\n`);
     }
   }
   stdout.write(

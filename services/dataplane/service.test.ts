@@ -4,7 +4,7 @@ import { dirname } from 'node:path';
 import { RoutingState } from '@podwire/proto/podwire/dataplane/v1/node';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import { startService, type RunningService } from './service.js';
+import type { RunningService } from './service.js';
 import {
   addPod,
   cleanUp,
@@ -14,7 +14,7 @@ import {
   run,
   snapshot,
 } from './testing/kernels.js';
-import { podMessage, ServiceFixture } from './testing/service.js';
+import { podMessage, ServiceFixture, startOn } from './testing/service.js';
 
 let bench: ServiceFixture;
 
@@ -29,7 +29,7 @@ describe('on the real kernel', () => {
   beforeEach(async () => {
     requireThrowawayNamespace();
     setNodeForwarding();
-    service = await startService(bench.config(), bench.deps());
+    service = await startOn(bench.config(), bench.deps());
   });
 
   afterEach(async () => {
@@ -199,7 +199,7 @@ describe('on the real kernel', () => {
     run('sysctl', '-qw', 'net.ipv4.ip_forward=0', 'net.ipv4.conf.all.rp_filter=1');
     try {
       // The first check runs at the start; a test should not wait for later ones.
-      service = await startService(bench.config(), bench.deps());
+      service = await startOn(bench.config(), bench.deps());
       const reasons = async () => (await bench.nodeStatus()).conditions.map(({ reason }) => reason);
       await expect.poll(reasons, { timeout: 30_000 }).toContain('StrictReversePathFilter');
       await expect.poll(() => run('sysctl', '-n', 'net.ipv4.ip_forward'), { timeout: 30_000 }).toBe('1\n');

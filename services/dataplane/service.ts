@@ -1,13 +1,10 @@
-import { Peer } from '@podwire/shared/rpc/client';
+import type { Peer } from '@podwire/shared/rpc/client';
 import { RpcServer } from '@podwire/shared/rpc/server';
-import { acquireExclusive } from '@podwire/shared/rpc/exclusive';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
 import type { Logger } from '@podwire/shared/runtime/log';
 import { readProcessRelease } from '@podwire/shared/runtime/process-release';
 import { observeReadiness } from '@podwire/shared/telemetry/instruments';
-import type { StopTelemetry } from '@podwire/shared/telemetry/telemetry';
-import { ipamTls } from '@podwire/shared/tls/certificate-source';
 
 import { BirdEvents } from './bird/bird-events.js';
 import { Bird } from './bird/bird.js';
@@ -52,68 +49,59 @@ export interface ServiceDeps {
   readonly random: () => number;
   /** The current boot of the machine. */
   readonly boot: Boot;
-  /** Fires when the process must end. */
-  readonly stopped?: AbortSignal;
-  /** ID of this process, for the message to other processes that its lock on the records excludes. */
-  readonly pid: number;
-  /**
-   * Called once no other process of this program runs, as its port for metrics is free from then on. What it returns is
-   * called before another one may take over. Default: no telemetry.
-   */
-  readonly startTelemetry?: () => Promise<StopTelemetry>;
+  /** podwire-ipam. It need not run yet. */
+  readonly ipam: Peer;
 }
 
 /** A running service. */
 export interface RunningService extends Running {
   /** Listening addresses, with the actual ports for port 0. */
   readonly addresses: readonly string[];
+  /** For callers in this process. */
+  readonly dataplane: Dataplane;
+  readonly garbage: GarbageCollector;
+  /** Whether pods can be wired, as the gRPC health status says. */
+  readonly isServing: () => boolean;
 }
 
 /**
- * Starts podwire-dataplane on this machine's kernel.
- * @throws Failure as {@link serve} and {@link acquireExclusive}, INVALID_SETTINGS for the peers file or the
- * directory of proc, or KERNEL_REFUSED when the kernel cannot be queried
+ * Reads and checks what the service uses besides its settings.
+ * @returns the BGP topology; undefined: BIRD is disabled
+ * @throws Failure INVALID_SETTINGS for the peers file or the directory of proc
  */
-export async function startService(config: Config, deps: ServiceDeps): Promise<RunningService> {
+export async function prepareService(config: Config): Promise<PeerPlan | undefined> {
   const peerPlan = await readPeerPlan(config);
   await useProcDirectory(config.procDirectory);
-  const { clock, pid, stopped, log, startTelemetry } = deps;
-  const { listen: addresses, stateDirectory } = config;
-  // The lock comes first: records and nftables may belong to another dataplane that runs or starts.
-  const lock = await acquireExclusive({
-    program: 'podwire-dataplane',
-    addresses,
-    stateDirectory,
-    settings: 'PODWIRE_DATAPLANE_LISTEN and PODWIRE_DATAPLANE_STATE_DIRECTORY',
-    owner: String(pid),
-    clock,
-    signal: stopped,
-    onWait: (message) => log.info(message),
-  });
+  return peerPlan;
+}
+
+/**
+ * Starts the dataplane on this machine's kernel. No other process uses its records, its sockets and the kernel's objects of
+ * Podwire.
+ * @param peerPlan - of {@link prepareService}
+ * @throws Failure as {@link serve}, or KERNEL_REFUSED when the kernel cannot be queried
+ */
+export async function startService(
+  config: Config,
+  deps: ServiceDeps,
+  peerPlan: PeerPlan | undefined,
+): Promise<RunningService> {
   const opened: { close(): Promise<void> }[] = [];
   const open = async <Part extends { close(): Promise<void> }>(opening: Promise<Part>): Promise<Part> => {
     const part = await opening;
     opened.push(part);
     return part;
   };
-  let stopTelemetry: StopTelemetry | undefined;
-  const end = async (): Promise<void> => {
-    await stopTelemetry?.();
-    lock.release();
-  };
   try {
-    stopTelemetry = await startTelemetry?.();
     const kernel = await open(NetlinkKernel.open());
     const monitor = new NodeMonitor();
     const network = await open(NetlinkNodeNetwork.open(monitor));
     const nodeKernel = await open(NodeNetlinkKernel.open(monitor));
     const links = await open(NetlinkLinks.open(monitor));
     const nodeSide = { network, kernel: nodeKernel, links, nft: new ProgramNft(), peerPlan };
-    const service = await serve(kernel, { config, deps, nodeSide });
-    return { ...service, stop: () => service.stop().finally(end) };
+    return await serve(kernel, { config, deps, nodeSide });
   } catch (error) {
     await Promise.all(opened.map((part) => part.close()));
-    await end();
     throw error;
   }
 }
@@ -171,7 +159,6 @@ export async function serve(kernel: Kernel, options: ServeOptions): Promise<Runn
     // Cancelled calls may still be rolling back.
     await node.dataplane.idle();
     await environment?.stop();
-    node.ipam.close();
     await Promise.all([kernel.close(), options.nodeSide?.kernel.close()]);
   };
   try {
@@ -183,7 +170,8 @@ export async function serve(kernel: Kernel, options: ServeOptions): Promise<Runn
     environment?.onMtuChange(() => node.keeper.checkSoon());
     clusterPart?.nodeSide.start();
     clusterPart?.sysctls.start();
-    return { addresses, stop };
+    const { dataplane, garbage } = node;
+    return { addresses, dataplane, garbage, isServing: () => server.isServing, stop };
   } catch (error) {
     await stop();
     throw error;
@@ -217,9 +205,9 @@ function createClusterPart(
   { kernel: podKernel, node, environment, onCheck }: ClusterPartOptions,
 ): ClusterPart | undefined {
   if (!nodeSide) return undefined;
-  const { log, clock, random } = deps;
+  const { log, clock, random, ipam } = deps;
   const { kernel, network, links, peerPlan } = nodeSide;
-  const { ipam, keeper } = node;
+  const { keeper } = node;
   const planner = new RoutePlanner();
   const events = new ReconcileEvents(log);
   const onPodInterface = (name: string | undefined, isInterference: boolean): void =>
@@ -288,7 +276,6 @@ function conditionsOf({ node, environment, clusterPart }: OverviewParts): readon
 interface Node extends Omit<ServedParts, 'overview' | 'release'> {
   readonly records: () => readonly AttachmentRecord[];
   readonly keeper: AttachmentReconciler;
-  readonly ipam: Peer;
 }
 
 interface OpenOptions extends ServeOptions {
@@ -297,10 +284,10 @@ interface OpenOptions extends ServeOptions {
 
 /** Loads the state of the previous process before the first call. @throws Failure STATE_IO */
 async function openNode(kernel: Kernel, { config, deps, environment }: OpenOptions): Promise<Node> {
-  const { log, clock, random, boot } = deps;
+  const { log, clock, random, boot, ipam } = deps;
   const events = new AttachmentEvents(log);
   const registry = new AttachmentRegistry({
-    store: new DirectoryRecordStore(config.stateDirectory),
+    store: new DirectoryRecordStore(config.recordsDirectory),
     bootId: boot.id,
     clock,
     onStoreFailure: (attachment, failure) => events.recordNotStored(attachment, failure),
@@ -312,7 +299,6 @@ async function openNode(kernel: Kernel, { config, deps, environment }: OpenOptio
   const podEvents = new Events(log);
   const podOptions = environment && { mtu: () => environment.mtuBytes, guard: environment.guard };
   const dataplane = new Dataplane({ kernel, registry, events: podEvents, ...podOptions });
-  const ipam = new Peer('podwire-ipam', config.ipamAddress, { tls: ipamTls(config.ipamTls, { clock, log }) });
   const addressBook = ipamAddressBook(ipam, clock);
   const { nodeName } = config;
   const parts = { kernel, dataplane, registry, events, clock };
@@ -320,5 +306,5 @@ async function openNode(kernel: Kernel, { config, deps, environment }: OpenOptio
   const refused: Node['refused'] = (method, error) => podEvents.cniCallFailed(method, error);
   const records = () => registry.all();
   const recorded: Node['recorded'] = (attachment) => registry.get(attachment)?.network;
-  return { dataplane, garbage: new GarbageCollector(parts), keeper, ipam, refused, records, recorded };
+  return { dataplane, garbage: new GarbageCollector(parts), keeper, refused, records, recorded };
 }

@@ -18,11 +18,11 @@ import { Peer } from '@podwire/shared/rpc/client';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
-import { readConfig } from './config.js';
 import { tunnelMac } from './routes/tunnels.js';
 import { NodeSide } from './startup.js';
 import { FakeIpam, FakeNodeNetwork, nodeMessage, poolMessage, routeMessage, vxlanPool } from './testing/ipam.js';
 import { recordingLog } from './testing/pods.js';
+import { configOf } from './testing/service.js';
 
 const TIMEOUT_MS = 60_000;
 vi.setConfig({ testTimeout: TIMEOUT_MS, hookTimeout: TIMEOUT_MS });
@@ -39,7 +39,7 @@ function make(address: string): void {
   const { log, lines: written } = recordingLog();
   lines = written;
   peer = new Peer('podwire-ipam', address);
-  const config = readConfig({}, 'n1');
+  const config = configOf({}, 'n1');
   side = new NodeSide({ config, deps: { log, clock: systemClock, random: () => 0.01 }, network, ipam: peer });
 }
 

@@ -15,7 +15,7 @@ function refusal(env: Readonly<Record<string, string>>): Failure {
 }
 
 test('an empty environment gives the documented defaults', () => {
-  expect(readConfig({ PATH: '/bin', PODWIRE_PLUGIN_SOCKET: '/x' })).toEqual({
+  expect(readConfig({ PATH: '/bin', PODWIRE_NODE_CNI_SOCKET: '/x' })).toEqual({
     listen: ['unix:/run/podwire/ipam.sock'],
     tlsCertFile: '',
     tlsKeyFile: '',

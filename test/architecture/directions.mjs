@@ -209,6 +209,12 @@ export const ZONES = [
     packages: ['@opentelemetry/api'],
     ...PURE,
   },
+  {
+    path: 'plugin/clients/local-calls.ts',
+    zones: ['services/shared', 'plugin/clients'],
+    packages: ['@opentelemetry/api'],
+    builtins: ['node:events'],
+  },
   { path: 'plugin/addresses', zones: ['services/shared', 'plugin/cni', 'plugin/clients'], packages: ['zod'], ...NODE },
   {
     path: 'plugin/journal',
@@ -253,6 +259,14 @@ export const ZONES = [
     packages: ['zod'],
     ...PURE,
   })),
+
+  // One process of the parts of a node.
+  {
+    path: 'services/node',
+    zones: ['services/shared', 'services/dataplane', 'plugin', 'services/node'],
+    packages: [],
+    ...NODE,
+  },
 
   { path: 'addon/lib', zones: [], packages: ['node-gyp-build'], ...NODE },
   { path: 'addon/test', zones: ['addon/lib'], packages: [], ...NODE },
@@ -308,6 +322,7 @@ export const WORKSPACES = {
   '@podwire/ipam': 'services/ipam',
   '@podwire/dataplane': 'services/dataplane',
   '@podwire/ctl': 'services/ctl',
+  '@podwire/node': 'services/node',
   '@podwire/plugin': 'plugin',
   '@podwire/netlink': 'addon/lib',
   '@podwire/conformance': 'test/conformance',

@@ -52,7 +52,7 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/shared/chain/run-program.ts': 'services/shared/chain/program-versions.test.ts',
   'plugin/cni/annotations.ts': 'plugin/cni/pod-request.test.ts',
   'plugin/clients/ipam.ts': 'plugin/commands/requests.test.ts',
-  'plugin/clients/dataplane.ts': 'plugin/commands/add.test.ts',
+  'plugin/clients/local-calls.ts': 'services/node/in-process-dataplane.test.ts',
   'plugin/commands/undo.ts': 'plugin/commands/add.test.ts',
   'plugin/commands/readiness-probe.ts': 'plugin/commands/readiness.test.ts',
   'plugin/routes.ts': 'plugin/server.test.ts',

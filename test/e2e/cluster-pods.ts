@@ -44,7 +44,7 @@ export async function wire({ name, stack }: Node, families = 1): Promise<Wired> 
   cleanups.push(() => removePod(pod));
   const both = { ipam: { type: 'podwire-ipam', assign_ipv4: 'true', assign_ipv6: 'true' } };
   const config = families > 1 ? both : {};
-  const add = () => callCni({ command: 'ADD', pod, socket: stack.sockets.plugin, config });
+  const add = () => callCni({ command: 'ADD', pod, socket: stack.sockets.node, config });
   const answer = await vi.waitFor(
     async () => {
       const given = await add();

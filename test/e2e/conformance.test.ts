@@ -37,7 +37,7 @@ async function holdings(): Promise<readonly string[]> {
 
 function judged(name: 'podwire' | 'podwire-ipam'): Promise<readonly Verdict[]> {
   const preset = PRESETS[name]!;
-  const socket = stack.sockets.plugin;
+  const socket = stack.sockets.node;
   const { ipam } = preset.template;
   const inner = name === 'podwire-ipam' ? { ipam: { ...Object(ipam), socket } } : {};
   const subject = subjectOf({

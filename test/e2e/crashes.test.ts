@@ -15,70 +15,65 @@ const PODS = 100;
 const POOL = { PODWIRE_IPAM_DEFAULT_POOL_CIDR: '10.65.0.0/24', PODWIRE_IPAM_DEFAULT_POOL_BLOCK_SIZE: '26' };
 
 /** The plugin's answer to an ADD without the killed process, within the test's patience. */
-const SHORT_DEADLINES = { PODWIRE_PLUGIN_ADD_TIMEOUT_MS: '3000', PODWIRE_PLUGIN_CLEAN_UP_TIMEOUT_MS: '2000' };
+const SHORT_DEADLINES = { PODWIRE_NODE_ADD_TIMEOUT_MS: '3000', PODWIRE_NODE_CLEAN_UP_TIMEOUT_MS: '2000' };
 
 const addressOf = (answer: CniAnswer): string => JSON.parse(answer.stdout).ips[0].address.split('/')[0];
 
-describe.each<ProcessName>(['ipam', 'dataplane', 'plugin'])(
-  'SIGKILL of %s in the middle of 100 ADDs, then restart',
-  (victim) => {
-    const stack = new Stack({ env: POOL });
-    const pods: Pod[] = [];
-    const call = (command: string, pod: Pod) => callCni({ command, pod, socket: stack.sockets.plugin });
+describe.each<ProcessName>(['ipam', 'node'])('SIGKILL of %s in the middle of 100 ADDs, then restart', (victim) => {
+  const stack = new Stack({ env: POOL });
+  const pods: Pod[] = [];
+  const call = (command: string, pod: Pod) => callCni({ command, pod, socket: stack.sockets.node });
 
-    beforeAll(async () => {
-      await stack.start();
-      pods.push(...Array.from({ length: PODS }, (_, i) => makePod(`${victim}-${i}`)));
-    });
+  beforeAll(async () => {
+    await stack.start();
+    pods.push(...Array.from({ length: PODS }, (_, i) => makePod(`${victim}-${i}`)));
+  });
 
-    afterAll(async () => {
-      await stack.destroy();
-      pods.forEach(removePod);
-    });
+  afterAll(async () => {
+    await stack.destroy();
+    pods.forEach(removePod);
+  });
 
-    test('every pod with a result has address and interface, and all other addresses can be allocated', async () => {
-      const adding = pods.map((pod) => call('ADD', pod));
-      await Promise.any(adding);
-      await stack.kill(victim);
-      await sleep(200);
-      await stack.start(victim);
-      const answers = await Promise.all(adding);
-      const answered = pods.flatMap((pod, i) =>
-        answers[i]!.exitCode === 0 ? [{ pod, address: addressOf(answers[i]!) }] : [],
-      );
-      const refused = pods.filter((_, i) => answers[i]!.exitCode !== 0);
-      for (const { exitCode, stdout } of answers) if (exitCode !== 0) expect(JSON.parse(stdout)).toHaveProperty('code');
+  test('every pod with a result has address and interface, and all other addresses can be allocated', async () => {
+    const adding = pods.map((pod) => call('ADD', pod));
+    await Promise.any(adding);
+    await stack.kill(victim);
+    await sleep(200);
+    await stack.start(victim);
+    const answers = await Promise.all(adding);
+    const answered = pods.flatMap((pod, i) =>
+      answers[i]!.exitCode === 0 ? [{ pod, address: addressOf(answers[i]!) }] : [],
+    );
+    const refused = pods.filter((_, i) => answers[i]!.exitCode !== 0);
+    for (const { exitCode, stdout } of answers) if (exitCode !== 0) expect(JSON.parse(stdout)).toHaveProperty('code');
 
-      expect(new Set(answered.map(({ address }) => address)).size).toBe(answered.length);
-      const allocated = await allocations(stack);
-      for (const { pod, address } of answered) {
-        expect(allocated).toContainEqual(
-          expect.objectContaining({ address, handleId: `${NETWORK}.${pod.containerId}` }),
-        );
-        expect(pings(address, stack.netnsPath), `${pod.name} at ${address}`).toBe(true);
-      }
+    expect(new Set(answered.map(({ address }) => address)).size).toBe(answered.length);
+    const allocated = await allocations(stack);
+    for (const { pod, address } of answered) {
+      expect(allocated).toContainEqual(expect.objectContaining({ address, handleId: `${NETWORK}.${pod.containerId}` }));
+      expect(pings(address, stack.netnsPath), `${pod.name} at ${address}`).toBe(true);
+    }
 
-      // The runtime's reaction to a failed ADD.
-      const deleted = await Promise.all(refused.map((pod) => call('DEL', pod)));
-      expect(deleted.filter(({ exitCode }) => exitCode !== 0)).toEqual([]);
-      const held = (handles: readonly { handleId: string }[]) => handles.map(({ handleId }) => handleId).sort();
-      const living = answered.map(({ pod }) => `${NETWORK}.${pod.containerId}`).sort();
-      expect(held(await allocations(stack))).toEqual(living);
-      expect(await attachedPods(stack)).toHaveLength(answered.length);
+    // The runtime's reaction to a failed ADD.
+    const deleted = await Promise.all(refused.map((pod) => call('DEL', pod)));
+    expect(deleted.filter(({ exitCode }) => exitCode !== 0)).toEqual([]);
+    const held = (handles: readonly { handleId: string }[]) => handles.map(({ handleId }) => handleId).sort();
+    const living = answered.map(({ pod }) => `${NETWORK}.${pod.containerId}`).sort();
+    expect(held(await allocations(stack))).toEqual(living);
+    expect(await attachedPods(stack)).toHaveLength(answered.length);
 
-      const retried = await Promise.all(
-        refused.map((pod) => call('ADD', { ...pod, containerId: `${pod.containerId}-again` })),
-      );
-      expect(retried.filter(({ exitCode }) => exitCode !== 0).map(({ stdout }) => stdout)).toEqual([]);
-      expect(await allocations(stack)).toHaveLength(PODS);
-    }, 180_000);
-  },
-);
+    const retried = await Promise.all(
+      refused.map((pod) => call('ADD', { ...pod, containerId: `${pod.containerId}-again` })),
+    );
+    expect(retried.filter(({ exitCode }) => exitCode !== 0).map(({ stdout }) => stdout)).toEqual([]);
+    expect(await allocations(stack)).toHaveLength(PODS);
+  }, 180_000);
+});
 
 describe('a process that stays down', () => {
   const stack = new Stack({ env: { ...POOL, ...SHORT_DEADLINES } });
   const pod = makePod('away');
-  const call = (command: string) => callCni({ command, pod, socket: stack.sockets.plugin });
+  const call = (command: string) => callCni({ command, pod, socket: stack.sockets.node });
 
   beforeAll(() => stack.start());
 
@@ -87,18 +82,17 @@ describe('a process that stays down', () => {
     removePod(pod);
   });
 
-  test('ADD without the dataplane fails within its deadline with the reason, and leaks no address', async () => {
-    await stack.kill('dataplane');
+  test('ADD without podwire-node fails within its deadline with the reason, and leaks no address', async () => {
+    await stack.kill('node');
     const startMs = Date.now();
     const answer = await call('ADD');
     const elapsedMs = Date.now() - startMs;
     expect(answer.exitCode).toBe(1);
-    expect(JSON.parse(answer.stdout)).toMatchObject({ code: 11, msg: expect.stringContaining('podwire-dataplane') });
+    expect(JSON.parse(answer.stdout)).toMatchObject({ code: 11, msg: expect.stringContaining(stack.sockets.node) });
     // Within its own deadline of a few seconds, not the minute that a stack has.
     expect(elapsedMs).toBeLessThan(30_000);
-    await stack.start('dataplane');
-    // Until the dataplane reports that no interface uses it, the address is not allocated again.
-    await expect.poll(() => allocations(stack), { timeout: 60_000 }).toEqual([]);
+    await stack.start('node');
+    expect(await allocations(stack)).toEqual([]);
     // A machine under load may take longer than this ADD's few seconds.
     await expect.poll(() => call('ADD'), { timeout: 60_000 }).toMatchObject({ exitCode: 0 });
     expect(await call('DEL')).toMatchObject({ exitCode: 0 });
@@ -117,11 +111,11 @@ describe('a process that stays down', () => {
 
 describe('STATUS', () => {
   const status = (stack: Stack, pod: Pod, name: string) =>
-    callCni({ command: 'STATUS', pod, socket: stack.sockets.plugin, config: { name, cniVersion: '1.1.0' } });
+    callCni({ command: 'STATUS', pod, socket: stack.sockets.node, config: { name, cniVersion: '1.1.0' } });
   const READY = { exitCode: 0, stdout: '' };
 
   describe('with strict readiness', () => {
-    const stack = new Stack({ env: { PODWIRE_PLUGIN_STRICT_STATUS: 'true' } });
+    const stack = new Stack({ env: { PODWIRE_NODE_STRICT_STATUS: 'true' } });
     const pod = makePod('strict');
 
     beforeAll(() => stack.start());
@@ -130,58 +124,58 @@ describe('STATUS', () => {
       removePod(pod);
     });
 
-    test.each(['ipam', 'dataplane'] as const)('does not wait for a hanging podwire-%s, and names it', async (name) => {
-      const pid = stack.pid(name);
+    test('does not wait for a hanging podwire-ipam, and names it', async () => {
+      const pid = stack.pid('ipam');
       process.kill(pid, 'SIGSTOP');
       try {
         // The answer for one network is not used for another.
         for (let network = 0; network < 3; network++) {
-          const answer = await status(stack, pod, `hangs-${name}-${network}`);
+          const answer = await status(stack, pod, `hangs-${network}`);
           expect(answer.exitCode).toBe(1);
           expect(JSON.parse(answer.stdout)).toMatchObject({
             code: 50,
-            msg: expect.stringMatching(`podwire-${name} .*within 300 ms`),
+            msg: expect.stringMatching('podwire-ipam .*within 300 ms'),
           });
         }
       } finally {
         process.kill(pid, 'SIGCONT');
       }
-      await expect.poll(() => status(stack, pod, `hangs-${name}-0`), { timeout: 30_000 }).toMatchObject(READY);
+      await expect.poll(() => status(stack, pod, 'hangs-0'), { timeout: 30_000 }).toMatchObject(READY);
     });
   });
 
-  test('of a node that was ready succeeds without podwire-ipam, also after a restart of the plugin', async () => {
+  test('of a node that was ready succeeds without podwire-ipam, also after a restart of podwire-node', async () => {
     const stack = new Stack({ env: { ...POOL, ...SHORT_DEADLINES } });
     const pod = makePod('keeps');
-    await stack.start('dataplane', 'plugin');
+    await stack.start('node');
     const before = await status(stack, pod, 'net');
     expect(JSON.parse(before.stdout)).toMatchObject({ code: 50, msg: expect.stringContaining('podwire-ipam') });
     await stack.start('ipam');
     await expect.poll(() => status(stack, pod, 'net'), { timeout: 30_000 }).toMatchObject(READY);
-    const lease = join(dirname(stack.sockets.plugin), 'node-ready');
+    const lease = join(dirname(stack.sockets.node), 'node-ready');
     // The file is written with the present time first, and then with the end of the lease.
     await expect.poll(() => statSync(lease).mtimeMs - Date.now(), { timeout: 30_000 }).toBeGreaterThan(10_000);
     await stack.kill('ipam');
-    await stack.kill('plugin');
-    // The shim answers by itself until the end of the plugin's lease.
+    await stack.kill('node');
+    // The shim answers by itself until the end of the lease.
     expect(await status(stack, pod, 'net')).toMatchObject(READY);
-    await stack.start('plugin');
+    await stack.start('node');
     expect(await status(stack, pod, 'net')).toMatchObject(READY);
-    const adding = await callCni({ command: 'ADD', pod, socket: stack.sockets.plugin, config: { name: 'net' } });
+    const adding = await callCni({ command: 'ADD', pod, socket: stack.sockets.node, config: { name: 'net' } });
     expect(JSON.parse(adding.stdout)).toMatchObject({ code: 11, msg: expect.stringContaining('podwire-ipam') });
     await stack.destroy();
     removePod(pod);
   }, 180_000);
 });
 
-test('ADD waits for a dataplane that returns within the deadline', async () => {
+test('ADD waits for a podwire-node that returns within the deadline', async () => {
   const stack = new Stack({ env: POOL });
   const pod = makePod('waits');
-  const call = (command: string) => callCni({ command, pod, socket: stack.sockets.plugin });
+  const call = (command: string) => callCni({ command, pod, socket: stack.sockets.node });
   await stack.start();
-  await stack.kill('dataplane');
+  await stack.kill('node');
   const adding = call('ADD');
-  await stack.start('dataplane');
+  await stack.start('node');
   expect(await adding).toMatchObject({ exitCode: 0 });
   expect(await call('DEL')).toMatchObject({ exitCode: 0 });
   await stack.destroy();

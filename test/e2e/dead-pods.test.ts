@@ -46,9 +46,9 @@ test('an attachment that is not proven to be of an earlier boot stays', async ()
   await allocate('other-node', { bootId: EARLIER_BOOT, inode: 4_026_532_998n });
   // Allocated since this boot began: the machine of these tests cannot have been booted meanwhile.
   await allocate('twin', { bootId: EARLIER_BOOT, inode: 4_026_532_997n });
-  await stack.start('dataplane', 'plugin');
+  await stack.start('node');
   await expect
-    .poll(() => stack.log('dataplane'), { timeout: NOTICED_MS })
+    .poll(() => stack.log('node'), { timeout: NOTICED_MS })
     .toContain('whether two machines share a node name');
   expect(await holders()).toEqual(['net.other-node', 'net.this-boot', 'net.twin', 'net.untold']);
 });
@@ -56,7 +56,7 @@ test('an attachment that is not proven to be of an earlier boot stays', async ()
 test('a namespace that ends without a DEL is noticed, and its address released; other pods stay', async () => {
   const [dies, lives] = [makePod('dead-dies'), makePod('dead-lives')];
   for (const pod of [dies, lives]) {
-    const answer = await callCni({ command: 'ADD', pod, socket: stack.sockets.plugin });
+    const answer = await callCni({ command: 'ADD', pod, socket: stack.sockets.node });
     expect(answer, answer.stdout).toMatchObject({ exitCode: 0 });
   }
   const before = await holders();
@@ -65,8 +65,8 @@ test('a namespace that ends without a DEL is noticed, and its address released; 
     .poll(async () => (await holders()).length, { timeout: NOTICED_MS, interval: 500 })
     .toBe(before.length - 1);
   expect((await attachedPods(stack)).map(({ attachment }) => attachment?.containerId)).toEqual([lives.containerId]);
-  expect(stack.log('dataplane')).toContain('is dead');
-  const answer = await callCni({ command: 'DEL', pod: lives, socket: stack.sockets.plugin });
+  expect(stack.log('node')).toContain('is dead');
+  const answer = await callCni({ command: 'DEL', pod: lives, socket: stack.sockets.node });
   expect(answer).toMatchObject({ exitCode: 0 });
   removePod(lives);
   expect(await holders()).toEqual(['net.other-node', 'net.this-boot', 'net.twin', 'net.untold']);
@@ -74,7 +74,7 @@ test('a namespace that ends without a DEL is noticed, and its address released; 
 
 test('a deleted interface is restored while IPAM has its address, not after another tool released it', async () => {
   const pod = makePod('dead-cut');
-  const add = () => callCni({ command: 'ADD', pod, socket: stack.sockets.plugin });
+  const add = () => callCni({ command: 'ADD', pod, socket: stack.sockets.node });
   expect(await add()).toMatchObject({ exitCode: 0 });
   const isWired = async () =>
     (await attachedPods(stack)).some(({ attachment, up }) => up && attachment?.containerId === pod.containerId);
@@ -89,12 +89,12 @@ test('a deleted interface is restored while IPAM has its address, not after anot
   expect((await release()).addresses).toHaveLength(1);
   cut();
   await expect
-    .poll(() => stack.log('dataplane'), { timeout: NOTICED_MS })
+    .poll(() => stack.log('node'), { timeout: NOTICED_MS })
     .toContain(`record of ${NETWORK}/${pod.containerId}/eth0 removed`);
   expect(await isWired()).toBe(false);
   ipam.close();
   expect(await add()).toMatchObject({ exitCode: 0 });
   expect(await isWired()).toBe(true);
-  expect(await callCni({ command: 'DEL', pod, socket: stack.sockets.plugin })).toMatchObject({ exitCode: 0 });
+  expect(await callCni({ command: 'DEL', pod, socket: stack.sockets.node })).toMatchObject({ exitCode: 0 });
   removePod(pod);
 }, 240_000);

@@ -39,12 +39,12 @@ export class DelegatingNode {
   call(command: string, pod: Pod, rest: Partial<CniCall> = {}) {
     const { stack, bin } = this;
     const env = { CNI_PATH: `${bin}:${PEERS}`, ...rest.env };
-    return callCni({ command, pod, socket: stack.sockets.plugin, node: stack.netnsPath, ...rest, env });
+    return callCni({ command, pod, socket: stack.sockets.node, node: stack.netnsPath, ...rest, env });
   }
 
   async add(pod: Pod, rest: Partial<CniCall> = {}): Promise<Result> {
     const answer = await this.call('ADD', pod, rest);
-    expect(answer, answer.stdout + this.stack.log('plugin')).toMatchObject({ exitCode: 0, stderr: '' });
+    expect(answer, answer.stdout + this.stack.log('node')).toMatchObject({ exitCode: 0, stderr: '' });
     return JSON.parse(answer.stdout);
   }
 

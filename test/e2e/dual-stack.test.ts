@@ -15,7 +15,7 @@ const stack = new Stack();
 const pods: Pod[] = [];
 
 const call = (command: string, pod: Pod, rest: Partial<CniCall> = {}) =>
-  callCni({ command, pod, socket: stack.sockets.plugin, ...rest });
+  callCni({ command, pod, socket: stack.sockets.node, ...rest });
 
 /** A pod with addresses of some families in IPAM; the plugin finds them, and attaches the pod with these. */
 function podWith(name: string, ...families: readonly string[]): Pod {

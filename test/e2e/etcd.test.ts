@@ -40,18 +40,20 @@ async function startReplica(name: string): Promise<string> {
   return socket;
 }
 
-/** Starts podwire-dataplane as node-1: with etcd, IPAM accepts only registered nodes. */
-function startDataplane(ipamSocket: string): void {
-  const log = openSync(join(folder, 'dataplane.log'), 'a');
+/** Starts podwire-node as node-1: with etcd, IPAM accepts only registered nodes. */
+function startNode(ipamSocket: string): void {
+  const log = openSync(join(folder, 'node.log'), 'a');
   const env = {
     PATH: process.env.PATH,
-    PODWIRE_DATAPLANE_LISTEN: `unix:${join(folder, 'dataplane', 'dataplane.sock')}`,
-    PODWIRE_DATAPLANE_IPAM_ADDRESS: `unix:${ipamSocket}`,
-    PODWIRE_DATAPLANE_STATE_DIRECTORY: join(folder, 'attachments'),
-    PODWIRE_DATAPLANE_NODE_NAME: 'node-1',
-    PODWIRE_DATAPLANE_NODE_IPV4: '198.18.0.1/32',
+    PODWIRE_NODE_CNI_SOCKET: join(folder, 'node', 'cni.sock'),
+    PODWIRE_NODE_LISTEN: `unix:${join(folder, 'node', 'dataplane.sock')}`,
+    PODWIRE_NODE_STATE_DIRECTORY: join(folder, 'journal'),
+    PODWIRE_NODE_IPAM_ADDRESS: `unix:${ipamSocket}`,
+    PODWIRE_NODE_RECORDS_DIRECTORY: join(folder, 'attachments'),
+    PODWIRE_NODE_NAME: 'node-1',
+    PODWIRE_NODE_IPV4: '198.18.0.1/32',
   };
-  const main = join(ROOT, 'services/dataplane/dist/main.js');
+  const main = join(ROOT, 'services/node/dist/main.js');
   children.push(spawn(process.execPath, [main], { env, stdio: ['ignore', log, log] }));
   closeSync(log);
 }
@@ -70,7 +72,7 @@ afterAll(async () => {
     }),
   );
   await etcd.dispose();
-  // The dataplane's tables stay active without it.
+  // The node's tables stay active without podwire-node.
   requireThrowawayNamespace();
   run('nft', 'flush', 'ruleset');
   rmSync(folder, { recursive: true, force: true });
@@ -83,7 +85,7 @@ describe('podwire-ipam on etcd', () => {
     const sockets = [await startReplica('first'), await startReplica('second')] as const;
     const allocate = (socket: string) =>
       rpc(socket, 'podwire.ipam.v1.AddressService/Allocate', { attachment: attachment('c1'), nodeName: 'node-1' });
-    startDataplane(sockets[1]);
+    startNode(sockets[1]);
     const nodes = () => JSON.stringify(rpc(sockets[0], 'podwire.ipam.v1.NodeService/ListNodes', {}));
     await expect.poll(nodes, { timeout: 30_000 }).toContain('198.18.0.1/32');
     const answer = JSON.stringify(allocate(sockets[0]));

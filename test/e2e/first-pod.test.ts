@@ -14,7 +14,7 @@ const stack = new Stack();
 const pods: Pod[] = [];
 
 const call = (command: string, pod: Pod, rest: Partial<CniCall> = {}) =>
-  callCni({ command, pod, socket: stack.sockets.plugin, ...rest });
+  callCni({ command, pod, socket: stack.sockets.node, ...rest });
 
 function pod(name: string): Pod {
   const made = makePod(name);
@@ -65,7 +65,7 @@ describe('two pods of one node', () => {
     const [a, b] = [pod('e2e-live-a'), pod('e2e-live-b')];
     await add(a);
     const toB = addressOf(await add(b));
-    for (const name of ['plugin', 'dataplane', 'ipam'] as const) {
+    for (const name of ['node', 'ipam'] as const) {
       expect(await stack.stop(name)).toBe(0);
       expect(pings(toB, a.netns)).toBe(true);
       await stack.start(name);

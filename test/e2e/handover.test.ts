@@ -10,14 +10,10 @@ import { Stack, type ProcessName } from '../support/stack.js';
 const WORKERS = 6;
 const HANDOVERS = 3;
 
-/** A busy machine takes long for single calls; the shim's own window for a plugin (5 s) stays. */
+/** A busy machine takes long for single calls; the shim's own window for podwire-node (5 s) stays. */
 const TIMEOUT_MS = 180_000;
 
-describe.each<readonly [string, readonly ProcessName[]]>([
-  ['dataplane', ['dataplane']],
-  ['plugin', ['plugin']],
-  ['dataplane and plugin', ['dataplane', 'plugin']],
-])('successors of %s start while their predecessors serve', (title, names) => {
+describe('successors of podwire-node start while their predecessors serve', () => {
   const stack = new Stack();
   const pods: Pod[] = [];
   const failed: CniAnswer[] = [];
@@ -25,8 +21,7 @@ describe.each<readonly [string, readonly ProcessName[]]>([
 
   beforeAll(async () => {
     await stack.start();
-    const prefix = title.replaceAll(' ', '');
-    pods.push(...Array.from({ length: WORKERS }, (_, i) => makePod(`handover-${prefix}-${i}`)));
+    pods.push(...Array.from({ length: WORKERS }, (_, i) => makePod(`handover-${i}`)));
   });
 
   afterAll(async () => {
@@ -39,7 +34,7 @@ describe.each<readonly [string, readonly ProcessName[]]>([
     for (let round = 0; !ended.aborted; round++) {
       const container = { ...pod, containerId: `${round.toString(16)}-${pod.containerId}`.slice(0, 64) };
       for (const command of ['ADD', 'DEL']) {
-        const answer = await callCni({ command, pod: container, socket: stack.sockets.plugin });
+        const answer = await callCni({ command, pod: container, socket: stack.sockets.node });
         if (answer.exitCode !== 0) failed.push(answer);
         else if (command === 'ADD') added += 1;
       }
@@ -53,7 +48,7 @@ describe.each<readonly [string, readonly ProcessName[]]>([
       const loads = pods.map((pod) => load(pod, ended.signal));
       for (let count = 0; count < HANDOVERS; count++) {
         const before = added;
-        await Promise.all(names.map((name) => stack.handOver(name)));
+        await stack.handOver('node');
         // Each successor executes ADDs.
         await expect.poll(() => added, { timeout: 60_000 }).toBeGreaterThan(before + WORKERS);
       }
@@ -80,7 +75,7 @@ describe('a process that is killed three times in a row', () => {
   beforeAll(() => stack.start());
   afterAll(() => stack.destroy());
 
-  test.each<ProcessName>(['ipam', 'dataplane', 'plugin'])(
+  test.each<ProcessName>(['ipam', 'node'])(
     '%s serves again within 2 s of its start',
     async (name) => {
       const startsMs: number[] = [];

@@ -24,7 +24,7 @@ afterAll(async () => {
 
 test('the configuration is written once IPAM is reachable, and a pod works with it', { timeout: 120_000 }, async () => {
   await stack.kill('ipam');
-  const member = { type: 'podwire', socket: stack.sockets.plugin };
+  const member = { type: 'podwire', socket: stack.sockets.node };
   const config = { cniVersion: '1.0.0', cniVersions: ['1.0.0', '1.1.0'], name: 'net', plugins: [member] };
   const installer = spawn(process.execPath, [join(ROOT, 'plugin', 'dist', 'install', 'main.js'), 'install'], {
     env: { PODWIRE_INSTALL_ROOT: host, CNI_NETWORK_CONFIG: JSON.stringify(config) },

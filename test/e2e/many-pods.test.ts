@@ -14,7 +14,7 @@ const PARALLEL = 100;
 
 const stack = new Stack();
 
-const call = (command: string, pod: Pod) => callCni({ command, pod, socket: stack.sockets.plugin });
+const call = (command: string, pod: Pod) => callCni({ command, pod, socket: stack.sockets.node });
 
 beforeAll(() => stack.start());
 

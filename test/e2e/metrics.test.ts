@@ -11,9 +11,8 @@ import { Stack, type ProcessName } from '../support/stack.js';
 
 /** Each process with its port, and the metrics that only it has. */
 const PROCESSES: readonly (readonly [ProcessName, port: number, own: RegExp])[] = [
-  ['plugin', 9092, /^podwire\.plugin\./],
+  ['node', 9091, /^podwire\.(plugin|dataplane)\./],
   ['ipam', 9094, /^podwire\.(ipam|store)\./],
-  ['dataplane', 9091, /^podwire\.dataplane\./],
 ];
 
 /** Names of Calico's kube-controllers, and what the SDK adds. */
@@ -51,11 +50,11 @@ function parse(text: string): Map<string, Scraped> {
 beforeAll(async () => {
   await stack.start();
   const call = (command: string) =>
-    callCni({ command, pod, socket: stack.sockets.plugin, config: { cniVersion: '1.1.0' } });
+    callCni({ command, pod, socket: stack.sockets.node, config: { cniVersion: '1.1.0' } });
   expect(await call('ADD')).toMatchObject({ exitCode: 0 });
   await vi.waitFor(async () => expect(await call('STATUS')).toMatchObject({ exitCode: 0 }), { timeout: 30_000 });
   expect(await call('DEL')).toMatchObject({ exitCode: 0 });
-  await vi.waitFor(() => expect(stack.log('dataplane')).toContain('is registered with'), { timeout: 20_000 });
+  await vi.waitFor(() => expect(stack.log('node')).toContain('is registered with'), { timeout: 20_000 });
   for (const [name, port] of PROCESSES) {
     const fetching = `fetch('http://127.0.0.1:${port}/metrics').then((answer) => answer.text()).then((text) => process.stdout.write(text))`;
     const text = run('ip', 'netns', 'exec', stack.netns, process.execPath, '-e', fetching);
@@ -93,7 +92,7 @@ describe.each(PROCESSES)('a scrape of the %s', (service, _, own) => {
 
   test('has the process itself, and the time of its calls', () => {
     const names = ['podwire.build.info', 'process.memory.usage', 'process.cpu.time', 'nodejs.eventloop.delay.p99'];
-    const calls = service === 'plugin' ? 'rpc.client.call.duration' : 'rpc.server.call.duration';
+    const calls = service === 'node' ? 'rpc.client.call.duration' : 'rpc.server.call.duration';
     expect([...scraped.get(service)!.keys()]).toEqual(
       expect.arrayContaining([...names, calls].map((name) => seriesName(CATALOG.find((each) => each === name)!))),
     );

@@ -88,7 +88,7 @@ function devices(node: Node): Record<string, number> {
 }
 
 async function detach({ stack }: Node, { pod }: Wired): Promise<void> {
-  const answer = await callCni({ command: 'DEL', pod, socket: stack.sockets.plugin, config: {} });
+  const answer = await callCni({ command: 'DEL', pod, socket: stack.sockets.node, config: {} });
   expect(answer).toMatchObject({ exitCode: 0 });
 }
 
@@ -116,8 +116,8 @@ describe('a node of a cluster', () => {
     const before = await allRoutesOf(second);
 
     await first.stack.kill('ipam');
-    await second.stack.kill('dataplane');
-    await second.stack.start('dataplane');
+    await second.stack.kill('node');
+    await second.stack.start('node');
     expect(routesOf(second)).toEqual(before);
     expect(silentPairs(wired)).toEqual([]);
 

@@ -89,8 +89,8 @@ test('a change of ipam.type across a restart: DEL releases an address at its own
   await node.add(a, { config: own });
   await node.add(b, { config: leased });
   expect([node.holders().length, leases().length]).toEqual([1, 1]);
-  await node.stack.kill('plugin');
-  await node.stack.start('plugin');
+  await node.stack.kill('node');
+  await node.stack.start('node');
   const changed = [
     { pod: a, config: leased },
     { pod: b, config: own },

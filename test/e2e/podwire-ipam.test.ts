@@ -10,7 +10,7 @@ import { addressOf, DelegatingNode, PEERS } from './delegation.js';
 const node = new DelegatingNode();
 
 beforeAll(async () => {
-  await node.stack.start('ipam', 'plugin');
+  await node.stack.start('ipam', 'node');
   rpc(node.stack.sockets.ipam, 'podwire.ipam.v1.PoolService/CreatePool', { pool: { name: 'six', cidr: 'fd65::/48' } });
 });
 
@@ -79,7 +79,7 @@ test('STATUS of podwire-ipam queries IPAM only: the dataplane need not run', asy
     const { exitCode, stdout } = await answer;
     return exitCode === 0 ? undefined : JSON.parse(stdout);
   };
-  expect(await refusal(status())).toMatchObject({ code: 50, msg: expect.stringMatching(/podwire-dataplane/) });
+  expect(await refusal(status())).toMatchObject({ code: 50, msg: expect.stringMatching(/podwire-node/) });
   await node.stack.kill('ipam');
   // Its pods are healthy: the ADD fails.
   expect(await ofIpam()).toEqual({ exitCode: 0, stdout: '', stderr: '' });

@@ -21,7 +21,7 @@ const MAIN = join(ROOT, 'services/ctl/dist/main.js');
 const CONFLIST = join(ROOT, 'plugin/conflist/10-podwire.conflist');
 
 const startedMs = Date.now();
-const stack = new Stack({ env: { PODWIRE_PLUGIN_DEL_SERVICE_TIMEOUT_MS: '300' } });
+const stack = new Stack({ env: { PODWIRE_NODE_DEL_SERVICE_TIMEOUT_MS: '300' } });
 const pod = makePod('ctl-web');
 
 /** The container runtime's directory of CNI programs. */
@@ -47,9 +47,9 @@ interface Answer {
 /** Environment of the node's processes. */
 const env = {
   PATH: process.env.PATH,
-  PODWIRE_PLUGIN_IPAM_ADDRESS: `unix:${stack.sockets.ipam}`,
-  PODWIRE_PLUGIN_DATAPLANE_ADDRESS: `unix:${stack.sockets.dataplane}`,
-  PODWIRE_PLUGIN_SOCKET: stack.sockets.plugin,
+  PODWIRE_NODE_IPAM_ADDRESS: `unix:${stack.sockets.ipam}`,
+  PODWIRE_NODE_LISTEN: `unix:${stack.sockets.dataplane}`,
+  PODWIRE_NODE_CNI_SOCKET: stack.sockets.node,
 };
 
 /** Runs podwirectl in this process, as on the node. */
@@ -69,7 +69,7 @@ async function podwirectl(...args: readonly string[]): Promise<Answer> {
 
 const nodeReady = () => podwirectl('node', 'ready', '--config', CONFLIST, '--bin-dir', programs);
 
-const call = (command: string, target: Pod) => callCni({ command, pod: target, socket: stack.sockets.plugin });
+const call = (command: string, target: Pod) => callCni({ command, pod: target, socket: stack.sockets.node });
 
 async function add(target: Pod): Promise<string> {
   const answer = await call('ADD', target);
@@ -88,8 +88,7 @@ test('shows the releases of all running processes', async () => {
   expect(own).toMatchObject({ ...running, endpoint: null, startTime: null });
   expect(services).toMatchObject({
     'podwire-ipam': { ...running, endpoint: `unix:${stack.sockets.ipam}` },
-    'podwire-dataplane': { ...running, endpoint: `unix:${stack.sockets.dataplane}` },
-    'podwire-plugin': { ...running, endpoint: stack.sockets.plugin },
+    'podwire-node': { ...running, endpoint: stack.sockets.node },
   });
   for (const { startTime } of Object.values<{ readonly startTime: string }>(services)) {
     expect(Date.parse(startTime)).toBeGreaterThanOrEqual(startedMs);
@@ -128,12 +127,12 @@ test('shows a pod, its history, and its pending release while IPAM is down', asy
   expect([releases.exitCode, releases.stdout]).toEqual([5, expect.stringMatching(/^podwire-ipam +unreachable /m)]);
   expect(await podwirectl('get', 'ippools')).toMatchObject({ exitCode: 5, stderr: expect.stringContaining('--ipam') });
   const isReported = async () => (await nodeReady()).stdout.includes('podwire-ipam');
-  await until(isReported, () => stack.log('plugin'));
+  await until(isReported, () => stack.log('node'));
 
   await stack.start('ipam');
   await until(
     async () => (await podwirectl('journal', 'retry')).exitCode === 0,
-    () => stack.log('plugin'),
+    () => stack.log('node'),
   );
   expect(await podwirectl('journal')).toMatchObject({ exitCode: 0, stdout: 'pending releases: none\n' });
   const past = await podwirectl('who', address);
@@ -157,7 +156,7 @@ test('shows a pod, its history, and its pending release while IPAM is down', asy
 test('discards a release that host-local always refuses, after which GC succeeds', async () => {
   // Without a range host-local refuses every DEL.
   const config = { cniVersion: '1.1.0', name: 'refused', ipam: { type: 'host-local' } };
-  const callHostLocal = (command: string) => callCni({ command, pod, config, socket: stack.sockets.plugin });
+  const callHostLocal = (command: string) => callCni({ command, pod, config, socket: stack.sockets.node });
   expect(await callHostLocal('DEL')).toMatchObject({ exitCode: 0 });
   const attachment = `refused/${pod.containerId}/eth0`;
   const preview = await podwirectl('journal', 'discard', pod.containerId);
@@ -168,7 +167,7 @@ test('discards a release that host-local always refuses, after which GC succeeds
   expect((await callHostLocal('GC')).exitCode).toBe(1);
   expect(await podwirectl('journal', 'discard', attachment, '--yes')).toMatchObject({ exitCode: 0 });
   expect(await podwirectl('journal')).toMatchObject({ exitCode: 0, stdout: 'pending releases: none\n' });
-  expect(stack.log('plugin')).toContain(`journal: release of ${attachment} is discarded`);
+  expect(stack.log('node')).toContain(`journal: release of ${attachment} is discarded`);
   const again = await podwirectl('journal', 'discard', attachment, '--yes');
   expect(again).toMatchObject({ exitCode: 3, stderr: expect.stringContaining('not found') });
 });

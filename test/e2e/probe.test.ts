@@ -38,7 +38,7 @@ describe('the processes of a node', () => {
   beforeAll(() => stack.start());
   afterAll(() => stack.destroy());
 
-  describe.each<ProcessName>(['ipam', 'dataplane', 'plugin'])('%s', (name) => {
+  describe.each<ProcessName>(['ipam', 'node'])('%s', (name) => {
     test('is healthy and alive while it serves', async () => {
       await stack.untilServing(name);
       expect(await probe(stack.sockets[name])).toEqual(HEALTHY);

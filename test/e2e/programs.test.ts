@@ -26,9 +26,9 @@ test('every program of the documents is linked by npm', () => {
   expect(PROGRAMS.map(([name]) => name).sort()).toEqual([
     'podwire',
     'podwire-conformance',
-    'podwire-dataplane',
+    'podwire-node',
     'podwire-ipam',
-    'podwire-plugin',
+    'podwire-node',
     'podwirectl',
   ]);
 });

@@ -5,7 +5,7 @@ import { Stack } from '../support/stack.js';
 
 const stack = new Stack();
 
-beforeAll(() => stack.start('ipam', 'dataplane'));
+beforeAll(() => stack.start('ipam', 'node'));
 
 afterAll(() => stack.destroy());
 

@@ -28,7 +28,7 @@ const state = () =>
     JSON.stringify(rpc(stack.sockets.ipam, 'podwire.ipam.v1.PoolService/ListPools')),
   ].join('\n');
 
-const add = (rest: Partial<CniCall> = {}) => callCni({ command: 'ADD', pod, socket: stack.sockets.plugin, ...rest });
+const add = (rest: Partial<CniCall> = {}) => callCni({ command: 'ADD', pod, socket: stack.sockets.node, ...rest });
 
 beforeAll(() => stack.start());
 
@@ -44,7 +44,7 @@ describe('the plugin refuses with an error object, and nothing changes', () => {
     return path;
   };
   const cases: readonly (readonly [string, number, () => Partial<CniCall>, RegExp])[] = [
-    ['a configuration that is not JSON', 6, () => ({ stdin: `{"socket":"${stack.sockets.plugin}",` }), /JSON/],
+    ['a configuration that is not JSON', 6, () => ({ stdin: `{"socket":"${stack.sockets.node}",` }), /JSON/],
     ['a configuration without a name', 7, () => ({ config: { name: undefined } }), /name/],
     ['an unknown cniVersion', 1, () => ({ config: { cniVersion: '9.9.9' } }), /9\.9\.9/],
     ['a bad container ID', 4, () => ({ env: { CNI_CONTAINERID: '../etc' } }), /CNI_CONTAINERID/],
@@ -127,7 +127,7 @@ describe('IPAM refuses', () => {
     expect(error.msg).toMatch(/default-ipv4-ippool/);
     expect(error.msg).toMatch(/10\.66\.0\.0\/29/);
     for (const each of pods)
-      expect((await callCni({ command: 'DEL', pod: each, socket: stack.sockets.plugin })).exitCode).toBe(0);
+      expect((await callCni({ command: 'DEL', pod: each, socket: stack.sockets.node })).exitCode).toBe(0);
     pods.forEach(removePod);
   });
 });
@@ -135,11 +135,15 @@ describe('IPAM refuses', () => {
 describe('settings are refused at start, with all errors at once', () => {
   const wrong = {
     ipam: { PODWIRE_IPAM_STORE: 'paper', PODWIRE_IPAM_LISTN: 'x', PODWIRE_IPAM_DEFAULT_POOL_CIDR: 'y' },
-    dataplane: { PODWIRE_DATAPLANE_LISTEN: 'nowhere', PODWIRE_DATAPLANE_COLOUR: 'blue' },
-    plugin: { PODWIRE_PLUGIN_SOCKET: 'relative', PODWIRE_PLUGIN_COLOUR: 'blue' },
+    node: {
+      PODWIRE_NODE_LISTEN: 'nowhere',
+      PODWIRE_NODE_CNI_SOCKET: 'relative',
+      PODWIRE_NODE_COLOUR: 'blue',
+      PODWIRE_PLUGIN_SOCKET: '/run/podwire/cni.sock',
+    },
   } as const;
 
-  test.each(['ipam', 'dataplane', 'plugin'] as const)('%s', async (name) => {
+  test.each(['ipam', 'node'] as const)('%s', async (name) => {
     const refused = new Stack({ env: wrong[name] });
     await expect(refused.start(name)).rejects.toThrow('does not answer');
     for (const variable of Object.keys(wrong[name])) expect(refused.log(name)).toContain(variable);
@@ -151,7 +155,11 @@ describe('settings are refused at start, with all errors at once', () => {
 const hasOtherUsers = !/^\s*0\s+\d+\s+1\s*$/.test(readFileSync('/proc/self/uid_map', 'utf8'));
 
 describe.runIf(hasOtherUsers)('the unix sockets are accessible to root only', () => {
-  const NAMES = ['ipam', 'dataplane', 'plugin'] as const;
+  const SOCKETS = [
+    ['ipam', 'ipam'],
+    ['node', 'node'],
+    ['dataplane', 'node'],
+  ] as const;
 
   /** Connects as another user, and prints what becomes of it. */
   function connectAsNobody(socket: string): string {
@@ -163,17 +171,21 @@ describe.runIf(hasOtherUsers)('the unix sockets are accessible to root only', ()
 
   beforeAll(() => void run('chmod', '755', stack.folder, join(stack.folder, 'run')));
 
-  test.each(NAMES)('%s', (name) => {
+  test.each(SOCKETS)('%s', (name) => {
     expect(connectAsNobody(stack.sockets[name])).toBe('Permission denied');
   });
 
-  test.each(NAMES)('%s, also when a permission lets other users connect', async (name) => {
+  test.each(SOCKETS)('%s, also when a permission lets other users connect', async (name, process) => {
     const socket = stack.sockets[name];
     run('chmod', '666', socket);
     expect([connectAsNobody(socket), connectAsNobody(socket)]).toEqual(['refused', 'refused']);
-    const lines = () => stack.log(name).match(/socket [^"]*: refused a connection of user 65534 [^"]*/g);
+    const lines = () =>
+      stack
+        .log(process)
+        .match(/socket [^"]*: refused a connection of user 65534 [^"]*/g)
+        ?.filter((line) => line.includes(socket));
     await expect.poll(lines).toHaveLength(1);
-    await stack.untilServing(name);
+    await stack.untilServing(process);
     run('chmod', '600', socket);
   });
 });

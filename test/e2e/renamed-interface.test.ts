@@ -22,7 +22,7 @@ afterEach(async () => {
 });
 
 const call = (command: string, config: object = {}) =>
-  callCni({ command, pod, socket: stack.sockets.plugin, config: { ...config } });
+  callCni({ command, pod, socket: stack.sockets.node, config: { ...config } });
 const links = () =>
   stack
     .ip('-br', 'link', 'show', 'type', 'veth')
@@ -45,10 +45,10 @@ test('a renamed host interface gets its name back; with the name taken, CHECK re
   await expect.poll(() => pings(address, stack.netnsPath), { timeout: 20_000 }).toBe(true);
   expect(await call('CHECK', { prevResult })).toMatchObject({ exitCode: 0, stdout: '' });
 
-  await stack.kill('dataplane');
+  await stack.kill('node');
   stack.ip('link', 'set', name, 'name', 'foo');
   stack.ip('link', 'add', name, 'type', 'bridge');
-  await stack.start('dataplane');
+  await stack.start('node');
   const checked = await call('CHECK', { prevResult });
   expect(checked.exitCode).not.toBe(0);
   expect(checked.stdout).toContain(name);

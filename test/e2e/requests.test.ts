@@ -25,7 +25,7 @@ function pod(name: string): Pod {
 }
 
 const call = (command: string, target: Pod, rest: Partial<CniCall> = {}) =>
-  callCni({ command, pod: target, socket: stack.sockets.plugin, ...rest });
+  callCni({ command, pod: target, socket: stack.sockets.node, ...rest });
 
 async function add(target: Pod, rest: Partial<CniCall>): Promise<Result> {
   const answer = await call('ADD', target, rest);

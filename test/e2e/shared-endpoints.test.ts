@@ -36,14 +36,14 @@ beforeAll(async () => {
   };
   ipam = spawn(process.execPath, [join(ROOT, 'services/ipam/dist/main.js')], { env, stdio: 'ignore' });
   await vi.waitFor(() => expect(existsSync(stack.sockets.ipam)).toBe(true), { timeout: 30_000 });
-  await stack.start('dataplane', 'plugin');
+  await stack.start('node');
   const nodes = () => JSON.stringify(rpc(stack.sockets.ipam, 'podwire.ipam.v1.NodeService/ListNodes', {}));
   await vi.waitFor(() => expect(nodes()).toContain('198.18.0.1/32'), { timeout: 30_000 });
 }, 120_000);
 
 afterAll(async () => {
-  await stack.stop('plugin');
-  await stack.stop('dataplane');
+  await stack.stop('node');
+  await stack.stop('node');
   const exited = once(ipam, 'exit');
   ipam.kill('SIGTERM');
   await exited;
@@ -53,7 +53,7 @@ afterAll(async () => {
 }, 60_000);
 
 const call = (command: string, pod: Pod, rest: Partial<CniCall> = {}) =>
-  callCni({ command, pod, socket: stack.sockets.plugin, ...rest });
+  callCni({ command, pod, socket: stack.sockets.node, ...rest });
 
 async function added(name: string): Promise<{ readonly pod: Pod; readonly address: string }> {
   const pod = makePod(name);
@@ -81,7 +81,7 @@ async function podwirectl(...args: readonly string[]): Promise<{ readonly exitCo
     stdout += chunk.toString();
     done();
   };
-  const env = { PATH: process.env.PATH, PODWIRE_PLUGIN_IPAM_ADDRESS: `unix:${stack.sockets.ipam}` };
+  const env = { PATH: process.env.PATH, PODWIRE_NODE_IPAM_ADDRESS: `unix:${stack.sockets.ipam}` };
   const around = { env, stdin: Readable.from([]), stdout: new Writable({ write }), stderr: new Writable({ write }) };
   const exitCode = await runPodwirectl(['--timeout', '60s', ...args], { process: around, ...COMMAND_DEPS });
   return { exitCode, stdout };

@@ -6,7 +6,7 @@ import { afterAll, afterEach, beforeEach, describe, expect, test, vi } from 'vit
 import { callCni, makePod, removePod } from '../support/pods.js';
 import { Stack, type ProcessName } from '../support/stack.js';
 
-const PROCESSES: readonly ProcessName[] = ['plugin', 'dataplane', 'ipam'];
+const PROCESSES: readonly ProcessName[] = ['node', 'ipam'];
 const ENDPOINT = 'http://127.0.0.1:4318';
 
 /** An hour: the SDK itself would wait for the collector for longer than any test does. */
@@ -40,7 +40,7 @@ describe.each<[string, string | undefined]>([
       await once(collector.stdout!, 'data');
     }
     await stack.start();
-    await vi.waitFor(() => expect(stack.log('dataplane')).toContain('is registered with'), { timeout: 20_000 });
+    await vi.waitFor(() => expect(stack.log('node')).toContain('is registered with'), { timeout: 20_000 });
   });
 
   afterEach(async () => {
@@ -49,7 +49,7 @@ describe.each<[string, string | undefined]>([
   });
 
   test('does not delay the stop of any process', async () => {
-    const call = (command: string) => callCni({ command, pod, socket: stack.sockets.plugin });
+    const call = (command: string) => callCni({ command, pod, socket: stack.sockets.node });
     expect(await call('ADD')).toMatchObject({ exitCode: 0 });
     expect(await call('DEL')).toMatchObject({ exitCode: 0 });
     for (const name of PROCESSES) {

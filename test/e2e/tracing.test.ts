@@ -11,7 +11,7 @@ import { callCni, makePod, NETWORK, removePod } from '../support/pods.js';
 import { ROOT } from '../support/root.js';
 import { Stack, type ProcessName } from '../support/stack.js';
 
-const PROCESSES: readonly ProcessName[] = ['plugin', 'ipam', 'dataplane'];
+const PROCESSES: readonly ProcessName[] = ['node', 'ipam'];
 const TRACE_ID = '0af7651916cd43dd8448eb211c80319c';
 const PARENT_ID = 'b7ad6b7169203331';
 const TRACEPARENT = `00-${TRACE_ID}-${PARENT_ID}-01`;
@@ -83,13 +83,13 @@ beforeAll(async () => {
   receiver = spawn('ip', ['netns', ...program], { stdio: 'inherit' });
   await stack.start();
   // Other changes would be committed together with the pod's addresses, in a span of either's trace.
-  await vi.waitFor(() => expect(stack.log('dataplane')).toContain('is registered with'), { timeout: 20_000 });
+  await vi.waitFor(() => expect(stack.log('node')).toContain('is registered with'), { timeout: 20_000 });
   const call = (command: string, of = pod, env: Record<string, string> = { TRACEPARENT }, prevResult?: unknown) =>
-    callCni({ command, pod: of, socket: stack.sockets.plugin, env, config: { cniVersion: '1.1.0', prevResult } });
+    callCni({ command, pod: of, socket: stack.sockets.node, env, config: { cniVersion: '1.1.0', prevResult } });
   const { stdout } = await call('ADD');
   expect(await call('CHECK', pod, { TRACEPARENT }, JSON.parse(stdout))).toMatchObject({ exitCode: 0 });
   for (const command of ['STATUS', 'DEL', 'DEL']) await call(command);
-  // Without a trace of the runtime; the ADD fails in podwire-dataplane, and is undone.
+  // Without a trace of the runtime; the ADD fails in podwire-node, and is undone.
   await call('ADD', { ...other, netns: '/run/netns/none' }, {});
   await call('ADD', other, {});
   const isReceived = (name: string) => received().some((span) => span.service === 'podwire-ipam' && span.name === name);
@@ -128,7 +128,7 @@ const addOf = (of: { readonly containerId: string }) =>
 describe('one trace from the runtime to the datastore and the kernel', () => {
   test.each<[ProcessName, readonly string[]]>([
     [
-      'plugin',
+      'node',
       [
         'CNI ADD',
         'CNI DEL',
@@ -136,21 +136,15 @@ describe('one trace from the runtime to the datastore and the kernel', () => {
         'podwire.plugin.queue_wait',
         'podwire.ipam.v1.AddressService/Allocate',
         'podwire.ipam.v1.AddressService/Release',
-        'podwire.dataplane.v1.PodService/AttachPod',
-        'podwire.dataplane.v1.PodService/DetachPod',
+        'podwire.dataplane.attach',
+        'podwire.dataplane.check',
+        'podwire.dataplane.detach',
+        'podwire.kernel.batch',
       ],
     ],
     [
       'ipam',
       ['podwire.ipam.v1.AddressService/Allocate', 'podwire.ipam.v1.AddressService/Release', 'podwire.store.commit'],
-    ],
-    [
-      'dataplane',
-      [
-        'podwire.dataplane.v1.PodService/AttachPod',
-        'podwire.dataplane.v1.PodService/DetachPod',
-        'podwire.kernel.batch',
-      ],
     ],
   ])('%s exports its spans with this trace', (name, expected) => {
     expect([...ofTrace(name)]).toEqual(expect.arrayContaining([...expected]));

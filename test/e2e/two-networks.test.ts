@@ -18,7 +18,7 @@ interface CniResult {
 }
 
 // Less than a stack's default: one test waits for an absent dataplane.
-const stack = new Stack({ env: { PODWIRE_PLUGIN_DEL_SERVICE_TIMEOUT_MS: '3000' } });
+const stack = new Stack({ env: { PODWIRE_NODE_DEL_SERVICE_TIMEOUT_MS: '3000' } });
 const pods: Pod[] = [];
 
 /** Of the second network. */
@@ -48,7 +48,7 @@ const FIRST: Partial<CniCall> = {
 };
 
 const call = (command: string, pod: Pod, rest: Partial<CniCall>) =>
-  callCni({ command, pod, socket: stack.sockets.plugin, ...rest });
+  callCni({ command, pod, socket: stack.sockets.node, ...rest });
 
 function pod(name: string): Pod {
   const made = makePod(name);
@@ -124,8 +124,8 @@ test('a pod on two networks answers on each, with strict filters, for as long as
     const answer = await check(target, result);
     expect(answer.exitCode).toBe(1);
     expect(JSON.parse(answer.stdout).msg).toContain(`rule from ${second[0]!} lookup`);
-    expect(await stack.stop('dataplane')).toBe(0);
-    await stack.start('dataplane');
+    expect(await stack.stop('node')).toBe(0);
+    await stack.start('node');
     await vi.waitFor(() => expect(ruled(target)).toEqual(second), { timeout: 30_000 });
     expect(seenAddress(second[0]!, peer.netns)).toBe(asking[0]);
 
@@ -142,7 +142,7 @@ test('rules of an interface without a record are removed with the next check, on
   const target = pod('e2e-networks-lost');
   const first = addressesOf(await add(target, FIRST));
   const second = addressesOf(await add(target, SECOND));
-  expect(await stack.stop('dataplane')).toBe(0);
+  expect(await stack.stop('node')).toBe(0);
   const folder = join(stack.folder, 'run', 'attachments');
   const records = readdirSync(folder).filter((name) => name.endsWith('.json'));
   const lost = records.filter((name) => {
@@ -151,12 +151,12 @@ test('rules of an interface without a record are removed with the next check, on
   });
   expect(lost).toHaveLength(1);
   rmSync(join(folder, lost[0]!));
-  await stack.start('dataplane');
+  await stack.start('node');
   expect(ruled(target)).toEqual(second);
   expect(await call('DEL', target, SECOND)).toMatchObject({ exitCode: 0 });
 
-  expect(await stack.stop('dataplane')).toBe(0);
-  await stack.start('dataplane');
+  expect(await stack.stop('node')).toBe(0);
+  await stack.start('node');
   await expect.poll(() => ruled(target), { timeout: 20_000 }).toEqual([]);
   expect(pings(first[0]!, stack.netnsPath)).toBe(true);
 });
@@ -165,7 +165,7 @@ test('unknown rules from before a dataplane outage are removed by the journal’
   const target = pod('e2e-networks-away');
   await add(target, FIRST);
   const second = addressesOf(await add(target, SECOND));
-  expect(await stack.stop('dataplane')).toBe(0);
+  expect(await stack.stop('node')).toBe(0);
   const folder = join(stack.folder, 'run', 'attachments');
   const isTargets = (name: string) => readFileSync(join(folder, name), 'utf8').includes(target.containerId);
   const lost = readdirSync(folder).filter((name) => name.endsWith('.json') && isTargets(name));
@@ -173,6 +173,6 @@ test('unknown rules from before a dataplane outage are removed by the journal’
   for (const name of lost) rmSync(join(folder, name));
   for (const network of [SECOND, FIRST]) expect(await call('DEL', target, network)).toMatchObject({ exitCode: 0 });
   expect(ruled(target)).toEqual(second);
-  await stack.start('dataplane');
+  await stack.start('node');
   await expect.poll(() => ruled(target), { timeout: 40_000 }).toEqual([]);
 });

@@ -77,7 +77,7 @@ async function succeeded(verb: string, list: string, pod: Pod): Promise<string> 
   return answer.stdout;
 }
 
-const podwire = () => ({ type: 'podwire', socket: stack.sockets.plugin, ipam: { type: 'podwire-ipam' } });
+const podwire = () => ({ type: 'podwire', socket: stack.sockets.node, ipam: { type: 'podwire-ipam' } });
 
 describe.each(['0.3.1', '0.4.0', '1.0.0'])('in CNI %s', (cniVersion) => {
   test('ADD, CHECK and DEL work, twice, in a chain', async () => {
@@ -118,7 +118,7 @@ test('CHECK accepts the result of ADD, and names a later change', async () => {
 
 test('the shipped configuration is used in its version, whatever later ones it lists', async () => {
   const shipped = JSON.parse(readFileSync(join(ROOT, 'plugin', 'conflist', '10-podwire.conflist'), 'utf8'));
-  const plugins = [{ ...shipped.plugins[0], socket: stack.sockets.plugin }];
+  const plugins = [{ ...shipped.plugins[0], socket: stack.sockets.node }];
   const list = conflist('shipped', { ...shipped, plugins });
   const pod = makePod('libcni-shipped');
   expect(JSON.parse(await succeeded('validate', list, pod))).toContain('io.kubernetes.cri.pod-annotations');

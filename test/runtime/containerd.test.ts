@@ -9,7 +9,7 @@ import { RuntimeNode } from './node.js';
 const PARALLEL = 50;
 
 // A burst of pods on a machine under load must not exceed the deadline of one ADD.
-const DEADLINES = { PODWIRE_PLUGIN_ADD_TIMEOUT_MS: '60000', PODWIRE_PLUGIN_DEL_TIMEOUT_MS: '60000' };
+const DEADLINES = { PODWIRE_NODE_ADD_TIMEOUT_MS: '60000', PODWIRE_NODE_DEL_TIMEOUT_MS: '60000' };
 
 const node = new RuntimeNode({ env: DEADLINES });
 
@@ -56,7 +56,7 @@ test('a port of the node leads to the pod through portmap, until the pod is dele
 
 test('a refused pod has the reason, and leaves nothing', async () => {
   const { containerd, stack } = node;
-  const { plugin: socket } = stack.sockets;
+  const { node: socket } = stack.sockets;
   containerd.configure(conflist(socket, { mtu: 5 }));
   try {
     // containerd reads the configuration when the kernel notifies it of the file.
@@ -95,7 +95,7 @@ test(`${PARALLEL} pods at once each get an address and an interface`, async () =
 
 test('pods keep their network while each process of Podwire, and all at once, are killed and restarted', async () => {
   const pods = [await node.run('kept'), await node.run('kept-with-port', { ports: { 18080: 8080 } })];
-  for (const victims of [['plugin'], ['dataplane'], ['ipam'], ['plugin', 'dataplane', 'ipam']] as const) {
+  for (const victims of [['node'], ['ipam'], ['node', 'ipam']] as const) {
     for (const victim of victims) await node.stack.kill(victim);
     node.expectReachable(pods);
     await node.stack.start(...victims);

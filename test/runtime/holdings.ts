@@ -34,7 +34,7 @@ export async function nodeFootprint(stack: Stack): Promise<object> {
   // The source guard is set up beside the first pods, without delaying them.
   await until(
     () => run('nsenter', `--net=${stack.netnsPath}`, 'nft', 'list', 'tables').includes('table inet podwire\n'),
-    () => `the node has no table that guards its pods' sources:\n${stack.log('dataplane')}`,
+    () => `the node has no table that guards its pods' sources:\n${stack.log('node')}`,
   );
   return { ...(await footprint(stack)), ...packetFilter(stack), findings: await auditFindings(stack) };
 }

@@ -21,7 +21,7 @@ export class RuntimeNode {
   constructor(options: StackOptions = {}) {
     prepareMachine();
     this.stack = new Stack(options);
-    this.containerd = new Containerd({ netns: this.stack.netnsPath, conflist: conflist(this.stack.sockets.plugin) });
+    this.containerd = new Containerd({ netns: this.stack.netnsPath, conflist: conflist(this.stack.sockets.node) });
   }
 
   /** Starts everything, and records the state after the first pod, with a port, came and went. */

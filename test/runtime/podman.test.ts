@@ -10,7 +10,7 @@ import { Podman } from './podman.js';
 
 prepareMachine();
 const stack = new Stack();
-const podman = new Podman({ netns: stack.netnsPath, conflist: conflist(stack.sockets.plugin) });
+const podman = new Podman({ netns: stack.netnsPath, conflist: conflist(stack.sockets.node) });
 let before: object;
 
 beforeAll(async () => {

@@ -58,7 +58,7 @@ export class ChainRun {
     return callCni({
       command,
       pod: this.#pod,
-      socket: stack.sockets.plugin,
+      socket: stack.sockets.node,
       node: stack.netnsPath,
       program: type === 'podwire' ? SHIM : join(PLUGINS, type),
       config: { cniVersion, ipam: undefined, ...member, prevResult: this.result },

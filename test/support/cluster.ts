@@ -80,7 +80,7 @@ export class Cluster {
     if (!first) throw new Error('a cluster has a node');
     await first.stack.start('ipam');
     for (const pool of pools) rpc(first.stack.sockets.ipam, 'podwire.ipam.v1.PoolService/CreatePool', { pool });
-    await Promise.all(this.nodes.map(({ stack }) => stack.start('dataplane', 'plugin')));
+    await Promise.all(this.nodes.map(({ stack }) => stack.start('node')));
   }
 
   /** Calls podwire-ipam. */
@@ -164,10 +164,9 @@ function nodeSettings(name: string, ipam: string | undefined): Record<string, st
   return {
     PODWIRE_IPAM_DEFAULT_POOL_CIDR: '',
     PODWIRE_IPAM_UNKNOWN_NODES: 'refuse',
-    PODWIRE_DATAPLANE_NODE_NAME: name,
-    PODWIRE_DATAPLANE_NODE_IPV4: 'auto',
-    PODWIRE_PLUGIN_NODE_NAME: name,
-    ...(ipam === undefined ? {} : { PODWIRE_DATAPLANE_IPAM_ADDRESS: ipam, PODWIRE_PLUGIN_IPAM_ADDRESS: ipam }),
+    PODWIRE_NODE_NAME: name,
+    PODWIRE_NODE_IPV4: 'auto',
+    ...(ipam !== undefined && { PODWIRE_NODE_IPAM_ADDRESS: ipam }),
   };
 }
 

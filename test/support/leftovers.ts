@@ -27,7 +27,7 @@ export async function auditFindings(stack: Stack): Promise<readonly Finding[]> {
 
 /** Every attachment in the node's kernel. */
 export async function attachedPods(stack: Stack): Promise<readonly AttachedPod[]> {
-  const dataplane = new Peer('podwire-dataplane', `unix:${stack.sockets.dataplane}`);
+  const dataplane = new Peer('podwire-node', `unix:${stack.sockets.dataplane}`);
   const { pods } = await dataplane.call(PodServiceService.listPods, { pageSize: 1000, pageToken: '' }, LIMITS());
   dataplane.close();
   return pods;

@@ -9,13 +9,14 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { run } from './programs.js';
 import { PROBE, ROOT } from './root.js';
 
-/** The three processes of Podwire. */
-export type ProcessName = 'ipam' | 'dataplane' | 'plugin';
+/** The two processes of Podwire on one machine. */
+export type ProcessName = 'ipam' | 'node';
+
+const PROCESSES: readonly ProcessName[] = ['ipam', 'node'];
 
 const MAIN: Record<ProcessName, string> = {
   ipam: 'services/ipam/dist/main.js',
-  dataplane: 'services/dataplane/dist/main.js',
-  plugin: 'plugin/dist/main.js',
+  node: 'services/node/dist/main.js',
 };
 
 /** Time for a process to answer at its socket, in milliseconds: a machine under load takes seconds to load the modules. */
@@ -31,12 +32,12 @@ export interface StackOptions {
  * which the journal completes it. Tests of these limits set their own.
  */
 const COMMAND_TIMES = {
-  PODWIRE_PLUGIN_ADD_TIMEOUT_MS: '60000',
-  PODWIRE_PLUGIN_DEL_TIMEOUT_MS: '60000',
-  PODWIRE_PLUGIN_DEL_SERVICE_TIMEOUT_MS: '25000',
+  PODWIRE_NODE_ADD_TIMEOUT_MS: '60000',
+  PODWIRE_NODE_DEL_TIMEOUT_MS: '60000',
+  PODWIRE_NODE_DEL_SERVICE_TIMEOUT_MS: '25000',
 };
 
-/** Of the processes of a node, as the chart and the systemd units set it. */
+/** Of podwire-node, as the chart and the systemd units set it. */
 const NODE_ENVIRONMENT = { NODE_OPTIONS: '--max-semi-space-size=4' };
 
 /** The node's own address in its network namespace, from the range for benchmarks between networks (RFC 2544). */
@@ -45,7 +46,7 @@ export const NODE_ADDRESS = '198.18.0.1';
 let stacks = 0;
 
 /**
- * Podwire as on one machine: three processes on the embedded datastore, with sockets and store in a folder of their
+ * Podwire as on one machine: two processes on the embedded datastore, with sockets and store in a folder of their
  * own, and a network namespace that is the node. Every process can be killed, stopped and started again.
  */
 export class Stack {
@@ -53,10 +54,11 @@ export class Stack {
   readonly netns = `node-${process.pid}-${stacks++}`;
   readonly folder = mkdtempSync(join(tmpdir(), 'podwire-stack-'));
   readonly #run = join(this.folder, 'run');
-  readonly sockets: Record<ProcessName, string> = {
+  /** Of each process, and of the dataplane's gRPC API; `node` is that of the CNI commands. */
+  readonly sockets: Record<ProcessName | 'dataplane', string> = {
     ipam: join(this.#run, 'ipam.sock'),
+    node: join(this.#run, 'cni.sock'),
     dataplane: join(this.#run, 'dataplane.sock'),
-    plugin: join(this.#run, 'cni.sock'),
   };
   readonly #env: NodeJS.ProcessEnv;
   readonly #processes = new Map<ProcessName, ChildProcess>();
@@ -71,26 +73,23 @@ export class Stack {
       PODWIRE_IPAM_LISTEN: `unix:${this.sockets.ipam}`,
       PODWIRE_IPAM_STORE_DIRECTORY: join(this.folder, 'store'),
       PODWIRE_IPAM_DEFAULT_POOL_CIDR: '10.65.0.0/16',
-      PODWIRE_DATAPLANE_LISTEN: `unix:${this.sockets.dataplane}`,
-      PODWIRE_DATAPLANE_IPAM_ADDRESS: `unix:${this.sockets.ipam}`,
-      PODWIRE_DATAPLANE_NODE_NAME: 'node-1',
+      PODWIRE_NODE_NAME: 'node-1',
+      PODWIRE_NODE_IPAM_ADDRESS: `unix:${this.sockets.ipam}`,
+      PODWIRE_NODE_CNI_SOCKET: this.sockets.node,
+      PODWIRE_NODE_LISTEN: `unix:${this.sockets.dataplane}`,
       // On the loopback, which automatic detection would not select.
-      PODWIRE_DATAPLANE_NODE_IPV4: `${NODE_ADDRESS}/32`,
-      PODWIRE_DATAPLANE_STATE_DIRECTORY: join(this.#run, 'attachments'),
+      PODWIRE_NODE_IPV4: `${NODE_ADDRESS}/32`,
+      PODWIRE_NODE_RECORDS_DIRECTORY: join(this.#run, 'attachments'),
+      PODWIRE_NODE_STATE_DIRECTORY: join(this.folder, 'journal'),
       PODWIRE_BIRD_CONFIG_FILE: join(this.#run, 'bird.conf'),
       PODWIRE_BIRD_CONTROL_SOCKET: join(this.#run, 'bird.ctl'),
-      PODWIRE_PLUGIN_SOCKET: this.sockets.plugin,
-      PODWIRE_PLUGIN_STATE_DIRECTORY: join(this.folder, 'journal'),
-      PODWIRE_PLUGIN_IPAM_ADDRESS: `unix:${this.sockets.ipam}`,
-      PODWIRE_PLUGIN_DATAPLANE_ADDRESS: `unix:${this.sockets.dataplane}`,
-      PODWIRE_PLUGIN_NODE_NAME: 'node-1',
       ...COMMAND_TIMES,
       ...env,
     };
   }
 
   async start(...names: readonly ProcessName[]): Promise<void> {
-    const wanted: readonly ProcessName[] = names.length > 0 ? names : ['ipam', 'dataplane', 'plugin'];
+    const wanted = names.length > 0 ? names : PROCESSES;
     for (const name of wanted) this.#spawn(name);
     await Promise.all(wanted.map((name) => this.#untilAnswering(name)));
   }
@@ -183,7 +182,7 @@ export class Stack {
   #spawn(name: ProcessName, within: readonly string[] = []): void {
     const log = openSync(this.#logFile(name), 'a', 0o600);
     const command = [`--net=${this.netnsPath}`, ...within, process.execPath, join(ROOT, MAIN[name])];
-    const env = { ...(name !== 'ipam' && NODE_ENVIRONMENT), ...this.#env };
+    const env = { ...(name === 'node' && NODE_ENVIRONMENT), ...this.#env };
     const child = spawn('nsenter', command, { env, stdio: ['ignore', log, log] });
     this.#processes.set(name, child);
   }

@@ -48,7 +48,7 @@ describe('a new authority', () => {
     expect(days).toBeLessThan(30.1);
     expect(stdout).toMatch(/^ca\.crt +authority, new +\d/m);
     expect(stdout).toContain(`PODWIRE_IPAM_TLS_CLIENT_CA_FILE  ${directory}/ca.crt\n`);
-    expect(stdout).toContain(`PODWIRE_DATAPLANE_IPAM_TLS_CERT_FILE  ${directory}/node-worker-1.crt\n`);
+    expect(stdout).toContain(`PODWIRE_NODE_IPAM_TLS_CERT_FILE  ${directory}/node-worker-1.crt\n`);
     expect(stdout).toContain(`--ipam-key   ${directory}/reader-dashboard.key\n`);
   });
 

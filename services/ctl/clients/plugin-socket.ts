@@ -86,7 +86,7 @@ export interface PluginSocketOptions {
   readonly deadlineMs: () => number;
 }
 
-const NAME = 'podwire-plugin';
+const NAME = 'podwire-node';
 const OK = 200;
 const NOT_FOUND = 404;
 const GONE = 410;

@@ -61,13 +61,13 @@ describe('a certificate', () => {
     ]);
   });
 
-  test('is named by the variables of podwire-plugin; options have precedence', async () => {
+  test('is named by the variables of podwire-node; options have precedence', async () => {
     const [node, alice] = [await folder.client('node', 'worker-1'), await folder.client('operator', 'alice')];
     const variables = {
-      PODWIRE_PLUGIN_IPAM_ADDRESS: address,
-      PODWIRE_PLUGIN_IPAM_TLS_CA_FILE: node.ca!.path,
-      PODWIRE_PLUGIN_IPAM_TLS_CERT_FILE: node.identity!.certificate.path,
-      PODWIRE_PLUGIN_IPAM_TLS_KEY_FILE: node.identity!.key.path,
+      PODWIRE_NODE_IPAM_ADDRESS: address,
+      PODWIRE_NODE_IPAM_TLS_CA_FILE: node.ca!.path,
+      PODWIRE_NODE_IPAM_TLS_CERT_FILE: node.identity!.certificate.path,
+      PODWIRE_NODE_IPAM_TLS_KEY_FILE: node.identity!.key.path,
     };
     expect(await fakes.podwirectlWith(variables, ...SHOW)).toMatchObject({
       exitCode: 1,
@@ -81,7 +81,7 @@ describe('a certificate', () => {
 
   test('is not read by a command that does not call podwire-ipam', async () => {
     await fakes.servePlugin(() => JSON.stringify({ entries: [], fault: null }));
-    const variables = { PODWIRE_PLUGIN_IPAM_ADDRESS: '192.0.2.1:9650', PODWIRE_PLUGIN_IPAM_TLS_CA_FILE: '/none' };
+    const variables = { PODWIRE_NODE_IPAM_ADDRESS: '192.0.2.1:9650', PODWIRE_NODE_IPAM_TLS_CA_FILE: '/none' };
     expect(await fakes.podwirectlWith(variables, 'journal')).toMatchObject({ exitCode: 0 });
   });
 
@@ -151,12 +151,12 @@ describe('missing files', () => {
     [
       'all of an address beyond this machine',
       ['--ipam', '192.0.2.1:9650'],
-      /needs TLS.*set --ipam-ca \(PODWIRE_PLUGIN_IPAM_TLS_CA_FILE\), --ipam-cert .*, --ipam-key/,
+      /needs TLS.*set --ipam-ca \(PODWIRE_NODE_IPAM_TLS_CA_FILE\), --ipam-cert .*, --ipam-key/,
     ],
     [
       'the key',
       ['--ipam', '127.0.0.1:9650', '--ipam-ca', 'a', '--ipam-cert', 'b'],
-      /needs TLS.*; set --ipam-key \(PODWIRE_PLUGIN_IPAM_TLS_KEY_FILE\) \(/,
+      /needs TLS.*; set --ipam-key \(PODWIRE_NODE_IPAM_TLS_KEY_FILE\) \(/,
     ],
   ])('%s', async (_, options, reason) => {
     const { exitCode, stderr } = await fakes.podwirectl(...options, ...SHOW);

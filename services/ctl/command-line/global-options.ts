@@ -1,5 +1,5 @@
 import { absolutePath, rpcAddress } from '@podwire/shared/runtime/setting';
-import type { z } from 'zod';
+import { z } from 'zod';
 
 import type { OutputFormat } from '../output/report.js';
 import { durationMs, oneOf, text, type Form } from './forms.js';
@@ -7,7 +7,7 @@ import type { Flag, Option } from './verb.js';
 
 /** The address of a service: from an option, else from an environment variable, else the default. */
 export interface ServiceAddress extends Option<string> {
-  /** The variable with which Podwire's own processes are configured. */
+  /** The variable with which podwire-node is configured. */
   readonly variable: string;
   readonly defaultAddress: string;
 }
@@ -33,16 +33,25 @@ function addressOption(
 
 const RPC = formOf('unix:PATH|HOST:PORT', rpcAddress);
 
+/** Of the addresses that a process listens at. */
+const FIRST_RPC = formOf(
+  'unix:PATH|HOST:PORT',
+  z
+    .string()
+    .transform((list) => list.split(',')[0]?.trim() ?? '')
+    .pipe(rpcAddress),
+);
+
 export const IPAM = addressOption('--ipam', {
   what: 'podwire-ipam',
   form: RPC,
-  variable: 'PODWIRE_PLUGIN_IPAM_ADDRESS',
+  variable: 'PODWIRE_NODE_IPAM_ADDRESS',
   defaultAddress: 'unix:/run/podwire/ipam.sock',
 });
 
 /** A file of TLS: from an option, else from an environment variable, else none. */
 export interface TlsFileOption extends Option<string> {
-  /** The variable with which podwire-plugin is configured. */
+  /** The variable with which podwire-node is configured. */
   readonly variable: string;
 }
 
@@ -55,27 +64,27 @@ export const IPAM_TLS = {
   ca: tlsFileOption(
     '--ipam-ca',
     "the authorities of podwire-ipam's certificate, for an address HOST:PORT",
-    'PODWIRE_PLUGIN_IPAM_TLS_CA_FILE',
+    'PODWIRE_NODE_IPAM_TLS_CA_FILE',
   ),
   certificate: tlsFileOption(
     '--ipam-cert',
     'the certificate that is shown to podwire-ipam: an operator may call everything, a reader may read',
-    'PODWIRE_PLUGIN_IPAM_TLS_CERT_FILE',
+    'PODWIRE_NODE_IPAM_TLS_CERT_FILE',
   ),
-  key: tlsFileOption('--ipam-key', 'the key of that certificate', 'PODWIRE_PLUGIN_IPAM_TLS_KEY_FILE'),
+  key: tlsFileOption('--ipam-key', 'the key of that certificate', 'PODWIRE_NODE_IPAM_TLS_KEY_FILE'),
 } as const;
 
 export const DATAPLANE = addressOption('--dataplane', {
-  what: "the node's podwire-dataplane",
-  form: RPC,
-  variable: 'PODWIRE_PLUGIN_DATAPLANE_ADDRESS',
+  what: "the gRPC API of the node's podwire-node",
+  form: FIRST_RPC,
+  variable: 'PODWIRE_NODE_LISTEN',
   defaultAddress: 'unix:/run/podwire/dataplane.sock',
 });
 
 export const PLUGIN = addressOption('--plugin', {
-  what: "the node's podwire-plugin",
+  what: "the CNI socket of the node's podwire-node",
   form: formOf('PATH', absolutePath),
-  variable: 'PODWIRE_PLUGIN_SOCKET',
+  variable: 'PODWIRE_NODE_CNI_SOCKET',
   defaultAddress: '/run/podwire/cni.sock',
 });
 

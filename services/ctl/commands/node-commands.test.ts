@@ -179,7 +179,7 @@ describe('node ready', () => {
   });
 
   test('exits with 5 where the plugin is unreachable', async () => {
-    expect(await ready()).toMatchObject({ exitCode: 5, stderr: expect.stringContaining('podwire-plugin at ') });
+    expect(await ready()).toMatchObject({ exitCode: 5, stderr: expect.stringContaining('podwire-node at ') });
   });
 });
 
@@ -424,7 +424,7 @@ describe('an unreachable service', () => {
   });
 
   test('an invalid variable is refused, and the error names it', async () => {
-    const { exitCode, stderr } = await fakes.podwirectlWith({ PODWIRE_PLUGIN_SOCKET: 'here' }, 'journal');
-    expect([exitCode, stderr]).toEqual([1, expect.stringContaining('PODWIRE_PLUGIN_SOCKET is "here"')]);
+    const { exitCode, stderr } = await fakes.podwirectlWith({ PODWIRE_NODE_CNI_SOCKET: 'here' }, 'journal');
+    expect([exitCode, stderr]).toEqual([1, expect.stringContaining('PODWIRE_NODE_CNI_SOCKET is "here"')]);
   });
 });

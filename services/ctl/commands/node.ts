@@ -113,7 +113,7 @@ export const nodeReady: Verb = {
   about: 'whether pods can be added on this node, and whether the container runtime sees it as ready',
   details:
     "Calls CNI's STATUS strictly, which lists every reason why an ADD would fail. The answer to the runtime is less strict, so that\n" +
-    'healthy pods are not evicted: without PODWIRE_PLUGIN_STRICT_STATUS a node that was ready once since its boot is\n' +
+    'healthy pods are not evicted: without PODWIRE_NODE_STRICT_STATUS a node that was ready once since its boot is\n' +
     'NetworkPluginNotReady only while its dataplane cannot wire pods. Runs VERSION of each program in the chain, and checks that\n' +
     'the program loopback exists. "podwirectl node status" shows the state that the dataplane reports.\n' +
     'Exit code 4: no pod can be added, or the node cannot record its pending releases.',

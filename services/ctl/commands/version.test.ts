@@ -18,36 +18,24 @@ const release = { release: '0.9.1', nodeVersion: 'v22.13.0' };
 const reported = fake(ReleaseServiceService.getRelease, () =>
   GetReleaseResponse.fromPartial({ ...release, startTime }),
 );
-const servePlugin = () =>
-  fakes.servePlugin((line) =>
-    line === 'GET /release' ? JSON.stringify({ ...release, startTime, later: true }) : undefined,
-  );
 
 const rowOf = (stdout: string, name: string) => stdout.split('\n').find((line) => line.startsWith(`${name} `));
 
 test('shows podwirectl and the services that it reaches', async () => {
   await fakes.serve(reported);
-  await servePlugin();
   const { exitCode, stdout, stderr } = await fakes.podwirectl('version');
   expect([exitCode, stderr]).toEqual([0, '']);
   const lines = stdout.trim().split('\n');
-  expect(lines.map((line) => line.split(/ +/)[0])).toEqual([
-    'COMPONENT',
-    'podwirectl',
-    'podwire-ipam',
-    'podwire-dataplane',
-    'podwire-plugin',
-  ]);
+  expect(lines.map((line) => line.split(/ +/)[0])).toEqual(['COMPONENT', 'podwirectl', 'podwire-ipam', 'podwire-node']);
   expect(lines[0]).toMatch(/^COMPONENT +RELEASE +NODE\.JS +STARTED +ENDPOINT$/);
   expect(lines[1]?.split(/ {2,}/)).toEqual(['podwirectl', own, process.version, '-', '-']);
   const started = expect.stringMatching(/^2026-05-04T12:30:00Z \(\S+ ago\)$/);
-  for (const [at, endpoint] of [`unix:${fakes.socket}`, `unix:${fakes.socket}`, fakes.pluginSocket].entries())
-    expect(lines[at + 2]?.split(/ {2,}/).slice(1)).toEqual(['0.9.1', 'v22.13.0', started, endpoint]);
+  for (const at of [2, 3])
+    expect(lines[at]?.split(/ {2,}/).slice(1)).toEqual(['0.9.1', 'v22.13.0', started, `unix:${fakes.socket}`]);
 });
 
 test('prints the same as JSON', async () => {
   await fakes.serve(reported);
-  await servePlugin();
   const { exitCode, stdout } = await fakes.podwirectl('version', '-o', 'json');
   expect(exitCode).toBe(0);
   const answer = { ...release, startTime: startTime.toISOString(), error: null };
@@ -62,8 +50,7 @@ test('prints the same as JSON', async () => {
         error: null,
       },
       { component: 'podwire-ipam', endpoint: `unix:${fakes.socket}`, ...answer },
-      { component: 'podwire-dataplane', endpoint: `unix:${fakes.socket}`, ...answer },
-      { component: 'podwire-plugin', endpoint: fakes.pluginSocket, ...answer },
+      { component: 'podwire-node', endpoint: `unix:${fakes.socket}`, ...answer },
     ],
   });
 });
@@ -74,22 +61,20 @@ test('with --client connects to no service', async () => {
   expect(stdout).not.toContain('podwire-ipam');
 });
 
-test('shows services that do not answer, with the reasons, beside those that do', async () => {
-  await servePlugin();
+test('shows services that do not answer, with the reasons', async () => {
   const { exitCode, stdout } = await fakes.podwirectl('version');
   expect(exitCode).toBe(5);
-  expect(rowOf(stdout, 'podwire-ipam')).toMatch(/ unreachable +- +- +unix:/);
-  expect(rowOf(stdout, 'podwire-plugin')).toMatch(/ 0\.9\.1 /);
-  for (const name of ['podwire-ipam', 'podwire-dataplane'])
+  for (const name of ['podwire-ipam', 'podwire-node']) {
+    expect(rowOf(stdout, name)).toMatch(/ unreachable +- +- +unix:/);
     expect(stdout).toMatch(
       new RegExp(`^unreachable: ${name} at unix:.*: the socket does not exist: .*\\(UNREACHABLE\\)$`, 'm'),
     );
+  }
   const { components } = JSON.parse((await fakes.podwirectl('version', '-o', 'json')).stdout);
   expect(components[1]).toMatchObject({ release: null, error: expect.stringContaining('the socket does not exist') });
 });
 
 test('a service that refuses the call is a failure', async () => {
-  await servePlugin();
   await fakes.serve(
     fake(ReleaseServiceService.getRelease, (): GetReleaseResponse => {
       throw new Failure('ACCESS_DENIED', 'anonymous: may not call it');
@@ -102,10 +87,9 @@ test('a service that refuses the call is a failure', async () => {
 
 test('services of earlier releases do not report theirs, which is no failure', async () => {
   await fakes.serve(foundPool);
-  await fakes.servePlugin(() => undefined);
   const { exitCode, stdout } = await fakes.podwirectl('version');
   expect(exitCode).toBe(0);
-  for (const name of ['podwire-ipam', 'podwire-dataplane', 'podwire-plugin'])
+  for (const name of ['podwire-ipam', 'podwire-node'])
     expect(rowOf(stdout, name)).toContain(' unknown (older release) ');
-  expect(stdout.trim().split('\n')).toHaveLength(5);
+  expect(stdout.trim().split('\n')).toHaveLength(4);
 });

@@ -40,14 +40,10 @@ export const version: Verb = {
   },
 };
 
-function readServices({ ipam, dataplane, plugin }: Context): Promise<Component[]> {
+function readServices({ ipam, dataplane }: Context): Promise<Component[]> {
   return Promise.all([
     read('podwire-ipam', ipam.address, () => callService(ipam)),
-    read('podwire-dataplane', dataplane.address, () => callService(dataplane)),
-    read('podwire-plugin', plugin.path, async () => {
-      const { startTime, ...rest } = await plugin.release();
-      return { ...rest, startTime: new Date(startTime) };
-    }),
+    read('podwire-node', dataplane.address, () => callService(dataplane)),
   ]);
 }
 

@@ -151,7 +151,7 @@ const RETRY_HINT =
   'the plugin retries the entries; immediately: podwirectl journal retry; to discard one that fails permanently: podwirectl journal discard';
 
 const UNREADABLE_HINT =
-  'an unreadable entry: start a podwire-plugin of the release that wrote it; or release what its pod holds with podwirectl gc, then delete the file';
+  'an unreadable entry: start a podwire-node of the release that wrote it; or release what its pod holds with podwirectl gc, then delete the file';
 
 function unreadableTable(unreadable: Journal['unreadable']): Table {
   const rows = unreadable.map(({ path, fault }) => [path, fault]);

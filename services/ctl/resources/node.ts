@@ -133,7 +133,7 @@ export const NODE = resource<Node, ManifestObject>({
   deletion: {
     warning: () =>
       'All addresses and blocks of this node would be released, including those of running pods. Its containers must have ended first. ' +
-      'A podwire-dataplane that still runs there would register the node again:',
+      'A podwire-node that still runs there would register the node again:',
     run: async (name, resourceVersion, _, { ipam, json }) => {
       const answer = await ipam.call(NodeServiceService.deleteNode, { name, resourceVersion });
       const { releasedAddresses, releasedBlocks } = answer;
@@ -144,5 +144,5 @@ export const NODE = resource<Node, ManifestObject>({
       };
     },
   },
-  instead: 'podwire-dataplane registers its node',
+  instead: 'podwire-node registers its node',
 });

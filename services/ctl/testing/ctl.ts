@@ -128,9 +128,9 @@ export class Fakes {
         },
       });
     const env = {
-      PODWIRE_PLUGIN_IPAM_ADDRESS: `unix:${this.socket}`,
-      PODWIRE_PLUGIN_DATAPLANE_ADDRESS: `unix:${this.socket}`,
-      PODWIRE_PLUGIN_SOCKET: this.pluginSocket,
+      PODWIRE_NODE_IPAM_ADDRESS: `unix:${this.socket}`,
+      PODWIRE_NODE_LISTEN: `unix:${this.socket}`,
+      PODWIRE_NODE_CNI_SOCKET: this.pluginSocket,
       ...variables,
     };
     const isTTY = this.isTerminal;

@@ -62,7 +62,7 @@ const FAMILIES: readonly Family[] = [4, 6];
  */
 export function renderBird(input: BirdConfigInput): string {
   return [
-    `# Written by podwire-dataplane for node ${escapeText(input.self.name)}, which overwrites all changes.`,
+    `# Written by podwire-node for node ${escapeText(input.self.name)}, which overwrites all changes.`,
     input.log === 'stderr' ? 'log stderr all;' : 'log syslog all;',
     `router id ${routerId(input.self)};`,
     'timeformat protocol iso long;',

@@ -12,7 +12,7 @@ const PROC_SUPER_MAGIC = 0x9fa0;
 /** A sysctl of every kernel. It is opened for writing, which a read-only mount refuses, and not written. */
 const PROBED_SYSCTL = 'sys/net/ipv4/ip_forward';
 
-const SETTING = 'PODWIRE_DATAPLANE_PROC_DIRECTORY';
+const SETTING = 'PODWIRE_NODE_PROC_DIRECTORY';
 
 /** Remedy for a container, whose own /proc/sys is read-only. */
 const REMEDY = `in a container, mount the host's /proc at /host/proc and set ${SETTING}=/host/proc`;

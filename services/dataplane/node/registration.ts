@@ -115,12 +115,12 @@ export class Registration implements IpamFollower {
     const { self, methods } = this.#options;
     if (this.#isAddressMissing) {
       const methodTexts = FAMILIES.map((family) => `IPv${family}: ${describeMethod(methods[family])}`).join(', ');
-      const message = `no interface of node ${self} has an address that other nodes can reach (${methodTexts}); assign one, or set PODWIRE_DATAPLANE_NODE_IPV4 or _IPV6`;
+      const message = `no interface of node ${self} has an address that other nodes can reach (${methodTexts}); assign one, or set PODWIRE_NODE_IPV4 or _IPV6`;
       return [{ reason: 'NodeAddressMissing', message }];
     }
     const other = this.#conflictingAddress();
     if (other === undefined) return [];
-    const message = `node ${self} is registered in IPAM with the address ${other}, which is not this node's; give each node its own name (PODWIRE_DATAPLANE_NODE_NAME)`;
+    const message = `node ${self} is registered in IPAM with the address ${other}, which is not this node's; give each node its own name (PODWIRE_NODE_NAME)`;
     return [{ reason: 'NodeNameTaken', message }];
   }
 

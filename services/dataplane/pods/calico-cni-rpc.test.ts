@@ -9,8 +9,7 @@ import { Peer } from '@podwire/shared/rpc/client';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
-import { readConfig } from '../config.js';
-import { serve, startService, type RunningService } from '../service.js';
+import { serve, type RunningService, type ServeOptions } from '../service.js';
 import {
   addPod,
   cleanUp,
@@ -23,7 +22,7 @@ import {
 } from '../testing/kernels.js';
 import { MemoryKernel } from '../testing/memory-kernel.js';
 import { BOOT, recordingLog, testRegistry } from '../testing/pods.js';
-import { addRequest, CalicoPlugin, delRequest, type Fields } from '../testing/service.js';
+import { addRequest, CalicoPlugin, configOf, delRequest, startOn, type Fields } from '../testing/service.js';
 import { tableOf } from '../wiring/network.js';
 import { CNI_TIMEOUT_MS, cniAdd, cniDel, withTimeout } from './calico-cni-rpc.js';
 import { Events } from './events.js';
@@ -31,33 +30,35 @@ import { Dataplane } from './pods.js';
 
 let folder: string;
 let peer: Peer;
+let ipam: Peer;
 let plugin: CalicoPlugin;
 let service: RunningService;
 let lines: Record<string, unknown>[];
 
 beforeEach(() => {
   folder = mkdtempSync(join(tmpdir(), 'podwire-cni-'));
-  peer = new Peer('podwire-dataplane', `unix:${folder}/dataplane.sock`);
+  peer = new Peer('podwire-node', `unix:${folder}/dataplane.sock`);
+  ipam = new Peer('podwire-ipam', `unix:${folder}/no-ipam.sock`);
   plugin = new CalicoPlugin(peer);
 });
 
 afterEach(async () => {
   peer.close();
   await service.stop();
+  ipam.close();
   rmSync(folder, { recursive: true });
 });
 
-function options() {
+function options(): ServeOptions {
   const { log, lines: written } = recordingLog();
   lines = written;
   const env = {
-    PODWIRE_DATAPLANE_LISTEN: `unix:${folder}/dataplane.sock`,
-    PODWIRE_DATAPLANE_STATE_DIRECTORY: join(folder, 'attachments'),
-    PODWIRE_DATAPLANE_IPAM_ADDRESS: `unix:${folder}/no-ipam.sock`,
+    PODWIRE_NODE_LISTEN: `unix:${folder}/dataplane.sock`,
+    PODWIRE_NODE_RECORDS_DIRECTORY: join(folder, 'attachments'),
   };
   return {
-    config: readConfig(env, 'node-1'),
-    deps: { log, clock: systemClock, random: Math.random, boot: BOOT, pid: process.pid },
+    config: configOf(env),
+    deps: { log, clock: systemClock, random: Math.random, boot: BOOT, ipam },
   };
 }
 
@@ -170,7 +171,7 @@ describe('on the real kernel', () => {
     requireThrowawayNamespace();
     for (const address of NODE) run('ip', 'address', 'add', address, 'dev', 'lo');
     setNodeForwarding();
-    service = await startService(options().config, options().deps);
+    service = await startOn(options().config, options().deps);
   });
 
   afterEach(() => {
@@ -251,7 +252,7 @@ describe('on the real kernel', () => {
     await plugin.add(addRequest('a', '10.65.0.7'));
     await service.stop();
     rmSync(join(folder, 'attachments'), { recursive: true });
-    service = await startService(options().config, options().deps);
+    service = await startOn(options().config, options().deps);
     expect(await plugin.del(delRequest('a'))).toEqual(GONE);
     expect(snapshot()).toBe(before);
   });

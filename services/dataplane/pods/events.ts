@@ -142,7 +142,7 @@ export class Events {
     const minus = overheadBytes > 0 ? `, minus ${overheadBytes} for the pools’ encapsulation` : '';
     if (interfaceName !== undefined) this.#log.info(detected, `${pods}, from ${interfaceName}${minus}`);
     else {
-      const advice = 'set PODWIRE_DATAPLANE_MTU_INTERFACES or PODWIRE_DATAPLANE_MTU_BYTES';
+      const advice = 'set PODWIRE_NODE_MTU_INTERFACES or PODWIRE_NODE_MTU_BYTES';
       this.#log.warn(
         detected,
         `${pods}, the default, because no interface that is up has a matching name${minus}; ${advice}`,

@@ -284,7 +284,8 @@ export function collectGarbage(garbage: GarbageCollector): Handler<CollectGarbag
   };
 }
 
-function readGarbageRequest({ validAttachments, network }: CollectGarbageRequest): GarbageRequest {
+/** @throws Failure INVALID_REQUEST */
+export function readGarbageRequest({ validAttachments, network }: CollectGarbageRequest): GarbageRequest {
   return readChecked('CollectGarbage', (check) => {
     if (!validAttachments) check.check('valid_attachments', 'is missing; set it to an empty list if nothing may stay');
     if (network !== '') check.check('network', identifierFault(network, MAX_NETWORK_BYTES));
@@ -299,7 +300,8 @@ export function detachPod(dataplane: Dataplane): Handler<DetachPodRequest, Detac
   return async (message, { signal }) => ({ removed: await dataplane.detach(readDetachment(message), signal) });
 }
 
-function readDetachment({ attachment, hostInterfaceName, netns }: DetachPodRequest): DetachRequest {
+/** @throws Failure INVALID_REQUEST */
+export function readDetachment({ attachment, hostInterfaceName, netns }: DetachPodRequest): DetachRequest {
   return readChecked('DetachPod', (check) => {
     if (netns !== undefined) check.check('netns', netnsFault(netns));
     if (hostInterfaceName !== '') check.check('host_interface_name', hostInterfaceNameFault(hostInterfaceName));

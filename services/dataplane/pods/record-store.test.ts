@@ -104,7 +104,7 @@ describe('records in a directory', () => {
     expect(() => new DirectoryRecordStore(join(folder, 'file'))).toThrow(
       expect.objectContaining({
         code: 'STATE_IO',
-        message: expect.stringContaining('PODWIRE_DATAPLANE_STATE_DIRECTORY'),
+        message: expect.stringContaining('PODWIRE_NODE_RECORDS_DIRECTORY'),
       }),
     );
   });

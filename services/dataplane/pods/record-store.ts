@@ -164,7 +164,7 @@ export class DirectoryRecordStore implements RecordStore {
       const reason = messageOf(cause);
       throw new Failure(
         'STATE_IO',
-        `cannot ${operation} in the state directory ${this.#directory}: ${reason}; make room or set PODWIRE_DATAPLANE_STATE_DIRECTORY`,
+        `cannot ${operation} in the state directory ${this.#directory}: ${reason}; make room or set PODWIRE_NODE_RECORDS_DIRECTORY`,
         { details: { directory: this.#directory }, cause },
       );
     }

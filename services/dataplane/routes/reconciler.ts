@@ -291,7 +291,7 @@ export class RouteReconciler implements Follower {
 
 /** The operator's message for a failed round. */
 function roundFailureCondition(error: unknown): Condition {
-  const reason = error instanceof Failure ? error.message : 'internal error, see the log of podwire-dataplane';
+  const reason = error instanceof Failure ? error.message : 'internal error, see the log of podwire-node';
   const message = `routes between nodes are not reconciled: ${reason}; existing routes stay, retrying`;
   return { reason: 'KernelSilent', message };
 }

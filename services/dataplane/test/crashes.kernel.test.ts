@@ -2,8 +2,7 @@ import { spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { dirname, join } from 'node:path';
-import { fileURLToPath } from 'node:url';
+import { join } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 
 import { PodServiceService, type PodNetwork } from '@podwire/proto/podwire/dataplane/v1/pod';
@@ -13,9 +12,9 @@ import fc from 'fast-check';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { addPod, cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
+import { NODE_MAIN } from '../testing/service.js';
 
-/** The process itself, killed and restarted. Built by `npm run build`, which `npm test` does first. */
-const MAIN = join(dirname(fileURLToPath(import.meta.url)), '..', 'dist', 'main.js');
+/** The process itself is killed and restarted. */
 
 /** Threads that delete links, except the first: each with a socket, created when all others are busy (`addon/src/socket/deleter.cc`). */
 const OTHER_DELETERS = 3;
@@ -39,14 +38,16 @@ const check = (pod: PodNetwork) => peer.call(PodServiceService.checkPod, { pod }
 
 async function start(): Promise<void> {
   log = '';
-  peer = new Peer('podwire-dataplane', `unix:${socket()}`);
+  peer = new Peer('podwire-node', `unix:${socket()}`);
   const env = {
     PATH: process.env.PATH,
-    PODWIRE_DATAPLANE_LISTEN: `unix:${socket()}`,
-    PODWIRE_DATAPLANE_STATE_DIRECTORY: join(folder, 'attachments'),
-    PODWIRE_DATAPLANE_IPAM_ADDRESS: `unix:${join(folder, 'no-ipam.sock')}`,
+    PODWIRE_NODE_LISTEN: `unix:${socket()}`,
+    PODWIRE_NODE_RECORDS_DIRECTORY: join(folder, 'attachments'),
+    PODWIRE_NODE_CNI_SOCKET: join(folder, 'cni.sock'),
+    PODWIRE_NODE_STATE_DIRECTORY: join(folder, 'journal'),
+    PODWIRE_NODE_IPAM_ADDRESS: `unix:${join(folder, 'no-ipam.sock')}`,
   };
-  child = spawn(process.execPath, [MAIN], { env, stdio: ['ignore', 'ignore', 'pipe'] });
+  child = spawn(process.execPath, [NODE_MAIN], { env, stdio: ['ignore', 'ignore', 'pipe'] });
   child.stderr!.setEncoding('utf8').on('data', (text: string) => (log += text));
   await list();
   await expect.poll(() => log, { timeout: 20_000 }).toContain('attachments found at the start');

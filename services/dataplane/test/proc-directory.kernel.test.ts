@@ -1,14 +1,10 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { join } from 'node:path';
 
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
 import { addPod, cleanUp, requireThrowawayNamespace, run, setNodeForwarding } from '../testing/kernels.js';
-import { podMessage, ServiceFixture } from '../testing/service.js';
-
-/** Built by `npm run build`, which `npm test` does first. */
-const MAIN = join(import.meta.dirname, '..', 'dist', 'main.js');
+import { NODE_MAIN, podMessage, ServiceFixture } from '../testing/service.js';
 
 /** As in a container without `privileged`: /proc/sys is read-only, a whole proc is mounted elsewhere, and few capabilities are left. */
 const CONTAINER =
@@ -28,8 +24,8 @@ afterEach(() => {
 });
 
 function start(env: Readonly<Record<string, string>>) {
-  const command = ['--mount', 'sh', '-c', CONTAINER, 'sh', process.execPath, MAIN];
-  const child = spawn('unshare', command, { env: { ...process.env, ...bench.env, ...env } });
+  const command = ['--mount', 'sh', '-c', CONTAINER, 'sh', process.execPath, NODE_MAIN];
+  const child = spawn('unshare', command, { env: { ...process.env, ...bench.processEnv, ...env } });
   let log = '';
   child.stderr.setEncoding('utf8').on('data', (text: string) => (log += text));
   return { child, exited: once(child, 'exit'), log: () => log };
@@ -37,18 +33,18 @@ function start(env: Readonly<Record<string, string>>) {
 
 test.each([
   [{}, '/proc/sys is read-only, so no pod can be added; in a container, mount'],
-  [{ PODWIRE_DATAPLANE_PROC_DIRECTORY: '/mnt' }, '/mnt is not a mount of proc: it has no sys/net/ipv4/ip_forward; in'],
-  [{ PODWIRE_DATAPLANE_PROC_DIRECTORY: '/nothing' }, '/nothing is not a mount of proc: it has no sys/net/ipv4/'],
+  [{ PODWIRE_NODE_PROC_DIRECTORY: '/mnt' }, '/mnt is not a mount of proc: it has no sys/net/ipv4/ip_forward; in'],
+  [{ PODWIRE_NODE_PROC_DIRECTORY: '/nothing' }, '/nothing is not a mount of proc: it has no sys/net/ipv4/'],
 ])('with a read-only /proc/sys and %j the start fails and names the setting', async (env, text) => {
   const { exited, log } = start(env);
   expect((await exited)[0]).toBe(1);
-  expect(log().trim().split('\n')).toEqual([expect.stringContaining(`PODWIRE_DATAPLANE_PROC_DIRECTORY: ${text}`)]);
+  expect(log().trim().split('\n')).toEqual([expect.stringContaining(`PODWIRE_NODE_PROC_DIRECTORY: ${text}`)]);
 });
 
 test('with a read-only /proc/sys and another mount of proc pods are attached and detached', async () => {
   // Before the process gets its mount namespace, which receives no later mounts.
   addPod('procpod');
-  const { child, exited, log } = start({ PODWIRE_DATAPLANE_PROC_DIRECTORY: '/mnt/proc' });
+  const { child, exited, log } = start({ PODWIRE_NODE_PROC_DIRECTORY: '/mnt/proc' });
   await expect.poll(log, { timeout: 30_000 }).toContain('listening');
   const pod = podMessage('procpod', '10.65.0.9');
   await bench.attach(pod);

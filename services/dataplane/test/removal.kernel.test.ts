@@ -1,5 +1,6 @@
 import { existsSync, mkdirSync } from 'node:fs';
 
+import { acquireExclusive } from '@podwire/shared/rpc/exclusive';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
@@ -9,7 +10,6 @@ import { replacement } from '../filters/table.js';
 import { TUNNEL_TABLE } from '../filters/tunnel-guard.js';
 import { ProgramNft } from '../kernel/nft-program.js';
 import { runRemoval } from '../removal.js';
-import { startService } from '../service.js';
 import {
   addPod,
   cleanUp,
@@ -21,7 +21,9 @@ import {
   snapshot,
 } from '../testing/kernels.js';
 import { prefix } from '../testing/nft.js';
-import { podMessage, ServiceFixture } from '../testing/service.js';
+import { podMessage, ServiceFixture, startOn } from '../testing/service.js';
+
+const LOCK = { program: 'podwire-node', settings: '', owner: '4711', clock: systemClock };
 
 let bench: ServiceFixture;
 let output: string[];
@@ -66,7 +68,7 @@ const state = () =>
 /** Two pods of a service that has ended, and the routes, tunnels and tables of a cluster. */
 async function usedNode(): Promise<void> {
   for (const name of ['one', 'two']) addPod(name);
-  const service = await startService(bench.config(), bench.deps());
+  const service = await startOn(bench.config(), bench.deps());
   try {
     await bench.attach(podMessage('one', '10.65.0.1'));
     await bench.attach({ ...podMessage('two', '10.65.0.2'), addresses: ['10.65.0.2/32', '2001:db8::2/128'] });
@@ -117,17 +119,21 @@ test('a removal leaves the node as it was before Podwire, with all objects of ot
   expect(existsSync(bench.records)).toBe(false);
 });
 
-test('a removal is refused while podwire-dataplane runs', async () => {
+test('a removal is refused while podwire-node runs', async () => {
   mkdirSync(bench.records);
-  const service = await startService(bench.config(), bench.deps());
+  // As podwire-node has it.
+  const { listen: addresses, recordsDirectory: path } = bench.config();
+  const lock = await acquireExclusive({ ...LOCK, addresses, directories: [{ path }] });
+  const service = await startOn(bench.config(), bench.deps());
   try {
     // The service writes the table in the background, after its start.
     await expect.poll(() => new ProgramNft().read(GUARD_TABLE)).toBeDefined();
     const before = state();
     await expect(remove(true)).resolves.toBe(1);
-    expect(output.join('')).toContain('podwire-dataplane runs on this node; stop it first');
+    expect(output.join('')).toContain('podwire-node runs on this node; stop it first');
     expect(state()).toBe(before);
   } finally {
     await service.stop();
+    lock.release();
   }
 });

@@ -12,11 +12,11 @@ import { Peer } from '@podwire/shared/rpc/client';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 
-import { readConfig } from '../config.js';
-import { startService, type RunningService } from '../service.js';
+import type { RunningService } from '../service.js';
 import { FakeIpam, nodeMessage, poolMessage, routeMessage, vxlanPool } from '../testing/ipam.js';
 import { addPod, cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
 import { BOOT, recordingLog } from '../testing/pods.js';
+import { configOf, startOn } from '../testing/service.js';
 
 /** The whole service as a part of a cluster, on the real kernel, with a fake podwire-ipam. */
 
@@ -32,6 +32,7 @@ let logged: ReturnType<typeof recordingLog>;
 let ipam: FakeIpam;
 let service: RunningService;
 let peer: Peer;
+let ipamPeer: Peer;
 let startAgain: () => Promise<RunningService>;
 
 beforeEach(async () => {
@@ -44,27 +45,28 @@ beforeEach(async () => {
   ipam = new FakeIpam();
   await ipam.start();
   ipam.putPool(poolMessage('p', '10.65.0.0/16'));
-  peer = new Peer('podwire-dataplane', `unix:${socket}`);
+  peer = new Peer('podwire-node', `unix:${socket}`);
   const env = {
-    PODWIRE_DATAPLANE_LISTEN: `unix:${socket}`,
-    PODWIRE_DATAPLANE_STATE_DIRECTORY: join(folder, 'attachments'),
-    PODWIRE_DATAPLANE_IPAM_ADDRESS: ipam.address,
+    PODWIRE_NODE_LISTEN: `unix:${socket}`,
+    PODWIRE_NODE_RECORDS_DIRECTORY: join(folder, 'attachments'),
   };
+  ipamPeer = new Peer('podwire-ipam', ipam.address);
   logged = recordingLog();
   const deps = {
     log: logged.log,
     clock: systemClock,
     random: Math.random,
     boot: BOOT,
-    pid: process.pid,
+    ipam: ipamPeer,
   };
-  startAgain = () => startService(readConfig(env, SELF), deps);
+  startAgain = () => startOn(configOf(env, SELF), deps);
   service = await startAgain();
 });
 
 afterEach(async () => {
   await service.stop();
   peer.close();
+  ipamPeer.close();
   await ipam.dispose();
   // Its far end and a tunnel over it are deleted with it.
   run('ip', 'link', 'delete', 'eth0');

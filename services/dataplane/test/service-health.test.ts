@@ -10,7 +10,6 @@ import { Peer } from '@podwire/shared/rpc/client';
 import { systemClock, type Clock } from '@podwire/shared/runtime/clock';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
-import { readConfig } from '../config.js';
 import { SYSCTL_CHECK_INTERVAL_MS } from '../node/sysctls.js';
 import { serve, type RunningService } from '../service.js';
 import { FakeIpam, FakeNodeNetwork, nodeMessage, poolMessage, routeMessage, vxlanPool } from '../testing/ipam.js';
@@ -20,7 +19,7 @@ import { MemoryNft } from '../testing/memory-nft.js';
 import { runNodeCommand } from '../testing/memory-node-commands.js';
 import { MemoryNodeKernel } from '../testing/memory-node-kernel.js';
 import { BOOT, recordingLog } from '../testing/pods.js';
-import { HEALTH } from '../testing/service.js';
+import { configOf, HEALTH } from '../testing/service.js';
 
 /** The health and the conditions of the whole service, with failing kernels. */
 
@@ -40,6 +39,7 @@ const fastCheckClock: Clock = {
 
 let folder: string;
 let peer: Peer;
+let ipamPeer: Peer | undefined;
 let kernel: MemoryKernel;
 let nodeKernel: MemoryNodeKernel;
 let links: MemoryLinks;
@@ -49,7 +49,7 @@ let ipam: FakeIpam | undefined;
 
 beforeEach(() => {
   folder = mkdtempSync(join(tmpdir(), 'podwire-service-health-'));
-  peer = new Peer('podwire-dataplane', `unix:${join(folder, 'dataplane.sock')}`);
+  peer = new Peer('podwire-node', `unix:${join(folder, 'dataplane.sock')}`);
   kernel = new MemoryKernel();
   nodeKernel = new MemoryNodeKernel();
   links = new MemoryLinks();
@@ -58,6 +58,8 @@ beforeEach(() => {
 
 afterEach(async () => {
   await service?.stop();
+  ipamPeer?.close();
+  ipamPeer = undefined;
   await ipam?.dispose();
   ipam = undefined;
   peer.close();
@@ -69,14 +71,15 @@ async function start({
   ipamAddress = `unix:${join(folder, 'no-ipam.sock')}`,
 } = {}): Promise<void> {
   const env = {
-    PODWIRE_DATAPLANE_LISTEN: `unix:${join(folder, 'dataplane.sock')}`,
-    PODWIRE_DATAPLANE_STATE_DIRECTORY: join(folder, 'attachments'),
-    PODWIRE_DATAPLANE_IPAM_ADDRESS: ipamAddress,
+    PODWIRE_NODE_LISTEN: `unix:${join(folder, 'dataplane.sock')}`,
+    PODWIRE_NODE_RECORDS_DIRECTORY: join(folder, 'attachments'),
   };
+  ipamPeer?.close();
+  ipamPeer = new Peer('podwire-ipam', ipamAddress);
   const network = new FakeNodeNetwork({ eth0: ['192.0.2.7/24'] });
   const nodeSide = { network, kernel: nodeKernel, links, nft, peerPlan: undefined };
-  const deps = { log: recordingLog().log, clock, random: Math.random, boot: BOOT, pid: process.pid };
-  service = await serve(kernel, { config: readConfig(env, 'node-1'), deps, nodeSide });
+  const deps = { log: recordingLog().log, clock, random: Math.random, boot: BOOT, ipam: ipamPeer };
+  service = await serve(kernel, { config: configOf(env), deps, nodeSide });
 }
 
 const limits = () => ({ deadlineMs: Date.now() + 30_000 });

@@ -1,14 +1,11 @@
 import { spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
-import { existsSync, mkdirSync, openSync, readFileSync, writeFileSync } from 'node:fs';
-import { hostname } from 'node:os';
-import { dirname, join } from 'node:path';
+import { existsSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { fileURLToPath } from 'node:url';
 
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import { serve, startService } from '../service.js';
+import { serve } from '../service.js';
 import {
   addPod,
   cleanUp,
@@ -18,11 +15,7 @@ import {
   snapshot,
 } from '../testing/kernels.js';
 import { MemoryKernel } from '../testing/memory-kernel.js';
-import { recordingLog } from '../testing/pods.js';
-import { podMessage, ServiceFixture } from '../testing/service.js';
-
-/** Built by `npm run build`, which `npm test` does first. */
-const MAIN = join(dirname(fileURLToPath(import.meta.url)), '..', 'dist', 'main.js');
+import { NODE_MAIN, podMessage, ServiceFixture } from '../testing/service.js';
 
 let bench: ServiceFixture;
 
@@ -30,68 +23,6 @@ beforeEach(() => {
   bench = new ServiceFixture();
 });
 afterEach(() => bench.clear());
-
-test('a second process at its socket waits, and has changed nothing of the first when it is stopped', async () => {
-  requireThrowawayNamespace();
-  setNodeForwarding();
-  const service = await startService(bench.config(), bench.deps());
-  try {
-    const record = join(bench.records, 'spoilt.json');
-    writeFileSync(record, '{');
-    const stopped = new AbortController();
-    const { log, lines } = recordingLog();
-    const second = startService(bench.config(), { ...bench.deps(), log, stopped: stopped.signal });
-    second.catch(() => undefined);
-    await expect.poll(() => lines).toMatchObject([{ msg: expect.stringContaining('waiting until it ends') }]);
-    stopped.abort();
-    await expect(second).rejects.toMatchObject({ code: 'CANCELLED' });
-    expect(existsSync(record)).toBe(true);
-    expect(await bench.nodeStatus()).toMatchObject({ nodeName: 'node-1' });
-  } finally {
-    await service.stop();
-    cleanUp();
-  }
-});
-
-/** Both processes of an update have the same port. */
-const METRICS = {
-  OTEL_METRICS_EXPORTER: 'prometheus',
-  OTEL_EXPORTER_PROMETHEUS_HOST: '127.0.0.1',
-  OTEL_EXPORTER_PROMETHEUS_PORT: '19464',
-};
-
-async function servedMetrics(): Promise<string> {
-  const answer = await fetch(`http://127.0.0.1:${METRICS.OTEL_EXPORTER_PROMETHEUS_PORT}/metrics`);
-  return answer.text();
-}
-
-test('of two processes that start at the same moment one serves, and the other takes over when that one ends', async () => {
-  requireThrowawayNamespace();
-  const logs = [join(bench.folder, 'a.log'), join(bench.folder, 'b.log')];
-  // Reading the records takes long, so that the other process could begin as well.
-  mkdirSync(bench.records);
-  for (let count = 0; count < 5000; count++) writeFileSync(join(bench.records, `${count}.json`), '{');
-  const children = logs.map((path) => {
-    const log = openSync(path, 'a');
-    const env = { ...process.env, ...bench.env, ...METRICS };
-    return spawn(process.execPath, [MAIN], { env, stdio: ['ignore', log, log] });
-  });
-  const said = () => logs.map((path) => readFileSync(path, 'utf8'));
-  const listening = () => said().findIndex((text) => text.includes('listening'));
-  await expect.poll(listening, { timeout: 60_000 }).not.toBe(-1);
-  const [serving, waiting] = [children[listening()]!, 1 - listening()];
-  expect(said()[waiting]!.trim().split('\n')).toEqual([expect.stringContaining('waiting until it ends')]);
-  expect(await bench.nodeStatus()).toMatchObject({ nodeName: hostname() });
-  expect(await servedMetrics()).toContain('podwire_');
-  serving.kill('SIGTERM');
-  await expect.poll(() => said()[waiting], { timeout: 60_000 }).toContain('listening');
-  bench.reconnect();
-  expect(await bench.nodeStatus()).toMatchObject({ nodeName: hostname() });
-  expect(await servedMetrics()).toContain('podwire_');
-  children[waiting]!.kill('SIGTERM');
-  await once(children[waiting]!, 'exit');
-  cleanUp();
-}, 150_000);
 
 describe('life and death', () => {
   test('it is healthy only once the kernel is known to support pods', async () => {
@@ -149,9 +80,9 @@ describe('SIGKILL in the middle of twenty attaches, then another start', () => {
   let child: ChildProcess;
 
   async function start(): Promise<void> {
-    const settings = { PATH: process.env.PATH, PODWIRE_DATAPLANE_LOG_LEVEL: 'error', ...bench.env };
+    const settings = { PATH: process.env.PATH, PODWIRE_NODE_LOG_LEVEL: 'error', ...bench.processEnv };
     bench.reconnect();
-    child = spawn(process.execPath, [MAIN], { env: settings, stdio: ['ignore', 'ignore', 'inherit'] });
+    child = spawn(process.execPath, [NODE_MAIN], { env: settings, stdio: ['ignore', 'ignore', 'inherit'] });
     await bench.list(1);
   }
 

@@ -6,31 +6,55 @@ import { NodeServiceService } from '@podwire/proto/podwire/dataplane/v1/node';
 import { PodServiceService, type PodNetwork } from '@podwire/proto/podwire/dataplane/v1/pod';
 import { hostInterfaceName, podMac } from '@podwire/shared/attachment/names';
 import { Peer } from '@podwire/shared/rpc/client';
+import { readSettings } from '@podwire/shared/runtime/config-reader';
 import { systemClock } from '@podwire/shared/runtime/clock';
 
-import { readConfig } from '../config.js';
+import { DATAPLANE_SETTINGS, type Config } from '../config.js';
+import { prepareService, startService, type RunningService, type ServiceDeps } from '../service.js';
 import { BOOT, recordingLog } from './pods.js';
 
 const limits = (timeoutMs = 30_000) => ({ deadlineMs: Date.now() + timeoutMs });
 
-/** Settings and dependencies of a podwire-dataplane in its own folder, without podwire-ipam, and a client of it. */
+/** The settings of a dataplane. @param env - those that differ from the defaults */
+export function configOf(env: Readonly<Record<string, string>>, nodeName = 'node-1'): Config {
+  const values = readSettings({ settings: DATAPLANE_SETTINGS, prefix: 'PODWIRE_NODE_', env });
+  return { ...values, nodeName, drainTimeoutMs: 5_000 };
+}
+
+/** podwire-node, built by `npm run build`, which `npm test` does first. */
+export const NODE_MAIN = join(import.meta.dirname, '..', '..', 'node', 'dist', 'main.js');
+
+/** Starts the dataplane as podwire-node does. */
+export async function startOn(config: Config, deps: ServiceDeps): Promise<RunningService> {
+  return startService(config, deps, await prepareService(config));
+}
+
+/** Settings and dependencies of a dataplane in its own folder, without podwire-ipam, and a client of it. */
 export class ServiceFixture {
-  readonly folder = mkdtempSync(join(tmpdir(), 'podwire-dataplane-'));
+  readonly folder = mkdtempSync(join(tmpdir(), 'podwire-node-'));
   readonly socket = join(this.folder, 'run', 'dataplane.sock');
   readonly records = join(this.folder, 'attachments');
   readonly env = {
-    PODWIRE_DATAPLANE_LISTEN: `unix:${this.socket}`,
-    PODWIRE_DATAPLANE_STATE_DIRECTORY: this.records,
-    PODWIRE_DATAPLANE_IPAM_ADDRESS: `unix:${join(this.folder, 'no-ipam.sock')}`,
+    PODWIRE_NODE_LISTEN: `unix:${this.socket}`,
+    PODWIRE_NODE_RECORDS_DIRECTORY: this.records,
+  };
+  /** Of podwire-node with this dataplane. */
+  readonly processEnv = {
+    ...this.env,
+    PODWIRE_NODE_CNI_SOCKET: join(this.folder, 'run', 'cni.sock'),
+    PODWIRE_NODE_STATE_DIRECTORY: join(this.folder, 'journal'),
+    PODWIRE_NODE_IPAM_ADDRESS: `unix:${join(this.folder, 'no-ipam.sock')}`,
   };
   #peer = this.#connect();
 
-  config() {
-    return readConfig(this.env, 'node-1');
+  readonly #ipam = new Peer('podwire-ipam', this.processEnv.PODWIRE_NODE_IPAM_ADDRESS);
+
+  config(): Config {
+    return configOf(this.env);
   }
 
-  deps() {
-    return { log: recordingLog().log, clock: systemClock, random: Math.random, boot: BOOT, pid: process.pid };
+  deps(): ServiceDeps {
+    return { log: recordingLog().log, clock: systemClock, random: Math.random, boot: BOOT, ipam: this.#ipam };
   }
 
   /** Replaces the connection, as another process listens now. */
@@ -40,6 +64,7 @@ export class ServiceFixture {
   }
 
   clear(): void {
+    this.#ipam.close();
     this.#peer.close();
     rmSync(this.folder, { recursive: true });
   }
@@ -85,7 +110,7 @@ export class ServiceFixture {
   }
 
   #connect(): Peer {
-    return new Peer('podwire-dataplane', `unix:${this.socket}`);
+    return new Peer('podwire-node', `unix:${this.socket}`);
   }
 }
 

@@ -30,13 +30,14 @@ const take = ({
   socket = 'run/dataplane.sock',
   clock = new FakeClock(),
   owner = '1',
+  onUnlockable,
   ...rest
 }: Choice = {}) =>
   acquireExclusive({
-    program: 'podwire-dataplane',
-    settings: 'PODWIRE_DATAPLANE_LISTEN and PODWIRE_DATAPLANE_STATE_DIRECTORY',
+    program: 'podwire-node',
+    settings: 'PODWIRE_NODE_LISTEN and PODWIRE_NODE_RECORDS_DIRECTORY',
     ...rest,
-    stateDirectory: join(folder, state),
+    directories: [{ path: join(folder, state), ...(onUnlockable && { onUnlockable }) }],
     addresses: [`unix:${join(folder, socket)}`, '127.0.0.1:0'],
     owner,
     clock,
@@ -56,14 +57,12 @@ test('records and socket belong to one process until it releases them', async ()
   await expect(take({ clock, onWait: (message) => void told.push(message) })).rejects.toMatchObject({
     code: 'INVALID_SETTINGS',
     message: expect.stringMatching(
-      /another podwire-dataplane \(process 4711\) uses .*state: stop it first, or set PODWIRE_DATAPLANE_LISTEN and /,
+      /another podwire-node \(process 4711\) uses .*state: stop it first, or set PODWIRE_NODE_LISTEN and /,
     ),
   });
   // More than the longest stop of a process takes, as it may be stopping.
   expect(clock.nowMs()).toBe(130_000);
-  expect(told).toEqual([
-    `another podwire-dataplane (process 4711) uses ${join(folder, 'state')}: waiting until it ends`,
-  ]);
+  expect(told).toEqual([`another podwire-node (process 4711) uses ${join(folder, 'state')}: waiting until it ends`]);
   first.release();
   const second = await take();
   second.release();

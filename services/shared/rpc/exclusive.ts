@@ -9,11 +9,12 @@ import { tryLockDirectory, type DirectoryLock, type LockRequest } from '../runti
 import { prepareAddresses, prepareDirectories, UNIX } from './listen.js';
 
 export interface ExclusiveOptions {
-  /** Name of the program, for messages: `podwire-dataplane`. */
+  /** Name of the program, for messages: `podwire-node`. */
   readonly program: string;
-  /** The settings of its directory and addresses, for messages. */
+  /** The settings of its directories and addresses, for messages. */
   readonly settings: string;
-  readonly stateDirectory: string;
+  /** The directories of its records. */
+  readonly directories: readonly LockedDirectory[];
   /** Addresses that the program listens at: `unix:/absolute/path` or `host:port`. */
   readonly addresses: readonly string[];
   /** Shown to a process that finds the lock held. */
@@ -23,9 +24,13 @@ export interface ExclusiveOptions {
   readonly signal?: AbortSignal | undefined;
   /** Called once when this process waits for another one. Must not throw. */
   readonly onWait?: (message: string) => void;
+}
+
+export interface LockedDirectory {
+  readonly path: string;
   /**
-   * Called when the state directory cannot be locked. The program then starts with locks of its sockets only. Default: it does not
-   * start. Must not throw.
+   * Called when the directory cannot be locked. The program then starts without that lock. Default: it does not start. Must not
+   * throw.
    */
   readonly onUnlockable?: (failure: Failure) => void;
 }
@@ -39,18 +44,21 @@ const WAIT_MS = 130_000;
 const SILENT_WAIT_MS = 10_000;
 const PAUSE_MS = 100;
 
+/** Name of the lock of a directory. */
+const DIRECTORY_LOCK = 'lock';
+
 /** The paths of the lock's sockets have to stay short. */
 const NAME_LENGTH_MAX = 64;
 
 const DIRECTORY_MODE = 0o700;
 
 /**
- * Locks a program's state directory and sockets for this process until it releases them or dies. A successor that starts while
+ * Locks a program's directories and sockets for this process until it releases them or dies. A successor that starts while
  * its predecessor still serves waits here, before it reads a record: in an update the new process is loaded before the old one
  * ends.
  * @throws Failure INVALID_SETTINGS when a process without the locks listens at one of the addresses, or another process holds the
  *   locks for too long; CANCELLED when the signal fires; STATE_IO when a directory cannot be locked, see {@link
- *   ExclusiveOptions.onUnlockable}
+ *   LockedDirectory.onUnlockable}
  */
 export async function acquireExclusive(options: ExclusiveOptions): Promise<DirectoryLock> {
   const { addresses, clock, program, settings, signal = NEVER, onWait } = options;
@@ -114,10 +122,10 @@ async function tryLockAll(options: ExclusiveOptions) {
   return { lock: { release } };
 }
 
-function requestsOf({ stateDirectory, addresses, owner }: ExclusiveOptions): LockRequest[] {
+function requestsOf({ directories, addresses, owner }: ExclusiveOptions): LockRequest[] {
   const sockets = addresses.filter((address) => address.startsWith(UNIX)).map((address) => address.slice(UNIX.length));
   return [
-    { directory: stateDirectory, name: 'lock', owner },
+    ...directories.map(({ path }) => ({ directory: path, name: DIRECTORY_LOCK, owner })),
     ...sockets.map((path) => ({
       directory: dirname(path),
       name: `.${basename(path)}`.slice(0, NAME_LENGTH_MAX),
@@ -126,14 +134,15 @@ function requestsOf({ stateDirectory, addresses, owner }: ExclusiveOptions): Loc
   ];
 }
 
-/** Reports that the state directory cannot be locked. @throws the error, where the program must not start */
+/** Reports that a directory cannot be locked. @throws the error, where the program must not start */
 function reportUnlockable(
   error: unknown,
-  { directory }: LockRequest,
-  { stateDirectory, onUnlockable }: ExclusiveOptions,
+  { directory, name }: LockRequest,
+  { directories }: ExclusiveOptions,
 ): undefined {
-  if (!(error instanceof Failure) || !onUnlockable || directory !== stateDirectory) throw error;
-  onUnlockable(error);
+  const locked = name === DIRECTORY_LOCK ? directories.find(({ path }) => path === directory) : undefined;
+  if (!(error instanceof Failure) || !locked?.onUnlockable) throw error;
+  locked.onUnlockable(error);
 }
 
 async function tryLock(request: LockRequest, { settings }: ExclusiveOptions) {

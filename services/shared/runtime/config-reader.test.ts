@@ -114,8 +114,8 @@ describe('a refusal', () => {
   });
 
   test.each([
-    'PODWIRE_DATAPLANE_LISTEN',
-    'PODWIRE_PLUGIN_NO_SUCH',
+    'PODWIRE_NODE_LISTEN',
+    'PODWIRE_NODE_NO_SUCH',
     'PODWIRE_ROUTING',
     'PODWIRE_BIRD_RUN',
     'podwire_ipam_listen',

@@ -26,6 +26,8 @@ export interface SettingsSource<Declared extends Settings> {
   readonly prefix: string;
   /** Further prefixes of the process's variables. Default: none. */
   readonly furtherPrefixes?: readonly string[];
+  /** Why a variable of a former release is refused; undefined for every other one. Default: there is none. */
+  readonly formerFault?: (variable: string) => string | undefined;
   readonly env: Readonly<Record<string, string | undefined>>;
 }
 
@@ -33,11 +35,13 @@ export interface SettingsSource<Declared extends Settings> {
 const PROJECT_PREFIX = 'PODWIRE_';
 const PROCESS_PREFIXES = [
   'PODWIRE_IPAM_',
-  'PODWIRE_DATAPLANE_',
+  'PODWIRE_NODE_',
   'PODWIRE_ROUTING',
   'PODWIRE_BIRD_',
-  'PODWIRE_PLUGIN_',
   'PODWIRE_INSTALL_',
+  // Of a former release; podwire-node refuses them.
+  'PODWIRE_PLUGIN_',
+  'PODWIRE_DATAPLANE_',
 ];
 
 /**
@@ -67,18 +71,25 @@ export function readSettings(source: SettingsSource<Settings>): Record<string, u
   return Object.fromEntries(values);
 }
 
-function unknownVariables({ settings, prefix, furtherPrefixes = [], env }: SettingsSource<Settings>): Violation[] {
+function unknownVariables(source: SettingsSource<Settings>): Violation[] {
+  const { settings, prefix, furtherPrefixes = [], formerFault, env } = source;
   const declared = Object.values(settings).map((setting) => setting.variable);
   const hasPrefix = (variable: string, prefixes: readonly string[]) =>
     prefixes.some((each) => variable.startsWith(each));
   const isOwn = (variable: string) =>
     hasPrefix(variable, [prefix, ...furtherPrefixes]) ||
     (variable.startsWith(PROJECT_PREFIX) && !hasPrefix(variable, PROCESS_PREFIXES));
-  return Object.keys(env)
-    .filter((variable) => isOwn(variable) && !declared.includes(variable) && !SERVICE_LINK.test(variable))
+  const variables = Object.keys(env).filter((variable) => !SERVICE_LINK.test(variable));
+  const former = variables.flatMap((field) => {
+    const reason = formerFault?.(field);
+    return reason === undefined ? [] : [{ field, reason }];
+  });
+  const unknown = variables
+    .filter((variable) => isOwn(variable) && !declared.includes(variable))
     .map((field, index) => {
       // The first violation lists the settings, the others need not repeat them.
       const list = index === 0 ? `; the settings are ${declared.join(', ')}` : '';
       return { field, reason: `is an unknown setting${list}` };
     });
+  return [...former, ...unknown];
 }

@@ -141,9 +141,12 @@ function recordingOf(from: Context): Recording | undefined {
   return value instanceof Recording ? value : undefined;
 }
 
-/** The context in which {@link recordInterval} records. */
-export function withRecorder(from: Context, recorder: IntervalRecorder): Context {
-  return from.setValue(RECORDING, new Recording(recorder, undefined));
+/**
+ * The context in which {@link recordInterval} records.
+ * @param inside - the interval that the recorded ones belong to. Default: none
+ */
+export function withRecorder(from: Context, recorder: IntervalRecorder, inside?: OpenInterval): Context {
+  return from.setValue(RECORDING, new Recording(recorder, inside));
 }
 
 /** Runs `work`, and records its time if the active context has a recorder. */

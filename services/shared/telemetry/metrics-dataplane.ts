@@ -2,7 +2,7 @@ import { COARSE_SECONDS, type MetricCatalog } from './metric-entry.js';
 
 const BIRD = 'with PODWIRE_ROUTING=bird';
 
-/** Of podwire-dataplane. */
+/** Of podwire-node's dataplane. */
 export const DATAPLANE_METRICS = {
   'podwire.dataplane.pods.attached': {
     kind: 'counter',

@@ -19,9 +19,9 @@ export const PHASES = [
   'ipam_queue',
   /** Waiting for the datastore. */
   'datastore',
-  /** podwire-dataplane itself. */
+  /** the node's dataplane itself. */
   'dataplane',
-  /** Waiting for a lock of podwire-dataplane. */
+  /** Waiting for a lock of the dataplane. */
   'lock',
   /** Requests to the kernel. */
   'kernel',

@@ -59,7 +59,7 @@ export const SPANS: Readonly<Record<string, SpanEntry>> = {
   },
   'CNI ADD': {
     kind: 'SERVER',
-    about: 'a command in podwire-plugin; also CNI DEL, CHECK, GC, STATUS, VERSION, unknown',
+    about: 'a command in podwire-node; also CNI DEL, CHECK, GC, STATUS, VERSION, unknown',
   },
   'podwire.plugin.queue_wait': { kind: 'INTERNAL', about: 'wait for earlier commands of the attachment' },
   'podwire.plugin.replay': {
@@ -71,14 +71,20 @@ export const SPANS: Readonly<Record<string, SpanEntry>> = {
     kind: 'CLIENT',
     about: 'a transaction; it and the other requests that share it link to each other',
   },
+  'podwire.dataplane.attach': {
+    kind: 'INTERNAL',
+    about: 'a call of the dataplane by a command; also detach, check, get, list, collect_garbage',
+  },
   'podwire.dataplane.lock_wait': { kind: 'INTERNAL', about: 'wait for other work on the pod' },
   'podwire.kernel.open': { kind: 'INTERNAL', about: 'opening of the pod’s network namespace' },
   'podwire.kernel.observe': { kind: 'INTERNAL', about: 'reading of the pod’s interfaces, addresses and routes' },
   'podwire.kernel.batch': { kind: 'INTERNAL', about: 'netlink requests that are sent together, until their answers' },
 };
 
+const DATAPLANE_CALL = /^podwire\.dataplane\.(detach|check|get|list|collect_garbage)$/;
+
 /** @returns the entry of a span's name; of a call, its kind is that of the caller or the service */
 export function spanOf(name: string): SpanEntry | undefined {
   if (name.startsWith('CNI ')) return SPANS['CNI ADD'];
-  return SPANS[name];
+  return SPANS[name] ?? (DATAPLANE_CALL.test(name) ? SPANS['podwire.dataplane.attach'] : undefined);
 }

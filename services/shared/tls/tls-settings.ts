@@ -76,7 +76,7 @@ export function serverTlsFaults(addresses: readonly string[], values: ServerTlsV
     });
 }
 
-/** The settings of a client of podwire-ipam. @param prefix - of its process: `PODWIRE_PLUGIN_` */
+/** The settings of a client of podwire-ipam. @param prefix - of its process: `PODWIRE_NODE_` */
 export function ipamTlsSettings(prefix: string) {
   const needed = `Required when ${prefix}IPAM_ADDRESS is a host:port beyond this machine; no effect with a unix socket.`;
   return {
@@ -104,7 +104,7 @@ interface IpamTlsValues {
 
 /**
  * The files of a client of podwire-ipam; undefined for plain text.
- * @param prefix - of its process: `PODWIRE_PLUGIN_`
+ * @param prefix - of its process: `PODWIRE_NODE_`
  * @throws Failure INVALID_SETTINGS when files are missing that the address needs
  */
 export function ipamTlsFiles(prefix: string, values: IpamTlsValues): TlsFiles | undefined {

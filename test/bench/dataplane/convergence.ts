@@ -32,7 +32,7 @@ type Report = (line: string) => void;
  */
 export async function measureConvergence(report: Report): Promise<Figure[]> {
   const stack = new Stack({
-    env: { PODWIRE_IPAM_DEFAULT_POOL_CIDR: '10.0.0.0/8', PODWIRE_DATAPLANE_NODE_IPV4: `${NODE_ADDRESS}/15` },
+    env: { PODWIRE_IPAM_DEFAULT_POOL_CIDR: '10.0.0.0/8', PODWIRE_NODE_IPV4: `${NODE_ADDRESS}/15` },
   });
   try {
     stack.ip('address', 'delete', `${NODE_ADDRESS}/32`, 'dev', 'lo');
@@ -43,11 +43,11 @@ export async function measureConvergence(report: Report): Promise<Figure[]> {
     await stack.start('ipam');
     const caller = new IpamCaller(stack.sockets.ipam);
     await untilServing(caller);
-    await stack.start('dataplane');
+    await stack.start('node');
     const node = await openNamespace(stack.netnsPath);
     await untilRouted(node);
     await sleep(IDLE_MS);
-    const ownMib = residentOwnMib(stack.pid('dataplane'));
+    const ownMib = residentOwnMib(stack.pid('node'));
     const client = new LightClient(stack.sockets.ipam);
     const times = await measure(node, client);
     client.close();
@@ -58,7 +58,7 @@ export async function measureConvergence(report: Report): Promise<Figure[]> {
     report(
       `a block at ${NODES} nodes: its route ${convergeMs.toFixed(1)} ms after IPAM's answer, which took ${answeredMs.toFixed(1)} ms`,
     );
-    report(`podwire-dataplane with ${NODES} nodes and routes: ${ownMib.toFixed(0)} MiB of its own`);
+    report(`podwire-node with ${NODES} nodes and routes: ${ownMib.toFixed(0)} MiB of its own`);
     return [
       { name: 'dataplane.routes.converge_ms', value: convergeMs, unit: 'ms', better: 'lower', goal: 20 },
       { name: 'dataplane.rss_mib', value: ownMib, unit: 'MiB', better: 'lower', goal: 90 },

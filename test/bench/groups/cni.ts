@@ -48,7 +48,7 @@ async function withStack<Result>(options: StackOptions, measure: (bench: Bench) 
     mkdirSync(join(stack.folder, 'host-local'));
     await etcd?.start();
     await stack.start();
-    const site = { socket: stack.sockets.plugin, folder: stack.folder };
+    const site = { socket: stack.sockets.node, folder: stack.folder };
     return await measure({ stack, site, timer: anotherTimer(), anotherTimer });
   } finally {
     for (const timer of timers) timer.close();

@@ -28,7 +28,7 @@ const SERVICE = '/podwire.dataplane.v1.PodService';
 
 type Report = (line: string) => void;
 
-/** Calls of podwire-dataplane by a light client. */
+/** Calls of podwire-node by a light client. */
 class DataplaneCaller {
   readonly #client: LightClient;
   #pods = 0;
@@ -166,7 +166,7 @@ export async function measureDataplane(report: Report): Promise<Figure[]> {
 async function measurePods(report: Report): Promise<Figure[]> {
   const stack = new Stack();
   try {
-    await stack.start('ipam', 'dataplane');
+    await stack.start('ipam', 'node');
     const caller = new DataplaneCaller(stack.sockets.dataplane);
     const figures = [...(await measureSingly(stack, caller, report)), ...(await measureStorms(caller, report))];
     caller.close();

@@ -56,7 +56,7 @@ async function measurePairs(ownSide: Containerd, ptpSide: Containerd): Promise<R
 async function warmUpStack({ folder, netnsPath, sockets }: Stack): Promise<void> {
   const timer = new ExecTimer(folder, netnsPath);
   try {
-    await warmUp(timer, { folder, socket: sockets.plugin });
+    await warmUp(timer, { folder, socket: sockets.node });
   } finally {
     timer.close();
   }
@@ -75,7 +75,7 @@ export async function measureRuntime(report: (line: string) => void): Promise<Fi
   try {
     await stack.start();
     await warmUpStack(stack);
-    const ownSide = await containerd(ownConflist(stack.sockets.plugin));
+    const ownSide = await containerd(ownConflist(stack.sockets.node));
     const { own, ptp } = await measurePairs(ownSide, await containerd(ptpConflist(stack.folder)));
     const p50 = (times: readonly Times[], key: keyof Times) => median(times.map((each) => each[key]));
     const figure = (name: string, { key, goal }: { readonly key: keyof Times; readonly goal: number }): Figure => {

@@ -3,7 +3,7 @@ import { join } from 'node:path';
 
 import { expect, test } from 'vitest';
 
-import { dataplaneSettings } from './config.js';
+import { nodeSettings } from './settings.js';
 
 test('the README lists every setting with its default and its effect', () => {
   const section = readFileSync(join(import.meta.dirname, 'README.md'), 'utf8').split('## Settings\n')[1]!;
@@ -14,6 +14,6 @@ test('the README lists every setting with its default and its effect', () => {
       .slice(1, 4)
       .map((cell) => cell.trim().replaceAll('`', '').replaceAll('\\', '')),
   );
-  const settings = Object.values(dataplaneSettings("the host's name in lower case"));
+  const settings = Object.values(nodeSettings("the host's name in lower case"));
   expect(cells).toEqual(settings.map(({ variable, default: usual, about }) => [variable, usual, about]));
 });

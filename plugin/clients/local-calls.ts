@@ -1,0 +1,129 @@
+import { setMaxListeners } from 'node:events';
+
+import { context, trace } from '@opentelemetry/api';
+import { Failure } from '@podwire/shared/failure/failure';
+import { failureOfSignal } from '@podwire/shared/failure/signal';
+import { MAX_TIMER_MS, type Clock } from '@podwire/shared/runtime/clock';
+import type { Logger } from '@podwire/shared/runtime/log';
+import { withRecorder, type OpenInterval } from '@podwire/shared/telemetry/intervals';
+import { withSpan } from '@podwire/shared/telemetry/span';
+
+import type { Dataplane, Limits } from './clients.js';
+
+interface LocalCallTools {
+  readonly clock: Clock;
+  readonly log: Logger;
+}
+
+/** What a call is named. */
+interface LocalCall {
+  /** In intervals, as the gRPC method that does the same. */
+  readonly method: string;
+  readonly span: string;
+}
+
+/** The calls of the dataplane. */
+export const DATAPLANE_CALLS = {
+  attachPod: { method: 'AttachPod', span: 'podwire.dataplane.attach' },
+  detachPod: { method: 'DetachPod', span: 'podwire.dataplane.detach' },
+  checkPod: { method: 'CheckPod', span: 'podwire.dataplane.check' },
+  isAttached: { method: 'GetPod', span: 'podwire.dataplane.get' },
+  wires: { method: 'ListPods', span: 'podwire.dataplane.list' },
+  collectGarbage: { method: 'CollectGarbage', span: 'podwire.dataplane.collect_garbage' },
+} as const satisfies Readonly<Record<Exclude<keyof Dataplane, 'isServing'>, LocalCall>>;
+
+/**
+ * Calls of the node's dataplane within this process, with what a client adds to calls of another one: a deadline, a span, and the
+ * intervals of the command. A caller does not wait longer than its deadline or its signal; the work, or its rollback, then
+ * continues without it.
+ */
+export class LocalCalls {
+  readonly #tools: LocalCallTools;
+
+  constructor(tools: LocalCallTools) {
+    this.#tools = tools;
+  }
+
+  /**
+   * @param work - its signal fires with a Failure
+   * @throws Failure of the work, DEADLINE_EXCEEDED, or the reason of the limits' signal
+   */
+  async call<Answer>(
+    { method, span }: LocalCall,
+    limits: Limits,
+    work: (signal: AbortSignal) => Promise<Answer>,
+  ): Promise<Answer> {
+    const interval = limits.recorder?.begin(`dataplane ${method}`, 'dataplane');
+    const limited = limitedSignal(limits, this.#tools.clock);
+    const { signal } = limited;
+    try {
+      if (signal.aborted) throw failureOfSignal(signal);
+      return await untilAborted(
+        this.#run(span, { limits, interval }, () => work(signal)),
+        signal,
+      );
+    } finally {
+      limited.release();
+      if (interval) limits.recorder?.end(interval);
+    }
+  }
+
+  async #run<Answer>(
+    span: string,
+    { limits: { recorder }, interval }: { readonly limits: Limits; readonly interval: OpenInterval | undefined },
+    work: () => Promise<Answer>,
+  ): Promise<Answer> {
+    const active = context.active();
+    const recording = recorder && interval ? withRecorder(active, recorder, interval) : active;
+    try {
+      return await context.with(recording, () => withSpan(span, {}, work));
+    } catch (error) {
+      if (error instanceof Failure) throw error;
+      this.#tools.log.error({ err: error }, `defect: ${span}`);
+      const traceId = trace.getSpan(active)?.spanContext().traceId;
+      throw new Failure('INTERNAL', 'internal error: see the log of podwire-node under this trace', {
+        cause: error,
+        traceId,
+      });
+    }
+  }
+}
+
+interface LimitedSignal {
+  readonly signal: AbortSignal;
+  /** Releases timer and listener. */
+  readonly release: () => void;
+}
+
+/** A signal that also fires at the deadline. */
+function limitedSignal({ deadlineMs, signal }: Limits, clock: Clock): LimitedSignal {
+  const controller = new AbortController();
+  // Every concurrent operation of a call listens to the signal. Node.js warns of a leak at more than ten listeners.
+  setMaxListeners(0, controller.signal);
+  const timeoutMs = Math.max(0, deadlineMs - clock.nowMs());
+  const expire = () =>
+    controller.abort(new Failure('DEADLINE_EXCEEDED', `the node's dataplane did not finish within ${timeoutMs} ms`));
+  const cancel = () => controller.abort(signal.reason);
+  const timer = setTimeout(expire, Math.min(timeoutMs, MAX_TIMER_MS));
+  signal.addEventListener('abort', cancel, { once: true });
+  if (signal.aborted) cancel();
+  const release = () => {
+    clearTimeout(timer);
+    signal.removeEventListener('abort', cancel);
+  };
+  return { signal: controller.signal, release };
+}
+
+/** Resolves or rejects as the work does, but not after the signal has fired. */
+async function untilAborted<Answer>(work: Promise<Answer>, signal: AbortSignal): Promise<Answer> {
+  let onAbort = (): void => undefined;
+  const aborted = new Promise<never>((_, reject) => {
+    onAbort = () => reject(failureOfSignal(signal));
+    signal.addEventListener('abort', onAbort);
+  });
+  try {
+    return await Promise.race([work, aborted]);
+  } finally {
+    signal.removeEventListener('abort', onAbort);
+  }
+}

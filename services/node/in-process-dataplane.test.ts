@@ -1,0 +1,165 @@
+import { Failure } from '@podwire/shared/failure/failure';
+import { hostInterfaceName, podMac } from '@podwire/shared/attachment/names';
+import { LocalCalls } from '@podwire/plugin/clients/local-calls';
+import type { Dataplane, DesiredPod, Limits } from '@podwire/plugin/clients/clients';
+import { serve, type RunningService } from '@podwire/dataplane/service';
+import { MemoryKernel } from '@podwire/dataplane/testing/memory-kernel';
+import { recordingLog } from '@podwire/dataplane/testing/pods';
+import { ServiceFixture } from '@podwire/dataplane/testing/service';
+import { systemClock } from '@podwire/shared/runtime/clock';
+import { IntervalRecorder } from '@podwire/shared/telemetry/intervals';
+import { propagateTraces } from '@podwire/shared/telemetry/telemetry';
+import { afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+
+import { inProcessDataplane } from './in-process-dataplane.js';
+
+let bench: ServiceFixture;
+let kernel: MemoryKernel;
+let service: RunningService;
+let dataplane: Dataplane;
+let logged: ReturnType<typeof recordingLog>;
+
+beforeAll(() => propagateTraces());
+
+beforeEach(async () => {
+  bench = new ServiceFixture();
+  kernel = new MemoryKernel();
+  for (const name of ['a', 'b']) kernel.addNamespace(`/run/netns/${name}`);
+  service = await serve(kernel, { config: bench.config(), deps: bench.deps() });
+  logged = recordingLog();
+  dataplane = inProcessDataplane(service, new LocalCalls({ clock: systemClock, log: logged.log }));
+});
+
+afterEach(async () => {
+  await service.stop();
+  bench.clear();
+});
+
+const attachmentOf = (containerId: string) => ({ network: 'net', containerId, interfaceName: 'eth0' });
+
+function pod(name: string, address: string): DesiredPod {
+  const attachment = attachmentOf(name);
+  return {
+    attachment,
+    netns: `/run/netns/${name}`,
+    hostInterfaceName: hostInterfaceName(attachment),
+    macAddress: podMac(attachment),
+    addresses: [`${address}/32`],
+    addressesFromIpam: true,
+    held: [],
+    mtuBytes: 0,
+    ipForwarding: true,
+    sourcePrefixes: [],
+    queueCount: 0,
+  };
+}
+
+const limits = (rest: Partial<Limits> = {}): Limits => ({
+  deadlineMs: Date.now() + 30_000,
+  signal: new AbortController().signal,
+  ...rest,
+});
+
+test('attaches, checks, lists and detaches pods', async () => {
+  const a = pod('a', '10.65.0.7');
+  expect(await dataplane.attachPod(a, limits())).toEqual({
+    hostInterface: { name: a.hostInterfaceName, macAddress: 'ee:ee:ee:ee:ee:ee', mtuBytes: 1500 },
+    podInterface: { name: 'eth0', macAddress: a.macAddress, mtuBytes: 1500 },
+  });
+  expect(await dataplane.checkPod(a, limits())).toBeUndefined();
+  expect(await dataplane.isAttached(a.attachment, limits())).toBe(true);
+  expect(await dataplane.wires(limits())).toEqual([{ attachment: a.attachment, addresses: ['10.65.0.7'] }]);
+  expect(await bench.check(undefined, a.attachment)).toMatchObject({ differences: [] });
+  for (let times = 0; times < 2; times++) await dataplane.detachPod(a, limits());
+  expect(await dataplane.isAttached(a.attachment, limits())).toBe(false);
+  expect(await dataplane.checkPod(a, limits())).toMatchObject({ wanted: 'present', actual: 'missing' });
+});
+
+test('refuses what the gRPC methods refuse, with the same fields', async () => {
+  const wrong = { ...pod('a', '127.0.0.1'), netns: 'relative', mtuBytes: 67 };
+  const fields = [{ field: 'pod.netns' }, { field: 'pod.addresses[0]' }, { field: 'pod.mtu_bytes' }];
+  for (const call of [dataplane.attachPod(wrong, limits()), dataplane.checkPod(wrong, limits())])
+    await expect(call).rejects.toMatchObject({ code: 'INVALID_REQUEST', violations: fields });
+  const attachment = { ...attachmentOf('a'), containerId: '' };
+  const detaching = dataplane.detachPod({ attachment, netns: 'relative' }, limits());
+  await expect(detaching).rejects.toMatchObject({
+    code: 'INVALID_REQUEST',
+    violations: [{ field: 'netns' }, { field: 'attachment.container_id' }],
+  });
+  await expect(dataplane.isAttached(attachment, limits())).rejects.toMatchObject({ code: 'INVALID_REQUEST' });
+});
+
+test('removes the wires that are not valid, and names those that stay', async () => {
+  const [a, b] = [pod('a', '10.65.0.7'), pod('b', '10.65.0.8')];
+  for (const each of [a, b]) await dataplane.attachPod(each, limits());
+  expect(await dataplane.collectGarbage({ network: 'other', valid: [] }, limits())).toEqual([]);
+  kernel.failNext('link-delete', { errno: 'EBUSY' });
+  expect(await dataplane.collectGarbage({ network: 'net', valid: [b.attachment] }, limits())).toEqual([
+    { attachment: a.attachment, message: expect.stringContaining('EBUSY') },
+  ]);
+  expect(await dataplane.collectGarbage({ network: 'net', valid: [b.attachment] }, limits())).toEqual([]);
+  expect(await dataplane.wires(limits())).toMatchObject([{ attachment: b.attachment }]);
+});
+
+test('an attachment whose interface name another one has is detached', async () => {
+  const a = pod('a', '10.65.0.7');
+  await dataplane.attachPod({ ...a, hostInterfaceName: hostInterfaceName(attachmentOf('b')) }, limits());
+  await dataplane.detachPod({ attachment: attachmentOf('b') }, limits());
+  expect(await dataplane.isAttached(a.attachment, limits())).toBe(true);
+});
+
+describe('a call that takes too long', () => {
+  test('ends at its deadline, and is then undone', async () => {
+    const before = kernel.print();
+    const pause = kernel.pauseBefore('link-add');
+    const attaching = dataplane.attachPod(pod('a', '10.65.0.7'), limits({ deadlineMs: Date.now() + 50 }));
+    await expect(attaching).rejects.toMatchObject({
+      code: 'DEADLINE_EXCEEDED',
+      message: expect.stringContaining("the node's dataplane did not finish within"),
+    });
+    pause.release();
+    await service.dataplane.idle();
+    expect(kernel.print()).toBe(before);
+  });
+
+  test('ends with the reason of its signal', async () => {
+    const pause = kernel.pauseBefore('link-add');
+    const caller = new AbortController();
+    const attaching = dataplane.attachPod(pod('a', '10.65.0.7'), limits({ signal: caller.signal }));
+    await pause.reached;
+    caller.abort(new Failure('CANCELLED', 'the caller disconnected'));
+    await expect(attaching).rejects.toThrow('the caller disconnected');
+    pause.release();
+  });
+
+  test('is not begun after its signal has fired', async () => {
+    const signal = AbortSignal.abort(new Failure('CANCELLED', 'too late'));
+    await expect(dataplane.isAttached(attachmentOf('a'), limits({ signal }))).rejects.toThrow('too late');
+  });
+});
+
+test('a defect is logged, and reported without its text', async () => {
+  const find = () => Promise.reject(new TypeError('oops'));
+  const parts = { ...service, dataplane: Object.assign(Object.create(service.dataplane), { find }) };
+  const broken = inProcessDataplane(parts, new LocalCalls({ clock: systemClock, log: logged.log }));
+  await expect(broken.isAttached(attachmentOf('a'), limits())).rejects.toMatchObject({
+    code: 'INTERNAL',
+    message: expect.not.stringContaining('oops'),
+  });
+  expect(logged.lines).toMatchObject([{ level: 'error', msg: 'defect: podwire.dataplane.get' }]);
+});
+
+test('records its time, with the parts inside it', async () => {
+  const recorder = new IntervalRecorder(systemClock);
+  await dataplane.attachPod(pod('a', '10.65.0.7'), limits({ recorder }));
+  const intervals = recorder.intervals().map(({ name, phase, depth }) => [name, phase, depth]);
+  expect(intervals[0]).toEqual(['dataplane AttachPod', 'dataplane', 0]);
+  expect(intervals).toContainEqual(['podwire.kernel.open', 'kernel', 1]);
+});
+
+test('serves as the health status says', async () => {
+  expect(dataplane.isServing()).toBe(true);
+  await service.stop();
+  expect(dataplane.isServing()).toBe(false);
+  service = await serve(new MemoryKernel(), { config: bench.config(), deps: bench.deps() });
+});

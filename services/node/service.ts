@@ -1,0 +1,114 @@
+import type { PeerPlan } from '@podwire/dataplane/bird/peers-file';
+import type { Boot } from '@podwire/dataplane/pods/orphans';
+import { prepareService, startService } from '@podwire/dataplane/service';
+import { LocalCalls } from '@podwire/plugin/clients/local-calls';
+import { startPlugin } from '@podwire/plugin/service';
+import { Peer } from '@podwire/shared/rpc/client';
+import { acquireExclusive } from '@podwire/shared/rpc/exclusive';
+import { UNIX } from '@podwire/shared/rpc/listen';
+import type { Clock } from '@podwire/shared/runtime/clock';
+import type { DirectoryLock } from '@podwire/shared/runtime/directory-lock';
+import type { Running } from '@podwire/shared/runtime/lifecycle';
+import type { Logger } from '@podwire/shared/runtime/log';
+import type { StopTelemetry } from '@podwire/shared/telemetry/telemetry';
+import { ipamTls } from '@podwire/shared/tls/certificate-source';
+
+import { inProcessDataplane } from './in-process-dataplane.js';
+import type { NodeSettings } from './settings.js';
+
+export const NODE_PROGRAM = 'podwire-node';
+
+/** The settings of what two processes must not share. */
+const EXCLUSIVE_SETTINGS =
+  'PODWIRE_NODE_CNI_SOCKET, PODWIRE_NODE_LISTEN, PODWIRE_NODE_STATE_DIRECTORY and PODWIRE_NODE_RECORDS_DIRECTORY';
+
+/** Dependencies of podwire-node on its process. */
+export interface NodeDeps {
+  readonly log: Logger;
+  readonly clock: Clock;
+  /** Uniform in [0, 1). */
+  readonly random: () => number;
+  /** The current boot of the machine. */
+  readonly boot: Boot;
+  /** Fires when the process must end. */
+  readonly stopped?: AbortSignal;
+  /** ID of this process, for the message to other processes that its locks exclude. */
+  readonly pid: number;
+  /**
+   * Called once no other process of this program runs, as its port for metrics is free from then on. What it returns is
+   * called before another one may take over. Default: no telemetry.
+   */
+  readonly startTelemetry?: () => Promise<StopTelemetry>;
+}
+
+/**
+ * Starts podwire-node: the dataplane, then the server of the CNI commands. They stop in the opposite order. podwire-ipam need not
+ * run yet.
+ * @throws Failure as {@link prepareService}, {@link acquireExclusive}, {@link startService} and {@link startPlugin}
+ */
+export async function startNode(settings: NodeSettings, deps: NodeDeps): Promise<Running> {
+  const peerPlan = await prepareService(settings);
+  const lock = await acquireLocks(settings, deps);
+  return startBefore(
+    () => lock.release(),
+    async () => {
+      const stopTelemetry = await deps.startTelemetry?.();
+      return startBefore(
+        () => stopTelemetry?.(),
+        () => startParts(settings, deps, peerPlan),
+      );
+    },
+  );
+}
+
+/** Waits for the process before this one: records, journal and nftables may belong to another one that runs or starts. */
+function acquireLocks(settings: NodeSettings, { log, clock, pid, stopped }: NodeDeps): Promise<DirectoryLock> {
+  return acquireExclusive({
+    program: NODE_PROGRAM,
+    settings: EXCLUSIVE_SETTINGS,
+    addresses: [UNIX + settings.cniSocket, ...settings.listen],
+    directories: [
+      {
+        path: settings.stateDirectory,
+        // Start anyway: pods must be deletable on a node whose disk is full or read-only.
+        onUnlockable: (failure) =>
+          log.warn(
+            { err: failure },
+            'the journal cannot be locked: another process that uses it would not be detected',
+          ),
+      },
+      { path: settings.recordsDirectory },
+    ],
+    owner: String(pid),
+    clock,
+    signal: stopped,
+    onWait: (message) => log.info(message),
+  });
+}
+
+function startParts(settings: NodeSettings, deps: NodeDeps, peerPlan: PeerPlan | undefined): Promise<Running> {
+  const { clock, log } = deps;
+  const ipam = new Peer('podwire-ipam', settings.ipamAddress, { tls: ipamTls(settings.ipamTls, { clock, log }) });
+  return startBefore(
+    () => ipam.close(),
+    async () => {
+      const service = await startService(settings, { ...deps, ipam }, peerPlan);
+      const dataplane = inProcessDataplane(service, new LocalCalls(deps));
+      return startBefore(
+        () => service.stop(),
+        () => startPlugin(settings, { ...deps, ipam, dataplane }),
+      );
+    },
+  );
+}
+
+/** Starts a part. `after` runs after its stop, or after its failed start. */
+async function startBefore(after: () => void | Promise<void>, start: () => Promise<Running>): Promise<Running> {
+  try {
+    const part = await start();
+    return { stop: () => part.stop().finally(after) };
+  } catch (error) {
+    await after();
+    throw error;
+  }
+}
