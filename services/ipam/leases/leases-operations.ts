@@ -3,13 +3,15 @@ import type { FailureCode } from '@podwire/shared/failure/codes';
 import { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress } from '@podwire/shared/net/address';
 import { hostPrefix } from '@podwire/shared/net/prefix';
-import { formatCount } from '@podwire/shared/words/format-count';
+import { withAttachment } from '@podwire/shared/runtime/log';
+import { counter } from '@podwire/shared/telemetry/instruments';
 
 import type { AddressReleaseResult } from '../addresses/release.js';
+import type { Events } from '../engine/events.js';
 import { nodeLane, unknownNodes, type IpamOptions } from '../engine/updates/operation.js';
 import type { Endpoint } from '../records/endpoint.js';
 import { bindAddresses, type Binding, type Bound } from './bindings.js';
-import { leaseAddresses, type Lease, type LeaseRequest } from './leases.js';
+import { leaseAddresses, type Lease, type LeaseRequest, type LeaseStep } from './leases.js';
 import { continueReturn, type AddressReturn } from './returns.js';
 
 /** The unbound leases of a node. */
@@ -26,12 +28,63 @@ export type BindingResult =
 /** Failures of a single binding, which a repetition does not change. */
 const REFUSALS: readonly FailureCode[] = ['ALLOCATION_MISMATCH', 'STORE_CORRUPT'];
 
+/** Reports changes of leases after the commit: counters and log lines. */
+class LeaseEvents {
+  readonly #engine: Events;
+  readonly #leases = counter('podwire.ipam.leases');
+  readonly #addresses = counter('podwire.ipam.addresses.allocated');
+
+  constructor(events: Events) {
+    this.#engine = events;
+  }
+
+  leased(nodeName: string, { newCount, freedCount, claimed }: LeaseStep): void {
+    this.#engine.blocksClaimed(claimed, nodeName);
+    this.#count('freed', { nodeName, count: freedCount, text: 'freed leases of a former boot' });
+    this.#count('leased', { nodeName, count: newCount, text: 'leased addresses' });
+  }
+
+  bound({ endpoint: { attachment, nodeName }, added }: Bound): void {
+    if (added.length === 0) return;
+    this.#leases.add(added.length, { event: 'bound' });
+    for (const { family } of added) this.#addresses.add(1, { family: `ipv${family}` });
+    const texts = added.map(formatAddress);
+    const facts = { 'podwire.node': nodeName, 'podwire.addresses': texts };
+    this.#engine.log.info(facts, `bound ${texts.join(', ')} to ${formatAttachment(attachment)}`);
+  }
+
+  refused({ message }: Failure): void {
+    this.#leases.add(1, { event: 'refused' });
+    this.#engine.log.warn(`refused a binding: ${message}`);
+  }
+
+  returned(nodeName: string, freed: readonly AddressReturn[]): void {
+    const used = freed.filter(({ use }) => use);
+    if (used.length > 0) this.#engine.addressesReleased(used.map(({ allocation }) => hostPrefix(allocation.address)));
+    this.#count('freed', { nodeName, count: freed.length - used.length, text: 'freed unused leases' });
+  }
+
+  #count(event: 'leased' | 'freed', { nodeName, count, text }: LeaseCount): void {
+    if (count === 0) return;
+    this.#leases.add(count, { event });
+    this.#engine.log.info({ 'podwire.node': nodeName }, `node ${nodeName}: ${text}: ${count}`);
+  }
+}
+
+interface LeaseCount {
+  readonly nodeName: string;
+  readonly count: number;
+  readonly text: string;
+}
+
 /** Lends addresses to nodes. All changes of a node's leases are in the node's lane. */
 export class Leases {
   readonly #options: IpamOptions;
+  readonly #events: LeaseEvents;
 
   constructor(options: IpamOptions) {
     this.#options = options;
+    this.#events = new LeaseEvents(options.events);
   }
 
   /**
@@ -39,14 +92,12 @@ export class Leases {
    * @throws Failure like the decision `leaseAddresses`
    */
   async lease(request: LeaseRequest, signal: AbortSignal): Promise<LeaseList> {
-    const { updates, events, clock } = this.#options;
+    const { updates, clock } = this.#options;
     const { nodeName } = request;
     for (;;) {
       const input = { request, unknownNodes: unknownNodes(this.#options), nowMs: clock.nowMs() };
       const step = await updates.update(nodeLane(nodeName), (view) => leaseAddresses(view, input), { signal });
-      events.blocksClaimed(step.claimed, nodeName);
-      this.#report(nodeName, step.newCount, 'leased');
-      this.#report(nodeName, step.freedCount, 'freed unbound leases of a former boot:');
+      this.#events.leased(nodeName, step);
       if (step.state === 'done') return step;
     }
   }
@@ -57,7 +108,9 @@ export class Leases {
    * @throws Failure of every operation; some bindings may be done
    */
   async bind(nodeName: string, bindings: readonly Binding[], signal: AbortSignal): Promise<BindingResult[]> {
-    const settled = await Promise.allSettled(bindings.map((binding) => this.#bindOne(nodeName, binding, signal)));
+    const bindOne = (binding: Binding): Promise<BindingResult> =>
+      withAttachment(binding.attachment, () => this.#bindOne(nodeName, binding, signal));
+    const settled = await Promise.allSettled(bindings.map(bindOne));
     return settled.map((each) => {
       if (each.status === 'fulfilled') return each.value;
       throw each.reason;
@@ -74,7 +127,7 @@ export class Leases {
     returns: readonly AddressReturn[],
     signal: AbortSignal,
   ): Promise<AddressReleaseResult[]> {
-    const { updates, events, clock } = this.#options;
+    const { updates, clock } = this.#options;
     const results: AddressReleaseResult[] = [];
     while (results.length < returns.length) {
       const left = returns.slice(results.length);
@@ -83,7 +136,7 @@ export class Leases {
       const options = { signal, isFresh: left.length > 1 };
       const outcome = await updates.update(nodeLane(nodeName), (view) => continueReturn(view, step), options);
       const freed = left.filter((_, index) => outcome.results[index]?.state === 'released');
-      events.addressesReleased(freed.map(({ allocation }) => hostPrefix(allocation.address)));
+      this.#events.returned(nodeName, freed);
       results.push(...outcome.results);
     }
     return results;
@@ -91,30 +144,15 @@ export class Leases {
 
   async #bindOne(nodeName: string, binding: Binding, signal: AbortSignal): Promise<BindingResult> {
     const { updates } = this.#options;
-    const decide = (view: Parameters<typeof bindAddresses>[0]) => bindAddresses(view, { nodeName, binding });
+    const lane = nodeLane(nodeName);
     try {
-      const bound = await updates.update(nodeLane(nodeName), decide, { signal });
-      this.#reportBound(bound);
+      const bound = await updates.update(lane, (view) => bindAddresses(view, { nodeName, binding }), { signal });
+      this.#events.bound(bound);
       return { ok: true, endpoint: bound.endpoint };
     } catch (error) {
       if (!(error instanceof Failure) || !REFUSALS.includes(error.code)) throw error;
-      this.#options.events.log.warn(error.message);
+      this.#events.refused(error);
       return { ok: false, refusal: error };
     }
-  }
-
-  #report(nodeName: string, count: number, text: string): void {
-    if (count === 0) return;
-    this.#options.events.log.info(
-      { 'podwire.node': nodeName },
-      `${text} ${formatCount(count, 'address', 'addresses')}`,
-    );
-  }
-
-  #reportBound({ endpoint: { attachment, nodeName }, added }: Bound): void {
-    if (added.length === 0) return;
-    const texts = added.map(formatAddress);
-    const facts = { 'podwire.node': nodeName, 'podwire.addresses': texts };
-    this.#options.events.log.info(facts, `bound ${texts.join(', ')} to ${formatAttachment(attachment)}`);
   }
 }

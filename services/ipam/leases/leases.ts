@@ -45,7 +45,7 @@ export interface Lease {
 }
 
 /** The result of one step. */
-interface LeaseStep {
+export interface LeaseStep {
   readonly state: 'more' | 'done';
   /** All unbound leases of the node's boot and the family; those that have been free longest first. */
   readonly leases: readonly Lease[];

@@ -1,4 +1,5 @@
 import { Failure } from '@podwire/shared/failure/failure';
+import { counter } from '@podwire/shared/telemetry/instruments';
 import { formatCount } from '@podwire/shared/words/format-count';
 
 import type { Relief, RefusedAllocation } from '../addresses/addresses-operations.js';
@@ -21,6 +22,7 @@ const NODES_AT_ONCE = 32;
  */
 export class LeaseRecalls implements Relief {
   readonly #options: IpamOptions;
+  readonly #recalled = counter('podwire.ipam.leases.recalled');
   /** When this process last recalled the leases of each node, by the monotonic clock. */
   readonly #recalledAtMs = new Map<string, number>();
 
@@ -72,6 +74,7 @@ export class LeaseRecalls implements Relief {
         updates.update(nodeLane(nodeName), (view) => recallLeases(view, nodeName), { signal }),
       ),
     );
+    this.#recalled.add(asked.length);
     const names = asked.map(({ nodeName }) => nodeName);
     const leases = formatCount(
       asked.reduce((sum, { count }) => sum + count, 0),

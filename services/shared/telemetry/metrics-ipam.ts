@@ -69,6 +69,17 @@ export const IPAM_METRICS = {
     about: 'Changes of nodes',
     labels: { event: ['registered', 'changed', 'deleted'] },
   },
+  'podwire.ipam.leases': {
+    kind: 'counter',
+    unit: '{address}',
+    about: 'Leased addresses that were made, bound to attachments, or freed unused, and bindings that were refused',
+    labels: { event: ['leased', 'bound', 'freed', 'refused'] },
+  },
+  'podwire.ipam.leases.recalled': {
+    kind: 'counter',
+    unit: '{node}',
+    about: 'Nodes whose unbound leases were recalled, because an allocation found no free address',
+  },
   'podwire.ipam.reservations': {
     kind: 'counter',
     unit: '{reservation}',

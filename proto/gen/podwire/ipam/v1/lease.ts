@@ -55,8 +55,8 @@ export interface LeasedAddress {
   /** Name of the pool that the address lies in; empty if the pool was deleted since. */
   poolName: string;
   /**
-   * Whether a pod without requests would no longer get this address, as its pool was disabled, its selectors changed or
-   * it was reserved since. Return it.
+   * Whether a pod without requests would no longer get this address: its pool was disabled, its selectors changed, a pool
+   * selects namespaces, or it was reserved since. Return it.
    */
   outdated: boolean;
 }
@@ -109,7 +109,10 @@ export interface BindingResult {
   endpoint:
     | Endpoint
     | undefined;
-  /** Code of the refusal (`ALLOCATION_MISMATCH`); empty if it was bound. */
+  /**
+   * Code of the refusal; empty if it was bound. `ALLOCATION_MISMATCH`: an address is not the lease, or the attachment has
+   * another address of the family. `STORE_CORRUPT`: a record cannot be read.
+   */
   refusalCode: string;
   /** Message of the refusal. */
   refusal: string;
@@ -138,12 +141,15 @@ export interface AddressReturn {
     | undefined;
   /**
    * The network namespace that the attachment had the address in: an address that the attachment uses in a later
-   * namespace stays. Not set: any.
+   * namespace stays. Not set: any, as without an attachment.
    */
   netns?:
     | NetnsIdentity
     | undefined;
-  /** When the attachment gave the address up. History records this time. */
+  /**
+   * When the attachment gave the address up. History records this time, within the tenure and not in the future. Only
+   * with an attachment.
+   */
   detachTime: Date | undefined;
 }
 
@@ -1036,10 +1042,13 @@ export const LeaseServiceService = {
    * blocks; a lease never takes an address of another node's block. A shortage is not an error: the answer has fewer
    * addresses, and says why. Unbound leases of other boots of the node are freed first: their pods ended with the boot.
    *
-   * Idempotent: repeated with the same count it returns the same leases.
+   * A node gets at most an eighth of the free addresses, and none if a pool that could serve it selects namespaces.
    *
-   * Errors: INVALID_ARGUMENT (a field is malformed), NOT_FOUND (the node is not registered), FAILED_PRECONDITION (the
-   * node is being deleted), ABORTED (too many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Idempotent: repeated with the same count it returns the same leases, and more only if the limit has risen.
+   *
+   * Errors: INVALID_ARGUMENT (a field is malformed), NOT_FOUND (the node is not registered, and the service does not
+   * register unknown nodes), FAILED_PRECONDITION (the node is being deleted), DATA_LOSS (the handle of the leases, or a
+   * block that this names, cannot be read), ABORTED (too many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   leaseAddresses: {
     path: "/podwire.ipam.v1.LeaseService/LeaseAddresses" as const,
@@ -1102,10 +1111,13 @@ export interface LeaseServiceServer extends UntypedServiceImplementation {
    * blocks; a lease never takes an address of another node's block. A shortage is not an error: the answer has fewer
    * addresses, and says why. Unbound leases of other boots of the node are freed first: their pods ended with the boot.
    *
-   * Idempotent: repeated with the same count it returns the same leases.
+   * A node gets at most an eighth of the free addresses, and none if a pool that could serve it selects namespaces.
    *
-   * Errors: INVALID_ARGUMENT (a field is malformed), NOT_FOUND (the node is not registered), FAILED_PRECONDITION (the
-   * node is being deleted), ABORTED (too many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Idempotent: repeated with the same count it returns the same leases, and more only if the limit has risen.
+   *
+   * Errors: INVALID_ARGUMENT (a field is malformed), NOT_FOUND (the node is not registered, and the service does not
+   * register unknown nodes), FAILED_PRECONDITION (the node is being deleted), DATA_LOSS (the handle of the leases, or a
+   * block that this names, cannot be read), ABORTED (too many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   leaseAddresses: handleUnaryCall<LeaseAddressesRequest, LeaseAddressesResponse>;
   /**
@@ -1139,10 +1151,13 @@ export interface LeaseServiceClient extends Client {
    * blocks; a lease never takes an address of another node's block. A shortage is not an error: the answer has fewer
    * addresses, and says why. Unbound leases of other boots of the node are freed first: their pods ended with the boot.
    *
-   * Idempotent: repeated with the same count it returns the same leases.
+   * A node gets at most an eighth of the free addresses, and none if a pool that could serve it selects namespaces.
    *
-   * Errors: INVALID_ARGUMENT (a field is malformed), NOT_FOUND (the node is not registered), FAILED_PRECONDITION (the
-   * node is being deleted), ABORTED (too many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Idempotent: repeated with the same count it returns the same leases, and more only if the limit has risen.
+   *
+   * Errors: INVALID_ARGUMENT (a field is malformed), NOT_FOUND (the node is not registered, and the service does not
+   * register unknown nodes), FAILED_PRECONDITION (the node is being deleted), DATA_LOSS (the handle of the leases, or a
+   * block that this names, cannot be read), ABORTED (too many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   leaseAddresses(
     request: LeaseAddressesRequest,
