@@ -1,7 +1,7 @@
 import { formatPrefix, prefixContains, type Prefix } from '@podwire/shared/net/prefix';
 
 import { expectNoAffinity } from '../records/absence.js';
-import { BLOCK_BYTES_PER_STEP, blockBytes } from '../records/block-stats.js';
+import { BLOCK_BYTES_PER_STEP, blockBytes, isIdle } from '../records/block-stats.js';
 import {
   collectCooled,
   coolAddresses,
@@ -59,17 +59,32 @@ function blockChanges(view: View, held: readonly EndingAllocation[], nowMs: numb
   const config = view.config() ?? DEFAULT_CONFIG;
   const { cooldownSeconds } = config;
   const left = groupByBlock(held).map(({ block, ending }) => {
-    const cools = ({ isUnused = false }: EndingAllocation): boolean => cooldownSeconds > 0 && !isUnused;
-    const cooling = ending.filter(cools).map(({ ordinal }) => ordinal);
-    const freed = ending.filter((each) => !cools(each)).map(({ ordinal }) => ordinal);
     const collected = collectCooled(block, nowMs, cooldownSeconds);
-    const cooled = cooling.length > 0 ? coolAddresses(collected, cooling, nowMs) : collected;
-    return freed.length > 0 ? releaseAddresses(cooled, freed) : cooled;
+    return endAllocations(collected, ending, { nowMs, cooldownSeconds });
   });
   return [
     ...storeOrRemoveBlocks(view, { blocks: left, ended: held, nowMs }),
     { type: 'expect', record: { kind: 'config', value: config } },
   ];
+}
+
+interface CoolDown {
+  readonly nowMs: number;
+  readonly cooldownSeconds: number;
+}
+
+function endAllocations(
+  block: Block,
+  ending: readonly EndingAllocation[],
+  { nowMs, cooldownSeconds }: CoolDown,
+): Block {
+  const cools = ({ isUnused = false }: EndingAllocation): boolean => cooldownSeconds > 0 && !isUnused;
+  const cooling = ending.filter(cools).map(({ ordinal }) => ordinal);
+  const freed = ending.filter((each) => !cools(each)).map(({ ordinal }) => ordinal);
+  const cooled = cooling.length > 0 ? coolAddresses(block, cooling, nowMs) : block;
+  const left = freed.length > 0 ? releaseAddresses(cooled, freed) : cooled;
+  // Without the time of its claim, another node may reclaim the block at once.
+  return ending.every(({ isUnused = false }) => isUnused) && isIdle(left) ? { ...left, claimTimeMs: undefined } : left;
 }
 
 interface ChangedBlocks {

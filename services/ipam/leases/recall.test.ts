@@ -1,12 +1,14 @@
 import { describe, expect, test } from 'vitest';
 
+import { addressHolder, allocationOf } from '../addresses/addresses.js';
 import { allocate } from '../addresses/allocate.js';
 import type { RecordValue } from '../records/view.js';
 import { address } from '../testing/allocations.js';
 import { TestView } from '../testing/test-view.js';
-import { NOW_MS, nodeRecord, poolRecord, request } from '../testing/records.js';
+import { config, failureOf, NOW_MS, nodeRecord, poolRecord, request } from '../testing/records.js';
 import { leaseAddresses } from './leases.js';
 import { leaseHolders, recallLeases, usedInReach } from './recall.js';
+import { continueReturn } from './returns.js';
 
 function lease(view: TestView, nodeName: string, family: 4 | 6 = 4): string[] {
   const asked = { nodeName, bootId: 'b1', family, count: 4 } as const;
@@ -70,6 +72,21 @@ test('a recall raises the number in the node’s record, and only of a node with
   expect(view.node('n2')?.leaseRecallCount).toBe(2);
   expect(recallLeases(view, 'n3')).toEqual({ changes: [], outcome: false });
   expect(recallLeases(view, 'unknown')).toEqual({ changes: [], outcome: false });
+});
+
+test('a block whose leases were returned goes to another node at once, also where affinity is strict', () => {
+  const pool = poolRecord('p', '10.0.0.0/27', { blockSizeBits: 28 });
+  const view = new TestView([pool, ...NODES, config({ strictAffinity: true, cooldownSeconds: 30 })]);
+  const leases = lease(view, 'n2').map((text) => address(text));
+  for (let index = 0; index < 16; index++) view.apply(allocate(view, { request: request(`c${index}`), nowMs: NOW_MS }));
+  const more = () => allocate(view, { request: request('new'), nowMs: NOW_MS });
+  expect(failureOf(more).code).toBe('POOLS_EXHAUSTED');
+  const returns = leases.map((each) => {
+    const { sequenceNumber } = addressHolder(allocationOf(view, each)!);
+    return { allocation: { address: each, sequenceNumber }, use: undefined };
+  });
+  view.apply(continueReturn(view, { nodeName: 'n2', returns, nowMs: NOW_MS }));
+  expect(view.apply(more()).reclaimed).toHaveLength(1);
 });
 
 test('addresses of other pools and families do not count as in reach', () => {
