@@ -53,6 +53,7 @@ beforeEach(async () => {
     random: Math.random,
     ipam,
     dataplane: services.options.tools.dataplane,
+    nodeAddresses: services.nodeAddresses,
   };
   start = () => startPlugin(settingsIn(services.folder), deps);
   resident = await start();

@@ -14,7 +14,7 @@ import { counter } from '@podwire/shared/telemetry/instruments';
 
 import { IpamCircuitBreaker } from './addresses/ipam-plugin.js';
 import { ProviderHistory } from './addresses/provider-history.js';
-import type { Dataplane } from './clients/clients.js';
+import type { Dataplane, NodeAddresses } from './clients/clients.js';
 import { ipamClient } from './clients/ipam.js';
 import { ipamUpkeep } from './clients/upkeep.js';
 import type { Tools } from './commands/context.js';
@@ -48,6 +48,8 @@ const READY_FILE = 'node-ready';
 
 /** Dependencies of the plugin on its process. */
 export interface PluginDeps {
+  /** The node's leases and records. */
+  readonly nodeAddresses: NodeAddresses;
   readonly log: Logger;
   readonly clock: Clock;
   /** A number from 0 (included) to 1 (excluded). */
@@ -121,7 +123,7 @@ function socketApi(tools: Tools, queue: AttachmentQueue, replay: Replay, recent:
 
 function makeTools(
   settings: PluginSettings,
-  { log, clock, random, ipam: peer, dataplane }: PluginDeps,
+  { log, clock, random, ipam: peer, dataplane, nodeAddresses }: PluginDeps,
   signals: Pick<Tools, 'ending' | 'stopping'>,
 ): Tools {
   const ipam = { peer, clock, random };
@@ -129,6 +131,7 @@ function makeTools(
   return {
     ipam: ipamClient(ipam),
     dataplane,
+    nodeAddresses,
     upkeep: ipamUpkeep(ipam),
     journal: new Journal({
       store: new DirectoryJournalStore(settings.stateDirectory),

@@ -1,7 +1,15 @@
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { Allocation, Endpoint, HeldAddress, Ipam, Limits, NetnsIdentity } from '../clients/clients.js';
+import type {
+  Allocation,
+  Endpoint,
+  HeldAddress,
+  Ipam,
+  Limits,
+  NetnsIdentity,
+  NodeAddresses,
+} from '../clients/clients.js';
 import type { IpamUpkeep, NodeEndpoint, ProbePod } from '../clients/upkeep.js';
 import type { AttachConfig } from '../cni/config.js';
 import type { Pod, Variables } from '../cni/environment.js';
@@ -47,11 +55,13 @@ export interface AddressRequest {
   readonly pod: Pod | undefined;
   readonly podRequest: PodRequest;
   readonly config: Pick<AttachConfig, 'nodeName' | 'prevResult'>;
+  readonly mode: Pick<Mode, 'kind'>;
 }
 
 /** Dependencies of the providers in STATUS. */
 export interface StatusTools {
   readonly upkeep: IpamUpkeep;
+  readonly nodeAddresses: NodeAddresses;
   readonly clock: Clock;
   readonly limits: Limits;
 }
@@ -107,6 +117,8 @@ export interface AddressProvider {
   collect(collection: AddressCollection, tools: AddressTools): Promise<void>;
   /** Whether it can serve. @throws Failure why it cannot */
   isServing(tools: StatusTools): Promise<boolean>;
+  /** Whether the node has addresses for a pod without it. Absent: it never has. */
+  readonly hasAddresses?: (pod: ProbePod, tools: StatusTools) => boolean;
   /** Why a pod would get no address; undefined when it would get one. Absent: that is unknown. */
   readonly refusalOf?: (pod: ProbePod, tools: StatusTools) => Promise<string | undefined>;
   /** Name and address of the service while there is no connection to it. Absent: it is a program. */

@@ -10,6 +10,7 @@ import type { Allocation } from '../clients/clients.js';
 import { DNS, type Dns } from '../cni/request-sources.js';
 import type { ResultIp, ResultRoute } from '../cni/result.js';
 import type { AddressProvider, AddressRequest, AddressTools } from './address-provider.js';
+import { familiesOf, nodeAllocation, recordedEndpoint } from './node-allocation.js';
 
 /** podwire-ipam, which lists its allocations and evaluates request policies itself. */
 export const IPAM_ADDRESSES: AddressProvider = {
@@ -21,11 +22,18 @@ export const IPAM_ADDRESSES: AddressProvider = {
 
   prepare: () => undefined,
 
-  allocate({ attachment, config, pod, podRequest }, netns, { ipam, limits, ...tools }) {
+  async allocate(request, netns, tools) {
+    const fromNode = await nodeAllocation(request, netns, tools);
+    if (fromNode.allocation) return fromNode.allocation;
+    const { attachment, config, pod, podRequest } = request;
     const { families, pools, addresses } = podRequest;
     const nodeName = config.nodeName ?? tools.nodeName;
     const allocation = { attachment, nodeName, pod, netns, families, pools, addresses, policyInput: podRequest };
-    return ipam.allocate(allocation, limits);
+    try {
+      return await tools.ipam.allocate(allocation, tools.limits);
+    } catch (error) {
+      throw withoutLeases(error, fromNode.reason);
+    }
   },
 
   isRefusal: () => false,
@@ -39,7 +47,16 @@ export const IPAM_ADDRESSES: AddressProvider = {
     else await ipam.release(attachment, limits);
   },
 
-  check: ({ attachment }, { ipam, limits }) => ipam.getEndpoint(attachment, limits),
+  async check({ attachment }, { ipam, nodeAddresses, limits }) {
+    const recorded = recordedEndpoint(attachment, nodeAddresses);
+    if (recorded?.isBound === false) return recorded.endpoint;
+    try {
+      return await ipam.getEndpoint(attachment, limits);
+    } catch (error) {
+      if (recorded && error instanceof Failure && isWithoutAnswer(error)) return recorded.endpoint;
+      throw error;
+    }
+  },
 
   async collect({ network, nodeName, releaseGarbage }, tools) {
     const endpoints = await tools.upkeep.endpointsOf({ nodeName, network }, tools.limits);
@@ -47,10 +64,24 @@ export const IPAM_ADDRESSES: AddressProvider = {
     await releaseGarbage(ofPods, ({ attachment, held }) => IPAM_ADDRESSES.release(attachment, held, tools));
   },
 
+  hasAddresses: ({ podRequest }, { nodeAddresses }) =>
+    podRequest.pools.length === 0 && nodeAddresses.hasLeases(familiesOf(podRequest)),
   isServing: ({ upkeep, limits }) => upkeep.isServing(limits),
   refusalOf: (pod, { upkeep, limits }) => upkeep.refusalOf(pod, limits),
   unreachablePeer: ({ upkeep }) => upkeep.unreachablePeer(),
 };
+
+function isWithoutAnswer({ code }: Failure): boolean {
+  return code === 'UNREACHABLE' || code === 'DEADLINE_EXCEEDED';
+}
+
+/** Says that the node has no leases either, when podwire-ipam does not answer. */
+function withoutLeases(error: unknown, reason: string): unknown {
+  const hadNone = reason === 'unavailable' || reason === 'exhausted';
+  if (!hadNone || !(error instanceof Failure) || !isWithoutAnswer(error)) return error;
+  const { code, message, details, traceId } = error;
+  return new Failure(code, `${message}; no leased address is left on the node`, { details, traceId, cause: error });
+}
 
 type IpamCall = Pick<AddressTools, 'ipam' | 'limits'>;
 

@@ -73,6 +73,10 @@ export interface Allocation {
   readonly alreadyAllocated: boolean;
   /** Pool of each address, in the same order; empty unless podwire-ipam allocated them. */
   readonly poolNames: readonly string[];
+  /** The node's leases that it consists of. */
+  readonly leases?: readonly LeasedAddress[];
+  /** Whether podwire-ipam has recorded it for the attachment. Default: true. */
+  readonly isBound?: boolean;
   /** DNS settings for the result, if the address provider returned any. */
   readonly dns?: unknown;
 }
@@ -142,10 +146,61 @@ export interface NodeWire {
   readonly addresses: readonly string[];
 }
 
+/** The allocation of an attachment's addresses in podwire-ipam, for the node's record. */
+export interface RecordedAllocation {
+  readonly addresses: readonly HeldAddress[];
+  /** The node's name in the request. */
+  readonly nodeName: string;
+  readonly pod: Pod | undefined;
+  /** Whether podwire-ipam has recorded it for the attachment. Until then the addresses are leases of the node. */
+  readonly isBound: boolean;
+}
+
+/** The node's record of an attachment. */
+export interface RecordedPod {
+  /** Its addresses as CIDRs of full length. */
+  readonly addresses: readonly string[];
+  /** Undefined: its addresses are not podwire-ipam's, or an earlier release recorded it. */
+  readonly allocation: RecordedAllocation | undefined;
+  /** Inode of its network namespace. */
+  readonly netnsInode: bigint;
+  /** Its wire is gone; its addresses are returned in the background. */
+  readonly isDead: boolean;
+}
+
+/** An address that podwire-ipam has lent to the node. */
+export interface LeasedAddress extends HeldAddress {
+  readonly poolName: string;
+}
+
+export type TakenLeases =
+  | { readonly leases: readonly LeasedAddress[] }
+  /** Why there are none; a value of the metric's label `reason`. */
+  | { readonly leases?: undefined; readonly reason: 'off' | 'known' | 'unavailable' | 'exhausted' };
+
+/** The addresses that this node has without podwire-ipam: leases, and those of its pods. */
+export interface NodeAddresses {
+  /** Takes one lease of each family for a new attachment. Waits shortly for leases that are on their way. */
+  take(attachment: Attachment, families: readonly Family[], signal: AbortSignal): Promise<TakenLeases>;
+  /** Returns leases of an attachment that was never wired. */
+  giveBack(leases: readonly LeasedAddress[]): void;
+  /** Whether a pod of these families would get leases. */
+  hasLeases(families: readonly Family[]): boolean;
+  /** @returns undefined if the attachment has no record */
+  recorded(attachment: Attachment): RecordedPod | undefined;
+  /** Waits until the addresses of an attachment without a wire are returned. @throws the signal's reason */
+  returned(attachment: Attachment, signal: AbortSignal): Promise<void>;
+  /** An attachment without a record is about to be released: its addresses are not bound after this. Never rejects. */
+  forget(attachment: Attachment): Promise<void>;
+}
+
 /** The dataplane of this process. Methods throw its Failure, or DEADLINE_EXCEEDED or the signal's reason. */
 export interface Dataplane {
-  /** A failure of the dataplane means that it rolled back; after a timeout or an abort the outcome is unknown. */
-  attachPod(pod: DesiredPod, limits: Limits): Promise<Wire>;
+  /**
+   * A failure of the dataplane means that it rolled back; after a timeout or an abort the outcome is unknown.
+   * @param allocation - for the record; undefined: the addresses are not podwire-ipam's
+   */
+  attachPod(pod: DesiredPod, limits: Limits, allocation?: RecordedAllocation): Promise<Wire>;
   /** Detaching what is not attached succeeds. */
   detachPod(detachment: Detachment, limits: Limits): Promise<void>;
   /** @returns the first difference, in the order of repair, or undefined */

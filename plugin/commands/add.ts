@@ -5,7 +5,7 @@ import type { AddressProvider } from '../addresses/address-provider.js';
 import { authorize, readIpamOptions, resultIps } from '../addresses/ipam-addresses.js';
 import { endpointOf } from '../addresses/plugin-addresses.js';
 import { providerOf } from '../addresses/provider-history.js';
-import type { Allocation, Endpoint, Interface, DesiredPod } from '../clients/clients.js';
+import type { Allocation, Endpoint, Interface, DesiredPod, RecordedAllocation } from '../clients/clients.js';
 import { isIpv6 } from '../cni/annotations.js';
 import { addResult, writeResult } from '../cni/result.js';
 import type { AttachRequest } from '../requests/request.js';
@@ -33,11 +33,12 @@ export async function add(request: AttachRequest, tools: CommandTools): Promise<
   let progress: Progress = { reached: 'allocating' };
   try {
     const fixed = await fixedAllocation(request, tools);
-    const { endpoint, alreadyAllocated, dns } = fixed ?? (await provider.allocate(request, netns, tools));
+    const allocation = fixed ?? (await provider.allocate(request, netns, tools));
+    const { endpoint, alreadyAllocated, dns, leases } = allocation;
     const held = alreadyAllocated && (await dataplane.isAttached(attachment, limits));
 
-    progress = { reached: 'attaching', held, allocation: endpoint.held };
-    const wire = await dataplane.attachPod(desiredPod(request, endpoint), limits);
+    progress = { reached: 'attaching', held, allocation: endpoint.held, leases };
+    const wire = await dataplane.attachPod(desiredPod(request, endpoint), limits, recordOf(request, allocation, tools));
     await recordAdded(attachment, endpoint, tools);
 
     const { name, mac, mtu } = describe(wire.podInterface);
@@ -99,6 +100,16 @@ async function fixedAllocation(request: AttachRequest, tools: CommandTools): Pro
   if (!endpoint) return undefined;
   await authorize(request, tools);
   return { endpoint, alreadyAllocated: true, poolNames: [] };
+}
+
+/** What the node records of an allocation; nothing if it is not podwire-ipam's. */
+function recordOf(
+  { config, pod }: AttachRequest,
+  { endpoint, leases, isBound = !leases }: Allocation,
+  { nodeName }: CommandTools,
+): RecordedAllocation | undefined {
+  if (!endpoint.addressesFromIpam) return undefined;
+  return { addresses: endpoint.held, nodeName: config.nodeName ?? nodeName, pod, isBound };
 }
 
 /** The desired state of an attachment in the kernel. */

@@ -3,7 +3,7 @@ import type { Logger } from '@podwire/shared/runtime/log';
 
 import type { IpamCircuitBreaker } from '../addresses/ipam-plugin.js';
 import type { ProviderHistory } from '../addresses/provider-history.js';
-import type { Dataplane, Ipam, Limits } from '../clients/clients.js';
+import type { Dataplane, Ipam, Limits, NodeAddresses } from '../clients/clients.js';
 import type { IpamUpkeep } from '../clients/upkeep.js';
 import type { Journal } from '../journal/journal.js';
 import type { KnownAllocations } from '../journal/known-allocations.js';
@@ -14,6 +14,7 @@ import type { OnceLogger } from '../requests/once-logger.js';
 export interface Tools {
   readonly ipam: Ipam;
   readonly dataplane: Dataplane;
+  readonly nodeAddresses: NodeAddresses;
   /** podwire-ipam, for GC, STATUS and the journal. */
   readonly upkeep: IpamUpkeep;
   /** Pending releases of attachments whose DEL has succeeded. */

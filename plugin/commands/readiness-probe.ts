@@ -3,7 +3,7 @@ import { tracedMessage } from '@podwire/shared/failure/status';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import { providerOf } from '../addresses/provider-history.js';
-import type { Dataplane, Limits } from '../clients/clients.js';
+import type { Dataplane, Limits, NodeAddresses } from '../clients/clients.js';
 import type { IpamUpkeep } from '../clients/upkeep.js';
 import type { NodeRequest } from '../requests/request.js';
 
@@ -32,31 +32,35 @@ export interface ReadinessProbeOptions {
   /** Default for requests without a node name. */
   readonly nodeName: string;
   readonly clock: Clock;
+  readonly nodeAddresses: NodeAddresses;
 }
 
 /** Determines why an ADD would fail. Queries only the services that the ADD would need. */
 export function probeServices(
   request: NodeRequest,
-  { upkeep, dataplane, nodeName: defaultNodeName, clock }: ReadinessProbeOptions,
+  { upkeep, dataplane, nodeAddresses, nodeName: defaultNodeName, clock }: ReadinessProbeOptions,
 ): ReadinessProbe {
   const { network, nodeName = defaultNodeName, podRequest, mode } = request;
   const limits: Limits = { deadlineMs: clock.nowMs() + PROBE_TIMEOUT_MS, signal: new AbortController().signal };
   const results = new ProbeResults();
   const provider = providerOf(mode);
-  const tools = { upkeep, clock, limits };
+  const tools = { upkeep, nodeAddresses, clock, limits };
+  const pod = { nodeName, network, podRequest };
   const addresses: ProbedService = {
     part: provider.part,
     service: provider.name,
     unreachablePeer: () => provider.unreachablePeer?.(tools),
   };
-  const probes = [
+  const hasAddresses = mode.kind === 'full' && provider.hasAddresses?.(pod, tools) === true;
+  const probeProvider = () => [
     results.add(addresses, async () => servingReason(addresses, await provider.isServing(tools))),
     results.add(addresses, async () => {
-      const refusal = await provider.refusalOf?.({ nodeName, network, podRequest }, tools);
+      const refusal = await provider.refusalOf?.(pod, tools);
       if (refusal === undefined) return undefined;
       return { part: 'addresses', text: `${provider.name} has no address for a pod: ${refusal}` };
     }),
   ];
+  const probes = hasAddresses ? [] : probeProvider();
   if (mode.kind !== 'ipam-only') results.addKnown(dataplane.isServing() ? undefined : DATAPLANE_REASON);
   return {
     result: Promise.all(probes).then(() => results.reasons(0)),

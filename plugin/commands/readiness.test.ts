@@ -11,6 +11,7 @@ import { JournalEvents } from '../journal/events.js';
 import { Journal } from '../journal/journal.js';
 import { readNodeRequest, type NodeRequest } from '../requests/request.js';
 import { MemoryJournalStore } from '../testing/journal-store.js';
+import { FakeNodeAddresses } from '../testing/node-addresses.js';
 import { BOOT_ID, recordingLog } from '../testing/plugin.js';
 import { ReadinessEvents } from './readiness-events.js';
 import { Readiness } from './readiness.js';
@@ -73,12 +74,13 @@ beforeEach(async () => {
     unreachablePeer: () => unreachablePeer,
   };
   const dataplane = { isServing: () => wires };
+  const nodeAddresses = new FakeNodeAddresses();
   const { log } = record;
   start = async (isStrict, bootId = BOOT_ID) => {
     const record = new ReadinessRecord({ path: join(folder, 'node-ready'), bootId, log });
     await record.load();
     const rest = { journal, record, events: new ReadinessEvents(log), isStrict };
-    return new Readiness({ upkeep, dataplane, nodeName: 'node-1', clock, ...rest });
+    return new Readiness({ upkeep, dataplane, nodeAddresses, nodeName: 'node-1', clock, ...rest });
   };
   readiness = await start(true);
 });

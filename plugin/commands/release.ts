@@ -4,7 +4,7 @@ import { withAttachment, type Logger } from '@podwire/shared/runtime/log';
 
 import type { AddressProvider } from '../addresses/address-provider.js';
 import { providerOf, providersOf } from '../addresses/provider-history.js';
-import type { Limits } from '../clients/clients.js';
+import type { LeasedAddress, Limits } from '../clients/clients.js';
 import type { PendingRelease, JournalEntry, ReleaseAction } from '../journal/entry.js';
 import type { AttachmentQueue } from '../requests/attachment-queue.js';
 import type { CommandTools, Tools } from './context.js';
@@ -26,6 +26,8 @@ export interface ReleaseOptions {
   readonly skip?: ReadonlySet<string>;
   /** Whether no other provider may hold the addresses. Implied if `held` is known. */
   readonly isProviderKnown?: boolean;
+  /** The leases that a failed ADD took; podwire-ipam knows no attachment for them. */
+  readonly leases?: readonly LeasedAddress[] | undefined;
 }
 
 /**
@@ -36,7 +38,7 @@ export interface ReleaseOptions {
 export async function release(
   pending: Omit<PendingRelease, 'reason'>,
   tools: Tools,
-  { limitsOf, skip = new Set(), isProviderKnown = false }: ReleaseOptions,
+  { limitsOf, skip = new Set(), isProviderKnown = false, leases }: ReleaseOptions,
 ): Promise<FailedRelease | undefined> {
   const { attachment, action, held, netns } = pending;
   const own = providerOf(pending);
@@ -49,8 +51,17 @@ export async function release(
   };
   const detachAndRelease = async (): Promise<void> => {
     if (action === 'detach-and-release') {
+      const { nodeAddresses } = tools;
+      const isRecorded = nodeAddresses.recorded(attachment)?.allocation !== undefined;
       await call('dataplane', ({ dataplane, limits }) => dataplane.detachPod({ attachment, netns }, limits));
       remaining = 'release';
+      // The record returns the addresses in the background.
+      if (isRecorded) return;
+      if (leases) {
+        nodeAddresses.giveBack(leases);
+        return;
+      }
+      await nodeAddresses.forget(attachment);
     }
     if (action === 'release-unless-attached') {
       const { hasAllocation } = own;

@@ -3,7 +3,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { tracedMessage } from '@podwire/shared/failure/status';
 
 import type { AddressProvider } from '../addresses/address-provider.js';
-import type { HeldAddress } from '../clients/clients.js';
+import type { HeldAddress, LeasedAddress } from '../clients/clients.js';
 import type { PendingRelease } from '../journal/entry.js';
 import type { CommandTools } from './context.js';
 import {
@@ -26,7 +26,13 @@ export type Progress =
   /** Allocate was called and has not answered: whether it allocated is unknown. */
   | { readonly reached: 'allocating' }
   /** Allocated; AttachPod was called. */
-  | { readonly reached: 'attaching'; readonly held: boolean; readonly allocation: readonly HeldAddress[] };
+  | {
+      readonly reached: 'attaching';
+      readonly held: boolean;
+      readonly allocation: readonly HeldAddress[];
+      /** The node's leases that were allocated; podwire-ipam knows no attachment for them. */
+      readonly leases: readonly LeasedAddress[] | undefined;
+    };
 
 export interface FailedAdd {
   readonly attachment: Attachment;
@@ -56,7 +62,8 @@ export async function undo(failedAdd: FailedAdd, tools: CommandTools): Promise<u
       : overallMs;
     return limitsAfterDisconnect(tools, deadlineMs);
   };
-  const failed = await release(pending, tools, { limitsOf });
+  const leases = failedAdd.progress.reached === 'attaching' ? failedAdd.progress.leases : undefined;
+  const failed = await release(pending, tools, { limitsOf, leases });
   if (!failed) return error;
   const { action, service, failure } = failed;
   // The rollback calls the provider only after it found no wire.

@@ -14,6 +14,7 @@ import { expect, vi } from 'vitest';
 
 import { IpamCircuitBreaker } from '../addresses/ipam-plugin.js';
 import { ProviderHistory } from '../addresses/provider-history.js';
+import type { Dataplane } from '../clients/clients.js';
 import { ipamClient } from '../clients/ipam.js';
 import { LocalCalls } from '../clients/local-calls.js';
 import { ipamUpkeep } from '../clients/upkeep.js';
@@ -36,6 +37,7 @@ import { run, type CniAnswer, type RunOptions } from '../run.js';
 import { makeReplay } from '../service.js';
 import { PLUGIN_SETTINGS, type PluginSettings } from '../settings.js';
 import { MemoryJournalStore } from './journal-store.js';
+import { FakeNodeAddresses } from './node-addresses.js';
 import { FakeDataplane, FakeIpam, Script, serve } from './services.js';
 
 export const BOOT_ID = '11111111-2222-4333-8444-555555555555';
@@ -113,6 +115,7 @@ export class Plugin {
   readonly script = new Script();
   readonly ipam: FakeIpam;
   readonly dataplane: FakeDataplane;
+  readonly nodeAddresses = new FakeNodeAddresses();
   readonly record = recordingLog();
   readonly options: RunOptions;
   /** What outlives the process of the plugin. */
@@ -138,6 +141,8 @@ export class Plugin {
     store = new MemoryJournalStore(),
     providerHistoryPath = '',
     isStrict = false,
+    /** Whether the node records its pods; otherwise it is as one whose records are lost. */
+    recorded = false,
     ipam: fakeIpam = new FakeIpam(),
     dataplane: fakeDataplane = new FakeDataplane(),
   } = {}) {
@@ -153,7 +158,11 @@ export class Plugin {
     const events = new JournalEvents(log);
     const tools: Tools = {
       ipam: ipamClient({ peer, ...deps }),
-      dataplane: this.dataplane.client(new LocalCalls({ log, clock: systemClock }), this.script),
+      dataplane: this.#recordedIn(
+        recorded,
+        this.dataplane.client(new LocalCalls({ log, clock: systemClock }), this.script),
+      ),
+      nodeAddresses: this.nodeAddresses,
       upkeep: ipamUpkeep({ peer, ...deps }),
       journal: new Journal({ store, maxEntriesCount: 100, clock: systemClock, events }),
       knownAllocations: new KnownAllocations(),
@@ -175,6 +184,10 @@ export class Plugin {
     const limits = { ADD: timeoutMs, CHECK: timeoutMs, DEL: timeoutMs, GC: timeoutMs };
     this.options = { tools, queue, timeoutMs: limits, readiness, events: new CommandEvents(), recent: this.recent };
     this.#replay = makeReplay(tools, queue, { log, ...deps });
+  }
+
+  #recordedIn(isRecorded: boolean, dataplane: Dataplane): Dataplane {
+    return isRecorded ? this.nodeAddresses.recording(dataplane) : dataplane;
   }
 
   get journal(): Journal {

@@ -115,6 +115,19 @@ export const DATAPLANE_SETTINGS = {
       'Absolute path of the directory for the records of attachments. Use tmpfs: records are as short-lived as namespaces, and ' +
       'each write delays a pod. One directory for each podwire-node.',
   },
+  leasesLow: {
+    variable: 'PODWIRE_NODE_LEASES_LOW',
+    schema: wholeNumber(0, 100),
+    default: '4',
+    about: 'The node leases further addresses of a family when it has so many left that no pod uses, 0 to 100.',
+  },
+  leasesHigh: {
+    variable: 'PODWIRE_NODE_LEASES_HIGH',
+    schema: wholeNumber(0, 128),
+    default: '12',
+    about:
+      'Number of leased addresses of a family that the node keeps for its next pods, 0 to 128. A busy node keeps more. 0 turns leasing off: each pod waits for podwire-ipam.',
+  },
   procDirectory: {
     variable: 'PODWIRE_NODE_PROC_DIRECTORY',
     schema: absolutePath,

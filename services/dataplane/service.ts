@@ -1,5 +1,8 @@
+import { join } from 'node:path';
+
 import type { Peer } from '@podwire/shared/rpc/client';
 import { RpcServer } from '@podwire/shared/rpc/server';
+import type { Attachment } from '@podwire/shared/attachment/attachment';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
 import type { Logger } from '@podwire/shared/runtime/log';
@@ -20,6 +23,10 @@ import { NodeMonitor } from './kernel/node-monitor.js';
 import { NetlinkNodeNetwork } from './kernel/node-network.js';
 import { NetlinkKernel } from './kernel/pod-kernel.js';
 import { useProcDirectory } from './kernel/proc-directory.js';
+import { LeaseEvents } from './leases/lease-events.js';
+import { ipamLeaseBook } from './leases/lease-book-client.js';
+import { TmpfsLeaseFile } from './leases/lease-file.js';
+import { Leases } from './leases/leases.js';
 import type { LinkSource, NodeNetwork } from './node/links.js';
 import type { NodeOverview } from './node/node-rpc.js';
 import { NodeSysctls, type SettingsCheck, type SettingsRequirements } from './node/sysctls.js';
@@ -60,6 +67,8 @@ export interface RunningService extends Running {
   /** For callers in this process. */
   readonly dataplane: Dataplane;
   readonly garbage: GarbageCollector;
+  readonly leases: Leases;
+  readonly recordOf: (attachment: Attachment) => AttachmentRecord | undefined;
   /** Whether pods can be wired, as the gRPC health status says. */
   readonly isServing: () => boolean;
 }
@@ -158,6 +167,7 @@ export async function serve(kernel: Kernel, options: ServeOptions): Promise<Runn
     await Promise.all([server.stop(), node.keeper.stop(), clusterPart?.nodeSide.stop()]);
     // Cancelled calls may still be rolling back.
     await node.dataplane.idle();
+    await node.leases.stop();
     await environment?.stop();
     await Promise.all([kernel.close(), options.nodeSide?.kernel.close()]);
   };
@@ -167,11 +177,12 @@ export async function serve(kernel: Kernel, options: ServeOptions): Promise<Runn
     await kernel.probe();
     server.setServing();
     node.keeper.start();
+    node.leases.start();
     environment?.onMtuChange(() => node.keeper.checkSoon());
     clusterPart?.nodeSide.start();
     clusterPart?.sysctls.start();
-    const { dataplane, garbage } = node;
-    return { addresses, dataplane, garbage, isServing: () => server.isServing, stop };
+    const { dataplane, garbage, leases, recordOf } = node;
+    return { addresses, dataplane, garbage, leases, recordOf, isServing: () => server.isServing, stop };
   } catch (error) {
     await stop();
     throw error;
@@ -228,7 +239,7 @@ function createClusterPart(
       onCheck(check);
     },
   });
-  const kernelFollowers = [...(environment?.followers ?? []), routes, ...(bird ? [bird] : []), sysctls];
+  const kernelFollowers = [...(environment?.followers ?? []), routes, ...(bird ? [bird] : []), sysctls, node.leases];
   return { nodeSide: new NodeSide({ config, deps, network, ipam, kernelFollowers }), routes, bird, sysctls };
 }
 
@@ -268,7 +279,7 @@ function overviewOf(config: Config, { node, environment, clusterPart }: Overview
 }
 
 function conditionsOf({ node, environment, clusterPart }: OverviewParts): readonly Condition[] {
-  const lists = [clusterPart?.nodeSide.conditions(), environment?.conditions(), node.keeper.conditions()];
+  const lists = [clusterPart?.nodeSide.conditions(), environment?.conditions(), node.keeper.conditions(), node.leases.conditions()];
   return lists.flatMap((conditions) => conditions ?? []);
 }
 
@@ -276,6 +287,8 @@ function conditionsOf({ node, environment, clusterPart }: OverviewParts): readon
 interface Node extends Omit<ServedParts, 'overview' | 'release'> {
   readonly records: () => readonly AttachmentRecord[];
   readonly keeper: AttachmentReconciler;
+  readonly leases: Leases;
+  readonly recordOf: (attachment: Attachment) => AttachmentRecord | undefined;
 }
 
 interface OpenOptions extends ServeOptions {
@@ -296,15 +309,32 @@ async function openNode(kernel: Kernel, { config, deps, environment }: OpenOptio
   for (const record of unreadable) events.recordUnreadable(record);
   for (const { network } of fromEarlierBoots) events.earlierRecordDropped(network.attachment);
 
+  const leases = createLeases(config, deps, registry);
+  leases.load(await kernel.attachedLinks());
+  const onUnsettled = (record: AttachmentRecord): void => leases.settle(record);
   const podEvents = new Events(log);
   const podOptions = environment && { mtu: () => environment.mtuBytes, guard: environment.guard };
-  const dataplane = new Dataplane({ kernel, registry, events: podEvents, ...podOptions });
+  const dataplane = new Dataplane({ kernel, registry, events: podEvents, onUnsettled, ...podOptions });
   const addressBook = ipamAddressBook(ipam, clock);
   const { nodeName } = config;
-  const parts = { kernel, dataplane, registry, events, clock };
+  const parts = { kernel, dataplane, registry, events, clock, onUnsettled };
   const keeper = new AttachmentReconciler({ ...parts, addressBook, random, nodeName, boot });
   const refused: Node['refused'] = (method, error) => podEvents.cniCallFailed(method, error);
   const records = () => registry.all();
-  const recorded: Node['recorded'] = (attachment) => registry.get(attachment)?.network;
-  return { dataplane, garbage: new GarbageCollector(parts), keeper, refused, records, recorded };
+  const recordOf: Node['recordOf'] = (attachment) => registry.get(attachment);
+  const recorded: Node['recorded'] = (attachment) => recordOf(attachment)?.network;
+  return { dataplane, garbage: new GarbageCollector(parts), keeper, leases, refused, records, recorded, recordOf };
+}
+
+/** Beside the records; its name has no suffix, so that it is no record. */
+const LEASE_FILE = 'leases';
+
+function createLeases(config: Config, deps: ServiceDeps, registry: AttachmentRegistry): Leases {
+  const { nodeName, recordsDirectory, leasesLow, leasesHigh } = config;
+  const { log, clock, random, boot, ipam } = deps;
+  const events = new LeaseEvents(log);
+  const book = ipamLeaseBook({ peer: ipam, clock, nodeName, bootId: boot.id });
+  const file = new TmpfsLeaseFile({ path: join(recordsDirectory, LEASE_FILE), bootId: boot.id, events });
+  const marks = { lowCount: leasesLow, highCount: leasesHigh };
+  return new Leases({ registry, book, file, marks, events, clock, random });
 }

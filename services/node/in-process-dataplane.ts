@@ -28,9 +28,9 @@ const EVERY_LINK = { limit: Number.POSITIVE_INFINITY, after: '' };
 export function inProcessDataplane({ dataplane, garbage, isServing }: CalledParts, calls: LocalCalls): Dataplane {
   return {
     isServing,
-    async attachPod(desired, limits) {
+    async attachPod(desired, limits, allocation) {
       const { host, pod } = await calls.call(DATAPLANE_CALLS.attachPod, limits, async (signal) =>
-        dataplane.attach(networkOf(DATAPLANE_CALLS.attachPod, desired), signal),
+        dataplane.attach(networkOf(DATAPLANE_CALLS.attachPod, desired), signal, allocation),
       );
       return { hostInterface: interfaceOf(host), podInterface: interfaceOf(pod) };
     },

@@ -14,6 +14,7 @@ import type { StopTelemetry } from '@podwire/shared/telemetry/telemetry';
 import { ipamTls } from '@podwire/shared/tls/certificate-source';
 
 import { inProcessDataplane } from './in-process-dataplane.js';
+import { nodeAddresses } from './node-addresses.js';
 import type { NodeSettings } from './settings.js';
 
 export const NODE_PROGRAM = 'podwire-node';
@@ -94,9 +95,10 @@ function startParts(settings: NodeSettings, deps: NodeDeps, peerPlan: PeerPlan |
     async () => {
       const service = await startService(settings, { ...deps, ipam }, peerPlan);
       const dataplane = inProcessDataplane(service, new LocalCalls(deps));
+      const addresses = nodeAddresses(service);
       return startBefore(
         () => service.stop(),
-        () => startPlugin(settings, { ...deps, ipam, dataplane }),
+        () => startPlugin(settings, { ...deps, ipam, dataplane, nodeAddresses: addresses }),
       );
     },
   );

@@ -48,6 +48,19 @@ export const DATAPLANE_ZONES = [
     packages: [],
     ...PURE,
   },
+  // The node's addresses before and after podwire-ipam knows their pods.
+  {
+    path: `${DATAPLANE}/leases`,
+    zones: [...BASE, `${DATAPLANE}/pods`],
+    packages: ['@opentelemetry/api', 'zod'],
+    ...NODE,
+  },
+  {
+    path: `${DATAPLANE}/leases/lease-book-client.ts`,
+    zones: [...BASE, ...at('pods', 'leases'), 'proto/gen'],
+    packages: [],
+    ...PURE,
+  },
   // SHA-1, which the MAC addresses of tunnels are made of.
   { path: `${DATAPLANE}/routes`, zones: BASE, packages: ['@opentelemetry/api'], builtins: ['node:crypto'] },
   { path: `${DATAPLANE}/filters`, zones: BASE, packages: ['@opentelemetry/api'], ...PURE },

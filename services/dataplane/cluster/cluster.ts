@@ -33,6 +33,8 @@ export interface ClusterNode {
   readonly ipip: Address | undefined;
   /** BGP autonomous system; undefined: the cluster's. */
   readonly asNumber: number | undefined;
+  /** Number of times that IPAM recalled the node's leases. Absent: 0. */
+  readonly leaseRecallCount?: bigint;
 }
 
 /** A pool's attributes for routing. Disabled pools are routed while they have blocks. */

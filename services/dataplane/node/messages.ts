@@ -90,6 +90,7 @@ export function readNode(node: Node): ClusterNode {
     vxlanIpv6: readTunnel(node, { kind: TunnelKind.TUNNEL_KIND_VXLAN_IPV6, family: 6 }, checks),
     ipip: readTunnel(node, { kind: TunnelKind.TUNNEL_KIND_IPIP, family: 4 }, checks)?.address,
     asNumber: node.asNumber,
+    ...(node.leaseRecallCount > 0n && { leaseRecallCount: node.leaseRecallCount }),
   }));
 }
 

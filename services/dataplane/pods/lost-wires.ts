@@ -58,6 +58,8 @@ export class LostWireQueue {
   async #processRecord(record: AttachmentRecord, signal: AbortSignal): Promise<void> {
     const { addressBook, registry, events, restore } = this.#options;
     const { attachment } = record.network;
+    // podwire-ipam does not know the attachment yet.
+    if (registry.get(attachment)?.allocation?.isBound === false) return;
     const isCurrent = (): boolean => registry.get(attachment) === record;
     const state = isCurrent() ? evaluateLoss(record, await addressBook.endpoint(attachment, signal)) : undefined;
     if (state === 'endpoint-lost' && !this.#isDeletionOver(record)) return;

@@ -27,6 +27,8 @@ interface OrphanCollectorOptions {
   readonly addressBook: AddressBook;
   readonly events: AttachmentEvents;
   readonly clock: Clock;
+  /** Called when the addresses of a record have to be returned to podwire-ipam. Must not throw. */
+  readonly onUnsettled?: ((record: AttachmentRecord) => void) | undefined;
 }
 
 /**
@@ -71,10 +73,13 @@ export class OrphanCollector {
     return deadCount;
   }
 
-  /** Releases the addresses of dead attachments. Never rejects: unanswered or refused releases are retried. */
+  /**
+   * Releases the addresses of dead attachments whose records do not name the allocations. Never rejects: unanswered or refused
+   * releases are retried.
+   */
   async releaseAddresses(signal: AbortSignal): Promise<void> {
     const { registry, events } = this.#options;
-    const dead = registry.all().filter(({ state }) => state === 'dead');
+    const dead = registry.all().filter(({ state, allocation }) => state === 'dead' && !allocation);
     const unreleased = await releaseEach(dead, (record) => this.#release(record, signal));
     if (unreleased && !signal.aborted) events.releasesDelayed(unreleased.count, unreleased.failure);
   }
@@ -113,9 +118,10 @@ export class OrphanCollector {
       const link = ends.find((end) => isMadeFor(end, attachment)) ?? ends[0];
       if (!(await this.#isDead(record, link))) return false;
       if (link && isMadeFor(link, attachment)) await kernel.deleteHostLink(link);
-      await registry.setState(attachment, 'dead');
+      const dead = await registry.setState(attachment, 'dead');
       await dataplane.updateGuard(name);
       events.attachmentDied(attachment, netns);
+      if (dead?.allocation) this.#options.onUnsettled?.(dead);
       return true;
     });
   }

@@ -8,6 +8,7 @@ import { address, BY_FAMILY, podNetwork, recordingLog, testRegistry } from '../t
 import type { PodNetwork } from '../wiring/network.js';
 import { Events } from './events.js';
 import { Dataplane } from './pods.js';
+import type { AttachmentRecord } from './record.js';
 
 // Log lines get the attachment from it.
 beforeAll(() => void context.setGlobalContextManager(new AsyncLocalStorageContextManager().enable()));
@@ -20,13 +21,16 @@ function node() {
   const kernel = new MemoryKernel();
   const { log, lines } = recordingLog();
   const registry = testRegistry();
-  const dataplane = new Dataplane({ kernel, registry, events: new Events(log) });
+  const unsettled: string[] = [];
+  const onUnsettled = ({ network: { attachment }, state }: AttachmentRecord) =>
+    void unsettled.push(`${attachment.containerId} ${state}`);
+  const dataplane = new Dataplane({ kernel, registry, events: new Events(log), onUnsettled });
   const pod = (containerId: string, rest: Partial<PodNetwork> = {}): PodNetwork => {
     const network = podNetwork(containerId, rest);
     kernel.addNamespace(network.netns);
     return network;
   };
-  return { kernel, dataplane, registry, pod, lines };
+  return { kernel, dataplane, registry, pod, lines, unsettled };
 }
 
 const detachment = ({ attachment, hostInterfaceName }: PodNetwork) => ({ attachment, hostInterfaceName });
@@ -415,5 +419,32 @@ describe('calls at the same time', () => {
     expect(await Promise.all(gone)).toEqual(Array<boolean>(50).fill(true));
     expect(kernel.print()).toBe(before);
     expect(kernel.openSessions).toBe(0);
+  });
+});
+
+describe('the allocation of a pod', () => {
+  const allocation = {
+    addresses: [{ address: '10.65.0.7', sequenceNumber: 5n }],
+    nodeName: 'node-1',
+    pod: undefined,
+    isBound: false,
+  };
+
+  test('is reported once the pod is wired, and its record stays after the detach until the addresses are returned', async () => {
+    const { dataplane, registry, pod, unsettled } = node();
+    const network = pod('a');
+    await dataplane.attach(network, never(), allocation);
+    expect(registry.get(network.attachment)?.allocation).toEqual(allocation);
+    expect(await dataplane.detach(detachment(network), never())).toBe(true);
+    expect(unsettled).toEqual(['a attached', 'a dead']);
+    expect(registry.get(network.attachment)?.state).toBe('dead');
+  });
+
+  test('is not reported when the pod cannot be wired', async () => {
+    const { dataplane, registry, pod, unsettled, kernel } = node();
+    const network = pod('a');
+    kernel.removeNamespace(network.netns);
+    await expect(dataplane.attach(network, never(), allocation)).rejects.toThrow();
+    expect([unsettled, registry.all()]).toEqual([[], []]);
   });
 });

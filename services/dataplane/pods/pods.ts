@@ -23,7 +23,7 @@ import type { Events } from './events.js';
 import { renameDifference, wireDifferences, findHostLinks, findRenamedHostLink } from './host-links.js';
 import type { AttachedLink, Kernel, PodGuard, PodSession } from './kernel.js';
 import { OperationsInFlight, type LockKeys } from './operations-in-flight.js';
-import { compareIdentities, type AttachmentRecord } from './record.js';
+import { compareIdentities, type AttachmentRecord, type RecordedAllocation } from './record.js';
 import type { AttachmentRegistry } from './registry.js';
 import {
   deleteMovedFlows,
@@ -43,6 +43,8 @@ interface DataplaneOptions {
   readonly mtu?: () => number;
   /** Default: none; the reverse-path filter then restricts pods to their IPv4 addresses. */
   readonly guard?: PodGuard;
+  /** Called when the addresses of a record have to be bound or returned in podwire-ipam. Must not throw. */
+  readonly onUnsettled?: (record: AttachmentRecord) => void;
 }
 
 /**
@@ -63,27 +65,33 @@ export class Dataplane {
   readonly #events: Events;
   readonly #mtu: () => number;
   readonly #guard: PodGuard | undefined;
+  readonly #onUnsettled: (record: AttachmentRecord) => void;
   readonly #inFlight = new OperationsInFlight();
 
-  constructor({ kernel, registry, events, mtu = () => DEFAULT_MTU_BYTES, guard }: DataplaneOptions) {
+  constructor({ kernel, registry, events, mtu = () => DEFAULT_MTU_BYTES, guard, onUnsettled }: DataplaneOptions) {
     this.#kernel = kernel;
     this.#registry = registry;
     this.#events = events;
     this.#mtu = mtu;
     this.#guard = guard;
+    this.#onUnsettled = onUnsettled ?? (() => undefined);
   }
 
   /**
    * Wires a pod as wanted. Idempotent. A failed call changes nothing, or its message lists what is left.
+   * @param allocation - the allocation of the addresses, for the record; undefined if they are not podwire-ipam's, or as before
    * @throws Failure INVALID_NETNS, INTERFACE_EXISTS, HOST_INTERFACE_TAKEN, ROUTE_TAKEN, KERNEL_REFUSED, KERNEL_UNSUPPORTED, or
    * the signal's
    */
-  attach(network: PodNetwork, signal: AbortSignal): Promise<AttachResult> {
+  attach(network: PodNetwork, signal: AbortSignal, allocation?: RecordedAllocation): Promise<AttachResult> {
     return this.#inFlight.runWiring(network, signal, () =>
       this.#inPod(network.netns, signal, async (session) => {
         const wiring = { wanted: this.#wantedState(network), signal };
-        const attached = await this.#withRecord(network, session, () => this.#wire(session, wiring));
+        const recorded = { network, allocation };
+        const attached = await this.#withRecord(recorded, session, () => this.#wire(session, wiring));
         this.#events.podAttached(network.hostInterfaceName, attached.changes);
+        const record = this.#registry.get(network.attachment);
+        if (record?.allocation?.isBound === false) this.#onUnsettled(record);
         return attached;
       }),
     );
@@ -92,7 +100,8 @@ export class Dataplane {
   /**
    * Removes an attachment's wire by its host end, so that it works when the pod's namespace is gone or replaced. Looks for the
    * end by the caller's name, the recorded name, the derived name, then the alias. The record goes last, and until then prevents
-   * a repair of the wire. The caller's namespace is inspected only when there is no record. Idempotent.
+   * a repair of the wire; with an allocation it stays until podwire-ipam has freed the addresses. The caller's namespace is
+   * inspected only when there is no record. Idempotent.
    * @returns whether there was one
    * @throws Failure HOST_INTERFACE_TAKEN when the interface of the caller's name was not made for the attachment, and no other
    * was: there is no wire, and the record is gone; KERNEL_REFUSED, or the signal's
@@ -145,7 +154,7 @@ export class Dataplane {
         rejectLostAddresses(this.#registry.lostAddresses(network));
         const options: RepairOptions = { signal, skipsLostWire: false };
         return this.#withRecord(
-          network,
+          { network },
           session,
           async () => (await this.#repairDifferences(session, network, options)) ?? [],
         );
@@ -308,13 +317,20 @@ export class Dataplane {
     ]);
     await Promise.all([...guardedNames].map((name) => this.updateGuard(name)));
     const searchedNetns = before && !this.#registry.mayHaveRules(attachment) ? undefined : netnsToSearch(before, netns);
-    await this.#registry.remove(attachment);
+    await this.#endRecord(attachment);
     if (searchedNetns) await removeDetachedRules(attachment, this.#rulesIn(searchedNetns, signal));
     // This error must not restore the wire: there is none, and the caller may reuse its addresses.
     if (own.length === 0 && foreign?.name === name) throw hostInterfaceTakenFailure(foreign);
     const removed = removals.includes(true);
     this.#events.podDetached(name, removed);
     return removed;
+  }
+
+  /** Ends the record of an attachment without a wire. */
+  async #endRecord(attachment: Attachment): Promise<void> {
+    if (!this.#registry.get(attachment)?.allocation) return this.#registry.remove(attachment);
+    const dead = await this.#registry.setState(attachment, 'dead');
+    if (dead) this.#onUnsettled(dead);
   }
 
   /** Runs before the wire is removed, because the rules refer to its addresses. Skips a pod that is known to have none. */
@@ -384,10 +400,17 @@ export class Dataplane {
   }
 
   /** Stores the record while the kernel works. Restores the earlier record when the wiring fails. */
-  async #withRecord<Answer>(network: PodNetwork, session: PodSession, wire: () => Promise<Answer>): Promise<Answer> {
+  async #withRecord<Answer>(
+    {
+      network,
+      allocation,
+    }: Pick<AttachmentRecord, 'network'> & { readonly allocation?: RecordedAllocation | undefined },
+    session: PodSession,
+    wire: () => Promise<Answer>,
+  ): Promise<Answer> {
     const before = this.#registry.get(network.attachment);
     const wiring = this.#installGuard(network).then(wire);
-    const recording = this.#registry.record(network, session.identity);
+    const recording = this.#registry.record(network, session.identity, allocation);
     try {
       return (await Promise.all([wiring, recording]))[0];
     } catch (error) {

@@ -66,6 +66,8 @@ interface ReconcilerOptions {
   readonly random: () => number;
   readonly nodeName: string;
   readonly boot: Boot;
+  /** Called when the addresses of a record have to be returned to podwire-ipam. Must not throw. */
+  readonly onUnsettled?: ((record: AttachmentRecord) => void) | undefined;
 }
 
 /**

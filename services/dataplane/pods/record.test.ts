@@ -3,12 +3,21 @@ import fc from 'fast-check';
 import { expect, test } from 'vitest';
 
 import { address, podNetwork } from '../testing/pods.js';
-import { decodeRecord, encodeRecord, type AttachmentRecord } from './record.js';
+import { decodeRecord, encodeRecord, type AttachmentRecord, type RecordedAllocation } from './record.js';
 
 const uint64 = fc.bigInt({ min: 0n, max: 2n ** 64n - 1n });
 const optionalCount = fc.option(fc.integer({ min: 68, max: 1500 }), { nil: undefined });
 
-const records: fc.Arbitrary<AttachmentRecord> = fc.record({
+const allocation: fc.Arbitrary<RecordedAllocation> = fc.record({
+  addresses: fc.array(fc.record({ address: fc.constantFrom('10.65.0.7', 'fd00::7'), sequenceNumber: uint64 }), {
+    minLength: 1,
+  }),
+  nodeName: fc.string(),
+  pod: fc.option(fc.record({ namespace: fc.string(), name: fc.string(), uid: fc.string() }), { nil: undefined }),
+  isBound: fc.boolean(),
+});
+
+const plainRecords: fc.Arbitrary<AttachmentRecord> = fc.record({
   network: fc
     .record({
       attachment: attachments,
@@ -32,6 +41,10 @@ const records: fc.Arbitrary<AttachmentRecord> = fc.record({
   createdAtMs: fc.nat(),
   updatedAtMs: fc.nat(),
 });
+
+const records: fc.Arbitrary<AttachmentRecord> = fc
+  .record({ record: plainRecords, allocation: fc.option(allocation, { nil: undefined }) })
+  .map(({ record: plain, allocation: recorded }) => ({ ...plain, ...(recorded && { allocation: recorded }) }));
 
 test('a record is read back as it was written', () => {
   fc.assert(
@@ -57,6 +70,7 @@ test.each<readonly [string, string, string]>([
   ['the first half of a record', encodeRecord(record).slice(0, 100), 'is not JSON'],
   ['zeros', '\0'.repeat(512), 'is not JSON'],
   ['a later version', JSON.stringify({ ...stored(), version: 2 }), 'version'],
+  ['an allocation without addresses', JSON.stringify({ ...stored(), allocation: { addresses: [] } }), 'allocation'],
   ['a field too many', JSON.stringify({ ...stored(), colour: 'blue' }), 'colour'],
   ['no address', JSON.stringify({ ...stored(), network: { ...stored().network, addresses: [] } }), 'network.addresses'],
   [

@@ -9,14 +9,42 @@ import type { PodNetwork } from '../wiring/network.js';
 import type { NetnsIdentity } from './kernel.js';
 
 /**
- * State of an attachment: wanted; detach begun, so that the missing wire is not drift; or dead: namespace and wire are gone, and
- * its addresses are still to be released.
+ * State of an attachment: wanted; detach begun, so that the missing wire is not drift; or dead: its wire is gone, and its
+ * addresses are still to be released.
  */
 export type RecordState = 'attached' | 'detaching' | 'dead';
 
-/** The node's record of an attachment: everything needed to wire the pod again, and to detect its death. */
+/** Names one allocation of an address, and no later one. */
+export interface AllocatedAddress {
+  /** Without prefix length, in canonical form. */
+  readonly address: string;
+  readonly sequenceNumber: bigint;
+}
+
+/** A Kubernetes pod. */
+export interface PodName {
+  readonly namespace: string;
+  readonly name: string;
+  /** Empty if the runtime did not pass it on. */
+  readonly uid: string;
+}
+
+/** The allocation of an attachment's addresses in podwire-ipam. */
+export interface RecordedAllocation {
+  /** All addresses of the attachment. */
+  readonly addresses: readonly AllocatedAddress[];
+  /** The node's name in the request. */
+  readonly nodeName: string;
+  readonly pod: PodName | undefined;
+  /** Whether podwire-ipam has recorded it for the attachment. Until then the addresses are leases of the node. */
+  readonly isBound: boolean;
+}
+
+/** The node's record of an attachment: everything needed to wire the pod again, to detect its death, and to settle its addresses. */
 export interface AttachmentRecord {
   readonly network: PodNetwork;
+  /** Absent: the addresses are not podwire-ipam's, or an earlier release recorded the attachment. */
+  readonly allocation?: RecordedAllocation;
   /** The namespace at the path when the pod was wired. */
   readonly identity: NetnsIdentity;
   /** Of the boot in which it was wired (proc(5), /proc/sys/kernel/random/boot_id). */
@@ -31,7 +59,7 @@ export interface AttachmentRecord {
 const VERSION = 1;
 
 /** The stored form: JSON, addresses and prefixes as text, 64-bit numbers as decimal text. */
-export function encodeRecord({ network, identity, ...rest }: AttachmentRecord): string {
+export function encodeRecord({ network, identity, allocation, ...rest }: AttachmentRecord): string {
   const { addresses, routes, sourcePrefixes, mtuBytes, txQueueLength, queueCount, ...plain } = network;
   return JSON.stringify({
     version: VERSION,
@@ -50,6 +78,16 @@ export function encodeRecord({ network, identity, ...rest }: AttachmentRecord): 
       queueCount: queueCount ?? null,
       ...plain,
     },
+    ...(allocation && {
+      allocation: {
+        ...allocation,
+        pod: allocation.pod ?? null,
+        addresses: allocation.addresses.map(({ address, sequenceNumber }) => ({
+          address,
+          sequenceNumber: sequenceNumber.toString(),
+        })),
+      },
+    }),
   });
 }
 
@@ -117,18 +155,36 @@ const NETWORK: z.ZodType<PodNetwork> = z.strictObject({
   addressesFromIpam: z.literal(true).exactOptional(),
 });
 
+const ALLOCATION: z.ZodType<RecordedAllocation> = z.strictObject({
+  addresses: z
+    .array(
+      z.strictObject({
+        address: z.string().refine((text) => parseAddress(text) !== undefined, 'must be an IP address'),
+        sequenceNumber: number64,
+      }),
+    )
+    .min(1),
+  nodeName: z.string(),
+  pod: z
+    .strictObject({ namespace: z.string(), name: z.string(), uid: z.string() })
+    .nullable()
+    .transform((pod) => pod ?? undefined),
+  isBound: z.boolean(),
+});
+
 const STORED = z
   .strictObject({
     version: z.literal(VERSION),
     network: NETWORK,
+    allocation: ALLOCATION.exactOptional(),
     identity: z.strictObject({ device: number64, inode: number64, cookie: number64.nullable() }),
     bootId: z.string().min(1),
     state: z.enum(['attached', 'detaching', 'dead']),
     createdAtMs: z.number(),
     updatedAtMs: z.number(),
   })
-  .transform(({ network, identity, bootId, state, createdAtMs, updatedAtMs }): AttachmentRecord => {
-    return { network, identity, bootId, state, createdAtMs, updatedAtMs };
+  .transform(({ network, allocation, identity, bootId, state, createdAtMs, updatedAtMs }): AttachmentRecord => {
+    return { network, ...(allocation && { allocation }), identity, bootId, state, createdAtMs, updatedAtMs };
   });
 
 /**

@@ -2,7 +2,7 @@ import { FakeClock } from '@podwire/shared/testing/clock';
 import { expect, test, vi } from 'vitest';
 
 import { MemoryRecordStore } from '../testing/memory-record-store.js';
-import { BOOT, podNetwork } from '../testing/pods.js';
+import { address, BOOT, podNetwork } from '../testing/pods.js';
 import { AttachmentRegistry } from './registry.js';
 
 const IDENTITY = { device: 4n, inode: 4_026_532_178n, cookie: 7n };
@@ -144,4 +144,30 @@ test('restoring a record reverts a change', async () => {
   expect(registry.get(a.attachment)).toBe(before);
   await registry.restore(a.attachment, undefined);
   expect([registry.all(), store.texts.size]).toEqual([[], 0]);
+});
+
+const ALLOCATION = {
+  addresses: [{ address: '10.65.0.7', sequenceNumber: 5n }],
+  nodeName: 'node-1',
+  pod: undefined,
+  isBound: false,
+};
+
+test('an allocation stays with its attachment, and is bound unless the record has another one since', async () => {
+  const { registry, restart } = scene();
+  await registry.record(a, IDENTITY, ALLOCATION);
+  const unbound = registry.get(a.attachment)!;
+  // A later wiring of the same addresses, as a repair has it, does not know the allocation.
+  await registry.record({ ...a, mtuBytes: 1400 }, IDENTITY);
+  expect(registry.get(a.attachment)?.allocation).toEqual(ALLOCATION);
+  await registry.setBound(unbound);
+  const next = restart();
+  await next.load();
+  for (const each of [registry, next]) expect(each.get(a.attachment)?.allocation?.isBound).toBe(true);
+  const other = { ...ALLOCATION, addresses: [{ address: '10.65.0.8', sequenceNumber: 6n }] };
+  await registry.record({ ...a, addresses: [address('10.65.0.8')] }, IDENTITY, other);
+  await registry.setBound(unbound);
+  expect(registry.get(a.attachment)?.allocation).toEqual(other);
+  await registry.record(a, IDENTITY);
+  expect(registry.get(a.attachment)?.allocation).toBeUndefined();
 });

@@ -5,7 +5,13 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 import type { PodNetwork } from '../wiring/network.js';
 import type { NetnsIdentity } from './kernel.js';
 import type { RecordStore, UnreadableRecord } from './record-store.js';
-import { compareIdentities, encodeRecord, type AttachmentRecord, type RecordState } from './record.js';
+import {
+  compareIdentities,
+  encodeRecord,
+  type AttachmentRecord,
+  type RecordedAllocation,
+  type RecordState,
+} from './record.js';
 
 interface RegistryOptions {
   readonly store: RecordStore;
@@ -126,16 +132,19 @@ export class AttachmentRegistry {
   /**
    * Records a pod as wired in a namespace; it becomes the holder of its addresses, replacing earlier ones. Stores nothing when
    * nothing changes. Never rejects.
+   * @param allocation - undefined keeps that of an earlier wiring with the same addresses
    */
-  async record(network: PodNetwork, identity: NetnsIdentity): Promise<void> {
+  async record(network: PodNetwork, identity: NetnsIdentity, allocation?: RecordedAllocation): Promise<void> {
     const before = this.get(network.attachment);
     const nowMs = this.#options.clock.nowMs();
     const isSameWire = before !== undefined && compareIdentities(before.identity, identity) !== 'other';
     const createdAtMs = isSameWire ? before.createdAtMs : nowMs;
     const { bootId } = this.#options;
     const lost = this.lostAddresses(network);
+    const known = allocation ?? (before && hasSameAddresses(before.network, network) ? before.allocation : undefined);
     const record: AttachmentRecord = {
       network,
+      ...(known && { allocation: known }),
       identity,
       bootId,
       state: 'attached',
@@ -154,6 +163,14 @@ export class AttachmentRegistry {
     const record: AttachmentRecord = { ...before, state, updatedAtMs: this.#options.clock.nowMs() };
     await this.#put(record);
     return record;
+  }
+
+  /** Notes that podwire-ipam has recorded the allocation of a record, unless the record was replaced since. Never rejects. */
+  async setBound(record: AttachmentRecord): Promise<void> {
+    const { network, allocation } = record;
+    const current = this.get(network.attachment);
+    if (!allocation || current?.allocation !== allocation) return;
+    await this.#put({ ...current, allocation: { ...allocation, isBound: true } });
   }
 
   /** Restores an earlier record of an attachment, or removes it. Never rejects. */
@@ -221,6 +238,10 @@ export class AttachmentRegistry {
   #givenAtMs(address: Address): number {
     return this.#ofAddresses.assignedAtMs(formatAddress(address)) ?? 0;
   }
+}
+
+function hasSameAddresses(a: PodNetwork, b: PodNetwork): boolean {
+  return a.addresses.map(formatAddress).join(' ') === b.addresses.map(formatAddress).join(' ');
 }
 
 function isEqual(a: AttachmentRecord, b: AttachmentRecord): boolean {

@@ -8,6 +8,17 @@ const ACTION = { todo: ['detach-and-release', 'release', 'release-unless-attache
 
 /** Of podwire-node's CNI commands. */
 export const PLUGIN_METRICS = {
+  'podwire.plugin.addresses': {
+    kind: 'counter',
+    unit: '{allocation}',
+    about:
+      'Allocations of ADDs by their source: the node (a lease, or the record of an earlier ADD), or podwire-ipam and why',
+    labels: {
+      source: ['node', 'ipam'],
+      reason: 'empty for the node; off, known, unavailable, exhausted, request, ipam-only',
+    },
+    when: 'after the first ADD',
+  },
   'podwire.plugin.command.duration': {
     kind: 'histogram',
     unit: 's',

@@ -1,0 +1,77 @@
+import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
+
+import type {
+  Dataplane,
+  HeldAddress,
+  LeasedAddress,
+  NodeAddresses,
+  RecordedPod,
+  TakenLeases,
+} from '../clients/clients.js';
+
+/** The node's leases and records in memory. Without leases or {@link recording}, the node has none, as one whose records are lost. */
+export class FakeNodeAddresses implements NodeAddresses {
+  /** Unbound, in the order of use. */
+  readonly leases: LeasedAddress[] = [];
+  readonly records = new Map<string, RecordedPod>();
+  /** Addresses of attachments that ended, in order. */
+  readonly returnedAddresses: HeldAddress[] = [];
+  /** Whether returns wait for podwire-ipam. */
+  isDelayed = false;
+
+  take(attachment: Attachment): Promise<TakenLeases> {
+    if (this.records.has(formatAttachment(attachment))) return Promise.resolve({ reason: 'known' });
+    const lease = this.leases.shift();
+    return Promise.resolve(lease ? { leases: [lease] } : { reason: 'off' });
+  }
+
+  giveBack(leases: readonly LeasedAddress[]): void {
+    this.leases.push(...leases);
+  }
+
+  hasLeases(): boolean {
+    return this.leases.length > 0;
+  }
+
+  recorded(attachment: Attachment): RecordedPod | undefined {
+    return this.records.get(formatAttachment(attachment));
+  }
+
+  returned(attachment: Attachment, signal: AbortSignal): Promise<void> {
+    if (!this.isDelayed) {
+      this.#return(formatAttachment(attachment));
+      return Promise.resolve();
+    }
+    return new Promise((_, reject) => signal.addEventListener('abort', () => reject(signal.reason as Error)));
+  }
+
+  forget(): Promise<void> {
+    return Promise.resolve();
+  }
+
+  /** A dataplane whose successful calls are recorded. */
+  recording(dataplane: Dataplane): Dataplane {
+    return {
+      ...dataplane,
+      attachPod: async (pod, limits, allocation) => {
+        const wire = await dataplane.attachPod(pod, limits, allocation);
+        const record = { addresses: pod.addresses, allocation, netnsInode: 7n, isDead: false };
+        this.records.set(formatAttachment(pod.attachment), record);
+        return wire;
+      },
+      detachPod: async (detachment, limits) => {
+        await dataplane.detachPod(detachment, limits);
+        const key = formatAttachment(detachment.attachment);
+        const record = this.records.get(key);
+        if (!record?.allocation) this.records.delete(key);
+        else this.records.set(key, { ...record, isDead: true });
+        if (!this.isDelayed) this.#return(key);
+      },
+    };
+  }
+
+  #return(key: string): void {
+    this.returnedAddresses.push(...(this.records.get(key)?.allocation?.addresses ?? []));
+    this.records.delete(key);
+  }
+}

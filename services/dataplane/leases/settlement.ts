@@ -1,0 +1,223 @@
+import { trace, type Link, type SpanContext } from '@opentelemetry/api';
+import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
+import { Failure } from '@podwire/shared/failure/failure';
+import { exponentialBackoff, WorkQueue, type NextRun } from '@podwire/shared/reconcile/work-queue';
+import type { BackoffBounds } from '@podwire/shared/reconcile/schedule';
+import type { Clock } from '@podwire/shared/runtime/clock';
+import { withSpan } from '@podwire/shared/telemetry/span';
+
+import type { AttachmentRecord } from '../pods/record.js';
+import type { AttachmentRegistry } from '../pods/registry.js';
+import type { LeaseBook } from './lease.js';
+import type { LeaseEvents } from './lease-events.js';
+import type { LeaseStock } from './lease-stock.js';
+
+/** Pods that start together are settled together. */
+const COALESCE_MS = 10;
+
+const BACKOFF: BackoffBounds = { baseMs: 100, maxMs: 15_000 };
+
+/** Timeout of a run, in milliseconds. */
+const TIMEOUT_MS = 10_000;
+
+/** Most records of one call. */
+const MAX_COUNT = 256;
+
+/** Pause before refused bindings, and returns whose block podwire-ipam cannot read, are tried again, in milliseconds. */
+const REFUSED_PAUSE_MS = 60_000;
+
+interface SettlementOptions {
+  readonly registry: Pick<AttachmentRegistry, 'all' | 'get' | 'setBound' | 'remove'>;
+  readonly stock: LeaseStock;
+  readonly book: LeaseBook;
+  readonly events: LeaseEvents;
+  readonly clock: Clock;
+  /** Uniform in [0, 1). */
+  readonly random: () => number;
+}
+
+/** What podwire-ipam has not recorded yet. */
+export interface Unsettled {
+  /** Attachments whose addresses are still leases. */
+  readonly unboundCount: number;
+  /** Attachments without a wire whose addresses are still allocated. */
+  readonly unreturnedCount: number;
+  /** Age of the oldest one, in milliseconds; 0 if there is none. */
+  readonly oldestMs: number;
+  /** Attachments whose binding podwire-ipam refused, with the reason. */
+  readonly refused: ReadonlyMap<string, string>;
+}
+
+/**
+ * Brings podwire-ipam up to date in the background: binds the addresses of answered ADDs, and returns those of answered DELs. The
+ * records are the queue, so that the next process continues.
+ */
+export class Settlement {
+  readonly #options: SettlementOptions;
+  readonly #queue: WorkQueue<'settle'>;
+  /** The spans that caused the work, by attachment. */
+  readonly #causes = new Map<string, SpanContext>();
+  /** Attachments that wait for {@link REFUSED_PAUSE_MS}, with the reason and the end of the pause. */
+  readonly #refused = new Map<string, { readonly reason: string; readonly untilMs: number }>();
+  /** Called after each run. */
+  #waiting: (() => void)[] = [];
+
+  constructor(options: SettlementOptions) {
+    this.#options = options;
+    const { clock, random, events } = options;
+    this.#queue = new WorkQueue({
+      reconcile: (_, signal) => this.#run(signal),
+      retryInMs: exponentialBackoff(BACKOFF, random),
+      onFailure: (error, retryInMs) => {
+        if (!(error instanceof Failure)) throw error;
+        events.settlementFailed(error, retryInMs);
+      },
+      clock,
+      timeoutMs: TIMEOUT_MS,
+    });
+  }
+
+  /** Settles what the previous process left. Call once. */
+  start(): void {
+    if (this.#pending().length > 0) this.#queue.request('settle');
+  }
+
+  /** The addresses of the record have to be bound or returned. Returns at once. */
+  request({ network }: AttachmentRecord): void {
+    const cause = trace.getActiveSpan()?.spanContext();
+    const key = formatAttachment(network.attachment);
+    if (cause) this.#causes.set(key, cause);
+    this.#refused.delete(key);
+    this.#queue.request('settle', COALESCE_MS);
+  }
+
+  /**
+   * Waits until the addresses of a dead attachment are returned: it is about to be added again.
+   * @throws Failure UNREACHABLE when podwire-ipam does not answer
+   */
+  async returned(attachment: Attachment, signal: AbortSignal): Promise<void> {
+    while (this.#options.registry.get(attachment)?.state === 'dead') {
+      signal.throwIfAborted();
+      const isOver = new Promise<void>((resolve) => this.#waiting.push(resolve));
+      this.#queue.hurry('settle');
+      const cancelled = new Promise<void>((resolve) =>
+        signal.addEventListener('abort', () => resolve(), { once: true }),
+      );
+      await Promise.race([isOver, cancelled]);
+    }
+  }
+
+  unsettled(): Unsettled {
+    const records = this.#pending();
+    const nowMs = this.#options.clock.nowMs();
+    const unboundCount = records.filter(({ state }) => state !== 'dead').length;
+    return {
+      unboundCount,
+      unreturnedCount: records.length - unboundCount,
+      oldestMs: Math.max(0, ...records.map(({ updatedAtMs }) => nowMs - updatedAtMs)),
+      refused: new Map([...this.#refused].map(([key, { reason }]) => [key, reason])),
+    };
+  }
+
+  /** Tries once to settle the rest, then ends. */
+  async stop(timeoutMs: number): Promise<void> {
+    if (this.#pending().length > 0) {
+      const isOver = new Promise<void>((resolve) => this.#waiting.push(resolve));
+      this.#queue.hurry('settle');
+      const done = new AbortController();
+      await Promise.race([isOver, this.#options.clock.sleep(timeoutMs, done.signal)]);
+      done.abort();
+    }
+    await this.#queue.stop();
+    for (const resolve of this.#waiting.splice(0)) resolve();
+  }
+
+  async #run(signal: AbortSignal): Promise<NextRun | undefined> {
+    // A run that began before a request does not count for it.
+    const waiting = this.#waiting.splice(0);
+    try {
+      return await this.#settle(signal);
+    } finally {
+      for (const resolve of waiting) resolve();
+    }
+  }
+
+  async #settle(signal: AbortSignal): Promise<NextRun | undefined> {
+    const nowMs = this.#options.clock.monotonicMs();
+    const due = this.#pending().filter(({ network }) => !this.#isPaused(network.attachment, nowMs));
+    const dead = due.filter(({ state }) => state === 'dead').slice(0, MAX_COUNT);
+    const unbound = due.filter(({ state }) => state === 'attached').slice(0, MAX_COUNT);
+    await Promise.all([this.#return(dead, signal), this.#bind(unbound, signal)]);
+    const rest = this.#pending();
+    this.#options.events.settled();
+    if (rest.length === 0) return undefined;
+    const isDue = rest.some(({ network }) => !this.#isPaused(network.attachment, nowMs));
+    return { inMs: isDue ? 0 : REFUSED_PAUSE_MS };
+  }
+
+  async #bind(records: readonly AttachmentRecord[], signal: AbortSignal): Promise<void> {
+    if (records.length === 0) return;
+    const { book, stock, registry, events } = this.#options;
+    const refusals = await this.#inSpan('podwire.leases.bind', records, () => book.bind(records, signal));
+    const bound = records.filter((_, index) => refusals[index] === undefined);
+    stock.settled(bound.flatMap(allocated));
+    await Promise.all(bound.map((record) => registry.setBound(record)));
+    for (const record of bound) this.#forget(record);
+    for (const [index, reason] of refusals.entries()) {
+      const record = records[index];
+      if (record && reason !== undefined) this.#refuse(record, reason, () => events.bindingRefused(record, reason));
+    }
+  }
+
+  async #return(records: readonly AttachmentRecord[], signal: AbortSignal): Promise<void> {
+    if (records.length === 0) return;
+    const { book, stock, registry } = this.#options;
+    const results = await this.#inSpan('podwire.leases.return', records, () => book.return(records, signal));
+    const returned = records.filter((_, index) => results[index] === true);
+    stock.settled(returned.flatMap(allocated));
+    const isCurrent = (record: AttachmentRecord) => registry.get(record.network.attachment) === record;
+    await Promise.all(returned.filter(isCurrent).map(({ network }) => registry.remove(network.attachment)));
+    for (const record of returned) this.#forget(record);
+    for (const record of records)
+      if (!returned.includes(record)) this.#refuse(record, 'podwire-ipam cannot read the block', () => undefined);
+  }
+
+  #refuse({ network }: AttachmentRecord, reason: string, report: () => void): void {
+    const key = formatAttachment(network.attachment);
+    if (this.#refused.get(key)?.reason !== reason) report();
+    this.#refused.set(key, { reason, untilMs: this.#options.clock.monotonicMs() + REFUSED_PAUSE_MS });
+  }
+
+  #forget({ network }: AttachmentRecord): void {
+    const key = formatAttachment(network.attachment);
+    this.#causes.delete(key);
+    this.#refused.delete(key);
+  }
+
+  #isPaused(attachment: Attachment, nowMs: number): boolean {
+    const refused = this.#refused.get(formatAttachment(attachment));
+    return refused !== undefined && nowMs < refused.untilMs;
+  }
+
+  /** Records whose allocation podwire-ipam does not know as it is. */
+  #pending(): AttachmentRecord[] {
+    return this.#options.registry
+      .all()
+      .filter(
+        ({ state, allocation }) => allocation && (state === 'dead' || (state === 'attached' && !allocation.isBound)),
+      );
+  }
+
+  /** Runs a call in a trace of its own, which links to the commands that caused it. */
+  #inSpan<Result>(name: string, records: readonly AttachmentRecord[], call: () => Promise<Result>): Promise<Result> {
+    const links = records.flatMap(({ network }): Link[] => {
+      const cause = this.#causes.get(formatAttachment(network.attachment));
+      return cause ? [{ context: cause }] : [];
+    });
+    return withSpan(name, { 'podwire.attachments': records.length }, call, { links });
+  }
+}
+
+function allocated({ allocation }: AttachmentRecord) {
+  return allocation?.addresses ?? [];
+}
