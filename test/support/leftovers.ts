@@ -1,3 +1,7 @@
+import { readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+
 import { PodServiceService, type AttachedPod } from '@podwire/proto/podwire/dataplane/v1/pod';
 import { BlockServiceService, type BlockAllocation } from '@podwire/proto/podwire/ipam/v1/block';
 import { AuditServiceService, type Finding } from '@podwire/proto/podwire/ipam/v1/maintenance';
@@ -7,13 +11,37 @@ import type { Stack } from './stack.js';
 
 const LIMITS = () => ({ deadlineMs: Date.now() + 60_000 });
 
-/** Every allocated address in IPAM. */
+/** Longer than podwire-node needs to bind and return addresses on a busy machine. */
+const SETTLING_MS = 10_000;
+
+/** Waits until IPAM knows the addresses of the node's pods, or podwire-node or IPAM are down for too long. */
+async function settled(stack: Stack): Promise<void> {
+  const isUnsettled = (name: string) => /"isBound":false|"state":"dead"/.test(readRecord(stack, name));
+  for (
+    let waitedMs = 0;
+    waitedMs < SETTLING_MS && readdirSync(stack.recordsDirectory).some(isUnsettled);
+    waitedMs += 10
+  )
+    await sleep(10);
+}
+
+function readRecord(stack: Stack, name: string): string {
+  try {
+    return readFileSync(join(stack.recordsDirectory, name), 'utf8');
+  } catch {
+    // It was removed meanwhile.
+    return '';
+  }
+}
+
+/** Every address that IPAM has allocated to an owner; leases of nodes, which no pod has, are left out. */
 export async function allocations(stack: Stack): Promise<readonly BlockAllocation[]> {
+  await settled(stack);
   const ipam = new Peer('podwire-ipam', `unix:${stack.sockets.ipam}`);
   const request = { pageSize: 1000, pageToken: '', poolName: '', nodeName: '' };
   const { blocks } = await ipam.call(BlockServiceService.listBlocks, request, LIMITS());
   ipam.close();
-  return blocks.flatMap((block) => block.allocations);
+  return blocks.flatMap((block) => block.allocations).filter(({ handleId }) => !handleId.startsWith('podwire-lease.'));
 }
 
 /** IPAM's findings in its datastore. */

@@ -60,6 +60,8 @@ export class Stack {
     node: join(this.#run, 'cni.sock'),
     dataplane: join(this.#run, 'dataplane.sock'),
   };
+  /** One file for each attachment. */
+  readonly recordsDirectory = join(this.#run, 'attachments');
   readonly #env: NodeJS.ProcessEnv;
   readonly #processes = new Map<ProcessName, ChildProcess>();
 
@@ -79,7 +81,7 @@ export class Stack {
       PODWIRE_NODE_LISTEN: `unix:${this.sockets.dataplane}`,
       // On the loopback, which automatic detection would not select.
       PODWIRE_NODE_IPV4: `${NODE_ADDRESS}/32`,
-      PODWIRE_NODE_RECORDS_DIRECTORY: join(this.#run, 'attachments'),
+      PODWIRE_NODE_RECORDS_DIRECTORY: this.recordsDirectory,
       PODWIRE_NODE_STATE_DIRECTORY: join(this.folder, 'journal'),
       PODWIRE_BIRD_CONFIG_FILE: join(this.#run, 'bird.conf'),
       PODWIRE_BIRD_CONTROL_SOCKET: join(this.#run, 'bird.ctl'),
