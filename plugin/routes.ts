@@ -1,4 +1,4 @@
-import type { IncomingHttpHeaders, IncomingMessage, ServerResponse } from 'node:http';
+import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Duplex } from 'node:stream';
 
 import type { FailureCode } from '@podwire/shared/failure/codes';
@@ -6,10 +6,10 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { failureOfSignal } from '@podwire/shared/failure/signal';
 import type { ProcessRelease } from '@podwire/shared/runtime/process-release';
 
-import { VARIABLES, type Variable, type Variables } from './cni/environment.js';
 import { cniErrorOf } from './cni/error.js';
 import { OWN_VERSION } from './cni/version.js';
 import type { JournalApi } from './journal/api.js';
+import { cniRequestOf, decodeBody, MAX_BODY_BYTES } from './requests/http-request.js';
 import type { CniRequest } from './requests/request.js';
 import type { CniAnswer } from './run.js';
 
@@ -49,16 +49,6 @@ const ROUTES: ReadonlyMap<string, Handler> = new Map([
   ['POST /journal/discard', discardEntry],
 ]);
 
-/** The headers that carry the CNI variables. */
-const HEADER: Readonly<Record<Variable, string>> = {
-  CNI_COMMAND: 'cni-command',
-  CNI_CONTAINERID: 'cni-containerid',
-  CNI_NETNS: 'cni-netns',
-  CNI_IFNAME: 'cni-ifname',
-  CNI_ARGS: 'cni-args',
-  CNI_PATH: 'cni-path',
-};
-
 /**
  * Answers a request of the shim or `podwirectl`. Any other method or path gets 404.
  *
@@ -94,23 +84,9 @@ async function runCni({ request, response, cancel }: Exchange, { run, nowNs }: R
     sendError(response, 400, configuration);
     return;
   }
-  const { headers } = request;
-  const { exitCode, stdout, isForNextProcess } = await run({
-    plugin: textOf(headers, 'cni-plugin'),
-    shimRelease: textOf(headers, 'podwire-release'),
-    variables: variablesOf(headers),
-    overridesNetns: isTrue(textOf(headers, 'cni-netns-override')),
-    configuration,
-    traceContext: {
-      traceparent: textOf(headers, 'traceparent'),
-      tracestate: textOf(headers, 'tracestate'),
-      baggage: textOf(headers, 'baggage'),
-    },
-    isStrict: isTrue(textOf(headers, 'podwire-strict')),
-    startedNs: startOf(headers),
-    arrivedNs,
-    cancel,
-  });
+  const { exitCode, stdout, isForNextProcess } = await run(
+    cniRequestOf(request.headers, { configuration, arrivedNs, cancel }),
+  );
   const errorStatus = isForNextProcess ? STATUS_STOPPING : 500;
   send(response, { status: exitCode === 0 ? 200 : errorStatus, body: stdout, type: 'application/json' });
 }
@@ -147,26 +123,6 @@ async function discardEntry({ request, response, cancel }: Exchange, { journal }
     if (!(error instanceof Failure)) throw error;
     sendError(response, DISCARD_STATUS[error.code] ?? 400, error);
   }
-}
-
-function variablesOf(headers: IncomingHttpHeaders): Variables {
-  return Object.fromEntries(VARIABLES.map((variable) => [variable, textOf(headers, HEADER[variable])]));
-}
-
-/** A header as UTF-8, as the shim sends it. Node.js decodes headers as ISO 8859-1. */
-function textOf(headers: IncomingHttpHeaders, name: string): string | undefined {
-  const value = headers[name];
-  return typeof value === 'string' ? Buffer.from(value, 'latin1').toString() : undefined;
-}
-
-/** The spellings that Go's plugin library accepts. */
-function isTrue(text: string | undefined): boolean {
-  return text === '1' || text?.toUpperCase() === 'TRUE';
-}
-
-function startOf(headers: IncomingHttpHeaders): bigint | undefined {
-  const text = textOf(headers, 'cni-exec-time') ?? '';
-  return /^\d{1,20}$/.test(text) ? BigInt(text) : undefined;
 }
 
 interface Answer {
@@ -213,9 +169,6 @@ function errorBody(error: unknown): string {
   return `${JSON.stringify(cniErrorOf(error, { cniVersion: OWN_VERSION }))}\n`;
 }
 
-/** The shim's limit too (kMaxConfigurationBytes, shim/src/protocol.h). */
-const MAX_BODY_BYTES = 4 * 1024 * 1024;
-
 /**
  * The body of a request, or why it cannot be read.
  * @param signal - ends the wait for the body; its reason is a Failure
@@ -233,7 +186,7 @@ function readBody(request: IncomingMessage, signal: AbortSignal): Promise<string
       resolve(
         bytes > MAX_BODY_BYTES
           ? new Failure('INVALID_CONFIG', `the network configuration is larger than ${MAX_BODY_BYTES} bytes`)
-          : decode(Buffer.concat(chunks)),
+          : decodeBody(Buffer.concat(chunks)),
       );
     });
     signal.addEventListener('abort', () => resolve(failureOfSignal(signal)), { once: true });
@@ -243,14 +196,4 @@ function readBody(request: IncomingMessage, signal: AbortSignal): Promise<string
         resolve(new Failure('CANCELLED', 'the connection closed before the request was complete'));
     });
   });
-}
-
-const UTF8 = new TextDecoder('utf-8', { fatal: true });
-
-function decode(bytes: Buffer): string | Failure {
-  try {
-    return UTF8.decode(bytes);
-  } catch (cause) {
-    return new Failure('CONFIG_NOT_JSON', 'the network configuration is not UTF-8, so it is not JSON', { cause });
-  }
 }

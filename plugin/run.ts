@@ -41,6 +41,7 @@ import {
   type ContainerRequest,
   type CniRequest,
 } from './requests/request.js';
+import type { Spool } from './spool/spool.js';
 
 /** Output and exit code of the shim. */
 export interface CniAnswer {
@@ -59,6 +60,7 @@ export interface RunOptions {
   readonly readiness: Readiness;
   readonly events: CommandEvents;
   readonly recent: RecentCommands;
+  readonly spool: Pick<Spool, 'replayOf'>;
 }
 
 /** Commands with a configurable timeout. STATUS has a fixed one; VERSION calls no service. */
@@ -149,15 +151,19 @@ function runAttachmentCommand<Request extends ContainerRequest>(
   call: Call,
 ): Promise<Outcome> {
   const { command, request, work } = attachmentCommand;
-  const { tools, queue, timeoutMs, spans, duration } = call;
+  const { tools, queue, timeoutMs, spans, duration, spool } = call;
   const { cancel, startedNs } = call.request;
   const { attachment, pod } = request;
   for (const span of spans) setAttributes(span, request);
+  if (call.request.isSpooled) call.span.setAttribute('podwire.spooled', true);
   const deadlineMs = tools.clock.nowMs() + timeoutMs[command];
   const limits = { deadlineMs, signal: cancel.signal, recorder: duration.recorder };
   const wait = duration.recorder.begin('attachment queue', 'queue');
   return withAttachment(attachment, async () => {
     try {
+      const replay = command === 'ADD' ? spool.replayOf(attachment) : undefined;
+      // Only then: an ADD otherwise enters the queue in its order of arrival.
+      if (replay) await replay;
       const queued = { command, attachment, startedNs, deadlineMs, cancel };
       const result = await queue.run(queued, () => {
         duration.recorder.end(wait);
@@ -254,13 +260,16 @@ function setAttributes(span: Span, { attachment, pod }: ContainerRequest): void 
   if (pod.uid !== '') span.setAttribute('k8s.pod.uid', pod.uid);
 }
 
-/** Runs a command in the span of its shim, from the start of that process to the answer; without one if the start is unknown. */
+/**
+ * Runs a command in the span of its shim, from the start of that process to the answer; without one if the start is unknown, or
+ * if the shim ended earlier.
+ */
 async function inShimSpan<Result>(
-  { startedNs, arrivedNs }: CniRequest,
+  { startedNs, arrivedNs, isSpooled }: CniRequest,
   caller: Context,
   work: (shim: Span | undefined) => Promise<Result>,
 ): Promise<Result> {
-  if (!isPast(startedNs, arrivedNs)) return context.with(caller, () => work(undefined));
+  if (isSpooled || !isPast(startedNs, arrivedNs)) return context.with(caller, () => work(undefined));
   const startTime = hrTime(startedNs);
   const span = trace.getTracer('podwire').startSpan('podwire.shim', { kind: SpanKind.CLIENT, startTime }, caller);
   try {

@@ -36,6 +36,8 @@ import { OnceLogger } from './requests/once-logger.js';
 import { run, type RunOptions } from './run.js';
 import { CniServer } from './server.js';
 import type { PluginSettings } from './settings.js';
+import { SpoolDirectory } from './spool/spool-directory.js';
+import { Spool, type SpoolOptions } from './spool/spool.js';
 
 /** Generous: the shim reads all of its input before it sends. */
 const REQUEST_TIMEOUT_MS = 10_000;
@@ -45,6 +47,9 @@ const PROVIDER_HISTORY_FILE = 'address-givers';
 
 /** Beside the socket, below /run, as it is valid for one boot only. */
 const READY_FILE = 'node-ready';
+
+/** Beside the socket, for the same reason (kSpoolFolder, shim/src/protocol.h). */
+const SPOOL_DIRECTORY = 'spool';
 
 /** Dependencies of the plugin on its process. */
 export interface PluginDeps {
@@ -79,7 +84,8 @@ export async function startPlugin(settings: PluginSettings, deps: PluginDeps): P
   const { readiness, lease } = await makeReadiness(settings, tools);
   const recent = new RecentCommands(settings.nodeName);
   const events = new CommandEvents();
-  const options: RunOptions = { tools, queue, timeoutMs: timeoutsOf(settings), readiness, events, recent };
+  const spool: Spool = makeSpool(settings, deps, (request) => run(request, options));
+  const options: RunOptions = { tools, queue, timeoutMs: timeoutsOf(settings), readiness, events, recent, spool };
   const fdLimit = new FdLimit(log);
   const server = new CniServer({
     path: settings.cniSocket,
@@ -93,23 +99,34 @@ export async function startPlugin(settings: PluginSettings, deps: PluginDeps): P
     drainTimeoutMs: settings.drainTimeoutMs,
     shortage: () => fdLimit.shortage(),
     onDrained() {
-      ending.abort(new Failure('CANCELLED', 'podwire-node is stopping'));
+      ending.abort(stoppingFailure());
       // Queued commands wait for the replay's entries, and API calls for its rounds.
       void replay.stop();
     },
   });
   await server.listen();
   replay.start();
+  spool.start();
   lease.start();
   return {
     async stop() {
       stopping.abort();
-      await server.stop();
+      // Spooled DELs that outlast the commands are left to the journal.
+      await Promise.all([server.stop().then(() => ending.abort(stoppingFailure())), spool.stop()]);
       await Promise.all([lease.stop(), readiness.stop()]);
       await replay.stop();
       await tools.journal.close();
     },
   };
+}
+
+function stoppingFailure(): Failure {
+  return new Failure('CANCELLED', 'podwire-plugin is stopping');
+}
+
+function makeSpool({ socket }: PluginSettings, deps: PluginDeps, run: SpoolOptions['run']): Spool {
+  const directory = new SpoolDirectory(join(dirname(socket), SPOOL_DIRECTORY), deps.clock);
+  return new Spool({ directory, run, ...deps });
 }
 
 function timeoutsOf({ addTimeoutMs, delTimeoutMs }: PluginSettings): RunOptions['timeoutMs'] {

@@ -36,6 +36,8 @@ export interface CniRequest {
   readonly traceContext: Readonly<Record<string, string | undefined>>;
   /** Whether STATUS fails whenever an ADD would, regardless of the plugin's setting; set by `podwirectl node ready`. */
   readonly isStrict?: boolean;
+  /** Whether the shim wrote it to the spool, as no process listened. It arrived at that time. */
+  readonly isSpooled?: boolean;
   /** When the shim started, in epoch nanoseconds, if known. */
   readonly startedNs: bigint | undefined;
   /** When the request arrived, in epoch nanoseconds. */

@@ -36,6 +36,8 @@ import type { CniRequest } from '../requests/request.js';
 import { run, type CniAnswer, type RunOptions } from '../run.js';
 import { makeReplay } from '../service.js';
 import { PLUGIN_SETTINGS, type PluginSettings } from '../settings.js';
+import { SpoolDirectory } from '../spool/spool-directory.js';
+import { Spool } from '../spool/spool.js';
 import { MemoryJournalStore } from './journal-store.js';
 import { FakeNodeAddresses } from './node-addresses.js';
 import { FakeDataplane, FakeIpam, Script, serve } from './services.js';
@@ -126,6 +128,9 @@ export class Plugin {
   readonly recent = new RecentCommands('node-1');
   /** Cuts off work that continues without a caller, as the end of the process does. */
   readonly ending = new AbortController();
+  /** Not started. */
+  readonly spool: Spool;
+  readonly spoolPath = join(this.folder, 'spool');
   readonly #replay: Replay;
   readonly #peer: Peer;
   /** Release of podwire-ipam from its next start on; this one's when undefined. */
@@ -182,7 +187,14 @@ export class Plugin {
     const record = new ReadinessRecord({ path: join(this.folder, 'node-ready'), bootId: BOOT_ID, log });
     const readiness = new Readiness({ ...tools, record, events: new ReadinessEvents(log), isStrict });
     const limits = { ADD: timeoutMs, CHECK: timeoutMs, DEL: timeoutMs, GC: timeoutMs };
-    this.options = { tools, queue, timeoutMs: limits, readiness, events: new CommandEvents(), recent: this.recent };
+    this.spool = new Spool({
+      directory: new SpoolDirectory(this.spoolPath, systemClock),
+      run: (request) => run(request, this.options),
+      log,
+      ...deps,
+    });
+    const { recent, spool } = this;
+    this.options = { tools, queue, timeoutMs: limits, readiness, events: new CommandEvents(), recent, spool };
     this.#replay = makeReplay(tools, queue, { log, ...deps });
   }
 
@@ -225,6 +237,7 @@ export class Plugin {
   }
 
   async end(): Promise<void> {
+    await this.spool.stop();
     await this.options.readiness.stop();
     await this.#replay.stop();
     this.#peer.close();

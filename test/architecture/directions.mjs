@@ -201,7 +201,7 @@ export const ZONES = [
   },
 
   // The plugin knows the services by their contract only. From the bottom: the CNI protocol, the services' clients, providers
-  // of addresses, the journal, what a request carries, the commands.
+  // of addresses, the journal, what a request carries, the spool, the commands.
   { path: 'plugin/cni', zones: ['services/shared'], packages: ['zod'], ...PURE },
   {
     path: 'plugin/clients',
@@ -228,6 +228,7 @@ export const ZONES = [
     packages: ['@opentelemetry/api'],
     ...NODE,
   },
+  { path: 'plugin/spool', zones: ['services/shared', 'plugin/cni', 'plugin/requests'], packages: [], ...NODE },
   {
     path: 'plugin/commands',
     zones: [

@@ -56,6 +56,8 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'plugin/commands/undo.ts': 'plugin/commands/add.test.ts',
   'plugin/commands/readiness-probe.ts': 'plugin/commands/readiness.test.ts',
   'plugin/routes.ts': 'plugin/server.test.ts',
+  'plugin/requests/http-request.ts': 'plugin/server.test.ts',
+  'plugin/spool/spooled-del.ts': 'plugin/spool/spool.test.ts',
   'plugin/addresses/ipam-addresses.ts': 'plugin/addresses/under-another-plugin.test.ts',
   'plugin/addresses/plugin-addresses.ts': 'plugin/addresses/delegated-addresses.test.ts',
   'plugin/clients/upkeep.ts': 'plugin/commands/gc.test.ts',

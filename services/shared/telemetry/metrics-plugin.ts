@@ -72,6 +72,11 @@ export const PLUGIN_METRICS = {
     labels: { reason: ['addresses', 'ipam', 'ipam-plugin', 'dataplane', 'journal'] },
     when: 'while a runtime calls STATUS',
   },
+  'podwire.plugin.spool.depth': {
+    kind: 'gauge',
+    unit: '{command}',
+    about: 'DELs that the shim wrote to disk while no process listened, and that are not done',
+  },
   'podwire.plugin.journal.entries': { kind: 'gauge', unit: '{entry}', about: 'Pending releases' },
   'podwire.plugin.journal.volatile_entries': {
     kind: 'gauge',

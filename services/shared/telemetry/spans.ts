@@ -19,6 +19,7 @@ export const ATTRIBUTES = {
   'podwire.result': { type: 'string', about: 'success, or the name of a failure' },
   'podwire.addresses': { type: 'string[]', about: 'addresses of the attachment' },
   'podwire.attachment': { type: 'string', about: 'network/container/interface' },
+  'podwire.spooled': { type: 'boolean', about: 'true: a DEL that the shim wrote to disk while no process listened' },
   'error.type': { type: 'string', about: 'name of the failure' },
   'rpc.system.name': { type: 'string', about: 'grpc' },
   'rpc.method': { type: 'string', about: 'package.Service/Method' },
