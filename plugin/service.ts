@@ -121,7 +121,7 @@ export async function startPlugin(settings: PluginSettings, deps: PluginDeps): P
 }
 
 function stoppingFailure(): Failure {
-  return new Failure('CANCELLED', 'podwire-plugin is stopping');
+  return new Failure('CANCELLED', 'podwire-node is stopping');
 }
 
 function makeSpool({ socket }: PluginSettings, deps: PluginDeps, run: SpoolOptions['run']): Spool {

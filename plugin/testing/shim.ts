@@ -39,6 +39,7 @@ export function buildShim({ connectWindowMs, overallDeadlineMs }: Limits): Build
   const defines = [
     `-DPODWIRE_DEFAULT_SOCKET='"${defaultSocket}"'`,
     `-DPODWIRE_CONNECT_WINDOW_MS=${connectWindowMs}`,
+    `-DPODWIRE_DEL_WINDOW_MS=${connectWindowMs}`,
     `-DPODWIRE_OVERALL_DEADLINE_MS=${overallDeadlineMs}`,
   ];
   make('-j2', `BUILD=${folder}`, `DEFINES=${defines.join(' ')}`);
@@ -137,10 +138,12 @@ export async function startResident(
   return { requests, ...(await listen(server, path)) };
 }
 
+type Speak = (connection: Socket, received: Buffer) => void;
+
 /** A peer that sends any bytes, from the first byte it receives. */
-function startRawPeer(path: string, speak: (connection: Socket) => void): Promise<Listening> {
+function startRawPeer(path: string, speak: Speak): Promise<Listening> {
   const server = createRawServer((connection) => {
-    connection.once('data', () => speak(connection));
+    connection.once('data', (received) => speak(connection, received));
   });
   return listen(server, path);
 }
@@ -176,8 +179,10 @@ export class ShimUnderTest {
     return started;
   }
 
-  async rawPeer(speak: (connection: Socket) => void): Promise<void> {
-    this.#listening.push(await startRawPeer(this.build.defaultSocket, speak));
+  async rawPeer(speak: Speak): Promise<Listening> {
+    const started = await startRawPeer(this.build.defaultSocket, speak);
+    this.#listening.push(started);
+    return started;
   }
 }
 

@@ -33,7 +33,7 @@ const PROCESS_SETTINGS = {
     variable: 'PODWIRE_NODE_DRAIN_TIMEOUT_MS',
     schema: wholeNumber(0, MAX_DRAIN_TIMEOUT_MS),
     default: '2000',
-    about: `Grace period for CNI commands in flight after SIGTERM, and after it for gRPC calls in flight, in milliseconds, 0 to ${MAX_DRAIN_TIMEOUT_MS}; then they are cancelled. New commands wait 5 s for the next podwire-node, which starts after it.`,
+    about: `Grace period for CNI commands in flight after SIGTERM, and after it for gRPC calls in flight, in milliseconds, 0 to ${MAX_DRAIN_TIMEOUT_MS}; then they are cancelled. New commands wait 5 s for the next podwire-node, which starts after it; DELs wait 2 s and are then spooled.`,
   },
   logLevel: {
     variable: 'PODWIRE_NODE_LOG_LEVEL',

@@ -58,10 +58,10 @@ Failure BadResponse(std::string_view path, std::string_view fault) {
 }
 
 // The user whose process listens at the socket, and that process, as the kernel noted them at its listen (unix(7)).
-ucred Listener(const Socket& socket) {
+ucred Listener(const Descriptor& socket) {
   ucred listener{};
   socklen_t size = sizeof(listener);
-  if (getsockopt(socket.Descriptor(), SOL_SOCKET, SO_PEERCRED, &listener, &size) != 0) listener.uid = kNoUser;
+  if (getsockopt(socket.Get(), SOL_SOCKET, SO_PEERCRED, &listener, &size) != 0) listener.uid = kNoUser;
   return listener;
 }
 
@@ -105,13 +105,13 @@ SendOutcome Send(const Connection& connection, Request request) {
     msghdr message = {};
     message.msg_iov = parts;
     message.msg_iovlen = std::size(parts);
-    const ssize_t count = sendmsg(connection.socket.Descriptor(), &message, MSG_NOSIGNAL);
+    const ssize_t count = sendmsg(connection.socket.Get(), &message, MSG_NOSIGNAL);
     if (count >= 0) {
       const std::size_t of_head = std::min(static_cast<std::size_t>(count), request.head.size());
       request.head.remove_prefix(of_head);
       request.body.remove_prefix(static_cast<std::size_t>(count) - of_head);
     } else if (errno == EAGAIN) {
-      const short ready = WaitFor(connection.socket.Descriptor(), POLLIN | POLLOUT, connection.deadline);
+      const short ready = WaitFor(connection.socket.Get(), POLLIN | POLLOUT, connection.deadline);
       if (ready == 0) return SendOutcome::kTimeout;
       if ((ready & POLLOUT) == 0) return SendOutcome::kPeerStoppedReading;
     } else if (errno != EINTR) {
@@ -125,8 +125,8 @@ std::optional<Failure> Receive(const Connection& connection, ResponseParser& res
   char bytes[kReceiveBytes];
   std::size_t total = 0;
   for (;;) {
-    if (WaitFor(connection.socket.Descriptor(), POLLIN, connection.deadline) == 0) return NoAnswerInTime(connection.path);
-    const ssize_t count = recv(connection.socket.Descriptor(), bytes, sizeof(bytes), 0);
+    if (WaitFor(connection.socket.Get(), POLLIN, connection.deadline) == 0) return NoAnswerInTime(connection.path);
+    const ssize_t count = recv(connection.socket.Get(), bytes, sizeof(bytes), 0);
     if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (count <= 0 && total == 0) return ClosedUnanswered(connection.path);
     if (count <= 0) {
@@ -143,13 +143,6 @@ std::optional<Failure> Receive(const Connection& connection, ResponseParser& res
 
 }  // namespace
 
-Socket::~Socket() { Reset(-1); }
-
-void Socket::Reset(int descriptor) {
-  if (descriptor_ >= 0) close(descriptor_);
-  descriptor_ = descriptor;
-}
-
 std::string_view WhyUnreachable(int error) {
   switch (error) {
     case ENOTSOCK:
@@ -165,14 +158,14 @@ std::string_view WhyUnreachable(int error) {
   }
 }
 
-int TryToConnect(std::string_view path, Socket& socket) {
+int TryToConnect(std::string_view path, Descriptor& socket) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path, path.data(), path.size());
   socket.Reset(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (socket.Descriptor() < 0) return errno;
+  if (socket.Get() < 0) return errno;
   // A unix socket connects at once or not at all, so EINTR leaves nothing behind to wait for.
-  while (connect(socket.Descriptor(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+  while (connect(socket.Get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
     const int error = errno;
     if (error == ECONNREFUSED && IsOtherThanSocket(path)) return ENOTSOCK;
     if (error != EINTR) return error;
@@ -184,6 +177,7 @@ std::optional<Failure> Connect(Connection& connection) {
   const Deadline window = Deadline::In(connection.window_ms);
   for (;;) {
     const int error = TryToConnect(connection.path, connection.socket);
+    connection.error = error;
     if (error == 0) {
       const ucred listener = Listener(connection.socket);
       return IsTrusted(listener) ? std::nullopt : std::optional(UntrustedListener(connection.path, listener));
@@ -198,6 +192,10 @@ std::optional<Failure> Exchange(const Connection& connection, const Request& req
   if (outcome == SendOutcome::kTimeout) return NoAnswerInTime(connection.path);
   // A peer that stopped reading may have sent the reason, so its answer is read in any case.
   return Receive(connection, response);
+}
+
+bool HasNoListener(const Connection& connection) {
+  return connection.error == ENOENT || connection.error == ECONNREFUSED;
 }
 
 Buffer DebugHint(std::string_view path) {

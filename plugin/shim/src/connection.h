@@ -5,26 +5,11 @@
 #include <string_view>
 
 #include "deadline.h"
+#include "descriptor.h"
 #include "failure.h"
 #include "response.h"
 
 namespace podwire {
-
-// A file descriptor that is closed with its owner.
-class Socket {
- public:
-  Socket() = default;
-  ~Socket();
-  Socket(const Socket&) = delete;
-  Socket& operator=(const Socket&) = delete;
-
-  // Closes the current descriptor. -1 means none.
-  void Reset(int descriptor);
-  int Descriptor() const { return descriptor_; }
-
- private:
-  int descriptor_ = -1;
-};
 
 struct Request {
   std::string_view head;
@@ -35,14 +20,15 @@ struct Connection {
   std::string_view path;  // absolute, at most kMaxSocketPathBytes
   Deadline deadline;      // of the whole call
   int window_ms;          // how long to wait for a socket that is missing or refuses connections
-  Socket socket;
+  Descriptor socket;
+  int error = 0;  // of the last attempt, as TryToConnect returns it
 };
 
 // The longest path that a unix socket can have.
 extern const std::size_t kMaxSocketPathBytes;
 
 // Connects once, without waiting. 0, or errno; ENOTSOCK for a path that is not a socket.
-int TryToConnect(std::string_view path, Socket& socket);
+int TryToConnect(std::string_view path, Descriptor& socket);
 
 // Why TryToConnect failed, for a message.
 std::string_view WhyUnreachable(int error);
@@ -54,6 +40,9 @@ std::optional<Failure> Connect(Connection& connection);
 // Sends the request and receives the response. Fails with code 11 when the deadline passes, and with code 5 when the response
 // is not complete HTTP. In both cases the resident may have executed the call.
 std::optional<Failure> Exchange(const Connection& connection, const Request& request, ResponseParser& response);
+
+// Whether the last attempt found no process at the socket.
+bool HasNoListener(const Connection& connection);
 
 // A command to query the socket manually.
 Buffer DebugHint(std::string_view path);

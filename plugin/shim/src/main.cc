@@ -14,6 +14,7 @@
 #include "protocol.h"
 #include "ready_lease.h"
 #include "request.h"
+#include "spool.h"
 #include "stream.h"
 #include "supervisor.h"
 
@@ -23,8 +24,8 @@ namespace {
 constexpr int kSuccess = 0;
 constexpr int kFailure = 1;
 
-// The resident's answer to STATUS of a ready node.
-constexpr std::string_view kReadyAnswer = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+// The resident's answer to STATUS of a ready node, and to a DEL.
+constexpr std::string_view kEmptyAnswer = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
 
 bool IsForwarded(std::string_view command) {
   for (const std::string_view verb : {"ADD", "DEL", "CHECK", "GC", "STATUS"}) {
@@ -79,10 +80,22 @@ Failure NoErrorDocument(std::string_view path, int status) {
           Concat({"check that the podwire plugin owns this socket, and its log; ", DebugHint(path).View()})};
 }
 
+// Keeps a DEL that found no listener for the next resident. Returns the failure of the connection, and why the DEL was not
+// kept; nothing when it was.
+std::optional<Failure> SpoolDel(const Call& call, const Connection& connection, const Request& request, Failure unreachable) {
+  const auto attachment = AttachmentOf(call.environment, request.body);
+  if (!attachment) return unreachable;
+  const auto fault = WriteToSpool(connection.path, SpoolName(*attachment).View(), request);
+  if (!fault) return std::nullopt;
+  unreachable.message.Append(Concat({"; the DEL cannot be spooled: ", fault->View()}).View());
+  return unreachable;
+}
+
 // The resident that answered is stopping and has rolled back: repeats the call at the next one. If none starts, the answer
 // of the first one stands.
 std::optional<Failure> ForwardToNext(Connection& connection, const Request& request, ResponseParser& response) {
   ResponseParser next;
+  if (connection.window_ms > 0) connection.window_ms = kConnectWindowMs;
   if (Connect(connection)) return std::nullopt;
   auto failure = Exchange(connection, request, next);
   response = std::move(next);
@@ -100,18 +113,21 @@ std::optional<Failure> Forward(const Call& call, std::string_view configuration,
   if (auto failure = ChooseSocket(configuration, choice)) return failure;
 
   const bool has_lease = command == "STATUS" && HoldsReadyLease(choice.path.View());
+  const bool is_del = command == "DEL" && choice.is_configuration_object;
   // The plugin would reject an invalid configuration anyway, so there is no need to wait for its restart.
-  const int window_ms = choice.is_configuration_object && !has_lease ? kConnectWindowMs : 0;
+  const int window_ms = !choice.is_configuration_object || has_lease ? 0 : is_del ? kDelWindowMs : kConnectWindowMs;
   Connection connection{choice.path.View(), call.deadline, window_ms, {}};
+  const Request request = {head.View(), configuration};
   if (auto failure = Connect(connection)) {
-    if (has_lease && failure->code == CniCode::kTryAgainLater) {
-      response.Feed(kReadyAnswer);
+    const bool is_spoolable = is_del && HasNoListener(connection);
+    if (is_spoolable) failure = SpoolDel(call, connection, request, std::move(*failure));
+    if (!failure || (has_lease && failure->code == CniCode::kTryAgainLater)) {
+      response.Feed(kEmptyAnswer);
       return std::nullopt;
     }
     const bool is_undecodable = failure->code == CniCode::kTryAgainLater && !choice.is_configuration_object;
     return is_undecodable ? Undecodable(*failure) : std::move(failure);
   }
-  const Request request = {head.View(), configuration};
   if (auto failure = Exchange(connection, request, response)) return failure;
   if (response.Status() == kStatusStopping) {
     if (auto failure = ForwardToNext(connection, request, response)) return failure;

@@ -12,6 +12,9 @@
 #ifndef PODWIRE_CONNECT_WINDOW_MS
 #define PODWIRE_CONNECT_WINDOW_MS 5000
 #endif
+#ifndef PODWIRE_DEL_WINDOW_MS
+#define PODWIRE_DEL_WINDOW_MS 2000
+#endif
 #ifndef PODWIRE_VERSION_INPUT_MS
 #define PODWIRE_VERSION_INPUT_MS 1000
 #endif
@@ -37,6 +40,15 @@ inline constexpr std::string_view kDefaultSocket = PODWIRE_DEFAULT_SOCKET;
 // How long the shim waits for a socket that is missing or refuses connections: the resident plugin may be restarting.
 inline constexpr int kConnectWindowMs = PODWIRE_CONNECT_WINDOW_MS;
 inline constexpr int kConnectPauseMs = 10;
+
+// The same for DEL: longer than a restart of the resident plugin takes. Then the DEL is spooled.
+inline constexpr int kDelWindowMs = PODWIRE_DEL_WINDOW_MS;
+
+// The folder beside the socket for DELs while no process listens, and the names in it (plugin/spool/spool-directory.ts).
+inline constexpr const char* kSpoolFolder = "spool";
+inline constexpr std::string_view kSpoolSuffix = ".del";
+inline constexpr std::string_view kSpoolWriting = ".writing";
+inline constexpr std::size_t kMaxSpooledCount = 4096;
 
 // The resident plugin's HTTP status for a call that it cut off because it is stopping: the shim repeats the call at the next
 // resident (plugin/routes.ts).

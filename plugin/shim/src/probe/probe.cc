@@ -54,16 +54,16 @@ int ReportUnreachable(const Probe& probe, int error) {
 // Sends the request and feeds the answer to `parser` until it returns true. 0 when it did; otherwise the exit code.
 template <typename Feed>
 int Ask(const Probe& probe, std::string_view request, Feed feed) {
-  Socket socket;
+  Descriptor socket;
   if (const int error = TryToConnect(probe.path, socket)) return ReportUnreachable(probe, error);
   // The request is smaller than the buffer of a new socket.
-  if (!WriteAll(socket.Descriptor(), request, probe.deadline)) {
+  if (!WriteAll(socket.Get(), request, probe.deadline)) {
     return Report(probe, "the connection was closed; see the log of the process");
   }
   char bytes[4096];
   for (;;) {
-    if (WaitFor(socket.Descriptor(), POLLIN, probe.deadline) == 0) return ReportSilence(probe);
-    const ssize_t count = recv(socket.Descriptor(), bytes, sizeof(bytes), 0);
+    if (WaitFor(socket.Get(), POLLIN, probe.deadline) == 0) return ReportSilence(probe);
+    const ssize_t count = recv(socket.Get(), bytes, sizeof(bytes), 0);
     if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (count <= 0) return Report(probe, "the connection was closed without an answer; see the log of the process");
     if (feed(std::string_view(bytes, static_cast<std::size_t>(count)))) return kHealthy;
