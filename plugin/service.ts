@@ -124,8 +124,8 @@ function stoppingFailure(): Failure {
   return new Failure('CANCELLED', 'podwire-node is stopping');
 }
 
-function makeSpool({ socket }: PluginSettings, deps: PluginDeps, run: SpoolOptions['run']): Spool {
-  const directory = new SpoolDirectory(join(dirname(socket), SPOOL_DIRECTORY), deps.clock);
+function makeSpool({ cniSocket }: PluginSettings, deps: PluginDeps, run: SpoolOptions['run']): Spool {
+  const directory = new SpoolDirectory(join(dirname(cniSocket), SPOOL_DIRECTORY), deps.clock);
   return new Spool({ directory, run, ...deps });
 }
 

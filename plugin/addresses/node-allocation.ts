@@ -84,7 +84,7 @@ async function returned(
 }
 
 /** Whether podwire-ipam has to decide on the pod's addresses. */
-export function isSpecial(podRequest: PodRequest): boolean {
+function isSpecial(podRequest: PodRequest): boolean {
   const { pools, addresses, addressesWithoutIpam, macAddress, sourcePrefixes, chosenFamilies } = podRequest;
   const lists = [pools, addresses, addressesWithoutIpam, sourcePrefixes, chosenFamilies];
   return macAddress !== undefined || lists.some((list) => list.length > 0);

@@ -64,7 +64,7 @@ describe('answers of the shim without the resident plugin', () => {
     const outcome = await run({ program: shim.build.shim, environment, stdin: { kind: 'open' } });
     expect(outcome).toMatchObject({ exitCode: 0, stdout: '' });
     expect(outcome.stderr).toBe(
-      `podwire: CNI plugin; hands each call to the resident podwire-plugin\nCNI versions: ${SUPPORTED_VERSIONS.join(' ')}\n`,
+      `podwire: CNI plugin; hands each call to the resident podwire-node\nCNI versions: ${SUPPORTED_VERSIONS.join(' ')}\n`,
     );
   });
 
@@ -296,7 +296,7 @@ describe('an absent resident plugin', () => {
     expect(performance.now() - started).toBeGreaterThanOrEqual(HASTY.connectWindowMs - 50);
     expect(error).toMatchObject({ cniVersion: '0.4.0', code: 11 });
     expect(error.msg).toContain(`${hasty.build.defaultSocket}: the socket does not exist`);
-    expect(error.details).toContain('check that podwire-plugin runs');
+    expect(error.details).toContain('check that podwire-node runs');
   });
 
   it('lets STATUS succeed at once while the resident restarts, within its lease', async () => {

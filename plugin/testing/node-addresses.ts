@@ -1,4 +1,5 @@
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
+import { failureOfSignal } from '@podwire/shared/failure/signal';
 
 import type {
   Dataplane,
@@ -42,7 +43,7 @@ export class FakeNodeAddresses implements NodeAddresses {
       this.#return(formatAttachment(attachment));
       return Promise.resolve();
     }
-    return new Promise((_, reject) => signal.addEventListener('abort', () => reject(signal.reason as Error)));
+    return new Promise((_, reject) => signal.addEventListener('abort', () => reject(failureOfSignal(signal))));
   }
 
   forget(): Promise<void> {

@@ -279,7 +279,12 @@ function overviewOf(config: Config, { node, environment, clusterPart }: Overview
 }
 
 function conditionsOf({ node, environment, clusterPart }: OverviewParts): readonly Condition[] {
-  const lists = [clusterPart?.nodeSide.conditions(), environment?.conditions(), node.keeper.conditions(), node.leases.conditions()];
+  const lists = [
+    clusterPart?.nodeSide.conditions(),
+    environment?.conditions(),
+    node.keeper.conditions(),
+    node.leases.conditions(),
+  ];
   return lists.flatMap((conditions) => conditions ?? []);
 }
 

@@ -49,7 +49,7 @@ Failure Unreachable(const Connection& connection, int error) {
     message.Append(Concat({" (waited ", Decimal(static_cast<unsigned>(connection.window_ms)), " ms)"}).View());
   }
   return {is_transient ? CniCode::kTryAgainLater : CniCode::kInputOutput, std::move(message),
-          Concat({"check that podwire-plugin runs on this node, and its log; ", DebugHint(path).View()})};
+          Concat({"check that podwire-node runs on this node, and its log; ", DebugHint(path).View()})};
 }
 
 Failure BadResponse(std::string_view path, std::string_view fault) {
@@ -74,7 +74,7 @@ Failure UntrustedListener(std::string_view path, const ucred& listener) {
   return {CniCode::kInputOutput,
           Concat({"the socket ", path, " belongs to a process of user ", Decimal(listener.uid), ", not of root"}),
           Concat({"end process ", Decimal(static_cast<unsigned>(listener.pid)),
-                  ", make the directory of the socket writable by root only, and start podwire-plugin as root"})};
+                  ", make the directory of the socket writable by root only, and start podwire-node as root"})};
 }
 
 Failure NoAnswerInTime(std::string_view path) {

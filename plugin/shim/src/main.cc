@@ -35,7 +35,7 @@ bool IsForwarded(std::string_view command) {
 }
 
 int PrintUsage(const Deadline& deadline) {
-  Buffer text = Concat({"podwire: CNI plugin; hands each call to the resident podwire-plugin\nCNI versions:"});
+  Buffer text = Concat({"podwire: CNI plugin; hands each call to the resident podwire-node\nCNI versions:"});
   for (const std::string_view version : kSupportedVersions) text.Append(Concat({" ", version}).View());
   text.Append('\n');
   // A failure to print is ignored: the usage text is optional.

@@ -6,7 +6,7 @@ import { counter, histogram, observeMetrics } from '@podwire/shared/telemetry/in
 
 import type { AttachmentRecord } from '../pods/record.js';
 import type { LeaseStock } from './lease-stock.js';
-import type { Unsettled } from './settlement.js';
+import type { Unsettled } from './lease.js';
 
 const MS_PER_SECOND = 1000;
 

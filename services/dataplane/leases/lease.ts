@@ -62,6 +62,18 @@ export interface LeaseBook {
   returnLeases(leases: readonly Lease[], signal: AbortSignal): Promise<void>;
 }
 
+/** What podwire-ipam has not recorded yet. */
+export interface Unsettled {
+  /** Attachments whose addresses are still leases. */
+  readonly unboundCount: number;
+  /** Attachments without a wire whose addresses are still allocated. */
+  readonly unreturnedCount: number;
+  /** Age of the oldest one, in milliseconds; 0 if there is none. */
+  readonly oldestMs: number;
+  /** Attachments whose binding podwire-ipam refused, with the reason. */
+  readonly refused: ReadonlyMap<string, string>;
+}
+
 /** The node's leases as the next process finds them. */
 export interface StoredLeases {
   /** Without an attachment, unless a record or an interface in the kernel says otherwise. */

@@ -8,7 +8,7 @@ import { withSpan } from '@podwire/shared/telemetry/span';
 
 import type { AttachmentRecord } from '../pods/record.js';
 import type { AttachmentRegistry } from '../pods/registry.js';
-import type { LeaseBook } from './lease.js';
+import type { LeaseBook, Unsettled } from './lease.js';
 import type { LeaseEvents } from './lease-events.js';
 import type { LeaseStock } from './lease-stock.js';
 
@@ -34,18 +34,6 @@ interface SettlementOptions {
   readonly clock: Clock;
   /** Uniform in [0, 1). */
   readonly random: () => number;
-}
-
-/** What podwire-ipam has not recorded yet. */
-export interface Unsettled {
-  /** Attachments whose addresses are still leases. */
-  readonly unboundCount: number;
-  /** Attachments without a wire whose addresses are still allocated. */
-  readonly unreturnedCount: number;
-  /** Age of the oldest one, in milliseconds; 0 if there is none. */
-  readonly oldestMs: number;
-  /** Attachments whose binding podwire-ipam refused, with the reason. */
-  readonly refused: ReadonlyMap<string, string>;
 }
 
 /**
