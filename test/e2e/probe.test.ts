@@ -144,6 +144,21 @@ describe('other sockets', () => {
     expect(await probe(closing)).toEqual(unhealthy(closing, 'the connection was closed without an answer'));
   });
 
+  test('of several sockets each has to answer, within one second in all', async () => {
+    const [one, other] = await Promise.all(
+      ['one', 'other'].map((name) =>
+        speak(name, (socket) => socket.end('HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n')),
+      ),
+    );
+    const silent = await speak('silent', () => undefined);
+    const failing = await speak('failing', (socket) => socket.end('HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n'));
+    expect(await probe(one!, other!)).toEqual(HEALTHY);
+    expect(await probe(one!, failing)).toEqual(unhealthy(failing, 'answered HTTP status 503'));
+    expect(await probe('--live', one!, failing)).toEqual(HEALTHY);
+    expect(await probe(failing, one!)).toEqual(unhealthy(failing, 'answered HTTP status 503'));
+    expect(await probe('--live', one!, silent, other!)).toEqual(unhealthy(silent, 'no answer within 1000 ms'));
+  });
+
   test('an endless answer is cut off by size and time', async () => {
     // SETTINGS and then PINGs, which do not contain the health.
     const settings = Buffer.from('000000040000000000', 'hex');
@@ -162,7 +177,7 @@ describe('other sockets', () => {
 
   test('a usage error has its own exit code', async () => {
     expect((await probe('--nonsense')).exitCode).toBe(2);
-    expect((await probe('a', 'b')).exitCode).toBe(2);
+    expect((await probe('a', '--nonsense')).exitCode).toBe(2);
     expect(await probe('--help')).toEqual(HEALTHY);
   });
 });

@@ -20,9 +20,9 @@ constexpr int kUnhealthy = 1;
 constexpr int kBadUsage = 2;
 
 constexpr std::string_view kUsage =
-    "usage: podwire-probe [--live] [SOCKET]\n"
-    "Exits with 0 when the Podwire process at a unix socket (default /run/podwire/cni.sock) is serving,\n"
-    "with 1 and the reason on stderr when it is not. --live: the process answers at all.\n";
+    "usage: podwire-probe [--live] [SOCKET...]\n"
+    "Exits with 0 when the Podwire processes at all unix sockets (default /run/podwire/cni.sock) are serving,\n"
+    "with 1 and the reason on stderr when one is not. --live: the processes answer at all.\n";
 
 constexpr std::string_view kHttpRequest = "GET /healthz HTTP/1.1\r\nHost: podwire\r\nConnection: close\r\n\r\n";
 
@@ -108,6 +108,15 @@ int AskHealth(const Probe& probe) {
   }
 }
 
+int AskSocket(const Probe& probe) {
+  if (probe.path.size() > kMaxSocketPathBytes) {
+    return Report(probe, Concat({"the path is longer than ", Decimal(kMaxSocketPathBytes),
+                                 " bytes; use the path of a unix socket"})
+                             .View());
+  }
+  return AskHealth(probe);
+}
+
 int Print(int descriptor, int exit_code) {
   static_cast<void>(WriteAll(descriptor, kUsage, Deadline::In(kProbeMs)));
   return exit_code;
@@ -116,25 +125,29 @@ int Print(int descriptor, int exit_code) {
 }  // namespace
 
 int RunProbe(int argument_count, char** arguments) {
-  Probe probe{{}, false, Deadline::In(kProbeMs)};
+  bool is_live = false;
+  int socket_count = 0;
   for (int at = 0; at < argument_count; ++at) {
     const std::string_view argument = arguments[at];
     if (argument == "--help") return Print(STDOUT_FILENO, kHealthy);
     if (argument == "--live") {
-      probe.is_live = true;
-    } else if (!probe.path.empty() || argument.empty() || argument.front() == '-') {
+      is_live = true;
+    } else if (argument.empty() || argument.front() == '-') {
       return Print(STDERR_FILENO, kBadUsage);
     } else {
-      probe.path = argument;
+      ++socket_count;
     }
   }
-  if (probe.path.empty()) probe.path = kDefaultSocket;
-  if (probe.path.size() > kMaxSocketPathBytes) {
-    return Report(probe, Concat({"the path is longer than ", Decimal(kMaxSocketPathBytes),
-                                 " bytes; use the path of a unix socket"})
-                             .View());
+  // One deadline for all sockets, as the caller waits for all.
+  const Deadline deadline = Deadline::In(kProbeMs);
+  if (socket_count == 0) return AskSocket({kDefaultSocket, is_live, deadline});
+  for (int at = 0; at < argument_count; ++at) {
+    const std::string_view argument = arguments[at];
+    if (argument == "--live") continue;
+    const int exit_code = AskSocket({argument, is_live, deadline});
+    if (exit_code != kHealthy) return exit_code;
   }
-  return AskHealth(probe);
+  return kHealthy;
 }
 
 }  // namespace podwire
