@@ -66,7 +66,7 @@ export const ALERTS: readonly Alert[] = [
     summary: 'No pod can start on {{ $labels.instance }}: {{ $labels.reason }}',
     meaning: 'New pods of the node stay in ContainerCreating. Running pods are not affected.',
     action:
-      'Reason addresses: `podwirectl explain NODE` says why no pool serves the node. ipam: podwire-ipam or its datastore does not answer; see PodwireNotServing. dataplane: podwire-dataplane is down; `podwirectl node status`. ipam-plugin: the delegated IPAM plugin fails. journal: the state directory cannot be written.',
+      'Reason addresses: `podwirectl explain NODE` says why no pool serves the node. ipam: podwire-ipam or its datastore does not answer; see PodwireNotServing. dataplane: the dataplane of podwire-node does not answer; `podwirectl node status`. ipam-plugin: the delegated IPAM plugin fails. journal: the state directory cannot be written.',
     example: {
       fires: one('podwire_plugin_add_blocked{instance="a",reason="ipam"}', '0x5 1x60'),
       silent: one('podwire_plugin_add_blocked{instance="a",reason="ipam"}', '0x5 1x2 0x60'),
@@ -92,8 +92,8 @@ export const ALERTS: readonly Alert[] = [
     expression: 'min by (job, instance) (podwire_ready) == 0',
     summary: '{{ $labels.job }} on {{ $labels.instance }} does not serve requests',
     meaning:
-      'podwire-ipam: its datastore has not been read or has been refused. podwire-dataplane: the kernel can wire no pod of the pools.',
-    action: 'Read the log of the process; `podwirectl node status` for the dataplane.',
+      'podwire-ipam: its datastore has not been read or has been refused. podwire-node: the kernel can wire no pod of the pools.',
+    action: 'Read the log of the process; `podwirectl node status` for podwire-node.',
     example: {
       fires: one('podwire_ready{instance="a",job="podwire-ipam"}', '0x60'),
       silent: one('podwire_ready{instance="a",job="podwire-ipam"}', '0x1 1x60'),
@@ -135,7 +135,7 @@ export const ALERTS: readonly Alert[] = [
     summary: 'One ADD in a hundred takes more than {{ $value | humanizeDuration }}',
     meaning: 'Pods start slowly.',
     action:
-      'The dashboard “Pod setup latency” shows the phase. datastore: etcd or the disk is slow. kernel or lock: the node is overloaded. shim: the plugin was down or had no CPU. rpc: podwire-ipam was restarting, or the network is slow.',
+      'The dashboard “Pod setup latency” shows the phase. datastore: etcd or the disk is slow. kernel or lock: the node is overloaded. shim: podwire-node was down or had no CPU. rpc: podwire-ipam was restarting, or the network is slow.',
     example: { fires: commandBuckets('0+10x90', '0+5x90'), silent: commandBuckets('0+10x90', '0+10x90') },
   },
   {
@@ -184,7 +184,7 @@ export const ALERTS: readonly Alert[] = [
     severity: 'critical',
     for: '1m',
     expression: 'max by (instance) (podwire_plugin_journal_volatile_entries) > 0',
-    summary: 'A restart of podwire-plugin on {{ $labels.instance }} would lose {{ $value }} pending releases',
+    summary: 'A restart of podwire-node on {{ $labels.instance }} would lose {{ $value }} pending releases',
     meaning:
       'The state directory is full or read-only. After a restart the addresses leak until an audit repairs them.',
     action: 'Make room on the disk, or remount it. The entries are stored at the next attempt.',
@@ -211,7 +211,7 @@ export const ALERTS: readonly Alert[] = [
     severity: 'warning',
     for: '0m',
     expression: 'sum by (instance) (increase(podwire_plugin_calls_refused_total[10m])) > 0',
-    summary: 'podwire-plugin on {{ $labels.instance }} has no file descriptors left',
+    summary: 'podwire-node on {{ $labels.instance }} has no file descriptors left',
     meaning: 'Commands are refused, and the kubelet tries again.',
     action: 'Raise the limit (`LimitNOFILE`); inspect `ls -l /proc/PID/fd`.',
     example: {
@@ -334,7 +334,7 @@ export const ALERTS: readonly Alert[] = [
     severity: 'warning',
     for: '5m',
     expression: 'min by (instance) (podwire_dataplane_ipam_connected) == 0',
-    summary: 'podwire-dataplane on {{ $labels.instance }} does not receive changes of the cluster',
+    summary: 'podwire-node on {{ $labels.instance }} does not receive changes of the cluster',
     meaning: 'Routes to new blocks of other nodes are missing. Existing pods are not affected.',
     action: 'Check podwire-ipam, then the network between the node and it.',
     example: {
@@ -374,7 +374,7 @@ export const ALERTS: readonly Alert[] = [
     expression: 'sum by (instance, object) (increase(podwire_dataplane_node_drift_total[15m])) > 3',
     summary: 'Another program keeps changing Podwire’s {{ $labels.object }} objects on {{ $labels.instance }}',
     meaning: 'Podwire repairs them at once; until then packets may be lost.',
-    action: 'The log of podwire-dataplane names the objects. Stop the other program from managing them.',
+    action: 'The log of podwire-node names the objects. Stop the other program from managing them.',
     example: {
       fires: one('podwire_dataplane_node_drift_total{instance="a",object="route"}', '0+1x60'),
       silent: one('podwire_dataplane_node_drift_total{instance="a",object="route"}', '0x5 2x60'),
@@ -385,7 +385,7 @@ export const ALERTS: readonly Alert[] = [
     severity: 'critical',
     for: '0m',
     expression: 'sum by (instance) (increase(podwire_dataplane_attachments_records_refused_total[10m])) > 0',
-    summary: 'podwire-dataplane on {{ $labels.instance }} cannot store records of attachments',
+    summary: 'podwire-node on {{ $labels.instance }} cannot store records of attachments',
     meaning: 'ADD and DEL fail there.',
     action: 'Make room on the disk of the state directory, or remount it.',
     example: {

@@ -65,7 +65,7 @@ export const NODE: DashboardDefinition = {
         },
         {
           title: 'Connected to podwire-ipam',
-          description: '1: the dataplane receives changes of the cluster.',
+          description: '1: podwire-node receives changes of the cluster.',
           kind: 'lines',
           unit: 'short',
           width: 8,
@@ -136,7 +136,7 @@ export const NODE: DashboardDefinition = {
           ],
         },
         {
-          title: 'Calls of podwire-ipam and podwire-dataplane',
+          title: 'Calls of podwire-ipam',
           description:
             'p99 at the client, by method. The difference from the server’s time is connecting and transport.',
           kind: 'lines',

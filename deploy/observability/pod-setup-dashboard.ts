@@ -23,7 +23,7 @@ export const POD_SETUP: DashboardDefinition = {
         {
           title: 'Mean ADD by phase',
           description:
-            'Where the time of a mean ADD goes; the phases add up to it. datastore: etcd or the disk. kernel, lock: the node. rpc: between the processes. ipam_queue: other requests of the node. shim: the plugin was down or had no CPU.',
+            'Where the time of a mean ADD goes; the phases add up to it. datastore: etcd or the disk. kernel, lock: the node. rpc: between podwire-node and podwire-ipam. ipam_queue: other requests of the node. shim: podwire-node was down or had no CPU.',
           kind: 'stack',
           unit: 's',
           width: 12,
@@ -79,7 +79,7 @@ export const POD_SETUP: DashboardDefinition = {
       panels: [
         {
           title: 'Failed ADDs by reason',
-          description: 'README.md explains each failure. UNREACHABLE: podwire-ipam or podwire-dataplane was down.',
+          description: 'README.md explains each failure. UNREACHABLE: podwire-ipam was down.',
           kind: 'stack',
           unit: 'short',
           width: 12,

@@ -7,9 +7,8 @@ import { labelName, seriesName, seriesNames } from './series.js';
 
 /** Sections of the document, by the beginning of a metric's name; the last one has the rest. */
 const SECTIONS = [
-  ['podwire-plugin', /^podwire\.plugin\./],
   ['podwire-ipam', /^podwire\.(ipam|store)\./],
-  ['podwire-dataplane', /^podwire\.dataplane\./],
+  ['podwire-node', /^podwire\.(plugin|dataplane)\./],
   ['Every process', /^/],
 ] as const;
 
