@@ -123,7 +123,9 @@ describe('the chart', () => {
     { ipam: { storre: 'etcd' } },
     { pools: [{ name: 'a', cidr: '10.0.0.0/16', encapsulation: 'gre' }] },
     { ipam: { address: 'fd00::1' } },
-    { node: { plugin: { settings: { LANG: 'C' } } } },
+    { node: { settings: { LANG: 'C' } } },
+    { node: { dataplane: {} } },
+    { node: { plugin: {} } },
     { ipam: { nodeController: { graceSeconds: 0 } } },
   ])('has a schema that refuses %j', (wrong) => {
     expect(check.safeParse(wrong).success).toBe(false);
@@ -164,11 +166,11 @@ describe('the manifests', () => {
     expect(commands.map((command) => command.includes('--follow'))).toEqual([false, true]);
   });
 
-  test('grant capabilities by name, and only to the dataplane and to the owner of the storage directory', () => {
+  test('grant capabilities by name, and only to podwire-node and to the owner of the storage directory', () => {
     const granted = containers.map(({ name, securityContext }) => [name, securityContext.capabilities.add] as const);
     expect(Object.fromEntries(granted.filter(([, add]) => add.length > 0))).toEqual({
       storage: ['CHOWN'],
-      dataplane: ['NET_ADMIN', 'SYS_ADMIN', 'NET_RAW'],
+      node: ['NET_ADMIN', 'SYS_ADMIN', 'NET_RAW'],
     });
   });
 
@@ -194,12 +196,15 @@ describe('the manifests', () => {
     expect(node.serviceAccountName).toBe('podwire-node');
   });
 
-  test.each(['ipam', 'dataplane', 'plugin'])('probe %s, and never restart it for its readiness', (name) => {
+  test.each([
+    ['ipam', ['/run/podwire/ipam.sock']],
+    ['node', ['/run/podwire/cni.sock', '/run/podwire/dataplane.sock']],
+  ])('probe all sockets of %s, and never restart it for its readiness', (name, sockets) => {
     const container = containers.find((each) => each.name === name)!;
     for (const probe of [container.startupProbe, container.livenessProbe]) {
-      expect(probe!.exec.command.slice(0, 2)).toEqual(['podwire-probe', '--live']);
+      expect(probe!.exec.command).toEqual(['podwire-probe', '--live', ...sockets]);
     }
-    expect(container.readinessProbe!.exec.command).not.toContain('--live');
+    expect(container.readinessProbe!.exec.command).toEqual(['podwire-probe', ...sockets]);
   });
 
   test('reserve no port of a node for the DaemonSet, so that two of its pods can overlap', () => {
@@ -222,10 +227,7 @@ describe('the manifests', () => {
 
   test('see network namespaces that the runtime makes later', () => {
     const mounts = node.containers.flatMap(({ volumeMounts }) => volumeMounts.filter(({ name }) => name === 'netns'));
-    expect(mounts).toHaveLength(2);
-    for (const mount of mounts) {
-      expect(mount).toMatchObject({ mountPath: '/run/netns', mountPropagation: 'HostToContainer' });
-    }
+    expect(mounts).toEqual([{ name: 'netns', mountPath: '/run/netns', mountPropagation: 'HostToContainer' }]);
   });
 
   test('leave time for the drain', () => {
@@ -266,21 +268,12 @@ describe('the settings of the chart', () => {
     },
   );
 
-  test.each(['ipam', 'dataplane', 'plugin'])('are read by podwire-%s, whatever the values choose', (name) => {
+  test.each(['ipam', 'node'])('are read by podwire-%s, whatever the values choose', (name) => {
     const template = readChart('templates/settings.yaml');
     const [, body] = template.split(`name: podwire-${name}-settings\n`);
     const names = [...body!.split('\n---\n')[0]!.matchAll(/^ +([A-Z][A-Z0-9_]+):/gm)].map(([, variable]) => variable!);
-    expect(names.length > 0 || name === 'plugin').toBe(true);
+    expect(names.length).toBeGreaterThan(0);
     expect(undeclared(`podwire-${name}`, names)).toEqual([]);
-  });
-
-  test('are read by the dataplane and by the plugin where both have them', () => {
-    const suffixes = [...readChart('templates/_node.tpl').matchAll(/^- name: \{\{ \.prefix \}\}(\w+)$/gm)];
-    expect(suffixes.length).toBeGreaterThan(0);
-    for (const program of ['dataplane', 'plugin']) {
-      const names = suffixes.map(([, suffix]) => `PODWIRE_${program.toUpperCase()}_${suffix!}`);
-      expect(undeclared(`podwire-${program}`, names)).toEqual([]);
-    }
   });
 });
 

@@ -19,25 +19,25 @@
 - { name: token, mountPath: /var/run/secrets/podwire, readOnly: true }
 {{- end -}}
 
-{{/* Environment of the dataplane and the plugin. */}}
+{{/* Environment of podwire-node. */}}
 {{- define "podwire.nodeEnv" -}}
-# By default V8 keeps up to 32 MiB for new objects, even in an idle process: 60 MiB more for each node.
+# By default V8 keeps up to 32 MiB for new objects, even in an idle process.
 - name: NODE_OPTIONS
   value: --max-semi-space-size=4
-- name: {{ .prefix }}NODE_NAME
+- name: PODWIRE_NODE_NAME
   valueFrom:
     fieldRef:
       fieldPath: spec.nodeName
-- name: {{ .prefix }}IPAM_ADDRESS
-  value: {{ include "podwire.ipamAddress" .root | quote }}
-- name: {{ .prefix }}IPAM_TLS_CA_FILE
+- name: PODWIRE_NODE_IPAM_ADDRESS
+  value: {{ include "podwire.ipamAddress" . | quote }}
+- name: PODWIRE_NODE_IPAM_TLS_CA_FILE
   value: /run/podwire/tls/ca.crt
-- name: {{ .prefix }}IPAM_TLS_CERT_FILE
+- name: PODWIRE_NODE_IPAM_TLS_CERT_FILE
   value: /run/podwire/tls/tls.crt
-- name: {{ .prefix }}IPAM_TLS_KEY_FILE
+- name: PODWIRE_NODE_IPAM_TLS_KEY_FILE
   value: /run/podwire/tls/tls.key
-{{- if .root.Values.metrics.enabled }}
+{{- if .Values.metrics.enabled }}
 {{ include "podwire.nodeIp" . }}
-{{ include "podwire.metricsEnv" .metricsPort }}
+{{ include "podwire.metricsEnv" .Values.metrics.nodePort }}
 {{- end }}
 {{- end -}}

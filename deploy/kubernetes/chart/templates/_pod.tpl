@@ -84,23 +84,23 @@ seccompProfile:
   type: RuntimeDefault
 {{- end -}}
 
-{{/* Probes of a process by its unix socket. A restart repairs nothing that readiness tells of, so liveness does not follow it. */}}
+{{/* Probes of a process by its unix sockets. A restart repairs nothing that readiness tells of, so liveness does not follow it. */}}
 {{- define "podwire.probes" -}}
 startupProbe:
   exec:
-    command: [podwire-probe, --live, {{ . }}]
+    command: [podwire-probe, --live, {{ join ", " . }}]
   periodSeconds: 2
   timeoutSeconds: 5
   failureThreshold: 60
 livenessProbe:
   exec:
-    command: [podwire-probe, --live, {{ . }}]
+    command: [podwire-probe, --live, {{ join ", " . }}]
   periodSeconds: 10
   timeoutSeconds: 5
   failureThreshold: 6
 readinessProbe:
   exec:
-    command: [podwire-probe, {{ . }}]
+    command: [podwire-probe, {{ join ", " . }}]
   periodSeconds: 5
   timeoutSeconds: 5
   failureThreshold: 2
