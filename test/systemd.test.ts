@@ -25,7 +25,6 @@ import { systemClock } from '@podwire/shared/runtime/clock';
 import type { Setting } from '@podwire/shared/runtime/config-reader';
 import { recordingLog } from '@podwire/shared/testing/server';
 import { ipamTls } from '@podwire/shared/tls/certificate-source';
-import type { TlsFiles } from '@podwire/shared/tls/tls-files';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { z } from 'zod';
 
@@ -107,12 +106,16 @@ describe('the units', () => {
     expect(valuesOf(unit, 'CapabilityBoundingSet')).toHaveLength(1);
   });
 
-  test('the programs of a node share a directory that a restart keeps', () => {
-    for (const unit of ['podwire-dataplane.service', 'podwire-plugin.service']) {
-      expect(valueOf(unit, 'RuntimeDirectory')).toBe('podwire');
-      expect(valueOf(unit, 'RuntimeDirectoryPreserve')).toBe('yes');
-      expect(valueOf(unit, 'Before')).toContain('containerd.service');
-    }
+  test('podwire-node keeps its directories at a restart, serves before the runtime, and replaces its former units', () => {
+    const unit = 'podwire-node.service';
+    expect(valueOf(unit, 'RuntimeDirectory')).toBe('podwire');
+    expect(valueOf(unit, 'RuntimeDirectoryPreserve')).toBe('yes');
+    expect(valueOf(unit, 'StateDirectory')).toBe('podwire/plugin');
+    expect(valueOf(unit, 'Before')).toContain('containerd.service');
+    // With this order a start of the unit waits for the end of the former ones.
+    const former = 'podwire-dataplane.service podwire-plugin.service';
+    expect(valueOf(unit, 'Conflicts')).toBe(former);
+    expect(valuesOf(unit, 'After')).toContain(former);
   });
 });
 
@@ -188,12 +191,13 @@ describe('several hosts', () => {
     place.remove();
   });
 
-  /** Registers a node as podwire-dataplane or podwire-plugin with the settings of the environment file. */
-  function register(name: string, files: (env: Record<string, string>) => TlsFiles | undefined) {
+  /** Registers a node as podwire-node with the settings of the environment file. */
+  function registration() {
     const address = service.addresses.find((each) => !each.startsWith('unix:'))!;
-    const env = tlsLines(name, address);
+    const env = tlsLines('node.env', address);
     expect(Object.values(env)).toContain(address);
-    const peer = new Peer('podwire-ipam', address, { tls: ipamTls(files(env), { clock: systemClock, log }) });
+    const files = readNodeSettings(env, 'node-2').ipamTls;
+    const peer = new Peer('podwire-ipam', address, { tls: ipamTls(files, { clock: systemClock, log }) });
     peers.push(peer);
     return (node: string) => {
       const request = RegisterNodeRequest.fromPartial({ name: node, ipv4Address: '192.0.2.7/24' });
@@ -201,11 +205,8 @@ describe('several hosts', () => {
     };
   }
 
-  test.each<[string, (env: Record<string, string>) => TlsFiles | undefined]>([
-    ['dataplane.env', (env) => readNodeSettings(env, 'node-2').ipamTls],
-    ['plugin.env', (env) => readNodeSettings(env, 'node-2').ipamTls],
-  ])('reach podwire-ipam with the README’s certificates and %s, each for its own node', async (name, files) => {
-    const registerAs = register(name, files);
+  test('reach podwire-ipam with the README’s certificates and node.env, each for its own node', async () => {
+    const registerAs = registration();
     await expect(registerAs('node-2')).resolves.toMatchObject({ node: { name: 'node-2' } });
     await expect(registerAs('node-1')).rejects.toMatchObject({ code: 'ACCESS_DENIED' });
   });
@@ -215,11 +216,9 @@ describe('several hosts', () => {
       Object.values(settings)
         .map(({ variable }) => variable)
         .filter((variable) => variable.includes('_TLS_'));
-    const examples = ['ipam.env', 'dataplane.env', 'plugin.env'].flatMap((name) =>
-      assignmentsIn(name).map(([variable]) => variable),
-    );
+    const examples = ['ipam.env', 'node.env'].flatMap((name) => assignmentsIn(name).map(([variable]) => variable));
     const settings = [IPAM_SETTINGS, nodeSettings('node-1')].flatMap(names);
-    expect(settings.length).toBeGreaterThanOrEqual(9);
+    expect(settings.length).toBeGreaterThanOrEqual(6);
     expect(settings.filter((variable) => !examples.includes(variable))).toEqual([]);
   });
 });
