@@ -49,15 +49,9 @@ describe('the image', () => {
     expect([...needed].toSorted()).toEqual(Object.keys(WORKSPACES).toSorted());
   });
 
-  test('has the five commands', () => {
+  test('has the four commands', () => {
     const commands = shipped.flatMap(([folder]) => Object.keys(manifestOf(folder).bin ?? {}));
-    expect(commands.toSorted()).toEqual([
-      'podwire',
-      'podwire-dataplane',
-      'podwire-ipam',
-      'podwire-plugin',
-      'podwirectl',
-    ]);
+    expect(commands.toSorted()).toEqual(['podwire', 'podwire-ipam', 'podwire-node', 'podwirectl']);
   });
 
   test('has the health probe, which is the shim under another name', () => {

@@ -61,6 +61,10 @@ export const WORKSPACES = {
   },
   'services/dataplane': {
     project: 'services/dataplane/tsconfig.build.json',
+    files: ['package.json', 'dist/**/*.js'],
+  },
+  'services/node': {
+    project: 'services/node/tsconfig.build.json',
     files: ['package.json', 'bin/*.mjs', 'dist/**/*.js'],
   },
   'services/ctl': {
