@@ -1,4 +1,4 @@
-// The demonstration, inside the node's own namespaces: starts Podwire's three processes, gives two pods a network through
+// The demonstration, inside the node's own namespaces: starts Podwire's two processes, gives two pods a network through
 // the real CNI binary, shows that they reach each other, and takes everything away again.
 // usage (by start.mjs): demo.mjs FOLDER
 import { join } from 'node:path';
@@ -22,7 +22,7 @@ import { ms, table } from './table.mjs';
 
 const PODS = ['web-0', 'web-1'];
 
-/** Timeout of a request to the plugin, in milliseconds. */
+/** Timeout of a request to podwire-node, in milliseconds. */
 const READ_TIMEOUT_MS = 5000;
 
 /** Cycles after the demonstration's first, cold ones: enough for the just-in-time compilers to settle. */
@@ -109,8 +109,8 @@ function showCommands({ sockets, logFolder }, pods, namespacesPid) {
   const [{ name, netns, address }] = pods;
   say(`
 try, in another terminal in this folder:
-  export PODWIRE_PLUGIN_IPAM_ADDRESS=unix:${sockets.ipam}
-  export PODWIRE_PLUGIN_DATAPLANE_ADDRESS=unix:${sockets.dataplane} PODWIRE_PLUGIN_SOCKET=${sockets.cni}
+  export PODWIRE_NODE_IPAM_ADDRESS=unix:${sockets.ipam}
+  export PODWIRE_NODE_LISTEN=unix:${sockets.dataplane} PODWIRE_NODE_CNI_SOCKET=${sockets.cni}
   npx podwirectl who ${address}
   npx podwirectl history ${NAMESPACE}/${name}
   npx podwirectl explain ${NODE_NAME}

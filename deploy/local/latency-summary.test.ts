@@ -6,7 +6,7 @@ import { addOf } from './testing/commands.js';
 const summaryOf = (...commands: ReturnType<typeof addOf>[]) => summarize({ node: 'node-1', commands });
 const names = (adds: readonly { readonly pod: string }[]) => adds.map(({ pod }) => pod);
 
-/** Newest first, as the plugin lists them; the duration grows with the number. */
+/** Newest first, as podwire-node lists them; the duration grows with the number. */
 const adds = (count: number) => Array.from({ length: count }, (_, index) => addOf(count - index));
 
 test('the percentiles are the ADDs at the nearest rank', () => {
@@ -23,10 +23,10 @@ test('the phases of an ADD are in the order of stacking and add up to its time',
   expect(percentiles[0]!.add.phases).toEqual([
     { phase: 'shim', ms: 1 },
     { phase: 'plugin', ms: 8 },
-    { phase: 'rpc', ms: 3 },
+    { phase: 'dataplane', ms: 3 },
     { phase: 'kernel', ms: 2 },
   ]);
-  expect(phases).toEqual(['shim', 'plugin', 'rpc', 'kernel']);
+  expect(phases).toEqual(['shim', 'plugin', 'dataplane', 'kernel']);
 });
 
 test('the slowest are of the successful ADDs, the failed and the newest are newest first', () => {

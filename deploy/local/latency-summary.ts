@@ -7,7 +7,7 @@ export interface Add extends Pick<
   Command,
   'startedAt' | 'result' | 'message' | 'durationMs' | 'addresses' | 'containerId' | 'traceId' | 'intervals'
 > {
-  /** Stable while the plugin keeps the command. */
+  /** Stable while podwire-node keeps the command. */
   readonly id: string;
   /** NAMESPACE/NAME, or the container ID. */
   readonly pod: string;

@@ -84,9 +84,9 @@ test.each(['POST', 'PUT', 'DELETE', 'OPTIONS'])('%s is refused', async (method) 
   expect({ status, allow: headers.allow }).toEqual({ status: 405, allow: 'GET, HEAD' });
 });
 
-test('a plugin that does not answer is reported', async () => {
-  const get = await served({ readCommands: () => Promise.reject(new Error('podwire-plugin: no answer')) });
-  expect(await get('/data.json')).toMatchObject({ status: 503, body: 'podwire-plugin: no answer' });
+test('a podwire-node that does not answer is reported', async () => {
+  const get = await served({ readCommands: () => Promise.reject(new Error('podwire-node: no answer')) });
+  expect(await get('/data.json')).toMatchObject({ status: 503, body: 'podwire-node: no answer' });
 });
 
 test('only a request for the data counts as a view', async () => {

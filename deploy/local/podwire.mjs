@@ -1,4 +1,4 @@
-// Podwire's three processes on the embedded datastore, and a way to call them.
+// Podwire's two processes on the embedded datastore, and a way to call them.
 import { spawnSync } from 'node:child_process';
 import { connect } from 'node:net';
 import { join } from 'node:path';
@@ -23,27 +23,21 @@ function settings(sockets, folder) {
       PODWIRE_IPAM_STORE_DIRECTORY: join(folder, 'store'),
       PODWIRE_IPAM_DEFAULT_POOL_CIDR: '10.65.0.0/16',
     },
-    dataplane: {
-      PODWIRE_DATAPLANE_LISTEN: `unix:${sockets.dataplane}`,
-      PODWIRE_DATAPLANE_IPAM_ADDRESS: `unix:${sockets.ipam}`,
-      PODWIRE_DATAPLANE_NODE_NAME: NODE_NAME,
-      PODWIRE_DATAPLANE_NODE_IPV4: `${NODE_ADDRESS}/32`,
-      PODWIRE_DATAPLANE_STATE_DIRECTORY: join(folder, 'attachments'),
-    },
-    plugin: {
-      PODWIRE_PLUGIN_SOCKET: sockets.cni,
-      PODWIRE_PLUGIN_STATE_DIRECTORY: join(folder, 'journal'),
-      PODWIRE_PLUGIN_IPAM_ADDRESS: `unix:${sockets.ipam}`,
-      PODWIRE_PLUGIN_DATAPLANE_ADDRESS: `unix:${sockets.dataplane}`,
-      PODWIRE_PLUGIN_NODE_NAME: NODE_NAME,
+    node: {
+      PODWIRE_NODE_CNI_SOCKET: sockets.cni,
+      PODWIRE_NODE_LISTEN: `unix:${sockets.dataplane}`,
+      PODWIRE_NODE_IPAM_ADDRESS: `unix:${sockets.ipam}`,
+      PODWIRE_NODE_NAME: NODE_NAME,
+      PODWIRE_NODE_IPV4: `${NODE_ADDRESS}/32`,
+      PODWIRE_NODE_RECORDS_DIRECTORY: join(folder, 'attachments'),
+      PODWIRE_NODE_STATE_DIRECTORY: join(folder, 'journal'),
     },
   };
 }
 
 const MAIN = {
   ipam: 'services/ipam/dist/main.js',
-  dataplane: 'services/dataplane/dist/main.js',
-  plugin: 'plugin/dist/main.js',
+  node: 'services/node/dist/main.js',
 };
 
 /** The demonstration's environment, without PODWIRE settings exported in the user's shell. */
@@ -74,14 +68,14 @@ function rpc(socket, method) {
   return JSON.parse(stdout);
 }
 
-/** Of all processes. Without a collector they only serve their metrics. */
+/** Of both processes. Without a collector they only serve their metrics. */
 function telemetrySettings(collectorUrl) {
   if (collectorUrl === undefined) return {};
   return { OTEL_EXPORTER_OTLP_ENDPOINT: collectorUrl, OTEL_METRIC_EXPORT_INTERVAL: METRICS_INTERVAL_MS };
 }
 
 /**
- * Starts the three processes and waits until they answer.
+ * Starts both processes and waits until they answer.
  * @param options - collectorUrl: where they send traces and metrics by OTLP/HTTP; undefined for nowhere
  */
 export async function startPodwire({ folder, processes, collectorUrl }) {
@@ -96,9 +90,7 @@ export async function startPodwire({ folder, processes, collectorUrl }) {
     processes.start({ name: `podwire-${name}`, command, env, logFile: join(logFolder, `${name}.log`) });
   }
   for (const path of Object.values(sockets)) await untilAnswered(path, processes);
-  process.stdout.write(
-    `  podwire-ipam, podwire-dataplane and podwire-plugin are up after ${Date.now() - startMs} ms\n`,
-  );
+  process.stdout.write(`  podwire-ipam and podwire-node are up after ${Date.now() - startMs} ms\n`);
   return {
     shim: join(ROOT, 'plugin', 'shim', 'build', 'podwire'),
     sockets,

@@ -9,16 +9,16 @@ export interface Bar {
 }
 
 export const PHASE_TEXTS: Readonly<Record<Phase, string>> = {
-  shim: 'start of the CNI program until the plugin has its request',
+  shim: 'start of the CNI program until podwire-node has its request',
   queue: 'wait for earlier commands of the attachment',
-  plugin: 'podwire-plugin',
+  plugin: 'CNI command in podwire-node',
   delegate: 'a delegated IPAM plugin',
-  rpc: 'between the client and the server of a call',
+  rpc: 'between podwire-node and podwire-ipam',
   ipam: 'podwire-ipam',
   ipam_queue: 'wait in podwire-ipam before execution',
   datastore: 'wait for the datastore',
-  dataplane: 'podwire-dataplane',
-  lock: 'wait for a lock of podwire-dataplane',
+  dataplane: 'dataplane in podwire-node',
+  lock: 'wait for a lock of the dataplane',
   kernel: 'requests to the kernel',
 };
 

@@ -122,7 +122,7 @@ describe('content', () => {
       );
     expect(cells).toEqual([
       ['shim', 'shim', '0.00', '1.00'],
-      ['podwire-dataplane AttachPod', 'rpc', '2.00', '5.00'],
+      ['dataplane AttachPod', 'dataplane', '2.00', '5.00'],
       ['podwire.kernel.batch', 'kernel', '3.00', '2.00'],
     ]);
     const bars = await table.locator('.part').evaluateAll((parts) =>
@@ -174,11 +174,11 @@ describe('live', () => {
     await page.getByText('Node node-1: 1 ADDs, 0 failed').waitFor();
   });
 
-  test('a plugin that does not answer is stated, and the last figures stay', async () => {
+  test('a podwire-node that does not answer is stated, and the last figures stay', async () => {
     const page = await open();
-    answer = () => Promise.reject(new Error('podwire-plugin: no answer'));
+    answer = () => Promise.reject(new Error('podwire-node: no answer'));
     await page.clock.runFor(REFRESH_MS);
-    await page.getByText('No new data: Error: podwire-plugin: no answer').waitFor();
+    await page.getByText('No new data: Error: podwire-node: no answer').waitFor();
     await expect(page.getByRole('button', { name: 'p50: 21.0 ms' }).count()).resolves.toBe(1);
     server.closeAllConnections();
     server.close();

@@ -234,7 +234,7 @@ function setState(kind: 'live' | 'paused' | 'failed', message: string): void {
   byId('state').className = kind;
 }
 
-/** The server is of the same release and has checked the plugin's answer, so one field is enough to recognize it. */
+/** The server is of the same release and has checked podwire-node's answer, so one field is enough to recognize it. */
 function isSummary(value: unknown): value is LatencySummary {
   return typeof value === 'object' && value !== null && 'percentiles' in value;
 }
