@@ -10,6 +10,8 @@ const SOON = 90;
 const ETCD_DELAY_MS = 50;
 const SLOW_PODS_COUNT = 6;
 const POOL = 'filling';
+/** The table of the packet filter that cuts a node off. */
+const CUT = 'cluster_test_cut';
 const ANNOTATION = 'cni.projectcalico.org';
 
 const QUERIES = panelQueries(INTERVAL).filter(({ language }) => language === 'promql');
@@ -82,18 +84,29 @@ async function slowEtcd({ cluster, namespace }) {
   await cluster.running(namespace, 0);
 }
 
-/** Which node fails, and why? */
-async function stoppedDataplane({ cluster, namespace }) {
-  const node = cluster.nodes[1];
-  node.machine.signal(/podwire-dataplane/, 'SIGSTOP');
+/** Cuts a node off from podwire-ipam while `during` runs; established connections, too. */
+async function withoutPathToIpam({ machine }, during) {
+  const chain = 'chain out { type filter hook output priority 0; tcp dport 9650 drop; }';
+  machine.run('nft', [`table inet ${CUT} { ${chain}; }`]);
   try {
-    await cluster.pod({ namespace, name: 'waits', node: node.name });
-    const isNode = ({ labels }) => labels.instance?.startsWith(`${node.ipv4}:`);
+    await during();
+  } finally {
+    machine.run('nft', ['delete', 'table', 'inet', CUT]);
+  }
+}
+
+/** Which node fails, and why? A pod that requests a pool needs podwire-ipam. */
+async function disconnectedNode({ cluster, namespace }) {
+  const node = cluster.nodes[1];
+  const isNode = ({ labels }) => labels.instance?.startsWith(`${node.ipv4}:`);
+  const annotations = { [`${ANNOTATION}/ipv4pools`]: JSON.stringify(['pods-ipv4']) };
+  await withoutPathToIpam(node, async () => {
+    await cluster.pod({ namespace, name: 'waits', node: node.name, annotations });
     await expectPanel(cluster, {
       title: 'Nodes that cannot add pods',
-      what: 'the node and the dataplane to be named',
+      what: 'the node and podwire-ipam to be named',
       isAnswer: (series) =>
-        series.some((each) => isNode(each) && each.labels.reason === 'dataplane' && each.value === 1) &&
+        series.some((each) => isNode(each) && each.labels.reason === 'ipam' && each.value === 1) &&
         !series.some((each) => !isNode(each) && each.value === 1),
     });
     await expectPanel(cluster, {
@@ -101,9 +114,7 @@ async function stoppedDataplane({ cluster, namespace }) {
       what: 'the failed ADD to be counted on the node only',
       isAnswer: (series) => series.some(isNode) && series.every((each) => isNode(each) || each.value === 0),
     });
-  } finally {
-    node.machine.signal(/podwire-dataplane/, 'SIGCONT');
-  }
+  });
   await cluster.running(namespace, 1);
   await cluster.api.remove('Pod', namespace, 'waits', 0);
   await cluster.running(namespace, 0);
@@ -174,7 +185,7 @@ export async function dashboards(context) {
   await expectOneTrace(cluster.observability);
   await expectExemplars(cluster.observability);
   await slowEtcd(context);
-  await stoppedDataplane(context);
+  await disconnectedNode(context);
   await expectSamplingKeepsFailures(cluster.observability);
   await fillingPool(context);
   await leakedAddress(context);

@@ -11,7 +11,7 @@ const FILE = join(ROOT, 'deploy', 'README.md');
 const SECTIONS = ['Installing', 'Upgrading', 'Downgrading', 'Uninstalling', 'Backup and restore'];
 
 /** For a host with the programs and without Kubernetes: test/operator-guide.test.ts executes these. */
-const OF_HOSTS = /^(podwire|podwire-dataplane|podwire-ipam|rm) /;
+const OF_HOSTS = /^(podwire|podwire-node|podwire-ipam|rm) /;
 
 function parse(text) {
   const sections = text.split(/^## /m).slice(1);

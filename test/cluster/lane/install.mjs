@@ -179,9 +179,9 @@ export class Podwire {
     return controlPlane.kubectl(['exec', '-n', NAMESPACE, pod, '-c', 'ipam', '--', 'podwirectl', ...args]);
   }
 
-  /** podwirectl beside the plugin of a node. */
+  /** podwirectl beside podwire-node of a node. */
   async podwirectlOn(node, args) {
-    const exec = ['exec', '-n', NAMESPACE, await this.podOn(node), '-c', 'plugin', '--', 'podwirectl'];
+    const exec = ['exec', '-n', NAMESPACE, await this.podOn(node), '-c', 'node', '--', 'podwirectl'];
     return this.#cluster.controlPlane.kubectl([...exec, ...args]);
   }
 

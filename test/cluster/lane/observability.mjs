@@ -13,7 +13,7 @@ const PROMETHEUS_PORT = 9090;
 const SPAN_METRICS_PORT = 8889;
 
 /** Ports of Podwire's endpoints, by job. */
-const JOBS = { 'podwire-ipam': 9094, 'podwire-dataplane': 9091, 'podwire-plugin': 9092 };
+const JOBS = { 'podwire-ipam': 9094, 'podwire-node': 9091 };
 
 export const COLLECTOR = { grpc: `${CONTROL_PLANE}:4317`, http: `http://${CONTROL_PLANE}:4318` };
 

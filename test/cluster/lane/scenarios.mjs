@@ -209,7 +209,7 @@ function upgrade({ cluster, namespace }) {
   });
 }
 
-const PROCESSES = [/podwire-plugin/, /podwire-dataplane/, /podwire-ipam/];
+const PROCESSES = [/podwire-node/, /podwire-ipam/];
 
 function killedProcesses({ cluster, namespace }) {
   return whilePodsChange({ cluster, namespace }, async () => {

@@ -8,12 +8,12 @@ const STATUS_ERROR = 2;
 const ONE_TRACE = [
   ['kubelet', /syncPod/i],
   ['containerd', /RunPodSandbox/],
-  ['podwire-plugin', /^podwire\.shim$/],
-  ['podwire-plugin', /^CNI ADD$/],
+  ['podwire-node', /^podwire\.shim$/],
+  ['podwire-node', /^CNI ADD$/],
   ['podwire-ipam', /AddressService\/Allocate$/],
   ['podwire-ipam', /^podwire\.store\.commit$/],
-  ['podwire-dataplane', /PodService\/AttachPod$/],
-  ['podwire-dataplane', /^podwire\.kernel\.batch$/],
+  ['podwire-node', /^podwire\.dataplane\.attach$/],
+  ['podwire-node', /^podwire\.kernel\.batch$/],
 ];
 
 /** The spans of a trace as text, each below its parent: {service, name, offset and duration in milliseconds}. */
