@@ -58,12 +58,12 @@ describe('the operator’s guides', () => {
     const env = {
       CNI_BIN_DIR: join(folder, 'bin'),
       CNI_NET_DIR: join(folder, 'net.d'),
-      PODWIRE_DATAPLANE_LISTEN: `unix:${runtime}/dataplane.sock`,
-      PODWIRE_DATAPLANE_STATE_DIRECTORY: join(runtime, 'attachments'),
+      PODWIRE_NODE_LISTEN: `unix:${runtime}/dataplane.sock`,
+      PODWIRE_NODE_RECORDS_DIRECTORY: join(runtime, 'attachments'),
     };
     try {
       run('podwire install --no-wait && test -x "$CNI_BIN_DIR/podwire"', env);
-      const lines = commandsIn('deploy/README.md').filter((line) => /^(podwire |podwire-dataplane |rm )/.test(line));
+      const lines = commandsIn('deploy/README.md').filter((line) => /^(podwire |podwire-node |rm )/.test(line));
       expect(lines).toHaveLength(4);
       for (const line of lines) {
         run(line.replaceAll('/run/podwire', runtime).replaceAll('/var/lib/podwire', state), env);
