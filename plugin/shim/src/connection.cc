@@ -80,7 +80,7 @@ Failure UntrustedListener(std::string_view path, const ucred& listener) {
 Failure NoAnswerInTime(std::string_view path) {
   return {CniCode::kTryAgainLater,
           Concat({"the podwire plugin at ", path, " did not answer within ", Decimal(kOverallDeadlineMs), " ms"}),
-          Concat({"it may still execute the call; check its log, and podwire-ipam and podwire-dataplane; ",
+          Concat({"it may still execute the call; check its log, and that of podwire-ipam; ",
                   DebugHint(path).View()})};
 }
 

@@ -41,7 +41,7 @@ export interface GetNodeStatusRequest {
 
 /** GetNodeStatusResponse describes the node. */
 export interface GetNodeStatusResponse {
-  /** Name under which the node is registered (PODWIRE_DATAPLANE_NODE_NAME). */
+  /** Name under which the node is registered (PODWIRE_NODE_NAME). */
   nodeName: string;
   /**
    * IPv4 address with the length of its subnet, as last registered in IPAM; empty if there is none, or IPAM was not

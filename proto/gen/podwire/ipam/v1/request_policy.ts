@@ -1464,7 +1464,7 @@ export const AuthorizeRequestsResponse: MessageFns<AuthorizeRequestsResponse> = 
  * RequestPolicyService manages request policies: what the authors of pods may request, for each namespace.
  *
  * A request policy applies to the namespaces that it selects, and to the kinds of requests that it has a rule for. A
- * kind without a rule in any policy of the namespace is unrestricted: podwire-plugin decides by its `feature_control`
+ * kind without a rule in any policy of the namespace is unrestricted: podwire-node decides by its `feature_control`
  * alone, as without policies. A kind with a rule is restricted: at least one policy must allow the request. So the
  * order of policies does not matter. A further policy restricts kinds that were unrestricted, or allows more of a
  * restricted kind.
