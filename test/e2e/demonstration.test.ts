@@ -74,7 +74,7 @@ describe('npm start', () => {
     expect(parts.reduce((sum, part) => sum + part)).toBeCloseTo(total!, 0);
     expect(stdout).toMatch(/default-ipv4-ippool +10\.65\.0\.0\/16 +65536/);
     expect(stdout).toContain('receives traces and metrics');
-    for (const service of ['podwire-ipam', 'podwire-node', 'podwire-node']) {
+    for (const service of ['podwire-ipam', 'podwire-node']) {
       expect(received('/v1/traces')).toContain(service);
       expect(received('/v1/metrics')).toContain(service);
     }
