@@ -173,7 +173,7 @@ export const ALERTS: readonly Alert[] = [
     expression: 'max by (instance) (podwire_plugin_spool_depth) > 0',
     summary: '{{ $value }} spooled DELs on {{ $labels.instance }} are not executed',
     meaning: 'Their pods are deleted, but keep their interfaces and addresses. The plugin repeats the DELs.',
-    action: 'The log of podwire-plugin has the reason (`DEL failed`, `spool: …`).',
+    action: 'The log of podwire-node has the reason (`DEL failed`, `spool: …`).',
     example: {
       fires: one('podwire_plugin_spool_depth{instance="a"}', '1x60'),
       silent: one('podwire_plugin_spool_depth{instance="a"}', '9x5 0x60'),
