@@ -11,13 +11,13 @@ test('the log has the time since the start of the shim, and of each phase', () =
   const wait = duration.recorder.begin('attachment queue', 'queue');
   clock.advance(200);
   duration.recorder.end(wait);
-  const call = duration.recorder.begin('podwire-node ListPods', 'rpc');
+  const call = duration.recorder.begin('podwire-ipam ListEndpoints', 'rpc');
   clock.advance(20);
   const timing = {
-    name: 'podwire-node',
-    phase: 'dataplane',
+    name: 'podwire-ipam',
+    phase: 'ipam',
     sentMs: 203,
-    text: '15000;kernel,batch,0,5000,0',
+    text: '15000;datastore,commit,0,5000,0',
   } as const;
   duration.recorder.addReturned(call, timing);
   duration.recorder.end(call);
@@ -25,7 +25,7 @@ test('the log has the time since the start of the shim, and of each phase', () =
   expect(duration.fields({ namespace: 'red', name: 'web-0', uid: '' })).toEqual({
     elapsed_ms: 523,
     pod: 'red/web-0',
-    phases_ms: { shim: 3, queue: 200, rpc: 5, dataplane: 10, kernel: 5, plugin: 300 },
+    phases_ms: { shim: 3, queue: 200, rpc: 5, ipam: 10, datastore: 5, plugin: 300 },
   });
   expect(duration.elapsedMs).toBeCloseTo(520.04);
 });

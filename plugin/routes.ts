@@ -4,7 +4,6 @@ import type { Duplex } from 'node:stream';
 import type { FailureCode } from '@podwire/shared/failure/codes';
 import { Failure } from '@podwire/shared/failure/failure';
 import { failureOfSignal } from '@podwire/shared/failure/signal';
-import type { ProcessRelease } from '@podwire/shared/runtime/process-release';
 
 import { cniErrorOf } from './cni/error.js';
 import { OWN_VERSION } from './cni/version.js';
@@ -17,7 +16,6 @@ export interface RouteOptions {
   /** The recent commands, as JSON. */
   readonly commands: () => string;
   readonly journal: JournalApi;
-  readonly release: ProcessRelease;
   /** Runs a command; does not throw. */
   readonly run: (request: CniRequest) => Promise<CniAnswer>;
   /** Wall clock in epoch nanoseconds. */
@@ -42,7 +40,6 @@ const DISCARD_STATUS: Partial<Record<FailureCode, number>> = { ATTACHMENT_NOT_FO
 const ROUTES: ReadonlyMap<string, Handler> = new Map([
   ['POST /cni', runCni],
   ['GET /healthz', sendHealth],
-  ['GET /release', sendRelease],
   ['GET /commands', sendCommands],
   ['GET /journal', sendJournal],
   ['POST /journal/retry', retryJournal],
@@ -56,7 +53,6 @@ const ROUTES: ReadonlyMap<string, Handler> = new Map([
  * | ----------------------- | -------------------------------------------------------------------------------------------- |
  * | `POST /cni`             | 200 and the result, or another status and a CNI error document                               |
  * | `GET /healthz`          | 200                                                                                          |
- * | `GET /release`          | release and start of the process: `{"release", "nodeVersion", "startTime"}`                    |
  * | `GET /commands`         | the recent commands, as `RecentCommands.text` has them                                       |
  * | `GET /journal`          | the entries                                                                                  |
  * | `POST /journal/retry`   | the remaining entries, after each was tried once                                             |
@@ -93,10 +89,6 @@ async function runCni({ request, response, cancel }: Exchange, { run, nowNs }: R
 
 function sendHealth({ response }: Exchange): void {
   send(response, { status: 200, body: 'ok\n', type: 'text/plain' });
-}
-
-function sendRelease({ response }: Exchange, { release }: RouteOptions): void {
-  send(response, { status: 200, body: `${JSON.stringify(release)}\n`, type: 'application/json' });
 }
 
 function sendCommands({ response }: Exchange, { commands }: RouteOptions): void {

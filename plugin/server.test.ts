@@ -21,8 +21,6 @@ const HASTY_MS = 300;
 
 const ARRIVED_NS = 1_700_000_000_000_000_123n;
 
-const RELEASE = { release: '1.2.3', nodeVersion: 'v20.19.0', startTime: new Date(1_700_000_000_000) };
-
 let folder: string;
 let path: string;
 let server: CniServer;
@@ -52,7 +50,6 @@ function serverWith(requestTimeoutMs: number): CniServer {
     log: record.log,
     clock,
     commands: () => 'ten',
-    release: RELEASE,
     journal: {
       text: () => journal.content,
       retry: async () => {
@@ -341,7 +338,6 @@ test('a second resident is refused with the remedy, and the first one continues'
     log: record.log,
     clock,
     commands: () => '',
-    release: RELEASE,
     journal: { text: () => '', retry: () => Promise.resolve(), discard: () => Promise.resolve('') },
     nowNs: () => ARRIVED_NS,
     requestTimeoutMs: PATIENT_MS,
@@ -394,12 +390,6 @@ test('a burst of connections in the accept queue is answered', async () => {
   clearInterval(hurry);
   expect(await answers).toEqual(Array.from({ length: count }, () => 'HTTP/1.1 200'));
   await burst.terminate();
-});
-
-test('the release of the process is reported', async () => {
-  const { status, body } = await send('', { method: 'GET', path: '/release' });
-  expect(status).toBe(200);
-  expect(JSON.parse(body)).toEqual({ ...RELEASE, startTime: RELEASE.startTime.toISOString() });
 });
 
 test('the journal can be listed and retried', async () => {

@@ -9,7 +9,6 @@ import type { Clock } from '@podwire/shared/runtime/clock';
 import { wallClockNs } from '@podwire/shared/runtime/wall-clock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
 import type { Logger } from '@podwire/shared/runtime/log';
-import { readProcessRelease } from '@podwire/shared/runtime/process-release';
 import { counter } from '@podwire/shared/telemetry/instruments';
 
 import { IpamCircuitBreaker } from './addresses/ipam-plugin.js';
@@ -93,7 +92,6 @@ export async function startPlugin(settings: PluginSettings, deps: PluginDeps): P
     clock,
     run: (request) => run(request, options),
     ...socketApi(tools, queue, replay, recent),
-    release: await readProcessRelease(),
     nowNs: wallClockNs(clock),
     requestTimeoutMs: REQUEST_TIMEOUT_MS,
     drainTimeoutMs: settings.drainTimeoutMs,

@@ -94,7 +94,7 @@ describe('DEL succeeds, and the journal completes it later', () => {
     await plugin.run('ADD');
   }
 
-  test('without a write to the journal when both services work', async () => {
+  test('without a write to the journal when podwire-ipam and the dataplane work', async () => {
     expect(await plugin.run('DEL')).toEqual(DONE);
     expect(plugin.store.writes).toBe(0);
   });
@@ -148,8 +148,8 @@ describe('DEL succeeds, and the journal completes it later', () => {
   });
 
   test.each([
-    ['both services', [], 'detach-and-release'],
-    ['the dataplane', ['ipam'], 'detach-and-release'],
+    ['podwire-ipam, while the dataplane hangs,', [], 'detach-and-release'],
+    ['an answer of the dataplane', ['ipam'], 'detach-and-release'],
     ['IPAM', ['dataplane'], 'release'],
   ] as const)('without %s', async (_, present, action) => {
     await hastily();
@@ -168,7 +168,7 @@ describe('DEL succeeds, and the journal completes it later', () => {
     expect(lines.filter((line) => line.endsWith('is done') && line.startsWith('journal'))).toHaveLength(1);
   });
 
-  test('without both services and with a full disk', async () => {
+  test('without podwire-ipam, while the dataplane hangs, and with a full disk', async () => {
     await hastily();
     await plugin.stopServices();
     plugin.store.broken = 'full';

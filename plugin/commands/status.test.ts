@@ -46,6 +46,12 @@ describe('STATUS', () => {
     await vi.waitFor(async () => expect(await error()).toMatchObject(expected), BUSY);
   });
 
+  test('of podwire-ipam is ready without a dataplane that serves', async () => {
+    await plugin.start('ipam');
+    const rest = { plugin: 'podwire-ipam' };
+    await vi.waitFor(async () => expect(await status({}, rest)).toEqual(READY), BUSY);
+  });
+
   test('names podwire-ipam and the dataplane when neither serves', async () => {
     await plugin.journal.load();
     expect(await error()).toMatchObject({

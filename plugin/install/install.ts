@@ -166,7 +166,7 @@ async function waitUntilReady(spec: InstallSpec, options: InstallOptions): Promi
       throw new Failure(
         'DEADLINE_EXCEEDED',
         `the plugin is not ready after ${waitMs} ms, so the network configuration was not written: ${reason}; ` +
-          'check podwire-node and its services on this node, or use --no-wait',
+          'check podwire-node on this node, and podwire-ipam, or use --no-wait',
       );
     }
     if ((await clock.sleep(STATUS_PAUSE_MS, signal)) === 'aborted') throw cancelledFailure();

@@ -95,7 +95,7 @@ describe('entries', () => {
     await add('a');
     await journal.done(attachment('a'));
     expect(record.lines().map(({ msg }) => msg)).toEqual([
-      expect.stringMatching(/release of net\/a\/eth0 is pending: podwire-node/),
+      expect.stringMatching(/release of net\/a\/eth0 is pending: podwire-ipam/),
       expect.stringMatching(/net\/a\/eth0 is done/),
     ]);
   });

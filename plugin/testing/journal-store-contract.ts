@@ -15,7 +15,7 @@ export function journalEntry(containerId: string, rest: Partial<JournalEntry> = 
     attachment: { network: 'net', containerId, interfaceName: 'eth0' },
     action: 'detach-and-release',
     held: [{ address: '10.65.0.7', sequenceNumber: 2n ** 63n }],
-    reason: 'podwire-node does not answer',
+    reason: 'podwire-ipam does not answer',
     order: 1,
     sinceMs: 1_700_000_000_000,
     ...rest,

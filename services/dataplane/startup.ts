@@ -198,7 +198,7 @@ export interface ServedParts extends CniDependencies {
   readonly release: ProcessRelease;
 }
 
-/** Every method that podwire-node serves. */
+/** Every gRPC method that the dataplane serves. */
 export function dataplaneServices(parts: ServedParts, unary: Unary): readonly RpcService[] {
   const { dataplane, garbage, overview, recorded, release } = parts;
   const node: NodeServiceServer = { getNodeStatus: unary(NodeServiceService.getNodeStatus, getNodeStatus(overview)) };

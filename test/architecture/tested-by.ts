@@ -29,7 +29,7 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'deploy/observability/reference-documents.ts': 'deploy/observability/documents.test.ts',
   'deploy/observability/panels.ts': 'deploy/observability/queries.test.ts',
 
-  // Every span that a trace of the three processes has.
+  // Every span that a trace of both processes has.
   'services/shared/telemetry/spans.ts': 'test/e2e/tracing.test.ts',
 
   // Programs that export.

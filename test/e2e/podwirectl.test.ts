@@ -88,7 +88,7 @@ test('shows the releases of all running processes', async () => {
   expect(own).toMatchObject({ ...running, endpoint: null, startTime: null });
   expect(services).toMatchObject({
     'podwire-ipam': { ...running, endpoint: `unix:${stack.sockets.ipam}` },
-    'podwire-node': { ...running, endpoint: stack.sockets.node },
+    'podwire-node': { ...running, endpoint: `unix:${stack.sockets.dataplane}` },
   });
   for (const { startTime } of Object.values<{ readonly startTime: string }>(services)) {
     expect(Date.parse(startTime)).toBeGreaterThanOrEqual(startedMs);

@@ -26,7 +26,6 @@ test('every program of the documents is linked by npm', () => {
   expect(PROGRAMS.map(([name]) => name).sort()).toEqual([
     'podwire',
     'podwire-conformance',
-    'podwire-node',
     'podwire-ipam',
     'podwire-node',
     'podwirectl',

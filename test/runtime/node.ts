@@ -11,7 +11,7 @@ export interface RunningSandbox extends RunningPod {
   readonly config: SandboxConfig;
 }
 
-/** A node with containerd and the three processes of Podwire, and its state after pods came and went. */
+/** A node with containerd and the two processes of Podwire, and its state after pods came and went. */
 export class RuntimeNode {
   readonly stack: Stack;
   readonly containerd: Containerd;

@@ -56,8 +56,6 @@ const COMMAND = z.object({
   intervals: z.array(INTERVAL),
 });
 
-const RELEASE = z.object({ release: z.string(), nodeVersion: z.string(), startTime: z.iso.datetime() });
-
 const COMMANDS = z.object({ node: z.string(), commands: z.array(COMMAND) });
 
 /** The CNI error object of the plugin. */
@@ -74,8 +72,6 @@ export type Command = z.infer<typeof COMMAND>;
 export type Commands = z.infer<typeof COMMANDS>;
 export type Journal = z.infer<typeof JOURNAL>;
 export type JournalEntry = z.infer<typeof ENTRY>;
-export type Release = z.infer<typeof RELEASE>;
-
 export interface PluginSocketOptions {
   /** Absolute path of the resident plugin's unix socket. */
   readonly path: string;
@@ -102,11 +98,6 @@ export class PluginSocket {
   /** Absolute path of the socket. */
   get path(): string {
     return this.#options.path;
-  }
-
-  /** The release of the running process. */
-  release(): Promise<Release> {
-    return this.#request({ method: 'GET', path: '/release' }, RELEASE);
   }
 
   /** The last CNI commands of the node, newest first. */

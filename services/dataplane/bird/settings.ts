@@ -13,7 +13,7 @@ const NO_EFFECT = 'No effect unless PODWIRE_ROUTING is bird.';
 const path = z.string().regex(/^\/[^"\p{Cc}]+$/u, 'must be an absolute path without quotation marks');
 const optionalPath = z.union([z.literal(''), path], 'must be an absolute path without quotation marks');
 
-/** The BIRD settings of podwire-node. */
+/** The BIRD settings of the dataplane. */
 export const BIRD_SETTINGS = {
   routing: {
     variable: 'PODWIRE_ROUTING',

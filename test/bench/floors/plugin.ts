@@ -1,4 +1,4 @@
-// A resident plugin that calls both services one after the other, and decides nothing. usage: plugin.js SOCKET IPAM DATAPLANE
+// A resident plugin that calls services one after the other, and decides nothing. usage: plugin.js SOCKET SERVICE…
 import { createServer } from 'node:http';
 import process from 'node:process';
 import { buffer } from 'node:stream/consumers';

@@ -28,7 +28,7 @@ export async function measureFloors(report: Report): Promise<Figure[]> {
   return [...(await measureNode(report)), ...(await measureIpamFloors(report))];
 }
 
-/** Pods through the shim, a plugin and two services, of which the first writes. The kernel's part is added. */
+/** Pods through the shim, a plugin and a service that writes. The kernel's part is added. */
 async function measureNode(report: Report): Promise<Figure[]> {
   const stack = new Stack();
   const processes = new FloorProcesses(stack.folder);
@@ -37,7 +37,7 @@ async function measureNode(report: Report): Promise<Figure[]> {
     mkdirSync(join(stack.folder, 'host-local'));
     const ipam = await processes.start('service', 'ipam', ['embedded', join(stack.folder, 'floor-store')]);
     const dataplane = await processes.start('service', 'dataplane');
-    const socket = await processes.start('plugin', 'plugin', [ipam, dataplane]);
+    const socket = await processes.start('plugin', 'plugin', [ipam]);
     const site = { socket, folder: stack.folder };
     const floor = kernelFloor(stack);
     const kernels: number[] = [];
