@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
 
-import { callCni, makePod, NETWORK, removePod, type CniCall, type Pod } from '../support/pods.js';
+import { callCni, makePod, removePod, type CniCall, type Pod } from '../support/pods.js';
 import { pings, rpc, run } from '../support/programs.js';
 import { Stack } from '../support/stack.js';
 
@@ -17,17 +17,16 @@ const pods: Pod[] = [];
 const call = (command: string, pod: Pod, rest: Partial<CniCall> = {}) =>
   callCni({ command, pod, socket: stack.sockets.node, ...rest });
 
-/** A pod with addresses of some families in IPAM; the plugin finds them, and attaches the pod with these. */
-function podWith(name: string, ...families: readonly string[]): Pod {
+function newPod(name: string): Pod {
   const pod = makePod(name);
   pods.push(pod);
-  const attachment = { network: NETWORK, containerId: pod.containerId, interfaceName: 'eth0' };
-  rpc(stack.sockets.ipam, 'podwire.ipam.v1.AddressService/Allocate', { attachment, nodeName: 'node-1', families });
   return pod;
 }
 
+const BOTH = { type: 'podwire-ipam', assign_ipv4: 'true', assign_ipv6: 'true' };
+
 async function add(pod: Pod, config: CniCall['config'] = {}): Promise<CniResult> {
-  const answer = await call('ADD', pod, { config });
+  const answer = await call('ADD', pod, { config: { ipam: BOTH, ...config } });
   expect(answer, answer.stdout).toMatchObject({ exitCode: 0, stderr: '' });
   return JSON.parse(answer.stdout);
 }
@@ -49,10 +48,8 @@ afterAll(async () => {
 });
 
 describe('pods of both families', () => {
-  const BOTH = ['IP_FAMILY_IPV4', 'IP_FAMILY_IPV6'];
-
   test('reach each other over both, and their results have both', async () => {
-    const [a, b] = [podWith('e2e-dual-a', ...BOTH), podWith('e2e-dual-b', ...BOTH)];
+    const [a, b] = [newPod('e2e-dual-a'), newPod('e2e-dual-b')];
     const [toA, toB] = [addressesOf(await add(a)), addressesOf(await add(b))];
     expect(toA).toEqual([expect.stringMatching(/^10\.65\./), expect.stringMatching(/^fd65:/)]);
     const unreached = [
@@ -67,7 +64,7 @@ describe('pods of both families', () => {
   });
 
   test('get a result in older versions that separates the families, and pass CHECK', async () => {
-    const pod = podWith('e2e-dual-old', ...BOTH);
+    const pod = newPod('e2e-dual-old');
     const result = await add(pod, { cniVersion: '0.4.0' });
     expect(result.ips.map(({ version, interface: at }) => [version, at])).toEqual([
       ['4', 1],

@@ -3,6 +3,7 @@ import { join } from 'node:path';
 
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 
+import { allocations } from '../support/leftovers.js';
 import { callCni, makePod, removePod, type CniCall } from '../support/pods.js';
 import { bufCurl, rpc, run } from '../support/programs.js';
 import { Stack } from '../support/stack.js';
@@ -88,7 +89,7 @@ describe('the plugin refuses with an error object, and nothing changes', () => {
     const withoutBlocks = (text: string) => text.split('\n').slice(0, 3).join('\n');
     expect(withoutBlocks(state())).toBe(withoutBlocks(before));
     // The journal releases what an ADD on a busy machine has no time to release.
-    await expect.poll(state, { timeout: 40_000 }).not.toContain('handleId');
+    await expect.poll(() => allocations(stack), { timeout: 40_000 }).toEqual([]);
     run('ip', '-n', pod.name, 'link', 'delete', 'eth0');
   });
 });

@@ -3,7 +3,7 @@ import { dirname, join } from 'node:path';
 
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
-import { allocations, attachedPods } from '../support/leftovers.js';
+import { allocations, attachedPods, settled } from '../support/leftovers.js';
 import { callCni, makePod, removePod, type Pod } from '../support/pods.js';
 import { pings } from '../support/programs.js';
 import { Stack } from '../support/stack.js';
@@ -34,6 +34,7 @@ const files = () => (existsSync(directory()) ? readdirSync(directory()) : []);
 test('a DEL without the plugin succeeds, and the next process removes interface and address', async () => {
   const added = await call('ADD');
   expect(added, added.stdout).toMatchObject({ exitCode: 0 });
+  await settled(stack);
   await stack.kill('node');
   expect(await call('DEL')).toEqual(SUCCESS);
   expect(await call('DEL')).toEqual(SUCCESS);
