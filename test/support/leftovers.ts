@@ -15,7 +15,7 @@ const LIMITS = () => ({ deadlineMs: Date.now() + 60_000 });
 const SETTLING_MS = 10_000;
 
 /** Waits until IPAM knows the addresses of the node's pods, or podwire-node or IPAM are down for too long. */
-async function settled(stack: Stack): Promise<void> {
+export async function settled(stack: Stack): Promise<void> {
   const isUnsettled = (name: string) => /"isBound":false|"state":"dead"/.test(readRecord(stack, name));
   for (
     let waitedMs = 0;

@@ -154,6 +154,15 @@ describe('a bound address', () => {
     expect(view.snapshot()).toEqual(records);
   });
 
+  test('is freed when a repair wrote its endpoint, which names no namespace', () => {
+    const { view, leases } = world();
+    bind(view, 'c1', leases[0]!);
+    for (const record of view.all('endpoint')) view.put({ ...record, value: { ...record.value, netns: undefined } });
+    const named = use('c1', { netns: NETNS });
+    expect(giveBack(view, [{ allocation: nameOf(leases[0]!), use: named }])).toEqual(['released']);
+    expect(view.all('endpoint')).toEqual([]);
+  });
+
   test('that Allocate gave is freed too', () => {
     const { view } = world();
     const { endpoint } = view.apply(allocate(view, { request: request('c9'), nowMs: NOW_MS }));
@@ -177,7 +186,8 @@ describe('an allocation that is not the named one', () => {
     bind(view, 'c1', leases[0]!);
     releaseOutOfBand(view, formatAddress(leases[0]!.address));
     expect(view.all('endpoint')).toHaveLength(1);
-    expect(giveBack(view, [{ allocation: nameOf(leases[0]!), use: use('c1') }])).toEqual(['notAllocated']);
+    const named = use('c1', { netns: NETNS });
+    expect(giveBack(view, [{ allocation: nameOf(leases[0]!), use: named }])).toEqual(['notAllocated']);
     expect(view.all('endpoint')).toEqual([]);
   });
 

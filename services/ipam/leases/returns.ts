@@ -84,8 +84,10 @@ function endingOf(
   { use, nodeName, nowMs }: AddressReturn & ReturnContext,
 ): EndingAllocation | undefined {
   if (!isLeaseOf(nodeName)(held.attributes)) {
-    const isOwn = use && belongsTo(use.attachment)(held.attributes);
-    if (!isOwn || (use.netns && !sameNetns(use.netns, netnsOf(view, held)))) return undefined;
+    if (!use || !belongsTo(use.attachment)(held.attributes)) return undefined;
+    // An endpoint that a repair wrote again does not name the namespace.
+    const netns = netnsOf(view, held);
+    if (use.netns && netns && !sameNetns(use.netns, netns)) return undefined;
     return { ...held, entry: historyEntry(held, endMs(held, use, nowMs)) };
   }
   if (!use) return { ...held, isUnused: true };
@@ -103,7 +105,7 @@ function endMs({ attributes }: HeldAddress, { detachedAtMs }: AddressUse, nowMs:
 /** Endpoints of the attachment that still name the allocation, which has ended. */
 function endedEndpoints(view: View, { allocation, use }: AddressReturn): EvaluatedRelease['outdated'] {
   if (!use) return [];
-  const { attachment, netns } = use;
-  const named = outdatedEndpoints(view, { ...allocation, handleId: handleId(attachment), netns });
+  const { attachment } = use;
+  const named = outdatedEndpoints(view, { ...allocation, handleId: handleId(attachment) });
   return named.filter((endpoint) => sameAttachment(endpoint.attachment, attachment));
 }
