@@ -167,6 +167,20 @@ export const ALERTS: readonly Alert[] = [
     },
   },
   {
+    name: 'PodwireBindingsPending',
+    severity: 'warning',
+    for: '5m',
+    expression: 'max by (instance) (podwire_leases_unsettled_age_seconds) > 300',
+    summary: 'podwire-ipam does not know pods of {{ $labels.instance }} for {{ $value | humanizeDuration }}',
+    meaning:
+      'Pods start with leased addresses until these are used up. Addresses of deleted pods cannot be used by other pods.',
+    action: 'Check podwire-ipam and its datastore; the log of podwire-node has the reason.',
+    example: {
+      fires: one('podwire_leases_unsettled_age_seconds{instance="a"}', '0+60x60'),
+      silent: one('podwire_leases_unsettled_age_seconds{instance="a"}', '200x60'),
+    },
+  },
+  {
     name: 'PodwireSpoolPending',
     severity: 'warning',
     for: '10m',

@@ -152,6 +152,59 @@ export const NODE: DashboardDefinition = {
       ],
     },
     {
+      title: 'Leased addresses',
+      panels: [
+        {
+          title: 'Leases left',
+          description: 'Addresses that the next pods get without podwire-ipam. At 0, ADDs wait for podwire-ipam.',
+          kind: 'lines',
+          unit: 'short',
+          width: 12,
+          queries: [
+            {
+              expression: `min by (instance, family) (podwire_leases_available{${NODES}})`,
+              legend: '{{instance}} {{family}}',
+            },
+          ],
+        },
+        {
+          title: 'Addresses of ADDs by source',
+          description:
+            'node: a lease, or a repeated ADD. ipam: podwire-ipam allocated it, because the pod requests something (request), or the node had no lease (unavailable, exhausted).',
+          kind: 'stack',
+          unit: 'short',
+          width: 12,
+          queries: [
+            {
+              expression: `sum by (source, reason) (rate(podwire_plugin_addresses_total{${NODES}}[$__rate_interval]))`,
+              legend: '{{source}} {{reason}}',
+            },
+          ],
+        },
+        {
+          title: 'Bindings and returns to do',
+          description: 'Pods that podwire-ipam does not know yet, and deleted ones that it does not know to be gone.',
+          kind: 'lines',
+          unit: 'short',
+          width: 12,
+          queries: [
+            {
+              expression: `max by (instance, action) (podwire_leases_unsettled{${NODES}})`,
+              legend: '{{instance}} {{action}}',
+            },
+          ],
+        },
+        {
+          title: 'Time of a refill, p99',
+          description: 'From the request for further leases until the node has them.',
+          kind: 'lines',
+          unit: 's',
+          width: 12,
+          queries: [{ expression: percentile(0.99, 'podwire_leases_refill_duration_seconds', NODES), legend: 'p99' }],
+        },
+      ],
+    },
+    {
       title: 'Processes',
       panels: [
         {
