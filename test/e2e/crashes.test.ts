@@ -71,7 +71,7 @@ describe.each<ProcessName>(['ipam', 'node'])('SIGKILL of %s in the middle of 100
 });
 
 describe('a process that stays down', () => {
-  const stack = new Stack({ env: { ...POOL, ...SHORT_DEADLINES } });
+  const stack = new Stack({ env: { ...POOL, ...SHORT_DEADLINES, PODWIRE_NODE_LEASES_HIGH: '0' } });
   const pod = makePod('away');
   const call = (command: string) => callCni({ command, pod, socket: stack.sockets.node });
 

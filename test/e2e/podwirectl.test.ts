@@ -11,6 +11,7 @@ import { readRelease } from '@podwire/shared/runtime/process-release';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 
 import { COMMAND_DEPS } from '../support/command-deps.js';
+import { settled } from '../support/leftovers.js';
 import { callCni, makePod, NETWORK, removePod, type Pod } from '../support/pods.js';
 import { run } from '../support/programs.js';
 import { ROOT, SHIM } from '../support/root.js';
@@ -21,8 +22,11 @@ const MAIN = join(ROOT, 'services/ctl/dist/main.js');
 const CONFLIST = join(ROOT, 'plugin/conflist/10-podwire.conflist');
 
 const startedMs = Date.now();
-const stack = new Stack({ env: { PODWIRE_NODE_DEL_SERVICE_TIMEOUT_MS: '300' } });
+/** A few leases, which the test uses up; an ADD without a lease and without podwire-ipam waits for this long. */
+const LEASES = { PODWIRE_NODE_LEASES_LOW: '0', PODWIRE_NODE_LEASES_HIGH: '1', PODWIRE_NODE_ADD_TIMEOUT_MS: '10000' };
+const stack = new Stack({ env: { PODWIRE_NODE_DEL_SERVICE_TIMEOUT_MS: '300', ...LEASES } });
 const pod = makePod('ctl-web');
+const extraPods: Pod[] = [];
 
 /** The container runtime's directory of CNI programs. */
 const programs = join(stack.folder, 'bin');
@@ -30,12 +34,13 @@ const programs = join(stack.folder, 'bin');
 beforeAll(async () => {
   mkdirSync(programs);
   symlinkSync(SHIM, join(programs, 'podwire'));
+  symlinkSync(SHIM, join(programs, 'podwire-ipam'));
   symlinkSync('/usr/lib/cni/loopback', join(programs, 'loopback'));
   await stack.start();
 });
 afterAll(async () => {
   await stack.destroy();
-  removePod(pod);
+  for (const each of [pod, ...extraPods]) removePod(each);
 });
 
 interface Answer {
@@ -71,6 +76,26 @@ const nodeReady = () => podwirectl('node', 'ready', '--config', CONFLIST, '--bin
 
 const call = (command: string, target: Pod) => callCni({ command, pod: target, socket: stack.sockets.node });
 
+/** Addresses without an interface, for another project's plugin: the node keeps no record of the attachment. */
+const callIpamOnly = (command: string) =>
+  callCni({
+    command,
+    pod,
+    socket: stack.sockets.node,
+    program: join(programs, 'podwire-ipam'),
+    config: { name: 'ipam-only', type: 'ptp' },
+  });
+
+/** Adds pods without podwire-ipam until one is refused. @returns the refusal */
+async function useUpLeases(): Promise<Answer> {
+  for (;;) {
+    const extra = makePod(`ctl-extra-${extraPods.length}`);
+    extraPods.push(extra);
+    const answer = await call('ADD', extra);
+    if (answer.exitCode !== 0) return { ...answer, exitCode: answer.exitCode ?? -1 };
+  }
+}
+
 async function add(target: Pod): Promise<string> {
   const answer = await call('ADD', target);
   expect(answer, answer.stdout).toMatchObject({ exitCode: 0 });
@@ -98,6 +123,7 @@ test('shows the releases of all running processes', async () => {
 
 test('shows a pod, its history, and its pending release while IPAM is down', async () => {
   const address = await add(pod);
+  await settled(stack);
   const now = await podwirectl('who', address);
   expect(now, now.stderr).toMatchObject({ exitCode: 0 });
   expect(now.stdout).toMatch(/^Pod +default\/ctl-web$/m);
@@ -118,23 +144,30 @@ test('shows a pod, its history, and its pending release while IPAM is down', asy
   });
   expect(run('ip', '-n', pod.name, 'route')).toContain('default');
 
+  const ipamOnly = await callIpamOnly('ADD');
+  expect(ipamOnly, ipamOnly.stdout).toMatchObject({ exitCode: 0 });
   await stack.kill('ipam');
   expect(await call('DEL', pod)).toMatchObject({ exitCode: 0 });
+  expect(await callIpamOnly('DEL')).toMatchObject({ exitCode: 0 });
   const pending = await podwirectl('journal');
   expect(pending, pending.stderr).toMatchObject({ exitCode: 0, stdout: expect.stringContaining(pod.containerId) });
-  expect(pending.stdout).toContain(address);
+  expect(pending.stdout).toContain(JSON.parse(ipamOnly.stdout).ips[0].address.split('/')[0]);
   const releases = await podwirectl('version');
   expect([releases.exitCode, releases.stdout]).toEqual([5, expect.stringMatching(/^podwire-ipam +unreachable /m)]);
   expect(await podwirectl('get', 'ippools')).toMatchObject({ exitCode: 5, stderr: expect.stringContaining('--ipam') });
+  expect(await nodeReady()).toMatchObject({ exitCode: 0 });
+  expect(JSON.parse((await useUpLeases()).stdout)).toMatchObject({ code: 11 });
   const isReported = async () => (await nodeReady()).stdout.includes('podwire-ipam');
   await until(isReported, () => stack.log('node'));
 
   await stack.start('ipam');
+  for (const each of extraPods) expect(await call('DEL', each)).toMatchObject({ exitCode: 0 });
   await until(
     async () => (await podwirectl('journal', 'retry')).exitCode === 0,
     () => stack.log('node'),
   );
   expect(await podwirectl('journal')).toMatchObject({ exitCode: 0, stdout: 'pending releases: none\n' });
+  await settled(stack);
   const past = await podwirectl('who', address);
   expect(past).toMatchObject({ exitCode: 3 });
   expect(past.stdout).toMatch(/^State +free$/m);
@@ -150,7 +183,8 @@ test('shows a pod, its history, and its pending release while IPAM is down', asy
     encoding: 'utf8',
   });
   expect(pools).toMatchObject({ status: 0, stderr: '' });
-  expect(JSON.parse(pools.stdout)).toMatchObject([{ pool: { cidr: '10.65.0.0/16', utilization: { allocated: '0' } } }]);
+  // The gateway of the other project's plugin stays.
+  expect(JSON.parse(pools.stdout)).toMatchObject([{ pool: { cidr: '10.65.0.0/16', utilization: { allocated: '1' } } }]);
 }, 240_000);
 
 test('discards a release that host-local always refuses, after which GC succeeds', async () => {

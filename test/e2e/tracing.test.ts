@@ -1,5 +1,5 @@
 import { spawn, type ChildProcess } from 'node:child_process';
-import { existsSync, readFileSync } from 'node:fs';
+import { existsSync, readFileSync, symlinkSync } from 'node:fs';
 import { join } from 'node:path';
 import process from 'node:process';
 
@@ -7,8 +7,9 @@ import { ATTRIBUTES, SPANS, spanOf, type AttributeName } from '@podwire/shared/t
 import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
 import { z } from 'zod';
 
-import { callCni, makePod, NETWORK, removePod } from '../support/pods.js';
-import { ROOT } from '../support/root.js';
+import { settled } from '../support/leftovers.js';
+import { callCni, makePod, NETWORK, removePod, type CniCall, type Pod } from '../support/pods.js';
+import { ROOT, SHIM } from '../support/root.js';
 import { Stack, type ProcessName } from '../support/stack.js';
 
 const PROCESSES: readonly ProcessName[] = ['node', 'ipam'];
@@ -55,7 +56,7 @@ const stack = new Stack({
   },
 });
 const file = join(stack.folder, 'spans.json');
-const [pod, other] = [makePod('traced'), makePod('untraced')];
+const [pod, other, journaled] = [makePod('traced'), makePod('untraced'), makePod('journaled')];
 const logs = new Map<ProcessName, string>();
 let receiver: ChildProcess;
 let spans: readonly Span[] = [];
@@ -84,19 +85,31 @@ beforeAll(async () => {
   await stack.start();
   // Other changes would be committed together with the pod's addresses, in a span of either's trace.
   await vi.waitFor(() => expect(stack.log('node')).toContain('is registered with'), { timeout: 20_000 });
-  const call = (command: string, of = pod, env: Record<string, string> = { TRACEPARENT }, prevResult?: unknown) =>
-    callCni({ command, pod: of, socket: stack.sockets.node, env, config: { cniVersion: '1.1.0', prevResult } });
-  const { stdout } = await call('ADD');
-  expect(await call('CHECK', pod, { TRACEPARENT }, JSON.parse(stdout))).toMatchObject({ exitCode: 0 });
-  for (const command of ['STATUS', 'DEL', 'DEL']) await call(command);
+  const call = (command: string, of: Pod, config: object = {}, rest: Partial<CniCall> = {}) =>
+    callCni({ command, pod: of, socket: stack.sockets.node, config: { cniVersion: '1.1.0', ...config }, ...rest });
+  const traced = (command: string, config?: object) => call(command, pod, config, { env: { TRACEPARENT } });
+  // podwire-ipam allocates the address of a pod with a request.
+  const { stdout } = await traced('ADD', { ipam: { type: 'podwire-ipam', ipv4_pools: ['10.65.0.0/16'] } });
+  expect(await traced('CHECK', { prevResult: JSON.parse(stdout) })).toMatchObject({ exitCode: 0 });
+  for (const command of ['STATUS', 'DEL']) await traced(command);
+  await settled(stack);
+  // Without a record of the attachment.
+  await traced('DEL');
   // Without a trace of the runtime; the ADD fails in podwire-node, and is undone.
-  await call('ADD', { ...other, netns: '/run/netns/none' }, {});
-  await call('ADD', other, {});
+  await call('ADD', { ...other, netns: '/run/netns/none' });
+  await call('ADD', other);
+  const ipamOnly = join(stack.folder, 'podwire-ipam');
+  symlinkSync(SHIM, ipamOnly);
+  const callIpamOnly = (command: string) => call(command, journaled, { type: 'ptp' }, { program: ipamOnly });
+  await callIpamOnly('ADD');
   const isReceived = (name: string) => received().some((span) => span.service === 'podwire-ipam' && span.name === name);
-  await vi.waitFor(() => expect(isReceived('podwire.ipam.v1.AddressService/Release')).toBe(true), { timeout: 20_000 });
+  for (const name of ['AddressService/Release', 'LeaseService/BindAddresses'])
+    await vi.waitFor(() => expect(isReceived(`podwire.ipam.v1.${name}`)).toBe(true), { timeout: 20_000 });
   await stack.kill('ipam');
-  await call('DEL', other, {});
+  await call('DEL', other);
+  await callIpamOnly('DEL');
   await stack.start('ipam');
+  await settled(stack);
   const replayed = () => received().filter(({ name }) => name === 'podwire.plugin.replay');
   await vi.waitFor(() => expect(replayed().some(({ status }) => status.code !== STATUS_ERROR)).toBe(true), {
     timeout: 60_000,
@@ -109,7 +122,7 @@ beforeAll(async () => {
 afterAll(async () => {
   receiver.kill();
   await stack.destroy();
-  for (const each of [pod, other]) removePod(each);
+  for (const each of [pod, other, journaled]) removePod(each);
 });
 
 const ofTrace = (name: ProcessName) =>
@@ -122,8 +135,10 @@ const ofTrace = (name: ProcessName) =>
 const attributesOf = ({ attributes }: Span) =>
   Object.fromEntries(attributes.map(({ key, value }) => [key, Object.values(value)[0]]));
 
-const addOf = (of: { readonly containerId: string }) =>
-  spans.filter((span) => span.name === 'CNI ADD' && attributesOf(span)['container.id'] === of.containerId);
+const commandsOf = (name: string, { containerId }: Pod) =>
+  spans.filter((span) => span.name === name && attributesOf(span)['container.id'] === containerId);
+
+const addOf = (of: Pod) => commandsOf('CNI ADD', of);
 
 describe('one trace from the runtime to the datastore and the kernel', () => {
   test.each<[ProcessName, readonly string[]]>([
@@ -192,15 +207,29 @@ describe('one trace from the runtime to the datastore and the kernel', () => {
 });
 
 describe('a trace that begins here', () => {
-  test('begins with a shim, a received request or a replayed release, and never with a background check', () => {
+  test('begins with a shim, a received request, a replayed release, a binding or a return, and never with a background check', () => {
     const roots = spans.filter(({ parentSpanId = '' }) => parentSpanId === '');
-    expect(new Set(roots.map(({ name }) => name))).toEqual(new Set(['podwire.shim', 'podwire.plugin.replay']));
+    expect(new Set(roots.map(({ name }) => name))).toEqual(
+      new Set(['podwire.shim', 'podwire.plugin.replay', 'podwire.leases.bind', 'podwire.leases.return']),
+    );
+  });
+
+  test.each([
+    ['podwire.leases.bind', 'CNI ADD', 'BindAddresses', () => [addOf(other).at(-1)!.traceId]],
+    ['podwire.leases.return', 'CNI DEL', 'ReturnAddresses', () => [TRACE_ID, commandsOf('CNI DEL', other)[0]!.traceId]],
+  ])('%s links to the %s that caused it, and contains the call of %s', (name, _, method, traceIds) => {
+    const background = spans.filter((span) => span.name === name);
+    expect(new Set(background.flatMap(({ links }) => links.map(({ traceId }) => traceId)))).toEqual(
+      new Set(traceIds()),
+    );
+    for (const { spanId } of background) {
+      const calls = spans.filter((span) => span.parentSpanId === spanId);
+      expect(calls.map((span) => span.name)).toEqual([`podwire.ipam.v1.LeaseService/${method}`]);
+    }
   });
 
   test('of a replayed release links to the command that left it', () => {
-    const del = spans.find(
-      (span) => span.name === 'CNI DEL' && attributesOf(span)['container.id'] === other.containerId,
-    );
+    const [del] = commandsOf('CNI DEL', journaled);
     const replays = spans.filter(({ name }) => name === 'podwire.plugin.replay');
     expect(replays.length).toBeGreaterThan(0);
     for (const { links } of replays) expect(links).toMatchObject([{ traceId: del!.traceId }]);

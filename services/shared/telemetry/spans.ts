@@ -19,6 +19,7 @@ export const ATTRIBUTES = {
   'podwire.result': { type: 'string', about: 'success, or the name of a failure' },
   'podwire.addresses': { type: 'string[]', about: 'addresses of the attachment' },
   'podwire.attachment': { type: 'string', about: 'network/container/interface' },
+  'podwire.attachments': { type: 'int', about: 'number of attachments that a call binds or returns' },
   'podwire.spooled': { type: 'boolean', about: 'true: a DEL that the shim wrote to disk while no process listened' },
   'error.type': { type: 'string', about: 'name of the failure' },
   'rpc.system.name': { type: 'string', about: 'grpc' },
@@ -66,6 +67,14 @@ export const SPANS: Readonly<Record<string, SpanEntry>> = {
   'podwire.plugin.replay': {
     kind: 'INTERNAL',
     about: 'root: another attempt of a pending release; links to the command that left it',
+  },
+  'podwire.leases.bind': {
+    kind: 'INTERNAL',
+    about: 'root: podwire-ipam records the addresses of pods; links to the commands that added them',
+  },
+  'podwire.leases.return': {
+    kind: 'INTERNAL',
+    about: 'root: podwire-ipam frees the addresses of deleted pods; links to the commands that deleted them',
   },
   'podwire.ipam.lane_wait': { kind: 'INTERNAL', about: 'wait for the transaction before, of the same node' },
   'podwire.store.commit': {

@@ -101,6 +101,8 @@ describe('a trace begins', () => {
   test.each([
     ['with the shim', 'podwire.shim', SpanKind.INTERNAL],
     ['with a replayed release', 'podwire.plugin.replay', SpanKind.INTERNAL],
+    ['with a binding of leases', 'podwire.leases.bind', SpanKind.INTERNAL],
+    ['with a return of addresses', 'podwire.leases.return', SpanKind.INTERNAL],
     ['with a received request', 'podwire.ipam.v1.AddressService/Allocate', SpanKind.SERVER],
   ])('%s', (_, name, kind) => {
     const span = tracer().startSpan(name, { kind }, ROOT_CONTEXT);

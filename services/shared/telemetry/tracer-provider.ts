@@ -17,12 +17,17 @@ import { wallClockNs } from '../runtime/wall-clock.js';
 const NS_PER_SECOND = 1_000_000_000n;
 
 /** Spans with which a trace may begin, besides those of received requests. */
-const ROOTS: ReadonlySet<string> = new Set(['podwire.shim', 'podwire.plugin.replay']);
+const ROOTS: ReadonlySet<string> = new Set([
+  'podwire.shim',
+  'podwire.plugin.replay',
+  'podwire.leases.bind',
+  'podwire.leases.return',
+]);
 
 /**
  * The SDK's provider, with two rules of Podwire:
- * - A trace begins with a command, a request or a replayed release. Background checks begin none: their spans would be as
- *   many as those of pods.
+ * - A trace begins with a command, a request, a replayed release, or the binding or return of addresses. Background checks
+ *   begin none: their spans would be as many as those of pods.
  * - Spans start and end with microseconds. The SDK takes the start from the time of day in whole milliseconds, so that in
  *   traces of 10 ms children would begin before what preceded them.
  */

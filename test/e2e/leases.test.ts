@@ -1,0 +1,233 @@
+import { readdirSync, rmSync } from 'node:fs';
+import { join } from 'node:path';
+
+import { afterEach, describe, expect, test } from 'vitest';
+
+import { allocations, attachedPods, auditFindings, settled } from '../support/leftovers.js';
+import { callCni, makePod, NETWORK, removePod, type CniAnswer, type Pod } from '../support/pods.js';
+import { bufCurl, pings, rpc } from '../support/programs.js';
+import { Stack } from '../support/stack.js';
+
+/** Addresses that podwire-node gives to pods before podwire-ipam knows the pods. */
+
+/** Without podwire-ipam and without leases, an ADD waits for this long. */
+const SHORT_DEADLINES = { PODWIRE_NODE_ADD_TIMEOUT_MS: '3000', PODWIRE_NODE_CLEAN_UP_TIMEOUT_MS: '2000' };
+
+interface Holder {
+  readonly handle: string;
+  readonly address: string;
+}
+
+let node: LeasingNode | undefined;
+
+afterEach(async () => {
+  await node?.destroy();
+  node = undefined;
+});
+
+/** A node, and the pods that were made for it. */
+class LeasingNode {
+  readonly stack: Stack;
+  readonly #pods: Pod[] = [];
+
+  constructor(env: Readonly<Record<string, string>> = {}) {
+    this.stack = new Stack({ env });
+  }
+
+  call(command: string, pod: Pod): Promise<CniAnswer> {
+    return callCni({ command, pod, socket: this.stack.sockets.node });
+  }
+
+  pods(name: string, count: number): Pod[] {
+    const made = Array.from({ length: count }, (_, index) => makePod(`${name}-${index}`));
+    this.#pods.push(...made);
+    return made;
+  }
+
+  async add(pod: Pod): Promise<Holder> {
+    const answer = await this.call('ADD', pod);
+    expect(answer, answer.stdout + this.stack.log('node')).toMatchObject({ exitCode: 0 });
+    return holderOf(pod, answer);
+  }
+
+  addAll(pods: readonly Pod[]): Promise<Holder[]> {
+    return Promise.all(pods.map((pod) => this.add(pod)));
+  }
+
+  /** Adds pods, one after another, until one is refused. */
+  async addUntilRefused(name: string): Promise<{ readonly added: [Pod, Holder][]; readonly refusal: CniAnswer }> {
+    const added: [Pod, Holder][] = [];
+    for (;;) {
+      const [pod] = this.pods(`${name}-${added.length}`, 1);
+      const answer = await this.call('ADD', pod!);
+      if (answer.exitCode !== 0) return { added, refusal: answer };
+      added.push([pod!, holderOf(pod!, answer)]);
+    }
+  }
+
+  async del(pod: Pod): Promise<void> {
+    expect(await this.call('DEL', pod)).toEqual({ exitCode: 0, stdout: '', stderr: '' });
+  }
+
+  /** Checks that podwire-ipam has exactly these pods, that they answer, and that an audit finds nothing. */
+  async expectExactly(holders: readonly Holder[]): Promise<void> {
+    const { stack } = this;
+    const allocated = (await allocations(stack)).map(({ handleId, address }) => ({ handle: handleId, address }));
+    const sorted = (list: readonly Holder[]) => list.toSorted((a, b) => (a.handle < b.handle ? -1 : 1));
+    expect(sorted(allocated)).toEqual(sorted(holders));
+    const { endpoints = [] } = this.#ask('EndpointService/ListEndpoints');
+    const ofEndpoints = endpoints.flatMap(({ attachment: { network, containerId }, addresses }) =>
+      addresses.map(({ address }) => ({ handle: `${network}.${containerId}`, address: address.split('/')[0]! })),
+    );
+    expect(sorted(ofEndpoints)).toEqual(sorted(holders));
+    const { handles = [] } = this.#ask('HandleService/ListHandles');
+    const ofPods = handles.map(({ handleId }) => handleId).filter((id) => id !== 'podwire-lease.node-1');
+    expect(ofPods.toSorted()).toEqual(holders.map(({ handle }) => handle).toSorted());
+    expect((await attachedPods(stack)).map(({ attachment }) => `${NETWORK}.${attachment!.containerId}`).sort()).toEqual(
+      holders.map(({ handle }) => handle).sort(),
+    );
+    expect(await auditFindings(stack)).toEqual([]);
+    for (const { address } of holders) expect(pings(address, stack.netnsPath), address).toBe(true);
+  }
+
+  async destroy(): Promise<void> {
+    await this.stack.destroy();
+    this.#pods.forEach(removePod);
+  }
+
+  #ask(method: string): Listing {
+    return JSON.parse(JSON.stringify(rpc(this.stack.sockets.ipam, `podwire.ipam.v1.${method}`, { pageSize: 1000 })));
+  }
+}
+
+interface Listing {
+  readonly endpoints?: readonly {
+    readonly attachment: { readonly network: string; readonly containerId: string };
+    readonly addresses: readonly { readonly address: string }[];
+  }[];
+  readonly handles?: readonly { readonly handleId: string }[];
+}
+
+function holderOf({ containerId }: Pod, { stdout }: CniAnswer): Holder {
+  const { ips }: { readonly ips: readonly { readonly address: string }[] } = JSON.parse(stdout);
+  return { handle: `${NETWORK}.${containerId}`, address: ips[0]!.address.split('/')[0]! };
+}
+
+function expectDistinct(holders: readonly Holder[]): void {
+  expect(new Set(holders.map(({ address }) => address)).size).toBe(holders.length);
+}
+
+test('without podwire-ipam, pods come until the leases are used up, and go; then IPAM has the living ones', async () => {
+  node = new LeasingNode(SHORT_DEADLINES);
+  const { stack } = node;
+  await stack.start();
+  const [first] = node.pods('lease-first', 1);
+  const firstHolder = await node.add(first!);
+  await settled(stack);
+  await stack.kill('ipam');
+  const { added, refusal } = await node.addUntilRefused('lease-down');
+  // The low mark: a refill begins when so many are left.
+  expect(added.length).toBeGreaterThanOrEqual(4);
+  const error: { readonly code: number; readonly msg: string; readonly details?: string } = JSON.parse(refusal.stdout);
+  expect(error.code).toBe(11);
+  expect(`${error.msg} ${error.details}`).toMatch(/podwire-ipam.*no leased address is left/s);
+  const [[deletedPod] = [], ...living] = added;
+  for (const pod of [first!, deletedPod!]) await node.del(pod);
+  const holders = living.map(([, holder]) => holder);
+  expectDistinct([firstHolder, ...added.map(([, holder]) => holder)]);
+  await stack.start('ipam');
+  await node.expectExactly(holders);
+  for (const [pod] of living) await node.del(pod);
+  await node.expectExactly([]);
+}, 240_000);
+
+test('a podwire-node that is killed right after its answers binds all, and gives no address twice', async () => {
+  node = new LeasingNode();
+  const { stack } = node;
+  await stack.start();
+  const before = await node.addAll(node.pods('lease-kill', 10));
+  await stack.kill('node');
+  await stack.start('node');
+  const after = await node.addAll(node.pods('lease-next', 10));
+  await stack.kill('node');
+  await stack.start('node');
+  expectDistinct([...before, ...after]);
+  await node.expectExactly([...before, ...after]);
+}, 240_000);
+
+test('with its records emptied by hand, the next process keeps the addresses of pods, and gives others', async () => {
+  node = new LeasingNode();
+  const { stack } = node;
+  await stack.start();
+  const boundPods = node.pods('lease-bound', 3);
+  const bound = await node.addAll(boundPods);
+  await settled(stack);
+  await stack.kill('ipam');
+  const unboundPods = node.pods('lease-unbound', 3);
+  const unbound = await node.addAll(unboundPods);
+  await stack.kill('node');
+  for (const name of readdirSync(stack.recordsDirectory)) rmSync(join(stack.recordsDirectory, name));
+  await stack.start();
+  const others = await node.addAll(node.pods('lease-other', 20));
+  const holders = [...bound, ...unbound, ...others];
+  expectDistinct(holders);
+  await expect.poll(async () => (await allocations(node!.stack)).length, { timeout: 60_000 }).toBe(holders.length);
+  await node.expectExactly(holders);
+  for (const pod of [...boundPods, ...unboundPods]) await node.del(pod);
+  await expect.poll(async () => (await allocations(node!.stack)).length, { timeout: 60_000 }).toBe(others.length);
+  await node.expectExactly(others);
+}, 240_000);
+
+describe.each([26, 29])('of a pool of 64 addresses in blocks of /%i', (blockSize) => {
+  test('another node gets every address that no pod has, although a node holds leases', async () => {
+    node = new LeasingNode({
+      ...SHORT_DEADLINES,
+      PODWIRE_IPAM_DEFAULT_POOL_CIDR: '10.65.0.0/26',
+      PODWIRE_IPAM_DEFAULT_POOL_BLOCK_SIZE: String(blockSize),
+    });
+    const { stack } = node;
+    await stack.start();
+    const own = node.pods(`lease-scarce-${blockSize}`, 2);
+    const holders = await node.addAll(own);
+    await settled(stack);
+    const allocate = (index: number) => {
+      const attachment = { network: 'net', containerId: `other-${index}`, interfaceName: 'eth0' };
+      const request = JSON.stringify({ attachment, nodeName: 'node-2' });
+      return bufCurl(stack.sockets.ipam, '-d', request, 'http://localhost/podwire.ipam.v1.AddressService/Allocate');
+    };
+    for (let index = 0; index < 64 - own.length; index++) {
+      const startMs = Date.now();
+      const answer = allocate(index);
+      expect(answer.ok, `${index}: ${answer.text}`).toBe(true);
+      expect(Date.now() - startMs).toBeLessThan(10_000);
+    }
+    expect(stack.log('node')).toContain('recalls the leased addresses');
+    expect(allocate(64)).toMatchObject({ ok: false, text: expect.stringContaining('10.65.0.0/26') });
+    const held = await allocations(stack);
+    expectDistinct(held.map(({ address, handleId }) => ({ address, handle: handleId })));
+    expect(held).toHaveLength(64);
+    for (const { address, handle } of holders)
+      expect(held).toContainEqual(expect.objectContaining({ address, handleId: handle }));
+    const [late] = node.pods(`lease-late-${blockSize}`, 1);
+    expect(JSON.parse((await node.call('ADD', late!)).stdout)).toMatchObject({ code: 11 });
+    await node.del(own[0]!);
+    await settled(stack);
+    await node.add(late!);
+  }, 240_000);
+});
+
+test('without leases, podwire-ipam has the pod before the answer, and no node holds a lease', async () => {
+  node = new LeasingNode({ ...SHORT_DEADLINES, PODWIRE_NODE_LEASES_HIGH: '0' });
+  const { stack } = node;
+  await stack.start();
+  for (const pod of node.pods('lease-off', 3)) {
+    const { handle, address } = await node.add(pod);
+    const listed = JSON.stringify(rpc(stack.sockets.ipam, 'podwire.ipam.v1.BlockService/ListBlocks'));
+    expect(listed).toContain(`"address":"${address}","handleId":"${handle}"`);
+    expect(listed).not.toContain('podwire-lease');
+  }
+  await stack.kill('ipam');
+  const [refused] = node.pods('lease-off-down', 1);
+  const { exitCode, stdout } = await node.call('ADD', refused!);
+  expect([exitCode, JSON.parse(stdout)]).toEqual([1, expect.objectContaining({ code: 11 })]);
+}, 120_000);
