@@ -42,10 +42,13 @@ const untilEnded = (command: 'ADD' | 'DEL') =>
     () => `the ${command} does not end`,
   );
 
+/** A request: podwire-ipam allocates the addresses of such pods within the ADD. */
+const ASKING = { annotations: { 'cni.projectcalico.org/hwAddr': '02:00:00:00:00:07' } };
+
 /** A pod whose ADD has reached a frozen process. */
 async function beginning(name: string, at: ProcessName) {
   const letGo = freeze(at);
-  const outcome = node.run(name).catch(String);
+  const outcome = node.run(name, ASKING).catch(String);
   await untilBegun('ADD');
   return { letGo, outcome };
 }
@@ -76,7 +79,7 @@ describe.each(['ipam', 'node'] as const)('containerd killed while an ADD waits f
 
 test('kubelet drops a pod while its ADD waits for IPAM', async () => {
   const letGo = freeze('ipam');
-  const config = node.containerd.pod('given-up');
+  const config = node.containerd.pod('given-up', ASKING);
   const outcome = node.containerd.cri.run(config, 1000).catch(String);
   expect(await outcome).toMatch(/DEADLINE_EXCEEDED|Deadline/);
   letGo();
