@@ -17,7 +17,7 @@ const MAX_LEASES_COUNT = 256;
 const FAMILY: Readonly<Record<Family, IpFamily>> = { 4: IpFamily.IP_FAMILY_IPV4, 6: IpFamily.IP_FAMILY_IPV6 };
 
 interface LeaseBookOptions {
-  readonly peer: Peer;
+  readonly peer: Pick<Peer, 'call' | 'description'>;
   readonly clock: Clock;
   readonly nodeName: string;
   readonly bootId: string;
@@ -73,7 +73,7 @@ export function ipamLeaseBook({ peer, clock, nodeName, bootId }: LeaseBookOption
 
     async returnLeases(leases, signal) {
       const returns = leases.map(({ address, sequenceNumber }): AddressReturn => {
-        return { allocation: { address, sequenceNumber }, detachTime: undefined };
+        return { allocation: { address, sequenceNumber }, attachTime: undefined, detachTime: undefined };
       });
       await giveBack(returns, signal);
     },
@@ -96,7 +96,8 @@ function bindingOf(record: AttachmentRecord): AddressBinding {
 }
 
 function returnsOf(record: AttachmentRecord): AddressReturn[] {
-  const { network, allocation, updatedAtMs } = record;
-  const rest = { attachment: network.attachment, netns: netnsOf(record), detachTime: new Date(updatedAtMs) };
+  const { network, allocation, createdAtMs, updatedAtMs } = record;
+  const times = { attachTime: new Date(createdAtMs), detachTime: new Date(updatedAtMs) };
+  const rest = { attachment: network.attachment, netns: netnsOf(record), ...times };
   return (allocation?.addresses ?? []).map((address) => ({ allocation: address, ...rest }));
 }

@@ -3,6 +3,7 @@ import { hostPrefix } from '@podwire/shared/net/prefix';
 import { describe, expect, test } from 'vitest';
 
 import { allocate } from '../addresses/allocate.js';
+import { getAddress } from '../addresses/addresses.js';
 import { release } from '../addresses/release.js';
 import { inconsistencies } from '../engine/testing/consistency.js';
 import { encodeRecord, serialize } from '../records/json/registry.js';
@@ -24,6 +25,7 @@ import { leaseAddresses, type Lease } from './leases.js';
 import { continueReturn } from './returns.js';
 
 const ATTACHED_MS = NOW_MS + 2000;
+const BOUND_MS = NOW_MS + 3000;
 
 const dualStack = (...rest: readonly RecordValue[]) =>
   new TestView([
@@ -61,7 +63,7 @@ function binding(id: string, leases: readonly Lease[], rest: Partial<Binding> = 
 }
 
 function bind(view: TestView, bound: Binding, nodeName = 'n1') {
-  const outcome = view.apply(bindAddresses(view, { nodeName, binding: bound }));
+  const outcome = view.apply(bindAddresses(view, { nodeName, binding: bound, nowMs: BOUND_MS }));
   expect(inconsistencies(view, NOW_MS)).toEqual([]);
   return outcome;
 }
@@ -99,6 +101,18 @@ describe('a lease that is bound', () => {
     allocated.apply(allocate(allocated, { request: asked, nowMs: ATTACHED_MS }));
     expect(stored(leased)).toEqual(stored(allocated));
     expect(leased.history).toEqual([]);
+  });
+
+  test.each([
+    ['before its lease', NOW_MS - 3_600_000, NOW_MS],
+    ['in the future', NOW_MS + 3_600_000, BOUND_MS],
+  ])('never begins %s, whatever the clock of its node says', (_, attachedAtMs, sinceMs) => {
+    const view = dualStack();
+    const [first] = lease(view);
+    const { endpoint } = bind(view, binding('c1', [first!], { attachedAtMs }));
+    expect(endpoint.createTimeMs).toBe(Math.floor(sinceMs / 1000) * 1000);
+    const holder = getAddress(view, first!.address, BOUND_MS).state;
+    expect(holder).toMatchObject({ sinceMs });
   });
 
   test('keeps its sequence number, and leaves the other leases', () => {
@@ -149,7 +163,11 @@ describe('a lease that is bound', () => {
 
   test('loses to a release of the attachment that is under way', () => {
     const view = dualStack();
-    const { changes } = bindAddresses(view, { nodeName: 'n1', binding: binding('c1', lease(view, 1)) });
+    const { changes } = bindAddresses(view, {
+      nodeName: 'n1',
+      binding: binding('c1', lease(view, 1)),
+      nowMs: BOUND_MS,
+    });
     expect(changes).toContainEqual({ type: 'expectUnreleased', handleId: 'net.c1' });
   });
 });

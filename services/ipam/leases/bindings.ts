@@ -13,7 +13,7 @@ import {
   heldAddressesOf,
   requireHandleReadable,
 } from '../blocks/holding.js';
-import { belongsTo, type NetnsIdentity, type PodIdentity } from '../records/attributes.js';
+import { allocatedAtMs, belongsTo, type NetnsIdentity, type PodIdentity } from '../records/attributes.js';
 import { replaceAttributes, type HeldAddress } from '../records/block.js';
 import { endpointKey, makeEndpoint, type Endpoint } from '../records/endpoint.js';
 import { isLeaseOf, leaseHandle } from '../records/lease.js';
@@ -32,13 +32,14 @@ export interface Binding {
   readonly netns: NetnsIdentity | undefined;
   /** All addresses of the attachment, at least one, at most one of each family. */
   readonly addresses: readonly AllocationName[];
-  /** When the node gave the addresses to the attachment, in epoch milliseconds. */
+  /** When the node gave the addresses to the attachment, in epoch milliseconds by the node's clock. */
   readonly attachedAtMs: number;
 }
 
 interface BindingInput {
   readonly nodeName: string;
   readonly binding: Binding;
+  readonly nowMs: number;
 }
 
 /** The result of a binding. */
@@ -54,8 +55,8 @@ export interface Bound {
  * @throws Failure ALLOCATION_MISMATCH when an address is not the lease, or the attachment has another of its family;
  * STORE_CORRUPT when a block, or the attachment's handle or a block that it names, cannot be read
  */
-export function bindAddresses(view: View, { nodeName, binding }: BindingInput): Decision<Bound> {
-  const { attachment, addresses, attachedAtMs } = binding;
+export function bindAddresses(view: View, { nodeName, binding, nowMs }: BindingInput): Decision<Bound> {
+  const { attachment, addresses } = binding;
   const id = handleId(attachment);
   requireHandleReadable(view, id);
   const held = heldAddressesOf(view, attachment);
@@ -68,9 +69,10 @@ export function bindAddresses(view: View, { nodeName, binding }: BindingInput): 
   const pod = known ? known.pod : binding.pod;
   const netns = binding.netns ?? known?.netns;
   const leases = named.filter(({ attributes }) => isLeaseOf(nodeName)(attributes));
-  const attributes = attributesFor({ attachment, nodeName, pod }, attachedAtMs);
+  const sinceMs = beginMs(leases, binding.attachedAtMs, nowMs);
+  const attributes = attributesFor({ attachment, nodeName, pod }, sinceMs);
   const blocks = leases.map(({ block, ordinal }) => replaceAttributes(block, ordinal, attributes));
-  const base = known ?? makeEndpoint({ attachment, nodeName, pod, netns, createdAtMs: attachedAtMs }, []);
+  const base = known ?? makeEndpoint({ attachment, nodeName, pod, netns, createdAtMs: sinceMs }, []);
   const added = leases.map((lease) => endpointAddress(view, lease));
   const endpoint = { ...base, netns, addresses: [...base.addresses, ...added] };
   const changes: Change[] = [
@@ -85,6 +87,12 @@ export function bindAddresses(view: View, { nodeName, binding }: BindingInput): 
     ...(known ? refreshEndpoint(view, known, endpoint, held) : [takeOverKey(view, endpointKey(endpoint), endpoint)]),
   ];
   return { changes, outcome: { endpoint, added: added.map(({ address }) => address) } };
+}
+
+/** The node's clock may differ: a tenure begins neither before the lease, when others had the address, nor in the future. */
+export function beginMs(leases: readonly HeldAddress[], attachedAtMs: number, nowMs: number): number {
+  const leasedAtMs = leases.map(({ attributes }) => allocatedAtMs(attributes) ?? 0);
+  return Math.min(Math.max(attachedAtMs, ...leasedAtMs), nowMs);
 }
 
 interface Holders {

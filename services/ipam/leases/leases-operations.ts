@@ -11,6 +11,7 @@ import type { Events } from '../engine/events.js';
 import { nodeLane, unknownNodes, type IpamOptions } from '../engine/updates/operation.js';
 import type { Endpoint } from '../records/endpoint.js';
 import { bindAddresses, type Binding, type Bound } from './bindings.js';
+import type { View } from '../records/view.js';
 import { leaseAddresses, type Lease, type LeaseRequest, type LeaseStep } from './leases.js';
 import { continueReturn, type AddressReturn } from './returns.js';
 
@@ -143,10 +144,11 @@ export class Leases {
   }
 
   async #bindOne(nodeName: string, binding: Binding, signal: AbortSignal): Promise<BindingResult> {
-    const { updates } = this.#options;
+    const { updates, clock } = this.#options;
     const lane = nodeLane(nodeName);
+    const decide = (view: View) => bindAddresses(view, { nodeName, binding, nowMs: clock.nowMs() });
     try {
-      const bound = await updates.update(lane, (view) => bindAddresses(view, { nodeName, binding }), { signal });
+      const bound = await updates.update(lane, decide, { signal });
       this.#events.bound(bound);
       return { ok: true, endpoint: bound.endpoint };
     } catch (error) {

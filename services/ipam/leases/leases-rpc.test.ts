@@ -1,3 +1,5 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+
 import {
   AddressReleaseResult,
   AddressServiceService,
@@ -26,7 +28,6 @@ const served = servedForEachTest();
 const BOOT = '11111111-1111-4111-8111-111111111111';
 const NODE = 'node-1';
 const ATTACHED = new Date('2026-08-22T06:33:25.250Z');
-const DETACHED = new Date('2026-08-22T06:34:00.500Z');
 
 const lease = (rest: Partial<LeaseAddressesRequest> = {}) => {
   const usual = { nodeName: NODE, bootId: BOOT, family: IpFamily.IP_FAMILY_IPV4, count: 4 };
@@ -46,6 +47,12 @@ const giveBack = (returns: readonly Partial<AddressReturn>[], nodeName = NODE) =
   return served.caller.peer.call(LeaseServiceService.returnAddresses, message, clientLimits());
 };
 
+/** A time on the clock that all share, later than what happened before. */
+const laterTime = async (): Promise<Date> => {
+  await sleep(5);
+  return new Date();
+};
+
 const nameOf = ({ address, sequenceNumber }: LeasedAddress) => ({ address, sequenceNumber });
 
 const stateOf = async (address: string): Promise<AddressState> =>
@@ -60,10 +67,12 @@ describe('an address', () => {
     expect(addresses).toHaveLength(4);
     expect(addresses[0]).toMatchObject({ poolName: 'default', outdated: false });
     const [first, second] = addresses.map(nameOf);
+    const attachTime = await laterTime();
     const pod = { namespace: 'default', name: 'web', uid: 'u' };
     const netns = { bootId: BOOT, inode: 7n };
+    await laterTime();
     const { results } = await bind([
-      { attachment: attachment('c1'), pod, netns, addresses: [first!] },
+      { attachment: attachment('c1'), pod, netns, addresses: [first!], attachTime },
       { attachment: attachment('c2'), addresses: [{ ...second!, sequenceNumber: 5n }] },
     ]);
     expect(results[0]).toMatchObject({
@@ -75,8 +84,10 @@ describe('an address', () => {
     expect(results[1]!.refusal).toContain(second!.address);
     expect((await lease({ count: 0 })).addresses.map(nameOf)).toEqual(addresses.slice(1).map(nameOf));
 
+    const detachTime = await laterTime();
+    await laterTime();
     const returned = await giveBack([
-      { allocation: first!, attachment: attachment('c1'), netns, detachTime: DETACHED },
+      { allocation: first!, attachment: attachment('c1'), netns, detachTime },
       { allocation: second! },
       { allocation: { address: '10.65.0.200', sequenceNumber: 1n } },
     ]);
@@ -90,7 +101,7 @@ describe('an address', () => {
     const subject = { $case: 'address', value: first!.address } as const;
     const asked = { subject, from: undefined, until: undefined, pageSize: 0, pageToken: '' };
     const { tenures } = await served.caller.peer.call(HistoryServiceService.getAddressHistory, asked, clientLimits());
-    expect(tenures).toMatchObject([{ handleId: 'net.c1', allocateTime: ATTACHED, releaseTime: DETACHED }]);
+    expect(tenures).toMatchObject([{ handleId: 'net.c1', allocateTime: attachTime, releaseTime: detachTime }]);
   });
 
   test('is leased to one node only', async () => {

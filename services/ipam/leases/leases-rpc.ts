@@ -157,7 +157,8 @@ function readReturn(message: ReturnMessage, checks: Checks): AddressReturn {
   const attachment = readAttachment(message.attachment, checks);
   const netns = message.netns && readNetns('netns', message.netns, checks);
   if (!message.detachTime) checks.check('detach_time', 'is missing');
-  return { allocation, use: { attachment, netns, detachedAtMs: message.detachTime?.getTime() ?? 0 } };
+  const detachedAtMs = message.detachTime?.getTime() ?? 0;
+  return { allocation, use: { attachment, netns, attachedAtMs: message.attachTime?.getTime(), detachedAtMs } };
 }
 
 function checkCount(field: string, messages: readonly unknown[], checks: Checks): void {

@@ -11,6 +11,7 @@ import { collectCooledBlock } from '../blocks/release-changes.js';
 import { inconsistencies } from '../engine/testing/consistency.js';
 import { continueNodeRelease } from '../nodes/deletion.js';
 import { attributesAt } from '../records/block.js';
+import type { HistoryEntry } from '../records/history.js';
 import { address, countedHandles, storedHandles } from '../testing/allocations.js';
 import { attachment, config, NOW_MS, nodeRecord, poolRecord, prefix, request } from '../testing/records.js';
 import { TestView } from '../testing/test-view.js';
@@ -78,8 +79,15 @@ const operation = fc.oneof(
   fc.record({ type: fc.constant('end node' as const), node: nodes }),
   fc.record({ type: fc.constant('collect' as const) }),
   { weight: 2, arbitrary: fc.record({ type: fc.constant('wait' as const), seconds: fc.constantFrom(1, 29, 31) }) },
+  fc.record({ type: fc.constant('set clocks' as const), aheadSeconds: fc.constantFrom(-3600, -2, 0, 2, 3600) }),
 );
 type Operation = typeof operation extends fc.Arbitrary<infer Value> ? Value : never;
+
+interface End {
+  readonly id: string | undefined;
+  readonly cools: boolean;
+  readonly endedMs?: number;
+}
 
 class World {
   readonly held = new Map<string, Holding>();
@@ -91,6 +99,8 @@ class World {
   readonly view: TestView;
   readonly cooldownSeconds: number;
   nowMs = NOW_MS;
+  /** The clocks of the nodes, which bindings and returns name, against the clock of IPAM. */
+  aheadMs = 0;
   bursts = 0;
 
   constructor(cooldownSeconds: number) {
@@ -145,6 +155,9 @@ class World {
         break;
       case 'wait':
         this.nowMs += asked.seconds * 1000;
+        break;
+      case 'set clocks':
+        this.aheadMs = asked.aheadSeconds * 1000;
     }
   }
 
@@ -163,15 +176,19 @@ class World {
     this.known.unshift({ text, node: holding.node, sequenceNumber: holding.sequenceNumber });
   }
 
-  end(text: string, id: string | undefined, cools: boolean): void {
-    const { sequenceNumber, sinceMs } = this.held.get(text)!;
+  /** @param endedMs - by the clock of the node */
+  end(text: string, { id, cools, endedMs = this.nowMs }: End): void {
+    const { sequenceNumber, id: boundId, sinceMs: heldSinceMs } = this.held.get(text)!;
+    // A return that has overtaken the binding says when the attachment got the address.
+    const sinceMs = boundId === id ? heldSinceMs : Math.min(Math.max(endedMs - 500, heldSinceMs), this.nowMs);
+    const untilMs = Math.max(Math.min(endedMs, this.nowMs), sinceMs);
     this.held.delete(text);
     if (cools && this.cooldownSeconds > 0) this.cooling.set(text, this.nowMs);
-    if (id !== undefined) this.past.push(`${text} net.${id} ${sequenceNumber} ${sinceMs} ${this.nowMs}`);
+    if (id !== undefined) this.past.push(`${text} net.${id} ${sequenceNumber} ${sinceMs} ${untilMs}`);
   }
 
   endAll(isMeant: (holding: Holding) => boolean, cools: boolean): void {
-    for (const [text, holding] of [...this.held]) if (isMeant(holding)) this.end(text, holding.id, cools);
+    for (const [text, holding] of [...this.held]) if (isMeant(holding)) this.end(text, { id: holding.id, cools });
   }
 
   leasesOf(node: string): string[] {
@@ -235,19 +252,21 @@ class World {
     const isLease = isSame && holding.id === undefined && holding.node === nodeName;
     const isBound = isSame && holding.id === id && holding.node === nodeName;
     const hasOther = [...this.held].some(([other, each]) => each.id === id && other !== text);
+    const attachedAtMs = this.nowMs + this.aheadMs - 500;
     const before = view.snapshot();
     const binding = {
       attachment: attachment(id),
       pod: { namespace: 'default', name: `pod-${id}`, uid: '' },
       netns: undefined,
       addresses: [{ address: address(text), sequenceNumber }],
-      attachedAtMs: this.nowMs - 500,
+      attachedAtMs,
     };
     try {
-      const { endpoint } = view.apply(bindAddresses(view, { nodeName, binding }));
+      const { endpoint } = view.apply(bindAddresses(view, { nodeName, binding, nowMs: this.nowMs }));
       expect([isLease || isBound, hasOther]).toEqual([true, false]);
       expect(endpoint.addresses).toMatchObject([{ address: address(text), sequenceNumber }]);
-      if (isLease) this.held.set(text, { ...holding, id, sinceMs: this.nowMs - 500 });
+      const sinceMs = Math.min(Math.max(attachedAtMs, holding?.sinceMs ?? 0), this.nowMs);
+      if (isLease) this.held.set(text, { ...holding, id, sinceMs });
     } catch (failure) {
       if (!(failure instanceof Failure)) throw failure;
       expect(failure.code).toBe('ALLOCATION_MISMATCH');
@@ -266,6 +285,7 @@ class World {
     const nodeName = as ?? unique[0]?.node;
     if (nodeName === undefined) return;
     const { view, nowMs } = this;
+    const endedMs = nowMs + this.aheadMs;
     const expected = unique.map(({ text, sequenceNumber, id }) => {
       const holding = this.held.get(text);
       if (!holding) return 'notAllocated';
@@ -275,12 +295,15 @@ class World {
     });
     const returns = unique.map(({ text, sequenceNumber, id }) => ({
       allocation: { address: address(text), sequenceNumber },
-      use: id === undefined ? undefined : { attachment: attachment(id), netns: undefined, detachedAtMs: nowMs },
+      use:
+        id === undefined
+          ? undefined
+          : { attachment: attachment(id), netns: undefined, attachedAtMs: endedMs - 500, detachedAtMs: endedMs },
     }));
     const { results } = view.apply(continueReturn(view, { nodeName, returns, nowMs }));
     expect(results.map(({ state }) => state)).toEqual(expected);
     unique.forEach(({ text, id }, index) => {
-      if (expected[index] === 'released') this.end(text, id, id !== undefined);
+      if (expected[index] === 'released') this.end(text, { id, cools: id !== undefined, endedMs });
     });
   }
 
@@ -328,7 +351,7 @@ class World {
         use: undefined,
       }));
       view.apply(continueReturn(view, { nodeName, returns, nowMs }));
-      for (const text of leases) this.end(text, undefined, false);
+      for (const text of leases) this.end(text, { id: undefined, cools: false });
     }
   }
 
@@ -375,6 +398,17 @@ class World {
         `${formatPrefix(each).split('/')[0]} ${handleId} ${sequenceNumber} ${allocatedAtMs} ${releasedAtMs}`,
     );
     expect(past.sort()).toEqual([...this.past].sort());
+    expectDistinctTimes(view.history);
+  }
+}
+
+/** At any moment an address had one holder. */
+function expectDistinctTimes(history: readonly HistoryEntry[]): void {
+  const latest = new Map<string, number>();
+  for (const { address: each, allocatedAtMs = 0, releasedAtMs } of history) {
+    expect(allocatedAtMs).toBeLessThanOrEqual(releasedAtMs);
+    expect(allocatedAtMs).toBeGreaterThanOrEqual(latest.get(formatPrefix(each)) ?? 0);
+    latest.set(formatPrefix(each), releasedAtMs);
   }
 }
 

@@ -40,12 +40,13 @@ function bind(view: TestView, id: string, lease: Lease): void {
     addresses: [nameOf(lease)],
     attachedAtMs: ATTACHED_MS,
   };
-  view.apply(bindAddresses(view, { nodeName: 'n1', binding: bound }));
+  view.apply(bindAddresses(view, { nodeName: 'n1', binding: bound, nowMs: DETACHED_MS }));
 }
 
 const use = (id: string, rest: Partial<NonNullable<AddressReturn['use']>> = {}) => ({
   attachment: attachment(id),
   netns: undefined,
+  attachedAtMs: ATTACHED_MS,
   detachedAtMs: DETACHED_MS,
   ...rest,
 });
@@ -78,11 +79,22 @@ describe('an unbound lease', () => {
       {
         handleId: 'net.c1',
         owner: { node: 'n1', network: 'net', interface: 'eth0' },
-        allocatedAtMs: NOW_MS,
+        allocatedAtMs: ATTACHED_MS,
         releasedAtMs: DETACHED_MS,
         sequenceNumber: first!.sequenceNumber,
       },
     ]);
+  });
+
+  test.each([
+    ['before its lease', { attachedAtMs: NOW_MS - 3_600_000 }, [NOW_MS, DETACHED_MS]],
+    ['at a time that the node does not name', { attachedAtMs: undefined }, [NOW_MS, DETACHED_MS]],
+    ['in the future', { attachedAtMs: LATER_MS + 3_600_000 }, [LATER_MS, LATER_MS]],
+    ['after its end', { attachedAtMs: DETACHED_MS + 1000 }, [DETACHED_MS + 1000, DETACHED_MS + 1000]],
+  ])('that a pod had from a moment %s has possible times in the history', (_, times, [allocatedAtMs, releasedAtMs]) => {
+    const { view, leases } = world();
+    giveBack(view, [{ allocation: nameOf(leases[0]!), use: use('c1', times) }]);
+    expect(view.history).toMatchObject([{ allocatedAtMs, releasedAtMs }]);
   });
 
   test('of another node stays', () => {

@@ -18,7 +18,7 @@ import { sameNetns } from '../records/endpoint.js';
 import { historyEntry } from '../records/history.js';
 import { isLeaseOf } from '../records/lease.js';
 import type { Decision, View } from '../records/view.js';
-import type { AllocationName } from './bindings.js';
+import { beginMs, type AllocationName } from './bindings.js';
 
 /** An address that a node gives back. */
 export interface AddressReturn {
@@ -32,6 +32,8 @@ interface AddressUse {
   readonly attachment: Attachment;
   /** The network namespace that had the address; undefined for any. */
   readonly netns: NetnsIdentity | undefined;
+  /** When the attachment got the address, in epoch milliseconds by the node's clock; undefined: when it was leased. */
+  readonly attachedAtMs: number | undefined;
   /** When the attachment gave the address up, in epoch milliseconds by the node's clock. */
   readonly detachedAtMs: number;
 }
@@ -91,10 +93,11 @@ function endingOf(
     return { ...held, entry: historyEntry(held, endMs(held, use, nowMs)) };
   }
   if (!use) return { ...held, isUnused: true };
-  // When the attachment got the address is not known: not before the lease began.
-  const sinceMs = allocatedAtMs(held.attributes) ?? use.detachedAtMs;
+  // The return has overtaken the binding.
+  const sinceMs = beginMs([held], use.attachedAtMs ?? 0, nowMs);
   const attributes = attributesFor({ attachment: use.attachment, nodeName, pod: undefined }, sinceMs);
-  return { ...held, entry: historyEntry({ ...held, attributes }, endMs(held, use, nowMs)) };
+  const used = { ...held, attributes };
+  return { ...held, entry: historyEntry(used, endMs(used, use, nowMs)) };
 }
 
 /** The node's clock may differ: a tenure ends neither before it began, nor in the future. */

@@ -128,7 +128,8 @@ export const bind = (id: string, ordinal: number): Operation =>
 /** @param id - the attachment that had it, bound or not */
 export const giveBack = (ordinal: number, id?: string): Operation =>
   operation(`return lease ${ordinal}${id === undefined ? '' : ` of ${id}`}`, async (ipam) => {
-    const use = id === undefined ? undefined : { attachment: attachment(id), netns: undefined, detachedAtMs: NOW_MS };
+    const times = { attachedAtMs: NOW_MS, detachedAtMs: NOW_MS };
+    const use = id === undefined ? undefined : { attachment: attachment(id), netns: undefined, ...times };
     const results = await ipam.leases.giveBack('n1', [{ allocation: leaseAt(ordinal), use }], forever);
     return results.map(({ state }) => state).join();
   });

@@ -85,7 +85,10 @@ export interface AddressBinding {
     | undefined;
   /** The leases: all addresses of the attachment, at most one of each family, in the order of the endpoint. */
   addresses: AllocationName[];
-  /** When the node gave the addresses to the attachment. History and endpoint record this time. */
+  /**
+   * When the node gave the addresses to the attachment, by its clock. History and endpoint record this time; if it is
+   * before the lease or in the future, as the clock is wrong, they record the nearest time that is possible.
+   */
   attachTime: Date | undefined;
 }
 
@@ -147,10 +150,18 @@ export interface AddressReturn {
     | NetnsIdentity
     | undefined;
   /**
-   * When the attachment gave the address up. History records this time, within the tenure and not in the future. Only
-   * with an attachment.
+   * When the attachment gave the address up, by the node's clock. Only with an attachment. History records this time, or
+   * the nearest one that is possible: not before the begin, nor in the future. The cool-down begins when the address is
+   * freed.
    */
-  detachTime: Date | undefined;
+  detachTime:
+    | Date
+    | undefined;
+  /**
+   * When the attachment got the address, as in the binding, which this return may have overtaken. Not set: it had the
+   * address since it was leased.
+   */
+  attachTime: Date | undefined;
 }
 
 /** ReturnAddressesResponse has one result for each return, in the same order. */
@@ -863,7 +874,13 @@ export const ReturnAddressesRequest: MessageFns<ReturnAddressesRequest> = {
 };
 
 function createBaseAddressReturn(): AddressReturn {
-  return { allocation: undefined, attachment: undefined, netns: undefined, detachTime: undefined };
+  return {
+    allocation: undefined,
+    attachment: undefined,
+    netns: undefined,
+    detachTime: undefined,
+    attachTime: undefined,
+  };
 }
 
 export const AddressReturn: MessageFns<AddressReturn> = {
@@ -879,6 +896,9 @@ export const AddressReturn: MessageFns<AddressReturn> = {
     }
     if (message.detachTime !== undefined) {
       Timestamp.encode(toTimestamp(message.detachTime), writer.uint32(34).fork()).join();
+    }
+    if (message.attachTime !== undefined) {
+      Timestamp.encode(toTimestamp(message.attachTime), writer.uint32(42).fork()).join();
     }
     return writer;
   },
@@ -928,6 +948,14 @@ export const AddressReturn: MessageFns<AddressReturn> = {
             message.detachTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
             continue;
           }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.attachTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -955,6 +983,7 @@ export const AddressReturn: MessageFns<AddressReturn> = {
       ? NetnsIdentity.fromPartial(object.netns)
       : undefined;
     message.detachTime = object.detachTime ?? undefined;
+    message.attachTime = object.attachTime ?? undefined;
     return message;
   },
 };
