@@ -3,20 +3,18 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-import { countHeld, inconsistencies, heldByHandle } from '@podwire/ipam/engine/testing/consistency';
+import { countHeld, inconsistencies } from '@podwire/ipam/engine/testing/consistency';
 import { EtcdServer } from '@podwire/ipam/engine/testing/etcd-server';
-import { RecordKeys } from '@podwire/ipam/records/json/keys';
-import { decodeRecord } from '@podwire/ipam/records/json/registry';
-import { TestView } from '@podwire/ipam/testing/test-view';
-import { AuditRequest, AuditServiceService } from '@podwire/proto/podwire/ipam/v1/maintenance';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 
 import { FlakyProxy } from '../support/flaky-proxy.js';
 import { Callers } from './callers.js';
 import { breakEverything } from './faults.js';
+import { LeasingNodes } from './leasing-nodes.js';
 import { History } from './model.js';
 import { seededRandom } from './random.js';
 import { Replica } from './replica.js';
+import { boundIn, findings, leasesIn, linesOf, storedIn } from './stored.js';
 
 const REPLICAS = 3;
 const CALLERS = 200;
@@ -24,6 +22,9 @@ const CALLERS = 200;
 const ROUNDS = Number(process.env.HISTORY_ROUNDS ?? 1);
 /** The minimum of successful allocations for a meaningful run. */
 const ALLOCATIONS = 600;
+/** Nodes with leases beside the callers, and the minimum of pods that they add from them. */
+const LEASING_NODES = 3;
+const ADDS = 60;
 const START_TIMEOUT_MS = 60_000;
 
 /** One replica's clock is hours behind, one's ahead: no invariant may depend on it. */
@@ -70,33 +71,34 @@ describe(`hundreds of callers of three replicas under faults (HISTORY_SEED=${see
 
   test('no address is held twice, and in the end exactly the acknowledged addresses are allocated', async () => {
     const callers = new Callers({ replicas, history, nodesCount: 12, random });
-    const running = callers.run(CALLERS);
+    const leasing = new LeasingNodes({ count: LEASING_NODES, folder, replicas, history, random });
+    const running = Promise.all([callers.run(CALLERS), leasing.run()]);
+    const count = (outcome: string): number => history.outcomes.get(outcome) ?? 0;
     const breaking = async (): Promise<void> => {
       for (let round = 0; round < ROUNDS; round++) await breakEverything({ etcd, replicas, proxies, random });
       // Without faults every caller continues, however few calls succeeded before.
-      await until(() => (history.outcomes.get('allocated') ?? 0) >= ALLOCATIONS);
+      await until(() => count('allocated') >= ALLOCATIONS && count('added with a lease') >= ADDS);
       callers.stop();
+      leasing.stop();
     };
     await Promise.all([breaking(), running]);
+    await leasing.settle();
+    leasing.kill();
 
     const outcomes = Object.fromEntries(history.outcomes);
     expect(history.violations()).toEqual([]);
     expect(failedAllocations(outcomes)).toBeGreaterThan(0);
+    expect(count('node killed')).toBeGreaterThan(0);
 
     const view = storedIn(etcd);
     expect(inconsistencies(view, Date.now())).toEqual([]);
-    const held = new Map([...history.held].map(([containerId, address]) => [`net.${containerId}`, address]));
-    expect(sorted(heldByHandle(view))).toEqual(sorted(held));
-    expect(countHeld(view)).toBe(held.size);
+    expect(boundIn(view)).toEqual(linesOf(history.held));
+    const leases = leasing.nodes.flatMap((node) => node.leases);
+    expect(leasesIn(view)).toEqual(leases.sort());
+    expect(countHeld(view)).toBe(history.held.size + leases.length);
     for (const replica of replicas) expect(await findings(replica), replica.name).toEqual([]);
   }, 300_000);
 });
-
-async function findings({ peer }: Replica): Promise<string[]> {
-  const request = { ...AuditRequest.create(), pageSize: 1000 };
-  const answer = await peer.call(AuditServiceService.audit, request, { deadlineMs: Date.now() + 30_000 });
-  return answer.findings.map(({ explanation }) => explanation);
-}
 
 async function until(condition: () => boolean): Promise<void> {
   while (!condition()) await sleep(100);
@@ -105,19 +107,4 @@ async function until(condition: () => boolean): Promise<void> {
 function failedAllocations(outcomes: Readonly<Record<string, number>>): number {
   const failed = Object.entries(outcomes).filter(([outcome]) => outcome.startsWith('allocate: '));
   return failed.reduce((sum, [, count]) => sum + count, 0);
-}
-
-function storedIn(etcd: EtcdServer): TestView {
-  const keys = new RecordKeys('/calico');
-  const view = new TestView();
-  for (const [key, value] of etcd.dump(keys.root)) {
-    const name = keys.parse(key);
-    const record = name && decodeRecord(key, name, Buffer.from(value)).record;
-    if (record) view.put(record);
-  }
-  return view;
-}
-
-function sorted(map: ReadonlyMap<string, string>): string[] {
-  return [...map].map(([handle, address]) => `${handle} ${address}`).sort();
 }

@@ -46,4 +46,21 @@ describe('a history', () => {
     history.allocated('a', '10.0.0.2', 3);
     expect(history.violations()).toEqual(['a held 10.0.0.1 and was then given 10.0.0.2']);
   });
+
+  it('reports an address that is given again within its cool-down, unless no container had it', () => {
+    const history = new History();
+    history.allocated('a', '10.0.0.1', 1);
+    history.unused('a', 2);
+    history.allocated('b', '10.0.0.1', 3);
+    history.releasing('b', 4);
+    history.allocated('c', '10.0.0.1', 14);
+    history.unused('c', 15);
+    history.allocated('d', '10.0.0.1', 16);
+    expect(history.violations(10)).toEqual([]);
+    expect(history.violations(11)).toEqual(['c was given 10.0.0.1 10 ms after b']);
+    expect(history.violations(13)).toEqual([
+      'c was given 10.0.0.1 10 ms after b',
+      'd was given 10.0.0.1 12 ms after b',
+    ]);
+  });
 });

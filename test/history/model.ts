@@ -1,7 +1,8 @@
 /**
  * Observations of callers, and the invariants on them. A caller knows that it holds an address from the answer of its Allocate to
  * the sending of its Release; an unknown outcome (a call that failed may have been executed) it resolves like a container
- * runtime does, by releasing until that succeeds.
+ * runtime does, by releasing until that succeeds. A node that has leases holds an address for a pod from the moment it takes the
+ * lease to the pod's DEL.
  */
 
 /** One acknowledged allocation, from the caller's point of view. Times are of one monotonic clock, in milliseconds. */
@@ -11,6 +12,8 @@ export interface Hold {
   readonly acknowledgedMs: number;
   /** When its release was sent; undefined while it is held. */
   releaseSentMs: number | undefined;
+  /** Whether no container ever had the address, so that it need not cool down. */
+  isUnused: boolean;
 }
 
 /** The records of one caller after another. */
@@ -27,7 +30,7 @@ export class History {
         this.#violations.push(`${attachment} held ${known.address} and was then given ${address}`);
       return;
     }
-    const hold = { attachment, address, acknowledgedMs: atMs, releaseSentMs: undefined };
+    const hold = { attachment, address, acknowledgedMs: atMs, releaseSentMs: undefined, isUnused: false };
     this.holds.push(hold);
     this.#current.set(attachment, hold);
   }
@@ -36,6 +39,13 @@ export class History {
     const hold = this.#current.get(attachment);
     if (hold) hold.releaseSentMs = atMs;
     this.#current.delete(attachment);
+  }
+
+  /** The holder's container never came to have the address. */
+  unused(attachment: string, atMs: number): void {
+    const hold = this.#current.get(attachment);
+    if (hold) hold.isUnused = true;
+    this.releasing(attachment, atMs);
   }
 
   /** Counts the outcomes of calls, so that a run without faults, or without successes, is noticed. */
@@ -48,10 +58,27 @@ export class History {
     return new Map([...this.#current].map(([attachment, { address }]) => [attachment, address]));
   }
 
-  /** Every pair of callers that held one address at the same time, and every other contradiction. */
-  violations(): string[] {
-    return [...this.#violations, ...overlaps(this.holds)];
+  /**
+   * Every pair of callers that held one address at the same time, or within its cool-down, and every other contradiction.
+   * @param cooldownMs - the least time from a release to the next allocation
+   */
+  violations(cooldownMs = 0): string[] {
+    return [...this.#violations, ...overlaps(this.holds), ...earlyReuses(this.holds, cooldownMs)];
   }
+}
+
+function earlyReuses(holds: readonly Hold[], cooldownMs: number): string[] {
+  const latest = new Map<string, Hold>();
+  return holds
+    .toSorted((a, b) => a.acknowledgedMs - b.acknowledgedMs)
+    .flatMap((hold) => {
+      const earlier = latest.get(hold.address);
+      if (!hold.isUnused) latest.set(hold.address, hold);
+      const pauseMs = earlier ? hold.acknowledgedMs - endOf(earlier) : cooldownMs;
+      return pauseMs >= 0 && pauseMs < cooldownMs
+        ? [`${hold.attachment} was given ${hold.address} ${Math.round(pauseMs)} ms after ${earlier?.attachment}`]
+        : [];
+    });
 }
 
 function overlaps(holds: readonly Hold[]): string[] {
