@@ -17,11 +17,12 @@ const optionalPath = z.union([z.literal(''), path], 'must be an absolute path wi
 export const BIRD_SETTINGS = {
   routing: {
     variable: 'PODWIRE_ROUTING',
-    schema: oneOf(['native', 'bird']),
+    schema: oneOf(['native', 'bird', 'none']),
     default: 'native',
     about:
       'Program that routes to blocks of pools without encapsulation: native (the dataplane, between nodes of one subnet) or bird ' +
-      '(BIRD 2, from BGP). The dataplane always programs tunnels and their routes.',
+      '(BIRD 2, from BGP); the dataplane programs tunnels and their routes. none: no tunnels and no routes to blocks, where ' +
+      'another plugin connects the pods, such as bridge.',
   },
   birdPeersFile: {
     variable: 'PODWIRE_BIRD_PEERS_FILE',
@@ -75,7 +76,7 @@ type BirdConfig = SettingValues<typeof BIRD_SETTINGS>;
  * @throws Failure INVALID_SETTINGS that lists every fault of the file
  */
 export async function readPeerPlan({ routing, birdPeersFile }: BirdConfig): Promise<PeerPlan | undefined> {
-  if (routing === 'native') return undefined;
+  if (routing !== 'bird') return undefined;
   if (birdPeersFile === '') return FULL_MESH;
   return readPeersFile(birdPeersFile, (at) => readFile(at, 'utf8'));
 }

@@ -65,7 +65,7 @@ export class NodePlan {
   }
 
   follow(view: ClusterView, change: ClusterChange): void {
-    this.#view = view;
+    this.#view = this.#routing === 'none' ? withoutBlocks(view) : view;
     this.#self = view.cluster.nodes.get(view.self) ?? this.#self;
     this.#pending = this.#pending ? joinChanges(this.#pending, change) : change;
   }
@@ -120,4 +120,9 @@ export function isDrift(step: NodeStep, { before, reading: { effects }, plan }: 
   const destination = step.type === 'route-delete' || 'route' in step ? step.route.destination : '';
   if (plan.changedRoutes.has(destination)) return false;
   return effects ? effects.drifted.has(destination) : isRouteAsWanted(destination, plan.wanted, before);
+}
+
+/** A view that wants no routes and no tunnels. */
+function withoutBlocks({ self, cluster: { nodes } }: ClusterView): ClusterView {
+  return { self, cluster: { nodes, pools: new Map(), blocks: new Map() } };
 }

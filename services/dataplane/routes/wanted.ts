@@ -82,7 +82,7 @@ export interface WantedNode {
 }
 
 /** Programs routes to the blocks of pools without encapsulation: this dataplane, or BIRD from BGP. */
-export type RoutingMode = 'native' | 'bird';
+export type RoutingMode = 'native' | 'bird' | 'none';
 
 /** The inputs of routes besides the cluster: this node's interfaces, kernel and settings. */
 export interface NodeFacts {
