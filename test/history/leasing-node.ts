@@ -140,6 +140,15 @@ export class LeasingNode {
     await Promise.all(Array.from({ length: count }, () => this.#live()));
   }
 
+  /** Adds a pod that stays. */
+  async addLasting(): Promise<void> {
+    for (;;) {
+      const id = this.#nextId();
+      if (await this.#add(id)) return;
+      await this.#del(id);
+    }
+  }
+
   stop(): void {
     this.#isStopping = true;
   }
@@ -178,10 +187,14 @@ export class LeasingNode {
     return this.#process;
   }
 
+  #nextId(): string {
+    return `${this.name}-${this.#serial++}`;
+  }
+
   async #live(): Promise<void> {
     const { random } = this.#options;
     while (!this.#isStopping) {
-      const id = `${this.name}-${this.#serial++}`;
+      const id = this.#nextId();
       if (!(await this.#add(id))) await this.#del(id);
       else if (random() < 0.97) {
         await sleep(random() * 200);

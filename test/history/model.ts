@@ -53,6 +53,11 @@ export class History {
     this.outcomes.set(outcome, (this.outcomes.get(outcome) ?? 0) + 1);
   }
 
+  /** How often an address was given that someone had before. */
+  get reusesCount(): number {
+    return this.holds.length - new Set(this.holds.map(({ address }) => address)).size;
+  }
+
   /** The allocations that are held at the end, by attachment. */
   get held(): ReadonlyMap<string, string> {
     return new Map([...this.#current].map(([attachment, { address }]) => [attachment, address]));

@@ -73,6 +73,15 @@ export class Replica {
     await this.#end('SIGKILL');
   }
 
+  /** Lets the process stand still, as on a machine without a free processor. */
+  pause(): void {
+    this.#child?.kill('SIGSTOP');
+  }
+
+  resume(): void {
+    this.#child?.kill('SIGCONT');
+  }
+
   /** Stops the process as an operator does, and closes its client. */
   async stop(): Promise<void> {
     await this.#end('SIGTERM');

@@ -1,0 +1,127 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+
+import { inconsistencies } from '@podwire/ipam/engine/testing/consistency';
+import type { TestView } from '@podwire/ipam/testing/test-view';
+import { AddressServiceService, AllocateRequest } from '@podwire/proto/podwire/ipam/v1/address';
+import { ConfigServiceService, UpdateConfigRequest } from '@podwire/proto/podwire/ipam/v1/config';
+import { HistoryServiceService } from '@podwire/proto/podwire/ipam/v1/history';
+import { Failure } from '@podwire/shared/failure/failure';
+import { expect } from 'vitest';
+
+import { until } from '../support/until.js';
+import { Callers } from './callers.js';
+import { LeasingNodes } from './leasing-nodes.js';
+import { History } from './model.js';
+import type { Replica } from './replica.js';
+import { boundIn, findings, leasesIn, linesOf } from './stored.js';
+
+/**
+ * Callers and nodes with leases on one small pool with a cool-down, under faults; then a caller that uses up the pool, and gets what
+ * the nodes only lease.
+ */
+
+const CALLERS = 12;
+const LEASING_NODES = 4;
+
+/** The pool of the replicas. */
+export const POOL = '10.66.0.0/24';
+const POOL_ADDRESSES = Array.from({ length: 256 }, (_, index) => `10.66.${index >> 8}.${index & 255}`);
+
+const COOLDOWN_SECONDS = 3;
+
+/** A release is stamped in whole seconds. */
+const LEAST_COOLDOWN_MS = (COOLDOWN_SECONDS - 1) * 1000;
+
+/** The minimum of pods that get leased addresses, and of addresses that are given again. */
+const ADDS = 100;
+const REUSES = 100;
+
+/** Latest end of a run, in milliseconds. */
+const RUN_MS = 60_000;
+
+interface LeaseHistoryOptions {
+  readonly replicas: readonly Replica[];
+  readonly folder: string;
+  readonly random: () => number;
+  /** Breaks and repairs things for a while. */
+  readonly breakThings: () => Promise<void>;
+  /** Reads what the datastore has. */
+  readonly stored: () => Promise<TestView>;
+}
+
+export async function runLeaseHistory(options: LeaseHistoryOptions): Promise<void> {
+  const { replicas, folder, random, breakThings, stored } = options;
+  const [first] = replicas;
+  if (!first) throw new Error('no replica');
+  const config = UpdateConfigRequest.fromPartial({ cooldownSeconds: COOLDOWN_SECONDS });
+  await first.peer.call(ConfigServiceService.updateConfig, config, limits());
+  const history = new History();
+  const callers = new Callers({ replicas, history, nodesCount: 4, random });
+  const leasing = new LeasingNodes({ count: LEASING_NODES, folder, replicas, history, random });
+  const running = Promise.all([callers.run(CALLERS), leasing.run()]);
+  const endMs = Date.now() + RUN_MS;
+  await breakThings();
+  const adds = (): number => history.outcomes.get('added with a lease') ?? 0;
+  while ((adds() < ADDS || history.reusesCount < REUSES) && Date.now() < endMs) await sleep(100);
+  callers.stop();
+  leasing.stop();
+  await running;
+  await leasing.settle();
+
+  expect(adds()).toBeGreaterThanOrEqual(ADDS);
+  expect(history.reusesCount).toBeGreaterThanOrEqual(REUSES);
+  expect(history.violations(LEAST_COOLDOWN_MS)).toEqual([]);
+  expect(history.held.size).toBeLessThan(POOL_ADDRESSES.length);
+  await sleep((COOLDOWN_SECONDS + 1) * 1000);
+  for (const node of leasing.nodes) await node.addLasting();
+  await until(
+    () => leasing.nodes.every((node) => node.leases.length > 0 && node.isSettled),
+    () => 'the nodes get no leases',
+  );
+  await useUp(first, history);
+  expect(history.violations(LEAST_COOLDOWN_MS)).toEqual([]);
+  expect([...history.held.values()].sort()).toEqual(POOL_ADDRESSES.map((each) => `${each}/32`).sort());
+  leasing.kill();
+  for (const replica of replicas) expect(await findings(replica), replica.name).toEqual([]);
+  await expectDistinctTenures(first);
+
+  const view = await stored();
+  expect(inconsistencies(view, Date.now())).toEqual([]);
+  expect(boundIn(view)).toEqual(linesOf(history.held));
+  expect(leasesIn(view)).toEqual([]);
+}
+
+/** Allocates until the pool is exhausted. Each allocation succeeds at once, also those that need a leased address. */
+async function useUp({ peer }: Replica, history: History): Promise<void> {
+  for (let count = 0; ; count++) {
+    const containerId = `last-${count}`;
+    const attachment = { network: 'net', containerId, interfaceName: 'eth0' };
+    const request = AllocateRequest.fromPartial({ attachment, nodeName: 'node-0' });
+    try {
+      const { endpoint } = await peer.call(AddressServiceService.allocate, request, limits());
+      history.allocated(containerId, endpoint?.addresses[0]?.address ?? '', performance.now());
+    } catch (error) {
+      if (error instanceof Failure && error.code === 'POOLS_EXHAUSTED') return;
+      throw error;
+    }
+  }
+}
+
+/** At any moment an address had one holder, by the times of podwire-ipam's history. */
+async function expectDistinctTenures({ peer }: Replica): Promise<void> {
+  for (const address of POOL_ADDRESSES) {
+    const subject = { $case: 'address', value: address } as const;
+    const asked = { subject, from: undefined, until: undefined, pageSize: 1000, pageToken: '' };
+    const { tenures } = await peer.call(HistoryServiceService.getAddressHistory, asked, limits());
+    const times = tenures
+      .toSorted((a, b) => Number(a.sequenceNumber - b.sequenceNumber))
+      .flatMap(({ allocateTime, releaseTime }) => [allocateTime, releaseTime].map((time) => time?.getTime()));
+    const known = times.filter((time) => time !== undefined);
+    expect(known.at(-1), address).toBeLessThanOrEqual(Date.now());
+    expect(known, address).toEqual(known.toSorted((a, b) => a - b));
+  }
+}
+
+function limits() {
+  return { deadlineMs: Date.now() + 20_000 };
+}
