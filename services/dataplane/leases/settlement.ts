@@ -12,8 +12,12 @@ import type { LeaseBook, Unsettled } from './lease.js';
 import type { LeaseEvents } from './lease-events.js';
 import type { LeaseStock } from './lease-stock.js';
 
-/** Pods that start together are settled together. */
-const COALESCE_MS = 10;
+/** Pods that start together are settled together: so long a run waits for further ones, in milliseconds. */
+const COALESCE_MS = 20;
+/** The same while pods come and go, so that one transaction carries many. */
+const BUSY_COALESCE_MS = 100;
+/** Pods come and go if the last run ended within this time, in milliseconds. */
+const BUSY_MS = 500;
 
 const BACKOFF: BackoffBounds = { baseMs: 100, maxMs: 15_000 };
 
@@ -24,7 +28,7 @@ const TIMEOUT_MS = 10_000;
 const MAX_COUNT = 256;
 
 /** Pause before refused bindings, and returns whose block podwire-ipam cannot read, are tried again, in milliseconds. */
-const REFUSED_PAUSE_MS = 60_000;
+const REFUSED_PAUSE_MS = 10_000;
 
 interface SettlementOptions {
   readonly registry: Pick<AttachmentRegistry, 'all' | 'get' | 'setBound' | 'remove'>;
@@ -47,6 +51,8 @@ export class Settlement {
   readonly #causes = new Map<string, SpanContext>();
   /** Attachments that wait for {@link REFUSED_PAUSE_MS}, with the reason and the end of the pause. */
   readonly #refused = new Map<string, { readonly reason: string; readonly untilMs: number }>();
+  /** End of the last run, by the monotonic clock. */
+  #settledAtMs = Number.NEGATIVE_INFINITY;
   /** Called after each run. */
   #waiting: (() => void)[] = [];
 
@@ -76,7 +82,8 @@ export class Settlement {
     const key = formatAttachment(network.attachment);
     if (cause) this.#causes.set(key, cause);
     this.#refused.delete(key);
-    this.#queue.request('settle', COALESCE_MS);
+    const isBusy = this.#options.clock.monotonicMs() - this.#settledAtMs < BUSY_MS;
+    this.#queue.request('settle', isBusy ? BUSY_COALESCE_MS : COALESCE_MS);
   }
 
   /**
@@ -126,6 +133,7 @@ export class Settlement {
     try {
       return await this.#settle(signal);
     } finally {
+      this.#settledAtMs = this.#options.clock.monotonicMs();
       for (const resolve of waiting) resolve();
     }
   }
