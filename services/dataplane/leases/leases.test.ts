@@ -100,6 +100,25 @@ async function turns(): Promise<void> {
 const leaseCount = (pool: MemoryPool) =>
   [...pool.holdings.values()].filter(({ attachment }) => attachment === undefined).length;
 
+test('an ADD that is still wiring is not bound: it may fail, and give its lease back', async () => {
+  const { take, registry, add, pass, holder, leases } = await scene();
+  const pending = take('wiring');
+  await turns();
+  const [lease] = (await pending).leases ?? [];
+  const { address = '', sequenceNumber = 0n } = lease ?? {};
+  const network = { ...podNetwork('wiring'), addresses: [parseAddress(address)!] };
+  const allocation = { addresses: [{ address, sequenceNumber }], nodeName: 'node-1', pod: undefined, isBound: false };
+  await registry.record(network, IDENTITY, allocation);
+  const other = await add('other');
+  await pass(1000);
+  expect(holder(other)).toContain('other');
+  expect(holder(address)).toBeUndefined();
+  await registry.remove(network.attachment);
+  leases.giveBack([lease!]);
+  await pass(1000);
+  expect(holder(address)).toBeUndefined();
+});
+
 describe('take', () => {
   test('the first pod waits for its lease; the next ones find theirs', async () => {
     const { add, pool, pass } = await scene();

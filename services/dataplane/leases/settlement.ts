@@ -47,6 +47,11 @@ interface SettlementOptions {
 export class Settlement {
   readonly #options: SettlementOptions;
   readonly #queue: WorkQueue<'settle'>;
+  /**
+   * Attachments with a complete wire. A record without one is of an ADD that may fail and give its leases back: a binding that is
+   * under way would reach them later.
+   */
+  readonly #wired = new Set<string>();
   /** The spans that caused the work, by attachment. */
   readonly #causes = new Map<string, SpanContext>();
   /** Attachments that wait for {@link REFUSED_PAUSE_MS}, with the reason and the end of the pause. */
@@ -73,6 +78,7 @@ export class Settlement {
 
   /** Settles what the previous process left. Call once. */
   start(): void {
+    for (const { network } of this.#options.registry.all()) this.#wired.add(formatAttachment(network.attachment));
     if (this.#pending().length > 0) this.#queue.request('settle');
   }
 
@@ -81,6 +87,7 @@ export class Settlement {
     const cause = trace.getActiveSpan()?.spanContext();
     const key = formatAttachment(network.attachment);
     if (cause) this.#causes.set(key, cause);
+    this.#wired.add(key);
     this.#refused.delete(key);
     const isBusy = this.#options.clock.monotonicMs() - this.#settledAtMs < BUSY_MS;
     this.#queue.request('settle', isBusy ? BUSY_COALESCE_MS : COALESCE_MS);
@@ -173,7 +180,10 @@ export class Settlement {
     stock.settled(returned.flatMap(allocated));
     const isCurrent = (record: AttachmentRecord) => registry.get(record.network.attachment) === record;
     await Promise.all(returned.filter(isCurrent).map(({ network }) => registry.remove(network.attachment)));
-    for (const record of returned) this.#forget(record);
+    for (const record of returned) {
+      this.#forget(record);
+      this.#wired.delete(formatAttachment(record.network.attachment));
+    }
     for (const record of records)
       if (!returned.includes(record)) this.#refuse(record, 'podwire-ipam cannot read the block', () => undefined);
   }
@@ -197,11 +207,11 @@ export class Settlement {
 
   /** Records whose allocation podwire-ipam does not know as it is. */
   #pending(): AttachmentRecord[] {
-    return this.#options.registry
-      .all()
-      .filter(
-        ({ state, allocation }) => allocation && (state === 'dead' || (state === 'attached' && !allocation.isBound)),
-      );
+    return this.#options.registry.all().filter(({ state, allocation, network }) => {
+      if (!allocation) return false;
+      const isWired = () => this.#wired.has(formatAttachment(network.attachment));
+      return state === 'dead' || (state === 'attached' && !allocation.isBound && isWired());
+    });
   }
 
   /** Runs a call in a trace of its own, which links to the commands that caused it. */
