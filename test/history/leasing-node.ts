@@ -163,9 +163,14 @@ export class LeasingNode {
     return records.every(({ state, allocation }) => state === 'attached' && allocation?.isBound === true);
   }
 
-  /** The pods that the node's records have, by container ID. */
-  get recorded(): string[] {
-    return this.#alive.registry.all().map(({ network }) => network.attachment.containerId);
+  /** Why it is not: its records, and the refusals of podwire-ipam. */
+  get unsettled(): string[] {
+    const { registry, leases } = this.#alive;
+    const records = registry.all().filter(({ state, allocation }) => state !== 'attached' || !allocation?.isBound);
+    return [
+      ...records.map(({ network, state }) => `${network.attachment.containerId} is ${state}`),
+      ...leases.conditions().map(({ message }) => message),
+    ];
   }
 
   /** The unbound leases that the node would give to pods. */

@@ -38,7 +38,7 @@ export class LeasingNodes {
   async settle(): Promise<void> {
     await until(
       () => this.nodes.every((node) => node.isSettled),
-      () => 'the nodes do not settle their records',
+      () => `the nodes do not settle their records: ${this.nodes.flatMap((node) => node.unsettled).join('; ')}`,
     );
     for (const node of this.nodes) await node.restart();
     for (const node of this.nodes)
