@@ -23,8 +23,8 @@ export interface LeaseFile {
  * What makes this hard:
  * - A pod must never get an address that another pod has, or that was returned. A lease that was taken once is offered again only
  *   if its pod was never wired. A listing of podwire-ipam may be older than a binding or a return that followed it, and a call of
- *   a killed process may return a lease after the next process has started: it has to return that lease too, before it asks for
- *   others.
+ *   a killed process may return a lease after the next process has started: it has to return that lease too, before its next
+ *   listing.
  * - The process may be killed at any moment, and podwire-ipam may be down afterwards. The attachment's record is written before a
  *   pod gets its answer, and proves that a lease is taken; so the file changes only when a record is about to say less: after a
  *   binding and before the end of a record.

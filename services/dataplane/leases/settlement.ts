@@ -12,7 +12,7 @@ import type { LeaseBook, Unsettled } from './lease.js';
 import type { LeaseEvents } from './lease-events.js';
 import type { LeaseStock } from './lease-stock.js';
 
-/** Pods that start together are settled together: so long a run waits for further ones, in milliseconds. */
+/** Time for which a run waits for further pods, in milliseconds: those that start together are settled together. */
 const COALESCE_MS = 20;
 /** The same while pods come and go, so that one transaction carries many. */
 const BUSY_COALESCE_MS = 100;
