@@ -148,8 +148,8 @@ export const BINARY_NAMES = ['podwire', 'podwire-ipam'] as const;
 /** Permissions of a program that container runtimes run. */
 export const BINARY_MODE = 0o755;
 
-/** Start of the shim's usage text (shim/src/main.cc); the same in every release. */
-const SHIM_MARK = 'podwire: CNI plugin; hands each call to the resident podwire-';
+/** Text in the shim of every release (shim/src/main.cc). */
+const SHIM_MARK = 'podwire: CNI plugin; hands each call to the resident podwire-plugin';
 
 /** Whether a program is Podwire's shim, of any release. Does not run it. */
 export function isShim(bytes: Buffer): boolean {

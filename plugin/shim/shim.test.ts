@@ -68,6 +68,11 @@ describe('answers of the shim without the resident plugin', () => {
     );
   });
 
+  it('include, without printing it, the text by which installers of earlier releases know the shim', () => {
+    const mark = 'podwire: CNI plugin; hands each call to the resident podwire-plugin';
+    expect(readFileSync(shim.build.shim).includes(mark)).toBe(true);
+  });
+
   it.each(['add', 'ADD ', 'VERSIONS', 'a"\\\u0001\u00e9'])('refuse the unknown command %j', async (command) => {
     const error = errorOf(await add({ environment: { ...ADD, CNI_COMMAND: command } }));
     expect(error).toMatchObject({ cniVersion: '0.4.0', code: 4, msg: `unknown CNI_COMMAND: ${command}` });
