@@ -99,12 +99,19 @@ function differences(before, after) {
   return found;
 }
 
+/** Handles that podwire-ipam keeps without pods: addresses of tunnels, and leases, which the nodes' next pods get. */
+const NOT_OF_PODS_IN_IPAM = /-tunnel-addr-|^podwire-lease\./;
+
+/** What podwire-ipam has of pods, once the nodes have returned the addresses of deleted ones. */
 async function ipamFaults(cluster) {
-  const listed = await cluster.podwire.podwirectl(['get', 'workloadendpoints', '-A', '-o', 'json']);
-  const { items: left } = JSON.parse(listed);
+  const list = async (kind) => JSON.parse(await cluster.podwire.podwirectl(['get', kind, '-A', '-o', 'json'])).items;
+  const left = await list('workloadendpoints');
+  const handles = (await list('handles')).map(({ metadata }) => metadata.name);
   // The exit code 4 of a finding is an error of `podwirectl`.
   await cluster.podwire.podwirectl(['audit', '--timeout', '30s']);
   const faults = left.map((endpoint) => `IPAM: endpoint left: ${JSON.stringify(endpoint).slice(0, 300)}`);
+  const ofPods = handles.filter((handle) => !NOT_OF_PODS_IN_IPAM.test(handle));
+  faults.push(...ofPods.map((handle) => `IPAM: handle left: ${handle}`));
   for (const { name } of cluster.nodes) {
     const journal = JSON.parse(await cluster.podwire.podwirectlOn(name, ['journal', 'list', '-o', 'json']));
     const entries = Array.isArray(journal) ? journal : (journal.entries ?? []);
