@@ -275,6 +275,7 @@ function overviewOf(config: Config, { node, environment, clusterPart }: Overview
     sessions: clusterPart?.bird?.status().sessions ?? [],
     attachmentCount: node.records().length,
     conditions: conditionsOf({ node, environment, clusterPart }),
+    leases: node.leases.counts(),
   };
 }
 

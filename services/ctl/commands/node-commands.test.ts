@@ -42,6 +42,8 @@ describe('node status', () => {
     routingState: RoutingState.ROUTING_STATE_AS_WANTED,
     podMtuBytes: 1450,
     attachmentCount: 3,
+    leaseCount: 11,
+    unboundCount: 1,
   };
 
   test('of a node without conditions', async () => {
@@ -49,6 +51,7 @@ describe('node status', () => {
     const { exitCode, stdout } = await fakes.podwirectl('node', 'status');
     expect([exitCode, stdout]).toEqual([0, expect.stringContaining('conditions: none')]);
     expect(stdout).toMatch(/^Routing +native, as-wanted$/m);
+    expect(stdout).toMatch(/^Leases +11 addresses, 1 pod to bind, 0 pods to return$/m);
     expect(stdout).not.toContain('TUNNEL');
   });
 

@@ -45,8 +45,18 @@ function statusFields(answer: GetNodeStatusResponse, nowMs: number): Fields {
       ['Kernel read', answer.checkedAt === undefined ? 'never' : momentAndAge(answer.checkedAt, nowMs)],
       ['Drift repaired', `${formatCount(answer.driftCount, 'time')} since the dataplane started`],
       ['Pods', `${formatCount(answer.attachmentCount, 'attachment')}, MTU ${answer.podMtuBytes}`],
+      ['Leases', leasesText(answer)],
     ],
   };
+}
+
+/** The addresses that the next pods get, and what podwire-ipam does not know yet. */
+function leasesText({ leaseCount, unboundCount, unreturnedCount }: GetNodeStatusResponse): string {
+  return [
+    formatCount(leaseCount, 'address', 'addresses'),
+    `${formatCount(unboundCount, 'pod')} to bind`,
+    `${formatCount(unreturnedCount, 'pod')} to return`,
+  ].join(', ');
 }
 
 function countsText(counts: RoutingCounts | undefined): string {

@@ -119,6 +119,13 @@ export class Leases implements Follower {
     this.#keeper.follow(view, change);
   }
 
+  /** For the node's status. */
+  counts() {
+    const { unboundCount, unreturnedCount } = this.#settlement.unsettled();
+    const leaseCount = this.#stock.count(4) + this.#stock.count(6);
+    return { leaseCount, unboundCount, unreturnedCount };
+  }
+
   conditions(): readonly Condition[] {
     return [...this.#settlement.unsettled().refused].map(([attachment, reason]) => ({
       reason: 'AddressNotBound',

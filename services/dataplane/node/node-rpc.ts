@@ -24,7 +24,8 @@ export function getNodeStatus(overview: () => NodeOverview): Handler<GetNodeStat
 }
 
 export function statusMessage(overview: NodeOverview): GetNodeStatusResponse {
-  const { nodeName, registered, routing, routes, podMtuBytes, sessions, attachmentCount, conditions } = overview;
+  const { nodeName, registered, routing, routes, podMtuBytes, sessions, attachmentCount, conditions, leases } =
+    overview;
   return {
     nodeName,
     ipv4Address: registered?.ipv4Address ?? '',
@@ -46,6 +47,7 @@ export function statusMessage(overview: NodeOverview): GetNodeStatusResponse {
     })),
     attachmentCount,
     conditions: conditions.map(({ reason, message }) => ({ reason, message })),
+    ...leases,
   };
 }
 
@@ -66,4 +68,15 @@ export interface NodeOverview {
   readonly sessions: readonly SessionStatus[];
   readonly attachmentCount: number;
   readonly conditions: readonly Condition[];
+  readonly leases: LeaseCounts;
+}
+
+/** The node's addresses that podwire-ipam does not know as they are. */
+export interface LeaseCounts {
+  /** Addresses that pods can get without podwire-ipam. */
+  readonly leaseCount: number;
+  /** Pods whose addresses are still to be bound. */
+  readonly unboundCount: number;
+  /** Deleted pods whose addresses are still to be returned. */
+  readonly unreturnedCount: number;
 }

@@ -53,7 +53,7 @@ export interface GetNodeStatusResponse {
    * reached yet.
    */
   ipv6Address: string;
-  /** How packets between nodes are routed (PODWIRE_ROUTING): `native` or `bird`. */
+  /** How packets between nodes are routed (PODWIRE_ROUTING): `native`, `bird` or `none`. */
   routing: string;
   /** Desired tunnel devices. */
   tunnels: Tunnel[];
@@ -81,6 +81,12 @@ export interface GetNodeStatusResponse {
   attachmentCount: number;
   /** Conditions that an operator should know; empty if there are none. */
   conditions: Condition[];
+  /** Addresses that the next pods get without podwire-ipam. */
+  leaseCount: number;
+  /** Pods that podwire-ipam does not know yet: their addresses are still leases of the node. */
+  unboundCount: number;
+  /** Deleted pods whose addresses are still to be returned to podwire-ipam. */
+  unreturnedCount: number;
 }
 
 /** Tunnel is a tunnel device of the node. */
@@ -188,6 +194,9 @@ function createBaseGetNodeStatusResponse(): GetNodeStatusResponse {
     bgpSessions: [],
     attachmentCount: 0,
     conditions: [],
+    leaseCount: 0,
+    unboundCount: 0,
+    unreturnedCount: 0,
   };
 }
 
@@ -237,6 +246,15 @@ export const GetNodeStatusResponse: MessageFns<GetNodeStatusResponse> = {
     }
     for (const v of message.conditions) {
       Condition.encode(v!, writer.uint32(114).fork()).join();
+    }
+    if (message.leaseCount !== 0) {
+      writer.uint32(120).uint32(message.leaseCount);
+    }
+    if (message.unboundCount !== 0) {
+      writer.uint32(128).uint32(message.unboundCount);
+    }
+    if (message.unreturnedCount !== 0) {
+      writer.uint32(136).uint32(message.unreturnedCount);
     }
     return writer;
   },
@@ -366,6 +384,30 @@ export const GetNodeStatusResponse: MessageFns<GetNodeStatusResponse> = {
             message.conditions.push(Condition.decode(reader, reader.uint32()));
             continue;
           }
+          case 15: {
+            if (tag !== 120) {
+              break;
+            }
+
+            message.leaseCount = reader.uint32();
+            continue;
+          }
+          case 16: {
+            if (tag !== 128) {
+              break;
+            }
+
+            message.unboundCount = reader.uint32();
+            continue;
+          }
+          case 17: {
+            if (tag !== 136) {
+              break;
+            }
+
+            message.unreturnedCount = reader.uint32();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -403,6 +445,9 @@ export const GetNodeStatusResponse: MessageFns<GetNodeStatusResponse> = {
     message.bgpSessions = object.bgpSessions?.map((e) => BgpSession.fromPartial(e)) || [];
     message.attachmentCount = object.attachmentCount ?? 0;
     message.conditions = object.conditions?.map((e) => Condition.fromPartial(e)) || [];
+    message.leaseCount = object.leaseCount ?? 0;
+    message.unboundCount = object.unboundCount ?? 0;
+    message.unreturnedCount = object.unreturnedCount ?? 0;
     return message;
   },
 };
