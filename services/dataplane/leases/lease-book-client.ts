@@ -37,8 +37,7 @@ export function ipamLeaseBook({ peer, clock, nodeName, bootId }: LeaseBookOption
   };
   const giveBack = async (returns: readonly AddressReturn[], signal: AbortSignal): Promise<boolean[]> => {
     const isFreed: boolean[] = [];
-    for (let start = 0; start < returns.length; start += MAX_RETURNS_COUNT) {
-      const batch = returns.slice(start, start + MAX_RETURNS_COUNT);
+    for (const batch of batchesOf(returns)) {
       const { results } = await peer.call(returnAddresses, { nodeName, returns: batch }, limits(signal));
       for (const index of batch.keys())
         isFreed.push(
@@ -78,6 +77,26 @@ export function ipamLeaseBook({ peer, clock, nodeName, bootId }: LeaseBookOption
       await giveBack(returns, signal);
     },
   };
+}
+
+/**
+ * Requests of the contract, in order: each names an address once. An address is returned twice when the answer to its first return
+ * was lost, and the node has leased it again and given it up meanwhile.
+ */
+function batchesOf(returns: readonly AddressReturn[]): AddressReturn[][] {
+  const batches: AddressReturn[][] = [];
+  let named = new Set<string | undefined>();
+  for (const each of returns) {
+    const address = each.allocation?.address;
+    const last = batches.at(-1);
+    if (last && last.length < MAX_RETURNS_COUNT && !named.has(address)) last.push(each);
+    else {
+      batches.push([each]);
+      named = new Set();
+    }
+    named.add(address);
+  }
+  return batches;
 }
 
 function netnsOf({ identity, bootId }: AttachmentRecord) {
