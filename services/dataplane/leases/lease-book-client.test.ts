@@ -4,6 +4,7 @@ import {
   ReturnAddressesResponse,
   type ReturnAddressesRequest as ReturnRequest,
 } from '@podwire/proto/podwire/ipam/v1/lease';
+import { Failure } from '@podwire/shared/failure/failure';
 import { FakeClock } from '@podwire/shared/testing/clock';
 import type { Peer } from '@podwire/shared/rpc/client';
 import { expect, test } from 'vitest';
@@ -28,7 +29,7 @@ function dead(name: string, address: string, sequenceNumber: bigint): Attachment
 }
 
 /** podwire-ipam, which cannot read the blocks of some addresses; with the returns of each request. */
-function returning(unreadable: readonly string[] = []) {
+function returning(unreadable: readonly string[] = [], malformed: readonly string[] = []) {
   const requests: string[][] = [];
   const { ADDRESS_RELEASE_RESULT_UNREADABLE: UNREADABLE, ADDRESS_RELEASE_RESULT_RELEASED: RELEASED } =
     AddressReleaseResult;
@@ -42,6 +43,8 @@ function returning(unreadable: readonly string[] = []) {
     description: 'podwire-ipam',
     call: (method, request) => {
       const received = ReturnAddressesRequest.decode(method.requestSerialize(request));
+      if (received.returns.some(({ allocation }) => malformed.includes(allocation?.address ?? '')))
+        return Promise.reject(new Failure('INVALID_REQUEST', 'ReturnAddresses refused'));
       return Promise.resolve(method.responseDeserialize(Buffer.from(answer(received))));
     },
   };
@@ -67,4 +70,10 @@ test('a request has at most 256 returns', async () => {
   });
   await book.returnLeases(leases, NEVER);
   expect(requests.map(({ length }) => length)).toEqual([256, 1]);
+});
+
+test('a return that podwire-ipam refuses as malformed does not hold up the rest', async () => {
+  const { book } = returning([], ['10.65.0.2']);
+  const records = ['10.65.0.1', '10.65.0.2', '10.65.0.3', '10.65.0.4'].map((address) => dead(address, address, 1n));
+  expect(await book.return(records, NEVER)).toEqual([true, false, true, true]);
 });

@@ -1,5 +1,6 @@
 import { AddressReleaseResult, IpFamily } from '@podwire/proto/podwire/ipam/v1/address';
 import { LeaseServiceService, type AddressBinding, type AddressReturn } from '@podwire/proto/podwire/ipam/v1/lease';
+import { Failure } from '@podwire/shared/failure/failure';
 import type { Family } from '@podwire/shared/net/address';
 import type { CallLimits, Peer } from '@podwire/shared/rpc/client';
 import type { Clock } from '@podwire/shared/runtime/clock';
@@ -27,23 +28,25 @@ interface LeaseBookOptions {
 export function ipamLeaseBook({ peer, clock, nodeName, bootId }: LeaseBookOptions): LeaseBook {
   const limits = (signal: AbortSignal): CallLimits => ({ deadlineMs: clock.nowMs() + CALL_TIMEOUT_MS, signal });
   const { leaseAddresses, bindAddresses, returnAddresses } = LeaseServiceService;
-  const bind = async (bindings: AddressBinding[], signal: AbortSignal): Promise<(string | undefined)[]> => {
-    const { results } = await peer.call(bindAddresses, { nodeName, bindings }, limits(signal));
-    return bindings.map((_, index) => {
-      const result = results[index];
-      if (!result) return `${peer.description} sent no result`;
-      return result.refusalCode === '' ? undefined : result.refusal;
-    });
+  const bind = (bindings: AddressBinding[], signal: AbortSignal): Promise<(string | undefined)[]> => {
+    const call = async (part: AddressBinding[]) => {
+      const { results } = await peer.call(bindAddresses, { nodeName, bindings: part }, limits(signal));
+      return part.map((_, index) => {
+        const result = results[index];
+        if (!result) return `${peer.description} sent no result`;
+        return result.refusalCode === '' ? undefined : result.refusal;
+      });
+    };
+    return callInParts(bindings, call, ({ message }) => message);
   };
   const giveBack = async (returns: readonly AddressReturn[], signal: AbortSignal): Promise<boolean[]> => {
+    const call = async (part: AddressReturn[]) => {
+      const { results } = await peer.call(returnAddresses, { nodeName, returns: part }, limits(signal));
+      const { ADDRESS_RELEASE_RESULT_UNREADABLE: unreadable } = AddressReleaseResult;
+      return part.map((_, index) => results[index] !== undefined && results[index] !== unreadable);
+    };
     const isFreed: boolean[] = [];
-    for (const batch of batchesOf(returns)) {
-      const { results } = await peer.call(returnAddresses, { nodeName, returns: batch }, limits(signal));
-      for (const index of batch.keys())
-        isFreed.push(
-          results[index] !== undefined && results[index] !== AddressReleaseResult.ADDRESS_RELEASE_RESULT_UNREADABLE,
-        );
-    }
+    for (const batch of batchesOf(returns)) isFreed.push(...(await callInParts(batch, call, () => false)));
     return isFreed;
   };
   return {
@@ -77,6 +80,28 @@ export function ipamLeaseBook({ peer, clock, nodeName, bootId }: LeaseBookOption
       await giveBack(returns, signal);
     },
   };
+}
+
+/**
+ * Calls with all items, or with fewer where podwire-ipam refuses the request as malformed: one item must not hold up the rest.
+ * @param refused - the result of an item that is refused alone
+ */
+async function callInParts<Item, Result>(
+  items: Item[],
+  call: (part: Item[]) => Promise<Result[]>,
+  refused: (failure: Failure) => Result,
+): Promise<Result[]> {
+  try {
+    return await call(items);
+  } catch (error) {
+    if (!(error instanceof Failure) || error.code !== 'INVALID_REQUEST') throw error;
+    if (items.length <= 1) return items.map(() => refused(error));
+    const middle = Math.ceil(items.length / 2);
+    const parts = [items.slice(0, middle), items.slice(middle)];
+    const results: Result[] = [];
+    for (const part of parts) results.push(...(await callInParts(part, call, refused)));
+    return results;
+  }
 }
 
 /**
