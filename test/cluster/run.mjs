@@ -1,6 +1,7 @@
 #!/usr/bin/env node
 // `npm run test:cluster`: Podwire on a real Kubernetes cluster, in namespaces of its own. See README.md.
 // usage: run.mjs [--family=ipv4|ipv6|dual] [--store=embedded|etcd] [--only=REGEXP] [--image=ARCHIVE]
+//   [--former-image=ARCHIVE --former-manifests=FOLDER]
 import { spawn, spawnSync } from 'node:child_process';
 import { cpSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -99,7 +100,8 @@ function runLane(settings) {
 
 function readOptions() {
   const text = { type: 'string' };
-  const { values } = parseArgs({ options: { family: text, store: text, only: text, image: text } });
+  const former = { 'former-image': text, 'former-manifests': text };
+  const { values } = parseArgs({ options: { family: text, store: text, only: text, image: text, ...former } });
   const { family, store, only, image } = values;
   const check = (name, value, known) => {
     if (value !== undefined && !known.includes(value))
@@ -108,7 +110,15 @@ function readOptions() {
   check('family', family, FAMILIES);
   check('store', store, STORES);
   const isOne = family !== undefined || store !== undefined;
-  return { rounds: isOne ? [[{ family: family ?? 'ipv4', store: store ?? 'embedded' }]] : ROUNDS, only, image };
+  const rounds = isOne ? [[{ family: family ?? 'ipv4', store: store ?? 'embedded' }]] : ROUNDS;
+  return { rounds, only, image, former: readFormer(values) };
+}
+
+/** Image and manifests of the former release; undefined without both. */
+function readFormer({ 'former-image': image, 'former-manifests': manifests }) {
+  if ((image === undefined) !== (manifests === undefined))
+    fail('--former-image and --former-manifests need each other');
+  return image === undefined ? undefined : { imageArchive: resolve(image), manifests: resolve(manifests) };
 }
 
 /** @returns whether all scenarios of the cluster passed */
@@ -125,7 +135,7 @@ async function runCluster(cluster, settings) {
 }
 
 async function main() {
-  const { rounds, only, image } = readOptions();
+  const { rounds, only, image, former } = readOptions();
   if (process.platform !== 'linux' || process.getuid() !== 0) fail('needs root on Linux, as container runtimes do');
   const fault = ensurePrograms(PROGRAMS) ?? cgroupFault();
   if (fault) fail(fault);
@@ -133,7 +143,7 @@ async function main() {
   const programs = { ...buildPrograms(), helm: helmFolder() };
   const { version } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8'));
   const imageArchive = image === undefined ? imageOf(version) : resolve(image);
-  const settings = { programs, image: `localhost/podwire:${version}`, imageArchive, only };
+  const settings = { programs, image: `localhost/podwire:${version}`, imageArchive, former, only };
   const startMs = Date.now();
   const results = [];
   for (const clusters of rounds) {

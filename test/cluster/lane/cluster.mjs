@@ -14,8 +14,9 @@ import { until } from './wait.mjs';
 const SOON = 120;
 
 export class Cluster {
-  constructor({ folder, cgroup, programs, image, imageArchive, families, store }) {
-    Object.assign(this, { folder, cgroup, programs, image, imageArchive, families, store });
+  /** `former`: image archive and manifests of the former release, undefined if it is not tested. */
+  constructor({ folder, cgroup, programs, image, imageArchive, former, families, store }) {
+    Object.assign(this, { folder, cgroup, programs, image, imageArchive, former, families, store });
     this.podwire = new Podwire(this);
   }
 

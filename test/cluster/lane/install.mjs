@@ -1,5 +1,5 @@
 // Installs Podwire as deploy/README.md says, changes its values, and removes it: the one step that knows the manifests.
-import { writeFileSync } from 'node:fs';
+import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 
 import { NAMESPACE, RENDER } from '../../../deploy/kubernetes/checksum.mjs';
@@ -18,6 +18,9 @@ const OF_NODES = ['node', 'gc', 'journal', 'pods', 'latency', 'trace'];
 
 /** Of the next release: the same image by another name. */
 const NEXT_TAG = 'next';
+
+/** Of the former release, whose image has the name of this one. */
+const FORMER_TAG = 'former';
 
 export class Podwire {
   #cluster;
@@ -164,6 +167,38 @@ export class Podwire {
     return this.configure({ image: { tag: '' } });
   }
 
+  /** Applies the manifests of the former release, with its image. */
+  async installFormer() {
+    const { controlPlane, nodes, image, imageArchive, former } = this.#cluster;
+    for (const node of nodes) {
+      node.importImage(former.imageArchive);
+      node.tagImage(image, FORMER_TAG);
+      node.importImage(imageArchive);
+    }
+    const manifest = readFileSync(join(former.manifests, 'podwire.yaml'), 'utf8');
+    controlPlane.kubectl(['apply', '-f', '-'], manifest.replaceAll(image, image.replace(/:[^:]*$/, `:${FORMER_TAG}`)));
+    await this.ready(180);
+  }
+
+  async installByManifests() {
+    await this.follow('Installing', 0, /^kubectl apply/);
+    await this.ready(180);
+  }
+
+  /** Nodes return the addresses that no pod has. */
+  async stopLeasing() {
+    await this.follow('Downgrading', 0, /^kubectl /);
+    const areReturned = async () => JSON.parse(await this.podwirectl(['leases', '-o', 'json'])).nodes.length === 0;
+    await until('leases to be returned', areReturned, 30);
+  }
+
+  /** Frees addresses that nodes have leased and do not use. */
+  async freeLeases() {
+    for (const { name } of this.#cluster.nodes) {
+      await this.guide.follow('Downgrading', 1, (line) => this.execute(line.replace('node-1', name)));
+    }
+  }
+
   /** The pod of a node, by the node's name. */
   async podOn(node) {
     const pods = await this.#cluster.api.list('Pod', NAMESPACE, NODE_POD);
@@ -280,7 +315,9 @@ export class Podwire {
   }
 
   async rollBackWithHelm() {
-    await this.follow('Downgrading', 0);
+    await this.stopLeasing();
+    await this.freeLeases();
+    await this.follow('Downgrading', 0, /^helm /);
     await this.ready(180);
   }
 

@@ -109,6 +109,15 @@ export class Machine {
     return stdout;
   }
 
+  /** Starts a program on the machine. @returns its process, with its output as a stream */
+  follow(command) {
+    return spawn('sh', this.#enterArgs(command), {
+      env: this.#environment(),
+      stdio: ['ignore', 'pipe', 'inherit'],
+      cwd: '/',
+    });
+  }
+
   /** Starts a daemon on the machine, and again a second after it ended, until the machine is off. */
   spawn(command, args, env = {}) {
     const log = openSync(join(this.logs, `${command}.log`), 'a');

@@ -1,5 +1,5 @@
 // Runs scenarios on a cluster, inside the namespaces of test/support/isolated.mjs.
-// usage: main.mjs SETTINGS (JSON: folder, programs, image, imageArchive, family, store, only)
+// usage: main.mjs SETTINGS (JSON: folder, programs, image, imageArchive, former, family, store, only)
 import process from 'node:process';
 
 import { Cluster } from './cluster.mjs';
@@ -40,10 +40,10 @@ function guideRows({ podwire }) {
   return [{ name: 'commands of deploy/README.md', result: missed.length === 0 ? 'ok' : 'FAILED', took: '0' }];
 }
 
-async function main({ folder, programs, image, imageArchive, family, store, only }) {
+async function main({ folder, programs, image, imageArchive, former, family, store, only }) {
   const families = familiesOf(family);
   const cgroup = process.env.ISOLATED_CGROUP.slice(1);
-  const cluster = new Cluster({ folder, cgroup, programs, image, imageArchive, families, store });
+  const cluster = new Cluster({ folder, cgroup, programs, image, imageArchive, former, families, store });
   const rows = [];
   const prefix = `[${family}, ${store}] `;
   const print = (text) => process.stdout.write(text.replaceAll(/^(?=.)/gm, prefix));
@@ -52,7 +52,7 @@ async function main({ folder, programs, image, imageArchive, family, store, only
   rows.push({ name: 'cluster start', result: 'ok', took: seconds(startMs) });
   print(`${table(rows.slice(-1))}\n`);
   const state = { untouched: wholeFootprint(cluster) };
-  const scenarios = scenariosOf({ family, store });
+  const scenarios = scenariosOf({ family, store, former });
   const isWanted = ({ name }) => only === undefined || new RegExp(only, 'i').test(name);
   const isNeeded = ({ name }) => scenarios.some((other) => other.after === name && isWanted(other));
   const selected = scenarios.filter((scenario, index) => index === 0 || isWanted(scenario) || isNeeded(scenario));

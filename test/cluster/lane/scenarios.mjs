@@ -4,6 +4,7 @@ import { join } from 'node:path';
 
 import { bracketed } from './cluster.mjs';
 import { dashboards } from './dashboards.mjs';
+import { formerRelease } from './former-release.mjs';
 import { expectUntouched } from './leaks.mjs';
 import { OUTSIDE } from './network.mjs';
 import { POD_IMAGE } from './pod-image.mjs';
@@ -351,6 +352,11 @@ async function withHelm({ cluster, namespace, untouched }) {
   await uninstall({ cluster, untouched });
 }
 
+async function withFormerRelease({ cluster, namespace, untouched }) {
+  await formerRelease({ cluster, namespace });
+  await uninstall({ cluster, untouched });
+}
+
 const isDefault = ({ family, store }) => family === 'ipv4' && store === 'embedded';
 const isOnEtcd = ({ store }) => store === 'etcd';
 /** Of what no setting of Podwire changes: this cluster has time, beside the one on etcd. */
@@ -392,9 +398,16 @@ const SCENARIOS = [
     serves: isDefault,
     after: 'uninstall',
   },
+  {
+    name: 'upgrade from the former release and back',
+    run: withFormerRelease,
+    leavesPodwire: false,
+    serves: (cluster) => isDefault(cluster) && cluster.former !== undefined,
+    after: 'uninstall',
+  },
 ];
 
-/** The scenarios of a cluster, by family and store. */
+/** The scenarios of a cluster, by family, store, and whether there is a former release. */
 export function scenariosOf(cluster) {
   return SCENARIOS.filter(({ serves = () => true }) => serves(cluster));
 }
