@@ -66,6 +66,12 @@ describe('ADD', () => {
     expect(plugin.nodeAddresses.leases).toEqual([LEASE]);
   });
 
+  test('an attachment whose name podwire-ipam refuses asks it', async () => {
+    await plugin.run('ADD', { variables: { CNI_IFNAME: 'eth-' } });
+    expect(plugin.script.calls[0]).toBe('Allocate net/c0ffee/eth-');
+    expect(plugin.nodeAddresses.leases).toEqual([LEASE]);
+  });
+
   test('without a wire podwire-ipam allocates', async () => {
     await plugin.run('ADD', { rest: { plugin: 'podwire-ipam' } });
     expect(plugin.script.calls[0]).toBe(`Allocate ${SUBJECT}`);

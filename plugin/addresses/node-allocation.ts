@@ -45,7 +45,7 @@ export async function nodeAllocation(
 }
 
 async function findAllocation(
-  { attachment, config, mode, podRequest }: AddressRequest,
+  { attachment, pod, config, mode, podRequest }: AddressRequest,
   netns: NetnsIdentity,
   { nodeAddresses, nodeName, limits, clock }: NodeTools,
 ): Promise<NodeAllocation> {
@@ -55,7 +55,8 @@ async function findAllocation(
   const recorded = nodeAddresses.recorded(attachment);
   const repeated = recorded && repeatedAllocation(attachment, recorded, netns);
   if (repeated) return { allocation: repeated };
-  if (isSpecial(podRequest) || (config.nodeName ?? nodeName) !== nodeName) return { reason: 'request' };
+  const isOfNode = (config.nodeName ?? nodeName) === nodeName;
+  if (isSpecial(podRequest) || !isOfNode || hasRefusedName(attachment, pod)) return { reason: 'request' };
   const taken = await nodeAddresses.take(attachment, familiesOf(podRequest), limits.signal);
   if (!taken.leases) return { reason: taken.reason };
   const { leases } = taken;
@@ -81,6 +82,12 @@ async function returned(
   } finally {
     cancel();
   }
+}
+
+/** Whether podwire-ipam refuses the name of the attachment's endpoint: Allocate says why, before the pod is wired. */
+function hasRefusedName({ interfaceName, containerId }: Attachment, pod: AddressRequest['pod']): boolean {
+  const parts = pod ? [interfaceName] : [interfaceName, containerId];
+  return parts.some((part) => part.startsWith('-') || part.endsWith('-'));
 }
 
 /** Whether podwire-ipam has to decide on the pod's addresses. */
