@@ -76,7 +76,7 @@ export async function runLeaseHistory(options: LeaseHistoryOptions): Promise<voi
   for (const node of leasing.nodes) await node.addLasting();
   await until(
     () => leasing.nodes.every((node) => node.leases.length > 0 && node.isSettled),
-    () => 'the nodes get no leases',
+    () => `the nodes get no leases, with ${history.held.size} addresses held: ${leasing.state}`,
   );
   await useUp(first, history);
   expect(history.violations(LEAST_COOLDOWN_MS)).toEqual([]);

@@ -48,6 +48,13 @@ export class LeasingNodes {
       );
   }
 
+  /** The nodes' leases, and what they have not settled, as one text. */
+  get state(): string {
+    return this.nodes
+      .map(({ name, leases, unsettled }) => `${name} has ${[`${leases.length} leases`, ...unsettled].join('; ')}`)
+      .join(', ');
+  }
+
   /** SIGKILL of all nodes, for the end. */
   kill(): void {
     for (const node of this.nodes) node.kill();
