@@ -12,7 +12,11 @@ const SLOW_PODS_COUNT = 6;
 const POOL = 'filling';
 /** The table of the packet filter that cuts a node off. */
 const CUT = 'cluster_test_cut';
-const ANNOTATION = 'cni.projectcalico.org';
+const IPV4_POOLS = 'cni.projectcalico.org/ipv4pools';
+/** Such a pod gets no leased address: podwire-ipam allocates it. */
+const REQUESTS_POOL = { [IPV4_POOLS]: JSON.stringify(['pods-ipv4']) };
+/** More pods than a node has leases. */
+const MANY_PODS_COUNT = 30;
 
 const QUERIES = panelQueries(INTERVAL).filter(({ language }) => language === 'promql');
 
@@ -43,6 +47,14 @@ async function load({ cluster, namespace }, name, replicas = 6) {
   await cluster.running(namespace, 0);
 }
 
+/** A pod whose trace leads through podwire-ipam. */
+async function allocatedPod({ cluster, namespace }) {
+  await cluster.pod({ namespace, name: 'allocated', node: cluster.nodes[0].name, annotations: REQUESTS_POOL });
+  await cluster.running(namespace, 1);
+  await cluster.api.remove('Pod', namespace, 'allocated', 0);
+  await cluster.running(namespace, 0);
+}
+
 async function everyPanelHasData({ cluster }) {
   let empty = [];
   const isComplete = async () => {
@@ -69,7 +81,8 @@ async function slowEtcd({ cluster, namespace }) {
   cluster.podwire.etcd.slowDown(ETCD_DELAY_MS);
   try {
     for (const [index, name] of names.entries()) {
-      await cluster.pod({ namespace, name, node: cluster.nodes[index % cluster.nodes.length].name });
+      const node = cluster.nodes[index % cluster.nodes.length].name;
+      await cluster.pod({ namespace, name, node, annotations: REQUESTS_POOL });
       await cluster.running(namespace, index + 1);
     }
     const isDatastore = (series) => {
@@ -95,13 +108,14 @@ async function withoutPathToIpam({ machine }, during) {
   }
 }
 
-/** Which node fails, and why? A pod that requests a pool needs podwire-ipam. */
+/** Which node fails, and why? It can add pods until its leases are used up, unless they request a pool. */
 async function disconnectedNode({ cluster, namespace }) {
   const node = cluster.nodes[1];
   const isNode = ({ labels }) => labels.instance?.startsWith(`${node.ipv4}:`);
-  const annotations = { [`${ANNOTATION}/ipv4pools`]: JSON.stringify(['pods-ipv4']) };
+  const many = Array.from({ length: MANY_PODS_COUNT }, (_, index) => `leased-${index}`);
   await withoutPathToIpam(node, async () => {
-    await cluster.pod({ namespace, name: 'waits', node: node.name, annotations });
+    await cluster.pod({ namespace, name: 'waits', node: node.name, annotations: REQUESTS_POOL });
+    for (const name of many) await cluster.pod({ namespace, name, node: node.name });
     await expectPanel(cluster, {
       title: 'Nodes that cannot add pods',
       what: 'the node and podwire-ipam to be named',
@@ -114,6 +128,7 @@ async function disconnectedNode({ cluster, namespace }) {
       what: 'the failed ADD to be counted on the node only',
       isAnswer: (series) => series.some(isNode) && series.every((each) => isNode(each) || each.value === 0),
     });
+    for (const name of many) await cluster.api.remove('Pod', namespace, name, 0);
   });
   await cluster.running(namespace, 1);
   await cluster.api.remove('Pod', namespace, 'waits', 0);
@@ -126,7 +141,7 @@ async function fillingPool({ cluster, namespace }) {
   await podwire.podwirectl(['create', 'ippool', POOL, 'cidr=10.67.0.0/27', 'assignmentMode=Manual', 'blockSize=28']);
   const free = async () => (await panel(cluster, 'Free addresses')).find(({ labels }) => labels.ippool === POOL)?.value;
   await until('the pool to be shown', async () => (await free()) !== undefined, SOON);
-  const annotations = { [`${ANNOTATION}/ipv4pools`]: JSON.stringify([POOL]) };
+  const annotations = { [IPV4_POOLS]: JSON.stringify([POOL]) };
   const start = { free: await free(), ms: Date.now() };
   const names = Array.from({ length: 8 }, (_, index) => `fills-${index}`);
   for (const [index, name] of names.entries()) {
@@ -182,6 +197,7 @@ export async function dashboards(context) {
   const { cluster } = context;
   await expectInstalled(cluster);
   await load(context, 'first');
+  await allocatedPod(context);
   await expectOneTrace(cluster.observability);
   await expectExemplars(cluster.observability);
   await slowEtcd(context);

@@ -295,11 +295,14 @@ async function withoutIpam({ cluster, namespace }) {
     const endMs = Date.now() + MINUTE_MS;
     await cluster.deployment({ namespace, name: 'web', replicas: 0 });
     await cluster.running(namespace, 0, 60);
+    // With leased addresses.
+    await cluster.deployment({ namespace, name: 'late', replicas: 4 });
+    expectNoDuplicates(cluster, await cluster.running(namespace, 4, 60));
     await sleep(Math.max(0, endMs - Date.now()));
   });
 }
 
-/** Deletions go through, a start waits, and what the deleted pods held is released afterwards. */
+/** Deletions go through, pods start, and what the deleted pods held is released afterwards. */
 async function withoutEtcd({ cluster, namespace }) {
   await cluster.deployment({ namespace, name: 'web', replicas: 20 });
   await cluster.running(namespace, 20);
@@ -307,6 +310,8 @@ async function withoutEtcd({ cluster, namespace }) {
     await cluster.deployment({ namespace, name: 'web', replicas: 0 });
     await cluster.running(namespace, 0, 60);
     await cluster.deployment({ namespace, name: 'late', replicas: 4 });
+    // With leased addresses.
+    await cluster.running(namespace, 4, 60);
   });
   const pods = await cluster.running(namespace, 4);
   const addresses = expectNoDuplicates(cluster, pods);
