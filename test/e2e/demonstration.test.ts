@@ -68,7 +68,7 @@ describe('npm start', () => {
     expect(stdout.match(/✓/g)).toHaveLength(6);
     expect(stdout).not.toContain('✗');
     expect(stdout).toMatch(/web-0 +10\.65\.\d+\.\d+\/32 +podw[0-9a-f]{11}/);
-    expect(stdout).toMatch(/ADD ms +shim .*plugin .*rpc .*ipam .*datastore .*dataplane .*kernel/);
+    expect(stdout).toMatch(/ADD ms +shim .*plugin .*dataplane .*kernel/);
     const [total, ...parts] = /web-1 +\S+ +\S+ +(.*)/.exec(stdout)![1]!.split(/ +/).map(Number);
     expect(parts.length).toBeGreaterThanOrEqual(7);
     expect(parts.reduce((sum, part) => sum + part)).toBeCloseTo(total!, 0);
