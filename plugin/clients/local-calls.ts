@@ -2,7 +2,7 @@ import { setMaxListeners } from 'node:events';
 
 import { context, trace } from '@opentelemetry/api';
 import { Failure } from '@podwire/shared/failure/failure';
-import { failureOfSignal } from '@podwire/shared/failure/signal';
+import { failureOfSignal, untilAborted } from '@podwire/shared/failure/signal';
 import { MAX_TIMER_MS, type Clock } from '@podwire/shared/runtime/clock';
 import type { Logger } from '@podwire/shared/runtime/log';
 import { withRecorder, type OpenInterval } from '@podwire/shared/telemetry/intervals';
@@ -112,18 +112,4 @@ function limitedSignal({ deadlineMs, signal }: Limits, clock: Clock): LimitedSig
     signal.removeEventListener('abort', cancel);
   };
   return { signal: controller.signal, release };
-}
-
-/** Resolves or rejects as the work does, but not after the signal has fired. */
-async function untilAborted<Answer>(work: Promise<Answer>, signal: AbortSignal): Promise<Answer> {
-  let onAbort = (): void => undefined;
-  const aborted = new Promise<never>((_, reject) => {
-    onAbort = () => reject(failureOfSignal(signal));
-    signal.addEventListener('abort', onAbort);
-  });
-  try {
-    return await Promise.race([work, aborted]);
-  } finally {
-    signal.removeEventListener('abort', onAbort);
-  }
 }

@@ -243,12 +243,17 @@ function createClusterPart(
   return { nodeSide: new NodeSide({ config, deps, network, ipam, kernelFollowers }), routes, bird, sysctls };
 }
 
+/** The records of pods with a wire. */
+function alive(records: readonly AttachmentRecord[]): AttachmentRecord[] {
+  return records.filter(({ state }) => state !== 'dead');
+}
+
 /** Requirements of existing pods, and of the node's part in the cluster, on the node's settings. */
 function settingsRequirements({
   routes,
   node,
 }: Pick<OverviewParts, 'node'> & Pick<ClusterPart, 'routes'>): SettingsRequirements {
-  const networks = node.records().map(({ network }) => network);
+  const networks = alive(node.records()).map(({ network }) => network);
   return {
     families: familiesOf(networks.flatMap(({ addresses }) => addresses)),
     parents: routes.parents,
@@ -273,7 +278,7 @@ function overviewOf(config: Config, { node, environment, clusterPart }: Overview
     routes: clusterPart?.routes.status(),
     podMtuBytes: environment?.mtuBytes ?? DEFAULT_MTU_BYTES,
     sessions: clusterPart?.bird?.status().sessions ?? [],
-    attachmentCount: node.records().length,
+    attachmentCount: alive(node.records()).length,
     conditions: conditionsOf({ node, environment, clusterPart }),
     leases: node.leases.counts(),
   };

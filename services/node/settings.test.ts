@@ -131,6 +131,13 @@ describe('the settings', () => {
     });
   });
 
+  test('refuses to refill leases at the high mark or above it', () => {
+    const read = (low: string, high: string) =>
+      readNodeSettings({ PODWIRE_NODE_LEASES_LOW: low, PODWIRE_NODE_LEASES_HIGH: high }, 'node-1');
+    expect(() => read('12', '12')).toThrow(/PODWIRE_NODE_LEASES_LOW.*must be less/);
+    expect([read('11', '12').leasesLow, read('4', '0').leasesHigh]).toEqual([11, 0]);
+  });
+
   test.each(['Node', '-a', 'a.', 'a..b', 'a_b', 'a'.repeat(254)])('reject %j as the name of a node', (name) => {
     expect(() => readNodeSettings({ PODWIRE_NODE_NAME: name }, 'node-1')).toThrow(/PODWIRE_NODE_NAME/);
   });

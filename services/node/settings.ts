@@ -1,7 +1,8 @@
 import { DATAPLANE_SETTINGS } from '@podwire/dataplane/config';
 import { isSubdomain } from '@podwire/plugin/cni/environment';
 import { PLUGIN_SETTINGS } from '@podwire/plugin/settings';
-import { readSettings, type SettingValues } from '@podwire/shared/runtime/config-reader';
+import { violationsFailure, type Failure } from '@podwire/shared/failure/failure';
+import { readSettings, type Setting, type SettingValues } from '@podwire/shared/runtime/config-reader';
 import { LOG_LEVELS } from '@podwire/shared/runtime/log';
 import { oneOf, rpcAddress, text, wholeNumber } from '@podwire/shared/runtime/setting';
 import { serverUsage } from '@podwire/shared/runtime/usage';
@@ -77,7 +78,18 @@ export function readNodeSettings(env: Readonly<Record<string, string | undefined
   const known = Object.values(settings).map(({ variable }) => variable);
   const formerFault = (variable: string) => formerVariableFault(variable, known);
   const values = readSettings({ settings, prefix: PREFIX, furtherPrefixes: ROUTING_PREFIXES, formerFault, env });
+  const { leasesLow, leasesHigh } = values;
+  if (leasesHigh > 0 && leasesLow >= leasesHigh) throw marksFailure(settings.leasesLow, { leasesLow, leasesHigh });
   return { ...values, ipamTls: ipamTlsFiles(PREFIX, values) };
+}
+
+/** A node that refills its leases at the high mark would ask podwire-ipam with every ADD. */
+function marksFailure(
+  { variable, about }: Pick<Setting<number>, 'variable' | 'about'>,
+  { leasesLow, leasesHigh }: Pick<NodeSettings, 'leasesLow' | 'leasesHigh'>,
+): Failure {
+  const reason = `is ${leasesLow}, and PODWIRE_NODE_LEASES_HIGH is ${leasesHigh}: must be less. ${about}`;
+  return violationsFailure('INVALID_SETTINGS', 'Settings refused', [{ field: variable, reason }]);
 }
 
 /** The output of `podwire-node --help`. */

@@ -4,7 +4,7 @@ import { exponentialBackoff, WorkQueue, type NextRun } from '@podwire/shared/rec
 import type { BackoffBounds } from '@podwire/shared/reconcile/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { ClusterChange, ClusterView } from '../cluster/cluster.js';
+import type { ClusterChange, ClusterNode, ClusterPool, ClusterView } from '../cluster/cluster.js';
 import type { Lease, LeaseBook, LeaseListing } from './lease.js';
 import type { LeaseEvents } from './lease-events.js';
 import type { LeaseStock } from './lease-stock.js';
@@ -53,11 +53,19 @@ const MAX_COUNT = 128;
 /** Mean time between two comparisons with podwire-ipam: settings of the cluster may have changed without an event. */
 const LISTING_INTERVAL_MS = 60_000;
 
+/** All nodes see a change of a pool at once: time over which their listings are spread, in milliseconds. */
+const CHANGE_SPREAD_MS = 5000;
+
 /** After a recall, other nodes need the addresses: time without leases, in milliseconds. */
 const RECALL_PAUSE_MS = 60_000;
 
 /** Largest relative deviation of an interval from its mean, so that nodes that start together drift apart. */
 const JITTER = 0.2;
+
+interface SeenCluster {
+  readonly node: ClusterNode;
+  readonly pools: ReadonlyMap<string, ClusterPool>;
+}
 
 interface FamilyState {
   /** Number of leases that a refill aims at. */
@@ -82,8 +90,8 @@ export class LeaseKeeper {
   readonly #options: LeaseKeeperOptions;
   readonly #queue: WorkQueue<Family>;
   readonly #states: ReadonlyMap<Family, FamilyState>;
-  /** As last seen in the cluster's state. */
-  #recallCount: bigint | undefined;
+  /** As last seen in the cluster's state; undefined: not yet. */
+  #seen: SeenCluster | undefined;
 
   constructor(options: LeaseKeeperOptions) {
     this.#options = options;
@@ -132,7 +140,7 @@ export class LeaseKeeper {
       const leftMs = deadlineMs - clock.monotonicMs();
       if (leftMs <= 0 || signal.aborted) return { reason: 'exhausted' };
       const done = new AbortController();
-      await Promise.race([Promise.all(ends), clock.sleep(leftMs, done.signal)]);
+      await Promise.race([Promise.all(ends), clock.sleep(leftMs, AbortSignal.any([signal, done.signal]))]);
       done.abort();
       leases = stock.take(families);
     }
@@ -150,20 +158,31 @@ export class LeaseKeeper {
     return families.every((family) => this.#options.stock.count(family) > 0);
   }
 
-  /** Returns the leases when podwire-ipam recalls them; compares them when pools or this node have changed. */
-  follow({ self, cluster }: ClusterView, { hasOtherChanges }: ClusterChange): void {
-    if (!hasOtherChanges) return;
-    const node = cluster.nodes.get(self);
-    const recallCount = node && (node.leaseRecallCount ?? 0n);
-    const isRecalled =
-      this.#recallCount !== undefined && recallCount !== undefined && recallCount !== this.#recallCount;
-    this.#recallCount = recallCount ?? this.#recallCount;
+  /**
+   * Returns the leases when podwire-ipam recalls them. Lists them when a pool or this node has changed: they may be outdated.
+   * Changes of other nodes, the most frequent ones, have no effect.
+   */
+  follow({ self, cluster: { nodes, pools } }: ClusterView, { hasOtherChanges }: ClusterChange): void {
+    const node = nodes.get(self) ?? this.#seen?.node;
+    if (!hasOtherChanges || !node) return;
+    const before = this.#seen;
+    this.#seen = { node, pools };
+    if (before && (node.leaseRecallCount ?? 0n) !== (before.node.leaseRecallCount ?? 0n)) this.#recall();
+    else if (before?.node !== node || before.pools !== pools) this.#listSoon();
+  }
+
+  #recall(): void {
     const pausedUntilMs = this.#options.clock.monotonicMs() + this.#jittered(RECALL_PAUSE_MS);
     for (const [family, state] of this.#states) {
-      if (isRecalled) state.pausedUntilMs = pausedUntilMs;
-      if (isRecalled || state.isWanted) this.#queue.hurry(family);
+      state.pausedUntilMs = pausedUntilMs;
+      this.#queue.hurry(family);
     }
-    if (isRecalled) this.#options.events.recalled();
+    this.#options.events.recalled();
+  }
+
+  #listSoon(): void {
+    for (const [family, { isWanted }] of this.#states)
+      if (isWanted) this.#queue.request(family, this.#options.random() * CHANGE_SPREAD_MS);
   }
 
   /** The leases stay on the node, for the next process. */
@@ -188,7 +207,6 @@ export class LeaseKeeper {
 
   async #reconcile(family: Family, state: FamilyState, signal: AbortSignal): Promise<NextRun | undefined> {
     const { stock, marks, clock } = this.#options;
-    if (marks.highCount === 0) stock.withdraw(family, 0);
     const nowMs = clock.monotonicMs();
     if (this.#isPaused(state)) {
       stock.withdraw(family, 0);
@@ -199,6 +217,8 @@ export class LeaseKeeper {
     stock.withdraw(family, state.targetCount);
     await this.#returnWithdrawn(family, signal);
     await this.#refill(family, state, signal);
+    // The listing may have outdated leases, and more than are wanted.
+    stock.withdraw(family, state.targetCount);
     await this.#returnWithdrawn(family, signal);
     if (marks.highCount === 0) return undefined;
     return { inMs: this.#jittered(LISTING_INTERVAL_MS) };
@@ -208,7 +228,7 @@ export class LeaseKeeper {
   #adaptTarget(state: FamilyState, count: number, nowMs: number): void {
     const { highCount, lowCount } = this.#options.marks;
     const isBusy = nowMs - state.refilledAtMs < BUSY_MS;
-    if (!isBusy) state.targetCount = highCount;
+    if (!isBusy || highCount === 0) state.targetCount = highCount;
     else if (count <= lowCount) state.targetCount = Math.min(Math.max(2 * state.targetCount, 1), MAX_COUNT);
   }
 

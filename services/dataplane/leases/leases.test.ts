@@ -5,6 +5,7 @@ import { recordingLog } from '@podwire/shared/testing/server';
 import { ManualClock } from '@podwire/shared/testing/manual-clock';
 import { afterEach, describe, expect, test } from 'vitest';
 
+import type { ClusterView } from '../cluster/cluster.js';
 import type { AttachedLink } from '../pods/kernel.js';
 import { AttachmentRegistry } from '../pods/registry.js';
 import { hostLink, MemoryPool, recallView } from '../testing/lease-book.js';
@@ -87,8 +88,8 @@ async function scene(options: SceneOptions = {}) {
     }
   };
   const holder = (address: string) => pool.holdings.get(address)?.attachment;
-  const recall = (count: bigint) => {
-    leases.follow(recallView('node-1', count), { blocks: new Set(), hasOtherChanges: true });
+  const recall = (count: bigint, pools?: ClusterView['cluster']['pools']) => {
+    leases.follow(recallView('node-1', count, pools), { blocks: new Set(), hasOtherChanges: true });
   };
   return { leases, pool, clock, lines, file, registry, store, take, add, del, pass, holder, recall };
 }
@@ -224,6 +225,22 @@ describe('settlement', () => {
     expect(registry.get(podNetwork('a').attachment)).toBeUndefined();
   });
 
+  test('an attachment whose return podwire-ipam does not take waits between its attempts', async () => {
+    const { leases, add, del, pool, pass } = await scene();
+    const address = await add('a');
+    await pass(100);
+    pool.unreadable.add(address);
+    await del('a');
+    const caller = new AbortController();
+    const returned = leases.returned(podNetwork('a').attachment, caller.signal);
+    const calls = pool.callsCount;
+    for (let turn = 0; turn < 20; turn++) await turns();
+    expect(pool.callsCount - calls).toBeLessThan(3);
+    pool.unreadable.clear();
+    await pass(1000);
+    await returned;
+  });
+
   test('the wait ends with the failure of its signal', async () => {
     const { leases, add, del, pool } = await scene();
     await add('a');
@@ -273,15 +290,41 @@ describe('keeping leases', () => {
     expect(leaseCount(pool)).toBe(4);
   });
 
-  test('outdated leases are returned', async () => {
+  test('outdated leases are returned soon after a change of a pool', async () => {
     const { add, pass, pool, recall } = await scene();
     await add('a');
-    await pass(500);
+    recall(0n);
+    await pass(6000);
     const [[address] = ['']] = [...pool.holdings].filter(([, { attachment }]) => attachment === undefined);
     pool.outdated.add(address);
-    recall(0n);
-    await pass(500);
+    recall(0n, new Map());
+    await pass(5000);
     expect(pool.holdings.get(address)).toBeUndefined();
+  });
+
+  test('a change of another node causes no call: a thousand nodes would make a thousand', async () => {
+    const { add, leases, pass, pool } = await scene();
+    await add('a');
+    const change = { blocks: new Set<string>(), hasOtherChanges: true };
+    const view = recallView('node-1', 0n);
+    leases.follow(view, change);
+    await pass(6000);
+    const calls = pool.callsCount;
+    const [own] = view.cluster.nodes.values();
+    const nodes = new Map(view.cluster.nodes).set('node-2', { ...own!, name: 'node-2', leaseRecallCount: 7n });
+    leases.follow({ ...view, cluster: { ...view.cluster, nodes } }, change);
+    await pass(6000);
+    expect(pool.callsCount).toBe(calls);
+  });
+
+  test('without leasing, leases that only podwire-ipam knows are returned too', async () => {
+    const former = await scene();
+    await former.add('a');
+    await former.pass(500);
+    expect(leaseCount(former.pool)).toBeGreaterThan(0);
+    const { pass } = await scene({ marks: { lowCount: 0, highCount: 0 }, store: former.store, pool: former.pool });
+    await pass(1000);
+    expect(leaseCount(former.pool)).toBe(0);
   });
 
   test('a busy node keeps more leases; a quiet one returns to the mark', async () => {

@@ -1,6 +1,7 @@
 import { trace, type Link, type SpanContext } from '@opentelemetry/api';
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
+import { untilAborted } from '@podwire/shared/failure/signal';
 import { exponentialBackoff, WorkQueue, type NextRun } from '@podwire/shared/reconcile/work-queue';
 import type { BackoffBounds } from '@podwire/shared/reconcile/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
@@ -29,6 +30,9 @@ const MAX_COUNT = 256;
 
 /** Pause before refused bindings, and returns whose block podwire-ipam cannot read, are tried again, in milliseconds. */
 const REFUSED_PAUSE_MS = 10_000;
+
+/** Pause between two attempts while an ADD waits for a return, in milliseconds. */
+const RETURN_PAUSE_MS = 200;
 
 interface SettlementOptions {
   readonly registry: Pick<AttachmentRegistry, 'all' | 'get' | 'setBound' | 'remove'>;
@@ -95,17 +99,17 @@ export class Settlement {
 
   /**
    * Waits until the addresses of a dead attachment are returned: it is about to be added again.
-   * @throws Failure UNREACHABLE when podwire-ipam does not answer
+   * @throws Failure the signal's
    */
   async returned(attachment: Attachment, signal: AbortSignal): Promise<void> {
-    while (this.#options.registry.get(attachment)?.state === 'dead') {
-      signal.throwIfAborted();
+    const { registry, clock } = this.#options;
+    const isDead = () => registry.get(attachment)?.state === 'dead';
+    while (isDead()) {
+      this.#refused.delete(formatAttachment(attachment));
       const isOver = new Promise<void>((resolve) => this.#waiting.push(resolve));
       this.#queue.hurry('settle');
-      const cancelled = new Promise<void>((resolve) =>
-        signal.addEventListener('abort', () => resolve(), { once: true }),
-      );
-      await Promise.race([isOver, cancelled]);
+      await untilAborted(isOver, signal);
+      if (isDead()) await clock.sleep(RETURN_PAUSE_MS, signal);
     }
   }
 

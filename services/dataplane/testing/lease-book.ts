@@ -35,6 +35,8 @@ export class MemoryPool {
   /** Whether a pod without requests would no longer get this address. */
   readonly outdated = new Set<string>();
   callsCount = 0;
+  /** Addresses whose returns podwire-ipam refuses, as their block cannot be read. */
+  readonly unreadable = new Set<string>();
   /** Returns of unbound leases that were sent and have no answer. */
   returnsInFlight = 0;
   #sequenceNumber = 1n;
@@ -79,8 +81,10 @@ export class MemoryPool {
       return: (records) =>
         this.#call(() =>
           records.map(({ network, allocation }) => {
-            for (const held of allocation?.addresses ?? [])
-              this.#end(held, ({ attachment }) =>
+            const held = allocation?.addresses ?? [];
+            if (held.some(({ address }) => this.unreadable.has(address))) return false;
+            for (const each of held)
+              this.#end(each, ({ attachment }) =>
                 attachment === undefined ? true : attachment === formatAttachment(network.attachment),
               );
             return true;
@@ -147,11 +151,14 @@ export class MemoryPool {
   }
 }
 
-/** This node's view of the cluster, after so many recalls of its leases. */
-export function recallView(self: string, leaseRecallCount: bigint): ClusterView {
+/** Of all views: a change makes a new map. */
+const POOLS: ClusterView['cluster']['pools'] = new Map();
+
+/** This node's view of the cluster, after a number of recalls of its leases. */
+export function recallView(self: string, leaseRecallCount: bigint, pools = POOLS): ClusterView {
   const rest = { ipv4: undefined, ipv6: undefined, vxlanIpv4: undefined, vxlanIpv6: undefined };
   const node = { name: self, leaseRecallCount, ipip: undefined, asNumber: undefined, ...rest };
-  return { self, cluster: { nodes: new Map([[self, node]]), pools: new Map(), blocks: new Map() } };
+  return { self, cluster: { nodes: new Map([[self, node]]), pools, blocks: new Map() } };
 }
 
 /** The host's end of a pod's interface, as the kernel lists it. */

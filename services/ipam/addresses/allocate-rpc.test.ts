@@ -8,6 +8,7 @@ import {
   IpFamily,
   type AllocateRequest,
 } from '@podwire/proto/podwire/ipam/v1/address';
+import { LeaseServiceService } from '@podwire/proto/podwire/ipam/v1/lease';
 import { AddressUse, AssignmentMode } from '@podwire/proto/podwire/ipam/v1/pool';
 import { describe, expect, test } from 'vitest';
 
@@ -33,6 +34,9 @@ const explain = (
   const message = ExplainAllocationRequest.fromPartial(asked);
   return served.caller.peer.call(AddressServiceService.explainAllocation, message, clientLimits());
 };
+
+/** A boot of a node. */
+const BOOT = '0f8fad5b-d9cb-469f-a165-70867728950e';
 
 describe('Allocate', () => {
   test('takes from requested pools, by name and by CIDR', async () => {
@@ -200,6 +204,11 @@ describe('AssignAddresses', () => {
     expect(nothing.violations.map(({ field }) => field)).toEqual(['ipv4_count']);
     expect(await served.caller.allBlocks()).toEqual([]);
   });
+
+  test('refuses the handles of leases', async () => {
+    const failure = await failureOf(assign({ handleId: 'podwire-lease.node-1', ipv4Count: 1 }));
+    expect(failure.violations).toMatchObject([{ field: 'handle_id' }]);
+  });
 });
 
 describe('ExplainAllocation', () => {
@@ -240,21 +249,22 @@ describe('ExplainAllocation', () => {
   });
 
   test('returns the leases that an exhausted pool would recall, which count as available', async () => {
-    await assign({ ipv4Count: 192 });
-    const leases = { attributes: { type: 'podwireLease', 'boot-id': 'b' }, ipv4Count: 64 };
-    const { addresses } = await assign({ ...leases, handleId: 'podwire-lease.node-2', nodeName: 'node-2' });
+    const leases = { nodeName: 'node-2', bootId: BOOT, family: IpFamily.IP_FAMILY_IPV4, count: 32 };
+    const { leaseAddresses } = LeaseServiceService;
+    const { addresses } = await served.caller.peer.call(leaseAddresses, leases, clientLimits());
+    await assign({ ipv4Count: 224 });
     const { refusalCode, families } = await explain({});
-    const recalled = { leased: 64n, nodes: [{ nodeName: 'node-2', leased: 64n }] };
+    const recalled = { leased: 32n, nodes: [{ nodeName: 'node-2', leased: 32n }] };
     expect([refusalCode, families[0]?.recall]).toEqual(['', recalled]);
     expect(families[0]?.pools[0]?.blocks.flatMap((block) => block.leases)).toEqual(recalled.nodes);
-    const counts = { allocated: 192n, available: '64', free: '64', leased: 64n };
+    const counts = { allocated: 224n, available: '32', free: '32', leased: 32n };
     expect((await served.caller.getPool('default')).pool?.utilization).toMatchObject(counts);
     const blocks = await served.caller.allBlocks();
-    expect(blocks.map(({ utilization }) => utilization?.leased).sort()).toEqual([0, 0, 0, 64]);
-    const address = addresses[0]?.address.replace('/32', '') ?? '';
+    expect(blocks.map(({ utilization }) => utilization?.leased).sort()).toEqual([0, 0, 0, 32]);
+    const address = addresses[0]?.address ?? '';
     expect(await served.caller.peer.call(AddressServiceService.getAddress, { address }, clientLimits())).toMatchObject({
       state: AddressState.ADDRESS_STATE_LEASED,
-      holder: { handleId: 'podwire-lease.node-2', attributes: { node: 'node-2', 'boot-id': 'b' } },
+      holder: { handleId: 'podwire-lease.node-2', attributes: { node: 'node-2', 'boot-id': BOOT } },
       allocateTime: expect.any(Date),
     });
   });

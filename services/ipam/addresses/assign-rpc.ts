@@ -17,6 +17,7 @@ import type { NodeLeases } from '../blocks/leased-addresses.js';
 import { FAMILY_MESSAGES, readAddresses } from '../messages/parts.js';
 import { readBlockCap, readLabels, readPools } from '../messages/request-parts.js';
 import { RESERVED_ATTRIBUTES } from '../records/attributes.js';
+import { isLeaseHandle } from '../records/lease.js';
 import type { BlockOwner } from '../records/block.js';
 import type { EndpointAddress } from '../records/endpoint.js';
 import { handleFault, subdomainFault } from '../records/names.js';
@@ -49,9 +50,14 @@ const USES: Partial<Record<AddressUse, PoolUse>> = {
   [AddressUse.ADDRESS_USE_LOAD_BALANCER]: 'LoadBalancer',
 };
 
+/** A node would give the addresses to pods, or return them. */
+function reservedHandleFault(handleId: string): string | undefined {
+  return isLeaseHandle(handleId) ? 'begins as the handles of leases; choose another handle' : undefined;
+}
+
 function readAssignAddressesRequest(message: AssignAddressesRequest): RequestedAssignment {
   return readChecked('AssignAddresses', (checks) => {
-    checks.check('handle_id', handleFault(message.handleId));
+    checks.check('handle_id', handleFault(message.handleId) ?? reservedHandleFault(message.handleId));
     const use = USES[message.use];
     if (!use) checks.check('use', 'is missing or unknown; set the use of the addresses');
     checkCounts(message, checks);

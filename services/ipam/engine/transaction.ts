@@ -13,20 +13,6 @@ export function closedFailure(): Failure {
   return new Failure('STORE_UNAVAILABLE', 'the datastore is closed: the service is shutting down; repeat the request');
 }
 
-/** @throws what the promise throws, or the signal's failure as soon as it fires; the promise keeps running */
-export async function untilAborted<Result>(promise: Promise<Result>, signal: AbortSignal): Promise<Result> {
-  let onAbort = (): void => undefined;
-  const aborted = new Promise<never>((_, reject) => {
-    onAbort = () => reject(failureOfSignal(signal));
-    signal.addEventListener('abort', onAbort);
-  });
-  try {
-    return await Promise.race([promise, aborted]);
-  } finally {
-    signal.removeEventListener('abort', onAbort);
-  }
-}
-
 /** Whether the signal has fired; a function, because the compiler assumes an earlier check still holds. */
 export function isAborted(signal: AbortSignal): boolean {
   return signal.aborted;

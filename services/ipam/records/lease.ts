@@ -13,12 +13,17 @@ export function leaseHandle(nodeName: string): string {
   return `${HANDLE_PREFIX}${nodeName}`;
 }
 
+/** Whether a handle is of some node's leases. */
+export function isLeaseHandle(handleId: string): boolean {
+  return handleId.startsWith(HANDLE_PREFIX);
+}
+
 /**
  * Whether an allocation is an unbound lease of any node. An attachment may have the same handle: that of a container
  * called like the node, on a network `podwire-lease`.
  */
 export function isLease({ handleId, owner }: Pick<AllocationAttributes, 'handleId' | 'owner'>): boolean {
-  return handleId?.startsWith(HANDLE_PREFIX) === true && owner.interface === undefined;
+  return handleId !== undefined && isLeaseHandle(handleId) && owner.interface === undefined;
 }
 
 /** Whether an allocation is an unbound lease of one node. */

@@ -9,3 +9,21 @@ export function failureOfSignal(signal: AbortSignal): Failure {
     ? new Failure('DEADLINE_EXCEEDED', 'the deadline of the request has passed; retry it', { cause: reason })
     : new Failure('CANCELLED', 'the caller cancelled the request; retry it if still needed', { cause: reason });
 }
+
+/**
+ * Waits for work that its caller may give up.
+ * @throws what the work throws, or {@link failureOfSignal} as soon as the signal fires; the work keeps running
+ */
+export async function untilAborted<Result>(work: Promise<Result>, signal: AbortSignal): Promise<Result> {
+  let onAbort = (): void => undefined;
+  const aborted = new Promise<never>((_, reject) => {
+    onAbort = () => reject(failureOfSignal(signal));
+    signal.addEventListener('abort', onAbort);
+    if (signal.aborted) onAbort();
+  });
+  try {
+    return await Promise.race([work, aborted]);
+  } finally {
+    signal.removeEventListener('abort', onAbort);
+  }
+}

@@ -1,8 +1,9 @@
 import { Failure } from '@podwire/shared/failure/failure';
+import { untilAborted } from '@podwire/shared/failure/signal';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { FileContent } from '@podwire/shared/tls/tls-files';
 
-import { closedFailure, throwIfAborted, untilAborted } from '../transaction.js';
+import { closedFailure, throwIfAborted } from '../transaction.js';
 import { EtcdEndpoint, type EtcdResponse, type SendRequest } from './connection.js';
 import { readCredentials, sameCredentials, type CredentialFiles, type Credentials } from './credentials.js';
 import { NotExecuted, replacedCredentialsFailure, replacedFailure, timeoutFailure } from './failure.js';

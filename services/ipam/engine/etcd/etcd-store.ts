@@ -1,4 +1,5 @@
 import { trace } from '@opentelemetry/api';
+import { untilAborted } from '@podwire/shared/failure/signal';
 import { systemClock, type Clock } from '@podwire/shared/runtime/clock';
 import type { IRangeRequest, IRangeResponse, ITxnRequest, ITxnResponse } from 'etcd3';
 
@@ -14,7 +15,7 @@ import {
   type Transaction,
   type WatchRequest,
 } from '../store.js';
-import { closedFailure, throwIfAborted, untilAborted } from '../transaction.js';
+import { closedFailure, throwIfAborted } from '../transaction.js';
 import { EtcdCluster, type ActiveEndpoint, type ClusterEvent, type ClusterOptions } from './cluster.js';
 import { compactedFailure, NotExecuted, RevisionGone } from './failure.js';
 import { Fence } from './fence.js';

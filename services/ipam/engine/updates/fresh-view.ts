@@ -1,4 +1,5 @@
 import { Failure } from '@podwire/shared/failure/failure';
+import { untilAborted } from '@podwire/shared/failure/signal';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { recordInterval } from '@podwire/shared/telemetry/intervals';
 
@@ -6,7 +7,6 @@ import type { RecordKeys } from '../../records/json/keys.js';
 import type { Mirror } from '../mirror/mirror.js';
 import { listInParts } from '../mirror/pages.js';
 import type { Store, StoredRecord } from '../store.js';
-import { untilAborted } from '../transaction.js';
 
 interface FreshViewOptions {
   readonly store: Store;

@@ -77,7 +77,7 @@ export interface GetNodeStatusResponse {
   podMtuBytes: number;
   /** BGP sessions, if BIRD takes part in routing. */
   bgpSessions: BgpSession[];
-  /** Number of recorded attachments. */
+  /** Number of recorded attachments with a veth pair. */
   attachmentCount: number;
   /** Conditions that an operator should know; empty if there are none. */
   conditions: Condition[];

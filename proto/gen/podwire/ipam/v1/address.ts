@@ -219,7 +219,7 @@ export interface AllocateResponse {
 
 /** AssignAddressesRequest requests addresses under a handle. */
 export interface AssignAddressesRequest {
-  /** The handle: 1 to 512 bytes of printable ASCII without white space and "/". */
+  /** The handle: 1 to 512 bytes of printable ASCII without white space and "/"; not `podwire-lease.…`. */
   handleId: string;
   /**
    * Name of the node that the addresses are for; its blocks come first. Empty with ADDRESS_USE_LOAD_BALANCER alone,
