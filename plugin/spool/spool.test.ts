@@ -227,7 +227,7 @@ describe('the schedule', () => {
     expect(requests[0]!.arrivedNs).toBeLessThanOrEqual(BigInt(Date.now() + 1) * 1_000_000n);
   });
 
-  test('a directory of others is not read, which is logged once', async () => {
+  test('a directory of another user is not read, which is logged once', async () => {
     mkdirSync(path);
     chmodSync(path, 0o777);
     spool.start();

@@ -155,7 +155,7 @@ test('a podwire-node that is killed right after its answers binds all, and gives
   await node.expectExactly([...before, ...after]);
 }, 240_000);
 
-test('with its records emptied by hand, the next process keeps the addresses of pods, and gives others', async () => {
+test('with its records emptied by hand, the next process keeps the addresses of pods, and gives new pods different ones', async () => {
   node = new LeasingNode();
   const { stack } = node;
   await stack.start();
@@ -168,14 +168,14 @@ test('with its records emptied by hand, the next process keeps the addresses of 
   await stack.kill('node');
   for (const name of readdirSync(stack.recordsDirectory)) rmSync(join(stack.recordsDirectory, name));
   await stack.start();
-  const others = await node.addAll(node.pods('lease-other', 20));
-  const holders = [...bound, ...unbound, ...others];
+  const newPods = await node.addAll(node.pods('lease-other', 20));
+  const holders = [...bound, ...unbound, ...newPods];
   expectDistinct(holders);
   await expect.poll(async () => (await allocations(node!.stack)).length, { timeout: 60_000 }).toBe(holders.length);
   await node.expectExactly(holders);
   for (const pod of [...boundPods, ...unboundPods]) await node.del(pod);
-  await expect.poll(async () => (await allocations(node!.stack)).length, { timeout: 60_000 }).toBe(others.length);
-  await node.expectExactly(others);
+  await expect.poll(async () => (await allocations(node!.stack)).length, { timeout: 60_000 }).toBe(newPods.length);
+  await node.expectExactly(newPods);
 }, 240_000);
 
 describe.each([26, 29])('of a pool of 64 addresses in blocks of /%i', (blockSize) => {

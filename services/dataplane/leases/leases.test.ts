@@ -361,8 +361,8 @@ describe('keeping leases', () => {
     // Its binding was not sent yet, and someone emptied the directory.
     const { add, pass, holder } = await scene({ pool: former.pool, links: [link] });
     await pass(500);
-    const others = [await add('b'), await add('c'), await add('d')];
-    expect(others).not.toContain(address);
+    const later = [await add('b'), await add('c'), await add('d')];
+    expect(later).not.toContain(address);
     expect(holder(address)).toBe(formatAttachment(network.attachment));
   });
 });

@@ -74,7 +74,7 @@ interface Usage {
 }
 
 interface ExplainOptions {
-  /** Maximum number of blocks named over all pools; the others are only counted. */
+  /** Maximum number of blocks named over all pools; the rest is only counted. */
   readonly maxBlocksCount: number;
   /** Maximum number of blocks named per pool. Default: all. */
   readonly maxPoolBlocksCount?: number;
@@ -310,8 +310,8 @@ function explanationText(explanation: PoolExplanation): string {
   if (usage.used === usage.size && BigInt(usage.blocks) === blockCount(pool))
     return `${name}: ${usage.blocks === 1 ? 'its one block is' : `all ${usage.blocks} blocks are`} full (${[inUse(usage), ...leased].join(', ')})`;
   const named = blocks.map(({ prefix, reason }) => `block ${formatPrefix(prefix)} ${reason}`);
-  const others = [...more].map(([verdict, count]) => `and ${formatCount(count, 'more block')} ${verdict}`);
-  return `${name}: ${[...named, ...others, ...(claim === undefined ? [] : [claim]), ...leased].join(', ')}`;
+  const counted = [...more].map(([verdict, count]) => `and ${formatCount(count, 'more block')} ${verdict}`);
+  return `${name}: ${[...named, ...counted, ...(claim === undefined ? [] : [claim]), ...leased].join(', ')}`;
 }
 
 /** Why no address was allocated from a block. */

@@ -89,7 +89,7 @@ export function bindAddresses(view: View, { nodeName, binding, nowMs }: BindingI
   return { changes, outcome: { endpoint, added: added.map(({ address }) => address) } };
 }
 
-/** The node's clock may differ: a tenure begins neither before the lease, when others had the address, nor in the future. */
+/** The node's clock may differ: a tenure begins neither before the lease, when another attachment had the address, nor in the future. */
 export function beginMs(leases: readonly HeldAddress[], attachedAtMs: number, nowMs: number): number {
   const leasedAtMs = leases.map(({ attributes }) => allocatedAtMs(attributes) ?? 0);
   return Math.min(Math.max(attachedAtMs, ...leasedAtMs), nowMs);

@@ -200,11 +200,11 @@ class World {
     this.endAll((each) => each.node === node && each.id === undefined && each.boot !== boot, false);
     const before = this.leasesOf(node);
     const cooling = this.countCooling();
-    const others = this.view.blocks().filter(({ owner }) => owner && owner.name !== node);
+    const foreign = this.view.blocks().filter(({ owner }) => owner && owner.name !== node);
     const leases = this.toTheEnd(node, count);
     for (const { text, sequenceNumber } of leases.filter((each) => !before.includes(each.text))) {
       this.give(text, { node, sequenceNumber, id: undefined, boot, sinceMs: this.nowMs });
-      expect(others.some(({ prefix: each }) => prefixContains(each, address(text)))).toBe(false);
+      expect(foreign.some(({ prefix: each }) => prefixContains(each, address(text)))).toBe(false);
     }
     expect(leases.map(({ text }) => text).sort()).toEqual(this.leasesOf(node).sort());
     expect(leases.length).toBeLessThanOrEqual(Math.max(count, before.length));

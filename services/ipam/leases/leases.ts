@@ -142,7 +142,7 @@ function leaseDemand({ nodeName, family }: LeaseRequest, { labels }: AuthorizedN
   };
 }
 
-/** A pool that serves pods of the node in some namespaces, and possibly not in others. */
+/** A pool that serves pods of the node in some namespaces only. */
 function namespacedPool(view: View, demand: Demand): Pool | undefined {
   return evaluatePools(view, { ...demand, isAnyNamespace: true }).find(
     ({ pool, skipReason }) => skipReason === undefined && !selectsAll(pool.namespaceSelector),

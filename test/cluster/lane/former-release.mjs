@@ -138,7 +138,7 @@ class ReleaseChange {
     await this.#cluster.podwire.podwirectl(['audit', '--timeout', '30s']);
   }
 
-  /** Pods of before the change can go, and others come. */
+  /** Pods of before the change can be deleted and replaced. */
   async settle(name) {
     await this.expectBound();
     await this.#deleteSome();

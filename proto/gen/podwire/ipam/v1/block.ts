@@ -65,8 +65,8 @@ export interface BlockUtilization {
   /** Number of addresses that are in use or cool down. */
   allocated: number;
   /**
-   * Number of the allocated addresses that cool down after their release. The others, and the leased ones, are
-   * Block.allocations.
+   * Number of the allocated addresses that cool down after their release. Block.allocations
+   * lists the rest, and the leased ones.
    */
   cooling: number;
   /** Number of addresses that are reserved and not allocated. */

@@ -1092,7 +1092,7 @@ export const LeaseServiceService = {
   },
   /**
    * BindAddresses turns leases into the addresses of attachments, and records their workload endpoints. Each binding is
-   * evaluated separately: a refused one changes nothing, and does not affect the others.
+   * evaluated separately: a refused one changes nothing, and the rest is bound.
    *
    * A binding is refused if one of its addresses is no longer the node's lease with that sequence number: a lease that
    * was returned is never bound. Idempotent: an address that is already bound to the attachment counts as bound.
@@ -1151,7 +1151,7 @@ export interface LeaseServiceServer extends UntypedServiceImplementation {
   leaseAddresses: handleUnaryCall<LeaseAddressesRequest, LeaseAddressesResponse>;
   /**
    * BindAddresses turns leases into the addresses of attachments, and records their workload endpoints. Each binding is
-   * evaluated separately: a refused one changes nothing, and does not affect the others.
+   * evaluated separately: a refused one changes nothing, and the rest is bound.
    *
    * A binding is refused if one of its addresses is no longer the node's lease with that sequence number: a lease that
    * was returned is never bound. Idempotent: an address that is already bound to the attachment counts as bound.
@@ -1205,7 +1205,7 @@ export interface LeaseServiceClient extends Client {
   ): ClientUnaryCall;
   /**
    * BindAddresses turns leases into the addresses of attachments, and records their workload endpoints. Each binding is
-   * evaluated separately: a refused one changes nothing, and does not affect the others.
+   * evaluated separately: a refused one changes nothing, and the rest is bound.
    *
    * A binding is refused if one of its addresses is no longer the node's lease with that sequence number: a lease that
    * was returned is never bound. Idempotent: an address that is already bound to the attachment counts as bound.

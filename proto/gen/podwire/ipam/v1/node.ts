@@ -117,7 +117,7 @@ export interface NodeUtilization {
   reserved: bigint;
   /** Number of addresses that are neither allocated nor reserved, or leased. */
   available: bigint;
-  /** Number of the available addresses that are leased, by this node or others. */
+  /** Number of the available addresses that are leased, by this node or another one. */
   leased: bigint;
 }
 
