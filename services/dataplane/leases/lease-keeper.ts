@@ -216,9 +216,9 @@ export class LeaseKeeper {
     this.#adaptTarget(state, stock.count(family), nowMs);
     stock.withdraw(family, state.targetCount);
     await this.#returnWithdrawn(family, signal);
-    await this.#refill(family, state, signal);
-    // The listing may have outdated leases, and more than are wanted.
-    stock.withdraw(family, state.targetCount);
+    const askedCount = await this.#refill(family, state, signal);
+    // The listing may have outdated leases, and more than were asked for.
+    stock.withdraw(family, Math.max(state.targetCount, askedCount));
     await this.#returnWithdrawn(family, signal);
     if (marks.highCount === 0) return undefined;
     return { inMs: this.#jittered(LISTING_INTERVAL_MS) };
@@ -232,7 +232,8 @@ export class LeaseKeeper {
     else if (count <= lowCount) state.targetCount = Math.min(Math.max(2 * state.targetCount, 1), MAX_COUNT);
   }
 
-  async #refill(family: Family, state: FamilyState, signal: AbortSignal): Promise<void> {
+  /** @returns how many leases were asked for, with those of pods that podwire-ipam had not recorded yet */
+  async #refill(family: Family, state: FamilyState, signal: AbortSignal): Promise<number> {
     const { stock, book, clock, events, occupied, onListing, marks } = this.#options;
     const startedMs = clock.monotonicMs();
     const beforeCount = stock.count(family);
@@ -245,9 +246,10 @@ export class LeaseKeeper {
     if (count > 0) state.isWanted = true;
     state.isSupplied = listing.explanation === '';
     events.listed(family, { count, explanation: listing.explanation });
-    if (count <= beforeCount) return;
+    if (count <= beforeCount) return wantedCount;
     state.refilledAtMs = clock.monotonicMs();
     events.refilled(family, { addedCount: count - beforeCount, durationMs: state.refilledAtMs - startedMs });
+    return wantedCount;
   }
 
   async #returnWithdrawn(family: Family, signal: AbortSignal): Promise<void> {

@@ -338,6 +338,20 @@ describe('keeping leases', () => {
     expect(leaseCount(pool)).toBe(4);
   });
 
+  test('an address is used again only after all others, while leases come and go', async () => {
+    const { add, del, pass, pool } = await scene({ addressCount: 16 });
+    // Bindings and returns overtake refills, and follow them.
+    pool.delays.push(...Array.from({ length: 2000 }, (_, call) => (call * 7919) % 23));
+    const addresses: string[] = [];
+    for (let pod = 0; pod < 200; pod++) {
+      addresses.push(await add(`pod-${pod}`));
+      await del(`pod-${pod}`);
+      // Pods come fast, then slowly.
+      await pass(pod % 40 < 30 ? 100 : 2500);
+    }
+    for (let i = 0; i + 16 <= addresses.length; i++) expect(new Set(addresses.slice(i, i + 16)).size, `${i}`).toBe(16);
+  });
+
   test('the next process continues with the leases, without podwire-ipam', async () => {
     const former = await scene();
     const taken = await former.add('a');

@@ -94,7 +94,10 @@ export class MemoryPool {
         this.returnsInFlight++;
         const isUnbound = (held: Holding) => held.attachment === undefined && held.nodeName === nodeName;
         const end = () => {
+          const before = this.#free.length;
           for (const lease of leases) this.#end(lease, isUnbound);
+          // No pod used them: they are the next ones.
+          this.#free.unshift(...this.#free.splice(before));
         };
         await this.#call(end).finally(() => this.returnsInFlight--);
       },

@@ -8,6 +8,7 @@ import {
   heldAddressesIn,
   isUnneeded,
   releaseAddresses,
+  returnUnused,
   touchBlock,
   type Affinity,
   type Block,
@@ -27,7 +28,7 @@ import { addressOf, handleChanges, handleOperations } from './holding.js';
 export interface EndingAllocation extends HeldAddress {
   /** The entry of the history. Default: the holder's, which ends now; none for an unbound lease. */
   readonly entry?: HistoryEntry | undefined;
-  /** Whether no container had the address, so that it needs no cool-down. Default: false. */
+  /** Whether no container had the address, so that it is the next one to use. Default: false. */
   readonly isUnused?: boolean | undefined;
 }
 
@@ -78,13 +79,14 @@ function endAllocations(
   ending: readonly EndingAllocation[],
   { nowMs, cooldownSeconds }: CoolDown,
 ): Block {
-  const cools = ({ isUnused = false }: EndingAllocation): boolean => cooldownSeconds > 0 && !isUnused;
-  const cooling = ending.filter(cools).map(({ ordinal }) => ordinal);
-  const freed = ending.filter((each) => !cools(each)).map(({ ordinal }) => ordinal);
-  const cooled = cooling.length > 0 ? coolAddresses(block, cooling, nowMs) : block;
-  const left = freed.length > 0 ? releaseAddresses(cooled, freed) : cooled;
+  const ordinalsOf = (wanted: boolean) =>
+    ending.filter(({ isUnused = false }) => isUnused === wanted).map(({ ordinal }) => ordinal);
+  const [used, unused] = [ordinalsOf(false), ordinalsOf(true)];
+  const release = cooldownSeconds > 0 ? coolAddresses : releaseAddresses;
+  const released = used.length > 0 ? release(block, used, nowMs) : block;
+  const left = unused.length > 0 ? returnUnused(released, unused) : released;
   // Without the time of its claim, another node may reclaim the block at once.
-  return ending.every(({ isUnused = false }) => isUnused) && isIdle(left) ? { ...left, claimTimeMs: undefined } : left;
+  return used.length === 0 && isIdle(left) ? { ...left, claimTimeMs: undefined } : left;
 }
 
 interface ChangedBlocks {

@@ -148,7 +148,7 @@ class World {
         break;
       case 'end node':
         while (view.apply(continueNodeRelease(view, { nodeName: asked.node, nowMs })).state === 'more');
-        this.endAll(({ node }) => node === asked.node, true);
+        this.endAll(({ node }) => node === asked.node);
         break;
       case 'collect':
         for (const block of view.blocks()) view.apply(collectCooledBlock(view, { block, nowMs }));
@@ -187,8 +187,8 @@ class World {
     if (id !== undefined) this.past.push(`${text} net.${id} ${sequenceNumber} ${sinceMs} ${untilMs}`);
   }
 
-  endAll(isMeant: (holding: Holding) => boolean, cools: boolean): void {
-    for (const [text, holding] of [...this.held]) if (isMeant(holding)) this.end(text, { id: holding.id, cools });
+  endAll(isMeant: (holding: Holding) => boolean): void {
+    for (const [text, holding] of [...this.held]) if (isMeant(holding)) this.end(text, { id: holding.id, cools: true });
   }
 
   leasesOf(node: string): string[] {
@@ -197,9 +197,8 @@ class World {
 
   lease(node: string, count: number): void {
     const boot = this.boot(node);
-    this.endAll((each) => each.node === node && each.id === undefined && each.boot !== boot, false);
+    this.endAll((each) => each.node === node && each.id === undefined && each.boot !== boot);
     const before = this.leasesOf(node);
-    const cooling = this.countCooling();
     const foreign = this.view.blocks().filter(({ owner }) => owner && owner.name !== node);
     const leases = this.toTheEnd(node, count);
     for (const { text, sequenceNumber } of leases.filter((each) => !before.includes(each.text))) {
@@ -208,10 +207,8 @@ class World {
     }
     expect(leases.map(({ text }) => text).sort()).toEqual(this.leasesOf(node).sort());
     expect(leases.length).toBeLessThanOrEqual(Math.max(count, before.length));
-    const freeBefore = SIZE - RESERVED.length - this.held.size - cooling + leases.length;
+    const freeBefore = SIZE - RESERVED.length - this.held.size + leases.length;
     if (leases.length > before.length) expect(leases.length).toBeLessThanOrEqual(freeBefore / 8);
-    // Addresses whose cool-down is over count as free once a change of their block has found it over.
-    if (this.countCooling() !== cooling) return;
     const records = this.view.snapshot();
     expect(this.toTheEnd(node, count)).toEqual(leases);
     expect(this.view.snapshot()).toEqual(records);
@@ -227,10 +224,6 @@ class World {
       expect(leases.filter(({ isOutdated }) => isOutdated)).toEqual([]);
       return leases.map(({ address: each, sequenceNumber }) => ({ text: formatAddress(each), sequenceNumber }));
     }
-  }
-
-  countCooling(): number {
-    return this.view.blockStatsIn(prefix('10.0.0.0/27')).cooling;
   }
 
   find({ among, index }: Which): Known | undefined {
@@ -358,7 +351,7 @@ class World {
   release(id: string): void {
     const { view, nowMs } = this;
     view.apply(release(view, attachment(id), nowMs));
-    this.endAll((holding) => holding.id === id, true);
+    this.endAll((holding) => holding.id === id);
   }
 
   check(): void {

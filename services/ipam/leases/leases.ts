@@ -63,7 +63,7 @@ const NO_CHANGE = { leases: [], explanation: '', claimed: [], newCount: 0, freed
 
 /**
  * Makes a node hold a number of unbound leases: addresses that its pods without requests would get, from its own blocks
- * and from unclaimed ones. Leases of other boots are freed first: no pod has their addresses. Idempotent; each step is
+ * and from unclaimed ones. Leases of other boots are freed first, with their cool-down. Idempotent; each step is
  * one transaction.
  * @throws Failure NODE_NOT_FOUND, NODE_BEING_DELETED; STORE_CORRUPT when the handle of the leases, or a block that it
  * names, cannot be read
@@ -74,7 +74,7 @@ export function leaseAddresses(view: View, input: LeaseInput): Decision<LeaseSte
   const node = authorizeNode(view, { nodeName, unknownNodes, nowMs });
   const all = leasesOf(view, nodeName);
   const former = all.filter(({ attributes }) => leaseBootId(attributes) !== bootId);
-  if (former.length > 0) return freeUnused(view, former, nowMs);
+  if (former.length > 0) return freeFormer(view, former, nowMs);
   const held = all.filter(({ block }) => block.prefix.family === family);
   const demand = leaseDemand(request, node, nowMs);
   const pools = servingPools(view, demand);
@@ -119,11 +119,11 @@ function isAmong(blocks: readonly Block[], { prefix }: Block): boolean {
   return blocks.some((block) => comparePrefixes(block.prefix, prefix) === 0);
 }
 
-function freeUnused(view: View, leases: readonly HeldAddress[], nowMs: number): Decision<LeaseStep> {
+/** With their cool-down: a pod may have had one whose binding the end of the boot prevented. */
+function freeFormer(view: View, leases: readonly HeldAddress[], nowMs: number): Decision<LeaseStep> {
   const batch = nextBatch(view, leases);
-  const ending = batch.map((held) => ({ ...held, isUnused: true }));
   const outcome: LeaseStep = { ...NO_CHANGE, state: 'more', freedCount: batch.length };
-  return { changes: releaseHeld(view, ending, nowMs), outcome };
+  return { changes: releaseHeld(view, batch, nowMs), outcome };
 }
 
 /** The demand of a pod that asks for nothing. */
@@ -177,9 +177,13 @@ function limitOf(view: View, demand: Demand, { pools, heldCount }: LimitInput): 
   return { count, explanation };
 }
 
-/** At least; reserved addresses in use count twice, because finding them would take a look at each block. */
+/**
+ * Addresses without a holder: those that cool down are free soon, or already and not counted as such before their block
+ * is next used. At least: reserved addresses in use count twice, because finding them would take a look at each block.
+ */
 function freeCount(view: View, { prefix }: Pool): bigint {
-  const free = prefixSize(prefix) - BigInt(view.blockStatsIn(prefix).used) - reservedIn(view).countIn(prefix);
+  const { used, cooling } = view.blockStatsIn(prefix);
+  const free = prefixSize(prefix) - BigInt(used - cooling) - reservedIn(view).countIn(prefix);
   return free > 0n ? free : 0n;
 }
 

@@ -65,6 +65,7 @@ describe('an unbound lease', () => {
     const [first, ...rest] = leases;
     expect(giveBack(view, [{ allocation: nameOf(first!), use: undefined }])).toEqual(['released']);
     expect(stateOf(view, first!)).toBe('free');
+    expect(view.blocks()[0]!.unallocated[0], 'the next one to use').toBe(0);
     expect(view.history).toEqual([]);
     expect(leasesOf(view, 'n1')).toHaveLength(rest.length);
     expect(giveBack(view, [{ allocation: nameOf(first!), use: undefined }])).toEqual(['notAllocated']);

@@ -8,6 +8,7 @@ import {
   makeBlock,
   ordinalsWhere,
   releaseAddresses,
+  returnUnused,
   usedCount,
   validateBlock,
   type Block,
@@ -102,6 +103,13 @@ describe('releasing', () => {
     const full = take(block('10.0.0.0/30', 'n1'), 'a', 'b', 'c', 'd');
     const released = releaseAddresses(releaseAddresses(full, [3]), [1]);
     expect(takeAddress(released, by('e'))!.ordinal).toBe(3);
+  });
+
+  test('puts unused addresses back to the front, in the order given', () => {
+    const taken = releaseAddresses(take(block('10.0.0.0/30', 'n1'), 'a', 'b', 'c'), [0]);
+    const returned = returnUnused(taken, [1, 2]);
+    expect(returned).toMatchObject({ unallocated: [1, 2, 3, 0], attributes: [], sequenceNumber: START + 5n });
+    expect(validateBlock(returned, NOW_MS)).toEqual([]);
   });
 });
 

@@ -84,6 +84,19 @@ function removeOrdinals(queue: readonly Ordinal[], taken: readonly Ordinal[]): O
  * @param ordinals - allocated ones, without duplicates
  */
 export function releaseAddresses(block: Block, ordinals: readonly Ordinal[]): Block {
+  return freeAddresses(block, ordinals, [...block.unallocated, ...ordinals]);
+}
+
+/**
+ * Frees unused addresses: they go back to the front of the queue, in the given order, so that a used address
+ * is used again only after all others of its block.
+ * @param ordinals - allocated ones, without duplicates
+ */
+export function returnUnused(block: Block, ordinals: readonly Ordinal[]): Block {
+  return freeAddresses(block, ordinals, [...ordinals, ...block.unallocated]);
+}
+
+function freeAddresses(block: Block, ordinals: readonly Ordinal[], unallocated: readonly Ordinal[]): Block {
   const freed = new Set(ordinals);
   const allocations = block.allocations.map((index, ordinal) => (freed.has(ordinal) ? null : index));
   const renumbered = renumberAttributes(allocations, block.attributes);
@@ -93,7 +106,7 @@ export function releaseAddresses(block: Block, ordinals: readonly Ordinal[]): Bl
     owner,
     claimTimeMs,
     allocations: renumbered.allocations,
-    unallocated: [...block.unallocated, ...ordinals],
+    unallocated,
     attributes: renumbered.attributes,
     sequenceNumber: block.sequenceNumber + 1n,
     sequenceNumbers: block.sequenceNumbers.map((number, ordinal) => (freed.has(ordinal) ? null : number)),
