@@ -48,14 +48,15 @@ export class Ipam {
 
   constructor(options: HistoryIpamOptions) {
     const reportingOptions = { ...options, updates: reportDrainedPools(options) };
-    this.addresses = new Addresses(reportingOptions, new LeaseRecalls(reportingOptions));
-    this.assignments = new Assignments(reportingOptions);
+    const recalls = new LeaseRecalls(reportingOptions);
+    this.addresses = new Addresses(reportingOptions, recalls);
+    this.assignments = new Assignments(reportingOptions, recalls);
     this.leases = new Leases(reportingOptions);
     this.handles = new Handles(reportingOptions);
     this.affinities = new Affinities(reportingOptions);
     this.history = new History(reportingOptions);
     this.endpoints = new Endpoints(reportingOptions);
-    this.nodes = new Nodes(reportingOptions);
+    this.nodes = new Nodes(reportingOptions, recalls);
     this.pools = new Pools(options);
     this.reservations = new Reservations(reportingOptions);
     this.requestPolicies = new RequestPolicyOperations(reportingOptions);

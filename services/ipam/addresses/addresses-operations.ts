@@ -20,9 +20,18 @@ import {
   type AddressReport,
   type AttributesChange,
 } from './addresses.js';
-import { allocate, type Allocation, type AllocationRequest, type RequestedAllocation } from './allocate.js';
-import { assignAddresses, type RequestedAssignment, type Assignment, type Counts, type Shortage } from './assign.js';
+import { allocate, needOf, type Allocation, type RequestedAllocation } from './allocate.js';
+import {
+  assignAddresses,
+  needOf as needOfAssignment,
+  type AssignmentRequest,
+  type RequestedAssignment,
+  type Assignment,
+  type Counts,
+  type Shortage,
+} from './assign.js';
 import { explainAllocation, type ExplainedAllocation } from './preview.js';
+import type { Relief } from './relief.js';
 import {
   continueAddressRelease,
   release,
@@ -110,32 +119,13 @@ class AddressEvents {
   }
 }
 
-/** An allocation that was refused. */
-export interface RefusedAllocation {
-  readonly request: AllocationRequest;
-  readonly failure: Failure;
-}
-
-/** Makes room for an allocation that was refused because addresses are in use. */
-export interface Relief {
-  /**
-   * @param repeat - repeats the allocation
-   * @throws the failure of the allocation, unless a repetition succeeds or fails for another reason
-   */
-  readonly relieve: (
-    refused: RefusedAllocation,
-    repeat: () => Promise<Allocation>,
-    signal: AbortSignal,
-  ) => Promise<Allocation>;
-}
-
 /** Allocates and releases the addresses of attachments. */
 export class Addresses {
   readonly #options: IpamOptions;
   readonly #events: AddressEvents;
-  readonly #relief: Relief | undefined;
+  readonly #relief: Relief;
 
-  constructor(options: IpamOptions, relief?: Relief) {
+  constructor(options: IpamOptions, relief: Relief) {
     this.#options = options;
     this.#events = new AddressEvents(options.events);
     this.#relief = relief;
@@ -150,10 +140,7 @@ export class Addresses {
       return updates.update(nodeLane(request.nodeName), (view) => allocate(view, { request, nowMs }), { signal });
     };
     try {
-      const allocation = await attempt().catch((error: unknown) => {
-        if (!this.#relief || !(error instanceof Failure)) throw error;
-        return this.#relief.relieve({ request, failure: error }, attempt, signal);
-      });
+      const allocation = await this.#relief.attempt(needOf(request, clock.nowMs()), attempt, signal);
       if (allocation.added.length > 0) this.#events.addressesAllocated(allocation);
       else this.#events.allocationRepeated(allocation);
       return allocation;
@@ -261,10 +248,12 @@ interface ExplainLimits {
 export class Assignments {
   readonly #options: IpamOptions;
   readonly #events: AddressEvents;
+  readonly #relief: Relief;
 
-  constructor(options: IpamOptions) {
+  constructor(options: IpamOptions, relief: Relief) {
     this.#options = options;
     this.#events = new AddressEvents(options.events);
+    this.#relief = relief;
   }
 
   /**
@@ -273,28 +262,35 @@ export class Assignments {
    * @throws Failure like the decision `assignAddresses`
    */
   async assign(input: RequestedAssignment, signal: AbortSignal): Promise<Assignment> {
-    const { updates, clock } = this.#options;
+    const nowMs = this.#options.clock.nowMs();
     const request = { unknownNodes: unknownNodes(this.#options), ...input };
-    const nowMs = clock.nowMs();
-    const lane = input.owner.kind === 'host' ? nodeLane(input.owner.name) : `virtual/${input.owner.name}`;
-    const newAddresses: EndpointAddress[] = [];
-    const held: EndpointAddress[] = [];
-    const shortages = new Map<Family, Shortage>();
-    let left: Counts | undefined;
+    const progress: Progress = { newAddresses: [], held: [], shortages: new Map() };
+    const attempt = () => this.#assignMissing({ request, nowMs, progress }, signal);
+    try {
+      await this.#relief.attempt(needOfAssignment(request, nowMs), attempt, signal);
+    } catch (error) {
+      if (progress.shortages.size === 0) throw withProgress(error, input.handleId, progress.newAddresses.length);
+    }
+    return progress;
+  }
+
+  /** @throws Failure POOLS_EXHAUSTED after a shortage, besides those of the decision */
+  async #assignMissing({ request, nowMs, progress }: ProgressInput, signal: AbortSignal): Promise<void> {
+    const { owner, handleId } = request;
+    const { newAddresses, held, shortages } = progress;
+    const lane = owner.kind === 'host' ? nodeLane(owner.name) : `virtual/${owner.name}`;
+    let left = missingOf(shortages);
+    shortages.clear();
     do {
-      const step = left;
-      const decided = await updates
-        .update(lane, (view) => assignAddresses(view, { request, nowMs, left: step }), { signal })
-        .catch((error: unknown) => {
-          throw withProgress(error, input.handleId, newAddresses.length);
-        });
+      const input = { request, nowMs, left };
+      const decided = await this.#options.updates.update(lane, (view) => assignAddresses(view, input), { signal });
       newAddresses.push(...decided.newAddresses);
       held.push(...decided.held);
       for (const [family, shortage] of decided.shortages) shortages.set(family, shortage);
       left = decided.left;
-      this.#events.addressesAssigned(input.handleId, decided.newAddresses);
+      this.#events.addressesAssigned(handleId, decided.newAddresses);
     } while (left);
-    return { newAddresses, held, shortages };
+    for (const { text } of shortages.values()) throw new Failure('POOLS_EXHAUSTED', text);
   }
 
   /** Previews an Allocate, with the pools and blocks that it considers. Changes nothing. */
@@ -307,6 +303,25 @@ export class Assignments {
     const nowMs = this.#options.clock.nowMs();
     return read(this.#options, (view) => explainAllocation(view, { request, nowMs, maxBlocksCount }), signal);
   }
+}
+
+/** What an assignment has so far. */
+interface Progress extends Assignment {
+  readonly newAddresses: EndpointAddress[];
+  readonly held: EndpointAddress[];
+  readonly shortages: Map<Family, Shortage>;
+}
+
+interface ProgressInput {
+  readonly request: AssignmentRequest;
+  readonly nowMs: number;
+  readonly progress: Progress;
+}
+
+/** @returns undefined before the first step */
+function missingOf(shortages: ReadonlyMap<Family, Shortage>): Counts | undefined {
+  const missing = (family: Family) => shortages.get(family)?.missingCount ?? 0;
+  return shortages.size === 0 ? undefined : { 4: missing(4), 6: missing(6) };
 }
 
 /** The failure of a step, with the number of addresses of earlier steps. */

@@ -33,6 +33,7 @@ import {
   type BlockChoices,
 } from './block-choice.js';
 import { refusalOf } from './refusal.js';
+import type { Need } from './relief.js';
 
 /** The input of Allocate. */
 export interface AllocationRequest {
@@ -178,6 +179,15 @@ function grantAll(view: View, { request, nowMs }: AllocationInput, held: readonl
     { type: 'expectUnreleased', handleId: id },
   ];
   return { grants, changes };
+}
+
+/** What an allocation takes, if it can. */
+export function needOf(request: AllocationRequest, nowMs: number): Need {
+  const demands = (view: View): Demand[] => {
+    const { labels = {} } = view.node(request.nodeName) ?? {};
+    return request.families.map((family) => demandOf(family, { request, nowMs, node: { labels, changes: [] } }));
+  };
+  return { demands, addresses: request.addresses };
 }
 
 /** The demand of an allocation for one family. */

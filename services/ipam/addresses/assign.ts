@@ -19,6 +19,7 @@ import {
   type CollectInput,
 } from './block-choice.js';
 import { explainDemand, explainRefusal, refusalOf, type PoolExplanation } from './refusal.js';
+import type { Need } from './relief.js';
 
 /**
  * Assigns addresses to a handle that does not belong to an attachment. They may need more blocks than one transaction
@@ -64,6 +65,8 @@ interface AssignmentInput {
 export interface Shortage {
   readonly text: string;
   readonly pools: readonly PoolExplanation[];
+  /** Number of addresses that were not assigned. */
+  readonly missingCount: number;
 }
 
 /** The result of one step. */
@@ -158,6 +161,17 @@ function stepCounts({ request, left }: AssignmentInput, before: readonly HeldAdd
   return { 4: countOf(4), 6: countOf(6) };
 }
 
+/** What an assignment takes, if it can. */
+export function needOf(request: AssignmentRequest, nowMs: number): Need {
+  const { owner, counts, addresses } = request;
+  const demands = (view: View): Demand[] => {
+    const { labels = {} } = (owner.kind === 'host' ? view.node(owner.name) : undefined) ?? {};
+    const input = { request, nowMs, left: undefined };
+    return familiesOf(counts).map((family) => demandOf(family, input, { labels, changes: [] }));
+  };
+  return { demands, addresses };
+}
+
 function demandOf(family: Family, { request, nowMs }: AssignmentInput, node: AuthorizedNode): Demand {
   const { owner, use, namespaceLabels, pools, maxBlocksCount, handleId } = request;
   const seed = `${owner.name}/${handleId}`;
@@ -180,6 +194,7 @@ function collectFamily(view: View, demand: Demand, { handleId, ...want }: Family
   const shortage = (): Shortage => ({
     text: explainRefusal(view, demand, `handle ${handleId}`),
     pools: explainDemand(view, demand, { maxBlocksCount: NAMED_BLOCKS }),
+    missingCount: want.count,
   });
   if (pools.length === 0)
     throw refusalOf(view, [demand], { subject: `handle ${handleId}`, details: { use: demand.use } });

@@ -4,7 +4,7 @@ import { formatPrefix, prefixContains } from '@podwire/shared/net/prefix';
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 
-import { allocate } from '../addresses/allocate.js';
+import { allocate, needOf } from '../addresses/allocate.js';
 import { release } from '../addresses/release.js';
 import { addressOf } from '../blocks/holding.js';
 import { collectCooledBlock } from '../blocks/release-changes.js';
@@ -321,7 +321,7 @@ class World {
   /** Exactly the nodes with leases are asked. What they return is enough for the allocation. */
   expectRelief(id: string, node: string): void {
     const { view, nowMs } = this;
-    const refused = { request: request(id, { nodeName: node }), code: 'POOLS_EXHAUSTED', nowMs } as const;
+    const refused = { need: needOf(request(id, { nodeName: node }), nowMs), code: 'POOLS_EXHAUSTED' } as const;
     const holders = leaseHolders(view, refused);
     const leases = ['n1', 'n2', 'n3'].map((nodeName) => ({ nodeName, count: this.leasesOf(nodeName).length }));
     expect(holders).toEqual(leases.filter(({ count }) => count > 0));

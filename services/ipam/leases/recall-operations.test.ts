@@ -1,11 +1,12 @@
-import { IpFamily } from '@podwire/proto/podwire/ipam/v1/address';
+import { AddressServiceService, AssignAddressesRequest, IpFamily } from '@podwire/proto/podwire/ipam/v1/address';
 import {
   LeaseAddressesRequest,
   LeaseServiceService,
   ReturnAddressesRequest,
   type LeasedAddress,
 } from '@podwire/proto/podwire/ipam/v1/lease';
-import { NodeServiceService } from '@podwire/proto/podwire/ipam/v1/node';
+import { NodeServiceService, TunnelKind } from '@podwire/proto/podwire/ipam/v1/node';
+import { AddressUse, EncapsulationMode } from '@podwire/proto/podwire/ipam/v1/pool';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
 import { clientLimits, failureOf, Served } from '../testing/service.js';
@@ -17,7 +18,8 @@ let leased: readonly LeasedAddress[];
 
 beforeEach(async () => {
   await served.begin({ PODWIRE_IPAM_DEFAULT_POOL_CIDR: '' });
-  await served.caller.createPool({ name: 'small', cidr: '10.65.0.0/28', blockSize: 29 });
+  const vxlanMode = EncapsulationMode.ENCAPSULATION_MODE_ALWAYS;
+  await served.caller.createPool({ name: 'small', cidr: '10.65.0.0/28', blockSize: 29, vxlanMode });
   const message = LeaseAddressesRequest.fromPartial({
     nodeName: 'node-1',
     bootId: '11111111-1111-4111-8111-111111111111',
@@ -66,6 +68,31 @@ test('a requested address that is leased comes as well', async () => {
   await untilRecalled();
   await giveBack(first!);
   expect(await waiting).toBe(`${first!.address}/32`);
+});
+
+test('a tunnel gets a lease that its node returns', async () => {
+  const tunnel = { nodeName: 'node-2', kind: TunnelKind.TUNNEL_KIND_VXLAN_IPV4 };
+  const waiting = served.caller.peer.call(NodeServiceService.allocateTunnelAddress, tunnel, clientLimits());
+  await untilRecalled();
+  await giveBack(...leased);
+  expect(leased.map(({ address }) => `${address}/32`)).toContain((await waiting).address);
+});
+
+test('a handle gets as many as there are, and the answer explains the rest', async () => {
+  const message = AssignAddressesRequest.fromPartial({
+    handleId: 'manual',
+    nodeName: 'node-2',
+    use: AddressUse.ADDRESS_USE_WORKLOAD,
+    ipv4Count: 3,
+  });
+  const waiting = served.caller.peer.call(AddressServiceService.assignAddresses, message, clientLimits());
+  await untilRecalled();
+  const [first, second] = leased;
+  await giveBack(first!);
+  await giveBack(second!);
+  const { addresses, families } = await waiting;
+  expect(addresses.map(({ address }) => address).sort()).toEqual(leased.map(({ address }) => `${address}/32`).sort());
+  expect(families).toMatchObject([{ requested: 3, assigned: 2, explanation: expect.stringContaining('small') }]);
 });
 
 test('is refused for the first reason when none comes, and at once when there is no lease', async () => {

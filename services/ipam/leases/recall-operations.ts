@@ -2,12 +2,11 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { counter } from '@podwire/shared/telemetry/instruments';
 import { formatCount } from '@podwire/shared/words/format-count';
 
-import type { Relief, RefusedAllocation } from '../addresses/addresses-operations.js';
-import type { Allocation } from '../addresses/allocate.js';
+import type { Need, Relief } from '../addresses/relief.js';
 import { nodeLane, type IpamOptions } from '../engine/updates/operation.js';
-import { leaseHolders, recallLeases, usedInReach, type LeaseHolder, type Refused } from './recall.js';
+import { leaseHolders, recallLeases, usedInReach, type LeaseHolder } from './recall.js';
 
-/** How long an allocation waits for recalled leases, and how long a node is not asked again, in milliseconds. */
+/** How long an operation waits for recalled leases, and how long a node is not asked again, in milliseconds. */
 const WAIT_MS = 2000;
 
 /** How often the number of addresses in use is looked at, in milliseconds. */
@@ -17,8 +16,8 @@ const POLL_MS = 20;
 const NODES_AT_ONCE = 32;
 
 /**
- * Recalls unbound leases when an allocation finds no free address, so that a lease denies no pod an address. The
- * allocation is repeated when addresses are freed, and a last time at the end of the wait.
+ * Recalls unbound leases when an operation finds no free address, so that a lease denies an address to no pod, tunnel or
+ * load balancer. The operation is repeated when addresses are freed, and a last time at the end of the wait.
  */
 export class LeaseRecalls implements Relief {
   readonly #options: IpamOptions;
@@ -30,32 +29,43 @@ export class LeaseRecalls implements Relief {
     this.#options = options;
   }
 
-  async relieve(
-    { request, failure }: RefusedAllocation,
-    repeat: () => Promise<Allocation>,
+  async attempt<Result>(need: Need, run: () => Promise<Result>, signal: AbortSignal): Promise<Result> {
+    try {
+      return await run();
+    } catch (error) {
+      if (!(error instanceof Failure)) throw error;
+      return this.#relieve({ need, failure: error }, run, signal);
+    }
+  }
+
+  async #relieve<Result>(
+    { need, failure }: { readonly need: Need; readonly failure: Failure },
+    repeat: () => Promise<Result>,
     signal: AbortSignal,
-  ): Promise<Allocation> {
+  ): Promise<Result> {
     const { updates, clock } = this.#options;
-    const refused = { request, code: failure.code, nowMs: clock.nowMs() };
-    const holders = await updates.peek((view) => leaseHolders(view, refused));
+    const holders = await updates.peek((view) => leaseHolders(view, { need, code: failure.code }));
     if (holders.length === 0) throw failure;
-    let used = await this.#used(refused);
+    let used = await this.#used(need);
     await this.#recall(holders, signal);
     for (let pollsLeft = WAIT_MS / POLL_MS; pollsLeft > 0; pollsLeft--) {
       if ((await clock.sleep(POLL_MS, signal)) === 'aborted') throw failure;
       const before = used;
-      used = await this.#used(refused);
+      used = await this.#used(need);
       if (used >= before && pollsLeft > 1) continue;
-      const allocation = await repeat().catch((error: unknown) => {
-        if (!(error instanceof Failure && error.code === failure.code)) throw error;
-      });
-      if (allocation) return allocation;
+      const repeated = await repeat().then(
+        (result) => ({ result }),
+        (error: unknown) => {
+          if (!(error instanceof Failure && error.code === failure.code)) throw error;
+        },
+      );
+      if (repeated) return repeated.result;
     }
     throw failure;
   }
 
-  #used(refused: Refused): Promise<number> {
-    return this.#options.updates.peek((view) => usedInReach(view, refused));
+  #used(need: Need): Promise<number> {
+    return this.#options.updates.peek((view) => usedInReach(view, need));
   }
 
   /** Asks the nodes that were not asked just now: those that were not asked for longest first, then those with most. */
@@ -81,6 +91,6 @@ export class LeaseRecalls implements Relief {
       'unbound lease',
     );
     const nodes = formatCount(asked.length, 'node');
-    events.log.info({ 'podwire.nodes': names }, `recalled ${leases} of ${nodes}: an allocation found no free address`);
+    events.log.info({ 'podwire.nodes': names }, `recalled ${leases} of ${nodes}: a request found no free address`);
   }
 }

@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest';
 
 import { addressHolder, allocationOf } from '../addresses/addresses.js';
-import { allocate } from '../addresses/allocate.js';
+import { allocate, needOf, type AllocationRequest } from '../addresses/allocate.js';
 import type { RecordValue } from '../records/view.js';
 import { address } from '../testing/allocations.js';
 import { TestView } from '../testing/test-view.js';
@@ -28,22 +28,24 @@ function fullPool(...rest: readonly RecordValue[]): { view: TestView; leased: re
   return { view, leased };
 }
 
-const exhausted = { request: request('new'), code: 'POOLS_EXHAUSTED', nowMs: NOW_MS } as const;
+const needOfPod = (rest: Partial<AllocationRequest> = {}) => needOf(request('new', rest), NOW_MS);
+
+const exhausted = { need: needOfPod(), code: 'POOLS_EXHAUSTED' } as const;
 
 describe('the nodes that are asked', () => {
   test('are those with leases in the pools that serve the request', () => {
     const { view } = fullPool(poolRecord('other', '10.1.0.0/24', { assignmentMode: 'Manual' }));
     expect(leaseHolders(view, exhausted)).toEqual([{ nodeName: 'n2', count: 4 }]);
-    const elsewhere = request('new', { pools: ['other'] });
-    expect(leaseHolders(view, { ...exhausted, request: elsewhere })).toEqual([]);
+    expect(leaseHolders(view, { ...exhausted, need: needOfPod({ pools: ['other'] }) })).toEqual([]);
   });
 
   test('are none for another failure, and none with leases of another family only', () => {
     const { view } = fullPool(poolRecord('six', 'fd00::/112'));
     lease(view, 'n3', 6);
     expect(leaseHolders(view, { ...exhausted, code: 'NO_POOL' })).toEqual([]);
-    const both = request('new', { families: [4, 6] });
-    expect(leaseHolders(view, { ...exhausted, request: both })).toEqual([{ nodeName: 'n2', count: 4 }]);
+    expect(leaseHolders(view, { ...exhausted, need: needOfPod({ families: [4, 6] }) })).toEqual([
+      { nodeName: 'n2', count: 4 },
+    ]);
   });
 
   test('are not being deleted', () => {
@@ -55,9 +57,8 @@ describe('the nodes that are asked', () => {
   test('for a requested address, are the one that leased it', () => {
     const { view, leased } = fullPool();
     const wanting = (text: string) => ({
-      ...exhausted,
       code: 'ADDRESS_IN_USE' as const,
-      request: request('new', { addresses: [address(text)] }),
+      need: needOfPod({ addresses: [address(text)] }),
     });
     const held = view.endpoints()[0]!.value.addresses[0]!.address;
     expect(leaseHolders(view, wanting(leased[0]!))).toEqual([{ nodeName: 'n2', count: 1 }]);
@@ -91,10 +92,10 @@ test('a block whose leases were returned goes to another node at once, also wher
 
 test('addresses of other pools and families do not count as in reach', () => {
   const { view, leased } = fullPool(poolRecord('six', 'fd00::/112'));
-  view.put(poolRecord('q', '10.1.0.0/24'));
+  view.put(poolRecord('q', '10.1.0.0/24', { assignmentMode: 'Manual' }));
   lease(view, 'n3', 6);
-  expect(usedInReach(view, exhausted)).toBe(32);
-  const requested = request('new', { addresses: [address(leased[0]!)] });
   view.apply(allocate(view, { request: request('x', { pools: ['q'] }), nowMs: NOW_MS }));
-  expect(usedInReach(view, { ...exhausted, request: requested })).toBe(32);
+  expect(usedInReach(view, needOfPod())).toBe(32);
+  expect(usedInReach(view, needOfPod({ addresses: [address(leased[0]!)] }))).toBe(32);
+  expect(usedInReach(view, needOfPod({ pools: ['q'] }))).toBe(1);
 });

@@ -2,8 +2,8 @@ import type { FailureCode } from '@podwire/shared/failure/codes';
 import { prefixContains } from '@podwire/shared/net/prefix';
 
 import { allocationOf } from '../addresses/addresses.js';
-import { demandOf, type AllocationRequest } from '../addresses/allocate.js';
 import { takeFirst } from '../addresses/block-choice.js';
+import type { Need } from '../addresses/relief.js';
 import { blocksOf } from '../blocks/holding.js';
 import { beginSearch, blockOffers } from '../blocks/search.js';
 import { servingPools } from '../pools/selection.js';
@@ -12,16 +12,15 @@ import { isLease, isLeaseOf, leaseHandle } from '../records/lease.js';
 import { poolOf, type Pool } from '../records/pool.js';
 import type { Decision, View } from '../records/view.js';
 
-/** Recalls of unbound leases, when an allocation finds no free address. */
+/** Recalls of unbound leases, when an operation finds no free address. */
 
-/** An allocation that was refused. */
+/** An operation that was refused. */
 export interface Refused {
-  readonly request: AllocationRequest;
+  readonly need: Need;
   readonly code: FailureCode;
-  readonly nowMs: number;
 }
 
-/** A node whose unbound leases a refused allocation could use. */
+/** A node whose unbound leases a refused operation could use. */
 export interface LeaseHolder {
   readonly nodeName: string;
   /** Number of these leases. */
@@ -29,13 +28,13 @@ export interface LeaseHolder {
 }
 
 /**
- * The nodes with unbound leases that stand in the way of an allocation: in the pools that serve it, if these have no
+ * The nodes with unbound leases that stand in the way of an operation: in the pools that serve it, if these have no
  * free address, and under the addresses that it requests.
  */
 export function leaseHolders(view: View, refused: Refused): LeaseHolder[] {
-  if (refused.code === 'ADDRESS_IN_USE') return holdersOfRequested(view, refused.request);
+  if (refused.code === 'ADDRESS_IN_USE') return holdersOfRequested(view, refused.need);
   if (refused.code !== 'POOLS_EXHAUSTED') return [];
-  const pools = exhaustedPools(view, refused);
+  const pools = exhaustedPools(view, refused.need);
   return view.nodes().flatMap(({ name: nodeName, deletionTimeMs }) => {
     const blocks = blocksOf(view, view.handle(leaseHandle(nodeName)));
     const inReach = blocks.filter(({ prefix }) => poolOf(pools, prefix));
@@ -44,7 +43,7 @@ export function leaseHolders(view: View, refused: Refused): LeaseHolder[] {
   });
 }
 
-function holdersOfRequested(view: View, { addresses }: AllocationRequest): LeaseHolder[] {
+function holdersOfRequested(view: View, { addresses }: Need): LeaseHolder[] {
   return addresses.flatMap((address) => {
     const attributes = allocationOf(view, address)?.attributes;
     const { node: nodeName } = attributes?.owner ?? {};
@@ -52,25 +51,19 @@ function holdersOfRequested(view: View, { addresses }: AllocationRequest): Lease
   });
 }
 
-/** The serving pools of the families for which there is no free address. */
-function exhaustedPools(view: View, { request, nowMs }: Refused): Pool[] {
-  const { labels = {} } = view.node(request.nodeName) ?? {};
-  return request.families.flatMap((family) => {
-    const demand = demandOf(family, { request, nowMs, node: { labels, changes: [] } });
+/** The serving pools of the demands for which there is no free address. */
+function exhaustedPools(view: View, { demands }: Need): Pool[] {
+  return demands(view).flatMap((demand) => {
     const pools = servingPools(view, demand);
     return takeFirst(blockOffers(beginSearch(view, demand, pools)), 1).length === 0 ? pools : [];
   });
 }
 
-/** Number of addresses in use in the pools that a refused allocation could use. It falls when one is freed. */
-export function usedInReach(view: View, { request }: Refused): number {
-  return view
-    .pools()
-    .filter(({ prefix }) => request.families.includes(prefix.family))
-    .filter(
-      ({ prefix }) => request.addresses.length === 0 || request.addresses.some((each) => prefixContains(prefix, each)),
-    )
-    .reduce((sum, { prefix }) => sum + view.blockStatsIn(prefix).used, 0);
+/** Number of addresses in use in the pools that a refused operation could use. It falls when one is freed. */
+export function usedInReach(view: View, { demands, addresses }: Need): number {
+  const requested = view.pools().filter(({ prefix }) => addresses.some((each) => prefixContains(prefix, each)));
+  const serving = demands(view).flatMap((demand) => servingPools(view, demand));
+  return [...new Set([...requested, ...serving])].reduce((sum, { prefix }) => sum + view.blockStatsIn(prefix).used, 0);
 }
 
 /**

@@ -5,6 +5,7 @@ import type { Logger } from '@podwire/shared/runtime/log';
 import { formatCount } from '@podwire/shared/words/format-count';
 import { counter } from '@podwire/shared/telemetry/instruments';
 
+import type { Relief } from '../addresses/relief.js';
 import type { Events } from '../engine/events.js';
 import { nodeLane, read, type IpamOptions } from '../engine/updates/operation.js';
 import type { Node } from '../records/node.js';
@@ -23,7 +24,14 @@ import {
   type RegistrationResult,
   type Registration,
 } from './nodes.js';
-import { assignTunnel, releaseTunnel, type TunnelAssignment, type TunnelKey, type TunnelRelease } from './tunnels.js';
+import {
+  assignTunnel,
+  needOf,
+  releaseTunnel,
+  type TunnelAssignment,
+  type TunnelKey,
+  type TunnelRelease,
+} from './tunnels.js';
 
 /** Poll interval of a deletion that waits for other replicas' changes. */
 const CATCH_UP_INTERVAL_MS = 20;
@@ -82,9 +90,11 @@ class NodeEvents {
 export class Nodes {
   readonly #options: IpamOptions;
   readonly #events: NodeEvents;
+  readonly #relief: Relief;
 
-  constructor(options: IpamOptions) {
+  constructor(options: IpamOptions, relief: Relief) {
     this.#options = options;
+    this.#relief = relief;
     this.#events = new NodeEvents(options.events);
   }
 
@@ -167,7 +177,9 @@ export class Nodes {
   async assignTunnel(tunnel: TunnelKey, signal: AbortSignal): Promise<TunnelAssignment> {
     const { updates, events, clock } = this.#options;
     const request = { nowMs: clock.nowMs(), ...tunnel };
-    const assigned = await updates.update(nodeLane(tunnel.nodeName), (view) => assignTunnel(view, request), { signal });
+    const lane = nodeLane(tunnel.nodeName);
+    const attempt = () => updates.update(lane, (view) => assignTunnel(view, request), { signal });
+    const assigned = await this.#relief.attempt(needOf(request), attempt, signal);
     if (assigned.released.length > 0) events.addressesReleased(assigned.released);
     if (!assigned.isKept) this.#events.tunnelAssigned(tunnel, assigned.address);
     return assigned;

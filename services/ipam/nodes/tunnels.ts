@@ -4,6 +4,7 @@ import { addressAt, hostPrefix, type Prefix } from '@podwire/shared/net/prefix';
 
 import { chooseBlocks, blockChoices } from '../addresses/block-choice.js';
 import { refusalOf } from '../addresses/refusal.js';
+import type { Need } from '../addresses/relief.js';
 import { authorizeNode, nodeNotFound, type Demand } from '../blocks/demand.js';
 import { addressOf, blocksOf, handleChanges, requireHandleReadable } from '../blocks/holding.js';
 import { releaseHeld } from '../blocks/release-changes.js';
@@ -171,13 +172,30 @@ interface TakenAddress {
 }
 
 function takeAddress(view: View, { nodeName, kind, nowMs }: TunnelRequest, pools: readonly Pool[]): TakenAddress {
-  const { family, encapsulation } = TUNNELS[kind];
+  const { encapsulation, family } = TUNNELS[kind];
   if (pools.length === 0) {
     const text = `no enabled IPv${family} pool allows ${encapsulation} tunnels; enable one with that encapsulation and Tunnel among its allowedUses`;
     throw new Failure('NO_POOL', `${text}, or release the tunnel's address`, { details: { node: nodeName } });
   }
-  const demand: Demand = {
-    family,
+  const demand = demandOf(view, { nodeName, kind, nowMs }, pools);
+  const [place] = chooseBlocks([blockChoices(beginSearch(view, demand, servingPools(view, demand)))]);
+  if (place) {
+    const { ordinal, offer } = place;
+    const block = takeOrdinals(offer.block, [ordinal], attributesOf(nodeName, kind));
+    const put: Change = { type: 'put', record: { kind: 'block', value: block } };
+    return { address: hostPrefix(addressAt(block.prefix, ordinal)), block, changes: [...offer.changes, put] };
+  }
+  throw refusalOf(view, [demand], { subject: `the ${encapsulation} tunnel`, details: { node: nodeName } });
+}
+
+/** What an assignment takes, if the tunnel has no address. */
+export function needOf(request: TunnelRequest): Need {
+  return { demands: (view) => [demandOf(view, request, tunnelPools(view, request.kind))], addresses: [] };
+}
+
+function demandOf(view: View, { nodeName, kind, nowMs }: TunnelRequest, pools: readonly Pool[]): Demand {
+  return {
+    family: TUNNELS[kind].family,
     use: 'Tunnel',
     owner: { kind: 'host', name: nodeName },
     nodeLabels: view.node(nodeName)?.labels ?? {},
@@ -187,14 +205,6 @@ function takeAddress(view: View, { nodeName, kind, nowMs }: TunnelRequest, pools
     seed: tunnelHandleId(nodeName, kind),
     nowMs,
   };
-  const [place] = chooseBlocks([blockChoices(beginSearch(view, demand, servingPools(view, demand)))]);
-  if (place) {
-    const { ordinal, offer } = place;
-    const block = takeOrdinals(offer.block, [ordinal], attributesOf(nodeName, kind));
-    const put: Change = { type: 'put', record: { kind: 'block', value: block } };
-    return { address: hostPrefix(addressAt(block.prefix, ordinal)), block, changes: [...offer.changes, put] };
-  }
-  throw refusalOf(view, [demand], { subject: `the ${encapsulation} tunnel`, details: { node: nodeName } });
 }
 
 function attributesOf(nodeName: string, kind: TunnelKind): AllocationAttributes {
