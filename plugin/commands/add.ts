@@ -72,7 +72,8 @@ async function preparedProvider({ attachment, mode }: AttachRequest, tools: Comm
 
 async function recordAdded(attachment: Attachment, { held }: Endpoint, tools: CommandTools): Promise<void> {
   tools.limits.signal.throwIfAborted();
-  tools.knownAllocations.record(attachment, held);
+  // The node's record has those of podwire-ipam that it wired.
+  if (!tools.nodeAddresses.recorded(attachment)?.allocation) tools.knownAllocations.record(attachment, held);
   await tools.journal.added(attachment);
 }
 

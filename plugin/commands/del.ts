@@ -24,11 +24,10 @@ export async function del(
 ): Promise<undefined> {
   const { journal, knownAllocations, nodeAddresses, clock, limits, delServiceTimeoutMs, circuitBreaker } = tools;
   const limitsOf = () => limitsAfterDisconnect(tools, Math.min(limits.deadlineMs, clock.nowMs() + delServiceTimeoutMs));
-  const held = knownAllocations.of(attachment);
+  const held = nodeAddresses.recorded(attachment)?.allocation?.addresses ?? knownAllocations.of(attachment);
   // The configuration may have changed since ADD. Addresses known to be podwire-ipam's are released there, whichever provider
   // is configured now. A provider that ADD never called is not called: its missing program would leave a permanent entry.
-  const isRecorded = nodeAddresses.recorded(attachment)?.allocation !== undefined;
-  const isOfIpam = isRecorded || (held !== undefined && held.length > 0);
+  const isOfIpam = held !== undefined && held.length > 0;
   const provider = isOfIpam || knownAllocations.wasUnrequested(attachment) ? IPAM_ADDRESSES : providerOf(mode);
   const action = mode.kind === 'ipam-only' ? 'release' : 'detach-and-release';
   // A repeated DEL may lack the namespace that an earlier DEL had.

@@ -9,8 +9,9 @@ const MAX_COUNT = 4096;
 type Known = readonly HeldAddress[] | 'unrequested' | 'refused';
 
 /**
- * Allocations of the ADDs of this process, so that a delayed DEL releases that allocation and no later one. Only in memory:
- * persisting it would slow down every ADD.
+ * Allocations of the ADDs of this process without a record of the node: those of other IPAM plugins, and of podwire-ipam under
+ * another plugin. So a delayed DEL releases that allocation and no later one. Only in memory: persisting it would slow down every
+ * ADD.
  */
 export class KnownAllocations {
   /** Oldest first. */
