@@ -1,15 +1,8 @@
-// A resident plugin that calls services one after the other, and decides nothing. usage: plugin.js SOCKET SERVICE…
+// A resident that records each pod in a file, and decides nothing. usage: plugin.js SOCKET RECORD
+import { renameSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 import process from 'node:process';
 import { buffer } from 'node:stream/consumers';
-
-import { Client, credentials, Metadata } from '@grpc/grpc-js';
-
-import { DO } from './method.js';
-
-const CALL_TIMEOUT_MS = 10_000;
-
-const REQUEST = Buffer.from('node');
 
 /** The answer for a pod with one address. */
 const RESULT = JSON.stringify({
@@ -20,26 +13,13 @@ const RESULT = JSON.stringify({
   dns: {},
 });
 
-const [socket = '', ...services] = process.argv.slice(2);
-
-const OPTIONS = { 'grpc.enable_channelz': 0, 'grpc.service_config_disable_resolution': 1 };
-const clients = services.map((path) => new Client(`unix:${path}`, credentials.createInsecure(), OPTIONS));
-
-function ask(client: Client): Promise<void> {
-  return new Promise((resolve, reject) => {
-    const limits = { deadline: Date.now() + CALL_TIMEOUT_MS };
-    const { path, requestSerialize, responseDeserialize } = DO;
-    client.makeUnaryRequest(path, requestSerialize, responseDeserialize, REQUEST, new Metadata(), limits, (error) => {
-      if (error) reject(error);
-      else resolve();
-    });
-  });
-}
+const [socket = '', record = ''] = process.argv.slice(2);
 
 const server = createServer((request, response) => {
-  void buffer(request).then(async (body) => {
+  void buffer(request).then((body) => {
     JSON.parse(body.toString());
-    for (const client of clients) await ask(client);
+    writeFileSync(`${record}.writing`, RESULT);
+    renameSync(`${record}.writing`, record);
     response.writeHead(200, { 'content-type': 'application/json', 'content-length': RESULT.length });
     response.end(RESULT);
   });
@@ -48,5 +28,4 @@ server.listen(socket);
 process.once('SIGTERM', () => {
   server.close();
   server.closeAllConnections();
-  for (const client of clients) client.close();
 });
