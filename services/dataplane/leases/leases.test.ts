@@ -180,6 +180,28 @@ describe('take', () => {
 });
 
 describe('settlement', () => {
+  test('waits until no pod came for 20 ms, at the latest for 200 ms', async () => {
+    const { add, clock, holder } = await scene({ marks: { lowCount: 4, highCount: 64 }, addressCount: 128 });
+    const passed = async (ms: number) => {
+      clock.advance(ms);
+      await turns();
+    };
+    const first = await add('first');
+    for (let ms = 0; ms < 190; ms += 10) {
+      await passed(10);
+      expect(holder(first)).toBeUndefined();
+      await add(`pod-${ms}`);
+    }
+    await passed(10);
+    expect(holder(first)).toContain('first');
+
+    const last = await add('last');
+    await passed(19);
+    expect(holder(last)).toBeUndefined();
+    await passed(1);
+    expect(holder(last)).toContain('last');
+  });
+
   test('pods that start together are bound by one call', async () => {
     const { add, pool, pass, holder } = await scene({ marks: { lowCount: 1, highCount: 8 } });
     await add('a');

@@ -13,12 +13,10 @@ import type { LeaseBook, Unsettled } from './lease.js';
 import type { LeaseEvents } from './lease-events.js';
 import type { LeaseStock } from './lease-stock.js';
 
-/** Time for which a run waits for further pods, in milliseconds: those that start together are settled together. */
-const COALESCE_MS = 20;
-/** The same while pods come and go, so that one transaction carries many. */
-const BUSY_COALESCE_MS = 100;
-/** Pods come and go if the last run ended within this time, in milliseconds. */
-const BUSY_MS = 500;
+/** A run waits until no pod came or went for this time, in milliseconds: commands have the processor first. */
+const QUIET_MS = 20;
+/** The longest such wait, in milliseconds. While pods come and go, one transaction carries many. */
+const LONGEST_WAIT_MS = 200;
 
 const BACKOFF: BackoffBounds = { baseMs: 100, maxMs: 15_000 };
 
@@ -60,8 +58,8 @@ export class Settlement {
   readonly #causes = new Map<string, SpanContext>();
   /** Attachments that wait for {@link REFUSED_PAUSE_MS}, with the reason and the end of the pause. */
   readonly #refused = new Map<string, { readonly reason: string; readonly untilMs: number }>();
-  /** End of the last run, by the monotonic clock. */
-  #settledAtMs = Number.NEGATIVE_INFINITY;
+  /** Of the requests since the last run, by the monotonic clock; undefined: there was none. */
+  #requested: { readonly firstMs: number; readonly lastMs: number } | undefined;
   /** Called after each run. */
   #waiting: (() => void)[] = [];
 
@@ -93,8 +91,9 @@ export class Settlement {
     if (cause) this.#causes.set(key, cause);
     this.#wired.add(key);
     this.#refused.delete(key);
-    const isBusy = this.#options.clock.monotonicMs() - this.#settledAtMs < BUSY_MS;
-    this.#queue.request('settle', isBusy ? BUSY_COALESCE_MS : COALESCE_MS);
+    const lastMs = this.#options.clock.monotonicMs();
+    this.#requested = { firstMs: this.#requested?.firstMs ?? lastMs, lastMs };
+    this.#queue.request('settle', QUIET_MS);
   }
 
   /**
@@ -139,14 +138,22 @@ export class Settlement {
   }
 
   async #run(signal: AbortSignal): Promise<NextRun | undefined> {
+    const waitMs = this.#waitMs();
+    if (waitMs > 0 && this.#waiting.length === 0) return { inMs: waitMs };
+    this.#requested = undefined;
     // A run that began before a request does not count for it.
     const waiting = this.#waiting.splice(0);
     try {
       return await this.#settle(signal);
     } finally {
-      this.#settledAtMs = this.#options.clock.monotonicMs();
       for (const resolve of waiting) resolve();
     }
+  }
+
+  #waitMs(): number {
+    if (!this.#requested) return 0;
+    const { firstMs, lastMs } = this.#requested;
+    return Math.min(lastMs + QUIET_MS, firstMs + LONGEST_WAIT_MS) - this.#options.clock.monotonicMs();
   }
 
   async #settle(signal: AbortSignal): Promise<NextRun | undefined> {
