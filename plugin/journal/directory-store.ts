@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto';
+import { hash } from 'node:crypto';
 import { existsSync } from 'node:fs';
 import { mkdir, readdir, readFile, rename, rm } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -131,8 +131,7 @@ export class DirectoryJournalStore implements JournalStore {
 }
 
 function fileName(attachment: Attachment): string {
-  const hash = createHash('sha256').update(formatAttachment(attachment)).digest('hex');
-  return hash.slice(0, NAME_DIGITS) + ENTRY;
+  return hash('sha256', formatAttachment(attachment)).slice(0, NAME_DIGITS) + ENTRY;
 }
 
 function entryName(name: string): string {

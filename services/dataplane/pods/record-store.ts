@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto';
+import { hash } from 'node:crypto';
 import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, unlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 
@@ -172,8 +172,7 @@ export class DirectoryRecordStore implements RecordStore {
 }
 
 function fileName(attachment: Attachment): string {
-  const hash = createHash('sha256').update(formatAttachment(attachment)).digest('hex');
-  return hash.slice(0, NAME_DIGITS) + RECORD;
+  return hash('sha256', formatAttachment(attachment)).slice(0, NAME_DIGITS) + RECORD;
 }
 
 function removeIfPossible(path: string): void {
