@@ -67,6 +67,7 @@ export class LeasingNode {
   #process: NodeProcess | undefined;
   /** Containers whose ADD has taken a lease, and has not stored the record. */
   readonly #unrecorded = new Set<string>();
+  readonly #lasting: string[] = [];
   #clockAheadMs = 0;
   #isStopping = false;
   #serial = 0;
@@ -142,11 +143,21 @@ export class LeasingNode {
 
   /** Adds a pod that stays. */
   async addLasting(): Promise<void> {
-    for (;;) {
-      const id = this.#nextId();
-      if (await this.#add(id)) return;
-      await this.#del(id);
-    }
+    while (!(await this.tryLasting()));
+  }
+
+  /** An ADD of a pod that stays, or its DEL if it fails. @returns whether the pod got an address */
+  async tryLasting(): Promise<boolean> {
+    const id = this.#nextId();
+    const isAdded = await this.#add(id);
+    if (isAdded) this.#lasting.push(id);
+    else await this.#del(id);
+    return isAdded;
+  }
+
+  /** Deletes the pods that {@link addLasting} and {@link tryLasting} added. */
+  async deleteLasting(): Promise<void> {
+    await Promise.all(this.#lasting.splice(0).map((id) => this.#del(id)));
   }
 
   stop(): void {

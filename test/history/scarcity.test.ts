@@ -1,0 +1,77 @@
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import process from 'node:process';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+import { afterAll, beforeAll, expect, test } from 'vitest';
+
+import { until } from '../support/until.js';
+import { LeasingNodes } from './leasing-nodes.js';
+import { History } from './model.js';
+import { seededRandom } from './random.js';
+import { Replica } from './replica.js';
+
+/** A pool of 64 addresses for eight nodes, each of which leases some. */
+
+const NODES = 8;
+const ADDRESSES = Array.from({ length: 64 }, (_, index) => `10.66.0.${index}/32`);
+const START_TIMEOUT_MS = 60_000;
+const RECALL_INTERVAL_MS = 2000;
+
+const seed = Number(process.env.HISTORY_SEED ?? Date.now() % 1_000_000);
+const random = seededRandom(seed);
+const folder = mkdtempSync(join(tmpdir(), 'podwire-scarcity-'));
+const replica = new Replica({
+  name: 'scarcity',
+  folder,
+  env: {
+    PODWIRE_IPAM_STORE: 'embedded',
+    PODWIRE_IPAM_STORE_DIRECTORY: join(folder, 'store'),
+    PODWIRE_IPAM_UNKNOWN_NODES: 'register',
+    PODWIRE_IPAM_DEFAULT_POOL_CIDR: '10.66.0.0/26',
+    PODWIRE_IPAM_DEFAULT_POOL_BLOCK_SIZE: '29',
+  },
+});
+
+beforeAll(async () => {
+  replica.start();
+  await replica.ready(START_TIMEOUT_MS);
+}, START_TIMEOUT_MS);
+
+afterAll(async () => {
+  await replica.stop();
+  rmSync(folder, { recursive: true, force: true });
+});
+
+test(`each node in turn gives its pods all addresses, at the first attempt (HISTORY_SEED=${seed})`, async () => {
+  const history = new History();
+  const leasing = new LeasingNodes({ count: NODES, folder, replicas: [replica], history, random });
+  const { nodes } = leasing;
+  const settled = () =>
+    until(
+      () => nodes.every(({ isSettled }) => isSettled),
+      () => `the nodes do not settle their records: ${leasing.state}`,
+    );
+  for (const node of nodes) await node.start();
+  for (const node of nodes) {
+    // After a recall, only a new process leases again soon, and podwire-ipam asks no node twice within this time.
+    await sleep(RECALL_INTERVAL_MS);
+    for (const each of nodes) await each.restart();
+    for (const each of nodes) await each.addLasting();
+    for (const each of nodes) if (each !== node) await each.deleteLasting();
+    await until(
+      () => nodes.every(({ leases }) => leases.length > 0),
+      () => `the nodes get no leases: ${leasing.state}`,
+    );
+    await settled();
+    for (let free = ADDRESSES.length - 1; free > 0; free--)
+      expect(await node.tryLasting(), `${node.name}, with ${free} free addresses: ${leasing.state}`).toBe(true);
+    expect([...history.held.values()].sort()).toEqual(ADDRESSES.toSorted());
+    expect(await node.tryLasting()).toBe(false);
+    await node.deleteLasting();
+    await settled();
+  }
+  expect(history.violations()).toEqual([]);
+  leasing.kill();
+}, 300_000);
