@@ -17,7 +17,7 @@ import { attachment, config, NOW_MS, nodeRecord, poolRecord, prefix, request } f
 import { TestView } from '../testing/test-view.js';
 import { bindAddresses } from './bindings.js';
 import { leaseAddresses } from './leases.js';
-import { leaseHolders, recallLeases } from './recall.js';
+import { prospectsOf, recallLeases } from './recall.js';
 import { continueReturn } from './returns.js';
 
 /**
@@ -322,7 +322,8 @@ class World {
   expectRelief(id: string, node: string): void {
     const { view, nowMs } = this;
     const refused = { need: needOf(request(id, { nodeName: node }), nowMs), code: 'POOLS_EXHAUSTED' } as const;
-    const holders = leaseHolders(view, refused);
+    const { hasRoom, holders } = prospectsOf(view, refused);
+    expect(hasRoom).toBe(false);
     const leases = ['n1', 'n2', 'n3'].map((nodeName) => ({ nodeName, count: this.leasesOf(nodeName).length }));
     expect(holders).toEqual(leases.filter(({ count }) => count > 0));
     if (holders.length === 0) return;

@@ -1,10 +1,11 @@
+import type { FailureCode } from '@podwire/shared/failure/codes';
 import { Failure } from '@podwire/shared/failure/failure';
 import { counter } from '@podwire/shared/telemetry/instruments';
 import { formatCount } from '@podwire/shared/words/format-count';
 
 import type { Need, Relief } from '../addresses/relief.js';
 import { nodeLane, type IpamOptions } from '../engine/updates/operation.js';
-import { leaseHolders, recallLeases, usedInReach, type LeaseHolder } from './recall.js';
+import { prospectsOf, recallLeases, usedInReach, type LeaseHolder } from './recall.js';
 
 /** How long an operation waits for recalled leases, and how long a node is not asked again, in milliseconds. */
 const WAIT_MS = 2000;
@@ -15,9 +16,15 @@ const POLL_MS = 20;
 /** Nodes asked at once: each recall is sent to every node of the cluster, with the other changes of nodes. */
 const NODES_AT_ONCE = 32;
 
+/** The first run of an operation. */
+interface RefusedRun {
+  readonly need: Need;
+  readonly failure: Failure;
+}
+
 /**
  * Recalls unbound leases when an operation finds no free address, so that a lease denies an address to no pod, tunnel or
- * load balancer. The operation is repeated when addresses are freed, and a last time at the end of the wait.
+ * load balancer. The operation is repeated when addresses were freed, and a last time at the end of the wait.
  */
 export class LeaseRecalls implements Relief {
   readonly #options: IpamOptions;
@@ -38,34 +45,24 @@ export class LeaseRecalls implements Relief {
     }
   }
 
-  async #relieve<Result>(
-    { need, failure }: { readonly need: Need; readonly failure: Failure },
-    repeat: () => Promise<Result>,
-    signal: AbortSignal,
-  ): Promise<Result> {
+  async #relieve<Result>(refused: RefusedRun, repeat: () => Promise<Result>, signal: AbortSignal): Promise<Result> {
     const { updates, clock } = this.#options;
-    const holders = await updates.peek((view) => leaseHolders(view, { need, code: failure.code }));
-    if (holders.length === 0) throw failure;
-    let used = await this.#used(need);
-    await this.#recall(holders, signal);
-    for (let pollsLeft = WAIT_MS / POLL_MS; pollsLeft > 0; pollsLeft--) {
-      if ((await clock.sleep(POLL_MS, signal)) === 'aborted') throw failure;
-      const before = used;
-      used = await this.#used(need);
-      if (used >= before && pollsLeft > 1) continue;
-      const repeated = await repeat().then(
-        (result) => ({ result }),
-        (error: unknown) => {
-          if (!(error instanceof Failure && error.code === failure.code)) throw error;
-        },
+    const { need, failure } = refused;
+    for (let pollsLeft = WAIT_MS / POLL_MS; pollsLeft > 0;) {
+      const { hasRoom, holders, usedCount } = await updates.peek((view) =>
+        prospectsOf(view, { need, code: failure.code }),
       );
+      if (!hasRoom && holders.length === 0) break;
+      await this.#recall(holders, signal);
+      const isFreed = () => updates.peek((view) => usedInReach(view, need) < usedCount);
+      do {
+        if ((await clock.sleep(POLL_MS, signal)) === 'aborted') throw failure;
+        pollsLeft--;
+      } while (pollsLeft > 0 && !hasRoom && !(await isFreed()));
+      const repeated = await unlessRefused(repeat, failure.code);
       if (repeated) return repeated.result;
     }
     throw failure;
-  }
-
-  #used(need: Need): Promise<number> {
-    return this.#options.updates.peek((view) => usedInReach(view, need));
   }
 
   /** Asks the nodes that were not asked just now: those that were not asked for longest first, then those with most. */
@@ -92,5 +89,18 @@ export class LeaseRecalls implements Relief {
     );
     const nodes = formatCount(asked.length, 'node');
     events.log.info({ 'podwire.nodes': names }, `recalled ${leases} of ${nodes}: a request found no free address`);
+  }
+}
+
+/** @returns undefined if it is refused as before */
+async function unlessRefused<Result>(
+  run: () => Promise<Result>,
+  code: FailureCode,
+): Promise<{ readonly result: Result } | undefined> {
+  try {
+    return { result: await run() };
+  } catch (error) {
+    if (error instanceof Failure && error.code === code) return undefined;
+    throw error;
   }
 }

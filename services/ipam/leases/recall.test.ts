@@ -7,7 +7,7 @@ import { address } from '../testing/allocations.js';
 import { TestView } from '../testing/test-view.js';
 import { config, failureOf, NOW_MS, nodeRecord, poolRecord, request } from '../testing/records.js';
 import { leaseAddresses } from './leases.js';
-import { leaseHolders, recallLeases, usedInReach } from './recall.js';
+import { prospectsOf, recallLeases, usedInReach, type Refused } from './recall.js';
 import { continueReturn } from './returns.js';
 
 function lease(view: TestView, nodeName: string, family: 4 | 6 = 4): string[] {
@@ -31,6 +31,8 @@ function fullPool(...rest: readonly RecordValue[]): { view: TestView; leased: re
 const needOfPod = (rest: Partial<AllocationRequest> = {}) => needOf(request('new', rest), NOW_MS);
 
 const exhausted = { need: needOfPod(), code: 'POOLS_EXHAUSTED' } as const;
+
+const leaseHolders = (view: TestView, refused: Refused) => prospectsOf(view, refused).holders;
 
 describe('the nodes that are asked', () => {
   test('are those with leases in the pools that serve the request', () => {
@@ -64,6 +66,18 @@ describe('the nodes that are asked', () => {
     expect(leaseHolders(view, wanting(leased[0]!))).toEqual([{ nodeName: 'n2', count: 1 }]);
     expect(leaseHolders(view, wanting(`10.0.0.${held.value % 256n}`))).toEqual([]);
   });
+});
+
+test('an operation may find room that was made after its refusal', () => {
+  const { view, leased } = fullPool();
+  const requested = { code: 'ADDRESS_IN_USE', need: needOfPod({ addresses: [address(leased[0]!)] }) } as const;
+  expect(prospectsOf(view, exhausted).hasRoom).toBe(false);
+  expect(prospectsOf(view, requested).hasRoom).toBe(false);
+  const { sequenceNumber } = addressHolder(allocationOf(view, address(leased[0]!))!);
+  const returns = [{ allocation: { address: address(leased[0]!), sequenceNumber }, use: undefined }];
+  view.apply(continueReturn(view, { nodeName: 'n2', returns, nowMs: NOW_MS }));
+  expect(prospectsOf(view, exhausted)).toMatchObject({ hasRoom: true, holders: [] });
+  expect(prospectsOf(view, requested)).toMatchObject({ hasRoom: true, holders: [] });
 });
 
 test('a recall raises the number in the node’s record, and only of a node with leases', () => {

@@ -27,28 +27,41 @@ export interface LeaseHolder {
   readonly count: number;
 }
 
+/** Why a refused operation may succeed after all. */
+export interface Prospects {
+  /** Whether it finds free addresses by now. */
+  readonly hasRoom: boolean;
+  /** Otherwise: who could make room. */
+  readonly holders: readonly LeaseHolder[];
+  /** {@link usedInReach} */
+  readonly usedCount: number;
+}
+
 /**
- * The nodes with unbound leases that stand in the way of an operation: in the pools that serve it, if these have no
- * free address, and under the addresses that it requests.
+ * Whether a refused operation may succeed: the nodes with unbound leases that stand in its way, in the pools that serve
+ * it, if these have no free address, and under the addresses that it requests.
  */
-export function leaseHolders(view: View, refused: Refused): LeaseHolder[] {
-  if (refused.code === 'ADDRESS_IN_USE') return holdersOfRequested(view, refused.need);
-  if (refused.code !== 'POOLS_EXHAUSTED') return [];
-  const pools = exhaustedPools(view, refused.need);
-  return view.nodes().flatMap(({ name: nodeName, deletionTimeMs }) => {
+export function prospectsOf(view: View, { need, code }: Refused): Prospects {
+  const usedCount = usedInReach(view, need);
+  if (code === 'ADDRESS_IN_USE') return { ...prospectsOfRequested(view, need), usedCount };
+  if (code !== 'POOLS_EXHAUSTED') return { hasRoom: false, holders: [], usedCount };
+  const pools = exhaustedPools(view, need);
+  const holders = view.nodes().flatMap(({ name: nodeName, deletionTimeMs }) => {
     const blocks = blocksOf(view, view.handle(leaseHandle(nodeName)));
     const inReach = blocks.filter(({ prefix }) => poolOf(pools, prefix));
     const count = inReach.reduce((sum, block) => sum + heldAddressesIn(block, isLeaseOf(nodeName)).length, 0);
     return count > 0 && deletionTimeMs === undefined ? [{ nodeName, count }] : [];
   });
+  return { hasRoom: pools.length === 0, holders, usedCount };
 }
 
-function holdersOfRequested(view: View, { addresses }: Need): LeaseHolder[] {
-  return addresses.flatMap((address) => {
-    const attributes = allocationOf(view, address)?.attributes;
-    const { node: nodeName } = attributes?.owner ?? {};
-    return attributes && nodeName !== undefined && isLease(attributes) ? [{ nodeName, count: 1 }] : [];
+function prospectsOfRequested(view: View, { addresses }: Need): Omit<Prospects, 'usedCount'> {
+  const allocated = addresses.flatMap((address) => allocationOf(view, address) ?? []);
+  const holders = allocated.flatMap(({ attributes }) => {
+    const { node: nodeName } = attributes.owner;
+    return nodeName !== undefined && isLease(attributes) ? [{ nodeName, count: 1 }] : [];
   });
+  return { hasRoom: allocated.length === 0, holders };
 }
 
 /** The serving pools of the demands for which there is no free address. */
@@ -59,7 +72,7 @@ function exhaustedPools(view: View, { demands }: Need): Pool[] {
   });
 }
 
-/** Number of addresses in use in the pools that a refused operation could use. It falls when one is freed. */
+/** Number of addresses in use in the pools that an operation could use. It falls when one is freed. */
 export function usedInReach(view: View, { demands, addresses }: Need): number {
   const requested = view.pools().filter(({ prefix }) => addresses.some((each) => prefixContains(prefix, each)));
   const serving = demands(view).flatMap((demand) => servingPools(view, demand));
