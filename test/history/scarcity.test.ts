@@ -6,6 +6,8 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 
 import { until } from '../support/until.js';
+import { LEASE_WAIT_MS } from './lease-history.js';
+import type { LeasingNode } from './leasing-node.js';
 import { LeasingNodes } from './leasing-nodes.js';
 import { History } from './model.js';
 import { Replica } from './replica.js';
@@ -43,7 +45,16 @@ afterAll(async () => {
   rmSync(folder, { recursive: true, force: true });
 });
 
-test('each node in turn gives its pods all addresses, at the first attempt', async () => {
+/** Adds a pod. Only an ADD for which podwire-ipam waited for leases, which a busy machine returns late, is repeated. */
+async function addUnlessLate(node: LeasingNode, describe: () => string): Promise<void> {
+  for (;;) {
+    const startMs = performance.now();
+    if (await node.tryLasting()) return;
+    expect(performance.now() - startMs, describe()).toBeGreaterThan(LEASE_WAIT_MS);
+  }
+}
+
+test('each node in turn gives its pods all addresses, and none is refused at once', async () => {
   const history = new History();
   const leasing = new LeasingNodes({ count: NODES, folder, replicas: [replica], history, random: NO_FAULT });
   const { nodes } = leasing;
@@ -65,7 +76,7 @@ test('each node in turn gives its pods all addresses, at the first attempt', asy
     );
     await settled();
     for (let free = ADDRESSES.length - 1; free > 0; free--)
-      expect(await node.tryLasting(), `${node.name}, with ${free} free addresses: ${leasing.state}`).toBe(true);
+      await addUnlessLate(node, () => `${node.name}, with ${free} free addresses: ${leasing.state}`);
     expect([...history.held.values()].sort()).toEqual(ADDRESSES.toSorted());
     expect(await node.tryLasting()).toBe(false);
     await node.deleteLasting();
