@@ -7,9 +7,15 @@ import {
 } from '@podwire/proto/podwire/ipam/v1/lease';
 import { NodeServiceService, TunnelKind } from '@podwire/proto/podwire/ipam/v1/node';
 import { AddressUse, EncapsulationMode } from '@podwire/proto/podwire/ipam/v1/pool';
+import { Failure } from '@podwire/shared/failure/failure';
+import { recordingLog } from '@podwire/shared/testing/server';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
+import { Events } from '../engine/events.js';
+import { MemoryStore } from '../engine/testing/memory-store.js';
+import { forever, instantClock, startReplica } from '../engine/testing/stores.js';
 import { clientLimits, failureOf, Served } from '../testing/service.js';
+import { LeaseRecalls } from './recall-operations.js';
 
 /** On a service with one pool of 16 addresses, two of which node-1 leases and node-2 does not use. */
 
@@ -93,6 +99,22 @@ test('a handle gets as many as there are, and the answer explains the rest', asy
   const { addresses, families } = await waiting;
   expect(addresses.map(({ address }) => address).sort()).toEqual(leased.map(({ address }) => `${address}/32`).sort());
   expect(families).toMatchObject([{ requested: 3, assigned: 2, explanation: expect.stringContaining('small') }]);
+});
+
+test('a request that was refused before the return of a lease is repeated', async () => {
+  const { updater } = await startReplica(new MemoryStore());
+  const { log } = recordingLog();
+  const recalls = new LeaseRecalls({
+    updates: updater,
+    events: new Events(log),
+    clock: instantClock,
+    newUid: () => 'uid',
+    unknownNodes: 'refuse',
+  });
+  const refusal = new Failure('ADDRESS_IN_USE', 'another attachment has the address');
+  const answers: (() => Promise<string>)[] = [() => Promise.reject(refusal), () => Promise.resolve('given')];
+  const need = { demands: () => [], addresses: [{ family: 4, value: 1n }] } as const;
+  expect(await recalls.attempt(need, () => answers.shift()!(), forever)).toBe('given');
 });
 
 test('is refused for the first reason when none comes, and at once when there is no lease', async () => {
