@@ -159,6 +159,8 @@ describe.each(families)('a pod of %s', (_, of) => {
     const a = pod('a', of);
     await attach(a);
     removePod('a');
+    // While Linux 6.18 ends the first namespace, it once in some 600 times also removes a veth pair that is added meanwhile.
+    await vi.waitFor(() => expect(run('ip', 'link')).not.toContain(a.hostInterfaceName), { timeout: 20_000 });
     const again = pod('a', of);
     await attach(again);
     expect(await check(again)).toEqual([]);
