@@ -1,49 +1,23 @@
-import { mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import process from 'node:process';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { EmbeddedStore } from '@podwire/ipam/engine/embedded/embedded-store';
 import { readAll } from '@podwire/ipam/engine/testing/consistency';
 import type { TestView } from '@podwire/ipam/testing/test-view';
-import { afterAll, beforeAll, describe, test } from 'vitest';
+import { describe, test } from 'vitest';
 
 import { POOL, runLeaseHistory } from './lease-history.js';
 import { seededRandom } from './random.js';
-import { Replica } from './replica.js';
+import { useEmbeddedReplica } from './replica.js';
 import { KEYS } from './stored.js';
 
 const FAULTS = 12;
-const START_TIMEOUT_MS = 60_000;
 
 const seed = Number(process.env.HISTORY_SEED ?? Date.now() % 1_000_000);
 
 describe(`nodes with leases, of one podwire-ipam with the embedded store (HISTORY_SEED=${seed})`, () => {
-  const folder = mkdtempSync(join(tmpdir(), 'podwire-history-'));
-  const directory = join(folder, 'store');
+  const { replica, folder, directory } = useEmbeddedReplica(POOL);
   const random = seededRandom(seed);
-  const replica = new Replica({
-    name: 'embedded',
-    folder,
-    env: {
-      PODWIRE_IPAM_STORE: 'embedded',
-      PODWIRE_IPAM_STORE_DIRECTORY: directory,
-      PODWIRE_IPAM_UNKNOWN_NODES: 'register',
-      PODWIRE_IPAM_DEFAULT_POOL_CIDR: POOL,
-      PODWIRE_IPAM_DEFAULT_POOL_BLOCK_SIZE: '29',
-    },
-  });
-
-  beforeAll(async () => {
-    replica.start();
-    await replica.ready(START_TIMEOUT_MS);
-  }, START_TIMEOUT_MS);
-
-  afterAll(async () => {
-    await replica.stop();
-    rmSync(folder, { recursive: true, force: true });
-  });
 
   /** SIGKILL, and stops of the whole process. */
   async function breakThings(): Promise<void> {

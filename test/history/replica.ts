@@ -1,10 +1,12 @@
 import { spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
-import { openSync, closeSync, readFileSync } from 'node:fs';
+import { openSync, closeSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
 import { AddressServiceService } from '@podwire/proto/podwire/ipam/v1/address';
 import { Peer } from '@podwire/shared/rpc/client';
+import { afterAll, beforeAll } from 'vitest';
 
 import { ROOT } from '../support/root.js';
 
@@ -100,4 +102,32 @@ export class Replica {
     child.kill(signal);
     await exited;
   }
+}
+
+const START_TIMEOUT_MS = 60_000;
+
+/**
+ * The only process of an embedded store, which runs during the tests of a file or a `describe`.
+ * @param poolCidr - its pool, in blocks of 8 addresses
+ */
+export function useEmbeddedReplica(poolCidr: string) {
+  const folder = mkdtempSync(join(tmpdir(), 'podwire-history-'));
+  const directory = join(folder, 'store');
+  const env = {
+    PODWIRE_IPAM_STORE: 'embedded',
+    PODWIRE_IPAM_STORE_DIRECTORY: directory,
+    PODWIRE_IPAM_UNKNOWN_NODES: 'register',
+    PODWIRE_IPAM_DEFAULT_POOL_CIDR: poolCidr,
+    PODWIRE_IPAM_DEFAULT_POOL_BLOCK_SIZE: '29',
+  };
+  const replica = new Replica({ name: 'embedded', folder, env });
+  beforeAll(async () => {
+    replica.start();
+    await replica.ready(START_TIMEOUT_MS);
+  }, START_TIMEOUT_MS);
+  afterAll(async () => {
+    await replica.stop();
+    rmSync(folder, { recursive: true, force: true });
+  });
+  return { replica, folder, directory };
 }

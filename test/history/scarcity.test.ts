@@ -1,49 +1,24 @@
-import { mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-import { afterAll, beforeAll, expect, test } from 'vitest';
+import { expect, test } from 'vitest';
 
 import { until } from '../support/until.js';
 import { LEASE_WAIT_MS } from './lease-history.js';
 import type { LeasingNode } from './leasing-node.js';
 import { LeasingNodes } from './leasing-nodes.js';
 import { History } from './model.js';
-import { Replica } from './replica.js';
+import { useEmbeddedReplica } from './replica.js';
 
 /** A pool of 64 addresses for eight nodes, each of which leases some. */
 
 const NODES = 8;
 const ADDRESSES = Array.from({ length: 64 }, (_, index) => `10.66.0.${index}/32`);
-const START_TIMEOUT_MS = 60_000;
 const RECALL_INTERVAL_MS = 2000;
 
 /** Above the probability of each fault of a node. */
 const NO_FAULT = () => 0.5;
 
-const folder = mkdtempSync(join(tmpdir(), 'podwire-scarcity-'));
-const replica = new Replica({
-  name: 'scarcity',
-  folder,
-  env: {
-    PODWIRE_IPAM_STORE: 'embedded',
-    PODWIRE_IPAM_STORE_DIRECTORY: join(folder, 'store'),
-    PODWIRE_IPAM_UNKNOWN_NODES: 'register',
-    PODWIRE_IPAM_DEFAULT_POOL_CIDR: '10.66.0.0/26',
-    PODWIRE_IPAM_DEFAULT_POOL_BLOCK_SIZE: '29',
-  },
-});
-
-beforeAll(async () => {
-  replica.start();
-  await replica.ready(START_TIMEOUT_MS);
-}, START_TIMEOUT_MS);
-
-afterAll(async () => {
-  await replica.stop();
-  rmSync(folder, { recursive: true, force: true });
-});
+const { replica, folder } = useEmbeddedReplica('10.66.0.0/26');
 
 /** Adds a pod. Only an ADD for which podwire-ipam waited for leases, which a busy machine returns late, is repeated. */
 async function addUnlessLate(node: LeasingNode, describe: () => string): Promise<void> {

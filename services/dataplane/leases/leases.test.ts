@@ -360,7 +360,7 @@ describe('keeping leases', () => {
     expect(leaseCount(pool)).toBe(4);
   });
 
-  test('an address is used again only after all others, while leases come and go', async () => {
+  test('an address is used again only after every other address, while the node takes and returns leases', async () => {
     const { add, del, pass, pool } = await scene({ addressCount: 16 });
     // Bindings and returns overtake refills, and follow them.
     pool.delays.push(...Array.from({ length: 2000 }, (_, call) => (call * 7919) % 23));

@@ -7,6 +7,7 @@ import type { Logger } from '@podwire/shared/runtime/log';
 import { formatCount } from '@podwire/shared/words/format-count';
 import { counter } from '@podwire/shared/telemetry/instruments';
 
+import type { Relief } from '../blocks/demand.js';
 import { blockOf, unreadableBlockOf } from '../blocks/lookup.js';
 import { getEndpoint } from '../endpoints/endpoints.js';
 import type { Events } from '../engine/events.js';
@@ -31,7 +32,6 @@ import {
   type Shortage,
 } from './assign.js';
 import { explainAllocation, type ExplainedAllocation } from './preview.js';
-import type { Relief } from './relief.js';
 import {
   continueAddressRelease,
   release,
@@ -290,7 +290,8 @@ export class Assignments {
       left = decided.left;
       this.#events.addressesAssigned(handleId, decided.newAddresses);
     } while (left);
-    for (const { text } of shortages.values()) throw new Failure('POOLS_EXHAUSTED', text);
+    const [shortage] = shortages.values();
+    if (shortage) throw new Failure('POOLS_EXHAUSTED', shortage.text);
   }
 
   /** Previews an Allocate, with the pools and blocks that it considers. Changes nothing. */

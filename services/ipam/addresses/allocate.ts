@@ -4,7 +4,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
 import type { Prefix } from '@podwire/shared/net/prefix';
 
-import { authorizeNode, type Demand, type AuthorizedNode } from '../blocks/demand.js';
+import { authorizeNode, type Demand, type AuthorizedNode, type Need } from '../blocks/demand.js';
 import { endpointAt, rewriteEndpoint, takeOverKey } from '../blocks/endpoint-key.js';
 import {
   describeEndpoint,
@@ -33,7 +33,6 @@ import {
   type BlockChoices,
 } from './block-choice.js';
 import { refusalOf } from './refusal.js';
-import type { Need } from './relief.js';
 
 /** The input of Allocate. */
 export interface AllocationRequest {

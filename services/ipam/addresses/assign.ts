@@ -2,7 +2,7 @@ import { Failure, violationsFailure } from '@podwire/shared/failure/failure';
 import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
 import { addressAt, formatPrefix } from '@podwire/shared/net/prefix';
 
-import { authorizeNode, type Demand, type AuthorizedNode, type PoolUse } from '../blocks/demand.js';
+import { authorizeNode, type Demand, type AuthorizedNode, type Need, type PoolUse } from '../blocks/demand.js';
 import { blocksOf, endpointAddress, handleChanges, requireHandleReadable } from '../blocks/holding.js';
 import { blockOf } from '../blocks/lookup.js';
 import { beginSearch, type Offer } from '../blocks/search.js';
@@ -19,7 +19,6 @@ import {
   type CollectInput,
 } from './block-choice.js';
 import { explainDemand, explainRefusal, refusalOf, type PoolExplanation } from './refusal.js';
-import type { Need } from './relief.js';
 
 /**
  * Assigns addresses to a handle that does not belong to an attachment. They may need more blocks than one transaction

@@ -1,5 +1,5 @@
 import { Failure } from '@podwire/shared/failure/failure';
-import type { Family } from '@podwire/shared/net/address';
+import type { Address, Family } from '@podwire/shared/net/address';
 
 import { requireReadable } from '../records/absence.js';
 import type { BlockOwner } from '../records/block.js';
@@ -34,6 +34,23 @@ export interface Demand {
    */
   readonly seed: string;
   readonly nowMs: number;
+}
+
+/** The addresses that an operation takes, if it can. */
+export interface Need {
+  /** What it takes from pools. */
+  readonly demands: (view: View) => readonly Demand[];
+  /** The addresses that it requests. */
+  readonly addresses: readonly Address[];
+}
+
+/** Makes room for operations that are refused because addresses are in use. */
+export interface Relief {
+  /**
+   * Runs an operation, and repeats it while room may be made.
+   * @throws the failure of the first run, unless a repetition succeeds or fails for another reason
+   */
+  readonly attempt: <Result>(need: Need, run: () => Promise<Result>, signal: AbortSignal) => Promise<Result>;
 }
 
 interface NodeRequest {

@@ -3,7 +3,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { counter } from '@podwire/shared/telemetry/instruments';
 import { formatCount } from '@podwire/shared/words/format-count';
 
-import type { Need, Relief } from '../addresses/relief.js';
+import type { Need, Relief } from '../blocks/demand.js';
 import { nodeLane, type IpamOptions } from '../engine/updates/operation.js';
 import { prospectsOf, recallLeases, usedInReach, type LeaseHolder } from './recall.js';
 

@@ -3,7 +3,7 @@ import { prefixContains } from '@podwire/shared/net/prefix';
 
 import { allocationOf } from '../addresses/addresses.js';
 import { takeFirst } from '../addresses/block-choice.js';
-import type { Need } from '../addresses/relief.js';
+import type { Need } from '../blocks/demand.js';
 import { blocksOf } from '../blocks/holding.js';
 import { beginSearch, blockOffers } from '../blocks/search.js';
 import { servingPools } from '../pools/selection.js';
@@ -37,14 +37,15 @@ export interface Prospects {
   readonly usedCount: number;
 }
 
+const NO_PROSPECTS: Prospects = { hasRoom: false, holders: [], usedCount: 0 };
+
 /**
  * Whether a refused operation may succeed: the nodes with unbound leases that stand in its way, in the pools that serve
  * it, if these have no free address, and under the addresses that it requests.
  */
 export function prospectsOf(view: View, { need, code }: Refused): Prospects {
-  const usedCount = usedInReach(view, need);
-  if (code === 'ADDRESS_IN_USE') return { ...prospectsOfRequested(view, need), usedCount };
-  if (code !== 'POOLS_EXHAUSTED') return { hasRoom: false, holders: [], usedCount };
+  if (code === 'ADDRESS_IN_USE') return { ...prospectsOfRequested(view, need), usedCount: usedInReach(view, need) };
+  if (code !== 'POOLS_EXHAUSTED') return NO_PROSPECTS;
   const pools = exhaustedPools(view, need);
   const holders = view.nodes().flatMap(({ name: nodeName, deletionTimeMs }) => {
     const blocks = blocksOf(view, view.handle(leaseHandle(nodeName)));
@@ -52,7 +53,7 @@ export function prospectsOf(view: View, { need, code }: Refused): Prospects {
     const count = inReach.reduce((sum, block) => sum + heldAddressesIn(block, isLeaseOf(nodeName)).length, 0);
     return count > 0 && deletionTimeMs === undefined ? [{ nodeName, count }] : [];
   });
-  return { hasRoom: pools.length === 0, holders, usedCount };
+  return { hasRoom: pools.length === 0, holders, usedCount: usedInReach(view, need) };
 }
 
 function prospectsOfRequested(view: View, { addresses }: Need): Omit<Prospects, 'usedCount'> {

@@ -5,7 +5,7 @@ import type { Logger } from '@podwire/shared/runtime/log';
 import { formatCount } from '@podwire/shared/words/format-count';
 import { counter } from '@podwire/shared/telemetry/instruments';
 
-import type { Relief } from '../addresses/relief.js';
+import type { Relief } from '../blocks/demand.js';
 import type { Events } from '../engine/events.js';
 import { nodeLane, read, type IpamOptions } from '../engine/updates/operation.js';
 import type { Node } from '../records/node.js';

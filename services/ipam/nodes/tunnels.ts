@@ -4,8 +4,7 @@ import { addressAt, hostPrefix, type Prefix } from '@podwire/shared/net/prefix';
 
 import { chooseBlocks, blockChoices } from '../addresses/block-choice.js';
 import { refusalOf } from '../addresses/refusal.js';
-import type { Need } from '../addresses/relief.js';
-import { authorizeNode, nodeNotFound, type Demand } from '../blocks/demand.js';
+import { authorizeNode, nodeNotFound, type Demand, type Need } from '../blocks/demand.js';
 import { addressOf, blocksOf, handleChanges, requireHandleReadable } from '../blocks/holding.js';
 import { releaseHeld } from '../blocks/release-changes.js';
 import { beginSearch } from '../blocks/search.js';
@@ -172,7 +171,7 @@ interface TakenAddress {
 }
 
 function takeAddress(view: View, { nodeName, kind, nowMs }: TunnelRequest, pools: readonly Pool[]): TakenAddress {
-  const { encapsulation, family } = TUNNELS[kind];
+  const { family, encapsulation } = TUNNELS[kind];
   if (pools.length === 0) {
     const text = `no enabled IPv${family} pool allows ${encapsulation} tunnels; enable one with that encapsulation and Tunnel among its allowedUses`;
     throw new Failure('NO_POOL', `${text}, or release the tunnel's address`, { details: { node: nodeName } });

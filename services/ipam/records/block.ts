@@ -88,8 +88,8 @@ export function releaseAddresses(block: Block, ordinals: readonly Ordinal[]): Bl
 }
 
 /**
- * Frees unused addresses: they go back to the front of the queue, in the given order, so that a used address
- * is used again only after all others of its block.
+ * Frees unused addresses: they go back to the front of the queue, in the given order, so that an address
+ * is used again only after every other address of its block.
  * @param ordinals - allocated ones, without duplicates
  */
 export function returnUnused(block: Block, ordinals: readonly Ordinal[]): Block {

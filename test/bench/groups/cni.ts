@@ -24,10 +24,10 @@ const STORM_CALLERS = 16;
 type Report = (line: string) => void;
 
 /** Most of the time of `ptp` + `host-local`, on either datastore. */
-const GOALS = { add: 0.5, del: 0.12 };
+export const GOALS = { add: 0.5, del: 0.12 };
 
 /** Least multiple of the rate of `ptp` + `host-local`. */
-const STORM_GOALS = { add: 1.6, del: 2.2 };
+export const STORM_GOALS = { add: 1.6, del: 2.2 };
 
 const RATIO = { unit: 'ratio', better: 'lower' } as const;
 

@@ -12,6 +12,7 @@ import { FloorProcesses } from '../floors/processes.js';
 import { LightClient } from '../ipam/light-client.js';
 import { timed } from '../ipam/load.js';
 import { kernelFloor } from '../kernel-floor.js';
+import { GOALS, STORM_GOALS } from './cni.js';
 
 const PAIRS = 300;
 const STORM_CALLERS = 16;
@@ -54,11 +55,11 @@ async function measureNode(report: Report): Promise<Figure[]> {
     const callMs = await measureCall(dataplane, floor);
     report(`a call that does nothing p50 ${callMs.toFixed(3)} ms`);
     return [
-      { ...LOWER, name: 'floors.cni.add.embedded.vs_ptp', value: (chain + kernel) / median(ptp.add), goal: 0.5 },
-      { ...LOWER, name: 'floors.cni.del.embedded.vs_ptp', value: median(own.del) / median(ptp.del), goal: 0.12 },
+      { ...LOWER, name: 'floors.cni.add.embedded.vs_ptp', value: (chain + kernel) / median(ptp.add), goal: GOALS.add },
+      { ...LOWER, name: 'floors.cni.del.embedded.vs_ptp', value: median(own.del) / median(ptp.del), goal: GOALS.del },
       { ...LOWER, name: 'floors.cni.add.vs_kernel', value: (chain + kernel) / kernel, goal: 5 },
-      { ...HIGHER, name: 'floors.cni.storm_110.add_vs_ptp', value: add, goal: 1.6 },
-      { ...HIGHER, name: 'floors.cni.storm_110.del_vs_ptp', value: del, goal: 2.2 },
+      { ...HIGHER, name: 'floors.cni.storm_110.add_vs_ptp', value: add, goal: STORM_GOALS.add },
+      { ...HIGHER, name: 'floors.cni.storm_110.del_vs_ptp', value: del, goal: STORM_GOALS.del },
       { ...LOWER, name: 'floors.dataplane.attach.vs_kernel', value: (callMs + kernel) / kernel, goal: 2 },
     ];
   } finally {
