@@ -34,6 +34,12 @@ function addressTable(addresses: readonly HandleAddress[]): Table {
   };
 }
 
+function blocksWith(addresses: readonly HandleAddress[]): Handle['blocks'] {
+  const counts = new Map<string, number>();
+  for (const { blockCidr } of addresses) counts.set(blockCidr, (counts.get(blockCidr) ?? 0) + 1);
+  return [...counts].map(([cidr, addressCount]) => ({ cidr, addressCount }));
+}
+
 const countOf = ({ blocks }: Handle): number => blocks.reduce((sum, { addressCount }) => sum + addressCount, 0);
 
 export const HANDLE = resource<Handle>({
@@ -60,7 +66,7 @@ export const HANDLE = resource<Handle>({
     return pages.flatMap(({ handles }) => handles);
   },
   // The record of a handle may be lost while blocks name it.
-  get: (handleId) => Promise.resolve({ handleId, blocks: [] }),
+  get: async (handleId, context) => ({ handleId, blocks: blocksWith(await addressesOf(handleId, context)) }),
   notFound: 'HANDLE_NOT_FOUND',
   deletion: {
     flags: [SEARCH],

@@ -302,7 +302,9 @@ test('handles and affinities are listed, described, claimed and released', async
       }),
     ),
     fake(HandleServiceService.getHandle, () =>
-      GetHandleResponse.fromPartial({ addresses: [{ address: '10.65.0.7', attributes: holder.attributes }] }),
+      GetHandleResponse.fromPartial({
+        addresses: [{ address: '10.65.0.7', blockCidr: '10.65.0.0/26', attributes: holder.attributes }],
+      }),
     ),
     fake(AffinityServiceService.listAffinities, () => ListAffinitiesResponse.fromPartial({ affinities: [affinity] })),
     fake(AffinityServiceService.claimAffinity, () => ClaimAffinityResponse.fromPartial({ claimed: ['10.65.0.0/26'] })),
@@ -313,6 +315,7 @@ test('handles and affinities are listed, described, claimed and released', async
     ),
   );
   expect((await fakes.podwirectl('get', 'handles')).stdout).toMatch(/^net\.c0ffee +2 +10\.65\.0\.0\/26$/m);
+  expect((await fakes.podwirectl('get', 'handle', 'net.c0ffee')).stdout).toMatch(/^net\.c0ffee +1 +10\.65\.0\.0\/26$/m);
   expect((await fakes.podwirectl('describe', 'handle', 'net.c0ffee')).stdout).toMatch(
     /^10\.65\.0\.7 +default\/web-0 /m,
   );
