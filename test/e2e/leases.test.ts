@@ -196,10 +196,8 @@ describe.each([26, 29])('of a pool of 64 addresses in blocks of /%i', (blockSize
       return bufCurl(stack.sockets.ipam, '-d', request, 'http://localhost/podwire.ipam.v1.AddressService/Allocate');
     };
     for (let index = 0; index < 64 - own.length; index++) {
-      const startMs = Date.now();
       const answer = allocate(index);
       expect(answer.ok, `${index}: ${answer.text}`).toBe(true);
-      expect(Date.now() - startMs).toBeLessThan(10_000);
     }
     expect(stack.log('node')).toContain('recalls the leased addresses');
     expect(allocate(64)).toMatchObject({ ok: false, text: expect.stringContaining('10.65.0.0/26') });

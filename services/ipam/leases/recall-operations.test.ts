@@ -8,12 +8,17 @@ import {
 import { NodeServiceService, TunnelKind } from '@podwire/proto/podwire/ipam/v1/node';
 import { AddressUse, EncapsulationMode } from '@podwire/proto/podwire/ipam/v1/pool';
 import { Failure } from '@podwire/shared/failure/failure';
+import type { Clock } from '@podwire/shared/runtime/clock';
+import { FakeClock } from '@podwire/shared/testing/clock';
 import { recordingLog } from '@podwire/shared/testing/server';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
+import { needOf } from '../addresses/allocate.js';
 import { Events } from '../engine/events.js';
 import { MemoryStore } from '../engine/testing/memory-store.js';
 import { forever, instantClock, startReplica } from '../engine/testing/stores.js';
+import type { RecordValue } from '../records/view.js';
+import { claimedBlock, fullBlock, NOW_MS, nodeRecord, poolRecord, request } from '../testing/records.js';
 import { clientLimits, failureOf, Served } from '../testing/service.js';
 import { LeaseRecalls } from './recall-operations.js';
 
@@ -101,33 +106,44 @@ test('a handle gets as many as there are, and the answer explains the rest', asy
   expect(families).toMatchObject([{ requested: 3, assigned: 2, explanation: expect.stringContaining('small') }]);
 });
 
-test('a request that was refused before the return of a lease is repeated', async () => {
+/** On a service without gRPC, with other clocks. */
+async function recallsOf(clock: Clock, ...records: readonly RecordValue[]): Promise<LeaseRecalls> {
   const { updater } = await startReplica(new MemoryStore());
+  const changes = records.map((record) => ({ type: 'put', record }) as const);
+  await updater.update('records', () => ({ changes, outcome: undefined }), { signal: forever });
   const { log } = recordingLog();
-  const recalls = new LeaseRecalls({
+  return new LeaseRecalls({
     updates: updater,
     events: new Events(log),
-    clock: instantClock,
+    clock,
     newUid: () => 'uid',
     unknownNodes: 'refuse',
   });
+}
+
+test('a request that was refused before the return of a lease is repeated', async () => {
+  const recalls = await recallsOf(instantClock);
   const refusal = new Failure('ADDRESS_IN_USE', 'another attachment has the address');
   const answers: (() => Promise<string>)[] = [() => Promise.reject(refusal), () => Promise.resolve('given')];
   const need = { demands: () => [], addresses: [{ family: 4, value: 1n }] } as const;
   expect(await recalls.attempt(need, () => answers.shift()!(), forever)).toBe('given');
 });
 
-test('is refused for the first reason when none comes, and at once when there is no lease', async () => {
+test('is refused for the first reason when none comes', async () => {
   const started = performance.now();
   expect(await failureOf(allocate('new'))).toMatchObject({
     code: 'POOLS_EXHAUSTED',
     message: expect.stringContaining('no IPv4 address for net/new/eth0'),
   });
   expect(performance.now() - started).toBeGreaterThan(1900);
-  await giveBack(...leased);
-  await allocate('new');
-  await allocate('other');
-  const before = performance.now();
-  expect((await failureOf(allocate('third'))).code).toBe('POOLS_EXHAUSTED');
-  expect(performance.now() - before).toBeLessThan(1000);
+});
+
+test('is refused without a wait when no node has a lease', async () => {
+  const clock = new FakeClock();
+  const pool = poolRecord('p', '10.0.0.0/29', { blockSizeBits: 29 });
+  const recalls = await recallsOf(clock, pool, nodeRecord('n1'), ...claimedBlock(fullBlock('10.0.0.0/29', 'n1')));
+  const refusal = new Failure('POOLS_EXHAUSTED', 'no address');
+  const refused = recalls.attempt(needOf(request('new'), NOW_MS), () => Promise.reject(refusal), forever);
+  await expect(refused).rejects.toBe(refusal);
+  expect(clock.sleepsMs).toEqual([]);
 });
