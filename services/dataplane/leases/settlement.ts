@@ -189,12 +189,13 @@ export class Settlement {
     const results = await this.#inSpan('podwire.leases.return', records, () => book.return(records, signal));
     const returned = records.filter((_, index) => results[index] === true);
     stock.settled(returned.flatMap(allocated));
-    const isCurrent = (record: AttachmentRecord) => registry.get(record.network.attachment) === record;
-    await Promise.all(returned.filter(isCurrent).map(({ network }) => registry.remove(network.attachment)));
-    for (const record of returned) {
+    const current = returned.filter((record) => registry.get(record.network.attachment) === record);
+    // Before its record goes: then the attachment may be added again.
+    for (const record of current) {
       this.#forget(record);
       this.#wired.delete(formatAttachment(record.network.attachment));
     }
+    await Promise.all(current.map(({ network }) => registry.remove(network.attachment)));
     for (const record of records)
       if (!returned.includes(record)) this.#refuse(record, 'podwire-ipam cannot read the block', () => undefined);
   }
