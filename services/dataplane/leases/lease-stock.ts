@@ -26,8 +26,8 @@ export interface LeaseFile {
  *   a killed process may return a lease after the next process has started: it has to return that lease too, before its next
  *   listing.
  * - The process may be killed at any moment, and podwire-ipam may be down afterwards. The attachment's record is written before a
- *   pod gets its answer, and proves that a lease is taken; so the file changes only when a record is about to say less: after a
- *   binding and before the end of a record.
+ *   pod gets its answer, and proves that a lease is taken; so the file changes only when less proves it: after a binding, when the
+ *   pod is deleted, and before the end of a record.
  */
 export class LeaseStock {
   readonly #file: LeaseFile;
@@ -102,6 +102,11 @@ export class LeaseStock {
     this.#save();
   }
 
+  /** The pod of these allocations is deleted. Only its record proves now that they are taken, and someone may remove it. */
+  unwired(allocations: readonly AllocatedAddress[]): void {
+    if (allocations.some((allocation) => this.#taken.has(allocationKey(allocation)))) this.#save();
+  }
+
   /** The allocations are recorded by podwire-ipam, or returned. Call before the record says so. */
   settled(allocations: readonly AllocatedAddress[]): void {
     const known = allocations.filter((allocation) => this.#taken.delete(allocationKey(allocation)));
@@ -132,9 +137,8 @@ export class LeaseStock {
   }
 
   #save(): void {
-    // Taken ones are in records or, after a kill, were never wired.
-    const taken = [...this.#taken.values()].map((allocation) => ({ poolName: '', ...allocation }));
-    this.#file.save({ leases: [...this.#available, ...taken], withdrawn: this.#withdrawn });
+    // Not the taken ones, which podwire-ipam may have bound.
+    this.#file.save({ leases: this.#available, withdrawn: this.#withdrawn });
   }
 }
 

@@ -99,6 +99,7 @@ export class Leases implements Follower {
 
   /** The addresses of the record have to be bound or returned. Returns at once. */
   settle(record: AttachmentRecord): void {
+    if (record.state === 'dead') this.#stock.unwired(record.allocation?.addresses ?? []);
     this.#settlement.request(record);
   }
 
