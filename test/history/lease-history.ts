@@ -39,6 +39,9 @@ const REUSES = 100;
 /** podwire-ipam waits longer for leases before it refuses an allocation, in milliseconds. */
 export const LEASE_WAIT_MS = 1900;
 
+/** Most refusals after such a wait until the nodes have returned their leases. */
+const LATE_RETURNS = 20;
+
 /** Latest end of a run, in milliseconds. */
 const RUN_MS = 60_000;
 
@@ -81,7 +84,7 @@ export async function runLeaseHistory(options: LeaseHistoryOptions): Promise<voi
     () => leasing.nodes.every(({ isSettled }) => isSettled) && leasing.nodes.some(({ leases }) => leases.length > 0),
     () => `the nodes get no lease, with ${history.held.size} addresses held: ${leasing.state}`,
   );
-  await useUp(first, history);
+  await useUp(first, history, leasing);
   expect(history.violations(LEAST_COOLDOWN_MS)).toEqual([]);
   expect([...history.held.values()].sort()).toEqual(POOL_ADDRESSES.map((each) => `${each}/32`).sort());
   leasing.kill();
@@ -98,8 +101,8 @@ export async function runLeaseHistory(options: LeaseHistoryOptions): Promise<voi
  * Allocates until the pool is exhausted. Only after podwire-ipam has waited for leases, which a busy machine returns late, is an
  * allocation repeated.
  */
-async function useUp({ peer }: Replica, history: History): Promise<void> {
-  for (let count = 0; ; count++) {
+async function useUp({ peer }: Replica, history: History, leasing: LeasingNodes): Promise<void> {
+  for (let count = 0, lateCount = 0; ; count++) {
     const containerId = `last-${count}`;
     const attachment = { network: 'net', containerId, interfaceName: 'eth0' };
     const request = AllocateRequest.fromPartial({ attachment, nodeName: 'node-0' });
@@ -111,6 +114,7 @@ async function useUp({ peer }: Replica, history: History): Promise<void> {
       if (!(error instanceof Failure && error.code === 'POOLS_EXHAUSTED')) throw error;
       if (performance.now() - startMs < LEASE_WAIT_MS) return;
       history.count('leases returned late');
+      if (++lateCount > LATE_RETURNS) throw new Error(`a node keeps leases: ${leasing.state}`, { cause: error });
     }
   }
 }

@@ -20,6 +20,7 @@ import type { Peer } from '@podwire/shared/rpc/client';
 import { systemClock, type Clock } from '@podwire/shared/runtime/clock';
 import { createLogger } from '@podwire/shared/runtime/log';
 
+import { until } from '../support/until.js';
 import type { History } from './model.js';
 import type { Replica } from './replica.js';
 
@@ -143,7 +144,10 @@ export class LeasingNode {
 
   /** Adds a pod that stays. */
   async addLasting(): Promise<void> {
-    while (!(await this.tryLasting()));
+    await until(
+      () => this.tryLasting(),
+      () => `${this.name} adds no pod: ${this.unsettled.join('; ')}`,
+    );
   }
 
   /** An ADD of a pod that stays, or its DEL if it fails. @returns whether the pod got an address */

@@ -207,21 +207,17 @@ export class LeaseKeeper {
 
   async #reconcile(family: Family, state: FamilyState, signal: AbortSignal): Promise<NextRun | undefined> {
     const { stock, marks, clock } = this.#options;
-    const nowMs = clock.monotonicMs();
-    if (this.#isPaused(state)) {
-      stock.withdraw(family, 0);
-      await this.#returnWithdrawn(family, signal);
-      return { inMs: state.pausedUntilMs - nowMs };
-    }
-    this.#adaptTarget(state, stock.count(family), nowMs);
-    stock.withdraw(family, state.targetCount);
+    const isPaused = this.#isPaused(state);
+    if (!isPaused) this.#adaptTarget(state, stock.count(family), clock.monotonicMs());
+    const keptCount = isPaused ? 0 : state.targetCount;
+    stock.withdraw(family, keptCount);
     await this.#returnWithdrawn(family, signal);
-    const askedCount = await this.#refill(family, state, signal);
-    // The listing may have outdated leases, and more than were asked for.
-    stock.withdraw(family, Math.max(state.targetCount, askedCount));
+    const askedCount = await this.#refill(family, keptCount, signal);
+    // The listing may have outdated leases, more than were asked for, and after a lost answer leases that are new here.
+    stock.withdraw(family, Math.max(keptCount, askedCount));
     await this.#returnWithdrawn(family, signal);
-    if (marks.highCount === 0) return undefined;
-    return { inMs: this.#jittered(LISTING_INTERVAL_MS) };
+    if (isPaused) return { inMs: Math.max(0, state.pausedUntilMs - clock.monotonicMs()) };
+    return marks.highCount === 0 ? undefined : { inMs: this.#jittered(LISTING_INTERVAL_MS) };
   }
 
   /** A busy node keeps more leases, so that one transaction carries many pods; a quiet one returns to the mark. */
@@ -233,15 +229,18 @@ export class LeaseKeeper {
   }
 
   /** @returns how many leases were asked for, with those of pods that podwire-ipam had not recorded yet */
-  async #refill(family: Family, state: FamilyState, signal: AbortSignal): Promise<number> {
-    const { stock, book, clock, events, occupied, onListing, marks } = this.#options;
+  async #refill(family: Family, keptCount: number, signal: AbortSignal): Promise<number> {
+    const { stock, book, clock, events, occupied, onListing } = this.#options;
+    const state = this.#state(family);
     const startedMs = clock.monotonicMs();
     const beforeCount = stock.count(family);
-    const wantedCount = state.isWanted && marks.highCount > 0 ? state.targetCount + stock.takenCount(family) : 0;
+    const wantedCount = state.isWanted && keptCount > 0 ? keptCount + stock.takenCount(family) : 0;
+    // A DEL meanwhile ends what such an attachment holds, which the listing has as a lease.
+    const occupiedAtFirst = occupied();
     stock.beginListing();
     const listing = await book.lease(family, wantedCount, signal);
     await onListing(listing, signal);
-    stock.takeListing(family, listing, occupied());
+    stock.takeListing(family, listing, occupiedAtFirst);
     const count = stock.count(family);
     if (count > 0) state.isWanted = true;
     state.isSupplied = listing.explanation === '';

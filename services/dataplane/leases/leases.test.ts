@@ -312,6 +312,18 @@ describe('keeping leases', () => {
     expect(leaseCount(pool)).toBe(4);
   });
 
+  test('a recall also returns leases that the node never heard of, as the answer was lost', async () => {
+    const { add, pass, pool, recall } = await scene();
+    recall(0n);
+    await add('a');
+    pool.faults.push('lost');
+    for (const name of ['b', 'c']) await add(name);
+    await turns();
+    recall(1n);
+    await pass(1000);
+    expect(leaseCount(pool)).toBe(0);
+  });
+
   test('outdated leases are returned soon after a change of a pool', async () => {
     const { add, pass, pool, recall } = await scene();
     await add('a');

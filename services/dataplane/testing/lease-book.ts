@@ -37,8 +37,8 @@ export class MemoryPool {
   callsCount = 0;
   /** Addresses whose returns podwire-ipam refuses, as their block cannot be read. */
   readonly unreadable = new Set<string>();
-  /** Returns of unbound leases that were sent and have no answer. */
-  returnsInFlight = 0;
+  /** Calls that were sent and have no answer. */
+  readonly inFlight = { bindings: 0, returns: 0 };
   #sequenceNumber = 1n;
 
   constructor(addresses: readonly string[]) {
@@ -71,15 +71,15 @@ export class MemoryPool {
     return {
       lease: (family, count) => this.#call(() => this.#lease(nodeName, family, count)),
       bind: (records) =>
-        this.#call(() =>
+        this.#countedCall('bindings', () =>
           records.map(({ network, allocation }) =>
             this.#bind(nodeName, formatAttachment(network.attachment), allocation?.addresses ?? []),
           ),
         ),
       adopt: ({ attachment, addresses }) =>
-        this.#call(() => this.#bind(nodeName, formatAttachment(attachment), addresses)),
+        this.#countedCall('bindings', () => this.#bind(nodeName, formatAttachment(attachment), addresses)),
       return: (records) =>
-        this.#call(() =>
+        this.#countedCall('returns', () =>
           records.map(({ network, allocation }) => {
             const held = allocation?.addresses ?? [];
             if (held.some(({ address }) => this.unreadable.has(address))) return false;
@@ -91,7 +91,6 @@ export class MemoryPool {
           }),
         ),
       returnLeases: async (leases) => {
-        this.returnsInFlight++;
         const isUnbound = (held: Holding) => held.attachment === undefined && held.nodeName === nodeName;
         const end = () => {
           const before = this.#free.length;
@@ -99,7 +98,7 @@ export class MemoryPool {
           // No pod used them: they are the next ones.
           this.#free.unshift(...this.#free.splice(before));
         };
-        await this.#call(end).finally(() => this.returnsInFlight--);
+        await this.#countedCall('returns', end);
       },
     };
   }
@@ -135,6 +134,11 @@ export class MemoryPool {
     if (held?.sequenceNumber !== sequenceNumber || !mayFree(held)) return;
     this.holdings.delete(address);
     this.#free.push(address);
+  }
+
+  #countedCall<Result>(kind: 'bindings' | 'returns', execute: () => Result): Promise<Result> {
+    this.inFlight[kind]++;
+    return this.#call(execute).finally(() => this.inFlight[kind]--);
   }
 
   async #call<Result>(execute: () => Result): Promise<Result> {
