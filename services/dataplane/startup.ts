@@ -39,7 +39,7 @@ import {
   type RecordedNetworkLookup,
 } from './pods/pods-rpc.js';
 import type { Dataplane } from './pods/pods.js';
-import type { AttachmentRecord } from './pods/record.js';
+import type { AttachmentRecord } from './records/record.js';
 
 /** A part that follows the cluster's state, and reports conditions. */
 interface ReportingFollower extends Follower {

@@ -1,5 +1,5 @@
 import type { Leases } from '@podwire/dataplane/leases/leases';
-import type { AttachmentRecord } from '@podwire/dataplane/pods/record';
+import type { AttachmentRecord } from '@podwire/dataplane/records/record';
 import type { NodeAddresses, RecordedPod } from '@podwire/plugin/clients/clients';
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { familyBits, formatAddress } from '@podwire/shared/net/address';

@@ -1,5 +1,5 @@
 import type { PeerPlan } from '@podwire/dataplane/bird/peers-file';
-import type { Boot } from '@podwire/dataplane/pods/orphans';
+import type { Boot } from '@podwire/dataplane/repair/orphans';
 import { prepareService, startService } from '@podwire/dataplane/service';
 import { LocalCalls } from '@podwire/plugin/clients/local-calls';
 import { startPlugin } from '@podwire/plugin/service';

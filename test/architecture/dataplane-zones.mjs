@@ -27,37 +27,44 @@ export const DATAPLANE_ZONES = [
     ...PURE,
   },
 
-  // Four independent columns.
+  // Four independent columns. The first: the records of the attachments, the pods, and what repairs them without a call.
+  { path: `${DATAPLANE}/records`, zones: BASE, packages: ['zod'], ...NODE },
   {
     path: `${DATAPLANE}/pods`,
-    zones: BASE,
-    packages: ['@opentelemetry/api', 'zod'],
-    ...NODE,
-  },
-  {
-    path: `${DATAPLANE}/pods`,
-    kind: 'rpc',
-    zones: [...BASE, `${DATAPLANE}/pods`, 'proto/gen'],
-    packages: [],
+    zones: [...BASE, `${DATAPLANE}/records`],
+    packages: ['@opentelemetry/api'],
     // SHA-1, which Calico's plugin makes container IDs of.
     builtins: ['node:crypto'],
   },
   {
-    path: `${DATAPLANE}/pods/address-book-client.ts`,
-    zones: [...BASE, `${DATAPLANE}/pods`, 'proto/gen'],
+    path: `${DATAPLANE}/pods`,
+    kind: 'rpc',
+    zones: [...BASE, ...at('records', 'pods'), 'proto/gen'],
+    packages: [],
+    ...PURE,
+  },
+  {
+    path: `${DATAPLANE}/repair`,
+    zones: [...BASE, ...at('records', 'pods')],
+    packages: ['@opentelemetry/api'],
+    ...NODE,
+  },
+  {
+    path: `${DATAPLANE}/repair/address-book-client.ts`,
+    zones: [...BASE, ...at('records', 'repair'), 'proto/gen'],
     packages: [],
     ...PURE,
   },
   // The node's addresses before and after podwire-ipam knows their pods.
   {
     path: `${DATAPLANE}/leases`,
-    zones: [...BASE, `${DATAPLANE}/pods`],
+    zones: [...BASE, ...at('records', 'pods')],
     packages: ['@opentelemetry/api', 'zod'],
     ...NODE,
   },
   {
     path: `${DATAPLANE}/leases/lease-book-client.ts`,
-    zones: [...BASE, ...at('pods', 'leases'), 'proto/gen'],
+    zones: [...BASE, ...at('records', 'leases'), 'proto/gen'],
     packages: [],
     ...PURE,
   },
@@ -77,7 +84,7 @@ export const DATAPLANE_ZONES = [
   // The kernel by netlink and nft: implements the interfaces of the features.
   {
     path: `${DATAPLANE}/kernel`,
-    zones: [...BASE, ...at('pods', 'routes', 'filters', 'node'), 'addon/lib'],
+    zones: [...BASE, ...at('records', 'pods', 'routes', 'filters', 'node'), 'addon/lib'],
     packages: ['@opentelemetry/api', 'zod'],
     ...NODE,
   },

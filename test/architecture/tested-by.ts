@@ -110,8 +110,8 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/dataplane/node/tunnel-addresses.ts': 'services/dataplane/startup.test.ts',
 
   // A node that is killed, restarted, changed by others and left, on the fake kernel; IPAM's answers over gRPC.
-  'services/dataplane/pods/pod-repair.ts': 'services/dataplane/test/filled-pod.kernel.test.ts',
-  'services/dataplane/pods/address-book-client.ts': 'test/e2e/dead-pods.test.ts',
+  'services/dataplane/repair/pod-repair.ts': 'services/dataplane/test/filled-pod.kernel.test.ts',
+  'services/dataplane/repair/address-book-client.ts': 'test/e2e/dead-pods.test.ts',
   'services/dataplane/leases/settlement.ts': 'services/dataplane/leases/leases.test.ts',
 
   // Over gRPC, with every field.

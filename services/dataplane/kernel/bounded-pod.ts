@@ -1,6 +1,6 @@
 import { NetlinkError, type Namespace } from '@podwire/netlink';
 
-import { tooManyReason, podUnreadableFailure, type PodListBounds, type PodListKind } from '../pods/pod-lists.js';
+import { tooManyReason, podUnreadableFailure, type PodListBounds, type PodListKind } from './pod-lists.js';
 import type { PodListing } from './pod-observe.js';
 
 /** Requests that read a pod's namespace, links included. */

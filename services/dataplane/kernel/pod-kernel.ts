@@ -3,10 +3,11 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { compareNames } from '@podwire/shared/words/order';
 
 import { openFailure, ownNamespaceFailure } from '../pods/errno.js';
-import type { AttachedLink, Kernel, NetnsIdentity, PodSession } from '../pods/kernel.js';
-import { POD_LIST_BOUNDS, type PodListBounds } from '../pods/pod-lists.js';
+import type { AttachedLink, Kernel, PodSession } from '../pods/kernel.js';
+import type { NetnsIdentity } from '../records/record.js';
 import { attachmentOfAlias, ROUTE_PROTOCOL } from '../wiring/network.js';
 import type { ObservedLink } from '../wiring/observed.js';
+import { POD_LIST_BOUNDS, type PodListBounds } from './pod-lists.js';
 import { getLink, MAIN_TABLE, toObservedLink } from './pod-observe.js';
 import { NetlinkSession } from './pod-session.js';
 import { callKernel, failureOfNetlink, hasErrno, refusalOf } from './refusal.js';

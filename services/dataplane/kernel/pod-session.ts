@@ -1,7 +1,7 @@
 import { NetlinkError, type LinkSelector, type Namespace, type Outcome, type Step as Request } from '@podwire/netlink';
 
-import type { BatchOutcome, NetnsIdentity, PodSession, StepFailure } from '../pods/kernel.js';
-import type { PodListBounds } from '../pods/pod-lists.js';
+import type { BatchOutcome, PodSession, StepFailure } from '../pods/kernel.js';
+import type { NetnsIdentity } from '../records/record.js';
 import type { Wanted } from '../wiring/network.js';
 import type { Observed, ObservedLink } from '../wiring/observed.js';
 import {
@@ -14,6 +14,7 @@ import {
   type Step,
 } from '../wiring/step.js';
 import { boundedPod, type BoundedPod } from './bounded-pod.js';
+import type { PodListBounds } from './pod-lists.js';
 import { getLink, listRules, listOrphanRules, observeHost, observePod, toObservedLink } from './pod-observe.js';
 import { callKernel, failureOfNetlink } from './refusal.js';
 

@@ -9,7 +9,7 @@ import { FakeClock } from '@podwire/shared/testing/clock';
 import type { Peer } from '@podwire/shared/rpc/client';
 import { expect, test } from 'vitest';
 
-import type { AttachmentRecord } from '../pods/record.js';
+import type { AttachmentRecord } from '../records/record.js';
 import { podNetwork } from '../testing/pods.js';
 import { ipamLeaseBook } from './lease-book-client.js';
 

@@ -5,7 +5,7 @@ import type { Family } from '@podwire/shared/net/address';
 import type { CallLimits, Peer } from '@podwire/shared/rpc/client';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { AttachmentRecord } from '../pods/record.js';
+import type { AttachmentRecord } from '../records/record.js';
 import type { LeaseBook } from './lease.js';
 
 /** Timeout of one call to podwire-ipam; the caller retries it later. */

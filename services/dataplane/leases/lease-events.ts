@@ -4,7 +4,7 @@ import type { Family } from '@podwire/shared/net/address';
 import type { Logger } from '@podwire/shared/runtime/log';
 import { counter, histogram, observeMetrics } from '@podwire/shared/telemetry/instruments';
 
-import type { AttachmentRecord } from '../pods/record.js';
+import type { AttachmentRecord } from '../records/record.js';
 import type { LeaseStock } from './lease-stock.js';
 import type { Unsettled } from './lease.js';
 

@@ -1,6 +1,6 @@
 import type { Family } from '@podwire/shared/net/address';
 
-import type { AllocatedAddress } from '../pods/record.js';
+import type { AllocatedAddress } from '../records/record.js';
 import {
   allocationKey,
   familyOf,

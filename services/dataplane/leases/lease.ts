@@ -3,7 +3,7 @@ import { parseJson } from '@podwire/shared/json/parse';
 import { parseAddress, type Family } from '@podwire/shared/net/address';
 import { z } from 'zod';
 
-import type { AllocatedAddress, AttachmentRecord } from '../pods/record.js';
+import type { AllocatedAddress, AttachmentRecord } from '../records/record.js';
 
 /** An address that podwire-ipam has lent to this node, and that no pod had since. */
 export interface Lease extends AllocatedAddress {

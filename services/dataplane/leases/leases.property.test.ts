@@ -6,8 +6,8 @@ import fc from 'fast-check';
 import { expect, test } from 'vitest';
 
 import type { AttachedLink } from '../pods/kernel.js';
-import type { AllocatedAddress } from '../pods/record.js';
-import { AttachmentRegistry } from '../pods/registry.js';
+import type { AllocatedAddress } from '../records/record.js';
+import { AttachmentRegistry } from '../records/registry.js';
 import { hostLink, MemoryPool, recallView, type CallFault } from '../testing/lease-book.js';
 import { MemoryRecordStore } from '../testing/memory-record-store.js';
 import { podNetwork } from '../testing/pods.js';

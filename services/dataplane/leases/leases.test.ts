@@ -7,7 +7,7 @@ import { afterEach, describe, expect, test } from 'vitest';
 
 import type { ClusterView } from '../cluster/cluster.js';
 import type { AttachedLink } from '../pods/kernel.js';
-import { AttachmentRegistry } from '../pods/registry.js';
+import { AttachmentRegistry } from '../records/registry.js';
 import { hostLink, MemoryPool, recallView } from '../testing/lease-book.js';
 import { MemoryRecordStore } from '../testing/memory-record-store.js';
 import { podNetwork } from '../testing/pods.js';

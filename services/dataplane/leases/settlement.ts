@@ -7,11 +7,11 @@ import type { BackoffBounds } from '@podwire/shared/reconcile/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { withSpan } from '@podwire/shared/telemetry/span';
 
-import type { AttachmentRecord } from '../pods/record.js';
-import type { AttachmentRegistry } from '../pods/registry.js';
-import type { LeaseBook, Unsettled } from './lease.js';
+import type { AttachmentRecord } from '../records/record.js';
+import type { AttachmentRegistry } from '../records/registry.js';
 import type { LeaseEvents } from './lease-events.js';
 import type { LeaseStock } from './lease-stock.js';
+import type { LeaseBook, Unsettled } from './lease.js';
 
 /** A run waits until no pod came or went for this time, in milliseconds: commands have the processor first. */
 const QUIET_MS = 20;

@@ -3,11 +3,11 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress } from '@podwire/shared/net/address';
 
 import type { Condition } from '../conditions/conditions.js';
+import type { AttachmentRecord } from '../records/record.js';
+import type { LostAddress, SharedAddress } from '../records/registry.js';
 import type { Difference } from '../wiring/difference.js';
 import type { ObservedLink } from '../wiring/observed.js';
 import type { AttachedLink } from './kernel.js';
-import type { AttachmentRecord } from './record.js';
-import type { LostAddress, SharedAddress } from './registry.js';
 
 /** Rejects an operation that would take an address from its latest holder. @throws Failure ROUTE_TAKEN when an address is lost */
 export function rejectLostAddresses([lost]: readonly LostAddress[]): void {

@@ -5,9 +5,9 @@ import type { Logger } from '@podwire/shared/runtime/log';
 import { counter, gauge } from '@podwire/shared/telemetry/instruments';
 
 import type { Condition } from '../conditions/conditions.js';
+import type { UnreadableRecord } from '../records/record-store.js';
 import type { Difference } from '../wiring/difference.js';
 import { formatStep, type Step } from '../wiring/step.js';
-import type { UnreadableRecord } from './record-store.js';
 
 /** Most differences of one pod that are logged: a pod can fill its own namespace with thousands. */
 const LOGGED_MAX = 20;

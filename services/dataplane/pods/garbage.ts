@@ -1,5 +1,6 @@
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
+import { forEachConcurrently } from '@podwire/shared/reconcile/concurrently';
 
 import { attachmentOfAlias } from '../wiring/network.js';
 import { isCalicoAttachment } from './calico-attachment.js';
@@ -7,8 +8,8 @@ import type { DetachRequest } from './conflicts.js';
 import type { AttachmentEvents } from './events.js';
 import type { Kernel } from './kernel.js';
 import type { Dataplane } from './pods.js';
-import { forEachConcurrently } from './recovery.js';
-import type { AttachmentRegistry } from './registry.js';
+
+import type { AttachmentRegistry } from '../records/registry.js';
 
 /** Concurrent deletions. The kernel removes this many in one batch. */
 const DELETION_CONCURRENCY = 32;

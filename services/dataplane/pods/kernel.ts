@@ -2,6 +2,7 @@ import type { Attachment } from '@podwire/shared/attachment/attachment';
 import type { Failure } from '@podwire/shared/failure/failure';
 import type { Prefix } from '@podwire/shared/net/prefix';
 
+import type { NetnsIdentity } from '../records/record.js';
 import type { Wanted } from '../wiring/network.js';
 import type { Observed, ObservedLink } from '../wiring/observed.js';
 import type { Rule, Side, Step } from '../wiring/step.js';
@@ -72,15 +73,6 @@ export interface Kernel {
 
   /** Closes the node's namespace; later calls fail, also those of open sessions. Idempotent. */
   close(): Promise<void>;
-}
-
-/** Identifies a network namespace within one boot. */
-export interface NetnsIdentity {
-  /** Device and inode of the namespace's file. The kernel reuses the inode once the namespace is gone. */
-  readonly device: bigint;
-  readonly inode: bigint;
-  /** Unique within this boot; null where the kernel does not report it (before 5.14). */
-  readonly cookie: bigint | null;
 }
 
 /** The node's network namespace and one pod's, for the time of one call. */

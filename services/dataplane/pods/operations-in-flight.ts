@@ -2,8 +2,7 @@ import { formatAttachment, type Attachment } from '@podwire/shared/attachment/at
 import { failureOfSignal } from '@podwire/shared/failure/signal';
 import { withAttachment } from '@podwire/shared/runtime/log';
 import { withSpan } from '@podwire/shared/telemetry/span';
-
-import type { NetnsIdentity } from './kernel.js';
+import type { NetnsIdentity } from '../records/record.js';
 
 /** Lock keys of an operation. */
 export interface LockKeys {

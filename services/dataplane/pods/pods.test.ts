@@ -3,12 +3,12 @@ import { AsyncLocalStorageContextManager } from '@opentelemetry/context-async-ho
 import { Failure } from '@podwire/shared/failure/failure';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 
+import type { AttachmentRecord } from '../records/record.js';
 import { MemoryKernel, type Operation } from '../testing/memory-kernel.js';
 import { address, BY_FAMILY, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
 import type { PodNetwork } from '../wiring/network.js';
 import { Events } from './events.js';
 import { Dataplane } from './pods.js';
-import type { AttachmentRecord } from './record.js';
 
 // Log lines get the attachment from it.
 beforeAll(() => void context.setGlobalContextManager(new AsyncLocalStorageContextManager().enable()));

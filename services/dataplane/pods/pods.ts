@@ -3,6 +3,8 @@ import { hostInterfaceName as derivedName } from '@podwire/shared/attachment/nam
 import { Failure } from '@podwire/shared/failure/failure';
 import { withSpan } from '@podwire/shared/telemetry/span';
 
+import { compareIdentities, type AttachmentRecord, type RecordedAllocation } from '../records/record.js';
+import type { AttachmentRegistry } from '../records/registry.js';
 import { corrections, diff, differences, withoutLostRoutes, withPodChanges } from '../wiring/diff.js';
 import type { Difference } from '../wiring/difference.js';
 import { wantedState, DEFAULT_MTU_BYTES, type PodNetwork, type Wanted } from '../wiring/network.js';
@@ -23,8 +25,6 @@ import type { Events } from './events.js';
 import { renameDifference, wireDifferences, findHostLinks, findRenamedHostLink } from './host-links.js';
 import type { AttachedLink, Kernel, PodGuard, PodSession } from './kernel.js';
 import { OperationsInFlight, type LockKeys } from './operations-in-flight.js';
-import { compareIdentities, type AttachmentRecord, type RecordedAllocation } from './record.js';
-import type { AttachmentRegistry } from './registry.js';
 import {
   deleteMovedFlows,
   netnsToSearch,

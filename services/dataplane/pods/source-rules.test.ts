@@ -1,12 +1,12 @@
 import { afterEach, describe, expect, test } from 'vitest';
 
+import type { RecordStore } from '../records/record-store.js';
 import { MemoryKernel } from '../testing/memory-kernel.js';
 import { MemoryRecordStore } from '../testing/memory-record-store.js';
 import { address, BY_FAMILY, podNetwork, recordingLog, secondInterface, testRegistry } from '../testing/pods.js';
 import { tableOf, type PodNetwork } from '../wiring/network.js';
 import { Events } from './events.js';
 import { Dataplane } from './pods.js';
-import type { RecordStore } from './record-store.js';
 
 /** The rules that make a pod answer by the interface that received the request, from attach to detach. */
 

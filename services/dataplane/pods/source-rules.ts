@@ -1,14 +1,14 @@
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 
+import { compareIdentities, type AttachmentRecord } from '../records/record.js';
+import type { AttachmentRegistry } from '../records/registry.js';
 import { tableOf, type Wanted } from '../wiring/network.js';
 import type { Observed } from '../wiring/observed.js';
 import { formatRule, type Rule } from '../wiring/step.js';
 import { movedAddresses } from '../wiring/wire.js';
 import type { Events } from './events.js';
 import type { Kernel, PodSession } from './kernel.js';
-import { compareIdentities, type AttachmentRecord } from './record.js';
-import type { AttachmentRegistry } from './registry.js';
 
 /** Runs work exclusively in the pod's namespace. @throws Failure INVALID_NETNS when it is gone, or the call's own */
 type InPod = (work: (session: PodSession) => Promise<void>) => Promise<void>;

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { NetlinkKernel } from '../kernel/pod-kernel.js';
-import { POD_LIST_BOUNDS } from '../pods/pod-lists.js';
+import { POD_LIST_BOUNDS } from '../kernel/pod-lists.js';
 import { addPod, cleanUp, canPing, requireThrowawayNamespace, run } from '../testing/kernels.js';
 import { address, detachRequest, never, podNetwork, startNode } from '../testing/pods.js';
 

@@ -3,7 +3,7 @@ import { afterEach, beforeEach, expect, test } from 'vitest';
 import { NetlinkKernel } from '../kernel/pod-kernel.js';
 import { Events } from '../pods/events.js';
 import { Dataplane } from '../pods/pods.js';
-import type { RecordStore } from '../pods/record-store.js';
+import type { RecordStore } from '../records/record-store.js';
 import { addPod, cleanUp, canPing, requireThrowawayNamespace, run } from '../testing/kernels.js';
 import { MemoryRecordStore } from '../testing/memory-record-store.js';
 import { address, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';

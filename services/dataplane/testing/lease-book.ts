@@ -5,7 +5,7 @@ import type { Family } from '@podwire/shared/net/address';
 
 import type { ClusterView } from '../cluster/cluster.js';
 import type { Lease, LeaseBook, LeaseListing } from '../leases/lease.js';
-import type { AllocatedAddress } from '../pods/record.js';
+import type { AllocatedAddress } from '../records/record.js';
 import type { ObservedLink } from '../wiring/observed.js';
 
 /** What podwire-ipam stores for an address. */

@@ -1,22 +1,15 @@
 import type { Failure } from '@podwire/shared/failure/failure';
 
-import { kernelFailure, openFailure, ownNamespaceFailure } from '../pods/errno.js';
-import type {
-  AttachedLink,
-  BatchOutcome,
-  Kernel,
-  Links,
-  NetnsIdentity,
-  PodSession,
-  StepFailure,
-} from '../pods/kernel.js';
 import {
   POD_LIST_BOUNDS,
   tooManyReason,
   podUnreadableFailure,
   type PodListBounds,
   type PodListKind,
-} from '../pods/pod-lists.js';
+} from '../kernel/pod-lists.js';
+import { kernelFailure, openFailure, ownNamespaceFailure } from '../pods/errno.js';
+import type { AttachedLink, BatchOutcome, Kernel, Links, PodSession, StepFailure } from '../pods/kernel.js';
+import type { NetnsIdentity } from '../records/record.js';
 import {
   attachmentOfAlias,
   isSourceRule,

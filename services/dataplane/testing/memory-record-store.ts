@@ -1,8 +1,8 @@
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 
-import type { RecordStore, StoredRecords, UnreadableRecord } from '../pods/record-store.js';
-import { decodeRecord, encodeRecord, type AttachmentRecord } from '../pods/record.js';
+import type { RecordStore, StoredRecords, UnreadableRecord } from '../records/record-store.js';
+import { decodeRecord, encodeRecord, type AttachmentRecord } from '../records/record.js';
 
 /** The fake: texts in memory, as the directory would have them, which outlive the service that uses it. */
 export class MemoryRecordStore implements RecordStore {

@@ -8,14 +8,14 @@ import { messageOf } from '@podwire/shared/failure/thrown';
 import { formatAddress } from '@podwire/shared/net/address';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
+import type { AttachmentEvents } from '../pods/events.js';
+import { findHostLinks } from '../pods/host-links.js';
+import type { Kernel } from '../pods/kernel.js';
+import type { Dataplane } from '../pods/pods.js';
+import { compareIdentities, type AttachmentRecord } from '../records/record.js';
+import type { AttachmentRegistry } from '../records/registry.js';
 import type { ObservedLink } from '../wiring/observed.js';
 import { isMadeFor } from '../wiring/wire.js';
-import type { AttachmentEvents } from './events.js';
-import { findHostLinks } from './host-links.js';
-import type { Kernel } from './kernel.js';
-import type { Dataplane } from './pods.js';
-import { compareIdentities, type AttachmentRecord } from './record.js';
-import type { AttachmentRegistry } from './registry.js';
 
 /** Minimum time between the two observations that confirm a dead namespace, in milliseconds. */
 const CONFIRMATION_MS = 10_000;

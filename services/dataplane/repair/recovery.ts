@@ -1,15 +1,16 @@
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { HOST_INTERFACE_PREFIX, HOST_MAC } from '@podwire/shared/attachment/names';
+import { forEachConcurrently } from '@podwire/shared/reconcile/concurrently';
 
+import type { AttachmentEvents, RecoverySummary } from '../pods/events.js';
+import type { Kernel } from '../pods/kernel.js';
+import type { Dataplane } from '../pods/pods.js';
+import type { AttachmentRecord } from '../records/record.js';
+import type { AttachmentRegistry } from '../records/registry.js';
 import { attachmentOfAlias } from '../wiring/network.js';
 import type { ObservedLink } from '../wiring/observed.js';
 import { isMadeFor } from '../wiring/wire.js';
-import type { AttachmentEvents, RecoverySummary } from './events.js';
-import type { Kernel } from './kernel.js';
 import type { PodRepairer } from './pod-repair.js';
-import type { Dataplane } from './pods.js';
-import type { AttachmentRecord } from './record.js';
-import type { AttachmentRegistry } from './registry.js';
 
 /** Concurrent recoveries: leaves the other threads of the service to calls. */
 const RECOVERY_CONCURRENCY = 4;
@@ -156,27 +157,6 @@ async function routedLinks(kernel: Kernel): Promise<ReadonlySet<string>> {
 function describeFinding(finding: Finding): string {
   if (finding.type === 'adopt' || finding.type === 'remove') return finding.link.name;
   return formatAttachment(finding.record.network.attachment);
-}
-
-/** Runs `work` on every item with limited concurrency. @throws the first error, after all have ended */
-export async function forEachConcurrently<Item>(
-  items: readonly Item[],
-  concurrency: number,
-  work: (item: Item) => Promise<void>,
-): Promise<void> {
-  const rest = items.values();
-  const errors: unknown[] = [];
-  const worker = async (): Promise<void> => {
-    for (const item of rest) {
-      try {
-        await work(item);
-      } catch (error) {
-        errors.push(error);
-      }
-    }
-  };
-  await Promise.all(Array.from({ length: Math.min(concurrency, items.length) }, worker));
-  if (errors.length > 0) throw errors[0];
 }
 
 /** Action for one object found at the start. */

@@ -2,10 +2,10 @@ import { formatAttachment, type Attachment } from '@podwire/shared/attachment/at
 import { Failure } from '@podwire/shared/failure/failure';
 
 import type { Condition } from '../conditions/conditions.js';
-import type { RepairResult } from './conflicts.js';
-import type { Dataplane } from './pods.js';
-import type { AttachmentRecord } from './record.js';
-import type { AttachmentRegistry } from './registry.js';
+import type { RepairResult } from '../pods/conflicts.js';
+import type { Dataplane } from '../pods/pods.js';
+import type { AttachmentRecord } from '../records/record.js';
+import type { AttachmentRegistry } from '../records/registry.js';
 
 interface PodRepairerOptions {
   readonly dataplane: Dataplane;

@@ -1,14 +1,14 @@
 import { formatAttachment } from '@podwire/shared/attachment/attachment';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
+import type { AttachmentEvents } from '../pods/events.js';
+import { findHostLinks } from '../pods/host-links.js';
+import type { Kernel } from '../pods/kernel.js';
+import type { Dataplane } from '../pods/pods.js';
+import type { AttachmentRecord } from '../records/record.js';
+import type { AttachmentRegistry } from '../records/registry.js';
 import { isMadeFor } from '../wiring/wire.js';
-import type { AttachmentEvents } from './events.js';
-import { findHostLinks } from './host-links.js';
-import type { Kernel } from './kernel.js';
 import { evaluateLoss, releaseEach, type AddressBook } from './orphans.js';
-import type { Dataplane } from './pods.js';
-import type { AttachmentRecord } from './record.js';
-import type { AttachmentRegistry } from './registry.js';
 
 /** After this time a missing endpoint counts as lost, not as being deleted, in milliseconds. */
 const DELETION_TIMEOUT_MS = 10_000;

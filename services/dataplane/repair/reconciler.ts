@@ -1,21 +1,22 @@
 import { setMaxListeners } from 'node:events';
 
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
+import { forEachConcurrently } from '@podwire/shared/reconcile/concurrently';
 import { WorkQueue, type NextRun } from '@podwire/shared/reconcile/work-queue';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { Condition } from '../conditions/conditions.js';
 import { ConditionReporter } from '../conditions/reporter.js';
-import { addressConflicts } from './conflicts.js';
-import type { AttachmentEvents } from './events.js';
-import type { Kernel } from './kernel.js';
+import { addressConflicts } from '../pods/conflicts.js';
+import type { AttachmentEvents } from '../pods/events.js';
+import type { Kernel } from '../pods/kernel.js';
+import type { Dataplane } from '../pods/pods.js';
+import type { AttachmentRecord } from '../records/record.js';
+import type { AttachmentRegistry } from '../records/registry.js';
 import { LostWireQueue } from './lost-wires.js';
-import { PodRepairer } from './pod-repair.js';
 import { OrphanCollector, releaseEarlierBoots, type AddressBook, type Boot } from './orphans.js';
-import type { Dataplane } from './pods.js';
-import type { AttachmentRecord } from './record.js';
-import { forEachConcurrently, recover, type RecoveryScope } from './recovery.js';
-import type { AttachmentRegistry } from './registry.js';
+import { PodRepairer } from './pod-repair.js';
+import { recover, type RecoveryScope } from './recovery.js';
 
 /** Mean time between two checks for dead namespaces: both observations fit well within a minute. */
 const SWEEP_INTERVAL_MS = 15_000;

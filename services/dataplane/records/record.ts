@@ -6,7 +6,15 @@ import { formatPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/pref
 import { z } from 'zod';
 
 import type { PodNetwork } from '../wiring/network.js';
-import type { NetnsIdentity } from './kernel.js';
+
+/** Identifies a network namespace within one boot. */
+export interface NetnsIdentity {
+  /** Device and inode of the namespace's file. The kernel reuses the inode once the namespace is gone. */
+  readonly device: bigint;
+  readonly inode: bigint;
+  /** Unique within this boot; null where the kernel does not report it (before 5.14). */
+  readonly cookie: bigint | null;
+}
 
 /**
  * State of an attachment: wanted; detach begun, so that the missing wire is not drift; or dead: its wire is gone, and its

@@ -3,7 +3,6 @@ import { formatAddress, type Address } from '@podwire/shared/net/address';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { PodNetwork } from '../wiring/network.js';
-import type { NetnsIdentity } from './kernel.js';
 import type { RecordStore, UnreadableRecord } from './record-store.js';
 import {
   compareIdentities,
@@ -11,6 +10,7 @@ import {
   type AttachmentRecord,
   type RecordedAllocation,
   type RecordState,
+  type NetnsIdentity,
 } from './record.js';
 
 interface RegistryOptions {
