@@ -8,11 +8,15 @@ import { expect, it } from 'vitest';
 import { ADDON_FOLDER } from './ip.js';
 
 it('the codec reads and writes recorded messages, and survives damage, under sanitizers', () => {
-  const made = spawnSync('make', ['-C', join(ADDON_FOLDER, 'test'), '-j', String(availableParallelism()), 'codec'], {
-    encoding: 'utf8',
-  });
+  const made = spawnSync(
+    'make',
+    ['-C', join(ADDON_FOLDER, 'test', 'native'), '-j', String(availableParallelism()), 'codec'],
+    {
+      encoding: 'utf8',
+    },
+  );
   expect(made.status, made.stdout + made.stderr).toBe(0);
-  const captures = readdirSync(join(ADDON_FOLDER, 'test', 'captures')).length;
+  const captures = readdirSync(join(ADDON_FOLDER, 'test', 'native', 'captures')).length;
   expect(captures).toBeGreaterThan(30);
   expect(made.stdout).toMatch(new RegExp(`^${captures} captures, \\d+ checks, 0 failed`, 'm'));
 }, 180_000);

@@ -9,7 +9,7 @@ const BATCH = 3;
 
 /** Milliseconds of the kernel's part of one pod in a minimal native program, on the node of a stack. */
 export function kernelFloor(stack: Stack): () => number {
-  run('make', '-s', '-C', join(ROOT, 'addon', 'test'), 'floor');
+  run('make', '-s', '-C', join(ROOT, 'addon', 'test', 'native'), 'floor');
   const program = join(ROOT, 'addon', 'build', 'test', 'floor');
   return () => {
     const output = run('nsenter', `--net=${stack.netnsPath}`, program, String(BATCH));

@@ -1,6 +1,6 @@
 #!/usr/bin/env node
 // Records the captures again: the messages between `ip` and the kernel, from strace, as hex with their command.
-// usage: node test/support/isolated.mjs node addon/test/capture.mjs   (requires strace and iproute2)
+// usage: node test/support/isolated.mjs node addon/test/native/capture.mjs   (requires strace and iproute2)
 // The line `# expect` of an existing capture is kept: it is written by hand, from `ip`'s own output.
 import { Buffer } from 'node:buffer';
 import { execFileSync, spawnSync } from 'node:child_process';

@@ -9,10 +9,10 @@ import { dirname, join } from 'node:path';
 import process from 'node:process';
 import { fileURLToPath } from 'node:url';
 
-import { ensurePrograms, FUZZ_PROGRAMS } from '../../deploy/local/programs.mjs';
+import { ensurePrograms, FUZZ_PROGRAMS } from '../../../deploy/local/programs.mjs';
 
-const TEST = dirname(fileURLToPath(import.meta.url));
-const BUILD = join(TEST, '..', 'build');
+const NATIVE = dirname(fileURLToPath(import.meta.url));
+const BUILD = join(NATIVE, '..', '..', 'build');
 const SECONDS_DEFAULT = 60;
 
 function fail(message) {
@@ -23,8 +23,8 @@ function fail(message) {
 /** The captures' datagrams, as files of their own, for libFuzzer to begin with. Not kept: it grows from them each time. */
 function writeCorpus(folder) {
   mkdirSync(folder, { recursive: true });
-  for (const name of readdirSync(join(TEST, 'captures'))) {
-    const lines = readFileSync(join(TEST, 'captures', name), 'utf8').split('\n');
+  for (const name of readdirSync(join(NATIVE, 'captures'))) {
+    const lines = readFileSync(join(NATIVE, 'captures', name), 'utf8').split('\n');
     const hex = lines.filter((line) => !line.startsWith('#')).join('');
     writeFileSync(join(folder, name.replace('.hex', '')), Buffer.from(hex, 'hex'));
   }
@@ -36,7 +36,7 @@ function main([argument, ...rest]) {
     fail('usage: npm run fuzz -w @podwire/netlink -- SECONDS');
   const missing = ensurePrograms(FUZZ_PROGRAMS);
   if (missing) fail(missing);
-  const made = spawnSync('make', ['-C', TEST, 'fuzz'], { stdio: 'inherit' });
+  const made = spawnSync('make', ['-C', NATIVE, 'fuzz'], { stdio: 'inherit' });
   if (made.status !== 0) fail(`cannot build it; it needs Debian's packages ${Object.values(FUZZ_PROGRAMS).join(' ')}`);
   const folder = join(BUILD, 'fuzz');
   const corpus = join(folder, 'corpus');

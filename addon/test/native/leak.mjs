@@ -6,11 +6,11 @@ import { dirname, join } from 'node:path';
 import process from 'node:process';
 import { fileURLToPath } from 'node:url';
 
-import { ensurePrograms, MEMORY_PROGRAMS, NAMESPACE_PROGRAMS, TEST_PROGRAMS } from '../../deploy/local/programs.mjs';
+import { ensurePrograms, MEMORY_PROGRAMS, NAMESPACE_PROGRAMS, TEST_PROGRAMS } from '../../../deploy/local/programs.mjs';
 
-const TEST = dirname(fileURLToPath(import.meta.url));
-const ISOLATED = join(TEST, '..', '..', 'test', 'support', 'isolated.mjs');
-const SOCKETS = join(TEST, '..', 'build', 'test', 'sockets-plain');
+const NATIVE = dirname(fileURLToPath(import.meta.url));
+const ISOLATED = join(NATIVE, '..', '..', '..', 'test', 'support', 'isolated.mjs');
+const SOCKETS = join(NATIVE, '..', '..', 'build', 'test', 'sockets-plain');
 
 /** Valgrind reports memory of an ended thread as “possibly lost”, so that is shown and is no failure. */
 const VALGRIND = [
@@ -28,7 +28,7 @@ function fail(message) {
 const { ping, nft } = TEST_PROGRAMS;
 const missing = ensurePrograms({ ...MEMORY_PROGRAMS, ...NAMESPACE_PROGRAMS, ping, nft });
 if (missing) fail(missing);
-const make = spawnSync('make', ['-C', TEST, 'plain'], { stdio: 'inherit' });
+const make = spawnSync('make', ['-C', NATIVE, 'plain'], { stdio: 'inherit' });
 if (make.status !== 0) fail('cannot build it');
 const run = spawnSync(process.execPath, [ISOLATED, 'valgrind', ...VALGRIND, SOCKETS], { stdio: 'inherit' });
 process.exit(run.status === 0 ? 0 : 1);
