@@ -3,9 +3,9 @@ import type { Duplex } from 'node:stream';
 import { setImmediate } from 'node:timers/promises';
 
 import { Failure } from '@podwire/shared/failure/failure';
-import { bindSocket } from '@podwire/shared/rpc/listen';
-import { PeerCheck } from '@podwire/shared/rpc/peer-check';
-import { watchSocket, removeOwnSocket, type SocketFile } from '@podwire/shared/rpc/socket-owner';
+import { bindSocket } from '@podwire/shared/sockets/listen';
+import { PeerCheck } from '@podwire/shared/sockets/peer-check';
+import { watchSocket, removeOwnSocket, type SocketFile } from '@podwire/shared/sockets/socket-owner';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import type { Logger } from '@podwire/shared/runtime/log';
 

@@ -24,9 +24,10 @@ test('the repository has files to check', () => {
     '../failure/failure.js',
     '../runtime/clock.js',
     '../runtime/log.js',
+    '../sockets/listen.js',
+    '../sockets/unix-listener.js',
     '../tls/certificate-source.js',
     './access.js',
-    './listen.js',
     './message-size.js',
     './reflection.js',
     './release.js',
@@ -34,7 +35,6 @@ test('the repository has files to check', () => {
     './rpc-events.js',
     './streaming.js',
     './unary.js',
-    './unix-listener.js',
   ]);
 });
 
@@ -249,7 +249,7 @@ describe('restricted packages', () => {
   test.each([
     ['lmdb', 'services/ipam/engine/embedded/'],
     ['etcd3', 'services/ipam/engine/etcd/'],
-    ['@podwire/netlink', 'services/dataplane/kernel/', 'services/shared/rpc/peer-check.ts'],
+    ['@podwire/netlink', 'services/dataplane/kernel/', 'services/shared/sockets/peer-check.ts'],
     ['grpc-health-check', 'services/shared/rpc/'],
     ['@grpc/reflection', 'services/shared/rpc/'],
     ['@opentelemetry/sdk-metrics', 'services/shared/telemetry/'],

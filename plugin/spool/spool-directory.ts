@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 import { codeOf } from '@podwire/shared/failure/thrown';
-import { isTrustedUser } from '@podwire/shared/rpc/peer-check';
+import { isTrustedUser } from '@podwire/shared/sockets/peer-check';
 import type { Clock } from '@podwire/shared/runtime/clock';
 import { currentUserId } from '@podwire/shared/runtime/user';
 

@@ -4,7 +4,7 @@ import type { Writable } from 'node:stream';
 import { formatAttachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 import { codeOf, messageOf } from '@podwire/shared/failure/thrown';
-import { acquireExclusive } from '@podwire/shared/rpc/exclusive';
+import { acquireExclusive } from '@podwire/shared/sockets/exclusive';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
 import type { Config } from './config.js';

@@ -7,7 +7,7 @@ import type { Dataplane, DesiredPod, Interface } from '@podwire/plugin/clients/c
 import { DATAPLANE_CALLS, type LocalCalls } from '@podwire/plugin/clients/local-calls';
 import { hostInterfaceName } from '@podwire/shared/attachment/names';
 import { Failure } from '@podwire/shared/failure/failure';
-import { readChecked } from '@podwire/shared/rpc/checks';
+import { readChecked } from '@podwire/shared/requests/checks';
 
 /** The parts of the running dataplane that CNI commands use. */
 export interface CalledParts {

@@ -8,7 +8,7 @@ import process from 'node:process';
 import { cleanUp, requireThrowawayNamespace, setNodeForwarding } from '@podwire/dataplane/testing/kernels';
 import { BOOT, recordingLog } from '@podwire/dataplane/testing/pods';
 import { NODE_MAIN, ServiceFixture } from '@podwire/dataplane/testing/service';
-import { acquireExclusive } from '@podwire/shared/rpc/exclusive';
+import { acquireExclusive } from '@podwire/shared/sockets/exclusive';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 

@@ -95,9 +95,26 @@ export const ZONES = [
     packages: ['@grpc/grpc-js', '@peculiar/x509', 'reflect-metadata', 'zod'],
     ...NODE,
   },
+  // Unix sockets: their files, their owner, and who may connect.
+  {
+    path: 'services/shared/sockets',
+    zones: ['services/shared/failure', 'services/shared/runtime', 'services/shared/sockets'],
+    packages: [],
+    ...NODE,
+  },
+  // Node.js has no system call for the credentials of a connection's other end.
+  {
+    path: 'services/shared/sockets/peer-check.ts',
+    zones: ['services/shared/failure', 'services/shared/runtime', 'addon/lib/peer-credentials.ts'],
+    packages: [],
+    ...NODE,
+  },
+  // The fields of requests, and pages of lists.
+  { path: 'services/shared/requests', zones: ['services/shared/failure'], packages: [], ...PURE },
   {
     path: 'services/shared/rpc',
     zones: [
+      'services/shared/sockets',
       'services/shared/failure',
       'services/shared/runtime',
       'services/shared/telemetry',
@@ -108,14 +125,6 @@ export const ZONES = [
     packages: ['@bufbuild/protobuf', '@grpc/grpc-js', '@grpc/reflection', '@opentelemetry/api', 'grpc-health-check'],
     ...NODE,
   },
-  // Node.js has no system call for the credentials of a connection's other end.
-  {
-    path: 'services/shared/rpc/peer-check.ts',
-    zones: ['services/shared/failure', 'services/shared/runtime', 'addon/lib/peer-credentials.ts'],
-    packages: [],
-    ...NODE,
-  },
-
   // What tests of several workspaces share.
   {
     path: 'services/shared/testing',

@@ -9,8 +9,8 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/shared/rpc/reflection.ts': 'services/shared/rpc/server.test.ts',
 
   // Tested with a server whose socket is deleted.
-  'services/shared/rpc/socket-owner.ts': 'services/shared/rpc/server.test.ts',
-  'services/shared/rpc/unix-listener.ts': 'services/shared/rpc/server.test.ts',
+  'services/shared/sockets/socket-owner.ts': 'services/shared/rpc/server.test.ts',
+  'services/shared/sockets/unix-listener.ts': 'services/shared/rpc/server.test.ts',
 
   // A real server and clients with certificates.
   'services/ipam/access/access-rpc.ts': 'services/ipam/access/access.test.ts',

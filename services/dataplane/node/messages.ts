@@ -11,7 +11,7 @@ import {
   splitCidr,
   type Prefix,
 } from '@podwire/shared/net/prefix';
-import { readChecked, type Checks } from '@podwire/shared/rpc/checks';
+import { readChecked, type Checks } from '@podwire/shared/requests/checks';
 
 import type { ClusterBlock, ClusterNode, Encapsulation, IpamPool, NodeAddress, VxlanEnd } from '../cluster/cluster.js';
 

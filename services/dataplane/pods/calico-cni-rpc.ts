@@ -13,7 +13,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { statusOfError } from '@podwire/shared/failure/status';
 import { familyBits, formatAddress, parseAddress, type Family } from '@podwire/shared/net/address';
 import { splitCidr } from '@podwire/shared/net/prefix';
-import { readChecked, Checks } from '@podwire/shared/rpc/checks';
+import { readChecked, Checks } from '@podwire/shared/requests/checks';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 

@@ -6,7 +6,7 @@ import {
 import { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress } from '@podwire/shared/net/address';
 import { formatPrefix } from '@podwire/shared/net/prefix';
-import { readChecked } from '@podwire/shared/rpc/checks';
+import { readChecked } from '@podwire/shared/requests/checks';
 import { beforeEach, describe, expect, test } from 'vitest';
 
 import { MemoryKernel } from '../testing/memory-kernel.js';

@@ -38,8 +38,8 @@ import {
   splitCidr,
   type Prefix,
 } from '@podwire/shared/net/prefix';
-import { readChecked, type Checks } from '@podwire/shared/rpc/checks';
-import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
+import { readChecked, type Checks } from '@podwire/shared/requests/checks';
+import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/requests/paging';
 import type { Handler } from '@podwire/shared/rpc/unary';
 
 import type { Difference } from '../wiring/difference.js';

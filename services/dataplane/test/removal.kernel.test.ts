@@ -1,6 +1,6 @@
 import { existsSync, mkdirSync } from 'node:fs';
 
-import { acquireExclusive } from '@podwire/shared/rpc/exclusive';
+import { acquireExclusive } from '@podwire/shared/sockets/exclusive';
 import { systemClock } from '@podwire/shared/runtime/clock';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 

@@ -19,7 +19,7 @@ import {
 } from '@podwire/proto/podwire/ipam/v1/address';
 import { formatAddress } from '@podwire/shared/net/address';
 import { formatPrefix } from '@podwire/shared/net/prefix';
-import { readChecked, type Checks } from '@podwire/shared/rpc/checks';
+import { readChecked, type Checks } from '@podwire/shared/requests/checks';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 import { withAttachment } from '@podwire/shared/runtime/log';
@@ -29,11 +29,11 @@ import { dateOf, readAddress, readAttachment, readNetns } from '../messages/part
 import type { OwnerAttributes } from '../records/attributes.js';
 import { sameNetns } from '../records/endpoint.js';
 import { handleFault } from '../records/names.js';
+import type { Addresses, Assignments } from './addresses-operations.js';
 import type { AddressHolder, AddressReport, AttributesChange } from './addresses.js';
 import { allocateHandler, explainAllocationHandler } from './allocate-rpc.js';
 import { assignAddressesHandler } from './assign-rpc.js';
 import type { AddressRelease, AddressReleaseResult } from './release.js';
-import type { Addresses, Assignments } from './addresses-operations.js';
 
 export function addressService(
   { addresses, assignments }: { addresses: Addresses; assignments: Assignments },

@@ -7,7 +7,7 @@ import {
   type ExplainedFamily as FamilyMessage,
 } from '@podwire/proto/podwire/ipam/v1/address';
 import { formatPrefix } from '@podwire/shared/net/prefix';
-import { readChecked, Checks } from '@podwire/shared/rpc/checks';
+import { readChecked, Checks } from '@podwire/shared/requests/checks';
 import type { Handler } from '@podwire/shared/rpc/unary';
 import { withAttachment } from '@podwire/shared/runtime/log';
 
@@ -33,10 +33,10 @@ import {
 import { verdictMessage } from '../policies/policies-rpc.js';
 import { endpointNameFaults } from '../records/endpoint.js';
 import { subdomainFault } from '../records/names.js';
+import type { Addresses, Assignments } from './addresses-operations.js';
 import type { RequestedAllocation } from './allocate.js';
 import { explainedPool, nodeLeasesMessage } from './assign-rpc.js';
 import type { ExplainedAllocation, ExplainedFamily } from './preview.js';
-import type { Addresses, Assignments } from './addresses-operations.js';
 
 export function allocateHandler(addresses: Addresses): Handler<AllocateRequest, AllocateResponse> {
   return async (message, { signal }) => {

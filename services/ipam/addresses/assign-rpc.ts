@@ -9,7 +9,7 @@ import {
 } from '@podwire/proto/podwire/ipam/v1/address';
 import { AddressUse } from '@podwire/proto/podwire/ipam/v1/pool';
 import { formatPrefix } from '@podwire/shared/net/prefix';
-import { readChecked, type Checks } from '@podwire/shared/rpc/checks';
+import { readChecked, type Checks } from '@podwire/shared/requests/checks';
 import type { Handler } from '@podwire/shared/rpc/unary';
 
 import type { PoolUse } from '../blocks/demand.js';
@@ -17,13 +17,13 @@ import type { NodeLeases } from '../blocks/leased-addresses.js';
 import { FAMILY_MESSAGES, readAddresses } from '../messages/parts.js';
 import { readBlockCap, readLabels, readPools } from '../messages/request-parts.js';
 import { RESERVED_ATTRIBUTES } from '../records/attributes.js';
-import { isLeaseHandle } from '../records/lease.js';
 import type { BlockOwner } from '../records/block.js';
 import type { EndpointAddress } from '../records/endpoint.js';
+import { isLeaseHandle } from '../records/lease.js';
 import { handleFault, subdomainFault } from '../records/names.js';
+import type { Assignments } from './addresses-operations.js';
 import type { RequestedAssignment, Assignment } from './assign.js';
 import type { BlockVerdict, PoolExplanation } from './refusal.js';
-import type { Assignments } from './addresses-operations.js';
 
 export function assignAddressesHandler(
   assignments: Assignments,

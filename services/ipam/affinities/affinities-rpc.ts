@@ -14,14 +14,15 @@ import {
   type ReleasedAffinity as ReleasedMessage,
 } from '@podwire/proto/podwire/ipam/v1/affinity';
 import { formatPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
-import { readChecked, type Checks } from '@podwire/shared/rpc/checks';
-import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
+import { readChecked, type Checks } from '@podwire/shared/requests/checks';
+import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/requests/paging';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 
 import { AFFINITY_STATES } from '../blocks/blocks-rpc.js';
 import type { BlockOwner } from '../records/block.js';
 import { subdomainFault } from '../records/names.js';
+import type { Affinities } from './affinities-operations.js';
 import type {
   AffinityReleaseOutcome,
   AffinityListing,
@@ -31,7 +32,6 @@ import type {
   OwnedBlock,
   ReleasedAffinity,
 } from './affinities.js';
-import type { Affinities } from './affinities-operations.js';
 
 export function affinityService(affinities: Affinities, unary: Unary): RpcService {
   const implementation: AffinityServiceServer = {

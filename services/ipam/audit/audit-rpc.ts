@@ -13,15 +13,15 @@ import {
   type RepairResponse,
   type RepairResult as RepairResultMessage,
 } from '@podwire/proto/podwire/ipam/v1/maintenance';
-import { readChecked, type Checks } from '@podwire/shared/rpc/checks';
-import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
+import { readChecked, type Checks } from '@podwire/shared/requests/checks';
+import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/requests/paging';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 
+import type { Audits } from './audit-operations.js';
 import type { AuditQuery, AuditReport } from './audit.js';
 import { severityOf, type Finding, type FindingKind, type Remedy, type Severity } from './finding.js';
 import type { RepairedFinding, RepairOptions } from './repair.js';
-import type { Audits } from './audit-operations.js';
 
 export function auditService(audits: Audits, unary: Unary): RpcService {
   const implementation: AuditServiceServer = {

@@ -9,8 +9,8 @@ import {
 } from '@podwire/proto/podwire/ipam/v1/block';
 import { formatAddress } from '@podwire/shared/net/address';
 import { addressAt, formatPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
-import { readChecked, type Checks } from '@podwire/shared/rpc/checks';
-import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
+import { readChecked, type Checks } from '@podwire/shared/requests/checks';
+import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/requests/paging';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 

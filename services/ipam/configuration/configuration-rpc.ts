@@ -7,7 +7,7 @@ import {
   type UpdateConfigRequest,
   type UpdateConfigResponse,
 } from '@podwire/proto/podwire/ipam/v1/config';
-import { readChecked } from '@podwire/shared/rpc/checks';
+import { readChecked } from '@podwire/shared/requests/checks';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 

@@ -6,7 +6,7 @@ import {
 } from '@podwire/proto/podwire/ipam/v1/enrolment';
 import { violationsFailure } from '@podwire/shared/failure/failure';
 import { messageOf } from '@podwire/shared/failure/thrown';
-import { readChecked } from '@podwire/shared/rpc/checks';
+import { readChecked } from '@podwire/shared/requests/checks';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 import type { Logger } from '@podwire/shared/runtime/log';

@@ -12,8 +12,8 @@ import {
 } from '@podwire/proto/podwire/ipam/v1/handle';
 import { formatAddress, parseAddress } from '@podwire/shared/net/address';
 import { addressAt, formatPrefix, type Prefix } from '@podwire/shared/net/prefix';
-import { readChecked } from '@podwire/shared/rpc/checks';
-import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
+import { readChecked } from '@podwire/shared/requests/checks';
+import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/requests/paging';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 

@@ -9,15 +9,15 @@ import {
 } from '@podwire/proto/podwire/ipam/v1/history';
 import { formatAddress, type Address } from '@podwire/shared/net/address';
 import { formatPrefix } from '@podwire/shared/net/prefix';
-import { readChecked, type Checks } from '@podwire/shared/rpc/checks';
-import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
+import { readChecked, type Checks } from '@podwire/shared/requests/checks';
+import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/requests/paging';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 
 import { dateOf, readAddress } from '../messages/parts.js';
 import { cutHandle, handleFault, labelFault, subdomainFault } from '../records/names.js';
-import type { HistoryPosition, Tenure, TenureQuery, TenureSubject, TimeSpan } from './tenures.js';
 import type { History } from './history-operations.js';
+import type { HistoryPosition, Tenure, TenureQuery, TenureSubject, TimeSpan } from './tenures.js';
 
 export function historyService(history: History, unary: Unary): RpcService {
   const implementation: HistoryServiceServer = {

@@ -16,7 +16,7 @@ import {
 } from '@podwire/proto/podwire/ipam/v1/lease';
 import { formatAttachment } from '@podwire/shared/attachment/attachment';
 import { formatAddress, type Family } from '@podwire/shared/net/address';
-import { readChecked, type Checks } from '@podwire/shared/rpc/checks';
+import { readChecked, type Checks } from '@podwire/shared/requests/checks';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 

@@ -3,7 +3,7 @@ import type { NetnsIdentity as NetnsMessage } from '@podwire/proto/podwire/ipam/
 import type { Attachment as AttachmentMessage } from '@podwire/proto/podwire/net/v1/attachment';
 import { attachmentFaults, type Attachment } from '@podwire/shared/attachment/attachment';
 import { parseAddress, type Address, type Family } from '@podwire/shared/net/address';
-import type { Checks } from '@podwire/shared/rpc/checks';
+import type { Checks } from '@podwire/shared/requests/checks';
 
 import type { NetnsIdentity } from '../records/attributes.js';
 

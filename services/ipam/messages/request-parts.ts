@@ -7,7 +7,7 @@ import type { PodIdentity as PodMessage } from '@podwire/proto/podwire/ipam/v1/e
 import { parseAddress, type Address } from '@podwire/shared/net/address';
 import { parseMac } from '@podwire/shared/net/mac';
 import { parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
-import type { Checks } from '@podwire/shared/rpc/checks';
+import type { Checks } from '@podwire/shared/requests/checks';
 
 import type { PodIdentity } from '../records/attributes.js';
 import { labelFault, NAME_LABEL, subdomainFault } from '../records/names.js';

@@ -24,17 +24,17 @@ import { interfaceNameFault } from '@podwire/shared/attachment/attachment';
 import { familyBits, formatAddress, parseAddress, type Family } from '@podwire/shared/net/address';
 import { parseMac, type Mac } from '@podwire/shared/net/mac';
 import { formatPrefix, hostPrefix } from '@podwire/shared/net/prefix';
-import { readChecked, type Checks } from '@podwire/shared/rpc/checks';
-import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
+import { readChecked, type Checks } from '@podwire/shared/requests/checks';
+import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/requests/paging';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 
 import { labelKeyFault, labelValueFault, subdomainFault } from '../records/names.js';
 import type { Node, NodeAddress, NodeInterface, TunnelKind } from '../records/node.js';
 import { versionOf } from '../records/versions.js';
+import type { Nodes } from './nodes-operations.js';
 import type { NodeListing, NodeQuery, NodeUpdate, Registration } from './nodes.js';
 import type { TunnelKey } from './tunnels.js';
-import type { Nodes } from './nodes-operations.js';
 
 export function nodeService(nodes: Nodes, unary: Unary): RpcService {
   const implementation: NodeServiceServer = {

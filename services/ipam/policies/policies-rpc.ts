@@ -21,8 +21,8 @@ import {
 } from '@podwire/proto/podwire/ipam/v1/request_policy';
 import { parseAddress } from '@podwire/shared/net/address';
 import { formatPrefix, hostPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
-import { readChecked, type Checks } from '@podwire/shared/rpc/checks';
-import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
+import { readChecked, type Checks } from '@podwire/shared/requests/checks';
+import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/requests/paging';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 
@@ -43,8 +43,8 @@ import {
 import { versionOf } from '../records/versions.js';
 import { selectorFault } from '../selectors/selector.js';
 import type { RequestVerdict, PolicyInput } from './evaluation.js';
-import type { RequestPolicyQuery, RequestPolicySpec, RequestPolicyUpdate } from './policies.js';
 import type { RequestPolicyOperations } from './policies-operations.js';
+import type { RequestPolicyQuery, RequestPolicySpec, RequestPolicyUpdate } from './policies.js';
 
 export function requestPolicyService(requestPolicies: RequestPolicyOperations, unary: Unary): RpcService {
   const implementation: RequestPolicyServiceServer = {

@@ -22,8 +22,8 @@ import {
 } from '@podwire/proto/podwire/ipam/v1/pool';
 import { violationsFailure, type Failure } from '@podwire/shared/failure/failure';
 import { formatPrefix, parsePrefix, type PrefixFault } from '@podwire/shared/net/prefix';
-import { readChecked, type Checks } from '@podwire/shared/rpc/checks';
-import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
+import { readChecked, type Checks } from '@podwire/shared/requests/checks';
+import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/requests/paging';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 
@@ -31,9 +31,9 @@ import { subdomainFault } from '../records/names.js';
 import { unavailableReason, poolVersion, WORKLOAD, type EncapsulationMode, type Pool } from '../records/pool.js';
 import { MAX_PARTS, type PoolChange, type PoolReference, type PoolSplitRequest } from './changes.js';
 import type { PoolDeleted, PoolDeletionRequest } from './deletion.js';
+import type { Pools } from './pools-operations.js';
 import type { PoolListing, PoolQuery } from './pools.js';
 import { checkPool, LOAD_BALANCER, TUNNEL, type PoolFault, type PoolRules, type PoolSpec } from './rules.js';
-import type { Pools } from './pools-operations.js';
 
 export function poolService(pools: Pools, unary: Unary): RpcService {
   const implementation: PoolServiceServer = {

@@ -15,16 +15,16 @@ import {
 } from '@podwire/proto/podwire/ipam/v1/reservation';
 import { familyBits, formatAddress, parseAddress } from '@podwire/shared/net/address';
 import { formatPrefix, hostPrefix, parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
-import { readChecked, type Checks } from '@podwire/shared/rpc/checks';
-import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/rpc/paging';
+import { readChecked, type Checks } from '@podwire/shared/requests/checks';
+import { formatPageToken, readPageSize, readPageToken, type ListScope } from '@podwire/shared/requests/paging';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import type { Handler, Unary } from '@podwire/shared/rpc/unary';
 
 import type { Reservation } from '../records/config.js';
 import { subdomainFault } from '../records/names.js';
 import { versionOf } from '../records/versions.js';
-import type { ReservationDeletion, ReservationQuery, ReservationSpec, ReservationUpdate } from './reservations.js';
 import type { Reservations } from './reservations-operations.js';
+import type { ReservationDeletion, ReservationQuery, ReservationSpec, ReservationUpdate } from './reservations.js';
 
 export function reservationService(reservations: Reservations, unary: Unary): RpcService {
   const implementation: ReservationServiceServer = {

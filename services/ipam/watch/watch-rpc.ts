@@ -10,7 +10,7 @@ import {
 } from '@podwire/proto/podwire/ipam/v1/watch';
 import { formatAddress } from '@podwire/shared/net/address';
 import { formatPrefix } from '@podwire/shared/net/prefix';
-import { readChecked, type Checks } from '@podwire/shared/rpc/checks';
+import { readChecked, type Checks } from '@podwire/shared/requests/checks';
 import type { RpcService } from '@podwire/shared/rpc/server';
 import { preparedMethod, type StreamHandler, type Streaming } from '@podwire/shared/rpc/streaming';
 

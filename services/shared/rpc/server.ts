@@ -12,9 +12,10 @@ import { HealthImplementation } from 'grpc-health-check';
 import { Failure } from '../failure/failure.js';
 import type { Clock } from '../runtime/clock.js';
 import type { Logger } from '../runtime/log.js';
+import { UNIX } from '../sockets/listen.js';
+import { UnixListener } from '../sockets/unix-listener.js';
 import type { CertificateSource } from '../tls/certificate-source.js';
 import { markNetworkCall, type Authorize } from './access.js';
-import { UNIX } from './listen.js';
 import { MAX_REQUEST_BYTES } from './message-size.js';
 import { addReflection } from './reflection.js';
 import { RELEASE, releaseInterceptor } from './release.js';
@@ -22,7 +23,6 @@ import { RequestQueue, type QueueLimits } from './request-queue.js';
 import { RpcEvents } from './rpc-events.js';
 import { Streams, type Streaming } from './streaming.js';
 import { unaryHandlers, type Unary } from './unary.js';
-import { UnixListener } from './unix-listener.js';
 
 /** A gRPC service with its implementation. */
 export interface RpcService {
