@@ -2,7 +2,7 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { ProgramNft } from '../kernel/nft-program.js';
 import { addPod, cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
-import { arrivalsFrom, inside } from '../testing/nft-contract.js';
+import { arrivalsFrom, inside } from '../testing/contracts/nft-contract.js';
 import { reconcilerOptions, prefix } from '../testing/nft.js';
 import { SourceGuard } from './source-guard.js';
 

@@ -1,7 +1,7 @@
 import { afterEach, beforeEach } from 'vitest';
 
 import { cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
-import { linkSourceContract, type LinkChanger } from '../testing/node-kernel-contract.js';
+import { linkSourceContract, type LinkChanger } from '../testing/contracts/node-kernel-contract.js';
 import { NetlinkLinks } from './links.js';
 import { NodeMonitor } from './node-monitor.js';
 

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { afterAll, afterEach, beforeEach, describe, expect, test } from 'vitest';
 
 import { cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
-import { nftContract } from '../testing/nft-contract.js';
+import { nftContract } from '../testing/contracts/nft-contract.js';
 import { ProgramNft } from './nft-program.js';
 
 const TABLE = { family: 'ip', name: 'podwire' } as const;

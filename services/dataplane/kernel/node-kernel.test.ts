@@ -1,7 +1,7 @@
 import { describe } from 'vitest';
 
 import { netlinkNodeFixture } from '../testing/kernels.js';
-import { nodeKernelContract } from '../testing/node-kernel-contract.js';
+import { nodeKernelContract } from '../testing/contracts/node-kernel-contract.js';
 
 describe('the real node kernel', () => {
   nodeKernelContract(netlinkNodeFixture);

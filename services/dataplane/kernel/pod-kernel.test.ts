@@ -5,11 +5,11 @@ import { join } from 'node:path';
 import { NetlinkError, type Outcome, type Step } from '@podwire/netlink';
 import { describe, expect, test } from 'vitest';
 
-import { ipv6Contract } from '../testing/ipv6-contract.js';
+import { ipv6Contract } from '../testing/contracts/ipv6-contract.js';
 import { addPod, cleanUp, removePod, requireThrowawayNamespace, run, type KernelFixture } from '../testing/kernels.js';
-import { kernelContract } from '../testing/pod-kernel-contract.js';
-import { podSessionContract, SMALL_BOUNDS } from '../testing/pod-session-contract.js';
-import { rulesContract } from '../testing/rules-contract.js';
+import { kernelContract } from '../testing/contracts/pod-kernel-contract.js';
+import { podSessionContract, SMALL_BOUNDS } from '../testing/contracts/pod-session-contract.js';
+import { rulesContract } from '../testing/contracts/rules-contract.js';
 import { NetlinkKernel, renameLink } from './pod-kernel.js';
 
 async function netlinkFixture(): Promise<KernelFixture> {

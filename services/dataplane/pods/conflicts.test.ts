@@ -2,7 +2,7 @@ import { describe, expect, test } from 'vitest';
 
 import { MemoryKernel } from '../testing/memory-kernel.js';
 import { detachRequest, never, podNetwork, scene } from '../testing/pods.js';
-import { describeSharedAddresses } from '../testing/record-store-contract.js';
+import { describeSharedAddresses } from '../testing/contracts/record-store-contract.js';
 
 describeSharedAddresses(() => {
   const kernel = new MemoryKernel();

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import { recordStoreContract, storedRecord } from '../testing/record-store-contract.js';
+import { recordStoreContract, storedRecord } from '../testing/contracts/record-store-contract.js';
 import { DirectoryRecordStore } from './record-store.js';
 import { encodeRecord } from './record.js';
 

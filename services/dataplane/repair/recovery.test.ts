@@ -17,7 +17,7 @@ import {
   startNode,
   summaryOf,
 } from '../testing/pods.js';
-import { storedRecord } from '../testing/record-store-contract.js';
+import { storedRecord } from '../testing/contracts/record-store-contract.js';
 import type { PodNetwork } from '../wiring/network.js';
 
 describe('after a restart', () => {

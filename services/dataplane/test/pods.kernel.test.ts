@@ -21,7 +21,7 @@ import {
   snapshot,
 } from '../testing/kernels.js';
 import { address, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
-import { describeSharedAddresses } from '../testing/record-store-contract.js';
+import { describeSharedAddresses } from '../testing/contracts/record-store-contract.js';
 import type { PodNetwork } from '../wiring/network.js';
 
 /** The whole dataplane on the real kernel. */

@@ -6,7 +6,7 @@ import { NetlinkKernel } from '../kernel/pod-kernel.js';
 import { Events } from '../pods/events.js';
 import { Dataplane } from '../pods/pods.js';
 import { addPod, cleanUp, requireThrowawayNamespace, run } from '../testing/kernels.js';
-import { arrivalsFrom, inside } from '../testing/nft-contract.js';
+import { arrivalsFrom, inside } from '../testing/contracts/nft-contract.js';
 import { reconcilerOptions, prefix } from '../testing/nft.js';
 import { address, podNetwork, recordingLog, testRegistry } from '../testing/pods.js';
 

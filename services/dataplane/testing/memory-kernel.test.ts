@@ -3,15 +3,15 @@ import { describe, expect, test } from 'vitest';
 import { diff } from '../wiring/diff.js';
 import { wantedState } from '../wiring/network.js';
 import { emptyObservation } from '../wiring/wire.js';
-import { ipv6Contract } from './ipv6-contract.js';
+import { ipv6Contract } from './contracts/ipv6-contract.js';
 import type { KernelFixture } from './kernels.js';
 import { MemoryKernel } from './memory-kernel.js';
 import { MemoryRecordStore } from './memory-record-store.js';
-import { kernelContract } from './pod-kernel-contract.js';
-import { podSessionContract, SMALL_BOUNDS } from './pod-session-contract.js';
+import { kernelContract } from './contracts/pod-kernel-contract.js';
+import { podSessionContract, SMALL_BOUNDS } from './contracts/pod-session-contract.js';
 import { podNetwork } from './pods.js';
-import { recordStoreContract, storedRecord } from './record-store-contract.js';
-import { rulesContract } from './rules-contract.js';
+import { recordStoreContract, storedRecord } from './contracts/record-store-contract.js';
+import { rulesContract } from './contracts/rules-contract.js';
 
 function memoryFixture(): Promise<KernelFixture> {
   const kernel = new MemoryKernel({ podLists: SMALL_BOUNDS });

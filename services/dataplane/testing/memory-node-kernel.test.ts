@@ -6,8 +6,8 @@ import { MemoryLinks } from './memory-links.js';
 import { MemoryNft } from './memory-nft.js';
 import { runNodeCommand } from './memory-node-commands.js';
 import { MemoryNodeKernel } from './memory-node-kernel.js';
-import { nftContract } from './nft-contract.js';
-import { linkSourceContract, nodeKernelContract } from './node-kernel-contract.js';
+import { nftContract } from './contracts/nft-contract.js';
+import { linkSourceContract, nodeKernelContract } from './contracts/node-kernel-contract.js';
 
 function memoryFixture(): Promise<NodeKernelFixture> {
   const kernel = new MemoryNodeKernel();

@@ -1,11 +1,11 @@
 import { describe, expect, test } from 'vitest';
 
-import { diff } from '../wiring/diff.js';
-import { wantedState } from '../wiring/network.js';
-import type { Step } from '../wiring/step.js';
-import { emptyObservation } from '../wiring/wire.js';
-import { KernelUnderTest, type KernelFixture } from './kernels.js';
-import { podNetwork } from './pods.js';
+import { diff } from '../../wiring/diff.js';
+import { wantedState } from '../../wiring/network.js';
+import type { Step } from '../../wiring/step.js';
+import { emptyObservation } from '../../wiring/wire.js';
+import { KernelUnderTest, type KernelFixture } from '../kernels.js';
+import { podNetwork } from '../pods.js';
 
 const HOST = 'podwcontract';
 const network = podNetwork('contract', { hostInterfaceName: HOST });

@@ -10,8 +10,8 @@ import {
   type Nft,
   type NftCommand,
   type NftTable,
-} from '../filters/table.js';
-import { run } from './kernels.js';
+} from '../../filters/table.js';
+import { run } from '../kernels.js';
 
 const prefix = (value: bigint, length: number): Json => prefixJson({ family: 4, value, length });
 

@@ -1,11 +1,11 @@
 import { describe, expect, test } from 'vitest';
 
-import { diff } from '../wiring/diff.js';
-import { wantedState, tableOf, type Wanted } from '../wiring/network.js';
-import { rollbackSteps, type Route, type Rule, type Step } from '../wiring/step.js';
-import { emptyObservation } from '../wiring/wire.js';
-import { KernelUnderTest, type KernelFixture } from './kernels.js';
-import { BY_FAMILY, podNetwork, secondInterface } from './pods.js';
+import { diff } from '../../wiring/diff.js';
+import { wantedState, tableOf, type Wanted } from '../../wiring/network.js';
+import { rollbackSteps, type Route, type Rule, type Step } from '../../wiring/step.js';
+import { emptyObservation } from '../../wiring/wire.js';
+import { KernelUnderTest, type KernelFixture } from '../kernels.js';
+import { BY_FAMILY, podNetwork, secondInterface } from '../pods.js';
 
 const first = podNetwork('contract', { ...BY_FAMILY['both families'], hostInterfaceName: 'podwcontract' });
 const second = secondInterface('contract');

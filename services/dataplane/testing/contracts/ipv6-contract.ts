@@ -1,12 +1,12 @@
 import { beforeEach, describe, expect, test } from 'vitest';
 
-import { diff } from '../wiring/diff.js';
-import { wantedState, GATEWAY, HOST_LINK_LOCAL, type Wanted } from '../wiring/network.js';
-import { keyText } from '../wiring/observed.js';
-import { formatStep, inverseOf, type Route, type Step, type SysctlKey } from '../wiring/step.js';
-import { emptyObservation } from '../wiring/wire.js';
-import { KernelUnderTest, type KernelFixture } from './kernels.js';
-import { address, BY_FAMILY, podNetwork } from './pods.js';
+import { diff } from '../../wiring/diff.js';
+import { wantedState, GATEWAY, HOST_LINK_LOCAL, type Wanted } from '../../wiring/network.js';
+import { keyText } from '../../wiring/observed.js';
+import { formatStep, inverseOf, type Route, type Step, type SysctlKey } from '../../wiring/step.js';
+import { emptyObservation } from '../../wiring/wire.js';
+import { KernelUnderTest, type KernelFixture } from '../kernels.js';
+import { address, BY_FAMILY, podNetwork } from '../pods.js';
 
 const HOST = 'podwcontract';
 const network = podNetwork('contract', { ...BY_FAMILY['both families'], hostInterfaceName: HOST });

@@ -1,13 +1,13 @@
 import { HOST_MAC } from '@podwire/shared/attachment/names';
 import { describe, expect, test } from 'vitest';
 
-import type { StepFailure } from '../pods/kernel.js';
-import { diff } from '../wiring/diff.js';
-import { wantedState } from '../wiring/network.js';
-import { formatStep, inverseOf, type Route, type Step, type SysctlWrite } from '../wiring/step.js';
-import { emptyObservation } from '../wiring/wire.js';
-import { KernelUnderTest, type KernelFixture } from './kernels.js';
-import { podNetwork } from './pods.js';
+import type { StepFailure } from '../../pods/kernel.js';
+import { diff } from '../../wiring/diff.js';
+import { wantedState } from '../../wiring/network.js';
+import { formatStep, inverseOf, type Route, type Step, type SysctlWrite } from '../../wiring/step.js';
+import { emptyObservation } from '../../wiring/wire.js';
+import { KernelUnderTest, type KernelFixture } from '../kernels.js';
+import { podNetwork } from '../pods.js';
 
 const HOST = 'podwcontract';
 const network = podNetwork('contract', { hostInterfaceName: HOST });

@@ -1,11 +1,11 @@
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
-import type { LinkSource, NodeLink } from '../node/links.js';
-import type { NodeKernel } from '../routes/kernel.js';
-import { isDefaultMetric, ownerOf, type NodeChange, type ObservedNode } from '../routes/observed.js';
-import { formatNodeStep, type NodeStep } from '../routes/step.js';
-import type { NodeRoute, WantedVxlan } from '../routes/wanted.js';
-import { blackhole, unicast, vxlan, type NodeKernelFixture } from './kernels.js';
+import type { LinkSource, NodeLink } from '../../node/links.js';
+import type { NodeKernel } from '../../routes/kernel.js';
+import { isDefaultMetric, ownerOf, type NodeChange, type ObservedNode } from '../../routes/observed.js';
+import { formatNodeStep, type NodeStep } from '../../routes/step.js';
+import type { NodeRoute, WantedVxlan } from '../../routes/wanted.js';
+import { blackhole, unicast, vxlan, type NodeKernelFixture } from '../kernels.js';
 
 const vxlan6: WantedVxlan = {
   ...vxlan,
