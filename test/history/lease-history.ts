@@ -40,7 +40,7 @@ const REUSES = 100;
 export const LEASE_WAIT_MS = 1900;
 
 /** Most refusals after such a wait until the nodes have returned their leases. */
-const LATE_RETURNS = 20;
+export const LATE_RETURNS = 20;
 
 /** Latest end of a run, in milliseconds. */
 const RUN_MS = 60_000;
