@@ -46,7 +46,7 @@ export class LeaseStock {
 
   /**
    * Loads the leases that the previous process left. Call once.
-   * @param taken - the allocations of records
+   * @param taken - the allocations of records that podwire-ipam may not know yet
    * @param occupied - addresses of interfaces in the kernel
    */
   load(taken: readonly AllocatedAddress[], occupied: ReadonlySet<string>): void {

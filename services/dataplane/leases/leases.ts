@@ -70,9 +70,7 @@ export class Leases implements Follower {
         if (parts) this.#unrecorded.set(formatAddress(parts.address), attachment);
       }
     }
-    const taken = records.flatMap(({ state, allocation }) =>
-      allocation && (state === 'dead' || !allocation.isBound) ? allocation.addresses : [],
-    );
+    const taken = records.flatMap(({ allocation }) => (allocation && !allocation.isBound ? allocation.addresses : []));
     this.#stock.load(taken, new Set(this.#unrecorded.keys()));
   }
 
