@@ -89,8 +89,8 @@ test('a changed default route, and a changed MAC address or state of a link with
 });
 
 test('routes to a target are reported, except Podwire’s own; other routes are not', async () => {
+  // IPv6 routes need no address; the kernel would report one later, from its work queue.
   ip('address', 'add', '192.0.2.7/24', 'dev', 'clt0');
-  ip('address', 'add', '2001:db8::7/64', 'dev', 'clt0', 'nodad');
   await network.read();
   let changeCount = 0;
   let others = 0;
