@@ -1,17 +1,23 @@
-import { readdirSync, rmSync } from 'node:fs';
-import { join } from 'node:path';
+import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { dirname, join } from 'node:path';
 
+import { AddressServiceService, AllocateRequest } from '@podwire/proto/podwire/ipam/v1/address';
+import { Peer } from '@podwire/shared/rpc/client';
 import { afterEach, describe, expect, test } from 'vitest';
 
+import { FlakyProxy } from '../support/flaky-proxy.js';
 import { allocations, attachedPods, auditFindings, settled } from '../support/leftovers.js';
 import { callCni, makePod, NETWORK, removePod, type CniAnswer, type Pod } from '../support/pods.js';
-import { bufCurl, pings, rpc } from '../support/programs.js';
+import { pings, rpc } from '../support/programs.js';
 import { Stack } from '../support/stack.js';
 
 /** Addresses that podwire-node gives to pods before podwire-ipam knows the pods. */
 
 /** Without podwire-ipam and without leases, an ADD waits for this long. */
 const SHORT_DEADLINES = { PODWIRE_NODE_ADD_TIMEOUT_MS: '3000', PODWIRE_NODE_CLEAN_UP_TIMEOUT_MS: '2000' };
+
+const SMALL_POOL = { ...SHORT_DEADLINES, PODWIRE_IPAM_DEFAULT_POOL_CIDR: '10.65.0.0/26' };
 
 interface Holder {
   readonly handle: string;
@@ -117,6 +123,19 @@ function expectDistinct(holders: readonly Holder[]): void {
   expect(new Set(holders.map(({ address }) => address)).size).toBe(holders.length);
 }
 
+/** Checks that another node gets every address of the small pool but those of pods, and no further one. */
+async function expectUsedUp({ sockets }: Stack, podsCount: number): Promise<void> {
+  const ipam = new Peer('podwire-ipam', `unix:${sockets.ipam}`);
+  const allocate = async (index: number) => {
+    const attachment = { network: 'net', containerId: `other-${index}`, interfaceName: 'eth0' };
+    const request = AllocateRequest.fromPartial({ attachment, nodeName: 'node-2' });
+    await ipam.call(AddressServiceService.allocate, request, { deadlineMs: Date.now() + 60_000 });
+  };
+  for (let index = 0; index < 64 - podsCount; index++) await allocate(index);
+  await expect(allocate(64)).rejects.toThrow('10.65.0.0/26');
+  ipam.close();
+}
+
 test('without podwire-ipam, pods come until the leases are used up, and go; then IPAM has the living ones', async () => {
   node = new LeasingNode(SHORT_DEADLINES);
   const { stack } = node;
@@ -180,27 +199,14 @@ test('with its records emptied by hand, the next process keeps the addresses of 
 
 describe.each([26, 29])('of a pool of 64 addresses in blocks of /%i', (blockSize) => {
   test('another node gets every address that no pod has, although a node holds leases', async () => {
-    node = new LeasingNode({
-      ...SHORT_DEADLINES,
-      PODWIRE_IPAM_DEFAULT_POOL_CIDR: '10.65.0.0/26',
-      PODWIRE_IPAM_DEFAULT_POOL_BLOCK_SIZE: String(blockSize),
-    });
+    node = new LeasingNode({ ...SMALL_POOL, PODWIRE_IPAM_DEFAULT_POOL_BLOCK_SIZE: String(blockSize) });
     const { stack } = node;
     await stack.start();
     const own = node.pods(`lease-scarce-${blockSize}`, 2);
     const holders = await node.addAll(own);
     await settled(stack);
-    const allocate = (index: number) => {
-      const attachment = { network: 'net', containerId: `other-${index}`, interfaceName: 'eth0' };
-      const request = JSON.stringify({ attachment, nodeName: 'node-2' });
-      return bufCurl(stack.sockets.ipam, '-d', request, 'http://localhost/podwire.ipam.v1.AddressService/Allocate');
-    };
-    for (let index = 0; index < 64 - own.length; index++) {
-      const answer = allocate(index);
-      expect(answer.ok, `${index}: ${answer.text}`).toBe(true);
-    }
+    await expectUsedUp(stack, own.length);
     expect(stack.log('node')).toContain('recalls the leased addresses');
-    expect(allocate(64)).toMatchObject({ ok: false, text: expect.stringContaining('10.65.0.0/26') });
     const held = await allocations(stack);
     expectDistinct(held.map(({ address, handleId }) => ({ address, handle: handleId })));
     expect(held).toHaveLength(64);
@@ -213,6 +219,39 @@ describe.each([26, 29])('of a pool of 64 addresses in blocks of /%i', (blockSize
     await node.add(late!);
   }, 240_000);
 });
+
+test('another node gets the leases whose answers were lost too', async () => {
+  const path = join(mkdtempSync(join(tmpdir(), 'podwire-proxy-')), 'ipam.sock');
+  node = new LeasingNode({ ...SMALL_POOL, PODWIRE_NODE_IPAM_ADDRESS: `unix:${path}` });
+  const { stack } = node;
+  const proxy = await FlakyProxy.startUnix(path, stack.sockets.ipam);
+  try {
+    await stack.start();
+    const holders = await node.addAll(node.pods('lease-known', 2));
+    await settled(stack);
+    const count = (text: string) => {
+      const blocks = JSON.stringify(rpc(stack.sockets.ipam, 'podwire.ipam.v1.BlockService/ListBlocks'));
+      return blocks.split(`"handleId":"${text}`).length - 1;
+    };
+    const knownCount = count('podwire-lease.node-1');
+    proxy.mode = 'answerless';
+    const lost = await node.addAll(node.pods('lease-lost', 4));
+    holders.push(...lost);
+    await expect.poll(() => count(NETWORK), { timeout: 30_000 }).toBe(holders.length);
+    await expect
+      .poll(() => count('podwire-lease.node-1'), { timeout: 30_000 })
+      .toBeGreaterThan(knownCount - lost.length);
+    proxy.mode = 'open';
+    proxy.cut();
+    await expectUsedUp(stack, holders.length);
+    const held = await allocations(stack);
+    for (const { address, handle } of holders)
+      expect(held).toContainEqual(expect.objectContaining({ address, handleId: handle }));
+  } finally {
+    await proxy.close();
+    rmSync(dirname(path), { recursive: true });
+  }
+}, 240_000);
 
 test('without leases, podwire-ipam has the pod before the answer, and no node holds a lease', async () => {
   node = new LeasingNode({ ...SHORT_DEADLINES, PODWIRE_NODE_LEASES_HIGH: '0' });

@@ -1,5 +1,8 @@
 import { once } from 'node:events';
+import { mkdtempSync, rmSync } from 'node:fs';
 import { connect, createServer, type Socket } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
@@ -75,5 +78,35 @@ describe('a flaky proxy', () => {
     proxy.mode = 'open';
     await once(client, 'data');
     expect(got).toBe('two');
+  });
+
+  it('loses answers while it is answerless', async () => {
+    const client = dial();
+    client.write('one');
+    await once(client, 'data');
+    proxy.mode = 'answerless';
+    let got = '';
+    client.on('data', (chunk) => (got += String(chunk)));
+    client.write('two');
+    await sleep(100);
+    proxy.mode = 'open';
+    client.write('three');
+    await once(client, 'data');
+    expect(got).toBe('three');
+  });
+
+  it('is between unix sockets too', async () => {
+    const folder = mkdtempSync(join(tmpdir(), 'podwire-proxy-'));
+    const [path, target] = [join(folder, 'near'), join(folder, 'far')];
+    const server = createServer((socket) => socket.pipe(socket)).listen(target);
+    await once(server, 'listening');
+    const between = await FlakyProxy.startUnix(path, target);
+    const client = connect(path);
+    client.write('hello');
+    expect(String((await once(client, 'data'))[0])).toBe('hello');
+    client.destroy();
+    await between.close();
+    server.close();
+    rmSync(folder, { recursive: true });
   });
 });
