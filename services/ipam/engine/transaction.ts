@@ -19,7 +19,7 @@ export function isAborted(signal: AbortSignal): boolean {
 }
 
 /** Whether the store refuses every request from now on, because it was replaced. */
-export function isPermanent(error: unknown): boolean {
+export function isPermanent(error: unknown): error is Failure {
   return error instanceof Failure && error.code === 'STORE_CORRUPT';
 }
 

@@ -53,6 +53,12 @@ export interface DoubtfulRecords {
   readonly pools: boolean;
 }
 
+interface RevisionWaiter {
+  readonly revision: number;
+  readonly resolve: () => void;
+  readonly reject: (failure: Failure) => void;
+}
+
 const WATCH_BACKOFF: BackoffBounds = { baseMs: 100, maxMs: 5_000 };
 
 /**
@@ -82,7 +88,9 @@ export class Mirror {
   #position = 0;
   /** Every change of a pool up to this revision is applied. */
   #poolsPosition = 0;
-  readonly #revisionWaiters = new Set<{ readonly revision: number; readonly resolve: () => void }>();
+  readonly #revisionWaiters = new Set<RevisionWaiter>();
+  /** Why the watch has ended although the mirror is open: nothing more will be applied. */
+  #permanentFailure: Failure | undefined;
   #doubtful: DoubtfulRecords = { keys: [], pools: false };
   #resolving: Promise<void> | undefined;
   #watching: Promise<void> = Promise.resolve();
@@ -128,12 +136,13 @@ export class Mirror {
 
   /**
    * Waits until everything up to the revision is applied.
-   * @throws Failure of the signal
+   * @throws Failure of the signal; STORE_CORRUPT when the datastore was replaced
    */
   async reach(revision: number, signal: AbortSignal): Promise<void> {
     if (this.#position >= revision) return;
-    const reached = new Promise<void>((resolve) => {
-      this.#revisionWaiters.add({ revision, resolve });
+    if (this.#permanentFailure) throw this.#permanentFailure;
+    const reached = new Promise<void>((resolve, reject) => {
+      this.#revisionWaiters.add({ revision, resolve, reject });
     });
     await untilAborted(reached, signal);
   }
@@ -247,12 +256,22 @@ export class Mirror {
       try {
         await this.#catchUp(() => (attempt = 0));
       } catch (error) {
-        if (isAborted(signal) || isPermanent(error)) return;
+        if (isAborted(signal)) return;
+        if (isPermanent(error)) {
+          this.#failWaiters(error);
+          return;
+        }
         const retryInMs = backoffMs(attempt, WATCH_BACKOFF, this.#options.random());
         this.#options.report({ type: 'watchFailed', error, retryInMs });
         await this.#options.clock.sleep(retryInMs, signal);
       }
     }
+  }
+
+  #failWaiters(failure: Failure): void {
+    this.#permanentFailure = failure;
+    for (const { reject } of this.#revisionWaiters) reject(failure);
+    this.#revisionWaiters.clear();
   }
 
   async #catchUp(onProgress: () => void): Promise<void> {

@@ -89,6 +89,19 @@ describe('a fresh view', () => {
     await fresh.reach(forever);
   });
 
+  it('fails the waiters when the watch ends for ever because the datastore was replaced, and later ones', async () => {
+    const { store, letWatchGo } = countingStore();
+    const { fresh } = await freshViewOf(store);
+    await writeHandle(store, handle('a', 1));
+    const failure = new Failure('STORE_CORRUPT', 'planned');
+    store.injectFault('watch', { type: 'fails', failure });
+    const waiting = expect(fresh.reach(forever)).rejects.toBe(failure);
+    await new Promise((resolve) => setTimeout(resolve, 20));
+    letWatchGo();
+    await waiting;
+    await expect(fresh.reach(forever)).rejects.toBe(failure);
+  });
+
   it('releases a waiter that cancels', async () => {
     const { store } = countingStore();
     const { fresh } = await freshViewOf(store);
