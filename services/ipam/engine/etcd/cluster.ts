@@ -152,6 +152,9 @@ export class EtcdCluster {
     if (this.#replacedFailure) return this.#replacedFailure;
     this.#replacedFailure = replacedFailure(url, reason);
     this.#options.report({ type: 'replaced', failure: this.#replacedFailure });
+    // Ends its watches, which might wait for a change that only the former datastore had.
+    this.#current?.abort();
+    this.#current = undefined;
     return this.#replacedFailure;
   }
 

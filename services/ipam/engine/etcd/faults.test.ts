@@ -210,11 +210,17 @@ describe('a datastore that is not the one that was read', () => {
     server.takeDataOf(copy);
     await server.restart();
     await untilAnswered(() => store.read(['/other'], never));
+    const watch = store.watch({ prefix: '/w', afterRevision: server.revision() }, never);
+    const first = watch.next();
+    server.ctl('put', '/w', 'x');
+    await first;
     const refusal = {
       code: 'STORE_CORRUPT',
       message: expect.stringMatching(/\/a of revision \d+ after \d+\): it was restored from a copy/),
     };
+    const ended = expect(watch.next()).rejects.toMatchObject(refusal);
     await expect(store.commit(put('/a', 'newer', known), never)).rejects.toMatchObject(refusal);
+    await ended;
     await expect(store.read(['/other'], never)).rejects.toMatchObject(refusal);
     expect(scene.events.filter(({ type }) => type === 'replaced')).toHaveLength(1);
     expect(server.dump('/a')).toEqual(new Map([['/a', 'old']]));

@@ -263,6 +263,24 @@ describe('failures of the store', () => {
     expect(store.unusedFaults()).toEqual([]);
     expect(await updater.update('n', readCount('a'), always)).toBe(1);
   });
+
+  it('reads doubtful records once for each request, while the store refuses', async () => {
+    let readsCount = 0;
+    const before = (operation: Operation) => {
+      if (operation !== 'read') return Promise.resolve();
+      readsCount++;
+      return Promise.reject(unavailable);
+    };
+    const store = new MemoryStore({ before });
+    const { updater } = await startReplica(store);
+    store.injectFault('commit', { type: 'fails', failure: unavailable });
+    for (let requestsCount = 0; requestsCount < 3; requestsCount++) {
+      await expect(updater.update('n', increment('a'), always)).rejects.toBe(unavailable);
+      await settleEvents();
+      expect(readsCount).toBeLessThanOrEqual(requestsCount + 1);
+    }
+    expect(readsCount).toBeGreaterThan(0);
+  });
 });
 
 describe('callers that give up', () => {

@@ -237,11 +237,12 @@ export class Updater {
     this.#isResolving = true;
     try {
       await this.#options.mirror.resolveDoubts(this.#stop.signal);
+      this.#schedule();
     } catch (error) {
+      // The next request is the next attempt: a store that fails at once would be asked without end.
       this.#failWaiting(error);
     } finally {
       this.#isResolving = false;
-      this.#schedule();
     }
   }
 
