@@ -185,7 +185,7 @@ describe('the resident', () => {
     await shim('ADD', { env: { CNI_CONTAINERID: 'older' } });
     const held = [services.script.hold('AttachPod')];
     const adding = shim('ADD');
-    await services.script.untilCalled('AttachPod');
+    await services.script.untilCalled('AttachPod net/c0ffee');
     held.push(services.script.hold('DetachPod'));
     const deleting = shim('DEL', { env: { CNI_CONTAINERID: 'older' } });
     await services.script.untilCalled('DetachPod');

@@ -64,7 +64,7 @@ describe('the node controller', () => {
     await until(() => logged('pod default/on-n2 was deleted from Kubernetes: released 10.65.0.') === 1);
     await expect(caller.getEndpoint('c-n3')).resolves.toMatchObject({ endpoint: { nodeName: 'n3' } });
     expect((await failureOf(caller.getEndpoint('c-n2'))).code).toBe('ENDPOINT_NOT_FOUND');
-    expect(logged('deleted node n1 and released 1 address and 1 block')).toBe(1);
+    await until(() => logged('deleted node n1 and released 1 address and 1 block') === 1);
   });
 
   test('shows in a Node that its network works, once it does', async () => {
@@ -97,7 +97,7 @@ describe('the node controller', () => {
       },
     });
     expect(conditions('n2')).toEqual({ NetworkUnavailable: 'True' });
-    expect(logged('node n1: set the condition NetworkUnavailable to False')).toBe(1);
+    await until(() => logged('node n1: set the condition NetworkUnavailable to False') === 1);
     const patches = server.requests.filter((line) => line.startsWith('PATCH'));
     expect(patches.every((line) => line.includes('/n1'))).toBe(true);
   });
