@@ -65,7 +65,7 @@ test('a namespace that ends without a DEL is noticed, and its address released; 
     .poll(async () => (await holders()).length, { timeout: NOTICED_MS, interval: 500 })
     .toBe(before.length - 1);
   expect((await attachedPods(stack)).map(({ attachment }) => attachment?.containerId)).toEqual([lives.containerId]);
-  expect(stack.log('node')).toContain('is dead');
+  await expect.poll(() => stack.log('node')).toContain('is dead');
   const answer = await callCni({ command: 'DEL', pod: lives, socket: stack.sockets.node });
   expect(answer).toMatchObject({ exitCode: 0 });
   removePod(lives);

@@ -44,7 +44,7 @@ test('a DEL without the plugin succeeds, and the next process removes interface 
   await expect.poll(files, { timeout: 30_000 }).toEqual([]);
   expect(await allocations(stack)).toEqual([]);
   expect(await attachedPods(stack)).toEqual([]);
-  expect(stack.log('node')).toContain('the spooled DEL of k8s-pod-network/');
+  await expect.poll(() => stack.log('node')).toContain('the spooled DEL of k8s-pod-network/');
 }, 120_000);
 
 test('an ADD of the same attachment after a spooled DEL keeps its address and interface', async () => {
