@@ -84,6 +84,7 @@ export class NodeNetlinkKernel implements NodeKernel {
 
   async watch(listener: NodeListener): Promise<NodeWatch> {
     const early: MonitorEvent[] = [];
+    this.#links.forgetCreations();
     let deliver = (event: MonitorEvent): void => void early.push(event);
     const subscription = await callKernel(() =>
       this.#monitor.subscribe({
@@ -131,8 +132,14 @@ export class NodeNetlinkKernel implements NodeKernel {
   }
 
   async #changeDevices(steps: Extract<StepGroup, { kind: 'device' }>['steps']): Promise<Refusals> {
-    const outcomes = await this.#node.sequence(steps.map((step) => ({ optional: true, ...toDeviceRequest(step) })));
-    return outcomes.map(toRefusal);
+    const unmarks = steps.flatMap((step) =>
+      step.type === 'device-add' ? [this.#links.markCreating(step.tunnel.name)] : [],
+    );
+    const refusals = (
+      await this.#node.sequence(steps.map((step) => ({ optional: true, ...toDeviceRequest(step) })))
+    ).map(toRefusal);
+    if (refusals.some((refusal) => refusal !== undefined)) for (const unmark of unmarks) unmark();
+    return refusals;
   }
 
   async #deleteDevice(name: string): Promise<NodeRefusal | undefined> {

@@ -24,6 +24,19 @@ const POD: Link = {
   vxlan: null,
   ipip: null,
 };
+const TUNNEL_ROUTE = {
+  family: 4,
+  destination: '10.65.1.0/26',
+  gateway: '10.65.1.1',
+  source: null,
+  scope: 'global',
+  protocol: 87,
+  table: 254,
+  metric: 0,
+  routeType: 'unicast',
+  onlink: true,
+  flags: 4,
+} as const;
 const RENAMED = { ...POD, name: 'foo' };
 const announce = (links: NodeLinks, value: Link) => toChange({ object: 'link', deleted: false, value }, links);
 
@@ -45,6 +58,21 @@ test('a reading of an unknown interface of a pod counts as an announcement', () 
   expect(announce(links, POD)).toEqual({ object: 'pod-interface', name: 'podw1', isInterference: false });
 });
 
+test('a device that Podwire creates is announced once it is up, unless the creation was refused', () => {
+  const tunnel: Link = { ...POD, index: 3, name: 'vxlan4.podwire', kind: 'vxlan', alias: null };
+  const down = { ...tunnel, up: false };
+  const links = new NodeLinks();
+  links.markCreating('vxlan4.podwire')();
+  expect(announce(links, down)).toMatchObject({ device: { up: false } });
+  links.markCreating('vxlan4.podwire');
+  expect([announce(links, down), links.nameOf(3)]).toEqual([undefined, 'vxlan4.podwire']);
+  expect(announce(links, tunnel)).toMatchObject({ device: { up: true } });
+  expect(announce(links, down)).toMatchObject({ device: { up: false } });
+  links.markCreating('vxlan4.podwire');
+  toChange({ object: 'overrun' }, links);
+  expect(announce(links, down)).toMatchObject({ device: { up: false } });
+});
+
 test('announcements of a device that Podwire is deleting are not attributed to its successor, unless the deletion was refused', () => {
   const tunnel: Link = { ...POD, index: 3, name: 'vxlan4.podwire', kind: 'vxlan', alias: null };
   const links = new NodeLinks();
@@ -53,6 +81,8 @@ test('announcements of a device that Podwire is deleting are not attributed to i
     const value = { ...of, family: 4, scope: 'global', flags: 0, label: null } as const;
     return toChange({ object: 'address', deleted: true, value }, links);
   };
+  const route = (outputIndex: number) =>
+    toChange({ object: 'route', deleted: false, value: { ...TUNNEL_ROUTE, outputIndex } }, links);
   const ofTunnel = { object: 'address', deleted: true, device: 'vxlan4.podwire', address: '10.65.0.1/32' };
   links.reset([tunnel]);
   links.markDeleting('vxlan4.podwire')();
@@ -60,8 +90,9 @@ test('announcements of a device that Podwire is deleting are not attributed to i
 
   links.markDeleting('vxlan4.podwire');
   expect(announce(links, { ...tunnel, up: false })).toBeUndefined();
-  expect(address(3)).toBeUndefined();
+  expect([address(3), route(3)]).toEqual([undefined, undefined]);
   links.reset([{ ...tunnel, index: 5 }]);
   expect(toChange({ object: 'link', deleted: true, value: tunnel }, links)).toBeUndefined();
   expect([address(3), address(5)]).toEqual([undefined, ofTunnel]);
+  expect(route(5)).toMatchObject({ object: 'route', route: { device: 'vxlan4.podwire' } });
 });

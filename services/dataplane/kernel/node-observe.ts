@@ -122,6 +122,8 @@ export class NodeLinks {
   readonly #pods = new Map<number, PodLink>();
   /** Links that Podwire has deleted itself; announcements of them are ignored until the deletion is announced. */
   readonly #beingDeleted = new Set<number>();
+  /** Links that Podwire has created and set up, by name, until they are announced as up: first they are announced as down. */
+  readonly #beingCreated = new Set<string>();
 
   /**
    * A reading may be ahead of the announcements: a later announcement about a pod's interface is still reported, under its
@@ -177,6 +179,27 @@ export class NodeLinks {
       this.#names.set(index, name);
       this.#indexes.set(name, index);
     };
+  }
+
+  /**
+   * Marks a link that Podwire is creating and setting up. A reading may show it before its first announcement, which would then
+   * be taken for a change by another program.
+   * @returns reverts the mark, when the kernel refuses that
+   */
+  markCreating(name: string): () => void {
+    this.#beingCreated.add(name);
+    return () => void this.#beingCreated.delete(name);
+  }
+
+  /** Announcements were lost, perhaps those that marked links wait for. */
+  forgetCreations(): void {
+    this.#beingCreated.clear();
+  }
+
+  /** Whether an announcement is from before Podwire set its new link up. */
+  isBeingCreated({ name, up }: Pick<Link, 'name' | 'up'>): boolean {
+    if (up) this.#beingCreated.delete(name);
+    return this.#beingCreated.has(name);
   }
 
   /** Whether Podwire has deleted the link, and the kernel has not announced it yet. */
@@ -235,13 +258,20 @@ export class NodeLinks {
 
 /** Translates an announcement for the reconciler. @returns undefined when it is irrelevant to the listener */
 export function toChange(event: MonitorEvent, links: NodeLinks): NodeChange | undefined {
-  if (event.object === 'overrun') return event;
+  if (event.object === 'overrun') {
+    links.forgetCreations();
+    return event;
+  }
   const { deleted } = event;
   switch (event.object) {
     case 'link': {
       const link = event.value;
       if (links.isBeingDeleted(link.index)) {
         if (deleted) links.remove(link);
+        return undefined;
+      }
+      if (!deleted && links.isBeingCreated(link)) {
+        links.put(link);
         return undefined;
       }
       const earlierName = links.podNameOf(link.index);
@@ -258,10 +288,11 @@ export function toChange(event: MonitorEvent, links: NodeLinks): NodeChange | un
       const device = links.nameOf(linkIndex);
       return device === undefined || scope === 'link' ? undefined : { object: 'address', deleted, device, address };
     }
-    case 'route':
-      return event.value.table === MAIN_TABLE
-        ? { object: 'route', deleted, route: toSeenRoute(event.value, links) }
-        : undefined;
+    case 'route': {
+      const { table, outputIndex } = event.value;
+      if (table !== MAIN_TABLE || (outputIndex !== null && links.isBeingDeleted(outputIndex))) return undefined;
+      return { object: 'route', deleted, route: toSeenRoute(event.value, links) };
+    }
     case 'neighbour':
       return toNeighbourChange(event, links);
     case 'fdb': {
