@@ -82,7 +82,7 @@ describe('a planted violation fails the lint', () => {
     ['feature → feature of the same row', 'services/ipam/pools/pools.ts', '../endpoints/endpoints.js'],
     ['engine → feature', 'services/ipam/engine/events.ts', '../addresses/allocate.js'],
     ['one datastore → the other', 'services/ipam/engine/etcd/etcd-store.ts', '../embedded/embedded-store.js'],
-    ['product → test double', 'services/ipam/startup.ts', './engine/testing/memory-store.js'],
+    ['product → test double', 'services/ipam/startup/datastore.ts', '../engine/testing/memory-store.js'],
     ['decision → telemetry', 'services/ipam/records/view.ts', '@opentelemetry/api'],
     ['wiring → kernel', 'services/dataplane/wiring/network.ts', '../kernel/pod-kernel.js'],
     ['pods → routes', 'services/dataplane/pods/pods.ts', '../routes/planner.js'],

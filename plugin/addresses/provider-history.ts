@@ -3,7 +3,7 @@ import { dirname } from 'node:path';
 
 import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { codeOf, messageOf } from '@podwire/shared/failure/thrown';
-import { putDurably } from '@podwire/shared/runtime/durable-file';
+import { putDurably } from '@podwire/shared/files/durable-file';
 import type { Logger } from '@podwire/shared/runtime/log';
 import { z } from 'zod';
 

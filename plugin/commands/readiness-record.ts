@@ -2,7 +2,7 @@ import { readFile, utimes } from 'node:fs/promises';
 
 import { codeOf, messageOf } from '@podwire/shared/failure/thrown';
 import type { Clock } from '@podwire/shared/runtime/clock';
-import { putDurably } from '@podwire/shared/runtime/durable-file';
+import { putDurably } from '@podwire/shared/files/durable-file';
 import type { Logger } from '@podwire/shared/runtime/log';
 import { z } from 'zod';
 

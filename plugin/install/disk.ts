@@ -3,7 +3,7 @@ import { dirname, join } from 'node:path';
 
 import { Failure } from '@podwire/shared/failure/failure';
 import { codeOf, messageOf } from '@podwire/shared/failure/thrown';
-import { syncDirectory } from '@podwire/shared/runtime/sync-directory';
+import { syncDirectory } from '@podwire/shared/files/sync-directory';
 
 /** Content, permissions and owner of a file. */
 export interface FileContent {

@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { formatAttachment, type Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 import { messageOf } from '@podwire/shared/failure/thrown';
-import { putDurably, WRITING } from '@podwire/shared/runtime/durable-file';
+import { putDurably, WRITING } from '@podwire/shared/files/durable-file';
 
 import {
   decodeEntry,

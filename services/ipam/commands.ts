@@ -9,7 +9,7 @@ import { formatCount } from '@podwire/shared/words/format-count';
 
 import { readConfig, SETTINGS, type Config } from './config.js';
 import { Events } from './engine/events.js';
-import { openStore, type OpenStore } from './startup.js';
+import { openStore, type OpenStore } from './startup/datastore.js';
 import { exportDatastore, readLines, streamSink, writeAtomically } from './transfer/export.js';
 import { importDatastore } from './transfer/import.js';
 

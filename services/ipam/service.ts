@@ -12,7 +12,6 @@ import { AuditEvents } from './audit/audit-operations.js';
 import { observeFindings } from './audit/findings-operations.js';
 import { observeUsage } from './audit/usage-operations.js';
 import type { Config } from './config.js';
-import { readDefaultPools } from './default-pools.js';
 import { etcdCertificate } from './engine/etcd/credentials.js';
 import { Events } from './engine/events.js';
 import { Mirror, type MirrorEvent } from './engine/mirror/mirror.js';
@@ -27,11 +26,18 @@ import { HistoryLog } from './history/history-log.js';
 import type { HistoryOptions } from './history/history-operations.js';
 import { Ipam, ipamServices } from './ipam.js';
 import type { KubernetesApi } from './kubernetes/api.js';
-import { openNetworkIdentity, type NetworkIdentity } from './network-identity.js';
 import { PoolEvents } from './pools/pools-operations.js';
 import { RecordKeys } from './records/json/keys.js';
-import { initializeDatastore, openStore, retryUntilAvailable, type OpenStore, type StartRetry } from './startup.js';
-import { startNodeController } from './start-controller.js';
+import {
+  initializeDatastore,
+  openStore,
+  retryUntilAvailable,
+  type OpenStore,
+  type StartRetry,
+} from './startup/datastore.js';
+import { readDefaultPools } from './startup/default-pools.js';
+import { openNetworkIdentity, type NetworkIdentity } from './startup/network-identity.js';
+import { startNodeController } from './startup/start-controller.js';
 import { requireCompleteImport } from './transfer/scope.js';
 import { garbageTask, LockGuard, Upkeep, type UpkeepTask } from './upkeep.js';
 import { WatchHub, type WatchSource } from './watch/hub.js';

@@ -7,7 +7,7 @@ import { Peer } from '@podwire/shared/rpc/client';
 import { acquireExclusive } from '@podwire/shared/sockets/exclusive';
 import { UNIX } from '@podwire/shared/sockets/listen';
 import type { Clock } from '@podwire/shared/runtime/clock';
-import type { DirectoryLock } from '@podwire/shared/runtime/directory-lock';
+import type { DirectoryLock } from '@podwire/shared/files/directory-lock';
 import type { Running } from '@podwire/shared/runtime/lifecycle';
 import type { Logger } from '@podwire/shared/runtime/log';
 import type { StopTelemetry } from '@podwire/shared/telemetry/telemetry';

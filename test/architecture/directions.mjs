@@ -61,6 +61,8 @@ export const ZONES = [
     packages: ['@opentelemetry/api', 'pino', 'zod'],
     ...NODE,
   },
+  // Files that survive a crash, and locks of folders.
+  { path: 'services/shared/files', zones: ['services/shared/failure'], packages: [], ...NODE },
   {
     path: 'services/shared/telemetry',
     zones: ['services/shared/failure', 'services/shared/runtime'],
@@ -91,14 +93,14 @@ export const ZONES = [
   // Certificates, and the identity of their holders.
   {
     path: 'services/shared/tls',
-    zones: ['services/shared/failure', 'services/shared/runtime'],
+    zones: ['services/shared/failure', 'services/shared/files', 'services/shared/runtime'],
     packages: ['@grpc/grpc-js', '@peculiar/x509', 'reflect-metadata', 'zod'],
     ...NODE,
   },
   // Unix sockets: their files, their owner, and who may connect.
   {
     path: 'services/shared/sockets',
-    zones: ['services/shared/failure', 'services/shared/runtime', 'services/shared/sockets'],
+    zones: ['services/shared/failure', 'services/shared/files', 'services/shared/runtime', 'services/shared/sockets'],
     packages: [],
     ...NODE,
   },

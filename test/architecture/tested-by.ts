@@ -15,15 +15,15 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   // A real server and clients with certificates.
   'services/ipam/access/access-rpc.ts': 'services/ipam/access/access.test.ts',
   'services/ipam/enrolment/enrolment-rpc.ts': 'services/ipam/enrolment/enrolment.test.ts',
-  'services/ipam/network-identity.ts': 'services/ipam/enrolment/enrolment.test.ts',
+  'services/ipam/startup/network-identity.ts': 'services/ipam/enrolment/enrolment.test.ts',
   'services/shared/tls/authority.ts': 'services/shared/tls/server-tls.test.ts',
   'services/shared/tls/certificate-source.ts': 'services/shared/tls/server-tls.test.ts',
   'services/shared/tls/tls-settings.ts': 'services/ipam/config.test.ts',
 
   // The API server of a test, and the service in front of it.
   'services/ipam/kubernetes/lists.ts': 'services/ipam/kubernetes/object-cache.test.ts',
-  'services/ipam/node-controller/cluster-state.ts': 'services/ipam/start-controller.test.ts',
-  'services/ipam/node-controller/node-controller.ts': 'services/ipam/start-controller.test.ts',
+  'services/ipam/node-controller/cluster-state.ts': 'services/ipam/startup/start-controller.test.ts',
+  'services/ipam/node-controller/node-controller.ts': 'services/ipam/startup/start-controller.test.ts',
 
   // All documents and queries of the folder.
   'deploy/observability/reference-documents.ts': 'deploy/observability/documents.test.ts',
@@ -117,7 +117,7 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   // Over gRPC, with every field.
   'services/ipam/blocks/blocks-rpc.ts': 'services/ipam/service.test.ts',
   'services/ipam/records/absence.ts': 'services/ipam/test/interleavings.test.ts',
-  'services/ipam/addresses/assign-rpc.ts': 'services/ipam/addresses/allocate-rpc.test.ts',
+  'services/ipam/addresses/assign-rpc.ts': 'services/ipam/addresses/allocate/allocate-rpc.test.ts',
   'services/ipam/reservations/reservations-operations.ts': 'services/ipam/reservations/reservations-rpc.test.ts',
   'services/ipam/messages/request-parts.ts': 'services/ipam/policies/policies-rpc.test.ts',
 
@@ -156,5 +156,5 @@ export const TESTED_BY: Readonly<Record<string, string>> = {
   'services/ipam/blocks/lookup.ts': 'services/ipam/blocks/search.test.ts',
   'services/ipam/configuration/configuration-rpc.ts': 'services/ipam/configuration/configuration.test.ts',
   'services/ipam/engine/updates/operation.ts': 'services/ipam/pools/pools-operations.test.ts',
-  'services/ipam/messages/parts.ts': 'services/ipam/addresses/allocate-rpc.test.ts',
+  'services/ipam/messages/parts.ts': 'services/ipam/addresses/allocate/allocate-rpc.test.ts',
 };

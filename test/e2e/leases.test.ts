@@ -123,6 +123,13 @@ function expectDistinct(holders: readonly Holder[]): void {
   expect(new Set(holders.map(({ address }) => address)).size).toBe(holders.length);
 }
 
+/** Checks that pods still have their addresses. @returns what all pods have */
+async function expectHeld(stack: Stack, holders: readonly Holder[]): Promise<Holder[]> {
+  const held = (await allocations(stack)).map(({ address, handleId }) => ({ address, handle: handleId }));
+  expect(held).toEqual(expect.arrayContaining([...holders]));
+  return held;
+}
+
 /** Checks that another node gets every address of the small pool but those of pods, and no further one. */
 async function expectUsedUp({ sockets }: Stack, podsCount: number): Promise<void> {
   const ipam = new Peer('podwire-ipam', `unix:${sockets.ipam}`);
@@ -207,11 +214,9 @@ describe.each([26, 29])('of a pool of 64 addresses in blocks of /%i', (blockSize
     await settled(stack);
     await expectUsedUp(stack, own.length);
     expect(stack.log('node')).toContain('recalls the leased addresses');
-    const held = await allocations(stack);
-    expectDistinct(held.map(({ address, handleId }) => ({ address, handle: handleId })));
+    const held = await expectHeld(stack, holders);
+    expectDistinct(held);
     expect(held).toHaveLength(64);
-    for (const { address, handle } of holders)
-      expect(held).toContainEqual(expect.objectContaining({ address, handleId: handle }));
     const [late] = node.pods(`lease-late-${blockSize}`, 1);
     expect(JSON.parse((await node.call('ADD', late!)).stdout)).toMatchObject({ code: 11 });
     await node.del(own[0]!);
@@ -244,9 +249,7 @@ test('another node gets the leases whose answers were lost too', async () => {
     proxy.mode = 'open';
     proxy.cut();
     await expectUsedUp(stack, holders.length);
-    const held = await allocations(stack);
-    for (const { address, handle } of holders)
-      expect(held).toContainEqual(expect.objectContaining({ address, handleId: handle }));
+    await expectHeld(stack, holders);
   } finally {
     await proxy.close();
     rmSync(dirname(path), { recursive: true });

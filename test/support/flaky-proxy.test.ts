@@ -14,6 +14,13 @@ function closing(socket: Socket): Promise<void> {
   return new Promise((resolve) => socket.once('close', () => resolve()));
 }
 
+/** What a client receives from now on. */
+function receivedBy(client: Socket): () => string {
+  let received = '';
+  client.on('data', (chunk) => (received += String(chunk)));
+  return () => received;
+}
+
 describe('a flaky proxy', () => {
   const echo = createServer((socket) => socket.on('error', () => undefined).pipe(socket));
   let proxy: FlakyProxy;
@@ -70,14 +77,13 @@ describe('a flaky proxy', () => {
     client.write('one');
     await once(client, 'data');
     proxy.mode = 'silent';
-    let got = '';
-    client.on('data', (chunk) => (got += String(chunk)));
+    const received = receivedBy(client);
     client.write('two');
     await sleep(100);
-    expect(got).toBe('');
+    expect(received()).toBe('');
     proxy.mode = 'open';
     await once(client, 'data');
-    expect(got).toBe('two');
+    expect(received()).toBe('two');
   });
 
   it('loses answers while it is answerless', async () => {
@@ -85,14 +91,13 @@ describe('a flaky proxy', () => {
     client.write('one');
     await once(client, 'data');
     proxy.mode = 'answerless';
-    let got = '';
-    client.on('data', (chunk) => (got += String(chunk)));
+    const received = receivedBy(client);
     client.write('two');
     await sleep(100);
     proxy.mode = 'open';
     client.write('three');
     await once(client, 'data');
-    expect(got).toBe('three');
+    expect(received()).toBe('three');
   });
 
   it('is between unix sockets too', async () => {

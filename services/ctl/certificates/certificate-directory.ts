@@ -5,7 +5,7 @@ import { basename, join } from 'node:path';
 import { Failure } from '@podwire/shared/failure/failure';
 import { codeOf, messageOf } from '@podwire/shared/failure/thrown';
 import type { Clock } from '@podwire/shared/runtime/clock';
-import { syncDirectory } from '@podwire/shared/runtime/sync-directory';
+import { syncDirectory } from '@podwire/shared/files/sync-directory';
 
 import type { CertificateFiles } from './certificate.js';
 

@@ -3,7 +3,7 @@ import { join } from 'node:path';
 
 import { Failure } from '@podwire/shared/failure/failure';
 import { codeOf, messageOf } from '@podwire/shared/failure/thrown';
-import { putDurably, putNewDurably } from '@podwire/shared/runtime/durable-file';
+import { putDurably, putNewDurably } from '@podwire/shared/files/durable-file';
 
 /** Accessible to its owner only, as it has keys. */
 const DIRECTORY_MODE = 0o700;

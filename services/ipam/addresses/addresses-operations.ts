@@ -21,7 +21,8 @@ import {
   type AddressReport,
   type AttributesChange,
 } from './addresses.js';
-import { allocate, needOf, type Allocation, type RequestedAllocation } from './allocate.js';
+import { allocate, needOf, type Allocation, type RequestedAllocation } from './allocate/allocate.js';
+import { explainAllocation, type ExplainedAllocation } from './allocate/preview.js';
 import {
   assignAddresses,
   needOf as needOfAssignment,
@@ -31,7 +32,6 @@ import {
   type Counts,
   type Shortage,
 } from './assign.js';
-import { explainAllocation, type ExplainedAllocation } from './preview.js';
 import {
   continueAddressRelease,
   release,

@@ -31,7 +31,7 @@ import { sameNetns } from '../records/endpoint.js';
 import { handleFault } from '../records/names.js';
 import type { Addresses, Assignments } from './addresses-operations.js';
 import type { AddressHolder, AddressReport, AttributesChange } from './addresses.js';
-import { allocateHandler, explainAllocationHandler } from './allocate-rpc.js';
+import { allocateHandler, explainAllocationHandler } from './allocate/allocate-rpc.js';
 import { assignAddressesHandler } from './assign-rpc.js';
 import type { AddressRelease, AddressReleaseResult } from './release.js';
 

@@ -5,11 +5,11 @@ import { describe, expect, test } from 'vitest';
 import { listHandleAddresses, listHandles } from '../handles/handles.js';
 import { validateBlock } from '../records/block.js';
 import { leaseAttributes } from '../records/lease.js';
-import { TestView } from '../testing/test-view.js';
 import { address, calico, withAllocations, handleRecord } from '../testing/allocations.js';
 import { attachment, block, claimedBlock, config, NOW_MS, poolRecord, prefix, request } from '../testing/records.js';
+import { TestView } from '../testing/test-view.js';
 import { getAddress, setAttributes, type AttributesChange } from './addresses.js';
-import { allocate } from './allocate.js';
+import { allocate } from './allocate/allocate.js';
 import { continueHandleRelease, release } from './release.js';
 
 const VM = { node: 'n1', pod: 'launcher-1', namespace: 'vms' };

@@ -22,8 +22,8 @@ import type { EndpointAddress } from '../records/endpoint.js';
 import { isLeaseHandle } from '../records/lease.js';
 import { handleFault, subdomainFault } from '../records/names.js';
 import type { Assignments } from './addresses-operations.js';
+import type { BlockVerdict, PoolExplanation } from './allocate/refusal.js';
 import type { RequestedAssignment, Assignment } from './assign.js';
-import type { BlockVerdict, PoolExplanation } from './refusal.js';
 
 export function assignAddressesHandler(
   assignments: Assignments,

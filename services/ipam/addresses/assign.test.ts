@@ -3,7 +3,6 @@ import { formatCount } from '@podwire/shared/words/format-count';
 import { describe, expect, test } from 'vitest';
 
 import { attributesAt, takeOrdinals } from '../records/block.js';
-import { TestView } from '../testing/test-view.js';
 import { assign, assignment } from '../testing/allocations.js';
 import {
   block,
@@ -18,7 +17,8 @@ import {
   prefix,
   request,
 } from '../testing/records.js';
-import { allocate } from './allocate.js';
+import { TestView } from '../testing/test-view.js';
+import { allocate } from './allocate/allocate.js';
 import { assignAddresses, type AssignmentRequest } from './assign.js';
 import { release } from './release.js';
 

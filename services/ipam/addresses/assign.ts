@@ -17,8 +17,8 @@ import {
   chooseRequestedAddress,
   type CollectedAddresses,
   type CollectInput,
-} from './block-choice.js';
-import { explainDemand, explainRefusal, refusalOf, type PoolExplanation } from './refusal.js';
+} from './allocate/block-choice.js';
+import { explainDemand, explainRefusal, refusalOf, type PoolExplanation } from './allocate/refusal.js';
 
 /**
  * Assigns addresses to a handle that does not belong to an attachment. They may need more blocks than one transaction

@@ -2,7 +2,6 @@ import { describe, expect, test } from 'vitest';
 
 import { beginNodeDeletion, continueNodeDeletion } from '../nodes/deletion.js';
 import type { ForeignEndpoint } from '../records/endpoint.js';
-import { TestView } from '../testing/test-view.js';
 import { address, handleRecord, releaseOutOfBand } from '../testing/allocations.js';
 import { calicoAttributes, found, repairAll, takeUnrecorded } from '../testing/damages.js';
 import {
@@ -16,7 +15,8 @@ import {
   prefix,
   request,
 } from '../testing/records.js';
-import { allocate } from './allocate.js';
+import { TestView } from '../testing/test-view.js';
+import { allocate } from './allocate/allocate.js';
 import { continueAddressRelease, continueHandleRelease, release } from './release.js';
 
 const nowMs = NOW_MS;

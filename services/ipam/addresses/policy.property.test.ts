@@ -10,10 +10,10 @@ import { inconsistencies } from '../engine/testing/consistency.js';
 import { assignTunnel, releaseTunnel } from '../nodes/tunnels.js';
 import { heldAddressesIn, type Block } from '../records/block.js';
 import type { IpamConfig } from '../records/config.js';
-import { TestView } from '../testing/test-view.js';
 import { assign, assignment } from '../testing/allocations.js';
 import { attachment, config, host, nodeRecord, NOW_MS, poolRecord, prefix, request } from '../testing/records.js';
-import { allocate } from './allocate.js';
+import { TestView } from '../testing/test-view.js';
+import { allocate } from './allocate/allocate.js';
 import { release } from './release.js';
 
 /**

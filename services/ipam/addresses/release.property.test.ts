@@ -10,10 +10,10 @@ import { collectCooledBlock } from '../blocks/release-changes.js';
 import { continueNodeRelease } from '../nodes/deletion.js';
 import { continuePoolRelease } from '../pools/deletion.js';
 import { attributesAt, validateBlock } from '../records/block.js';
-import { TestView } from '../testing/test-view.js';
 import { address, countedHandles, releaseOutOfBand, storedHandles } from '../testing/allocations.js';
 import { attachment, config, NOW_MS, poolRecord, request } from '../testing/records.js';
-import { allocate } from './allocate.js';
+import { TestView } from '../testing/test-view.js';
+import { allocate } from './allocate/allocate.js';
 import { continueAddressRelease, continueHandleRelease, release } from './release.js';
 
 /**

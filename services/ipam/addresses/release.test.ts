@@ -3,7 +3,6 @@ import { formatPrefix } from '@podwire/shared/net/prefix';
 import { describe, expect, test } from 'vitest';
 
 import { validateBlock } from '../records/block.js';
-import { TestView } from '../testing/test-view.js';
 import type { View } from '../records/view.js';
 import {
   address,
@@ -26,8 +25,9 @@ import {
   request,
   takeAddress,
 } from '../testing/records.js';
+import { TestView } from '../testing/test-view.js';
 import { getAddress } from './addresses.js';
-import { allocate, type AllocationRequest } from './allocate.js';
+import { allocate, type AllocationRequest } from './allocate/allocate.js';
 import { type AddressRelease, continueAddressRelease, continueHandleRelease, release } from './release.js';
 
 const add = (view: TestView, asked: AllocationRequest) => view.apply(allocate(view, { request: asked, nowMs: NOW_MS }));

@@ -5,11 +5,11 @@ import { describe, expect, test } from 'vitest';
 import { inconsistencies, readAll } from '../engine/testing/consistency.js';
 import { MemoryStore } from '../engine/testing/memory-store.js';
 import { forever, keys } from '../engine/testing/stores.js';
-import { TestView } from '../testing/test-view.js';
 import { poolSpec } from '../testing/interleaved-operations.js';
 import { startIpam } from '../testing/ipam.js';
 import { attachment, nodeRecord, NOW_MS, poolRecord, request } from '../testing/records.js';
-import { allocate, type AllocationRequest } from './allocate.js';
+import { TestView } from '../testing/test-view.js';
+import { allocate, type AllocationRequest } from './allocate/allocate.js';
 import { continueAddressRelease, release } from './release.js';
 
 /** An endpoint's key has neither network nor, for a pod, container: several attachments share one. */

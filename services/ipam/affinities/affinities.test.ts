@@ -2,11 +2,10 @@ import { formatPrefix } from '@podwire/shared/net/prefix';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
-import { allocate } from '../addresses/allocate.js';
+import { allocate } from '../addresses/allocate/allocate.js';
 import { release } from '../addresses/release.js';
 import { collectCooledBlock } from '../blocks/release-changes.js';
 import { smallestItems } from '../records/page.js';
-import { TestView } from '../testing/test-view.js';
 import { calico, countedHandles, withAllocations, handleRecord, storedHandles } from '../testing/allocations.js';
 import {
   attachment,
@@ -20,6 +19,7 @@ import {
   prefix,
   request,
 } from '../testing/records.js';
+import { TestView } from '../testing/test-view.js';
 import {
   continueAffinityClaim,
   continueAffinityRelease,

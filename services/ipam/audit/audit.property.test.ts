@@ -3,11 +3,10 @@ import { formatPrefix } from '@podwire/shared/net/prefix';
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 
-import { allocate } from '../addresses/allocate.js';
+import { allocate } from '../addresses/allocate/allocate.js';
 import { release } from '../addresses/release.js';
 import { inconsistencies } from '../engine/testing/consistency.js';
 import { heldAddressesIn, type Block } from '../records/block.js';
-import { TestView } from '../testing/test-view.js';
 import type { RecordValue } from '../records/view.js';
 import {
   audit,
@@ -20,6 +19,7 @@ import {
   takeUnrecorded,
 } from '../testing/damages.js';
 import { affinity, attachment, block, claimedBlock, NOW_MS, poolRecord, request } from '../testing/records.js';
+import { TestView } from '../testing/test-view.js';
 
 const PODS = [undefined, { namespace: 'default', name: 'web', uid: '' }, { namespace: 'other', name: 'web', uid: '' }];
 

@@ -4,7 +4,7 @@ import { formatAddress } from '@podwire/shared/net/address';
 import { formatPrefix, ordinalOf, type Prefix } from '@podwire/shared/net/prefix';
 import { formatCount } from '@podwire/shared/words/format-count';
 
-import { attributesFor } from '../addresses/allocate.js';
+import { attributesFor } from '../addresses/allocate/allocate.js';
 import { EndpointEdits, isSameAllocation } from '../blocks/endpoint-edits.js';
 import { describeEndpoint, handleChanges, heldAddressesOf, touchBlocks } from '../blocks/holding.js';
 import { releaseHolder } from '../blocks/release-changes.js';

@@ -1,9 +1,9 @@
 import { describe, expect, test } from 'vitest';
 
-import { allocate } from '../addresses/allocate.js';
+import { allocate } from '../addresses/allocate/allocate.js';
 import type { UnknownNodes } from '../records/node.js';
-import { TestView } from '../testing/test-view.js';
 import { failureOf, node, nodeRecord, NOW_MS, poolRecord, request } from '../testing/records.js';
+import { TestView } from '../testing/test-view.js';
 import { authorizeNode } from './demand.js';
 
 const REFUSE: UnknownNodes = { policy: 'refuse' };

@@ -2,11 +2,10 @@ import { parseAddress } from '@podwire/shared/net/address';
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { describe, expect, test } from 'vitest';
 
-import { allocate, type Allocation, type AllocationRequest } from '../addresses/allocate.js';
+import { allocate, type Allocation, type AllocationRequest } from '../addresses/allocate/allocate.js';
 import { release } from '../addresses/release.js';
 import { inconsistencies } from '../engine/testing/consistency.js';
 import type { Block } from '../records/block.js';
-import { TestView } from '../testing/test-view.js';
 import type { RecordValue } from '../records/view.js';
 import { assign, assignment } from '../testing/allocations.js';
 import {
@@ -25,6 +24,7 @@ import {
   request,
   takeAddress,
 } from '../testing/records.js';
+import { TestView } from '../testing/test-view.js';
 
 const MINUTE_MS = 60_000;
 const OLD = { claimTimeMs: NOW_MS - MINUTE_MS };

@@ -2,14 +2,13 @@ import { formatAddress } from '@podwire/shared/net/address';
 import { hostPrefix } from '@podwire/shared/net/prefix';
 import { describe, expect, test } from 'vitest';
 
-import { allocate } from '../addresses/allocate.js';
 import { getAddress } from '../addresses/addresses.js';
+import { allocate } from '../addresses/allocate/allocate.js';
 import { release } from '../addresses/release.js';
 import { inconsistencies } from '../engine/testing/consistency.js';
 import { encodeRecord, serialize } from '../records/json/registry.js';
 import type { RecordValue } from '../records/view.js';
 import { address } from '../testing/allocations.js';
-import { TestView } from '../testing/test-view.js';
 import {
   attachment,
   block,
@@ -20,6 +19,7 @@ import {
   poolRecord,
   request,
 } from '../testing/records.js';
+import { TestView } from '../testing/test-view.js';
 import { bindAddresses, type Binding } from './bindings.js';
 import { leaseAddresses, type Lease } from './leases.js';
 import { continueReturn } from './returns.js';

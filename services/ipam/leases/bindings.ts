@@ -4,7 +4,7 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress, type Address } from '@podwire/shared/net/address';
 
 import { addressHolder, allocationOf } from '../addresses/addresses.js';
-import { attributesFor, refreshEndpoint } from '../addresses/allocate.js';
+import { attributesFor, refreshEndpoint } from '../addresses/allocate/allocate.js';
 import { takeOverKey } from '../blocks/endpoint-key.js';
 import {
   describeEndpoint,

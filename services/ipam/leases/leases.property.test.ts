@@ -4,7 +4,7 @@ import { formatPrefix, prefixContains } from '@podwire/shared/net/prefix';
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 
-import { allocate, needOf } from '../addresses/allocate.js';
+import { allocate, needOf } from '../addresses/allocate/allocate.js';
 import { release } from '../addresses/release.js';
 import { addressOf } from '../blocks/holding.js';
 import { collectCooledBlock } from '../blocks/release-changes.js';

@@ -2,10 +2,9 @@ import { formatAddress } from '@podwire/shared/net/address';
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { describe, expect, test } from 'vitest';
 
-import { allocate } from '../addresses/allocate.js';
+import { allocate } from '../addresses/allocate/allocate.js';
 import { inconsistencies } from '../engine/testing/consistency.js';
 import type { RecordValue } from '../records/view.js';
-import { TestView } from '../testing/test-view.js';
 import {
   block,
   claimedBlock,
@@ -18,6 +17,7 @@ import {
   prefix,
   request,
 } from '../testing/records.js';
+import { TestView } from '../testing/test-view.js';
 import { leaseAddresses, type LeaseRequest } from './leases.js';
 
 const BOOT = 'b1';

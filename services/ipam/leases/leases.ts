@@ -1,8 +1,8 @@
 import type { Family } from '@podwire/shared/net/address';
 import { comparePrefixes, formatPrefix, prefixSize, type Prefix } from '@podwire/shared/net/prefix';
 
-import { collectAddresses, type CollectedAddresses } from '../addresses/block-choice.js';
-import { explainRefusal } from '../addresses/refusal.js';
+import { collectAddresses, type CollectedAddresses } from '../addresses/allocate/block-choice.js';
+import { explainRefusal } from '../addresses/allocate/refusal.js';
 import { authorizeNode, type AuthorizedNode, type Demand } from '../blocks/demand.js';
 import { blocksOf, endpointAddress, handleChanges, requireHandleReadable } from '../blocks/holding.js';
 import { nextBatch, releaseHeld } from '../blocks/release-changes.js';

@@ -13,7 +13,7 @@ import { FakeClock } from '@podwire/shared/testing/clock';
 import { recordingLog } from '@podwire/shared/testing/server';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 
-import { needOf } from '../addresses/allocate.js';
+import { needOf } from '../addresses/allocate/allocate.js';
 import { Events } from '../engine/events.js';
 import { MemoryStore } from '../engine/testing/memory-store.js';
 import { forever, instantClock, startReplica } from '../engine/testing/stores.js';

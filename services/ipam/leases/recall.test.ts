@@ -1,11 +1,11 @@
 import { describe, expect, test } from 'vitest';
 
 import { addressHolder, allocationOf } from '../addresses/addresses.js';
-import { allocate, needOf, type AllocationRequest } from '../addresses/allocate.js';
+import { allocate, needOf, type AllocationRequest } from '../addresses/allocate/allocate.js';
 import type { RecordValue } from '../records/view.js';
 import { address } from '../testing/allocations.js';
-import { TestView } from '../testing/test-view.js';
 import { config, failureOf, NOW_MS, nodeRecord, poolRecord, request } from '../testing/records.js';
+import { TestView } from '../testing/test-view.js';
 import { leaseAddresses } from './leases.js';
 import { prospectsOf, recallLeases, usedInReach, type Refused } from './recall.js';
 import { continueReturn } from './returns.js';

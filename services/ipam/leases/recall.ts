@@ -2,7 +2,7 @@ import type { FailureCode } from '@podwire/shared/failure/codes';
 import { prefixContains } from '@podwire/shared/net/prefix';
 
 import { allocationOf } from '../addresses/addresses.js';
-import { takeFirst } from '../addresses/block-choice.js';
+import { takeFirst } from '../addresses/allocate/block-choice.js';
 import type { Need } from '../blocks/demand.js';
 import { blocksOf } from '../blocks/holding.js';
 import { beginSearch, blockOffers } from '../blocks/search.js';

@@ -1,14 +1,14 @@
 import { formatAddress } from '@podwire/shared/net/address';
 import { describe, expect, test } from 'vitest';
 
-import { allocate } from '../addresses/allocate.js';
-import type { AddressReleaseResult } from '../addresses/release.js';
 import { getAddress } from '../addresses/addresses.js';
+import { allocate } from '../addresses/allocate/allocate.js';
+import type { AddressReleaseResult } from '../addresses/release.js';
 import { inconsistencies } from '../engine/testing/consistency.js';
 import { continueNodeRelease } from '../nodes/deletion.js';
 import { releaseOutOfBand } from '../testing/allocations.js';
-import { TestView } from '../testing/test-view.js';
 import { attachment, config, NOW_MS, nodeRecord, poolRecord, request } from '../testing/records.js';
+import { TestView } from '../testing/test-view.js';
 import { bindAddresses } from './bindings.js';
 import { leaseAddresses, leasesOf, type Lease } from './leases.js';
 import { continueReturn, type AddressReturn } from './returns.js';

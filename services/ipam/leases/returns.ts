@@ -2,7 +2,7 @@ import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { handleId } from '@podwire/shared/attachment/names';
 
 import { addressHolder, allocationOf, netnsOf } from '../addresses/addresses.js';
-import { attributesFor } from '../addresses/allocate.js';
+import { attributesFor } from '../addresses/allocate/allocate.js';
 import {
   outdatedEndpoints,
   releaseEvaluated,

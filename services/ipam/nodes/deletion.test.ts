@@ -1,13 +1,12 @@
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { describe, expect, test } from 'vitest';
 
-import { allocate } from '../addresses/allocate.js';
+import { allocate } from '../addresses/allocate/allocate.js';
 import { continueAddressRelease, continueHandleRelease, release } from '../addresses/release.js';
 import type { ReleaseStep } from '../blocks/release-changes.js';
 import { getEndpoint } from '../endpoints/endpoints.js';
 import { continuePoolRelease } from '../pools/deletion.js';
 import { endpointKey, makeEndpoint } from '../records/endpoint.js';
-import { TestView } from '../testing/test-view.js';
 import { versionOf } from '../records/versions.js';
 import type { Decision, RecordValue } from '../records/view.js';
 import { calico, countedHandles, withAllocations, handleRecord, storedHandles } from '../testing/allocations.js';
@@ -26,6 +25,7 @@ import {
   prefix,
   request,
 } from '../testing/records.js';
+import { TestView } from '../testing/test-view.js';
 import { beginNodeDeletion, continueNodeDeletion, continueNodeRelease, type NodeDeletionStep } from './deletion.js';
 import { assignTunnel } from './tunnels.js';
 

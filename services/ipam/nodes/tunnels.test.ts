@@ -1,14 +1,14 @@
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { describe, expect, test } from 'vitest';
 
-import { allocate } from '../addresses/allocate.js';
+import { allocate } from '../addresses/allocate/allocate.js';
 import { inconsistencies } from '../engine/testing/consistency.js';
 import { attributesAt } from '../records/block.js';
 import type { TunnelKind } from '../records/node.js';
 import type { Pool } from '../records/pool.js';
-import { TestView } from '../testing/test-view.js';
 import type { RecordValue } from '../records/view.js';
 import { config, failureOf, nodeRecord, NOW_MS, poolRecord, prefix, request } from '../testing/records.js';
+import { TestView } from '../testing/test-view.js';
 import { assignTunnel, releaseTunnel, tunnelHandleId } from './tunnels.js';
 
 const VXLAN: TunnelKind = 'vxlanTunnelAddress';

@@ -2,8 +2,8 @@ import { Failure } from '@podwire/shared/failure/failure';
 import type { Family } from '@podwire/shared/net/address';
 import { addressAt, hostPrefix, type Prefix } from '@podwire/shared/net/prefix';
 
-import { chooseBlocks, blockChoices } from '../addresses/block-choice.js';
-import { refusalOf } from '../addresses/refusal.js';
+import { chooseBlocks, blockChoices } from '../addresses/allocate/block-choice.js';
+import { refusalOf } from '../addresses/allocate/refusal.js';
 import { authorizeNode, nodeNotFound, type Demand, type Need } from '../blocks/demand.js';
 import { addressOf, blocksOf, handleChanges, requireHandleReadable } from '../blocks/holding.js';
 import { releaseHeld } from '../blocks/release-changes.js';

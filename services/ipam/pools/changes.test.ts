@@ -2,11 +2,11 @@ import { formatPrefix, prefixContains, prefixesOverlap, prefixOf, prefixSize } f
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
-import { allocate } from '../addresses/allocate.js';
+import { allocate } from '../addresses/allocate/allocate.js';
 import { poolVersion, type Pool } from '../records/pool.js';
-import { TestView } from '../testing/test-view.js';
 import type { RecordValue } from '../records/view.js';
 import { block, claimedBlock, failureOf, NOW_MS, pool, poolRecord, prefix, request } from '../testing/records.js';
+import { TestView } from '../testing/test-view.js';
 import { createPool, MAX_PARTS, splitPool, updatePool, type PoolChange, type PoolSplitRequest } from './changes.js';
 import { checkPool, type PoolRequest } from './rules.js';
 

@@ -1,11 +1,10 @@
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { describe, expect, test } from 'vitest';
 
-import { allocate } from '../addresses/allocate.js';
+import { allocate } from '../addresses/allocate/allocate.js';
 import { release } from '../addresses/release.js';
 import { listBlocks } from '../blocks/blocks.js';
 import { unavailableReason, poolVersion } from '../records/pool.js';
-import { TestView } from '../testing/test-view.js';
 import {
   affinity,
   attachment,
@@ -20,6 +19,7 @@ import {
   prefix,
   request,
 } from '../testing/records.js';
+import { TestView } from '../testing/test-view.js';
 import { getPool, listPools } from './pools.js';
 
 test('a pool is out of use for one reason at a time', () => {

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 
-import { allocate } from '../addresses/allocate.js';
+import { allocate } from '../addresses/allocate/allocate.js';
 import { continueHandleRelease, release } from '../addresses/release.js';
 import { releaseClaim } from '../affinities/affinities.js';
 import type { RevisionChanges, Store } from '../engine/store.js';
@@ -9,7 +9,6 @@ import { MemoryStore } from '../engine/testing/memory-store.js';
 import { forever, keys, settleEvents, startReplica } from '../engine/testing/stores.js';
 import { checkPool } from '../pools/rules.js';
 import { encodeRecord, serialize } from '../records/json/registry.js';
-import { TestView } from '../testing/test-view.js';
 import type { RecordValue, View } from '../records/view.js';
 import { startIpam } from '../testing/ipam.js';
 import {
@@ -25,6 +24,7 @@ import {
   prefix,
   request,
 } from '../testing/records.js';
+import { TestView } from '../testing/test-view.js';
 
 /**
  * A replica that has read some records again after a lost comparison, but received nothing from its watch: it knows one of two records

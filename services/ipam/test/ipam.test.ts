@@ -3,7 +3,7 @@ import { formatAddress } from '@podwire/shared/net/address';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
-import type { Allocation } from '../addresses/allocate.js';
+import type { Allocation } from '../addresses/allocate/allocate.js';
 import { inconsistencies, readAll } from '../engine/testing/consistency.js';
 import { MemoryStore, type MemoryStoreOptions } from '../engine/testing/memory-store.js';
 import { forever, keys, settleEvents } from '../engine/testing/stores.js';

@@ -1,6 +1,6 @@
 import { formatPrefix, parsePrefix } from '@podwire/shared/net/prefix';
 
-import { allocate, type AllocationRequest } from '../addresses/allocate.js';
+import { allocate, type AllocationRequest } from '../addresses/allocate/allocate.js';
 import { auditSteps, distinctFindings } from '../audit/audit.js';
 import { AuditContext } from '../audit/context.js';
 import type { Finding, FindingKind } from '../audit/finding.js';
@@ -8,9 +8,9 @@ import { repair, type RepairInput, type RepairResult } from '../audit/repair.js'
 import type { AllocationAttributes } from '../records/attributes.js';
 import type { Block } from '../records/block.js';
 import type { Node, TunnelKind } from '../records/node.js';
-import { TestView } from './test-view.js';
 import type { RecordValue } from '../records/view.js';
 import { NOW_MS, poolRecord, prefix, request } from './records.js';
+import { TestView } from './test-view.js';
 
 /** A damage of a healthy view, with the expected findings. */
 export interface Damage {

@@ -1,6 +1,6 @@
 import { addressAt, formatPrefix } from '@podwire/shared/net/prefix';
 
-import { attributesFor, type AllocationRequest } from '../addresses/allocate.js';
+import { attributesFor, type AllocationRequest } from '../addresses/allocate/allocate.js';
 import { forever } from '../engine/testing/stores.js';
 import type { Ipam } from '../ipam.js';
 import { checkPool } from '../pools/rules.js';

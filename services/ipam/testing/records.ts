@@ -2,7 +2,7 @@ import type { Attachment } from '@podwire/shared/attachment/attachment';
 import { Failure } from '@podwire/shared/failure/failure';
 import { parsePrefix, type Prefix } from '@podwire/shared/net/prefix';
 
-import type { AllocationRequest } from '../addresses/allocate.js';
+import type { AllocationRequest } from '../addresses/allocate/allocate.js';
 import { makePool } from '../pools/changes.js';
 import { checkPool } from '../pools/rules.js';
 import type { AllocationAttributes } from '../records/attributes.js';

@@ -5,7 +5,7 @@ import type { Writable } from 'node:stream';
 
 import { Failure } from '@podwire/shared/failure/failure';
 import { messageOf } from '@podwire/shared/failure/thrown';
-import { syncDirectory } from '@podwire/shared/runtime/sync-directory';
+import { syncDirectory } from '@podwire/shared/files/sync-directory';
 
 import { RevisionCompacted, type Page, type Store, type StoredRecord } from '../engine/store.js';
 import { ArchiveEncoder, invalidLine, MAX_LINE_BYTES, type ArchiveTrailer } from './archive.js';

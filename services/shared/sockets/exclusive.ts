@@ -4,8 +4,8 @@ import { basename, dirname } from 'node:path';
 import { Failure } from '../failure/failure.js';
 import { failureOfSignal } from '../failure/signal.js';
 import { messageOf } from '../failure/thrown.js';
+import { tryLockDirectory, type DirectoryLock, type LockRequest } from '../files/directory-lock.js';
 import type { Clock } from '../runtime/clock.js';
-import { tryLockDirectory, type DirectoryLock, type LockRequest } from '../runtime/directory-lock.js';
 import { prepareAddresses, prepareDirectories, UNIX } from './listen.js';
 
 export interface ExclusiveOptions {

@@ -4,7 +4,7 @@ import { dirname } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { Failure } from '../failure/failure.js';
-import { OWNER_ANSWER_MS, tryLockDirectory, type DirectoryLock } from '../runtime/directory-lock.js';
+import { OWNER_ANSWER_MS, tryLockDirectory, type DirectoryLock } from '../files/directory-lock.js';
 import { currentProcessId, currentUserId } from '../runtime/user.js';
 import { socketAt, type SocketFile } from './socket-owner.js';
 

@@ -3,7 +3,7 @@ import { join } from 'node:path';
 
 import type { Failure } from '../failure/failure.js';
 import { codeOf, messageOf } from '../failure/thrown.js';
-import { putDurably, putNewDurably } from '../runtime/durable-file.js';
+import { putDurably, putNewDurably } from '../files/durable-file.js';
 import type { Authority } from './authority.js';
 
 /** The authority's certificate, and further ones that are trusted too; PEM. */

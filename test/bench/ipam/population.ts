@@ -1,4 +1,4 @@
-import { attributesFor } from '@podwire/ipam/addresses/allocate';
+import { attributesFor } from '@podwire/ipam/addresses/allocate/allocate';
 import type { Store } from '@podwire/ipam/engine/store';
 import { makeBlock, type Block } from '@podwire/ipam/records/block';
 import { endpointKey, makeEndpoint, type EndpointAddress } from '@podwire/ipam/records/endpoint';

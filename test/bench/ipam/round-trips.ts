@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { Writable } from 'node:stream';
 
-import type { RequestedAllocation } from '@podwire/ipam/addresses/allocate';
+import type { RequestedAllocation } from '@podwire/ipam/addresses/allocate/allocate';
 import { Events } from '@podwire/ipam/engine/events';
 import { Mirror } from '@podwire/ipam/engine/mirror/mirror';
 import { MemoryStore, type Operation } from '@podwire/ipam/engine/testing/memory-store';

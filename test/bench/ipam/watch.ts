@@ -1,7 +1,7 @@
 import { performance } from 'node:perf_hooks';
 import process from 'node:process';
 
-import { attributesFor } from '@podwire/ipam/addresses/allocate';
+import { attributesFor } from '@podwire/ipam/addresses/allocate/allocate';
 import { EmbeddedStore } from '@podwire/ipam/engine/embedded/embedded-store';
 import type { Store } from '@podwire/ipam/engine/store';
 import { makeBlock, type Block } from '@podwire/ipam/records/block';

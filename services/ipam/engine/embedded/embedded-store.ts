@@ -5,7 +5,7 @@ import { trace } from '@opentelemetry/api';
 import { Failure } from '@podwire/shared/failure/failure';
 import { failureOfSignal } from '@podwire/shared/failure/signal';
 import { messageOf } from '@podwire/shared/failure/thrown';
-import { tryLockDirectory, type DirectoryLock } from '@podwire/shared/runtime/directory-lock';
+import { tryLockDirectory, type DirectoryLock } from '@podwire/shared/files/directory-lock';
 import { open, type Database, type RootDatabase } from 'lmdb';
 
 import { ChangeLog } from '../change-log.js';

@@ -3,7 +3,7 @@ import { comparePrefixes, formatPrefix, prefixContains, type Prefix } from '@pod
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 
-import { allocate } from '../../addresses/allocate.js';
+import { allocate } from '../../addresses/allocate/allocate.js';
 import { addStats, blockStats, EMPTY_STATS } from '../../records/block-stats.js';
 import type { Block } from '../../records/block.js';
 import type { RecordValue } from '../../records/view.js';

@@ -2,11 +2,10 @@ import { parseAddress } from '@podwire/shared/net/address';
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { describe, expect, test } from 'vitest';
 
-import { inconsistencies } from '../engine/testing/consistency.js';
-import type { Block } from '../records/block.js';
-import type { Pool } from '../records/pool.js';
-import { TestView } from '../testing/test-view.js';
-import type { RecordValue } from '../records/view.js';
+import { inconsistencies } from '../../engine/testing/consistency.js';
+import type { Block } from '../../records/block.js';
+import type { Pool } from '../../records/pool.js';
+import type { RecordValue } from '../../records/view.js';
 import {
   attachment,
   block,
@@ -19,10 +18,11 @@ import {
   poolRecord,
   prefix,
   request,
-} from '../testing/records.js';
+} from '../../testing/records.js';
+import { TestView } from '../../testing/test-view.js';
+import { release } from '../release.js';
 import { allocate, type Allocation, type AllocationRequest } from './allocate.js';
 import { chooseBlocks, type BlockChoice } from './block-choice.js';
-import { release } from './release.js';
 
 const wanting = (texts: readonly string[], id = 'c1', rest: Partial<AllocationRequest> = {}): AllocationRequest => {
   const addresses = texts.map((text) => parseAddress(text)!);

@@ -1,9 +1,8 @@
 import { describe, expect, test } from 'vitest';
 
-import type { Block } from '../records/block.js';
-import { TestView } from '../testing/test-view.js';
-import type { RecordValue } from '../records/view.js';
-import { assign, assignment } from '../testing/allocations.js';
+import type { Block } from '../../records/block.js';
+import type { RecordValue } from '../../records/view.js';
+import { assign, assignment } from '../../testing/allocations.js';
 import {
   affinity,
   block,
@@ -16,9 +15,10 @@ import {
   poolRecord,
   prefix,
   request,
-} from '../testing/records.js';
+} from '../../testing/records.js';
+import { TestView } from '../../testing/test-view.js';
+import { assignAddresses } from '../assign.js';
 import { allocate, type AllocationRequest } from './allocate.js';
-import { assignAddresses } from './assign.js';
 import { explainAllocation } from './preview.js';
 
 const STRICT = config({ strictAffinity: true });

@@ -2,14 +2,14 @@ import { prefixContains, type Prefix } from '@podwire/shared/net/prefix';
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 
-import type { Demand } from '../blocks/demand.js';
-import { beginSearch, collectBlock } from '../blocks/search.js';
-import { servingPools } from '../pools/selection.js';
-import { countUnused } from '../records/block-stats.js';
-import type { Block, BlockOwner } from '../records/block.js';
-import { TestView } from '../testing/test-view.js';
-import type { RecordValue } from '../records/view.js';
-import { block, config, host, NOW_MS, poolRecord, prefix } from '../testing/records.js';
+import type { Demand } from '../../blocks/demand.js';
+import { beginSearch, collectBlock } from '../../blocks/search.js';
+import { servingPools } from '../../pools/selection.js';
+import { countUnused } from '../../records/block-stats.js';
+import type { Block, BlockOwner } from '../../records/block.js';
+import type { RecordValue } from '../../records/view.js';
+import { block, config, host, NOW_MS, poolRecord, prefix } from '../../testing/records.js';
+import { TestView } from '../../testing/test-view.js';
 import { explainDemand, verdictOf, type BlockVerdict } from './refusal.js';
 
 const CIDRS = ['10.0.0.0/30', '10.0.0.4/30', '10.0.0.8/30', '10.0.0.12/30', '10.0.0.16/30', '10.0.0.32/30'];

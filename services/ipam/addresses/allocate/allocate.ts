@@ -4,8 +4,8 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress, type Address, type Family } from '@podwire/shared/net/address';
 import type { Prefix } from '@podwire/shared/net/prefix';
 
-import { authorizeNode, type Demand, type AuthorizedNode, type Need } from '../blocks/demand.js';
-import { endpointAt, rewriteEndpoint, takeOverKey } from '../blocks/endpoint-key.js';
+import { authorizeNode, type Demand, type AuthorizedNode, type Need } from '../../blocks/demand.js';
+import { endpointAt, rewriteEndpoint, takeOverKey } from '../../blocks/endpoint-key.js';
 import {
   describeEndpoint,
   endpointAddress,
@@ -15,16 +15,21 @@ import {
   requireHandleReadable,
   sameAttachment,
   touchBlocks,
-} from '../blocks/holding.js';
-import { beginSearch, type OfferOrigin } from '../blocks/search.js';
-import { labelsWithName, authorizeRequests, type PolicyInput } from '../policies/evaluation.js';
-import { checkRequestedPools, servingPools } from '../pools/selection.js';
-import { calicoTime, type AllocationAttributes, type NetnsIdentity, type PodIdentity } from '../records/attributes.js';
-import { takeOrdinals, type Block, type HeldAddress } from '../records/block.js';
-import { endpointKey, makeEndpoint, sameNetns, type Endpoint, type EndpointAddress } from '../records/endpoint.js';
-import type { UnknownNodes } from '../records/node.js';
-import type { PodRequests, PoolChoice } from '../records/request-policy.js';
-import type { Change, Decision, View } from '../records/view.js';
+} from '../../blocks/holding.js';
+import { beginSearch, type OfferOrigin } from '../../blocks/search.js';
+import { labelsWithName, authorizeRequests, type PolicyInput } from '../../policies/evaluation.js';
+import { checkRequestedPools, servingPools } from '../../pools/selection.js';
+import {
+  calicoTime,
+  type AllocationAttributes,
+  type NetnsIdentity,
+  type PodIdentity,
+} from '../../records/attributes.js';
+import { takeOrdinals, type Block, type HeldAddress } from '../../records/block.js';
+import { endpointKey, makeEndpoint, sameNetns, type Endpoint, type EndpointAddress } from '../../records/endpoint.js';
+import type { UnknownNodes } from '../../records/node.js';
+import type { PodRequests, PoolChoice } from '../../records/request-policy.js';
+import type { Change, Decision, View } from '../../records/view.js';
 import {
   chooseBlocks,
   chooseRequestedAddress,

@@ -4,8 +4,8 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { formatPrefix, prefixesOverlap } from '@podwire/shared/net/prefix';
 import { z } from 'zod';
 
-import type { Config } from './config.js';
-import { checkPool, type PoolSpec } from './pools/rules.js';
+import type { Config } from '../config.js';
+import { checkPool, type PoolSpec } from '../pools/rules.js';
 
 const ENCAPSULATIONS = {
   none: {},

@@ -3,9 +3,8 @@ import { formatAddress } from '@podwire/shared/net/address';
 import { formatPrefix } from '@podwire/shared/net/prefix';
 import { describe, expect, test } from 'vitest';
 
-import type { Block } from '../records/block.js';
-import type { Pool } from '../records/pool.js';
-import { TestView } from '../testing/test-view.js';
+import type { Block } from '../../records/block.js';
+import type { Pool } from '../../records/pool.js';
 import {
   affinity,
   attachment,
@@ -18,9 +17,10 @@ import {
   prefix,
   request,
   takeAddress,
-} from '../testing/records.js';
+} from '../../testing/records.js';
+import { TestView } from '../../testing/test-view.js';
+import { release } from '../release.js';
 import { allocate, type Allocation, type AllocationRequest } from './allocate.js';
-import { release } from './release.js';
 
 const START = BigInt(NOW_MS) * 1_000_000n;
 

@@ -3,19 +3,19 @@ import { retry } from '@podwire/shared/reconcile/retry';
 import type { BackoffBounds } from '@podwire/shared/reconcile/schedule';
 import type { Clock } from '@podwire/shared/runtime/clock';
 
-import type { Config } from './config.js';
-import { EmbeddedStore } from './engine/embedded/embedded-store.js';
-import type { ClusterEvent } from './engine/etcd/cluster.js';
-import { EtcdStore, type EtcdStoreOptions } from './engine/etcd/etcd-store.js';
-import type { Events } from './engine/events.js';
-import type { Store } from './engine/store.js';
-import { makePool } from './pools/changes.js';
-import type { PoolSpec } from './pools/rules.js';
-import { wholeSeconds } from './records/block.js';
-import type { JsonObject } from './records/json/json.js';
-import type { RecordKeys } from './records/json/keys.js';
-import { encodeRecord, serialize } from './records/json/registry.js';
-import type { Pool } from './records/pool.js';
+import type { Config } from '../config.js';
+import { EmbeddedStore } from '../engine/embedded/embedded-store.js';
+import type { ClusterEvent } from '../engine/etcd/cluster.js';
+import { EtcdStore, type EtcdStoreOptions } from '../engine/etcd/etcd-store.js';
+import type { Events } from '../engine/events.js';
+import type { Store } from '../engine/store.js';
+import { makePool } from '../pools/changes.js';
+import type { PoolSpec } from '../pools/rules.js';
+import { wholeSeconds } from '../records/block.js';
+import type { JsonObject } from '../records/json/json.js';
+import type { RecordKeys } from '../records/json/keys.js';
+import { encodeRecord, serialize } from '../records/json/registry.js';
+import type { Pool } from '../records/pool.js';
 
 interface OpenStoreDeps {
   readonly pid: number;

@@ -5,13 +5,13 @@ import { Writable } from 'node:stream';
 import { createLogger } from '@podwire/shared/runtime/log';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 
-import { readConfig } from './config.js';
-import { Events } from './engine/events.js';
-import { untilAnswered } from './engine/testing/etcd-faults.js';
-import { EtcdServer } from './engine/testing/etcd-server.js';
-import type { RunningService } from './service.js';
-import { openStore } from './startup.js';
-import { Caller, Place } from './testing/service.js';
+import { readConfig } from '../config.js';
+import { Events } from '../engine/events.js';
+import { untilAnswered } from '../engine/testing/etcd-faults.js';
+import { EtcdServer } from '../engine/testing/etcd-server.js';
+import type { RunningService } from '../service.js';
+import { Caller, Place } from '../testing/service.js';
+import { openStore } from './datastore.js';
 
 const never = new AbortController().signal;
 const cleanups: (() => unknown)[] = [];

@@ -6,13 +6,13 @@ import { addressAt, formatPrefix, hostPrefix } from '@podwire/shared/net/prefix'
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 
-import type { PodIdentity } from '../records/attributes.js';
-import { attributesAt, validateBlock } from '../records/block.js';
-import { endpointKey } from '../records/endpoint.js';
-import { TestView } from '../testing/test-view.js';
-import { NOW_MS, poolRecord, request as requestOf } from '../testing/records.js';
+import type { PodIdentity } from '../../records/attributes.js';
+import { attributesAt, validateBlock } from '../../records/block.js';
+import { endpointKey } from '../../records/endpoint.js';
+import { NOW_MS, poolRecord, request as requestOf } from '../../testing/records.js';
+import { TestView } from '../../testing/test-view.js';
+import { release } from '../release.js';
 import { allocate, type AllocationRequest } from './allocate.js';
-import { release } from './release.js';
 
 /**
  * Random operations, and beside them an oracle that records only the holders: a map from address to attachment, a queue

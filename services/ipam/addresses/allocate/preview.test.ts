@@ -1,8 +1,8 @@
 import { expect, test } from 'vitest';
 
-import { leaseAttributes } from '../records/lease.js';
-import type { Block } from '../records/block.js';
-import type { RecordValue } from '../records/view.js';
+import type { Block } from '../../records/block.js';
+import { leaseAttributes } from '../../records/lease.js';
+import type { RecordValue } from '../../records/view.js';
 import {
   block,
   claimedBlock,
@@ -13,8 +13,8 @@ import {
   poolRecord,
   prefix,
   request,
-} from '../testing/records.js';
-import { TestView } from '../testing/test-view.js';
+} from '../../testing/records.js';
+import { TestView } from '../../testing/test-view.js';
 import type { AllocationRequest } from './allocate.js';
 import { explainAllocation, type ExplainedAllocation } from './preview.js';
 

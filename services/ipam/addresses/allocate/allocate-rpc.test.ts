@@ -12,7 +12,7 @@ import { LeaseServiceService } from '@podwire/proto/podwire/ipam/v1/lease';
 import { AddressUse, AssignmentMode } from '@podwire/proto/podwire/ipam/v1/pool';
 import { describe, expect, test } from 'vitest';
 
-import { attachment, clientLimits, failureOf, Served, servedForEachTest } from '../testing/service.js';
+import { attachment, clientLimits, failureOf, Served, servedForEachTest } from '../../testing/service.js';
 
 /** Allocation over gRPC, on a service with one pool 10.65.0.0/24. */
 

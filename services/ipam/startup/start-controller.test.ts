@@ -1,10 +1,10 @@
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 
-import { KubernetesApi } from './kubernetes/api.js';
-import { STARTUP_TAINT } from './node-controller/readiness.js';
-import type { RunningService } from './service.js';
-import { FakeApiServer, nodeObject, nodePod, NODES, OWN_PODS, podObject, podsOf } from './testing/api-server.js';
-import { Caller, failureOf, Place } from './testing/service.js';
+import { KubernetesApi } from '../kubernetes/api.js';
+import { STARTUP_TAINT } from '../node-controller/readiness.js';
+import type { RunningService } from '../service.js';
+import { FakeApiServer, nodeObject, nodePod, NODES, OWN_PODS, podObject, podsOf } from '../testing/api-server.js';
+import { Caller, failureOf, Place } from '../testing/service.js';
 
 /** podwire-ipam with its node controller, in front of an API server. */
 

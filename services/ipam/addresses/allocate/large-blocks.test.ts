@@ -1,18 +1,28 @@
 import { addressAt, formatPrefix } from '@podwire/shared/net/prefix';
 import { describe, expect, test } from 'vitest';
 
-import { absent, encodeTransaction } from '../engine/etcd/request.js';
-import type { CommitResult, Transaction } from '../engine/store.js';
-import { inconsistencies, readAll } from '../engine/testing/consistency.js';
-import { MemoryStore } from '../engine/testing/memory-store.js';
-import { forever, keys } from '../engine/testing/stores.js';
-import type { AllocationAttributes } from '../records/attributes.js';
-import type { Block } from '../records/block.js';
-import { encodeRecord, serialize } from '../records/json/registry.js';
-import type { RecordValue } from '../records/view.js';
-import { assignment } from '../testing/allocations.js';
-import { startIpam } from '../testing/ipam.js';
-import { affinity, block, config, host, nodeRecord, NOW_MS, poolRecord, prefix, request } from '../testing/records.js';
+import { absent, encodeTransaction } from '../../engine/etcd/request.js';
+import type { CommitResult, Transaction } from '../../engine/store.js';
+import { inconsistencies, readAll } from '../../engine/testing/consistency.js';
+import { MemoryStore } from '../../engine/testing/memory-store.js';
+import { forever, keys } from '../../engine/testing/stores.js';
+import type { AllocationAttributes } from '../../records/attributes.js';
+import type { Block } from '../../records/block.js';
+import { encodeRecord, serialize } from '../../records/json/registry.js';
+import type { RecordValue } from '../../records/view.js';
+import { assignment } from '../../testing/allocations.js';
+import { startIpam } from '../../testing/ipam.js';
+import {
+  affinity,
+  block,
+  config,
+  host,
+  nodeRecord,
+  NOW_MS,
+  poolRecord,
+  prefix,
+  request,
+} from '../../testing/records.js';
 
 /** A block is written whole: a full one of /22 or /118 is 400 KB, and etcd takes 1.5 MiB in one request. */
 

@@ -2,16 +2,16 @@ import { Failure } from '@podwire/shared/failure/failure';
 import type { Address, Family } from '@podwire/shared/net/address';
 import { comparePrefixes, type Prefix } from '@podwire/shared/net/prefix';
 
-import type { AuthorizedNode, Demand } from '../blocks/demand.js';
-import { sumLeases, type NodeLeases } from '../blocks/leased-addresses.js';
-import { beginSearch, type OfferOrigin } from '../blocks/search.js';
-import { evaluateRequests, type RequestVerdict } from '../policies/evaluation.js';
-import { holderOf } from '../records/attributes.js';
-import { requireUnlocked } from '../records/datastore-lock.js';
-import type { EndpointAddress } from '../records/endpoint.js';
-import { isLease } from '../records/lease.js';
-import type { View } from '../records/view.js';
-import { allocationOf } from './addresses.js';
+import type { AuthorizedNode, Demand } from '../../blocks/demand.js';
+import { sumLeases, type NodeLeases } from '../../blocks/leased-addresses.js';
+import { beginSearch, type OfferOrigin } from '../../blocks/search.js';
+import { evaluateRequests, type RequestVerdict } from '../../policies/evaluation.js';
+import { holderOf } from '../../records/attributes.js';
+import { requireUnlocked } from '../../records/datastore-lock.js';
+import type { EndpointAddress } from '../../records/endpoint.js';
+import { isLease } from '../../records/lease.js';
+import type { View } from '../../records/view.js';
+import { allocationOf } from '../addresses.js';
 import { allocate, demandOf, policyInputOf, type Allocation, type AllocationInput } from './allocate.js';
 import { explainDemand, isRecallable, isUsable, type PoolExplanation } from './refusal.js';
 

@@ -1,7 +1,7 @@
 import { Failure } from '@podwire/shared/failure/failure';
 import { describe, expect, it } from 'vitest';
 
-import { retryUntilAvailable, type StartRetry } from './startup.js';
+import { retryUntilAvailable, type StartRetry } from './datastore.js';
 
 const away = new Failure('STORE_UNAVAILABLE', 'away');
 

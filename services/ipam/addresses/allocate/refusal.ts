@@ -3,8 +3,8 @@ import type { Family } from '@podwire/shared/net/address';
 import { formatPrefix, prefixContains, prefixOf, type Prefix } from '@podwire/shared/net/prefix';
 import { formatCount } from '@podwire/shared/words/format-count';
 
-import type { Demand } from '../blocks/demand.js';
-import { leasesIn, leasesText, sumLeases, type NodeLeases } from '../blocks/leased-addresses.js';
+import type { Demand } from '../../blocks/demand.js';
+import { leasesIn, leasesText, sumLeases, type NodeLeases } from '../../blocks/leased-addresses.js';
 import {
   beginSearch,
   blockCap,
@@ -14,9 +14,9 @@ import {
   isInGracePeriod,
   ownedCount,
   type Search,
-} from '../blocks/search.js';
-import { evaluatePools, servingPools, type PoolEvaluation, type Obstacle } from '../pools/selection.js';
-import { requireReadable } from '../records/absence.js';
+} from '../../blocks/search.js';
+import { evaluatePools, servingPools, type PoolEvaluation, type Obstacle } from '../../pools/selection.js';
+import { requireReadable } from '../../records/absence.js';
 import {
   addStats,
   countBlocks,
@@ -27,11 +27,11 @@ import {
   blockStats,
   type BlockStats,
   type BlockState,
-} from '../records/block-stats.js';
-import { sameOwner, usedCount, type Block, type BlockOwner } from '../records/block.js';
-import type { Pool } from '../records/pool.js';
-import type { UnreadableBlock, UnreadableRecord, View } from '../records/view.js';
-import { hasRoom, reservedFreeCount } from '../reservations/reservations.js';
+} from '../../records/block-stats.js';
+import { sameOwner, usedCount, type Block, type BlockOwner } from '../../records/block.js';
+import type { Pool } from '../../records/pool.js';
+import type { UnreadableBlock, UnreadableRecord, View } from '../../records/view.js';
+import { hasRoom, reservedFreeCount } from '../../reservations/reservations.js';
 import { takeFirst } from './block-choice.js';
 
 /** A block that was considered. */

@@ -8,14 +8,14 @@ import { CertificateSource } from '@podwire/shared/tls/certificate-source';
 import { filesOrigin, type TlsOrigin } from '@podwire/shared/tls/tls-files';
 import { serverTlsFiles } from '@podwire/shared/tls/tls-settings';
 
-import type { Config } from './config.js';
-import { enrolmentService } from './enrolment/enrolment-rpc.js';
-import type { OwnAuthority, OwnAuthorityOptions } from './enrolment/own-authority.js';
-import type { KubernetesApi } from './kubernetes/api.js';
-import { AuthorityConfigMap } from './kubernetes/authority-config-map.js';
-import { nodeOfToken } from './kubernetes/node-token.js';
-import { retryUntilAvailable, type StartRetry } from './startup.js';
-import type { UpkeepTask } from './upkeep.js';
+import type { Config } from '../config.js';
+import { enrolmentService } from '../enrolment/enrolment-rpc.js';
+import type { OwnAuthority, OwnAuthorityOptions } from '../enrolment/own-authority.js';
+import type { KubernetesApi } from '../kubernetes/api.js';
+import { AuthorityConfigMap } from '../kubernetes/authority-config-map.js';
+import { nodeOfToken } from '../kubernetes/node-token.js';
+import type { UpkeepTask } from '../upkeep.js';
+import { retryUntilAvailable, type StartRetry } from './datastore.js';
 
 /** What podwire-ipam shows to callers over the network, and what it issues to nodes. */
 export interface NetworkIdentity {
@@ -74,7 +74,7 @@ export async function openNetworkIdentity(config: IdentityConfig, deps: NetworkI
 
 async function openAuthority(options: OwnAuthorityOptions, { retry, log }: NetworkIdentityDeps): Promise<OwnAuthority> {
   // Loaded only where it is needed: the library for certificates takes 18 MiB.
-  const { OwnAuthority } = await import('./enrolment/own-authority.js');
+  const { OwnAuthority } = await import('../enrolment/own-authority.js');
   let reported = '';
   const report = ({ message }: Failure): void => {
     if (message !== reported) log.warn(`certificate authority: not ready: ${message}; trying again`);

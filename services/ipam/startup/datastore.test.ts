@@ -1,9 +1,9 @@
 import { describe, expect, test } from 'vitest';
 
-import { MemoryStore } from './engine/testing/memory-store.js';
-import { forever, keys, startReplica } from './engine/testing/stores.js';
-import { initializeDatastore } from './startup.js';
-import { NOW_MS, pool } from './testing/records.js';
+import { MemoryStore } from '../engine/testing/memory-store.js';
+import { forever, keys, startReplica } from '../engine/testing/stores.js';
+import { NOW_MS, pool } from '../testing/records.js';
+import { initializeDatastore } from './datastore.js';
 
 const defaultPools = [pool('default', '10.0.0.0/16')];
 const newUid = () => '0f8fad5b-d9cb-469f-a165-70867728950e';

@@ -11,8 +11,8 @@ import { readChecked, Checks } from '@podwire/shared/requests/checks';
 import type { Handler } from '@podwire/shared/rpc/unary';
 import { withAttachment } from '@podwire/shared/runtime/log';
 
-import type { OfferOrigin } from '../blocks/search.js';
-import { endpointMessage } from '../endpoints/endpoints-rpc.js';
+import type { OfferOrigin } from '../../blocks/search.js';
+import { endpointMessage } from '../../endpoints/endpoints-rpc.js';
 import {
   ATTACHMENT_FIELDS,
   checkOnePerFamily,
@@ -21,7 +21,7 @@ import {
   readAttachment,
   readFamilies,
   readNetns,
-} from '../messages/parts.js';
+} from '../../messages/parts.js';
 import {
   readBlockCap,
   readNamespaceLabels,
@@ -29,13 +29,13 @@ import {
   readPoolChoices,
   readPools,
   readRequests,
-} from '../messages/request-parts.js';
-import { verdictMessage } from '../policies/policies-rpc.js';
-import { endpointNameFaults } from '../records/endpoint.js';
-import { subdomainFault } from '../records/names.js';
-import type { Addresses, Assignments } from './addresses-operations.js';
+} from '../../messages/request-parts.js';
+import { verdictMessage } from '../../policies/policies-rpc.js';
+import { endpointNameFaults } from '../../records/endpoint.js';
+import { subdomainFault } from '../../records/names.js';
+import type { Addresses, Assignments } from '../addresses-operations.js';
+import { explainedPool, nodeLeasesMessage } from '../assign-rpc.js';
 import type { RequestedAllocation } from './allocate.js';
-import { explainedPool, nodeLeasesMessage } from './assign-rpc.js';
 import type { ExplainedAllocation, ExplainedFamily } from './preview.js';
 
 export function allocateHandler(addresses: Addresses): Handler<AllocateRequest, AllocateResponse> {

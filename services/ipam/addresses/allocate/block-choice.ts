@@ -2,8 +2,8 @@ import { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress, type Address } from '@podwire/shared/net/address';
 import { formatPrefix, hostPrefix, ordinalOf, prefixContains, prefixOf } from '@podwire/shared/net/prefix';
 
-import type { Demand } from '../blocks/demand.js';
-import { overlappingBlock, overlappingRange } from '../blocks/lookup.js';
+import type { Demand } from '../../blocks/demand.js';
+import { overlappingBlock, overlappingRange } from '../../blocks/lookup.js';
 import {
   beginSearch,
   blockOffers,
@@ -14,22 +14,22 @@ import {
   takeoverOffer,
   type Offer,
   type Search,
-} from '../blocks/search.js';
-import { wrongUseReason } from '../pools/selection.js';
-import { corruptFailure, requireReadable } from '../records/absence.js';
-import type { AllocationAttributes } from '../records/attributes.js';
+} from '../../blocks/search.js';
+import { wrongUseReason } from '../../pools/selection.js';
+import { corruptFailure, requireReadable } from '../../records/absence.js';
+import type { AllocationAttributes } from '../../records/attributes.js';
 import {
   BLOCK_BYTES_PER_REQUEST,
   BLOCK_BYTES_PER_STEP,
   blockBytes,
   bytesOf,
   fitOneRequest,
-} from '../records/block-stats.js';
-import { attributesAt, sameOwner, usedCount, type Block, type Ordinal } from '../records/block.js';
-import { isLease } from '../records/lease.js';
-import { unavailableReason, type Pool } from '../records/pool.js';
-import type { Change, View } from '../records/view.js';
-import { firstFreeOrdinal, freeOrdinals } from '../reservations/reservations.js';
+} from '../../records/block-stats.js';
+import { attributesAt, sameOwner, usedCount, type Block, type Ordinal } from '../../records/block.js';
+import { isLease } from '../../records/lease.js';
+import { unavailableReason, type Pool } from '../../records/pool.js';
+import type { Change, View } from '../../records/view.js';
+import { firstFreeOrdinal, freeOrdinals } from '../../reservations/reservations.js';
 
 /**
  * Chooses the blocks and addresses of one transaction. Each allocation writes its whole block, and etcd accepts 1.5 MiB
