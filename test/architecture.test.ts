@@ -1,5 +1,5 @@
-import { existsSync } from 'node:fs';
-import { basename, dirname, join } from 'node:path';
+import { existsSync, readdirSync } from 'node:fs';
+import { basename, dirname, join, relative } from 'node:path';
 import { pathToFileURL } from 'node:url';
 
 import { ESLint } from 'eslint';
@@ -208,6 +208,22 @@ function inCycles(graph: Graph): string[] {
       return reaches(next, to, seen);
     });
   return [...graph.keys()].filter((file) => reaches(file, file));
+}
+
+test('every built file has its source: a moved one would hide imports of its former path', () => {
+  const workspaces = FILES.filter((file) => basename(file) === 'package.json').map(dirname);
+  const stale = workspaces.flatMap((workspace) =>
+    builtFiles(join(workspace, 'dist')).filter(
+      (built) => !existsSync(join(ROOT, workspace, relative(`${workspace}/dist`, built).replace(/\.js$/, '.ts'))),
+    ),
+  );
+  expect(stale, 'delete the dist folders and build again').toEqual([]);
+});
+
+function builtFiles(dist: string): string[] {
+  if (!existsSync(join(ROOT, dist))) return [];
+  const files = readdirSync(join(ROOT, dist), { recursive: true, encoding: 'utf8' });
+  return files.filter((file) => file.endsWith('.js')).map((file) => join(dist, file));
 }
 
 describe('cycles', () => {

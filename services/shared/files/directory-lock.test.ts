@@ -36,14 +36,17 @@ test('the second process learns the holder of the lock, and gets it after the re
 
 /** Another process that holds the lock. */
 async function lockedElsewhere(owner: string): Promise<ChildProcess> {
-  const module = join(import.meta.dirname, '../dist/runtime/directory-lock.js');
+  const module = join(import.meta.dirname, '../dist/files/directory-lock.js');
   const program = `
     const { tryLockDirectory } = await import(process.argv[1]);
     await tryLockDirectory({ directory: process.argv[2], name: 'lock', owner: process.argv[3] });
     console.log('locked');
     setInterval(() => undefined, 1000);`;
-  const child = spawn(process.execPath, ['--input-type=module', '-e', program, module, directory, owner]);
-  await once(child.stdout, 'data');
+  const child = spawn(process.execPath, ['--input-type=module', '-e', program, module, directory, owner], {
+    stdio: ['ignore', 'pipe', 'inherit'],
+  });
+  const exited = once(child, 'exit').then(() => Promise.reject(new Error('the other process ended without the lock')));
+  await Promise.race([once(child.stdout, 'data'), exited]);
   return child;
 }
 
