@@ -20,6 +20,7 @@ import {
   setNodeForwarding,
   snapshot,
 } from '../testing/kernels.js';
+import { listRuleset } from '../testing/contracts/nft-contract.js';
 import { prefix } from '../testing/nft.js';
 import { podMessage, ServiceFixture, startOn } from '../testing/service.js';
 
@@ -62,8 +63,7 @@ const remove = (agreed: boolean) => {
   return runRemoval(() => bench.config(), agreed, deps);
 };
 
-const state = () =>
-  `${snapshot()}\n${run('ip', 'rule')}\n${run('nft', 'list', 'ruleset').replace(/ expires \w+/g, '')}`;
+const state = () => `${snapshot()}\n${run('ip', 'rule')}\n${listRuleset()}`;
 
 /** Two pods of a service that has ended, and the routes, tunnels and tables of a cluster. */
 async function usedNode(): Promise<void> {

@@ -126,6 +126,12 @@ export function nftContract(open: () => Nft): void {
   });
 }
 
+/** The ruleset with handles, without what a packet that arrives changes: elements of sets with a timeout, and counters. */
+export const listRuleset = () =>
+  run('nft', '-a', 'list', 'ruleset')
+    .replace(/(timeout \w+\n)\s*elements = \{[^}]*\}\n/g, '$1')
+    .replace(/packets \d+ bytes \d+/g, 'packets bytes');
+
 /** Runs a program in a pod. */
 export const inside = (namespace: string, ...command: readonly string[]) =>
   run('ip', 'netns', 'exec', namespace, ...command);
