@@ -135,27 +135,29 @@ function answerTo(name, command, mayFail = false) {
   return datagrams(trace(command, mayFail), 'recvmsg').find(isWanted);
 }
 
-function save(name, command, hex) {
-  const file = join(FOLDER, `${name}.hex`);
+/** As `captures/link/request-add-veth.hex`. */
+function save(kind, name, command, hex) {
+  const [object, ...rest] = name.split('-');
+  const file = join(FOLDER, object, `${[kind, ...rest].join('-')}.hex`);
+  mkdirSync(dirname(file), { recursive: true });
   const old = existsSync(file) ? readFileSync(file, 'utf8').split('\n') : [];
   const expected = old.filter((line) => line.startsWith('# expect '));
   const lines = hex.match(/.{1,64}/g);
   writeFileSync(file, [`# ${command}`, ...expected, ...lines, ''].join('\n'));
 }
 
-mkdirSync(FOLDER, { recursive: true });
 execFileSync('ip', ['netns', 'add', 'pod']);
 for (const [name, command] of Object.entries(REQUESTS))
-  save(`request-${name}`, command, datagrams(trace(command), 'sendmsg').at(-1));
-for (const [name, command] of Object.entries(REPLIES)) save(`reply-${name}`, command, answerTo(name, command));
+  save('request', name, command, datagrams(trace(command), 'sendmsg').at(-1));
+for (const [name, command] of Object.entries(REPLIES)) save('reply', name, command, answerTo(name, command));
 for (const [name, command] of Object.entries(LATER_REQUESTS)) {
   const traced = trace(command, REFUSED.includes(name));
-  save(`request-${name}`, command, datagrams(traced, 'sendmsg').at(-1));
+  save('request', name, command, datagrams(traced, 'sendmsg').at(-1));
 }
-for (const [name, command] of Object.entries(LATER_REPLIES)) save(`reply-${name}`, command, answerTo(name, command));
-for (const [name, command] of Object.entries(REFUSALS)) save(`reply-${name}`, command, answerTo(name, command, true));
+for (const [name, command] of Object.entries(LATER_REPLIES)) save('reply', name, command, answerTo(name, command));
+for (const [name, command] of Object.entries(REFUSALS)) save('reply', name, command, answerTo(name, command, true));
 for (const command of FLOWS.split('\n')) execFileSync(command.split(' ')[0], command.split(' ').slice(1));
-for (const [name, command] of Object.entries(FLOW_LISTS)) save(`reply-${name}`, command, answerTo(name, command));
+for (const [name, command] of Object.entries(FLOW_LISTS)) save('reply', name, command, answerTo(name, command));
 for (const [name, command] of Object.entries(LAST))
-  save(`request-${name}`, command, datagrams(trace(command), 'sendmsg').at(-1));
+  save('request', name, command, datagrams(trace(command), 'sendmsg').at(-1));
 process.stdout.write(`captures are in ${FOLDER}\n`);

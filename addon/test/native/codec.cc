@@ -28,7 +28,7 @@ using Bytes = std::vector<uint8_t>;
 constexpr unsigned kSeed = 20;
 constexpr int kDamagesPerCapture = 500;
 
-/** A file of captures/: the datagram, and the expected values of its messages. */
+/** A file of captures/, by its path there: the datagram, and the expected values of its messages. */
 struct Capture {
   std::string name;
   Bytes bytes;
@@ -36,7 +36,7 @@ struct Capture {
 };
 
 Capture load(const std::filesystem::path& path) {
-  Capture capture{path.stem().string(), {}, {}};
+  Capture capture{(path.parent_path().filename() / path.stem()).string(), {}, {}};
   std::ifstream file(path);
   const std::string marker = "# expect ";
   for (std::string line; std::getline(file, line);) {
@@ -98,7 +98,7 @@ void check_message(const Capture& capture, const Message& message, const Bytes& 
   check(decoded.has_value(), where + ": cannot be read");
   if (!decoded) return;
   std::memset(sent.data() + offsetof(nlmsghdr, nlmsg_pid), 0, sizeof(uint32_t));
-  const bool request = capture.name.rfind("request-", 0) == 0;
+  const bool request = capture.name.find("/request-") != std::string::npos;
   if (is_kept_whole(message)) {
     const size_t header = header_size(message.type);
     check(request ? decoded->encoded == sent : parts(decoded->encoded, header) == parts(sent, header),
@@ -170,7 +170,9 @@ int main(int argc, char** argv) {
   }
   std::mt19937 random(kSeed);
   std::vector<std::filesystem::path> files;
-  for (const auto& entry : std::filesystem::directory_iterator(argv[1])) files.push_back(entry.path());
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(argv[1])) {
+    if (entry.is_regular_file()) files.push_back(entry.path());
+  }
   std::sort(files.begin(), files.end());
   for (const auto& file : files) {
     const auto capture = load(file);

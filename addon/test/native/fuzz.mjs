@@ -23,10 +23,11 @@ function fail(message) {
 /** The captures' datagrams, as files of their own, for libFuzzer to begin with. Not kept: it grows from them each time. */
 function writeCorpus(folder) {
   mkdirSync(folder, { recursive: true });
-  for (const name of readdirSync(join(NATIVE, 'captures'))) {
+  const captures = readdirSync(join(NATIVE, 'captures'), { recursive: true });
+  for (const name of captures.filter((file) => file.endsWith('.hex'))) {
     const lines = readFileSync(join(NATIVE, 'captures', name), 'utf8').split('\n');
     const hex = lines.filter((line) => !line.startsWith('#')).join('');
-    writeFileSync(join(folder, name.replace('.hex', '')), Buffer.from(hex, 'hex'));
+    writeFileSync(join(folder, name.replace('.hex', '').replace('/', '-')), Buffer.from(hex, 'hex'));
   }
 }
 

@@ -5,7 +5,7 @@
 #include <unistd.h>
 #include <utility>
 
-#include "connection.h"
+#include "http/connection.h"
 #include "text/json_scan.h"
 #include "protocol.h"
 #include "stream.h"

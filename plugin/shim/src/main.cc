@@ -6,14 +6,14 @@
 #include <utility>
 
 #include "configuration.h"
-#include "connection.h"
+#include "http/connection.h"
 #include "environment.h"
 #include "error_document.h"
 #include "text/json_scan.h"
 #include "probe/probe.h"
 #include "protocol.h"
 #include "ready_lease.h"
-#include "request.h"
+#include "http/request.h"
 #include "spool.h"
 #include "stream.h"
 #include "supervisor.h"

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "text/buffer.h"
-#include "connection.h"
+#include "http/connection.h"
 #include "environment.h"
 #include "failure.h"
 

@@ -13,8 +13,8 @@
 #include "error_document.h"
 #include "probe/health_parser.h"
 #include "text/json_scan.h"
-#include "request.h"
-#include "response.h"
+#include "http/request.h"
+#include "http/response.h"
 
 namespace podwire {
 namespace {

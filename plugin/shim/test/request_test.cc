@@ -1,4 +1,4 @@
-#include "request.h"
+#include "http/request.h"
 
 #include "check.h"
 #include "protocol.h"

@@ -2,10 +2,18 @@ import { SpanStatusCode, trace, TraceFlags, type Attributes, type Span, type Spa
 
 import { Failure } from '../failure/failure.js';
 import { messageOf } from '../failure/thrown.js';
+import { systemClock } from '../runtime/clock.js';
+import { histogram, onFirstUse } from './instruments.js';
 import { recordInterval } from './intervals.js';
-import { startOperation } from './operations.js';
 
 const tracer = trace.getTracer('podwire');
+
+const duration = onFirstUse(() => histogram('podwire.operation.duration'));
+
+const MS_PER_SECOND = 1000;
+
+/** Values of the label `operation` (metric `podwire.operation.duration`). */
+type Operation = 'kernel.open' | 'kernel.observe' | 'kernel.batch' | 'dataplane.lock_wait' | 'ipam.lane_wait';
 
 /** Spans that are also measured without a trace, by name: the phase of the command that their time belongs to, and the operation. */
 const MEASURED = {
@@ -55,6 +63,12 @@ async function measure<Result>(name: keyof typeof MEASURED, work: () => Promise<
   } finally {
     end();
   }
+}
+
+/** Measures a part of a call, sampled or not. @returns a function that ends it, to be called once */
+export function startOperation(operation: Operation): () => void {
+  const startedMs = systemClock.monotonicMs();
+  return () => duration().record((systemClock.monotonicMs() - startedMs) / MS_PER_SECOND, { operation });
 }
 
 /** Whether a span is recorded neither here nor by a called service. */

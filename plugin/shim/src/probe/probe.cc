@@ -5,11 +5,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "connection.h"
+#include "http/connection.h"
 #include "deadline.h"
 #include "probe/health_parser.h"
 #include "protocol.h"
-#include "response.h"
+#include "http/response.h"
 #include "stream.h"
 
 namespace podwire {

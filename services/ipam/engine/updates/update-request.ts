@@ -2,8 +2,7 @@ import { context, SpanKind, trace, type Context, type Span } from '@opentelemetr
 import { Failure } from '@podwire/shared/failure/failure';
 import { failureOfSignal } from '@podwire/shared/failure/signal';
 import { beginInterval } from '@podwire/shared/telemetry/intervals';
-import { startOperation } from '@podwire/shared/telemetry/operations';
-import { withSpan } from '@podwire/shared/telemetry/span';
+import { startOperation, withSpan } from '@podwire/shared/telemetry/span';
 
 import { requireUnlocked } from '../../records/datastore-lock.js';
 import type { Decision, View } from '../../records/view.js';

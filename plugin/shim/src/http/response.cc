@@ -1,4 +1,4 @@
-#include "response.h"
+#include "http/response.h"
 
 #include <utility>
 

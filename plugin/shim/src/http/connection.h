@@ -7,7 +7,7 @@
 #include "deadline.h"
 #include "descriptor.h"
 #include "failure.h"
-#include "response.h"
+#include "http/response.h"
 
 namespace podwire {
 
