@@ -237,9 +237,6 @@ describe('answers', () => {
   it.each([
     ['it is not HTTP/1.1', 'SSH-2.0-OpenSSH\r\n'],
     ['it is not HTTP/1.1', '\u0000\u0001\u0002'],
-    ['after 9 bytes', 'HTTP/1.1 '],
-    ['ended before the answer did', 'HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}'],
-    ['ended before the answer did', 'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n'],
     ['does not say where its body ends', 'HTTP/1.1 200 OK\r\n\r\n{}'],
     ['larger than 4 MiB', 'HTTP/1.1 200 OK\r\nContent-Length: 4194305\r\n\r\n'],
   ])('prints nothing of an invalid answer: %s', async (fault, bytes) => {
@@ -247,6 +244,18 @@ describe('answers', () => {
     const error = errorOf(await add());
     expect(error).toMatchObject({ code: 5, msg: expect.stringContaining(fault) });
     expect(error.details).toContain('curl -i --unix-socket');
+  });
+
+  it.each([
+    ['after 9 bytes', 'HTTP/1.1 '],
+    ['after 40 bytes', 'HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}'],
+    ['after 54 bytes', 'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n'],
+  ])('prints nothing of an answer that is cut off %s', async (when, bytes) => {
+    await shim.rawPeer((connection) => connection.end(bytes, 'latin1'));
+    expect(errorOf(await add())).toMatchObject({
+      code: 11,
+      msg: expect.stringContaining(`closed the connection ${when} of its answer`),
+    });
   });
 
   it('waits for an answer that comes a byte at a time', async () => {

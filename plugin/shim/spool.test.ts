@@ -1,9 +1,10 @@
-import { spawn } from 'node:child_process';
+import { execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import {
   chmodSync,
   chownSync,
   existsSync,
+  lstatSync,
   mkdirSync,
   readdirSync,
   readFileSync,
@@ -124,20 +125,56 @@ describe('not spooled', () => {
     expect(await del()).toMatchObject({ exitCode: 1, stdout: '{"code":5}' });
     expect(files()).toEqual([]);
   });
+});
 
-  it('a DEL that a stopping plugin returns, where no other starts', async () => {
+describe('a DEL whose success is not confirmed', () => {
+  it('is spooled if a stopping plugin returns it and no other starts', async () => {
     await hasty.resident((response) => {
       rmSync(hasty.build.defaultSocket);
       response.writeHead(421).end('{"code":11}');
     });
-    expect(await del()).toMatchObject({ exitCode: 1, stdout: '{"code":11}' });
-    expect(files()).toEqual([]);
+    expect(await del()).toEqual(SUCCESS);
+    expect(files()).toEqual([NAME]);
   });
 
-  it('a DEL whose connection breaks', async () => {
+  it.each([
+    ['before the answer', ''],
+    ['within the answer', 'HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{'],
+  ])('is sent once more if the connection ends %s, then spooled', async (_, bytes) => {
+    let count = 0;
+    await hasty.rawPeer((connection) => {
+      count++;
+      connection.end(bytes);
+    });
+    expect(await del()).toEqual(SUCCESS);
+    expect([count, files()]).toEqual([2, [NAME]]);
+  });
+
+  it('is done by the plugin that follows a killed one, and not spooled', async () => {
+    let count = 0;
+    await hasty.rawPeer((connection) =>
+      count++ === 0 ? connection.destroy() : connection.end('HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n'),
+    );
+    expect(await del()).toEqual(SUCCESS);
+    expect([count, files()]).toEqual([2, []]);
+  });
+
+  it('fails if it cannot be spooled either, with both reasons', async () => {
+    writeFileSync(spool(), '');
     await hasty.rawPeer((connection) => connection.destroy());
-    expect(errorOf(await del())).toMatchObject({ code: 11, msg: expect.stringContaining('without an answer') });
-    expect(files()).toEqual([]);
+    const { code, msg } = errorOf(await del());
+    expect(code).toBe(11);
+    expect(msg).toMatch(/without an answer; the DEL cannot be spooled: its folder cannot be opened/);
+  });
+
+  it('replaces a FIFO or a link of its name in the spool', async () => {
+    for (const make of [['mkfifo'], ['ln', '-s', '/dev/zero']]) {
+      mkdirSync(spool(), { recursive: true, mode: 0o700 });
+      execFileSync(make[0]!, [...make.slice(1), join(spool(), NAME)]);
+      expect(await del()).toEqual(SUCCESS);
+      expect(lstatSync(join(spool(), NAME)).isFile()).toBe(true);
+      rmSync(spool(), { recursive: true });
+    }
   });
 });
 

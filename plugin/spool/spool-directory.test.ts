@@ -1,3 +1,4 @@
+import { execFileSync } from 'node:child_process';
 import { chmodSync, chownSync, existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, symlinkSync } from 'node:fs';
 import { truncateSync, utimesSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -78,6 +79,19 @@ describe('refuses', () => {
   test('a link', async () => {
     symlinkSync('/tmp', path);
     await expect(directory.list()).rejects.toMatchObject(refused);
+  });
+
+  test('anything but a regular file, without waiting for it', async () => {
+    mkdirSync(path);
+    execFileSync('mkfifo', [join(path, 'a.del'), join(path, 'old.writing')]);
+    symlinkSync('/dev/zero', join(path, 'b.del'));
+    symlinkSync('missing', join(path, 'c.del'));
+    for (const name of ['a.del', 'b.del', 'c.del']) {
+      expect(directory.has(name)).toBe(true);
+      await expect(directory.read(name)).rejects.toMatchObject({ message: 'it is not a regular file' });
+    }
+    utimesSync(join(path, 'old.writing'), 0, 0);
+    expect(await directory.list()).toEqual(['a.del', 'b.del', 'c.del']);
   });
 
   test('a file of another user, a directory, and a file that is too large', async () => {

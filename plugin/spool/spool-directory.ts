@@ -1,5 +1,5 @@
-import { constants, existsSync } from 'node:fs';
-import { lstat, open, readdir, rename, rm, stat } from 'node:fs/promises';
+import { constants, lstatSync } from 'node:fs';
+import { lstat, open, readdir, rename, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 
 import type { Attachment } from '@podwire/shared/attachment/attachment';
@@ -67,8 +67,9 @@ export class SpoolDirectory {
     return names.filter((name) => name.endsWith(SUFFIX));
   }
 
+  /** Whether there is anything of that name. */
   has(name: string): boolean {
-    return existsSync(join(this.#path, name));
+    return lstatSync(join(this.#path, name), { throwIfNoEntry: false }) !== undefined;
   }
 
   /**
@@ -76,7 +77,12 @@ export class SpoolDirectory {
    * @throws Failure INVALID_REQUEST if it is no file of the shim; Error of the file system
    */
   async read(name: string): Promise<SpooledFile | undefined> {
-    const file = await open(join(this.#path, name), constants.O_RDONLY | constants.O_NOFOLLOW).catch(unlessAbsent);
+    const path = join(this.#path, name);
+    const entry = await lstat(path).catch(unlessAbsent);
+    if (!entry) return undefined;
+    if (!entry.isFile()) throw new Failure('INVALID_REQUEST', 'it is not a regular file');
+    // Neither follows a link nor waits for the writer of a FIFO, which may have replaced the file by now.
+    const file = await open(path, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK).catch(unlessAbsent);
     if (!file) return undefined;
     try {
       const found = await file.stat({ bigint: true });
@@ -93,7 +99,7 @@ export class SpoolDirectory {
   /** Removes a file, unless a later DEL of the attachment has replaced it. @throws Error of the file system */
   async remove({ name, identity }: SpooledFile): Promise<void> {
     const path = join(this.#path, name);
-    const found = await stat(path, { bigint: true }).catch(unlessAbsent);
+    const found = await lstat(path, { bigint: true }).catch(unlessAbsent);
     if (found && `${found.ino} ${found.mtimeNs}` === identity) await rm(path, { force: true });
   }
 
@@ -106,8 +112,8 @@ export class SpoolDirectory {
 
   async #removeIfStale(name: string): Promise<void> {
     const path = join(this.#path, name);
-    const found = await stat(path).catch(unlessAbsent);
-    if (found && this.#clock.nowMs() - found.mtimeMs > STALE_MS) await rm(path, { force: true });
+    const found = await lstat(path).catch(unlessAbsent);
+    if (found?.isFile() && this.#clock.nowMs() - found.mtimeMs > STALE_MS) await rm(path, { force: true });
   }
 }
 

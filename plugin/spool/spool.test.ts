@@ -1,4 +1,5 @@
-import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, chmodSync } from 'node:fs';
+import { execFileSync } from 'node:child_process';
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, chmodSync, symlinkSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
@@ -115,6 +116,21 @@ describe('with the commands', () => {
     expect(await plugin.run('ADD')).toMatchObject({ exitCode: 0 });
     const logged = messages().filter((text) => String(text).includes('cannot be replayed'));
     expect(logged).toEqual([expect.stringContaining(fault)]);
+  });
+
+  test('FIFOs and links in the spool hold up no command, and are set aside', async () => {
+    mkdirSync(plugin.spoolPath, { recursive: true, mode: 0o700 });
+    const names = ['c0ffee', 'cafe', 'babe', 'f00d', 'beef'].map((id) => `net,${id},eth0.del`);
+    execFileSync(
+      'mkfifo',
+      names.map((name) => join(plugin.spoolPath, name)),
+    );
+    symlinkSync('missing', join(plugin.spoolPath, 'net,dead,eth0.del'));
+    plugin.spool.start();
+    expect(await plugin.run('ADD')).toMatchObject({ exitCode: 0 });
+    expect(await plugin.run('DEL')).toMatchObject({ exitCode: 0 });
+    await vi.waitFor(() => expect(files().every((name) => name.endsWith('.unreadable'))).toBe(true), WAIT);
+    expect(files()).toHaveLength(6);
   });
 });
 

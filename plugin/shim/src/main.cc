@@ -84,24 +84,36 @@ Failure NoErrorDocument(std::string_view path, int status) {
           Concat({"check that the podwire plugin owns this socket, and its log; ", DebugHint(path).View()})};
 }
 
-// Keeps a DEL that found no listener for the next resident. Returns the failure of the connection, and why the DEL was not
-// kept; nothing when it was.
-std::optional<Failure> SpoolDel(const Call& call, const Connection& connection, const Request& request, Failure unreachable) {
-  const auto attachment = AttachmentOf(call.environment, request.body);
-  if (!attachment) return unreachable;
-  const auto fault = WriteToSpool(connection.path, SpoolName(*attachment).View(), request);
-  if (!fault) return std::nullopt;
-  unreachable.message.Append(Concat({"; the DEL cannot be spooled: ", fault->View()}).View());
-  return unreachable;
+// The resident that answered is stopping, and has rolled back.
+Failure Unfinished(std::string_view path) {
+  return {CniCode::kTryAgainLater, Concat({"the podwire plugin at ", path, " is stopping, and none follows"}),
+          Concat({"check that podwire-node runs on this node, and its log; ", DebugHint(path).View()})};
 }
 
-// The resident that answered is stopping and has rolled back: repeats the call at the next one. If none starts, the answer
-// of the first one stands.
-std::optional<Failure> ForwardToNext(Connection& connection, const Request& request, ResponseParser& response) {
+// Keeps a DEL whose success was not confirmed for the next resident, which may execute it a second time. Returns the
+// failure of the call, and why the DEL was not kept; nothing when it was.
+std::optional<Failure> SpoolDel(const Call& call, const Connection& connection, const Request& request, Failure unconfirmed) {
+  const auto attachment = AttachmentOf(call.environment, request.body);
+  if (!attachment) return unconfirmed;
+  const auto fault = WriteToSpool(connection.path, SpoolName(*attachment).View(), request);
+  if (!fault) return std::nullopt;
+  unconfirmed.message.Append(Concat({"; the DEL cannot be spooled: ", fault->View()}).View());
+  return unconfirmed;
+}
+
+// Asks the resident, and the next one if that one is stopping or, for a DEL, ended before it answered. If none follows,
+// the outcome of the first one stands.
+std::optional<Failure> Ask(Connection& connection, const Request& request, bool is_del, ResponseParser& response) {
+  if (auto failure = Connect(connection)) return failure;
+  auto failure = Exchange(connection, request, response);
+  const bool is_lost = is_del && failure && failure->code == CniCode::kTryAgainLater;
+  const bool is_stopping = !failure && response.Status() == kStatusStopping;
+  if (!is_lost && !is_stopping) return failure;
+
+  if (is_stopping && connection.window_ms > 0) connection.window_ms = kConnectWindowMs;
   ResponseParser next;
-  if (connection.window_ms > 0) connection.window_ms = kConnectWindowMs;
-  if (Connect(connection)) return std::nullopt;
-  auto failure = Exchange(connection, request, next);
+  if (Connect(connection)) return failure;
+  failure = Exchange(connection, request, next);
   response = std::move(next);
   return failure;
 }
@@ -122,20 +134,17 @@ std::optional<Failure> Forward(const Call& call, std::string_view configuration,
   const int window_ms = !choice.is_configuration_object || has_lease ? 0 : is_del ? kDelWindowMs : kConnectWindowMs;
   Connection connection{choice.path.View(), call.deadline, window_ms, {}};
   const Request request = {head.View(), configuration};
-  if (auto failure = Connect(connection)) {
-    const bool is_spoolable = is_del && HasNoListener(connection);
-    if (is_spoolable) failure = SpoolDel(call, connection, request, std::move(*failure));
-    if (!failure || (has_lease && failure->code == CniCode::kTryAgainLater)) {
-      response.Feed(kEmptyAnswer);
-      return std::nullopt;
-    }
-    const bool is_undecodable = failure->code == CniCode::kTryAgainLater && !choice.is_configuration_object;
-    return is_undecodable ? Undecodable(*failure) : std::move(failure);
+  auto failure = Ask(connection, request, is_del, response);
+  if (is_del && !failure && response.Status() == kStatusStopping) failure = Unfinished(connection.path);
+  if (failure && failure->code == CniCode::kTryAgainLater) {
+    if (!connection.was_open && !choice.is_configuration_object && !has_lease) return Undecodable(*failure);
+    if (is_del) failure = SpoolDel(call, connection, request, std::move(*failure));
+    if (failure && !has_lease) return failure;
+    response = ResponseParser();
+    response.Feed(kEmptyAnswer);
+    return std::nullopt;
   }
-  if (auto failure = Exchange(connection, request, response)) return failure;
-  if (response.Status() == kStatusStopping) {
-    if (auto failure = ForwardToNext(connection, request, response)) return failure;
-  }
+  if (failure) return failure;
 
   const bool is_answer = response.Status() == 200 || IsJsonObject(response.Body());
   return is_answer ? std::nullopt : std::optional(NoErrorDocument(connection.path, response.Status()));

@@ -85,9 +85,11 @@ Failure NoAnswerInTime(std::string_view path) {
 }
 
 // The plugin's process ended, or could not accept the connection.
-Failure ClosedUnanswered(std::string_view path) {
+Failure ClosedUnanswered(std::string_view path, std::size_t answer_bytes) {
+  const Buffer when = answer_bytes == 0 ? Concat({"without an answer"})
+                                        : Concat({"after ", Decimal(answer_bytes), " bytes of its answer"});
   return {CniCode::kTryAgainLater,
-          Concat({"the podwire plugin at ", path, " closed the connection without an answer"}),
+          Concat({"the podwire plugin at ", path, " closed the connection ", when.View()}),
           Concat({"it may have stopped, or have no file descriptor left (RLIMIT_NOFILE); see its log. It may have "
                   "executed the call; ",
                   DebugHint(path).View()})};
@@ -128,12 +130,7 @@ std::optional<Failure> Receive(const Connection& connection, ResponseParser& res
     if (WaitFor(connection.socket.Get(), POLLIN, connection.deadline) == 0) return NoAnswerInTime(connection.path);
     const ssize_t count = recv(connection.socket.Get(), bytes, sizeof(bytes), 0);
     if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-    if (count <= 0 && total == 0) return ClosedUnanswered(connection.path);
-    if (count <= 0) {
-      return BadResponse(connection.path, Concat({"the connection ended before the answer did, after ", Decimal(total),
-                                            " bytes of it"})
-                                        .View());
-    }
+    if (count <= 0) return ClosedUnanswered(connection.path, total);
     total += static_cast<std::size_t>(count);
     const ResponseParser::State state = response.Feed({bytes, static_cast<std::size_t>(count)});
     if (state == ResponseParser::State::kMalformed) return BadResponse(connection.path, response.Fault());
@@ -177,8 +174,8 @@ std::optional<Failure> Connect(Connection& connection) {
   const Deadline window = Deadline::In(connection.window_ms);
   for (;;) {
     const int error = TryToConnect(connection.path, connection.socket);
-    connection.error = error;
     if (error == 0) {
+      connection.was_open = true;
       const ucred listener = Listener(connection.socket);
       return IsTrusted(listener) ? std::nullopt : std::optional(UntrustedListener(connection.path, listener));
     }
@@ -192,10 +189,6 @@ std::optional<Failure> Exchange(const Connection& connection, const Request& req
   if (outcome == SendOutcome::kTimeout) return NoAnswerInTime(connection.path);
   // A peer that stopped reading may have sent the reason, so its answer is read in any case.
   return Receive(connection, response);
-}
-
-bool HasNoListener(const Connection& connection) {
-  return connection.error == ENOENT || connection.error == ECONNREFUSED;
 }
 
 Buffer DebugHint(std::string_view path) {

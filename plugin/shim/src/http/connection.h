@@ -21,7 +21,7 @@ struct Connection {
   Deadline deadline;      // of the whole call
   int window_ms;          // how long to wait for a socket that is missing or refuses connections
   Descriptor socket;
-  int error = 0;  // of the last attempt, as TryToConnect returns it
+  bool was_open = false;  // whether a process accepted it, at any attempt
 };
 
 // The longest path that a unix socket can have.
@@ -37,12 +37,9 @@ std::string_view WhyUnreachable(int error);
 // than root or the own one listens at it. Nothing was sent then.
 std::optional<Failure> Connect(Connection& connection);
 
-// Sends the request and receives the response. Fails with code 11 when the deadline passes, and with code 5 when the response
-// is not complete HTTP. In both cases the resident may have executed the call.
+// Sends the request and receives the response. Fails with code 11 when the deadline passes or the connection ends before
+// the response does, and with code 5 when the response is not HTTP. The resident may have executed the call.
 std::optional<Failure> Exchange(const Connection& connection, const Request& request, ResponseParser& response);
-
-// Whether the last attempt found no process at the socket.
-bool HasNoListener(const Connection& connection);
 
 // A command to query the socket manually.
 Buffer DebugHint(std::string_view path);
