@@ -75,7 +75,12 @@ export function ipamLeaseBook({ peer, clock, nodeName, bootId }: LeaseBookOption
 
     async returnLeases(leases, signal) {
       const returns = leases.map(({ address, sequenceNumber }): AddressReturn => {
-        return { allocation: { address, sequenceNumber }, attachTime: undefined, detachTime: undefined };
+        return {
+          allocation: { address, sequenceNumber },
+          attachTime: undefined,
+          detachTime: undefined,
+          keepAsLease: false,
+        };
       });
       await giveBack(returns, signal);
     },
@@ -143,5 +148,5 @@ function returnsOf(record: AttachmentRecord): AddressReturn[] {
   const { network, allocation, createdAtMs, updatedAtMs } = record;
   const times = { attachTime: new Date(createdAtMs), detachTime: new Date(updatedAtMs) };
   const rest = { attachment: network.attachment, netns: netnsOf(record), ...times };
-  return (allocation?.addresses ?? []).map((address) => ({ allocation: address, ...rest }));
+  return (allocation?.addresses ?? []).map((address) => ({ allocation: address, keepAsLease: false, ...rest }));
 }

@@ -15,6 +15,7 @@ import {
   type ReturnAddressesResponse,
 } from '@podwire/proto/podwire/ipam/v1/lease';
 import { formatAttachment } from '@podwire/shared/attachment/attachment';
+import { Failure } from '@podwire/shared/failure/failure';
 import { formatAddress, type Family } from '@podwire/shared/net/address';
 import { readChecked, type Checks } from '@podwire/shared/requests/checks';
 import type { RpcService } from '@podwire/shared/rpc/server';
@@ -33,6 +34,8 @@ import type { AddressReturn } from './returns.js';
 
 export function leaseService(leases: Leases, unary: Unary): RpcService {
   const implementation: LeaseServiceServer = {
+    openSession: unary(LeaseServiceService.openSession, unimplemented),
+    reportInventory: unary(LeaseServiceService.reportInventory, unimplemented),
     leaseAddresses: unary(LeaseServiceService.leaseAddresses, leaseAddressesHandler(leases)),
     bindAddresses: unary(LeaseServiceService.bindAddresses, bindAddressesHandler(leases)),
     returnAddresses: unary(LeaseServiceService.returnAddresses, returnAddressesHandler(leases)),
@@ -40,10 +43,21 @@ export function leaseService(leases: Leases, unary: Unary): RpcService {
   return { name: 'podwire.ipam.v1.LeaseService', definition: LeaseServiceService, implementation };
 }
 
+function unimplemented(): Promise<never> {
+  return Promise.reject(new Failure('UNIMPLEMENTED', 'is not implemented'));
+}
+
 function leaseAddressesHandler(leases: Leases): Handler<LeaseAddressesRequest, LeaseAddressesResponse> {
   return async (message, { signal }) => {
     const { leases: held, explanation } = await leases.lease(readLeaseRequest(message), signal);
-    return { addresses: held.map(leaseMessage), explanation };
+    return {
+      addresses: held.map(leaseMessage),
+      explanation,
+      limit: 256,
+      validFor: undefined,
+      coolDown: undefined,
+      sessionRevision: 0n,
+    };
   };
 }
 
@@ -51,7 +65,7 @@ function bindAddressesHandler(leases: Leases): Handler<BindAddressesRequest, Bin
   return async (message, { signal }) => {
     const { nodeName, bindings } = readBindRequest(message);
     const results = await leases.bind(nodeName, bindings, signal);
-    return { results: results.map(bindingResultMessage) };
+    return { results: results.map(bindingResultMessage), sessionRevision: 0n };
   };
 }
 
@@ -59,7 +73,7 @@ function returnAddressesHandler(leases: Leases): Handler<ReturnAddressesRequest,
   return async (message, { signal }) => {
     const { nodeName, returns } = readReturnRequest(message);
     const results = await leases.giveBack(nodeName, returns, signal);
-    return { results: results.map(({ state }) => RELEASE_RESULTS[state]) };
+    return { results: results.map(({ state }) => RELEASE_RESULTS[state]), sessionRevision: 0n };
   };
 }
 

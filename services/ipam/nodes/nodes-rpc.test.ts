@@ -70,6 +70,7 @@ describe('a node', () => {
     expect(node).toEqual({
       name: 'node-1',
       leaseRecallCount: 0n,
+      inventoryRequestCount: 0n,
       uid: expect.stringMatching(/^[0-9a-f-]{36}$/),
       createTime: expect.any(Date),
       deleteTime: undefined,

@@ -278,6 +278,7 @@ export function nodeMessage({ node, utilization }: Pick<NodeListing, 'node'> & P
     asNumber: node.asNumber,
     resourceVersion: versionOf(node),
     leaseRecallCount: BigInt(node.leaseRecallCount ?? 0),
+    inventoryRequestCount: BigInt(node.inventoryRequestCount ?? 0),
     utilization: utilization && {
       blocks: BigInt(utilization.blocks),
       capacity: BigInt(utilization.capacity),

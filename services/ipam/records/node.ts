@@ -53,6 +53,8 @@ export interface Node {
   readonly kubernetesCluster?: string | undefined;
   /** How often its unbound leases were recalled. Default: 0. */
   readonly leaseRecallCount?: number | undefined;
+  /** How often it was asked for its inventory. Default: 0. */
+  readonly inventoryRequestCount?: number | undefined;
 }
 
 /** How requests for unregistered nodes are handled. */

@@ -114,6 +114,7 @@ function encode(parts: Partial<WatchResponse>): Uint8Array {
     reset: false,
     changes: [],
     resumeToken: '',
+    datastoreLocked: false,
     ...parts,
   }).finish();
 }

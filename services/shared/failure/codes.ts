@@ -130,6 +130,25 @@ export const FAILURE_CODES = {
     retryable: false,
     about: 'The node is being deleted: its addresses are released, and it gets no new ones.',
   },
+  NODE_NAME_TAKEN: {
+    status: status.FAILED_PRECONDITION,
+    cni: 107,
+    retryable: false,
+    about: 'Another machine that runs has the name of the node.',
+  },
+  NODE_IN_USE: {
+    status: status.FAILED_PRECONDITION,
+    cni: 100,
+    retryable: false,
+    about: 'Pods of a node that runs have the addresses.',
+  },
+  SESSION_SUPERSEDED: {
+    status: status.FAILED_PRECONDITION,
+    cni: 11,
+    retryable: false,
+    about:
+      'The call is of an earlier session of the node: of a former boot or process, or older than a restored datastore.',
+  },
   ENDPOINT_NOT_FOUND: {
     status: status.NOT_FOUND,
     cni: 103,
@@ -208,6 +227,13 @@ export const FAILURE_CODES = {
     cni: 11,
     retryable: false,
     about: 'Calico’s tools have locked the datastore, for example for a migration.',
+  },
+  STORE_RESTORED: {
+    status: status.UNAVAILABLE,
+    cni: 11,
+    retryable: true,
+    about:
+      'The datastore was restored from a backup: allocations wait until the nodes that run have reported what they hold.',
   },
   STORE_IN_USE: {
     status: status.FAILED_PRECONDITION,

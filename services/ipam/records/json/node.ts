@@ -32,6 +32,9 @@ const KUBERNETES_CLUSTER = 'podwire.dev/kubernetes-cluster';
 /** How often the node's unbound leases were recalled. */
 const LEASE_RECALLS = 'podwire.dev/lease-recalls';
 
+/** How often the node was asked for its inventory. */
+const INVENTORY_REQUESTS = 'podwire.dev/inventory-requests';
+
 /** The fields of each tunnel in the spec: its address, and its MAC address where it has one. */
 const TUNNELS: readonly TunnelField[] = [
   { kind: 'ipipTunnelAddress', group: 'bgp', address: 'ipv4IPIPTunnelAddr' },
@@ -69,6 +72,7 @@ export function decodeNode(raw: JsonObject, name: RecordName & { kind: 'node' })
     asNumber: decodeAsNumber(field(bgp, 'asNumber', 'spec.bgp')),
     kubernetesCluster: readOptionalText(field(annotations, KUBERNETES_CLUSTER, 'metadata.annotations')),
     leaseRecallCount: decodeCount(field(annotations, LEASE_RECALLS, 'metadata.annotations')),
+    inventoryRequestCount: decodeCount(field(annotations, INVENTORY_REQUESTS, 'metadata.annotations')),
   };
 }
 
@@ -188,15 +192,16 @@ export function encodeNode(node: Node, raw: JsonObject): JsonObject {
 }
 
 function encodeAnnotations(
-  { registeredLabels, kubernetesCluster, leaseRecallCount }: Node,
+  { registeredLabels, kubernetesCluster, leaseRecallCount, inventoryRequestCount }: Node,
   stored: JsonObject,
 ): JsonObject {
   const none = Object.keys(registeredLabels).length === 0;
   return {
-    ...omitFields(stored, [REGISTERED_LABELS, KUBERNETES_CLUSTER, LEASE_RECALLS]),
+    ...omitFields(stored, [REGISTERED_LABELS, KUBERNETES_CLUSTER, LEASE_RECALLS, INVENTORY_REQUESTS]),
     ...(none ? {} : { [REGISTERED_LABELS]: keepJson(registeredLabels, stored[REGISTERED_LABELS]) }),
     ...(kubernetesCluster === undefined ? {} : { [KUBERNETES_CLUSTER]: kubernetesCluster }),
     ...(leaseRecallCount === undefined ? {} : { [LEASE_RECALLS]: String(leaseRecallCount) }),
+    ...(inventoryRequestCount === undefined ? {} : { [INVENTORY_REQUESTS]: String(inventoryRequestCount) }),
   };
 }
 

@@ -18,10 +18,138 @@ import {
   type ServiceError,
   type UntypedServiceImplementation,
 } from "@grpc/grpc-js";
+import { Duration } from "../../../google/protobuf/duration.js";
 import { Timestamp } from "../../../google/protobuf/timestamp.js";
 import { Attachment } from "../../net/v1/attachment.js";
 import { AddressReleaseResult, IpFamily } from "./address.js";
 import { Endpoint, NetnsIdentity, PodIdentity } from "./endpoint.js";
+
+/** NodeSession identifies the process of a node that calls. */
+export interface NodeSession {
+  /** Identity of the node's boot: the content of /proc/sys/kernel/random/boot_id (a UUID). */
+  bootId: string;
+  /** Generation of the session, as OpenSession returned it. */
+  generation: bigint;
+  /** Highest revision of the session that the node has seen in an answer. */
+  revision: bigint;
+}
+
+/** OpenSessionRequest names the process that wants to act for a node. */
+export interface OpenSessionRequest {
+  /** Name of the node, as Kubernetes knows it: an RFC 1123 subdomain of at most 253 bytes. */
+  nodeName: string;
+  /** Identity of the machine, the same after a reboot: a UUID that podwire-node keeps in its state directory. */
+  machineId: string;
+  /** Identity of the node's boot. */
+  bootId: string;
+  /**
+   * Open only if the current session has this generation; 0: if there is none. So a late call of an earlier process
+   * does not replace a later session.
+   */
+  expectedGeneration: bigint;
+  /** The last session that this node had, on this boot or an earlier one; not set if it knows none. */
+  last?:
+    | NodeSession
+    | undefined;
+  /** The node's address, for messages about two machines with one name; empty if unknown. */
+  nodeAddress: string;
+}
+
+/** OpenSessionResponse is the node's session. */
+export interface OpenSessionResponse {
+  /**
+   * Whether the session was opened. If not, the current one has another generation than expected: repeat the call with
+   * `generation`.
+   */
+  opened: boolean;
+  /** Generation of the current session; 0: there is none. */
+  generation: bigint;
+  /** Its revision: it rises with each change of the session's record. */
+  revision: bigint;
+}
+
+/** ReportInventoryRequest is what a node holds. */
+export interface ReportInventoryRequest {
+  /** Name of the node. */
+  nodeName: string;
+  /** The node's session. */
+  session:
+    | NodeSession
+    | undefined;
+  /**
+   * SHA-256 of the inventory: over the lines `<address> <sequence number> <owner>` with a line feed each, in the order
+   * of their bytes. The owner is `<network>/<container ID>/<interface>`, or `lease`.
+   */
+  digest: Buffer;
+  /** Whether the inventory follows; otherwise only the digest is compared. */
+  whole: boolean;
+  /** All attachments with addresses of podwire-ipam, also those whose end is not returned yet. At most 4096. */
+  attachments: InventoryAttachment[];
+  /** All unbound leases. At most 1024. */
+  leases: AllocationName[];
+}
+
+/** InventoryAttachment is an attachment that has addresses on the node. */
+export interface InventoryAttachment {
+  /** The attachment. */
+  attachment:
+    | Attachment
+    | undefined;
+  /** The Kubernetes pod, if there is one. */
+  pod?:
+    | PodIdentity
+    | undefined;
+  /** Its addresses. */
+  addresses: AllocationName[];
+  /** Whether the pod has ended; then its addresses are about to be returned. */
+  ended: boolean;
+}
+
+/** ReportInventoryResponse is the difference between a node's inventory and the datastore. */
+export interface ReportInventoryResponse {
+  /** Whether both agree. */
+  equal: boolean;
+  /** Addresses of attachments that the datastore does not have as the node has them. */
+  findings: InventoryFinding[];
+  /** Allocations of the node that its inventory does not have. */
+  unknown: UnknownAllocation[];
+  /** Revision of the session. */
+  sessionRevision: bigint;
+}
+
+/** InventoryFinding is an address of the inventory that the datastore does not have for the attachment. */
+export interface InventoryFinding {
+  /** The attachment; not set for a lease. */
+  attachment?:
+    | Attachment
+    | undefined;
+  /** The address, with the sequence number of the inventory. */
+  allocation:
+    | AllocationName
+    | undefined;
+  /** Who has the address, with its node, as text for operators; empty if it is free or a lease of the node: bind it. */
+  holder: string;
+  /** Sequence number in the datastore, if the attachment has the address by another allocation; 0 otherwise. */
+  currentSequenceNumber: bigint;
+}
+
+/** UnknownAllocation is an allocation of the node that its inventory does not have. */
+export interface UnknownAllocation {
+  /** The allocation. */
+  allocation:
+    | AllocationName
+    | undefined;
+  /** The attachment; not set for a lease. */
+  attachment?:
+    | Attachment
+    | undefined;
+  /** The network namespace of the attachment, if its endpoint is recorded. */
+  netns?:
+    | NetnsIdentity
+    | undefined;
+  /** When the address was allocated, if recorded. */
+  allocateTime: Date | undefined;
+}
 
 /** LeaseAddressesRequest states how many unbound leases a node wants to hold. */
 export interface LeaseAddressesRequest {
@@ -36,6 +164,8 @@ export interface LeaseAddressesRequest {
    * lists them.
    */
   count: number;
+  /** The node's session. Not set by the former release, whose nodes have none. */
+  session?: NodeSession | undefined;
 }
 
 /** LeaseAddressesResponse lists the node's unbound leases of the family. */
@@ -44,6 +174,24 @@ export interface LeaseAddressesResponse {
   addresses: LeasedAddress[];
   /** Why the node got fewer than it wants; empty if it did not. */
   explanation: string;
+  /**
+   * Number of leases of the family that the node may hold now: fewer in a pool that is nearly full, or in which another
+   * writer allocates. Return the others.
+   */
+  limit: number;
+  /**
+   * How long the node may give the leases to pods without a further answer, counted from the request. Then podwire-ipam
+   * may give them to others.
+   */
+  validFor:
+    | Duration
+    | undefined;
+  /** Time before an address of an ended pod may be used again. */
+  coolDown:
+    | Duration
+    | undefined;
+  /** Revision of the session. */
+  sessionRevision: bigint;
 }
 
 /** LeasedAddress is an unbound lease. */
@@ -67,6 +215,8 @@ export interface BindAddressesRequest {
   nodeName: string;
   /** The bindings, at most 256, each attachment at most once. */
   bindings: AddressBinding[];
+  /** The node's session. Not set by the former release. */
+  session?: NodeSession | undefined;
 }
 
 /** AddressBinding gives leased addresses to one attachment. */
@@ -104,17 +254,19 @@ export interface AllocationName {
 export interface BindAddressesResponse {
   /** The results. */
   results: BindingResult[];
+  /** Revision of the session. */
+  sessionRevision: bigint;
 }
 
 /** BindingResult is the result of one binding. */
 export interface BindingResult {
-  /** The endpoint as recorded; not set if the binding was refused. */
+  /** The endpoint as recorded; not set if the binding was refused. An address that was free has a new sequence number. */
   endpoint:
     | Endpoint
     | undefined;
   /**
-   * Code of the refusal; empty if it was bound. `ALLOCATION_MISMATCH`: an address is not the lease, or the attachment has
-   * another address of the family. `STORE_CORRUPT`: a record cannot be read.
+   * Code of the refusal; empty if it was bound. `ALLOCATION_MISMATCH`: another holder has an address, or the attachment
+   * has another address of the family. `STORE_CORRUPT`: a record cannot be read.
    */
   refusalCode: string;
   /** Message of the refusal. */
@@ -127,6 +279,8 @@ export interface ReturnAddressesRequest {
   nodeName: string;
   /** The addresses, at most 256, each at most once. */
   returns: AddressReturn[];
+  /** The node's session. Not set by the former release. */
+  session?: NodeSession | undefined;
 }
 
 /** AddressReturn frees one address. */
@@ -161,17 +315,826 @@ export interface AddressReturn {
    * When the attachment got the address, as in the binding, which this return may have overtaken. Not set: it had the
    * address since it was leased.
    */
-  attachTime: Date | undefined;
+  attachTime:
+    | Date
+    | undefined;
+  /**
+   * Whether the node keeps the address as an unbound lease with the same sequence number: it has given the address to a
+   * further pod meanwhile. Only with an attachment; its use is recorded in the history as at a return that frees it.
+   */
+  keepAsLease: boolean;
 }
 
 /** ReturnAddressesResponse has one result for each return, in the same order. */
 export interface ReturnAddressesResponse {
   /** The results. */
   results: AddressReleaseResult[];
+  /** Revision of the session. */
+  sessionRevision: bigint;
 }
 
+function createBaseNodeSession(): NodeSession {
+  return { bootId: "", generation: 0n, revision: 0n };
+}
+
+export const NodeSession: MessageFns<NodeSession> = {
+  encode(message: NodeSession, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.bootId !== "") {
+      writer.uint32(10).string(message.bootId);
+    }
+    if (message.generation !== 0n) {
+      if (BigInt.asUintN(64, message.generation) !== message.generation) {
+        throw new globalThis.Error("value provided for field message.generation of type uint64 too large");
+      }
+      writer.uint32(16).uint64(message.generation);
+    }
+    if (message.revision !== 0n) {
+      if (BigInt.asUintN(64, message.revision) !== message.revision) {
+        throw new globalThis.Error("value provided for field message.revision of type uint64 too large");
+      }
+      writer.uint32(24).uint64(message.revision);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): NodeSession {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseNodeSession();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.bootId = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.generation = reader.uint64() as bigint;
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.revision = reader.uint64() as bigint;
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<NodeSession>): NodeSession {
+    return NodeSession.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<NodeSession>): NodeSession {
+    const message = createBaseNodeSession();
+    message.bootId = object.bootId ?? "";
+    message.generation = (object.generation !== undefined && object.generation !== null)
+      ? BigInt(object.generation)
+      : 0n;
+    message.revision = (object.revision !== undefined && object.revision !== null) ? BigInt(object.revision) : 0n;
+    return message;
+  },
+};
+
+function createBaseOpenSessionRequest(): OpenSessionRequest {
+  return { nodeName: "", machineId: "", bootId: "", expectedGeneration: 0n, last: undefined, nodeAddress: "" };
+}
+
+export const OpenSessionRequest: MessageFns<OpenSessionRequest> = {
+  encode(message: OpenSessionRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.nodeName !== "") {
+      writer.uint32(10).string(message.nodeName);
+    }
+    if (message.machineId !== "") {
+      writer.uint32(18).string(message.machineId);
+    }
+    if (message.bootId !== "") {
+      writer.uint32(26).string(message.bootId);
+    }
+    if (message.expectedGeneration !== 0n) {
+      if (BigInt.asUintN(64, message.expectedGeneration) !== message.expectedGeneration) {
+        throw new globalThis.Error("value provided for field message.expectedGeneration of type uint64 too large");
+      }
+      writer.uint32(32).uint64(message.expectedGeneration);
+    }
+    if (message.last !== undefined) {
+      NodeSession.encode(message.last, writer.uint32(42).fork()).join();
+    }
+    if (message.nodeAddress !== "") {
+      writer.uint32(50).string(message.nodeAddress);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): OpenSessionRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseOpenSessionRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.nodeName = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.machineId = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.bootId = reader.string();
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.expectedGeneration = reader.uint64() as bigint;
+            continue;
+          }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.last = NodeSession.decode(reader, reader.uint32());
+            continue;
+          }
+          case 6: {
+            if (tag !== 50) {
+              break;
+            }
+
+            message.nodeAddress = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<OpenSessionRequest>): OpenSessionRequest {
+    return OpenSessionRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<OpenSessionRequest>): OpenSessionRequest {
+    const message = createBaseOpenSessionRequest();
+    message.nodeName = object.nodeName ?? "";
+    message.machineId = object.machineId ?? "";
+    message.bootId = object.bootId ?? "";
+    message.expectedGeneration = (object.expectedGeneration !== undefined && object.expectedGeneration !== null)
+      ? BigInt(object.expectedGeneration)
+      : 0n;
+    message.last = (object.last !== undefined && object.last !== null)
+      ? NodeSession.fromPartial(object.last)
+      : undefined;
+    message.nodeAddress = object.nodeAddress ?? "";
+    return message;
+  },
+};
+
+function createBaseOpenSessionResponse(): OpenSessionResponse {
+  return { opened: false, generation: 0n, revision: 0n };
+}
+
+export const OpenSessionResponse: MessageFns<OpenSessionResponse> = {
+  encode(message: OpenSessionResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.opened !== false) {
+      writer.uint32(8).bool(message.opened);
+    }
+    if (message.generation !== 0n) {
+      if (BigInt.asUintN(64, message.generation) !== message.generation) {
+        throw new globalThis.Error("value provided for field message.generation of type uint64 too large");
+      }
+      writer.uint32(16).uint64(message.generation);
+    }
+    if (message.revision !== 0n) {
+      if (BigInt.asUintN(64, message.revision) !== message.revision) {
+        throw new globalThis.Error("value provided for field message.revision of type uint64 too large");
+      }
+      writer.uint32(24).uint64(message.revision);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): OpenSessionResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseOpenSessionResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.opened = reader.bool();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.generation = reader.uint64() as bigint;
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.revision = reader.uint64() as bigint;
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<OpenSessionResponse>): OpenSessionResponse {
+    return OpenSessionResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<OpenSessionResponse>): OpenSessionResponse {
+    const message = createBaseOpenSessionResponse();
+    message.opened = object.opened ?? false;
+    message.generation = (object.generation !== undefined && object.generation !== null)
+      ? BigInt(object.generation)
+      : 0n;
+    message.revision = (object.revision !== undefined && object.revision !== null) ? BigInt(object.revision) : 0n;
+    return message;
+  },
+};
+
+function createBaseReportInventoryRequest(): ReportInventoryRequest {
+  return { nodeName: "", session: undefined, digest: Buffer.alloc(0), whole: false, attachments: [], leases: [] };
+}
+
+export const ReportInventoryRequest: MessageFns<ReportInventoryRequest> = {
+  encode(message: ReportInventoryRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.nodeName !== "") {
+      writer.uint32(10).string(message.nodeName);
+    }
+    if (message.session !== undefined) {
+      NodeSession.encode(message.session, writer.uint32(18).fork()).join();
+    }
+    if (message.digest.length !== 0) {
+      writer.uint32(26).bytes(message.digest);
+    }
+    if (message.whole !== false) {
+      writer.uint32(32).bool(message.whole);
+    }
+    for (const v of message.attachments) {
+      InventoryAttachment.encode(v!, writer.uint32(42).fork()).join();
+    }
+    for (const v of message.leases) {
+      AllocationName.encode(v!, writer.uint32(50).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ReportInventoryRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseReportInventoryRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.nodeName = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.session = NodeSession.decode(reader, reader.uint32());
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.digest = Buffer.from(reader.bytes());
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.whole = reader.bool();
+            continue;
+          }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.attachments.push(InventoryAttachment.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 6: {
+            if (tag !== 50) {
+              break;
+            }
+
+            message.leases.push(AllocationName.decode(reader, reader.uint32()));
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ReportInventoryRequest>): ReportInventoryRequest {
+    return ReportInventoryRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ReportInventoryRequest>): ReportInventoryRequest {
+    const message = createBaseReportInventoryRequest();
+    message.nodeName = object.nodeName ?? "";
+    message.session = (object.session !== undefined && object.session !== null)
+      ? NodeSession.fromPartial(object.session)
+      : undefined;
+    message.digest = object.digest ?? Buffer.alloc(0);
+    message.whole = object.whole ?? false;
+    message.attachments = object.attachments?.map((e) => InventoryAttachment.fromPartial(e)) || [];
+    message.leases = object.leases?.map((e) => AllocationName.fromPartial(e)) || [];
+    return message;
+  },
+};
+
+function createBaseInventoryAttachment(): InventoryAttachment {
+  return { attachment: undefined, pod: undefined, addresses: [], ended: false };
+}
+
+export const InventoryAttachment: MessageFns<InventoryAttachment> = {
+  encode(message: InventoryAttachment, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.attachment !== undefined) {
+      Attachment.encode(message.attachment, writer.uint32(10).fork()).join();
+    }
+    if (message.pod !== undefined) {
+      PodIdentity.encode(message.pod, writer.uint32(18).fork()).join();
+    }
+    for (const v of message.addresses) {
+      AllocationName.encode(v!, writer.uint32(26).fork()).join();
+    }
+    if (message.ended !== false) {
+      writer.uint32(32).bool(message.ended);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): InventoryAttachment {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseInventoryAttachment();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.attachment = Attachment.decode(reader, reader.uint32());
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.pod = PodIdentity.decode(reader, reader.uint32());
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.addresses.push(AllocationName.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.ended = reader.bool();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<InventoryAttachment>): InventoryAttachment {
+    return InventoryAttachment.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<InventoryAttachment>): InventoryAttachment {
+    const message = createBaseInventoryAttachment();
+    message.attachment = (object.attachment !== undefined && object.attachment !== null)
+      ? Attachment.fromPartial(object.attachment)
+      : undefined;
+    message.pod = (object.pod !== undefined && object.pod !== null) ? PodIdentity.fromPartial(object.pod) : undefined;
+    message.addresses = object.addresses?.map((e) => AllocationName.fromPartial(e)) || [];
+    message.ended = object.ended ?? false;
+    return message;
+  },
+};
+
+function createBaseReportInventoryResponse(): ReportInventoryResponse {
+  return { equal: false, findings: [], unknown: [], sessionRevision: 0n };
+}
+
+export const ReportInventoryResponse: MessageFns<ReportInventoryResponse> = {
+  encode(message: ReportInventoryResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.equal !== false) {
+      writer.uint32(8).bool(message.equal);
+    }
+    for (const v of message.findings) {
+      InventoryFinding.encode(v!, writer.uint32(18).fork()).join();
+    }
+    for (const v of message.unknown) {
+      UnknownAllocation.encode(v!, writer.uint32(26).fork()).join();
+    }
+    if (message.sessionRevision !== 0n) {
+      if (BigInt.asUintN(64, message.sessionRevision) !== message.sessionRevision) {
+        throw new globalThis.Error("value provided for field message.sessionRevision of type uint64 too large");
+      }
+      writer.uint32(32).uint64(message.sessionRevision);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ReportInventoryResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseReportInventoryResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.equal = reader.bool();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.findings.push(InventoryFinding.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.unknown.push(UnknownAllocation.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.sessionRevision = reader.uint64() as bigint;
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ReportInventoryResponse>): ReportInventoryResponse {
+    return ReportInventoryResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ReportInventoryResponse>): ReportInventoryResponse {
+    const message = createBaseReportInventoryResponse();
+    message.equal = object.equal ?? false;
+    message.findings = object.findings?.map((e) => InventoryFinding.fromPartial(e)) || [];
+    message.unknown = object.unknown?.map((e) => UnknownAllocation.fromPartial(e)) || [];
+    message.sessionRevision = (object.sessionRevision !== undefined && object.sessionRevision !== null)
+      ? BigInt(object.sessionRevision)
+      : 0n;
+    return message;
+  },
+};
+
+function createBaseInventoryFinding(): InventoryFinding {
+  return { attachment: undefined, allocation: undefined, holder: "", currentSequenceNumber: 0n };
+}
+
+export const InventoryFinding: MessageFns<InventoryFinding> = {
+  encode(message: InventoryFinding, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.attachment !== undefined) {
+      Attachment.encode(message.attachment, writer.uint32(10).fork()).join();
+    }
+    if (message.allocation !== undefined) {
+      AllocationName.encode(message.allocation, writer.uint32(18).fork()).join();
+    }
+    if (message.holder !== "") {
+      writer.uint32(26).string(message.holder);
+    }
+    if (message.currentSequenceNumber !== 0n) {
+      if (BigInt.asUintN(64, message.currentSequenceNumber) !== message.currentSequenceNumber) {
+        throw new globalThis.Error("value provided for field message.currentSequenceNumber of type uint64 too large");
+      }
+      writer.uint32(32).uint64(message.currentSequenceNumber);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): InventoryFinding {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseInventoryFinding();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.attachment = Attachment.decode(reader, reader.uint32());
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.allocation = AllocationName.decode(reader, reader.uint32());
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.holder = reader.string();
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.currentSequenceNumber = reader.uint64() as bigint;
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<InventoryFinding>): InventoryFinding {
+    return InventoryFinding.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<InventoryFinding>): InventoryFinding {
+    const message = createBaseInventoryFinding();
+    message.attachment = (object.attachment !== undefined && object.attachment !== null)
+      ? Attachment.fromPartial(object.attachment)
+      : undefined;
+    message.allocation = (object.allocation !== undefined && object.allocation !== null)
+      ? AllocationName.fromPartial(object.allocation)
+      : undefined;
+    message.holder = object.holder ?? "";
+    message.currentSequenceNumber =
+      (object.currentSequenceNumber !== undefined && object.currentSequenceNumber !== null)
+        ? BigInt(object.currentSequenceNumber)
+        : 0n;
+    return message;
+  },
+};
+
+function createBaseUnknownAllocation(): UnknownAllocation {
+  return { allocation: undefined, attachment: undefined, netns: undefined, allocateTime: undefined };
+}
+
+export const UnknownAllocation: MessageFns<UnknownAllocation> = {
+  encode(message: UnknownAllocation, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.allocation !== undefined) {
+      AllocationName.encode(message.allocation, writer.uint32(10).fork()).join();
+    }
+    if (message.attachment !== undefined) {
+      Attachment.encode(message.attachment, writer.uint32(18).fork()).join();
+    }
+    if (message.netns !== undefined) {
+      NetnsIdentity.encode(message.netns, writer.uint32(26).fork()).join();
+    }
+    if (message.allocateTime !== undefined) {
+      Timestamp.encode(toTimestamp(message.allocateTime), writer.uint32(34).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): UnknownAllocation {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseUnknownAllocation();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.allocation = AllocationName.decode(reader, reader.uint32());
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.attachment = Attachment.decode(reader, reader.uint32());
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.netns = NetnsIdentity.decode(reader, reader.uint32());
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.allocateTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<UnknownAllocation>): UnknownAllocation {
+    return UnknownAllocation.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<UnknownAllocation>): UnknownAllocation {
+    const message = createBaseUnknownAllocation();
+    message.allocation = (object.allocation !== undefined && object.allocation !== null)
+      ? AllocationName.fromPartial(object.allocation)
+      : undefined;
+    message.attachment = (object.attachment !== undefined && object.attachment !== null)
+      ? Attachment.fromPartial(object.attachment)
+      : undefined;
+    message.netns = (object.netns !== undefined && object.netns !== null)
+      ? NetnsIdentity.fromPartial(object.netns)
+      : undefined;
+    message.allocateTime = object.allocateTime ?? undefined;
+    return message;
+  },
+};
+
 function createBaseLeaseAddressesRequest(): LeaseAddressesRequest {
-  return { nodeName: "", bootId: "", family: 0, count: 0 };
+  return { nodeName: "", bootId: "", family: 0, count: 0, session: undefined };
 }
 
 export const LeaseAddressesRequest: MessageFns<LeaseAddressesRequest> = {
@@ -187,6 +1150,9 @@ export const LeaseAddressesRequest: MessageFns<LeaseAddressesRequest> = {
     }
     if (message.count !== 0) {
       writer.uint32(32).uint32(message.count);
+    }
+    if (message.session !== undefined) {
+      NodeSession.encode(message.session, writer.uint32(42).fork()).join();
     }
     return writer;
   },
@@ -236,6 +1202,14 @@ export const LeaseAddressesRequest: MessageFns<LeaseAddressesRequest> = {
             message.count = reader.uint32();
             continue;
           }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.session = NodeSession.decode(reader, reader.uint32());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -257,12 +1231,15 @@ export const LeaseAddressesRequest: MessageFns<LeaseAddressesRequest> = {
     message.bootId = object.bootId ?? "";
     message.family = object.family ?? 0;
     message.count = object.count ?? 0;
+    message.session = (object.session !== undefined && object.session !== null)
+      ? NodeSession.fromPartial(object.session)
+      : undefined;
     return message;
   },
 };
 
 function createBaseLeaseAddressesResponse(): LeaseAddressesResponse {
-  return { addresses: [], explanation: "" };
+  return { addresses: [], explanation: "", limit: 0, validFor: undefined, coolDown: undefined, sessionRevision: 0n };
 }
 
 export const LeaseAddressesResponse: MessageFns<LeaseAddressesResponse> = {
@@ -272,6 +1249,21 @@ export const LeaseAddressesResponse: MessageFns<LeaseAddressesResponse> = {
     }
     if (message.explanation !== "") {
       writer.uint32(18).string(message.explanation);
+    }
+    if (message.limit !== 0) {
+      writer.uint32(24).uint32(message.limit);
+    }
+    if (message.validFor !== undefined) {
+      Duration.encode(message.validFor, writer.uint32(34).fork()).join();
+    }
+    if (message.coolDown !== undefined) {
+      Duration.encode(message.coolDown, writer.uint32(42).fork()).join();
+    }
+    if (message.sessionRevision !== 0n) {
+      if (BigInt.asUintN(64, message.sessionRevision) !== message.sessionRevision) {
+        throw new globalThis.Error("value provided for field message.sessionRevision of type uint64 too large");
+      }
+      writer.uint32(48).uint64(message.sessionRevision);
     }
     return writer;
   },
@@ -305,6 +1297,38 @@ export const LeaseAddressesResponse: MessageFns<LeaseAddressesResponse> = {
             message.explanation = reader.string();
             continue;
           }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.limit = reader.uint32();
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.validFor = Duration.decode(reader, reader.uint32());
+            continue;
+          }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.coolDown = Duration.decode(reader, reader.uint32());
+            continue;
+          }
+          case 6: {
+            if (tag !== 48) {
+              break;
+            }
+
+            message.sessionRevision = reader.uint64() as bigint;
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -324,6 +1348,16 @@ export const LeaseAddressesResponse: MessageFns<LeaseAddressesResponse> = {
     const message = createBaseLeaseAddressesResponse();
     message.addresses = object.addresses?.map((e) => LeasedAddress.fromPartial(e)) || [];
     message.explanation = object.explanation ?? "";
+    message.limit = object.limit ?? 0;
+    message.validFor = (object.validFor !== undefined && object.validFor !== null)
+      ? Duration.fromPartial(object.validFor)
+      : undefined;
+    message.coolDown = (object.coolDown !== undefined && object.coolDown !== null)
+      ? Duration.fromPartial(object.coolDown)
+      : undefined;
+    message.sessionRevision = (object.sessionRevision !== undefined && object.sessionRevision !== null)
+      ? BigInt(object.sessionRevision)
+      : 0n;
     return message;
   },
 };
@@ -425,7 +1459,7 @@ export const LeasedAddress: MessageFns<LeasedAddress> = {
 };
 
 function createBaseBindAddressesRequest(): BindAddressesRequest {
-  return { nodeName: "", bindings: [] };
+  return { nodeName: "", bindings: [], session: undefined };
 }
 
 export const BindAddressesRequest: MessageFns<BindAddressesRequest> = {
@@ -435,6 +1469,9 @@ export const BindAddressesRequest: MessageFns<BindAddressesRequest> = {
     }
     for (const v of message.bindings) {
       AddressBinding.encode(v!, writer.uint32(18).fork()).join();
+    }
+    if (message.session !== undefined) {
+      NodeSession.encode(message.session, writer.uint32(26).fork()).join();
     }
     return writer;
   },
@@ -468,6 +1505,14 @@ export const BindAddressesRequest: MessageFns<BindAddressesRequest> = {
             message.bindings.push(AddressBinding.decode(reader, reader.uint32()));
             continue;
           }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.session = NodeSession.decode(reader, reader.uint32());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -487,6 +1532,9 @@ export const BindAddressesRequest: MessageFns<BindAddressesRequest> = {
     const message = createBaseBindAddressesRequest();
     message.nodeName = object.nodeName ?? "";
     message.bindings = object.bindings?.map((e) => AddressBinding.fromPartial(e)) || [];
+    message.session = (object.session !== undefined && object.session !== null)
+      ? NodeSession.fromPartial(object.session)
+      : undefined;
     return message;
   },
 };
@@ -671,13 +1719,19 @@ export const AllocationName: MessageFns<AllocationName> = {
 };
 
 function createBaseBindAddressesResponse(): BindAddressesResponse {
-  return { results: [] };
+  return { results: [], sessionRevision: 0n };
 }
 
 export const BindAddressesResponse: MessageFns<BindAddressesResponse> = {
   encode(message: BindAddressesResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
     for (const v of message.results) {
       BindingResult.encode(v!, writer.uint32(10).fork()).join();
+    }
+    if (message.sessionRevision !== 0n) {
+      if (BigInt.asUintN(64, message.sessionRevision) !== message.sessionRevision) {
+        throw new globalThis.Error("value provided for field message.sessionRevision of type uint64 too large");
+      }
+      writer.uint32(16).uint64(message.sessionRevision);
     }
     return writer;
   },
@@ -703,6 +1757,14 @@ export const BindAddressesResponse: MessageFns<BindAddressesResponse> = {
             message.results.push(BindingResult.decode(reader, reader.uint32()));
             continue;
           }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.sessionRevision = reader.uint64() as bigint;
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -721,6 +1783,9 @@ export const BindAddressesResponse: MessageFns<BindAddressesResponse> = {
   fromPartial(object: DeepPartial<BindAddressesResponse>): BindAddressesResponse {
     const message = createBaseBindAddressesResponse();
     message.results = object.results?.map((e) => BindingResult.fromPartial(e)) || [];
+    message.sessionRevision = (object.sessionRevision !== undefined && object.sessionRevision !== null)
+      ? BigInt(object.sessionRevision)
+      : 0n;
     return message;
   },
 };
@@ -807,7 +1872,7 @@ export const BindingResult: MessageFns<BindingResult> = {
 };
 
 function createBaseReturnAddressesRequest(): ReturnAddressesRequest {
-  return { nodeName: "", returns: [] };
+  return { nodeName: "", returns: [], session: undefined };
 }
 
 export const ReturnAddressesRequest: MessageFns<ReturnAddressesRequest> = {
@@ -817,6 +1882,9 @@ export const ReturnAddressesRequest: MessageFns<ReturnAddressesRequest> = {
     }
     for (const v of message.returns) {
       AddressReturn.encode(v!, writer.uint32(18).fork()).join();
+    }
+    if (message.session !== undefined) {
+      NodeSession.encode(message.session, writer.uint32(26).fork()).join();
     }
     return writer;
   },
@@ -850,6 +1918,14 @@ export const ReturnAddressesRequest: MessageFns<ReturnAddressesRequest> = {
             message.returns.push(AddressReturn.decode(reader, reader.uint32()));
             continue;
           }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.session = NodeSession.decode(reader, reader.uint32());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -869,6 +1945,9 @@ export const ReturnAddressesRequest: MessageFns<ReturnAddressesRequest> = {
     const message = createBaseReturnAddressesRequest();
     message.nodeName = object.nodeName ?? "";
     message.returns = object.returns?.map((e) => AddressReturn.fromPartial(e)) || [];
+    message.session = (object.session !== undefined && object.session !== null)
+      ? NodeSession.fromPartial(object.session)
+      : undefined;
     return message;
   },
 };
@@ -880,6 +1959,7 @@ function createBaseAddressReturn(): AddressReturn {
     netns: undefined,
     detachTime: undefined,
     attachTime: undefined,
+    keepAsLease: false,
   };
 }
 
@@ -899,6 +1979,9 @@ export const AddressReturn: MessageFns<AddressReturn> = {
     }
     if (message.attachTime !== undefined) {
       Timestamp.encode(toTimestamp(message.attachTime), writer.uint32(42).fork()).join();
+    }
+    if (message.keepAsLease !== false) {
+      writer.uint32(48).bool(message.keepAsLease);
     }
     return writer;
   },
@@ -956,6 +2039,14 @@ export const AddressReturn: MessageFns<AddressReturn> = {
             message.attachTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
             continue;
           }
+          case 6: {
+            if (tag !== 48) {
+              break;
+            }
+
+            message.keepAsLease = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -984,12 +2075,13 @@ export const AddressReturn: MessageFns<AddressReturn> = {
       : undefined;
     message.detachTime = object.detachTime ?? undefined;
     message.attachTime = object.attachTime ?? undefined;
+    message.keepAsLease = object.keepAsLease ?? false;
     return message;
   },
 };
 
 function createBaseReturnAddressesResponse(): ReturnAddressesResponse {
-  return { results: [] };
+  return { results: [], sessionRevision: 0n };
 }
 
 export const ReturnAddressesResponse: MessageFns<ReturnAddressesResponse> = {
@@ -1000,6 +2092,12 @@ export const ReturnAddressesResponse: MessageFns<ReturnAddressesResponse> = {
         writer.int32(v);
       }
       writer.join();
+    }
+    if (message.sessionRevision !== 0n) {
+      if (BigInt.asUintN(64, message.sessionRevision) !== message.sessionRevision) {
+        throw new globalThis.Error("value provided for field message.sessionRevision of type uint64 too large");
+      }
+      writer.uint32(16).uint64(message.sessionRevision);
     }
     return writer;
   },
@@ -1035,6 +2133,14 @@ export const ReturnAddressesResponse: MessageFns<ReturnAddressesResponse> = {
 
             break;
           }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.sessionRevision = reader.uint64() as bigint;
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1053,6 +2159,9 @@ export const ReturnAddressesResponse: MessageFns<ReturnAddressesResponse> = {
   fromPartial(object: DeepPartial<ReturnAddressesResponse>): ReturnAddressesResponse {
     const message = createBaseReturnAddressesResponse();
     message.results = object.results?.map((e) => e) || [];
+    message.sessionRevision = (object.sessionRevision !== undefined && object.sessionRevision !== null)
+      ? BigInt(object.sessionRevision)
+      : 0n;
     return message;
   },
 };
@@ -1061,9 +2170,58 @@ export const ReturnAddressesResponse: MessageFns<ReturnAddressesResponse> = {
  * LeaseService lends addresses to nodes. A node gives a leased address to a pod without waiting for the datastore, and
  * binds it to the pod's attachment afterwards. An unbound lease is an allocation with the handle
  * `podwire-lease.<node name>`; once bound, the address is stored exactly as Allocate stores it.
+ *
+ * Every call names the node's session. The datastore has one session of each node; a transaction of another one is
+ * refused with FAILED_PRECONDITION (SESSION_SUPERSEDED), whenever it arrives. A node that does not know the outcome of a
+ * call opens its session again, so that the call cannot be executed afterwards.
  */
 export type LeaseServiceService = typeof LeaseServiceService;
 export const LeaseServiceService = {
+  /**
+   * OpenSession makes the calling process the owner of its node's name, and gives its session a higher generation than
+   * all earlier ones. Calls of earlier sessions are refused from then on.
+   *
+   * The same machine may always open the session: after a restart, after a reboot, and after a call without an answer.
+   * Another machine may do so once nothing was heard of the owner for some minutes.
+   *
+   * `last` reveals a datastore that was restored from a backup: it has a lower generation or revision than the node has
+   * seen. Then allocations wait until the nodes that are known to run have reported their inventories.
+   *
+   * Errors: INVALID_ARGUMENT (a field is malformed), NOT_FOUND (the node is not registered), FAILED_PRECONDITION
+   * (NODE_NAME_TAKEN: a machine that was heard of just now has the node's name, the message names both;
+   * NODE_BEING_DELETED), ABORTED (too many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   */
+  openSession: {
+    path: "/podwire.ipam.v1.LeaseService/OpenSession" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: OpenSessionRequest): Buffer => Buffer.from(OpenSessionRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): OpenSessionRequest => OpenSessionRequest.decode(value),
+    responseSerialize: (value: OpenSessionResponse): Buffer => Buffer.from(OpenSessionResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): OpenSessionResponse => OpenSessionResponse.decode(value),
+  },
+  /**
+   * ReportInventory compares what a node holds with the datastore. It changes no allocation: the node binds what is
+   * missing by BindAddresses, and returns what it does not have by ReturnAddresses.
+   *
+   * A report with a digest alone is answered with `equal`, or with neither `equal` nor findings: then send the whole
+   * inventory. A node reports at its start, after its session was opened again, when its `inventory_request_count`
+   * changes, and every few minutes. podwire-ipam notes the time: the node runs.
+   *
+   * Errors: INVALID_ARGUMENT (a field is malformed; all faults are listed), FAILED_PRECONDITION (SESSION_SUPERSEDED),
+   * ABORTED (too many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   */
+  reportInventory: {
+    path: "/podwire.ipam.v1.LeaseService/ReportInventory" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: ReportInventoryRequest): Buffer =>
+      Buffer.from(ReportInventoryRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): ReportInventoryRequest => ReportInventoryRequest.decode(value),
+    responseSerialize: (value: ReportInventoryResponse): Buffer =>
+      Buffer.from(ReportInventoryResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): ReportInventoryResponse => ReportInventoryResponse.decode(value),
+  },
   /**
    * LeaseAddresses makes a node hold a number of unbound leases of one family, and returns all that it holds.
    *
@@ -1094,8 +2252,9 @@ export const LeaseServiceService = {
    * BindAddresses turns leases into the addresses of attachments, and records their workload endpoints. Each binding is
    * evaluated separately: a refused one changes nothing, and the rest is bound.
    *
-   * A binding is refused if one of its addresses is no longer the node's lease with that sequence number: a lease that
-   * was returned is never bound. Idempotent: an address that is already bound to the attachment counts as bound.
+   * An address that is free is allocated to the attachment again, with a new sequence number: another tool released it,
+   * or the datastore was restored. A binding is refused if another holder has one of its addresses. Idempotent: an
+   * address that is already bound to the attachment counts as bound.
    *
    * Errors: INVALID_ARGUMENT (a field is malformed; all faults are listed), ABORTED (too many conflicts; repeat),
    * UNAVAILABLE, DEADLINE_EXCEEDED. After an error some bindings may be done: repeat the call.
@@ -1134,6 +2293,33 @@ export const LeaseServiceService = {
 
 export interface LeaseServiceServer extends UntypedServiceImplementation {
   /**
+   * OpenSession makes the calling process the owner of its node's name, and gives its session a higher generation than
+   * all earlier ones. Calls of earlier sessions are refused from then on.
+   *
+   * The same machine may always open the session: after a restart, after a reboot, and after a call without an answer.
+   * Another machine may do so once nothing was heard of the owner for some minutes.
+   *
+   * `last` reveals a datastore that was restored from a backup: it has a lower generation or revision than the node has
+   * seen. Then allocations wait until the nodes that are known to run have reported their inventories.
+   *
+   * Errors: INVALID_ARGUMENT (a field is malformed), NOT_FOUND (the node is not registered), FAILED_PRECONDITION
+   * (NODE_NAME_TAKEN: a machine that was heard of just now has the node's name, the message names both;
+   * NODE_BEING_DELETED), ABORTED (too many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   */
+  openSession: handleUnaryCall<OpenSessionRequest, OpenSessionResponse>;
+  /**
+   * ReportInventory compares what a node holds with the datastore. It changes no allocation: the node binds what is
+   * missing by BindAddresses, and returns what it does not have by ReturnAddresses.
+   *
+   * A report with a digest alone is answered with `equal`, or with neither `equal` nor findings: then send the whole
+   * inventory. A node reports at its start, after its session was opened again, when its `inventory_request_count`
+   * changes, and every few minutes. podwire-ipam notes the time: the node runs.
+   *
+   * Errors: INVALID_ARGUMENT (a field is malformed; all faults are listed), FAILED_PRECONDITION (SESSION_SUPERSEDED),
+   * ABORTED (too many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   */
+  reportInventory: handleUnaryCall<ReportInventoryRequest, ReportInventoryResponse>;
+  /**
    * LeaseAddresses makes a node hold a number of unbound leases of one family, and returns all that it holds.
    *
    * The addresses are those that the node's pods without requests would get from the node's own and from unclaimed
@@ -1153,8 +2339,9 @@ export interface LeaseServiceServer extends UntypedServiceImplementation {
    * BindAddresses turns leases into the addresses of attachments, and records their workload endpoints. Each binding is
    * evaluated separately: a refused one changes nothing, and the rest is bound.
    *
-   * A binding is refused if one of its addresses is no longer the node's lease with that sequence number: a lease that
-   * was returned is never bound. Idempotent: an address that is already bound to the attachment counts as bound.
+   * An address that is free is allocated to the attachment again, with a new sequence number: another tool released it,
+   * or the datastore was restored. A binding is refused if another holder has one of its addresses. Idempotent: an
+   * address that is already bound to the attachment counts as bound.
    *
    * Errors: INVALID_ARGUMENT (a field is malformed; all faults are listed), ABORTED (too many conflicts; repeat),
    * UNAVAILABLE, DEADLINE_EXCEEDED. After an error some bindings may be done: repeat the call.
@@ -1173,6 +2360,61 @@ export interface LeaseServiceServer extends UntypedServiceImplementation {
 }
 
 export interface LeaseServiceClient extends Client {
+  /**
+   * OpenSession makes the calling process the owner of its node's name, and gives its session a higher generation than
+   * all earlier ones. Calls of earlier sessions are refused from then on.
+   *
+   * The same machine may always open the session: after a restart, after a reboot, and after a call without an answer.
+   * Another machine may do so once nothing was heard of the owner for some minutes.
+   *
+   * `last` reveals a datastore that was restored from a backup: it has a lower generation or revision than the node has
+   * seen. Then allocations wait until the nodes that are known to run have reported their inventories.
+   *
+   * Errors: INVALID_ARGUMENT (a field is malformed), NOT_FOUND (the node is not registered), FAILED_PRECONDITION
+   * (NODE_NAME_TAKEN: a machine that was heard of just now has the node's name, the message names both;
+   * NODE_BEING_DELETED), ABORTED (too many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   */
+  openSession(
+    request: OpenSessionRequest,
+    callback: (error: ServiceError | null, response: OpenSessionResponse) => void,
+  ): ClientUnaryCall;
+  openSession(
+    request: OpenSessionRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: OpenSessionResponse) => void,
+  ): ClientUnaryCall;
+  openSession(
+    request: OpenSessionRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: OpenSessionResponse) => void,
+  ): ClientUnaryCall;
+  /**
+   * ReportInventory compares what a node holds with the datastore. It changes no allocation: the node binds what is
+   * missing by BindAddresses, and returns what it does not have by ReturnAddresses.
+   *
+   * A report with a digest alone is answered with `equal`, or with neither `equal` nor findings: then send the whole
+   * inventory. A node reports at its start, after its session was opened again, when its `inventory_request_count`
+   * changes, and every few minutes. podwire-ipam notes the time: the node runs.
+   *
+   * Errors: INVALID_ARGUMENT (a field is malformed; all faults are listed), FAILED_PRECONDITION (SESSION_SUPERSEDED),
+   * ABORTED (too many conflicts; repeat), UNAVAILABLE, DEADLINE_EXCEEDED.
+   */
+  reportInventory(
+    request: ReportInventoryRequest,
+    callback: (error: ServiceError | null, response: ReportInventoryResponse) => void,
+  ): ClientUnaryCall;
+  reportInventory(
+    request: ReportInventoryRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: ReportInventoryResponse) => void,
+  ): ClientUnaryCall;
+  reportInventory(
+    request: ReportInventoryRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: ReportInventoryResponse) => void,
+  ): ClientUnaryCall;
   /**
    * LeaseAddresses makes a node hold a number of unbound leases of one family, and returns all that it holds.
    *
@@ -1207,8 +2449,9 @@ export interface LeaseServiceClient extends Client {
    * BindAddresses turns leases into the addresses of attachments, and records their workload endpoints. Each binding is
    * evaluated separately: a refused one changes nothing, and the rest is bound.
    *
-   * A binding is refused if one of its addresses is no longer the node's lease with that sequence number: a lease that
-   * was returned is never bound. Idempotent: an address that is already bound to the attachment counts as bound.
+   * An address that is free is allocated to the attachment again, with a new sequence number: another tool released it,
+   * or the datastore was restored. A binding is refused if another holder has one of its addresses. Idempotent: an
+   * address that is already bound to the attachment counts as bound.
    *
    * Errors: INVALID_ARGUMENT (a field is malformed; all faults are listed), ABORTED (too many conflicts; repeat),
    * UNAVAILABLE, DEADLINE_EXCEEDED. After an error some bindings may be done: repeat the call.

@@ -75,6 +75,8 @@ export interface Node {
    * changes, the node returns them.
    */
   leaseRecallCount: bigint;
+  /** Number of times that IPAM asked for the node's inventory. When it changes, the node reports it. */
+  inventoryRequestCount: bigint;
 }
 
 export interface Node_LabelsEntry {
@@ -281,6 +283,7 @@ function createBaseNode(): Node {
     resourceVersion: "",
     utilization: undefined,
     leaseRecallCount: 0n,
+    inventoryRequestCount: 0n,
   };
 }
 
@@ -327,6 +330,12 @@ export const Node: MessageFns<Node> = {
         throw new globalThis.Error("value provided for field message.leaseRecallCount of type uint64 too large");
       }
       writer.uint32(104).uint64(message.leaseRecallCount);
+    }
+    if (message.inventoryRequestCount !== 0n) {
+      if (BigInt.asUintN(64, message.inventoryRequestCount) !== message.inventoryRequestCount) {
+        throw new globalThis.Error("value provided for field message.inventoryRequestCount of type uint64 too large");
+      }
+      writer.uint32(112).uint64(message.inventoryRequestCount);
     }
     return writer;
   },
@@ -451,6 +460,14 @@ export const Node: MessageFns<Node> = {
             message.leaseRecallCount = reader.uint64() as bigint;
             continue;
           }
+          case 14: {
+            if (tag !== 112) {
+              break;
+            }
+
+            message.inventoryRequestCount = reader.uint64() as bigint;
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -493,6 +510,10 @@ export const Node: MessageFns<Node> = {
     message.leaseRecallCount = (object.leaseRecallCount !== undefined && object.leaseRecallCount !== null)
       ? BigInt(object.leaseRecallCount)
       : 0n;
+    message.inventoryRequestCount =
+      (object.inventoryRequestCount !== undefined && object.inventoryRequestCount !== null)
+        ? BigInt(object.inventoryRequestCount)
+        : 0n;
     return message;
   },
 };

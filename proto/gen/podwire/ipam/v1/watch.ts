@@ -88,6 +88,11 @@ export interface WatchResponse {
   changes: WatchedChange[];
   /** Opaque token to resume after this message. Empty in SNAPSHOT messages. */
   resumeToken: string;
+  /**
+   * Whether Calico's tools have locked the datastore, for example for a migration, as of this message. Nodes take no
+   * leased address under the lock. A change of the lock is sent at once, in a BOOKMARK if there is nothing else.
+   */
+  datastoreLocked: boolean;
 }
 
 /** WatchedChange is one object that was made, changed or removed. An object that left the filters counts as removed. */
@@ -248,7 +253,7 @@ export const WatchRequest: MessageFns<WatchRequest> = {
 };
 
 function createBaseWatchResponse(): WatchResponse {
-  return { phase: 0, reset: false, changes: [], resumeToken: "" };
+  return { phase: 0, reset: false, changes: [], resumeToken: "", datastoreLocked: false };
 }
 
 export const WatchResponse: MessageFns<WatchResponse> = {
@@ -264,6 +269,9 @@ export const WatchResponse: MessageFns<WatchResponse> = {
     }
     if (message.resumeToken !== "") {
       writer.uint32(34).string(message.resumeToken);
+    }
+    if (message.datastoreLocked !== false) {
+      writer.uint32(40).bool(message.datastoreLocked);
     }
     return writer;
   },
@@ -313,6 +321,14 @@ export const WatchResponse: MessageFns<WatchResponse> = {
             message.resumeToken = reader.string();
             continue;
           }
+          case 5: {
+            if (tag !== 40) {
+              break;
+            }
+
+            message.datastoreLocked = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -334,6 +350,7 @@ export const WatchResponse: MessageFns<WatchResponse> = {
     message.reset = object.reset ?? false;
     message.changes = object.changes?.map((e) => WatchedChange.fromPartial(e)) || [];
     message.resumeToken = object.resumeToken ?? "";
+    message.datastoreLocked = object.datastoreLocked ?? false;
     return message;
   },
 };
