@@ -35,6 +35,8 @@ export interface ClusterNode {
   readonly asNumber: number | undefined;
   /** Number of times that IPAM recalled the node's leases. Absent: 0. */
   readonly leaseRecallCount?: bigint;
+  /** Number of times that IPAM asked the node for its inventory. Absent: 0. */
+  readonly inventoryRequestCount?: bigint;
 }
 
 /** A pool's attributes for routing. Disabled pools are routed while they have blocks. */

@@ -98,6 +98,11 @@ describe('a node', () => {
     });
   });
 
+  test('with the counts of recalls and of requests for its inventory', () => {
+    const node = nodeMessage('n1', '', { leaseRecallCount: 3n, inventoryRequestCount: 7n });
+    expect(readNode(node)).toMatchObject({ leaseRecallCount: 3n, inventoryRequestCount: 7n });
+  });
+
   test('with nothing, as an allocation registers it', () => {
     const nothing = { ipv4: undefined, ipv6: undefined, vxlanIpv4: undefined, vxlanIpv6: undefined };
     expect(readNode(nodeMessage('n1', ''))).toEqual({ name: 'n1', ...nothing, ipip: undefined, asNumber: undefined });

@@ -91,6 +91,7 @@ export function readNode(node: Node): ClusterNode {
     ipip: readTunnel(node, { kind: TunnelKind.TUNNEL_KIND_IPIP, family: 4 }, checks)?.address,
     asNumber: node.asNumber,
     ...(node.leaseRecallCount > 0n && { leaseRecallCount: node.leaseRecallCount }),
+    ...(node.inventoryRequestCount > 0n && { inventoryRequestCount: node.inventoryRequestCount }),
   }));
 }
 
